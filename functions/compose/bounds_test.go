@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -304,5 +305,129 @@ func TestEvents(t *testing.T) {
 		if result.Prompts != "v1" {
 			t.Errorf("prompts %q", result.Prompts)
 		}
+	}
+}
+
+// TestPanic: a panic of ask reaches the caller of Run, once every other call has ended.
+func TestPanic(t *testing.T) {
+	for _, from := range []string{"ask", "on"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{took: func(q Call) time.Duration { return time.Minute }}
+			ask := func(ctx context.Context, q Call) (Reply, error) {
+				if q.Member == "b" && from == "ask" {
+					panic("broken")
+				}
+				return s.ask(ctx, q)
+			}
+			on := func(e Event) {
+				if e.Member == "c" && from == "on" {
+					panic("broken")
+				}
+			}
+			start := time.Now()
+			defer func() {
+				if p := recover(); p != "broken" || s.ended != len(s.calls) || len(s.calls) == 0 || time.Since(start) > 0 {
+					t.Errorf("%v; %d of %d calls ended after %v", p, s.ended, len(s.calls), time.Since(start))
+				}
+			}()
+			_, err := Run(t.Context(), planOf(Ensemble), question("?"), ask, nil, on)
+			t.Errorf("returned %v", err)
+		})
+	}
+	ask := func(_ context.Context, q Call) (Reply, error) {
+		if q.Member == "b" {
+			runtime.Goexit()
+		}
+		return Reply{Text: "42"}, nil
+	}
+	if result, err := Run(t.Context(), planOf(Ensemble), question("?"), ask, nil, nil); err != nil || result.Calls[1].Err != errNoReturn {
+		t.Errorf("%v, %+v", err, result.Calls)
+	}
+}
+
+// TestSharedMember: two agents of one member are one cold start, and the second does not
+// wait until the first has ended.
+func TestSharedMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{took: func(q Call) time.Duration { return time.Second }}
+		texts := replies(everyPattern[Maestro])
+		s.answer = func(q Call) (Reply, error) {
+			reply, err := texts(q)
+			reply.Cold = q.Member == "a"
+			return reply, err
+		}
+		var wanted []string
+		ready := func(busy, want []string) []Group {
+			wanted = append(wanted, strings.Join(busy, "")+">"+strings.Join(want, ""))
+			if want[0] == "a" {
+				return []Group{{Cold: want}}
+			}
+			return []Group{{Warm: want}}
+		}
+		plan := planOf(Maestro)
+		plan.Agents = map[string]string{RoleCode: "a", RoleResearch: "a"}
+		plan.Budget.ColdStarts = 1
+		start := time.Now()
+		result, err := Run(t.Context(), plan, question("?"), s.ask, ready, nil)
+		if err != nil || len(result.LeftOut) > 0 || time.Since(start) != 3*time.Second {
+			t.Errorf("%v after %v, left out %+v; asked for %v", err, time.Since(start), result.LeftOut, wanted)
+		}
+	})
+}
+
+// TestNextWithinBudget: no member is prepared that the budget does not allow to be asked.
+func TestNextWithinBudget(t *testing.T) {
+	ready := func(busy, want []string) []Group {
+		if want[0] == "j" {
+			return []Group{{Warm: want}}
+		}
+		if len(busy) > 0 {
+			return []Group{{}, {Cold: want}}
+		}
+		return []Group{{Cold: want[:1]}, {Cold: want[1:]}}
+	}
+	for _, c := range []struct {
+		budget Budget
+		next   string
+	}{{Budget{}, "bcd"}, {Budget{Calls: 4}, "bc"}, {Budget{ColdStarts: 2}, "b"}, {Budget{ColdStarts: 1}, "j"}} {
+		s := &script{answer: replies(map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "j": "end"})}
+		plan := &Plan{Pattern: Ensemble, Members: []string{"a", "b", "c", "d"}, Coordinator: "j", Quorum: 1, Budget: c.budget}
+		if _, err := Run(t.Context(), plan, question("?"), s.ask, ready, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(s.find(t, "a/member/1").Next, ""); got != c.next {
+			t.Errorf("%+v: after a %q, want %q", c.budget, got, c.next)
+		}
+	}
+}
+
+// TestColdCritic: a critic that would not be loaded within patience is done without.
+func TestColdCritic(t *testing.T) {
+	for _, c := range []struct {
+		wait time.Duration
+		ends time.Duration
+		call int // number of calls
+	}{{time.Hour, 3 * time.Second, 4}, {0, 23 * time.Second, 5}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{answer: replies(everyPattern[Maestro])}
+			s.took = func(q Call) time.Duration {
+				if q.Role == RoleCritic {
+					return time.Minute
+				}
+				return time.Second
+			}
+			ready := func(_, want []string) []Group {
+				if want[0] == "b" {
+					return []Group{{Cold: want, Wait: c.wait}}
+				}
+				return []Group{{Warm: want}}
+			}
+			plan, start := planOf(Maestro), time.Now()
+			plan.Patience = 20 * time.Second
+			result, err := Run(t.Context(), plan, question("?"), s.ask, ready, nil)
+			if err != nil || time.Since(start) != c.ends || len(result.Calls) != c.call || len(result.LeftOut) != 1 || result.LeftOut[0].Reason != ReasonPatience {
+				t.Errorf("%v after %v, %d calls, left out %+v", err, time.Since(start), len(result.Calls), result.LeftOut)
+			}
+		})
 	}
 }

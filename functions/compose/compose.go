@@ -44,7 +44,7 @@ type Call struct {
 	MaxTokens int            // 0: the member's own
 	Sampling  jsontext.Value // Input.Sampling, for members' answers and the synthesis
 	Final     bool           // its text is the composition's answer: streamed to the client
-	Next      []string       // members that will be asked after this call, the first ones first
+	Next      []string       // members asked after this call, first ones first: to be loaded where room is left beside calls
 	Began     func()         // to be called once the member is loaded and has the request; without it a cold member counts as loading until its answer
 }
 
@@ -84,7 +84,8 @@ type Plan struct {
 	Quorum      int           // answers that are enough; 0: more than half of those asked for
 	Patience    time.Duration // how long a round waits for cold members beyond the quorum; 0: no bound. Not for graph
 	Budget      Budget
-	Random      io.Reader // source of the marks around quotations; nil: crypto/rand
+	Quoted      int       // bytes of all answers that one message quotes; 0: 128 KiB. Long ones are cut first
+	Random      io.Reader // source of the marks around quotations, of one run at a time; nil: crypto/rand
 }
 
 // Budget bounds a run; 0 is no bound.
@@ -97,8 +98,8 @@ type Budget struct {
 }
 
 // Ready sorts the members `want` into groups: the first can be asked now beside the
-// members `busy`, which have calls in flight; a later one when those before it have ended.
-// Loaded members come first. An empty first group means that a busy member must end
+// members `busy`, which have calls in flight and are not in want; a later one when those
+// before it have ended. Loaded members come first. An empty first group means that a busy member must end
 // first. Members that are left out are asked last. A nil Ready: all fit and are loaded.
 type Ready func(busy, want []string) []Group
 

@@ -58,7 +58,7 @@ func (r *run) revise(ctx context.Context, answers []outcome) (changed bool, err 
 	}
 	p := phase{
 		run: r, tasks: tasks, need: quorumOf(r.plan.Quorum, len(tasks)), patience: r.plan.Patience,
-		next: []string{r.plan.Coordinator},
+		next: r.afterRound(),
 	}
 	for i, o := range p.gather(ctx) {
 		if !o.answered() || strings.EqualFold(strings.Trim(o.text, " \t\r\n.!*`\"'"), keepWord) {
@@ -72,6 +72,15 @@ func (r *run) revise(ctx context.Context, answers []outcome) (changed bool, err 
 		answers[owners[i]] = o
 	}
 	return changed, stopped(ctx)
+}
+
+// afterRound returns the coordinator in the last round. Before that it would take the
+// place of a member that is asked again.
+func (r *run) afterRound() []string {
+	if r.plan.Pattern == Debate && r.round <= r.plan.Rounds {
+		return nil
+	}
+	return []string{r.plan.Coordinator}
 }
 
 // revision returns the text that shows a member the answers.

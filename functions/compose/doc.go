@@ -37,7 +37,8 @@
 // cost or cold starts are spent, or 3/4 of the time, no further call but the synthesis
 // begins; what calls in flight and the synthesis use comes on top of tokens and cost.
 // A missing answer (a failure, a cold member beyond Plan.Patience, a spent budget) fails
-// the run only if fewer than Plan.Quorum answers are left.
+// the run only if fewer than Plan.Quorum answers are left. A missing revision of a debate
+// leaves the member's former answer, a missing review of the critic the agents' answers.
 //
 // # Quotations
 //

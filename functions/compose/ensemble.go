@@ -28,7 +28,7 @@ func (r *run) first(ctx context.Context, decided func([]outcome) bool) ([]outcom
 	}
 	p := phase{
 		run: r, tasks: tasks, need: quorumOf(r.plan.Quorum, len(tasks)), patience: r.plan.Patience,
-		next: []string{r.plan.Coordinator}, decided: decided,
+		next: r.afterRound(), decided: decided,
 	}
 	answers := p.gather(ctx)
 	if err := stopped(ctx); err != nil {

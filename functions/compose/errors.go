@@ -56,6 +56,8 @@ func (e *Error) Unwrap() error { return e.Err }
 var (
 	errTime  = errors.New("the composition's time budget is spent")
 	errEmpty = errors.New("the answer is empty")
+
+	errNoReturn = errors.New("the call did not return")
 )
 
 // stopped returns the error of a run whose ctx has ended, else nil.
@@ -87,7 +89,7 @@ func tooFew(tasks []task, outcomes []outcome, need int) error {
 			lost[o.left]++
 			missing = append(missing, fmt.Sprintf("%s: %s", name, o.left))
 		default:
-			missing = append(missing, fmt.Sprintf("%s: %v", name, o.err))
+			missing = append(missing, name+": "+clipLine(o.err.Error(), 200))
 			if cause == nil {
 				cause = o.err
 			}

@@ -190,6 +190,18 @@ func (s *places) take(ctx context.Context, model string) (cold bool, err error) 
 	}
 }
 
+// prewarm loads models while there are free places.
+func (s *places) prewarm(models []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range models {
+		if len(s.loaded) < s.n && !slices.Contains(s.loaded, m) {
+			s.loads[m]++
+			s.loaded = append(s.loaded, m)
+		}
+	}
+}
+
 func (s *places) ask(ctx context.Context, q Call) (Reply, error) {
 	cold, err := s.take(ctx, q.Member)
 	if err != nil {
@@ -202,14 +214,19 @@ func (s *places) ask(ctx context.Context, q Call) (Reply, error) {
 		s.changed = make(chan struct{})
 		s.mu.Unlock()
 	}()
-	wait := s.generate
+	wait := []time.Duration{s.generate}
 	if cold {
-		wait += s.load
+		wait = []time.Duration{s.load, s.generate}
 	}
-	select {
-	case <-time.After(wait):
-	case <-ctx.Done():
-		return Reply{Cold: cold}, ctx.Err()
+	for _, d := range wait {
+		if d == s.generate {
+			s.prewarm(q.Next)
+		}
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+			return Reply{Cold: cold}, ctx.Err()
+		}
 	}
 	s.mu.Lock()
 	s.calls++
@@ -233,16 +250,18 @@ func TestLoads(t *testing.T) {
 		places int
 		loads  int // at most
 		calls  int
+		took   time.Duration // 0: any
 	}{
-		{"ensemble", Plan{Pattern: Ensemble, Quorum: 5}, 2, 6, 6},
-		{"ensemble whose coordinator is a member", Plan{Pattern: Ensemble, Quorum: 5, Coordinator: "e"}, 2, 5, 6},
-		{"debate of one round", Plan{Pattern: Debate, Quorum: 5, Rounds: 1}, 2, 5 + 1*3 + 1, 11},
-		{"debate of four rounds", Plan{Pattern: Debate, Quorum: 5, Rounds: 4}, 2, 5 + 4*3 + 1, 26},
-		{"debate, room for all but one", Plan{Pattern: Debate, Quorum: 5, Rounds: 3}, 4, 5 + 3*1 + 1, 21},
-		{"debate on one place", Plan{Pattern: Debate, Quorum: 5, Rounds: 2}, 1, 5 + 2*4 + 1, 16},
+		{"ensemble", Plan{Pattern: Ensemble, Quorum: 5}, 2, 6, 6, 0},
+		{"ensemble whose coordinator is a member", Plan{Pattern: Ensemble, Quorum: 5, Coordinator: "e"}, 2, 5, 6, 34 * time.Second},
+		{"ensemble with room for all: the coordinator is loaded meanwhile", Plan{Pattern: Ensemble, Quorum: 5}, 6, 6, 6, 12 * time.Second},
+		{"debate of one round", Plan{Pattern: Debate, Quorum: 5, Rounds: 1}, 2, 5 + 1*3 + 1, 11, 0},
+		{"debate of four rounds", Plan{Pattern: Debate, Quorum: 5, Rounds: 4}, 2, 5 + 4*3 + 1, 26, 0},
+		{"debate, room for all but one", Plan{Pattern: Debate, Quorum: 5, Rounds: 3}, 4, 5 + 3*1 + 1, 21, 0},
+		{"debate on one place", Plan{Pattern: Debate, Quorum: 5, Rounds: 2}, 1, 5 + 2*4 + 1, 16, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := newPlaces(c.places)
+			s, start := newPlaces(c.places), time.Now()
 			c.plan.Members = members
 			if c.plan.Coordinator == "" {
 				c.plan.Coordinator = "judge"
@@ -253,6 +272,9 @@ func TestLoads(t *testing.T) {
 			}
 			if s.total() > c.loads || s.calls != c.calls || len(result.Calls) != c.calls {
 				t.Errorf("%s: loads %v, %d in all of at most %d; %d calls, want %d", c.name, s.loads, s.total(), c.loads, s.calls, c.calls)
+			}
+			if took := time.Since(start); c.took > 0 && took != c.took {
+				t.Errorf("%s: %v, want %v", c.name, took, c.took)
 			}
 			for _, m := range members {
 				if c.plan.Pattern == Ensemble && s.loads[m] != 1 {

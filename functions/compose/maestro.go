@@ -116,7 +116,8 @@ func (r *run) askAgents(ctx context.Context, steps []Step) ([]quotation, error) 
 	return list, nil
 }
 
-// review asks the critic, if there is one. Without its answer the run goes on.
+// review asks the critic, if there is one. Without its answer the run goes on: patience
+// bounds how long its member is loaded.
 func (r *run) review(ctx context.Context, list []quotation) ([]quotation, error) {
 	critic := r.plan.Agents[RoleCritic]
 	if critic == "" {
@@ -126,7 +127,11 @@ func (r *run) review(ctx context.Context, list []quotation) ([]quotation, error)
 	if err != nil {
 		return nil, err
 	}
-	o := r.one(ctx, Call{Member: critic, Role: RoleCritic, Messages: r.messages(text)}, []string{r.plan.Coordinator})
+	p := phase{
+		run: r, tasks: []task{{call: Call{Member: critic, Role: RoleCritic, Round: r.round, Messages: r.messages(text)}}},
+		patience: r.plan.Patience, next: []string{r.plan.Coordinator},
+	}
+	o := p.gather(ctx)[0]
 	if err := stopped(ctx); err != nil || !o.answered() {
 		return nil, err
 	}

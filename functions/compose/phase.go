@@ -63,7 +63,8 @@ type phase struct {
 type flight struct {
 	begun  bool // the call was made
 	cold   bool // its member was not loaded then
-	loaded bool // and has the request now
+	load   bool // the call is the first one to that member: a cold start is counted for it
+	loaded bool // the member has the request
 	cancel context.CancelFunc
 	made   int // index of its record
 	start  time.Time
@@ -75,10 +76,13 @@ type note struct {
 	ended bool // else the member is loaded
 	reply Reply
 	err   error
+
+	panicked any // what ask panicked with: gather panics with it, where the caller of Run can recover
 }
 
 // gather makes the calls and returns their outcomes once every call has returned.
 func (p *phase) gather(ctx context.Context) []outcome {
+	defer p.calls.Wait() // after a panic too
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if !p.collectUntil.IsZero() && !p.tasks[0].call.Final {
@@ -114,7 +118,6 @@ func (p *phase) gather(ctx context.Context) []outcome {
 		case <-done:
 		}
 	}
-	p.calls.Wait()
 	return p.outcomes
 }
 
@@ -126,7 +129,17 @@ func (p *phase) begin(ctx context.Context) {
 		if len(free) == 0 {
 			return
 		}
-		groups := p.groups(p.busy(), p.members(free))
+		busy := p.busy()
+		inUse := func(m string) bool { return slices.Contains(busy, m) }
+		groups := []Group{{}}
+		if want := slices.DeleteFunc(p.members(free), inUse); len(want) > 0 {
+			groups = p.groups(busy, want)
+		}
+		for _, i := range free {
+			if m := p.tasks[i].call.Member; inUse(m) && !slices.Contains(groups[0].Warm, m) {
+				groups[0].Warm = append(groups[0].Warm, m)
+			}
+		}
 		chosen, deferred := p.choose(groups[0], free)
 		if len(chosen) == 0 && p.flying == 0 {
 			if len(deferred) > 0 && p.got < p.need {
@@ -202,6 +215,16 @@ func (p *phase) busy() []string {
 	return p.members(list)
 }
 
+// loading reports whether a call in flight has a cold start of the member counted.
+func (p *phase) loading(member string) bool {
+	for i := range p.tasks {
+		if p.tasks[i].call.Member == member && p.flights[i].load && p.inFlight(i) {
+			return true
+		}
+	}
+	return false
+}
+
 // members lists the members of tasks, each once.
 func (p *phase) members(tasks []int) (list []string) {
 	for _, i := range tasks {
@@ -217,7 +240,8 @@ func (p *phase) launch(ctx context.Context, tasks []int, groups []Group) {
 	next := p.after(tasks, groups)
 	for _, i := range tasks {
 		t, f := &p.tasks[i], &p.flights[i]
-		if reason := p.exhausted(&t.call, f.cold); reason != "" {
+		f.load = f.cold && !p.loading(t.call.Member)
+		if reason := p.exhausted(&t.call, f.load); reason != "" {
 			p.leave(i, reason)
 			continue
 		}
@@ -237,7 +261,7 @@ func (p *phase) launch(ctx context.Context, tasks []int, groups []Group) {
 			}
 		}
 		f.begun, f.made, f.start = true, len(p.result.Calls), time.Now()
-		if f.cold {
+		if f.load {
 			p.coldFlying++
 		}
 		p.flying++
@@ -248,19 +272,34 @@ func (p *phase) launch(ctx context.Context, tasks []int, groups []Group) {
 		var own context.Context
 		own, f.cancel = context.WithCancel(ctx)
 		p.calls.Go(func() {
-			reply, err := p.ask(own, q)
-			p.notes <- note{task: i, ended: true, reply: reply, err: err}
+			m := note{task: i, ended: true, err: errNoReturn}
+			defer func() {
+				m.panicked = recover()
+				p.notes <- m
+			}()
+			m.reply, m.err = p.ask(own, q)
 		})
 	}
 }
 
-// after lists the members that are asked after tasks: those of the next group, then those
-// of tasks that wait for others, or the members after the phase.
+// after lists the members that are asked after tasks: those of the next group, as far as
+// the budget goes, or those of tasks that wait for others, or the members after the phase.
 func (p *phase) after(tasks []int, groups []Group) []string {
-	for _, g := range groups[1:] {
-		if len(g.Warm)+len(g.Cold) > 0 {
-			return slices.Concat(g.Warm, g.Cold)
+	cold := 0 // of tasks: they come first
+	for _, i := range tasks {
+		if p.flights[i].cold {
+			cold++
 		}
+	}
+	for _, g := range groups[1:] {
+		if len(g.Warm)+len(g.Cold) == 0 {
+			continue
+		}
+		list := slices.Concat(g.Warm, g.Cold[:max(p.coldLeft(cold+len(g.Cold))-cold, 0)])
+		if list = list[:max(p.callsLeft(len(tasks)+len(list))-len(tasks), 0)]; len(list) > 0 {
+			return list
+		}
+		return p.next
 	}
 	var waiting []int
 	for i := range p.tasks {
@@ -281,6 +320,9 @@ func (p *phase) accept(m note) {
 		f.loaded = true
 		return
 	}
+	if m.panicked != nil {
+		panic(m.panicked)
+	}
 	f.cancel()
 	p.flying--
 	o.ended, o.reply, o.err, o.text = true, m.reply, m.err, visible(m.reply.Text)
@@ -291,11 +333,10 @@ func (p *phase) accept(m note) {
 		o.left = "" // it came although it was given up
 		p.got++
 	}
-	if f.cold {
+	if f.load {
 		p.coldFlying--
 	}
-	cold := m.reply.Cold || f.cold && m.err != nil
-	if cold {
+	if m.reply.Cold && (f.load || !f.cold) || f.load && m.err != nil {
 		p.coldSpent++
 	}
 	made := &p.result.Calls[f.made]
@@ -365,4 +406,42 @@ func (p *phase) report(i int, reason Reason) {
 	q := &p.tasks[i].call
 	p.result.LeftOut = append(p.result.LeftOut, LeftOut{Member: q.Member, Role: q.Role, Step: q.Step, Round: q.Round, Reason: reason})
 	p.on(Event{Kind: EventLeftOut, Member: q.Member, Role: q.Role, Step: q.Step, Round: q.Round, Reason: reason})
+}
+
+// exhausted returns which part of the budget forbids another call, or "". The synthesis is
+// bound by the number of calls only, and one call is reserved for it.
+func (p *phase) exhausted(q *Call, cold bool) Reason {
+	b, used := p.plan.Budget, p.result.Usage
+	reserved := 1
+	if q.Final {
+		reserved = 0
+	}
+	switch {
+	case b.Calls > 0 && len(p.result.Calls)+reserved >= b.Calls:
+		return ReasonCalls
+	case q.Final:
+		return ""
+	case b.Tokens > 0 && used.Prompt+used.Completion >= b.Tokens:
+		return ReasonTokens
+	case b.Cost > 0 && p.result.Cost >= b.Cost:
+		return ReasonCost
+	case cold && b.ColdStarts != 0 && p.coldSpent+p.coldFlying+p.coldReserved(q) >= max(b.ColdStarts, 0):
+		return ReasonColdStarts
+	}
+	return ""
+}
+
+// coldReserved returns 1 if the coordinator is not loaded and has no call in flight, for its
+// own later cold start.
+func (p *phase) coldReserved(q *Call) int {
+	busy := p.busy()
+	if q.Member == p.plan.Coordinator || slices.Contains(busy, p.plan.Coordinator) {
+		return 0
+	}
+	for _, g := range p.groups(busy, []string{p.plan.Coordinator}) {
+		if len(g.Cold) > 0 {
+			return 1
+		}
+	}
+	return 0
 }

@@ -47,8 +47,8 @@ func (p *Plan) check() error {
 	if p.Quorum < 0 || p.Quorum > members && p.Pattern != Graph {
 		return bad("quorum %d of %d members", p.Quorum, members)
 	}
-	if p.Rounds < 0 || p.Patience < 0 {
-		return bad("rounds or patience is negative")
+	if p.Rounds < 0 || p.Patience < 0 || p.Quoted < 0 {
+		return bad("rounds, patience or quoted is negative")
 	}
 	b := p.Budget
 	if b.Calls < 0 || b.Tokens < 0 || b.Cost < 0 || b.Time < 0 {

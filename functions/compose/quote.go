@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -40,15 +42,31 @@ var (
 
 // fillPrompt replaces {{name}} by value, given in pairs. A value is not searched again.
 func fillPrompt(prompt string, pairs ...string) string {
-	for i := 0; i < len(pairs); i += 2 {
-		pairs[i] = "{{" + pairs[i] + "}}"
+	size := len(prompt)
+	for _, p := range pairs {
+		size += len(p)
 	}
-	return strings.NewReplacer(pairs...).Replace(prompt)
+	var b strings.Builder
+	b.Grow(size)
+	for {
+		before, rest, found := strings.Cut(prompt, "{{")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		var name string
+		name, prompt, _ = strings.Cut(rest, "}}")
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i] == name {
+				b.WriteString(pairs[i+1])
+			}
+		}
+	}
 }
 
-// maxQuoted bounds a quoted text in bytes, so that a member that repeats itself without
-// end does not fill the reader's context.
-const maxQuoted = 64 << 10
+// defaultQuoted bounds the quoted texts of one message in bytes, so that a member that
+// repeats itself without end does not fill the reader's context.
+const defaultQuoted = 128 << 10
 
 // quotation is a text of a model, or a part of a model's plan, that another model reads.
 type quotation struct{ title, text string }
@@ -57,15 +75,21 @@ type quotation struct{ title, text string }
 // drawn now, after every quoted text was complete, and again if one should contain it:
 // the members saw the marks of earlier messages, never this one.
 func (r *run) quote(list ...quotation) (string, error) {
-	texts := make([]string, len(list))
+	texts, size := make([]string, len(list)), 0
 	for i, q := range list {
-		texts[i] = clipText(strings.ToValidUTF8(q.text, "\uFFFD"))
+		texts[i] = strings.ToValidUTF8(q.text, "\uFFFD")
+	}
+	bound := fairBound(texts, r.plan.Quoted)
+	for i, q := range list {
+		texts[i] = clipText(texts[i], bound)
+		size += len(q.title) + len(texts[i]) + 100
 	}
 	mark, err := drawMark(r.random, texts)
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
+	b.Grow(size)
 	for i, q := range list {
 		if i > 0 {
 			b.WriteString("\n\n")
@@ -99,16 +123,35 @@ func containsMark(texts []string, mark string) bool {
 	return false
 }
 
-// clipText cuts text at maxQuoted and says so.
-func clipText(text string) string {
-	if len(text) <= maxQuoted {
+// fairBound returns the largest b for which texts, each cut to b bytes, have at most total
+// bytes together (max-min fairness: short texts leave their share to the long ones).
+func fairBound(texts []string, total int) int {
+	if total == 0 {
+		total = defaultQuoted
+	}
+	sizes := make([]int, len(texts))
+	for i, t := range texts {
+		sizes[i] = len(t)
+	}
+	slices.Sort(sizes)
+	for i, size := range sizes {
+		if share := total / (len(sizes) - i); size > share {
+			return share
+		}
+		total -= size
+	}
+	return math.MaxInt
+}
+
+// clipText cuts text behind at most n bytes and says so.
+func clipText(text string, n int) string {
+	if len(text) <= n {
 		return text
 	}
-	at := maxQuoted
-	for at > 0 && !utf8.RuneStart(text[at]) {
-		at--
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
 	}
-	return fmt.Sprintf("%s\n[%d more bytes are cut off here]", text[:at], len(text)-at)
+	return fmt.Sprintf("%s\n[%d more bytes are cut off here]", text[:n], len(text)-n)
 }
 
 // quoteIn fills the quotations into prompt as {{answers}}, and the pairs.

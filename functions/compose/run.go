@@ -44,46 +44,18 @@ func (r *run) nextRound() {
 	r.on(Event{Kind: EventRound, Round: r.round})
 }
 
-// exhausted returns which part of the budget forbids another call, or "". The synthesis is
-// bound by the number of calls only, and one call is reserved for it.
-func (r *run) exhausted(q *Call, cold bool) Reason {
-	b, used := r.plan.Budget, r.result.Usage
-	reserved := 1
-	if q.Final {
-		reserved = 0
-	}
-	switch {
-	case b.Calls > 0 && len(r.result.Calls)+reserved >= b.Calls:
-		return ReasonCalls
-	case q.Final:
-		return ""
-	case b.Tokens > 0 && used.Prompt+used.Completion >= b.Tokens:
-		return ReasonTokens
-	case b.Cost > 0 && r.result.Cost >= b.Cost:
-		return ReasonCost
-	case cold && b.ColdStarts != 0 && r.coldSpent+r.coldFlying+r.coldReserved(q) >= max(b.ColdStarts, 0):
-		return ReasonColdStarts
-	}
-	return ""
-}
-
-// coldReserved returns 1 if the coordinator is not loaded, for its own later cold start.
-func (r *run) coldReserved(q *Call) int {
-	if q.Member == r.plan.Coordinator {
-		return 0
-	}
-	for _, g := range r.groups(nil, []string{r.plan.Coordinator}) {
-		if len(g.Cold) > 0 {
-			return 1
-		}
-	}
-	return 0
-}
-
-// callsLeft returns how many calls but the synthesis the budget allows, at most limit.
+// callsLeft returns how many calls but the synthesis the budget allows, 0 to limit.
 func (r *run) callsLeft(limit int) int {
 	if c := r.plan.Budget.Calls; c > 0 {
-		limit = min(limit, c-1-len(r.result.Calls))
+		limit = max(min(limit, c-1-len(r.result.Calls)), 0)
+	}
+	return limit
+}
+
+// coldLeft returns how many cold starts the budget allows, 0 to limit.
+func (r *run) coldLeft(limit int) int {
+	if c := r.plan.Budget.ColdStarts; c != 0 {
+		limit = max(min(limit, c-r.coldSpent-r.coldFlying), 0)
 	}
 	return limit
 }
@@ -131,7 +103,7 @@ func (r *run) messages(text string) []Message {
 	return append(list, Message{Role: "user", Content: text})
 }
 
-// one makes a single call to the coordinator or the critic.
+// one makes a single call to the coordinator.
 func (r *run) one(ctx context.Context, q Call, next []string) outcome {
 	q.Round = r.round
 	p := phase{run: r, tasks: []task{{call: q}}, need: 1, next: next}

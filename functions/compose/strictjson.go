@@ -50,8 +50,8 @@ func jsonList(names []string) string {
 	return string(raw)
 }
 
-// askPlan asks the coordinator for JSON and decodes it; a reply that is invalid is quoted
-// back to it once, with the error.
+// askPlan asks the coordinator for JSON and decodes it. An invalid reply is quoted back to
+// it once, with the error, if the budget leaves a call for that and one for the plan.
 func (r *run) askPlan(ctx context.Context, text string, schema jsontext.Value, next []string, decode func(string) error) error {
 	q := Call{Member: r.plan.Coordinator, Role: RoleCoordinator, Messages: r.messages(text), JSON: schema}
 	o := r.one(ctx, q, next)
@@ -61,6 +61,9 @@ func (r *run) askPlan(ctx context.Context, text string, schema jsontext.Value, n
 	first := decode(o.text)
 	if first == nil {
 		return nil
+	}
+	if r.callsLeft(2) < 2 {
+		return &Error{Kind: BudgetSpent, Reason: ReasonCalls, Detail: fmt.Sprintf("no call is left to repair the coordinator's plan (%v)", first)}
 	}
 	repair, err := r.quoteIn(promptRepair, []quotation{{"What is wrong with it", first.Error()}, {"Your reply", o.text}})
 	if err != nil {
