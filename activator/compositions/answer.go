@@ -11,8 +11,6 @@ import (
 	"github.com/thaw-dev/thaw/functions/compose"
 )
 
-func itoa(n int) string { return strconv.Itoa(n) }
-
 // appendHead appends what an answer, or a chunk of one, begins with, up to its choices.
 func (r *run) appendHead(b []byte, object string) []byte {
 	b = appendText(append(b, `{"id":`...), r.id)
@@ -138,18 +136,18 @@ func (r *run) onEvent(e compose.Event) {
 		add("reason", strings.ReplaceAll(strings.ReplaceAll(string(e.Reason), ": ", "_"), " ", "_"))
 	case compose.EventPlan:
 		add("state", "planned")
-		add("steps", itoa(len(e.Steps)))
+		add("steps", strconv.Itoa(len(e.Steps)))
 	case compose.EventAgreement:
 		add("state", "compared")
-		add("answers", itoa(e.Agreement.Answers))
-		add("agree", itoa(e.Agreement.Agree))
+		add("answers", strconv.Itoa(e.Agreement.Answers))
+		add("agree", strconv.Itoa(e.Agreement.Agree))
 	default:
 		return
 	}
 	add("member", e.Member)
 	add("role", e.Role)
 	add("step", e.Step)
-	add("round", itoa(e.Round))
+	add("round", strconv.Itoa(e.Round))
 	r.out.write([]byte(": thaw "+strings.Join(words, " ")+"\n"), false)
 }
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -236,7 +237,7 @@ func (a *asked) encode(name string, format jsontext.Value) []byte {
 	}
 	if q.MaxTokens > 0 {
 		b = appendText(append(b, ','), cmp.Or(a.r.client.maxKey, "max_tokens"))
-		b = append(append(b, ':'), itoa(q.MaxTokens)...)
+		b = strconv.AppendInt(append(b, ':'), int64(q.MaxTokens), 10)
 	}
 	if format != nil {
 		b = append(append(b, `,"response_format":`...), format...)

@@ -93,6 +93,10 @@ type Options struct {
 	Decisions *routes.Log
 	DryRoute  func(id auth.Identity, router, path string, header func(string) string, body []byte) (functions.RouteRecord, *openai.Error)
 
+	// Composed finds the record of a request of the team (of any with "") to a Composition, by
+	// its id or the client's own; nil: the data path is another process.
+	Composed func(team, id string) (functions.CompositionRecord, bool)
+
 	// ForgetAnswers drops the answers of a function from the cache and returns how many
 	// there were; nil: the data path is another process.
 	ForgetAnswers func(name functions.Name) int

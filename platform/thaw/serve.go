@@ -199,7 +199,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	control := api.New(api.Options{
 		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL,
 		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.data}, Starter: backend, Requests: s.data, Stores: backend, Ahead: backend,
-		ForgetAnswers: answers.Purge, Decisions: s.data.Decisions(), DryRoute: s.data.DryRoute, RemoteState: s.remoteState,
+		ForgetAnswers: answers.Purge, Decisions: s.data.Decisions(), DryRoute: s.data.DryRoute, Composed: s.data.Composed().Find, RemoteState: s.remoteState,
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.data.DemandOf(n); return d.Active, d.Queued },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
 		TeamUse: backend.TeamUse,
