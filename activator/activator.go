@@ -2,6 +2,7 @@ package activator
 
 import (
 	"context"
+	"hash/maphash"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -14,10 +15,12 @@ import (
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/cache"
+	"github.com/thaw-dev/thaw/activator/compositions"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/refusals"
 	"github.com/thaw-dev/thaw/activator/remote"
 	"github.com/thaw-dev/thaw/activator/routes"
+	"github.com/thaw-dev/thaw/activator/sharedrun"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/suspects"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -115,6 +118,9 @@ type Options struct {
 	// Prewarm starts a function that a Router's policy "hedge" did not wait for, under a
 	// lease on the team's budget; nil: none is started. It does not wait for the start.
 	Prewarm func(name functions.Name, until time.Time, by string) error
+	// GPUs counts those of all machines, for Compositions whose members take turns; nil, or
+	// 0: unknown.
+	GPUs func() int
 	// Random returns a number from 0 to below n, which chooses a function of an alias;
 	// that of math/rand/v2.
 	Random func(n int) int
@@ -162,23 +168,25 @@ func (o Options) withDefaults() Options {
 
 // Activator is the data path. Its methods may be called concurrently.
 type Activator struct {
-	o         Options
-	table     *snapshot.Table[function]
-	aliases   atomic.Pointer[aliases]    // nil: there are none
-	routers   atomic.Pointer[routes.Set] // nil: there are none
-	families  *routes.Families
-	prewarms  routes.Prewarms
-	decisions routes.Log
-	changed   changedFunctions
-	requests  requestIndex
-	runs      sharedRuns
-	suspects  suspects.Table[fingerprint]
-	buffers   answer.Buffers
-	usages    usageoption.Table
-	removed   removedFunctions
-	refusals  refusals.Log
-	draining  atomic.Bool
-	buffered  atomic.Int64 // bytes of bodies in all queues
+	o            Options
+	table        *snapshot.Table[function]
+	aliases      atomic.Pointer[aliases]    // nil: there are none
+	routers      atomic.Pointer[routes.Set] // nil: there are none
+	compositions *compositions.Server
+	families     *routes.Families
+	prewarms     routes.Prewarms
+	decisions    routes.Log
+	changed      changedFunctions
+	requests     requestIndex
+	runs         *sharedrun.Table[runKey]
+	seeds        [2]maphash.Seed // of fingerprints
+	suspects     suspects.Table[fingerprint]
+	buffers      answer.Buffers
+	usages       usageoption.Table
+	removed      removedFunctions
+	refusals     refusals.Log
+	draining     atomic.Bool
+	buffered     atomic.Int64 // bytes of bodies in all queues
 }
 
 // entry is a function in the table, with the data path's own state of it.
@@ -199,6 +207,7 @@ type function struct {
 func New(o Options) *Activator {
 	a := &Activator{o: o.withDefaults(), families: routes.NewFamilies()}
 	a.prewarms.Start = o.Prewarm
+	a.compositions = a.newCompositions()
 	a.decisions.Scored = func(r functions.RouteRecord, team string, score float64) {
 		a.o.Metrics.Series("thaw_route_outcomes", r.Router, team, r.Rule, r.Target)(score)
 	}
@@ -207,7 +216,8 @@ func New(o Options) *Activator {
 		e.Data.self, e.Data.changed, e.Data.queue.Demand = e, &a.changed, &e.Data
 	})
 	a.requests.init()
-	a.runs.init()
+	a.runs = sharedrun.NewTable(func(k runKey) uint64 { return k.bodyA })
+	a.seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 	return a
 }
 

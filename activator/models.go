@@ -20,7 +20,7 @@ type modelItem struct {
 	ID      string      `json:"id"`
 	Object  string      `json:"object"`
 	Created int64       `json:"created"`
-	OwnedBy string      `json:"owned_by"` // the team of a model, or router or remote
+	OwnedBy string      `json:"owned_by"` // the team of a model, or router, remote or composition
 	Parent  string      `json:"parent,omitzero"`
 	Status  modelStatus `json:"status"`
 }
@@ -46,7 +46,10 @@ func (a *Activator) listModels(id auth.Identity, one string, res *httpserver.Res
 	if one != "" {
 		name, err := functions.ParseName(one, id.Team)
 		if r := a.findRouter(one, name); r != nil && err == nil && canSee(id, name.Team) {
-			return writeModels(res, routerItem(one))
+			return writeModels(res, readyItem(one, "router"))
+		}
+		if err == nil && a.findComposition(name) != nil && canSee(id, name.Team) {
+			return writeModels(res, readyItem(one, "composition"))
 		}
 		e, alias := a.mainFunction(name.WithoutAdapter())
 		if err != nil || e == nil && !alias || !canSee(id, name.Team) || name.Adapter != "" && (e == nil || !e.Snapshot().DeclaresAdapter(name.Adapter)) {
@@ -79,9 +82,14 @@ func (a *Activator) listModels(id auth.Identity, one string, res *httpserver.Res
 		for _, r := range a.routers.Load().All() {
 			switch auto := a.findRouter(functions.AutoRouter, functions.Name{Team: id.Team, Name: functions.AutoRouter}); {
 			case canSee(id, r.Name.Team):
-				list.Data = append(list.Data, routerItem(nameFor(r.Name, id)))
+				list.Data = append(list.Data, readyItem(nameFor(r.Name, id), "router"))
 			case r == auto:
-				list.Data = append(list.Data, routerItem(functions.AutoRouter))
+				list.Data = append(list.Data, readyItem(functions.AutoRouter, "router"))
+			}
+		}
+		for _, c := range a.compositions.All() {
+			if name := c.FullName(); canSee(id, name.Team) {
+				list.Data = append(list.Data, readyItem(nameFor(name, id), "composition"))
 			}
 		}
 		out = list
@@ -89,9 +97,9 @@ func (a *Activator) listModels(id auth.Identity, one string, res *httpserver.Res
 	return writeModels(res, out)
 }
 
-// routerItem is the item of a Router, which is always there.
-func routerItem(id string) modelItem {
-	return modelItem{ID: id, Object: "model", Created: createdEpoch, OwnedBy: "router", Status: modelStatus{Value: "loaded", State: functions.Ready.Word()}}
+// readyItem is the item of a Router or a Composition, which is always there.
+func readyItem(id, kind string) modelItem {
+	return modelItem{ID: id, Object: "model", Created: createdEpoch, OwnedBy: kind, Status: modelStatus{Value: "loaded", State: functions.Ready.Word()}}
 }
 
 func writeModels(res *httpserver.Response, out any) *openai.Error {
@@ -173,7 +181,7 @@ func (a *Activator) unknownModel(asked string, name functions.Name, id auth.Iden
 		lookup = strings.ToLower(strings.TrimSpace(lookup))
 	}
 	inTeam := func() []string {
-		return a.table.Nearest(team, lookup, 3, append(slices.Clip(a.aliases.Load().teamNames(team)), a.routers.Load().Names(team)...)...)
+		return a.table.Nearest(team, lookup, 3, slices.Concat(a.aliases.Load().teamNames(team), a.routers.Load().Names(team), a.compositions.Names(team))...)
 	}
 	nearest := inTeam()
 	if len(nearest) == 0 && team != id.Team {

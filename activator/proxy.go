@@ -9,9 +9,12 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/cache"
+	"github.com/thaw-dev/thaw/activator/call"
+	"github.com/thaw-dev/thaw/activator/compositions"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
+	"github.com/thaw-dev/thaw/activator/sharedrun"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -23,6 +26,7 @@ type proxyRequest struct {
 	a           *Activator
 	req         *httpserver.Request // nil where reservation is set
 	reservation *Reservation        // nil where req is set
+	caller      *call.Caller        // of a request of this program; else nil
 	began       time.Time
 
 	id, clientID string
@@ -35,13 +39,15 @@ type proxyRequest struct {
 	answerName   string          // the model's name in the answer; "": as the engine writes it
 	stream       bool
 	lease        ratelimit.Lease
-	fn           *entry     // nil until the function is found
-	routing      *routing   // of a request to a Router; else nil
-	cached       *cache.Use // nil until the function is found
+	fn           *entry                 // nil until the function is found
+	routing      *routing               // of a request to a Router; else nil
+	composition  *functions.Composition // of a request for one; else nil
+	composed     compositions.Summary   // what it used
+	cached       *cache.Use             // nil until the function is found
 	data         functions.DataClass
-	finished     bool       // finish was called
-	reason       string     // code of the error it ended with, for the log
-	shared       *sharedRun // that retries may join, or whose answer the request got; nil: none
+	finished     bool           // finish was called
+	reason       string         // code of the error it ended with, for the log
+	shared       *sharedrun.Run // that retries may join, or whose answer the request got; nil: none
 
 	// Waiting.
 
@@ -100,7 +106,7 @@ const (
 func (x *proxyRequest) run(res *httpserver.Response) {
 	a := x.a
 	x.enter(true)
-	async := x.stream || a.o.Hold == HoldPad && !x.endpoint.form
+	async := x.stream || x.hold() == HoldPad && !x.endpoint.form
 	if x.phase == sent { // admitted at once
 		x.launch(async)
 	}
@@ -153,6 +159,14 @@ func (x *proxyRequest) headDelay() time.Duration {
 	return d
 }
 
+// hold is what a plain request gets while it waits.
+func (x *proxyRequest) hold() HoldMode {
+	if x.caller != nil {
+		return HoldSilent
+	}
+	return x.a.o.Hold
+}
+
 // header is a field of the request's head.
 func (x *proxyRequest) header(name string) string {
 	if x.reservation != nil {
@@ -167,7 +181,7 @@ func (x *proxyRequest) context() context.Context {
 		return x.reservation.ctx
 	}
 	if x.leads() {
-		return &x.shared.ctx
+		return &x.shared.Context
 	}
 	return x.req.Context()
 }
@@ -297,7 +311,7 @@ func (x *proxyRequest) launch(async bool) {
 		return
 	}
 	if x.leads() {
-		x.shared.runs.Store(true)
+		x.shared.Running.Store(true)
 	}
 	r := x.queued.Grant.Replica
 	switch {

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/sharedrun"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -130,14 +130,14 @@ func TestRetryGraceEnds(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Minute)
-			if d := left.Load().Sub(began); d != time.Duration(tries+1)*5*time.Second+retryGrace {
+			if d := left.Load().Sub(began); d != time.Duration(tries+1)*5*time.Second+sharedrun.Grace {
 				t.Errorf("%d tries: the engine was left after %v", tries+1, d)
 			}
 			if n := w.act.InFlightOf(testFunction("tiny").Name, "e:1"); n != 0 {
 				t.Errorf("%d in flight", n)
 			}
 		}
-		if n := w.act.runs.count(); n != 0 {
+		if n := w.act.runs.Len(); n != 0 {
 			t.Errorf("%d runs are kept", n)
 		}
 	})
@@ -212,50 +212,13 @@ func TestRetryWithoutAnswer(t *testing.T) {
 	})
 }
 
-func (s *sharedRuns) count() (n int) {
-	for i := range s.shards {
-		s.shards[i].mu.Lock()
-		n += len(s.shards[i].runs)
-		s.shards[i].mu.Unlock()
-	}
-	return n
-}
-
-// TestEndLeavesOtherRun: the end of a request leaves the run of another one with the same
-// body, which a retry joins.
-func TestEndLeavesOtherRun(t *testing.T) {
-	var runs sharedRuns
-	runs.init()
-	k := runKey{function: new(entry), key: "a", idempotency: "b"}
-	begin := func(id string) *sharedRun {
-		_, own := runs.enter(k, false, func() *sharedRun {
-			r := &sharedRun{id: id, key: k, now: time.Now, lasts: time.Now()}
-			r.follow(&httpserver.Context{})
-			return r
-		})
-		return own
-	}
-	first, second := begin("first"), begin("second")
-	runs.finish(first, nil)
-	joined, _ := runs.enter(k, true, func() *sharedRun { t.Error("the retry runs by itself"); return second })
-	if joined != second {
-		t.Errorf("joined %v", joined)
-	} else {
-		joined.leave()
-	}
-	runs.finish(second, nil)
-	if n := runs.count(); n != 0 {
-		t.Errorf("%d runs are left", n)
-	}
-}
-
 // The requests that retries may join are bounded; beyond, each runs by itself.
 func TestRunsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, e := slowEnv(t, 30*time.Second)
 		w.act.Publish(readyAt(testFunction("tiny"), 10000, "e:1"))
 		var wg sync.WaitGroup
-		const n = maxSharedRuns + 50 // of one body, so in one shard
+		const n = sharedrun.MaxRuns + 50 // of one body, so in one shard
 		for i := range n {
 			wg.Go(func() {
 				if r := w.try(0, plainRequest, "Idempotency-Key", fmt.Sprint(i)); r.status != 200 {
@@ -264,7 +227,7 @@ func TestRunsAreBounded(t *testing.T) {
 			})
 		}
 		time.Sleep(time.Second)
-		if n := w.act.runs.count(); n != maxSharedRuns {
+		if n := w.act.runs.Len(); n != sharedrun.MaxRuns {
 			t.Errorf("%d runs are kept", n)
 		}
 		wg.Wait()

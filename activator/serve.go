@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
@@ -103,7 +104,7 @@ func isModelsPath(path string) bool {
 }
 
 func (a *Activator) newRequest(req *httpserver.Request, forced *functions.Name) *proxyRequest {
-	x := &proxyRequest{a: a, req: req, id: openai.NewID(), began: a.o.Now(), endpoint: findEndpoint(req.Path), forced: forced}
+	x := &proxyRequest{a: a, req: req, caller: call.Of(req), id: openai.NewID(), began: a.o.Now(), endpoint: findEndpoint(req.Path), forced: forced}
 	if id := req.Header("X-Client-Request-Id"); openai.ValidID(id) {
 		x.clientID = id
 	} else if id := req.Header("X-Request-Id"); openai.ValidID(id) {
@@ -127,11 +128,10 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 		}
 	}()
 	id, e := x.open()
-	if e == nil {
-		e = x.checkSuspect()
-	}
-	if e == nil && !x.cached.Hit() && x.joinRun(id.KeyID, res) {
-		return
+	if e == nil && x.composition == nil {
+		if e = x.checkSuspect(); e == nil && !x.cached.Hit() && x.joinRun(id.KeyID, res) {
+			return
+		}
 	}
 	if e == nil {
 		e = x.admitTeam(x.team)
@@ -139,6 +139,8 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 	switch {
 	case e != nil:
 		x.refuseNow(res, e)
+	case x.composition != nil:
+		x.compose(id, res)
 	case x.cached.Hit():
 		x.setCommonFields(res)
 		x.cached.Replay(res, x.id)
@@ -207,6 +209,9 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 		return id, a.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
 	if !forced {
+		if c := a.findComposition(name); c != nil {
+			return id, x.openComposition(c)
+		}
 		if r := a.findRouter(asked, name); r != nil {
 			return id, x.chooseTarget(r, id)
 		}
@@ -241,6 +246,9 @@ func (x *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
 // identify returns the identity of the caller. A key that is sent must be right,
 // except before the first key exists: clients insist on sending a dummy.
 func (a *Activator) identify(req *httpserver.Request) (auth.Identity, *openai.Error) {
+	if c := call.Of(req); c != nil {
+		return c.Identity, nil
+	}
 	return a.Caller(req.Header)
 }
 
@@ -417,15 +425,22 @@ func (x *proxyRequest) finish(code int) {
 	} else {
 		attrs = append(attrs, slog.String("route", x.route))
 	}
+	if x.composition != nil {
+		attrs = append(attrs, slog.String("model", x.composition.FullName().String()), slog.String("team", x.team), slog.Bool("stream", x.stream))
+		attrs = x.composed.Attrs(attrs)
+	}
 	if x.routing != nil {
 		attrs = x.routeFields(attrs)
 	}
 	attrs = x.cached.Attrs(attrs)
+	if x.caller.Covered() {
+		attrs = append(attrs, slog.String("parent", x.caller.Parent))
+	}
 	if x.reason != "" {
 		attrs = append(attrs, slog.String("error", x.reason))
 	}
 	if x.shared != nil && !x.leads() {
-		attrs = append(attrs, slog.String("joined", x.shared.id))
+		attrs = append(attrs, slog.String("joined", x.shared.ID))
 	}
 	if x.waited > 0 {
 		attrs = append(attrs, slog.Duration("waited", x.waited))
@@ -447,7 +462,9 @@ func (x *proxyRequest) finish(code int) {
 // countEnd counts the request, which ended with code after the time that it took.
 func (x *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
 	a := x.a
-	if x.fn == nil {
+	if x.composition != nil {
+		x.countComposition(code, took)
+	} else if x.fn == nil {
 		if x.endpoint != nil {
 			x.route = x.endpoint.path
 		} else if x.route == "" {

@@ -32,10 +32,10 @@ type fingerprint struct {
 
 // fingerprint of the request, which must have a body.
 func (x *proxyRequest) fingerprint() fingerprint {
-	runs, body := &x.a.runs, x.req.Body
+	seeds, body := x.a.seeds, x.req.Body
 	return fingerprint{
 		endpoint: x.endpoint, function: x.fn, adapter: x.queued.Adapter,
-		size: len(body), bodyA: maphash.Bytes(runs.seedA, body), bodyB: maphash.Bytes(runs.seedB, body),
+		size: len(body), bodyA: maphash.Bytes(seeds[0], body), bodyB: maphash.Bytes(seeds[1], body),
 	}
 }
 

@@ -37,7 +37,7 @@ func (x *proxyRequest) enter(fresh bool) {
 	}
 	a.metricsOf(x.fn) // the gauges show a function's first request while it waits
 	if x.leads() {
-		x.shared.runs.Store(false)
+		x.shared.Running.Store(false)
 	}
 	x.phase = waiting
 	x.waitFrom = now
@@ -48,7 +48,7 @@ func (x *proxyRequest) enter(fresh bool) {
 	}
 	if fresh || x.deadline.IsZero() {
 		x.timeouts = admission.ParseTimeouts(x.header, x.stream)
-		x.timeouts.Instant = !x.stream && a.o.Hold == Hold503
+		x.timeouts.Instant = !x.stream && x.hold() == Hold503
 		x.deadline = x.waitDeadline()
 	}
 	// The snapshot is read after Enter: a failure that is published later rejects
@@ -95,8 +95,10 @@ func (x *proxyRequest) enter(fresh bool) {
 // buffer counts the body of a waiting request against the team's limit and the
 // activator's.
 func (x *proxyRequest) buffer(size int64, now time.Time) *openai.Error {
-	if r := ratelimit.RetryUntilAllotment(x.context, func() *ratelimit.Refusal { return x.a.o.Limits.Hold(x.team, now) }); r != nil {
-		return x.limitError(r)
+	if !x.caller.Covered() {
+		if r := ratelimit.RetryUntilAllotment(x.context, func() *ratelimit.Refusal { return x.a.o.Limits.Hold(x.team, now) }); r != nil {
+			return x.limitError(r)
+		}
 	}
 	x.counted = true
 	limit := x.a.o.BufferBytes
@@ -154,6 +156,10 @@ func (x *proxyRequest) admitTeam(team string) (e *openai.Error) {
 	if x.queued.Priority, e = admission.ParsePriority(x.header(admission.PriorityHeader), team, x.a.o.Limits.MaxPriority(team)); e != nil {
 		return e
 	}
+	if x.caller.Covered() {
+		x.lease = x.a.o.Limits.Cover(team)
+		return nil
+	}
 	r := ratelimit.RetryUntilAllotment(x.context, func() (r *ratelimit.Refusal) {
 		x.lease, r = x.a.o.Limits.Admit(team, x.began)
 		return r
@@ -182,7 +188,9 @@ func (x *proxyRequest) endWait() {
 	if x.counted {
 		x.counted = false
 		x.a.buffered.Add(-x.size())
-		x.a.o.Limits.ReleaseHeld(x.team, x.a.o.Now())
+		if !x.caller.Covered() {
+			x.a.o.Limits.ReleaseHeld(x.team, x.a.o.Now())
+		}
 	}
 	if !x.indexed {
 		return

@@ -23,6 +23,7 @@ func Schema() []byte {
 		{KindModel, *NewModel(), []string{"engine"}},
 		{KindRouter, *NewRouter(), []string{"rules"}},
 		{KindRemote, *NewRemote(), []string{"url"}},
+		{KindComposition, *NewComposition(), []string{"pattern", "members", "coordinator"}},
 		{KindTeam, Team{APIVersion: APIVersion, Kind: KindTeam}, nil},
 	} {
 		s := schemaOf(reflect.TypeOf(k.empty), k.kind, reflect.ValueOf(k.empty))
@@ -40,7 +41,7 @@ func Schema() []byte {
 	doc := map[string]any{
 		"$schema":     "https://json-schema.org/draft/2020-12/schema",
 		"$id":         "https://thaw.dev/schema/v1.json",
-		"title":       "thaw: models, routers, remotes and teams",
+		"title":       "thaw: models, routers, remotes, compositions and teams",
 		"description": "One document of a file that thaw serve --functions reads. A file may hold several, parted by ---.",
 		"oneOf":       oneOf,
 		"$defs":       defs,
@@ -80,7 +81,11 @@ var words = map[string][]string{
 	"Router.spec.cache.exact.also[]":        CacheAlso,
 	"Model.spec.cache.exact.scope":          CacheScopes,
 	"Model.spec.cache.exact.also[]":         CacheAlso,
+	"Composition.spec.pattern":              wordsOf(Patterns),
+	"Composition.spec.show":                 wordsOf(Shows),
 }
+
+func wordsOf[T ~string](list []T) []string { return strings.Split(joinWords(list), ", ") }
 
 // schemaOf describes one type. def holds the defaults, where there are any.
 func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
@@ -113,6 +118,10 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 	case reflect.TypeFor[ColdPolicy]():
 		s["type"], s["enum"] = "string", ColdPolicies
 		return withDefault(s, def)
+	case reflect.TypeFor[Members]():
+		s = schemaOf(reflect.TypeFor[Agents](), path, reflect.Value{})
+		s["type"], s["items"] = []string{"array", "object"}, map[string]any{"type": "string"}
+		return s
 	}
 	switch t.Kind() {
 	case reflect.Pointer:

@@ -64,6 +64,7 @@ type Catalog interface {
 	Models() []*functions.Model
 	Routers() []*functions.Router
 	Remotes() []*functions.Remote
+	Compositions() []*functions.Composition
 	Teams() []*functions.Team
 	// Lookup returns the function of a name, of any kind.
 	Lookup(name functions.Name) (catalog.Document, bool)
@@ -97,6 +98,10 @@ type Options struct {
 	// sends and records nothing. nil: the data path is another process.
 	Decisions *routes.Log
 	DryRoute  func(id auth.Identity, router, path string, header func(string) string, body []byte) (functions.RouteRecord, *openai.Error)
+
+	// Composed finds the record of a request of the team (of any with "") to a Composition, by
+	// its id or the client's own; nil: the data path is another process.
+	Composed func(team, id string) (functions.CompositionRecord, bool)
 
 	// ForgetAnswers drops the answers of a function from the cache and returns how many
 	// there were; nil: the data path is another process.

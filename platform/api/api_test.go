@@ -73,7 +73,7 @@ func canonicalHost(e endpoint) (path, body string) {
 		path = strings.Replace(path, "{id}", "here", 1)
 	case strings.Contains(path, "coldstarts/{id}"):
 		path = strings.Replace(path, "{id}", "cs-1", 1)
-	case strings.Contains(path, "routes/{id}"):
+	case strings.Contains(path, "routes/{id}"), strings.Contains(path, "compositions/{id}"):
 		path = strings.Replace(path, "{id}", "none", 1)
 	case strings.Contains(path, "keys/{id}"):
 		path = strings.Replace(path, "{id}", "none", 1)

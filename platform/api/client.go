@@ -312,6 +312,13 @@ func (c *Client) Decision(ctx context.Context, id string) (functions.RouteRecord
 	return rec, err
 }
 
+// Composed is what a Composition did for a request, by its id or the client's own.
+func (c *Client) Composed(ctx context.Context, id string) (functions.CompositionRecord, error) {
+	var rec functions.CompositionRecord
+	err := c.call(ctx, "GET", "/api/v1/compositions/"+url.PathEscape(id), nil, &rec)
+	return rec, err
+}
+
 // Stop drains the replicas of a function.
 func (c *Client) Stop(ctx context.Context, name functions.Name) (WakeReply, error) {
 	var w WakeReply

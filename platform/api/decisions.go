@@ -83,3 +83,14 @@ func (a *API) dryRoute(x *exchange, res *httpserver.Response) *openai.Error {
 	}
 	return writeJSON(res, 200, rec)
 }
+
+func (a *API) composed(x *exchange, res *httpserver.Response) *openai.Error {
+	if a.o.Composed == nil {
+		return openai.New(openai.NotFound, "This server keeps no records of Compositions.")
+	}
+	rec, ok := a.o.Composed(x.team(), x.args[0])
+	if !ok {
+		return openai.New(openai.NotFound, "No request "+x.args[0]+" to a Composition is remembered: the newest 1024 are kept.")
+	}
+	return writeJSON(res, 200, rec)
+}

@@ -26,6 +26,9 @@ func (a *API) documents() []catalog.Document {
 	for _, r := range a.o.Catalog.Remotes() {
 		docs = append(docs, catalog.Document{Remote: r})
 	}
+	for _, c := range a.o.Catalog.Compositions() {
+		docs = append(docs, catalog.Document{Composition: c})
+	}
 	slices.SortFunc(docs, func(d, e catalog.Document) int { return cmp.Compare(d.FullName().String(), e.FullName().String()) })
 	return docs
 }
@@ -81,6 +84,8 @@ func (a *API) view(d catalog.Document) Function {
 		if a.o.Spending != nil {
 			f.Spent = a.o.Spending.SpentToday(name)
 		}
+	case d.Composition != nil:
+		f.Origin = d.Composition.Origin
 	}
 	return f
 }
@@ -151,6 +156,8 @@ func (c caller) addSpec(f *Function, d catalog.Document) {
 			spec.KeyFrom = functions.KeyFrom{}
 		}
 		f.Remote = &spec
+	case d.Composition != nil:
+		f.Composition = &d.Composition.Spec
 	}
 }
 

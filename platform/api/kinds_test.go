@@ -11,6 +11,7 @@ import (
 const (
 	cloudFile = "apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: cloud, namespace: a}\nspec: {url: \"https://api.example.com/v1\", keyFrom: {env: CLOUD_KEY}}\n"
 	autoFile  = "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto, namespace: a}\nspec: {rules: [{name: all, to: [one, cloud, gone]}]}\n"
+	panelFile = "apiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: panel, namespace: a}\nspec: {pattern: ensemble, members: [one, cloud], coordinator: one, quorum: 1}\n"
 )
 
 // TestRoutersAndRemotes: they are deployed, listed, shown and removed as models are.
@@ -43,7 +44,7 @@ func TestRoutersAndRemotes(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	for _, query := range []string{"", "?dryRun", "?dryRun&beside=a/other"} {
-		if status, _, body := put("auto", autoFile, query); status != 400 || !strings.Contains(body, "there is no function a/gone (deploy it before, or with the Router") {
+		if status, _, body := put("auto", autoFile, query); status != 400 || !strings.Contains(body, "there is no function a/gone (deploy it before, or together with this") {
 			t.Errorf("%s: %d %s", query, status, body)
 		}
 	}
@@ -72,10 +73,15 @@ func TestRoutersAndRemotes(t *testing.T) {
 		t.Errorf("the name of a model: %d %s", status, body)
 	}
 
+	status, d, body = put("panel", panelFile, "")
+	if status != 201 || d.Kind != "Composition" || d.State != functions.Ready || len(d.Composition.Members.List) != 2 || d.Composition.Budget.Calls != 24 || len(d.Warnings) != 1 || !strings.Contains(d.Warnings[0].Error(), "cloud is never asked") {
+		t.Fatalf("%d %s", status, body)
+	}
+
 	open = false
 	c := client(t, r, r.keyA)
 	list, err := c.Functions(t.Context())
-	if err != nil || len(list) != 3 {
+	if err != nil || len(list) != 4 {
 		t.Fatal(list, err)
 	}
 	if f := list[0]; f.Name != "a/auto" || f.Kind != "Router" || f.State != functions.Ready || f.Origin == "" {
@@ -84,8 +90,11 @@ func TestRoutersAndRemotes(t *testing.T) {
 	if f := list[1]; f.Name != "a/cloud" || f.Kind != "Remote" || f.State != functions.Failed || f.Problem != "it answers nothing" || f.Source != "https://api.example.com/v1" {
 		t.Errorf("%+v", f)
 	}
+	if f, err := c.Function(t.Context(), functions.Name{Team: "a", Name: "panel"}); err != nil || f.Kind != "Composition" || f.State != functions.Ready || f.Composition.Coordinator != "one" || len(f.Composition.Members.List) != 2 {
+		t.Errorf("%+v %v", f, err)
+	}
 	teams, err := c.Teams(t.Context())
-	if err != nil || teams[0].Functions != 3 {
+	if err != nil || teams[0].Functions != 4 {
 		t.Error(teams, err)
 	}
 	// Where the key is read only admins see; another team sees nothing.
@@ -95,7 +104,7 @@ func TestRoutersAndRemotes(t *testing.T) {
 			t.Errorf("%+v %v", f, err)
 		}
 	}
-	for _, name := range []string{"auto", "cloud"} {
+	for _, name := range []string{"auto", "cloud", "panel"} {
 		if status, _, body := r.ask(t, "GET", "/api/v1/functions/a/"+name, r.keyB, ""); status != 404 || strings.Contains(body, "Did you mean") {
 			t.Errorf("%d %s", status, body)
 		}
@@ -108,7 +117,7 @@ func TestRoutersAndRemotes(t *testing.T) {
 			t.Errorf("%d %s", status, body)
 		}
 	}
-	if len(r.cat.Routers())+len(r.cat.Remotes()) != 0 {
+	if len(r.cat.Routers())+len(r.cat.Remotes())+len(r.cat.Compositions()) != 0 {
 		t.Error("they are still there")
 	}
 }

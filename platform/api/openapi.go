@@ -117,6 +117,8 @@ func (s *schemas) of(t reflect.Type) any {
 	switch {
 	case t == reflect.TypeFor[time.Time]():
 		return map[string]any{"type": "string", "format": "date-time"}
+	case t == reflect.TypeFor[functions.Members](): // a list, or agents
+		return map[string]any{"oneOf": []any{s.of(reflect.TypeFor[[]string]()), s.of(reflect.TypeFor[functions.Agents]())}}
 	case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
 		return map[string]any{"type": "string"}
 	}

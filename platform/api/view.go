@@ -16,12 +16,12 @@ type List[T any] struct {
 
 // Function is a function as it is now. State, percent and ETA of a model are those of its
 // best replica; percent and eta_s are left out where nothing is known. A Remote is READY or
-// FAILED, a Router READY; their spec is in the key of their kind.
+// FAILED, a Router and a Composition READY; their spec is in the key of their kind.
 type Function struct {
 	Name      string               `json:"name"` // TEAM/NAME
 	Team      string               `json:"team"`
 	Model     string               `json:"model"` // what the team's own requests say
-	Kind      string               `json:"type"`  // Model, Router or Remote
+	Kind      string               `json:"type"`  // Model, Router, Remote or Composition
 	State     functions.State      `json:"state"`
 	Engine    functions.Engine     `json:"engine,omitempty"`
 	Source    string               `json:"source,omitempty"`        // of a Remote its URL
@@ -39,8 +39,9 @@ type Function struct {
 	Spent     float64              `json:"spent_today,omitempty"` // of a Remote: money, since midnight UTC
 	Spec      *functions.ModelSpec `json:"spec,omitempty"`        // of a single function only
 
-	Router *functions.RouterSpec `json:"router,omitempty"` // likewise
-	Remote *functions.RemoteSpec `json:"remote,omitempty"` // likewise
+	Router      *functions.RouterSpec      `json:"router,omitempty"`      // likewise
+	Remote      *functions.RemoteSpec      `json:"remote,omitempty"`      // likewise
+	Composition *functions.CompositionSpec `json:"composition,omitempty"` // likewise
 }
 
 // Node is one machine with an agent.
@@ -92,7 +93,8 @@ type DeployReply struct {
 	Function
 	Created bool `json:"created"`
 	DryRun  bool `json:"dry_run,omitempty"`
-	// Warnings are about targets of a Router that can never be chosen.
+	// Warnings are about targets of a Router, and members of a Composition, that can never
+	// be chosen.
 	Warnings catalog.Problems `json:"warnings,omitempty"`
 }
 

@@ -85,13 +85,14 @@ type fileVersion struct {
 
 // view is one consistent view; it is never changed, only replaced.
 type view struct {
-	models   map[functions.Name]*functions.Model
-	routers  map[functions.Name]*functions.Router
-	remotes  map[functions.Name]*functions.Remote
-	teams    map[string]*functions.Team
-	docs     map[string]Document // by Document.key
-	from     map[string]string   // Document.key to file
-	problems Problems
+	models       map[functions.Name]*functions.Model
+	routers      map[functions.Name]*functions.Router
+	remotes      map[functions.Name]*functions.Remote
+	compositions map[functions.Name]*functions.Composition
+	teams        map[string]*functions.Team
+	docs         map[string]Document // by Document.key
+	from         map[string]string   // Document.key to file
+	problems     Problems
 }
 
 // Change is one notification of Watch. Models has new and changed models, Removed the
@@ -165,6 +166,9 @@ func (c *Catalog) Routers() []*functions.Router { return sorted(c.now().routers)
 
 // Remotes are all Remotes, by name.
 func (c *Catalog) Remotes() []*functions.Remote { return sorted(c.now().remotes) }
+
+// Compositions are all Compositions, by name.
+func (c *Catalog) Compositions() []*functions.Composition { return sorted(c.now().compositions) }
 
 // Lookup returns the function of a name, of any kind; false if there is none. The name's
 // adapter is ignored.
@@ -370,7 +374,7 @@ func readFile(path string, most int64) ([]byte, error) {
 func (c *Catalog) assemble(problems Problems) {
 	old := c.now()
 	p := view{models: map[functions.Name]*functions.Model{}, routers: map[functions.Name]*functions.Router{}, remotes: map[functions.Name]*functions.Remote{},
-		teams: map[string]*functions.Team{}, docs: map[string]Document{}, from: map[string]string{}}
+		compositions: map[functions.Name]*functions.Composition{}, teams: map[string]*functions.Team{}, docs: map[string]Document{}, from: map[string]string{}}
 	take := func(path string, keepers bool) {
 		for _, d := range c.files[path].docs {
 			key := d.key()
@@ -418,6 +422,8 @@ func (v *view) add(key string, d Document) {
 		v.routers[d.FullName()] = d.Router
 	case d.Remote != nil:
 		v.remotes[d.FullName()] = d.Remote
+	case d.Composition != nil:
+		v.compositions[d.FullName()] = d.Composition
 	case d.Team != nil:
 		v.teams[d.Team.Metadata.Name] = d.Team
 	}
@@ -455,7 +461,7 @@ func filesDiffer(old, now view) (Change, bool) {
 	slices.SortFunc(ch.Removed, byName)
 	ch.Problems = slices.Clone(now.problems)
 	any := len(ch.Models) > 0 || len(ch.Removed) > 0 || !maps.Equal(old.teams, now.teams) ||
-		!maps.Equal(old.routers, now.routers) || !maps.Equal(old.remotes, now.remotes) || !slices.Equal(old.problems, now.problems)
+		!maps.Equal(old.routers, now.routers) || !maps.Equal(old.remotes, now.remotes) || !maps.Equal(old.compositions, now.compositions) || !slices.Equal(old.problems, now.problems)
 	return ch, any
 }
 

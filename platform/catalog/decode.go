@@ -178,6 +178,12 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 		v.Set(reflect.New(v.Type().Elem()))
 		d.value(n, v.Elem(), path)
 	case reflect.Struct:
+		m, ok := v.Addr().Interface().(*functions.Members)
+		if _, list := n.(*ast.SequenceNode); ok && list {
+			v = reflect.ValueOf(&m.List).Elem()
+			d.list(n, v, path)
+			return
+		}
 		d.object(n, v, path)
 	case reflect.Map:
 		d.table(n, v, path)

@@ -118,7 +118,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"list for a duration", tiny + "  scale: {idle: []}\n", `f.yaml:7:17: spec.scale.idle: a list where a duration such as 30s is wanted`},
 		{"validation has its line", tiny + "  scale:\n    min: 3\n", `f.yaml:8:5: spec.scale.min: min 3 is more than max 1 (raise max or lower min)`},
 		{"missing has its parent's", edit("  engine: ember\n", ""), `f.yaml:4:1: spec.engine: an engine is needed (one of ember, vllm, sglang, llamacpp, command)`},
-		{"no kind", edit("kind: Model\n", ""), `f.yaml:1:1: kind: a kind is needed (one of Model, Remote, Router, Team)`},
+		{"no kind", edit("kind: Model\n", ""), `f.yaml:1:1: kind: a kind is needed (one of Composition, Model, Remote, Router, Team)`},
 		{"kind", edit("kind: Model", "kind: model"), `f.yaml:2:1: kind: "model" is no kind thaw knows (did you mean Model?)`},
 		{"no version", edit("apiVersion: thaw.dev/v1\n", ""), `apiVersion: "" is no version thaw knows (write apiVersion: thaw.dev/v1)`},
 		{"second document", tiny + "---\nkind: Team\nbad: 1\n", `f.yaml:9:1: bad: unknown key`},

@@ -15,7 +15,7 @@ import (
 )
 
 // Checked is what Put would do with a document: Created, if it is new. Warnings are about
-// what a Router names.
+// what a Router or a Composition names.
 type Checked struct {
 	Document
 	Created  bool
@@ -30,7 +30,7 @@ func (c *Catalog) Check(name functions.Name, data []byte, beside ...functions.Na
 		return Checked{}, err
 	}
 	if len(docs) != 1 || docs[0].Team != nil {
-		return Checked{}, Problems{{Message: "exactly one Model, Router or Remote is wanted", Hint: "team files belong in the --functions folder"}}
+		return Checked{}, Problems{{Message: "exactly one Model, Router, Remote or Composition is wanted", Hint: "team files belong in the --functions folder"}}
 	}
 	out := Checked{Document: docs[0]}
 	var problems Problems
@@ -39,7 +39,7 @@ func (c *Catalog) Check(name functions.Name, data []byte, beside ...functions.Na
 	}
 	problems = append(problems, out.relativeFiles()...)
 	p := c.now()
-	if out.Router != nil {
+	if out.Router != nil || out.Composition != nil {
 		with := maps.Clone(p.docs)
 		for _, n := range beside {
 			if _, there := with[n.String()]; !there {
@@ -54,7 +54,7 @@ func (c *Catalog) Check(name functions.Name, data []byte, beside ...functions.Na
 				out.Warnings = append(out.Warnings, x)
 			default:
 				if x.Unknown {
-					x.Hint = strings.TrimSuffix("deploy it before, or with the Router; "+x.Hint, "; ")
+					x.Hint = strings.TrimSuffix("deploy it before, or together with this; "+x.Hint, "; ")
 				}
 				problems = append(problems, x)
 			}
@@ -85,6 +85,8 @@ func (d *Document) forgetPlace() {
 		d.Router.Dir, d.Router.Origin = "", ""
 	case d.Remote != nil:
 		d.Remote.Dir, d.Remote.Origin = "", ""
+	case d.Composition != nil:
+		d.Composition.Origin = ""
 	}
 }
 
@@ -119,7 +121,7 @@ func (c *Catalog) path(name functions.Name) string {
 	return filepath.Join(c.o.Deployed, name.Team+"."+name.Name+".yaml")
 }
 
-// Put stores one Model, Router or Remote under DATA/functions. data is
+// Put stores one Model, Router, Remote or Composition under DATA/functions. data is
 // YAML or JSON; name must be the document's own. When it returns, the file is
 // whole on disk and every Watch has delivered it; so a watcher must not call it.
 // Errors: Problems, ErrConflict, ErrReadOnly, or of the disk.

@@ -16,30 +16,29 @@ import (
 )
 
 // Kinds are the kinds of documents in the order they are listed to people.
-var Kinds = []string{functions.KindModel, functions.KindRouter, functions.KindRemote, functions.KindTeam}
-
-// kindNotBuilt is a kind of the contracts that this program does not have.
-const kindNotBuilt = "Composition"
+var Kinds = []string{functions.KindModel, functions.KindRouter, functions.KindRemote, functions.KindComposition, functions.KindTeam}
 
 // keysNotBuilt are keys of the contracts that this program does not have, by kind. They
 // are refused as such: a key is never accepted and ignored.
 var keysNotBuilt = map[string][]string{
-	functions.KindModel:  {"spec.queue.maxDelay", "spec.queue.batch", "spec.profiles", "spec.exclude", "spec.weights", "spec.cache.semantic"},
-	functions.KindRouter: {"spec.cache.semantic", "spec.weights", "spec.profiles"},
-	functions.KindRemote: {"spec.keyFrom.secret"},
-	"":                   {"sessions"}, // of a file of settings
+	functions.KindModel:       {"spec.queue.maxDelay", "spec.queue.batch", "spec.profiles", "spec.exclude", "spec.weights", "spec.cache.semantic"},
+	functions.KindRouter:      {"spec.cache.semantic", "spec.weights", "spec.profiles"},
+	functions.KindRemote:      {"spec.keyFrom.secret"},
+	functions.KindComposition: {"spec.pass", "spec.profiles", "spec.prompts"},
+	"":                        {"sessions"}, // of a file of settings
 }
 
-// Document is one document of a file; one of the first four is set.
+// Document is one document of a file; one of the first five is set.
 type Document struct {
-	Model  *functions.Model
-	Router *functions.Router
-	Remote *functions.Remote
-	Team   *functions.Team
-	File   string
-	Line   int
+	Model       *functions.Model
+	Router      *functions.Router
+	Remote      *functions.Remote
+	Composition *functions.Composition
+	Team        *functions.Team
+	File        string
+	Line        int
 
-	places     Places // of a Router
+	places     Places // of what names other functions
 	incomplete bool   // it has problems, or it is elsewhere: its name alone counts
 }
 
@@ -50,6 +49,8 @@ func (d Document) Kind() string {
 		return functions.KindRouter
 	case d.Remote != nil:
 		return functions.KindRemote
+	case d.Composition != nil:
+		return functions.KindComposition
 	case d.Team != nil:
 		return functions.KindTeam
 	}
@@ -63,19 +64,23 @@ func (d Document) FullName() functions.Name {
 		return d.Router.FullName()
 	case d.Remote != nil:
 		return d.Remote.FullName()
+	case d.Composition != nil:
+		return d.Composition.FullName()
 	case d.Team != nil:
 		return functions.Name{Team: d.Team.Metadata.Name, Name: d.Team.Metadata.Name}
 	}
 	return d.Model.FullName()
 }
 
-// Value is the Model, Router, Remote or Team.
+// Value is the Model, Router, Remote, Composition or Team.
 func (d Document) Value() any {
 	switch {
 	case d.Router != nil:
 		return d.Router
 	case d.Remote != nil:
 		return d.Remote
+	case d.Composition != nil:
+		return d.Composition
 	case d.Team != nil:
 		return d.Team
 	}
@@ -242,14 +247,19 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		remote.Spec.Allow = cmp.Or(remote.Spec.Allow, functions.DataPublic) // an empty class ranks as secret
 		remote.Dir, remote.Origin = filepath.Dir(d.file), doc.origin()
 		doc.Remote, problems = remote, functions.ValidateRemote(remote, d.Plain)
+	case functions.KindComposition:
+		composition := functions.NewComposition()
+		composition.APIVersion = ""
+		d.value(body, reflect.ValueOf(composition).Elem(), "")
+		composition.Spec.SetDefaults()
+		composition.Origin = doc.origin()
+		doc.Composition, problems = composition, functions.ValidateComposition(composition)
+		doc.places = placesOf(d.places)
 	case functions.KindTeam:
 		team := new(functions.Team)
 		d.value(body, reflect.ValueOf(team).Elem(), "")
 		team.Origin = doc.origin()
 		doc.Team, problems = team, functions.ValidateTeam(team)
-	case kindNotBuilt:
-		d.add(kindAt, "kind", "", d.kind+": not supported yet")
-		return doc, false
 	default:
 		message := "a kind is needed"
 		if d.kind != "" {

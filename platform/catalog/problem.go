@@ -18,7 +18,7 @@ type Problem struct {
 	Hint    string `json:"hint,omitempty"`
 	// Warning: the document is used as it is, but something in it has no effect.
 	Warning bool `json:"warning,omitempty"`
-	// Unknown: a Router names a target that is not there. It is a warning in a folder that
+	// Unknown: a Router or Composition names a function that is not there. It is a warning in a folder that
 	// is watched, since the target may come, and an error to [Problems.RequireTargets].
 	Unknown bool `json:"-"`
 }

@@ -128,7 +128,6 @@ func TestDecodeRefusesRoutersAndRemotes(t *testing.T) {
 		{"model's batch", tiny + "  queue: {batch: {max: 4}}\n", `f.yaml:7:11: spec.queue.batch: not supported yet`},
 		{"model's kinds", tiny + "  profiles: auto\n", `spec.profiles: not supported yet`},
 		{"team's priority", "apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\nspec: {priority: {max: hihg}}\n", `f.yaml:4:19: spec.priority.max: "hihg" is no priority thaw knows (did you mean high? one of high, normal, low)`},
-		{"composition", "apiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: panel}\n", `f.yaml:2:1: kind: Composition: not supported yet`},
 		{"auto is no Remote", replaced(t, cloudText, "name: cloud-mini", "name: auto"), `f.yaml:3:12: metadata.name: "auto" is reserved for a Router`},
 		{"plain http", replaced(t, cloudText, "https://", "http://"), `f.yaml:5:3: spec.url: plain http would send the key and the prompts readable`},
 		{"two keys", replaced(t, cloudText, "{env: CLOUD_KEY}", "{env: CLOUD_KEY, file: /key}"), `f.yaml:6:3: spec.keyFrom: both env and file are given`},
@@ -416,7 +415,7 @@ func TestPutOtherKinds(t *testing.T) {
 	}
 	auto := strings.NewReplacer("[ml/big]", "[a]", `"tiny:pirate", `, "", "[tiny, cloud-mini]", "[a, cloud-mini]", "to: [tiny]", "to: [a]").Replace(autoText)
 	unknown := []byte(replaced(t, auto, "[a, cloud-mini]", "[a, none]"))
-	if _, err := c.Check(named("auto"), unknown); err == nil || !strings.Contains(err.Error(), "there is no function default/none (deploy it before, or with the Router") || len(c.Routers()) != 0 {
+	if _, err := c.Check(named("auto"), unknown); err == nil || !strings.Contains(err.Error(), "there is no function default/none (deploy it before, or together with this") || len(c.Routers()) != 0 {
 		t.Fatal(err)
 	}
 	if checked, err := c.Check(named("auto"), unknown, named("none")); err != nil || !checked.Created || len(checked.Warnings) != 0 || len(c.Routers()) != 0 {
@@ -441,7 +440,7 @@ func TestPutOtherKinds(t *testing.T) {
 		{"another name", "b", cloudText, "the document is about default/cloud-mini, the path about default/b"},
 		{"a relative key", "b", strings.NewReplacer("name: cloud-mini", "name: b", "{env: CLOUD_KEY}", "{file: ./key}").Replace(cloudText), "spec.keyFrom.file: a relative file has no folder to count from here (thaw deploy -f FILE makes it absolute)"},
 		{"examples elsewhere", "auto", replaced(t, auto, "examples: [where is my invoice]", "examplesFrom: /etc/passwd"), "spec.intents.list[0].examplesFrom: a deployed document has its examples in itself"},
-		{"a team", "ml", "apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\n", "exactly one Model, Router or Remote is wanted"},
+		{"a team", "ml", "apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\n", "exactly one Model, Router, Remote or Composition is wanted"},
 	} {
 		_, err := put(tt.name, tt.text)
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {

@@ -2,15 +2,16 @@ package catalog
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// CheckTargets lists what is wrong between the Routers of docs and what they name. A
-// target that can never be chosen is a warning: the Router works without it. One that is not
-// there is a warning with Unknown set.
+// CheckTargets lists what is wrong between the Routers and Compositions of docs and what they
+// name. A target that can never be chosen is a warning: the others work without it. One that
+// is not there is a warning with Unknown set.
 func CheckTargets(docs []Document) Problems {
 	byKey := map[string]Document{}
 	for _, d := range docs {
@@ -22,15 +23,14 @@ func CheckTargets(docs []Document) Problems {
 // checkTargets is CheckTargets with the documents by key.
 func checkTargets(docs map[string]Document) (problems Problems) {
 	known := knownFunctions(docs)
-	var routers []string
-	for key, d := range docs {
-		if d.Router != nil && !d.incomplete {
-			routers = append(routers, key)
+	for _, key := range slices.Sorted(maps.Keys(docs)) {
+		switch d := docs[key]; {
+		case d.incomplete:
+		case d.Router != nil:
+			problems = append(problems, known.checkRouter(d)...)
+		case d.Composition != nil:
+			problems = append(problems, known.checkComposition(d)...)
 		}
-	}
-	slices.Sort(routers)
-	for _, key := range routers {
-		problems = append(problems, known.checkRouter(docs[key])...)
 	}
 	return problems
 }
@@ -41,22 +41,25 @@ type knownFunctions map[string]Document
 // checkRouter lists the targets of a Router that can never be chosen.
 func (k knownFunctions) checkRouter(d Document) (problems Problems) {
 	r := d.Router
+	// The default team's auto serves all teams, each of which may have a target of that
+	// name.
+	everyone := r.FullName() == functions.Name{Team: functions.DefaultTeam, Name: functions.AutoRouter}
 	for i, rule := range r.Spec.Rules {
 		var never Problems
 		for j, target := range rule.To {
-			p := Problem{File: d.File, Line: d.Line, Path: fmt.Sprintf("spec.rules[%d].to[%d]", i, j), Warning: true}
-			if d.places != nil {
-				p.Line, p.Column = d.places(p.Path)
-			}
+			p := d.problemAt(fmt.Sprintf("spec.rules[%d].to[%d]", i, j))
+			p.Warning = true
 			name, _ := functions.ParseName(target, r.Metadata.Namespace) // it was validated
 			t, class := k[name.WithoutAdapter().String()], k.class(r)
-			switch p.Message, p.Hint = k.missing(r, target); {
+			switch p.Message, p.Hint = k.missing(naming{team: r.Metadata.Namespace, everyone: everyone}, target); {
 			case p.Message != "":
 				p.Unknown = true
 			case t.incomplete && t.Router == nil:
 				continue
 			case t.Router != nil:
 				p.Warning, p.Message, p.Hint = false, fmt.Sprintf("%s is a Router, and a Router is no target", target), "name its targets instead"
+			case t.Composition != nil:
+				p.Warning, p.Message, p.Hint = false, fmt.Sprintf("%s is a Composition, and a Composition is no target yet", target), "name a Model or a Remote"
 			case t.Remote != nil && class.Rank() > t.Remote.Spec.Allow.Rank():
 				p.Message = fmt.Sprintf("the Remote %s takes %s data at most, and the data of this Router is %s, so %s is never chosen", target, t.Remote.Spec.Allow, class, target)
 				p.Hint = fmt.Sprintf("data: %s on the Router or its team, or allow: %s on the Remote", t.Remote.Spec.Allow, class)
@@ -78,15 +81,27 @@ func (k knownFunctions) class(r *functions.Router) functions.DataClass {
 	if r.Spec.Data != "" {
 		return r.Spec.Data
 	}
-	if t := k[Document{Team: &functions.Team{Metadata: functions.Metadata{Name: r.Metadata.Namespace}}}.key()]; t.Team != nil && t.Team.Spec.Data != "" {
+	return k.classOfTeam(r.Metadata.Namespace)
+}
+
+// classOfTeam is the class of the data of a team's requests.
+func (k knownFunctions) classOfTeam(team string) functions.DataClass {
+	if t := k[Document{Team: &functions.Team{Metadata: functions.Metadata{Name: team}}}.key()]; t.Team != nil && t.Team.Spec.Data != "" {
 		return t.Team.Spec.Data
 	}
 	return functions.DataInternal
 }
 
+// naming is where a target is named: in a document of the team.
+type naming struct {
+	team     string
+	everyone bool // it may be a function of any team
+	routers  bool // it may be a Router
+}
+
 // missing returns why a target does not exist, and the fix; nothing if it does.
-func (k knownFunctions) missing(r *functions.Router, target string) (message, hint string) {
-	name, err := functions.ParseName(target, r.Metadata.Namespace)
+func (k knownFunctions) missing(in naming, target string) (message, hint string) {
+	name, err := functions.ParseName(target, in.team)
 	if err != nil {
 		return err.Error(), ""
 	}
@@ -94,8 +109,8 @@ func (k knownFunctions) missing(r *functions.Router, target string) (message, hi
 	switch {
 	case ok && (name.Adapter == "" || d.incomplete):
 		return "", ""
-	case ok && d.Model == nil && d.Remote != nil:
-		return fmt.Sprintf("%s is a Remote, and a Remote has no adapters", name.WithoutAdapter()), "leave out :" + name.Adapter
+	case ok && d.Model == nil && (d.Remote != nil || in.routers):
+		return fmt.Sprintf("%s is a %s, and a %[2]s has no adapters", name.WithoutAdapter(), d.Kind()), "leave out :" + name.Adapter
 	case ok && d.Model != nil && !slices.ContainsFunc(d.Model.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name.Adapter }):
 		var adapters []string
 		for _, a := range d.Model.Spec.Adapters {
@@ -108,19 +123,16 @@ func (k knownFunctions) missing(r *functions.Router, target string) (message, hi
 	case ok:
 		return "", ""
 	}
-	// The default team's auto serves all teams, each of which may have a target of that
-	// name.
-	everyone := r.FullName() == functions.Name{Team: functions.DefaultTeam, Name: functions.AutoRouter} && !strings.Contains(target, "/")
 	var names []string
 	for key, d := range k {
-		if d.Team != nil || d.Router != nil {
+		if d.Team != nil || (d.Router != nil || d.Composition != nil) && !in.routers {
 			continue
 		}
 		n := d.FullName()
-		if everyone && n.Name == name.Name {
+		if in.everyone && n.Name == name.Name && !strings.Contains(target, "/") {
 			return "", ""
 		}
-		if n.Team == r.Metadata.Namespace {
+		if n.Team == in.team {
 			key = n.Name
 		}
 		names = append(names, key)

@@ -16,7 +16,7 @@ import (
 func (c platformVerbs) check() *cobra.Command {
 	var schema bool
 	cmd := &cobra.Command{
-		Use: "check FILE|DIR...", Short: "Say what is wrong with files of models, routers, remotes and teams, without a server", GroupID: "own",
+		Use: "check FILE|DIR...", Short: "Say what is wrong with files of models, routers, remotes, compositions and teams, without a server", GroupID: "own",
 		Example: `  thaw check model.yaml
   thaw check functions/ -o json
   thaw check --schema > schema.json     # for an editor: # yaml-language-server: $schema=schema.json`,

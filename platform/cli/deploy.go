@@ -17,13 +17,13 @@ func (c modelVerbs) deploy() *cobra.Command {
 	var paths []string
 	var dry, wait bool
 	cmd := &cobra.Command{
-		Use: "deploy -f FILE|DIR", Short: "Add or change models, routers and remotes", GroupID: "own", Args: kit.ExactArgs(),
-		Long: `Add or change models, routers and remotes. What is given is checked whole before anything
-is sent, and kept by the server under DATA/functions. A relative source, or file of a key,
+		Use: "deploy -f FILE|DIR", Short: "Add or change models, routers, remotes and compositions", GroupID: "own", Args: kit.ExactArgs(),
+		Long: `Add or change models, routers, remotes and compositions. What is given is checked whole
+before anything is sent, and kept by the server under DATA/functions. A relative source, or file of a key,
 counts from its file and is made absolute, so it must be on the server's machine. Examples
-of intents in files of their own are sent with the router. A target of a router that is
-neither on the server nor deployed with it is an error; one that can never be chosen is
-named as a warning.
+of intents in files of their own are sent with the router. A target of a router, or a
+member of a composition, that is neither on the server nor deployed with it is an error;
+one that can never be chosen is named as a warning.
 
 With --to knative each model becomes a Knative Service on a Kubernetes cluster. The
 program thaw-knative, beside this one, does that; with --dry-run -o yaml it prints

@@ -84,12 +84,7 @@ func (c printer) printDescription(d description) {
 		row("Problem", "%s", f.Problem)
 	}
 	row("Requests", "%d active, %d queued", f.Active, f.Queued)
-	switch {
-	case f.Router != nil:
-		describe.WriteRouter(row, f.Router)
-	case f.Remote != nil:
-		describe.WriteRemote(row, f)
-	default:
+	if !describe.WriteKind(row, f) {
 		row("Engine", "%s", f.Engine)
 		row("Source", "%s", f.Source)
 	}

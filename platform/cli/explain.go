@@ -12,13 +12,15 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/describe"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 func (c modelVerbs) explainVerb() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "explain ID | place|evict|cold|scale NAME | route ID", Short: "Where the time of a cold start went, and why a model is where it is", GroupID: "own", Args: kit.UpToArgs("the id of a cold start or a request, or what to explain of which model", 2),
-		Long: `With an id: where the time of that cold start went, phase by phase.
+		Long: `With an id: where the time of that cold start went, phase by phase. Of a request
+to a composition: each call to a member, with its cold start.
 
 With a word and the name of a model: what the model does now and why, and the
 last decision of that kind about it, with what else could have been chosen.
@@ -65,6 +67,9 @@ parts add up to it.`,
 				if name, none := c.name(ctx, cl, args[0]); none == nil {
 					return &kit.Error{Exit: kit.ExitNotFound, Err: err, Hint: fmt.Sprintf("%s is a model: thaw explain place %s, or evict, cold, scale", shortName(name.String()), shortName(name.String()))}
 				}
+				if rec, none := cl.Composed(ctx, args[0]); none == nil {
+					return describe.PrintComposed(c.Terminal, shortName(rec.Composition), rec, startsOf(ctx, cl, &rec))
+				}
 				return &kit.Error{Exit: kit.ExitNotFound, Err: err, Hint: "a request that a Router sent to a ready model: thaw explain route " + functions.Clip(args[0])}
 			}
 			if err != nil {
@@ -78,6 +83,20 @@ parts add up to it.`,
 		}),
 	}
 	return c.asksKnative(cmd)
+}
+
+// startsOf has the cold starts of the calls of a Composition that are remembered.
+func startsOf(ctx context.Context, cl *api.Client, rec *functions.CompositionRecord) map[string]api.ColdStart {
+	starts := map[string]api.ColdStart{}
+	for _, x := range rec.Calls {
+		if x.ColdStart == "" || starts[x.ColdStart].ID != "" {
+			continue
+		}
+		if t, err := cl.ColdStart(ctx, x.ColdStart); err == nil {
+			starts[x.ColdStart] = t
+		}
+	}
+	return starts
 }
 
 // explainDecision explains a decision about a model.

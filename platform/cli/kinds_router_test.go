@@ -20,7 +20,9 @@ func routerFiles(t *testing.T) string {
 		"auto.yaml": "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec:\n  rules:\n  - {name: billing, when: {intent: billing}, to: [tiny]}\n  - {name: all, to: [tiny, cloud]}\n" +
 			"  intents: {list: [{name: billing, examples: [mine], examplesFrom: billing.jsonl}]}\n  objective: {firstToken: 2s}\n  retry: {escalate: true}\n",
 		"billing.jsonl": `{"text": "where is my invoice", "intent": "billing"}` + "\n",
-		"cloud.yaml":    "apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: cloud}\nspec: {url: \"https://api.example.com/v1\", keyFrom: {file: ./key}, price: {input: 0.15, output: 0.6}, limits: {concurrent: 4}}\n",
+		"a-panel.yaml": "apiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: panel}\nspec: {pattern: debate, members: [tiny, auto], coordinator: tiny, quorum: 1}\n---\n" +
+			"apiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: maestro}\nspec: {pattern: maestro, members: {code: tiny, critic: auto}, coordinator: tiny}\n",
+		"cloud.yaml": "apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: cloud}\nspec: {url: \"https://api.example.com/v1\", keyFrom: {file: ./key}, price: {input: 0.15, output: 0.6}, limits: {concurrent: 4}}\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -34,14 +36,14 @@ func TestDeployRouterAndRemote(t *testing.T) {
 	dir := routerFiles(t)
 	const forbidden = "warning: spec.rules[1].to[1]: the Remote cloud takes public data at most"
 	alone := filepath.Join(dir, "auto.yaml")
-	if _, errs, exit := s.thaw(t, "", "deploy", "-f", alone); exit == 0 || !strings.Contains(errs, "there is no function default/cloud (deploy it before, or with the Router") || len(s.cat.Routers()) != 0 {
+	if _, errs, exit := s.thaw(t, "", "deploy", "-f", alone); exit == 0 || !strings.Contains(errs, "there is no function default/cloud (deploy it before, or together with this") || len(s.cat.Routers()) != 0 {
 		t.Errorf("%d %s", exit, errs)
 	}
-	if out, errs, exit := s.thaw(t, "", "deploy", "--dry-run", "-f", dir); exit != 0 || out != "default/cloud would be created\ndefault/auto would be created\n" || len(s.cat.Remotes()) != 0 {
+	if out, errs, exit := s.thaw(t, "", "deploy", "--dry-run", "-f", dir); exit != 0 || out != "default/cloud would be created\ndefault/auto would be created\ndefault/panel would be created\ndefault/maestro would be created\n" || len(s.cat.Remotes()) != 0 {
 		t.Errorf("%d %s%s", exit, out, errs)
 	}
 	out, errs, exit := s.thaw(t, "", "deploy", "-f", dir)
-	if exit != 0 || out != "default/cloud created\ndefault/auto created\n" || !strings.Contains(errs, "default/auto: "+forbidden) {
+	if exit != 0 || out != "default/cloud created\ndefault/auto created\ndefault/panel created\ndefault/maestro created\n" || !strings.Contains(errs, "default/auto: "+forbidden) {
 		t.Fatalf("%d %s%s", exit, out, errs)
 	}
 	if got := s.cat.Remotes()[0].Spec.KeyFrom.File; got != filepath.Join(dir, "key") {
@@ -52,19 +54,25 @@ func TestDeployRouterAndRemote(t *testing.T) {
 		t.Errorf("got %+v", in)
 	}
 	for line, wants := range map[string][]string{
-		"models":                     {"auto       ready        router", "cloud      ready        remote", "https://api.example.com/v1"},
-		"get functions auto -o json": {`"type": "Router"`, `"escalate": true`},
-		"describe auto":              {"Kind:       router", `Rule:       billing: {"intent":"billing"} to tiny`, "Rule:       all: always to tiny, cloud", "Intent:     billing, 2 examples", "Objective:  first token within 2s", "Cold:       wait; a failed target is followed by the next"},
-		"describe cloud":             {"URL:        https://api.example.com/v1", "Key:        from the file " + dir, "Data:       public at most", "Price:      0.15 and 0.6 per million", "Limits:     4 at once", "Spent:      0.75 today"},
-		"describe cloud -o json":     {`"spent_today": 0.75`},
-		"describe team default":      {"Spent today:    1.5"},
+		"models":                      {"auto       ready        router", "cloud      ready        remote", "https://api.example.com/v1"},
+		"describe panel":              {"Kind:       composition", "Pattern:    debate, 2 rounds", "Member:     tiny\nMember:     auto\nCoordinator: tiny", "Quorum:     1 of 2 answers; then cold members are waited for 20s", "Budget:     24 calls, 10m", "Shows:      progress"},
+		"describe maestro":            {"Member:     code: tiny\nMember:     critic: auto"},
+		"get functions panel -o json": {`"type": "Composition"`, `"members": [`},
+		"get functions auto -o json":  {`"type": "Router"`, `"escalate": true`},
+		"describe auto":               {"Kind:       router", `Rule:       billing: {"intent":"billing"} to tiny`, "Rule:       all: always to tiny, cloud", "Intent:     billing, 2 examples", "Objective:  first token within 2s", "Cold:       wait; a failed target is followed by the next"},
+		"describe cloud":              {"URL:        https://api.example.com/v1", "Key:        from the file " + dir, "Data:       public at most", "Price:      0.15 and 0.6 per million", "Limits:     4 at once", "Spent:      0.75 today"},
+		"describe cloud -o json":      {`"spent_today": 0.75`},
+		"describe team default":       {"Spent today:    1.5"},
 	} {
 		checkSays(t, s, line, wants)
 	}
 	if _, errs, exit := s.thaw(t, "", "logs", "auto"); exit != kit.ExitUsage || !strings.Contains(errs, "default/auto is a Router: it has no engine, so no log") || strings.Contains(errs, "wake") {
 		t.Errorf("logs of a Router: %d %s", exit, errs)
 	}
-	checkSays(t, s, "rm auto cloud", []string{"default/auto removed\ndefault/cloud removed\n"})
+	if _, errs, exit := s.thaw(t, "", "logs", "panel"); exit != kit.ExitUsage || !strings.Contains(errs, "default/panel is a Composition: it has no engine") {
+		t.Errorf("logs of a Composition: %d %s", exit, errs)
+	}
+	checkSays(t, s, "rm panel maestro auto cloud", []string{"default/panel removed\ndefault/maestro removed\ndefault/auto removed\ndefault/cloud removed\n"})
 
 	// What is wrong is told before anything is sent.
 	if err := os.WriteFile(filepath.Join(dir, "billing.jsonl"), []byte("{}\n"), 0o600); err != nil {
@@ -144,15 +152,15 @@ func TestCheckRouterAndRemote(t *testing.T) {
 	dir := routerFiles(t)
 	shippedToo := []string{"check", dir, filepath.Join(s.dir, "functions")}
 	out, errs, exit := s.thaw(t, "", shippedToo...)
-	if exit != 0 || !strings.HasPrefix(out, "router default/auto\nremote default/cloud\nmodel default/tiny\n") ||
+	if exit != 0 || !strings.HasPrefix(out, "composition default/panel\ncomposition default/maestro\nrouter default/auto\nremote default/cloud\nmodel default/tiny\n") ||
 		!strings.Contains(errs, "auto.yaml:7:28: warning: spec.rules[1].to[1]: the Remote cloud takes public data at most") ||
-		!strings.Contains(errs, "data: public on the Router or its team, or allow: internal on the Remote") || !strings.HasSuffix(errs, "6 good\n") {
+		!strings.Contains(errs, "data: public on the Router or its team, or allow: internal on the Remote") || !strings.HasSuffix(errs, "8 good\n") {
 		t.Errorf("%d %s%s", exit, out, errs)
 	}
 	if out, _, exit := s.thaw(t, "", append(shippedToo, "-o", "json")...); exit != 0 || !strings.Contains(out, `"warning": true`) {
 		t.Errorf("%d %s", exit, out)
 	}
-	if _, errs, exit := s.thaw(t, "", "check", dir); exit != kit.ExitFailed || strings.Count(errs, "there is no function default/tiny") != 2 {
+	if _, errs, exit := s.thaw(t, "", "check", dir); exit != kit.ExitFailed || strings.Count(errs, "there is no function default/tiny") != 6 {
 		t.Errorf("a folder: %d %s", exit, errs)
 	}
 	if _, errs, exit := s.thaw(t, "", "check", filepath.Join(dir, "auto.yaml")); exit != 0 || strings.Count(errs, "there is no function default/tiny") != 2 {

@@ -71,7 +71,7 @@ func (c *connection) replicaOf(ctx context.Context, cl *api.Client, word string)
 	if err != nil {
 		return "", err
 	}
-	if f.Kind == functions.KindRouter || f.Kind == functions.KindRemote {
+	if f.Kind == functions.KindRouter || f.Kind == functions.KindRemote || f.Kind == functions.KindComposition {
 		return "", kit.Usage("thaw describe "+shortName(name.String()), "%s is a %s: it has no engine, so no log", name, f.Kind)
 	}
 	if f.ColdStart != "" {

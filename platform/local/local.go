@@ -199,6 +199,16 @@ func (l *Local) Run(ctx context.Context) error {
 	return err
 }
 
+// GPUs counts those of the nodes that are there.
+func (l *Local) GPUs() (n int) {
+	for _, node := range l.Nodes() {
+		if !node.Lost {
+			n += len(node.GPUs)
+		}
+	}
+	return n
+}
+
 // OnHeartbeat handles the heartbeat of an agent that joined. The caller has checked that it
 // is that agent's; sameMachine: it came over loopback.
 func (l *Local) OnHeartbeat(hb functions.Heartbeat, sameMachine bool) error {

@@ -48,6 +48,7 @@ var declarations = []metric{
 	counter("thaw_route_decisions_total", "Decisions of Routers; stage is what they needed (rules, score or intent), state the target's, cache exact, miss or off.", "router", "team", "rule", "stage", "target", "cache", "state"),
 	counter("thaw_route_escalations_total", "Requests given to the next target because this one failed them before the first byte.", "router", "team", "target"),
 	histogram("thaw_route_outcomes", "How good answers were, from 0 to 1, as their users reported.", []float64{0, .25, .5, .75, 1}, "router", "team", "rule", "target"),
+	counter("thaw_composition_calls_total", "Calls that Compositions made to their members and coordinators.", "model", "team"),
 	gauge("thaw_buffered_requests", "Requests that wait in the queue.", "model", "team"),
 	gauge("thaw_buffer_bytes", "Bytes of the bodies that wait in the queue.", "model", "team"),
 	gauge("thaw_active_requests", "Requests in flight at replicas.", "model", "team"),

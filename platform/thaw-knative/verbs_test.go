@@ -66,6 +66,7 @@ func TestWrong(t *testing.T) {
 		{"deploy -f " + write(t, "bad.yaml", "kind: Modell\n"), kit.ExitUsage, "bad.yaml:1"},
 		{"deploy -f " + write(t, "remote.yaml", "apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: a}\nspec: {url: \"https://api.example.com/v1\"}\n"), kit.ExitUsage, "a Remote is not on Kubernetes yet"},
 		{"deploy -f " + write(t, "router.yaml", "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec: {rules: [{name: all, to: [a]}]}\n"), kit.ExitUsage, "a Router is not on Kubernetes yet"},
+		{"deploy -f " + write(t, "panel.yaml", "apiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: panel}\nspec: {pattern: ensemble, members: [a, b], coordinator: a}\n"), kit.ExitUsage, "a Composition is not on Kubernetes yet"},
 		{"deploy -f " + write(t, "team.yaml", "apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: a}\nspec: {}\n"), kit.ExitUsage, "a team cannot be deployed"},
 		{"deploy -f " + write(t, "local.yaml", strings.Replace(model, "hf://a/b", "./w", 1)), kit.ExitUsage, "spec.source: ./w is a folder of this machine"},
 		{"deploy --namespace A_ -f " + file, kit.ExitUsage, `"A_" cannot be a namespace`},

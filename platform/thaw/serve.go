@@ -128,6 +128,7 @@ func (s *server) onCatalogChange(catalog.Change) {
 	s.limits.SetTeams(catalogTeams(s.catalog))
 	s.remotes.Set(s.catalog.Remotes())
 	s.data.SetRouters(s.catalog.Routers(), teamData(s.catalog))
+	s.data.SetCompositions(s.catalog.Compositions())
 	s.backend.Changed()
 }
 
@@ -181,7 +182,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	answers := cache.NewStore(min(int64(c.CacheBytes), plan.Limit/4), metrics)
 	s.data = activator.New(activator.Options{
 		Remotes: s.remotes, Cache: answers,
-		Prewarm: backend.PrewarmBriefly, Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
+		Prewarm: backend.PrewarmBriefly, GPUs: backend.GPUs, Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
 		Metrics: metrics, Log: lines.Requests,
 	})
 	metrics.Add(s.data.Samples, s.remotes.Samples, answers.Samples)
@@ -195,7 +196,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	control := api.New(api.Options{
 		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL,
 		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.data}, Starter: backend, Requests: s.data, Stores: backend, Ahead: backend,
-		ForgetAnswers: answers.Purge, Decisions: s.data.Decisions(), DryRoute: s.data.DryRoute, RemoteState: s.remoteState, Spending: s.remotes,
+		ForgetAnswers: answers.Purge, Decisions: s.data.Decisions(), DryRoute: s.data.DryRoute, Composed: s.data.Composed().Find, RemoteState: s.remoteState, Spending: s.remotes,
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.data.DemandOf(n); return d.Active, d.Queued },
 		Oldest:  func(n functions.Name) time.Time { d, _ := s.data.DemandOf(n); return d.Oldest },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },

@@ -1,4 +1,4 @@
-// Package describe writes what thaw describe shows of Routers and Remotes, and what to try
+// Package describe writes what thaw describe shows of functions that are no models, and what to try
 // after a deployment.
 package describe
 
@@ -15,6 +15,21 @@ import (
 
 // A Row writes one row.
 type Row func(key, format string, args ...any)
+
+// WriteKind writes the rows of a Router, a Remote or a Composition; false: f is none.
+func WriteKind(row Row, f api.Function) bool {
+	switch {
+	case f.Router != nil:
+		WriteRouter(row, f.Router)
+	case f.Remote != nil:
+		WriteRemote(row, f)
+	case f.Composition != nil:
+		WriteComposition(row, f.Composition)
+	default:
+		return false
+	}
+	return true
+}
 
 // WriteRouter writes the rows of a Router.
 func WriteRouter(row Row, s *functions.RouterSpec) {
@@ -83,6 +98,44 @@ func WriteRemote(row Row, f api.Function) {
 	}
 	row("Limits", "%s", cmp.Or(strings.Join(limits, ", "), "none"))
 	row("Timeouts", "connect %s, first token %s, idle %s", s.Timeouts.Connect, s.Timeouts.FirstToken, s.Timeouts.Idle)
+}
+
+// WriteComposition writes the rows of a Composition.
+func WriteComposition(row Row, s *functions.CompositionSpec) {
+	row("Kind", "composition")
+	pattern := string(s.Pattern)
+	if s.Rounds > 0 {
+		pattern += fmt.Sprintf(", %d rounds", s.Rounds)
+	}
+	row("Pattern", "%s", pattern)
+	for _, p := range s.Parts() {
+		key, what := "Member", p.Target
+		if role, ok := strings.CutPrefix(p.Path, "spec.members."); ok {
+			what = role + ": " + what
+		}
+		if p.Path == "spec.coordinator" {
+			key = "Coordinator"
+		}
+		row(key, "%s", what)
+	}
+	if n := len(s.Members.List); n > 0 && s.Pattern != functions.PatternGraph {
+		words := ""
+		if s.Patience > 0 {
+			words = "; then cold members are waited for " + s.Patience.String()
+		}
+		row("Quorum", "%d of %d answers%s", s.Answers(), n, words)
+	}
+	var bounds []string
+	for _, b := range []struct {
+		n    float64
+		unit string
+	}{{float64(s.Budget.Calls), "calls"}, {float64(s.Budget.ColdStarts), "cold starts"}, {float64(s.Budget.Tokens), "tokens"}, {s.Budget.Cost, "spent"}} {
+		if b.n > 0 {
+			bounds = append(bounds, FormatMoney(b.n)+" "+b.unit)
+		}
+	}
+	row("Budget", "%s", strings.Join(append(bounds, s.Budget.Time.String()), ", "))
+	row("Shows", "%s", s.Show)
 }
 
 // WhyRefused returns why a request for a Remote by its name is refused, and the ways out;

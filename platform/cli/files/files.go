@@ -113,17 +113,24 @@ func ReadModels(paths []string, teamHint string) ([]*functions.Model, error) {
 	return models, nil
 }
 
-// TargetsAmong are the documents of docs that d names, if it is a Router.
+// TargetsAmong are the documents of docs that d names, if it is a Router or a Composition.
 func TargetsAmong(docs []catalog.Document, d catalog.Document) (names []functions.Name) {
-	if d.Router == nil {
-		return nil
+	var targets []string
+	switch {
+	case d.Router != nil:
+		for _, rule := range d.Router.Spec.Rules {
+			targets = append(targets, rule.To...)
+		}
+	case d.Composition != nil:
+		for _, part := range d.Composition.Spec.Parts() {
+			targets = append(targets, part.Target)
+		}
 	}
+	team := d.FullName().Team
 	for _, x := range docs {
-		if slices.ContainsFunc(d.Router.Spec.Rules, func(r functions.Rule) bool {
-			return slices.ContainsFunc(r.To, func(target string) bool {
-				n, err := functions.ParseName(target, d.Router.Metadata.Namespace)
-				return err == nil && n.WithoutAdapter() == x.FullName()
-			})
+		if slices.ContainsFunc(targets, func(target string) bool {
+			n, err := functions.ParseName(target, team)
+			return err == nil && n.WithoutAdapter() == x.FullName()
 		}) {
 			names = append(names, x.FullName())
 		}
@@ -165,8 +172,8 @@ func detach(d catalog.Document) error {
 	return nil
 }
 
-// ReadDeployable reads what deploy sends: all kinds but teams, Routers last, so that what
-// they name is there before them. Each is detached from its folder.
+// ReadDeployable reads what deploy sends: all kinds but teams, Routers and then Compositions
+// last, so that what they name is there before them. Each is detached from its folder.
 func ReadDeployable(paths []string) (docs []catalog.Document, files [][]byte, err error) {
 	docs, _, err = Read(catalog.Reader{Examples: true}, paths, false)
 	if err != nil {
@@ -175,15 +182,10 @@ func ReadDeployable(paths []string) (docs []catalog.Document, files [][]byte, er
 	if len(docs) == 0 {
 		return nil, nil, kit.Usage("", "there is no function in %s", strings.Join(paths, ", "))
 	}
-	slices.SortStableFunc(docs, func(a, b catalog.Document) int {
-		switch {
-		case a.Router == nil && b.Router != nil:
-			return -1
-		case a.Router != nil && b.Router == nil:
-			return 1
-		}
-		return 0
-	})
+	rank := func(d catalog.Document) int {
+		return slices.Index([]string{functions.KindRouter, functions.KindComposition}, d.Kind())
+	}
+	slices.SortStableFunc(docs, func(a, b catalog.Document) int { return rank(a) - rank(b) })
 	for _, d := range docs {
 		at := fmt.Sprintf("%s:%d", d.File, d.Line)
 		if d.Team != nil {

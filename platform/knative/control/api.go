@@ -112,9 +112,10 @@ func (s apiCatalog) Teams() []*functions.Team { return s.r.catalog.Teams() }
 
 var errDeploy = fmt.Errorf("%w: on Kubernetes a model is a Knative Service: thaw deploy --to knative, thaw rm --to knative, or kubectl", catalog.ErrReadOnly)
 
-// A cluster has neither Routers nor Remotes yet.
-func (s apiCatalog) Routers() []*functions.Router { return nil }
-func (s apiCatalog) Remotes() []*functions.Remote { return nil }
+// A cluster has models alone yet.
+func (s apiCatalog) Routers() []*functions.Router           { return nil }
+func (s apiCatalog) Remotes() []*functions.Remote           { return nil }
+func (s apiCatalog) Compositions() []*functions.Composition { return nil }
 
 func (s apiCatalog) Lookup(name functions.Name) (catalog.Document, bool) {
 	m := s.Model(name)

@@ -1,0 +1,114 @@
+package activator
+
+import (
+	"cmp"
+	"strconv"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/compositions"
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// newCompositions makes the server of Compositions, whose calls come back as requests.
+func (a *Activator) newCompositions() *compositions.Server {
+	return compositions.New(compositions.Options{
+		Serve: a.Serve, State: a.memberState, GPUs: a.o.GPUs, Silent: a.o.Silent, Comment: a.o.Comment, Noop: a.o.Noop, Log: a.o.Log, Now: a.o.Now,
+		Prewarm: func(name functions.Name, by string) { a.prewarms.Ask(name, by, a.o.Now()) },
+	})
+}
+
+// SetCompositions replaces all Compositions. A request under way keeps its own.
+func (a *Activator) SetCompositions(all []*functions.Composition) {
+	before := a.compositions.All()
+	a.compositions.Set(all)
+	for _, c := range before {
+		if name := c.FullName(); a.compositions.Find(name) == nil {
+			a.o.Metrics.Forget(name.Name, name.Team)
+		}
+	}
+}
+
+// Composed has the records of recent requests to Compositions.
+func (a *Activator) Composed() *compositions.Log { return &a.compositions.Records }
+
+// findComposition returns the Composition of a name; nil where there is none.
+func (a *Activator) findComposition(name functions.Name) *functions.Composition {
+	if name.Adapter != "" {
+		return nil
+	}
+	return a.compositions.Find(name)
+}
+
+// memberState is what a Composition's run knows of the function that a caller names.
+func (a *Activator) memberState(id auth.Identity, asked string) (compositions.Function, bool) {
+	name, err := functions.ParseName(asked, id.Team)
+	if err != nil || !canSee(id, name.Team) {
+		return compositions.Function{}, false
+	}
+	f := compositions.Function{Name: name, Ready: true}
+	if a.findRouter(asked, name) != nil || a.findComposition(name) != nil {
+		return f, true
+	}
+	e, _ := a.mainFunction(name.WithoutAdapter())
+	if e == nil {
+		return f, false
+	}
+	s := e.Snapshot()
+	if s.Remote != nil {
+		f.Price = s.Remote.Spec.Price
+		return f, true
+	}
+	f.Model, f.Ready, f.Wait = true, len(s.Replicas) > 0, max(0, admission.LikelyETA(s, a.o.Now()))
+	if s.Model != nil {
+		f.GPUs, f.Price = s.Model.Spec.Resources.GPUs, s.Model.Spec.Price
+	}
+	return f, true
+}
+
+// openComposition makes c the function of the request.
+func (x *proxyRequest) openComposition(c *functions.Composition) (e *openai.Error) {
+	x.composition = c
+	if x.endpoint.path != compositions.Path {
+		return openai.New(openai.UnknownEndpoint, "A Composition answers "+compositions.Path+" alone, and `"+c.FullName().Short()+"` is one.")
+	}
+	x.data, e = x.a.routers.Load().Class(nil, x.team, x.header("thaw-data"))
+	return e
+}
+
+// compose answers a request for a Composition, or begins the stream that answers it.
+func (x *proxyRequest) compose(id auth.Identity, res *httpserver.Response) {
+	summary, e := x.a.compositions.Serve(&compositions.Request{
+		ID: x.id, ClientID: x.clientID, Composition: x.composition, Caller: id, From: x.caller, Data: x.data, Envelope: &x.env, Stream: x.stream, HTTP: x.req,
+		Finished: func(code int, reason string, summary compositions.Summary) {
+			x.reason, x.composed = reason, summary
+			x.finish(code)
+		},
+	}, res)
+	x.composed = summary
+	switch {
+	case e != nil:
+		x.reason = string(e.Code)
+		x.refuseNow(res, e)
+		return
+	case res.Status == httpserver.StatusClientLeft:
+		x.reason = "client_left"
+		x.finish(499)
+		return
+	}
+	x.setCommonFields(res)
+	if res.Stream == nil {
+		x.finish(cmp.Or(res.Status, 200))
+	}
+}
+
+// countComposition counts a request for a Composition.
+func (x *proxyRequest) countComposition(code int, took time.Duration) {
+	name, m := x.composition.FullName(), x.a.o.Metrics
+	m.Series("thaw_requests_total", name.Name, name.Team, x.endpoint.path, strconv.Itoa(code), "false")(1)
+	m.Series("thaw_request_seconds", name.Name, name.Team, "false")(took.Seconds())
+	m.Series("thaw_composition_calls_total", name.Name, name.Team)(float64(x.composed.Calls))
+}

@@ -1,0 +1,308 @@
+package compositions
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
+	"errors"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/call"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/compose"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// answered is what is read of a member's answer, or of one chunk of it.
+type answered struct {
+	Choices []struct {
+		Delta   text   `json:"delta"`
+		Message text   `json:"message"`
+		Reason  string `json:"finish_reason"`
+	} `json:"choices"`
+	Usage *struct {
+		Prompt     int64 `json:"prompt_tokens"`
+		Completion int64 `json:"completion_tokens"`
+	} `json:"usage"`
+	Error jsontext.Value `json:"error"`
+	Thaw  struct {       // of a Composition
+		Cost float64 `json:"cost"`
+	} `json:"thaw"`
+}
+
+type text struct {
+	Content string `json:"content"`
+}
+
+// asked is one call under way.
+type asked struct {
+	r       *run
+	q       compose.Call
+	index   int // in the record
+	member  Function
+	began   time.Time
+	stream  bool
+	body    []byte
+	reply   compose.Reply
+	text    strings.Builder
+	usage   bool // the answer named its usage
+	reason  string
+	cost    float64 // that a Composition named
+	started func()
+}
+
+// ask asks a member. It is the Ask of the run.
+func (r *run) ask(ctx context.Context, q compose.Call) (compose.Reply, error) {
+	name := r.nameOf(q.Member)
+	a := &asked{r: r, q: q, began: r.s.o.Now(), started: q.Began}
+	a.member, _ = r.s.o.State(r.q.Caller, name)
+	if a.started == nil {
+		a.started = func() {}
+	}
+	a.begin()
+	r.prewarm(q.Next)
+	// A member that is loaded answers plainly, which costs less. While another starts, its
+	// stream tells how far it is.
+	a.stream = q.Final && r.out != nil || !a.member.Ready
+	err := a.send(ctx, name, r.formatOf(&q))
+	if e := (*openai.Error)(nil); errors.As(err, &e) && e.Status == 400 && q.JSON != nil && r.isOwnSchema(&q) && ctx.Err() == nil && a.text.Len() == 0 {
+		err = a.send(ctx, name, nil) // it takes no schema; the prompt has it too
+	}
+	a.end(err)
+	return a.reply, err
+}
+
+// nameOf is the name by which the caller names a member: members are of the Composition's
+// team.
+func (r *run) nameOf(member string) string {
+	if team := r.q.Composition.Metadata.Namespace; team != r.q.Caller.Team && !strings.Contains(member, "/") {
+		return team + "/" + member
+	}
+	return member
+}
+
+// begin notes the call in the record.
+func (a *asked) begin() {
+	r, q := a.r, &a.q
+	r.mu.Lock()
+	a.index = len(r.record.Calls)
+	r.record.Calls = append(r.record.Calls, functions.CompositionCall{
+		Member: q.Member, Role: q.Role, Round: q.Round, Step: q.Step, Final: q.Final, Start: a.began.Sub(r.began).Seconds(),
+	})
+	r.mu.Unlock()
+}
+
+// end completes the call's part of the record.
+func (a *asked) end(err error) {
+	r := a.r
+	a.reply.Text, a.reply.Took = a.text.String(), r.s.o.Now().Sub(a.began)
+	if err == nil && !a.usage { // it is charged by the data path, which estimates it too
+		a.reply.Usage = compose.Usage{Prompt: int64(len(a.body) / 4), Completion: int64(len(a.reply.Text) / 4)}
+	}
+	u, p := a.reply.Usage, a.member.Price
+	a.reply.Cost = cmp.Or(a.cost, (float64(u.Prompt)*p.Input+float64(u.Completion)*p.Output)/1e6)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := &r.record.Calls[a.index]
+	c.Duration, c.Prompt, c.Completion, c.Cost, c.Cold = a.reply.Took.Seconds(), u.Prompt, u.Completion, a.reply.Cost, a.reply.Cold
+	c.Estimated = err == nil && !a.usage
+	if err != nil {
+		c.Error = errorText(err)
+	}
+	if a.q.Final {
+		r.finish = a.reason
+	}
+}
+
+// errorText is an error for people.
+func errorText(err error) string {
+	var e *openai.Error
+	if errors.As(err, &e) {
+		return e.Message
+	}
+	return err.Error()
+}
+
+// formatOf is the response_format of a call: the client's own where it asks for the client's
+// schema.
+func (r *run) formatOf(q *compose.Call) jsontext.Value {
+	switch {
+	case q.JSON == nil:
+		return nil
+	case !r.isOwnSchema(q):
+		return r.client.format
+	}
+	return slices.Concat(jsontext.Value(`{"type":"json_schema","json_schema":{"name":"answer","schema":`), q.JSON, jsontext.Value("}}"))
+}
+
+// isOwnSchema reports whether a call asks for a schema that is not the client's.
+func (r *run) isOwnSchema(q *compose.Call) bool {
+	return r.client.schema == nil || !bytes.Equal(q.JSON, r.client.schema)
+}
+
+// send sends the request once and reads its answer.
+func (a *asked) send(ctx context.Context, name string, format jsontext.Value) error {
+	a.body = a.encode(name, format)
+	if a.member.Ready {
+		a.started()
+	}
+	s := call.Open(ctx, a.r.s.o.Serve, &a.r.caller, Path, a.r.fields, a.body)
+	defer s.Close()
+	a.noteHead(s)
+	if !s.IsEvents() {
+		whole, err := s.Whole()
+		if err != nil {
+			return a.broken(ctx, err)
+		}
+		a.started()
+		return a.readPlain(&whole)
+	}
+	for {
+		line, err := s.Next()
+		switch {
+		case err == io.EOF && a.reason != "":
+			return nil
+		case err != nil:
+			return a.broken(ctx, err)
+		case line[0] == ':':
+			a.r.memberComment(a.q.Member, line)
+			continue
+		}
+		data := bytes.TrimSpace(line[len("data:"):])
+		if string(data) == "[DONE]" {
+			return nil
+		}
+		if err := a.readChunk(data); err != nil {
+			return err
+		}
+	}
+}
+
+// broken is the error of an answer that did not come whole.
+func (a *asked) broken(ctx context.Context, err error) error {
+	var p *call.PanicError
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &p):
+		a.r.logPanic(p.Value, p.Stack)
+		return openai.New(openai.InternalError, "")
+	}
+	return openai.New(openai.EngineCrashed, "The answer of `"+a.q.Member+"` broke off.")
+}
+
+// noteHead notes what the head of an answer tells.
+func (a *asked) noteHead(s *call.Stream) {
+	cold := s.Header("thaw-cold-start")
+	a.reply.Cold = cold != ""
+	for part := range strings.SplitSeq(s.Header("thaw-route"), ";") { // a Router chose
+		if target, ok := strings.CutPrefix(strings.TrimSpace(part), "target="); ok {
+			if f, ok := a.r.s.o.State(a.r.q.Caller, a.r.nameOf(target)); ok {
+				a.member.Price = f.Price
+			}
+		}
+	}
+	a.r.mu.Lock()
+	defer a.r.mu.Unlock()
+	c := &a.r.record.Calls[a.index]
+	c.ID, c.Cold, c.ColdStart = s.Header("x-request-id"), a.reply.Cold, cold
+}
+
+// encode makes the body of a call.
+func (a *asked) encode(name string, format jsontext.Value) []byte {
+	q := &a.q
+	size := 256 + len(q.Sampling) + len(format)
+	for _, m := range q.Messages {
+		size += len(m.Content) + len(m.Content)/16 + 40
+	}
+	b := append(make([]byte, 0, size), `{"model":`...)
+	b = appendText(b, name)
+	b = append(b, `,"messages":[`...)
+	for i, m := range q.Messages {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendText(append(b, `{"role":`...), m.Role)
+		b = append(appendText(append(b, `,"content":`...), m.Content), '}')
+	}
+	b = append(b, ']')
+	if len(q.Sampling) > 2 {
+		b = append(append(b, ','), q.Sampling[1:len(q.Sampling)-1]...)
+	}
+	if q.MaxTokens > 0 {
+		b = appendText(append(b, ','), cmp.Or(a.r.client.maxKey, "max_tokens"))
+		b = strconv.AppendInt(append(b, ':'), int64(q.MaxTokens), 10)
+	}
+	if format != nil {
+		b = append(append(b, `,"response_format":`...), format...)
+	}
+	if a.stream {
+		b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)
+	}
+	return append(b, '}')
+}
+
+// appendText appends a string of JSON.
+func appendText(b []byte, s string) []byte {
+	out, err := jsontext.AppendQuote(b, s)
+	if err != nil { // it is not UTF-8, and what is not was replaced
+		return out
+	}
+	return out
+}
+
+// readPlain reads a whole answer.
+func (a *asked) readPlain(whole *call.Answer) error {
+	if e := whole.Problem(); e != nil {
+		return e
+	}
+	var x answered
+	if err := json.Unmarshal(whole.Body, &x, lenient); err != nil || len(x.Choices) == 0 {
+		return openai.New(openai.EngineCrashed, "The answer of `"+a.q.Member+"` cannot be read.")
+	}
+	return a.take(&x)
+}
+
+// readChunk reads one event of a stream.
+func (a *asked) readChunk(data []byte) error {
+	var x answered
+	if json.Unmarshal(data, &x, lenient) != nil {
+		return nil // an event of another kind
+	}
+	if x.Error != nil && x.Error.Kind() != 'n' {
+		return openai.EngineError(502, nil, data, a.r.s.o.Now())
+	}
+	if len(x.Choices) > 0 && (x.Choices[0].Delta.Content != "" || x.Choices[0].Reason != "") {
+		a.started()
+	}
+	return a.take(&x)
+}
+
+// take takes over the text and the usage of an answer or a chunk.
+func (a *asked) take(x *answered) error {
+	if x.Usage != nil {
+		a.usage = true
+		a.reply.Usage = compose.Usage{Prompt: max(0, x.Usage.Prompt), Completion: max(0, x.Usage.Completion)}
+	}
+	a.cost = max(a.cost, x.Thaw.Cost)
+	if len(x.Choices) == 0 {
+		return nil
+	}
+	c := &x.Choices[0]
+	a.reason = cmp.Or(c.Reason, a.reason)
+	part := c.Delta.Content + c.Message.Content
+	if a.text.Len()+len(part) > call.MaxAnswer {
+		return call.ErrTooLarge
+	}
+	a.text.WriteString(part)
+	if a.q.Final && part != "" {
+		return a.r.writeContent(part)
+	}
+	return nil
+}
