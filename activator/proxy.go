@@ -9,6 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/cache"
+	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
@@ -23,6 +24,7 @@ type proxyRequest struct {
 	a           *Activator
 	req         *httpserver.Request // nil where reservation is set
 	reservation *Reservation        // nil where req is set
+	caller      *call.Caller        // of a request of this program; else nil
 	began       time.Time
 
 	id, clientID string
@@ -100,7 +102,7 @@ const (
 func (x *proxyRequest) run(res *httpserver.Response) {
 	a := x.a
 	x.enter(true)
-	async := x.stream || a.o.Hold == HoldPad && !x.endpoint.form
+	async := x.stream || x.hold() == HoldPad && !x.endpoint.form
 	if x.phase == sent { // admitted at once
 		x.launch(async)
 	}
@@ -151,6 +153,14 @@ func (x *proxyRequest) headDelay() time.Duration {
 		d = min(d, max(g/3, 10*time.Millisecond))
 	}
 	return d
+}
+
+// hold is what a plain request gets while it waits.
+func (x *proxyRequest) hold() HoldMode {
+	if x.caller != nil {
+		return HoldSilent
+	}
+	return x.a.o.Hold
 }
 
 // header is a field of the request's head.

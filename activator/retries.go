@@ -207,7 +207,7 @@ func sharesAnswer(status int) bool {
 // joinRun answers a retry by the request that it repeats. Otherwise it returns false: the
 // request runs by itself, and retries of it may join it.
 func (x *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
-	if x.stream || x.a.o.Hold == HoldPad {
+	if x.stream || x.hold() == HoldPad {
 		return false
 	}
 	idempotency, count := x.header("Idempotency-Key"), x.header("X-Stainless-Retry-Count")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
@@ -103,7 +104,7 @@ func isModelsPath(path string) bool {
 }
 
 func (a *Activator) newRequest(req *httpserver.Request, forced *functions.Name) *proxyRequest {
-	x := &proxyRequest{a: a, req: req, id: openai.NewID(), began: a.o.Now(), endpoint: findEndpoint(req.Path), forced: forced}
+	x := &proxyRequest{a: a, req: req, caller: call.Of(req), id: openai.NewID(), began: a.o.Now(), endpoint: findEndpoint(req.Path), forced: forced}
 	if id := req.Header("X-Client-Request-Id"); openai.ValidID(id) {
 		x.clientID = id
 	} else if id := req.Header("X-Request-Id"); openai.ValidID(id) {
@@ -241,6 +242,9 @@ func (x *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
 // identify returns the identity of the caller. A key that is sent must be right,
 // except before the first key exists: clients insist on sending a dummy.
 func (a *Activator) identify(req *httpserver.Request) (auth.Identity, *openai.Error) {
+	if c := call.Of(req); c != nil {
+		return c.Identity, nil
+	}
 	return a.Caller(req.Header)
 }
 
@@ -421,6 +425,9 @@ func (x *proxyRequest) finish(code int) {
 		attrs = x.routeFields(attrs)
 	}
 	attrs = x.cached.Attrs(attrs)
+	if x.caller.Covered() {
+		attrs = append(attrs, slog.String("parent", x.caller.Parent))
+	}
 	if x.reason != "" {
 		attrs = append(attrs, slog.String("error", x.reason))
 	}

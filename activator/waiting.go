@@ -48,7 +48,7 @@ func (x *proxyRequest) enter(fresh bool) {
 	}
 	if fresh || x.deadline.IsZero() {
 		x.timeouts = admission.ParseTimeouts(x.header, x.stream)
-		x.timeouts.Instant = !x.stream && a.o.Hold == Hold503
+		x.timeouts.Instant = !x.stream && x.hold() == Hold503
 		x.deadline = x.waitDeadline()
 	}
 	// The snapshot is read after Enter: a failure that is published later rejects
@@ -95,8 +95,10 @@ func (x *proxyRequest) enter(fresh bool) {
 // buffer counts the body of a waiting request against the team's limit and the
 // activator's.
 func (x *proxyRequest) buffer(size int64, now time.Time) *openai.Error {
-	if r := ratelimit.RetryUntilAllotment(x.context, func() *ratelimit.Refusal { return x.a.o.Limits.Hold(x.team, now) }); r != nil {
-		return x.limitError(r)
+	if !x.caller.Covered() {
+		if r := ratelimit.RetryUntilAllotment(x.context, func() *ratelimit.Refusal { return x.a.o.Limits.Hold(x.team, now) }); r != nil {
+			return x.limitError(r)
+		}
 	}
 	x.counted = true
 	if x.a.buffered.Add(size) > x.a.o.BufferBytes {
@@ -147,6 +149,10 @@ func (x *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
 // admitTeam counts the request against the team's limits. It waits a moment for units
 // that another activator holds.
 func (x *proxyRequest) admitTeam(team string) *openai.Error {
+	if x.caller.Covered() {
+		x.lease = x.a.o.Limits.Cover(team)
+		return nil
+	}
 	r := ratelimit.RetryUntilAllotment(x.context, func() (r *ratelimit.Refusal) {
 		x.lease, r = x.a.o.Limits.Admit(team, x.began)
 		return r
@@ -175,7 +181,9 @@ func (x *proxyRequest) endWait() {
 	if x.counted {
 		x.counted = false
 		x.a.buffered.Add(-x.size())
-		x.a.o.Limits.ReleaseHeld(x.team, x.a.o.Now())
+		if !x.caller.Covered() {
+			x.a.o.Limits.ReleaseHeld(x.team, x.a.o.Now())
+		}
 	}
 	if !x.indexed {
 		return

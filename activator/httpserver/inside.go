@@ -5,11 +5,26 @@ import "strings"
 // NewRequest makes a request of this program's own, for a [Handler] that serves it like one
 // of a client. ctx ends it; draining reports whether it would have to end soon.
 func NewRequest(method, path string, fields []Field, body []byte, ctx *Context, draining func() bool) *Request {
-	return &Request{Method: method, Path: path, Body: body, from: &ownExchange{list: fields, ctx: ctx, draining: draining}}
+	return NewRequestFrom(nil, method, path, fields, body, ctx, draining)
+}
+
+// NewRequestFrom is NewRequest with an origin, which tells the Handler whom the request is
+// made for.
+func NewRequestFrom(origin any, method, path string, fields []Field, body []byte, ctx *Context, draining func() bool) *Request {
+	return &Request{Method: method, Path: path, Body: body, from: &ownExchange{origin: origin, list: fields, ctx: ctx, draining: draining}}
+}
+
+// Origin is that of a request of this program's own; nil of every other.
+func (r *Request) Origin() any {
+	if o, ok := r.from.(*ownExchange); ok {
+		return o.origin
+	}
+	return nil
 }
 
 // ownExchange is that of a request without a connection.
 type ownExchange struct {
+	origin   any
 	list     []Field
 	ctx      *Context
 	draining func() bool

@@ -132,7 +132,10 @@ func (l *Limits) account(team string) *account {
 }
 
 // Lease is one admitted request of a team; End ends it.
-type Lease struct{ a *account }
+type Lease struct {
+	a       *account
+	covered bool // it has no place of its own
+}
 
 // Admit admits a request of a team or refuses it. Without a refusal the lease must be
 // ended exactly once. team must come from a key or
@@ -152,8 +155,12 @@ func (l *Limits) Admit(team string, now time.Time) (Lease, *Refusal) {
 	}
 	a.take(Requests, 1, now)
 	a.take(Concurrent, 1, now)
-	return Lease{a}, nil
+	return Lease{a: a}, nil
 }
+
+// Cover returns a lease for a request of a team that another one's lease covers: it takes no
+// place and is no request of the minute. Its tokens are charged.
+func (l *Limits) Cover(team string) Lease { return Lease{l.account(team), true} }
 
 // exhausted reports whether a limit of that kind has no unit here; mu must be held. Any
 // fraction of tokens will do: a request's tokens are known afterwards.
@@ -251,7 +258,9 @@ func (l Lease) End(tokens int, now time.Time) {
 	defer l.a.mu.Unlock()
 	tokens = max(tokens, 0)
 	l.a.spent += int64(tokens)
-	l.a.take(Concurrent, -1, now)
+	if !l.covered {
+		l.a.take(Concurrent, -1, now)
+	}
 	l.a.buckets[Tokens].Free(l.a.limiter.memberOf(), now)
 	l.a.take(Tokens, int64(tokens), now)
 }

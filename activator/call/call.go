@@ -1,0 +1,280 @@
+// Package call sends requests of this program to the data path as a client's are: with the
+// same queue, wake, retry, limits and accounting, and without a connection or a key.
+package call
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// Caller is the one that a request of this program is made for. The data path believes it:
+// no request of a client can carry one.
+type Caller struct {
+	auth.Identity
+	// Parent is the id of the request that this one is a part of; "" none. The parent's
+	// place in the team's limits covers it: it needs none of its own and is no request of
+	// the minute, but its tokens and its money are charged.
+	Parent string
+	// Path has the names of the Compositions that the request came through, the outermost
+	// first.
+	Path []string
+	// Depth counts the servers and Compositions that the request came through.
+	Depth int
+	// Priority is the value of thaw-priority; "" is none.
+	Priority string
+	// Data is the least class of its data; "" leaves it to the team.
+	Data functions.DataClass
+	// Draining reports whether a request that would wait is to be refused; nil: never.
+	Draining func() bool
+}
+
+// Of returns the caller of a request; nil where that is a client's.
+func Of(req *httpserver.Request) *Caller {
+	c, _ := req.Origin().(*Caller)
+	return c
+}
+
+// Covered reports whether a parent's place in the team's limits covers the request.
+func (c *Caller) Covered() bool { return c != nil && c.Parent != "" }
+
+// MaxAnswer bounds the answer that Do reads, in bytes.
+const MaxAnswer = 16 << 20
+
+// ErrTooLarge is an answer, or a line of one, beyond its bound.
+var ErrTooLarge = errors.New("the answer is too large")
+
+// PanicError is a panic of the data path.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("the data path panicked: %v", e.Value) }
+
+// Answer is a whole answer. Its status may be that of an error.
+type Answer struct {
+	Status int
+	Fields []httpserver.Field
+	Body   []byte
+}
+
+// Header returns a field of the answer's head; "" where there is none.
+func (a *Answer) Header(name string) string {
+	for _, f := range a.Fields {
+		if strings.EqualFold(f.Name, name) {
+			return f.Value
+		}
+	}
+	return ""
+}
+
+// Problem is the error that the answer holds; nil where its status is below 400.
+func (a *Answer) Problem() *openai.Error {
+	if a.Status < 400 {
+		return nil
+	}
+	return openai.EngineError(a.Status, a.Header, a.Body, time.Now())
+}
+
+// Do sends a request by POST and reads its whole answer. An error is an answer that did not
+// come whole: the cause of ctx where that ended.
+func Do(ctx context.Context, serve httpserver.Handler, c *Caller, path string, fields []httpserver.Field, body []byte) (Answer, error) {
+	s := Open(ctx, serve, c, path, fields, body)
+	defer s.Close()
+	err := s.readAll()
+	return s.Answer, err
+}
+
+// Stream is an answer while it comes. One goroutine uses it.
+type Stream struct {
+	Answer // Body is set where the answer is no event stream
+
+	ctx    context.Context
+	own    *httpserver.Context
+	unhook func() bool
+	body   io.ReadCloser // nil: it was closed, or the answer has none
+	events bool
+	lines  []byte // that were read and not returned
+	buffer []byte
+	end    error // of body
+}
+
+// Open sends a request by POST and returns when the head of its answer is there; of an
+// answer that is no event stream, use Whole. Close must follow.
+func Open(ctx context.Context, serve httpserver.Handler, c *Caller, path string, fields []httpserver.Field, body []byte) *Stream {
+	s := &Stream{ctx: ctx, own: &httpserver.Context{}}
+	s.unhook = context.AfterFunc(ctx, func() {
+		cause := httpserver.ErrGone
+		if errors.Is(context.Cause(ctx), httpserver.ErrDraining) {
+			cause = httpserver.ErrDraining
+		}
+		s.own.End(cause)
+	})
+	draining := c.Draining
+	if draining == nil {
+		draining = func() bool { return false }
+	}
+	var res httpserver.Response
+	if s.end = guard(func() error {
+		serve(httpserver.NewRequestFrom(c, "POST", path, c.fields(fields), body, s.own, draining), &res)
+		return nil
+	}); s.end != nil {
+		s.Status = 500
+	} else {
+		s.Status, s.Fields, s.Body, s.body = res.Status, res.Fields, res.Body, res.Stream
+	}
+	if s.Status == 0 {
+		s.Status = 200
+	}
+	kind, _, _ := mime.ParseMediaType(s.Header("content-type"))
+	s.events = s.body != nil && kind == "text/event-stream"
+	return s
+}
+
+// fields are those of the head.
+func (c *Caller) fields(more []httpserver.Field) []httpserver.Field {
+	all := make([]httpserver.Field, 0, len(more)+4)
+	add := func(name, value string) {
+		if value != "" {
+			all = append(all, httpserver.Field{Name: name, Value: value})
+		}
+	}
+	all = append(all, more...)
+	add("Content-Type", "application/json")
+	add("thaw-priority", c.Priority)
+	add("thaw-data", string(c.Data))
+	if c.Depth > 0 {
+		add("thaw-depth", strconv.Itoa(c.Depth))
+	}
+	return all
+}
+
+// guard calls f and returns its error, or its panic: of a request of this program no server
+// catches it.
+func guard(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{v, debug.Stack()}
+		}
+	}()
+	return f()
+}
+
+// IsEvents reports whether the answer is an event stream, which Next reads.
+func (s *Stream) IsEvents() bool { return s.events }
+
+// Whole reads an answer that is no event stream, up to MaxAnswer.
+func (s *Stream) Whole() (Answer, error) {
+	err := s.readAll()
+	return s.Answer, err
+}
+
+// cause is the cause of ctx where that ended, else err.
+func (s *Stream) cause(err error) error {
+	if s.ctx.Err() != nil {
+		return context.Cause(s.ctx)
+	}
+	return err
+}
+
+// readAll reads the rest of the answer into Body.
+func (s *Stream) readAll() error {
+	for s.body != nil && s.end == nil {
+		s.read()
+		if len(s.lines) > MaxAnswer {
+			s.end = ErrTooLarge
+		}
+	}
+	if s.body != nil {
+		s.Body, s.lines = s.lines, nil
+	}
+	switch {
+	case s.end != nil && s.end != io.EOF:
+		return s.cause(s.end)
+	case s.Status == httpserver.StatusClientLeft:
+		return s.cause(httpserver.ErrGone)
+	}
+	return nil
+}
+
+const (
+	maxLine  = 1 << 20
+	readSize = 4 << 10
+)
+
+// read reads a piece of the body.
+func (s *Stream) read() {
+	if s.buffer == nil {
+		s.buffer = make([]byte, readSize)
+	}
+	n := 0
+	if err := guard(func() (err error) { n, err = s.body.Read(s.buffer); return err }); err != nil {
+		s.end = err
+	}
+	s.lines = append(s.lines, s.buffer[:n]...)
+}
+
+// Next returns the next line of an event stream that is a comment or data, without its line
+// end: it is valid until the next call. io.EOF is the stream's own end.
+func (s *Stream) Next() ([]byte, error) {
+	for {
+		line, whole := s.cutLine()
+		if len(line) > maxLine {
+			return nil, ErrTooLarge
+		}
+		switch {
+		case whole && len(line) > 0 && line[0] == ':', whole && strings.HasPrefix(string(line[:min(5, len(line))]), "data:"):
+			return line, nil
+		case whole:
+		case s.end != nil && s.end != io.EOF || s.body == nil:
+			return nil, s.cause(io.ErrUnexpectedEOF)
+		case s.end != nil:
+			return nil, io.EOF
+		default:
+			s.read()
+		}
+	}
+}
+
+// cutLine cuts the first line off what was read; not whole: it is the beginning of one.
+func (s *Stream) cutLine() (line []byte, whole bool) {
+	for i, c := range s.lines {
+		if c == '\n' {
+			line, s.lines = s.lines[:i], s.lines[i+1:]
+			if n := len(line); n > 0 && line[n-1] == '\r' {
+				line = line[:n-1]
+			}
+			return line, true
+		}
+	}
+	if s.end == io.EOF && len(s.lines) > 0 { // the last line has no end
+		line, s.lines = s.lines, nil
+		return line, true
+	}
+	return s.lines, false
+}
+
+// Close ends the request, unless its answer has come whole.
+func (s *Stream) Close() {
+	s.unhook()
+	if b := s.body; b != nil {
+		s.body = nil
+		if s.end == nil {
+			s.own.End(httpserver.ErrGone)
+		}
+		guard(b.Close)
+	}
+	s.own.End(httpserver.ErrGone)
+}
