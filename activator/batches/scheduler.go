@@ -135,6 +135,7 @@ func (q *scheduler) add(o opening) {
 		}
 	}
 	clear(o.in.models)
+	q.looked = time.Time{} // nothing is known of new groups
 }
 
 // group is the group of a team's model. Server.mu is held.
