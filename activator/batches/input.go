@@ -106,7 +106,7 @@ func parseLine(line []byte, endpoint string) (l inputLine, model string, problem
 	var e *openai.Error
 	switch {
 	case errors.As(err, &e):
-		return fault(string(e.Code), strings.TrimSuffix("body."+e.Param, "."), e.Message)
+		return fault(string(e.Code), strings.TrimSuffix("body."+strings.ReplaceAll(strings.TrimPrefix(e.Param, "/"), "/", "."), "."), e.Message)
 	case err != nil:
 		return fault("invalid_json_line", "body", "The body is not valid.")
 	case env.Stream:

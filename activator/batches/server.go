@@ -86,6 +86,7 @@ func (o Options) withDefaults() Options {
 // concurrently.
 type Server struct {
 	o       Options
+	maxFile int64 // MaxFile; less in tests
 	store   *store.Store
 	uploads atomic.Int32
 	kick    chan struct{} // has an element when there is something to do
@@ -107,7 +108,7 @@ func Open(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{o: o, store: st, kick: make(chan struct{}, 1), jobs: map[string]*job{}}, nil
+	return &Server{o: o, maxFile: MaxFile, store: st, kick: make(chan struct{}, 1), jobs: map[string]*job{}}, nil
 }
 
 const (

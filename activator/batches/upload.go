@@ -37,7 +37,7 @@ func (s *Server) Receive(req *httpserver.Request) (httpserver.Receiver, int64) {
 	if req.Path != filesPath || req.Method != "POST" {
 		return nil, 0
 	}
-	return &upload{s: s, kind: strings.Clone(req.Header("Content-Type")), keep: keepFiles}, MaxFile + formRoom
+	return &upload{s: s, kind: strings.Clone(req.Header("Content-Type")), keep: keepFiles}, s.maxFile + formRoom
 }
 
 // upload reads the form of an upload.
@@ -144,8 +144,8 @@ func (u *upload) copy(in io.Reader) error {
 		n, err := in.Read(buf)
 		u.count(buf[:n])
 		switch {
-		case u.to.Size()+int64(n) > MaxFile:
-			return openai.New(openai.RequestTooLarge, fmt.Sprintf("The file is larger than %d bytes, which is the most; split it.", MaxFile)).With("file")
+		case u.to.Size()+int64(n) > u.s.maxFile:
+			return openai.New(openai.RequestTooLarge, fmt.Sprintf("The file is larger than %d bytes, which is the most; split it.", u.s.maxFile)).With("file")
 		case u.lines > MaxLines || u.lines == MaxLines && u.text:
 			return openai.New(openai.RequestTooLarge, fmt.Sprintf("The file has more than %d lines, which is the most; split it.", MaxLines)).With("file")
 		}
