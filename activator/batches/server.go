@@ -196,7 +196,7 @@ func (s *Server) answer(req *httpserver.Request, res *httpserver.Response) (any,
 			"POST": func() (any, *openai.Error) { return s.cancelBatch(id, name) },
 		}
 	default:
-		return nil, openai.UnknownPath("this server does not answer", req.Path)
+		return nil, openai.New(openai.UnknownEndpoint, "Unknown endpoint: "+functions.Clip(req.Path)+". Files and batches have /v1/files, /v1/files/ID, /v1/files/ID/content, /v1/batches, /v1/batches/ID and /v1/batches/ID/cancel.")
 	}
 	if f := methods[req.Method]; f != nil {
 		return f()
