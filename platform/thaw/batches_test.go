@@ -111,10 +111,10 @@ type batchEntry struct {
 }
 
 // TestBatch: 200 lines over two models, of which each is loaded once, are each in the output
-// once, and the files are those of the team that made them.
+// once. A file may be larger than a body.
 func TestBatch(t *testing.T) {
-	p := start(t, map[string]string{"a.yaml": tiny(t, "a", ""), "b.yaml": tiny(t, "b", "")})
-	file := p.upload(batchLines("line", 200, "a", "b"))
+	p := start(t, map[string]string{"a.yaml": tiny(t, "a", ""), "b.yaml": tiny(t, "b", "")}, "--max-body", "65536")
+	file := p.upload(batchLines("line", 200, "a", "b") + strings.Repeat("\n", 100_000))
 	made := p.createBatch(file)
 	if made.Status != "validating" {
 		t.Errorf("%+v", made)
@@ -148,5 +148,60 @@ func TestBatch(t *testing.T) {
 	}
 	if r := p.do("POST", "/v1/batches/"+b.ID+"/cancel", ""); r.status != http.StatusConflict {
 		t.Errorf("cancel of a batch that has ended: %d %s", r.status, r.body)
+	}
+}
+
+// TestBatchServerKilled: the server is killed several times while a batch runs. The next one
+// goes on, and each line has its entry once.
+func TestBatchServerKilled(t *testing.T) {
+	p := spawn(t, map[string]string{"a.yaml": tiny(t, "a", "args: [--token-delay, 20ms]"), "b.yaml": tiny(t, "b", "args: [--token-delay, 20ms]")})
+	made := p.createBatch(p.upload(batchLines("line", 300, "a", "b")))
+	for _, done := range []int{1, 60, 170, 290} {
+		p.eventually("lines have ended", func() bool { return p.batch("GET", "/v1/batches/"+made.ID, "").Counts.Completed >= done })
+		p.kill()
+		p.respawn()
+	}
+	b := p.ended(made.ID)
+	out := p.entries(b.OutputFileID)
+	if b.Status != "completed" || b.Counts.Completed != 300 || b.Counts.Failed != 0 || len(out) != 300 {
+		t.Errorf("%+v, %d lines in the output", b, len(out))
+	}
+}
+
+// TestBatchKeys: a team's key sees the files and batches of its team, and a body is read only
+// behind a right key.
+func TestBatchKeys(t *testing.T) {
+	p := start(t, map[string]string{"a.yaml": tiny(t, "red/a", ""), "b.yaml": tiny(t, "blue/a", "")})
+	key := func(team string) []string {
+		var k struct{ Key, Secret string }
+		r := p.do("POST", "/api/v1/keys", `{"team":"`+team+`"}`, "Authorization", p.admin())
+		if err := json.Unmarshal([]byte(r.body), &k); err != nil || r.status >= 300 {
+			t.Fatalf("%d %s %v", r.status, r.body, err)
+		}
+		return []string{"Authorization", "Bearer " + k.Key + k.Secret}
+	}
+	red, blue := key("red"), key("blue")
+	file := p.upload(batchLines("line", 5, "a"), red...)
+	b := p.batch("POST", "/v1/batches", `{"input_file_id":"`+file+`","endpoint":"/v1/chat/completions","completion_window":"1h"}`, red...)
+	p.bearer = red[1]
+	b = p.ended(b.ID)
+	if out := p.entries(b.OutputFileID); b.Status != "completed" || len(out) != 5 {
+		t.Errorf("%+v %v", b, out)
+	}
+	for _, path := range []string{"/v1/files/" + file, "/v1/files/" + file + "/content", "/v1/files/" + *b.OutputFileID + "/content", "/v1/batches/" + b.ID} {
+		if r := p.do("GET", path, "", blue...); r.status != 404 {
+			t.Errorf("%s for another team: %d %s", path, r.status, r.body)
+		}
+		if r := p.do("GET", path, "", "Authorization", "Bearer sk-thaw-none"); r.status != 401 {
+			t.Errorf("%s without a right key: %d %s", path, r.status, r.body)
+		}
+	}
+	for _, path := range []string{"/v1/files", "/v1/batches"} {
+		if r := p.do("GET", path, "", blue...); !strings.Contains(r.body, `"data":[]`) {
+			t.Errorf("%s for another team: %s", path, r.body)
+		}
+	}
+	if r := p.do("POST", "/v1/files", strings.Repeat("x", 1<<20), "Authorization", "Bearer sk-thaw-none"); r.err == nil && r.status != 401 {
+		t.Errorf("an upload without a right key: %d %s", r.status, r.body)
 	}
 }
