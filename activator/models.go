@@ -97,6 +97,13 @@ func (a *Activator) listModels(id auth.Identity, one string, res *httpserver.Res
 	return writeModels(res, out)
 }
 
+// DescribeModel is the item of one model that the caller may name, as JSON.
+func (a *Activator) DescribeModel(id auth.Identity, model string) ([]byte, *openai.Error) {
+	var res httpserver.Response
+	e := a.listModels(id, model, &res)
+	return res.Body, e
+}
+
 // readyItem is the item of a Router or a Composition, which is always there.
 func readyItem(id, kind string) modelItem {
 	return modelItem{ID: id, Object: "model", Created: createdEpoch, OwnedBy: kind, Status: modelStatus{Value: "loaded", State: functions.Ready.Word()}}

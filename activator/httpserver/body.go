@@ -115,11 +115,15 @@ type connBody struct {
 	pace pacedReader
 	left int64 // of the body, or of its chunk
 	got  int64 // of a chunked body: the sizes of its chunks so far
+	max  int64 // bounds got
 }
 
 // Read returns io.EOF with the last bytes of a body of declared length.
 func (c *connBody) Read(p []byte) (n int, err error) {
 	w := c.w
+	if !w.head.chunked && c.left == 0 {
+		return 0, io.EOF
+	}
 	if w.head.chunked && c.left == 0 {
 		if err := c.nextChunk(); err != nil {
 			return 0, err
@@ -212,7 +216,7 @@ func (c *connBody) nextChunk() error {
 	}
 	if size > 0 {
 		c.left = size
-		if c.got += size; c.got > c.w.s.o.MaxBody {
+		if c.got += size; c.got > c.max {
 			return errTooLarge
 		}
 		return nil

@@ -176,6 +176,9 @@ func (w *conn) next() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed || !w.slot.SetIdle(w.rejected) { // a rejected one may end to make room for another
+		if w.req.Received != nil {
+			w.req.Received.Close()
+		}
 		return errConnClosed
 	}
 	w.phase = busy
@@ -216,7 +219,7 @@ func (w *conn) removeFromServer() {
 		w.large = nil
 	}
 	w.charge(cap(w.large))
-	w.req.Body = nil
+	w.req.Body, w.req.Received = nil, nil
 	n := copy(w.buf, w.buf[w.r:w.w])
 	w.r, w.w = 0, n
 	clear(w.res.Fields)

@@ -23,6 +23,9 @@
 //   - Connections are tracked; idle ones end when a drain begins, all at its deadline.
 //   - Every write has a deadline, which ends a client that stops reading.
 //
+// A path of [Options].Receive has its body go to a [Receiver] as it comes, with a bound of
+// its own: a file, which is never in memory whole.
+//
 // [NewNetHTTPHandler] is a handler for another net/http server, where requests come over
 // HTTP/2 or on connections that also carry WebSockets. net/http parses heads there and
 // its context reports departures; bodies have the same bounds.

@@ -34,6 +34,8 @@ type Request struct {
 	Query  string // without the question mark
 	Host   string
 	Body   []byte
+	// Received took the body where [Options].Receive had one for it; Body is nil then.
+	Received Receiver
 
 	from exchange
 }
@@ -120,6 +122,10 @@ type Options struct {
 	// for, "" for the client's address. Where it returns false, Response is the refusal;
 	// the Handler is not called, the body is not read, and the connection ends.
 	Authorize func(*Request, *Response) (account string, ok bool)
+	// Receive, if set, returns what takes the body of a request in place of memory, and the
+	// bound of that body in place of MaxBody; nil for all others. Authorize is asked first,
+	// also about a body that came with its head.
+	Receive func(*Request) (r Receiver, limit int64)
 	// Upgrades, if set, reports whether requests for a path may ask for a WebSocket. All
 	// others that do are refused.
 	Upgrades func(path string) bool

@@ -127,13 +127,14 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 	*q = Request{Method: r.Method, Host: r.Host, from: v}
 	q.Path, q.Query, _ = strings.Cut(r.RequestURI, "?")
 	v.res = Response{Fields: v.res.Fields[:0]}
-	if !g.authorize(v) {
+	receiver, limit := g.o.receiverOf(q)
+	if !g.authorize(v, receiver != nil) {
 		EndUnread(rw, r)
 		v.res.Close = r.ProtoMajor == 1 // for HTTP/2 it would end the other streams too
 		g.write(v, rw)
 		return
 	}
-	body, refusal, err := g.read(v, rw, r)
+	body, refusal, err := g.read(v, rw, r, receiver, limit)
 	if err != nil {
 		panic(http.ErrAbortHandler) // the client is gone
 	}
@@ -189,31 +190,39 @@ func (v *request) charge(n int) error {
 }
 
 // authorize asks whether the body may be read; if not, v.res is the answer. It does not ask
-// where there is none, nor for a small one of HTTP/1, which usually came with the head. The
-// next request's deadline is set by net/http.
-func (g *NetHTTPHandler) authorize(v *request) (ok bool) {
+// where there is none, nor for a small one of HTTP/1, which usually came with the head,
+// unless it is for a receiver. The next request's deadline is set by net/http.
+func (g *NetHTTPHandler) authorize(v *request, received bool) (ok bool) {
 	r := v.r
 	small := r.ContentLength == 0 || r.ProtoMajor == 1 && r.ContentLength > 0 && r.ContentLength <= firstBuffer
-	if g.o.Authorize == nil || small && r.Header["Expect"] == nil {
+	if g.o.Authorize == nil || small && !received && r.Header["Expect"] == nil {
 		return true
 	}
 	callHandler(func(q *Request, res *Response) { v.account, ok = g.o.Authorize(q, res) }, &v.req, &v.res, g.o.Logger)
 	return ok
 }
 
-// read reads the body. An error means that the client is gone.
-func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Request) (body []byte, refusal *openai.Error, err error) {
+// read reads the body, or has a receiver read it. An error means that the client is gone.
+func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Request, receiver Receiver, limit int64) (body []byte, refusal *openai.Error, err error) {
+	if receiver == nil {
+		limit = g.o.MaxBody
+	}
 	if c := r.Header.Get("Content-Encoding"); c != "" && !strings.EqualFold(c, "identity") {
 		return nil, openai.New(openai.UnsupportedEncoding, ""), nil
 	}
-	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+	if receiver == nil && (r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0) {
 		return nil, nil, nil
 	}
-	if r.ContentLength > g.o.MaxBody {
-		return nil, tooLarge(g.o.MaxBody), nil
+	if r.ContentLength > limit {
+		return nil, tooLarge(limit), nil
 	}
 	v.control = *http.NewResponseController(rw)
 	v.pace = pacedReader{o: &g.o, in: r.Body, conn: &v.control, from: time.Now()}
+	if receiver != nil {
+		refusal, err = receiveBody(receiver, &v.req, &v.pace, limit, g.o.Logger)
+		v.control.SetReadDeadline(time.Time{})
+		return nil, refusal, err
+	}
 	size := -1
 	if r.ContentLength > 0 {
 		// One byte more, so that the last read finds the end as well: net/http watches for

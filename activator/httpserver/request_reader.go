@@ -137,7 +137,11 @@ func (w *conn) readBy(t time.Time) {
 func (w *conn) readBody() (refusal *openai.Error, err error) {
 	h, o := &w.head, &w.s.o
 	have := int64(w.w - w.r)
-	if !h.chunked && have >= h.length && h.length <= o.MaxBody {
+	receiver, limit := o.receiverOf(&w.req)
+	if receiver == nil {
+		limit = o.MaxBody
+	}
+	if receiver == nil && !h.chunked && have >= h.length && h.length <= o.MaxBody {
 		n := int(max(h.length, 0))
 		w.req.Body = w.buf[w.r : w.r+n : w.r+n]
 		w.r += n
@@ -156,20 +160,22 @@ func (w *conn) readBody() (refusal *openai.Error, err error) {
 		w.charge(0)
 		w.large, w.account = nil, account
 	}
-	if h.length > o.MaxBody {
-		return tooLarge(o.MaxBody), nil
+	if h.length > limit {
+		return tooLarge(limit), nil
 	}
 	if h.expect && !h.http10 {
 		if _, err := w.write([]byte("HTTP/1.1 100 Continue\r\n\r\n")); err != nil {
 			return nil, err
 		}
 	}
-	in := connBody{w: w, pace: pacedReader{o: o, in: w.Conn, conn: frontDeadline{w}, from: time.Now()}, left: max(h.length, 0)}
+	in := connBody{w: w, pace: pacedReader{o: o, in: w.Conn, conn: frontDeadline{w}, from: time.Now()}, left: max(h.length, 0), max: limit}
+	if h.chunked && len(w.buf)-w.headEnd < 1<<10 {
+		w.buf = append(w.buf, make([]byte, firstBuffer)...)
+	}
 	switch {
+	case receiver != nil:
+		return receiveBody(receiver, &w.req, &in, limit, o.Logger)
 	case h.chunked:
-		if len(w.buf)-w.headEnd < 1<<10 {
-			w.buf = append(w.buf, make([]byte, firstBuffer)...)
-		}
 		w.large, err = readBody(&in, w.large[:0], -1, o.MaxBody, w)
 		w.req.Body = w.large
 	case w.r+int(h.length) <= len(w.buf): // it fits behind the head
@@ -184,7 +190,7 @@ func (w *conn) readBody() (refusal *openai.Error, err error) {
 		w.large, err = readBody(&in, w.large[:0], int(h.length), o.MaxBody, w)
 		w.req.Body = w.large
 	}
-	return bodyRefusal(err, o.MaxBody)
+	return bodyRefusal(err, limit)
 }
 
 // charge is that of a bodyCounter.

@@ -22,6 +22,9 @@ func Public(path string) bool { return slices.Contains(public, path) }
 // UnknownPath is the answer to a path that is not served. It names the one that is meant, if
 // there is one; what says who does not answer it.
 func UnknownPath(what, path string) *Error {
+	if strings.HasPrefix(path, "/v1/files") || strings.HasPrefix(path, "/v1/batches") {
+		return New(UnknownEndpoint, "Files and batches are answered by `thaw serve`, and not on Kubernetes yet.")
+	}
 	text := "Unknown endpoint: " + what + " " + functions.Clip(path) + "."
 	if nearest := nearestPath(path); nearest != "" && nearest != path {
 		text += " Nearest: `" + nearest + "`."

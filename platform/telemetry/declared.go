@@ -53,6 +53,11 @@ var declarations = []metric{
 	gauge("thaw_buffer_bytes", "Bytes of the bodies that wait in the queue.", "model", "team"),
 	gauge("thaw_active_requests", "Requests in flight at replicas.", "model", "team"),
 
+	// activator/batches
+	gauge("thaw_batches", "Batches that have not ended.", "team", "status"),
+	gauge("thaw_batch_lines_waiting", "Lines of running batches that have no entry in an output or error file yet.", "team"),
+	counter("thaw_batch_lines_total", "Lines of batches that got their entry; result is completed (the output) or failed (the errors).", "team", "result"),
+
 	// activator/cache
 	counter("thaw_answer_cache_requests_total", "Requests to functions with a cache on; result is exact (answered from it) or miss.", "model", "team", "result"),
 	gauge("thaw_answer_cache_bytes", "Memory of the answers in the cache."),

@@ -81,15 +81,16 @@ type kind struct {
 	words    bool   // it shows only an error's status and message
 	texts    bool   // its script has no case with tools
 	stays    bool   // it cannot cancel a stream
+	batches  bool   // it has files and batches
 	mute     bool   // of an error in a stream it shows only that the stream broke
 }
 
 var kinds = []kind{
-	{name: "go"},
-	{name: "node-oldest", variable: "THAW_NODE_CLIENTS", program: "node", script: "node/cases.mjs", pkg: "openai-oldest"},
-	{name: "node-newest", variable: "THAW_NODE_CLIENTS", program: "node", script: "node/cases.mjs", pkg: "openai-newest"},
-	{name: "python-oldest", variable: "THAW_PYTHON_CLIENTS_OLDEST", program: "bin/python", script: "python/cases.py"},
-	{name: "python-newest", variable: "THAW_PYTHON_CLIENTS_NEWEST", program: "bin/python", script: "python/cases.py"},
+	{name: "go", batches: true},
+	{name: "node-oldest", variable: "THAW_NODE_CLIENTS", program: "node", script: "node/cases.mjs", pkg: "openai-oldest", batches: true},
+	{name: "node-newest", variable: "THAW_NODE_CLIENTS", program: "node", script: "node/cases.mjs", pkg: "openai-newest", batches: true},
+	{name: "python-oldest", variable: "THAW_PYTHON_CLIENTS_OLDEST", program: "bin/python", script: "python/cases.py", batches: true},
+	{name: "python-newest", variable: "THAW_PYTHON_CLIENTS_NEWEST", program: "bin/python", script: "python/cases.py", batches: true},
 	{name: "ai", variable: "THAW_NODE_CLIENTS", program: "node", script: "node/cases_ai.mjs"},
 	{name: "langchain", variable: "THAW_PYTHON_LANGCHAIN", program: "bin/python", script: "python/cases_langchain.py"},
 	{name: "litellm", variable: "THAW_PYTHON_LITELLM", program: "bin/python", script: "python/cases_litellm.py", words: true},
@@ -302,6 +303,18 @@ func clientCases(t *testing.T, p *served.Platform, of functions.Name, k kind, cl
 		}
 		checkDisconnectSeen(t, p, of)
 	})
+	t.Run("batch", func(t *testing.T) {
+		if !k.batches {
+			return
+		}
+		s := do(t, "batch")
+		if s.Text == "" || s.Chunks != 3 || s.Finish != "completed" {
+			t.Errorf("%+v", s)
+		}
+		if e := s.Error; e == nil || !e.Known || e.Status != http.StatusConflict || e.Code != "conflict" {
+			t.Errorf("cancel: %+v", e)
+		}
+	})
 }
 
 // checkToolsReceived checks that the engine received the tools as the client sent them.
@@ -454,9 +467,41 @@ func goClient(base, key, model, fake string) official {
 			return goStream(ctx, c, ask(fake, "@fake tokens=50 delay=20ms die=5"), 0), nil
 		case "cancel":
 			return goStream(ctx, c, ask(fake, "@fake tokens=3000 delay=20ms"), 1), nil
+		case "batch":
+			return goBatch(ctx, c, model)
 		}
 		return seen{}, fmt.Errorf("no case %s", name)
 	}
+}
+
+func goBatch(ctx context.Context, c openai.Client, model string) (s seen, err error) {
+	content := batchLines("go", 3, model)
+	file, err := c.Files.New(ctx, openai.FileNewParams{File: openai.File(strings.NewReader(content), "lines.jsonl", "application/jsonl"), Purpose: openai.FilePurposeBatch})
+	if err != nil {
+		return s, err
+	}
+	b, err := c.Batches.New(ctx, openai.BatchNewParams{InputFileID: file.ID, Endpoint: openai.BatchNewParamsEndpointV1ChatCompletions, CompletionWindow: openai.BatchNewParamsCompletionWindow24h})
+	for err == nil && b.Status != openai.BatchStatusCompleted && b.Status != openai.BatchStatusFailed {
+		select {
+		case <-ctx.Done():
+			return s, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+		b, err = c.Batches.Get(ctx, b.ID)
+	}
+	if err != nil {
+		return s, err
+	}
+	res, err := c.Files.Content(ctx, b.OutputFileID)
+	if err != nil {
+		return s, err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	s.Text, s.Chunks, s.Finish = string(text), int(b.RequestCounts.Completed), string(b.Status)
+	_, cancelled := c.Batches.Cancel(ctx, b.ID)
+	s.Error = goError(cancelled)
+	return s, err
 }
 
 func goPlain(ctx context.Context, c openai.Client, q openai.ChatCompletionNewParams) (seen, error) {

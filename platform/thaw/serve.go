@@ -17,6 +17,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/batches"
 	"github.com/thaw-dev/thaw/activator/browser"
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/httpserver"
@@ -68,6 +69,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	part(s.backend.Run)
 	part(s.remotes.Run)
 	part(s.money.Run)
+	part(s.batches.Run)
 	part(func(ctx context.Context) error { return ignoreCancel(s.catalog.Watch(ctx, s.onCatalogChange)) })
 	part(func(context.Context) error { return s.front.Serve(listener) })
 	if s.agentsListener != nil {
@@ -91,6 +93,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Drain.Std())
 	defer cancel()
 	s.data.Drain(drain)
+	s.batches.Drain(drain)
 	if err := s.front.Shutdown(drain); err != nil {
 		s.log.Warn("requests were cut at the drain deadline", "error", err)
 	}
@@ -108,6 +111,7 @@ type server struct {
 	remotes *remote.Remotes
 	money   *spend.Ledger
 	data    *activator.Activator
+	batches *batches.Server
 	front   httpserver.Server
 	state   readiness
 
@@ -186,6 +190,10 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 		Metrics: metrics, Log: lines.Requests,
 	})
 	metrics.Add(s.data.Samples, s.remotes.Samples, answers.Samples)
+	if s.batches, err = openBatches(c, s.data, cat, keys, metrics, log); err != nil {
+		return nil, fmt.Errorf("the files and batches: %w", err)
+	}
+	metrics.Add(s.batches.Samples)
 	s.remotes.Attach(s.data)
 	backend.Attach(s.data)
 	s.state.superseded = backend.Superseded
@@ -281,7 +289,7 @@ func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, s
 	guard, strict := browser.New(loopback, c.Host, c.Origin), browser.New(loopback, c.Host, nil)
 	named, own := guard.Wrap(sockets.Serve), strict.Wrap(sockets.Serve)
 	pages := strict.Wrap(console.New(cli.Version).Serve)
-	o.Handler = dispatch(guard.Wrap(s.data.Serve), func(req *httpserver.Request, res *httpserver.Response) {
+	o.Handler = dispatch(guard.Wrap(s.data.Serve), guard.Wrap(s.batches.Serve), func(req *httpserver.Request, res *httpserver.Response) {
 		if socket.TakesOrigins(req.Path) {
 			named(req, res)
 		} else {
@@ -294,15 +302,19 @@ func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, s
 			control.Serve(req, res)
 		}
 	})
-	o.Authorize = authorizeBy(guard.WrapAuthorize(s.data.Authorize), guard.WrapAuthorize(sockets.Authorize), control)
+	o.Authorize = authorizeBy(guard.WrapAuthorize(s.data.Authorize), guard.WrapAuthorize(s.batches.Authorize), guard.WrapAuthorize(sockets.Authorize), control)
+	o.Receive = s.batches.Receive
 	o.Upgrades = socket.Upgrades
 	return httpserver.NewFiberServer(o)
 }
 
-// dispatch passes a request to the data path, to the sockets or to the control API.
-func dispatch(data, sockets, control httpserver.Handler) httpserver.Handler {
+// dispatch passes a request to the data path, to the files and batches, to the sockets or
+// to the control API.
+func dispatch(data, files, sockets, control httpserver.Handler) httpserver.Handler {
 	return func(req *httpserver.Request, res *httpserver.Response) {
 		switch {
+		case batches.ServesPath(req.Path):
+			files(req, res)
 		case activator.ServesPath(req.Path):
 			data(req, res)
 		case socket.ServesPath(req.Path):
@@ -317,10 +329,12 @@ func dispatch(data, sockets, control httpserver.Handler) httpserver.Handler {
 // headCheck is what Authorize of [httpserver.Options] is.
 type headCheck = func(*httpserver.Request, *httpserver.Response) (key string, ok bool)
 
-// authorizeBy has the data path, the sockets or the control API check a head.
-func authorizeBy(data, sockets headCheck, control *api.API) headCheck {
+// authorizeBy has the one that dispatch passes a request to check its head.
+func authorizeBy(data, files, sockets headCheck, control *api.API) headCheck {
 	return func(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
 		switch {
+		case batches.ServesPath(req.Path):
+			return files(req, res)
 		case activator.ServesPath(req.Path):
 			return data(req, res)
 		case socket.ServesPath(req.Path):

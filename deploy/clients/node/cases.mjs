@@ -2,7 +2,7 @@
 // THAW_CLIENT names the package.
 import { answer, apiKey, baseURL, fake, load, model, raised, tools } from './script.mjs';
 
-const { default: OpenAI } = await load(process.env.THAW_CLIENT);
+const { default: OpenAI, toFile } = await load(process.env.THAW_CLIENT);
 const client = new OpenAI({ baseURL, apiKey });
 
 const say = (content) => [{ role: 'user', content }];
@@ -61,5 +61,27 @@ await answer({
       stream.controller.abort();
     }
     return { chunks };
+  },
+  async batch() {
+    const ids = ['a', 'b', 'c'];
+    const content = ids.map((id) => JSON.stringify({
+      custom_id: id, method: 'POST', url: '/v1/chat/completions', body: { model, messages: say('hi'), max_tokens: 4 },
+    })).join('\n');
+    const file = await client.files.create({ file: await toFile(Buffer.from(content), 'lines.jsonl'), purpose: 'batch' });
+    let batch = await client.batches.create({
+      input_file_id: file.id, endpoint: '/v1/chat/completions', completion_window: '24h', metadata: { of: 'a test' },
+    });
+    while (!['completed', 'failed', 'expired', 'cancelled'].includes(batch.status)) {
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      batch = await client.batches.retrieve(batch.id);
+    }
+    const read = async (id) => (await client.files.content(id)).text();
+    const found = (await read(batch.output_file_id)).trim().split('\n').map((line) => JSON.parse(line));
+    const list = await client.batches.list({ limit: 1 });
+    const known = await read(file.id) === content && list.data[0].id === batch.id && batch.metadata.of === 'a test'
+      && found.map((line) => line.custom_id).sort().join() === ids.join();
+    const seen = await raised(() => client.batches.cancel(batch.id), shown);
+    const text = found.map((line) => line.response.body.choices[0].message.content).join('');
+    return { ...seen, text: known ? text : '', chunks: batch.request_counts.completed, finish: batch.status };
   },
 });

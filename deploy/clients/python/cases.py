@@ -1,5 +1,8 @@
 """The cases of ../README.md with the official client for Python, unchanged."""
 
+import json
+import time
+
 import openai
 
 from script import answer, api_key, base_url, fake, model, raised, say, tools
@@ -68,7 +71,28 @@ def cancel():
     return {"chunks": 1}
 
 
+def batch():
+    ids = ["a", "b", "c"]
+    lines = [
+        {"custom_id": i, "method": "POST", "url": "/v1/chat/completions", "body": {"model": model, "messages": say("hi"), "max_tokens": 4}}
+        for i in ids
+    ]
+    content = "\n".join(json.dumps(line) for line in lines)
+    file = client.files.create(file=("lines.jsonl", content.encode()), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"of": "a test"})
+    while batch.status not in ("completed", "failed", "expired", "cancelled"):
+        time.sleep(0.1)
+        batch = client.batches.retrieve(batch.id)
+    found = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+    known = client.files.content(file.id).text == content and client.batches.list(limit=1).data[0].id == batch.id
+    known = known and sorted(line["custom_id"] for line in found) == ids and batch.metadata == {"of": "a test"}
+    seen = raised(lambda seen: client.batches.cancel(batch.id), openai.APIError)
+    client.files.delete(file.id)
+    text = "".join(line["response"]["body"]["choices"][0]["message"]["content"] for line in found)
+    return {**seen, "text": text if known else "", "chunks": batch.request_counts.completed, "finish": batch.status}
+
+
 answer({
     "cold_stream": cold_stream, "cold_plain": cold_plain, "tools": with_tools,
-    "unknown_model": unknown_model, "dies": dies, "cancel": cancel,
+    "unknown_model": unknown_model, "dies": dies, "cancel": cancel, "batch": batch,
 })

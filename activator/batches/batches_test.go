@@ -1,0 +1,291 @@
+package batches
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/batches/store"
+)
+
+// Lines over five models on one place: each model is loaded once, the one that is there is
+// used first and then the one with the most lines, and each line has its answer.
+func TestEachModelIsLoadedOnce(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0", "m1", "m2", "m3", "m4")
+		w.there = "m3"
+		r := w.open(dir, Options{})
+		defer r.end()
+		id := r.create(lines(500, "m0", "m1", "m2", "m3", "m4", "m2"), "24h")
+		b := r.wait(id)
+		if got := counted(r.read(b)); b.Status != store.Completed || got["200"] != 500 || b.ErrorFileID != nil || b.CompletedAt == nil || b.FinalizingAt == nil || b.InProgressAt == nil {
+			t.Errorf("%+v %v", b, got)
+		}
+		if b.Usage == nil || b.Usage.InputTokens != 1500 || b.Usage.OutputTokens != 1000 || b.Usage.TotalTokens != 2500 {
+			t.Errorf("usage: %+v", b.Usage)
+		}
+		loads := slices.Clone(w.loads)
+		slices.Sort(loads)
+		if !slices.Equal(loads, []string{"m0", "m1", "m2", "m4"}) || w.loads[0] != "m2" {
+			t.Errorf("loaded: %v", w.loads)
+		}
+		if w.most["m2"] != 16 {
+			t.Errorf("%d lines of a model at once", w.most["m2"])
+		}
+		if !maps.Equal(w.callers, map[string]bool{"default k1 false low": true}) {
+			t.Errorf("the data path saw %v", w.callers)
+		}
+	})
+}
+
+// While a request of somebody else waits, no line is sent, and no cold model is loaded for a
+// while after it.
+func TestOthersGoFirst(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0", "m1", "busy")
+		w.there = "m0"
+		r := w.open(dir, Options{Concurrency: 2})
+		defer r.end()
+		id := r.create(lines(200, "m0", "m1"), "24h")
+		pass := func(d time.Duration) { <-time.After(d); synctest.Wait() }
+		entries := func() int { return r.batch(id).RequestCounts.Completed }
+		pass(10 * time.Second)
+		if entries() == 0 {
+			t.Fatal("nothing runs")
+		}
+		w.mu.Lock()
+		w.extra["busy"] = 1
+		w.mu.Unlock()
+		pass(2 * time.Second) // the lines that run end
+		before := entries()
+		pass(time.Hour)
+		if got := entries(); got != before {
+			t.Errorf("%d lines ran while another's request waited", got-before)
+		}
+		w.mu.Lock()
+		w.extra["busy"] = 0
+		w.there = "busy" // it took the place of m0
+		w.mu.Unlock()
+		pass(25 * time.Second)
+		if len(w.loads) != 0 {
+			t.Errorf("%v was loaded at once", w.loads)
+		}
+		b := r.wait(id)
+		if got := counted(r.read(b)); got["200"] != 200 || len(w.loads) != 2 {
+			t.Errorf("%v, loaded: %v", got, w.loads)
+		}
+	})
+}
+
+// A deadline that is near demands that lines run although others wait; what it comes too
+// late for has expired.
+func TestDeadline(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0", "busy")
+		w.extra["busy"] = 1
+		w.line = time.Minute
+		r := w.open(dir, Options{Concurrency: 1})
+		defer r.end()
+		began := time.Now()
+		b := r.wait(r.create(lines(20, "m0"), "1h"))
+		got := counted(r.read(b))
+		if b.Status != store.Expired || b.ExpiredAt == nil || got["200"] < 4 || got["200"] > 7 || got["batch_expired"] != 20-got["200"] {
+			t.Errorf("%+v %v", b, got)
+		}
+		if d := time.Since(began); d < time.Hour || d > time.Hour+5*time.Second {
+			t.Errorf("it took %v", d)
+		}
+	})
+}
+
+// What may pass is tried again, what may be the line's own fault a few times, and what is
+// its fault never.
+func TestRetries(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0", "broken", "odd")
+		w.there = "m0"
+		problem := func(code string) string {
+			return `{"error":{"message":"it is so","type":"server_error","param":null,"code":"` + code + `"}}`
+		}
+		w.answers = func(model, text string, try int) (int, string, string) {
+			switch {
+			case model == "broken":
+				return 503, "x-should-retry: false", problem("model_load_failed")
+			case text == "busy" && try < 20:
+				return 503, "retry-after: 5", problem("queue_full")
+			case text == "limited" && try < 3:
+				return 429, "retry-after: 1", problem("rate_limit_exceeded")
+			case text == "crash":
+				return 502, "", problem("engine_crashed")
+			case text == "crash once" && try == 1:
+				return 502, "", problem("engine_crashed")
+			case text == "wrong":
+				return 400, "", problem("context_length_exceeded")
+			case text == "panic":
+				panic("a bug")
+			case text == "no json":
+				return 200, "", "it works!\nreally"
+			case text == "twice":
+				return 200, "", `{"a":1,"a":2}`
+			}
+			return 0, "", ""
+		}
+		r := w.open(dir, Options{})
+		defer r.end()
+		var in strings.Builder
+		for _, id := range []string{"busy", "limited", "crash", "crash once", "wrong", "panic", "no json", "twice", "well"} {
+			in.WriteString(line(id, "m0"))
+		}
+		for i := range 50 {
+			in.WriteString(line(fmt.Sprintf("broken %d", i), "broken"))
+		}
+		b := r.wait(r.create(in.String(), "24h"))
+		got := r.read(b)
+		want := map[string]string{"busy": "200", "limited": "200", "crash": "502", "crash once": "200", "wrong": "400", "panic": "server_error", "no json": "200", "twice": "200", "well": "200"}
+		tries := map[string]int{"busy": 20, "limited": 3, "crash": 5, "crash once": 2, "wrong": 1, "panic": 5, "no json": 1, "twice": 1, "well": 1}
+		broken := 0
+		for i := range 50 {
+			id := fmt.Sprintf("broken %d", i)
+			want[id] = "503"
+			broken += w.asked[id]
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%v", got)
+		}
+		for id, n := range tries {
+			if w.asked[id] != n {
+				t.Errorf("%s was tried %d times, want %d", id, w.asked[id], n)
+			}
+		}
+		if broken > 60 {
+			t.Errorf("a model that cannot be loaded was asked for %d times", broken)
+		}
+	})
+}
+
+// A cancelled batch has an entry for each line within seconds; the lines that run are cut.
+func TestCancel(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0")
+		w.there = "m0"
+		w.line = time.Minute
+		r := w.open(dir, Options{Concurrency: 4})
+		defer r.end()
+		id := r.create(lines(100, "m0"), "24h")
+		<-time.After(90 * time.Second)
+		if a := r.do("POST", "/v1/batches/"+id+"/cancel", ""); a.status != 200 || !strings.Contains(a.body, `"status":"cancelling"`) {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+		if a := r.do("POST", "/v1/batches/"+id+"/cancel", ""); a.status != 200 {
+			t.Errorf("again: %d %s", a.status, a.body)
+		}
+		began := time.Now()
+		b := r.wait(id)
+		if got := counted(r.read(b)); b.Status != store.Cancelled || b.CancelledAt == nil || b.CancellingAt == nil || got["200"] != 4 || got["batch_cancelled"] != 96 {
+			t.Errorf("%+v %v", b, got)
+		}
+		if d := time.Since(began); d > 3*time.Second {
+			t.Errorf("it took %v", d)
+		}
+		if n := w.active["m0"]; n != 0 {
+			t.Errorf("%d lines run on", n)
+		}
+		if a := r.do("POST", "/v1/batches/"+id+"/cancel", ""); a.status != 200 {
+			t.Errorf("after its end: %d %s", a.status, a.body)
+		}
+	})
+}
+
+// The lines of a batch whose key was deleted end as errors that say so.
+func TestKeyDeleted(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0")
+		w.there = "m0"
+		r := w.open(dir, Options{Concurrency: 1})
+		defer r.end()
+		id := r.create(lines(100, "m0"), "24h")
+		<-time.After(10500 * time.Millisecond)
+		w.mu.Lock()
+		delete(w.keys, "k1")
+		w.mu.Unlock()
+		b := r.wait(id)
+		if got := counted(r.read(b)); b.Status != store.Completed || got["200"] < 9 || got["200"] > 12 || got["invalid_api_key"] != 100-got["200"] {
+			t.Errorf("%+v %v", b, got)
+		}
+	})
+}
+
+// A process is killed at many moments of a batch, from its creation to its end, and another
+// goes on from what is in the folder: each line has exactly one entry.
+func TestKilledAtAnyTime(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0", "m1")
+		w.load, w.line = 3*time.Second, 700*time.Millisecond
+		r := w.open(dir, Options{Concurrency: 2})
+		defer r.end()
+		id := r.create(lines(40, "m0", "m1"), "24h")
+		var folders []string
+		for b := r.batch(id); !b.Ended(); b = r.batch(id) {
+			folders = append(folders, copyFolder(t, dir))
+			<-time.After(300 * time.Millisecond)
+			synctest.Wait()
+		}
+		folders = append(folders, copyFolder(t, dir))
+		if len(folders) < 30 {
+			t.Fatalf("only %d moments", len(folders))
+		}
+		for i, folder := range folders {
+			x := newWorld(t, "m0", "m1")
+			n := x.open(folder, Options{})
+			b := n.wait(id)
+			if got := counted(n.read(b)); b.Status != store.Completed || got["200"] != 40 {
+				t.Errorf("killed at moment %d: %s %v", i, b.Status, got)
+			}
+			if i == len(folders)-1 && len(x.asked) > 0 {
+				t.Errorf("%d lines of a batch that had ended were run", len(x.asked))
+			}
+			n.end()
+		}
+	})
+}
+
+// A server that shuts down sends nothing more, waits for the lines that run, and the next
+// one goes on.
+func TestDrain(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0")
+		w.there = "m0"
+		r := w.open(dir, Options{Concurrency: 3})
+		defer func() { r.end() }()
+		id := r.create(lines(30, "m0"), "24h")
+		<-time.After(2500 * time.Millisecond)
+		synctest.Wait()
+		began := time.Now()
+		r.Drain(t.Context())
+		if d := time.Since(began); d == 0 || d > time.Second {
+			t.Errorf("it waited %v", d)
+		}
+		asked := len(w.asked)
+		r.end()
+		if r = w.open(dir, Options{}); asked >= 30 {
+			t.Fatal("too early")
+		}
+		b := r.wait(id)
+		if got := counted(r.read(b)); got["200"] != 30 || w.asked["l0"] != 1 {
+			t.Errorf("%v", got)
+		}
+	})
+}

@@ -1,0 +1,24 @@
+// Package batches is OpenAI's Files and Batch API: a client uploads a file of requests, and
+// finds each of its lines in the output or in the errors of the batch exactly once, whatever
+// ended meanwhile.
+//
+// # Lines
+//
+// A line is sent to the data path like a request of the one who made the batch, at priority
+// low. Lines are grouped by model. A model that is READY is used first; of those that are
+// cold one is loaded at a time (Options.Windows), all of its lines are run, and then the
+// next one is loaded: the one with the most lines, or the one whose deadline is near.
+//
+// While a request of somebody else waits, no line is sent to a model of this server's, and
+// for a while after it no cold model is loaded, until the deadline of a batch demands it. So
+// such a request waits for the line that runs, and for one switch of models.
+//
+// # Ends
+//
+// A refusal that may pass (429, 503) is tried again until the deadline, a failure a few
+// times. An entry is appended to the batch's output or errors when the line has ended; the
+// store says what a crash leaves. A line that ran when the process was killed is run again.
+// A batch that was cancelled or has expired gets an error for each line without an entry.
+//
+// It is one idea: requests that may wait, and answers that are not lost.
+package batches

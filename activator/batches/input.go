@@ -1,0 +1,173 @@
+package batches
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/thaw-dev/thaw/activator/batches/store"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// inputLine is one line of an input.
+type inputLine struct {
+	CustomID string         `json:"custom_id"`
+	Method   string         `json:"method"`
+	URL      string         `json:"url"`
+	Body     jsontext.Value `json:"body"`
+}
+
+// place is where a line is in its input; number counts from 1.
+type place struct {
+	at     int64
+	size   int32
+	number int32
+	tries  int32 // that failed
+}
+
+// scanLines yields the lines of an input that are not blank, and where they are. Its error is
+// that of in, or bufio.ErrTooLong behind the last place for a line beyond the bound.
+func scanLines(in io.Reader, most int64, yield func(p place, line []byte) bool) (end place, err error) {
+	sc := bufio.NewScanner(in)
+	sc.Buffer(nil, int(most)+2)
+	at := int64(0)
+	sc.Split(func(data []byte, atEOF bool) (int, []byte, error) {
+		if i := bytes.IndexByte(data, '\n'); i >= 0 {
+			return i + 1, data[:i+1], nil
+		}
+		if atEOF && len(data) > 0 {
+			return len(data), data, nil
+		}
+		return 0, nil, nil
+	})
+	number := int32(0)
+	for sc.Scan() {
+		line := sc.Bytes()
+		number++
+		p := place{at: at, size: int32(len(line)), number: number}
+		at += int64(len(line))
+		if number == 1 {
+			line = bytes.TrimPrefix(line, []byte("\ufeff"))
+		}
+		if line = bytes.TrimSpace(line); len(line) > 0 && !yield(p, line) {
+			return p, nil
+		}
+	}
+	return place{at: at, number: number + 1}, sc.Err()
+}
+
+// read reads the line at a place.
+func (p place) read(in io.ReaderAt) (l inputLine, err error) {
+	b := make([]byte, p.size)
+	if _, err = in.ReadAt(b, p.at); err != nil && !errors.Is(err, io.EOF) {
+		return l, err
+	}
+	return l, json.Unmarshal(bytes.TrimPrefix(b, []byte("\ufeff")), &l)
+}
+
+// maxCustomID bounds a custom_id in bytes.
+const maxCustomID = 512
+
+// parseLine reads a line strictly. model is the one that its body names.
+func parseLine(line []byte, endpoint string) (l inputLine, model string, problem *store.LineError) {
+	fault := func(code, param, text string) (inputLine, string, *store.LineError) {
+		e := &store.LineError{Code: code, Message: text}
+		if param != "" {
+			e.Param = &param
+		}
+		return l, "", e
+	}
+	if err := json.Unmarshal(line, &l, json.RejectUnknownMembers(true)); err != nil {
+		var s *json.SemanticError
+		if errors.As(err, &s) {
+			return fault("invalid_json_line", "", "The line is not a request: "+functions.Clip(s.Error())+". Want {\"custom_id\", \"method\", \"url\", \"body\"}.")
+		}
+		return fault("invalid_json_line", "", "The line is not valid JSON.")
+	}
+	switch {
+	case l.CustomID == "":
+		return fault("missing_required_parameter", "custom_id", "The line has no custom_id.")
+	case len(l.CustomID) > maxCustomID:
+		return fault("invalid_value", "custom_id", fmt.Sprintf("The custom_id is longer than %d bytes.", maxCustomID))
+	case l.Method != "POST":
+		return fault("invalid_method", "method", "method is `"+functions.Clip(l.Method)+"`; want POST.")
+	case l.URL != endpoint:
+		return fault("invalid_url", "url", "url is `"+functions.Clip(l.URL)+"`; want the batch's endpoint, "+endpoint+".")
+	case l.Body == nil:
+		return fault("missing_required_parameter", "body", "The line has no body.")
+	}
+	env, err := openai.Peek(l.Body)
+	var e *openai.Error
+	switch {
+	case errors.As(err, &e):
+		return fault(string(e.Code), strings.TrimSuffix("body."+strings.ReplaceAll(strings.TrimPrefix(e.Param, "/"), "/", "."), "."), e.Message)
+	case err != nil:
+		return fault("invalid_json_line", "body", "The body is not valid.")
+	case env.Stream:
+		return fault("unsupported_parameter", "body.stream", "A batch has no streams: leave stream out.")
+	}
+	return l, env.Model, nil
+}
+
+// maxFaults is how many faults of an input are told.
+const maxFaults = 100
+
+// input is what a batch's input consists of.
+type input struct {
+	models map[string][]place // the lines without an entry, by the model that they name
+	left   int
+	total  int
+	faults []store.LineError
+}
+
+// readInput reads an input. done says which lines have an entry; known returns what is wrong
+// with a model's name, nil where nothing is.
+func readInput(in io.Reader, endpoint string, most int64, done map[string]bool, known func(model string) *openai.Error) (*input, error) {
+	out := &input{models: map[string][]place{}}
+	ids, unknown := map[string]int32{}, map[string]*openai.Error{}
+	fault := func(p place, e store.LineError) bool {
+		n := int(p.number)
+		e.Line = &n
+		out.faults = append(out.faults, e)
+		return len(out.faults) < maxFaults
+	}
+	end, err := scanLines(in, most, func(p place, line []byte) bool {
+		l, model, problem := parseLine(line, endpoint)
+		if problem != nil {
+			return fault(p, *problem)
+		}
+		if first := ids[l.CustomID]; first > 0 {
+			param := "custom_id"
+			return fault(p, store.LineError{Code: "duplicate_custom_id", Param: &param, Message: fmt.Sprintf("The custom_id `%s` is that of line %d too.", functions.Clip(l.CustomID), first)})
+		}
+		ids[l.CustomID] = p.number
+		e, asked := unknown[model]
+		if !asked {
+			e = known(model)
+			unknown[model] = e
+		}
+		if e != nil {
+			param := "body.model"
+			return fault(p, store.LineError{Code: string(e.Code), Param: &param, Message: e.Message})
+		}
+		if out.total++; !done[l.CustomID] {
+			out.left++
+			out.models[model] = append(out.models[model], p)
+		}
+		return true
+	})
+	if errors.Is(err, bufio.ErrTooLong) {
+		fault(end, store.LineError{Code: "line_too_large", Message: fmt.Sprintf("The line is larger than %d bytes.", most)})
+		err = nil
+	}
+	if err == nil && out.total == 0 && len(out.faults) == 0 {
+		out.faults = []store.LineError{{Code: "empty_file", Message: "The file has no requests."}}
+	}
+	return out, err
+}

@@ -1,0 +1,482 @@
+package batches
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/batches/store"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// scheduler decides which line runs next. Only Run's goroutine uses it, but for what
+// Server.mu guards.
+type scheduler struct {
+	s       *Server
+	groups  map[string]*group // by team and model
+	inputs  map[string]*input // of the jobs
+	opening sync.WaitGroup
+	workers sync.WaitGroup // lines and ends of jobs
+
+	retryAt  map[string]time.Time // of batches that could not be opened or ended
+	looked   time.Time            // when the models were looked at
+	flushed  time.Time
+	waits    bool      // somebody else's request waits
+	waitedAt time.Time // when one did last
+}
+
+// group is the lines of all batches of a team for one model.
+type group struct {
+	name    functions.Name // without an adapter; zero where the model's name is none
+	model   string
+	id      auth.Identity // of one who may use it
+	queue   []queued      // guarded by Server.mu
+	running int           // guarded by Server.mu
+	outlook outlook
+	queued  int  // requests for the function that wait, ours too
+	others  int  // requests for it that are not ours
+	window  bool // its lines are being run: it has a place until they are through
+
+	notBefore time.Time     // guarded by Server.mu
+	pause     time.Duration // guarded by Server.mu
+	failed    int           // how often the model could not be loaded since a line went well; guarded by Server.mu
+	took      time.Duration // of a line, smoothed; guarded by Server.mu
+}
+
+// queued is a line that waits.
+type queued struct {
+	j *job
+	p place
+}
+
+// opening is the outcome of opening a batch.
+type opening struct {
+	rec store.Record
+	j   *job
+	in  *input
+	err error
+}
+
+// unopened is the oldest batch that has not ended and is not being run.
+func (q *scheduler) unopened(now time.Time) (store.Record, bool) {
+	q.s.mu.Lock()
+	defer q.s.mu.Unlock()
+	if q.s.draining {
+		return store.Record{}, false
+	}
+	list := q.s.store.Batches(func(r *store.Record) bool {
+		return !r.Ended() && q.s.jobs[r.ID] == nil && !now.Before(q.retryAt[r.ID])
+	})
+	if len(list) == 0 {
+		return store.Record{}, false
+	}
+	return list[len(list)-1], true
+}
+
+// open opens a batch; one whose lines have ended is published.
+func (q *scheduler) open(ctx context.Context, r store.Record) opening {
+	if r.Outcome != "" {
+		return opening{rec: r, err: q.s.publish(r.Team, r.ID)}
+	}
+	j, in, err := q.s.open(ctx, r)
+	return opening{r, j, in, err}
+}
+
+// retryJob is the pause before a batch is tried again that could not be opened or ended.
+const retryJob = 10 * time.Second
+
+// add takes a batch that was opened.
+func (q *scheduler) add(o opening) {
+	s := q.s
+	switch {
+	case errors.Is(o.err, store.ErrNotFound):
+		q.fail(o.rec, []store.LineError{{Code: "file_not_found", Message: "The input file is gone."}})
+		return
+	case o.err != nil:
+		s.o.Log.Error("a batch cannot be gone on with; it is tried again", "id", o.rec.ID, "error", o.err)
+		q.retryAt[o.rec.ID] = s.o.Now().Add(retryJob)
+		return
+	case o.j == nil && o.in == nil: // it was published
+		return
+	case o.j == nil:
+		q.fail(o.rec, o.in.faults)
+		return
+	}
+	if o.rec.Status == store.Validating {
+		r, err := s.change(o.rec.Team, o.rec.ID, func(r *store.Record) bool {
+			r.RequestCounts.Total = o.in.total
+			if r.Status == store.Validating {
+				r.Status, r.InProgressAt = store.InProgress, s.now()
+			}
+			return true
+		})
+		if err != nil {
+			o.j.in.Close()
+			o.j.lines.Close()
+			q.add(opening{rec: o.rec, err: err})
+			return
+		}
+		o.rec = r
+		s.o.Log.Info("batch begun", "id", r.ID, "team", r.Team, "lines", o.in.total, "models", len(o.in.models))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.jobs[o.rec.ID], q.inputs[o.rec.ID] = o.j, o.in
+	if r, err := s.store.Batch(o.rec.Team, o.rec.ID); err == nil && r.Status == store.Cancelling { // it came while the input was read
+		o.j.end(store.Cancelled)
+	}
+	for model, places := range o.in.models {
+		g := q.group(o.j.identity(), model)
+		for _, p := range places {
+			g.queue = append(g.queue, queued{o.j, p})
+		}
+	}
+	clear(o.in.models)
+	q.looked = time.Time{} // nothing is known of new groups
+}
+
+// group is the group of a team's model. Server.mu is held.
+func (q *scheduler) group(id auth.Identity, model string) *group {
+	key := id.Team + "\x00" + model
+	g := q.groups[key]
+	if g == nil {
+		g = &group{model: model, id: id}
+		if name, err := functions.ParseName(model, id.Team); err == nil {
+			g.name = name.WithoutAdapter()
+		}
+		q.groups[key] = g
+	}
+	return g
+}
+
+// fail ends a batch whose input cannot be run.
+func (q *scheduler) fail(r store.Record, faults []store.LineError) {
+	r, err := q.s.change(r.Team, r.ID, func(r *store.Record) bool {
+		if r.Status == store.Cancelling {
+			r.Status, r.CancelledAt = store.Cancelled, q.s.now()
+		} else {
+			r.Status, r.FailedAt = store.Failed, q.s.now()
+		}
+		r.Errors = &store.LineErrors{Object: "list", Data: faults}
+		return true
+	})
+	if err != nil {
+		q.add(opening{rec: r, err: err})
+		return
+	}
+	q.s.o.Log.Info("batch failed", "id", r.ID, "team", r.Team, "faults", len(faults), "first", faults[0].Message)
+}
+
+// patience is when to look again at the latest.
+func (q *scheduler) patience() time.Duration {
+	if q.s.store.Batches(func(r *store.Record) bool { return !r.Ended() }) == nil {
+		return upkeepEvery
+	}
+	return pollEvery
+}
+
+// step ends what has to end and sends the lines that may run.
+func (q *scheduler) step(ctx context.Context, now time.Time) {
+	looks := now.Sub(q.looked) >= pollEvery
+	q.endJobs(ctx, now, looks)
+	if looks {
+		q.looked = now
+		q.look(now)
+	}
+	q.s.mu.Lock()
+	defer q.s.mu.Unlock()
+	if q.s.draining {
+		return
+	}
+	q.openWindows(now)
+	for _, g := range q.groups {
+		for q.mayRun(g, now) {
+			next := g.queue[0]
+			g.queue = g.queue[1:]
+			q.run(g, next)
+		}
+	}
+}
+
+// endJobs ends batches that are through or have expired, and with keys those whose key is
+// gone.
+func (q *scheduler) endJobs(ctx context.Context, now time.Time, keys bool) {
+	s := q.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, j := range s.jobs {
+		in := q.inputs[id]
+		if in == nil || now.Before(q.retryAt[id]) {
+			continue // it is being ended
+		}
+		switch {
+		case now.Unix() >= j.rec.ExpiresAt:
+			j.end(store.Expired)
+		case keys && j.outcome == "" && j.rec.KeyID != "" && !s.o.HasKey(j.rec.KeyID):
+			j.end(store.Completed)
+			j.reason = "invalid_api_key"
+		case j.left == 0:
+			j.end(store.Completed)
+		}
+		if j.outcome == "" || j.running > 0 {
+			continue
+		}
+		for _, g := range q.groups { // what has no entry gets one from finish
+			rest := g.queue[:0]
+			for _, x := range g.queue {
+				if x.j == j {
+					in.models[g.model] = append(in.models[g.model], x.p)
+				} else {
+					rest = append(rest, x)
+				}
+			}
+			clear(g.queue[len(rest):])
+			g.queue = rest
+		}
+		q.inputs[id] = nil
+		q.workers.Add(1)
+		go func() {
+			defer q.workers.Done()
+			err := s.finish(ctx, j, in)
+			if err != nil && ctx.Err() == nil {
+				s.o.Log.Error("a batch could not be ended; it is tried again", "id", id, "error", err)
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if err != nil {
+				q.inputs[id], q.retryAt[id] = in, now.Add(retryJob)
+			} else {
+				delete(q.inputs, id)
+			}
+			s.wake()
+		}()
+	}
+	for key, g := range q.groups {
+		if len(g.queue) == 0 && g.running == 0 {
+			delete(q.groups, key)
+		}
+	}
+	if now.Sub(q.flushed) >= flushEvery {
+		q.flushed = now
+		q.flush()
+	}
+}
+
+// flush flushes what was appended since the last time: a power cut costs a second of work.
+func (q *scheduler) flush() {
+	for id, j := range q.s.jobs {
+		if q.inputs[id] == nil {
+			continue
+		}
+		q.workers.Add(1)
+		go func() {
+			defer q.workers.Done()
+			j.writing.Lock()
+			defer j.writing.Unlock()
+			if j.dirty && !j.ended {
+				j.dirty = false
+				if err := j.lines.Sync(); err != nil {
+					q.s.o.Log.Error("the entries of a batch could not be flushed", "id", id, "error", err)
+				}
+			}
+		}()
+	}
+}
+
+// look reads which models are READY and whose requests wait.
+func (q *scheduler) look(now time.Time) {
+	s := q.s
+	ours, byName := map[functions.Name]int{}, map[functions.Name][]*group{}
+	for _, g := range q.groups {
+		o, e := s.lookUp(g.id, g.model)
+		if e != nil {
+			o = outlook{Ready: true} // its lines are answered with that error
+		}
+		s.mu.Lock()
+		g.outlook, g.queued, g.others = o, 0, 0
+		ours[g.name] += g.running
+		s.mu.Unlock()
+		byName[g.name] = append(byName[g.name], g)
+	}
+	q.waits = false
+	if len(q.groups) == 0 {
+		return
+	}
+	s.o.Demand(func(name functions.Name, active, waiting int) bool {
+		others := active + waiting - ours[name]
+		for _, g := range byName[name] {
+			g.queued, g.others = waiting, max(0, others)
+		}
+		if waiting > 0 && others > 0 {
+			q.waits, q.waitedAt = true, now
+		}
+		return true
+	})
+}
+
+// openWindows decides which cold models may be loaded: while few of the models that need a
+// place have lines, the next one is. Server.mu is held.
+func (q *scheduler) openWindows(now time.Time) {
+	held := 0
+	for _, g := range q.groups {
+		// A model that cannot be loaded now leaves its place to another.
+		g.window = g.outlook.Local && (g.outlook.Ready || g.window && (g.running > 0 || !now.Before(g.notBefore)))
+		if g.window {
+			held++
+		}
+	}
+	for held < q.s.o.Windows {
+		var best *group
+		for _, g := range q.groups {
+			if !g.window && g.outlook.Local && len(g.queue) > 0 && !now.Before(g.notBefore) && (q.calm(now) || g.urgent(now)) && (best == nil || g.before(best, now)) {
+				best = g
+			}
+		}
+		if best == nil {
+			return
+		}
+		best.window = true
+		held++
+	}
+}
+
+// calm reports whether no request of another kind has waited for a while.
+func (q *scheduler) calm(now time.Time) bool {
+	return !q.waits && (q.waitedAt.IsZero() || now.Sub(q.waitedAt) >= q.s.o.Quiet)
+}
+
+// before reports whether g is loaded before another: the one whose deadline is near, else
+// the one with the most lines.
+func (g *group) before(other *group, now time.Time) bool {
+	if a, b := g.urgent(now), other.urgent(now); a != b {
+		return a
+	} else if a {
+		return g.queue[0].j.rec.ExpiresAt < other.queue[0].j.rec.ExpiresAt
+	}
+	if len(g.queue) != len(other.queue) {
+		return len(g.queue) > len(other.queue)
+	}
+	return g.model < other.model
+}
+
+// urgent reports whether a deadline demands that the group's lines run now.
+func (g *group) urgent(now time.Time) bool {
+	if len(g.queue) == 0 {
+		return false
+	}
+	r := &g.queue[0].j.rec
+	left := time.Unix(r.ExpiresAt, 0).Sub(now)
+	window := time.Duration(r.ExpiresAt-r.CreatedAt) * time.Second
+	return left < max(window/10, g.took*time.Duration(len(g.queue))/2)
+}
+
+// mayRun reports whether a line of the group may be sent now. Server.mu is held.
+func (q *scheduler) mayRun(g *group, now time.Time) bool {
+	s := q.s
+	if len(g.queue) == 0 || now.Before(g.notBefore) || s.bytes > 0 && s.bytes+int64(g.queue[0].p.size) > lineBytes {
+		return false
+	}
+	most := s.o.Concurrency
+	if g.outlook.Local {
+		switch {
+		case !g.window:
+			return false
+		case q.waits && !g.urgent(now):
+			return false
+		case !g.outlook.Ready:
+			if !q.calm(now) && !g.urgent(now) {
+				return false
+			}
+			most = 1
+		case g.queued > 0:
+			return false // its slots are taken
+		case g.others > 0:
+			most = max(1, most/2)
+		}
+	}
+	return g.running < most
+}
+
+// run sends a line. Server.mu is held.
+func (q *scheduler) run(g *group, x queued) {
+	s, j := q.s, x.j
+	if j.outcome != "" { // endJobs takes it from the queue when no other line of it runs
+		g.queue = append(g.queue, x)
+		g.notBefore = s.o.Now().Add(pollEvery)
+		return
+	}
+	g.running++
+	failed := g.failed
+	s.begin(j, x.p)
+	q.workers.Add(1)
+	go func() {
+		defer q.workers.Done()
+		began := s.o.Now()
+		a := s.runLine(j, x.p, failed)
+		if a.ended {
+			if err := j.record(j.ctx, a.entry); err != nil {
+				a.ended = false
+			}
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		defer s.wake()
+		g.running--
+		s.done(j, x.p)
+		now := s.o.Now()
+		if a.load {
+			g.failed = min(g.failed+1, maxTries)
+		} else if a.ended {
+			g.failed = 0
+		}
+		if a.ended {
+			g.pause, g.took = 0, (g.took*7+now.Sub(began))/8
+			return
+		}
+		if a.wears {
+			x.p.tries++
+		}
+		g.queue = append(g.queue, x)
+		if j.ctx.Err() == nil {
+			g.pause = min(max(leastPause, 2*g.pause), mostPause)
+			g.notBefore = now.Add(max(g.pause, a.pause))
+		}
+	}()
+}
+
+// close waits for the lines that run, whose context has ended, and closes the files. What
+// was opened meanwhile is closed too.
+func (q *scheduler) close(opened <-chan opening) {
+	q.opening.Wait()
+	select {
+	case o := <-opened:
+		if o.j != nil {
+			o.j.in.Close()
+			o.j.lines.Close()
+		}
+	default:
+	}
+	q.workers.Wait()
+	q.s.mu.Lock()
+	defer q.s.mu.Unlock()
+	for _, j := range q.s.jobs {
+		if !j.ended {
+			j.in.Close()
+			if err := j.lines.Close(); err != nil {
+				q.s.o.Log.Error("the entries of a batch could not be flushed", "id", j.rec.ID, "error", err)
+			}
+		}
+	}
+	clear(q.s.jobs)
+}
+
+func newFileID(size int64) *string {
+	if size == 0 {
+		return nil
+	}
+	id := "file-" + openai.NewID()
+	return &id
+}

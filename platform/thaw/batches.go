@@ -1,0 +1,32 @@
+package main
+
+import (
+	"log/slog"
+	"slices"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/batches"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/telemetry"
+)
+
+// openBatches opens the files and batches of a data folder, on a data path.
+func openBatches(c *cli.ServeConfig, data *activator.Activator, cat *catalog.Catalog, keys *auth.KeyStore, metrics *telemetry.Registry, log *slog.Logger) (*batches.Server, error) {
+	return batches.Open(batches.Options{
+		Data: c.Data, Serve: data.Serve, Describe: data.DescribeModel, Caller: data.Caller, MaxLine: int64(c.MaxBody), Windows: gpuCount(c.GPUs), Log: log,
+		HasKey: func(id string) bool {
+			return slices.ContainsFunc(keys.List(""), func(k auth.Key) bool { return k.ID == id })
+		},
+		Demand: func(yield func(name functions.Name, active, queued int) bool) {
+			for _, m := range cat.Models() {
+				if d, ok := data.DemandOf(m.FullName()); ok && !yield(d.Name, d.Active, d.Queued) {
+					return
+				}
+			}
+		},
+		Count: func(metric string, value float64, labels ...string) { metrics.Series(metric, labels...)(value) },
+	})
+}

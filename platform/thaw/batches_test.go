@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// batchLines are n requests over the models in turn. Their ids begin with a prefix.
+func batchLines(prefix string, n int, models ...string) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `{"custom_id":"%s-%d","method":"POST","url":"/v1/chat/completions","body":{"model":"%s","max_tokens":4,"messages":[{"role":"user","content":"What is thaw? %d"}]}}`+"\n", prefix, i, models[i%len(models)], i)
+	}
+	return b.String()
+}
+
+// upload sends a file and returns its id.
+func (p *platform) upload(content string, header ...string) string {
+	p.t.Helper()
+	var form bytes.Buffer
+	w := multipart.NewWriter(&form)
+	w.WriteField("purpose", "batch")
+	part, err := w.CreateFormFile("file", "lines.jsonl")
+	if err == nil {
+		_, err = io.WriteString(part, content)
+	}
+	if err != nil || w.Close() != nil {
+		p.t.Fatal(err)
+	}
+	r := p.do("POST", "/v1/files", form.String(), append(header, "Content-Type", w.FormDataContentType())...)
+	var f struct{ ID string }
+	if err := json.Unmarshal([]byte(r.body), &f); r.status != 200 || err != nil {
+		p.t.Fatalf("upload: %d %s %v", r.status, r.body, r.err)
+	}
+	return f.ID
+}
+
+// batchOf is what a test reads of a batch.
+type batchOf struct {
+	ID, Status   string
+	OutputFileID *string `json:"output_file_id"`
+	ErrorFileID  *string `json:"error_file_id"`
+	Counts       struct {
+		Total, Completed, Failed int
+	} `json:"request_counts"`
+	Usage struct {
+		Total int `json:"total_tokens"`
+	}
+}
+
+func (p *platform) batch(method, path, body string, header ...string) (b batchOf) {
+	p.t.Helper()
+	r := p.do(method, path, body, header...)
+	if err := json.Unmarshal([]byte(r.body), &b); r.status != 200 || err != nil {
+		p.t.Fatalf("%s %s: %d %s %v", method, path, r.status, r.body, r.err)
+	}
+	return b
+}
+
+// createBatch makes a batch of chats.
+func (p *platform) createBatch(file string) batchOf {
+	p.t.Helper()
+	return p.batch("POST", "/v1/batches", `{"input_file_id":"`+file+`","endpoint":"/v1/chat/completions","completion_window":"24h","metadata":{"of":"a test"}}`)
+}
+
+// ended waits for a batch's end.
+func (p *platform) ended(id string) (b batchOf) {
+	p.t.Helper()
+	p.eventually("the batch ends", func() bool {
+		b = p.batch("GET", "/v1/batches/"+id, "")
+		return b.Status == "completed" || b.Status == "failed" || b.Status == "cancelled" || b.Status == "expired"
+	})
+	return b
+}
+
+// entries are the lines of a file by their custom_id.
+func (p *platform) entries(file *string) map[string]batchEntry {
+	p.t.Helper()
+	all := map[string]batchEntry{}
+	if file == nil {
+		return all
+	}
+	r := p.do("GET", "/v1/files/"+*file+"/content", "")
+	for line := range strings.Lines(r.body) {
+		var e batchEntry
+		if err := json.Unmarshal([]byte(line), &e); r.status != 200 || err != nil {
+			p.t.Fatalf("%d %q %v", r.status, line, err)
+		}
+		if _, twice := all[e.CustomID]; twice {
+			p.t.Errorf("%s is there twice", e.CustomID)
+		}
+		all[e.CustomID] = e
+	}
+	return all
+}
+
+type batchEntry struct {
+	CustomID string `json:"custom_id"`
+	Response *struct {
+		Status    int    `json:"status_code"`
+		RequestID string `json:"request_id"`
+		Body      json.RawMessage
+	}
+	Error *struct{ Code, Message string }
+}
+
+// TestBatch: 200 lines over two models, of which each is loaded once, are each in the output
+// once. A file may be larger than a body.
+func TestBatch(t *testing.T) {
+	p := start(t, map[string]string{"a.yaml": tiny(t, "a", ""), "b.yaml": tiny(t, "b", "")}, "--max-body", "65536")
+	file := p.upload(batchLines("line", 200, "a", "b") + strings.Repeat("\n", 100_000))
+	made := p.createBatch(file)
+	if made.Status != "validating" {
+		t.Errorf("%+v", made)
+	}
+	b := p.ended(made.ID)
+	if b.Status != "completed" || b.Counts.Total != 200 || b.Counts.Completed != 200 || b.ErrorFileID != nil || b.Usage.Total < 400 {
+		t.Fatalf("%+v", b)
+	}
+	out := p.entries(b.OutputFileID)
+	for i := range 200 {
+		e, ok := out[fmt.Sprintf("line-%d", i)]
+		if !ok || e.Response == nil || e.Response.Status != 200 || e.Response.RequestID == "" || e.Error != nil || !strings.Contains(string(e.Response.Body), fmt.Sprintf(`"model":%q`, "ab"[i%2:i%2+1])) {
+			t.Fatalf("line %d: %+v", i, e)
+		}
+	}
+	metrics := p.do("GET", "/metrics", "").body
+	for _, want := range []string{
+		`thaw_batch_lines_total{result="completed",team="default"} 200`,
+		`thaw_cold_start_seconds_count{model="a",result="ready",team="default"} 1`,
+		`thaw_cold_start_seconds_count{model="b",result="ready",team="default"} 1`,
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("no %s", want)
+		}
+	}
+	if r := p.do("DELETE", "/v1/files/"+file, ""); r.status != 200 || r.body != `{"id":"`+file+`","object":"file","deleted":true}` {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	if r := p.do("GET", "/v1/files/"+file+"/content", ""); r.status != 404 || r.failure().Code != "not_found" {
+		t.Errorf("a deleted file: %d %s", r.status, r.body)
+	}
+	if r := p.do("POST", "/v1/batches/"+b.ID+"/cancel", ""); r.status != http.StatusConflict {
+		t.Errorf("cancel of a batch that has ended: %d %s", r.status, r.body)
+	}
+}
+
+// TestBatchServerKilled: the server is killed several times while a batch runs. The next one
+// goes on, and each line has its entry once.
+func TestBatchServerKilled(t *testing.T) {
+	p := spawn(t, map[string]string{"a.yaml": tiny(t, "a", "args: [--token-delay, 20ms]"), "b.yaml": tiny(t, "b", "args: [--token-delay, 20ms]")})
+	made := p.createBatch(p.upload(batchLines("line", 300, "a", "b")))
+	for _, done := range []int{1, 60, 170, 290} {
+		p.eventually("lines have ended", func() bool { return p.batch("GET", "/v1/batches/"+made.ID, "").Counts.Completed >= done })
+		p.kill()
+		p.respawn()
+	}
+	b := p.ended(made.ID)
+	out := p.entries(b.OutputFileID)
+	if b.Status != "completed" || b.Counts.Completed != 300 || b.Counts.Failed != 0 || len(out) != 300 {
+		t.Errorf("%+v, %d lines in the output", b, len(out))
+	}
+}
+
+// TestBatchKeys: a team's key sees the files and batches of its team, and a body is read only
+// behind a right key.
+func TestBatchKeys(t *testing.T) {
+	p := start(t, map[string]string{"a.yaml": tiny(t, "red/a", ""), "b.yaml": tiny(t, "blue/a", "")})
+	key := func(team string) []string {
+		var k struct{ Key, Secret string }
+		r := p.do("POST", "/api/v1/keys", `{"team":"`+team+`"}`, "Authorization", p.admin())
+		if err := json.Unmarshal([]byte(r.body), &k); err != nil || r.status >= 300 {
+			t.Fatalf("%d %s %v", r.status, r.body, err)
+		}
+		return []string{"Authorization", "Bearer " + k.Key + k.Secret}
+	}
+	red, blue := key("red"), key("blue")
+	file := p.upload(batchLines("line", 5, "a"), red...)
+	b := p.batch("POST", "/v1/batches", `{"input_file_id":"`+file+`","endpoint":"/v1/chat/completions","completion_window":"1h"}`, red...)
+	p.bearer = red[1]
+	b = p.ended(b.ID)
+	if out := p.entries(b.OutputFileID); b.Status != "completed" || len(out) != 5 {
+		t.Errorf("%+v %v", b, out)
+	}
+	for _, path := range []string{"/v1/files/" + file, "/v1/files/" + file + "/content", "/v1/files/" + *b.OutputFileID + "/content", "/v1/batches/" + b.ID} {
+		if r := p.do("GET", path, "", blue...); r.status != 404 {
+			t.Errorf("%s for another team: %d %s", path, r.status, r.body)
+		}
+		if r := p.do("GET", path, "", "Authorization", "Bearer sk-thaw-none"); r.status != 401 {
+			t.Errorf("%s without a right key: %d %s", path, r.status, r.body)
+		}
+	}
+	for _, path := range []string{"/v1/files", "/v1/batches"} {
+		if r := p.do("GET", path, "", blue...); !strings.Contains(r.body, `"data":[]`) {
+			t.Errorf("%s for another team: %s", path, r.body)
+		}
+	}
+	if r := p.do("POST", "/v1/files", strings.Repeat("x", 1<<20), "Authorization", "Bearer sk-thaw-none"); r.err == nil && r.status != 401 {
+		t.Errorf("an upload without a right key: %d %s", r.status, r.body)
+	}
+}
