@@ -1,10 +1,6 @@
 package socket
 
 import (
-	"bytes"
-	"crypto/sha256"
-	_ "embed"
-	"encoding/base64"
 	"encoding/json"
 	"net/url"
 
@@ -71,36 +67,5 @@ func serveHealth(req *httpserver.Request, res *httpserver.Response) *openai.Erro
 	res.Body = []byte(`{"status":"ok"}`)
 	res.Set("content-type", "application/json")
 	res.Set("cache-control", "no-store")
-	return nil
-}
-
-// page tries the protocol out in a browser. It loads nothing and keeps nothing.
-//
-//go:embed page.html
-var page []byte
-
-// pagePolicy lets the page run its own script and style, known by their hashes, and talk to
-// this server alone.
-var pagePolicy = "default-src 'none'; connect-src 'self'; script-src " + hashOf("script") + "; style-src " + hashOf("style") + "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-
-// hashOf is the source of a policy that means the content of the page's only such element.
-func hashOf(element string) string {
-	_, content, _ := bytes.Cut(page, []byte("<"+element+">"))
-	content, _, _ = bytes.Cut(content, []byte("</"+element+">"))
-	sum := sha256.Sum256(content)
-	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
-}
-
-func servePage(req *httpserver.Request, res *httpserver.Response) *openai.Error {
-	if e := allowMethods(req, "GET", "HEAD"); e != nil {
-		return e
-	}
-	res.Body = page
-	res.Set("content-type", "text/html; charset=utf-8")
-	res.Set("cache-control", "no-cache")
-	res.Set("content-security-policy", pagePolicy)
-	res.Set("x-content-type-options", "nosniff")
-	res.Set("referrer-policy", "no-referrer")
-	res.Set("x-frame-options", "DENY")
 	return nil
 }

@@ -76,7 +76,7 @@ func Upgrades(path string) bool { return strings.HasPrefix(path, Path) }
 
 // ServesPath reports whether a path is this server's.
 func ServesPath(path string) bool {
-	return Upgrades(path) || path == predictPath || path == healthPath || path == pagePath
+	return Upgrades(path) || path == predictPath || path == healthPath
 }
 
 // TakesOrigins reports whether pages of the origins that the operator named may use a path.
@@ -85,7 +85,6 @@ func TakesOrigins(path string) bool { return Upgrades(path) || path == predictPa
 const (
 	predictPath = "/predict"
 	healthPath  = "/health"
-	pagePath    = "/ui/socket"
 )
 
 // Serve answers a request for a path of this server. It is a [httpserver.Handler].
@@ -96,8 +95,6 @@ func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
 		e = s.predict(req, res)
 	case healthPath:
 		e = serveHealth(req, res)
-	case pagePath:
-		e = servePage(req, res)
 	default:
 		e = s.upgrade(req, res)
 	}

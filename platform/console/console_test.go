@@ -71,7 +71,7 @@ func TestPages(t *testing.T) {
 	if !strings.Contains(index, `content="v1&#34;&lt;x&gt;"`) || strings.Contains(index, "{") {
 		t.Errorf("the version is not in the page: %s", index)
 	}
-	for _, p := range []string{"/ui/", "/ui/models", "/ui/models/default/tiny", "/ui/playground"} {
+	for _, p := range []string{"/ui/", "/ui/models", "/ui/models/default/tiny", "/ui/playground", "/ui/cold-starts/cs-1", "/ui/router", "/ui/socket"} {
 		res, body := get(t, "GET", url+p)
 		if res.StatusCode != 200 || body != index || res.Header.Get("Content-Type") != "text/html; charset=utf-8" || res.Header.Get("Cache-Control") != "no-cache" {
 			t.Errorf("%s: %d %v", p, res.StatusCode, res.Header)

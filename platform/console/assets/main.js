@@ -2,33 +2,24 @@
 import { render } from "./npm/preact.mjs";
 import { useEffect, useRef, useState } from "./npm/hooks.mjs";
 import { html, useTick, useTitle } from "./parts.js";
+import { segments } from "./paths.js";
 import * as server from "./server.js";
+import { ColdStart, ColdStarts } from "./coldstarts.js";
 import { Now } from "./now.js";
 import { Models, Model } from "./models.js";
 import { Playground } from "./playground.js";
+import { Router } from "./router.js";
+import { Socket } from "./socket.js";
 import { Actions, KeyDialog } from "./actions.js";
 
 const pages = [
   { path: "", title: "Now", lists: ["functions", "replicas", "nodes", "coldstarts"], show: () => html`<${Now} />` },
+  { path: "cold-starts", title: "Cold starts", lists: ["coldstarts"], show: rest => (rest.length === 1 ? html`<${ColdStart} key=${rest[0]} id=${rest[0]} />` : html`<${ColdStarts} />`) },
   { path: "models", title: "Models", lists: ["functions", "replicas", "events"], show: rest => (rest.length === 2 ? html`<${Model} key=${rest.join("/")} name=${rest.join("/")} />` : html`<${Models} />`) },
+  { path: "router", title: "Router", lists: ["functions", "routes"], show: () => html`<${Router} />` },
   { path: "playground", title: "Playground", lists: ["functions"], show: rest => html`<${Playground} model=${rest.join("/")} />` },
+  { path: "socket", title: "Socket", lists: ["functions"], show: () => html`<${Socket} />` },
 ];
-
-const segments = () => location.pathname.replace(/^\/ui\/?/, "").split("/").filter(Boolean).map(decodeURIComponent);
-
-// go shows another page without loading anything.
-export function go(path) {
-  history.pushState(null, "", path);
-  dispatchEvent(new PopStateEvent("popstate"));
-  scrollTo(0, 0);
-}
-
-addEventListener("click", e => {
-  const a = e.target.closest && e.target.closest("a[href^='/ui/']");
-  if (!a || e.defaultPrevented || e.button || e.metaKey || e.ctrlKey || e.shiftKey || e.altKey || a.target) return;
-  e.preventDefault();
-  if (a.pathname !== location.pathname) go(a.pathname);
-});
 
 function Link() {
   const { link, retryAt } = server.useServer();

@@ -59,14 +59,17 @@ export function useTick() {
 // Age is the time since a moment, Until the time to one.
 export function Age({ at }) {
   useTick();
-  return html`<time class="num" datetime=${at} title=${new Date(at).toLocaleString()}>${span((server.now() - Date.parse(at)) / 1000)}</time>`;
+  return html`<time class="num" datetime=${at} title=${date(at)}>${span((server.now() - Date.parse(at)) / 1000)}</time>`;
 }
 export function Until({ at }) {
   useTick();
-  return html`<time class="num" datetime=${at} title=${new Date(at).toLocaleString()}>${span((Date.parse(at) - server.now()) / 1000)}</time>`;
+  return html`<time class="num" datetime=${at} title=${date(at)}>${span((Date.parse(at) - server.now()) / 1000)}</time>`;
 }
 
-export const clock = at => new Date(at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+// date is a moment in full.
+export const date = at => new Date(at).toLocaleString([], { hourCycle: "h23", dateStyle: "medium", timeStyle: "medium" });
+
+export const clock = at => new Date(at).toLocaleTimeString([], { hourCycle: "h23", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 // short is a function's name as its own team says it.
 export const short = name => name.replace(/^default\//, "");

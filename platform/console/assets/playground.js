@@ -48,7 +48,14 @@ async function chat(body, signal, on) {
   }
 }
 
+// functionOf is the function that a name in a request means, as far as the page knows it.
+const functionOf = name => {
+  const base = name.split(":")[0];
+  return server.item("functions", base) || server.item("functions", "default/" + base) || server.items("functions").find(f => f.model === base);
+};
+
 export function Playground({ model }) {
+  server.useServer();
   useTitle("Playground");
   const names = useNames();
   const [name, setName] = useState(model);
@@ -144,7 +151,9 @@ function Reading({ run }) {
   const at = run.busy ? performance.now() : run.ended;
   const tokens = (run.usage && run.usage.completion_tokens) || run.chunks;
   const rate = run.first && run.last > run.first && tokens > 1 ? (tokens - 1) / ((run.last - run.first) / 1000) : 0;
+  const f = functionOf(run.model);
   const p = run.progress;
+  const waits = f && f.type === "Model" && f.state !== "READY";
   const facts = [
     ["Time to first token", run.first ? seconds((run.first - run.began) / 1000) : run.busy ? seconds((at - run.began) / 1000) : "–"],
     ["Tokens a second", rate ? rate.toFixed(rate < 100 ? 1 : 0) : "–"],
@@ -155,7 +164,7 @@ function Reading({ run }) {
   if (run.cache) facts.push(["Cache", run.cache]);
   if (run.id) facts.push(["Request", html`<code>${run.id}</code>`]);
   return html`<${Section} id="reading" title="Last request">
-    ${run.busy && !run.first && html`<p class="start-head">${p ? html`<${State} state=${stateOf[p.state]} percent=${p.percent} /> <span class="dim">${[p.position && `place ${p.position} in the queue`, p.eta_s && `about ${seconds(+p.eta_s)} left`].filter(Boolean).join(", ")}</span>` : html`<span class="dim">sent</span>`}</p>`}
+    ${run.busy && !run.first && html`<p class="start-head">${p ? html`<${State} state=${stateOf[p.state]} percent=${p.percent} /> <span class="dim">${[p.position && `place ${p.position} in the queue`, p.eta_s && `about ${seconds(+p.eta_s)} left`].filter(Boolean).join(", ")}</span>` : waits ? html`<${State} state=${f.state} percent=${f.percent} /> <span class="dim">${f.problem || (f.eta_s !== undefined ? `about ${seconds(f.eta_s)} left` : "")}</span>` : html`<span class="dim">sent</span>`}</p>`}
     <dl class="facts">${facts.map(([k, v]) => html`<dt>${k}</dt><dd class="num">${v}</dd>`)}</dl>
     ${run.timeline && html`<h3>Cold start</h3><dl class="facts">${Object.entries(run.timeline).map(([k, v]) => html`<dt>${phaseWords[k] || k}</dt><dd class="num">${seconds(v / 1000)}</dd>`)}</dl>`}
     ${run.route && html`<h3>Route</h3><p><code class="wrap">${run.route}</code></p>`}

@@ -1,7 +1,7 @@
 // Where a cold start spent its time, beside the median of its model.
 import { html, seconds, word } from "./parts.js";
 
-const order = ["queue", "place", "stage", "spawn", "load", "warmup", "first_token"];
+export const order = ["queue", "place", "stage", "spawn", "load", "warmup", "first_token"];
 export const phaseWords = { queue: "queue", place: "place", stage: "stage", spawn: "spawn", load: "load", warmup: "warmup", first_token: "first token" };
 
 const middle = list => {
@@ -26,12 +26,15 @@ export function medians(starts, name) {
   return { of: ready.length, total: middle(ready.map(lengthOf)), phases };
 }
 
+// isOpen reports whether a start goes on; endOf is the end of its last complete phase.
+export const isOpen = start => !["READY", "FAILED", "UNLOADED"].includes(start.state);
+export const endOf = start => Math.max(0, ...start.phases.map(p => p.start + p.duration));
+
 export function Waterfall({ start, median, parts }) {
   const length = Math.max(lengthOf(start), median ? median.total : 0) || 1;
   const place = (from, long) => ({ left: (100 * from) / length + "%", width: Math.max(0.4, (100 * long) / length) + "%" });
   const rows = order.filter(p => start.phases.some(x => x.phase === p) || (median && median.phases[p]));
-  const over = ["READY", "FAILED", "UNLOADED"].includes(start.state);
-  const ended = Math.max(0, ...start.phases.map(p => p.start + p.duration));
+  const ended = endOf(start);
   const longest = start.phases.reduce((a, b) => (a && a.duration >= b.duration ? a : b), null);
   return html`<table class="waterfall">
     <caption class="hidden">Phases of the cold start</caption>
@@ -51,6 +54,6 @@ export function Waterfall({ start, median, parts }) {
       </tr>`, ...(parts ? spans.flatMap(s => s.parts || []) : []).map((x, i) => html`<tr class="part" key=${p + i}>
         <th scope="row">${x.name}</th><td class="track"><div><i class="phase" style=${place(x.start, x.duration)}></i></div></td><td class="num">${seconds(x.duration)}</td>${median && html`<td></td>`}
       </tr>`)];
-    })}${!over && html`<tr key="open"><th scope="row">${word(start.state)}</th><td class="track"><div><i class="phase open" style=${place(ended, start.total - ended)}></i></div></td><td class="num">${seconds(start.total - ended)}</td>${median && html`<td></td>`}</tr>`}</tbody>
+    })}${isOpen(start) && html`<tr key="open"><th scope="row">${word(start.state)}</th><td class="track"><div><i class="phase open" style=${place(ended, start.total - ended)}></i></div></td><td class="num">${seconds(start.total - ended)}</td>${median && html`<td></td>`}</tr>`}</tbody>
   </table>`;
 }

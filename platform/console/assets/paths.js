@@ -1,0 +1,16 @@
+// Pages have paths of their own; another one is shown without loading anything.
+
+export const segments = () => location.pathname.replace(/^\/ui\/?/, "").split("/").filter(Boolean).map(decodeURIComponent);
+
+export function go(path) {
+  history.pushState(null, "", path);
+  dispatchEvent(new PopStateEvent("popstate"));
+  scrollTo(0, 0);
+}
+
+addEventListener("click", e => {
+  const a = e.target.closest && e.target.closest("a[href^='/ui/']");
+  if (!a || e.defaultPrevented || e.button || e.metaKey || e.ctrlKey || e.shiftKey || e.altKey || a.target) return;
+  e.preventDefault();
+  if (a.pathname !== location.pathname) go(a.pathname);
+});
