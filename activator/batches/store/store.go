@@ -265,7 +265,7 @@ func (s *Store) Content(team, id string) (*os.File, File, error) {
 	return c, f, err
 }
 
-// Delete removes a file of a team. Whoever reads it reads on.
+// Delete removes a file of a team. A reader that has it open reads on.
 func (s *Store) Delete(team, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
