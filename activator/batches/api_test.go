@@ -118,7 +118,7 @@ type brokenReader struct{}
 
 func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// What is wrong with a request for a batch is said at once; nobody sees another team's.
+// What is wrong with a request for a batch is said at once; no key sees another team's.
 func TestBadRequests(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -44,7 +44,7 @@ func TestEachModelIsLoadedOnce(t *testing.T) {
 	})
 }
 
-// While a request of somebody else waits, no line is sent, and no cold model is loaded for a
+// While a request of another client waits, no line is sent, and no cold model is loaded for a
 // while after it.
 func TestOthersGoFirst(t *testing.T) {
 	dir := t.TempDir()

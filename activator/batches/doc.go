@@ -9,7 +9,7 @@
 // cold one is loaded at a time (Options.Windows), all of its lines are run, and then the
 // next one is loaded: the one with the most lines, or the one whose deadline is near.
 //
-// While a request of somebody else waits, no line is sent to a model of this server's, and
+// While a request that is no line waits, no line is sent to a model of this server's, and
 // for a while after it no cold model is loaded, until the deadline of a batch demands it. So
 // such a request waits for the line that runs, and for one switch of models.
 //

@@ -31,9 +31,9 @@ type place struct {
 	tries  int32 // that failed
 }
 
-// scanLines yields the lines of an input that are not blank, and where they are. Its error is
+// eachLine yields the lines of an input that are not blank, and where they are. Its error is
 // that of in, or bufio.ErrTooLong behind the last place for a line beyond the bound.
-func scanLines(in io.Reader, most int64, yield func(p place, line []byte) bool) (end place, err error) {
+func eachLine(in io.Reader, most int64, yield func(p place, line []byte) bool) (end place, err error) {
 	sc := bufio.NewScanner(in)
 	sc.Buffer(nil, int(most)+2)
 	at := int64(0)
@@ -137,7 +137,7 @@ func readInput(in io.Reader, endpoint string, most int64, done map[string]bool, 
 		out.faults = append(out.faults, e)
 		return len(out.faults) < maxFaults
 	}
-	end, err := scanLines(in, most, func(p place, line []byte) bool {
+	end, err := eachLine(in, most, func(p place, line []byte) bool {
 		l, model, problem := parseLine(line, endpoint)
 		if problem != nil {
 			return fault(p, *problem)

@@ -60,7 +60,7 @@ func (j *job) used() *store.Usage {
 	return &u
 }
 
-// use adds the usage that an answer tells. Server.mu is held, or nobody else knows the job.
+// use adds the usage that an answer tells. Server.mu is held, or the job is not in Server.jobs yet.
 func (j *job) use(body []byte) {
 	var scan openai.UsageScan
 	scan.Pass(body)
@@ -72,7 +72,7 @@ func (j *job) use(body []byte) {
 	}
 }
 
-// count counts an entry. Server.mu is held, or nobody else knows the job.
+// count counts an entry. Server.mu is held, or the job is not in Server.jobs yet.
 func (j *job) count(failed bool, answer []byte) {
 	if failed {
 		j.counts.Failed++

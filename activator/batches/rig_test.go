@@ -38,7 +38,7 @@ type world struct {
 	loads   []string
 	asked   map[string]int // by the text of the line
 	callers map[string]bool
-	extra   map[string]int // requests of somebody else that wait
+	extra   map[string]int // requests of another client that wait
 	keys    map[string]bool
 	changed chan struct{} // closed when there is another model or less to do
 	answers func(model, text string, try int) (status int, head, body string)

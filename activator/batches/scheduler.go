@@ -24,7 +24,7 @@ type scheduler struct {
 	retryAt  map[string]time.Time // of batches that could not be opened or ended
 	looked   time.Time            // when the models were looked at
 	flushed  time.Time
-	waits    bool      // somebody else's request waits
+	waits    bool      // a request that is no line waits
 	waitedAt time.Time // when one did last
 }
 
@@ -343,7 +343,7 @@ func (q *scheduler) openWindows(now time.Time) {
 	}
 }
 
-// calm reports whether no request of another kind has waited for a while.
+// calm reports whether no request but lines has waited for a while.
 func (q *scheduler) calm(now time.Time) bool {
 	return !q.waits && (q.waitedAt.IsZero() || now.Sub(q.waitedAt) >= q.s.o.Quiet)
 }

@@ -96,7 +96,7 @@ type Server struct {
 	mu       sync.Mutex
 	jobs     map[string]*job // of batches that are being run
 	draining bool
-	idle     chan struct{} // closed when no line runs; nil: nothing waits for that
+	idle     chan struct{} // closed when no line runs; nil: Drain was not called
 	running  int
 	bytes    int64 // of the lines that run
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 
@@ -15,7 +16,7 @@ import (
 
 // openBatches opens the files and batches of a data folder, on a data path.
 func openBatches(c *cli.ServeConfig, data *activator.Activator, cat *catalog.Catalog, keys *auth.KeyStore, metrics *telemetry.Registry, log *slog.Logger) (*batches.Server, error) {
-	return batches.Open(batches.Options{
+	b, err := batches.Open(batches.Options{
 		Data: c.Data, Serve: data.Serve, Describe: data.DescribeModel, Caller: data.Caller, MaxLine: int64(c.MaxBody), Windows: gpuCount(c.GPUs), Log: log,
 		HasKey: func(id string) bool {
 			return slices.ContainsFunc(keys.List(""), func(k auth.Key) bool { return k.ID == id })
@@ -29,4 +30,9 @@ func openBatches(c *cli.ServeConfig, data *activator.Activator, cat *catalog.Cat
 		},
 		Count: func(metric string, value float64, labels ...string) { metrics.Series(metric, labels...)(value) },
 	})
+	if err != nil {
+		return nil, fmt.Errorf("the files and batches: %w", err)
+	}
+	metrics.Add(b.Samples)
+	return b, nil
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"mime/multipart"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -126,10 +128,10 @@ func splitWords(line string) (words []string) {
 	return words
 }
 
-// try runs a command of a guide. What a verb prints may take until a model is ready.
-func (p *platform) try(c command) {
+// try runs a command of a guide and returns its output. What a verb prints may take until a
+// model is ready.
+func (p *platform) try(c command) (output string) {
 	p.t.Helper()
-	output := ""
 	missing := func() string {
 		for _, want := range c.want {
 			if !slices.ContainsFunc(strings.Split(output, "\n"), func(line string) bool {
@@ -154,6 +156,7 @@ func (p *platform) try(c command) {
 	if want := missing(); want != "" {
 		p.t.Errorf("%q\nwant the line %q of\n%s", c.words, want, output)
 	}
+	return output
 }
 
 func (p *platform) verb(words []string) string {
@@ -172,12 +175,31 @@ func (p *platform) verb(words []string) string {
 func (p *platform) curl(words []string) string {
 	var body, path string
 	var header []string
+	method := "GET"
+	var parts bytes.Buffer
+	form := multipart.NewWriter(&parts)
 	for i := 0; i < len(words); i++ {
 		switch words[i] {
 		case "-i":
 		case "-d":
 			i++
-			body = words[i]
+			method, body = "POST", words[i]
+		case "-X":
+			i++
+			method = words[i]
+		case "-F":
+			i++
+			name, value, _ := strings.Cut(words[i], "=")
+			method = "POST"
+			if file, ok := strings.CutPrefix(value, "@"); ok {
+				text, err := os.ReadFile(filepath.Join("../..", file))
+				w, _ := form.CreateFormFile(name, filepath.Base(file))
+				if _, err2 := w.Write(text); err != nil || err2 != nil {
+					p.t.Error(err, err2)
+				}
+			} else {
+				form.WriteField(name, value)
+			}
 		case "-H":
 			i++
 			name, value, _ := strings.Cut(words[i], ": ")
@@ -189,7 +211,10 @@ func (p *platform) curl(words []string) string {
 			}
 		}
 	}
-	r := p.do("POST", path, body, header...)
+	if form.Close(); method == "POST" && body == "" {
+		body, header = parts.String(), append(header, "Content-Type", form.FormDataContentType())
+	}
+	r := p.do(method, path, body, header...)
 	out := fmt.Sprintf("HTTP/1.1 %d %s\n", r.status, http.StatusText(r.status))
 	for name, values := range r.header {
 		out += strings.ToLower(name) + ": " + values[0] + "\n"

@@ -144,11 +144,8 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.Data, err = filepath.Abs(c.Data); err != nil {
+	if c.Data, err = makeDataFolder(c.Data); err != nil {
 		return nil, err
-	}
-	if err := os.MkdirAll(c.Data, 0o700); err != nil {
-		return nil, fmt.Errorf("the data folder: %w", err)
 	}
 	cat, err := catalog.Open(catalog.Options{Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"), Plain: httpsource.NewHostTrust(os.Getenv).Trusts, Given: givenRemotes(os.Getenv)})
 	if err != nil {
@@ -191,9 +188,8 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	})
 	metrics.Add(s.data.Samples, s.remotes.Samples, answers.Samples)
 	if s.batches, err = openBatches(c, s.data, cat, keys, metrics, log); err != nil {
-		return nil, fmt.Errorf("the files and batches: %w", err)
+		return nil, err
 	}
-	metrics.Add(s.batches.Samples)
 	s.remotes.Attach(s.data)
 	backend.Attach(s.data)
 	s.state.superseded = backend.Superseded
@@ -217,6 +213,18 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 		Connections: httpserver.NewConnections(plan.Connections, int(c.ShareOf(int64(plan.Connections))), metrics.Counter("thaw_connections_dropped_total")),
 	})
 	return s, nil
+}
+
+// makeDataFolder makes the data folder, and returns its absolute path.
+func makeDataFolder(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return "", fmt.Errorf("the data folder: %w", err)
+	}
+	return path, nil
 }
 
 // logProblems logs what is wrong in the files of functions.
