@@ -89,6 +89,9 @@ type DeployReply struct {
 	DryRun  bool `json:"dry_run,omitempty"`
 	// Warnings are about targets of a Router that can never be chosen.
 	Warnings catalog.Problems `json:"warnings,omitempty"`
+	// Sized says how spec.resources was worked out, or why not, of a model whose file
+	// leaves it out.
+	Sized string `json:"sized,omitempty"`
 }
 
 // NewKey is a key with its secret, which is shown once.
