@@ -27,7 +27,7 @@ var described = map[string]string{
 	"Model.spec.adapters[].source":       "Where the adapter's weights are, spelled as a model's source.",
 	"Model.spec.adapters[].files":        "Files of its source that are staged beside the usual ones, as spec.files.",
 	"Model.spec.adapters[].rank":         "The rank of the adapter, where the engine wants to know it.",
-	"Model.spec.resources":               "What one replica takes.",
+	"Model.spec.resources":               "What one replica takes. Left out of a file that is deployed, it is worked out for vllm, sglang and llamacpp where a node has a GPU; elsewhere nothing is reserved.",
 	"Model.spec.resources.gpus":          "How many GPUs.",
 	"Model.spec.resources.gpuMemory":     "Memory on each GPU, such as 40Gi.",
 	"Model.spec.resources.memory":        "The host's memory, such as 4Gi.",

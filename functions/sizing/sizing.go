@@ -133,3 +133,12 @@ func engineOf(u Use) engineFacts {
 	// NCCL 512 MiB; a pass has 8192 tokens, and the sampler sorts 512 rows.
 	return engineFacts{program: 1536 * mib, parallel: 512 * mib, media: 1024 * mib, batch: 8192, logits: 512, width: 2, cacheWidth: 2}
 }
+
+// HostMemory is what an engine on GPUs takes of the host's memory: interpreter, libraries
+// and buffers of each of its processes.
+func HostMemory(u Use) int64 {
+	if u.Engine == functions.EngineLlamaCpp {
+		return 2 << 30
+	}
+	return 4<<30 + int64(max(u.GPUs-1, 0))*(2<<30)
+}

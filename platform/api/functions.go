@@ -197,8 +197,12 @@ func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 		return openai.New(openai.InvalidValue, "beside is names of functions, TEAM/NAME,TEAM/NAME, and goes with dryRun.").With("beside")
 	}
 	checked, err := a.o.Catalog.Check(name, x.Body, beside...)
+	file, sized := x.Body, ""
+	if err == nil {
+		file, sized, err = a.size(x, checked.Document)
+	}
 	if err == nil && !dry {
-		checked.Created, err = a.o.Catalog.Put(name, x.Body)
+		checked.Created, err = a.o.Catalog.Put(name, file)
 	}
 	if err != nil {
 		return catalogFailure(err)
@@ -207,13 +211,28 @@ func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 	if kept, ok := a.o.Catalog.Lookup(name); ok && !dry {
 		doc = kept
 	}
-	d := DeployReply{Function: a.view(doc), Created: checked.Created, DryRun: dry, Warnings: checked.Warnings}
+	d := DeployReply{Function: a.view(doc), Created: checked.Created, DryRun: dry, Warnings: checked.Warnings, Sized: sized}
 	x.addSpec(&d.Function, doc)
 	status := 200
 	if d.Created && !dry {
 		status = 201
 	}
 	return writeJSON(res, status, d)
+}
+
+// size works out the resources of a model whose file leaves them out, and returns the file
+// with them.
+func (a *API) size(x *exchange, doc catalog.Document) (file []byte, text string, err error) {
+	if doc.Model == nil || a.o.Size == nil {
+		return x.Body, "", nil
+	}
+	resources, text := a.o.Size(x.Context(), doc.Model)
+	if resources == doc.Model.Spec.Resources {
+		return x.Body, text, nil
+	}
+	doc.Model.Spec.Resources = resources
+	file, err = catalog.EncodeYAML(doc.Value())
+	return file, text, err
 }
 
 // catalogFailure is the catalog's error on the wire.

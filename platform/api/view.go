@@ -96,6 +96,9 @@ type DeployReply struct {
 	// Warnings are about targets of a Router, and members of a Composition, that can never
 	// be chosen.
 	Warnings catalog.Problems `json:"warnings,omitempty"`
+	// Sized says how spec.resources was worked out, or why not, of a model whose file
+	// leaves it out.
+	Sized string `json:"sized,omitempty"`
 }
 
 // NewKey is a key with its secret, which is shown once.

@@ -101,6 +101,9 @@ func (c *connection) printDeployed(ctx context.Context, cl *api.Client, done []a
 		if dry {
 			word = "would be " + word
 		}
+		if d.Sized != "" {
+			c.Remark("%s: %s", d.Name, d.Sized)
+		}
 		for _, w := range d.Warnings {
 			w.File, w.Line, w.Column = d.Name, 0, 0
 			c.Remark("%v", w)

@@ -54,3 +54,34 @@ func TestInit(t *testing.T) {
 		}
 	}
 }
+
+// TestResourcesLeftOut: of a vLLM model without resources they are worked out at its deploy,
+// printed and kept, where a node has a GPU.
+func TestResourcesLeftOut(t *testing.T) {
+	p := start(t, nil, "--gpus", "2", "--gpu-memory", "24Gi")
+	deploy := func(more string) string {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "m.yaml")
+		if err := os.WriteFile(file, []byte(modelFile("m", "  source: "+tinyDir(t)+"\n  engine: vllm\n"+more)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var out, errs strings.Builder
+		if code := run(t.Context(), []string{"deploy", "-f", file, "--server", p.url, "--data", p.data}, strings.NewReader(""), &out, &errs); code != 0 {
+			t.Fatalf("%d %s", code, &errs)
+		}
+		return errs.String()
+	}
+	kept := func() string {
+		b, err := os.ReadFile(filepath.Join(p.data, "functions", "default.m.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if said := deploy(""); !strings.Contains(said, "default/m: spec.resources is left out, and was worked out: {gpus: 1, gpuMemory: ") || !strings.Contains(kept(), "gpus: 1\n") {
+		t.Errorf("%s%s", said, kept())
+	}
+	if said := deploy("  resources: {memory: 1Gi}\n"); strings.Contains(said, "worked out") || !strings.Contains(kept(), "gpus: 0\n") {
+		t.Errorf("%s%s", said, kept())
+	}
+}

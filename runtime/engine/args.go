@@ -45,6 +45,17 @@ func flagValue(args []string, flag string) (v string) {
 	return v
 }
 
+// FlagNumber is the whole number that the first of the flags with one has in args; 0 if
+// none has.
+func FlagNumber(args []string, flags ...string) int {
+	for _, f := range flags {
+		if n, err := strconv.Atoi(flagValue(args, f)); err == nil {
+			return n
+		}
+	}
+	return 0
+}
+
 func firstFlag(args, flags []string) string {
 	for _, a := range args {
 		name, _, _ := strings.Cut(a, "=")

@@ -161,7 +161,7 @@ func loraArgs(spec functions.ModelSpec) (a []string) {
 // MaxRank is the largest adapter rank of a model's engine: from its args, else what its
 // adapters need, rounded up to a value that vLLM supports; 0 if neither is set.
 func MaxRank(spec functions.ModelSpec) int {
-	if n, err := strconv.Atoi(flagValue(spec.Args, "--max-lora-rank")); err == nil && n > 0 {
+	if n := FlagNumber(spec.Args, "--max-lora-rank"); n > 0 {
 		return n
 	}
 	maximum := 0
@@ -179,7 +179,7 @@ const maxSlots = 8
 
 // AdapterSlots is how many adapters an engine holds at once.
 func AdapterSlots(spec functions.ModelSpec) int {
-	if n, err := strconv.Atoi(flagValue(spec.Args, "--max-loras")); err == nil && n > 0 {
+	if n := FlagNumber(spec.Args, "--max-loras"); n > 0 {
 		return n
 	}
 	return min(max(len(spec.Adapters), 1), maxSlots)

@@ -106,7 +106,7 @@ func (d *draft) planAdapters() {
 		return
 	}
 	if d.engine != functions.EngineVLLM && d.engine != functions.EngineEmber {
-		d.remarks = append(d.remarks, fmt.Sprintf("%d adapters are left out: %s serves none here", len(d.adapters), d.engine))
+		d.remarks = append(d.remarks, fmt.Sprintf("left out: %s, which %s does not serve here", counted(len(d.adapters), "adapter"), d.engine))
 		d.adapters = nil
 		return
 	}
@@ -143,10 +143,7 @@ func (d *draft) place(use sizing.Use) {
 		d.fit = sizing.FitOn(&d.model, use, here.memory, here.count)
 		d.verdict(here)
 	}
-	extra := functions.Bytes(d.fit.Use.GPUs - 1)
-	if d.host = 4<<30 + extra*(2<<30); d.engine == functions.EngineLlamaCpp {
-		d.host = 2 << 30
-	}
+	d.host = functions.Bytes(sizing.HostMemory(d.fit.Use))
 }
 
 // onProcessors plans for the host's memory.

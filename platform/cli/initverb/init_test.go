@@ -141,7 +141,7 @@ func TestInit(t *testing.T) {
 			errs: []string{"fits: "}},
 		{name: "more GPUs than here", gpus: 1, memory: 80 * gib, args: []string{"large", "--gpus", "4", "--engine", "sglang"},
 			want: functions.ModelSpec{Engine: functions.EngineSGLang, Args: []string{"--context-length", "8192"}, Resources: functions.Resources{GPUs: 4}},
-			errs: []string{"on each of 4 GPUs, and here are 1", "1 adapters are left out: sglang serves none here"}},
+			errs: []string{"on each of 4 GPUs, and here are 1", "left out: 1 adapter, which sglang does not serve here"}},
 		{name: "GGUF", args: []string{"gguf"},
 			want: functions.ModelSpec{Engine: functions.EngineLlamaCpp, Args: []string{"--ctx-size", "16384", "--parallel", "8"}},
 			has:  []string{"llama, F32, 1 file of"}},

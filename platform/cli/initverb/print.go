@@ -81,11 +81,7 @@ func (d *draft) described() string {
 	case c.DType != "":
 		words = append(words, oneLine(c.DType))
 	}
-	files := "1 file"
-	if c.Files != 1 {
-		files = fmt.Sprintf("%d files", c.Files)
-	}
-	text := strings.Join(append(words, fmt.Sprintf("%s of %s", files, human(c.Stored))), ", ")
+	text := strings.Join(append(words, fmt.Sprintf("%s of %s", counted(c.Files, "file"), human(c.Stored))), ", ")
 	if len(c.Left) > 0 {
 		text += fmt.Sprintf("; not read by the engine: %s", oneLine(strings.Join(c.Left[:min(3, len(c.Left))], ", ")))
 		if more := len(c.Left) - 3; more > 0 {
@@ -112,7 +108,7 @@ func (d *draft) arithmetic() []string {
 		}
 	}
 	row(n.Weights, "weights%s", d.ofAll(d.model.Weights))
-	row(n.Cache, "KV cache: %d requests x %d tokens, %s", u.Requests, u.Context, d.layers())
+	row(n.Cache, "KV cache: %s x %d tokens, %s", counted(u.Requests, "request"), u.Context, d.layers())
 	row(n.Adapters, "adapters: %d x %s", d.model.Slots, human(d.model.Adapter))
 	row(n.Program, "%s itself", d.engine)
 	row(n.Work, "what a batch takes")
@@ -144,9 +140,9 @@ func layersText(l sizing.Layers, e functions.Engine) string {
 	}
 	var parts []string
 	if l.Token > 0 {
-		text := fmt.Sprintf("%d layers x %d bytes a token", l.Count, l.Token*factor)
+		text := fmt.Sprintf("%s x %d bytes a token", counted(l.Count, "layer"), l.Token*factor)
 		if l.Heads > 0 {
-			text += fmt.Sprintf(" (%d KV heads)", l.Heads)
+			text += fmt.Sprintf(" (%s)", counted(l.Heads, "KV head"))
 		}
 		if l.Window > 0 {
 			text += fmt.Sprintf(", at most %d tokens", l.Window)
@@ -154,9 +150,17 @@ func layersText(l sizing.Layers, e functions.Engine) string {
 		parts = append(parts, text)
 	}
 	if l.State > 0 {
-		parts = append(parts, fmt.Sprintf("%d layers x %s a request", l.Count, human(l.State*factor)))
+		parts = append(parts, fmt.Sprintf("%s x %s a request", counted(l.Count, "layer"), human(l.State*factor)))
 	}
 	return strings.Join(parts, " + ")
+}
+
+// counted is so many things, by the name of one.
+func counted(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
 }
 
 // plain are texts that YAML reads as themselves.
