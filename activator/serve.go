@@ -422,11 +422,11 @@ func (x *proxyRequest) finish(code int) {
 		if x.fn.Snapshot().ServedModelName != "" {
 			attrs = append(attrs, slog.String("revision", x.fn.Name.Name))
 		}
-	} else {
+	} else if x.composition == nil {
 		attrs = append(attrs, slog.String("route", x.route))
 	}
 	if x.composition != nil {
-		attrs = append(attrs, slog.String("model", x.composition.FullName().String()), slog.String("team", x.team), slog.Bool("stream", x.stream))
+		attrs = append(attrs, slog.String("route", x.endpoint.path), slog.String("model", x.composition.FullName().String()), slog.String("team", x.team), slog.Bool("stream", x.stream))
 		attrs = x.composed.Attrs(attrs)
 	}
 	if x.routing != nil {

@@ -1,0 +1,272 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// thinker is an OpenAI-compatible API of another party whose model plans: it answers what
+// the coordinator of a maestro or a graph is asked, in JSON.
+type thinker struct {
+	*httptest.Server
+	mu     sync.Mutex
+	bodies []string
+	hangs  string        // a request whose body has this text is not answered
+	left   chan struct{} // has an element when the client of such a one has left
+}
+
+func newThinker(t *testing.T) *thinker {
+	c := &thinker{left: make(chan struct{}, 8)}
+	c.Server = httptest.NewServer(http.HandlerFunc(c.answer))
+	t.Cleanup(c.Close)
+	return c
+}
+
+func (c *thinker) answer(w http.ResponseWriter, r *http.Request) {
+	b, _ := io.ReadAll(r.Body)
+	body := string(b)
+	c.mu.Lock()
+	c.bodies = append(c.bodies, body)
+	hangs := c.hangs != "" && strings.Contains(body, c.hangs)
+	c.mu.Unlock()
+	if hangs {
+		<-r.Context().Done()
+		c.left <- struct{}{}
+		return
+	}
+	var q struct{ Model string }
+	json.Unmarshal(b, &q)
+	text := "A long answer of the model " + q.Model + ", which differs from all others."
+	switch {
+	case strings.Contains(body, `"agents"`):
+		text = `{"agents":[{"role":"reasoning","task":"think"},{"role":"code","task":"write it"}]}`
+	case strings.Contains(body, `"subtasks"`):
+		text = `{"subtasks":[{"id":"a","task":"say hello","member":"small-a","needs":[]},{"id":"b","task":"say thaw","member":"small-b","needs":["a"]}]}`
+	case strings.Contains(body, "small-a"), strings.Contains(body, "<<<begin"):
+		text = "The cloud's synthesis."
+	}
+	quoted, _ := json.Marshal(text)
+	const usage = `"usage":{"prompt_tokens":7,"completion_tokens":5,"total_tokens":12}`
+	if !strings.Contains(body, `"stream":true`) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"id":"c","object":"chat.completion","model":"vendor","choices":[{"index":0,"message":{"role":"assistant","content":%s},"finish_reason":"stop"}],%s}`, quoted, usage)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	fmt.Fprintf(w, "data: {\"id\":\"c\",\"model\":\"vendor\",\"choices\":[{\"index\":0,\"delta\":{\"content\":%s},\"finish_reason\":null}]}\n\n", quoted)
+	fmt.Fprintf(w, "data: {\"id\":\"c\",\"model\":\"vendor\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n")
+	fmt.Fprintf(w, "data: {\"id\":\"c\",\"model\":\"vendor\",\"choices\":[],%s}\n\ndata: [DONE]\n\n", usage)
+}
+
+func (c *thinker) hang(text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hangs = text
+}
+
+func (c *thinker) file(name, url, more string) string {
+	return "apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: " + name + "}\nspec: {url: " + url + "/v1, price: {input: 1, output: 2}, allow: internal" + more + "}\n"
+}
+
+func compositionFile(name, spec string) string {
+	return "apiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: " + name + "}\nspec: {" + spec + "}\n"
+}
+
+// composedAnswer is the answer to a request for a Composition.
+type composedAnswer struct {
+	text, finish string
+	usage        struct {
+		Prompt     int `json:"prompt_tokens"`
+		Completion int `json:"completion_tokens"`
+	}
+	thaw functions.CompositionRecord
+}
+
+// readComposedAnswer reads an answer, plain or streamed.
+func readComposedAnswer(t *testing.T, r reply) (a composedAnswer) {
+	t.Helper()
+	read := func(data string) {
+		var x struct {
+			Choices []struct {
+				Message, Delta struct{ Content string }
+				Finish         string `json:"finish_reason"`
+			}
+			Usage *struct {
+				Prompt     int `json:"prompt_tokens"`
+				Completion int `json:"completion_tokens"`
+			}
+			Thaw *functions.CompositionRecord
+		}
+		if err := json.Unmarshal([]byte(data), &x); err != nil {
+			t.Fatalf("%v in %s", err, data)
+		}
+		for _, c := range x.Choices {
+			a.text += c.Message.Content + c.Delta.Content
+			a.finish += c.Finish
+		}
+		if x.Usage != nil {
+			a.usage = *x.Usage
+		}
+		if x.Thaw != nil {
+			a.thaw = *x.Thaw
+		}
+	}
+	if r.status != 200 {
+		t.Fatalf("%d %s", r.status, r.body)
+	}
+	if strings.HasPrefix(r.body, "{") {
+		read(r.body)
+		return a
+	}
+	for line := range strings.Lines(r.body) {
+		if data, ok := strings.CutPrefix(strings.TrimSpace(line), "data: "); ok && data != "[DONE]" {
+			read(data)
+		}
+	}
+	if !strings.HasSuffix(r.body, "data: [DONE]\n\n") {
+		t.Fatalf("the stream has no end: %s", r.body)
+	}
+	return a
+}
+
+// TestCompositions: the four patterns over two models on one GPU and a Remote, plain and
+// streamed; each model is loaded once a round; every call is named and explained.
+func TestCompositions(t *testing.T) {
+	cloud := newThinker(t)
+	dead := httptest.NewServer(http.NotFoundHandler())
+	dead.Close()
+	const gpu = "resources: {gpus: 1}\n"
+	p := start(t, map[string]string{
+		"a.yaml": tiny(t, "small-a", gpu), "b.yaml": tiny(t, "small-b", gpu),
+		"cloud.yaml": cloud.file("cloud", cloud.URL, ""), "dead.yaml": cloud.file("dead", dead.URL, ""),
+		"panel.yaml":   compositionFile("panel", "pattern: ensemble, members: [small-a, small-b, cloud], coordinator: cloud"),
+		"debate.yaml":  compositionFile("debate", "pattern: debate, members: [small-a, cloud], coordinator: small-a, rounds: 1, show: none"),
+		"maestro.yaml": compositionFile("maestro", "pattern: maestro, members: {reasoning: small-a, code: cloud, critic: small-b}, coordinator: cloud, show: steps"),
+		"graph.yaml":   compositionFile("graph", "pattern: graph, members: [small-a, small-b], coordinator: cloud"),
+		"quorum.yaml":  compositionFile("quorum", "pattern: ensemble, members: [dead, cloud], coordinator: cloud, quorum: 1"),
+		"broken.yaml":  compositionFile("broken", "pattern: ensemble, members: [dead, cloud], coordinator: dead"),
+		"nested.yaml":  compositionFile("nested", "pattern: ensemble, members: [quorum, cloud], coordinator: cloud"),
+	}, "--gpus", "1")
+	ask := func(model string, stream bool) (reply, composedAnswer) {
+		t.Helper()
+		r := p.do("POST", "/v1/chat/completions", fmt.Sprintf(`{"model":%q,"stream":%v,"stream_options":{"include_usage":true},"temperature":0,"messages":[{"role":"user","content":"Hello"}]}`, model, stream))
+		return r, readComposedAnswer(t, r)
+	}
+	verb := func(args ...string) string {
+		t.Helper()
+		var out, errs strings.Builder
+		if code := run(t.Context(), append(args, "--server", p.url, "--data", p.data), strings.NewReader(""), &out, &errs); code != 0 {
+			t.Fatalf("thaw %v: %d %s", args, code, &errs)
+		}
+		return out.String()
+	}
+	for _, x := range []struct {
+		model string
+		calls int
+		final string
+	}{
+		{"panel", 3, ""}, {"debate", 5, "small-a"}, {"maestro", 5, "cloud"}, {"graph", 4, "cloud"}, {"quorum", 3, "cloud"}, {"nested", 3, "cloud"},
+	} {
+		for _, stream := range []bool{false, true} {
+			r, a := ask(x.model, stream)
+			calls := a.thaw.Calls
+			if len(calls) != x.calls || a.text == "" || a.finish != "stop" {
+				t.Fatalf("%s: %+v\n%s", x.model, a, r.body)
+			}
+			prompt, completion := 0, 0
+			for _, c := range calls {
+				prompt, completion = prompt+int(c.Prompt), completion+int(c.Completion)
+				if (c.Error != "") != (c.Member == "dead") || c.Final != (x.final != "" && c == calls[len(calls)-1]) || c.Final && c.Member != x.final {
+					t.Errorf("%s: %+v", x.model, c)
+				}
+			}
+			if a.usage.Prompt != prompt || a.usage.Completion != completion || prompt == 0 || x.final == "cloud" && a.text != "The cloud's synthesis." {
+				t.Errorf("%s: %+v", x.model, a)
+			}
+			if agree := a.thaw.Agreement; x.model == "panel" && (!agree.Exact || agree.Agree != 2 || agree.Answers != 3) {
+				t.Errorf("the models are one, and do not agree: %+v", agree)
+			}
+			if want := map[string]string{"panel": ": thaw state=answered", "maestro": "reasoning_content"}[x.model]; stream && want != "" && !strings.Contains(r.body, want) {
+				t.Errorf("%s shows nothing: %s", x.model, r.body)
+			}
+			text := verb("explain", r.header.Get("x-request-id"))
+			if !strings.HasPrefix(text, x.model+": ") || strings.Count(text, "|")/2 != x.calls || strings.Contains(text, "Hello") {
+				t.Errorf("%s", text)
+			}
+		}
+	}
+	// The first panel: both models were cold, one at a time, and neither is loaded twice.
+	starts := map[string]int{}
+	for _, c := range p.items("/api/v1/coldstarts") {
+		starts[fmt.Sprint(c["function"])]++
+	}
+	t.Logf("cold starts %v", starts)
+
+	if r := p.do("POST", "/v1/chat/completions", chatBody("broken", "")); r.status != 503 && r.status != 502 || !strings.Contains(r.body, "The Composition `broken` has no answer: ") {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	if list := p.do("GET", "/v1/models", "").body; strings.Count(list, `"owned_by":"composition"`) != 7 {
+		t.Errorf("%s", list)
+	}
+	if text := verb("run", "graph", "Hello"); !strings.Contains(text, "The cloud's synthesis.") {
+		t.Errorf("%s", text)
+	}
+	if log := p.log.String(); !strings.Contains(log, "parent=") && !strings.Contains(log, `"parent":`) || strings.Contains(log, "Hello") {
+		t.Error("the log lacks the parent, or it has the prompt")
+	}
+}
+
+// TestCompositionIsLeft: the client leaves a debate in its second round, and every call has
+// ended a moment later.
+func TestCompositionIsLeft(t *testing.T) {
+	cloud := newThinker(t)
+	p := start(t, map[string]string{
+		"a.yaml": tiny(t, "small-a", ""), "cloud.yaml": cloud.file("cloud", cloud.URL, ""), "again.yaml": cloud.file("again", cloud.URL, ""),
+		"debate.yaml": compositionFile("debate", "pattern: debate, members: [cloud, again], coordinator: small-a, rounds: 2"),
+	})
+	for _, stream := range []string{"false", "true"} {
+		cloud.hang("of another model")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			res, err := newRequest(ctx, p.url+"/v1/chat/completions", strings.NewReader(`{"model":"debate","stream":`+stream+`,"messages":[{"role":"user","content":"Which is `+stream+`?"}]}`))
+			if err == nil {
+				io.Copy(io.Discard, res.Body)
+				res.Body.Close()
+			}
+		}()
+		p.eventually("the second round has begun", func() bool {
+			cloud.mu.Lock()
+			defer cloud.mu.Unlock()
+			n := 0
+			for _, b := range cloud.bodies {
+				if strings.Contains(b, "of another model") && strings.Contains(b, "Which is "+stream) {
+					n++
+				}
+			}
+			return n == 2
+		})
+		cancel()
+		left := time.Now()
+		for range 2 {
+			select {
+			case <-cloud.left:
+			case <-time.After(patience):
+				t.Fatal("a call goes on")
+			}
+		}
+		t.Logf("both calls ended after %v", time.Since(left))
+		<-done
+	}
+}
