@@ -55,13 +55,9 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 			}
 			w.used = true
 			w.setRequest()
-			if w.head.upgrade && !(w.head.webSocket && w.req.Method == "GET" && w.s.o.Upgrades != nil && w.s.o.Upgrades(w.req.Path)) {
-				return openai.New(openai.InvalidRequest, "Upgrades are not served on this connection."), nil
+			if refusal = w.checkHead(); refusal == nil {
+				refusal, err = w.readBody()
 			}
-			if w.slot.place == beyond && (!isHealthPath(w.req.Path) || w.head.chunked || w.head.length > 0) {
-				return addressFull().For(w.req.Path), nil
-			}
-			refusal, err := w.readBody()
 			return refusal.For(w.req.Path), err
 		}
 		if w.w >= w.s.o.MaxHead {
@@ -94,6 +90,18 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 			return nil, err
 		}
 	}
+}
+
+// checkHead refuses what is not served on this connection.
+func (w *conn) checkHead() *openai.Error {
+	h, q := &w.head, &w.req
+	if h.upgrade && !(h.webSocket && q.Method == "GET" && w.s.o.Upgrades != nil && w.s.o.Upgrades(q.Path)) {
+		return openai.New(openai.InvalidRequest, "Upgrades are not served on this connection.")
+	}
+	if w.slot.place == beyond && (!isHealthPath(q.Path) || h.chunked || h.length > 0) {
+		return addressFull()
+	}
+	return nil
 }
 
 // headTimeout bounds a head, and the time until the first byte of a connection.
