@@ -18,10 +18,10 @@
 //   - A team never holds more than its maximum, and no borrower gets its guarantee.
 //   - A function without replicas gets one start, however many requests wait.
 //   - A replica with requests in flight is not evicted and not scaled down. The
-//     exceptions: one that requests of priority low hold makes room for others, their
-//     requests in flight finish (low.go); and, which prevents starvation, a replica that is never idle leaves the routes
-//     after its time slice, for a function that has waited long or a team below its
-//     share; its requests in flight finish.
+//     exceptions leave the routes, and their requests in flight finish: a replica that
+//     requests of priority low hold, for others; and, against starvation, one that is
+//     never idle, after its time slice, for a function that has waited long or a team
+//     below its share.
 //   - Idle time counts from the last request's end and from READY.
 //   - A sleeping replica holds host memory and no GPU; it wakes only onto free GPUs,
 //     and is the first to leave if the host is short of something.
