@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/batches/store"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 )
 
 // Lines over five models on one place: each model is loaded once, the one that is there is
@@ -22,7 +23,7 @@ func TestEachModelIsLoadedOnce(t *testing.T) {
 		w.there = "m3"
 		r := w.open(dir, Options{})
 		defer r.end()
-		id := r.create(lines(500, "m0", "m1", "m2", "m3", "m4", "m2"), "24h")
+		id := r.create(lines(500, "m0", "m1", "m2", "m3", "m4", "m2"), "24h", httpserver.Field{Name: "thaw-data", Value: "secret"})
 		b := r.wait(id)
 		if got := counted(r.read(b)); b.Status != store.Completed || got["200"] != 500 || b.ErrorFileID != nil || b.CompletedAt == nil || b.FinalizingAt == nil || b.InProgressAt == nil {
 			t.Errorf("%+v %v", b, got)
@@ -38,7 +39,7 @@ func TestEachModelIsLoadedOnce(t *testing.T) {
 		if w.most["m2"] != 16 {
 			t.Errorf("%d lines of a model at once", w.most["m2"])
 		}
-		if !maps.Equal(w.callers, map[string]bool{"default k1 false low": true}) {
+		if !maps.Equal(w.callers, map[string]bool{"default k1 false low secret": true}) {
 			t.Errorf("the data path saw %v", w.callers)
 		}
 	})
@@ -239,11 +240,11 @@ func TestKilledAtAnyTime(t *testing.T) {
 		var folders []string
 		for b := r.batch(id); !b.Ended(); b = r.batch(id) {
 			folders = append(folders, copyFolder(t, dir))
-			<-time.After(300 * time.Millisecond)
+			<-time.After(500 * time.Millisecond)
 			synctest.Wait()
 		}
 		folders = append(folders, copyFolder(t, dir))
-		if len(folders) < 30 {
+		if len(folders) < 20 {
 			t.Fatalf("only %d moments", len(folders))
 		}
 		for i, folder := range folders {
@@ -286,6 +287,31 @@ func TestDrain(t *testing.T) {
 		b := r.wait(id)
 		if got := counted(r.read(b)); got["200"] != 30 || w.asked["l0"] != 1 {
 			t.Errorf("%v", got)
+		}
+	})
+}
+
+// Where there is room for two models, two cold ones are loaded at once, and no third.
+func TestPlaces(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0", "m1", "m2")
+		w.there = "m9"
+		w.active["m9"] = 1 // none is ever loaded
+		r := w.open(dir, Options{Places: func() int { return 2 }})
+		defer r.end()
+		id := r.create(lines(30, "m0", "m1", "m2"), "1h")
+		<-time.After(10 * time.Minute)
+		synctest.Wait()
+		w.mu.Lock()
+		if n := w.waiting["m0"] + w.waiting["m1"] + w.waiting["m2"]; n != 2 {
+			t.Errorf("%d lines wait for models: %v", n, w.waiting)
+		}
+		w.active["m9"] = 0
+		w.change()
+		w.mu.Unlock()
+		if got := counted(r.read(r.wait(id))); got["200"] != 30 || len(w.loads) != 3 {
+			t.Errorf("%v, loaded: %v", got, w.loads)
 		}
 	})
 }

@@ -6,7 +6,7 @@
 //
 // A line is sent to the data path like a request of the one who made the batch, at priority
 // low. Lines are grouped by model. A model that is READY is used first; of those that are
-// cold one is loaded at a time (Options.Windows), all of its lines are run, and then the
+// cold one is loaded at a time (as many as there are Options.Places), all of its lines are run, and then the
 // next one is loaded: the one with the most lines, or the one whose deadline is near.
 //
 // While a request that is no line waits, no line is sent to a model of this server's, and

@@ -106,7 +106,7 @@ func (w *world) serve(req *httpserver.Request, res *httpserver.Response) {
 	c := call.Of(req)
 	text := body.Messages[0].Content
 	w.mu.Lock()
-	w.callers[fmt.Sprintf("%s %s %v %s", c.Team, c.KeyID, c.Admin, req.Header("thaw-priority"))] = true
+	w.callers[strings.TrimSpace(fmt.Sprintf("%s %s %v %s %s", c.Team, c.KeyID, c.Admin, req.Header("thaw-priority"), req.Header("thaw-data")))] = true
 	w.asked[text]++
 	try := w.asked[text]
 	w.mu.Unlock()
@@ -299,9 +299,9 @@ func line(id, model string) string {
 }
 
 // create makes a batch of a new file.
-func (r *rig) create(content, window string) string {
+func (r *rig) create(content, window string, fields ...httpserver.Field) string {
 	r.t.Helper()
-	return r.id(r.do("POST", "/v1/batches", `{"input_file_id":"`+r.upload(content)+`","endpoint":"/v1/chat/completions","completion_window":"`+window+`"}`))
+	return r.id(r.do("POST", "/v1/batches", `{"input_file_id":"`+r.upload(content)+`","endpoint":"/v1/chat/completions","completion_window":"`+window+`"}`, fields...))
 }
 
 func (r *rig) batch(id string) (b store.Batch) {

@@ -24,6 +24,7 @@ type scheduler struct {
 	retryAt  map[string]time.Time // of batches that could not be opened or ended
 	looked   time.Time            // when the models were looked at
 	flushed  time.Time
+	places   int       // Options.Places
 	waits    bool      // a request that is no line waits
 	waitedAt time.Time // when one did last
 }
@@ -301,7 +302,7 @@ func (q *scheduler) look(now time.Time) {
 		s.mu.Unlock()
 		byName[g.name] = append(byName[g.name], g)
 	}
-	q.waits = false
+	q.waits, q.places = false, max(1, s.o.Places())
 	if len(q.groups) == 0 {
 		return
 	}
@@ -328,7 +329,7 @@ func (q *scheduler) openWindows(now time.Time) {
 			held++
 		}
 	}
-	for held < q.s.o.Windows {
+	for held < q.places {
 		var best *group
 		for _, g := range q.groups {
 			if !g.window && g.outlook.Local && len(g.queue) > 0 && !now.Before(g.notBefore) && (q.calm(now) || g.urgent(now)) && (best == nil || g.before(best, now)) {

@@ -35,8 +35,9 @@ type Options struct {
 	// Demand yields the requests of each function that runs on this server's machines,
 	// lines of batches too; nil: there are no others.
 	Demand func(yield func(name functions.Name, active, queued int) bool)
-	// Windows is how many models that were cold may have lines at once; 1.
-	Windows int
+	// Places is about how many models there is room for at once, of those that need a place;
+	// at most so many have lines at once before a cold one is loaded. nil, and below 1: 1.
+	Places func() int
 	// Concurrency bounds the lines of one model at once; 16.
 	Concurrency int
 	// Quiet is how long after another request waited no cold model is loaded; 30 s.
@@ -58,8 +59,8 @@ func (o Options) withDefaults() Options {
 	if o.Demand == nil {
 		o.Demand = func(func(functions.Name, int, int) bool) {}
 	}
-	if o.Windows <= 0 {
-		o.Windows = 1
+	if o.Places == nil {
+		o.Places = func() int { return 1 }
 	}
 	if o.Concurrency <= 0 {
 		o.Concurrency = 16
