@@ -157,6 +157,7 @@ func TestBadRequests(t *testing.T) {
 			{"an output kept for a minute", "POST", "/v1/batches", body(file, chat, "24h", `,"output_expires_after":{"anchor":"created_at","seconds":60}`), nil, 400, "invalid_value"},
 			{"an unknown member", "POST", "/v1/batches", body(file, chat, "24h", `,"colour":"red"`), nil, 400, "invalid_value"},
 			{"no JSON", "POST", "/v1/batches", "{", nil, 400, "invalid_json"},
+			{"an unknown class of data", "POST", "/v1/batches", body(file, chat, "24h", ""), []httpserver.Field{{Name: "thaw-data", Value: "Secret"}}, 400, "invalid_value"},
 			{"cancel of a batch that has ended", "POST", "/v1/batches/" + ended + "/cancel", "", nil, 409, "conflict"},
 			{"cancel of another team's", "POST", "/v1/batches/" + ended + "/cancel", "", []httpserver.Field{asOther}, 404, "not_found"},
 			{"an unknown batch", "GET", "/v1/batches/batch_no", "", nil, 404, "not_found"},

@@ -24,6 +24,8 @@ type scheduler struct {
 	retryAt  map[string]time.Time // of batches that could not be opened or ended
 	looked   time.Time            // when the models were looked at
 	flushed  time.Time
+	gpus     int       // that there are
+	used     int       // of them, by functions in use that have no lines
 	waits    bool      // a request that is no line waits
 	waitedAt time.Time // when one did last
 }
@@ -35,10 +37,11 @@ type group struct {
 	id      auth.Identity // of one who may use it
 	queue   []queued      // guarded by Server.mu
 	running int           // guarded by Server.mu
-	outlook outlook
-	queued  int  // requests for the function that wait, ours too
-	others  int  // requests for it that are not ours
-	window  bool // its lines are being run: it has a place until they are through
+	outlook outlook       // guarded by Server.mu
+	queued  int           // requests for the function that wait, ours too
+	others  int           // requests for it that are not ours
+	gpus    int           // that a replica takes
+	window  bool          // its lines are being run: it has a place until they are through
 
 	notBefore time.Time     // guarded by Server.mu
 	pause     time.Duration // guarded by Server.mu
@@ -301,37 +304,47 @@ func (q *scheduler) look(now time.Time) {
 		s.mu.Unlock()
 		byName[g.name] = append(byName[g.name], g)
 	}
-	q.waits = false
+	q.waits, q.gpus, q.used = false, s.o.GPUs(), 0
 	if len(q.groups) == 0 {
 		return
 	}
-	s.o.Demand(func(name functions.Name, active, waiting int) bool {
-		others := active + waiting - ours[name]
-		for _, g := range byName[name] {
-			g.queued, g.others = waiting, max(0, others)
+	s.o.Demand(func(d Demand) bool {
+		others := max(0, d.Active+d.Queued-ours[d.Name])
+		for _, g := range byName[d.Name] {
+			g.queued, g.others, g.gpus = d.Queued, others, d.GPUs
 		}
-		if waiting > 0 && others > 0 {
+		if d.Queued > 0 && others > 0 {
 			q.waits, q.waitedAt = true, now
+		}
+		if others > 0 || byName[d.Name] == nil && !d.LastEnd.IsZero() && now.Sub(d.LastEnd) < s.o.Quiet {
+			q.used += d.GPUs
 		}
 		return true
 	})
 }
 
-// openWindows decides which cold models may be loaded: while few of the models that need a
-// place have lines, the next one is. Server.mu is held.
+// openWindows decides which cold models may be loaded: the next one where there is room.
+// Server.mu is held.
 func (q *scheduler) openWindows(now time.Time) {
-	held := 0
+	held, gpus := 0, 0
 	for _, g := range q.groups {
-		// A model that cannot be loaded now leaves its place to another.
-		g.window = g.outlook.Local && (g.outlook.Ready || g.window && (g.running > 0 || !now.Before(g.notBefore)))
+		// A model that was evicted, or cannot be loaded now, leaves its place to another.
+		g.window = g.outlook.Local && (g.outlook.Ready || g.window && g.running > 0)
 		if g.window {
 			held++
+			if g.others == 0 { // else it is counted in used
+				gpus += g.gpus
+			}
 		}
 	}
-	for held < q.s.o.Windows {
+	for {
 		var best *group
 		for _, g := range q.groups {
-			if !g.window && g.outlook.Local && len(g.queue) > 0 && !now.Before(g.notBefore) && (q.calm(now) || g.urgent(now)) && (best == nil || g.before(best, now)) {
+			room := held == 0 || gpus+g.gpus <= q.gpus && g.gpus > 0
+			if !g.urgent(now) {
+				room = room && q.calm(now) && (q.used == 0 || q.used+gpus+g.gpus <= q.gpus)
+			}
+			if !g.window && room && g.outlook.Local && len(g.queue) > 0 && !now.Before(g.notBefore) && (best == nil || g.before(best, now)) {
 				best = g
 			}
 		}
@@ -340,6 +353,7 @@ func (q *scheduler) openWindows(now time.Time) {
 		}
 		best.window = true
 		held++
+		gpus += best.gpus
 	}
 }
 
@@ -433,6 +447,7 @@ func (q *scheduler) run(g *group, x queued) {
 			g.failed = 0
 		}
 		if a.ended {
+			g.outlook.Ready = g.outlook.Ready || a.entry.Response != nil && a.entry.Response.StatusCode == 200
 			g.pause, g.took = 0, (g.took*7+now.Sub(began))/8
 			return
 		}
