@@ -108,7 +108,6 @@ type composed struct {
 
 func readComposed(t *testing.T, body string) (c composed) {
 	t.Helper()
-	type part struct{ Content, Reasoning string }
 	read := func(b []byte) {
 		var x struct {
 			Model   string `json:"model"`
