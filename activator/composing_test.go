@@ -344,6 +344,7 @@ func TestCompositionLeaves(t *testing.T) {
 				}
 			}
 			m.mu.Unlock()
+			synctest.Wait()
 			if !strings.Contains(w.logs.String(), "code=499") {
 				t.Error(w.logs.String())
 			}
