@@ -53,12 +53,14 @@ const (
 )
 
 // Bounds of what is beyond the bound of an address: connections of one that have not asked
-// yet, and for how long; connections that are refused and still open, of each kind.
+// yet, and for how long.
 const (
 	maxBeyond     = 16
 	beyondTimeout = time.Second
-	maxLingering  = 64
 )
+
+// maxRefused bounds the connections that are refused and still open, of each kind.
+func (l *Connections) maxRefused() int { return max(64, min(l.max/8, 1024)) }
 
 // slotEnded is the idle time of a connection that was ended to make room.
 const slotEnded = -1
@@ -113,7 +115,7 @@ func (l *Connections) linger(c net.Conn) {
 	c.(*net.TCPConn).CloseWrite()
 	l.mu.Lock()
 	l.lingering = append(l.lingering, c)
-	l.endLingering(maxLingering)
+	l.endLingering(l.maxRefused())
 	l.mu.Unlock()
 	time.AfterFunc(closeDelay, func() {
 		l.mu.Lock()
@@ -201,7 +203,7 @@ func (s *Slot) refuse() bool {
 	l.count("address")
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.refused >= maxLingering {
+	if l.refused >= l.maxRefused() {
 		return false
 	}
 	s.remove()
