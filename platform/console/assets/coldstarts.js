@@ -38,7 +38,7 @@ export function ColdStarts() {
     e.preventDefault();
     if (word) go(rows.length ? startPath(rows[0].id) : startPath(text.trim()));
   };
-  return html`<${Section} id="starts" title="Cold starts" count=${rows.length === all.length ? all.length : `${rows.length} of ${all.length}`} actions=${html`<form class="filters" onSubmit=${find}><input type="search" aria-label="Filter by model, or find by the id of a request" placeholder="Model, or id of a request" value=${text} onInput=${e => setText(e.target.value)} /></form>`}>
+  return html`<${Section} main id="starts" title="Cold starts" count=${rows.length === all.length ? all.length : `${rows.length} of ${all.length}`} actions=${html`<form class="filters" onSubmit=${find}><input type="search" aria-label="Filter by model, or find by the id of a request" placeholder="Model, or id of a request" value=${text} onInput=${e => setText(e.target.value)} /></form>`}>
     <p class="legend">${order.map((p, i) => html`<span key=${p}><i class=${"p" + i}></i>${phaseWords[p]}</span>`)}</p>
     <${Table} label="Cold starts" columns=${columns} rows=${rows} rowKey=${s => s.id} empty=${all.length ? "None of the newest is like that; Enter looks the id up." : "None yet. The first request for a model that is cold begins one."} />
   <//>`;

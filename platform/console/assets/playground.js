@@ -115,7 +115,7 @@ export function Playground({ model }) {
   const like = name.toLowerCase();
   const matching = names.filter(n => n.toLowerCase().includes(like) || names.includes(name)).slice(0, offered);
   return html`<div class="columns playground">
-    <${Section} id="chat" title="Playground" actions=${turns.length > 0 && html`<button onClick=${() => { controller.current && controller.current.abort(); setTurns([]); setRun(null); setError(null); }}>Begin anew</button>`}>
+    <${Section} main id="chat" title="Playground" actions=${turns.length > 0 && html`<button onClick=${() => { controller.current && controller.current.abort(); setTurns([]); setRun(null); setError(null); }}>Begin anew</button>`}>
       <div class="chat" role="log" aria-label="Conversation" tabindex="0">
         ${!turns.length && html`<p class="empty">Write to a model. A cold one is started by the request; its way is shown beside.</p>`}
         ${turns.map((t, i) => html`<div class=${"turn " + t.role} key=${i}><b>${t.role === "user" ? "You" : "Answer"}</b><p>${t.content}</p></div>`)}
