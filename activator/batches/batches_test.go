@@ -418,3 +418,23 @@ func (w *world) ask(model string) {
 	w.change()
 	w.mu.Unlock()
 }
+
+// No more lines are sent than the limits of their team have room for beside its other
+// requests, until the deadline demands it.
+func TestLimitsOfTheTeam(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0")
+		w.there = "m0"
+		r := w.open(dir, Options{Spare: func(team string) int {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return 3 - w.active["m0"]
+		}})
+		defer r.end()
+		b := r.wait(r.create(lines(100, "m0"), "24h"))
+		if got := counted(r.read(b)); got["200"] != 100 || w.most["m0"] != 3 {
+			t.Errorf("%v, %d at once", got, w.most["m0"])
+		}
+	})
+}

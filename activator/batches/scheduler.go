@@ -28,6 +28,8 @@ type scheduler struct {
 	used     int       // of them, by functions in use that have no lines
 	waits    bool      // a request that is no line waits
 	waitedAt time.Time // when one did last
+
+	spare map[string]int // lines that may be sent of a team's limits until the next look
 }
 
 // group is the lines of all batches of a team for one model.
@@ -305,6 +307,12 @@ func (q *scheduler) look(now time.Time) {
 		byName[g.name] = append(byName[g.name], g)
 	}
 	q.waits, q.gpus, q.used = false, s.o.GPUs(), 0
+	clear(q.spare)
+	for _, g := range q.groups {
+		if _, ok := q.spare[g.id.Team]; !ok {
+			q.spare[g.id.Team] = s.o.Spare(g.id.Team)
+		}
+	}
 	if len(q.groups) == 0 {
 		return
 	}
@@ -393,6 +401,9 @@ func (q *scheduler) mayRun(g *group, now time.Time) bool {
 	if len(g.queue) == 0 || now.Before(g.notBefore) || s.bytes > 0 && s.bytes+int64(g.queue[0].p.size) > lineBytes {
 		return false
 	}
+	if q.spare[g.id.Team] <= 0 && !g.urgent(now) {
+		return false
+	}
 	most := s.o.Concurrency
 	if g.outlook.Local {
 		switch {
@@ -423,6 +434,7 @@ func (q *scheduler) run(g *group, x queued) {
 		return
 	}
 	g.running++
+	q.spare[g.id.Team]--
 	failed := g.failed
 	s.begin(j, x.p)
 	q.workers.Add(1)
@@ -456,8 +468,12 @@ func (q *scheduler) run(g *group, x queued) {
 		}
 		g.queue = append(g.queue, x)
 		if j.ctx.Err() == nil {
-			g.pause = min(max(leastPause, 2*g.pause), mostPause)
-			g.notBefore = now.Add(max(g.pause, a.pause))
+			if !now.Before(g.notBefore) { // of the lines that fail together one makes the pause longer
+				g.pause = min(max(leastPause, 2*g.pause), mostPause)
+			}
+			if until := now.Add(max(g.pause, a.pause)); until.After(g.notBefore) {
+				g.notBefore = until
+			}
 		}
 	}()
 }

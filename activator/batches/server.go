@@ -4,6 +4,7 @@ import (
 	"encoding/json/v2"
 	"errors"
 	"log/slog"
+	"math"
 	"net/url"
 	"path/filepath"
 	"strconv"
@@ -32,6 +33,9 @@ type Options struct {
 	Caller func(header func(name string) string) (auth.Identity, *openai.Error)
 	// HasKey reports whether the key of an id is valid still; nil: all are.
 	HasKey func(id string) bool
+	// Spare is how many lines may be sent now so that a team's limits have room for its other
+	// requests; nil: any number.
+	Spare func(team string) int
 	// Demand yields the demand for each function that runs on this server's machines; nil:
 	// there is none but that of lines.
 	Demand func(yield func(Demand) bool)
@@ -66,6 +70,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Demand == nil {
 		o.Demand = func(func(Demand) bool) {}
+	}
+	if o.Spare == nil {
+		o.Spare = func(string) int { return math.MaxInt }
 	}
 	if o.GPUs == nil {
 		o.GPUs = func() int { return 0 }

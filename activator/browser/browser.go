@@ -158,7 +158,7 @@ func (g *Guard) preflight(req *httpserver.Request, res *httpserver.Response) {
 	res.Status = 204
 	res.Set("Vary", "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network")
 	res.Set("Access-Control-Allow-Origin", req.Header("Origin"))
-	res.Set("Access-Control-Allow-Methods", "GET, HEAD, POST")
+	res.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE")
 	if h := req.Header("Access-Control-Request-Headers"); h != "" && len(h) <= maxRequestHeaders {
 		res.Set("Access-Control-Allow-Headers", h)
 	}

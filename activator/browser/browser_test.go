@@ -98,7 +98,7 @@ func TestPreflight(t *testing.T) {
 		t.Fatalf("%+v", res)
 	}
 	for name, want := range map[string]string{
-		"Access-Control-Allow-Origin": "http://localhost:3000", "Access-Control-Allow-Methods": "GET, HEAD, POST",
+		"Access-Control-Allow-Origin": "http://localhost:3000", "Access-Control-Allow-Methods": "GET, HEAD, POST, DELETE",
 		"Access-Control-Allow-Headers": "authorization,content-type", "Access-Control-Allow-Private-Network": "true",
 		"Access-Control-Max-Age": "600", "Access-Control-Allow-Credentials": "",
 	} {

@@ -5,10 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"mime/multipart"
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // batchLines are n requests over the models in turn. Their ids begin with a prefix.
@@ -254,4 +258,24 @@ func TestBatchCancelled(t *testing.T) {
 		t.Errorf("%+v, %d and %d lines, %+v", b, len(out), len(failed), failed["line-50"].Error)
 	}
 	p.awaitNoRequests()
+}
+
+// Lines leave a quarter of each limit of their team to its other requests.
+func TestSpareLines(t *testing.T) {
+	for name, c := range map[string]struct {
+		u    ratelimit.Usage
+		want int
+	}{
+		"no limits":            {ratelimit.Usage{}, math.MaxInt},
+		"8 at once, 1 runs":    {ratelimit.Usage{Limits: functions.Limits{Concurrent: 8}, Active: 1}, 5},
+		"8 at once, all run":   {ratelimit.Usage{Limits: functions.Limits{Concurrent: 8}, Active: 6, Held: 2}, 0},
+		"one at once":          {ratelimit.Usage{Limits: functions.Limits{Concurrent: 1}}, 1},
+		"60 a minute, 20 left": {ratelimit.Usage{Limits: functions.Limits{RequestsPerMinute: 60}, Requests: 20}, 5},
+		"tokens for others":    {ratelimit.Usage{Limits: functions.Limits{TokensPerMinute: 1000}, Tokens: 250}, 0},
+		"tokens left":          {ratelimit.Usage{Limits: functions.Limits{TokensPerMinute: 1000}, Tokens: 251}, math.MaxInt},
+	} {
+		if got := spareLines(c.u); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
 }

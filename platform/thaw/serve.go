@@ -189,7 +189,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 		Metrics: metrics, Log: lines.Requests,
 	})
 	metrics.Add(s.data.Samples, s.remotes.Samples, answers.Samples)
-	if s.batches, err = openBatches(c, s.data, cat, backend.GPUs, keys, metrics, log); err != nil {
+	if s.batches, err = openBatches(c, s.data, cat, backend.GPUs, s.limits, keys, metrics, log); err != nil {
 		return nil, err
 	}
 	s.remotes.Attach(s.data)
