@@ -191,6 +191,7 @@ func TestComposition(t *testing.T) {
 					t.Errorf("call %d: %+v", i, call)
 				}
 			}
+			synctest.Wait() // for the line in the log
 			rec, ok := w.act.Composed().Find(functions.DefaultTeam, r.head.Get("x-request-id"))
 			if !ok || rec.Code != 200 || len(rec.Calls) != 3 {
 				t.Errorf("record %+v", rec)
@@ -337,6 +338,7 @@ func TestCompositionLeaves(t *testing.T) {
 			w.do(ctx, "POST", "/v1/chat/completions", body)
 			left := time.Now()
 			time.Sleep(time.Second)
+			synctest.Wait()
 			m.mu.Lock()
 			for _, name := range []string{"a", "b"} {
 				if at, ok := m.left[name]; !ok || at.Sub(left) > time.Second {
@@ -472,6 +474,7 @@ func TestCompositionNested(t *testing.T) {
 		if c := readComposed(t, r.body); c.Content != "all" {
 			t.Errorf("%s", r.body)
 		}
+		synctest.Wait()
 		if !strings.Contains(w.logs.String(), "error=composition_cycle") {
 			t.Error("the circle was not refused")
 		}
