@@ -142,3 +142,26 @@ func TestCheckOrigin(t *testing.T) {
 		}
 	}
 }
+
+// TestForPages: a link of another site may lead to a page, its scripts may ask nothing.
+func TestForPages(t *testing.T) {
+	strict := New(true, nil, nil)
+	pages := strict.ForPages()
+	for _, c := range []struct {
+		guard        *Guard
+		host, origin string
+		mode         string
+		status       int
+	}{
+		{pages, "localhost", "", "navigate", 200},
+		{pages, "localhost", "", "no-cors", 403},
+		{pages, "localhost", "https://evil.example", "navigate", 403},
+		{pages, "evil.example", "", "navigate", 421},
+		{strict, "localhost", "", "navigate", 403},
+	} {
+		res := ask(c.guard, "GET", c.host, func(_ *httpserver.Request, res *httpserver.Response) { res.Status = 200 }, "Origin", c.origin, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", c.mode)
+		if res.Status != c.status {
+			t.Errorf("%s from %q, %s: %d", c.host, c.origin, c.mode, res.Status)
+		}
+	}
+}

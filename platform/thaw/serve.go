@@ -298,7 +298,7 @@ func credentials(dir string) (keys *auth.KeyStore, admin string, err error) {
 func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, sockets *socket.Server, o httpserver.Options) httpserver.Server {
 	guard, strict := browser.New(loopback, c.Host, c.Origin), browser.New(loopback, c.Host, nil)
 	named, own := guard.Wrap(sockets.Serve), strict.Wrap(sockets.Serve)
-	pages := strict.Wrap(console.New(cli.Version).Serve)
+	pages := strict.ForPages().Wrap(console.New(cli.Version).Serve)
 	o.Handler = dispatch(guard.Wrap(s.data.Serve), guard.Wrap(s.batches.Serve), func(req *httpserver.Request, res *httpserver.Response) {
 		if socket.TakesOrigins(req.Path) {
 			named(req, res)

@@ -77,7 +77,7 @@ func TestPages(t *testing.T) {
 	request := value[string](b, "[...document.querySelectorAll('dt')].find(e => e.textContent === 'Request').nextElementSibling.textContent")
 	b.check("cold-start")
 	b.do(chromedp.Navigate(p.url + "/ui/cold-starts/" + request)) // the id of a request finds its start
-	b.sees("Cold starts / chat-7b")
+	b.until("the start is found", "document.querySelector('h1').textContent === 'chat-7b'")
 
 	b.press("nav a", "Models")
 	b.sees("judge-70b", "research/vision-8b", "Router")
@@ -255,6 +255,26 @@ func TestManyFunctions(t *testing.T) {
 	}
 	b.wantNoFaults()
 }
+
+// TestBusyFleet: 1,000 replicas, whose table is out of sight at first, are drawn in part and
+// all change at once.
+func TestBusyFleet(t *testing.T) {
+	address, beat := busy(t, start(t, map[string]string{"chat.yaml": model(t, "chat-7b", 0, minute5)}))
+	b := open(t, address+"/ui/")
+	b.sees("node-19", "250 of 250 models")
+	value[bool](b, "document.getElementById('replicas').scrollIntoView(), true")
+	for round := range 3 {
+		beat()
+		b.until("the update is drawn", fmt.Sprintf(drawn, round+1))
+	}
+	if n := value[int](b, "document.querySelectorAll('[aria-label=Replicas] tbody tr').length"); n < 10 || n > 80 {
+		t.Errorf("%d rows are drawn", n)
+	}
+	b.wantNoFaults()
+}
+
+// drawn is whether a row shows this number of requests.
+const drawn = "[...document.querySelectorAll('[aria-label=Replicas] tbody tr')].some(r => r.children.length > 4 && r.children[4].textContent === '%d')"
 
 // TestKeyboard: all is reached without a mouse.
 func TestKeyboard(t *testing.T) {

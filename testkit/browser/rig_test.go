@@ -299,7 +299,10 @@ func (p *page) until(what, script string) {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			p.t.Fatalf("not so: %s\n%s", what, value[string](p, "document.body.innerText"))
+			p.mu.Lock()
+			faults := strings.Join(p.faults, "\n")
+			p.mu.Unlock()
+			p.t.Fatalf("not so: %s\n%s\n%s", what, value[string](p, "document.body.innerText"), faults)
 		}
 	}
 }

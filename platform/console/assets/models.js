@@ -50,7 +50,7 @@ export function Model({ name }) {
   const here = shown.includes(view) ? view : "about";
   return html`
     <section class="panel head" aria-labelledby="name">
-      <header><h1 id="name"><a href="/ui/models" class="dim">Models</a> / ${short(name)}</h1>
+      <header><div class="crumbs"><span class="dim"><a href="/ui/models">Models</a> /</span><h1 id="name">${short(name)}</h1></div>
         <span class="buttons">
           <a class="button" href=${"/ui/playground/" + name}>Try it</a>
           ${isModel && html`<button onClick=${() => Actions.wake(name)}>Wake</button><button onClick=${() => Actions.stop(name)} disabled=${!replicas.length && f.state !== "DOWNLOADING"}>Stop</button>`}
@@ -78,7 +78,7 @@ export function Model({ name }) {
 function About({ f, replicas }) {
   const facts = [["Name", f.name], ["Kind", f.type], ["Engine", f.engine], ["Source", f.source], ["Size", f.bytes && bytes(f.bytes)], ["Cold start", f.expected_s !== undefined && `${seconds(f.expected_s)} at the median`], ["File", f.origin]];
   return html`<dl class="facts">${facts.filter(x => x[1]).map(([k, v]) => html`<dt>${k}</dt><dd>${v}</dd>`)}</dl>
-    ${f.type === "Model" && html`<h2>Replicas</h2>${replicas.length ? html`<table><thead><tr><th scope="col">Replica</th><th scope="col">State</th><th scope="col">Where</th><th scope="col" class="right">Requests</th><th scope="col" class="right wide">For</th><th scope="col" class="right wide">Stops in</th></tr></thead><tbody>
+    ${f.type === "Model" && html`<h2 class="sub">Replicas</h2>${replicas.length ? html`<table><thead><tr><th scope="col">Replica</th><th scope="col">State</th><th scope="col">Where</th><th scope="col" class="right">Requests</th><th scope="col" class="right wide">For</th><th scope="col" class="right wide">Stops in</th></tr></thead><tbody>
       ${replicas.map(r => html`<tr key=${r.id}><th scope="row"><code>${r.id}</code></th><td><${State} state=${r.state} percent=${r.percent} /></td><td>${r.node}${r.gpus && r.gpus.length ? ", GPU " + r.gpus.join(", ") : ""}</td><td class="right num">${r.in_flight}</td><td class="right wide"><${Age} at=${r.since} /></td><td class="right wide">${r.idle_end ? html`<${Until} at=${r.idle_end} />` : "–"}</td></tr>`)}
     </tbody></table>` : html`<${Empty}>None. A request or a wake starts one.<//>`}`}`;
 }
