@@ -67,7 +67,7 @@ func TestOthersGoFirst(t *testing.T) {
 		w.mu.Unlock()
 		pass(2 * time.Second) // the lines that run end
 		before := entries()
-		pass(time.Hour)
+		pass(5 * time.Minute)
 		if got := entries(); got != before {
 			t.Errorf("%d lines ran while another's request waited", got-before)
 		}
@@ -93,16 +93,16 @@ func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "m0", "busy")
 		w.extra["busy"] = 1
-		w.line = time.Minute
+		w.line = 10 * time.Second
 		r := w.open(dir, Options{Concurrency: 1})
 		defer r.end()
 		began := time.Now()
-		b := r.wait(r.create(lines(20, "m0"), "1h"))
+		b := r.wait(r.create(lines(20, "m0"), "10m"))
 		got := counted(r.read(b))
 		if b.Status != store.Expired || b.ExpiredAt == nil || got["200"] < 4 || got["200"] > 7 || got["batch_expired"] != 20-got["200"] {
 			t.Errorf("%+v %v", b, got)
 		}
-		if d := time.Since(began); d < time.Hour || d > time.Hour+5*time.Second {
+		if d := time.Since(began); d < 10*time.Minute || d > 10*time.Minute+5*time.Second {
 			t.Errorf("it took %v", d)
 		}
 	})
@@ -317,20 +317,20 @@ func TestTwoGPUs(t *testing.T) {
 	})
 }
 
-// Ten thousand lines over five models on one GPU, beside the traffic of a sixth, which comes
+// Three thousand lines over five models on one GPU, beside the traffic of a sixth, which comes
 // in bursts: each model of the batch is loaded about once, in the pauses, and the p99 of the
 // other requests is what it is without the batch.
 func TestBatchBesideTraffic(t *testing.T) {
 	traffic := func(t *testing.T, w *world) (p99 time.Duration) {
 		var took []time.Duration
-		for range 20 {
+		for range 8 {
 			for range 100 {
 				began := time.Now()
 				w.ask("hot")
 				took = append(took, time.Since(began))
 				<-time.After(4 * time.Second)
 			}
-			<-time.After(10 * time.Minute)
+			<-time.After(5 * time.Minute)
 		}
 		slices.Sort(took)
 		return took[len(took)*99/100]
@@ -349,7 +349,7 @@ func TestBatchBesideTraffic(t *testing.T) {
 		defer r.end()
 		var in strings.Builder
 		naive, last, random := 0, "", rand.New(rand.NewPCG(1, 2))
-		for i := range 10_000 {
+		for i := range 3000 {
 			m := fmt.Sprintf("m%d", random.IntN(5))
 			if m != last {
 				naive, last = naive+1, m
@@ -360,7 +360,7 @@ func TestBatchBesideTraffic(t *testing.T) {
 		beside := traffic(t, w)
 		b := r.wait(id)
 		ended := time.Unix(*b.CompletedAt, 0).Sub(time.Unix(b.CreatedAt, 0))
-		if got := counted(r.read(b)); got["200"] != 10_000 || ended > 4*time.Hour {
+		if got := counted(r.read(b)); got["200"] != 3000 || ended > 4*time.Hour {
 			t.Errorf("%v after %v", got, ended)
 		}
 		loads := len(w.loads) - count(w.loads, "hot")
@@ -391,7 +391,7 @@ func TestFunctionInUseKeepsItsGPU(t *testing.T) {
 			r := w.open(dir, Options{GPUs: func() int { return gpus }})
 			defer r.end()
 			id := ""
-			for i := range 100 {
+			for i := range 20 {
 				w.ask("hot")
 				<-time.After(10 * time.Second)
 				if i == 0 {

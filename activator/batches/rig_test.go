@@ -237,6 +237,9 @@ func (r *rig) do(method, target, body string, fields ...httpserver.Field) answer
 		}
 	}
 	r.Serve(req, &res)
+	if req.Received != nil {
+		req.Received.Close()
+	}
 	if res.Stream != nil {
 		b, err := io.ReadAll(res.Stream)
 		if err != nil || int64(len(b)) != res.Length {

@@ -156,9 +156,6 @@ func answerError(res *httpserver.Response, e *openai.Error) {
 // Serve answers a request for a path of this server. It is a [httpserver.Handler].
 func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
 	out, e := s.answer(req, res)
-	if u, ok := req.Received.(*upload); ok {
-		u.Close() // what was not committed
-	}
 	if e == nil && out != nil {
 		var err error
 		if res.Body, err = json.Marshal(out); err != nil {

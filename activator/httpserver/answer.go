@@ -59,6 +59,7 @@ func (w *conn) call() (res *Response) {
 	} else {
 		*res = Response{Fields: res.Fields[:0]}
 		callHandler(w.s.o.Handler, &w.req, res, w.s.o.Logger)
+		w.req.closeReceived()
 	}
 	if res.Stream == nil {
 		w.disarm(errAnswered)

@@ -176,9 +176,7 @@ func (w *conn) next() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed || !w.slot.SetIdle(w.rejected) { // a rejected one may end to make room for another
-		if w.req.Received != nil {
-			w.req.Received.Close()
-		}
+		w.req.closeReceived()
 		return errConnClosed
 	}
 	w.phase = busy
@@ -219,7 +217,7 @@ func (w *conn) removeFromServer() {
 		w.large = nil
 	}
 	w.charge(cap(w.large))
-	w.req.Body, w.req.Received = nil, nil
+	w.req.Body = nil
 	n := copy(w.buf, w.buf[w.r:w.w])
 	w.r, w.w = 0, n
 	clear(w.res.Fields)

@@ -145,6 +145,7 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 		v.res.Close = r.ProtoMajor == 1 // part of the body is still to come
 	} else {
 		callHandler(by, &v.req, &v.res, g.o.Logger)
+		q.closeReceived()
 	}
 	g.write(v, rw)
 }

@@ -14,9 +14,17 @@ type Receiver interface {
 	// is read and dropped. An *openai.Error is the answer, and no handler sees the request;
 	// another error of its own is answered 500.
 	Receive(body io.Reader) error
-	// Close is called once after Receive where no handler sees the request. A handler calls
-	// it itself.
+	// Close is called once after Receive: when the handler has returned, or where no handler
+	// sees the request.
 	Close()
+}
+
+// closeReceived ends what a receiver keeps of the request.
+func (r *Request) closeReceived() {
+	if r.Received != nil {
+		r.Received.Close()
+		r.Received = nil
+	}
 }
 
 // receiverOf is the receiver of a request's body, with the body's bound; nil: memory.

@@ -60,7 +60,7 @@ func TestReceiver(t *testing.T) {
 			}
 			var begun, closed, handled atomic.Int32
 			gone := make(chan struct{}, 100)
-			fails := map[string]error{"none": nil, "refused": openai.New(openai.InvalidValue, "no such purpose"), "broken": errors.New("disk")}
+			fails := map[string]error{"none": nil, "panic": nil, "refused": openai.New(openai.InvalidValue, "no such purpose"), "broken": errors.New("disk")}
 			defer f.serve(Options{
 				MaxBody: 1 << 10, Authorize: wantKey,
 				Receive: func(q *Request) (Receiver, int64) {
@@ -80,6 +80,9 @@ func TestReceiver(t *testing.T) {
 					}
 					handled.Add(1)
 					r := q.Received.(*sumReceiver)
+					if q.Header("fails") == "panic" {
+						panic("a bug")
+					}
 					if len(q.Body) > 0 {
 						t.Error("the body lies in memory too")
 					}
@@ -110,17 +113,18 @@ func TestReceiver(t *testing.T) {
 				again         bool   // the connection serves another request
 				begun, closed int32
 			}{
-				{"with its head", head("right", declared("hello")), 200, fmt.Sprintf("5 %08x", crc32.ChecksumIEEE([]byte("hello"))), true, 1, 0},
-				{"empty", head("right", "Content-Length: 0\r\n\r\n"), 200, "0 00000000", true, 1, 0},
-				{"without a length", head("right", "\r\n"), 200, "0 00000000", true, 1, 0},
-				{"declared", head("right", declared(large)), 200, fmt.Sprintf("%d %08x", len(large), crc32.ChecksumIEEE([]byte(large))), true, 1, 0},
-				{"chunked", head("right", chunked(large)), 200, fmt.Sprintf("%d %08x", len(large), crc32.ChecksumIEEE([]byte(large))), true, 1, 0},
-				{"not read whole", head("right", "fails: none\r\n"+declared(large)), 200, "", true, 1, 0},
+				{"with its head", head("right", declared("hello")), 200, fmt.Sprintf("5 %08x", crc32.ChecksumIEEE([]byte("hello"))), true, 1, 1},
+				{"empty", head("right", "Content-Length: 0\r\n\r\n"), 200, "0 00000000", true, 1, 1},
+				{"without a length", head("right", "\r\n"), 200, "0 00000000", true, 1, 1},
+				{"declared", head("right", declared(large)), 200, fmt.Sprintf("%d %08x", len(large), crc32.ChecksumIEEE([]byte(large))), true, 1, 1},
+				{"chunked", head("right", chunked(large)), 200, fmt.Sprintf("%d %08x", len(large), crc32.ChecksumIEEE([]byte(large))), true, 1, 1},
+				{"not read whole", head("right", "fails: none\r\n"+declared(large)), 200, "", true, 1, 1},
 				{"wrong key", head("wrong", declared("hello")), 401, "invalid_api_key", false, 0, 0},
 				{"declared too large", head("right", declared(over)), 413, "larger than 3145728 bytes", false, 0, 0},
 				{"chunks too large", head("right", chunked(over)), 413, "larger than 3145728 bytes", false, 1, 1},
 				{"refused on the way", head("right", "fails: refused\r\n"+declared(large)), 400, "no such purpose", false, 1, 1},
 				{"broken on the way", head("right", "fails: broken\r\n"+declared(large)), 500, "internal_error", false, 1, 1},
+				{"a handler that panics", head("right", "fails: panic\r\n"+declared("hello")), 500, "internal_error", false, 1, 1},
 				{"another path", "POST /v1 HTTP/1.1\r\nHost: h\r\n" + declared("hello"), 200, "memory 5", true, 0, 0},
 			} {
 				begun.Store(0)

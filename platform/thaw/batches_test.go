@@ -279,3 +279,20 @@ func TestSpareLines(t *testing.T) {
 		}
 	}
 }
+
+// TestBatchOneGPU: on one GPU the lines of two models, of which one is loaded at a time, need
+// one start of each.
+func TestBatchOneGPU(t *testing.T) {
+	const gpu = "resources: {gpus: 1}\n"
+	p := start(t, map[string]string{"a.yaml": tiny(t, "a", gpu), "b.yaml": tiny(t, "b", gpu)}, "--gpus", "1")
+	b := p.ended(p.createBatch(p.upload(batchLines("line", 100, "a", "b"))).ID)
+	if b.Counts.Completed != 100 {
+		t.Errorf("%+v", b)
+	}
+	metrics := p.do("GET", "/metrics", "").body
+	for _, model := range []string{"a", "b"} {
+		if want := `thaw_cold_start_seconds_count{model="` + model + `",result="ready",team="default"} 1`; !strings.Contains(metrics, want+"\n") {
+			t.Errorf("no %s", want)
+		}
+	}
+}
