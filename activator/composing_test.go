@@ -453,6 +453,27 @@ func TestCompositionHolds(t *testing.T) {
 	}
 }
 
+// TestCompositionDrains: a call that would wait is refused while the server ends, and the
+// client is told; a member that does not exist is the server's fault, not the client's.
+func TestCompositionDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.newMembers(map[string]string{"a": "one thing and another", "judge": "all"})
+		w.act.SetCompositions([]*functions.Composition{panel(functions.PatternEnsemble, "a", "b")})
+		if r := w.post("/v1/chat/completions", askPanel); r.status != 503 || r.code() != "service_unavailable" || !strings.Contains(r.body, "b: model_not_found") {
+			t.Errorf("%+v", r)
+		}
+		w.act.Publish(testFunction("b"))
+		for _, body := range []string{askPanel, askPanelStream} {
+			time.AfterFunc(time.Minute, func() { w.act.Drain(t.Context()) })
+			r := w.post("/v1/chat/completions", body)
+			if !strings.Contains(r.body, `"code":"shutting_down"`) || body == askPanel && r.status != 503 {
+				t.Errorf("%+v", r)
+			}
+		}
+	})
+}
+
 // TestCompositionNested: a Composition may be a member; circles end at the depth, also those
 // that only the run shows, and Remotes are told how deep they are.
 func TestCompositionNested(t *testing.T) {

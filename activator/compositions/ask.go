@@ -276,7 +276,11 @@ func (a *asked) readChunk(data []byte) error {
 		return nil // an event of another kind
 	}
 	if x.Error != nil && x.Error.Kind() != 'n' {
-		return openai.EngineError(502, nil, data, a.r.s.o.Now())
+		e := openai.EngineError(502, nil, data, a.r.s.o.Now())
+		if own := openai.New(e.Code, ""); own.Status != 500 { // a frame of the data path, which names no status
+			e.Status, e.Retry, e.RetryAfter = own.Status, own.Retry, own.RetryAfter
+		}
+		return e
 	}
 	if len(x.Choices) > 0 && (x.Choices[0].Delta.Content != "" || x.Choices[0].Reason != "") {
 		a.started()
