@@ -283,6 +283,7 @@ func TestCompositionRefuses(t *testing.T) {
 			"another endpoint":  {body: `{"model":"panel","prompt":"x"}`, path: "/v1/completions", status: 404, code: "unknown_endpoint", text: "answers /v1/chat/completions alone"},
 			"depth":             {body: askPanel, head: []string{"thaw-depth", "3"}, status: 400, code: "composition_cycle", text: "went through 3"},
 			"data":              {body: askPanel, head: []string{"thaw-data", "hidden"}, status: 400, code: "invalid_value"},
+			"too large":         {body: content(`"` + strings.Repeat("x", 2<<20) + `"`), status: 413, code: "request_too_large", text: "at most 2 MiB"},
 			"only from a cache": {body: askPanel, head: []string{"thaw-cache", "only"}, status: 404, code: "cache_miss"},
 		} {
 			path := "/v1/chat/completions"

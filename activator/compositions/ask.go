@@ -36,6 +36,9 @@ type answered struct {
 	} `json:"thaw"`
 }
 
+// maxText bounds the answer of a member in bytes; others read the beginning of it.
+const maxText = 1 << 20
+
 type text struct {
 	Content string `json:"content"`
 }
@@ -301,8 +304,12 @@ func (a *asked) take(x *answered) error {
 	c := &x.Choices[0]
 	a.reason = cmp.Or(c.Reason, a.reason)
 	part := c.Delta.Content + c.Message.Content
-	if a.text.Len()+len(part) > call.MaxAnswer {
-		return call.ErrTooLarge
+	most := maxText
+	if a.q.Final {
+		most = call.MaxAnswer
+	}
+	if a.text.Len()+len(part) > most {
+		return openai.New(openai.EngineCrashed, "The answer of `"+a.q.Member+"` is longer than all bounds.")
 	}
 	a.text.WriteString(part)
 	if a.q.Final && part != "" {
