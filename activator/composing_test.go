@@ -283,6 +283,7 @@ func TestCompositionRefuses(t *testing.T) {
 			"another endpoint":  {body: `{"model":"panel","prompt":"x"}`, path: "/v1/completions", status: 404, code: "unknown_endpoint", text: "answers /v1/chat/completions alone"},
 			"depth":             {body: askPanel, head: []string{"thaw-depth", "3"}, status: 400, code: "composition_cycle", text: "went through 3"},
 			"data":              {body: askPanel, head: []string{"thaw-data", "hidden"}, status: 400, code: "invalid_value"},
+			"too large":         {body: content(`"` + strings.Repeat("x", 2<<20) + `"`), status: 413, code: "request_too_large", text: "at most 2 MiB"},
 			"only from a cache": {body: askPanel, head: []string{"thaw-cache", "only"}, status: 404, code: "cache_miss"},
 		} {
 			path := "/v1/chat/completions"
@@ -452,6 +453,27 @@ func TestCompositionHolds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCompositionDrains: a call that would wait is refused while the server ends, and the
+// client is told; a member that does not exist is the server's fault, not the client's.
+func TestCompositionDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.newMembers(map[string]string{"a": "one thing and another", "judge": "all"})
+		w.act.SetCompositions([]*functions.Composition{panel(functions.PatternEnsemble, "a", "b")})
+		if r := w.post("/v1/chat/completions", askPanel); r.status != 503 || r.code() != "service_unavailable" || !strings.Contains(r.body, "b: model_not_found") {
+			t.Errorf("%+v", r)
+		}
+		w.act.Publish(testFunction("b"))
+		for _, body := range []string{askPanel, askPanelStream} {
+			time.AfterFunc(time.Minute, func() { w.act.Drain(t.Context()) })
+			r := w.post("/v1/chat/completions", body)
+			if !strings.Contains(r.body, `"code":"shutting_down"`) || body == askPanel && r.status != 503 {
+				t.Errorf("%+v", r)
+			}
+		}
+	})
 }
 
 // TestCompositionNested: a Composition may be a member; circles end at the depth, also those

@@ -97,7 +97,9 @@ func (x *proxyRequest) follow(rec functions.RouteRecord) *openai.Error {
 			rec.Reason += " It is not prewarmed: " + refused + "."
 		}
 	}
-	rec.Cache = x.cached.Word()
+	if rec.Cache = x.cached.Word(); x.caller.Covered() {
+		rec.Parent = x.caller.Parent
+	}
 	t.record, t.header = rec, routes.Header(&rec, x.team)
 	a.decisions.Put(x.team, x.clientID, rec)
 	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, x.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache, routes.StateOf(&rec))(1)

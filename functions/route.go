@@ -42,7 +42,8 @@ const (
 // RouteRecord is one decision of a Router, complete: deciding again from it gives the
 // same target. It holds no text of the prompt.
 type RouteRecord struct {
-	ID         string           `json:"id,omitempty"` // of the request; "" in a dry run
+	ID         string           `json:"id,omitempty"`     // of the request; "" in a dry run
+	Parent     string           `json:"parent,omitempty"` // the request to a Composition that this one is a call of
 	Time       string           `json:"time,omitempty"`
 	Router     string           `json:"router"` // TEAM/NAME
 	Rule       string           `json:"rule"`

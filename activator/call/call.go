@@ -85,7 +85,9 @@ func (a *Answer) Problem() *openai.Error {
 	if a.Status < 400 {
 		return nil
 	}
-	return openai.EngineError(a.Status, a.Header, a.Body, time.Now())
+	e := openai.EngineError(a.Status, a.Header, a.Body, time.Now())
+	e.Status = a.Status // it is the data path's own, not an engine's
+	return e
 }
 
 // Do sends a request by POST and reads its whole answer. An error is an answer that did not

@@ -36,6 +36,9 @@ type answered struct {
 	} `json:"thaw"`
 }
 
+// maxText bounds the answer of a member in bytes; others read the beginning of it.
+const maxText = 1 << 20
+
 type text struct {
 	Content string `json:"content"`
 }
@@ -276,7 +279,11 @@ func (a *asked) readChunk(data []byte) error {
 		return nil // an event of another kind
 	}
 	if x.Error != nil && x.Error.Kind() != 'n' {
-		return openai.EngineError(502, nil, data, a.r.s.o.Now())
+		e := openai.EngineError(502, nil, data, a.r.s.o.Now())
+		if own := openai.New(e.Code, ""); own.Status != 500 { // a frame of the data path, which names no status
+			e.Status, e.Retry, e.RetryAfter = own.Status, own.Retry, own.RetryAfter
+		}
+		return e
 	}
 	if len(x.Choices) > 0 && (x.Choices[0].Delta.Content != "" || x.Choices[0].Reason != "") {
 		a.started()
@@ -297,8 +304,12 @@ func (a *asked) take(x *answered) error {
 	c := &x.Choices[0]
 	a.reason = cmp.Or(c.Reason, a.reason)
 	part := c.Delta.Content + c.Message.Content
-	if a.text.Len()+len(part) > call.MaxAnswer {
-		return call.ErrTooLarge
+	most := maxText
+	if a.q.Final {
+		most = call.MaxAnswer
+	}
+	if a.text.Len()+len(part) > most {
+		return openai.New(openai.EngineCrashed, "The answer of `"+a.q.Member+"` is longer than all bounds.")
 	}
 	a.text.WriteString(part)
 	if a.q.Final && part != "" {

@@ -332,6 +332,8 @@ func (r *run) failure(err error) *openai.Error {
 		return openai.New(openai.InsufficientQuota, text+" Its budget bounds one request: spec.budget in its file.")
 	case failed.Kind == compose.BadInput:
 		return openai.New(openai.InvalidValue, text)
+	case errors.As(failed.Err, &cause) && cause.Status == 404: // a member is missing, and not what the client named
+		return openai.New(openai.ServiceUnavailable, text)
 	case errors.As(failed.Err, &cause):
 		e := *cause
 		e.Message, e.JSON, e.Param = text, nil, ""

@@ -152,6 +152,22 @@ func TestCost(t *testing.T) {
 	}
 }
 
+// TestLongAnswer: a member's answer beyond its bound is a missing answer.
+func TestLongAnswer(t *testing.T) {
+	g := newRig(0)
+	g.answer = func(body string, res *httpserver.Response) {
+		text := "fine"
+		if strings.HasPrefix(body, `{"model":"a"`) {
+			text = strings.Repeat("x", maxText+1)
+		}
+		answerWith(res, text)
+	}
+	var res httpserver.Response
+	if _, e := g.Serve(g.request(functions.PatternEnsemble, question, nil), &res); e == nil || e.Status != 502 || !strings.Contains(e.Message, "longer than all bounds") {
+		t.Errorf("%v", e)
+	}
+}
+
 // TestPanic: a panic of the data path is a member's failure.
 func TestPanic(t *testing.T) {
 	g := newRig(0)

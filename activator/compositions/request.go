@@ -29,8 +29,14 @@ var refusedKeys = []string{
 	"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "prompt_logprobs",
 }
 
+// maxRequest bounds the body of a request in bytes: each member gets a copy.
+const maxRequest = 2 << 20
+
 // readRequest reads the body of a request, which the data path has checked to be JSON.
 func readRequest(body []byte, env *openai.Envelope) (c clientRequest, e *openai.Error) {
+	if len(body) > maxRequest {
+		return c, openai.New(openai.RequestTooLarge, fmt.Sprintf("A request to a Composition is at most %d MiB: each of its members gets it.", maxRequest>>20))
+	}
 	var all map[string]jsontext.Value
 	if err := json.Unmarshal(body, &all); err != nil {
 		return c, openai.New(openai.InvalidJSON, "")

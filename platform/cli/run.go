@@ -259,11 +259,15 @@ type streamFrame struct {
 // waiting is a comment on a held stream.
 type waiting struct {
 	state                  string
-	percent, eta, position int // -1 where nothing is known
+	member                 string // of a Composition
+	percent, eta, position int    // -1 where nothing is known
 }
 
 func (w *waiting) text(model string) string {
 	s := model + " " + w.state
+	if w.member != "" {
+		s = model + ": " + w.member + " " + w.state
+	}
 	if w.percent >= 0 {
 		s += fmt.Sprintf(" %s %d%%", kit.Bar(w.percent), w.percent)
 	}
@@ -293,6 +297,8 @@ func parseComment(text string) (streamFrame, bool) {
 		switch {
 		case key == "state":
 			w.state = value
+		case key == "member":
+			w.member = value
 		case err != nil:
 		case key == "percent":
 			w.percent = n
