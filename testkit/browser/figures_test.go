@@ -87,8 +87,10 @@ func busy(t *testing.T, p *platform) (address string, beat func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := httputil.NewSingleHostReverseProxy(target)
-	proxy.Rewrite, proxy.Director = func(r *httputil.ProxyRequest) { r.SetURL(target); r.Out.Host = r.In.Host }, nil
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(target)
+		r.Out.Host = r.In.Host // the guard compares it with the Origin
+	}}
 	beats := make(chan struct{})
 	var round atomic.Int64
 	mux := http.NewServeMux()

@@ -82,6 +82,13 @@ func start(t *testing.T, files map[string]string, flags ...string) *platform {
 	p := &platform{t: t, addr: l.Addr().String(), folder: t.TempDir(), data: t.TempDir(), flags: flags}
 	l.Close()
 	p.url = "http://" + p.addr
+	shipped, err := filepath.Abs("../../functions/shipped/tiny")
+	if err == nil {
+		err = os.Symlink(shipped, filepath.Join(p.folder, "weights"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(p.folder, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -167,15 +174,11 @@ func model(t *testing.T, name string, loads time.Duration, spec string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := filepath.Abs("../../functions/shipped/tiny")
-	if err != nil {
-		t.Fatal(err)
-	}
 	team, name, ok := strings.Cut(name, "/")
 	if !ok {
 		team, name = "default", team
 	}
-	return fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s, namespace: %s}\nspec:\n  source: %s\n  engine: command\n  args: [%q, engine, \"{port}\", %q]\n  health: /v1/models\n  serves: [chat]\n%s", name, team, source, exe, loads, spec)
+	return fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s, namespace: %s}\nspec:\n  source: ./weights\n  engine: command\n  args: [%q, engine, \"{port}\", %q]\n  health: /v1/models\n  serves: [chat]\n%s", name, team, exe, loads, spec)
 }
 
 // page is a tab of the browser.
