@@ -49,6 +49,7 @@ func fleet(t *testing.T) *platform {
 		p.chat(m)
 	}
 	p.post("/api/v1/functions/default/coder-14b/stop", "")
+	p.waitGone("default/coder-14b")
 	p.chat("coder-14b")
 	for _, m := range []string{"slow-start", "giant-400b", "giant-400b"} {
 		c := &chatter{p: p}

@@ -162,6 +162,33 @@ func (p *platform) post(path, body string) string {
 	return string(b)
 }
 
+// waitGone waits until a function has no replica.
+func (p *platform) waitGone(function string) {
+	p.t.Helper()
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	end := time.After(patience)
+	for {
+		res, err := http.Get(p.url + "/api/v1/replicas")
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		b, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || res.StatusCode != 200 {
+			p.t.Fatalf("%d %s %v", res.StatusCode, b, err)
+		}
+		if !strings.Contains(string(b), fmt.Sprintf("%q", function)) {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-end:
+			p.t.Fatalf("%s has a replica: %s", function, b)
+		}
+	}
+}
+
 func (p *platform) chat(model string) {
 	p.t.Helper()
 	p.post("/v1/chat/completions", fmt.Sprintf(`{"model":%q,"max_tokens":8,"messages":[{"role":"user","content":"hello"}]}`, model))
