@@ -54,6 +54,7 @@ run: thaw ## the platform with the shipped model on ADDR, at zero replicas
 	@echo "    -d '{\"model\":\"tiny\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"What is thaw?\"}]}'"
 	@echo
 	@echo "  or: bin/thaw --server http://$(ADDR) run tiny 'What is thaw?'    (Ctrl-C here stops everything)"
+	@echo "  or open http://$(ADDR)/ui in a browser"
 	@echo
 	@exec bin/thaw serve --addr $(ADDR) --data $(DATA) --functions $(FUNCTIONS)
 
