@@ -50,11 +50,13 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 			w.headEnd = at
 			w.r = at
 			var e *openai.Error
-			if w.head, w.fields, e = parseHead(w.buf[w.headAt:at], w.fields); e != nil {
+			if w.head, w.fields, e = parseHead(w.buf[w.headAt:at], w.fields); w.head.whole {
+				w.setRequest()
+			}
+			if e != nil {
 				return e, nil
 			}
 			w.used = true
-			w.setRequest()
 			if w.head.upgrade && !(w.head.webSocket && w.req.Method == "GET" && w.s.o.Upgrades != nil && w.s.o.Upgrades(w.req.Path)) {
 				return openai.New(openai.InvalidRequest, "Upgrades are not served on this connection."), nil
 			}
