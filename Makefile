@@ -235,7 +235,13 @@ cross: ## builds for every system we ship to
 PREACT ?= 11.2.0
 HTM    ?= 3.1.1
 
-.PHONY: console-vendor
+.PHONY: console-vendor test-console bench-console
+test-console: ## the console in a real browser, which it installs (Debian, root, npm)
+	.ci/full console
+
+bench-console: ## what the console takes to be drawn, into bench/results/console.md (chromium)
+	cd testkit/browser && CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m -v -run '^TestFigures$$' . -args -figures $(CURDIR)/bench/results/console.md
+
 console-vendor: ## platform/console/assets/npm from npm, at the versions PREACT= and HTM= (needs npm)
 	@new=$$(mktemp -d) && trap 'rm -rf "$$new"' EXIT && into=platform/console/assets/npm && \
 	for package in preact@$(PREACT) htm@$(HTM); do name=$${package%@*} && mkdir "$$new/$$name" && \

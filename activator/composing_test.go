@@ -108,7 +108,6 @@ type composed struct {
 
 func readComposed(t *testing.T, body string) (c composed) {
 	t.Helper()
-	type part struct{ Content, Reasoning string }
 	read := func(b []byte) {
 		var x struct {
 			Model   string `json:"model"`
@@ -192,6 +191,7 @@ func TestComposition(t *testing.T) {
 					t.Errorf("call %d: %+v", i, call)
 				}
 			}
+			synctest.Wait() // for the line in the log
 			rec, ok := w.act.Composed().Find(functions.DefaultTeam, r.head.Get("x-request-id"))
 			if !ok || rec.Code != 200 || len(rec.Calls) != 3 {
 				t.Errorf("record %+v", rec)
@@ -338,6 +338,7 @@ func TestCompositionLeaves(t *testing.T) {
 			w.do(ctx, "POST", "/v1/chat/completions", body)
 			left := time.Now()
 			time.Sleep(time.Second)
+			synctest.Wait()
 			m.mu.Lock()
 			for _, name := range []string{"a", "b"} {
 				if at, ok := m.left[name]; !ok || at.Sub(left) > time.Second {
@@ -345,6 +346,7 @@ func TestCompositionLeaves(t *testing.T) {
 				}
 			}
 			m.mu.Unlock()
+			synctest.Wait()
 			if !strings.Contains(w.logs.String(), "code=499") {
 				t.Error(w.logs.String())
 			}
@@ -401,6 +403,105 @@ func TestCompositionResidency(t *testing.T) {
 		}
 		if !strings.Contains(strings.Join(c.Comments, "\n"), "member=a") {
 			t.Errorf("comments %q", c.Comments)
+		}
+	})
+}
+
+// TestCompositionPatience: a quorum of loaded members answers when a cold one would miss the
+// patience; it is left out, and said, and its call has ended.
+func TestCompositionPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		m := w.newMembers(map[string]string{"a": "one thing and another", "b": "something else altogether", "c": "a third thing that is said", "judge": "all"})
+		w.act.Publish(testFunction("c")) // cold, and nothing starts it
+		c := panel(functions.PatternEnsemble, "a", "b", "c")
+		c.Spec.Quorum, c.Spec.Patience = 2, functions.Duration(20*time.Second)
+		w.act.SetCompositions([]*functions.Composition{c})
+		r := w.post("/v1/chat/completions", askPanel)
+		got := readComposed(t, r.body)
+		if r.status != 200 || got.Content != "all" || r.took != 20*time.Second || len(got.Thaw.LeftOut) != 1 || got.Thaw.LeftOut[0].Member != "c" || got.Thaw.LeftOut[0].Reason != "cold beyond patience" {
+			t.Errorf("%v %+v", r.took, got)
+		}
+		if w.count(&w.wakes) != 1 || strings.Contains(strings.Join(m.order(), ""), "c") {
+			t.Errorf("%d wakes, asked %v", w.count(&w.wakes), m.order())
+		}
+		if d, _ := w.act.DemandOf(testFunction("c").Name); d.Queued != 0 {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// TestCompositionHolds: a held stream gets its 200 and comments while a member starts, and
+// an error behind them is a frame.
+func TestCompositionHolds(t *testing.T) {
+	for _, answer := range []string{"all", "!"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestEnv(t, nil)
+			m := w.newMembers(map[string]string{"a": "one thing and another", "b": "something else altogether", "judge": answer})
+			w.act.Publish(loadingAt(testFunction("a"), functions.Downloading, 40, 30*time.Second))
+			c := panel(functions.PatternEnsemble, "a", "b")
+			w.act.SetCompositions([]*functions.Composition{c})
+			time.AfterFunc(time.Minute, func() { w.act.Publish(m.ready("a")) })
+			r := w.post("/v1/chat/completions", askPanelStream)
+			comments := strings.Join(readComposed(t, strings.Split(r.body, `data: {"error"`)[0]).Comments, "\n")
+			if r.status != 200 || !strings.Contains(comments, ": thaw state=staging percent=40") || !strings.Contains(comments, "member=a") || strings.Count(comments, "\n") < 12 || !strings.Contains(r.body, `"id":"",`) {
+				t.Errorf("%+v", r)
+			}
+			if failed := strings.Contains(r.body, `data: {"error"`); failed != (answer == "!") || failed == strings.Contains(r.body, "[DONE]") || failed != (r.err != nil) {
+				t.Errorf("%v %s", r.err, r.body)
+			}
+		})
+	}
+}
+
+// TestCompositionNested: a Composition may be a member; circles end at the depth, also those
+// that only the run shows, and Remotes are told how deep they are.
+func TestCompositionNested(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.newMembers(map[string]string{"a": "one thing and another", "b": "something else altogether", "judge": "all"})
+		named := func(name string, members ...string) *functions.Composition {
+			c := panel(functions.PatternEnsemble, members...)
+			c.Metadata.Name, c.Spec.Quorum = name, 1
+			return c
+		}
+		w.act.SetCompositions([]*functions.Composition{named("panel", "a", "inner"), named("inner", "a", "b"), named("one", "a", "two"), named("two", "b", "one")})
+		r := w.post("/v1/chat/completions", askPanel)
+		if c := readComposed(t, r.body); c.Content != "all" || len(c.Thaw.Calls) != 3 || c.Thaw.Calls[1].Error != "" || c.Usage.Prompt != 50 {
+			t.Errorf("%s", r.body)
+		}
+		r = w.post("/v1/chat/completions", strings.Replace(askPanel, "panel", "one", 1))
+		if c := readComposed(t, r.body); c.Content != "all" {
+			t.Errorf("%s", r.body)
+		}
+		synctest.Wait()
+		if !strings.Contains(w.logs.String(), "error=composition_cycle") {
+			t.Error("the circle was not refused")
+		}
+	})
+}
+
+// TestCompositionData: the class of the parent's data holds for its calls.
+func TestCompositionData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.newMembers(map[string]string{"a": "one thing and another", "judge": "all"})
+		cloud := w.engineAt("cloud:1", goodAnswer)
+		w.publish(testRemote("cloud", "cloud:1", functions.DataInternal))
+		c := panel(functions.PatternEnsemble, "a", "cloud")
+		c.Spec.Quorum = 1
+		w.act.SetCompositions([]*functions.Composition{c})
+		for _, class := range []string{"internal", "secret"} {
+			r := w.post("/v1/chat/completions", askPanel, "thaw-data", class)
+			if got := readComposed(t, r.body); got.Content != "all" {
+				t.Errorf("%s", r.body)
+			}
+			if n := len(cloud.requests()); n != 1 {
+				t.Errorf("%s: %d requests left", class, n)
+			}
+		}
+		if h := cloud.requests()[0].head; h.Get("thaw-depth") != "2" {
+			t.Errorf("%v", h)
 		}
 	})
 }

@@ -37,6 +37,7 @@ func TestCallInside(t *testing.T) {
 		if u := w.limits.Usage("red", time.Now()); u.Active != 1 || u.Spent != 5 {
 			t.Errorf("usage %+v", u)
 		}
+		synctest.Wait()
 		if !strings.Contains(w.logs.String(), "parent=req_parent") {
 			t.Errorf("log %s", w.logs)
 		}

@@ -116,6 +116,9 @@ func (x *proxyRequest) take(rec *functions.RouteRecord) *openai.Error {
 	if en == nil || !x.use(en, name) {
 		return openai.New(openai.ModelNotFound, "")
 	}
+	if e := x.checkData(); e != nil {
+		return e
+	}
 	if rec.After != "" {
 		return nil
 	}
@@ -196,10 +199,13 @@ func (x *proxyRequest) moveOn(reason string, async bool) bool {
 	return true
 }
 
-// checkData refuses a request whose data may not be sent to its function.
+// checkData refuses a request whose data, or tools, may not be sent to its function.
 func (x *proxyRequest) checkData() *openai.Error {
-	if r := x.fn.Snapshot().Remote; r != nil && !r.Allows(x.data) {
+	f := x.fn.Snapshot()
+	if r := f.Remote; r != nil && !r.Allows(x.data) {
 		return routes.RefuseData(r, x.data)
+	} else if f.Model != nil {
+		return x.env.CheckTools(f.Model.Spec.Engine)
 	}
 	return nil
 }

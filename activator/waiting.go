@@ -141,7 +141,7 @@ func (x *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
 				return openai.New(openai.RateLimitExceeded, r.Message)
 			}
 			return nil
-		}, func() string { return x.a.o.Waker.Wake(x.fn.Name, x.team) })
+		}, func() string { return x.a.o.Waker.Wake(x.fn.Name, x.team) }, func() { x.a.o.Waker.Nudge(x.fn.Name) })
 		return r
 	})
 	if r != nil {

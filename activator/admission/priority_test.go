@@ -10,6 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 func TestParsePriority(t *testing.T) {
@@ -244,5 +245,22 @@ func TestLoadOfPriorities(t *testing.T) {
 	}
 	if l := q.Load(at(7)); l.Low != (LowLoad{LastUse: at(6)}) || !l.LastEnd.Equal(at(7)) {
 		t.Errorf("%+v", l)
+	}
+}
+
+// TestWakeOfLow: the first request charges for a cold start, whatever its priority; low ones
+// nudge and the first other one wakes.
+func TestWakeOfLow(t *testing.T) {
+	q := freeSlots(100, 1000)
+	f := &snapshot.Snapshot{}
+	var did []string
+	for _, p := range []Priority{Low, Low, Normal, Low, High} {
+		r := &Request{Priority: p}
+		r.Enter(q, t0)
+		r.Wake(q, f, false, func() *openai.Error { did = append(did, "admit"); return nil },
+			func() string { did = append(did, "start"); return "cs-1" }, func() { did = append(did, "nudge") })
+	}
+	if got := strings.Join(did, " "); got != "admit nudge start" || q.ColdStart() != "cs-1" {
+		t.Errorf("%s, %q", got, q.ColdStart())
 	}
 }

@@ -38,6 +38,7 @@ type Queue struct {
 	runsAlone bool          // a request runs alone at apart
 
 	wakeAsked bool   // Wake was called and has had no result yet
+	nudged    bool   // only Low requests have called it
 	coldStart string // id of the cold start that Wake returned last
 }
 

@@ -130,18 +130,20 @@ func (r *Request) Decide(f *snapshot.Snapshot, t ClientTimeouts, now time.Time) 
 // the start. With again it is asked anew: an earlier wake may have been cancelled,
 // and the retry of a refused request is the only demand there is. ask returns the
 // id of the cold start, "" where it is not known yet; see Queue.ColdStart. admit
-// is called with the queue locked.
-func (r *Request) Wake(q *Queue, f *snapshot.Snapshot, again bool, admit func() *openai.Error, start func() (id string)) *openai.Error {
+// is called with the queue locked. For a Low request nudge is called in place of start: its
+// demand is enough, and the lease of a wake would evict others.
+func (r *Request) Wake(q *Queue, f *snapshot.Snapshot, again bool, admit func() *openai.Error, start func() (id string), nudge func()) *openai.Error {
 	q.mu.Lock()
 	first := !q.wakeAsked
+	calls := q.nudged && r.Priority != Low // no other has called start
 	if first && !f.Starting() {
 		if e := admit(); e != nil {
 			q.mu.Unlock()
 			return e
 		}
 	}
-	q.wakeAsked = true
-	if !first && !again {
+	q.wakeAsked, q.nudged = true, r.Priority == Low && (first || q.nudged)
+	if !first && !again && !calls {
 		r.ColdStart = q.coldStart
 		q.mu.Unlock()
 		return nil
@@ -150,7 +152,12 @@ func (r *Request) Wake(q *Queue, f *snapshot.Snapshot, again bool, admit func() 
 		q.coldStart = "" // an earlier one's
 	}
 	q.mu.Unlock()
-	id := start()
+	id := ""
+	if r.Priority == Low {
+		nudge()
+	} else {
+		id = start()
+	}
 	q.mu.Lock()
 	if id != "" {
 		q.coldStart = id

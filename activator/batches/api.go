@@ -75,6 +75,12 @@ func (s *Server) createBatch(id auth.Identity, req *httpserver.Request) (any, *o
 	if e != nil {
 		return nil, e
 	}
+	data := req.Header("thaw-data")
+	switch functions.DataClass(data) {
+	case "", functions.DataPublic, functions.DataInternal, functions.DataSecret:
+	default:
+		return nil, openai.New(openai.InvalidValue, "thaw-data is `"+functions.Clip(data)+"`; want public, internal or secret.").With("thaw-data")
+	}
 	s.update.Lock()
 	defer s.update.Unlock()
 	if n := len(s.store.Batches(func(r *store.Record) bool { return r.Team == id.Team && !r.Ended() })); n >= maxBatches {
@@ -93,7 +99,7 @@ func (s *Server) createBatch(id auth.Identity, req *httpserver.Request) (any, *o
 			ID: "batch_" + openai.NewID(), Object: "batch", Endpoint: c.Endpoint, InputFileID: f.ID, CompletionWindow: c.CompletionWindow,
 			Status: store.Validating, CreatedAt: now.Unix(), ExpiresAt: now.Add(window).Unix(), Metadata: c.Metadata,
 		},
-		Team: id.Team, KeyID: id.KeyID, Admin: id.Admin, Keep: keepFiles,
+		Team: id.Team, KeyID: id.KeyID, Admin: id.Admin, Data: strings.Clone(data), Keep: keepFiles,
 	}
 	if x := c.OutputExpiresAfter; x != nil {
 		r.Keep = x.Seconds

@@ -1,6 +1,7 @@
 package batches
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -157,6 +159,7 @@ func TestBadRequests(t *testing.T) {
 			{"an output kept for a minute", "POST", "/v1/batches", body(file, chat, "24h", `,"output_expires_after":{"anchor":"created_at","seconds":60}`), nil, 400, "invalid_value"},
 			{"an unknown member", "POST", "/v1/batches", body(file, chat, "24h", `,"colour":"red"`), nil, 400, "invalid_value"},
 			{"no JSON", "POST", "/v1/batches", "{", nil, 400, "invalid_json"},
+			{"an unknown class of data", "POST", "/v1/batches", body(file, chat, "24h", ""), []httpserver.Field{{Name: "thaw-data", Value: "Secret"}}, 400, "invalid_value"},
 			{"cancel of a batch that has ended", "POST", "/v1/batches/" + ended + "/cancel", "", nil, 409, "conflict"},
 			{"cancel of another team's", "POST", "/v1/batches/" + ended + "/cancel", "", []httpserver.Field{asOther}, 404, "not_found"},
 			{"an unknown batch", "GET", "/v1/batches/batch_no", "", nil, 404, "not_found"},
@@ -317,5 +320,51 @@ func TestBatchFails(t *testing.T) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 		r.wait(id)
+	})
+}
+
+// FuzzReadInput: whatever a file has, each of its lines is read as it was checked, or is told.
+func FuzzReadInput(f *testing.F) {
+	f.Add([]byte(line("a", "m") + "\n" + line("b", "m")))
+	f.Add([]byte("\ufeff" + line("a", "m") + "{}\r\n[1\n"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		x, err := readInput(bytes.NewReader(in), "/v1/chat/completions", 256, map[string]bool{"b": true}, func(string) *openai.Error { return nil })
+		if err != nil || x.left > x.total || len(x.faults) > maxFaults || x.total == 0 && len(x.faults) == 0 {
+			t.Fatalf("%+v %v", x, err)
+		}
+		n := 0
+		for _, places := range x.models {
+			for _, p := range places {
+				n++
+				if l, err := p.read(bytes.NewReader(in)); err != nil || l.CustomID == "" || l.CustomID == "b" {
+					t.Errorf("%+v: %+v %v", p, l, err)
+				}
+			}
+		}
+		if n != x.left {
+			t.Errorf("%d places, %d lines", n, x.left)
+		}
+	})
+}
+
+// FuzzUpload: a form is taken whole or refused, however it is cut.
+func FuzzUpload(f *testing.F) {
+	s, err := Open(Options{Data: f.TempDir(), Caller: caller})
+	if err != nil {
+		f.Fatal(err)
+	}
+	body, kind := form("purpose", "batch", "file", "{}\n{}\n", "expires_after[seconds]", "3600")
+	f.Add([]byte(body), kind.Value)
+	f.Add([]byte(body[:100]), kind.Value)
+	f.Fuzz(func(t *testing.T, body []byte, kind string) {
+		u, _ := s.Receive(httpserver.NewRequest("POST", "/v1/files", []httpserver.Field{{Name: "Content-Type", Value: kind}}, nil, &httpserver.Context{}, nil))
+		err := u.Receive(iotest.OneByteReader(bytes.NewReader(body)))
+		if _, ok := err.(*openai.Error); err != nil && !ok {
+			t.Errorf("%v", err)
+		}
+		if x := u.(*upload); err == nil && (x.lines == 0 || x.purpose != "batch" || x.keep < leastKeep) {
+			t.Errorf("%+v", x)
+		}
+		u.Close()
 	})
 }

@@ -3,6 +3,7 @@ package batches
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/batches/store"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 )
 
 // Lines over five models on one place: each model is loaded once, the one that is there is
@@ -22,7 +24,7 @@ func TestEachModelIsLoadedOnce(t *testing.T) {
 		w.there = "m3"
 		r := w.open(dir, Options{})
 		defer r.end()
-		id := r.create(lines(500, "m0", "m1", "m2", "m3", "m4", "m2"), "24h")
+		id := r.create(lines(500, "m0", "m1", "m2", "m3", "m4", "m2"), "24h", httpserver.Field{Name: "thaw-data", Value: "secret"})
 		b := r.wait(id)
 		if got := counted(r.read(b)); b.Status != store.Completed || got["200"] != 500 || b.ErrorFileID != nil || b.CompletedAt == nil || b.FinalizingAt == nil || b.InProgressAt == nil {
 			t.Errorf("%+v %v", b, got)
@@ -38,7 +40,7 @@ func TestEachModelIsLoadedOnce(t *testing.T) {
 		if w.most["m2"] != 16 {
 			t.Errorf("%d lines of a model at once", w.most["m2"])
 		}
-		if !maps.Equal(w.callers, map[string]bool{"default k1 false low": true}) {
+		if !maps.Equal(w.callers, map[string]bool{"default k1 false low secret": true}) {
 			t.Errorf("the data path saw %v", w.callers)
 		}
 	})
@@ -239,11 +241,11 @@ func TestKilledAtAnyTime(t *testing.T) {
 		var folders []string
 		for b := r.batch(id); !b.Ended(); b = r.batch(id) {
 			folders = append(folders, copyFolder(t, dir))
-			<-time.After(300 * time.Millisecond)
+			<-time.After(500 * time.Millisecond)
 			synctest.Wait()
 		}
 		folders = append(folders, copyFolder(t, dir))
-		if len(folders) < 30 {
+		if len(folders) < 20 {
 			t.Fatalf("only %d moments", len(folders))
 		}
 		for i, folder := range folders {
@@ -286,6 +288,153 @@ func TestDrain(t *testing.T) {
 		b := r.wait(id)
 		if got := counted(r.read(b)); got["200"] != 30 || w.asked["l0"] != 1 {
 			t.Errorf("%v", got)
+		}
+	})
+}
+
+// Where there are two GPUs, two cold models are loaded at once, and no third.
+func TestTwoGPUs(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0", "m1", "m2")
+		w.there = "m9"
+		w.active["m9"] = 1 // none is ever loaded
+		r := w.open(dir, Options{GPUs: func() int { return 2 }})
+		defer r.end()
+		id := r.create(lines(30, "m0", "m1", "m2"), "1h")
+		<-time.After(10 * time.Minute)
+		synctest.Wait()
+		w.mu.Lock()
+		if n := w.waiting["m0"] + w.waiting["m1"] + w.waiting["m2"]; n != 2 {
+			t.Errorf("%d lines wait for models: %v", n, w.waiting)
+		}
+		w.active["m9"] = 0
+		w.change()
+		w.mu.Unlock()
+		if got := counted(r.read(r.wait(id))); got["200"] != 30 || len(w.loads) != 3 {
+			t.Errorf("%v, loaded: %v", got, w.loads)
+		}
+	})
+}
+
+// Ten thousand lines over five models on one GPU, beside the traffic of a sixth, which comes
+// in bursts: each model of the batch is loaded about once, in the pauses, and the p99 of the
+// other requests is what it is without the batch.
+func TestBatchBesideTraffic(t *testing.T) {
+	traffic := func(t *testing.T, w *world) (p99 time.Duration) {
+		var took []time.Duration
+		for range 20 {
+			for range 100 {
+				began := time.Now()
+				w.ask("hot")
+				took = append(took, time.Since(began))
+				<-time.After(4 * time.Second)
+			}
+			<-time.After(10 * time.Minute)
+		}
+		slices.Sort(took)
+		return took[len(took)*99/100]
+	}
+	var alone time.Duration
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "hot")
+		w.there = "hot"
+		alone = traffic(t, w)
+	})
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "hot", "m0", "m1", "m2", "m3", "m4")
+		w.there = "hot"
+		r := w.open(dir, Options{})
+		defer r.end()
+		var in strings.Builder
+		naive, last, random := 0, "", rand.New(rand.NewPCG(1, 2))
+		for i := range 10_000 {
+			m := fmt.Sprintf("m%d", random.IntN(5))
+			if m != last {
+				naive, last = naive+1, m
+			}
+			in.WriteString(line(fmt.Sprintf("l%d", i), m))
+		}
+		id := r.create(in.String(), "24h")
+		beside := traffic(t, w)
+		b := r.wait(id)
+		ended := time.Unix(*b.CompletedAt, 0).Sub(time.Unix(b.CreatedAt, 0))
+		if got := counted(r.read(b)); got["200"] != 10_000 || ended > 4*time.Hour {
+			t.Errorf("%v after %v", got, ended)
+		}
+		loads := len(w.loads) - count(w.loads, "hot")
+		t.Logf("p99 %v alone and %v beside the batch; %d loads, %d in the order of the file; ended after %v", alone, beside, loads, naive, ended)
+		if loads*20 > naive || loads > 8 || beside > alone*11/10 {
+			t.Errorf("%d loads of %d, p99 %v", loads, naive, beside)
+		}
+	})
+}
+
+func count(all []string, one string) (n int) {
+	for _, s := range all {
+		if s == one {
+			n++
+		}
+	}
+	return n
+}
+
+// A function in use keeps its GPU: for lines a cold model is loaded when it has had no
+// request for a while, and where there is another GPU at once.
+func TestFunctionInUseKeepsItsGPU(t *testing.T) {
+	for gpus, want := range map[int]int{1: 0, 2: 1} {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, "hot", "m0")
+			w.there = "hot"
+			r := w.open(dir, Options{GPUs: func() int { return gpus }})
+			defer r.end()
+			id := ""
+			for i := range 100 {
+				w.ask("hot")
+				<-time.After(10 * time.Second)
+				if i == 0 {
+					id = r.create(lines(10, "m0"), "24h")
+				}
+			}
+			if n := count(w.loads, "m0"); min(n, 1) != want {
+				t.Errorf("%d GPUs: %d loads beside a function in use", gpus, n)
+			}
+			if got := counted(r.read(r.wait(id))); got["200"] != 10 || count(w.loads, "m0") == 0 {
+				t.Errorf("%v", got)
+			}
+		})
+	}
+}
+
+// ask sends a request of another client, and waits for its answer.
+func (w *world) ask(model string) {
+	w.enter(&httpserver.Context{}, model)
+	<-time.After(w.line)
+	w.mu.Lock()
+	w.active[model]--
+	w.lastEnd[model] = time.Now()
+	w.change()
+	w.mu.Unlock()
+}
+
+// No more lines are sent than the limits of their team have room for beside its other
+// requests, until the deadline demands it.
+func TestLimitsOfTheTeam(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0")
+		w.there = "m0"
+		r := w.open(dir, Options{Spare: func(team string) int {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return 3 - w.active["m0"]
+		}})
+		defer r.end()
+		b := r.wait(r.create(lines(100, "m0"), "24h"))
+		if got := counted(r.read(b)); got["200"] != 100 || w.most["m0"] != 3 {
+			t.Errorf("%v, %d at once", got, w.most["m0"])
 		}
 	})
 }

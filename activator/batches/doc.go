@@ -6,12 +6,15 @@
 //
 // A line is sent to the data path like a request of the one who made the batch, at priority
 // low. Lines are grouped by model. A model that is READY is used first; of those that are
-// cold one is loaded at a time (Options.Windows), all of its lines are run, and then the
-// next one is loaded: the one with the most lines, or the one whose deadline is near.
+// cold one is loaded at a time (several where there are GPUs for them), all of its lines are
+// run, and then the next one is loaded: the one with the most lines, or the one whose
+// deadline is near.
 //
-// While a request that is no line waits, no line is sent to a model of this server's, and
-// for a while after it no cold model is loaded, until the deadline of a batch demands it. So
-// such a request waits for the line that runs, and for one switch of models.
+// A cold model is loaded only on GPUs that no function in use needs: one that has had a
+// request, other than lines, a moment ago. While such a request waits, no line is sent to a
+// model of this server's, and for a while after it no cold model is loaded. So it waits for
+// the line that runs, and for one switch of models. When the deadline of a batch demands it,
+// lines run all the same.
 //
 // # Ends
 //

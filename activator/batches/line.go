@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/call"
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -47,7 +48,7 @@ func (s *Server) runLine(j *job, p place, failed int) (a attempt) {
 		return a
 	}
 	a.entry.CustomID = l.CustomID
-	c := &call.Caller{Identity: j.identity(), Priority: "low", Draining: s.isDraining}
+	c := &call.Caller{Identity: j.identity(), Priority: "low", Data: functions.DataClass(j.rec.Data), Draining: s.isDraining}
 	answer, err := call.Do(j.ctx, s.o.Serve, c, j.rec.Endpoint, nil, l.Body)
 	var panicked *call.PanicError
 	switch {

@@ -38,6 +38,7 @@ type world struct {
 	loads   []string
 	asked   map[string]int // by the text of the line
 	callers map[string]bool
+	lastEnd map[string]time.Time
 	extra   map[string]int // requests of another client that wait
 	keys    map[string]bool
 	changed chan struct{} // closed when there is another model or less to do
@@ -47,7 +48,7 @@ type world struct {
 func newWorld(t *testing.T, models ...string) *world {
 	w := &world{
 		t: t, load: 10 * time.Second, line: time.Second, models: map[string]bool{}, active: map[string]int{}, waiting: map[string]int{}, most: map[string]int{},
-		asked: map[string]int{}, callers: map[string]bool{}, extra: map[string]int{}, keys: map[string]bool{"k1": true, "k2": true}, changed: make(chan struct{}),
+		asked: map[string]int{}, callers: map[string]bool{}, lastEnd: map[string]time.Time{}, extra: map[string]int{}, keys: map[string]bool{"k1": true, "k2": true}, changed: make(chan struct{}),
 	}
 	for _, m := range models {
 		w.models[m] = true
@@ -106,7 +107,7 @@ func (w *world) serve(req *httpserver.Request, res *httpserver.Response) {
 	c := call.Of(req)
 	text := body.Messages[0].Content
 	w.mu.Lock()
-	w.callers[fmt.Sprintf("%s %s %v %s", c.Team, c.KeyID, c.Admin, req.Header("thaw-priority"))] = true
+	w.callers[strings.TrimSpace(fmt.Sprintf("%s %s %v %s %s", c.Team, c.KeyID, c.Admin, req.Header("thaw-priority"), req.Header("thaw-data")))] = true
 	w.asked[text]++
 	try := w.asked[text]
 	w.mu.Unlock()
@@ -135,6 +136,7 @@ func (w *world) serve(req *httpserver.Request, res *httpserver.Response) {
 	stop()
 	w.mu.Lock()
 	w.active[body.Model]--
+	w.lastEnd[body.Model] = time.Now()
 	w.change()
 	w.mu.Unlock()
 }
@@ -152,11 +154,11 @@ func (w *world) describe(id auth.Identity, model string) ([]byte, *openai.Error)
 	return []byte(`{"id":"` + model + `","owned_by":"default","status":{"value":"` + value + `"}}`), nil
 }
 
-func (w *world) demand(yield func(functions.Name, int, int) bool) {
+func (w *world) demand(yield func(Demand) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for m := range w.models {
-		yield(functions.Name{Team: "default", Name: m}, w.active[m], w.waiting[m]+w.extra[m])
+		yield(Demand{Name: functions.Name{Team: "default", Name: m}, GPUs: 1, Active: w.active[m], Queued: w.waiting[m] + w.extra[m], LastEnd: w.lastEnd[m]})
 	}
 }
 
@@ -181,6 +183,9 @@ type rig struct {
 func (w *world) open(dir string, o Options) *rig {
 	w.t.Helper()
 	o.Data, o.Serve, o.Describe, o.Caller, o.Demand = dir, w.serve, w.describe, caller, w.demand
+	if o.GPUs == nil {
+		o.GPUs = func() int { return 1 }
+	}
 	o.HasKey = func(id string) bool { w.mu.Lock(); defer w.mu.Unlock(); return w.keys[id] }
 	s, err := Open(o)
 	if err != nil {
@@ -299,9 +304,9 @@ func line(id, model string) string {
 }
 
 // create makes a batch of a new file.
-func (r *rig) create(content, window string) string {
+func (r *rig) create(content, window string, fields ...httpserver.Field) string {
 	r.t.Helper()
-	return r.id(r.do("POST", "/v1/batches", `{"input_file_id":"`+r.upload(content)+`","endpoint":"/v1/chat/completions","completion_window":"`+window+`"}`))
+	return r.id(r.do("POST", "/v1/batches", `{"input_file_id":"`+r.upload(content)+`","endpoint":"/v1/chat/completions","completion_window":"`+window+`"}`, fields...))
 }
 
 func (r *rig) batch(id string) (b store.Batch) {

@@ -18,7 +18,7 @@ const (
 // Run runs the batches until ctx ends. Then the lines that run are cut, and what has no entry
 // is run by the next process.
 func (s *Server) Run(ctx context.Context) error {
-	q := &scheduler{s: s, groups: map[string]*group{}, inputs: map[string]*input{}, retryAt: map[string]time.Time{}}
+	q := &scheduler{s: s, groups: map[string]*group{}, inputs: map[string]*input{}, retryAt: map[string]time.Time{}, spare: map[string]int{}}
 	opened := make(chan opening, 1)
 	opening, upkeep := false, time.Time{}
 	defer q.close(opened)
@@ -30,10 +30,12 @@ func (s *Server) Run(ctx context.Context) error {
 				s.o.Log.Error("files that have expired cannot be removed", "error", err)
 			}
 		}
-		if r, ok := q.unopened(now); ok && !opening {
-			opening = true
-			q.opening.Add(1)
-			go func() { defer q.opening.Done(); opened <- q.open(ctx, r) }()
+		if !opening {
+			if r, ok := q.unopened(now); ok {
+				opening = true
+				q.opening.Add(1)
+				go func() { defer q.opening.Done(); opened <- q.open(ctx, r) }()
+			}
 		}
 		q.step(ctx, now)
 		timer := time.NewTimer(q.patience())

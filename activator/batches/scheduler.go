@@ -24,8 +24,12 @@ type scheduler struct {
 	retryAt  map[string]time.Time // of batches that could not be opened or ended
 	looked   time.Time            // when the models were looked at
 	flushed  time.Time
+	gpus     int       // that there are
+	used     int       // of them, by functions in use that have no lines
 	waits    bool      // a request that is no line waits
 	waitedAt time.Time // when one did last
+
+	spare map[string]int // lines that may be sent of a team's limits until the next look
 }
 
 // group is the lines of all batches of a team for one model.
@@ -35,10 +39,11 @@ type group struct {
 	id      auth.Identity // of one who may use it
 	queue   []queued      // guarded by Server.mu
 	running int           // guarded by Server.mu
-	outlook outlook
-	queued  int  // requests for the function that wait, ours too
-	others  int  // requests for it that are not ours
-	window  bool // its lines are being run: it has a place until they are through
+	outlook outlook       // guarded by Server.mu
+	queued  int           // requests for the function that wait, ours too
+	others  int           // requests for it that are not ours
+	gpus    int           // that a replica takes
+	window  bool          // its lines are being run: it has a place until they are through
 
 	notBefore time.Time     // guarded by Server.mu
 	pause     time.Duration // guarded by Server.mu
@@ -301,37 +306,53 @@ func (q *scheduler) look(now time.Time) {
 		s.mu.Unlock()
 		byName[g.name] = append(byName[g.name], g)
 	}
-	q.waits = false
+	q.waits, q.gpus, q.used = false, s.o.GPUs(), 0
+	clear(q.spare)
+	for _, g := range q.groups {
+		if _, ok := q.spare[g.id.Team]; !ok {
+			q.spare[g.id.Team] = s.o.Spare(g.id.Team)
+		}
+	}
 	if len(q.groups) == 0 {
 		return
 	}
-	s.o.Demand(func(name functions.Name, active, waiting int) bool {
-		others := active + waiting - ours[name]
-		for _, g := range byName[name] {
-			g.queued, g.others = waiting, max(0, others)
+	s.o.Demand(func(d Demand) bool {
+		others := max(0, d.Active+d.Queued-ours[d.Name])
+		for _, g := range byName[d.Name] {
+			g.queued, g.others, g.gpus = d.Queued, others, d.GPUs
 		}
-		if waiting > 0 && others > 0 {
+		if d.Queued > 0 && others > 0 {
 			q.waits, q.waitedAt = true, now
+		}
+		if others > 0 || byName[d.Name] == nil && !d.LastEnd.IsZero() && now.Sub(d.LastEnd) < s.o.Quiet {
+			q.used += d.GPUs
 		}
 		return true
 	})
 }
 
-// openWindows decides which cold models may be loaded: while few of the models that need a
-// place have lines, the next one is. Server.mu is held.
+// openWindows decides which cold models may be loaded: the next one where there is room.
+// Server.mu is held.
 func (q *scheduler) openWindows(now time.Time) {
-	held := 0
+	held, gpus := 0, 0
 	for _, g := range q.groups {
-		// A model that cannot be loaded now leaves its place to another.
-		g.window = g.outlook.Local && (g.outlook.Ready || g.window && (g.running > 0 || !now.Before(g.notBefore)))
+		// A model that was evicted, or cannot be loaded now, leaves its place to another.
+		g.window = g.outlook.Local && (g.outlook.Ready || g.window && g.running > 0)
 		if g.window {
 			held++
+			if g.others == 0 { // else it is counted in used
+				gpus += g.gpus
+			}
 		}
 	}
-	for held < q.s.o.Windows {
+	for {
 		var best *group
 		for _, g := range q.groups {
-			if !g.window && g.outlook.Local && len(g.queue) > 0 && !now.Before(g.notBefore) && (q.calm(now) || g.urgent(now)) && (best == nil || g.before(best, now)) {
+			room := held == 0 || gpus+g.gpus <= q.gpus && g.gpus > 0
+			if !g.urgent(now) {
+				room = room && q.calm(now) && (q.used == 0 || q.used+gpus+g.gpus <= q.gpus)
+			}
+			if !g.window && room && g.outlook.Local && len(g.queue) > 0 && !now.Before(g.notBefore) && (best == nil || g.before(best, now)) {
 				best = g
 			}
 		}
@@ -340,6 +361,7 @@ func (q *scheduler) openWindows(now time.Time) {
 		}
 		best.window = true
 		held++
+		gpus += best.gpus
 	}
 }
 
@@ -379,6 +401,9 @@ func (q *scheduler) mayRun(g *group, now time.Time) bool {
 	if len(g.queue) == 0 || now.Before(g.notBefore) || s.bytes > 0 && s.bytes+int64(g.queue[0].p.size) > lineBytes {
 		return false
 	}
+	if q.spare[g.id.Team] <= 0 && !g.urgent(now) {
+		return false
+	}
 	most := s.o.Concurrency
 	if g.outlook.Local {
 		switch {
@@ -409,6 +434,7 @@ func (q *scheduler) run(g *group, x queued) {
 		return
 	}
 	g.running++
+	q.spare[g.id.Team]--
 	failed := g.failed
 	s.begin(j, x.p)
 	q.workers.Add(1)
@@ -433,6 +459,7 @@ func (q *scheduler) run(g *group, x queued) {
 			g.failed = 0
 		}
 		if a.ended {
+			g.outlook.Ready = g.outlook.Ready || a.entry.Response != nil && a.entry.Response.StatusCode == 200
 			g.pause, g.took = 0, (g.took*7+now.Sub(began))/8
 			return
 		}
@@ -441,8 +468,12 @@ func (q *scheduler) run(g *group, x queued) {
 		}
 		g.queue = append(g.queue, x)
 		if j.ctx.Err() == nil {
-			g.pause = min(max(leastPause, 2*g.pause), mostPause)
-			g.notBefore = now.Add(max(g.pause, a.pause))
+			if !now.Before(g.notBefore) { // of the lines that fail together one makes the pause longer
+				g.pause = min(max(leastPause, 2*g.pause), mostPause)
+			}
+			if until := now.Add(max(g.pause, a.pause)); until.After(g.notBefore) {
+				g.notBefore = until
+			}
 		}
 	}()
 }

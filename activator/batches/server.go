@@ -4,6 +4,7 @@ import (
 	"encoding/json/v2"
 	"errors"
 	"log/slog"
+	"math"
 	"net/url"
 	"path/filepath"
 	"strconv"
@@ -32,14 +33,18 @@ type Options struct {
 	Caller func(header func(name string) string) (auth.Identity, *openai.Error)
 	// HasKey reports whether the key of an id is valid still; nil: all are.
 	HasKey func(id string) bool
-	// Demand yields the requests of each function that runs on this server's machines,
-	// lines of batches too; nil: there are no others.
-	Demand func(yield func(name functions.Name, active, queued int) bool)
-	// Windows is how many models that were cold may have lines at once; 1.
-	Windows int
+	// Spare is how many lines may be sent now so that a team's limits have room for its other
+	// requests; nil: any number.
+	Spare func(team string) int
+	// Demand yields the demand for each function that runs on this server's machines; nil:
+	// there is none but that of lines.
+	Demand func(yield func(Demand) bool)
+	// GPUs is how many there are; nil: none.
+	GPUs func() int
 	// Concurrency bounds the lines of one model at once; 16.
 	Concurrency int
-	// Quiet is how long after another request waited no cold model is loaded; 30 s.
+	// Quiet is how long after a request that is no line a function keeps its place, and how
+	// long after one waited no cold model is loaded for lines; 30 s.
 	Quiet time.Duration
 	// MaxLine bounds a line in bytes, as a body is; 32 MiB.
 	MaxLine int64
@@ -51,15 +56,26 @@ type Options struct {
 	Now func() time.Time
 }
 
+// Demand is the demand for a function, lines of batches included.
+type Demand struct {
+	Name           functions.Name
+	GPUs           int // that a replica takes
+	Active, Queued int
+	LastEnd        time.Time // of a request; zero: there was none
+}
+
 func (o Options) withDefaults() Options {
 	if o.HasKey == nil {
 		o.HasKey = func(string) bool { return true }
 	}
 	if o.Demand == nil {
-		o.Demand = func(func(functions.Name, int, int) bool) {}
+		o.Demand = func(func(Demand) bool) {}
 	}
-	if o.Windows <= 0 {
-		o.Windows = 1
+	if o.Spare == nil {
+		o.Spare = func(string) int { return math.MaxInt }
+	}
+	if o.GPUs == nil {
+		o.GPUs = func() int { return 0 }
 	}
 	if o.Concurrency <= 0 {
 		o.Concurrency = 16

@@ -18,6 +18,7 @@ import (
 // Guard guards handlers. It is immutable.
 type Guard struct {
 	loopback bool
+	pages    bool
 	hosts    map[string]bool
 	origins  map[string]bool // scheme://host[:port], or scheme://*
 }
@@ -34,6 +35,13 @@ func New(loopback bool, hosts, origins []string) *Guard {
 		g.origins[normalize(o)] = true
 	}
 	return g
+}
+
+// ForPages returns a guard of pages that hold no data: links of other sites may lead to them.
+func (g *Guard) ForPages() *Guard {
+	p := *g
+	p.pages = true
+	return &p
 }
 
 // CheckOrigin reports what is wrong with an origin that pages may have:
@@ -98,7 +106,7 @@ func (g *Guard) Check(req *httpserver.Request) *openai.Error {
 		if scheme, _, ok := strings.Cut(normalize(origin), "://"); ok && CheckOrigin(scheme+"://*") == nil {
 			return openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused; to let this app in, start the server with --origin "+functions.Clip(scheme)+"://* (THAW_ORIGIN).")
 		}
-	case req.Header("Sec-Fetch-Site") != "cross-site":
+	case req.Header("Sec-Fetch-Site") != "cross-site", g.pages && req.Header("Sec-Fetch-Mode") == "navigate":
 		return nil
 	}
 	return openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused; --origin (THAW_ORIGIN) names the origins that are let in.")
@@ -158,7 +166,7 @@ func (g *Guard) preflight(req *httpserver.Request, res *httpserver.Response) {
 	res.Status = 204
 	res.Set("Vary", "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network")
 	res.Set("Access-Control-Allow-Origin", req.Header("Origin"))
-	res.Set("Access-Control-Allow-Methods", "GET, HEAD, POST")
+	res.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE")
 	if h := req.Header("Access-Control-Request-Headers"); h != "" && len(h) <= maxRequestHeaders {
 		res.Set("Access-Control-Allow-Headers", h)
 	}

@@ -98,7 +98,7 @@ func TestPreflight(t *testing.T) {
 		t.Fatalf("%+v", res)
 	}
 	for name, want := range map[string]string{
-		"Access-Control-Allow-Origin": "http://localhost:3000", "Access-Control-Allow-Methods": "GET, HEAD, POST",
+		"Access-Control-Allow-Origin": "http://localhost:3000", "Access-Control-Allow-Methods": "GET, HEAD, POST, DELETE",
 		"Access-Control-Allow-Headers": "authorization,content-type", "Access-Control-Allow-Private-Network": "true",
 		"Access-Control-Max-Age": "600", "Access-Control-Allow-Credentials": "",
 	} {
@@ -139,6 +139,29 @@ func TestCheckOrigin(t *testing.T) {
 	} {
 		if err := CheckOrigin(origin); (err == nil) != good {
 			t.Errorf("%q: %v", origin, err)
+		}
+	}
+}
+
+// TestForPages: a link of another site may lead to a page, its scripts may ask nothing.
+func TestForPages(t *testing.T) {
+	strict := New(true, nil, nil)
+	pages := strict.ForPages()
+	for _, c := range []struct {
+		guard        *Guard
+		host, origin string
+		mode         string
+		status       int
+	}{
+		{pages, "localhost", "", "navigate", 200},
+		{pages, "localhost", "", "no-cors", 403},
+		{pages, "localhost", "https://evil.example", "navigate", 403},
+		{pages, "evil.example", "", "navigate", 421},
+		{strict, "localhost", "", "navigate", 403},
+	} {
+		res := ask(c.guard, "GET", c.host, func(_ *httpserver.Request, res *httpserver.Response) { res.Status = 200 }, "Origin", c.origin, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", c.mode)
+		if res.Status != c.status {
+			t.Errorf("%s from %q, %s: %d", c.host, c.origin, c.mode, res.Status)
 		}
 	}
 }

@@ -141,7 +141,7 @@ func (s *Store) find(u *Use, q *Request, c *functions.ExactCache) (reason string
 	if c.Scope == functions.CacheScopeKey {
 		k.key = q.KeyID
 	}
-	if u.key, reason = keyOf(k, f, q.Body, c); reason != "" {
+	if u.key, reason = s.spellings.keyOf(k, f, q.Body, c); reason != "" {
 		return reason
 	}
 	u.ttl = c.TTL.Std()

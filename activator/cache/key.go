@@ -72,10 +72,22 @@ func (k *scope) write(h hash.Hash) {
 }
 
 // keyOf is the key of a request; reason is why it has none.
-func keyOf(k scope, f form, body []byte, c *functions.ExactCache) (key [32]byte, reason string) {
+func (s *spellings) keyOf(k scope, f form, body []byte, c *functions.ExactCache) (key [32]byte, reason string) {
 	if f.sampled && !c.AnyTemperature && !bytes.Contains(body, []byte(`"temperature"`)) {
 		return key, byTemperature // most requests: their bodies are not read
 	}
+	digest := digestOf(k, body, c)
+	if key, ok := s.get(digest); ok {
+		return key, ""
+	}
+	if key, reason = keyOf(k, f, body, c); reason == "" {
+		s.put(digest, key)
+	}
+	return key, reason
+}
+
+// keyOf is the key by the canonical form of a body.
+func keyOf(k scope, f form, body []byte, c *functions.ExactCache) (key [32]byte, reason string) {
 	v := jsontext.Value(bytes.Clone(body))
 	// Numbers keep their spelling: a double does not hold all that an engine reads.
 	if v.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)) != nil {

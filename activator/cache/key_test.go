@@ -14,7 +14,43 @@ func keyIn(t *testing.T, path, body string, c *functions.ExactCache) ([32]byte, 
 	if !ok {
 		t.Fatalf("%s has no answers to keep", path)
 	}
-	return keyOf(scope{team: "a", function: functions.Name{Team: "a", Name: "m"}, path: path}, f, []byte(body), c)
+	k := scope{team: "a", function: functions.Name{Team: "a", Name: "m"}, path: path}
+	want, wantReason := keyOf(k, f, []byte(body), c)
+	for range 2 { // the second time, its bytes are known
+		if key, reason := known.keyOf(k, f, []byte(body), c); reason != wantReason || reason == "" && key != want {
+			t.Errorf("%s: reason %q, want %q; the same key: %v", body, reason, wantReason, key == want)
+		}
+	}
+	return want, wantReason
+}
+
+// known are the bodies of all tests.
+var known spellings
+
+// TestSpellings: a digest of a body is of all that its key depends on.
+func TestSpellings(t *testing.T) {
+	k, body := scope{team: "a", path: pathChat}, []byte(`{"temperature":0}`)
+	seen := map[[32]byte]int{}
+	for i, d := range [][32]byte{
+		digestOf(k, body, &functions.ExactCache{}), digestOf(k, body[1:], &functions.ExactCache{}), digestOf(scope{team: "b", path: pathChat}, body, &functions.ExactCache{}),
+		digestOf(k, body, &functions.ExactCache{AnyTemperature: true}), digestOf(k, body, &functions.ExactCache{Also: []string{"tools"}}), digestOf(k, body, &functions.ExactCache{Also: []string{"tools", "n"}}),
+		digestOf(k, append([]byte("tools"), body...), &functions.ExactCache{}),
+	} {
+		if j, twice := seen[d]; twice {
+			t.Errorf("%d and %d have one digest", j, i)
+		}
+		seen[d] = i
+	}
+	var s spellings
+	one, other := [32]byte{1, 2, 3}, [32]byte{1, 2, 4}
+	s.put(one, [32]byte{7})
+	s.put(other, [32]byte{8}) // in the same slot
+	if _, ok := s.get(one); ok {
+		t.Error("a digest of another body is known")
+	}
+	if key, ok := s.get(other); !ok || key[0] != 8 {
+		t.Error(key, ok)
+	}
 }
 
 // TestSameKey: bodies that mean the same to an engine have one key, and all that may
@@ -63,7 +99,7 @@ func TestScope(t *testing.T) {
 	} {
 		k := base
 		change(&k)
-		key, reason := keyOf(k, f, body, &functions.ExactCache{})
+		key, reason := known.keyOf(k, f, body, &functions.ExactCache{})
 		if reason != "" || seen[key] {
 			t.Errorf("change %d: reason %q, or the key of another scope", i, reason)
 		}

@@ -29,6 +29,8 @@ type Store struct {
 	metrics Metrics
 	evicted atomic.Int64
 
+	spellings spellings
+
 	mu        sync.Mutex
 	used      int64
 	byKey     map[[32]byte]*entry

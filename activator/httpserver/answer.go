@@ -31,10 +31,10 @@ func (w *conn) refuse(e *openai.Error) {
 		b = append(append(append(append(b, f.Name...), ": "...), f.Value...), '\r', '\n')
 	}
 	b = append(append(b, '\r', '\n'), res.Body...)
-	if _, err := w.write(b); err != nil {
-		return
+	waits := w.slot.place != beyond || w.slot.refuse()
+	if _, err := w.write(b); err == nil && waits {
+		EndSending(w.Conn)
 	}
-	EndSending(w.Conn)
 }
 
 // EndSending sends FIN and waits a moment for the client to end the connection: closing

@@ -172,7 +172,7 @@ func (w *conn) next() error {
 		return errRefused
 	}
 	h := &w.head
-	w.requestLine = requestLines[index(w.req.Method == "HEAD")][index(h.http10)][index(w.rejected || h.close || h.http10 && !h.keepAlive)]
+	w.requestLine = requestLines[index(w.req.Method == "HEAD")][index(h.http10)][index(w.rejected || w.slot.place == beyond || h.close || h.http10 && !h.keepAlive)]
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed || !w.slot.SetIdle(w.rejected) { // a rejected one may end to make room for another

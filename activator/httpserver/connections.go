@@ -19,8 +19,8 @@ import (
 
 // Connections bounds the open connections of clients, all together and per address. Where
 // one more comes, those that are idle longest end to make room; where none is idle, the
-// new one is refused. Several listeners may share it. Its methods may be called
-// concurrently.
+// new one is refused. Beyond the bound of an address a few may ask for the server's health.
+// Several listeners may share it. Its methods may be called concurrently.
 type Connections struct {
 	max, perAddress int
 	count           func(labels ...string)
@@ -28,7 +28,10 @@ type Connections struct {
 	mu        sync.Mutex
 	open      map[*Slot]struct{}
 	addresses map[netip.Prefix]int
-	reserve   *os.File // is closed to accept one connection where no descriptor is free
+	beyond    map[netip.Prefix]int // of connections beyond the bound of their address
+	refused   int                  // of those, how many wait for their client to read the refusal
+	lingering []net.Conn           // were refused before a request came; oldest first
+	reserve   *os.File             // is closed to accept one connection where no descriptor is free
 }
 
 // Slot is the place of one open connection.
@@ -36,8 +39,28 @@ type Slot struct {
 	all     *Connections
 	c       net.Conn
 	address netip.Prefix
+	place   place
 	idle    atomic.Int64 // since when, in unix nanoseconds; 0: it serves a request; or slotEnded
 }
+
+// place is what a Slot counts as.
+type place int
+
+const (
+	within place = iota // the bound of its address
+	beyond              // it: the connection serves one request for the server's health
+	told                // it, and its client was told so
+)
+
+// Bounds of what is beyond the bound of an address: connections of one that have not asked
+// yet, and for how long.
+const (
+	maxBeyond     = 16
+	beyondTimeout = time.Second
+)
+
+// maxRefused bounds the connections that are refused and still open, of each kind.
+func (l *Connections) maxRefused() int { return max(64, min(l.max/8, 1024)) }
 
 // slotEnded is the idle time of a connection that was ended to make room.
 const slotEnded = -1
@@ -56,7 +79,7 @@ func NewConnections(max, perAddress int, count func(labels ...string)) *Connecti
 }
 
 func unboundedConnections() *Connections {
-	return &Connections{max: math.MaxInt, perAddress: math.MaxInt, count: func(...string) {}, open: map[*Slot]struct{}{}, addresses: map[netip.Prefix]int{}}
+	return &Connections{max: math.MaxInt, perAddress: math.MaxInt, count: func(...string) {}, open: map[*Slot]struct{}{}, addresses: map[netip.Prefix]int{}, beyond: map[netip.Prefix]int{}}
 }
 
 // Accept waits for the next connection that is within the bounds. Its Slot must be
@@ -78,8 +101,40 @@ func (l *Connections) Accept(ln net.Listener) (net.Conn, *Slot, error) {
 			return c, s, nil
 		}
 		l.count(reason)
-		refuseConnection(c, reason)
+		if refuseConnection(c, reason) {
+			l.linger(c)
+		} else {
+			c.Close()
+		}
 	}
+}
+
+// linger closes a connection that was refused once its client could read that: closing it
+// over what the client has sent would reset it.
+func (l *Connections) linger(c net.Conn) {
+	c.(*net.TCPConn).CloseWrite()
+	l.mu.Lock()
+	l.lingering = append(l.lingering, c)
+	l.endLingering(l.maxRefused())
+	l.mu.Unlock()
+	time.AfterFunc(closeDelay, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if i := slices.Index(l.lingering, c); i >= 0 {
+			l.endLingering(len(l.lingering) - i - 1)
+		}
+	})
+}
+
+// endLingering closes the oldest of the lingering connections but keep, and returns how many.
+// mu must be held.
+func (l *Connections) endLingering(keep int) int {
+	n := max(0, len(l.lingering)-keep)
+	for _, c := range l.lingering[:n] {
+		c.Close()
+	}
+	l.lingering = slices.Delete(l.lingering, 0, n)
+	return n
 }
 
 // acceptReserved accepts where no descriptor is free, by the reserved one: the connection
@@ -87,7 +142,7 @@ func (l *Connections) Accept(ln net.Listener) (net.Conn, *Slot, error) {
 // there is no reserved one left.
 func (l *Connections) acceptReserved(ln net.Listener, why error) (net.Conn, error) {
 	l.mu.Lock()
-	ended := l.endIdle(netip.Prefix{})
+	ended := l.endLingering(0) + l.endIdle(netip.Prefix{})
 	if l.reserve == nil {
 		l.reserve, _ = os.Open(os.DevNull)
 	}
@@ -102,6 +157,7 @@ func (l *Connections) acceptReserved(ln net.Listener, why error) (net.Conn, erro
 	if err == nil && ended == 0 {
 		l.count("descriptors")
 		refuseConnection(c, "descriptors")
+		c.Close()
 		c = nil
 	}
 	if f, err := os.Open(os.DevNull); err == nil {
@@ -119,14 +175,42 @@ func (l *Connections) add(c net.Conn) (_ *Slot, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.addresses[s.address] >= l.perAddress && l.endIdle(s.address) == 0 {
-		return nil, "address"
+		if s.place = beyond; l.beyond[s.address] >= maxBeyond {
+			return nil, "address"
+		}
+		s.idle.Store(0) // it makes no room for others
 	}
 	if len(l.open) >= l.max && l.endIdle(netip.Prefix{}) == 0 {
 		return nil, "total"
 	}
 	l.open[s] = struct{}{}
-	l.addresses[s.address]++
+	l.counts(s)[s.address]++
 	return s, ""
+}
+
+// counts is where a Slot is counted by its address; one that was told is not.
+func (l *Connections) counts(s *Slot) map[netip.Prefix]int {
+	if s.place == beyond {
+		return l.beyond
+	}
+	return l.addresses
+}
+
+// refuse counts the refusal of a connection beyond the bound, whose place another may take.
+// It reports whether it may wait for its client to read that.
+func (s *Slot) refuse() bool {
+	l := s.all
+	l.count("address")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refused >= l.maxRefused() {
+		return false
+	}
+	s.remove()
+	l.open[s] = struct{}{}
+	s.place = told
+	l.refused++
+	return true
 }
 
 // endIdle ends the sixteenth of the idle connections, at least one, that are idle longest:
@@ -168,6 +252,9 @@ func withoutTLS(c net.Conn) net.Conn {
 // SetIdle notes that the connection has no request, or has one. It returns false where the
 // connection was ended to make room: then no request may begin on it.
 func (s *Slot) SetIdle(idle bool) bool {
+	if s.place != within {
+		return true
+	}
 	var since int64
 	if idle {
 		since = time.Now().UnixNano()
@@ -200,8 +287,13 @@ func (s *Slot) remove() {
 		return
 	}
 	delete(l.open, s)
-	if l.addresses[s.address]--; l.addresses[s.address] == 0 {
-		delete(l.addresses, s.address)
+	if s.place == told {
+		l.refused--
+		return
+	}
+	counts := l.counts(s)
+	if counts[s.address]--; counts[s.address] == 0 {
+		delete(counts, s.address)
 	}
 }
 
@@ -221,15 +313,25 @@ func prefixOf(a net.Addr) netip.Prefix {
 	return p
 }
 
-// refuseConnection answers a connection that is not served, and closes it.
-func refuseConnection(c net.Conn, reason string) {
-	defer c.Close()
+// addressFull is the answer to a connection beyond the bound of its address.
+func addressFull() *openai.Error {
+	return openai.New(openai.RateLimitExceeded, "Your address has as many connections as one may: end some, or use them for more than one request.").After(5 * time.Second)
+}
+
+// isHealthPath reports whether a path tells of the server's health: it is served beyond the
+// bound of an address.
+func isHealthPath(path string) bool {
+	return path == "/livez" || path == "/healthz" || path == "/readyz"
+}
+
+// refuseConnection answers a connection that is not served; false where it cannot be.
+func refuseConnection(c net.Conn, reason string) bool {
 	if _, ok := c.(*net.TCPConn); !ok {
-		return // TLS would have to shake hands first
+		return false // TLS would have to shake hands first
 	}
 	e := openai.New(openai.QueueFull, "The server has as many connections as it may.").After(5 * time.Second)
 	if reason == "address" {
-		e = openai.New(openai.RateLimitExceeded, "Your address has as many connections as one may.").After(5 * time.Second)
+		e = addressFull()
 	}
 	body := e.Body()
 	b := append(strconv.AppendInt([]byte("HTTP/1.1 "), int64(e.Status), 10), " Refused\r\nconnection: close\r\ncontent-length: "...)
@@ -238,5 +340,6 @@ func refuseConnection(c net.Conn, reason string) {
 		b = append(append(append(append(b, name...), ": "...), value...), '\r', '\n')
 	}
 	c.SetDeadline(time.Now().Add(10 * time.Millisecond)) // not waited for: it fits an empty socket
-	c.Write(append(append(b, '\r', '\n'), body...))
+	_, err := c.Write(append(append(b, '\r', '\n'), body...))
+	return err == nil
 }

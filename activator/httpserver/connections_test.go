@@ -98,6 +98,78 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
+// C12: beyond the bound of its address a client may ask for the server's health, and is
+// refused everything else, whole, whenever it sends its request.
+func TestHealthBeyondTheBound(t *testing.T) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
+		release, busy := make(chan struct{}), make(chan struct{})
+		bound := NewConnections(1000, 1, nil)
+		s := serve(Options{Connections: bound, Handler: func(req *Request, res *Response) {
+			if req.Path == "/wait" {
+				busy <- struct{}{}
+				<-release
+			}
+		}})
+		held := s.dial()
+		held.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n")
+		<-busy
+		refused := func(c *client, what string) {
+			t.Helper()
+			if r, b := c.ok("GET"); r.StatusCode != 429 || r.Header.Get("Retry-After") == "" || !strings.Contains(b, "Your address") || !c.ended() {
+				t.Errorf("%s: %d %v %s", what, r.StatusCode, r.Header, b)
+			}
+		}
+		for range 3 * maxBeyond { // each leaves room for the next
+			for _, path := range []string{"/livez", "/healthz", "/readyz", "/readyz?verbose"} {
+				c := s.dial()
+				c.send("GET " + path + " HTTP/1.1\r\nHost: h\r\n\r\n")
+				if r, _ := c.ok("GET"); r.StatusCode != 200 || !c.ended() {
+					t.Fatalf("%s: %d", path, r.StatusCode)
+				}
+				c.Close()
+			}
+			c := s.dial()
+			c.send(get)
+			refused(c, "another path")
+			c.Close()
+		}
+		body := s.dial()
+		body.send(postRequest(strings.Repeat("x", 1<<20)))
+		refused(body, "a body")
+		body = s.dial()
+		body.send("POST /readyz HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx")
+		refused(body, "a body for the health")
+		refused(s.dial(), "silence")
+
+		many, began := make([]*client, 3*maxBeyond), time.Now() // more than may ask
+		for i := range many {
+			many[i] = s.dial()
+		}
+		for range 2 {
+			for _, c := range many {
+				io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n") // in pieces, also behind the refusal
+				if _, err := io.WriteString(c, "\r\n"); err != nil && time.Since(began) < closeDelay {
+					t.Error(err)
+				}
+			}
+		}
+		for _, c := range many {
+			refused(c, "one of many")
+			c.Close()
+		}
+		close(release)
+		if r, _ := held.ok("GET"); r.StatusCode != 200 {
+			t.Errorf("a request under way was answered %d", r.StatusCode)
+		}
+		held.Close()
+		testkit.Eventually(t, "closed connections are not counted", func() bool {
+			bound.mu.Lock()
+			defer bound.mu.Unlock()
+			return len(bound.open)+len(bound.addresses)+len(bound.beyond)+bound.refused == 0
+		})
+	})
+}
+
 // A connection that gets a request while it is ended to make room either stays, or does not
 // begin the request: its client could not tell what became of it.
 func TestEndedConnectionBeginsNoRequest(t *testing.T) {

@@ -16,7 +16,7 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 	if w.buf == nil {
 		w.buf = make([]byte, min(firstBuffer, w.s.o.MaxHead))
 		if t, ok := w.Conn.(interface{ Handshake() error }); ok { // TLS: no slower than a head
-			w.readBy(w.opened.Add(w.s.o.HeadTimeout))
+			w.readBy(w.opened.Add(w.headTimeout()))
 			if err := t.Handshake(); err != nil {
 				return nil, err
 			}
@@ -57,10 +57,9 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 				return e, nil
 			}
 			w.used = true
-			if w.head.upgrade && !(w.head.webSocket && w.req.Method == "GET" && w.s.o.Upgrades != nil && w.s.o.Upgrades(w.req.Path)) {
-				return openai.New(openai.InvalidRequest, "Upgrades are not served on this connection."), nil
+			if refusal = w.checkHead(); refusal == nil {
+				refusal, err = w.readBody()
 			}
-			refusal, err := w.readBody()
 			return refusal.For(w.req.Path), err
 		}
 		if w.w >= w.s.o.MaxHead {
@@ -75,21 +74,44 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 				first = now
 				w.setPhase(reading)
 			}
-			w.readBy(first.Add(w.s.o.HeadTimeout))
+			w.readBy(first.Add(w.headTimeout()))
 		} else if !w.used {
-			w.readBy(w.opened.Add(w.s.o.HeadTimeout))
+			w.readBy(w.opened.Add(w.headTimeout()))
 		} else if left := w.readUntil.Sub(now); left < w.s.o.IdleTimeout || left > 2*w.s.o.IdleTimeout {
 			w.readBy(now.Add(w.s.o.IdleTimeout + w.s.o.IdleTimeout/4)) // rarely, not per request
 		}
 		n, err := w.Conn.Read(w.buf[w.w:])
 		w.w += n
 		if err != nil && n == 0 {
-			if w.w > w.headAt && errors.Is(err, os.ErrDeadlineExceeded) {
+			switch late := errors.Is(err, os.ErrDeadlineExceeded); {
+			case late && w.slot.place == beyond:
+				return addressFull(), nil
+			case late && w.w > w.headAt:
 				return openai.New(openai.RequestTimeout, ""), nil
 			}
 			return nil, err
 		}
 	}
+}
+
+// checkHead refuses what is not served on this connection.
+func (w *conn) checkHead() *openai.Error {
+	h, q := &w.head, &w.req
+	if h.upgrade && !(h.webSocket && q.Method == "GET" && w.s.o.Upgrades != nil && w.s.o.Upgrades(q.Path)) {
+		return openai.New(openai.InvalidRequest, "Upgrades are not served on this connection.")
+	}
+	if w.slot.place == beyond && (!isHealthPath(q.Path) || h.chunked || h.length > 0) {
+		return addressFull()
+	}
+	return nil
+}
+
+// headTimeout bounds a head, and the time until the first byte of a connection.
+func (w *conn) headTimeout() time.Duration {
+	if w.slot.place == beyond {
+		return min(beyondTimeout, w.s.o.HeadTimeout)
+	}
+	return w.s.o.HeadTimeout
 }
 
 // setRequest sets what the head says of the request.

@@ -83,8 +83,13 @@ func (p *peeker) checkMember(key, v []byte, count int) error {
 		"guided_json", "guided_choice", "guided_grammar", "grammar", "ebnf":
 		return schema(key, v, MaxSchemaBytes)
 	case "tools", "functions":
-		return schema(key, v, MaxToolsBytes)
-	case "metadata", "tool_choice": // labels and names
+		return p.checkTools(key, v)
+	case "function_call":
+		p.env.formBound = p.env.formBound || forcesTool(v)
+		return p.checkMedia(key, v)
+	case "tool_choice": // names
+		p.env.formBound = p.env.formBound || forcesTool(v)
+	case "metadata": // labels
 	case "guided_regex", "regex":
 		return pattern(key, v)
 	case "cache_salt":
@@ -150,10 +155,16 @@ func schema(key, v []byte, most int) error {
 	if len(v) > most {
 		return outside(key, "must have at most %d bytes", most)
 	}
+	var err error
 	if v[0] == '"' && holdsJSON(key) {
-		return schemaText(key, v, maxTexts)
+		err = schemaText(key, v, maxTexts)
+	} else {
+		err = schemaValue(key, v, 1, maxTexts)
 	}
-	return schemaValue(key, v, maxTexts)
+	if f, ok := err.(*schemaFault); ok {
+		return New(InvalidValue, string(key)+" has "+f.what()+": "+f.change+".").With(pointer(key))
+	}
+	return err
 }
 
 // maxTexts bounds the nesting of JSON in strings of JSON.
@@ -177,41 +188,47 @@ func schemaText(key, literal []byte, texts int) error {
 		return nil
 	}
 	if texts == 0 {
-		return outside(key, "holds strings of JSON in strings of JSON")
+		return &schemaFault{has: "strings of JSON in strings of JSON", change: "send the JSON itself"}
 	}
 	end, _, err := scanValue(text, i, 1, nil)
 	if err != nil || skipSpace(text, end) != len(text) {
-		return outside(key, "holds a string that is not valid JSON")
+		return &schemaFault{has: "a string that is not valid JSON", change: "send the JSON itself"}
 	}
 	if text[i] == '"' {
 		return schemaText(key, text[i:end], texts-1)
 	}
-	return schemaValue(key, text[i:end], texts-1)
+	return schemaValue(key, text[i:end], 1, texts-1)
 }
 
-func schemaValue(key, v []byte, texts int) error {
+// schemaValue checks a value at nesting depth deep.
+func schemaValue(key, v []byte, deep, texts int) error {
 	if v[0] != '{' && v[0] != '[' {
 		return nil
 	}
 	w := walker{b: v, depth: MaxSchemaDepth, member: func(parent, name, value []byte) error {
 		if string(parent) == "patternProperties" && patternText(string(name)) != nil {
-			return badPattern(key)
+			return badPattern(string(name))
 		}
 		switch c := value[0]; {
 		case c == '"' && (string(name) == "pattern" || string(name) == "regex"):
 			if pattern(key, value) != nil {
-				return badPattern(key)
+				return badPattern(unquoteText(value))
 			}
 		case c == '"' && holdsJSON(name):
 			return schemaText(key, value, texts)
 		case (c == '-' || c >= '0' && c <= '9') && isRepeat(name):
 			if n, ok := parseInteger(value); !ok || n > MaxRepeat {
-				return outside(key, "has a %s that is no integer from 0 to %d", name, MaxRepeat)
+				return &schemaFault{has: fmt.Sprintf("%s %s, which is no integer from 0 to %d", name, value, MaxRepeat), change: "change it or leave it out"}
 			}
 		}
 		return nil
 	}}
-	ok, err := w.walk(0, 1, nil)
+	return w.checkDepth(key, deep)
+}
+
+// checkDepth visits all of w.b, which is at nesting depth deep.
+func (w *walker) checkDepth(key []byte, deep int) error {
+	ok, err := w.walk(0, deep, nil)
 	if err == nil && ok < 0 {
 		return outside(key, "must not be nested deeper than %d", MaxSchemaDepth)
 	}
@@ -227,8 +244,12 @@ func isRepeat(name []byte) bool {
 	return false
 }
 
-func badPattern(key []byte) error {
-	return outside(key, "has a pattern that is longer than %d bytes, or that RE2 does not take", MaxPattern)
+func badPattern(text string) error {
+	f := &schemaFault{has: "a pattern that RE2 does not take, " + cleanMessage(text), change: "write it without lookarounds, back-references and large counts, or leave it out"}
+	if len(text) > MaxPattern {
+		f.has, f.change = fmt.Sprintf("a pattern of more than %d bytes", MaxPattern), "shorten it or leave it out"
+	}
+	return f
 }
 
 // pattern checks a regular expression. What RE2's syntax takes has no
@@ -301,8 +322,9 @@ func isPlain(v []byte) bool {
 
 // walker visits the members of a value that scanValue has accepted.
 type walker struct {
-	b     []byte
-	depth int // most nesting; 0: MaxDepth holds already
+	b        []byte
+	depth    int    // most nesting; 0: MaxDepth holds already
+	property []byte // the innermost property of a schema that the walk is in
 	// member is called for every member of every object: the name it and the
 	// object itself have, unescaped (parent is nil at the top), and its value.
 	member func(parent, name, value []byte) error
@@ -337,12 +359,20 @@ func (w *walker) walk(i, deep int, parent []byte) (int, error) {
 			}
 			i = skipSpace(b, skipSpace(b, end)+1)
 		}
+		outer := w.property
+		if c == '{' && string(parent) == "properties" {
+			w.property = name
+		}
 		end, err := w.walk(i, deep+1, name)
+		w.property = outer
 		if err != nil || end < 0 {
 			return end, err
 		}
 		if c == '{' {
 			if err := w.member(parent, name, b[i:end]); err != nil {
+				if f, ok := err.(*schemaFault); ok && f.property == "" {
+					f.property = string(w.property)
+				}
 				return 0, err
 			}
 		}

@@ -41,7 +41,9 @@ type Envelope struct {
 	whole   span   // of a form: from its first boundary to its last
 	part    string // of a form without a model: how the part that names it begins
 
-	sections [sections]span
+	sections  [sections]span
+	toolFault *schemaFault // see CheckTools
+	formBound bool         // the form of the answer is bound; whole only where there is a fault
 }
 
 // span is body[at:end]; the zero span is absent (no value starts a body).
@@ -64,6 +66,9 @@ func peekBody(body []byte, unnamed bool, maxKeys int) (Envelope, error) {
 	p.env.N = 1
 	if err := p.run(); err != nil {
 		return Envelope{}, err
+	}
+	if p.env.toolFault != nil {
+		p.env.formBound = p.env.formBound || p.env.Structured(body)
 	}
 	return p.env, nil
 }

@@ -57,6 +57,9 @@ func (e *Envelope) Structured(body []byte) bool {
 	if len(e.Section(body, SectionGuided)) > 0 {
 		return true
 	}
+	if len(e.Section(body, SectionFormat)) == 0 && len(e.Section(body, SectionTools)) == 0 {
+		return false
+	}
 	found := false
 	visit := func(v []byte, member func(parent, name, value []byte) error) {
 		if len(v) > 0 && (v[0] == '{' || v[0] == '[') && !found {

@@ -9,6 +9,7 @@
 // divides weights and KV heads between GPUs, but a GPU has at least one head, and each
 // has the whole latent vector.
 //
-// What an engine takes beside them is not in any file. The constants here are rounded up
-// from what the engines print at their start; each says what it is for.
+// What an engine takes beside them is not in any file. The constants here are estimates on
+// the high side, and each says what it is for: ember's was measured, those of engines on
+// GPUs were not, so the first start of a model may show that less would do.
 package sizing

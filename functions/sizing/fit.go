@@ -32,7 +32,7 @@ func FitOn(m *Model, u Use, memory int64, count int) Fit {
 	fits := func(m *Model, u Use) bool { return Of(m, u).Total() <= room }
 	widest := 1
 	for n := 1; n <= maxGPUs; n *= 2 {
-		if !m.divides(n) || u.GPUs > 0 && n != u.GPUs {
+		if !m.Divides(n) || u.GPUs > 0 && n != u.GPUs {
 			continue
 		}
 		try := u
@@ -55,7 +55,7 @@ func FitOn(m *Model, u Use, memory int64, count int) Fit {
 	}
 	for n := widest * 2; n <= maxGPUs; n *= 2 {
 		try := u
-		if try.GPUs = n; m.divides(n) && fits(m, try) {
+		if try.GPUs = n; m.Divides(n) && fits(m, try) {
 			f.Ways.GPUs = n
 			break
 		}
@@ -72,8 +72,19 @@ func FitOn(m *Model, u Use, memory int64, count int) Fit {
 	return f
 }
 
-// divides reports whether tensor parallelism over n GPUs can cut the model.
-func (m *Model) divides(n int) bool { return m.Heads == 0 || m.Heads%n == 0 }
+// Divides reports whether tensor parallelism over n GPUs can cut the model: the heads of
+// attention evenly, and those of keys and values evenly or each onto as many GPUs.
+func (m *Model) Divides(n int) bool {
+	if m.Heads == 0 {
+		return true
+	}
+	for _, l := range m.Cache {
+		if l.Heads > 0 && l.Heads%n != 0 && n%l.Heads != 0 {
+			return false
+		}
+	}
+	return m.Heads%n == 0
+}
 
 // Shorter returns the longest context, in steps of 1024 tokens, that fits on the GPUs of u,
 // with as many requests as u has or, where none does, fewer; 0 if nothing fits.

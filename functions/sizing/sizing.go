@@ -140,5 +140,7 @@ func HostMemory(u Use) int64 {
 	if u.Engine == functions.EngineLlamaCpp {
 		return 2 << 30
 	}
-	return 4<<30 + int64(max(u.GPUs-1, 0))*(2<<30)
+	// Of vLLM and SGLang the server, the scheduler and a worker for each GPU import torch,
+	// and workers have CUDA's host memory too.
+	return 8<<30 + int64(max(u.GPUs-1, 0))*(4<<30)
 }

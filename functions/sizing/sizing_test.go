@@ -89,6 +89,7 @@ func TestFitOn(t *testing.T) {
 		{"quantised already", func(m *Model) { m.Quantized = true }, Use{Context: 1024, Requests: 1}, 16 * gib, 1, false, 1, Ways{GPUs: 2}},
 		{"heads that do not divide", func(m *Model) { m.Heads = 7 }, Use{Context: 1024, Requests: 1}, 16 * gib, 8, false, 1, Ways{Bits: 8}},
 		{"nothing helps", func(m *Model) { m.Weights = 1 << 44; m.Quantized = true }, Use{Context: 1024, Requests: 1}, 16 * gib, 8, false, 8, Ways{}},
+		{"KV heads that do not divide", func(m *Model) { m.Heads, m.Cache[0].Heads = 32, 3 }, Use{Context: 1024, Requests: 1}, 16 * gib, 8, false, 1, Ways{Bits: 8}},
 		{"three", func(m *Model) { m.Heads = 36 }, Use{Context: 1024, Requests: 1, GPUs: 3}, 80 * gib, 4, true, 3, Ways{}},
 	} {
 		m := eight()
@@ -116,5 +117,17 @@ func TestFitOn(t *testing.T) {
 			u.Context, u.Requests = f.Ways.Context, f.Ways.Requests
 			try("a shorter context", m, u)
 		}
+	}
+}
+
+func TestDivides(t *testing.T) {
+	m := &Model{Heads: 24, Cache: []Layers{{Count: 1, Token: 8, Heads: 4}, {Count: 1, Token: 8}}}
+	for n, want := range map[int]bool{1: true, 2: true, 3: false, 4: true, 6: false, 8: true, 12: true, 16: false, 24: true} {
+		if m.Divides(n) != want {
+			t.Errorf("%d: %v", n, !want)
+		}
+	}
+	if m.Heads = 0; !m.Divides(7) {
+		t.Error("what has no heads is not divided by them")
 	}
 }

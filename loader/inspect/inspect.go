@@ -149,12 +149,14 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 	case len(st) > 0 && len(gguf) > 0 && want == "":
 		return weightSet{}, &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("holds two sets of weights: %s in safetensors and %s in GGUF", sizeOf(st), sizeOf(gguf)),
 			Fix: "--engine llamacpp means the GGUF, --engine vllm the safetensors"}
-	case len(gguf) > 0 && (want == GGUF || len(st) == 0):
+	case len(gguf) > 0 && (want == GGUF || want == "" && len(st) == 0):
 		return oneGGUF(gguf)
 	case len(st) > 0 && want != GGUF:
 		return r.oneSafetensors(st, hasConfig)
 	case want == GGUF:
 		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no GGUF file, and llamacpp reads no other", Fix: "leave --engine out, or name a source with a GGUF file"}
+	case len(gguf) > 0:
+		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has its weights in GGUF, which llamacpp alone reads here", Fix: "leave --engine out, or name a source with safetensors"}
 	case len(pickles) > 0:
 		return weightSet{}, &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("has its weights as pickles only (%s), which run code when they are read, so thaw stages none", shortList(pickles)),
 			Fix: "save the model as safetensors: save_pretrained(DIR, safe_serialization=True)"}

@@ -115,7 +115,7 @@ func (d *Handler) reply(id string) functions.LoadReply {
 // infer passes a request on to a READY replica of the model in its body.
 func (d *Handler) infer(req *httpserver.Request, res *httpserver.Response) {
 	path := openai.InferPath(req.Body)
-	e, refused := enginehttp.CheckRequest(req, path)
+	e, refused := enginehttp.CheckRequest(req, path, "") // proxy checks it again
 	if refused != nil {
 		enginehttp.WriteError(res, refused)
 		return
@@ -153,7 +153,7 @@ func (d *Handler) proxy(h *managedReplica, path string, req *httpserver.Request,
 	if !enginehttp.AllowMethod("POST", req, res) {
 		return
 	}
-	if _, e := enginehttp.CheckRequest(req, path); e != nil {
+	if _, e := enginehttp.CheckRequest(req, path, h.Engine()); e != nil {
 		enginehttp.WriteError(res, e)
 		return
 	}

@@ -130,6 +130,7 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"serve", "--hold", "no"}, `"no" is not one of hold, pad, 503`},
 		{[]string{"serve", "--addr", "8080"}, `want HOST:PORT`},
 		{[]string{"serve", "--config", bad}, `bad.yaml:1:1: adr: unknown key (did you mean addr?)`},
+		{[]string{"serve", "--batches", "az://a/c"}, `"--batches" flag: not supported yet`},
 		{[]string{"serve", "--sessions", "redis://x"}, `"--sessions" flag: not supported yet`},
 		{[]string{"serve", "--config", sessions}, `sessions: not supported yet`},
 		{[]string{"serve", "--origin", "*"}, `* would let every web page in`},

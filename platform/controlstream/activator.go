@@ -269,7 +269,7 @@ func (a *Activator) remember(u *Report) {
 	for _, d := range u.Demand {
 		busy[d.Name] = true
 		n := a.fns[d.Name]
-		if d.Queued == 0 || n == nil || len(n.Replicas) > 0 {
+		if d.Queued <= d.Low.Queued || n == nil || len(n.Replicas) > 0 {
 			continue
 		}
 		for team := range d.Teams {

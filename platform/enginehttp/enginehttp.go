@@ -94,15 +94,15 @@ func BodyOf(req *httpserver.Request) [][]byte {
 }
 
 // CheckRequest is the last check of a client's request before an engine: the path is
-// public, and the body is within all bounds of openai. The gateway has checked the same,
-// but a request need not have come through it.
-func CheckRequest(req *httpserver.Request, path string) (openai.Envelope, *openai.Error) {
+// public, and the body is within all bounds of openai and of the engine. The gateway has
+// checked the same, but a request need not have come through it.
+func CheckRequest(req *httpserver.Request, path string, engine functions.Engine) (openai.Envelope, *openai.Error) {
 	if !openai.Public(path) {
 		return openai.Envelope{}, openai.New(openai.UnknownEndpoint, "No engine is sent requests for "+functions.Clip(path)+".")
 	}
 	env, err := openai.PeekPublic(path, req.Header("Content-Type"), req.Body)
 	if err == nil {
-		return env, nil
+		return env, env.CheckTools(engine)
 	}
 	if e, ok := errors.AsType[*openai.Error](err); ok {
 		return env, e

@@ -12,6 +12,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // TestForward: the engine gets its own key, an id of ours and the passed fields only; the
@@ -132,5 +133,16 @@ func TestForwardReportsUnsolicited(t *testing.T) {
 			t.Errorf("answer %d: %q, %d, %v", i, b, r.Unsolicited, r.FirstUnsolicited)
 		}
 		r.Close()
+	}
+}
+
+// TestCheckRequest: what an engine compiles is checked beside it, as the gateway does.
+func TestCheckRequest(t *testing.T) {
+	const body = `{"model":"m","tools":[{"name":"f","input_schema":{"maxLength":524288}}]}`
+	for engine, refused := range map[functions.Engine]bool{functions.EngineVLLM: false, functions.EngineLlamaCpp: true, "": false} {
+		req := httpserver.NewRequest("POST", "/v1/messages", nil, []byte(body), nil, nil)
+		if _, e := CheckRequest(req, req.Path, engine); (e != nil) != refused {
+			t.Errorf("%s: %v", engine, e)
+		}
 	}
 }

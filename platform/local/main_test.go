@@ -71,7 +71,7 @@ func runTests(m *testing.M) int {
 	http.DefaultClient.CloseIdleConnections()
 	// A stopped supervisor is waited for in the background, and takes a second to exit with
 	// the race detector.
-	waits := goleak.IgnoreAnyFunction("github.com/thaw-dev/thaw/runtime/supervisor.Ensure.func1")
+	waits := goleak.IgnoreAnyFunction("github.com/thaw-dev/thaw/runtime/supervisor.reapProcess.func1")
 	if err := goleak.Find(waits); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

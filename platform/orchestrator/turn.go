@@ -271,10 +271,7 @@ func (s *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 		}
 		f.Size, f.Expect = s.sizes[f.Source], f.starts.Expected()
 		s.forecaster.recordUse(f, now)
-		f.Lease = f.userLease
-		if !f.OnlyLow() {
-			f.Lease = max(f.wakeLease, f.userLease)
-		}
+		f.Lease = max(f.wakeLease, f.userLease)
 		if f.untilReady {
 			f.Lease = forever
 		}

@@ -17,10 +17,11 @@
 //     bytes; room that a stopping replica still holds is not free.
 //   - A team never holds more than its maximum, and no borrower gets its guarantee.
 //   - A function without replicas gets one start, however many requests wait.
-//   - A replica with requests in flight is not evicted and not scaled down. One
-//     exception prevents starvation: a replica that is never idle leaves the routes
-//     after its time slice, for a function that has waited long or a team below its
-//     share; its requests in flight finish.
+//   - A replica with requests in flight is not evicted and not scaled down. The
+//     exceptions leave the routes, and their requests in flight finish: a replica that
+//     requests of priority low hold, for others; and, against starvation, one that is
+//     never idle, after its time slice, for a function that has waited long or a team
+//     below its share.
 //   - Idle time counts from the last request's end and from READY.
 //   - A sleeping replica holds host memory and no GPU; it wakes only onto free GPUs,
 //     and is the first to leave if the host is short of something.
@@ -63,7 +64,8 @@
 // the least added cost is chosen: one large replica, several small ones, or all that
 // share a GPU. The score includes the measured reload time, from sleep or from a store.
 //
-// A busy replica leaves the routes for three reasons only: its time slice is over and
+// A busy replica leaves the routes for four reasons only: its requests are of priority low
+// and another waits; its time slice is over and
 // a request has waited for Patience; its team used more than its share and the waiting
 // team less; its team borrows GPUs that the waiting team is guaranteed.
 //

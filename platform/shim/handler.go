@@ -129,7 +129,7 @@ func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, 
 	var body [][]byte
 	if method == "POST" {
 		var e *openai.Error
-		if env, e = enginehttp.CheckRequest(req, path); e != nil {
+		if env, e = enginehttp.CheckRequest(req, path, s.o.Model.Spec.Engine); e != nil {
 			enginehttp.WriteError(res, e)
 			return
 		}

@@ -3,6 +3,7 @@ package simulate
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,5 +105,53 @@ func TestLowRequestsAreNotNoticed(t *testing.T) {
 	}
 	if all != few0+4000 {
 		t.Errorf("%d low requests were answered", all-few0)
+	}
+}
+
+// TestLowRequestsYield: a request waits for one low request and one switch, and low requests
+// wait for a free GPU until its model's idle time has ended.
+func TestLowRequestsYield(t *testing.T) {
+	const long = 600 // tokens, ten seconds
+	slow, quick := model("slow", patient), model("quick", func(s *functions.ModelSpec) { s.Scale.Idle = functions.Duration(time.Minute) })
+	var asked []trace.Request
+	for i := range 200 {
+		asked = append(asked, trace.Request{At: time.Second + time.Duration(i), Function: slow.FullName(), Output: long, Low: true})
+	}
+	const at = 90 * time.Second
+	asked = append(asked, trace.Request{At: at, Function: quick.FullName(), Output: 60})
+	var first, again time.Duration
+	said := ""
+	r := runConfig(t, Config{
+		Fleet: exact(), Functions: []*functions.Model{slow, quick}, Requests: inOrder(asked), Seed: 1, Until: time.Hour,
+		Sizes: map[functions.Name]functions.Bytes{slow.FullName(): 4 << 30, quick.FullName(): 4 << 30},
+		Event: func(e functions.Event) {
+			if e.Kind == "start" && e.Function == slow.FullName().String() {
+				again = e.At.Sub(defaultStart)
+			}
+		},
+		Begin: func(st *State) {
+			st.OnRequestEnd = func(e RequestEnd) {
+				if !e.Low {
+					first = e.First
+				}
+			}
+			st.At(at+45*time.Second, func() {
+				x, _ := st.Loop().Explain("place", slow.FullName())
+				said = x.Now
+			})
+		},
+	})
+	if r.Answered != 201 || r.Starts != 3 {
+		t.Error(resultText(r))
+	}
+	// The rest of a low request, the engine's exit, and a start of 13 s.
+	if wait := first - at; wait > 28*time.Second {
+		t.Errorf("the other request waited for %v", wait)
+	}
+	if idle := again - first; idle < time.Minute || idle > 65*time.Second {
+		t.Errorf("low requests got the GPU back after %v", idle)
+	}
+	if !strings.Contains(said, "it waits for a free GPU: its priority is low") || !strings.Contains(said, "requests wait") {
+		t.Errorf("explained as %q", said)
 	}
 }

@@ -225,7 +225,7 @@ func (q *request) wake(again bool) *openai.Error {
 			}
 		}
 		return nil
-	}, func() string { return st.orchestrator.Wake(f.name, q.team.name) })
+	}, func() string { return st.orchestrator.Wake(f.name, q.team.name) }, func() { st.orchestrator.Nudge(f.name) })
 }
 
 // arm schedules the timeout of q's current step.

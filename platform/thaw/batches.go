@@ -3,31 +3,35 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
+	"time"
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/batches"
-	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
 // openBatches opens the files and batches of a data folder, on a data path.
-func openBatches(c *cli.ServeConfig, data *activator.Activator, cat *catalog.Catalog, keys *auth.KeyStore, metrics *telemetry.Registry, log *slog.Logger) (*batches.Server, error) {
+func openBatches(c *cli.ServeConfig, data *activator.Activator, cat *catalog.Catalog, gpus func() int, limits *ratelimit.Limits, keys *auth.KeyStore, metrics *telemetry.Registry, log *slog.Logger) (*batches.Server, error) {
 	b, err := batches.Open(batches.Options{
-		Data: c.Data, Serve: data.Serve, Describe: data.DescribeModel, Caller: data.Caller, MaxLine: int64(c.MaxBody), Windows: gpuCount(c.GPUs), Log: log,
+		Data: c.Data, Serve: data.Serve, Describe: data.DescribeModel, Caller: data.Caller, MaxLine: int64(c.MaxBody), GPUs: gpus, Log: log,
 		HasKey: func(id string) bool {
 			return slices.ContainsFunc(keys.List(""), func(k auth.Key) bool { return k.ID == id })
 		},
-		Demand: func(yield func(name functions.Name, active, queued int) bool) {
+		Demand: func(yield func(batches.Demand) bool) {
 			for _, m := range cat.Models() {
-				if d, ok := data.DemandOf(m.FullName()); ok && !yield(d.Name, d.Active, d.Queued) {
+				d, ok := data.DemandOf(m.FullName())
+				if ok && !yield(batches.Demand{Name: d.Name, GPUs: m.Spec.Resources.GPUs, Active: d.Active, Queued: d.Queued, LastEnd: d.LastEnd}) {
 					return
 				}
 			}
 		},
+		Spare: func(team string) int { return spareLines(limits.Usage(team, time.Now())) },
 		Count: func(metric string, value float64, labels ...string) { metrics.Series(metric, labels...)(value) },
 	})
 	if err != nil {
@@ -35,4 +39,21 @@ func openBatches(c *cli.ServeConfig, data *activator.Activator, cat *catalog.Cat
 	}
 	metrics.Add(b.Samples)
 	return b, nil
+}
+
+// spareLines is how many lines of batches may be sent now, so that a quarter of each limit is
+// left to the team's other requests.
+func spareLines(u ratelimit.Usage) int {
+	n := math.MaxInt
+	for _, x := range []struct{ limit, left int }{
+		{u.Limits.Concurrent, u.Limits.Concurrent - u.Active - u.Held}, {u.Limits.RequestsPerMinute, u.Requests},
+	} {
+		if x.limit > 0 {
+			n = min(n, max(0, x.left-x.limit/4))
+		}
+	}
+	if limit := u.Limits.TokensPerMinute; limit > 0 && u.Tokens <= limit/4 {
+		return 0
+	}
+	return n
 }

@@ -5,10 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"mime/multipart"
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // batchLines are n requests over the models in turn. Their ids begin with a prefix.
@@ -203,5 +207,75 @@ func TestBatchKeys(t *testing.T) {
 	}
 	if r := p.do("POST", "/v1/files", strings.Repeat("x", 1<<20), "Authorization", "Bearer sk-thaw-none"); r.err == nil && r.status != 401 {
 		t.Errorf("an upload without a right key: %d %s", r.status, r.body)
+	}
+}
+
+// TestBatchOfAllKinds: the lines of a batch may name a Router, a Remote, a Composition and an
+// adapter's model, and its endpoint may be that of completions.
+func TestBatchOfAllKinds(t *testing.T) {
+	cloud := newCloudAPI(t)
+	p := start(t, map[string]string{
+		"a.yaml": tiny(t, "a", ""), "b.yaml": tiny(t, "b", ""),
+		"cloud.yaml": "apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: cloud}\nspec: {url: " + cloud.URL + "/v1, model: vendor-large, allow: internal, price: {input: 1, output: 2}}\n",
+		"auto.yaml":  "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec:\n  rules:\n    - {name: general, to: [a]}\n",
+		"panel.yaml": "apiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: panel}\nspec: {pattern: ensemble, members: [a, b], coordinator: a}\n",
+	})
+	b := p.ended(p.createBatch(p.upload(batchLines("line", 8, "auto", "cloud", "panel", "b"))).ID)
+	out := p.entries(b.OutputFileID)
+	if b.Status != "completed" || b.Counts.Completed != 8 || len(out) != 8 {
+		t.Fatalf("%+v %v", b, p.entries(b.ErrorFileID))
+	}
+	for i, want := range []string{`"model":"a"`, "from the cloud", `"model":"panel"`, `"model":"b"`} {
+		if body := string(out[fmt.Sprintf("line-%d", i)].Response.Body); !strings.Contains(body, want) {
+			t.Errorf("line %d: %s", i, body)
+		}
+	}
+	if n := len(cloud.seen()); n != 2 {
+		t.Errorf("the Remote was asked %d times", n)
+	}
+	text := `{"custom_id":"t","method":"POST","url":"/v1/completions","body":{"model":"a","prompt":"thaw","max_tokens":3}}`
+	b = p.batch("POST", "/v1/batches", `{"input_file_id":"`+p.upload(text)+`","endpoint":"/v1/completions","completion_window":"1h"}`)
+	if b = p.ended(b.ID); b.Counts.Completed != 1 || !strings.Contains(string(p.entries(b.OutputFileID)["t"].Response.Body), "text_completion") {
+		t.Errorf("%+v", b)
+	}
+}
+
+// TestBatchCancelled: a batch that is cancelled has an entry for each line soon, and what ran
+// is over.
+func TestBatchCancelled(t *testing.T) {
+	p := start(t, map[string]string{"a.yaml": tiny(t, "a", "args: [--token-delay, 100ms]")})
+	lines := strings.ReplaceAll(batchLines("line", 100, "a"), `"max_tokens":4`, `"max_tokens":1000,"ignore_eos":true`)
+	made := p.createBatch(p.upload(strings.Replace(lines, `"max_tokens":1000,"ignore_eos":true`, `"max_tokens":1`, 1)))
+	p.eventually("lines run", func() bool {
+		return p.batch("GET", "/v1/batches/"+made.ID, "").Counts.Completed == 1 && p.metric("thaw_active_requests{") > 0
+	})
+	if b := p.batch("POST", "/v1/batches/"+made.ID+"/cancel", ""); b.Status != "cancelling" && b.Status != "cancelled" {
+		t.Errorf("%+v", b)
+	}
+	b := p.ended(made.ID)
+	out, failed := p.entries(b.OutputFileID), p.entries(b.ErrorFileID)
+	if b.Status != "cancelled" || len(out) != 1 || len(failed) != 99 || failed["line-50"].Error.Code != "batch_cancelled" {
+		t.Errorf("%+v, %d and %d lines, %+v", b, len(out), len(failed), failed["line-50"].Error)
+	}
+	p.awaitNoRequests()
+}
+
+// Lines leave a quarter of each limit of their team to its other requests.
+func TestSpareLines(t *testing.T) {
+	for name, c := range map[string]struct {
+		u    ratelimit.Usage
+		want int
+	}{
+		"no limits":            {ratelimit.Usage{}, math.MaxInt},
+		"8 at once, 1 runs":    {ratelimit.Usage{Limits: functions.Limits{Concurrent: 8}, Active: 1}, 5},
+		"8 at once, all run":   {ratelimit.Usage{Limits: functions.Limits{Concurrent: 8}, Active: 6, Held: 2}, 0},
+		"one at once":          {ratelimit.Usage{Limits: functions.Limits{Concurrent: 1}}, 1},
+		"60 a minute, 20 left": {ratelimit.Usage{Limits: functions.Limits{RequestsPerMinute: 60}, Requests: 20}, 5},
+		"tokens for others":    {ratelimit.Usage{Limits: functions.Limits{TokensPerMinute: 1000}, Tokens: 250}, 0},
+		"tokens left":          {ratelimit.Usage{Limits: functions.Limits{TokensPerMinute: 1000}, Tokens: 251}, math.MaxInt},
+	} {
+		if got := spareLines(c.u); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
 	}
 }

@@ -139,8 +139,8 @@ func readComposedAnswer(t *testing.T, r reply) (a composedAnswer) {
 	return a
 }
 
-// TestCompositions: the four patterns over two models on one GPU and a Remote, plain and
-// streamed; each model is loaded once a round; every call is named and explained.
+// TestCompositions: the four patterns over two models and a Remote, plain and streamed;
+// every call is named and explained.
 func TestCompositions(t *testing.T) {
 	cloud := newThinker(t)
 	dead := httptest.NewServer(http.NotFoundHandler())
@@ -156,7 +156,7 @@ func TestCompositions(t *testing.T) {
 		"quorum.yaml":  compositionFile("quorum", "pattern: ensemble, members: [dead, cloud], coordinator: cloud, quorum: 1"),
 		"broken.yaml":  compositionFile("broken", "pattern: ensemble, members: [dead, cloud], coordinator: dead"),
 		"nested.yaml":  compositionFile("nested", "pattern: ensemble, members: [quorum, cloud], coordinator: cloud"),
-	}, "--gpus", "1")
+	}, "--gpus", "2")
 	ask := func(model string, stream bool) (reply, composedAnswer) {
 		t.Helper()
 		r := p.do("POST", "/v1/chat/completions", fmt.Sprintf(`{"model":%q,"stream":%v,"stream_options":{"include_usage":true},"temperature":0,"messages":[{"role":"user","content":"Hello"}]}`, model, stream))
@@ -205,13 +205,6 @@ func TestCompositions(t *testing.T) {
 			}
 		}
 	}
-	// The first panel: both models were cold, one at a time, and neither is loaded twice.
-	starts := map[string]int{}
-	for _, c := range p.items("/api/v1/coldstarts") {
-		starts[fmt.Sprint(c["function"])]++
-	}
-	t.Logf("cold starts %v", starts)
-
 	if r := p.do("POST", "/v1/chat/completions", chatBody("broken", "")); r.status != 503 && r.status != 502 || !strings.Contains(r.body, "The Composition `broken` has no answer: ") {
 		t.Errorf("%d %s", r.status, r.body)
 	}
@@ -223,6 +216,24 @@ func TestCompositions(t *testing.T) {
 	}
 	if log := p.log.String(); !strings.Contains(log, "parent=") && !strings.Contains(log, `"parent":`) || strings.Contains(log, "Hello") {
 		t.Error("the log lacks the parent, or it has the prompt")
+	}
+}
+
+// TestCompositionTakesTurns: of two models on one GPU each is loaded once, the second when
+// the first has answered.
+func TestCompositionTakesTurns(t *testing.T) {
+	const gpu = "resources: {gpus: 1}\n"
+	p := start(t, map[string]string{
+		"a.yaml": tiny(t, "small-a", gpu), "b.yaml": tiny(t, "small-b", gpu),
+		"panel.yaml": compositionFile("panel", "pattern: ensemble, members: [small-a, small-b], coordinator: small-b"),
+	}, "--gpus", "1")
+	a := readComposedAnswer(t, p.do("POST", "/v1/chat/completions", `{"model":"panel","stream":true,"temperature":0,"messages":[{"role":"user","content":"Hello"}]}`))
+	calls := a.thaw.Calls
+	if len(calls) != 2 || !calls[0].Cold || !calls[1].Cold || calls[1].Start < calls[0].Start+calls[0].Duration || calls[0].ColdStart == calls[1].ColdStart || a.text == "" {
+		t.Errorf("%+v", a)
+	}
+	if n := len(p.items("/api/v1/coldstarts")); n != 2 {
+		t.Errorf("%d cold starts, want one of each model", n)
 	}
 }
 

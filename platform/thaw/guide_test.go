@@ -15,32 +15,50 @@ import (
 )
 
 const (
-	guidePage    = "../../deploy/docs/router.md"
-	guideFolder  = "deploy/example/router"
+	guidePages   = "../../deploy/docs/"
+	guideFolders = "deploy/example/"
 	guideAddress = "http://127.0.0.1:8080"
 	guideCloud   = "http://127.0.0.1:8081"
 )
 
 var (
-	guideFile     = regexp.MustCompile("(?s)`([a-z]+\\.yaml)`[^\n]*:\n\n```yaml\n(.*?)```")
+	guideFile     = regexp.MustCompile("(?s)`([a-z-]+\\.yaml)`[^\n]*:\n\n```yaml\n(.*?)```")
 	guideCommands = regexp.MustCompile("(?s)```sh\n(.*?)```")
 )
 
 // TestRouterGuide does what the guide of Routers has its reader do. The files are the
 // guide's, which are those of the example, and below each command are lines of its output.
 func TestRouterGuide(t *testing.T) {
-	page, err := os.ReadFile(guidePage)
+	cloud := newCloudAPI(t)
+	if n := doGuide(t, "router", cloud.URL, 5, "small", "coder", "large"); n < 10 {
+		t.Errorf("%d commands were tried", n)
+	}
+	if n := len(cloud.seen()); n != 1 {
+		t.Errorf("%d requests left, want one", n)
+	}
+}
+
+// TestCompositionGuide does what the guide of Compositions has its reader do.
+func TestCompositionGuide(t *testing.T) {
+	if n := doGuide(t, "compositions", newThinker(t).URL, 7, "small-a", "small-b"); n != 7 {
+		t.Errorf("%d commands were tried", n)
+	}
+}
+
+// doGuide does what a guide has its reader do, with the example of its name, and returns how
+// many commands those were. cloud stands for the provider. The file of the model named first
+// of alike stands in the guide for all of them.
+func doGuide(t *testing.T, name, cloud string, count int, alike ...string) (asked int) {
+	page, err := os.ReadFile(guidePages + name + ".md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := guideFiles(t, string(page))
-	cloud := newCloudAPI(t)
+	files := guideFiles(t, string(page), guideFolders+name, count, alike)
 	for name, text := range files {
 		text = strings.Replace(text, "../../../functions/shipped/tiny", tinyDir(t), 1)
-		files[name] = strings.Replace(text, guideCloud, cloud.URL, 1)
+		files[name] = strings.Replace(text, guideCloud, cloud, 1)
 	}
 	p := start(t, files)
-	asked := 0
 	for _, block := range guideCommands.FindAllStringSubmatch(string(page), -1) {
 		for _, c := range readCommands(block[1]) {
 			if len(c.want) == 0 && !slices.Contains(c.words, "stop") && !slices.Contains(c.words, "check") {
@@ -50,28 +68,23 @@ func TestRouterGuide(t *testing.T) {
 			p.try(c)
 		}
 	}
-	if asked < 10 {
-		t.Errorf("%d commands were tried", asked)
-	}
-	if n := len(cloud.seen()); n != 1 {
-		t.Errorf("%d requests left, want one", n)
-	}
+	return asked
 }
 
 // guideFiles are the files that the guide shows, which the example has too.
-func guideFiles(t *testing.T, page string) map[string]string {
+func guideFiles(t *testing.T, page, folder string, count int, alike []string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
 	for _, m := range guideFile.FindAllStringSubmatch(page, -1) {
 		files[m[1]] = m[2]
-		if m[1] == "small.yaml" {
-			for _, like := range []string{"coder", "large"} {
-				files[like+".yaml"] = strings.ReplaceAll(m[2], "small", like)
+		if m[1] == alike[0]+".yaml" {
+			for _, like := range alike[1:] {
+				files[like+".yaml"] = strings.ReplaceAll(m[2], alike[0], like)
 			}
 		}
 	}
-	list, err := filepath.Glob("../../" + guideFolder + "/*.yaml")
-	if err != nil || len(list) != len(files) || len(files) != 5 {
+	list, err := filepath.Glob("../../" + folder + "/*.yaml")
+	if err != nil || len(list) != len(files) || len(files) != count {
 		t.Fatalf("the guide has %d files, the example %v (%v)", len(files), list, err)
 	}
 	for _, path := range list {
@@ -162,7 +175,7 @@ func (p *platform) try(c command) (output string) {
 func (p *platform) verb(words []string) string {
 	var out, errs strings.Builder
 	args := append(slices.Clone(words), "--server", p.url, "--data", p.data)
-	if i := slices.Index(args, guideFolder); i >= 0 {
+	if i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, guideFolders) }); i >= 0 {
 		args[i] = p.functions
 	}
 	if code := run(p.t.Context(), args, strings.NewReader(""), &out, &errs); code != 0 {

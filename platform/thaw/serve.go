@@ -189,7 +189,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 		Metrics: metrics, Log: lines.Requests,
 	})
 	metrics.Add(s.data.Samples, s.remotes.Samples, answers.Samples)
-	if s.batches, err = openBatches(c, s.data, cat, keys, metrics, log); err != nil {
+	if s.batches, err = openBatches(c, s.data, cat, backend.GPUs, s.limits, keys, metrics, log); err != nil {
 		return nil, err
 	}
 	s.remotes.Attach(s.data)
@@ -298,7 +298,7 @@ func credentials(dir string) (keys *auth.KeyStore, admin string, err error) {
 func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, sockets *socket.Server, o httpserver.Options) httpserver.Server {
 	guard, strict := browser.New(loopback, c.Host, c.Origin), browser.New(loopback, c.Host, nil)
 	named, own := guard.Wrap(sockets.Serve), strict.Wrap(sockets.Serve)
-	pages := strict.Wrap(console.New(cli.Version).Serve)
+	pages := strict.ForPages().Wrap(console.New(cli.Version).Serve)
 	o.Handler = dispatch(guard.Wrap(s.data.Serve), guard.Wrap(s.batches.Serve), func(req *httpserver.Request, res *httpserver.Response) {
 		if socket.TakesOrigins(req.Path) {
 			named(req, res)

@@ -315,6 +315,9 @@ func (r *Replica) Status() functions.ReplicaStatus {
 	return s
 }
 
+// Engine is the program that serves its model.
+func (r *Replica) Engine() functions.Engine { return r.o.Spec.Engine }
+
 // LogPath is the file of the engine's output; "" before its start.
 func (r *Replica) LogPath() string {
 	if p := r.logAt.Load(); p != nil {

@@ -98,6 +98,7 @@ type Record struct {
 	Team     string `json:"team"`
 	KeyID    string `json:"key_id"` // of the key that made it; "" for the admin token and on an open server
 	Admin    bool   `json:"admin"`
+	Data     string `json:"data"`     // least class of its lines' data; "" leaves it to the team
 	Keep     int64  `json:"keep"`     // how long its files are kept, in seconds
 	Outcome  string `json:"outcome"`  // what its status is to be after Finalizing
 	Sequence int64  `json:"sequence"` // orders the batches of a second

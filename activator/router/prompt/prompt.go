@@ -4,6 +4,7 @@
 package prompt
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"sync"
@@ -35,6 +36,9 @@ type reader struct {
 	family []byte // the beginning of all texts
 	buffer []byte // for texts with escapes
 	joined []byte // the newest turn
+
+	named [familyBytes]byte // a family that was named before, by this reader
+	known string            // its name
 }
 
 type span struct{ at, end int }
@@ -60,10 +64,7 @@ func Read(env *openai.Envelope, body []byte) functions.RouteFeatures {
 	f.StructuredOutput = env.Structured(body) || r.user.found&foundJSON != 0
 	f.Safety = r.user.found&foundVerdict != 0 || r.system.found&foundSafePair != 0
 	f.Language = r.user.language()
-	if len(r.family) == familyBytes {
-		sum := sha256.Sum256(r.family)
-		f.PromptFamily = hex.EncodeToString(sum[:8])
-	}
+	f.PromptFamily = r.nameFamily()
 	return f
 }
 
@@ -79,7 +80,9 @@ func Text(env *openai.Envelope, body []byte) string {
 }
 
 func (r *reader) reset() {
-	*r = reader{turn: r.turn[:0], family: r.family[:0], buffer: r.buffer[:0], joined: r.joined[:0]}
+	r.turn, r.family, r.buffer, r.joined = r.turn[:0], r.family[:0], r.buffer[:0], r.joined[:0]
+	r.open, r.earlier, r.images = false, false, false
+	r.tokens, r.system, r.user = 0, scan{}, scan{}
 }
 
 func (r *reader) release() {
@@ -93,7 +96,7 @@ func (r *reader) release() {
 func (r *reader) readSystem(v []byte) {
 	r.body = v
 	if len(v) > 0 {
-		r.eachText(0, func(at span) { r.addOther(r.text(at), true) })
+		r.eachText(0, ofSystem)
 	}
 }
 
@@ -141,12 +144,20 @@ func (r *reader) addUser(i int) int {
 			return k + 1
 		}
 	}
-	return r.eachText(i, func(at span) {
+	return r.eachText(i, ofUser)
+}
+
+// addText adds a text.
+func (r *reader) addText(at span, of author) {
+	switch of {
+	case ofUser:
 		r.turn = append(r.turn, at)
 		if len(r.family) < familyBytes {
 			r.addFamily(r.beginning(at, familyBytes))
 		}
-	})
+	default:
+		r.addOther(r.text(at), of == ofSystem)
+	}
 }
 
 // endTurn reads the texts of a turn that was not the newest.
@@ -170,9 +181,13 @@ func (r *reader) readMessage(i int) int {
 		}
 	default:
 		r.open = false
+		of := ofOthers
+		if role == "system" || role == "developer" {
+			of = ofSystem
+		}
 		for _, at := range content {
 			if at.end > 0 {
-				r.eachText(at.at, func(at span) { r.addOther(r.text(at), role == "system" || role == "developer") })
+				r.eachText(at.at, of)
 			}
 		}
 	}
@@ -221,14 +236,23 @@ func internRole(name []byte) string {
 	return "other"
 }
 
-// eachText calls f with every text in the value at i and returns where the value ends. It
-// notes images.
-func (r *reader) eachText(i int, f func(span)) int {
+// author is whose a text is.
+type author uint8
+
+const (
+	ofOthers author = iota
+	ofSystem
+	ofUser
+)
+
+// eachText adds every text in the value at i and returns where the value ends. It notes
+// images.
+func (r *reader) eachText(i int, of author) int {
 	b := r.body
 	switch b[i] {
 	case '"':
 		end := skipValue(b, i)
-		f(span{i, end})
+		r.addText(span{i, end}, of)
 		return end
 	case '[':
 		for i = skipSpace(b, i+1); b[i] != ']'; i = skipSpace(b, i) {
@@ -236,7 +260,7 @@ func (r *reader) eachText(i int, f func(span)) int {
 				i++
 				continue
 			}
-			i = r.eachText(i, f)
+			i = r.eachText(i, of)
 		}
 		return i + 1
 	case '{':
@@ -250,7 +274,7 @@ func (r *reader) eachText(i int, f func(span)) int {
 			case imageName:
 				r.images = r.images || b[at] != 'n'
 			case textName:
-				r.eachText(at, f)
+				r.eachText(at, of)
 			default:
 				if string(key) == "type" && b[at] == '"' {
 					switch string(r.name(span{at, i})) {
@@ -331,6 +355,20 @@ func (r *reader) readTurn() {
 	r.joinTurn()
 	r.user.read(r.joined)
 	r.tokens += r.user.takeTokens()
+}
+
+// nameFamily returns a hash of the beginning, "" of a shorter prompt. Requests of one family
+// often follow each other.
+func (r *reader) nameFamily() string {
+	switch {
+	case len(r.family) < familyBytes:
+		return ""
+	case r.known == "" || !bytes.Equal(r.family, r.named[:]):
+		sum := sha256.Sum256(r.family)
+		r.known = hex.EncodeToString(sum[:8])
+		copy(r.named[:], r.family)
+	}
+	return r.known
 }
 
 func (r *reader) addFamily(text []byte) {

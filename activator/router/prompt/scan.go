@@ -2,6 +2,7 @@ package prompt
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math/bits"
 )
 
@@ -16,19 +17,24 @@ const (
 
 // scan is what reading texts has shown.
 type scan struct {
-	found  found
-	code   code
-	words  int
-	stops  [languages]int
-	script [scripts]int // characters
-	counts counts       // for tokens
+	found    found
+	code     code
+	words    int
+	stops    [languages]int
+	packed   uint64       // stops of the last words, as in a [wordEntry]
+	inPacked int          // how many words these are
+	script   [scripts]int // characters
+	counts   counts       // for tokens
 
 	sentence wordClass // of the words since the last end of a sentence
 	previous wordClass // of the word before
 }
 
-// counts are the parts that the estimate of tokens is made of.
+// counts are the parts that the estimate of tokens is made of. Words of fewer than 16
+// letters of ASCII may be in lengths alone, by their length.
 type counts struct {
+	lengths [longestWord]int
+
 	words, middle, long, digits, marks, lines, gaps, two, three, four int
 }
 
@@ -38,6 +44,12 @@ type counts struct {
 // within 6 %, and nine in ten texts are within 17 %. A tokenizer of 1,024 entries, such as
 // the shipped tiny model's, needs about twice as many.
 func (c *counts) tokens() float64 {
+	for n, words := range c.lengths {
+		c.words += words
+		c.middle += words * max(min(n, 8)-4, 0)
+		c.long += words * max(n-8, 0)
+	}
+	c.lengths = [longestWord]int{}
 	return weightWord*float64(c.words) + weightMiddle*float64(c.middle) + weightLong*float64(c.long) + weightDigit*float64(c.digits) +
 		weightMark*float64(c.marks) + weightLine*float64(c.lines) + weightGap*float64(c.gaps) +
 		weightTwo*float64(c.two) + weightThree*float64(c.three) + weightFour*float64(c.four)
@@ -74,6 +86,7 @@ type charClass uint8
 const (
 	charMark  charClass = iota
 	charQuiet           // a mark that is a sign of nothing
+	charStop            // a mark that may end a sentence
 	charLetter
 	charHigh // a byte of a character beyond ASCII
 	charDigit
@@ -92,6 +105,8 @@ var classes = func() (t [256]charClass) {
 			t[c] = charDigit
 		case c == ',' || c == '"' || c == '\'' || c == '(' || c == ')':
 			t[c] = charQuiet
+		case c == '.' || c == '?' || c == '!':
+			t[c] = charStop
 		case c == '\n':
 			t[c] = charLine
 		case c == ' ' || c == '\t' || c == '\r':
@@ -141,39 +156,125 @@ var kinds = func() (t [256]kind) {
 func (s *scan) read(text []byte) {
 	begin := true // of a line
 	for i := 0; i < len(text); {
-		switch c := text[i]; classes[c] {
+		if isWord(text[i]) {
+			i, begin = s.readWords(text, i, begin), false
+		} else {
+			i, begin = s.readMarks(text, i, begin)
+		}
+	}
+	s.endSentence()
+	s.unpackStops()
+}
+
+// isWord reports whether a word begins with c.
+func isWord(c byte) bool { return classes[c] == charLetter || classes[c] == charHigh }
+
+// readWords reads the words from the one at i on that are parted by a blank, a comma or the
+// end of a sentence, and returns what follows them; begin: the first one begins a line.
+// Most words are fewer than 16 letters of ASCII. They are read here, eight bytes at a time,
+// and the others by [scan.word].
+func (s *scan) readWords(text []byte, i int, begin bool) int {
+	blank, words, packed, certain := 0, 0, s.packed, s.code.certain()
+	for i+longestWord < len(text) && words <= maxPacked/2 {
+		p := (*[longestWord + 1]byte)(text[i : i+longestWord+1 : i+longestWord+1])
+		n, hash, inside := uint(0), uint32(0), uint64(0)
+		low := binary.LittleEndian.Uint64(p[:8])
+		if m := notLetters(low); m != 0 {
+			n = uint(bits.TrailingZeros64(m)) / 8
+			low &= m&-m>>7 - 1
+			hash, inside = mixWord(low, 0, n), capitals(low)&^0xFF
+		} else {
+			high := binary.LittleEndian.Uint64(p[8:])
+			m = notLetters(high)
+			if n = 8 + uint(bits.TrailingZeros64(m))/8; m == 0 {
+				n = 0
+			}
+			high &= m&-m>>7 - 1
+			hash, inside = mixWord(low, high, n), capitals(low)&^0xFF|capitals(high)
+		}
+		next := p[n%longestWord]
+		if n == 0 || next != ' ' && kinds[next] != kindNone { // no word, or none of letters alone
+			break
+		}
+		words++
+		e := table.find(hash)
+		same := e.matches(hash)
+		class := e.class & wordClass(same)
+		packed += e.stops & same
+		s.counts.lengths[n%longestWord]++
+		if class > stopMask && (!certain || class&(classSentence|classShape) != 0) {
+			s.classed(text, i, i+int(n), class, begin)
+			certain = s.code.certain()
+		}
+		s.previous = class
+		if !certain && (inside != 0 || next != ' ' && (next == '(' || n == 1)) {
+			upper := kind(0)
+			if inside != 0 {
+				upper = kindUpper
+			}
+			s.noteIdentifier(text, i, i+int(n), kindLower, upper)
+			certain = s.code.certain()
+		}
+		begin, blank = false, 1
+		if i += int(n) + 1; next == ' ' {
+			continue
+		}
+		blank = 0 // i is not behind one
+		mark := classes[next]
+		if mark == charStop && text[i] == ' ' {
+			s.endSentence()
+		} else if mark != charQuiet && (mark != charMark || !certain) {
+			i-- // it needs a closer look
+			break
+		}
+		s.counts.marks++
+		if text[i] == ' ' {
+			i, blank = i+1, 1
+		}
+	}
+	s.words, s.packed = s.words+words, packed
+	s.addStops(words)
+	if i < len(text) && isWord(text[i]) {
+		return s.word(text, i, begin)
+	}
+	return i - blank
+}
+
+// readMarks reads what is no word from i on, and returns what follows it, and whether that
+// begins a line.
+func (s *scan) readMarks(text []byte, i int, begin bool) (int, bool) {
+	spaces := 0 // in a row
+	for ; i < len(text); i++ {
+		c := text[i]
+		class := classes[c]
+		if class == charSpace {
+			if spaces++; spaces == 2 {
+				s.counts.gaps++
+			}
+			continue
+		}
+		spaces = 0
+		switch class {
 		case charLetter, charHigh:
-			if i = s.word(text, i, begin); i+1 < len(text) && text[i] == ' ' && classes[text[i+1]] == charLetter {
-				i++ // the blank between two words
-			}
-			begin = false
+			return i, begin
 		case charDigit:
-			k := i
-			for i < len(text) && classes[text[i]] == charDigit {
-				i++
-			}
-			s.counts.digits += i - k
-			begin = false
-		case charSpace:
-			i = s.counts.space(text, i)
+			s.counts.digits++
 		case charLine:
 			s.counts.lines++
 			s.endSentence()
-			i++
 			begin = true
 			continue
 		case charQuiet:
 			s.counts.marks++
-			i++
-			begin = false
 		default:
 			s.counts.marks++
-			s.mark(text, i, begin)
-			i++
-			begin = false
+			if class == charStop || !s.code.certain() {
+				s.mark(text, i, begin)
+			}
 		}
+		begin = false
 	}
-	s.endSentence()
+	return i, begin
 }
 
 // space counts the space at i and returns what follows it: one blank belongs to the word
@@ -255,20 +356,15 @@ func (s *scan) word(text []byte, i int, begin bool) int {
 		return s.wide(text, i)
 	}
 	start, first, inside, h := i, kinds[text[i]], kind(0), uint32(0)
-	if n, hash, upper := letters(text[i:]); n > 0 {
-		i += n
-		inside, h = upper, hash
-	} else {
-		for i++; i < len(text); i++ {
-			k := kinds[text[i]]
-			if k >= kindWide {
-				break
-			}
-			inside |= k
+	for i++; i < len(text); i++ {
+		k := kinds[text[i]]
+		if k >= kindWide {
+			break
 		}
-		if i-start <= longestWord {
-			h = hashWord(text, start, i-start)
-		}
+		inside |= k
+	}
+	if i-start <= longestWord {
+		h = hashWord(text, start, i-start)
 	}
 	n, high := i-start, 0
 	if (first|inside)&kindHigh != 0 {
@@ -277,36 +373,35 @@ func (s *scan) word(text []byte, i int, begin bool) int {
 	s.counts.word(n-high, high)
 	class := wordClass(0)
 	if n <= longestWord {
-		class = lookup(h)
+		e := table.find(h)
+		same := e.matches(h)
+		class = e.class & wordClass(same)
+		s.packed += e.stops & same
+		s.addStops(1)
 	}
-	switch class {
-	case 0:
-	case 1 << english:
-		s.stops[english]++
-	default:
+	if class > stopMask {
 		s.classed(text, start, i, class, begin)
 	}
 	s.previous = class
-	if s.code.certain() {
-		return i
-	}
-	if inside&(kindUpper|kindUnder) != 0 || first == kindUnder || i < len(text) && text[i] == '(' {
-		s.code.identifier(text, start, i, inside)
-	} else if n == 1 && text[start]|0x20 == 'c' && i < len(text) && (text[i] == '#' || text[i] == '+') {
-		s.code.languages++
-		s.sentence |= classLanguage
+	if !s.code.certain() {
+		s.noteIdentifier(text, start, i, first, inside)
 	}
 	return i
 }
 
-// classed notes a word of the vocabulary.
+// noteIdentifier notes the word text[start:end] if it looks like a name in a program, or is
+// the name of a language that ends with marks.
+func (s *scan) noteIdentifier(text []byte, start, end int, first, inside kind) {
+	if inside&(kindUpper|kindUnder) != 0 || first == kindUnder || end < len(text) && text[end] == '(' {
+		s.code.identifier(text, start, end, inside)
+	} else if end-start == 1 && text[start]|0x20 == 'c' && end < len(text) && (text[end] == '#' || text[end] == '+') {
+		s.code.languages++
+		s.sentence |= classLanguage
+	}
+}
+
+// classed notes a word of the vocabulary that is more than a stop word.
 func (s *scan) classed(text []byte, start, end int, class wordClass, begin bool) {
-	if stop := class & stopMask; stop != 0 {
-		s.countStops(stop)
-	}
-	if class&^stopMask == 0 {
-		return
-	}
 	s.phrase(class)
 	s.code.word(class)
 	if begin && class&classStatement != 0 && !s.code.certain() {
@@ -350,10 +445,18 @@ func (s *scan) wide(text []byte, i int) int {
 	return i
 }
 
-func (s *scan) countStops(stop wordClass) {
-	for ; stop != 0; stop &= stop - 1 {
-		s.stops[bits.TrailingZeros32(uint32(stop))]++
+// addStops adds the stop words among so many words to the counts, if they are many.
+func (s *scan) addStops(words int) {
+	if s.inPacked += words; s.inPacked > maxPacked/2 {
+		s.unpackStops()
 	}
+}
+
+func (s *scan) unpackStops() {
+	for k := range s.stops {
+		s.stops[k] += int(s.packed >> (bitsPacked * k) & maxPacked)
+	}
+	s.packed, s.inPacked = 0, 0
 }
 
 // phrase notes a word of a phrase that asks for a form or a verdict.
@@ -364,7 +467,7 @@ func (s *scan) phrase(class wordClass) {
 	if class&classShape != 0 && s.previous&classJSON != 0 {
 		s.sentence |= classInto
 	}
-	s.sentence |= class & (classJSON | classAnswer | classJudge | classHarm | classPost | classModerate | classSafe | classUnsafe | classMake | classBuild | classProgram | classLanguage | classExtract | classField)
+	s.sentence |= class & classSentence
 }
 
 // endSentence draws the conclusions from the words of a sentence.

@@ -2,6 +2,9 @@ package prompt
 
 import (
 	"bytes"
+	"encoding/binary"
+	"math/bits"
+	"slices"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -89,45 +92,60 @@ func kindOf(name []byte) nameKind {
 // most bytes.
 func appendText(dst, literal []byte, most int) []byte {
 	s := literal[1 : len(literal)-1]
-	for most += len(dst); ; {
-		if len(dst) >= most {
-			return dst
-		}
-		i := bytes.IndexByte(s, '\\')
-		if i < 0 {
-			return append(dst, s...)
-		}
-		dst = append(dst, s[:i]...)
-		c := s[i+1]
-		s = s[i+2:]
-		switch c {
-		case 'n':
-			c = '\n'
-		case 't':
-			c = '\t'
-		case 'r':
-			c = '\r'
-		case 'b':
-			c = '\b'
-		case 'f':
-			c = '\f'
-		case 'u':
-			r := parseHex(s)
-			s = s[4:]
-			if utf16.IsSurrogate(r) { // alone, it is written as U+FFFD
-				pair := utf8.RuneError
-				if len(s) >= 6 && s[0] == '\\' && s[1] == 'u' {
-					pair = utf16.DecodeRune(r, parseHex(s[2:]))
-				}
-				if r = pair; pair != utf8.RuneError {
-					s = s[6:]
-				}
+	n := len(dst)
+	most += n
+	dst = slices.Grow(dst, len(s)+8) // an escape is longer than what it stands for
+	dst = dst[:cap(dst)]
+	for i := 0; i < len(s) && n < most; {
+		if len(s)-i >= 8 { // eight bytes, of which those before a backslash count
+			w := binary.LittleEndian.Uint64(s[i:])
+			binary.LittleEndian.PutUint64(dst[n:], w)
+			w ^= '\\' * ones
+			if w = (w - ones) &^ w & tops; w == 0 {
+				i, n = i+8, n+8
+				continue
 			}
-			dst = utf8.AppendRune(dst, r)
+			plain := bits.TrailingZeros64(w) / 8
+			i, n = i+plain, n+plain
+		}
+		if s[i] != '\\' {
+			dst[n] = s[i]
+			i, n = i+1, n+1
 			continue
 		}
-		dst = append(dst, c)
+		for ; i+1 < len(s) && s[i] == '\\' && s[i+1] != 'u'; i, n = i+2, n+1 { // line breaks and tabs come in runs
+			dst[n] = escaped[s[i+1]]
+		}
+		if i < len(s) && s[i] == '\\' {
+			r, size := parseRune(s[i:])
+			i, n = i+size, n+utf8.EncodeRune(dst[n:], r)
+		}
 	}
+	return dst[:n]
+}
+
+// escaped is what a backslash and a byte stand for.
+var escaped = func() (t [256]byte) {
+	for c := range t {
+		t[c] = byte(c)
+	}
+	t['n'], t['t'], t['r'], t['b'], t['f'] = '\n', '\t', '\r', '\b', '\f'
+	return t
+}()
+
+// parseRune reads an escape of a code, and of a pair of surrogates both. One that stands
+// alone is read as U+FFFD.
+func parseRune(s []byte) (r rune, size int) {
+	r = parseHex(s[2:])
+	if !utf16.IsSurrogate(r) {
+		return r, 6
+	}
+	if len(s) >= 12 && s[6] == '\\' && s[7] == 'u' {
+		if pair := utf16.DecodeRune(r, parseHex(s[8:])); pair != utf8.RuneError {
+			return pair, 12
+		}
+	}
+	return utf8.RuneError, 6
 }
 
 // parseHex reads four hexadecimal digits.

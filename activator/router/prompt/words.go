@@ -2,7 +2,8 @@ package prompt
 
 import (
 	"encoding/binary"
-	"math/bits"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -34,9 +35,13 @@ const (
 	classField               // a part of a text: name, date
 )
 
+// classSentence are the classes whose words are looked for in one sentence.
+const classSentence = classJSON | classAnswer | classJudge | classHarm | classPost | classModerate | classSafe | classUnsafe | classMake | classBuild | classProgram | classLanguage | classExtract | classField
+
 const (
 	longestWord = 16
-	tableBits   = 11
+	tableBits   = 10
+	bucketBits  = 9
 )
 
 var vocabulary = []struct {
@@ -64,9 +69,24 @@ var vocabulary = []struct {
 	{classSyntax, "elif nullptr println printf sizeof stdin stdout stderr lambda kwargs args isinstance malloc std argv typedef endif ifdef xrange goroutine mutex segfault segmentation traceback nullpointerexception typeerror valueerror keyerror syntaxerror indexerror attributeerror refactoring debugger dataframe subarray substring subsequence nums palindromic dijkstra"},
 }
 
+// wordEntry is a word. Stops has 1 in the bits of each language of which it is a stop word,
+// so that those of up to maxPacked words are added up at once.
 type wordEntry struct {
 	hash  uint32
 	class wordClass
+	stops uint64
+}
+
+const (
+	bitsPacked = 6
+	maxPacked  = 1<<bitsPacked - 1
+)
+
+func packStops(class wordClass) (packed uint64) {
+	for k := range languages {
+		packed |= uint64(class>>k&1) << (bitsPacked * k)
+	}
+	return packed
 }
 
 // hashWord hashes the n bytes at start, at most longestWord, without their case: letters
@@ -85,7 +105,7 @@ func hashWord(text []byte, start, n int) uint32 {
 		copy(b[:], text[start:start+n])
 		low, high = binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:])
 	}
-	return mixWord(low, high, n)
+	return mixWord(low, high, uint(n))
 }
 
 const (
@@ -94,60 +114,35 @@ const (
 	tops = 0x8080808080808080
 )
 
-func mixWord(low, high uint64, n int) uint32 {
+func mixWord(low, high uint64, n uint) uint32 {
 	h := (low|fold)*0x9E3779B97F4A7C15 ^ (high|fold)*0xC2B2AE3D27D4EB4F
 	return uint32(h>>32) ^ uint32(n)
 }
 
-// letters reads the word of letters of ASCII alone that text begins with, eight bytes at a
-// time: its length, its [hashWord], and whether it has a capital behind its first letter.
-// The length is 0 where the word has other characters or more than 15, or where text is
-// nearly over.
-func letters(text []byte) (n int, hash uint32, inside kind) {
-	if len(text) < longestWord {
-		return 0, 0, 0
-	}
-	low, high := binary.LittleEndian.Uint64(text), uint64(0)
-	if m := notLetters(low); m != 0 {
-		n = bits.TrailingZeros64(m) / 8
-		low &= 1<<(8*n) - 1
-	} else {
-		high = binary.LittleEndian.Uint64(text[8:])
-		if m = notLetters(high); m == 0 {
-			return 0, 0, 0
-		}
-		n = bits.TrailingZeros64(m) / 8
-		high &= 1<<(8*n) - 1
-		n += 8
-	}
-	if kinds[text[n]] != kindNone {
-		return 0, 0, 0
-	}
-	// A capital has bit 0x20 clear and 0x40 set; behind the word all bits are clear.
-	if (^low&(low>>1)&^0xFF|^high&(high>>1))&fold != 0 {
-		inside = kindUpper
-	}
-	return n, mixWord(low, high, n), inside
-}
-
-// notLetters returns a word whose top bits are set in the bytes that are no letters of
-// ASCII.
+// notLetters returns a word whose lowest set bit is the top bit of the first byte that is
+// no letter of ASCII, or 0.
 func notLetters(w uint64) uint64 {
-	x := w&^tops | fold
-	letter := (x + (0x80-'a')*ones) &^ (x + (0x7F-'z')*ones) &^ w & tops
-	return letter ^ tops
+	x := w | fold
+	return ((x + (0x7F-'z')*ones) | w | ^(x + (0x80-'a')*ones)) & tops
 }
 
-var table = func() (t [1 << tableBits]wordEntry) {
+// capitals returns a word with bits set in the bytes that are capitals, of letters and zeros.
+func capitals(w uint64) uint64 { return w >> 1 &^ w & fold }
+
+// wordTable finds the classes of a word without a branch: each word has its own slot, and
+// moves are what the slots of the words of one bucket are moved by so that none is taken.
+type wordTable struct {
+	slots [1 << tableBits]wordEntry
+	moves [1 << bucketBits]uint32
+}
+
+var table = *makeTable()
+
+func makeTable() *wordTable {
+	classes := map[uint32]wordClass{}
 	add := func(class wordClass, words string) {
 		for word := range strings.FieldsSeq(words) {
-			h := hashWord([]byte(word), 0, len(word))
-			at := slotOf(h)
-			for t[at].class != 0 && t[at].hash != h {
-				at = (at + 1) % uint32(len(t))
-			}
-			t[at].hash = h
-			t[at].class |= class
+			classes[hashWord([]byte(word), 0, len(word))] |= class
 		}
 	}
 	for k, words := range stopWords {
@@ -156,16 +151,47 @@ var table = func() (t [1 << tableBits]wordEntry) {
 	for _, v := range vocabulary {
 		add(v.class, v.words)
 	}
-	return t
-}()
-
-func slotOf(h uint32) uint32 { return (h ^ h>>15) * 0x9E3779B1 >> (32 - tableBits) }
-
-// lookup returns the classes of the word with a hash, 0 if it has none.
-func lookup(h uint32) wordClass {
-	for at := slotOf(h); ; at = (at + 1) % (1 << tableBits) {
-		if e := &table[at]; e.hash == h || e.class == 0 {
-			return e.class
+	var buckets [1 << bucketBits][]uint32
+	for _, h := range slices.Sorted(maps.Keys(classes)) {
+		buckets[h%(1<<bucketBits)] = append(buckets[h%(1<<bucketBits)], h)
+	}
+	order := make([]int, len(buckets))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return len(buckets[b]) - len(buckets[a]) })
+	t := new(wordTable)
+	for _, k := range order {
+		for t.moves[k] = 0; !t.place(buckets[k], classes); t.moves[k]++ {
+			if t.moves[k] >= 1<<tableBits {
+				panic("prompt: two words of the vocabulary have one slot")
+			}
 		}
 	}
+	return t
 }
+
+// place takes the slots of words, or of none where one is taken.
+func (t *wordTable) place(words []uint32, classes map[uint32]wordClass) bool {
+	for i, h := range words {
+		at := t.slotOf(h)
+		if t.slots[at].class != 0 {
+			for _, placed := range words[:i] {
+				t.slots[t.slotOf(placed)] = wordEntry{}
+			}
+			return false
+		}
+		t.slots[at] = wordEntry{h, classes[h], packStops(classes[h])}
+	}
+	return true
+}
+
+func (t *wordTable) slotOf(h uint32) uint32 {
+	return (h>>(32-tableBits) ^ t.moves[h%(1<<bucketBits)]) % (1 << tableBits)
+}
+
+// find returns the entry of the word with a hash, or one that does not match it.
+func (t *wordTable) find(h uint32) *wordEntry { return &t.slots[t.slotOf(h)] }
+
+// matches returns all bits, or none where the entry is of another word.
+func (e *wordEntry) matches(h uint32) uint64 { return uint64(int64(uint64(e.hash^h)-1) >> 63) }

@@ -70,10 +70,24 @@ func (d *draft) plan() error {
 	case functions.EngineLlamaCpp:
 		d.model.Heads = 0 // layers are divided between GPUs, not heads
 	}
+	if n := w.gpus; n > 1 && !d.model.Divides(n) {
+		return kit.Usage("--gpus "+d.divisors(), "--gpus %d: its %d heads cannot be divided so", n, d.model.Heads)
+	}
 	d.planAdapters()
 	d.place(use)
 	d.engineArgs()
 	return nil
+}
+
+// divisors lists numbers of GPUs that can share the model.
+func (d *draft) divisors() string {
+	list := "1"
+	for n := 2; n <= 64; n++ {
+		if d.model.Divides(n) {
+			list += ", " + strconv.Itoa(n)
+		}
+	}
+	return list
 }
 
 // chooseEngine takes the engine that is wished, or the one that the weights are for.
@@ -132,7 +146,7 @@ func (d *draft) place(use sizing.Use) {
 		text := fmt.Sprintf("no GPU is known on this machine: it needs %s", perGPU(d.fit))
 		for n := use.GPUs * 2; n <= 8; n *= 2 {
 			use.GPUs = n
-			if d.model.Heads == 0 || d.model.Heads%n == 0 {
+			if d.model.Divides(n) {
 				text += fmt.Sprintf(", or %s on each of %d", human(sizing.Of(&d.model, use).Total()), n)
 			}
 		}

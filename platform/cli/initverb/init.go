@@ -45,6 +45,7 @@ type wishes struct {
 // New makes the verb.
 func New(o Options) *kit.Command {
 	var w wishes
+	var gpus kit.Count
 	cmd := &kit.Command{
 		Use: "init SOURCE", Short: "Print a model file worked out from a checkpoint", GroupID: "own", Args: kit.ExactArgs("a source"),
 		Long: `Print a model file that is worked out from what a checkpoint says of itself: its
@@ -65,14 +66,19 @@ make it fit is told: more GPUs, a shorter context, a quantised variant.`,
   thaw init az://acct/models/llama-70b --gpu-memory 80Gi
   thaw init hf://ORG/MODEL-GGUF --gpus 0
   thaw init hf://ORG/BASE --adapter pirate=hf://ORG/PIRATE-LORA`,
-		RunE: func(cmd *kit.Command, args []string) error { return o.run(cmd.Context(), args[0], w) },
+		RunE: func(cmd *kit.Command, args []string) error {
+			if w.gpus = gpus.N; gpus.Auto {
+				w.gpus = -1
+			}
+			return o.run(cmd.Context(), args[0], w)
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&w.name, "name", "", "name of the model (default: of the source's last part)")
 	f.StringVar(&w.engine, "engine", "", "engine: vllm, sglang, llamacpp or ember (default: by the checkpoint)")
 	f.IntVar(&w.context, "context", 0, "tokens of a request, prompt and answer (default: what the model takes, at most 8192)")
 	f.IntVar(&w.concurrency, "concurrency", functions.Defaults().Scale.Target, "requests that a replica serves at once")
-	f.IntVar(&w.gpus, "gpus", -1, "GPUs that share the model; 0 is processors only (default: the fewest that hold it)")
+	f.TextVar(&gpus, "gpus", kit.Count{Auto: true}, "GPUs that share the model: auto, the fewest that hold it, or a `number`; 0 is processors only")
 	f.Var(kit.BytesFlag{Bytes: &w.gpuMemory}, "gpu-memory", "memory of one GPU, where other GPUs than this machine's are meant")
 	f.StringArrayVar(&w.adapters, "adapter", nil, "NAME=SOURCE of a LoRA adapter; may be repeated")
 	return cmd
@@ -134,8 +140,8 @@ func (w *wishes) check() error {
 		return kit.Usage("such as 8192", "--context: %d tokens", w.context)
 	case w.concurrency < 1 || w.concurrency > 1<<16:
 		return kit.Usage("1 or more", "--concurrency: %d requests", w.concurrency)
-	case w.gpus < -1 || w.gpus > 1024:
-		return kit.Usage("0 or more", "--gpus: %d", w.gpus)
+	case w.gpus > 1024:
+		return kit.Usage("1024 at most", "--gpus: %d", w.gpus)
 	case w.gpus == 0 && w.gpuMemory > 0:
 		return kit.Usage("leave one out", "--gpu-memory is of a GPU, and --gpus 0 means none")
 	}

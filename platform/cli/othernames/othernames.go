@@ -37,14 +37,19 @@ func Check(getenv func(string) string) error {
 			return errors.New(name + ": not supported yet: sessions are in the memory of this server")
 		}
 	}
+	if getenv("THAW_BATCHES") != "" {
+		return errors.New("THAW_BATCHES: not supported yet: files and batches are in the data folder")
+	}
 	return nil
 }
 
 // RegisterFlags registers the flags of later versions, which are refused; help leaves
 // them out.
 func RegisterFlags(fs *pflag.FlagSet) {
-	fs.Var(unsupportedFlag{}, "sessions", "")
-	fs.Lookup("sessions").Hidden = true
+	for _, name := range []string{"sessions", "batches"} {
+		fs.Var(unsupportedFlag{}, name, "")
+		fs.Lookup(name).Hidden = true
+	}
 }
 
 // unsupportedFlag is the flag of such a setting.

@@ -45,7 +45,7 @@ export const Actions = {
 
 export function KeyDialog() {
   useActions();
-  const { hasKey } = server.useServer();
+  const { hasKey } = server.useConnection();
   const dialog = useRef(null), field = useRef(null);
   useEffect(() => {
     if (open && !dialog.current.open) { dialog.current.showModal(); field.current.value = ""; }

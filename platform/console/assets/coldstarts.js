@@ -38,11 +38,13 @@ export function ColdStarts() {
     e.preventDefault();
     if (word) go(rows.length ? startPath(rows[0].id) : startPath(text.trim()));
   };
-  return html`<${Section} id="starts" title="Cold starts" count=${rows.length === all.length ? all.length : `${rows.length} of ${all.length}`} actions=${html`<form class="filters" onSubmit=${find}><input type="search" aria-label="Filter by model, or find by the id of a request" placeholder="Model, or id of a request" value=${text} onInput=${e => setText(e.target.value)} /></form>`}>
+  return html`<${Section} main id="starts" title="Cold starts" count=${rows.length === all.length ? all.length : `${rows.length} of ${all.length}`} actions=${html`<form class="filters" onSubmit=${find}><input type="search" aria-label="Filter by model, or find by the id of a request" placeholder="Model, or id of a request" value=${text} onInput=${e => setText(e.target.value)} /></form>`}>
     <p class="legend">${order.map((p, i) => html`<span key=${p}><i class=${"p" + i}></i>${phaseWords[p]}</span>`)}</p>
     <${Table} label="Cold starts" columns=${columns} rows=${rows} rowKey=${s => s.id} empty=${all.length ? "None of the newest is like that; Enter looks the id up." : "None yet. The first request for a model that is cold begins one."} />
   <//>`;
 }
+
+const Crumbs = ({ title }) => html`<div class="crumbs"><span class="dim"><a href="/ui/cold-starts">Cold starts</a> /</span><h1 id="name">${title}</h1></div>`;
 
 export function ColdStart({ id }) {
   server.useServer();
@@ -60,7 +62,7 @@ export function ColdStart({ id }) {
     server.askJSON("GET", "/api/v1/coldstarts/" + encodeURIComponent(id), { signal: controller.signal }).then(setFound, e => controller.signal.aborted || setError(e));
     return () => controller.abort();
   }, [id, missing]);
-  if (!start) return html`<section class="panel"><h1><a href="/ui/cold-starts" class="dim">Cold starts</a> / ${id}</h1>${error ? html`<${Failure} error=${error} />` : html`<${Loading} />`}</section>`;
+  if (!start) return html`<section class="panel"><${Crumbs} title=${id} />${error ? html`<${Failure} error=${error} />` : html`<${Loading} />`}</section>`;
   const median = medians(starts, start.function);
   const of = median && median.of > 1 ? median : null;
   const facts = [
@@ -77,7 +79,7 @@ export function ColdStart({ id }) {
   const others = starts.filter(s => s.function === start.function && s.id !== start.id).slice(0, 20);
   return html`
     <section class="panel" aria-labelledby="name">
-      <header><h1 id="name"><a href="/ui/cold-starts" class="dim">Cold starts</a> / ${short(start.function)}</h1></header>
+      <header><${Crumbs} title=${short(start.function)} /></header>
       <p class="start-head"><${State} state=${start.state} /> <strong class="num">${seconds(lengthOf(start))}</strong>
         ${of ? html`<span class="dim">the median of its ${of.of} starts is <span class="num">${seconds(of.total)}</span></span>` : html`<span class="dim">the only start that is remembered</span>`}
         ${start.eta_s !== undefined ? html`<span class="dim">about <span class="num">${seconds(start.eta_s)}</span> left</span>` : ""}</p>

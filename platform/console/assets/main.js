@@ -22,7 +22,7 @@ const pages = [
 ];
 
 function Link() {
-  const { link, retryAt } = server.useServer();
+  const { link, retryAt } = server.useConnection();
   useTick();
   const left = Math.max(0, Math.ceil((retryAt - Date.now()) / 1000));
   const text = { connecting: "connecting", live: "live", lost: `no connection, next try in ${left} s`, refused: "needs a key" }[link];
@@ -31,7 +31,7 @@ function Link() {
 
 // Notices are what stands above every page when something is not as it should be.
 function Notices() {
-  const { link, problem, upgraded, hasKey } = server.useServer();
+  const { link, problem, upgraded, hasKey } = server.useConnection();
   return html`<div role="status" class="notices">
     ${upgraded && html`<p class="notice">The server has another version now. This page goes on with the old one. <button onClick=${() => location.reload()}>Reload</button></p>`}
     ${link === "lost" && html`<p class="notice bad">${problem} What is shown is as of then. <button onClick=${server.retry}>Try now</button></p>`}
@@ -41,7 +41,7 @@ function Notices() {
 
 function App() {
   const [path, setPath] = useState(segments());
-  const { hasKey } = server.useServer();
+  const { hasKey } = server.useConnection();
   const main = useRef(null);
   const first = useRef(true);
   useEffect(() => {

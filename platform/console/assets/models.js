@@ -28,7 +28,7 @@ export function Models() {
   const all = server.items("functions");
   const word = text.trim().toLowerCase();
   const rows = all.filter(f => isKind(f, kind) && (!word || f.name.toLowerCase().includes(word) || (f.source || "").toLowerCase().includes(word)));
-  return html`<${Section} id="models" title="Models" count=${rows.length === all.length ? all.length : `${rows.length} of ${all.length}`} actions=${html`
+  return html`<${Section} main id="models" title="Models" count=${rows.length === all.length ? all.length : `${rows.length} of ${all.length}`} actions=${html`
       <div class="filters"><input type="search" aria-label="Filter by name or source" placeholder="Name or source" value=${text} onInput=${e => setText(e.target.value)} />
       <select aria-label="State" value=${kind} onChange=${e => setKind(e.target.value)}>${kinds.map(k => html`<option key=${k} value=${k}>${k === "all" ? "any state" : k}</option>`)}</select></div>`}>
     <${Table} label="Models" columns=${columns} rows=${rows} rowKey=${f => f.name} empty=${all.length ? "None is like that." : "No model file is there yet: thaw deploy -f model.yaml adds one."} />
@@ -50,7 +50,7 @@ export function Model({ name }) {
   const here = shown.includes(view) ? view : "about";
   return html`
     <section class="panel head" aria-labelledby="name">
-      <header><h1 id="name"><a href="/ui/models" class="dim">Models</a> / ${short(name)}</h1>
+      <header><div class="crumbs"><span class="dim"><a href="/ui/models">Models</a> /</span><h1 id="name">${short(name)}</h1></div>
         <span class="buttons">
           <a class="button" href=${"/ui/playground/" + name}>Try it</a>
           ${isModel && html`<button onClick=${() => Actions.wake(name)}>Wake</button><button onClick=${() => Actions.stop(name)} disabled=${!replicas.length && f.state !== "DOWNLOADING"}>Stop</button>`}
@@ -78,7 +78,7 @@ export function Model({ name }) {
 function About({ f, replicas }) {
   const facts = [["Name", f.name], ["Kind", f.type], ["Engine", f.engine], ["Source", f.source], ["Size", f.bytes && bytes(f.bytes)], ["Cold start", f.expected_s !== undefined && `${seconds(f.expected_s)} at the median`], ["File", f.origin]];
   return html`<dl class="facts">${facts.filter(x => x[1]).map(([k, v]) => html`<dt>${k}</dt><dd>${v}</dd>`)}</dl>
-    ${f.type === "Model" && html`<h3>Replicas</h3>${replicas.length ? html`<table><thead><tr><th scope="col">Replica</th><th scope="col">State</th><th scope="col">Where</th><th scope="col" class="right">Requests</th><th scope="col" class="right wide">For</th><th scope="col" class="right wide">Stops in</th></tr></thead><tbody>
+    ${f.type === "Model" && html`<h2 class="sub">Replicas</h2>${replicas.length ? html`<table><thead><tr><th scope="col">Replica</th><th scope="col">State</th><th scope="col">Where</th><th scope="col" class="right">Requests</th><th scope="col" class="right wide">For</th><th scope="col" class="right wide">Stops in</th></tr></thead><tbody>
       ${replicas.map(r => html`<tr key=${r.id}><th scope="row"><code>${r.id}</code></th><td><${State} state=${r.state} percent=${r.percent} /></td><td>${r.node}${r.gpus && r.gpus.length ? ", GPU " + r.gpus.join(", ") : ""}</td><td class="right num">${r.in_flight}</td><td class="right wide"><${Age} at=${r.since} /></td><td class="right wide">${r.idle_end ? html`<${Until} at=${r.idle_end} />` : "–"}</td></tr>`)}
     </tbody></table>` : html`<${Empty}>None. A request or a wake starts one.<//>`}`}`;
 }
@@ -146,15 +146,24 @@ function useAnswer(path) {
   return got;
 }
 
+// quantity writes bytes as model files do, where that is exact.
+const quantity = n => {
+  for (const [unit, by] of [["Ti", 2 ** 40], ["Gi", 2 ** 30], ["Mi", 2 ** 20], ["Ki", 2 ** 10]]) if (n && n % by === 0) return n / by + unit;
+  return String(n);
+};
+const sizes = new Set(["gpuMemory", "memory", "bytes"]);
+// A plain scalar of YAML is a word that is no number, no truth and no date.
+const isPlain = x => /^[\w./@:+-]*[\w./@+-]$/.test(x) && !/^(true|false|null|yes|no|on|off|~|[-+.\d][\d._:exabcdf-]*)$/i.test(x) && !/^[-@:]/.test(x);
+const scalar = (x, key) => (typeof x === "string" ? (isPlain(x) ? x : JSON.stringify(x)) : typeof x === "number" && sizes.has(key) ? quantity(x) : JSON.stringify(x));
+
 // toYAML writes plain data: what a definition consists of.
-export function toYAML(v, indent = "") {
-  const scalar = x => (typeof x === "string" ? (/^[\w./@:+-]*[\w./@+-]$/.test(x) && !/^(true|false|null|yes|no|on|off|~|[-+.\d].*)$/i.test(x) && !x.includes(": ") ? x : JSON.stringify(x)) : JSON.stringify(x));
-  const plain = x => x === null || typeof x !== "object" || !Object.keys(x).length;
-  if (plain(v)) return scalar(v) + "\n";
+function toYAML(v, indent = "") {
+  const isLeaf = x => x === null || typeof x !== "object" || !Object.keys(x).length;
   let out = "";
   for (const [k, x] of Object.entries(v)) {
-    const head = indent + (Array.isArray(v) ? "-" : (/^[\w.-]+$/.test(k) ? k : JSON.stringify(k)) + ":");
-    out += plain(x) ? `${head} ${scalar(x)}\n` : Array.isArray(v) ? head + " " + toYAML(x, indent + "  ").trimStart() : `${head}\n${toYAML(x, indent + "  ")}`;
+    const head = indent + (Array.isArray(v) ? "-" : (isPlain(k) ? k : JSON.stringify(k)) + ":");
+    if (isLeaf(x)) out += `${head} ${scalar(x, k)}\n`;
+    else out += Array.isArray(v) ? head + " " + toYAML(x, indent + "  ").trimStart() : `${head}\n${toYAML(x, indent + "  ")}`;
   }
   return out;
 }

@@ -1,4 +1,6 @@
 // Which models are where, what waits and why, where the last cold start spent its time.
+import { Component } from "./npm/preact.mjs";
+import { useEffect } from "./npm/hooks.mjs";
 import { Actions } from "./actions.js";
 import { Age, Bar, bytes, Empty, html, Loading, ModelLink, seconds, Section, short, startPath, State, Until, useTitle, word } from "./parts.js";
 import * as server from "./server.js";
@@ -8,7 +10,9 @@ import { lengthOf, medians, Waterfall } from "./waterfall.js";
 export function Now() {
   server.useServer();
   useTitle("");
-  if (!server.isSynced("functions", "replicas", "nodes", "coldstarts")) return html`<h1 class="hidden">Now</h1><${Loading} />`;
+  const synced = server.isSynced("functions", "replicas", "nodes", "coldstarts");
+  useEffect(() => { if (synced) performance.mark("lists"); }, [synced]);
+  if (!synced) return html`<h1 class="hidden">Now</h1><${Loading} />`;
   const functions = server.items("functions"), replicas = server.items("replicas"), nodes = server.items("nodes"), starts = server.items("coldstarts");
   const waiting = functions.filter(f => f.queued > 0 || (f.problem && f.state !== "READY")).sort((a, b) => b.queued - a.queued);
   return html`
@@ -93,7 +97,24 @@ function tint(name) {
 
 const nodeWords = { IDLE: "idle", LOADING_MODEL: "loading", INFERRING: "serving", DEGRADED: "degraded" };
 
-function NodePanel({ node, replicas, functions }) {
+// NodePanel is drawn again when its node or what its replicas hold has changed, not with
+// every request of theirs.
+class NodePanel extends Component {
+  shouldComponentUpdate({ node, replicas }) {
+    const held = heldBy(replicas);
+    const same = node === this.props.node && held === this.held;
+    this.held = held;
+    return !same;
+  }
+
+  render(props) {
+    return drawNode(props);
+  }
+}
+
+const heldBy = replicas => replicas.map(r => `${r.function} ${r.state} ${r.gpus} ${r.gpu_memory} ${r.memory}`).join();
+
+function drawNode({ node, replicas, functions }) {
   const gpus = node.gpus.map(g => {
     const segments = together(replicas.filter(r => holdsGPU(r) && (r.gpus || []).includes(g.index)), r => r.gpu_memory);
     if (g.foreign_memory) segments.push({ label: "others", value: g.foreign_memory, kind: "foreign", title: g.foreign_holders });

@@ -101,8 +101,9 @@ export const Loading = () => html`<p class="empty" role="status">Loading</p>`;
 // Failure is an error with its text in the server's words.
 export const Failure = ({ error }) => (error ? html`<p class="failure" role="alert">${error.message}</p>` : null);
 
-export const Section = ({ title, count, children, actions, id }) => html`<section class="panel" aria-labelledby=${id}>
-  <header><h2 id=${id}>${title}${count !== undefined ? html` <span class="count num">${count}</span>` : ""}</h2>${actions}</header>
+// Section is a panel; the one that is the page itself has its first heading.
+export const Section = ({ title, count, children, actions, id, main }) => html`<section class="panel" aria-labelledby=${id}>
+  <header><${main ? "h1" : "h2"} id=${id}>${title}${count !== undefined ? html` <span class="count num">${count}</span>` : ""}<//>${actions}</header>
   ${children}
 </section>`;
 

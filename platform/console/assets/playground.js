@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "./npm/hooks.mjs";
 import { Actions } from "./actions.js";
 import { Failure, html, seconds, Section, startPath, State, useTick, useTitle } from "./parts.js";
 import * as server from "./server.js";
-import { phaseWords } from "./waterfall.js";
+import { Waterfall } from "./waterfall.js";
 
 const offered = 200; // names in the list below the field
 
@@ -17,10 +17,8 @@ function useNames() {
 
 // comment reads ": thaw state=loading percent=40".
 function comment(line) {
-  const [, kind, rest] = /^: thaw (timeline |)(.*)/.exec(line) || [];
-  if (rest === undefined) return null;
-  const fields = Object.fromEntries(rest.split(" ").map(f => f.split("=")));
-  return kind ? { timeline: fields } : { progress: fields };
+  const [, rest] = /^: thaw (state=.*)/.exec(line) || [];
+  return rest && { progress: Object.fromEntries(rest.split(" ").map(f => f.split("="))) };
 }
 
 // chat sends one request and calls on with what arrives.
@@ -87,7 +85,6 @@ export function Playground({ model }) {
       await chat({ model: name, messages, stream: true, stream_options: { include_usage: true }, ...(limit > 0 ? { max_tokens: limit } : {}) }, abort.signal, got => {
         if (got.head) Object.assign(r, got.head);
         if (got.progress) r.progress = got.progress;
-        if (got.timeline) r.timeline = got.timeline;
         if (got.usage) r.usage = got.usage;
         if (got.text || got.thinking) {
           r.answer += got.text;
@@ -115,7 +112,7 @@ export function Playground({ model }) {
   const like = name.toLowerCase();
   const matching = names.filter(n => n.toLowerCase().includes(like) || names.includes(name)).slice(0, offered);
   return html`<div class="columns playground">
-    <${Section} id="chat" title="Playground" actions=${turns.length > 0 && html`<button onClick=${() => { controller.current && controller.current.abort(); setTurns([]); setRun(null); setError(null); }}>Begin anew</button>`}>
+    <${Section} main id="chat" title="Playground" actions=${turns.length > 0 && html`<button onClick=${() => { controller.current && controller.current.abort(); setTurns([]); setRun(null); setError(null); }}>Begin anew</button>`}>
       <div class="chat" role="log" aria-label="Conversation" tabindex="0">
         ${!turns.length && html`<p class="empty">Write to a model. A cold one is started by the request; its way is shown beside.</p>`}
         ${turns.map((t, i) => html`<div class=${"turn " + t.role} key=${i}><b>${t.role === "user" ? "You" : "Answer"}</b><p>${t.content}</p></div>`)}
@@ -148,6 +145,11 @@ const stateOf = { staging: "DOWNLOADING", loading: "LOADING_TO_GPU", ready: "REA
 // Reading is what the request's way took.
 function Reading({ run }) {
   useTick();
+  const [start, setStart] = useState(null);
+  useEffect(() => {
+    setStart(null);
+    if (!run.busy && run.coldStart) server.askJSON("GET", "/api/v1/coldstarts/" + encodeURIComponent(run.coldStart)).then(setStart, () => {});
+  }, [run.busy, run.coldStart]);
   const at = run.busy ? performance.now() : run.ended;
   const tokens = (run.usage && run.usage.completion_tokens) || run.chunks;
   const rate = run.first && run.last > run.first && tokens > 1 ? (tokens - 1) / ((run.last - run.first) / 1000) : 0;
@@ -166,8 +168,7 @@ function Reading({ run }) {
   return html`<${Section} id="reading" title="Last request">
     ${run.busy && !run.first && html`<p class="start-head">${p ? html`<${State} state=${stateOf[p.state]} percent=${p.percent} /> <span class="dim">${[p.position && `place ${p.position} in the queue`, p.eta_s && `about ${seconds(+p.eta_s)} left`].filter(Boolean).join(", ")}</span>` : waits ? html`<${State} state=${f.state} percent=${f.percent} /> <span class="dim">${f.problem || (f.eta_s !== undefined ? `about ${seconds(f.eta_s)} left` : "")}</span>` : html`<span class="dim">sent</span>`}</p>`}
     <dl class="facts">${facts.map(([k, v]) => html`<dt>${k}</dt><dd class="num">${v}</dd>`)}</dl>
-    ${run.timeline && html`<h3>Cold start</h3><dl class="facts">${Object.entries(run.timeline).map(([k, v]) => html`<dt>${phaseWords[k] || k}</dt><dd class="num">${seconds(v / 1000)}</dd>`)}</dl>`}
+    ${start && html`<h3>Cold start</h3><${Waterfall} start=${start} /><p class="small-text"><a href=${startPath(start.id)}>The cold start in full</a></p>`}
     ${run.route && html`<h3>Route</h3><p><code class="wrap">${run.route}</code></p>`}
-    ${run.coldStart && html`<p><a href=${startPath(run.coldStart)}>The cold start in full</a></p>`}
   <//>`;
 }

@@ -6,7 +6,6 @@ const meta = name => document.querySelector(`meta[name="${name}"]`).content;
 export const version = meta("thaw-version");
 
 const maxEvents = 500; // kept in the page, oldest dropped
-const maxRoutes = 300;
 const silence = 40000; // ms: the server sends something every 15 s
 const backoffFirst = 500, backoffMost = 15000; // ms
 
@@ -28,30 +27,36 @@ class List {
     this.items = new Map();
     this.fresh = null; // between reset and synced
     this.synced = false;
-    this.sorted = null;
+    this.keys = null; // in their order; null: to be sorted
+    this.sorted = null; // the items so; null: to be made
   }
 
   apply(change) {
     const into = this.fresh || this.items;
+    this.sorted = null;
     switch (change.event) {
       case "reset": this.fresh = new Map(); return;
-      case "synced": this.items = this.fresh || this.items; this.fresh = null; this.synced = true; break;
-      case "put": into.set(keyOf(this.name, change.item), change.item); this.trim(into); break;
-      case "removed": into.delete(change.name); break;
+      case "synced": this.items = this.fresh || this.items; this.fresh = this.keys = null; this.synced = true; break;
+      case "put": {
+        const key = keyOf(this.name, change.item), was = into.get(key);
+        into.set(key, change.item);
+        if (!was || orders[this.name](was, change.item)) this.keys = null;
+        // Events come oldest first and are never removed.
+        if (this.name === "events" && into.size > maxEvents) into.delete(into.keys().next().value);
+        break;
+      }
+      case "removed": into.delete(change.name); this.keys = null; break;
     }
-    this.sorted = null;
   }
 
-  trim(into) {
-    const most = this.name === "events" ? maxEvents : this.name === "routes" ? maxRoutes : Infinity;
-    if (into.size <= most) return;
-    // A first list comes newest first, changes come last.
-    const oldest = [...into.values()].sort(orders[this.name])[into.size - 1];
-    into.delete(keyOf(this.name, oldest));
+  clear() {
+    this.items = new Map();
+    this.keys = this.sorted = null;
   }
 
   all() {
-    if (!this.sorted) this.sorted = [...this.items.values()].sort(orders[this.name]);
+    if (!this.keys) this.keys = [...this.items].sort((a, b) => orders[this.name](a[1], b[1])).map(e => e[0]);
+    if (!this.sorted) this.sorted = this.keys.map(k => this.items.get(k));
     return this.sorted;
   }
 }
@@ -86,7 +91,8 @@ function set(change) {
   notify();
 }
 
-// useServer draws a component again after lists or the connection changed.
+// useServer draws a component again after lists or the connection changed, useConnection
+// after the connection alone did.
 export function useServer() {
   const [, draw] = useState(0);
   useEffect(() => {
@@ -95,6 +101,16 @@ export function useServer() {
     return () => listeners.delete(f);
   }, []);
   return state;
+}
+export function useConnection() {
+  const [shown, draw] = useState(state);
+  useEffect(() => {
+    const f = () => draw(state);
+    listeners.add(f);
+    f();
+    return () => listeners.delete(f);
+  }, []);
+  return shown;
 }
 
 export const items = name => listOf(name).all();
@@ -114,7 +130,7 @@ export function follow(names) {
 
 export function setKey(value) {
   key = value;
-  for (const l of lists.values()) { l.items = new Map(); l.sorted = null; l.synced = false; }
+  for (const l of lists.values()) { l.clear(); l.synced = false; }
   state = { ...state, hasKey: value !== "" };
   failures = 0;
   connect();
@@ -141,7 +157,7 @@ async function read(mine) {
     if (mine !== attempt) return;
     if (res.status === 401 || res.status === 403) {
       const e = await failure(res);
-      for (const l of lists.values()) { l.items = new Map(); l.sorted = null; }
+      for (const l of lists.values()) l.clear();
       if (mine === attempt) set({ link: "refused", needsKey: true, problem: state.hasKey ? e.message : "" });
       return;
     }

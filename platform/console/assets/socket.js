@@ -17,7 +17,7 @@ const reduce = {
 
 export function Socket() {
   useTitle("Socket");
-  const { hasKey } = server.useServer();
+  const { hasKey } = server.useConnection();
   const [router, setRouter] = useState("auto");
   const [status, setStatus] = useState("not connected");
   const [seen, setSeen] = useState({});
@@ -43,12 +43,12 @@ export function Socket() {
   const on = status === "connected";
   const facts = [["Intent", seen.intent], ["Confidence", seen.confidence], ["Rule and target", seen.target], ["Made ready", seen.prepares], ["Progress", seen.progress]];
   return html`<div class="columns">
-    <${Section} id="socket" title="Typing-time session" actions=${html`<form class="filters" onSubmit=${connect}><input aria-label="Router" value=${router} onInput=${e => setRouter(e.target.value)} autocomplete="off" spellcheck=${false} /><button class=${on ? "" : "main"}>${on ? "Connect anew" : "Connect"}</button><span class="dim" role="status">${status}</span></form>`}>
+    <${Section} main id="socket" title="Typing-time session" actions=${html`<form class="filters" onSubmit=${connect}><input aria-label="Router" value=${router} onInput=${e => setRouter(e.target.value)} autocomplete="off" spellcheck=${false} /><button class=${on ? "" : "main"}>${on ? "Connect anew" : "Connect"}</button><span class="dim" role="status">${status}</span></form>`}>
       <p class="dim">While you type the Router decides at each word, and when it is sure the model is started or the adapter loaded, before you submit.</p>
       <label class="hidden" for="text">Text</label>
       <textarea id="text" ref=${text} rows="5" disabled=${!on} placeholder=${on ? "Type here" : "Connect, then type here"} onInput=${e => send({ type: "partial", text: e.target.value })}></textarea>
       <p class="buttons below"><button class="main" disabled=${!on} onClick=${() => send({ type: "submit", text: text.current.value })}>Submit</button><button disabled=${!on} onClick=${() => send({ type: "cancel" })}>Cancel</button></p>
-      <h3>Answer</h3>
+      <h2 class="sub">Answer</h2>
       <pre class="file" id="answer" role="log" tabindex="0" aria-label="Answer">${seen.answer || "–"}</pre>
     <//>
     <${Section} id="decided" title="What is decided"><dl class="facts" aria-live="polite">${facts.map(([k, v]) => html`<dt>${k}</dt><dd class="num">${v || "–"}</dd>`)}</dl><//>

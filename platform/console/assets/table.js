@@ -27,9 +27,10 @@ export function Table({ columns, rows, rowKey, label, empty }) {
   const measure = () => {
     if (!many || !body.current) return;
     const top = -body.current.getBoundingClientRect().top;
-    const first = Math.max(0, Math.floor(top / rowHeight) - beyond);
-    const last = Math.min(rows.length, Math.ceil((top + innerHeight) / rowHeight) + beyond);
-    setRange(r => (r[0] === first && r[1] === last ? r : [first, Math.max(first, last)]));
+    const within = n => Math.min(rows.length, Math.max(0, n)); // the table may be out of sight
+    const first = within(Math.floor(top / rowHeight) - beyond);
+    const last = within(Math.ceil((top + innerHeight) / rowHeight) + beyond);
+    setRange(r => (r[0] === first && r[1] === last ? r : [first, last]));
   };
   useLayoutEffect(measure);
   useEffect(() => {

@@ -1,0 +1,249 @@
+package compositions
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+const question = `{"model":"panel","messages":[{"role":"user","content":"why?"}]}`
+
+// rig is a Server over a data path that answers by a function.
+type rig struct {
+	*Server
+	mu     sync.Mutex
+	bodies []string
+	answer func(body string, res *httpserver.Response)
+	states map[string]Function // others are ready
+}
+
+func newRig(gpus int) *rig {
+	g := &rig{states: map[string]Function{}, answer: func(string, *httpserver.Response) {}}
+	g.Server = New(Options{
+		Serve: func(req *httpserver.Request, res *httpserver.Response) {
+			g.mu.Lock()
+			g.bodies = append(g.bodies, string(req.Body))
+			g.mu.Unlock()
+			g.answer(string(req.Body), res)
+		},
+		State: func(_ auth.Identity, asked string) (Function, bool) {
+			name, _ := functions.ParseName(asked, functions.DefaultTeam)
+			f, ok := g.states[name.WithoutAdapter().Name]
+			if !ok {
+				f = Function{Ready: true}
+			}
+			f.Name = name
+			return f, true
+		},
+		GPUs: func() int { return gpus },
+	})
+	return g
+}
+
+// request is a request for a Composition of this pattern with members a and b.
+func (g *rig) request(pattern functions.Pattern, body string, finished func(int, string, Summary)) *Request {
+	c := functions.NewComposition()
+	c.Metadata.Name, c.Spec.Pattern, c.Spec.Coordinator, c.Spec.Members.List = "panel", pattern, "judge", []string{"a", "b"}
+	env, err := openai.Peek([]byte(body))
+	if err != nil {
+		panic(err)
+	}
+	return &Request{
+		ID: "r", Composition: c, Caller: auth.Identity{Team: functions.DefaultTeam}, Envelope: &env, Stream: env.Stream, Finished: finished,
+		HTTP: httpserver.NewRequest("POST", Path, nil, []byte(body), &httpserver.Context{}, func() bool { return false }),
+	}
+}
+
+func answerWith(res *httpserver.Response, text string) {
+	res.Set("content-type", "application/json")
+	res.Body = []byte(`{"choices":[{"message":{"content":` + string(appendText(nil, text)) + `},"finish_reason":"stop"}],"usage":{"prompt_tokens":1000,"completion_tokens":500}}`)
+}
+
+// TestReady: which members are asked beside each other.
+func TestReady(t *testing.T) {
+	gpu := func(n int, ready bool) Function {
+		return Function{Model: true, GPUs: n, Ready: ready, Wait: time.Duration(n) * time.Second}
+	}
+	states := map[string]Function{
+		"a": gpu(1, false), "b": gpu(1, false), "c": gpu(1, true), "d": gpu(1, false), "big": gpu(2, false), "huge": gpu(8, false), "cpu": {Model: true}, "router": {Ready: true},
+	}
+	for name, x := range map[string]struct {
+		gpus       int
+		busy, want string
+		groups     string
+	}{
+		"all fit":                       {4, "", "a b", "[[] [a b]]"},
+		"loaded ones first":             {1, "", "a c b", "[[c] []] [[] [a]] [[] [b]]"},
+		"two and one":                   {2, "", "a b d", "[[] [a b]] [[] [d]]"},
+		"one is in use":                 {2, "c", "a b", "[[] [a]] [[] [b]]"},
+		"no room":                       {1, "c", "a b", "[[] []] [[] [a]] [[] [b]]"},
+		"a small one passes a large":    {2, "c", "big a", "[[] [a]] [[] [big]]"},
+		"larger than all":               {2, "", "huge", "[[] [huge]]"},
+		"a base and its adapters":       {1, "a", "a:x a:y b", "[[] [a:x a:y]] [[] [b]]"},
+		"without GPUs":                  {1, "c", "cpu router", "[[router] [cpu]]"},
+		"nothing is known of the GPUs":  {0, "c", "a b big", "[[] [a b big]]"},
+		"a Router is asked at any time": {1, "a", "router b", "[[router] []] [[] [b]]"},
+	} {
+		g := newRig(x.gpus)
+		g.states = states
+		r := &run{s: g.Server, q: g.request(functions.PatternEnsemble, question, nil), gpus: x.gpus}
+		var got []string
+		for _, group := range r.ready(strings.Fields(x.busy), strings.Fields(x.want)) {
+			got = append(got, fmt.Sprint([][]string{group.Warm, group.Cold}))
+		}
+		if s := strings.Join(got, " "); s != x.groups {
+			t.Errorf("%s: %s, want %s", name, s, x.groups)
+		}
+	}
+}
+
+// TestOwnSchema: a member that refuses the Composition's own schema is asked without it; one
+// that refuses the client's is not.
+func TestOwnSchema(t *testing.T) {
+	g := newRig(0)
+	g.answer = func(body string, res *httpserver.Response) {
+		switch {
+		case strings.Contains(body, "response_format"):
+			res.Status, res.Body = 400, openai.New(openai.UnsupportedParameter, "no formats").Body()
+		case strings.Contains(body, `"subtasks\"`):
+			answerWith(res, `{"subtasks":[{"id":"a","task":"t","member":"a","needs":[]}]}`)
+		default:
+			answerWith(res, "fine")
+		}
+	}
+	var res httpserver.Response
+	if s, e := g.Serve(g.request(functions.PatternGraph, question, nil), &res); e != nil || s.Calls != 3 || len(g.bodies) != 4 {
+		t.Errorf("%+v %v, asked %d times", s, e, len(g.bodies))
+	}
+	g.bodies = nil
+	if _, e := g.Serve(g.request(functions.PatternEnsemble, strings.Replace(question, "{", `{"response_format":{"type":"json_object"},"max_completion_tokens":7,`, 1), nil), &res); e == nil || e.Status != 400 || !strings.Contains(e.Message, "no formats") {
+		t.Errorf("%v", e)
+	}
+	for _, b := range g.bodies {
+		if !strings.Contains(b, `"response_format":{"type":"json_object"}`) {
+			t.Errorf("%s", b)
+		}
+	}
+}
+
+// TestCost: what the calls cost by the prices of their members.
+func TestCost(t *testing.T) {
+	g := newRig(0)
+	price := functions.Price{Input: 1, Output: 2}
+	g.states = map[string]Function{"a": {Ready: true, Price: price}, "b": {Ready: true}, "judge": {Ready: true, Price: price}}
+	g.answer = func(body string, res *httpserver.Response) { answerWith(res, "a text that is "+body[:12]) }
+	var res httpserver.Response
+	s, e := g.Serve(g.request(functions.PatternEnsemble, question, nil), &res)
+	if e != nil || s.Prompt != 3000 || s.Completion != 1500 || s.Cost != 2*2000/1e6 || !strings.Contains(string(res.Body), `"cost":0.004`) {
+		t.Errorf("%+v %v %s", s, e, res.Body)
+	}
+	rec, ok := g.Records.Find(functions.DefaultTeam, "r")
+	if _, other := g.Records.Find("red", "r"); !ok || other || rec.Cost != s.Cost {
+		t.Errorf("%+v", rec)
+	}
+}
+
+// TestPanic: a panic of the data path is a member's failure.
+func TestPanic(t *testing.T) {
+	g := newRig(0)
+	g.answer = func(string, *httpserver.Response) { panic("no") }
+	var res httpserver.Response
+	if _, e := g.Serve(g.request(functions.PatternEnsemble, question, nil), &res); e == nil || e.Status != 500 {
+		t.Errorf("%v", e)
+	}
+}
+
+// endless is a stream that a client reads slowly.
+type endless struct{ closed chan struct{} }
+
+func (e *endless) Read(p []byte) (int, error) {
+	return copy(p, `data: {"choices":[{"index":0,"delta":{"content":"`+strings.Repeat("x", 1000)+`"}}]}`+"\n\n"), nil
+}
+func (e *endless) Close() error { close(e.closed); return nil }
+
+// TestSlowClient: what a client does not read is bounded, and its leaving ends the synthesis.
+func TestSlowClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(0)
+		e := &endless{make(chan struct{})}
+		g.answer = func(body string, res *httpserver.Response) {
+			if !strings.Contains(body, `"stream":true`) {
+				answerWith(res, "a text that is "+body[:12])
+				return
+			}
+			res.Set("content-type", "text/event-stream")
+			res.Stream = e
+		}
+		code := 0
+		var res httpserver.Response
+		_, refused := g.Serve(g.request(functions.PatternEnsemble, strings.Replace(question, "{", `{"stream":true,`, 1), func(c int, _ string, _ Summary) { code = c }), &res)
+		if refused != nil {
+			t.Fatal(refused)
+		}
+		st := res.Stream.(*stream)
+		buf := make([]byte, 4<<10)
+		for range 100 {
+			synctest.Wait() // until the run waits for the client
+			if n := len(st.unread); n > maxUnread+4<<10 {
+				t.Fatalf("%d bytes are kept", n)
+			}
+			if _, err := io.ReadFull(st, buf); err != nil {
+				t.Fatal(err)
+			}
+		}
+		st.Close()
+		<-e.closed
+		if code != 499 {
+			t.Errorf("code %d", code)
+		}
+	})
+}
+
+// TestLog: the newest records are kept.
+func TestLog(t *testing.T) {
+	var l Log
+	for i := range maxRecords + 10 {
+		id := fmt.Sprint(i)
+		l.put("red", "mine", functions.CompositionRecord{ID: id})
+		l.put("red", "mine", functions.CompositionRecord{ID: id, Code: 200})
+	}
+	if _, ok := l.Find("red", "9"); ok {
+		t.Error("an old record is kept")
+	}
+	if rec, ok := l.Find("", "10"); !ok || rec.Code != 200 {
+		t.Errorf("%+v", rec)
+	}
+	if rec, ok := l.Find("red", "mine"); !ok || rec.ID != fmt.Sprint(maxRecords+9) {
+		t.Errorf("%+v", rec)
+	}
+	if _, ok := l.Find("blue", "mine"); ok || len(l.byID) != maxRecords {
+		t.Error("another team's, or too many")
+	}
+}
+
+// BenchmarkCall is what a call costs beside the data path.
+func BenchmarkCall(b *testing.B) {
+	g := newRig(0)
+	g.answer = func(body string, res *httpserver.Response) { answerWith(res, "a text that is "+body[:12]) }
+	b.ReportAllocs()
+	calls := 0
+	for b.Loop() {
+		var res httpserver.Response
+		s, e := g.Serve(g.request(functions.PatternEnsemble, question, nil), &res)
+		if e != nil {
+			b.Fatal(e)
+		}
+		calls += s.Calls
+		g.bodies = g.bodies[:0]
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(calls), "µs/call")
+}

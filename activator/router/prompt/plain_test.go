@@ -1,0 +1,113 @@
+package prompt
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// readPlainly is [scan.read] word by word and byte by byte.
+func readPlainly(s *scan, text []byte) {
+	begin := true
+	for i := 0; i < len(text); {
+		switch classes[text[i]] {
+		case charLetter, charHigh:
+			i, begin = s.word(text, i, begin), false
+			continue
+		case charDigit:
+			s.counts.digits++
+			begin = false
+		case charSpace:
+			i = s.counts.space(text, i)
+			continue
+		case charLine:
+			s.counts.lines++
+			s.endSentence()
+			begin = true
+		default:
+			s.counts.marks++
+			if classes[text[i]] != charQuiet {
+				s.mark(text, i, begin)
+			}
+			begin = false
+		}
+		i++
+	}
+	s.endSentence()
+	s.unpackStops()
+}
+
+// TestReadPlainly: the fast reading of a text sees what the plain one does.
+func TestReadPlainly(t *testing.T) {
+	same := func(text []byte) {
+		t.Helper()
+		var a, b scan
+		a.read(text)
+		readPlainly(&b, text)
+		if a.counts.tokens() != b.counts.tokens() || a.words != b.words || a.stops != b.stops || a.script != b.script || a.found != b.found ||
+			a.code.found(a.words) != b.code.found(b.words) || a.language() != b.language() {
+			t.Fatalf("%q\n%+v\n%+v", text, a, b)
+		}
+	}
+	var all [][]byte
+	for _, pattern := range []string{"*.go", "../../../deploy/docs/*.md", "../intents/background.txt"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatal(pattern, err)
+		}
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, text)
+			for line := range bytes.Lines(text) {
+				same(line)
+			}
+			same(text)
+		}
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	pieces := []string{"json", "JSON", " ", "  ", ", ", ". ", ".  ", ".", "? ", "!", "\n", "\t", "(", ")", "C#", "c++", "is", "This", "comment", "toxic", "return", "as", "def f(x):\n", "if x {\n", "fooBar", "foo_bar", "TypeError",
+		"日本", "é", "über", "main.go:12", "`", "```go\n", "```", "a1", "1", "/usr/bin", "diff --git ", "averyverylongwordwithoutend", "abcdefgh", "abcdefghi", "abcdefghijklmno", "abcdefghijklmnop", "safe", "unsafe", "classify",
+		"\\", "\"", "返回", "Ж", "ñ", "_x", "__init__", "select", "SELECT ", "x=>y", "&&", "::", "\x00", "\x7f", "K", "name", "extract", "[", "]", "@", "{", "|", "~"}
+	for range 20000 {
+		var text []byte
+		for range random.IntN(60) {
+			text = append(text, pieces[random.IntN(len(pieces))]...)
+			if random.IntN(3) == 0 {
+				text = append(text, ' ')
+			}
+		}
+		same(text)
+		from := all[random.IntN(len(all))]
+		at := random.IntN(len(from))
+		text = bytes.Clone(from[at:min(len(from), at+random.IntN(400))])
+		for range random.IntN(20) {
+			if len(text) > 0 {
+				text[random.IntN(len(text))] = byte(random.IntN(256))
+			}
+		}
+		same(text)
+	}
+}
+
+// TestVocabularyHasSlots: each word of the vocabulary is found by its hash, and no other is.
+func TestVocabularyHasSlots(t *testing.T) {
+	n := 0
+	for i := range table.slots {
+		e := &table.slots[i]
+		if e.class == 0 {
+			continue
+		}
+		n++
+		if table.find(e.hash) != e || e.matches(e.hash) != ^uint64(0) || e.matches(e.hash^1) != 0 {
+			t.Errorf("slot %d", i)
+		}
+	}
+	if n < 500 {
+		t.Errorf("%d words", n)
+	}
+}

@@ -1,0 +1,231 @@
+package browser
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/heapprofiler"
+	"github.com/chromedp/cdproto/performance"
+	"github.com/chromedp/chromedp"
+)
+
+var figures = flag.String("figures", "", "file to write what was measured into")
+
+// TestFigures measures the console and writes a page of results. It bounds nothing: how
+// fast this machine is, is no verdict.
+func TestFigures(t *testing.T) {
+	if *figures == "" {
+		t.Skip("-figures FILE measures")
+	}
+	p := start(t, map[string]string{"chat.yaml": model(t, "chat-7b", 0, minute5)})
+	p.chat("chat-7b")
+	paint, data := firstPaint(t, p)
+	update, longest, growth := updates(t, p)
+	share := viewers(t)
+	commit, _ := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
+	memory, _ := os.ReadFile("/proc/meminfo")
+	total, _ := strconv.Atoi(strings.Fields(string(memory))[1])
+	line := func(what, want string, got string) string { return fmt.Sprintf("| %s | %s | %s |\n", what, want, got) }
+	text := "# The console\n\n" +
+		"Measured by `make bench-console` in Debian's chromium, headless, against `thaw serve` on loopback.\n" +
+		fmt.Sprintf("Commit %s, %s, %d cores, %d GiB, %s/%s. Other work ran on the machine.\n\n", strings.TrimSpace(string(commit)), time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), (total+1<<19)>>20, runtime.GOOS, runtime.GOARCH) +
+		"| what | wanted | measured |\n| --- | --- | --- |\n" +
+		line("first contentful paint, with an empty cache, median of 5 (worst)", "under 300 ms", paint) +
+		line("the lists are drawn, median of 5 (worst)", "", data) +
+		line("script, style and layout of an update of all of 1,000 replicas, mean of 30", "under 16 ms", update) +
+		line("the longest such update", "", longest) +
+		line("JavaScript heap after 330 such updates, over that after 30", "flat", growth) +
+		line("processor time of the server with 50 viewers of 200 models, of one core", "under 5 %", share) +
+		"\nAn update is one change of each of the 1,000 replicas, which the page reads as 1,000 lines and draws once;\nthe time is processor time of the browser's main thread (ScriptDuration, RecalcStyleDuration and LayoutDuration of\nthe DevTools protocol), with the reading of the lines.\n"
+	if err := os.WriteFile(*figures, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("\n" + text)
+}
+
+func medianOf(list []float64, unit string) string {
+	slices.Sort(list)
+	return fmt.Sprintf("%.0f %s (%.0f %s)", list[len(list)/2], unit, list[len(list)-1], unit)
+}
+
+// firstPaint opens the page five times, each in a new browser.
+func firstPaint(t *testing.T, p *platform) (paint, data string) {
+	var paints, lists []float64
+	for range 5 {
+		b := open(t, "about:blank")
+		b.do(chromedp.Navigate(p.url + "/ui/"))
+		b.until("it is painted", "performance.getEntriesByName('first-contentful-paint').length > 0")
+		paints = append(paints, value[float64](b, "performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+		b.sees("Last cold start")
+		// The stream is open; when its first lines were drawn is when the panel was.
+		lists = append(lists, value[float64](b, "performance.getEntriesByName('lists')[0].startTime"))
+	}
+	return medianOf(paints, "ms"), medianOf(lists, "ms")
+}
+
+// busy is a server that passes on everything but the lists, which have 1,000 replicas that
+// all change at each beat.
+func busy(t *testing.T, p *platform) (address string, beat func()) {
+	target, err := url.Parse(p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.Rewrite, proxy.Director = func(r *httputil.ProxyRequest) { r.SetURL(target); r.Out.Host = r.In.Host }, nil
+	beats := make(chan struct{})
+	var round atomic.Int64
+	mux := http.NewServeMux()
+	mux.Handle("/", proxy)
+	mux.HandleFunc("/api/v1/lists", func(w http.ResponseWriter, r *http.Request) {
+		line := func(list, event string, item any) {
+			b, _ := json.Marshal(map[string]any{"list": list, "event": event, "item": item})
+			w.Write(append(b, '\n'))
+		}
+		replicas := func() {
+			for i := range 1000 {
+				line("replicas", "put", map[string]any{"id": fmt.Sprintf("r-%04d", i), "function": fmt.Sprintf("default/model-%03d", i%250), "node": fmt.Sprintf("node-%d", i%20), "state": "READY", "since": "2026-01-01T00:00:00Z", "in_flight": round.Load(), "gpus": []int{i % 8}, "gpu_memory": 4 << 30, "memory": 1 << 30, "tier": "GPU_RESIDENT"})
+			}
+		}
+		for _, name := range strings.Split(r.URL.Query().Get("of"), ",") {
+			line(name, "reset", nil)
+			switch name {
+			case "replicas":
+				replicas()
+			case "nodes":
+				for i := range 20 {
+					gpus := []map[string]any{}
+					for g := range 8 {
+						gpus = append(gpus, map[string]any{"index": g, "name": "H100", "memory_total": 80 << 30, "memory_free": 0, "health": "ok"})
+					}
+					line(name, "put", map[string]any{"id": fmt.Sprintf("node-%d", i), "state": "INFERRING", "seen": "2026-01-01T00:00:00Z", "gpus": gpus, "memory": map[string]any{"total": 512 << 30, "used": 50 << 30}, "store": map[string]any{"bytes": 1 << 40, "used": 0}, "replicas": 50})
+				}
+			case "functions":
+				for i := range 250 {
+					line(name, "put", map[string]any{"name": fmt.Sprintf("default/model-%03d", i), "team": "default", "model": fmt.Sprintf("model-%03d", i), "type": "Model", "state": "READY", "replicas": 4, "active": 0, "queued": 0})
+				}
+			}
+			line(name, "synced", nil)
+		}
+		w.(http.Flusher).Flush()
+		for {
+			select {
+			case <-r.Context().Done():
+				return
+			case <-beats:
+				round.Add(1)
+				replicas()
+				w.(http.Flusher).Flush()
+			}
+		}
+	})
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.CloseClientConnections)
+	return s.URL, func() { beats <- struct{}{} }
+}
+
+// metrics are the browser's own of the page, by name.
+func (p *page) metrics() map[string]float64 {
+	p.t.Helper()
+	r, err := chromedp.Run(p.ctx, func(ctx context.Context, t *chromedp.Target) (performance.GetMetricsResult, error) {
+		return cdp.Call(ctx, t, performance.GetMetrics, cdp.Empty{})
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	m := map[string]float64{}
+	for _, x := range r.Metrics {
+		m[x.Name] = x.Value
+	}
+	return m
+}
+
+// updates are the mean and the longest time of an update, and how the heap grows.
+func updates(t *testing.T, p *platform) (mean, longest, growth string) {
+	address, beat := busy(t, p)
+	b := open(t, address+"/ui/")
+	b.do(call(performance.Enable, performance.EnableParams{TimeDomain: "threadTicks"}))
+	b.sees("1000", "node-19")
+	round := 0
+	once := func() float64 {
+		before := b.metrics()
+		beat()
+		round++
+		b.until("the update is drawn", fmt.Sprintf(drawn, round))
+		after := b.metrics()
+		sum := 0.0
+		for _, name := range []string{"ScriptDuration", "RecalcStyleDuration", "LayoutDuration"} {
+			sum += after[name] - before[name]
+		}
+		return sum * 1000
+	}
+	heap := func() float64 {
+		b.do(call(heapprofiler.CollectGarbage, cdp.Empty{}))
+		return b.metrics()["JSHeapUsedSize"]
+	}
+	value[bool](b, "document.getElementById('replicas').scrollIntoView(), true")
+	once()
+	var times []float64
+	total := 0.0
+	for range 30 {
+		x := once()
+		times = append(times, x)
+		total += x
+	}
+	first := heap()
+	for range 300 {
+		once()
+	}
+	return fmt.Sprintf("%.1f ms", total/30), fmt.Sprintf("%.1f ms", slices.Max(times)), fmt.Sprintf("%+.1f %% of %.1f MiB", 100*(heap()-first)/first, first/(1<<20))
+}
+
+// viewers is the share of a core that the server takes while 50 viewers follow it.
+func viewers(t *testing.T) string {
+	files := map[string]string{}
+	for i := range 200 {
+		name := fmt.Sprintf("model-%03d", i)
+		files[name+".yaml"] = model(t, name, 0, minute5)
+	}
+	p := start(t, files)
+	for i := range 4 {
+		p.chat(fmt.Sprintf("model-%03d", i))
+	}
+	for range 50 {
+		res, err := http.Get(p.url + "/api/v1/lists?watch&of=functions,replicas,nodes,coldstarts")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { res.Body.Close() })
+		go io.Copy(io.Discard, res.Body)
+	}
+	ticks := func() int {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.process.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+		user, _ := strconv.Atoi(f[11])
+		system, _ := strconv.Atoi(f[12])
+		return user + system
+	}
+	const long = 20 * time.Second
+	before := ticks()
+	<-time.After(long)
+	return fmt.Sprintf("%.1f %%", float64(ticks()-before)/long.Seconds()) // a tick is 10 ms
+}
