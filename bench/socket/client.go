@@ -102,7 +102,10 @@ func (c *client) send(ctx context.Context, text string) error {
 }
 
 // ping sends a ping and reads up to its answer, which comes behind those of all before it.
-func (c *client) ping(ctx context.Context) error {
+func (c *client) ping(ctx context.Context) error { return c.pingSeeing(ctx, func(frame) {}) }
+
+// pingSeeing is ping, and sees the frames before the answer.
+func (c *client) pingSeeing(ctx context.Context, see func(frame)) error {
 	if err := c.send(ctx, ping); err != nil {
 		return err
 	}
@@ -115,9 +118,13 @@ func (c *client) ping(ctx context.Context) error {
 			return nil
 		}
 		var f frame
-		if c.pong != ping && json.Unmarshal(b, &f) == nil && f.Type == "error" {
+		if c.pong == ping || json.Unmarshal(b, &f) != nil {
+			continue
+		}
+		if f.Type == "error" {
 			return fmt.Errorf("%s: %s", f.Code, f.Message)
 		}
+		see(f)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 type Cold struct {
 	Load  float64        `json:"engine_loads_seconds"`
 	Typed float64        `json:"typed_for_seconds"`
+	Sure  report.Summary `json:"start_begun_after_seconds"` // of typing: the intent was sure
 	Ahead report.Summary `json:"first_token_after_typing_seconds"`
 	Warm  report.Summary `json:"first_token_when_warm_seconds"` // of the same models and sockets, then
 	Plain report.Summary `json:"first_token_without_typing_seconds"`
@@ -30,55 +31,76 @@ func measureCold(ctx context.Context, o *Options) (*Cold, error) {
 	}
 	defer s.end()
 	x := &Cold{Load: o.Load.Seconds(), Typed: o.Typed.Seconds()}
-	var ahead, warm, plain []float64
+	var sure, ahead, warm, plain []float64
 	for i := range 2 * o.Starts {
 		typed := i < o.Starts
-		first, again, ready, err := s.coldStart(ctx, i, intents[i].text, o.Typed, typed)
+		start, err := s.coldStart(ctx, i, intents[i].early, o.Typed, typed)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %s", err, s.process.Tail())
 		}
+		first := start.first
 		if !typed {
 			plain = append(plain, first)
 			o.Progress(fmt.Sprintf("cold, not typed: first token after %s", report.Millis(first)))
 			continue
 		}
-		ahead, warm = append(ahead, first), append(warm, again...)
-		if ready {
+		sure, ahead, warm = append(sure, start.sure), append(ahead, first), append(warm, start.again...)
+		if start.ready {
 			x.Hits++
 		}
-		o.Progress(fmt.Sprintf("cold, typed: first token after %s", report.Millis(first)))
+		o.Progress(fmt.Sprintf("cold, typed: begun after %s, first token after %s", report.Millis(start.sure), report.Millis(first)))
 	}
+	x.Sure = report.Summarize(sure)
 	x.Ahead, x.Warm, x.Plain = report.Summarize(ahead), report.Summarize(warm), report.Summarize(plain)
 	return x, nil
 }
 
-// coldStart types a text within a time, or not at all, and submits it. again are the times
-// of further submits; ready: the model was so at the first.
-func (s *server) coldStart(ctx context.Context, id int, text string, within time.Duration, typed bool) (first float64, again []float64, ready bool, err error) {
+// coldStart is one start of a cold model; times are in seconds.
+type coldStart struct {
+	sure  float64   // of typing, until the start began
+	first float64   // token after the submit
+	ready bool      // at the submit
+	again []float64 // first tokens of further submits
+}
+
+// coldStart types a text within a time, or not at all, and submits it.
+func (s *server) coldStart(ctx context.Context, id int, text string, within time.Duration, typed bool) (x coldStart, err error) {
 	ctx, cancel := context.WithTimeout(ctx, platformStart)
 	defer cancel()
 	c, err := s.dial(ctx, id)
 	if err != nil {
-		return 0, nil, false, err
+		return x, err
 	}
 	defer c.ws.CloseNow()
-	if typed {
-		tick := time.NewTicker(within / time.Duration(len(prefixes(text))))
-		defer tick.Stop()
-		if _, err := c.typeText(ctx, text, tick.C); err != nil {
-			return 0, nil, false, err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return 0, nil, false, ctx.Err()
-		}
-	} else if err := c.ping(ctx); err != nil {
-		return 0, nil, false, err
-	}
 	began := time.Now()
+	if typed {
+		words := prefixes(text)
+		tick := time.NewTicker(within / time.Duration(len(words)+1))
+		defer tick.Stop()
+		for _, w := range append(words, "") { // the last word has its time, too
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return x, ctx.Err()
+			}
+			if w == "" {
+				break
+			}
+			if err = c.send(ctx, w); err == nil {
+				err = c.pingSeeing(ctx, func(f frame) {
+					if x.sure == 0 && f.Prepares != "" {
+						x.sure = time.Since(began).Seconds()
+					}
+				})
+			}
+			if err != nil {
+				return x, err
+			}
+		}
+	}
+	began = time.Now()
 	if err := c.send(ctx, `{"type":"submit","text":"`+text+`"}`); err != nil {
-		return 0, nil, false, err
+		return x, err
 	}
 	f, err := c.until(ctx, "generation_start")
 	if err == nil && f.Model != coldModel(id).Name {
@@ -87,7 +109,7 @@ func (s *server) coldStart(ctx context.Context, id int, text string, within time
 	if err == nil {
 		_, err = c.until(ctx, "token")
 	}
-	first = time.Since(began).Seconds()
+	x.first, x.ready = time.Since(began).Seconds(), !f.Cold
 	if err == nil {
 		_, err = c.until(ctx, "generation_complete")
 	}
@@ -95,8 +117,8 @@ func (s *server) coldStart(ctx context.Context, id int, text string, within time
 		var took float64
 		if err == nil {
 			took, err = c.generate(ctx, "__submit__")
-			again = append(again, took)
+			x.again = append(x.again, took)
 		}
 	}
-	return first, again, !f.Cold, err
+	return x, err
 }

@@ -52,11 +52,11 @@ const (
 	shareThreshold = router.DefaultThreshold
 )
 
-// intent is one intent with examples and a text that is clearly of it.
+// intent is one intent with examples and a text that is clearly of it, late or early.
 type intent struct {
-	name     string
-	examples []string
-	text     string
+	name        string
+	examples    []string
+	text, early string
 }
 
 // makeIntents makes up intents, each with four words that no other has.
@@ -86,6 +86,7 @@ func makeIntents(n int) []intent {
 			x.examples = append(x.examples, fmt.Sprintf(p, own[k%4], own[(k+1)%4]))
 		}
 		x.text = fmt.Sprintf("please tell me where the %s and the %s %s are", own[0], own[1], own[2])
+		x.early = fmt.Sprintf("my %s and %s are not here please tell me where", own[0], own[1])
 		list = append(list, x)
 	}
 	return list

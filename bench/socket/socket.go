@@ -28,6 +28,7 @@ type Options struct {
 	Dir    string   // for data and logs
 	Texts  string   // folder of the labelled texts; "": made-up intents
 
+	Intents     int           // made-up ones that the Router knows
 	Decisions   int           // of each length of text
 	Idle        []int         // idle sockets
 	Rounds      int           // of typing and of submits

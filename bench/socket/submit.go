@@ -37,7 +37,7 @@ const (
 
 // measureSubmits measures one generation at a time, in turns.
 func measureSubmits(ctx context.Context, o *Options) ([]Submit, error) {
-	intents := makeIntents(manyIntents)
+	intents := makeIntents(o.Intents)
 	s, err := o.startThaw(ctx, "submit", intents, 0)
 	if err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ const (
 
 // measureTyping measures thaw and the echo server in turns, on the same sockets throughout.
 func measureTyping(ctx context.Context, o *Options) ([]Typing, error) {
-	intents := makeIntents(manyIntents)
+	intents := makeIntents(o.Intents)
 	thaw, err := o.startThaw(ctx, "typing", intents, 0)
 	if err != nil {
 		return nil, err

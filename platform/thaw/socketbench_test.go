@@ -47,7 +47,7 @@ func TestSocketBench(t *testing.T) {
 	r, err := socket.Run(t.Context(), socket.Options{
 		Parts: map[string]bool{"idle": true, "typing": true, "submit": true, "cold": true}, Progress: func(string) {},
 		Thaw: self, Engine: []string{self, "bench-engine"}, Echo: []string{self, "bench-echo"}, Dir: root,
-		Idle: []int{20}, Rounds: 1, Words: 100, Submits: 10, Starts: 1, Load: 50 * time.Millisecond, Typed: 500 * time.Millisecond,
+		Intents: 10, Idle: []int{20}, Rounds: 1, Words: 100, Submits: 10, Starts: 1, Load: 50 * time.Millisecond, Typed: 500 * time.Millisecond,
 	}, socket.Result{})
 	if err != nil {
 		t.Fatal(err)
