@@ -43,7 +43,7 @@ func TestSocket(t *testing.T) {
 	if strings.Count(cancelled, "weights") >= repeats {
 		t.Errorf("the answer was not cancelled: %d bytes", len(cancelled))
 	}
-	b.check("socket")
+	b.check("socket-cancelled")
 
 	b.write("#text", "a short question ")
 	b.sees("general → chat-7b")
