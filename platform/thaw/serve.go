@@ -314,6 +314,11 @@ func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, s
 	})
 	o.Authorize = authorizeBy(guard.WrapAuthorize(s.data.Authorize), guard.WrapAuthorize(s.batches.Authorize), guard.WrapAuthorize(sockets.Authorize), control)
 	o.Receive = s.batches.Receive
+	o.Refused = func(req *httpserver.Request, res *httpserver.Response) {
+		if batches.ServesPath(req.Path) || activator.ServesPath(req.Path) || socket.TakesOrigins(req.Path) {
+			guard.SetFields(req, res)
+		}
+	}
 	o.Upgrades = socket.Upgrades
 	return httpserver.NewFiberServer(o)
 }

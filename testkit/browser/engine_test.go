@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
+
+// repeats is how often the engine says all it has to say, where it is asked at length.
+const repeats = 100
 
 // runEngine is a small OpenAI-compatible engine that loads for a while: engine PORT LOADS.
 func runEngine(args []string) {
@@ -29,6 +33,9 @@ func runEngine(args []string) {
 		var q struct {
 			Stream    bool `json:"stream"`
 			MaxTokens int  `json:"max_tokens"`
+			Messages  []struct {
+				Content string `json:"content"`
+			} `json:"messages"`
 		}
 		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
 			w.WriteHeader(http.StatusBadRequest)
@@ -36,6 +43,9 @@ func runEngine(args []string) {
 		}
 		fmt.Println("INFO a request")
 		words := strings.Fields("The weights are read once and then they stay warm until nothing asks for them any more")
+		if n := len(q.Messages); n > 0 && strings.Contains(q.Messages[n-1].Content, "at length") {
+			words = slices.Repeat(words, repeats)
+		}
 		if q.MaxTokens > 0 {
 			words = words[:min(len(words), q.MaxTokens)]
 		}
