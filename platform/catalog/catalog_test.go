@@ -129,6 +129,26 @@ func TestSameSizeAndTime(t *testing.T) {
 	}
 }
 
+func TestWeightsAndExclude(t *testing.T) {
+	docs, err := Decode("f.yaml", []byte(modelText("a")+"  weights: \"*Q4*\"\n  exclude: [onnx, \"*.txt\"]\n"))
+	if err != nil || docs[0].Model.Spec.Weights != "*Q4*" || !slices.Equal(docs[0].Model.Spec.Exclude, []string{"onnx", "*.txt"}) {
+		t.Fatalf("%+v, %v", docs, err)
+	}
+	for text, want := range map[string]string{
+		"weights: ../x":       "spec.weights",
+		"weights: \"=x\"":     "spec.weights",
+		"weights: [a]":        "spec.weights",
+		"exclude: [\"!a\"]":   "spec.exclude[0]",
+		"exclude: [/a]":       "spec.exclude[0]",
+		"exclude: [\"**/x\"]": "spec.exclude[0]",
+		"files: [\"!x\"]":     "spec.exclude leaves files out",
+	} {
+		if _, err := Decode("f.yaml", []byte(modelText("a")+"  "+text+"\n")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 func TestBadFileAtStartKeepsOthers(t *testing.T) {
 	user := t.TempDir()
 	write(t, filepath.Join(user, "a.yaml"), modelText("a"))
