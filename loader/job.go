@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -342,7 +343,8 @@ func (j *stagingJob) listSource(ctx context.Context) ([]source.File, error) {
 	var listing source.Plan
 	// Fewer attempts than for a range: no byte has been downloaded yet, and an
 	// older copy may be in the store.
-	err := j.retry(ctx, min(4, j.loader.o.Retry.Attempts), func() (err error) {
+	patient := j.loader.o.Retry.Attempts == math.MaxInt && (j.loader.o.Store == nil || j.loader.o.Store.LastDigest(j.locationKey) == "")
+	err := j.retry(ctx, min(4, j.loader.o.Retry.Attempts), patient, func() (err error) {
 		listing, err = j.source.Plan(ctx, j.location, j.patterns)
 		return err
 	})
