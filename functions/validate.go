@@ -181,8 +181,16 @@ func (p *problems) checkEngine(s *ModelSpec) {
 		p.add("spec.source", spellings, "a source is needed")
 	}
 	*p = append(*p, CheckPatterns("spec.files", s.Files)...)
-	if len(s.Files) > 0 && s.Source == "" {
-		p.add("spec.files", "give a source, or leave files out", "there is no source they could be staged from")
+	*p = append(*p, CheckPatterns("spec.exclude", s.Exclude)...)
+	if s.Weights != "" {
+		if message, hint := CheckPattern(s.Weights); message != "" {
+			p.add("spec.weights", hint, "%s", message)
+		}
+	}
+	for key, given := range map[string]bool{"files": len(s.Files) > 0, "exclude": len(s.Exclude) > 0, "weights": s.Weights != ""} {
+		if given && s.Source == "" {
+			p.add("spec."+key, "give a source, or leave "+key+" out", "there is no source they could be staged from")
+		}
 	}
 	for i, a := range s.Args {
 		if strings.ContainsRune(a, 0) || !utf8.ValidString(a) {
@@ -260,6 +268,10 @@ func CheckPattern(s string) (message, hint string) {
 		return "holds a control character or is not UTF-8", like
 	case strings.HasPrefix(s, "/"):
 		return fmt.Sprintf("%q is absolute", Clip(s)), like
+	case strings.HasPrefix(s, ExcludePrefix):
+		return fmt.Sprintf("%q begins with !", Clip(s)), "spec.exclude leaves files out"
+	case strings.HasPrefix(s, WeightsPrefix):
+		return fmt.Sprintf("%q begins with =", Clip(s)), "spec.weights chooses the weights; a = itself is written [=]"
 	case strings.Contains(s, "\\"):
 		return fmt.Sprintf("%q holds a backslash", Clip(s)), "folders are parted by /; a special character is meant itself in brackets, such as [*]"
 	case strings.Contains(s, "://"):

@@ -135,6 +135,9 @@ type Options struct {
 	// Explain returns the reasons of a function's state, without events; false for
 	// an unknown function. May be nil.
 	Explain func(kind string, name functions.Name) (functions.Explanation, bool)
+	// CheckWeights returns an error for a model whose source holds several sets of weights
+	// of which it chooses none. It may be nil.
+	CheckWeights func(ctx context.Context, m *functions.Model) error
 	// Size returns the resources of a model whose file leaves them out, and a sentence about
 	// it; those it has, where it does not. nil: they are never worked out.
 	Size func(ctx context.Context, m *functions.Model) (functions.Resources, string)

@@ -221,8 +221,13 @@ func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 }
 
 // size works out the resources of a model whose file leaves them out, and returns the file
-// with them.
+// with them. A model that chooses none of several sets of weights is an error.
 func (a *API) size(x *exchange, doc catalog.Document) (file []byte, text string, err error) {
+	if doc.Model != nil && a.o.CheckWeights != nil {
+		if err := a.o.CheckWeights(x.Context(), doc.Model); err != nil {
+			return nil, "", catalog.Problems{{Path: "spec.weights", Message: err.Error()}}
+		}
+	}
 	if doc.Model == nil || a.o.Size == nil {
 		return x.Body, "", nil
 	}

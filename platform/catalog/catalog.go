@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -77,10 +79,24 @@ type file struct {
 	problems Problems
 }
 
-// fileVersion identifies a version of a file. A missing file has none.
+// fileVersion identifies a version of a file. A missing file has none. A file may be
+// replaced by one of the same size and time (cp -p, rsync, tar): then its inode differs, or
+// the time of its last change, which no program sets.
 type fileVersion struct {
-	size int64
-	time time.Time
+	size    int64
+	time    time.Time
+	inode   uint64
+	changed int64 // nanoseconds
+}
+
+// versionOf is the version of the file that info is about.
+func versionOf(path string, info fs.FileInfo) fileVersion {
+	v := fileVersion{size: info.Size(), time: info.ModTime()}
+	var st unix.Stat_t
+	if unix.Stat(path, &st) == nil {
+		v.inode, v.changed = uint64(st.Ino), unix.TimespecToNsec(st.Ctim)
+	}
+	return v
 }
 
 // view is one consistent view; it is never changed, only replaced.
@@ -324,7 +340,7 @@ func listFiles(dir string) (map[string]fileVersion, error) {
 		}
 		st := fileVersion{size: -1}
 		if err == nil {
-			st = fileVersion{info.Size(), info.ModTime()}
+			st = versionOf(filepath.Join(dir, name), info)
 		}
 		found[filepath.Join(dir, name)] = st
 		if len(found) > maxFiles {

@@ -195,7 +195,7 @@ func (c *Catalog) remove(name functions.Name) error {
 func (c *Catalog) refresh(path string) {
 	f := new(file)
 	if info, err := os.Stat(path); err == nil {
-		f.lastSeen = fileVersion{info.Size(), info.ModTime()}
+		f.lastSeen = versionOf(path, info)
 		f.read(c.o.reader(), path, f.lastSeen)
 	}
 	c.files[path] = f

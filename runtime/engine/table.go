@@ -113,7 +113,7 @@ func engineRow(e functions.Engine) (row, bool) {
 			reserved: []string{"--model", "-m", "--alias", "-a", "--host", "--port", "--hf-repo", "-hf", "-hfr", "--model-url", "-mu", "--api-key", "--api-key-file"},
 			key:      "LLAMA_API_KEY",
 			args: func(r Request) ([]string, error) {
-				file, err := findGGUF(r.Path)
+				file, err := findGGUF(r.Path, r.Spec.WeightsPattern())
 				if err != nil {
 					return nil, err
 				}
