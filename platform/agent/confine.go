@@ -93,6 +93,9 @@ func (c *confinement) plan(name functions.Name, replica string, cmd *engine.Comm
 	for _, path := range slices.Concat(engine.ProgramPaths(cmd.Argv[0]), engine.NamedPaths(r.Spec.Args, r.Spec.Env)) {
 		p.Read = append(p.Read, c.outside(path)...)
 	}
+	for _, dir := range engine.ScriptFolders(r.Spec.Args) {
+		p.Read = append(p.Read, c.outside(dir)...)
+	}
 	if cmd.Engine == functions.EngineCommand && r.Dir != "" {
 		p.Read = append(p.Read, c.entries(absolute(r.Dir))...)
 	}
@@ -207,7 +210,8 @@ func sourceFiles(r engine.Request) (files []string) {
 // sets. HOME itself changes only for engines that no warm interpreter forks: that one has
 // read it.
 func (c *confinement) setEnv(cmd *engine.Command, r engine.Request, home string) {
-	env := []string{"TORCHINDUCTOR_CACHE_DIR=" + filepath.Join(home, "torchinductor")}
+	// The user id that the engine gets has no entry in the system's list of users.
+	env := []string{"USER=thaw", "LOGNAME=thaw", "TORCHINDUCTOR_CACHE_DIR=" + filepath.Join(home, "torchinductor")}
 	if len(r.GPUs) > 0 {
 		env = append(env, "CUDA_CACHE_PATH="+filepath.Join(home, "cuda"), "TRITON_HOME="+home, "FLASHINFER_WORKSPACE_BASE="+home)
 	}

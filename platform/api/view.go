@@ -93,6 +93,8 @@ type DeployReply struct {
 	Function
 	Created bool `json:"created"`
 	DryRun  bool `json:"dry_run,omitempty"`
+	// Unchanged: the function was there just so, and nothing was written.
+	Unchanged bool `json:"unchanged,omitempty"`
 	// Warnings are about targets of a Router, and members of a Composition, that can never
 	// be chosen.
 	Warnings catalog.Problems `json:"warnings,omitempty"`

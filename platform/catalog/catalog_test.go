@@ -232,6 +232,8 @@ func TestPut(t *testing.T) {
 		{"a", absolute("a"), "the name is taken by " + filepath.Join(user, "a.yaml") + ":1"},
 		{"x", absolute("y"), "the document is about default/y, the path about default/x"},
 		{"x", []byte(modelText("x")), "spec.source: a relative source"},
+		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: x}\nspec:\n  engine: command\n  args: [python3, ./srv/main.py]\n"), `spec.args[1]: "./srv/main.py" is relative`},
+		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: x}\nspec:\n  engine: command\n  args: [../bin/serve]\n"), `spec.args[0]: "../bin/serve" is relative`},
 		{"x", append(absolute("x"), "  adapters: [{name: p, source: az://acct/c/p}, {name: q, source: ./q}]\n"...), "spec.adapters[1].source: a relative source"},
 		{"x", append(append(absolute("x"), "---\n"...), absolute("y")...), "exactly one Model"},
 		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: x}\n"), "exactly one Model"},

@@ -3,6 +3,7 @@ package engine
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,6 +45,53 @@ func TestFindGGUF(t *testing.T) {
 			}
 		} else if err != nil || got != filepath.Join(folder, tc.want) {
 			t.Errorf("%s: %s, %v", tc.files, got, err)
+		}
+	}
+}
+
+func TestScriptFolders(t *testing.T) {
+	top := t.TempDir()
+	for _, name := range []string{"srv/main.py", "srv/helper.py", "data/weights.bin", "tool/run.SH"} {
+		at := filepath.Join(top, name)
+		if err := os.MkdirAll(filepath.Dir(at), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := filepath.Join(top, "link.py")
+	if err := os.Symlink(filepath.Join(top, "srv", "main.py"), link); err != nil {
+		t.Fatal(err)
+	}
+	in := func(name string) string { return filepath.Join(top, name) }
+	for _, tc := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"python3", in("srv/main.py"), "--port", "{port}"}, []string{in("srv")}},
+		{[]string{in("tool/run.SH"), "--config=" + in("srv/main.py")}, []string{in("tool"), in("srv")}},
+		{[]string{"python3", link}, []string{top, in("srv")}},
+		{[]string{"program", in("data/weights.bin"), in("srv"), in("gone/x.py"), "srv/main.py", "/etc/passwd"}, nil},
+	} {
+		if got := ScriptFolders(tc.args); !slices.Equal(got, tc.want) {
+			t.Errorf("%v: %v", tc.args, got)
+		}
+	}
+}
+
+func TestNameConfinement(t *testing.T) {
+	for cause, want := range map[string]bool{
+		"ModuleNotFoundError: No module named 'helper'":                true,
+		"PermissionError: [Errno 13] Permission denied: '/srv/x.json'": true,
+		"KeyError: 'getpwuid(): uid not found: 1073741825'":            true,
+		"open /srv/a: permission denied":                               true,
+		"Error: Cannot find module './helper'":                         true,
+		"out of GPU memory: CUDA out of memory":                        false,
+		"ValueError: bad shape":                                        false,
+	} {
+		if got := NameConfinement(cause); strings.HasPrefix(got, cause) && strings.Contains(got, "--confine off") != want {
+			t.Errorf("%s: %s", cause, got)
 		}
 	}
 }
