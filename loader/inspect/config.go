@@ -88,7 +88,7 @@ func parseConfig(raw []byte) (facts, error) {
 	}
 	var top config
 	if err := json.Unmarshal(pythonjson.Standard(raw), &top); err != nil {
-		return f, &source.Error{Kind: source.Corrupt, File: configName, Detail: "is no JSON object", Err: err}
+		return f, notObject(configName, err)
 	}
 	c := top
 	for _, k := range textParts {

@@ -103,7 +103,7 @@ func (r *reader) modelOpt(f source.File) (string, error) {
 		} `json:"quantization"`
 	}
 	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
-		return "", &source.Error{Kind: source.Corrupt, File: f.Name, Detail: "is no JSON object", Err: err}
+		return "", notObject(f.Name, err)
 	}
 	if doc.Quantization.Algo == "" {
 		return "", nil
@@ -219,7 +219,7 @@ func (r *reader) adapter(folder string) (Adapter, error) {
 		Type string `json:"peft_type"`
 	}
 	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
-		return a, &source.Error{Kind: source.Corrupt, File: f.Name, Detail: "is no JSON object", Err: err}
+		return a, notObject(f.Name, err)
 	}
 	if doc.Type != "" && !strings.EqualFold(doc.Type, "LORA") {
 		return a, &source.Error{Kind: source.Refused, File: f.Name, Detail: fmt.Sprintf("is an adapter of the kind %q; engines load LoRA alone", functions.Clip(doc.Type)), Fix: "merge it into its model"}

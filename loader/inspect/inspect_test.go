@@ -57,6 +57,8 @@ func TestErrors(t *testing.T) {
 		{"Mistral's layout", map[string]string{"params.json": "{}", "consolidated.safetensors": weights()}, "", source.Missing, []string{"Mistral's own layout"}},
 		{"no GGUF", map[string]string{configName: llama, "model.safetensors": weights()}, GGUF, source.Missing, []string{"llamacpp reads no other", "leave --engine out"}},
 		{"GGUF alone", map[string]string{"m.gguf": "GGUF"}, Safetensors, source.Missing, []string{"in GGUF, which llamacpp alone reads", "leave --engine out"}},
+		{"config is an array", map[string]string{configName: "[1, 2]", "model.safetensors": weights()}, "", source.Corrupt, []string{"config.json: is no JSON object but of the type array (copy the file again)"}},
+		{"a quantisation is an array", map[string]string{configName: llama, "hf_quant_config.json": `{"quantization":[]}`, "model.safetensors": weights()}, "", source.Corrupt, []string{"hf_quant_config.json: has a quantization of the type array ("}},
 		{"config is no JSON", map[string]string{configName: "{", "model.safetensors": weights()}, "", source.Corrupt, []string{"config.json: is no JSON object"}},
 		{"config is empty", map[string]string{configName: "{}", "model.safetensors": weights()}, "", source.Refused, []string{"neither architectures nor a model_type", "by hand"}},
 		{"architecture", map[string]string{configName: `{"architectures":["StableDiffusionPipeline"]}`, "model.safetensors": weights()}, "", source.Refused, []string{`"StableDiffusionPipeline" is none that thaw knows`, "engine: command"}},

@@ -3,6 +3,7 @@ package inspect
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -92,6 +93,18 @@ func inFile(err error, name string) error {
 		e.File = name
 	}
 	return err
+}
+
+// notObject is why a file could not be read as an object of JSON.
+func notObject(name string, err error) error {
+	e := &source.Error{Kind: source.Corrupt, File: name, Detail: "is no JSON object", Err: err, Fix: "copy the file again"}
+	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names types of Go
+		e.Err = nil
+		if e.Detail = "is no JSON object but of the type " + t.Value; t.Field != "" {
+			e.Detail = fmt.Sprintf("has a %s of the type %s", t.Field, t.Value)
+		}
+	}
+	return e
 }
 
 func (r *reader) file(name string) (source.File, bool) {

@@ -263,12 +263,12 @@ func (a *API) browser(req *httpserver.Request) *openai.Error {
 	host := hostname(req.Host)
 	// A browser always sends Host: without one there is no name that it was led by.
 	if a.o.Open && !isLoopback(host) && !(host == "" && req.IsHTTP10()) && !slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
-		return openai.New(openai.MisdirectedRequest, "")
+		return openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one.")
 	}
 	if origin := req.Header("Origin"); origin != "" {
 		_, at, ok := strings.Cut(origin, "://")
 		if !ok || !strings.EqualFold(at, req.Host) {
-			return openai.New(openai.OriginNotAllowed, "")
+			return openai.New(openai.OriginNotAllowed, "The control API takes no requests from pages of other web sites, also not of those that --origin names.")
 		}
 	}
 	return nil

@@ -287,6 +287,8 @@ func TestBrowsers(t *testing.T) {
 		}
 		if status, _, body := r.ask(t, "GET", "/api/v1/functions", "", "", h...); status != tt.status {
 			t.Errorf("Host %q, Origin %q: %d %s, want %d", tt.host, tt.origin, status, body, tt.status)
+		} else if way := map[int]string{421: "start it with --host", 403: "--origin"}[status]; !strings.Contains(body, way) {
+			t.Errorf("Host %q, Origin %q: %s names no way out", tt.host, tt.origin, body)
 		}
 	}
 	for raw, want := range map[string]string{

@@ -17,6 +17,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // Client speaks to a server's control API and, for a chat, to /v1. It may be
@@ -114,7 +115,10 @@ func (c *Client) Do(ctx context.Context, method, path string, header http.Header
 	if json.Unmarshal(b, &wire) == nil && wire.Error.Message != "" {
 		e.Message, e.Code = wire.Error.Message, wire.Error.Code
 	} else {
-		e.Message = "the server answered " + res.Status + ", and not as thaw does"
+		e.Message = c.server + " answered " + res.Status + ", and not as thaw does: is it the address of a thaw server?"
+	}
+	if u, err := url.Parse(c.server); err == nil && u.Host != "" && u.Path != "" && e.Code == string(openai.UnknownEndpoint) {
+		e.Message += " The path " + u.Path + " stands in the server's address, where the verbs want none: " + strings.TrimSuffix(c.server, u.Path) + "."
 	}
 	return nil, e
 }

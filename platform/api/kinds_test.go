@@ -2,6 +2,8 @@ package api
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -119,5 +121,25 @@ func TestRoutersAndRemotes(t *testing.T) {
 	}
 	if len(r.cat.Routers())+len(r.cat.Remotes())+len(r.cat.Compositions()) != 0 {
 		t.Error("they are still there")
+	}
+}
+
+// TestWrongAddresses: an address with a path, and one of another server, are told as such.
+func TestWrongAddresses(t *testing.T) {
+	r := start(t, nil)
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	for server, want := range map[string]string{
+		r.url + "/v1": "The path /v1 stands in the server's address, where the verbs want none: " + r.url + ".",
+		other.URL:     other.URL + " answered 404 Not Found, and not as thaw does: is it the address of a thaw server?",
+	} {
+		c, err := NewClient(server, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Functions(t.Context()); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v", server, err)
+		}
 	}
 }

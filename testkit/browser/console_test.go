@@ -123,6 +123,20 @@ func TestPages(t *testing.T) {
 	b.wantNoFaults("status of 404")
 }
 
+// TestTypedAddresses: an address that is no encoding gets a page, not nothing.
+func TestTypedAddresses(t *testing.T) {
+	p := start(t, map[string]string{"chat.yaml": model(t, "chat-7b", 0, minute5)})
+	for path, want := range map[string]string{"/ui/models/default/%zz": "There is no such model", "/ui/%": "There is no such page", "/ui/models/default/%E0": "There is no such model"} {
+		t.Run(path, func(t *testing.T) {
+			b := open(t, p.url+"/ui/")
+			b.sees("live")
+			value[bool](b, fmt.Sprintf("history.pushState(null, '', %q), location.reload(), true", path))
+			b.sees(want)
+			b.wantNoFaults("status of 404", "no longer exists")
+		})
+	}
+}
+
 // TestPlayground: a cold model is tried; its start and the answer are seen as they go on.
 func TestPlayground(t *testing.T) {
 	p := start(t, map[string]string{"judge.yaml": model(t, "judge-70b", 1500*time.Millisecond, minute5), "chat.yaml": model(t, "chat-7b", 0, minute5)})

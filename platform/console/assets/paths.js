@@ -1,6 +1,9 @@
 // Pages have paths of their own; another one is shown without loading anything.
 
-export const segments = () => location.pathname.replace(/^\/ui\/?/, "").split("/").filter(Boolean).map(decodeURIComponent);
+// An address may have been typed: what is no encoding stays as it is.
+const decode = part => { try { return decodeURIComponent(part); } catch { return part; } };
+
+export const segments = () => location.pathname.replace(/^\/ui\/?/, "").split("/").filter(Boolean).map(decode);
 
 export function go(path) {
   history.pushState(null, "", path);
