@@ -117,6 +117,9 @@ type Options struct {
 	Oldest func(name functions.Name) time.Time
 	// RemoteState is Ready, or Failed with the reason, of a Remote; nil: always Ready.
 	RemoteState func(name functions.Name) (state functions.State, problem string)
+	// FileProblem is why the file of a function cannot be used as it is now, while its version
+	// before serves on; "" if it can. nil: there are no files.
+	FileProblem func(name functions.Name) string
 	// Spending is what was spent today; nil: nothing.
 	Spending Spending
 	// Usage is what a team has used of its limits; nil: nothing.

@@ -88,6 +88,9 @@ func (a *API) view(d catalog.Document) Function {
 	case d.Composition != nil:
 		f.Origin = d.Composition.Origin
 	}
+	if f.Problem == "" && a.o.FileProblem != nil {
+		f.Problem = a.o.FileProblem(name)
+	}
 	return f
 }
 

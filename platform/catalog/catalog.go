@@ -109,6 +109,7 @@ type view struct {
 	docs         map[string]Document // by Document.key
 	from         map[string]string   // Document.key to file
 	problems     Problems
+	unused       map[string]Problem // the first problem of a file whose documents before it stay
 }
 
 // Change is one notification of Watch. Models has new and changed models, Removed the
@@ -390,7 +391,7 @@ func readFile(path string, most int64) ([]byte, error) {
 func (c *Catalog) assemble(problems Problems) {
 	old := c.now()
 	p := view{models: map[functions.Name]*functions.Model{}, routers: map[functions.Name]*functions.Router{}, remotes: map[functions.Name]*functions.Remote{},
-		compositions: map[functions.Name]*functions.Composition{}, teams: map[string]*functions.Team{}, docs: map[string]Document{}, from: map[string]string{}}
+		compositions: map[functions.Name]*functions.Composition{}, teams: map[string]*functions.Team{}, docs: map[string]Document{}, from: map[string]string{}, unused: map[string]Problem{}}
 	take := func(path string, keepers bool) {
 		for _, d := range c.files[path].docs {
 			key := d.key()
@@ -416,6 +417,9 @@ func (c *Catalog) assemble(problems Problems) {
 	}
 	for _, path := range paths {
 		problems = append(problems, c.files[path].problems...)
+		if wrong := c.files[path].problems.Wrong(); len(wrong) > 0 {
+			p.unused[path] = wrong[0]
+		}
 	}
 	p.problems = append(problems, checkTargets(p.docs)...)
 	c.mu.Lock()
