@@ -23,6 +23,8 @@ type Options struct {
 	// ReadyFile delays readiness: if set, /health is 503 until the file exists. Empty:
 	// ready at once.
 	ReadyFile string
+	// Load is how long after New readiness comes, as for an engine that loads weights.
+	Load time.Duration
 	// Kill is the effect of die=N; nil: SIGKILL to this process.
 	Kill func()
 }
@@ -192,6 +194,9 @@ func (e *Engine) get(c net.Conn, path string) bool {
 	switch path {
 	case "/health", "/v1/health", "/ping":
 		answer = jsonAnswer([]byte("{}"))
+		if time.Since(time.Unix(0, e.began.Load())) < e.o.Load {
+			answer = []byte(loading)
+		}
 		if e.o.ReadyFile != "" {
 			if _, err := os.Stat(e.o.ReadyFile); err != nil {
 				answer = []byte(loading)

@@ -32,6 +32,7 @@ Benchmarks:
   schedule    who gets the GPUs: cold shares, decisions, fairness, the simulator
   ember       the embedded engine: starts, tokens per second, CPU per token
   router      decisions: their time, and the right rule on labelled prompts
+  compose     Compositions and batches: CPU per call, loads, cancelling
 
   bin/thaw-bench BENCHMARK --help lists its flags.
 `
@@ -42,6 +43,7 @@ var verbs = map[string]bench.Verb{
 	"schedule": {Run: runSchedule},
 	"ember":    {Run: runEmber},
 	"router":   {Run: runRouter},
+	"compose":  {Run: runCompose},
 	// Children of the benchmarks:
 	"blobs":        {Run: runBlobs, Hidden: true},
 	"ceilings":     {Run: runCeilings, Hidden: true},
