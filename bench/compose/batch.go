@@ -83,7 +83,7 @@ func (p *platform) playBatch(ctx context.Context, o *Options, b *Batch) error {
 	if err := p.stop(ctx, all...); err != nil {
 		return err
 	}
-	var alone, with []float64
+	var alone []float64
 	for range o.Visits {
 		first, _, err := p.ask(ctx, chat, "Hello", true)
 		if err == nil {
@@ -103,41 +103,9 @@ func (p *platform) playBatch(ctx context.Context, o *Options, b *Batch) error {
 	if err != nil {
 		return err
 	}
-	// The first visit comes in the batch's second window.
-	next := time.Now().Add(2 * o.load(batchLoad))
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		s, err := p.batch(ctx, id)
-		if err != nil {
-			return err
-		}
-		if s.Status == "completed" {
-			if s.Counts.Completed != o.Lines || s.Counts.Failed != 0 {
-				return fmt.Errorf("the batch has %+v of %d lines", s.Counts, o.Lines)
-			}
-			if err := p.checkOutput(ctx, s.Output, o.Lines); err != nil {
-				return err
-			}
-			break
-		}
-		if s.Status != "validating" && s.Status != "in_progress" && s.Status != "finalizing" {
-			return fmt.Errorf("the batch is %s", s.Status)
-		}
-		if len(with) < o.Visits && s.Counts.Completed > 0 && time.Now().After(next) {
-			first, _, err := p.ask(ctx, chat, "Hello", true)
-			if err != nil {
-				return err
-			}
-			with = append(with, first.Seconds())
-			o.Progress(fmt.Sprintf("batch: %d of %d lines, a visit after %v", s.Counts.Completed, o.Lines, first.Round(time.Millisecond)))
-			next = time.Now().Add(visitPause)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	with, err := p.visit(ctx, o, id)
+	if err != nil {
+		return err
 	}
 	b.Seconds = time.Since(began).Seconds()
 	if b.Loads, err = p.loadsSince(ctx, event, members); err != nil {
@@ -157,6 +125,44 @@ func (p *platform) playBatch(ctx context.Context, o *Options, b *Batch) error {
 	b.NaiveTook = time.Since(began).Seconds()
 	b.NaiveLoads, err = p.loadsSince(ctx, event, members)
 	return err
+}
+
+// visit waits until a batch has completed, checks its output, and asks another model from
+// time to time. It returns the seconds to the first token of each of these requests.
+func (p *platform) visit(ctx context.Context, o *Options, id string) (first []float64, err error) {
+	// The first visit comes in the batch's second window.
+	next := time.Now().Add(2 * o.load(batchLoad))
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		s, err := p.batch(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if s.Status == "completed" {
+			if s.Counts.Completed != o.Lines || s.Counts.Failed != 0 {
+				return nil, fmt.Errorf("the batch has %+v of %d lines", s.Counts, o.Lines)
+			}
+			return first, p.checkOutput(ctx, s.Output, o.Lines)
+		}
+		if s.Status != "validating" && s.Status != "in_progress" && s.Status != "finalizing" {
+			return nil, fmt.Errorf("the batch is %s", s.Status)
+		}
+		if len(first) < o.Visits && s.Counts.Completed > 0 && time.Now().After(next) {
+			took, _, err := p.ask(ctx, chat, "Hello", true)
+			if err != nil {
+				return nil, err
+			}
+			first = append(first, took.Seconds())
+			o.Progress(fmt.Sprintf("batch: %d of %d lines, a visit after %v", s.Counts.Completed, o.Lines, took.Round(time.Millisecond)))
+			next = time.Now().Add(visitPause)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // linePrompt is the prompt of every line.
