@@ -52,52 +52,63 @@ func (b *Batch) finish() {
 	}
 }
 
-// measureBatch runs a batch live beside requests to another model of the same GPU, and then
-// the naive client.
+// measureBatch sends interactive requests alone, runs a batch live beside such requests,
+// and then runs the naive client. Each has a thaw serve of its own, and each interactive
+// request a model of its own, of the same GPU.
 func measureBatch(ctx context.Context, o *Options) (*Batch, error) {
-	took := o.load(batchLoad)
-	documents := []map[string]any{o.modelDocument(chat, 1, took, batchIdle)}
-	for _, m := range members {
-		documents = append(documents, o.modelDocument(m, 1, took, batchIdle))
-	}
-	p, err := o.start(ctx, "batch", 1, documents...)
-	if err != nil {
-		return nil, err
-	}
-	defer p.End()
 	b := &Batch{Lines: o.Lines, NaiveLines: o.NaiveLines, Models: len(members), GPUs: 1}
-	if err := p.playBatch(ctx, o, b); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, p.Process.Tail())
+	for _, x := range []struct {
+		name string
+		step func(context.Context, *Options, *platform, *Batch) error
+	}{{"alone", visitAlone}, {"batch", playBatch}, {"naive", playNaively}} {
+		if err := o.withModels(ctx, x.name, func(p *platform) error { return x.step(ctx, o, p, b) }); err != nil {
+			return nil, fmt.Errorf("%s: %w", x.name, err)
+		}
+		o.Progress("batch: " + x.name)
 	}
 	b.finish()
 	return b, nil
 }
 
-func (p *platform) playBatch(ctx context.Context, o *Options, b *Batch) error {
-	all := append([]string{chat}, members...)
-	for _, m := range all { // the first start of a model is not counted
-		if _, _, err := p.ask(ctx, m, "Hello", false); err != nil {
-			return err
-		}
+// withModels runs a step on a platform of one GPU.
+func (o *Options) withModels(ctx context.Context, name string, step func(*platform) error) error {
+	var documents []map[string]any
+	for i := range o.Visits {
+		documents = append(documents, o.modelDocument(fmt.Sprint(chat, i), 1, o.load(batchLoad), batchIdle))
 	}
-	if err := p.stop(ctx, all...); err != nil {
+	for _, m := range members {
+		documents = append(documents, o.modelDocument(m, 1, o.load(batchLoad), batchIdle))
+	}
+	p, err := o.start(ctx, name, 1, documents...)
+	if err != nil {
 		return err
 	}
+	defer p.End()
+	if err := step(p); err != nil {
+		return fmt.Errorf("%w: %s", err, p.Process.Tail())
+	}
+	return nil
+}
+
+// visitAlone sends interactive requests while the GPU is free.
+func visitAlone(ctx context.Context, o *Options, p *platform, b *Batch) error {
 	var alone []float64
-	for range o.Visits {
-		first, _, err := p.ask(ctx, chat, "Hello", true)
+	for i := range o.Visits {
+		first, _, err := p.ask(ctx, fmt.Sprint(chat, i), "Hello", true)
 		if err == nil {
-			err = p.stop(ctx, chat)
+			err = p.Stop(ctx, fullName(fmt.Sprint(chat, i)))
 		}
 		if err != nil {
 			return err
 		}
 		alone = append(alone, first.Seconds())
 	}
-	event, err := p.lastEvent(ctx)
-	if err != nil {
-		return err
-	}
+	b.Alone, b.AloneP50 = report.Quantile(alone, 0.99), report.Quantile(alone, 0.5)
+	return nil
+}
+
+// playBatch runs a batch and interactive requests.
+func playBatch(ctx context.Context, o *Options, p *platform, b *Batch) error {
 	began := time.Now()
 	id, err := p.createBatch(ctx, o.Lines)
 	if err != nil {
@@ -108,26 +119,23 @@ func (p *platform) playBatch(ctx context.Context, o *Options, b *Batch) error {
 		return err
 	}
 	b.Seconds = time.Since(began).Seconds()
-	if b.Loads, err = p.loadsSince(ctx, event, members); err != nil {
-		return err
-	}
-	b.Interactive, b.Alone, b.With, b.AloneP50, b.WithP50 = len(with), report.Quantile(alone, 0.99), report.Quantile(with, 0.99), report.Quantile(alone, 0.5), report.Quantile(with, 0.5)
-	if err := p.stop(ctx, all...); err != nil {
-		return err
-	}
-	if event, err = p.lastEvent(ctx); err != nil {
-		return err
-	}
-	began = time.Now()
+	b.Interactive, b.With, b.WithP50 = len(with), report.Quantile(with, 0.99), report.Quantile(with, 0.5)
+	b.Loads, err = p.loads(ctx, members)
+	return err
+}
+
+// playNaively runs the naive client.
+func playNaively(ctx context.Context, o *Options, p *platform, b *Batch) (err error) {
+	began := time.Now()
 	if err := p.sendNaively(ctx, o.NaiveLines); err != nil {
 		return err
 	}
 	b.NaiveTook = time.Since(began).Seconds()
-	b.NaiveLoads, err = p.loadsSince(ctx, event, members)
+	b.NaiveLoads, err = p.loads(ctx, members)
 	return err
 }
 
-// visit waits until a batch has completed, checks its output, and asks another model from
+// visit waits until a batch has completed, checks its output, and asks other models from
 // time to time. It returns the seconds to the first token of each of these requests.
 func (p *platform) visit(ctx context.Context, o *Options, id string) (first []float64, err error) {
 	// The first visit comes in the batch's second window.
@@ -149,7 +157,7 @@ func (p *platform) visit(ctx context.Context, o *Options, id string) (first []fl
 			return nil, fmt.Errorf("the batch is %s", s.Status)
 		}
 		if len(first) < o.Visits && s.Counts.Completed > 0 && time.Now().After(next) {
-			took, _, err := p.ask(ctx, chat, "Hello", true)
+			took, _, err := p.ask(ctx, fmt.Sprint(chat, len(first)), "Hello", true)
 			if err != nil {
 				return nil, err
 			}

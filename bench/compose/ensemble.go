@@ -80,64 +80,16 @@ func (e *Ensemble) finish() {
 }
 
 // measureEnsemble asks the members in all ways in turns, live, on GPUs that thaw serve is
-// told of. Each round begins with no engine.
+// told of. Each time has a thaw serve of its own, which has started no model: one that was
+// evicted a moment ago would be kept from eviction for a while.
 func measureEnsemble(ctx context.Context, o *Options) (*Ensemble, error) {
-	all := append([]string{coordinator}, members...)
-	documents := []map[string]any{compositionDocument(functions.PatternEnsemble, members, map[string]any{"quorum": len(members), "patience": "5m"})}
-	for _, m := range all {
-		documents = append(documents, o.modelDocument(m, 1, o.load(ensembleLoad), time.Hour))
-	}
-	p, err := o.start(ctx, "ensemble", ensembleGPUs, documents...)
-	if err != nil {
-		return nil, err
-	}
-	defer p.End()
-	const prompt = "@fake tokens=100 delay=2ms" // a longer answer than members may agree on
-	ask := func(model string) error { _, _, err := p.ask(ctx, model, prompt, true); return err }
-	for _, m := range all { // the first start of a model is not counted
-		if err := ask(m); err != nil {
-			return nil, fmt.Errorf("%w: %s", err, p.Process.Tail())
-		}
-	}
 	e := newEnsemble()
 	for round := range o.Ensembles {
 		for i := range ways {
 			i = (i + round) % ways
-			if err := p.stop(ctx, all...); err != nil {
-				return nil, err
-			}
-			event, err := p.lastEvent(ctx)
+			took, l, err := o.askOnce(ctx, fmt.Sprintf("ensemble-%d-%d", round, i), i)
 			if err != nil {
-				return nil, err
-			}
-			began := time.Now()
-			switch i {
-			case asComposition:
-				err = ask(panel)
-			case atOnce:
-				var wg sync.WaitGroup
-				errs := make([]error, len(members))
-				for j, m := range members {
-					wg.Go(func() { errs[j] = ask(m) })
-				}
-				wg.Wait()
-				if err = errors.Join(errs...); err == nil {
-					err = ask(coordinator)
-				}
-			case inTurn:
-				for _, m := range append(members[:len(members):len(members)], coordinator) {
-					if err == nil {
-						err = ask(m)
-					}
-				}
-			}
-			took := time.Since(began)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w: %s", wayNames[i], err, p.Process.Tail())
-			}
-			l, err := p.loadsSince(ctx, event, all)
-			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("%s: %w", wayNames[i], err)
 			}
 			e.Ways[i].add(took, &l)
 			o.Progress(fmt.Sprintf("ensemble: %s: %v, %d loads", wayNames[i], took.Round(time.Millisecond), l.all()))
@@ -145,6 +97,51 @@ func measureEnsemble(ctx context.Context, o *Options) (*Ensemble, error) {
 	}
 	e.finish()
 	return e, nil
+}
+
+// askOnce asks the members in one way.
+func (o *Options) askOnce(ctx context.Context, part string, way int) (took time.Duration, l loads, err error) {
+	all := append(members[:len(members):len(members)], coordinator)
+	documents := []map[string]any{compositionDocument(functions.PatternEnsemble, members, map[string]any{"quorum": len(members), "patience": "5m"})}
+	for _, m := range all {
+		documents = append(documents, o.modelDocument(m, 1, o.load(ensembleLoad), time.Hour))
+	}
+	p, err := o.start(ctx, part, ensembleGPUs, documents...)
+	if err != nil {
+		return 0, l, err
+	}
+	defer p.End()
+	const prompt = "@fake tokens=100 delay=2ms" // a longer answer than members may agree on
+	ask := func(model string) error { _, _, err := p.ask(ctx, model, prompt, true); return err }
+	began := time.Now()
+	switch way {
+	case asComposition:
+		err = ask(panel)
+	case atOnce:
+		var wg sync.WaitGroup
+		errs := make([]error, len(members))
+		for j, m := range members {
+			wg.Go(func() { errs[j] = ask(m) })
+		}
+		wg.Wait()
+		if err = errors.Join(errs...); err == nil {
+			err = ask(coordinator)
+		}
+	case inTurn:
+		for _, m := range all {
+			if err == nil {
+				err = ask(m)
+			}
+		}
+	}
+	took = time.Since(began)
+	if err == nil {
+		l, err = p.loads(ctx, all)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, p.Process.Tail())
+	}
+	return took, l, err
 }
 
 // newFleet is one host with a number of GPUs.

@@ -3,7 +3,6 @@ package compose
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,7 +24,7 @@ var members = []string{"m1", "m2", "m3", "m4", "m5"}
 const (
 	coordinator = "judge"
 	panel       = "panel" // the Composition
-	chat        = "chat"  // the model of interactive requests
+	chat        = "chat"  // with a number: a model of interactive requests
 )
 
 func fullName(name string) functions.Name {
@@ -128,25 +127,6 @@ func checkAnswer(a load.Answer) error {
 	return nil
 }
 
-// stop stops models and waits until they have ended.
-func (p *platform) stop(ctx context.Context, models ...string) error {
-	for _, m := range models {
-		if err := p.Stop(ctx, fullName(m)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// lastEvent is the number of the newest event.
-func (p *platform) lastEvent(ctx context.Context) (uint64, error) {
-	list, err := p.Events(ctx, 0)
-	if err != nil || len(list) == 0 {
-		return 0, err
-	}
-	return list[len(list)-1].Seq, nil
-}
-
 // loads are the starts of models.
 type loads struct {
 	Starts  map[string]int `json:"starts"`      // by model
@@ -183,14 +163,11 @@ func (l *loads) all() (n int) {
 	return n
 }
 
-// loadsSince counts the starts of models after an event.
-func (p *platform) loadsSince(ctx context.Context, event uint64, models []string) (l loads, err error) {
-	list, err := p.Events(ctx, event)
+// loads counts the starts of models.
+func (p *platform) loads(ctx context.Context, models []string) (l loads, err error) {
+	list, err := p.Events(ctx, 0)
 	if err != nil {
 		return l, err
-	}
-	if len(list) > 0 && list[0].Seq > event+1 {
-		return l, errors.New("the platform has forgotten events of the measurement")
 	}
 	for _, e := range list {
 		l.add(e, models)

@@ -36,7 +36,7 @@ type Options struct {
 
 // Whole is the options of the benchmark, Quick those that show that all parts run.
 func Whole() Options {
-	return Options{Rounds: 10, Compositions: 1000, Cancels: 6, Ensembles: 3, Seeds: 10, SimulatedLines: 10_000, Lines: 1000, NaiveLines: 100, Visits: 3, Shorten: 1}
+	return Options{Rounds: 8, Compositions: 500, Cancels: 4, Ensembles: 2, Seeds: 2, SimulatedLines: 10_000, Lines: 1000, NaiveLines: 16, Visits: 2, Shorten: 1}
 }
 
 // Quick is described at Whole.
@@ -179,7 +179,7 @@ func (b *Batch) table() *report.Table {
 // about is the description of the page.
 const about = "The cost is the processor time of thaw serve, user and system, of plain requests to an engine that answers at once (bench/fake), in interleaved rounds; a Composition's request is divided by its calls, five members and the coordinator, whose prompt has all answers; every answer is checked. " +
 	"A debate is left while the engines work on their second answers, which would take 4 s; the end is when no engine has a request, and each must have seen its client leave. " +
-	"Live ensembles and batches have engines that are ready 2 s after their start, on GPUs that thaw serve is told of; all models were started once before. " +
+	"Live ensembles and batches have engines that are ready 2 s after their start, on GPUs that thaw serve is told of, and each time a thaw serve of its own. " +
 	"Simulated ones have checkpoints on the disk, vLLM's times and a seed per round. " +
 	"The lines of a simulated batch are requests of priority low, all at once; the live batch goes through the Files and Batch API, and each line must be in the output once. " +
 	"Simulated interactive use is visits of 1 to 8 requests to 3 other models, every 6 min on average; the live one is single requests to a cold model 40 s apart, one after the other, so its p99 is the slowest. " +
