@@ -34,6 +34,7 @@ Benchmarks:
   ember       the embedded engine: starts, tokens per second, CPU per token
   router      decisions: their time, and the right rule on labelled prompts
   socket      typing-time sessions: memory, CPU per word, first tokens
+  compose     Compositions and batches: CPU per call, loads, cancelling
 
   bin/thaw-bench BENCHMARK --help lists its flags.
 `
@@ -45,6 +46,7 @@ var verbs = map[string]bench.Verb{
 	"ember":    {Run: runEmber},
 	"router":   {Run: runRouter},
 	"socket":   {Run: runSocket},
+	"compose":  {Run: runCompose},
 	// Children of the benchmarks:
 	"blobs":        {Run: runBlobs, Hidden: true},
 	"ceilings":     {Run: runCeilings, Hidden: true},
