@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
 )
@@ -133,14 +134,14 @@ func fired(t *testing.T, rules []rulefmt.Rule, rule rulefmt.Rule, lines []string
 			}
 			for _, v := range s.query(t, r.Expr, at) {
 				b := labels.NewBuilder(v.Metric)
-				b.Set(labels.MetricName, r.Record)
+				b.Set(model.MetricNameLabel, r.Record)
 				s.add(b.Labels(), at, v.F)
 			}
 		}
 		held := map[string]time.Time{}
 		for _, v := range s.query(t, rule.Expr, at) {
 			b := labels.NewBuilder(v.Metric)
-			b.Del(labels.MetricName)
+			b.Del(model.MetricNameLabel)
 			name := b.Labels().String()
 			held[name] = at
 			if from, ok := since[name]; ok {
@@ -178,7 +179,7 @@ func TestAlerts(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := labels.NewBuilder(want)
-			b.Del(labels.MetricName)
+			b.Del(model.MetricNameLabel)
 			if got := fired(t, rules, r, x.fires); !slices.Equal(got, []string{b.Labels().String()}) {
 				t.Errorf("fired with %q, want %s", got, b.Labels())
 			}

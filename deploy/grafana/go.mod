@@ -2,6 +2,8 @@ module github.com/thaw-dev/thaw/deploy/grafana
 
 go 1.27.0
 
+toolchain go1.27.3
+
 require (
 	github.com/prometheus/common v0.72.1
 	github.com/prometheus/prometheus v0.316.0

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -33,9 +32,20 @@ type board struct {
 	Templating    struct {
 		List []struct {
 			Name, Type string
-			Query      any
+			Query      variable
 		}
 	}
+}
+
+// variable is how a variable gets its values: of a data source it is a word.
+type variable struct{ Query string }
+
+func (v *variable) UnmarshalJSON(text []byte) error {
+	if text[0] == '"' {
+		return json.Unmarshal(text, &v.Query)
+	}
+	type plain variable
+	return json.Unmarshal(text, (*plain)(v))
 }
 
 type panel struct {
@@ -161,7 +171,7 @@ func TestNames(t *testing.T) {
 			}
 			there = append(there, names...)
 			for _, m := range x.LabelMatchers {
-				if m.Name != labels.MetricName && !slices.Contains(names, m.Name) {
+				if m.Name != model.MetricNameLabel && !slices.Contains(names, m.Name) {
 					t.Errorf("%s: %s has no label %q", where, x.Name, m.Name)
 				}
 			}
@@ -186,6 +196,8 @@ func TestNames(t *testing.T) {
 		})
 	}
 }
+
+var ofVariable = regexp.MustCompile(`^label_values\((.+), (\w+)\)$`)
 
 var ofLegend = regexp.MustCompile(`{{(\w+)}}`)
 
@@ -264,6 +276,18 @@ func TestPanels(t *testing.T) {
 			}
 		}
 	}
+	for _, v := range readBoard(t).Templating.List {
+		if v.Type == "datasource" {
+			continue
+		}
+		m := ofVariable.FindStringSubmatch(substitute.Replace(v.Query.Query))
+		if m == nil {
+			t.Fatalf("the variable %s: %+v", v.Name, v.Query)
+		}
+		if got := s.query(t, m[1], end); len(got) == 0 || !got[0].Metric.Has(m[2]) {
+			t.Errorf("the variable %s has no values: %v", v.Name, got)
+		}
+	}
 	s.checkFigures(t, end)
 	// What was asked of the broken model and of the Remote that is away.
 	want := []string{"ThawErrors", "ThawQuotaReached", "ThawRemoteOpen", "ThawStartsFail"}
@@ -282,7 +306,7 @@ func TestPanels(t *testing.T) {
 func (s *store) mustNotHave(t *testing.T, name string) {
 	t.Helper()
 	for _, x := range s.series {
-		if x.labels.Get(labels.MetricName) == name {
+		if x.labels.Get(model.MetricNameLabel) == name {
 			t.Errorf("thaw has %s itself", x.labels)
 		}
 	}
