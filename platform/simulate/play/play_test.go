@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -32,6 +33,7 @@ func models(n int) (out []*functions.Model, names []string) {
 type played struct {
 	Outcome Outcome
 	Starts  map[string]int
+	Order   []string // of starts, and of models that are READY
 }
 
 // playOne runs a plan on cold models. The last one is the coordinator.
@@ -52,6 +54,9 @@ func playOne(t *testing.T, gpus int, plan compose.Plan) played {
 		Event: func(e functions.Event) {
 			if e.Kind == "start" {
 				x.Starts[e.Function]++
+			}
+			if e.Kind == "start" || e.Kind == "ready" {
+				x.Order = append(x.Order, e.Kind+" "+e.Function)
 			}
 		},
 		Begin: func(st *simulate.State) {
@@ -81,7 +86,11 @@ func TestEnsemble(t *testing.T) {
 			t.Errorf("%s was loaded %d times", name, n)
 		}
 	}
-	t.Logf("took %v", x.Outcome.Took)
+	// The last member is started when the first of those before it has answered, and the
+	// coordinator when the second has: not when all have.
+	if start, ready := slices.Index(x.Order, "start default/m5"), slices.Index(x.Order, "ready default/m4"); start > ready {
+		t.Errorf("the coordinator waits for all answers: %v", x.Order)
+	}
 	for range 10 {
 		if again := playOne(t, 2, plan); !reflect.DeepEqual(x, again) {
 			t.Fatalf("%+v\n%+v", x, again)
