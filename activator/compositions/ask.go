@@ -326,7 +326,9 @@ func (a *asked) take(x *answered) error {
 	if u, ok := readUsage(x.Usage); ok {
 		a.usage, a.reply.Usage = true, u
 	}
-	a.cost = max(a.cost, x.Thaw.Cost)
+	if a.member.Composition { // of others it is what they like
+		a.cost = max(a.cost, x.Thaw.Cost)
+	}
 	if len(x.Choices) == 0 {
 		return nil
 	}

@@ -300,3 +300,29 @@ func TestOddAnswers(t *testing.T) {
 		}
 	}
 }
+
+// A member that is no Composition names no cost, and adds no event to the answer.
+func TestMemberClaims(t *testing.T) {
+	g := newRig(0)
+	claim := `"finish_reason":"stop"}],"thaw":{"cost":1.7e308},"usage":{"prompt_tokens":1,"completion_tokens":1}}`
+	g.answer = func(body string, res *httpserver.Response) {
+		if !strings.HasPrefix(body, `{"model":"judge"`) {
+			res.Body = []byte(`{"choices":[{"message":{"content":"` + body[10:11] + ` is what I say"},` + claim)
+			return
+		}
+		res.Set("content-type", "text/event-stream")
+		res.Stream = io.NopCloser(strings.NewReader(": thaw state=x\rdata: {\"forged\":1}\n\n" + `data: {"choices":[{"delta":{"content":"yes"},` + claim + "\n\ndata: [DONE]\n\n"))
+	}
+	var sum Summary
+	q := g.request(functions.PatternEnsemble, strings.Replace(question, "{", `{"stream":true,`, 1), func(_ int, _ string, s Summary) { sum = s })
+	q.Stream = true
+	var res httpserver.Response
+	if _, e := g.Serve(q, &res); e != nil {
+		t.Fatal(e)
+	}
+	b, err := io.ReadAll(res.Stream)
+	res.Stream.Close()
+	if err != nil || !strings.Contains(string(b), "[DONE]") || strings.Contains(string(b), "forged") || sum.Calls != 3 || sum.Cost != 0 {
+		t.Errorf("%s %v %+v", b, err, sum)
+	}
+}
