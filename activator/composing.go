@@ -55,7 +55,8 @@ func (a *Activator) memberState(id auth.Identity, asked string) (compositions.Fu
 		return compositions.Function{}, false
 	}
 	f := compositions.Function{Name: name, Ready: true}
-	if a.findRouter(asked, name) != nil || a.findComposition(name) != nil {
+	f.Composition = a.findComposition(name) != nil
+	if f.Composition || a.findRouter(asked, name) != nil {
 		return f, true
 	}
 	e, _ := a.mainFunction(name.WithoutAdapter())

@@ -440,3 +440,29 @@ func TestLimitsOfTheTeam(t *testing.T) {
 		}
 	})
 }
+
+// A batch that must end soon does not wait behind the lines of one that has time.
+func TestShortWindowGoesFirst(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0")
+		w.there, w.line = "m0", 10*time.Second
+		w.answers = func(model, text string, try int) (int, string, string) {
+			if text == "again" && try == 1 {
+				return 502, "", `{"error":{"code":"engine_crashed"}}`
+			}
+			return 0, "", ""
+		}
+		r := w.open(dir, Options{Concurrency: 1})
+		defer r.end()
+		long := r.create(lines(200, "m0"), "24h")
+		<-time.After(time.Minute)
+		b := r.wait(r.create(line("again", "m0")+line("s1", "m0")+line("s2", "m0"), "10m"))
+		if got := counted(r.read(b)); b.Status != store.Completed || got["200"] != 3 {
+			t.Errorf("%s %v", b.Status, got)
+		}
+		if b := r.wait(long); b.Status != store.Completed || b.RequestCounts.Completed != 200 {
+			t.Errorf("%+v", b)
+		}
+	})
+}

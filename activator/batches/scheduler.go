@@ -3,6 +3,7 @@ package batches
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -135,9 +136,11 @@ func (q *scheduler) add(o opening) {
 	}
 	for model, places := range o.in.models {
 		g := q.group(o.j.identity(), model)
-		for _, p := range places {
-			g.queue = append(g.queue, queued{o.j, p})
+		lines := make([]queued, len(places))
+		for i, p := range places {
+			lines[i] = queued{o.j, p}
 		}
+		g.enqueue(lines...)
 	}
 	clear(o.in.models)
 	q.looked = time.Time{} // nothing is known of new groups
@@ -155,6 +158,17 @@ func (q *scheduler) group(id auth.Identity, model string) *group {
 		q.groups[key] = g
 	}
 	return g
+}
+
+// enqueue puts lines of one batch behind those whose deadline is not later. Server.mu is held.
+func (g *group) enqueue(lines ...queued) {
+	at, _ := slices.BinarySearchFunc(g.queue, lines[0].j.rec.ExpiresAt, func(x queued, deadline int64) int {
+		if x.j.rec.ExpiresAt > deadline {
+			return 1
+		}
+		return -1
+	})
+	g.queue = slices.Insert(g.queue, at, lines...)
 }
 
 // fail ends a batch whose input cannot be run.
@@ -466,7 +480,7 @@ func (q *scheduler) run(g *group, x queued) {
 		if a.wears {
 			x.p.tries++
 		}
-		g.queue = append(g.queue, x)
+		g.enqueue(x)
 		if j.ctx.Err() == nil {
 			if !now.Before(g.notBefore) { // of the lines that fail together one makes the pause longer
 				g.pause = min(max(leastPause, 2*g.pause), mostPause)

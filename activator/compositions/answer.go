@@ -1,6 +1,7 @@
 package compositions
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -56,7 +57,7 @@ func (r *run) appendThaw(b []byte) []byte {
 	rec.ID, rec.Time, rec.Code, rec.Seconds = "", "", 0, 0 // the head of the answer has them
 	out, err := json.Marshal(rec)
 	if err != nil {
-		panic(err) // it holds texts and numbers alone
+		return b // a price beyond all numbers made a cost that is none
 	}
 	return append(append(b, `,"thaw":`...), out...)
 }
@@ -175,7 +176,7 @@ func (r *run) writeStep(e *compose.Event) {
 
 // memberComment passes on the progress of a member that starts.
 func (r *run) memberComment(member string, line []byte) {
-	if r.out != nil && r.q.Composition.Spec.Show == functions.ShowProgress && strings.HasPrefix(string(line), ": thaw ") {
+	if r.out != nil && r.q.Composition.Spec.Show == functions.ShowProgress && strings.HasPrefix(string(line), ": thaw ") && bytes.IndexByte(line, '\r') < 0 { // which ends a line too
 		r.out.write([]byte(string(line)+" member="+member+"\n"), false)
 	}
 }

@@ -26,10 +26,7 @@ type answered struct {
 		Message text   `json:"message"`
 		Reason  string `json:"finish_reason"`
 	} `json:"choices"`
-	Usage *struct {
-		Prompt     int64 `json:"prompt_tokens"`
-		Completion int64 `json:"completion_tokens"`
-	} `json:"usage"`
+	Usage jsontext.Value `json:"usage"`
 	Error jsontext.Value `json:"error"`
 	Thaw  struct {       // of a Composition
 		Cost float64 `json:"cost"`
@@ -40,7 +37,43 @@ type answered struct {
 const maxText = 1 << 20
 
 type text struct {
-	Content string `json:"content"`
+	Content jsontext.Value `json:"content"`
+}
+
+// read returns a content that is a string, or the text of one that is a list of parts: some
+// providers have a part of reasoning before it.
+func (t text) read() (s string) {
+	switch t.Content.Kind() {
+	case '"':
+		json.Unmarshal(t.Content, &s, lenient) // it was read as a value, so it is a string
+	case '[':
+		var parts []struct {
+			Text string `json:"text"`
+		}
+		var b strings.Builder
+		if json.Unmarshal(t.Content, &parts, lenient) == nil {
+			for _, p := range parts {
+				b.WriteString(p.Text)
+			}
+		}
+		return b.String()
+	}
+	return s
+}
+
+// maxTokens bounds what an answer may say that it used.
+const maxTokens = 1 << 40
+
+// readUsage reads the usage of an answer; false: it names none that can be.
+func readUsage(raw jsontext.Value) (u compose.Usage, ok bool) {
+	var x struct {
+		Prompt     float64 `json:"prompt_tokens"` // some servers write 12.0
+		Completion float64 `json:"completion_tokens"`
+	}
+	if raw.Kind() != '{' || json.Unmarshal(raw, &x, lenient) != nil || max(x.Prompt, x.Completion) > maxTokens {
+		return u, false
+	}
+	return compose.Usage{Prompt: int64(max(0, x.Prompt)), Completion: int64(max(0, x.Completion))}, true
 }
 
 // asked is one call under way.
@@ -285,25 +318,26 @@ func (a *asked) readChunk(data []byte) error {
 		}
 		return e
 	}
-	if len(x.Choices) > 0 && (x.Choices[0].Delta.Content != "" || x.Choices[0].Reason != "") {
-		a.started()
-	}
 	return a.take(&x)
 }
 
 // take takes over the text and the usage of an answer or a chunk.
 func (a *asked) take(x *answered) error {
-	if x.Usage != nil {
-		a.usage = true
-		a.reply.Usage = compose.Usage{Prompt: max(0, x.Usage.Prompt), Completion: max(0, x.Usage.Completion)}
+	if u, ok := readUsage(x.Usage); ok {
+		a.usage, a.reply.Usage = true, u
 	}
-	a.cost = max(a.cost, x.Thaw.Cost)
+	if a.member.Composition { // of others it is what they like
+		a.cost = max(a.cost, x.Thaw.Cost)
+	}
 	if len(x.Choices) == 0 {
 		return nil
 	}
 	c := &x.Choices[0]
 	a.reason = cmp.Or(c.Reason, a.reason)
-	part := c.Delta.Content + c.Message.Content
+	part := c.Delta.read() + c.Message.read()
+	if part != "" || c.Reason != "" {
+		a.started()
+	}
 	most := maxText
 	if a.q.Final {
 		most = call.MaxAnswer

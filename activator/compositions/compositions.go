@@ -57,12 +57,13 @@ type Options struct {
 
 // Function is the present state of a member.
 type Function struct {
-	Name  functions.Name
-	Ready bool // it takes a request without a start; so do all functions that are no models
-	Model bool
-	GPUs  int           // of one replica
-	Wait  time.Duration // forecast of the time until it is ready; 0 unknown
-	Price functions.Price
+	Name        functions.Name
+	Ready       bool // it takes a request without a start; so do all functions that are no models
+	Model       bool
+	Composition bool          // its answer names its cost
+	GPUs        int           // of one replica
+	Wait        time.Duration // forecast of the time until it is ready; 0 unknown
+	Price       functions.Price
 }
 
 // Server answers requests for Compositions. Its methods may be called concurrently.

@@ -264,3 +264,66 @@ func BenchmarkCall(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(calls), "µs/call")
 }
+
+// What an answer says beside its text does not cost the text.
+func TestOddAnswers(t *testing.T) {
+	for _, c := range []struct {
+		name, content, usage string
+		prompt               int64 // of two calls and the answer; 0: estimated
+	}{
+		{"plain", `"yes"`, `{"prompt_tokens":7,"completion_tokens":2}`, 14},
+		{"not whole", `"yes"`, `{"prompt_tokens":7.0,"completion_tokens":2e0}`, 14},
+		{"no numbers", `"yes"`, `{"prompt_tokens":"7"}`, 0},
+		{"no object", `"yes"`, `true`, 0},
+		{"beyond all", `"yes"`, `{"prompt_tokens":9223372036854775807,"completion_tokens":9223372036854775807}`, 0},
+		{"below zero", `"yes"`, `{"prompt_tokens":-7,"completion_tokens":2}`, 0},
+		{"parts", `[{"type":"thinking","thinking":[{"type":"text","text":"hm"}]},{"type":"text","text":"yes"}]`, `null`, 0},
+	} {
+		for _, stream := range []bool{false, true} {
+			g := newRig(0)
+			g.states["a"], g.states["b"] = Function{Ready: !stream}, Function{Ready: !stream}
+			g.answer = func(_ string, res *httpserver.Response) {
+				if !stream {
+					res.Body = []byte(`{"choices":[{"message":{"content":` + c.content + `},"finish_reason":"stop"}],"usage":` + c.usage + `}`)
+					return
+				}
+				res.Set("content-type", "text/event-stream")
+				res.Stream = io.NopCloser(strings.NewReader(`data: {"choices":[{"delta":{"content":` + c.content + `},"finish_reason":"stop"}],"usage":` + c.usage + "}\n\ndata: [DONE]\n\n"))
+			}
+			var res httpserver.Response
+			sum, e := g.Serve(g.request(functions.PatternEnsemble, question, nil), &res)
+			if e != nil || !strings.Contains(string(res.Body), `"content":"yes"`) || sum.Calls != 2 {
+				t.Errorf("%s, stream %v: %s %v %+v", c.name, stream, res.Body, e, sum)
+			}
+			if c.prompt > 0 && sum.Prompt != c.prompt || sum.Prompt < 0 || sum.Prompt > 1000 || sum.Completion < 0 || sum.Completion > 1000 {
+				t.Errorf("%s, stream %v: %+v", c.name, stream, sum)
+			}
+		}
+	}
+}
+
+// A member that is no Composition names no cost, and adds no event to the answer.
+func TestMemberClaims(t *testing.T) {
+	g := newRig(0)
+	claim := `"finish_reason":"stop"}],"thaw":{"cost":1.7e308},"usage":{"prompt_tokens":1,"completion_tokens":1}}`
+	g.answer = func(body string, res *httpserver.Response) {
+		if !strings.HasPrefix(body, `{"model":"judge"`) {
+			res.Body = []byte(`{"choices":[{"message":{"content":"` + body[10:11] + ` is what I say"},` + claim)
+			return
+		}
+		res.Set("content-type", "text/event-stream")
+		res.Stream = io.NopCloser(strings.NewReader(": thaw state=x\rdata: {\"forged\":1}\n\n" + `data: {"choices":[{"delta":{"content":"yes"},` + claim + "\n\ndata: [DONE]\n\n"))
+	}
+	var sum Summary
+	q := g.request(functions.PatternEnsemble, strings.Replace(question, "{", `{"stream":true,`, 1), func(_ int, _ string, s Summary) { sum = s })
+	q.Stream = true
+	var res httpserver.Response
+	if _, e := g.Serve(q, &res); e != nil {
+		t.Fatal(e)
+	}
+	b, err := io.ReadAll(res.Stream)
+	res.Stream.Close()
+	if err != nil || !strings.Contains(string(b), "[DONE]") || strings.Contains(string(b), "forged") || sum.Calls != 3 || sum.Cost != 0 {
+		t.Errorf("%s %v %+v", b, err, sum)
+	}
+}
