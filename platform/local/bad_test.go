@@ -3,6 +3,7 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -97,7 +98,7 @@ func TestInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(o); err == nil || !strings.Contains(err.Error(), ErrInUse.Error()) {
+	if _, err := New(o); err == nil || !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "--data DIR") {
 		t.Fatalf("a second server: %v", err)
 	}
 	if e, err := os.ReadFile(filepath.Join(dir, "epoch")); err != nil || string(e) != "1\n" {

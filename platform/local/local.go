@@ -84,7 +84,7 @@ type Local struct {
 }
 
 // ErrInUse means that another server has the folder.
-var ErrInUse = errors.New("another thaw serve uses this folder")
+var ErrInUse = errors.New("another thaw serve uses this folder: stop it, or name another with --data DIR")
 
 // New locks the folder and raises its epoch. It starts nothing. The data path, which
 // refers to the backend, is attached before Run.
