@@ -29,6 +29,9 @@ func runEngine(args []string) {
 		var q struct {
 			Stream    bool `json:"stream"`
 			MaxTokens int  `json:"max_tokens"`
+			Messages  []struct {
+				Content string `json:"content"`
+			} `json:"messages"`
 		}
 		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
 			w.WriteHeader(http.StatusBadRequest)
@@ -36,6 +39,10 @@ func runEngine(args []string) {
 		}
 		fmt.Println("INFO a request")
 		words := strings.Fields("The weights are read once and then they stay warm until nothing asks for them any more")
+		if n := len(q.Messages); n > 0 && strings.Contains(q.Messages[n-1].Content, "<") { // markup comes back, and into the log
+			words = strings.Fields(q.Messages[n-1].Content)
+			fmt.Println(q.Messages[n-1].Content)
+		}
 		if q.MaxTokens > 0 {
 			words = words[:min(len(words), q.MaxTokens)]
 		}
