@@ -175,7 +175,7 @@ func TestPut(t *testing.T) {
 		data []byte
 		want string
 	}{
-		{"a", absolute("a"), "the name is taken by " + filepath.Join(user, "a.yaml") + ":1"},
+		{"a", absolute("a"), "the name is taken by " + filepath.Join(user, "a.yaml") + ":1: edit it there, the server reads the change, or rename this one"},
 		{"x", absolute("y"), "the document is about default/y, the path about default/x"},
 		{"x", []byte(modelText("x")), "spec.source: a relative source"},
 		{"x", append(absolute("x"), "  adapters: [{name: p, source: az://acct/c/p}, {name: q, source: ./q}]\n"...), "spec.adapters[1].source: a relative source"},
