@@ -24,7 +24,7 @@ RACE := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env 
 # More flags for go test, such as -json or -run.
 TESTFLAGS ?=
 
-.PHONY: all run switchboard build thaw thaw-knative thaw-bench test test-llamacpp simulate-faults cluster cluster-kwok cluster-down cluster-test chart-test e2e bench-knative lint vet fmt fmt-check cross schema clean help
+.PHONY: all run switchboard build thaw thaw-knative thaw-bench test test-llamacpp simulate-faults cluster cluster-kwok cluster-down cluster-test chart-test board-test e2e bench-knative lint vet fmt fmt-check cross schema clean help
 .DEFAULT_GOAL := all
 
 all: fmt-check vet lint test build ## format check, vet, lint, test, build
@@ -54,6 +54,7 @@ run: thaw ## the platform with the shipped model on ADDR, at zero replicas
 	@echo "    -d '{\"model\":\"tiny\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"What is thaw?\"}]}'"
 	@echo
 	@echo "  or: bin/thaw --server http://$(ADDR) run tiny 'What is thaw?'    (Ctrl-C here stops everything)"
+	@echo "  or open http://$(ADDR)/ui in a browser"
 	@echo
 	@exec bin/thaw serve --addr $(ADDR) --data $(DATA) --functions $(FUNCTIONS)
 
@@ -93,7 +94,7 @@ test-conformance: ## Knative's own tests of ingress classes, on a cluster that i
 test-scenes: ## scenes, classes, many nodes, vLLM in pods, on a cluster that it starts and ends
 	.ci/full scenes
 
-test-charts: ## the tests of what the cluster is made of, and of the Helm chart
+test-charts: ## the tests of what the cluster is made of, of the Helm chart, and of the board and alerts
 	.ci/full charts
 
 fuzz: ## every fuzz test for FUZZ_TIME=6s, or those of FUZZ_PACKAGES=./functions/openai
@@ -207,6 +208,9 @@ vulnerabilities: ## what Go's database of vulnerabilities knows of the code that
 .PHONY: release release-check vulnerabilities
 chart-test: ## the Helm chart is what kustomize has
 	cd deploy/helm && CGO_ENABLED=0 $(GO) vet ./... && CGO_ENABLED=0 $(GO) test -count=1 ./...
+
+board-test: ## Grafana's board and the alert rules, by Prometheus' engine on the metrics of a running thaw
+	cd deploy/grafana && CGO_ENABLED=0 $(GO) vet ./... && CGO_ENABLED=0 $(GO) test -count=1 ./...
 
 # Most is looked at as the cluster's programs are built, without cgo; what is there
 # only with cgo is looked at once more.

@@ -18,6 +18,11 @@ func (a *Activator) newCompositions() *compositions.Server {
 	return compositions.New(compositions.Options{
 		Serve: a.Serve, State: a.memberState, GPUs: a.o.GPUs, Silent: a.o.Silent, Comment: a.o.Comment, Noop: a.o.Noop, Log: a.o.Log, Now: a.o.Now,
 		Prewarm: func(name functions.Name, by string) { a.prewarms.Ask(name, by, a.o.Now()) },
+		Wake: func(name functions.Name, team string) {
+			if a.o.Limits.AdmitColdStart(team, a.o.Now()) == nil {
+				a.o.Waker.Wake(name, team)
+			}
+		},
 	})
 }
 
@@ -82,7 +87,7 @@ func (x *proxyRequest) openComposition(c *functions.Composition) (e *openai.Erro
 // compose answers a request for a Composition, or begins the stream that answers it.
 func (x *proxyRequest) compose(id auth.Identity, res *httpserver.Response) {
 	summary, e := x.a.compositions.Serve(&compositions.Request{
-		ID: x.id, ClientID: x.clientID, Composition: x.composition, Caller: id, From: x.caller, Data: x.data, Envelope: &x.env, Stream: x.stream, HTTP: x.req,
+		ID: x.id, ClientID: x.clientID, Composition: x.composition, Caller: id, From: x.caller, Data: x.data, Envelope: &x.env, Stream: x.stream, Low: x.queued.Priority == admission.Low, HTTP: x.req,
 		Finished: func(code int, reason string, summary compositions.Summary) {
 			x.reason, x.composed = reason, summary
 			x.finish(code)

@@ -25,6 +25,8 @@ var described = map[string]string{
 	"Model.spec.adapters":                "LoRA adapters, asked for as NAME:ADAPTER.",
 	"Model.spec.adapters[].name":         "The name of the adapter. A DNS label.",
 	"Model.spec.adapters[].source":       "Where the adapter's weights are, spelled as a model's source.",
+	"Model.spec.exclude":                 "Files and folders of the source that are not staged: patterns of names below its folder, as in files; a folder's name leaves out all that is below it.",
+	"Model.spec.weights":                 "The set of weights that is staged and loaded where the source holds several, such as *Q4_K_M*: a pattern that matches one of them. A pattern without a slash matches names in every folder.",
 	"Model.spec.adapters[].files":        "Files of its source that are staged beside the usual ones, as spec.files.",
 	"Model.spec.adapters[].rank":         "The rank of the adapter, where the engine wants to know it.",
 	"Model.spec.resources":               "What one replica takes. Left out of a file that is deployed, it is worked out for vllm, sglang and llamacpp where a node has a GPU; elsewhere nothing is reserved.",

@@ -1,6 +1,10 @@
 package functions
 
-import "strings"
+import (
+	"path"
+	"slices"
+	"strings"
+)
 
 // APIVersion is the only version of the files.
 const APIVersion = "thaw.dev/v1"
@@ -52,10 +56,13 @@ var Engines = []Engine{EngineEmber, EngineVLLM, EngineSGLang, EngineLlamaCpp, En
 
 // ModelSpec is the spec of a model file. The defaults are those of Defaults. Files
 // are patterns of files of the source that are staged beside those that always
-// are (CheckPattern).
+// are (CheckPattern); Exclude leaves files or folders out, and Weights chooses the set
+// of weights where the source holds several.
 type ModelSpec struct {
 	Source    string            `json:"source,omitempty"`
 	Files     []string          `json:"files,omitempty"`
+	Exclude   []string          `json:"exclude,omitempty"`
+	Weights   string            `json:"weights,omitempty"`
 	Engine    Engine            `json:"engine,omitempty"`
 	Args      []string          `json:"args,omitempty"`
 	Env       map[string]string `json:"env,omitempty"`
@@ -174,16 +181,47 @@ type Limits struct {
 	SpendPerDay       float64 `json:"spendPerDay,omitempty"`
 }
 
-// StagedFiles are the patterns of the files that are staged beside the usual ones: Files
-// or, for a command engine without, every file down to eight folders. Its program knows
-// what they are, and thaw loads none of them.
+// What stands before a pattern in StagedFiles that is not one of files to stage.
+const (
+	ExcludePrefix = "!"
+	WeightsPrefix = "="
+)
+
+// AnyGGUF is the pattern of the weights of llamacpp where none is chosen.
+const AnyGGUF = "*.[gG][gG][uU][fF]"
+
+// WeightsPattern is the pattern of the one set of weights that is loaded: the chosen one,
+// or the file that the source names, or for llamacpp any. "" for all there are.
+func (s *ModelSpec) WeightsPattern() string {
+	switch base := path.Base(s.Source); {
+	case s.Weights != "":
+		return s.Weights
+	case strings.EqualFold(path.Ext(base), ".gguf"):
+		return literalPattern.Replace(base)
+	case s.Engine == EngineLlamaCpp:
+		return AnyGGUF
+	}
+	return ""
+}
+
+// literalPattern writes a name as a pattern that matches it alone.
+var literalPattern = strings.NewReplacer("*", "[*]", "?", "[?]", "[", "[[]")
+
+// StagedFiles are the patterns of the files that are staged: Files beside the usual ones,
+// or, for a command engine without, every file down to eight folders (its program knows
+// what they are, and thaw loads none of them); then what is left out, and the set of weights.
 func (s *ModelSpec) StagedFiles() []string {
-	if s.Engine != EngineCommand || len(s.Files) > 0 {
-		return s.Files
+	patterns := slices.Clone(s.Files)
+	if s.Engine == EngineCommand && len(s.Files) == 0 {
+		for i := range 8 {
+			patterns = append(patterns, strings.Repeat("*/", i)+"*")
+		}
 	}
-	every := make([]string, 8)
-	for i := range every {
-		every[i] = strings.Repeat("*/", i) + "*"
+	for _, p := range s.Exclude {
+		patterns = append(patterns, ExcludePrefix+p)
 	}
-	return every
+	if w := s.WeightsPattern(); w != "" {
+		patterns = append(patterns, WeightsPrefix+w)
+	}
+	return patterns
 }

@@ -159,9 +159,6 @@ func (p *problems) checkEngine(s *ModelSpec) {
 		checkWord(p, "spec.engine", "engine", s.Engine, Engines)
 	}
 	if s.Engine == EngineCommand {
-		if len(s.Args) == 0 || s.Args[0] == "" {
-			p.add("spec.args", "such as [my-server, --port, \"{port}\"]", "a command engine needs its argv")
-		}
 		if s.Health != "" && (!strings.HasPrefix(s.Health, "/") || !printable(s.Health) || strings.ContainsAny(s.Health, " #")) {
 			p.add("spec.health", "such as /health", "%q is no path", Clip(s.Health))
 		}
@@ -169,24 +166,23 @@ func (p *problems) checkEngine(s *ModelSpec) {
 		p.add("spec.health", "leave it out", "only a command engine has a health path of its own")
 	}
 	p.checkProbe(s)
-	usesModel := slices.ContainsFunc(s.Args, func(a string) bool { return strings.Contains(a, "{model}") })
+	p.checkArgs(s)
 	switch {
 	case s.Source != "":
 		p.checkSource("spec.source", s.Source)
-	case s.Engine == EngineCommand && !usesModel:
-		// It brings its weights itself.
-	case s.Engine == EngineCommand:
-		p.add("spec.source", "give a source, or take {model} out of args", "args ask for {model}, but there is no source")
-	default:
+	case s.Engine != EngineCommand: // a command may bring its weights itself
 		p.add("spec.source", spellings, "a source is needed")
 	}
 	*p = append(*p, CheckPatterns("spec.files", s.Files)...)
-	if len(s.Files) > 0 && s.Source == "" {
-		p.add("spec.files", "give a source, or leave files out", "there is no source they could be staged from")
+	*p = append(*p, CheckPatterns("spec.exclude", s.Exclude)...)
+	if s.Weights != "" {
+		if message, hint := CheckPattern(s.Weights); message != "" {
+			p.add("spec.weights", hint, "%s", message)
+		}
 	}
-	for i, a := range s.Args {
-		if strings.ContainsRune(a, 0) || !utf8.ValidString(a) {
-			p.add(fmt.Sprintf("spec.args[%d]", i), "", "a program cannot be given this text: it holds a NUL or is not UTF-8")
+	for key, given := range map[string]bool{"files": len(s.Files) > 0, "exclude": len(s.Exclude) > 0, "weights": s.Weights != ""} {
+		if given && s.Source == "" {
+			p.add("spec."+key, "give a source, or leave "+key+" out", "there is no source they could be staged from")
 		}
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.Env)) {
@@ -260,6 +256,10 @@ func CheckPattern(s string) (message, hint string) {
 		return "holds a control character or is not UTF-8", like
 	case strings.HasPrefix(s, "/"):
 		return fmt.Sprintf("%q is absolute", Clip(s)), like
+	case strings.HasPrefix(s, ExcludePrefix):
+		return fmt.Sprintf("%q begins with !", Clip(s)), "spec.exclude leaves files out"
+	case strings.HasPrefix(s, WeightsPrefix):
+		return fmt.Sprintf("%q begins with =", Clip(s)), "spec.weights chooses the weights; a = itself is written [=]"
 	case strings.Contains(s, "\\"):
 		return fmt.Sprintf("%q holds a backslash", Clip(s)), "folders are parted by /; a special character is meant itself in brackets, such as [*]"
 	case strings.Contains(s, "://"):

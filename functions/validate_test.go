@@ -23,7 +23,9 @@ func TestValidate(t *testing.T) {
 	}{
 		{"the shipped one", func(*Model) {}, "", ""},
 		{"azure", func(m *Model) { m.Spec.Source = "az://acct/models/llama" }, "", ""},
-		{"command without weights", func(m *Model) { m.Spec.Engine, m.Spec.Source, m.Spec.Args = EngineCommand, "", []string{"srv"} }, "", ""},
+		{"command without weights", func(m *Model) {
+			m.Spec.Engine, m.Spec.Source, m.Spec.Args = EngineCommand, "", []string{"srv", "{port}"}
+		}, "", ""},
 		{"never idle", func(m *Model) { m.Spec.Scale.Idle = 0 }, "", ""},
 		{"version", func(m *Model) { m.APIVersion = "v1" }, "apiVersion", "thaw.dev/v1"},
 		{"kind", func(m *Model) { m.Kind = "Pod" }, "kind", "Model"},
@@ -57,39 +59,52 @@ func TestValidate(t *testing.T) {
 		{"files long", func(m *Model) { m.Spec.Files = []string{strings.Repeat("a", 300)} }, "spec.files[0]", "longer"},
 		{"files many", func(m *Model) { m.Spec.Files = make([]string, 65) }, "spec.files", "at most 64"},
 		{"files without source", func(m *Model) {
-			m.Spec.Engine, m.Spec.Source, m.Spec.Args, m.Spec.Files = EngineCommand, "", []string{"srv"}, []string{"*.py"}
+			m.Spec.Engine, m.Spec.Source, m.Spec.Args, m.Spec.Files = EngineCommand, "", []string{"srv", "{port}"}, []string{"*.py"}
 		}, "spec.files", "no source"},
 		{"adapter files", func(m *Model) {
 			m.Spec.Adapters = []Adapter{{Name: "p", Source: "./p", Files: []string{"../x"}}}
 		}, "spec.adapters[0].files[0]", "leaves"},
 		{"command argv", func(m *Model) { m.Spec.Engine = EngineCommand }, "spec.args", "argv"},
 		{"command model", func(m *Model) {
-			m.Spec.Engine, m.Spec.Source, m.Spec.Args = EngineCommand, "", []string{"srv", "{model}"}
+			m.Spec.Engine, m.Spec.Source, m.Spec.Args = EngineCommand, "", []string{"srv", "{model}", "{port}"}
 		}, "spec.source", "{model}"},
 		{"health", func(m *Model) {
-			m.Spec.Engine, m.Spec.Args, m.Spec.Health = EngineCommand, []string{"srv"}, "health"
+			m.Spec.Engine, m.Spec.Args, m.Spec.Health = EngineCommand, []string{"srv", "{port}"}, "health"
 		}, "spec.health", "no path"},
 		{"serves", func(m *Model) { m.Spec.Serves = []Endpoint{ServesRerank, ServesChat} }, "", ""},
 		{"serves misspelt", func(m *Model) { m.Spec.Serves = []Endpoint{"chat", "embedings"} }, "spec.serves[1]", "did you mean embeddings?"},
 		{"serves twice", func(m *Model) { m.Spec.Serves = []Endpoint{"chat", "chat"} }, "spec.serves[1]", "once"},
 		{"probe of ember", func(m *Model) { m.Spec.Probe.None = true }, "spec.probe", "command"},
 		{"probe", func(m *Model) {
-			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv"}, Probe{Path: "/v1/ocr", Body: map[string]any{"image": "x"}}
+			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv", "{port}"}, Probe{Path: "/v1/ocr", Body: map[string]any{"image": "x"}}
 		}, "", ""},
 		{"no probe", func(m *Model) {
-			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv"}, Probe{None: true}
+			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv", "{port}"}, Probe{None: true}
 		}, "", ""},
 		{"probe without a path", func(m *Model) {
-			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv"}, Probe{Body: map[string]any{"a": 1}}
+			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv", "{port}"}, Probe{Body: map[string]any{"a": 1}}
 		}, "spec.probe.path", "/v1/rerank"},
 		{"probe at no path", func(m *Model) {
-			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv"}, Probe{Path: "v1", Body: map[string]any{"a": 1}}
+			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv", "{port}"}, Probe{Path: "v1", Body: map[string]any{"a": 1}}
 		}, "spec.probe.path", "no path"},
 		{"probe without a body", func(m *Model) {
-			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv"}, Probe{Path: "/v1"}
+			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv", "{port}"}, Probe{Path: "/v1"}
 		}, "spec.probe.body", "probe: none"},
 		{"health of ember", func(m *Model) { m.Spec.Health = "/h" }, "spec.health", "command"},
 		{"args", func(m *Model) { m.Spec.Args = []string{"a", "b\x00"} }, "spec.args[1]", "NUL"},
+		{"args reserved", func(m *Model) { m.Spec.Args = []string{"--max-model-len=64", "--port", "9000"} }, "spec.args[1]", "--port is set by thaw"},
+		{"args reserved with a value", func(m *Model) { m.Spec.Engine, m.Spec.Args = EngineVLLM, []string{"--served_model_name=x"} }, "spec.args[0]", "--served-model-name is set by thaw"},
+		{"args of another engine", func(m *Model) { m.Spec.Args = []string{"--uds", "x"} }, "", ""},
+		{"command without a port", func(m *Model) { m.Spec.Engine, m.Spec.Args = EngineCommand, []string{"srv", "--port", "9000"} }, "spec.args", "{port} is in neither"},
+		{"command with its port in env", func(m *Model) {
+			m.Spec.Engine, m.Spec.Args, m.Spec.Env = EngineCommand, []string{"srv"}, map[string]string{"PORT": "{port}"}
+		}, "", ""},
+		{"command with its key in args", func(m *Model) {
+			m.Spec.Engine, m.Spec.Args = EngineCommand, []string{"srv", "{port}", "{key}"}
+		}, "spec.args[2]", "put it into env"},
+		{"model in env", func(m *Model) {
+			m.Spec.Engine, m.Spec.Source, m.Spec.Args, m.Spec.Env = EngineCommand, "", []string{"srv", "{port}"}, map[string]string{"M": "{model}"}
+		}, "spec.source", "{model}"},
 		{"env", func(m *Model) { m.Spec.Env = map[string]string{"A=B": "1"} }, "spec.env", "environment variable"},
 		{"env value", func(m *Model) { m.Spec.Env = map[string]string{"A": "\x00"} }, "spec.env.A", "NUL"},
 		{"adapter name", func(m *Model) { m.Spec.Adapters = []Adapter{{Name: "P", Source: "./p"}} }, "spec.adapters[0].name", "DNS"},

@@ -376,6 +376,9 @@ func checkFirstBlock(ref blockRef, names []string) error {
 		return nil
 	}
 	_, first := p.Range(0)
+	if first == p.File.Size {
+		return validateFile(p.File.Name, p, p.File.Size, names)
+	}
 	if strings.EqualFold(path.Ext(p.File.Name), ".safetensors") && first >= 8 {
 		var head [8]byte
 		if _, err := p.ReadAt(head[:], 0); err != nil {
@@ -389,9 +392,6 @@ func checkFirstBlock(ref blockRef, names []string) error {
 			return nil
 		}
 		return headercheck.Safetensors(p, p.File.Size)
-	}
-	if first == p.File.Size {
-		return validateFile(p.File.Name, p, p.File.Size, names)
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/loader/headercheck"
 	"github.com/thaw-dev/thaw/loader/source"
@@ -340,28 +343,36 @@ func (j *stagingJob) listSource(ctx context.Context) ([]source.File, error) {
 	var listing source.Plan
 	// Fewer attempts than for a range: no byte has been downloaded yet, and an
 	// older copy may be in the store.
-	err := j.retry(ctx, min(4, j.loader.o.Retry.Attempts), func() (err error) {
+	patient := j.loader.o.Retry.Attempts == math.MaxInt && (j.loader.o.Store == nil || j.loader.o.Store.LastDigest(j.locationKey) == "")
+	err := j.retry(ctx, min(4, j.loader.o.Retry.Attempts), patient, func() (err error) {
 		listing, err = j.source.Plan(ctx, j.location, j.patterns)
 		return err
 	})
 	if err != nil {
 		return nil, j.nameSource(err)
 	}
-	files, err := selectFiles(j.location, listing, j.patterns)
-	if _, isInPlace := j.source.(InPlace); err == nil && !isInPlace {
-		j.noteSkipped(listing)
+	files, left, err := selectFiles(j.location, listing, j.patterns)
+	if err == nil {
+		j.noteSkipped(listing, left)
 	}
 	return files, err
 }
 
 // noteSkipped logs once which files of a location are not staged, and how to stage
-// them.
-func (j *stagingJob) noteSkipped(listing source.Plan) {
-	names := j.patterns.Skipped(listing.Files)
-	if len(names) == 0 {
+// them; in a folder used in place, only those that cannot be used.
+func (j *stagingJob) noteSkipped(listing source.Plan, left []source.LeftOut) {
+	var names []string
+	if _, isInPlace := j.source.(InPlace); !isInPlace {
+		names = j.patterns.Skipped(listing.Files)
+	}
+	note := notStaged(names, left)
+	if note == "" {
 		return
 	}
-	note := notStaged(names)
+	level := slog.LevelInfo
+	if len(left) > 0 {
+		level = slog.LevelWarn
+	}
 	j.progress.update(func(p *Progress) { p.Note = note })
 	j.loader.mu.Lock()
 	reported := j.loader.skippedNotes[j.locationKey] == note
@@ -371,13 +382,31 @@ func (j *stagingJob) noteSkipped(listing source.Plan) {
 	j.loader.skippedNotes[j.locationKey] = note
 	j.loader.mu.Unlock()
 	if !reported {
-		j.loader.o.Log.Info(note, "source", j.location)
+		j.loader.o.Log.Log(context.Background(), level, note, "source", j.location)
 	}
 }
 
-// notStaged is the note on files that are not staged.
-func notStaged(names []string) string {
+// notStaged is the note on files that are not staged, "" for none: those that spec.files
+// would stage, and those that cannot be.
+func notStaged(names []string, left []source.LeftOut) string {
 	const maximum = 5
+	if len(left) > 0 {
+		var parts []string
+		for _, l := range left[:min(len(left), maximum)] {
+			parts = append(parts, fmt.Sprintf("%q %s", functions.Clip(l.Name), l.Reason))
+		}
+		if len(left) > maximum {
+			parts = append(parts, fmt.Sprintf("and %d more", len(left)-maximum))
+		}
+		note := "left out: " + strings.Join(parts, "; ")
+		if len(names) > 0 {
+			note += "; " + notStaged(names, nil)
+		}
+		return note
+	}
+	if len(names) == 0 {
+		return ""
+	}
 	noun, more := "files", ""
 	if len(names) == 1 {
 		noun = "file"
@@ -388,26 +417,27 @@ func notStaged(names []string) string {
 	return fmt.Sprintf("%d %s not staged: %s%s; spec.files stages them", len(names), noun, strings.Join(names[:min(maximum, len(names))], ", "), more)
 }
 
-func selectFiles(location string, listing source.Plan, also source.Globs) ([]source.File, error) {
-	files, err := source.Select(location, listing.Files, also)
+func selectFiles(location string, listing source.Plan, also source.Globs) ([]source.File, []source.LeftOut, error) {
+	files, left, err := source.Select(location, listing.Files, also)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	left = append(left, listing.Left...)
 	if len(files) > 0 && slices.Contains(also, "*") {
-		return files, nil // a program's own data: whatever it is
+		return files, left, nil // a program's own data: whatever it is
 	}
 	for _, file := range files {
 		if source.Weights(file.Name) || also.Match(file.Name) && carriesCode(file.Name) {
-			return files, nil
+			return files, left, nil
 		}
 	}
 	for _, file := range listing.Files {
 		if carriesCode(file.Name) {
-			return nil, &source.Error{Kind: source.Refused, Source: location, File: file.Name, Detail: "is the only kind of weights here, and a format that can carry code",
+			return nil, nil, &source.Error{Kind: source.Refused, Source: location, File: file.Name, Detail: "is the only kind of weights here, and a format that can carry code",
 				Fix: "convert it to safetensors; who trusts it names it in spec.files"}
 		}
 	}
-	return nil, &source.Error{Kind: source.Missing, Source: location, Detail: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(listing.Files)),
+	return nil, nil, &source.Error{Kind: source.Missing, Source: location, Detail: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(listing.Files)),
 		Fix: "point source at the folder that holds them"}
 }
 

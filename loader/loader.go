@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -83,9 +84,13 @@ type Options struct {
 
 // Retry bounds the attempts on one range.
 type Retry struct {
-	// Attempts includes the first; 8 if 0. Malformed answers are retried twice at
-	// most.
+	// Attempts includes the first, and bounds those at which the source could not be
+	// reached. Of a range it is not bounded if 0: the deadline of the staging's holders
+	// ends it, or Patience. Malformed answers are retried twice at most.
 	Attempts int
+	// Patience is how long a source may bring no byte of a range, or no listing because
+	// it asks for fewer requests; an hour if 0.
+	Patience time.Duration
 	// Base and Max bound the pause before the next attempt, drawn evenly from 0 to the
 	// bound (full jitter); 200 ms and 15 s if 0. A Retry-After is respected, up to a
 	// minute.
@@ -118,7 +123,8 @@ func New(o Options) *Loader {
 	}
 	o.Block = orDefault(o.Block, 8<<20)
 	o.Parallel = orDefault(o.Parallel, maxRanges)
-	o.Retry.Attempts = orDefault(o.Retry.Attempts, 8)
+	o.Retry.Attempts = orDefault(o.Retry.Attempts, math.MaxInt)
+	o.Retry.Patience = orDefault(o.Retry.Patience, time.Hour)
 	o.Retry.Base = orDefault(o.Retry.Base, 200*time.Millisecond)
 	o.Retry.Max = orDefault(o.Retry.Max, 15*time.Second)
 	o.Retry.Idle = orDefault(o.Retry.Idle, 20*time.Second)

@@ -52,6 +52,7 @@ const maxRetryAfter = time.Minute
 func (j *stagingJob) downloadRange(ctx context.Context, plan *stagingPlan, r *blockRange) error {
 	defer plan.queue.finish(r)
 	name := r.part.File.Name
+	fruitless := time.Now() // since when no attempt brought a byte
 	for tries := 0; ; {
 		began := time.Now()
 		got, want, err := j.requestRange(ctx, plan, r, false)
@@ -66,10 +67,10 @@ func (j *stagingJob) downloadRange(ctx context.Context, plan *stagingPlan, r *bl
 				return context.Cause(ctx)
 			}
 			if got >= min(want, minProgress) && got > 0 {
-				tries = 0
+				tries, fruitless = 0, time.Now()
 			}
 			tries++
-			if err := j.backOff(ctx, plan, tries, began, err); err != nil {
+			if err := j.backOff(ctx, plan, tries, began, fruitless, err); err != nil {
 				return withFileName(name, err)
 			}
 		}
@@ -83,8 +84,8 @@ func (j *stagingJob) downloadRange(ctx context.Context, plan *stagingPlan, r *bl
 const minProgress = 256 << 10
 
 // backOff waits before the next attempt, or returns why there is none. The last
-// attempt began at began.
-func (j *stagingJob) backOff(ctx context.Context, plan *stagingPlan, tries int, began time.Time, err error) error {
+// attempt began at began, and none since fruitless brought a byte.
+func (j *stagingJob) backOff(ctx context.Context, plan *stagingPlan, tries int, began, fruitless time.Time, err error) error {
 	e, ok := errors.AsType[*source.Error](err)
 	if ok && e.Kind == source.Denied && j.refreshCredentials(ctx, began) {
 		return nil
@@ -92,7 +93,7 @@ func (j *stagingJob) backOff(ctx context.Context, plan *stagingPlan, tries int, 
 	if !ok || e.Kind != source.Unavailable && e.Kind != source.Malformed {
 		return err
 	}
-	if tries >= j.loader.o.Retry.Attempts || e.Kind == source.Malformed && tries >= 3 {
+	if tries >= j.loader.o.Retry.Attempts || e.Kind == source.Malformed && tries >= 3 || time.Since(fruitless) >= j.loader.o.Retry.Patience {
 		e.Detail = fmt.Sprintf("%s, and again on each of %d tries", e.Detail, tries)
 		return err
 	}
@@ -426,7 +427,10 @@ func (j *stagingJob) hedge(ctx context.Context, plan *stagingPlan, slow *rangeRe
 }
 
 // retry calls try until it succeeds, fails for good, or has failed attempts times.
-func (j *stagingJob) retry(ctx context.Context, attempts int, try func() error) error {
+// With patient, those at which the source asked for fewer requests are not counted, up to
+// Patience.
+func (j *stagingJob) retry(ctx context.Context, attempts int, patient bool, try func() error) error {
+	began, throttled := time.Now(), 0
 	for n := 1; ; n++ {
 		err := try()
 		if err == nil || ctx.Err() != nil {
@@ -439,7 +443,10 @@ func (j *stagingJob) retry(ctx context.Context, attempts int, try func() error) 
 		if !ok || e.Kind != source.Unavailable && e.Kind != source.Malformed {
 			return err
 		}
-		if n >= attempts || e.Kind == source.Malformed && n >= 3 {
+		if e.Busy && patient && time.Since(began) < j.loader.o.Retry.Patience {
+			throttled++
+		}
+		if n-throttled >= attempts || e.Kind == source.Malformed && n >= 3 {
 			e.Detail = fmt.Sprintf("%s, and again on each of %d tries", e.Detail, n)
 			return err
 		}

@@ -138,13 +138,15 @@ func TestRetries(t *testing.T) {
 				return 200, "", "it works!\nreally"
 			case text == "twice":
 				return 200, "", `{"a":1,"a":2}`
+			case text == "deep":
+				return 200, "", strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000)
 			}
 			return 0, "", ""
 		}
 		r := w.open(dir, Options{})
 		defer r.end()
 		var in strings.Builder
-		for _, id := range []string{"busy", "limited", "crash", "crash once", "wrong", "panic", "no json", "twice", "well"} {
+		for _, id := range []string{"busy", "limited", "crash", "crash once", "wrong", "panic", "no json", "twice", "deep", "well"} {
 			in.WriteString(line(id, "m0"))
 		}
 		for i := range 50 {
@@ -152,8 +154,8 @@ func TestRetries(t *testing.T) {
 		}
 		b := r.wait(r.create(in.String(), "24h"))
 		got := r.read(b)
-		want := map[string]string{"busy": "200", "limited": "200", "crash": "502", "crash once": "200", "wrong": "400", "panic": "server_error", "no json": "200", "twice": "200", "well": "200"}
-		tries := map[string]int{"busy": 20, "limited": 3, "crash": 5, "crash once": 2, "wrong": 1, "panic": 5, "no json": 1, "twice": 1, "well": 1}
+		want := map[string]string{"busy": "200", "limited": "200", "crash": "502", "crash once": "200", "wrong": "400", "panic": "server_error", "no json": "200", "twice": "200", "deep": "200", "well": "200"}
+		tries := map[string]int{"busy": 20, "limited": 3, "crash": 5, "crash once": 2, "wrong": 1, "panic": 5, "no json": 1, "twice": 1, "deep": 1, "well": 1}
 		broken := 0
 		for i := range 50 {
 			id := fmt.Sprintf("broken %d", i)

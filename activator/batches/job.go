@@ -111,6 +111,12 @@ const retryWrite = 5 * time.Second
 func (j *job) record(ctx context.Context, e entry) error {
 	e.ID = "batch_req_" + openai.NewID()
 	b, err := json.Marshal(e, jsontext.AllowDuplicateNames(true)) // engines may write what we would not
+	if err != nil && e.Response != nil {                          // the answer nests too deep for a part of an entry
+		quoted := *e.Response
+		quoted.Body = quote(quoted.Body)
+		e.Response = &quoted
+		b, err = json.Marshal(e)
+	}
 	if err != nil {
 		return err
 	}

@@ -97,6 +97,11 @@ func oneLine(body []byte) jsontext.Value {
 	if v.Compact(jsontext.AllowDuplicateNames(true)) == nil {
 		return v
 	}
+	return quote(body)
+}
+
+// quote is a body as a string of JSON.
+func quote(body []byte) jsontext.Value {
 	b, err := json.Marshal(string(body), jsontext.AllowInvalidUTF8(true))
 	if err != nil {
 		return jsontext.Value("null")

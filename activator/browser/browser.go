@@ -130,7 +130,7 @@ func (g *Guard) Wrap(next httpserver.Handler) httpserver.Handler {
 			return
 		}
 		next(req, res)
-		g.setFields(req, res)
+		g.SetFields(req, res)
 	}
 }
 
@@ -146,9 +146,9 @@ func (g *Guard) WrapAuthorize(next func(*httpserver.Request, *httpserver.Respons
 const exposed = "x-request-id, thaw-client-request-id, thaw-route, thaw-cold-start, thaw-cache, server-timing, retry-after, x-should-retry, openai-processing-ms, " +
 	"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 
-// setFields sets the fields that depend on the origin. The answer's own may be shared with
+// SetFields sets the fields of an answer that depend on the origin. The answer's own may be shared with
 // other requests, and are not appended to in place.
-func (g *Guard) setFields(req *httpserver.Request, res *httpserver.Response) {
+func (g *Guard) SetFields(req *httpserver.Request, res *httpserver.Response) {
 	if len(g.origins) == 0 {
 		return
 	}

@@ -106,8 +106,13 @@ func (r *run) writeContent(part string) error {
 	return r.out.write(r.appendChunk(b, delta("content", part), "", false), true)
 }
 
-// onEvent shows progress. The run calls it from one goroutine.
+// onEvent shows progress, and starts members where a call has left room. The run calls it from one goroutine.
 func (r *run) onEvent(e compose.Event) {
+	if e.Kind == compose.EventWait {
+		r.places.Use(e.Busy)
+		r.startNext(e.Next, true)
+		return
+	}
 	show := r.q.Composition.Spec.Show
 	if show == functions.ShowSteps && e.Kind == compose.EventEnd && !e.Final && e.Err == nil {
 		r.writeStep(&e)

@@ -69,7 +69,7 @@ func (r *run) ask(ctx context.Context, q compose.Call) (compose.Reply, error) {
 		a.started = func() {}
 	}
 	a.begin()
-	r.prewarm(q.Next)
+	r.startNext(q.Next, false)
 	// A member that is loaded answers plainly, which costs less. While another starts, its
 	// stream tells how far it is.
 	a.stream = q.Final && r.out != nil || !a.member.Ready

@@ -43,6 +43,9 @@ type Options struct {
 	// Prewarm starts a model that is needed later, on the budget of prewarms; nil: none is
 	// started. It does not wait.
 	Prewarm func(name functions.Name, by string)
+	// Wake starts a model that is asked as soon as the calls under way have ended, for a
+	// team; nil: its own request starts it. It does not wait.
+	Wake func(name functions.Name, team string)
 	// Silent is how long a stream waits before its 200 goes out, Comment the period of
 	// comments and Noop that of chunks that add nothing; 3 s, 4 s and 45 s.
 	Silent, Comment, Noop time.Duration
@@ -132,6 +135,7 @@ type Request struct {
 	Data         functions.DataClass
 	Envelope     *openai.Envelope
 	Stream       bool
+	Low          bool // its priority is low: it evicts nothing
 	HTTP         *httpserver.Request
 	// Finished is called once, after the last byte of a stream or its client's leaving.
 	Finished func(code int, reason string, summary Summary)
@@ -170,21 +174,20 @@ type run struct {
 	out    *stream     // nil: the answer is plain
 	id     string      // of the answer
 	name   string      // the Composition's, in the answer
-	gpus   int         // of all machines; 0: unknown
+	places Places
 
-	mu       sync.Mutex
-	record   functions.CompositionRecord // as it is now
-	prewarms map[functions.Name]bool     // asked for
-	use      []string                    // members that run now, or begin to
-	finish   string                      // finish_reason of the synthesis
-	content  bool                        // some of it was streamed
-	steps    []byte                      // the members' answers, where a plain answer shows them
+	mu      sync.Mutex
+	record  functions.CompositionRecord // as it is now
+	finish  string                      // finish_reason of the synthesis
+	content bool                        // some of it was streamed
+	steps   []byte                      // the members' answers, where a plain answer shows them
 }
 
 // Serve answers a request. Without an error res has the answer, or the stream that it will
 // be; Finished is called for a stream alone.
 func (s *Server) Serve(q *Request, res *httpserver.Response) (Summary, *openai.Error) {
-	r := &run{s: s, q: q, began: s.o.Now(), ctx: q.HTTP.Context(), prewarms: map[functions.Name]bool{}, gpus: s.o.GPUs(), id: "chatcmpl-" + q.ID, name: q.Composition.FullName().Short()}
+	r := &run{s: s, q: q, began: s.o.Now(), ctx: q.HTTP.Context(), id: "chatcmpl-" + q.ID, name: q.Composition.FullName().Short()}
+	r.places = Places{GPUs: s.o.GPUs(), State: r.state}
 	if e := r.prepare(); e != nil {
 		return Summary{}, e
 	}
@@ -265,7 +268,7 @@ func (r *run) compose(ctx context.Context) (result compose.Result, err error) {
 			err = openai.New(openai.InternalError, "")
 		}
 	}()
-	return compose.Run(ctx, r.plan, r.input, r.ask, r.ready, r.onEvent)
+	return compose.Run(ctx, r.plan, r.input, r.ask, r.places.Ready, r.onEvent)
 }
 
 func (r *run) logPanic(v any, stack []byte) {

@@ -95,9 +95,10 @@ func TestReady(t *testing.T) {
 	} {
 		g := newRig(x.gpus)
 		g.states = states
-		r := &run{s: g.Server, q: g.request(functions.PatternEnsemble, question, nil), gpus: x.gpus}
+		r := &run{s: g.Server, q: g.request(functions.PatternEnsemble, question, nil)}
+		r.places = Places{GPUs: x.gpus, State: r.state}
 		var got []string
-		for _, group := range r.ready(strings.Fields(x.busy), strings.Fields(x.want)) {
+		for _, group := range r.places.Ready(strings.Fields(x.busy), strings.Fields(x.want)) {
 			got = append(got, fmt.Sprint([][]string{group.Warm, group.Cold}))
 		}
 		if s := strings.Join(got, " "); s != x.groups {

@@ -2,11 +2,30 @@ package compositions
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/compose"
 )
+
+// Places decides which members of one request are asked together, and which are loaded
+// ahead, so that none evicts another of its own Composition. GPUs and State must be set. Its
+// methods may be called concurrently.
+type Places struct {
+	GPUs  int                          // of all machines; 0: unknown, all fit
+	State func(member string) Function // its name is without an adapter
+
+	mu    sync.Mutex
+	use   []string       // members that run now, or begin to
+	asked map[ahead]bool // what Next has listed
+}
+
+// ahead is a model that is started before its request.
+type ahead struct {
+	name functions.Name
+	due  bool
+}
 
 // fit counts the GPUs of models that are used at the same time. A base and its adapters are
 // one model.
@@ -15,13 +34,13 @@ type fit struct {
 	placed map[functions.Name]bool
 }
 
-func (r *run) newFit(members []string) *fit {
-	f := &fit{left: r.gpus, placed: map[functions.Name]bool{}}
+func (p *Places) newFit(members []string) *fit {
+	f := &fit{left: p.GPUs, placed: map[functions.Name]bool{}}
 	if f.left <= 0 {
 		f.left = -1
 	}
 	for _, m := range members {
-		f.add(r.state(m), true)
+		f.add(p.State(m), true)
 	}
 	return f
 }
@@ -46,30 +65,28 @@ func (r *run) state(member string) Function {
 	return f
 }
 
-// ready sorts members into groups that fit onto the GPUs together: loaded ones are asked
-// first, and a member that is not waits until those in use leave it room, so that none
-// evicts another of its own Composition. It is the Ready of the run.
-func (r *run) ready(busy, want []string) []compose.Group {
+// Ready sorts members into groups that fit onto the GPUs together: loaded ones are asked
+// first, and a member that is not waits until those in use leave it room. It is a
+// [compose.Ready].
+func (p *Places) Ready(busy, want []string) []compose.Group {
 	var warm, cold []string
 	for _, m := range want {
-		if r.state(m).Ready {
+		if p.State(m).Ready {
 			warm = append(warm, m)
 		} else {
 			cold = append(cold, m)
 		}
 	}
-	f := r.newFit(append(slices.Clone(busy), warm...))
+	f := p.newFit(append(slices.Clone(busy), warm...))
 	groups := []compose.Group{{Warm: warm}}
-	groups[0].Cold, groups[0].Wait, cold = r.take(f, cold)
+	groups[0].Cold, groups[0].Wait, cold = p.take(f, cold)
 	if len(busy)+len(warm) == 0 && len(groups[0].Cold) == 0 && len(cold) > 0 { // it is larger than all GPUs: its own request tells
 		groups[0].Cold, cold = cold[:1], cold[1:]
 	}
-	r.mu.Lock()
-	r.use = slices.Concat(busy, warm, groups[0].Cold)
-	r.mu.Unlock()
+	p.Use(slices.Concat(busy, warm, groups[0].Cold))
 	for len(cold) > 0 {
 		var g compose.Group
-		if g.Cold, g.Wait, cold = r.take(r.newFit(nil), cold); len(g.Cold) == 0 {
+		if g.Cold, g.Wait, cold = p.take(p.newFit(nil), cold); len(g.Cold) == 0 {
 			g.Cold, cold = cold[:1], cold[1:]
 		}
 		groups = append(groups, g)
@@ -78,9 +95,9 @@ func (r *run) ready(busy, want []string) []compose.Group {
 }
 
 // take takes the members that still fit, and returns the rest. wait is the longest forecast.
-func (r *run) take(f *fit, cold []string) (taken []string, wait time.Duration, rest []string) {
+func (p *Places) take(f *fit, cold []string) (taken []string, wait time.Duration, rest []string) {
 	for _, m := range cold {
-		if s := r.state(m); f.add(s, false) {
+		if s := p.State(m); f.add(s, false) {
 			taken, wait = append(taken, m), max(wait, s.Wait)
 		} else {
 			rest = append(rest, m)
@@ -89,27 +106,48 @@ func (r *run) take(f *fit, cold []string) (taken []string, wait time.Duration, r
 	return taken, wait, rest
 }
 
-// prewarm starts members that are asked next and fit beside those that run. A bound of cold
-// starts leaves them to their own requests, which count.
-func (r *run) prewarm(next []string) {
-	if r.s.o.Prewarm == nil || r.plan.Budget.ColdStarts != 0 || len(next) == 0 || r.q.HTTP.Header("thaw-warm") == "never" {
-		return
-	}
-	r.mu.Lock()
-	use := slices.Clone(r.use)
-	r.mu.Unlock()
-	f := r.newFit(use)
-	for _, m := range next {
-		s := r.state(m)
-		if s.Ready || !s.Model || !f.add(s, false) {
+// Use sets which members run now.
+func (p *Places) Use(busy []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.use = busy
+}
+
+// Next lists the models of members that are asked next, are not loaded and fit beside those
+// that run: once each, and once more when they are due, because every call before theirs has
+// begun.
+func (p *Places) Next(members []string, due bool) (models []functions.Name) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.newFit(p.use)
+	for _, m := range members {
+		s := p.State(m)
+		if s.Ready || !s.Model || !f.add(s, false) || p.asked[ahead{s.Name, due}] {
 			continue
 		}
-		r.mu.Lock()
-		asked := r.prewarms[s.Name]
-		r.prewarms[s.Name] = true
-		r.mu.Unlock()
-		if !asked {
-			r.s.o.Prewarm(s.Name, "composition "+r.q.Composition.FullName().String())
+		if p.asked == nil {
+			p.asked = map[ahead]bool{}
+		}
+		p.asked[ahead{s.Name, due}] = true
+		models = append(models, s.Name)
+	}
+	return models
+}
+
+// startNext starts members that are asked next and fit beside those that run: on the budget
+// of prewarms, which evicts only what is worth less, and once they are due as their requests
+// would, which may evict a member that has answered. A bound of cold starts leaves them to
+// their own requests, which count.
+func (r *run) startNext(next []string, due bool) {
+	if r.plan.Budget.ColdStarts != 0 || len(next) == 0 || due && r.q.Low || r.q.HTTP.Header("thaw-warm") == "never" {
+		return
+	}
+	for _, name := range r.places.Next(next, due) {
+		switch {
+		case due && r.s.o.Wake != nil:
+			r.s.o.Wake(name, r.q.Caller.Team)
+		case !due && r.s.o.Prewarm != nil:
+			r.s.o.Prewarm(name, "composition "+r.q.Composition.FullName().String())
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json/v2"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/thaw-dev/thaw/functions/compose"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -135,16 +136,14 @@ func readContent(raw jsontext.Value) (text string, ok bool) {
 	if json.Unmarshal(raw, &parts, lenient) != nil {
 		return "", false
 	}
+	texts := make([]string, len(parts))
 	for i, p := range parts {
 		if p.Text == nil || p.Type != "text" && p.Type != "input_text" && p.Type != "" {
 			return "", false
 		}
-		if i > 0 {
-			text += "\n"
-		}
-		text += *p.Text
+		texts[i] = *p.Text
 	}
-	return text, true
+	return strings.Join(texts, "\n"), true
 }
 
 // anyObject is the schema that json_object stands for.

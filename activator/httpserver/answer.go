@@ -16,17 +16,21 @@ import (
 
 // refuse answers a request that no handler sees.
 func (w *conn) refuse(e *openai.Error) {
-	body := e.Body()
-	b := make([]byte, 0, 512+len(body))
-	b = append(strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(e.Status), 10), ' ')
-	b = append(append(b, http.StatusText(e.Status)...), "\r\ndate: "...)
-	b = append(append(b, w.s.date.now(time.Now())...), "\r\nconnection: close\r\ncontent-length: "...)
-	b = append(strconv.AppendInt(b, int64(len(body)), 10), "\r\nx-request-id: "...)
-	b = append(append(b, openai.NewID()...), '\r', '\n')
-	for name, value := range e.Header {
-		b = append(append(append(append(b, name...), ": "...), value...), '\r', '\n')
+	var res Response
+	if w.head.whole {
+		w.s.o.setRefusal(&w.req, &res, e)
+	} else {
+		setRefusal(&res, e)
 	}
-	b = append(append(b, '\r', '\n'), body...)
+	b := make([]byte, 0, 512+len(res.Body))
+	b = append(strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(res.Status), 10), ' ')
+	b = append(append(b, http.StatusText(res.Status)...), "\r\ndate: "...)
+	b = append(append(b, w.s.date.now(time.Now())...), "\r\nconnection: close\r\ncontent-length: "...)
+	b = append(strconv.AppendInt(b, int64(len(res.Body)), 10), '\r', '\n')
+	for _, f := range res.Fields {
+		b = append(append(append(append(b, f.Name...), ": "...), f.Value...), '\r', '\n')
+	}
+	b = append(append(b, '\r', '\n'), res.Body...)
 	waits := w.slot.place != beyond || w.slot.refuse()
 	if _, err := w.write(b); err == nil && waits {
 		EndSending(w.Conn)
@@ -93,6 +97,14 @@ func setRefusal(res *Response, e *openai.Error) {
 	res.Set("x-request-id", openai.NewID())
 	for name, value := range e.Header {
 		res.Set(name, value)
+	}
+}
+
+// setRefusal has res refuse a request whose head is whole and that no handler sees.
+func (o *Options) setRefusal(req *Request, res *Response, e *openai.Error) {
+	setRefusal(res, e)
+	if o.Refused != nil {
+		callHandler(o.Refused, req, res, o.Logger)
 	}
 }
 

@@ -151,6 +151,45 @@ func TestKeyIsCheckedBeforeTheBody(t *testing.T) {
 	}
 }
 
+// Refused may add fields to what no handler sees, by the head, where that is whole.
+func TestRefusedSeesTheHead(t *testing.T) {
+	for _, f := range fronts {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			tcp, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.serve(Options{MaxBody: 10, Handler: echoHandler, Refused: func(req *Request, res *Response) {
+				res.Set("x-seen", fmt.Sprint(res.Status, " ", req.Method, " ", req.Path, " ", req.Header("Origin")))
+			}}, tcp)()
+			s := &testServer{t: t, addr: tcp.Addr().String()}
+			for _, c := range []struct {
+				request string
+				status  int
+				seen    string
+			}{
+				{"Origin: https://a.example\r\nContent-Length: 11\r\n\r\n", 413, "413 POST /v1/x https://a.example"},
+				{"Origin: https://a.example\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n01234567890\r\n0\r\n\r\n", 413, "413 POST /v1/x https://a.example"},
+				{"Content-Encoding: gzip\r\nContent-Length: 1\r\nOrigin: https://b.example\r\n\r\nx", 415, "415 POST /v1/x https://b.example"},
+				{"Origin: https://a.example\r\nContent-Length: x\r\n\r\n", 400, ""},
+			} {
+				conn := s.dial()
+				if f.name != "handler" { // an earlier request leaves nothing behind
+					conn.send("GET /v1/earlier HTTP/1.1\r\nHost: h\r\nOrigin: https://earlier.example\r\n\r\n")
+					conn.ok("GET")
+				}
+				conn.send("POST /v1/x HTTP/1.1\r\nHost: h\r\n" + c.request)
+				r, b := conn.ok("POST")
+				if r.StatusCode != c.status || r.Header.Get("X-Seen") != c.seen {
+					t.Errorf("%q: %d %q %s", c.request, r.StatusCode, r.Header.Get("X-Seen"), b)
+				}
+				conn.Close()
+			}
+		})
+	}
+}
+
 // A stream of HTTP/2 that is refused leaves its connection to the others, and one without a
 // key is refused before its body, however small.
 func TestRefusedStreamKeepsTheConnection(t *testing.T) {

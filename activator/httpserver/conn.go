@@ -211,7 +211,7 @@ func setMethod(s *string, b []byte) {
 // removeFromServer drops the state of the exchange before.
 func (w *conn) removeFromServer() {
 	w.text = ""
-	w.fields = w.fields[:0]
+	w.fields, w.head.whole = w.fields[:0], false
 	w.holdEnd = false
 	if cap(w.large) > keepBody {
 		w.large = nil

@@ -26,6 +26,7 @@ type head struct {
 	encoded        bool // Content-Encoding other than identity
 	upgrade        bool // to something that may not be ignored
 	webSocket      bool // to that, with a Connection that says so
+	whole          bool // all its fields were read
 }
 
 // parseHead checks b, a whole head from its request line to its empty line, and appends
@@ -75,6 +76,7 @@ func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.E
 	if i != len(b) {
 		return h, fields, malformed("it goes on behind its end")
 	}
+	h.whole = true
 	if a := b[h.authority[0]:h.authority[1]]; len(a) > 0 && !bytes.Equal(a, b[h.host[0]:h.host[1]]) {
 		return h, fields, malformed("the target is of another host than Host")
 	}

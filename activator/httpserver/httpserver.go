@@ -126,6 +126,9 @@ type Options struct {
 	// bound of that body in place of MaxBody; nil for all others. Authorize is asked first,
 	// also about a body that came with its head.
 	Receive func(*Request) (r Receiver, limit int64)
+	// Refused, if set, sees the answers to requests whose head is whole and that the Handler
+	// does not see, and may add fields.
+	Refused Handler
 	// Upgrades, if set, reports whether requests for a path may ask for a WebSocket. All
 	// others that do are refused.
 	Upgrades func(path string) bool

@@ -141,7 +141,7 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 	q.Body = body
 	if refusal != nil {
 		EndUnread(rw, r)
-		setRefusal(&v.res, refusal.For(q.Path))
+		g.o.setRefusal(q, &v.res, refusal.For(q.Path))
 		v.res.Close = r.ProtoMajor == 1 // part of the body is still to come
 	} else {
 		callHandler(by, &v.req, &v.res, g.o.Logger)

@@ -47,14 +47,10 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 			if at-w.headAt > w.s.o.MaxHead { // the buffer has grown beyond that for an earlier body
 				return openai.New(openai.HeadTooLarge, ""), nil
 			}
-			w.headEnd = at
-			w.r = at
-			var e *openai.Error
-			if w.head, w.fields, e = parseHead(w.buf[w.headAt:at], w.fields); e != nil {
+			if e := w.readHead(at); e != nil {
 				return e, nil
 			}
 			w.used = true
-			w.setRequest()
 			if refusal = w.checkHead(); refusal == nil {
 				refusal, err = w.readBody()
 			}
@@ -110,6 +106,15 @@ func (w *conn) headTimeout() time.Duration {
 		return min(beyondTimeout, w.s.o.HeadTimeout)
 	}
 	return w.s.o.HeadTimeout
+}
+
+// readHead reads the head that ends at an offset; the request is set where it is whole.
+func (w *conn) readHead(end int) (e *openai.Error) {
+	w.headEnd, w.r = end, end
+	if w.head, w.fields, e = parseHead(w.buf[w.headAt:end], w.fields); w.head.whole {
+		w.setRequest()
+	}
+	return e
 }
 
 // setRequest sets what the head says of the request.

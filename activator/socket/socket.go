@@ -214,7 +214,21 @@ func (o *socket) serve(m message) *openai.Error {
 		o.end(websocket.StatusPolicyViolation, string(e.Code))
 		return nil
 	}
-	return o.predict()
+	return o.predictApart()
+}
+
+// predictApart runs predict in a goroutine of its own: a decision needs a deep stack, and
+// the reader's would stay that large while the socket is idle.
+func (o *socket) predictApart() (e *openai.Error) {
+	ended := make(chan any)
+	go func() {
+		defer func() { ended <- recover() }()
+		e = o.predict()
+	}()
+	if p := <-ended; p != nil {
+		panic(p)
+	}
+	return e
 }
 
 // submit starts a generation.

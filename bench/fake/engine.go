@@ -23,6 +23,8 @@ type Options struct {
 	// ReadyFile delays readiness: if set, /health is 503 until the file exists. Empty:
 	// ready at once.
 	ReadyFile string
+	// Load is how long /health is 503 after New.
+	Load time.Duration
 	// Kill is the effect of die=N; nil: SIGKILL to this process.
 	Kill func()
 }
@@ -192,10 +194,8 @@ func (e *Engine) get(c net.Conn, path string) bool {
 	switch path {
 	case "/health", "/v1/health", "/ping":
 		answer = jsonAnswer([]byte("{}"))
-		if e.o.ReadyFile != "" {
-			if _, err := os.Stat(e.o.ReadyFile); err != nil {
-				answer = []byte(loading)
-			}
+		if e.isLoading() {
+			answer = []byte(loading)
 		}
 	case "/v1/models":
 		answer = jsonAnswer([]byte(`{"object":"list","data":[{"id":"fake","object":"model","created":1694268190,"owned_by":"fake","max_model_len":32768}]}`))
@@ -212,6 +212,15 @@ func (e *Engine) get(c net.Conn, path string) bool {
 	}
 	_, err := c.Write(answer)
 	return err == nil
+}
+
+func (e *Engine) isLoading() bool {
+	if e.o.ReadyFile != "" {
+		if _, err := os.Stat(e.o.ReadyFile); err != nil {
+			return true
+		}
+	}
+	return time.Since(time.Unix(0, e.began.Load())) < e.o.Load
 }
 
 var (

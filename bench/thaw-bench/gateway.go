@@ -105,10 +105,11 @@ func runEngine(ctx context.Context, args []string, _, stderr io.Writer) error {
 	f := bench.Flags("engine", "An engine that generates nothing (for the benches).\n", stderr)
 	addr := f.String("addr", "127.0.0.1:8000", "address to listen on")
 	ready := f.String("ready-file", "", "say that it is loading until this file exists")
+	loads := f.Duration("load", 0, "say that it is loading for so long")
 	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
-	e := fake.New(fake.Options{ReadyFile: *ready})
+	e := fake.New(fake.Options{ReadyFile: *ready, Load: *loads})
 	ln, err := net.Listen("tcp", *addr)
 	if err != nil {
 		return err

@@ -25,6 +25,7 @@ Examples:
   bin/thaw-bench schedule --out bench/results
   bin/thaw-bench ember
   bin/thaw-bench router --only decision
+  bin/thaw-bench socket --only typing
 
 Benchmarks:
   gateway     CPU, memory and latency of the data path beside nginx and others
@@ -32,6 +33,8 @@ Benchmarks:
   schedule    who gets the GPUs: cold shares, decisions, fairness, the simulator
   ember       the embedded engine: starts, tokens per second, CPU per token
   router      decisions: their time, and the right rule on labelled prompts
+  socket      typing-time sessions: memory, CPU per word, first tokens
+  compose     Compositions and batches: CPU per call, loads, cancelling
 
   bin/thaw-bench BENCHMARK --help lists its flags.
 `
@@ -42,10 +45,13 @@ var verbs = map[string]bench.Verb{
 	"schedule": {Run: runSchedule},
 	"ember":    {Run: runEmber},
 	"router":   {Run: runRouter},
+	"socket":   {Run: runSocket},
+	"compose":  {Run: runCompose},
 	// Children of the benchmarks:
 	"blobs":        {Run: runBlobs, Hidden: true},
 	"ceilings":     {Run: runCeilings, Hidden: true},
 	"download":     {Run: runDownload, Hidden: true},
+	"echo":         {Run: runEcho, Hidden: true},
 	"engine":       {Run: runEngine, Hidden: true},
 	"ember-engine": {Run: runEmberEngine, Hidden: true},
 	"proxy":        {Run: runProxy, Hidden: true},

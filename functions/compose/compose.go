@@ -176,6 +176,7 @@ const (
 	EventLeftOut   EventKind = "left_out"  // Reason
 	EventPlan      EventKind = "plan"      // the coordinator's choice: Steps
 	EventAgreement EventKind = "agreement" // Agreement
+	EventWait      EventKind = "wait"      // nothing begins until a call has ended, or patience has: Busy and Next
 )
 
 // Event is progress of a run.
@@ -191,6 +192,8 @@ type Event struct {
 	Reason             Reason
 	Steps              []Step
 	Agreement          Agreement
+	Busy               []string // members with calls in flight
+	Next               []string // members asked after them, once all calls of a phase have begun: to be loaded where room is left
 }
 
 // Step is one part of a coordinator's plan.

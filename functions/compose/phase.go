@@ -110,6 +110,7 @@ func (p *phase) gather(ctx context.Context) []outcome {
 		if p.flying == 0 {
 			break
 		}
+		p.on(Event{Kind: EventWait, Round: p.round, Busy: p.busy(), Next: p.following()})
 		select {
 		case m := <-p.notes:
 			p.accept(m)
@@ -309,6 +310,17 @@ func (p *phase) after(tasks []int, groups []Group) []string {
 	}
 	if len(waiting) > 0 {
 		return p.members(waiting)
+	}
+	return p.next
+}
+
+// following lists the members after the phase once all of its calls have begun, as far as the
+// number of calls allows.
+func (p *phase) following() []string {
+	for i := range p.tasks {
+		if p.open(i) && !p.flights[i].begun {
+			return nil
+		}
 	}
 	return p.next
 }

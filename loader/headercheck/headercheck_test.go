@@ -142,6 +142,52 @@ func TestGGUF(t *testing.T) {
 	}
 }
 
+// An index or a checkpoint that was cloned without its large files is named as that.
+func TestPointers(t *testing.T) {
+	pointer := "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
+	for _, tc := range []struct{ name, text, want string }{
+		{"model.safetensors", pointer, "is a Git LFS pointer: the file was not downloaded (git lfs pull)"},
+		{"a/model-00001-of-00002.safetensors", pointer, "Git LFS"},
+		{"m-Q4_K_M.gguf", pointer, "Git LFS"},
+		{"tokenizer.json", pointer, "Git LFS"},
+		{"tokenizer.model", pointer, "Git LFS"},
+		{"config.json", pointer, "Git LFS"},
+		{"model.onnx", pointer, "Git LFS"},
+		{"pytorch_model.bin", "version https://hawser.github.com/spec/v1\noid sha256:00\nsize 1\n", "Git LFS"},
+		{"picture.png", pointer, ""},
+		{"merges.txt", "version https://git-lfs.github.com is where it is", ""},
+		{"merges.txt", "#version: 0.2\na b\n", ""},
+		{"notes.txt", pointer + strings.Repeat("x", 2000), ""},
+		{"empty.txt", "", ""},
+	} {
+		err := headercheck.File(tc.name, strings.NewReader(tc.text), int64(len(tc.text)))
+		if tc.want == "" && err != nil || tc.want != "" && (source.KindOf(err) != source.Missing || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
+		}
+	}
+	if err := headercheck.Shards("model.safetensors.index.json", strings.NewReader(pointer), int64(len(pointer)), nil); source.KindOf(err) != source.Missing || !strings.Contains(err.Error(), "Git LFS") {
+		t.Errorf("an index: %v", err)
+	}
+}
+
+// config.json is read by Python in every folder, and its own words are as Python writes them.
+func TestConfigOfPython(t *testing.T) {
+	for _, tc := range []struct{ name, text, want string }{
+		{"config.json", `{"rope_theta": Infinity, "x": [NaN, -Infinity]}`, ""},
+		{"unet/config.json", `{"sigma": NaN}`, ""},
+		{"config.json", `{"name": "\ud83d"}`, ""},
+		{"config.json", "{\n \"a\": nan\n}", "line 2, column 8"},
+		{"text_encoder/config.json", `{"a": 1,}`, "line 1, column 8"},
+		{"config.json", `["a"]`, "not a JSON object"},
+		{"generation_config.json", `{"a": nan}`, ""}, // the engine's matter
+	} {
+		err := headercheck.File(tc.name, strings.NewReader(tc.text), int64(len(tc.text)))
+		if tc.want == "" && err != nil || tc.want != "" && (source.KindOf(err) != source.Corrupt || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%s %s: %v, want %q", tc.name, tc.text, err, tc.want)
+		}
+	}
+}
+
 func TestShards(t *testing.T) {
 	index := []byte(`{"metadata":{"total_size":8},"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors"}}`)
 	for _, tc := range []struct {
@@ -150,6 +196,12 @@ func TestShards(t *testing.T) {
 	}{{[]string{"m-1.safetensors", "m-2.safetensors"}, ""}, {[]string{"m-1.safetensors"}, source.Missing}} {
 		if err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)), tc.have); source.KindOf(err) != tc.kind {
 			t.Errorf("%v: %v", tc.have, err)
+		}
+	}
+	// Shards that were merged: the whole file counts. With half of them there, it does not.
+	for have, kind := range map[string]source.Kind{"model.safetensors": "", "model.safetensors m-1.safetensors": source.Missing, "other.safetensors": source.Missing} {
+		if err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)), strings.Fields(have)); source.KindOf(err) != kind {
+			t.Errorf("%s: %v", have, err)
 		}
 	}
 	for _, bad := range []string{``, `{}`, `{"weight_map":[]}`, `{"weight_map":{"a":1}}`, `null`} {

@@ -10,15 +10,19 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
 // maxJSON bounds the two JSON files that are read whole.
 const maxJSON = 64 << 20
 
-// File checks one file by the type its name says. Files of other types pass: they are
-// data for the engine.
+// File checks one file by the type its name says. Files of other types pass, as long as
+// they are no pointers: they are data for the engine.
 func File(name string, r io.ReaderAt, size int64) error {
+	if err := checkPointer(name, r, size); err != nil {
+		return err
+	}
 	switch {
 	case strings.EqualFold(path.Ext(name), ".safetensors"):
 		return Safetensors(r, size)
@@ -53,8 +57,9 @@ func checkJSONObject(r io.ReaderAt, size int64) error {
 	if err != nil {
 		return err
 	}
-	if !jsontext.Value(raw).IsValid(jsontext.AllowDuplicateNames(true)) || jsontext.Value(raw).Kind() != '{' {
-		return &source.Error{Kind: source.Corrupt, Detail: "not a JSON object"}
+	// Engines read it with Python, which takes more than the standard.
+	if err := pythonjson.CheckObject(raw); err != nil {
+		return &source.Error{Kind: source.Corrupt, Detail: "not a JSON object that engines can read", Err: err}
 	}
 	return nil
 }
@@ -70,6 +75,9 @@ func readAll(r io.ReaderAt, size int64) ([]byte, error) {
 // Shards checks an index of sharded weights (…safetensors.index.json named
 // index) against the names that are there, and names the first that is not.
 func Shards(index string, r io.ReaderAt, size int64, have []string) error {
+	if err := checkPointer(index, r, size); err != nil {
+		return err
+	}
 	raw, err := readAll(r, size)
 	if err != nil {
 		return err
@@ -77,7 +85,7 @@ func Shards(index string, r io.ReaderAt, size int64, have []string) error {
 	var doc struct {
 		Map map[string]string `json:"weight_map"`
 	}
-	if err := jsonv2.Unmarshal(raw, &doc); err != nil || len(doc.Map) == 0 {
+	if err := jsonv2.Unmarshal(pythonjson.Standard(raw), &doc, jsontext.AllowDuplicateNames(true)); err != nil || len(doc.Map) == 0 {
 		return &source.Error{Kind: source.Corrupt, Detail: "not an index of shards: it has no weight_map"}
 	}
 	shards := make(map[string]bool)
@@ -93,7 +101,9 @@ func Shards(index string, r io.ReaderAt, size int64, have []string) error {
 			missing = append(missing, s)
 		}
 	}
-	if len(missing) == 0 {
+	// Merged into one file, whose index was left behind: readers take the whole file.
+	whole := slices.Contains(have, path.Join(path.Dir(index), "model.safetensors"))
+	if len(missing) == 0 || len(missing) == len(shards) && whole {
 		return nil
 	}
 	slices.Sort(missing)

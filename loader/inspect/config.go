@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/sizing"
 	"github.com/thaw-dev/thaw/loader/source"
 )
@@ -86,7 +87,7 @@ func parseConfig(raw []byte) (facts, error) {
 		return f, &source.Error{Kind: source.Refused, File: configName, Detail: fmt.Sprintf(format, args...), Fix: byHand}
 	}
 	var top config
-	if err := json.Unmarshal(raw, &top); err != nil {
+	if err := json.Unmarshal(pythonjson.Standard(raw), &top); err != nil {
 		return f, notObject(configName, err)
 	}
 	c := top

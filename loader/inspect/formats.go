@@ -10,6 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/gguf"
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/safetensors"
 	"github.com/thaw-dev/thaw/functions/sizing"
 	"github.com/thaw-dev/thaw/loader/source"
@@ -101,7 +102,7 @@ func (r *reader) modelOpt(f source.File) (string, error) {
 			Algo string `json:"quant_algo"`
 		} `json:"quantization"`
 	}
-	if err := json.Unmarshal(raw, &doc); err != nil {
+	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
 		return "", notObject(f.Name, err)
 	}
 	if doc.Quantization.Algo == "" {
@@ -217,7 +218,7 @@ func (r *reader) adapter(folder string) (Adapter, error) {
 		Base string `json:"base_model_name_or_path"`
 		Type string `json:"peft_type"`
 	}
-	if err := json.Unmarshal(raw, &doc); err != nil {
+	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
 		return a, notObject(f.Name, err)
 	}
 	if doc.Type != "" && !strings.EqualFold(doc.Type, "LORA") {

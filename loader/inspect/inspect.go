@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/sizing"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/headercheck"
@@ -69,6 +70,9 @@ type Options struct {
 	Folder string
 	// Format to take where a source holds both; "" is an error then.
 	Format Format
+	// Files are the patterns of the model file, as functions.ModelSpec.StagedFiles has them;
+	// what they leave out is not looked at.
+	Files source.Globs
 }
 
 // Read looks at a source. The bytes it reads are a few MiB at most, whatever the size of
@@ -76,6 +80,9 @@ type Options struct {
 func Read(ctx context.Context, src string, o Options) (*Checkpoint, error) {
 	r, err := open(ctx, src, o)
 	if err != nil {
+		return nil, err
+	}
+	if err := r.narrow(o); err != nil {
 		return nil, err
 	}
 	c := &Checkpoint{Scheme: r.scheme, Location: r.location}
@@ -100,6 +107,16 @@ func Read(ctx context.Context, src string, o Options) (*Checkpoint, error) {
 		return nil, r.named(err)
 	}
 	return c, nil
+}
+
+// CheckWeights returns an error if o.Files choose no set of weights of a source, or one
+// that is not whole. A source that cannot be listed is none: it may be reached from elsewhere.
+func CheckWeights(ctx context.Context, src string, o Options) error {
+	r, err := open(ctx, src, o)
+	if err != nil {
+		return nil
+	}
+	return r.narrow(o)
 }
 
 // ReadAdapter looks at a source that is a LoRA adapter.
@@ -185,7 +202,7 @@ func oneGGUF(files []source.File) (weightSet, error) {
 			list = append(list, key+" ("+sizeOf(s)+")")
 		}
 		slices.Sort(list)
-		return weightSet{}, &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("holds %d sets of weights: %s", len(sets), shortList(list)), Fix: "copy the one that is meant into a folder of its own and name that"}
+		return weightSet{}, &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("holds %d sets of weights: %s", len(sets), shortList(list)), Fix: "name its file as the source; a model file chooses it with weights: PATTERN"}
 	}
 	slices.SortFunc(files, func(a, b source.File) int { return strings.Compare(a.Name, b.Name) })
 	if _, _, of, ok := shard(files[0].Name); ok && of != len(files) {
@@ -285,7 +302,7 @@ func (r *reader) shards(index source.File, files []source.File) (map[string]bool
 	var doc struct {
 		Map map[string]string `json:"weight_map"`
 	}
-	if err := json.Unmarshal(raw, &doc); err != nil {
+	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
 		return nil, &source.Error{Kind: source.Corrupt, File: index.Name, Detail: "is no index of shards", Err: err}
 	}
 	used := map[string]bool{}

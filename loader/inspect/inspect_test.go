@@ -48,7 +48,7 @@ func TestErrors(t *testing.T) {
 		{"below", map[string]string{"a/config.json": llama, "a/model.safetensors": weights()}, "", source.Missing, []string{"below: a/model.safetensors", "name the folder"}},
 		{"pickles", map[string]string{configName: llama, "pytorch_model.bin": "x"}, "", source.Refused, []string{"pickles only (pytorch_model.bin)", "safe_serialization=True"}},
 		{"both formats", map[string]string{configName: llama, "model.safetensors": weights(), "m.gguf": "GGUF"}, "", source.Refused, []string{"two sets of weights", "--engine llamacpp", "--engine vllm"}},
-		{"two of GGUF", map[string]string{"m-Q4.gguf": "GGUF", "m-Q8.gguf": "GGUF"}, "", source.Refused, []string{"2 sets of weights: m-Q4.gguf (4 B), m-Q8.gguf (4 B)", "folder of its own"}},
+		{"two of GGUF", map[string]string{"m-Q4.gguf": "GGUF", "m-Q8.gguf": "GGUF"}, "", source.Refused, []string{"2 sets of weights: m-Q4.gguf (4 B), m-Q8.gguf (4 B)", "weights: PATTERN"}},
 		{"two of safetensors", map[string]string{configName: llama, "model.safetensors": weights(), "model.fp16.safetensors": weights()}, "", source.Refused, []string{"2 sets of weights and no index", "folder of its own"}},
 		{"a shard is missing", map[string]string{configName: llama, "model.safetensors.index.json": `{"weight_map":{"a":"model-1.safetensors","b":"model-2.safetensors"}}`, "model-1.safetensors": weights()}, "", source.Missing, []string{"names 2 shards, 1 of them are not there", "model-2.safetensors", "copy the missing files"}},
 		{"shards without index", map[string]string{configName: llama, "model-00001-of-00003.safetensors": weights()}, "", source.Missing, []string{"has 1 of the 3 files"}},

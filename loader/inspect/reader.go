@@ -15,6 +15,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/headercheck"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -44,7 +45,7 @@ func open(ctx context.Context, src string, o Options) (*reader, error) {
 	r := &reader{ctx: ctx, from: from, scheme: scheme, location: location}
 	var plan source.Plan
 	err = r.try(func() (err error) {
-		plan, err = from.Plan(ctx, location, nil)
+		plan, err = from.Plan(ctx, location, o.Files)
 		return err
 	})
 	if err != nil {
@@ -52,6 +53,12 @@ func open(ctx context.Context, src string, o Options) (*reader, error) {
 	}
 	r.files = plan.Files
 	return r, nil
+}
+
+// narrow leaves out what o.Files do not choose.
+func (r *reader) narrow(o Options) (err error) {
+	r.files, err = o.Files.Narrow(r.files)
+	return r.named(err)
 }
 
 // try runs a read up to attempts times, as long as its failures may pass.
@@ -117,19 +124,10 @@ func (r *reader) small(f source.File) ([]byte, error) {
 	if _, err := (&rangeReader{r, f}).ReadAt(raw, 0); err != nil && err != io.EOF {
 		return nil, err
 	}
-	if isPointer(raw) {
-		return nil, pointerError(f.Name)
+	if err := headercheck.Pointer(raw); err != nil {
+		return nil, inFile(err, f.Name)
 	}
 	return raw, nil
-}
-
-// isPointer reports whether a file is what Git LFS leaves in place of a large file.
-func isPointer(raw []byte) bool {
-	return bytes.HasPrefix(raw, []byte("version https://git-lfs.github.com/spec/"))
-}
-
-func pointerError(name string) error {
-	return &source.Error{Kind: source.Missing, File: name, Detail: "is a Git LFS pointer: the file itself was not downloaded", Fix: "git lfs pull"}
 }
 
 // checkPointer looks whether a file of weights is a pointer; such are shorter than 1 KiB.

@@ -98,7 +98,7 @@ func (s *SharedFolders) serveList(w http.ResponseWriter, r *http.Request) {
 	location := "file://" + folder
 	plan, err := s.Disk.Plan(r.Context(), location, also)
 	if err == nil {
-		plan.Files, err = source.Select(location, plan.Files, also)
+		plan.Files, _, err = source.Select(location, plan.Files, also)
 	}
 	if err != nil {
 		s.writeError(w, err)

@@ -37,6 +37,14 @@ type File struct {
 // Plan is one consistent listing of a location.
 type Plan struct {
 	Files []File
+	// Left are files that cannot be used, and that no engine needs.
+	Left []LeftOut
+}
+
+// LeftOut is a file that is not staged although its name would be.
+type LeftOut struct {
+	Name   string
+	Reason string // part of a sentence: what is wrong with it
 }
 
 // Kind tells what went wrong, for people and programs.
@@ -196,49 +204,4 @@ func Weights(name string) bool {
 		return true
 	}
 	return false
-}
-
-// Bounds of a plan.
-const (
-	maxFiles = 10_000
-	maxBytes = int64(1) << 46 // 64 TiB: a sum that large is a lie
-)
-
-// Select checks a listing and returns its files that are staged, in the listing's
-// order: those of Allowed, and those that also matches. A name that leaves the folder,
-// or two names that are one file where case does not count, are errors.
-func Select(location string, files []File, also Globs) ([]File, error) {
-	var out []File
-	var sum int64
-	seen := make(map[string]string, len(files))
-	for _, f := range files {
-		if !also.Includes(f.Name) {
-			continue
-		}
-		if err := CheckName(f.Name); err != nil {
-			err.(*Error).Source = location
-			return nil, err
-		}
-		low := strings.ToLower(f.Name)
-		if other, ok := seen[low]; ok {
-			return nil, &Error{Kind: Refused, Source: location, File: f.Name, Detail: fmt.Sprintf("is the same name as %q where case does not count", other)}
-		}
-		seen[low] = f.Name
-		if f.Size < 0 || f.Size > maxBytes || sum+f.Size > maxBytes {
-			return nil, &Error{Kind: Refused, Source: location, File: f.Name, Detail: fmt.Sprintf("has an impossible size (%d bytes)", f.Size)}
-		}
-		sum += f.Size
-		if out = append(out, f); len(out) > maxFiles {
-			return nil, &Error{Kind: Refused, Source: location, Detail: fmt.Sprintf("holds more than %d files", maxFiles), Fix: "point source at the model's own folder"}
-		}
-	}
-	// A folder that is also a file cannot be both on disk.
-	for _, f := range out {
-		for p := path.Dir(strings.ToLower(f.Name)); p != "."; p = path.Dir(p) {
-			if other, ok := seen[p]; ok {
-				return nil, &Error{Kind: Refused, Source: location, File: f.Name, Detail: fmt.Sprintf("lies below %q, which is a file", other)}
-			}
-		}
-	}
-	return out, nil
 }

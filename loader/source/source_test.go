@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -61,16 +63,122 @@ func TestSelect(t *testing.T) {
 		}
 		return out
 	}
-	got, err := source.Select("s", f("a.json", "b.bin", "c.safetensors"), nil)
+	got, _, err := source.Select("s", f("a.json", "b.bin", "c.safetensors"), nil)
 	if err != nil || len(got) != 2 {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, bad := range [][]source.File{
-		f("a.json", "../b.json"), f("a.json", "A.json"), f("a.json", "a.json/b.json"),
+		f("a.json", "../b.json"), f("a.json", "a/../../b.json"), f("a.json", "/b.json"),
+		f("config.json", "Config.json"), f("config.json", "config.json/tokenizer.json"), f("model.safetensors", "Model.Safetensors"),
+		f("a:model.gguf"), f("sub/tokenizer .json", "x/con.safetensors"), f("tokenizer.json."+"json", "vocab\x01.json"),
 		{{Name: "a.json", Size: -1}}, {{Name: "a.json", Size: 1 << 50}}, {{Name: "a.json", Size: 1 << 45}, {Name: "b.json", Size: 1 << 45}, {Name: "c.json", Size: 1}},
 	} {
-		if _, err := source.Select("s", bad, nil); source.KindOf(err) != source.Refused {
+		if _, _, err := source.Select("s", bad, nil); source.KindOf(err) != source.Refused {
 			t.Errorf("%v: %v", bad, err)
+		}
+	}
+}
+
+// One odd name beside a model does not refuse the model, wherever it stands in the listing.
+func TestSelectLeavesOut(t *testing.T) {
+	deep := strings.Repeat("a/", 8) + "x.json"
+	for _, tc := range []struct {
+		names      []string
+		also       source.Globs
+		kept, left string
+	}{
+		{[]string{"config.json", "results_2024-01-01T12:00:00.json"}, nil, "config.json", "results_2024-01-01T12:00:00.json"},
+		{[]string{"results_2024-01-01T12:00:00.json", "config.json"}, nil, "config.json", "results_2024-01-01T12:00:00.json"},
+		{[]string{"A.json", "a.json", "m.gguf"}, nil, "A.json m.gguf", "a.json"},
+		{[]string{"Config.JSON2.json", "CONFIG.json", "config.json"}, nil, "Config.JSON2.json CONFIG.json", ""},
+		{[]string{"Tokenizer/x.json", "tokenizer", "m.gguf"}, source.Globs{"*"}, "Tokenizer/x.json m.gguf", "tokenizer"},
+		{[]string{deep, "m.gguf"}, nil, "m.gguf", deep},
+		{[]string{"logs//x.json", "m.gguf", "what?.txt", "a|b.json"}, nil, "m.gguf what?.txt a|b.json", "logs//x.json"},
+		{[]string{"a.json", "a.json/b.json", "m.gguf"}, nil, "a.json m.gguf", "a.json/b.json"},
+		{[]string{"run/con.txt", "x\xff.json", "end..txt", "m.gguf", "tab\t.txt", " lead.json", `back\slash.json`}, nil, "m.gguf end..txt", "run/con.txt x\xff.json tab\t.txt  lead.json back\\slash.json"},
+		{[]string{"nul.py", "m.py", "M.py", "m.gguf"}, source.Globs{"*", "*/*"}, "m.py m.gguf", "nul.py M.py"},
+		{[]string{"README:1.md", "m.gguf"}, nil, "m.gguf", ""}, // not staged anyway
+	} {
+		var files []source.File
+		for _, n := range tc.names {
+			files = append(files, source.File{Name: n, Size: 1})
+		}
+		got, left, err := source.Select("s", files, tc.also)
+		var kept, out []string
+		for _, f := range got {
+			kept = append(kept, f.Name)
+		}
+		for _, l := range left {
+			if out = append(out, l.Name); l.Reason == "" {
+				t.Errorf("%q: no reason", l.Name)
+			}
+		}
+		if tc.names[0] == "Config.JSON2.json" {
+			if source.KindOf(err) != source.Refused {
+				t.Errorf("%q: %v", tc.names, err)
+			}
+			continue
+		}
+		slices.Sort(kept)
+		want := strings.Fields(tc.kept)
+		slices.Sort(want)
+		if err != nil || !slices.Equal(kept, want) || strings.Join(out, " ") != tc.left {
+			t.Errorf("%q: kept %q, left %q, %v", tc.names, kept, out, err)
+		}
+	}
+}
+
+// Of several sets of weights one is staged, or the list of them is the error; what repeats
+// weights in another layout is left out, and what the model file excludes.
+func TestSelectWeights(t *testing.T) {
+	quants := "BF16/m-BF16-00001-of-00002.gguf BF16/m-BF16-00002-of-00002.gguf Q4_K_M/m-Q4_K_M.gguf mmproj-m.gguf config.json"
+	sharded := "config.json model-00001-of-00002.safetensors model-00002-of-00002.safetensors model.safetensors.index.json"
+	for _, tc := range []struct {
+		name, files string
+		spec        functions.ModelSpec
+		want        string // the files, or ! and words of the error
+	}{
+		{"one GGUF", "m-Q4.gguf config.json", functions.ModelSpec{Engine: functions.EngineLlamaCpp}, "config.json m-Q4.gguf"},
+		{"several without a choice", "m-BF16.gguf m-Q4_K_M.gguf", functions.ModelSpec{Engine: functions.EngineLlamaCpp}, "!2 sets of weights, and the engine loads one: m-BF16.gguf (2 GiB), m-Q4_K_M.gguf (2 GiB)"},
+		{"a choice", "m-BF16.gguf m-Q4_K_M.gguf mmproj-m.gguf", functions.ModelSpec{Engine: functions.EngineLlamaCpp, Weights: "*Q4_K_M*"}, "m-Q4_K_M.gguf mmproj-m.gguf"},
+		{"a choice of a folder", quants, functions.ModelSpec{Engine: functions.EngineLlamaCpp, Weights: "BF16"}, "BF16/m-BF16-00001-of-00002.gguf BF16/m-BF16-00002-of-00002.gguf config.json mmproj-m.gguf"},
+		{"a choice of one in a folder", quants, functions.ModelSpec{Engine: functions.EngineLlamaCpp, Weights: "*Q4_K_M.gguf"}, "Q4_K_M/m-Q4_K_M.gguf config.json mmproj-m.gguf"},
+		{"a choice that matches none", quants, functions.ModelSpec{Engine: functions.EngineLlamaCpp, Weights: "*Q8*"}, "!no weights that \"*Q8*\" matches: BF16/m-BF16-00001-of-00002.gguf and 1 more (4 GiB), Q4_K_M/m-Q4_K_M.gguf (2 GiB)"},
+		{"the others excluded", "m-BF16.gguf m-Q4_K_M.gguf", functions.ModelSpec{Engine: functions.EngineLlamaCpp, Exclude: []string{"*BF16*"}}, "m-Q4_K_M.gguf"},
+		{"a missing middle shard", "m-00001-of-00003.gguf m-00003-of-00003.gguf", functions.ModelSpec{Engine: functions.EngineLlamaCpp}, "!m-00002-of-00003.gguf: is not there"},
+		{"llamacpp beside safetensors", "m.gguf model.safetensors config.json", functions.ModelSpec{Engine: functions.EngineLlamaCpp}, "config.json m.gguf"},
+		{"llamacpp of safetensors", "model.safetensors config.json", functions.ModelSpec{Engine: functions.EngineLlamaCpp}, "!no GGUF file"},
+		{"the source names a file", "m-BF16.gguf m-Q4_K_M.gguf", functions.ModelSpec{Source: "az://a/b/c/m-Q4_K_M.gguf", Engine: functions.EngineLlamaCpp}, "m-Q4_K_M.gguf"},
+		{"a program loads what it likes", "a.gguf b.gguf x/y.bin", functions.ModelSpec{Engine: functions.EngineCommand}, "a.gguf b.gguf x/y.bin"},
+		{"consolidated and original", sharded + " consolidated.safetensors params.json original/params.json original/tokenizer.model", functions.ModelSpec{Engine: functions.EngineVLLM}, sharded + " params.json"},
+		{"consolidated shards beside one file", "model.safetensors consolidated-00001-of-00002.safetensors consolidated-00002-of-00002.safetensors", functions.ModelSpec{Engine: functions.EngineSGLang}, "model.safetensors"},
+		{"consolidated alone", "consolidated.safetensors params.json", functions.ModelSpec{Engine: functions.EngineVLLM}, "consolidated.safetensors params.json"},
+		{"consolidated chosen", sharded + " consolidated.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM, Weights: "consolidated*"}, "config.json consolidated.safetensors model.safetensors.index.json"},
+		{"consolidated named", "model.safetensors consolidated.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM, Files: []string{"consolidated*"}}, "consolidated.safetensors model.safetensors"},
+		{"a stale index", "config.json model.safetensors model.safetensors.index.json", functions.ModelSpec{Engine: functions.EngineVLLM}, "config.json model.safetensors"},
+		{"folders of a pipeline", "unet/a.safetensors vae/b.safetensors text_encoder/model.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM}, "text_encoder/model.safetensors unet/a.safetensors vae/b.safetensors"},
+		{"folders and files excluded", sharded + " onnx/x.json logs/deep/y.json big.txt", functions.ModelSpec{Engine: functions.EngineVLLM, Exclude: []string{"onnx", "logs", "*.txt"}}, sharded},
+		{"an odd name excluded", "model.safetensors C:config.json/config.json", functions.ModelSpec{Engine: functions.EngineVLLM, Exclude: []string{"C:*"}}, "model.safetensors"},
+	} {
+		var files []source.File
+		for _, n := range strings.Fields(tc.files) {
+			files = append(files, source.File{Name: n, Size: 2 << 30})
+		}
+		got, _, err := source.Select("s", files, tc.spec.StagedFiles())
+		var names []string
+		for _, f := range got {
+			names = append(names, f.Name)
+		}
+		if text, bad := strings.CutPrefix(tc.want, "!"); bad {
+			if err == nil || !strings.Contains(err.Error(), text) || !strings.HasPrefix(err.Error(), "s: ") {
+				t.Errorf("%s: %v, %v", tc.name, names, err)
+			}
+			continue
+		}
+		want := strings.Fields(tc.want)
+		slices.Sort(want)
+		if slices.Sort(names); err != nil || !slices.Equal(names, want) {
+			t.Errorf("%s: %v, %v", tc.name, names, err)
 		}
 	}
 }
@@ -91,9 +199,9 @@ func TestGlobs(t *testing.T) {
 		return out
 	}
 	// What is named passes the same checks as what always is staged.
-	for _, bad := range [][]source.File{f("a\\b.py"), f("m.py", "M.py"), f("a.bin.", "a.bin"), f("../m.py"), f("a/../m.py"), f("nul.py")} {
-		all := source.Globs{"*", "*/*", "*/*/*"}
-		if got, err := source.Select("s", bad, all); source.KindOf(err) != source.Refused {
+	for _, bad := range [][]source.File{f("a\\b.py"), f("m.py", "M.py"), f("../m.py"), f("a/../m.py"), f("nul.py")} {
+		all := source.Globs{"*.py", "*/*.py", "*/*/*.py"}
+		if got, _, err := source.Select("s", bad, all); source.KindOf(err) != source.Refused {
 			t.Errorf("%v: %v, %v", bad, got, err)
 		}
 	}

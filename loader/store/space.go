@@ -204,11 +204,11 @@ func (s *Store) evictable() (int64, error) {
 }
 
 func (s *Store) noSpaceError(need, avail, used int64) error {
-	if s.o.Budget > 0 {
-		left := max(s.o.Budget-used, 0)
-		return noSpaceError(&NoSpace{Needed: need, Free: min(avail, left), Budget: s.o.Budget})
+	// The bound is what leaves less: the budget or the disk.
+	if left := max(s.o.Budget-used, 0); s.o.Budget > 0 && left <= avail {
+		return noSpaceError(&NoSpace{Needed: need, Free: left, Budget: s.o.Budget})
 	}
-	return noSpaceError(&NoSpace{Needed: need, Free: avail})
+	return noSpaceError(&NoSpace{Needed: need, Free: avail, Kept: s.o.KeepFree})
 }
 
 func noSpaceError(e *NoSpace) error {
@@ -218,12 +218,16 @@ func noSpaceError(e *NoSpace) error {
 // NoSpace is in the chain of an error of kind NoSpace: a staging needs more bytes than
 // evicting all unused checkpoints would free.
 type NoSpace struct {
-	Needed, Free, Budget int64 // bytes; Budget 0: the disk is the bound
+	// In bytes. Budget 0: the disk is the bound, and Kept of it are left free besides Free.
+	Needed, Free, Budget, Kept int64
 }
 
 func (e *NoSpace) Error() string {
 	if e.Budget > 0 {
 		return fmt.Sprintf("%d bytes are needed and %d are free (the store may take %d)", e.Needed, e.Free, e.Budget)
+	}
+	if e.Kept > 0 {
+		return fmt.Sprintf("%d bytes are needed and %d are free on the disk, beside a reserve of %d that stays free", e.Needed, e.Free, e.Kept)
 	}
 	return fmt.Sprintf("%d bytes are needed and %d are free on the disk", e.Needed, e.Free)
 }

@@ -81,7 +81,7 @@ func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool) (i
 	if res.StatusCode == http.StatusNotFound {
 		defer res.Body.Close()
 		_, description := readProblem(res)
-		return nil, fmt.Errorf("%w: %s", ErrNoLog, description)
+		return nil, fmt.Errorf("%w: %s", ErrNoLog, strings.TrimPrefix(description, ErrNoLog.Error()+": "))
 	}
 	if res.StatusCode != http.StatusOK {
 		defer res.Body.Close()

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/weightsets"
 	"github.com/thaw-dev/thaw/runtime/confine"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
@@ -82,11 +83,18 @@ func (c *confinement) plan(name functions.Name, replica string, cmd *engine.Comm
 		}
 	}
 	p.Write = append(p.Write, r.CacheShared...) // not what links in the cache lead to: the engine makes such links
-	if r.Path != "" {
+	if files := sourceFiles(r); files != nil {
+		for _, file := range files {
+			p.Read = append(p.Read, c.outside(file)...)
+		}
+	} else if r.Path != "" {
 		p.Read = append(p.Read, c.checkpoint(r.Path)...)
 	}
 	for _, path := range slices.Concat(engine.ProgramPaths(cmd.Argv[0]), engine.NamedPaths(r.Spec.Args, r.Spec.Env)) {
 		p.Read = append(p.Read, c.outside(path)...)
+	}
+	for _, dir := range engine.ScriptFolders(r.Spec.Args) {
+		p.Read = append(p.Read, c.outside(dir)...)
 	}
 	if cmd.Engine == functions.EngineCommand && r.Dir != "" {
 		p.Read = append(p.Read, c.entries(absolute(r.Dir))...)
@@ -178,11 +186,32 @@ func (c *confinement) checkpoint(path string) []string {
 	return paths
 }
 
+// sourceFiles are the files of a source that is one file of a folder, with its shards: the
+// engine reads them and nothing else of that folder. nil for other sources.
+func sourceFiles(r engine.Request) (files []string) {
+	base := filepath.Base(r.Spec.Source)
+	if strings.Contains(r.Spec.Source, "://") && !strings.HasPrefix(r.Spec.Source, "file://") || r.Path == "" || r.Spec.Source == "" {
+		return nil
+	}
+	if fi, err := os.Stat(filepath.Join(r.Path, base)); err != nil || !fi.Mode().IsRegular() || filepath.Base(r.Path) == base {
+		return nil
+	}
+	for _, name := range weightsets.Siblings(base) {
+		file := filepath.Join(r.Path, name)
+		files = append(files, file)
+		if to := absolute(file); to != file {
+			files = append(files, to)
+		}
+	}
+	return files
+}
+
 // setEnv points the caches of an engine to its home, but for those that its model file
 // sets. HOME itself changes only for engines that no warm interpreter forks: that one has
 // read it.
 func (c *confinement) setEnv(cmd *engine.Command, r engine.Request, home string) {
-	env := []string{"TORCHINDUCTOR_CACHE_DIR=" + filepath.Join(home, "torchinductor")}
+	// The user id that the engine gets has no entry in the system's list of users.
+	env := []string{"USER=thaw", "LOGNAME=thaw", "TORCHINDUCTOR_CACHE_DIR=" + filepath.Join(home, "torchinductor")}
 	if len(r.GPUs) > 0 {
 		env = append(env, "CUDA_CACHE_PATH="+filepath.Join(home, "cuda"), "TRITON_HOME="+home, "FLASHINFER_WORKSPACE_BASE="+home)
 	}

@@ -89,3 +89,46 @@ func TestModelsHaveOwnUsers(t *testing.T) {
 		}
 	}
 }
+
+// TestPlanOfScripts: an engine has a user's name, and reads what lies beside its script; of a
+// source that is one file it reads the file with its shards, not the folder.
+func TestPlanOfScripts(t *testing.T) {
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) string { return filepath.Join(root, name) }
+	for _, file := range []string{"srv/main.py", "srv/helper.py", "holds/main.py", "holds/data/token", "models/s-00001-of-00002.gguf", "models/s-00002-of-00002.gguf", "models/other.gguf"} {
+		if err := os.MkdirAll(filepath.Dir(at(file)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at(file), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := &confinement{data: at("holds/data"), dir: at("engines")}
+	cmd := &engine.Command{Engine: functions.EngineCommand, Argv: []string{"/bin/true"}, Env: []string{"USER=root", "HOME=/root"}}
+	r := engine.Request{Path: at("models"), Spec: functions.ModelSpec{Engine: functions.EngineCommand, Source: at("models/s-00002-of-00002.gguf"),
+		Args: []string{"python3", at("srv/main.py"), at("holds/main.py")}, Env: map[string]string{"LOGNAME": "mine"}}}
+	p, err := c.plan(functions.Name{Team: "t", Name: "m"}, "r", cmd, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{
+		at("srv"): true, at("srv/main.py"): true, at("holds/main.py"): true, at("holds"): false, at("models"): false,
+		at("models/s-00001-of-00002.gguf"): true, at("models/s-00002-of-00002.gguf"): true, at("models/other.gguf"): false,
+	} {
+		if slices.Contains(p.Read, path) != want {
+			t.Errorf("may read %s: %t", path, !want)
+		}
+	}
+	home := at("engines/t/m/home")
+	for _, want := range []string{"USER=thaw", "HOME=" + home} {
+		if !slices.Contains(cmd.Env, want) {
+			t.Errorf("no %s in %q", want, cmd.Env)
+		}
+	}
+	if slices.Contains(cmd.Env, "LOGNAME=thaw") || slices.Contains(cmd.Env, "USER=root") {
+		t.Errorf("environment %q", cmd.Env)
+	}
+}

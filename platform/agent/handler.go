@@ -75,10 +75,10 @@ func (d *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
 		id, rest, _ := strings.Cut(strings.TrimPrefix(path, "/replicas/"), "/")
 		h := d.agent.replicaByID(id)
 		switch {
+		case rest == "logs" && req.Method == "GET":
+			d.logs(id, req, res)
 		case h == nil:
 			setError(res, 404, codeNoReplica, "no replica "+functions.Clip(id)+" here")
-		case rest == "logs" && req.Method == "GET":
-			d.logs(h, req, res)
 		case rest == "verify" && req.Method == "POST":
 			d.agent.Verify(req.Context(), id, functions.Clip(string(req.Body)))
 			enginehttp.WriteJSON(res, 202, functions.LoadReply{ID: id, State: h.Status().State})

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 	"github.com/thaw-dev/thaw/runtime/tail"
 )
 
@@ -20,7 +23,7 @@ const maxTail = 1 << 20
 
 // logs serves the end of an engine's log: ?tail=LINES (200); ?follow=true goes on
 // until the engine ends.
-func (d *Handler) logs(h *managedReplica, req *httpserver.Request, res *httpserver.Response) {
+func (d *Handler) logs(id string, req *httpserver.Request, res *httpserver.Response) {
 	q, err := url.ParseQuery(req.Query)
 	if err != nil {
 		setError(res, 400, "invalid_value", "the query cannot be read")
@@ -33,7 +36,7 @@ func (d *Handler) logs(h *managedReplica, req *httpserver.Request, res *httpserv
 			return
 		}
 	}
-	log, err := d.agent.Logs(req.Context(), h.id, lines, q.Get("follow") == "true")
+	log, err := d.agent.Logs(req.Context(), id, lines, q.Get("follow") == "true")
 	if err != nil {
 		setError(res, 404, "log_not_found", err.Error())
 		return
@@ -42,23 +45,30 @@ func (d *Handler) logs(h *managedReplica, req *httpserver.Request, res *httpserv
 	res.Stream, res.Length = log, -1
 }
 
-// ErrNoLog means that a replica has written no log yet, or is not here.
+// ErrNoLog means that a replica has written no log, or that it is not kept here.
 var ErrNoLog = errors.New("no log")
 
 // Logs opens the log of a replica at its last lines; with follow it goes on until ctx or
-// the replica ends.
+// the replica ends. The log of a replica that has ended is there as long as it is kept.
 func (a *Agent) Logs(ctx context.Context, id string, lines int, follow bool) (io.ReadCloser, error) {
 	h := a.replicaByID(id)
-	if h == nil {
-		return nil, fmt.Errorf("replica %s: %w here", functions.Clip(id), ErrNoLog)
-	}
-	path := h.LogPath()
-	if path == "" {
-		return nil, fmt.Errorf("replica %s has started no engine yet: %w", id, ErrNoLog)
+	path := ""
+	if h != nil {
+		path = h.LogPath()
+	} else if filepath.Base(id) == id && !strings.HasPrefix(id, ".") && len(id) <= 128 {
+		path = supervisor.LogPath(a.supervisorDir(), id)
 	}
 	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("replica %s: %w (%w)", id, ErrNoLog, err)
+	switch {
+	case err == nil:
+	case h != nil && path == "" && h.Status().State.Over():
+		return nil, fmt.Errorf("%w: no engine was started for it", ErrNoLog)
+	case h != nil && path == "":
+		return nil, fmt.Errorf("%w: no engine has been started for it yet", ErrNoLog)
+	case h == nil && (path == "" || errors.Is(err, fs.ErrNotExist)):
+		return nil, fmt.Errorf("%w: no engine was started for it on this node, or its log is no longer kept", ErrNoLog)
+	default:
+		return nil, fmt.Errorf("%w: %w", ErrNoLog, err)
 	}
 	start, err := lastLinesOffset(f, lines)
 	if err == nil {
@@ -68,7 +78,7 @@ func (a *Agent) Logs(ctx context.Context, id string, lines int, follow bool) (io
 		f.Close()
 		return nil, fmt.Errorf("replica %s: %w", id, err)
 	}
-	if !follow {
+	if !follow || h == nil {
 		return f, nil
 	}
 	return tail.New(tail.Options{Path: func() string { return path }, File: f, Ended: h.done, Stop: ctx.Done()}), nil

@@ -13,14 +13,15 @@ import (
 func (a *Agent) connectSupervisor(ctx context.Context) (*supervisor.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	dir := filepath.Join(a.o.Dir, "supervisor")
 	return supervisor.Ensure(ctx, supervisor.Start{
-		Exe: a.o.Exe, Args: a.o.KeeperArgs, Socket: a.Socket(), Dir: dir, Orphan: a.o.Orphan,
+		Exe: a.o.Exe, Args: a.o.KeeperArgs, Socket: a.Socket(), Dir: a.supervisorDir(), Orphan: a.o.Orphan,
 	})
 }
 
+func (a *Agent) supervisorDir() string { return filepath.Join(a.o.Dir, "supervisor") }
+
 // Socket of the agent's keeper.
-func (a *Agent) Socket() string { return filepath.Join(a.o.Dir, "supervisor", "supervisor.sock") }
+func (a *Agent) Socket() string { return filepath.Join(a.supervisorDir(), "supervisor.sock") }
 
 func (a *Agent) setSupervisor(k *supervisor.Client, broken string) {
 	a.mu.Lock()

@@ -117,6 +117,9 @@ type Options struct {
 	Oldest func(name functions.Name) time.Time
 	// RemoteState is Ready, or Failed with the reason, of a Remote; nil: always Ready.
 	RemoteState func(name functions.Name) (state functions.State, problem string)
+	// FileProblem is why the file of a function cannot be used as it is now, while its version
+	// before serves on; "" if it can. nil: there are no files.
+	FileProblem func(name functions.Name) string
 	// Spending is what was spent today; nil: nothing.
 	Spending Spending
 	// Usage is what a team has used of its limits; nil: nothing.
@@ -135,6 +138,9 @@ type Options struct {
 	// Explain returns the reasons of a function's state, without events; false for
 	// an unknown function. May be nil.
 	Explain func(kind string, name functions.Name) (functions.Explanation, bool)
+	// CheckWeights returns an error for a model whose source holds several sets of weights
+	// of which it chooses none. It may be nil.
+	CheckWeights func(ctx context.Context, m *functions.Model) error
 	// Size returns the resources of a model whose file leaves them out, and a sentence about
 	// it; those it has, where it does not. nil: they are never worked out.
 	Size func(ctx context.Context, m *functions.Model) (functions.Resources, string)

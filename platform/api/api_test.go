@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -194,6 +195,31 @@ func TestTeamKeySeesItsTeam(t *testing.T) {
 	}
 	if _, _, body := r.ask(t, "GET", "/api/v1/functions/a/oen", r.keyA, ""); !strings.Contains(body, "a/one") {
 		t.Error(body)
+	}
+}
+
+// TestLogsOfEnded: a team reads the kept log of a replica that its cold start names, and of no
+// other team's; where there is none, the reason is said.
+func TestLogsOfEnded(t *testing.T) {
+	r := start(t, func(o *Options) {
+		o.Logs = func(context.Context, string, int, bool) (io.ReadCloser, error) {
+			return nil, fmt.Errorf("%w: no engine was started", functions.ErrNotFound)
+		}
+	})
+	r.keys(t)
+	r.colds = append(r.colds, functions.Timeline{ID: "cs-8", Function: "a/one", Replica: "r-mine"}, functions.Timeline{ID: "cs-9", Function: "b/two", Replica: "r-theirs"})
+	for _, x := range []struct {
+		id, key string
+		status  int
+		want    string
+	}{
+		{"r-mine", r.keyA, 404, "The log of r-mine does not exist: no engine was started."},
+		{"r-theirs", r.keyA, 404, "The replica r-theirs does not exist."},
+		{"r-theirs", r.admin, 404, "no engine was started"},
+	} {
+		if status, _, body := r.ask(t, "GET", "/api/v1/replicas/"+x.id+"/logs", x.key, ""); status != x.status || !strings.Contains(body, x.want) {
+			t.Errorf("%s: %d %s", x.id, status, body)
+		}
 	}
 }
 

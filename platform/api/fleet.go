@@ -62,15 +62,18 @@ func (a *API) logs(x *exchange, res *httpserver.Response) *openai.Error {
 	if !ok {
 		return openai.New(openai.InvalidValue, "tail is a number of lines, at most 100000.").With("tail")
 	}
-	// A replica that has ended is no longer listed, but its log is what one
-	// wants to read then; only who sees everything may ask for it.
-	if _, err := a.findReplica(x); err != nil && x.team() != "" {
+	// A replica that has ended is no longer listed, but its log is what one wants to read
+	// then. Its cold start tells whose it was.
+	if _, err := a.findReplica(x); err != nil && x.team() != "" && !slices.ContainsFunc(a.o.History.ColdStarts(0), func(t functions.Timeline) bool {
+		return t.Replica == x.args[0] && x.mayRead(teamOf(t.Function))
+	}) {
 		return err
 	}
 	on := x.query.on("follow")
 	r, err := openFollowed(x, func(ctx context.Context) (io.ReadCloser, error) { return a.o.Logs(ctx, x.args[0], tail, on) })
 	if errors.Is(err, functions.ErrNotFound) {
-		return notFound("The log of " + x.args[0])
+		why := strings.TrimPrefix(err.Error(), functions.ErrNotFound.Error())
+		return openai.New(openai.NotFound, "The log of "+x.args[0]+" does not exist"+why+".")
 	}
 	if err != nil {
 		return openai.New(openai.InternalError, "The log cannot be read: "+err.Error())

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"slices"
@@ -86,6 +87,9 @@ func (a *API) view(d catalog.Document) Function {
 		}
 	case d.Composition != nil:
 		f.Origin = d.Composition.Origin
+	}
+	if f.Problem == "" && a.o.FileProblem != nil {
+		f.Problem = a.o.FileProblem(name)
 	}
 	return f
 }
@@ -201,7 +205,8 @@ func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 	if err == nil {
 		file, sized, err = a.size(x, checked.Document)
 	}
-	if err == nil && !dry {
+	unchanged := err == nil && a.isDeployed(name, checked.Document)
+	if err == nil && !dry && !unchanged {
 		checked.Created, err = a.o.Catalog.Put(name, file)
 	}
 	if err != nil {
@@ -211,7 +216,7 @@ func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 	if kept, ok := a.o.Catalog.Lookup(name); ok && !dry {
 		doc = kept
 	}
-	d := DeployReply{Function: a.view(doc), Created: checked.Created, DryRun: dry, Warnings: checked.Warnings, Sized: sized}
+	d := DeployReply{Function: a.view(doc), Created: checked.Created, DryRun: dry, Unchanged: unchanged, Warnings: checked.Warnings, Sized: sized}
 	x.addSpec(&d.Function, doc)
 	status := 200
 	if d.Created && !dry {
@@ -220,9 +225,25 @@ func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 	return writeJSON(res, status, d)
 }
 
+// isDeployed reports whether a function says what doc says already.
+func (a *API) isDeployed(name functions.Name, doc catalog.Document) bool {
+	kept, ok := a.o.Catalog.Lookup(name)
+	if !ok || kept.Kind() != doc.Kind() {
+		return false
+	}
+	was, err := catalog.EncodeYAML(kept.Value())
+	now, err2 := catalog.EncodeYAML(doc.Value())
+	return err == nil && err2 == nil && bytes.Equal(was, now)
+}
+
 // size works out the resources of a model whose file leaves them out, and returns the file
-// with them.
+// with them. A model that chooses none of several sets of weights is an error.
 func (a *API) size(x *exchange, doc catalog.Document) (file []byte, text string, err error) {
+	if doc.Model != nil && a.o.CheckWeights != nil {
+		if err := a.o.CheckWeights(x.Context(), doc.Model); err != nil {
+			return nil, "", catalog.Problems{{Path: "spec.weights", Message: err.Error()}}
+		}
+	}
 	if doc.Model == nil || a.o.Size == nil {
 		return x.Body, "", nil
 	}

@@ -34,7 +34,7 @@ type Function struct {
 	Bytes     functions.Bytes      `json:"bytes,omitempty"`       // of its checkpoint, as its newest cold start found it
 	Expected  *float64             `json:"expected_s,omitempty"`  // of a cold start, the median
 	ColdStart string               `json:"cold_start,omitempty"`  // the newest one's id
-	Problem   string               `json:"problem,omitempty"`     // why it cannot be served now
+	Problem   string               `json:"problem,omitempty"`     // why it cannot be served now, or served as its file is
 	Origin    string               `json:"origin,omitempty"`      // file and line it was read from
 	Spent     float64              `json:"spent_today,omitempty"` // of a Remote: money, since midnight UTC
 	Spec      *functions.ModelSpec `json:"spec,omitempty"`        // of a single function only
@@ -93,6 +93,8 @@ type DeployReply struct {
 	Function
 	Created bool `json:"created"`
 	DryRun  bool `json:"dry_run,omitempty"`
+	// Unchanged: the function was there just so, and nothing was written.
+	Unchanged bool `json:"unchanged,omitempty"`
 	// Warnings are about targets of a Router, and members of a Composition, that can never
 	// be chosen.
 	Warnings catalog.Problems `json:"warnings,omitempty"`

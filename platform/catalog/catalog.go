@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -77,10 +79,24 @@ type file struct {
 	problems Problems
 }
 
-// fileVersion identifies a version of a file. A missing file has none.
+// fileVersion identifies a version of a file. A missing file has none. A file may be
+// replaced by one of the same size and time (cp -p, rsync, tar): then its inode differs, or
+// the time of its last change, which no program sets.
 type fileVersion struct {
-	size int64
-	time time.Time
+	size    int64
+	time    time.Time
+	inode   uint64
+	changed int64 // nanoseconds
+}
+
+// versionOf is the version of the file that info is about.
+func versionOf(path string, info fs.FileInfo) fileVersion {
+	v := fileVersion{size: info.Size(), time: info.ModTime()}
+	var st unix.Stat_t
+	if unix.Stat(path, &st) == nil {
+		v.inode, v.changed = uint64(st.Ino), unix.TimespecToNsec(st.Ctim)
+	}
+	return v
 }
 
 // view is one consistent view; it is never changed, only replaced.
@@ -93,6 +109,7 @@ type view struct {
 	docs         map[string]Document // by Document.key
 	from         map[string]string   // Document.key to file
 	problems     Problems
+	unused       map[string]Problem // the first problem of a file whose documents before it stay
 }
 
 // Change is one notification of Watch. Models has new and changed models, Removed the
@@ -324,7 +341,7 @@ func listFiles(dir string) (map[string]fileVersion, error) {
 		}
 		st := fileVersion{size: -1}
 		if err == nil {
-			st = fileVersion{info.Size(), info.ModTime()}
+			st = versionOf(filepath.Join(dir, name), info)
 		}
 		found[filepath.Join(dir, name)] = st
 		if len(found) > maxFiles {
@@ -374,7 +391,7 @@ func readFile(path string, most int64) ([]byte, error) {
 func (c *Catalog) assemble(problems Problems) {
 	old := c.now()
 	p := view{models: map[functions.Name]*functions.Model{}, routers: map[functions.Name]*functions.Router{}, remotes: map[functions.Name]*functions.Remote{},
-		compositions: map[functions.Name]*functions.Composition{}, teams: map[string]*functions.Team{}, docs: map[string]Document{}, from: map[string]string{}}
+		compositions: map[functions.Name]*functions.Composition{}, teams: map[string]*functions.Team{}, docs: map[string]Document{}, from: map[string]string{}, unused: map[string]Problem{}}
 	take := func(path string, keepers bool) {
 		for _, d := range c.files[path].docs {
 			key := d.key()
@@ -400,6 +417,9 @@ func (c *Catalog) assemble(problems Problems) {
 	}
 	for _, path := range paths {
 		problems = append(problems, c.files[path].problems...)
+		if wrong := c.files[path].problems.Wrong(); len(wrong) > 0 {
+			p.unused[path] = wrong[0]
+		}
 	}
 	p.problems = append(problems, checkTargets(p.docs)...)
 	c.mu.Lock()

@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -95,6 +96,59 @@ func TestBadEditKeepsOldDefinition(t *testing.T) {
 	}
 }
 
+// A file that is replaced by one of the same size and time is read again: by a rename, as
+// editors and rsync do, and in place.
+func TestSameSizeAndTime(t *testing.T) {
+	c, user, _ := openCatalog(t)
+	path, at := filepath.Join(user, "a.yaml"), time.Unix(1_700_000_000, 0)
+	set := func(text string, place func(text string)) {
+		t.Helper()
+		place(text)
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+		c.Reload()
+	}
+	inPlace := func(text string) { write(t, path, text) }
+	renamed := func(text string) {
+		write(t, path+".new", text)
+		if err := os.Chtimes(path+".new", at, at); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(modelText("a")+"  scale: {max: 2}\n", inPlace)
+	for i, place := range []func(string){renamed, inPlace, renamed} {
+		want := 3 + i
+		set(modelText("a")+fmt.Sprintf("  scale: {max: %d}\n", want), place)
+		if m := c.Model(named("a")); m.Spec.Scale.Max != want {
+			t.Errorf("replacement %d was not noticed: max is %d", i, m.Spec.Scale.Max)
+		}
+	}
+}
+
+func TestWeightsAndExclude(t *testing.T) {
+	docs, err := Decode("f.yaml", []byte(modelText("a")+"  weights: \"*Q4*\"\n  exclude: [onnx, \"*.txt\"]\n"))
+	if err != nil || docs[0].Model.Spec.Weights != "*Q4*" || !slices.Equal(docs[0].Model.Spec.Exclude, []string{"onnx", "*.txt"}) {
+		t.Fatalf("%+v, %v", docs, err)
+	}
+	for text, want := range map[string]string{
+		"weights: ../x":       "spec.weights",
+		"weights: \"=x\"":     "spec.weights",
+		"weights: [a]":        "spec.weights",
+		"exclude: [\"!a\"]":   "spec.exclude[0]",
+		"exclude: [/a]":       "spec.exclude[0]",
+		"exclude: [\"**/x\"]": "spec.exclude[0]",
+		"files: [\"!x\"]":     "spec.exclude leaves files out",
+	} {
+		if _, err := Decode("f.yaml", []byte(modelText("a")+"  "+text+"\n")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 func TestBadFileAtStartKeepsOthers(t *testing.T) {
 	user := t.TempDir()
 	write(t, filepath.Join(user, "a.yaml"), modelText("a"))
@@ -178,6 +232,8 @@ func TestPut(t *testing.T) {
 		{"a", absolute("a"), "the name is taken by " + filepath.Join(user, "a.yaml") + ":1: edit it there, the server reads the change, or rename this one"},
 		{"x", absolute("y"), "the document is about default/y, the path about default/x"},
 		{"x", []byte(modelText("x")), "spec.source: a relative source"},
+		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: x}\nspec:\n  engine: command\n  args: [python3, ./srv/main.py, \"{port}\"]\n"), `spec.args[1]: "./srv/main.py" is relative`},
+		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: x}\nspec:\n  engine: command\n  args: [../bin/serve, \"{port}\"]\n"), `spec.args[0]: "../bin/serve" is relative`},
 		{"x", append(absolute("x"), "  adapters: [{name: p, source: az://acct/c/p}, {name: q, source: ./q}]\n"...), "spec.adapters[1].source: a relative source"},
 		{"x", append(append(absolute("x"), "---\n"...), absolute("y")...), "exactly one Model"},
 		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: x}\n"), "exactly one Model"},

@@ -213,7 +213,7 @@ func TestProbeForms(t *testing.T) {
 		"none": `"none"`,
 		`{path: /v1/ocr, body: {image: x, pages: [1, 2.5], deep: {a: true, b: null, c: {}, d: []}}}`: `{"path":"/v1/ocr","body":{"deep":{"a":true,"b":null,"c":{},"d":[]},"image":"x","pages":[1,2.5]}}`,
 	} {
-		file := strings.Replace(tiny, "engine: ember", "engine: command\n  args: [srv]\n  probe: "+written, 1)
+		file := strings.Replace(tiny, "engine: ember", "engine: command\n  args: [srv, '{port}']\n  probe: "+written, 1)
 		docs, err := Decode("f.yaml", []byte(file))
 		if err != nil {
 			t.Fatalf("%s: %v", written, err)

@@ -103,6 +103,15 @@ func (d *Document) relativeFiles() (problems Problems) {
 		for i, a := range d.Model.Spec.Adapters {
 			relative(fmt.Sprintf("spec.adapters[%d].source", i), "source", a.Source)
 		}
+		if d.Model.Spec.Engine != functions.EngineCommand {
+			break
+		}
+		for i, arg := range d.Model.Spec.Args {
+			if strings.HasPrefix(arg, "./") || strings.HasPrefix(arg, "../") {
+				problems = append(problems, Problem{Path: fmt.Sprintf("spec.args[%d]", i), Message: fmt.Sprintf("%q is relative, and what is deployed has no folder to count from", functions.Clip(arg)),
+					Hint: "write the whole path of the server's machine, or put the model file into the folder of --functions: engines of files there run in it"})
+			}
+		}
 	case d.Remote != nil:
 		relative("spec.keyFrom.file", "file", d.Remote.Spec.KeyFrom.File)
 	case d.Router != nil:
@@ -195,7 +204,7 @@ func (c *Catalog) remove(name functions.Name) error {
 func (c *Catalog) refresh(path string) {
 	f := new(file)
 	if info, err := os.Stat(path); err == nil {
-		f.lastSeen = fileVersion{info.Size(), info.ModTime()}
+		f.lastSeen = versionOf(path, info)
 		f.read(c.o.reader(), path, f.lastSeen)
 	}
 	c.files[path] = f

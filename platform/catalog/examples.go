@@ -28,20 +28,20 @@ type exampleFile struct{ read, lastSeen fileVersion }
 func (files exampleFiles) changed(wait bool) bool {
 	any := false
 	for path, f := range files {
-		now := versionOf(path)
+		now := versionNow(path)
 		any = any || now != f.read && (!wait || now == f.lastSeen)
 		f.lastSeen = now
 	}
 	return any
 }
 
-// versionOf is the version of a file; that of a missing one is zero.
-func versionOf(path string) fileVersion {
+// versionNow is the version of a file; that of a missing one is zero.
+func versionNow(path string) fileVersion {
 	info, err := os.Stat(path)
 	if err != nil {
 		return fileVersion{}
 	}
-	return fileVersion{info.Size(), info.ModTime()}
+	return versionOf(path, info)
 }
 
 // readExamples reads the files that the intents of r name into Loaded.
@@ -60,7 +60,7 @@ func (d *decoder) readExamples(r *functions.Router) (problems []functions.Proble
 		}
 		byIntent, read := texts[path]
 		if !read {
-			version := versionOf(path) // before it is read, so that a later change is noticed
+			version := versionNow(path) // before it is read, so that a later change is noticed
 			d.examples[path] = &exampleFile{version, version}
 			var message string
 			if byIntent, message = parseExamples(path, &left); message != "" {

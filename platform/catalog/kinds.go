@@ -21,7 +21,7 @@ var Kinds = []string{functions.KindModel, functions.KindRouter, functions.KindRe
 // keysNotBuilt are keys of the contracts that this program does not have, by kind. They
 // are refused as such: a key is never accepted and ignored.
 var keysNotBuilt = map[string][]string{
-	functions.KindModel:       {"spec.queue.maxDelay", "spec.queue.batch", "spec.profiles", "spec.exclude", "spec.weights", "spec.cache.semantic"},
+	functions.KindModel:       {"spec.queue.maxDelay", "spec.queue.batch", "spec.profiles", "spec.cache.semantic"},
 	functions.KindRouter:      {"spec.cache.semantic", "spec.weights", "spec.profiles"},
 	functions.KindRemote:      {"spec.keyFrom.secret"},
 	functions.KindComposition: {"spec.pass", "spec.profiles", "spec.prompts"},

@@ -19,6 +19,7 @@ func (c platformVerbs) check() *cobra.Command {
 		Use: "check FILE|DIR...", Short: "Say what is wrong with files of models, routers, remotes, compositions and teams, without a server", GroupID: "own",
 		Example: `  thaw check model.yaml
   thaw check functions/ -o json
+  thaw check - < model.yaml
   thaw check --schema > schema.json     # for an editor: # yaml-language-server: $schema=schema.json`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if schema {
@@ -29,7 +30,7 @@ func (c platformVerbs) check() *cobra.Command {
 				return kit.Usage("thaw check FILE|DIR...", "a file or folder is missing")
 			}
 			reader := catalog.Reader{Examples: true, Plain: httpsource.NewHostTrust(c.getenv).Trusts}
-			docs, warnings, err := files.Read(reader, args, files.HasFolder(args))
+			docs, warnings, err := files.Read(c.In, reader, args, files.HasFolder(args))
 			problems, bad := errors.AsType[catalog.Problems](err)
 			if err != nil && !bad {
 				return err

@@ -35,13 +35,14 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 		Example: `  thaw deploy -f model.yaml
   thaw deploy -f model.yaml --wait
   thaw deploy -f models/ --dry-run
+  thaw deploy -f - < model.yaml
   thaw deploy -f model.yaml --to knative --namespace team-a
   thaw deploy -f model.yaml --to knative --dry-run -o yaml`,
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
 			if len(paths) == 0 {
 				return kit.Usage("thaw deploy -f model.yaml", "-f FILE is missing")
 			}
-			docs, bodies, err := files.ReadDeployable(paths)
+			docs, bodies, err := files.ReadDeployable(c.In, paths)
 			if err != nil {
 				return err
 			}
@@ -61,7 +62,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 			return c.printDeployed(ctx, cl, done, dry)
 		}),
 	}
-	cmd.Flags().StringArrayVarP(&paths, "filename", "f", nil, "file or folder; may be repeated")
+	cmd.Flags().StringArrayVarP(&paths, "filename", "f", nil, "file or folder, - for stdin; may be repeated")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "let the server check it and change nothing")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wake models and wait until they are ready")
 	c.toKnative(cmd, cluster{
@@ -95,8 +96,11 @@ func (c *connection) printDeployed(ctx context.Context, cl *api.Client, done []a
 	}
 	for _, d := range done {
 		word := "changed"
-		if d.Created {
+		switch {
+		case d.Created:
 			word = "created"
+		case d.Unchanged:
+			word = "unchanged"
 		}
 		if dry {
 			word = "would be " + word

@@ -51,8 +51,10 @@ func (c modelVerbs) run() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run NAME [PROMPT]", Short: "Chat with a model, cold or not", GroupID: "use",
 		Long: `Chat with a model at the terminal. While a model at rest wakes, its progress is
-shown; then the answer streams. Without a prompt it is read from stdin, or asked
-for turn by turn; Ctrl-D ends the chat.`,
+shown; then the answer streams. Without a prompt, or with -, it is read from stdin, or
+asked for turn by turn; Ctrl-D ends the chat. What a model reasons is dimmed on a terminal
+and not part of the answer in a pipe; calls of tools are printed as NAME(ARGUMENTS), and a
+refusal is an error.`,
 		Example: `  thaw run tiny "What is thaw?"
   thaw run tiny
   thaw run ml/llama --system "Answer in one word." < question.txt`,
@@ -74,7 +76,7 @@ for turn by turn; Ctrl-D ends the chat.`,
 			a.Messages = []message{{"system", system}}
 		}
 		prompt := strings.Join(args[1:], " ")
-		if prompt == "" && !kit.IsTTY(c.In) {
+		if prompt == "-" || prompt == "" && !kit.IsTTY(c.In) {
 			b, err := io.ReadAll(io.LimitReader(c.In, maxPrompt))
 			if err != nil {
 				return err
@@ -165,14 +167,19 @@ func (c *connection) chat(ctx context.Context, cl *api.Client, a chatRequest) (a
 		timeline = serverTiming(res.Header.Get("Server-Timing"))
 	}
 	var b strings.Builder
+	beside := asides{c: c}
 	err = readStream(res.Body, func(f streamFrame) error {
 		switch {
 		case f.waiting != nil:
 			l.Show(f.waiting.state, f.waiting.text(a.Model))
 		case f.timeline != "":
 			timeline = f.timeline
+		case f.aside != nil:
+			l.Clear()
+			return beside.add(f.aside)
 		case f.text != "":
 			l.Clear()
+			beside.endReasoning()
 			text := f.text
 			if c.OutTTY {
 				text = kit.Readable(text)
@@ -185,8 +192,12 @@ func (c *connection) chat(ctx context.Context, cl *api.Client, a chatRequest) (a
 		return nil
 	})
 	l.Clear()
+	beside.endReasoning()
 	if b.Len() > 0 && !strings.HasSuffix(b.String(), "\n") {
 		fmt.Fprintln(c.Out)
+	}
+	if aerr := beside.finish(b.Len() > 0); err == nil {
+		err = aerr
 	}
 	if timeline != "" {
 		c.Remark("cold start: %s", timeline)
@@ -254,6 +265,7 @@ type streamFrame struct {
 	waiting  *waiting
 	timeline string
 	text     string
+	aside    *aside
 }
 
 // waiting is a comment on a held stream.
@@ -340,8 +352,11 @@ func readStream(r io.Reader, handle func(streamFrame) error) error {
 		}
 		var chunk struct {
 			Choices []struct {
-				Delta        struct{ Content string } `json:"delta"`
-				FinishReason string                   `json:"finish_reason"`
+				Delta struct {
+					Content string
+					aside
+				} `json:"delta"`
+				FinishReason string `json:"finish_reason"`
 			} `json:"choices"`
 			Error *struct{ Message, Code string } `json:"error"`
 		}
@@ -353,6 +368,11 @@ func readStream(r io.Reader, handle func(streamFrame) error) error {
 		}
 		for _, choice := range chunk.Choices {
 			finished = finished || choice.FinishReason != ""
+			if !choice.Delta.isEmpty() {
+				if err := handle(streamFrame{aside: &choice.Delta.aside}); err != nil {
+					return err
+				}
+			}
 			if choice.Delta.Content != "" {
 				if err := handle(streamFrame{text: choice.Delta.Content}); err != nil {
 					return err

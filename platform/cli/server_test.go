@@ -491,7 +491,7 @@ func TestDeploy(t *testing.T) {
 	}
 	s.steps = []functions.Timeline{{}, step(functions.Downloading, 25, 1<<20, ""), step(functions.Downloading, 50, 2<<20, ""), step(functions.Loading, 10, 4<<20, ""), step(functions.Ready, 100, 4<<20, "")}
 	out, errs, exit = s.thaw(t, "", "deploy", "-f", file, "--wait")
-	if exit != 0 || out != "default/new changed\n" || !strings.HasPrefix(errs, "new staging [######..................] 25% 1 MiB/4 MiB eta 3s\nnew loading [##......................] 10% eta 3s\ntry it:\n") {
+	if exit != 0 || out != "default/new unchanged\n" || !strings.HasPrefix(errs, "new staging [######..................] 25% 1 MiB/4 MiB eta 3s\nnew loading [##......................] 10% eta 3s\ntry it:\n") {
 		t.Fatalf("%d %s%s", exit, out, errs)
 	}
 	// And a start that fails says so.

@@ -193,7 +193,7 @@ func TestRefused(t *testing.T) {
 		{name: "an absolute folder", spec: "source: /w, engine: vllm", want: []string{"spec.source: /w is a folder"}},
 		{name: "a file URL", spec: "source: 'file:///w', engine: vllm", want: []string{"spec.source: file:///w is a folder"}},
 		{name: "an adapter's folder", spec: "source: 'hf://a/b', engine: vllm, adapters: [{name: x, source: 'hf://a/c'}, {name: y, source: ./y}]", want: []string{"spec.adapters[1].source: ./y is a folder"}},
-		{name: "a command without an image", spec: "engine: command, args: [serve]", want: []string{"spec.engine: there is no image to run engine command from (--image command=IMAGE"}},
+		{name: "a command without an image", spec: "engine: command, args: [serve, '{port}']", want: []string{"spec.engine: there is no image to run engine command from (--image command=IMAGE"}},
 		{name: "no thaw", spec: "source: 'hf://a/b', engine: vllm", want: []string{"thaw's image is not set, and every model's pod needs it (--thaw-image IMAGE)"}},
 		{name: "a digit first", meta: "name: 7b", spec: "source: 'hf://a/b', engine: vllm", want: []string{`metadata.name: "7b" cannot be the name of a service of Kubernetes (take one that begins with a letter)`}},
 		{name: "the cluster's namespace", meta: "name: a, namespace: kube-system", spec: "source: 'hf://a/b', engine: vllm", want: []string{`"kube-system" belongs to the cluster itself`}},
@@ -316,7 +316,7 @@ func TestCPU(t *testing.T) {
 		{"vllm", "{gpus: 1}", "1"}, {"vllm", "{gpus: 4}", "4"}, {"sglang", "{gpus: 2, cpu: 500m}", "500m"}, {"vllm", "{}", "500m"}, {"llamacpp", "{}", "500m"},
 		{"vllm", "{gpus: 8, cpu: 96}", "96"}, {"ember", "{}", "0"}, {"ember", "{cpu: 0.25}", "250m"}, {"command", "{gpus: 1}", "0"},
 	} {
-		s, err := Render(models(t, "a", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', args: [x], engine: "+x.engine+", resources: "+x.resources+"}\n")[0],
+		s, err := Render(models(t, "a", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', args: ['{port}'], engine: "+x.engine+", resources: "+x.resources+"}\n")[0],
 			Settings{Thaw: thawImage, Images: map[functions.Engine]string{functions.EngineCommand: "own", functions.EngineLlamaCpp: "llama"}})
 		if err != nil {
 			t.Fatal(err)

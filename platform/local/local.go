@@ -384,7 +384,8 @@ func httpURL(s string) bool {
 const maxAgents = 4096
 
 // Logs opens the log of a replica on any node: its last lines and, with follow, new ones
-// until ctx ends. agent.ErrNoLog: it has no log.
+// until ctx ends. The log of a replica that has ended is on the node of its cold start, as
+// long as it is kept. agent.ErrNoLog: it has no log.
 func (l *Local) Logs(ctx context.Context, replica string, lines int, follow bool) (io.ReadCloser, error) {
 	switch n := l.NodeOf(replica).(type) {
 	case *agent.Node:
@@ -392,5 +393,16 @@ func (l *Local) Logs(ctx context.Context, replica string, lines int, follow bool
 	case *agent.Client:
 		return n.Logs(ctx, replica, lines, follow)
 	}
-	return nil, fmt.Errorf("replica %.80q: %w", replica, agent.ErrNoLog)
+	for _, t := range l.ColdStarts(0) {
+		if t.Replica != replica {
+			continue
+		}
+		l.mu.Lock()
+		c := l.remote[t.Node]
+		l.mu.Unlock()
+		if c != nil {
+			return c.Logs(ctx, replica, lines, follow)
+		}
+	}
+	return l.node.Logs(ctx, replica, lines, follow)
 }

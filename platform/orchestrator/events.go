@@ -46,16 +46,17 @@ func (e *eventLog) Follow(ctx context.Context) <-chan functions.Event {
 }
 
 func (e *eventLog) event(kind string, name functions.Name, replica, node, reason, message string) {
-	e.publishEvent(functions.Event{Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}, name)
+	e.PublishEvent(functions.Event{Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}, name)
 }
 
 // replicaEvent publishes an event of a replica; whom is the function that gets its
 // room, "" for none.
 func (e *eventLog) replicaEvent(kind string, r *replicaState, reason, whom string) {
-	e.publishEvent(functions.Event{Kind: kind, Replica: r.id, Node: r.node, Reason: reason, For: whom}, r.function.Name)
+	e.PublishEvent(functions.Event{Kind: kind, Replica: r.id, Node: r.node, Reason: reason, For: whom}, r.function.Name)
 }
 
-func (e *eventLog) publishEvent(v functions.Event, name functions.Name) {
+// PublishEvent adds an event about a function, or with no name about the machines.
+func (e *eventLog) PublishEvent(v functions.Event, name functions.Name) {
 	v.At = e.wallClock()
 	if v.Message == "" {
 		v.Message = words.Sentence(v.Kind, v.Reason)

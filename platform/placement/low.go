@@ -89,7 +89,7 @@ func (d *decision) idleAfterLow(f *Function, r *Replica) bool {
 		return false
 	}
 	due := f.LastEnd + lowGap
-	if f.LowSince > 1 {
+	if f.LowSince >= r.ReadyAt { // r has served another request
 		due = max(due, f.LowSince+d.policy.idle(f))
 	}
 	d.dueAt(due)

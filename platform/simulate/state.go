@@ -407,10 +407,17 @@ func (st *State) recordUse() {
 	}
 }
 
-// Ask adds a request now.
-func (st *State) Ask(r Request) {
+// Ask adds a request now, and returns its id. OnRequestEnd may be called before it returns.
+func (st *State) Ask(r Request) (id uint64) {
 	r.At = st.clock.now
 	st.arrive(&r)
+	return uint64(st.tally.requests)
+}
+
+// Prewarm asks the orchestrator to start a function that has no request yet and to keep it
+// for a while, as the data path does.
+func (st *State) Prewarm(name functions.Name, keep time.Duration, by string) error {
+	return st.orchestrator.PrewarmBriefly(name, st.wall().Add(keep), by)
 }
 
 // Run simulates a trace until its last request has ended.

@@ -26,6 +26,22 @@ type Sizer struct {
 	Nodes func() []functions.Node
 }
 
+// checkTimeout bounds the listing of a source while a deploy waits.
+const checkTimeout = 5 * time.Second
+
+// CheckWeights returns an error for a model whose engine loads one set of weights, if its
+// source holds several and the model file chooses none, or none that it chooses.
+func (s Sizer) CheckWeights(ctx context.Context, m *functions.Model) error {
+	if m.Spec.WeightsPattern() == "" || m.Spec.Source == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	sources, end := s.Sources()
+	defer end()
+	return inspect.CheckWeights(ctx, m.Spec.Source, inspect.Options{Sources: sources, Folder: m.Dir, Files: m.Spec.StagedFiles()})
+}
+
 // Size returns the resources of a model whose file leaves them out, and how they came
 // about, for people. Other models get no text and no change; where nothing can be worked
 // out the resources stay empty, which reserves nothing, and the text says why.
@@ -71,7 +87,7 @@ func (s Sizer) read(ctx context.Context, spec *functions.ModelSpec, folder strin
 	defer cancel()
 	sources, end := s.Sources()
 	defer end()
-	o := inspect.Options{Sources: sources, Folder: folder, Format: inspect.Safetensors}
+	o := inspect.Options{Sources: sources, Folder: folder, Format: inspect.Safetensors, Files: spec.StagedFiles()}
 	if spec.Engine == functions.EngineLlamaCpp {
 		o.Format = inspect.GGUF
 	}

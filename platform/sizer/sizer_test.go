@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/dir"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/testkit/gguf"
 )
@@ -122,4 +123,41 @@ func TestSizeEnds(t *testing.T) {
 			t.Errorf("%+v %q", got, text)
 		}
 	})
+}
+
+// A model that chooses none of several sets of weights is refused with their list, where
+// the source can be listed.
+func TestCheckWeights(t *testing.T) {
+	folder := t.TempDir()
+	for _, name := range []string{"m-BF16.gguf", "m-Q4_K_M.gguf", "config.json"} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte("GGUF"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := new(sourcetest.Memory)
+	m.Put("s3://b/m", "a.gguf", []byte("GGUF"))
+	m.Put("s3://b/m", "b.gguf", []byte("GGUF"))
+	s := Sizer{Sources: func() (map[string]loader.Source, func()) {
+		return map[string]loader.Source{"s3": m, "file": dir.Source{}}, func() {}
+	}}
+	for _, tc := range []struct {
+		source, weights string
+		engine          functions.Engine
+		want            string
+	}{
+		{"s3://b/m", "", functions.EngineLlamaCpp, "a.gguf (4 B), b.gguf (4 B)"},
+		{"s3://b/m", "b.*", functions.EngineLlamaCpp, ""},
+		{"s3://b/m", "c.*", functions.EngineLlamaCpp, "matches"},
+		{"s3://b/m", "", functions.EngineCommand, ""},
+		{".", "", functions.EngineLlamaCpp, "m-BF16.gguf (4 B), m-Q4_K_M.gguf (4 B)"},
+		{"./m-BF16.gguf", "", functions.EngineLlamaCpp, ""},
+		{".", "*Q4*", functions.EngineLlamaCpp, ""},
+		{"./gone", "", functions.EngineLlamaCpp, ""},
+		{"az://account/container/m", "", functions.EngineLlamaCpp, ""},
+	} {
+		err := s.CheckWeights(t.Context(), &functions.Model{Dir: folder, Spec: functions.ModelSpec{Source: tc.source, Weights: tc.weights, Engine: tc.engine}})
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%+v: %v", tc, err)
+		}
+	}
 }

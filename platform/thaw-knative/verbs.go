@@ -263,7 +263,7 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	models, err := files.ReadModels(c.files, teamHint)
+	models, err := files.ReadModels(c.In, c.files, teamHint)
 	if err != nil {
 		return err
 	}
@@ -465,7 +465,7 @@ func (c *command) doctor(ctx context.Context, _ []string) error {
 	}
 	var models []*functions.Model
 	if len(c.files) > 0 {
-		if models, err = files.ReadModels(c.files, teamHint); err != nil {
+		if models, err = files.ReadModels(c.In, c.files, teamHint); err != nil {
 			return err
 		}
 		if _, err := c.rendered(ctx, settings, models, nil); err != nil {

@@ -52,6 +52,8 @@ type seen struct {
 	Streamed  *seen  `json:"streamed"` // for the case tools
 	Error     *shown `json:"error"`
 	Failed    string `json:"failed"` // the script's own failure
+
+	Frames []socketFrame `json:"frames"` // of a socket
 }
 
 // shown is an error as the client reports it.

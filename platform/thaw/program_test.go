@@ -34,6 +34,8 @@ func TestMain(m *testing.M) {
 			os.Exit(fakeVLLM(os.Args[2:]))
 		case "bench-engine":
 			os.Exit(benchEngine(os.Args[2:]))
+		case "bench-echo":
+			os.Exit(benchEcho(os.Args[2:]))
 		case "keep", "loader", "runtime", "engine", "serve", "agent", "bench", "fake", "pull":
 			if os.Args[1] == "fake" {
 				os.Exit(fakeEngine(os.Args[2:]))
@@ -49,16 +51,16 @@ func TestMain(m *testing.M) {
 }
 
 // benchEngine serves the benchmarks' engine, which generates nothing, at --addr, ready once
-// --ready-file exists.
+// --ready-file exists and --load has passed.
 func benchEngine(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	f := flag.NewFlagSet("bench-engine", flag.ExitOnError)
-	addr, ready := f.String("addr", "", ""), f.String("ready-file", "", "")
+	addr, ready, loads := f.String("addr", "", ""), f.String("ready-file", "", ""), f.Duration("load", 0, "")
 	f.Parse(args)
 	ln, err := net.Listen("tcp", *addr)
 	if err == nil {
-		err = fake.New(fake.Options{ReadyFile: *ready}).Serve(ctx, ln)
+		err = fake.New(fake.Options{ReadyFile: *ready, Load: *loads}).Serve(ctx, ln)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)

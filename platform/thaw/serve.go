@@ -59,7 +59,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	if err != nil {
 		return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: thaw serve --addr 127.0.0.1:8081"}
 	}
-	s.onCatalogChange(catalog.Change{})
+	s.onCatalogChange(catalog.Change{Problems: s.catalog.Problems()})
 
 	// The parts run until the last request has been answered: ctx ending begins
 	// the drain, stop ends the parts.
@@ -117,6 +117,7 @@ type server struct {
 	front   httpserver.Server
 	state   readiness
 
+	problems       map[catalog.Problem]bool // of files, announced already; of onCatalogChange alone
 	agents         *enroll.Server
 	agentsListener net.Listener // nil: no agents of other machines
 }
@@ -130,7 +131,8 @@ func (s *server) close() {
 }
 
 // onCatalogChange applies changed teams and functions.
-func (s *server) onCatalogChange(catalog.Change) {
+func (s *server) onCatalogChange(change catalog.Change) {
+	s.announceProblems(change.Problems)
 	s.limits.SetTeams(catalogTeams(s.catalog))
 	s.remotes.Set(s.catalog.Remotes())
 	s.data.SetRouters(s.catalog.Routers(), teamData(s.catalog))
@@ -153,7 +155,6 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the functions: %w", err)
 	}
-	logProblems(cat, log)
 	keys, admin, err := credentials(c.Data)
 	if err != nil {
 		return nil, err
@@ -199,14 +200,15 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
+	sizes := sizer.Sizer{Sources: nodestore.OpenSources, Nodes: backend.Nodes}
 	control := api.New(api.Options{
 		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL,
 		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.data}, Starter: backend, Requests: s.data, Stores: backend, Ahead: backend,
-		ForgetAnswers: answers.Purge, Decisions: s.data.Decisions(), DryRoute: s.data.DryRoute, Composed: s.data.Composed().Find, RemoteState: s.remoteState, Spending: s.remotes,
+		ForgetAnswers: answers.Purge, Decisions: s.data.Decisions(), DryRoute: s.data.DryRoute, Composed: s.data.Composed().Find, RemoteState: s.remoteState, FileProblem: cat.FileProblem, Spending: s.remotes,
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.data.DemandOf(n); return d.Active, d.Queued },
 		Oldest:  func(n functions.Name) time.Time { d, _ := s.data.DemandOf(n); return d.Oldest },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
-		TeamUse: backend.TeamUse, Size: sizer.Sizer{Sources: nodestore.OpenSources, Nodes: backend.Nodes}.Size, Logs: openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
+		TeamUse: backend.TeamUse, Size: sizes.Size, CheckWeights: sizes.CheckWeights, Logs: openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
 		Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log,
 	})
 	s.front = s.newFront(c, loopback, control, newSockets(s.data, backend, metrics, plan.Connections, int(c.ShareOf(int64(plan.Connections))), log), httpserver.Options{
@@ -227,17 +229,6 @@ func makeDataFolder(path string) (string, error) {
 		return "", fmt.Errorf("the data folder: %w", err)
 	}
 	return path, nil
-}
-
-// logProblems logs what is wrong in the files of functions.
-func logProblems(cat *catalog.Catalog, log *slog.Logger) {
-	for _, p := range cat.Problems() {
-		if p.Warning {
-			log.Warn("file of functions", "problem", p.Error())
-			continue
-		}
-		log.Error("invalid file of functions", "problem", p.Error())
-	}
 }
 
 // listenForAgents opens the port of the agents of other machines; with addr "" none may join.
@@ -314,6 +305,11 @@ func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, s
 	})
 	o.Authorize = authorizeBy(guard.WrapAuthorize(s.data.Authorize), guard.WrapAuthorize(s.batches.Authorize), guard.WrapAuthorize(sockets.Authorize), control)
 	o.Receive = s.batches.Receive
+	o.Refused = func(req *httpserver.Request, res *httpserver.Response) {
+		if batches.ServesPath(req.Path) || activator.ServesPath(req.Path) || socket.TakesOrigins(req.Path) {
+			guard.SetFields(req, res)
+		}
+	}
 	o.Upgrades = socket.Upgrades
 	return httpserver.NewFiberServer(o)
 }

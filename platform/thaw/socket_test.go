@@ -114,4 +114,10 @@ func TestOrigins(t *testing.T) {
 			}
 		}
 	}
+	for path, fields := range map[string]bool{"/v1/chat/completions": true, "/v1/files": true, "/predict": true, "/api/v1/keys": false} {
+		r := p.do("POST", path, "{}", "Origin", "http://localhost:3000", "Content-Encoding", "gzip") // before a handler
+		if allowed := r.header.Get("Access-Control-Allow-Origin"); r.status != 415 || (allowed == "http://localhost:3000") != fields {
+			t.Errorf("%s, compressed: %d, allows %q", path, r.status, allowed)
+		}
+	}
 }

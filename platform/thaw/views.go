@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/functions"
@@ -36,7 +37,7 @@ func openLogs(l *local.Local) func(context.Context, string, int, bool) (io.ReadC
 	return func(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error) {
 		r, err := l.Logs(ctx, replica, tail, follow)
 		if errors.Is(err, agent.ErrNoLog) {
-			return nil, fmt.Errorf("%w: %w", functions.ErrNotFound, err)
+			return nil, fmt.Errorf("%w: %s", functions.ErrNotFound, strings.TrimPrefix(err.Error(), agent.ErrNoLog.Error()+": "))
 		}
 		return r, err
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/runtime/ember/bpe"
 	"github.com/thaw-dev/thaw/runtime/ember/chat"
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
@@ -117,7 +118,7 @@ func (c *loadedModel) generation(path string) error {
 		TopK        *int            `json:"top_k"`
 		Repetition  *float64        `json:"repetition_penalty"`
 	}
-	if err := json.Unmarshal(b, &g); err != nil {
+	if err := json.Unmarshal(pythonjson.Standard(b), &g); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if len(g.EOS) > 0 {

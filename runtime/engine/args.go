@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // gpuEnv makes only the chosen GPUs visible.
@@ -25,17 +27,16 @@ func gpuMemoryShare(r Request) string {
 }
 
 // hasFlag reports whether any of the flags is among args, as FLAG or FLAG=….
-func hasFlag(args []string, flags ...string) bool { return firstFlag(args, flags) != "" }
+func hasFlag(args []string, flags ...string) bool {
+	return slices.ContainsFunc(args, func(a string) bool { return slices.Contains(flags, functions.FlagName(a)) })
+}
 
 // flagValue is the value of the last such flag in args, "" for none.
 func flagValue(args []string, flag string) (v string) {
 	for i, a := range args {
-		name, value, joined := strings.Cut(a, "=")
-		if strings.HasPrefix(name, "--") {
-			name = strings.ReplaceAll(name, "_", "-")
-		}
+		_, value, joined := strings.Cut(a, "=")
 		switch {
-		case name != flag:
+		case functions.FlagName(a) != flag:
 		case joined:
 			v = value
 		case i+1 < len(args):
@@ -54,18 +55,4 @@ func FlagNumber(args []string, flags ...string) int {
 		}
 	}
 	return 0
-}
-
-func firstFlag(args, flags []string) string {
-	for _, a := range args {
-		name, _, _ := strings.Cut(a, "=")
-		// argparse accepts --served_model_name for --served-model-name
-		if strings.HasPrefix(name, "--") {
-			name = strings.ReplaceAll(name, "_", "-")
-		}
-		if slices.Contains(flags, name) {
-			return name
-		}
-	}
-	return ""
 }

@@ -45,6 +45,19 @@ var (
 	consequence = regexp.MustCompile(`(?i)^(?:Engine core initialization failed|EngineCore encountered|Failed core proc|See root cause above|Engine process failed|EngineDeadError|.*issue with background loop|SystemExit|KeyboardInterrupt|CancelledError|ProcessRaisedException|.*destroy_process_group)`)
 )
 
+// denied are causes that a confined engine may have from its confinement: a file that is
+// there and not to be read looks to some programs as if it were not there.
+var denied = regexp.MustCompile(`(?i)permission ?(?:error|denied)|operation not permitted|ModuleNotFoundError|Cannot find (?:module|package)|cannot open shared object file|read-only file system|getpwuid`)
+
+// NameConfinement adds to a cause that a confined engine may have from its confinement how
+// that is lifted.
+func NameConfinement(cause string) string {
+	if !denied.MatchString(cause) {
+		return cause
+	}
+	return cause + " (the engine runs confined: it reads its model, its program and the paths that args and env name; name the path there, or start thaw with --confine off)"
+}
+
 // RootCause returns one line on why an engine ended, from the end of its log; how, the
 // kind of its exit, is used if the log has no cause.
 func RootCause(tail, how string) string {

@@ -161,8 +161,10 @@ func (p Programs) engineCommand(c *Command, r Request, row row, environ []string
 	if r.Path == "" {
 		return row, nil, fmt.Errorf("engine %s: the model has no source", e)
 	}
-	if f := firstFlag(r.Spec.Args, row.reserved); f != "" {
-		return row, nil, fmt.Errorf("args: %s is set by thaw and cannot be given", f)
+	for _, a := range r.Spec.Args {
+		if f := functions.ReservedFlag(e, a); f != "" {
+			return row, nil, fmt.Errorf("args: %s is set by thaw and cannot be given", f)
+		}
 	}
 	program, err := p.program(e, row, environ)
 	if err != nil {

@@ -22,7 +22,7 @@ func moduleRow(e functions.Engine, program string) (row, bool) {
 		streams: []string{"--use_mmap", "False"},
 		python:  true,
 		args: func(r Request) ([]string, error) {
-			file, err := findGGUF(r.Path)
+			file, err := findGGUF(r.Path, r.Spec.WeightsPattern())
 			if err != nil {
 				return nil, err
 			}

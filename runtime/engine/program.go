@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/weightsets"
 )
 
 func checkCommand(r Request) error {
@@ -104,21 +106,52 @@ func FreePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// findGGUF is the file for llama.cpp: path itself, or the first file or shard of a
-// folder.
-func findGGUF(path string) (string, error) {
-	if strings.HasSuffix(strings.ToLower(path), ".gguf") {
+// maxListed bounds the files of a folder that are looked at.
+const maxListed = 20_000
+
+// findGGUF is the file for llama.cpp: path itself, or the file or first shard of the one
+// set of weights in a folder that the pattern means.
+func findGGUF(path, pattern string) (string, error) {
+	if st, err := os.Stat(path); err == nil && !st.IsDir() {
 		return path, nil
 	}
-	entries, err := os.ReadDir(path)
+	if to, err := filepath.EvalSymlinks(path); err == nil {
+		path = to
+	}
+	var files []weightsets.File
+	listed := 0
+	err := filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if listed++; listed > maxListed {
+			return fmt.Errorf("more than %d files are in %s", maxListed, path)
+		}
+		if e.IsDir() && strings.HasPrefix(e.Name(), ".") && at != path {
+			return fs.SkipDir
+		}
+		name, err := filepath.Rel(path, at)
+		if err != nil || e.IsDir() || !weightsets.IsGGUF(name) {
+			return err
+		}
+		st, err := os.Stat(at)
+		if err != nil {
+			return err
+		}
+		files = append(files, weightsets.File{Name: filepath.ToSlash(name), Size: st.Size()})
+		return nil
+	})
 	if err != nil {
 		return "", fmt.Errorf("engine llamacpp: %w", err)
 	}
-	for _, e := range entries { // sorted by name
-		n := strings.ToLower(e.Name())
-		if strings.HasSuffix(n, ".gguf") && !strings.HasPrefix(n, "mmproj") {
-			return filepath.Join(path, e.Name()), nil
-		}
+	all := weightsets.Find(files)
+	switch chosen := weightsets.Choose(all, pattern); {
+	case len(chosen) == 1:
+		return filepath.Join(path, filepath.FromSlash(chosen[0].Files[0].Name)), nil
+	case len(chosen) > 1:
+		return "", fmt.Errorf("engine llamacpp: %s holds %d sets of weights: %s; choose one with spec.weights", path, len(chosen), weightsets.List(chosen))
+	case len(all) > 0:
+		return "", fmt.Errorf("engine llamacpp: %q matches none of the .gguf files in %s: %s", pattern, path, weightsets.List(all))
 	}
 	return "", fmt.Errorf("engine llamacpp: no .gguf file in %s", path)
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -139,6 +140,30 @@ func LinkedFiles(dir string) (files []string) {
 		return nil
 	})
 	return files
+}
+
+// scriptTypes are the files of programs that load other files beside them.
+var scriptTypes = []string{".py", ".pyz", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".lua", ".r", ".jl", ".sh", ".bash", ".php"}
+
+// systemFolders hold what is of no script's business; none of them is a script's folder.
+var systemFolders = []string{"/", "/bin", "/boot", "/dev", "/etc", "/home", "/media", "/mnt", "/proc", "/root", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var", "/var/lib", "/var/tmp"}
+
+// ScriptFolders lists the folders of the scripts that arguments name by absolute paths: an
+// interpreter looks there for what a script imports. For a link that is also the folder of
+// what it leads to.
+func ScriptFolders(args []string) (folders []string) {
+	for _, path := range NamedPaths(args, nil) {
+		st, err := os.Stat(path)
+		if err != nil || !st.Mode().IsRegular() || !slices.Contains(scriptTypes, strings.ToLower(filepath.Ext(path))) {
+			continue
+		}
+		for _, dir := range []string{filepath.Dir(path), filepath.Dir(resolve(path))} {
+			if !slices.Contains(systemFolders, dir) && !slices.Contains(systemFolders, resolve(dir)) && !slices.Contains(folders, dir) {
+				folders = append(folders, dir)
+			}
+		}
+	}
+	return folders
 }
 
 // NamedPaths lists the absolute paths that a model file's arguments and variables name.

@@ -13,7 +13,6 @@ type row struct {
 	health   string   // path that answers 200 once it serves
 	notify   bool     // sends sd_notify messages
 	env      []string // variables of its own
-	reserved []string // flags that only thaw may set
 	key      string   // variable of its API key; "" if it has none
 	// keyFile is the text of a file for --config that sets its API key, if no variable
 	// does, and keyFileFrom the first version that reads it.
@@ -66,7 +65,6 @@ func engineRow(e functions.Engine) (row, bool) {
 		return row{
 			override: "THAW_ENGINE_EMBER", health: "/health", notify: true, metrics: vllmNames, key: "EMBER_API_KEY",
 			streams: []string{"--copy"}, adapters: []string{},
-			reserved: []string{"--model", "--served-model-name", "--host", "--port"},
 			args: func(r Request) ([]string, error) {
 				a := []string{"engine", "ember", "--model", r.Path, "--served-model-name", r.Name,
 					"--host", "127.0.0.1", "--port", strconv.Itoa(r.Port)}
@@ -80,18 +78,17 @@ func engineRow(e functions.Engine) (row, bool) {
 		return row{
 			program: "vllm", override: "THAW_ENGINE_VLLM", health: "/health", metrics: vllmNames,
 			adapters: []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"}, sleep: true, streams: []string{},
-			cache:    func(dir string) []string { return []string{"VLLM_CACHE_ROOT=" + dir} },
-			env:      []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"},
-			reserved: []string{"--model", "--served-model-name", "--host", "--port", "--uds", "--api-key"},
-			key:      "VLLM_API_KEY",
-			args:     vllmArgs, defaults: vllmOnCPU, marks: vllmMarks, python: true,
+			cache: func(dir string) []string { return []string{"VLLM_CACHE_ROOT=" + dir} },
+			env:   []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"},
+			key:   "VLLM_API_KEY",
+			args:  vllmArgs, defaults: vllmOnCPU, marks: vllmMarks, python: true,
 			help: []string{"serve", "--help=all"},
 		}, true
 	case functions.EngineSGLang:
 		return row{
 			program: "sglang", override: "THAW_ENGINE_SGLANG", health: "/health", metrics: sglangNames,
-			env:      []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1"},
-			reserved: []string{"--model-path", "--model", "--served-model-name", "--host", "--port", "--api-key", "--admin-api-key"}, python: true,
+			env:    []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1"},
+			python: true,
 			// Its key is a flag, which every user of the machine could read.
 			keyFile: func(key string) string { return "api-key: " + key + "\n" }, keyFileFrom: "0.5.4",
 			args: func(r Request) ([]string, error) {
@@ -109,11 +106,10 @@ func engineRow(e functions.Engine) (row, bool) {
 	case functions.EngineLlamaCpp:
 		return row{
 			program: "llama-server", override: "THAW_ENGINE_LLAMACPP", health: "/health", metrics: llamaNames,
-			streams:  []string{"--no-mmap"},
-			reserved: []string{"--model", "-m", "--alias", "-a", "--host", "--port", "--hf-repo", "-hf", "-hfr", "--model-url", "-mu", "--api-key", "--api-key-file"},
-			key:      "LLAMA_API_KEY",
+			streams: []string{"--no-mmap"},
+			key:     "LLAMA_API_KEY",
 			args: func(r Request) ([]string, error) {
-				file, err := findGGUF(r.Path)
+				file, err := findGGUF(r.Path, r.Spec.WeightsPattern())
 				if err != nil {
 					return nil, err
 				}

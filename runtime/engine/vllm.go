@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 )
 
 // parallel are the flags for several workers of a vLLM.
@@ -130,7 +131,7 @@ func readConfig(dir string) (c config) {
 		return c
 	}
 	if b, err := os.ReadFile(path); err == nil {
-		json.Unmarshal(b, &c) // the engine reports a bad file
+		json.Unmarshal(pythonjson.Standard(b), &c) // the engine reports a bad file
 	}
 	return c
 }

@@ -211,10 +211,20 @@ func (b *boot) onLine(l line) {
 	}
 }
 
+// rootCause is engine.RootCause; where the engine runs confined it names that for causes
+// that confinement has.
+func (r *Replica) rootCause(tail, how string) string {
+	cause := engine.RootCause(tail, how)
+	if r.o.Confine != nil {
+		cause = engine.NameConfinement(cause)
+	}
+	return cause
+}
+
 // onFailing kills an engine that reported a failed start and has not exited.
 func (b *boot) onFailing(ctx context.Context) *bootEnd {
 	r := b.r
-	cause := engine.RootCause(r.logTail(r.kill(ctx)), "it failed to start")
+	cause := r.rootCause(r.logTail(r.kill(ctx)), "it failed to start")
 	if b.mayRetry && engine.PortTaken(cause) {
 		return &bootEnd{retry: true}
 	}
@@ -275,7 +285,7 @@ func (b *boot) onDeadline(ctx context.Context) *bootEnd {
 		bound, deadline = r.o.Spec.Deadlines.FirstToken, "firstToken"
 	}
 	x := r.kill(ctx)
-	cause := engine.RootCause(r.logTail(x), answer)
+	cause := r.rootCause(r.logTail(x), answer)
 	if !strings.HasPrefix(cause, answer) {
 		cause = answer + "; " + cause
 	}
@@ -353,7 +363,7 @@ func (r *Replica) engineExited(ctx context.Context, x supervisor.Exit, while str
 		if while == "loading" {
 			text = r.logTail(x)
 		}
-		cause = engine.RootCause(text, how)
+		cause = r.rootCause(text, how)
 		if strings.HasPrefix(cause, "out of GPU memory") {
 			cause = r.addGPUHolders(cause)
 		}

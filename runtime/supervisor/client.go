@@ -229,7 +229,7 @@ func (c *Client) Spawn(ctx context.Context, p Process) (*Child, error) {
 	}
 	log := p.Log
 	if log == "" {
-		log = filepath.Join(c.hello.Dir, "logs", p.ID+".log")
+		log = LogPath(c.hello.Dir, p.ID)
 	}
 	child, _ := NewChild(p.ID, 0, log)
 	c.mu.Lock()

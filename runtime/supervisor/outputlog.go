@@ -21,6 +21,10 @@ const (
 	keepLogBytes = 512 << 20
 )
 
+// LogPath is the log of a process in the folder of its supervisor, where its start names no
+// other. It stays when the process has ended, within the bounds above.
+func LogPath(dir, id string) string { return filepath.Join(dir, "logs", id+".log") }
+
 // pruneLogs removes the oldest files of a folder of logs beyond the bounds.
 func pruneLogs(dir string, inUse map[string]bool) {
 	entries, err := os.ReadDir(dir)

@@ -94,7 +94,7 @@ func (k *supervisor) spawn(p Process, from *client, seq uint64) (int, error) {
 		return 0, err // exec would report the program as missing
 	}
 	if p.Log == "" {
-		p.Log = filepath.Join(k.o.Dir, "logs", p.ID+".log")
+		p.Log = LogPath(k.o.Dir, p.ID)
 	}
 	if p.Scratch != "" {
 		if err := makeScratch(p.Scratch, p.ScratchFiles); err != nil {

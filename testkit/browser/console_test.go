@@ -45,10 +45,12 @@ func fleet(t *testing.T) *platform {
 		"giant.yaml":   model(t, "giant-400b", time.Hour, gpu(2, "79Gi")),
 		"auto.yaml":    routerFile,
 	}, "--gpus", "2", "--gpu-memory", "80Gi", "--memory", "64Gi")
-	for _, m := range []string{"chat-7b", "coder-14b", "extract-1b", "research/vision-8b", "auto", "auto"} {
+	for _, m := range []string{"chat-7b", "coder-14b", "extract-1b", "research/vision-8b", "judge-70b", "auto", "auto"} {
 		p.chat(m)
 	}
 	p.post("/api/v1/functions/default/coder-14b/stop", "")
+	p.waitGone("default/coder-14b")
+	p.chat("coder-14b")
 	for _, m := range []string{"slow-start", "giant-400b", "giant-400b"} {
 		c := &chatter{p: p}
 		c.begin(m)
@@ -72,12 +74,12 @@ func TestPages(t *testing.T) {
 	b.sees("first token", "slow-start", "chat-7b")
 	b.until("the start of chat-7b is drawn", "document.querySelectorAll('.strip i').length > 10")
 	b.check("cold-starts")
-	value[bool](b, "[...document.querySelectorAll('tr')].find(r => r.textContent.startsWith('chat-7b')).querySelector('td a').click(), true")
-	b.sees("What is known of it", "Request", "warmup", "the only start that is remembered")
+	value[bool](b, "[...document.querySelectorAll('tr')].find(r => r.textContent.startsWith('coder-14b')).querySelector('td a').click(), true")
+	b.sees("What is known of it", "Request", "warmup", "the median of its 2 starts")
 	request := value[string](b, "[...document.querySelectorAll('dt')].find(e => e.textContent === 'Request').nextElementSibling.textContent")
 	b.check("cold-start")
 	b.do(chromedp.Navigate(p.url + "/ui/cold-starts/" + request)) // the id of a request finds its start
-	b.until("the start is found", "document.querySelector('h1').textContent === 'chat-7b'")
+	b.until("the start is found", "document.querySelector('h1').textContent === 'coder-14b'")
 
 	b.press("nav a", "Models")
 	b.sees("judge-70b", "research/vision-8b", "Router")
@@ -86,7 +88,7 @@ func TestPages(t *testing.T) {
 	b.sees("1 of 8")
 	b.press("th a", "research/vision-8b")
 	b.sees("Replicas", "Stops in", "ready")
-	b.check("model")
+	b.check("")
 	b.press("[role=tab]", "Log")
 	b.sees("INFO a request")
 	b.check("")
@@ -97,7 +99,7 @@ func TestPages(t *testing.T) {
 	b.check("")
 	b.press("[role=tab]", "Explain")
 	b.sees("Decided")
-	b.check("")
+	b.check("model")
 
 	b.press("nav a", "Router")
 	b.sees("general", "chat-7b", "is the first eligible target")
@@ -206,6 +208,7 @@ func TestKeys(t *testing.T) {
 	}
 	b := open(t, p.url+"/ui/models")
 	give := func(secret string) {
+		b.until("the dialog is open", "document.querySelector('dialog').open")
 		b.write("#key-field", secret)
 		b.press("button", "Use it")
 	}

@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
+
+// repeats is how often the engine says all it has to say, where it is asked at length.
+const repeats = 100
 
 // runEngine is a small OpenAI-compatible engine that loads for a while: engine PORT LOADS.
 func runEngine(args []string) {
@@ -42,6 +46,9 @@ func runEngine(args []string) {
 		if n := len(q.Messages); n > 0 && strings.Contains(q.Messages[n-1].Content, "<") { // markup comes back, and into the log
 			words = strings.Fields(q.Messages[n-1].Content)
 			fmt.Println(q.Messages[n-1].Content)
+		}
+		if n := len(q.Messages); n > 0 && strings.Contains(q.Messages[n-1].Content, "at length") {
+			words = slices.Repeat(words, repeats)
 		}
 		if q.MaxTokens > 0 {
 			words = words[:min(len(words), q.MaxTokens)]

@@ -82,6 +82,13 @@ func start(t *testing.T, files map[string]string, flags ...string) *platform {
 	p := &platform{t: t, addr: l.Addr().String(), folder: t.TempDir(), data: t.TempDir(), flags: flags}
 	l.Close()
 	p.url = "http://" + p.addr
+	shipped, err := filepath.Abs("../../functions/shipped/tiny")
+	if err == nil {
+		err = os.Symlink(shipped, filepath.Join(p.folder, "weights"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(p.folder, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -155,6 +162,33 @@ func (p *platform) post(path, body string) string {
 	return string(b)
 }
 
+// waitGone waits until a function has no replica.
+func (p *platform) waitGone(function string) {
+	p.t.Helper()
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	end := time.After(patience)
+	for {
+		res, err := http.Get(p.url + "/api/v1/replicas")
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		b, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || res.StatusCode != 200 {
+			p.t.Fatalf("%d %s %v", res.StatusCode, b, err)
+		}
+		if !strings.Contains(string(b), fmt.Sprintf("%q", function)) {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-end:
+			p.t.Fatalf("%s has a replica: %s", function, b)
+		}
+	}
+}
+
 func (p *platform) chat(model string) {
 	p.t.Helper()
 	p.post("/v1/chat/completions", fmt.Sprintf(`{"model":%q,"max_tokens":8,"messages":[{"role":"user","content":"hello"}]}`, model))
@@ -167,15 +201,11 @@ func model(t *testing.T, name string, loads time.Duration, spec string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := filepath.Abs("../../functions/shipped/tiny")
-	if err != nil {
-		t.Fatal(err)
-	}
 	team, name, ok := strings.Cut(name, "/")
 	if !ok {
 		team, name = "default", team
 	}
-	return fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s, namespace: %s}\nspec:\n  source: %s\n  engine: command\n  args: [%q, engine, \"{port}\", %q]\n  health: /v1/models\n  serves: [chat]\n%s", name, team, source, exe, loads, spec)
+	return fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s, namespace: %s}\nspec:\n  source: ./weights\n  engine: command\n  args: [%q, engine, \"{port}\", %q]\n  health: /v1/models\n  serves: [chat]\n%s", name, team, exe, loads, spec)
 }
 
 // page is a tab of the browser.

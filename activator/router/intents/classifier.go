@@ -18,7 +18,8 @@ type Example struct {
 // Classifier recognises intents. It is immutable and safe for concurrent use.
 type Classifier struct {
 	names       []string // of the classes; the last class, which has no name, is no intent
-	weights     []int8   // buckets rows of len(names)+1
+	weights     []uint64 // buckets rows of a byte for each class: the weight plus zeroWeight
+	row         int      // words of a row
 	bias        []float32
 	scale       float32 // of weights
 	temperature float32
@@ -73,10 +74,54 @@ func (c *Classifier) keep(m *model) {
 	}
 	c.scale = largest / math.MaxInt8
 	c.bias = m.bias
-	c.weights = make([]int8, len(m.weights))
-	if c.scale > 0 {
-		for i, w := range m.weights {
-			c.weights[i] = int8(math.Round(float64(w / c.scale)))
+	c.row = (m.classes + 7) / 8
+	c.weights = make([]uint64, buckets*c.row)
+	for i, w := range m.weights {
+		whole := 0.0
+		if c.scale > 0 {
+			whole = math.Round(float64(w / c.scale))
+		}
+		class := i % m.classes
+		c.weights[i/m.classes*c.row+class/8] |= uint64(whole+zeroWeight) << (8 * (class % 8))
+	}
+}
+
+const (
+	zeroWeight = 128 // what the byte of a weight of 0 is
+
+	lanes    = 0x00ff00ff00ff00ff // every second byte of a word, in 16 bits each
+	laneRows = 0xffff / 0xff      // rows whose bytes add up in 16 bits
+)
+
+// addRows sets sum to the sum of the rows of buckets, eight classes at once.
+func (c *Classifier) addRows(found []uint16, sum []int32) {
+	even, odd := make([]uint64, c.row), make([]uint64, c.row)
+	for k := range sum {
+		sum[k] = int32(-zeroWeight * len(found))
+	}
+	for part := range slices.Chunk(found, laneRows) {
+		clear(even)
+		clear(odd)
+		for ; len(part) >= 4; part = part[4:] {
+			w0, w1 := c.weights[int(part[0])*c.row:][:c.row], c.weights[int(part[1])*c.row:][:c.row]
+			w2, w3 := c.weights[int(part[2])*c.row:][:c.row], c.weights[int(part[3])*c.row:][:c.row]
+			for k := range even {
+				even[k] += w0[k]&lanes + w1[k]&lanes + w2[k]&lanes + w3[k]&lanes
+				odd[k] += w0[k]>>8&lanes + w1[k]>>8&lanes + w2[k]>>8&lanes + w3[k]>>8&lanes
+			}
+		}
+		for _, b := range part {
+			for k, w := range c.weights[int(b)*c.row:][:c.row] {
+				even[k] += w & lanes
+				odd[k] += w >> 8 & lanes
+			}
+		}
+		for k := range sum {
+			from := even
+			if k%2 == 1 {
+				from = odd
+			}
+			sum[k] += int32(from[k/8] >> (8 * (k % 8 &^ 1)) & 0xffff)
 		}
 	}
 }
@@ -89,12 +134,7 @@ func (c *Classifier) Classify(text string) (intent string, confidence float64) {
 	found := x.extract(text)
 	n := len(c.bias)
 	sum := make([]int32, n)
-	for _, b := range found {
-		row := c.weights[int(b)*n:][:n]
-		for k, w := range row {
-			sum[k] += int32(w)
-		}
-	}
+	c.addRows(found, sum)
 	scores := make([]float32, n)
 	by := c.scale * unitValue(len(found))
 	for k := range scores {

@@ -2,6 +2,8 @@ package intents
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -86,5 +88,72 @@ func TestOneIntent(t *testing.T) {
 	}
 	if intent, confidence := c.Classify("Write a haiku about autumn rain"); intent != "" && confidence >= 0.75 {
 		t.Errorf("%q with %v", intent, confidence)
+	}
+}
+
+// TestAddRows: eight classes at once have the sums that each has alone, whatever the
+// weights and the number of classes and rows.
+func TestAddRows(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 8 {
+		m := newModel(1 + random.IntN(40))
+		for i := range m.weights {
+			m.weights[i] = float32(random.IntN(255) - 127)
+		}
+		m.weights[0] = 127 // so that the scale is 1
+		for i := range m.classes {
+			m.weights[int(buckets-1)*m.classes+i] = 127
+		}
+		var c Classifier
+		c.keep(m)
+		found := make([]uint16, random.IntN(1500))
+		for i := range found {
+			if found[i] = buckets - 1; random.IntN(4) == 0 { // mostly the largest
+				found[i] = uint16(random.IntN(buckets))
+			}
+		}
+		want, got := make([]int32, m.classes), make([]int32, m.classes)
+		for _, b := range found {
+			for k := range want {
+				want[k] += int32(m.weights[int(b)*m.classes+k])
+			}
+		}
+		if c.addRows(found, got); !slices.Equal(got, want) {
+			t.Fatalf("%d classes, %d rows: %v, want %v", m.classes, len(found), got, want)
+		}
+	}
+}
+
+// TestExtract: buckets are ascending, each once, and nothing of an earlier text.
+func TestExtract(t *testing.T) {
+	var x extractor
+	for _, text := range []string{"where is my invoice", strings.Repeat("all the same ", 100), "", "a", "Überall, und nirgends"} {
+		got := slices.Clone(x.extract(text))
+		if want := slices.Compact(slices.Sorted(slices.Values(got))); !slices.Equal(got, want) {
+			t.Errorf("%q: %v", text, got)
+		}
+		var fresh extractor
+		if want := fresh.extract(text); !slices.Equal(got, want) {
+			t.Errorf("%q: %d buckets, %d of a fresh extractor", text, len(got), len(want))
+		}
+	}
+}
+
+// BenchmarkClassify has 150 intents and texts of several lengths.
+func BenchmarkClassify(b *testing.B) {
+	var list []Example
+	for i := range 150 {
+		for k := range 4 {
+			list = append(list, Example{fmt.Sprintf("say the word %x of kind %d", i*i*7919, k), fmt.Sprint(i)})
+		}
+	}
+	c := Fit(list)
+	for _, n := range []int{40, 500, 2000} {
+		text := strings.Repeat("please tell me where my parcel of last week is and when it comes, ", 40)[:n]
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				c.Classify(text)
+			}
+		})
 	}
 }

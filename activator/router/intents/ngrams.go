@@ -1,7 +1,7 @@
 package intents
 
 import (
-	"slices"
+	"math/bits"
 	"unicode"
 	"unicode/utf8"
 )
@@ -20,21 +20,23 @@ const (
 // extractor turns texts into sets of buckets. It is for one goroutine.
 type extractor struct {
 	runes []rune
+	has   [buckets / 64]uint64 // a bit for each bucket
 	found []uint16
 }
+
+func (x *extractor) add(bucket uint16) { x.has[bucket/64] |= 1 << (bucket % 64) }
 
 // extract returns the buckets of a text in ascending order, each once: its n-grams of
 // minGram to maxGram characters and its words. Case, punctuation and the amount of white
 // space make no difference. The result is valid until the next call.
 func (x *extractor) extract(text string) []uint16 {
-	x.found = x.found[:0]
 	x.normalise(text)
 	for i := range x.runes {
 		h := uint32(2166136261)
 		for n := 1; n <= maxGram && i+n <= len(x.runes); n++ {
 			h = (h ^ uint32(x.runes[i+n-1])) * 16777619
 			if n >= minGram {
-				x.found = append(x.found, bucketOf(h))
+				x.add(bucketOf(h))
 			}
 		}
 	}
@@ -45,12 +47,17 @@ func (x *extractor) extract(text string) []uint16 {
 			continue
 		}
 		if i > at+1 {
-			x.found = append(x.found, bucketOf(word+1))
+			x.add(bucketOf(word + 1))
 		}
 		word, at = 0, i
 	}
-	slices.Sort(x.found)
-	x.found = slices.Compact(x.found)
+	x.found = x.found[:0]
+	for i, word := range x.has {
+		for ; word != 0; word &= word - 1 {
+			x.found = append(x.found, uint16(64*i+bits.TrailingZeros64(word)))
+		}
+	}
+	clear(x.has[:])
 	return x.found
 }
 

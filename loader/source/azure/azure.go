@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path"
 	"strings"
 	"sync"
 
@@ -96,9 +95,13 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	if err != nil {
 		return source.Plan{}, err
 	}
-	if source.Weights(p.prefix) {
-		return s.planBlob(ctx, p, a)
-	}
+	return source.PlanFolder(p.prefix, func() (source.Plan, error) { return s.planFolder(ctx, p, a) }, func() (source.Plan, error) {
+		return source.PlanFile(p.String(), p.prefix, func(key string) (source.File, error) { return s.planBlob(ctx, p, a, key) })
+	})
+}
+
+// planFolder lists the blobs below a prefix.
+func (s *Source) planFolder(ctx context.Context, p blobLocation, a *containerAccess) (source.Plan, error) {
 	below := p.prefix
 	if below != "" {
 		below += "/"
@@ -158,20 +161,20 @@ func fileOf(p blobLocation, below string, b *container.BlobItem) (f source.File,
 	return f, true, nil
 }
 
-// planBlob plans one blob.
-func (s *Source) planBlob(ctx context.Context, p blobLocation, a *containerAccess) (source.Plan, error) {
-	r, err := a.client.NewBlobClient(p.prefix).GetProperties(ctx, nil)
+// planBlob returns one blob, but for its name.
+func (s *Source) planBlob(ctx context.Context, p blobLocation, a *containerAccess, key string) (source.File, error) {
+	r, err := a.client.NewBlobClient(key).GetProperties(ctx, nil)
 	if err != nil {
-		return source.Plan{}, sdkError(ctx, p, a, "", err)
+		return source.File{}, sdkError(ctx, p, a, "", err)
 	}
 	if r.ContentLength == nil || r.ETag == nil {
-		return source.Plan{}, malformed(p, "", "the blob has no size or no ETag")
+		return source.File{}, malformed(p, "", "the blob has no size or no ETag")
 	}
-	f := source.File{Name: path.Base(p.prefix), Size: *r.ContentLength, Version: httpsource.QuoteETag(string(*r.ETag)), Ref: refOf(p, p.prefix)}
+	f := source.File{Size: *r.ContentLength, Version: httpsource.QuoteETag(string(*r.ETag)), Ref: refOf(p, key)}
 	if len(r.ContentMD5) == 16 {
 		f.MD5 = r.ContentMD5
 	}
-	return source.Plan{Files: []source.File{f}}, nil
+	return f, nil
 }
 
 // refOf returns endpoint|account|container|blob; only the last may contain a bar.

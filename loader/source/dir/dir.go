@@ -9,10 +9,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions/weightsets"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -22,19 +24,31 @@ type Source struct{}
 // maxEntries bounds the walk through a folder that is not a model's.
 const maxEntries = 20_000
 
-// Folder is the path of location.
-func (Source) Folder(location string) string { return strings.TrimPrefix(location, "file://") }
+// Folder is the path of location; of a location that is one file, the folder that holds it.
+func (Source) Folder(location string) string {
+	folder := strings.TrimPrefix(location, "file://")
+	if fi, err := os.Stat(folder); err == nil && fi.Mode().IsRegular() {
+		return filepath.Dir(folder)
+	}
+	return folder
+}
 
 // openedFolder is an opened folder: the root that no name leaves, and where in it the files
 // are.
 type openedFolder struct {
 	root *os.Root
+	top  string // path of the root, without links
 	sub  string
-	hub  bool // links are followed
+	hub  bool     // links may lead to blobs of the same repository
+	only []string // the files of a source that is one file with its shards; nil for all
 }
 
 func openFolder(folder string) (openedFolder, error) {
 	fi, err := os.Stat(folder)
+	real := folder
+	if err == nil {
+		real, err = filepath.EvalSymlinks(folder)
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return openedFolder{}, &source.Error{Kind: source.NotFound, Detail: "there is no such folder", Fix: "paths in a model file are relative to that file; the hub is hf://ORG/REPO"}
@@ -42,93 +56,160 @@ func openFolder(folder string) (openedFolder, error) {
 		return openedFolder{}, &source.Error{Kind: source.Denied, Detail: "the folder may not be read", Fix: "let the user that runs thaw read it"}
 	case err != nil:
 		return openedFolder{}, &source.Error{Kind: source.Broken, Detail: "the folder cannot be read", Err: errors.Unwrap(err)}
+	case fi.Mode().IsRegular():
+		// Its name, not that of what a link leads to: engines look at it.
+		p, err := openFolder(filepath.Dir(folder))
+		p.only = weightsets.Siblings(filepath.Base(folder))
+		return p, err
 	case !fi.IsDir():
-		return openedFolder{}, &source.Error{Kind: source.BadSource, Detail: "is a file, not a folder", Fix: "name the folder that holds it"}
+		return openedFolder{}, &source.Error{Kind: source.BadSource, Detail: "is neither a folder nor a plain file"}
 	}
-	p := openedFolder{sub: "."}
-	top := folder
+	p := openedFolder{sub: ".", top: real}
 	// …/models--ORG--NAME/snapshots/REV
-	if snapshots := filepath.Dir(folder); filepath.Base(snapshots) == "snapshots" && strings.HasPrefix(filepath.Base(filepath.Dir(snapshots)), "models--") {
-		top = filepath.Dir(snapshots)
-		p.sub, p.hub = path.Join("snapshots", filepath.Base(folder)), true
+	if snapshots := filepath.Dir(real); filepath.Base(snapshots) == "snapshots" && strings.HasPrefix(filepath.Base(filepath.Dir(snapshots)), "models--") {
+		p.top = filepath.Dir(snapshots)
+		p.sub, p.hub = path.Join("snapshots", filepath.Base(real)), true
 	}
-	if p.root, err = os.OpenRoot(top); err != nil {
+	if p.root, err = os.OpenRoot(p.top); err != nil {
 		return openedFolder{}, &source.Error{Kind: source.Broken, Detail: "the folder cannot be opened", Err: err}
 	}
 	return p, nil
 }
 
-// Plan lists the folder, subfolders included. The version of a file is its
-// size and modification time.
+// Plan lists the folder, subfolders included, and follows links that stay inside. The
+// version of a file is its size and modification time.
 func (s Source) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
-	folder := s.Folder(location)
-	p, err := openFolder(folder)
+	p, err := openFolder(strings.TrimPrefix(location, "file://"))
 	if err != nil {
 		return source.Plan{}, withLocation(location, "", err)
 	}
 	defer p.root.Close()
-	var plan source.Plan
-	count := 0
-	err = fs.WalkDir(p.root.FS(), p.sub, func(full string, d fs.DirEntry, err error) error {
-		name := full
-		switch {
-		case full == p.sub:
-			name = ""
-		case p.sub != ".":
-			name = strings.TrimPrefix(full, p.sub+"/")
+	l := listing{openedFolder: p, location: location, folder: s.Folder(location), also: also}
+	if p.only == nil {
+		err = l.list(ctx, p.sub, "", nil)
+		return l.plan, err
+	}
+	for _, name := range p.only {
+		_, fi, err := p.find(path.Join(p.sub, name))
+		if source.KindOf(err) == source.Changed {
+			err = &source.Error{Kind: source.Missing, Detail: "is not there, and the names beside it count it", Fix: "copy it beside the others"}
 		}
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case err != nil:
-			return withLocation(location, name, &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err})
-		case name == "":
-			return nil
-		}
-		if count++; count > maxEntries {
-			return withLocation(location, "", &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("holds more than %d files", maxEntries), Fix: "point source at the model's own folder"})
-		}
-		if d.IsDir() {
-			if strings.HasPrefix(d.Name(), ".") {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		fi, err := p.look(full)
 		if err != nil {
-			// Only what would be used has to be sound.
-			if !also.Includes(name) {
-				return nil
-			}
-			return withLocation(location, name, err)
+			return source.Plan{}, withLocation(location, name, err)
 		}
-		plan.Files = append(plan.Files, source.File{Name: name, Size: fi.Size(), Version: version(fi), Ref: filepath.Join(folder, filepath.FromSlash(name))})
-		return nil
-	})
-	return plan, err
+		l.addFile(name, fi)
+	}
+	return l.plan, nil
 }
 
-// look returns what a name is, and an error unless it is a plain file.
-func (p openedFolder) look(full string) (fs.FileInfo, error) {
-	fi, err := p.root.Lstat(full)
-	if err == nil && p.hub && fi.Mode()&fs.ModeSymlink != 0 {
-		if fi, err = p.root.Stat(full); errors.Is(err, fs.ErrNotExist) {
-			return nil, &source.Error{Kind: source.Missing, Detail: "links to a blob that is not in the cache: the download was not finished"}
-		}
+// listing walks through a folder.
+type listing struct {
+	openedFolder
+	location string
+	folder   string
+	also     source.Globs
+	plan     source.Plan
+	count    int
+}
+
+// list adds what is in the folder at a path below the root, under the names below name.
+// above are the folders that it is in: a link to one of them would never end.
+func (l *listing) list(ctx context.Context, at, name string, above []fs.FileInfo) error {
+	self, err := l.root.Stat(at)
+	if err == nil && slices.ContainsFunc(above, func(fi fs.FileInfo) bool { return os.SameFile(fi, self) }) {
+		return nil
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &source.Error{Kind: source.Changed, Detail: "is gone since it was listed"}
+	var entries []fs.DirEntry
+	if err == nil {
+		entries, err = fs.ReadDir(l.root.FS(), at)
 	}
 	if err != nil {
-		return nil, &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
+		return withLocation(l.location, name, &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err})
 	}
-	if fi.Mode()&fs.ModeSymlink != 0 {
-		return nil, &source.Error{Kind: source.Refused, Detail: "is a link", Fix: "put the file itself there, or a hard link"}
+	above = append(slices.Clip(above), self)
+	for _, e := range entries {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if l.count++; l.count > maxEntries {
+			return withLocation(l.location, "", &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("holds more than %d files", maxEntries), Fix: "point source at the model's own folder"})
+		}
+		if err := l.add(ctx, path.Join(at, e.Name()), path.Join(name, e.Name()), e, above); err != nil {
+			return err
+		}
 	}
-	if !fi.Mode().IsRegular() {
-		return nil, &source.Error{Kind: source.Refused, Detail: "is not a plain file"}
+	return nil
+}
+
+// add adds one entry of a folder.
+func (l *listing) add(ctx context.Context, at, name string, e fs.DirEntry, above []fs.FileInfo) error {
+	hidden := strings.HasPrefix(e.Name(), ".")
+	if e.IsDir() {
+		if hidden {
+			return nil
+		}
+		return l.list(ctx, at, name, above)
 	}
-	return fi, nil
+	to, fi, err := l.find(at)
+	switch {
+	case err == nil && fi.IsDir() && hidden:
+		return nil
+	case err == nil && fi.IsDir():
+		return l.list(ctx, to, name, above)
+	case err == nil:
+		l.addFile(name, fi)
+		return nil
+	case !l.also.Includes(name):
+		return nil // only what would be used has to be sound
+	case l.also.Needs(name):
+		return withLocation(l.location, name, err)
+	}
+	reason := "cannot be read"
+	if e, ok := errors.AsType[*source.Error](err); ok {
+		reason = e.Detail
+	}
+	l.plan.Left = append(l.plan.Left, source.LeftOut{Name: name, Reason: reason})
+	return nil
+}
+
+func (l *listing) addFile(name string, fi fs.FileInfo) {
+	l.plan.Files = append(l.plan.Files, source.File{Name: name, Size: fi.Size(), Version: version(fi), Ref: filepath.Join(l.folder, filepath.FromSlash(name))})
+}
+
+const copyLinks = "copy the folder with cp -aL, which copies what links lead to"
+
+// find follows links and returns the path below the root of what a name stands for. It is a
+// plain file or a folder, inside of the folder, or a blob of the same repository of the hub.
+// A link that is swapped afterwards does not lead out of the root: what was found is opened
+// below it.
+func (p openedFolder) find(at string) (string, fs.FileInfo, error) {
+	real, err := filepath.EvalSymlinks(filepath.Join(p.top, filepath.FromSlash(at)))
+	if err != nil {
+		if fi, lerr := p.root.Lstat(at); lerr == nil && fi.Mode()&fs.ModeSymlink != 0 && errors.Is(err, fs.ErrNotExist) {
+			if p.hub {
+				return "", nil, &source.Error{Kind: source.Missing, Detail: "links to a blob that is not in the cache: the download was not finished"}
+			}
+			return "", nil, &source.Error{Kind: source.Missing, Detail: "is a link to a file that is not there", Fix: copyLinks}
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return "", nil, &source.Error{Kind: source.Changed, Detail: "is gone since it was listed"}
+		}
+		return "", nil, &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: errors.Unwrap(err)}
+	}
+	to, err := filepath.Rel(p.top, real)
+	to = filepath.ToSlash(to)
+	inside := err == nil && filepath.IsLocal(to) && (p.sub == "." || to == p.sub || strings.HasPrefix(to, p.sub+"/") || p.hub && path.Dir(to) == "blobs")
+	if !inside {
+		return "", nil, &source.Error{Kind: source.Refused, Detail: "is a link that leads out of the folder", Fix: copyLinks}
+	}
+	fi, err := p.root.Lstat(to)
+	switch {
+	case err != nil:
+		return "", nil, &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
+	case !fi.Mode().IsRegular() && (!fi.IsDir() || path.Dir(to) == "blobs"):
+		return "", nil, &source.Error{Kind: source.Refused, Detail: "is not a plain file"}
+	}
+	return to, fi, nil
 }
 
 func version(fi fs.FileInfo) string {
@@ -143,8 +224,8 @@ func (s Source) Open(file source.File) (*os.File, error) {
 		return nil, withLocation(folder, file.Name, err)
 	}
 	defer p.root.Close()
-	full := path.Join(p.sub, file.Name)
-	if _, err := p.look(full); err != nil {
+	full, _, err := p.find(path.Join(p.sub, file.Name))
+	if err != nil {
 		return nil, withLocation(folder, file.Name, err)
 	}
 	// A pipe that was put in its place meanwhile is opened without waiting for

@@ -1,8 +1,11 @@
 package dir_test
 
 import (
+	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -45,11 +48,20 @@ func TestRefusals(t *testing.T) {
 		kind     source.Kind
 		wantText string
 	}{
-		{"a link out of the folder", func(t *testing.T, f string) error { return os.Symlink("/etc/passwd", filepath.Join(f, "config.json")) }, source.Refused, "is a link"},
-		{"a link inside", func(t *testing.T, f string) error {
-			put(t, f, "a.json", nil)
-			return os.Symlink("a.json", filepath.Join(f, "b.json"))
-		}, source.Refused, "is a link"},
+		{"a link out of the folder", func(t *testing.T, f string) error { return os.Symlink("/etc/passwd", filepath.Join(f, "config.json")) }, source.Refused, "is a link that leads out"},
+		{"a link out of the folder, of a tokenizer in a folder", func(t *testing.T, f string) error {
+			put(t, f, "tok/a.json", nil)
+			return os.Symlink("../../other/tokenizer.model", filepath.Join(f, "tok", "tokenizer.model"))
+		}, source.Missing, "cp -aL"},
+		{"dangling weights", func(t *testing.T, f string) error {
+			return os.Symlink("../../blobs/0123", filepath.Join(f, "model-00001-of-00002.safetensors"))
+		}, source.Missing, "cp -aL"},
+		{"a dangling tokenizer", func(t *testing.T, f string) error {
+			return os.Symlink("gone", filepath.Join(f, "tokenizer_config.json"))
+		}, source.Missing, "cp -aL"},
+		{"weights that link to themselves", func(t *testing.T, f string) error {
+			return os.Symlink("model.gguf", filepath.Join(f, "model.gguf"))
+		}, source.Broken, "model.gguf"},
 		{"a link that is not used", func(t *testing.T, f string) error {
 			put(t, f, "a.json", nil)
 			return os.Symlink("/etc/passwd", filepath.Join(f, "README.md"))
@@ -69,9 +81,27 @@ func TestRefusals(t *testing.T) {
 	}
 	t.Run("a file for a folder", func(t *testing.T) {
 		folder := t.TempDir()
-		put(t, folder, "x.gguf", nil)
-		if _, err := (dir.Source{}).Plan(t.Context(), "file://"+filepath.Join(folder, "x.gguf"), nil); source.KindOf(err) != source.BadSource {
-			t.Errorf("error %v", err)
+		for _, name := range []string{"x.gguf", "config.json", "s-00001-of-00002.gguf", "s-00002-of-00002.gguf", "t-00001-of-00003.gguf", "t-00003-of-00003.gguf", "model.onnx"} {
+			put(t, folder, name, []byte("GGUF"))
+		}
+		for name, want := range map[string]string{"x.gguf": "x.gguf", "s-00001-of-00002.gguf": "s-00001-of-00002.gguf s-00002-of-00002.gguf", "s-00002-of-00002.gguf": "s-00001-of-00002.gguf s-00002-of-00002.gguf", "model.onnx": "model.onnx", "t-00001-of-00003.gguf": ""} {
+			location := "file://" + filepath.Join(folder, name)
+			plan, err := dir.Source{}.Plan(t.Context(), location, nil)
+			var got []string
+			for _, f := range plan.Files {
+				got = append(got, f.Name)
+				if r, err := (dir.Source{}).Open(f); err != nil {
+					t.Error(err)
+				} else {
+					r.Close()
+				}
+			}
+			if want == "" && (source.KindOf(err) != source.Missing || !strings.Contains(err.Error(), "t-00002-of-00003.gguf")) || want != "" && err != nil || strings.Join(got, " ") != want {
+				t.Errorf("%s: %v, %v", name, got, err)
+			}
+			if at := (dir.Source{}).Folder(location); at != folder {
+				t.Errorf("%s is in %s", name, at)
+			}
 		}
 	})
 }
@@ -131,14 +161,14 @@ func TestFilesBesideIndex(t *testing.T) {
 	for _, tc := range []struct {
 		also source.Globs
 		kind source.Kind
-	}{{nil, ""}, {source.Globs{"*.txt"}, ""}, {source.Globs{"*.py"}, source.Refused}, {source.Globs{"*"}, source.Refused}, {source.Globs{"etc/passwd"}, ""}} {
+	}{{nil, ""}, {source.Globs{"*.txt"}, ""}, {source.Globs{"*.py"}, source.Refused}, {source.Globs{"*"}, ""}, {source.Globs{"etc/passwd"}, ""}} {
 		plan, err := dir.Source{}.Plan(t.Context(), "file://"+folder, tc.also)
 		if source.KindOf(err) != tc.kind {
 			t.Errorf("%v: %v", tc.also, err)
 			continue
 		}
 		if err == nil {
-			if got, err := source.Select("s", plan.Files, tc.also); err != nil || len(got) != 1 {
+			if got, _, err := source.Select("s", plan.Files, tc.also); err != nil || len(got) != 1 {
 				t.Errorf("%v: %+v, %v", tc.also, got, err)
 			}
 		}
@@ -153,25 +183,99 @@ func TestHubCache(t *testing.T) {
 	if err := os.Symlink("../../blobs/abc", filepath.Join(snapshot, "config.json")); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := dir.Source{}.Plan(t.Context(), "file://"+snapshot, nil)
-	if err != nil || len(plan.Files) != 2 {
-		t.Fatalf("plan %+v, %v", plan, err)
+	short := filepath.Join(t.TempDir(), "short") // a link to the snapshot itself
+	if err := os.Symlink(snapshot, short); err != nil {
+		t.Fatal(err)
 	}
-	for _, f := range plan.Files {
-		r, err := (dir.Source{}).Open(f)
-		if err != nil {
-			t.Fatal(err)
+	for _, at := range []string{snapshot, short} {
+		plan, err := dir.Source{}.Plan(t.Context(), "file://"+at, nil)
+		if err != nil || len(plan.Files) != 2 {
+			t.Fatalf("%s: plan %+v, %v", at, plan, err)
 		}
-		r.Close()
+		for _, f := range plan.Files {
+			r, err := (dir.Source{}).Open(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Close()
+		}
 	}
-	for link, kind := range map[string]source.Kind{"../../blobs/gone": source.Missing, "../../../../secret": source.Broken, "/etc/passwd": source.Broken} {
-		name := filepath.Join(snapshot, "x.json")
+	put(t, repo, "refs/main", []byte("rev"))
+	for link, kind := range map[string]source.Kind{"../../blobs/gone": source.Missing, "../../../../secret": source.Missing, "/etc/passwd": source.Refused, "../../refs/main": source.Refused, "../../blobs": source.Refused} {
+		name := filepath.Join(snapshot, "tokenizer.json")
 		_ = os.Remove(name)
 		if err := os.Symlink(link, name); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := (dir.Source{}).Plan(t.Context(), "file://"+snapshot, nil); source.KindOf(err) != kind {
 			t.Errorf("link to %s: error %v, want kind %q", link, err, kind)
+		}
+	}
+}
+
+// Links that stay inside are followed, to files and to folders, and end.
+func TestLinksInside(t *testing.T) {
+	folder := t.TempDir()
+	link := func(to, name string) {
+		t.Helper()
+		if err := os.Symlink(to, filepath.Join(folder, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, folder, "real/model.safetensors", []byte("weights"))
+	put(t, folder, "real/deep/x.json", []byte("{}"))
+	link("real/model.safetensors", "model.safetensors")
+	link(filepath.Join(folder, "real/deep/x.json"), "absolute.json")
+	link("real/deep", "1_Pooling")
+	link(".", "real/deep/again")
+	link(".", "self")
+	// As Kubernetes mounts a ConfigMap.
+	put(t, folder, "..2024_01_02/config.json", []byte("{ }"))
+	put(t, folder, "..2024_01_02/tok/tokenizer.json", []byte("{  }"))
+	link("..2024_01_02", "..data")
+	link("..data/config.json", "config.json")
+	link("..data/tok", "tok")
+	link("gone.json", "side.json")
+	link("/etc/hostname", "notes.txt")
+	plan, err := dir.Source{}.Plan(t.Context(), "file://"+folder, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"real/model.safetensors": "weights", "model.safetensors": "weights", "absolute.json": "{}", "1_Pooling/x.json": "{}", "real/deep/x.json": "{}", "config.json": "{ }", "tok/tokenizer.json": "{  }"}
+	got := map[string]string{}
+	for _, f := range plan.Files {
+		r, err := (dir.Source{}).Open(f)
+		if err != nil {
+			t.Errorf("%s: %v", f.Name, err)
+			continue
+		}
+		raw, _ := io.ReadAll(r)
+		r.Close()
+		got[f.Name] = string(raw)
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	var left []string
+	for _, l := range plan.Left {
+		left = append(left, l.Name)
+	}
+	if slices.Sort(left); !slices.Equal(left, []string{"notes.txt", "side.json"}) {
+		t.Errorf("left out %v", plan.Left)
+	}
+	// A link that is swapped after the listing leads nowhere else.
+	for _, to := range []string{"/etc/passwd", "../secret", "absolute.json"} {
+		name := filepath.Join(folder, "config.json")
+		_ = os.Remove(name)
+		link(to, "config.json")
+		for _, f := range plan.Files {
+			if f.Name != "config.json" {
+				continue
+			}
+			if r, err := (dir.Source{}).Open(f); err == nil {
+				r.Close()
+				t.Errorf("opened %s", to)
+			}
 		}
 	}
 }

@@ -1,11 +1,10 @@
 // Package dir reads models from a folder on this machine, which the loader
 // uses where it is.
 //
-// The folder is the user's; what is in it may have come from anywhere. So
-// links are not followed and devices are not opened: a name that is a link is
-// an error that says so, not a file that is silently left out. There is one
-// exception, because half of all folders with weights look like that: in the
-// cache of the Hugging Face hub, models--ORG--NAME/snapshots/REV holds links
-// into models--ORG--NAME/blobs, and those are followed, no further than
-// models--ORG--NAME.
+// The folder is the user's; what is in it may have come from anywhere. So a link is
+// followed only while what it leads to lies inside the folder, or is a blob of the same
+// repository in the cache of the Hugging Face hub: models--ORG--NAME/snapshots/REV holds
+// links into models--ORG--NAME/blobs. Files are opened below the resolved folder, so that
+// no link which is swapped later leads out of it. Devices are not opened. A file that
+// cannot be used is an error where an engine needs it; else it is left out, and named.
 package dir

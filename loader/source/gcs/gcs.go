@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path"
 	"strconv"
 	"strings"
 
@@ -145,15 +144,21 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	if err != nil {
 		return source.Plan{}, err
 	}
-	if source.Weights(p.Prefix) {
-		var o object
-		if err := s.getJSON(ctx, p, s.object(p, p.Prefix), url.Values{"fields": {fields}}, &o); err != nil {
-			return source.Plan{}, err
-		}
-		f, err := fileOf(p, o, also)
-		f.Name, f.Ref = path.Base(p.Prefix), p.Ref(o.Name)
-		return source.Plan{Files: []source.File{f}}, err
-	}
+	return source.PlanFolder(p.Prefix, func() (source.Plan, error) { return s.planFolder(ctx, p, also) }, func() (source.Plan, error) {
+		return source.PlanFile(p.String(), p.Prefix, func(key string) (source.File, error) {
+			var o object
+			if err := s.getJSON(ctx, p, s.object(p, key), url.Values{"fields": {fields}}, &o); err != nil {
+				return source.File{}, err
+			}
+			f, err := fileOf(p, o, also)
+			f.Ref = p.Ref(o.Name)
+			return f, err
+		})
+	})
+}
+
+// planFolder lists the objects below a prefix.
+func (s *Source) planFolder(ctx context.Context, p bucketLocation, also source.Globs) (source.Plan, error) {
 	return p.List(func(from string) ([]source.File, string, error) {
 		query := url.Values{"fields": {"nextPageToken,items(" + fields + ")"}, "maxResults": {"1000"}, "prefix": {p.Key("")}}
 		if from != "" {

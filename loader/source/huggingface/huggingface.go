@@ -13,11 +13,13 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions/weightsets"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
@@ -156,13 +158,25 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 			return source.Plan{}, malformed(p, "", "the hub names no commit for the revision")
 		}
 	}
-	folder, only := p.sub, ""
-	if source.Weights(p.sub) {
-		folder, only = path.Dir(p.sub), p.sub
-		if folder == "." {
-			folder = ""
-		}
+	plan, err := source.PlanFolder(p.sub, func() (source.Plan, error) { return s.planTree(ctx, p, api, commit, token, p.sub, nil) }, func() (source.Plan, error) {
+		return s.planTree(ctx, p, api, commit, token, strings.TrimSuffix(path.Dir(p.sub), "."), weightsets.Siblings(p.sub))
+	})
+	if err != nil {
+		return source.Plan{}, err
 	}
+	objects := make(map[string]string, len(plan.Files))
+	for _, f := range plan.Files {
+		objects[f.Name] = f.Version
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.planned[location] = planInfo{commit, objects}
+	return plan, nil
+}
+
+// planTree lists the files of a folder at a commit; of only, those of these paths, all of
+// which must be there.
+func (s *Source) planTree(ctx context.Context, p repoLocation, api, commit, token, folder string, only []string) (source.Plan, error) {
 	next := api + "/tree/" + commit
 	if folder != "" {
 		next += "/" + escapePath(folder)
@@ -179,7 +193,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 			return source.Plan{}, err
 		}
 		for _, e := range list {
-			if e.Type != "file" || only != "" && e.Path != only {
+			if e.Type != "file" || only != nil && !slices.Contains(only, e.Path) {
 				continue
 			}
 			f, err := fileOf(p, commit, folder, e)
@@ -195,13 +209,11 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	if len(plan.Files) == 0 {
 		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: p.String(), Detail: "has no files at commit " + commit[:8], Fix: "check the name; they are case-sensitive"}
 	}
-	objects := make(map[string]string, len(plan.Files))
-	for _, f := range plan.Files {
-		objects[f.Name] = f.Version
+	for _, name := range only {
+		if !slices.ContainsFunc(plan.Files, func(f source.File) bool { return f.Name == path.Base(name) }) {
+			return source.Plan{}, &source.Error{Kind: source.Missing, Source: p.String(), File: path.Base(name), Detail: "is not there, and the names beside it count it", Fix: "copy it beside the others"}
+		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.planned[location] = planInfo{commit, objects}
 	return plan, nil
 }
 

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path"
 	"regexp"
 	"strings"
 	"sync"
@@ -209,9 +208,13 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	if err != nil {
 		return source.Plan{}, err
 	}
-	if source.Weights(p.Prefix) {
-		return s.single(ctx, p)
-	}
+	return source.PlanFolder(p.Prefix, func() (source.Plan, error) { return s.planFolder(ctx, p) }, func() (source.Plan, error) {
+		return source.PlanFile(p.String(), p.Prefix, func(key string) (source.File, error) { return s.single(ctx, p, key) })
+	})
+}
+
+// planFolder lists the objects below a prefix.
+func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan, error) {
 	plan, err := p.List(func(from string) ([]source.File, string, error) {
 		query := url.Values{"list-type": {"2"}, "prefix": {p.Key("")}, "encoding-type": {"url"}}
 		if from != "" {
@@ -225,6 +228,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 		for _, o := range list.Contents {
 			key := o.Key
 			if list.EncodingType == "url" {
+				var err error
 				if key, err = url.QueryUnescape(o.Key); err != nil {
 					return nil, "", p.Malformed("", "the listing has a key that cannot be read")
 				}
@@ -267,22 +271,21 @@ func (s *Source) list(ctx context.Context, p bucketLocation, query url.Values, i
 	return nil
 }
 
-// single plans one object.
-func (s *Source) single(ctx context.Context, p bucketLocation) (source.Plan, error) {
-	f := source.File{Name: path.Base(p.Prefix), Ref: p.Ref(p.Prefix)}
-	r, err := s.head(ctx, p, p.Prefix)
+// single returns one object, but for its name.
+func (s *Source) single(ctx context.Context, p bucketLocation, key string) (source.File, error) {
+	r, err := s.head(ctx, p, key)
 	if err != nil {
-		return source.Plan{}, err
+		return source.File{}, err
 	}
 	if r.StatusCode != http.StatusOK {
-		return source.Plan{}, s.responseError(r, p, "")
+		return source.File{}, s.responseError(r, p, "")
 	}
 	if r.ContentLength < 0 || r.Header.Get("ETag") == "" {
-		return source.Plan{}, p.Malformed("", "the object has no size or no ETag")
+		return source.File{}, p.Malformed("", "the object has no size or no ETag")
 	}
-	f.Size, f.Version = r.ContentLength, httpsource.QuoteETag(r.Header.Get("ETag"))
+	f := source.File{Size: r.ContentLength, Version: httpsource.QuoteETag(r.Header.Get("ETag")), Ref: p.Ref(key)}
 	s.digest(&f, r.Header)
-	return source.Plan{Files: []source.File{f}}, nil
+	return f, nil
 }
 
 func (s *Source) head(ctx context.Context, p bucketLocation, key string) (*http.Response, error) {

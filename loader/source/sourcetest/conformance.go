@@ -30,6 +30,8 @@ type Location struct {
 	// Kept says that a version stays readable when there is a newer one, or
 	// none: a commit of a hub. Elsewhere it must not be read any more.
 	Kept bool
+	// FolderOnly: a location is no single file.
+	FolderOnly bool
 }
 
 // blockReader is the other way in which the loader reads (loader.BlockReader).
@@ -127,7 +129,7 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			files, err := source.Select(p.Location, got.Files, tc.also)
+			files, _, err := source.Select(p.Location, got.Files, tc.also)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -144,6 +146,36 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 			}
 			if left := tc.also.Skipped(got.Files); len(tc.also) == 0 && !slices.Contains(left, "modeling.py") || slices.ContainsFunc(left, tc.also.Includes) {
 				t.Errorf("%v: left are %v", tc.also, left)
+			}
+		}
+	})
+	t.Run("one file", func(t *testing.T) {
+		p := open(t)
+		if p.FolderOnly {
+			t.Skip("this source is a folder")
+		}
+		for _, name := range []string{"config.json", "model.onnx", "m-Q4.gguf", "s-00001-of-00003.gguf", "s-00002-of-00003.gguf", "s-00003-of-00003.gguf", "t-00001-of-00003.gguf", "t-00003-of-00003.gguf", "v1.5/config.json"} {
+			p.Put(t, name, body(len(name)))
+		}
+		for name, want := range map[string]string{
+			"m-Q4.gguf": "m-Q4.gguf", "model.onnx": "model.onnx", "v1.5": "config.json", "s-00002-of-00003.gguf": "s-00001-of-00003.gguf s-00002-of-00003.gguf s-00003-of-00003.gguf",
+			"t-00003-of-00003.gguf": "!t-00002-of-00003.gguf", "gone.gguf": "!gone.gguf", "gone.onnx": "!gone.onnx",
+		} {
+			got, err := p.Source.Plan(t.Context(), p.Location+"/"+name, nil)
+			var names []string
+			for _, f := range got.Files {
+				names = append(names, f.Name)
+				if b, err := read(t.Context(), p, f, 0, f.Size); err != nil || len(b) != int(f.Size) {
+					t.Errorf("%s: %d bytes, %v", f.Name, len(b), err)
+				}
+			}
+			slices.Sort(names)
+			if missing, bad := strings.CutPrefix(want, "!"); bad {
+				if kind := source.KindOf(err); kind != source.NotFound && kind != source.Missing || !strings.Contains(err.Error(), missing) {
+					t.Errorf("%s: %v, %v", name, names, err)
+				}
+			} else if err != nil || strings.Join(names, " ") != want {
+				t.Errorf("%s: %v, %v", name, names, err)
 			}
 		}
 	})

@@ -11,7 +11,7 @@ func TestConformance(t *testing.T) {
 		const here = "memory://here"
 		m := &sourcetest.Memory{}
 		return sourcetest.Location{
-			Source: m, Location: here, Nowhere: "memory://nowhere",
+			FolderOnly: true, Source: m, Location: here, Nowhere: "memory://nowhere",
 			Put:    func(t *testing.T, name string, body []byte) { m.Put(here, name, body) },
 			Delete: func(t *testing.T, name string) { m.Delete(here, name) },
 		}

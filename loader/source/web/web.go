@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -82,10 +84,17 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	if err != nil {
 		return source.Plan{}, err
 	}
-	if source.Weights(u.Path) {
-		f, err := s.head(ctx, location, u, source.File{Name: path.Base(u.Path)})
-		return source.Plan{Files: []source.File{f}}, err
-	}
+	return source.PlanFolder(u.Path, func() (source.Plan, error) { return s.planFolder(ctx, location, u, also) }, func() (source.Plan, error) {
+		return source.PlanFile(location, u.Path, func(key string) (source.File, error) {
+			at := *u
+			at.Path = key
+			return s.head(ctx, location, &at, source.File{Name: path.Base(key)})
+		})
+	})
+}
+
+// planFolder finds the files of a folder by its list or its page.
+func (s *Source) planFolder(ctx context.Context, location string, u *url.URL, also source.Globs) (source.Plan, error) {
 	files, err := s.readSums(ctx, location, u)
 	if err != nil {
 		return source.Plan{}, err
@@ -186,9 +195,11 @@ func (s *Source) headAll(ctx context.Context, location string, u *url.URL, files
 		if !also.Includes(files[i].Name) {
 			continue
 		}
-		if err := source.CheckName(files[i].Name); err != nil {
+		if err := source.CheckName(files[i].Name); err != nil && source.LeavesFolder(files[i].Name) {
 			cancel(err)
 			break
+		} else if err != nil {
+			continue // source.Select leaves it out, or refuses it
 		}
 		slots <- struct{}{} // the requests that hold them end with ctx
 		wg.Go(func() {
@@ -218,10 +229,15 @@ func escapePath(name string) string {
 }
 
 func (s *Source) get(ctx context.Context, location, method string, u *url.URL) (*http.Response, error) {
+	return s.send(ctx, location, method, u, nil)
+}
+
+func (s *Source) send(ctx context.Context, location, method string, u *url.URL, fields http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: location, Detail: "is not a valid address"}
 	}
+	maps.Copy(req.Header, fields)
 	req.Header.Set("Accept-Encoding", "identity")
 	req.Header.Set("Accept", "application/json, text/html;q=0.9, */*;q=0.8")
 	r, err := s.http.Do(req)
@@ -240,17 +256,24 @@ func (s *Source) head(ctx context.Context, location string, u *url.URL, f source
 		return f, err
 	}
 	httpsource.Drain(r)
-	if r.StatusCode != http.StatusOK {
+	size := r.ContentLength
+	if refusesHead(r) {
+		if r, size, err = s.firstByte(ctx, location, u); err != nil {
+			return f, err
+		}
+	}
+	known := r.StatusCode == http.StatusOK || r.StatusCode == http.StatusPartialContent
+	if !known && (r.StatusCode != http.StatusRequestedRangeNotSatisfiable || size != 0) {
 		e := httpsource.Status(r, location, f.Name)
 		if e.Kind == source.NotFound && f.SHA256 != "" {
 			e.Kind, e.Detail, e.Fix = source.Missing, "is in SHA256SUMS and not in the folder", "upload it, or take it off the list"
 		}
 		return f, e
 	}
-	if r.ContentLength < 0 {
+	if size < 0 {
 		return f, &source.Error{Kind: source.Malformed, Source: location, File: f.Name, Detail: "the server does not send its length"}
 	}
-	f.Size, f.Ref = r.ContentLength, u.String()
+	f.Size, f.Ref = size, u.String()
 	switch tag, modified := r.Header.Get("ETag"), r.Header.Get("Last-Modified"); {
 	case strings.HasPrefix(tag, `"`):
 		f.Version = tag
@@ -263,6 +286,39 @@ func (s *Source) head(ctx context.Context, location string, u *url.URL, f source
 		return f, &source.Error{Kind: source.Refused, Source: location, File: f.Name, Detail: "the server gives neither ETag nor Last-Modified: a change while it is read would not be noticed", Fix: "put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)"}
 	}
 	return f, nil
+}
+
+// refusesHead reports an answer after which the file is asked for by a range instead: the
+// server has no HEAD (or a signature that is for GET alone), or did not give the length.
+func refusesHead(r *http.Response) bool {
+	switch r.StatusCode {
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return true
+	}
+	return r.StatusCode == http.StatusOK && r.ContentLength < 0
+}
+
+// firstByte asks for the first byte of a file, and returns the size of the whole file from
+// the answer's head; below 0 it is not known.
+func (s *Source) firstByte(ctx context.Context, location string, u *url.URL) (*http.Response, int64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // the body may be the whole file
+	r, err := s.send(ctx, location, http.MethodGet, u, http.Header{"Range": {"bytes=0-0"}})
+	if err != nil {
+		return nil, 0, err
+	}
+	r.Body.Close()
+	size := int64(-1)
+	switch r.StatusCode {
+	case http.StatusOK:
+		size = r.ContentLength
+	case http.StatusPartialContent, http.StatusRequestedRangeNotSatisfiable: // the second for an empty file
+		_, total, _ := strings.Cut(r.Header.Get("Content-Range"), "/")
+		if n, err := strconv.ParseInt(total, 10, 64); err == nil && n >= 0 {
+			size = n
+		}
+	}
+	return r, size, nil
 }
 
 // Read returns a range of a file in the version of the plan.

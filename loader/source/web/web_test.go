@@ -275,3 +275,69 @@ func TestNoRanges(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// A server without HEAD, or whose HEAD gives no length, is asked for one byte; a source may
+// be one file of any kind.
+func TestNoHead(t *testing.T) {
+	folder := t.TempDir()
+	for _, name := range []string{"config.json", "model.onnx", "model.gguf", "empty.txt"} {
+		body := []byte("some bytes of " + name)
+		if name == "empty.txt" {
+			body = nil
+		}
+		put(t, folder, "m/"+name, body)
+	}
+	put(t, folder, "m/SHA256SUMS", nil)
+	for what, answer := range map[string]func(w http.ResponseWriter){
+		"405": func(w http.ResponseWriter) { w.WriteHeader(405) }, "501": func(w http.ResponseWriter) { w.WriteHeader(501) },
+		"403": func(w http.ResponseWriter) { w.WriteHeader(403) }, "no length": func(w http.ResponseWriter) { w.(http.Flusher).Flush() },
+	} {
+		for _, ranges := range []bool{true, false} {
+			h := tagged(folder)
+			s, at := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodHead {
+					answer(w)
+					return
+				}
+				if !ranges {
+					r.Header.Del("Range")
+				}
+				if strings.HasSuffix(r.URL.Path, "SHA256SUMS") {
+					http.NotFound(w, r)
+					return
+				}
+				h.ServeHTTP(w, r)
+			}))
+			for location, want := range map[string]int{at + "/m": 3, at + "/m/model.onnx": 1, at + "/m/model.gguf": 1} {
+				plan, err := s.Plan(t.Context(), location, nil)
+				if err != nil {
+					t.Errorf("%s, ranges %t: %v", what, ranges, err)
+					continue
+				}
+				staged := 0
+				for _, f := range plan.Files {
+					if f.Version == "" {
+						continue // not staged
+					}
+					staged++
+					body, err := s.Read(t.Context(), f, 0, f.Size)
+					if err != nil {
+						t.Errorf("%s, ranges %t: %s: %v", what, ranges, f.Name, err)
+						continue
+					}
+					raw, _ := io.ReadAll(body)
+					body.Close()
+					if text := "some bytes of " + f.Name; f.Name != "empty.txt" && string(raw) != text || int(f.Size) != len(raw) {
+						t.Errorf("%s, ranges %t: %s has %d bytes: %q", what, ranges, f.Name, f.Size, raw)
+					}
+				}
+				if staged != want {
+					t.Errorf("%s, ranges %t: %s: %d files", what, ranges, location, staged)
+				}
+			}
+			if _, err := s.Plan(t.Context(), at+"/m/gone.onnx", nil); source.KindOf(err) != source.NotFound {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+}

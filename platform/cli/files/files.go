@@ -5,6 +5,7 @@ package files
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,10 +18,10 @@ import (
 )
 
 // Read decodes every document of files and folders (their .yaml and .yml
-// files). The error has all problems of all files; warnings are what the documents work
+// files); - is stdin, where a relative source counts from the working folder. The error has all problems of all files; warnings are what the documents work
 // with all the same. whole: they are all there is, so that a Router that names another
 // function is wrong.
-func Read(reader catalog.Reader, paths []string, whole bool) (docs []catalog.Document, warnings catalog.Problems, err error) {
+func Read(stdin io.Reader, reader catalog.Reader, paths []string, whole bool) (docs []catalog.Document, warnings catalog.Problems, err error) {
 	files, err := listFiles(paths)
 	if err != nil {
 		return nil, nil, err
@@ -28,7 +29,7 @@ func Read(reader catalog.Reader, paths []string, whole bool) (docs []catalog.Doc
 	var problems catalog.Problems
 	allNamed := true
 	for _, f := range files {
-		data, err := kit.ReadBounded(f)
+		data, err := readFile(stdin, &f)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -49,6 +50,18 @@ func Read(reader catalog.Reader, paths []string, whole bool) (docs []catalog.Doc
 	return docs, targets, nil
 }
 
+// readFile reads a file; stdin gets its name for people in place of -.
+func readFile(stdin io.Reader, file *string) ([]byte, error) {
+	if *file != fromStdin {
+		return kit.ReadBounded(*file)
+	}
+	*file = "stdin"
+	return io.ReadAll(io.LimitReader(stdin, catalog.MaxFile+1))
+}
+
+// fromStdin stands for standard input among paths.
+const fromStdin = "-"
+
 // HasFolder reports whether one of paths is a folder.
 func HasFolder(paths []string) bool {
 	return slices.ContainsFunc(paths, func(p string) bool {
@@ -60,7 +73,14 @@ func HasFolder(paths []string) bool {
 // listFiles lists the files of paths, and the .yaml and .yml files of folders.
 func listFiles(paths []string) ([]string, error) {
 	var files []string
-	for _, p := range paths {
+	for i, p := range paths {
+		if p == fromStdin {
+			if slices.Contains(paths[:i], p) {
+				return nil, kit.Usage("", "stdin can be read once: there is one - too many")
+			}
+			files = append(files, p)
+			continue
+		}
 		info, err := os.Stat(p)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, &kit.Error{Exit: kit.ExitNotFound, What: "there is no file " + p}
@@ -92,8 +112,8 @@ func listFiles(paths []string) ([]string, error) {
 // ReadModels decodes the models of files and folders. All problems of all files
 // are reported at once. It is for clusters, which have models alone: a team among them is
 // refused with teamHint, as are other kinds and an empty list.
-func ReadModels(paths []string, teamHint string) ([]*functions.Model, error) {
-	docs, _, err := Read(catalog.Reader{}, paths, false)
+func ReadModels(stdin io.Reader, paths []string, teamHint string) ([]*functions.Model, error) {
+	docs, _, err := Read(stdin, catalog.Reader{}, paths, false)
 	if err != nil {
 		return nil, err
 	}
@@ -174,8 +194,8 @@ func detach(d catalog.Document) error {
 
 // ReadDeployable reads what deploy sends: all kinds but teams, Routers and then Compositions
 // last, so that what they name is there before them. Each is detached from its folder.
-func ReadDeployable(paths []string) (docs []catalog.Document, files [][]byte, err error) {
-	docs, _, err = Read(catalog.Reader{Examples: true}, paths, false)
+func ReadDeployable(stdin io.Reader, paths []string) (docs []catalog.Document, files [][]byte, err error) {
+	docs, _, err = Read(stdin, catalog.Reader{Examples: true}, paths, false)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -45,6 +45,9 @@ func (t *Terminal) paint(code, s string, tty bool) string {
 
 func (t *Terminal) red(s string) string { return t.paint("31", s, t.ErrTTY) }
 
+// Dim is for stdout, where it is a terminal.
+func (t *Terminal) Dim(s string) string { return t.paint("2", s, t.OutTTY) }
+
 func (t *Terminal) Bold(s string) string { return t.paint("1", s, t.ErrTTY) }
 
 // width of the terminal on stderr, 80 where it is not known.

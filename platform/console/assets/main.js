@@ -75,4 +75,7 @@ function Missing() {
   return html`<section class="panel"><h1>There is no such page</h1><p class="empty">The address has none. <a href="/ui/">Now</a> shows what runs.</p></section>`;
 }
 
-render(html`<${App} />`, document.getElementById("app"));
+// The file has the bar at the top already, which is seen until this has been read.
+const app = document.getElementById("app");
+app.textContent = "";
+render(html`<${App} />`, app);

@@ -14,7 +14,7 @@ let key = "";
 // state is what the shell shows of the connection. Its object is replaced on change.
 export let state = { link: "connecting", needsKey: false, problem: "", retryAt: 0, upgraded: false, hasKey: false };
 let wanted = []; // names of the lists that the page shows
-let attempt = 0, failures = 0, abort = null, timer = 0;
+let attempt = 0, failures = 0, connected = false, abort = null, timer = 0;
 let skew = 0; // ms that the server's clock is ahead
 
 const lists = new Map();
@@ -164,7 +164,8 @@ async function read(mine) {
     if (!res.ok) throw await failure(res);
     const date = Date.parse(res.headers.get("date"));
     skew = Math.abs(date - Date.now()) > 2000 ? date - Date.now() : 0;
-    if (failures) checkUpgrade();
+    if (connected) checkUpgrade();
+    connected = true;
     const reader = res.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -199,7 +200,21 @@ export function retry() {
   if (state.link === "lost") connect();
 }
 addEventListener("online", retry);
-document.addEventListener("visibilitychange", () => { if (!document.hidden) { retry(); notify(); } });
+
+// A browser has few connections to one server for all its tabs: a tab that has been hidden
+// for a while lets its stream go until it is shown.
+const hiddenFor = 60000; // ms
+let hiding = 0, paused = false;
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(hiding);
+  if (document.hidden) {
+    hiding = setTimeout(() => { paused = true; attempt++; clearTimeout(timer); if (abort) abort.abort(); }, hiddenFor);
+    return;
+  }
+  if (paused) connect(); else retry();
+  paused = false;
+  notify();
+});
 
 // checkUpgrade compares the page with the one that the server has now.
 async function checkUpgrade() {

@@ -52,6 +52,7 @@ var reasons = map[string]string{
 	"adopted":           "it was there already when this server came to know of it",
 	"scale demand":      "it has more requests than its replicas are meant to serve at once",
 	"recheck":           "it is implausible and is checked again",
+	"invalid":           "its file has a mistake, and is not used as it is now",
 	"stale_epoch":       "a newer server commands",
 }
 

@@ -17,6 +17,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 )
 
 // Family is a format of conversations.
@@ -130,7 +132,7 @@ func readTemplate(dir string) (text, bos, eos string, err error) {
 		return "", "", "", err
 	}
 	if b != nil {
-		if err := json.Unmarshal(b, &f); err != nil {
+		if err := json.Unmarshal(pythonjson.Standard(b), &f); err != nil {
 			return "", "", "", fmt.Errorf("%s: %w", filepath.Join(dir, "tokenizer_config.json"), err)
 		}
 	}

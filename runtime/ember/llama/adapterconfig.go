@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 )
 
 // adapterConfig is the used part of an adapter's adapter_config.json.
@@ -73,6 +75,7 @@ func readAdapterConfig(dir string) (c adapterConfig, err error) {
 }
 
 func parseAdapterConfig(b []byte) (c adapterConfig, err error) {
+	b = pythonjson.Standard(b)
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(b, &all); err != nil {
 		return c, err

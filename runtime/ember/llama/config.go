@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 )
 
 // Config is the used part of config.json.
@@ -95,7 +97,7 @@ func ReadConfig(dir string) (Config, error) {
 // the engine lacks is an error.
 func ParseConfig(b []byte) (Config, error) {
 	var j configJSON
-	if err := json.Unmarshal(b, &j); err != nil {
+	if err := json.Unmarshal(pythonjson.Standard(b), &j); err != nil {
 		return Config{}, err
 	}
 	c := Config{Hidden: j.Hidden, Inter: j.Inter, Layers: j.Layers, Heads: j.Heads, KVHeads: j.KVHeads, HeadDim: j.HeadDim,

@@ -1,0 +1,66 @@
+package functions
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// reservedFlags are the flags that only thaw sets, by engine.
+var reservedFlags = map[Engine][]string{
+	EngineEmber:    {"--model", "--served-model-name", "--host", "--port"},
+	EngineVLLM:     {"--model", "--served-model-name", "--host", "--port", "--uds", "--api-key"},
+	EngineSGLang:   {"--model-path", "--model", "--served-model-name", "--host", "--port", "--api-key", "--admin-api-key"},
+	EngineLlamaCpp: {"--model", "-m", "--alias", "-a", "--host", "--port", "--hf-repo", "-hf", "-hfr", "--model-url", "-mu", "--api-key", "--api-key-file"},
+}
+
+// FlagName is the flag that an argument sets, as FLAG or FLAG=VALUE. argparse takes
+// --served_model_name for --served-model-name.
+func FlagName(arg string) string {
+	name, _, _ := strings.Cut(arg, "=")
+	if strings.HasPrefix(name, "--") {
+		name = strings.ReplaceAll(name, "_", "-")
+	}
+	return name
+}
+
+// ReservedFlag is the flag of an argument that only thaw sets for an engine; "" if it is none.
+func ReservedFlag(e Engine, arg string) string {
+	if name := FlagName(arg); slices.Contains(reservedFlags[e], name) {
+		return name
+	}
+	return ""
+}
+
+// checkArgs checks the arguments of an engine, and the words that thaw fills in.
+func (p *problems) checkArgs(s *ModelSpec) {
+	command := s.Engine == EngineCommand
+	if command && (len(s.Args) == 0 || s.Args[0] == "") {
+		p.add("spec.args", "such as [my-server, --port, \"{port}\"]", "a command engine needs its argv")
+	}
+	for i, a := range s.Args {
+		at := fmt.Sprintf("spec.args[%d]", i)
+		if strings.ContainsRune(a, 0) || !utf8.ValidString(a) {
+			p.add(at, "", "a program cannot be given this text: it holds a NUL or is not UTF-8")
+		}
+		if f := ReservedFlag(s.Engine, a); f != "" {
+			p.add(at, "leave it out", "%s is set by thaw and cannot be given", f)
+		}
+		if command && strings.Contains(a, "{key}") {
+			p.add(at, "put it into env", "every user of the machine could read {key} there")
+		}
+	}
+	fills := func(word string) bool {
+		has := func(text string) bool { return strings.Contains(text, word) }
+		return slices.ContainsFunc(s.Args, has) || slices.ContainsFunc(slices.Collect(maps.Values(s.Env)), has)
+	}
+	if command && len(s.Args) > 0 && !fills("{port}") {
+		p.add("spec.args", "such as --port, \"{port}\"; or PORT: \"{port}\" in env",
+			"{port} is in neither args nor env, so the server would listen on another port than thaw asks")
+	}
+	if command && s.Source == "" && fills("{model}") {
+		p.add("spec.source", "give a source, or take {model} out of args and env", "args or env ask for {model}, but there is no source")
+	}
+}

@@ -1,0 +1,128 @@
+// Package pythonjson reads the JSON that Python's json module writes and reads. Beyond the
+// standard it has NaN, Infinity and -Infinity as numbers, half a surrogate pair in strings,
+// and a name twice in one object. Checkpoints are written by Python, and engines read them
+// with it.
+package pythonjson
+
+import (
+	"bytes"
+	"encoding/json/jsontext"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"unicode/utf8"
+)
+
+// Standard returns raw as standard JSON of the same length, so that offsets stay: NaN as 0,
+// the infinities as null, half a surrogate pair as U+FFFD. All else stays as it is, with its
+// mistakes. raw itself is not changed.
+func Standard(raw []byte) []byte {
+	out := raw
+	replace := func(at int, old, by string) {
+		if &out[0] == &raw[0] {
+			out = bytes.Clone(raw)
+		}
+		copy(out[at:], by)
+		for i := at + len(by); i < at+len(old); i++ {
+			out[i] = ' '
+		}
+	}
+	for i := 0; i < len(raw); i++ {
+		switch raw[i] {
+		case '"':
+			i = standardString(raw, i+1, func(at int) { replace(at, `\uXXXX`, `\ufffd`) })
+		case 'N', 'I', '-':
+			for _, token := range []struct{ old, by string }{{"NaN", "0"}, {"Infinity", "null"}, {"-Infinity", "null"}} {
+				if isWhole(raw, i, token.old) {
+					replace(i, token.old, token.by)
+					i += len(token.old) - 1
+					break
+				}
+			}
+		}
+	}
+	return out
+}
+
+// isWhole reports whether token stands at i as a value of its own: 1NaN is none.
+func isWhole(raw []byte, i int, token string) bool {
+	end := i + len(token)
+	return end <= len(raw) && string(raw[i:end]) == token &&
+		(i == 0 || bytes.IndexByte([]byte(":[, \t\r\n"), raw[i-1]) >= 0) &&
+		(end == len(raw) || bytes.IndexByte([]byte(",]} \t\r\n"), raw[end]) >= 0)
+}
+
+// standardString calls lone for each escape that is half a surrogate pair of the string that
+// begins at i, and returns where its end is.
+func standardString(raw []byte, i int, lone func(at int)) int {
+	for ; i < len(raw) && raw[i] != '"'; i++ {
+		if raw[i] != '\\' {
+			continue
+		}
+		switch r := escaped(raw, i); {
+		case r >= 0xd800 && r < 0xdc00:
+			if low := escaped(raw, i+6); low >= 0xdc00 && low < 0xe000 {
+				i += 11
+				continue
+			}
+			lone(i)
+			i += 5
+		case r >= 0xdc00 && r < 0xe000:
+			lone(i)
+			i += 5
+		default:
+			i++ // the byte after it is no quote of the end
+		}
+	}
+	return i
+}
+
+// escaped returns the value of an escape \uXXXX at i, -1 where there is none.
+func escaped(raw []byte, i int) int {
+	if i+6 > len(raw) || raw[i] != '\\' || raw[i+1] != 'u' {
+		return -1
+	}
+	n, err := strconv.ParseUint(string(raw[i+2:i+6]), 16, 32)
+	if err != nil {
+		return -1
+	}
+	return int(n)
+}
+
+// CheckObject returns an error unless raw is one JSON object. The error names line and
+// column, from 1, in characters, as Python does.
+func CheckObject(raw []byte) error {
+	d := jsontext.NewDecoder(bytes.NewReader(Standard(raw)), jsontext.AllowDuplicateNames(true))
+	kind := d.PeekKind()
+	err := d.SkipValue()
+	if err == nil {
+		if _, err = d.ReadToken(); err == io.EOF {
+			err = nil
+		} else if err == nil {
+			return errors.New(place(raw, d.InputOffset()-1) + ": more follows where the value ended")
+		}
+	}
+	if e, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		reason := "cannot be read"
+		if e.Err != nil {
+			reason = e.Err.Error()
+		}
+		return fmt.Errorf("%s: %s", place(raw, e.ByteOffset), reason)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: it ends in the middle", place(raw, int64(len(raw))))
+	case kind != '{':
+		return errors.New("not a JSON object")
+	}
+	return nil
+}
+
+// place names line and column of an offset.
+func place(raw []byte, offset int64) string {
+	before := raw[:min(max(offset, 0), int64(len(raw)))]
+	line := bytes.Count(before, []byte("\n"))
+	column := utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:])
+	return fmt.Sprintf("line %d, column %d", line+1, column+1)
+}

@@ -1,0 +1,73 @@
+package pythonjson_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/thaw-dev/thaw/functions/pythonjson"
+)
+
+func TestStandard(t *testing.T) {
+	for _, tc := range []struct{ in, want string }{
+		{`{"a": NaN, "b":Infinity,"c":[-Infinity,NaN]}`, `{"a": 0  , "b":null    ,"c":[null     ,0  ]}`},
+		{`{"a": "NaN, Infinity"}`, `{"a": "NaN, Infinity"}`},
+		{`{"a": "\" NaN \\", "b":NaN}`, `{"a": "\" NaN \\", "b":0  }`},
+		{`{"a": "\ud83d", "b": "\uDE00x", "c": "\ud83d\ude00", "d": "\ud83d\ud83d\ude00", "e": "\\ud83d"}`, `{"a": "\ufffd", "b": "\ufffdx", "c": "\ud83d\ude00", "d": "\ufffd\ud83d\ude00", "e": "\\ud83d"}`},
+		{"[NaN\n]", "[0  \n]"},
+		{"NaN", "0  "},
+		{`[1NaN, -NaN, NaN1, nan, +Infinity, {NaN: 1}]`, `[1NaN, -NaN, NaN1, nan, +Infinity, {NaN: 1}]`},
+		{``, ``}, {`"`, `"`}, {`"\`, `"\`}, {`"\ud83`, `"\ud83`},
+	} {
+		in := []byte(tc.in)
+		if got := string(pythonjson.Standard(in)); got != tc.want {
+			t.Errorf("%s:\n got %s\nwant %s", tc.in, got, tc.want)
+		}
+		if string(in) != tc.in {
+			t.Errorf("%s was changed", tc.in)
+		}
+	}
+}
+
+// What Python's json takes is taken, and what it refuses is refused with its place.
+func TestCheckObject(t *testing.T) {
+	for _, good := range []string{`{}`, ` {"a": NaN} `, `{"rope": {"factor": Infinity, "low": -Infinity}}`, `{"a": "\ud83d"}`, `{"a": 1, "a": 2}`, `{"a": 1e999}`, "{\"a\":\t\"\x7f\"}\n"} {
+		if err := pythonjson.CheckObject([]byte(good)); err != nil {
+			t.Errorf("%s: %v", good, err)
+		}
+	}
+	for _, tc := range []struct{ in, want string }{
+		{"{\n  \"a\": 1,\n  \"b\": nan\n}", "line 3, column 9"},
+		{`{"a": 1NaN}`, "line 1, column 8"},
+		{`{"a": 1,}`, "line 1, column 8"},
+		{"{\n\"ä\": 'x'}", "line 2, column 6"},
+		{`{"a": -NaN}`, "line 1, column "},
+		{`{"a": +Infinity}`, "line 1, column 7"},
+		{`{} {}`, "line 1, column 4"},
+		{`{"a": 1`, "line 1, column 8"},
+		{"{\"a\": \"\xff\"}", "line 1, column 8"},
+		{"\ufeff{}", "line 1, column 1"},
+		{"{\"a\": \"x\ny\"}", "line 1, column 9"},
+		{``, "line 1, column 1"},
+		{`[]`, "not a JSON object"}, {`NaN`, "not a JSON object"}, {`null`, "not a JSON object"},
+	} {
+		if err := pythonjson.CheckObject([]byte(tc.in)); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", tc.in, err, tc.want)
+		}
+	}
+}
+
+func FuzzStandard(f *testing.F) {
+	for _, s := range []string{`{"a": NaN}`, `[-Infinity, "\ud83d\\"]`, `"\`, `NaN`, `{"\ud83d": Infinity}`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got := pythonjson.Standard([]byte(s))
+		if len(got) != len(s) {
+			t.Errorf("%q became %q", s, got)
+		}
+		if json.Valid([]byte(s)) && !json.Valid(got) {
+			t.Errorf("%q is valid, %q is not", s, got)
+		}
+	})
+}

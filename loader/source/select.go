@@ -1,0 +1,264 @@
+package source
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/weightsets"
+)
+
+// Bounds of a plan.
+const (
+	maxFiles = 10_000
+	maxBytes = int64(1) << 46 // 64 TiB: a sum that large is a lie
+)
+
+// Needed reports whether an engine may need the file to load its model: weights, their
+// index, configurations and tokenizers, at the top of the source or in a folder there.
+func Needed(name string) bool {
+	if strings.Count(name, "/") > 1 || !Allowed(name) {
+		return false
+	}
+	base := strings.ToLower(path.Base(name))
+	for _, begin := range []string{"tokenizer", "vocab", "merges", "special_tokens_map", "added_tokens", "adapter_config"} {
+		if strings.HasPrefix(base, begin) {
+			return true
+		}
+	}
+	switch path.Ext(base) {
+	case ".json":
+		return base == "config.json" || strings.HasSuffix(base, ".safetensors.index.json") || strings.HasSuffix(base, "processor_config.json")
+	case ".txt", ".jinja":
+		return false
+	}
+	return true // weights, tiktoken, sentencepiece
+}
+
+// selection is the files of a listing that are staged, as far as it was read.
+type selection struct {
+	location string
+	also     Globs
+	out      []File
+	left     []LeftOut
+}
+
+// Select checks a listing and returns its files that are staged, in the listing's order:
+// those of Allowed, and those that also matches. A file whose name cannot be used is left
+// out, unless an engine needs it or also names it: then it is an error. A name that leads
+// out of the folder always is one: such a listing is not to be trusted at all.
+func Select(location string, files []File, also Globs) ([]File, []LeftOut, error) {
+	s := &selection{location: location, also: also}
+	var sum int64
+	for _, f := range files {
+		if !also.Includes(f.Name) {
+			continue
+		}
+		if err := CheckName(f.Name); err != nil {
+			e := err.(*Error)
+			e.Source, e.Fix = location, "rename it"
+			if LeavesFolder(f.Name) || also.Needs(f.Name) {
+				return nil, nil, e
+			}
+			s.leave(f.Name, strings.TrimPrefix(e.Detail, "file name "))
+			continue
+		}
+		if f.Size < 0 || f.Size > maxBytes || sum+f.Size > maxBytes {
+			return nil, nil, &Error{Kind: Refused, Source: location, File: f.Name, Detail: fmt.Sprintf("has an impossible size (%d bytes)", f.Size)}
+		}
+		sum += f.Size
+		if s.out = append(s.out, f); len(s.out) > maxFiles {
+			return nil, nil, &Error{Kind: Refused, Source: location, Detail: fmt.Sprintf("holds more than %d files", maxFiles), Fix: "point source at the model's own folder"}
+		}
+	}
+	if err := s.dropTwins(); err != nil {
+		return nil, nil, err
+	}
+	if err := s.chooseWeights(); err != nil {
+		return nil, nil, err
+	}
+	return s.out, s.left, nil
+}
+
+// LeavesFolder reports whether a name is made to lead out of its folder.
+func LeavesFolder(name string) bool {
+	return strings.HasPrefix(name, "/") || slices.ContainsFunc(strings.FieldsFunc(name, func(r rune) bool { return r == '/' || r == '\\' }), func(part string) bool {
+		return part == "." || part == ".."
+	})
+}
+
+func (s *selection) leave(name, reason string) {
+	s.left = append(s.left, LeftOut{Name: name, Reason: reason})
+}
+
+// dropTwins leaves out files that cannot be on one disk together: two names that are one
+// where case does not count, and a file below a name that is a file.
+func (s *selection) dropTwins() error {
+	// Needed files come first, then those of the listing's order.
+	order := slices.Clone(s.out)
+	slices.SortStableFunc(order, func(a, b File) int {
+		switch na, nb := s.also.Needs(a.Name), s.also.Needs(b.Name); {
+		case na == nb:
+			return 0
+		case na:
+			return -1
+		}
+		return 1
+	})
+	files, folders, dropped := map[string]string{}, map[string]string{}, map[string]bool{}
+	for _, f := range order {
+		low := strings.ToLower(f.Name)
+		reason := ""
+		if other, ok := files[low]; ok {
+			reason = fmt.Sprintf("is the same name as %q where case does not count", other)
+		} else if other, ok := folders[low]; ok {
+			reason = fmt.Sprintf("is a file, and %q lies below it", other)
+		}
+		for p := path.Dir(low); p != "." && reason == ""; p = path.Dir(p) {
+			if other, ok := files[p]; ok {
+				reason = fmt.Sprintf("lies below %q, which is a file", other)
+			}
+		}
+		if reason != "" {
+			if s.also.Needs(f.Name) {
+				return &Error{Kind: Refused, Source: s.location, File: f.Name, Detail: reason, Fix: "rename or remove one of them"}
+			}
+			s.leave(f.Name, reason)
+			dropped[f.Name] = true
+			continue
+		}
+		files[low] = f.Name
+		for p := path.Dir(low); p != "."; p = path.Dir(p) {
+			folders[p] = f.Name
+		}
+	}
+	s.out = slices.DeleteFunc(s.out, func(f File) bool { return dropped[f.Name] })
+	return nil
+}
+
+// chooseWeights drops the weights that are not of the one set that is staged; without a
+// choice, those that no engine reads beside the others.
+func (s *selection) chooseWeights() error {
+	if s.also.weights() == "" {
+		s.dropSecondLayouts()
+		return nil
+	}
+	var err error
+	if s.out, err = s.also.Narrow(s.out); err != nil {
+		err.(*Error).Source = s.location
+	}
+	return err
+}
+
+// Narrow returns the files of a listing without those that a pattern leaves out, and of its
+// weights the one set that is chosen. Errors are *Error.
+func (g Globs) Narrow(files []File) ([]File, error) {
+	var out []File
+	var names []weightsets.File
+	for _, f := range files {
+		if !g.excludes(f.Name) {
+			out = append(out, f)
+			names = append(names, weightsets.File{Name: f.Name, Size: f.Size})
+		}
+	}
+	if g.weights() == "" {
+		return out, nil
+	}
+	set, err := chooseSet(names, g.weights())
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(out, func(f File) bool {
+		weights := weightsets.IsGGUF(f.Name) || strings.EqualFold(path.Ext(f.Name), ".safetensors")
+		return weights && !slices.ContainsFunc(set.Files, func(w weightsets.File) bool { return w.Name == f.Name })
+	}), nil
+}
+
+// chooseSet returns the one set of weights that a pattern means. Errors list the sets.
+func chooseSet(files []weightsets.File, pattern string) (weightsets.Set, error) {
+	sets := weightsets.Find(files)
+	chosen := weightsets.Choose(sets, pattern)
+	const fix = `name one with spec.weights, such as weights: "*Q4_K_M*", or name its file as the source`
+	switch {
+	case len(chosen) > 1:
+		return weightsets.Set{}, &Error{Kind: Refused, Detail: fmt.Sprintf("holds %d sets of weights, and the engine loads one: %s", len(chosen), weightsets.List(chosen)), Fix: fix}
+	case len(chosen) == 1 && chosen[0].Missing != "":
+		return weightsets.Set{}, &Error{Kind: Missing, File: chosen[0].Missing, Detail: "is not there, and the shards beside it count it", Fix: "copy it beside the others"}
+	case len(chosen) == 1:
+		return chosen[0], nil
+	case pattern == functions.AnyGGUF && len(sets) > 0:
+		return weightsets.Set{}, &Error{Kind: Missing, Detail: "has no GGUF file, and llamacpp reads no other: " + weightsets.List(sets), Fix: "name a source with a GGUF file, or another engine"}
+	case len(sets) > 0:
+		return weightsets.Set{}, &Error{Kind: Missing, Detail: fmt.Sprintf("has no weights that %q matches: %s", functions.Clip(pattern), weightsets.List(sets)), Fix: fix}
+	}
+	return weightsets.Set{}, &Error{Kind: Missing, Detail: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(files)), Fix: "point source at the folder that holds them"}
+}
+
+// dropSecondLayouts leaves out what repeats the weights in a layout that engines do not
+// read, and no pattern names: consolidated safetensors and the folder original beside those
+// of Hugging Face, and an index whose shards were merged into one file.
+func (s *selection) dropSecondLayouts() {
+	var top bool
+	whole, shards := map[string]bool{}, map[string]bool{} // folders
+	for _, f := range s.out {
+		if !strings.EqualFold(path.Ext(f.Name), ".safetensors") || isConsolidated(f.Name) {
+			continue
+		}
+		folder := path.Dir(f.Name)
+		top = top || folder == "."
+		if _, _, _, shard := weightsets.Split(f.Name); shard {
+			shards[folder] = true
+		} else if path.Base(f.Name) == "model.safetensors" {
+			whole[folder] = true
+		}
+	}
+	s.out = slices.DeleteFunc(s.out, func(f File) bool {
+		folder := path.Dir(f.Name)
+		second := isConsolidated(f.Name) && (whole[folder] || shards[folder]) ||
+			top && strings.HasPrefix(f.Name, "original/") ||
+			path.Base(f.Name) == "model.safetensors.index.json" && whole[folder] && !shards[folder]
+		return second && !s.also.Match(f.Name)
+	})
+}
+
+func isConsolidated(name string) bool {
+	base := strings.ToLower(path.Base(name))
+	return strings.HasPrefix(base, "consolidated") && path.Ext(base) == ".safetensors"
+}
+
+// PlanFile plans the one file that a location ends in, with the other shards of its set.
+// one looks up the file of a key; it fills in all but the name.
+func PlanFile(location, key string, one func(key string) (File, error)) (Plan, error) {
+	var plan Plan
+	for _, k := range weightsets.Siblings(key) {
+		f, err := one(k)
+		if KindOf(err) == NotFound && k != key {
+			return Plan{}, &Error{Kind: Missing, Source: location, File: path.Base(k), Detail: fmt.Sprintf("is not there, and the name %s counts it", path.Base(key)), Fix: "copy it beside the others"}
+		}
+		if err != nil {
+			return Plan{}, err
+		}
+		f.Name = path.Base(k)
+		plan.Files = append(plan.Files, f)
+	}
+	return plan, nil
+}
+
+// PlanFolder plans a location that may be a folder or one file: list is asked first, unless
+// the name is that of weights, and file where there is nothing below.
+func PlanFolder(location string, list, file func() (Plan, error)) (Plan, error) {
+	if Weights(location) {
+		return file()
+	}
+	plan, err := list()
+	// A page of the web that is no list may be the file.
+	if kind := KindOf(err); kind != NotFound && kind != Refused || path.Ext(location) == "" {
+		return plan, err
+	}
+	if one, ferr := file(); ferr == nil {
+		return one, nil
+	}
+	return plan, err
+}

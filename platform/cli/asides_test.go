@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
+)
+
+// An answer without text is not nothing: reasoning, calls of tools and refusals are shown.
+func TestRunWithoutText(t *testing.T) {
+	chunk := func(delta string) string { return `data: {"choices":[{"delta":` + delta + `}]}` + "\n\n" }
+	const end = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"
+	s := start(t)
+	for _, tc := range []struct {
+		name, stream, out, errs string
+		exit                    int
+	}{
+		{"reasoning alone", chunk(`{"reasoning_content":"Hm"}`) + chunk(`{"reasoning":"m."}`), "", "4 bytes of reasoning alone", 0},
+		{"reasoning, then text", chunk(`{"reasoning_content":"Hm."}`) + chunk(`{"content":"Ice."}`), "Ice.\n", "", 0},
+		{"tools", chunk(`{"tool_calls":[{"index":0,"function":{"name":"look","arguments":""}}]}`) + chunk(`{"tool_calls":[{"index":0,"function":{"arguments":"{\"a\":"}}]}`) +
+			chunk(`{"tool_calls":[{"index":1,"function":{"name":"go","arguments":"{}"}},{"index":0,"function":{"arguments":"1}"}}]}`), "look({\"a\":1})\ngo({})\n", "", 0},
+		{"text and a tool", chunk(`{"content":"I look."}`) + chunk(`{"tool_calls":[{"index":0,"function":{"name":"look","arguments":"{}"}}]}`), "I look.\nlook({})\n", "", 0},
+		{"a refusal", chunk(`{"refusal":"I will "}`) + chunk(`{"refusal":"not."}`), "", "the model refused: I will not.", kit.ExitFailed},
+		{"null everywhere", chunk(`{"content":null,"reasoning_content":null,"refusal":null,"tool_calls":null}`) + chunk(`{"content":"x"}`), "x\n", "", 0},
+	} {
+		s.chat = func(_ *httpserver.Request, res *httpserver.Response) {
+			res.Set("content-type", "text/event-stream")
+			res.Stream, res.Length = io.NopCloser(strings.NewReader(tc.stream+end)), -1
+		}
+		out, errs, exit := s.thaw(t, "", "run", "tiny", "x")
+		if out != tc.out || exit != tc.exit || !strings.Contains(errs, tc.errs) || tc.errs == "" && errs != "" {
+			t.Errorf("%s: %d, %q, %q", tc.name, exit, out, errs)
+		}
+	}
+}
+
+// - is standard input, as a file and as a prompt; what is deployed twice is unchanged.
+func TestStdin(t *testing.T) {
+	s := start(t)
+	text := strings.Replace(aModel, "name: tiny", "name: piped", 1)
+	if out, errs, exit := s.thaw(t, text, "check", "-"); exit != 0 || !strings.Contains(out, "default/piped") {
+		t.Errorf("%d, %q, %q", exit, out, errs)
+	}
+	if _, errs, exit := s.thaw(t, "kind: Model\nspec: {sauce: x}\n", "check", "-"); exit != kit.ExitFailed || !strings.Contains(errs, "stdin:2:") {
+		t.Errorf("%d, %q", exit, errs)
+	}
+	for i, want := range []string{"default/piped created\n", "default/piped unchanged\n"} {
+		if out, errs, exit := s.thaw(t, text, "deploy", "-f", "-"); exit != 0 || out != want {
+			t.Errorf("%d: %d, %q, %q", i, exit, out, errs)
+		}
+	}
+	if out, _, exit := s.thaw(t, text, "deploy", "-f", "-", "--dry-run"); exit != 0 || out != "default/piped would be unchanged\n" {
+		t.Errorf("%d, %q", exit, out)
+	}
+	file := filepath.Join(t.TempDir(), "m.yaml")
+	if err := os.WriteFile(file, []byte(strings.Replace(text, "spec:", "spec:\n  scale: {max: 3}", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, exit := s.thaw(t, "", "deploy", "-f", file); exit != 0 || out != "default/piped changed\n" {
+		t.Errorf("%d, %q, %q", exit, out, errs)
+	}
+	if _, errs, exit := s.thaw(t, text, "check", "-", "-"); exit != kit.ExitUsage || !strings.Contains(errs, "once") {
+		t.Errorf("%d, %q", exit, errs)
+	}
+	var body string
+	s.chat = func(req *httpserver.Request, res *httpserver.Response) {
+		body = string(req.Body)
+		res.Set("content-type", "text/event-stream")
+		res.Stream, res.Length = io.NopCloser(strings.NewReader(answered)), -1
+	}
+	if _, errs, exit := s.thaw(t, "from a pipe\n", "run", "tiny", "-"); exit != 0 || !strings.Contains(body, `"from a pipe"`) {
+		t.Errorf("%d, %q, %s", exit, errs, body)
+	}
+}
+
+const aModel = `apiVersion: thaw.dev/v1
+kind: Model
+metadata: {name: tiny}
+spec:
+  source: az://account/container/model
+  engine: vllm
+  resources: {gpus: 1, gpuMemory: 1Gi}
+`

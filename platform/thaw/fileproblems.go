@@ -1,0 +1,45 @@
+package main
+
+import (
+	"path/filepath"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
+)
+
+// announceProblems logs each problem of a file of functions when it begins, and makes an
+// event of it. An event of a function shows its problem to the function's team; of a file
+// that serves none, everybody sees the name alone.
+func (s *server) announceProblems(now catalog.Problems) {
+	before := s.problems
+	s.problems = map[catalog.Problem]bool{}
+	said := map[string]bool{}
+	for _, p := range now {
+		s.problems[p] = true
+		if before[p] {
+			continue
+		}
+		if p.Warning {
+			s.log.Warn("file of functions", "problem", p.Error())
+			continue
+		}
+		serving := s.catalog.FunctionsOf(p.File)
+		s.log.Error("invalid file of functions", "problem", p.Error(), "serving_as_before", len(serving))
+		event := functions.Event{Kind: "file_refused", Reason: "invalid"}
+		for _, name := range serving {
+			event.Message = p.Error()
+			if wrong := s.catalog.FileProblem(name); wrong != "" {
+				event.Message += "; the version before it serves on"
+			}
+			s.backend.PublishEvent(event, name)
+		}
+		if len(serving) == 0 && !said[p.File] {
+			said[p.File] = true
+			event.Message = filepath.Base(p.File) + " is not used: thaw's log says what is wrong in it"
+			s.backend.PublishEvent(event, functions.Name{})
+		}
+	}
+	if len(before) > 0 && len(now) == 0 {
+		s.log.Info("every file of functions is used again")
+	}
+}
