@@ -229,7 +229,7 @@ func TestPut(t *testing.T) {
 		data []byte
 		want string
 	}{
-		{"a", absolute("a"), "the name is taken by " + filepath.Join(user, "a.yaml") + ":1"},
+		{"a", absolute("a"), "the name is taken by " + filepath.Join(user, "a.yaml") + ":1: edit it there, the server reads the change, or rename this one"},
 		{"x", absolute("y"), "the document is about default/y, the path about default/x"},
 		{"x", []byte(modelText("x")), "spec.source: a relative source"},
 		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: x}\nspec:\n  engine: command\n  args: [python3, ./srv/main.py, \"{port}\"]\n"), `spec.args[1]: "./srv/main.py" is relative`},

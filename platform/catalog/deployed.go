@@ -67,7 +67,7 @@ func (c *Catalog) Check(name functions.Name, data []byte, beside ...functions.Na
 	is := p.docs[name.String()]
 	switch {
 	case exists && at != c.path(name):
-		return Checked{}, fmt.Errorf("%s: %w by %s (%s is kept for what is deployed)", name, ErrConflict, is.origin(), c.path(name))
+		return Checked{}, fmt.Errorf("%s: %w by %s: edit it there, the server reads the change, or rename this one", name, ErrConflict, is.origin())
 	case exists && is.Kind() != out.Kind():
 		return Checked{}, fmt.Errorf("%s: %w by a deployed %s, and this is a %s: remove that first, or rename this one", name, ErrConflict, is.Kind(), out.Kind())
 	}

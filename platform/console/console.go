@@ -116,6 +116,9 @@ func newFile(name string, b []byte) *file {
 
 // Serve answers a request for a path of the console. It is a [httpserver.Handler].
 func (c *Console) Serve(req *httpserver.Request, res *httpserver.Response) {
+	res.Set("x-content-type-options", "nosniff")
+	res.Set("referrer-policy", "no-referrer")
+	res.Set("content-security-policy", policy)
 	if req.Method != "GET" && req.Method != "HEAD" {
 		e := openai.New(openai.MethodNotAllowed, "Use GET here.")
 		e.Allow = "GET, HEAD"
@@ -123,8 +126,6 @@ func (c *Console) Serve(req *httpserver.Request, res *httpserver.Response) {
 		e.Header(func(name, value string) bool { res.Set(name, value); return true })
 		return
 	}
-	res.Set("x-content-type-options", "nosniff")
-	res.Set("referrer-policy", "no-referrer")
 	if req.Path == Prefix {
 		res.Status = 308
 		res.Set("location", Prefix+"/")
@@ -142,7 +143,6 @@ func (c *Console) Serve(req *httpserver.Request, res *httpserver.Response) {
 	first, _, _ := strings.Cut(rest, "/")
 	found := slices.Contains(pages, first) && (first != "" || rest == "")
 	res.Set("cache-control", "no-cache")
-	res.Set("content-security-policy", policy)
 	res.Set("cross-origin-opener-policy", "same-origin")
 	res.Set("x-frame-options", "DENY")
 	switch {

@@ -125,6 +125,26 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// TestEveryAnswer: no answer is without the policy and what keeps browsers from guessing,
+// not a file, a redirect, a page that is not there, or a refusal either.
+func TestEveryAnswer(t *testing.T) {
+	url := serve(t, "v1")
+	_, index := get(t, "GET", url+"/ui/")
+	first, _ := get(t, "GET", url+"/ui/")
+	paths := []string{"/ui", "/ui/", "/ui/nothing"}
+	for _, m := range reference.FindAllStringSubmatch(index, -1) {
+		paths = append(paths, m[1])
+	}
+	for _, p := range paths {
+		for _, method := range []string{"GET", "HEAD", "POST"} {
+			res, _ := get(t, method, url+p, "If-None-Match", first.Header.Get("Etag"))
+			if res.Header.Get("Content-Security-Policy") != policy || res.Header.Get("X-Content-Type-Options") != "nosniff" || res.Header.Get("Referrer-Policy") == "" {
+				t.Errorf("%s %s: %d %v", method, p, res.StatusCode, res.Header)
+			}
+		}
+	}
+}
+
 func TestMethods(t *testing.T) {
 	url := serve(t, "v1")
 	whole, _ := get(t, "GET", url+"/ui/")

@@ -123,6 +123,45 @@ func TestPages(t *testing.T) {
 	b.wantNoFaults("status of 404")
 }
 
+// TestMarkup: markup in an answer, a log, an event, a source and an address is text.
+func TestMarkup(t *testing.T) {
+	const markup = `<img src=x onerror=window.hit=1><script>window.hit=1</script><b>bold</b>`
+	bad := fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: bad}\nspec: {source: '/nowhere/%s', engine: ember}\n", "<img src=x onerror=hit=1>")
+	p := start(t, map[string]string{"chat.yaml": model(t, "chat-7b", 0, minute5), "bad.yaml": bad})
+	b := open(t, p.url+"/ui/playground/default/chat-7b")
+	isText := func(where string) {
+		t.Helper()
+		if n := value[int](b, "document.querySelectorAll('img, main script').length + (window.hit || 0)"); n != 0 {
+			t.Errorf("%s: markup became elements", where)
+		}
+	}
+	b.sees("live")
+	b.write("#message", markup)
+	b.press("button", "Send")
+	b.until("the answer has come back", "document.querySelectorAll('.turn').length === 2 && document.body.innerText.split('<b>bold</b>').length > 2")
+	isText("playground")
+	b.press("nav a", "Models")
+	b.press("th a", "chat-7b")
+	b.press("[role=tab]", "Log")
+	b.sees("<b>bold</b>")
+	isText("log")
+	c := &chatter{p: p}
+	c.begin("bad")
+	t.Cleanup(c.end)
+	b.press("nav a", "Models")
+	b.press("th a", "bad")
+	b.press("[role=tab]", "Events")
+	b.sees("<img src=x onerror=hit=1>")
+	isText("events")
+	b.press("[role=tab]", "File")
+	b.sees("kind: Model", "onerror")
+	isText("file")
+	b.do(chromedp.Navigate(p.url + "/ui/models/default/%3Cimg%20src=x%20onerror=hit=1%3E"))
+	b.sees("There is no such model")
+	isText("address")
+	b.wantNoFaults()
+}
+
 // TestTypedAddresses: an address that is no encoding gets a page, not nothing.
 func TestTypedAddresses(t *testing.T) {
 	p := start(t, map[string]string{"chat.yaml": model(t, "chat-7b", 0, minute5)})

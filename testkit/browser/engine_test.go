@@ -43,6 +43,10 @@ func runEngine(args []string) {
 		}
 		fmt.Println("INFO a request")
 		words := strings.Fields("The weights are read once and then they stay warm until nothing asks for them any more")
+		if n := len(q.Messages); n > 0 && strings.Contains(q.Messages[n-1].Content, "<") { // markup comes back, and into the log
+			words = strings.Fields(q.Messages[n-1].Content)
+			fmt.Println(q.Messages[n-1].Content)
+		}
 		if n := len(q.Messages); n > 0 && strings.Contains(q.Messages[n-1].Content, "at length") {
 			words = slices.Repeat(words, repeats)
 		}
