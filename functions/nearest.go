@@ -19,6 +19,7 @@ func Nearest(word string, from []string, n int) []string {
 	type candidate struct {
 		name     string
 		distance int
+		begins   int // 0 if word begins the name
 	}
 	var nearest []candidate
 	low := strings.ToLower(word)
@@ -28,12 +29,16 @@ func Nearest(word string, from []string, n int) []string {
 		}
 		d := distance(low, strings.ToLower(name))
 		prefix := len(low) >= 2 && strings.HasPrefix(strings.ToLower(name), low)
+		begins := 1
+		if prefix {
+			begins = 0
+		}
 		if d <= 1+min(len(word), len(name))/3 || prefix {
-			nearest = append(nearest, candidate{name, d})
+			nearest = append(nearest, candidate{name, d, begins})
 		}
 	}
 	slices.SortFunc(nearest, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(a.begins, b.begins), cmp.Compare(a.name, b.name))
 	})
 	var names []string
 	for _, c := range nearest[:min(n, len(nearest))] {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -199,23 +200,12 @@ func (k *Conn) chunks(a *Answer) error {
 	}
 }
 
+// textValue begins a text that is not empty: its key may be followed by blanks, as any JSON.
+var textValue = regexp.MustCompile(`"(?:content|text)"[ \t]*:[ \t]*"[^"]`)
+
 // hasText reports whether events contain text: a comment, a role alone or the no-op
 // chunk of a held stream do not.
-func hasText(events []byte) bool {
-	for _, key := range []string{`"content":"`, `"text":"`} {
-		for rest := events; ; {
-			i := bytes.Index(rest, []byte(key))
-			if i < 0 {
-				break
-			}
-			rest = rest[i+len(key):]
-			if len(rest) > 0 && rest[0] != '"' {
-				return true
-			}
-		}
-	}
-	return false
-}
+func hasText(events []byte) bool { return textValue.Match(events) }
 
 func unexpected(err error) error {
 	if err == io.EOF {

@@ -125,6 +125,10 @@ func TestHasText(t *testing.T) {
 		`data: {"delta":{"content":""}}` + "\n\n" + `data: {"delta":{"content":"a"}}`: true,
 		`data: {"choices":[{"text":" a"}]}`:                                           true,
 		`data: {"choices":[{"text":""}]}`:                                             false,
+		`data: {"choices": [{"delta": {"content": "Hello"}}]}`:                        true,
+		`data: {"choices": [{"text" :	"\n"}]}`:                                        true,
+		`data: {"choices": [{"delta": {"content": ""}}]}`:                             false,
+		`data: {"choices": [{"delta": {"content": null}}]}`:                           false,
 		`data: {"content":"`:                                                          false,
 	} {
 		if hasText([]byte(s)) != want {

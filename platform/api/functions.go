@@ -121,6 +121,9 @@ func (a *API) viewModel(f *Function, m *functions.Model) {
 		}
 	case now.Blocked != nil:
 		f.Problem = cmp.Or(now.Blocked.Message, blockedReason(now.Blocked))
+		if f.Replicas == 0 {
+			f.Blocked = now.Blocked.Code
+		}
 	}
 }
 

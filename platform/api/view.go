@@ -34,6 +34,7 @@ type Function struct {
 	Bytes     functions.Bytes      `json:"bytes,omitempty"`       // of its checkpoint, as its newest cold start found it
 	Expected  *float64             `json:"expected_s,omitempty"`  // of a cold start, the median
 	ColdStart string               `json:"cold_start,omitempty"`  // the newest one's id
+	Blocked   string               `json:"blocked,omitempty"`     // why no node takes it: capacity, quota or budget; the sentence is problem
 	Problem   string               `json:"problem,omitempty"`     // why it cannot be served now, or served as its file is
 	Origin    string               `json:"origin,omitempty"`      // file and line it was read from
 	Spent     float64              `json:"spent_today,omitempty"` // of a Remote: money, since midnight UTC

@@ -112,6 +112,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"a secret that is no object", tiny + "  pod: {imagePullSecrets: [mine]}\n", `f.yaml:7:28: spec.pod.imagePullSecrets[0]: the text "mine" where keys and values are wanted`},
 		{"number in a selector", tiny + "  pod: {nodeSelector: {a: 1}}\n", `f.yaml:7:27: spec.pod.nodeSelector.a: the number 1 where text is wanted (put it in quotes: "1")`},
 		{"pod has its line", tiny + "  pod:\n    tolerations:\n    - {key: a}\n    - {value: b}\n", `f.yaml:10:7: spec.pod.tolerations[1].key: a key is needed`},
+		{"one GPU", tiny + "  resources: {gpu: 1}\n", `f.yaml:7:15: spec.resources.gpu: unknown key (did you mean gpus?)`},
 		{"processors", tiny + "  resources: {cpu: lots}\n", `f.yaml:7:20: spec.resources.cpu: "lots" is no number of processors: want such as 2, 0.5 or 500m`},
 		{"size", tiny + "  resources: {memory: 64Mo}\n", `f.yaml:7:23: spec.resources.memory: "64Mo" is no size: want a number with Ki, Mi, Gi, Ti, k, M, G or T, such as 64Mi`},
 		{"duration", tiny + "  scale:\n    idle: 5\n", `f.yaml:8:11: spec.scale.idle: "5" is no duration: want such as 30s, 5m or 1h`},

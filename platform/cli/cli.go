@@ -272,6 +272,9 @@ func (c platformVerbs) version() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "The version of this program", Example: `  thaw version`, Args: kit.ExactArgs(),
 		RunE: func(*cobra.Command, []string) error {
+			if c.Output == "json" || c.Output == "yaml" {
+				return c.Encode(map[string]string{"version": Version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH})
+			}
 			_, err := fmt.Fprintf(c.Out, "thaw %s %s %s/%s\n", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
 		},

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"os"
 	"path/filepath"
@@ -183,6 +184,9 @@ func TestPrograms(t *testing.T) {
 	}
 	if _, errs, exit := runCLI(t, p, env, "serve"); exit != kit.ExitUnavailable || errs != "error: a port\nhint: another\n" {
 		t.Errorf("%d %q", exit, errs)
+	}
+	if out, _, exit := runCLI(t, p, env, "version", "-o", "json"); exit != 0 || !strings.Contains(out, `"version"`) || !json.Valid([]byte(out)) {
+		t.Errorf("exit %d, %s", exit, out)
 	}
 	if out, _, exit := runCLI(t, p, env, "version"); exit != 0 || !strings.HasPrefix(out, "thaw dev go1.") {
 		t.Errorf("%q", out)

@@ -20,6 +20,9 @@ func shortName(name string) string {
 }
 
 func stateWithPercent(f api.Function) string {
+	if f.Blocked != "" {
+		return "blocked"
+	}
 	s := f.State.Word()
 	if f.Percent != nil {
 		s += " " + strconv.Itoa(*f.Percent) + "%"

@@ -39,6 +39,17 @@ func describeProgress(name string, t api.ColdStart, bytesPerSecond float64) stri
 	return strings.Join(parts, " ")
 }
 
+// describeStart is a cold start in one line, with the word that changes with its state: of one
+// that no node takes, why.
+func (c *connection) describeStart(ctx context.Context, cl *api.Client, name functions.Name, t api.ColdStart, bytesPerSecond float64) (state, text string) {
+	if t.Node == "" {
+		if f, err := cl.Function(ctx, name); err == nil && f.Blocked != "" {
+			return f.Problem, shortName(f.Name) + " blocked: " + f.Problem
+		}
+	}
+	return string(t.State), describeProgress(shortName(name.String()), t, bytesPerSecond)
+}
+
 // followColdStart shows a cold start until it is READY. An id of "" is a function that is
 // up already.
 func (c *connection) followColdStart(ctx context.Context, cl *api.Client, name functions.Name, id string) error {
@@ -78,7 +89,7 @@ func (c *connection) followColdStart(ctx context.Context, cl *api.Client, name f
 			case t.State.Over():
 				return &kit.Error{Exit: kit.ExitUnavailable, What: "the start of " + shortName(name.String()) + " was called off"}
 			}
-			l.Show(string(t.State), describeProgress(shortName(name.String()), t, r.Add(c.Now(), t.Progress.Bytes)))
+			l.Show(c.describeStart(ctx, cl, name, t, r.Add(c.Now(), t.Progress.Bytes)))
 		}
 		if err := sleepContext(ctx, progressEvery); err != nil {
 			return err

@@ -106,6 +106,8 @@ func (f *functionState) summary(now placement.Instant, wall time.Time, atHand bo
 	why := "it had no requests since this server started"
 	if f.lastEnd.at > 0 {
 		why = fmt.Sprintf("its last replica ended %s ago", words.Age(now-f.lastEnd.at)) + words.Suffix("stop", f.lastEnd.reason)
+	} else if f.unplaced != "" {
+		why = "its last requests found no place: " + f.unplaced
 	}
 	cost := ""
 	if p := f.forecastStart(atHand).P50; p >= 0 {

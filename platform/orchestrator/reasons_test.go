@@ -140,3 +140,21 @@ func TestETAReachesTheDataPath(t *testing.T) {
 		t.Errorf("forecast %v, served %v", forecastAt.Sub(p.began), p.at.Sub(p.began))
 	}
 }
+
+// TestUnplacedIsTold: what no node can hold is not said to have had no requests when they have
+// left.
+func TestUnplacedIsTold(t *testing.T) {
+	p := newPlay(t, 1, model("big", func(s *functions.ModelSpec) { s.Resources.GPUs = 9 }))
+	p.agent("n", 1)
+	p.pass(8 * time.Second)
+	p.path.ask("big", 1)
+	p.pass(2 * time.Second)
+	if now := p.now("big"); !strings.Contains(now, "It cannot be placed: it needs 9 GPUs") {
+		t.Error(now)
+	}
+	p.path.leave("big")
+	p.pass(10 * time.Second)
+	if now := p.now("big"); !strings.Contains(now, "It is cold: its last requests found no place: it needs 9 GPUs") {
+		t.Error(now)
+	}
+}

@@ -32,6 +32,7 @@ type functionState struct {
 	deaths     int               // consecutive deaths soon after READY
 	failure    *snapshot.Failure // the error of its waiters until the backoff is over
 	blocked    *snapshot.Blocked
+	unplaced   string     // why it was blocked last
 	coldStart  *coldStart // the newest cold start
 	starts     forecast.StartTimes
 	usage      usageHistory

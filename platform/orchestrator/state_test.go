@@ -209,3 +209,32 @@ func TestPlaceThatTakesTime(t *testing.T) {
 		t.Errorf("%+v, ETA %v", p.Phases, p.Progress.ETA)
 	}
 }
+
+// TestETACountsDown: the ETA falls while a phase runs that its node reports only at its end,
+// and a start that is overdue is not said to end at once.
+func TestETACountsDown(t *testing.T) {
+	at := time.Unix(1e9, 0)
+	s := New(Options{Now: func() time.Time { return at }})
+	f := &functionState{model: &functions.Model{}}
+	f.starts.Add(forecast.StartSample{Node: "n", Tier: functions.TierNVMe, Total: 14 * time.Second, Start: 14 * time.Second, Phases: map[functions.Phase]time.Duration{
+		functions.PhaseStage: time.Second, functions.PhaseSpawn: 10 * time.Second, functions.PhaseLoad: 3 * time.Second, functions.PhaseWarmup: time.Second,
+	}})
+	r := &replicaState{id: "r", node: "n", function: f}
+	r.status = functions.ReplicaStatus{State: functions.Loading, Percent: -1}
+	c := &coldStart{function: f, began: s.now(), decided: s.now(), placed: s.now(), replica: r}
+	spawned := functions.Span{Phase: functions.PhaseSpawn, Duration: 10}
+	for _, x := range []struct {
+		after  float64
+		phases []functions.Span
+		want   float64
+	}{
+		{0, nil, 14}, {4, nil, 10}, {9, nil, 5}, {10, []functions.Span{spawned}, 5}, {12, []functions.Span{spawned}, 3},
+		{13, []functions.Span{spawned, {Phase: functions.PhaseLoad, Start: 10, Duration: 3}}, 1.3}, {40, []functions.Span{spawned}, 3},
+	} {
+		at = time.Unix(1e9, 0).Add(time.Duration(x.after * float64(time.Second)))
+		r.status.Phases = x.phases
+		if got := c.timeline(s.now()).Progress.ETA.Seconds(); got < x.want-0.01 || got > x.want+0.01 {
+			t.Errorf("after %v s with %v: %v s, want %v", x.after, x.phases, got, x.want)
+		}
+	}
+}

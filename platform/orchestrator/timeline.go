@@ -210,11 +210,13 @@ func (c *coldStart) eta(now placement.Instant) time.Duration {
 	spent := map[functions.Phase]time.Duration{}
 	var under functions.Phase // the current phase; those before it are over
 	var st functions.ReplicaStatus
+	reported := c.decided // how far the phases reach: a phase is reported when it ends
 	if c.replica != nil {
 		st = c.replica.status
 		for _, p := range st.Phases {
 			spent[p.Phase] = boundedSeconds(p.Duration)
 			under = p.Phase
+			reported = max(reported, c.decided+boundedSeconds(p.Start)+boundedSeconds(p.Duration))
 		}
 	}
 	left := func(p functions.Phase, need time.Duration) time.Duration {
@@ -244,5 +246,9 @@ func (c *coldStart) eta(now placement.Instant) time.Duration {
 		}
 	}
 	place := left(functions.PhasePlace, max(need(functions.PhasePlace), 0))
-	return place + max(stage, left(functions.PhaseSpawn, spawn)) + left(functions.PhaseLoad, load) + left(functions.PhaseWarmup, warm)
+	whole := place + max(stage, left(functions.PhaseSpawn, spawn)) + left(functions.PhaseLoad, load) + left(functions.PhaseWarmup, warm)
+	if since := now - reported; c.decided > 0 && since > 0 {
+		return max(whole-since, since/10)
+	}
+	return whole
 }

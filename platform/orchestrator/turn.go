@@ -334,7 +334,7 @@ func (s *Orchestrator) onVerdict(f *functionState, v placement.Verdict, blocked 
 				return
 			}
 		}
-		f.blocked = &snapshot.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA, At: at}
+		f.blocked, f.unplaced = &snapshot.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA, At: at}, v.Message
 		s.markForPublish(f)
 		if news {
 			s.event("blocked", f.Name, "", "", v.Code, v.Message)

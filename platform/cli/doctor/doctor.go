@@ -327,7 +327,7 @@ func (c doctor) examineServer(ctx context.Context, add adder) {
 		if n.Lost {
 			add("node "+n.ID, statusWarn, "", "lost; last seen %s ago", c.Since(n.Seen))
 		} else {
-			add("node "+n.ID, statusOK, "", "%s, %d GPUs, %d replicas", n.State, len(n.GPUs), n.Replicas)
+			add("node "+n.ID, statusOK, "", "%s, %s, %s", n.State, kit.CountOf(len(n.GPUs), "GPU"), kit.CountOf(n.Replicas, "replica"))
 		}
 	}
 }

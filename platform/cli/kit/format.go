@@ -11,6 +11,8 @@ func Span(d time.Duration) string {
 	switch {
 	case d < 0:
 		return ""
+	case d < time.Millisecond:
+		return d.Round(time.Microsecond).String()
 	case d < time.Second:
 		return d.Round(time.Millisecond).String()
 	case d < 10*time.Second:
@@ -23,6 +25,14 @@ func Span(d time.Duration) string {
 		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
 	}
 	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
+}
+
+// CountOf is n and a word, with an s unless n is 1.
+func CountOf(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return fmt.Sprintf("%d %ss", n, word)
 }
 
 func (t *Terminal) Since(at time.Time) string {
