@@ -42,35 +42,35 @@ func (u *adapterUses) due(k adapterUse, now time.Time) bool {
 }
 
 // adapterName is the function's name with the adapter of the request.
-func (x *proxyRequest) adapterName() functions.Name {
-	n := x.fn.Name
-	n.Adapter = x.queued.Adapter
+func (p *proxyRequest) adapterName() functions.Name {
+	n := p.fn.Name
+	n.Adapter = p.queued.Adapter
 	return n
 }
 
 // adapterLoad returns what loads the adapter at r before the request is sent; nil
 // where nothing must be loaded.
-func (x *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) error {
-	adapters := x.a.o.Adapters
-	if x.queued.Adapter == "" || adapters == nil {
+func (p *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) error {
+	adapters := p.a.o.Adapters
+	if p.queued.Adapter == "" || adapters == nil {
 		return nil
 	}
-	name := x.adapterName()
-	if slices.Contains(r.Adapters, x.queued.Adapter) && !x.adapterRetried {
-		if x.fn.Data.uses.due(adapterUse{r.ID, x.queued.Adapter}, x.a.o.Now()) {
+	name := p.adapterName()
+	if slices.Contains(r.Adapters, p.queued.Adapter) && !p.adapterRetried {
+		if p.fn.Data.uses.due(adapterUse{r.ID, p.queued.Adapter}, p.a.o.Now()) {
 			adapters.UseAdapter(name, r.ID)
 		}
 		return nil
 	}
 	// Loading an adapter is bounded by the same deadline as waiting in the queue.
-	until := x.deadline
+	until := p.deadline
 	if until.IsZero() {
-		x.timeouts = admission.ParseTimeouts(x.header, x.stream)
-		until = x.waitDeadline()
+		p.timeouts = admission.ParseTimeouts(p.header, p.stream)
+		until = p.waitDeadline()
 	}
-	x.loadingAdapter.Store(true)
+	p.loadingAdapter.Store(true)
 	return func(ctx context.Context) error {
-		defer x.loadingAdapter.Store(false)
+		defer p.loadingAdapter.Store(false)
 		ctx, cancel := context.WithDeadlineCause(ctx, until, errAdapterLate)
 		defer cancel()
 		err := adapters.LoadAdapter(ctx, name, r.ID)
@@ -85,9 +85,9 @@ var errAdapterLate = errors.New("the adapter was not loaded within the request's
 
 // adapterFailure is the answer to a request whose adapter cannot be loaded; nil where
 // another replica may load it.
-func (x *proxyRequest) adapterFailure(err error) *openai.Error {
+func (p *proxyRequest) adapterFailure(err error) *openai.Error {
 	if errors.Is(err, errAdapterLate) {
-		return openai.New(openai.ModelLoading, "The adapter `"+x.queued.Adapter+"` is not loaded yet.")
+		return openai.New(openai.ModelLoading, "The adapter `"+p.queued.Adapter+"` is not loaded yet.")
 	}
 	var e *functions.AdapterError
 	if !errors.As(err, &e) {
@@ -97,10 +97,10 @@ func (x *proxyRequest) adapterFailure(err error) *openai.Error {
 	switch code {
 	case openai.AdapterNotFound, openai.AdapterInvalid:
 	default:
-		if !x.queued.Retried {
+		if !p.queued.Retried {
 			return nil
 		}
 		code = openai.AdapterUnavailable
 	}
-	return openai.New(code, "The adapter `"+x.queued.Adapter+"` cannot be used: "+e.Message)
+	return openai.New(code, "The adapter `"+p.queued.Adapter+"` cannot be used: "+e.Message)
 }

@@ -28,11 +28,11 @@ type fakeAdapters struct {
 	onLoad func(replica, adapter string)
 }
 
-func (s *fakeAdapters) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
-	s.mu.Lock()
-	s.loads = append(s.loads, replica+":"+name.Adapter)
-	takes, fails, onLoad := s.takes, s.fails, s.onLoad
-	s.mu.Unlock()
+func (a *fakeAdapters) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
+	a.mu.Lock()
+	a.loads = append(a.loads, replica+":"+name.Adapter)
+	takes, fails, onLoad := a.takes, a.fails, a.onLoad
+	a.mu.Unlock()
 	select {
 	case <-time.After(takes):
 	case <-ctx.Done():
@@ -44,16 +44,16 @@ func (s *fakeAdapters) LoadAdapter(ctx context.Context, name functions.Name, rep
 	return fails
 }
 
-func (s *fakeAdapters) UseAdapter(name functions.Name, replica string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.uses = append(s.uses, replica+":"+name.Adapter)
+func (a *fakeAdapters) UseAdapter(name functions.Name, replica string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.uses = append(a.uses, replica+":"+name.Adapter)
 }
 
-func (s *fakeAdapters) calls() (loads, uses []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.loads), slices.Clone(s.uses)
+func (a *fakeAdapters) calls() (loads, uses []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.loads), slices.Clone(a.uses)
 }
 
 func newAdapterEnv(t *testing.T) (*fakeAdapters, *testEnv) {

@@ -67,19 +67,19 @@ type alias struct {
 	sum    int
 }
 
-func (t *aliases) find(name functions.Name) *alias {
-	if t == nil {
+func (a *aliases) find(name functions.Name) *alias {
+	if a == nil {
 		return nil
 	}
-	return t.byName[name]
+	return a.byName[name]
 }
 
 // teamNames is the names of a team's aliases.
-func (t *aliases) teamNames(team string) []string {
-	if t == nil {
+func (a *aliases) teamNames(team string) []string {
+	if a == nil {
 		return nil
 	}
-	return t.byTeam[team]
+	return a.byTeam[team]
 }
 
 // lookup chooses the function that a name without an adapter means; nil with

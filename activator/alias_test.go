@@ -35,14 +35,14 @@ func alias80(name string, revisions ...string) Alias {
 }
 
 // list is the models that a key may name, with their states.
-func (w *testEnv) list(key string) string {
+func (e *testEnv) list(key string) string {
 	var doc struct {
 		Data []struct {
 			ID     string
 			Status struct{ Value string }
 		}
 	}
-	json.Unmarshal([]byte(w.do(context.Background(), "GET", "/v1/models", "", "Authorization", "Bearer "+key).body), &doc)
+	json.Unmarshal([]byte(e.do(context.Background(), "GET", "/v1/models", "", "Authorization", "Bearer "+key).body), &doc)
 	var out []string
 	for _, m := range doc.Data {
 		out = append(out, m.ID+" "+m.Status.Value)

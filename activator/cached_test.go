@@ -41,12 +41,12 @@ func newCacheEnv(t *testing.T, answer func(net.Conn, *http.Request, string) bool
 }
 
 // asked sends a request and checks thaw-cache and whether the engine was asked.
-func (w *testEnv) asked(e *engine, body, want string, engine bool, head ...string) result {
-	w.t.Helper()
-	n := len(e.requests())
-	r := w.post(chatPath, body, head...)
-	if r.err != nil || r.status != 200 || r.head.Get("thaw-cache") != want || (len(e.requests()) > n) != engine {
-		w.t.Errorf("%s %v: %d, thaw-cache %q (want %q), the engine was asked: %v, error %v: %s", body, head, r.status, r.head.Get("thaw-cache"), want, len(e.requests()) > n, r.err, r.body)
+func (e *testEnv) asked(eng *engine, body, want string, engine bool, head ...string) result {
+	e.t.Helper()
+	n := len(eng.requests())
+	r := e.post(chatPath, body, head...)
+	if r.err != nil || r.status != 200 || r.head.Get("thaw-cache") != want || (len(eng.requests()) > n) != engine {
+		e.t.Errorf("%s %v: %d, thaw-cache %q (want %q), the engine was asked: %v, error %v: %s", body, head, r.status, r.head.Get("thaw-cache"), want, len(eng.requests()) > n, r.err, r.body)
 	}
 	return r
 }

@@ -76,45 +76,45 @@ func (a *Activator) memberState(id auth.Identity, asked string) (compositions.Fu
 }
 
 // openComposition makes c the function of the request.
-func (x *proxyRequest) openComposition(c *functions.Composition) (e *openai.Error) {
-	x.composition = c
-	if x.endpoint.path != compositions.Path {
+func (p *proxyRequest) openComposition(c *functions.Composition) (e *openai.Error) {
+	p.composition = c
+	if p.endpoint.path != compositions.Path {
 		return openai.New(openai.UnknownEndpoint, "A Composition answers "+compositions.Path+" alone, and `"+c.FullName().Short()+"` is one.")
 	}
-	x.data, e = x.a.routers.Load().Class(nil, x.team, x.header("thaw-data"))
+	p.data, e = p.a.routers.Load().Class(nil, p.team, p.header("thaw-data"))
 	return e
 }
 
 // compose answers a request for a Composition, or begins the stream that answers it.
-func (x *proxyRequest) compose(id auth.Identity, res *httpserver.Response) {
-	summary, e := x.a.compositions.Serve(&compositions.Request{
-		ID: x.id, ClientID: x.clientID, Composition: x.composition, Caller: id, From: x.caller, Data: x.data, Envelope: &x.env, Stream: x.stream, Low: x.queued.Priority == admission.Low, HTTP: x.req,
+func (p *proxyRequest) compose(id auth.Identity, res *httpserver.Response) {
+	summary, e := p.a.compositions.Serve(&compositions.Request{
+		ID: p.id, ClientID: p.clientID, Composition: p.composition, Caller: id, From: p.caller, Data: p.data, Envelope: &p.env, Stream: p.stream, Low: p.queued.Priority == admission.Low, HTTP: p.req,
 		Finished: func(code int, reason string, summary compositions.Summary) {
-			x.reason, x.composed = reason, summary
-			x.finish(code)
+			p.reason, p.composed = reason, summary
+			p.finish(code)
 		},
 	}, res)
-	x.composed = summary
+	p.composed = summary
 	switch {
 	case e != nil:
-		x.reason = string(e.Code)
-		x.refuseNow(res, e)
+		p.reason = string(e.Code)
+		p.refuseNow(res, e)
 		return
 	case res.Status == httpserver.StatusClientLeft:
-		x.reason = "client_left"
-		x.finish(499)
+		p.reason = "client_left"
+		p.finish(499)
 		return
 	}
-	x.setCommonFields(res)
+	p.setCommonFields(res)
 	if res.Stream == nil {
-		x.finish(cmp.Or(res.Status, 200))
+		p.finish(cmp.Or(res.Status, 200))
 	}
 }
 
 // countComposition counts a request for a Composition.
-func (x *proxyRequest) countComposition(code int, took time.Duration) {
-	name, m := x.composition.FullName(), x.a.o.Metrics
-	m.Series("thaw_requests_total", name.Name, name.Team, x.endpoint.path, strconv.Itoa(code), "false")(1)
+func (p *proxyRequest) countComposition(code int, took time.Duration) {
+	name, m := p.composition.FullName(), p.a.o.Metrics
+	m.Series("thaw_requests_total", name.Name, name.Team, p.endpoint.path, strconv.Itoa(code), "false")(1)
 	m.Series("thaw_request_seconds", name.Name, name.Team, "false")(took.Seconds())
-	m.Series("thaw_composition_calls_total", name.Name, name.Team)(float64(x.composed.Calls))
+	m.Series("thaw_composition_calls_total", name.Name, name.Team)(float64(p.composed.Calls))
 }

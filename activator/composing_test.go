@@ -37,11 +37,11 @@ type members struct {
 	took    time.Duration
 }
 
-func (w *testEnv) newMembers(answers map[string]string) *members {
-	m := &members{w: w, answers: answers, left: map[string]time.Time{}}
+func (e *testEnv) newMembers(answers map[string]string) *members {
+	m := &members{w: e, answers: answers, left: map[string]time.Time{}}
 	for name := range answers {
-		w.engineAt(name+":1", m.answer(name))
-		w.act.Publish(m.ready(name))
+		e.engineAt(name+":1", m.answer(name))
+		e.act.Publish(m.ready(name))
 	}
 	return m
 }

@@ -39,59 +39,59 @@ type earlyCopy struct {
 
 // pending is the channel of the answer; nil, which blocks for ever, where none is
 // expected.
-func (h *earlyCopy) pending() <-chan answer.Answer {
-	if h == nil {
+func (c *earlyCopy) pending() <-chan answer.Answer {
+	if c == nil {
 		return nil
 	}
-	return h.answers
+	return c.answers
 }
 
 // sendEarly sends a copy to the shim of a replica that is about to be READY, if the
 // request is among the first of the queue. Requests for an adapter, large ones,
 // retries, suspects and requests that an engine may have seen are not copied: a request
 // that kills engines must not be the first of each new one.
-func (x *proxyRequest) sendEarly() {
-	if x.early != nil || x.reservation != nil || x.queued.Adapter != "" || x.queued.FailedReplica != "" || x.suspected || x.engineMaySee || x.size() > maxEarlyBody {
+func (p *proxyRequest) sendEarly() {
+	if p.early != nil || p.reservation != nil || p.queued.Adapter != "" || p.queued.FailedReplica != "" || p.suspected || p.engineMaySee || p.size() > maxEarlyBody {
 		return
 	}
-	f := x.fn.Snapshot()
+	f := p.fn.Snapshot()
 	if len(f.NotReadyEndpoints) == 0 {
 		return
 	}
-	n := x.fn.Data.queue.Position(&x.queued) - 1
+	n := p.fn.Data.queue.Position(&p.queued) - 1
 	if n < 0 {
 		return // the wait has ended
 	}
 	r := &f.NotReadyEndpoints[n%len(f.NotReadyEndpoints)]
-	if n/len(f.NotReadyEndpoints) >= min(f.SlotsOf(r)-x.fn.Data.queue.InFlight(r.ID), maxEarlyPerReplica) || r.ID == x.refusedEarly {
+	if n/len(f.NotReadyEndpoints) >= min(f.SlotsOf(r)-p.fn.Data.queue.InFlight(r.ID), maxEarlyPerReplica) || r.ID == p.refusedEarly {
 		return
 	}
-	out := x.buildRequest(f, r)
+	out := p.buildRequest(f, r)
 	out.Fields = append(out.Fields, upstream.Field{Name: snapshot.EarlyHeader, Value: "1"})
-	out.Bound += max(0, x.deadline.Sub(x.a.o.Now()))
-	ctx, cancel := context.WithCancelCause(x.context())
-	h := &earlyCopy{replica: r, sent: x.a.o.Now(), cancel: cancel, answers: make(chan answer.Answer, 1)}
-	x.early = h
-	engines, want, bufs, answers := x.a.o.Engines, x.want(), &x.a.buffers, h.answers
+	out.Bound += max(0, p.deadline.Sub(p.a.o.Now()))
+	ctx, cancel := context.WithCancelCause(p.context())
+	h := &earlyCopy{replica: r, sent: p.a.o.Now(), cancel: cancel, answers: make(chan answer.Answer, 1)}
+	p.early = h
+	engines, want, bufs, answers := p.a.o.Engines, p.want(), &p.a.buffers, h.answers
 	go func() { answers <- sendToEngine(ctx, engines, out, want, bufs, nil) }() // ends with the request: cancelEarly cancels and waits
 }
 
 // onEarlyReply handles the answer to an early copy. A refusal or a failed replica is
 // not an answer; the request keeps its place in the queue.
-func (x *proxyRequest) onEarlyReply(r answer.Answer, async bool) {
-	h := x.early
+func (p *proxyRequest) onEarlyReply(r answer.Answer, async bool) {
+	h := p.early
 	h.answers, h.reply = nil, r
 	switch {
 	case refusedByNode(&r):
-		x.refusedEarly = h.replica.ID
-		x.cancelEarly()
+		p.refusedEarly = h.replica.ID
+		p.cancelEarly()
 	case r.Err != nil || r.Response.Status >= 500:
-		x.engineMaySee = true
-		x.cancelEarly()
-	case x.queued.AdmitAt(admission.Target{Replica: h.replica}):
-		x.endWait()
-		x.phase = sent
-		x.useEarly(x.a.o.Now(), async)
+		p.engineMaySee = true
+		p.cancelEarly()
+	case p.queued.AdmitAt(admission.Target{Replica: h.replica}):
+		p.endWait()
+		p.phase = sent
+		p.useEarly(p.a.o.Now(), async)
 	}
 }
 
@@ -105,12 +105,12 @@ func refusedByNode(r *answer.Answer) bool {
 }
 
 // cancelEarly ends an early copy that is not needed, and waits for its goroutine.
-func (x *proxyRequest) cancelEarly() {
-	h := x.early
+func (p *proxyRequest) cancelEarly() {
+	h := p.early
 	if h == nil {
 		return
 	}
-	x.early = nil
+	p.early = nil
 	h.cancel(errRequestOver)
 	if h.answers != nil {
 		h.reply = <-h.answers
@@ -122,29 +122,29 @@ func (x *proxyRequest) cancelEarly() {
 
 // releasedAt is when the shim gave the answered copy to its engine, by the time that
 // it reports to have held it.
-func (h *earlyCopy) releasedAt(now time.Time) time.Time {
-	us, err := strconv.ParseInt(h.reply.Response.Header(snapshot.HeldHeader), 10, 64)
-	if err != nil || us < 0 || us > now.Sub(h.sent).Microseconds() {
+func (c *earlyCopy) releasedAt(now time.Time) time.Time {
+	us, err := strconv.ParseInt(c.reply.Response.Header(snapshot.HeldHeader), 10, 64)
+	if err != nil || us < 0 || us > now.Sub(c.sent).Microseconds() {
 		return now
 	}
-	return h.sent.Add(time.Duration(us) * time.Microsecond)
+	return c.sent.Add(time.Duration(us) * time.Microsecond)
 }
 
 // useEarly adopts the copy already sent to this replica. It returns false if the
 // request must still be sent.
-func (x *proxyRequest) useEarly(now time.Time, async bool) bool {
-	h := x.early
-	if h == nil || h.replica.ID != x.queued.ReplicaID() {
-		x.cancelEarly()
+func (p *proxyRequest) useEarly(now time.Time, async bool) bool {
+	h := p.early
+	if h == nil || h.replica.ID != p.queued.ReplicaID() {
+		p.cancelEarly()
 		return false
 	}
-	x.early = nil
-	x.sentAt, x.cancel = now, h.cancel
+	p.early = nil
+	p.sentAt, p.cancel = now, h.cancel
 	if h.answers == nil {
-		x.sentAt = h.releasedAt(now)
-		x.onReply(h.reply, async)
+		p.sentAt = h.releasedAt(now)
+		p.onReply(h.reply, async)
 		return true
 	}
-	x.answers, x.sentEarly = h.answers, true
+	p.answers, p.sentEarly = h.answers, true
 	return true
 }

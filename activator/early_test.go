@@ -27,9 +27,9 @@ type fakeShim struct {
 
 const notReady = `{"error":{"message":"The model is loading.","type":"server_error","code":"model_loading"}}`
 
-func (w *testEnv) shimAt(addr string) *fakeShim {
+func (e *testEnv) shimAt(addr string) *fakeShim {
 	p := &fakeShim{opened: make(chan struct{})}
-	p.engine = w.engineAt(addr, func(c net.Conn, r *http.Request, body string) bool {
+	p.engine = e.engineAt(addr, func(c net.Conn, r *http.Request, body string) bool {
 		if r.Header.Get(snapshot.EarlyHeader) == "" || p.wait(c) {
 			return goodAnswer(c, r, body)
 		}
@@ -39,25 +39,25 @@ func (w *testEnv) shimAt(addr string) *fakeShim {
 }
 
 // wait reports whether the request is to be answered.
-func (p *fakeShim) wait(c net.Conn) bool {
-	if p.refuses.Load() {
+func (s *fakeShim) wait(c net.Conn) bool {
+	if s.refuses.Load() {
 		return false
 	}
-	p.waiting.Add(1)
-	defer p.waiting.Add(-1)
+	s.waiting.Add(1)
+	defer s.waiting.Add(-1)
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
 		c.Read(make([]byte, 1))
 	}()
 	select {
-	case <-p.opened:
+	case <-s.opened:
 		c.SetReadDeadline(time.Unix(1, 0))
 		<-gone
 		c.SetReadDeadline(time.Time{})
-		return !p.refuses.Load()
+		return !s.refuses.Load()
 	case <-gone:
-		p.disconnects.Add(1)
+		s.disconnects.Add(1)
 		return false
 	}
 }
@@ -70,10 +70,10 @@ func startingAt(f snapshot.Snapshot, slots int, addrs ...string) snapshot.Snapsh
 }
 
 // startRequests has n clients ask; what they got comes in any order.
-func (w *testEnv) startRequests(ctx context.Context, n int, body string) chan result {
+func (e *testEnv) startRequests(ctx context.Context, n int, body string) chan result {
 	out := make(chan result, n)
 	for range n {
-		go func() { out <- w.do(ctx, "POST", "/v1/chat/completions", body) }()
+		go func() { out <- e.do(ctx, "POST", "/v1/chat/completions", body) }()
 	}
 	synctest.Wait()
 	return out

@@ -16,41 +16,41 @@ import (
 var errRequestOver = errors.New("the request is over")
 
 // buildRequest is the request as it goes to a replica.
-func (x *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *upstream.Request {
+func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *upstream.Request {
 	addr, prefix := splitEndpoint(r.Endpoint)
 	accept, kind := "application/json", "application/json"
-	if x.stream {
+	if p.stream {
 		accept = "text/event-stream"
-	} else if x.endpoint.path == "/v1/audio/speech" {
+	} else if p.endpoint.path == "/v1/audio/speech" {
 		accept = "*/*"
 	}
-	if x.endpoint.form {
-		kind = x.header("Content-Type")
+	if p.endpoint.form {
+		kind = p.header("Content-Type")
 	}
-	out := &upstream.Request{Addr: addr, Secure: strings.HasPrefix(r.Endpoint, "https://"), Prefix: prefix, Method: "POST", Path: x.endpoint.path}
+	out := &upstream.Request{Addr: addr, Secure: strings.HasPrefix(r.Endpoint, "https://"), Prefix: prefix, Method: "POST", Path: p.endpoint.path}
 	out.Fields = make([]upstream.Field, 0, 6)
 	out.Fields = append(out.Fields, upstream.Field{Name: "content-type", Value: kind},
-		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: x.id})
-	if t := x.header("traceparent"); openai.ValidTrace(t) {
+		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: p.id})
+	if t := p.header("traceparent"); openai.ValidTrace(t) {
 		out.Fields = append(out.Fields, upstream.Field{Name: "traceparent", Value: t})
 	}
 	if r.Key != "" {
 		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Key})
 	}
-	out.Fresh = x.queued.Retried // so that it is not sent a third time
-	name := x.engineName
-	if x.remote != nil {
-		name = x.remote.Model()
+	out.Fresh = p.queued.Retried // so that it is not sent a third time
+	name := p.engineName
+	if p.remote != nil {
+		name = p.remote.Model()
 	}
-	x.asksUsage = x.asksUsageOf(r)
-	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, name, x.asksUsage)
-	if x.remote != nil {
-		x.remote.Address(out)
+	p.asksUsage = p.asksUsageOf(r)
+	out.Body = p.env.Splice(make([][]byte, 0, 4), p.req.Body, name, p.asksUsage)
+	if p.remote != nil {
+		p.remote.Address(out)
 		return out
 	}
 
-	out.Bound = x.a.o.PlainAnswer
-	if x.stream {
+	out.Bound = p.a.o.PlainAnswer
+	if p.stream {
 		out.Bound = 2 * time.Minute
 		if f.Model != nil && f.Model.Spec.Deadlines.FirstToken > 0 {
 			out.Bound = f.Model.Spec.Deadlines.FirstToken.Std()
@@ -60,30 +60,30 @@ func (x *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 }
 
 // sendToEngine sends the request to a replica.
-func (x *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, async bool) {
-	out := x.buildRequest(f, r)
-	x.sentAt = x.a.o.Now()
-	ctx := x.context()
-	fetch := x.adapterLoad(r)
-	var engines answer.Sender = x.a.o.Engines
-	if x.remote != nil {
-		engines = x.remote
+func (p *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, async bool) {
+	out := p.buildRequest(f, r)
+	p.sentAt = p.a.o.Now()
+	ctx := p.context()
+	fetch := p.adapterLoad(r)
+	var engines answer.Sender = p.a.o.Engines
+	if p.remote != nil {
+		engines = p.remote
 	}
 	if !async {
-		x.onReply(sendToEngine(ctx, engines, out, x.want(), nil, fetch), false)
+		p.onReply(sendToEngine(ctx, engines, out, p.want(), nil, fetch), false)
 		return
 	}
-	ctx, x.cancel = context.WithCancelCause(ctx)
+	ctx, p.cancel = context.WithCancelCause(ctx)
 	answers := make(chan answer.Answer, 1)
-	x.answers = answers
-	want, bufs := x.want(), &x.a.buffers
+	p.answers = answers
+	want, bufs := p.want(), &p.a.buffers
 	go func() { answers <- sendToEngine(ctx, engines, out, want, bufs, fetch) }() // ends with the request: stopEngine cancels and waits
 }
 
 // stripsUsage reports whether the engine is asked for a usage chunk that the client
 // did not ask for.
-func (x *proxyRequest) stripsUsage() bool {
-	return x.stream && x.endpoint.usage && x.env.AsksUsage() && (x.remote != nil || x.lease.NeedsUsage() || x.cached.Stores())
+func (p *proxyRequest) stripsUsage() bool {
+	return p.stream && p.endpoint.usage && p.env.AsksUsage() && (p.remote != nil || p.lease.NeedsUsage() || p.cached.Stores())
 }
 
 // splitEndpoint splits a URL into host:port and the prefix of its paths.
@@ -106,30 +106,30 @@ func sendToEngine(ctx context.Context, engines answer.Sender, out *upstream.Requ
 	return answer.Ask(ctx, engines, out, want, bufs)
 }
 
-func (x *proxyRequest) want() answer.Want {
-	return answer.Want{Stream: x.stream, Comments: x.remote != nil, Model: x.answerName}
+func (p *proxyRequest) want() answer.Want {
+	return answer.Want{Stream: p.stream, Comments: p.remote != nil, Model: p.answerName}
 }
 
 // onReply handles the engine's first bytes, or their absence.
-func (x *proxyRequest) onReply(r answer.Answer, async bool) {
-	now := x.a.o.Now()
-	if x.remote != nil && !(errors.Is(r.Err, upstream.ErrCancelled) && context.Cause(x.context()) != nil) {
-		x.onRemoteReply(r, now)
+func (p *proxyRequest) onReply(r answer.Answer, async bool) {
+	now := p.a.o.Now()
+	if p.remote != nil && !(errors.Is(r.Err, upstream.ErrCancelled) && context.Cause(p.context()) != nil) {
+		p.onRemoteReply(r, now)
 		return
 	}
 	if r.Response != nil && r.Response.Unsolicited > 0 {
-		x.reportUnsolicited(r.Response)
+		p.reportUnsolicited(r.Response)
 	}
-	if x.sentEarly {
-		x.sentEarly = false
-		f := x.fn.Snapshot()
-		if i := f.ReplicaIndex(x.queued.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(x.context()) == nil {
+	if p.sentEarly {
+		p.sentEarly = false
+		f := p.fn.Snapshot()
+		if i := f.ReplicaIndex(p.queued.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(p.context()) == nil {
 			// The shim refused the early copy, so no engine has seen it; the replica is READY now.
 			if r.Response != nil {
 				r.Response.Close()
 			}
-			x.stopEngine()
-			x.sendToEngine(f, &f.Replicas[i], async)
+			p.stopEngine()
+			p.sendToEngine(f, &f.Replicas[i], async)
 			return
 		}
 	}
@@ -139,50 +139,50 @@ func (x *proxyRequest) onReply(r answer.Answer, async bool) {
 			r = answer.Answer{Err: err}
 		}
 	}
-	if r.Err == nil && x.queued.Adapter != "" && r.Response.Status == 404 && r.End && !x.adapterRetried && x.a.o.Adapters != nil {
+	if r.Err == nil && p.queued.Adapter != "" && r.Response.Status == 404 && r.End && !p.adapterRetried && p.a.o.Adapters != nil {
 		// The engine has evicted the adapter: the platform loads it again, once.
-		f := x.fn.Snapshot()
-		if i := f.ReplicaIndex(x.queued.ReplicaID()); i >= 0 {
-			x.stopEngine()
+		f := p.fn.Snapshot()
+		if i := f.ReplicaIndex(p.queued.ReplicaID()); i >= 0 {
+			p.stopEngine()
 			r.Response.Close()
-			x.adapterRetried = true
-			x.sendToEngine(f, &f.Replicas[i], async)
+			p.adapterRetried = true
+			p.sendToEngine(f, &f.Replicas[i], async)
 			return
 		}
 	}
-	if x.retryWithoutUsage(&r, async) || r.Err == nil && x.refuseAsEngine(&r) {
+	if p.retryWithoutUsage(&r, async) || r.Err == nil && p.refuseAsEngine(&r) {
 		return
 	}
 	if r.Err == nil {
-		x.acceptReply(r, now)
+		p.acceptReply(r, now)
 		return
 	}
 	var unfetched *adapterLoadError
-	if (errors.Is(r.Err, upstream.ErrCancelled) || errors.As(r.Err, &unfetched)) && context.Cause(x.context()) != nil {
-		x.contextEnded()
+	if (errors.Is(r.Err, upstream.ErrCancelled) || errors.As(r.Err, &unfetched)) && context.Cause(p.context()) != nil {
+		p.contextEnded()
 		return
 	}
-	x.stopEngine()
+	p.stopEngine()
 	var e *openai.Error
 	if unfetched != nil {
-		e = x.adapterFailure(unfetched.err)
-		x.queued.MarkFailed(false, now)
-		x.leave()
+		e = p.adapterFailure(unfetched.err)
+		p.queued.MarkFailed(false, now)
+		p.leave()
 		if e != nil {
-			x.refuse(e)
+			p.refuse(e)
 			return
 		}
 		e = openai.New(openai.AdapterUnavailable, "")
 	} else {
-		e = x.reportFailure(r.Err, now)
+		e = p.reportFailure(r.Err, now)
 	}
-	x.retry(e, len(r.Begin) > 0, now, async)
+	p.retry(e, len(r.Begin) > 0, now, async)
 }
 
 // refuseAsEngine ends the request with the error that the engine put first into its answer.
 // It returns false where there is none, or where r has become a failure to be tried again.
-func (x *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
-	refusal, failure := x.engineFailure(r)
+func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
+	refusal, failure := p.engineFailure(r)
 	if failure != nil {
 		r.Response.Close()
 		*r = answer.Answer{Err: failure}
@@ -191,75 +191,75 @@ func (x *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 		return false
 	}
 	r.Response.Close()
-	x.stopEngine()
+	p.stopEngine()
 	if refusal.Status >= 500 {
-		x.a.metricsOf(x.fn).countFailure("error_frame")
-		x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), errorBeforeToken)
+		p.a.metricsOf(p.fn).countFailure("error_frame")
+		p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), errorBeforeToken)
 	}
-	x.leave()
-	x.refuse(refusal)
+	p.leave()
+	p.refuse(refusal)
 	return true
 }
 
 // acceptReply takes an answer that goes to the client.
-func (x *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
-	x.reply = r
-	x.phase = answered
-	x.first = max(1, now.Sub(x.sentAt))
-	x.recordFirstByte(now, r.Response.Status < 400 && !r.Events)
-	if answer.IsSuccess(r.Response.Status) && x.remote == nil {
-		x.noteUsageOption()
+func (p *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
+	p.reply = r
+	p.phase = answered
+	p.first = max(1, now.Sub(p.sentAt))
+	p.recordFirstByte(now, r.Response.Status < 400 && !r.Events)
+	if answer.IsSuccess(r.Response.Status) && p.remote == nil {
+		p.noteUsageOption()
 	}
 	if !r.End {
-		r.Response.Bound(x.idleBound())
+		r.Response.Bound(p.idleBound())
 	}
 }
 
 // recordFirstToken accounts for the first token of a stream.
-func (x *proxyRequest) recordFirstToken() {
-	x.firstToken = max(1, x.a.o.Now().Sub(x.began))
-	i, _ := coldLabel(x.queued.Cold)
-	x.a.metricsOf(x.fn).firstToken[i](x.firstToken.Seconds())
+func (p *proxyRequest) recordFirstToken() {
+	p.firstToken = max(1, p.a.o.Now().Sub(p.began))
+	i, _ := coldLabel(p.queued.Cold)
+	p.a.metricsOf(p.fn).firstToken[i](p.firstToken.Seconds())
 }
 
 // recordFirstByte accounts for the engine's first byte; plain is a good answer that is
 // no stream of tokens.
-func (x *proxyRequest) recordFirstByte(now time.Time, plain bool) {
+func (p *proxyRequest) recordFirstByte(now time.Time, plain bool) {
 	if plain {
-		i, _ := coldLabel(x.queued.Cold)
-		x.a.metricsOf(x.fn).plainAnswer[i](now.Sub(x.began).Seconds())
+		i, _ := coldLabel(p.queued.Cold)
+		p.a.metricsOf(p.fn).plainAnswer[i](now.Sub(p.began).Seconds())
 	}
-	if !x.queued.Cold || x.queued.ColdStart == "" {
+	if !p.queued.Cold || p.queued.ColdStart == "" {
 		return
 	}
-	if !x.a.requests.rememberFirstToken(x.queued.ColdStart, x.first) {
+	if !p.a.requests.rememberFirstToken(p.queued.ColdStart, p.first) {
 		return
 	}
-	x.a.observeFirstToken(x.fn, x.first)
-	if x.a.o.FirstToken != nil {
-		x.a.o.FirstToken(x.fn.Name, x.queued.ColdStart, x.first)
+	p.a.observeFirstToken(p.fn, p.first)
+	if p.a.o.FirstToken != nil {
+		p.a.o.FirstToken(p.fn.Name, p.queued.ColdStart, p.first)
 	}
 }
 
 // stopEngine ends the request at the engine: cancelling closes its connection, which
 // ends the generation, and the goroutine that asks is waited for.
-func (x *proxyRequest) stopEngine() {
-	if x.answers != nil {
-		x.cancel(errRequestOver)
-		if r := <-x.answers; r.Response != nil {
+func (p *proxyRequest) stopEngine() {
+	if p.answers != nil {
+		p.cancel(errRequestOver)
+		if r := <-p.answers; r.Response != nil {
 			r.Response.Close()
 		}
-		x.answers = nil
+		p.answers = nil
 	}
-	if x.reply.Response != nil {
-		x.reply.Response.Close() // closes the connection unless it was read to its end
-		x.reply.Response = nil
+	if p.reply.Response != nil {
+		p.reply.Response.Close() // closes the connection unless it was read to its end
+		p.reply.Response = nil
 	}
-	if x.cancel != nil {
-		x.cancel(errRequestOver)
-		x.cancel = nil
+	if p.cancel != nil {
+		p.cancel(errRequestOver)
+		p.cancel = nil
 	}
-	if x.timer != nil {
-		x.timer.Stop()
+	if p.timer != nil {
+		p.timer.Stop()
 	}
 }

@@ -42,22 +42,22 @@ func (e *engineError) isDead() bool { return e.answer == nil }
 // after the death of its core process. A failure is tried on another replica. A refusal is
 // the answer: an error of the caller's, or one that does not name a status, which another
 // run would most likely repeat.
-func (x *proxyRequest) engineFailure(r *answer.Answer) (refusal *openai.Error, failure error) {
+func (p *proxyRequest) engineFailure(r *answer.Answer) (refusal *openai.Error, failure error) {
 	switch {
 	case r.Response.Status >= 300 && r.Response.Status < 400:
 		return redirectError(r.Response), nil
 	case r.Response.Status >= 500 && r.End && answer.EngineDied(r.Begin):
 		return nil, &engineError{}
-	case !x.stream || !answer.IsSuccess(r.Response.Status) || r.Encoding != "":
+	case !p.stream || !answer.IsSuccess(r.Response.Status) || r.Encoding != "":
 		return nil, nil
-	case r.Events && !x.endpoint.usage && bytes.Contains(r.Begin, []byte("event:")):
+	case r.Events && !p.endpoint.usage && bytes.Contains(r.Begin, []byte("event:")):
 		return nil, nil // an error has an event of the endpoint's own, which passes
 	case r.Events:
-		p := r.Begin
+		begin := r.Begin
 		if r.End { // the last line need not be ended
-			p = append(bytes.Clone(p), '\n')
+			begin = append(bytes.Clone(begin), '\n')
 		}
-		e, stated := openai.Failure(p)
+		e, stated := openai.Failure(begin)
 		switch {
 		case e == nil:
 			return nil, nil
@@ -73,7 +73,7 @@ func (x *proxyRequest) engineFailure(r *answer.Answer) (refusal *openai.Error, f
 	if e := openai.WholeError(r.Begin); e != nil {
 		return e, nil
 	}
-	if events := openai.StreamWhole(x.endpoint.path, r.Begin, x.env.IncludeUsage || x.stripsUsage()); events != nil {
+	if events := openai.StreamWhole(p.endpoint.path, r.Begin, p.env.IncludeUsage || p.stripsUsage()); events != nil {
 		r.Begin, r.Events = events, true
 	}
 	return nil, nil
@@ -82,22 +82,22 @@ func (x *proxyRequest) engineFailure(r *answer.Answer) (refusal *openai.Error, f
 // reportFailure leaves a replica that failed the request before its first byte, starts
 // its cool-down and reports it to the platform. The error is for the client, where no
 // other replica can help.
-func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
+func (p *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 	problem, kind, e := describeFailure(err, errors.Is(err, upstream.ErrSilent))
-	x.a.metricsOf(x.fn).countFailure(kind)
+	p.a.metricsOf(p.fn).countFailure(kind)
 	var frame *engineError
 	broken := !errors.As(err, &frame) || frame.isDead() // else it may have failed over this request alone
 	if sent, ok := errors.AsType[*upstream.Error](err); ok && sent.Resent {
-		x.queued.Retried = true
+		p.queued.Retried = true
 	}
-	x.queued.MarkFailed(broken, now)
-	x.leave()
+	p.queued.MarkFailed(broken, now)
+	p.leave()
 	if broken {
-		x.a.readmitAfterCoolDown(x.fn)
+		p.a.readmitAfterCoolDown(p.fn)
 	}
-	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.FailedReplica, problem)
+	p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.FailedReplica, problem)
 	if kind == "died" || frame != nil && frame.isDead() {
-		if to := x.countCrash(err, now); to != nil {
+		if to := p.countCrash(err, now); to != nil {
 			return to
 		}
 	}
@@ -106,11 +106,11 @@ func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 
 // reportUnsolicited counts how often a replica was found to write bytes that no request
 // asked for, and logs the first time.
-func (x *proxyRequest) reportUnsolicited(res *upstream.Response) {
-	s := x.a.metricsOf(x.fn)
+func (p *proxyRequest) reportUnsolicited(res *upstream.Response) {
+	s := p.a.metricsOf(p.fn)
 	s.m.Series("thaw_engine_errors_total", s.name.Name, s.name.Team, "unsolicited")(float64(res.Unsolicited))
 	if res.FirstUnsolicited {
-		x.a.o.Log.Warn("a replica wrote bytes that no request asked for; each of its connections serves one request from now on", "id", x.id, "model", s.name.Name, "team", s.name.Team, "replica", x.queued.ReplicaID())
+		p.a.o.Log.Warn("a replica wrote bytes that no request asked for; each of its connections serves one request from now on", "id", p.id, "model", s.name.Name, "team", s.name.Team, "replica", p.queued.ReplicaID())
 	}
 }
 
@@ -123,30 +123,30 @@ func redirectError(res *upstream.Response) *openai.Error {
 
 // retry tries another replica, once; otherwise e is the answer. With began the engine
 // had begun an answer, though not the body.
-func (x *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async bool) {
+func (p *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async bool) {
 	if e.Code == openai.RequestQuarantined {
-		x.refuse(e)
+		p.refuse(e)
 		return
 	}
-	switch x.queued.Retry(began, !x.deadline.IsZero() && !now.Before(x.deadline)) {
+	switch p.queued.Retry(began, !p.deadline.IsZero() && !now.Before(p.deadline)) {
 	case admission.AlreadyRetried:
-		x.refuse(e.Final())
+		p.refuse(e.Final())
 	case admission.AnswerBegan: // only the client may try again, once
-		x.answerBegan = true
-		if n := x.header("X-Stainless-Retry-Count"); n != "" && n != "0" {
+		p.answerBegan = true
+		if n := p.header("X-Stainless-Retry-Count"); n != "" && n != "0" {
 			e = e.Final()
 		}
-		x.refuse(e)
+		p.refuse(e)
 	case admission.DeadlinePassed:
-		x.refuse(e)
+		p.refuse(e)
 	case admission.TryAgain:
-		if !x.queued.Alone && !x.fn.Data.queue.Load(now).Free() && x.moveOn(e.Message, async) {
+		if !p.queued.Alone && !p.fn.Data.queue.Load(now).Free() && p.moveOn(e.Message, async) {
 			return
 		}
-		x.a.metricsOf(x.fn).retried(1)
-		x.enter(false)
-		if x.phase == sent {
-			x.launch(async)
+		p.a.metricsOf(p.fn).retried(1)
+		p.enter(false)
+		if p.phase == sent {
+			p.launch(async)
 		}
 	}
 }

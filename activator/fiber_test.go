@@ -23,9 +23,9 @@ import (
 // fakeWaker is a platform that reports its calls.
 type fakeWaker struct{ wake, nudge, ask chan string }
 
-func (c fakeWaker) Wake(n functions.Name, _ string) string       { c.wake <- n.String(); return "cs-1" }
-func (c fakeWaker) Nudge(n functions.Name)                       { c.nudge <- n.String() }
-func (c fakeWaker) ReportFailure(n functions.Name, id, _ string) { c.ask <- id }
+func (w fakeWaker) Wake(n functions.Name, _ string) string       { w.wake <- n.String(); return "cs-1" }
+func (w fakeWaker) Nudge(n functions.Name)                       { w.nudge <- n.String() }
+func (w fakeWaker) ReportFailure(n functions.Name, id, _ string) { w.ask <- id }
 
 func expectCall(t *testing.T, c chan string, description string) {
 	t.Helper()

@@ -119,36 +119,36 @@ func (a *Activator) metricsOf(e *entry) *functionMetrics {
 }
 
 // countEnd counts one request.
-func (s *functionMetrics) countEnd(route string, code int, cold bool, took time.Duration) {
+func (m *functionMetrics) countEnd(route string, code int, cold bool, took time.Duration) {
 	i, label := coldLabel(cold)
-	s.duration[i](took.Seconds())
-	for _, e := range *s.ends.Load() {
+	m.duration[i](took.Seconds())
+	for _, e := range *m.ends.Load() {
 		if e.code == code && e.cold == cold && e.route == route {
 			e.count(1)
 			return
 		}
 	}
-	count := s.m.Series("thaw_requests_total", s.name.Name, s.name.Team, route, strconv.Itoa(code), label)
+	count := m.m.Series("thaw_requests_total", m.name.Name, m.name.Team, route, strconv.Itoa(code), label)
 	count(1)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ends := append((*s.ends.Load())[:len(*s.ends.Load()):len(*s.ends.Load())], outcome{route, code, cold, count})
-	s.ends.Store(&ends)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ends := append((*m.ends.Load())[:len(*m.ends.Load()):len(*m.ends.Load())], outcome{route, code, cold, count})
+	m.ends.Store(&ends)
 }
 
 // observeTokenTime observes the mean time per token of a stream that is over, of two
 // tokens or more.
-func (s *functionMetrics) observeTokenTime(x *proxyRequest, took time.Duration) {
+func (m *functionMetrics) observeTokenTime(x *proxyRequest, took time.Duration) {
 	if n := x.usage.Completion; n > 1 && x.firstToken > 0 {
 		i, _ := coldLabel(x.queued.Cold)
-		s.tokenTime[i]((took - x.firstToken).Seconds() / float64(n-1))
+		m.tokenTime[i]((took - x.firstToken).Seconds() / float64(n-1))
 	}
 }
 
 // countFailure counts an answer that an engine broke. It is rare, so the label is
 // looked up.
-func (s *functionMetrics) countFailure(kind string) {
-	s.m.Series("thaw_engine_errors_total", s.name.Name, s.name.Team, kind)(1)
+func (m *functionMetrics) countFailure(kind string) {
+	m.m.Series("thaw_engine_errors_total", m.name.Name, m.name.Team, kind)(1)
 }
 
 // countRefused counts a request that never reached a function.

@@ -103,99 +103,99 @@ const (
 )
 
 // run handles an opened request until its answer, or until its stream is committed.
-func (x *proxyRequest) run(res *httpserver.Response) {
-	a := x.a
-	x.enter(true)
-	async := x.stream || x.hold() == HoldPad && !x.endpoint.form
-	if x.phase == sent { // admitted at once
-		x.launch(async)
+func (p *proxyRequest) run(res *httpserver.Response) {
+	a := p.a
+	p.enter(true)
+	async := p.stream || p.hold() == HoldPad && !p.endpoint.form
+	if p.phase == sent { // admitted at once
+		p.launch(async)
 	}
-	for x.escalate(async) {
+	for p.escalate(async) {
 	}
-	if x.phase == waiting || async && x.phase == sent {
+	if p.phase == waiting || async && p.phase == sent {
 		var limit time.Time
 		switch {
-		case x.stream:
-			if x.phase == sent { // the timeouts are read only by requests that wait
-				x.timeouts = admission.ParseTimeouts(x.header, true)
+		case p.stream:
+			if p.phase == sent { // the timeouts are read only by requests that wait
+				p.timeouts = admission.ParseTimeouts(p.header, true)
 			}
-			limit = x.began.Add(x.headDelay())
+			limit = p.began.Add(p.headDelay())
 		case async:
-			limit = x.began.Add(a.o.PadAfter)
+			limit = p.began.Add(a.o.PadAfter)
 		}
-		for x.advance(limit, async) != stepDone {
+		for p.advance(limit, async) != stepDone {
 			if !limit.IsZero() && !a.o.Now().Before(limit) {
-				x.commit(res)
+				p.commit(res)
 				return
 			}
 		}
 	}
-	switch x.phase {
+	switch p.phase {
 	case refused, clientLeft:
-		x.answerWithout(res)
+		p.answerWithout(res)
 	case answered:
-		x.respond(res)
+		p.respond(res)
 	}
 }
 
 // answerWithout ends a request that was refused or whose client left.
-func (x *proxyRequest) answerWithout(res *httpserver.Response) {
-	if x.phase == refused {
-		x.reason = string(x.fail.Code)
-		x.refuseNow(res, x.fail)
+func (p *proxyRequest) answerWithout(res *httpserver.Response) {
+	if p.phase == refused {
+		p.reason = string(p.fail.Code)
+		p.refuseNow(res, p.fail)
 		return
 	}
-	x.reason = "client_left"
+	p.reason = "client_left"
 	res.Status = httpserver.StatusClientLeft
-	x.finish(499)
+	p.finish(499)
 }
 
 // headDelay is how long a stream stays silent before its head goes out.
-func (x *proxyRequest) headDelay() time.Duration {
-	d := x.a.o.Silent
-	if g := x.timeouts.Gap; g > 0 {
+func (p *proxyRequest) headDelay() time.Duration {
+	d := p.a.o.Silent
+	if g := p.timeouts.Gap; g > 0 {
 		d = min(d, max(g/3, 10*time.Millisecond))
 	}
 	return d
 }
 
 // hold is what a plain request gets while it waits.
-func (x *proxyRequest) hold() HoldMode {
-	if x.caller != nil {
+func (p *proxyRequest) hold() HoldMode {
+	if p.caller != nil {
 		return HoldSilent
 	}
-	return x.a.o.Hold
+	return p.a.o.Hold
 }
 
 // header is a field of the request's head.
-func (x *proxyRequest) header(name string) string {
-	if x.reservation != nil {
-		return x.reservation.header(name)
+func (p *proxyRequest) header(name string) string {
+	if p.reservation != nil {
+		return p.reservation.header(name)
 	}
-	return x.req.Header(name)
+	return p.req.Header(name)
 }
 
 // context is the request's.
-func (x *proxyRequest) context() context.Context {
-	if x.reservation != nil {
-		return x.reservation.ctx
+func (p *proxyRequest) context() context.Context {
+	if p.reservation != nil {
+		return p.reservation.ctx
 	}
-	if x.leads() {
-		return &x.shared.Context
+	if p.leads() {
+		return &p.shared.Context
 	}
-	return x.req.Context()
+	return p.req.Context()
 }
 
 // size is how much of the request's body is in memory while it waits.
-func (x *proxyRequest) size() int64 {
-	if x.reservation != nil {
-		return x.reservation.bytes
+func (p *proxyRequest) size() int64 {
+	if p.reservation != nil {
+		return p.reservation.bytes
 	}
-	return int64(cap(x.req.Body))
+	return int64(cap(p.req.Body))
 }
 
 // mustDrain reports whether the server that has the request shuts down.
-func (x *proxyRequest) mustDrain() bool { return x.reservation == nil && x.req.Draining() }
+func (p *proxyRequest) mustDrain() bool { return p.reservation == nil && p.req.Draining() }
 
 // step is what advance returned for, while the request is not finished.
 type step uint8
@@ -208,39 +208,39 @@ const (
 
 // advance waits until the request is answered, refused or left, until limit (zero is
 // none), or until something about the function changed.
-func (x *proxyRequest) advance(limit time.Time, async bool) step {
-	if x.contextDone == nil {
-		x.contextDone = x.context().Done()
+func (p *proxyRequest) advance(limit time.Time, async bool) step {
+	if p.contextDone == nil {
+		p.contextDone = p.context().Done()
 	}
 	for {
-		switch x.phase {
+		switch p.phase {
 		case waiting:
-			until := x.deadline
+			until := p.deadline
 			if !limit.IsZero() && limit.Before(until) {
 				until = limit
 			}
-			x.setTimer(until)
+			p.setTimer(until)
 			select {
-			case <-x.queued.Done():
-				x.endWait()
-				if e := x.queued.Rejection(); e != nil {
-					x.cancelEarly()
-					x.refuse(e)
+			case <-p.queued.Done():
+				p.endWait()
+				if e := p.queued.Rejection(); e != nil {
+					p.cancelEarly()
+					p.refuse(e)
 					continue
 				}
-				x.phase = sent
-				x.launch(async)
-			case <-x.contextDone:
-				x.contextEnded()
-			case <-x.changed:
-				x.changed = x.fn.Data.queue.Changed()
-				x.sendEarly()
+				p.phase = sent
+				p.launch(async)
+			case <-p.contextDone:
+				p.contextEnded()
+			case <-p.changed:
+				p.changed = p.fn.Data.queue.Changed()
+				p.sendEarly()
 				return stepChanged
-			case r := <-x.early.pending():
-				x.onEarlyReply(r, async)
-			case <-x.timer.C:
-				if now := x.a.o.Now(); !now.Before(x.deadline) {
-					x.expire(now)
+			case r := <-p.early.pending():
+				p.onEarlyReply(r, async)
+			case <-p.timer.C:
+				if now := p.a.o.Now(); !now.Before(p.deadline) {
+					p.expire(now)
 					continue
 				}
 				return stepLimit
@@ -248,76 +248,76 @@ func (x *proxyRequest) advance(limit time.Time, async bool) step {
 		case sent:
 			var alarm <-chan time.Time
 			if !limit.IsZero() {
-				x.setTimer(limit)
-				alarm = x.timer.C
+				p.setTimer(limit)
+				alarm = p.timer.C
 			}
 			select {
-			case r := <-x.answers:
-				x.answers = nil
-				x.onReply(r, async)
-			case <-x.contextDone:
-				x.contextEnded()
+			case r := <-p.answers:
+				p.answers = nil
+				p.onReply(r, async)
+			case <-p.contextDone:
+				p.contextEnded()
 			case <-alarm:
 				return stepLimit
 			}
 		default:
-			if !x.escalate(async) {
+			if !p.escalate(async) {
 				return stepDone
 			}
 		}
 	}
 }
 
-func (x *proxyRequest) setTimer(until time.Time) {
-	d := max(0, until.Sub(x.a.o.Now()))
-	if x.timer == nil {
-		x.timer = time.NewTimer(d)
+func (p *proxyRequest) setTimer(until time.Time) {
+	d := max(0, until.Sub(p.a.o.Now()))
+	if p.timer == nil {
+		p.timer = time.NewTimer(d)
 	} else {
-		x.timer.Reset(d)
+		p.timer.Reset(d)
 	}
 }
 
 // contextEnded ends a request whose context has ended: the client left, or the
 // server's drain is over.
-func (x *proxyRequest) contextEnded() {
-	if errors.Is(context.Cause(x.context()), httpserver.ErrDraining) {
-		x.stopEngine()
-		x.leave()
-		x.refuse(openai.New(openai.ShuttingDown, ""))
+func (p *proxyRequest) contextEnded() {
+	if errors.Is(context.Cause(p.context()), httpserver.ErrDraining) {
+		p.stopEngine()
+		p.leave()
+		p.refuse(openai.New(openai.ShuttingDown, ""))
 		return
 	}
-	x.stopEngine()
-	x.leave()
-	x.phase = clientLeft
+	p.stopEngine()
+	p.leave()
+	p.phase = clientLeft
 }
 
 // expire ends a wait that reached its deadline.
-func (x *proxyRequest) expire(now time.Time) {
-	e := x.fn.Data.queue.ExpiredError(x.fn.Snapshot(), x.waitFrom, now)
-	x.leave()
-	x.refuse(e)
+func (p *proxyRequest) expire(now time.Time) {
+	e := p.fn.Data.queue.ExpiredError(p.fn.Snapshot(), p.waitFrom, now)
+	p.leave()
+	p.refuse(e)
 }
 
 // launch sends an admitted request to its replica. With async a goroutine asks
 // the engine, so that comments can go out meanwhile.
-func (x *proxyRequest) launch(async bool) {
-	e, _ := x.isQuarantined()
+func (p *proxyRequest) launch(async bool) {
+	e, _ := p.isQuarantined()
 	if e == nil {
-		e = x.recheckRemote(x.a.o.Now())
+		e = p.recheckRemote(p.a.o.Now())
 	}
 	if e != nil {
-		x.leave()
-		x.refuse(e)
+		p.leave()
+		p.refuse(e)
 		return
 	}
-	if x.leads() {
-		x.shared.Running.Store(true)
+	if p.leads() {
+		p.shared.Running.Store(true)
 	}
-	r := x.queued.Grant.Replica
+	r := p.queued.Grant.Replica
 	switch {
-	case x.reservation != nil:
-		x.reservation.assign(r)
-	case !x.useEarly(x.a.o.Now(), async):
-		x.sendToEngine(x.fn.Snapshot(), r, async)
+	case p.reservation != nil:
+		p.reservation.assign(r)
+	case !p.useEarly(p.a.o.Now(), async):
+		p.sendToEngine(p.fn.Snapshot(), r, async)
 	}
 }

@@ -46,89 +46,89 @@ type requestIndex struct {
 	firstTokens recent[time.Duration]    // times to the first token, by cold start id
 }
 
-func (l *requestIndex) init() {
-	l.waiting = map[string]*proxyRequest{}
+func (i *requestIndex) init() {
+	i.waiting = map[string]*proxyRequest{}
 }
 
-func (l *requestIndex) add(x *proxyRequest) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.waiting[x.id] = x
+func (i *requestIndex) add(x *proxyRequest) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.waiting[x.id] = x
 	if x.clientID != "" {
-		l.waiting[x.clientID] = x // of two requests with one id the newer
+		i.waiting[x.clientID] = x // of two requests with one id the newer
 	}
-	l.count++
+	i.count++
 }
 
-func (l *requestIndex) remove(x *proxyRequest) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.waiting, x.id)
-	if x.clientID != "" && l.waiting[x.clientID] == x {
-		delete(l.waiting, x.clientID)
+func (i *requestIndex) remove(x *proxyRequest) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.waiting, x.id)
+	if x.clientID != "" && i.waiting[x.clientID] == x {
+		delete(i.waiting, x.clientID)
 	}
-	if l.count--; l.count == 0 && l.empty != nil {
-		close(l.empty)
-		l.empty = nil
+	if i.count--; i.count == 0 && i.empty != nil {
+		close(i.empty)
+		i.empty = nil
 	}
 }
 
-func (l *requestIndex) waiter(id string) *proxyRequest {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.waiting[id]
+func (i *requestIndex) waiter(id string) *proxyRequest {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.waiting[id]
 }
 
 // drained returns a channel that is closed when no request waits.
-func (l *requestIndex) drained() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.empty == nil {
-		l.empty = make(chan struct{})
+func (i *requestIndex) drained() <-chan struct{} {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.empty == nil {
+		i.empty = make(chan struct{})
 	}
-	c := l.empty
-	if l.count == 0 {
-		close(l.empty)
-		l.empty = nil
+	c := i.empty
+	if i.count == 0 {
+		close(i.empty)
+		i.empty = nil
 	}
 	return c
 }
 
-func (l *requestIndex) rememberColdStart(id, coldStart string) {
+func (i *requestIndex) rememberColdStart(id, coldStart string) {
 	if id == "" || coldStart == "" {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.started.put(id, coldStart, rememberRequests)
-	if _, ok := l.causes.of[coldStart]; !ok {
-		l.causes.put(coldStart, id, rememberColdStarts)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.started.put(id, coldStart, rememberRequests)
+	if _, ok := i.causes.of[coldStart]; !ok {
+		i.causes.put(coldStart, id, rememberColdStarts)
 	}
 }
 
-func (l *requestIndex) coldStart(id string) (string, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c, ok := l.started.of[id]
+func (i *requestIndex) coldStart(id string) (string, bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	c, ok := i.started.of[id]
 	return c, ok
 }
 
 // rememberFirstToken stores a cold start's time to the first token; false if it has
 // one.
-func (l *requestIndex) rememberFirstToken(coldStart string, took time.Duration) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, ok := l.firstTokens.of[coldStart]; ok {
+func (i *requestIndex) rememberFirstToken(coldStart string, took time.Duration) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if _, ok := i.firstTokens.of[coldStart]; ok {
 		return false
 	}
-	l.firstTokens.put(coldStart, took, rememberColdStarts)
+	i.firstTokens.put(coldStart, took, rememberColdStarts)
 	return true
 }
 
 // ofColdStart returns a cold start's time to the first token, and the id of its first request.
-func (l *requestIndex) ofColdStart(coldStart string) (took time.Duration, ok bool, request string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	took, ok = l.firstTokens.of[coldStart]
-	return took, ok, l.causes.of[coldStart]
+func (i *requestIndex) ofColdStart(coldStart string) (took time.Duration, ok bool, request string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	took, ok = i.firstTokens.of[coldStart]
+	return took, ok, i.causes.of[coldStart]
 }

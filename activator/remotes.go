@@ -13,80 +13,80 @@ import (
 // beginRemote ends the call to the Remote that failed the request before, if one did. It
 // admits one to the present function, if that is a Remote, by its circuit, its limits and
 // the budgets.
-func (x *proxyRequest) beginRemote(now time.Time) (e *openai.Error) {
-	x.remote.End(openai.Usage{}, 502, now)
-	x.remote = nil
-	f := x.fn.Snapshot()
+func (p *proxyRequest) beginRemote(now time.Time) (e *openai.Error) {
+	p.remote.End(openai.Usage{}, 502, now)
+	p.remote = nil
+	f := p.fn.Snapshot()
 	if f.Remote == nil {
 		return nil
 	}
-	x.remote, e = x.a.o.Remotes.Begin(remote.Request{
-		Name: f.Name, Team: x.team, TeamBudget: x.a.o.Limits.SpendPerDay(x.team),
-		Endpoint: x.endpoint.path, Stream: x.stream, Generates: x.endpoint.streams, Depth: x.header(remote.DepthHeader), Envelope: &x.env,
+	p.remote, e = p.a.o.Remotes.Begin(remote.Request{
+		Name: f.Name, Team: p.team, TeamBudget: p.a.o.Limits.SpendPerDay(p.team),
+		Endpoint: p.endpoint.path, Stream: p.stream, Generates: p.endpoint.streams, Depth: p.header(remote.DepthHeader), Envelope: &p.env,
 	})
 	return e
 }
 
 // recheckRemote checks again, before a request is sent, what may be sent to a Remote: it may
 // have changed while the request waited, or taken the name of a model.
-func (x *proxyRequest) recheckRemote(now time.Time) *openai.Error {
-	isRemote := x.fn.Snapshot().Remote != nil
+func (p *proxyRequest) recheckRemote(now time.Time) *openai.Error {
+	isRemote := p.fn.Snapshot().Remote != nil
 	switch {
-	case isRemote && x.reservation != nil:
-		return openai.New(openai.ModelNotFound, "The model `"+x.fn.Name.Short()+"` does not exist any more: a Remote has its name.")
-	case isRemote && x.remote == nil:
-		if e := x.beginRemote(now); e != nil {
+	case isRemote && p.reservation != nil:
+		return openai.New(openai.ModelNotFound, "The model `"+p.fn.Name.Short()+"` does not exist any more: a Remote has its name.")
+	case isRemote && p.remote == nil:
+		if e := p.beginRemote(now); e != nil {
 			return e
 		}
 	}
-	if r := x.remote.Remote(); r != nil && !r.Allows(x.data) {
-		return routes.RefuseData(r, x.data)
+	if r := p.remote.Remote(); r != nil && !r.Allows(p.data) {
+		return routes.RefuseData(r, p.data)
 	}
-	return x.checkData()
+	return p.checkData()
 }
 
 // onRemoteReply handles the first bytes of a Remote's answer, or their absence. A Remote
 // that fails is not tried again: it may have computed the answer.
-func (x *proxyRequest) onRemoteReply(r answer.Answer, now time.Time) {
-	e := x.remote.Judge(r.Response, r.Begin, r.End, r.Err)
+func (p *proxyRequest) onRemoteReply(r answer.Answer, now time.Time) {
+	e := p.remote.Judge(r.Response, r.Begin, r.End, r.Err)
 	if e == nil {
-		if x.stream && !r.Events && r.End && answer.IsSuccess(r.Response.Status) { // it does not stream
-			if events := openai.StreamWhole(x.endpoint.path, r.Begin, x.env.IncludeUsage || x.stripsUsage()); events != nil {
+		if p.stream && !r.Events && r.End && answer.IsSuccess(r.Response.Status) { // it does not stream
+			if events := openai.StreamWhole(p.endpoint.path, r.Begin, p.env.IncludeUsage || p.stripsUsage()); events != nil {
 				r.Begin, r.Events = events, true
 			}
 		}
-		x.acceptReply(r, now)
+		p.acceptReply(r, now)
 		return
 	}
 	if r.Response != nil {
 		r.Response.Close()
 	}
-	x.stopEngine()
-	x.leave()
-	x.refuse(e)
+	p.stopEngine()
+	p.leave()
+	p.refuse(e)
 }
 
 // reportProblem reports a replica that failed in the middle of an answer: to the platform,
 // or to the Remote's circuit.
-func (x *proxyRequest) reportProblem(problem string) {
-	if x.remote != nil {
-		x.remote.Broke(problem)
+func (p *proxyRequest) reportProblem(problem string) {
+	if p.remote != nil {
+		p.remote.Broke(problem)
 		return
 	}
-	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), problem)
+	p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), problem)
 }
 
 // nameRemote has an error about an engine name the Remote that is meant, if one is.
-func (x *proxyRequest) nameRemote(e *openai.Error) {
-	if x.remote != nil {
-		e.Message = strings.Replace(e.Message, "The engine", "The remote `"+x.fn.Name.Name+"`", 1)
+func (p *proxyRequest) nameRemote(e *openai.Error) {
+	if p.remote != nil {
+		e.Message = strings.Replace(e.Message, "The engine", "The remote `"+p.fn.Name.Name+"`", 1)
 	}
 }
 
 // idleBound is how long an answer that has begun may be silent.
-func (x *proxyRequest) idleBound() time.Duration {
-	if x.remote != nil {
-		return x.remote.Idle()
+func (p *proxyRequest) idleBound() time.Duration {
+	if p.remote != nil {
+		return p.remote.Idle()
 	}
-	return x.a.o.StreamIdle
+	return p.a.o.StreamIdle
 }

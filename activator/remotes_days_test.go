@@ -14,16 +14,16 @@ import (
 )
 
 // cloudAt publishes the Remote cloud at an address in memory.
-func (w *testEnv) cloudAt(addr string, change func(*functions.RemoteSpec)) {
+func (e *testEnv) cloudAt(addr string, change func(*functions.RemoteSpec)) {
 	f := testRemote("cloud", addr, functions.DataSecret)
 	if change != nil {
 		change(&f.Remote.Spec)
 	}
-	w.publish(f)
+	e.publish(f)
 }
 
-func (w *testEnv) cloudState() (functions.State, string) {
-	state, reason, _ := w.act.o.Remotes.State(functions.Name{Team: "default", Name: "cloud"})
+func (e *testEnv) cloudState() (functions.State, string) {
+	state, reason, _ := e.act.o.Remotes.State(functions.Name{Team: "default", Name: "cloud"})
 	return state, reason
 }
 

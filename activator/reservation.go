@@ -88,21 +88,21 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 }
 
 // assign records the replica of the reservation.
-func (s *Reservation) assign(r *snapshot.Replica) {
-	s.Endpoint, s.Key = r.Endpoint, r.Key
-	s.External = s.x.fn.Snapshot().External
-	s.x.sentAt = s.x.a.o.Now()
-	s.x.phase = reserved
+func (r *Reservation) assign(replica *snapshot.Replica) {
+	r.Endpoint, r.Key = replica.Endpoint, replica.Key
+	r.External = r.x.fn.Snapshot().External
+	r.x.sentAt = r.x.a.o.Now()
+	r.x.phase = reserved
 }
 
 // await waits until the reservation has a replica, or an answer without one.
-func (s *Reservation) await() *openai.Error {
-	x := &s.x
+func (r *Reservation) await() *openai.Error {
+	x := &r.x
 	if x.phase == sent {
 		x.launch(false)
 	}
-	if x.phase == waiting && s.want.OnWait != nil {
-		s.want.OnWait()
+	if x.phase == waiting && r.want.OnWait != nil {
+		r.want.OnWait()
 	}
 	for x.phase == waiting {
 		x.advance(time.Time{}, false)
@@ -120,11 +120,11 @@ func (s *Reservation) await() *openai.Error {
 	return x.fail
 }
 
-func (x *proxyRequest) failureStatus() int {
-	if x.fail == nil {
+func (p *proxyRequest) failureStatus() int {
+	if p.fail == nil {
 		return 500
 	}
-	return x.fail.Status
+	return p.fail.Status
 }
 
 // External reports whether a function's replicas run a program that is not one of our
@@ -139,42 +139,42 @@ func (a *Activator) External(name functions.Name) (external, ok bool) {
 
 // ColdStart is the id of the cold start that the request took part in; "" where it
 // found a READY replica, or the id is unknown.
-func (s *Reservation) ColdStart() string {
-	if s.x.queued.Cold {
-		s.x.resolveColdStart()
+func (r *Reservation) ColdStart() string {
+	if r.x.queued.Cold {
+		r.x.resolveColdStart()
 	}
-	return s.x.queued.ColdStart
+	return r.x.queued.ColdStart
 }
 
 // Failed reports that the replica failed the request before a byte of its answer came.
 // The replica cools down and the failure is reported. The first time the reservation
 // moves to another replica, waiting for one if it must; else the error is the answer,
 // and only Finish is left to call. why is the cause; a client that left is no failure.
-func (s *Reservation) Failed(reason error) *openai.Error {
-	x := &s.x
-	if context.Cause(s.ctx) != nil {
+func (r *Reservation) Failed(reason error) *openai.Error {
+	x := &r.x
+	if context.Cause(r.ctx) != nil {
 		x.contextEnded()
-		return s.await()
+		return r.await()
 	}
 	var op *net.OpError
 	if errors.As(reason, &op) && op.Op == "dial" {
-		reason = &upstream.Error{Addr: s.Endpoint, Kind: upstream.ErrDial, Err: reason}
+		reason = &upstream.Error{Addr: r.Endpoint, Kind: upstream.ErrDial, Err: reason}
 	}
 	now := x.a.o.Now()
 	x.retry(x.reportFailure(reason, now), false, now, false)
-	return s.await()
+	return r.await()
 }
 
 // FailedForGood is Failed for a request that cannot be sent a second time. The error
 // is the answer, and only Finish is left to call.
-func (s *Reservation) FailedForGood(reason error) *openai.Error {
-	s.x.queued.Retried = true
-	return s.Failed(reason)
+func (r *Reservation) FailedForGood(reason error) *openai.Error {
+	r.x.queued.Retried = true
+	return r.Failed(reason)
 }
 
 // FirstByte reports that the first byte of the answer has come.
-func (s *Reservation) FirstByte() {
-	x := &s.x
+func (r *Reservation) FirstByte() {
+	x := &r.x
 	now := x.a.o.Now()
 	x.first = max(1, now.Sub(x.sentAt))
 	x.recordFirstByte(now, true)
@@ -182,9 +182,9 @@ func (s *Reservation) FirstByte() {
 
 // BrokeMidAnswer reports that the replica failed in the middle of its answer: only the
 // client can try again.
-func (s *Reservation) BrokeMidAnswer() {
-	x := &s.x
-	if context.Cause(s.ctx) != nil || x.queued.ReplicaID() == "" {
+func (r *Reservation) BrokeMidAnswer() {
+	x := &r.x
+	if context.Cause(r.ctx) != nil || x.queued.ReplicaID() == "" {
 		return
 	}
 	x.reason = string(openai.EngineCrashed)
@@ -194,9 +194,9 @@ func (s *Reservation) BrokeMidAnswer() {
 
 // Finish ends the reservation. code is the status that the client was answered with,
 // 499 where it left. A second call does nothing.
-func (s *Reservation) Finish(code int) {
-	if code == 499 && s.x.reason == "" {
-		s.x.reason = "client_left"
+func (r *Reservation) Finish(code int) {
+	if code == 499 && r.x.reason == "" {
+		r.x.reason = "client_left"
 	}
-	s.x.finish(code)
+	r.x.finish(code)
 }

@@ -28,14 +28,14 @@ func slowEnv(t *testing.T, took time.Duration) (*testEnv, *engine) {
 }
 
 // try is one try of a client that gives up after patience; 0: never.
-func (w *testEnv) try(patience time.Duration, body string, head ...string) result {
+func (e *testEnv) try(patience time.Duration, body string, head ...string) result {
 	ctx := context.Background()
 	if patience > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
 	}
-	return w.do(ctx, "POST", "/v1/chat/completions", body, head...)
+	return e.do(ctx, "POST", "/v1/chat/completions", body, head...)
 }
 
 // A client that gives up at its own timeout and tries again gets the answer that its first

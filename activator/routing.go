@@ -70,24 +70,24 @@ func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.En
 }
 
 // chooseTarget has the Router choose the function of the request.
-func (x *proxyRequest) chooseTarget(r *routes.Route, id auth.Identity) (e *openai.Error) {
-	q := routes.Request{ID: x.id, Team: id.Team, Admin: id.Admin, Header: x.req.Header}
-	if x.routing, e = x.a.newRouting(r, q, &x.env, x.req.Body, x.endpoint.path, false); e != nil {
+func (p *proxyRequest) chooseTarget(r *routes.Route, id auth.Identity) (e *openai.Error) {
+	q := routes.Request{ID: p.id, Team: id.Team, Admin: id.Admin, Header: p.req.Header}
+	if p.routing, e = p.a.newRouting(r, q, &p.env, p.req.Body, p.endpoint.path, false); e != nil {
 		return e
 	}
-	x.data = x.routing.request.Data
-	rec := x.routing.by.Choose(&x.routing.request)
-	if e := x.follow(rec); e != nil {
+	p.data = p.routing.request.Data
+	rec := p.routing.by.Choose(&p.routing.request)
+	if e := p.follow(rec); e != nil {
 		return e
 	}
 	return nil
 }
 
 // follow records a decision and takes its target.
-func (x *proxyRequest) follow(rec functions.RouteRecord) *openai.Error {
-	a, t := x.a, x.routing
-	e := x.take(&rec)
-	if e != nil || x.cached.Hit() {
+func (p *proxyRequest) follow(rec functions.RouteRecord) *openai.Error {
+	a, t := p.a, p.routing
+	e := p.take(&rec)
+	if e != nil || p.cached.Hit() {
 		rec.Prewarm = ""
 	}
 	if rec.Prewarm != "" {
@@ -97,124 +97,124 @@ func (x *proxyRequest) follow(rec functions.RouteRecord) *openai.Error {
 			rec.Reason += " It is not prewarmed: " + refused + "."
 		}
 	}
-	if rec.Cache = x.cached.Word(); x.caller.Covered() {
-		rec.Parent = x.caller.Parent
+	if rec.Cache = p.cached.Word(); p.caller.Covered() {
+		rec.Parent = p.caller.Parent
 	}
-	t.record, t.header = rec, routes.Header(&rec, x.team)
-	a.decisions.Put(x.team, x.clientID, rec)
-	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, x.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache, routes.StateOf(&rec))(1)
+	t.record, t.header = rec, routes.Header(&rec, p.team)
+	a.decisions.Put(p.team, p.clientID, rec)
+	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, p.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache, routes.StateOf(&rec))(1)
 	return e
 }
 
 // take makes the target of a decision the request's function. The first one is looked up in
 // the cache.
-func (x *proxyRequest) take(rec *functions.RouteRecord) *openai.Error {
-	t := x.routing
+func (p *proxyRequest) take(rec *functions.RouteRecord) *openai.Error {
+	t := p.routing
 	if rec.Target == "" {
 		return t.by.Refusal(&t.request, rec)
 	}
 	name, _, _ := t.by.Target(&t.request, rec.Target)
-	en, _ := x.a.lookup(name.WithoutAdapter())
-	if en == nil || !x.use(en, name) {
+	en, _ := p.a.lookup(name.WithoutAdapter())
+	if en == nil || !p.use(en, name) {
 		return openai.New(openai.ModelNotFound, "")
 	}
-	if e := x.checkData(); e != nil {
+	if e := p.checkData(); e != nil {
 		return e
 	}
 	if rec.After != "" {
 		return nil
 	}
-	return x.lookUp(t.by.Spec)
+	return p.lookUp(t.by.Spec)
 }
 
 // lookUp looks the request up in the cache of its function, or of the Router that chose it.
-func (x *proxyRequest) lookUp(r *functions.Router) (e *openai.Error) {
-	x.cached, e = x.a.o.Cache.Look(cache.Request{
-		Header: x.header(cache.Header), Team: x.team, KeyID: x.keyID, Router: r, Function: x.fn.Snapshot(), Adapter: x.queued.Adapter,
-		Path: x.endpoint.path, Stream: x.stream, Envelope: &x.env, Body: x.req.Body, Now: x.began,
+func (p *proxyRequest) lookUp(r *functions.Router) (e *openai.Error) {
+	p.cached, e = p.a.o.Cache.Look(cache.Request{
+		Header: p.header(cache.Header), Team: p.team, KeyID: p.keyID, Router: r, Function: p.fn.Snapshot(), Adapter: p.queued.Adapter,
+		Path: p.endpoint.path, Stream: p.stream, Envelope: &p.env, Body: p.req.Body, Now: p.began,
 	})
 	return e
 }
 
 // use makes a function the one of the request; false where it lacks the adapter.
-func (x *proxyRequest) use(en *entry, name functions.Name) bool {
+func (p *proxyRequest) use(en *entry, name functions.Name) bool {
 	f := en.Snapshot()
-	x.answerName = ""
-	if x.engineName = f.ServedModelName; x.engineName == "" {
-		x.engineName = name.Name
+	p.answerName = ""
+	if p.engineName = f.ServedModelName; p.engineName == "" {
+		p.engineName = name.Name
 	}
 	if name.Adapter != "" {
 		if !f.DeclaresAdapter(name.Adapter) {
 			return false
 		}
-		x.answerName = x.engineName + ":" + name.Adapter
-		x.engineName, x.queued.Adapter = name.Adapter, name.Adapter
+		p.answerName = p.engineName + ":" + name.Adapter
+		p.engineName, p.queued.Adapter = name.Adapter, name.Adapter
 	}
-	x.fn = en
+	p.fn = en
 	return true
 }
 
 // escalate gives a request that failed before the first byte of an answer to the next
 // target of its Router, if that says so. It returns false where the failure is the answer.
-func (x *proxyRequest) escalate(async bool) bool {
+func (p *proxyRequest) escalate(async bool) bool {
 	switch {
-	case x.routing == nil || x.answerBegan || x.queued.Alone: // Alone: it is a suspect of two crashes
+	case p.routing == nil || p.answerBegan || p.queued.Alone: // Alone: it is a suspect of two crashes
 		return false
-	case x.phase == refused && routes.MayEscalate(x.fail):
-		return x.moveOn(x.fail.Message, async)
-	case x.phase == answered && routes.FailedStatus(x.reply.Response.Status, x.fn.Snapshot().Remote != nil):
-		return x.moveOn("it answered with status "+strconv.Itoa(x.reply.Response.Status)+".", async)
+	case p.phase == refused && routes.MayEscalate(p.fail):
+		return p.moveOn(p.fail.Message, async)
+	case p.phase == answered && routes.FailedStatus(p.reply.Response.Status, p.fn.Snapshot().Remote != nil):
+		return p.moveOn("it answered with status "+strconv.Itoa(p.reply.Response.Status)+".", async)
 	}
 	return false
 }
 
 // moveOn sends the request to the next target of its Router; false where there is none.
-func (x *proxyRequest) moveOn(reason string, async bool) bool {
-	t := x.routing
-	if t == nil || !t.by.Spec.Spec.Retry.Escalate || context.Cause(x.context()) != nil {
+func (p *proxyRequest) moveOn(reason string, async bool) bool {
+	t := p.routing
+	if t == nil || !t.by.Spec.Spec.Retry.Escalate || context.Cause(p.context()) != nil {
 		return false
 	}
 	t.request.Fail(t.record.Target, reason)
-	t.request.Now = x.a.o.Now()
+	t.request.Now = p.a.o.Now()
 	rec := t.by.Choose(&t.request)
 	if rec.Target == "" {
 		return false
 	}
-	x.a.o.Metrics.Series("thaw_route_escalations_total", rec.Router, x.team, rec.After)(1)
-	x.stopEngine()
-	x.leave()
-	x.cached.Drop()
-	x.queued, x.reply, x.fail = admission.Request{Priority: x.queued.Priority}, answer.Answer{}, nil
-	x.adapterRetried, x.sentEarly, x.refusedEarly, x.first = false, false, "", 0
-	e := x.follow(rec)
+	p.a.o.Metrics.Series("thaw_route_escalations_total", rec.Router, p.team, rec.After)(1)
+	p.stopEngine()
+	p.leave()
+	p.cached.Drop()
+	p.queued, p.reply, p.fail = admission.Request{Priority: p.queued.Priority}, answer.Answer{}, nil
+	p.adapterRetried, p.sentEarly, p.refusedEarly, p.first = false, false, "", 0
+	e := p.follow(rec)
 	if e == nil {
-		e = x.checkSuspect()
+		e = p.checkSuspect()
 	}
 	if e != nil {
-		x.refuse(e)
+		p.refuse(e)
 		return true
 	}
-	x.enter(true)
-	if x.phase == sent {
-		x.launch(async)
+	p.enter(true)
+	if p.phase == sent {
+		p.launch(async)
 	}
 	return true
 }
 
 // checkData refuses a request whose data, or tools, may not be sent to its function.
-func (x *proxyRequest) checkData() *openai.Error {
-	f := x.fn.Snapshot()
-	if r := f.Remote; r != nil && !r.Allows(x.data) {
-		return routes.RefuseData(r, x.data)
+func (p *proxyRequest) checkData() *openai.Error {
+	f := p.fn.Snapshot()
+	if r := f.Remote; r != nil && !r.Allows(p.data) {
+		return routes.RefuseData(r, p.data)
 	} else if f.Model != nil {
-		return x.env.CheckTools(f.Model.Spec.Engine)
+		return p.env.CheckTools(f.Model.Spec.Engine)
 	}
 	return nil
 }
 
 // routeFields are the fields of the log about a Router's choice.
-func (x *proxyRequest) routeFields(attrs []slog.Attr) []slog.Attr {
-	r := &x.routing.record
+func (p *proxyRequest) routeFields(attrs []slog.Attr) []slog.Attr {
+	r := &p.routing.record
 	attrs = append(attrs, slog.String("router", r.Router), slog.String("rule", r.Rule), slog.String("stage", string(r.Stage)), slog.String("target", r.Target))
 	if r.Prewarm != "" {
 		attrs = append(attrs, slog.String("prewarm", r.Prewarm))

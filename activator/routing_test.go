@@ -38,11 +38,11 @@ func testRemote(name, addr string, allow functions.DataClass) snapshot.Snapshot 
 
 const autoRequest = `{"model":"auto","messages":[{"role":"user","content":"hello"}]}`
 
-func (w *testEnv) decision(r result) functions.RouteRecord {
-	w.t.Helper()
-	rec, ok := w.act.Decisions().Find("", r.head.Get("x-request-id"))
+func (e *testEnv) decision(r result) functions.RouteRecord {
+	e.t.Helper()
+	rec, ok := e.act.Decisions().Find("", r.head.Get("x-request-id"))
 	if !ok {
-		w.t.Fatalf("no record of %+v", r)
+		e.t.Fatalf("no record of %+v", r)
 	}
 	return rec
 }
@@ -106,10 +106,10 @@ func TestRouterChooses(t *testing.T) {
 	})
 }
 
-func (w *testEnv) metrics() string {
-	text, _, err := w.reg.Text("")
+func (e *testEnv) metrics() string {
+	text, _, err := e.reg.Text("")
 	if err != nil {
-		w.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	return string(text)
 }

@@ -153,37 +153,37 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 }
 
 // checkHead checks the endpoint, the method and the key.
-func (x *proxyRequest) checkHead() (auth.Identity, *openai.Error) {
-	if x.endpoint == nil {
-		return auth.Identity{}, openai.UnknownPath("this server does not answer", x.req.Path)
+func (p *proxyRequest) checkHead() (auth.Identity, *openai.Error) {
+	if p.endpoint == nil {
+		return auth.Identity{}, openai.UnknownPath("this server does not answer", p.req.Path)
 	}
-	if x.req.Method != "POST" {
+	if p.req.Method != "POST" {
 		e := openai.New(openai.MethodNotAllowed, "Use POST here.")
 		e.Allow = "POST"
 		return auth.Identity{}, e
 	}
-	return x.a.identify(x.req)
+	return p.a.identify(p.req)
 }
 
 // open checks the head and the body, finds the function and returns the caller.
-func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
-	a, req := x.a, x.req
-	id, e := x.checkHead()
+func (p *proxyRequest) open() (auth.Identity, *openai.Error) {
+	a, req := p.a, p.req
+	id, e := p.checkHead()
 	if e != nil {
 		return id, e
 	}
-	x.team, x.keyID = id.Team, id.KeyID
-	forced := x.forced != nil
+	p.team, p.keyID = id.Team, id.KeyID
+	forced := p.forced != nil
 	var err error
 	switch {
-	case x.endpoint.form && forced:
-		x.env, err = openai.PeekMultipartUnnamed(req.Header("Content-Type"), req.Body)
-	case x.endpoint.form:
-		x.env, err = openai.PeekMultipart(req.Header("Content-Type"), req.Body)
+	case p.endpoint.form && forced:
+		p.env, err = openai.PeekMultipartUnnamed(req.Header("Content-Type"), req.Body)
+	case p.endpoint.form:
+		p.env, err = openai.PeekMultipart(req.Header("Content-Type"), req.Body)
 	case forced:
-		x.env, err = openai.PeekUnnamed(req.Body)
+		p.env, err = openai.PeekUnnamed(req.Body)
 	default:
-		x.env, err = openai.Peek(req.Body)
+		p.env, err = openai.Peek(req.Body)
 	}
 	if err != nil {
 		if e, ok := err.(*openai.Error); ok {
@@ -191,15 +191,15 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 		}
 		return id, openai.New(openai.InvalidJSON, err.Error())
 	}
-	x.stream = x.env.Stream && x.endpoint.streams
-	if x.stream && req.Host == "" && req.IsHTTP10() {
+	p.stream = p.env.Stream && p.endpoint.streams
+	if p.stream && req.Host == "" && req.IsHTTP10() {
 		return id, openai.New(openai.InvalidRequest, "A stream needs HTTP/1.1, with Host: over HTTP/1.0 its break cannot be told from its end.")
 	}
-	asked, name := x.env.Model, functions.Name{}
+	asked, name := p.env.Model, functions.Name{}
 	if forced {
-		name = *x.forced
+		name = *p.forced
 		asked = a.publicName(name).Short()
-		if _, adapter, ok := strings.Cut(x.env.Model, ":"); ok && functions.IsLabel(adapter) {
+		if _, adapter, ok := strings.Cut(p.env.Model, ":"); ok && functions.IsLabel(adapter) {
 			name.Adapter = adapter
 		}
 	} else if name, err = functions.ParseName(asked, id.Team); err != nil {
@@ -210,13 +210,13 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 	}
 	if !forced {
 		if c := a.findComposition(name); c != nil {
-			return id, x.openComposition(c)
+			return id, p.openComposition(c)
 		}
 		if r := a.findRouter(asked, name); r != nil {
-			return id, x.chooseTarget(r, id)
+			return id, p.chooseTarget(r, id)
 		}
 	}
-	if x.data, e = a.routers.Load().Class(nil, id.Team, req.Header("thaw-data")); e != nil {
+	if p.data, e = a.routers.Load().Class(nil, id.Team, req.Header("thaw-data")); e != nil {
 		return id, e
 	}
 	en, alias := a.lookup(name.WithoutAdapter())
@@ -229,17 +229,17 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 	if forced && !en.Snapshot().DeclaresAdapter(name.Adapter) {
 		name.Adapter = "" // the colon belongs to a name that is ignored
 	}
-	if !x.use(en, name) {
+	if !p.use(en, name) {
 		return id, a.unknownModel(asked, name, id)
 	}
-	if e = x.checkData(); e == nil {
-		e = x.lookUp(nil)
+	if e = p.checkData(); e == nil {
+		e = p.lookUp(nil)
 	}
 	return id, e
 }
 
-func (x *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
-	x.a.countLimited(x.team, r.Limit)
+func (p *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
+	p.a.countLimited(p.team, r.Limit)
 	return openai.New(openai.RateLimitExceeded, r.Message).After(max(time.Second, r.RetryAfter))
 }
 
@@ -305,11 +305,11 @@ func unescapeModelName(s string) string {
 }
 
 // refuseNow answers with an error and ends the request.
-func (x *proxyRequest) refuseNow(res *httpserver.Response, e *openai.Error) {
+func (p *proxyRequest) refuseNow(res *httpserver.Response, e *openai.Error) {
 	res.Status = e.Status
-	x.setCommonFields(res)
-	writeError(res, e.For(x.req.Path))
-	x.finish(e.Status)
+	p.setCommonFields(res)
+	writeError(res, e.For(p.req.Path))
+	p.finish(e.Status)
 }
 
 func writeError(res *httpserver.Response, e *openai.Error) {
@@ -318,35 +318,35 @@ func writeError(res *httpserver.Response, e *openai.Error) {
 }
 
 // setCommonFields sets the fields every answer carries.
-func (x *proxyRequest) setCommonFields(res *httpserver.Response) {
+func (p *proxyRequest) setCommonFields(res *httpserver.Response) {
 	if cap(res.Fields) == 0 {
 		res.Fields = make([]httpserver.Field, 0, 12)
 	}
-	res.Set("x-request-id", x.id)
-	if x.clientID != "" {
-		res.Set("thaw-client-request-id", x.clientID)
+	res.Set("x-request-id", p.id)
+	if p.clientID != "" {
+		res.Set("thaw-client-request-id", p.clientID)
 	}
-	now := x.a.o.Now()
-	res.Set("openai-processing-ms", strconv.FormatInt(now.Sub(x.began).Milliseconds(), 10))
-	if x.team != "" {
-		x.a.o.Limits.Usage(x.team, now).SetFields(res)
+	now := p.a.o.Now()
+	res.Set("openai-processing-ms", strconv.FormatInt(now.Sub(p.began).Milliseconds(), 10))
+	if p.team != "" {
+		p.a.o.Limits.Usage(p.team, now).SetFields(res)
 	}
-	if x.queued.Cold {
-		if x.resolveColdStart(); x.queued.ColdStart != "" {
-			res.Set("thaw-cold-start", x.queued.ColdStart)
+	if p.queued.Cold {
+		if p.resolveColdStart(); p.queued.ColdStart != "" {
+			res.Set("thaw-cold-start", p.queued.ColdStart)
 		}
 	}
-	if x.fn != nil {
-		res.Set("Server-Timing", x.serverTiming(now))
+	if p.fn != nil {
+		res.Set("Server-Timing", p.serverTiming(now))
 	}
-	if x.routing != nil {
-		res.Set("thaw-route", x.routing.header)
+	if p.routing != nil {
+		res.Set("thaw-route", p.routing.header)
 	}
-	x.cached.SetField(res)
+	p.cached.SetField(res)
 }
 
 // serverTiming is the Server-Timing of the phases known so far.
-func (x *proxyRequest) serverTiming(now time.Time) string {
+func (p *proxyRequest) serverTiming(now time.Time) string {
 	b := make([]byte, 0, 96)
 	add := func(name string, d time.Duration) {
 		if len(b) > 0 {
@@ -356,29 +356,29 @@ func (x *proxyRequest) serverTiming(now time.Time) string {
 		b = strconv.AppendFloat(b, float64(d.Microseconds())/1000, 'f', 1, 64)
 	}
 	var few [8]openai.Span
-	for _, s := range x.phases(few[:0]) {
+	for _, s := range p.phases(few[:0]) {
 		add(s.Phase, s.Took)
 	}
-	add("total", now.Sub(x.began))
+	add("total", now.Sub(p.began))
 	return string(b)
 }
 
 // phases appends the known phases of the request's cold start, or its own wait.
-func (x *proxyRequest) phases(spans []openai.Span) []openai.Span {
-	if x.waited > 0 || !x.queued.Cold {
-		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: x.waited})
+func (p *proxyRequest) phases(spans []openai.Span) []openai.Span {
+	if p.waited > 0 || !p.queued.Cold {
+		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: p.waited})
 	}
-	if x.queued.Cold {
-		if t := x.fn.Snapshot().ColdStart; t != nil && t.ID == x.queued.ColdStart {
-			for _, p := range t.Phases {
-				if p.Phase != functions.PhaseQueue && p.Phase != functions.PhaseFirstToken {
-					spans = append(spans, openai.Span{Phase: string(p.Phase), Took: time.Duration(p.Duration * float64(time.Second))})
+	if p.queued.Cold {
+		if t := p.fn.Snapshot().ColdStart; t != nil && t.ID == p.queued.ColdStart {
+			for _, phase := range t.Phases {
+				if phase.Phase != functions.PhaseQueue && phase.Phase != functions.PhaseFirstToken {
+					spans = append(spans, openai.Span{Phase: string(phase.Phase), Took: time.Duration(phase.Duration * float64(time.Second))})
 				}
 			}
 		}
 	}
-	if x.first > 0 {
-		spans = append(spans, openai.Span{Phase: string(functions.PhaseFirstToken), Took: x.first})
+	if p.first > 0 {
+		spans = append(spans, openai.Span{Phase: string(functions.PhaseFirstToken), Took: p.first})
 	}
 	return spans
 }
@@ -386,73 +386,73 @@ func (x *proxyRequest) phases(spans []openai.Span) []openai.Span {
 // finish releases what the request holds and accounts for it. It is the one end of
 // every request; a second call does nothing. code is the status, or that of the error
 // a stream broke with, or 499 for a client that left.
-func (x *proxyRequest) finish(code int) {
-	if x.finished {
+func (p *proxyRequest) finish(code int) {
+	if p.finished {
 		return
 	}
-	x.finished = true
-	a := x.a
-	x.stopEngine()
-	x.leave()
+	p.finished = true
+	a := p.a
+	p.stopEngine()
+	p.leave()
 	now := a.o.Now()
-	took := now.Sub(x.began)
-	if x.suspected && x.first > 0 && code < 499 {
-		a.suspects.Acquit(x.fingerprint())
+	took := now.Sub(p.began)
+	if p.suspected && p.first > 0 && code < 499 {
+		a.suspects.Acquit(p.fingerprint())
 	}
-	charge := x.remote.End(x.usage, code, now)
-	x.cached.End(code, x.usage)
-	x.estimateUsage()
-	used := x.usage
+	charge := p.remote.End(p.usage, code, now)
+	p.cached.End(code, p.usage)
+	p.estimateUsage()
+	used := p.usage
 	if charge.Estimated {
 		used = charge.Usage
 	}
-	x.lease.End(int(used.Prompt+used.Completion), now)
-	x.countEnd(code, now, took)
-	if x.routing != nil {
-		a.decisions.Finish(x.id, code)
+	p.lease.End(int(used.Prompt+used.Completion), now)
+	p.countEnd(code, now, took)
+	if p.routing != nil {
+		a.decisions.Finish(p.id, code)
 	}
 	ctx := context.Background() // the line is written even if the request was cancelled
-	if !a.o.Log.Enabled(ctx, slog.LevelInfo) || !a.refusals.LogsEnd(x.team, code, now, a.o.Log) {
+	if !a.o.Log.Enabled(ctx, slog.LevelInfo) || !a.refusals.LogsEnd(p.team, code, now, a.o.Log) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 12)
-	attrs = append(attrs, slog.String("id", x.id), slog.Int("code", code))
-	if x.fn != nil {
-		attrs = append(attrs, slog.String("route", x.endpoint.path), slog.String("model", a.metricsOf(x.fn).full), slog.String("team", x.team), slog.Bool("stream", x.stream))
-		if x.fn.Snapshot().ServedModelName != "" {
-			attrs = append(attrs, slog.String("revision", x.fn.Name.Name))
+	attrs = append(attrs, slog.String("id", p.id), slog.Int("code", code))
+	if p.fn != nil {
+		attrs = append(attrs, slog.String("route", p.endpoint.path), slog.String("model", a.metricsOf(p.fn).full), slog.String("team", p.team), slog.Bool("stream", p.stream))
+		if p.fn.Snapshot().ServedModelName != "" {
+			attrs = append(attrs, slog.String("revision", p.fn.Name.Name))
 		}
-	} else if x.composition == nil {
-		attrs = append(attrs, slog.String("route", x.route))
+	} else if p.composition == nil {
+		attrs = append(attrs, slog.String("route", p.route))
 	}
-	if x.composition != nil {
-		attrs = append(attrs, slog.String("route", x.endpoint.path), slog.String("model", x.composition.FullName().String()), slog.String("team", x.team), slog.Bool("stream", x.stream))
-		attrs = x.composed.Attrs(attrs)
+	if p.composition != nil {
+		attrs = append(attrs, slog.String("route", p.endpoint.path), slog.String("model", p.composition.FullName().String()), slog.String("team", p.team), slog.Bool("stream", p.stream))
+		attrs = p.composed.Attrs(attrs)
 	}
-	if x.routing != nil {
-		attrs = x.routeFields(attrs)
+	if p.routing != nil {
+		attrs = p.routeFields(attrs)
 	}
-	attrs = x.cached.Attrs(attrs)
-	if x.caller.Covered() {
-		attrs = append(attrs, slog.String("parent", x.caller.Parent))
+	attrs = p.cached.Attrs(attrs)
+	if p.caller.Covered() {
+		attrs = append(attrs, slog.String("parent", p.caller.Parent))
 	}
-	if x.reason != "" {
-		attrs = append(attrs, slog.String("error", x.reason))
+	if p.reason != "" {
+		attrs = append(attrs, slog.String("error", p.reason))
 	}
-	if x.shared != nil && !x.leads() {
-		attrs = append(attrs, slog.String("joined", x.shared.ID))
+	if p.shared != nil && !p.leads() {
+		attrs = append(attrs, slog.String("joined", p.shared.ID))
 	}
-	if x.waited > 0 {
-		attrs = append(attrs, slog.Duration("waited", x.waited))
+	if p.waited > 0 {
+		attrs = append(attrs, slog.Duration("waited", p.waited))
 	}
-	if x.queued.Cold {
-		attrs = append(attrs, slog.String("cold_start", x.queued.ColdStart))
+	if p.queued.Cold {
+		attrs = append(attrs, slog.String("cold_start", p.queued.ColdStart))
 	}
-	if x.first > 0 {
-		attrs = append(attrs, slog.Duration("first_token", x.first))
+	if p.first > 0 {
+		attrs = append(attrs, slog.Duration("first_token", p.first))
 	}
 	attrs = append(attrs, slog.Duration("took", took))
-	attrs = x.usageAttrs(attrs)
+	attrs = p.usageAttrs(attrs)
 	attrs = charge.Attrs(attrs)
 	line := slog.NewRecord(now, slog.LevelInfo, "request", 0) // without the source position, which is always this
 	line.AddAttrs(attrs...)
@@ -460,47 +460,47 @@ func (x *proxyRequest) finish(code int) {
 }
 
 // countEnd counts the request, which ended with code after the time that it took.
-func (x *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
-	a := x.a
-	if x.composition != nil {
-		x.countComposition(code, took)
-	} else if x.fn == nil {
-		if x.endpoint != nil {
-			x.route = x.endpoint.path
-		} else if x.route == "" {
-			x.route = otherLabel
+func (p *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
+	a := p.a
+	if p.composition != nil {
+		p.countComposition(code, took)
+	} else if p.fn == nil {
+		if p.endpoint != nil {
+			p.route = p.endpoint.path
+		} else if p.route == "" {
+			p.route = otherLabel
 		}
-		team := x.team
+		team := p.team
 		if team == "" {
 			team = otherLabel
 		}
-		a.countRefused(team, x.route, code)
+		a.countRefused(team, p.route, code)
 	} else {
-		if code == 200 && !x.sentAt.IsZero() {
-			x.fn.Data.pace.Observe(x.stream, x.first, now.Sub(x.sentAt), x.usage.Completion)
+		if code == 200 && !p.sentAt.IsZero() {
+			p.fn.Data.pace.Observe(p.stream, p.first, now.Sub(p.sentAt), p.usage.Completion)
 		}
-		s := a.metricsOf(x.fn)
-		s.countEnd(x.endpoint.path, code, x.queued.Cold, took)
-		if x.usage.Known {
-			s.prompt(float64(x.usage.Prompt))
-			s.completion(float64(x.usage.Completion))
-			s.observeTokenTime(x, took)
+		s := a.metricsOf(p.fn)
+		s.countEnd(p.endpoint.path, code, p.queued.Cold, took)
+		if p.usage.Known {
+			s.prompt(float64(p.usage.Prompt))
+			s.completion(float64(p.usage.Completion))
+			s.observeTokenTime(p, took)
 		}
 	}
 }
 
 // affinityKey hashes what the choice of replica depends on: the session where the client
 // names one, else the beginning of the prompt.
-func (x *proxyRequest) affinityKey() uint64 {
-	if s := x.header("thaw-session"); s != "" && len(s) <= 256 {
+func (p *proxyRequest) affinityKey() uint64 {
+	if s := p.header("thaw-session"); s != "" && len(s) <= 256 {
 		return admission.AffinityKey([]byte(s))
 	}
-	if x.reservation != nil {
+	if p.reservation != nil {
 		return 0
 	}
-	if x.env.User != "" {
-		return admission.AffinityKey([]byte(x.env.User))
+	if p.env.User != "" {
+		return admission.AffinityKey([]byte(p.env.User))
 	}
 	// The adapter needs no part in the key: it limits the choice already.
-	return admission.AffinityKey(admission.Opening(x.req.Body))
+	return admission.AffinityKey(admission.Opening(p.req.Body))
 }

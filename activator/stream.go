@@ -22,63 +22,63 @@ import (
 var errAbort = errors.New("the answer broke")
 
 // respond sends the engine's answer, of which nothing has been sent yet.
-func (x *proxyRequest) respond(res *httpserver.Response) {
-	up := x.reply.Response
-	if up.Status >= 400 && x.reply.Encoding == "" {
-		x.reason = "engine_answered"
-		x.refuseNow(res, x.reply.Error(x.endpoint.path, x.a.o.Now()))
+func (p *proxyRequest) respond(res *httpserver.Response) {
+	up := p.reply.Response
+	if up.Status >= 400 && p.reply.Encoding == "" {
+		p.reason = "engine_answered"
+		p.refuseNow(res, p.reply.Error(p.endpoint.path, p.a.o.Now()))
 		return
 	}
 	res.Status = up.Status
-	x.setCommonFields(res)
+	p.setCommonFields(res)
 	kind := up.Header("content-type")
-	if x.reply.Events && !strings.HasPrefix(kind, "text/event-stream") {
+	if p.reply.Events && !strings.HasPrefix(kind, "text/event-stream") {
 		kind = "text/event-stream"
 	}
 	if kind != "" {
 		res.Set("content-type", kind)
 	}
-	if x.reply.Encoding != "" {
-		res.Set("content-encoding", x.reply.Encoding)
+	if p.reply.Encoding != "" {
+		res.Set("content-encoding", p.reply.Encoding)
 	}
-	if x.reply.Events {
+	if p.reply.Events {
 		res.Set("cache-control", "no-cache, no-transform")
 		res.Set("x-accel-buffering", "no")
-		res.Stream = &eventStream{x: x, seen: openai.Stream{TakeUsage: x.stripsUsage()}}
+		res.Stream = &eventStream{x: p, seen: openai.Stream{TakeUsage: p.stripsUsage()}}
 		return
 	}
-	if x.reply.End {
-		res.Body = x.reply.Begin
+	if p.reply.End {
+		res.Body = p.reply.Begin
 		if up.Status < 300 {
-			x.scanUsage(res.Body)
+			p.scanUsage(res.Body)
 		}
 		status := up.Status
 		if status >= 400 {
-			x.reason = "engine_answered"
+			p.reason = "engine_answered"
 		}
-		x.finish(status)
+		p.finish(status)
 		return
 	}
-	res.Length = x.reply.Length()
-	res.Stream = &bodyStream{x: x, status: up.Status}
+	res.Length = p.reply.Length()
+	res.Stream = &bodyStream{x: p, status: up.Status}
 }
 
 // commit sends the head of an answer that is still to come.
-func (x *proxyRequest) commit(res *httpserver.Response) {
+func (p *proxyRequest) commit(res *httpserver.Response) {
 	res.Status = 200
-	x.setCommonFields(res)
+	p.setCommonFields(res)
 	res.Set("cache-control", "no-cache, no-transform")
 	res.Set("x-accel-buffering", "no")
-	if x.stream {
+	if p.stream {
 		res.Set("content-type", "text/event-stream")
-		v := &eventStream{x: x, held: true, seen: openai.Stream{TakeUsage: x.stripsUsage()}}
-		now := x.a.o.Now()
-		v.comment, v.noop = now, now.Add(x.a.o.Noop)
+		v := &eventStream{x: p, held: true, seen: openai.Stream{TakeUsage: p.stripsUsage()}}
+		now := p.a.o.Now()
+		v.comment, v.noop = now, now.Add(p.a.o.Noop)
 		res.Stream = v
 		return
 	}
 	res.Set("content-type", "application/json")
-	res.Stream = &paddedBody{x: x, next: x.a.o.Now()}
+	res.Stream = &paddedBody{x: p, next: p.a.o.Now()}
 }
 
 // eventStream is the body of an event stream: comments and no-op chunks while it is
@@ -108,29 +108,29 @@ type eventStream struct {
 // maxEvent is how much of one event is kept until it is whole.
 const maxEvent = 256 << 10
 
-func (v *eventStream) Read(p []byte) (int, error) {
+func (s *eventStream) Read(p []byte) (int, error) {
 	for {
-		if len(v.out) > 0 {
-			n := copy(p, v.out)
-			if v.out = v.out[n:]; len(v.out) == 0 && v.end != errAbort {
-				return n, v.end
+		if len(s.out) > 0 {
+			n := copy(p, s.out)
+			if s.out = s.out[n:]; len(s.out) == 0 && s.end != errAbort {
+				return n, s.end
 			}
 			return n, nil
 		}
-		if v.end != nil {
-			return 0, v.end
+		if s.end != nil {
+			return 0, s.end
 		}
-		switch v.x.phase {
+		switch s.x.phase {
 		case waiting, sent:
-			v.awaitFirstByte()
+			s.awaitFirstByte()
 		case answered:
-			v.forward()
+			s.forward()
 		case refused:
-			v.endWithError(v.x.fail)
+			s.endWithError(s.x.fail)
 		case clientLeft:
-			v.x.reason = "client_left"
-			v.end = errAbort
-			v.x.finish(499)
+			s.x.reason = "client_left"
+			s.end = errAbort
+			s.x.finish(499)
 		}
 	}
 }
@@ -138,184 +138,184 @@ func (v *eventStream) Read(p []byte) (int, error) {
 // Close is called by the server once, in all cases. The client left a stream that was
 // not read to its end, unless the end mark has gone out: old clients close right at
 // it.
-func (v *eventStream) Close() error {
+func (s *eventStream) Close() error {
 	code := 499
-	if v.seen.Done && !v.seen.Failed {
+	if s.seen.Done && !s.seen.Failed {
 		code = 200
 	} else {
-		v.x.reason = "client_left"
+		s.x.reason = "client_left"
 	}
-	v.x.usage = v.seen.Usage
-	v.x.finish(code)
-	v.x.a.buffers.Put(v.buf) // no read can follow
-	v.buf, v.out = nil, nil
+	s.x.usage = s.seen.Usage
+	s.x.finish(code)
+	s.x.a.buffers.Put(s.buf) // no read can follow
+	s.buf, s.out = nil, nil
 	return nil
 }
 
 // awaitFirstByte waits for the engine's first byte and writes comments meanwhile.
-func (v *eventStream) awaitFirstByte() {
-	x := v.x
+func (s *eventStream) awaitFirstByte() {
+	x := s.x
 	now := x.a.o.Now()
-	if !now.Before(v.comment) {
-		v.writeComment(now)
+	if !now.Before(s.comment) {
+		s.writeComment(now)
 		return
 	}
-	if x.endpoint.noop != nil && !now.Before(v.noop) {
-		v.out = x.endpoint.noop(v.out[:0], cmp.Or(x.answerName, x.engineName), now)
-		v.noop = now.Add(x.a.o.Noop)
+	if x.endpoint.noop != nil && !now.Before(s.noop) {
+		s.out = x.endpoint.noop(s.out[:0], cmp.Or(x.answerName, x.engineName), now)
+		s.noop = now.Add(x.a.o.Noop)
 		return
 	}
-	limit := v.comment
-	if x.endpoint.noop != nil && v.noop.Before(limit) {
-		limit = v.noop
+	limit := s.comment
+	if x.endpoint.noop != nil && s.noop.Before(limit) {
+		limit = s.noop
 	}
 	if x.advance(limit, true) == stepChanged {
-		v.writeComment(x.a.o.Now())
+		s.writeComment(x.a.o.Now())
 	}
 }
 
 // writeComment writes a comment and sets when the next is due, with a jitter, so that
 // ten thousand streams do not write at once.
-func (v *eventStream) writeComment(now time.Time) {
-	x := v.x
+func (s *eventStream) writeComment(now time.Time) {
+	x := s.x
 	if x.loadingAdapter.Load() {
-		v.out = openai.Comment(v.out[:0], functions.Loading.Word(), -1, -1, -1)
+		s.out = openai.Comment(s.out[:0], functions.Loading.Word(), -1, -1, -1)
 	} else {
-		v.out = admission.HeldComment(v.out[:0], x.fn.Snapshot(), now, x.fn.Data.queue.Position(&x.queued))
+		s.out = admission.HeldComment(s.out[:0], x.fn.Snapshot(), now, x.fn.Data.queue.Position(&x.queued))
 	}
 	period := x.a.o.Comment
 	if g := x.timeouts.Gap; g > 0 {
 		period = min(period, max(g/3, 100*time.Millisecond))
 	}
-	v.comment = now.Add(time.Duration(float64(period) * (0.8 + 0.2*rand.Float64())))
+	s.comment = now.Add(time.Duration(float64(period) * (0.8 + 0.2*rand.Float64())))
 }
 
 // forward reads the next part of the engine's stream.
-func (v *eventStream) forward() {
-	x := v.x
+func (s *eventStream) forward() {
+	x := s.x
 	r := &x.reply
 	if !r.Events {
-		v.endWithEngineError()
+		s.endWithEngineError()
 		return
 	}
-	if v.mark != nil {
-		v.readPastMark()
+	if s.mark != nil {
+		s.readPastMark()
 		return
 	}
-	if v.buf == nil {
-		v.buf, v.hi = r.Begin[:cap(r.Begin)], len(r.Begin)
-		v.forwardWhole()
-		if r.End && (len(v.out) == 0 || v.lo == v.hi) {
-			v.engineEnded(io.EOF)
+	if s.buf == nil {
+		s.buf, s.hi = r.Begin[:cap(r.Begin)], len(r.Begin)
+		s.forwardWhole()
+		if r.End && (len(s.out) == 0 || s.lo == s.hi) {
+			s.engineEnded(io.EOF)
 		}
 		return
 	}
 	if r.End {
-		v.engineEnded(io.EOF)
+		s.engineEnded(io.EOF)
 		return
 	}
-	v.hi = copy(v.buf, v.buf[v.lo:v.hi])
-	v.lo = 0
-	if v.hi == len(v.buf) {
-		v.buf = append(v.buf, make([]byte, len(v.buf))...)
+	s.hi = copy(s.buf, s.buf[s.lo:s.hi])
+	s.lo = 0
+	if s.hi == len(s.buf) {
+		s.buf = append(s.buf, make([]byte, len(s.buf))...)
 	}
-	n, err := r.Read(v.buf[v.hi:])
-	v.hi += n
-	v.forwardWhole()
+	n, err := r.Read(s.buf[s.hi:])
+	s.hi += n
+	s.forwardWhole()
 	switch {
-	case err == io.EOF && len(v.out) > 0 && v.lo < v.hi:
+	case err == io.EOF && len(s.out) > 0 && s.lo < s.hi:
 		r.End = true // whole events go out first
 		return
 	case err != nil:
-		v.engineEnded(err)
+		s.engineEnded(err)
 		return
 	}
 	r.Response.Bound(x.idleBound())
 }
 
 // forwardWhole passes on the events that are whole.
-func (v *eventStream) forwardWhole() {
-	p := v.buf[:v.hi]
+func (s *eventStream) forwardWhole() {
+	p := s.buf[:s.hi]
 	n := openai.CompleteEvents(p)
 	switch {
 	case n > 0:
-		v.oversized = false
-	case v.oversized || len(p) >= maxEvent:
-		n, v.oversized = len(p), true
+		s.oversized = false
+	case s.oversized || len(p) >= maxEvent:
+		n, s.oversized = len(p), true
 	}
-	v.lo = n
-	v.pass(p[:n])
+	s.lo = n
+	s.pass(p[:n])
 }
 
 // pass passes on whole events, but keeps the end mark back.
-func (v *eventStream) pass(p []byte) {
-	v.x.countEvents(p)
-	was, failed := v.seen.Done, v.seen.Failed
-	v.out = v.seen.Pass(p)
-	v.died = v.died || v.seen.Failed && !failed && answer.EngineDied(v.out)
-	if v.x.endpoint == &responsesEndpoint {
-		v.sequence = openai.NextSequence(v.out, v.sequence)
+func (s *eventStream) pass(p []byte) {
+	s.x.countEvents(p)
+	was, failed := s.seen.Done, s.seen.Failed
+	s.out = s.seen.Pass(p)
+	s.died = s.died || s.seen.Failed && !failed && answer.EngineDied(s.out)
+	if s.x.endpoint == &responsesEndpoint {
+		s.sequence = openai.NextSequence(s.out, s.sequence)
 	}
-	if v.seen.Token && v.x.firstToken == 0 {
-		v.x.recordFirstToken()
+	if s.seen.Token && s.x.firstToken == 0 {
+		s.x.recordFirstToken()
 	}
-	if v.seen.Done && !was && v.x.endpoint.usage {
-		if i := bytes.LastIndex(v.out, []byte("[DONE]")); i >= 0 {
-			i = bytes.LastIndexByte(v.out[:i], '\n') + 1
-			v.out, v.mark = v.out[:i], v.out[i:]
+	if s.seen.Done && !was && s.x.endpoint.usage {
+		if i := bytes.LastIndex(s.out, []byte("[DONE]")); i >= 0 {
+			i = bytes.LastIndexByte(s.out[:i], '\n') + 1
+			s.out, s.mark = s.out[:i], s.out[i:]
 		}
 	}
 }
 
 // readPastMark waits, up to a second, for the end of a body whose end mark has come,
 // so that the connection can be used again and mark and end go out in one write.
-func (v *eventStream) readPastMark() {
-	x := v.x
+func (s *eventStream) readPastMark() {
+	x := s.x
 	if !x.reply.End {
-		v.mark = bytes.Clone(v.mark)
+		s.mark = bytes.Clone(s.mark)
 		x.reply.Response.Bound(time.Second)
 		for {
-			if _, err := x.reply.Read(v.buf); err != nil {
+			if _, err := x.reply.Read(s.buf); err != nil {
 				break // bytes after the end mark are ignored
 			}
 		}
 	}
-	v.engineEnded(io.EOF)
+	s.engineEnded(io.EOF)
 }
 
 // engineEnded ends a stream whose engine has ended, cleanly or not.
-func (v *eventStream) engineEnded(err error) {
-	x := v.x
-	if v.lo < v.hi && v.mark == nil && len(v.out) == 0 && !v.oversized {
-		v.passLast(err == io.EOF)
+func (s *eventStream) engineEnded(err error) {
+	x := s.x
+	if s.lo < s.hi && s.mark == nil && len(s.out) == 0 && !s.oversized {
+		s.passLast(err == io.EOF)
 	}
-	x.usage = v.seen.Usage
-	good := v.seen.Done || v.seen.Finished && err == io.EOF
-	complete := good && !v.oversized && v.lo == v.hi || v.mark != nil
+	x.usage = s.seen.Usage
+	good := s.seen.Done || s.seen.Finished && err == io.EOF
+	complete := good && !s.oversized && s.lo == s.hi || s.mark != nil
 	switch {
-	case v.seen.Failed: // the engine has sent the error already, however it ends
-		if v.end = io.EOF; x.endpoint.usage { // other endpoints have an event for it
-			v.end = httpserver.ErrLast
+	case s.seen.Failed: // the engine has sent the error already, however it ends
+		if s.end = io.EOF; x.endpoint.usage { // other endpoints have an event for it
+			s.end = httpserver.ErrLast
 		}
-		v.countEngineError()
+		s.countEngineError()
 		x.finish(502)
 	case complete:
 		switch {
-		case v.held && x.queued.Cold:
-			v.out = append(openai.Timeline(bytes.Clone(v.out), x.phases(nil)), v.mark...)
-		case len(v.out) == 0:
-			v.out = v.mark
+		case s.held && x.queued.Cold:
+			s.out = append(openai.Timeline(bytes.Clone(s.out), x.phases(nil)), s.mark...)
+		case len(s.out) == 0:
+			s.out = s.mark
 		default: // both came in one read, and the mark lies right behind out
-			v.out = v.out[:len(v.out)+len(v.mark)]
+			s.out = s.out[:len(s.out)+len(s.mark)]
 		}
-		v.end = io.EOF
+		s.end = io.EOF
 		x.finish(200)
 	case errors.Is(context.Cause(x.context()), httpserver.ErrGone):
 		x.reason = "client_left"
-		v.end = errAbort
+		s.end = errAbort
 		x.finish(499)
 	case errors.Is(context.Cause(x.context()), httpserver.ErrDraining):
-		v.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
+		s.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	default:
 		problem, kind, e := describeBreak(err)
 		x.a.metricsOf(x.fn).countFailure(kind)
@@ -326,65 +326,65 @@ func (v *eventStream) engineEnded(err error) {
 			}
 		}
 		x.nameRemote(e)
-		v.endWithError(e)
+		s.endWithError(e)
 	}
 }
 
 // passLast passes on the last event of a stream, whose blank line some engines leave out.
 // What is torn behind the finish_reason of a stream that ended cleanly adds nothing to the
 // answer and is dropped. A stream that broke has a last event only if that is an error.
-func (v *eventStream) passLast(clean bool) {
-	rest := v.buf[v.lo:v.hi]
+func (s *eventStream) passLast(clean bool) {
+	rest := s.buf[s.lo:s.hi]
 	last := append(bytes.TrimRight(bytes.Clone(rest), "\r\n"), "\n\n"...)
 	switch failure, _ := openai.Failure(last); {
 	case openai.IsWholeEvent(last) && (clean || failure != nil):
-		v.pass(last)
-		v.lo = v.hi
-	case clean && v.seen.Finished:
-		v.lo = v.hi
+		s.pass(last)
+		s.lo = s.hi
+	case clean && s.seen.Finished:
+		s.lo = s.hi
 	}
 }
 
 // countEngineError notes an error that the engine sent in the middle of an answer: it
 // is no success, though [DONE] may follow and the connection end cleanly.
-func (v *eventStream) countEngineError() {
-	x := v.x
+func (s *eventStream) countEngineError() {
+	x := s.x
 	x.reason = "engine_error"
 	x.a.metricsOf(x.fn).countFailure("error_frame")
-	if v.died {
+	if s.died {
 		x.countCrash(nil, x.a.o.Now())
 	}
 	x.reportProblem("it sent an error in the middle of an answer")
 }
 
 // endWithError ends the stream with an error frame.
-func (v *eventStream) endWithError(e *openai.Error) {
-	x := v.x
+func (s *eventStream) endWithError(e *openai.Error) {
+	x := s.x
 	if x.reason == "" {
 		x.reason = string(e.Code)
 	}
-	out := append([]byte(nil), v.out...)
-	if v.oversized { // the frame must not become part of the event that has begun
+	out := append([]byte(nil), s.out...)
+	if s.oversized { // the frame must not become part of the event that has begun
 		out = append(out, "\n\n"...)
 	}
-	v.out = append(out, e.FrameFor(x.endpoint.path, v.sequence)...)
-	v.end = httpserver.ErrLast
+	s.out = append(out, e.FrameFor(x.endpoint.path, s.sequence)...)
+	s.end = httpserver.ErrLast
 	x.finish(e.Status)
 }
 
 // endWithEngineError sends an engine's error as a frame, because the head has been sent; or
 // that of an answer that cannot be streamed.
-func (v *eventStream) endWithEngineError() {
-	x := v.x
+func (s *eventStream) endWithEngineError() {
+	x := s.x
 	x.reason = "engine_answered"
-	v.endWithError(x.reply.StreamError(x.endpoint.path, x.a.o.Now()))
+	s.endWithError(x.reply.StreamError(x.endpoint.path, x.a.o.Now()))
 }
 
 // scanUsage reads the usage of a whole plain answer.
-func (x *proxyRequest) scanUsage(body []byte) {
+func (p *proxyRequest) scanUsage(body []byte) {
 	var s openai.UsageScan
 	s.Pass(body)
-	x.usage = s.Usage()
+	p.usage = s.Usage()
 }
 
 // bodyStream is the body of an answer that is too large or too slow to be buffered.
@@ -394,19 +394,19 @@ type bodyStream struct {
 	status int
 }
 
-func (r *bodyStream) Read(p []byte) (n int, err error) {
-	x := r.x
+func (s *bodyStream) Read(p []byte) (n int, err error) {
+	x := s.x
 	if b := x.reply.Begin; len(b) > 0 {
 		n = copy(p, b)
 		x.reply.Begin = b[n:]
 	} else {
 		n, err = x.reply.Read(p)
 	}
-	r.scan.Pass(p[:n])
+	s.scan.Pass(p[:n])
 	switch {
 	case err == io.EOF:
-		x.usage = r.scan.Usage()
-		x.finish(r.status)
+		x.usage = s.scan.Usage()
+		x.finish(s.status)
 	case err != nil:
 		if context.Cause(x.context()) == nil {
 			problem, kind, e := describeBreak(err)
@@ -425,9 +425,9 @@ func (r *bodyStream) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-func (r *bodyStream) Close() error {
-	r.x.reason = "client_left"
-	r.x.finish(499)
+func (s *bodyStream) Close() error {
+	s.x.reason = "client_left"
+	s.x.finish(499)
 	return nil
 }
 
@@ -442,66 +442,66 @@ type paddedBody struct {
 	end  error
 }
 
-func (d *paddedBody) Read(p []byte) (int, error) {
-	x := d.x
+func (b *paddedBody) Read(p []byte) (int, error) {
+	x := b.x
 	for {
-		if len(d.out) > 0 {
-			n := copy(p, d.out)
-			if d.out = d.out[n:]; len(d.out) == 0 && d.end == io.EOF {
+		if len(b.out) > 0 {
+			n := copy(p, b.out)
+			if b.out = b.out[n:]; len(b.out) == 0 && b.end == io.EOF {
 				return n, io.EOF
 			}
 			return n, nil
 		}
-		if d.end != nil {
-			return 0, d.end
+		if b.end != nil {
+			return 0, b.end
 		}
 		switch x.phase {
 		case waiting, sent:
-			if now := x.a.o.Now(); !now.Before(d.next) {
+			if now := x.a.o.Now(); !now.Before(b.next) {
 				period := x.a.o.PadEvery
 				if g := x.timeouts.Wait; g > 0 {
 					period = min(period, max(g/3, 100*time.Millisecond))
 				}
-				d.next = now.Add(period)
-				d.out = []byte{'\n'}
+				b.next = now.Add(period)
+				b.out = []byte{'\n'}
 				continue
 			}
-			x.advance(d.next, true)
+			x.advance(b.next, true)
 		case answered:
 			if x.reply.Response.Status >= 300 || x.reply.Encoding != "" {
 				x.reason = "engine_answered"
-				d.end = errAbort
+				b.end = errAbort
 				x.finish(502)
 				continue
 			}
 			if !x.reply.End { // too large to be buffered
-				if d.rest == nil {
-					d.rest = &bodyStream{x: x, status: 200}
+				if b.rest == nil {
+					b.rest = &bodyStream{x: x, status: 200}
 				}
-				n, err := d.rest.Read(p)
-				d.end = err
+				n, err := b.rest.Read(p)
+				b.end = err
 				return n, err
 			}
 			x.scanUsage(x.reply.Begin)
-			d.out, d.end = x.reply.Begin, io.EOF
-			if len(d.out) == 0 {
-				d.out = []byte{'\n'}
+			b.out, b.end = x.reply.Begin, io.EOF
+			if len(b.out) == 0 {
+				b.out = []byte{'\n'}
 			}
 			x.finish(200)
 		case refused:
 			x.reason = string(x.fail.Code)
-			d.end = errAbort
+			b.end = errAbort
 			x.finish(x.fail.Status)
 		case clientLeft:
 			x.reason = "client_left"
-			d.end = errAbort
+			b.end = errAbort
 			x.finish(499)
 		}
 	}
 }
 
-func (d *paddedBody) Close() error {
-	d.x.reason = "client_left"
-	d.x.finish(499)
+func (b *paddedBody) Close() error {
+	b.x.reason = "client_left"
+	b.x.finish(499)
 	return nil
 }

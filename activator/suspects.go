@@ -31,38 +31,38 @@ type fingerprint struct {
 }
 
 // fingerprint of the request, which must have a body.
-func (x *proxyRequest) fingerprint() fingerprint {
-	seeds, body := x.a.seeds, x.req.Body
+func (p *proxyRequest) fingerprint() fingerprint {
+	seeds, body := p.a.seeds, p.req.Body
 	return fingerprint{
-		endpoint: x.endpoint, function: x.fn, adapter: x.queued.Adapter,
+		endpoint: p.endpoint, function: p.fn, adapter: p.queued.Adapter,
 		size: len(body), bodyA: maphash.Bytes(seeds[0], body), bodyB: maphash.Bytes(seeds[1], body),
 	}
 }
 
 // checkSuspect refuses a request that is to blame for crashes of engines, and has one that
 // was in two of them run alone.
-func (x *proxyRequest) checkSuspect() *openai.Error {
-	if x.a.suspects.Empty() {
+func (p *proxyRequest) checkSuspect() *openai.Error {
+	if p.a.suspects.Empty() {
 		return nil
 	}
-	now := x.a.o.Now()
-	v := x.a.suspects.Find(x.fingerprint(), now)
+	now := p.a.o.Now()
+	v := p.a.suspects.Find(p.fingerprint(), now)
 	if v.Crashes >= suspects.CrashesToRefuse {
 		return quarantinedError(v.Until.Sub(now))
 	}
-	x.suspected = v.Crashes > 0
-	x.queued.Alone = v.Crashes >= suspects.CrashesToRunAlone
+	p.suspected = v.Crashes > 0
+	p.queued.Alone = v.Crashes >= suspects.CrashesToRunAlone
 	return nil
 }
 
 // isQuarantined reports whether the request was found to blame while it waited, as another
 // that is equal to it.
-func (x *proxyRequest) isQuarantined() (e *openai.Error, yes bool) {
-	if x.reservation != nil || x.a.suspects.Empty() {
+func (p *proxyRequest) isQuarantined() (e *openai.Error, yes bool) {
+	if p.reservation != nil || p.a.suspects.Empty() {
 		return nil, false
 	}
-	now := x.a.o.Now()
-	v := x.a.suspects.Find(x.fingerprint(), now)
+	now := p.a.o.Now()
+	v := p.a.suspects.Find(p.fingerprint(), now)
 	if v.Crashes < suspects.CrashesToRefuse {
 		return nil, false
 	}
@@ -77,17 +77,17 @@ func quarantinedError(left time.Duration) *openai.Error {
 // countCrash notes that the engine crashed with the request in it, by the error of the
 // exchange. The error that it returns, if any, is the request's answer: it is to blame. An
 // engine that thaw ended, as a hung one, has not crashed.
-func (x *proxyRequest) countCrash(err error, now time.Time) *openai.Error {
-	if x.reservation != nil || x.remote != nil || errors.Is(err, upstream.ErrCut) {
+func (p *proxyRequest) countCrash(err error, now time.Time) *openai.Error {
+	if p.reservation != nil || p.remote != nil || errors.Is(err, upstream.ErrCut) {
 		return nil
 	}
-	v := x.a.suspects.Crashed(x.fingerprint(), x.queued.Listing(), x.queued.RanAlone(), now)
-	x.suspected = v.Crashes > 0 && v.Crashes < suspects.CrashesToRefuse
-	x.queued.Alone = v.Crashes == suspects.CrashesToRunAlone
+	v := p.a.suspects.Crashed(p.fingerprint(), p.queued.Listing(), p.queued.RanAlone(), now)
+	p.suspected = v.Crashes > 0 && v.Crashes < suspects.CrashesToRefuse
+	p.queued.Alone = v.Crashes == suspects.CrashesToRunAlone
 	if v.Crashes < suspects.CrashesToRefuse {
 		return nil
 	}
-	x.fn.Data.queue.ReleaseAlone(now)
-	x.a.o.Log.Warn("a request crashed its engine, which had no other, and is refused from now on", "id", x.id, "model", functions.Clip(x.env.Model), "team", x.team, "for", suspects.Time)
+	p.fn.Data.queue.ReleaseAlone(now)
+	p.a.o.Log.Warn("a request crashed its engine, which had no other, and is refused from now on", "id", p.id, "model", functions.Clip(p.env.Model), "team", p.team, "for", suspects.Time)
 	return quarantinedError(suspects.Time)
 }

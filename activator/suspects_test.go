@@ -52,16 +52,16 @@ func (e *fragileEngine) count() (crashes, lost int) {
 	return e.crashes, e.lost
 }
 
-func (w *testEnv) fragileEngineAt(addr string) *fragileEngine {
-	e := &fragileEngine{busy: map[net.Conn]bool{}}
+func (e *testEnv) fragileEngineAt(addr string) *fragileEngine {
+	eng := &fragileEngine{busy: map[net.Conn]bool{}}
 	note := func(c net.Conn, busy bool) {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if delete(e.busy, c); busy {
-			e.busy[c] = true
+		eng.mu.Lock()
+		defer eng.mu.Unlock()
+		if delete(eng.busy, c); busy {
+			eng.busy[c] = true
 		}
 	}
-	e.engine = w.engineAt(addr, func(c net.Conn, r *http.Request, body string) bool {
+	eng.engine = e.engineAt(addr, func(c net.Conn, r *http.Request, body string) bool {
 		note(c, true)
 		defer note(c, false)
 		if !strings.Contains(body, "poison") {
@@ -73,10 +73,10 @@ func (w *testEnv) fragileEngineAt(addr string) *fragileEngine {
 			chunk(c, event1)
 		}
 		time.Sleep(time.Second)
-		e.crash()
+		eng.crash()
 		return false
 	})
-	return e
+	return eng
 }
 
 // publishes lists the functions at the engine, each crash of which makes another replica.

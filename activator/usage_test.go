@@ -13,8 +13,8 @@ import (
 )
 
 // limitTokens lets the default team use n tokens a minute.
-func (w *testEnv) limitTokens(n int) {
-	w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{TokensPerMinute: n}}}})
+func (e *testEnv) limitTokens(n int) {
+	e.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{TokensPerMinute: n}}}})
 }
 
 // TestUsageOfPlainAnswers: a plain answer is charged wherever its usage stands, however

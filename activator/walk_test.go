@@ -58,10 +58,10 @@ func TestOnlyAllowedPathsReachEngine(t *testing.T) {
 }
 
 // raw sends a request line as it is: no client cleans the path.
-func (w *testEnv) raw(method, path, body string) {
-	c, err := w.ln.dial(w.t.Context())
+func (e *testEnv) raw(method, path, body string) {
+	c, err := e.ln.dial(e.t.Context())
 	if err != nil {
-		w.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	defer c.Close()
 	if _, err := fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", method, path, len(body), body); err != nil {

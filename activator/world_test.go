@@ -52,37 +52,37 @@ type testEnv struct {
 	firstTokens  int
 }
 
-func (w *testEnv) Wake(name functions.Name, team string) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.wakes++
-	if w.onWake != nil {
-		go w.onWake()
+func (e *testEnv) Wake(name functions.Name, team string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.wakes++
+	if e.onWake != nil {
+		go e.onWake()
 	}
-	return fmt.Sprintf("cs-%d", w.wakes)
+	return fmt.Sprintf("cs-%d", e.wakes)
 }
 
-func (w *testEnv) Nudge(functions.Name) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.nudges++
+func (e *testEnv) Nudge(functions.Name) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.nudges++
 }
 
-func (w *testEnv) ReportFailure(_ functions.Name, replica, problem string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.engineBodies = append(w.engineBodies, replica+": "+problem)
+func (e *testEnv) ReportFailure(_ functions.Name, replica, problem string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.engineBodies = append(e.engineBodies, replica+": "+problem)
 }
 
-func (w *testEnv) engineRequests() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return append([]string(nil), w.engineBodies...)
+func (e *testEnv) engineRequests() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]string(nil), e.engineBodies...)
 }
 
-func (w *testEnv) count(description *int) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (e *testEnv) count(description *int) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	return *description
 }
 
@@ -208,14 +208,14 @@ type seen struct {
 	body string
 }
 
-func (w *testEnv) dialEngine(ctx context.Context, addr string) (net.Conn, error) {
-	w.mu.Lock()
-	e := w.up[addr]
-	w.mu.Unlock()
-	if e == nil {
+func (e *testEnv) dialEngine(ctx context.Context, addr string) (net.Conn, error) {
+	e.mu.Lock()
+	eng := e.up[addr]
+	e.mu.Unlock()
+	if eng == nil {
 		return nil, syscall.ECONNREFUSED
 	}
-	return e.dial()
+	return eng.dial()
 }
 
 func (e *engine) dial() (net.Conn, error) {
@@ -272,12 +272,12 @@ func (e *engine) requests() []seen {
 }
 
 // engineAt starts an engine at an address.
-func (w *testEnv) engineAt(addr string, answer func(c net.Conn, r *http.Request, body string) bool) *engine {
-	e := &engine{conns: map[net.Conn]bool{}, answer: answer}
-	w.mu.Lock()
-	w.up[addr] = e
-	w.mu.Unlock()
-	return e
+func (e *testEnv) engineAt(addr string, answer func(c net.Conn, r *http.Request, body string) bool) *engine {
+	eng := &engine{conns: map[net.Conn]bool{}, answer: answer}
+	e.mu.Lock()
+	e.up[addr] = eng
+	e.mu.Unlock()
+	return eng
 }
 
 const chunkHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -336,19 +336,19 @@ func testFunction(name string) snapshot.Snapshot {
 }
 
 // publish publishes functions: Remotes as the platform does.
-func (w *testEnv) publish(fs ...snapshot.Snapshot) {
-	if w.remotes == nil {
-		w.remotes = map[functions.Name]*functions.Remote{}
+func (e *testEnv) publish(fs ...snapshot.Snapshot) {
+	if e.remotes == nil {
+		e.remotes = map[functions.Name]*functions.Remote{}
 	}
 	for _, f := range fs {
 		if f.Remote == nil {
-			w.act.Publish(f)
+			e.act.Publish(f)
 			continue
 		}
 		f.Remote.Spec.URL, f.Remote.Spec.Limits.Concurrent = f.Replicas[0].Endpoint+"/v1", f.Replicas[0].Slots
-		w.remotes[f.Name] = f.Remote
+		e.remotes[f.Name] = f.Remote
 	}
-	w.act.o.Remotes.Set(slices.Collect(maps.Values(w.remotes)))
+	e.act.o.Remotes.Set(slices.Collect(maps.Values(e.remotes)))
 }
 
 // readyAt makes the function READY at an engine's address.
@@ -381,15 +381,15 @@ type result struct {
 	took   time.Duration
 }
 
-func (w *testEnv) post(path, body string, head ...string) result {
-	return w.do(context.Background(), "POST", path, body, head...)
+func (e *testEnv) post(path, body string, head ...string) result {
+	return e.do(context.Background(), "POST", path, body, head...)
 }
 
-func (w *testEnv) do(ctx context.Context, method, path, body string, head ...string) result {
+func (e *testEnv) do(ctx context.Context, method, path, body string, head ...string) result {
 	began := time.Now()
 	r, err := http.NewRequestWithContext(ctx, method, "http://127.0.0.1:8080"+path, strings.NewReader(body))
 	if err != nil {
-		w.t.Error(err)
+		e.t.Error(err)
 		return result{err: err}
 	}
 	for i := 0; i+1 < len(head); i += 2 {
@@ -398,7 +398,7 @@ func (w *testEnv) do(ctx context.Context, method, path, body string, head ...str
 	if body != "" && r.Header.Get("Content-Type") == "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	res, err := w.client.Do(r)
+	res, err := e.client.Do(r)
 	if err != nil {
 		return result{err: err, took: time.Since(began)}
 	}
