@@ -154,11 +154,11 @@ func (o *order) position(r *Request) int {
 }
 
 // first is the request that its team has in its next turn.
-func (a *teamQueue) first() *Request {
-	if a.lanes[0].count > 0 {
-		return a.lanes[0].first()
+func (q *teamQueue) first() *Request {
+	if q.lanes[0].count > 0 {
+		return q.lanes[0].first()
 	}
-	return a.lanes[1].first()
+	return q.lanes[1].first()
 }
 
 func (l *lane) put(r *Request) int {
