@@ -42,11 +42,11 @@ type Want struct {
 }
 
 // Read reads on in the body, after Begin.
-func (r *Answer) Read(p []byte) (int, error) {
-	if r.body == nil {
-		return r.Response.Read(p)
+func (a *Answer) Read(p []byte) (int, error) {
+	if a.body == nil {
+		return a.Response.Read(p)
 	}
-	return r.body.Read(p)
+	return a.body.Read(p)
 }
 
 // decodedBody is a body that came compressed.
@@ -61,11 +61,11 @@ func (b decodedBody) Read(p []byte) (int, error) {
 }
 
 // Length is that of the body as the client gets it; -1 is unknown.
-func (r *Answer) Length() int64 {
-	if r.body != nil {
+func (a *Answer) Length() int64 {
+	if a.body != nil {
 		return -1
 	}
-	return r.Response.Length
+	return a.Response.Length
 }
 
 // Sender sends requests: to engines, or to a Remote.
@@ -121,42 +121,42 @@ func Ask(ctx context.Context, engines Sender, out *upstream.Request, want Want, 
 
 // readWhole reads all of an answer up to limit, or what is there of one that is passed on as
 // it arrives.
-func (r Answer) readWhole(limit int) Answer {
+func (a Answer) readWhole(limit int) Answer {
 	size := 4 << 10
-	if n := r.Length(); n > 0 && n < maxWholeAnswer {
+	if n := a.Length(); n > 0 && n < maxWholeAnswer {
 		size = int(n) + 1
 	}
-	buf := append(make([]byte, 0, size), r.Begin...)
+	buf := append(make([]byte, 0, size), a.Begin...)
 	for {
 		if len(buf) == cap(buf) {
 			if len(buf) >= limit {
-				r.Begin = buf
-				return r
+				a.Begin = buf
+				return a
 			}
 			buf = append(buf, 0)[:len(buf)]
 		}
-		n, err := r.Read(buf[len(buf):cap(buf)])
+		n, err := a.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
-		r.Begin = buf
+		a.Begin = buf
 		switch {
 		case err != nil:
-			return r.ended(err)
-		case r.Length() < 0 && IsSuccess(r.Response.Status) && !IsJSON(r.Response) && !beginsObject(buf): // audio is passed on as it arrives
-			return r
+			return a.ended(err)
+		case a.Length() < 0 && IsSuccess(a.Response.Status) && !IsJSON(a.Response) && !beginsObject(buf): // audio is passed on as it arrives
+			return a
 		}
 	}
 }
 
 // ended is the Answer whose body ended with err. An error answer that breaks in the middle is
 // an answer: its status has come, and some of its words.
-func (r Answer) ended(err error) Answer {
+func (a Answer) ended(err error) Answer {
 	switch {
-	case err == io.EOF, r.Response.Status >= 400 && len(r.Begin) > 0 && !errors.Is(err, upstream.ErrCancelled):
-		r.End = true
-		return r
+	case err == io.EOF, a.Response.Status >= 400 && len(a.Begin) > 0 && !errors.Is(err, upstream.ErrCancelled):
+		a.End = true
+		return a
 	}
-	r.Response.Close()
-	return Answer{Err: err, Begin: r.Begin}
+	a.Response.Close()
+	return Answer{Err: err, Begin: a.Begin}
 }
 
 // IsSuccess reports whether a status is one of 200 to 299.

@@ -14,9 +14,9 @@ import (
 
 // Error is the error that the engine answered a request of this path with, as the client gets
 // it.
-func (r *Answer) Error(path string, now time.Time) *openai.Error {
-	up := r.Response
-	e := openai.EngineError(up.Status, up.Header, r.Begin, now)
+func (a *Answer) Error(path string, now time.Time) *openai.Error {
+	up := a.Response
+	e := openai.EngineError(up.Status, up.Header, a.Begin, now)
 	if (up.Status == 404 || up.Status == 405) && e.JSON == nil && isBareStatus(e.Message) {
 		e.Code, e.Type = openai.UnknownEndpoint, "invalid_request_error"
 		e.Message = "The engine of this model does not serve " + path + ": " + e.Message
@@ -25,22 +25,22 @@ func (r *Answer) Error(path string, now time.Time) *openai.Error {
 }
 
 // StreamError is the error of an answer to a stream that is none, whose head has been sent.
-func (r *Answer) StreamError(path string, now time.Time) *openai.Error {
-	status := r.Response.Status
-	if status >= 400 && r.Encoding == "" {
-		return r.Error(path, now)
+func (a *Answer) StreamError(path string, now time.Time) *openai.Error {
+	status := a.Response.Status
+	if status >= 400 && a.Encoding == "" {
+		return a.Error(path, now)
 	}
 	said := "The engine answered a stream with status " + strconv.Itoa(status)
 	if status < 400 {
 		status = 502 // the answer cannot be passed on
 	}
-	if r.Encoding != "" {
+	if a.Encoding != "" {
 		e := openai.EngineError(status, nil, nil, now)
-		e.Message = said + " in the encoding " + functions.Clip(r.Encoding) + ", although the request asks for identity."
+		e.Message = said + " in the encoding " + functions.Clip(a.Encoding) + ", although the request asks for identity."
 		return e
 	}
-	e := openai.EngineError(status, nil, r.Begin, now).Final()
-	e.Message = said + " and " + functions.Clip(r.Response.Header("content-type")) + ": " + functions.Clip(e.Message)
+	e := openai.EngineError(status, nil, a.Begin, now).Final()
+	e.Message = said + " and " + functions.Clip(a.Response.Header("content-type")) + ": " + functions.Clip(e.Message)
 	e.JSON = nil
 	return e
 }
