@@ -103,62 +103,62 @@ func Open(path string) (*KeyStore, error) {
 }
 
 // index rebuilds the look-up; under mu.
-func (b *KeyStore) index() {
-	m := make(map[digest]Identity, len(b.keys)+len(b.admins))
-	for _, d := range b.admins {
+func (s *KeyStore) index() {
+	m := make(map[digest]Identity, len(s.keys)+len(s.admins))
+	for _, d := range s.admins {
 		m[d] = Identity{Team: functions.DefaultTeam, Admin: true}
 	}
-	for _, k := range b.keys {
+	for _, k := range s.keys {
 		var d digest
 		h, _ := hex.DecodeString(k.Hash)
 		copy(d[:], h)
 		m[d] = Identity{KeyID: k.ID, Team: k.Team, Admin: k.Admin}
 	}
-	b.lookup.Store(&m)
+	s.lookup.Store(&m)
 }
 
-func (b *KeyStore) hash(secret string) (d digest) {
-	m := b.macs.Get().(hash.Hash)
+func (s *KeyStore) hash(secret string) (d digest) {
+	m := s.macs.Get().(hash.Hash)
 	m.Reset()
 	m.Write([]byte(secret))
 	m.Sum(d[:0])
-	b.macs.Put(m)
+	s.macs.Put(m)
 	return d
 }
 
 // Trust replaces the fixed secrets (the admin token) that are admins of the default team.
 // They are no keys: Required and List leave them out.
-func (b *KeyStore) Trust(secrets ...string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.admins = nil
-	for _, s := range secrets {
-		if s != "" {
-			b.admins = append(b.admins, b.hash(s))
+func (s *KeyStore) Trust(secrets ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.admins = nil
+	for _, secret := range secrets {
+		if secret != "" {
+			s.admins = append(s.admins, s.hash(secret))
 		}
 	}
-	b.index()
+	s.index()
 }
 
 // Required reports whether requests need a key: whether any key exists or has existed. An
 // operator who ends the last key does not open the server to all.
-func (b *KeyStore) Required() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.required || len(b.keys) > 0
+func (s *KeyStore) Required() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.required || len(s.keys) > 0
 }
 
 // Lookup returns the identity of a secret.
-func (b *KeyStore) Lookup(secret string) (Identity, bool) {
+func (s *KeyStore) Lookup(secret string) (Identity, bool) {
 	if secret == "" || len(secret) > 512 {
 		return Identity{}, false
 	}
-	id, ok := (*b.lookup.Load())[b.hash(secret)]
+	id, ok := (*s.lookup.Load())[s.hash(secret)]
 	return id, ok
 }
 
 // Create makes a key and returns its secret, which is shown this once.
-func (b *KeyStore) Create(team, name string, admin bool) (secret string, k Key, err error) {
+func (s *KeyStore) Create(team, name string, admin bool) (secret string, k Key, err error) {
 	if !functions.IsLabel(team) {
 		return "", Key{}, fmt.Errorf("team %.80q is no DNS label", team)
 	}
@@ -166,37 +166,37 @@ func (b *KeyStore) Create(team, name string, admin bool) (secret string, k Key, 
 		return "", Key{}, errors.New("the name of a key is at most 128 printable characters")
 	}
 	secret = Prefix + randomText(32)
-	d := b.hash(secret)
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	d := s.hash(secret)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	id := hex.EncodeToString(randomBytes(6))
 	k = Key{ID: id, Name: name, Team: team, Admin: admin, Created: time.Now().UTC().Truncate(time.Second)}
-	keys := append(slices.Clone(b.keys), stored{k, hex.EncodeToString(d[:])})
-	if err := b.save(keys); err != nil {
+	keys := append(slices.Clone(s.keys), stored{k, hex.EncodeToString(d[:])})
+	if err := s.save(keys); err != nil {
 		return "", Key{}, err
 	}
 	return secret, k, nil
 }
 
 // Delete ends a key at once. The error is ErrNoKey where there is none.
-func (b *KeyStore) Delete(id string) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	keys := slices.DeleteFunc(slices.Clone(b.keys), func(k stored) bool {
+func (s *KeyStore) Delete(id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := slices.DeleteFunc(slices.Clone(s.keys), func(k stored) bool {
 		return subtle.ConstantTimeCompare([]byte(k.ID), []byte(id)) == 1
 	})
-	if len(keys) == len(b.keys) {
+	if len(keys) == len(s.keys) {
 		return ErrNoKey
 	}
-	return b.save(keys)
+	return s.save(keys)
 }
 
 // List is the keys of a team, or of all where team is "".
-func (b *KeyStore) List(team string) []Key {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (s *KeyStore) List(team string) []Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	out := []Key{}
-	for _, k := range b.keys {
+	for _, k := range s.keys {
 		if team == "" || k.Team == team {
 			out = append(out, k.Key)
 		}
@@ -205,19 +205,19 @@ func (b *KeyStore) List(team string) []Key {
 }
 
 // save writes the file and then uses keys; mu must be held.
-func (b *KeyStore) save(keys []stored) error {
-	if b.replicated {
+func (s *KeyStore) save(keys []stored) error {
+	if s.replicated {
 		return ErrReplicated
 	}
 	data, err := json.MarshalIndent(file{Keys: keys, Required: true}, "", "  ") // there was one, or this is the first
 	if err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
-	if err := durable.WriteFile(b.path, append(data, '\n'), 0o600); err != nil {
+	if err := durable.WriteFile(s.path, append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
-	b.keys, b.required = keys, true
-	b.index()
+	s.keys, s.required = keys, true
+	s.index()
 	return nil
 }
 

@@ -27,7 +27,7 @@ func NewReplicatedKeyStore() *KeyStore {
 
 // Set replaces all keys of a replicated store. Keys with a damaged hash are left out and
 // reported in the error.
-func (b *KeyStore) Set(keys []ReplicatedKey) error {
+func (s *KeyStore) Set(keys []ReplicatedKey) error {
 	var bad error
 	next := make([]stored, 0, len(keys))
 	for _, k := range keys {
@@ -37,9 +37,9 @@ func (b *KeyStore) Set(keys []ReplicatedKey) error {
 		}
 		next = append(next, stored(k))
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.keys = next
-	b.index()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keys = next
+	s.index()
 	return bad
 }
