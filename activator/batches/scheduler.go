@@ -67,14 +67,14 @@ type opening struct {
 }
 
 // unopened is the oldest batch that has not ended and is not being run.
-func (q *scheduler) unopened(now time.Time) (store.Record, bool) {
-	q.s.mu.Lock()
-	defer q.s.mu.Unlock()
-	if q.s.draining {
+func (s *scheduler) unopened(now time.Time) (store.Record, bool) {
+	s.s.mu.Lock()
+	defer s.s.mu.Unlock()
+	if s.s.draining {
 		return store.Record{}, false
 	}
-	list := q.s.store.Batches(func(r *store.Record) bool {
-		return !r.Ended() && q.s.jobs[r.ID] == nil && !now.Before(q.retryAt[r.ID])
+	list := s.s.store.Batches(func(r *store.Record) bool {
+		return !r.Ended() && s.s.jobs[r.ID] == nil && !now.Before(s.retryAt[r.ID])
 	})
 	if len(list) == 0 {
 		return store.Record{}, false
@@ -83,11 +83,11 @@ func (q *scheduler) unopened(now time.Time) (store.Record, bool) {
 }
 
 // open opens a batch; one whose lines have ended is published.
-func (q *scheduler) open(ctx context.Context, r store.Record) opening {
+func (s *scheduler) open(ctx context.Context, r store.Record) opening {
 	if r.Outcome != "" {
-		return opening{rec: r, err: q.s.publish(r.Team, r.ID)}
+		return opening{rec: r, err: s.s.publish(r.Team, r.ID)}
 	}
-	j, in, err := q.s.open(ctx, r)
+	j, in, err := s.s.open(ctx, r)
 	return opening{r, j, in, err}
 }
 
@@ -95,47 +95,47 @@ func (q *scheduler) open(ctx context.Context, r store.Record) opening {
 const retryJob = 10 * time.Second
 
 // add takes a batch that was opened.
-func (q *scheduler) add(o opening) {
-	s := q.s
+func (s *scheduler) add(o opening) {
+	parent := s.s
 	switch {
 	case errors.Is(o.err, store.ErrNotFound):
-		q.fail(o.rec, []store.LineError{{Code: "file_not_found", Message: "The input file is gone."}})
+		s.fail(o.rec, []store.LineError{{Code: "file_not_found", Message: "The input file is gone."}})
 		return
 	case o.err != nil:
-		s.o.Log.Error("a batch cannot be gone on with; it is tried again", "id", o.rec.ID, "error", o.err)
-		q.retryAt[o.rec.ID] = s.o.Now().Add(retryJob)
+		parent.o.Log.Error("a batch cannot be gone on with; it is tried again", "id", o.rec.ID, "error", o.err)
+		s.retryAt[o.rec.ID] = parent.o.Now().Add(retryJob)
 		return
 	case o.j == nil && o.in == nil: // it was published
 		return
 	case o.j == nil:
-		q.fail(o.rec, o.in.faults)
+		s.fail(o.rec, o.in.faults)
 		return
 	}
 	if o.rec.Status == store.Validating {
-		r, err := s.change(o.rec.Team, o.rec.ID, func(r *store.Record) bool {
+		r, err := parent.change(o.rec.Team, o.rec.ID, func(r *store.Record) bool {
 			r.RequestCounts.Total = o.in.total
 			if r.Status == store.Validating {
-				r.Status, r.InProgressAt = store.InProgress, s.now()
+				r.Status, r.InProgressAt = store.InProgress, parent.now()
 			}
 			return true
 		})
 		if err != nil {
 			o.j.in.Close()
 			o.j.lines.Close()
-			q.add(opening{rec: o.rec, err: err})
+			s.add(opening{rec: o.rec, err: err})
 			return
 		}
 		o.rec = r
-		s.o.Log.Info("batch begun", "id", r.ID, "team", r.Team, "lines", o.in.total, "models", len(o.in.models))
+		parent.o.Log.Info("batch begun", "id", r.ID, "team", r.Team, "lines", o.in.total, "models", len(o.in.models))
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.jobs[o.rec.ID], q.inputs[o.rec.ID] = o.j, o.in
-	if r, err := s.store.Batch(o.rec.Team, o.rec.ID); err == nil && r.Status == store.Cancelling { // it came while the input was read
+	parent.mu.Lock()
+	defer parent.mu.Unlock()
+	parent.jobs[o.rec.ID], s.inputs[o.rec.ID] = o.j, o.in
+	if r, err := parent.store.Batch(o.rec.Team, o.rec.ID); err == nil && r.Status == store.Cancelling { // it came while the input was read
 		o.j.end(store.Cancelled)
 	}
 	for model, places := range o.in.models {
-		g := q.group(o.j.identity(), model)
+		g := s.group(o.j.identity(), model)
 		lines := make([]queued, len(places))
 		for i, p := range places {
 			lines[i] = queued{o.j, p}
@@ -143,19 +143,19 @@ func (q *scheduler) add(o opening) {
 		g.enqueue(lines...)
 	}
 	clear(o.in.models)
-	q.looked = time.Time{} // nothing is known of new groups
+	s.looked = time.Time{} // nothing is known of new groups
 }
 
 // group is the group of a team's model. Server.mu is held.
-func (q *scheduler) group(id auth.Identity, model string) *group {
+func (s *scheduler) group(id auth.Identity, model string) *group {
 	key := id.Team + "\x00" + model
-	g := q.groups[key]
+	g := s.groups[key]
 	if g == nil {
 		g = &group{model: model, id: id}
 		if name, err := functions.ParseName(model, id.Team); err == nil {
 			g.name = name.WithoutAdapter()
 		}
-		q.groups[key] = g
+		s.groups[key] = g
 	}
 	return g
 }
@@ -172,69 +172,69 @@ func (g *group) enqueue(lines ...queued) {
 }
 
 // fail ends a batch whose input cannot be run.
-func (q *scheduler) fail(r store.Record, faults []store.LineError) {
-	r, err := q.s.change(r.Team, r.ID, func(r *store.Record) bool {
+func (s *scheduler) fail(r store.Record, faults []store.LineError) {
+	r, err := s.s.change(r.Team, r.ID, func(r *store.Record) bool {
 		if r.Status == store.Cancelling {
-			r.Status, r.CancelledAt = store.Cancelled, q.s.now()
+			r.Status, r.CancelledAt = store.Cancelled, s.s.now()
 		} else {
-			r.Status, r.FailedAt = store.Failed, q.s.now()
+			r.Status, r.FailedAt = store.Failed, s.s.now()
 		}
 		r.Errors = &store.LineErrors{Object: "list", Data: faults}
 		return true
 	})
 	if err != nil {
-		q.add(opening{rec: r, err: err})
+		s.add(opening{rec: r, err: err})
 		return
 	}
-	q.s.o.Log.Info("batch failed", "id", r.ID, "team", r.Team, "faults", len(faults), "first", faults[0].Message)
+	s.s.o.Log.Info("batch failed", "id", r.ID, "team", r.Team, "faults", len(faults), "first", faults[0].Message)
 }
 
 // patience is when to look again at the latest.
-func (q *scheduler) patience() time.Duration {
-	if q.s.store.Batches(func(r *store.Record) bool { return !r.Ended() }) == nil {
+func (s *scheduler) patience() time.Duration {
+	if s.s.store.Batches(func(r *store.Record) bool { return !r.Ended() }) == nil {
 		return upkeepEvery
 	}
 	return pollEvery
 }
 
 // step ends what has to end and sends the lines that may run.
-func (q *scheduler) step(ctx context.Context, now time.Time) {
-	looks := now.Sub(q.looked) >= pollEvery
-	q.endJobs(ctx, now, looks)
+func (s *scheduler) step(ctx context.Context, now time.Time) {
+	looks := now.Sub(s.looked) >= pollEvery
+	s.endJobs(ctx, now, looks)
 	if looks {
-		q.looked = now
-		q.look(now)
+		s.looked = now
+		s.look(now)
 	}
-	q.s.mu.Lock()
-	defer q.s.mu.Unlock()
-	if q.s.draining {
+	s.s.mu.Lock()
+	defer s.s.mu.Unlock()
+	if s.s.draining {
 		return
 	}
-	q.openWindows(now)
-	for _, g := range q.groups {
-		for q.mayRun(g, now) {
+	s.openWindows(now)
+	for _, g := range s.groups {
+		for s.mayRun(g, now) {
 			next := g.queue[0]
 			g.queue = g.queue[1:]
-			q.run(g, next)
+			s.run(g, next)
 		}
 	}
 }
 
 // endJobs ends batches that are through or have expired, and with keys those whose key is
 // gone.
-func (q *scheduler) endJobs(ctx context.Context, now time.Time, keys bool) {
-	s := q.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id, j := range s.jobs {
-		in := q.inputs[id]
-		if in == nil || now.Before(q.retryAt[id]) {
+func (s *scheduler) endJobs(ctx context.Context, now time.Time, keys bool) {
+	parent := s.s
+	parent.mu.Lock()
+	defer parent.mu.Unlock()
+	for id, j := range parent.jobs {
+		in := s.inputs[id]
+		if in == nil || now.Before(s.retryAt[id]) {
 			continue // it is being ended
 		}
 		switch {
 		case now.Unix() >= j.rec.ExpiresAt:
 			j.end(store.Expired)
-		case keys && j.outcome == "" && j.rec.KeyID != "" && !s.o.HasKey(j.rec.KeyID):
+		case keys && j.outcome == "" && j.rec.KeyID != "" && !parent.o.HasKey(j.rec.KeyID):
 			j.end(store.Completed)
 			j.reason = "invalid_api_key"
 		case j.left == 0:
@@ -243,7 +243,7 @@ func (q *scheduler) endJobs(ctx context.Context, now time.Time, keys bool) {
 		if j.outcome == "" || j.running > 0 {
 			continue
 		}
-		for _, g := range q.groups { // what has no entry gets one from finish
+		for _, g := range s.groups { // what has no entry gets one from finish
 			rest := g.queue[:0]
 			for _, x := range g.queue {
 				if x.j == j {
@@ -255,50 +255,50 @@ func (q *scheduler) endJobs(ctx context.Context, now time.Time, keys bool) {
 			clear(g.queue[len(rest):])
 			g.queue = rest
 		}
-		q.inputs[id] = nil
-		q.workers.Add(1)
+		s.inputs[id] = nil
+		s.workers.Add(1)
 		go func() {
-			defer q.workers.Done()
-			err := s.finish(ctx, j, in)
+			defer s.workers.Done()
+			err := parent.finish(ctx, j, in)
 			if err != nil && ctx.Err() == nil {
-				s.o.Log.Error("a batch could not be ended; it is tried again", "id", id, "error", err)
+				parent.o.Log.Error("a batch could not be ended; it is tried again", "id", id, "error", err)
 			}
-			s.mu.Lock()
-			defer s.mu.Unlock()
+			parent.mu.Lock()
+			defer parent.mu.Unlock()
 			if err != nil {
-				q.inputs[id], q.retryAt[id] = in, now.Add(retryJob)
+				s.inputs[id], s.retryAt[id] = in, now.Add(retryJob)
 			} else {
-				delete(q.inputs, id)
+				delete(s.inputs, id)
 			}
-			s.wake()
+			parent.wake()
 		}()
 	}
-	for key, g := range q.groups {
+	for key, g := range s.groups {
 		if len(g.queue) == 0 && g.running == 0 {
-			delete(q.groups, key)
+			delete(s.groups, key)
 		}
 	}
-	if now.Sub(q.flushed) >= flushEvery {
-		q.flushed = now
-		q.flush()
+	if now.Sub(s.flushed) >= flushEvery {
+		s.flushed = now
+		s.flush()
 	}
 }
 
 // flush flushes what was appended since the last time: a power cut costs a second of work.
-func (q *scheduler) flush() {
-	for id, j := range q.s.jobs {
-		if q.inputs[id] == nil {
+func (s *scheduler) flush() {
+	for id, j := range s.s.jobs {
+		if s.inputs[id] == nil {
 			continue
 		}
-		q.workers.Add(1)
+		s.workers.Add(1)
 		go func() {
-			defer q.workers.Done()
+			defer s.workers.Done()
 			j.writing.Lock()
 			defer j.writing.Unlock()
 			if j.dirty && !j.ended {
 				j.dirty = false
 				if err := j.lines.Sync(); err != nil {
-					q.s.o.Log.Error("the entries of a batch could not be flushed", "id", id, "error", err)
+					s.s.o.Log.Error("the entries of a batch could not be flushed", "id", id, "error", err)
 				}
 			}
 		}()
@@ -306,40 +306,40 @@ func (q *scheduler) flush() {
 }
 
 // look reads which models are READY and whose requests wait.
-func (q *scheduler) look(now time.Time) {
-	s := q.s
+func (s *scheduler) look(now time.Time) {
+	parent := s.s
 	ours, byName := map[functions.Name]int{}, map[functions.Name][]*group{}
-	for _, g := range q.groups {
-		o, e := s.lookUp(g.id, g.model)
+	for _, g := range s.groups {
+		o, e := parent.lookUp(g.id, g.model)
 		if e != nil {
 			o = outlook{Ready: true} // its lines are answered with that error
 		}
-		s.mu.Lock()
+		parent.mu.Lock()
 		g.outlook, g.queued, g.others = o, 0, 0
 		ours[g.name] += g.running
-		s.mu.Unlock()
+		parent.mu.Unlock()
 		byName[g.name] = append(byName[g.name], g)
 	}
-	q.waits, q.gpus, q.used = false, s.o.GPUs(), 0
-	clear(q.spare)
-	for _, g := range q.groups {
-		if _, ok := q.spare[g.id.Team]; !ok {
-			q.spare[g.id.Team] = s.o.Spare(g.id.Team)
+	s.waits, s.gpus, s.used = false, parent.o.GPUs(), 0
+	clear(s.spare)
+	for _, g := range s.groups {
+		if _, ok := s.spare[g.id.Team]; !ok {
+			s.spare[g.id.Team] = parent.o.Spare(g.id.Team)
 		}
 	}
-	if len(q.groups) == 0 {
+	if len(s.groups) == 0 {
 		return
 	}
-	s.o.Demand(func(d Demand) bool {
+	parent.o.Demand(func(d Demand) bool {
 		others := max(0, d.Active+d.Queued-ours[d.Name])
 		for _, g := range byName[d.Name] {
 			g.queued, g.others, g.gpus = d.Queued, others, d.GPUs
 		}
 		if d.Queued > 0 && others > 0 {
-			q.waits, q.waitedAt = true, now
+			s.waits, s.waitedAt = true, now
 		}
-		if others > 0 || byName[d.Name] == nil && !d.LastEnd.IsZero() && now.Sub(d.LastEnd) < s.o.Quiet {
-			q.used += d.GPUs
+		if others > 0 || byName[d.Name] == nil && !d.LastEnd.IsZero() && now.Sub(d.LastEnd) < parent.o.Quiet {
+			s.used += d.GPUs
 		}
 		return true
 	})
@@ -347,9 +347,9 @@ func (q *scheduler) look(now time.Time) {
 
 // openWindows decides which cold models may be loaded: the next one where there is room.
 // Server.mu is held.
-func (q *scheduler) openWindows(now time.Time) {
+func (s *scheduler) openWindows(now time.Time) {
 	held, gpus := 0, 0
-	for _, g := range q.groups {
+	for _, g := range s.groups {
 		// A model that was evicted, or cannot be loaded now, leaves its place to another.
 		g.window = g.outlook.Local && (g.outlook.Ready || g.window && g.running > 0)
 		if g.window {
@@ -361,10 +361,10 @@ func (q *scheduler) openWindows(now time.Time) {
 	}
 	for {
 		var best *group
-		for _, g := range q.groups {
-			room := held == 0 || gpus+g.gpus <= q.gpus && g.gpus > 0
+		for _, g := range s.groups {
+			room := held == 0 || gpus+g.gpus <= s.gpus && g.gpus > 0
 			if !g.urgent(now) {
-				room = room && q.calm(now) && (q.used == 0 || q.used+gpus+g.gpus <= q.gpus)
+				room = room && s.calm(now) && (s.used == 0 || s.used+gpus+g.gpus <= s.gpus)
 			}
 			if !g.window && room && g.outlook.Local && len(g.queue) > 0 && !now.Before(g.notBefore) && (best == nil || g.before(best, now)) {
 				best = g
@@ -380,8 +380,8 @@ func (q *scheduler) openWindows(now time.Time) {
 }
 
 // calm reports whether no request but lines has waited for a while.
-func (q *scheduler) calm(now time.Time) bool {
-	return !q.waits && (q.waitedAt.IsZero() || now.Sub(q.waitedAt) >= q.s.o.Quiet)
+func (s *scheduler) calm(now time.Time) bool {
+	return !s.waits && (s.waitedAt.IsZero() || now.Sub(s.waitedAt) >= s.s.o.Quiet)
 }
 
 // before reports whether g is loaded before another: the one whose deadline is near, else
@@ -410,23 +410,23 @@ func (g *group) urgent(now time.Time) bool {
 }
 
 // mayRun reports whether a line of the group may be sent now. Server.mu is held.
-func (q *scheduler) mayRun(g *group, now time.Time) bool {
-	s := q.s
-	if len(g.queue) == 0 || now.Before(g.notBefore) || s.bytes > 0 && s.bytes+int64(g.queue[0].p.size) > lineBytes {
+func (s *scheduler) mayRun(g *group, now time.Time) bool {
+	parent := s.s
+	if len(g.queue) == 0 || now.Before(g.notBefore) || parent.bytes > 0 && parent.bytes+int64(g.queue[0].p.size) > lineBytes {
 		return false
 	}
-	if q.spare[g.id.Team] <= 0 && !g.urgent(now) {
+	if s.spare[g.id.Team] <= 0 && !g.urgent(now) {
 		return false
 	}
-	most := s.o.Concurrency
+	most := parent.o.Concurrency
 	if g.outlook.Local {
 		switch {
 		case !g.window:
 			return false
-		case q.waits && !g.urgent(now):
+		case s.waits && !g.urgent(now):
 			return false
 		case !g.outlook.Ready:
-			if !q.calm(now) && !g.urgent(now) {
+			if !s.calm(now) && !g.urgent(now) {
 				return false
 			}
 			most = 1
@@ -440,33 +440,33 @@ func (q *scheduler) mayRun(g *group, now time.Time) bool {
 }
 
 // run sends a line. Server.mu is held.
-func (q *scheduler) run(g *group, x queued) {
-	s, j := q.s, x.j
+func (s *scheduler) run(g *group, x queued) {
+	parent, j := s.s, x.j
 	if j.outcome != "" { // endJobs takes it from the queue when no other line of it runs
 		g.queue = append(g.queue, x)
-		g.notBefore = s.o.Now().Add(pollEvery)
+		g.notBefore = parent.o.Now().Add(pollEvery)
 		return
 	}
 	g.running++
-	q.spare[g.id.Team]--
+	s.spare[g.id.Team]--
 	failed := g.failed
-	s.begin(j, x.p)
-	q.workers.Add(1)
+	parent.begin(j, x.p)
+	s.workers.Add(1)
 	go func() {
-		defer q.workers.Done()
-		began := s.o.Now()
-		a := s.runLine(j, x.p, failed)
+		defer s.workers.Done()
+		began := parent.o.Now()
+		a := parent.runLine(j, x.p, failed)
 		if a.ended {
 			if err := j.record(j.ctx, a.entry); err != nil {
 				a.ended = false
 			}
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		defer s.wake()
+		parent.mu.Lock()
+		defer parent.mu.Unlock()
+		defer parent.wake()
 		g.running--
-		s.done(j, x.p)
-		now := s.o.Now()
+		parent.done(j, x.p)
+		now := parent.o.Now()
 		if a.load {
 			g.failed = min(g.failed+1, maxTries)
 		} else if a.ended {
@@ -494,8 +494,8 @@ func (q *scheduler) run(g *group, x queued) {
 
 // close waits for the lines that run, whose context has ended, and closes the files. What
 // was opened meanwhile is closed too.
-func (q *scheduler) close(opened <-chan opening) {
-	q.opening.Wait()
+func (s *scheduler) close(opened <-chan opening) {
+	s.opening.Wait()
 	select {
 	case o := <-opened:
 		if o.j != nil {
@@ -504,18 +504,18 @@ func (q *scheduler) close(opened <-chan opening) {
 		}
 	default:
 	}
-	q.workers.Wait()
-	q.s.mu.Lock()
-	defer q.s.mu.Unlock()
-	for _, j := range q.s.jobs {
+	s.workers.Wait()
+	s.s.mu.Lock()
+	defer s.s.mu.Unlock()
+	for _, j := range s.s.jobs {
 		if !j.ended {
 			j.in.Close()
 			if err := j.lines.Close(); err != nil {
-				q.s.o.Log.Error("the entries of a batch could not be flushed", "id", j.rec.ID, "error", err)
+				s.s.o.Log.Error("the entries of a batch could not be flushed", "id", j.rec.ID, "error", err)
 			}
 		}
 	}
-	clear(q.s.jobs)
+	clear(s.s.jobs)
 }
 
 func newFileID(size int64) *string {
