@@ -77,11 +77,11 @@ func CheckHeader(h string) *openai.Error {
 }
 
 // configOf is the exact cache of the Router, else of the Model; nil where there is none.
-func (q *Request) configOf() *functions.ExactCache {
-	if q.Router != nil && q.Router.Spec.Cache.Exact != nil {
-		return q.Router.Spec.Cache.Exact
+func (r *Request) configOf() *functions.ExactCache {
+	if r.Router != nil && r.Router.Spec.Cache.Exact != nil {
+		return r.Router.Spec.Cache.Exact
 	}
-	if m := q.Function.Model; m != nil {
+	if m := r.Function.Model; m != nil {
 		return m.Spec.Cache.Exact
 	}
 	return nil

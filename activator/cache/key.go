@@ -61,14 +61,14 @@ type scope struct {
 	path      string
 }
 
-func (k *scope) write(h hash.Hash) {
+func (s *scope) write(h hash.Hash) {
 	var n [8]byte
-	for _, s := range [...]string{k.team, k.key, k.function.Team, k.function.Name, k.adapter, k.path} {
-		binary.BigEndian.PutUint64(n[:], uint64(len(s)))
+	for _, part := range [...]string{s.team, s.key, s.function.Team, s.function.Name, s.adapter, s.path} {
+		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
 		h.Write(n[:])
-		h.Write([]byte(s))
+		h.Write([]byte(part))
 	}
-	h.Write(k.version[:])
+	h.Write(s.version[:])
 }
 
 // keyOf is the key of a request; reason is why it has none.
