@@ -150,13 +150,13 @@ type Summary struct {
 }
 
 // Attrs appends the fields of the request's line in the log.
-func (m Summary) Attrs(to []slog.Attr) []slog.Attr {
-	if m.Calls == 0 {
+func (s Summary) Attrs(to []slog.Attr) []slog.Attr {
+	if s.Calls == 0 {
 		return to
 	}
-	to = append(to, slog.Int("calls", m.Calls), slog.Int64("prompt_tokens", m.Prompt), slog.Int64("completion_tokens", m.Completion))
-	if m.Cost > 0 {
-		to = append(to, slog.Float64("cost", m.Cost))
+	to = append(to, slog.Int("calls", s.Calls), slog.Int64("prompt_tokens", s.Prompt), slog.Int64("completion_tokens", s.Completion))
+	if s.Cost > 0 {
+		to = append(to, slog.Float64("cost", s.Cost))
 	}
 	return to
 }

@@ -50,7 +50,7 @@ func newRig(gpus int) *rig {
 }
 
 // request is a request for a Composition of this pattern with members a and b.
-func (g *rig) request(pattern functions.Pattern, body string, finished func(int, string, Summary)) *Request {
+func (r *rig) request(pattern functions.Pattern, body string, finished func(int, string, Summary)) *Request {
 	c := functions.NewComposition()
 	c.Metadata.Name, c.Spec.Pattern, c.Spec.Coordinator, c.Spec.Members.List = "panel", pattern, "judge", []string{"a", "b"}
 	env, err := openai.Peek([]byte(body))

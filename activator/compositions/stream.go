@@ -88,11 +88,11 @@ func (r *run) serveStream(res *httpserver.Response) (Summary, *openai.Error) {
 }
 
 // run runs the pattern and writes the end of the answer.
-func (st *stream) run() {
-	r := st.r
-	defer close(st.done)
-	result, err := r.compose(st.ctx)
-	st.summary = r.end(&result, err)
+func (s *stream) run() {
+	r := s.r
+	defer close(s.done)
+	result, err := r.compose(s.ctx)
+	s.summary = r.end(&result, err)
 	if err == nil {
 		if !result.Streamed { // the members agree
 			err = r.writeContent(result.Text)
@@ -103,20 +103,20 @@ func (st *stream) run() {
 	var b []byte
 	end := io.EOF
 	switch {
-	case st.ctx.Err() != nil && !errors.Is(context.Cause(st.ctx), httpserver.ErrDraining):
-		st.gone, end = true, errAborted
+	case s.ctx.Err() != nil && !errors.Is(context.Cause(s.ctx), httpserver.ErrDraining):
+		s.gone, end = true, errAborted
 	case err != nil:
-		st.failure, end = r.failure(err), httpserver.ErrLast
-		b = st.failure.Frame()
+		s.failure, end = r.failure(err), httpserver.ErrLast
+		b = s.failure.Frame()
 	default:
-		b = st.lastChunks(&result)
+		b = s.lastChunks(&result)
 	}
-	st.finish(b, end)
+	s.finish(b, end)
 }
 
 // lastChunks are the end of a good answer.
-func (st *stream) lastChunks(result *compose.Result) []byte {
-	r := st.r
+func (s *stream) lastChunks(result *compose.Result) []byte {
+	r := s.r
 	usage := r.q.Envelope.IncludeUsage
 	b := r.appendChunk(nil, "{}", r.finishReason(), !usage)
 	if usage {
@@ -127,40 +127,40 @@ func (st *stream) lastChunks(result *compose.Result) []byte {
 
 // write appends to what is to be read, and waits while that is too much. data is more than
 // comments: it begins the answer.
-func (st *stream) write(b []byte, data bool) error {
+func (s *stream) write(b []byte, data bool) error {
 	for {
-		st.mu.Lock()
-		if len(st.unread) < maxUnread {
-			st.unread = append(st.unread, b...)
-			st.begin(data)
-			st.mu.Unlock()
-			signal(st.changed)
+		s.mu.Lock()
+		if len(s.unread) < maxUnread {
+			s.unread = append(s.unread, b...)
+			s.begin(data)
+			s.mu.Unlock()
+			signal(s.changed)
 			return nil
 		}
-		st.mu.Unlock()
+		s.mu.Unlock()
 		select {
-		case <-st.space:
-		case <-st.ctx.Done():
-			return context.Cause(st.ctx)
+		case <-s.space:
+		case <-s.ctx.Done():
+			return context.Cause(s.ctx)
 		}
 	}
 }
 
 // begin notes that the answer begins. mu is held.
-func (st *stream) begin(data bool) {
-	if data && !st.data {
-		st.data = true
-		close(st.begun)
+func (s *stream) begin(data bool) {
+	if data && !s.data {
+		s.data = true
+		close(s.begun)
 	}
 }
 
 // finish writes the last bytes.
-func (st *stream) finish(b []byte, end error) {
-	st.mu.Lock()
-	st.unread, st.end = append(st.unread, b...), end
-	st.begin(true)
-	st.mu.Unlock()
-	signal(st.changed)
+func (s *stream) finish(b []byte, end error) {
+	s.mu.Lock()
+	s.unread, s.end = append(s.unread, b...), end
+	s.begin(true)
+	s.mu.Unlock()
+	signal(s.changed)
 }
 
 func signal(c chan struct{}) {
@@ -172,81 +172,81 @@ func signal(c chan struct{}) {
 
 // Read returns what was written, or a comment or a chunk that adds nothing where there was
 // nothing for too long.
-func (st *stream) Read(p []byte) (int, error) {
+func (s *stream) Read(p []byte) (int, error) {
 	for {
-		if n, err, ok := st.take(p); ok {
+		if n, err, ok := s.take(p); ok {
 			return n, err
 		}
-		now := st.r.s.o.Now()
+		now := s.r.s.o.Now()
 		switch {
-		case !now.Before(st.noop):
-			st.noop = now.Add(st.r.s.o.Noop)
-			st.put(openai.NoopChat(nil, st.r.name, now))
+		case !now.Before(s.noop):
+			s.noop = now.Add(s.r.s.o.Noop)
+			s.put(openai.NoopChat(nil, s.r.name, now))
 			continue
-		case !now.Before(st.comment):
-			st.comment = now.Add(time.Duration(float64(st.period) * (0.8 + 0.2*rand.Float64())))
-			st.put(openai.Comment(nil, "", -1, -1, -1))
+		case !now.Before(s.comment):
+			s.comment = now.Add(time.Duration(float64(s.period) * (0.8 + 0.2*rand.Float64())))
+			s.put(openai.Comment(nil, "", -1, -1, -1))
 			continue
 		}
-		st.wait(min(st.noop.Sub(now), st.comment.Sub(now)))
+		s.wait(min(s.noop.Sub(now), s.comment.Sub(now)))
 	}
 }
 
 // take takes what was written; not ok: there is nothing.
-func (st *stream) take(p []byte) (n int, err error, ok bool) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if len(st.unread) == 0 {
-		return 0, st.end, st.end != nil
+func (s *stream) take(p []byte) (n int, err error, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.unread) == 0 {
+		return 0, s.end, s.end != nil
 	}
-	n = copy(p, st.unread)
-	if st.unread = st.unread[n:]; len(st.unread) == 0 {
-		st.unread = nil
-		if st.end != errAborted {
-			err = st.end
+	n = copy(p, s.unread)
+	if s.unread = s.unread[n:]; len(s.unread) == 0 {
+		s.unread = nil
+		if s.end != errAborted {
+			err = s.end
 		}
 	}
-	st.comment = st.r.s.o.Now().Add(st.period)
-	signal(st.space)
+	s.comment = s.r.s.o.Now().Add(s.period)
+	signal(s.space)
 	return n, err, true
 }
 
-func (st *stream) put(b []byte) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.unread = append(st.unread, b...)
+func (s *stream) put(b []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unread = append(s.unread, b...)
 }
 
 // wait waits for something to be written.
-func (st *stream) wait(d time.Duration) {
-	if st.timer == nil {
-		st.timer = time.NewTimer(d)
+func (s *stream) wait(d time.Duration) {
+	if s.timer == nil {
+		s.timer = time.NewTimer(d)
 	} else {
-		st.timer.Reset(d)
+		s.timer.Reset(d)
 	}
 	select {
-	case <-st.changed:
-	case <-st.timer.C:
+	case <-s.changed:
+	case <-s.timer.C:
 	}
 }
 
 // Close ends the run, unless it is over, and waits for its calls. The server calls it once.
-func (st *stream) Close() error {
-	st.mu.Lock()
-	whole := st.end != nil && len(st.unread) == 0
-	st.mu.Unlock()
-	st.cancel(httpserver.ErrGone)
-	<-st.done
-	if st.timer != nil {
-		st.timer.Stop()
+func (s *stream) Close() error {
+	s.mu.Lock()
+	whole := s.end != nil && len(s.unread) == 0
+	s.mu.Unlock()
+	s.cancel(httpserver.ErrGone)
+	<-s.done
+	if s.timer != nil {
+		s.timer.Stop()
 	}
 	code, reason := 200, ""
 	switch {
-	case !whole || st.gone:
+	case !whole || s.gone:
 		code, reason = 499, "client_left"
-	case st.failure != nil:
-		code, reason = st.failure.Status, string(st.failure.Code)
+	case s.failure != nil:
+		code, reason = s.failure.Status, string(s.failure.Code)
 	}
-	st.r.q.Finished(code, reason, st.summary)
+	s.r.q.Finished(code, reason, s.summary)
 	return nil
 }
