@@ -15,25 +15,25 @@ import (
 )
 
 // refuse answers a request that no handler sees.
-func (w *conn) refuse(e *openai.Error) {
+func (c *conn) refuse(e *openai.Error) {
 	var res Response
-	if w.head.whole {
-		w.s.o.setRefusal(&w.req, &res, e)
+	if c.head.whole {
+		c.s.o.setRefusal(&c.req, &res, e)
 	} else {
 		setRefusal(&res, e)
 	}
 	b := make([]byte, 0, 512+len(res.Body))
 	b = append(strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(res.Status), 10), ' ')
 	b = append(append(b, http.StatusText(res.Status)...), "\r\ndate: "...)
-	b = append(append(b, w.s.date.now(time.Now())...), "\r\nconnection: close\r\ncontent-length: "...)
+	b = append(append(b, c.s.date.now(time.Now())...), "\r\nconnection: close\r\ncontent-length: "...)
 	b = append(strconv.AppendInt(b, int64(len(res.Body)), 10), '\r', '\n')
 	for _, f := range res.Fields {
 		b = append(append(append(append(b, f.Name...), ": "...), f.Value...), '\r', '\n')
 	}
 	b = append(append(b, '\r', '\n'), res.Body...)
-	waits := w.slot.place != beyond || w.slot.refuse()
-	if _, err := w.write(b); err == nil && waits {
-		EndSending(w.Conn)
+	waits := c.slot.place != beyond || c.slot.refuse()
+	if _, err := c.write(b); err == nil && waits {
+		EndSending(c.Conn)
 	}
 }
 
@@ -56,19 +56,19 @@ func endSending(c net.Conn, drain int64) {
 
 // call runs the handler. Afterwards the exchange's watch is off unless there is
 // a stream, whose Close turns it off.
-func (w *conn) call() (res *Response) {
-	res = &w.res
-	if w.rejected {
+func (c *conn) call() (res *Response) {
+	res = &c.res
+	if c.rejected {
 		res.Close = true
 	} else {
 		*res = Response{Fields: res.Fields[:0]}
-		callHandler(w.s.o.Handler, &w.req, res, w.s.o.Logger)
-		w.req.closeReceived()
+		callHandler(c.s.o.Handler, &c.req, res, c.s.o.Logger)
+		c.req.closeReceived()
 	}
 	if res.Stream == nil {
-		w.disarm(errAnswered)
+		c.disarm(errAnswered)
 	}
-	if w.s.draining.Load() {
+	if c.s.draining.Load() {
 		res.Close = true
 	}
 	return res

@@ -458,15 +458,15 @@ type blockedConn struct {
 	most int
 }
 
-func (s *blockedConn) RemoteAddr() net.Addr { return &net.TCPAddr{} }
+func (c *blockedConn) RemoteAddr() net.Addr { return &net.TCPAddr{} }
 
-func (s *blockedConn) Read(p []byte) (int, error) {
-	if len(s.head) > 0 {
-		n := copy(p, s.head)
-		s.head = s.head[n:]
+func (c *blockedConn) Read(p []byte) (int, error) {
+	if len(c.head) > 0 {
+		n := copy(p, c.head)
+		c.head = c.head[n:]
 		return n, nil
 	}
-	s.most = max(s.most, len(p))
+	c.most = max(c.most, len(p))
 	return 0, io.EOF
 }
 func (*blockedConn) SetReadDeadline(time.Time) error { return nil }
@@ -563,8 +563,8 @@ func TestClientDisconnect(t *testing.T) {
 // bareListener has no descriptor to watch, as on other systems.
 type bareListener struct{ net.Listener }
 
-func (h bareListener) Accept() (net.Conn, error) {
-	c, err := h.Listener.Accept()
+func (l bareListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}

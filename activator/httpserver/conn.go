@@ -108,44 +108,44 @@ var requestLines = func() (f [2][2][2][]byte) {
 
 // Read returns the request line of the next request to the server behind. A call also
 // means that the exchange before is over.
-func (w *conn) Read(p []byte) (int, error) {
-	if len(w.requestLine) == 0 {
-		if w.netHTTP && w.isBusy() { // net/http looks for a client that leaves; we do that ourselves
-			<-w.poke
+func (c *conn) Read(p []byte) (int, error) {
+	if len(c.requestLine) == 0 {
+		if c.netHTTP && c.isBusy() { // net/http looks for a client that leaves; we do that ourselves
+			<-c.poke
 			return 0, os.ErrDeadlineExceeded
 		}
-		if err := w.next(); err != nil {
+		if err := c.next(); err != nil {
 			return 0, io.EOF
 		}
 	}
-	n := copy(p, w.requestLine)
-	w.requestLine = w.requestLine[n:]
+	n := copy(p, c.requestLine)
+	c.requestLine = c.requestLine[n:]
 	return n, nil
 }
 
-func (w *conn) isBusy() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.phase == busy
+func (c *conn) isBusy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.phase == busy
 }
 
 // SetReadDeadline ends a pending Read of the server behind; the read deadline itself is
 // the front's.
-func (w *conn) SetReadDeadline(t time.Time) error {
+func (c *conn) SetReadDeadline(t time.Time) error {
 	if !t.IsZero() {
-		w.poke.Set()
+		c.poke.Set()
 	}
 	return nil
 }
 
 // SetWriteDeadline does nothing: every write has a deadline of its own.
-func (w *conn) SetWriteDeadline(time.Time) error { return nil }
+func (c *conn) SetWriteDeadline(time.Time) error { return nil }
 
 // SetDeadline does nothing, as the two above.
-func (w *conn) SetDeadline(time.Time) error { return nil }
+func (c *conn) SetDeadline(time.Time) error { return nil }
 
 // NetConn is the client's connection.
-func (w *conn) NetConn() net.Conn { return w.Conn }
+func (c *conn) NetConn() net.Conn { return c.Conn }
 
 var (
 	errRefused    = errors.New("httpserver: the request was refused")
@@ -154,32 +154,32 @@ var (
 
 // next waits for the next request and reads it whole. An error means that the connection
 // is over and any refusal has been sent.
-func (w *conn) next() error {
+func (c *conn) next() error {
 	select {
-	case <-w.poke: // of an earlier exchange
+	case <-c.poke: // of an earlier exchange
 	default:
 	}
-	w.flush()
-	w.removeFromServer()
-	w.setPhase(idle)
-	if w.s.draining.Load() {
+	c.flush()
+	c.removeFromServer()
+	c.setPhase(idle)
+	if c.s.draining.Load() {
 		return errConnClosed
 	}
-	if refusal, err := w.readRequest(); err != nil {
+	if refusal, err := c.readRequest(); err != nil {
 		return err
 	} else if refusal != nil {
-		w.refuse(refusal)
+		c.refuse(refusal)
 		return errRefused
 	}
-	h := &w.head
-	w.requestLine = requestLines[index(w.req.Method == "HEAD")][index(h.http10)][index(w.rejected || w.slot.place == beyond || h.close || h.http10 && !h.keepAlive)]
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed || !w.slot.SetIdle(w.rejected) { // a rejected one may end to make room for another
-		w.req.closeReceived()
+	h := &c.head
+	c.requestLine = requestLines[index(c.req.Method == "HEAD")][index(h.http10)][index(c.rejected || c.slot.place == beyond || h.close || h.http10 && !h.keepAlive)]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || !c.slot.SetIdle(c.rejected) { // a rejected one may end to make room for another
+		c.req.closeReceived()
 		return errConnClosed
 	}
-	w.phase = busy
+	c.phase = busy
 	return nil
 }
 
@@ -209,41 +209,41 @@ func setMethod(s *string, b []byte) {
 }
 
 // removeFromServer drops the state of the exchange before.
-func (w *conn) removeFromServer() {
-	w.text = ""
-	w.fields, w.head.whole = w.fields[:0], false
-	w.holdEnd = false
-	if cap(w.large) > keepBody {
-		w.large = nil
+func (c *conn) removeFromServer() {
+	c.text = ""
+	c.fields, c.head.whole = c.fields[:0], false
+	c.holdEnd = false
+	if cap(c.large) > keepBody {
+		c.large = nil
 	}
-	w.charge(cap(w.large))
-	w.req.Body = nil
-	n := copy(w.buf, w.buf[w.r:w.w])
-	w.r, w.w = 0, n
-	clear(w.res.Fields)
+	c.charge(cap(c.large))
+	c.req.Body = nil
+	n := copy(c.buf, c.buf[c.r:c.w])
+	c.r, c.w = 0, n
+	clear(c.res.Fields)
 }
 
-func (w *conn) setPhase(p phase) {
+func (c *conn) setPhase(p phase) {
 	if p == idle {
-		w.slot.SetIdle(true)
+		c.slot.SetIdle(true)
 	}
-	w.mu.Lock()
-	w.phase = p
-	w.mu.Unlock()
+	c.mu.Lock()
+	c.phase = p
+	c.mu.Unlock()
 }
 
 // headText is the head as a string that outlives the exchange.
-func (w *conn) headText() string {
-	if w.text == "" {
-		w.text = string(w.buf[w.headAt:w.headEnd])
+func (c *conn) headText() string {
+	if c.text == "" {
+		c.text = string(c.buf[c.headAt:c.headEnd])
 	}
-	return w.text
+	return c.text
 }
 
-func (w *conn) header(name string) (value string) {
-	head := w.headText()
+func (c *conn) header(name string) (value string) {
+	head := c.headText()
 	found := false
-	for _, f := range w.fields {
+	for _, f := range c.fields {
 		if int(f.colon-f.name) != len(name) || !strings.EqualFold(head[f.name:f.colon], name) {
 			continue
 		}
@@ -258,57 +258,57 @@ func (w *conn) header(name string) (value string) {
 	return value
 }
 
-func (w *conn) eachField(yield func(Field) bool) {
-	head := w.headText()
-	for _, f := range w.fields {
+func (c *conn) eachField(yield func(Field) bool) {
+	head := c.headText()
+	for _, f := range c.fields {
 		if !yield(Field{head[f.name:f.colon], head[f.value:f.end]}) {
 			return
 		}
 	}
 }
 
-func (w *conn) isHTTP10() bool      { return w.head.http10 }
-func (w *conn) isDraining() bool    { return w.s.draining.Load() }
-func (w *conn) asksWebSocket() bool { return w.head.upgrade }
+func (c *conn) isHTTP10() bool      { return c.head.http10 }
+func (c *conn) isDraining() bool    { return c.s.draining.Load() }
+func (c *conn) asksWebSocket() bool { return c.head.upgrade }
 
 // Write sends p in pieces, each under a deadline of its own.
-func (w *conn) Write(p []byte) (int, error) {
-	if w.holdEnd {
-		w.held = append(w.held, p...)
-		if bytes.HasSuffix(w.held, []byte("0\r\n\r\n")) {
-			if err := w.flush(); err != nil {
+func (c *conn) Write(p []byte) (int, error) {
+	if c.holdEnd {
+		c.held = append(c.held, p...)
+		if bytes.HasSuffix(c.held, []byte("0\r\n\r\n")) {
+			if err := c.flush(); err != nil {
 				return 0, err
 			}
 		}
 		return len(p), nil
 	}
-	return w.write(p)
+	return c.write(p)
 }
 
 // flush sends the bytes held back for the end of a stream.
-func (w *conn) flush() error {
-	if len(w.held) == 0 {
+func (c *conn) flush() error {
+	if len(c.held) == 0 {
 		return nil
 	}
-	_, err := w.write(w.held)
-	if w.held = w.held[:0]; cap(w.held) > onePiece {
-		w.held = nil
+	_, err := c.write(c.held)
+	if c.held = c.held[:0]; cap(c.held) > onePiece {
+		c.held = nil
 	}
 	return err
 }
 
-func (w *conn) write(p []byte) (n int, err error) {
+func (c *conn) write(p []byte) (n int, err error) {
 	for len(p) > 0 {
-		now, d := time.Now(), w.s.o.WriteTimeout
-		if w.writeUntil.Sub(now) < d {
-			w.writeUntil = now.Add(d + d/8) // not per write
-			w.Conn.SetWriteDeadline(w.writeUntil)
+		now, d := time.Now(), c.s.o.WriteTimeout
+		if c.writeUntil.Sub(now) < d {
+			c.writeUntil = now.Add(d + d/8) // not per write
+			c.Conn.SetWriteDeadline(c.writeUntil)
 		}
-		m, err := w.Conn.Write(p[:min(len(p), onePiece)])
+		m, err := c.Conn.Write(p[:min(len(p), onePiece)])
 		n += m
 		if err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				w.reset()
+				c.reset()
 			}
 			return n, err
 		}
@@ -319,32 +319,32 @@ func (w *conn) write(p []byte) (n int, err error) {
 
 // reset makes the coming close a TCP reset: for bodies that end with the connection, and
 // for clients that stopped reading, to which the kernel would go on sending for minutes.
-func (w *conn) reset() {
-	if t, ok := withoutTLS(w.Conn).(*net.TCPConn); ok {
+func (c *conn) reset() {
+	if t, ok := withoutTLS(c.Conn).(*net.TCPConn); ok {
 		t.SetLinger(0)
 	}
 }
 
 // Close is called by the server behind, once it is through with the connection.
-func (w *conn) Close() error {
-	w.mu.Lock()
-	if w.closed {
-		w.mu.Unlock()
+func (c *conn) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
 		return nil
 	}
-	w.closed = true
-	w.s.o.Bodies.Add(w.account, -w.charged) // no answer is written any more
-	w.mu.Unlock()
-	w.flush()
-	w.disarm(ErrGone)
+	c.closed = true
+	c.s.o.Bodies.Add(c.account, -c.charged) // no answer is written any more
+	c.mu.Unlock()
+	c.flush()
+	c.disarm(ErrGone)
 	switch {
-	case w.rejected:
-		endSending(w.Conn, rejectDrainBytes)
-	case w.last:
-		EndSending(w.Conn)
+	case c.rejected:
+		endSending(c.Conn, rejectDrainBytes)
+	case c.last:
+		EndSending(c.Conn)
 	}
-	err := w.Conn.Close()
-	w.poke.Set()
-	w.s.remove(w)
+	err := c.Conn.Close()
+	c.poke.Set()
+	c.s.remove(c)
 	return err
 }

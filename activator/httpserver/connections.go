@@ -60,7 +60,7 @@ const (
 )
 
 // maxRefused bounds the connections that are refused and still open, of each kind.
-func (l *Connections) maxRefused() int { return max(64, min(l.max/8, 1024)) }
+func (c *Connections) maxRefused() int { return max(64, min(c.max/8, 1024)) }
 
 // slotEnded is the idle time of a connection that was ended to make room.
 const slotEnded = -1
@@ -84,116 +84,116 @@ func unboundedConnections() *Connections {
 
 // Accept waits for the next connection that is within the bounds. Its Slot must be
 // released when it is closed.
-func (l *Connections) Accept(ln net.Listener) (net.Conn, *Slot, error) {
+func (c *Connections) Accept(ln net.Listener) (net.Conn, *Slot, error) {
 	for {
-		c, err := ln.Accept()
+		nc, err := ln.Accept()
 		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-			c, err = l.acceptReserved(ln, err)
+			nc, err = c.acceptReserved(ln, err)
 		}
 		if err != nil {
 			return nil, nil, err
 		}
-		if c == nil {
+		if nc == nil {
 			continue
 		}
-		s, reason := l.add(c)
+		s, reason := c.add(nc)
 		if s != nil {
-			return c, s, nil
+			return nc, s, nil
 		}
-		l.count(reason)
-		if refuseConnection(c, reason) {
-			l.linger(c)
+		c.count(reason)
+		if refuseConnection(nc, reason) {
+			c.linger(nc)
 		} else {
-			c.Close()
+			nc.Close()
 		}
 	}
 }
 
 // linger closes a connection that was refused once its client could read that: closing it
 // over what the client has sent would reset it.
-func (l *Connections) linger(c net.Conn) {
-	c.(*net.TCPConn).CloseWrite()
-	l.mu.Lock()
-	l.lingering = append(l.lingering, c)
-	l.endLingering(l.maxRefused())
-	l.mu.Unlock()
+func (c *Connections) linger(nc net.Conn) {
+	nc.(*net.TCPConn).CloseWrite()
+	c.mu.Lock()
+	c.lingering = append(c.lingering, nc)
+	c.endLingering(c.maxRefused())
+	c.mu.Unlock()
 	time.AfterFunc(closeDelay, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if i := slices.Index(l.lingering, c); i >= 0 {
-			l.endLingering(len(l.lingering) - i - 1)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if i := slices.Index(c.lingering, nc); i >= 0 {
+			c.endLingering(len(c.lingering) - i - 1)
 		}
 	})
 }
 
 // endLingering closes the oldest of the lingering connections but keep, and returns how many.
 // mu must be held.
-func (l *Connections) endLingering(keep int) int {
-	n := max(0, len(l.lingering)-keep)
-	for _, c := range l.lingering[:n] {
-		c.Close()
+func (c *Connections) endLingering(keep int) int {
+	n := max(0, len(c.lingering)-keep)
+	for _, nc := range c.lingering[:n] {
+		nc.Close()
 	}
-	l.lingering = slices.Delete(l.lingering, 0, n)
+	c.lingering = slices.Delete(c.lingering, 0, n)
 	return n
 }
 
 // acceptReserved accepts where no descriptor is free, by the reserved one: the connection
 // is kept if an idle one could be ended for it, else closed (nil). The error is why where
 // there is no reserved one left.
-func (l *Connections) acceptReserved(ln net.Listener, why error) (net.Conn, error) {
-	l.mu.Lock()
-	ended := l.endLingering(0) + l.endIdle(netip.Prefix{})
-	if l.reserve == nil {
-		l.reserve, _ = os.Open(os.DevNull)
+func (c *Connections) acceptReserved(ln net.Listener, why error) (net.Conn, error) {
+	c.mu.Lock()
+	ended := c.endLingering(0) + c.endIdle(netip.Prefix{})
+	if c.reserve == nil {
+		c.reserve, _ = os.Open(os.DevNull)
 	}
-	reserve := l.reserve
-	l.reserve = nil
-	l.mu.Unlock()
+	reserve := c.reserve
+	c.reserve = nil
+	c.mu.Unlock()
 	if reserve == nil {
 		return nil, why
 	}
 	reserve.Close()
-	c, err := ln.Accept()
+	nc, err := ln.Accept()
 	if err == nil && ended == 0 {
-		l.count("descriptors")
-		refuseConnection(c, "descriptors")
-		c.Close()
-		c = nil
+		c.count("descriptors")
+		refuseConnection(nc, "descriptors")
+		nc.Close()
+		nc = nil
 	}
 	if f, err := os.Open(os.DevNull); err == nil {
-		l.mu.Lock()
-		l.reserve = f
-		l.mu.Unlock()
+		c.mu.Lock()
+		c.reserve = f
+		c.mu.Unlock()
 	}
-	return c, err
+	return nc, err
 }
 
 // add counts a connection; nil and the reason if it is beyond a bound.
-func (l *Connections) add(c net.Conn) (_ *Slot, reason string) {
-	s := &Slot{all: l, c: c, address: prefixOf(c.RemoteAddr())}
+func (c *Connections) add(nc net.Conn) (_ *Slot, reason string) {
+	s := &Slot{all: c, c: nc, address: prefixOf(nc.RemoteAddr())}
 	s.SetIdle(true)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.addresses[s.address] >= l.perAddress && l.endIdle(s.address) == 0 {
-		if s.place = beyond; l.beyond[s.address] >= maxBeyond {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.addresses[s.address] >= c.perAddress && c.endIdle(s.address) == 0 {
+		if s.place = beyond; c.beyond[s.address] >= maxBeyond {
 			return nil, "address"
 		}
 		s.idle.Store(0) // it makes no room for others
 	}
-	if len(l.open) >= l.max && l.endIdle(netip.Prefix{}) == 0 {
+	if len(c.open) >= c.max && c.endIdle(netip.Prefix{}) == 0 {
 		return nil, "total"
 	}
-	l.open[s] = struct{}{}
-	l.counts(s)[s.address]++
+	c.open[s] = struct{}{}
+	c.counts(s)[s.address]++
 	return s, ""
 }
 
 // counts is where a Slot is counted by its address; one that was told is not.
-func (l *Connections) counts(s *Slot) map[netip.Prefix]int {
+func (c *Connections) counts(s *Slot) map[netip.Prefix]int {
 	if s.place == beyond {
-		return l.beyond
+		return c.beyond
 	}
-	return l.addresses
+	return c.addresses
 }
 
 // refuse counts the refusal of a connection beyond the bound, whose place another may take.
@@ -217,13 +217,13 @@ func (s *Slot) refuse() bool {
 // of an address, or of all where it is invalid. It returns their number. One that got a
 // request in the meantime is passed over; on one that is ended no request begins any more.
 // mu must be held.
-func (l *Connections) endIdle(of netip.Prefix) int {
+func (c *Connections) endIdle(of netip.Prefix) int {
 	type idle struct {
 		s     *Slot
 		since int64
 	}
 	var all []idle
-	for s := range l.open {
+	for s := range c.open {
 		if since := s.idle.Load(); since != 0 && (!of.IsValid() || s.address == of) {
 			all = append(all, idle{s, since})
 		}
@@ -234,7 +234,7 @@ func (l *Connections) endIdle(of netip.Prefix) int {
 		if ended < most && x.s.idle.CompareAndSwap(x.since, slotEnded) {
 			x.s.remove()
 			withoutTLS(x.s.c).Close() // the Close of TLS waits for a client that does not read
-			l.count("idle")
+			c.count("idle")
 			ended++
 		}
 	}

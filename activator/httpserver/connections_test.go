@@ -298,10 +298,10 @@ func TestEndIdleUnderTLS(t *testing.T) {
 }
 
 // idle counts the idle connections.
-func (l *Connections) idle() (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for s := range l.open {
+func (c *Connections) idle() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s := range c.open {
 		if s.idle.Load() > 0 {
 			n++
 		}

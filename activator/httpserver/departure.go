@@ -22,117 +22,117 @@ type Context struct {
 func (*Context) Deadline() (time.Time, bool) { return time.Time{}, false }
 func (*Context) Value(any) any               { return nil }
 
-func (l *Context) Err() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
+func (c *Context) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
 }
 
-func (l *Context) Done() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.done == nil {
-		l.done = make(chan struct{})
-		if l.err != nil {
-			close(l.done)
+func (c *Context) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done == nil {
+		c.done = make(chan struct{})
+		if c.err != nil {
+			close(c.done)
 		}
 	}
-	return l.done
+	return c.done
 }
 
-// AfterFunc calls f in a goroutine of its own when l has ended, unless stop was
+// AfterFunc calls f in a goroutine of its own when c has ended, unless stop was
 // called before; stop reports whether it came in time. Package context looks for
 // this method.
-func (l *Context) AfterFunc(f func()) (stop func() bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err != nil {
+func (c *Context) AfterFunc(f func()) (stop func() bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
 		go f()
 		return func() bool { return false }
 	}
 	p := &f
-	if l.funcs == nil {
-		l.funcs = l.one[:0]
+	if c.funcs == nil {
+		c.funcs = c.one[:0]
 	}
-	l.funcs = append(l.funcs, p)
+	c.funcs = append(c.funcs, p)
 	return func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		i := slices.Index(l.funcs, p)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		i := slices.Index(c.funcs, p)
 		if i < 0 {
 			return false
 		}
-		l.funcs = slices.Delete(l.funcs, i, i+1)
+		c.funcs = slices.Delete(c.funcs, i, i+1)
 		return true
 	}
 }
 
 // End ends the context; the first call sets the cause.
-func (l *Context) End(reason error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err != nil {
+func (c *Context) End(reason error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
 		return
 	}
-	l.err = reason
-	if l.done != nil {
-		close(l.done)
+	c.err = reason
+	if c.done != nil {
+		close(c.done)
 	}
-	for _, f := range l.funcs {
+	for _, f := range c.funcs {
 		go (*f)()
 	}
-	l.funcs = nil
+	c.funcs = nil
 }
 
 // context is the exchange's, made when it is first asked for.
-func (w *conn) context() *Context {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ctx != nil {
-		return w.ctx
+func (c *conn) context() *Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx != nil {
+		return c.ctx
 	}
-	w.ctx = &Context{}
+	c.ctx = &Context{}
 	switch {
-	case w.phase != busy || w.closed:
-		w.ctx.End(errAnswered)
-	case w.gone:
-		w.ctx.End(ErrGone)
-	case w.s.cutting.Load():
-		w.ctx.End(ErrDraining)
-	case w.timer == nil:
-		w.timer = time.AfterFunc(w.s.o.WatchAfter, w.arm)
+	case c.phase != busy || c.closed:
+		c.ctx.End(errAnswered)
+	case c.gone:
+		c.ctx.End(ErrGone)
+	case c.s.cutting.Load():
+		c.ctx.End(ErrDraining)
+	case c.timer == nil:
+		c.timer = time.AfterFunc(c.s.o.WatchAfter, c.arm)
 	default:
-		w.timer.Reset(w.s.o.WatchAfter)
+		c.timer.Reset(c.s.o.WatchAfter)
 	}
-	return w.ctx
+	return c.ctx
 }
 
 // arm begins to watch for departure. A timer that fires late, into the next
 // exchange, only begins early.
-func (w *conn) arm() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ctx == nil || w.closed || w.gone || w.token != 0 || w.ahead != nil {
+func (c *conn) arm() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx == nil || c.closed || c.gone || c.token != 0 || c.ahead != nil {
 		return
 	}
-	if w.watch, w.token = watchConn(w); w.token != 0 {
+	if c.watch, c.token = watchConn(c); c.token != 0 {
 		return
 	}
-	w.ahead = make(chan struct{})
-	w.Conn.SetReadDeadline(time.Time{}) // the one for an idle connection still stands
-	go w.lookAhead(w.ahead)
+	c.ahead = make(chan struct{})
+	c.Conn.SetReadDeadline(time.Time{}) // the one for an idle connection still stands
+	go c.lookAhead(c.ahead)
 }
 
 // lookAhead reads into the buffer behind the request until the connection ends
 // or the deadline is pulled. With a full buffer it can see no further and stops.
-func (w *conn) lookAhead(done chan struct{}) {
+func (c *conn) lookAhead(done chan struct{}) {
 	defer close(done)
-	for w.w < len(w.buf) {
-		n, err := w.Conn.Read(w.buf[w.w:])
-		w.w += n
+	for c.w < len(c.buf) {
+		n, err := c.Conn.Read(c.buf[c.w:])
+		c.w += n
 		if err != nil {
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
-				w.clientLeft(ErrGone)
+				c.clientLeft(ErrGone)
 			}
 			return
 		}
@@ -140,36 +140,36 @@ func (w *conn) lookAhead(done chan struct{}) {
 }
 
 // clientLeft ends the exchange's context: the client has gone, or the drain is over.
-func (w *conn) clientLeft(cause error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.gone = w.gone || cause == ErrGone
-	if w.ctx != nil {
-		w.ctx.End(cause)
+func (c *conn) clientLeft(cause error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gone = c.gone || cause == ErrGone
+	if c.ctx != nil {
+		c.ctx.End(cause)
 	}
 }
 
 // disarm ends the watch and the context. After it returns, nothing of this
 // exchange fires any more.
-func (w *conn) disarm(cause error) {
-	w.mu.Lock()
-	requestCtx, ahead, watch, token := w.ctx, w.ahead, w.watch, w.token
-	w.ctx, w.ahead, w.token = nil, nil, 0
-	if requestCtx != nil && w.timer != nil {
-		w.timer.Stop()
+func (c *conn) disarm(cause error) {
+	c.mu.Lock()
+	requestCtx, ahead, watch, token := c.ctx, c.ahead, c.watch, c.token
+	c.ctx, c.ahead, c.token = nil, nil, 0
+	if requestCtx != nil && c.timer != nil {
+		c.timer.Stop()
 	}
-	w.mu.Unlock()
+	c.mu.Unlock()
 	if requestCtx == nil {
 		return
 	}
 	if token != 0 {
-		watch.remove(w, token)
+		watch.remove(c, token)
 	}
 	if ahead != nil {
-		w.Conn.SetReadDeadline(time.Unix(1, 0))
+		c.Conn.SetReadDeadline(time.Unix(1, 0))
 		<-ahead
-		w.Conn.SetReadDeadline(time.Time{})
-		w.readUntil = time.Time{}
+		c.Conn.SetReadDeadline(time.Time{})
+		c.readUntil = time.Time{}
 	}
 	requestCtx.End(cause)
 }

@@ -42,12 +42,12 @@ func newWatcher() (*watcher, error) {
 	return x, nil
 }
 
-func (x *watcher) loop() {
-	defer close(x.done)
+func (w *watcher) loop() {
+	defer close(w.done)
 	var events [128]unix.EpollEvent
 	for {
 		n := 0
-		err := x.raw.Read(func(fd uintptr) bool {
+		err := w.raw.Read(func(fd uintptr) bool {
 			n, _ = unix.EpollWait(int(fd), events[:], 0)
 			return n > 0
 		})
@@ -56,19 +56,19 @@ func (x *watcher) loop() {
 		}
 		for _, e := range events[:n] {
 			token := uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32
-			x.mu.Lock()
-			w := x.conns[token]
-			x.mu.Unlock()
-			if w != nil {
-				w.clientLeft(ErrGone)
+			w.mu.Lock()
+			c := w.conns[token]
+			w.mu.Unlock()
+			if c != nil {
+				c.clientLeft(ErrGone)
 			}
 		}
 	}
 }
 
-func (x *watcher) close() {
-	x.file.Close()
-	<-x.done
+func (w *watcher) close() {
+	w.file.Close()
+	<-w.done
 }
 
 func rawConn(c net.Conn) syscall.RawConn {
@@ -99,36 +99,36 @@ func watchConn(w *conn) (*watcher, uint64) {
 	return x, x.add(raw, w)
 }
 
-func (x *watcher) add(raw syscall.RawConn, w *conn) uint64 {
-	x.mu.Lock()
-	x.last++
-	token := x.last
-	x.conns[token] = w
-	x.mu.Unlock()
+func (w *watcher) add(raw syscall.RawConn, c *conn) uint64 {
+	w.mu.Lock()
+	w.last++
+	token := w.last
+	w.conns[token] = c
+	w.mu.Unlock()
 	e := unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: int32(uint32(token)), Pad: int32(uint32(token >> 32))}
-	if !x.control(raw, unix.EPOLL_CTL_ADD, &e) {
-		x.mu.Lock()
-		delete(x.conns, token)
-		x.mu.Unlock()
+	if !w.control(raw, unix.EPOLL_CTL_ADD, &e) {
+		w.mu.Lock()
+		delete(w.conns, token)
+		w.mu.Unlock()
 		return 0
 	}
 	return token
 }
 
 // remove ends the watch that add began.
-func (x *watcher) remove(w *conn, token uint64) {
-	x.mu.Lock()
-	delete(x.conns, token)
-	x.mu.Unlock()
-	if raw := rawConn(w.Conn); raw != nil {
-		x.control(raw, unix.EPOLL_CTL_DEL, nil) // a closed one has left the set by itself
+func (w *watcher) remove(c *conn, token uint64) {
+	w.mu.Lock()
+	delete(w.conns, token)
+	w.mu.Unlock()
+	if raw := rawConn(c.Conn); raw != nil {
+		w.control(raw, unix.EPOLL_CTL_DEL, nil) // a closed one has left the set by itself
 	}
 }
 
 // control changes the set while both descriptors are held open: a closed one's
 // number may belong to something else by now.
-func (x *watcher) control(raw syscall.RawConn, op int, e *unix.EpollEvent) (ok bool) {
-	x.raw.Control(func(epfd uintptr) {
+func (w *watcher) control(raw syscall.RawConn, op int, e *unix.EpollEvent) (ok bool) {
+	w.raw.Control(func(epfd uintptr) {
 		raw.Control(func(fd uintptr) {
 			ok = unix.EpollCtl(int(epfd), op, int(fd), e) == nil
 		})

@@ -108,26 +108,26 @@ func (f *fiberServer) handle(c *fiber.Ctx) error {
 }
 
 // plainStream writes head and body of an answer that ends with its connection.
-func (w *conn) plainStream(res *Response, s *responseStream) {
+func (c *conn) plainStream(res *Response, s *responseStream) {
 	defer s.Close()
 	b := append(strconv.AppendInt([]byte("HTTP/1.1 "), int64(res.Status), 10), ' ')
 	b = append(append(b, http.StatusText(res.Status)...), "\r\nDate: "...)
-	b = append(append(b, w.s.date.now(time.Now())...), "\r\nConnection: close\r\n"...)
+	b = append(append(b, c.s.date.now(time.Now())...), "\r\nConnection: close\r\n"...)
 	for _, x := range res.Fields {
 		if !isOwnField(x.Name) {
 			b = append(append(append(append(b, x.Name...), ": "...), cleanValue(x.Value)...), '\r', '\n')
 		}
 	}
 	b = append(b, '\r', '\n')
-	if w.req.Method == "HEAD" {
-		w.write(b)
+	if c.req.Method == "HEAD" {
+		c.write(b)
 		return
 	}
 	buf := make([]byte, 4<<10)
 	for {
 		n, err := s.Read(buf)
 		if b = append(b, buf[:n]...); len(b) > 0 && (n > 0 || err == io.EOF) {
-			if _, werr := w.write(b); werr != nil {
+			if _, werr := c.write(b); werr != nil {
 				return
 			}
 			b = b[:0]

@@ -122,11 +122,11 @@ type writeSlowly struct {
 	size int
 }
 
-func (d *writeSlowly) Read(p []byte) (int, error) {
-	if len(d.raw) == 0 {
+func (s *writeSlowly) Read(p []byte) (int, error) {
+	if len(s.raw) == 0 {
 		return 0, io.EOF
 	}
-	n := copy(p[:min(len(p), d.size)], d.raw)
-	d.raw = d.raw[n:]
+	n := copy(p[:min(len(p), s.size)], s.raw)
+	s.raw = s.raw[n:]
 	return n, nil
 }

@@ -31,7 +31,7 @@ type NetHTTPHandler struct {
 func NewNetHTTPHandler(o Options) *NetHTTPHandler { return &NetHTTPHandler{o: o.withDefaults()} }
 
 // Drain lets requests find Draining true from now on.
-func (g *NetHTTPHandler) Drain() { g.draining.Store(true) }
+func (h *NetHTTPHandler) Drain() { h.draining.Store(true) }
 
 // request is one request of a NetHTTPHandler.
 type request struct {
@@ -52,18 +52,18 @@ type request struct {
 	over bool
 }
 
-func (v *request) header(name string) string {
-	if f := v.r.Header[name]; len(f) > 0 { // as most are spelled
+func (r *request) header(name string) string {
+	if f := r.r.Header[name]; len(f) > 0 { // as most are spelled
 		return f[0]
 	}
 	if isThawField(name) {
-		return strings.Join(v.r.Header.Values(name), ", ")
+		return strings.Join(r.r.Header.Values(name), ", ")
 	}
-	return v.r.Header.Get(name)
+	return r.r.Header.Get(name)
 }
 
-func (v *request) eachField(yield func(Field) bool) {
-	for name, values := range v.r.Header {
+func (r *request) eachField(yield func(Field) bool) {
+	for name, values := range r.r.Header {
 		for _, x := range values {
 			if !yield(Field{name, x}) {
 				return
@@ -72,25 +72,25 @@ func (v *request) eachField(yield func(Field) bool) {
 	}
 }
 
-func (v *request) isHTTP10() bool      { return !v.r.ProtoAtLeast(1, 1) }
-func (v *request) isDraining() bool    { return v.g.draining.Load() }
-func (v *request) asksWebSocket() bool { return false }
+func (r *request) isHTTP10() bool      { return !r.r.ProtoAtLeast(1, 1) }
+func (r *request) isDraining() bool    { return r.g.draining.Load() }
+func (r *request) asksWebSocket() bool { return false }
 
 // context is the visit's, made when it is first asked for.
-func (v *request) context() *Context {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.ctx != nil {
-		return v.ctx
+func (r *request) context() *Context {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ctx != nil {
+		return r.ctx
 	}
 	l := &Context{}
-	v.ctx = l
-	if v.over {
+	r.ctx = l
+	if r.over {
 		l.End(errAnswered)
 		return l
 	}
-	outer := v.r.Context()
-	v.stop = context.AfterFunc(outer, func() {
+	outer := r.r.Context()
+	r.stop = context.AfterFunc(outer, func() {
 		reason := context.Cause(outer)
 		if !errors.Is(reason, ErrDraining) {
 			reason = ErrGone
@@ -101,53 +101,53 @@ func (v *request) context() *Context {
 }
 
 // finish ends the context. Nothing of this visit fires any more.
-func (v *request) finish() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.over = true; v.ctx != nil {
-		v.stop()
-		v.ctx.End(errAnswered)
+func (r *request) finish() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over = true; r.ctx != nil {
+		r.stop()
+		r.ctx.End(errAnswered)
 	}
 }
 
 // ServeHTTP answers one request by the Handler of the Options.
-func (g *NetHTTPHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	g.Serve(rw, r, g.o.Handler)
+func (h *NetHTTPHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	h.Serve(rw, r, h.o.Handler)
 }
 
 // Serve answers one request by a handler of its own.
-func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handler) {
-	v, ok := g.requests.Get().(*request)
+func (h *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handler) {
+	v, ok := h.requests.Get().(*request)
 	if !ok {
 		v = &request{}
 	}
-	v.g, v.r = g, r
-	defer g.release(v)
+	v.g, v.r = h, r
+	defer h.release(v)
 	q := &v.req
 	*q = Request{Method: r.Method, Host: r.Host, from: v}
 	q.Path, q.Query, _ = strings.Cut(r.RequestURI, "?")
 	v.res = Response{Fields: v.res.Fields[:0]}
-	receiver, limit := g.o.receiverOf(q)
-	if !g.authorize(v, receiver != nil) {
+	receiver, limit := h.o.receiverOf(q)
+	if !h.authorize(v, receiver != nil) {
 		EndUnread(rw, r)
 		v.res.Close = r.ProtoMajor == 1 // for HTTP/2 it would end the other streams too
-		g.write(v, rw)
+		h.write(v, rw)
 		return
 	}
-	body, refusal, err := g.read(v, rw, r, receiver, limit)
+	body, refusal, err := h.read(v, rw, r, receiver, limit)
 	if err != nil {
 		panic(http.ErrAbortHandler) // the client is gone
 	}
 	q.Body = body
 	if refusal != nil {
 		EndUnread(rw, r)
-		g.o.setRefusal(q, &v.res, refusal.For(q.Path))
+		h.o.setRefusal(q, &v.res, refusal.For(q.Path))
 		v.res.Close = r.ProtoMajor == 1 // part of the body is still to come
 	} else {
-		callHandler(by, &v.req, &v.res, g.o.Logger)
+		callHandler(by, &v.req, &v.res, h.o.Logger)
 		q.closeReceived()
 	}
-	g.write(v, rw)
+	h.write(v, rw)
 }
 
 // EndUnread bounds how long net/http reads on in the body of a request, up to 256 KiB, when
@@ -160,7 +160,7 @@ func EndUnread(rw http.ResponseWriter, r *http.Request) {
 }
 
 // release gives back what is kept for the next visit.
-func (g *NetHTTPHandler) release(v *request) {
+func (h *NetHTTPHandler) release(v *request) {
 	v.finish()
 	if v.charged > 0 {
 		v.g.o.Bodies.Add(v.account, -v.charged)
@@ -171,42 +171,42 @@ func (g *NetHTTPHandler) release(v *request) {
 		body = nil
 	}
 	*v = request{body: body, res: Response{Fields: fields[:0]}}
-	g.requests.Put(v)
+	h.requests.Put(v)
 }
 
 // charge counts bodies that are not small: these are a connection's own.
-func (v *request) charge(n int) error {
+func (r *request) charge(n int) error {
 	if n <= keepBody {
 		return nil
 	}
-	if v.account == "" {
-		v.account = addressOf(v.r.RemoteAddr)
+	if r.account == "" {
+		r.account = addressOf(r.r.RemoteAddr)
 	}
-	more := int64(n) - v.charged
-	if err := v.g.o.Bodies.Add(v.account, more); err != nil {
+	more := int64(n) - r.charged
+	if err := r.g.o.Bodies.Add(r.account, more); err != nil {
 		return err
 	}
-	v.charged += more
+	r.charged += more
 	return nil
 }
 
 // authorize asks whether the body may be read; if not, v.res is the answer. It does not ask
 // where there is none, nor for a small one of HTTP/1, which usually came with the head,
 // unless it is for a receiver. The next request's deadline is set by net/http.
-func (g *NetHTTPHandler) authorize(v *request, received bool) (ok bool) {
+func (h *NetHTTPHandler) authorize(v *request, received bool) (ok bool) {
 	r := v.r
 	small := r.ContentLength == 0 || r.ProtoMajor == 1 && r.ContentLength > 0 && r.ContentLength <= firstBuffer
-	if g.o.Authorize == nil || small && !received && r.Header["Expect"] == nil {
+	if h.o.Authorize == nil || small && !received && r.Header["Expect"] == nil {
 		return true
 	}
-	callHandler(func(q *Request, res *Response) { v.account, ok = g.o.Authorize(q, res) }, &v.req, &v.res, g.o.Logger)
+	callHandler(func(q *Request, res *Response) { v.account, ok = h.o.Authorize(q, res) }, &v.req, &v.res, h.o.Logger)
 	return ok
 }
 
 // read reads the body, or has a receiver read it. An error means that the client is gone.
-func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Request, receiver Receiver, limit int64) (body []byte, refusal *openai.Error, err error) {
+func (h *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Request, receiver Receiver, limit int64) (body []byte, refusal *openai.Error, err error) {
 	if receiver == nil {
-		limit = g.o.MaxBody
+		limit = h.o.MaxBody
 	}
 	if c := r.Header.Get("Content-Encoding"); c != "" && !strings.EqualFold(c, "identity") {
 		return nil, openai.New(openai.UnsupportedEncoding, ""), nil
@@ -218,9 +218,9 @@ func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Reques
 		return nil, tooLarge(limit), nil
 	}
 	v.control = *http.NewResponseController(rw)
-	v.pace = pacedReader{o: &g.o, in: r.Body, conn: &v.control, from: time.Now()}
+	v.pace = pacedReader{o: &h.o, in: r.Body, conn: &v.control, from: time.Now()}
 	if receiver != nil {
-		refusal, err = receiveBody(receiver, &v.req, &v.pace, limit, g.o.Logger)
+		refusal, err = receiveBody(receiver, &v.req, &v.pace, limit, h.o.Logger)
 		v.control.SetReadDeadline(time.Time{})
 		return nil, refusal, err
 	}
@@ -230,7 +230,7 @@ func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Reques
 		// a client that leaves only then.
 		size = int(r.ContentLength) + 1
 	}
-	if body, err = readBody(&v.pace, v.body[:0], size, g.o.MaxBody, v); err == nil {
+	if body, err = readBody(&v.pace, v.body[:0], size, h.o.MaxBody, v); err == nil {
 		v.control.SetReadDeadline(time.Time{})
 		if v.body = body; len(body) == 0 {
 			return nil, nil, nil
@@ -245,28 +245,28 @@ func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Reques
 	case context.Cause(r.Context()) == nil && !errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, openai.New(openai.InvalidRequest, "The request's body is not well formed."), nil
 	}
-	refusal, err = bodyRefusal(err, g.o.MaxBody)
+	refusal, err = bodyRefusal(err, h.o.MaxBody)
 	return nil, refusal, err
 }
 
 // write writes what the handler left.
-func (g *NetHTTPHandler) write(v *request, rw http.ResponseWriter) {
+func (h *NetHTTPHandler) write(v *request, rw http.ResponseWriter) {
 	res := &v.res
-	res.Close = res.Close || g.draining.Load()
+	res.Close = res.Close || h.draining.Load()
 	if res.Stream == nil {
 		v.finish()
 		writeResponse(rw, v.r.Method, res, nil, nil)
 		return
 	}
 	defer v.finish() // after the stream: the other way round its end would look like a cancel
-	defer closeStream(res.Stream, g.o.Logger)
-	buf, ok := g.buffers.Get().(*[firstBuffer]byte)
+	defer closeStream(res.Stream, h.o.Logger)
+	buf, ok := h.buffers.Get().(*[firstBuffer]byte)
 	if !ok {
 		buf = new([firstBuffer]byte)
 	}
-	defer g.buffers.Put(buf)
+	defer h.buffers.Put(buf)
 	writeResponse(rw, v.r.Method, res, func(p []byte) (int, error) {
-		n, err := readStream(res.Stream, p, g.o.Logger)
+		n, err := readStream(res.Stream, p, h.o.Logger)
 		if c, ok := rw.(interface{ Last() }); ok && errors.Is(err, ErrLast) {
 			c.Last()
 		}

@@ -142,19 +142,19 @@ func TestNetHTTPHandler(t *testing.T) {
 // requestLog is a stream, a piece each time; "\x00" breaks it.
 type requestLog []string
 
-func (s *requestLog) Read(p []byte) (int, error) {
-	if len(*s) == 0 {
+func (l *requestLog) Read(p []byte) (int, error) {
+	if len(*l) == 0 {
 		return 0, io.EOF
 	}
-	if (*s)[0] == "\x00" {
+	if (*l)[0] == "\x00" {
 		return 0, errors.New("broken")
 	}
-	n := copy(p, (*s)[0])
-	*s = (*s)[1:]
+	n := copy(p, (*l)[0])
+	*l = (*l)[1:]
 	return n, nil
 }
 
-func (s *requestLog) Close() error { *s = nil; return nil }
+func (l *requestLog) Close() error { *l = nil; return nil }
 
 // The context ends when the client leaves, when the server gives up, and at the
 // end, and each piece of a stream goes out at once.

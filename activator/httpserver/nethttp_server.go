@@ -38,12 +38,12 @@ type netHTTPServer struct {
 	http *http.Server
 }
 
-func (t *netHTTPServer) Serve(ln net.Listener) error {
-	if !t.open(ln) {
+func (h *netHTTPServer) Serve(ln net.Listener) error {
+	if !h.open(ln) {
 		ln.Close()
 		return nil
 	}
-	return t.ended(ln, t.http.Serve(&netHTTPListener{ln, t.server}))
+	return h.ended(ln, h.http.Serve(&netHTTPListener{ln, h.server}))
 }
 
 type netHTTPListener struct {
@@ -60,7 +60,7 @@ func (l *netHTTPListener) Accept() (net.Conn, error) {
 	return w, nil
 }
 
-func (t *netHTTPServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+func (h *netHTTPServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := r.Context().Value(connKey{}).(*conn)
 	res := w.call()
 	if res.Upgrade != nil && w.head.upgrade {
@@ -70,7 +70,7 @@ func (t *netHTTPServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	rw.Header()["Date"] = []string{t.date.now(time.Now())}
+	rw.Header()["Date"] = []string{h.date.now(time.Now())}
 	if res.Stream == nil {
 		writeResponse(rw, r.Method, res, nil, nil)
 		return

@@ -44,41 +44,41 @@ func NewProcTuner() *ProcTuner {
 // time in which one fewer would have done. A load measured on many processors is
 // higher than on fewer, so releasing one is an attempt; after a failed attempt the
 // next comes after twice the time.
-func (c *ProcTuner) observe(load float64) int {
-	c.lowered++
+func (p *ProcTuner) observe(load float64) int {
+	p.lowered++
 	switch {
-	case load > 0.95*float64(c.now) && c.now < c.maxProcs:
-		c.idleCount = 0
-		if c.busyCount++; c.busyCount < raiseAfter {
+	case load > 0.95*float64(p.now) && p.now < p.maxProcs:
+		p.idleCount = 0
+		if p.busyCount++; p.busyCount < raiseAfter {
 			break
 		}
-		if c.lowered < maxReleaseAfter {
-			c.releaseAfter = min(2*c.releaseAfter, maxReleaseAfter)
+		if p.lowered < maxReleaseAfter {
+			p.releaseAfter = min(2*p.releaseAfter, maxReleaseAfter)
 		} else {
-			c.releaseAfter = firstReleaseAfter
+			p.releaseAfter = firstReleaseAfter
 		}
-		c.now, c.busyCount = min(2*c.now, c.maxProcs), 0
-	case c.now > c.minProcs && load < 1.1*float64(c.now-1):
-		c.busyCount = 0
-		if c.idleCount++; c.idleCount >= c.releaseAfter {
-			c.now, c.idleCount, c.lowered = c.now-1, 0, 0
+		p.now, p.busyCount = min(2*p.now, p.maxProcs), 0
+	case p.now > p.minProcs && load < 1.1*float64(p.now-1):
+		p.busyCount = 0
+		if p.idleCount++; p.idleCount >= p.releaseAfter {
+			p.now, p.idleCount, p.lowered = p.now-1, 0, 0
 		}
 	default:
-		c.busyCount, c.idleCount = 0, 0
+		p.busyCount, p.idleCount = 0, 0
 	}
-	return c.now
+	return p.now
 }
 
 // Run adjusts GOMAXPROCS until ctx ends and then restores it.
-func (c *ProcTuner) Run(ctx context.Context) error {
-	if os.Getenv("GOMAXPROCS") != "" || c.maxProcs == 1 {
+func (p *ProcTuner) Run(ctx context.Context) error {
+	if os.Getenv("GOMAXPROCS") != "" || p.maxProcs == 1 {
 		return nil
 	}
-	defer runtime.GOMAXPROCS(c.maxProcs)
+	defer runtime.GOMAXPROCS(p.maxProcs)
 	t := time.NewTicker(tuneEvery)
 	defer t.Stop()
-	runtime.GOMAXPROCS(c.now)
-	used, at, set := processorTime(), time.Now(), c.now
+	runtime.GOMAXPROCS(p.now)
+	used, at, set := processorTime(), time.Now(), p.now
 	for {
 		select {
 		case <-ctx.Done():
@@ -86,7 +86,7 @@ func (c *ProcTuner) Run(ctx context.Context) error {
 		case <-t.C:
 		}
 		u, now := processorTime(), time.Now()
-		if n := c.observe(float64(u-used) / float64(now.Sub(at))); n != set {
+		if n := p.observe(float64(u-used) / float64(now.Sub(at))); n != set {
 			runtime.GOMAXPROCS(n)
 			set = n
 		}

@@ -12,11 +12,11 @@ import (
 
 // readRequest reads one head and its body. A refusal is the answer to
 // send; an error means that the client is gone.
-func (w *conn) readRequest() (refusal *openai.Error, err error) {
-	if w.buf == nil {
-		w.buf = make([]byte, min(firstBuffer, w.s.o.MaxHead))
-		if t, ok := w.Conn.(interface{ Handshake() error }); ok { // TLS: no slower than a head
-			w.readBy(w.opened.Add(w.headTimeout()))
+func (c *conn) readRequest() (refusal *openai.Error, err error) {
+	if c.buf == nil {
+		c.buf = make([]byte, min(firstBuffer, c.s.o.MaxHead))
+		if t, ok := c.Conn.(interface{ Handshake() error }); ok { // TLS: no slower than a head
+			c.readBy(c.opened.Add(c.headTimeout()))
 			if err := t.Handshake(); err != nil {
 				return nil, err
 			}
@@ -24,16 +24,16 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 	}
 	var first time.Time // when the first byte was there
 	line, at, skipped := 0, 0, false
-	w.headAt = 0
+	c.headAt = 0
 	for {
-		for at < w.w {
-			n := bytes.IndexByte(w.buf[at:w.w], '\n')
+		for at < c.w {
+			n := bytes.IndexByte(c.buf[at:c.w], '\n')
 			if n < 0 {
-				at = w.w
+				at = c.w
 				break
 			}
 			at += n + 1
-			if at-2 < line || w.buf[at-2] != '\r' {
+			if at-2 < line || c.buf[at-2] != '\r' {
 				return openai.New(openai.InvalidRequest, "The request's head is not well formed: a line does not end with CR LF."), nil
 			}
 			if at-2 > line {
@@ -41,46 +41,46 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 				continue
 			}
 			if line == 0 && !skipped { // old clients send one behind a body
-				skipped, line, w.headAt = true, at, at
+				skipped, line, c.headAt = true, at, at
 				continue
 			}
-			if at-w.headAt > w.s.o.MaxHead { // the buffer has grown beyond that for an earlier body
+			if at-c.headAt > c.s.o.MaxHead { // the buffer has grown beyond that for an earlier body
 				return openai.New(openai.HeadTooLarge, ""), nil
 			}
-			if e := w.readHead(at); e != nil {
+			if e := c.readHead(at); e != nil {
 				return e, nil
 			}
-			w.used = true
-			if refusal = w.checkHead(); refusal == nil {
-				refusal, err = w.readBody()
+			c.used = true
+			if refusal = c.checkHead(); refusal == nil {
+				refusal, err = c.readBody()
 			}
-			return refusal.For(w.req.Path), err
+			return refusal.For(c.req.Path), err
 		}
-		if w.w >= w.s.o.MaxHead {
+		if c.w >= c.s.o.MaxHead {
 			return openai.New(openai.HeadTooLarge, ""), nil
 		}
-		if w.w == len(w.buf) {
-			w.buf = append(w.buf, make([]byte, min(len(w.buf), w.s.o.MaxHead-len(w.buf)))...)
+		if c.w == len(c.buf) {
+			c.buf = append(c.buf, make([]byte, min(len(c.buf), c.s.o.MaxHead-len(c.buf)))...)
 		}
 		now := time.Now()
-		if w.w > 0 {
+		if c.w > 0 {
 			if first.IsZero() {
 				first = now
-				w.setPhase(reading)
+				c.setPhase(reading)
 			}
-			w.readBy(first.Add(w.headTimeout()))
-		} else if !w.used {
-			w.readBy(w.opened.Add(w.headTimeout()))
-		} else if left := w.readUntil.Sub(now); left < w.s.o.IdleTimeout || left > 2*w.s.o.IdleTimeout {
-			w.readBy(now.Add(w.s.o.IdleTimeout + w.s.o.IdleTimeout/4)) // rarely, not per request
+			c.readBy(first.Add(c.headTimeout()))
+		} else if !c.used {
+			c.readBy(c.opened.Add(c.headTimeout()))
+		} else if left := c.readUntil.Sub(now); left < c.s.o.IdleTimeout || left > 2*c.s.o.IdleTimeout {
+			c.readBy(now.Add(c.s.o.IdleTimeout + c.s.o.IdleTimeout/4)) // rarely, not per request
 		}
-		n, err := w.Conn.Read(w.buf[w.w:])
-		w.w += n
+		n, err := c.Conn.Read(c.buf[c.w:])
+		c.w += n
 		if err != nil && n == 0 {
 			switch late := errors.Is(err, os.ErrDeadlineExceeded); {
-			case late && w.slot.place == beyond:
+			case late && c.slot.place == beyond:
 				return addressFull(), nil
-			case late && w.w > w.headAt:
+			case late && c.w > c.headAt:
 				return openai.New(openai.RequestTimeout, ""), nil
 			}
 			return nil, err
@@ -89,37 +89,37 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 }
 
 // checkHead refuses what is not served on this connection.
-func (w *conn) checkHead() *openai.Error {
-	h, q := &w.head, &w.req
-	if h.upgrade && !(h.webSocket && q.Method == "GET" && w.s.o.Upgrades != nil && w.s.o.Upgrades(q.Path)) {
+func (c *conn) checkHead() *openai.Error {
+	h, q := &c.head, &c.req
+	if h.upgrade && !(h.webSocket && q.Method == "GET" && c.s.o.Upgrades != nil && c.s.o.Upgrades(q.Path)) {
 		return openai.New(openai.InvalidRequest, "Upgrades are not served on this connection.")
 	}
-	if w.slot.place == beyond && (!isHealthPath(q.Path) || h.chunked || h.length > 0) {
+	if c.slot.place == beyond && (!isHealthPath(q.Path) || h.chunked || h.length > 0) {
 		return addressFull()
 	}
 	return nil
 }
 
 // headTimeout bounds a head, and the time until the first byte of a connection.
-func (w *conn) headTimeout() time.Duration {
-	if w.slot.place == beyond {
-		return min(beyondTimeout, w.s.o.HeadTimeout)
+func (c *conn) headTimeout() time.Duration {
+	if c.slot.place == beyond {
+		return min(beyondTimeout, c.s.o.HeadTimeout)
 	}
-	return w.s.o.HeadTimeout
+	return c.s.o.HeadTimeout
 }
 
 // readHead reads the head that ends at an offset; the request is set where it is whole.
-func (w *conn) readHead(end int) (e *openai.Error) {
-	w.headEnd, w.r = end, end
-	if w.head, w.fields, e = parseHead(w.buf[w.headAt:end], w.fields); w.head.whole {
-		w.setRequest()
+func (c *conn) readHead(end int) (e *openai.Error) {
+	c.headEnd, c.r = end, end
+	if c.head, c.fields, e = parseHead(c.buf[c.headAt:end], c.fields); c.head.whole {
+		c.setRequest()
 	}
 	return e
 }
 
 // setRequest sets what the head says of the request.
-func (w *conn) setRequest() {
-	h, q, b := &w.head, &w.req, w.buf[w.headAt:w.headEnd]
+func (c *conn) setRequest() {
+	h, q, b := &c.head, &c.req, c.buf[c.headAt:c.headEnd]
 	setMethod(&q.Method, b[h.method[0]:h.method[1]])
 	path, query, _ := bytes.Cut(b[h.target[0]:h.target[1]], []byte{'?'})
 	setString(&q.Path, path)
@@ -127,20 +127,20 @@ func (w *conn) setRequest() {
 	setString(&q.Host, b[h.host[0]:h.host[1]])
 }
 
-// authorize asks whether the body may be read, and for which account; if not, w.res is
+// authorize asks whether the body may be read, and for which account; if not, c.res is
 // the answer.
-func (w *conn) authorize() (account string, ok bool) {
-	if w.s.o.Authorize == nil {
+func (c *conn) authorize() (account string, ok bool) {
+	if c.s.o.Authorize == nil {
 		ok = true
 	} else {
-		w.res = Response{Fields: w.res.Fields[:0]}
-		callHandler(func(q *Request, res *Response) { account, ok = w.s.o.Authorize(q, res) }, &w.req, &w.res, w.s.o.Logger)
+		c.res = Response{Fields: c.res.Fields[:0]}
+		callHandler(func(q *Request, res *Response) { account, ok = c.s.o.Authorize(q, res) }, &c.req, &c.res, c.s.o.Logger)
 	}
 	if account == "" {
-		if w.address == "" {
-			w.address = addressOf(w.RemoteAddr().String())
+		if c.address == "" {
+			c.address = addressOf(c.RemoteAddr().String())
 		}
-		account = w.address
+		account = c.address
 	}
 	return account, ok
 }
@@ -153,87 +153,87 @@ func addressOf(remote string) string {
 	return remote
 }
 
-func (w *conn) readBy(t time.Time) {
-	if !t.Equal(w.readUntil) {
-		w.readUntil = t
-		w.Conn.SetReadDeadline(t)
+func (c *conn) readBy(t time.Time) {
+	if !t.Equal(c.readUntil) {
+		c.readUntil = t
+		c.Conn.SetReadDeadline(t)
 	}
 }
 
 // readBody reads the body behind the head, whose bytes so far are buf[r:w].
-func (w *conn) readBody() (refusal *openai.Error, err error) {
-	h, o := &w.head, &w.s.o
-	have := int64(w.w - w.r)
-	receiver, limit := o.receiverOf(&w.req)
+func (c *conn) readBody() (refusal *openai.Error, err error) {
+	h, o := &c.head, &c.s.o
+	have := int64(c.w - c.r)
+	receiver, limit := o.receiverOf(&c.req)
 	if receiver == nil {
 		limit = o.MaxBody
 	}
 	if receiver == nil && !h.chunked && have >= h.length && h.length <= o.MaxBody {
 		n := int(max(h.length, 0))
-		w.req.Body = w.buf[w.r : w.r+n : w.r+n]
-		w.r += n
+		c.req.Body = c.buf[c.r : c.r+n : c.r+n]
+		c.r += n
 		return nil, nil
 	}
-	w.setPhase(reading)
-	account, ok := w.authorize()
+	c.setPhase(reading)
+	account, ok := c.authorize()
 	if !ok {
-		w.rejected = true
+		c.rejected = true
 		return nil, nil
 	}
-	if !w.slot.SetIdle(false) {
+	if !c.slot.SetIdle(false) {
 		return nil, errConnClosed
 	}
-	if account != w.account { // the buffer of an earlier body counts for another
-		w.charge(0)
-		w.large, w.account = nil, account
+	if account != c.account { // the buffer of an earlier body counts for another
+		c.charge(0)
+		c.large, c.account = nil, account
 	}
 	if h.length > limit {
 		return tooLarge(limit), nil
 	}
 	if h.expect && !h.http10 {
-		if _, err := w.write([]byte("HTTP/1.1 100 Continue\r\n\r\n")); err != nil {
+		if _, err := c.write([]byte("HTTP/1.1 100 Continue\r\n\r\n")); err != nil {
 			return nil, err
 		}
 	}
-	in := connBody{w: w, pace: pacedReader{o: o, in: w.Conn, conn: frontDeadline{w}, from: time.Now()}, left: max(h.length, 0), max: limit}
-	if h.chunked && len(w.buf)-w.headEnd < 1<<10 {
-		w.buf = append(w.buf, make([]byte, firstBuffer)...)
+	in := connBody{w: c, pace: pacedReader{o: o, in: c.Conn, conn: frontDeadline{c}, from: time.Now()}, left: max(h.length, 0), max: limit}
+	if h.chunked && len(c.buf)-c.headEnd < 1<<10 {
+		c.buf = append(c.buf, make([]byte, firstBuffer)...)
 	}
 	switch {
 	case receiver != nil:
-		return receiveBody(receiver, &w.req, &in, limit, o.Logger)
+		return receiveBody(receiver, &c.req, &in, limit, o.Logger)
 	case h.chunked:
-		w.large, err = readBody(&in, w.large[:0], -1, o.MaxBody, w)
-		w.req.Body = w.large
-	case w.r+int(h.length) <= len(w.buf): // it fits behind the head
-		end := w.r + int(h.length)
-		for w.w < end && err == nil {
+		c.large, err = readBody(&in, c.large[:0], -1, o.MaxBody, c)
+		c.req.Body = c.large
+	case c.r+int(h.length) <= len(c.buf): // it fits behind the head
+		end := c.r + int(h.length)
+		for c.w < end && err == nil {
 			var n int
-			n, err = in.receive(w.buf[w.w:end])
-			w.w += n
+			n, err = in.receive(c.buf[c.w:end])
+			c.w += n
 		}
-		w.req.Body, w.r = w.buf[w.r:end:end], end
+		c.req.Body, c.r = c.buf[c.r:end:end], end
 	default:
-		w.large, err = readBody(&in, w.large[:0], int(h.length), o.MaxBody, w)
-		w.req.Body = w.large
+		c.large, err = readBody(&in, c.large[:0], int(h.length), o.MaxBody, c)
+		c.req.Body = c.large
 	}
 	return bodyRefusal(err, limit)
 }
 
 // charge is that of a bodyCounter.
-func (w *conn) charge(n int) error {
-	more := int64(n) - w.charged
+func (c *conn) charge(n int) error {
+	more := int64(n) - c.charged
 	if more == 0 {
 		return nil
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
 		return errConnClosed
 	}
-	if err := w.s.o.Bodies.Add(w.account, more); err != nil {
+	if err := c.s.o.Bodies.Add(c.account, more); err != nil {
 		return err
 	}
-	w.charged = int64(n)
+	c.charged = int64(n)
 	return nil
 }

@@ -15,26 +15,26 @@ type Upgraded struct {
 }
 
 // upgrade gives the connection to f, and ends it behind f.
-func (w *conn) upgrade(f func(*Upgraded)) {
-	u := &Upgraded{w: w, leftover: append([]byte(nil), w.buf[w.r:w.w]...), ctx: &Context{}}
-	w.mu.Lock()
-	w.ctx = u.ctx
+func (c *conn) upgrade(f func(*Upgraded)) {
+	u := &Upgraded{w: c, leftover: append([]byte(nil), c.buf[c.r:c.w]...), ctx: &Context{}}
+	c.mu.Lock()
+	c.ctx = u.ctx
 	switch {
-	case w.closed, w.gone:
+	case c.closed, c.gone:
 		u.ctx.End(ErrGone)
-	case w.s.cutting.Load():
+	case c.s.cutting.Load():
 		u.ctx.End(ErrDraining)
 	}
-	w.mu.Unlock()
-	w.charge(0)
-	w.buf, w.large, w.fields, w.text = nil, nil, nil, "" // a socket may live for days
-	w.r, w.w = 0, 0
-	w.readBy(time.Time{})
+	c.mu.Unlock()
+	c.charge(0)
+	c.buf, c.large, c.fields, c.text = nil, nil, nil, "" // a socket may live for days
+	c.r, c.w = 0, 0
+	c.readBy(time.Time{})
 	defer func() {
 		if p := recover(); p != nil {
-			w.s.o.Logger.Error("an upgraded connection panicked", "panic", p, "stack", string(debug.Stack()))
+			c.s.o.Logger.Error("an upgraded connection panicked", "panic", p, "stack", string(debug.Stack()))
 		}
-		w.Close()
+		c.Close()
 	}()
 	f(u)
 }
