@@ -18,14 +18,14 @@ type Membership struct {
 const disconnectDelay = 2 * time.Second
 
 // refillShare is the share of a limit by which a bucket refills itself, and since when.
-func (t *Membership) refillShare() (part float64, since time.Time) {
+func (m *Membership) refillShare() (part float64, since time.Time) {
 	switch {
-	case !t.Shared:
+	case !m.Shared:
 		return 1, time.Time{}
-	case t.Connected || t.Since.IsZero():
+	case m.Connected || m.Since.IsZero():
 		return 0, time.Time{}
 	}
-	return t.Share, t.Since.Add(disconnectDelay)
+	return m.Share, m.Since.Add(disconnectDelay)
 }
 
 // Bucket holds an activator's units of one limit of a team. It has no lock of its own.
@@ -56,217 +56,217 @@ type Bucket struct {
 func NewBucket(k Kind) Bucket { return Bucket{kind: k} }
 
 // Size is the limit, 0 where there is none.
-func (p *Bucket) Size() int { return int(p.size) }
+func (b *Bucket) Size() int { return int(b.size) }
 
 // Resize sets the limit; used units stay used.
-func (p *Bucket) Resize(n int, t *Membership) {
-	was := p.size
-	p.size = float64(max(n, 0))
+func (b *Bucket) Resize(n int, t *Membership) {
+	was := b.size
+	b.size = float64(max(n, 0))
 	switch {
 	case t.Shared: // which knows it
-		if p.kind.Span() > 0 {
-			p.level = min(p.level, p.size)
+		if b.kind.Span() > 0 {
+			b.level = min(b.level, b.size)
 		}
-	case p.kind.Span() == 0:
-		p.level = p.size
+	case b.kind.Span() == 0:
+		b.level = b.size
 	case was == 0:
-		p.level = p.size
+		b.level = b.size
 	default:
-		p.level += p.size - was
+		b.level += b.size - was
 	}
 }
 
 // refill adds the units that came by time, without the coordinator.
-func (p *Bucket) refill(t *Membership, now time.Time) {
+func (b *Bucket) refill(t *Membership, now time.Time) {
 	part, since := t.refillShare()
-	from := p.at
+	from := b.at
 	if from.IsZero() {
-		p.at = now
+		b.at = now
 		return
 	}
 	if since.After(from) {
 		from = since
 	}
-	if !now.After(p.at) {
+	if !now.After(b.at) {
 		return
 	}
-	p.at = now
-	if maximum := p.size * part; p.level < maximum {
-		p.level = min(maximum, p.level+refilled(maximum, p.kind, now.Sub(from)))
+	b.at = now
+	if maximum := b.size * part; b.level < maximum {
+		b.level = min(maximum, b.level+refilled(maximum, b.kind, now.Sub(from)))
 	}
 }
 
 // Free is how many units may be taken now; negative is a debt.
-func (p *Bucket) Free(t *Membership, now time.Time) float64 {
-	p.refill(t, now)
-	return p.level - float64(p.used)
+func (b *Bucket) Free(t *Membership, now time.Time) float64 {
+	b.refill(t, now)
+	return b.level - float64(b.used)
 }
 
 // Take takes n units, even into debt. A negative n returns places.
-func (p *Bucket) Take(n int64, now time.Time) {
-	p.decayBurn(now)
-	if p.kind.Span() == 0 {
-		p.used += n
-		p.burn = max(p.burn, float64(p.used))
+func (b *Bucket) Take(n int64, now time.Time) {
+	b.decayBurn(now)
+	if b.kind.Span() == 0 {
+		b.used += n
+		b.burn = max(b.burn, float64(b.used))
 		return
 	}
-	p.level -= float64(n)
-	p.burn += float64(n)
+	b.level -= float64(n)
+	b.burn += float64(n)
 }
 
 // Used is how many places are in use.
-func (p *Bucket) Used() int { return int(p.used) }
+func (b *Bucket) Used() int { return int(b.used) }
 
 // Left is how many units are left in all buckets, as far as known here.
-func (p *Bucket) Left(t *Membership, now time.Time) int {
-	n := p.Free(t, now)
+func (b *Bucket) Left(t *Membership, now time.Time) int {
+	n := b.Free(t, now)
 	if t.Connected {
-		n += p.left
+		n += b.left
 	}
 	return int(max(0, math.Floor(n+epsilon)))
 }
 
 // Until is the time until there are n units in all, if none is spent meanwhile.
-func (p *Bucket) Until(n float64, t *Membership, now time.Time) time.Duration {
-	have, size := p.Free(t, now), p.size
+func (b *Bucket) Until(n float64, t *Membership, now time.Time) time.Duration {
+	have, size := b.Free(t, now), b.size
 	switch part, _ := t.refillShare(); {
 	case t.Connected:
-		have += p.left
+		have += b.left
 	case t.Shared:
 		size *= part
 	}
-	return timeToRefill(n-have, size, p.kind)
+	return timeToRefill(n-have, size, b.kind)
 }
 
 // decayBurn ages the recent use.
-func (p *Bucket) decayBurn(now time.Time) {
-	if d := now.Sub(p.burnAt); d > 0 && !p.burnAt.IsZero() {
-		if p.burn *= math.Exp(-d.Seconds()); p.burn < 0.05 {
-			p.burn = 0
+func (b *Bucket) decayBurn(now time.Time) {
+	if d := now.Sub(b.burnAt); d > 0 && !b.burnAt.IsZero() {
+		if b.burn *= math.Exp(-d.Seconds()); b.burn < 0.05 {
+			b.burn = 0
 		}
 	}
-	p.burnAt = now
+	b.burnAt = now
 }
 
 // Missing records that a unit was missing. It reports whether another bucket may have one,
 // which Await waits for, and otherwise when there will be one.
-func (p *Bucket) Missing(t *Membership, now time.Time) (remote bool, after time.Duration) {
-	p.missingAt = now
+func (b *Bucket) Missing(t *Membership, now time.Time) (remote bool, after time.Duration) {
+	b.missingAt = now
 	if !t.Connected {
-		return false, p.Until(1, t, now)
+		return false, b.Until(1, t, now)
 	}
-	if d := now.Sub(p.exhaustedAt); p.exhausted > 0 && d < exhaustedFor {
-		return false, max(p.exhausted-d, time.Millisecond)
+	if d := now.Sub(b.exhaustedAt); b.exhausted > 0 && d < exhaustedFor {
+		return false, max(b.exhausted-d, time.Millisecond)
 	}
-	return true, p.Until(1, t, now)
+	return true, b.Until(1, t, now)
 }
 
 // Await returns a channel that the next allotment closes. EndAwait must follow.
-func (p *Bucket) Await() <-chan struct{} {
-	p.waiting++
-	if p.changed == nil {
-		p.changed = make(chan struct{})
+func (b *Bucket) Await() <-chan struct{} {
+	b.waiting++
+	if b.changed == nil {
+		b.changed = make(chan struct{})
 	}
-	return p.changed
+	return b.changed
 }
 
 // EndAwait ends one Await.
-func (p *Bucket) EndAwait() { p.waiting-- }
+func (b *Bucket) EndAwait() { b.waiting-- }
 
 // Apply applies an allotment.
-func (p *Bucket) Apply(g *Allotment, now time.Time) {
-	if more := g.Granted - p.received; more > 0 {
-		p.received = g.Granted
-		p.level += float64(more)
+func (b *Bucket) Apply(g *Allotment, now time.Time) {
+	if more := g.Granted - b.received; more > 0 {
+		b.received = g.Granted
+		b.level += float64(more)
 	}
-	p.idle, p.recall = g.Idle, max(p.recall, g.Recall)
-	if g.Seq >= p.seq {
-		p.seq, p.left = g.Seq, g.Left
+	b.idle, b.recall = g.Idle, max(b.recall, g.Recall)
+	if g.Seq >= b.seq {
+		b.seq, b.left = g.Seq, g.Left
 	}
-	if p.exhausted, p.exhaustedAt = g.Exhausted, now; p.exhausted > 0 {
-		p.reported.Waiting = 0 // they have their answer
+	if b.exhausted, b.exhaustedAt = g.Exhausted, now; b.exhausted > 0 {
+		b.reported.Waiting = 0 // they have their answer
 	}
-	if p.changed != nil {
-		close(p.changed)
-		p.changed = nil
+	if b.changed != nil {
+		close(b.changed)
+		b.changed = nil
 	}
 }
 
 // Disconnected wakes waiters: no allotment comes any more.
-func (p *Bucket) Disconnected(t *Membership, now time.Time) {
-	p.refill(t, now)
-	if p.changed != nil {
-		close(p.changed)
-		p.changed = nil
+func (b *Bucket) Disconnected(t *Membership, now time.Time) {
+	b.refill(t, now)
+	if b.changed != nil {
+		close(b.changed)
+		b.changed = nil
 	}
 }
 
 // NeedsReport reports whether the bucket should be reported now and not later.
-func (p *Bucket) NeedsReport(t *Membership) bool {
-	if !t.Connected || p.size == 0 {
+func (b *Bucket) NeedsReport(t *Membership) bool {
+	if !t.Connected || b.size == 0 {
 		return false
 	}
-	if p.recall > p.recalled {
+	if b.recall > b.recalled {
 		return true
 	}
-	free := int64(math.Floor(p.level+epsilon)) - p.used
-	return free*2 < p.need() && p.reported.Want == 0
+	free := int64(math.Floor(b.level+epsilon)) - b.used
+	return free*2 < b.need() && b.reported.Want == 0
 }
 
 // need is how many units the bucket should hold ahead.
-func (p *Bucket) need() int64 {
-	if p.kind.Span() == 0 {
-		return max(0, int64(math.Ceil(p.burn-epsilon))-p.used)
+func (b *Bucket) need() int64 {
+	if b.kind.Span() == 0 {
+		return max(0, int64(math.Ceil(b.burn-epsilon))-b.used)
 	}
-	return int64(math.Ceil(p.burn * prefill.Seconds()))
+	return int64(math.Ceil(b.burn * prefill.Seconds()))
 }
 
 // Report returns the usage report to send, if any. first is the first of a connection,
 // which says everything; all returns unneeded units as well.
-func (p *Bucket) Report(team string, t *Membership, first, all bool, now time.Time) (UsageReport, bool) {
-	p.refill(t, now)
-	p.decayBurn(now)
+func (b *Bucket) Report(team string, t *Membership, first, all bool, now time.Time) (UsageReport, bool) {
+	b.refill(t, now)
+	b.decayBurn(now)
 	if first {
-		p.returned, p.received, p.recall, p.recalled, p.exhausted = 0, 0, 0, 0, 0
+		b.returned, b.received, b.recall, b.recalled, b.exhausted = 0, 0, 0, 0, 0
 	}
-	if p.size == 0 && (!first || p.level == 0) {
+	if b.size == 0 && (!first || b.level == 0) {
 		return UsageReport{}, false
 	}
-	free := int64(math.Floor(p.level+epsilon)) - p.used
-	retained := max(p.need(), p.idle)
-	if now.Sub(p.missingAt) < time.Second && !p.missingAt.IsZero() {
+	free := int64(math.Floor(b.level+epsilon)) - b.used
+	retained := max(b.need(), b.idle)
+	if now.Sub(b.missingAt) < time.Second && !b.missingAt.IsZero() {
 		retained = max(retained, 1)
 	}
 	var spare int64
 	switch {
-	case p.size == 0 || first:
+	case b.size == 0 || first:
 		retained = 0
-	case p.recall > p.recalled:
-		spare = free - p.waiting
+	case b.recall > b.recalled:
+		spare = free - b.waiting
 	case all:
-		spare = free - p.waiting - retained
+		spare = free - b.waiting - retained
 	}
-	p.recalled = p.recall
+	b.recalled = b.recall
 	if spare > 0 {
 		free -= spare
-		p.level -= float64(spare)
-		p.returned += spare
+		b.level -= float64(spare)
+		b.returned += spare
 	}
 	c := UsageReport{
-		Team: team, Kind: p.kind, Held: int64(math.Ceil(p.level - epsilon)), Used: p.used, Waiting: p.waiting,
-		Returned: p.returned, Received: p.received, Recalled: p.recalled,
+		Team: team, Kind: b.kind, Held: int64(math.Ceil(b.level - epsilon)), Used: b.used, Waiting: b.waiting,
+		Returned: b.returned, Received: b.received, Recalled: b.recalled,
 	}
-	if free < p.waiting || free*2 < p.waiting+retained {
-		c.Want = max(0, p.waiting+retained-free)
+	if free < b.waiting || free*2 < b.waiting+retained {
+		c.Want = max(0, b.waiting+retained-free)
 	}
 	if first {
-		c.Seq, c.Left = p.seq, p.left
+		c.Seq, c.Left = b.seq, b.left
 	}
-	same := c.Want == p.reported.Want && c.Waiting == p.reported.Waiting && c.Returned == p.reported.Returned && c.Recalled == p.reported.Recalled &&
-		(c.Want == 0 || c.Received == p.reported.Received) && (!all || c.Held == p.reported.Held && c.Used == p.reported.Used && c.Received == p.reported.Received)
+	same := c.Want == b.reported.Want && c.Waiting == b.reported.Waiting && c.Returned == b.reported.Returned && c.Recalled == b.reported.Recalled &&
+		(c.Want == 0 || c.Received == b.reported.Received) && (!all || c.Held == b.reported.Held && c.Used == b.reported.Used && c.Received == b.reported.Received)
 	if same && !first {
 		return UsageReport{}, false
 	}
-	p.reported = c
+	b.reported = c
 	return c, true
 }

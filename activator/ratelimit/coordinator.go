@@ -84,43 +84,43 @@ func NewCoordinator(o CoordinatorOptions) *Coordinator {
 // maxLimits bounds the limits that activators may report.
 const maxLimits = 1 << 17
 
-func (b *Coordinator) limit(k Key, now time.Time) *limit {
-	a := b.limits[k]
-	if a == nil && len(b.limits) < maxLimits {
+func (c *Coordinator) limit(k Key, now time.Time) *limit {
+	a := c.limits[k]
+	if a == nil && len(c.limits) < maxLimits {
 		a = &limit{key: k, at: now}
-		b.limits[k] = a
+		c.limits[k] = a
 	}
 	return a
 }
 
 // SetLimits replaces all limits.
-func (b *Coordinator) SetLimits(limits map[Key]int64, now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (c *Coordinator) SetLimits(limits map[Key]int64, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for k, n := range limits {
-		a := b.limit(k, now)
+		a := c.limit(k, now)
 		if a == nil || a.size == float64(n) {
 			continue
 		}
-		b.refill(a, now)
+		c.refill(a, now)
 		if a.exact && a.size > 0 {
 			a.level += float64(n) - a.size // what was used stays used
 		}
 		a.size = float64(n)
-		b.initLevel(a)
-		b.allot(a, now)
+		c.initLevel(a)
+		c.allot(a, now)
 	}
-	for k, a := range b.limits {
+	for k, a := range c.limits {
 		if limits[k] == 0 && a.size > 0 {
 			a.size, a.level, a.exact = 0, 0, false
-			delete(b.unmet, a)
+			delete(c.unmet, a)
 		}
 	}
 }
 
 // initLevel gives an account what a former coordinator had left, or what it begins with.
-func (b *Coordinator) initLevel(a *limit) {
-	if a.exact || b.recovering || a.size == 0 {
+func (c *Coordinator) initLevel(a *limit) {
+	if a.exact || c.recovering || a.size == 0 {
 		return
 	}
 	a.exact = true
@@ -129,11 +129,11 @@ func (b *Coordinator) initLevel(a *limit) {
 	} else {
 		a.level = a.size
 	}
-	a.level = min(a.level, b.maxLevel(a))
+	a.level = min(a.level, c.maxLevel(a))
 }
 
 // maxLevel is how much the coordinator may have of a limit.
-func (b *Coordinator) maxLevel(a *limit) float64 {
+func (c *Coordinator) maxLevel(a *limit) float64 {
 	n := a.size
 	for _, h := range a.holdings {
 		have := float64(h.have)
@@ -143,7 +143,7 @@ func (b *Coordinator) maxLevel(a *limit) float64 {
 		n -= have
 	}
 	if a.key.Kind.Span() > 0 {
-		for _, m := range b.members {
+		for _, m := range c.members {
 			if !m.disconnectedAt.IsZero() && m.holds[a] == nil {
 				n -= a.size * m.share()
 			}
@@ -153,45 +153,45 @@ func (b *Coordinator) maxLevel(a *limit) float64 {
 }
 
 // refillShare is the part of each limit that comes to the coordinator and not to buckets.
-func (b *Coordinator) refillShare() float64 {
+func (c *Coordinator) refillShare() float64 {
 	part := 1.0
-	if b.recovering {
+	if c.recovering {
 		part = 0
 	}
-	for _, m := range b.members {
+	for _, m := range c.members {
 		switch {
-		case b.recovering && m.disconnectedAt.IsZero():
+		case c.recovering && m.disconnectedAt.IsZero():
 			part += m.reported
-		case !b.recovering && !m.disconnectedAt.IsZero():
+		case !c.recovering && !m.disconnectedAt.IsZero():
 			part -= m.share()
 		}
 	}
 	return min(1, max(0, part))
 }
 
-func (b *Coordinator) refill(a *limit, now time.Time) {
+func (c *Coordinator) refill(a *limit, now time.Time) {
 	if a.size == 0 {
 		a.at = now
 		return
 	}
-	missing := b.maxLevel(a)
+	missing := c.maxLevel(a)
 	if a.key.Kind.Span() == 0 {
-		if a.level = missing; b.recovering {
+		if a.level = missing; c.recovering {
 			a.level = 0
 		}
 		return
 	}
 	if d := now.Sub(a.at); d > 0 {
 		a.at = now
-		a.level += refilled(a.size*b.refillShare(), a.key.Kind, d)
+		a.level += refilled(a.size*c.refillShare(), a.key.Kind, d)
 	}
 	a.level = min(a.level, missing)
 }
 
 // refillAll refills every limit, before the rate of refill changes.
-func (b *Coordinator) refillAll(now time.Time) {
-	for _, a := range b.limits {
-		b.refill(a, now)
+func (c *Coordinator) refillAll(now time.Time) {
+	for _, a := range c.limits {
+		c.refill(a, now)
 	}
 }
 
@@ -199,37 +199,37 @@ var errReport = errors.New("a claim is less than nothing, or takes back what was
 
 // Report applies an activator's reports. first marks the first message of a connection,
 // which replaces what the activator reported on another one.
-func (b *Coordinator) Report(id string, first bool, c *UsageReports, now time.Time) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	m := b.members[id]
+func (c *Coordinator) Report(id string, first bool, reports *UsageReports, now time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.members[id]
 	if first {
-		b.refillAll(now)
+		c.refillAll(now)
 		if m != nil {
-			b.dropHoldings(m)
+			c.dropHoldings(m)
 		}
 		m = &member{holds: map[*limit]*holding{}}
-		b.members[id] = m
+		c.members[id] = m
 	}
 	if m == nil || !m.disconnectedAt.IsZero() {
 		return nil // of a connection that has ended
 	}
-	if c == nil {
+	if reports == nil {
 		return nil
 	}
-	if !(c.Share >= 0 && c.Share <= 1) {
+	if !(reports.Share >= 0 && reports.Share <= 1) {
 		return errReport
 	}
-	if first || c.Share != m.reported {
-		b.refillAll(now)
-		m.reported = c.Share
+	if first || reports.Share != m.reported {
+		c.refillAll(now)
+		m.reported = reports.Share
 		if first {
-			m.sent = c.Share
+			m.sent = reports.Share
 		}
-		b.balanceShares()
+		c.balanceShares()
 	}
-	for i := range c.List {
-		if err := b.apply(id, m, first, &c.List[i], now); err != nil {
+	for i := range reports.List {
+		if err := c.apply(id, m, first, &reports.List[i], now); err != nil {
 			return err
 		}
 	}
@@ -239,45 +239,45 @@ func (b *Coordinator) Report(id string, first bool, c *UsageReports, now time.Ti
 // maxUnits is more than any limit.
 const maxUnits = 1 << 52
 
-func (b *Coordinator) apply(id string, m *member, first bool, c *UsageReport, now time.Time) error {
-	if c.Kind >= kindCount || c.Want < 0 || c.Waiting < 0 || c.Used < 0 || c.Held > maxUnits || c.Held < -maxUnits || c.Want > maxUnits || c.Waiting > maxUnits || math.IsNaN(c.Left) {
+func (c *Coordinator) apply(id string, m *member, first bool, report *UsageReport, now time.Time) error {
+	if report.Kind >= kindCount || report.Want < 0 || report.Waiting < 0 || report.Used < 0 || report.Held > maxUnits || report.Held < -maxUnits || report.Want > maxUnits || report.Waiting > maxUnits || math.IsNaN(report.Left) {
 		return errReport
 	}
-	a := b.limit(Key{c.Team, c.Kind}, now)
+	a := c.limit(Key{report.Team, report.Kind}, now)
 	if a == nil {
 		return nil
 	}
-	b.refill(a, now)
+	c.refill(a, now)
 	h := m.holds[a]
 	if h == nil {
 		h = &holding{id: id, member: m}
 		m.holds[a] = h
 		a.holdings = append(a.holdings, h)
 	}
-	back := c.Returned - h.returned
+	back := report.Returned - h.returned
 	// A bucket in debt returns nothing.
-	if back < 0 || c.Received < 0 || c.Received > h.granted || back > max(0, h.have) {
+	if back < 0 || report.Received < 0 || report.Received > h.granted || back > max(0, h.have) {
 		return errReport
 	}
-	h.returned = c.Returned
-	coming := h.granted - c.Received
-	h.have, h.used, h.recalled = c.Held+coming, c.Used, c.Recalled
-	h.want = max(0, c.Want-coming)
-	h.waiting = min(h.want, max(0, c.Waiting-coming))
-	b.seq = max(b.seq, c.Seq)
+	h.returned = report.Returned
+	coming := h.granted - report.Received
+	h.have, h.used, h.recalled = report.Held+coming, report.Used, report.Recalled
+	h.want = max(0, report.Want-coming)
+	h.waiting = min(h.want, max(0, report.Waiting-coming))
+	c.seq = max(c.seq, report.Seq)
 	if a.key.Kind.Span() > 0 {
 		a.level += float64(back)
 	}
-	if first && !a.exact && c.Seq > a.priorSeq {
-		a.priorLeft, a.priorSeq = c.Left, c.Seq
+	if first && !a.exact && report.Seq > a.priorSeq {
+		a.priorLeft, a.priorSeq = report.Left, report.Seq
 	}
-	b.initLevel(a)
-	b.allot(a, now)
+	c.initLevel(a)
+	c.allot(a, now)
 	return nil
 }
 
 // dropHoldings removes an activator's holdings.
-func (b *Coordinator) dropHoldings(m *member) {
+func (c *Coordinator) dropHoldings(m *member) {
 	for a, h := range m.holds {
 		for i := range a.holdings {
 			if a.holdings[i] == h {
@@ -290,11 +290,11 @@ func (b *Coordinator) dropHoldings(m *member) {
 }
 
 // Disconnected records that an activator's connection has ended.
-func (b *Coordinator) Disconnected(id string, now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if m := b.members[id]; m != nil && m.disconnectedAt.IsZero() {
-		b.refillAll(now)
+func (c *Coordinator) Disconnected(id string, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.members[id]; m != nil && m.disconnectedAt.IsZero() {
+		c.refillAll(now)
 		m.disconnectedAt = now
 		for _, h := range m.holds {
 			h.want, h.waiting = 0, 0
@@ -303,62 +303,62 @@ func (b *Coordinator) Disconnected(id string, now time.Time) {
 }
 
 // Recovered ends recovery: all expected activators are connected.
-func (b *Coordinator) Recovered(now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.recovering {
+func (c *Coordinator) Recovered(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.recovering {
 		return
 	}
-	b.refillAll(now)
-	b.recovering = false
-	b.balanceShares()
-	for _, a := range b.limits {
-		b.initLevel(a)
-		b.allot(a, now)
+	c.refillAll(now)
+	c.recovering = false
+	c.balanceShares()
+	for _, a := range c.limits {
+		c.initLevel(a)
+		c.allot(a, now)
 	}
 }
 
 // Tick serves unmet wants anew and drops activators that are gone for good. It is called
 // several times a second.
-func (b *Coordinator) Tick(now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (c *Coordinator) Tick(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	gone := false
-	for id, m := range b.members {
-		if m.disconnectedAt.IsZero() || now.Sub(m.disconnectedAt) < PartitionGrace && (b.o.Dead == nil || !b.o.Dead(id)) {
+	for id, m := range c.members {
+		if m.disconnectedAt.IsZero() || now.Sub(m.disconnectedAt) < PartitionGrace && (c.o.Dead == nil || !c.o.Dead(id)) {
 			continue
 		}
 		if !gone {
-			b.refillAll(now)
+			c.refillAll(now)
 		}
-		b.dropHoldings(m)
-		delete(b.members, id)
+		c.dropHoldings(m)
+		delete(c.members, id)
 		gone = true
 	}
 	if gone {
-		b.balanceShares()
+		c.balanceShares()
 	}
-	for a := range b.unmet {
-		b.allot(a, now)
+	for a := range c.unmet {
+		c.allot(a, now)
 	}
 }
 
 // balanceShares gives connected activators equal shares of what refills without a
 // connection. A share grows only after the others have confirmed smaller ones.
-func (b *Coordinator) balanceShares() {
-	if len(b.members) == 0 || b.recovering {
+func (c *Coordinator) balanceShares() {
+	if len(c.members) == 0 || c.recovering {
 		return
 	}
-	even := 1 / float64(len(b.members))
+	even := 1 / float64(len(c.members))
 	sum := 0.0
-	for id, m := range b.members {
+	for id, m := range c.members {
 		if m.disconnectedAt.IsZero() && m.sent > even {
 			m.sent = even
-			b.o.Send(id, Allotments{Share: m.sent})
+			c.o.Send(id, Allotments{Share: m.sent})
 		}
 		sum += m.share()
 	}
-	for id, m := range b.members {
+	for id, m := range c.members {
 		if !m.disconnectedAt.IsZero() || m.sent >= even-epsilon {
 			continue
 		}
@@ -366,19 +366,19 @@ func (b *Coordinator) balanceShares() {
 		if next := min(even, missing); next > m.sent+epsilon {
 			sum += max(next, m.reported) - m.share()
 			m.sent = next
-			b.o.Send(id, Allotments{Share: next})
+			c.o.Send(id, Allotments{Share: next})
 		}
 	}
 }
 
 // allot serves wants as far as there are units, and recalls units of other activators.
-func (b *Coordinator) allot(a *limit, now time.Time) {
+func (c *Coordinator) allot(a *limit, now time.Time) {
 	if a.size == 0 {
 		return
 	}
-	b.refill(a, now)
+	c.refill(a, now)
 	connected := int64(0)
-	for _, m := range b.members {
+	for _, m := range c.members {
 		if m.disconnectedAt.IsZero() {
 			connected++
 		}
@@ -394,28 +394,28 @@ func (b *Coordinator) allot(a *limit, now time.Time) {
 		spare = int64(a.size) / (idleParts * connected)
 	}
 	first := min(free, waiting)
-	b.divide(a, first, func(h *holding) *int64 { return &h.waiting })
+	c.divide(a, first, func(h *holding) *int64 { return &h.waiting })
 	// Soon after a recall only waiting requests are served, or units would oscillate.
 	if free -= first; free > 0 && now.Sub(a.recallAt) >= recallPause {
-		b.divide(a, min(free, wanted-first), func(h *holding) *int64 { return &h.want })
+		c.divide(a, min(free, wanted-first), func(h *holding) *int64 { return &h.want })
 	}
 	unmet := false
 	for _, h := range a.holdings {
 		unmet = unmet || h.want > 0
 	}
 	if unmet {
-		b.unmet[a] = true
+		c.unmet[a] = true
 	} else {
-		delete(b.unmet, a)
+		delete(c.unmet, a)
 	}
-	called := b.requestRecall(a, now)
+	called := c.requestRecall(a, now)
 	for _, h := range a.holdings {
 		if !h.member.disconnectedAt.IsZero() {
 			continue
 		}
 		g := Allotment{Team: a.key.Team, Kind: a.key.Kind, Granted: h.granted, Idle: spare, Recall: a.recall}
 		if h.waiting > 0 && !called {
-			g.Exhausted = max(timeToRefill(1-a.level, a.size*max(b.refillShare(), epsilon), a.key.Kind), time.Millisecond)
+			g.Exhausted = max(timeToRefill(1-a.level, a.size*max(c.refillShare(), epsilon), a.key.Kind), time.Millisecond)
 		}
 		if g.Granted == h.sent.Granted && g.Idle == h.sent.Idle && g.Recall == h.sent.Recall && g.Exhausted == 0 {
 			continue
@@ -424,14 +424,14 @@ func (b *Coordinator) allot(a *limit, now time.Time) {
 			h.waiting = 0
 		}
 		h.sent = g
-		b.seq++
-		g.Seq, g.Left = b.seq, a.level
-		b.o.Send(h.id, Allotments{Share: h.member.sent, List: []Allotment{g}})
+		c.seq++
+		g.Seq, g.Left = c.seq, a.level
+		c.o.Send(h.id, Allotments{Share: h.member.sent, List: []Allotment{g}})
 	}
 }
 
 // divide deals n units evenly and in turns to holdings with a need.
-func (b *Coordinator) divide(a *limit, n int64, need func(*holding) *int64) {
+func (c *Coordinator) divide(a *limit, n int64, need func(*holding) *int64) {
 	for n > 0 {
 		var open []*holding
 		for i := range a.holdings {
@@ -460,7 +460,7 @@ func (b *Coordinator) divide(a *limit, n int64, need func(*holding) *int64) {
 
 // requestRecall recalls the spare units of a limit that requests wait for. It reports
 // whether a recall under way may still bring some.
-func (b *Coordinator) requestRecall(a *limit, now time.Time) bool {
+func (c *Coordinator) requestRecall(a *limit, now time.Time) bool {
 	waits, pending, any := false, false, false
 	for _, h := range a.holdings {
 		waits = waits || h.waiting > 0
@@ -494,14 +494,14 @@ type Use struct {
 }
 
 // Use of a limit now.
-func (b *Coordinator) Use(k Key, now time.Time) Use {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	a := b.limits[k]
+func (c *Coordinator) Use(k Key, now time.Time) Use {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := c.limits[k]
 	if a == nil || a.size == 0 {
 		return Use{}
 	}
-	b.refill(a, now)
+	c.refill(a, now)
 	u := Use{Size: int64(a.size), Left: a.level}
 	for _, h := range a.holdings {
 		u.Used += h.used

@@ -64,25 +64,25 @@ func newCluster(t testing.TB, l functions.Limits, n int) *cluster {
 	return r
 }
 
-func (r *cluster) startCoordinator() {
-	r.epoch++
-	r.coord = NewCoordinator(CoordinatorOptions{
+func (c *cluster) startCoordinator() {
+	c.epoch++
+	c.coord = NewCoordinator(CoordinatorOptions{
 		Send: func(id string, g Allotments) {
-			for _, a := range r.acts {
+			for _, a := range c.acts {
 				if a.id == id && a.connected {
 					a.down = append(a.down, downward{g})
 				}
 			}
 		},
 		Recovering: true,
-		Dead:       func(id string) bool { return id == r.dead },
+		Dead:       func(id string) bool { return id == c.dead },
 	})
-	r.coord.SetLimits(r.sizes(), r.now)
+	c.coord.SetLimits(c.sizes(), c.now)
 }
 
-func (r *cluster) sizes() map[Key]int64 {
+func (c *cluster) sizes() map[Key]int64 {
 	out := map[Key]int64{}
-	for k, n := range Sizes(r.limits) {
+	for k, n := range Sizes(c.limits) {
 		if n > 0 {
 			out[Key{Team: "red", Kind: Kind(k)}] = int64(n)
 		}
@@ -90,132 +90,132 @@ func (r *cluster) sizes() map[Key]int64 {
 	return out
 }
 
-func (r *cluster) join() *act {
-	r.serial++
-	a := &act{id: fmt.Sprint("act-", r.serial), l: &Limits{}}
+func (c *cluster) join() *act {
+	c.serial++
+	a := &act{id: fmt.Sprint("act-", c.serial), l: &Limits{}}
 	a.l.ShareLimits(func() { a.needs = true })
-	a.l.SetTeams(newTeam("red", r.limits))
-	r.acts = append(r.acts, a)
-	r.link(a)
+	a.l.SetTeams(newTeam("red", c.limits))
+	c.acts = append(c.acts, a)
+	c.link(a)
 	return a
 }
 
-func (r *cluster) link(a *act) {
+func (c *cluster) link(a *act) {
 	if a.connected || a.ends > 0 {
 		return
 	}
 	a.connected, a.up, a.down = true, nil, nil
-	a.up = append(a.up, reportMessage{true, a.l.Reports(true, true, r.now)})
+	a.up = append(a.up, reportMessage{true, a.l.Reports(true, true, c.now)})
 }
 
 // unlink ends a link; the coordinator sees it a little later.
-func (r *cluster) unlink(a *act, ticks int) {
+func (c *cluster) unlink(a *act, ticks int) {
 	if !a.connected {
 		return
 	}
 	a.connected, a.up, a.down = false, nil, nil
-	a.l.Disconnected(r.now)
+	a.l.Disconnected(c.now)
 	a.ends = 1 + ticks
 }
 
 // step lets time go by: messages that were sent before arrive.
-func (r *cluster) step(d time.Duration) {
-	r.now = r.now.Add(d)
-	for _, a := range r.acts {
+func (c *cluster) step(d time.Duration) {
+	c.now = c.now.Add(d)
+	for _, a := range c.acts {
 		if a.ends > 0 {
 			if a.ends--; a.ends == 0 {
-				r.coord.Disconnected(a.id, r.now)
+				c.coord.Disconnected(a.id, c.now)
 			}
 			continue
 		}
 		up, down := a.up, a.down
 		a.up, a.down = nil, nil
 		for _, d := range down {
-			a.l.Allotted(d.g, r.now)
+			a.l.Allotted(d.g, c.now)
 		}
 		for _, u := range up {
-			if err := r.coord.Report(a.id, u.first, u.c, r.now); err != nil {
-				r.t.Fatal(err)
+			if err := c.coord.Report(a.id, u.first, u.c, c.now); err != nil {
+				c.t.Fatal(err)
 			}
 		}
 		if a.connected && a.needs {
 			a.needs = false
-			if c := a.l.Reports(false, false, r.now); c != nil {
-				a.up = append(a.up, reportMessage{false, c})
+			if report := a.l.Reports(false, false, c.now); report != nil {
+				a.up = append(a.up, reportMessage{false, report})
 			}
 		}
 	}
 }
 
-func (r *cluster) second() {
-	for _, a := range r.acts {
+func (c *cluster) second() {
+	for _, a := range c.acts {
 		if a.connected {
-			a.up = append(a.up, reportMessage{false, a.l.Reports(false, true, r.now)})
+			a.up = append(a.up, reportMessage{false, a.l.Reports(false, true, c.now)})
 		}
 	}
-	r.coord.Tick(r.now)
+	c.coord.Tick(c.now)
 }
 
 // checkSpent checks an admission against the law.
-func (r *cluster) checkSpent(i int, kind string) {
-	sizes := [3]float64{float64(r.limits.RequestsPerMinute), 0, float64(r.limits.ColdStartsPerHour)}
+func (c *cluster) checkSpent(i int, kind string) {
+	sizes := [3]float64{float64(c.limits.RequestsPerMinute), 0, float64(c.limits.ColdStartsPerHour)}
 	spans := [3]time.Duration{time.Minute, time.Minute, time.Hour}
-	for j := range r.level {
-		r.level[j] = min(sizes[j], r.level[j]+sizes[j]*float64(r.now.Sub(r.filledAt))/float64(spans[j]))
+	for j := range c.level {
+		c.level[j] = min(sizes[j], c.level[j]+sizes[j]*float64(c.now.Sub(c.filledAt))/float64(spans[j]))
 	}
-	r.filledAt = r.now
-	r.admitted[i]++
-	if r.level[i]--; sizes[i] > 0 && r.level[i] < -1e-3 {
-		r.t.Fatalf("%s: one more than the limit at %v, overdrawn by %v", kind, r.now.Sub(t0), -r.level[i])
+	c.filledAt = c.now
+	c.admitted[i]++
+	if c.level[i]--; sizes[i] > 0 && c.level[i] < -1e-3 {
+		c.t.Fatalf("%s: one more than the limit at %v, overdrawn by %v", kind, c.now.Sub(t0), -c.level[i])
 	}
 }
 
-func (r *cluster) inUse() {
+func (c *cluster) inUse() {
 	active, held := 0, 0
-	for _, a := range r.acts {
+	for _, a := range c.acts {
 		active += len(a.leases)
 		held += a.held
 	}
-	if n := r.limits.Concurrent; n > 0 && active > n {
-		r.t.Fatalf("%d at once, %d are allowed, at %v", active, n, r.now.Sub(t0))
+	if n := c.limits.Concurrent; n > 0 && active > n {
+		c.t.Fatalf("%d at once, %d are allowed, at %v", active, n, c.now.Sub(t0))
 	}
-	if n := r.limits.HeldRequests; n > 0 && held > n {
-		r.t.Fatalf("%d held, %d are allowed", held, n)
+	if n := c.limits.HeldRequests; n > 0 && held > n {
+		c.t.Fatalf("%d held, %d are allowed", held, n)
 	}
 }
 
 // take tries to have a request admitted, as Patiently does but for the waiting, which
 // is done all at once here.
-func (r *cluster) take(a *act) *Refusal {
-	lease, no := a.l.Admit("red", r.now)
+func (c *cluster) take(a *act) *Refusal {
+	lease, no := a.l.Admit("red", c.now)
 	if no == nil {
-		r.checkSpent(0, "requests")
+		c.checkSpent(0, "requests")
 		a.leases = append(a.leases, lease)
-		r.inUse()
+		c.inUse()
 	}
 	return no
 }
 
 // takeWaiting asks until there is an answer that is one.
-func (r *cluster) takeWaiting(a *act) *Refusal {
-	no := r.take(a)
+func (c *cluster) takeWaiting(a *act) *Refusal {
+	no := c.take(a)
 	for i := 0; no != nil && no.account != nil && i < 25; i++ {
 		p := &no.account.buckets[no.kind]
 		p.Await()
 		a.needs = true
-		r.step(10 * time.Millisecond)
+		c.step(10 * time.Millisecond)
 		if i%10 == 9 {
-			r.coord.Tick(r.now)
+			c.coord.Tick(c.now)
 		}
 		p.EndAwait()
-		no = r.take(a)
+		no = c.take(a)
 	}
 	return no
 }
 
-func (r *cluster) end(a *act) {
+func (c *cluster) end(a *act) {
 	if n := len(a.leases); n > 0 {
-		a.leases[n-1].End(1, r.now)
+		a.leases[n-1].End(1, c.now)
 		a.leases = a.leases[:n-1]
 	}
 }
