@@ -36,18 +36,18 @@ type Log struct {
 func isRefusal(code int) bool { return code >= 400 && code < 500 && code != 499 || code == 503 }
 
 // logs reports whether a refusal is logged, as one of the first of its kind in a second.
-func (r *Log) logs(kind refusal) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.kinds == nil {
-		r.kinds = map[refusal]int{}
+func (l *Log) logs(kind refusal) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.kinds == nil {
+		l.kinds = map[refusal]int{}
 	}
-	if _, ok := r.kinds[kind]; !ok && len(r.kinds) >= maxKinds {
+	if _, ok := l.kinds[kind]; !ok && len(l.kinds) >= maxKinds {
 		kind = refusal{}
 	}
-	r.kinds[kind]++
-	if r.kinds[kind] > PerSecond {
-		r.due.Store(r.began.Add(time.Second).UnixNano())
+	l.kinds[kind]++
+	if l.kinds[kind] > PerSecond {
+		l.due.Store(l.began.Add(time.Second).UnixNano())
 		return false
 	}
 	return true
@@ -55,16 +55,16 @@ func (r *Log) logs(kind refusal) bool {
 
 // report begins a new second if the last one is over, and logs how many refusals of each
 // kind that one left out.
-func (r *Log) report(now time.Time, log *slog.Logger) {
-	r.mu.Lock()
-	if now.Sub(r.began) < time.Second {
-		r.mu.Unlock()
+func (l *Log) report(now time.Time, log *slog.Logger) {
+	l.mu.Lock()
+	if now.Sub(l.began) < time.Second {
+		l.mu.Unlock()
 		return
 	}
-	kinds := r.kinds
-	r.began, r.kinds = now, nil
-	r.due.Store(0)
-	r.mu.Unlock()
+	kinds := l.kinds
+	l.began, l.kinds = now, nil
+	l.due.Store(0)
+	l.mu.Unlock()
 	for kind, n := range kinds {
 		if n > PerSecond {
 			log.LogAttrs(context.Background(), slog.LevelInfo, "refused requests are not logged one by one", slog.Int("code", kind.code), slog.String("team", kind.team), slog.Int("requests", n-PerSecond))
@@ -74,13 +74,13 @@ func (r *Log) report(now time.Time, log *slog.Logger) {
 
 // LogsEnd reports whether the end of a request is logged. Every refusal reports what the
 // second before left out; every other request does where there is something.
-func (r *Log) LogsEnd(team string, code int, now time.Time, log *slog.Logger) bool {
+func (l *Log) LogsEnd(team string, code int, now time.Time, log *slog.Logger) bool {
 	refused := isRefusal(code)
-	if due := r.due.Load(); refused || due != 0 && now.UnixNano() >= due {
-		r.report(now, log)
+	if due := l.due.Load(); refused || due != 0 && now.UnixNano() >= due {
+		l.report(now, log)
 	}
-	return !refused || r.logs(refusal{team, code})
+	return !refused || l.logs(refusal{team, code})
 }
 
 // Settled reports whether nothing is left to report.
-func (r *Log) Settled() bool { return r.due.Load() == 0 }
+func (l *Log) Settled() bool { return l.due.Load() == 0 }
