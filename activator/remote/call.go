@@ -69,22 +69,22 @@ type Charge struct {
 
 // Begin admits a request for a Remote, before it is queued, or returns the answer. Without
 // an error, End must follow.
-func (s *Remotes) Begin(r Request) (*Call, *openai.Error) {
-	t := s.find(r.Name)
+func (r *Remotes) Begin(req Request) (*Call, *openai.Error) {
+	t := r.find(req.Name)
 	if t == nil {
 		return nil, openai.New(openai.ModelNotFound, "")
 	}
-	c := &Call{t: t, request: r}
-	if depth, _ := strconv.Atoi(r.Depth); depth >= maxDepth {
+	c := &Call{t: t, request: req}
+	if depth, _ := strconv.Atoi(req.Depth); depth >= maxDepth {
 		return nil, openai.New(openai.CompositionCycle, fmt.Sprintf("The request went through %d servers already: remotes of each other form a circle.", depth))
 	}
-	now := s.o.Now()
+	now := r.o.Now()
 	e, changed := c.admit(now)
 	if changed {
-		s.publish(t)
+		r.publish(t)
 	}
 	if e != nil {
-		t.count("thaw_remote_requests_total", 1, r.Team, "refused")
+		t.count("thaw_remote_requests_total", 1, req.Team, "refused")
 		return nil, e
 	}
 	return c, nil

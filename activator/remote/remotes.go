@@ -90,54 +90,54 @@ func New(o Options) *Remotes {
 }
 
 // Attach publishes the Remotes to the data path, from now on.
-func (s *Remotes) Attach(to Publisher) {
-	s.publishing.Lock()
-	s.to = to
-	s.publishing.Unlock()
-	for _, t := range s.all() {
-		s.publish(t)
+func (r *Remotes) Attach(to Publisher) {
+	r.publishing.Lock()
+	r.to = to
+	r.publishing.Unlock()
+	for _, t := range r.all() {
+		r.publish(t)
 	}
 }
 
 // Set replaces the Remotes. One that has not changed keeps its circuit, its connections
 // and its limits' use; requests under way go on.
-func (s *Remotes) Set(remotes []*functions.Remote) {
+func (r *Remotes) Set(remotes []*functions.Remote) {
 	next := make(map[functions.Name]*target, len(remotes))
 	var fresh []*target
-	s.mu.Lock()
-	for _, r := range remotes {
-		name := r.FullName()
-		t := s.byName[name]
-		if t == nil || t.spec != r && !reflect.DeepEqual(t.spec, r) {
-			t = s.newTarget(r)
+	r.mu.Lock()
+	for _, spec := range remotes {
+		name := spec.FullName()
+		t := r.byName[name]
+		if t == nil || t.spec != spec && !reflect.DeepEqual(t.spec, spec) {
+			t = r.newTarget(spec)
 			fresh = append(fresh, t)
 		}
 		next[name] = t
 	}
-	old := s.byName
-	s.byName = next
-	s.mu.Unlock()
+	old := r.byName
+	r.byName = next
+	r.mu.Unlock()
 	for _, t := range fresh {
 		t.refreshKey()
 	}
-	s.publishing.Lock()
+	r.publishing.Lock()
 	for name, t := range old {
 		if next[name] != t {
 			t.replaced = true
 			t.client.CloseIdle() // requests that wait go on
 		}
-		if next[name] == nil && s.to != nil {
-			s.to.Remove(name)
+		if next[name] == nil && r.to != nil {
+			r.to.Remove(name)
 		}
 	}
-	s.publishing.Unlock()
+	r.publishing.Unlock()
 	for _, t := range fresh {
-		s.publish(t)
+		r.publish(t)
 	}
 }
 
 // Run reads keys again and ends pauses until ctx ends.
-func (s *Remotes) Run(ctx context.Context) error {
+func (r *Remotes) Run(ctx context.Context) error {
 	tick := time.NewTicker(checkPeriod)
 	defer tick.Stop()
 	for {
@@ -146,57 +146,57 @@ func (s *Remotes) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		s.Check()
+		r.Check()
 	}
 }
 
 // Check reads the keys again whose files have changed, and ends the pauses that are over.
-func (s *Remotes) Check() {
-	for _, t := range s.all() {
+func (r *Remotes) Check() {
+	for _, t := range r.all() {
 		changed := t.refreshKey()
-		if t.turn(s.o.Now()) || changed {
-			s.publish(t)
+		if t.turn(r.o.Now()) || changed {
+			r.publish(t)
 		}
 	}
 }
 
 // Close closes the idle connections.
-func (s *Remotes) Close() {
-	for _, t := range s.all() {
+func (r *Remotes) Close() {
+	for _, t := range r.all() {
 		t.client.Close()
 	}
 }
 
-func (s *Remotes) all() []*target {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.byName))
+func (r *Remotes) all() []*target {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Values(r.byName))
 }
 
 // find is a Remote by its name; nil if there is none.
-func (s *Remotes) find(name functions.Name) *target {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.byName[name.WithoutAdapter()]
+func (r *Remotes) find(name functions.Name) *target {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byName[name.WithoutAdapter()]
 }
 
 // publish publishes the present state of t.
-func (s *Remotes) publish(t *target) {
-	s.publishing.Lock()
-	defer s.publishing.Unlock()
-	if s.to == nil || t.replaced {
+func (r *Remotes) publish(t *target) {
+	r.publishing.Lock()
+	defer r.publishing.Unlock()
+	if r.to == nil || t.replaced {
 		return
 	}
-	f := t.snapshot(s.o.Now())
+	f := t.snapshot(r.o.Now())
 	switch {
 	case f.State == t.published:
 	case f.Failure != nil:
-		s.o.Log.Warn("remote failed", "remote", t.full, "reason", f.Failure.Reason)
+		r.o.Log.Warn("remote failed", "remote", t.full, "reason", f.Failure.Reason)
 	default:
-		s.o.Log.Info("remote ready", "remote", t.full)
+		r.o.Log.Info("remote ready", "remote", t.full)
 	}
 	t.published = f.State
-	s.to.Publish(f)
+	r.to.Publish(f)
 }
 
 // snapshot is the state of t as the data path sees it.
@@ -222,8 +222,8 @@ func (t *target) snapshot(now time.Time) snapshot.Snapshot {
 
 // State is the state of a Remote, ready or failed, and why it failed; false where there
 // is none of this name.
-func (s *Remotes) State(name functions.Name) (state functions.State, reason string, ok bool) {
-	t := s.find(name)
+func (r *Remotes) State(name functions.Name) (state functions.State, reason string, ok bool) {
+	t := r.find(name)
 	if t == nil {
 		return "", "", false
 	}
@@ -237,16 +237,16 @@ func (s *Remotes) State(name functions.Name) (state functions.State, reason stri
 
 // Refusal is the answer that a request of the team would get now: because of the circuit,
 // a pause that the other side asked for, a limit or a budget. nil: it would be sent. It
-// changes nothing; s may be nil.
-func (s *Remotes) Refusal(name functions.Name, team string, teamBudget float64) *openai.Error {
-	if s == nil {
+// changes nothing; r may be nil.
+func (r *Remotes) Refusal(name functions.Name, team string, teamBudget float64) *openai.Error {
+	if r == nil {
 		return nil
 	}
-	t := s.find(name)
+	t := r.find(name)
 	if t == nil {
 		return openai.New(openai.ModelNotFound, "")
 	}
-	now := s.o.Now()
+	now := r.o.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.limited(now); e != nil {
@@ -255,29 +255,29 @@ func (s *Remotes) Refusal(name functions.Name, team string, teamBudget float64) 
 	if wait, ok := t.circuit.passes(now); !ok {
 		return t.unavailable(t.circuit.reason).After(wait)
 	}
-	if r := s.o.Ledger.Room(now, t.budgets(team, teamBudget)...); r != nil {
-		return t.budgetError(r)
+	if refusal := r.o.Ledger.Room(now, t.budgets(team, teamBudget)...); refusal != nil {
+		return t.budgetError(refusal)
 	}
 	return nil
 }
 
 // SpentToday is what a Remote has cost today, for all teams.
-func (s *Remotes) SpentToday(name functions.Name) float64 {
-	if t := s.find(name); t != nil {
-		return s.o.Ledger.Spent(t.account(), s.o.Now())
+func (r *Remotes) SpentToday(name functions.Name) float64 {
+	if t := r.find(name); t != nil {
+		return r.o.Ledger.Spent(t.account(), r.o.Now())
 	}
 	return 0
 }
 
 // TeamSpentToday is what the requests of a team have cost today.
-func (s *Remotes) TeamSpentToday(team string) float64 {
-	return s.o.Ledger.Spent(teamAccount(team), s.o.Now())
+func (r *Remotes) TeamSpentToday(team string) float64 {
+	return r.o.Ledger.Spent(teamAccount(team), r.o.Now())
 }
 
 // Samples yields the circuits and what was spent today.
-func (s *Remotes) Samples(yield func(metric string, value float64, labels ...string)) {
-	now := s.o.Now()
-	for _, t := range s.all() {
+func (r *Remotes) Samples(yield func(metric string, value float64, labels ...string)) {
+	now := r.o.Now()
+	for _, t := range r.all() {
 		t.mu.Lock()
 		t.circuit.turn(now)
 		state := t.circuit.state
@@ -292,7 +292,7 @@ func (s *Remotes) Samples(yield func(metric string, value float64, labels ...str
 			}
 			yield("thaw_remote_circuit", value, t.spec.Metadata.Name, t.spec.Metadata.Namespace, word)
 		}
-		yield("thaw_remote_spent_today", s.o.Ledger.Spent(t.account(), now), t.spec.Metadata.Name, t.spec.Metadata.Namespace)
+		yield("thaw_remote_spent_today", r.o.Ledger.Spent(t.account(), now), t.spec.Metadata.Name, t.spec.Metadata.Namespace)
 	}
 }
 

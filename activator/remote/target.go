@@ -59,20 +59,20 @@ type target struct {
 	tokens    ratelimit.Bucket
 }
 
-func (s *Remotes) newTarget(r *functions.Remote) *target {
-	t := &target{owner: s, spec: r, full: r.FullName().String(), circuit: newCircuit()}
-	given, usual := r.Spec.Timeouts, functions.DefaultRemoteTimeouts()
+func (r *Remotes) newTarget(spec *functions.Remote) *target {
+	t := &target{owner: r, spec: spec, full: spec.FullName().String(), circuit: newCircuit()}
+	given, usual := spec.Spec.Timeouts, functions.DefaultRemoteTimeouts()
 	t.timeouts = functions.RemoteTimeouts{Connect: cmp.Or(given.Connect, usual.Connect), FirstToken: cmp.Or(given.FirstToken, usual.FirstToken), Idle: cmp.Or(given.Idle, usual.Idle)}
-	l := r.Spec.Limits
+	l := spec.Spec.Limits
 	t.requests, t.tokens = newBucket(ratelimit.Requests, l.RequestsPerMinute), newBucket(ratelimit.Tokens, l.TokensPerMinute)
-	t.keyFile.path = r.KeyPath()
-	if env := r.Spec.KeyFrom.Env; env != "" {
-		t.key, t.keyReason = readEnv(env, s.o.Getenv)
+	t.keyFile.path = spec.KeyPath()
+	if env := spec.Spec.KeyFrom.Env; env != "" {
+		t.key, t.keyReason = readEnv(env, r.o.Getenv)
 	}
 	t.parseURL()
 	hostname, _, _ := net.SplitHostPort(t.addr)
-	config := &tls.Config{RootCAs: s.o.Roots, ServerName: hostname, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(8)}
-	dial := s.o.Dial
+	config := &tls.Config{RootCAs: r.o.Roots, ServerName: hostname, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(8)}
+	dial := r.o.Dial
 	if dial == nil {
 		dial = t.dial
 	}
