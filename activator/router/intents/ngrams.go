@@ -24,41 +24,41 @@ type extractor struct {
 	found []uint16
 }
 
-func (x *extractor) add(bucket uint16) { x.has[bucket/64] |= 1 << (bucket % 64) }
+func (e *extractor) add(bucket uint16) { e.has[bucket/64] |= 1 << (bucket % 64) }
 
 // extract returns the buckets of a text in ascending order, each once: its n-grams of
 // minGram to maxGram characters and its words. Case, punctuation and the amount of white
 // space make no difference. The result is valid until the next call.
-func (x *extractor) extract(text string) []uint16 {
-	x.normalise(text)
-	for i := range x.runes {
+func (e *extractor) extract(text string) []uint16 {
+	e.normalise(text)
+	for i := range e.runes {
 		h := uint32(2166136261)
-		for n := 1; n <= maxGram && i+n <= len(x.runes); n++ {
-			h = (h ^ uint32(x.runes[i+n-1])) * 16777619
+		for n := 1; n <= maxGram && i+n <= len(e.runes); n++ {
+			h = (h ^ uint32(e.runes[i+n-1])) * 16777619
 			if n >= minGram {
-				x.add(bucketOf(h))
+				e.add(bucketOf(h))
 			}
 		}
 	}
 	word, at := uint32(0), 0
-	for i, r := range x.runes {
+	for i, r := range e.runes {
 		if r != ' ' {
 			word = (word ^ uint32(r)) * 2654435769
 			continue
 		}
 		if i > at+1 {
-			x.add(bucketOf(word + 1))
+			e.add(bucketOf(word + 1))
 		}
 		word, at = 0, i
 	}
-	x.found = x.found[:0]
-	for i, word := range x.has {
+	e.found = e.found[:0]
+	for i, word := range e.has {
 		for ; word != 0; word &= word - 1 {
-			x.found = append(x.found, uint16(64*i+bits.TrailingZeros64(word)))
+			e.found = append(e.found, uint16(64*i+bits.TrailingZeros64(word)))
 		}
 	}
-	clear(x.has[:])
-	return x.found
+	clear(e.has[:])
+	return e.found
 }
 
 // bucketOf mixes a hash so that its low bits depend on all of it.
@@ -70,21 +70,21 @@ func bucketOf(h uint32) uint16 {
 
 // normalise fills runes with the text in lower case, one space for whatever is no letter
 // or digit, and a space at both ends.
-func (x *extractor) normalise(text string) {
+func (e *extractor) normalise(text string) {
 	text = clipMiddle(text)
-	x.runes = append(x.runes[:0], ' ')
+	e.runes = append(e.runes[:0], ' ')
 	for _, r := range text {
 		switch {
 		case unicode.IsLetter(r) || unicode.IsMark(r):
-			x.runes = append(x.runes, unicode.ToLower(r))
+			e.runes = append(e.runes, unicode.ToLower(r))
 		case unicode.IsDigit(r):
-			x.runes = append(x.runes, r)
-		case x.runes[len(x.runes)-1] != ' ':
-			x.runes = append(x.runes, ' ')
+			e.runes = append(e.runes, r)
+		case e.runes[len(e.runes)-1] != ' ':
+			e.runes = append(e.runes, ' ')
 		}
 	}
-	if x.runes[len(x.runes)-1] != ' ' {
-		x.runes = append(x.runes, ' ')
+	if e.runes[len(e.runes)-1] != ' ' {
+		e.runes = append(e.runes, ' ')
 	}
 }
 
