@@ -279,13 +279,13 @@ func (s *scan) readMarks(text []byte, i int, begin bool) (int, bool) {
 
 // space counts the space at i and returns what follows it: one blank belongs to the word
 // behind it.
-func (n *counts) space(text []byte, i int) int {
+func (c *counts) space(text []byte, i int) int {
 	k := i
 	for i < len(text) && classes[text[i]] == charSpace {
 		i++
 	}
 	if i-k > 1 {
-		n.gaps++
+		c.gaps++
 	}
 	return i
 }
@@ -325,24 +325,24 @@ func countTokens(text []byte) float64 {
 }
 
 // word counts a word of so many bytes in ASCII, and beyond it.
-func (n *counts) word(ascii, high int) {
+func (c *counts) word(ascii, high int) {
 	if ascii == 0 {
 		return
 	}
-	n.words++
-	n.middle += max(min(ascii, 8)-4, 0)
-	n.long += max(ascii-8, 0)
+	c.words++
+	c.middle += max(min(ascii, 8)-4, 0)
+	c.long += max(ascii-8, 0)
 }
 
 // high counts a character by its first byte.
-func (n *counts) high(c byte) {
+func (c *counts) high(char byte) {
 	switch {
-	case c >= 0xF0:
-		n.four++
-	case c >= 0xE0:
-		n.three++
-	case c >= 0xC0:
-		n.two++
+	case char >= 0xF0:
+		c.four++
+	case char >= 0xE0:
+		c.three++
+	case char >= 0xC0:
+		c.two++
 	}
 }
 
