@@ -30,15 +30,15 @@ func NewFamilies() *Families {
 
 // look reports whether the team has had a prompt of this family recently; with note it is
 // noted.
-func (t *Families) look(team, family string, now time.Time, note bool) bool {
+func (f *Families) look(team, family string, now time.Time, note bool) bool {
 	var h maphash.Hash
-	h.SetSeed(t.seed)
+	h.SetSeed(f.seed)
 	h.WriteString(team)
 	h.WriteByte(0)
 	h.WriteString(family)
 	sum := h.Sum64()
 	minute := uint64(now.Unix()/60) & 0xffff
-	cell := &t.seen[sum%familyCells]
+	cell := &f.seen[sum%familyCells]
 	var before uint64
 	if next := sum&^0xffff | minute; note {
 		before = cell.v.Swap(next)

@@ -239,8 +239,8 @@ func (r *Route) Choose(q *Request) functions.RouteRecord {
 
 // Fail notes that a target failed the request before the first byte of an answer: no
 // later decision about the request takes it.
-func (q *Request) Fail(target, reason string) {
-	q.failed = append(q.failed, failedTarget{target, reason})
+func (r *Request) Fail(target, reason string) {
+	r.failed = append(r.failed, failedTarget{target, reason})
 }
 
 // Target is the function that a rule's target means: of the caller's team where a function
