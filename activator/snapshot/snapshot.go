@@ -36,11 +36,11 @@ type Snapshot struct {
 }
 
 // PublicName is the name that clients use and read.
-func (f *Snapshot) PublicName() functions.Name {
-	if f.ServedModelName == "" {
-		return f.Name
+func (s *Snapshot) PublicName() functions.Name {
+	if s.ServedModelName == "" {
+		return s.Name
 	}
-	return functions.Name{Team: f.Name.Team, Name: f.ServedModelName}
+	return functions.Name{Team: s.Name.Team, Name: s.ServedModelName}
 }
 
 // EarlyHeader marks a request for a replica that may not be READY: its shim keeps the
@@ -110,23 +110,23 @@ func (b *Blocked) Remaining(now time.Time) time.Duration {
 const unknownSlots = 2
 
 // SlotsOf is how many requests the replica may have at once, at least one.
-func (f *Snapshot) SlotsOf(r *Replica) int {
+func (s *Snapshot) SlotsOf(r *Replica) int {
 	if r.Slots > 0 {
 		return r.Slots
 	}
-	if f.Model != nil && f.Model.Spec.Scale.Target > 0 {
-		return unknownSlots * f.Model.Spec.Scale.Target
+	if s.Model != nil && s.Model.Spec.Scale.Target > 0 {
+		return unknownSlots * s.Model.Spec.Scale.Target
 	}
 	return unknownSlots * 8
 }
 
 // HasReplica reports whether the replica takes requests.
-func (f *Snapshot) HasReplica(replica string) bool { return f.ReplicaIndex(replica) >= 0 }
+func (s *Snapshot) HasReplica(replica string) bool { return s.ReplicaIndex(replica) >= 0 }
 
 // ReplicaIndex of a replica that takes requests, -1 for any other.
-func (f *Snapshot) ReplicaIndex(replica string) int {
-	for i := range f.Replicas {
-		if f.Replicas[i].ID == replica {
+func (s *Snapshot) ReplicaIndex(replica string) int {
+	for i := range s.Replicas {
+		if s.Replicas[i].ID == replica {
 			return i
 		}
 	}
@@ -134,14 +134,14 @@ func (f *Snapshot) ReplicaIndex(replica string) int {
 }
 
 // Starting reports whether a cold start is under way.
-func (f *Snapshot) Starting() bool {
-	return len(f.Replicas) == 0 && (f.State == functions.Downloading || f.State == functions.Loading)
+func (s *Snapshot) Starting() bool {
+	return len(s.Replicas) == 0 && (s.State == functions.Downloading || s.State == functions.Loading)
 }
 
 // AdapterLoaded reports whether a replica that takes requests has the adapter loaded.
-func (f *Snapshot) AdapterLoaded(name string) bool {
-	for i := range f.Replicas {
-		if slices.Contains(f.Replicas[i].Adapters, name) {
+func (s *Snapshot) AdapterLoaded(name string) bool {
+	for i := range s.Replicas {
+		if slices.Contains(s.Replicas[i].Adapters, name) {
 			return true
 		}
 	}
@@ -149,12 +149,12 @@ func (f *Snapshot) AdapterLoaded(name string) bool {
 }
 
 // DeclaresAdapter reports whether the model declares the adapter.
-func (f *Snapshot) DeclaresAdapter(name string) bool {
-	if f.Model == nil {
+func (s *Snapshot) DeclaresAdapter(name string) bool {
+	if s.Model == nil {
 		return false
 	}
-	for i := range f.Model.Spec.Adapters {
-		if f.Model.Spec.Adapters[i].Name == name {
+	for i := range s.Model.Spec.Adapters {
+		if s.Model.Spec.Adapters[i].Name == name {
 			return true
 		}
 	}
