@@ -36,22 +36,22 @@ type prediction struct {
 }
 
 // predict decides again where the text has a new word, and tells the client what changed.
-func (o *socket) predict() *openai.Error {
-	p, text, now := &o.prediction, "", o.s.o.Now()
+func (s *socket) predict() *openai.Error {
+	p, text, now := &s.prediction, "", s.s.o.Now()
 	var messages any
-	if o.session.messages != nil {
-		text, messages = string(o.session.messages), o.session.messages
-	} else if text = o.session.text[:lastBoundary(o.session.text)]; strings.TrimSpace(text) == "" && !p.decided {
+	if s.session.messages != nil {
+		text, messages = string(s.session.messages), s.session.messages
+	} else if text = s.session.text[:lastBoundary(s.session.text)]; strings.TrimSpace(text) == "" && !p.decided {
 		return nil
 	}
 	if p.decided && (text == p.text || len(text) > largeText && now.Sub(p.at) < largeInterval) {
 		return nil
 	}
-	body, err := o.body(text, messages)
+	body, err := s.body(text, messages)
 	if err != nil {
 		return openai.New(openai.InvalidJSON, err.Error())
 	}
-	rec, e := o.s.o.Decide(o.id, o.router, generatePath, o.header, body)
+	rec, e := s.s.o.Decide(s.id, s.router, generatePath, s.header, body)
 	if e != nil {
 		if messages != nil && e.Status == 400 {
 			return e
@@ -63,15 +63,15 @@ func (o *socket) predict() *openai.Error {
 	p.candidates = rec.Candidates
 	p.mu.Unlock()
 	intent, confidence := rec.Features.Intent, rec.Features.Confidence
-	if intent == o.session.intent && rec.Rule == o.session.rule && rec.Target == p.target {
+	if intent == s.session.intent && rec.Rule == s.session.rule && rec.Target == p.target {
 		return nil
 	}
-	frame := intentFrame{Type: "intent_change", Old: o.session.intent, New: intent, Confidence: confidence, Rule: rec.Rule, Target: rec.Target}
-	o.session.intent, o.session.rule = intent, rec.Rule
-	o.remember()
-	frame.Prepares = p.prepare(o, &rec)
+	frame := intentFrame{Type: "intent_change", Old: s.session.intent, New: intent, Confidence: confidence, Rule: rec.Rule, Target: rec.Target}
+	s.session.intent, s.session.rule = intent, rec.Rule
+	s.remember()
+	frame.Prepares = p.prepare(s, &rec)
 	p.target = rec.Target
-	o.send(frame)
+	s.send(frame)
 	return nil
 }
 

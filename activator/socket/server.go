@@ -235,20 +235,20 @@ func isKept(name string) bool {
 }
 
 // header is a field of each of the socket's requests.
-func (o *socket) header(name string) string {
-	for _, f := range o.fields {
+func (s *socket) header(name string) string {
+	for _, f := range s.fields {
 		if strings.EqualFold(f.Name, name) {
 			return f.Value
 		}
 	}
 	if strings.EqualFold(name, "thaw-session") {
-		return o.key.client
+		return s.key.client
 	}
 	return ""
 }
 
 // body is that of a chat request with a text, or with messages.
-func (o *socket) body(text string, messages any) ([]byte, error) {
+func (s *socket) body(text string, messages any) ([]byte, error) {
 	type turn struct {
 		Role    string `json:"role"`
 		Content string `json:"content"`
@@ -261,5 +261,5 @@ func (o *socket) body(text string, messages any) ([]byte, error) {
 		Messages any             `json:"messages"`
 		Stream   bool            `json:"stream"`
 		Options  map[string]bool `json:"stream_options"`
-	}{o.router, messages, true, map[string]bool{"include_usage": true}})
+	}{s.router, messages, true, map[string]bool{"include_usage": true}})
 }

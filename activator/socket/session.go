@@ -44,43 +44,43 @@ type storedSession struct {
 }
 
 // find returns the session of a client; the zero session where none is remembered.
-func (m *sessions) find(k sessionKey, now time.Time) session {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.forget(now)
-	if e := m.byKey[k]; e != nil {
+func (s *sessions) find(k sessionKey, now time.Time) session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(now)
+	if e := s.byKey[k]; e != nil {
 		return e.Value.(*storedSession).session
 	}
 	return session{}
 }
 
 // store remembers a session.
-func (m *sessions) store(k sessionKey, s session, now time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if e := m.byKey[k]; e != nil {
-		m.remove(e)
+func (s *sessions) store(k sessionKey, stored session, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.byKey[k]; e != nil {
+		s.remove(e)
 	}
-	if m.byKey == nil {
-		m.byKey = map[sessionKey]*list.Element{}
+	if s.byKey == nil {
+		s.byKey = map[sessionKey]*list.Element{}
 	}
-	m.byKey[k] = m.order.PushBack(&storedSession{k, s, now})
-	m.bytes += s.size()
-	m.forget(now)
+	s.byKey[k] = s.order.PushBack(&storedSession{k, stored, now})
+	s.bytes += stored.size()
+	s.forget(now)
 }
 
 // forget drops what is too old or too much. mu must be held.
-func (m *sessions) forget(now time.Time) {
-	for e := m.order.Front(); e != nil; e = m.order.Front() {
-		if m.bytes <= m.max && now.Sub(e.Value.(*storedSession).at) < sessionTTL {
+func (s *sessions) forget(now time.Time) {
+	for e := s.order.Front(); e != nil; e = s.order.Front() {
+		if s.bytes <= s.max && now.Sub(e.Value.(*storedSession).at) < sessionTTL {
 			return
 		}
-		m.remove(e)
+		s.remove(e)
 	}
 }
 
-func (m *sessions) remove(e *list.Element) {
-	s := m.order.Remove(e).(*storedSession)
-	delete(m.byKey, s.key)
-	m.bytes -= s.size()
+func (s *sessions) remove(e *list.Element) {
+	stored := s.order.Remove(e).(*storedSession)
+	delete(s.byKey, stored.key)
+	s.bytes -= stored.size()
 }

@@ -47,27 +47,27 @@ type socket struct {
 }
 
 // account is what bounds of a key count by.
-func (o *socket) account() string { return o.id.Team + "\x00" + o.id.KeyID }
+func (s *socket) account() string { return s.id.Team + "\x00" + s.id.KeyID }
 
 // run serves the connection until it ends.
-func (o *socket) run(u *httpserver.Upgraded) {
-	o.up = u
-	ws, err := o.handshake.accept(u)
+func (s *socket) run(u *httpserver.Upgraded) {
+	s.up = u
+	ws, err := s.handshake.accept(u)
 	if err != nil {
 		return
 	}
-	o.ws = ws
+	s.ws = ws
 	ws.SetReadLimit(maxDiscarded)
-	o.session = o.s.sessions.find(o.key, o.s.o.Now())
-	u.OnDrain(o.drain)
-	idle := time.AfterFunc(o.s.o.Idle, func() { ws.Close(websocket.StatusNormalClosure, "idle") })
-	for o.readMessage() {
-		idle.Reset(o.s.o.Idle)
+	s.session = s.s.sessions.find(s.key, s.s.o.Now())
+	u.OnDrain(s.drain)
+	idle := time.AfterFunc(s.s.o.Idle, func() { ws.Close(websocket.StatusNormalClosure, "idle") })
+	for s.readMessage() {
+		idle.Reset(s.s.o.Idle)
 	}
 	idle.Stop()
-	o.mu.Lock()
-	g := o.generation
-	o.mu.Unlock()
+	s.mu.Lock()
+	g := s.generation
+	s.mu.Unlock()
 	if g != nil {
 		g.ctx.End(httpserver.ErrGone)
 	}
@@ -75,68 +75,68 @@ func (o *socket) run(u *httpserver.Upgraded) {
 	if g != nil {
 		<-g.done
 	}
-	o.prediction.end()
+	s.prediction.end()
 }
 
 // remember stores the session at each change, so that a client finds it however soon it
 // connects again.
-func (o *socket) remember() {
-	o.s.sessions.store(o.key, o.session, o.s.o.Now())
+func (s *socket) remember() {
+	s.s.sessions.store(s.key, s.session, s.s.o.Now())
 }
 
 // drain ends a socket of a server that shuts down: at once, or behind its generation.
-func (o *socket) drain() {
-	o.mu.Lock()
-	o.draining = true
-	running := o.generation != nil
-	o.mu.Unlock()
+func (s *socket) drain() {
+	s.mu.Lock()
+	s.draining = true
+	running := s.generation != nil
+	s.mu.Unlock()
 	if !running {
-		o.goAway()
+		s.goAway()
 	}
 }
 
-func (o *socket) goAway() { o.ws.Close(websocket.StatusGoingAway, "shutting down") }
+func (s *socket) goAway() { s.ws.Close(websocket.StatusGoingAway, "shutting down") }
 
 // send writes one frame. Where it fails, as it does where the client does not read, the
 // connection ends, and the reader with it.
-func (o *socket) send(frame any) {
+func (s *socket) send(frame any) {
 	b, err := json.Marshal(frame)
 	if err != nil {
-		o.s.o.Log.Error("a frame of a socket cannot be written", "error", err)
+		s.s.o.Log.Error("a frame of a socket cannot be written", "error", err)
 		return
 	}
-	if o.ws.Write(context.Background(), websocket.MessageText, b) != nil { // by the connection's own deadline
-		o.up.Close()
+	if s.ws.Write(context.Background(), websocket.MessageText, b) != nil { // by the connection's own deadline
+		s.up.Close()
 	}
 }
 
-func (o *socket) sendError(e *openai.Error) {
-	o.send(errorFrame{"error", string(e.Code), e.Message})
+func (s *socket) sendError(e *openai.Error) {
+	s.send(errorFrame{"error", string(e.Code), e.Message})
 }
 
 // fault answers a message that breaks the protocol. It returns false where there were too
 // many: the socket is closed with the code.
-func (o *socket) fault(e *openai.Error, code websocket.StatusCode) bool {
-	now := o.s.o.Now()
-	for len(o.faults) > 0 && now.Sub(o.faults[0]) > faultWindow {
-		o.faults = o.faults[1:]
+func (s *socket) fault(e *openai.Error, code websocket.StatusCode) bool {
+	now := s.s.o.Now()
+	for len(s.faults) > 0 && now.Sub(s.faults[0]) > faultWindow {
+		s.faults = s.faults[1:]
 	}
-	o.faults = append(o.faults, now)
-	o.sendError(e)
-	if len(o.faults) < maxFaults {
+	s.faults = append(s.faults, now)
+	s.sendError(e)
+	if len(s.faults) < maxFaults {
 		return true
 	}
-	o.s.o.Log.Info("a socket was ended for its faults", slog.String("team", o.id.Team), slog.String("error", string(e.Code)))
-	o.end(code, string(e.Code))
+	s.s.o.Log.Info("a socket was ended for its faults", slog.String("team", s.id.Team), slog.String("error", string(e.Code)))
+	s.end(code, string(e.Code))
 	return false
 }
 
 // end closes the socket. The client may be sending: its frames are read until it answers.
-func (o *socket) end(code websocket.StatusCode, reason string) { o.ws.Close(code, reason) }
+func (s *socket) end(code websocket.StatusCode, reason string) { s.ws.Close(code, reason) }
 
 // readMessage reads and serves one message; false where the connection has ended.
-func (o *socket) readMessage() bool {
-	kind, r, err := o.ws.Reader(context.Background())
+func (s *socket) readMessage() bool {
+	kind, r, err := s.ws.Reader(context.Background())
 	if err != nil {
 		return false
 	}
@@ -150,48 +150,48 @@ func (o *socket) readMessage() bool {
 			return false
 		}
 	}
-	now := o.s.o.Now()
-	if now.Sub(o.second) >= time.Second {
-		o.second, o.messages = now, 0
+	now := s.s.o.Now()
+	if now.Sub(s.second) >= time.Second {
+		s.second, s.messages = now, 0
 	}
-	if o.messages++; o.messages > maxPerSecond {
+	if s.messages++; s.messages > maxPerSecond {
 		switch {
-		case o.messages == maxPerSecond+1:
-			return o.fault(openai.New(openai.RateLimitExceeded, "A socket takes 200 messages a second; those beyond are dropped."), websocket.StatusPolicyViolation)
-		case o.messages > 10*maxPerSecond:
-			o.end(websocket.StatusPolicyViolation, string(openai.RateLimitExceeded))
+		case s.messages == maxPerSecond+1:
+			return s.fault(openai.New(openai.RateLimitExceeded, "A socket takes 200 messages a second; those beyond are dropped."), websocket.StatusPolicyViolation)
+		case s.messages > 10*maxPerSecond:
+			s.end(websocket.StatusPolicyViolation, string(openai.RateLimitExceeded))
 			return false
 		}
 		return true
 	}
 	switch {
 	case large:
-		return o.fault(openai.New(openai.RequestTooLarge, "A message has at most 65536 bytes."), websocket.StatusMessageTooBig)
+		return s.fault(openai.New(openai.RequestTooLarge, "A message has at most 65536 bytes."), websocket.StatusMessageTooBig)
 	case kind != websocket.MessageText:
-		return o.fault(openai.New(openai.InvalidRequest, "A binary message: send text."), websocket.StatusUnsupportedData)
+		return s.fault(openai.New(openai.InvalidRequest, "A binary message: send text."), websocket.StatusUnsupportedData)
 	case !utf8.Valid(b):
-		return o.fault(openai.New(openai.InvalidRequest, "The message is not UTF-8."), websocket.StatusInvalidFramePayloadData)
+		return s.fault(openai.New(openai.InvalidRequest, "The message is not UTF-8."), websocket.StatusInvalidFramePayloadData)
 	}
 	m, e := parseMessage(b)
 	if e == nil {
-		e = o.serve(m)
+		e = s.serve(m)
 	}
 	if e != nil {
-		return o.fault(e, websocket.StatusPolicyViolation)
+		return s.fault(e, websocket.StatusPolicyViolation)
 	}
 	return true
 }
 
 // serve does what a message asks.
-func (o *socket) serve(m message) *openai.Error {
+func (s *socket) serve(m message) *openai.Error {
 	switch m.Type {
 	case kindPing:
-		o.send(pongFrame{"pong"})
+		s.send(pongFrame{"pong"})
 		return nil
 	case kindCancel:
-		o.mu.Lock()
-		g := o.generation
-		o.mu.Unlock()
+		s.mu.Lock()
+		g := s.generation
+		s.mu.Unlock()
 		if g == nil || g.last.Load() {
 			return openai.New(openai.Conflict, "There is no generation to cancel.")
 		}
@@ -200,30 +200,30 @@ func (o *socket) serve(m message) *openai.Error {
 		return nil
 	}
 	if m.Text != nil || m.Messages != nil {
-		o.session.text, o.session.messages = "", m.Messages
+		s.session.text, s.session.messages = "", m.Messages
 		if m.Text != nil {
-			o.session.text = *m.Text
+			s.session.text = *m.Text
 		}
-		o.remember()
+		s.remember()
 	}
 	if m.Type == kindSubmit {
-		return o.submit()
+		return s.submit()
 	}
-	if _, e := o.s.o.Caller(o.handshake.field); e != nil { // revoked meanwhile
-		o.sendError(e)
-		o.end(websocket.StatusPolicyViolation, string(e.Code))
+	if _, e := s.s.o.Caller(s.handshake.field); e != nil { // revoked meanwhile
+		s.sendError(e)
+		s.end(websocket.StatusPolicyViolation, string(e.Code))
 		return nil
 	}
-	return o.predictApart()
+	return s.predictApart()
 }
 
 // predictApart runs predict in a goroutine of its own: a decision needs a deep stack, and
 // the reader's would stay that large while the socket is idle.
-func (o *socket) predictApart() (e *openai.Error) {
+func (s *socket) predictApart() (e *openai.Error) {
 	ended := make(chan any)
 	go func() {
 		defer func() { ended <- recover() }()
-		e = o.predict()
+		e = s.predict()
 	}()
 	if p := <-ended; p != nil {
 		panic(p)
@@ -232,33 +232,33 @@ func (o *socket) predictApart() (e *openai.Error) {
 }
 
 // submit starts a generation.
-func (o *socket) submit() *openai.Error {
-	if o.session.text == "" && o.session.messages == nil {
+func (s *socket) submit() *openai.Error {
+	if s.session.text == "" && s.session.messages == nil {
 		return openai.New(openai.Conflict, "There is nothing to submit: send a text first.")
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if g := o.generation; g != nil && g.last.Load() {
-		o.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.generation; g != nil && g.last.Load() {
+		s.mu.Unlock()
 		<-g.done // the client has its last frame already
-		o.mu.Lock()
+		s.mu.Lock()
 	}
 	switch {
-	case o.draining:
+	case s.draining:
 		return openai.New(openai.ShuttingDown, "")
-	case o.generation != nil:
+	case s.generation != nil:
 		return openai.New(openai.Conflict, "A generation is running: cancel it, or wait for its end.")
 	}
 	var messages any
-	if o.session.messages != nil {
-		messages = o.session.messages
+	if s.session.messages != nil {
+		messages = s.session.messages
 	}
-	body, err := o.body(o.session.text, messages)
+	body, err := s.body(s.session.text, messages)
 	if err != nil {
 		return openai.New(openai.InvalidJSON, err.Error())
 	}
-	g := &generation{o: o, body: body, ctx: &httpserver.Context{}, done: make(chan struct{}), began: o.s.o.Now(), ahead: o.prediction.takeLease()}
-	o.generation = g
+	g := &generation{o: s, body: body, ctx: &httpserver.Context{}, done: make(chan struct{}), began: s.s.o.Now(), ahead: s.prediction.takeLease()}
+	s.generation = g
 	go g.run()
 	return nil
 }
