@@ -41,11 +41,11 @@ type Suspect struct {
 }
 
 // Find returns the suspect with this fingerprint; one without crashes where there is none.
-func (s *Table[K]) Find(p K, now time.Time) Suspect {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sweep(now)
-	found := s.byPrint[p]
+func (t *Table[K]) Find(p K, now time.Time) Suspect {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sweep(now)
+	found := t.byPrint[p]
 	if !now.Before(found.Until) {
 		return Suspect{}
 	}
@@ -53,26 +53,26 @@ func (s *Table[K]) Find(p K, now time.Time) Suspect {
 }
 
 // Empty reports whether there is no suspect; a request looks no further then.
-func (s *Table[K]) Empty() bool { return s.count.Load() == 0 }
+func (t *Table[K]) Empty() bool { return t.count.Load() == 0 }
 
 // sweep removes the suspects whose time is over, once a minute at most. mu is held.
-func (s *Table[K]) sweep(now time.Time) {
-	if now.Before(s.sweepAt) {
+func (t *Table[K]) sweep(now time.Time) {
+	if now.Before(t.sweepAt) {
 		return
 	}
-	s.sweepAt = now.Add(time.Minute)
-	maps.DeleteFunc(s.byPrint, func(_ K, v Suspect) bool { return !now.Before(v.Until) })
-	s.count.Store(int32(len(s.byPrint)))
+	t.sweepAt = now.Add(time.Minute)
+	maps.DeleteFunc(t.byPrint, func(_ K, v Suspect) bool { return !now.Before(v.Until) })
+	t.count.Store(int32(len(t.byPrint)))
 }
 
 // Crashed counts the crash of a replica's engine that the request was in, alone or not, and
 // returns the suspect that it is now.
-func (s *Table[K]) Crashed(p K, listing uint64, alone bool, now time.Time) Suspect {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sweep(now)
-	v, known := s.byPrint[p]
-	if !known && len(s.byPrint) >= maxTable && !s.dropOne() {
+func (t *Table[K]) Crashed(p K, listing uint64, alone bool, now time.Time) Suspect {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sweep(now)
+	v, known := t.byPrint[p]
+	if !known && len(t.byPrint) >= maxTable && !t.dropOne() {
 		return Suspect{}
 	}
 	if !now.Before(v.Until) {
@@ -88,19 +88,19 @@ func (s *Table[K]) Crashed(p K, listing uint64, alone bool, now time.Time) Suspe
 		v.Crashes = max(v.Crashes, min(v.Crashes+1, CrashesToRunAlone))
 	}
 	v.Until = now.Add(Time)
-	if s.byPrint == nil {
-		s.byPrint = map[K]Suspect{}
+	if t.byPrint == nil {
+		t.byPrint = map[K]Suspect{}
 	}
-	s.byPrint[p] = v
-	s.count.Store(int32(len(s.byPrint)))
+	t.byPrint[p] = v
+	t.count.Store(int32(len(t.byPrint)))
 	return v
 }
 
 // dropOne removes any suspect of one crash; false where there is none. mu is held.
-func (s *Table[K]) dropOne() bool {
-	for p, v := range s.byPrint {
+func (t *Table[K]) dropOne() bool {
+	for p, v := range t.byPrint {
 		if v.Crashes < CrashesToRunAlone {
-			delete(s.byPrint, p)
+			delete(t.byPrint, p)
 			return true
 		}
 	}
@@ -108,9 +108,9 @@ func (s *Table[K]) dropOne() bool {
 }
 
 // Acquit removes a suspect.
-func (s *Table[K]) Acquit(p K) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.byPrint, p)
-	s.count.Store(int32(len(s.byPrint)))
+func (t *Table[K]) Acquit(p K) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.byPrint, p)
+	t.count.Store(int32(len(t.byPrint)))
 }
