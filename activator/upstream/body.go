@@ -12,18 +12,18 @@ import (
 )
 
 // nextChunk reads the line that opens the next chunk, and the end of the one before.
-func (k *conn) nextChunk() error {
-	if k.inChunk {
-		l, err := k.line()
+func (c *conn) nextChunk() error {
+	if c.inChunk {
+		l, err := c.line()
 		if err != nil {
 			return err
 		}
 		if len(l) != 0 {
 			return protocolError("a chunk is longer than it says")
 		}
-		k.inChunk = false
+		c.inChunk = false
 	}
-	l, err := k.line()
+	l, err := c.line()
 	if err != nil {
 		return err
 	}
@@ -31,15 +31,15 @@ func (k *conn) nextChunk() error {
 	if !ok {
 		return protocolError("a chunk's size is %.20q", l)
 	}
-	if k.remain = n; n > 0 {
+	if c.remain = n; n > 0 {
 		return nil
 	}
 	for range 64 { // trailers are dropped
-		if l, err = k.line(); err != nil {
+		if l, err = c.line(); err != nil {
 			return err
 		}
 		if len(l) == 0 {
-			k.done = true
+			c.done = true
 			return nil
 		}
 	}
@@ -47,9 +47,9 @@ func (k *conn) nextChunk() error {
 }
 
 // chunkBuffered reports whether nextChunk would return without waiting.
-func (k *conn) chunkBuffered() bool {
-	b, _ := k.reader.Peek(k.reader.Buffered())
-	if k.inChunk {
+func (c *conn) chunkBuffered() bool {
+	b, _ := c.reader.Peek(c.reader.Buffered())
+	if c.inChunk {
 		if len(b) < 2 {
 			return false
 		}
@@ -65,87 +65,87 @@ func (k *conn) chunkBuffered() bool {
 	return true
 }
 
-func (k *conn) read(p []byte) (n int, err error) {
-	if k.done {
+func (c *conn) read(p []byte) (n int, err error) {
+	if c.done {
 		return 0, io.EOF
 	}
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if k.chunked {
-		n, err = k.readChunks(p)
+	if c.chunked {
+		n, err = c.readChunks(p)
 	} else {
-		if k.remain > 0 && int64(len(p)) > k.remain {
-			p = p[:k.remain]
+		if c.remain > 0 && int64(len(p)) > c.remain {
+			p = p[:c.remain]
 		}
-		n, err = k.reader.Read(p)
-		if k.remain > 0 {
-			if k.remain -= int64(n); k.remain == 0 {
-				k.done = true
+		n, err = c.reader.Read(p)
+		if c.remain > 0 {
+			if c.remain -= int64(n); c.remain == 0 {
+				c.done = true
 			}
 		} else if err == io.EOF {
-			k.done = true
+			c.done = true
 		}
 	}
 	if n > 0 {
-		k.lastByte.Store(time.Now().UnixNano())
-		k.bodyBegan.Store(true)
+		c.lastByte.Store(time.Now().UnixNano())
+		c.bodyBegan.Store(true)
 	}
-	if k.done {
+	if c.done {
 		return n, io.EOF
 	}
 	if err == nil || n > 0 {
 		return n, nil
 	}
-	if cause := k.cancelCause(); cause != nil {
-		return 0, &Error{Addr: k.addr, Kind: ErrCancelled, Err: cause}
+	if cause := c.cancelCause(); cause != nil {
+		return 0, &Error{Addr: c.addr, Kind: ErrCancelled, Err: cause}
 	}
-	k.close = true
-	if k.wasAborted() {
-		return 0, &Error{Addr: k.addr, Kind: io.ErrUnexpectedEOF, Err: fmt.Errorf("%w: %w", ErrCut, err)}
+	c.close = true
+	if c.wasAborted() {
+		return 0, &Error{Addr: c.addr, Kind: io.ErrUnexpectedEOF, Err: fmt.Errorf("%w: %w", ErrCut, err)}
 	}
 	if errors.Is(err, ErrProtocol) {
-		return 0, &Error{Addr: k.addr, Kind: ErrProtocol, Err: err}
+		return 0, &Error{Addr: c.addr, Kind: ErrProtocol, Err: err}
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return 0, &Error{Addr: k.addr, Kind: ErrSilent, Err: err}
+		return 0, &Error{Addr: c.addr, Kind: ErrSilent, Err: err}
 	}
-	return 0, &Error{Addr: k.addr, Kind: io.ErrUnexpectedEOF, Err: err}
+	return 0, &Error{Addr: c.addr, Kind: io.ErrUnexpectedEOF, Err: err}
 }
 
 // readChunks fills p from as many chunks as are there; it waits only for the
 // first byte.
-func (k *conn) readChunks(p []byte) (n int, err error) {
+func (c *conn) readChunks(p []byte) (n int, err error) {
 	for n < len(p) {
-		if k.remain == 0 {
-			if n > 0 && !k.chunkBuffered() {
+		if c.remain == 0 {
+			if n > 0 && !c.chunkBuffered() {
 				return n, nil
 			}
-			if err = k.nextChunk(); err != nil || k.done {
+			if err = c.nextChunk(); err != nil || c.done {
 				return n, err
 			}
 		}
-		if n > 0 && k.reader.Buffered() == 0 {
+		if n > 0 && c.reader.Buffered() == 0 {
 			return n, nil
 		}
 		q := p[n:]
-		if int64(len(q)) > k.remain {
-			q = q[:k.remain]
+		if int64(len(q)) > c.remain {
+			q = q[:c.remain]
 		}
 		var m int
-		m, err = k.reader.Read(q)
+		m, err = c.reader.Read(q)
 		n += m
-		if k.remain -= int64(m); k.remain == 0 && m > 0 {
-			k.inChunk = true
+		if c.remain -= int64(m); c.remain == 0 && m > 0 {
+			c.inChunk = true
 		}
 		if err != nil {
 			return n, err
 		}
 	}
 	// The end may already be here: return it together with the last bytes.
-	if k.remain == 0 && k.chunkBuffered() {
-		if b, _ := k.reader.Peek(3); len(b) == 3 && b[2] == '0' {
-			err = k.nextChunk()
+	if c.remain == 0 && c.chunkBuffered() {
+		if b, _ := c.reader.Peek(3); len(b) == 3 && b[2] == '0' {
+			err = c.nextChunk()
 		}
 	}
 	return n, err

@@ -90,74 +90,74 @@ func newConn(c *Client, addr string, nc net.Conn) *conn {
 	return &conn{c: c, addr: addr, netConn: nc, socket: newSocket(nc), reader: bufio.NewReaderSize(nc, 8<<10), lastByte: new(atomic.Int64)}
 }
 
-func (k *conn) closeConn() {
-	k.netConn.Close()
-	k.c.forget(k)
+func (c *conn) closeConn() {
+	c.netConn.Close()
+	c.c.forget(c)
 }
 
 // abort closes it under whatever it is used for.
-func (k *conn) abort() {
-	k.mu.Lock()
-	k.aborted = true
-	k.mu.Unlock()
-	k.closeConn()
+func (c *conn) abort() {
+	c.mu.Lock()
+	c.aborted = true
+	c.mu.Unlock()
+	c.closeConn()
 }
 
-func (k *conn) wasAborted() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.aborted
+func (c *conn) wasAborted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.aborted
 }
 
 // exchange sends r and reads the head of its answer.
-func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
-	k.mu.Lock()
-	k.gen++
-	k.inExchange, k.cancelled = true, nil
-	gen := k.gen
-	k.mu.Unlock()
-	k.answered, k.early = false, false
-	k.bodyBegan.Store(false)
-	k.begunAt.Store(time.Now().UnixNano())
+func (c *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
+	c.mu.Lock()
+	c.gen++
+	c.inExchange, c.cancelled = true, nil
+	gen := c.gen
+	c.mu.Unlock()
+	c.answered, c.early = false, false
+	c.bodyBegan.Store(false)
+	c.begunAt.Store(time.Now().UnixNano())
 	if a, ok := ctx.(interface {
 		AfterFunc(func()) func() bool
 	}); ok { // httpserver's own; package context would do the same with four more allocations
-		k.stop = a.AfterFunc(func() { k.cancel(gen, context.Cause(ctx)) })
+		c.stop = a.AfterFunc(func() { c.cancel(gen, context.Cause(ctx)) })
 	} else if ctx.Done() != nil {
-		k.stop = context.AfterFunc(ctx, func() { k.cancel(gen, context.Cause(ctx)) })
+		c.stop = context.AfterFunc(ctx, func() { c.cancel(gen, context.Cause(ctx)) })
 	}
 
 	switch {
 	case r.Bound > 0:
-		k.setReadDeadline(time.Now().Add(r.Bound))
-	case !k.until.IsZero(): // that of the exchange before
-		k.setReadDeadline(time.Time{})
+		c.setReadDeadline(time.Now().Add(r.Bound))
+	case !c.until.IsZero(): // that of the exchange before
+		c.setReadDeadline(time.Time{})
 	}
-	if err := k.checkSilent(); err != nil {
+	if err := c.checkSilent(); err != nil {
 		return nil, err
 	}
-	if k.watched {
-		k.watched = false
-		defer k.c.watch(k)()
+	if c.watched {
+		c.watched = false
+		defer c.c.watch(c)()
 	}
-	werr := k.send(r)
+	werr := c.send(r)
 	switch {
 	case errors.Is(werr, os.ErrDeadlineExceeded), errors.Is(werr, errEarly):
 		return nil, werr
-	case werr != nil && k.reused && k.look() == spoke:
+	case werr != nil && c.reused && c.look() == spoke:
 		return nil, errEarly
 	}
 	// An engine may refuse a body before it has read it: then the answer is there although
 	// writing failed. It is believed on a new connection only.
-	res := &Response{k: k}
-	if err := k.readHead(res, r.Method == "HEAD"); err != nil {
+	res := &Response{k: c}
+	if err := c.readHead(res, r.Method == "HEAD"); err != nil {
 		if werr != nil && !errors.Is(err, ErrProtocol) {
 			err = werr
 		}
 		return nil, err
 	}
 	if werr != nil {
-		k.close, k.early = true, true
+		c.close, c.early = true, true
 	}
 	return res, nil
 }
@@ -165,91 +165,91 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 // bound moves the read deadline so that silence of d ends the exchange, and
 // moves it again only when an eighth of d has passed: a stream calls this for
 // each piece. It belongs to the goroutine of the exchange.
-func (k *conn) bound(d time.Duration) {
+func (c *conn) bound(d time.Duration) {
 	now := time.Now()
-	if left := k.until.Sub(now); left < d || left > d+d/8 {
-		k.setReadDeadline(now.Add(d + d/8))
+	if left := c.until.Sub(now); left < d || left > d+d/8 {
+		c.setReadDeadline(now.Add(d + d/8))
 	}
 }
 
-func (k *conn) setReadDeadline(t time.Time) {
-	k.until = t
-	k.netConn.SetReadDeadline(t)
+func (c *conn) setReadDeadline(t time.Time) {
+	c.until = t
+	c.netConn.SetReadDeadline(t)
 }
 
 // cancel ends exchange gen by closing the connection under it. It does nothing
 // to a later one, and does not run beside finish.
-func (k *conn) cancel(gen uint64, cause error) {
-	k.mu.Lock()
-	if k.inExchange && k.gen == gen {
+func (c *conn) cancel(gen uint64, cause error) {
+	c.mu.Lock()
+	if c.inExchange && c.gen == gen {
 		if cause == nil {
 			cause = context.Canceled
 		}
-		k.cancelled = cause
-		k.closeConn()
+		c.cancelled = cause
+		c.closeConn()
 	}
-	k.mu.Unlock()
+	c.mu.Unlock()
 }
 
 // cancelCause is why the exchange was cancelled; nil if it was not.
-func (k *conn) cancelCause() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.cancelled
+func (c *conn) cancelCause() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cancelled
 }
 
 // endExchange makes late cancels harmless; false if the exchange has ended before.
-func (k *conn) endExchange() bool {
-	k.mu.Lock()
-	inExchange := k.inExchange
-	k.inExchange = false
-	k.mu.Unlock()
-	k.begunAt.Store(0)
-	if inExchange && k.stop != nil {
-		k.stop()
-		k.stop = nil
+func (c *conn) endExchange() bool {
+	c.mu.Lock()
+	inExchange := c.inExchange
+	c.inExchange = false
+	c.mu.Unlock()
+	c.begunAt.Store(0)
+	if inExchange && c.stop != nil {
+		c.stop()
+		c.stop = nil
 	}
 	return inExchange
 }
 
 // abandon ends an exchange that failed.
-func (k *conn) abandon() {
-	k.endExchange()
-	k.closeConn()
+func (c *conn) abandon() {
+	c.endExchange()
+	c.closeConn()
 }
 
 // finish ends an exchange; the connection is kept only if nothing of the answer
 // is left on it and no cancel has closed it.
-func (k *conn) finish() {
-	if !k.endExchange() {
+func (c *conn) finish() {
+	if !c.endExchange() {
 		return
 	}
-	if k.done && !k.close && k.reader.Buffered() > 0 {
-		k.c.markUnsolicited(k.addr)
+	if c.done && !c.close && c.reader.Buffered() > 0 {
+		c.c.markUnsolicited(c.addr)
 	}
-	if !k.done || k.close || k.reader.Buffered() > 0 || k.cancelCause() != nil || k.wasAborted() {
-		k.closeConn()
+	if !c.done || c.close || c.reader.Buffered() > 0 || c.cancelCause() != nil || c.wasAborted() {
+		c.closeConn()
 		return
 	}
-	if cap(k.writeBuf) > 4*oneWrite {
-		k.writeBuf = nil
+	if cap(c.writeBuf) > 4*oneWrite {
+		c.writeBuf = nil
 	}
-	k.c.put(k)
+	c.c.put(c)
 }
 
 // send writes the request.
-func (k *conn) send(r *Request) error {
+func (c *conn) send(r *Request) error {
 	size := 0
 	for _, p := range r.Body {
 		size += len(p)
 	}
 	now, wait := time.Now(), writeWait+time.Duration(size/writeRate)*time.Second
-	if k.writeUntil.Sub(now) < wait {
-		k.writeUntil = now.Add(wait + writeWait/2) // not per request
-		k.netConn.SetWriteDeadline(k.writeUntil)
+	if c.writeUntil.Sub(now) < wait {
+		c.writeUntil = now.Add(wait + writeWait/2) // not per request
+		c.netConn.SetWriteDeadline(c.writeUntil)
 	}
-	k.sentAt = now
-	b := append(k.writeBuf[:0], r.Method...)
+	c.sentAt = now
+	b := append(c.writeBuf[:0], r.Method...)
 	b = append(append(append(b, ' '), r.Prefix...), r.Path...)
 	b = append(append(b, " HTTP/1.1\r\nhost: "...), cmp.Or(r.Host, r.Addr)...)
 	if size > 0 || r.Method != "GET" && r.Method != "HEAD" {
@@ -278,11 +278,11 @@ func (k *conn) send(r *Request) error {
 		for _, p := range r.Body {
 			b = append(b, p...)
 		}
-		k.writeBuf = b
-		_, err := k.netConn.Write(b)
+		c.writeBuf = b
+		_, err := c.netConn.Write(b)
 		return err
 	}
-	k.writeBuf = b
+	c.writeBuf = b
 	bufs := make(net.Buffers, 0, 1+len(r.Body))
 	bufs = append(bufs, b)
 	for _, p := range r.Body {
@@ -294,17 +294,17 @@ func (k *conn) send(r *Request) error {
 	cut := len(bufs[n]) - min(len(bufs[n]), lastWrite)
 	last := bufs[n][cut:]
 	bufs[n] = bufs[n][:cut]
-	if _, err := bufs.WriteTo(k.netConn); err != nil {
+	if _, err := bufs.WriteTo(c.netConn); err != nil {
 		return err
 	}
-	if k.look() == spoke {
-		if k.reused {
+	if c.look() == spoke {
+		if c.reused {
 			return errEarly
 		}
-		k.early = true
+		c.early = true
 	}
-	k.sentAt = time.Now()
-	_, err := k.netConn.Write(last)
+	c.sentAt = time.Now()
+	_, err := c.netConn.Write(last)
 	return err
 }
 
@@ -324,10 +324,10 @@ func protocolError(format string, args ...any) error {
 }
 
 // line reads one line without its end. It is valid until the next read.
-func (k *conn) line() ([]byte, error) {
-	l, err := k.reader.ReadSlice('\n')
+func (c *conn) line() ([]byte, error) {
+	l, err := c.reader.ReadSlice('\n')
 	if err == bufio.ErrBufferFull {
-		l, err = k.longLine(l)
+		l, err = c.longLine(l)
 	}
 	if err != nil {
 		return nil, err
@@ -340,15 +340,15 @@ func (k *conn) line() ([]byte, error) {
 }
 
 // longLine reads on a line that began with l and is longer than the reader's buffer.
-func (k *conn) longLine(l []byte) ([]byte, error) {
+func (c *conn) longLine(l []byte) ([]byte, error) {
 	var whole []byte
 	for {
 		whole = append(whole, l...)
-		if len(whole) > k.c.o.MaxHead {
+		if len(whole) > c.c.o.MaxHead {
 			return nil, protocolError("a line is too long")
 		}
 		var err error
-		if l, err = k.reader.ReadSlice('\n'); err == nil {
+		if l, err = c.reader.ReadSlice('\n'); err == nil {
 			return append(whole, l...), nil
 		} else if err != bufio.ErrBufferFull {
 			return nil, err
@@ -356,14 +356,14 @@ func (k *conn) longLine(l []byte) ([]byte, error) {
 	}
 }
 
-func (k *conn) readHead(res *Response, headOnly bool) error {
-	if _, err := k.reader.Peek(1); err != nil {
+func (c *conn) readHead(res *Response, headOnly bool) error {
+	if _, err := c.reader.Peek(1); err != nil {
 		return err
 	}
-	k.answered, k.firstByte = true, time.Since(k.sentAt)
-	k.lastByte.Store(time.Now().UnixNano())
+	c.answered, c.firstByte = true, time.Since(c.sentAt)
+	c.lastByte.Store(time.Now().UnixNano())
 	for informational := 0; ; informational++ {
-		if err := k.readOneHead(res); err != nil {
+		if err := c.readOneHead(res); err != nil {
 			return err
 		}
 		if res.Status == 101 {
@@ -378,16 +378,16 @@ func (k *conn) readHead(res *Response, headOnly bool) error {
 	}
 	switch {
 	case headOnly || res.Status == 204 || res.Status == 304:
-		k.chunked, k.remain, k.done = false, 0, true
-	case k.chunked:
-	case k.remain == 0:
-		k.done = true
-	case k.remain < 0:
-		k.close = true
+		c.chunked, c.remain, c.done = false, 0, true
+	case c.chunked:
+	case c.remain == 0:
+		c.done = true
+	case c.remain < 0:
+		c.close = true
 	}
-	res.Length = k.remain
-	if k.chunked {
-		res.Length, k.remain = -1, 0
+	res.Length = c.remain
+	if c.chunked {
+		res.Length, c.remain = -1, 0
 	}
 	return nil
 }
@@ -410,8 +410,8 @@ func parseStatusLine(l []byte) (status int, err error) {
 }
 
 // readOneHead reads one status line and its fields.
-func (k *conn) readOneHead(res *Response) error {
-	l, err := k.line()
+func (c *conn) readOneHead(res *Response) error {
+	l, err := c.line()
 	if err != nil {
 		return err
 	}
@@ -420,31 +420,31 @@ func (k *conn) readOneHead(res *Response) error {
 		return err
 	}
 	res.Status = status
-	k.chunked, k.inChunk, k.remain, k.done = false, false, -1, false
+	c.chunked, c.inChunk, c.remain, c.done = false, false, -1, false
 	old := l[7] == '0' // HTTP/1.0
-	k.close = old
+	c.close = old
 	size := len(l)
-	k.headBuf, k.spans = k.headBuf[:0], k.spans[:0]
+	c.headBuf, c.spans = c.headBuf[:0], c.spans[:0]
 	for {
-		if l, err = k.line(); err != nil {
+		if l, err = c.line(); err != nil {
 			return err
 		}
 		if len(l) == 0 {
 			break
 		}
-		if size += len(l) + 2; size > k.c.o.MaxHead || len(k.spans) == 128 {
+		if size += len(l) + 2; size > c.c.o.MaxHead || len(c.spans) == 128 {
 			return protocolError("its head is too large")
 		}
 		colon := bytes.IndexByte(l, ':')
 		if colon <= 0 {
 			return protocolError("a field is %.60q", l)
 		}
-		for i, c := range l[:colon] {
-			if c <= ' ' || c >= 0x7f {
+		for i, char := range l[:colon] {
+			if char <= ' ' || char >= 0x7f {
 				return protocolError("a field is %.60q", l)
 			}
-			if c >= 'A' && c <= 'Z' {
-				l[i] = c | 0x20
+			if char >= 'A' && char <= 'Z' {
+				l[i] = char | 0x20
 			}
 		}
 		if http1.HasControl(l[colon+1:]) {
@@ -454,38 +454,38 @@ func (k *conn) readOneHead(res *Response) error {
 		switch string(name) {
 		case "content-length":
 			n, ok := http1.ParseLength(value, 15)
-			if k.remain >= 0 || !ok {
+			if c.remain >= 0 || !ok {
 				return protocolError("its content-length is %.60q", value)
 			}
-			k.remain = n
+			c.remain = n
 			continue
 		case "transfer-encoding":
-			if k.chunked || !http1.EqualFold(value, "chunked") {
+			if c.chunked || !http1.EqualFold(value, "chunked") {
 				return protocolError("its transfer-encoding is %.60q", value)
 			}
-			k.chunked = true
+			c.chunked = true
 			continue
 		case "connection":
-			k.close = k.close || http1.EqualFold(value, "close")
+			c.close = c.close || http1.EqualFold(value, "close")
 			continue
 		case "keep-alive", "upgrade", "trailer", "proxy-connection", "te":
 			continue
 		}
-		at := len(k.headBuf)
-		k.headBuf = append(append(k.headBuf, name...), value...)
-		k.spans = append(k.spans, fieldSpan{at, at + len(name), at + len(name), len(k.headBuf)})
+		at := len(c.headBuf)
+		c.headBuf = append(append(c.headBuf, name...), value...)
+		c.spans = append(c.spans, fieldSpan{at, at + len(name), at + len(name), len(c.headBuf)})
 	}
-	if k.chunked && (old || k.remain >= 0) {
+	if c.chunked && (old || c.remain >= 0) {
 		return protocolError("it has chunks where it may not")
 	}
 	if status < 200 {
 		return nil
 	}
-	head := string(k.headBuf) // one allocation for all names and values
-	fields := k.fields[:0]
-	for _, f := range k.spans {
+	head := string(c.headBuf) // one allocation for all names and values
+	fields := c.fields[:0]
+	for _, f := range c.spans {
 		fields = append(fields, Field{head[f.name:f.colon], head[f.value:f.end]})
 	}
-	k.fields, res.Fields = fields, fields
+	c.fields, res.Fields = fields, fields
 	return nil
 }

@@ -28,12 +28,12 @@ var (
 )
 
 // checkSilent fails if the connection has ended or has bytes before a request is sent.
-func (k *conn) checkSilent() error {
-	switch k.look() {
+func (c *conn) checkSilent() error {
+	switch c.look() {
 	case spoke:
 		return errUnsolicited
 	case ended:
-		if k.reused {
+		if c.reused {
 			return errStale
 		}
 	}
@@ -42,19 +42,19 @@ func (k *conn) checkSilent() error {
 
 // look finds what is there to read, without waiting. A connection without a file
 // descriptor, which only tests have, is always silent.
-func (k *conn) look() presence {
+func (c *conn) look() presence {
 	var b []byte
 	var err error
 	switch {
-	case k.socket == nil:
+	case c.socket == nil:
 		return silent
-	case k.under == nil:
-		b, err = k.socket.peek()
+	case c.under == nil:
+		b, err = c.socket.peek()
 	default: // TLS may have read it from the socket already
-		k.under.polls = true
-		_, err = k.reader.Peek(1)
-		k.under.polls = false
-		b, _ = k.reader.Peek(k.reader.Buffered())
+		c.under.polls = true
+		_, err = c.reader.Peek(1)
+		c.under.polls = false
+		b, _ = c.reader.Peek(c.reader.Buffered())
 	}
 	switch {
 	case len(b) > 0 && isTimeoutAnswer(b):

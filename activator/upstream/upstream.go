@@ -259,20 +259,20 @@ func (c *Client) get(ctx context.Context, addr string, secure, reuse bool) (*con
 }
 
 // startTLS makes a new connection TLS, or closes it.
-func (k *conn) startTLS(ctx context.Context) error {
+func (c *conn) startTLS(ctx context.Context) error {
 	var config *tls.Config
-	if k.c.o.TLS != nil {
-		config = k.c.o.TLS(k.addr)
+	if c.c.o.TLS != nil {
+		config = c.c.o.TLS(c.addr)
 	}
 	if config == nil {
-		k.netConn.Close()
-		return fmt.Errorf("%s is to be reached over TLS, and no certificate of it is known: no agent of this server answers there", k.addr)
+		c.netConn.Close()
+		return fmt.Errorf("%s is to be reached over TLS, and no certificate of it is known: no agent of this server answers there", c.addr)
 	}
-	k.secure = true
-	k.under = &pollable{Conn: k.netConn, socket: k.socket}
-	conn := tls.Client(k.under, config)
-	k.netConn = conn
-	k.reader.Reset(conn)
+	c.secure = true
+	c.under = &pollable{Conn: c.netConn, socket: c.socket}
+	conn := tls.Client(c.under, config)
+	c.netConn = conn
+	c.reader.Reset(conn)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		conn.NetConn().Close()
 		return err

@@ -671,8 +671,8 @@ type fixedResponse struct {
 	r io.Reader
 }
 
-func (c *fixedResponse) Read(p []byte) (int, error) { return c.r.Read(p) }
-func (c *fixedResponse) Close() error               { return nil }
+func (r *fixedResponse) Read(p []byte) (int, error) { return r.r.Read(p) }
+func (r *fixedResponse) Close() error               { return nil }
 
 func BenchmarkDo(b *testing.B) {
 	for _, ctx := range []string{"plain", "cancellable"} {
