@@ -20,8 +20,8 @@ type Regression struct {
 	Was, Now float64 // median seconds
 }
 
-func (w Regression) String() string {
-	return fmt.Sprintf("%s got worse: %s, was %s (median)", w.Phase, report.Millis(w.Now), report.Millis(w.Was))
+func (r Regression) String() string {
+	return fmt.Sprintf("%s got worse: %s, was %s (median)", r.Phase, report.Millis(r.Now), report.Millis(r.Was))
 }
 
 // Compare returns the phases of now that are worse than in was. Phases missing in was

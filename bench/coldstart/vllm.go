@@ -152,37 +152,37 @@ func RunVLLM(ctx context.Context, o EngineOptions, r EngineResult) (EngineResult
 }
 
 // begin starts two platforms, without and with --warm, a supervisor and a fork server.
-func (g *programs) begin(ctx context.Context) error {
-	models := filepath.Join(g.o.Dir, "models")
+func (p *programs) begin(ctx context.Context) error {
+	models := filepath.Join(p.o.Dir, "models")
 	if err := os.MkdirAll(models, 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(models, "bench.yaml"), []byte(g.modelFile()), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(models, "bench.yaml"), []byte(p.modelFile()), 0o600); err != nil {
 		return err
 	}
 	start := func(mode string) (*served.Platform, error) {
-		dir := filepath.Join(g.o.Dir, mode)
+		dir := filepath.Join(p.o.Dir, mode)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}
 		return served.Start(ctx, served.Options{
-			Exe: g.o.Thaw, Dir: dir, Functions: models, Args: []string{"--warm", mode, "--gpus", "0"}, Env: []string{"THAW_ENGINE_VLLM=" + g.o.VLLM},
+			Exe: p.o.Thaw, Dir: dir, Functions: models, Args: []string{"--warm", mode, "--gpus", "0"}, Env: []string{"THAW_ENGINE_VLLM=" + p.o.VLLM},
 		})
 	}
 	var err error
-	if g.noFork, err = start("off"); err != nil {
+	if p.noFork, err = start("off"); err != nil {
 		return err
 	}
-	if g.warmFork, err = start("on"); err != nil {
+	if p.warmFork, err = start("on"); err != nil {
 		return err
 	}
-	dir := filepath.Join(g.o.Dir, "supervisor")
+	dir := filepath.Join(p.o.Dir, "supervisor")
 	kctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	if g.supervisor, err = supervisor.Ensure(kctx, supervisor.Start{Exe: g.o.Thaw, Socket: filepath.Join(dir, "supervisor.sock"), Dir: dir}); err != nil {
+	if p.supervisor, err = supervisor.Ensure(kctx, supervisor.Start{Exe: p.o.Thaw, Socket: filepath.Join(dir, "supervisor.sock"), Dir: dir}); err != nil {
 		return err
 	}
-	env, err := forkserver.FindEnvironment(g.o.VLLM)
+	env, err := forkserver.FindEnvironment(p.o.VLLM)
 	if err != nil {
 		return err
 	}
@@ -190,63 +190,63 @@ func (g *programs) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cmd, _, err := g.command()
+	cmd, _, err := p.command()
 	if err != nil {
 		return err
 	}
-	g.socket = filepath.Join(dir, "warm.sock")
-	parent, err := g.supervisor.Spawn(ctx, supervisor.Process{ID: "warm", Argv: env.ParentArgv(script, g.socket, forkserver.ImportList("vllm")), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env))})
+	p.socket = filepath.Join(dir, "warm.sock")
+	parent, err := p.supervisor.Spawn(ctx, supervisor.Process{ID: "warm", Argv: env.ParentArgv(script, p.socket, forkserver.ImportList("vllm")), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env))})
 	if err != nil {
 		return err
 	}
-	g.o.Progress("two platforms and a warm interpreter are starting")
-	return g.until(ctx, func() (bool, error) {
+	p.o.Progress("two platforms and a warm interpreter are starting")
+	return p.until(ctx, func() (bool, error) {
 		select {
 		case e := <-parent.Exited:
 			return false, fmt.Errorf("the warm interpreter ended: %v: %s", e, e.Tail)
 		default:
 		}
-		if g.facts.PID == 0 {
-			if f, err := forkserver.AskFacts(ctx, g.socket); err == nil {
-				g.facts = f
+		if p.facts.PID == 0 {
+			if f, err := forkserver.AskFacts(ctx, p.socket); err == nil {
+				p.facts = f
 			}
 		}
-		ready, err := g.warmFork.HasWarm(ctx)
-		return err == nil && ready && g.facts.PID != 0, nil
+		ready, err := p.warmFork.HasWarm(ctx)
+		return err == nil && ready && p.facts.PID != 0, nil
 	})
 }
 
-func (g *programs) modelFile() string {
+func (p *programs) modelFile() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: %s\nkind: Model\nmetadata: {name: bench}\nspec:\n  source: %q\n  engine: vllm\n  args:\n", functions.APIVersion, "file://"+g.o.Model)
-	for _, a := range g.o.Args {
+	fmt.Fprintf(&b, "apiVersion: %s\nkind: Model\nmetadata: {name: bench}\nspec:\n  source: %q\n  engine: vllm\n  args:\n", functions.APIVersion, "file://"+p.o.Model)
+	for _, a := range p.o.Args {
 		fmt.Fprintf(&b, "    - %q\n", a)
 	}
-	if len(g.o.Env) > 0 {
+	if len(p.o.Env) > 0 {
 		b.WriteString("  env:\n")
 	}
-	for _, kv := range g.o.Env {
+	for _, kv := range p.o.Env {
 		k, v, _ := strings.Cut(kv, "=")
 		fmt.Fprintf(&b, "    %s: %q\n", k, v)
 	}
 	return b.String()
 }
 
-func (g *programs) end() {
-	for _, p := range []*served.Platform{g.noFork, g.warmFork} {
-		if p != nil {
-			p.End()
+func (p *programs) end() {
+	for _, platform := range []*served.Platform{p.noFork, p.warmFork} {
+		if platform != nil {
+			platform.End()
 		}
 	}
-	if g.supervisor != nil {
+	if p.supervisor != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		g.supervisor.End(ctx, time.Second)
+		p.supervisor.End(ctx, time.Second)
 	}
 }
 
-func (g *programs) until(ctx context.Context, ok func() (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, g.o.Each, fmt.Errorf("not within %s", g.o.Each))
+func (p *programs) until(ctx context.Context, ok func() (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, p.o.Each, fmt.Errorf("not within %s", p.o.Each))
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -264,7 +264,7 @@ func (g *programs) until(ctx context.Context, ok func() (bool, error)) error {
 }
 
 // command returns the command thaw would run, for the ways that bypass thaw.
-func (g *programs) command() (engine.Command, string, error) {
+func (p *programs) command() (engine.Command, string, error) {
 	addr, err := process.FreeAddr()
 	if err != nil {
 		return engine.Command{}, "", err
@@ -275,36 +275,36 @@ func (g *programs) command() (engine.Command, string, error) {
 		return engine.Command{}, "", err
 	}
 	env := map[string]string{}
-	for _, kv := range g.o.Env {
+	for _, kv := range p.o.Env {
 		k, v, _ := strings.Cut(kv, "=")
 		env[k] = v
 	}
-	have := append(os.Environ(), "THAW_ENGINE_VLLM="+g.o.VLLM)
+	have := append(os.Environ(), "THAW_ENGINE_VLLM="+p.o.VLLM)
 	cmd, err := engine.Programs{Environ: func() []string { return have }}.Prepare(engine.Request{
-		Spec: functions.ModelSpec{Engine: functions.EngineVLLM, Args: g.o.Args, Env: env}, Name: "bench", Path: g.o.Model, Port: n, Key: engine.NewKey(),
+		Spec: functions.ModelSpec{Engine: functions.EngineVLLM, Args: p.o.Args, Env: env}, Name: "bench", Path: p.o.Model, Port: n, Key: engine.NewKey(),
 	})
 	return cmd, addr, err
 }
 
 // byHand runs `vllm serve` as a user would.
-func (g *programs) byHand(ctx context.Context) (Take, error) {
+func (p *programs) byHand(ctx context.Context) (Take, error) {
 	addr, err := process.FreeAddr()
 	if err != nil {
 		return Take{}, err
 	}
 	_, port, _ := net.SplitHostPort(addr)
-	g.n++
+	p.n++
 	began := time.Now()
-	p, err := process.Begin("hand-"+strconv.Itoa(g.n), g.o.Dir, append([]string{"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"}, g.o.Env...),
-		append([]string{g.o.VLLM, "serve", g.o.Model, "--served-model-name", "bench", "--host", "127.0.0.1", "--port", port}, g.o.Args...)...)
+	proc, err := process.Begin("hand-"+strconv.Itoa(p.n), p.o.Dir, append([]string{"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"}, p.o.Env...),
+		append([]string{p.o.VLLM, "serve", p.o.Model, "--served-model-name", "bench", "--host", "127.0.0.1", "--port", port}, p.o.Args...)...)
 	if err != nil {
 		return Take{}, err
 	}
-	defer p.End(0)
+	defer proc.End(0)
 	first, err := firstToken(ctx, addr, "", func() error {
 		select {
-		case <-p.Exited():
-			return fmt.Errorf("vllm ended: %s", p.Tail())
+		case <-proc.Exited():
+			return fmt.Errorf("vllm ended: %s", proc.Tail())
 		default:
 			return nil
 		}
@@ -312,16 +312,16 @@ func (g *programs) byHand(ctx context.Context) (Take, error) {
 	if err != nil {
 		return Take{}, err
 	}
-	return Take{FirstToken: first.Sub(began).Seconds(), CPU: processorSeconds(p.PID)}, nil
+	return Take{FirstToken: first.Sub(began).Seconds(), CPU: processorSeconds(proc.PID)}, nil
 }
 
 // forked starts an engine from the fork server and sends it the request directly.
-func (g *programs) forked(ctx context.Context) (Take, error) {
-	c, cmd, addr, err := g.spawn(ctx, g.socket)
+func (p *programs) forked(ctx context.Context) (Take, error) {
+	c, cmd, addr, err := p.spawn(ctx, p.socket)
 	if err != nil {
 		return Take{}, err
 	}
-	defer g.kill(c)
+	defer p.kill(c)
 	first, err := firstToken(ctx, addr, cmd.Key, func() error {
 		select {
 		case e := <-c.Exited:
@@ -343,21 +343,21 @@ type timedCommand struct {
 }
 
 // spawn starts an engine under the benchmark's own supervisor, forked from via if given.
-func (g *programs) spawn(ctx context.Context, forkSocket string) (c *supervisor.Child, a timedCommand, addr string, err error) {
-	cmd, addr, err := g.command()
+func (p *programs) spawn(ctx context.Context, forkSocket string) (c *supervisor.Child, a timedCommand, addr string, err error) {
+	cmd, addr, err := p.command()
 	if err != nil {
 		return nil, a, "", err
 	}
-	g.n++
+	p.n++
 	a = timedCommand{cmd, time.Now()}
-	c, err = g.supervisor.Spawn(ctx, supervisor.Process{ID: "e" + strconv.Itoa(g.n), ForkSocket: forkSocket, Argv: cmd.Argv, Env: cmd.Env})
+	c, err = p.supervisor.Spawn(ctx, supervisor.Process{ID: "e" + strconv.Itoa(p.n), ForkSocket: forkSocket, Argv: cmd.Argv, Env: cmd.Env})
 	return c, a, addr, err
 }
 
-func (g *programs) kill(c *supervisor.Child) {
+func (p *programs) kill(c *supervisor.Child) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	g.supervisor.Kill(ctx, c.ID)
+	p.supervisor.Kill(ctx, c.ID)
 	select {
 	case <-c.Exited:
 	case <-ctx.Done():
@@ -407,28 +407,28 @@ func stream(ctx context.Context, addr, key string) (load.Answer, error) {
 }
 
 // through measures a cold start as a client of thaw.
-func (g *programs) through(ctx context.Context, p *served.Platform) (Take, error) {
+func (p *programs) through(ctx context.Context, platform *served.Platform) (Take, error) {
 	name := functions.Name{Team: functions.DefaultTeam, Name: "bench"}
-	if err := p.Stop(ctx, name); err != nil {
+	if err := platform.Stop(ctx, name); err != nil {
 		return Take{}, err
 	}
-	before := processorSeconds(p.Process.PID)
+	before := processorSeconds(platform.Process.PID)
 	began := time.Now()
-	a, err := stream(ctx, p.Addr, p.Token)
+	a, err := stream(ctx, platform.Addr, platform.Token)
 	if err != nil {
 		return Take{}, err
 	}
-	t := Take{FirstToken: a.First.Sub(began).Seconds(), CPU: processorSeconds(p.Process.PID) - before}
+	t := Take{FirstToken: a.First.Sub(began).Seconds(), CPU: processorSeconds(platform.Process.PID) - before}
 	id := a.ColdStart
 	if id == "" || id == "1" {
 		id = a.RequestID
 	}
-	line, err := p.ColdStart(ctx, id)
+	line, err := platform.ColdStart(ctx, id)
 	if err != nil {
 		return Take{}, fmt.Errorf("timeline: %w", err)
 	}
 	t.Timeline, t.Start, t.Note = &line, line.Start, line.StartNote
-	return t, p.Stop(ctx, name)
+	return t, platform.Stop(ctx, name)
 }
 
 // processorSeconds returns the CPU time of a process and its descendants.
@@ -447,10 +447,10 @@ func processorSeconds(pid int) float64 {
 }
 
 // memory compares three engines forked from one parent with three plain ones.
-func (g *programs) memory(ctx context.Context) (Shared, error) {
+func (p *programs) memory(ctx context.Context) (Shared, error) {
 	m := Shared{}
 	alive := func() error { return nil }
-	parent, err := proportionalMemory(g.facts.PID)
+	parent, err := proportionalMemory(p.facts.PID)
 	if err != nil {
 		return m, err
 	}
@@ -460,16 +460,16 @@ func (g *programs) memory(ctx context.Context) (Shared, error) {
 	three := func(forkSocket string) (int64, error) {
 		pids := []int{}
 		if forkSocket != "" {
-			pids = append(pids, g.facts.PID)
+			pids = append(pids, p.facts.PID)
 		}
 		for range served3 {
-			fctx, cancel := context.WithTimeoutCause(ctx, g.o.Each, fmt.Errorf("not over within %s", g.o.Each))
+			fctx, cancel := context.WithTimeoutCause(ctx, p.o.Each, fmt.Errorf("not over within %s", p.o.Each))
 			defer cancel()
-			c, cmd, addr, err := g.spawn(fctx, forkSocket)
+			c, cmd, addr, err := p.spawn(fctx, forkSocket)
 			if err != nil {
 				return 0, err
 			}
-			defer g.kill(c)
+			defer p.kill(c)
 			if _, err := firstToken(fctx, addr, cmd.Key, alive); err != nil {
 				return 0, err
 			}
@@ -477,14 +477,14 @@ func (g *programs) memory(ctx context.Context) (Shared, error) {
 		}
 		return proportionalMemory(pids...)
 	}
-	if m.Warm, err = three(g.socket); err != nil {
+	if m.Warm, err = three(p.socket); err != nil {
 		return m, err
 	}
 	if m.Plain, err = three(""); err != nil {
 		return m, err
 	}
 	m.Ratio = float64(m.Warm) / float64(m.Plain)
-	g.o.Progress(fmt.Sprintf("memory of %d engines: %d MiB from one parent, %d MiB plain", served3, m.Warm>>20, m.Plain>>20))
+	p.o.Progress(fmt.Sprintf("memory of %d engines: %d MiB from one parent, %d MiB plain", served3, m.Warm>>20, m.Plain>>20))
 	return m, nil
 }
 
