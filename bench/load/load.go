@@ -28,15 +28,15 @@ type Request struct {
 }
 
 // Bytes returns the encoded request.
-func (a Request) Bytes() []byte {
-	key := a.Key
+func (r Request) Bytes() []byte {
+	key := r.Key
 	if key == "" {
 		key = "sk-0123456789abcdef0123456789abcdef"
 	}
 	const line = "You are a helpful assistant, please answer. "
-	pad := strings.Repeat(line, a.Size/len(line)+1)[:a.Size]
+	pad := strings.Repeat(line, r.Size/len(line)+1)[:r.Size]
 	body := fmt.Sprintf(`{"model":"%s","messages":[{"role":"system","content":"%s"},{"role":"user","content":"%s"}],"temperature":0.7,"max_tokens":256,"stream":%v%s}`,
-		a.Model, pad, a.Prompt, a.Stream, a.Extra)
+		r.Model, pad, r.Prompt, r.Stream, r.Extra)
 	return []byte("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: application/json\r\nContent-Type: application/json\r\n" +
 		"Authorization: Bearer " + key + "\r\nUser-Agent: OpenAI/Python 3.52.0\r\nX-Stainless-Lang: python\r\nX-Stainless-Package-Version: 3.52.0\r\n" +
 		"X-Stainless-Os: Linux\r\nX-Stainless-Arch: x64\r\nX-Stainless-Runtime: CPython\r\nX-Stainless-Async: false\r\n" +
@@ -69,63 +69,63 @@ func Dial(ctx context.Context, addr string) (*Conn, error) {
 	return k, k.dial(ctx)
 }
 
-func (k *Conn) dial(ctx context.Context) error {
+func (c *Conn) dial(ctx context.Context) error {
 	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", k.addr)
+	nc, err := d.DialContext(ctx, "tcp", c.addr)
 	if err != nil {
 		return err
 	}
-	k.c, k.used = c, false
-	if k.br == nil {
-		k.br = bufio.NewReaderSize(c, 32<<10)
+	c.c, c.used = nc, false
+	if c.br == nil {
+		c.br = bufio.NewReaderSize(nc, 32<<10)
 	} else {
-		k.br.Reset(c)
+		c.br.Reset(nc)
 	}
 	return nil
 }
 
 // Close closes the connection, also during a request.
-func (k *Conn) Close() { k.c.Close() }
+func (c *Conn) Close() { c.c.Close() }
 
 // Send writes a request without reading its answer.
-func (k *Conn) Send(req []byte) error {
-	_, err := k.c.Write(req)
+func (c *Conn) Send(req []byte) error {
+	_, err := c.c.Write(req)
 	return err
 }
 
 // Do sends a request and reads the answer. An idle connection that the other side closed
 // is reopened once, as every client does. The end of ctx closes it.
-func (k *Conn) Do(ctx context.Context, req []byte) (Answer, error) {
-	stop := context.AfterFunc(ctx, func() { k.c.Close() })
+func (c *Conn) Do(ctx context.Context, req []byte) (Answer, error) {
+	stop := context.AfterFunc(ctx, func() { c.c.Close() })
 	defer stop()
-	err := k.Send(req)
+	err := c.Send(req)
 	if err == nil {
-		_, err = k.br.Peek(1)
+		_, err = c.br.Peek(1)
 	}
-	if err != nil && k.used && ctx.Err() == nil {
+	if err != nil && c.used && ctx.Err() == nil {
 		stop()
-		k.c.Close()
-		if err = k.dial(ctx); err == nil {
-			return k.Do(ctx, req)
+		c.c.Close()
+		if err = c.dial(ctx); err == nil {
+			return c.Do(ctx, req)
 		}
 	}
 	if err != nil {
 		return Answer{}, err
 	}
-	a, err := k.Read()
+	a, err := c.Read()
 	if err == nil && a.closing {
-		k.c.Close()
-		err = k.dial(ctx)
+		c.c.Close()
+		err = c.dial(ctx)
 	}
-	k.used = !a.closing
+	c.used = !a.closing
 	return a, err
 }
 
 // Read reads one complete answer.
-func (k *Conn) Read() (Answer, error) {
+func (c *Conn) Read() (Answer, error) {
 	var a Answer
-	k.body.Reset()
-	line, err := k.br.ReadSlice('\n')
+	c.body.Reset()
+	line, err := c.br.ReadSlice('\n')
 	if err != nil {
 		return a, err
 	}
@@ -137,7 +137,7 @@ func (k *Conn) Read() (Answer, error) {
 	}
 	length, chunked := -1, false
 	for {
-		line, err = k.br.ReadSlice('\n')
+		line, err = c.br.ReadSlice('\n')
 		if err != nil {
 			return a, unexpected(err)
 		}
@@ -163,20 +163,20 @@ func (k *Conn) Read() (Answer, error) {
 	}
 	switch {
 	case chunked:
-		err = k.chunks(&a)
+		err = c.chunks(&a)
 	case length >= 0:
-		_, err = io.CopyN(&k.body, k.br, int64(length))
+		_, err = io.CopyN(&c.body, c.br, int64(length))
 		a.First = time.Now()
 	default:
 		return a, errors.New("an answer of no declared length")
 	}
-	a.End, a.Body = time.Now(), k.body.Bytes()
+	a.End, a.Body = time.Now(), c.body.Bytes()
 	return a, unexpected(err)
 }
 
-func (k *Conn) chunks(a *Answer) error {
+func (c *Conn) chunks(a *Answer) error {
 	for {
-		line, err := k.br.ReadSlice('\n')
+		line, err := c.br.ReadSlice('\n')
 		if err != nil {
 			return err
 		}
@@ -184,14 +184,14 @@ func (k *Conn) chunks(a *Answer) error {
 		if err != nil {
 			return fmt.Errorf("chunk size %q", line)
 		}
-		had := k.body.Len()
-		if _, err := io.CopyN(&k.body, k.br, int64(n)); err != nil {
+		had := c.body.Len()
+		if _, err := io.CopyN(&c.body, c.br, int64(n)); err != nil {
 			return err
 		}
-		if a.First.IsZero() && hasText(k.body.Bytes()[had:]) {
+		if a.First.IsZero() && hasText(c.body.Bytes()[had:]) {
 			a.First = time.Now()
 		}
-		if _, err := k.br.Discard(2); err != nil {
+		if _, err := c.br.Discard(2); err != nil {
 			return err
 		}
 		if n == 0 {
