@@ -44,35 +44,35 @@ const (
 )
 
 // SVG returns the chart as a standalone document.
-func (f Waterfall) SVG() string {
+func (w Waterfall) SVG() string {
 	end := 0.0
-	for _, b := range f.Bars {
+	for _, b := range w.Bars {
 		end = math.Max(end, b.Start+b.Duration)
 	}
 	step := tickStep(end)
-	high := header + row*len(f.Bars) + footer
+	high := header + row*len(w.Bars) + footer
 	scale := float64(wide-left-right) / math.Max(end, 1e-9)
 	x := func(t float64) float64 { return left + t*scale }
 
 	var s strings.Builder
 	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" class="w" role="img" aria-label="%s" viewBox="0 0 %d %d" width="%d" height="%d"><style>%s</style>`,
-		html.EscapeString(f.Title), wide, high, wide, high, style)
+		html.EscapeString(w.Title), wide, high, wide, high, style)
 	fmt.Fprintf(&s, `<rect class="paper" width="%d" height="%d" rx="8"/>`, wide, high)
-	fmt.Fprintf(&s, `<text x="16" y="24" font-size="15" font-weight="600">%s</text>`, html.EscapeString(f.Title))
-	fmt.Fprintf(&s, `<text class="dim" x="16" y="43" font-size="12">%s</text>`, html.EscapeString(f.Sub))
-	bottom := header + row*len(f.Bars)
+	fmt.Fprintf(&s, `<text x="16" y="24" font-size="15" font-weight="600">%s</text>`, html.EscapeString(w.Title))
+	fmt.Fprintf(&s, `<text class="dim" x="16" y="43" font-size="12">%s</text>`, html.EscapeString(w.Sub))
+	bottom := header + row*len(w.Bars)
 	for i := 0; float64(i)*step <= end*1.0001 && i < 50; i++ {
 		t := float64(i) * step
 		fmt.Fprintf(&s, `<line class="grid" x1="%.1f" y1="%d" x2="%.1f" y2="%d"/>`, x(t), header, x(t), bottom)
 		fmt.Fprintf(&s, `<text class="dim" x="%.1f" y="%d" font-size="11" text-anchor="middle">%s</text>`, x(t), bottom+18, formatAxis(t, step))
 	}
-	for i, b := range f.Bars {
+	for i, b := range w.Bars {
 		y := header + row*i
 		fmt.Fprintf(&s, `<text x="16" y="%d">%s</text>`, y+17, html.EscapeString(b.Label))
 		// A phase of microseconds stays visible.
-		w := math.Max(b.Duration*scale, 1.5)
-		fmt.Fprintf(&s, `<rect class="%s" x="%.1f" y="%d" width="%.1f" height="%d" rx="2"/>`, html.EscapeString(b.Class), x(b.Start), y+6, w, barHigh)
-		fmt.Fprintf(&s, `<text class="dim" x="%.1f" y="%d" font-size="12">%s</text>`, x(b.Start)+w+6, y+17, Millis(b.Duration))
+		width := math.Max(b.Duration*scale, 1.5)
+		fmt.Fprintf(&s, `<rect class="%s" x="%.1f" y="%d" width="%.1f" height="%d" rx="2"/>`, html.EscapeString(b.Class), x(b.Start), y+6, width, barHigh)
+		fmt.Fprintf(&s, `<text class="dim" x="%.1f" y="%d" font-size="12">%s</text>`, x(b.Start)+width+6, y+17, Millis(b.Duration))
 	}
 	s.WriteString(`</svg>`)
 	return s.String()
