@@ -86,24 +86,24 @@ func serveSmall(ctx context.Context, args []string) int {
 	return 0
 }
 
-func (s *tinyBench) stop(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e := s.engines[name]; e != nil {
+func (t *tinyBench) stop(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.engines[name]; e != nil {
 		_ = e.cmd.Process.Kill()
 		_ = e.cmd.Wait()
-		delete(s.engines, name)
+		delete(t.engines, name)
 	}
 }
 
-func (s *tinyBench) start(name string) *fakeEngine {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e := s.engines[name]; e != nil {
+func (t *tinyBench) start(name string) *fakeEngine {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.engines[name]; e != nil {
 		return e
 	}
 	var m functions.Model
-	b, err := os.ReadFile(filepath.Join(s.functionsDir, name+".yaml"))
+	b, err := os.ReadFile(filepath.Join(t.functionsDir, name+".yaml"))
 	if err == nil {
 		err = json.Unmarshal(b, &m)
 	}
@@ -118,8 +118,8 @@ func (s *tinyBench) start(name string) *fakeEngine {
 		_, port, _ := net.SplitHostPort(addr)
 		argv[i] = strings.ReplaceAll(argv[i], "{port}", port)
 	}
-	s.starts++
-	e := &fakeEngine{url: "http://" + addr, cmd: exec.Command(argv[0], argv[1:]...), ready: make(chan struct{}), id: fmt.Sprintf("cs-%d", s.starts), began: time.Now()}
+	t.starts++
+	e := &fakeEngine{url: "http://" + addr, cmd: exec.Command(argv[0], argv[1:]...), ready: make(chan struct{}), id: fmt.Sprintf("cs-%d", t.starts), began: time.Now()}
 	e.cmd.Stderr = os.Stderr
 	u, _ := url.Parse(e.url)
 	e.proxy = httputil.NewSingleHostReverseProxy(u)
@@ -127,7 +127,7 @@ func (s *tinyBench) start(name string) *fakeEngine {
 	if err := e.cmd.Start(); err != nil {
 		panic(err)
 	}
-	s.engines[name] = e
+	t.engines[name] = e
 	go func() {
 		for {
 			res, err := http.Get(e.url + "/health")
@@ -147,14 +147,14 @@ func (s *tinyBench) start(name string) *fakeEngine {
 	return e
 }
 
-func (s *tinyBench) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (t *tinyBench) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/readyz":
 	case r.URL.Path == "/v1/models":
 	case r.URL.Path == "/metrics":
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		fmt.Fprintf(w, "# TYPE thaw_buffered_requests gauge\nthaw_buffered_requests{model=\"a b\"} %d\nthaw_buffered_requests_other 7\n", s.held)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		fmt.Fprintf(w, "# TYPE thaw_buffered_requests gauge\nthaw_buffered_requests{model=\"a b\"} %d\nthaw_buffered_requests_other 7\n", t.held)
 	case r.URL.Path == "/v1/chat/completions":
 		var b bytes.Buffer
 		_, _ = b.ReadFrom(r.Body)
@@ -165,13 +165,13 @@ func (s *tinyBench) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if !ok {
 			name = q.Model
 		}
-		e := s.start(name)
-		s.add(1)
+		e := t.start(name)
+		t.add(1)
 		select {
 		case <-e.ready:
-			s.add(-1)
+			t.add(-1)
 		case <-r.Context().Done():
-			s.add(-1)
+			t.add(-1)
 			return
 		}
 		w.Header().Set("thaw-cold-start", e.id)
@@ -183,13 +183,13 @@ func (s *tinyBench) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/api/v1/keys":
 		fmt.Fprint(w, `{"key":"sk-thaw-abc_DEF-1","id":"k1"}`)
 	case strings.HasSuffix(r.URL.Path, "/stop"):
-		s.stop(strings.Split(r.URL.Path, "/")[5])
+		t.stop(strings.Split(r.URL.Path, "/")[5])
 		w.WriteHeader(http.StatusAccepted)
 	case r.URL.Path == "/api/v1/replicas":
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		t.mu.Lock()
+		defer t.mu.Unlock()
 		items := []any{}
-		for name, e := range s.engines {
+		for name, e := range t.engines {
 			items = append(items, map[string]any{"id": "r", "function": "default/" + name, "state": "READY", "endpoint": e.url})
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"items": items})
@@ -201,10 +201,10 @@ func (s *tinyBench) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *tinyBench) add(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.held += n
+func (t *tinyBench) add(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held += n
 }
 
 type body struct{ *bytes.Reader }
