@@ -173,12 +173,12 @@ func (d *door) find(r *http.Request) (*route, *share, error) {
 	return nil, nil, fmt.Errorf("nothing here is called %s%s", host, r.URL.Path)
 }
 
-func (x *route) takes(r *http.Request) bool {
-	if !strings.HasPrefix(r.URL.Path, x.path) {
+func (r *route) takes(req *http.Request) bool {
+	if !strings.HasPrefix(req.URL.Path, r.path) {
 		return false
 	}
-	for k, v := range x.headers {
-		if r.Header.Get(k) != v {
+	for k, v := range r.headers {
+		if req.Header.Get(k) != v {
 			return false
 		}
 	}
