@@ -100,15 +100,15 @@ type Resources struct {
 	Pods      int   `json:"-"`
 }
 
-// OnGPUs is the part of res that is on GPUs.
-func (res Resources) OnGPUs() Resources {
-	return Resources{GPUs: res.GPUs, GPUMemory: res.GPUMemory}
+// OnGPUs is the part of r that is on GPUs.
+func (r Resources) OnGPUs() Resources {
+	return Resources{GPUs: r.GPUs, GPUMemory: r.GPUMemory}
 }
 
-// OffGPUs is the part of res that is on the host.
-func (res Resources) OffGPUs() Resources {
-	res.GPUs, res.GPUMemory = 0, 0
-	return res
+// OffGPUs is the part of r that is on the host.
+func (r Resources) OffGPUs() Resources {
+	r.GPUs, r.GPUMemory = 0, 0
+	return r
 }
 
 // Scale bounds the replicas of a model. Target is the number of concurrent

@@ -111,9 +111,9 @@ type Heartbeat struct {
 }
 
 // ForeignGPUMemory describes the memory of the node's GPUs that others hold; "" for none.
-func (hb *Heartbeat) ForeignGPUMemory() string {
+func (h *Heartbeat) ForeignGPUMemory() string {
 	var all []string
-	for _, g := range hb.GPUs {
+	for _, g := range h.GPUs {
 		if g.Holders != "" {
 			all = append(all, fmt.Sprintf("of GPU %d %s", g.Index, g.Holders))
 		}

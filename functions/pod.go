@@ -62,14 +62,14 @@ func (p *Pod) Tolerates(t Taint) bool {
 	return slices.ContainsFunc(p.Tolerations, func(x Toleration) bool { return x.covers(t) })
 }
 
-func (x Toleration) covers(t Taint) bool {
-	if x.Effect != "" && x.Effect != t.Effect || x.Key != "" && x.Key != t.Key {
+func (t Toleration) covers(taint Taint) bool {
+	if t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
 		return false
 	}
-	if x.Operator == TolerationExists {
+	if t.Operator == TolerationExists {
 		return true
 	}
-	return x.Key != "" && (x.Operator == "" || x.Operator == TolerationEqual) && x.Value == t.Value
+	return t.Key != "" && (t.Operator == "" || t.Operator == TolerationEqual) && t.Value == taint.Value
 }
 
 // Refuses returns why a node with these labels and taints cannot hold p; "" if it can.
