@@ -133,9 +133,9 @@ func newPlaces(n int) *places {
 }
 
 // ready implements Ready.
-func (s *places) ready(busy, want []string) []Group {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (p *places) ready(busy, want []string) []Group {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	used := map[string]bool{}
 	for _, m := range busy {
 		used[m] = true
@@ -143,45 +143,45 @@ func (s *places) ready(busy, want []string) []Group {
 	var first Group
 	var cold []string
 	for _, m := range want {
-		if slices.Contains(s.loaded, m) {
+		if slices.Contains(p.loaded, m) {
 			used[m] = true
 			first.Warm = append(first.Warm, m)
 		} else {
 			cold = append(cold, m)
 		}
 	}
-	fit := min(max(s.n-len(used), 0), len(cold))
+	fit := min(max(p.n-len(used), 0), len(cold))
 	first.Cold, cold = cold[:fit], cold[fit:]
 	groups := []Group{first}
-	for g := range slices.Chunk(cold, s.n) {
+	for g := range slices.Chunk(cold, p.n) {
 		groups = append(groups, Group{Cold: g})
 	}
 	return groups
 }
 
 // take returns whether the model must be loaded, once it has a place.
-func (s *places) take(ctx context.Context, model string) (cold bool, err error) {
+func (p *places) take(ctx context.Context, model string) (cold bool, err error) {
 	for {
-		s.mu.Lock()
-		i := slices.Index(s.loaded, model)
-		if i < 0 && len(s.loaded) == s.n {
-			if j := slices.IndexFunc(s.loaded, func(m string) bool { return s.busy[m] == 0 }); j >= 0 {
-				s.loaded = slices.Delete(s.loaded, j, j+1)
+		p.mu.Lock()
+		i := slices.Index(p.loaded, model)
+		if i < 0 && len(p.loaded) == p.n {
+			if j := slices.IndexFunc(p.loaded, func(m string) bool { return p.busy[m] == 0 }); j >= 0 {
+				p.loaded = slices.Delete(p.loaded, j, j+1)
 			}
 		}
-		if i >= 0 || len(s.loaded) < s.n {
+		if i >= 0 || len(p.loaded) < p.n {
 			if i >= 0 {
-				s.loaded = slices.Delete(s.loaded, i, i+1)
+				p.loaded = slices.Delete(p.loaded, i, i+1)
 			} else {
-				s.loads[model]++
+				p.loads[model]++
 			}
-			s.loaded = append(s.loaded, model)
-			s.busy[model]++
-			s.mu.Unlock()
+			p.loaded = append(p.loaded, model)
+			p.busy[model]++
+			p.mu.Unlock()
 			return i < 0, nil
 		}
-		changed := s.changed
-		s.mu.Unlock()
+		changed := p.changed
+		p.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -191,36 +191,36 @@ func (s *places) take(ctx context.Context, model string) (cold bool, err error) 
 }
 
 // prewarm loads models while there are free places.
-func (s *places) prewarm(models []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (p *places) prewarm(models []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, m := range models {
-		if len(s.loaded) < s.n && !slices.Contains(s.loaded, m) {
-			s.loads[m]++
-			s.loaded = append(s.loaded, m)
+		if len(p.loaded) < p.n && !slices.Contains(p.loaded, m) {
+			p.loads[m]++
+			p.loaded = append(p.loaded, m)
 		}
 	}
 }
 
-func (s *places) ask(ctx context.Context, q Call) (Reply, error) {
-	cold, err := s.take(ctx, q.Member)
+func (p *places) ask(ctx context.Context, q Call) (Reply, error) {
+	cold, err := p.take(ctx, q.Member)
 	if err != nil {
 		return Reply{}, err
 	}
 	defer func() {
-		s.mu.Lock()
-		s.busy[q.Member]--
-		close(s.changed)
-		s.changed = make(chan struct{})
-		s.mu.Unlock()
+		p.mu.Lock()
+		p.busy[q.Member]--
+		close(p.changed)
+		p.changed = make(chan struct{})
+		p.mu.Unlock()
 	}()
-	wait := []time.Duration{s.generate}
+	wait := []time.Duration{p.generate}
 	if cold {
-		wait = []time.Duration{s.load, s.generate}
+		wait = []time.Duration{p.load, p.generate}
 	}
 	for _, d := range wait {
-		if d == s.generate {
-			s.prewarm(q.Next)
+		if d == p.generate {
+			p.prewarm(q.Next)
 		}
 		select {
 		case <-time.After(d):
@@ -228,14 +228,14 @@ func (s *places) ask(ctx context.Context, q Call) (Reply, error) {
 			return Reply{Cold: cold}, ctx.Err()
 		}
 	}
-	s.mu.Lock()
-	s.calls++
-	s.mu.Unlock()
-	return Reply{Text: s.text(q), Cold: cold}, nil
+	p.mu.Lock()
+	p.calls++
+	p.mu.Unlock()
+	return Reply{Text: p.text(q), Cold: cold}, nil
 }
 
-func (s *places) total() (n int) {
-	for _, l := range s.loads {
+func (p *places) total() (n int) {
+	for _, l := range p.loads {
 		n += l
 	}
 	return n
