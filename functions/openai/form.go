@@ -133,7 +133,7 @@ func hasExtendedName(disposition string) bool {
 }
 
 // addPart reads the Envelope's fields from one part; at is the offset of its value.
-func (env *Envelope) addPart(name string, file bool, value []byte, at span) error {
+func (e *Envelope) addPart(name string, file bool, value []byte, at span) error {
 	switch {
 	case file && strings.EqualFold(name, "model"):
 		return malformedForm("model must be a field, not a file.")
@@ -147,12 +147,12 @@ func (env *Envelope) addPart(name string, file bool, value []byte, at span) erro
 				return malformedForm("model has characters that no name has.")
 			}
 		}
-		env.Model = string(value)
-		env.model = at
+		e.Model = string(value)
+		e.model = at
 	case name == "stream":
 		switch strings.ToLower(string(value)) {
 		case "true", "1":
-			env.Stream = true
+			e.Stream = true
 		case "false", "0", "":
 		default:
 			return malformedForm("stream must be a boolean.")
