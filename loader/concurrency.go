@@ -66,111 +66,111 @@ func resumedController(start, minimum, maximum int) concurrencyController {
 }
 
 // reset forgets what an earlier process found, unless this one has tested it already.
-func (p *concurrencyController) reset() {
-	if p.failedTries == 0 && p.throttleScore == 0 {
-		p.state, p.base, p.until = growing, throughput{}, time.Time{}
+func (c *concurrencyController) reset() {
+	if c.failedTries == 0 && c.throttleScore == 0 {
+		c.state, c.base, c.until = growing, throughput{}, time.Time{}
 	}
 }
 
 // best is the number to start with next time.
-func (p *concurrencyController) best() int {
-	if p.state == growing || p.base.ranges == 0 {
-		return p.limit
+func (c *concurrencyController) best() int {
+	if c.state == growing || c.base.ranges == 0 {
+		return c.limit
 	}
-	return p.base.ranges
+	return c.base.ranges
 }
 
 // step takes a sample into account.
-func (p *concurrencyController) step(m linkSample) {
+func (c *concurrencyController) step(m linkSample) {
 	if m.throttled {
-		p.throttleScore++
+		c.throttleScore++
 	} else {
-		p.throttleScore = max(0, p.throttleScore-0.25)
+		c.throttleScore = max(0, c.throttleScore-0.25)
 	}
-	if p.throttleScore >= throttleScore {
-		p.throttleScore = 0
-		p.limit = max(p.min, p.limit*2/3)
-		p.rest(m.at, throttleFor)
-		p.base, p.tryFewer = throughput{}, false
+	if c.throttleScore >= throttleScore {
+		c.throttleScore = 0
+		c.limit = max(c.min, c.limit*2/3)
+		c.rest(m.at, throttleFor)
+		c.base, c.tryFewer = throughput{}, false
 		return
 	}
 	if m.throttled || !m.busy {
 		// The limit did not bound the rate: nothing is learnt.
-		p.skip = max(p.skip, 1)
+		c.skip = max(c.skip, 1)
 		return
 	}
-	if p.skip > 0 {
-		p.skip--
+	if c.skip > 0 {
+		c.skip--
 		return
 	}
-	now := throughput{p.limit, m.rate}
-	if p.base.ranges == 0 {
-		p.base = now
+	now := throughput{c.limit, m.rate}
+	if c.base.ranges == 0 {
+		c.base = now
 		switch {
-		case p.state == growing:
-			p.setLimit(p.limit * 2)
-		case p.until.IsZero():
-			p.rest(m.at, minRest)
+		case c.state == growing:
+			c.setLimit(c.limit * 2)
+		case c.until.IsZero():
+			c.rest(m.at, minRest)
 		}
 		return
 	}
 	switch {
-	case p.state == resting && p.limit == p.base.ranges:
-		p.base.rate += (m.rate - p.base.rate) / 4
-		if !m.at.Before(p.until) {
-			p.state = trying
-			if p.tryFewer {
-				p.setLimit(p.limit * 3 / 4)
+	case c.state == resting && c.limit == c.base.ranges:
+		c.base.rate += (m.rate - c.base.rate) / 4
+		if !m.at.Before(c.until) {
+			c.state = trying
+			if c.tryFewer {
+				c.setLimit(c.limit * 3 / 4)
 			} else {
-				p.setLimit(p.limit * 3 / 2)
+				c.setLimit(c.limit * 3 / 2)
 			}
 		}
-	case p.limit > p.base.ranges:
-		gain := float64(p.limit)/float64(p.base.ranges) - 1
-		if m.rate >= p.base.rate*(1+minGainPart*gain) {
-			p.base, p.failedTries = now, 0
-			p.setLimit(p.limit * 2)
+	case c.limit > c.base.ranges:
+		gain := float64(c.limit)/float64(c.base.ranges) - 1
+		if m.rate >= c.base.rate*(1+minGainPart*gain) {
+			c.base, c.failedTries = now, 0
+			c.setLimit(c.limit * 2)
 			return
 		}
-		p.rejectTry(m.at)
-	case p.limit < p.base.ranges:
-		if m.rate >= p.base.rate*sameRate {
-			p.base, p.failedTries = now, 0
-			p.setLimit(p.limit * 3 / 4)
+		c.rejectTry(m.at)
+	case c.limit < c.base.ranges:
+		if m.rate >= c.base.rate*sameRate {
+			c.base, c.failedTries = now, 0
+			c.setLimit(c.limit * 3 / 4)
 			return
 		}
-		p.rejectTry(m.at)
+		c.rejectTry(m.at)
 	default:
-		p.revert(m.at)
+		c.revert(m.at)
 	}
 }
 
 // setLimit sets a limit to be measured.
-func (p *concurrencyController) setLimit(limit int) {
-	p.limit = max(p.min, min(limit, p.max))
-	p.skip, p.missedOnce = 1, false
+func (c *concurrencyController) setLimit(limit int) {
+	c.limit = max(c.min, min(limit, c.max))
+	c.skip, c.missedOnce = 1, false
 }
 
 // rejectTry ends a try after two samples in a row against it: ranges that start
 // together also end together, and one sample may fall between.
-func (p *concurrencyController) rejectTry(now time.Time) {
-	if p.missedOnce {
-		p.revert(now)
+func (c *concurrencyController) rejectTry(now time.Time) {
+	if c.missedOnce {
+		c.revert(now)
 		return
 	}
-	p.missedOnce = true
+	c.missedOnce = true
 }
 
 // revert ends a try: back to the limit before it; the next try goes the other way.
-func (p *concurrencyController) revert(now time.Time) {
-	p.limit = p.base.ranges
-	p.tryFewer = !p.tryFewer
-	p.failedTries++
-	p.rest(now, min(maxRest, minRest<<min(p.failedTries-1, 4)))
+func (c *concurrencyController) revert(now time.Time) {
+	c.limit = c.base.ranges
+	c.tryFewer = !c.tryFewer
+	c.failedTries++
+	c.rest(now, min(maxRest, minRest<<min(c.failedTries-1, 4)))
 }
 
-func (p *concurrencyController) rest(now time.Time, d time.Duration) {
-	p.state, p.until, p.skip = resting, now.Add(d), 1
+func (c *concurrencyController) rest(now time.Time, d time.Duration) {
+	c.state, c.until, c.skip = resting, now.Add(d), 1
 }
 
 // rangeBytes is how many bytes one request should ask for, in whole blocks, so that

@@ -12,17 +12,17 @@ type digestCache struct {
 	m  map[string]string
 }
 
-func (s *digestCache) get(id string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.m[id]
+func (c *digestCache) get(id string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.m[id]
 }
 
-func (s *digestCache) put(id, sum string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.m == nil || len(s.m) >= maxDigests {
-		s.m = make(map[string]string)
+func (c *digestCache) put(id, sum string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m == nil || len(c.m) >= maxDigests {
+		c.m = make(map[string]string)
 	}
-	s.m[id] = sum
+	c.m[id] = sum
 }

@@ -54,10 +54,10 @@ func newStagingPlan(l *sourceLimiter, locationKey string, files []source.File, p
 }
 
 // joinSwarm routes the blocks that other nodes own to them.
-func (sp *stagingPlan) joinSwarm(c Swarm) {
-	if sp.swarm = c; c != nil {
-		sp.queue.isPeers = func(ref blockRef) bool { return !c.Owns(describeBlock(ref)) }
-		sp.queue.onTake = func(ref blockRef) { c.Claim(describeBlock(ref)) }
+func (s *stagingPlan) joinSwarm(c Swarm) {
+	if s.swarm = c; c != nil {
+		s.queue.isPeers = func(ref blockRef) bool { return !c.Owns(describeBlock(ref)) }
+		s.queue.onTake = func(ref blockRef) { c.Claim(describeBlock(ref)) }
 	}
 }
 

@@ -40,56 +40,56 @@ const (
 	linkStatsMinBlocks = 16
 )
 
-func (p linkStats) valid() bool {
-	return p.Streams >= minRanges && p.Streams <= 1024 && p.First >= 0 && p.First < 3600 && p.Rate >= 0 && p.Rate < 1e12
+func (s linkStats) valid() bool {
+	return s.Streams >= minRanges && s.Streams <= 1024 && s.First >= 0 && s.First < 3600 && s.Rate >= 0 && s.Rate < 1e12
 }
 
 // get returns the recent stats of a host.
-func (h *linkStatsFile) get(host string) (linkStats, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.load()
-	p, ok := h.byHost[host]
-	age := h.now().Sub(p.At)
+func (f *linkStatsFile) get(host string) (linkStats, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.load()
+	p, ok := f.byHost[host]
+	age := f.now().Sub(p.At)
 	return p, ok && p.valid() && age >= 0 && age < linkStatsMaxAge
 }
 
 // put stores the stats of a host. A failed write costs one search.
-func (h *linkStatsFile) put(host string, p linkStats) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.load()
-	p.At = h.now().UTC().Truncate(time.Second)
-	h.byHost[host] = p
-	if len(h.byHost) > maxLinkStats {
-		oldest := slices.MinFunc(slices.Collect(maps.Keys(h.byHost)), func(a, b string) int {
-			return cmp.Or(h.byHost[a].At.Compare(h.byHost[b].At), cmp.Compare(a, b))
+func (f *linkStatsFile) put(host string, p linkStats) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.load()
+	p.At = f.now().UTC().Truncate(time.Second)
+	f.byHost[host] = p
+	if len(f.byHost) > maxLinkStats {
+		oldest := slices.MinFunc(slices.Collect(maps.Keys(f.byHost)), func(a, b string) int {
+			return cmp.Or(f.byHost[a].At.Compare(f.byHost[b].At), cmp.Compare(a, b))
 		})
-		delete(h.byHost, oldest)
+		delete(f.byHost, oldest)
 	}
-	if h.file == "" {
+	if f.file == "" {
 		return
 	}
-	raw, err := json.Marshal(h.byHost)
+	raw, err := json.Marshal(f.byHost)
 	if err != nil {
 		return
 	}
-	durable.WriteFile(h.file, raw, 0o600) // without it the next start measures anew
+	durable.WriteFile(f.file, raw, 0o600) // without it the next start measures anew
 }
 
 // load reads the file once; mu is held. An unreadable file counts as empty.
-func (h *linkStatsFile) load() {
-	if h.loaded {
+func (f *linkStatsFile) load() {
+	if f.loaded {
 		return
 	}
-	h.loaded = true
-	if h.file != "" {
-		if raw, err := os.ReadFile(h.file); err != nil || len(raw) > 1<<20 || json.Unmarshal(raw, &h.byHost) != nil || len(h.byHost) > maxLinkStats {
-			h.byHost = nil
+	f.loaded = true
+	if f.file != "" {
+		if raw, err := os.ReadFile(f.file); err != nil || len(raw) > 1<<20 || json.Unmarshal(raw, &f.byHost) != nil || len(f.byHost) > maxLinkStats {
+			f.byHost = nil
 		}
 	}
-	if h.byHost == nil {
-		h.byHost = make(map[string]linkStats)
+	if f.byHost == nil {
+		f.byHost = make(map[string]linkStats)
 	}
 }
 

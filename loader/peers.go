@@ -61,9 +61,9 @@ type BlockRead struct {
 }
 
 // Close closes the file and releases its lease.
-func (l *BlockRead) Close() error {
-	defer l.lease.Release()
-	return l.File.Close()
+func (r *BlockRead) Close() error {
+	defer r.lease.Release()
+	return r.File.Close()
 }
 
 // ReadBlock opens a range of a file for another node: of a published checkpoint, or of

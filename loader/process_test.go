@@ -99,8 +99,8 @@ func command(t *testing.T, mode string, env ...string) *exec.Cmd {
 // hub's does: those are published by themselves.
 type checksummed struct{ dir.Source }
 
-func (k checksummed) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
-	p, err := k.Source.Plan(ctx, location, also)
+func (c checksummed) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
+	p, err := c.Source.Plan(ctx, location, also)
 	for i, f := range p.Files {
 		if f.Name == "model.safetensors" && err == nil {
 			b, rerr := os.ReadFile(f.Ref)

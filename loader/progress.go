@@ -33,92 +33,92 @@ func newProgressFeed() *progressFeed {
 }
 
 // update changes the progress and reports whether it was published.
-func (n *progressFeed) update(change func(*Progress)) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.ended {
+func (f *progressFeed) update(change func(*Progress)) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended {
 		return false
 	}
-	was := n.current.State
-	change(&n.current)
+	was := f.current.State
+	change(&f.current)
 	now := time.Now()
-	if n.current.State == was && now.Sub(n.published) < publishEvery {
+	if f.current.State == was && now.Sub(f.published) < publishEvery {
 		return false
 	}
-	n.published = now
-	n.sample(now)
-	n.current.Rate = n.rate(now)
-	if n.ended = n.current.State == Ready || n.current.State == Failed; n.ended {
-		n.current.Rate = 0
+	f.published = now
+	f.sample(now)
+	f.current.Rate = f.rate(now)
+	if f.ended = f.current.State == Ready || f.current.State == Failed; f.ended {
+		f.current.Rate = 0
 	}
-	for c := range n.subs {
-		n.send(c)
-		if n.ended {
+	for c := range f.subs {
+		f.send(c)
+		if f.ended {
 			close(c)
 		}
 	}
-	if n.ended {
-		clear(n.subs)
+	if f.ended {
+		clear(f.subs)
 	}
 	return true
 }
 
-func (n *progressFeed) sample(now time.Time) {
-	if n.current.State != Fetching && n.current.State != Waiting {
-		n.samples = nil
+func (f *progressFeed) sample(now time.Time) {
+	if f.current.State != Fetching && f.current.State != Waiting {
+		f.samples = nil
 		return
 	}
-	n.samples = append(n.samples, sample{now, n.current.Done})
-	for len(n.samples) > 2 && now.Sub(n.samples[1].at) > rateWindow {
-		n.samples = n.samples[1:]
+	f.samples = append(f.samples, sample{now, f.current.Done})
+	for len(f.samples) > 2 && now.Sub(f.samples[1].at) > rateWindow {
+		f.samples = f.samples[1:]
 	}
 }
 
-func (n *progressFeed) rate(now time.Time) float64 {
-	if len(n.samples) == 0 {
+func (f *progressFeed) rate(now time.Time) float64 {
+	if len(f.samples) == 0 {
 		return 0
 	}
-	first := n.samples[0]
+	first := f.samples[0]
 	secs := now.Sub(first.at).Seconds()
-	if secs <= 0 || n.current.Done <= first.done {
+	if secs <= 0 || f.current.Done <= first.done {
 		return 0
 	}
-	return float64(n.current.Done-first.done) / secs
+	return float64(f.current.Done-first.done) / secs
 }
 
 // send replaces an unread value in c with the latest. Only the holder of mu sends, so
 // the send does not block.
-func (n *progressFeed) send(c chan Progress) {
+func (f *progressFeed) send(c chan Progress) {
 	select {
 	case <-c:
 	default:
 	}
-	c <- n.current
+	c <- f.current
 }
 
-func (n *progressFeed) now() Progress {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	p := n.current
-	p.Rate = n.rate(time.Now())
+func (f *progressFeed) now() Progress {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.current
+	p.Rate = f.rate(time.Now())
 	return p
 }
 
-func (n *progressFeed) subscribe() (<-chan Progress, func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (f *progressFeed) subscribe() (<-chan Progress, func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	c := make(chan Progress, 1)
-	n.send(c)
-	if n.ended {
+	f.send(c)
+	if f.ended {
 		close(c)
 		return c, func() {}
 	}
-	n.subs[c] = true
+	f.subs[c] = true
 	return c, func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if n.subs[c] {
-			delete(n.subs, c)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.subs[c] {
+			delete(f.subs, c)
 			close(c)
 		}
 	}

@@ -173,16 +173,16 @@ func (j *stagingJob) requestRange(ctx context.Context, plan *stagingPlan, r *blo
 	return got, want, err
 }
 
-func (sp *stagingPlan) addRequest(req *rangeRequest) {
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	sp.requests[req] = true
+func (s *stagingPlan) addRequest(req *rangeRequest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests[req] = true
 }
 
-func (sp *stagingPlan) removeRequest(req *rangeRequest) {
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	delete(sp.requests, req)
+func (s *stagingPlan) removeRequest(req *rangeRequest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.requests, req)
 }
 
 // readRange moves n bytes from off on to the disk, piece by piece.
@@ -362,20 +362,20 @@ const manyRequests = 8
 
 // beginWait and endWait measure the time spent waiting for the source: a request that
 // waits for the disk is not slow.
-func (req *rangeRequest) beginWait() time.Time {
+func (r *rangeRequest) beginWait() time.Time {
 	now := time.Now()
-	req.waitingSince.Store(now.UnixNano())
+	r.waitingSince.Store(now.UnixNano())
 	return now
 }
 
-func (req *rangeRequest) endWait(began time.Time) {
-	req.waitingSince.Store(0)
-	req.waited.Add(int64(time.Since(began)))
+func (r *rangeRequest) endWait(began time.Time) {
+	r.waitingSince.Store(0)
+	r.waited.Add(int64(time.Since(began)))
 }
 
-func (req *rangeRequest) totalWait(now time.Time) time.Duration {
-	d := time.Duration(req.waited.Load())
-	if since := req.waitingSince.Load(); since > 0 {
+func (r *rangeRequest) totalWait(now time.Time) time.Duration {
+	d := time.Duration(r.waited.Load())
+	if since := r.waitingSince.Load(); since > 0 {
 		d += max(0, time.Duration(now.UnixNano()-since))
 	}
 	return d

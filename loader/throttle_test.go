@@ -20,25 +20,25 @@ type throttled struct {
 	busy            bool
 }
 
-func (s throttled) fault(until time.Time) error {
+func (t throttled) fault(until time.Time) error {
 	if time.Now().Before(until) {
-		return &source.Error{Kind: source.Unavailable, Detail: "503", Busy: s.busy}
+		return &source.Error{Kind: source.Unavailable, Detail: "503", Busy: t.busy}
 	}
 	return nil
 }
 
-func (s throttled) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
-	if err := s.fault(s.listing); err != nil {
+func (t throttled) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
+	if err := t.fault(t.listing); err != nil {
 		return source.Plan{}, err
 	}
-	return s.copied.Plan(ctx, location, also)
+	return t.copied.Plan(ctx, location, also)
 }
 
-func (s throttled) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
-	if err := s.fault(s.ranges); err != nil {
+func (t throttled) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
+	if err := t.fault(t.ranges); err != nil {
 		return nil, err
 	}
-	return s.copied.Read(ctx, f, offset, length)
+	return t.copied.Read(ctx, f, offset, length)
 }
 
 // A source that throttles or fails for minutes does not end a load: its holders do, and

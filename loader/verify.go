@@ -203,14 +203,14 @@ func awaitBlock(ctx context.Context, p *store.Part, i int) error {
 
 // excludeSenders excludes the nodes that sent blocks of a file, which are not the source's,
 // and distrusts all else that they sent.
-func (sp *stagingPlan) excludeSenders(file string) {
-	for name, blocks := range sp.swarm.Exclude(file) {
-		p := sp.parts[name]
+func (s *stagingPlan) excludeSenders(file string) {
+	for name, blocks := range s.swarm.Exclude(file) {
+		p := s.parts[name]
 		p.Distrust(blocks...)
 		if digests, err := sourceDigests(p.File); err == nil && len(digests) == 0 {
-			sp.mu.Lock()
-			sp.distrusted[p] = true
-			sp.mu.Unlock()
+			s.mu.Lock()
+			s.distrusted[p] = true
+			s.mu.Unlock()
 		}
 	}
 }
