@@ -147,23 +147,23 @@ type rangeReader struct {
 	f source.File
 }
 
-func (a *rangeReader) ReadAt(b []byte, off int64) (int, error) {
-	short := off+int64(len(b)) > a.f.Size
+func (r *rangeReader) ReadAt(b []byte, off int64) (int, error) {
+	short := off+int64(len(b)) > r.f.Size
 	if short {
-		b = b[:max(0, a.f.Size-off)]
+		b = b[:max(0, r.f.Size-off)]
 	}
 	if len(b) > 0 {
-		err := a.r.try(func() error {
-			body, err := a.r.from.Read(a.r.ctx, a.f, off, int64(len(b)))
+		err := r.r.try(func() error {
+			body, err := r.r.from.Read(r.r.ctx, r.f, off, int64(len(b)))
 			if err != nil {
 				return err
 			}
 			defer body.Close()
 			if _, err := io.ReadFull(body, b); err != nil {
-				if a.r.ctx.Err() != nil {
-					return context.Cause(a.r.ctx)
+				if r.r.ctx.Err() != nil {
+					return context.Cause(r.r.ctx)
 				}
-				return inFile(asSourceError(err), a.f.Name)
+				return inFile(asSourceError(err), r.f.Name)
 			}
 			return nil
 		})
