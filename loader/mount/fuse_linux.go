@@ -241,21 +241,21 @@ type sharedState struct {
 }
 
 // complain logs the first error of a file; engines retry often.
-func (t *sharedState) complain(name string, off int64, err error) {
-	t.mu.Lock()
-	logged := t.logged[name]
-	t.logged[name] = true
-	t.mu.Unlock()
+func (s *sharedState) complain(name string, off int64, err error) {
+	s.mu.Lock()
+	logged := s.logged[name]
+	s.logged[name] = true
+	s.mu.Unlock()
 	if !logged {
-		t.log.Warn("a reader of an arriving file gets an error", "file", name, "offset", off, "err", err)
+		s.log.Warn("a reader of an arriving file gets an error", "file", name, "offset", off, "err", err)
 	}
 }
 
 // fuseLog receives go-fuse's own messages.
 type fuseLog struct{ t *sharedState }
 
-func (q fuseLog) Write(b []byte) (int, error) {
-	q.t.log.Debug("fuse", "says", strings.TrimSpace(string(b)))
+func (l fuseLog) Write(b []byte) (int, error) {
+	l.t.log.Debug("fuse", "says", strings.TrimSpace(string(b)))
 	return len(b), nil
 }
 
@@ -267,9 +267,9 @@ type rootInode struct {
 }
 
 // OnAdd builds the whole tree: it is small and never changes.
-func (f *rootInode) OnAdd(ctx context.Context) {
-	for _, file := range f.files {
-		at := f.EmbeddedInode()
+func (i *rootInode) OnAdd(ctx context.Context) {
+	for _, file := range i.files {
+		at := i.EmbeddedInode()
 		dirs, base := path.Split(file.Name)
 		for part := range strings.SplitSeq(strings.Trim(dirs, "/"), "/") {
 			if part == "" {
@@ -282,7 +282,7 @@ func (f *rootInode) OnAdd(ctx context.Context) {
 			}
 			at = next
 		}
-		n := &fileInode{sharedState: f.sharedState, file: file}
+		n := &fileInode{sharedState: i.sharedState, file: file}
 		at.AddChild(base, at.NewPersistentInode(ctx, n, fs.StableAttr{Mode: syscall.S_IFREG}), true)
 	}
 }
@@ -303,26 +303,26 @@ var (
 
 // Open answers ENOSYS: the kernel then asks once per mount, and keeps pages from then
 // on.
-func (n *fileInode) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
+func (i *fileInode) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	return nil, 0, syscall.ENOSYS
 }
 
 // Flush answers ENOSYS for the same reason.
-func (n *fileInode) Flush(context.Context, fs.FileHandle) syscall.Errno { return syscall.ENOSYS }
+func (i *fileInode) Flush(context.Context, fs.FileHandle) syscall.Errno { return syscall.ENOSYS }
 
-func (n *fileInode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	out.Mode, out.Nlink, out.Size = syscall.S_IFREG|0o444, 1, uint64(n.file.Size)
+func (i *fileInode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	out.Mode, out.Nlink, out.Size = syscall.S_IFREG|0o444, 1, uint64(i.file.Size)
 	out.Blksize, out.Blocks = maxRead, (out.Size+511)/512
-	out.SetTimes(&n.createdAt, &n.createdAt, &n.createdAt)
+	out.SetTimes(&i.createdAt, &i.createdAt, &i.createdAt)
 	return 0
 }
 
-func (n *fileInode) Read(ctx context.Context, _ fs.FileHandle, b []byte, off int64) (fuse.ReadResult, syscall.Errno) {
-	if off >= n.file.Size {
+func (i *fileInode) Read(ctx context.Context, _ fs.FileHandle, b []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	if off >= i.file.Size {
 		return fuse.ReadResultData(nil), 0
 	}
-	b = b[:min(int64(len(b)), n.file.Size-off)]
-	read, err := n.from.ReadAt(ctx, n.file.Name, b, off)
+	b = b[:min(int64(len(b)), i.file.Size-off)]
+	read, err := i.from.ReadAt(ctx, i.file.Name, b, off)
 	if read == len(b) {
 		return fuse.ReadResultData(b), 0
 	}
@@ -331,6 +331,6 @@ func (n *fileInode) Read(ctx context.Context, _ fs.FileHandle, b []byte, off int
 		return nil, syscall.EINTR // a signal to the reader, or Close
 	default:
 	}
-	n.complain(n.file.Name, off, err)
+	i.complain(i.file.Name, off, err)
 	return nil, syscall.EIO
 }
