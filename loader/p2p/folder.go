@@ -200,12 +200,12 @@ func (n *Node) Source() *PeerSource { return &PeerSource{n} }
 var _ loader.Source = (*PeerSource)(nil)
 
 // findPeer returns the URL of the node that shares a location.
-func (b *PeerSource) findPeer(location string) (at, folder string, err error) {
+func (s *PeerSource) findPeer(location string) (at, folder string, err error) {
 	id, folder, ok := loader.ParsePeerLocation(location)
 	if !ok {
 		return "", "", &source.Error{Kind: source.BadSource, Source: location, Detail: "does not name a node and a folder of it"}
 	}
-	for _, n := range b.node.o.Nodes() {
+	for _, n := range s.node.o.Nodes() {
 		if n.ID == id && n.URL != "" {
 			return strings.TrimRight(n.URL, "/"), folder, nil
 		}
@@ -213,7 +213,7 @@ func (b *PeerSource) findPeer(location string) (at, folder string, err error) {
 	return "", "", &source.Error{Kind: source.Unavailable, Source: location, Detail: "the node " + id + " shares no folders now, or is not known here", Fix: "start it with --peer-addr"}
 }
 
-func (b *PeerSource) newRequest(ctx context.Context, path, at string, q url.Values) (*http.Request, error) {
+func (s *PeerSource) newRequest(ctx context.Context, path, at string, q url.Values) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+path+"?"+q.Encode(), nil)
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Detail: "is not a valid address"}
@@ -223,22 +223,22 @@ func (b *PeerSource) newRequest(ctx context.Context, path, at string, q url.Valu
 
 // Plan lists a folder of another node. That node decides which files beside
 // source.Allowed are staged.
-func (b *PeerSource) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
-	at, folder, err := b.findPeer(location)
+func (s *PeerSource) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
+	at, folder, err := s.findPeer(location)
 	if err != nil {
 		return source.Plan{}, err
 	}
-	req, err := b.newRequest(ctx, listPath, at, url.Values{"folder": {folder}})
+	req, err := s.newRequest(ctx, listPath, at, url.Values{"folder": {folder}})
 	if err != nil {
 		return source.Plan{}, err
 	}
-	r, err := b.node.http.Do(req)
+	r, err := s.node.http.Do(req)
 	if err != nil {
 		return source.Plan{}, httpsource.Network(ctx, location, "", err)
 	}
 	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
-		return source.Plan{}, b.responseError(r, location, "")
+		return source.Plan{}, s.responseError(r, location, "")
 	}
 	raw, err := httpsource.ReadBody(r, maxList, location)
 	if err != nil {
@@ -262,22 +262,22 @@ func (b *PeerSource) Plan(ctx context.Context, location string, also source.Glob
 }
 
 // Read returns a range of a file in the version of the plan.
-func (b *PeerSource) Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error) {
-	at, folder, err := b.findPeer(file.Ref)
+func (s *PeerSource) Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error) {
+	at, folder, err := s.findPeer(file.Ref)
 	if err != nil {
 		return nil, err
 	}
-	req, err := b.newRequest(ctx, filePath, at, url.Values{"folder": {folder}, "file": {file.Name}})
+	req, err := s.newRequest(ctx, filePath, at, url.Values{"folder": {folder}, "file": {file.Name}})
 	if err != nil {
 		return nil, err
 	}
-	body, _, err := httpsource.Range(b.node.http, req, httpsource.RangeRequest{Source: file.Ref, File: file, Offset: offset, Length: length, ETag: file.Version,
-		ResponseError: func(r *http.Response) error { return b.responseError(r, file.Ref, file.Name) }})
+	body, _, err := httpsource.Range(s.node.http, req, httpsource.RangeRequest{Source: file.Ref, File: file, Offset: offset, Length: length, ETag: file.Version,
+		ResponseError: func(r *http.Response) error { return s.responseError(r, file.Ref, file.Name) }})
 	return body, httpsource.GoneIsChanged(err)
 }
 
 // responseError returns a node's refusal, with its reason if it sent one.
-func (b *PeerSource) responseError(r *http.Response, location, file string) error {
+func (s *PeerSource) responseError(r *http.Response, location, file string) error {
 	e := httpsource.Status(r, location, file)
 	var folderErr folderError
 	if raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10)); err == nil && json.Unmarshal(raw, &folderErr) == nil && folderErr.Detail != "" {

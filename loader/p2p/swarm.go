@@ -91,8 +91,8 @@ func (s *swarm) number(name string, index int) int {
 	return -1
 }
 
-func (p *member) usable() bool            { return !p.excluded && !p.gone && p.peer.URL != "" }
-func (p *member) hasOrFetches(i int) bool { return p.all || p.blocks.has(i) }
+func (m *member) usable() bool            { return !m.excluded && !m.gone && m.peer.URL != "" }
+func (m *member) hasOrFetches(i int) bool { return m.all || m.blocks.has(i) }
 
 // Owns reports whether this node is to fetch a block from the source: no other node
 // has or fetches it, and this node is its owner.
@@ -418,9 +418,9 @@ type closeHook struct {
 	end  func()
 }
 
-func (e *closeHook) Close() error {
-	err := e.ReadCloser.Close()
-	e.once.Do(e.end)
+func (h *closeHook) Close() error {
+	err := h.ReadCloser.Close()
+	h.once.Do(h.end)
 	return err
 }
 
