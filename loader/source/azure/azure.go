@@ -198,6 +198,6 @@ func malformed(p blobLocation, name, problem string) error {
 }
 
 // describe describes a place for people.
-func (p blobLocation) describe() string {
-	return fmt.Sprintf("account %s, container %s, prefix %q", p.account, p.container, p.prefix)
+func (l blobLocation) describe() string {
+	return fmt.Sprintf("account %s, container %s, prefix %q", l.account, l.container, l.prefix)
 }

@@ -16,8 +16,8 @@ type blobLocation struct {
 	endpoint           string // https://HOST of the https form; empty for az://
 }
 
-func (p blobLocation) String() string {
-	return strings.TrimSuffix(fmt.Sprintf("az://%s/%s/%s", p.account, p.container, p.prefix), "/")
+func (l blobLocation) String() string {
+	return strings.TrimSuffix(fmt.Sprintf("az://%s/%s/%s", l.account, l.container, l.prefix), "/")
 }
 
 var (
