@@ -182,11 +182,11 @@ const copyLinks = "copy the folder with cp -aL, which copies what links lead to"
 // plain file or a folder, inside of the folder, or a blob of the same repository of the hub.
 // A link that is swapped afterwards does not lead out of the root: what was found is opened
 // below it.
-func (p openedFolder) find(at string) (string, fs.FileInfo, error) {
-	real, err := filepath.EvalSymlinks(filepath.Join(p.top, filepath.FromSlash(at)))
+func (f openedFolder) find(at string) (string, fs.FileInfo, error) {
+	real, err := filepath.EvalSymlinks(filepath.Join(f.top, filepath.FromSlash(at)))
 	if err != nil {
-		if fi, lerr := p.root.Lstat(at); lerr == nil && fi.Mode()&fs.ModeSymlink != 0 && errors.Is(err, fs.ErrNotExist) {
-			if p.hub {
+		if fi, lerr := f.root.Lstat(at); lerr == nil && fi.Mode()&fs.ModeSymlink != 0 && errors.Is(err, fs.ErrNotExist) {
+			if f.hub {
 				return "", nil, &source.Error{Kind: source.Missing, Detail: "links to a blob that is not in the cache: the download was not finished"}
 			}
 			return "", nil, &source.Error{Kind: source.Missing, Detail: "is a link to a file that is not there", Fix: copyLinks}
@@ -196,13 +196,13 @@ func (p openedFolder) find(at string) (string, fs.FileInfo, error) {
 		}
 		return "", nil, &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: errors.Unwrap(err)}
 	}
-	to, err := filepath.Rel(p.top, real)
+	to, err := filepath.Rel(f.top, real)
 	to = filepath.ToSlash(to)
-	inside := err == nil && filepath.IsLocal(to) && (p.sub == "." || to == p.sub || strings.HasPrefix(to, p.sub+"/") || p.hub && path.Dir(to) == "blobs")
+	inside := err == nil && filepath.IsLocal(to) && (f.sub == "." || to == f.sub || strings.HasPrefix(to, f.sub+"/") || f.hub && path.Dir(to) == "blobs")
 	if !inside {
 		return "", nil, &source.Error{Kind: source.Refused, Detail: "is a link that leads out of the folder", Fix: copyLinks}
 	}
-	fi, err := p.root.Lstat(to)
+	fi, err := f.root.Lstat(to)
 	switch {
 	case err != nil:
 		return "", nil, &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
