@@ -16,13 +16,13 @@ type repoLocation struct {
 	sub       string // a folder or a file of weights below; mostly empty
 }
 
-func (p repoLocation) String() string {
-	s := "hf://" + p.org + "/" + p.repo
-	if p.rev != "main" {
-		s += "@" + p.rev
+func (l repoLocation) String() string {
+	s := "hf://" + l.org + "/" + l.repo
+	if l.rev != "main" {
+		s += "@" + l.rev
 	}
-	if p.sub != "" {
-		s += "/" + p.sub
+	if l.sub != "" {
+		s += "/" + l.sub
 	}
 	return s
 }
