@@ -182,11 +182,11 @@ func (s *Store) dropKnown() error {
 	return nil
 }
 
-func (in *Ingest) writeIndex(e Entry) error {
-	s := in.s
-	ix := planIndex{LocationKey: in.locationKey, Digest: e.Digest, Block: e.Block}
-	for i, p := range in.parts {
-		ix.Files = append(ix.Files, planFile{Name: p.File.Name, Size: p.File.Size, Version: p.File.Version, Tree: e.Files[i].Tree})
+func (i *Ingest) writeIndex(e Entry) error {
+	s := i.s
+	ix := planIndex{LocationKey: i.locationKey, Digest: e.Digest, Block: e.Block}
+	for index, p := range i.parts {
+		ix.Files = append(ix.Files, planFile{Name: p.File.Name, Size: p.File.Size, Version: p.File.Version, Tree: e.Files[index].Tree})
 	}
 	raw, err := json.Marshal(ix)
 	if err != nil {
@@ -195,5 +195,5 @@ func (in *Ingest) writeIndex(e Entry) error {
 	if err := s.step("write index"); err != nil {
 		return err
 	}
-	return durable.WriteFile(s.indexPath(in.locationKey), raw, 0o644)
+	return durable.WriteFile(s.indexPath(i.locationKey), raw, 0o644)
 }

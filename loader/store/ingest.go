@@ -91,11 +91,11 @@ func (s *Store) Claim(key string) (*Ingest, error) {
 
 // SetProgress shows the progress to other processes. Errors are ignored: it is only
 // informative.
-func (in *Ingest) SetProgress(done, total int64) {
+func (i *Ingest) SetProgress(done, total int64) {
 	var b [16]byte
 	binary.LittleEndian.PutUint64(b[:], uint64(done))
 	binary.LittleEndian.PutUint64(b[8:], uint64(total))
-	_, _ = in.progress.WriteAt(b[:], 0)
+	_, _ = i.progress.WriteAt(b[:], 0)
 }
 
 // Progress returns what SetProgress wrote last, in any process.
@@ -111,28 +111,28 @@ func (s *Store) Progress(key string) (done, total int64, ok bool) {
 // still valid of an earlier attempt and what other checkpoints hold. ctx bounds
 // reading that back. It is called once per plan; a second call, after the source
 // changed, drops the parts of old versions.
-func (in *Ingest) Prepare(ctx context.Context, locationKey string, files []source.File, block int64) error {
-	in.closeParts()
-	in.locationKey = locationKey
+func (i *Ingest) Prepare(ctx context.Context, locationKey string, files []source.File, block int64) error {
+	i.closeParts()
+	i.locationKey = locationKey
 	names := map[string]bool{"lock": true, "progress": true}
-	in.block = block
-	known, former := in.s.knownTrees(locationKey, files, block), make([]formerFile, len(files))
-	if !in.noFormer {
-		former = in.s.formerFiles(locationKey, files)
+	i.block = block
+	known, former := i.s.knownTrees(locationKey, files, block), make([]formerFile, len(files))
+	if !i.noFormer {
+		former = i.s.formerFiles(locationKey, files)
 	}
-	for i, f := range files {
+	for index, f := range files {
 		if err := source.CheckName(f.Name); err != nil {
 			return err
 		}
-		p := &Part{File: f, block: block, ingest: in, path: filepath.Join(in.dir, partName(f)), knownTree: known[i], former: former[i], changed: make(chan struct{})}
+		p := &Part{File: f, block: block, ingest: i, path: filepath.Join(i.dir, partName(f)), knownTree: known[index], former: former[index], changed: make(chan struct{})}
 		p.have, p.sums, p.digests = make([]bool, p.Blocks()), make([]uint64, p.Blocks()), make([]BlockDigest, p.Blocks())
 		names[filepath.Base(p.path)] = true
 		names[filepath.Base(p.path)+".journal"] = true
-		in.parts = append(in.parts, p)
+		i.parts = append(i.parts, p)
 	}
-	err := in.s.locked(func() error { return in.allocate(names) })
+	err := i.s.locked(func() error { return i.allocate(names) })
 	if err == nil {
-		for _, p := range in.parts {
+		for _, p := range i.parts {
 			if p.otherWriter {
 				continue
 			}
@@ -142,27 +142,27 @@ func (in *Ingest) Prepare(ctx context.Context, locationKey string, files []sourc
 		}
 	}
 	if err != nil {
-		in.closeParts()
+		i.closeParts()
 	}
 	return diskError("", err)
 }
 
 // allocate runs under the store's lock.
-func (in *Ingest) allocate(names map[string]bool) error {
-	s := in.s
-	list, err := os.ReadDir(in.dir)
+func (i *Ingest) allocate(names map[string]bool) error {
+	s := i.s
+	list, err := os.ReadDir(i.dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range list {
 		if !names[e.Name()] {
-			if err := os.Remove(filepath.Join(in.dir, e.Name())); err != nil {
+			if err := os.Remove(filepath.Join(i.dir, e.Name())); err != nil {
 				return err
 			}
 		}
 	}
 	var need int64
-	for _, p := range in.parts {
+	for _, p := range i.parts {
 		if err := p.linkExisting(); err != nil {
 			return err
 		}
@@ -189,17 +189,17 @@ func (in *Ingest) allocate(names map[string]bool) error {
 	if err := s.step("reserve"); err != nil {
 		return err
 	}
-	if err := s.reserve(need, in.key); err != nil {
+	if err := s.reserve(need, i.key); err != nil {
 		return err
 	}
-	for i, p := range in.parts {
+	for index, p := range i.parts {
 		if p.linked || p.otherWriter {
 			continue
 		}
 		if err := p.create(); err != nil {
 			// Nothing of this attempt stays: a part without a block is only a
 			// reservation.
-			for _, q := range in.parts[:i+1] {
+			for _, q := range i.parts[:index+1] {
 				q.dropEmpty()
 			}
 			return err
@@ -209,16 +209,16 @@ func (in *Ingest) allocate(names map[string]bool) error {
 }
 
 // Parts returns the files, in the order of the plan.
-func (in *Ingest) Parts() []*Part { return in.parts }
+func (i *Ingest) Parts() []*Part { return i.parts }
 
 // Commit publishes: every part must be sealed. It returns the checkpoint with a lease
 // on it.
-func (in *Ingest) Commit() (Entry, *Lease, error) {
-	if in.s.o.NoDigests {
+func (i *Ingest) Commit() (Entry, *Lease, error) {
+	if i.s.o.NoDigests {
 		return Entry{}, nil, diskError("", errors.New("a store without digests publishes nothing"))
 	}
-	e := Entry{Format: format, Block: in.block, Source: locationOf(in.locationKey), Created: time.Now().UTC().Truncate(time.Second)}
-	for _, p := range in.parts {
+	e := Entry{Format: format, Block: i.block, Source: locationOf(i.locationKey), Created: time.Now().UTC().Truncate(time.Second)}
+	for _, p := range i.parts {
 		tree := p.Tree()
 		if tree == "" {
 			return Entry{}, nil, diskError(p.File.Name, errors.New("committed before it was verified"))
@@ -227,7 +227,7 @@ func (in *Ingest) Commit() (Entry, *Lease, error) {
 		e.Bytes += p.File.Size
 	}
 	e.Digest = Digest(e.Files)
-	out, lease, err := in.commit(e)
+	out, lease, err := i.commit(e)
 	if err != nil {
 		lease.Release()
 		return Entry{}, nil, diskError("", err)
@@ -235,22 +235,22 @@ func (in *Ingest) Commit() (Entry, *Lease, error) {
 	return out, lease, nil
 }
 
-func (in *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
-	s := in.s
-	for _, p := range in.parts {
+func (i *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
+	s := i.s
+	for _, p := range i.parts {
 		if err := p.makeDurable(); err != nil {
 			return Entry{}, nil, err
 		}
 	}
 	err = s.locked(func() error {
-		if err := in.linkBlobs(); err != nil {
+		if err := i.linkBlobs(); err != nil {
 			return err
 		}
 		if err := s.publish(e); err != nil {
 			return err
 		}
-		former, _ := s.index(in.locationKey)
-		if err := in.writeIndex(e); err != nil {
+		former, _ := s.index(i.locationKey)
+		if err := i.writeIndex(e); err != nil {
 			return err
 		}
 		// Under the lock: another staging that needs space does not evict it first.
@@ -265,25 +265,25 @@ func (in *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
 	if err != nil {
 		return Entry{}, lease, err
 	}
-	in.closeParts()
-	return out, lease, in.remove()
+	i.closeParts()
+	return out, lease, i.remove()
 }
 
-func (in *Ingest) linkBlobs() error {
-	for _, p := range in.parts {
+func (i *Ingest) linkBlobs() error {
+	for _, p := range i.parts {
 		if err := p.linkBlob(p.Tree()); err != nil {
 			return err
 		}
 	}
 	// The folders made above are new names.
-	return in.s.syncFolder(in.s.path("blobs", "tree"))
+	return i.s.syncFolder(i.s.path("blobs", "tree"))
 }
 
 // PollShared checks a part that another staging fetches (ArrivesElsewhere): if its
 // bytes are published they are linked; if that staging gave up, the part becomes this
 // one's. It reports whether one of the two has happened.
-func (in *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
-	s := in.s
+func (i *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
+	s := i.s
 	err := s.locked(func() error {
 		if err := p.linkExisting(); err != nil || p.linked {
 			return err
@@ -294,7 +294,7 @@ func (in *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
 		if here, err := p.linkFormer(); err != nil {
 			return err
 		} else if !here {
-			if err := s.reserve(p.File.Size, in.key); err != nil {
+			if err := s.reserve(p.File.Size, i.key); err != nil {
 				return err
 			}
 		}
@@ -403,18 +403,18 @@ func (s *Store) writeSync(name string, body []byte, mode os.FileMode) error {
 	return s.fsync(f)
 }
 
-func (in *Ingest) closeParts() {
-	for _, p := range in.parts {
+func (i *Ingest) closeParts() {
+	for _, p := range i.parts {
 		p.close()
 	}
-	in.parts = nil
+	i.parts = nil
 }
 
 // remove deletes the staging's folder. It renames it first: a process waiting for the
 // lock in it must find all of it or nothing (lockFile).
-func (in *Ingest) remove() error {
-	in.removed = true
-	return in.s.discard(in.dir)
+func (i *Ingest) remove() error {
+	i.removed = true
+	return i.s.discard(i.dir)
 }
 
 func (s *Store) discard(dir string) error {
@@ -430,25 +430,25 @@ func (s *Store) discard(dir string) error {
 
 // Close ends the claim. What arrived stays for the next claim; a staging without bytes
 // leaves nothing.
-func (in *Ingest) Close() {
-	for _, p := range in.parts {
+func (i *Ingest) Close() {
+	for _, p := range i.parts {
 		// A reservation without bytes is removed.
 		if fi, err := os.Stat(p.path + ".journal"); err == nil && fi.Size() <= headSize && p.File.Size > 0 {
 			_ = os.Remove(p.path)
 			_ = os.Remove(p.path + ".journal")
 		}
 	}
-	in.closeParts()
+	i.closeParts()
 	// A folder that is there after Commit or Discard is the next claim's.
-	if list, err := os.ReadDir(in.dir); !in.removed && err == nil && len(list) <= 2 {
-		_ = in.remove()
+	if list, err := os.ReadDir(i.dir); !i.removed && err == nil && len(list) <= 2 {
+		_ = i.remove()
 	}
-	in.progress.Close()
-	in.lock.Close()
+	i.progress.Close()
+	i.lock.Close()
 }
 
 // Discard deletes what arrived.
-func (in *Ingest) Discard() error {
-	in.closeParts()
-	return diskError("", in.remove())
+func (i *Ingest) Discard() error {
+	i.closeParts()
+	return diskError("", i.remove())
 }

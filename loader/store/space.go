@@ -222,14 +222,14 @@ type NoSpace struct {
 	Needed, Free, Budget, Kept int64
 }
 
-func (e *NoSpace) Error() string {
-	if e.Budget > 0 {
-		return fmt.Sprintf("%d bytes are needed and %d are free (the store may take %d)", e.Needed, e.Free, e.Budget)
+func (s *NoSpace) Error() string {
+	if s.Budget > 0 {
+		return fmt.Sprintf("%d bytes are needed and %d are free (the store may take %d)", s.Needed, s.Free, s.Budget)
 	}
-	if e.Kept > 0 {
-		return fmt.Sprintf("%d bytes are needed and %d are free on the disk, beside a reserve of %d that stays free", e.Needed, e.Free, e.Kept)
+	if s.Kept > 0 {
+		return fmt.Sprintf("%d bytes are needed and %d are free on the disk, beside a reserve of %d that stays free", s.Needed, s.Free, s.Kept)
 	}
-	return fmt.Sprintf("%d bytes are needed and %d are free on the disk", e.Needed, e.Free)
+	return fmt.Sprintf("%d bytes are needed and %d are free on the disk", s.Needed, s.Free)
 }
 
 // evictOldest evicts one thing; false if nothing can be evicted.

@@ -442,10 +442,10 @@ type betweenFiles struct {
 	between func(int)
 }
 
-func (c betweenFiles) Err() error {
-	*c.calls++
-	c.between(*c.calls)
-	return c.Context.Err()
+func (f betweenFiles) Err() error {
+	*f.calls++
+	f.between(*f.calls)
+	return f.Context.Err()
 }
 
 // TestTwoVerifications: of two verifications of a checkpoint the slower one leaves what was
