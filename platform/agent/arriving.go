@@ -255,29 +255,29 @@ func (s *Stager) RetainView(path string) (realPath string, release func()) {
 	}
 }
 
-func (e *arrivingViews) add(v *arrivingView) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
+func (a *arrivingViews) add(v *arrivingView) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
 		return false
 	}
-	if e.views == nil {
-		e.views = make(map[string]*arrivingView)
+	if a.views == nil {
+		a.views = make(map[string]*arrivingView)
 	}
-	e.views[v.dir] = v
+	a.views[v.dir] = v
 	return true
 }
 
 // close unmounts all views. Engines that are left running have links
 // that lead to their files, and those stay.
-func (e *arrivingViews) close() {
-	e.mu.Lock()
-	e.closed = true
+func (a *arrivingViews) close() {
+	a.mu.Lock()
+	a.closed = true
 	var all []*arrivingView
-	for _, v := range e.views {
+	for _, v := range a.views {
 		all = append(all, v)
 	}
-	e.mu.Unlock()
+	a.mu.Unlock()
 	for _, v := range all {
 		v.unmount()
 	}

@@ -11,34 +11,34 @@ import (
 
 // checkBytecode counts the compiled modules of an environment, and compiles them or logs
 // the command that does.
-func (h *forkServers) checkBytecode(ctx context.Context, k *parentSpec) {
+func (s *forkServers) checkBytecode(ctx context.Context, k *parentSpec) {
 	have, of := k.env.Bytecode(forkserver.SamplePackages(k.row)...)
 	if of == 0 || have*10 >= of*9 {
 		return
 	}
 	command := strings.Join(k.env.CompileCommand(), " ")
 	if !k.env.Writable() {
-		h.log.Warn("most of an engine's modules are not compiled and the folder cannot be written: each start takes minutes", "program", k.env.Program,
+		s.log.Warn("most of an engine's modules are not compiled and the folder cannot be written: each start takes minutes", "program", k.env.Program,
 			"compiled", have, "of", of, "make it with", command)
 		return
 	}
-	client, err := h.o.Keeper()
+	client, err := s.o.Keeper()
 	if err != nil {
 		return
 	}
-	h.log.Warn("most of an engine's modules are not compiled; compiling them now, starts take minutes until that is done", "program", k.env.Program, "compiled", have, "of", of, "with", command)
-	h.running.Go(func() { h.compileBytecode(ctx, client, k, of) })
+	s.log.Warn("most of an engine's modules are not compiled; compiling them now, starts take minutes until that is done", "program", k.env.Program, "compiled", have, "of", of, "with", command)
+	s.running.Go(func() { s.compileBytecode(ctx, client, k, of) })
 }
 
 // compileBytecode compiles an environment's modules in a process of the supervisor.
-func (h *forkServers) compileBytecode(ctx context.Context, client *supervisor.Client, k *parentSpec, of int) {
+func (s *forkServers) compileBytecode(ctx context.Context, client *supervisor.Client, k *parentSpec, of int) {
 	ctx, cancel := context.WithTimeout(ctx, compileTimeout)
 	defer cancel()
 	id := parentPrefix + "bytecode-" + strings.TrimPrefix(k.id, parentPrefix)
 	began := time.Now()
 	child, err := client.Spawn(ctx, supervisor.Process{ID: id, Argv: k.env.CompileCommand(), Env: k.environ})
 	if err != nil {
-		h.log.Warn("bytecode", "error", err)
+		s.log.Warn("bytecode", "error", err)
 		return
 	}
 	ticker := time.NewTicker(15 * time.Second)
@@ -47,16 +47,16 @@ func (h *forkServers) compileBytecode(ctx context.Context, client *supervisor.Cl
 		select {
 		case e := <-child.Exited:
 			have, of := k.env.Bytecode(forkserver.SamplePackages(k.row)...)
-			h.log.Info("bytecode compiled", "program", k.env.Program, "compiled", have, "of", of, "took", time.Since(began).Round(time.Second), "exit", e.String())
+			s.log.Info("bytecode compiled", "program", k.env.Program, "compiled", have, "of", of, "took", time.Since(began).Round(time.Second), "exit", e.String())
 			return
 		case <-ticker.C:
 			have, _ := k.env.Bytecode(forkserver.SamplePackages(k.row)...)
-			h.log.Info("compiling bytecode", "program", k.env.Program, "compiled", have, "of", of)
+			s.log.Info("compiling bytecode", "program", k.env.Program, "compiled", have, "of", of)
 		case <-client.Done():
 			return
 		case <-ctx.Done():
-			h.log.Warn("bytecode was not compiled", "program", k.env.Program, "compiled in", time.Since(began).Round(time.Second))
-			h.kill(context.WithoutCancel(ctx), id)
+			s.log.Warn("bytecode was not compiled", "program", k.env.Program, "compiled in", time.Since(began).Round(time.Second))
+			s.kill(context.WithoutCancel(ctx), id)
 			return
 		}
 	}

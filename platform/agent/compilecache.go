@@ -68,9 +68,9 @@ func (s *Stager) newCompileCache(w replica.StageRequest) *compileCache {
 
 // planKey is the key under which another node finds a cache while the checkpoint still
 // arrives there: its digest is known only with the last byte.
-func (k *compileCache) planKey(plan string) enginecache.Key {
-	key := enginecache.Key{Model: "plan:" + plan, Engine: k.engine}
-	k.aliases = append(k.aliases, key)
+func (c *compileCache) planKey(plan string) enginecache.Key {
+	key := enginecache.Key{Model: "plan:" + plan, Engine: c.engine}
+	c.aliases = append(c.aliases, key)
 	return key
 }
 
@@ -124,91 +124,91 @@ func (s *Stager) sharedCaches(e functions.Engine) map[string]string {
 
 // fetch fills an empty cache from the source, if sources are trusted. On any error the
 // engine compiles.
-func (k *compileCache) fetch(ctx context.Context, key enginecache.Key) {
-	if !k.fresh || k.from == nil {
+func (c *compileCache) fetch(ctx context.Context, key enginecache.Key) {
+	if !c.fresh || c.from == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchWait)
 	defer cancel()
 	began := time.Now()
-	model, n, err := k.use.Fetch(ctx, k.from, k.location, key)
+	model, n, err := c.use.Fetch(ctx, c.from, c.location, key)
 	switch {
 	case errors.Is(err, enginecache.ErrNone):
 	case err != nil:
-		k.s.o.Log.Warn("the source's compile cache is not used", "source", k.location, "error", err)
+		c.s.o.Log.Warn("the source's compile cache is not used", "source", c.location, "error", err)
 	default:
-		k.fetchedFor, k.fresh = model, false
-		k.s.o.Log.Info("compile cache from the source", "source", k.location, "bytes", n, "took", time.Since(began))
+		c.fetchedFor, c.fresh = model, false
+		c.s.o.Log.Info("compile cache from the source", "source", c.location, "bytes", n, "took", time.Since(began))
 	}
 }
 
 // path is the folder that the engine gets.
-func (k *compileCache) path() string {
-	if k == nil {
+func (c *compileCache) path() string {
+	if c == nil {
 		return ""
 	}
-	return k.use.Path()
+	return c.use.Path()
 }
 
 // shared are the folders that the cache has in common with others.
-func (k *compileCache) shared() []string {
-	if k == nil {
+func (c *compileCache) shared() []string {
+	if c == nil {
 		return nil
 	}
-	return k.use.Shared
+	return c.use.Shared
 }
 
-func (k *compileCache) release() {
-	if k != nil {
-		k.use.Release()
+func (c *compileCache) release() {
+	if c != nil {
+		c.use.Release()
 	}
 }
 
 // onWarm returns what runs when the engine has warmed up: it keeps the compiled files
 // under the checkpoint's own key, and publishes them if they are new and sources are
 // trusted.
-func (k *compileCache) onWarm(c *loader.Checkpoint) func(ctx context.Context) error {
-	if k == nil {
+func (c *compileCache) onWarm(checkpoint *loader.Checkpoint) func(ctx context.Context) error {
+	if c == nil {
 		return nil
 	}
 	return func(ctx context.Context) error {
-		model, err := checkpointID(c)
+		model, err := checkpointID(checkpoint)
 		if err != nil {
 			return err
 		}
-		if k.fetchedFor != "" && k.fetchedFor != model {
+		if c.fetchedFor != "" && c.fetchedFor != model {
 			// By its own manifest: it was published under another model's location.
-			return fmt.Errorf("the source's compile cache was made for %s, not for %s: it is not kept", k.fetchedFor, model)
+			return fmt.Errorf("the source's compile cache was made for %s, not for %s: it is not kept", c.fetchedFor, model)
 		}
-		if err := k.use.KeepAs(ctx, enginecache.Key{Model: model, Engine: k.engine}); err != nil {
+		if err := c.use.KeepAs(ctx, enginecache.Key{Model: model, Engine: c.engine}); err != nil {
 			return err
 		}
-		if err := k.s.o.Caches.Trim(); err != nil {
+		if err := c.s.o.Caches.Trim(); err != nil {
 			return err
 		}
-		if !k.fresh || k.from == nil {
+		if !c.fresh || c.from == nil {
 			return nil
 		}
-		to, ok := k.from.(enginecache.Writer)
+		to, ok := c.from.(enginecache.Writer)
 		if !ok {
-			k.s.o.Log.Info("this kind of source cannot store a compile cache; it is kept on this node", "source", k.location)
+			c.s.o.Log.Info("this kind of source cannot store a compile cache; it is kept on this node", "source", c.location)
 			return nil
 		}
-		return k.publish(ctx, to)
+		return c.publish(ctx, to)
 	}
 }
 
-func (k *compileCache) publish(ctx context.Context, to enginecache.Writer) error {
+func (c *compileCache) publish(ctx context.Context, to enginecache.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, publishWait)
 	defer cancel()
 	began := time.Now()
-	n, err := k.use.Publish(ctx, to, k.location, k.aliases...)
+	n, err := c.use.Publish(ctx, to, c.location, c.aliases...)
 	if source.KindOf(err) == source.Denied {
-		k.s.o.Log.Info("the source refuses the compile cache; it is kept on this node", "source", k.location, "why", err)
+		c.s.o.Log.Info("the source refuses the compile cache; it is kept on this node", "source", c.location, "why", err)
 		return nil
 	}
 	if err == nil && n > 0 {
-		k.s.o.Log.Info("compile cache published", "source", k.location, "bytes", n, "took", time.Since(began))
+		c.s.o.Log.Info("compile cache published", "source", c.location, "bytes", n, "took", time.Since(began))
 	}
 	return err
 }

@@ -36,14 +36,14 @@ var _ = []enginecache.Writer{(*azure.Source)(nil), (*s3.Source)(nil), (*gcs.Sour
 // remoteSource is a folder that is staged like a bucket and accepts writes.
 type remoteSource struct{ d dir.Source }
 
-func (f remoteSource) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
-	return f.d.Plan(ctx, location, also)
+func (s remoteSource) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
+	return s.d.Plan(ctx, location, also)
 }
-func (f remoteSource) Read(ctx context.Context, file source.File, off, n int64) (io.ReadCloser, error) {
-	return f.d.Read(ctx, file, off, n)
+func (s remoteSource) Read(ctx context.Context, file source.File, off, n int64) (io.ReadCloser, error) {
+	return s.d.Read(ctx, file, off, n)
 }
-func (f remoteSource) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
-	return f.d.Write(ctx, location, name, body, size)
+func (s remoteSource) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
+	return s.d.Write(ctx, location, name, body, size)
 }
 
 // aNode is a stager with its own store and caches.

@@ -126,9 +126,9 @@ func newForkServers(o forkServersOptions) *forkServers {
 }
 
 // disabledReason is why there are no parents; "" if there may be.
-func (h *forkServers) disabledReason() string {
+func (s *forkServers) disabledReason() string {
 	switch {
-	case h.o.Mode == WarmOff:
+	case s.o.Mode == WarmOff:
 		return "warm interpreters are off"
 	case !forkserver.Supported:
 		return "warm interpreters need Linux"
@@ -138,7 +138,7 @@ func (h *forkServers) disabledReason() string {
 
 // specFor is the spec of the parent of an engine's command; nil, with a note, if there can
 // be none.
-func (h *forkServers) specFor(cmd engine.Command) (*parentSpec, string) {
+func (s *forkServers) specFor(cmd engine.Command) (*parentSpec, string) {
 	row := forkserver.ImportList(string(cmd.Engine))
 	if row == "" || len(cmd.Argv) == 0 {
 		return nil, ""
@@ -156,39 +156,39 @@ func (h *forkServers) specFor(cmd engine.Command) (*parentSpec, string) {
 
 // ForkSocket is the socket of the parent that forks an engine, or "" and why there is
 // none. Then it requests one for the next start. It does not wait.
-func (h *forkServers) ForkSocket(cmd engine.Command) (forkSocket, note string) {
-	k, note := h.specFor(cmd)
+func (s *forkServers) ForkSocket(cmd engine.Command) (forkSocket, note string) {
+	k, note := s.specFor(cmd)
 	if k == nil {
 		return "", note
 	}
-	if reason := h.disabledReason(); reason != "" {
-		if h.o.Mode != WarmOff {
+	if reason := s.disabledReason(); reason != "" {
+		if s.o.Mode != WarmOff {
 			note = reason
 		}
-		h.queueBytecodeCheck(k)
+		s.queueBytecodeCheck(k)
 		return "", note
 	}
-	h.mu.Lock()
-	p, note := h.matchingParentLocked(k, cmd.Env)
+	s.mu.Lock()
+	p, note := s.matchingParentLocked(k, cmd.Env)
 	if p != nil {
 		p.used = time.Now()
 		forkSocket = p.socket
 	}
-	h.mu.Unlock()
+	s.mu.Unlock()
 	if p == nil {
-		h.requestParent(k)
+		s.requestParent(k)
 	}
 	return forkSocket, note
 }
 
 // matchingParentLocked is the parent that forks an engine with this environment; nil, with
 // a note, if there is none. mu must be held.
-func (h *forkServers) matchingParentLocked(k *parentSpec, env []string) (p *parent, note string) {
+func (s *forkServers) matchingParentLocked(k *parentSpec, env []string) (p *parent, note string) {
 	note = "no warm interpreter yet"
-	if b, ok := h.backoff[k.id]; ok && b.reason != "" {
+	if b, ok := s.backoff[k.id]; ok && b.reason != "" {
 		note = b.reason
 	}
-	for _, p := range h.parents {
+	for _, p := range s.parents {
 		if p.row != k.row || p.env.Program != k.env.Program {
 			continue
 		}
@@ -204,7 +204,7 @@ func (h *forkServers) matchingParentLocked(k *parentSpec, env []string) (p *pare
 			note = "the warm interpreter is not ready yet"
 		case !ready:
 		case p.Changed():
-			h.requestEndLocked(p, "its files have changed")
+			s.requestEndLocked(p, "its files have changed")
 			note = "the installation has changed since the warm interpreter began"
 		case v != "":
 			note = "the warm interpreter was started with another " + v
@@ -217,99 +217,99 @@ func (h *forkServers) matchingParentLocked(k *parentSpec, env []string) (p *pare
 
 // requestParent requests a parent, if there is none and there may be. The channel is
 // closed when it is ready or has failed; nil if it is not started.
-func (h *forkServers) requestParent(k *parentSpec) <-chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (s *forkServers) requestParent(k *parentSpec) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
-	case h.parents[k.id] != nil:
-		return h.parents[k.id].ready
-	case h.requested[k.id] != nil:
-		return h.requested[k.id].ready
-	case h.closed || len(h.requested) >= 2*maxParents:
+	case s.parents[k.id] != nil:
+		return s.parents[k.id].ready
+	case s.requested[k.id] != nil:
+		return s.requested[k.id].ready
+	case s.closed || len(s.requested) >= 2*maxParents:
 		return nil
 	}
-	h.requested[k.id] = k
-	h.wake.Set()
+	s.requested[k.id] = k
+	s.wake.Set()
 	return k.ready
 }
 
 // queueBytecodeCheck has the bytecode of an environment checked, once.
-func (h *forkServers) queueBytecodeCheck(k *parentSpec) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if _, known := h.bytecodeChecks[k.env.Program]; !known {
-		h.bytecodeChecks[k.env.Program] = k
-		h.wake.Set()
+func (s *forkServers) queueBytecodeCheck(k *parentSpec) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.bytecodeChecks[k.env.Program]; !known {
+		s.bytecodeChecks[k.env.Program] = k
+		s.wake.Set()
 	}
 }
 
 // Prepare starts a parent before the first start of its model.
-func (h *forkServers) Prepare(cmd engine.Command) {
-	k, _ := h.specFor(cmd)
+func (s *forkServers) Prepare(cmd engine.Command) {
+	k, _ := s.specFor(cmd)
 	if k == nil {
 		return
 	}
-	if h.disabledReason() != "" {
-		h.queueBytecodeCheck(k)
+	if s.disabledReason() != "" {
+		s.queueBytecodeCheck(k)
 		return
 	}
-	h.mu.Lock()
-	for _, p := range h.parents {
+	s.mu.Lock()
+	for _, p := range s.parents {
 		f, ready := p.Facts()
 		if p.id == k.id || ready && p.row == k.row && p.env.Program == k.env.Program && f.DifferingVariable(cmd.Env) == "" {
-			h.mu.Unlock()
+			s.mu.Unlock()
 			return
 		}
 	}
-	h.mu.Unlock()
-	h.requestParent(k)
+	s.mu.Unlock()
+	s.requestParent(k)
 }
 
 // AwaitReady starts the parent of a command. The channel is closed when it is ready or has
 // failed; nil if there is nothing to wait for. Waiting is faster even for the first start,
 // since a plain start does the same imports twice.
-func (h *forkServers) AwaitReady(cmd engine.Command) <-chan struct{} {
-	if h.disabledReason() != "" {
+func (s *forkServers) AwaitReady(cmd engine.Command) <-chan struct{} {
+	if s.disabledReason() != "" {
 		return nil
 	}
-	k, _ := h.specFor(cmd)
+	k, _ := s.specFor(cmd)
 	if k == nil {
 		return nil
 	}
-	h.mu.Lock()
-	p, _ := h.matchingParentLocked(k, cmd.Env)
-	failed := time.Now().Before(h.backoff[k.id].until)
-	h.mu.Unlock()
+	s.mu.Lock()
+	p, _ := s.matchingParentLocked(k, cmd.Env)
+	failed := time.Now().Before(s.backoff[k.id].until)
+	s.mu.Unlock()
 	if p != nil || failed {
 		return nil
 	}
-	return h.requestParent(k)
+	return s.requestParent(k)
 }
 
 // Suspect records that a parent did not fork.
-func (h *forkServers) Suspect(socket string) {
-	h.mu.Lock()
-	for _, p := range h.parents {
+func (s *forkServers) Suspect(socket string) {
+	s.mu.Lock()
+	for _, p := range s.parents {
 		if p.socket == socket {
 			p.Suspect()
 		}
 	}
-	h.mu.Unlock()
-	h.wake.Set()
+	s.mu.Unlock()
+	s.wake.Set()
 }
 
 // evictIfMemoryShort ends the least recently used parent if replicas have reserved its
 // memory. Parents of WarmOn are subtracted from what the node offers instead
 // (WarmParent.Kept).
-func (h *forkServers) evictIfMemoryShort() {
-	if h.o.Mode != WarmAuto {
+func (s *forkServers) evictIfMemoryShort() {
+	if s.o.Mode != WarmAuto {
 		return
 	}
-	used := h.o.Used()
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	used := s.o.Used()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var oldest *parent
-	for _, p := range h.parents {
+	for _, p := range s.parents {
 		if p.ending != "" {
 			continue
 		}
@@ -318,17 +318,17 @@ func (h *forkServers) evictIfMemoryShort() {
 			oldest = p
 		}
 	}
-	if oldest != nil && used > h.o.Memory {
-		h.requestEndLocked(oldest, "replicas need its memory")
+	if oldest != nil && used > s.o.Memory {
+		s.requestEndLocked(oldest, "replicas need its memory")
 	}
 }
 
 // Parents lists the parents and the memory that they take.
-func (h *forkServers) Parents() (list []functions.WarmParent, bytes functions.Bytes) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, p := range h.parents {
-		w := functions.WarmParent{Engine: p.row, Program: p.env.Program, State: "starting", Memory: p.bytes, Reserved: h.o.Mode == WarmOn, Since: p.since}
+func (s *forkServers) Parents() (list []functions.WarmParent, bytes functions.Bytes) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.parents {
+		w := functions.WarmParent{Engine: p.row, Program: p.env.Program, State: "starting", Memory: p.bytes, Reserved: s.o.Mode == WarmOn, Since: p.since}
 		f, ready := p.Facts()
 		switch {
 		case p.ending != "":
@@ -339,8 +339,8 @@ func (h *forkServers) Parents() (list []functions.WarmParent, bytes functions.By
 		bytes += p.bytes
 		list = append(list, w)
 	}
-	for id, b := range h.backoff {
-		if b.reason != "" && h.parents[id] == nil {
+	for id, b := range s.backoff {
+		if b.reason != "" && s.parents[id] == nil {
 			list = append(list, functions.WarmParent{Engine: strings.SplitN(strings.TrimPrefix(id, parentPrefix), "-", 2)[0], State: "failed", Note: b.reason, Since: b.until})
 		}
 	}

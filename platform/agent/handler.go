@@ -38,30 +38,30 @@ func NewHandler(a *Agent, engines *upstream.Client) *Handler {
 }
 
 // Serve answers one request; it is an httpserver.Handler.
-func (d *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
+func (h *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
 	switch path := req.Path; {
 	case path == "/load_model":
-		serveCommand(req, res, func(ctx context.Context, m functions.LoadRequest) (any, error) { return d.agent.Load(ctx, m) }, 202)
+		serveCommand(req, res, func(ctx context.Context, m functions.LoadRequest) (any, error) { return h.agent.Load(ctx, m) }, 202)
 	case path == "/unload_model":
 		serveCommand(req, res, func(ctx context.Context, m functions.UnloadRequest) (any, error) {
-			err := d.agent.Unload(ctx, m)
-			return d.reply(m.ID), err
+			err := h.agent.Unload(ctx, m)
+			return h.reply(m.ID), err
 		}, 202)
 	case path == "/sleep_model":
 		serveCommand(req, res, func(ctx context.Context, m functions.SleepRequest) (any, error) {
-			err := d.agent.Sleep(ctx, m)
-			return d.reply(m.ID), err
+			err := h.agent.Sleep(ctx, m)
+			return h.reply(m.ID), err
 		}, 202)
 	case path == "/load_adapter":
 		serveCommand(req, res, func(ctx context.Context, m functions.AdapterRequest) (any, error) {
-			err := d.agent.LoadAdapter(ctx, m)
-			return d.reply(m.ID), err
+			err := h.agent.LoadAdapter(ctx, m)
+			return h.reply(m.ID), err
 		}, 200)
 	case path == "/heartbeat":
 		if !enginehttp.AllowMethod("POST", req, res) {
 			return
 		}
-		hb, err := d.agent.Heartbeat()
+		hb, err := h.agent.Heartbeat()
 		if err != nil {
 			refuse(res, err)
 			return
@@ -69,21 +69,21 @@ func (d *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
 		enginehttp.WriteJSON(res, 200, hb)
 	case path == "/infer":
 		if enginehttp.AllowMethod("POST", req, res) {
-			d.infer(req, res)
+			h.infer(req, res)
 		}
 	case strings.HasPrefix(path, "/replicas/"):
 		id, rest, _ := strings.Cut(strings.TrimPrefix(path, "/replicas/"), "/")
-		h := d.agent.replicaByID(id)
+		r := h.agent.replicaByID(id)
 		switch {
 		case rest == "logs" && req.Method == "GET":
-			d.logs(id, req, res)
-		case h == nil:
+			h.logs(id, req, res)
+		case r == nil:
 			setError(res, 404, codeNoReplica, "no replica "+functions.Clip(id)+" here")
 		case rest == "verify" && req.Method == "POST":
-			d.agent.Verify(req.Context(), id, functions.Clip(string(req.Body)))
-			enginehttp.WriteJSON(res, 202, functions.LoadReply{ID: id, State: h.Status().State})
+			h.agent.Verify(req.Context(), id, functions.Clip(string(req.Body)))
+			enginehttp.WriteJSON(res, 202, functions.LoadReply{ID: id, State: r.Status().State})
 		default:
-			d.proxy(h, "/"+rest, req, res)
+			h.proxy(r, "/"+rest, req, res)
 		}
 	default:
 		setError(res, 404, "unknown_endpoint", "an agent has /load_model, /unload_model, /sleep_model, /load_adapter, /heartbeat, /infer and /replicas/ID/…")
@@ -105,15 +105,15 @@ func serveCommand[T any](req *httpserver.Request, res *httpserver.Response, run 
 }
 
 // reply is a replica and its state now; a replica that is not here is UNLOADED.
-func (d *Handler) reply(id string) functions.LoadReply {
-	if h := d.agent.replicaByID(id); h != nil {
-		return functions.LoadReply{ID: id, State: h.Status().State}
+func (h *Handler) reply(id string) functions.LoadReply {
+	if r := h.agent.replicaByID(id); r != nil {
+		return functions.LoadReply{ID: id, State: r.Status().State}
 	}
 	return functions.LoadReply{ID: id, State: functions.Unloaded}
 }
 
 // infer passes a request on to a READY replica of the model in its body.
-func (d *Handler) infer(req *httpserver.Request, res *httpserver.Response) {
+func (h *Handler) infer(req *httpserver.Request, res *httpserver.Response) {
 	path := openai.InferPath(req.Body)
 	e, refused := enginehttp.CheckRequest(req, path, "") // proxy checks it again
 	if refused != nil {
@@ -125,27 +125,27 @@ func (d *Handler) infer(req *httpserver.Request, res *httpserver.Response) {
 		name = e.Model
 	}
 	name, _, _ = strings.Cut(name, ":")
-	d.agent.mu.Lock()
-	var h *managedReplica
-	for _, x := range d.agent.replicas {
+	h.agent.mu.Lock()
+	var r *managedReplica
+	for _, x := range h.agent.replicas {
 		st := x.Status()
 		if st.Model == name && st.State == functions.Ready && (!found || st.Team+"/"+st.Model == strings.SplitN(e.Model, ":", 2)[0]) {
-			h = x
+			r = x
 		}
 	}
-	d.agent.mu.Unlock()
-	if h == nil {
+	h.agent.mu.Unlock()
+	if r == nil {
 		setError(res, 404, "model_not_found", "no READY replica of "+functions.Clip(e.Model)+" here")
 		return
 	}
-	d.proxy(h, path, req, res)
+	h.proxy(r, path, req, res)
 }
 
 // proxy passes a request on to a replica's engine. Only the paths that clients may use are
 // passed, with bodies within all bounds: a server may start and stop
 // engines, which includes no right to have an engine load code, report its requests or
 // send some.
-func (d *Handler) proxy(h *managedReplica, path string, req *httpserver.Request, res *httpserver.Response) {
+func (h *Handler) proxy(r *managedReplica, path string, req *httpserver.Request, res *httpserver.Response) {
 	if !openai.Public(path) {
 		setError(res, 404, "unknown_endpoint", "no engine is asked "+functions.Clip(path)+" through its agent")
 		return
@@ -153,27 +153,27 @@ func (d *Handler) proxy(h *managedReplica, path string, req *httpserver.Request,
 	if !enginehttp.AllowMethod("POST", req, res) {
 		return
 	}
-	if _, e := enginehttp.CheckRequest(req, path, h.Engine()); e != nil {
+	if _, e := enginehttp.CheckRequest(req, path, r.Engine()); e != nil {
 		enginehttp.WriteError(res, e)
 		return
 	}
-	u, err := url.Parse(h.Status().Endpoint)
-	if st := h.Status().State; (st != functions.Ready && st != functions.Draining) || err != nil || u.Host == "" {
-		setError(res, 503, "replica_not_ready", fmt.Sprintf("replica %s is %s", h.id, st))
+	u, err := url.Parse(r.Status().Endpoint)
+	if st := r.Status().State; (st != functions.Ready && st != functions.Draining) || err != nil || u.Host == "" {
+		setError(res, 503, "replica_not_ready", fmt.Sprintf("replica %s is %s", r.id, st))
 		return
 	}
-	d.agent.proxied.add(h.id, 1)
-	err = enginehttp.Forward(d.engines, req, res, enginehttp.Call{
-		Engine: u.Host, Key: h.Status().Key, Method: req.Method, Path: path, Body: enginehttp.BodyOf(req), Done: func() { d.agent.proxied.add(h.id, -1) },
+	h.agent.proxied.add(r.id, 1)
+	err = enginehttp.Forward(h.engines, req, res, enginehttp.Call{
+		Engine: u.Host, Key: r.Status().Key, Method: req.Method, Path: path, Body: enginehttp.BodyOf(req), Done: func() { h.agent.proxied.add(r.id, -1) },
 	})
 	if err != nil {
-		d.agent.proxied.add(h.id, -1)
+		h.agent.proxied.add(r.id, -1)
 		if errors.Is(err, upstream.ErrCut) {
-			setError(res, 504, "engine_hung", "the engine of replica "+h.id+" was ended before it answered")
+			setError(res, 504, "engine_hung", "the engine of replica "+r.id+" was ended before it answered")
 			return
 		}
-		h.Suspect("the proxy: " + err.Error())
-		setError(res, 502, "engine_crashed", "the engine of replica "+h.id+" did not answer")
+		r.Suspect("the proxy: " + err.Error())
+		setError(res, 502, "engine_crashed", "the engine of replica "+r.id+" did not answer")
 	}
 }
 

@@ -37,7 +37,7 @@ const (
 )
 
 // Run polls until ctx ends.
-func (l *InventoryPoller) Run(ctx context.Context) error {
+func (p *InventoryPoller) Run(ctx context.Context) error {
 	t := time.NewTicker(gpuPollEvery)
 	defer t.Stop()
 	for n := 1; ; n++ {
@@ -45,24 +45,24 @@ func (l *InventoryPoller) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
-			l.refresh(n%storePollEvery == 0)
+			p.refresh(n%storePollEvery == 0)
 		}
 	}
 }
 
-func (l *InventoryPoller) refresh(store bool) {
+func (p *InventoryPoller) refresh(store bool) {
 	var gpus []functions.GPU
-	if l.facts != nil {
-		gpus = l.facts.List()
+	if p.facts != nil {
+		gpus = p.facts.List()
 	}
-	gpus = offeredGPUs(gpus, l.count, l.memory)
-	l.store.MeasureRate(time.Now())
+	gpus = offeredGPUs(gpus, p.count, p.memory)
+	p.store.MeasureRate(time.Now())
 	if store {
-		_ = l.store.Refresh() // on an error the last listing stays
+		_ = p.store.Refresh() // on an error the last listing stays
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.gpus = gpus
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gpus = gpus
 }
 
 // offeredGPUs are the GPUs of the driver, cut to count and memory.
@@ -88,13 +88,13 @@ func offeredGPUs(found []functions.GPU, count int, memory functions.Bytes) []fun
 }
 
 // GPUs are those of the last poll.
-func (l *InventoryPoller) GPUs() []functions.GPU {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.gpus
+func (p *InventoryPoller) GPUs() []functions.GPU {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gpus
 }
 
 // Store is the store's use at the last poll.
-func (l *InventoryPoller) Store() (functions.StoreUse, []functions.CachedModel) {
-	return l.store.Usage()
+func (p *InventoryPoller) Store() (functions.StoreUse, []functions.CachedModel) {
+	return p.store.Usage()
 }

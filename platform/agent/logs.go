@@ -23,7 +23,7 @@ const maxTail = 1 << 20
 
 // logs serves the end of an engine's log: ?tail=LINES (200); ?follow=true goes on
 // until the engine ends.
-func (d *Handler) logs(id string, req *httpserver.Request, res *httpserver.Response) {
+func (h *Handler) logs(id string, req *httpserver.Request, res *httpserver.Response) {
 	q, err := url.ParseQuery(req.Query)
 	if err != nil {
 		setError(res, 400, "invalid_value", "the query cannot be read")
@@ -36,7 +36,7 @@ func (d *Handler) logs(id string, req *httpserver.Request, res *httpserver.Respo
 			return
 		}
 	}
-	log, err := d.agent.Logs(req.Context(), id, lines, q.Get("follow") == "true")
+	log, err := h.agent.Logs(req.Context(), id, lines, q.Get("follow") == "true")
 	if err != nil {
 		setError(res, 404, "log_not_found", err.Error())
 		return

@@ -23,11 +23,11 @@ import (
 //	POST /prefetch             functions.PrefetchRequest; a stream
 //
 // A stream is lines of functions.StoreProgress, until one is over.
-func (d *Handler) WithStore(s *nodestore.Store) httpserver.Handler {
+func (h *Handler) WithStore(s *nodestore.Store) httpserver.Handler {
 	return func(req *httpserver.Request, res *httpserver.Response) {
 		path, under := strings.CutPrefix(req.Path, "/cache")
 		if req.Path != "/prefetch" && (!under || path != "" && path[0] != '/') {
-			d.Serve(req, res)
+			h.Serve(req, res)
 			return
 		}
 		var err error
