@@ -25,9 +25,9 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 // ask sends one request and gives status, head and body.
-func (r *testAPI) ask(t *testing.T, method, path, key, body string, header ...string) (int, http.Header, string) {
+func (a *testAPI) ask(t *testing.T, method, path, key, body string, header ...string) (int, http.Header, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(t.Context(), method, a.url+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

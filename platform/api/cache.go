@@ -108,8 +108,8 @@ func (a *API) storeAction(act functions.StoreAction) func(*exchange, *httpserver
 }
 
 // digest of the path: a colon is no part of a plain word, so it is the hex alone.
-func (x *exchange) digest() (string, *openai.Error) {
-	h := x.args[0]
+func (e *exchange) digest() (string, *openai.Error) {
+	h := e.args[0]
 	if len(h) == 64 {
 		for _, c := range h {
 			if (c < '0' || c > '9') && (c < 'a' || c > 'f') {

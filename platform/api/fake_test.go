@@ -36,25 +36,25 @@ type fakePlatform struct {
 
 var began = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-func (w *fakePlatform) Function(n functions.Name) (snapshot.Snapshot, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	f, ok := w.snapshots[n]
+func (p *fakePlatform) Function(n functions.Name) (snapshot.Snapshot, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f, ok := p.snapshots[n]
 	return f, ok
 }
 
-func (w *fakePlatform) Replicas() []functions.Replica {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return append([]functions.Replica(nil), w.replicas...)
+func (p *fakePlatform) Replicas() []functions.Replica {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]functions.Replica(nil), p.replicas...)
 }
 
-func (w *fakePlatform) Nodes() []functions.Node {
-	return []functions.Node{{ID: "here", URL: "https://two.internal:9000", Replicas: 2, Warm: []functions.WarmParent{{Program: "two"}}, State: functions.NodeIdle, Lost: w.nodeLost, Seen: began, Memory: functions.Capacity{Total: 8 << 30}, Cached: []functions.CachedModel{{Source: "az://a/c/secret"}, {Source: "file:///w/x", Tier: functions.TierDRAM}}}}
+func (p *fakePlatform) Nodes() []functions.Node {
+	return []functions.Node{{ID: "here", URL: "https://two.internal:9000", Replicas: 2, Warm: []functions.WarmParent{{Program: "two"}}, State: functions.NodeIdle, Lost: p.nodeLost, Seen: began, Memory: functions.Capacity{Total: 8 << 30}, Cached: []functions.CachedModel{{Source: "az://a/c/secret"}, {Source: "file:///w/x", Tier: functions.TierDRAM}}}}
 }
 
-func (w *fakePlatform) ColdStart(id string) (functions.Timeline, bool) {
-	for _, t := range w.colds {
+func (p *fakePlatform) ColdStart(id string) (functions.Timeline, bool) {
+	for _, t := range p.colds {
 		if t.ID == id {
 			return t, true
 		}
@@ -62,11 +62,11 @@ func (w *fakePlatform) ColdStart(id string) (functions.Timeline, bool) {
 	return functions.Timeline{}, false
 }
 
-func (w *fakePlatform) ColdStarts(limit int) []functions.Timeline { return w.colds }
+func (p *fakePlatform) ColdStarts(limit int) []functions.Timeline { return p.colds }
 
-func (w *fakePlatform) Events(after uint64) []functions.Event {
+func (p *fakePlatform) Events(after uint64) []functions.Event {
 	var out []functions.Event
-	for _, e := range w.events {
+	for _, e := range p.events {
 		if e.Seq > after {
 			out = append(out, e)
 		}
@@ -74,18 +74,18 @@ func (w *fakePlatform) Events(after uint64) []functions.Event {
 	return out
 }
 
-func (w *fakePlatform) WakeFor(n functions.Name, lease time.Duration) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.wakes[n] = lease
+func (p *fakePlatform) WakeFor(n functions.Name, lease time.Duration) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wakes[n] = lease
 	return "cs-1"
 }
 
-func (w *fakePlatform) Stop(n functions.Name) { w.stopped = append(w.stopped, n) }
+func (p *fakePlatform) Stop(n functions.Name) { p.stopped = append(p.stopped, n) }
 
-func (w *fakePlatform) ColdStartOf(id string) (string, bool) { return "cs-1", id == "req-1" }
+func (p *fakePlatform) ColdStartOf(id string) (string, bool) { return "cs-1", id == "req-1" }
 
-func (w *fakePlatform) Position(id string) (int, functions.Name, bool) {
+func (p *fakePlatform) Position(id string) (int, functions.Name, bool) {
 	if id == "req-1" {
 		return 3, functions.Name{Team: "a", Name: "one"}, true
 	}
@@ -218,14 +218,14 @@ func (*fakeAgents) Remove(id string) error {
 	return nil
 }
 
-func (r *testAPI) keys(t *testing.T) {
+func (a *testAPI) keys(t *testing.T) {
 	t.Helper()
 	for _, k := range []struct {
 		to    *string
 		team  string
 		admin bool
-	}{{&r.keyA, "a", false}, {&r.keyB, "b", false}, {&r.keyAdm, "a", true}} {
-		secret, _, err := r.api.o.Keys.Create(k.team, "test", k.admin)
+	}{{&a.keyA, "a", false}, {&a.keyB, "b", false}, {&a.keyAdm, "a", true}} {
+		secret, _, err := a.api.o.Keys.Create(k.team, "test", k.admin)
 		if err != nil {
 			t.Fatal(err)
 		}

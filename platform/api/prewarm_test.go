@@ -16,19 +16,19 @@ type fakeAhead struct {
 	last functions.Prewarm
 }
 
-func (s *fakeAhead) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
-	if s.err != nil {
-		return functions.Prewarm{}, s.err
+func (a *fakeAhead) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
+	if a.err != nil {
+		return functions.Prewarm{}, a.err
 	}
-	s.last = functions.Prewarm{ID: "pw-1", Function: name.String(), Tier: tier, State: "planned", By: by, Until: until}
-	return s.last, nil
+	a.last = functions.Prewarm{ID: "pw-1", Function: name.String(), Tier: tier, State: "planned", By: by, Until: until}
+	return a.last, nil
 }
 
-func (s *fakeAhead) Prewarms() []functions.Prewarm {
+func (a *fakeAhead) Prewarms() []functions.Prewarm {
 	return []functions.Prewarm{{ID: "pw-1", Function: "a/one", Tier: "gpu", By: "k1"}, {ID: "pw-2", Function: "b/two", Tier: "gpu", By: "history", Why: "daily"}}
 }
 
-func (s *fakeAhead) PrewarmLeft(string) time.Duration { return 42 * time.Minute }
+func (a *fakeAhead) PrewarmLeft(string) time.Duration { return 42 * time.Minute }
 
 func TestPrewarm(t *testing.T) {
 	hints := &fakeAhead{}

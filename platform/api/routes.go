@@ -24,7 +24,7 @@ const (
 	own                     // a key: a team's for what is the team's, an admin's for all
 )
 
-func (r permission) String() string { return [...]string{"read", "admin", "probe", "own"}[r] }
+func (p permission) String() string { return [...]string{"read", "admin", "probe", "own"}[p] }
 
 // endpoint is one row of the table.
 type endpoint struct {
@@ -134,4 +134,4 @@ func decodeBody(x *exchange, v any) *openai.Error {
 	return nil
 }
 
-func (x *exchange) name() functions.Name { return functions.Name{Team: x.args[0], Name: x.args[1]} }
+func (e *exchange) name() functions.Name { return functions.Name{Team: e.args[0], Name: e.args[1]} }

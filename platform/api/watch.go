@@ -83,43 +83,43 @@ type stream struct {
 	buf     []byte
 }
 
-func (w *stream) Read(p []byte) (int, error) {
+func (s *stream) Read(p []byte) (int, error) {
 	last := time.Now()
-	for len(w.buf) == 0 {
+	for len(s.buf) == 0 {
 		look := time.NewTimer(pollEvery)
 		select {
-		case <-w.ctx.Done():
+		case <-s.ctx.Done():
 			look.Stop()
 			return 0, io.EOF
-		case _, ok := <-w.changed:
+		case _, ok := <-s.changed:
 			if !ok {
-				w.changed = nil
+				s.changed = nil
 			}
 			look.Reset(minUpdateGap)
 			select {
-			case <-w.ctx.Done():
+			case <-s.ctx.Done():
 			case <-look.C:
 			}
 		case <-look.C:
 		}
 		look.Stop()
 		var ok bool
-		if w.buf, ok = w.look(w.buf); !ok {
+		if s.buf, ok = s.look(s.buf); !ok {
 			return 0, io.EOF
 		}
-		if len(w.buf) == 0 && time.Since(last) >= aliveEvery {
-			w.buf = append(w.buf, '\n')
+		if len(s.buf) == 0 && time.Since(last) >= aliveEvery {
+			s.buf = append(s.buf, '\n')
 		}
 	}
-	n := copy(p, w.buf)
-	w.buf = w.buf[n:]
+	n := copy(p, s.buf)
+	s.buf = s.buf[n:]
 	return n, nil
 }
 
-func (w *stream) Close() error {
-	w.cancel()
-	if w.closed != nil {
-		w.closed()
+func (s *stream) Close() error {
+	s.cancel()
+	if s.closed != nil {
+		s.closed()
 	}
 	return nil
 }
