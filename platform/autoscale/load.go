@@ -45,8 +45,8 @@ type Settings struct {
 	Patient bool
 }
 
-// withDefaults returns a with the defaults for unset fields.
-func (a Settings) withDefaults() Settings {
+// withDefaults returns s with the defaults for unset fields.
+func (s Settings) withDefaults() Settings {
 	span := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
 			*d = v
@@ -57,17 +57,17 @@ func (a Settings) withDefaults() Settings {
 			*x = v
 		}
 	}
-	span(&a.Stable, time.Minute)
-	span(&a.Bucket, time.Second)
-	span(&a.Panic, a.Stable/10)
-	span(&a.Every, 2*time.Second)
-	a.Stable = min(max(a.Stable, a.Bucket), maxBuckets*a.Bucket)
-	a.Panic = min(max(a.Panic, a.Bucket), a.Stable)
-	number(&a.Utilisation, 0, 1)
-	number(&a.Threshold, 1, 2)
-	number(&a.MaxUp, 1, 1000)
-	number(&a.MaxDown, 1, 2)
-	return a
+	span(&s.Stable, time.Minute)
+	span(&s.Bucket, time.Second)
+	span(&s.Panic, s.Stable/10)
+	span(&s.Every, 2*time.Second)
+	s.Stable = min(max(s.Stable, s.Bucket), maxBuckets*s.Bucket)
+	s.Panic = min(max(s.Panic, s.Bucket), s.Stable)
+	number(&s.Utilisation, 0, 1)
+	number(&s.Threshold, 1, 2)
+	number(&s.MaxUp, 1, 1000)
+	number(&s.MaxDown, 1, 2)
+	return s
 }
 
 // Load holds the recent load of one function, from its first request until Over. It
@@ -213,21 +213,21 @@ func (l *Load) write(k, v int64) {
 	}
 }
 
-// mean is the mean of the last s.buckets buckets, bucket k included; while the window
+// mean is the mean of the last w.buckets buckets, bucket k included; while the window
 // is not full, of those written so far.
-func (s *loadWindow) mean(l *Load, k int64) float64 {
+func (w *loadWindow) mean(l *Load, k int64) float64 {
 	gap := k - l.last
-	if gap >= s.buckets {
+	if gap >= w.buckets {
 		return 0
 	}
-	sum, n := s.sum, min(l.last-s.first+1, s.buckets)
+	sum, n := w.sum, min(l.last-w.first+1, w.buckets)
 	if gap > 0 {
 		for i := int64(1); i <= gap; i++ {
-			if at := l.last + i - s.buckets; at >= 0 {
+			if at := l.last + i - w.buckets; at >= 0 {
 				sum -= l.ring[at%int64(len(l.ring))]
 			}
 		}
-		n = min(n, s.buckets-gap)
+		n = min(n, w.buckets-gap)
 	}
 	return math.Round(float64(sum)/bucketUnit/float64(n)*meanPrecision) / meanPrecision
 }
