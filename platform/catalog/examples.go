@@ -25,9 +25,9 @@ type exampleFile struct{ read, lastSeen fileVersion }
 
 // changed looks at the files and reports whether one is not as it was read; with wait only
 // if it has stood still since the last look.
-func (files exampleFiles) changed(wait bool) bool {
+func (e exampleFiles) changed(wait bool) bool {
 	any := false
-	for path, f := range files {
+	for path, f := range e {
 		now := versionNow(path)
 		any = any || now != f.read && (!wait || now == f.lastSeen)
 		f.lastSeen = now
