@@ -13,7 +13,7 @@ import (
 )
 
 // agentsVerb is the group of verbs about agents of other machines.
-func (c modelVerbs) agentsVerb() *cobra.Command {
+func (m modelVerbs) agentsVerb() *cobra.Command {
 	cmd := kit.VerbGroup(&cobra.Command{Use: "agents", Short: "Let agents of other machines join, and remove them", GroupID: "own",
 		Example: `  thaw agents token > join-token
   thaw agents list
@@ -27,15 +27,15 @@ has a certificate of its own, and the token is worth nothing.`,
 		Example: `  thaw agents token > join-token         then: thaw agent --server URL --token-file join-token
   thaw agents token --name gpu-2         for that agent alone, also in place of one of that name
   thaw agents token --expires 24h`,
-		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
+		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
 			r.Expiry = functions.Duration(expiry)
 			t, err := cl.CreateJoinToken(ctx, r)
 			if err != nil {
 				return err
 			}
-			return c.PrintDocument("JoinToken", t.Token, t, func() {
-				c.Remark("thaw agent --server %s --token-file FILE, once, until %s", t.Server, t.Expires.Local().Format(time.DateTime))
-				fmt.Fprintln(c.Out, kit.Plain(t.Token))
+			return m.PrintDocument("JoinToken", t.Token, t, func() {
+				m.Remark("thaw agent --server %s --token-file FILE, once, until %s", t.Server, t.Expires.Local().Format(time.DateTime))
+				fmt.Fprintln(m.Out, kit.Plain(t.Token))
 			})
 		}),
 	}
@@ -44,23 +44,23 @@ has a certificate of its own, and the token is worth nothing.`,
 	ls := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "The agents that have joined", Args: kit.ExactArgs(),
 		Example: `  thaw agents list`,
-		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
+		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
 			agents, err := cl.Agents(ctx)
 			if err != nil {
 				return err
 			}
-			return kit.PrintList(c.Terminal, c.agentKind(), agents)
+			return kit.PrintList(m.Terminal, m.agentKind(), agents)
 		}),
 	}
 	rm := &cobra.Command{
 		Use: "rm NAME...", Short: "Remove agents: the server listens to them no more until they join again", Args: kit.UpToArgs("the name of an agent", 0),
 		Example: `  thaw agents rm gpu-2`,
-		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
+		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			for _, id := range args {
 				if err := cl.RemoveAgent(ctx, id); err != nil {
 					return err
 				}
-				fmt.Fprintln(c.Out, kit.Plain(id), "removed")
+				fmt.Fprintln(m.Out, kit.Plain(id), "removed")
 			}
 			return nil
 		}),

@@ -53,35 +53,35 @@ type serverStores struct {
 	node string
 }
 
-func (f serverStores) list(ctx context.Context) ([]functions.CacheEntry, error) {
-	got, err := f.cl.Cache(ctx, f.node)
+func (s serverStores) list(ctx context.Context) ([]functions.CacheEntry, error) {
+	got, err := s.cl.Cache(ctx, s.node)
 	if len(got.Silent) > 0 {
-		f.c.Remark("no answer from %s", strings.Join(got.Silent, ", "))
+		s.c.Remark("no answer from %s", strings.Join(got.Silent, ", "))
 	}
 	return got.Items, err
 }
 
-func (f serverStores) keep(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
-	k, err := f.cl.Keep(ctx, f.node, digest, act)
+func (s serverStores) keep(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
+	k, err := s.cl.Keep(ctx, s.node, digest, act)
 	return k.Nodes, err
 }
 
-func (f serverStores) reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
-	return f.cl.Reread(ctx, f.node, digest, report)
+func (s serverStores) reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
+	return s.cl.Reread(ctx, s.node, digest, report)
 }
 
 type localStores struct{ s LocalStore }
 
-func (n localStores) list(ctx context.Context) ([]functions.CacheEntry, error) {
-	return n.s.Cached(ctx)
+func (s localStores) list(ctx context.Context) ([]functions.CacheEntry, error) {
+	return s.s.Cached(ctx)
 }
 
-func (n localStores) keep(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
-	return []string{""}, n.s.Keep(ctx, digest, act)
+func (s localStores) keep(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
+	return []string{""}, s.s.Keep(ctx, digest, act)
 }
 
-func (n localStores) reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
-	return n.s.Reread(ctx, digest, report)
+func (s localStores) reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
+	return s.s.Reread(ctx, digest, report)
 }
 
 // withStores makes a verb of the cache.
@@ -107,12 +107,12 @@ func shortDigest(digest string) string {
 	return h[:min(12, len(h))]
 }
 
-func (c printer) cacheKind() kit.Kind[functions.CacheEntry] {
+func (p printer) cacheKind() kit.Kind[functions.CacheEntry] {
 	return kit.Kind[functions.CacheEntry]{Word: "CacheEntry", Columns: []kit.Column[functions.CacheEntry]{
 		kit.Col("DIGEST", func(e functions.CacheEntry) string { return shortDigest(e.Digest) }),
 		kit.Col("SIZE", func(e functions.CacheEntry) string { return e.Bytes.Human() }),
 		kit.Col("NODE", func(e functions.CacheEntry) string { return e.Node }),
-		kit.Col("USED", func(e functions.CacheEntry) string { return c.Since(e.LastUsed) + " ago" }),
+		kit.Col("USED", func(e functions.CacheEntry) string { return p.Since(e.LastUsed) + " ago" }),
 		kit.Col("STATE", func(e functions.CacheEntry) string {
 			var s []string
 			if e.InUse {

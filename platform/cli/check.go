@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-func (c platformVerbs) check() *cobra.Command {
+func (v platformVerbs) check() *cobra.Command {
 	var schema bool
 	cmd := &cobra.Command{
 		Use: "check FILE|DIR...", Short: "Say what is wrong with files of models, routers, remotes, compositions and teams, without a server", GroupID: "own",
@@ -23,19 +23,19 @@ func (c platformVerbs) check() *cobra.Command {
   thaw check --schema > schema.json     # for an editor: # yaml-language-server: $schema=schema.json`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if schema {
-				_, err := c.Out.Write(functions.Schema())
+				_, err := v.Out.Write(functions.Schema())
 				return err
 			}
 			if len(args) == 0 {
 				return kit.Usage("thaw check FILE|DIR...", "a file or folder is missing")
 			}
-			reader := catalog.Reader{Examples: true, Plain: httpsource.NewHostTrust(c.getenv).Trusts}
-			docs, warnings, err := files.Read(c.In, reader, args, files.HasFolder(args))
+			reader := catalog.Reader{Examples: true, Plain: httpsource.NewHostTrust(v.getenv).Trusts}
+			docs, warnings, err := files.Read(v.In, reader, args, files.HasFolder(args))
 			problems, bad := errors.AsType[catalog.Problems](err)
 			if err != nil && !bad {
 				return err
 			}
-			return c.printChecked(docs, append(problems, warnings...))
+			return v.printChecked(docs, append(problems, warnings...))
 		},
 	}
 	cmd.Flags().BoolVar(&schema, "schema", false, "print the JSON schema of the files and end")
@@ -43,10 +43,10 @@ func (c platformVerbs) check() *cobra.Command {
 }
 
 // printChecked prints what a check found. It fails if a problem is more than a warning.
-func (c platformVerbs) printChecked(docs []catalog.Document, problems catalog.Problems) error {
+func (v platformVerbs) printChecked(docs []catalog.Document, problems catalog.Problems) error {
 	wrong := problems.Wrong()
-	if c.Output == "json" || c.Output == "yaml" {
-		if err := c.Encode(kit.NewList("ProblemList", problems)); err != nil {
+	if v.Output == "json" || v.Output == "yaml" {
+		if err := v.Encode(kit.NewList("ProblemList", problems)); err != nil {
 			return err
 		}
 		if len(wrong) > 0 {
@@ -55,14 +55,14 @@ func (c platformVerbs) printChecked(docs []catalog.Document, problems catalog.Pr
 	} else if len(wrong) > 0 {
 		return &kit.Error{Exit: kit.ExitFailed, Err: wrong}
 	}
-	if c.Output == "table" || c.Output == "wide" || c.Output == "name" {
+	if v.Output == "table" || v.Output == "wide" || v.Output == "name" {
 		for _, d := range docs {
-			fmt.Fprintln(c.Out, kit.Plain(d.Name()))
+			fmt.Fprintln(v.Out, kit.Plain(d.Name()))
 		}
 		for _, p := range problems {
-			c.Remark("%v", p)
+			v.Remark("%v", p)
 		}
 	}
-	c.Remark("%d good", len(docs))
+	v.Remark("%d good", len(docs))
 	return nil
 }

@@ -161,18 +161,18 @@ func settingsVerb[C any](c platformVerbs, cmd *cobra.Command, cfg *C, fileEnv st
 }
 
 // bindServe registers the settings of serve.
-func (c platformVerbs) bindServe(cmd *cobra.Command, cfg *ServeConfig) (load func() (origin map[string]string, err error)) {
+func (v platformVerbs) bindServe(cmd *cobra.Command, cfg *ServeConfig) (load func() (origin map[string]string, err error)) {
 	othernames.RegisterFlags(cmd.Flags())
 	check := func() error {
-		if err := othernames.Check(c.getenv); err != nil {
+		if err := othernames.Check(v.getenv); err != nil {
 			return err
 		}
-		return cfg.check(dataDir(c.getenv))
+		return cfg.check(dataDir(v.getenv))
 	}
-	return kit.BindSettings(cmd, cfg, "THAW_CONFIG", othernames.Getenv(c.getenv), check, "thaw serve --example-config shows every setting")
+	return kit.BindSettings(cmd, cfg, "THAW_CONFIG", othernames.Getenv(v.getenv), check, "thaw serve --example-config shows every setting")
 }
 
-func (c platformVerbs) serve() *cobra.Command {
+func (v platformVerbs) serve() *cobra.Command {
 	var showExample, showSchema bool
 	cfg := new(ServeConfig)
 	cmd := &cobra.Command{
@@ -182,38 +182,38 @@ func (c platformVerbs) serve() *cobra.Command {
   thaw serve --example-config > thaw.yaml; thaw serve --config thaw.yaml`,
 		Args: kit.ExactArgs(),
 	}
-	load := c.bindServe(cmd, cfg)
+	load := v.bindServe(cmd, cfg)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case showExample:
-			_, err := c.Out.Write(kit.ExampleFile(cfg, "https://thaw.dev/schema/serve.json"))
+			_, err := v.Out.Write(kit.ExampleFile(cfg, "https://thaw.dev/schema/serve.json"))
 			return err
 		case showSchema:
-			_, err := c.Out.Write(kit.SettingsSchema(cfg, "thaw serve"))
+			_, err := v.Out.Write(kit.SettingsSchema(cfg, "thaw serve"))
 			return err
 		}
 		if _, err := load(); err != nil {
 			return err
 		}
-		if c.programs.Serve == nil {
-			return c.missing("server")
+		if v.programs.Serve == nil {
+			return v.missing("server")
 		}
-		return c.programs.Serve(cmd.Context(), *cfg, c.Out, c.Err)
+		return v.programs.Serve(cmd.Context(), *cfg, v.Out, v.Err)
 	}
 	cmd.Flags().BoolVar(&showExample, "example-config", false, "print a commented file of settings and end")
 	cmd.Flags().BoolVar(&showSchema, "config-schema", false, "print the JSON schema of that file and end")
 	return cmd
 }
 
-func (c platformVerbs) agent() *cobra.Command {
+func (v platformVerbs) agent() *cobra.Command {
 	cfg := new(AgentConfig)
-	return settingsVerb(c, &cobra.Command{
+	return settingsVerb(v, &cobra.Command{
 		Use: "agent --server URL --token-file F", Short: "Join this machine to a server on another one",
 		Example: `  thaw agent --server https://10.0.0.1:8090 --token-file join-token --addr 10.0.0.2:8090`,
-	}, cfg, "THAW_AGENT_CONFIG", func() error { return cfg.check(dataDir(c.getenv)) }, c.programs.Agent, "agent")
+	}, cfg, "THAW_AGENT_CONFIG", func() error { return cfg.check(dataDir(v.getenv)) }, v.programs.Agent, "agent")
 }
 
-func (c platformVerbs) keep() *cobra.Command {
+func (v platformVerbs) keep() *cobra.Command {
 	var k KeepConfig
 	cmd := &cobra.Command{
 		Use: "keep --socket S --dir D", Short: "Parent process of engines, started by an agent", Hidden: true, Args: kit.ExactArgs(),
@@ -222,10 +222,10 @@ func (c platformVerbs) keep() *cobra.Command {
 			if k.Socket == "" || k.Dir == "" {
 				return kit.Usage("an agent starts the keeper", "--socket and --dir are needed")
 			}
-			if c.programs.Keep == nil {
-				return c.missing("keeper")
+			if v.programs.Keep == nil {
+				return v.missing("keeper")
 			}
-			return c.programs.Keep(cmd.Context(), k, c.Err)
+			return v.programs.Keep(cmd.Context(), k, v.Err)
 		},
 	}
 	cmd.Flags().StringVar(&k.Socket, "socket", "", "unix socket to listen on")
@@ -234,7 +234,7 @@ func (c platformVerbs) keep() *cobra.Command {
 	return cmd
 }
 
-func (c platformVerbs) engine() *cobra.Command {
+func (v platformVerbs) engine() *cobra.Command {
 	return &cobra.Command{
 		Use: "engine NAME [args]", Short: "Run an embedded engine", Hidden: true, DisableFlagParsing: true,
 		Example: "  thaw engine ember --help",
@@ -242,46 +242,46 @@ func (c platformVerbs) engine() *cobra.Command {
 			if len(args) == 0 {
 				return kit.Usage("thaw engine ember --help", "the name of an engine is missing")
 			}
-			run := c.programs.Engines[args[0]]
+			run := v.programs.Engines[args[0]]
 			if run == nil {
 				return kit.Usage("thaw starts engines itself", "%q is no embedded engine", functions.Clip(args[0]))
 			}
-			return run(cmd.Context(), args[1:], c.Out, c.Err)
+			return run(cmd.Context(), args[1:], v.Out, v.Err)
 		},
 	}
 }
 
-func (c platformVerbs) bench() *cobra.Command {
+func (v platformVerbs) bench() *cobra.Command {
 	return &cobra.Command{
 		Use: "bench WHAT [flags]", Short: "Measure cold starts, the gateway, the loader and the core", GroupID: "run", DisableFlagParsing: true,
 		Example: `  thaw bench coldstart --model tiny -n 20
   thaw bench coldstart --model tiny -n 20 --baseline before.json`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if c.programs.Bench == nil {
-				return c.missing("bench")
+			if v.programs.Bench == nil {
+				return v.missing("bench")
 			}
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return c.programs.Bench(cmd.Context(), args, c.Out, c.Err)
+			return v.programs.Bench(cmd.Context(), args, v.Out, v.Err)
 		},
 	}
 }
 
-func (c platformVerbs) version() *cobra.Command {
+func (v platformVerbs) version() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "The version of this program", Example: `  thaw version`, Args: kit.ExactArgs(),
 		RunE: func(*cobra.Command, []string) error {
-			if c.Output == "json" || c.Output == "yaml" {
-				return c.Encode(map[string]string{"version": Version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH})
+			if v.Output == "json" || v.Output == "yaml" {
+				return v.Encode(map[string]string{"version": Version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH})
 			}
-			_, err := fmt.Fprintf(c.Out, "thaw %s %s %s/%s\n", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(v.Out, "thaw %s %s %s/%s\n", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
 		},
 	}
 }
 
-func (c platformVerbs) config() *cobra.Command {
+func (v platformVerbs) config() *cobra.Command {
 	cmd := kit.VerbGroup(&cobra.Command{Use: "config", Short: "Show settings", Example: `  thaw config view --show-origin`})
 	var show bool
 	cfg := new(ServeConfig)
@@ -290,7 +290,7 @@ func (c platformVerbs) config() *cobra.Command {
 		Example: `  thaw config view
   thaw config view --show-origin --config thaw.yaml`,
 	}
-	load := c.bindServe(view, cfg)
+	load := v.bindServe(view, cfg)
 	view.RunE = func(*cobra.Command, []string) error {
 		origin, err := load()
 		if err != nil {
@@ -301,7 +301,7 @@ func (c platformVerbs) config() *cobra.Command {
 			if show {
 				line = fmt.Sprintf("%-40s # %s", line, origin[s.Name])
 			}
-			fmt.Fprintln(c.Out, kit.Plain(strings.TrimRight(line, " ")))
+			fmt.Fprintln(v.Out, kit.Plain(strings.TrimRight(line, " ")))
 		}
 		return nil
 	}
@@ -310,7 +310,7 @@ func (c platformVerbs) config() *cobra.Command {
 	return cmd
 }
 
-func (c platformVerbs) completion() *cobra.Command {
+func (v platformVerbs) completion() *cobra.Command {
 	return &cobra.Command{
 		Use: "completion bash|zsh|fish|powershell", Short: "Completion for a shell", Args: kit.ExactArgs("the shell"),
 		Example: `  source <(thaw completion bash)
@@ -320,13 +320,13 @@ func (c platformVerbs) completion() *cobra.Command {
 			root := cmd.Root()
 			switch args[0] {
 			case "bash":
-				return root.GenBashCompletionV2(c.Out, true)
+				return root.GenBashCompletionV2(v.Out, true)
 			case "zsh":
-				return root.GenZshCompletion(c.Out)
+				return root.GenZshCompletion(v.Out)
 			case "fish":
-				return root.GenFishCompletion(c.Out, true)
+				return root.GenFishCompletion(v.Out, true)
 			case "powershell":
-				return root.GenPowerShellCompletionWithDesc(c.Out)
+				return root.GenPowerShellCompletionWithDesc(v.Out)
 			}
 			return kit.Usage("bash, zsh, fish or powershell", "%q is no shell thaw knows", functions.Clip(args[0]))
 		},

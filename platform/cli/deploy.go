@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-func (c modelVerbs) deploy() *cobra.Command {
+func (m modelVerbs) deploy() *cobra.Command {
 	var paths []string
 	var dry, wait bool
 	cmd := &cobra.Command{
@@ -38,11 +38,11 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
   thaw deploy -f - < model.yaml
   thaw deploy -f model.yaml --to knative --namespace team-a
   thaw deploy -f model.yaml --to knative --dry-run -o yaml`,
-		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
+		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
 			if len(paths) == 0 {
 				return kit.Usage("thaw deploy -f model.yaml", "-f FILE is missing")
 			}
-			docs, bodies, err := files.ReadDeployable(c.In, paths)
+			docs, bodies, err := files.ReadDeployable(m.In, paths)
 			if err != nil {
 				return err
 			}
@@ -54,18 +54,18 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 				}
 				done = append(done, d)
 				if wait && !dry && doc.Model != nil {
-					if err := c.untilReady(ctx, cl, doc.FullName()); err != nil {
+					if err := m.untilReady(ctx, cl, doc.FullName()); err != nil {
 						return err
 					}
 				}
 			}
-			return c.printDeployed(ctx, cl, done, dry)
+			return m.printDeployed(ctx, cl, done, dry)
 		}),
 	}
 	cmd.Flags().StringArrayVarP(&paths, "filename", "f", nil, "file or folder, - for stdin; may be repeated")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "let the server check it and change nothing")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wake models and wait until they are ready")
-	c.toKnative(cmd, cluster{
+	m.toKnative(cmd, cluster{
 		flags: func(f *kit.FlagSet) {
 			f.StringP("namespace", "n", "", "for models whose file names none")
 			f.String("thaw-image", "", "image whose entry point is thaw [THAW_IMAGE]")

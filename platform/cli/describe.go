@@ -24,15 +24,15 @@ type description struct {
 
 const describedEvents = 10
 
-func (c modelVerbs) describe() *cobra.Command {
+func (m modelVerbs) describe() *cobra.Command {
 	v := &cobra.Command{
 		Use: "describe NAME", Short: "Everything about one function, with its last cold start, or about one team", GroupID: "own", Args: kit.ExactArgs("the name of a function"),
 		Example: `  thaw describe tiny
   thaw describe ml/llama -o json
   thaw describe team ml`,
-		ValidArgsFunction: c.completeNames,
-		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
-			name, err := c.name(ctx, cl, args[0])
+		ValidArgsFunction: m.completeNames,
+		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
+			name, err := m.name(ctx, cl, args[0])
 			if err != nil {
 				return err
 			}
@@ -64,19 +64,19 @@ func (c modelVerbs) describe() *cobra.Command {
 				}
 			}
 			d.Events = d.Events[max(0, len(d.Events)-describedEvents):]
-			return c.PrintDocument("Description", d.Function.Name, d, func() { c.printDescription(d) })
+			return m.PrintDocument("Description", d.Function.Name, d, func() { m.printDescription(d) })
 		}),
 	}
-	c.asksKnative(v)
-	v.AddCommand(c.asksKnative(c.describeTeam()))
+	m.asksKnative(v)
+	v.AddCommand(m.asksKnative(m.describeTeam()))
 	return v
 }
 
 // printDescription writes a description for people.
-func (c printer) printDescription(d description) {
+func (p printer) printDescription(d description) {
 	f := d.Function
 	row := func(key, format string, args ...any) {
-		fmt.Fprintf(c.Out, "%-11s %s\n", key+":", kit.Plain(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(p.Out, "%-11s %s\n", key+":", kit.Plain(fmt.Sprintf(format, args...)))
 	}
 	row("Name", "%s", f.Name)
 	row("State", "%s", stateWithPercent(f))
@@ -111,36 +111,36 @@ func (c printer) printDescription(d description) {
 		row("Cold start", "%s expected", kit.Seconds(f.Expected))
 	}
 	if len(d.Replicas) > 0 {
-		fmt.Fprintln(c.Out, "\nReplicas")
-		kit.PrintTable(c.Out, c.replicaKind(), d.Replicas, c.Output == "wide", nil)
+		fmt.Fprintln(p.Out, "\nReplicas")
+		kit.PrintTable(p.Out, p.replicaKind(), d.Replicas, p.Output == "wide", nil)
 	}
 	if d.ColdStart != nil {
-		fmt.Fprintln(c.Out, "\nLast cold start")
-		c.waterfall(*d.ColdStart)
+		fmt.Fprintln(p.Out, "\nLast cold start")
+		p.waterfall(*d.ColdStart)
 	}
 	if len(d.Events) > 0 {
-		fmt.Fprintln(c.Out, "\nEvents")
-		kit.PrintTable(c.Out, c.eventKind(), d.Events, c.Output == "wide", nil)
+		fmt.Fprintln(p.Out, "\nEvents")
+		kit.PrintTable(p.Out, p.eventKind(), d.Events, p.Output == "wide", nil)
 	}
 }
 
 // waterfall draws the phases of a cold start beneath each other.
-func (c printer) waterfall(t api.ColdStart) {
+func (p printer) waterfall(t api.ColdStart) {
 	const wide = 40
 	end := t.Total
-	for _, p := range t.Phases {
-		end = max(end, p.Start+p.Duration)
+	for _, phase := range t.Phases {
+		end = max(end, phase.Start+phase.Duration)
 	}
-	fmt.Fprintf(c.Out, "%s: %s, %s, %s\n", kit.Plain(t.ID), t.State.Word(), kit.Seconds(&t.Total), c.Since(t.Began)+" ago")
+	fmt.Fprintf(p.Out, "%s: %s, %s, %s\n", kit.Plain(t.ID), t.State.Word(), kit.Seconds(&t.Total), p.Since(t.Began)+" ago")
 	if t.Start != "" {
-		fmt.Fprintf(c.Out, "  the engine was started %s", kit.Plain(t.Start))
+		fmt.Fprintf(p.Out, "  the engine was started %s", kit.Plain(t.Start))
 		if t.StartNote != "" {
-			fmt.Fprintf(c.Out, ": %s", kit.Plain(t.StartNote))
+			fmt.Fprintf(p.Out, ": %s", kit.Plain(t.StartNote))
 		}
-		fmt.Fprintln(c.Out)
+		fmt.Fprintln(p.Out)
 	}
 	if t.Retried != "" {
-		fmt.Fprintf(c.Out, "  started once more, after idle models were evicted: %s\n", kit.Plain(t.Retried))
+		fmt.Fprintf(p.Out, "  started once more, after idle models were evicted: %s\n", kit.Plain(t.Retried))
 	}
 	line := func(name, mark string, start, duration float64, share string) {
 		from, to := 0, 0
@@ -149,15 +149,15 @@ func (c printer) waterfall(t api.ColdStart) {
 			to = min(max(int((start+duration)/end*wide+0.5), from+1), wide)
 		}
 		bar := strings.Repeat(" ", from) + strings.Repeat(mark, to-from)
-		fmt.Fprintf(c.Out, "  %-12s |%-*s| %s%s\n", kit.Plain(name), wide, bar, kit.Seconds(&duration), share)
+		fmt.Fprintf(p.Out, "  %-12s |%-*s| %s%s\n", kit.Plain(name), wide, bar, kit.Seconds(&duration), share)
 	}
-	for _, p := range t.Phases {
-		line(string(p.Phase), "=", p.Start, p.Duration, "")
-		for _, q := range p.Parts { // as the engine's own log tells them
+	for _, phase := range t.Phases {
+		line(string(phase.Phase), "=", phase.Start, phase.Duration, "")
+		for _, q := range phase.Parts { // as the engine's own log tells them
 			line("  "+q.Name, "-", q.Start, q.Duration, fmt.Sprintf(", %.0f %%", 100*q.Duration/max(end, 1e-9)))
 		}
 	}
 	if t.Error != "" {
-		fmt.Fprintf(c.Out, "  failed: %s\n", kit.Plain(t.Error))
+		fmt.Fprintf(p.Out, "  failed: %s\n", kit.Plain(t.Error))
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-func (c modelVerbs) explainVerb() *cobra.Command {
+func (m modelVerbs) explainVerb() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "explain ID | place|evict|cold|scale NAME | route ID", Short: "Where the time of a cold start went, and why a model is where it is", GroupID: "own", Args: kit.UpToArgs("the id of a cold start or a request, or what to explain of which model", 2),
 		Long: `With an id: where the time of that cold start went, phase by phase. Of a request
@@ -45,16 +45,16 @@ parts add up to it.`,
 			if len(args) == 0 {
 				return append(api.ExplainKinds(), "route"), cobra.ShellCompDirectiveNoFileComp
 			}
-			return c.completeNames(cmd, args[1:], word)
+			return m.completeNames(cmd, args[1:], word)
 		},
-		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
+		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			switch {
 			case args[0] == "route" && len(args) == 2:
-				return c.printDecision(cl.Decision(ctx, args[1]))
+				return m.printDecision(cl.Decision(ctx, args[1]))
 			case args[0] == "route":
 				return kit.Usage("thaw explain route ID", "the id of a request is missing: the x-request-id of its answer")
 			case len(args) == 2:
-				return c.explainDecision(ctx, cl, args[0], args[1])
+				return m.explainDecision(ctx, cl, args[0], args[1])
 			}
 			if slices.Contains(api.ExplainKinds(), args[0]) {
 				return kit.Usage("thaw explain "+args[0]+" NAME", "the name of a model is missing")
@@ -64,25 +64,25 @@ parts add up to it.`,
 			}
 			t, err := cl.ColdStart(ctx, args[0])
 			if s, ok := errors.AsType[*api.StatusError](err); ok && s.Status == 404 {
-				if name, none := c.name(ctx, cl, args[0]); none == nil {
+				if name, none := m.name(ctx, cl, args[0]); none == nil {
 					return &kit.Error{Exit: kit.ExitNotFound, Err: err, Hint: fmt.Sprintf("%s is a model: thaw explain place %s, or evict, cold, scale", shortName(name.String()), shortName(name.String()))}
 				}
 				if rec, none := cl.Composed(ctx, args[0]); none == nil {
-					return describe.PrintComposed(c.Terminal, shortName(rec.Composition), rec, startsOf(ctx, cl, &rec))
+					return describe.PrintComposed(m.Terminal, shortName(rec.Composition), rec, startsOf(ctx, cl, &rec))
 				}
 				return &kit.Error{Exit: kit.ExitNotFound, Err: err, Hint: "a request that a Router sent to a ready model: thaw explain route " + functions.Clip(args[0])}
 			}
 			if err != nil {
 				return err
 			}
-			k := c.coldStartKind()
-			return c.PrintDocument(k.Word, k.Name(t), t, func() {
-				fmt.Fprintln(c.Out, kit.Plain(t.Function))
-				c.waterfall(t)
+			k := m.coldStartKind()
+			return m.PrintDocument(k.Word, k.Name(t), t, func() {
+				fmt.Fprintln(m.Out, kit.Plain(t.Function))
+				m.waterfall(t)
 			})
 		}),
 	}
-	return c.asksKnative(cmd)
+	return m.asksKnative(cmd)
 }
 
 // startsOf has the cold starts of the calls of a Composition that are remembered.
@@ -129,26 +129,26 @@ func (c *connection) explainDecision(ctx context.Context, cl *api.Client, kind, 
 // decisionTitles is what a decision of each kind was about.
 var decisionTitles = map[string]string{"place": "Placed", "evict": "Made way for it", "cold": "Lost a replica", "scale": "Wants more"}
 
-func (c printer) decision(e functions.Explanation) {
+func (p printer) decision(e functions.Explanation) {
 	chosen := e.Chosen
 	if chosen == "" {
 		chosen = "nothing was chosen"
 	}
-	fmt.Fprintf(c.Out, "\n%s %s ago: %s", decisionTitles[e.Kind], c.Since(e.Decided), kit.Plain(chosen))
+	fmt.Fprintf(p.Out, "\n%s %s ago: %s", decisionTitles[e.Kind], p.Since(e.Decided), kit.Plain(chosen))
 	if e.Reason != "" {
-		fmt.Fprintf(c.Out, ", because %s", kit.Plain(e.Reason))
+		fmt.Fprintf(p.Out, ", because %s", kit.Plain(e.Reason))
 	}
 	if e.For != "" {
-		fmt.Fprintf(c.Out, " (for %s)", kit.Plain(shortName(e.For)))
+		fmt.Fprintf(p.Out, " (for %s)", kit.Plain(shortName(e.For)))
 	}
-	fmt.Fprintln(c.Out)
+	fmt.Fprintln(p.Out)
 	if len(e.Candidates) == 0 {
 		return
 	}
-	fmt.Fprintln(c.Out)
-	kit.PrintTable(c.Out, candidateKind(e), e.Candidates, c.Output == "wide", nil)
+	fmt.Fprintln(p.Out)
+	kit.PrintTable(p.Out, candidateKind(e), e.Candidates, p.Output == "wide", nil)
 	if e.Others > 0 {
-		fmt.Fprintf(c.Out, "and %d more\n", e.Others)
+		fmt.Fprintf(p.Out, "and %d more\n", e.Others)
 	}
 }
 
@@ -191,7 +191,7 @@ func candidateKind(e functions.Explanation) kit.Kind[functions.Candidate] {
 	return k
 }
 
-func (c modelVerbs) events() *cobra.Command {
+func (m modelVerbs) events() *cobra.Command {
 	var follow bool
 	var what string
 	cmd := &cobra.Command{
@@ -201,18 +201,18 @@ came and went, each with its reason. The last thousand are kept.`,
 		Example: `  thaw events
   thaw events llama --follow
   thaw events --kind stop -o json`,
-		ValidArgsFunction: c.completeNames,
-		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+		ValidArgsFunction: m.completeNames,
+		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 			of := ""
 			if len(args) == 1 {
-				name, err := c.name(ctx, cl, args[0])
+				name, err := m.name(ctx, cl, args[0])
 				if err != nil {
 					return err
 				}
 				of = name.WithoutAdapter().String()
 			}
 			if follow {
-				return watchList(ctx, c.printer, cl, c.eventKind(), func(e functions.Event) bool {
+				return watchList(ctx, m.printer, cl, m.eventKind(), func(e functions.Event) bool {
 					return (of == "" || e.Function == of) && (what == "" || e.Kind == what)
 				})
 			}
@@ -222,10 +222,10 @@ came and went, each with its reason. The last thousand are kept.`,
 			if err != nil {
 				return err
 			}
-			return kit.PrintList(c.Terminal, c.eventKind(), items)
+			return kit.PrintList(m.Terminal, m.eventKind(), items)
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on, with a line for every event")
 	cmd.Flags().StringVar(&what, "kind", "", "only what is called so: start, ready, stop, failed, blocked, node_lost, …")
-	return c.asksKnative(cmd)
+	return m.asksKnative(cmd)
 }

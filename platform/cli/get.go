@@ -16,7 +16,7 @@ import (
 
 const manyColdStarts = 1000
 
-func (c modelVerbs) get() *cobra.Command {
+func (m modelVerbs) get() *cobra.Command {
 	words := []string{"functions", "models", "routers", "remotes", "replicas", "nodes", "teams", "coldstarts", "events", "keys"}
 	var follow bool
 	cmd := &cobra.Command{
@@ -28,7 +28,7 @@ func (c modelVerbs) get() *cobra.Command {
   thaw get functions tiny -o yaml`,
 		ValidArgs: words,
 		Args:      kit.UpToArgs("", 2),
-		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 			word := "functions"
 			if len(args) > 0 {
 				word = args[0]
@@ -41,7 +41,7 @@ func (c modelVerbs) get() *cobra.Command {
 			}
 			kindOf := map[string]string{"models": functions.KindModel, "routers": functions.KindRouter, "remotes": functions.KindRemote}[word]
 			if (word == "functions" || kindOf != "") && len(args) == 2 && !follow {
-				name, err := c.name(ctx, cl, args[1])
+				name, err := m.name(ctx, cl, args[1])
 				if err != nil {
 					return err
 				}
@@ -52,7 +52,7 @@ func (c modelVerbs) get() *cobra.Command {
 				if kindOf != "" && f.Kind != kindOf {
 					return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("%s is a %s", f.Name, f.Kind), Hint: "thaw get functions " + args[1]}
 				}
-				return kit.PrintOne(c.Terminal, c.functionKind(), f)
+				return kit.PrintOne(m.Terminal, m.functionKind(), f)
 			}
 			var want string
 			if len(args) == 2 {
@@ -60,29 +60,29 @@ func (c modelVerbs) get() *cobra.Command {
 			}
 			switch word {
 			case "functions", "models", "routers", "remotes":
-				k := c.functionKind()
+				k := m.functionKind()
 				k.Keep = func(f api.Function) bool { return kindOf == "" || f.Kind == kindOf }
-				return showList(ctx, c.printer, cl, k, follow, want, cl.Functions)
+				return showList(ctx, m.printer, cl, k, follow, want, cl.Functions)
 			case "replicas":
-				return showList(ctx, c.printer, cl, c.replicaKind(), follow, want, cl.Replicas)
+				return showList(ctx, m.printer, cl, m.replicaKind(), follow, want, cl.Replicas)
 			case "nodes":
-				return showList(ctx, c.printer, cl, c.nodeKind(), follow, want, cl.Nodes)
+				return showList(ctx, m.printer, cl, m.nodeKind(), follow, want, cl.Nodes)
 			case "teams":
-				return showList(ctx, c.printer, cl, c.teamKind(), follow, want, cl.Teams)
+				return showList(ctx, m.printer, cl, m.teamKind(), follow, want, cl.Teams)
 			case "coldstarts":
-				return showList(ctx, c.printer, cl, c.coldStartKind(), follow, want, func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
+				return showList(ctx, m.printer, cl, m.coldStartKind(), follow, want, func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
 			case "events":
-				return showList(ctx, c.printer, cl, c.eventKind(), follow, want, func(ctx context.Context) ([]functions.Event, error) { return cl.Events(ctx, 0) })
+				return showList(ctx, m.printer, cl, m.eventKind(), follow, want, func(ctx context.Context) ([]functions.Event, error) { return cl.Events(ctx, 0) })
 			}
 			if follow {
 				return kit.Usage("thaw keys list", "keys cannot be watched")
 			}
-			return showList(ctx, c.printer, cl, c.keyKind(), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, "") })
+			return showList(ctx, m.printer, cl, m.keyKind(), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, "") })
 		}),
 	}
 	watchFlag(cmd, &follow)
 	// Without a kind a cluster lists its models as Kubernetes has them.
-	c.toKnative(cmd, cluster{asks: true, flags: func(f *kit.FlagSet) {
+	m.toKnative(cmd, cluster{asks: true, flags: func(f *kit.FlagSet) {
 		f.StringP("namespace", "n", "", "namespace, which is the team; of models, where no KIND is said")
 		f.BoolP("all-namespaces", "A", false, "of all namespaces; likewise")
 	}})
@@ -120,7 +120,7 @@ func showList[T any](ctx context.Context, c printer, cl *api.Client, k kit.Kind[
 	return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.Word), functions.Clip(want)), Hint: kit.DidYouMean(want, names, 3, "")}
 }
 
-func (c modelVerbs) ps() *cobra.Command {
+func (m modelVerbs) ps() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use: "ps", Short: "List replicas, and functions with queued requests", GroupID: "use", Args: kit.ExactArgs(),
@@ -128,9 +128,9 @@ func (c modelVerbs) ps() *cobra.Command {
   thaw ps --watch
   thaw ps --to knative          of a cluster, by way of its API server
   thaw ps -o json`,
-		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
+		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
 			if follow {
-				return watchList(ctx, c.printer, cl, c.replicaKind(), nil)
+				return watchList(ctx, m.printer, cl, m.replicaKind(), nil)
 			}
 			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 			defer cancel()
@@ -138,7 +138,7 @@ func (c modelVerbs) ps() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := kit.PrintList(c.Terminal, c.replicaKind(), replicas); err != nil || c.Output != "table" && c.Output != "wide" {
+			if err := kit.PrintList(m.Terminal, m.replicaKind(), replicas); err != nil || m.Output != "table" && m.Output != "wide" {
 				return err
 			}
 			all, err := cl.Functions(ctx)
@@ -151,27 +151,27 @@ func (c modelVerbs) ps() *cobra.Command {
 					if f.Problem != "" {
 						why = f.Problem
 					}
-					c.Remark("%d wait for %s: %s", f.Queued, shortName(f.Name), why)
+					m.Remark("%d wait for %s: %s", f.Queued, shortName(f.Name), why)
 				}
 			}
 			return nil
 		}),
 	}
 	watchFlag(cmd, &follow)
-	return c.asksKnative(cmd)
+	return m.asksKnative(cmd)
 }
 
-func (c modelVerbs) models() *cobra.Command {
+func (m modelVerbs) models() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use: "models", Short: "List all functions: models, cold ones too, routers and remotes", GroupID: "use", Args: kit.ExactArgs(),
 		Example: `  thaw models
   thaw models --watch
   thaw models -o name`,
-		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
-			return showList(ctx, c.printer, cl, c.functionKind(), follow, "", cl.Functions)
+		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
+			return showList(ctx, m.printer, cl, m.functionKind(), follow, "", cl.Functions)
 		}),
 	}
 	watchFlag(cmd, &follow)
-	return c.asksKnative(cmd)
+	return m.asksKnative(cmd)
 }

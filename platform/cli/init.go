@@ -9,10 +9,10 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/initverb"
 )
 
-func (c platformVerbs) init() *cobra.Command {
-	sources := c.programs.Sources
+func (v platformVerbs) init() *cobra.Command {
+	sources := v.programs.Sources
 	if sources == nil {
 		sources = func() (map[string]loader.Source, func()) { return nil, func() {} }
 	}
-	return initverb.New(initverb.Options{Terminal: c.Terminal, Sources: sources, GPUs: c.programs.GPUs, Folder: os.Getwd})
+	return initverb.New(initverb.Options{Terminal: v.Terminal, Sources: sources, GPUs: v.programs.GPUs, Folder: os.Getwd})
 }

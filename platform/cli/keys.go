@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-func (c modelVerbs) keysVerb() *cobra.Command {
+func (m modelVerbs) keysVerb() *cobra.Command {
 	cmd := kit.VerbGroup(&cobra.Command{Use: "keys", Short: "Make, list and end keys", GroupID: "own",
 		Example: `  thaw keys create --team ml --name laptop
   thaw keys list
@@ -21,7 +21,7 @@ func (c modelVerbs) keysVerb() *cobra.Command {
 		Example: `  thaw keys create --team ml --name laptop
   thaw keys create --team ml --to knative
   export THAW_KEY=$(thaw keys create --team ml)`,
-		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
+		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
 			if k.Team == "" {
 				return kit.Usage("thaw keys create --team NAME", "--team is missing")
 			}
@@ -29,7 +29,7 @@ func (c modelVerbs) keysVerb() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return kit.PrintKey(c.Terminal, n.ID, n.Team, n.Secret, n)
+			return kit.PrintKey(m.Terminal, n.ID, n.Team, n.Secret, n)
 		}),
 	}
 	create.Flags().StringVar(&k.Team, "team", "", "the team whose models it may use")
@@ -39,32 +39,32 @@ func (c modelVerbs) keysVerb() *cobra.Command {
 	ls := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "All keys, without their secrets", Args: kit.ExactArgs(),
 		Example: `  thaw keys list --team ml`,
-		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
+		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
 			keys, err := cl.Keys(ctx, team)
 			if err != nil {
 				return err
 			}
-			return kit.PrintList(c.Terminal, c.keyKind(), keys)
+			return kit.PrintList(m.Terminal, m.keyKind(), keys)
 		}),
 	}
 	ls.Flags().StringVar(&team, "team", "", "only this team's")
 	rm := &cobra.Command{
 		Use: "rm ID...", Short: "End keys at once", Args: kit.UpToArgs("the id of a key", 0),
 		Example: `  thaw keys rm 0f3a9c`,
-		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
+		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			for _, id := range args {
 				if err := cl.DeleteKey(ctx, id); err != nil {
 					return err
 				}
-				fmt.Fprintln(c.Out, kit.Plain(id), "ended")
+				fmt.Fprintln(m.Out, kit.Plain(id), "ended")
 			}
 			return nil
 		}),
 	}
 	// On a cluster a key is an entry of the Secret thaw-keys in the team's namespace.
-	c.toKnative(create, cluster{passed: []string{"team", "name"}, never: []string{"admin"}})
-	c.toKnative(ls, cluster{passed: []string{"team"}})
-	c.toKnative(rm, cluster{flags: func(f *kit.FlagSet) {
+	m.toKnative(create, cluster{passed: []string{"team", "name"}, never: []string{"admin"}})
+	m.toKnative(ls, cluster{passed: []string{"team"}})
+	m.toKnative(rm, cluster{flags: func(f *kit.FlagSet) {
 		f.String("team", "", "whose keys they are; all are looked at where none is said")
 	}})
 	cmd.AddCommand(create, ls, rm)

@@ -38,7 +38,7 @@ func engineWord(f api.Function) string {
 	return string(f.Engine)
 }
 
-func (c printer) functionKind() kit.Kind[api.Function] {
+func (p printer) functionKind() kit.Kind[api.Function] {
 	return kit.Kind[api.Function]{Word: "Function", Path: "/api/v1/functions", Columns: []kit.Column[api.Function]{
 		kit.Col("NAME", func(f api.Function) string { return shortName(f.Name) }),
 		kit.Col("STATE", stateWithPercent),
@@ -53,7 +53,7 @@ func (c printer) functionKind() kit.Kind[api.Function] {
 	}, Name: func(f api.Function) string { return f.Name }}
 }
 
-func (c printer) replicaKind() kit.Kind[functions.Replica] {
+func (p printer) replicaKind() kit.Kind[functions.Replica] {
 	return kit.Kind[functions.Replica]{Word: "Replica", Path: "/api/v1/replicas", Columns: []kit.Column[functions.Replica]{
 		kit.Col("NAME", func(r functions.Replica) string { return shortName(r.Function) }),
 		kit.Col("STATE", func(r functions.Replica) string {
@@ -76,7 +76,7 @@ func (c printer) replicaKind() kit.Kind[functions.Replica] {
 			return ""
 		}),
 		kit.Col("ACTIVE", func(r functions.Replica) string { return strconv.Itoa(r.InFlight) }),
-		kit.Col("FOR", func(r functions.Replica) string { return c.Since(r.Since) }),
+		kit.Col("FOR", func(r functions.Replica) string { return p.Since(r.Since) }),
 		kit.WideCol("ID", func(r functions.Replica) string { return r.ID }),
 		kit.WideCol("ENDPOINT", func(r functions.Replica) string { return r.Endpoint }),
 		kit.WideCol("QUEUED", func(r functions.Replica) string { return strconv.Itoa(r.QueueLength) }),
@@ -87,7 +87,7 @@ func (c printer) replicaKind() kit.Kind[functions.Replica] {
 	}, Name: func(r functions.Replica) string { return r.ID }}
 }
 
-func (c printer) nodeKind() kit.Kind[api.Node] {
+func (p printer) nodeKind() kit.Kind[api.Node] {
 	return kit.Kind[api.Node]{Word: "Node", Path: "/api/v1/nodes", Columns: []kit.Column[api.Node]{
 		kit.Col("NAME", func(n api.Node) string { return n.ID }),
 		kit.Col("STATE", func(n api.Node) string {
@@ -100,8 +100,8 @@ func (c printer) nodeKind() kit.Kind[api.Node] {
 		kit.Col("MEMORY", func(n api.Node) string { return n.Memory.Used.Human() + " of " + n.Memory.Total.Human() }),
 		kit.Col("STORE", func(n api.Node) string { return n.Store.Used.Human() + " of " + n.Store.Bytes.Human() }),
 		kit.Col("REPLICAS", func(n api.Node) string { return strconv.Itoa(n.Replicas) }),
-		kit.Col("CACHED", func(n api.Node) string { return cachedModels(n.Near, c.Output == "wide") }),
-		kit.Col("SEEN", func(n api.Node) string { return c.Since(n.Seen) + " ago" }),
+		kit.Col("CACHED", func(n api.Node) string { return cachedModels(n.Near, p.Output == "wide") }),
+		kit.Col("SEEN", func(n api.Node) string { return p.Since(n.Seen) + " ago" }),
 		kit.WideCol("WARM", func(n api.Node) string { return warmParents(n.Warm) }),
 		kit.WideCol("VERSION", func(n api.Node) string { return n.Version }),
 		kit.WideCol("URL", func(n api.Node) string { return n.URL }),
@@ -167,7 +167,7 @@ func gpuLeft(t api.Team) string {
 	return fmt.Sprintf(", %.0f left", *t.Left)
 }
 
-func (c printer) teamKind() kit.Kind[api.Team] {
+func (p printer) teamKind() kit.Kind[api.Team] {
 	return kit.Kind[api.Team]{Word: "TeamStatus", Path: "/api/v1/teams", Columns: []kit.Column[api.Team]{
 		kit.Col("NAME", func(t api.Team) string { return t.Name }),
 		kit.Col("FUNCTIONS", func(t api.Team) string { return strconv.Itoa(t.Functions) }),
@@ -188,7 +188,7 @@ func (c printer) teamKind() kit.Kind[api.Team] {
 	}, Name: func(t api.Team) string { return t.Name }}
 }
 
-func (c printer) coldStartKind() kit.Kind[api.ColdStart] {
+func (p printer) coldStartKind() kit.Kind[api.ColdStart] {
 	return kit.Kind[api.ColdStart]{Word: "ColdStart", Path: "/api/v1/coldstarts", Columns: []kit.Column[api.ColdStart]{
 		kit.Col("ID", func(t api.ColdStart) string { return t.ID }),
 		kit.Col("NAME", func(t api.ColdStart) string { return shortName(t.Function) }),
@@ -196,9 +196,9 @@ func (c printer) coldStartKind() kit.Kind[api.ColdStart] {
 		kit.Col("TOOK", func(t api.ColdStart) string { return kit.Seconds(&t.Total) }),
 		kit.Col("LONGEST", func(t api.ColdStart) string {
 			var most functions.Span
-			for _, p := range t.Phases {
-				if p.Duration > most.Duration {
-					most = p
+			for _, phase := range t.Phases {
+				if phase.Duration > most.Duration {
+					most = phase
 				}
 			}
 			if most.Phase == "" {
@@ -207,14 +207,14 @@ func (c printer) coldStartKind() kit.Kind[api.ColdStart] {
 			return string(most.Phase) + " " + kit.Seconds(&most.Duration)
 		}),
 		kit.Col("NODE", func(t api.ColdStart) string { return t.Node }),
-		kit.Col("BEGAN", func(t api.ColdStart) string { return c.Since(t.Began) + " ago" }),
+		kit.Col("BEGAN", func(t api.ColdStart) string { return p.Since(t.Began) + " ago" }),
 		kit.WideCol("ERROR", func(t api.ColdStart) string { return t.Error }),
 	}, Name: func(t api.ColdStart) string { return t.ID }}
 }
 
-func (c printer) eventKind() kit.Kind[functions.Event] {
+func (p printer) eventKind() kit.Kind[functions.Event] {
 	return kit.Kind[functions.Event]{Word: "Event", Path: "/api/v1/events", Columns: []kit.Column[functions.Event]{
-		kit.Col("AGO", func(e functions.Event) string { return c.Since(e.At) }),
+		kit.Col("AGO", func(e functions.Event) string { return p.Since(e.At) }),
 		kit.Col("WHAT", func(e functions.Event) string { return e.Kind }),
 		kit.Col("NAME", func(e functions.Event) string { return shortName(e.Function) }),
 		kit.Col("NODE", func(e functions.Event) string { return e.Node }),
@@ -225,15 +225,15 @@ func (c printer) eventKind() kit.Kind[functions.Event] {
 	}, Name: func(e functions.Event) string { return strconv.FormatUint(e.Seq, 10) }}
 }
 
-func (c printer) agentKind() kit.Kind[functions.JoinedAgent] {
+func (p printer) agentKind() kit.Kind[functions.JoinedAgent] {
 	return kit.Kind[functions.JoinedAgent]{Word: "Agent", Columns: []kit.Column[functions.JoinedAgent]{
 		kit.Col("NAME", func(a functions.JoinedAgent) string { return a.ID }),
 		kit.Col("KEY", func(a functions.JoinedAgent) string { return a.Key[:min(12, len(a.Key))] }),
-		kit.Col("JOINED", func(a functions.JoinedAgent) string { return c.Since(a.Joined) + " ago" }),
+		kit.Col("JOINED", func(a functions.JoinedAgent) string { return p.Since(a.Joined) + " ago" }),
 	}, Name: func(a functions.JoinedAgent) string { return a.ID }}
 }
 
-func (c printer) keyKind() kit.Kind[auth.Key] {
+func (p printer) keyKind() kit.Kind[auth.Key] {
 	return kit.Kind[auth.Key]{Word: "Key", Columns: []kit.Column[auth.Key]{
 		kit.Col("ID", func(k auth.Key) string { return k.ID }),
 		kit.Col("TEAM", func(k auth.Key) string { return k.Team }),
@@ -244,6 +244,6 @@ func (c printer) keyKind() kit.Kind[auth.Key] {
 			}
 			return "no"
 		}),
-		kit.Col("MADE", func(k auth.Key) string { return c.Since(k.Created) + " ago" }),
+		kit.Col("MADE", func(k auth.Key) string { return p.Since(k.Created) + " ago" }),
 	}, Name: func(k auth.Key) string { return k.ID }}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-func (c modelVerbs) wake() *cobra.Command {
+func (m modelVerbs) wake() *cobra.Command {
 	var lease time.Duration
 	var wait bool
 	cmd := &cobra.Command{
@@ -21,9 +21,9 @@ func (c modelVerbs) wake() *cobra.Command {
 		Example: `  thaw wake tiny --wait
   thaw wake ml/llama --lease 2h
   thaw wake ml/llama:pirate     # its adapter too; on a cluster a request loads that`,
-		ValidArgsFunction: c.completeNames,
-		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-			name, err := c.name(ctx, cl, args[0])
+		ValidArgsFunction: m.completeNames,
+		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+			name, err := m.name(ctx, cl, args[0])
 			if err != nil {
 				return err
 			}
@@ -32,32 +32,32 @@ func (c modelVerbs) wake() *cobra.Command {
 				return err
 			}
 			if wait {
-				if err := c.followColdStart(ctx, cl, name, w.ColdStart); err != nil {
+				if err := m.followColdStart(ctx, cl, name, w.ColdStart); err != nil {
 					return err
 				}
 				w.State = functions.Ready
 			}
-			return c.printWoken(w)
+			return m.printWoken(w)
 		}),
 	}
 	cmd.Flags().DurationVar(&lease, "lease", 0, "keep it that long without requests; 0 is its own idle time")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is ready")
-	return c.asksKnative(cmd)
+	return m.asksKnative(cmd)
 }
 
-func (c printer) printWoken(w api.WakeReply) error {
-	return c.PrintDocument("Woken", w.Function, w, func() { fmt.Fprintln(c.Out, kit.Plain(shortName(w.Function)+" "+w.State.Word())) })
+func (p printer) printWoken(w api.WakeReply) error {
+	return p.PrintDocument("Woken", w.Function, w, func() { fmt.Fprintln(p.Out, kit.Plain(shortName(w.Function)+" "+w.State.Word())) })
 }
 
-func (c modelVerbs) stop() *cobra.Command {
+func (m modelVerbs) stop() *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
 		Use: "stop NAME", Short: "Drain a model's replicas; the next request starts it again", GroupID: "use", Args: kit.ExactArgs("the name of a model"),
 		Example: `  thaw stop tiny
   thaw stop tiny --wait`,
-		ValidArgsFunction: c.completeNames,
-		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-			name, err := c.name(ctx, cl, args[0])
+		ValidArgsFunction: m.completeNames,
+		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+			name, err := m.name(ctx, cl, args[0])
 			if err != nil {
 				return err
 			}
@@ -78,11 +78,11 @@ func (c modelVerbs) stop() *cobra.Command {
 					return err
 				}
 			}
-			return c.printWoken(w)
+			return m.printWoken(w)
 		}),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until no replica is left")
-	return c.asksKnative(cmd)
+	return m.asksKnative(cmd)
 }
 
 func sleepContext(ctx context.Context, d time.Duration) error {
@@ -96,32 +96,32 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (c modelVerbs) rm() *cobra.Command {
+func (m modelVerbs) rm() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rm NAME...", Short: "Remove deployed functions", GroupID: "own", Args: kit.UpToArgs("the name of a function", 0),
 		Example: `  thaw rm ml/llama
   thaw rm ml/llama --to knative`,
 		Long: `Remove deployed models, routers and remotes, and drain the replicas of the models.
 Functions of the --functions folder belong to you: remove their files there.`,
-		ValidArgsFunction: c.completeNames,
-		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
+		ValidArgsFunction: m.completeNames,
+		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			for _, word := range args {
-				name, err := c.name(ctx, cl, word)
+				name, err := m.name(ctx, cl, word)
 				if err != nil {
 					return err
 				}
 				if err := cl.Remove(ctx, name); err != nil {
 					return err
 				}
-				if c.Output == "name" {
-					fmt.Fprintln(c.Out, name)
+				if m.Output == "name" {
+					fmt.Fprintln(m.Out, name)
 				} else {
-					fmt.Fprintln(c.Out, name, "removed")
+					fmt.Fprintln(m.Out, name, "removed")
 				}
 			}
 			return nil
 		}),
 	}
-	c.toKnative(cmd, cluster{flags: func(f *kit.FlagSet) { f.StringP("namespace", "n", "", "of names that say none") }})
+	m.toKnative(cmd, cluster{flags: func(f *kit.FlagSet) { f.StringP("namespace", "n", "", "of names that say none") }})
 	return cmd
 }

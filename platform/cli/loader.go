@@ -82,9 +82,9 @@ func (c *LoaderConfig) check() error {
 	return nil
 }
 
-func (c platformVerbs) loader() *cobra.Command {
+func (v platformVerbs) loader() *cobra.Command {
 	cfg := new(LoaderConfig)
-	return settingsVerb(c, &cobra.Command{
+	return settingsVerb(v, &cobra.Command{
 		Use: "loader", Short: "Load models for the pods of a node",
 		Example: `  thaw loader --controller thaw-controller.thaw-system:8090 --token-file /etc/thaw/token \
       --node "$NODE" --peer-addr :8091 --advertise "$POD_IP"      as the DaemonSet has it
@@ -103,5 +103,5 @@ GOOGLE_ and HF_ variables. It has no access to Kubernetes.
 
 Without a controller pods are served all the same. SIGTERM ends it within seconds:
 what was under way is taken up by the next, and pods that have their weights go on.`,
-	}, cfg, "THAW_LOADER_CONFIG", cfg.check, c.programs.Loader, "loader")
+	}, cfg, "THAW_LOADER_CONFIG", cfg.check, v.programs.Loader, "loader")
 }

@@ -14,16 +14,16 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-func (c modelVerbs) logs() *cobra.Command {
+func (m modelVerbs) logs() *cobra.Command {
 	var follow bool
 	var tail int
 	cmd := &cobra.Command{
 		Use: "logs NAME|REPLICA", Short: "What a model's engine says", GroupID: "own", Args: kit.ExactArgs("the name of a model or the id of a replica"),
 		Example: `  thaw logs tiny
   thaw logs tiny --follow --tail 20`,
-		ValidArgsFunction: c.completeNames,
-		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-			id, err := c.replicaOf(ctx, cl, args[0])
+		ValidArgsFunction: m.completeNames,
+		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+			id, err := m.replicaOf(ctx, cl, args[0])
 			if err != nil {
 				return err
 			}
@@ -32,12 +32,12 @@ func (c modelVerbs) logs() *cobra.Command {
 				return err
 			}
 			defer r.Close()
-			return c.copyLines(r)
+			return m.copyLines(r)
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on as more comes")
 	cmd.Flags().IntVar(&tail, "tail", 200, "begin so many lines before the end")
-	return c.asksKnative(cmd)
+	return m.asksKnative(cmd)
 }
 
 // replicaOf is the newest replica of a function, or the one of that id.
@@ -83,15 +83,15 @@ func (c *connection) replicaOf(ctx context.Context, cl *api.Client, word string)
 }
 
 // copyLines passes text on; what would command the terminal is spelled out.
-func (c printer) copyLines(r io.Reader) error {
+func (p printer) copyLines(r io.Reader) error {
 	in := bufio.NewReader(r)
 	for {
 		line, err := in.ReadString('\n')
 		if line != "" {
-			if c.OutTTY {
+			if p.OutTTY {
 				line = kit.Readable(strings.TrimSuffix(line, "\n")) + "\n"
 			}
-			if _, err := io.WriteString(c.Out, line); err != nil {
+			if _, err := io.WriteString(p.Out, line); err != nil {
 				return err
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-func (c modelVerbs) prewarm() *cobra.Command {
+func (m modelVerbs) prewarm() *cobra.Command {
 	var lasts time.Duration
 	var tier string
 	cmd := &cobra.Command{
@@ -28,28 +28,28 @@ thaw wake --lease starts a model regardless of other requests.`,
   thaw prewarm llama --tier nvme      # only its bytes, on the disk of a node
   thaw prewarm llama --tier memory    # and in the memory of the node
   thaw prewarm -o json`,
-		ValidArgsFunction: c.completeNames,
-		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
+		ValidArgsFunction: m.completeNames,
+		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			if len(args) == 0 {
 				all, err := cl.Prewarms(ctx)
 				if err != nil {
 					return err
 				}
-				return kit.PrintList(c.Terminal, c.prewarmKind(), all.Items)
+				return kit.PrintList(m.Terminal, m.prewarmKind(), all.Items)
 			}
 			if lasts <= 0 {
 				return kit.Usage("thaw prewarm NAME --for 10m", "--for %v is no time to come", lasts)
 			}
-			name, err := c.name(ctx, cl, args[0])
+			name, err := m.name(ctx, cl, args[0])
 			if err != nil {
 				return err
 			}
-			p, err := cl.Prewarm(ctx, name, c.Now().Add(lasts), tier)
+			p, err := cl.Prewarm(ctx, name, m.Now().Add(lasts), tier)
 			if err != nil {
 				return err
 			}
-			return c.PrintDocument("Prewarmed", p.ID, p, func() {
-				fmt.Fprintln(c.Out, kit.Plain(fmt.Sprintf("%s: %s (until %s); %s of GPU time left for more", shortName(p.Function), p.Will, p.Until.Local().Format("15:04:05"), (time.Duration(p.Left)*time.Second).String())))
+			return m.PrintDocument("Prewarmed", p.ID, p, func() {
+				fmt.Fprintln(m.Out, kit.Plain(fmt.Sprintf("%s: %s (until %s); %s of GPU time left for more", shortName(p.Function), p.Will, p.Until.Local().Format("15:04:05"), (time.Duration(p.Left)*time.Second).String())))
 			})
 		}),
 	}
@@ -58,14 +58,14 @@ thaw wake --lease starts a model regardless of other requests.`,
 	return cmd
 }
 
-func (c printer) prewarmKind() kit.Kind[functions.Prewarm] {
+func (p printer) prewarmKind() kit.Kind[functions.Prewarm] {
 	return kit.Kind[functions.Prewarm]{Word: "Prewarm", Columns: []kit.Column[functions.Prewarm]{
-		kit.WideCol("ID", func(p functions.Prewarm) string { return p.ID }),
-		kit.Col("MODEL", func(p functions.Prewarm) string { return shortName(p.Function) }),
-		kit.Col("TIER", func(p functions.Prewarm) string { return p.Tier }),
-		kit.Col("STATE", func(p functions.Prewarm) string { return p.State }),
-		kit.Col("BY", func(p functions.Prewarm) string { return p.By }),
-		kit.Col("WHY", func(p functions.Prewarm) string { return p.Why }),
-		kit.Col("FOR", func(p functions.Prewarm) string { return kit.Span(max(0, p.Until.Sub(c.Now()).Truncate(time.Second))) }),
-	}, Name: func(p functions.Prewarm) string { return p.ID }}
+		kit.WideCol("ID", func(w functions.Prewarm) string { return w.ID }),
+		kit.Col("MODEL", func(w functions.Prewarm) string { return shortName(w.Function) }),
+		kit.Col("TIER", func(w functions.Prewarm) string { return w.Tier }),
+		kit.Col("STATE", func(w functions.Prewarm) string { return w.State }),
+		kit.Col("BY", func(w functions.Prewarm) string { return w.By }),
+		kit.Col("WHY", func(w functions.Prewarm) string { return w.Why }),
+		kit.Col("FOR", func(w functions.Prewarm) string { return kit.Span(max(0, w.Until.Sub(p.Now()).Truncate(time.Second))) }),
+	}, Name: func(w functions.Prewarm) string { return w.ID }}
 }

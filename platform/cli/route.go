@@ -11,7 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-func (c modelVerbs) route() *cobra.Command {
+func (m modelVerbs) route() *cobra.Command {
 	var file, router, path string
 	cmd := &cobra.Command{
 		Use: "route [-f request.json | TEXT]", Short: "What a Router would send a request to, without sending it", GroupID: "own", Args: kit.UpToArgs("", 1),
@@ -24,12 +24,12 @@ be sent; its model names the Router unless --router does. - is standard input.`,
 		Example: `  thaw route "Fix this: panic: runtime error: index out of range"
   thaw route -f request.json --router ml/auto
   thaw route "where is my invoice" -o json`,
-		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
-			body, err := decision.ReadBody(c.In, file, args)
+		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
+			body, err := decision.ReadBody(m.In, file, args)
 			if err != nil {
 				return err
 			}
-			return c.printDecision(cl.Route(ctx, router, path, body))
+			return m.printDecision(cl.Route(ctx, router, path, body))
 		}),
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the body of the request; - is standard input")

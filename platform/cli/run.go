@@ -43,7 +43,7 @@ const (
 	maxEvent  = 8 << 20 // of one line of a stream
 )
 
-func (c modelVerbs) run() *cobra.Command {
+func (m modelVerbs) run() *cobra.Command {
 	var a chatRequest
 	var system string
 	var temperature float64
@@ -59,11 +59,11 @@ refusal is an error.`,
   thaw run tiny
   thaw run ml/llama --system "Answer in one word." < question.txt`,
 		Args:              kit.UpToArgs("the name of a model", 0),
-		ValidArgsFunction: c.completeNames,
+		ValidArgsFunction: m.completeNames,
 	}
-	cmd.RunE = c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+	cmd.RunE = m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 		a.Model, a.Stream = args[0], true
-		if n, err := c.name(ctx, cl, args[0]); err == nil {
+		if n, err := m.name(ctx, cl, args[0]); err == nil {
 			a.Model = shortName(n.String())
 		} // else it is the server's to say: it knows more than models
 		if cmd.Flags().Changed("temperature") {
@@ -76,8 +76,8 @@ refusal is an error.`,
 			a.Messages = []message{{"system", system}}
 		}
 		prompt := strings.Join(args[1:], " ")
-		if prompt == "-" || prompt == "" && !kit.IsTTY(c.In) {
-			b, err := io.ReadAll(io.LimitReader(c.In, maxPrompt))
+		if prompt == "-" || prompt == "" && !kit.IsTTY(m.In) {
+			b, err := io.ReadAll(io.LimitReader(m.In, maxPrompt))
 			if err != nil {
 				return err
 			}
@@ -85,13 +85,13 @@ refusal is an error.`,
 		}
 		if prompt != "" {
 			a.Messages = append(a.Messages, message{"user", prompt})
-			_, err := c.chat(ctx, cl, a)
+			_, err := m.chat(ctx, cl, a)
 			return err
 		}
-		if c.NoInput || !kit.IsTTY(c.In) {
+		if m.NoInput || !kit.IsTTY(m.In) {
 			return kit.Usage(`thaw run NAME "PROMPT"`, "there is no prompt")
 		}
-		return c.turns(ctx, cl, a)
+		return m.turns(ctx, cl, a)
 	})
 	cmd.Flags().StringVar(&system, "system", "", "instructions before the first turn")
 	cmd.Flags().IntVar(&a.MaxTokens, "max-tokens", 0, "end an answer after so many tokens; 0 is the engine's own bound")

@@ -30,9 +30,9 @@ func (r *RuntimeConfig) check() error {
 	return nil
 }
 
-func (c platformVerbs) runtime() *cobra.Command {
+func (v platformVerbs) runtime() *cobra.Command {
 	r := new(RuntimeConfig)
-	return settingsVerb(c, &cobra.Command{
+	return settingsVerb(v, &cobra.Command{
 		Use: "runtime", Short: "Serve one model in its pod",
 		Example: `  thaw runtime                                 the model's container: THAW_MODEL, THAW_SOCKETS and PORT say what
   thaw runtime --install /opt/thaw/thaw        an init container, where thaw is not in the engine's image
@@ -48,5 +48,5 @@ Only the folder for temporary files is written to. SIGTERM drains.
 Exit codes: 0 drained, 1 the model failed, 2 settings or THAW_MODEL are wrong,
 6 the node's loader did not answer. The reason is the last line of the log, and in
 /dev/termination-log, where Kubernetes finds it.`,
-	}, r, "", func() error { r.Model = c.getenv("THAW_MODEL"); return r.check() }, c.programs.Runtime, "runtime")
+	}, r, "", func() error { r.Model = v.getenv("THAW_MODEL"); return r.check() }, v.programs.Runtime, "runtime")
 }

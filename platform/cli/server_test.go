@@ -46,7 +46,7 @@ type fakePlatform struct {
 	chat     func(req *httpserver.Request, res *httpserver.Response)
 }
 
-func (s *fakePlatform) Function(n functions.Name) (snapshot.Snapshot, bool) {
+func (p *fakePlatform) Function(n functions.Name) (snapshot.Snapshot, bool) {
 	switch n.Name {
 	case "llama":
 		return snapshot.Snapshot{Name: n, State: functions.Ready, Replicas: []snapshot.Replica{{ID: "r-2"}}, ColdStart: &functions.Timeline{ID: "cs-2"},
@@ -59,13 +59,13 @@ func (s *fakePlatform) Function(n functions.Name) (snapshot.Snapshot, bool) {
 	return snapshot.Snapshot{}, false
 }
 
-func (s *fakePlatform) Replicas() []functions.Replica {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]functions.Replica(nil), s.replicas...)
+func (p *fakePlatform) Replicas() []functions.Replica {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]functions.Replica(nil), p.replicas...)
 }
 
-func (s *fakePlatform) Nodes() []functions.Node {
+func (p *fakePlatform) Nodes() []functions.Node {
 	return []functions.Node{
 		{ID: "here", State: functions.NodeInferring, Seen: noon, Memory: functions.Capacity{Total: 8 << 30, Used: 1 << 30}, Store: functions.StoreUse{Bytes: 100 << 30, Used: 3 << 30}, Replicas: 2, Version: "v1",
 			Cached: []functions.CachedModel{{Source: "az://acct/models/llama", Tier: functions.TierDRAM, Bytes: 16 << 30}},
@@ -81,25 +81,25 @@ var past = functions.Timeline{ID: "cs-2", Function: "ml/llama", Replica: "r-2", 
 		{Phase: functions.PhaseSpawn, Start: 0.003, Duration: 6}, {Phase: functions.PhaseLoad, Start: 11.2, Duration: 8.3}, {Phase: functions.PhaseWarmup, Start: 19.5, Duration: 0.8}, {Phase: functions.PhaseFirstToken, Start: 20.3, Duration: 0.2},
 	}}
 
-func (s *fakePlatform) ColdStart(id string) (functions.Timeline, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (p *fakePlatform) ColdStart(id string) (functions.Timeline, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	switch {
 	case id == "cs-2":
 		return past, true
-	case id == "cs-1" && len(s.steps) > 0:
-		t := s.steps[min(s.told, len(s.steps)-1)]
-		if s.told++; s.told == 1 && s.looked != nil {
-			close(s.looked)
+	case id == "cs-1" && len(p.steps) > 0:
+		t := p.steps[min(p.told, len(p.steps)-1)]
+		if p.told++; p.told == 1 && p.looked != nil {
+			close(p.looked)
 		}
 		return t, t.ID != ""
 	}
 	return functions.Timeline{}, false
 }
 
-func (s *fakePlatform) ColdStarts(int) []functions.Timeline { return []functions.Timeline{past} }
+func (p *fakePlatform) ColdStarts(int) []functions.Timeline { return []functions.Timeline{past} }
 
-func (s *fakePlatform) Events(after uint64) []functions.Event {
+func (p *fakePlatform) Events(after uint64) []functions.Event {
 	return []functions.Event{
 		{Seq: 1, At: began, Kind: "node_joined", Node: "here"},
 		{Seq: 2, At: began, Kind: "start", Function: "ml/llama", Replica: "r-2", Node: "here", Reason: "demand"},
@@ -107,34 +107,34 @@ func (s *fakePlatform) Events(after uint64) []functions.Event {
 	}
 }
 
-func (s *fakePlatform) WakeFor(n functions.Name, lease time.Duration) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.leases[n] = lease
+func (p *fakePlatform) WakeFor(n functions.Name, lease time.Duration) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leases[n] = lease
 	return "cs-1"
 }
 
-func (s *fakePlatform) Stop(functions.Name) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.replicas = nil
+func (p *fakePlatform) Stop(functions.Name) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.replicas = nil
 }
 
-func (s *fakePlatform) ColdStartOf(id string) (string, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	of, ok := s.requests[id]
+func (p *fakePlatform) ColdStartOf(id string) (string, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	of, ok := p.requests[id]
 	return of, ok
 }
 
 // follow notes that a request takes part in a cold start.
-func (s *fakePlatform) follow(request, coldStart string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.requests[request] = coldStart
+func (p *fakePlatform) follow(request, coldStart string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.requests[request] = coldStart
 }
 
-func (s *fakePlatform) Position(string) (int, functions.Name, bool) {
+func (p *fakePlatform) Position(string) (int, functions.Name, bool) {
 	return 0, functions.Name{}, false
 }
 

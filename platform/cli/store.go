@@ -43,9 +43,9 @@ type LocalStoreOptions struct {
 const resumeHint = "what has arrived stays; the same command goes on from there"
 
 // jsonLines: every line of progress is for a program.
-func (c printer) jsonLines() bool { return c.Output == "json" }
+func (p printer) jsonLines() bool { return p.Output == "json" }
 
-func (c modelVerbs) pull() *cobra.Command {
+func (m modelVerbs) pull() *cobra.Command {
 	var ask api.PrefetchRequest
 	var folder string
 	var o LocalStoreOptions
@@ -75,23 +75,23 @@ Interrupted or killed, the same command goes on from where it was.`,
   thaw pull az://acct/models/llama --data /w --peer https://gpu-1:9000 --certs /var/lib/thaw-agent/identity
   vllm serve "$(thaw pull -q az://acct/models/llama --data /w)"
   thaw pull ml/llama`,
-		ValidArgsFunction: c.completeNames,
+		ValidArgsFunction: m.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := c.requireOutput("table", "json", "name"); err != nil {
+			if err := m.requireOutput("table", "json", "name"); err != nil {
 				return err
 			}
 			if !cmd.Flags().Changed("data") {
 				if o.Budget != 0 || folder != "" || len(o.Peers) > 0 || o.Certs != "" {
 					return kit.Usage("thaw pull "+functions.Clip(args[0])+" --data DIR", "--store, --functions, --peer and --certs are for a pull with --data")
 				}
-				return c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-					if err := c.fillRequest(ctx, cl, args[0], &ask); err != nil {
+				return m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+					if err := m.fillRequest(ctx, cl, args[0], &ask); err != nil {
 						return err
 					}
-					return c.showTransfer(ctx, displayName(args[0]), func(report func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, report) })
+					return m.showTransfer(ctx, displayName(args[0]), func(report func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, report) })
 				})(cmd, args)
 			}
-			return c.pullHere(cmd.Context(), o, args[0], folder, ask)
+			return m.pullHere(cmd.Context(), o, args[0], folder, ask)
 		},
 	}
 	prefetchFlags(cmd, &ask)
@@ -103,7 +103,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 }
 
 // pullHere is pull with --data: the store is on this machine.
-func (c modelVerbs) pullHere(ctx context.Context, o LocalStoreOptions, word, folder string, ask api.PrefetchRequest) error {
+func (m modelVerbs) pullHere(ctx context.Context, o LocalStoreOptions, word, folder string, ask api.PrefetchRequest) error {
 	if ask.Node != "" {
 		return kit.Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
 	}
@@ -113,8 +113,8 @@ func (c modelVerbs) pullHere(ctx context.Context, o LocalStoreOptions, word, fol
 	if err := kit.CheckPeers(o.Peers); err != nil {
 		return err
 	}
-	return c.withLocalStore(ctx, o, func(ctx context.Context, s LocalStore) error {
-		r, err := c.localRequest(ctx, word, folder)
+	return m.withLocalStore(ctx, o, func(ctx context.Context, s LocalStore) error {
+		r, err := m.localRequest(ctx, word, folder)
 		if err != nil {
 			return err
 		}
@@ -125,7 +125,7 @@ func (c modelVerbs) pullHere(ctx context.Context, o LocalStoreOptions, word, fol
 			return kit.Usage(p[0].Hint, "%s: %s", p[0].Path, p[0].Message)
 		}
 		r.Digest, r.Pin, r.Files = ask.Digest, ask.Pin, append(r.Files, ask.Files...)
-		return c.showTransfer(ctx, displayName(word), func(report func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, report) })
+		return m.showTransfer(ctx, displayName(word), func(report func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, report) })
 	})
 }
 
@@ -136,7 +136,7 @@ func prefetchFlags(cmd *cobra.Command, ask *api.PrefetchRequest) {
 	cmd.Flags().BoolVar(&ask.Pin, "pin", false, "keep it from being evicted (thaw cache unpin)")
 }
 
-func (c modelVerbs) prefetch() *cobra.Command {
+func (m modelVerbs) prefetch() *cobra.Command {
 	var ask api.PrefetchRequest
 	cmd := &cobra.Command{
 		Use: "prefetch NAME|SOURCE", Short: "Download a model's weights to a node ahead of requests", GroupID: "use", Args: kit.ExactArgs("the name of a model or a source"),
@@ -145,15 +145,15 @@ start. No engine starts. An interrupt cancels the download; what has arrived sta
 		Example: `  thaw prefetch ml/llama
   thaw prefetch ml/llama --node gpu-7 --pin
   thaw prefetch az://acct/models/llama -o json`,
-		ValidArgsFunction: c.completeNames,
-		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-			if err := c.requireOutput("table", "json", "name"); err != nil {
+		ValidArgsFunction: m.completeNames,
+		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+			if err := m.requireOutput("table", "json", "name"); err != nil {
 				return err
 			}
-			if err := c.fillRequest(ctx, cl, args[0], &ask); err != nil {
+			if err := m.fillRequest(ctx, cl, args[0], &ask); err != nil {
 				return err
 			}
-			return c.showTransfer(ctx, displayName(args[0]), func(report func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, report) })
+			return m.showTransfer(ctx, displayName(args[0]), func(report func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, report) })
 		}),
 	}
 	prefetchFlags(cmd, &ask)
@@ -161,9 +161,9 @@ start. No engine starts. An interrupt cancels the download; what has arrived sta
 }
 
 // requireOutput refuses a form of output that a verb has not.
-func (c printer) requireOutput(known ...string) error {
-	if !slices.Contains(known, c.Output) {
-		return kit.Usage("one of "+strings.Join(known, ", "), "%q is no form of output", functions.Clip(c.Output))
+func (p printer) requireOutput(known ...string) error {
+	if !slices.Contains(known, p.Output) {
+		return kit.Usage("one of "+strings.Join(known, ", "), "%q is no form of output", functions.Clip(p.Output))
 	}
 	return nil
 }

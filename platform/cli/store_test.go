@@ -121,34 +121,34 @@ type localRun struct {
 	hang   bool
 }
 
-func (h *localRun) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
-	list, _, err := h.stores.Cached(ctx, "")
+func (l *localRun) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
+	list, _, err := l.stores.Cached(ctx, "")
 	for i := range list {
 		list[i].Node = ""
 	}
 	return list, err
 }
 
-func (h *localRun) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
-	_, err := h.stores.Keep(ctx, "", digest, act)
+func (l *localRun) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
+	_, err := l.stores.Keep(ctx, "", digest, act)
 	return err
 }
 
-func (h *localRun) Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
-	return h.stores.Reread(ctx, "", digest, func(p functions.StoreProgress) { p.Node = ""; tell(p) })
+func (l *localRun) Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
+	return l.stores.Reread(ctx, "", digest, func(p functions.StoreProgress) { p.Node = ""; tell(p) })
 }
 
-func (h *localRun) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
-	h.asked = r
-	if h.hang {
+func (l *localRun) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
+	l.asked = r
+	if l.hang {
 		tell(functions.StoreProgress{State: "fetching"})
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return h.stores.Prefetch(ctx, "", r, func(p functions.StoreProgress) { p.Node = ""; tell(p) })
+	return l.stores.Prefetch(ctx, "", r, func(p functions.StoreProgress) { p.Node = ""; tell(p) })
 }
 
-func (h *localRun) Close() { h.closed++ }
+func (l *localRun) Close() { l.closed++ }
 
 // runLocal runs a verb where no server is.
 func runLocal(ctx context.Context, h *localRun, env map[string]string, args ...string) (out, errs string, exit int) {

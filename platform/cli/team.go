@@ -15,13 +15,13 @@ import (
 )
 
 // describeTeam is `thaw describe team`.
-func (c modelVerbs) describeTeam() *cobra.Command {
+func (m modelVerbs) describeTeam() *cobra.Command {
 	return &cobra.Command{
 		Use: "team NAME", Short: "What one team may take of the fleet, and has taken", Args: kit.ExactArgs("the name of a team"),
 		Example: `  thaw describe team ml
   thaw describe team ml --to knative     where a team is a namespace
   thaw describe team ml -o json`,
-		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
+		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			teams, err := cl.Teams(ctx)
 			if err != nil {
 				return err
@@ -38,17 +38,17 @@ func (c modelVerbs) describeTeam() *cobra.Command {
 				}
 				return e
 			}
-			return c.PrintDocument("TeamStatus", teams[i].Name, teams[i], func() { c.printTeam(teams[i]) })
+			return m.PrintDocument("TeamStatus", teams[i].Name, teams[i], func() { m.printTeam(teams[i]) })
 		}),
 	}
 }
 
-func (c printer) printTeam(t api.Team) {
+func (p printer) printTeam(t api.Team) {
 	row := func(key, format string, args ...any) {
 		if key != "" {
 			key += ":"
 		}
-		fmt.Fprintf(c.Out, "%-15s %s\n", key, kit.Plain(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(p.Out, "%-15s %s\n", key, kit.Plain(fmt.Sprintf(format, args...)))
 	}
 	bound := func(n int) string {
 		if n <= 0 {
@@ -62,7 +62,7 @@ func (c printer) printTeam(t api.Team) {
 	row("GPUs", "%d held, %.2f lately; %d guaranteed, at most %s", t.TeamUse.GPUs, t.RecentGPUs, t.GPUs.Guaranteed, bound(t.GPUs.Max))
 	row("GPU time today", "%s", gpuTime(t))
 	if t.Resets != nil {
-		row("Begins anew", "in %s", kit.Span(t.Resets.Sub(c.Now())))
+		row("Begins anew", "in %s", kit.Span(t.Resets.Sub(p.Now())))
 	}
 	row("GPU time", "%.0f s in all", t.Total)
 	row("Spent today", "%s", describe.FormatMoney(t.Spent))

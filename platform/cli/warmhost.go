@@ -37,9 +37,9 @@ func (c *WarmHostConfig) check() error {
 	return nil
 }
 
-func (c platformVerbs) warmHost() *cobra.Command {
+func (v platformVerbs) warmHost() *cobra.Command {
 	cfg := new(WarmHostConfig)
-	return settingsVerb(c, &cobra.Command{
+	return settingsVerb(v, &cobra.Command{
 		Use: "warm-host", Short: "Fork engines of a node's pods from one warm interpreter",
 		Example: `  thaw warm-host                                    in the engine's own image, as the DaemonSet thaw-warm has it
   thaw warm-host --sockets /mnt/nvme/thaw/sockets
@@ -57,5 +57,5 @@ It takes root on the node: hostPID, SYS_ADMIN and seven more capabilities, no se
 filter, and an image whose interpreter is root's alone to write. All pods of a node
 share the layout of memory and the hash seed of their engines: runtime/forkserver/pods.md
 says what that is worth.`,
-	}, cfg, "", cfg.check, c.programs.WarmHost, "warm-host")
+	}, cfg, "", cfg.check, v.programs.WarmHost, "warm-host")
 }
