@@ -117,12 +117,12 @@ const (
 	maxSkew      = 5 * time.Second
 )
 
-func (c doctor) examine(ctx context.Context, folder string) []finding {
+func (d doctor) examine(ctx context.Context, folder string) []finding {
 	var list []finding
 	add := func(check, status, hint, format string, args ...any) {
 		list = append(list, finding{check, status, fmt.Sprintf(format, args...), hint})
 	}
-	add("program", statusOK, "", "thaw %s, %s, %s/%s, %d CPUs", c.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+	add("program", statusOK, "", "thaw %s, %s, %s/%s, %d CPUs", d.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 
 	m, err := hostinfo.ReadMemory()
 	total, free := functions.Bytes(m.Total), functions.Bytes(m.Available)
@@ -145,12 +145,12 @@ func (c doctor) examine(ctx context.Context, folder string) []finding {
 	}
 
 	examineConfinement(add)
-	c.examineGPUs(add)
-	w := c.wantedModels(ctx, folder, add)
-	c.examineEngines(ctx, w, add)
-	c.examineStart(w, add)
-	c.examineData(add)
-	c.examineServer(ctx, add)
+	d.examineGPUs(add)
+	w := d.wantedModels(ctx, folder, add)
+	d.examineEngines(ctx, w, add)
+	d.examineStart(w, add)
+	d.examineData(add)
+	d.examineServer(ctx, add)
 	return list
 }
 
@@ -168,12 +168,12 @@ func examineConfinement(add adder) {
 	}
 }
 
-func (c doctor) examineGPUs(add adder) {
-	if c.GPUs == nil {
+func (d doctor) examineGPUs(add adder) {
+	if d.GPUs == nil {
 		add("GPUs", statusOK, "", "this build reads no GPU facts")
 		return
 	}
-	gpus, driver, err := c.GPUs()
+	gpus, driver, err := d.GPUs()
 	switch {
 	case err != nil:
 		add("GPUs", statusWarn, "is the driver installed, and the device visible?", "%v", err)
@@ -192,16 +192,16 @@ func (c doctor) examineGPUs(add adder) {
 	}
 }
 
-func (c doctor) examineData(add adder) {
-	dirs, err := c.DataFolders()
+func (d doctor) examineData(add adder) {
+	dirs, err := d.DataFolders()
 	if err != nil {
 		add("data folder", statusFail, "give --data DIR", "%v", err)
 		return
 	}
 	dir := dirs[len(dirs)-1]
-	for _, d := range slices.Backward(dirs) {
-		if _, err := os.Stat(filepath.Join(d, "admin-token")); err == nil {
-			dir = d
+	for _, place := range slices.Backward(dirs) {
+		if _, err := os.Stat(filepath.Join(place, "admin-token")); err == nil {
+			dir = place
 		}
 	}
 	if folder := systemFolder(dir); folder != "" && confine.Unavailable() == "" {
@@ -273,8 +273,8 @@ func systemFolder(dir string) string {
 	return ""
 }
 
-func (c doctor) examineServer(ctx context.Context, add adder) {
-	cl, err := c.Client()
+func (d doctor) examineServer(ctx context.Context, add adder) {
+	cl, err := d.Client()
 	if err != nil {
 		add("server", statusFail, "", "%v", err)
 		return
@@ -282,18 +282,18 @@ func (c doctor) examineServer(ctx context.Context, add adder) {
 	defer cl.Close()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	began := c.Now()
+	began := d.Now()
 	ready, err := cl.Ready(ctx)
 	if err != nil {
-		explained := c.Explain(cl, err)
+		explained := d.Explain(cl, err)
 		// No server is not a failure, unless another program uses the port.
-		if !c.ServerNamed() {
-			if l, err := net.Listen("tcp", strings.TrimPrefix(c.DefaultServer, "http://")); err == nil {
-				add("server", statusOK, "", "none runs; the port %s is free", strings.TrimPrefix(c.DefaultServer, "http://"))
+		if !d.ServerNamed() {
+			if l, err := net.Listen("tcp", strings.TrimPrefix(d.DefaultServer, "http://")); err == nil {
+				add("server", statusOK, "", "none runs; the port %s is free", strings.TrimPrefix(d.DefaultServer, "http://"))
 				_ = l.Close()
 				return
 			}
-			add("server", statusWarn, "thaw serve --addr 127.0.0.1:PORT takes another", "%s is taken, and not by thaw: %v", c.DefaultServer, explained)
+			add("server", statusWarn, "thaw serve --addr 127.0.0.1:PORT takes another", "%s is taken, and not by thaw: %v", d.DefaultServer, explained)
 			return
 		}
 		add("server", statusFail, "", "%v", explained)
@@ -304,7 +304,7 @@ func (c doctor) examineServer(ctx context.Context, add adder) {
 	} else {
 		add("server", statusWarn, "", "%s takes no requests: %s", cl.Server(), strings.Join(ready.Reasons, ", "))
 	}
-	if skew, err := cl.Skew(ctx, c.Now); err == nil {
+	if skew, err := cl.Skew(ctx, d.Now); err == nil {
 		if skew > maxSkew || skew < -maxSkew {
 			add("clock", statusWarn, "let both machines keep time (ntp, chrony)", "the server's is %s off", skew)
 		} else {
@@ -315,7 +315,7 @@ func (c doctor) examineServer(ctx context.Context, add adder) {
 	}
 	nodes, err := cl.Nodes(ctx)
 	if err != nil {
-		e := c.Explain(cl, err)
+		e := d.Explain(cl, err)
 		var hint string
 		if ours, ok := errors.AsType[*kit.Error](e); ok {
 			hint = ours.Hint
@@ -325,7 +325,7 @@ func (c doctor) examineServer(ctx context.Context, add adder) {
 	}
 	for _, n := range nodes {
 		if n.Lost {
-			add("node "+n.ID, statusWarn, "", "lost; last seen %s ago", c.Since(n.Seen))
+			add("node "+n.ID, statusWarn, "", "lost; last seen %s ago", d.Since(n.Seen))
 		} else {
 			add("node "+n.ID, statusOK, "", "%s, %s, %s", n.State, kit.CountOf(len(n.GPUs), "GPU"), kit.CountOf(n.Replicas, "replica"))
 		}

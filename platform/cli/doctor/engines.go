@@ -29,7 +29,7 @@ type wanted struct {
 
 // wantedModels reads the catalogue from the folder of functions, if one is named, and
 // from those deployed to the data folder; and what a server on this machine has.
-func (c doctor) wantedModels(ctx context.Context, folder string, add adder) wanted {
+func (d doctor) wantedModels(ctx context.Context, folder string, add adder) wanted {
 	w := wanted{map[functions.Engine][]string{}, map[string]functions.ModelSpec{}, map[string]string{}}
 	note := func(name string, e functions.Engine) {
 		if !slices.Contains(w.by[e], name) {
@@ -37,13 +37,13 @@ func (c doctor) wantedModels(ctx context.Context, folder string, add adder) want
 		}
 	}
 	if folder == "" {
-		folder = c.Getenv("THAW_FUNCTIONS")
+		folder = d.Getenv("THAW_FUNCTIONS")
 	}
 	deployed := ""
-	if dirs, err := c.DataFolders(); err == nil {
-		for _, d := range slices.Backward(dirs) {
-			if info, err := os.Stat(filepath.Join(d, "functions")); err == nil && info.IsDir() {
-				deployed = filepath.Join(d, "functions")
+	if dirs, err := d.DataFolders(); err == nil {
+		for _, dir := range slices.Backward(dirs) {
+			if info, err := os.Stat(filepath.Join(dir, "functions")); err == nil && info.IsDir() {
+				deployed = filepath.Join(dir, "functions")
 			}
 		}
 	}
@@ -66,15 +66,15 @@ func (c doctor) wantedModels(ctx context.Context, folder string, add adder) want
 			}
 		}
 	}
-	cl, err := c.Client()
+	cl, err := d.Client()
 	if err != nil {
 		return w
 	}
 	defer cl.Close()
-	if !c.IsLocal(cl.Server()) {
+	if !d.IsLocal(cl.Server()) {
 		return w // what it serves, it serves elsewhere
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.QueryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.QueryTimeout)
 	defer cancel()
 	if list, err := cl.Functions(ctx); err == nil {
 		for _, f := range list {
@@ -95,12 +95,12 @@ func (w wanted) neededBy(e functions.Engine) string {
 
 // examineEngines checks each engine: whether it is installed, its version and known
 // vulnerabilities. A missing engine is a failure if a model needs it.
-func (c doctor) examineEngines(ctx context.Context, w wanted, add adder) {
+func (d doctor) examineEngines(ctx context.Context, w wanted, add adder) {
 	exe, _ := os.Executable()
 	programs := engine.Programs{Thaw: exe, Environ: func() []string {
 		env := os.Environ()
 		for _, name := range []string{"EMBER", "VLLM", "SGLANG", "LLAMACPP"} {
-			env = append(env, "THAW_ENGINE_"+name+"="+c.Getenv("THAW_ENGINE_"+name))
+			env = append(env, "THAW_ENGINE_"+name+"="+d.Getenv("THAW_ENGINE_"+name))
 		}
 		return env
 	}}
@@ -113,12 +113,12 @@ func (c doctor) examineEngines(ctx context.Context, w wanted, add adder) {
 		}
 		switch s.Engine {
 		case functions.EngineEmber:
-			if c.Embedded("ember") {
+			if d.Embedded("ember") {
 				add(check, statusOK, "", "in this program")
 				continue
 			}
 		case functions.EngineCommand:
-			c.examineCommands(w, add)
+			d.examineCommands(w, add)
 			continue
 		}
 		in, err := programs.Find(ctx, s.Engine)
@@ -157,13 +157,13 @@ func (c doctor) examineEngines(ctx context.Context, w wanted, add adder) {
 			}
 			add(check, statusWarn, hint, "%s has a known hole: %s", what, h.Feature)
 		}
-		c.examinePython(check, broken, s.Engine, in.Program, add)
+		d.examinePython(check, broken, s.Engine, in.Program, add)
 	}
 }
 
 // examinePython looks at what makes the start of a Python engine long or
 // impossible.
-func (c doctor) examinePython(check, broken string, e functions.Engine, program string, add adder) {
+func (d doctor) examinePython(check, broken string, e functions.Engine, program string, add adder) {
 	env, err := forkserver.FindEnvironment(program)
 	if errors.Is(err, forkserver.ErrNoScript) {
 		return
@@ -188,7 +188,7 @@ func (c doctor) examinePython(check, broken string, e functions.Engine, program 
 }
 
 // examineCommands looks for the programs of models that bring their own.
-func (c doctor) examineCommands(w wanted, add adder) {
+func (d doctor) examineCommands(w wanted, add adder) {
 	for _, name := range w.by[functions.EngineCommand] {
 		spec, ok := w.specs[name]
 		if !ok || len(spec.Args) == 0 {
@@ -207,7 +207,7 @@ func (c doctor) examineCommands(w wanted, add adder) {
 }
 
 // examineStart looks at what a start needs beside its engine.
-func (c doctor) examineStart(w wanted, add adder) {
+func (d doctor) examineStart(w wanted, add adder) {
 	if l, err := net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		add("ports", statusFail, "engines listen on loopback", "%v", err)
 	} else {
@@ -220,8 +220,8 @@ func (c doctor) examineStart(w wanted, add adder) {
 		add("fuse", statusOK, "", "engines start while their checkpoints arrive")
 	}
 	gpus := 0
-	if c.GPUs != nil {
-		if list, _, err := c.GPUs(); err == nil {
+	if d.GPUs != nil {
+		if list, _, err := d.GPUs(); err == nil {
 			gpus = len(list)
 		}
 	}
