@@ -109,21 +109,21 @@ func (l *Log) Samples(yield func(metric string, value float64, labels ...string)
 // atOnce is the [io.Writer] of lines that are written at once.
 type atOnce struct{ l *Log }
 
-func (w atOnce) Write(line []byte) (int, error) {
-	w.l.add(line)
-	w.l.now.Set()
+func (o atOnce) Write(line []byte) (int, error) {
+	o.l.add(line)
+	o.l.now.Set()
 	return len(line), nil
 }
 
 // together is the [io.Writer] of lines that wait for others.
 type together struct{ l *Log }
 
-func (w together) Write(line []byte) (int, error) {
-	switch n := w.l.add(line); {
+func (t together) Write(line []byte) (int, error) {
+	switch n := t.l.add(line); {
 	case n >= logBatchBytes:
-		w.l.now.Set()
+		t.l.now.Set()
 	case n == len(line):
-		w.l.later.Set()
+		t.l.later.Set()
 	}
 	return len(line), nil
 }
