@@ -39,14 +39,14 @@ type bell struct {
 	rang chan time.Time
 }
 
-func (f bell) Publish(fs ...snapshot.Snapshot) { f.rang <- time.Now(); f.feed.Publish(fs...) }
+func (b bell) Publish(fs ...snapshot.Snapshot) { b.rang <- time.Now(); b.feed.Publish(fs...) }
 
 type ringing struct{ rang chan time.Time }
 
-func (w ringing) Wake(functions.Name, string) string           { w.rang <- time.Now(); return "" }
-func (w ringing) Nudge(functions.Name)                         {}
-func (w ringing) ReportFailure(functions.Name, string, string) {}
-func (w ringing) heard(b *testing.B, what string) time.Time    { return awaited(b, what, w.rang) }
+func (r ringing) Wake(functions.Name, string) string           { r.rang <- time.Now(); return "" }
+func (r ringing) Nudge(functions.Name)                         {}
+func (r ringing) ReportFailure(functions.Name, string, string) {}
+func (r ringing) heard(b *testing.B, what string) time.Time    { return awaited(b, what, r.rang) }
 
 func awaited(b *testing.B, what string, c <-chan time.Time) time.Time {
 	select {

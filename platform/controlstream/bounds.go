@@ -74,28 +74,28 @@ func (h *Hub) keysToSend(k Keys) *Keys {
 }
 
 // split returns the parts in which an update is sent. Each but the last is marked with More.
-func (d Update) split() (parts []Update) {
+func (u Update) split() (parts []Update) {
 	part := func(p Update) {
-		p.FullSync, d.FullSync = d.FullSync, false // in the first
+		p.FullSync, u.FullSync = u.FullSync, false // in the first
 		parts = append(parts, p)
 	}
-	for len(d.Functions) > partFunctions {
-		part(Update{Functions: d.Functions[:partFunctions]})
-		d.Functions = d.Functions[partFunctions:]
+	for len(u.Functions) > partFunctions {
+		part(Update{Functions: u.Functions[:partFunctions]})
+		u.Functions = u.Functions[partFunctions:]
 	}
-	for d.Keys != nil && len(d.Keys.Keys) > partKeys {
-		part(Update{Keys: &Keys{Keys: d.Keys.Keys[:partKeys]}})
-		d.Keys = &Keys{d.Keys.Keys[partKeys:], d.Keys.Teams}
+	for u.Keys != nil && len(u.Keys.Keys) > partKeys {
+		part(Update{Keys: &Keys{Keys: u.Keys.Keys[:partKeys]}})
+		u.Keys = &Keys{u.Keys.Keys[partKeys:], u.Keys.Teams}
 	}
-	return append(parts, d)
+	return append(parts, u)
 }
 
 // join adds the next part of an update.
-func (d *Update) join(part Update) {
-	part.FullSync = part.FullSync || d.FullSync
-	part.Functions = append(d.Functions, part.Functions...)
-	if d.Keys != nil && part.Keys != nil {
-		part.Keys.Keys = append(d.Keys.Keys, part.Keys.Keys...)
+func (u *Update) join(part Update) {
+	part.FullSync = part.FullSync || u.FullSync
+	part.Functions = append(u.Functions, part.Functions...)
+	if u.Keys != nil && part.Keys != nil {
+		part.Keys.Keys = append(u.Keys.Keys, part.Keys.Keys...)
 	}
-	*d = part
+	*u = part
 }

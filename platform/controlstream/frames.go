@@ -77,10 +77,10 @@ func momentBefore(d time.Duration, now time.Time) time.Time {
 }
 
 // pack returns the frame of a Report.
-func (u Report) pack(whole bool, heard uint64, now time.Time) *reportFrame {
-	f := &reportFrame{Report: u, FullSync: whole, AppliedSeq: heard}
+func (r Report) pack(whole bool, heard uint64, now time.Time) *reportFrame {
+	f := &reportFrame{Report: r, FullSync: whole, AppliedSeq: heard}
 	f.Report.Demand = nil
-	for _, d := range u.Demand {
+	for _, d := range r.Demand {
 		f.Demand = append(f.Demand, demandFrame{
 			Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: elapsedSince(d.Oldest, now), LastEnd: elapsedSince(d.LastEnd, now), Teams: d.Teams, InFlight: d.InFlight,
 			LowActive: d.Low.Active, LowQueued: d.Low.Queued, LastUse: elapsedSince(d.Low.LastUse, now),
@@ -123,19 +123,19 @@ func (f *reportFrame) unpack(now time.Time) (Report, error) {
 type models map[functions.Name]*functions.Model
 
 // pack returns the frame of an Update.
-func (d Update) pack(seq uint64, known models, now time.Time) *updateFrame {
-	f := &updateFrame{Update: d, Seq: seq}
+func (u Update) pack(seq uint64, known models, now time.Time) *updateFrame {
+	f := &updateFrame{Update: u, Seq: seq}
 	f.Update.Functions, f.Update.Peers = nil, nil
-	if d.Peers != nil {
-		f.HasPeers, f.Peers = true, *d.Peers
+	if u.Peers != nil {
+		f.HasPeers, f.Peers = true, *u.Peers
 	}
-	if d.FullSync {
+	if u.FullSync {
 		clear(known)
 	}
-	for _, name := range d.Removed {
+	for _, name := range u.Removed {
 		delete(known, name)
 	}
-	for _, p := range d.Functions {
+	for _, p := range u.Functions {
 		w := functionFrame{Snapshot: p}
 		if m, ok := known[p.Name]; ok && m == p.Model {
 			w.SameModel, w.Snapshot.Model = true, nil

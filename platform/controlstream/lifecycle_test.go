@@ -88,27 +88,27 @@ func newTown(t *testing.T) *town {
 	return &town{t: t, hosts: map[string]*host{}, names: map[string][]string{}}
 }
 
-func (w *town) Write(b []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.Write(b)
+func (t *town) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.log.Write(b)
 }
 
-func (w *town) logged() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.String()
+func (t *town) logged() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.log.String()
 }
 
-func (w *town) logger() *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+func (t *town) logger() *slog.Logger { return slog.New(slog.NewTextHandler(t, nil)) }
 
 // serve starts a server at an address.
-func (w *town) serve(addr string, h http.Handler) *host {
+func (t *town) serve(addr string, h http.Handler) *host {
 	s := &host{conns: make(chan net.Conn), closed: make(chan struct{}), server: &http.Server{Handler: h}, done: make(chan struct{})}
 	Configure(s.server)
-	w.mu.Lock()
-	w.hosts[addr] = s
-	w.mu.Unlock()
+	t.mu.Lock()
+	t.hosts[addr] = s
+	t.mu.Unlock()
 	go func() {
 		defer close(s.done)
 		s.server.Serve(s)
@@ -116,35 +116,35 @@ func (w *town) serve(addr string, h http.Handler) *host {
 	return s
 }
 
-func (s *host) Accept() (net.Conn, error) {
+func (h *host) Accept() (net.Conn, error) {
 	select {
-	case c := <-s.conns:
+	case c := <-h.conns:
 		return c, nil
-	case <-s.closed:
+	case <-h.closed:
 		return nil, net.ErrClosed
 	}
 }
-func (s *host) Close() error   { close(s.closed); return nil }
-func (s *host) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 8090} }
+func (h *host) Close() error   { close(h.closed); return nil }
+func (h *host) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 8090} }
 
 // end stops a server. Its hub ends hijacked connections.
-func (s *host) end() { s.server.Close(); <-s.done }
+func (h *host) end() { h.server.Close(); <-h.done }
 
 // freeze stops all traffic over the open connections.
-func (s *host) freeze() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.open {
+func (h *host) freeze() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.open {
 		close(c.frozen)
 	}
-	s.open = nil
+	h.open = nil
 }
 
-func (w *town) dial(ctx context.Context, addr string) (net.Conn, error) {
-	w.mu.Lock()
-	w.dials = append(w.dials, time.Now())
-	s := w.hosts[addr]
-	w.mu.Unlock()
+func (t *town) dial(ctx context.Context, addr string) (net.Conn, error) {
+	t.mu.Lock()
+	t.dials = append(t.dials, time.Now())
+	s := t.hosts[addr]
+	t.mu.Unlock()
 	if s == nil {
 		return nil, errors.New("connection refused")
 	}
@@ -168,30 +168,30 @@ func (w *town) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return near, nil
 }
 
-func (w *town) lookup(_ context.Context, name string) ([]string, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if a := w.names[name]; a != nil {
+func (t *town) lookup(_ context.Context, name string) ([]string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if a := t.names[name]; a != nil {
 		return append([]string(nil), a...), nil
 	}
 	return nil, errors.New("no such host")
 }
 
 // activator starts an activator in the town.
-func (w *town) activator(id string, f Feed) (*Activator, func()) {
-	a := NewActivator(ActivatorOptions{Addr: "control:8090", Token: secret, ID: id, Dial: w.dial, Lookup: w.lookup, Log: w.logger()})
+func (t *town) activator(id string, f Feed) (*Activator, func()) {
+	a := NewActivator(ActivatorOptions{Addr: "control:8090", Token: secret, ID: id, Dial: t.dial, Lookup: t.lookup, Log: t.logger()})
 	a.Attach(f)
-	return a, w.run(a.Run)
+	return a, t.run(a.Run)
 }
 
 // run is start for a synctest bubble: stop must be called before the bubble ends.
-func (w *town) run(f func(context.Context) error) (stop func()) {
+func (t *town) run(f func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if err := f(ctx); err != nil {
-			w.t.Error(err)
+			t.t.Error(err)
 		}
 	}()
 	return sync.OnceFunc(func() { cancel(); <-done })
@@ -420,16 +420,16 @@ func TestFrozen(t *testing.T) {
 }
 
 // freezeAll freezes the connections of a host and refuses new ones.
-func (w *town) freezeAll(s *host) (thaw func()) {
+func (t *town) freezeAll(s *host) (thaw func()) {
 	s.freeze()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	hosts := w.hosts
-	w.hosts = map[string]*host{}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	hosts := t.hosts
+	t.hosts = map[string]*host{}
 	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.hosts = hosts
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.hosts = hosts
 	}
 }
 

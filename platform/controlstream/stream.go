@@ -230,8 +230,8 @@ type refusal struct {
 	leader string // address of the leading controller; "" if unknown
 }
 
-func (e *refusal) Error() string {
-	switch e.status {
+func (r *refusal) Error() string {
+	switch r.status {
 	case http.StatusUnauthorized:
 		return "the controller refuses our token"
 	case http.StatusMisdirectedRequest:
@@ -241,7 +241,7 @@ func (e *refusal) Error() string {
 	case http.StatusUpgradeRequired:
 		return "the controller speaks another version of the protocol than " + protocol
 	}
-	return fmt.Sprintf("the controller answers %d", e.status)
+	return fmt.Sprintf("the controller answers %d", r.status)
 }
 
 // openStream connects to the controller at addr and requests a control stream, with the
