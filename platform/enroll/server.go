@@ -222,7 +222,7 @@ type refusal struct {
 	code, message string
 }
 
-func (e *refusal) Error() string { return e.message }
+func (r *refusal) Error() string { return r.message }
 
 // admit exchanges a join token for the certificate of an agent.
 func (s *Server) admit(secret, id string, request *x509.CertificateRequest) ([]byte, error) {
