@@ -38,9 +38,9 @@ type savedFile struct {
 }
 
 // Save returns the samples in the form of a file.
-func (h *StartTimes) Save(recipe uint64) SavedStarts {
+func (t *StartTimes) Save(recipe uint64) SavedStarts {
 	x := SavedStarts{Recipe: recipe}
-	for _, s := range h.samples {
+	for _, s := range t.samples {
 		if s.FromDeepSleep {
 			continue // rare, and the file has no field for it
 		}
@@ -50,9 +50,9 @@ func (h *StartTimes) Save(recipe uint64) SavedStarts {
 }
 
 // Restore adds saved samples to h.
-func (x SavedStarts) Restore(h *StartTimes) {
-	for _, s := range x.Samples {
-		h.Add(StartSample{Node: s.Node, Tier: s.Tier, Total: s.Total, Phases: s.Phases})
+func (s SavedStarts) Restore(h *StartTimes) {
+	for _, sample := range s.Samples {
+		h.Add(StartSample{Node: sample.Node, Tier: sample.Tier, Total: sample.Total, Phases: sample.Phases})
 	}
 }
 

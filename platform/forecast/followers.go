@@ -59,37 +59,37 @@ func (h *History) learnFollowers(p *functionUsage, at time.Time) {
 	}
 }
 
-// share is the part of p's uses that f followed, 0 if that is not a habit.
-func (p *functionUsage) share(f *follower) float64 {
+// share is the part of u's uses that f followed, 0 if that is not a habit.
+func (u *functionUsage) share(f *follower) float64 {
 	if f.who == nil || f.n < minFollowCount {
 		return 0
 	}
-	if s := float64(f.n) / float64(max(p.starts, f.n)); s >= minFollowShare {
+	if s := float64(f.n) / float64(max(u.starts, f.n)); s >= minFollowShare {
 		return s
 	}
 	return 0
 }
 
-// recordFollower counts by as a follower of p, once for each use of p.
-func (p *functionUsage) recordFollower(by *functionUsage, lag time.Duration) {
+// recordFollower counts by as a follower of u, once for each use of u.
+func (u *functionUsage) recordFollower(by *functionUsage, lag time.Duration) {
 	least := 0
-	for i := range p.followedBy {
-		f := &p.followedBy[i]
+	for i := range u.followedBy {
+		f := &u.followedBy[i]
 		if f.who == by {
-			if f.in != p.useCount {
-				f.in = p.useCount
+			if f.in != u.useCount {
+				f.in = u.useCount
 				f.n++
 				f.lag += (lag - f.lag) / 4
 			}
 			return
 		}
-		if f.n < p.followedBy[least].n {
+		if f.n < u.followedBy[least].n {
 			least = i
 		}
 	}
 	// The new follower replaces the rarest, unless that was seen more than once.
-	if f := &p.followedBy[least]; f.who == nil || f.n <= 1 {
-		*f = follower{who: by, n: 1, lag: lag, in: p.useCount}
+	if f := &u.followedBy[least]; f.who == nil || f.n <= 1 {
+		*f = follower{who: by, n: 1, lag: lag, in: u.useCount}
 	} else {
 		f.n--
 	}

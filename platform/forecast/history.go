@@ -128,11 +128,11 @@ func (h *History) queueForPlan(p *functionUsage) {
 	}
 }
 
-func (p *functionUsage) usesAt(now time.Time) float64 {
-	if p.uses == 0 {
+func (u *functionUsage) usesAt(now time.Time) float64 {
+	if u.uses == 0 {
 		return 0
 	}
-	return p.uses * math.Exp(-max(0, now.Sub(p.usedAt).Seconds())/usesDecay.Seconds())
+	return u.uses * math.Exp(-max(0, now.Sub(u.usedAt).Seconds())/usesDecay.Seconds())
 }
 
 // Uses is the decayed number of uses of a function: after three hours a use counts a
@@ -282,9 +282,9 @@ type plannedStart struct {
 // startHeap is a heap of planned starts, the earliest first.
 type startHeap []plannedStart
 
-func (d *startHeap) push(x plannedStart) {
-	*d = append(*d, x)
-	h := *d
+func (s *startHeap) push(x plannedStart) {
+	*s = append(*s, x)
+	h := *s
 	for i := len(h) - 1; i > 0; {
 		up := (i - 1) / 2
 		if !h[i].before(h[up]) {
@@ -295,13 +295,13 @@ func (d *startHeap) push(x plannedStart) {
 	}
 }
 
-func (d *startHeap) pop() plannedStart {
-	h := *d
+func (s *startHeap) pop() plannedStart {
+	h := *s
 	top, last := h[0], len(h)-1
 	h[0] = h[last]
 	h[last] = plannedStart{}
 	h = h[:last]
-	*d = h
+	*s = h
 	for i := 0; ; {
 		down := 2*i + 1
 		if down+1 < last && h[down+1].before(h[down]) {
@@ -316,9 +316,9 @@ func (d *startHeap) pop() plannedStart {
 }
 
 // before orders equal times by name, so that every run has the same order.
-func (a plannedStart) before(b plannedStart) bool {
-	if c := a.at.Compare(b.at); c != 0 {
+func (s plannedStart) before(b plannedStart) bool {
+	if c := s.at.Compare(b.at); c != 0 {
 		return c < 0
 	}
-	return slices.Compare([]string{a.of.name.Team, a.of.name.Name, a.why}, []string{b.of.name.Team, b.of.name.Name, b.why}) < 0
+	return slices.Compare([]string{s.of.name.Team, s.of.name.Name, s.why}, []string{b.of.name.Team, b.of.name.Name, b.why}) < 0
 }

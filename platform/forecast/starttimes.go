@@ -49,33 +49,33 @@ func (s StartSample) withoutStaging() StartSample {
 }
 
 // Add records a start that came to READY.
-func (h *StartTimes) Add(s StartSample) {
-	if len(h.samples) == keepSamples {
-		copy(h.samples, h.samples[1:])
-		h.samples = h.samples[:keepSamples-1]
+func (t *StartTimes) Add(s StartSample) {
+	if len(t.samples) == keepSamples {
+		copy(t.samples, t.samples[1:])
+		t.samples = t.samples[:keepSamples-1]
 	}
-	h.samples = append(h.samples, s)
-	h.cachedValid, h.expectValid = false, false
+	t.samples = append(t.samples, s)
+	t.cachedValid, t.expectValid = false, false
 }
 
 // Clear removes all samples.
-func (h *StartTimes) Clear() { *h = StartTimes{} }
+func (t *StartTimes) Clear() { *t = StartTimes{} }
 
 // Len returns the number of samples.
-func (h *StartTimes) Len() int { return len(h.samples) }
+func (t *StartTimes) Len() int { return len(t.samples) }
 
 // Forecast predicts the next cold start. If the bytes are on a node (atHand), it uses
 // starts that found them there, or else starts with staging, less the staging; if not,
 // starts with staging.
-func (h *StartTimes) Forecast(atHand bool) functions.Forecast {
-	if h.cachedValid && h.cachedAtHand == atHand {
-		return h.cached
+func (t *StartTimes) Forecast(atHand bool) functions.Forecast {
+	if t.cachedValid && t.cachedAtHand == atHand {
+		return t.cached
 	}
-	h.cachedValid, h.cachedAtHand, h.cached = true, atHand, functions.NoForecast
+	t.cachedValid, t.cachedAtHand, t.cached = true, atHand, functions.NoForecast
 	var like []StartSample
-	cold := slices.DeleteFunc(slices.Clone(h.samples), func(s StartSample) bool { return s.Tier == functions.TierSleeping })
+	cold := slices.DeleteFunc(slices.Clone(t.samples), func(s StartSample) bool { return s.Tier == functions.TierSleeping })
 	if len(cold) == 0 {
-		return h.cached
+		return t.cached
 	}
 	for _, s := range cold {
 		if (s.Tier != functions.TierRemote) == atHand {
@@ -98,19 +98,19 @@ func (h *StartTimes) Forecast(atHand bool) functions.Forecast {
 			byPhase[p] = append(byPhase[p], d)
 		}
 	}
-	h.cached.P50, h.cached.P90 = quantile(totals, 50), quantile(totals, 90)
-	h.cached.Phases = map[functions.Phase]time.Duration{}
+	t.cached.P50, t.cached.P90 = quantile(totals, 50), quantile(totals, 90)
+	t.cached.Phases = map[functions.Phase]time.Duration{}
 	for p, ds := range byPhase {
-		h.cached.Phases[p] = quantile(ds, 50)
+		t.cached.Phases[p] = quantile(ds, 50)
 	}
-	return h.cached
+	return t.cached
 }
 
 // WakeTime is the time to wake a sleeping replica, at a percentile; deep: one without
 // weights in memory. -1 if none was measured.
-func (h *StartTimes) WakeTime(deep bool, percent int) time.Duration {
+func (t *StartTimes) WakeTime(deep bool, percent int) time.Duration {
 	var totals []time.Duration
-	for _, s := range h.samples {
+	for _, s := range t.samples {
 		if s.Tier == functions.TierSleeping && s.FromDeepSleep == deep {
 			totals = append(totals, s.Total)
 		}
@@ -120,9 +120,9 @@ func (h *StartTimes) WakeTime(deep bool, percent int) time.Duration {
 
 // PhaseTime is the median of one phase: on this node if measured there, else on any,
 // else typical of the engine; -1 if unknown.
-func (h *StartTimes) PhaseTime(p functions.Phase, node string, e functions.Engine) time.Duration {
+func (t *StartTimes) PhaseTime(p functions.Phase, node string, e functions.Engine) time.Duration {
 	var here, any []time.Duration
-	for _, s := range h.samples {
+	for _, s := range t.samples {
 		if d, ok := s.Phases[p]; ok && s.Tier != functions.TierSleeping {
 			any = append(any, d)
 			if s.Node == node {
@@ -171,11 +171,11 @@ func quantile(ds []time.Duration, percent int) time.Duration {
 
 // Expected is the median time from a decision to READY, by tier and by node and tier.
 // Without samples from NVMe it uses remote ones, less their staging.
-func (h *StartTimes) Expected() placement.Expect {
-	if h.expectValid {
-		return h.expect
+func (t *StartTimes) Expected() placement.Expect {
+	if t.expectValid {
+		return t.expect
 	}
-	h.expectValid, h.expect = true, placement.Expect{}
+	t.expectValid, t.expect = true, placement.Expect{}
 	byTier := map[functions.Tier][]time.Duration{}
 	byNode := map[string]map[functions.Tier][]time.Duration{}
 	add := func(x StartSample) {
@@ -185,11 +185,11 @@ func (h *StartTimes) Expected() placement.Expect {
 		}
 		byNode[x.Node][x.Tier] = append(byNode[x.Node][x.Tier], x.Start)
 	}
-	for _, x := range h.samples {
+	for _, x := range t.samples {
 		add(x)
 	}
 	if len(byTier[functions.TierNVMe]) == 0 {
-		for _, x := range h.samples {
+		for _, x := range t.samples {
 			if x.Tier == functions.TierRemote {
 				add(x.withoutStaging())
 			}
@@ -203,11 +203,11 @@ func (h *StartTimes) Expected() placement.Expect {
 		return out
 	}
 	if len(byTier) > 0 {
-		h.expect.Tier = median(byTier)
-		h.expect.Node = make(map[string]map[functions.Tier]time.Duration, len(byNode))
+		t.expect.Tier = median(byTier)
+		t.expect.Node = make(map[string]map[functions.Tier]time.Duration, len(byNode))
 		for id, times := range byNode {
-			h.expect.Node[id] = median(times)
+			t.expect.Node[id] = median(times)
 		}
 	}
-	return h.expect
+	return t.expect
 }
