@@ -104,36 +104,36 @@ type trackedConn struct {
 	once  sync.Once
 }
 
-func (w *trackedConn) Close() error {
-	w.once.Do(func() {
-		w.owner.mu.Lock()
-		defer w.owner.mu.Unlock()
-		delete(w.owner.open[w.addr], w)
-		if len(w.owner.open[w.addr]) == 0 {
-			delete(w.owner.open, w.addr)
+func (c *trackedConn) Close() error {
+	c.once.Do(func() {
+		c.owner.mu.Lock()
+		defer c.owner.mu.Unlock()
+		delete(c.owner.open[c.addr], c)
+		if len(c.owner.open[c.addr]) == 0 {
+			delete(c.owner.open, c.addr)
 		}
 	})
-	return w.Conn.Close()
+	return c.Conn.Close()
 }
 
-func (ws *trackedConns) add(addr string, c net.Conn) net.Conn {
-	w := &trackedConn{Conn: c, owner: ws, addr: addr}
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if ws.open[addr] == nil {
-		ws.open[addr] = map[*trackedConn]struct{}{}
+func (t *trackedConns) add(addr string, c net.Conn) net.Conn {
+	w := &trackedConn{Conn: c, owner: t, addr: addr}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.open[addr] == nil {
+		t.open[addr] = map[*trackedConn]struct{}{}
 	}
-	ws.open[addr][w] = struct{}{}
+	t.open[addr][w] = struct{}{}
 	return w
 }
 
-func (ws *trackedConns) cut(addr string) {
-	ws.mu.Lock()
+func (t *trackedConns) cut(addr string) {
+	t.mu.Lock()
 	var all []*trackedConn
-	for w := range ws.open[addr] {
+	for w := range t.open[addr] {
 		all = append(all, w)
 	}
-	ws.mu.Unlock()
+	t.mu.Unlock()
 	for _, w := range all {
 		w.Close()
 	}

@@ -237,10 +237,10 @@ type DataPath struct {
 }
 
 // Cut aborts requests of every kind that go through the agent.
-func (f DataPath) Cut(agent string) {
-	f.Activator.Cut(agent)
+func (p DataPath) Cut(agent string) {
+	p.Activator.Cut(agent)
 	if addr, _, _ := strings.Cut(strings.TrimPrefix(agent, "http://"), "/"); addr != "" {
-		f.g.upstreams.cut(addr)
+		p.g.upstreams.cut(addr)
 	}
 }
 
@@ -374,8 +374,8 @@ func (g *Gateway) server(base context.Context, h http.Handler) *http.Server {
 // debugWriter logs net/http's errors about clients at debug level.
 type debugWriter struct{ log *slog.Logger }
 
-func (q debugWriter) Write(p []byte) (int, error) {
-	q.log.Debug(strings.TrimSpace(string(p)))
+func (w debugWriter) Write(p []byte) (int, error) {
+	w.log.Debug(strings.TrimSpace(string(p)))
 	return len(p), nil
 }
 

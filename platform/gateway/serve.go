@@ -21,8 +21,8 @@ type listenerHandler struct {
 }
 
 // ServeHTTP answers one request.
-func (s *listenerHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	g := s.g
+func (h *listenerHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	g := h.g
 	if c := connOf(r.Context()); c != nil && c.slot.Ended() {
 		panic(http.ErrAbortHandler) // its client cannot be answered
 	}
@@ -31,7 +31,7 @@ func (s *listenerHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := &writer{ResponseWriter: rw, r: r, to: toNothing}
 	defer func() { g.o.Count(w.to, strconv.Itoa(w.status)) }() // a panic, which breaks the response off, goes on to the server
 	unread := r.ContentLength != 0 && r.ProtoMajor == 1
-	g.route(s, w, r)
+	g.route(h, w, r)
 	if unread && !w.hijacked {
 		endBody(w)
 	}
