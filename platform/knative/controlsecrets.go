@@ -53,107 +53,107 @@ func NewControlSecrets(o ControlSecretsOptions) *ControlSecrets {
 }
 
 // Run reloads until ctx ends. Without an API server the last values stay.
-func (l *ControlSecrets) Run(ctx context.Context) error {
+func (s *ControlSecrets) Run(ctx context.Context) error {
 	for {
 		next := rereadEvery
-		if _, err := l.Identity(); err != nil && l.o.Secure || len(l.AdminTokens()) == 0 { // no peer can connect
+		if _, err := s.Identity(); err != nil && s.o.Secure || len(s.AdminTokens()) == 0 { // no peer can connect
 			next = time.Second
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(next):
-			l.Reload(ctx)
+			s.Reload(ctx)
 		}
 	}
 }
 
 // Reload reads the Secrets once.
-func (l *ControlSecrets) Reload(ctx context.Context) {
+func (s *ControlSecrets) Reload(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	now := l.o.Now()
-	admin, err := EnsureAdminToken(ctx, l.o.Secrets)
+	now := s.o.Now()
+	admin, err := EnsureAdminToken(ctx, s.o.Secrets)
 	var read *ControlTLS
-	if l.o.Secure {
+	if s.o.Secure {
 		var failed error
-		read, failed = EnsureControlTLS(ctx, l.o.Secrets, l.o.Leads(), now)
+		read, failed = EnsureControlTLS(ctx, s.o.Secrets, s.o.Leads(), now)
 		err = errors.Join(err, failed)
 	}
-	l.mu.Lock()
-	changed := l.apply(admin, read, now)
+	s.mu.Lock()
+	changed := s.apply(admin, read, now)
 	message := ""
 	if err != nil {
 		message = err.Error()
 	}
-	repeated := message == l.lastError
-	l.lastError = message
-	l.mu.Unlock()
+	repeated := message == s.lastError
+	s.lastError = message
+	s.mu.Unlock()
 	if message != "" && !repeated && ctx.Err() == nil {
-		l.o.Log.Warn("cannot read or renew thaw's Secrets", "error", err)
+		s.o.Log.Warn("cannot read or renew thaw's Secrets", "error", err)
 	}
-	if changed && l.o.Changed != nil {
-		l.o.Changed()
+	if changed && s.o.Changed != nil {
+		s.o.Changed()
 	}
 }
 
 // apply takes what was read, "" and nil where that failed, and reports whether tokens
 // changed. mu must be held.
-func (l *ControlSecrets) apply(admin string, read *ControlTLS, now time.Time) (changed bool) {
-	if admin != "" && admin != l.admin {
-		l.admin, changed = admin, true
+func (s *ControlSecrets) apply(admin string, read *ControlTLS, now time.Time) (changed bool) {
+	if admin != "" && admin != s.admin {
+		s.admin, changed = admin, true
 	}
 	if read == nil {
 		return changed
 	}
-	l.id, l.metrics = read.Identity, read.Metrics
-	if l.former != "" && !now.Before(l.formerUntil) {
-		l.former, changed = "", true
+	s.id, s.metrics = read.Identity, read.Metrics
+	if s.former != "" && !now.Before(s.formerUntil) {
+		s.former, changed = "", true
 	}
-	if read.Token != l.token {
-		if l.token != "" {
-			l.former, l.formerUntil = l.token, now.Add(formerTokenGrace)
+	if read.Token != s.token {
+		if s.token != "" {
+			s.former, s.formerUntil = s.token, now.Add(formerTokenGrace)
 		}
-		l.token, changed = read.Token, true
+		s.token, changed = read.Token, true
 	}
 	return changed
 }
 
 // Tokens lists those that open a control stream, the newest first.
-func (l *ControlSecrets) Tokens() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.former == "" {
-		return []string{l.token}
+func (s *ControlSecrets) Tokens() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.former == "" {
+		return []string{s.token}
 	}
-	return []string{l.token, l.former}
+	return []string{s.token, s.former}
 }
 
 // AdminTokens lists those that open the control API; empty before the Secret was read.
-func (l *ControlSecrets) AdminTokens() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.admin == "" {
+func (s *ControlSecrets) AdminTokens() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.admin == "" {
 		return nil
 	}
-	return []string{l.admin}
+	return []string{s.admin}
 }
 
 // MetricsToken opens /metrics; "" before the Secret was read.
-func (l *ControlSecrets) MetricsToken() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.metrics
+func (s *ControlSecrets) MetricsToken() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.metrics
 }
 
 var errNoIdentity = errors.New("the control certificates are not known yet")
 
 // Identity is the controller's certificate.
-func (l *ControlSecrets) Identity() (*mtls.Identity, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.id == nil {
+func (s *ControlSecrets) Identity() (*mtls.Identity, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.id == nil {
 		return nil, errNoIdentity
 	}
-	return l.id, nil
+	return s.id, nil
 }
