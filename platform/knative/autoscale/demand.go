@@ -83,21 +83,21 @@ type activatorSample struct {
 }
 
 // countedSince computes the demand of a sample from the previous one, if known.
-func (l activatorSample) countedSince(before activatorSample, known bool) activatorSample {
-	l.demand = make(map[types.NamespacedName]demand, len(l.counts))
-	for key, c := range l.counts {
+func (s activatorSample) countedSince(before activatorSample, known bool) activatorSample {
+	s.demand = make(map[types.NamespacedName]demand, len(s.counts))
+	for key, c := range s.counts {
 		h := demand{c.active, c.queued}
 		if known && c.done > before.counts[key].done {
 			h.active = max(h.active, 1)
 		}
-		l.demand[key] = h
+		s.demand[key] = h
 	}
-	return l
+	return s
 }
 
 // updateForeign updates foreignRoutes. It is called by one informer handler only.
-func (o *demandWatcher) updateForeign() {
-	all, err := o.ingresses.List(labels.Everything())
+func (w *demandWatcher) updateForeign() {
+	all, err := w.ingresses.List(labels.Everything())
 	if err != nil {
 		return // a lister of a cache returns no errors
 	}
@@ -107,24 +107,24 @@ func (o *demandWatcher) updateForeign() {
 		if class == knative.IngressClass || in.DeletionTimestamp != nil {
 			continue
 		}
-		_ = knative.Protect(o.log, "Ingress "+in.Namespace+"/"+in.Name, func() { // it is in the log
+		_ = knative.Protect(w.log, "Ingress "+in.Namespace+"/"+in.Name, func() { // it is in the log
 			for key := range backends(in) {
 				next[key] = class
 			}
 		})
 	}
 	before := map[types.NamespacedName]string{}
-	if p := o.foreignRoutes.Swap(&next); p != nil {
+	if p := w.foreignRoutes.Swap(&next); p != nil {
 		before = *p
 	}
 	for key := range next {
 		if _, ok := before[key]; !ok {
-			o.foreignChanged(key)
+			w.foreignChanged(key)
 		}
 	}
 	for key := range before {
 		if _, ok := next[key]; !ok {
-			o.foreignChanged(key)
+			w.foreignChanged(key)
 		}
 	}
 }
@@ -147,8 +147,8 @@ func backends(in *netv1alpha1.Ingress) map[types.NamespacedName]bool {
 }
 
 // foreignClass is the class of another Ingress that routes to a revision.
-func (o *demandWatcher) foreignClass(namespace, revision string) (string, bool) {
-	if p := o.foreignRoutes.Load(); p != nil {
+func (w *demandWatcher) foreignClass(namespace, revision string) (string, bool) {
+	if p := w.foreignRoutes.Load(); p != nil {
 		class, ok := (*p)[types.NamespacedName{Namespace: namespace, Name: revision}]
 		return class, ok
 	}
@@ -156,10 +156,10 @@ func (o *demandWatcher) foreignClass(namespace, revision string) (string, bool) 
 }
 
 // anyForeign reports whether such an Ingress routes to any revision of ours.
-func (o *demandWatcher) anyForeign() bool {
-	if p := o.foreignRoutes.Load(); p != nil {
+func (w *demandWatcher) anyForeign() bool {
+	if p := w.foreignRoutes.Load(); p != nil {
 		for key := range *p {
-			if o.isOurs(key) {
+			if w.isOurs(key) {
 				return true
 			}
 		}
@@ -168,7 +168,7 @@ func (o *demandWatcher) anyForeign() bool {
 }
 
 // poll polls until ctx ends.
-func (o *demandWatcher) poll(ctx context.Context) {
+func (w *demandWatcher) poll(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -179,13 +179,13 @@ func (o *demandWatcher) poll(ctx context.Context) {
 		}
 		next := pollIdle
 		switch {
-		case !o.anyOurs():
-			o.reportChanges(map[types.NamespacedName]demand{})
+		case !w.anyOurs():
+			w.reportChanges(map[types.NamespacedName]demand{})
 		default:
-			reached := o.anyForeign()
-			o.reportChanges(o.sampleAll(ctx))
+			reached := w.anyForeign()
+			w.reportChanges(w.sampleAll(ctx))
 			switch {
-			case o.unreadable.Load():
+			case w.unreadable.Load():
 				next = pollUnreadable
 			case reached:
 				next = pollForeign
@@ -196,58 +196,58 @@ func (o *demandWatcher) poll(ctx context.Context) {
 }
 
 // sampleAll reads all activators at once and adds up their demand.
-func (o *demandWatcher) sampleAll(ctx context.Context) map[types.NamespacedName]demand {
+func (w *demandWatcher) sampleAll(ctx context.Context) map[types.NamespacedName]demand {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
-	addresses := o.addresses()
+	addresses := w.addresses()
 	looks := make([]activatorSample, len(addresses))
 	errs := make([]error, len(addresses))
 	var wg sync.WaitGroup
 	for i, a := range addresses {
 		wg.Go(func() {
-			body, err := o.fetch(ctx, net.JoinHostPort(a, metricsPort))
+			body, err := w.fetch(ctx, net.JoinHostPort(a, metricsPort))
 			if err != nil {
 				errs[i] = err
 				return
 			}
 			defer body.Close()
-			looks[i].counts, errs[i] = parsePage(io.LimitReader(body, maxPageBytes), o.isOurs)
+			looks[i].counts, errs[i] = parsePage(io.LimitReader(body, maxPageBytes), w.isOurs)
 		})
 	}
 	wg.Wait()
 
-	now := o.now()
+	now := w.now()
 	there := make(map[string]bool, len(addresses))
 	good := 0
 	for i, a := range addresses {
 		there[a] = true
 		if errs[i] == nil {
-			before, known := o.samples[a]
+			before, known := w.samples[a]
 			looks[i].at = now
-			o.samples[a] = looks[i].countedSince(before, known)
+			w.samples[a] = looks[i].countedSince(before, known)
 			good++
 		}
 	}
-	maps.DeleteFunc(o.samples, func(a string, l activatorSample) bool { return !there[a] || now.Sub(l.at) > sampleTTL })
-	blind := len(addresses) > 0 && good == 0 && len(o.samples) == 0
-	if o.unreadable.Swap(blind) != blind {
+	maps.DeleteFunc(w.samples, func(a string, l activatorSample) bool { return !there[a] || now.Sub(l.at) > sampleTTL })
+	blind := len(addresses) > 0 && good == 0 && len(w.samples) == 0
+	if w.unreadable.Swap(blind) != blind {
 		level := slog.LevelDebug
-		if o.anyForeign() {
+		if w.anyForeign() {
 			level = slog.LevelWarn
 		}
 		if blind {
-			o.log.Log(ctx, level, "cannot read the metrics of Knative's activators, so requests through other ingresses start no model: set metrics-protocol: prometheus in config-observability of "+o.system+" and restart the activator", "err", errors.Join(errs...))
+			w.log.Log(ctx, level, "cannot read the metrics of Knative's activators, so requests through other ingresses start no model: set metrics-protocol: prometheus in config-observability of "+w.system+" and restart the activator", "err", errors.Join(errs...))
 		} else {
-			o.log.Log(ctx, level, "reading the metrics of Knative's activators", "activators", good)
+			w.log.Log(ctx, level, "reading the metrics of Knative's activators", "activators", good)
 		}
-		if p := o.foreignRoutes.Load(); p != nil {
+		if p := w.foreignRoutes.Load(); p != nil {
 			for key := range *p {
-				o.foreignChanged(key)
+				w.foreignChanged(key)
 			}
 		}
 	}
 	sum := map[types.NamespacedName]demand{}
-	for _, l := range o.samples {
+	for _, l := range w.samples {
 		for key, h := range l.demand {
 			s := sum[key]
 			sum[key] = demand{s.active + h.active, s.queued + h.queued}
@@ -257,23 +257,23 @@ func (o *demandWatcher) sampleAll(ctx context.Context) map[types.NamespacedName]
 }
 
 // reportChanges reports the differences from the last call.
-func (o *demandWatcher) reportChanges(next map[types.NamespacedName]demand) {
+func (w *demandWatcher) reportChanges(next map[types.NamespacedName]demand) {
 	for key, h := range next {
-		if o.reported[key] != h {
-			o.report(key.Namespace, key.Name, h.active, h.queued)
+		if w.reported[key] != h {
+			w.report(key.Namespace, key.Name, h.active, h.queued)
 		}
 	}
-	for key, h := range o.reported {
+	for key, h := range w.reported {
 		if _, ok := next[key]; !ok && h != (demand{}) {
-			o.report(key.Namespace, key.Name, 0, 0)
+			w.report(key.Namespace, key.Name, 0, 0)
 		}
 	}
-	o.reported = next
+	w.reported = next
 }
 
 // addresses lists Knative's activators.
-func (o *demandWatcher) addresses() []string {
-	all, err := o.slices.EndpointSlices(o.system).List(labels.Everything())
+func (w *demandWatcher) addresses() []string {
+	all, err := w.slices.EndpointSlices(w.system).List(labels.Everything())
 	if err != nil {
 		return nil
 	}

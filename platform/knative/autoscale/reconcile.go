@@ -43,20 +43,20 @@ var (
 
 // ReconcileKind updates pa.Status, which Knative's generated reconciler writes. A panic
 // ends in the status and an Event of the one PodAutoscaler.
-func (k *classReconciler) ReconcileKind(ctx context.Context, pa *v1alpha1.PodAutoscaler) (result reconciler.Event) {
-	err := knative.Protect(k.log, "PodAutoscaler "+pa.Namespace+"/"+pa.Name, func() { result = k.reconcile(ctx, pa) })
+func (r *classReconciler) ReconcileKind(ctx context.Context, pa *v1alpha1.PodAutoscaler) (result reconciler.Event) {
+	err := knative.Protect(r.log, "PodAutoscaler "+pa.Namespace+"/"+pa.Name, func() { result = r.reconcile(ctx, pa) })
 	if err != nil {
 		pa.Status.MarkInactive(ReasonBadModel, escapePercent(err.Error()))
-		k.events.recordNote(pa, Note{Reason: ReasonBadModel, Warning: true, Message: err.Error()})
+		r.events.recordNote(pa, Note{Reason: ReasonBadModel, Warning: true, Message: err.Error()})
 	}
 	return result
 }
 
-func (k *classReconciler) reconcile(ctx context.Context, pa *v1alpha1.PodAutoscaler) reconciler.Event {
+func (r *classReconciler) reconcile(ctx context.Context, pa *v1alpha1.PodAutoscaler) reconciler.Event {
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
-	s, known := k.source.Scale(pa.Namespace, pa.Name)
-	sks, err := k.ensureService(ctx, pa, s, known)
+	s, known := r.source.Scale(pa.Namespace, pa.Name)
+	sks, err := r.ensureService(ctx, pa, s, known)
 	if err != nil {
 		return err
 	}
@@ -70,21 +70,21 @@ func (k *classReconciler) reconcile(ctx context.Context, pa *v1alpha1.PodAutosca
 	default:
 		st.MarkSKSNotReady(escapePercent(sks.Status.GetCondition(netv1alpha1.ServerlessServiceConditionReady).GetMessage()))
 	}
-	k.writeStatus(pa, s, known)
+	r.writeStatus(pa, s, known)
 	if known {
-		k.events.recordScale(pa, s)
+		r.events.recordScale(pa, s)
 	}
-	class, foreign := k.demand.foreignClass(pa.Namespace, pa.Name)
-	k.events.recordUnseen(pa, foreign && k.demand.unreadable.Load(), class)
+	class, foreign := r.demand.foreignClass(pa.Namespace, pa.Name)
+	r.events.recordUnseen(pa, foreign && r.demand.unreadable.Load(), class)
 	return nil
 }
 
 // ensureService creates or updates the ServerlessService.
-func (k *classReconciler) ensureService(ctx context.Context, pa *v1alpha1.PodAutoscaler, s Scale, known bool) (*netv1alpha1.ServerlessService, error) {
+func (r *classReconciler) ensureService(ctx context.Context, pa *v1alpha1.PodAutoscaler, s Scale, known bool) (*netv1alpha1.ServerlessService, error) {
 	mode := netv1alpha1.SKSOperationModeProxy
 	switch {
 	case !known:
-		old, err := k.base.SKSLister.ServerlessServices(pa.Namespace).Get(pa.Name)
+		old, err := r.base.SKSLister.ServerlessServices(pa.Namespace).Get(pa.Name)
 		if err != nil && !status.IsNotFound(err) {
 			return nil, err
 		}
@@ -92,11 +92,11 @@ func (k *classReconciler) ensureService(ctx context.Context, pa *v1alpha1.PodAut
 			mode = old.Spec.Mode
 		}
 	case s.Desired > 0 && s.Ready > 0:
-		if _, foreign := k.demand.foreignClass(pa.Namespace, pa.Name); !foreign {
+		if _, foreign := r.demand.foreignClass(pa.Namespace, pa.Name); !foreign {
 			mode = netv1alpha1.SKSOperationModeServe
 		}
 	}
-	sks, err := k.base.ReconcileSKS(ctx, pa, mode, activatorSubset)
+	sks, err := r.base.ReconcileSKS(ctx, pa, mode, activatorSubset)
 	switch {
 	case status.IsAlreadyExists(err):
 		// created a moment ago and not in the cache yet
@@ -110,7 +110,7 @@ func (k *classReconciler) ensureService(ctx context.Context, pa *v1alpha1.PodAut
 }
 
 // writeStatus updates pa.Status.
-func (k *classReconciler) writeStatus(pa *v1alpha1.PodAutoscaler, s Scale, known bool) {
+func (r *classReconciler) writeStatus(pa *v1alpha1.PodAutoscaler, s Scale, known bool) {
 	st := &pa.Status
 	least, _ := pa.ScaleBounds(&autoscalerconfig.Config{})
 	b := scaleBounds{
@@ -145,8 +145,8 @@ func (k *classReconciler) writeStatus(pa *v1alpha1.PodAutoscaler, s Scale, known
 }
 
 // ObserveDeletion is called for a deleted PodAutoscaler.
-func (k *classReconciler) ObserveDeletion(_ context.Context, key types.NamespacedName) error {
-	k.events.forget(key)
+func (r *classReconciler) ObserveDeletion(_ context.Context, key types.NamespacedName) error {
+	r.events.forget(key)
 	return nil
 }
 
