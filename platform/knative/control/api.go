@@ -26,20 +26,20 @@ import (
 // answered by the revision that serves it; the id of a replica names its revision.
 
 // control returns the control API of a term.
-func (r *leaderTerm) control() http.Handler {
+func (t *leaderTerm) control() http.Handler {
 	a := api.New(api.Options{
-		Catalog: apiCatalog{r}, Keys: r.teams.KeyStore(), State: r, History: r, Starter: apiActions{r}, Ahead: apiActions{r}, Stores: noStore{},
+		Catalog: apiCatalog{t}, Keys: t.teams.KeyStore(), State: t, History: t, Starter: apiActions{t}, Ahead: apiActions{t}, Stores: noStore{},
 		AdaptersByRequest: true,
-		Usage:             func(team string) ratelimit.Usage { return r.limits.usage(team, time.Now()) },
-		Explain:           r.explain, Demand: r.demand, TeamUse: r.orchestrator.TeamUse,
-		Logs: r.logs, Changed: r.orchestrator.Changes, Ready: r.missing,
-		Metrics: r.metrics.Text, Version: r.c.o.Version, Log: r.c.o.Log,
+		Usage:             func(team string) ratelimit.Usage { return t.limits.usage(team, time.Now()) },
+		Explain:           t.explain, Demand: t.demand, TeamUse: t.orchestrator.TeamUse,
+		Logs: t.logs, Changed: t.orchestrator.Changes, Ready: t.missing,
+		Metrics: t.metrics.Text, Version: t.c.o.Version, Log: t.c.o.Log,
 	})
-	return httpserver.NewNetHTTPHandler(httpserver.Options{Handler: a.Serve, Authorize: a.Authorize, MaxBody: 1 << 20, Bodies: httpserver.NewBudget(64<<20, 32<<20), Logger: r.c.o.Log})
+	return httpserver.NewNetHTTPHandler(httpserver.Options{Handler: a.Serve, Authorize: a.Authorize, MaxBody: 1 << 20, Bodies: httpserver.NewBudget(64<<20, 32<<20), Logger: t.c.o.Log})
 }
 
-func (r *leaderTerm) missing() []string {
-	if !r.settled.Load() {
+func (t *leaderTerm) missing() []string {
+	if !t.settled.Load() {
 		return []string{"collecting reports of running replicas"}
 	}
 	return nil
@@ -47,13 +47,13 @@ func (r *leaderTerm) missing() []string {
 
 // current returns the revision that answers for a Service: the newest with a replica,
 // else the newest. The name of a revision is returned unchanged.
-func (r *leaderTerm) current(name functions.Name) functions.Name {
-	if r.catalog.get(name.WithoutAdapter()) != nil {
+func (t *leaderTerm) current(name functions.Name) functions.Name {
+	if t.catalog.get(name.WithoutAdapter()) != nil {
 		return name.WithoutAdapter()
 	}
-	of := r.catalog.revisionsOf(name.WithoutAdapter())
+	of := t.catalog.revisionsOf(name.WithoutAdapter())
 	for i := len(of) - 1; i >= 0; i-- {
-		if f, ok := r.orchestrator.Function(of[i]); ok && (len(f.Replicas) > 0 || f.Starting()) {
+		if f, ok := t.orchestrator.Function(of[i]); ok && (len(f.Replicas) > 0 || f.Starting()) {
 			return of[i]
 		}
 	}
@@ -64,12 +64,12 @@ func (r *leaderTerm) current(name functions.Name) functions.Name {
 }
 
 // public returns a function's public name: its Service, else the revision itself.
-func (r *leaderTerm) public(function string) string {
+func (t *leaderTerm) public(function string) string {
 	name, err := functions.ParseName(function, functions.DefaultTeam)
 	if err != nil {
 		return function
 	}
-	if s := r.catalog.serviceOf(name); s != "" {
+	if s := t.catalog.serviceOf(name); s != "" {
 		return functions.Name{Team: name.Team, Name: s}.String()
 	}
 	return function
@@ -78,8 +78,8 @@ func (r *leaderTerm) public(function string) string {
 // apiCatalog lists one model for each Service.
 type apiCatalog struct{ r *leaderTerm }
 
-func (s apiCatalog) Model(name functions.Name) *functions.Model {
-	v := s.r.catalog.get(s.r.current(name))
+func (c apiCatalog) Model(name functions.Name) *functions.Model {
+	v := c.r.catalog.get(c.r.current(name))
 	if v == nil {
 		return nil
 	}
@@ -90,17 +90,17 @@ func (s apiCatalog) Model(name functions.Name) *functions.Model {
 	return &m
 }
 
-func (s apiCatalog) Models() []*functions.Model {
+func (c apiCatalog) Models() []*functions.Model {
 	var out []*functions.Model
 	seen := map[functions.Name]bool{}
-	for _, m := range s.r.catalog.Models() {
+	for _, m := range c.r.catalog.Models() {
 		name := m.FullName()
-		if service := s.r.catalog.serviceOf(name); service != "" {
+		if service := c.r.catalog.serviceOf(name); service != "" {
 			name.Name = service
 		}
 		if !seen[name] {
 			seen[name] = true
-			if m := s.Model(name); m != nil {
+			if m := c.Model(name); m != nil {
 				out = append(out, m)
 			}
 		}
@@ -108,40 +108,40 @@ func (s apiCatalog) Models() []*functions.Model {
 	return out
 }
 
-func (s apiCatalog) Teams() []*functions.Team { return s.r.catalog.Teams() }
+func (c apiCatalog) Teams() []*functions.Team { return c.r.catalog.Teams() }
 
 var errDeploy = fmt.Errorf("%w: on Kubernetes a model is a Knative Service: thaw deploy --to knative, thaw rm --to knative, or kubectl", catalog.ErrReadOnly)
 
 // A cluster has models alone yet.
-func (s apiCatalog) Routers() []*functions.Router           { return nil }
-func (s apiCatalog) Remotes() []*functions.Remote           { return nil }
-func (s apiCatalog) Compositions() []*functions.Composition { return nil }
+func (c apiCatalog) Routers() []*functions.Router           { return nil }
+func (c apiCatalog) Remotes() []*functions.Remote           { return nil }
+func (c apiCatalog) Compositions() []*functions.Composition { return nil }
 
-func (s apiCatalog) Lookup(name functions.Name) (catalog.Document, bool) {
-	m := s.Model(name)
+func (c apiCatalog) Lookup(name functions.Name) (catalog.Document, bool) {
+	m := c.Model(name)
 	return catalog.Document{Model: m}, m != nil
 }
 
-func (s apiCatalog) Check(name functions.Name, doc []byte, _ ...functions.Name) (catalog.Checked, error) {
+func (c apiCatalog) Check(name functions.Name, doc []byte, _ ...functions.Name) (catalog.Checked, error) {
 	docs, err := catalog.DecodeTenant(name.String(), doc)
 	if err == nil && len(docs) == 1 && docs[0].Model == nil && docs[0].Team == nil {
 		return catalog.Checked{}, fmt.Errorf("%w: a %s is not on Kubernetes yet", catalog.ErrReadOnly, docs[0].Kind())
 	}
 	return catalog.Checked{}, errDeploy
 }
-func (s apiCatalog) Put(functions.Name, []byte) (bool, error) { return false, errDeploy }
-func (s apiCatalog) Delete(functions.Name) error              { return errDeploy }
+func (c apiCatalog) Put(functions.Name, []byte) (bool, error) { return false, errDeploy }
+func (c apiCatalog) Delete(functions.Name) error              { return errDeploy }
 
 // Function returns the snapshot of a Service: that of its current revision, with the
 // replicas of all its revisions.
-func (r *leaderTerm) Function(name functions.Name) (snapshot.Snapshot, bool) {
-	current := r.current(name)
-	f, ok := r.orchestrator.Function(current)
+func (t *leaderTerm) Function(name functions.Name) (snapshot.Snapshot, bool) {
+	current := t.current(name)
+	f, ok := t.orchestrator.Function(current)
 	if !ok {
 		return f, false
 	}
-	for _, other := range r.catalog.revisionsOf(name) {
-		if o, ok := r.orchestrator.Function(other); ok && other != current {
+	for _, other := range t.catalog.revisionsOf(name) {
+		if o, ok := t.orchestrator.Function(other); ok && other != current {
 			f.Replicas = append(f.Replicas, o.Replicas...)
 		}
 	}
@@ -149,39 +149,39 @@ func (r *leaderTerm) Function(name functions.Name) (snapshot.Snapshot, bool) {
 }
 
 // Replicas lists all replicas.
-func (r *leaderTerm) Replicas() []functions.Replica {
-	list := r.orchestrator.Replicas()
+func (t *leaderTerm) Replicas() []functions.Replica {
+	list := t.orchestrator.Replicas()
 	for i := range list {
-		list[i].Function = r.public(list[i].Function)
+		list[i].Function = t.public(list[i].Function)
 	}
 	return list
 }
 
 // Nodes lists all nodes.
-func (r *leaderTerm) Nodes() []functions.Node { return r.orchestrator.Nodes() }
+func (t *leaderTerm) Nodes() []functions.Node { return t.orchestrator.Nodes() }
 
 // ColdStart returns the timeline of a cold start.
-func (r *leaderTerm) ColdStart(id string) (functions.Timeline, bool) {
-	t, ok := r.orchestrator.ColdStart(id)
-	t.Function = r.public(t.Function)
-	return r.firstTokens.complete(t), ok
+func (t *leaderTerm) ColdStart(id string) (functions.Timeline, bool) {
+	timeline, ok := t.orchestrator.ColdStart(id)
+	timeline.Function = t.public(timeline.Function)
+	return t.firstTokens.complete(timeline), ok
 }
 
 // ColdStarts lists the latest cold starts, the newest first.
-func (r *leaderTerm) ColdStarts(limit int) []functions.Timeline {
-	list := r.orchestrator.ColdStarts(limit)
+func (t *leaderTerm) ColdStarts(limit int) []functions.Timeline {
+	list := t.orchestrator.ColdStarts(limit)
 	for i := range list {
-		list[i].Function = r.public(list[i].Function)
-		list[i] = r.firstTokens.complete(list[i])
+		list[i].Function = t.public(list[i].Function)
+		list[i] = t.firstTokens.complete(list[i])
 	}
 	return list
 }
 
 // Events lists the events with a higher number than after.
-func (r *leaderTerm) Events(after uint64) []functions.Event {
-	list := r.orchestrator.Events(after)
+func (t *leaderTerm) Events(after uint64) []functions.Event {
+	list := t.orchestrator.Events(after)
 	for i := range list {
-		list[i].Function, list[i].For = r.public(list[i].Function), r.public(list[i].For)
+		list[i].Function, list[i].For = t.public(list[i].Function), t.public(list[i].For)
 	}
 	return list
 }
@@ -189,64 +189,64 @@ func (r *leaderTerm) Events(after uint64) []functions.Event {
 // apiActions wakes, prewarms and stops models.
 type apiActions struct{ r *leaderTerm }
 
-func (h apiActions) WakeFor(name functions.Name, lease time.Duration) string {
-	of := h.r.current(name)
+func (a apiActions) WakeFor(name functions.Name, lease time.Duration) string {
+	of := a.r.current(name)
 	of.Adapter = name.Adapter
-	return h.r.orchestrator.WakeFor(of, lease)
+	return a.r.orchestrator.WakeFor(of, lease)
 }
 
-func (h apiActions) Stop(name functions.Name) {
-	for _, of := range h.r.catalog.revisionsOf(name.WithoutAdapter()) {
-		h.r.orchestrator.Stop(of)
+func (a apiActions) Stop(name functions.Name) {
+	for _, of := range a.r.catalog.revisionsOf(name.WithoutAdapter()) {
+		a.r.orchestrator.Stop(of)
 	}
 }
 
 // Prewarm starts the revision that serves a Service ahead of demand.
-func (h apiActions) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
-	p, err := h.r.orchestrator.Prewarm(h.r.current(name), until, tier, by)
-	p.Function = h.r.public(p.Function)
+func (a apiActions) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
+	p, err := a.r.orchestrator.Prewarm(a.r.current(name), until, tier, by)
+	p.Function = a.r.public(p.Function)
 	return p, err
 }
 
 // Prewarms lists the leases on starts ahead of demand.
-func (h apiActions) Prewarms() []functions.Prewarm {
-	list := h.r.orchestrator.Prewarms()
+func (a apiActions) Prewarms() []functions.Prewarm {
+	list := a.r.orchestrator.Prewarms()
 	for i := range list {
-		list[i].Function = h.r.public(list[i].Function)
+		list[i].Function = a.r.public(list[i].Function)
 	}
 	return list
 }
 
 // PrewarmLeft is the GPU time that a team may still have started ahead.
-func (h apiActions) PrewarmLeft(team string) time.Duration { return h.r.orchestrator.PrewarmLeft(team) }
+func (a apiActions) PrewarmLeft(team string) time.Duration { return a.r.orchestrator.PrewarmLeft(team) }
 
 // demand sums the demand of a Service's revisions.
-func (r *leaderTerm) demand(name functions.Name) (active, queued int) {
-	for _, of := range append(r.catalog.revisionsOf(name), name) {
-		d := r.hub.DemandOf(of)
+func (t *leaderTerm) demand(name functions.Name) (active, queued int) {
+	for _, of := range append(t.catalog.revisionsOf(name), name) {
+		d := t.hub.DemandOf(of)
 		active, queued = active+d.Active, queued+d.Queued
 	}
 	return active, queued
 }
 
 // explain returns an explanation with Services in place of revisions.
-func (r *leaderTerm) explain(kind string, name functions.Name) (functions.Explanation, bool) {
-	e, ok := r.orchestrator.Explain(kind, r.current(name))
-	e.Function, e.For = name.String(), r.public(e.For)
+func (t *leaderTerm) explain(kind string, name functions.Name) (functions.Explanation, bool) {
+	e, ok := t.orchestrator.Explain(kind, t.current(name))
+	e.Function, e.For = name.String(), t.public(e.For)
 	for i := range e.Candidates {
-		e.Candidates[i].Function = r.public(e.Candidates[i].Function)
+		e.Candidates[i].Function = t.public(e.Candidates[i].Function)
 	}
 	return e, ok
 }
 
 // logs opens the log of a replica's container.
-func (r *leaderTerm) logs(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error) {
-	namespace, name, ok := r.cluster.PodOf(replica)
+func (t *leaderTerm) logs(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error) {
+	namespace, name, ok := t.cluster.PodOf(replica)
 	if !ok {
 		return nil, fmt.Errorf("%w: replica %.80q has no pod", functions.ErrNotFound, replica)
 	}
 	container := "user-container"
-	if p, err := r.c.core.Core().V1().Pods().Lister().Pods(namespace).Get(name); err == nil {
+	if p, err := t.c.core.Core().V1().Pods().Lister().Pods(namespace).Get(name); err == nil {
 		for _, c := range p.Spec.Containers {
 			if c.Name != "queue-proxy" {
 				container = c.Name
@@ -258,7 +258,7 @@ func (r *leaderTerm) logs(ctx context.Context, replica string, tail int, follow 
 	if tail > 0 {
 		o.TailLines = new(int64(min(tail, math.MaxInt32)))
 	}
-	body, err := r.c.kube.CoreV1().Pods(namespace).GetLogs(name, o).Stream(ctx)
+	body, err := t.c.kube.CoreV1().Pods(namespace).GetLogs(name, o).Stream(ctx)
 	if status.IsNotFound(err) {
 		err = fmt.Errorf("%w: %w", functions.ErrNotFound, err)
 	}

@@ -5,22 +5,22 @@ import (
 )
 
 // PodOf is the pod of a replica; false if it has none.
-func (f *clusterState) PodOf(replica string) (namespace, name string, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if w := f.replicas[replica]; w != nil && w.pod != nil {
+func (s *clusterState) PodOf(replica string) (namespace, name string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := s.replicas[replica]; w != nil && w.pod != nil {
 		return w.pod.namespace, w.pod.name, true
 	}
 	return "", "", false
 }
 
 // bind assigns a pod to a replica that waits for one. mu must be held.
-func (f *clusterState) bind(p *pod) {
+func (s *clusterState) bind(p *pod) {
 	if p.rev == nil || p.replica != nil || p.terminating || p.ended {
 		return
 	}
 	var to *replica
-	for _, w := range f.replicas {
+	for _, w := range s.replicas {
 		if w.rev != p.rev || w.pod != nil || w.ending {
 			continue
 		}
@@ -37,28 +37,28 @@ func (f *clusterState) bind(p *pod) {
 		if p.node == "" {
 			return // it is bound once it has a node
 		}
-		to = &replica{id: podLabel(p.name), rev: p.rev, node: p.node, plannedAt: f.o.now()}
-		if f.replicas[to.id] != nil {
+		to = &replica{id: podLabel(p.name), rev: p.rev, node: p.node, plannedAt: s.o.now()}
+		if s.replicas[to.id] != nil {
 			return
 		}
-		to.gpus = f.freeGPUs(p.node, p.gpus)
-		f.replicas[to.id] = to
+		to.gpus = s.freeGPUs(p.node, p.gpus)
+		s.replicas[to.id] = to
 		if len(p.rev.lost) > 0 {
 			p.rev.lost = p.rev.lost[1:] // it replaces a deleted one
 		}
-		f.dueScales[p.rev.name] = true
+		s.dueScales[p.rev.name] = true
 	}
 	to.pod, p.replica = p, to
-	f.moveReplica(to)
-	f.markNode(to.node)
+	s.moveReplica(to)
+	s.markNode(to.node)
 }
 
 // bindFree assigns an unbound pod to a new replica. mu must be held.
-func (f *clusterState) bindFree(w *replica) {
-	for _, p := range f.pods {
+func (s *clusterState) bindFree(w *replica) {
+	for _, p := range s.pods {
 		if p.rev == w.rev && p.replica == nil && !p.terminating && !p.ended {
 			w.pod, p.replica = p, w
-			f.moveReplica(w)
+			s.moveReplica(w)
 			return
 		}
 	}
@@ -66,24 +66,24 @@ func (f *clusterState) bindFree(w *replica) {
 
 // moveReplica moves a replica to the node on which its pod was scheduled. mu must be held.
 // For the orchestrator the placed replica vanishes and another one is adopted.
-func (f *clusterState) moveReplica(w *replica) {
+func (s *clusterState) moveReplica(w *replica) {
 	if w.pod.node == "" || w.pod.node == w.node {
 		return
 	}
-	delete(f.replicas, w.id)
-	f.markNode(w.node)
+	delete(s.replicas, w.id)
+	s.markNode(w.node)
 	moved := *w
 	moved.id, moved.node = podLabel(w.pod.name), w.pod.node
-	moved.gpus = f.freeGPUs(moved.node, max(len(w.gpus), w.pod.gpus))
-	f.replicas[moved.id] = &moved
+	moved.gpus = s.freeGPUs(moved.node, max(len(w.gpus), w.pod.gpus))
+	s.replicas[moved.id] = &moved
 	w.pod.replica = &moved
-	f.markNode(moved.node)
+	s.markNode(moved.node)
 }
 
 // freeGPUs picks k GPU indices of a node that no replica holds. mu must be held.
-func (f *clusterState) freeGPUs(name string, k int) []int {
+func (s *clusterState) freeGPUs(name string, k int) []int {
 	held := map[int]bool{}
-	for _, w := range f.replicas {
+	for _, w := range s.replicas {
 		if w.node == name {
 			for _, g := range w.gpus {
 				held[g] = true

@@ -56,31 +56,31 @@ type storeReport struct {
 	ready     []functions.Name // revisions serving there: their bytes are present, even if the store lists them under another source
 }
 
-func (n *cacheAnnotator) Run(ctx context.Context) error {
+func (c *cacheAnnotator) Run(ctx context.Context) error {
 	t := time.NewTicker(annotateEvery)
 	defer t.Stop()
-	n.absentSince = map[string]time.Time{}
+	c.absentSince = map[string]time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-t.C:
-			n.annotate(ctx, now)
+			c.annotate(ctx, now)
 		}
 	}
 }
 
 // annotate writes the annotation of nodes on which it differs.
-func (n *cacheAnnotator) annotate(ctx context.Context, now time.Time) {
-	if now.Before(n.pausedUntil) {
+func (c *cacheAnnotator) annotate(ctx context.Context, now time.Time) {
+	if now.Before(c.pausedUntil) {
 		return
 	}
-	nodes, err := n.nodes.List(labels.Everything())
+	nodes, err := c.nodes.List(labels.Everything())
 	if err != nil {
 		return
 	}
 	slices.SortFunc(nodes, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
-	stores, models := n.stores(), n.models()
+	stores, models := c.stores(), c.models()
 	by := bySource(models)
 	there, written := make(map[string]bool, len(nodes)), 0
 	for _, k := range nodes {
@@ -88,34 +88,34 @@ func (n *cacheAnnotator) annotate(ctx context.Context, now time.Time) {
 		s := stores[k.Name]
 		text := s.annotation(by, models)
 		if !s.connected {
-			since, known := n.absentSince[k.Name]
+			since, known := c.absentSince[k.Name]
 			if !known {
 				since = now
-				n.absentSince[k.Name] = now
+				c.absentSince[k.Name] = now
 			}
 			if now.Sub(since) < absentLoaderGrace {
 				continue // its loader may restart; the disk keeps its contents
 			}
 			text = ""
 		} else {
-			delete(n.absentSince, k.Name)
+			delete(c.absentSince, k.Name)
 		}
 		if k.Annotations[knative.CachedModelsAnnotation] == text {
 			continue
 		}
-		if written++; written > annotateAtOnce || !n.write(ctx, k.Name, text, now) {
+		if written++; written > annotateAtOnce || !c.write(ctx, k.Name, text, now) {
 			break
 		}
 	}
-	for name := range n.absentSince {
+	for name := range c.absentSince {
 		if !there[name] {
-			delete(n.absentSince, name)
+			delete(c.absentSince, name)
 		}
 	}
 }
 
 // write writes one annotation and reports whether the round may go on.
-func (n *cacheAnnotator) write(ctx context.Context, node, text string, now time.Time) bool {
+func (c *cacheAnnotator) write(ctx context.Context, node, text string, now time.Time) bool {
 	var value any
 	if text != "" {
 		value = text
@@ -126,15 +126,15 @@ func (n *cacheAnnotator) write(ctx context.Context, node, text string, now time.
 	}
 	within, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_, err = n.kube.CoreV1().Nodes().Patch(within, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "thaw"})
+	_, err = c.kube.CoreV1().Nodes().Patch(within, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "thaw"})
 	switch {
 	case err == nil || status.IsNotFound(err) || ctx.Err() != nil:
 		return ctx.Err() == nil
 	case status.IsForbidden(err) || status.IsInvalid(err):
-		n.log.Warn("nodes cannot be annotated with cached models: refused; trying again in ten minutes", "node", node, "error", err)
-		n.pausedUntil = now.Add(10 * time.Minute)
+		c.log.Warn("nodes cannot be annotated with cached models: refused; trying again in ten minutes", "node", node, "error", err)
+		c.pausedUntil = now.Add(10 * time.Minute)
 	default:
-		n.log.Debug("cannot annotate a node with cached models", "node", node, "error", err)
+		c.log.Debug("cannot annotate a node with cached models", "node", node, "error", err)
 	}
 	return false
 }
@@ -150,17 +150,17 @@ func bySource(models []modelSource) api.Sources {
 
 // annotation is the annotation's text: NAMESPACE/MODEL=memory or =disk, sorted, separated
 // by commas; "" if the node has no model.
-func (h storeReport) annotation(by api.Sources, models []modelSource) string {
+func (r storeReport) annotation(by api.Sources, models []modelSource) string {
 	var serving []string
-	if len(h.ready) > 0 {
+	if len(r.ready) > 0 {
 		for _, m := range models {
-			if slices.Contains(h.ready, m.revision) {
+			if slices.Contains(r.ready, m.revision) {
 				serving = append(serving, m.model)
 			}
 		}
 	}
 	var list []string
-	for _, n := range by.CachedModels(h.cached, serving) {
+	for _, n := range by.CachedModels(r.cached, serving) {
 		list = append(list, n.Model+"="+n.TierWord())
 	}
 	if more := len(list) - annotatedModels; more > 0 {
@@ -170,16 +170,16 @@ func (h storeReport) annotation(by api.Sources, models []modelSource) string {
 }
 
 // Stores returns the loaders' reports on the nodes' stores.
-func (f *clusterState) Stores() map[string]storeReport {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	out := make(map[string]storeReport, len(f.nodes))
-	for name, n := range f.nodes {
+func (s *clusterState) Stores() map[string]storeReport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[string]storeReport, len(s.nodes))
+	for name, n := range s.nodes {
 		if n.reported != nil {
 			out[name] = storeReport{connected: n.connected, cached: n.reported.Cached}
 		}
 	}
-	for _, p := range f.pods {
+	for _, p := range s.pods {
 		if h, ok := out[p.node]; ok && p.rev != nil && p.reported != nil && p.reported.State == functions.Ready && !p.terminating && !p.ended {
 			h.ready = append(h.ready, p.rev.name)
 			out[p.node] = h
@@ -189,11 +189,11 @@ func (f *clusterState) Stores() map[string]storeReport {
 }
 
 // ModelSources lists the models by their public names, with their sources.
-func (b *revisionCatalog) ModelSources() []modelSource {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	out := make([]modelSource, 0, len(b.revisions))
-	for key, r := range b.revisions {
+func (c *revisionCatalog) ModelSources() []modelSource {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]modelSource, 0, len(c.revisions))
+	for key, r := range c.revisions {
 		if r.model.Spec.Source == "" {
 			continue
 		}

@@ -115,7 +115,7 @@ func newClusterState(o clusterStateOptions) *clusterState {
 }
 
 // Run sends heartbeats and writes scales until ctx ends.
-func (f *clusterState) Run(ctx context.Context) error {
+func (s *clusterState) Run(ctx context.Context) error {
 	t := time.NewTicker(500 * time.Millisecond)
 	defer t.Stop()
 	var writing sync.WaitGroup
@@ -125,50 +125,50 @@ func (f *clusterState) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-f.wakeup:
+		case <-s.wakeup:
 		case <-t.C:
 			all = true
 		}
-		f.sendHeartbeats(all)
-		for _, r := range f.outdatedScales(all) {
+		s.sendHeartbeats(all)
+		for _, r := range s.outdatedScales(all) {
 			writing.Go(func() {
 				ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 				defer cancel()
-				if err := f.writeScale(ctx, r); err != nil && ctx.Err() == nil {
-					f.o.log.Warn("cannot write a scale", "revision", r.name.String(), "error", err)
+				if err := s.writeScale(ctx, r); err != nil && ctx.Err() == nil {
+					s.o.log.Warn("cannot write a scale", "revision", r.name.String(), "error", err)
 				}
 			})
 		}
 	}
 }
 
-func (f *clusterState) wakeRun() {
+func (s *clusterState) wakeRun() {
 	select {
-	case f.wakeup <- struct{}{}:
+	case s.wakeup <- struct{}{}:
 	default:
 	}
 }
 
 // markNode makes the heartbeat of a node due. mu must be held.
-func (f *clusterState) markNode(node string) {
+func (s *clusterState) markNode(node string) {
 	if node != "" {
-		f.dirtyNodes[node] = true
+		s.dirtyNodes[node] = true
 	}
-	f.wakeRun()
+	s.wakeRun()
 }
 
 // SetRevision adds or updates a revision.
-func (f *clusterState) SetRevision(name functions.Name, target string, shim bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r := f.revisions[name]
+func (s *clusterState) SetRevision(name functions.Name, target string, shim bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.revisions[name]
 	if r == nil {
 		r = &revisionState{name: name, written: -1, observed: -1}
-		f.revisions[name] = r
-		for _, p := range f.pods {
+		s.revisions[name] = r
+		for _, p := range s.pods {
 			if p.revisionName == name && p.rev == nil {
 				p.rev = r
-				f.bind(p)
+				s.bind(p)
 			}
 		}
 	}
@@ -176,20 +176,20 @@ func (f *clusterState) SetRevision(name functions.Name, target string, shim bool
 }
 
 // Require sets what the pods of a revision require of a node.
-func (f *clusterState) Require(name functions.Name, pod functions.Pod) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r, requires := f.revisions[name], pod.Requires()
+func (s *clusterState) Require(name functions.Name, pod functions.Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, requires := s.revisions[name], pod.Requires()
 	if r == nil || r.constraints != nil && r.constraints.requires == requires {
 		return
 	}
-	f.dropConstraints(r)
-	k := f.constraints[requires]
+	s.dropConstraints(r)
+	k := s.constraints[requires]
 	if k == nil {
 		k = &podConstraints{requires: requires, pod: pod}
-		f.constraints[requires] = k
-		for node := range f.nodes {
-			f.markNode(node) // each node reports anew whether it satisfies them
+		s.constraints[requires] = k
+		for node := range s.nodes {
+			s.markNode(node) // each node reports anew whether it satisfies them
 		}
 	}
 	k.revisions++
@@ -197,66 +197,66 @@ func (f *clusterState) Require(name functions.Name, pod functions.Pod) {
 }
 
 // dropConstraints releases the constraints of a revision. mu must be held.
-func (f *clusterState) dropConstraints(r *revisionState) {
+func (s *clusterState) dropConstraints(r *revisionState) {
 	if k := r.constraints; k != nil {
 		r.constraints = nil
 		if k.revisions--; k.revisions == 0 {
-			delete(f.constraints, k.requires)
+			delete(s.constraints, k.requires)
 		}
 	}
 }
 
 // DropRevision removes a revision. Kubernetes deletes its pods; until then they occupy
 // their nodes.
-func (f *clusterState) DropRevision(name functions.Name) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r := f.revisions[name]
+func (s *clusterState) DropRevision(name functions.Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.revisions[name]
 	if r == nil {
 		return
 	}
-	delete(f.revisions, name)
-	f.dropConstraints(r)
-	for id, w := range f.replicas {
+	delete(s.revisions, name)
+	s.dropConstraints(r)
+	for id, w := range s.replicas {
 		if w.rev == r && w.pod == nil {
-			delete(f.replicas, id)
-			f.markNode(w.node)
+			delete(s.replicas, id)
+			s.markNode(w.node)
 		}
 	}
 }
 
 // SetDeployment records the size of a revision's Deployment, and why it cannot create pods
 // ("" if it can).
-func (f *clusterState) SetDeployment(name functions.Name, replicas int, refuse string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r := f.revisions[name]
+func (s *clusterState) SetDeployment(name functions.Name, replicas int, refuse string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.revisions[name]
 	if r == nil {
 		return
 	}
 	if refuse != r.refusal {
-		r.refusal, r.refusedAt = refuse, f.o.now()
-		for _, w := range f.replicas {
+		r.refusal, r.refusedAt = refuse, s.o.now()
+		for _, w := range s.replicas {
 			if w.rev == r {
-				f.markNode(w.node)
+				s.markNode(w.node)
 			}
 		}
 	}
 	if r.firstObserved.IsZero() {
-		r.firstObserved = f.o.now()
+		r.firstObserved = s.o.now()
 	}
 	if r.observed != replicas {
 		r.observed = replicas
-		f.dueScales[name] = true
-		f.wakeRun()
+		s.dueScales[name] = true
+		s.wakeRun()
 	}
 }
 
 // AllPodsReported reports whether every running pod with the shim has reported its status.
-func (f *clusterState) AllPodsReported() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, p := range f.pods {
+func (s *clusterState) AllPodsReported() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pods {
 		if p.rev != nil && p.rev.shim && p.running && !p.terminating && !p.ended && p.reported == nil {
 			return false
 		}

@@ -9,36 +9,36 @@ import (
 )
 
 // desired is the number of pods that each revision needs; absent means 0. mu must be held.
-func (f *clusterState) desired() map[*revisionState]int {
+func (s *clusterState) desired() map[*revisionState]int {
 	out := map[*revisionState]int{}
-	for _, w := range f.replicas {
+	for _, w := range s.replicas {
 		if !w.ending && (w.pod == nil || !w.pod.terminating) {
 			out[w.rev]++
 		}
 	}
-	now := f.o.now()
-	for _, p := range f.pods {
+	now := s.o.now()
+	for _, p := range s.pods {
 		// An unscheduled pod that no replica waits for becomes a replica once it has a
 		// node.
 		if p.rev != nil && p.replica == nil && p.node == "" && !p.terminating && !p.ended && now.Sub(p.created) < unschedulable {
 			out[p.rev]++
 		}
 	}
-	for _, r := range f.revisions {
+	for _, r := range s.revisions {
 		if k := len(r.lost); k > 0 {
 			out[r] += k
 		}
 	}
-	f.holdForTermination(out)
+	s.holdForTermination(out)
 	return out
 }
 
 // holdForTermination keeps Deployments small until the pods that are to end are
 // terminating. A Deployment that shrinks and grows again at once keeps the pod whose
 // engine has exited and creates no other. mu must be held.
-func (f *clusterState) holdForTermination(desired map[*revisionState]int) {
+func (s *clusterState) holdForTermination(desired map[*revisionState]int) {
 	var leave map[*revisionState]int
-	for _, w := range f.replicas {
+	for _, w := range s.replicas {
 		if w.ending && w.pod != nil && !w.pod.terminating && !w.pod.ended {
 			if leave == nil {
 				leave = map[*revisionState]int{}
@@ -48,7 +48,7 @@ func (f *clusterState) holdForTermination(desired map[*revisionState]int) {
 	}
 	for r, k := range leave {
 		have := 0
-		for _, p := range f.pods {
+		for _, p := range s.pods {
 			if p.rev == r && !p.terminating && !p.ended {
 				have++
 			}
@@ -63,14 +63,14 @@ func (f *clusterState) holdForTermination(desired map[*revisionState]int) {
 }
 
 // outdatedScales lists the revisions whose Deployment has a wrong size.
-func (f *clusterState) outdatedScales(all bool) []*revisionState {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !all && len(f.dueScales) == 0 {
+func (s *clusterState) outdatedScales(all bool) []*revisionState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !all && len(s.dueScales) == 0 {
 		return nil
 	}
 	var out []*revisionState
-	now, desired := f.o.now(), f.desired()
+	now, desired := s.o.now(), s.desired()
 	look := func(r *revisionState) {
 		if r == nil || r.deployment == "" || r.observed < 0 {
 			return
@@ -88,24 +88,24 @@ func (f *clusterState) outdatedScales(all bool) []*revisionState {
 		out = append(out, r)
 	}
 	if all {
-		for _, r := range f.revisions {
+		for _, r := range s.revisions {
 			look(r)
 		}
 	} else {
-		for name := range f.dueScales {
-			look(f.revisions[name])
+		for name := range s.dueScales {
+			look(s.revisions[name])
 		}
 	}
-	clear(f.dueScales)
+	clear(s.dueScales)
 	return out
 }
 
 // writeScaleAsLeader retries writeScale while the lease is in doubt. The orchestrator
 // takes ErrStaleEpoch as final and would reject all waiting requests; here either the
 // lease is renewed, or ctx ends with the term.
-func (f *clusterState) writeScaleAsLeader(ctx context.Context, r *revisionState) error {
+func (s *clusterState) writeScaleAsLeader(ctx context.Context, r *revisionState) error {
 	for {
-		err := f.writeScale(ctx, r)
+		err := s.writeScale(ctx, r)
 		if !errors.Is(err, functions.ErrStaleEpoch) {
 			return err
 		}
@@ -121,23 +121,23 @@ func (f *clusterState) writeScaleAsLeader(ctx context.Context, r *revisionState)
 const staleEpochRetry = 200 * time.Millisecond
 
 // writeScale writes a revision's Deployment if its size is wrong.
-func (f *clusterState) writeScale(ctx context.Context, r *revisionState) error {
+func (s *clusterState) writeScale(ctx context.Context, r *revisionState) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f.mu.Lock()
-	want, target := f.desired()[r], r.deployment
-	fresh := r.written == want && f.o.now().Sub(r.writtenAt) <= rewriteAfter
+	s.mu.Lock()
+	want, target := s.desired()[r], r.deployment
+	fresh := r.written == want && s.o.now().Sub(r.writtenAt) <= rewriteAfter
 	if target == "" || fresh || r.observed == want && (r.written == want || r.written < 0) {
-		f.mu.Unlock()
+		s.mu.Unlock()
 		return nil
 	}
-	f.mu.Unlock()
-	if err := f.o.writer.Scale(ctx, r.name, target, want); err != nil {
+	s.mu.Unlock()
+	if err := s.o.writer.Scale(ctx, r.name, target, want); err != nil {
 		return err
 	}
-	f.mu.Lock()
-	r.written, r.writtenAt = want, f.o.now()
-	f.mu.Unlock()
+	s.mu.Lock()
+	r.written, r.writtenAt = want, s.o.now()
+	s.mu.Unlock()
 	return nil
 }
 
@@ -149,15 +149,15 @@ const adoptDelay = 5 * time.Second
 const rewriteAfter = 3 * time.Second
 
 // ReplicaCounts counts the replicas of a revision.
-func (f *clusterState) ReplicaCounts(name functions.Name) (desired, actual, ready int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r := f.revisions[name]
+func (s *clusterState) ReplicaCounts(name functions.Name) (desired, actual, ready int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.revisions[name]
 	if r == nil {
 		return 0, 0, 0
 	}
-	now := f.o.now()
-	for _, w := range f.replicas {
+	now := s.o.now()
+	for _, w := range s.replicas {
 		if w.rev != r {
 			continue
 		}
@@ -168,7 +168,7 @@ func (f *clusterState) ReplicaCounts(name functions.Name) (desired, actual, read
 			continue
 		}
 		actual++
-		if f.replicaStatus(w, now).State == functions.Ready {
+		if s.replicaStatus(w, now).State == functions.Ready {
 			ready++
 		}
 	}

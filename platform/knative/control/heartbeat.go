@@ -13,46 +13,46 @@ import (
 const replacementWait = 2 * time.Second
 
 // sendHeartbeats sends the heartbeats that are due; with all, also expires lost pods.
-func (f *clusterState) sendHeartbeats(all bool) {
+func (s *clusterState) sendHeartbeats(all bool) {
 	type beat struct {
 		hb functions.Heartbeat
 		n  *node
 	}
 	var beats []beat
-	now := f.o.now()
-	f.mu.Lock()
+	now := s.o.now()
+	s.mu.Lock()
 	if all {
-		f.expireLost(now)
+		s.expireLost(now)
 	}
 	var on *nodeIndex
-	for name, n := range f.nodes {
-		if n.nodeFacts == nil || !n.ready || !f.dirtyNodes[name] && now.Sub(n.sentAt) < 2*time.Second {
+	for name, n := range s.nodes {
+		if n.nodeFacts == nil || !n.ready || !s.dirtyNodes[name] && now.Sub(n.sentAt) < 2*time.Second {
 			continue
 		}
 		if on == nil {
-			on = f.indexNodes()
+			on = s.indexNodes()
 		}
-		beats = append(beats, beat{f.heartbeat(n, on, now), n})
+		beats = append(beats, beat{s.heartbeat(n, on, now), n})
 	}
-	clear(f.dirtyNodes)
-	f.mu.Unlock()
+	clear(s.dirtyNodes)
+	s.mu.Unlock()
 	for _, b := range beats {
-		f.o.sendHeartbeat(b.hb, b.n)
+		s.o.sendHeartbeat(b.hb, b.n)
 	}
 }
 
 // expireLost gives up deleted pods without a replacement. mu must be held.
-func (f *clusterState) expireLost(now time.Time) {
-	for _, r := range f.revisions {
+func (s *clusterState) expireLost(now time.Time) {
+	for _, r := range s.revisions {
 		before := len(r.lost)
 		r.lost = slices.DeleteFunc(r.lost, func(t time.Time) bool { return now.Sub(t) >= replacementWait })
 		if len(r.lost) != before {
-			f.dueScales[r.name] = true
+			s.dueScales[r.name] = true
 		}
 	}
-	for _, w := range f.replicas {
+	for _, w := range s.replicas {
 		if w.pod == nil || w.pod.timeChangesState(now) {
-			f.dirtyNodes[w.node] = true
+			s.dirtyNodes[w.node] = true
 		}
 	}
 }
@@ -72,13 +72,13 @@ type foreignUsage struct {
 }
 
 // indexNodes gathers all nodes. mu must be held.
-func (f *clusterState) indexNodes() *nodeIndex {
+func (s *clusterState) indexNodes() *nodeIndex {
 	x := &nodeIndex{replicas: map[string][]*replica{}, foreign: map[string]foreignUsage{}}
-	for _, id := range slices.Sorted(maps.Keys(f.replicas)) {
-		w := f.replicas[id]
+	for _, id := range slices.Sorted(maps.Keys(s.replicas)) {
+		w := s.replicas[id]
 		x.replicas[w.node] = append(x.replicas[w.node], w)
 	}
-	for _, p := range f.pods {
+	for _, p := range s.pods {
 		// Includes a pod of ours that is no longer a replica and still exists.
 		if p.replica == nil && p.node != "" && !p.ended {
 			b := x.foreign[p.node]
@@ -90,9 +90,9 @@ func (f *clusterState) indexNodes() *nodeIndex {
 }
 
 // heartbeat makes the heartbeat of a node. mu must be held.
-func (f *clusterState) heartbeat(n *node, on *nodeIndex, now time.Time) functions.Heartbeat {
+func (s *clusterState) heartbeat(n *node, on *nodeIndex, now time.Time) functions.Heartbeat {
 	hb := functions.Heartbeat{
-		AgentID: n.name, Epoch: f.o.epoch, State: functions.NodeIdle, Version: n.version, Life: f.o.life,
+		AgentID: n.name, Epoch: s.o.epoch, State: functions.NodeIdle, Version: n.version, Life: s.o.life,
 		Memory: functions.Capacity{Total: n.memory},
 	}
 	if n.reported != nil {
@@ -100,7 +100,7 @@ func (f *clusterState) heartbeat(n *node, on *nodeIndex, now time.Time) function
 	}
 	held := map[int]bool{}
 	for _, w := range on.replicas[n.name] {
-		st := f.replicaStatus(w, now)
+		st := s.replicaStatus(w, now)
 		if st.State == functions.Downloading || st.State == functions.Loading {
 			hb.State = functions.NodeLoading
 		}
@@ -126,8 +126,8 @@ func (f *clusterState) heartbeat(n *node, on *nodeIndex, now time.Time) function
 		hb.GPUs = slices.DeleteFunc(hb.GPUs, func(g functions.GPU) bool { return !held[g.Index] })
 		hb.Memory.Total, hb.CPU, hb.Pods = 1, 1, -1
 	}
-	for _, k := range slices.Sorted(maps.Keys(f.constraints)) {
-		if f.constraints[k].pod.Refuses(n.labels, n.taints) != "" {
+	for _, k := range slices.Sorted(maps.Keys(s.constraints)) {
+		if s.constraints[k].pod.Refuses(n.labels, n.taints) != "" {
 			hb.Bars = append(hb.Bars, k)
 		}
 	}

@@ -39,9 +39,9 @@ type operation struct {
 
 // Scale writes the size of a Deployment. functions.ErrStaleEpoch: a newer controller has
 // written it.
-func (h *kubeWriter) Scale(ctx context.Context, revision functions.Name, deployment string, replicas int) error {
+func (w *kubeWriter) Scale(ctx context.Context, revision functions.Name, deployment string, replicas int) error {
 	const path = "/metadata/annotations/thaw.dev~1epoch"
-	d, err := h.deployments.Deployments(revision.Team).Get(deployment)
+	d, err := w.deployments.Deployments(revision.Team).Get(deployment)
 	for try := 0; ; try++ {
 		if err != nil {
 			if status.IsNotFound(err) && replicas == 0 {
@@ -49,46 +49,46 @@ func (h *kubeWriter) Scale(ctx context.Context, revision functions.Name, deploym
 			}
 			return fmt.Errorf("deployment %s/%s: %w", revision.Team, deployment, err)
 		}
-		if !h.leading() {
+		if !w.leading() {
 			return functions.ErrStaleEpoch
 		}
 		var ops []operation
 		was, set := d.Annotations[epochAnnotation]
 		if set {
-			if n, err := strconv.ParseInt(was, 10, 64); err == nil && n > h.epoch {
-				h.superseded()
+			if n, err := strconv.ParseInt(was, 10, 64); err == nil && n > w.epoch {
+				w.superseded()
 				return functions.ErrStaleEpoch
 			}
 			ops = append(ops, operation{"test", path, was})
 		} else if d.Annotations == nil {
 			ops = append(ops, operation{"add", "/metadata/annotations", map[string]string{}})
 		}
-		ops = append(ops, operation{"add", path, strconv.FormatInt(h.epoch, 10)}, operation{"replace", "/spec/replicas", replicas})
+		ops = append(ops, operation{"add", path, strconv.FormatInt(w.epoch, 10)}, operation{"replace", "/spec/replicas", replicas})
 		var b []byte
 		if b, err = json.Marshal(ops); err != nil {
 			return err
 		}
-		_, err = h.kube.AppsV1().Deployments(revision.Team).Patch(ctx, deployment, types.JSONPatchType, b, metav1.PatchOptions{FieldManager: "thaw"})
+		_, err = w.kube.AppsV1().Deployments(revision.Team).Patch(ctx, deployment, types.JSONPatchType, b, metav1.PatchOptions{FieldManager: "thaw"})
 		if err == nil || try == 4 || ctx.Err() != nil || status.IsForbidden(err) {
 			return err
 		}
 		// Changed meanwhile: decide on the current object.
-		d, err = h.kube.AppsV1().Deployments(revision.Team).Get(ctx, deployment, metav1.GetOptions{})
+		d, err = w.kube.AppsV1().Deployments(revision.Team).Get(ctx, deployment, metav1.GetOptions{})
 	}
 }
 
-func (h *kubeWriter) DeleteFirst(ctx context.Context, namespace, pod string) error {
+func (w *kubeWriter) DeleteFirst(ctx context.Context, namespace, pod string) error {
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"-1000"}}}`, costAnnotation)
-	_, err := h.kube.CoreV1().Pods(namespace).Patch(ctx, pod, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "thaw"})
+	_, err := w.kube.CoreV1().Pods(namespace).Patch(ctx, pod, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "thaw"})
 	if status.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-func (h *kubeWriter) ForceDelete(ctx context.Context, namespace, pod string, uid types.UID) error {
+func (w *kubeWriter) ForceDelete(ctx context.Context, namespace, pod string, uid types.UID) error {
 	grace := int64(0)
-	err := h.kube.CoreV1().Pods(namespace).Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &uid}})
+	err := w.kube.CoreV1().Pods(namespace).Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &uid}})
 	if status.IsNotFound(err) || status.IsConflict(err) {
 		return nil
 	}

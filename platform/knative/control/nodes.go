@@ -30,52 +30,52 @@ type node struct {
 }
 
 // SetNode records a node as the API server describes it.
-func (f *clusterState) SetNode(k *corev1.Node) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := f.nodes[k.Name]
+func (s *clusterState) SetNode(k *corev1.Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[k.Name]
 	if n == nil {
-		n = &node{cluster: f, name: k.Name}
-		f.nodes[k.Name] = n
+		n = &node{cluster: s, name: k.Name}
+		s.nodes[k.Name] = n
 	}
 	was := n.nodeFacts
 	n.nodeFacts = readNodeFacts(k)
 	if n.cordoned && (was == nil || !was.cordoned) {
-		f.dropPlacements(n.name)
+		s.dropPlacements(n.name)
 	}
 	if was == nil || !was.equal(n.nodeFacts) {
-		f.markNode(k.Name)
+		s.markNode(k.Name)
 	}
 }
 
 // dropPlacements drops the replicas placed on a node whose pod is not there yet; the
 // orchestrator places them again. Such a pod stays unbound. mu must be held.
-func (f *clusterState) dropPlacements(node string) {
-	for id, w := range f.replicas {
+func (s *clusterState) dropPlacements(node string) {
+	for id, w := range s.replicas {
 		if w.node == node && !w.ending && (w.pod == nil || w.pod.node == "") {
 			if w.pod != nil {
 				w.pod.replica = nil
 			}
-			delete(f.replicas, id)
-			f.dueScales[w.rev.name] = true
-			f.markNode(node)
+			delete(s.replicas, id)
+			s.dueScales[w.rev.name] = true
+			s.markNode(node)
 		}
 	}
 }
 
 // DropNode removes a node. The orchestrator misses its heartbeats.
-func (f *clusterState) DropNode(name string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.nodes, name)
+func (s *clusterState) DropNode(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.nodes, name)
 }
 
 // OnHeartbeat records the heartbeat of a node's loader. It reports whether the address at
 // which the node serves blocks changed.
-func (f *clusterState) OnHeartbeat(name string, hb functions.Heartbeat) (peerChanged bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := f.nodes[name]
+func (s *clusterState) OnHeartbeat(name string, hb functions.Heartbeat) (peerChanged bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[name]
 	if n == nil {
 		return false
 	}
@@ -84,26 +84,26 @@ func (f *clusterState) OnHeartbeat(name string, hb functions.Heartbeat) (peerCha
 		was = n.reported.PeerURL
 	}
 	n.reported, n.connected = &hb, true
-	f.markNode(name)
+	s.markNode(name)
 	return was != hb.PeerURL
 }
 
 // SetConnected records that a node's loader connected or disconnected.
-func (f *clusterState) SetConnected(name string, is bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if n := f.nodes[name]; n != nil {
+func (s *clusterState) SetConnected(name string, is bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.nodes[name]; n != nil {
 		n.connected = is
-		f.markNode(name)
+		s.markNode(name)
 	}
 }
 
 // BlockServers lists the nodes whose loaders are connected, and the addresses at which
 // they serve blocks.
-func (f *clusterState) BlockServers() (connected []string, peers []functions.Peer) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for name, n := range f.nodes {
+func (s *clusterState) BlockServers() (connected []string, peers []functions.Peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, n := range s.nodes {
 		if !n.connected {
 			continue
 		}
@@ -118,11 +118,11 @@ func (f *clusterState) BlockServers() (connected []string, peers []functions.Pee
 }
 
 // PreferredNode is the node on which the next pod of a revision was placed.
-func (f *clusterState) PreferredNode(name functions.Name) (string, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (s *clusterState) PreferredNode(name functions.Name) (string, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var next *replica
-	for _, w := range f.replicas {
+	for _, w := range s.replicas {
 		if w.rev.name == name && w.pod == nil && !w.ending && (next == nil || w.plannedAt.Before(next.plannedAt)) {
 			next = w
 		}

@@ -58,54 +58,54 @@ func (p *pod) spawned() bool {
 }
 
 // SetPod records a pod as the API server describes it.
-func (f *clusterState) SetPod(k *corev1.Pod) {
-	p, hurry, ask := f.recordPod(k)
+func (s *clusterState) SetPod(k *corev1.Pod) {
+	p, hurry, ask := s.recordPod(k)
 	if ask {
-		f.o.probe(probe{uid: p.uid, ip: p.ip})
+		s.o.probe(probe{uid: p.uid, ip: p.ip})
 	}
 	if hurry {
-		f.forceDelete(p)
+		s.forceDelete(p)
 	}
-	f.notifyRevision(p)
+	s.notifyRevision(p)
 }
 
 // recordPod records a pod. hurry: it may be deleted at once; ask: it is to be probed.
-func (f *clusterState) recordPod(k *corev1.Pod) (p *pod, hurry, ask bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	p = f.pods[k.UID]
+func (s *clusterState) recordPod(k *corev1.Pod) (p *pod, hurry, ask bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p = s.pods[k.UID]
 	if p == nil {
 		p = &pod{uid: k.UID, namespace: k.Namespace, name: k.Name, created: k.CreationTimestamp.Time}
 		if r := k.Labels[serving.RevisionLabelKey]; r != "" {
 			p.revisionName = functions.Name{Team: k.Namespace, Name: r}
 		}
-		f.pods[k.UID] = p
+		s.pods[k.UID] = p
 	}
-	p.rev = f.revisions[p.revisionName]
+	p.rev = s.revisions[p.revisionName]
 	before := p.node
 	was := *p
-	p.update(k, f.o.now())
+	p.update(k, s.o.now())
 	if p.terminating && !was.terminating && p.replica != nil && !p.replica.ending {
 		// Deleted by others: its Deployment creates another.
-		p.replica.rev.lost = append(p.replica.rev.lost, f.o.now())
+		p.replica.rev.lost = append(p.replica.rev.lost, s.o.now())
 	}
 	switch {
 	case p.ended && p.replica != nil && (p.terminating || p.replica.ending):
-		f.unbind(p)
+		s.unbind(p)
 	case p.replica != nil && p.node != before:
-		f.moveReplica(p.replica)
+		s.moveReplica(p.replica)
 	default:
-		f.bind(p)
+		s.bind(p)
 	}
 	if w := p.replica; w != nil {
-		f.markNode(w.node)
+		s.markNode(w.node)
 		if p.terminating && !was.terminating {
-			f.dueScales[w.rev.name] = true // its Deployment may grow again
+			s.dueScales[w.rev.name] = true // its Deployment may grow again
 		}
 	} else {
-		f.markNode(p.node)
+		s.markNode(p.node)
 	}
-	hurry = f.mayForceDelete(p)
+	hurry = s.mayForceDelete(p)
 	if p.rev != nil && !p.rev.shim && p.running && p.ip != "" && !p.probing && !p.terminating {
 		p.probing, ask = true, true
 	}
@@ -114,7 +114,7 @@ func (f *clusterState) recordPod(k *corev1.Pod) (p *pod, hurry, ask bool) {
 
 // mayForceDelete reports, once per pod, that it is terminating and its engine has exited,
 // so only Knative's proxy still runs in it. mu must be held.
-func (f *clusterState) mayForceDelete(p *pod) bool {
+func (s *clusterState) mayForceDelete(p *pod) bool {
 	r := p.rev
 	if p.replica != nil {
 		r = p.replica.rev // the revision may be dropped while its pods still exist
@@ -127,76 +127,76 @@ func (f *clusterState) mayForceDelete(p *pod) bool {
 }
 
 // DropPod records that a pod was deleted.
-func (f *clusterState) DropPod(uid types.UID) {
-	f.mu.Lock()
-	p := f.pods[uid]
+func (s *clusterState) DropPod(uid types.UID) {
+	s.mu.Lock()
+	p := s.pods[uid]
 	if p == nil {
-		f.mu.Unlock()
+		s.mu.Unlock()
 		return
 	}
 	if p.replica != nil && !p.replica.ending && !p.terminating {
-		p.replica.rev.lost = append(p.replica.rev.lost, f.o.now())
+		p.replica.rev.lost = append(p.replica.rev.lost, s.o.now())
 	}
-	delete(f.pods, uid)
-	f.unbind(p)
-	f.markNode(p.node)
-	f.mu.Unlock()
-	f.notifyRevision(p)
+	delete(s.pods, uid)
+	s.unbind(p)
+	s.markNode(p.node)
+	s.mu.Unlock()
+	s.notifyRevision(p)
 }
 
 // unbind removes the replica of a pod. mu must be held.
-func (f *clusterState) unbind(p *pod) {
+func (s *clusterState) unbind(p *pod) {
 	w := p.replica
 	if w == nil {
 		return
 	}
 	p.replica = nil
-	delete(f.replicas, w.id)
-	f.dueScales[w.rev.name] = true
-	f.markNode(w.node)
+	delete(s.replicas, w.id)
+	s.dueScales[w.rev.name] = true
+	s.markNode(w.node)
 }
 
-func (f *clusterState) notifyRevision(p *pod) {
-	if p.revisionName.Name != "" && f.o.changed != nil {
-		f.o.changed(p.revisionName)
+func (s *clusterState) notifyRevision(p *pod) {
+	if p.revisionName.Name != "" && s.o.changed != nil {
+		s.o.changed(p.revisionName)
 	}
 }
 
 // OnProbeSuccess records that a pod without the shim answers.
-func (f *clusterState) OnProbeSuccess(uid types.UID) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if p := f.pods[uid]; p != nil {
+func (s *clusterState) OnProbeSuccess(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.pods[uid]; p != nil {
 		p.probed = true
 		if p.replica != nil {
-			f.markNode(p.replica.node)
+			s.markNode(p.replica.node)
 		}
 	}
 }
 
 // NeedsProbe reports whether a pod is still to be probed.
-func (f *clusterState) NeedsProbe(uid types.UID) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	p := f.pods[uid]
+func (s *clusterState) NeedsProbe(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.pods[uid]
 	return p != nil && !p.terminating && !p.ended && !p.probed
 }
 
 // OnPodStatus records the status of pods as their shims report it through the node's
 // loader; whole: the list is complete for the node.
-func (f *clusterState) OnPodStatus(node string, whole bool, pods []controlstream.Pod) {
-	now := f.o.now()
+func (s *clusterState) OnPodStatus(node string, whole bool, pods []controlstream.Pod) {
+	now := s.o.now()
 	var over []*pod
 	defer func() {
 		for _, p := range over {
-			f.forceDelete(p)
+			s.forceDelete(p)
 		}
 	}()
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for i := range pods {
 		report := &pods[i]
-		p := f.pods[types.UID(report.UID)]
+		p := s.pods[types.UID(report.UID)]
 		if p == nil || p.node != "" && p.node != node {
 			continue // not observed yet; the shim reports again in 2 s
 		}
@@ -210,19 +210,19 @@ func (f *clusterState) OnPodStatus(node string, whole bool, pods []controlstream
 			if p.node == "" { // the loader knows the node before the API server reports it
 				p.node = node
 				if p.replica != nil {
-					f.moveReplica(p.replica)
+					s.moveReplica(p.replica)
 				}
 			}
-			f.bind(p)
+			s.bind(p)
 		}
 		if p.replica != nil {
-			f.markNode(p.replica.node)
+			s.markNode(p.replica.node)
 		}
-		if f.mayForceDelete(p) {
+		if s.mayForceDelete(p) {
 			over = append(over, p)
 		}
 	}
-	if n := f.nodes[node]; n != nil {
+	if n := s.nodes[node]; n != nil {
 		n.connected = true
 	}
 }
@@ -358,4 +358,4 @@ func lastLine(s string) string {
 
 // forceDelete removes a pod whose engine has exited. Knative's proxy in it would hold the
 // pod's GPUs for another half minute.
-func (f *clusterState) forceDelete(p *pod) { f.o.forceDelete(p.namespace, p.name, p.uid) }
+func (s *clusterState) forceDelete(p *pod) { s.o.forceDelete(p.namespace, p.name, p.uid) }

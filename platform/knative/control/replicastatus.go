@@ -21,8 +21,8 @@ const unschedulable = 15 * time.Second
 const shimSilence = 3 * time.Second
 
 // replicaStatus is a replica as reported to the orchestrator. mu must be held.
-func (f *clusterState) replicaStatus(w *replica, now time.Time) functions.ReplicaStatus {
-	st := f.replicaState(w, now)
+func (s *clusterState) replicaStatus(w *replica, now time.Time) functions.ReplicaStatus {
+	st := s.replicaState(w, now)
 	st.ID, st.Team, st.Model, st.GPUs = w.id, w.rev.name.Team, w.rev.name.Name, w.gpus
 	if w.lastStatus.State != st.State {
 		w.stateSince = now
@@ -44,20 +44,20 @@ func (f *clusterState) replicaStatus(w *replica, now time.Time) functions.Replic
 // phases lists the phases of a start, counted from the placement: first until the shim's
 // first report, then as the shim reports them. Without the shim only the spawn phase is
 // known.
-func (w *replica) phases(reported []functions.Span, now time.Time) []functions.Span {
+func (r *replica) phases(reported []functions.Span, now time.Time) []functions.Span {
 	came := now
-	if w.pod != nil && !w.pod.startedAt.IsZero() {
-		came = w.pod.startedAt
+	if r.pod != nil && !r.pod.startedAt.IsZero() {
+		came = r.pod.startedAt
 	}
-	place := max(0, came.Sub(w.plannedAt).Seconds())
+	place := max(0, came.Sub(r.plannedAt).Seconds())
 	out := []functions.Span{{Phase: functions.PhasePlace, Duration: place}}
-	if w.pod == nil || w.pod.startedAt.IsZero() {
+	if r.pod == nil || r.pod.startedAt.IsZero() {
 		return out
 	}
-	if !w.rev.shim {
+	if !r.rev.shim {
 		up := now
-		if !w.pod.readyAt.IsZero() {
-			up = w.pod.readyAt
+		if !r.pod.readyAt.IsZero() {
+			up = r.pod.readyAt
 		}
 		return append(out, functions.Span{Phase: functions.PhaseSpawn, Start: place, Duration: max(0, up.Sub(came).Seconds())})
 	}
@@ -74,7 +74,7 @@ func (w *replica) phases(reported []functions.Span, now time.Time) []functions.S
 
 // replicaState derives a replica's state. The shim's report counts first; Kubernetes'
 // status counts without one, or when the pod is ending.
-func (f *clusterState) replicaState(w *replica, now time.Time) functions.ReplicaStatus {
+func (s *clusterState) replicaState(w *replica, now time.Time) functions.ReplicaStatus {
 	p := w.pod
 	st := functions.ReplicaStatus{State: functions.Downloading, Percent: -1}
 	failed := func(why string) functions.ReplicaStatus {
@@ -107,7 +107,7 @@ func (f *clusterState) replicaState(w *replica, now time.Time) functions.Replica
 			st.State = functions.Draining
 		}
 		if st.Endpoint != "" {
-			if st.Endpoint = f.endpoint(p, st.Endpoint); st.Endpoint == "" && st.State == functions.Ready {
+			if st.Endpoint = s.endpoint(p, st.Endpoint); st.Endpoint == "" && st.State == functions.Ready {
 				st.State = functions.Loading
 			}
 		}
@@ -129,7 +129,7 @@ func (f *clusterState) replicaState(w *replica, now time.Time) functions.Replica
 // endpoint is the URL for requests to a pod. The shim reports the port. The address is
 // Kubernetes'; before that is known, the shim's, unless another pod has it: a pod could
 // otherwise direct activators to engines that only they may reach. mu must be held.
-func (f *clusterState) endpoint(p *pod, reportedURL string) string {
+func (s *clusterState) endpoint(p *pod, reportedURL string) string {
 	u, err := url.Parse(reportedURL)
 	if err != nil || u.Scheme != "http" || u.Port() == "" {
 		return ""
@@ -141,7 +141,7 @@ func (f *clusterState) endpoint(p *pod, reportedURL string) string {
 	if ip == nil || ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsUnspecified() {
 		return ""
 	}
-	for _, other := range f.pods {
+	for _, other := range s.pods {
 		if other != p && other.ip != "" && ip.Equal(net.ParseIP(other.ip)) && !other.ended {
 			return ""
 		}
@@ -152,14 +152,14 @@ func (f *clusterState) endpoint(p *pod, reportedURL string) string {
 // NotReadyEndpoints lists the starting replicas of a revision whose shim accepts requests
 // before READY. A READY replica that is no longer in the snapshot is about to be stopped
 // and is left out.
-func (f *clusterState) NotReadyEndpoints(of *snapshot.Snapshot) (out []snapshot.Replica) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r := f.revisions[of.Name]
+func (s *clusterState) NotReadyEndpoints(of *snapshot.Snapshot) (out []snapshot.Replica) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.revisions[of.Name]
 	if r == nil || !r.shim {
 		return nil
 	}
-	for _, w := range f.replicas {
+	for _, w := range s.replicas {
 		p := w.pod
 		if w.rev != r || w.ending || p == nil || p.terminating || p.ended || p.problem != "" || p.reported == nil || p.shimGone {
 			continue
@@ -171,7 +171,7 @@ func (f *clusterState) NotReadyEndpoints(of *snapshot.Snapshot) (out []snapshot.
 		switch state := p.reported.State; {
 		case state == functions.Ready && !w.published, // the orchestrator may learn it a moment later
 			state == functions.Downloading, state == functions.Loading:
-			if at := f.endpoint(p, p.reported.Endpoint); at != "" {
+			if at := s.endpoint(p, p.reported.Endpoint); at != "" {
 				out = append(out, snapshot.Replica{ID: w.id, Node: w.node, Endpoint: at})
 			}
 		}

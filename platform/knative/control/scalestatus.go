@@ -17,16 +17,16 @@ import (
 )
 
 // Scale is the scale of a revision, for the status of its PodAutoscaler.
-func (r *leaderTerm) Scale(namespace, revision string) (s autoscale.Scale, ok bool) {
+func (t *leaderTerm) Scale(namespace, revision string) (s autoscale.Scale, ok bool) {
 	name := functions.Name{Team: namespace, Name: revision}
-	if !r.settled.Load() || !r.catalog.has(namespace, revision) {
+	if !t.settled.Load() || !t.catalog.has(namespace, revision) {
 		return autoscale.Scale{}, false
 	}
-	f, known := r.orchestrator.Function(name) // read before the counts, so that they include the turn's decision
-	desired, actual, ready := r.cluster.ReplicaCounts(name)
+	f, known := t.orchestrator.Function(name) // read before the counts, so that they include the turn's decision
+	desired, actual, ready := t.cluster.ReplicaCounts(name)
 	s = autoscale.Scale{Desired: int32(desired), Actual: int32(actual), Ready: int32(ready)}
-	way := r.evictions.of(name)
-	own := r.catalog.get(name)
+	way := t.evictions.of(name)
+	own := t.catalog.get(name)
 	if own != nil && own.unusable && ready == 0 {
 		s.Active, s.Reason, s.Message = corev1.ConditionFalse, autoscale.ReasonBadModel, own.problem
 		return s, true
@@ -44,17 +44,17 @@ func (r *leaderTerm) Scale(namespace, revision string) (s autoscale.Scale, ok bo
 	case desired > 0:
 		s.Active, s.Reason = corev1.ConditionUnknown, autoscale.ReasonStarting
 		s.Message = startMessage(f.State)
-	case len(way) > 0 || known && r.dataPath.hasQueued(name) && !nodeChosen(&f):
+	case len(way) > 0 || known && t.dataPath.hasQueued(name) && !nodeChosen(&f):
 		s.Active = corev1.ConditionUnknown
 		gpus := 0
-		if b := r.catalog.get(name); b != nil {
+		if b := t.catalog.get(name); b != nil {
 			gpus = b.model.Spec.Resources.GPUs
 		}
 		if s.Reason = "WaitingForGPUs"; gpus == 0 {
 			s.Reason = "WaitingForRoom"
 		}
-		x, _ := r.orchestrator.Explain(placement.KindPlace, name)
-		s.Message = waitMessage(gpus, way, func(f functions.Name) string { return r.nameFor(namespace, f) }, x)
+		x, _ := t.orchestrator.Explain(placement.KindPlace, name)
+		s.Message = waitMessage(gpus, way, func(f functions.Name) string { return t.nameFor(namespace, f) }, x)
 	case actual > 0:
 		s.Active, s.Reason = corev1.ConditionFalse, autoscale.ReasonStopping
 	default:
@@ -91,8 +91,8 @@ func camelCase(code string) string {
 }
 
 // onEvent passes an event of the orchestrator to the revision's Service.
-func (r *leaderTerm) onEvent(e functions.Event) {
-	if r.autoscale == nil {
+func (t *leaderTerm) onEvent(e functions.Event) {
+	if t.autoscale == nil {
 		return
 	}
 	name, err := functions.ParseName(e.Function, functions.DefaultTeam)
@@ -100,40 +100,40 @@ func (r *leaderTerm) onEvent(e functions.Event) {
 		return
 	}
 	event := func(reason, message string, warning bool) {
-		r.autoscale.RecordNote(name.Team, name.Name, autoscale.Note{Reason: reason, Message: message, Warning: warning})
+		t.autoscale.RecordNote(name.Team, name.Name, autoscale.Note{Reason: reason, Message: message, Warning: warning})
 	}
 	switch {
 	case e.Kind == "ended":
-		if to, ok := r.evictions.remove(e.Replica); ok {
-			r.revisionChanged(to)
+		if to, ok := t.evictions.remove(e.Replica); ok {
+			t.revisionChanged(to)
 		}
 	case e.Kind == "stop" && (e.Reason == "evicted" || e.Reason == "time_slice" || e.Reason == "share"):
 		if to, err := functions.ParseName(e.For, functions.DefaultTeam); err == nil && e.For != "" {
 			l := pendingEviction{evicted: name, beneficiary: to}
-			if end := r.hub.DemandOf(name).LastEnd; e.Reason == "evicted" && !end.IsZero() {
+			if end := t.hub.DemandOf(name).LastEnd; e.Reason == "evicted" && !end.IsZero() {
 				l.idleFor = e.At.Sub(end)
 			}
-			r.evictions.add(e.Replica, l)
-			r.revisionChanged(to)
+			t.evictions.add(e.Replica, l)
+			t.revisionChanged(to)
 		}
 		beneficiary := "another model"
 		if to, err := functions.ParseName(e.For, functions.DefaultTeam); err == nil {
-			beneficiary = r.nameFor(name.Team, to)
+			beneficiary = t.nameFor(name.Team, to)
 		}
 		event("Evicted", fmt.Sprintf("Its replica on %s makes way for %s: %s.", e.Node, beneficiary, e.Message), false)
 	case e.Kind == "failed":
 		event("ReplicaFailed", e.Message, true)
 	}
-	r.revisionChanged(name)
+	t.revisionChanged(name)
 }
 
 // nameFor is the name of a function in a text that a team reads: what other teams run is
 // not for it to know.
-func (r *leaderTerm) nameFor(team string, f functions.Name) string {
+func (t *leaderTerm) nameFor(team string, f functions.Name) string {
 	if f.Team != team {
 		return "a model of another team"
 	}
-	return r.public(f.String())
+	return t.public(f.String())
 }
 
 // pendingEvictions are replicas that are being evicted and have not ended yet.
@@ -148,29 +148,29 @@ type pendingEviction struct {
 	idleFor              time.Duration  // time since its last request; 0: unknown
 }
 
-func (l *pendingEvictions) add(replica string, x pendingEviction) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.byReplica == nil {
-		l.byReplica = map[string]pendingEviction{}
+func (e *pendingEvictions) add(replica string, x pendingEviction) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.byReplica == nil {
+		e.byReplica = map[string]pendingEviction{}
 	}
-	l.byReplica[replica] = x
+	e.byReplica[replica] = x
 }
 
 // remove drops an ended replica and returns the revision that gets its room.
-func (l *pendingEvictions) remove(replica string) (to functions.Name, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	x, ok := l.byReplica[replica]
-	delete(l.byReplica, replica)
+func (e *pendingEvictions) remove(replica string) (to functions.Name, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	x, ok := e.byReplica[replica]
+	delete(e.byReplica, replica)
 	return x.beneficiary, ok
 }
 
 // of lists the evictions in favour of a revision.
-func (l *pendingEvictions) of(to functions.Name) (out []pendingEviction) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, x := range l.byReplica {
+func (e *pendingEvictions) of(to functions.Name) (out []pendingEviction) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, x := range e.byReplica {
 		if x.beneficiary == to {
 			out = append(out, x)
 		}

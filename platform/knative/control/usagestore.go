@@ -41,18 +41,18 @@ func newUsageStore(maps core.ConfigMapInterface, epoch int64, log *slog.Logger) 
 }
 
 // load reads what the previous term stored. The ledger is usable even with an error.
-func (a *usageStore) load(ctx context.Context) (*quota.Ledger, error) {
+func (s *usageStore) load(ctx context.Context) (*quota.Ledger, error) {
 	ctx, cancel := context.WithTimeout(ctx, usageWriteTimeout)
 	defer cancel()
 	var text []byte
-	at, err := a.maps.Get(ctx, UsageConfigMap, metav1.GetOptions{})
+	at, err := s.maps.Get(ctx, UsageConfigMap, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		a.stored, text = at, []byte(at.Data[usageKey])
+		s.stored, text = at, []byte(at.Data[usageKey])
 	case status.IsNotFound(err):
 		err = nil
 	}
-	ledger, bad := quota.NewLedger(text, a.enqueue)
+	ledger, bad := quota.NewLedger(text, s.enqueue)
 	if err == nil {
 		err = bad
 	}
@@ -63,48 +63,48 @@ func (a *usageStore) load(ctx context.Context) (*quota.Ledger, error) {
 }
 
 // enqueue replaces a text that was not written yet.
-func (a *usageStore) enqueue(text []byte) {
+func (s *usageStore) enqueue(text []byte) {
 	for {
 		select {
-		case a.pending <- text:
+		case s.pending <- text:
 			return
 		default:
 		}
 		select {
-		case <-a.pending:
+		case <-s.pending:
 		default:
 		}
 	}
 }
 
 // Run writes until ctx ends.
-func (a *usageStore) Run(ctx context.Context) error {
+func (s *usageStore) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case text := <-a.pending:
+		case text := <-s.pending:
 			if ctx.Err() != nil {
-				a.enqueue(text) // left for flush
+				s.enqueue(text) // left for flush
 				return nil
 			}
-			a.write(ctx, text)
+			s.write(ctx, text)
 		}
 	}
 }
 
 // flush writes the last text, after Run has ended and nothing is enqueued any more.
-func (a *usageStore) flush(ctx context.Context) {
+func (s *usageStore) flush(ctx context.Context) {
 	select {
-	case text := <-a.pending:
-		a.write(context.WithoutCancel(ctx), text)
+	case text := <-s.pending:
+		s.write(context.WithoutCancel(ctx), text)
 	default:
 	}
 }
 
 // write stores the text unless a newer term has written.
-func (a *usageStore) write(ctx context.Context, text []byte) {
-	if a.superseded || a.stored != nil && a.stored.Data[usageKey] == string(text) && a.stored.Annotations[epochAnnotation] == strconv.FormatInt(a.epoch, 10) {
+func (s *usageStore) write(ctx context.Context, text []byte) {
+	if s.superseded || s.stored != nil && s.stored.Data[usageKey] == string(text) && s.stored.Annotations[epochAnnotation] == strconv.FormatInt(s.epoch, 10) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, usageWriteTimeout)
@@ -112,40 +112,40 @@ func (a *usageStore) write(ctx context.Context, text []byte) {
 	var err error
 	for range 4 {
 		next := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: UsageConfigMap, Labels: map[string]string{"app.kubernetes.io/part-of": "thaw"}}}
-		if a.stored != nil {
-			next = a.stored.DeepCopy()
+		if s.stored != nil {
+			next = s.stored.DeepCopy()
 		}
-		if n, bad := strconv.ParseInt(next.Annotations[epochAnnotation], 10, 64); bad == nil && n > a.epoch {
-			a.superseded = true
+		if n, bad := strconv.ParseInt(next.Annotations[epochAnnotation], 10, 64); bad == nil && n > s.epoch {
+			s.superseded = true
 			return
 		}
 		if next.Annotations == nil {
 			next.Annotations = map[string]string{}
 		}
-		next.Annotations[epochAnnotation] = strconv.FormatInt(a.epoch, 10)
+		next.Annotations[epochAnnotation] = strconv.FormatInt(s.epoch, 10)
 		next.Data = map[string]string{usageKey: string(text)}
 		var now *corev1.ConfigMap
-		if a.stored == nil {
-			now, err = a.maps.Create(ctx, next, metav1.CreateOptions{FieldManager: "thaw"})
+		if s.stored == nil {
+			now, err = s.maps.Create(ctx, next, metav1.CreateOptions{FieldManager: "thaw"})
 		} else {
-			now, err = a.maps.Update(ctx, next, metav1.UpdateOptions{FieldManager: "thaw"}) // fails unless stored is the newest version
+			now, err = s.maps.Update(ctx, next, metav1.UpdateOptions{FieldManager: "thaw"}) // fails unless stored is the newest version
 		}
 		if err == nil {
-			a.stored = now
+			s.stored = now
 			return
 		}
 		if !status.IsConflict(err) && !status.IsAlreadyExists(err) && !status.IsNotFound(err) {
 			break
 		}
 		// Changed meanwhile: decide on the current object.
-		if a.stored, err = a.maps.Get(ctx, UsageConfigMap, metav1.GetOptions{}); status.IsNotFound(err) {
-			a.stored, err = nil, nil
+		if s.stored, err = s.maps.Get(ctx, UsageConfigMap, metav1.GetOptions{}); status.IsNotFound(err) {
+			s.stored, err = nil, nil
 		}
 		if err != nil {
 			break
 		}
 	}
 	if err != nil {
-		a.log.Warn("cannot store the usage of teams", "error", err)
+		s.log.Warn("cannot store the usage of teams", "error", err)
 	}
 }

@@ -50,29 +50,29 @@ func objectHandler[T metav1.Object](r *leaderTerm, set, drop func(T)) cache.Reso
 
 // watch adds the term's handlers and returns when they have seen every object: revisions
 // first, since pods and Deployments refer to them.
-func (r *leaderTerm) watch(ctx context.Context) error {
-	c := r.c
-	again := func(o metav1.Object) { r.catalog.updateRevision(o.GetNamespace(), o.GetName()) }
+func (t *leaderTerm) watch(ctx context.Context) error {
+	c := t.c
+	again := func(o metav1.Object) { t.catalog.updateRevision(o.GetNamespace(), o.GetName()) }
 	for _, w := range []struct {
 		informer cache.SharedIndexInformer
 		handler  cache.ResourceEventHandler
 	}{
-		{c.knative.Autoscaling().V1alpha1().PodAutoscalers().Informer(), objectHandler(r, again, again)},
-		{c.knative.Serving().V1().Revisions().Informer(), objectHandler(r, again, again)},
-		{c.knative.Serving().V1().Services().Informer(), objectHandler(r,
-			func(o metav1.Object) { r.catalog.updateService(o.GetNamespace(), o.GetName()) },
-			func(o metav1.Object) { r.catalog.updateService(o.GetNamespace(), o.GetName()) })},
-		{c.core.Core().V1().Nodes().Informer(), objectHandler(r, r.cluster.SetNode, func(n *corev1.Node) { r.cluster.DropNode(n.Name) })},
-		{c.deployments.Apps().V1().Deployments().Informer(), objectHandler(r, r.setDeployment, r.dropDeployment)},
-		{c.core.Core().V1().Pods().Informer(), objectHandler(r, r.cluster.SetPod, func(p *corev1.Pod) { r.cluster.DropPod(p.UID) })},
-		{c.core.Core().V1().Namespaces().Informer(), objectHandler(r, func(*corev1.Namespace) { r.teams.Changed() }, func(*corev1.Namespace) { r.teams.Changed() })},
-		{c.core.Core().V1().ResourceQuotas().Informer(), objectHandler(r, func(*corev1.ResourceQuota) { r.teams.Changed() }, func(*corev1.ResourceQuota) { r.teams.Changed() })},
+		{c.knative.Autoscaling().V1alpha1().PodAutoscalers().Informer(), objectHandler(t, again, again)},
+		{c.knative.Serving().V1().Revisions().Informer(), objectHandler(t, again, again)},
+		{c.knative.Serving().V1().Services().Informer(), objectHandler(t,
+			func(o metav1.Object) { t.catalog.updateService(o.GetNamespace(), o.GetName()) },
+			func(o metav1.Object) { t.catalog.updateService(o.GetNamespace(), o.GetName()) })},
+		{c.core.Core().V1().Nodes().Informer(), objectHandler(t, t.cluster.SetNode, func(n *corev1.Node) { t.cluster.DropNode(n.Name) })},
+		{c.deployments.Apps().V1().Deployments().Informer(), objectHandler(t, t.setDeployment, t.dropDeployment)},
+		{c.core.Core().V1().Pods().Informer(), objectHandler(t, t.cluster.SetPod, func(p *corev1.Pod) { t.cluster.DropPod(p.UID) })},
+		{c.core.Core().V1().Namespaces().Informer(), objectHandler(t, func(*corev1.Namespace) { t.teams.Changed() }, func(*corev1.Namespace) { t.teams.Changed() })},
+		{c.core.Core().V1().ResourceQuotas().Informer(), objectHandler(t, func(*corev1.ResourceQuota) { t.teams.Changed() }, func(*corev1.ResourceQuota) { t.teams.Changed() })},
 	} {
 		handle, err := w.informer.AddEventHandler(w.handler)
 		if err != nil {
 			return err
 		}
-		r.watches = append(r.watches, watchHandle{w.informer, handle})
+		t.watches = append(t.watches, watchHandle{w.informer, handle})
 		if !cache.WaitForCacheSync(ctx.Done(), handle.HasSynced) {
 			return ctx.Err()
 		}
@@ -81,7 +81,7 @@ func (r *leaderTerm) watch(ctx context.Context) error {
 }
 
 // reportObject creates an Event of an object that cannot be read.
-func (r *leaderTerm) reportObject(obj any, text string) {
+func (t *leaderTerm) reportObject(obj any, text string) {
 	o, ok := obj.(runtime.Object)
 	if !ok {
 		return
@@ -91,20 +91,20 @@ func (r *leaderTerm) reportObject(obj any, text string) {
 		about, err = reference.GetReference(servingscheme.Scheme, o)
 	}
 	if err == nil && about.Namespace != "" {
-		r.teams.Report(*about, "BadObject", text)
+		t.teams.Report(*about, "BadObject", text)
 	}
 }
 
-func (r *leaderTerm) stopWatching() {
-	for _, w := range r.watches {
+func (t *leaderTerm) stopWatching() {
+	for _, w := range t.watches {
 		if err := w.informer.RemoveEventHandler(w.handle); err != nil {
-			r.c.o.Log.Warn("cannot remove an informer handler", "error", err)
+			t.c.o.Log.Warn("cannot remove an informer handler", "error", err)
 		}
 	}
 }
 
 // setDeployment takes the Deployment of a revision.
-func (r *leaderTerm) setDeployment(d *appsv1.Deployment) {
+func (t *leaderTerm) setDeployment(d *appsv1.Deployment) {
 	name := d.Labels[serving.RevisionLabelKey]
 	if name == "" || d.DeletionTimestamp != nil {
 		return
@@ -120,13 +120,13 @@ func (r *leaderTerm) setDeployment(d *appsv1.Deployment) {
 		replicas = int(*d.Spec.Replicas)
 	}
 	key := functions.Name{Team: d.Namespace, Name: name}
-	r.catalog.setResources(key, podResources(&d.Spec.Template.Spec))
-	r.cluster.SetDeployment(key, replicas, refuse)
-	r.revisionChanged(key)
+	t.catalog.setResources(key, podResources(&d.Spec.Template.Spec))
+	t.cluster.SetDeployment(key, replicas, refuse)
+	t.revisionChanged(key)
 }
 
-func (r *leaderTerm) dropDeployment(d *appsv1.Deployment) {
+func (t *leaderTerm) dropDeployment(d *appsv1.Deployment) {
 	if name := d.Labels[serving.RevisionLabelKey]; name != "" {
-		r.catalog.dropResources(functions.Name{Team: d.Namespace, Name: name})
+		t.catalog.dropResources(functions.Name{Team: d.Namespace, Name: name})
 	}
 }
