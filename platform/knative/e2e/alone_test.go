@@ -471,19 +471,19 @@ func (s *suite) stalled(blob string) bool {
 }
 
 // fault is called by the blob server before each answer.
-func (x *stalls) fault(_ http.ResponseWriter, r *http.Request, n int) bool {
+func (s *stalls) fault(_ http.ResponseWriter, r *http.Request, n int) bool {
 	if n == 0 { // a listing of blobs
 		return false
 	}
-	x.mu.Lock()
+	s.mu.Lock()
 	var at *stalling
-	for blob, one := range x.blobs {
+	for blob, one := range s.blobs {
 		if strings.HasSuffix(r.URL.Path, "/"+blob) {
 			one.asked = true
 			at = one
 		}
 	}
-	x.mu.Unlock()
+	s.mu.Unlock()
 	if at != nil {
 		select {
 		case <-at.open:

@@ -27,11 +27,11 @@ type spending struct {
 }
 
 // ask sends one request of the team to one activator.
-func (x *spending) ask(at *space) (admitted bool) {
-	one := at.as(x.space)
+func (s *spending) ask(at *space) (admitted bool) {
+	one := at.as(s.space)
 	a := one.byModel("tiny", 16, false)
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
 	case a.whole():
 		var said struct {
@@ -40,13 +40,13 @@ func (x *spending) ask(at *space) (admitted bool) {
 			}
 		}
 		if err := json.Unmarshal([]byte(a.body), &said); err != nil || said.Usage.Total == 0 {
-			x.Errorf("no usage: %s", a)
+			s.Errorf("no usage: %s", a)
 		}
-		x.requests, x.tokens, x.most = x.requests+1, x.tokens+said.Usage.Total, max(x.most, said.Usage.Total)
-	case a.status == http.StatusTooManyRequests && strings.Contains(a.body, fmt.Sprintf("%d %s a minute", x.limit, x.kind)):
-		x.refused++
+		s.requests, s.tokens, s.most = s.requests+1, s.tokens+said.Usage.Total, max(s.most, said.Usage.Total)
+	case a.status == http.StatusTooManyRequests && strings.Contains(a.body, fmt.Sprintf("%d %s a minute", s.limit, s.kind)):
+		s.refused++
 	default:
-		x.Errorf("neither an answer nor a limit: %s", a)
+		s.Errorf("neither an answer nor a limit: %s", a)
 	}
 	return a.whole()
 }
@@ -60,18 +60,18 @@ func (s *space) as(team *space) *space {
 
 // spend sends requests through all gates with two clients each, until atLeast was granted
 // and every client has been refused three times.
-func (x *spending) spend(gates []*space, atLeast int) {
+func (s *spending) spend(gates []*space, atLeast int) {
 	began := time.Now()
 	many(2*len(gates), func(i int) answer {
 		pause := time.NewTicker(20 * time.Millisecond)
 		defer pause.Stop()
-		for refused := 0; !x.Failed() && (refused < 3 || x.given() < atLeast); {
-			if !x.ask(gates[i%len(gates)]) {
+		for refused := 0; !s.Failed() && (refused < 3 || s.given() < atLeast); {
+			if !s.ask(gates[i%len(gates)]) {
 				refused++
 				<-pause.C
 			}
 			if time.Since(began) > 5*time.Minute {
-				x.Errorf("%d of %d %s given within five minutes", x.given(), atLeast, x.kind)
+				s.Errorf("%d of %d %s given within five minutes", s.given(), atLeast, s.kind)
 			}
 		}
 		return answer{}
@@ -79,44 +79,44 @@ func (x *spending) spend(gates []*space, atLeast int) {
 }
 
 // given returns the granted amount in the limit's unit.
-func (x *spending) given() int {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.kind == "tokens" {
-		return x.tokens
+func (s *spending) given() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kind == "tokens" {
+		return s.tokens
 	}
-	return x.requests
+	return s.requests
 }
 
 // check compares the grants with the limit: one full bucket plus the refill since, and for
 // tokens, which are counted after the answer, those of requests in flight.
-func (x *spending) check(when string) {
-	x.Helper()
-	given, over := x.given(), 1
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.kind == "tokens" {
-		over = 4 * x.most
+func (s *spending) check(when string) {
+	s.Helper()
+	given, over := s.given(), 1
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kind == "tokens" {
+		over = 4 * s.most
 	}
-	may := x.limit + int(float64(x.limit)*time.Since(x.began).Minutes())
-	x.Logf("%s: %d of %d %s given in %s, %d requests, %d refused", when, given, may, x.kind, time.Since(x.began).Round(100*time.Millisecond), x.requests, x.refused)
+	may := s.limit + int(float64(s.limit)*time.Since(s.began).Minutes())
+	s.Logf("%s: %d of %d %s given in %s, %d requests, %d refused", when, given, may, s.kind, time.Since(s.began).Round(100*time.Millisecond), s.requests, s.refused)
 	if given > may+over {
-		x.Errorf("%s: %d %s were given, %d a minute are allowed, which is %d by now", when, given, x.kind, x.limit, may)
+		s.Errorf("%s: %d %s were given, %d a minute are allowed, which is %d by now", when, given, s.kind, s.limit, may)
 	}
 }
 
 // known waits until the response headers of each activator show the limit.
-func (x *spending) known(gates []*space) {
-	x.Helper()
+func (s *spending) known(gates []*space) {
+	s.Helper()
 	for _, at := range gates {
-		x.until("the limit is known", func() (bool, string) {
-			a := at.as(x.space).byModel("tiny", 16, false)
+		s.until("the limit is known", func() (bool, string) {
+			a := at.as(s.space).byModel("tiny", 16, false)
 			if a.whole() {
-				x.mu.Lock()
-				x.requests++ // its few tokens are within the tolerance of check
-				x.mu.Unlock()
+				s.mu.Lock()
+				s.requests++ // its few tokens are within the tolerance of check
+				s.mu.Unlock()
 			}
-			return a.header.Get("X-Ratelimit-Limit-"+x.kind) == fmt.Sprint(x.limit), a.String()
+			return a.header.Get("X-Ratelimit-Limit-"+s.kind) == fmt.Sprint(s.limit), a.String()
 		})
 	}
 }

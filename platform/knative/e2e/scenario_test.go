@@ -230,13 +230,13 @@ func (s *suite) controller(t *testing.T) *api.Client {
 // whole reports whether thaw and Kubernetes consider every node ready and empty. After a
 // scenario that lost a node Kubernetes is slow to take it back, and pods still ending
 // there would change where the next ones are placed.
-func (x *scene) whole() (bool, string) {
-	nodes, err := x.api.Nodes(x.Context())
+func (s *scene) whole() (bool, string) {
+	nodes, err := s.api.Nodes(s.Context())
 	if err != nil {
 		return false, err.Error()
 	}
 	for _, name := range sceneNodes {
-		k, err := x.core.CoreV1().Nodes().Get(x.Context(), name, metav1.GetOptions{})
+		k, err := s.core.CoreV1().Nodes().Get(s.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -245,7 +245,7 @@ func (x *scene) whole() (bool, string) {
 				return false, name + " has the taint " + t.ToString()
 			}
 		}
-		left, err := x.core.CoreV1().Pods("").List(x.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + name, LabelSelector: "serving.knative.dev/revision"})
+		left, err := s.core.CoreV1().Pods("").List(s.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + name, LabelSelector: "serving.knative.dev/revision"})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -261,39 +261,39 @@ func (x *scene) whole() (bool, string) {
 }
 
 // end removes the models, so that the GPUs are free for the next scenario.
-func (x *scene) end() {
+func (s *scene) end() {
 	for node := range sceneNodes {
-		x.Return(node)
+		s.Return(node)
 	}
 	for _, m := range []string{"x", "y", "z"} {
-		x.Leave(m)
+		s.Leave(m)
 	}
-	x.all.Wait()
-	if x.Failed() {
-		if events, err := x.api.Events(context.Background(), 0); err == nil {
+	s.all.Wait()
+	if s.Failed() {
+		if events, err := s.api.Events(context.Background(), 0); err == nil {
 			for _, e := range events {
-				if strings.HasPrefix(e.Function, x.ns+"/") {
-					x.Logf("  %s %s %s %s %s %s %s", e.At.Format("05.000"), e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message)
+				if strings.HasPrefix(e.Function, s.ns+"/") {
+					s.Logf("  %s %s %s %s %s %s %s", e.At.Format("05.000"), e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message)
 				}
 			}
 		}
-		x.space.told(context.Background())
+		s.space.told(context.Background())
 	}
-	x.ending()
-	x.api.Close()
-	x.keeper.mu.Lock()
-	delete(x.keeper.scenes, x.ns)
-	x.keeper.mu.Unlock()
+	s.ending()
+	s.api.Close()
+	s.keeper.mu.Lock()
+	delete(s.keeper.scenes, s.ns)
+	s.keeper.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	x.core.CoreV1().Namespaces().Delete(ctx, x.ns, metav1.DeleteOptions{})
-	until(x.T, 90*time.Second, "nothing of it runs", func() (bool, string) {
-		x.core.CoreV1().Pods(x.ns).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}, metav1.ListOptions{})
-		list, err := x.core.CoreV1().Pods(x.ns).List(ctx, metav1.ListOptions{})
-		left, known := x.api.Replicas(ctx)
+	s.core.CoreV1().Namespaces().Delete(ctx, s.ns, metav1.DeleteOptions{})
+	until(s.T, 90*time.Second, "nothing of it runs", func() (bool, string) {
+		s.core.CoreV1().Pods(s.ns).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}, metav1.ListOptions{})
+		list, err := s.core.CoreV1().Pods(s.ns).List(ctx, metav1.ListOptions{})
+		left, known := s.api.Replicas(ctx)
 		n := 0
 		for _, r := range left {
-			if strings.HasPrefix(r.Function, x.ns+"/") {
+			if strings.HasPrefix(r.Function, s.ns+"/") {
 				n++
 			}
 		}
@@ -301,78 +301,78 @@ func (x *scene) end() {
 	})
 }
 
-func (x *scene) named(m string) functions.Name { return functions.Name{Team: x.ns, Name: m} }
+func (s *scene) named(m string) functions.Name { return functions.Name{Team: s.ns, Name: m} }
 
-func (x *scene) Deploy(models ...*functions.Model) {
-	x.Helper()
+func (s *scene) Deploy(models ...*functions.Model) {
+	s.Helper()
 	var docs []string
-	gone := x.deployed
-	x.deployed = map[string]bool{}
+	gone := s.deployed
+	s.deployed = map[string]bool{}
 	for _, m := range models {
 		doc, err := catalog.EncodeYAML(m)
 		if err != nil {
-			x.Fatal(err)
+			s.Fatal(err)
 		}
 		docs = append(docs, string(doc))
-		x.deployed[m.Metadata.Name] = true
+		s.deployed[m.Metadata.Name] = true
 		delete(gone, m.Metadata.Name)
 	}
 	for m := range gone {
-		if _, errs, code := x.program(x.Context(), "thaw-knative", "rm", "--namespace", x.ns, m); code != 0 {
-			x.Fatal(errs)
+		if _, errs, code := s.program(s.Context(), "thaw-knative", "rm", "--namespace", s.ns, m); code != 0 {
+			s.Fatal(errs)
 		}
 	}
 	if len(docs) == 0 {
 		return
 	}
-	x.deploy(strings.Join(docs, "---\n"), "--image", "command="+sceneImage, "--skip-preflight") // some models never fit
+	s.deploy(strings.Join(docs, "---\n"), "--image", "command="+sceneImage, "--skip-preflight") // some models never fit
 	for _, m := range models {
-		x.ready(m.Metadata.Name)
-		x.until("the controller knows "+m.Metadata.Name, func() (bool, string) {
-			_, err := x.api.Function(x.Context(), x.named(m.Metadata.Name))
+		s.ready(m.Metadata.Name)
+		s.until("the controller knows "+m.Metadata.Name, func() (bool, string) {
+			_, err := s.api.Function(s.Context(), s.named(m.Metadata.Name))
 			return err == nil, fmt.Sprint(err)
 		})
 	}
 }
 
-func (x *scene) Ask(m string, n int) {
-	x.Helper()
-	x.mu.Lock()
-	delete(x.told, m)
+func (s *scene) Ask(m string, n int) {
+	s.Helper()
+	s.mu.Lock()
+	delete(s.told, m)
 	for range n {
-		ctx, cancel := context.WithTimeout(x.Context(), 3*time.Minute)
+		ctx, cancel := context.WithTimeout(s.Context(), 3*time.Minute)
 		a := &asked{model: m, cancel: cancel, free: make(chan struct{})}
-		id := len(x.asks)
-		x.asks = append(x.asks, a)
-		x.all.Go(func() {
+		id := len(s.asks)
+		s.asks = append(s.asks, a)
+		s.all.Go(func() {
 			defer cancel()
-			got := x.do(ctx, "", "/v1/completions", fmt.Sprintf(`{"model":"%s/%s","prompt":"hold %d","max_tokens":1}`, x.ns, m, id))
-			x.mu.Lock()
-			defer x.mu.Unlock()
+			got := s.do(ctx, "", "/v1/completions", fmt.Sprintf(`{"model":"%s/%s","prompt":"hold %d","max_tokens":1}`, s.ns, m, id))
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			a.over = true
 			if got.err != nil {
-				x.told[m] = got.err.Error()
+				s.told[m] = got.err.Error()
 			} else if got.status != http.StatusOK {
-				x.told[m] = got.body
+				s.told[m] = got.body
 			}
 		})
 	}
-	x.mu.Unlock()
-	x.until("the requests have come", func() (bool, string) {
-		f, err := x.api.Function(x.Context(), x.named(m))
+	s.mu.Unlock()
+	s.until("the requests have come", func() (bool, string) {
+		f, err := s.api.Function(s.Context(), s.named(m))
 		if err != nil {
 			return false, err.Error()
 		}
-		left := x.count(m, func(a *asked) bool { return !a.over })
+		left := s.count(m, func(a *asked) bool { return !a.over })
 		return f.Active+f.Queued >= left, fmt.Sprintf("%d active, %d queued of %d", f.Active, f.Queued, left)
 	})
 }
 
 // count returns the number of requests for a model that satisfy so.
-func (x *scene) count(m string, so func(*asked) bool) (n int) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for _, a := range x.asks {
+func (s *scene) count(m string, so func(*asked) bool) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range s.asks {
 		if a.model == m && so(a) {
 			n++
 		}
@@ -381,62 +381,62 @@ func (x *scene) count(m string, so func(*asked) bool) (n int) {
 }
 
 // hold keeps a request at an engine.
-func (x *scene) hold(ctx context.Context, id int) {
-	x.mu.Lock()
-	if id < 0 || id >= len(x.asks) {
-		x.mu.Unlock()
+func (s *scene) hold(ctx context.Context, id int) {
+	s.mu.Lock()
+	if id < 0 || id >= len(s.asks) {
+		s.mu.Unlock()
 		return
 	}
-	a := x.asks[id]
+	a := s.asks[id]
 	a.held = true
-	x.mu.Unlock()
+	s.mu.Unlock()
 	select {
 	case <-a.free:
 	case <-ctx.Done():
-		x.mu.Lock()
+		s.mu.Lock()
 		a.held = false
-		x.mu.Unlock()
+		s.mu.Unlock()
 	}
 }
 
 // begun records an engine start and returns the error with which it is to fail; "": none.
-func (x *scene) begun(m, pod string) string {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.pods[pod] = m
-	x.starts[pod]++
-	return x.causes[m]
+func (s *scene) begun(m, pod string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pods[pod] = m
+	s.starts[pod]++
+	return s.causes[m]
 }
 
-func (x *scene) Leave(m string) {
-	x.mu.Lock()
-	for _, a := range x.asks {
+func (s *scene) Leave(m string) {
+	s.mu.Lock()
+	for _, a := range s.asks {
 		if a.model == m {
 			a.cancel()
 		}
 	}
-	x.mu.Unlock()
-	x.until("they have left", func() (bool, string) {
-		n := x.count(m, func(a *asked) bool { return !a.over })
+	s.mu.Unlock()
+	s.until("they have left", func() (bool, string) {
+		n := s.count(m, func(a *asked) bool { return !a.over })
 		return n == 0, fmt.Sprint(n)
 	})
 }
 
-func (x *scene) Finish(m string) {
-	x.Helper()
+func (s *scene) Finish(m string) {
+	s.Helper()
 	var freed []*asked
-	x.mu.Lock()
-	for _, a := range x.asks {
+	s.mu.Lock()
+	for _, a := range s.asks {
 		if a.model == m && a.held && !a.over {
 			freed = append(freed, a)
 			close(a.free)
 		}
 	}
-	x.mu.Unlock()
-	x.until("its requests end", func() (bool, string) {
+	s.mu.Unlock()
+	s.until("its requests end", func() (bool, string) {
 		n := 0
-		x.mu.Lock()
-		defer x.mu.Unlock()
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		for _, a := range freed {
 			if !a.over {
 				n++
@@ -446,27 +446,27 @@ func (x *scene) Finish(m string) {
 	})
 }
 
-func (x *scene) Waiting(m string) int {
-	return x.count(m, func(a *asked) bool { return !a.over && !a.held })
+func (s *scene) Waiting(m string) int {
+	return s.count(m, func(a *asked) bool { return !a.over && !a.held })
 }
 
-func (x *scene) Running(m string) int {
-	return x.count(m, func(a *asked) bool { return !a.over && a.held })
+func (s *scene) Running(m string) int {
+	return s.count(m, func(a *asked) bool { return !a.over && a.held })
 }
 
-func (x *scene) Refusal(m string) string {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.told[m]
+func (s *scene) Refusal(m string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.told[m]
 }
 
-func (x *scene) Replicas(m string) (out []string) {
-	list, err := x.api.Replicas(x.Context())
+func (s *scene) Replicas(m string) (out []string) {
+	list, err := s.api.Replicas(s.Context())
 	if err != nil {
 		return []string{err.Error()}
 	}
 	for _, r := range list {
-		if r.Function != x.named(m).String() || r.State == functions.Draining || r.State.Over() {
+		if r.Function != s.named(m).String() || r.State == functions.Draining || r.State.Over() {
 			continue
 		}
 		node := r.Node
@@ -482,44 +482,44 @@ func (x *scene) Replicas(m string) (out []string) {
 }
 
 // Starts counts pods, and further engine starts within a pod.
-func (x *scene) Starts(m string) (n int) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for pod, of := range x.pods {
+func (s *scene) Starts(m string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for pod, of := range s.pods {
 		if of == m {
-			n += max(1, x.starts[pod])
+			n += max(1, s.starts[pod])
 		}
 	}
 	return n
 }
 
-func (x *scene) Break(m, cause string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.causes[m] = cause
+func (s *scene) Break(m, cause string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.causes[m] = cause
 }
 
 // Vanish stops a node's kubelet and loader. The node reports nothing, and its engines
 // continue.
-func (x *scene) Vanish(n string) { x.signal(n, syscall.SIGSTOP) }
-func (x *scene) Return(n string) { x.signal(n, syscall.SIGCONT) }
+func (s *scene) Vanish(n string) { s.signal(n, syscall.SIGSTOP) }
+func (s *scene) Return(n string) { s.signal(n, syscall.SIGCONT) }
 
 // signal sends a signal to the kubelet and the loader of a node. All of a node's processes
 // descend from its first one.
-func (x *scene) signal(n string, s syscall.Signal) {
-	x.Helper()
-	first := strings.Fields(string(x.read(filepath.Join(os.Getenv("CLUSTER_INSIDE"), sceneNodes[n], "first"))))
+func (s *scene) signal(n string, sig syscall.Signal) {
+	s.Helper()
+	first := strings.Fields(string(s.read(filepath.Join(os.Getenv("CLUSTER_INSIDE"), sceneNodes[n], "first"))))
 	if len(first) == 0 {
-		x.Fatalf("node %s has no first process", sceneNodes[n])
+		s.Fatalf("node %s has no first process", sceneNodes[n])
 	}
 	all, _ := filepath.Glob("/proc/[0-9]*")
 	parent, program := map[string]string{}, map[string]string{}
 	for _, dir := range all {
 		pid := filepath.Base(dir)
-		if args := strings.Split(string(x.read(dir+"/cmdline")), "\x00"); len(args) > 1 {
+		if args := strings.Split(string(s.read(dir+"/cmdline")), "\x00"); len(args) > 1 {
 			program[pid] = args[1]
 		}
-		stat := string(x.read(dir + "/stat"))
+		stat := string(s.read(dir + "/stat"))
 		if after := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]); len(after) > 1 {
 			parent[pid] = after[1]
 		}
@@ -537,27 +537,27 @@ func (x *scene) signal(n string, s syscall.Signal) {
 			continue
 		}
 		number, _ := strconv.Atoi(pid)
-		if err := syscall.Kill(number, s); err != nil {
-			x.Fatalf("%s of %s: %v", what, sceneNodes[n], err)
+		if err := syscall.Kill(number, sig); err != nil {
+			s.Fatalf("%s of %s: %v", what, sceneNodes[n], err)
 		}
 		found++
 	}
 	if found != 2 {
-		x.Fatalf("%d of a kubelet and a loader on %s", found, sceneNodes[n])
+		s.Fatalf("%d of a kubelet and a loader on %s", found, sceneNodes[n])
 	}
 }
 
 // read returns the contents of a file; nil if it no longer exists.
-func (x *scene) read(file string) []byte {
+func (s *scene) read(file string) []byte {
 	b, _ := os.ReadFile(file)
 	return b
 }
 
 // Restart kills the leading controller with SIGKILL; the other one takes over.
-func (x *scene) Restart() {
-	x.Helper()
+func (s *scene) Restart() {
+	s.Helper()
 	holder := func() string {
-		lease, err := x.of("lease", install.Namespace).Get(x.Context(), "thaw-controller", metav1.GetOptions{})
+		lease, err := s.of("lease", install.Namespace).Get(s.Context(), "thaw-controller", metav1.GetOptions{})
 		if err != nil {
 			return ""
 		}
@@ -565,16 +565,16 @@ func (x *scene) Restart() {
 		return pod
 	}
 	was := holder()
-	if err := x.core.CoreV1().Pods(install.Namespace).Delete(x.Context(), was, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
-		x.Fatal(err)
+	if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), was, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+		s.Fatal(err)
 	}
-	x.until("another controller leads, and knows what runs", func() (bool, string) {
+	s.until("another controller leads, and knows what runs", func() (bool, string) {
 		now := holder()
-		for _, p := range x.thawPods("controller") {
+		for _, p := range s.thawPods("controller") {
 			if p.Name == now && now != was {
-				direct := x.through(p)
+				direct := s.through(p)
 				direct.gateway = "http://" + net.JoinHostPort(p.Status.PodIP, "8090")
-				a := direct.do(x.Context(), "", "/readyz", "")
+				a := direct.do(s.Context(), "", "/readyz", "")
 				return a.status == http.StatusOK && strings.Contains(a.body, `"leads":true`), a.String()
 			}
 		}
@@ -582,13 +582,13 @@ func (x *scene) Restart() {
 	})
 }
 
-func (x *scene) Pass(d time.Duration) { <-time.After(d) }
+func (s *scene) Pass(d time.Duration) { <-time.After(d) }
 
-func (x *scene) Model(name string, edit func(*functions.ModelSpec)) *functions.Model {
+func (s *scene) Model(name string, edit func(*functions.ModelSpec)) *functions.Model {
 	m := functions.NewModel()
 	m.Metadata.Name = name
 	m.Spec.Engine, m.Spec.Health = functions.EngineCommand, "/health"
-	m.Spec.Args = []string{"/scene", "{port}", name, x.keeper.at + "/" + x.ns}
+	m.Spec.Args = []string{"/scene", "{port}", name, s.keeper.at + "/" + s.ns}
 	m.Spec.Resources.Memory, m.Spec.Resources.GPUs = 64<<20, 1
 	m.Spec.Deadlines.Start = functions.Duration(30 * time.Second)
 	if edit != nil {
