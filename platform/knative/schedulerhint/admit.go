@@ -24,7 +24,7 @@ type reviewHandler struct {
 	hint func(namespace, revision, uid string) (node string, ok bool)
 }
 
-func (a reviewHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h reviewHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != path {
 		http.NotFound(w, r)
 		return
@@ -48,13 +48,13 @@ func (a reviewHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not an AdmissionReview", http.StatusBadRequest)
 		return
 	}
-	out := admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Response: a.review(in.Request)}
+	out := admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Response: h.review(in.Request)}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(out) // the API server has gone
 }
 
 // review answers for one pod, with a patch if there is a hint.
-func (a reviewHandler) review(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+func (h reviewHandler) review(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	yes := &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}
 	if r.Operation != admissionv1.Create || r.Resource.Resource != "pods" || r.SubResource != "" {
 		return yes
@@ -67,7 +67,7 @@ func (a reviewHandler) review(r *admissionv1.AdmissionRequest) *admissionv1.Admi
 	if revision == "" || pod.Spec.NodeName != "" {
 		return yes
 	}
-	node, ok := a.hint(r.Namespace, revision, pod.Labels[serving.RevisionUID])
+	node, ok := h.hint(r.Namespace, revision, pod.Labels[serving.RevisionUID])
 	if !ok || node == "" {
 		return yes
 	}
