@@ -61,43 +61,43 @@ func NewWatcher(o WatcherOptions) *Watcher {
 }
 
 // KeyStore holds the keys of all teams, and the tokens.
-func (t *Watcher) KeyStore() *auth.KeyStore { return t.keys }
+func (w *Watcher) KeyStore() *auth.KeyStore { return w.keys }
 
 // Applied is closed after the first call of WatcherOptions.Apply.
-func (t *Watcher) Applied() <-chan struct{} { return t.firstSent }
+func (w *Watcher) Applied() <-chan struct{} { return w.firstSent }
 
 // Changed schedules a new reading.
-func (t *Watcher) Changed() {
+func (w *Watcher) Changed() {
 	select {
-	case t.wakeup <- struct{}{}:
+	case w.wakeup <- struct{}{}:
 	default:
 	}
 }
 
 // Run reads and sends until ctx ends.
-func (t *Watcher) Run(ctx context.Context) error {
-	informer := t.factory.Core().V1().Secrets().Informer()
-	changed := func(any) { t.Changed() }
+func (w *Watcher) Run(ctx context.Context) error {
+	informer := w.factory.Core().V1().Secrets().Informer()
+	changed := func(any) { w.Changed() }
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) }, DeleteFunc: changed}); err != nil {
 		return err
 	}
-	t.factory.Start(ctx.Done())
-	defer t.factory.Shutdown()
+	w.factory.Start(ctx.Done())
+	defer w.factory.Shutdown()
 	var sending sync.WaitGroup
 	defer sending.Wait()
-	sending.Go(func() { t.sendEvents(ctx) })
+	sending.Go(func() { w.sendEvents(ctx) })
 	// Until the keys are listed, no key is accepted.
 	cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
-	t.Changed()
+	w.Changed()
 	var first sync.Once
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-t.wakeup:
+		case <-w.wakeup:
 		}
-		t.read()
-		first.Do(func() { close(t.firstSent) })
+		w.read()
+		first.Do(func() { close(w.firstSent) })
 		// namespaces are created in bursts
 		select {
 		case <-ctx.Done():
@@ -108,12 +108,12 @@ func (t *Watcher) Run(ctx context.Context) error {
 }
 
 // read reads all teams and keys and passes them on.
-func (t *Watcher) read() {
-	spaces, err := t.o.Namespaces.List(labels.Everything())
+func (w *Watcher) read() {
+	spaces, err := w.o.Namespaces.List(labels.Everything())
 	if err != nil {
 		return
 	}
-	all, err := t.o.Quotas.List(labels.Everything())
+	all, err := w.o.Quotas.List(labels.Everything())
 	if err != nil {
 		return
 	}
@@ -128,52 +128,52 @@ func (t *Watcher) read() {
 			continue
 		}
 		x, problems := FromNamespace(ns, of[ns.Name])
-		t.reportProblems(ns.Name, problems)
+		w.reportProblems(ns.Name, problems)
 		keys.Teams = append(keys.Teams, x)
 	}
-	secrets, err := t.secrets.List(labels.Everything())
+	secrets, err := w.secrets.List(labels.Everything())
 	if err != nil {
 		return
 	}
 	slices.SortFunc(secrets, func(a, b *corev1.Secret) int { return strings.Compare(a.Namespace, b.Namespace) })
 	found, problems := Keys(secrets)
-	t.reportProblems("", problems)
+	w.reportProblems("", problems)
 	keys.Keys = found.Keys
 	fed := make([]auth.ReplicatedKey, 0, len(keys.Keys))
 	for _, k := range keys.Keys {
 		fed = append(fed, auth.ReplicatedKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team, Admin: k.Admin}, Hash: k.Hash})
 	}
-	t.keys.Trust(t.o.Tokens()...)
-	if err := t.keys.Set(fed); err != nil {
-		t.reportProblems(" ", []string{err.Error()})
+	w.keys.Trust(w.o.Tokens()...)
+	if err := w.keys.Set(fed); err != nil {
+		w.reportProblems(" ", []string{err.Error()})
 	}
-	t.o.Apply(keys)
+	w.o.Apply(keys)
 }
 
 // reportProblems logs the problems of a namespace when they change.
-func (t *Watcher) reportProblems(of string, problems []string) {
+func (w *Watcher) reportProblems(of string, problems []string) {
 	text := strings.Join(problems, "; ")
-	if t.reported[of] == text {
+	if w.reported[of] == text {
 		return
 	}
-	t.reported[of] = text
+	w.reported[of] = text
 	if text != "" {
-		t.o.Log.Warn("cannot read the settings of a team", "namespace", of, "problems", text)
+		w.o.Log.Warn("cannot read the settings of a team", "namespace", of, "problems", text)
 	}
 	if of = strings.TrimSpace(of); text == "" || of == "" {
 		return
 	}
-	t.Report(corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: of, Namespace: of}, "BadSettings", text)
+	w.Report(corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: of, Namespace: of}, "BadSettings", text)
 }
 
 // Report queues a warning as an Event of an object in a team's namespace. It does not
 // wait: what does not fit is only in the log.
-func (t *Watcher) Report(about corev1.ObjectReference, reason, text string) {
+func (w *Watcher) Report(about corev1.ObjectReference, reason, text string) {
 	if len(text) > maxEventMessage {
 		text = text[:maxEventMessage] + "…"
 	}
 	select {
-	case t.events <- warningEvent(about, reason, text):
+	case w.events <- warningEvent(about, reason, text):
 	default:
 	}
 }
@@ -193,15 +193,15 @@ func warningEvent(about corev1.ObjectReference, reason, text string) *corev1.Eve
 }
 
 // sendEvents creates Events until ctx ends. A refused one is only logged.
-func (t *Watcher) sendEvents(ctx context.Context) {
+func (w *Watcher) sendEvents(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case e := <-t.events:
+		case e := <-w.events:
 			within, cancel := context.WithTimeout(ctx, 10*time.Second)
-			if _, err := t.o.Client.CoreV1().Events(e.Namespace).Create(within, e, metav1.CreateOptions{}); err != nil && ctx.Err() == nil {
-				t.o.Log.Warn("cannot create an Event", "namespace", e.Namespace, "error", err)
+			if _, err := w.o.Client.CoreV1().Events(e.Namespace).Create(within, e, metav1.CreateOptions{}); err != nil && ctx.Err() == nil {
+				w.o.Log.Warn("cannot create an Event", "namespace", e.Namespace, "error", err)
 			}
 			cancel()
 		}
