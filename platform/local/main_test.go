@@ -247,12 +247,12 @@ type menu struct {
 	models []*functions.Model
 }
 
-func (s *menu) Models() []*functions.Model {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.models
+func (m *menu) Models() []*functions.Model {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.models
 }
-func (s *menu) Teams() []*functions.Team { return nil }
+func (m *menu) Teams() []*functions.Team { return nil }
 
 func newServer(c serverConfig, exe string, log *slog.Logger, models *menu) (*server, error) {
 	l, err := New(Options{

@@ -20,21 +20,21 @@ type sharedFolders struct {
 
 // folder reports whether a folder is shared, and which files beside the listed ones are
 // part of it.
-func (l *sharedFolders) folder(path string) (files []string, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.cached == nil {
-		l.cached = sharedFoldersOf(l.catalog.Models())
+func (f *sharedFolders) folder(path string) (files []string, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cached == nil {
+		f.cached = sharedFoldersOf(f.catalog.Models())
 	}
-	files, ok = l.cached[path]
+	files, ok = f.cached[path]
 	return files, ok
 }
 
 // invalidate makes the next call read the catalog again.
-func (l *sharedFolders) invalidate() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.cached = nil
+func (f *sharedFolders) invalidate() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cached = nil
 }
 
 // sharedFoldersOf lists the folders of models and adapters, with the union of the files
