@@ -131,16 +131,16 @@ type logBuffer struct {
 	text strings.Builder
 }
 
-func (p *logBuffer) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.Write(b)
+func (l *logBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
 }
 
-func (p *logBuffer) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.String()
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 const modelLocation = "mem://models/llama"
@@ -276,32 +276,32 @@ func (l *lab) pod(uid string) *caller {
 	return p
 }
 
-func (p *caller) send(m controlstream.FromPod) {
-	p.t.Helper()
-	if err := p.Send(m); err != nil {
-		p.t.Fatal(err)
+func (c *caller) send(m controlstream.FromPod) {
+	c.t.Helper()
+	if err := c.Send(m); err != nil {
+		c.t.Fatal(err)
 	}
 }
 
-func (p *caller) receive() (m controlstream.ToPod) {
-	p.t.Helper()
-	if err := p.Receive(&m); err != nil {
-		p.t.Fatalf("nothing is heard: %v", err)
+func (c *caller) receive() (m controlstream.ToPod) {
+	c.t.Helper()
+	if err := c.Receive(&m); err != nil {
+		c.t.Fatalf("nothing is heard: %v", err)
 	}
 	return m
 }
 
 // want requests a source.
-func (p *caller) want(id int, source string, files ...string) {
-	p.t.Helper()
-	p.send(controlstream.FromPod{Stage: &controlstream.Stage{ID: id, Source: source, Files: files}})
+func (c *caller) want(id int, source string, files ...string) {
+	c.t.Helper()
+	c.send(controlstream.FromPod{Stage: &controlstream.Stage{ID: id, Source: source, Files: files}})
 }
 
 // answer waits for the end of a staging; states are those reported before it.
-func (p *caller) answer(id int) (m controlstream.ToPod, states []string) {
-	p.t.Helper()
+func (c *caller) answer(id int) (m controlstream.ToPod, states []string) {
+	c.t.Helper()
 	for {
-		m = p.receive()
+		m = c.receive()
 		switch {
 		case m.Staging != nil && m.Staging.ID == id:
 			states = append(states, m.Staging.State)
@@ -312,30 +312,30 @@ func (p *caller) answer(id int) (m controlstream.ToPod, states []string) {
 }
 
 // staged waits for a successful staging.
-func (p *caller) staged(id int) controlstream.Staged {
-	p.t.Helper()
-	m, _ := p.answer(id)
+func (c *caller) staged(id int) controlstream.Staged {
+	c.t.Helper()
+	m, _ := c.answer(id)
 	if m.Staged == nil {
-		p.t.Fatalf("failed: %+v", m.Failed)
+		c.t.Fatalf("failed: %+v", m.Failed)
 	}
 	return *m.Staged
 }
 
 // messages waits until the daemon closes the connection, and returns the lines before that.
-func (p *caller) messages() (all []controlstream.ToPod) {
-	p.t.Helper()
+func (c *caller) messages() (all []controlstream.ToPod) {
+	c.t.Helper()
 	for {
 		var m controlstream.ToPod
-		err := p.Receive(&m)
+		err := c.Receive(&m)
 		if err == nil {
 			all = append(all, m)
 			continue
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			p.t.Fatal("it has not hung up")
+			c.t.Fatal("it has not hung up")
 		}
 		if err != io.EOF && !errors.Is(err, net.ErrClosed) && !strings.Contains(err.Error(), "reset") {
-			p.t.Fatal(err)
+			c.t.Fatal(err)
 		}
 		return all
 	}

@@ -208,9 +208,9 @@ type outMessage struct {
 	folder *os.File // nil: none; closed once the line is sent or dropped
 }
 
-func (s outMessage) discard() {
-	if s.folder != nil {
-		s.folder.Close()
+func (m outMessage) discard() {
+	if m.folder != nil {
+		m.folder.Close()
 	}
 }
 

@@ -66,13 +66,13 @@ type lineLimiter struct {
 }
 
 // wait waits until the next line may be read; false if ctx ended first.
-func (p *lineLimiter) wait(ctx context.Context) bool {
+func (l *lineLimiter) wait(ctx context.Context) bool {
 	now := time.Now()
-	if now.Sub(p.since) >= time.Second {
-		p.since, p.count = now, 0
+	if now.Sub(l.since) >= time.Second {
+		l.since, l.count = now, 0
 	}
-	if p.count++; p.count <= p.perSecond {
+	if l.count++; l.count <= l.perSecond {
 		return true
 	}
-	return backoff.Sleep(ctx, p.since.Add(time.Second).Sub(now))
+	return backoff.Sleep(ctx, l.since.Add(time.Second).Sub(now))
 }

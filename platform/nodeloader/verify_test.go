@@ -12,11 +12,11 @@ import (
 )
 
 // verify requests the verification of a checkpoint, and returns the answer.
-func (p *caller) verify(id int, digest string) controlstream.Verified {
-	p.t.Helper()
-	p.send(controlstream.FromPod{Verify: &controlstream.Verify{ID: id, Digest: digest}})
+func (c *caller) verify(id int, digest string) controlstream.Verified {
+	c.t.Helper()
+	c.send(controlstream.FromPod{Verify: &controlstream.Verify{ID: id, Digest: digest}})
 	for {
-		if m := p.receive(); m.Verified != nil {
+		if m := c.receive(); m.Verified != nil {
 			return *m.Verified
 		}
 	}
