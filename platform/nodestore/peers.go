@@ -49,18 +49,18 @@ func newPeerList(urls []string) *peerList {
 }
 
 // nodes returns a list that may be kept but not changed.
-func (o *peerList) nodes() []p2p.Peer {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return append(o.discovered[:len(o.discovered):len(o.discovered)], o.fixed...)
+func (l *peerList) nodes() []p2p.Peer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append(l.discovered[:len(l.discovered):len(l.discovered)], l.fixed...)
 }
 
-func (o *peerList) setDiscovered(list []functions.Peer) {
+func (l *peerList) setDiscovered(list []functions.Peer) {
 	peers := make([]p2p.Peer, 0, len(list))
 	for _, p := range list {
 		peers = append(peers, p2p.Peer{ID: p.ID, URL: p.URL})
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.discovered = peers
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.discovered = peers
 }
