@@ -21,10 +21,10 @@ type adapterKey struct{ replica, adapter string }
 
 // LoadAdapter makes a replica load the adapter that name includes. It returns when the
 // replica has the adapter, or when ctx ends. Concurrent calls share one command.
-func (s *Orchestrator) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
+func (o *Orchestrator) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
 	for {
-		load := s.adapterLoads.DoChan(replica+"/"+name.Adapter, func() (cancelled any, err error) {
-			err = s.requestAdapter(ctx, replica, name.Adapter)
+		load := o.adapterLoads.DoChan(replica+"/"+name.Adapter, func() (cancelled any, err error) {
+			err = o.requestAdapter(ctx, replica, name.Adapter)
 			return err != nil && ctx.Err() != nil, err
 		})
 		select {
@@ -39,8 +39,8 @@ func (s *Orchestrator) LoadAdapter(ctx context.Context, name functions.Name, rep
 	}
 }
 
-func (s *Orchestrator) requestAdapter(ctx context.Context, replica, adapter string) error {
-	to := s.NodeOf(replica)
+func (o *Orchestrator) requestAdapter(ctx context.Context, replica, adapter string) error {
+	to := o.NodeOf(replica)
 	if to == nil {
 		return fmt.Errorf("replica %s is gone", replica)
 	}
@@ -48,40 +48,40 @@ func (s *Orchestrator) requestAdapter(ctx context.Context, replica, adapter stri
 	if !ok {
 		return &functions.AdapterError{Code: "adapter_unavailable", Message: "the agent of this replica loads no adapters"}
 	}
-	began := s.timeNow()
-	err := l.LoadAdapter(ctx, functions.AdapterRequest{ID: replica, Epoch: s.commands.epoch, Name: adapter})
+	began := o.timeNow()
+	err := l.LoadAdapter(ctx, functions.AdapterRequest{ID: replica, Epoch: o.commands.epoch, Name: adapter})
 	if ctx.Err() == nil {
-		s.mu.Lock()
-		if r := s.replicas[replica]; r != nil && !slices.Contains(r.status.Adapters, adapter) {
+		o.mu.Lock()
+		if r := o.replicas[replica]; r != nil && !slices.Contains(r.status.Adapters, adapter) {
 			if err != nil {
-				s.event("adapter_failed", r.function.Name, replica, r.node, adapter, err.Error())
+				o.event("adapter_failed", r.function.Name, replica, r.node, adapter, err.Error())
 			} else {
-				s.event("adapter_loaded", r.function.Name, replica, r.node, adapter, s.timeNow().Sub(began).Round(time.Millisecond).String())
+				o.event("adapter_loaded", r.function.Name, replica, r.node, adapter, o.timeNow().Sub(began).Round(time.Millisecond).String())
 			}
 		}
-		s.mu.Unlock()
+		o.mu.Unlock()
 	}
 	return err
 }
 
 // loadWantedAdapters loads the adapters named to WakeFor into every READY replica, once
 // there is one.
-func (s *Orchestrator) loadWantedAdapters(ctx context.Context) {
-	s.wantedAdapters.Each(func(name functions.Name) {
-		f := s.functions[name.WithoutAdapter()]
+func (o *Orchestrator) loadWantedAdapters(ctx context.Context) {
+	o.wantedAdapters.Each(func(name functions.Name) {
+		f := o.functions[name.WithoutAdapter()]
 		if f == nil || f.Gone || f.coldStart != nil && f.coldStart.over && len(f.replicas) == 0 {
-			s.wantedAdapters.Drop(name)
+			o.wantedAdapters.Drop(name)
 			return
 		}
 		for _, r := range f.replicas {
 			if r.readyAt == 0 || r.stopping {
 				continue
 			}
-			s.wantedAdapters.Drop(name)
+			o.wantedAdapters.Drop(name)
 			if slices.Contains(r.status.Adapters, name.Adapter) {
 				continue
 			}
-			s.commands.runWithin(ctx, f.model.Spec.Deadlines.Stage.Std(), func(ctx context.Context) { s.LoadAdapter(ctx, name, r.id) })
+			o.commands.runWithin(ctx, f.model.Spec.Deadlines.Stage.Std(), func(ctx context.Context) { o.LoadAdapter(ctx, name, r.id) })
 		}
 	})
 }

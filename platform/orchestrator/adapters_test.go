@@ -14,11 +14,11 @@ import (
 )
 
 // LoadAdapter makes host an AdapterLoader. A load takes two seconds.
-func (h *fakeAgent) LoadAdapter(ctx context.Context, req functions.AdapterRequest) error {
-	h.mu.Lock()
-	h.unload = append(h.unload, "adapter "+req.Name)
-	cause := h.fail[req.Name]
-	h.mu.Unlock()
+func (a *fakeAgent) LoadAdapter(ctx context.Context, req functions.AdapterRequest) error {
+	a.mu.Lock()
+	a.unload = append(a.unload, "adapter "+req.Name)
+	cause := a.fail[req.Name]
+	a.mu.Unlock()
 	select {
 	case <-time.After(2 * time.Second):
 	case <-ctx.Done():
@@ -27,11 +27,11 @@ func (h *fakeAgent) LoadAdapter(ctx context.Context, req functions.AdapterReques
 	if cause != "" {
 		return &functions.AdapterError{Code: "adapter_invalid", Message: cause}
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if r := h.reps[req.ID]; r != nil && !slices.Contains(r.Adapters, req.Name) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r := a.reps[req.ID]; r != nil && !slices.Contains(r.Adapters, req.Name) {
 		r.Adapters = append(slices.Clone(r.Adapters), req.Name)
-		h.push()
+		a.push()
 	}
 	return nil
 }
@@ -41,10 +41,10 @@ func has(r *testRig, adapter string) bool {
 	return p.AdapterLoaded(adapter)
 }
 
-func (h *fakeAgent) asked(what string) (n int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, u := range h.unload {
+func (a *fakeAgent) asked(what string) (n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, u := range a.unload {
 		if u == what {
 			n++
 		}

@@ -124,44 +124,44 @@ func newForecaster(o *Foresight, s *Orchestrator) *forecaster {
 
 // recordUse records begins and ends of uses of f in the history. It is called for every
 // changed function, before planning. Without a forecaster only f.Uses counts them.
-func (a *forecaster) recordUse(f *functionState, now placement.Instant) {
-	u := &f.usage
-	low := f.OnlyLow()
-	in := f.Active+f.Queued > 0 && !low
+func (f *forecaster) recordUse(function *functionState, now placement.Instant) {
+	u := &function.usage
+	low := function.OnlyLow()
+	in := function.Active+function.Queued > 0 && !low
 	if low || u.low && !in { // requests of priority low are no use that comes again
-		u.lastUse = max(u.lastUse, f.LastEnd)
+		u.lastUse = max(u.lastUse, function.LastEnd)
 	}
 	u.low = low
-	missed := !in && !u.inUse && f.LastEnd > u.lastUse // a use began and ended since the last call
+	missed := !in && !u.inUse && function.LastEnd > u.lastUse // a use began and ended since the last call
 	if in && !u.inUse || missed {
 		at := now
-		if in && f.Oldest > 0 {
-			at = f.Oldest
+		if in && function.Oldest > 0 {
+			at = function.Oldest
 		} else if missed {
-			at = f.LastEnd
+			at = function.LastEnd
 		}
-		f.Uses, f.UsesAt = decayedUses(f, at)+1, at
-		if a != nil {
-			a.History.Begin(f.Name, a.clock.wallTime(at))
-			f.Uses = max(f.Uses, a.History.Uses(f.Name, a.clock.wallTime(at))) // the history may include an earlier process
-			a.prewarmer.onUse(f, now)
+		function.Uses, function.UsesAt = decayedUses(function, at)+1, at
+		if f != nil {
+			f.History.Begin(function.Name, f.clock.wallTime(at))
+			function.Uses = max(function.Uses, f.History.Uses(function.Name, f.clock.wallTime(at))) // the history may include an earlier process
+			f.prewarmer.onUse(function, now)
 		}
 		u.inUse = true
 	}
 	if !in && u.inUse {
 		u.inUse = false
-		u.lastUse = max(f.LastEnd, u.lastUse)
-		if a != nil {
-			a.History.End(f.Name, a.clock.wallTime(u.lastUse))
-			a.asked = false
-			a.updateForecast(f, now)
+		u.lastUse = max(function.LastEnd, u.lastUse)
+		if f != nil {
+			f.History.End(function.Name, f.clock.wallTime(u.lastUse))
+			f.asked = false
+			f.updateForecast(function, now)
 		}
 	}
-	if a == nil {
+	if f == nil {
 		return
 	}
-	if !u.inUse && len(f.replicas) > 0 && !f.Gone {
-		a.idleFunctions.Add(f)
+	if !u.inUse && len(function.replicas) > 0 && !function.Gone {
+		f.idleFunctions.Add(function)
 	}
 }
 
@@ -174,35 +174,35 @@ func decayedUses(f *functionState, now placement.Instant) float64 {
 }
 
 // updateForecast sets the forecast of f, which is idle.
-func (a *forecaster) updateForecast(f *functionState, now placement.Instant) {
-	h := a.History
-	f.NextUse = 0
-	at, _ := h.NextUse(f.Name, a.clock.wallTime(now))
-	if a.Next != nil {
-		at = a.Next(f.Name, a.clock.wallTime(now))
+func (f *forecaster) updateForecast(function *functionState, now placement.Instant) {
+	h := f.History
+	function.NextUse = 0
+	at, _ := h.NextUse(function.Name, f.clock.wallTime(now))
+	if f.Next != nil {
+		at = f.Next(function.Name, f.clock.wallTime(now))
 	}
 	if !at.IsZero() {
-		f.NextUse = max(a.clock.instant(at), 1)
+		function.NextUse = max(f.clock.instant(at), 1)
 	}
-	f.KeepFor = 0
-	if w, ok := a.worthHolding(f); ok && a.learned {
-		w.Ahead = a.StartAhead
-		if keep, ok := h.KeepFor(f.Name, w); ok {
-			f.KeepFor = max(keep, time.Second)
+	function.KeepFor = 0
+	if w, ok := f.worthHolding(function); ok && f.learned {
+		w.Ahead = f.StartAhead
+		if keep, ok := h.KeepFor(function.Name, w); ok {
+			function.KeepFor = max(keep, time.Second)
 		}
 	}
 	// The price grows with the idle time: renew it when that has grown by an eighth.
-	f.usage.nextForecast = now + max(reforecastEvery, (now-f.usage.lastUse)/8)
+	function.usage.nextForecast = now + max(reforecastEvery, (now-function.usage.lastUse)/8)
 }
 
 // worthHolding returns the Worth of keeping f idle; false if f is never kept idle or
 // never stops.
-func (a *forecaster) worthHolding(f *functionState) (forecast.Worth, bool) {
-	idle := f.Scale.Idle.Std()
-	if f.Gone || idle <= 0 || f.Scale.Min > 0 {
+func (f *forecaster) worthHolding(function *functionState) (forecast.Worth, bool) {
+	idle := function.Scale.Idle.Std()
+	if function.Gone || idle <= 0 || function.Scale.Min > 0 {
 		return forecast.Worth{}, false
 	}
-	start := f.forecastStart(a.registry.bytesAtHand(f)).P50
+	start := function.forecastStart(f.registry.bytesAtHand(function)).P50
 	if start <= 0 {
 		start = time.Minute
 	}
@@ -211,100 +211,100 @@ func (a *forecaster) worthHolding(f *functionState) (forecast.Worth, bool) {
 
 // run runs once a tick: it renews the forecasts of idle functions, grants the
 // prewarms that the history predicts, and checks the leases.
-func (a *forecaster) run(ctx context.Context, now placement.Instant) {
-	if a == nil {
+func (f *forecaster) run(ctx context.Context, now placement.Instant) {
+	if f == nil {
 		return
 	}
-	a.idleFunctions.Each(func(f *functionState) {
+	f.idleFunctions.Each(func(function *functionState) {
 		switch {
-		case f.usage.inUse || len(f.replicas) == 0 || f.Gone:
-			a.idleFunctions.Drop(f)
-		case f.usage.nextForecast <= now:
-			a.updateForecast(f, now)
-			a.registry.enqueue(f)
+		case function.usage.inUse || len(function.replicas) == 0 || function.Gone:
+			f.idleFunctions.Drop(function)
+		case function.usage.nextForecast <= now:
+			f.updateForecast(function, now)
+			f.registry.enqueue(function)
 		}
 	})
-	wall := a.clock.wallTime(now)
-	if a.StartAhead && (!a.asked || !a.nextAsk.IsZero() && !a.nextAsk.After(wall)) {
-		a.asked = true
-		a.nextAsk = a.History.Ahead(wall, func(name functions.Name) (forecast.Worth, bool) {
-			f := a.registry.functions[name]
-			if f == nil {
+	wall := f.clock.wallTime(now)
+	if f.StartAhead && (!f.asked || !f.nextAsk.IsZero() && !f.nextAsk.After(wall)) {
+		f.asked = true
+		f.nextAsk = f.History.Ahead(wall, func(name functions.Name) (forecast.Worth, bool) {
+			function := f.registry.functions[name]
+			if function == nil {
 				return forecast.Worth{}, false
 			}
-			return a.worthHolding(f)
+			return f.worthHolding(function)
 		}, func(x forecast.Foreseen) {
-			if f := a.registry.functions[x.Name]; f != nil && !f.Gone && f.usage.prewarm == nil && !f.usage.inUse {
+			if function := f.registry.functions[x.Name]; function != nil && !function.Gone && function.usage.prewarm == nil && !function.usage.inUse {
 				// A prewarm beyond the budget is dropped and counted.
-				if _, err := a.prewarmer.grant(f, functions.Prewarm{Until: x.Until, Tier: functions.PrewarmGPU, By: byHistory, Why: x.Why}, now); err != nil {
-					a.prewarmer.counts.add("thaw_prewarms_total", 1, "over_budget")
+				if _, err := f.prewarmer.grant(function, functions.Prewarm{Until: x.Until, Tier: functions.PrewarmGPU, By: byHistory, Why: x.Why}, now); err != nil {
+					f.prewarmer.counts.add("thaw_prewarms_total", 1, "over_budget")
 				}
 			}
 		})
 	}
-	a.prewarmer.leases.Each(func(p *prewarm) { a.prewarmer.check(ctx, p, now) })
+	f.prewarmer.leases.Each(func(p *prewarm) { f.prewarmer.check(ctx, p, now) })
 }
 
 // restoreStarts adds starts measured by an earlier process to a new function.
-func (a *forecaster) restoreStarts(f *functionState) {
-	if a == nil {
+func (f *forecaster) restoreStarts(function *functionState) {
+	if f == nil {
 		return
 	}
-	x, ok := a.restored[f.Name]
+	x, ok := f.restored[function.Name]
 	if !ok {
 		return
 	}
-	delete(a.restored, f.Name)
-	if x.Recipe == f.recipe && f.starts.Len() == 0 {
-		x.Restore(&f.starts)
+	delete(f.restored, function.Name)
+	if x.Recipe == function.recipe && function.starts.Len() == 0 {
+		x.Restore(&function.starts)
 	}
 }
 
 // save writes the history: every saveEvery in the background; with last at once, after
 // which it is not called again.
-func (a *forecaster) save(last bool) {
-	if a == nil || a.File == "" {
+func (f *forecaster) save(last bool) {
+	if f == nil || f.File == "" {
 		return
 	}
-	a.mu.Lock()
-	now := a.clock.now()
-	if !last && (now-a.saved < saveEvery || a.saving) {
-		a.mu.Unlock()
+	f.mu.Lock()
+	now := f.clock.now()
+	if !last && (now-f.saved < saveEvery || f.saving) {
+		f.mu.Unlock()
 		return
 	}
-	a.saved, a.saving = now, true
-	m := a.file(now)
-	a.mu.Unlock()
+	f.saved, f.saving = now, true
+	m := f.file(now)
+	f.mu.Unlock()
 	write := func() {
-		if err := m.Write(a.File); err != nil {
-			a.log.Warn("what was learned of the functions is not written down", "file", a.File, "error", err)
+		if err := m.Write(f.File); err != nil {
+			f.log.Warn("what was learned of the functions is not written down", "file", f.File, "error", err)
 		}
-		a.mu.Lock()
-		a.saving = false
-		a.mu.Unlock()
+		f.mu.Lock()
+		f.saving = false
+		f.mu.Unlock()
 	}
 	if last {
 		write()
 		return
 	}
-	a.running.Go(write)
+	f.running.Go(write)
 }
 
 // file returns a copy of the history and start times for saving.
-func (a *forecaster) file(now placement.Instant) *forecast.File {
-	w := forecast.NewFile(a.History, a.clock.wallTime(now))
-	for _, f := range a.registry.functionList {
-		if !f.Gone && f.starts.Len() > 0 {
-			w.Starts[f.Name.String()] = f.starts.Save(f.recipe)
+func (f *forecaster) file(now placement.Instant) *forecast.File {
+	w := forecast.NewFile(f.History, f.clock.wallTime(now))
+	for _, function := range f.registry.functionList {
+		if !function.Gone && function.starts.Len() > 0 {
+			w.Starts[function.Name.String()] = function.starts.Save(function.recipe)
 		}
 	}
 	return w
 }
 
 // forget drops the history of a deleted function.
-func (a *forecaster) forget(f *functionState) {
-	if a != nil {
-		a.History.Forget(f.Name)
-		a.idleFunctions.Drop(f)
+func (f *forecaster) forget(function *functionState) {
+	if f != nil {
+		f.History.Forget(function.Name)
+		f.idleFunctions.Drop(function)
 	}
 }

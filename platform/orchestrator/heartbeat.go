@@ -40,14 +40,14 @@ func (n *nodeState) accept(hb *functions.Heartbeat) bool {
 }
 
 // onHeartbeat applies a heartbeat. An unchanged one costs next to nothing.
-func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placement.Instant) {
+func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placement.Instant) {
 	hb := &b.message
-	n := s.nodes[hb.AgentID]
+	n := o.nodes[hb.AgentID]
 	if n == nil {
-		n = s.joinNode(hb, now)
+		n = o.joinNode(hb, now)
 	}
 	if !n.accept(hb) {
-		s.counts.add("thaw_heartbeats_late_total", 1)
+		o.counts.add("thaw_heartbeats_late_total", 1)
 		return
 	}
 	n.leaseExtended = false
@@ -56,13 +56,13 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 		return
 	}
 	n.matches++
-	ours := s.matchReplicas(n, hb)
+	ours := o.matchReplicas(n, hb)
 	why := n.implausible(hb)
 	if why == "" {
 		n.implausibleSince = 0
 	} else if n.implausibleSince == 0 {
 		n.implausibleSince = now
-		s.event("node_suspicious", functions.Name{}, "", n.id, "recheck", why+"; looking again")
+		o.event("node_suspicious", functions.Name{}, "", n.id, "recheck", why+"; looking again")
 	}
 	doubted := n.implausibleSince > 0 && now-n.implausibleSince < nodeRecheckAfter
 	if doubted && len(hb.GPUs) == 0 || doubted && allNewlyUnhealthy(n.GPUs, hb.GPUs) {
@@ -71,11 +71,11 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	n.change = hb.Change
 	was := n.last
 	changed := n.setFrom(b, now)
-	if s.updateCachedSources(n, &was, hb, ours) || changed {
-		s.planner.Node(n.Node)
+	if o.updateCachedSources(n, &was, hb, ours) || changed {
+		o.planner.Node(n.Node)
 	}
-	if stale := hb.Epoch > s.commands.epoch; stale != n.stale {
-		s.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", hb.Epoch, s.commands.epoch))
+	if stale := hb.Epoch > o.commands.epoch; stale != n.stale {
+		o.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", hb.Epoch, o.commands.epoch))
 	}
 	n.heartbeats++
 	strangers := 0
@@ -84,11 +84,11 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 		if r := ours[i]; r != nil {
 			if r.listed != n.heartbeats { // else the heartbeat lists it twice
 				r.listed = n.heartbeats
-				s.onListedReplica(ctx, n, r, st, now)
+				o.onListedReplica(ctx, n, r, st, now)
 			}
 			continue
 		}
-		if s.onUnknownReplica(ctx, n, *st, now); s.replicas[st.ID] == nil || s.replicas[st.ID].node != n.id {
+		if o.onUnknownReplica(ctx, n, *st, now); o.replicas[st.ID] == nil || o.replicas[st.ID].node != n.id {
 			strangers++
 		}
 	}
@@ -97,11 +97,11 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 		return
 	}
 	n.implausibleSince = 0
-	reportedAt, missing := s.instant(b.at), false
+	reportedAt, missing := o.instant(b.at), false
 	for i := len(n.replicas) - 1; i >= 0; i-- { // backwards: the loop body may remove the current replica
 		if r := n.replicas[i]; r.listed != n.heartbeats {
 			if r.seen || r.acceptedAt > 0 && reportedAt-r.acceptedAt > 2*time.Second {
-				s.removeReplica(r, "vanished")
+				o.removeReplica(r, "vanished")
 			} else {
 				missing = true
 			}
@@ -113,30 +113,30 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 }
 
 // onListedReplica applies the status of a replica in a heartbeat.
-func (s *Orchestrator) onListedReplica(ctx context.Context, n *nodeState, r *replicaState, st *functions.ReplicaStatus, now placement.Instant) {
+func (o *Orchestrator) onListedReplica(ctx context.Context, n *nodeState, r *replicaState, st *functions.ReplicaStatus, now placement.Instant) {
 	if f := r.function; r.recipe == f.recipe && f.RecordGPUMemory(st.GPUMemory, n.Node) {
-		s.event("footprint", f.Name, r.id, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))
-		s.enqueue(f)
+		o.event("footprint", f.Name, r.id, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))
+		o.enqueue(f)
 	}
 	if r.unchanged(st) {
 		if r.status.QueueLength != st.QueueLength {
-			s.markForPublish(r.function)
+			o.markForPublish(r.function)
 		}
 		r.refresh(st)
 	} else {
-		s.onStatus(ctx, r, *st, now)
+		o.onStatus(ctx, r, *st, now)
 	}
 }
 
 // joinNode registers the node of an agent's first heartbeat.
-func (s *Orchestrator) joinNode(hb *functions.Heartbeat, now placement.Instant) *nodeState {
-	n := &nodeState{Node: &placement.Node{ID: hb.AgentID, Here: hb.AgentID == s.here, Seen: now}, id: hb.AgentID, settledCount: -1}
-	s.addNode(n)
-	s.nextSilenceCheck = min(s.nextSilenceCheck, now)
-	if s.superseded {
-		s.updateSuperseded()
+func (o *Orchestrator) joinNode(hb *functions.Heartbeat, now placement.Instant) *nodeState {
+	n := &nodeState{Node: &placement.Node{ID: hb.AgentID, Here: hb.AgentID == o.here, Seen: now}, id: hb.AgentID, settledCount: -1}
+	o.addNode(n)
+	o.nextSilenceCheck = min(o.nextSilenceCheck, now)
+	if o.superseded {
+		o.updateSuperseded()
 	}
-	s.event("node_joined", functions.Name{}, "", n.id, "", hb.ForeignGPUMemory())
+	o.event("node_joined", functions.Name{}, "", n.id, "", hb.ForeignGPUMemory())
 	return n
 }
 
@@ -203,74 +203,74 @@ func gpuUnhealthy(g functions.GPU) bool {
 }
 
 // noteNewerServer records whether an agent obeys a newer server.
-func (s *Orchestrator) noteNewerServer(n *nodeState, stale bool, why string) {
+func (o *Orchestrator) noteNewerServer(n *nodeState, stale bool, why string) {
 	if n.stale == stale {
 		return
 	}
 	n.stale, n.AvoidUntil = stale, 0
-	defer s.planner.Node(n.Node)
+	defer o.planner.Node(n.Node)
 	if stale {
 		n.AvoidUntil = math.MaxInt64
-		s.event("superseded", functions.Name{}, "", n.id, "stale_epoch", why)
+		o.event("superseded", functions.Name{}, "", n.id, "stale_epoch", why)
 	}
-	s.updateSuperseded()
+	o.updateSuperseded()
 }
 
 // updateSuperseded decides whether most agents obey a newer server. A superseded
 // server reports it, sends no commands and refuses starts.
-func (s *Orchestrator) updateSuperseded() {
+func (o *Orchestrator) updateSuperseded() {
 	stale := 0
-	for _, n := range s.nodeList {
+	for _, n := range o.nodeList {
 		if n.stale {
 			stale++
 		}
 	}
-	over := stale > 0 && 2*stale > len(s.nodes)
-	if over == s.superseded {
+	over := stale > 0 && 2*stale > len(o.nodes)
+	if over == o.superseded {
 		return
 	}
-	s.superseded = over
+	o.superseded = over
 	if over {
-		for _, f := range s.functionList { // nothing will be started for their waiters
+		for _, f := range o.functionList { // nothing will be started for their waiters
 			if f.Queued > 0 {
-				s.refuseStart(f, s.lastTurn)
+				o.refuseStart(f, o.lastTurn)
 			}
 		}
-		s.event("superseded", functions.Name{}, "", "", "stale_epoch", fmt.Sprintf("%d of %d agents obey a newer server than this one, whose epoch is %d; it gives no more commands", stale, len(s.nodes), s.commands.epoch))
+		o.event("superseded", functions.Name{}, "", "", "stale_epoch", fmt.Sprintf("%d of %d agents obey a newer server than this one, whose epoch is %d; it gives no more commands", stale, len(o.nodes), o.commands.epoch))
 	} else {
-		s.event("restored", functions.Name{}, "", "", "", "most agents obey this server again")
+		o.event("restored", functions.Name{}, "", "", "", "most agents obey this server again")
 	}
 }
 
 // refuseStart fails the waiters of f, unless it is READY: this server was superseded
 // and starts nothing.
-func (s *Orchestrator) refuseStart(f *functionState, now placement.Instant) {
+func (o *Orchestrator) refuseStart(f *functionState, now placement.Instant) {
 	if !slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() }) {
-		s.backOff(f, "a newer server has taken over, and this one starts nothing any more", time.Minute, now)
+		o.backOff(f, "a newer server has taken over, and this one starts nothing any more", time.Minute, now)
 	}
 }
 
 // mayCommand reports whether commands may be sent to a node.
-func (s *Orchestrator) mayCommand(n *nodeState) bool { return n != nil && !n.stale && !s.superseded }
+func (o *Orchestrator) mayCommand(n *nodeState) bool { return n != nil && !n.stale && !o.superseded }
 
 // Superseded reports whether most agents obey a newer server. This one then sends no
 // commands.
-func (s *Orchestrator) Superseded() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.superseded
+func (o *Orchestrator) Superseded() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.superseded
 }
 
 // extendSilentNodes extends the lease of nodes about to be lost, once, if most nodes are
 // silent together: then this server more likely receives nothing.
-func (s *Orchestrator) extendSilentNodes(now placement.Instant) {
-	if now < s.nextSilenceCheck {
+func (o *Orchestrator) extendSilentNodes(now placement.Instant) {
+	if now < o.nextSilenceCheck {
 		return
 	}
-	lease := s.policy.Lease
+	lease := o.policy.Lease
 	quiet, remote, due := 0, 0, 0
-	s.nextSilenceCheck = math.MaxInt64
-	for _, n := range s.nodeList {
+	o.nextSilenceCheck = math.MaxInt64
+	for _, n := range o.nodeList {
 		if n.Here {
 			continue
 		}
@@ -281,49 +281,49 @@ func (s *Orchestrator) extendSilentNodes(now placement.Instant) {
 		if end := n.Seen + lease; end <= now {
 			due++
 		} else {
-			s.nextSilenceCheck = min(s.nextSilenceCheck, end)
+			o.nextSilenceCheck = min(o.nextSilenceCheck, end)
 		}
 	}
 	if due == 0 || quiet < 2 || 2*quiet <= remote {
 		return
 	}
 	given := 0
-	for _, n := range s.nodeList {
+	for _, n := range o.nodeList {
 		if n.Here || n.leaseExtended || now-n.Seen <= lease/2 {
 			continue
 		}
 		n.leaseExtended = true
 		n.Seen = now
-		s.nextSilenceCheck = min(s.nextSilenceCheck, now+lease)
+		o.nextSilenceCheck = min(o.nextSilenceCheck, now+lease)
 		given++
 	}
 	if given > 0 {
-		s.event("nodes_suspicious", functions.Name{}, "", "", "recheck", fmt.Sprintf("%d of %d agents are silent at once; waiting %v more for %d of them", quiet, remote, lease, given))
+		o.event("nodes_suspicious", functions.Name{}, "", "", "recheck", fmt.Sprintf("%d of %d agents are silent at once; waiting %v more for %d of them", quiet, remote, lease, given))
 	}
 }
 
 // onUnknownReplica adopts a replica that this process did not start, or after a recheck
 // stops it if its model is unknown.
-func (s *Orchestrator) onUnknownReplica(ctx context.Context, n *nodeState, st functions.ReplicaStatus, now placement.Instant) {
+func (o *Orchestrator) onUnknownReplica(ctx context.Context, n *nodeState, st functions.ReplicaStatus, now placement.Instant) {
 	name := functions.Name{Team: st.Team, Name: st.Model}
-	f := s.functions[name]
-	if st.State.Over() || st.State == functions.Draining || f == nil || f.Gone || s.replicas[st.ID] != nil {
-		since, ok := s.orphans[st.ID]
+	f := o.functions[name]
+	if st.State.Over() || st.State == functions.Draining || f == nil || f.Gone || o.replicas[st.ID] != nil {
+		since, ok := o.orphans[st.ID]
 		if !ok {
-			s.orphans[st.ID], since = now, now
+			o.orphans[st.ID], since = now, now
 		}
 		if st.State.Over() || now-since >= orphanGrace {
-			s.orphans[st.ID] = now // repeated if it is still there after orphanGrace
-			if s.mayCommand(n) {
-				s.commands.unload(ctx, n, functions.UnloadRequest{ID: st.ID, Reason: "unknown", DrainSeconds: 30})
+			o.orphans[st.ID] = now // repeated if it is still there after orphanGrace
+			if o.mayCommand(n) {
+				o.commands.unload(ctx, n, functions.UnloadRequest{ID: st.ID, Reason: "unknown", DrainSeconds: 30})
 			}
 		}
-		if len(s.orphans) > 4096 {
-			clear(s.orphans)
+		if len(o.orphans) > 4096 {
+			clear(o.orphans)
 		}
 		return
 	}
-	delete(s.orphans, st.ID)
+	delete(o.orphans, st.ID)
 	r := &replicaState{id: st.ID, function: f, node: n.id, reserved: f.Resources, gpus: st.GPUs, recipe: f.recipe, acceptedAt: now, requestedAt: now}
 	if st.Spec != nil {
 		r.reserved = st.Spec.Resources
@@ -334,12 +334,12 @@ func (s *Orchestrator) onUnknownReplica(ctx context.Context, n *nodeState, st fu
 		r.recipe = recipeHash(*st.Spec, dir)
 	}
 	r.listed = n.heartbeats
-	s.addReplica(r, n)
-	s.event("adopted", name, r.id, n.id, string(st.State), "")
+	o.addReplica(r, n)
+	o.event("adopted", name, r.id, n.id, string(st.State), "")
 	// An activator may not have reported its waiters yet.
 	if st.State == functions.Downloading || st.State == functions.Loading {
 		f.userLease = max(f.userLease, now+placement.Instant(adoptedStartLease))
-		s.enqueue(f)
+		o.enqueue(f)
 	}
-	s.onStatus(ctx, r, st, now)
+	o.onStatus(ctx, r, st, now)
 }

@@ -40,31 +40,31 @@ func (c *counts) add(metric string, value float64, labels ...string) {
 }
 
 // Samples yields the counters and the current state.
-func (s *Orchestrator) Samples(yield func(metric string, value float64, labels ...string)) {
+func (o *Orchestrator) Samples(yield func(metric string, value float64, labels ...string)) {
 	// Read under the locks, yielded without them: the reader may be slow.
-	s.counts.mu.Lock()
-	counters := maps.Clone(s.counts.values)
-	s.counts.mu.Unlock()
+	o.counts.mu.Lock()
+	counters := maps.Clone(o.counts.values)
+	o.counts.mu.Unlock()
 	type state struct {
 		name functions.Name
 		word string
 	}
-	s.mu.Lock()
-	states := make([]state, 0, len(s.functions))
-	for name, f := range s.functions {
+	o.mu.Lock()
+	states := make([]state, 0, len(o.functions))
+	for name, f := range o.functions {
 		if !f.Gone {
 			states = append(states, state{name, f.state().Word()})
 		}
 	}
-	s.mu.Unlock()
+	o.mu.Unlock()
 	for c, v := range counters {
 		yield(c.metric, v, c.labels[:c.n]...)
 	}
 	for _, x := range states {
 		yield("thaw_model_state", 1, x.name.Name, x.name.Team, x.word)
 	}
-	s.sampleTeams(yield)
-	for _, n := range s.Nodes() {
+	o.sampleTeams(yield)
+	for _, n := range o.Nodes() {
 		bytes := func(metric string, v functions.Bytes, labels ...string) {
 			yield(metric, float64(v), append([]string{n.ID}, labels...)...)
 		}

@@ -193,23 +193,23 @@ func New(o Options) *Orchestrator {
 // Attach sets the data path and publishes the functions of the catalogue, so that no
 // early request is refused as an unknown model. It is called once, before Run, if the
 // data path could only be made after the loop.
-func (s *Orchestrator) Attach(path DataPath) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.path = path
-	s.readCatalog(s.now())
-	s.publishDirty()
+func (o *Orchestrator) Attach(path DataPath) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.path = path
+	o.readCatalog(o.now())
+	o.publishDirty()
 }
 
 // Run runs the loop. It returns nil when ctx ends, after all commands have returned or
 // been cancelled. Replicas keep running.
-func (s *Orchestrator) Run(ctx context.Context) error {
+func (o *Orchestrator) Run(ctx context.Context) error {
 	commands, cancel := context.WithCancel(ctx)
-	defer s.forecaster.save(true) // after the last background write
-	defer s.saveLedger(true)
-	defer s.commands.running.Wait()
+	defer o.forecaster.save(true) // after the last background write
+	defer o.saveLedger(true)
+	defer o.commands.running.Wait()
 	defer cancel()
-	s.Changed()
+	o.Changed()
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	timer := time.NewTimer(time.Hour)
@@ -218,15 +218,15 @@ func (s *Orchestrator) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.signalled:
+		case <-o.signalled:
 		case <-t.C:
 		case <-timer.C:
 		}
-		if next := s.Turn(commands); next > 0 {
+		if next := o.Turn(commands); next > 0 {
 			timer.Reset(next)
 		}
-		s.forecaster.save(false)
-		s.saveLedger(false)
+		o.forecaster.save(false)
+		o.saveLedger(false)
 	}
 }
 
@@ -240,16 +240,16 @@ func setInMap[K comparable, V any](m *map[K]V, k K, v V) {
 // WakeFor is a Wake with a lease that does not depend on waiters; 0: until the replica
 // is READY and its idle time begins. It ends the pause after failed starts. If a replica is READY already, WakeFor returns the
 // last cold start ("" if it was adopted). An adapter in name is loaded too.
-func (s *Orchestrator) WakeFor(name functions.Name, lease time.Duration) string {
-	s.mu.Lock()
-	f := s.functions[name.WithoutAdapter()]
+func (o *Orchestrator) WakeFor(name functions.Name, lease time.Duration) string {
+	o.mu.Lock()
+	f := o.functions[name.WithoutAdapter()]
 	ready := f != nil && slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() })
 	last := ""
 	if ready && f.coldStart != nil {
 		last = f.coldStart.ID
 	}
-	s.mu.Unlock()
-	id := s.requestWake(name, 0, lease)
+	o.mu.Unlock()
+	id := o.requestWake(name, 0, lease)
 	if ready {
 		return last
 	}

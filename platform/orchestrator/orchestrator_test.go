@@ -39,52 +39,52 @@ func newFakePath() *fakePath {
 		readyAt: map[functions.Name]time.Time{}, failed: map[functions.Name]string{}, ready: make(chan functions.Name, 64)}
 }
 
-func (d *fakePath) Publish(fs ...snapshot.Snapshot) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (p *fakePath) Publish(fs ...snapshot.Snapshot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, f := range fs {
-		if len(f.Replicas) > len(d.snapshots[f.Name].Replicas) {
-			d.readyAt[f.Name] = time.Now()
+		if len(f.Replicas) > len(p.snapshots[f.Name].Replicas) {
+			p.readyAt[f.Name] = time.Now()
 			select {
-			case d.ready <- f.Name:
+			case p.ready <- f.Name:
 			default:
 			}
 		}
-		d.snapshots[f.Name] = f
-		if f.Failure != nil && time.Now().Before(f.Failure.Until) && d.queued[f.Name] > 0 {
-			d.failed[f.Name] = f.Failure.Reason
-			d.queued[f.Name] = 0
+		p.snapshots[f.Name] = f
+		if f.Failure != nil && time.Now().Before(f.Failure.Until) && p.queued[f.Name] > 0 {
+			p.failed[f.Name] = f.Failure.Reason
+			p.queued[f.Name] = 0
 		}
-		d.release(f.Name)
+		p.release(f.Name)
 	}
 }
 
-func (d *fakePath) release(name functions.Name) {
-	for _, r := range d.snapshots[name].Replicas {
-		for d.queued[name] > 0 && d.active[r.ID] < d.slots {
-			d.queued[name]--
-			d.active[r.ID]++
-			d.of[r.ID] = name
+func (p *fakePath) release(name functions.Name) {
+	for _, r := range p.snapshots[name].Replicas {
+		for p.queued[name] > 0 && p.active[r.ID] < p.slots {
+			p.queued[name]--
+			p.active[r.ID]++
+			p.of[r.ID] = name
 		}
 	}
 }
 
-func (d *fakePath) Remove(names ...functions.Name) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (p *fakePath) Remove(names ...functions.Name) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, n := range names {
-		delete(d.snapshots, n)
-		d.queued[n] = 0
+		delete(p.snapshots, n)
+		p.queued[n] = 0
 	}
 }
 
-func (d *fakePath) Demand(all bool, yield func(Demand) bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for n := range d.snapshots {
-		x := Demand{Name: n, Queued: d.queued[n], Oldest: d.since[n], LastEnd: d.last[n]}
-		for id, a := range d.active {
-			if d.of[id] == n {
+func (p *fakePath) Demand(all bool, yield func(Demand) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for n := range p.snapshots {
+		x := Demand{Name: n, Queued: p.queued[n], Oldest: p.since[n], LastEnd: p.last[n]}
+		for id, a := range p.active {
+			if p.of[id] == n {
 				x.Active += a
 			}
 		}
@@ -94,29 +94,29 @@ func (d *fakePath) Demand(all bool, yield func(Demand) bool) {
 	}
 }
 
-func (d *fakePath) Cut(agent string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.cut = append(d.cut, agent)
+func (p *fakePath) Cut(agent string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = append(p.cut, agent)
 }
 
-func (d *fakePath) InFlightOf(_ functions.Name, id string) int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.active[id]
+func (p *fakePath) InFlightOf(_ functions.Name, id string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.active[id]
 }
 
 // ask adds n requests and reports them to the loop as the activator does.
-func (d *fakePath) ask(s *Orchestrator, name functions.Name, n int) string {
-	d.mu.Lock()
-	if d.queued[name] == 0 {
-		d.since[name] = time.Now()
+func (p *fakePath) ask(s *Orchestrator, name functions.Name, n int) string {
+	p.mu.Lock()
+	if p.queued[name] == 0 {
+		p.since[name] = time.Now()
 	}
-	d.queued[name] += n
-	d.release(name)
-	left := d.queued[name]
-	cold := len(d.snapshots[name].Replicas) == 0
-	d.mu.Unlock()
+	p.queued[name] += n
+	p.release(name)
+	left := p.queued[name]
+	cold := len(p.snapshots[name].Replicas) == 0
+	p.mu.Unlock()
 	switch {
 	case cold:
 		return s.Wake(name, name.Team)
@@ -127,29 +127,29 @@ func (d *fakePath) ask(s *Orchestrator, name functions.Name, n int) string {
 }
 
 // done ends every request of a function; leave removes its waiters.
-func (d *fakePath) done(name functions.Name) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for id := range d.active {
-		if d.of[id] == name && d.active[id] > 0 {
-			d.active[id] = 0
-			d.last[name] = time.Now()
+func (p *fakePath) done(name functions.Name) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id := range p.active {
+		if p.of[id] == name && p.active[id] > 0 {
+			p.active[id] = 0
+			p.last[name] = time.Now()
 		}
 	}
-	d.release(name)
+	p.release(name)
 }
 
-func (d *fakePath) leave(s *Orchestrator, name functions.Name) {
-	d.mu.Lock()
-	d.queued[name] = 0
-	d.mu.Unlock()
+func (p *fakePath) leave(s *Orchestrator, name functions.Name) {
+	p.mu.Lock()
+	p.queued[name] = 0
+	p.mu.Unlock()
 	s.Nudge(name)
 }
 
-func (d *fakePath) snapshot(name functions.Name) snapshot.Snapshot {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.snapshots[name]
+func (p *fakePath) snapshot(name functions.Name) snapshot.Snapshot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.snapshots[name]
 }
 
 // fakeAgent is a small working agent: replicas stage, load and become READY by timers.
@@ -180,91 +180,91 @@ func newFakeAgent(id string, gpus int) *fakeAgent {
 		timers: map[string]*time.Timer{}, since: map[string]time.Time{}, fail: map[string]string{}}
 }
 
-func (h *fakeAgent) Load(ctx context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.refuse != nil {
-		return functions.LoadReply{}, h.refuse
+func (a *fakeAgent) Load(ctx context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.refuse != nil {
+		return functions.LoadReply{}, a.refuse
 	}
-	if req.Epoch < h.epoch {
+	if req.Epoch < a.epoch {
 		return functions.LoadReply{}, functions.ErrStaleEpoch
 	}
-	h.epoch = req.Epoch
-	if r := h.reps[req.ID]; r != nil {
+	a.epoch = req.Epoch
+	if r := a.reps[req.ID]; r != nil {
 		return functions.LoadReply{ID: req.ID, State: r.State}, nil
 	}
-	h.loads = append(h.loads, req.Team+"/"+req.Model)
+	a.loads = append(a.loads, req.Team+"/"+req.Model)
 	spec := req.Spec
-	h.reps[req.ID] = &functions.ReplicaStatus{ID: req.ID, Team: req.Team, Model: req.Model, Spec: &spec, GPUs: req.GPUs, TotalBytes: 1000}
-	h.to(req.ID, functions.Downloading)
+	a.reps[req.ID] = &functions.ReplicaStatus{ID: req.ID, Team: req.Team, Model: req.Model, Spec: &spec, GPUs: req.GPUs, TotalBytes: 1000}
+	a.to(req.ID, functions.Downloading)
 	return functions.LoadReply{ID: req.ID, State: functions.Downloading}, nil
 }
 
 // to sets the state of a replica; the lock is held.
-func (h *fakeAgent) to(id string, st functions.State) {
-	r := h.reps[id]
+func (a *fakeAgent) to(id string, st functions.State) {
+	r := a.reps[id]
 	r.State = st
-	h.since[id] = time.Now()
+	a.since[id] = time.Now()
 	next := func(after time.Duration, st functions.State) {
-		h.timers[id] = time.AfterFunc(after, func() {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			if h.reps[id] == r && !r.State.Over() {
-				h.to(id, st)
+		a.timers[id] = time.AfterFunc(after, func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if a.reps[id] == r && !r.State.Over() {
+				a.to(id, st)
 			}
 		})
 	}
 	switch st {
 	case functions.Downloading:
-		next(h.stage, functions.Loading)
+		next(a.stage, functions.Loading)
 	case functions.Loading:
 		r.Bytes = r.TotalBytes
 		r.Phases = []functions.Span{
-			{Phase: functions.PhaseStage, Start: 0, Duration: h.stage.Seconds()},
-			{Phase: functions.PhaseSpawn, Start: h.stage.Seconds(), Duration: 0.1,
-				Parts: []functions.Part{{Name: "imports", Start: h.stage.Seconds(), Duration: 0.1}}}}
+			{Phase: functions.PhaseStage, Start: 0, Duration: a.stage.Seconds()},
+			{Phase: functions.PhaseSpawn, Start: a.stage.Seconds(), Duration: 0.1,
+				Parts: []functions.Part{{Name: "imports", Start: a.stage.Seconds(), Duration: 0.1}}}}
 		r.Start, r.StartNote = functions.StartPlain, "no warm interpreter yet"
-		if other := h.needs[r.Model]; other != "" {
-			h.timers[id] = time.AfterFunc(h.boot, func() {
-				if h.has(other) {
-					h.die(id, "vllm ended while loading: out of GPU memory: CUDA out of memory.")
+		if other := a.needs[r.Model]; other != "" {
+			a.timers[id] = time.AfterFunc(a.boot, func() {
+				if a.has(other) {
+					a.die(id, "vllm ended while loading: out of GPU memory: CUDA out of memory.")
 					return
 				}
-				h.mu.Lock()
-				defer h.mu.Unlock()
-				h.to(id, functions.Ready)
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				a.to(id, functions.Ready)
 			})
 			break
 		}
-		if cause := h.fail[r.Model]; cause != "" {
-			h.timers[id] = time.AfterFunc(h.boot, func() { h.die(id, cause) })
+		if cause := a.fail[r.Model]; cause != "" {
+			a.timers[id] = time.AfterFunc(a.boot, func() { a.die(id, cause) })
 			break
 		}
-		next(h.boot, functions.Ready)
+		next(a.boot, functions.Ready)
 	case functions.Ready:
 		r.Endpoint = "http://127.0.0.1:1/" + id
-		r.Phases = append(r.Phases, functions.Span{Phase: functions.PhaseLoad, Start: h.stage.Seconds(), Duration: h.boot.Seconds()})
+		r.Phases = append(r.Phases, functions.Span{Phase: functions.PhaseLoad, Start: a.stage.Seconds(), Duration: a.boot.Seconds()})
 	}
-	h.push()
+	a.push()
 }
 
-func (h *fakeAgent) die(id, cause string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if r := h.reps[id]; r != nil {
+func (a *fakeAgent) die(id, cause string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r := a.reps[id]; r != nil {
 		if r.State == functions.Loading {
 			r.ShortOf = engine.ShortOf(cause)
 		}
 		r.State, r.Error = functions.Failed, cause
-		h.push()
+		a.push()
 	}
 }
 
 // has reports whether the agent has a replica of a model.
-func (h *fakeAgent) has(model string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, r := range h.reps {
+func (a *fakeAgent) has(model string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range a.reps {
 		if r.Model == model && !r.State.Over() {
 			return true
 		}
@@ -272,65 +272,65 @@ func (h *fakeAgent) has(model string) bool {
 	return false
 }
 
-func (h *fakeAgent) Unload(ctx context.Context, req functions.UnloadRequest) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.refuse != nil {
-		return h.refuse
+func (a *fakeAgent) Unload(ctx context.Context, req functions.UnloadRequest) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.refuse != nil {
+		return a.refuse
 	}
-	if req.Epoch < h.epoch {
+	if req.Epoch < a.epoch {
 		return functions.ErrStaleEpoch
 	}
-	h.epoch = req.Epoch
-	r := h.reps[req.ID]
+	a.epoch = req.Epoch
+	r := a.reps[req.ID]
 	if r == nil {
 		return nil
 	}
 	if req.Reason == functions.ReasonCalledOff && r.State != functions.Downloading {
 		return nil
 	}
-	h.unload = append(h.unload, r.Model+" "+req.Reason)
-	if t := h.timers[req.ID]; t != nil {
+	a.unload = append(a.unload, r.Model+" "+req.Reason)
+	if t := a.timers[req.ID]; t != nil {
 		t.Stop()
 	}
-	delete(h.reps, req.ID)
-	h.push()
+	delete(a.reps, req.ID)
+	a.push()
 	return nil
 }
 
 // push sends a heartbeat; the lock is held.
-func (h *fakeAgent) push() {
-	if h.mute {
+func (a *fakeAgent) push() {
+	if a.mute {
 		return
 	}
-	hb := functions.Heartbeat{AgentID: h.id, Epoch: h.epoch, Machine: "m-" + h.id}
+	hb := functions.Heartbeat{AgentID: a.id, Epoch: a.epoch, Machine: "m-" + a.id}
 	hb.Memory.Total = 64 << 30
-	for i := range h.gpus {
+	for i := range a.gpus {
 		hb.GPUs = append(hb.GPUs, functions.GPU{Index: i, MemoryTotal: 80 << 30, Health: "ok"})
 	}
-	for id, r := range h.reps {
+	for id, r := range a.reps {
 		c := *r
 		c.Phases = slices.Clone(r.Phases)
-		c.Since = time.Since(h.since[id]).Milliseconds()
+		c.Since = time.Since(a.since[id]).Milliseconds()
 		if c.State == functions.Ready {
-			c.GPUMemory = h.holds[c.Model]
+			c.GPUMemory = a.holds[c.Model]
 		}
 		hb.Models = append(hb.Models, c)
 	}
-	if h.awake {
-		h.s.Heartbeat(hb, struct{ Node }{h})
+	if a.awake {
+		a.s.Heartbeat(hb, struct{ Node }{a})
 		return
 	}
-	h.s.Heartbeat(hb, h)
+	a.s.Heartbeat(hb, a)
 }
 
-func (h *fakeAgent) beat(ctx context.Context) {
+func (a *fakeAgent) beat(ctx context.Context) {
 	t := time.NewTicker(2 * time.Second)
 	defer t.Stop()
 	for {
-		h.mu.Lock()
-		h.push()
-		h.mu.Unlock()
+		a.mu.Lock()
+		a.push()
+		a.mu.Unlock()
 		select {
 		case <-ctx.Done():
 			return
@@ -339,10 +339,10 @@ func (h *fakeAgent) beat(ctx context.Context) {
 	}
 }
 
-func (h *fakeAgent) did() (loads, unloads []string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Clone(h.loads), slices.Clone(h.unload)
+func (a *fakeAgent) did() (loads, unloads []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.loads), slices.Clone(a.unload)
 }
 
 type fakeCatalog struct {

@@ -47,18 +47,18 @@ type playStep struct {
 
 type playSteps []playStep
 
-func (h playSteps) Len() int { return len(h) }
-func (h playSteps) Less(i, j int) bool {
-	if !h[i].at.Equal(h[j].at) {
-		return h[i].at.Before(h[j].at)
+func (s playSteps) Len() int { return len(s) }
+func (s playSteps) Less(i, j int) bool {
+	if !s[i].at.Equal(s[j].at) {
+		return s[i].at.Before(s[j].at)
 	}
-	return h[i].seq < h[j].seq
+	return s[i].seq < s[j].seq
 }
-func (h playSteps) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *playSteps) Push(x any)   { *h = append(*h, x.(playStep)) }
-func (h *playSteps) Pop() any {
-	x := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
+func (s playSteps) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
+func (s *playSteps) Push(x any)   { *s = append(*s, x.(playStep)) }
+func (s *playSteps) Pop() any {
+	x := (*s)[len(*s)-1]
+	*s = (*s)[:len(*s)-1]
 	return x
 }
 
@@ -236,97 +236,97 @@ type playQueue struct {
 	removed bool // its requests in flight no longer count, as in the real activator
 }
 
-func (d *playPath) queueOf(n functions.Name) *playQueue {
-	l := d.by[n]
+func (p *playPath) queueOf(n functions.Name) *playQueue {
+	l := p.by[n]
 	if l == nil {
 		l = &playQueue{name: n}
-		d.by[n] = l
-		d.list = append(d.list, l)
+		p.by[n] = l
+		p.list = append(p.list, l)
 	}
 	return l
 }
 
-func (d *playPath) Publish(fs ...snapshot.Snapshot) {
+func (p *playPath) Publish(fs ...snapshot.Snapshot) {
 	for _, f := range fs {
-		l := d.queueOf(f.Name)
+		l := p.queueOf(f.Name)
 		l.pic = f
-		if f.Failure != nil && d.p.at.Before(f.Failure.Until) && l.queued > 0 {
+		if f.Failure != nil && p.p.at.Before(f.Failure.Until) && l.queued > 0 {
 			l.failed, l.queued, l.changed = f.Failure.Reason, 0, true
 		}
-		d.release(l)
+		p.release(l)
 	}
 }
 
-func (d *playPath) release(l *playQueue) {
+func (p *playPath) release(l *playQueue) {
 	for _, r := range l.pic.Replicas {
 		i := slices.Index(l.ids, r.ID)
 		if i < 0 {
 			i = len(l.ids)
 			l.ids, l.active = append(l.ids, r.ID), append(l.active, 0)
 		}
-		for l.queued > 0 && l.active[i] < d.slots {
+		for l.queued > 0 && l.active[i] < p.slots {
 			l.queued--
 			l.active[i]++
 			l.changed = true
-			if d.span != nil {
-				d.p.after(d.span(), func() { d.end(l, i) })
+			if p.span != nil {
+				p.p.after(p.span(), func() { p.end(l, i) })
 			}
 		}
 	}
 }
 
-func (d *playPath) end(l *playQueue, i int) {
+func (p *playPath) end(l *playQueue, i int) {
 	if l.active[i] > 0 {
 		l.active[i]--
-		l.last, l.changed = d.p.at, true
-		d.release(l)
+		l.last, l.changed = p.p.at, true
+		p.release(l)
 	}
 }
 
-func (d *playPath) done(name string) {
-	l := d.queueOf(fname(name))
+func (p *playPath) done(name string) {
+	l := p.queueOf(fname(name))
 	for i := range l.active {
 		for l.active[i] > 0 {
-			d.end(l, i)
+			p.end(l, i)
 		}
 	}
 }
 
-func (d *playPath) ask(name string, n int) string {
-	l := d.queueOf(fname(name))
+func (p *playPath) ask(name string, n int) string {
+	l := p.queueOf(fname(name))
 	if l.pic.Name.Name == "" {
 		return "" // no such model
 	}
 	l.failed = ""
 	if l.queued == 0 {
-		l.since = d.p.at
+		l.since = p.p.at
 	}
 	l.queued, l.changed = l.queued+n, true
-	d.release(l)
+	p.release(l)
 	switch {
 	case len(l.pic.Replicas) == 0:
-		return d.p.s.Wake(l.name, l.name.Team)
+		return p.p.s.Wake(l.name, l.name.Team)
 	case l.queued > 0:
-		d.p.s.Nudge(l.name)
+		p.p.s.Nudge(l.name)
 	}
 	return ""
 }
 
-func (d *playPath) leave(name string) {
-	l := d.queueOf(fname(name))
+func (p *playPath) leave(name string) {
+	l := p.queueOf(fname(name))
 	l.queued, l.changed = 0, true
-	d.p.s.Nudge(l.name)
+	p.p.s.Nudge(l.name)
 }
 
-func (d *playPath) Remove(names ...functions.Name) {
+func (p *playPath) Remove(names ...functions.Name) {
 	for _, n := range names {
-		l := d.queueOf(n)
+		l := p.queueOf(n)
 		l.pic, l.queued, l.changed, l.removed = snapshot.Snapshot{}, 0, true, true
 	}
 }
 
-func (d *playPath) Demand(all bool, yield func(Demand) bool) {
-	for _, l := range d.list {
+func (p *playPath) Demand(all bool, yield func(Demand) bool) {
+	for _, l := range p.list {
 		if !l.changed && !all {
 			continue
 		}
@@ -341,15 +341,15 @@ func (d *playPath) Demand(all bool, yield func(Demand) bool) {
 	}
 }
 
-func (d *playPath) Cut(agent string) {
-	d.cuts = append(d.cuts, agent)
-	if d.onCut != nil {
-		d.onCut(agent)
+func (p *playPath) Cut(agent string) {
+	p.cuts = append(p.cuts, agent)
+	if p.onCut != nil {
+		p.onCut(agent)
 	}
 }
 
-func (d *playPath) InFlightOf(n functions.Name, id string) int {
-	l := d.queueOf(n)
+func (p *playPath) InFlightOf(n functions.Name, id string) int {
+	l := p.queueOf(n)
 	if i := slices.Index(l.ids, id); i >= 0 {
 		return l.active[i]
 	}
@@ -388,151 +388,151 @@ func (p *play) agent(id string, gpus int) *playAgent {
 	return h
 }
 
-func (h *playAgent) document() functions.Heartbeat {
-	hb := functions.Heartbeat{AgentID: h.id, Epoch: h.epoch, Machine: "m-" + h.id, URL: "http://" + h.id + ":1"}
+func (a *playAgent) document() functions.Heartbeat {
+	hb := functions.Heartbeat{AgentID: a.id, Epoch: a.epoch, Machine: "m-" + a.id, URL: "http://" + a.id + ":1"}
 	hb.Memory.Total = 64 << 30
-	for i := range h.gpus {
+	for i := range a.gpus {
 		hb.GPUs = append(hb.GPUs, functions.GPU{Index: i, MemoryTotal: 80 << 30, Health: "ok"})
 	}
-	for i, r := range h.reps {
+	for i, r := range a.reps {
 		c := *r
 		c.Phases = slices.Clone(r.Phases)
-		c.Since = h.p.at.Sub(h.since[i]).Milliseconds()
+		c.Since = a.p.at.Sub(a.since[i]).Milliseconds()
 		hb.Models = append(hb.Models, c)
 	}
-	h.seq++
-	hb.Life, hb.Seq = fmt.Sprint("life", h.life), h.seq
-	if h.bent != nil {
-		h.bent(&hb)
+	a.seq++
+	hb.Life, hb.Seq = fmt.Sprint("life", a.life), a.seq
+	if a.bent != nil {
+		a.bent(&hb)
 	}
 	return hb
 }
 
 // restart starts a new process of the agent, with the replicas that keep selects.
-func (h *playAgent) restart(keep func(*functions.ReplicaStatus) bool) {
-	h.life, h.seq = h.life+1, 0
-	for i := len(h.reps) - 1; i >= 0; i-- {
-		if !keep(h.reps[i]) {
-			h.forget(h.reps[i].ID)
+func (a *playAgent) restart(keep func(*functions.ReplicaStatus) bool) {
+	a.life, a.seq = a.life+1, 0
+	for i := len(a.reps) - 1; i >= 0; i-- {
+		if !keep(a.reps[i]) {
+			a.forget(a.reps[i].ID)
 		}
 	}
-	h.push()
+	a.push()
 }
 
-func (h *playAgent) push() {
-	if h.mute {
+func (a *playAgent) push() {
+	if a.mute {
 		return
 	}
-	hb := h.document()
-	h.sent = append(h.sent, hb)
-	h.p.s.Heartbeat(hb, h)
+	hb := a.document()
+	a.sent = append(a.sent, hb)
+	a.p.s.Heartbeat(hb, a)
 }
 
-func (h *playAgent) find(id string) int {
-	return slices.IndexFunc(h.reps, func(r *functions.ReplicaStatus) bool { return r.ID == id })
+func (a *playAgent) find(id string) int {
+	return slices.IndexFunc(a.reps, func(r *functions.ReplicaStatus) bool { return r.ID == id })
 }
 
-func (h *playAgent) obeys(epoch int64) error {
-	if h.refuse != nil {
-		return h.refuse
+func (a *playAgent) obeys(epoch int64) error {
+	if a.refuse != nil {
+		return a.refuse
 	}
-	if epoch < h.epoch {
+	if epoch < a.epoch {
 		return functions.ErrStaleEpoch
 	}
-	h.epoch = epoch
+	a.epoch = epoch
 	return nil
 }
 
-func (h *playAgent) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
-	h.p.note("%s load %s %s/%s %v", h.id, req.ID, req.Team, req.Model, req.GPUs)
-	if err := h.obeys(req.Epoch); err != nil {
+func (a *playAgent) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
+	a.p.note("%s load %s %s/%s %v", a.id, req.ID, req.Team, req.Model, req.GPUs)
+	if err := a.obeys(req.Epoch); err != nil {
 		return functions.LoadReply{}, err
 	}
-	if h.find(req.ID) >= 0 {
+	if a.find(req.ID) >= 0 {
 		return functions.LoadReply{ID: req.ID}, nil
 	}
-	h.loads = append(h.loads, req.Model)
+	a.loads = append(a.loads, req.Model)
 	spec := req.Spec
-	h.run(&functions.ReplicaStatus{ID: req.ID, Team: req.Team, Model: req.Model, Spec: &spec, GPUs: req.GPUs, TotalBytes: 1000}, functions.Downloading)
+	a.run(&functions.ReplicaStatus{ID: req.ID, Team: req.Team, Model: req.Model, Spec: &spec, GPUs: req.GPUs, TotalBytes: 1000}, functions.Downloading)
 	return functions.LoadReply{ID: req.ID}, nil
 }
 
 // run puts a replica on the site and moves it from a state to READY.
-func (h *playAgent) run(r *functions.ReplicaStatus, from functions.State) {
-	h.reps, h.since = append(h.reps, r), append(h.since, h.p.at)
-	h.to(r, from)
+func (a *playAgent) run(r *functions.ReplicaStatus, from functions.State) {
+	a.reps, a.since = append(a.reps, r), append(a.since, a.p.at)
+	a.to(r, from)
 }
 
-func (h *playAgent) to(r *functions.ReplicaStatus, st functions.State) {
-	i := h.find(r.ID)
-	if i < 0 || h.reps[i] != r || r.State.Over() {
+func (a *playAgent) to(r *functions.ReplicaStatus, st functions.State) {
+	i := a.find(r.ID)
+	if i < 0 || a.reps[i] != r || r.State.Over() {
 		return
 	}
-	r.State, h.since[i] = st, h.p.at
+	r.State, a.since[i] = st, a.p.at
 	switch st {
 	case functions.Downloading:
-		h.p.after(h.stage(), func() { h.to(r, functions.Loading) })
+		a.p.after(a.stage(), func() { a.to(r, functions.Loading) })
 	case functions.Loading:
 		r.Bytes = r.TotalBytes
 		r.Phases = []functions.Span{{Phase: functions.PhaseStage, Duration: 2}, {Phase: functions.PhaseSpawn, Start: 2, Duration: 0.1}}
-		h.p.after(h.boot(), func() {
-			if h.breaks != nil {
-				if why := h.breaks(r.Model); why != "" {
+		a.p.after(a.boot(), func() {
+			if a.breaks != nil {
+				if why := a.breaks(r.Model); why != "" {
 					r.Error = why
-					h.to(r, functions.Failed)
+					a.to(r, functions.Failed)
 					return
 				}
 			}
-			h.to(r, functions.Ready)
+			a.to(r, functions.Ready)
 		})
 	case functions.Ready:
 		r.Endpoint = "http://127.0.0.1:1/" + r.ID
 	}
-	h.push()
+	a.push()
 }
 
-func (h *playAgent) Unload(_ context.Context, req functions.UnloadRequest) error {
-	h.p.note("%s unload %s %s", h.id, req.ID, req.Reason)
-	if err := h.obeys(req.Epoch); err != nil {
+func (a *playAgent) Unload(_ context.Context, req functions.UnloadRequest) error {
+	a.p.note("%s unload %s %s", a.id, req.ID, req.Reason)
+	if err := a.obeys(req.Epoch); err != nil {
 		return err
 	}
-	i := h.find(req.ID)
-	if i < 0 || req.Reason == functions.ReasonCalledOff && h.reps[i].State != functions.Downloading {
+	i := a.find(req.ID)
+	if i < 0 || req.Reason == functions.ReasonCalledOff && a.reps[i].State != functions.Downloading {
 		return nil
 	}
-	h.ends = append(h.ends, h.reps[i].Model+" "+req.Reason)
-	h.forget(req.ID)
-	h.push()
+	a.ends = append(a.ends, a.reps[i].Model+" "+req.Reason)
+	a.forget(req.ID)
+	a.push()
 	return nil
 }
 
-func (h *playAgent) forget(id string) {
-	if i := h.find(id); i >= 0 {
-		h.reps, h.since = slices.Delete(h.reps, i, i+1), slices.Delete(h.since, i, i+1)
+func (a *playAgent) forget(id string) {
+	if i := a.find(id); i >= 0 {
+		a.reps, a.since = slices.Delete(a.reps, i, i+1), slices.Delete(a.since, i, i+1)
 	}
 }
 
-func (h *playAgent) Sleep(_ context.Context, req functions.SleepRequest) error {
-	h.p.note("%s sleep %s %d", h.id, req.ID, req.Level)
-	if err := h.obeys(req.Epoch); err != nil {
+func (a *playAgent) Sleep(_ context.Context, req functions.SleepRequest) error {
+	a.p.note("%s sleep %s %d", a.id, req.ID, req.Level)
+	if err := a.obeys(req.Epoch); err != nil {
 		return err
 	}
-	i := h.find(req.ID)
+	i := a.find(req.ID)
 	if i < 0 {
 		return errors.New("no such replica")
 	}
-	r := h.reps[i]
+	r := a.reps[i]
 	if req.Level == 0 {
 		r.SleepLevel = 0
-		h.to(r, functions.Loading)
+		a.to(r, functions.Loading)
 		return nil
 	}
-	r.State, r.SleepLevel, h.since[i] = functions.Sleeping, 0, h.p.at
-	h.push()
-	h.p.after(time.Second, func() {
-		if h.find(req.ID) >= 0 && r.State == functions.Sleeping {
+	r.State, r.SleepLevel, a.since[i] = functions.Sleeping, 0, a.p.at
+	a.push()
+	a.p.after(time.Second, func() {
+		if a.find(req.ID) >= 0 && r.State == functions.Sleeping {
 			r.SleepLevel, r.Tier = req.Level, functions.TierSleeping
-			h.push()
+			a.push()
 		}
 	})
 	return nil

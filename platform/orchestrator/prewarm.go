@@ -58,8 +58,8 @@ func (p *prewarm) record() functions.Prewarm {
 }
 
 // grant makes or renews a lease, within the budget.
-func (w *prewarmer) grant(f *functionState, h functions.Prewarm, now placement.Instant) (*prewarm, error) {
-	until := w.clock.instant(h.Until)
+func (p *prewarmer) grant(f *functionState, h functions.Prewarm, now placement.Instant) (*prewarm, error) {
+	until := p.clock.instant(h.Until)
 	gpus := max(f.Resources.GPUs, 1)
 	asked := time.Duration(gpus) * max(until-now, 0)
 	if h.Tier != functions.PrewarmGPU {
@@ -67,79 +67,79 @@ func (w *prewarmer) grant(f *functionState, h functions.Prewarm, now placement.I
 	}
 	old := f.usage.prewarm
 	if old != nil && h.Tier == functions.PrewarmGPU {
-		w.refund(old, now) // the new grant replaces the old one
+		p.refund(old, now) // the new grant replaces the old one
 	}
-	if err := w.budgets.Check(f.Name.Team, asked, now); err != nil {
+	if err := p.budgets.Check(f.Name.Team, asked, now); err != nil {
 		if old != nil && h.Tier == functions.PrewarmGPU {
-			w.reserve(old, old.until, now) // restore the old reservation
+			p.reserve(old, old.until, now) // restore the old reservation
 		}
 		return nil, err
 	}
-	p := old
-	if p == nil || h.Tier != functions.PrewarmGPU {
-		if len(w.leases.List) >= maxHints {
+	planned := old
+	if planned == nil || h.Tier != functions.PrewarmGPU {
+		if len(p.leases.List) >= maxHints {
 			return nil, functions.ErrTooManyPrewarms
 		}
-		p = &prewarm{function: f, Prewarm: functions.Prewarm{ID: w.newID("pw"), Function: f.Name.String(), State: "planned"}, charged: now}
-		w.leases.Add(p)
+		planned = &prewarm{function: f, Prewarm: functions.Prewarm{ID: p.newID("pw"), Function: f.Name.String(), State: "planned"}, charged: now}
+		p.leases.Add(planned)
 	}
-	p.Tier, p.By, p.Why, p.Until, p.until, p.gpus = h.Tier, h.By, h.Why, h.Until, until, gpus
-	w.reserve(p, until, now)
+	planned.Tier, planned.By, planned.Why, planned.Until, planned.until, planned.gpus = h.Tier, h.By, h.Why, h.Until, until, gpus
+	p.reserve(planned, until, now)
 	if h.Tier == functions.PrewarmGPU {
-		f.usage.prewarm = p
+		f.usage.prewarm = planned
 		f.Prewarm = until
-		w.registry.enqueue(f)
+		p.registry.enqueue(f)
 	}
-	w.events.event("prewarm", f.Name, "", "", cmp.Or(h.Why, h.By), h.Tier)
-	return p, nil
+	p.events.event("prewarm", f.Name, "", "", cmp.Or(h.Why, h.By), h.Tier)
+	return planned, nil
 }
 
 // reserve reserves GPU time for p until then.
-func (w *prewarmer) reserve(p *prewarm, until, now placement.Instant) {
-	p.granted = time.Duration(p.gpus) * max(until-now, 0)
-	w.budgets.Reserve(p.function.Name.Team, p.granted)
+func (p *prewarmer) reserve(planned *prewarm, until, now placement.Instant) {
+	planned.granted = time.Duration(planned.gpus) * max(until-now, 0)
+	p.budgets.Reserve(planned.function.Name.Team, planned.granted)
 }
 
 // refund returns the GPU time that p will not use to the budgets.
-func (w *prewarmer) refund(p *prewarm, now placement.Instant) {
-	back := min(time.Duration(p.gpus)*max(p.until-now, 0), p.granted)
-	if !p.started {
-		back = p.granted // it never held a GPU
+func (p *prewarmer) refund(planned *prewarm, now placement.Instant) {
+	back := min(time.Duration(planned.gpus)*max(planned.until-now, 0), planned.granted)
+	if !planned.started {
+		back = planned.granted // it never held a GPU
 	}
-	p.granted -= back
-	w.budgets.Refund(p.function.Name.Team, back)
+	planned.granted -= back
+	p.budgets.Refund(planned.function.Name.Team, back)
 }
 
 // check adds up the GPU time of p, and ends p when its time is over.
-func (w *prewarmer) check(ctx context.Context, p *prewarm, now placement.Instant) {
-	f := p.function
-	if p.Tier != functions.PrewarmGPU {
-		w.startPrefetch(ctx, p, now)
-		if now >= p.until || f.Gone {
-			w.leases.Drop(p)
+func (p *prewarmer) check(ctx context.Context, planned *prewarm, now placement.Instant) {
+	f := planned.function
+	if planned.Tier != functions.PrewarmGPU {
+		p.startPrefetch(ctx, planned, now)
+		if now >= planned.until || f.Gone {
+			p.leases.Drop(planned)
 		}
 		return
 	}
 	alive, ready := slices.ContainsFunc(f.replicas, isStartedAhead), slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return isStartedAhead(r) && r.serves() })
-	if p.started { // accurate to a tick: too short at the begin, too long at the end
-		p.held += time.Duration(p.gpus) * max(now-p.charged, 0)
+	if planned.started { // accurate to a tick: too short at the begin, too long at the end
+		planned.held += time.Duration(planned.gpus) * max(now-planned.charged, 0)
 	}
-	p.charged = now
+	planned.charged = now
 	switch {
-	case f.Gone, f.usage.prewarm != p:
-		w.end(p, "called_off", now)
-	case now >= p.until && !p.started && !alive:
-		w.end(p, "no_room", now)
-	case now >= p.until:
-		w.end(p, "unused", now)
-	case p.started && !alive:
-		w.end(p, "evicted", now)
-	case !p.started && alive:
-		p.started, p.State = true, "starting"
+	case f.Gone, f.usage.prewarm != planned:
+		p.end(planned, "called_off", now)
+	case now >= planned.until && !planned.started && !alive:
+		p.end(planned, "no_room", now)
+	case now >= planned.until:
+		p.end(planned, "unused", now)
+	case planned.started && !alive:
+		p.end(planned, "evicted", now)
+	case !planned.started && alive:
+		planned.started, planned.State = true, "starting"
 		fallthrough
 	default:
-		if p.ready = p.ready || ready; p.ready {
-			p.State = "ready"
+		if planned.ready = planned.ready || ready; planned.ready {
+			planned.State = "ready"
 		}
 	}
 }
@@ -150,139 +150,139 @@ func isStartedAhead(r *replicaState) bool {
 }
 
 // onUse ends f's prewarm, because the predicted use has begun.
-func (w *prewarmer) onUse(f *functionState, now placement.Instant) {
-	p := f.usage.prewarm
-	if p == nil {
+func (p *prewarmer) onUse(f *functionState, now placement.Instant) {
+	planned := f.usage.prewarm
+	if planned == nil {
 		return
 	}
 	ready := slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() })
 	switch {
 	case ready:
-		w.end(p, "hit", now)
-	case p.started, slices.ContainsFunc(f.replicas, isStartedAhead): // check may not have run since
-		w.end(p, "late", now) // starting: the wait is shorter
+		p.end(planned, "hit", now)
+	case planned.started, slices.ContainsFunc(f.replicas, isStartedAhead): // check may not have run since
+		p.end(planned, "late", now) // starting: the wait is shorter
 	default:
-		w.end(p, "no_room", now)
+		p.end(planned, "no_room", now)
 	}
 }
 
 // end ends p and counts its result.
-func (w *prewarmer) end(p *prewarm, result string, now placement.Instant) {
-	f := p.function
-	w.refund(p, now)
-	w.leases.Drop(p)
-	w.counts.add("thaw_prewarms_total", 1, result)
+func (p *prewarmer) end(planned *prewarm, result string, now placement.Instant) {
+	f := planned.function
+	p.refund(planned, now)
+	p.leases.Drop(planned)
+	p.counts.add("thaw_prewarms_total", 1, result)
 	switch result {
 	case "hit", "late":
 	default:
-		if p.held > 0 {
-			w.counts.add("thaw_prewarm_wasted_gpu_seconds_total", p.held.Seconds(), p.function.Name.Team, p.By)
+		if planned.held > 0 {
+			p.counts.add("thaw_prewarm_wasted_gpu_seconds_total", planned.held.Seconds(), planned.function.Name.Team, planned.By)
 		}
 	}
-	if f.usage.prewarm == p {
+	if f.usage.prewarm == planned {
 		f.usage.prewarm = nil
 		// An unused replica stops with the lease; a used one has its idle time.
 		f.Prewarm = 0
 		if result == "unused" {
 			f.Prewarm = now
 		}
-		w.registry.enqueue(f)
+		p.registry.enqueue(f)
 	}
-	w.events.event("prewarm_over", f.Name, "", "", result, p.By)
+	p.events.event("prewarm_over", f.Name, "", "", result, planned.By)
 }
 
 // startPrefetch starts staging the bytes of p's model, once.
-func (w *prewarmer) startPrefetch(ctx context.Context, p *prewarm, now placement.Instant) {
-	if p.started || w.prefetches >= maxPrefetches || now >= p.until || p.function.model == nil {
+func (p *prewarmer) startPrefetch(ctx context.Context, planned *prewarm, now placement.Instant) {
+	if planned.started || p.prefetches >= maxPrefetches || now >= planned.until || planned.function.model == nil {
 		return
 	}
-	p.started, p.State = true, "fetching"
-	w.prefetches++
-	m, memory, limit := p.function.model, p.Tier == functions.PrewarmMemory, min(prefetchTimeout, p.until-now)
-	w.commands.runWithin(ctx, limit, func(ctx context.Context) {
-		err := w.prefetch(ctx, m, memory)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.prefetches--
+	planned.started, planned.State = true, "fetching"
+	p.prefetches++
+	m, memory, limit := planned.function.model, planned.Tier == functions.PrewarmMemory, min(prefetchTimeout, planned.until-now)
+	p.commands.runWithin(ctx, limit, func(ctx context.Context) {
+		err := p.prefetch(ctx, m, memory)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.prefetches--
 		result := "fetched"
-		if p.State = "fetched"; err != nil {
-			p.State, result = "failed", "fetch_failed"
-			w.log.Warn("a prefetch ahead failed", "function", p.Function, "error", err)
+		if planned.State = "fetched"; err != nil {
+			planned.State, result = "failed", "fetch_failed"
+			p.log.Warn("a prefetch ahead failed", "function", planned.Function, "error", err)
 		}
-		w.counts.add("thaw_prewarms_total", 1, result)
+		p.counts.add("thaw_prewarms_total", 1, result)
 	})
 }
 
 // Prewarm starts a function ahead of demand, or stages its bytes in a tier, and keeps
 // that until a time. by names the caller; it is a label of metrics.
-func (s *Orchestrator) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f := s.functions[name.WithoutAdapter()]
+func (o *Orchestrator) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f := o.functions[name.WithoutAdapter()]
 	switch {
 	case f == nil || f.Gone:
 		return functions.Prewarm{}, functions.ErrNotFound
-	case s.forecaster == nil, tier != functions.PrewarmGPU && s.forecaster.Prefetch == nil:
+	case o.forecaster == nil, tier != functions.PrewarmGPU && o.forecaster.Prefetch == nil:
 		return functions.Prewarm{}, functions.ErrPrewarmTier
 	}
-	now := s.now()
-	p, err := s.forecaster.prewarmer.grant(f, functions.Prewarm{Until: until, Tier: tier, By: by}, now)
+	now := o.now()
+	p, err := o.forecaster.prewarmer.grant(f, functions.Prewarm{Until: until, Tier: tier, By: by}, now)
 	if err != nil {
 		return functions.Prewarm{}, err
 	}
 	if slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() }) && p.Tier == functions.PrewarmGPU {
 		p.State = "ready"
 	}
-	s.signal()
+	o.signal()
 	return p.record(), nil
 }
 
 // PrewarmBriefly starts a function ahead of demand, unless another lease holds it as long
 // already. EndPrewarm ends the lease.
-func (s *Orchestrator) PrewarmBriefly(name functions.Name, until time.Time, by string) error {
-	s.mu.Lock()
-	f := s.functions[name.WithoutAdapter()]
+func (o *Orchestrator) PrewarmBriefly(name functions.Name, until time.Time, by string) error {
+	o.mu.Lock()
+	f := o.functions[name.WithoutAdapter()]
 	held := f != nil && f.usage.prewarm != nil && f.usage.prewarm.By != by && !f.usage.prewarm.Until.Before(until)
-	s.mu.Unlock()
+	o.mu.Unlock()
 	if held {
 		return nil
 	}
-	_, err := s.Prewarm(name, until, functions.PrewarmGPU, by)
+	_, err := o.Prewarm(name, until, functions.PrewarmGPU, by)
 	return err
 }
 
 // EndPrewarm ends the lease that by holds on the start of a function, where it holds one: a
 // replica that no request has used stops.
-func (s *Orchestrator) EndPrewarm(name functions.Name, by string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f := s.functions[name.WithoutAdapter()]
+func (o *Orchestrator) EndPrewarm(name functions.Name, by string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f := o.functions[name.WithoutAdapter()]
 	if f == nil || f.usage.prewarm == nil || f.usage.prewarm.By != by {
 		return
 	}
-	s.forecaster.prewarmer.end(f.usage.prewarm, "unused", s.now())
-	s.signal()
+	o.forecaster.prewarmer.end(f.usage.prewarm, "unused", o.now())
+	o.signal()
 }
 
 // PrewarmLeft is the GPU time that a team may still use for prewarms.
-func (s *Orchestrator) PrewarmLeft(team string) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.forecaster == nil {
+func (o *Orchestrator) PrewarmLeft(team string) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.forecaster == nil {
 		return 0
 	}
-	return s.forecaster.prewarmer.budgets.Left(team, s.now())
+	return o.forecaster.prewarmer.budgets.Left(team, o.now())
 }
 
 // Prewarms lists the leases in the order of their ends.
-func (s *Orchestrator) Prewarms() []functions.Prewarm {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.forecaster == nil {
+func (o *Orchestrator) Prewarms() []functions.Prewarm {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.forecaster == nil {
 		return nil
 	}
-	out := make([]functions.Prewarm, 0, len(s.forecaster.prewarmer.leases.List))
-	for _, p := range s.forecaster.prewarmer.leases.List {
+	out := make([]functions.Prewarm, 0, len(o.forecaster.prewarmer.leases.List))
+	for _, p := range o.forecaster.prewarmer.leases.List {
 		out = append(out, p.record())
 	}
 	slices.SortFunc(out, func(a, b functions.Prewarm) int {

@@ -16,19 +16,19 @@ var kinds = []string{placement.KindPlace, placement.KindEvict, placement.KindCol
 // Explain returns the state of a function with its reason, and the candidates of the
 // last decision of a kind (place, evict, cold, scale). It is false for an unknown
 // function or kind.
-func (s *Orchestrator) Explain(kind string, name functions.Name) (functions.Explanation, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f := s.functions[name.WithoutAdapter()]
+func (o *Orchestrator) Explain(kind string, name functions.Name) (functions.Explanation, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f := o.functions[name.WithoutAdapter()]
 	if f == nil || !slices.Contains(kinds, kind) {
 		return functions.Explanation{}, false
 	}
-	x, at, ok := s.planner.Explain(f.Name, kind)
-	x.Kind, x.Function, x.State, x.Now = kind, f.Name.String(), f.state(), f.summary(s.now(), s.timeNow(), s.bytesAtHand(f), s.path.InFlightOf)
+	x, at, ok := o.planner.Explain(f.Name, kind)
+	x.Kind, x.Function, x.State, x.Now = kind, f.Name.String(), f.state(), f.summary(o.now(), o.timeNow(), o.bytesAtHand(f), o.path.InFlightOf)
 	if !ok {
 		return x, true
 	}
-	x.Decided = s.wallTime(at)
+	x.Decided = o.wallTime(at)
 	kindWord := "start"
 	switch kind {
 	case placement.KindEvict, placement.KindCold:

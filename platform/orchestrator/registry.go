@@ -32,32 +32,32 @@ func newRegistry(p placement.Policy) registry {
 }
 
 // enqueue marks f as changed for the planner.
-func (g *registry) enqueue(f *functionState) {
+func (r *registry) enqueue(f *functionState) {
 	if !f.enqueued {
 		f.enqueued = true
-		g.pending = append(g.pending, f)
+		r.pending = append(r.pending, f)
 	}
 }
 
 // markForPublish marks f's snapshot as changed, in fields that the planner does not
 // read.
-func (g *registry) markForPublish(f *functionState) {
+func (r *registry) markForPublish(f *functionState) {
 	if !f.toPublish {
 		f.toPublish = true
-		g.dirty = append(g.dirty, f)
+		r.dirty = append(r.dirty, f)
 	}
 }
 
 // markDirty marks f as changed for the planner and the data path.
-func (g *registry) markDirty(f *functionState) {
-	g.enqueue(f)
-	g.markForPublish(f)
+func (r *registry) markDirty(f *functionState) {
+	r.enqueue(f)
+	r.markForPublish(f)
 }
 
-func (g *registry) addNode(n *nodeState) {
-	g.nodes[n.id] = n
-	g.nodeList = append(g.nodeList, n)
-	slices.SortFunc(g.nodeList, func(a, b *nodeState) int {
+func (r *registry) addNode(n *nodeState) {
+	r.nodes[n.id] = n
+	r.nodeList = append(r.nodeList, n)
+	slices.SortFunc(r.nodeList, func(a, b *nodeState) int {
 		if a.Here != b.Here {
 			if a.Here {
 				return -1
@@ -69,49 +69,49 @@ func (g *registry) addNode(n *nodeState) {
 }
 
 // dropNode removes a node and its cached sources, but not its replicas.
-func (g *registry) dropNode(n *nodeState) {
-	delete(g.nodes, n.id)
-	g.nodeList = slices.DeleteFunc(g.nodeList, func(x *nodeState) bool { return x == n })
-	g.planner.DropNode(n.id)
-	g.dropAllCachedSources(n)
+func (r *registry) dropNode(n *nodeState) {
+	delete(r.nodes, n.id)
+	r.nodeList = slices.DeleteFunc(r.nodeList, func(x *nodeState) bool { return x == n })
+	r.planner.DropNode(n.id)
+	r.dropAllCachedSources(n)
 }
 
-func (g *registry) addReplica(r *replicaState, n *nodeState) {
-	g.replicas[r.id] = r
-	r.function.replicas = append(r.function.replicas, r)
-	n.replicas = append(n.replicas, r)
+func (r *registry) addReplica(replica *replicaState, n *nodeState) {
+	r.replicas[replica.id] = replica
+	replica.function.replicas = append(replica.function.replicas, replica)
+	n.replicas = append(n.replicas, replica)
 }
 
-func (g *registry) dropReplica(r *replicaState) {
-	delete(g.replicas, r.id)
-	r.forgotten = true
-	if n := g.nodes[r.node]; n != nil {
-		n.replicas = slices.DeleteFunc(n.replicas, func(x *replicaState) bool { return x == r })
+func (r *registry) dropReplica(replica *replicaState) {
+	delete(r.replicas, replica.id)
+	replica.forgotten = true
+	if n := r.nodes[replica.node]; n != nil {
+		n.replicas = slices.DeleteFunc(n.replicas, func(x *replicaState) bool { return x == replica })
 	}
-	r.function.replicas = slices.DeleteFunc(r.function.replicas, func(x *replicaState) bool { return x == r })
-	g.markDirty(r.function)
+	replica.function.replicas = slices.DeleteFunc(replica.function.replicas, func(x *replicaState) bool { return x == replica })
+	r.markDirty(replica.function)
 }
 
 // matchReplicas returns the replicas that a heartbeat lists, nil for one not known on
 // that node. The result is valid until the next heartbeat. Agents sort their replicas,
 // so most are found in the order of the last heartbeat.
-func (g *registry) matchReplicas(n *nodeState, hb *functions.Heartbeat) []*replicaState {
+func (r *registry) matchReplicas(n *nodeState, hb *functions.Heartbeat) []*replicaState {
 	last, ours := n.matched, n.spareMatched[:0]
 	for i := range hb.Models {
 		id := hb.Models[i].ID
 		for len(last) > 0 && (last[0] == nil || last[0].id < id) {
 			last = last[1:]
 		}
-		var r *replicaState
+		var replica *replicaState
 		if len(last) > 0 && last[0].id == id && !last[0].forgotten {
-			r = last[0]
-		} else if r = g.replicas[id]; r != nil && r.node != n.id {
-			r = nil
+			replica = last[0]
+		} else if replica = r.replicas[id]; replica != nil && replica.node != n.id {
+			replica = nil
 		}
-		if r != nil {
-			r.matched = n.matches
+		if replica != nil {
+			replica.matched = n.matches
 		}
-		ours = append(ours, r)
+		ours = append(ours, replica)
 	}
 	n.matched, n.spareMatched = ours, n.matched
 	return ours

@@ -11,56 +11,56 @@ import (
 )
 
 // ColdStart finds a cold start by its id; the last 1,000 are kept.
-func (s *Orchestrator) ColdStart(id string) (functions.Timeline, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.coldStarts.byID[id]
+func (o *Orchestrator) ColdStart(id string) (functions.Timeline, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	c := o.coldStarts.byID[id]
 	if c == nil {
 		return functions.Timeline{}, false
 	}
-	return c.timeline(s.now()), true
+	return c.timeline(o.now()), true
 }
 
 // ColdStarts returns cold starts, the newest first, at most limit (0: all kept ones).
-func (s *Orchestrator) ColdStarts(limit int) []functions.Timeline {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (o *Orchestrator) ColdStarts(limit int) []functions.Timeline {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if limit <= 0 || limit > keepColdStarts {
 		limit = keepColdStarts
 	}
 	var out []functions.Timeline
-	for i := len(s.coldStarts.ring) - 1; i >= 0 && len(out) < limit; i-- {
-		out = append(out, s.coldStarts.ring[i].timeline(s.now()))
+	for i := len(o.coldStarts.ring) - 1; i >= 0 && len(out) < limit; i-- {
+		out = append(out, o.coldStarts.ring[i].timeline(o.now()))
 	}
 	return out
 }
 
 // Replicas returns all replicas, sorted by function and id.
-func (s *Orchestrator) Replicas() []functions.Replica {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := make([]functions.Replica, 0, len(s.replicas))
-	for _, r := range s.replicas {
+func (o *Orchestrator) Replicas() []functions.Replica {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := make([]functions.Replica, 0, len(o.replicas))
+	for _, r := range o.replicas {
 		v := functions.Replica{
 			ID: r.id, Function: r.function.Name.String(), Node: r.node, State: r.status.State, Tier: r.status.Tier,
 			Endpoint: r.status.Endpoint, GPUs: r.gpus, GPUMemory: cmp.Or(r.status.GPUMemory, r.reserved.GPUMemory), Memory: r.reserved.Memory, Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
 			Start: r.status.Start, StartNote: r.status.StartNote, SleepLevel: r.status.SleepLevel, Unprobed: r.isUnprobed(), QueueLength: r.status.QueueLength, KVCacheHitRate: r.status.KVCacheHitRate, Adapters: r.status.Adapters, Notes: r.status.AdapterNotes,
-			Since: s.wallTime(r.requestedAt),
+			Since: o.wallTime(r.requestedAt),
 		}
 		if p := r.status.Percent; p >= 0 && !v.State.Over() && v.State != functions.Ready {
 			v.Percent = &p
 		}
-		if n := s.nodes[r.node]; n != nil && r.seen {
+		if n := o.nodes[r.node]; n != nil && r.seen {
 			v.Since = n.heardAt.Add(-time.Duration(max(0, min(r.status.Since, 1e12))) * time.Millisecond)
 		}
 		if r.stopping && !v.State.Over() {
 			v.State = functions.Draining
 		}
-		if end := s.policy.IdleEnd(&r.function.Function, r.readyAt); end > 0 && r.serves() {
-			v.IdleEnd = s.wallTime(end)
+		if end := o.policy.IdleEnd(&r.function.Function, r.readyAt); end > 0 && r.serves() {
+			v.IdleEnd = o.wallTime(end)
 		}
 		if r.readyAt > 0 {
-			v.InFlight = s.path.InFlightOf(r.function.Name, r.id)
+			v.InFlight = o.path.InFlightOf(r.function.Name, r.id)
 		}
 		out = append(out, v)
 	}
@@ -71,14 +71,14 @@ func (s *Orchestrator) Replicas() []functions.Replica {
 }
 
 // Nodes returns the connected nodes, sorted by id.
-func (s *Orchestrator) Nodes() []functions.Node {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := make([]functions.Node, 0, len(s.nodes))
-	for _, n := range s.nodes {
+func (o *Orchestrator) Nodes() []functions.Node {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := make([]functions.Node, 0, len(o.nodes))
+	for _, n := range o.nodes {
 		hb := &n.last
 		out = append(out, functions.Node{
-			ID: n.id, State: hb.State, Lost: !n.Here && s.now()-n.Seen > s.policy.Lease/2, Seen: n.heardAt, Version: hb.Version, URL: hb.URL,
+			ID: n.id, State: hb.State, Lost: !n.Here && o.now()-n.Seen > o.policy.Lease/2, Seen: n.heardAt, Version: hb.Version, URL: hb.URL,
 			GPUs: hb.GPUs, Memory: hb.Memory, Store: hb.Store, Replicas: len(hb.Models), Cached: hb.Cached, Warm: hb.Warm,
 		})
 	}
@@ -88,22 +88,22 @@ func (s *Orchestrator) Nodes() []functions.Node {
 
 // Function returns the snapshot of a function as published, false if the catalogue has
 // none of that name.
-func (s *Orchestrator) Function(name functions.Name) (snapshot.Snapshot, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f := s.functions[name.WithoutAdapter()]
+func (o *Orchestrator) Function(name functions.Name) (snapshot.Snapshot, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f := o.functions[name.WithoutAdapter()]
 	if f == nil || f.Gone {
 		return snapshot.Snapshot{}, false
 	}
-	return s.snapshotOf(f), true
+	return o.snapshotOf(f), true
 }
 
 // NodeOf returns the Node of a replica; nil for an unknown replica.
-func (s *Orchestrator) NodeOf(replica string) Node {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r := s.replicas[replica]; r != nil {
-		if n := s.nodes[r.node]; n != nil {
+func (o *Orchestrator) NodeOf(replica string) Node {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if r := o.replicas[replica]; r != nil {
+		if n := o.nodes[r.node]; n != nil {
 			return n.commands
 		}
 	}
@@ -112,4 +112,4 @@ func (s *Orchestrator) NodeOf(replica string) Node {
 
 // Changes returns a channel that receives after snapshots were published, once for
 // changes in quick succession. It is closed when ctx ends.
-func (s *Orchestrator) Changes(ctx context.Context) <-chan struct{} { return s.changes.add(ctx, 1) }
+func (o *Orchestrator) Changes(ctx context.Context) <-chan struct{} { return o.changes.add(ctx, 1) }

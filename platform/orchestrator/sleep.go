@@ -36,43 +36,43 @@ type sleepState struct {
 
 // beginSleep takes a replica out of the routes; sleepWhenIdle sends the sleep command
 // when it is drained.
-func (s *Orchestrator) beginSleep(r *replicaState, a *placement.Action, now placement.Instant) {
+func (o *Orchestrator) beginSleep(r *replicaState, a *placement.Action, now placement.Instant) {
 	r.sleep = sleepState{goingToSleep: true, sleepBy: now + a.Drain, level: max(a.Level, 1), hostMemory: r.function.SleepMemory}
 	if r.sleep.level == deepLevel {
 		r.sleep.hostMemory = 0
 	}
 	r.reason = a.Reason
-	s.goingToSleep.Add(r)
-	s.markDirty(r.function)
-	s.replicaEvent("sleep", r, a.Reason, a.For)
-	s.counts.add("thaw_sleeps_total", 1, a.Reason)
+	o.goingToSleep.Add(r)
+	o.markDirty(r.function)
+	o.replicaEvent("sleep", r, a.Reason, a.For)
+	o.counts.add("thaw_sleeps_total", 1, a.Reason)
 }
 
 // sleepWhenIdle sends the sleep command to drained replicas, and stops those that do
 // not fall asleep or wake in time. It reports whether it must run again soon.
-func (s *Orchestrator) sleepWhenIdle(ctx context.Context, now placement.Instant) (again bool) {
-	s.goingToSleep.Each(func(r *replicaState) {
-		switch n := s.nodes[r.node]; {
-		case r.stopping || !r.sleep.goingToSleep || s.replicas[r.id] != r:
-			s.goingToSleep.Drop(r)
+func (o *Orchestrator) sleepWhenIdle(ctx context.Context, now placement.Instant) (again bool) {
+	o.goingToSleep.Each(func(r *replicaState) {
+		switch n := o.nodes[r.node]; {
+		case r.stopping || !r.sleep.goingToSleep || o.replicas[r.id] != r:
+			o.goingToSleep.Drop(r)
 		case r.sleep.sent:
 			if now > r.sleep.sleepBy+sleepGrace {
-				s.sleepFailed(r, "it does not fall asleep", now)
+				o.sleepFailed(r, "it does not fall asleep", now)
 			}
-		case s.path.InFlightOf(r.function.Name, r.id) > 0 && now < r.sleep.sleepBy:
+		case o.path.InFlightOf(r.function.Name, r.id) > 0 && now < r.sleep.sleepBy:
 			again = true
-		case s.mayCommand(n):
+		case o.mayCommand(n):
 			r.sleep.sent = true
-			s.commands.sleep(ctx, r, n, r.sleep.level, r.reason)
+			o.commands.sleep(ctx, r, n, r.sleep.level, r.reason)
 		}
 	})
-	s.wakingUp.Each(func(r *replicaState) {
+	o.wakingUp.Each(func(r *replicaState) {
 		switch {
 		case !r.sleep.wakingUp || r.stopping:
-			s.wakingUp.Drop(r)
+			o.wakingUp.Drop(r)
 		case now > r.sleep.wokenAt+r.wakeTimeout():
-			s.sleepFailed(r, "it does not wake", now)
-			s.wakingUp.Drop(r)
+			o.sleepFailed(r, "it does not wake", now)
+			o.wakingUp.Drop(r)
 		}
 	})
 	return again
@@ -80,46 +80,46 @@ func (s *Orchestrator) sleepWhenIdle(ctx context.Context, now placement.Instant)
 
 // sleepFailed stops a replica that did not fall asleep or wake; its waiters get a cold
 // start.
-func (s *Orchestrator) sleepFailed(r *replicaState, why string, now placement.Instant) {
-	s.goingToSleep.Drop(r)
+func (o *Orchestrator) sleepFailed(r *replicaState, why string, now placement.Instant) {
+	o.goingToSleep.Drop(r)
 	if r.sleep.wakingUp {
-		s.counts.add("thaw_sleep_wakeups_total", 1, "failed")
+		o.counts.add("thaw_sleep_wakeups_total", 1, "failed")
 	}
 	if c := r.coldStart; c != nil && !c.over {
 		c.replica, c.decided, c.placed, r.coldStart = nil, 0, 0, nil
 	}
-	s.event("sleepless", r.function.Name, r.id, r.node, "", why)
-	s.stopReplica(r, 0, "sleepless", "", now)
+	o.event("sleepless", r.function.Name, r.id, r.node, "", why)
+	o.stopReplica(r, 0, "sleepless", "", now)
 }
 
 // wakeUp wakes a sleeping replica. The wake-up is recorded as a cold start.
-func (s *Orchestrator) wakeUp(ctx context.Context, a *placement.Action, now placement.Instant) {
-	r, n := s.replicas[a.Replica], s.nodes[a.Node]
+func (o *Orchestrator) wakeUp(ctx context.Context, a *placement.Action, now placement.Instant) {
+	r, n := o.replicas[a.Replica], o.nodes[a.Node]
 	if r == nil || n == nil || r.stopping {
 		return
 	}
 	f := r.function
 	r.sleep.wakingUp, r.sleep.wokenAt, r.cause = true, now, a.Reason
-	s.wakingUp.Add(r)
+	o.wakingUp.Add(r)
 	c := f.coldStart
 	switch {
 	case c != nil && !c.over && c.replica == nil:
 	case !slices.ContainsFunc(f.replicas, func(x *replicaState) bool { return x.readyAt > 0 && !x.stopping && !x.sleep.goingToSleep }):
-		c = s.coldStarts.begin(f, "", s.timeNow())
+		c = o.coldStarts.begin(f, "", o.timeNow())
 	default:
-		c = s.coldStarts.beginExtra(f)
+		c = o.coldStarts.beginExtra(f)
 	}
 	c.decided, c.placed, c.replica, c.Node, c.Tier = now, now, r, n.id, functions.TierSleeping
 	c.fromDeepSleep = r.sleep.level == deepLevel
 	r.coldStart = c
 	f.failure = nil
-	s.markDirty(f)
-	s.event("rise", f.Name, r.id, r.node, a.Reason, "")
-	s.commands.sleep(ctx, r, n, 0, a.Reason)
+	o.markDirty(f)
+	o.event("rise", f.Name, r.id, r.node, a.Reason, "")
+	o.commands.sleep(ctx, r, n, 0, a.Reason)
 }
 
 // onSleepStatus applies the sleep part of a replica's status.
-func (s *Orchestrator) onSleepStatus(r *replicaState, st functions.ReplicaStatus, now placement.Instant) {
+func (o *Orchestrator) onSleepStatus(r *replicaState, st functions.ReplicaStatus, now placement.Instant) {
 	switch {
 	case st.State == functions.Sleeping && st.SleepLevel > 0:
 		if r.sleep.wakingUp || r.sleep.asleepSince > 0 {
@@ -133,13 +133,13 @@ func (s *Orchestrator) onSleepStatus(r *replicaState, st functions.ReplicaStatus
 			r.sleep.asleepSince = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
 		}
 		r.sleep.level = st.SleepLevel
-		s.goingToSleep.Drop(r)
-		s.event("asleep", r.function.Name, r.id, r.node, r.reason, "")
+		o.goingToSleep.Drop(r)
+		o.event("asleep", r.function.Name, r.id, r.node, r.reason, "")
 	case st.State == functions.Loading:
 		r.sleep.asleepSince, r.sleep.goingToSleep = 0, false // it woke up, with or without a command
 	case st.State == functions.Ready && r.readyAt == 0:
 		if r.sleep.wakingUp {
-			s.counts.add("thaw_sleep_wakeups_total", 1, "ready")
+			o.counts.add("thaw_sleep_wakeups_total", 1, "ready")
 		}
 		r.sleep = sleepState{}
 	}

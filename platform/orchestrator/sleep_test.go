@@ -12,35 +12,35 @@ import (
 
 // Sleep makes host a Sleeper: falling asleep takes a second, waking half of one. A
 // model in fail does not wake; sleepless refuses.
-func (h *fakeAgent) Sleep(ctx context.Context, req functions.SleepRequest) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.refuse != nil {
-		return h.refuse
+func (a *fakeAgent) Sleep(ctx context.Context, req functions.SleepRequest) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.refuse != nil {
+		return a.refuse
 	}
-	r := h.reps[req.ID]
+	r := a.reps[req.ID]
 	if r == nil {
 		return errors.New("no such replica")
 	}
-	h.unload = append(h.unload, r.Model+map[bool]string{true: " rise", false: " sleep"}[req.Level == 0])
+	a.unload = append(a.unload, r.Model+map[bool]string{true: " rise", false: " sleep"}[req.Level == 0])
 	later := func(d time.Duration, f func()) {
-		h.timers[req.ID] = time.AfterFunc(d, func() {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			if h.reps[req.ID] == r {
+		a.timers[req.ID] = time.AfterFunc(d, func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if a.reps[req.ID] == r {
 				f()
-				h.push()
+				a.push()
 			}
 		})
 	}
-	h.since[req.ID] = time.Now()
+	a.since[req.ID] = time.Now()
 	if req.Level > 0 {
 		r.State, r.SleepLevel = functions.Sleeping, 0
 		later(time.Second, func() { r.SleepLevel, r.Tier = req.Level, functions.TierSleeping })
 	} else {
 		r.State, r.SleepLevel, r.Phases = functions.Loading, 0, nil
 		later(500*time.Millisecond, func() {
-			if cause := h.fail[r.Model]; cause != "" {
+			if cause := a.fail[r.Model]; cause != "" {
 				r.State, r.Error = functions.Failed, cause
 				return
 			}
@@ -48,7 +48,7 @@ func (h *fakeAgent) Sleep(ctx context.Context, req functions.SleepRequest) error
 			r.Phases = []functions.Span{{Phase: functions.PhaseLoad, Duration: 0.5}}
 		})
 	}
-	h.push()
+	a.push()
 	return nil
 }
 

@@ -247,10 +247,10 @@ func setIfChanged[T comparable](changed *bool, to *T, v T) {
 }
 
 // snapshotOf returns the snapshot of f for the data path.
-func (s *Orchestrator) snapshotOf(f *functionState) snapshot.Snapshot {
+func (o *Orchestrator) snapshotOf(f *functionState) snapshot.Snapshot {
 	p := snapshot.Snapshot{
 		Name: f.Name, Model: f.model, Progress: functions.NoProgress,
-		Forecast: f.forecastStart(s.bytesAtHand(f)), Failure: f.failure, Blocked: f.blocked,
+		Forecast: f.forecastStart(o.bytesAtHand(f)), Failure: f.failure, Blocked: f.blocked,
 	}
 	for _, r := range f.replicas {
 		if r.stopping || r.cancelled {
@@ -266,7 +266,7 @@ func (s *Orchestrator) snapshotOf(f *functionState) snapshot.Snapshot {
 	}
 	p.State = f.state()
 	if f.coldStart != nil {
-		t := f.coldStart.timeline(s.now())
+		t := f.coldStart.timeline(o.now())
 		p.ColdStart = &t
 		if !f.coldStart.over {
 			p.Progress = t.Progress

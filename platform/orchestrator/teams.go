@@ -163,47 +163,47 @@ func (a *teamAccounts) recordRestart(f *functionState, now placement.Instant) {
 }
 
 // TeamUse returns the holdings and the use of a team, zero for an unknown team.
-func (s *Orchestrator) TeamUse(team string) functions.TeamUse {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.teams.Find(team)
+func (o *Orchestrator) TeamUse(team string) functions.TeamUse {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t := o.teams.Find(team)
 	if t == nil {
 		return functions.TeamUse{}
 	}
-	t.Settle(s.lastTurn, s.timeNow())
-	return t.Use(s.timeNow())
+	t.Settle(o.lastTurn, o.timeNow())
+	return t.Use(o.timeNow())
 }
 
-// saveLedger stores the accounts: every 30 s, with last at once. It is called between
+// saveLedger stores the accounts: every 30 o, with last at once. It is called between
 // turns.
-func (s *Orchestrator) saveLedger(last bool) {
-	s.mu.Lock()
-	write := s.teams.Snapshot(s.lastTurn, s.timeNow(), last)
-	s.mu.Unlock()
+func (o *Orchestrator) saveLedger(last bool) {
+	o.mu.Lock()
+	write := o.teams.Snapshot(o.lastTurn, o.timeNow(), last)
+	o.mu.Unlock()
 	if write == nil {
 		return
 	}
 	if err := write(); err != nil {
-		s.log.Error("the accounts of teams are not kept", "error", err)
+		o.log.Error("the accounts of teams are not kept", "error", err)
 	}
 }
 
 // metricTeams bounds the number of team labels.
 const metricTeams = 1000
 
-func (s *Orchestrator) sampleTeams(yield func(metric string, value float64, labels ...string)) {
+func (o *Orchestrator) sampleTeams(yield func(metric string, value float64, labels ...string)) {
 	type row struct {
 		name                string
 		total               float64
 		inflicted, suffered uint64
 	}
-	s.mu.Lock()
-	rows := make([]row, 0, len(s.teams.All()))
-	for _, t := range s.teams.All()[:min(len(s.teams.All()), metricTeams)] {
-		t.Settle(s.lastTurn, s.timeNow())
+	o.mu.Lock()
+	rows := make([]row, 0, len(o.teams.All()))
+	for _, t := range o.teams.All()[:min(len(o.teams.All()), metricTeams)] {
+		t.Settle(o.lastTurn, o.timeNow())
 		rows = append(rows, row{t.Name, t.Total, t.Inflicted, t.Suffered})
 	}
-	s.mu.Unlock()
+	o.mu.Unlock()
 	for _, r := range rows {
 		yield("thaw_team_gpu_seconds_total", r.total, r.name)
 		yield("thaw_team_evictions_total", float64(r.inflicted), r.name, "inflicted")

@@ -16,22 +16,22 @@ func of(team string, m *functions.Model) *functions.Model {
 }
 
 // request adds a waiting request for a function of a team.
-func (d *playPath) request(team, name string) {
-	l := d.queueOf(functions.Name{Team: team, Name: name})
+func (p *playPath) request(team, name string) {
+	l := p.queueOf(functions.Name{Team: team, Name: name})
 	if l.queued == 0 {
-		l.since = d.p.at
+		l.since = p.p.at
 	}
 	l.queued, l.changed = l.queued+1, true
-	if d.release(l); len(l.pic.Replicas) == 0 {
-		d.p.s.Wake(l.name, team)
+	if p.release(l); len(l.pic.Replicas) == 0 {
+		p.p.s.Wake(l.name, team)
 	}
 }
 
-func (d *playPath) finish(team, name string) {
-	l := d.queueOf(functions.Name{Team: team, Name: name})
+func (p *playPath) finish(team, name string) {
+	l := p.queueOf(functions.Name{Team: team, Name: name})
 	for i := range l.active {
 		for l.active[i] > 0 {
-			d.end(l, i)
+			p.end(l, i)
 		}
 	}
 }

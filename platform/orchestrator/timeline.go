@@ -72,18 +72,18 @@ func (l *coldStartLog) record(f *functionState, id string, at time.Time) *coldSt
 }
 
 // finishColdStart ends a cold start. The next wake begins another.
-func (s *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause string) {
+func (o *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause string) {
 	if c == nil || c.over {
 		return
 	}
-	c.end = s.now()
+	c.end = o.now()
 	if c.replica != nil && st == functions.Ready {
 		c.end = c.replica.readyAt
 	}
 	t := c.timeline(c.end)
 	c.over, c.function.RetryOn = true, ""
 	if c.function.coldStart == c {
-		s.coldStarts.starting.Drop(c.function)
+		o.coldStarts.starting.Drop(c.function)
 	}
 	t.State, t.Error = st, cause
 	t.Progress = functions.Progress{State: st, Percent: t.Progress.Percent, Bytes: t.Progress.Bytes, Total: t.Progress.Total, ETA: -1}
@@ -92,21 +92,21 @@ func (s *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause s
 	}
 	c.Timeline = t
 	if c.function.model != nil {
-		s.counts.recordStaged(c.function.model.Spec.Source, t)
+		o.counts.recordStaged(c.function.model.Spec.Source, t)
 	}
-	s.dropStartID(c.function.Name, c.ID)
+	o.dropStartID(c.function.Name, c.ID)
 	if st == functions.Ready {
 		phases := map[functions.Phase]time.Duration{}
 		for _, p := range t.Phases {
 			phases[p.Phase] += boundedSeconds(p.Duration)
 		}
 		c.function.starts.Add(forecast.StartSample{Node: t.Node, Tier: t.Tier, Total: c.end - c.began, Start: c.end - c.decided, FromDeepSleep: c.fromDeepSleep, Phases: phases})
-		if n := s.nodes[t.Node]; n != nil && n.recordRates(t.Tier, t.Bytes, phases) {
-			s.planner.Node(n.Node)
+		if n := o.nodes[t.Node]; n != nil && n.recordRates(t.Tier, t.Bytes, phases) {
+			o.planner.Node(n.Node)
 		}
 	}
-	if s.started != nil {
-		s.started(t)
+	if o.started != nil {
+		o.started(t)
 	}
 }
 

@@ -30,144 +30,144 @@ const (
 // It returns the time until the latest next call; 0: at the next tick, of which there
 // is one a second. Run calls it, or instead the owner of Options.Ring. Commands run
 // with ctx unless Options.Do executes them.
-func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	in := s.take()
+func (o *Orchestrator) Turn(ctx context.Context) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	in := o.take()
 	defer in.clear()
 
-	if skipped := s.advance(); skipped > 0 {
-		s.event("clock_jump", functions.Name{}, "", "", "", fmt.Sprintf("the server stood still for %v; agents' silence in that time does not count", skipped.Round(time.Second)))
+	if skipped := o.advance(); skipped > 0 {
+		o.event("clock_jump", functions.Name{}, "", "", "", fmt.Sprintf("the server stood still for %v; agents' silence in that time does not count", skipped.Round(time.Second)))
 	}
-	now := s.lastTurn
-	s.turns++
+	now := o.lastTurn
+	o.turns++
 
-	if in.changed || s.catalogShrunkAt > 0 {
-		s.readCatalog(now)
+	if in.changed || o.catalogShrunkAt > 0 {
+		o.readCatalog(now)
 	}
 	for _, x := range in.heartbeats.Entries() {
-		s.onHeartbeat(ctx, x.Value, now)
+		o.onHeartbeat(ctx, x.Value, now)
 	}
 	// Waiters of functions that became READY or failed are released first.
-	s.publishDirty()
-	s.applyUpdates(ctx, in, now)
-	s.loadWantedAdapters(ctx)
-	all := s.lastTick == 0 || now-s.lastTick >= tick*9/10 // a tick may be a tenth early
+	o.publishDirty()
+	o.applyUpdates(ctx, in, now)
+	o.loadWantedAdapters(ctx)
+	all := o.lastTick == 0 || now-o.lastTick >= tick*9/10 // a tick may be a tenth early
 	if all {
-		s.lastTick = now
+		o.lastTick = now
 	}
-	s.readDemand(now, all)
+	o.readDemand(now, all)
 	if all {
-		s.forecaster.run(ctx, now)
+		o.forecaster.run(ctx, now)
 	}
 	for _, x := range in.nudges.Entries() {
-		if f := s.functions[x.Key]; f != nil && f.Active+f.Queued == 0 && f.wakeLease != 0 {
+		if f := o.functions[x.Key]; f != nil && f.Active+f.Queued == 0 && f.wakeLease != 0 {
 			f.wakeLease = 0
-			s.enqueue(f)
+			o.enqueue(f)
 		}
 	}
-	next := s.decide(ctx, now, all)
-	if s.progress > 0 && now-s.progressAt >= s.progress {
-		s.progressAt = now
-		for _, f := range s.coldStarts.starting.List {
+	next := o.decide(ctx, now, all)
+	if o.progress > 0 && now-o.progressAt >= o.progress {
+		o.progressAt = now
+		for _, f := range o.coldStarts.starting.List {
 			if f.coldStart.replica != nil {
-				s.markForPublish(f)
+				o.markForPublish(f)
 			}
 		}
 	}
-	s.publishDirty()
-	again := s.sleepWhenIdle(ctx, now)
-	if (s.unloadDrained(ctx, now) || again) && (next == 0 || next > drainPoll) {
+	o.publishDirty()
+	again := o.sleepWhenIdle(ctx, now)
+	if (o.unloadDrained(ctx, now) || again) && (next == 0 || next > drainPoll) {
 		next = drainPoll
 	}
 	return next
 }
 
 // applyUpdates applies the inbox, except for heartbeats and nudges.
-func (s *Orchestrator) applyUpdates(ctx context.Context, in *updates, now placement.Instant) {
+func (o *Orchestrator) applyUpdates(ctx context.Context, in *updates, now placement.Instant) {
 	for _, x := range in.loaded.Entries() {
-		s.onLoaded(ctx, x.Key, x.Value, now)
+		o.onLoaded(ctx, x.Key, x.Value, now)
 	}
 	for _, x := range in.unloaded.Entries() {
-		if r := s.replicas[x.Key]; r != nil {
-			s.noteStaleEpoch(r, x.Value)
+		if r := o.replicas[x.Key]; r != nil {
+			o.noteStaleEpoch(r, x.Value)
 			r.retryUnloadAt = now + tick
 			if x.Value.err == nil {
 				r.retryUnloadAt = now + unloadRetryAfter // the replica should be gone by then
 			}
-			s.unloadRetries.Add(r)
+			o.unloadRetries.Add(r)
 		}
 	}
-	s.unloadRetries.Each(func(r *replicaState) {
-		if now >= r.retryUnloadAt || s.replicas[r.id] != r {
+	o.unloadRetries.Each(func(r *replicaState) {
+		if now >= r.retryUnloadAt || o.replicas[r.id] != r {
 			r.unloading, r.cancelled = false, false
-			s.enqueue(r.function)
-			s.unloadRetries.Drop(r)
+			o.enqueue(r.function)
+			o.unloadRetries.Drop(r)
 		}
 	})
 	for _, x := range in.healthReports.Entries() {
-		s.sendVerify(ctx, x.Key, x.Value)
+		o.sendVerify(ctx, x.Key, x.Value)
 	}
 	for _, x := range in.adapterUses.Entries() {
 		u := x.Key
-		s.commands.run(ctx, func(ctx context.Context) { s.requestAdapter(ctx, u.replica, u.adapter) })
+		o.commands.run(ctx, func(ctx context.Context) { o.requestAdapter(ctx, u.replica, u.adapter) })
 	}
 	for _, x := range in.wantedAdapters.Entries() {
-		s.wantedAdapters.Add(x.Key)
+		o.wantedAdapters.Add(x.Key)
 	}
 	for _, x := range in.sleepRefusals.Entries() {
-		if r := s.replicas[x.Key]; r != nil && !r.stopping {
-			s.noteStaleEpoch(r, x.Value)
-			s.sleepFailed(r, x.Value.err.Error(), now)
+		if r := o.replicas[x.Key]; r != nil && !r.stopping {
+			o.noteStaleEpoch(r, x.Value)
+			o.sleepFailed(r, x.Value.err.Error(), now)
 		}
 	}
 	for _, x := range in.stops.Entries() {
-		s.stopFunction(x.Key, now)
+		o.stopFunction(x.Key, now)
 	}
 	for _, x := range in.wakes.Entries() {
-		s.onWake(x.Key, x.Value, now)
+		o.onWake(x.Key, x.Value, now)
 	}
 }
 
 // publishDirty publishes every function that changed.
-func (s *Orchestrator) publishDirty() {
+func (o *Orchestrator) publishDirty() {
 	defer func() { // after publishing: cut requests pick another replica from the new snapshots
-		for _, url := range s.lostAgents {
-			s.path.Cut(url)
+		for _, url := range o.lostAgents {
+			o.path.Cut(url)
 		}
-		s.lostAgents = nil
+		o.lostAgents = nil
 	}()
-	if len(s.dirty) == 0 {
+	if len(o.dirty) == 0 {
 		return
 	}
-	out := make([]snapshot.Snapshot, 0, len(s.dirty))
-	for _, f := range s.dirty {
+	out := make([]snapshot.Snapshot, 0, len(o.dirty))
+	for _, f := range o.dirty {
 		f.toPublish = false
 		if !f.Gone {
-			out = append(out, s.snapshotOf(f))
+			out = append(out, o.snapshotOf(f))
 		}
 	}
-	clear(s.dirty)
-	s.dirty = s.dirty[:0]
+	clear(o.dirty)
+	o.dirty = o.dirty[:0]
 	if len(out) > 0 {
-		s.path.Publish(out...)
-		s.changes.send(struct{}{})
+		o.path.Publish(out...)
+		o.changes.send(struct{}{})
 	}
 }
 
-func (s *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.Instant) {
-	f := s.functions[name]
+func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.Instant) {
+	f := o.functions[name]
 	if f == nil || f.Gone {
-		s.dropStartID(name, w.id)
+		o.dropStartID(name, w.id)
 		return
 	}
-	s.enqueue(f)
+	o.enqueue(f)
 	if w.held > 0 {
-		f.userLease = max(f.userLease, s.instant(w.at)+w.held)
+		f.userLease = max(f.userLease, o.instant(w.at)+w.held)
 	}
 	for _, r := range f.replicas {
 		if r.serves() {
-			s.dropStartID(name, w.id)
+			o.dropStartID(name, w.id)
 			return
 		}
 	}
@@ -175,74 +175,74 @@ func (s *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 		f.endPause()
 		f.untilReady = true
 	}
-	if s.superseded {
-		s.refuseStart(f, now)
-		s.dropStartID(name, w.id)
+	if o.superseded {
+		o.refuseStart(f, now)
+		o.dropStartID(name, w.id)
 		return
 	}
 	if w.retry > 0 {
-		f.wakeLease = max(f.wakeLease, s.instant(w.at)+w.retry)
+		f.wakeLease = max(f.wakeLease, o.instant(w.at)+w.retry)
 	}
 	if f.coldStart != nil && !f.coldStart.over {
 		return
 	}
-	c := s.coldStarts.begin(f, w.id, w.at)
+	c := o.coldStarts.begin(f, w.id, w.at)
 	for _, r := range f.replicas { // an adopted replica that is starting
 		if !r.stopping && !r.cancelled && r.coldStart == nil && !r.asleep() {
 			r.coldStart, c.replica, c.decided, c.placed = c, r, now, now
 			break
 		}
 	}
-	s.markDirty(f)
+	o.markDirty(f)
 }
 
 // readDemand applies changed demand; with all it also verifies the other functions and
 // advances the load windows of busy ones.
-func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
-	s.path.Demand(all, func(d Demand) bool {
-		f := s.functions[d.Name.WithoutAdapter()]
+func (o *Orchestrator) readDemand(now placement.Instant, all bool) {
+	o.path.Demand(all, func(d Demand) bool {
+		f := o.functions[d.Name.WithoutAdapter()]
 		if f == nil || f.Gone {
 			return true
 		}
-		f.demandTurn = s.turns
+		f.demandTurn = o.turns
 		was := f.demandSummary()
 		f.Active, f.Queued, f.Oldest = d.Active, d.Queued, 0
-		f.LowActive, f.LowQueued, f.LowSince = d.Low.Active, d.Low.Queued, min(s.instant(d.Low.LastUse), now)
+		f.LowActive, f.LowQueued, f.LowSince = d.Low.Active, d.Low.Queued, min(o.instant(d.Low.LastUse), now)
 		if d.Queued > 0 && !d.Oldest.IsZero() {
-			f.Oldest = min(s.instant(d.Oldest), now)
+			f.Oldest = min(o.instant(d.Oldest), now)
 		}
-		f.LastEnd = max(f.LastEnd, min(s.instant(d.LastEnd), now))
-		if f.updateLoad(s.policy.Autoscale, now) {
-			s.busyFunctions.Add(f)
+		f.LastEnd = max(f.LastEnd, min(o.instant(d.LastEnd), now))
+		if f.updateLoad(o.policy.Autoscale, now) {
+			o.busyFunctions.Add(f)
 		} else {
-			s.busyFunctions.Drop(f)
+			o.busyFunctions.Drop(f)
 		}
 		// The same counts and no ended request: nothing changed.
 		if was != f.demandSummary() || !all {
-			s.enqueue(f)
+			o.enqueue(f)
 		}
 		return true
 	})
 	if !all {
 		return
 	}
-	s.busyFunctions.Each(func(f *functionState) {
-		if f.demandTurn != s.turns && f.Active+f.Queued > 0 {
+	o.busyFunctions.Each(func(f *functionState) {
+		if f.demandTurn != o.turns && f.Active+f.Queued > 0 {
 			if f.Active > 0 {
 				f.LastEnd = max(f.LastEnd, now)
 			}
 			f.clearDemand()
-			s.enqueue(f)
+			o.enqueue(f)
 		}
-		if f.demandTurn == s.turns {
+		if f.demandTurn == o.turns {
 			return // the loop above has evaluated it
 		}
 		needed, desired := f.Needed, f.Desired
-		if !f.updateLoad(s.policy.Autoscale, now) {
-			s.busyFunctions.Drop(f)
+		if !f.updateLoad(o.policy.Autoscale, now) {
+			o.busyFunctions.Drop(f)
 		}
 		if needed != f.Needed || desired != f.Desired {
-			s.enqueue(f)
+			o.enqueue(f)
 		}
 	})
 }
@@ -252,66 +252,66 @@ const forever = placement.Instant(math.MaxInt64 / 4)
 
 // decide passes changes to the planner and performs its plan. Its cost depends on the
 // changes.
-func (s *Orchestrator) decide(ctx context.Context, now placement.Instant, all bool) time.Duration {
-	if s.superseded {
+func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bool) time.Duration {
+	if o.superseded {
 		return 0
 	}
-	s.extendSilentNodes(now)
-	s.teams.settle(now, false)
-	news := s.pending
-	s.pending, s.sparePending = s.sparePending[:0], nil
+	o.extendSilentNodes(now)
+	o.teams.settle(now, false)
+	news := o.pending
+	o.pending, o.sparePending = o.sparePending[:0], nil
 	var dead []*functionState
 	for _, f := range news {
 		f.enqueued = false
 		if f.Gone && len(f.replicas) == 0 {
-			f.copyReplicas(s.path.InFlightOf)
-			s.teams.charge(f, now)
+			f.copyReplicas(o.path.InFlightOf)
+			o.teams.charge(f, now)
 			dead = append(dead, f)
 			continue
 		}
-		f.Size, f.Expect = s.sizes[f.Source], f.starts.Expected()
-		s.forecaster.recordUse(f, now)
+		f.Size, f.Expect = o.sizes[f.Source], f.starts.Expected()
+		o.forecaster.recordUse(f, now)
 		f.Lease = max(f.wakeLease, f.userLease)
 		if f.untilReady {
 			f.Lease = forever
 		}
-		f.copyReplicas(s.path.InFlightOf)
-		s.teams.charge(f, now)
+		f.copyReplicas(o.path.InFlightOf)
+		o.teams.charge(f, now)
 		if f.Sleeps {
-			f.canSleep(s.bytesAtHand(f))
+			f.canSleep(o.bytesAtHand(f))
 		}
-		s.planner.Touch(&f.Function)
+		o.planner.Touch(&f.Function)
 	}
 	if len(dead) > 0 {
-		s.deleteFunctions(dead)
+		o.deleteFunctions(dead)
 	}
-	plan := s.planner.Plan(now)
+	plan := o.planner.Plan(now)
 	for i := range plan.Actions {
-		s.perform(ctx, &plan.Actions[i], now)
+		o.perform(ctx, &plan.Actions[i], now)
 	}
 	if now > startGrace { // before, not all agents have sent a heartbeat
 		turned := plan.Changed
-		if !s.startGraceOver {
-			s.startGraceOver = true
+		if !o.startGraceOver {
+			o.startGraceOver = true
 			turned = slices.SortedFunc(maps.Keys(plan.Blocked), func(a, b functions.Name) int {
 				return cmp.Or(cmp.Compare(a.Team, b.Team), cmp.Compare(a.Name, b.Name))
 			})
 		}
 		for _, name := range turned {
-			if f := s.functions[name]; f != nil {
+			if f := o.functions[name]; f != nil {
 				v, ok := plan.Blocked[name]
-				s.onVerdict(f, v, ok)
+				o.onVerdict(f, v, ok)
 			}
 		}
 	}
 	for _, f := range news {
-		s.endUnwantedStart(f, now)
+		o.endUnwantedStart(f, now)
 	}
 	if all {
-		s.coldStarts.starting.Each(func(f *functionState) { s.endUnwantedStart(f, now) })
+		o.coldStarts.starting.Each(func(f *functionState) { o.endUnwantedStart(f, now) })
 	}
 	clear(news)
-	s.sparePending = news[:0]
+	o.sparePending = news[:0]
 	if plan.Next == 0 {
 		return 0
 	}
@@ -319,15 +319,15 @@ func (s *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 }
 
 // onVerdict records that f cannot be placed, or can be again.
-func (s *Orchestrator) onVerdict(f *functionState, v placement.Verdict, blocked bool) {
+func (o *Orchestrator) onVerdict(f *functionState, v placement.Verdict, blocked bool) {
 	switch {
 	case !blocked && f.blocked == nil:
 	case !blocked:
 		f.blocked = nil
-		s.markForPublish(f)
+		o.markForPublish(f)
 	default:
 		news := f.blocked == nil || f.blocked.Code != v.Code || f.blocked.Message != v.Message
-		at := s.timeNow()
+		at := o.timeNow()
 		if !news { // publish only if the ETA changed by more than the passed time
 			left := f.blocked.Remaining(at)
 			if d := left - v.ETA; (left < 0) == (v.ETA <= 0) && max(d, -d) <= max(time.Second, left/8) {
@@ -335,18 +335,18 @@ func (s *Orchestrator) onVerdict(f *functionState, v placement.Verdict, blocked 
 			}
 		}
 		f.blocked, f.unplaced = &snapshot.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA, At: at}, v.Message
-		s.markForPublish(f)
+		o.markForPublish(f)
 		if news {
-			s.event("blocked", f.Name, "", "", v.Code, v.Message)
+			o.event("blocked", f.Name, "", "", v.Code, v.Message)
 		}
 	}
 }
 
 // endUnwantedStart ends the cold start of f if it has no replica and no demand left.
-func (s *Orchestrator) endUnwantedStart(f *functionState, now placement.Instant) {
+func (o *Orchestrator) endUnwantedStart(f *functionState, now placement.Instant) {
 	if c := f.coldStart; c != nil && !c.over && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 &&
 		!slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return !r.asleep() }) {
-		s.finishColdStart(c, functions.Unloaded, "called_off")
-		s.markForPublish(f)
+		o.finishColdStart(c, functions.Unloaded, "called_off")
+		o.markForPublish(f)
 	}
 }

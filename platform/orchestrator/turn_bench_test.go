@@ -108,27 +108,27 @@ type benchAgent struct {
 	seq    uint64
 }
 
-func (h *benchAgent) push() {
-	h.seq++
-	h.w.s.Heartbeat(functions.Heartbeat{
-		AgentID: h.id, Life: "one", Seq: h.seq, Change: h.change, GPUs: h.gpus, Models: h.reps, Memory: functions.Capacity{Total: 1 << 40},
-	}, h)
+func (a *benchAgent) push() {
+	a.seq++
+	a.w.s.Heartbeat(functions.Heartbeat{
+		AgentID: a.id, Life: "one", Seq: a.seq, Change: a.change, GPUs: a.gpus, Models: a.reps, Memory: functions.Capacity{Total: 1 << 40},
+	}, a)
 }
 
-func (h *benchAgent) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
-	h.w.loads++
-	h.change++
-	h.reps = append(slices.Clone(h.reps), functions.ReplicaStatus{
+func (a *benchAgent) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
+	a.w.loads++
+	a.change++
+	a.reps = append(slices.Clone(a.reps), functions.ReplicaStatus{
 		ID: req.ID, Team: req.Team, Model: req.Model, State: functions.Ready, GPUs: req.GPUs, Endpoint: "http://127.0.0.1:1"})
-	h.push()
+	a.push()
 	return functions.LoadReply{}, nil
 }
 
-func (h *benchAgent) Unload(_ context.Context, req functions.UnloadRequest) error {
-	h.w.unloads++
-	h.change++
-	h.reps = slices.DeleteFunc(slices.Clone(h.reps), func(r functions.ReplicaStatus) bool { return r.ID == req.ID })
-	h.push()
+func (a *benchAgent) Unload(_ context.Context, req functions.UnloadRequest) error {
+	a.w.unloads++
+	a.change++
+	a.reps = slices.DeleteFunc(slices.Clone(a.reps), func(r functions.ReplicaStatus) bool { return r.ID == req.ID })
+	a.push()
 	return nil
 }
 
