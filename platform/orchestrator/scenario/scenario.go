@@ -76,32 +76,32 @@ type runner struct {
 }
 
 // until passes time until ok, at most for d or the world's least bound.
-func (t *runner) until(d time.Duration, what string, ok func() bool) {
-	t.Helper()
+func (r *runner) until(d time.Duration, what string, ok func() bool) {
+	r.Helper()
 	step := max(d/200, time.Millisecond)
-	d = max(d, t.o.Least)
+	d = max(d, r.o.Least)
 	for spent := time.Duration(0); !ok(); spent += step {
 		if spent > d {
-			t.Fatalf("not within %v: %s", d, what)
+			r.Fatalf("not within %v: %s", d, what)
 		}
-		t.Pass(step)
+		r.Pass(step)
 	}
 }
 
 // minutes returns how long n minutes last here.
-func (t *runner) minutes(n int) time.Duration { return time.Duration(n) * t.o.Minute }
+func (r *runner) minutes(n int) time.Duration { return time.Duration(n) * r.o.Minute }
 
-func (t *runner) replicasAre(model string, want ...string) func() bool {
-	return func() bool { return slices.Equal(t.Replicas(model), want) }
+func (r *runner) replicasAre(model string, want ...string) func() bool {
+	return func() bool { return slices.Equal(r.Replicas(model), want) }
 }
 
 // ready waits until a model has one READY replica, and returns its node and the other
 // one: with room on both, placement takes the one with the quicker starts.
-func (t *runner) ready(model string) (node, other string) {
-	t.Helper()
-	t.until(t.o.Boot, model+" is READY", func() bool {
+func (r *runner) ready(model string) (node, other string) {
+	r.Helper()
+	r.until(r.o.Boot, model+" is READY", func() bool {
 		for _, at := range [...][2]string{{"a", "b"}, {"b", "a"}} {
-			if node, other = at[0], at[1]; t.replicasAre(model, "READY@"+node)() {
+			if node, other = at[0], at[1]; r.replicasAre(model, "READY@"+node)() {
 				return true
 			}
 		}
@@ -110,15 +110,15 @@ func (t *runner) ready(model string) (node, other string) {
 	return node, other
 }
 
-func (t *runner) served(model string) {
-	t.Helper()
-	t.until(t.o.Boot, "no waiters for "+model, func() bool { return t.Waiting(model) == 0 })
+func (r *runner) served(model string) {
+	r.Helper()
+	r.until(r.o.Boot, "no waiters for "+model, func() bool { return r.Waiting(model) == 0 })
 }
 
-func (t *runner) equal(what string, got, want any) {
-	t.Helper()
+func (r *runner) equal(what string, got, want any) {
+	r.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Fatalf("%s: got %v, want %v", what, got, want)
+		r.Fatalf("%s: got %v, want %v", what, got, want)
 	}
 }
 
