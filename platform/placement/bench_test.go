@@ -64,69 +64,69 @@ func seq(from, n int) []int {
 	return s
 }
 
-func (w *fleet) run(f *Function, node string, gpus []int) {
-	w.ids++
-	f.Replicas = append(f.Replicas, Replica{ID: fmt.Sprint("r", w.ids), Node: node, State: functions.Ready, GPUs: gpus, Reserved: f.Resources,
-		ReadyAt: w.now - time.Minute - time.Duration(w.rnd.IntN(60))*time.Second, Spawned: true})
-	f.LastEnd = w.now - time.Duration(2+w.rnd.IntN(60))*time.Second
+func (f *fleet) run(function *Function, node string, gpus []int) {
+	f.ids++
+	function.Replicas = append(function.Replicas, Replica{ID: fmt.Sprint("r", f.ids), Node: node, State: functions.Ready, GPUs: gpus, Reserved: function.Resources,
+		ReadyAt: f.now - time.Minute - time.Duration(f.rnd.IntN(60))*time.Second, Spawned: true})
+	function.LastEnd = f.now - time.Duration(2+f.rnd.IntN(60))*time.Second
 }
 
-func (w *fleet) planner(p Policy) *Planner {
+func (f *fleet) planner(p Policy) *Planner {
 	c := p.Planner()
-	for _, n := range w.Nodes {
+	for _, n := range f.Nodes {
 		c.Node(n)
 	}
-	c.Teams(w.Teams)
-	for _, f := range w.Functions {
-		c.Touch(f)
+	c.Teams(f.Teams)
+	for _, function := range f.Functions {
+		c.Touch(function)
 	}
 	return c
 }
 
 // warm picks a function that has a replica.
-func (w *fleet) warm() *Function {
+func (f *fleet) warm() *Function {
 	for {
-		if f := w.Functions[w.rnd.IntN(len(w.Functions))]; len(f.Replicas) > 0 {
-			return f
+		if function := f.Functions[f.rnd.IntN(len(f.Functions))]; len(function.Replicas) > 0 {
+			return function
 		}
 	}
 }
 
 // cold picks a function that has no replica.
-func (w *fleet) cold() *Function {
+func (f *fleet) cold() *Function {
 	for {
-		if f := w.Functions[w.rnd.IntN(len(w.Functions))]; len(f.Replicas) == 0 {
-			return f
+		if function := f.Functions[f.rnd.IntN(len(f.Functions))]; len(function.Replicas) == 0 {
+			return function
 		}
 	}
 }
 
 // wake adds demand for f and performs plans until f is started. It returns the duration
 // of each plan.
-func (w *fleet) wake(c *Planner, f *Function, took []time.Duration) []time.Duration {
-	f.Queued, f.Oldest = 1, w.now
-	c.Touch(f)
+func (f *fleet) wake(c *Planner, function *Function, took []time.Duration) []time.Duration {
+	function.Queued, function.Oldest = 1, f.now
+	c.Touch(function)
 	for range 4 {
 		began := time.Now()
-		plan := c.Plan(w.now)
+		plan := c.Plan(f.now)
 		took = append(took, time.Since(began))
 		for i := range plan.Actions {
 			a := &plan.Actions[i]
-			g := w.by[a.Function]
+			g := f.by[a.Function]
 			switch a.Kind {
 			case Stop:
 				g.Replicas = slices.DeleteFunc(g.Replicas, func(r Replica) bool { return r.ID == a.Replica })
 			case Start:
-				w.run(g, a.Node, a.GPUs)
+				f.run(g, a.Node, a.GPUs)
 				g.Queued, g.Oldest = 0, 0
 			}
 			c.Touch(g)
 		}
-		if f.Queued == 0 {
+		if function.Queued == 0 {
 			return took
 		}
 	}
-	panic(fmt.Sprintf("%s finds no room", f.Name))
+	panic(fmt.Sprintf("%s finds no room", function.Name))
 }
 
 var sizes = []struct{ models, nodes int }{{1000, 13}, {10000, 125}}

@@ -376,14 +376,14 @@ type gpuVictims struct {
 	loss float64
 }
 
-func (x *victimSearch) begin(d *decision, m *nodeRoom, list []victim, f *Function, reason string) {
-	x.d, x.m, x.list, x.f, x.reason = d, m, list, f, reason
-	x.loss, x.cheapest = x.loss[:0], math.Inf(1)
+func (s *victimSearch) begin(d *decision, m *nodeRoom, list []victim, f *Function, reason string) {
+	s.d, s.m, s.list, s.f, s.reason = d, m, list, f, reason
+	s.loss, s.cheapest = s.loss[:0], math.Inf(1)
 	perGPU := math.Inf(1)
 	for i := range list {
 		l := d.evictionCost(&list[i])
-		x.loss = append(x.loss, l)
-		x.cheapest = min(x.cheapest, l)
+		s.loss = append(s.loss, l)
+		s.cheapest = min(s.cheapest, l)
 		if n := list[i].r.Reserved.GPUs; n > 0 && !list[i].r.asleep() {
 			perGPU = min(perGPU, l/float64(n))
 		}
@@ -396,155 +396,155 @@ func (x *victimSearch) begin(d *decision, m *nodeRoom, list []victim, f *Functio
 		}
 	}
 	if missing > 0 {
-		x.cheapest = max(x.cheapest, float64(missing)*perGPU)
+		s.cheapest = max(s.cheapest, float64(missing)*perGPU)
 	}
 }
 
-func (x *victimSearch) reset() {
-	x.trial.hostRoom = x.m.soon.hostRoom
-	x.trial.gpus = append(x.trial.gpus[:0], x.m.soon.gpus...)
-	x.set = x.set[:0]
+func (s *victimSearch) reset() {
+	s.trial.hostRoom = s.m.soon.hostRoom
+	s.trial.gpus = append(s.trial.gpus[:0], s.m.soon.gpus...)
+	s.set = s.set[:0]
 }
 
 // add puts victim i into the set, if it may be evicted.
-func (x *victimSearch) add(i int) bool {
-	v := &x.list[i]
+func (s *victimSearch) add(i int) bool {
+	v := &s.list[i]
 	res, gpus := v.r.reserves()
 	taken := 0
-	for _, j := range x.set {
-		if w := &x.list[j]; w.f.Name.Team == v.f.Name.Team && !w.r.asleep() {
+	for _, j := range s.set {
+		if w := &s.list[j]; w.f.Name.Team == v.f.Name.Team && !w.r.asleep() {
 			taken += w.r.Reserved.GPUs
 		}
 	}
-	if !x.d.mayEvict(v, x.f, taken, x.reason) {
+	if !s.d.mayEvict(v, s.f, taken, s.reason) {
 		return false
 	}
-	x.trial.give(x.m.node, res, gpus)
-	x.set = append(x.set, i)
+	s.trial.give(s.m.node, res, gpus)
+	s.set = append(s.set, i)
 	return true
 }
 
-func (x *victimSearch) fits() bool { return x.trial.fits(x.m.node, x.f.Resources) }
+func (s *victimSearch) fits() bool { return s.trial.fits(s.m.node, s.f.Resources) }
 
 // best returns the cheapest set of victims, nil if none costs less than bound. It
 // tries three kinds of sets: victims in eviction order until there is room, less the
 // unnecessary ones; each victim alone; and all victims on the cheapest GPUs, which
 // lets one large function replace several small ones.
-func (x *victimSearch) best(bound float64) ([]int, float64) {
+func (s *victimSearch) best(bound float64) ([]int, float64) {
 	least := bound
 	keep := func() {
-		if loss := x.total(); loss < least {
+		if loss := s.total(); loss < least {
 			least = loss
-			x.out = append(x.out[:0], x.set...)
+			s.out = append(s.out[:0], s.set...)
 		}
 	}
-	x.out = x.out[:0]
-	x.reset()
+	s.out = s.out[:0]
+	s.reset()
 	stays := false
-	for i := range x.list {
-		if !x.add(i) {
+	for i := range s.list {
+		if !s.add(i) {
 			stays = true
-		} else if x.fits() {
-			x.prune()
+		} else if s.fits() {
+			s.prune()
 			keep()
 			break
 		}
 	}
 	// All victims together do not make room. A victim may have been refused because an
 	// unnecessary one of its team already brings the team down to its guarantee.
-	if !x.fits() && (!stays || len(x.set) == 0) {
+	if !s.fits() && (!stays || len(s.set) == 0) {
 		return nil, 0
 	}
-	if len(x.list) > 1 {
-		for i := range x.list {
-			if x.loss[i] >= least {
+	if len(s.list) > 1 {
+		for i := range s.list {
+			if s.loss[i] >= least {
 				continue
 			}
-			if x.reset(); x.add(i) && x.fits() {
+			if s.reset(); s.add(i) && s.fits() {
 				keep()
 			}
 		}
 	}
-	if x.f.Resources.GPUs > 0 && len(x.out) > 1 {
-		x.byGPU()
-		if x.fits() {
-			x.prune()
+	if s.f.Resources.GPUs > 0 && len(s.out) > 1 {
+		s.byGPU()
+		if s.fits() {
+			s.prune()
 			keep()
 		}
 	}
-	if len(x.out) == 0 {
+	if len(s.out) == 0 {
 		return nil, 0
 	}
-	return x.out, least
+	return s.out, least
 }
 
-func (x *victimSearch) total() (loss float64) {
-	for _, i := range x.set {
-		loss += x.loss[i]
+func (s *victimSearch) total() (loss float64) {
+	for _, i := range s.set {
+		loss += s.loss[i]
 	}
 	return loss
 }
 
 // prune drops victims whose eviction is not necessary, the most expensive first.
-func (x *victimSearch) prune() {
-	slices.SortFunc(x.set, func(a, b int) int { return cmp.Or(cmp.Compare(x.loss[b], x.loss[a]), cmp.Compare(a, b)) })
-	kept := x.set[:0]
-	for _, i := range x.set {
-		res, gpus := x.list[i].r.reserves()
-		if x.trial.take(x.m.node, res, gpus); x.fits() {
+func (s *victimSearch) prune() {
+	slices.SortFunc(s.set, func(a, b int) int { return cmp.Or(cmp.Compare(s.loss[b], s.loss[a]), cmp.Compare(a, b)) })
+	kept := s.set[:0]
+	for _, i := range s.set {
+		res, gpus := s.list[i].r.reserves()
+		if s.trial.take(s.m.node, res, gpus); s.fits() {
 			continue
 		}
-		x.trial.give(x.m.node, res, gpus)
+		s.trial.give(s.m.node, res, gpus)
 		kept = append(kept, i)
 	}
-	x.set = kept
-	slices.Sort(x.set)
+	s.set = kept
+	slices.Sort(s.set)
 }
 
 // byGPU selects the victims on the GPUs that are cheapest to free.
-func (x *victimSearch) byGPU() {
-	x.per = x.per[:0]
-	one := x.f.Resources
+func (s *victimSearch) byGPU() {
+	s.per = s.per[:0]
+	one := s.f.Resources
 	one.GPUs = 1
 	one = one.OnGPUs()
-	for g := range x.m.node.GPUs {
-		gpu := &x.m.node.GPUs[g]
-		x.reset()
-		only := freeRoom{hostRoom: x.trial.hostRoom, gpus: x.trial.gpus[g : g+1]}
-		alone := Node{GPUs: x.m.node.GPUs[g : g+1]}
+	for g := range s.m.node.GPUs {
+		gpu := &s.m.node.GPUs[g]
+		s.reset()
+		only := freeRoom{hostRoom: s.trial.hostRoom, gpus: s.trial.gpus[g : g+1]}
+		alone := Node{GPUs: s.m.node.GPUs[g : g+1]}
 		ok := only.fits(&alone, one)
-		for i := 0; i < len(x.list) && !ok; i++ {
-			if slices.Contains(x.list[i].r.GPUs, gpu.Index) && !x.list[i].r.asleep() && x.add(i) {
+		for i := 0; i < len(s.list) && !ok; i++ {
+			if slices.Contains(s.list[i].r.GPUs, gpu.Index) && !s.list[i].r.asleep() && s.add(i) {
 				ok = only.fits(&alone, one)
 			}
 		}
 		if ok {
-			x.per = append(x.per, gpuVictims{slices.Clone(x.set), x.total()})
+			s.per = append(s.per, gpuVictims{slices.Clone(s.set), s.total()})
 		}
 	}
-	slices.SortStableFunc(x.per, func(a, b gpuVictims) int { return cmp.Compare(a.loss, b.loss) })
-	x.reset()
-	x.marks = append(x.marks[:0], make([]bool, len(x.list))...)
-	for _, p := range x.per[:min(len(x.per), x.f.Resources.GPUs)] {
+	slices.SortStableFunc(s.per, func(a, b gpuVictims) int { return cmp.Compare(a.loss, b.loss) })
+	s.reset()
+	s.marks = append(s.marks[:0], make([]bool, len(s.list))...)
+	for _, p := range s.per[:min(len(s.per), s.f.Resources.GPUs)] {
 		for _, i := range p.set {
-			if !x.marks[i] {
-				x.marks[i] = true
-				x.add(i)
+			if !s.marks[i] {
+				s.marks[i] = true
+				s.add(i)
 			}
 		}
 	}
 	// Host memory, processors or pods may still be short.
-	for i := 0; i < len(x.list) && !x.fits(); i++ {
-		if !x.marks[i] {
-			x.marks[i] = true
-			x.add(i)
+	for i := 0; i < len(s.list) && !s.fits(); i++ {
+		if !s.marks[i] {
+			s.marks[i] = true
+			s.add(i)
 		}
 	}
 }
 
 // fits reports whether res fits, without choosing GPUs.
-func (s *freeRoom) fits(n *Node, res functions.Resources) bool {
-	if !s.covers(res) {
+func (r *freeRoom) fits(n *Node, res functions.Resources) bool {
+	if !r.covers(res) {
 		return false
 	}
 	left := res.GPUs
@@ -552,7 +552,7 @@ func (s *freeRoom) fits(n *Node, res functions.Resources) bool {
 		if left == 0 {
 			break
 		}
-		g := &s.gpus[i]
+		g := &r.gpus[i]
 		switch {
 		case n.GPUs[i].Unhealthy || g.whole > 0:
 		case res.GPUMemory == 0 || n.GPUs[i].whole():

@@ -19,24 +19,24 @@ const (
 // Explain returns the last decision about a function, limited to kinds if given, and
 // the time of its plan. ok is false if none is recorded. The caller fills in State,
 // Now and Decided.
-func (c *Planner) Explain(name functions.Name, kinds ...string) (x functions.Explanation, at Instant, ok bool) {
+func (p *Planner) Explain(name functions.Name, kinds ...string) (x functions.Explanation, at Instant, ok bool) {
 	var last *decisionRecord
 	for _, kind := range [...]string{KindPlace, KindEvict, KindCold, KindScale} {
 		if len(kinds) > 0 && !slices.Contains(kinds, kind) {
 			continue
 		}
-		if c.log == nil {
+		if p.log == nil {
 			break
 		}
-		if p := c.log.pages[decisionKey{name, kind}]; p != nil && (last == nil || p.written > last.written) {
-			last = p
+		if record := p.log.pages[decisionKey{name, kind}]; record != nil && (last == nil || record.written > last.written) {
+			last = record
 		}
 	}
 	if last == nil {
 		return x, 0, false
 	}
 	x = functions.Explanation{Kind: last.kind, Function: name.String(), Chosen: last.chosen, Reason: last.reason, For: last.forFunction, Others: max(0, last.seen-last.n)}
-	if v, ok := c.blocked[name]; ok && x.Kind == KindPlace && x.Chosen == "" {
+	if v, ok := p.blocked[name]; ok && x.Kind == KindPlace && x.Chosen == "" {
 		x.Reason = v.Message
 	}
 	lines := slices.Clone(last.lines[:last.n])
@@ -95,27 +95,27 @@ type candidateRow struct {
 	parts              [4]float64
 }
 
-// begin returns the emptied record of a decision; nil if b is nil.
-func (b *decisionLog) begin(now Instant, name functions.Name, kind, reason string) *decisionRecord {
-	if b == nil {
+// begin returns the emptied record of a decision; nil if l is nil.
+func (l *decisionLog) begin(now Instant, name functions.Name, kind, reason string) *decisionRecord {
+	if l == nil {
 		return nil
 	}
 	t := decisionKey{name, kind}
-	p := b.pages[t]
+	p := l.pages[t]
 	if p == nil {
-		if len(b.order) < keepDecisions {
+		if len(l.order) < keepDecisions {
 			p = &decisionRecord{}
-			b.order = append(b.order, p)
+			l.order = append(l.order, p)
 		} else {
-			p = b.order[b.next]
-			b.next = (b.next + 1) % keepDecisions
-			delete(b.pages, p.decisionKey)
+			p = l.order[l.next]
+			l.next = (l.next + 1) % keepDecisions
+			delete(l.pages, p.decisionKey)
 		}
 		p.decisionKey = t
-		b.pages[t] = p
+		l.pages[t] = p
 	}
-	b.written++
-	p.at, p.written, p.chosen, p.forFunction, p.reason, p.n, p.seen = now, b.written, "", "", reason, 0, 0
+	l.written++
+	p.at, p.written, p.chosen, p.forFunction, p.reason, p.n, p.seen = now, l.written, "", "", reason, 0, 0
 	return p
 }
 
@@ -123,24 +123,24 @@ func (b *decisionLog) begin(now Instant, name functions.Name, kind, reason strin
 func newDecisionLog() *decisionLog { return &decisionLog{pages: map[decisionKey]*decisionRecord{}} }
 
 // add records a candidate if it is among the best.
-func (p *decisionRecord) add(l candidateRow) {
-	if p == nil {
+func (r *decisionRecord) add(l candidateRow) {
+	if r == nil {
 		return
 	}
-	p.seen++
-	if p.n < len(p.lines) {
-		p.lines[p.n] = l
-		p.n++
+	r.seen++
+	if r.n < len(r.lines) {
+		r.lines[r.n] = l
+		r.n++
 		return
 	}
 	worst := 0
-	for i := range p.lines {
-		if p.lines[i].score > p.lines[worst].score {
+	for i := range r.lines {
+		if r.lines[i].score > r.lines[worst].score {
 			worst = i
 		}
 	}
-	if l.score < p.lines[worst].score {
-		p.lines[worst] = l
+	if l.score < r.lines[worst].score {
+		r.lines[worst] = l
 	}
 }
 
@@ -152,19 +152,19 @@ var (
 )
 
 // rejectNode records a node that was rejected, and why.
-func (p *decisionRecord) rejectNode(node, why string) {
-	if p != nil {
-		if p.n == len(p.lines) {
-			p.seen++
+func (r *decisionRecord) rejectNode(node, why string) {
+	if r != nil {
+		if r.n == len(r.lines) {
+			r.seen++
 			return
 		}
-		p.add(candidateRow{node: node, why: why, score: math.Inf(1), names: &noPartNames})
+		r.add(candidateRow{node: node, why: why, score: math.Inf(1), names: &noPartNames})
 	}
 }
 
 // choose records the chosen node or replica.
-func (p *decisionRecord) choose(what string) {
-	if p != nil {
-		p.chosen = what
+func (r *decisionRecord) choose(what string) {
+	if r != nil {
+		r.chosen = what
 	}
 }

@@ -62,9 +62,9 @@ func (c *contest) add(name string, target int, service time.Duration) *contestan
 	return f
 }
 
-func (f *contestant) arrive(now Instant, n int) {
+func (c *contestant) arrive(now Instant, n int) {
 	for range n {
-		f.waiting = append(f.waiting, now)
+		c.waiting = append(c.waiting, now)
 	}
 }
 

@@ -26,18 +26,18 @@ func (d *decision) rank(e *functionEntry) rank {
 	return rank{urgencyOf(e.need), !owed, d.shareOf(e.f.Name.Team, 0), e.need.since, e.born}
 }
 
-func (a rank) before(b rank) bool {
+func (r rank) before(b rank) bool {
 	switch {
-	case a.urgency != b.urgency:
-		return a.urgency < b.urgency
-	case a.borrows != b.borrows:
+	case r.urgency != b.urgency:
+		return r.urgency < b.urgency
+	case r.borrows != b.borrows:
 		return b.borrows
-	case a.use != b.use:
-		return a.use < b.use
-	case a.since != b.since:
-		return a.since < b.since
+	case r.use != b.use:
+		return r.use < b.use
+	case r.since != b.since:
+		return r.since < b.since
 	}
-	return a.born < b.born
+	return r.born < b.born
 }
 
 // place finds room for n, free now or being freed. It reports whether it found any.

@@ -117,23 +117,23 @@ func (p Policy) Planner() *Planner {
 }
 
 // Node reports that n is new or has changed.
-func (c *Planner) Node(n *Node) {
-	old := c.nodes[n.ID]
-	c.nodes[n.ID] = n
-	c.helpCount++
-	c.scanned, c.stored = false, false
-	at, ok := c.index[n.ID]
-	if !ok || old != n || c.stale {
-		c.stale = true
+func (p *Planner) Node(n *Node) {
+	old := p.nodes[n.ID]
+	p.nodes[n.ID] = n
+	p.helpCount++
+	p.scanned, p.stored = false, false
+	at, ok := p.index[n.ID]
+	if !ok || old != n || p.stale {
+		p.stale = true
 		return
 	}
-	m := &c.rooms[at]
+	m := &p.rooms[at]
 	if m.here != n.Here || !slices.Equal(m.gpus, n.GPUs) {
-		c.stale = true
+		p.stale = true
 		return
 	}
 	if is := n.host(); is != m.host {
-		for _, s := range []*freeRoom{&m.now, &m.soon, &c.worldRooms[2*at], &c.worldRooms[2*at+1]} {
+		for _, s := range []*freeRoom{&m.now, &m.soon, &p.worldRooms[2*at], &p.worldRooms[2*at+1]} {
 			s.resize(is, m.host)
 		}
 		m.host = is
@@ -141,70 +141,70 @@ func (c *Planner) Node(n *Node) {
 }
 
 // DropNode removes a node.
-func (c *Planner) DropNode(id string) {
-	if _, ok := c.nodes[id]; ok {
-		delete(c.nodes, id)
-		c.stale, c.scanned, c.stored = true, false, false
+func (p *Planner) DropNode(id string) {
+	if _, ok := p.nodes[id]; ok {
+		delete(p.nodes, id)
+		p.stale, p.scanned, p.stored = true, false, false
 	}
 }
 
 // Teams replaces guarantees, maximums and recent use of all teams.
-func (c *Planner) Teams(teams map[string]Team) {
-	if maps.Equal(c.world.Teams, teams) {
+func (p *Planner) Teams(teams map[string]Team) {
+	if maps.Equal(p.world.Teams, teams) {
 		return
 	}
-	c.helpCount++
+	p.helpCount++
 	barred := false
 	for t, x := range teams {
-		barred = barred || c.world.Teams[t].OverBudget != x.OverBudget
+		barred = barred || p.world.Teams[t].OverBudget != x.OverBudget
 	}
-	for t, x := range c.world.Teams {
+	for t, x := range p.world.Teams {
 		barred = barred || teams[t].OverBudget != x.OverBudget
 	}
-	living := c.living
+	living := p.living
 	if !barred {
 		living = nil
 	}
 	for _, e := range living { // going over budget or back changes how a team's functions scale
-		if t := e.f.Name.Team; c.world.Teams[t].OverBudget != teams[t].OverBudget && !e.dirty {
+		if t := e.f.Name.Team; p.world.Teams[t].OverBudget != teams[t].OverBudget && !e.dirty {
 			e.dirty = true
-			c.touched = append(c.touched, e)
+			p.touched = append(p.touched, e)
 		}
 	}
-	c.world.Teams = maps.Clone(teams)
+	p.world.Teams = maps.Clone(teams)
 }
 
 // Touch reports that f or its replicas are new or have changed.
-func (c *Planner) Touch(f *Function) {
-	e := c.functions[f.Name]
+func (p *Planner) Touch(f *Function) {
+	e := p.functions[f.Name]
 	if e == nil {
-		if len(c.slab) == 0 {
-			c.slab = make([]functionEntry, 64)
+		if len(p.slab) == 0 {
+			p.slab = make([]functionEntry, 64)
 		}
-		e, c.slab = &c.slab[0], c.slab[1:]
-		c.born++
-		*e = functionEntry{born: c.born, at: -1}
-		c.functions[f.Name] = e
+		e, p.slab = &p.slab[0], p.slab[1:]
+		p.born++
+		*e = functionEntry{born: p.born, at: -1}
+		p.functions[f.Name] = e
 	}
 	e.f = f
 	if !e.dirty {
 		e.dirty = true
-		c.touched = append(c.touched, e)
+		p.touched = append(p.touched, e)
 	}
 }
 
 // Drop removes a function.
-func (c *Planner) Drop(name functions.Name) {
-	e := c.functions[name]
+func (p *Planner) Drop(name functions.Name) {
+	e := p.functions[name]
 	if e == nil {
 		return
 	}
-	delete(c.functions, name)
-	c.releaseReservations(e)
-	c.withdrawOffers(e)
-	c.clearPending(e)
-	c.setAlive(e, false)
-	c.timers.set(e, math.MaxInt64)
+	delete(p.functions, name)
+	p.releaseReservations(e)
+	p.withdrawOffers(e)
+	p.clearPending(e)
+	p.setAlive(e, false)
+	p.timers.set(e, math.MaxInt64)
 	e.f, e.dirty, e.open = nil, false, false // lists that still contain e skip it
 }
 
@@ -212,100 +212,100 @@ func (c *Planner) Drop(name functions.Name) {
 // those that got actions in the last plan, and blocked ones if a change may unblock
 // them. The result belongs to the caller, except for Blocked and Changed, which are
 // valid until the next call.
-func (c *Planner) Plan(now Instant) Plan {
-	d := &c.decision
+func (p *Planner) Plan(now Instant) Plan {
+	d := &p.decision
 	d.now, d.next, d.actions = now, math.MaxInt64, nil
 	clear(d.acted)
 	clear(d.slept)
-	c.changedVerdicts = c.changedVerdicts[:0]
-	c.plans++
-	d.plan, d.check = c.plans, guaranteeCheck{}
-	c.updateNodes()
-	c.collectLooks()
-	for _, e := range c.looking {
+	p.changedVerdicts = p.changedVerdicts[:0]
+	p.plans++
+	d.plan, d.check = p.plans, guaranteeCheck{}
+	p.updateNodes()
+	p.collectLooks()
+	for _, e := range p.looking {
 		if e.dirty {
 			e.dirty = false
-			c.updateReservations(e)
+			p.updateReservations(e)
 		}
-		c.setAlive(e, !e.f.resting(now))
-		c.updateOffers(e)
+		p.setAlive(e, !e.f.resting(now))
+		p.updateOffers(e)
 	}
-	c.relieveHostMemory()
-	for _, e := range c.looking {
+	p.relieveHostMemory()
+	for _, e := range p.looking {
 		e.look = false
-		c.scaleEntry(e)
+		p.scaleEntry(e)
 	}
-	clear(c.looking)
-	c.looking = c.looking[:0]
-	c.placeAll()
-	plan := Plan{Actions: d.actions, Blocked: d.blocked, Changed: c.changedVerdicts}
-	if len(c.timers) > 0 {
-		d.dueAt(c.timers[0].due)
+	clear(p.looking)
+	p.looking = p.looking[:0]
+	p.placeAll()
+	plan := Plan{Actions: d.actions, Blocked: d.blocked, Changed: p.changedVerdicts}
+	if len(p.timers) > 0 {
+		d.dueAt(p.timers[0].due)
 	}
 	if d.next != math.MaxInt64 {
 		plan.Next = d.next
 	}
-	c.undoPromises()
+	p.undoPromises()
 	return plan
 }
 
 // collectLooks lists the functions that this plan evaluates, in the order of their
 // first Touch.
-func (c *Planner) collectLooks() {
+func (p *Planner) collectLooks() {
 	add := func(e *functionEntry) {
 		if !e.look && e.f != nil {
 			e.look = true
-			c.looking = append(c.looking, e)
+			p.looking = append(p.looking, e)
 		}
 	}
-	for _, e := range c.touched {
+	for _, e := range p.touched {
 		add(e)
 	}
-	if len(c.reopened) > 0 {
-		c.helpCount++ // an action that is not repeated leaves its team more GPUs than the last plan counted
+	if len(p.reopened) > 0 {
+		p.helpCount++ // an action that is not repeated leaves its team more GPUs than the last plan counted
 	}
-	for _, e := range c.reopened {
+	for _, e := range p.reopened {
 		e.open = false
 		add(e)
 	}
-	for len(c.timers) > 0 && c.timers[0].due <= c.now {
-		e := c.timers[0]
-		c.timers.set(e, math.MaxInt64)
+	for len(p.timers) > 0 && p.timers[0].due <= p.now {
+		e := p.timers[0]
+		p.timers.set(e, math.MaxInt64)
 		add(e)
 	}
-	clear(c.touched)
-	clear(c.reopened)
-	c.touched, c.reopened = c.touched[:0], c.reopened[:0]
-	slices.SortFunc(c.looking, func(a, b *functionEntry) int { return cmp.Compare(a.born, b.born) })
+	clear(p.touched)
+	clear(p.reopened)
+	p.touched, p.reopened = p.touched[:0], p.reopened[:0]
+	slices.SortFunc(p.looking, func(a, b *functionEntry) int { return cmp.Compare(a.born, b.born) })
 }
 
-func (c *Planner) reopen(e *functionEntry) {
+func (p *Planner) reopen(e *functionEntry) {
 	if !e.open {
 		e.open = true
-		c.reopened = append(c.reopened, e)
+		p.reopened = append(p.reopened, e)
 	}
 }
 
 // updateOffers replaces e's replicas in the eviction lists of the rooms.
-func (c *Planner) updateOffers(e *functionEntry) {
+func (p *Planner) updateOffers(e *functionEntry) {
 	for _, o := range e.offers {
-		m := &c.rooms[o.room]
+		m := &p.rooms[o.room]
 		list := &m.idle
 		if o.busy {
 			list = &m.busy
 		}
 		*list = slices.DeleteFunc(*list, func(v victim) bool { return v.f.Name == e.f.Name })
 	}
-	was := append(c.oldOffers[:0], e.offers...)
+	was := append(p.oldOffers[:0], e.offers...)
 	e.offers = e.offers[:0]
-	outer := c.next
-	c.next = math.MaxInt64
-	c.idle, c.busy = c.offer(e.f, c.idle[:0], c.busy[:0])
-	e.offersDue, c.next = c.next, outer
+	outer := p.next
+	p.next = math.MaxInt64
+	p.idle, p.busy = p.offer(e.f, p.idle[:0], p.busy[:0])
+	e.offersDue, p.next = p.next, outer
 	for _, busy := range []bool{false, true} {
-		for _, v := range c.offering(busy) {
+		for _, v := range p.offering(busy) {
 			v.born = e.born
-			m := &c.rooms[v.room]
+			m := &p.rooms[v.room]
 			list := &m.idle
 			if busy {
 				list = &m.busy
@@ -315,32 +315,32 @@ func (c *Planner) updateOffers(e *functionEntry) {
 			o := offerKey{replica: v.r.ID, room: v.room, busy: busy, sliceOver: v.sliceOver, residing: v.residing, ready: v.r.State == functions.Ready, low: v.low}
 			e.offers = append(e.offers, o)
 			if !slices.Contains(was, o) {
-				c.helpCount++
+				p.helpCount++
 			}
 		}
 	}
 	for _, o := range was { // a replica within its residency suppressed the verdicts of others
 		if o.residing && !slices.Contains(e.offers, o) {
-			c.helpCount++
+			p.helpCount++
 		}
 	}
-	c.oldOffers = was
+	p.oldOffers = was
 }
 
-func (c *Planner) offering(busy bool) []victim {
+func (p *Planner) offering(busy bool) []victim {
 	if busy {
-		return c.busy
+		return p.busy
 	}
-	return c.idle
+	return p.idle
 }
 
 // withdrawOffers removes e's replicas from the eviction lists.
-func (c *Planner) withdrawOffers(e *functionEntry) {
+func (p *Planner) withdrawOffers(e *functionEntry) {
 	for _, o := range e.offers {
-		if c.stale {
+		if p.stale {
 			break
 		}
-		m := &c.rooms[o.room]
+		m := &p.rooms[o.room]
 		m.idle = slices.DeleteFunc(m.idle, func(v victim) bool { return v.f.Name == e.f.Name })
 		m.busy = slices.DeleteFunc(m.busy, func(v victim) bool { return v.f.Name == e.f.Name })
 	}
@@ -348,33 +348,33 @@ func (c *Planner) withdrawOffers(e *functionEntry) {
 }
 
 // setAlive adds e to or removes it from living, which is ordered by first Touch.
-func (c *Planner) setAlive(e *functionEntry, alive bool) {
+func (p *Planner) setAlive(e *functionEntry, alive bool) {
 	if e.alive == alive {
 		return
 	}
 	e.alive = alive
-	at, _ := slices.BinarySearchFunc(c.living, e, func(a, b *functionEntry) int { return cmp.Compare(a.born, b.born) })
+	at, _ := slices.BinarySearchFunc(p.living, e, func(a, b *functionEntry) int { return cmp.Compare(a.born, b.born) })
 	if alive {
-		c.living = slices.Insert(c.living, at, e)
+		p.living = slices.Insert(p.living, at, e)
 	} else {
-		c.living = slices.Delete(c.living, at, at+1)
+		p.living = slices.Delete(p.living, at, at+1)
 	}
 }
 
 // scaleEntry scales one function: surplus replicas stop, missing ones are recorded for
 // placeAll.
-func (c *Planner) scaleEntry(e *functionEntry) {
-	acts, outer := len(c.actions), c.next
-	c.needy, c.next = c.needy[:0], math.MaxInt64
+func (p *Planner) scaleEntry(e *functionEntry) {
+	acts, outer := len(p.actions), p.next
+	p.needy, p.next = p.needy[:0], math.MaxInt64
 	if e.alive {
-		c.scaleFunction(e.f)
+		p.scaleFunction(e.f)
 	}
-	c.timers.set(e, min(e.offersDue, c.next))
-	c.next = outer
-	if len(c.actions) > acts {
-		c.reopen(e)
+	p.timers.set(e, min(e.offersDue, p.next))
+	p.next = outer
+	if len(p.actions) > acts {
+		p.reopen(e)
 	}
-	c.setPending(e)
+	p.setPending(e)
 	if e.class != nil && e.class.own == e {
 		e.class.memo = blockedMemo{} // it depends on its own replicas and their actions
 	}

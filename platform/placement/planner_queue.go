@@ -66,42 +66,42 @@ func (e *functionEntry) before(since Instant, born uint64) int {
 }
 
 // setPending records the starts that scaleFunction found missing for e.
-func (c *Planner) setPending(e *functionEntry) {
-	if len(c.needy) == 0 {
-		c.clearPending(e)
+func (p *Planner) setPending(e *functionEntry) {
+	if len(p.needy) == 0 {
+		p.clearPending(e)
 		return
 	}
-	n, lacks := c.needy[0], len(c.needy)
+	n, lacks := p.needy[0], len(p.needy)
 	key := equivalenceClass{team: n.f.Name.Team, machine: n.f.Machine, requires: n.f.Requires, reason: n.reason, resources: n.f.Resources, waits: n.f.waits()}
-	if len(n.f.Replicas) > 0 || n.f.Size > c.store || n.f.CachedNodesOnly != "" || n.f.RetryOn != "" || n.reason == reasonPrewarm { // prewarms depend on the function's own score
+	if len(n.f.Replicas) > 0 || n.f.Size > p.store || n.f.CachedNodesOnly != "" || n.f.RetryOn != "" || n.reason == reasonPrewarm { // prewarms depend on the function's own score
 		key.own = e
 	}
 	if e.class != nil && e.class.equivalenceClass == key && e.need == n && e.missing == lacks {
 		return
 	}
-	c.clearPending(e)
-	k := c.classes[key]
+	p.clearPending(e)
+	k := p.classes[key]
 	if k == nil {
-		if i := len(c.freeClasses) - 1; i >= 0 {
-			k, c.freeClasses = c.freeClasses[i], c.freeClasses[:i]
+		if i := len(p.freeClasses) - 1; i >= 0 {
+			k, p.freeClasses = p.freeClasses[i], p.freeClasses[:i]
 		} else {
 			k = &pendingClass{}
 		}
 		*k = pendingClass{equivalenceClass: key, items: k.items[:0], fresh: k.fresh[:0]}
-		c.classes[key] = k
-		c.classList = append(c.classList, k)
+		p.classes[key] = k
+		p.classList = append(p.classList, k)
 	}
 	e.class, e.need, e.missing, e.sum = k, n, lacks, 0
 	at, _ := slices.BinarySearchFunc(k.items, e, func(a, b *functionEntry) int { return a.before(b.need.since, b.born) })
 	k.items = slices.Insert(k.items, at, e)
 	k.fresh = append(k.fresh, e)
-	if p := c.log.begin(c.now, n.f.Name, KindScale, n.reason); p != nil {
-		p.add(candidateRow{names: &demandPartNames, parts: [4]float64{float64(c.policy.Want(n.f, c.now)), float64(lacks), float64(n.f.Queued), float64(n.f.Active)}})
+	if record := p.log.begin(p.now, n.f.Name, KindScale, n.reason); record != nil {
+		record.add(candidateRow{names: &demandPartNames, parts: [4]float64{float64(p.policy.Want(n.f, p.now)), float64(lacks), float64(n.f.Queued), float64(n.f.Active)}})
 	}
 }
 
 // clearPending removes e from the functions that lack replicas.
-func (c *Planner) clearPending(e *functionEntry) {
+func (p *Planner) clearPending(e *functionEntry) {
 	k := e.class
 	if k == nil {
 		return
@@ -116,76 +116,76 @@ func (c *Planner) clearPending(e *functionEntry) {
 		k.from = nil
 	}
 	if e.sum != 0 {
-		c.order++ // its promised room is available to others
+		p.order++ // its promised room is available to others
 	}
-	c.setVerdict(e, Verdict{}, false)
+	p.setVerdict(e, Verdict{}, false)
 	if len(k.items) == 0 {
-		delete(c.classes, k.equivalenceClass)
-		c.classList = slices.Delete(c.classList, slices.Index(c.classList, k), slices.Index(c.classList, k)+1)
+		delete(p.classes, k.equivalenceClass)
+		p.classList = slices.Delete(p.classList, slices.Index(p.classList, k), slices.Index(p.classList, k)+1)
 		k.own = nil
-		c.freeClasses = append(c.freeClasses, k)
+		p.freeClasses = append(p.freeClasses, k)
 	}
 }
 
 // placeAll places pending functions by rank. Room promised to one, even if it must
 // still be freed, is not available to those behind it.
-func (c *Planner) placeAll() {
-	d := &c.decision
-	c.active = c.active[:0]
-	for _, k := range c.classList {
+func (p *Planner) placeAll() {
+	d := &p.decision
+	p.active = p.active[:0]
+	for _, k := range p.classList {
 		k.cursor, k.left, k.active, k.ranked = 0, k.items[0].missing, false, false
-		c.activate(k)
+		p.activate(k)
 	}
 	d.actedBefore = len(d.acted) > 0
-	for len(c.active) > 0 {
-		k := c.active[0]
-		for _, o := range c.active {
-			if c.rankOf(o).before(c.rankOf(k)) {
+	for len(p.active) > 0 {
+		k := p.active[0]
+		for _, o := range p.active {
+			if p.rankOf(o).before(p.rankOf(k)) {
 				k = o
 			}
 		}
-		c.placeFirst(k)
+		p.placeFirst(k)
 	}
-	for _, k := range c.classList {
-		c.publishVerdicts(k)
+	for _, k := range p.classList {
+		p.publishVerdicts(k)
 	}
-	if c.changed {
-		c.changed = false
-		c.order++
+	if p.changed {
+		p.changed = false
+		p.order++
 	}
 }
 
 // placeFirst tries to place the next function of class k, and then reactivates the
 // classes that the result may affect.
-func (c *Planner) placeFirst(k *pendingClass) {
-	d := &c.decision
+func (p *Planner) placeFirst(k *pendingClass) {
+	d := &p.decision
 	first, e := k.rank, k.items[k.cursor]
-	help, order, outer, acts := d.helpCount, c.order, d.next, len(d.actions)
+	help, order, outer, acts := d.helpCount, p.order, d.next, len(d.actions)
 	d.next, d.sum, d.verdict, d.timeSlice = math.MaxInt64, 0, Verdict{}, false
-	for _, o := range c.classList {
-		if o.team == e.f.Name.Team && c.skipped(o) {
-			c.rankOf(o) // computed before e's promises change it
+	for _, o := range p.classList {
+		if o.team == e.f.Name.Team && p.skipped(o) {
+			p.rankOf(o) // computed before e's promises change it
 		}
 	}
-	ok := c.tryPlace(e)
+	ok := p.tryPlace(e)
 	due := d.next
 	d.next = outer
 	// Prewarms are tried again in every plan: the value of other replicas changes,
 	// and prewarms are few.
 	k.acted = k.acted || !ok && (len(d.actions) > acts || k.reason == reasonPrewarm)
 	if !ok && len(d.actions) > acts {
-		c.changed = true // these actions may not be repeated in the next plan
+		p.changed = true // these actions may not be repeated in the next plan
 	}
 	if !ok {
 		if k.left == e.missing {
 			e.sums = 0
 		}
-		c.notePromise(e, e.sums)
-		k.memo = blockedMemo{set: true, at: c.now, plan: c.plans, help: d.helpCount, since: e.need.since, born: e.born, left: k.left, turn: d.timeSlice, patient: d.timeSlice && !c.withinPatience(e), verdict: d.verdict}
+		p.notePromise(e, e.sums)
+		k.memo = blockedMemo{set: true, at: p.now, plan: p.plans, help: d.helpCount, since: e.need.since, born: e.born, left: k.left, turn: d.timeSlice, patient: d.timeSlice && !p.withinPatience(e), verdict: d.verdict}
 		if due != math.MaxInt64 {
 			k.memo.due = due
 		}
-		c.deactivate(k)
+		p.deactivate(k)
 	} else {
 		d.dueAt(due)
 		if k.left == e.missing {
@@ -193,40 +193,40 @@ func (c *Planner) placeFirst(k *pendingClass) {
 		}
 		e.sums = e.sums*fnvPrime + d.sum | 1
 		if k.left--; k.left == 0 {
-			c.deactivate(k)
+			p.deactivate(k)
 			if k.cursor++; k.cursor < len(k.items) {
 				k.left = k.items[k.cursor].missing
 			}
-			c.notePromise(e, e.sums)
-			c.activate(k)
+			p.notePromise(e, e.sums)
+			p.activate(k)
 		}
 	}
-	if c.order != order {
-		c.keepMemosBefore(first)
+	if p.order != order {
+		p.keepMemosBefore(first)
 	}
-	for _, o := range c.classList { // a team's rank depends on what it holds
+	for _, o := range p.classList { // a team's rank depends on what it holds
 		if o.team == e.f.Name.Team || slices.Contains(d.freeingTeams, o.team) {
 			o.ranked = false
 		}
 	}
-	if d.helpCount != help || c.order != order {
-		for _, k := range c.classList {
-			c.activate(k)
+	if d.helpCount != help || p.order != order {
+		for _, k := range p.classList {
+			p.activate(k)
 		}
 	}
 }
 
 // tryPlace tries once to find room for e.
-func (c *Planner) tryPlace(e *functionEntry) (ok bool) {
-	d := &c.decision
+func (p *Planner) tryPlace(e *functionEntry) (ok bool) {
+	d := &p.decision
 	d.check = guaranteeCheck{}
 	d.low = e.need.reason == reasonLow
 	d.placing, d.reserved, d.freed, d.freeingTeams = true, false, functions.Resources{}, d.freeingTeams[:0]
-	c.placed = true
+	p.placed = true
 	switch {
 	case e.need.reason != reasonPrewarm:
 		ok = d.place(e.need)
-	case !c.demandBlocked():
+	case !p.demandBlocked():
 		ok = d.placeAhead(e.need)
 	}
 	d.placing, d.low = false, false
@@ -234,123 +234,123 @@ func (c *Planner) tryPlace(e *functionEntry) (ok bool) {
 		if d.freedTooMuch(e.f) {
 			d.helpCount++
 		}
-		c.retryClaimants()
+		p.retryClaimants()
 	}
 	return ok
 }
 
 // notePromise records the fingerprint of e's promises. If it differs from the last
 // plan, the memos of other classes may be invalid.
-func (c *Planner) notePromise(e *functionEntry, sum uint64) {
+func (p *Planner) notePromise(e *functionEntry, sum uint64) {
 	if e.sum != sum {
 		e.sum = sum
-		c.order++
+		p.order++
 	}
 }
 
 // retryClaimants retries classes whose team just lost a replica: they may now claim
 // their guarantee.
-func (c *Planner) retryClaimants() {
-	for _, k := range c.classList {
-		if k.cursor < len(k.items) && k.memo.set && slices.Contains(c.freeingTeams, k.team) {
+func (p *Planner) retryClaimants() {
+	for _, k := range p.classList {
+		if k.cursor < len(k.items) && k.memo.set && slices.Contains(p.freeingTeams, k.team) {
 			k.memo.set = false
-			c.activate(k)
+			p.activate(k)
 		}
 	}
 }
 
 // keepMemosBefore keeps the memos of classes that rank before first. A new promise to
 // a function of rank first affects only those behind it.
-func (c *Planner) keepMemosBefore(first rank) {
-	for _, k := range c.classList {
-		if c.skipped(k) && c.rankOf(k).before(first) {
-			k.memo.plan = c.plans
+func (p *Planner) keepMemosBefore(first rank) {
+	for _, k := range p.classList {
+		if p.skipped(k) && p.rankOf(k).before(first) {
+			k.memo.plan = p.plans
 		}
 	}
 }
 
 // skipped reports whether this plan skips k because of the memo of an earlier plan.
-func (c *Planner) skipped(k *pendingClass) bool {
-	return !k.active && k.cursor < len(k.items) && k.memo.set && k.memo.plan != c.plans
+func (p *Planner) skipped(k *pendingClass) bool {
+	return !k.active && k.cursor < len(k.items) && k.memo.set && k.memo.plan != p.plans
 }
 
 // rankOf is the rank of the next function in k, cached until its team's count changes.
-func (c *Planner) rankOf(k *pendingClass) rank {
+func (p *Planner) rankOf(k *pendingClass) rank {
 	if !k.ranked {
-		k.ranked, k.rank = true, c.rank(k.items[k.cursor])
+		k.ranked, k.rank = true, p.rank(k.items[k.cursor])
 	}
 	return k.rank
 }
 
 // withinPatience reports whether e's oldest waiter has waited for less than Patience,
 // which must pass before it ends time slices.
-func (c *Planner) withinPatience(e *functionEntry) bool { return e.f.Oldest+c.policy.Patience > c.now }
+func (p *Planner) withinPatience(e *functionEntry) bool { return e.f.Oldest+p.policy.Patience > p.now }
 
 // activate adds k to the classes to try, unless it is known to be blocked.
-func (c *Planner) activate(k *pendingClass) {
-	if k.active || k.cursor >= len(k.items) || c.knownBlocked(k) {
+func (p *Planner) activate(k *pendingClass) {
+	if k.active || k.cursor >= len(k.items) || p.knownBlocked(k) {
 		return
 	}
 	k.active = true
-	c.active = append(c.active, k)
+	p.active = append(p.active, k)
 }
 
 // deactivate removes k from the classes to try.
-func (c *Planner) deactivate(k *pendingClass) {
+func (p *Planner) deactivate(k *pendingClass) {
 	if k.active {
 		k.active = false
-		at := slices.Index(c.active, k)
-		c.active = slices.Delete(c.active, at, at+1)
+		at := slices.Index(p.active, k)
+		p.active = slices.Delete(p.active, at, at+1)
 	}
 }
 
 // knownBlocked reports whether the next function in k is known to be blocked.
-func (c *Planner) knownBlocked(k *pendingClass) bool {
+func (p *Planner) knownBlocked(k *pendingClass) bool {
 	m, e := &k.memo, k.items[k.cursor]
-	if !m.set || c.now-m.at >= c.memoTTL && m.plan != c.plans || m.plan != c.plans && m.order != c.order || m.help != c.helpCount || m.due != 0 && m.due <= c.now {
+	if !m.set || p.now-m.at >= p.memoTTL && m.plan != p.plans || m.plan != p.plans && m.order != p.order || m.help != p.helpCount || m.due != 0 && m.due <= p.now {
 		return false
 	}
 	if order := e.before(m.since, m.born); order < 0 || order == 0 && k.left > m.left {
 		return false
 	}
-	return !m.turn || m.patient || c.withinPatience(e)
+	return !m.turn || m.patient || p.withinPatience(e)
 }
 
 // publishVerdicts sets the verdict of each function in k.
-func (c *Planner) publishVerdicts(k *pendingClass) {
+func (p *Planner) publishVerdicts(k *pendingClass) {
 	var from *functionEntry
 	var v Verdict
 	if k.cursor < len(k.items) {
 		from, v = k.items[k.cursor], k.memo.verdict
-		k.memo.order = c.order
+		k.memo.order = p.order
 		if k.memo.due != 0 {
-			c.dueAt(k.memo.due)
+			p.dueAt(k.memo.due)
 		}
-		if k.memo.turn && c.withinPatience(from) {
-			c.dueAt(from.f.Oldest + c.policy.Patience)
+		if k.memo.turn && p.withinPatience(from) {
+			p.dueAt(from.f.Oldest + p.policy.Patience)
 		}
 	}
 	if k.acted {
 		k.acted, k.memo.set = false, false // the next plan repeats its evictions in case they were lost
 	}
 	all := k.from != from || k.verdict.Code != v.Code || k.verdict.Message != v.Message
-	again := !all && v.Code != "" && c.now-k.verdictAt >= repeatVerdictAfter
+	again := !all && v.Code != "" && p.now-k.verdictAt >= repeatVerdictAfter
 	list := k.fresh
 	if all || again {
-		list, k.verdictAt = k.items, c.now
+		list, k.verdictAt = k.items, p.now
 	}
 	if (again || len(list) > 0) && v.ETA >= 0 && v.Code != "" && v.Code != CodeBudget {
-		v.ETA = c.estimateWait(from.f, v.Code == CodeQuota)
+		v.ETA = p.estimateWait(from.f, v.Code == CodeQuota)
 	}
 	for _, e := range list {
 		if from != nil && e.before(from.need.since, from.born) >= 0 {
 			if e != from && e.sum != 0 {
 				e.sum = 0
-				c.changed = true
+				p.changed = true
 			}
-			c.setVerdict(e, v, again)
+			p.setVerdict(e, v, again)
 		} else {
-			c.setVerdict(e, Verdict{}, false)
+			p.setVerdict(e, Verdict{}, false)
 		}
 	}
 	clear(k.fresh)
@@ -362,30 +362,30 @@ func (c *Planner) publishVerdicts(k *pendingClass) {
 const repeatVerdictAfter = 10 * time.Second
 
 // setVerdict sets or clears e's verdict. again: only the ETA is new.
-func (c *Planner) setVerdict(e *functionEntry, v Verdict, again bool) {
+func (p *Planner) setVerdict(e *functionEntry, v Verdict, again bool) {
 	name := e.f.Name
 	if v.Code == "" {
 		if e.hasVerdict {
 			e.hasVerdict = false
-			delete(c.blocked, name)
-			c.noteVerdictChange(e)
+			delete(p.blocked, name)
+			p.noteVerdictChange(e)
 		}
 		return
 	}
-	if old := c.blocked[name]; again || !e.hasVerdict || old.Code != v.Code || old.Message != v.Message {
+	if old := p.blocked[name]; again || !e.hasVerdict || old.Code != v.Code || old.Message != v.Message {
 		e.hasVerdict = true
 		if v.ETA >= 0 {
 			v.ETA += e.f.coldStartTime()
 		}
-		c.blocked[name] = v
-		c.noteVerdictChange(e)
+		p.blocked[name] = v
+		p.noteVerdictChange(e)
 	}
 }
 
-func (c *Planner) noteVerdictChange(e *functionEntry) {
-	if e.changedInPlan != c.plans {
-		e.changedInPlan = c.plans
-		c.changedVerdicts = append(c.changedVerdicts, e.f.Name)
+func (p *Planner) noteVerdictChange(e *functionEntry) {
+	if e.changedInPlan != p.plans {
+		e.changedInPlan = p.plans
+		p.changedVerdicts = append(p.changedVerdicts, e.f.Name)
 	}
 }
 

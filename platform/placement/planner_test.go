@@ -36,93 +36,93 @@ func copyOf(f *Function) Function {
 }
 
 // update reports the changes since the last call.
-func (w *plannerTwin) update() {
+func (t *plannerTwin) update() {
 	have := map[functions.Name]bool{}
-	for _, f := range w.w.Functions {
+	for _, f := range t.w.Functions {
 		have[f.Name] = true
-		if old, ok := w.fs[f.Name]; ok && reflect.DeepEqual(old, copyOf(f)) {
+		if old, ok := t.fs[f.Name]; ok && reflect.DeepEqual(old, copyOf(f)) {
 			continue
 		}
-		w.fs[f.Name] = copyOf(f)
-		w.c.Touch(f)
+		t.fs[f.Name] = copyOf(f)
+		t.c.Touch(f)
 	}
-	for n := range w.fs {
+	for n := range t.fs {
 		if !have[n] {
-			delete(w.fs, n)
-			w.c.Drop(n)
+			delete(t.fs, n)
+			t.c.Drop(n)
 		}
 	}
 	ids := map[string]bool{}
-	for _, n := range w.w.Nodes {
+	for _, n := range t.w.Nodes {
 		ids[n.ID] = true
 		now := *n
 		now.Seen, now.GPUs = 0, slices.Clone(n.GPUs)
-		if old, ok := w.nodes[n.ID]; ok && reflect.DeepEqual(old, now) {
+		if old, ok := t.nodes[n.ID]; ok && reflect.DeepEqual(old, now) {
 			continue
 		}
-		w.nodes[n.ID] = now
-		w.c.Node(n)
+		t.nodes[n.ID] = now
+		t.c.Node(n)
 	}
-	for id := range w.nodes {
+	for id := range t.nodes {
 		if !ids[id] {
-			delete(w.nodes, id)
-			w.c.DropNode(id)
+			delete(t.nodes, id)
+			t.c.DropNode(id)
 		}
 	}
-	if !maps.Equal(w.teams, w.w.Teams) {
-		w.teams = maps.Clone(w.w.Teams)
-		w.c.Teams(w.teams)
+	if !maps.Equal(t.teams, t.w.Teams) {
+		t.teams = maps.Clone(t.w.Teams)
+		t.c.Teams(t.teams)
 	}
 }
 
 // plan compares the plan of the Planner with that of Decide.
-func (w *plannerTwin) plan(log *[]string) Plan {
-	w.t.Helper()
-	w.update()
-	got, want := w.c.Plan(w.now), w.policy.Decide(w.w, w.now)
+func (t *plannerTwin) plan(log *[]string) Plan {
+	t.t.Helper()
+	t.update()
+	got, want := t.c.Plan(t.now), t.policy.Decide(t.w, t.now)
 	if len(got.Actions)+len(want.Actions) > 0 && !reflect.DeepEqual(got.Actions, want.Actions) {
-		w.fail("the planner says\n%s\nfrom scratch it is\n%s\nworld\n%s\nlast\n%v", show(got), show(want), w.state(), *log)
+		t.fail("the planner says\n%s\nfrom scratch it is\n%s\nworld\n%s\nlast\n%v", show(got), show(want), t.state(), *log)
 	}
 	if got.Next != want.Next {
-		w.fail("the planner wants to be called at %v, from scratch it is %v\n%s\n%s", got.Next, want.Next, show(want), w.state())
+		t.fail("the planner wants to be called at %v, from scratch it is %v\n%s\n%s", got.Next, want.Next, show(want), t.state())
 	}
 	for n, v := range want.Blocked {
 		if g := got.Blocked[n]; g.Code != v.Code || g.Message != v.Message {
-			w.fail("the planner says of %s %+v, from scratch it is %+v\n%s", n, g, v, w.state())
+			t.fail("the planner says of %s %+v, from scratch it is %+v\n%s", n, g, v, t.state())
 		}
 	}
 	for n, v := range got.Blocked {
 		if _, ok := want.Blocked[n]; !ok {
-			w.fail("the planner says of %s %+v, from scratch it is nothing\n%s", n, v, w.state())
+			t.fail("the planner says of %s %+v, from scratch it is nothing\n%s", n, v, t.state())
 		}
 	}
-	w.compare()
+	t.compare()
 	return Plan{Actions: want.Actions, Blocked: maps.Clone(want.Blocked), Next: want.Next}
 }
 
 // compare checks that all promises of the plan were undone.
-func (w *plannerTwin) compare() {
-	c := w.c
+func (t *plannerTwin) compare() {
+	c := t.c
 	for i := range c.rooms {
 		m := &c.rooms[i]
 		if now, soon := c.worldRooms[2*i], c.worldRooms[2*i+1]; !reflect.DeepEqual(m.now, now) || !reflect.DeepEqual(m.soon, soon) {
-			w.fail("a promise stays on %s: %+v %+v, %+v %+v", m.node.ID, m.now, now, m.soon, soon)
+			t.fail("a promise stays on %s: %+v %+v, %+v %+v", m.node.ID, m.now, now, m.soon, soon)
 		}
 	}
 	for team, p := range c.count {
 		if c.held[team] != p.held || c.leaving[team] != p.leaving || c.pledged[team] != 0 || c.claimed[team] != 0 {
-			w.fail("a promise stays in team %s", team)
+			t.fail("a promise stays in team %s", team)
 		}
 	}
 }
 
-func (w *plannerTwin) state() string {
+func (t *plannerTwin) state() string {
 	s := ""
-	for _, n := range w.w.Nodes {
+	for _, n := range t.w.Nodes {
 		s += fmt.Sprintf("%+v\n", *n)
 	}
-	for _, f := range w.w.Functions {
-		if !f.resting(w.now) {
+	for _, f := range t.w.Functions {
+		if !f.resting(t.now) {
 			s += fmt.Sprintf("%+v\n", *f)
 		}
 	}
@@ -130,24 +130,24 @@ func (w *plannerTwin) state() string {
 }
 
 // mutate changes what live does not: nodes, functions and their settings.
-func (w *plannerTwin) mutate() {
-	r := w.rnd
+func (t *plannerTwin) mutate() {
+	r := t.rnd
 	if r.IntN(25) == 0 { // a node joins
-		n := &Node{ID: fmt.Sprint("j", r.IntN(4)), Machine: fmt.Sprint("m", r.IntN(3)), Seen: w.now, Memory: functions.Bytes(8+r.IntN(32)) * gib}
+		n := &Node{ID: fmt.Sprint("j", r.IntN(4)), Machine: fmt.Sprint("m", r.IntN(3)), Seen: t.now, Memory: functions.Bytes(8+r.IntN(32)) * gib}
 		if r.IntN(3) == 0 {
 			n.CPU, n.Pods = functions.CPU(1000*(1+r.IntN(8))), 1+r.IntN(6)
 		}
 		for g := range r.IntN(5) {
 			n.GPUs = append(n.GPUs, GPU{Index: g, Memory: functions.Bytes(r.IntN(3)) * 40 * gib})
 		}
-		if !slices.ContainsFunc(w.w.Nodes, func(o *Node) bool { return o.ID == n.ID }) {
-			w.w.Nodes = append(w.w.Nodes, n)
+		if !slices.ContainsFunc(t.w.Nodes, func(o *Node) bool { return o.ID == n.ID }) {
+			t.w.Nodes = append(t.w.Nodes, n)
 		}
 	}
-	if len(w.w.Nodes) > 1 && r.IntN(60) == 0 { // a node is removed with its replicas
-		n := w.w.Nodes[r.IntN(len(w.w.Nodes))]
-		w.w.Nodes = slices.DeleteFunc(w.w.Nodes, func(o *Node) bool { return o == n })
-		for _, f := range w.w.Functions {
+	if len(t.w.Nodes) > 1 && r.IntN(60) == 0 { // a node is removed with its replicas
+		n := t.w.Nodes[r.IntN(len(t.w.Nodes))]
+		t.w.Nodes = slices.DeleteFunc(t.w.Nodes, func(o *Node) bool { return o == n })
+		for _, f := range t.w.Functions {
 			for _, x := range f.Replicas {
 				if x.Node == n.ID {
 					f.Active -= x.InFlight
@@ -156,13 +156,13 @@ func (w *plannerTwin) mutate() {
 			f.Replicas = slices.DeleteFunc(slices.Clone(f.Replicas), func(x Replica) bool { return x.Node == n.ID })
 		}
 	}
-	if len(w.w.Nodes) > 0 && r.IntN(10) == 0 {
-		n := w.w.Nodes[r.IntN(len(w.w.Nodes))]
+	if len(t.w.Nodes) > 0 && r.IntN(10) == 0 {
+		n := t.w.Nodes[r.IntN(len(t.w.Nodes))]
 		switch r.IntN(6) {
 		case 5:
 			n.Store = functions.StoreUse{Bytes: functions.Bytes(r.IntN(3)) * 20 * gib, Used: functions.Bytes(r.IntN(60)) * gib}
 		case 0:
-			n.AvoidUntil = w.now + time.Duration(r.IntN(5000))*time.Millisecond
+			n.AvoidUntil = t.now + time.Duration(r.IntN(5000))*time.Millisecond
 		case 1:
 			n.Memory = functions.Bytes(8+r.IntN(32)) * gib
 			n.CPU, n.Pods = functions.CPU(1000*r.IntN(8)), r.IntN(6)
@@ -175,30 +175,30 @@ func (w *plannerTwin) mutate() {
 			n.Cached = map[string]bool{"s": r.IntN(2) == 0}
 		case 4:
 			n.Seen -= time.Duration(r.IntN(3)) * time.Second
-			w.c.Node(n)
+			t.c.Node(n)
 		}
 	}
 	if r.IntN(30) == 0 {
-		w.w.Teams = maps.Clone(w.w.Teams)
-		w.w.Teams["a"] = Team{TeamGPUs: w.w.Teams["a"].TeamGPUs, Used: 100 * r.Float64(), Hosted: 100 * r.Float64()}
-		w.w.Teams["c"] = Team{TeamGPUs: functions.TeamGPUs{Guaranteed: r.IntN(2), Max: r.IntN(4)}}
+		t.w.Teams = maps.Clone(t.w.Teams)
+		t.w.Teams["a"] = Team{TeamGPUs: t.w.Teams["a"].TeamGPUs, Used: 100 * r.Float64(), Hosted: 100 * r.Float64()}
+		t.w.Teams["c"] = Team{TeamGPUs: functions.TeamGPUs{Guaranteed: r.IntN(2), Max: r.IntN(4)}}
 	}
-	for _, f := range w.w.Functions {
+	for _, f := range t.w.Functions {
 		switch r.IntN(80) {
 		case 4:
-			f.Uses, f.UsesAt = r.Float64()*20, w.now
+			f.Uses, f.UsesAt = r.Float64()*20, t.now
 		case 5:
-			f.NextUse = w.now + time.Duration(r.IntN(300)-60)*time.Second
+			f.NextUse = t.now + time.Duration(r.IntN(300)-60)*time.Second
 		case 6:
-			f.Prewarm = w.now + time.Duration(r.IntN(60))*time.Second
+			f.Prewarm = t.now + time.Duration(r.IntN(60))*time.Second
 		case 7:
-			f.MinResidency = w.now + time.Duration(r.IntN(60))*time.Second
+			f.MinResidency = t.now + time.Duration(r.IntN(60))*time.Second
 		case 8:
 			f.Size, f.Source = functions.Bytes(r.IntN(60))*gib, "s"
 		case 9:
 			f.KeepFor = time.Duration(r.IntN(60)) * time.Second
 		case 0:
-			f.Lease = w.now + time.Duration(r.IntN(20))*time.Second
+			f.Lease = t.now + time.Duration(r.IntN(20))*time.Second
 		case 1:
 			f.Scale.Min = r.IntN(2)
 		case 2:
@@ -210,15 +210,15 @@ func (w *plannerTwin) mutate() {
 		}
 	}
 	if r.IntN(40) == 0 {
-		f := w.w.Functions[r.IntN(len(w.w.Functions))]
+		f := t.w.Functions[r.IntN(len(t.w.Functions))]
 		f.Gone, f.Queued, f.Oldest, f.Lease = true, 0, 0, 0
 	}
-	w.w.Functions = slices.DeleteFunc(w.w.Functions, func(f *Function) bool { return f.Gone && len(f.Replicas) == 0 })
-	if r.IntN(30) == 0 || len(w.w.Functions) == 0 {
-		f := model(fmt.Sprintf("%c/x%d", "abcd"[r.IntN(4)], w.next+r.IntN(1000)), r.IntN(3))
+	t.w.Functions = slices.DeleteFunc(t.w.Functions, func(f *Function) bool { return f.Gone && len(f.Replicas) == 0 })
+	if r.IntN(30) == 0 || len(t.w.Functions) == 0 {
+		f := model(fmt.Sprintf("%c/x%d", "abcd"[r.IntN(4)], t.next+r.IntN(1000)), r.IntN(3))
 		f.Source = "s"
-		if !slices.ContainsFunc(w.w.Functions, func(o *Function) bool { return o.Name == f.Name }) {
-			w.w.Functions = append(w.w.Functions, f)
+		if !slices.ContainsFunc(t.w.Functions, func(o *Function) bool { return o.Name == f.Name }) {
+			t.w.Functions = append(t.w.Functions, f)
 		}
 	}
 }

@@ -94,8 +94,8 @@ func (d *decision) worthLess(v *victim, f *Function) bool {
 }
 
 // demandBlocked reports whether this plan found no room for some waiting request.
-func (c *Planner) demandBlocked() bool {
-	for _, k := range c.classList {
+func (p *Planner) demandBlocked() bool {
+	for _, k := range p.classList {
 		if (k.waits || k.reason == "demand") && k.reason != reasonLow && k.cursor < len(k.items) {
 			return true
 		}

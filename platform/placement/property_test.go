@@ -32,13 +32,13 @@ type toyCluster struct {
 	idleFrom map[string]Instant
 }
 
-func (y *toyCluster) fail(format string, args ...any) {
-	y.t.Helper()
-	y.t.Fatalf("seed %d at %v: %s", y.seed, y.now, fmt.Sprintf(format, args...))
+func (c *toyCluster) fail(format string, args ...any) {
+	c.t.Helper()
+	c.t.Fatalf("seed %d at %v: %s", c.seed, c.now, fmt.Sprintf(format, args...))
 }
 
-func (y *toyCluster) replica(id string) (*Function, *Replica) {
-	for _, f := range y.w.Functions {
+func (c *toyCluster) replica(id string) (*Function, *Replica) {
+	for _, f := range c.w.Functions {
 		for i := range f.Replicas {
 			if f.Replicas[i].ID == id {
 				return f, &f.Replicas[i]
@@ -48,7 +48,7 @@ func (y *toyCluster) replica(id string) (*Function, *Replica) {
 	return nil, nil
 }
 
-func (y *toyCluster) drop(f *Function, id string) {
+func (c *toyCluster) drop(f *Function, id string) {
 	f.Replicas = slices.DeleteFunc(f.Replicas, func(r Replica) bool { return r.ID == id })
 }
 
@@ -90,14 +90,14 @@ func newToyCluster(t *testing.T, seed uint64) *toyCluster {
 }
 
 // check computes the use of all nodes from the replicas alone, and verifies it.
-func (y *toyCluster) check() {
+func (c *toyCluster) check() {
 	teams := map[string]int{}
-	for _, n := range y.w.Nodes {
+	for _, n := range c.w.Nodes {
 		var memory functions.Bytes
 		var cpu functions.CPU
 		pods := 0
 		users, whole, bytes := map[int]int{}, map[int]int{}, map[int]functions.Bytes{}
-		for _, f := range y.w.Functions {
+		for _, f := range c.w.Functions {
 			for _, r := range f.Replicas {
 				if r.Node != n.ID {
 					continue
@@ -109,7 +109,7 @@ func (y *toyCluster) check() {
 					memory += r.SleepMemory
 				}
 				if len(r.GPUs) != r.Reserved.GPUs {
-					y.fail("%s holds %v and asked for %d", r.ID, r.GPUs, r.Reserved.GPUs)
+					c.fail("%s holds %v and asked for %d", r.ID, r.GPUs, r.Reserved.GPUs)
 				}
 				if r.asleep() {
 					continue
@@ -124,18 +124,18 @@ func (y *toyCluster) check() {
 			}
 		}
 		if memory > n.Memory {
-			y.fail("%s: %v of %v host memory promised", n.ID, memory, n.Memory)
+			c.fail("%s: %v of %v host memory promised", n.ID, memory, n.Memory)
 		}
 		if n.CPU > 0 && cpu > n.CPU || n.Pods > 0 && pods > n.Pods {
-			y.fail("%s: %s of %s processors promised, and %d of %d pods", n.ID, cpu, n.CPU, pods, n.Pods)
+			c.fail("%s: %s of %s processors promised, and %d of %d pods", n.ID, cpu, n.CPU, pods, n.Pods)
 		}
 		for g, u := range users {
 			if whole[g] > 0 && u > 1 || n.GPUs[g].Memory > 0 && bytes[g] > n.GPUs[g].Memory {
-				y.fail("%s gpu %d oversubscribed: %d users, %d whole, %v of %v", n.ID, g, u, whole[g], bytes[g], n.GPUs[g].Memory)
+				c.fail("%s gpu %d oversubscribed: %d users, %d whole, %v of %v", n.ID, g, u, whole[g], bytes[g], n.GPUs[g].Memory)
 			}
 		}
 	}
-	for _, f := range y.w.Functions {
+	for _, f := range c.w.Functions {
 		sleepers := 0
 		for _, r := range f.Replicas {
 			if !r.asleep() {
@@ -145,19 +145,19 @@ func (y *toyCluster) check() {
 			}
 		}
 		if sleepers > 1 {
-			y.fail("%d replicas of %s sleep", sleepers, f.Name)
+			c.fail("%d replicas of %s sleep", sleepers, f.Name)
 		}
 	}
 	for team, held := range teams {
-		if q := y.w.Teams[team].Max; q > 0 && held > q {
-			y.fail("team %s holds %d of %d GPUs", team, held, q)
+		if q := c.w.Teams[team].Max; q > 0 && held > q {
+			c.fail("team %s holds %d of %d GPUs", team, held, q)
 		}
 	}
 }
 
-func (y *toyCluster) act(p Plan) {
+func (c *toyCluster) act(p Plan) {
 	held := map[string]int{}
-	for _, f := range y.w.Functions {
+	for _, f := range c.w.Functions {
 		for _, r := range f.Replicas {
 			if !r.Stopping && !r.Cancelled && !r.GoingToSleep && !r.asleep() {
 				held[f.Name.Team] += r.Reserved.GPUs
@@ -168,18 +168,18 @@ func (y *toyCluster) act(p Plan) {
 		switch a.Kind {
 		case Start:
 			var f *Function
-			for _, g := range y.w.Functions {
+			for _, g := range c.w.Functions {
 				if g.Name == a.Function {
 					f = g
 				}
 			}
-			if a.Reason == "prewarm" && (f.Prewarm <= y.now || f.Queued > 0) {
-				y.fail("%s is started ahead of nothing", f.Name)
+			if a.Reason == "prewarm" && (f.Prewarm <= c.now || f.Queued > 0) {
+				c.fail("%s is started ahead of nothing", f.Name)
 			}
 			live, readyN := 0, 0
 			for _, r := range f.Replicas {
 				if r.GoingToSleep && !r.Stopping {
-					y.fail("%s is started while %s falls asleep", f.Name, r.ID)
+					c.fail("%s is started while %s falls asleep", f.Name, r.ID)
 				}
 				if !r.Stopping && !r.Cancelled && !r.Stale && !r.asleep() {
 					live++
@@ -189,83 +189,83 @@ func (y *toyCluster) act(p Plan) {
 				}
 			}
 			if readyN == 0 && live > 0 {
-				y.fail("second start of %s at rest", f.Name)
+				c.fail("second start of %s at rest", f.Name)
 			}
 			if live >= max(f.Scale.Max, f.Scale.Min) {
-				y.fail("%s above its max", f.Name)
+				c.fail("%s above its max", f.Name)
 			}
-			if f.RetryAt > y.now {
-				y.fail("%s started %v before its back-off is over", f.Name, f.RetryAt-y.now)
+			if f.RetryAt > c.now {
+				c.fail("%s started %v before its back-off is over", f.Name, f.RetryAt-c.now)
 			}
-			y.next++
+			c.next++
 			held[f.Name.Team] += f.Resources.GPUs
-			f.Replicas = append(f.Replicas, Replica{ID: fmt.Sprint("r", y.next), Node: a.Node, State: functions.Downloading, GPUs: a.GPUs, Reserved: f.Resources})
+			f.Replicas = append(f.Replicas, Replica{ID: fmt.Sprint("r", c.next), Node: a.Node, State: functions.Downloading, GPUs: a.GPUs, Reserved: f.Resources})
 		case Stop:
-			f, r := y.replica(a.Replica)
+			f, r := c.replica(a.Replica)
 			if r == nil || r.Stopping {
-				y.fail("stop of %s that is none", a.Replica)
+				c.fail("stop of %s that is none", a.Replica)
 			}
 			if r.InFlight > 0 && a.Reason != "removed" && a.Reason != "changed" && a.Reason != "gpu_unhealthy" && a.Reason != "time_slice" && a.Reason != "share" && a.Reason != "priority" {
-				y.fail("busy %s stopped: %s", a.Replica, a.Reason)
+				c.fail("busy %s stopped: %s", a.Replica, a.Reason)
 			}
-			y.yields(a, f, r)
-			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt, r.SleptAt) < f.Scale.Idle.Std() {
-				y.fail("%s stopped before its idle time", a.Replica)
+			c.yields(a, f, r)
+			if a.Reason == "idle" && c.now-max(f.LastEnd, r.ReadyAt, r.SleptAt) < f.Scale.Idle.Std() {
+				c.fail("%s stopped before its idle time", a.Replica)
 			}
-			if a.Reason == "unused" && (f.Prewarm > y.now || r.ReadyAt <= f.LastEnd) {
-				y.fail("%s stopped as unused: %+v", a.Replica, r)
+			if a.Reason == "unused" && (f.Prewarm > c.now || r.ReadyAt <= f.LastEnd) {
+				c.fail("%s stopped as unused: %+v", a.Replica, r)
 			}
 			if a.Reason == "pressure" && !r.asleep() {
-				y.fail("%s ended for memory while awake", a.Replica)
+				c.fail("%s ended for memory while awake", a.Replica)
 			}
-			if a.Reason == "time_slice" && (y.now-r.ReadyAt < DefaultPolicy.TimeSlice || a.Drain < time.Minute) {
-				y.fail("%s stopped before its turn was over", a.Replica)
+			if a.Reason == "time_slice" && (c.now-r.ReadyAt < DefaultPolicy.TimeSlice || a.Drain < time.Minute) {
+				c.fail("%s stopped before its turn was over", a.Replica)
 			}
 			if !r.asleep() {
-				y.evicted(a, f, r, held)
+				c.evicted(a, f, r, held)
 			}
 			r.Stopping = true
 		case Sleep:
-			f, r := y.replica(a.Replica)
+			f, r := c.replica(a.Replica)
 			if r == nil || r.Stopping || r.GoingToSleep || r.State != functions.Ready || !f.Sleeps || r.Stale {
-				y.fail("%s cannot sleep: %+v", a.Replica, r)
+				c.fail("%s cannot sleep: %+v", a.Replica, r)
 			}
 			if r.InFlight > 0 && a.Reason != "time_slice" && a.Reason != "share" && a.Reason != "priority" {
-				y.fail("busy %s sent to sleep: %s", a.Replica, a.Reason)
+				c.fail("busy %s sent to sleep: %s", a.Replica, a.Reason)
 			}
-			y.yields(a, f, r)
-			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt) < f.Scale.Idle.Std() {
-				y.fail("%s sent to sleep before its idle time", a.Replica)
+			c.yields(a, f, r)
+			if a.Reason == "idle" && c.now-max(f.LastEnd, r.ReadyAt) < f.Scale.Idle.Std() {
+				c.fail("%s sent to sleep before its idle time", a.Replica)
 			}
-			y.evicted(a, f, r, held)
+			c.evicted(a, f, r, held)
 			r.GoingToSleep, r.Deep, r.SleepMemory = true, a.Level == 2, f.SleepMemory
 			if r.Deep {
 				r.SleepMemory = 0
 			}
-			y.sleeps++
+			c.sleeps++
 		case WakeUp:
-			f, r := y.replica(a.Replica)
+			f, r := c.replica(a.Replica)
 			if r == nil || r.Stopping || !r.asleep() {
-				y.fail("%s cannot rise: %+v", a.Replica, r)
+				c.fail("%s cannot rise: %+v", a.Replica, r)
 			}
 			serves := slices.ContainsFunc(f.Replicas, func(x Replica) bool { return x.State == functions.Ready && !x.Stopping && !x.GoingToSleep })
 			for _, x := range f.Replicas {
 				if !serves && x.ID != r.ID && !x.Stopping && !x.Cancelled && !x.Stale && x.State != functions.Ready && !x.asleep() {
-					y.fail("%s rises while %s starts", a.Replica, x.ID)
+					c.fail("%s rises while %s starts", a.Replica, x.ID)
 				}
 			}
 			r.WakingUp = true
 			held[f.Name.Team] += r.Reserved.GPUs
-			y.rises++
+			c.rises++
 		case CancelStart:
-			f, r := y.replica(a.Replica)
+			f, r := c.replica(a.Replica)
 			if r.Spawned || f.Queued > 0 && len(f.Replicas) == 1 {
-				y.fail("%s called off too late or while requests wait", a.Replica)
+				c.fail("%s called off too late or while requests wait", a.Replica)
 			}
 			held[f.Name.Team] -= r.Reserved.GPUs
 			r.Cancelled = true
 		case MarkNodeLost:
-			for _, f := range y.w.Functions {
+			for _, f := range c.w.Functions {
 				f.Replicas = slices.DeleteFunc(f.Replicas, func(r Replica) bool {
 					if r.Node == a.Node && !r.Stopping && !r.Cancelled && !r.GoingToSleep && !r.asleep() {
 						held[f.Name.Team] -= r.Reserved.GPUs
@@ -273,42 +273,42 @@ func (y *toyCluster) act(p Plan) {
 					return r.Node == a.Node
 				})
 			}
-			y.w.Nodes = slices.DeleteFunc(y.w.Nodes, func(n *Node) bool { return n.ID == a.Node })
+			c.w.Nodes = slices.DeleteFunc(c.w.Nodes, func(n *Node) bool { return n.ID == a.Node })
 		}
 	}
 }
 
 // yields checks an eviction on account of priorities: low requests get only what such
 // requests have finished with, and others only what low requests hold.
-func (y *toyCluster) yields(a Action, f *Function, r *Replica) {
-	i := slices.IndexFunc(y.w.Functions, func(g *Function) bool { return g.Name.String() == a.For })
-	low := i >= 0 && y.w.Functions[i].OnlyLow() && y.w.Functions[i].Scale.Min == 0
+func (c *toyCluster) yields(a Action, f *Function, r *Replica) {
+	i := slices.IndexFunc(c.w.Functions, func(g *Function) bool { return g.Name.String() == a.For })
+	low := i >= 0 && c.w.Functions[i].OnlyLow() && c.w.Functions[i].Scale.Min == 0
 	if low && a.Reason != "priority" && !(r.asleep() && f.OnlyLow()) {
-		y.fail("%s makes room for low requests: %s", a.Replica, a.Reason)
+		c.fail("%s makes room for low requests: %s", a.Replica, a.Reason)
 	}
 	if a.Reason != "priority" {
 		return
 	}
-	y.priority++
+	c.priority++
 	busy := r.State != functions.Ready || r.InFlight > 0 || f.Queued > 0
 	idle := f.Scale.Idle.Std()
-	if f.KeepFor > 0 && y.policy.KeepAlive == Learned {
+	if f.KeepFor > 0 && c.policy.KeepAlive == Learned {
 		idle = f.KeepFor
 	}
 	switch {
-	case !busy && (f.LowSince == 0 || f.LowSince > 1 && y.now < f.LowSince+idle) && f.Active == 0:
-		y.fail("%s was in use by others: %v, %v", a.Replica, f.LowSince, f.LastEnd)
+	case !busy && (f.LowSince == 0 || f.LowSince > 1 && c.now < f.LowSince+idle) && f.Active == 0:
+		c.fail("%s was in use by others: %v, %v", a.Replica, f.LowSince, f.LastEnd)
 	case busy && f.LowActive+f.LowQueued == 0:
-		y.fail("%s is in use by others", a.Replica)
-	case busy && low && (r.State != functions.Ready || y.now < r.ReadyAt+y.policy.LowSlice):
-		y.fail("%s leaves for other low requests before its time", a.Replica)
+		c.fail("%s is in use by others", a.Replica)
+	case busy && low && (r.State != functions.Ready || c.now < r.ReadyAt+c.policy.LowSlice):
+		c.fail("%s leaves for other low requests before its time", a.Replica)
 	case a.For == "":
-		y.fail("%s leaves for nothing", a.Replica)
+		c.fail("%s leaves for nothing", a.Replica)
 	}
 }
 
 // evicted checks that no guarantee is broken for a borrower.
-func (y *toyCluster) evicted(a Action, f *Function, r *Replica, held map[string]int) {
+func (c *toyCluster) evicted(a Action, f *Function, r *Replica, held map[string]int) {
 	if !r.GoingToSleep {
 		held[f.Name.Team] -= r.Reserved.GPUs
 	}
@@ -317,65 +317,65 @@ func (y *toyCluster) evicted(a Action, f *Function, r *Replica, held map[string]
 	}
 	by, _ := functions.ParseName(a.For, "")
 	need := 0
-	for _, g := range y.w.Functions {
+	for _, g := range c.w.Functions {
 		if g.Name == by {
 			need = g.Resources.GPUs
 		}
 	}
-	if by.Team != f.Name.Team && held[f.Name.Team] < y.w.Teams[f.Name.Team].Guaranteed && held[by.Team]+need > y.w.Teams[by.Team].Guaranteed {
-		y.fail("guarantee of %s broken for borrower %s", f.Name.Team, by)
+	if by.Team != f.Name.Team && held[f.Name.Team] < c.w.Teams[f.Name.Team].Guaranteed && held[by.Team]+need > c.w.Teams[by.Team].Guaranteed {
+		c.fail("guarantee of %s broken for borrower %s", f.Name.Team, by)
 	}
 }
 
-func (y *toyCluster) live() {
-	if y.rnd.IntN(4) == 0 { // the use of teams changes
+func (c *toyCluster) live() {
+	if c.rnd.IntN(4) == 0 { // the use of teams changes
 		teams := map[string]Team{}
 		for _, name := range []string{"a", "b", "c", "d"} {
-			t := y.w.Teams[name]
-			t.Used = max(0, t.Used*0.9+float64(y.rnd.IntN(40)))
-			t.Hosted = max(0, t.Hosted*0.9+float64(y.rnd.IntN(20)))
+			t := c.w.Teams[name]
+			t.Used = max(0, t.Used*0.9+float64(c.rnd.IntN(40)))
+			t.Hosted = max(0, t.Hosted*0.9+float64(c.rnd.IntN(20)))
 			teams[name] = t
 		}
-		y.w.Teams = teams
+		c.w.Teams = teams
 	}
-	for _, n := range y.w.Nodes {
-		if y.rnd.IntN(40) > 0 {
-			n.Seen = y.now
+	for _, n := range c.w.Nodes {
+		if c.rnd.IntN(40) > 0 {
+			n.Seen = c.now
 		}
 	}
-	for _, f := range y.w.Functions {
+	for _, f := range c.w.Functions {
 		readyN := 0
 		for i := len(f.Replicas) - 1; i >= 0; i-- {
 			r := &f.Replicas[i]
 			switch {
-			case r.Stopping && r.InFlight == 0 && y.rnd.IntN(2) == 0, r.Cancelled && !r.Spawned && y.rnd.IntN(2) == 0:
-				y.drop(f, r.ID)
+			case r.Stopping && r.InFlight == 0 && c.rnd.IntN(2) == 0, r.Cancelled && !r.Spawned && c.rnd.IntN(2) == 0:
+				c.drop(f, r.ID)
 				continue
-			case r.State == functions.Downloading && y.rnd.IntN(3) == 0 && !r.Cancelled:
+			case r.State == functions.Downloading && c.rnd.IntN(3) == 0 && !r.Cancelled:
 				r.Spawned, r.State = true, functions.Loading
-			case r.State == functions.Loading && y.rnd.IntN(3) == 0:
-				r.State, r.ReadyAt, r.WakingUp, r.SleepMemory = functions.Ready, y.now, false, 0
-			case r.GoingToSleep && r.InFlight == 0 && y.rnd.IntN(2) == 0:
-				r.State, r.GoingToSleep, r.ReadyAt, r.SleptAt = functions.Sleeping, false, 0, y.now
-			case r.WakingUp && r.State == functions.Sleeping && y.rnd.IntN(2) == 0:
+			case r.State == functions.Loading && c.rnd.IntN(3) == 0:
+				r.State, r.ReadyAt, r.WakingUp, r.SleepMemory = functions.Ready, c.now, false, 0
+			case r.GoingToSleep && r.InFlight == 0 && c.rnd.IntN(2) == 0:
+				r.State, r.GoingToSleep, r.ReadyAt, r.SleptAt = functions.Sleeping, false, 0, c.now
+			case r.WakingUp && r.State == functions.Sleeping && c.rnd.IntN(2) == 0:
 				r.State = functions.Loading
-			case y.rnd.IntN(60) == 0: // it dies
+			case c.rnd.IntN(60) == 0: // it dies
 				f.Active -= r.InFlight
 				f.LowActive = min(f.LowActive, f.Active)
-				f.RetryAt = y.now + time.Second<<y.rnd.IntN(4)
-				y.drop(f, r.ID)
+				f.RetryAt = c.now + time.Second<<c.rnd.IntN(4)
+				c.drop(f, r.ID)
 				continue
 			}
-			if r.InFlight > 0 && y.rnd.IntN(3) == 0 {
+			if r.InFlight > 0 && c.rnd.IntN(3) == 0 {
 				r.InFlight--
 				f.Active--
-				if f.LowActive > f.Active || f.LowActive > 0 && y.rnd.IntN(2) == 0 {
+				if f.LowActive > f.Active || f.LowActive > 0 && c.rnd.IntN(2) == 0 {
 					f.LowActive--
 					f.LowSince = cmp.Or(f.LowSince, f.LastEnd, 1)
 				} else {
 					f.LowSince = 0
 				}
-				f.LastEnd = y.now
+				f.LastEnd = c.now
 			}
 			if r.State == functions.Ready && !r.Stopping && !r.GoingToSleep {
 				readyN++
@@ -390,38 +390,38 @@ func (y *toyCluster) live() {
 				}
 			}
 		}
-		if y.rnd.IntN(10) == 0 {
-			n := y.rnd.IntN(5)
+		if c.rnd.IntN(10) == 0 {
+			n := c.rnd.IntN(5)
 			f.Queued += n
-			if y.rnd.IntN(3) == 0 {
+			if c.rnd.IntN(3) == 0 {
 				f.LowQueued += n
 			}
-			f.Uses, f.UsesAt, f.NextUse = f.Uses*math.Exp(-float64(y.now-f.UsesAt)/float64(UsesDecay))+1, y.now, y.now+time.Duration(y.rnd.IntN(200))*time.Second
+			f.Uses, f.UsesAt, f.NextUse = f.Uses*math.Exp(-float64(c.now-f.UsesAt)/float64(UsesDecay))+1, c.now, c.now+time.Duration(c.rnd.IntN(200))*time.Second
 		}
-		if y.rnd.IntN(60) == 0 {
-			f.Prewarm = y.now + time.Duration(y.rnd.IntN(60))*time.Second
+		if c.rnd.IntN(60) == 0 {
+			f.Prewarm = c.now + time.Duration(c.rnd.IntN(60))*time.Second
 		}
-		if y.rnd.IntN(40) == 0 {
-			f.KeepFor = time.Duration(y.rnd.IntN(120)) * time.Second
+		if c.rnd.IntN(40) == 0 {
+			f.KeepFor = time.Duration(c.rnd.IntN(120)) * time.Second
 		}
-		if y.rnd.IntN(40) == 0 {
-			f.MinResidency = y.now + time.Duration(y.rnd.IntN(60))*time.Second
+		if c.rnd.IntN(40) == 0 {
+			f.MinResidency = c.now + time.Duration(c.rnd.IntN(60))*time.Second
 		}
-		if y.rnd.IntN(20) == 0 {
+		if c.rnd.IntN(20) == 0 {
 			f.Queued, f.LowQueued = 0, 0 // all waiters leave
 		}
 		if f.Queued == 0 {
 			f.Oldest = 0
 		} else if f.Oldest == 0 {
-			f.Oldest = y.now
+			f.Oldest = c.now
 		}
-		l := y.loads[f]
+		l := c.loads[f]
 		if l == nil {
 			l = autoscale.NewLoad(DefaultPolicy.Autoscale)
-			y.loads[f] = l
+			c.loads[f] = l
 		}
-		l.Observe(y.now, f.Active+f.Queued)
-		f.Needed, f.Desired = l.Scale(y.now, f.ready(), f.Scale.Target)
+		l.Observe(c.now, f.Active+f.Queued)
+		f.Needed, f.Desired = l.Scale(c.now, f.ready(), f.Scale.Target)
 	}
 }
 

@@ -54,7 +54,7 @@ func (f *Function) sharesMemory(r *Replica) bool {
 
 // MayRetry reports whether idle replicas may be evicted from f.RetryOn for f, as of the last
 // plan.
-func (c *Planner) MayRetry(f *Function) bool {
-	at, ok := c.index[f.RetryOn]
-	return ok && slices.ContainsFunc(c.rooms[at].idle, func(v victim) bool { return f.sharesMemory(v.r) && c.mayEvict(&v, f, 0, reasonIdle) })
+func (p *Planner) MayRetry(f *Function) bool {
+	at, ok := p.index[f.RetryOn]
+	return ok && slices.ContainsFunc(p.rooms[at].idle, func(v victim) bool { return f.sharesMemory(v.r) && p.mayEvict(&v, f, 0, reasonIdle) })
 }

@@ -23,11 +23,11 @@ type nodeRoom struct {
 	idle, busy []victim // evictable replicas in eviction order; sleepers are among the idle
 }
 
-func (m *nodeRoom) offers(busy bool) []victim {
+func (r *nodeRoom) offers(busy bool) []victim {
 	if busy {
-		return m.busy
+		return r.busy
 	}
-	return m.idle
+	return r.idle
 }
 
 // freeRoom is the unreserved part of a node.
@@ -85,17 +85,17 @@ type gpuSlot struct {
 	left         functions.Bytes
 }
 
-func (s *freeRoom) take(n *Node, res functions.Resources, gpus []int) { s.move(n, res, gpus, 1) }
-func (s *freeRoom) give(n *Node, res functions.Resources, gpus []int) { s.move(n, res, gpus, -1) }
+func (r *freeRoom) take(n *Node, res functions.Resources, gpus []int) { r.move(n, res, gpus, 1) }
+func (r *freeRoom) give(n *Node, res functions.Resources, gpus []int) { r.move(n, res, gpus, -1) }
 
-func (s *freeRoom) move(n *Node, res functions.Resources, gpus []int, sign int) {
-	s.hostRoom.move(res, sign)
+func (r *freeRoom) move(n *Node, res functions.Resources, gpus []int, sign int) {
+	r.hostRoom.move(res, sign)
 	for _, index := range gpus {
 		for i := range n.GPUs {
 			if n.GPUs[i].Index != index {
 				continue
 			}
-			g := &s.gpus[i]
+			g := &r.gpus[i]
 			g.users += sign
 			if res.GPUMemory == 0 || n.GPUs[i].whole() {
 				g.whole += sign
@@ -120,8 +120,8 @@ type gpuChoice struct {
 }
 
 // gpuFits reports whether GPU i has room for res.
-func (s *freeRoom) gpuFits(n *Node, i int, res functions.Resources) bool {
-	g := &s.gpus[i]
+func (r *freeRoom) gpuFits(n *Node, i int, res functions.Resources) bool {
+	g := &r.gpus[i]
 	switch {
 	case n.GPUs[i].Unhealthy || g.whole > 0:
 		return false
@@ -135,14 +135,14 @@ func (s *freeRoom) gpuFits(n *Node, i int, res functions.Resources) bool {
 // enough: the group with the fewest to spare, so that whole groups stay free; else of
 // the largest groups, so that they are few. Within a group, shared GPUs are filled
 // best fit first, so that whole ones stay free.
-func (s *freeRoom) pickGPUs(n *Node, res functions.Resources) (p gpuChoice) {
+func (r *freeRoom) pickGPUs(n *Node, res functions.Resources) (p gpuChoice) {
 	p.whole = true
 	for i := range n.GPUs {
 		if n.GPUs[i].Unhealthy {
 			continue
 		}
 		p.healthy++
-		if s.gpus[i].users == 0 {
+		if r.gpus[i].users == 0 {
 			p.unused++
 		} else {
 			p.whole = false
@@ -155,7 +155,7 @@ func (s *freeRoom) pickGPUs(n *Node, res functions.Resources) (p gpuChoice) {
 		left := res.GPUs - p.n
 		for i := range n.GPUs {
 			g := n.GPUs[i].Group
-			if s.groupSeen(n, i) || i >= len(taken) {
+			if r.groupSeen(n, i) || i >= len(taken) {
 				continue
 			}
 			have, shared, idle, busy := 0, 0, 0, false
@@ -163,14 +163,14 @@ func (s *freeRoom) pickGPUs(n *Node, res functions.Resources) (p gpuChoice) {
 				if n.GPUs[j].Group != g || n.GPUs[j].Unhealthy {
 					continue
 				}
-				if s.gpus[j].users == 0 {
+				if r.gpus[j].users == 0 {
 					idle++
 				} else {
 					busy = true
 				}
-				if !taken[j] && s.gpuFits(n, j, res) {
+				if !taken[j] && r.gpuFits(n, j, res) {
 					have++
-					if s.gpus[j].users > 0 {
+					if r.gpus[j].users > 0 {
 						shared++
 					}
 				}
@@ -201,12 +201,12 @@ func (s *freeRoom) pickGPUs(n *Node, res functions.Resources) (p gpuChoice) {
 		for range min(left, gives) {
 			at := -1
 			for i := range n.GPUs {
-				if i < len(taken) && n.GPUs[i].Group == group && !taken[i] && s.gpuFits(n, i, res) && (at < 0 || s.gpus[i].left < s.gpus[at].left) {
+				if i < len(taken) && n.GPUs[i].Group == group && !taken[i] && r.gpuFits(n, i, res) && (at < 0 || r.gpus[i].left < r.gpus[at].left) {
 					at = i
 				}
 			}
 			taken[at] = true
-			if s.gpus[at].users == 0 {
+			if r.gpus[at].users == 0 {
 				p.unused--
 			}
 			p.gpus[p.n] = uint8(at)
@@ -217,7 +217,7 @@ func (s *freeRoom) pickGPUs(n *Node, res functions.Resources) (p gpuChoice) {
 }
 
 // groupSeen reports whether a GPU before i is of its group.
-func (s *freeRoom) groupSeen(n *Node, i int) bool {
+func (r *freeRoom) groupSeen(n *Node, i int) bool {
 	for j := range i {
 		if n.GPUs[j].Group == n.GPUs[i].Group {
 			return true
@@ -227,14 +227,14 @@ func (s *freeRoom) groupSeen(n *Node, i int) bool {
 }
 
 // choose returns GPUs for res; nil and true if res needs none.
-func (s *freeRoom) choose(n *Node, res functions.Resources) ([]int, bool) {
-	if !s.fits(n, res) {
+func (r *freeRoom) choose(n *Node, res functions.Resources) ([]int, bool) {
+	if !r.fits(n, res) {
 		return nil, false
 	}
 	if res.GPUs == 0 {
 		return nil, true
 	}
-	p := s.pickGPUs(n, res)
+	p := r.pickGPUs(n, res)
 	if p.n < res.GPUs {
 		return nil, false
 	}
@@ -247,14 +247,14 @@ func (s *freeRoom) choose(n *Node, res functions.Resources) ([]int, bool) {
 }
 
 // fitsOn reports whether exactly these GPUs have room for res.
-func (s *freeRoom) fitsOn(n *Node, res functions.Resources, gpus []int) bool {
+func (r *freeRoom) fitsOn(n *Node, res functions.Resources, gpus []int) bool {
 	for _, index := range gpus {
 		found := false
 		for i := range n.GPUs {
 			if n.GPUs[i].Index != index || n.GPUs[i].Unhealthy {
 				continue
 			}
-			g := &s.gpus[i]
+			g := &r.gpus[i]
 			if res.GPUMemory == 0 || n.GPUs[i].whole() {
 				found = g.users == 0 && n.GPUs[i].holds(res.GPUMemory)
 			} else {
@@ -278,12 +278,12 @@ func (d *decision) reserve(m *nodeRoom, f *Function, gpus []int) {
 }
 
 // fitsEmpty reports whether res fits an empty node.
-func (m *nodeRoom) fitsEmpty(res functions.Resources) bool {
-	if empty := m.node.host(); !empty.covers(res) {
+func (r *nodeRoom) fitsEmpty(res functions.Resources) bool {
+	if empty := r.node.host(); !empty.covers(res) {
 		return false
 	}
 	n := 0
-	for _, g := range m.node.GPUs {
+	for _, g := range r.node.GPUs {
 		if !g.Unhealthy && g.holds(res.GPUMemory) {
 			n++
 		}
