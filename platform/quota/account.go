@@ -70,35 +70,35 @@ func HoldingsOf(f *placement.Function) (h Holdings) {
 }
 
 // Charge replaces one function's holdings, was, by is from now on.
-func (t *Account) Charge(was, is Holdings, now placement.Instant, wall time.Time) {
-	t.Settle(now, wall)
-	t.held.GPUs += is.GPUs - was.GPUs
-	t.held.GPUsUsed += is.GPUsUsed - was.GPUsUsed
-	t.held.Hosts += is.Hosts - was.Hosts
+func (a *Account) Charge(was, is Holdings, now placement.Instant, wall time.Time) {
+	a.Settle(now, wall)
+	a.held.GPUs += is.GPUs - was.GPUs
+	a.held.GPUsUsed += is.GPUsUsed - was.GPUsUsed
+	a.held.Hosts += is.Hosts - was.Hosts
 }
 
 // Settle adds the use of the team until now. A now in the past adds nothing.
-func (t *Account) Settle(now placement.Instant, wall time.Time) {
-	span := (now - t.at).Seconds()
-	t.at = max(t.at, now)
+func (a *Account) Settle(now placement.Instant, wall time.Time) {
+	span := (now - a.at).Seconds()
+	a.at = max(a.at, now)
 	if span > 0 {
 		tau := placement.UseDecay.Seconds()
 		keep := math.Exp(-span / tau)
 		gain := tau * (1 - keep)
-		t.Used = t.Used*keep + float64(t.held.GPUsUsed)*gain
-		t.Hosted = t.Hosted*keep + float64(t.held.Hosts)*gain
-		t.Total += float64(t.held.GPUs) * span
-		t.Today += float64(t.held.GPUs) * span
-		if t.Used < 1e-3 && t.held.GPUsUsed == 0 {
-			t.Used = 0
+		a.Used = a.Used*keep + float64(a.held.GPUsUsed)*gain
+		a.Hosted = a.Hosted*keep + float64(a.held.Hosts)*gain
+		a.Total += float64(a.held.GPUs) * span
+		a.Today += float64(a.held.GPUs) * span
+		if a.Used < 1e-3 && a.held.GPUsUsed == 0 {
+			a.Used = 0
 		}
-		if t.Hosted < 1e-3 && t.held.Hosts == 0 {
-			t.Hosted = 0
+		if a.Hosted < 1e-3 && a.held.Hosts == 0 {
+			a.Hosted = 0
 		}
 	}
-	if day := dayOf(wall); day > t.day { // only forward: setting the clock back grants no second budget
-		t.day = day
-		t.Today = float64(t.held.GPUs) * min(max(span, 0), float64(wall.Unix()%daySeconds))
+	if day := dayOf(wall); day > a.day { // only forward: setting the clock back grants no second budget
+		a.day = day
+		a.Today = float64(a.held.GPUs) * min(max(span, 0), float64(wall.Unix()%daySeconds))
 	}
 }
 
@@ -106,43 +106,43 @@ func dayOf(t time.Time) int64 { return t.Unix() / daySeconds }
 
 // CheckBudget updates whether the GPU-seconds of today are used up. It reports whether
 // that changed: by use, a new day or another limit.
-func (t *Account) CheckBudget(now placement.Instant, wall time.Time) (changed bool) {
-	limit := float64(t.Spec.Limits.GPUSecondsPerDay)
-	over := limit > 0 && t.Today >= limit
-	if over == t.OverBudget() {
+func (a *Account) CheckBudget(now placement.Instant, wall time.Time) (changed bool) {
+	limit := float64(a.Spec.Limits.GPUSecondsPerDay)
+	over := limit > 0 && a.Today >= limit
+	if over == a.OverBudget() {
 		return false
 	}
-	t.overBudgetUntil = 0
+	a.overBudgetUntil = 0
 	if over {
-		t.overBudgetUntil = now + time.Duration(daySeconds-wall.Unix()%daySeconds)*time.Second + RefreshEvery
+		a.overBudgetUntil = now + time.Duration(daySeconds-wall.Unix()%daySeconds)*time.Second + RefreshEvery
 	}
 	return true
 }
 
 // OverBudget reports whether the GPU-seconds of today are used up, as CheckBudget
 // found it.
-func (t *Account) OverBudget() bool { return t.overBudgetUntil > 0 }
+func (a *Account) OverBudget() bool { return a.overBudgetUntil > 0 }
 
 // Team returns the account in the form that package placement reads.
-func (t *Account) Team() placement.Team {
-	x := placement.Team{TeamGPUs: t.Spec.GPUs, Used: t.Used, Hosted: t.Hosted, OverBudget: t.overBudgetUntil}
-	if t.OverBudget() {
+func (a *Account) Team() placement.Team {
+	x := placement.Team{TeamGPUs: a.Spec.GPUs, Used: a.Used, Hosted: a.Hosted, OverBudget: a.overBudgetUntil}
+	if a.OverBudget() {
 		x.Verdict = placement.Verdict{
 			Code: placement.CodeBudget, ETA: -1,
-			Message: fmt.Sprintf("team %s has used its %d GPU-seconds of today; more come at midnight UTC", t.Name, t.Spec.Limits.GPUSecondsPerDay),
+			Message: fmt.Sprintf("team %s has used its %d GPU-seconds of today; more come at midnight UTC", a.Name, a.Spec.Limits.GPUSecondsPerDay),
 		}
 	}
 	return x
 }
 
 // Use returns the account in the form of the control API.
-func (t *Account) Use(wall time.Time) functions.TeamUse {
+func (a *Account) Use(wall time.Time) functions.TeamUse {
 	u := functions.TeamUse{
-		GPUs: t.held.GPUs, Today: t.Today, Total: t.Total, RecentGPUs: t.Used / placement.UseDecay.Seconds(),
-		EvictionsInflicted: t.Inflicted, EvictionsSuffered: t.Suffered, Thrash: t.Thrash, OverBudget: t.OverBudget(),
+		GPUs: a.held.GPUs, Today: a.Today, Total: a.Total, RecentGPUs: a.Used / placement.UseDecay.Seconds(),
+		EvictionsInflicted: a.Inflicted, EvictionsSuffered: a.Suffered, Thrash: a.Thrash, OverBudget: a.OverBudget(),
 	}
-	if l := t.Spec.Limits.GPUSecondsPerDay; l > 0 {
-		left, resets := max(0, float64(l)-t.Today), time.Unix((dayOf(wall)+1)*daySeconds, 0).UTC()
+	if l := a.Spec.Limits.GPUSecondsPerDay; l > 0 {
+		left, resets := max(0, float64(l)-a.Today), time.Unix((dayOf(wall)+1)*daySeconds, 0).UTC()
 		u.Left, u.Resets = &left, &resets
 	}
 	return u
