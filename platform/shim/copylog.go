@@ -18,7 +18,7 @@ func copyLog(ended <-chan struct{}, path func() string, out io.Writer) {
 // closed must not stop the engine's log from being read.
 type ignoreErrors struct{ io.Writer }
 
-func (w ignoreErrors) Write(b []byte) (int, error) {
-	w.Writer.Write(b)
+func (e ignoreErrors) Write(b []byte) (int, error) {
+	e.Writer.Write(b)
 	return len(b), nil
 }

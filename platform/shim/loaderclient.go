@@ -88,10 +88,10 @@ type verification struct {
 }
 
 // finishVerificationLocked delivers the answer to a verification; the lock is held.
-func (a *stagingRequest) finishVerificationLocked(x controlstream.Verified) {
-	if a.verification != nil {
-		a.verification.answer <- x // never blocks: it gets one
-		a.verification = nil
+func (r *stagingRequest) finishVerificationLocked(x controlstream.Verified) {
+	if r.verification != nil {
+		r.verification.answer <- x // never blocks: it gets one
+		r.verification = nil
 	}
 }
 
@@ -159,9 +159,9 @@ func (l *loaderClient) onDisconnect(err error) {
 }
 
 // finishLocked delivers the result; the lock is held.
-func (a *stagingRequest) finishLocked(x stagingResult) {
+func (r *stagingRequest) finishLocked(x stagingResult) {
 	select {
-	case a.answer <- x:
+	case r.answer <- x:
 	default:
 	}
 }

@@ -47,10 +47,10 @@ func findNodeForkServer(o Options) *nodeForkServer {
 
 // run requests the facts of the node's interpreter. If that cannot fork this pod's engine
 // it runs otherwise, which starts the pod's own.
-func (l *nodeForkServer) run(ctx context.Context, o Options, cmd engine.Command, otherwise func(context.Context)) {
+func (s *nodeForkServer) run(ctx context.Context, o Options, cmd engine.Command, otherwise func(context.Context)) {
 	answerCtx, cancel := context.WithTimeout(ctx, nodeAnswerTimeout)
 	began := time.Now()
-	f, err := forkserver.AskFacts(answerCtx, l.socket)
+	f, err := forkserver.AskFacts(answerCtx, s.socket)
 	cancel()
 	reason := ""
 	if err != nil {
@@ -60,53 +60,53 @@ func (l *nodeForkServer) run(ctx context.Context, o Options, cmd engine.Command,
 	} else if f.Program != cmd.Argv[0] {
 		reason = "the node's interpreter is of another program, " + f.Program
 	}
-	l.mu.Lock()
-	if l.failure = reason; reason == "" {
-		l.facts = &f
+	s.mu.Lock()
+	if s.failure = reason; reason == "" {
+		s.facts = &f
 	}
-	l.mu.Unlock()
+	s.mu.Unlock()
 	if reason == "" {
 		o.Log.Info("the node has a warm interpreter", "version", f.Version, "python", f.Python, "after", time.Since(began).Round(time.Millisecond))
-		close(l.ready)
+		close(s.ready)
 		return
 	}
 	o.Log.Warn("the node's interpreter cannot fork this pod's engine", "why", reason)
-	if l.own == nil || ctx.Err() != nil {
-		close(l.ready)
+	if s.own == nil || ctx.Err() != nil {
+		close(s.ready)
 		return
 	}
 	// Starts that wait for the node's interpreter wait for the pod's own now.
 	var background sync.WaitGroup
 	background.Go(func() {
 		select {
-		case <-l.own.ready:
+		case <-s.own.ready:
 		case <-ctx.Done():
 		}
-		close(l.ready)
+		close(s.ready)
 	})
 	otherwise(ctx)
 	background.Wait()
 }
 
 // ForkSocket is the socket that the engine is forked from, or "" and why there is none.
-func (l *nodeForkServer) ForkSocket(cmd engine.Command) (forkSocket, note string) {
-	l.mu.Lock()
-	f, reason := l.facts, l.failure
-	l.mu.Unlock()
+func (s *nodeForkServer) ForkSocket(cmd engine.Command) (forkSocket, note string) {
+	s.mu.Lock()
+	f, reason := s.facts, s.failure
+	s.mu.Unlock()
 	if f != nil {
 		if name := f.DifferingVariable(cmd.Env); name != "" {
 			return "", "the node's interpreter was started with another " + name
 		}
-		l.used.Store(true)
-		return l.socket, ""
+		s.used.Store(true)
+		return s.socket, ""
 	}
 	if reason == "" {
 		return "", "the node's interpreter has not answered"
 	}
-	if l.own == nil {
+	if s.own == nil {
 		return "", reason
 	}
-	if forkSocket, note = l.own.ForkSocket(cmd); forkSocket == "" {
+	if forkSocket, note = s.own.ForkSocket(cmd); forkSocket == "" {
 		reason += "; " + note
 	}
 	return forkSocket, reason
@@ -114,14 +114,14 @@ func (l *nodeForkServer) ForkSocket(cmd engine.Command) (forkSocket, note string
 
 // adjustStatus reports a fork from the pod's own interpreter as a plain start, and why it
 // was not the node's.
-func (l *nodeForkServer) adjustStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
-	if l.used.Load() {
+func (s *nodeForkServer) adjustStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
+	if s.used.Load() {
 		return st
 	}
 	if st = asPlainStart(st); st.StartNote == ownForkNote {
-		l.mu.Lock()
-		st.StartNote = l.failure + "; " + ownForkNote
-		l.mu.Unlock()
+		s.mu.Lock()
+		st.StartNote = s.failure + "; " + ownForkNote
+		s.mu.Unlock()
 	}
 	return st
 }

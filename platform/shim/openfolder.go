@@ -83,10 +83,10 @@ func procPath(f *os.File) string {
 }
 
 // path is the folder that the engine gets.
-func (w *openFolder) path() string { return filepath.Join(w.dir, folderModel) }
+func (f *openFolder) path() string { return filepath.Join(f.dir, folderModel) }
 
 // close releases the folder. Files that are open or mapped stay so.
-func (w *openFolder) close() {
-	w.open.Close()
-	os.RemoveAll(w.dir)
+func (f *openFolder) close() {
+	f.open.Close()
+	os.RemoveAll(f.dir)
 }

@@ -66,25 +66,25 @@ func newOwnForkServer(o Options, spawner replica.Spawner, programs engine.Progra
 }
 
 // serve starts the interpreter, and ends it when it has forked or cannot be used.
-func (a *ownForkServer) serve(ctx context.Context, cmd engine.Command, row, dir string) (err error) {
+func (s *ownForkServer) serve(ctx context.Context, cmd engine.Command, row, dir string) (err error) {
 	began := time.Now()
 	var child *supervisor.Child
 	defer func() {
-		a.mu.Lock()
-		a.facts = nil
+		s.mu.Lock()
+		s.facts = nil
 		if err != nil {
-			a.failure = "no interpreter of its own: " + err.Error()
+			s.failure = "no interpreter of its own: " + err.Error()
 		}
-		a.mu.Unlock()
+		s.mu.Unlock()
 		select {
-		case <-a.ready:
+		case <-s.ready:
 		default:
-			close(a.ready)
+			close(s.ready)
 		}
 		if child != nil {
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 			defer cancel()
-			a.spawner.Signal(last, parentID, syscall.SIGKILL)
+			s.spawner.Signal(last, parentID, syscall.SIGKILL)
 		}
 	}()
 	env, err := forkserver.FindEnvironment(cmd.Argv[0])
@@ -95,32 +95,32 @@ func (a *ownForkServer) serve(ctx context.Context, cmd engine.Command, row, dir 
 	if err != nil {
 		return err
 	}
-	child, err = a.spawner.Spawn(ctx, supervisor.Process{ID: parentID, Argv: env.ParentArgv(script, a.socket, row), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env)), Dir: dir})
+	child, err = s.spawner.Spawn(ctx, supervisor.Process{ID: parentID, Argv: env.ParentArgv(script, s.socket, row), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env)), Dir: dir})
 	if err != nil {
 		return err
 	}
 	waiting, cancel := context.WithTimeoutCause(ctx, importTimeout, fmt.Errorf("it has not imported within %s", importTimeout))
 	defer cancel()
-	defer context.AfterFunc(a.done, cancel)()
-	p := forkserver.NewParent(forkserver.ParentOptions{Env: env, Facts: forkserver.SocketFacts(a.socket)})
+	defer context.AfterFunc(s.done, cancel)()
+	p := forkserver.NewParent(forkserver.ParentOptions{Env: env, Facts: forkserver.SocketFacts(s.socket)})
 	exit, err := forkserver.Await(waiting, p, child.Exited)
 	switch {
 	case exit != nil:
 		child = nil
 		return fmt.Errorf("it ended: %s", engine.RootCause(exit.Tail, exit.String()))
-	case a.done.Err() != nil:
+	case s.done.Err() != nil:
 		return nil // the engine was started without it
 	case err != nil:
 		return err
 	}
 	f, _ := p.Facts()
-	a.mu.Lock()
-	a.facts = &f
-	a.mu.Unlock()
-	a.log.Info("the engine's imports are done", "after", time.Since(began).Round(time.Millisecond), "version", f.Version, "python", f.Python)
-	close(a.ready)
+	s.mu.Lock()
+	s.facts = &f
+	s.mu.Unlock()
+	s.log.Info("the engine's imports are done", "after", time.Since(began).Round(time.Millisecond), "version", f.Version, "python", f.Python)
+	close(s.ready)
 	select {
-	case <-a.done.Done():
+	case <-s.done.Done():
 	case <-child.Exited:
 		child = nil
 	case <-ctx.Done():
@@ -129,19 +129,19 @@ func (a *ownForkServer) serve(ctx context.Context, cmd engine.Command, row, dir 
 }
 
 // ForkSocket is the socket that the engine is forked from, or "" and why there is none.
-func (a *ownForkServer) ForkSocket(cmd engine.Command) (forkSocket, note string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.facts == nil {
-		if a.failure == "" {
+func (s *ownForkServer) ForkSocket(cmd engine.Command) (forkSocket, note string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.facts == nil {
+		if s.failure == "" {
 			return "", "the interpreter of its own was not ready"
 		}
-		return "", a.failure
+		return "", s.failure
 	}
-	if name := a.facts.DifferingVariable(cmd.Env); name != "" {
+	if name := s.facts.DifferingVariable(cmd.Env); name != "" {
 		return "", "the interpreter of its own was started with another " + name
 	}
-	return a.socket, ""
+	return s.socket, ""
 }
 
 // endingSpawner ends the interpreter when an engine has been started, forked or not: its

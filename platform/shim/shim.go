@@ -79,8 +79,8 @@ type Failed struct {
 	err   error // ErrNoLoader, or nil
 }
 
-func (e *Failed) Error() string { return e.Cause }
-func (e *Failed) Unwrap() error { return e.err }
+func (f *Failed) Error() string { return f.Cause }
+func (f *Failed) Unwrap() error { return f.err }
 
 // Decode reads a model file as a pod has it: one model. The error names the
 // variable.
