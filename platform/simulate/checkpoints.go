@@ -29,7 +29,7 @@ type simCheckpoint struct {
 	pins   int  // replicas that use it or wait for it
 }
 
-func (b *simCheckpoint) complete() bool { return b.bytes >= b.total }
+func (c *simCheckpoint) complete() bool { return c.bytes >= c.total }
 
 func (s *checkpointStore) use(b *simCheckpoint) {
 	if n := len(s.order); n > 0 && s.order[n-1] == b {

@@ -30,7 +30,7 @@ func (f *faults) init() { f.breaks = map[functions.Name]string{} }
 
 func (f *faults) dropReply() bool { return f.LoseReply != nil && f.LoseReply() }
 
-func (st *State) failing(r *replica) string { return st.breaks[r.f.name] }
+func (s *State) failing(r *replica) string { return s.breaks[r.f.name] }
 
 // RequestEnd records how a request ended.
 type RequestEnd struct {
@@ -53,35 +53,35 @@ const (
 )
 
 // Now returns the virtual time since the start of the trace.
-func (st *State) Now() time.Duration { return st.clock.now }
+func (s *State) Now() time.Duration { return s.clock.now }
 
 // Loop returns the current orchestrator.
-func (st *State) Loop() *orchestrator.Orchestrator { return st.orchestrator }
+func (s *State) Loop() *orchestrator.Orchestrator { return s.orchestrator }
 
 // Epoch returns the epoch of the current orchestrator.
-func (st *State) Epoch() int64 { return st.epoch }
+func (s *State) Epoch() int64 { return s.epoch }
 
 // At schedules f at a time.
-func (st *State) At(at time.Duration, f func()) { st.clock.set(at, callback(f), 0, 0) }
+func (s *State) At(at time.Duration, f func()) { s.clock.set(at, callback(f), 0, 0) }
 
 // After schedules f after a duration.
-func (st *State) After(d time.Duration, f func()) { st.At(st.clock.now+d, f) }
+func (s *State) After(d time.Duration, f func()) { s.At(s.clock.now+d, f) }
 
 type callback func()
 
-func (d callback) act(uint8)   { d() }
-func (d callback) age() uint32 { return 0 }
+func (c callback) act(uint8)   { c() }
+func (c callback) age() uint32 { return 0 }
 
 // Deploy replaces the catalogue.
-func (st *State) Deploy(models ...*functions.Model) {
-	st.deploy(models)
-	st.orchestrator.Changed()
+func (s *State) Deploy(models ...*functions.Model) {
+	s.deploy(models)
+	s.orchestrator.Changed()
 }
 
 // Kill powers a node off: its replicas are gone, and its requests hang until the
 // connection is cut. Return boots it with its store unchanged.
-func (st *State) Kill(node string) {
-	n := st.byID[node]
+func (s *State) Kill(node string) {
+	n := s.byID[node]
 	if n == nil || n.dead {
 		return
 	}
@@ -91,12 +91,12 @@ func (st *State) Kill(node string) {
 			r.part(q)
 			q.gen++
 			q.to = n
-			if q.first > st.clock.now {
+			if q.first > s.clock.now {
 				q.first = 0
 			}
 			q.last = 0
-			st.stranded = append(st.stranded, q)
-			st.hangs(q)
+			s.stranded = append(s.stranded, q)
+			s.hangs(q)
 		}
 		r.finish(functions.Failed, "its node is gone")
 		n.forget(r)
@@ -109,25 +109,25 @@ func (st *State) Kill(node string) {
 }
 
 // hangs sets the timeouts of a request whose node does not answer.
-func (st *State) hangs(q *request) {
+func (s *State) hangs(q *request) {
 	if q.first == 0 {
-		st.clock.set(st.clock.now+q.f.firstToken(), q, reqSilent, q.gen)
+		s.clock.set(s.clock.now+q.f.firstToken(), q, reqSilent, q.gen)
 		q.arm()
 	} else {
-		st.clock.set(st.clock.now+streamIdle, q, reqFails, q.gen)
+		s.clock.set(s.clock.now+streamIdle, q, reqFails, q.gen)
 	}
 }
 
 // Partition drops all messages to and from a node; its engines keep running.
-func (st *State) Partition(node string) {
-	if n := st.byID[node]; n != nil {
+func (s *State) Partition(node string) {
+	if n := s.byID[node]; n != nil {
 		n.mute = true
 	}
 }
 
 // Return undoes Kill or Partition.
-func (st *State) Return(node string) {
-	n := st.byID[node]
+func (s *State) Return(node string) {
+	n := s.byID[node]
 	if n == nil || !n.dead && !n.mute {
 		return
 	}
@@ -136,7 +136,7 @@ func (st *State) Return(node string) {
 		n.heartbeats, n.changes = 0, 0
 	}
 	n.dead, n.mute, n.changed = false, false, true
-	for _, q := range slices.Clone(st.stranded) { // their connections are reset
+	for _, q := range slices.Clone(s.stranded) { // their connections are reset
 		if q.to == n {
 			q.fail("its connection was reset")
 		}
@@ -149,53 +149,53 @@ func (st *State) Return(node string) {
 		}
 	}
 	n.push()
-	st.handleDecided()
+	s.handleDecided()
 }
 
 // Slow divides the rates of a node's link and disk by a factor; 1 restores them.
-func (st *State) Slow(node string, by float64) {
-	n := st.byID[node]
+func (s *State) Slow(node string, by float64) {
+	n := s.byID[node]
 	if n == nil || by <= 0 {
 		return
 	}
 	n.link.rate, n.disk.rate = float64(n.kind.Link)/by, float64(n.kind.Disk)/by
-	st.reflow([]*pipe{n.link, n.disk})
+	s.reflow([]*pipe{n.link, n.disk})
 }
 
 // FailStarts makes every start of a function fail with cause once its engine has booted;
 // "" ends the fault.
-func (st *State) FailStarts(name functions.Name, cause string) {
+func (s *State) FailStarts(name functions.Name, cause string) {
 	if cause == "" {
-		delete(st.breaks, name)
+		delete(s.breaks, name)
 	} else {
-		st.breaks[name] = cause
+		s.breaks[name] = cause
 	}
 }
 
 // Crash ends the engine of a replica, in any state, with a cause such as out of memory.
 // It reports whether the replica exists.
-func (st *State) Crash(replica, cause string) bool {
-	r := st.reps[replica]
+func (s *State) Crash(replica, cause string) bool {
+	r := s.reps[replica]
 	if r == nil || r.state.Over() || !r.process {
 		return false
 	}
 	r.finish(functions.Failed, cause)
-	st.handleDecided()
+	s.handleDecided()
 	return true
 }
 
 // Hang stops the output of a replica's engine; its node notices after the model's
 // deadline.
-func (st *State) Hang(replica string) bool {
-	r := st.reps[replica]
+func (s *State) Hang(replica string) bool {
+	r := s.reps[replica]
 	if r == nil || r.state.Over() || !r.process || r.hung {
 		return false
 	}
 	r.hung = true
 	for _, q := range r.requests {
-		if q.first > st.clock.now {
+		if q.first > s.clock.now {
 			q.first = 0
-			st.clock.set(st.clock.now+q.f.firstToken(), q, reqSilent, q.gen)
+			s.clock.set(s.clock.now+q.f.firstToken(), q, reqSilent, q.gen)
 		}
 	}
 	if len(r.requests) > 0 {
@@ -205,8 +205,8 @@ func (st *State) Hang(replica string) bool {
 }
 
 // SetGPUUnhealthy marks a GPU of a node unhealthy, or healthy again.
-func (st *State) SetGPUUnhealthy(node string, gpu int, unhealthy bool) {
-	n := st.byID[node]
+func (s *State) SetGPUUnhealthy(node string, gpu int, unhealthy bool) {
+	n := s.byID[node]
 	if n == nil || gpu < 0 || gpu >= len(n.gpus) {
 		return
 	}
@@ -219,37 +219,37 @@ func (st *State) SetGPUUnhealthy(node string, gpu int, unhealthy bool) {
 }
 
 // Stall suspends the orchestrator for a duration.
-func (st *State) Stall(d time.Duration) { st.stalled = max(st.stalled, st.clock.now+d) }
+func (s *State) Stall(d time.Duration) { s.stalled = max(s.stalled, s.clock.now+d) }
 
 // Jump shifts the orchestrator's wall clock forward, or back if d is negative.
-func (st *State) Jump(d time.Duration) { st.skew += d }
+func (s *State) Jump(d time.Duration) { s.skew += d }
 
 // Replace starts another orchestrator with a higher epoch and moves the requests to it.
 // The old one does not know and keeps acting on its own state for the duration.
-func (st *State) Replace(while time.Duration) {
-	old := st.loop
-	st.begin()
-	st.After(while, func() { old.dead = true })
+func (s *State) Replace(while time.Duration) {
+	old := s.loop
+	s.begin()
+	s.After(while, func() { old.dead = true })
 }
 
 // Restart kills the orchestrator and its requests, as kill -9 does, and starts a new
 // one.
-func (st *State) Restart() {
-	st.loop.dead = true
-	for _, q := range slices.Clone(st.active) {
+func (s *State) Restart() {
+	s.loop.dead = true
+	for _, q := range slices.Clone(s.active) {
 		if q.rep != nil {
 			q.rep.part(q)
 		}
-		st.tally.broken++
+		s.tally.broken++
 		q.end(EndOrchestratorLost, "")
 	}
-	st.stranded, st.decided = nil, nil
-	st.demandChanged, st.busy = nil, nil
-	for _, f := range st.list {
+	s.stranded, s.decided = nil, nil
+	s.demandChanged, s.busy = nil, nil
+	for _, f := range s.list {
 		f.pic, f.busy = nil, false
 		f.queue = &admission.Queue{Demand: f}
 	}
-	st.begin()
+	s.begin()
 }
 
 // NodeView is the true state of a node, whatever the orchestrator believes.
@@ -275,8 +275,8 @@ type ReplicaView struct {
 }
 
 // Node returns the view of a node; false if it does not exist.
-func (st *State) Node(id string) (NodeView, bool) {
-	n := st.byID[id]
+func (s *State) Node(id string) (NodeView, bool) {
+	n := s.byID[id]
 	if n == nil {
 		return NodeView{}, false
 	}
@@ -292,16 +292,16 @@ func (st *State) Node(id string) (NodeView, bool) {
 }
 
 // Nodes returns the ids of all nodes in order.
-func (st *State) Nodes() (out []string) {
-	for _, n := range st.nodes {
+func (s *State) Nodes() (out []string) {
+	for _, n := range s.nodes {
 		out = append(out, n.id)
 	}
 	return out
 }
 
 // Replica returns the view of a replica; false if it does not exist.
-func (st *State) Replica(id string) (ReplicaView, bool) {
-	r := st.reps[id]
+func (s *State) Replica(id string) (ReplicaView, bool) {
+	r := s.reps[id]
 	if r == nil {
 		return ReplicaView{}, false
 	}
@@ -325,8 +325,8 @@ type RequestView struct {
 }
 
 // Requests yields the active requests.
-func (st *State) Requests(yield func(RequestView) bool) {
-	for _, q := range st.active {
+func (s *State) Requests(yield func(RequestView) bool) {
+	for _, q := range s.active {
 		if !yield(RequestView{
 			ID: q.id, Function: q.f.name, Arrived: q.at, Waits: q.wait, Deadline: q.deadline,
 		}) {
@@ -345,9 +345,9 @@ type FunctionView struct {
 }
 
 // Functions yields all functions in the order they first appeared.
-func (st *State) Functions(yield func(FunctionView) bool) {
-	for _, f := range st.list {
-		l := f.queue.Load(st.wall())
+func (s *State) Functions(yield func(FunctionView) bool) {
+	for _, f := range s.list {
+		l := f.queue.Load(s.wall())
 		v := FunctionView{Name: f.name, Known: f.pic != nil, Active: l.Active, Queued: l.Queued}
 		if f.pic != nil {
 			v.Ready = len(f.pic.Replicas)
@@ -365,4 +365,4 @@ func (st *State) Functions(yield func(FunctionView) bool) {
 
 // RefusedForSpace counts loads and wake-ups that a node refused for lack of memory or GPUs: the
 // orchestrator believed they would fit.
-func (st *State) RefusedForSpace() int64 { return st.refusedForSpace }
+func (s *State) RefusedForSpace() int64 { return s.refusedForSpace }

@@ -16,8 +16,8 @@ type recordingActor struct {
 	gen uint32
 }
 
-func (n *recordingActor) act(uint8)   { *n.got = append(*n.got, n.n) }
-func (n *recordingActor) age() uint32 { return n.gen }
+func (a *recordingActor) act(uint8)   { *a.got = append(*a.got, a.n) }
+func (a *recordingActor) age() uint32 { return a.gen }
 
 // TestClock: events fire in time order, and at the same time in the order they were
 // scheduled.

@@ -67,20 +67,20 @@ const (
 	reqFails  // its replica is unreachable
 )
 
-func (q *request) age() uint32 { return q.gen }
+func (r *request) age() uint32 { return r.gen }
 
-// OnChange is called under the queue's lock when q is admitted or rejected. It records
-// q; handleDecided handles it later.
-func (q *request) OnChange() { q.st.decided = append(q.st.decided, q) }
+// OnChange is called under the queue's lock when r is admitted or rejected. It records
+// r; handleDecided handles it later.
+func (r *request) OnChange() { r.st.decided = append(r.st.decided, r) }
 
 // arrive starts a request of the trace.
-func (st *State) arrive(x *Request) {
-	f := st.fns[x.Function.WithoutAdapter()]
-	if f == nil && st.unfit[x.Function.WithoutAdapter()] {
-		st.tally.skipped++
+func (s *State) arrive(x *Request) {
+	f := s.fns[x.Function.WithoutAdapter()]
+	if f == nil && s.unfit[x.Function.WithoutAdapter()] {
+		s.tally.skipped++
 		return
 	}
-	st.tally.requests++
+	s.tally.requests++
 	name := x.Team
 	if name == "" {
 		name = x.Function.Team
@@ -89,25 +89,25 @@ func (st *State) arrive(x *Request) {
 	if f != nil && f.team.name == name {
 		m = f.team
 	} else {
-		m = st.teamOf(name)
+		m = s.teamOf(name)
 	}
 	m.requests++
 	if f == nil || f.pic == nil {
 		m.refused++
-		st.tally.refused[string(openai.ModelNotFound)]++
+		s.tally.refused[string(openai.ModelNotFound)]++
 		return
 	}
-	q := st.fresh()
-	q.id = uint64(st.tally.requests)
-	q.slot = len(st.active)
-	st.active = append(st.active, q)
-	q.f, q.team, q.at = f, m, st.clock.now
+	q := s.fresh()
+	q.id = uint64(s.tally.requests)
+	q.slot = len(s.active)
+	s.active = append(s.active, q)
+	q.f, q.team, q.at = f, m, s.clock.now
 	q.input, q.output = x.Input, x.Output
 	if q.input <= 0 {
-		q.input = st.c.Input
+		q.input = s.c.Input
 	}
 	if q.output <= 0 {
-		q.output = st.c.Output
+		q.output = s.c.Output
 	}
 	if x.Low {
 		q.Priority = admission.Low
@@ -115,8 +115,8 @@ func (st *State) arrive(x *Request) {
 	if x.ClientTimeout > 0 {
 		q.disconnectAt = q.at + x.ClientTimeout
 	}
-	if st.limited {
-		lease, refused := st.limits.Admit(name, st.wall())
+	if s.limited {
+		lease, refused := s.limits.Admit(name, s.wall())
 		if refused != nil {
 			q.refuse(openai.New(openai.RateLimitExceeded, refused.Message))
 			return
@@ -124,32 +124,32 @@ func (st *State) arrive(x *Request) {
 		q.lease, q.leased = lease, true
 	}
 	q.enter()
-	st.handleDecided()
+	s.handleDecided()
 }
 
-func (st *State) fresh() *request {
-	if n := len(st.pool); n > 0 {
-		q := st.pool[n-1]
-		st.pool = st.pool[:n-1]
+func (s *State) fresh() *request {
+	if n := len(s.pool); n > 0 {
+		q := s.pool[n-1]
+		s.pool = s.pool[:n-1]
 		gen := q.gen + 1
-		*q = request{st: st, gen: gen}
+		*q = request{st: s, gen: gen}
 		q.Listener = q
 		return q
 	}
-	q := &request{st: st, gen: 1}
+	q := &request{st: s, gen: 1}
 	q.Listener = q
 	return q
 }
 
 // handleDecided handles the requests that a queue has admitted or rejected.
-func (st *State) handleDecided() {
-	if st.handlingDecided {
+func (s *State) handleDecided() {
+	if s.handlingDecided {
 		return
 	}
-	st.handlingDecided = true
-	for i := 0; i < len(st.decided); i++ {
-		q := st.decided[i]
-		st.decided[i] = nil
+	s.handlingDecided = true
+	for i := 0; i < len(s.decided); i++ {
+		q := s.decided[i]
+		s.decided[i] = nil
 		q.unwait()
 		if e := q.Rejection(); e != nil {
 			q.refuse(e)
@@ -157,132 +157,132 @@ func (st *State) handleDecided() {
 		}
 		q.launch()
 	}
-	st.decided = st.decided[:0]
-	st.handlingDecided = false
+	s.decided = s.decided[:0]
+	s.handlingDecided = false
 }
 
 // enter queues the request and decides on it, as the activator does.
-func (q *request) enter() {
-	st, f := q.st, q.f
+func (r *request) enter() {
+	st, f := r.st, r.f
 	wall := st.wall()
-	q.Team, q.Bytes = q.team.name, 2<<10
-	switch q.Enter(f.queue, wall) {
+	r.Team, r.Bytes = r.team.name, 2<<10
+	switch r.Enter(f.queue, wall) {
 	case admission.Admitted:
-		q.launch()
+		r.launch()
 		return
 	case admission.Full:
 		if f.pic == nil {
-			q.refuse(openai.New(openai.ModelNotFound, ""))
+			r.refuse(openai.New(openai.ModelNotFound, ""))
 		} else {
-			q.refuse(admission.FullError(f.pic, wall))
+			r.refuse(admission.FullError(f.pic, wall))
 		}
 		return
 	}
-	q.wait, q.since = true, st.clock.now
-	if q.deadline == 0 {
-		q.deadline = q.at + admission.MaxWait(f.model, st.c.ClientTimeouts)
+	r.wait, r.since = true, st.clock.now
+	if r.deadline == 0 {
+		r.deadline = r.at + admission.MaxWait(f.model, st.c.ClientTimeouts)
 	}
 	if f.pic == nil {
-		q.disconnect()
-		q.refuse(openai.New(openai.ModelNotFound, ""))
+		r.disconnect()
+		r.refuse(openai.New(openai.ModelNotFound, ""))
 		return
 	}
-	counted := q.Cold
-	switch d, alone := q.Decide(f.pic, st.c.ClientTimeouts, wall); {
+	counted := r.Cold
+	switch d, alone := r.Decide(f.pic, st.c.ClientTimeouts, wall); {
 	case d.Verdict == admission.Refuse:
-		q.disconnect()
+		r.disconnect()
 		if d.WakeForRetry {
-			if e := q.wake(true); e != nil {
-				q.refuse(e)
+			if e := r.wake(true); e != nil {
+				r.refuse(e)
 				return
 			}
 		}
-		q.refuse(d.Error)
+		r.refuse(d.Error)
 		return
 	case len(f.pic.Replicas) > 0:
 		st.orchestrator.Nudge(f.name)
 	default:
 		if !counted {
 			st.tally.cold++
-			q.team.cold++
+			r.team.cold++
 		}
-		if e := q.wake(alone); e != nil {
-			q.disconnect()
-			q.refuse(e)
+		if e := r.wake(alone); e != nil {
+			r.disconnect()
+			r.refuse(e)
 			return
 		}
 	}
-	q.arm()
+	r.arm()
 }
 
 // wake asks the orchestrator for a first replica.
-func (q *request) wake(again bool) *openai.Error {
-	st, f := q.st, q.f
-	return q.Wake(f.queue, f.pic, again, func() *openai.Error {
+func (r *request) wake(again bool) *openai.Error {
+	st, f := r.st, r.f
+	return r.Wake(f.queue, f.pic, again, func() *openai.Error {
 		if st.limited {
-			if r := st.limits.AdmitColdStart(q.team.name, st.wall()); r != nil {
-				return openai.New(openai.RateLimitExceeded, r.Message)
+			if refusal := st.limits.AdmitColdStart(r.team.name, st.wall()); refusal != nil {
+				return openai.New(openai.RateLimitExceeded, refusal.Message)
 			}
 		}
 		return nil
-	}, func() string { return st.orchestrator.Wake(f.name, q.team.name) }, func() { st.orchestrator.Nudge(f.name) })
+	}, func() string { return st.orchestrator.Wake(f.name, r.team.name) }, func() { st.orchestrator.Nudge(f.name) })
 }
 
-// arm schedules the timeout of q's current step.
-func (q *request) arm() {
+// arm schedules the timeout of r's current step.
+func (r *request) arm() {
 	at := time.Duration(0)
-	if q.wait {
-		at = q.deadline
+	if r.wait {
+		at = r.deadline
 	}
-	if q.disconnectAt > 0 && (q.first == 0 || q.first > q.disconnectAt) && (at == 0 || q.disconnectAt < at) {
-		at = q.disconnectAt
+	if r.disconnectAt > 0 && (r.first == 0 || r.first > r.disconnectAt) && (at == 0 || r.disconnectAt < at) {
+		at = r.disconnectAt
 	}
 	if at > 0 {
-		q.st.clock.set(at, q, reqLimit, q.gen)
+		r.st.clock.set(at, r, reqLimit, r.gen)
 	}
 }
 
-// unwait ends the wait and adds it to q.waited.
-func (q *request) unwait() {
-	if q.wait {
-		q.wait = false
-		q.waited += q.st.clock.now - q.since
-		q.gen++
+// unwait ends the wait and adds it to r.waited.
+func (r *request) unwait() {
+	if r.wait {
+		r.wait = false
+		r.waited += r.st.clock.now - r.since
+		r.gen++
 	}
 }
 
 // disconnect releases the replica slot, or the place in the queue.
-func (q *request) disconnect() {
-	st, f := q.st, q.f
-	q.gen++
-	if q.rep != nil {
-		q.rep.part(q)
+func (r *request) disconnect() {
+	st, f := r.st, r.f
+	r.gen++
+	if r.rep != nil {
+		r.rep.part(r)
 	}
-	if q.to != nil {
-		st.stranded = slices.DeleteFunc(st.stranded, func(x *request) bool { return x == q })
-		q.to = nil
+	if r.to != nil {
+		st.stranded = slices.DeleteFunc(st.stranded, func(x *request) bool { return x == r })
+		r.to = nil
 	}
-	q.unwait()
-	q.first, q.last, q.replyLost = 0, 0, false
-	if q.Leave(st.wall()) {
+	r.unwait()
+	r.first, r.last, r.replyLost = 0, 0, false
+	if r.Leave(st.wall()) {
 		st.orchestrator.Nudge(f.name)
 	}
 }
 
 // launch sends an admitted request to its replica.
-func (q *request) launch() { q.st.served(q, q.st.reps[q.ReplicaID()]) }
+func (r *request) launch() { r.st.served(r, r.st.reps[r.ReplicaID()]) }
 
 // served sends q to r; r may have ended.
-func (st *State) served(q *request, r *replica) {
+func (s *State) served(q *request, r *replica) {
 	q.gen++
 	switch {
 	case r == nil || !r.n.dead && !r.n.mute && r.state != functions.Ready && r.state != functions.Draining && r.state != functions.Sleeping:
 		// The replica is gone or not READY.
-		st.clock.set(st.clock.now+time.Millisecond, q, reqFails, q.gen)
+		s.clock.set(s.clock.now+time.Millisecond, q, reqFails, q.gen)
 		return
 	case r.n.dead || r.n.mute:
 		q.to = r.n // no answer until the connection is cut
-		st.stranded = append(st.stranded, q)
+		s.stranded = append(s.stranded, q)
 	default:
 		r.accept(q)
 		if r.state == functions.Sleeping && r.level > 0 {
@@ -290,8 +290,8 @@ func (st *State) served(q *request, r *replica) {
 		}
 	}
 	bound := q.f.firstToken()
-	if q.first == 0 || q.first > st.clock.now+bound {
-		st.clock.set(st.clock.now+bound, q, reqSilent, q.gen)
+	if q.first == 0 || q.first > s.clock.now+bound {
+		s.clock.set(s.clock.now+bound, q, reqSilent, q.gen)
 	}
 	q.arm()
 }
@@ -307,109 +307,109 @@ func (f *function) firstToken() time.Duration {
 	return 2 * time.Minute
 }
 
-func (q *request) act(event uint8) {
-	st := q.st
+func (r *request) act(event uint8) {
+	st := r.st
 	switch event {
 	case reqLimit:
 		switch now := st.clock.now; {
-		case q.wait && now >= q.deadline:
-			e := q.f.queue.ExpiredError(q.f.pic, st.instant(q.since), st.wall())
-			q.disconnect()
-			q.refuse(e)
-		case q.first > 0 && q.first <= now: // it arrived in time
+		case r.wait && now >= r.deadline:
+			e := r.f.queue.ExpiredError(r.f.pic, st.instant(r.since), st.wall())
+			r.disconnect()
+			r.refuse(e)
+		case r.first > 0 && r.first <= now: // it arrived in time
 		default:
-			q.disconnect()
+			r.disconnect()
 			st.tally.left++
-			q.end(EndClientLeft, "")
+			r.end(EndClientLeft, "")
 		}
 	case reqEnd:
-		if q.rep.hung {
+		if r.rep.hung {
 			break
 		}
-		if q.rep.n.mute {
-			q.replyLost = true
+		if r.rep.n.mute {
+			r.replyLost = true
 			break
 		}
-		q.done()
+		r.done()
 	case reqSilent:
-		if q.first == 0 || q.first > st.clock.now {
-			q.fail("it said nothing within the deadline for its first token")
+		if r.first == 0 || r.first > st.clock.now {
+			r.fail("it said nothing within the deadline for its first token")
 		}
 	case reqFails:
-		q.fail("it refuses connections")
+		r.fail("it refuses connections")
 	}
 	st.handleDecided()
 }
 
 // done ends an answered request.
-func (q *request) done() {
-	t := &q.st.tally
+func (r *request) done() {
+	t := &r.st.tally
 	t.answered++
-	if q.first == 0 {
-		q.first = q.st.clock.now
+	if r.first == 0 {
+		r.first = r.st.clock.now
 	}
-	ttft := q.first - q.at
+	ttft := r.first - r.at
 	t.ttft.add(ttft)
-	if q.Cold {
+	if r.Cold {
 		t.coldTTFT.add(ttft)
-		t.coldWait.add(q.waited)
+		t.coldWait.add(r.waited)
 	} else {
 		t.warmTTFT.add(ttft)
 	}
-	t.wait.add(q.waited)
-	q.team.wait.add(q.waited)
-	first := q.first
-	q.disconnect()
-	q.first = first
-	q.end("", "")
+	t.wait.add(r.waited)
+	r.team.wait.add(r.waited)
+	first := r.first
+	r.disconnect()
+	r.first = first
+	r.end("", "")
 }
 
 // fail ends an attempt without an answer. The request is retried once, and only before
 // its first token.
-func (q *request) fail(problem string) {
-	st, f := q.st, q.f
-	began := q.first > 0 && q.first <= st.clock.now
-	q.MarkFailed(true, st.wall())
-	q.disconnect()
+func (r *request) fail(problem string) {
+	st, f := r.st, r.f
+	began := r.first > 0 && r.first <= st.clock.now
+	r.MarkFailed(true, st.wall())
+	r.disconnect()
 	st.clock.set(st.clock.now+admission.CoolDown, f, 0, 0)
-	st.orchestrator.ReportFailure(f.name, q.FailedReplica, problem)
+	st.orchestrator.ReportFailure(f.name, r.FailedReplica, problem)
 	if began {
 		st.tally.broken++
-		q.end(EndBroken, problem)
+		r.end(EndBroken, problem)
 		return
 	}
-	if q.Retry(false, q.deadline > 0 && st.clock.now >= q.deadline) != admission.TryAgain {
-		q.refuse(openai.New(openai.EngineCrashed, ""))
+	if r.Retry(false, r.deadline > 0 && st.clock.now >= r.deadline) != admission.TryAgain {
+		r.refuse(openai.New(openai.EngineCrashed, ""))
 		return
 	}
-	q.enter()
+	r.enter()
 }
 
 // refuse ends the request with an error.
-func (q *request) refuse(e *openai.Error) {
-	st := q.st
+func (r *request) refuse(e *openai.Error) {
+	st := r.st
 	st.tally.refused[string(e.Code)]++
-	q.team.refused++
-	q.end(e.Code, e.Message)
+	r.team.refused++
+	r.end(e.Code, e.Message)
 }
 
 // end records the request's end and releases it.
-func (q *request) end(code openai.Code, message string) {
-	st := q.st
-	if q.leased {
-		q.lease.End(q.input+q.output, st.wall())
-		q.leased = false
+func (r *request) end(code openai.Code, message string) {
+	st := r.st
+	if r.leased {
+		r.lease.End(r.input+r.output, st.wall())
+		r.leased = false
 	}
-	q.gen++
+	r.gen++
 	last := len(st.active) - 1
-	st.active[q.slot] = st.active[last]
-	st.active[q.slot].slot = q.slot
+	st.active[r.slot] = st.active[last]
+	st.active[r.slot].slot = r.slot
 	st.active[last] = nil
 	st.active = st.active[:last]
 	if st.OnRequestEnd != nil {
-		st.OnRequestEnd(RequestEnd{ID: q.id, Function: q.f.name, Arrived: q.at, Code: code, Message: message, First: q.first, Replica: q.FailedReplica, Low: q.Priority == admission.Low})
+		st.OnRequestEnd(RequestEnd{ID: r.id, Function: r.f.name, Arrived: r.at, Code: code, Message: message, First: r.first, Replica: r.FailedReplica, Low: r.Priority == admission.Low})
 	}
-	st.pool = append(st.pool, q)
+	st.pool = append(st.pool, r)
 }
 
 // act admits waiting requests after the cool-down of a replica.

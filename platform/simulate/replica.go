@@ -96,19 +96,19 @@ const (
 	repForget
 )
 
-func (st *State) newReplica(n *node, req functions.LoadRequest) *replica {
-	f := st.functionOf(functions.Name{Team: req.Team, Name: req.Model})
+func (s *State) newReplica(n *node, req functions.LoadRequest) *replica {
+	f := s.functionOf(functions.Name{Team: req.Team, Name: req.Model})
 	spec := &req.Spec
 	r := &replica{
-		st: st, n: n, f: f, id: req.ID, spec: spec, eng: st.engine(spec.Engine), take: spec.Resources, gpus: req.GPUs,
-		state: functions.Downloading, since: st.clock.now, began: st.clock.now, last: st.clock.now, tier: functions.TierRemote,
+		st: s, n: n, f: f, id: req.ID, spec: spec, eng: s.engine(spec.Engine), take: spec.Resources, gpus: req.GPUs,
+		state: functions.Downloading, since: s.clock.now, began: s.clock.now, last: s.clock.now, tier: functions.TierRemote,
 		slots: max(spec.Scale.Target, 1), gen: 1,
 	}
 	for _, g := range r.gpus {
 		n.taken[g] += n.share(r.take)
 		r.hold += n.share(r.take)
 	}
-	st.reps[r.id] = r
+	s.reps[r.id] = r
 	f.starts++
 	r.draw(f.starts)
 	n.trimPageCache()

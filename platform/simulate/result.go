@@ -108,28 +108,28 @@ type team struct {
 }
 
 // result summarises the run so far.
-func (st *State) result() Result {
-	t := &st.tally
+func (s *State) result() Result {
+	t := &s.tally
 	r := Result{
-		Policy: st.c.Name, GPUs: st.gpus, Requests: t.requests, Cold: t.cold, Evictions: t.evictions,
+		Policy: s.c.Name, GPUs: s.gpus, Requests: t.requests, Cold: t.cold, Evictions: t.evictions,
 		TTFT: t.ttft.quantiles(), TTFTWarm: t.warmTTFT.quantiles(), TTFTCold: t.coldTTFT.quantiles(), Wait: t.wait.quantiles(), WaitCold: t.coldWait.quantiles(),
-		Thrash: t.thrash, Answered: t.answered, Broken: t.broken, Left: t.left, Refused: t.refused, Unfinished: int64(len(st.active)),
+		Thrash: t.thrash, Answered: t.answered, Broken: t.broken, Left: t.left, Refused: t.refused, Unfinished: int64(len(s.active)),
 		Starts: t.starts, WakeUps: t.wakeUps, StartsLost: t.lost, Staged: round(t.staged / (1 << 30)),
-		Seconds: round(st.clock.now.Seconds()), Impossible: st.impossible, Skipped: t.skipped, Turns: t.turns, Events: t.events,
+		Seconds: round(s.clock.now.Seconds()), Impossible: s.impossible, Skipped: t.skipped, Turns: t.turns, Events: t.events,
 		Teams: []Team{},
 	}
 	if t.requests > 0 {
 		r.ColdShare = round(float64(t.cold) / float64(t.requests))
 	}
 	live := map[*team]held{} // of running replicas
-	for _, n := range st.nodes {
+	for _, n := range s.nodes {
 		for _, x := range n.reps {
 			x.account()
 			live[x.f.team] = live[x.f.team].plus(x.gpuTime())
 		}
 	}
 	var sum held
-	for _, m := range st.teams {
+	for _, m := range s.teams {
 		h := m.held.plus(live[m])
 		sum = sum.plus(h)
 		hours := round(h.sum() / 3600)
@@ -143,10 +143,10 @@ func (st *State) result() Result {
 		})
 	}
 	slices.SortFunc(r.Teams, func(a, b Team) int { return strings.Compare(a.Name, b.Name) })
-	hours := func(s float64) float64 { return round(s / 3600) }
+	hours := func(seconds float64) float64 { return round(seconds / 3600) }
 	r.GPUHours = GPUHours{Busy: hours(sum.busy), Idle: hours(sum.idle), Loading: hours(sum.loading), Wasted: hours(sum.wasted),
-		Free: hours(float64(st.gpus)*st.clock.now.Seconds() - sum.sum())}
-	r.Samples, r.TTFTSteps = st.series.out, t.ttft.steps()
+		Free: hours(float64(s.gpus)*s.clock.now.Seconds() - sum.sum())}
+	r.Samples, r.TTFTSteps = s.series.out, t.ttft.steps()
 	return r
 }
 

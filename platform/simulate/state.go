@@ -108,55 +108,55 @@ func Open(c Config) (*State, error) {
 }
 
 // deploy replaces the catalogue.
-func (st *State) deploy(models []*functions.Model) {
-	st.models, st.impossible = nil, nil
-	clear(st.unfit)
+func (s *State) deploy(models []*functions.Model) {
+	s.models, s.impossible = nil, nil
+	clear(s.unfit)
 	for _, m := range models {
-		if reason := st.c.unplaceableReason(m); reason != "" {
-			st.impossible = append(st.impossible, Impossible{m.FullName().String(), reason})
-			st.unfit[m.FullName()] = true
+		if reason := s.c.unplaceableReason(m); reason != "" {
+			s.impossible = append(s.impossible, Impossible{m.FullName().String(), reason})
+			s.unfit[m.FullName()] = true
 			continue
 		}
-		st.models = append(st.models, m)
-		st.functionOf(m.FullName()).set(m)
+		s.models = append(s.models, m)
+		s.functionOf(m.FullName()).set(m)
 	}
-	slices.SortFunc(st.impossible, func(a, b Impossible) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.impossible, func(a, b Impossible) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // begin starts a new instance of the orchestrator.
-func (st *State) begin() {
-	st.epoch++
-	l := &loop{st: st}
-	st.loop = l
+func (s *State) begin() {
+	s.epoch++
+	l := &loop{st: s}
+	s.loop = l
 	l.orchestrator = orchestrator.New(orchestrator.Options{
-		Epoch: st.epoch, Catalog: (*catalog)(st), Policy: st.c.Policy,
-		Progress: st.progress(), Foresight: st.newForesight(),
+		Epoch: s.epoch, Catalog: (*catalog)(s), Policy: s.c.Policy,
+		Progress: s.progress(), Foresight: s.newForesight(),
 		Hooks: orchestrator.Hooks{Event: func(e functions.Event) {
-			if st.loop == l { // a replaced instance reports events that do not happen
-				st.event(&e)
+			if s.loop == l { // a replaced instance reports events that do not happen
+				s.event(&e)
 			}
 		}},
-		Now: st.wall, NewID: st.newID, Do: l.do, Ring: func() { l.want(st.clock.now + st.c.Gather) },
+		Now: s.wall, NewID: s.newID, Do: l.do, Ring: func() { l.want(s.clock.now + s.c.Gather) },
 	})
-	l.orchestrator.Attach(&path{st, l})
+	l.orchestrator.Attach(&path{s, l})
 	l.orchestrator.Changed()
-	l.want(st.clock.now)
+	l.want(s.clock.now)
 }
 
 // watched reports whether the progress of a start matters: clients with a timeout are
 // refused at once if the start will take longer.
-func (st *State) watched() bool { return st.c.ClientTimeouts.Wait > 0 }
+func (s *State) watched() bool { return s.c.ClientTimeouts.Wait > 0 }
 
 // newForesight returns the forecast of one orchestrator instance; nil without forecasts.
-func (st *State) newForesight() *orchestrator.Foresight {
-	c := &st.c
+func (s *State) newForesight() *orchestrator.Foresight {
+	c := &s.c
 	if !c.Learn && !c.Ahead && c.Next == nil {
 		return nil
 	}
 	f := &orchestrator.Foresight{History: forecast.New(forecast.Options{}), StartAhead: c.Ahead, Budget: c.AheadBudget, Teams: c.AheadTeams}
 	if c.Next != nil {
 		f.Next = func(name functions.Name, now time.Time) time.Time {
-			at := now.Sub(st.instant(0))
+			at := now.Sub(s.instant(0))
 			if next := c.Next(name, at); next > 0 {
 				return now.Add(next - at)
 			}
@@ -167,8 +167,8 @@ func (st *State) newForesight() *orchestrator.Foresight {
 }
 
 // progress is the interval at which snapshots of running starts are republished.
-func (st *State) progress() time.Duration {
-	if st.watched() {
+func (s *State) progress() time.Duration {
+	if s.watched() {
 		return 0
 	}
 	return -1
@@ -181,44 +181,44 @@ func (c *catalog) Models() []*functions.Model { return c.models }
 func (c *catalog) Teams() []*functions.Team   { return c.c.Teams }
 
 // wall returns the virtual wall-clock time.
-func (st *State) wall() time.Time { return st.instant(st.clock.now) }
+func (s *State) wall() time.Time { return s.instant(s.clock.now) }
 
-func (st *State) instant(d time.Duration) time.Time { return st.c.Start.Add(d + st.skew) }
+func (s *State) instant(d time.Duration) time.Time { return s.c.Start.Add(d + s.skew) }
 
-func (st *State) newID(prefix string) string {
+func (s *State) newID(prefix string) string {
 	if len(prefix) > 50 {
 		prefix = strings.TrimRight(prefix[:50], "-")
 	}
-	st.ids++
-	return prefix + "-" + strconv.Itoa(st.ids)
+	s.ids++
+	return prefix + "-" + strconv.Itoa(s.ids)
 }
 
-func (st *State) engine(e functions.Engine) *fleet.Engine {
-	if x, ok := st.c.Engines[e]; ok {
+func (s *State) engine(e functions.Engine) *fleet.Engine {
+	if x, ok := s.c.Engines[e]; ok {
 		return &x
 	}
-	return &st.c.Fleet.Engine
+	return &s.c.Fleet.Engine
 }
 
-func (st *State) teamOf(name string) *team {
-	t := st.named[name]
+func (s *State) teamOf(name string) *team {
+	t := s.named[name]
 	if t == nil {
 		t = &team{name: name}
-		st.named[name] = t
-		st.teams = append(st.teams, t)
+		s.named[name] = t
+		s.teams = append(s.teams, t)
 	}
 	return t
 }
 
-func (st *State) functionOf(name functions.Name) *function {
-	f := st.fns[name]
+func (s *State) functionOf(name functions.Name) *function {
+	f := s.fns[name]
 	if f == nil {
 		h := fnv.New64a()
 		h.Write([]byte(name.String()))
-		f = &function{st: st, name: name, team: st.teamOf(name.Team), drawSeed: h.Sum64(), queue: &admission.Queue{}}
+		f = &function{st: s, name: name, team: s.teamOf(name.Team), drawSeed: h.Sum64(), queue: &admission.Queue{}}
 		f.queue.Demand = f
-		st.fns[name] = f
-		st.list = append(st.list, f)
+		s.fns[name] = f
+		s.list = append(s.list, f)
 	}
 	return f
 }
@@ -290,27 +290,27 @@ func (c *call) act(uint8) {
 	}
 }
 
-func (st *State) age() uint32 { return 0 }
+func (s *State) age() uint32 { return 0 }
 
 // act sends the heartbeats of all nodes.
-func (st *State) act(uint8) {
-	for _, n := range st.nodes {
+func (s *State) act(uint8) {
+	for _, n := range s.nodes {
 		n.beat()
 	}
-	st.clock.set(st.clock.now+beatEvery, st, beats, 0)
+	s.clock.set(s.clock.now+beatEvery, s, beats, 0)
 }
 
 // deliverHeartbeat delivers a heartbeat to the orchestrator.
-func (st *State) deliverHeartbeat(n *node) {
-	if st.HeartbeatDelays == nil {
-		st.orchestrator.Heartbeat(n.doc, n)
+func (s *State) deliverHeartbeat(n *node) {
+	if s.HeartbeatDelays == nil {
+		s.orchestrator.Heartbeat(n.doc, n)
 		return
 	}
-	for _, d := range st.HeartbeatDelays(n.id) {
+	for _, d := range s.HeartbeatDelays(n.id) {
 		if d <= 0 {
-			st.orchestrator.Heartbeat(n.doc, n)
+			s.orchestrator.Heartbeat(n.doc, n)
 		} else {
-			st.clock.set(st.clock.now+d, &delayedHeartbeat{n, n.doc}, 0, 0)
+			s.clock.set(s.clock.now+d, &delayedHeartbeat{n, n.doc}, 0, 0)
 		}
 	}
 }
@@ -321,103 +321,103 @@ type delayedHeartbeat struct {
 	doc functions.Heartbeat
 }
 
-func (l *delayedHeartbeat) age() uint32 { return 0 }
-func (l *delayedHeartbeat) act(uint8)   { l.n.st.orchestrator.Heartbeat(l.doc, l.n) }
+func (h *delayedHeartbeat) age() uint32 { return 0 }
+func (h *delayedHeartbeat) act(uint8)   { h.n.st.orchestrator.Heartbeat(h.doc, h.n) }
 
 // event counts the orchestrator's events.
-func (st *State) event(e *functions.Event) {
-	if st.c.Event != nil {
-		st.c.Event(*e)
+func (s *State) event(e *functions.Event) {
+	if s.c.Event != nil {
+		s.c.Event(*e)
 	}
 	switch e.Kind {
 	case "stop", "sleep":
-		f := st.parsed(e.Function)
+		f := s.parsed(e.Function)
 		if e.For == "" || f == nil {
 			return // no other function causes it
 		}
-		st.tally.evictions++
-		f.evicted, f.last = true, st.clock.now
-		if by := st.parsed(e.For); by != nil && by.team != f.team {
+		s.tally.evictions++
+		f.evicted, f.last = true, s.clock.now
+		if by := s.parsed(e.For); by != nil && by.team != f.team {
 			by.team.evictionsInflicted++
 			f.team.evictionsSuffered++
 		}
 	case "start", "rise":
-		f := st.parsed(e.Function)
+		f := s.parsed(e.Function)
 		if f != nil && f.evicted {
-			if st.clock.now-f.last < ThrashWithin {
-				st.tally.thrash++
+			if s.clock.now-f.last < ThrashWithin {
+				s.tally.thrash++
 			}
 			f.evicted = false
 		}
 	}
 }
 
-func (st *State) parsed(name string) *function {
+func (s *State) parsed(name string) *function {
 	team, short, ok := strings.Cut(name, "/")
 	if !ok {
 		return nil
 	}
-	return st.fns[functions.Name{Team: team, Name: short}]
+	return s.fns[functions.Name{Team: team, Name: short}]
 }
 
 // one fires the next event up to a time; false if there is none.
-func (st *State) one(until time.Duration) bool {
-	at, ok := st.clock.next()
+func (s *State) one(until time.Duration) bool {
+	at, ok := s.clock.next()
 	if !ok || at > until {
 		return false
 	}
-	e := st.clock.pop()
-	st.clock.now = at
+	e := s.clock.pop()
+	s.clock.now = at
 	if e.gen != 0 && e.actor.age() != e.gen {
 		return true
 	}
-	st.tally.events++
+	s.tally.events++
 	e.actor.act(e.wha)
-	st.handleDecided()
+	s.handleDecided()
 	return true
 }
 
 // Pass runs the simulation for a duration.
-func (st *State) Pass(ctx context.Context, d time.Duration) error {
-	return st.until(ctx, st.clock.now+d)
+func (s *State) Pass(ctx context.Context, d time.Duration) error {
+	return s.until(ctx, s.clock.now+d)
 }
 
-func (st *State) until(ctx context.Context, at time.Duration) error {
-	for st.one(at) {
-		if st.c.Step != nil {
-			if err := st.c.Step(st); err != nil {
+func (s *State) until(ctx context.Context, at time.Duration) error {
+	for s.one(at) {
+		if s.c.Step != nil {
+			if err := s.c.Step(s); err != nil {
 				return err
 			}
 		}
-		if st.tally.events&4095 == 0 {
+		if s.tally.events&4095 == 0 {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			st.recordUse()
+			s.recordUse()
 		}
 	}
-	st.clock.now = max(st.clock.now, at)
+	s.clock.now = max(s.clock.now, at)
 	return nil
 }
 
-func (st *State) recordUse() {
-	if st.c.Progress != nil {
-		t := &st.tally
-		st.c.Progress(Progress{At: st.clock.now, Requests: t.requests, Cold: t.cold})
+func (s *State) recordUse() {
+	if s.c.Progress != nil {
+		t := &s.tally
+		s.c.Progress(Progress{At: s.clock.now, Requests: t.requests, Cold: t.cold})
 	}
 }
 
 // Ask adds a request now, and returns its id. OnRequestEnd may be called before it returns.
-func (st *State) Ask(r Request) (id uint64) {
-	r.At = st.clock.now
-	st.arrive(&r)
-	return uint64(st.tally.requests)
+func (s *State) Ask(r Request) (id uint64) {
+	r.At = s.clock.now
+	s.arrive(&r)
+	return uint64(s.tally.requests)
 }
 
 // Prewarm asks the orchestrator to start a function that has no request yet and to keep it
 // for a while, as the data path does.
-func (st *State) Prewarm(name functions.Name, keep time.Duration, by string) error {
-	return st.orchestrator.PrewarmBriefly(name, st.wall().Add(keep), by)
+func (s *State) Prewarm(name functions.Name, keep time.Duration, by string) error {
+	return s.orchestrator.PrewarmBriefly(name, s.wall().Add(keep), by)
 }
 
 // Run simulates a trace until its last request has ended.
@@ -473,4 +473,4 @@ func Run(ctx context.Context, c Config) (Result, error) {
 const lastHour = time.Hour
 
 // Result returns the result of the run so far.
-func (st *State) Result() Result { return st.result() }
+func (s *State) Result() Result { return s.result() }

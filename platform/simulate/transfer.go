@@ -30,52 +30,52 @@ type transfer struct {
 }
 
 // startTransfer starts a transfer; done is called when all bytes have arrived.
-func (st *State) startTransfer(bytes float64, done func(), pipes ...*pipe) *transfer {
-	f := &transfer{st: st, left: max(bytes, 0), last: st.clock.now, done: done}
+func (s *State) startTransfer(bytes float64, done func(), pipes ...*pipe) *transfer {
+	f := &transfer{st: s, left: max(bytes, 0), last: s.clock.now, done: done}
 	for i, p := range pipes {
 		f.pipes[i] = p
 		p.transfers = append(p.transfers, f)
 	}
-	st.reflow(pipes)
+	s.reflow(pipes)
 	return f
 }
 
-func (f *transfer) act(uint8) {
-	f.end()
-	f.done()
+func (t *transfer) act(uint8) {
+	t.end()
+	t.done()
 }
 
-func (f *transfer) age() uint32 { return f.gen }
+func (t *transfer) age() uint32 { return t.gen }
 
-// stop removes f from its pipes and returns the bytes not transferred.
-func (f *transfer) stop() (left float64) {
-	f.advance()
-	f.end()
-	return f.left
+// stop removes t from its pipes and returns the bytes not transferred.
+func (t *transfer) stop() (left float64) {
+	t.advance()
+	t.end()
+	return t.left
 }
 
-func (f *transfer) end() {
-	f.gen++
+func (t *transfer) end() {
+	t.gen++
 	pipes := make([]*pipe, 0, 2)
-	for i, p := range f.pipes {
+	for i, p := range t.pipes {
 		if p != nil {
-			p.transfers = slices.DeleteFunc(p.transfers, func(x *transfer) bool { return x == f })
+			p.transfers = slices.DeleteFunc(p.transfers, func(x *transfer) bool { return x == t })
 			pipes = append(pipes, p)
-			f.pipes[i] = nil
+			t.pipes[i] = nil
 		}
 	}
-	f.st.reflow(pipes)
+	t.st.reflow(pipes)
 }
 
 // advance adds the bytes transferred since the last call.
-func (f *transfer) advance() {
-	now := f.st.clock.now
-	f.left = max(0, f.left-f.rate*(now-f.last).Seconds())
-	f.last = now
+func (t *transfer) advance() {
+	now := t.st.clock.now
+	t.left = max(0, t.left-t.rate*(now-t.last).Seconds())
+	t.last = now
 }
 
 // reflow recomputes the rates of all transfers in pipes.
-func (st *State) reflow(pipes []*pipe) {
+func (s *State) reflow(pipes []*pipe) {
 	for i, p := range pipes {
 		for _, f := range p.transfers {
 			if i > 0 && (f.pipes[0] == pipes[0] || f.pipes[1] == pipes[0]) {
@@ -94,7 +94,7 @@ func (st *State) reflow(pipes []*pipe) {
 			f.rate = rate
 			f.gen++
 			if rate > 0 {
-				st.clock.set(st.clock.now+durationOf(f.left/rate), f, 0, f.gen)
+				s.clock.set(s.clock.now+durationOf(f.left/rate), f, 0, f.gen)
 			}
 		}
 	}
