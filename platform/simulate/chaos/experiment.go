@@ -154,7 +154,7 @@ func NewExperiment(seed uint64) Experiment {
 }
 
 // drawFaults draws the requests and the faults.
-func (s *Experiment) drawFaults(rng *rand.Rand) {
+func (e *Experiment) drawFaults(rng *rand.Rand) {
 	after := func(maximum time.Duration) functions.Duration {
 		return functions.Duration(time.Duration(rng.Int64N(int64(maximum))).Round(time.Millisecond))
 	}
@@ -163,7 +163,7 @@ func (s *Experiment) drawFaults(rng *rand.Rand) {
 		if rng.IntN(4) == 0 {
 			n += rng.IntN(12)
 		}
-		s.Faults = append(s.Faults, Fault{At: after(faultPeriod), Do: requestBurst, Model: rng.IntN(len(s.Models)), N: n})
+		e.Faults = append(e.Faults, Fault{At: after(faultPeriod), Do: requestBurst, Model: rng.IntN(len(e.Models)), N: n})
 	}
 	sum := 0
 	for _, w := range weights {
@@ -177,7 +177,7 @@ func (s *Experiment) drawFaults(rng *rand.Rand) {
 				break
 			}
 		}
-		d := Fault{At: after(faultPeriod), Do: do, Node: rng.IntN(len(s.Hosts)), Model: rng.IntN(len(s.Models)), N: 2 + rng.IntN(6), For: functions.Duration(time.Duration(1+rng.IntN(40)) * time.Second)}
+		d := Fault{At: after(faultPeriod), Do: do, Node: rng.IntN(len(e.Hosts)), Model: rng.IntN(len(e.Models)), N: 2 + rng.IntN(6), For: functions.Duration(time.Duration(1+rng.IntN(40)) * time.Second)}
 		switch do {
 		case jump:
 			// Back by a minute at most: real clocks are monotonic, and a failure's
@@ -192,20 +192,20 @@ func (s *Experiment) drawFaults(rng *rand.Rand) {
 		case stall:
 			d.For = min(d.For, functions.Duration(20*time.Second))
 		}
-		s.Faults = append(s.Faults, d)
+		e.Faults = append(e.Faults, d)
 	}
 }
 
 // name returns the name of model i.
-func (s *Experiment) name(i int) functions.Name {
-	return functions.Name{Team: s.Models[i].Team, Name: fmt.Sprint("m", i)}
+func (e *Experiment) name(i int) functions.Name {
+	return functions.Name{Team: e.Models[i].Team, Name: fmt.Sprint("m", i)}
 }
 
 // model returns model i as a catalogue entry.
-func (s *Experiment) model(i int) *functions.Model {
-	x := &s.Models[i]
+func (e *Experiment) model(i int) *functions.Model {
+	x := &e.Models[i]
 	m := functions.NewModel()
-	n := s.name(i)
+	n := e.name(i)
 	m.Metadata.Name, m.Metadata.Namespace = n.Name, n.Team
 	m.Spec.Engine, m.Spec.Source = functions.EngineVLLM, "az://account/container/"+n.Name
 	if x.Sleeps {
@@ -218,8 +218,8 @@ func (s *Experiment) model(i int) *functions.Model {
 }
 
 // team returns a team of the experiment, the zero Team if the experiment has none.
-func (s *Experiment) team(name string) Team {
-	for _, t := range s.Teams {
+func (e *Experiment) team(name string) Team {
+	for _, t := range e.Teams {
 		if t.Name == name {
 			return t
 		}

@@ -102,43 +102,43 @@ func RunTraced(ctx context.Context, s Experiment, trace func(at time.Duration, t
 }
 
 // hookFaults delays, doubles and loses heartbeats and replies while a fault demands it.
-func (p *run) hookFaults() {
-	st := p.st
+func (r *run) hookFaults() {
+	st := r.st
 	st.CommandDelay = func() time.Duration {
-		if st.Now() >= p.until.commandDelay {
+		if st.Now() >= r.until.commandDelay {
 			return 0
 		}
-		return time.Duration(p.rng.IntN(p.n.commandDelay+1)) * time.Millisecond
+		return time.Duration(r.rng.IntN(r.n.commandDelay+1)) * time.Millisecond
 	}
 	st.HeartbeatDelays = func(string) []time.Duration {
 		now := st.Now()
-		if now < p.until.heartbeatLost && p.rng.IntN(p.n.heartbeatLost) == 0 {
+		if now < r.until.heartbeatLost && r.rng.IntN(r.n.heartbeatLost) == 0 {
 			return nil
 		}
-		if now < p.until.heartbeatTwice {
-			return []time.Duration{0, time.Duration(p.rng.IntN(3000)) * time.Millisecond}
+		if now < r.until.heartbeatTwice {
+			return []time.Duration{0, time.Duration(r.rng.IntN(3000)) * time.Millisecond}
 		}
 		return []time.Duration{0}
 	}
-	st.LoseReply = func() bool { return st.Now() < p.until.replyLost && p.rng.IntN(p.n.replyLost) == 0 }
+	st.LoseReply = func() bool { return st.Now() < r.until.replyLost && r.rng.IntN(r.n.replyLost) == 0 }
 }
 
 // config returns the simulator's configuration of the experiment, without callbacks.
-func (s *Experiment) config() (simulate.Config, error) {
+func (e *Experiment) config() (simulate.Config, error) {
 	policy := placement.DefaultPolicy
-	e, err := placement.ParseEviction(s.Policy)
+	eviction, err := placement.ParseEviction(e.Policy)
 	if err != nil {
 		return simulate.Config{}, err
 	}
-	policy.Eviction = e
-	if s.Learn {
+	policy.Eviction = eviction
+	if e.Learn {
 		policy.KeepAlive = placement.Learned
 	}
 	f := &fleet.Fleet{Engine: fleet.Engine{
 		Spawn: functions.Duration(3 * time.Second), Warmup: functions.Duration(500 * time.Millisecond),
 		Rise: functions.Duration(200 * time.Millisecond), Spread: 30, Prefill: 8000, Decode: 60,
 	}}
-	for i, h := range s.Hosts {
+	for i, h := range e.Hosts {
 		var n fleet.HostKind
 		n.Default()
 		n.Name, n.GPUs = hostKind(i), h.GPUs
@@ -147,18 +147,18 @@ func (s *Experiment) config() (simulate.Config, error) {
 	}
 	sizes := map[functions.Name]functions.Bytes{}
 	var models []*functions.Model
-	for i := range s.Models {
-		models = append(models, s.model(i))
-		sizes[s.name(i)] = functions.Bytes(s.Models[i].Size) << 30
+	for i := range e.Models {
+		models = append(models, e.model(i))
+		sizes[e.name(i)] = functions.Bytes(e.Models[i].Size) << 30
 	}
 	var teams []*functions.Team
-	for _, t := range s.Teams {
+	for _, t := range e.Teams {
 		teams = append(teams, &functions.Team{Metadata: functions.Metadata{Name: t.Name}, Spec: functions.TeamSpec{
 			GPUs: functions.TeamGPUs{Guaranteed: t.Guaranteed, Max: t.Max},
 		}})
 	}
 	return simulate.Config{
-		Fleet: f, Functions: models, Teams: teams, Sizes: sizes, Policy: policy, Seed: s.Seed, Learn: s.Learn, Ahead: s.Ahead,
+		Fleet: f, Functions: models, Teams: teams, Sizes: sizes, Policy: policy, Seed: e.Seed, Learn: e.Learn, Ahead: e.Ahead,
 	}, nil
 }
 
@@ -166,32 +166,32 @@ func (s *Experiment) config() (simulate.Config, error) {
 func hostKind(i int) string { return fmt.Sprint("n", i) }
 func hostName(i int) string { return hostKind(i) + "-1" }
 
-func (p *run) host(i int) string { return hostName(i % len(p.experiment.Hosts)) }
+func (r *run) host(i int) string { return hostName(i % len(r.experiment.Hosts)) }
 
-func (p *run) sendRequests(model, n int) {
+func (r *run) sendRequests(model, n int) {
 	for range n {
-		p.checker.asked++
-		p.st.Ask(simulate.Request{Function: p.experiment.name(model), Input: 100 + p.rng.IntN(400), Output: 1 + p.rng.IntN(200), Low: p.rng.IntN(4) == 0})
+		r.checker.asked++
+		r.st.Ask(simulate.Request{Function: r.experiment.name(model), Input: 100 + r.rng.IntN(400), Output: 1 + r.rng.IntN(200), Low: r.rng.IntN(4) == 0})
 	}
 }
 
 // models returns the models in the catalogue.
-func (p *run) models() (out []*functions.Model) {
-	for i := range p.experiment.Models {
-		if !p.checker.removed[p.experiment.name(i)] {
-			out = append(out, p.experiment.model(i))
+func (r *run) models() (out []*functions.Model) {
+	for i := range r.experiment.Models {
+		if !r.checker.removed[r.experiment.name(i)] {
+			out = append(out, r.experiment.model(i))
 		}
 	}
 	return out
 }
 
 // running returns the running replicas by id.
-func (p *run) running() (out []simulate.ReplicaView) {
-	for _, id := range p.st.Nodes() {
-		n, _ := p.st.Node(id)
-		for _, r := range n.Replicas {
-			if !r.State.Over() {
-				out = append(out, r)
+func (r *run) running() (out []simulate.ReplicaView) {
+	for _, id := range r.st.Nodes() {
+		n, _ := r.st.Node(id)
+		for _, replica := range n.Replicas {
+			if !replica.State.Over() {
+				out = append(out, replica)
 			}
 		}
 	}
@@ -205,13 +205,13 @@ func (p *run) running() (out []simulate.ReplicaView) {
 }
 
 // inject applies a fault, and schedules the end of one that lasts.
-func (p *run) inject(d *Fault) {
-	st, w := p.st, p.checker
-	node, model := p.host(d.Node), d.Model%len(p.experiment.Models)
+func (r *run) inject(d *Fault) {
+	st, w := r.st, r.checker
+	node, model := r.host(d.Node), d.Model%len(r.experiment.Models)
 	end := st.Now() + d.For.Std()
 	switch d.Do {
 	case requestBurst:
-		p.sendRequests(model, max(d.N, 1))
+		r.sendRequests(model, max(d.N, 1))
 	case kill, partition:
 		w.nodeBroken(node)
 		if d.Do == kill {
@@ -224,13 +224,13 @@ func (p *run) inject(d *Fault) {
 		st.Slow(node, float64(max(d.N, 1)))
 		st.At(end, func() { st.Slow(node, 1) })
 	case broken:
-		name := p.experiment.name(model)
+		name := r.experiment.name(model)
 		st.FailStarts(name, "out of luck")
 		st.At(end, func() { st.FailStarts(name, "") })
 	case crash, memory, hang:
-		p.breakReplica(d)
+		r.breakReplica(d)
 	case unhealthy:
-		gpu := d.N % p.experiment.Hosts[d.Node%len(p.experiment.Hosts)].GPUs
+		gpu := d.N % r.experiment.Hosts[d.Node%len(r.experiment.Hosts)].GPUs
 		st.SetGPUUnhealthy(node, gpu, true)
 		st.At(end, func() { st.SetGPUUnhealthy(node, gpu, false) })
 	case stall:
@@ -249,65 +249,65 @@ func (p *run) inject(d *Fault) {
 		w.loopBroken(st.Now() + 10*time.Second)
 		st.Restart()
 	case commandDelay:
-		p.n.commandDelay, p.until.commandDelay = max(d.N, 1), end
+		r.n.commandDelay, r.until.commandDelay = max(d.N, 1), end
 		w.loopBroken(end + 10*time.Second)
 	case heartbeatTwice:
-		p.until.heartbeatTwice = end
+		r.until.heartbeatTwice = end
 	case heartbeatLost:
-		p.n.heartbeatLost, p.until.heartbeatLost = max(d.N, 2), end
+		r.n.heartbeatLost, r.until.heartbeatLost = max(d.N, 2), end
 		for _, id := range st.Nodes() { // a silent node may be given up
 			w.nodeBroken(id)
 		}
 		w.loopBroken(end + 10*time.Second)
 		w.heartbeatsLostUntil = end + 10*time.Second
 	case replyLost:
-		p.n.replyLost, p.until.replyLost = max(d.N, 2), end
+		r.n.replyLost, r.until.replyLost = max(d.N, 2), end
 		w.loopBroken(end + 15*time.Second)
 	case empty:
 		st.Deploy()
-		st.At(end, func() { st.Deploy(p.models()...) })
+		st.At(end, func() { st.Deploy(r.models()...) })
 	case removed:
-		name := p.experiment.name(model)
+		name := r.experiment.name(model)
 		w.removed[name] = true
-		st.Deploy(p.models()...)
-		st.At(end, func() { delete(w.removed, name); w.touchedFunction[name] = end; st.Deploy(p.models()...) })
+		st.Deploy(r.models()...)
+		st.At(end, func() { delete(w.removed, name); w.touchedFunction[name] = end; st.Deploy(r.models()...) })
 	}
 }
 
 // breakReplica crashes or hangs one of the running replicas.
-func (p *run) breakReplica(d *Fault) {
-	rs := p.running()
+func (r *run) breakReplica(d *Fault) {
+	rs := r.running()
 	if len(rs) == 0 {
 		return
 	}
-	r := rs[d.N%len(rs)]
-	p.checker.touched[r.ID] = true
+	replica := rs[d.N%len(rs)]
+	r.checker.touched[replica.ID] = true
 	switch d.Do {
 	case crash:
-		p.st.Crash(r.ID, "signal: segmentation fault")
+		r.st.Crash(replica.ID, "signal: segmentation fault")
 	case memory:
-		p.st.Crash(r.ID, "CUDA out of memory")
+		r.st.Crash(replica.ID, "CUDA out of memory")
 	default:
-		p.st.Hang(r.ID)
+		r.st.Hang(replica.ID)
 	}
 }
 
 // endFaults undoes all faults that are still in effect.
-func (p *run) endFaults() {
-	for i := range p.experiment.Hosts {
-		p.checker.nodeBroken(hostName(i))
-		p.st.Return(hostName(i))
-		p.st.Slow(hostName(i), 1)
-		for g := range p.experiment.Hosts[i].GPUs {
-			p.st.SetGPUUnhealthy(hostName(i), g, false)
+func (r *run) endFaults() {
+	for i := range r.experiment.Hosts {
+		r.checker.nodeBroken(hostName(i))
+		r.st.Return(hostName(i))
+		r.st.Slow(hostName(i), 1)
+		for g := range r.experiment.Hosts[i].GPUs {
+			r.st.SetGPUUnhealthy(hostName(i), g, false)
 		}
 	}
-	for i := range p.experiment.Models {
-		p.st.FailStarts(p.experiment.name(i), "")
+	for i := range r.experiment.Models {
+		r.st.FailStarts(r.experiment.name(i), "")
 	}
-	now := p.st.Now()
-	p.until.commandDelay, p.until.heartbeatTwice, p.until.heartbeatLost, p.until.replyLost = now, now, now, now
-	clear(p.checker.removed)
-	p.st.Deploy(p.models()...)
-	p.checker.loopBroken(now + 15*time.Second)
+	now := r.st.Now()
+	r.until.commandDelay, r.until.heartbeatTwice, r.until.heartbeatLost, r.until.replyLost = now, now, now, now
+	clear(r.checker.removed)
+	r.st.Deploy(r.models()...)
+	r.checker.loopBroken(now + 15*time.Second)
 }
