@@ -45,8 +45,8 @@ type Engine struct {
 }
 
 // Default fills the unset fields with those of an H100 host.
-func (n *HostKind) Default() {
-	*n = HostKind{
+func (k *HostKind) Default() {
+	*k = HostKind{
 		Count: 1, GPUMemory: 80 << 30, Memory: 1 << 40, Store: 4 << 40,
 		Link: 2 << 30, Disk: 5 << 30, Copy: 20 << 30,
 	}
