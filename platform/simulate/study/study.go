@@ -155,25 +155,25 @@ type studyRun struct {
 }
 
 // all executes the jobs concurrently.
-func (w *studyRun) all(ctx context.Context, jobs []job) error {
+func (r *studyRun) all(ctx context.Context, jobs []job) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	n := w.s.Parallel
+	n := r.s.Parallel
 	if n <= 0 {
 		n = runtime.GOMAXPROCS(0)
 	}
-	w.runs += len(jobs)
+	r.runs += len(jobs)
 	next := make(chan job)
 	var workers sync.WaitGroup
 	for range min(n, len(jobs)) {
 		workers.Go(func() {
 			for j := range next {
-				if err := w.one(ctx, j); err != nil {
-					w.mu.Lock()
-					if w.err == nil {
-						w.err = err
+				if err := r.one(ctx, j); err != nil {
+					r.mu.Lock()
+					if r.err == nil {
+						r.err = err
 					}
-					w.mu.Unlock()
+					r.mu.Unlock()
 					stop()
 					return
 				}
@@ -190,14 +190,14 @@ func (w *studyRun) all(ctx context.Context, jobs []job) error {
 	}
 	close(next)
 	workers.Wait()
-	if w.err == nil {
-		w.err = ctx.Err()
+	if r.err == nil {
+		r.err = ctx.Err()
 	}
-	return w.err
+	return r.err
 }
 
-func (w *studyRun) one(ctx context.Context, j job) error {
-	s, p := w.s, w.s.Policies[j.policy]
+func (r *studyRun) one(ctx context.Context, j job) error {
+	s, p := r.s, r.s.Policies[j.policy]
 	on := s.Fleet
 	if j.gpus > 0 {
 		on = on.WithGPUs(j.gpus)
@@ -207,20 +207,20 @@ func (w *studyRun) one(ctx context.Context, j job) error {
 		Policy: p.schedule(), Name: p.Text, Seed: s.Seed,
 		// Learning does not affect a policy that ignores forecasts.
 		Learn: true, Ahead: p.Prewarm, AheadBudget: s.Budget, AheadTeams: min(1, int(s.Budget)),
-		Sample: s.sample(), Progress: func(now simulate.Progress) { w.progress(j, now) },
+		Sample: s.sample(), Progress: func(now simulate.Progress) { r.progress(j, now) },
 	}
 	if p.Future {
-		c.Next = w.future.next
+		c.Next = r.future.next
 	}
 	began := time.Now()
-	r, err := simulate.Run(ctx, c)
+	result, err := simulate.Run(ctx, c)
 	if err != nil {
 		return err
 	}
-	w.mu.Lock()
-	w.done[j] = Run{Policy: p, Result: r, Took: time.Since(began)}
-	w.mu.Unlock()
-	w.progress(j, simulate.Progress{Requests: s.Requests, Cold: r.Cold, At: math.MaxInt64})
+	r.mu.Lock()
+	r.done[j] = Run{Policy: p, Result: result, Took: time.Since(began)}
+	r.mu.Unlock()
+	r.progress(j, simulate.Progress{Requests: s.Requests, Cold: result.Cold, At: math.MaxInt64})
 	return nil
 }
 
@@ -230,30 +230,30 @@ func (s *Study) sample() time.Duration {
 	return max(s.Span/parts, time.Second)
 }
 
-func (w *studyRun) progress(j job, now simulate.Progress) {
-	if w.s.Progress == nil {
+func (r *studyRun) progress(j job, now simulate.Progress) {
+	if r.s.Progress == nil {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.at[j] = now
-	p := Progress{Done: len(w.done), Runs: w.runs, At: math.MaxInt64}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.at[j] = now
+	p := Progress{Done: len(r.done), Runs: r.runs, At: math.MaxInt64}
 	sum := 0.0
-	for _, a := range w.at {
+	for _, a := range r.at {
 		p.Cold += a.Cold
-		if w.s.Requests > 0 {
-			sum += min(1, float64(a.Requests)/float64(w.s.Requests))
+		if r.s.Requests > 0 {
+			sum += min(1, float64(a.Requests)/float64(r.s.Requests))
 		}
 		p.At = min(p.At, a.At)
 	}
-	p.Share = sum / float64(max(w.runs, 1))
-	w.s.Progress(p)
+	p.Share = sum / float64(max(r.runs, 1))
+	r.s.Progress(p)
 }
 
 // finishedJobs returns the finished jobs by policy and GPUs.
-func (w *studyRun) finishedJobs() []job {
+func (r *studyRun) finishedJobs() []job {
 	var out []job
-	for j := range w.done {
+	for j := range r.done {
 		out = append(out, j)
 	}
 	slices.SortFunc(out, func(a, b job) int {
@@ -267,24 +267,24 @@ func (w *studyRun) finishedJobs() []job {
 
 // good reports whether a run reaches the goal with at most 1 % of its requests refused
 // for lack of room.
-func (w *studyRun) good(r *Run) bool {
+func (r *studyRun) good(result *Run) bool {
 	refused := int64(0)
-	for _, n := range r.Refused {
+	for _, n := range result.Refused {
 		refused += n
 	}
-	return r.Answered > 0 && r.TTFT.P99 <= w.s.Sizing.Goal.Seconds() && refused*100 <= r.Requests
+	return result.Answered > 0 && result.TTFT.P99 <= r.s.Sizing.Goal.Seconds() && refused*100 <= result.Requests
 }
 
 // gap returns the sizes between which the goal is reached: every tried size from high up
 // reaches it. high is 0 if none does.
-func (w *studyRun) gap(policy int) (low, high int) {
-	low = w.s.Sizing.Low - 1
-	for _, j := range w.finishedJobs() {
+func (r *studyRun) gap(policy int) (low, high int) {
+	low = r.s.Sizing.Low - 1
+	for _, j := range r.finishedJobs() {
 		if j.policy != policy {
 			continue
 		}
-		r := w.done[j]
-		if w.good(&r) {
+		result := r.done[j]
+		if r.good(&result) {
 			if high == 0 {
 				high = j.gpus
 			}
@@ -296,34 +296,34 @@ func (w *studyRun) gap(policy int) (low, high int) {
 }
 
 // narrowSizes bisects the gaps until each is one GPU wide.
-func (w *studyRun) narrowSizes(ctx context.Context) error {
+func (r *studyRun) narrowSizes(ctx context.Context) error {
 	for {
 		var jobs []job
-		for i := range w.s.Policies {
-			if low, high := w.gap(i); high > 0 && high-low > 1 {
+		for i := range r.s.Policies {
+			if low, high := r.gap(i); high > 0 && high-low > 1 {
 				jobs = append(jobs, job{i, (low + high) / 2})
 			}
 		}
 		if len(jobs) == 0 {
 			return nil
 		}
-		if err := w.all(ctx, jobs); err != nil {
+		if err := r.all(ctx, jobs); err != nil {
 			return err
 		}
 	}
 }
 
-func (w *studyRun) need(policy int) Need {
-	n := Need{Policy: w.s.Policies[policy].Text}
-	low, high := w.gap(policy)
+func (r *studyRun) need(policy int) Need {
+	n := Need{Policy: r.s.Policies[policy].Text}
+	low, high := r.gap(policy)
 	if high == 0 {
-		r := w.done[job{policy, w.s.Sizing.High}]
-		n.P99 = r.TTFT.P99
+		result := r.done[job{policy, r.s.Sizing.High}]
+		n.P99 = result.TTFT.P99
 		return n
 	}
-	n.GPUs, n.P99 = high, w.done[job{policy, high}].TTFT.P99
-	if r, ok := w.done[job{policy, low}]; ok && low == high-1 {
-		n.Below = r.TTFT.P99
+	n.GPUs, n.P99 = high, r.done[job{policy, high}].TTFT.P99
+	if result, ok := r.done[job{policy, low}]; ok && low == high-1 {
+		n.Below = result.TTFT.P99
 	}
 	return n
 }
