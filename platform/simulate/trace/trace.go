@@ -317,11 +317,11 @@ type item[T any] struct {
 	v     T
 }
 
-func (a *item[T]) before(b *item[T]) bool {
-	if a.at != b.at {
-		return a.at < b.at
+func (i *item[T]) before(b *item[T]) bool {
+	if i.at != b.at {
+		return i.at < b.at
 	}
-	return a.order < b.order
+	return i.order < b.order
 }
 
 func (h *heap[T]) push(at int64, order int32, v T) {
