@@ -100,13 +100,13 @@ deadlines: {hang: 1s, firstToken: 4s, start: 8s, drain: 2s}
 `, delay))
 }
 
-func (s *chaos) run(length time.Duration) {
-	t, p := s.t, s.p
+func (c *chaos) run(length time.Duration) {
+	t, p := c.t, c.p
 	r := p.chat("m0", `"stream":true,"ignore_eos":true,"max_tokens":48`)
-	if s.whole = r.text(); s.whole == "" {
+	if c.whole = r.text(); c.whole == "" {
 		t.Fatalf("before the faults: %d %v %s", r.status, r.err, r.body)
 	}
-	agent := s.agent()
+	agent := c.agent()
 	p.eventually("two nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
 	for i := range chaosModels {
 		p.chat(fmt.Sprintf("m%d", i), `"max_tokens":2`)
@@ -118,13 +118,13 @@ func (s *chaos) run(length time.Duration) {
 	var clients sync.WaitGroup
 	for i := range chaosClients {
 		clients.Go(func() {
-			rng := rand.New(rand.NewPCG(s.seed, uint64(i)))
+			rng := rand.New(rand.NewPCG(c.seed, uint64(i)))
 			for time.Now().Before(end) {
-				s.request(rng)
+				c.request(rng)
 			}
 		})
 	}
-	agent = s.injectFaults(rand.New(rand.NewPCG(s.seed, 1000)), end, agent)
+	agent = c.injectFaults(rand.New(rand.NewPCG(c.seed, 1000)), end, agent)
 	clients.Wait()
 
 	for i := range chaosModels {
@@ -160,12 +160,12 @@ func (s *chaos) run(length time.Duration) {
 			t.Errorf("the log says %q: %.3000s", word, log[max(0, i-200):])
 		}
 	}
-	for _, w := range s.wrong {
+	for _, w := range c.wrong {
 		t.Error(w)
 	}
-	t.Logf("seed %d: %v", s.seed, s.outcomes)
+	t.Logf("seed %d: %v", c.seed, c.outcomes)
 	if t.Failed() {
-		t.Logf("again: THAW_SEED=%d go test -run %s ./platform/thaw", s.seed, t.Name())
+		t.Logf("again: THAW_SEED=%d go test -run %s ./platform/thaw", c.seed, t.Name())
 	}
 }
 
@@ -188,24 +188,24 @@ func (p *platform) threads() int {
 }
 
 // agent starts the second node.
-func (s *chaos) agent() *exec.Cmd {
-	c := exec.Command(os.Args[0], append(s.p.agentArgs("second"), "--memory", "600Mi")...)
-	c.Stderr = s.p.log
-	if err := c.Start(); err != nil {
-		s.t.Fatal(err)
+func (c *chaos) agent() *exec.Cmd {
+	cmd := exec.Command(os.Args[0], append(c.p.agentArgs("second"), "--memory", "600Mi")...)
+	cmd.Stderr = c.p.log
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
 	}
-	s.t.Cleanup(func() {
-		if c.ProcessState == nil {
-			c.Process.Kill()
-			c.Wait()
+	c.t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			cmd.Process.Kill()
+			cmd.Wait()
 		}
 	})
-	return c
+	return cmd
 }
 
 // injectFaults injects random faults until end, and returns the agent's current process.
-func (s *chaos) injectFaults(rng *rand.Rand, end time.Time, agent *exec.Cmd) *exec.Cmd {
-	p := s.p
+func (c *chaos) injectFaults(rng *rand.Rand, end time.Time, agent *exec.Cmd) *exec.Cmd {
+	p := c.p
 	engines := func() (pids []int) {
 		for _, pid := range p.processes() {
 			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
@@ -243,17 +243,17 @@ func (s *chaos) injectFaults(rng *rand.Rand, end time.Time, agent *exec.Cmd) *ex
 		case n < 10:
 			agent.Process.Kill()
 			agent.Wait()
-			agent = s.agent()
+			agent = c.agent()
 		case n < 12:
 			p.do("POST", "/api/v1/functions/default/"+name+"/stop", "", "Authorization", p.admin())
 		case n < 15:
 			p.do("POST", "/api/v1/functions/default/"+name+"/wake", `{"lease":"300ms"}`, "Authorization", p.admin())
 		case n < 17:
-			p.file(name+".yaml", chaosModel(s.t, m, 2+rng.IntN(4)))
+			p.file(name+".yaml", chaosModel(c.t, m, 2+rng.IntN(4)))
 		case n < 18:
 			p.file(name+".yaml", "kind: Model\nspec: [")
 		case n < 19:
-			p.file(name+".yaml", strings.Replace(chaosModel(s.t, m, 3), "memory: 500Mi", "memory: 900Gi", 1)) // fits on no node
+			p.file(name+".yaml", strings.Replace(chaosModel(c.t, m, 3), "memory: 500Mi", "memory: 900Gi", 1)) // fits on no node
 		default:
 			os.Remove(filepath.Join(p.functions, name+".yaml"))
 		}
@@ -263,7 +263,7 @@ func (s *chaos) injectFaults(rng *rand.Rand, end time.Time, agent *exec.Cmd) *ex
 }
 
 // request sends one request as a random kind of client does, and checks how it ended.
-func (s *chaos) request(rng *rand.Rand) {
+func (c *chaos) request(rng *rand.Rand) {
 	model, tokens := fmt.Sprintf("m%d", rng.IntN(chaosModels)), 1+rng.IntN(48)
 	kind, header := "plain", ""
 	ctx, leave := context.WithCancel(context.Background())
@@ -290,25 +290,25 @@ func (s *chaos) request(rng *rand.Rand) {
 			more += `,"stream_options":{"include_usage":true}`
 		}
 	}
-	req, _ := http.NewRequestWithContext(ctx, "POST", s.p.url+"/v1/chat/completions", strings.NewReader(chatBody(model, more)))
+	req, _ := http.NewRequestWithContext(ctx, "POST", c.p.url+"/v1/chat/completions", strings.NewReader(chatBody(model, more)))
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", s.p.bearer)
+	req.Header.Set("Authorization", c.p.bearer)
 	if header != "" {
 		req.Header.Set("thaw-max-wait", header)
 	}
 	began := time.Now()
-	outcome, wrong := s.ask(ctx, req, stream, tokens)
+	outcome, wrong := c.ask(ctx, req, stream, tokens)
 	took := time.Since(began)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.outcomes[outcome]++
-	if wrong != "" && len(s.wrong) < 20 {
-		s.wrong = append(s.wrong, fmt.Sprintf("%s of %d tokens from %s after %s: %s", kind, tokens, model, took.Round(time.Millisecond), wrong))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.outcomes[outcome]++
+	if wrong != "" && len(c.wrong) < 20 {
+		c.wrong = append(c.wrong, fmt.Sprintf("%s of %d tokens from %s after %s: %s", kind, tokens, model, took.Round(time.Millisecond), wrong))
 	}
 }
 
 // ask returns how a request ended, and what was wrong with that end.
-func (s *chaos) ask(ctx context.Context, req *http.Request, stream bool, tokens int) (outcome, wrong string) {
+func (c *chaos) ask(ctx context.Context, req *http.Request, stream bool, tokens int) (outcome, wrong string) {
 	res, err := web.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -340,7 +340,7 @@ func (s *chaos) ask(ctx context.Context, req *http.Request, stream bool, tokens 
 	case err != nil && !(stream && r.failure().Code != ""):
 		return "cut", "" // the client sees that the answer is incomplete
 	case stream:
-		return s.judgeStream(r, tokens)
+		return c.judgeStream(r, tokens)
 	}
 	var o struct {
 		Choices []struct {
@@ -353,10 +353,10 @@ func (s *chaos) ask(ctx context.Context, req *http.Request, stream bool, tokens 
 	if err := json.Unmarshal(b, &o); err != nil || len(o.Choices) != 1 || o.Choices[0].FinishReason != "length" || o.Usage.Tokens != tokens {
 		return "bad answer", fmt.Sprintf("not a whole answer (%v): %s", err, body)
 	}
-	return "answered", s.checkAnswer(r.text(), tokens)
+	return "answered", c.checkAnswer(r.text(), tokens)
 }
 
-func (s *chaos) judgeStream(r reply, tokens int) (outcome, wrong string) {
+func (c *chaos) judgeStream(r reply, tokens int) (outcome, wrong string) {
 	if kind := r.header.Get("Content-Type"); !strings.HasPrefix(kind, "text/event-stream") {
 		return "bad stream", "a stream is " + kind + ": " + r.body
 	}
@@ -389,27 +389,27 @@ func (s *chaos) judgeStream(r reply, tokens int) (outcome, wrong string) {
 		if r.err == nil {
 			return "bad stream", "complete behind an error frame: " + r.body
 		}
-		if !strings.HasPrefix(s.whole, strings.TrimRight(text, "\uFFFD")) {
+		if !strings.HasPrefix(c.whole, strings.TrimRight(text, "\uFFFD")) {
 			wrong = fmt.Sprintf("the part before the error is %q", text)
 		}
 		return "frame " + f.Code, wrong
 	case done == 1 && finished:
-		return "streamed", s.checkAnswer(text, tokens)
+		return "streamed", c.checkAnswer(text, tokens)
 	}
 	return "truncated", "ended cleanly without its end: " + r.body
 }
 
 // checkAnswer checks that equal requests get equal answers.
-func (s *chaos) checkAnswer(text string, tokens int) (wrong string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	was, known := s.texts[tokens]
+func (c *chaos) checkAnswer(text string, tokens int) (wrong string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was, known := c.texts[tokens]
 	if !known {
-		s.texts[tokens] = text
+		c.texts[tokens] = text
 		was = text
 	}
-	if text == "" || text != was || !strings.HasPrefix(s.whole, strings.TrimRight(text, "\uFFFD")) {
-		return fmt.Sprintf("the answer of %d tokens is %q, was %q, all of it is %q", tokens, text, was, s.whole)
+	if text == "" || text != was || !strings.HasPrefix(c.whole, strings.TrimRight(text, "\uFFFD")) {
+		return fmt.Sprintf("the answer of %d tokens is %q, was %q, all of it is %q", tokens, text, was, c.whole)
 	}
 	return ""
 }

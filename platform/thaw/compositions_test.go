@@ -32,16 +32,16 @@ func newThinker(t *testing.T) *thinker {
 	return c
 }
 
-func (c *thinker) answer(w http.ResponseWriter, r *http.Request) {
+func (t *thinker) answer(w http.ResponseWriter, r *http.Request) {
 	b, _ := io.ReadAll(r.Body)
 	body := string(b)
-	c.mu.Lock()
-	c.bodies = append(c.bodies, body)
-	hangs := c.hangs != "" && strings.Contains(body, c.hangs)
-	c.mu.Unlock()
+	t.mu.Lock()
+	t.bodies = append(t.bodies, body)
+	hangs := t.hangs != "" && strings.Contains(body, t.hangs)
+	t.mu.Unlock()
 	if hangs {
 		<-r.Context().Done()
-		c.left <- struct{}{}
+		t.left <- struct{}{}
 		return
 	}
 	var q struct{ Model string }
@@ -68,13 +68,13 @@ func (c *thinker) answer(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "data: {\"id\":\"c\",\"model\":\"vendor\",\"choices\":[],%s}\n\ndata: [DONE]\n\n", usage)
 }
 
-func (c *thinker) hang(text string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.hangs = text
+func (t *thinker) hang(text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.hangs = text
 }
 
-func (c *thinker) file(name, url, more string) string {
+func (t *thinker) file(name, url, more string) string {
 	return "apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: " + name + "}\nspec: {url: " + url + "/v1, price: {input: 1, output: 2}, allow: internal" + more + "}\n"
 }
 

@@ -73,13 +73,13 @@ func TestServerKilledAtAnyTime(t *testing.T) {
 }
 
 // verifyStore compares every file of every checkpoint that a store lists with the source.
-func (a *slowBlobServer) verifyStore(t *testing.T, data string) {
+func (s *slowBlobServer) verifyStore(t *testing.T, data string) {
 	t.Helper()
 	folders, _ := filepath.Glob(filepath.Join(data, "store", "checkpoints", "*"))
 	for _, folder := range folders {
 		files := 0
 		err := fs.WalkDir(os.DirFS(folder), ".", func(path string, d fs.DirEntry, err error) error {
-			want, known := a.files[filepath.Base(path)]
+			want, known := s.files[filepath.Base(path)]
 			if err != nil || d.IsDir() || !known {
 				return err
 			}
@@ -90,8 +90,8 @@ func (a *slowBlobServer) verifyStore(t *testing.T, data string) {
 			files++
 			return err
 		})
-		if err != nil || files != len(a.files) {
-			t.Errorf("%s: %d of %d files: %v", folder, files, len(a.files), err)
+		if err != nil || files != len(s.files) {
+			t.Errorf("%s: %d of %d files: %v", folder, files, len(s.files), err)
 		}
 	}
 }

@@ -45,22 +45,22 @@ type slow struct {
 	gone <-chan struct{}
 }
 
-func (w *slow) Write(b []byte) (int, error) {
-	n := min(len(b), max(w.left, 0))
-	w.left -= n
+func (s *slow) Write(b []byte) (int, error) {
+	n := min(len(b), max(s.left, 0))
+	s.left -= n
 	if n > 0 {
-		if _, err := w.ResponseWriter.Write(b[:n]); err != nil {
+		if _, err := s.ResponseWriter.Write(b[:n]); err != nil {
 			return 0, err
 		}
 	}
 	if n == len(b) {
 		return n, nil
 	}
-	w.ResponseWriter.(http.Flusher).Flush()
+	s.ResponseWriter.(http.Flusher).Flush()
 	if n > 0 {
 		panic(http.ErrAbortHandler) // breaks the connection
 	}
-	<-w.gone
+	<-s.gone
 	return n, io.ErrClosedPipe
 }
 
@@ -105,12 +105,12 @@ type nodeReports struct {
 	joined int
 }
 
-func (h *nodeReports) locked(f func()) { h.mu.Lock(); defer h.mu.Unlock(); f() }
+func (r *nodeReports) locked(f func()) { r.mu.Lock(); defer r.mu.Unlock(); f() }
 
 // states counts the pods in a state.
-func (h *nodeReports) states(s functions.State) (n int) {
-	h.locked(func() {
-		for _, st := range h.pods {
+func (r *nodeReports) states(s functions.State) (n int) {
+	r.locked(func() {
+		for _, st := range r.pods {
 			if st.State == s {
 				n++
 			}

@@ -53,15 +53,15 @@ func newSlowBlobServer(t *testing.T) *slowBlobServer {
 	return a
 }
 
-func (a *slowBlobServer) hold() {
-	a.Fault(func(w http.ResponseWriter, r *http.Request, n int) bool {
+func (s *slowBlobServer) hold() {
+	s.Fault(func(w http.ResponseWriter, r *http.Request, n int) bool {
 		rng := r.Header.Get("Range") + r.Header.Get("x-ms-range")
 		if strings.HasSuffix(r.URL.Path, ".safetensors") && rng != "" && !strings.HasPrefix(rng, "bytes=0-") {
 			select {
-			case <-a.gate:
+			case <-s.gate:
 			case <-r.Context().Done():
 			}
-			if a.deny.Load() {
+			if s.deny.Load() {
 				azuretest.Fail(w, http.StatusForbidden, "AuthorizationFailure")
 				return true
 			}
@@ -70,9 +70,9 @@ func (a *slowBlobServer) hold() {
 	})
 }
 
-func (a *slowBlobServer) open() { a.once.Do(func() { close(a.gate) }) }
+func (s *slowBlobServer) open() { s.once.Do(func() { close(s.gate) }) }
 
-func (a *slowBlobServer) model() string {
+func (s *slowBlobServer) model() string {
 	return modelFile("big", "  source: "+azuretest.Location("m")+"\n  engine: ember\n  resources: {memory: 64Mi}\n")
 }
 
