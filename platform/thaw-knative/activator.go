@@ -57,42 +57,42 @@ func (c *command) activatorPart() *kit.Command {
 		o, o.check, func(ctx context.Context) error { return o.run(ctx, c) })
 }
 
-func (o *activatorSettings) check() error {
-	defaultID(&o.ID)
-	switch _, _, err := net.SplitHostPort(o.Controller); {
-	case o.Controller == "":
+func (s *activatorSettings) check() error {
+	defaultID(&s.ID)
+	switch _, _, err := net.SplitHostPort(s.Controller); {
+	case s.Controller == "":
 		return errors.New("--controller is missing: HOST:PORT, such as thaw-controller.thaw-system:8090")
 	case err != nil:
-		return fmt.Errorf("--controller %s is no HOST:PORT, such as thaw-controller.thaw-system:8090", kit.Plain(o.Controller))
-	case o.ID == "":
+		return fmt.Errorf("--controller %s is no HOST:PORT, such as thaw-controller.thaw-system:8090", kit.Plain(s.Controller))
+	case s.ID == "":
 		return errors.New("--id is missing: the name of the pod")
-	case o.TokenFile == "":
+	case s.TokenFile == "":
 		return errNoToken
-	case o.ShutdownDelay < 0 || o.Drain <= 0:
+	case s.ShutdownDelay < 0 || s.Drain <= 0:
 		return errors.New("--shutdown-delay and --drain cannot be less than nothing: such as 3s and 100s")
 	}
-	if _, err := gateway.ParsePrefixes(o.TrustedProxy); err != nil {
+	if _, err := gateway.ParsePrefixes(s.TrustedProxy); err != nil {
 		return fmt.Errorf("--trusted-proxy: %w", err)
 	}
-	return o.Check()
+	return s.Check()
 }
 
 // run serves requests until ctx ends. Shutdown follows the data: readiness fails, so
 // that no new requests are routed here; held requests are answered; then streams end.
-func (o *activatorSettings) run(ctx context.Context, c *command) error {
-	token, err := kit.ReadToken(o.TokenFile)
+func (s *activatorSettings) run(ctx context.Context, c *command) error {
+	token, err := kit.ReadToken(s.TokenFile)
 	if err != nil {
 		return err
 	}
-	certificates, err := controlstream.Certified(o.Certs)
+	certificates, err := controlstream.Certified(s.Certs)
 	if err != nil {
-		return &kit.Error{What: "--certs " + o.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
+		return &kit.Error{What: "--certs " + s.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
 	}
-	proxies, err := gateway.ParsePrefixes(o.TrustedProxy)
+	proxies, err := gateway.ParsePrefixes(s.TrustedProxy)
 	if err != nil {
 		return err
 	}
-	lines := o.Open(c.Err)
+	lines := s.Open(c.Err)
 	defer lines.Close()
 	log := lines.Logger
 	plan := memlimit.Apply(memlimit.Alone, log)
@@ -103,23 +103,23 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 	defer engines.Close()
 	var gate *gateway.Gateway // made before the control stream runs
 	platform := controlstream.NewActivator(controlstream.ActivatorOptions{
-		Addr: o.Controller, Token: token, ID: o.ID, Version: cli.Version, Log: log,
-		Keys: keys.set, RateLimits: keys.limits, TLS: certificates, Reread: func() (string, error) { return kit.ReadToken(o.TokenFile) },
+		Addr: s.Controller, Token: token, ID: s.ID, Version: cli.Version, Log: log,
+		Keys: keys.set, RateLimits: keys.limits, TLS: certificates, Reread: func() (string, error) { return kit.ReadToken(s.TokenFile) },
 		Table: func(t *controlstream.Table) { gate.SetTable(t) },
 	})
 	data := activator.New(activator.Options{
-		Waker: platform, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(o.Hold), BufferBytes: plan.Bodies,
+		Waker: platform, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(s.Hold), BufferBytes: plan.Bodies,
 		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
 		Metrics: registry, Log: lines.Requests,
 	})
-	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, LeaderTLS: certificates, PublicAPI: o.PublicAPI, TrustedProxies: proxies, MaxBody: int64(o.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, o.ShareOf(plan.Bodies)),
-		Connections: httpserver.NewConnections(plan.Connections, int(o.ShareOf(int64(plan.Connections))), registry.Counter("thaw_connections_dropped_total")),
+	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, LeaderTLS: certificates, PublicAPI: s.PublicAPI, TrustedProxies: proxies, MaxBody: int64(s.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, s.ShareOf(plan.Bodies)),
+		Connections: httpserver.NewConnections(plan.Connections, int(s.ShareOf(int64(plan.Connections))), registry.Counter("thaw_connections_dropped_total")),
 		Count:       registry.Counter("thaw_gateway_requests_total"), Log: log})
 	platform.Attach(gate.DataPath())
 	keys.limits.ShareLimits(platform.Claim)
 	registry.Add(data.Samples, lines.Samples, connectedMetric(platform))
 
-	public, private, metrics, err := o.listen(ctx)
+	public, private, metrics, err := s.listen(ctx)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 	defer private.Close()
 	defer metrics.Close()
 	state := &readiness{platform: platform}
-	side := sideServer(sideHandler(o.metrics(registry), state.missing), log)
+	side := sideServer(sideHandler(s.metrics(registry), state.missing), log)
 
 	// The parts run until life ends, which is after the requests have drained.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -144,8 +144,8 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 	part(platform.Run)
 	part(func(context.Context) error { return side.Serve(metrics) })
 	part(func(context.Context) error { return gate.Serve(public, private) })
-	log.Info("serving", "addr", public.Addr().String(), "private", private.Addr().String(), "metrics", metrics.Addr().String(), "id", o.ID)
-	o.drainRequests(ctx, life, state, gate, log)
+	log.Info("serving", "addr", public.Addr().String(), "private", private.Addr().String(), "metrics", metrics.Addr().String(), "id", s.ID)
+	s.drainRequests(ctx, life, state, gate, log)
 	cause := context.Cause(life)
 	side.Close()
 	end(nil)
@@ -158,17 +158,17 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 
 // drainRequests waits until ctx or life ends, and shuts the gate down: first readiness
 // fails for shutdownDelay, then active requests have the rest of drain.
-func (o *activatorSettings) drainRequests(ctx, life context.Context, state *readiness, gate *gateway.Gateway, log *slog.Logger) {
+func (s *activatorSettings) drainRequests(ctx, life context.Context, state *readiness, gate *gateway.Gateway, log *slog.Logger) {
 	select {
 	case <-ctx.Done():
-		log.Info("draining", "for", o.Drain.String())
+		log.Info("draining", "for", s.Drain.String())
 	case <-life.Done():
 	}
 	state.draining.Store(true)
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.Drain.Std())
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Drain.Std())
 	defer cancel()
 	select {
-	case <-time.After(min(o.ShutdownDelay, o.Drain).Std()):
+	case <-time.After(min(s.ShutdownDelay, s.Drain).Std()):
 	case <-life.Done():
 	}
 	if err := gate.Shutdown(drain); err != nil {
@@ -177,9 +177,9 @@ func (o *activatorSettings) drainRequests(ctx, life context.Context, state *read
 }
 
 // listen opens the three listeners.
-func (o *activatorSettings) listen(ctx context.Context) (public, private, metrics net.Listener, err error) {
+func (s *activatorSettings) listen(ctx context.Context) (public, private, metrics net.Listener, err error) {
 	var open []net.Listener
-	for _, x := range [][2]string{{"--addr", o.Addr}, {"--private-addr", o.PrivateAddr}, {"--metrics-addr", o.MetricsAddr}} {
+	for _, x := range [][2]string{{"--addr", s.Addr}, {"--private-addr", s.PrivateAddr}, {"--metrics-addr", s.MetricsAddr}} {
 		l, err := listenTCP(ctx, x[0], x[1])
 		if err != nil {
 			for _, l := range open {
@@ -201,12 +201,12 @@ func listenTCP(ctx context.Context, flag, addr string) (net.Listener, error) {
 }
 
 // metrics is the handler of /metrics.
-func (o *activatorSettings) metrics(registry *telemetry.Registry) http.Handler {
-	if o.MetricsToken == "" {
+func (s *activatorSettings) metrics(registry *telemetry.Registry) http.Handler {
+	if s.MetricsToken == "" {
 		return registry.Handler()
 	}
 	return telemetry.WithToken(registry.Handler(), func() string {
-		token, _ := kit.ReadToken(o.MetricsToken) // without one it opens to nothing
+		token, _ := kit.ReadToken(s.MetricsToken) // without one it opens to nothing
 		return token
 	})
 }

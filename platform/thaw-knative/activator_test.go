@@ -159,8 +159,8 @@ func (n *node) heartbeat(ctx context.Context) {
 
 type fixedCatalog struct{ models []*functions.Model }
 
-func (s fixedCatalog) Models() []*functions.Model { return s.models }
-func (s fixedCatalog) Teams() []*functions.Team   { return nil }
+func (c fixedCatalog) Models() []*functions.Model { return c.models }
+func (c fixedCatalog) Teams() []*functions.Team   { return nil }
 
 var revision = functions.Name{Team: "ml", Name: "qwen-00001"}
 
@@ -179,65 +179,65 @@ func newTestController(t *testing.T, engine http.Handler) *testController {
 }
 
 // startController is one life of the controller.
-func (r *testController) startController(epoch int64, addr, hash string) {
-	r.t.Helper()
+func (c *testController) startController(epoch int64, addr, hash string) {
+	c.t.Helper()
 	m := functions.NewModel()
 	m.Metadata.Namespace, m.Metadata.Name = revision.Team, revision.Name
 	m.Spec.Engine, m.Spec.Source = functions.EngineVLLM, "hf://a/b"
 	m.Spec.Resources.GPUs = 1
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	r.steer = orchestrator.New(orchestrator.Options{Epoch: epoch, Catalog: fixedCatalog{[]*functions.Model{m}}, Log: log})
-	bank := ratelimit.NewCoordinator(ratelimit.CoordinatorOptions{Send: func(id string, g ratelimit.Allotments) { r.hub.Grant(id, g) }})
-	r.bank = bank
-	r.hub = controlstream.NewHub(controlstream.HubOptions{Token: linkToken, Waker: r.steer, Coordinator: bank, Log: log, Quiet: true})
-	r.steer.Attach(r.hub)
-	r.hub.SetKeys(controlstream.Keys{Keys: []controlstream.Key{{ID: "k", Team: "ml", Hash: hash}}})
+	c.steer = orchestrator.New(orchestrator.Options{Epoch: epoch, Catalog: fixedCatalog{[]*functions.Model{m}}, Log: log})
+	bank := ratelimit.NewCoordinator(ratelimit.CoordinatorOptions{Send: func(id string, g ratelimit.Allotments) { c.hub.Grant(id, g) }})
+	c.bank = bank
+	c.hub = controlstream.NewHub(controlstream.HubOptions{Token: linkToken, Waker: c.steer, Coordinator: bank, Log: log, Quiet: true})
+	c.steer.Attach(c.hub)
+	c.hub.SetKeys(controlstream.Keys{Keys: []controlstream.Key{{ID: "k", Team: "ml", Hash: hash}}})
 	splits := []controlstream.Split{{Percent: 100, Function: revision}}
-	r.hub.SetTable(&controlstream.Table{
+	c.hub.SetTable(&controlstream.Table{
 		Version: uint64(epoch),
 		Hosts:   []controlstream.Host{{Name: "qwen.ml.example", Paths: []controlstream.Path{{Splits: splits}}}},
 		Models:  []controlstream.Model{{Name: functions.Name{Team: "ml", Name: "qwen"}, Splits: splits}},
 	})
-	r.node.mu.Lock()
-	r.node.steer = r.steer
-	r.node.mu.Unlock()
+	c.node.mu.Lock()
+	c.node.steer = c.steer
+	c.node.mu.Unlock()
 	mux := http.NewServeMux()
-	mux.Handle(controlstream.Endpoint, r.hub)
+	mux.Handle(controlstream.Endpoint, c.hub)
 	mux.HandleFunc("/api/v1/", func(w http.ResponseWriter, q *http.Request) {
 		fmt.Fprint(w, q.URL.Path, " ", q.Header.Get("Authorization"))
 	})
 	var l net.Listener
 	var err error
-	testkit.Eventually(r.t, "the controller's address is free", func() bool { // another connection may have used it
+	testkit.Eventually(c.t, "the controller's address is free", func() bool { // another connection may have used it
 		l, err = net.Listen("tcp", addr)
 		return !errors.Is(err, syscall.EADDRINUSE)
 	})
 	if err != nil {
-		r.t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	r.addr = l.Addr().String()
+	c.addr = l.Addr().String()
 	server := &http.Server{Handler: mux}
 	controlstream.Configure(server)
 	ctx, cancel := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
 	parts.Go(func() { server.Serve(l) })
-	parts.Go(func() { r.steer.Run(ctx) })
-	parts.Go(func() { r.node.heartbeat(ctx) })
-	r.stop = sync.OnceFunc(func() {
+	parts.Go(func() { c.steer.Run(ctx) })
+	parts.Go(func() { c.node.heartbeat(ctx) })
+	c.stop = sync.OnceFunc(func() {
 		cancel()
 		server.Close()
-		r.hub.Close()
+		c.hub.Close()
 		parts.Wait()
 	})
-	r.hub.Open()
+	c.hub.Open()
 }
 
 // again ends the controller and begins another life of it at the same address.
-func (r *testController) again(epoch int64) {
-	r.t.Helper()
-	sum := sha256.Sum256([]byte(r.key))
-	r.stop()
-	r.startController(epoch, r.addr, hex.EncodeToString(sum[:]))
+func (c *testController) again(epoch int64) {
+	c.t.Helper()
+	sum := sha256.Sum256([]byte(c.key))
+	c.stop()
+	c.startController(epoch, c.addr, hex.EncodeToString(sum[:]))
 }
 
 // gate is one activator, a process of its own.
@@ -250,22 +250,22 @@ type gate struct {
 	log                      bytes.Buffer
 }
 
-func (r *testController) gate(id string) *gate {
-	r.t.Helper()
+func (c *testController) gate(id string) *gate {
+	c.t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
-		r.t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	g := &gate{t: r.t, ended: make(chan error, 1)}
+	g := &gate{t: c.t, ended: make(chan error, 1)}
 	g.cmd = exec.Command(exe, "activator", "--addr", "127.0.0.1:0", "--private-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0",
-		"--controller", r.addr, "--token-file", r.token, "--id", id, "--shutdown-delay", "100ms")
+		"--controller", c.addr, "--token-file", c.token, "--id", id, "--shutdown-delay", "100ms")
 	g.cmd.Env = append(os.Environ(), "THAW_KNATIVE_TEST_PROGRAM=1")
 	out, err := g.cmd.StderrPipe()
 	if err != nil {
-		r.t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	if err := g.cmd.Start(); err != nil {
-		r.t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	said := make(chan struct{})
 	go func() {
@@ -282,21 +282,21 @@ func (r *testController) gate(id string) *gate {
 		}
 		g.ended <- g.cmd.Wait()
 	}()
-	r.t.Cleanup(func() {
+	c.t.Cleanup(func() {
 		g.cmd.Process.Kill()
 		<-g.ended
-		if r.t.Failed() {
+		if c.t.Failed() {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			r.t.Logf("the activator %s said:\n%s", id, g.log.String())
+			c.t.Logf("the activator %s said:\n%s", id, g.log.String())
 		}
 	})
 	select {
 	case <-said:
 	case <-time.After(60 * time.Second):
-		r.t.Fatal("the activator does not begin")
+		c.t.Fatal("the activator does not begin")
 	}
-	testkit.Eventually(r.t, "the activator is ready", func() bool { return g.get("/readyz") == http.StatusOK })
+	testkit.Eventually(c.t, "the activator is ready", func() bool { return g.get("/readyz") == http.StatusOK })
 	return g
 }
 
@@ -361,10 +361,10 @@ type answer struct {
 
 // chat asks for a model at an activator, streaming or not; what comes meanwhile is
 // told to lines.
-func (r *testController) chat(g *gate, stream bool, lines func(string)) answer {
+func (c *testController) chat(g *gate, stream bool, lines func(string)) answer {
 	body := fmt.Sprintf(`{"model":"qwen","stream":%v,"messages":[{"role":"user","content":"hello"}]}`, stream)
 	req, _ := http.NewRequest("POST", "http://"+g.public+"/v1/chat/completions", strings.NewReader(body))
-	req.Header.Set("Authorization", "Bearer "+r.key)
+	req.Header.Set("Authorization", "Bearer "+c.key)
 	req.Header.Set("Content-Type", "application/json")
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
@@ -383,9 +383,9 @@ func (r *testController) chat(g *gate, stream bool, lines func(string)) answer {
 }
 
 // chatAsync is chat in the background.
-func (r *testController) chatAsync(g *gate, stream bool, lines func(string)) <-chan answer {
+func (c *testController) chatAsync(g *gate, stream bool, lines func(string)) <-chan answer {
 	out := make(chan answer, 1)
-	go func() { out <- r.chat(g, stream, lines) }()
+	go func() { out <- c.chat(g, stream, lines) }()
 	return out
 }
 
@@ -402,7 +402,7 @@ func await[T any](t *testing.T, what string, c <-chan T) (v T) {
 // talker is an engine whose streams say a word and wait for the test to let go.
 type talker struct{ goOn chan struct{} }
 
-func (e *talker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (t *talker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b, _ := io.ReadAll(r.Body)
 	if !bytes.Contains(b, []byte(`"stream":true`)) {
 		w.Header().Set("Content-Type", "application/json")
@@ -413,7 +413,7 @@ func (e *talker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"first"},"finish_reason":null}]}`+"\n\n")
 	w.(http.Flusher).Flush()
 	select {
-	case <-e.goOn:
+	case <-t.goOn:
 	case <-r.Context().Done():
 		return
 	}
@@ -480,7 +480,7 @@ func TestTwoActivators(t *testing.T) {
 }
 
 // nudge has the hub find out whose grace is over: the loop does it each second.
-func (r *testController) nudge() { r.steer.Nudge(revision) }
+func (c *testController) nudge() { c.steer.Nudge(revision) }
 
 // TestControllerAway: streams go on and warm requests are served without a
 // controller; the next one, of a later epoch, adopts what runs and is told at once

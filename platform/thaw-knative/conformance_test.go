@@ -241,16 +241,16 @@ func startInstallation(c *cluster) *installation {
 const firstPort, lastPort = 20000, 30000
 
 // free returns an unused address; each call returns another one.
-func (f *installation) free(host string) string {
-	for f.port = max(f.port+1, firstPort); f.port <= lastPort; f.port++ {
-		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(f.port)))
+func (i *installation) free(host string) string {
+	for i.port = max(i.port+1, firstPort); i.port <= lastPort; i.port++ {
+		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(i.port)))
 		if err != nil {
 			continue
 		}
 		l.Close()
 		return l.Addr().String()
 	}
-	f.Fatalf("every port of %s from %d to %d is taken", host, firstPort, lastPort)
+	i.Fatalf("every port of %s from %d to %d is taken", host, firstPort, lastPort)
 	return ""
 }
 
@@ -280,35 +280,35 @@ func balancer(name, kind string, addrs []string) []map[string]any {
 }
 
 // start runs thaw-knative until the test ends; it must end well then.
-func (f *installation) start(name string, args ...string) {
-	path := filepath.Join(f.TempDir(), name+".log")
+func (i *installation) start(name string, args ...string) {
+	path := filepath.Join(i.TempDir(), name+".log")
 	log, err := os.Create(path)
 	if err != nil {
-		f.Fatal(err)
+		i.Fatal(err)
 	}
-	cmd := exec.CommandContext(f.Context(), filepath.Join(os.Getenv("THAW_PROGRAMS"), "thaw-knative"), args...)
+	cmd := exec.CommandContext(i.Context(), filepath.Join(os.Getenv("THAW_PROGRAMS"), "thaw-knative"), args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
 	if err := cmd.Start(); err != nil {
-		f.Fatal(err)
+		i.Fatal(err)
 	}
-	f.programs = append(f.programs, &program{name, path})
-	f.Cleanup(func() { // the test's context has ended
+	i.programs = append(i.programs, &program{name, path})
+	i.Cleanup(func() { // the test's context has ended
 		cmd.Wait()
 		log.Close()
 		if !cmd.ProcessState.Success() {
 			text, _ := os.ReadFile(path)
-			f.Errorf("%s: %v\n%s", name, cmd.ProcessState, tail(text, 4<<10))
+			i.Errorf("%s: %v\n%s", name, cmd.ProcessState, tail(text, 4<<10))
 		}
 	})
 }
 
 // logs tells what the programs said.
-func (f *installation) logs() {
-	for _, p := range f.programs {
+func (i *installation) logs() {
+	for _, p := range i.programs {
 		text, _ := os.ReadFile(p.log)
-		f.Logf("%s:\n%s", p.name, tail(text, 8<<10))
+		i.Logf("%s:\n%s", p.name, tail(text, 8<<10))
 	}
 }
 

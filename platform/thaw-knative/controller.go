@@ -46,11 +46,11 @@ type sharedController struct {
 	cli.PolicySettings
 }
 
-func (o *sharedController) check() error {
-	if !knative.IsDomain(o.ClusterDomain) {
-		return fmt.Errorf("cluster-domain: %q is no domain: such as cluster.local, without dots around it", kit.Plain(o.ClusterDomain))
+func (c *sharedController) check() error {
+	if !knative.IsDomain(c.ClusterDomain) {
+		return fmt.Errorf("cluster-domain: %q is no domain: such as cluster.local, without dots around it", kit.Plain(c.ClusterDomain))
 	}
-	return o.PolicySettings.Check()
+	return c.PolicySettings.Check()
 }
 
 func (c *command) controllerPart() *kit.Command {
@@ -64,53 +64,53 @@ func (c *command) controllerPart() *kit.Command {
 	return cmd
 }
 
-func (o *controllerSettings) check() error {
-	defaultID(&o.ID)
-	if o.TokenFile == "" {
+func (s *controllerSettings) check() error {
+	defaultID(&s.ID)
+	if s.TokenFile == "" {
 		return errNoToken
 	}
-	return o.sharedController.check()
+	return s.sharedController.check()
 }
 
 // foresee returns the forecaster. Without a data folder nothing is read or written:
 // the root of the controller's pod is read-only.
-func (o *controllerSettings) foresee(log *slog.Logger) *orchestrator.Foresight {
+func (s *controllerSettings) foresee(log *slog.Logger) *orchestrator.Foresight {
 	f := &orchestrator.Foresight{History: forecast.New(forecast.Options{})}
-	if o.Data != "" {
-		f = orchestrator.OpenForesight(o.Data, time.Now(), log)
+	if s.Data != "" {
+		f = orchestrator.OpenForesight(s.Data, time.Now(), log)
 	}
-	f.StartAhead, f.Budget = o.Prewarm == "on", o.PrewarmBudget.Std()
+	f.StartAhead, f.Budget = s.Prewarm == "on", s.PrewarmBudget.Std()
 	return f
 }
 
 // run is the controller until ctx ends.
-func (o *controllerSettings) run(ctx context.Context, c *command) error {
-	lines := o.Open(c.Err)
+func (s *controllerSettings) run(ctx context.Context, c *command) error {
+	lines := s.Open(c.Err)
 	defer lines.Close()
 	log := lines.Logger
 	klog.SetSlogLogger(log) // of the Kubernetes client, which else writes to stderr and waits for it
-	token, err := kit.ReadToken(o.TokenFile)
+	token, err := kit.ReadToken(s.TokenFile)
 	if err != nil {
 		return err
 	}
-	cluster, err := knative.Open(o.access)
+	cluster, err := knative.Open(s.access)
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", o.Addr)
+	listener, err := net.Listen("tcp", s.Addr)
 	if err != nil {
-		return &kit.Error{What: "cannot listen on " + o.Addr, Err: err, Hint: "another address: --addr 127.0.0.1:8091"}
+		return &kit.Error{What: "cannot listen on " + s.Addr, Err: err, Hint: "another address: --addr 127.0.0.1:8091"}
 	}
 	defer listener.Close()
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	if o.Advertise == "" {
-		o.Advertise = net.JoinHostPort(cmp.Or(c.getenv("POD_IP"), "127.0.0.1"), port)
+	if s.Advertise == "" {
+		s.Advertise = net.JoinHostPort(cmp.Or(c.getenv("POD_IP"), "127.0.0.1"), port)
 	}
 	memlimit.Apply(memlimit.Alone, log)
-	foresee := func() *orchestrator.Foresight { return o.foresee(log) }
-	name := func(service string) string { return service + "." + o.Namespace + ".svc." + o.ClusterDomain }
+	foresee := func() *orchestrator.Foresight { return s.foresee(log) }
+	name := func(service string) string { return service + "." + s.Namespace + ".svc." + s.ClusterDomain }
 	return control.Run(ctx, control.Options{
-		Config: cluster.Config(), Namespace: o.Namespace, Name: o.ID, Advertise: o.Advertise, Listener: listener, Token: token, Secure: o.Secure,
-		Policy: o.Policy(), Public: name(o.PublicService), Private: name(o.PrivateService), NewForesee: foresee, WebhookAddr: o.WebhookAddr, AnnotateNodes: o.AnnotateNodes, EarlyDispatch: o.EarlyDispatch, Knative: o.KnativeNamespace, Version: cli.Version, Log: log, Samples: []telemetry.Source{lines.Samples},
+		Config: cluster.Config(), Namespace: s.Namespace, Name: s.ID, Advertise: s.Advertise, Listener: listener, Token: token, Secure: s.Secure,
+		Policy: s.Policy(), Public: name(s.PublicService), Private: name(s.PrivateService), NewForesee: foresee, WebhookAddr: s.WebhookAddr, AnnotateNodes: s.AnnotateNodes, EarlyDispatch: s.EarlyDispatch, Knative: s.KnativeNamespace, Version: cli.Version, Log: log, Samples: []telemetry.Source{lines.Samples},
 	})
 }

@@ -22,35 +22,35 @@ type drainChecker struct {
 	wrong  []string
 }
 
-func (s *drainChecker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (c *drainChecker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, id, _ := strings.Cut(r.URL.Path, "/replicas/")
 	id, _, _ = strings.Cut(id, "/")
 	io.Copy(io.Discard, r.Body)
-	s.mu.Lock()
-	if s.ended[id] {
-		s.wrong = append(s.wrong, "a request came to "+id+", which had ended")
+	c.mu.Lock()
+	if c.ended[id] {
+		c.wrong = append(c.wrong, "a request came to "+id+", which had ended")
 	}
-	s.flight[id]++
-	s.served++
-	n := s.served
-	s.mu.Unlock()
+	c.flight[id]++
+	c.served++
+	n := c.served
+	c.mu.Unlock()
 	select {
 	case <-time.After(time.Duration(n%7) * 3 * time.Millisecond):
 	case <-r.Context().Done():
 	}
 	w.Header().Set("Content-Type", "application/json")
 	io.WriteString(w, `{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}`)
-	s.mu.Lock()
-	s.flight[id]--
-	s.mu.Unlock()
+	c.mu.Lock()
+	c.flight[id]--
+	c.mu.Unlock()
 }
 
-func (s *drainChecker) end(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended[id] = true
-	if n := s.flight[id]; n > 0 {
-		s.wrong = append(s.wrong, fmt.Sprint(id, " was ended with ", n, " requests in flight"))
+func (c *drainChecker) end(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended[id] = true
+	if n := c.flight[id]; n > 0 {
+		c.wrong = append(c.wrong, fmt.Sprint(id, " was ended with ", n, " requests in flight"))
 	}
 }
 

@@ -63,9 +63,9 @@ func TestLimitsOfTwoActivators(t *testing.T) {
 
 // isLimited asks for a word, and reports whether the answer tells of
 // a limit.
-func (r *testController) isLimited(g *gate) bool {
+func (c *testController) isLimited(g *gate) bool {
 	req, _ := http.NewRequest("POST", "http://"+g.public+"/v1/chat/completions", strings.NewReader(`{"model":"qwen","messages":[{"role":"user","content":"hello"}]}`))
-	req.Header.Set("Authorization", "Bearer "+r.key)
+	req.Header.Set("Authorization", "Bearer "+c.key)
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return false
