@@ -230,7 +230,7 @@ func nextPiece(ctx context.Context, q *sequence) piece {
 }
 
 // writeWhole writes one body.
-func (sp *generation) writeWhole(w http.ResponseWriter, r *http.Request, q *sequence) piece {
+func (g *generation) writeWhole(w http.ResponseWriter, r *http.Request, q *sequence) piece {
 	var text strings.Builder
 	var scores []scored
 	for {
@@ -246,12 +246,12 @@ func (sp *generation) writeWhole(w http.ResponseWriter, r *http.Request, q *sequ
 			}
 			return p
 		}
-		b := sp.head
+		b := g.head
 		b.Usage = usageOf(q, p.generated)
-		if sp.isChat {
-			b.Choices = []any{chatChoice{0, chatMessage{"assistant", text.String()}, sp.chatScores(q, scores), &p.finish, p.stop}}
+		if g.isChat {
+			b.Choices = []any{chatChoice{0, chatMessage{"assistant", text.String()}, g.chatScores(q, scores), &p.finish, p.stop}}
 		} else {
-			b.Choices = []any{textChoice{0, sp.around + text.String(), sp.textScores(q, scores), &p.finish, p.stop}}
+			b.Choices = []any{textChoice{0, g.around + text.String(), g.textScores(q, scores), &p.finish, p.stop}}
 		}
 		writeJSON(w, http.StatusOK, b)
 		return p
@@ -262,7 +262,7 @@ func (sp *generation) writeWhole(w http.ResponseWriter, r *http.Request, q *sequ
 const writeBound = 30 * time.Second
 
 // writeStream writes chunks; each has all that was generated during the last write.
-func (sp *generation) writeStream(w http.ResponseWriter, r *http.Request, q *sequence, withUsage bool) piece {
+func (g *generation) writeStream(w http.ResponseWriter, r *http.Request, q *sequence, withUsage bool) piece {
 	rc := http.NewResponseController(w)
 	send := func(v any) error {
 		b, err := json.Marshal(v, json.FormatNilSliceAsNull(true))
@@ -276,7 +276,7 @@ func (sp *generation) writeStream(w http.ResponseWriter, r *http.Request, q *seq
 		return rc.Flush()
 	}
 	chunk := func(choices []any, u *usage) error {
-		b := sp.head
+		b := g.head
 		b.Choices, b.Usage = choices, u
 		return send(b)
 	}
@@ -294,14 +294,14 @@ func (sp *generation) writeStream(w http.ResponseWriter, r *http.Request, q *seq
 	h.Set("X-Accel-Buffering", "no")
 	empty := ""
 	var err error
-	if sp.isChat {
+	if g.isChat {
 		err = chunk([]any{chatChunk{Delta: chatDelta{"assistant", &empty}}}, nil)
-	} else if sp.around != "" {
-		err = chunk([]any{textChoice{Text: sp.around}}, nil)
+	} else if g.around != "" {
+		err = chunk([]any{textChoice{Text: g.around}}, nil)
 	}
 	for err == nil {
 		if p.text != "" || p.finish != "" {
-			err = chunk([]any{sp.part(q, &p)}, nil)
+			err = chunk([]any{g.part(q, &p)}, nil)
 		}
 		if p.over() || err != nil {
 			break
@@ -329,33 +329,33 @@ func (sp *generation) writeStream(w http.ResponseWriter, r *http.Request, q *seq
 }
 
 // part is the choice of one chunk.
-func (sp *generation) part(q *sequence, p *piece) any {
+func (g *generation) part(q *sequence, p *piece) any {
 	var finish *string
 	if p.finish != "" {
 		finish = &p.finish
 	}
-	if sp.isChat {
-		return chatChunk{Delta: chatDelta{Content: &p.text}, Logprobs: sp.chatScores(q, p.scores), Finish: finish, Stop: p.stop}
+	if g.isChat {
+		return chatChunk{Delta: chatDelta{Content: &p.text}, Logprobs: g.chatScores(q, p.scores), Finish: finish, Stop: p.stop}
 	}
-	return textChoice{Text: p.text, Logprobs: sp.textScores(q, p.scores), Finish: finish, Stop: p.stop}
+	return textChoice{Text: p.text, Logprobs: g.textScores(q, p.scores), Finish: finish, Stop: p.stop}
 }
 
 // name is a token's text as a client sees it.
-func (sp *generation) name(id int) string {
-	return strings.ToValidUTF8(string(sp.e.tok.Bytes(id)), "\uFFFD")
+func (g *generation) name(id int) string {
+	return strings.ToValidUTF8(string(g.e.tok.Bytes(id)), "\uFFFD")
 }
 
-func (sp *generation) chatScores(q *sequence, ss []scored) *chatLogprobs {
+func (g *generation) chatScores(q *sequence, ss []scored) *chatLogprobs {
 	if q.logprobs < 0 {
 		return nil
 	}
 	one := func(id int, p float64) chatScore {
-		raw := sp.e.tok.Bytes(id)
+		raw := g.e.tok.Bytes(id)
 		b := make([]int, len(raw))
 		for i, c := range raw {
 			b[i] = int(c)
 		}
-		return chatScore{Token: sp.name(id), Logprob: clampLogprob(p), Bytes: b, Top: []chatScore{}}
+		return chatScore{Token: g.name(id), Logprob: clampLogprob(p), Bytes: b, Top: []chatScore{}}
 	}
 	out := &chatLogprobs{Content: []chatScore{}}
 	for _, s := range ss {
@@ -370,23 +370,23 @@ func (sp *generation) chatScores(q *sequence, ss []scored) *chatLogprobs {
 	return out
 }
 
-func (sp *generation) textScores(q *sequence, ss []scored) *textLogprobs {
+func (g *generation) textScores(q *sequence, ss []scored) *textLogprobs {
 	if q.logprobs < 0 {
 		return nil
 	}
 	out := &textLogprobs{[]int{}, []*float64{}, []string{}, []map[string]float64{}}
 	for _, s := range ss {
 		p := clampLogprob(s.logprob)
-		name := sp.name(s.id)
+		name := g.name(s.id)
 		top := map[string]float64{name: p}
 		for _, t := range s.top {
-			top[sp.name(t.id)] = clampLogprob(t.p)
+			top[g.name(t.id)] = clampLogprob(t.p)
 		}
-		out.Offsets = append(out.Offsets, sp.offset)
+		out.Offsets = append(out.Offsets, g.offset)
 		out.Scores = append(out.Scores, &p)
 		out.Tokens = append(out.Tokens, name)
 		out.Top = append(out.Top, top)
-		sp.offset += len(name)
+		g.offset += len(name)
 	}
 	return out
 }

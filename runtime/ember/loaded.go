@@ -81,29 +81,29 @@ func loadModel(ctx context.Context, o *Options, percent func(int)) (*loadedModel
 	return c, nil
 }
 
-func (c *loadedModel) rest(o *Options, cfg *llama.Config) (err error) {
-	if c.tok.Size() > cfg.Vocab {
-		return fmt.Errorf("%s: tokenizer.json has tokens up to %d, config.json's vocab_size is %d", o.Model, c.tok.Size()-1, cfg.Vocab)
+func (m *loadedModel) rest(o *Options, cfg *llama.Config) (err error) {
+	if m.tok.Size() > cfg.Vocab {
+		return fmt.Errorf("%s: tokenizer.json has tokens up to %d, config.json's vocab_size is %d", o.Model, m.tok.Size()-1, cfg.Vocab)
 	}
-	if c.template, err = chat.Load(o.Model, o.ChatTemplate); err != nil {
+	if m.template, err = chat.Load(o.Model, o.ChatTemplate); err != nil {
 		return err
 	}
 	if o.MaxLen > cfg.MaxPos {
 		return fmt.Errorf("--max-model-len %d is more than the model's %d", o.MaxLen, cfg.MaxPos)
 	}
 	if o.MaxLen > 0 {
-		c.maxLen = o.MaxLen
+		m.maxLen = o.MaxLen
 	}
-	c.eos = slices.Clone(cfg.EOS)
-	if id, ok := c.tok.Find(c.template.EOS); ok && c.template.EOS != "" {
-		c.eos = append(c.eos, id)
+	m.eos = slices.Clone(cfg.EOS)
+	if id, ok := m.tok.Find(m.template.EOS); ok && m.template.EOS != "" {
+		m.eos = append(m.eos, id)
 	}
-	return c.generation(filepath.Join(o.Model, "generation_config.json"))
+	return m.generation(filepath.Join(o.Model, "generation_config.json"))
 }
 
 // generation reads the model's own defaults for sampling, which vLLM uses too.
-func (c *loadedModel) generation(path string) error {
-	c.defaults = sampling{temperature: 1, topP: 1, repetition: 1}
+func (m *loadedModel) generation(path string) error {
+	m.defaults = sampling{temperature: 1, topP: 1, repetition: 1}
 	b, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -129,9 +129,9 @@ func (c *loadedModel) generation(path string) error {
 		} else if err := json.Unmarshal(g.EOS, &many); err != nil {
 			return fmt.Errorf("%s: eos_token_id: %w", path, err)
 		}
-		c.eos = append(c.eos, many...)
+		m.eos = append(m.eos, many...)
 	}
-	d := &c.defaults
+	d := &m.defaults
 	setIfGiven(&d.temperature, g.Temperature)
 	setIfGiven(&d.topP, g.TopP)
 	setIfGiven(&d.topK, g.TopK)

@@ -382,11 +382,11 @@ func (i input) encode(c *loadedModel, around bool) ([]int, *failure) {
 
 // encode refuses text that must be too long before tokenizing it. The factor of four
 // allows for normalization, which can shorten a text.
-func (c *loadedModel) encode(text string, around bool) ([]int, *failure) {
-	if minimum := len(text) / max(4*c.tok.Longest(), 1); minimum > c.maxLen {
-		return nil, tooLong(c, "at least ", minimum)
+func (m *loadedModel) encode(text string, around bool) ([]int, *failure) {
+	if minimum := len(text) / max(4*m.tok.Longest(), 1); minimum > m.maxLen {
+		return nil, tooLong(m, "at least ", minimum)
 	}
-	return c.tok.Encode(text, around), nil
+	return m.tok.Encode(text, around), nil
 }
 
 func tooLong(c *loadedModel, about string, n int) *failure {

@@ -49,15 +49,15 @@ func newSampler(s sampling, seed uint64, prompt []int) *sampler {
 }
 
 // adjusts reports whether next changes the scores.
-func (x *sampler) adjusts() bool {
-	return x.counts != nil || x.seen != nil || len(x.bias) > 0
+func (s *sampler) adjusts() bool {
+	return s.counts != nil || s.seen != nil || len(s.bias) > 0
 }
 
 // adjust applies penalties and biases to the scores, in place.
-func (x *sampler) adjust(l []float32) {
-	if x.repetition != 1 {
-		r := float32(x.repetition)
-		for id := range x.seen {
+func (s *sampler) adjust(l []float32) {
+	if s.repetition != 1 {
+		r := float32(s.repetition)
+		for id := range s.seen {
 			if l[id] > 0 {
 				l[id] /= r
 			} else {
@@ -65,23 +65,23 @@ func (x *sampler) adjust(l []float32) {
 			}
 		}
 	}
-	for id, n := range x.counts {
-		l[id] -= float32(x.presence + x.frequency*float64(n))
+	for id, n := range s.counts {
+		l[id] -= float32(s.presence + s.frequency*float64(n))
 	}
-	for id, b := range x.bias {
+	for id, b := range s.bias {
 		l[id] += float32(b)
 	}
 }
 
 // next chooses a token. It may change l.
-func (x *sampler) next(l []float32) int {
-	x.adjust(l)
-	id := x.choose(l)
-	if x.counts != nil {
-		x.counts[id]++
+func (s *sampler) next(l []float32) int {
+	s.adjust(l)
+	id := s.choose(l)
+	if s.counts != nil {
+		s.counts[id]++
 	}
-	if x.seen != nil {
-		x.seen[id] = true
+	if s.seen != nil {
+		s.seen[id] = true
 	}
 	return id
 }
@@ -96,29 +96,29 @@ func argmax(l []float32) int {
 	return best
 }
 
-func (x *sampler) choose(l []float32) int {
+func (s *sampler) choose(l []float32) int {
 	best := argmax(l)
-	if x.temperature < greedyBelow {
+	if s.temperature < greedyBelow {
 		return best
 	}
 	top, total := float64(l[best]), 0.0
-	h := x.heap[:0]
+	h := s.heap[:0]
 	if cap(h) < len(l) {
 		h = make([]choice, 0, len(l))
 	}
 	for id, v := range l {
-		p := math.Exp((float64(v) - top) / x.temperature)
-		if p < x.minP || p == 0 {
+		p := math.Exp((float64(v) - top) / s.temperature)
+		if p < s.minP || p == 0 {
 			continue
 		}
 		total += p
 		h = append(h, choice{id, p})
 	}
-	x.heap = h
-	if x.topK > 0 && x.topK < len(h) || x.topP < 1 {
-		h, total = x.nucleus(h, total)
+	s.heap = h
+	if s.topK > 0 && s.topK < len(h) || s.topP < 1 {
+		h, total = s.nucleus(h, total)
 	}
-	u := x.rng.Float64() * total
+	u := s.rng.Float64() * total
 	for _, c := range h {
 		if u -= c.p; u < 0 {
 			return c.id
@@ -129,18 +129,18 @@ func (x *sampler) choose(l []float32) int {
 
 // nucleus returns the top_k most likely choices, and of these the fewest that together
 // reach top_p. It uses a heap, since few are taken.
-func (x *sampler) nucleus(h []choice, total float64) ([]choice, float64) {
+func (s *sampler) nucleus(h []choice, total float64) ([]choice, float64) {
 	for i := len(h)/2 - 1; i >= 0; i-- {
 		siftDown(h, i)
 	}
 	k, all := len(h), true
-	if x.topK > 0 && x.topK < k {
-		k, all = x.topK, false
+	if s.topK > 0 && s.topK < k {
+		k, all = s.topK, false
 	}
 	taken, sum := make([]choice, 0, min(k, 64)), 0.0
 	limit := math.Inf(1)
 	if all {
-		limit = x.topP * total
+		limit = s.topP * total
 	}
 	for len(taken) < k && sum < limit {
 		c := h[0]
@@ -149,8 +149,8 @@ func (x *sampler) nucleus(h []choice, total float64) ([]choice, float64) {
 		h = h[:len(h)-1]
 		siftDown(h, 0)
 	}
-	if !all && x.topP < 1 { // top_p applies after top_k
-		limit, part := x.topP*sum, 0.0
+	if !all && s.topP < 1 { // top_p applies after top_k
+		limit, part := s.topP*sum, 0.0
 		for i, c := range taken {
 			if part += c.p; part >= limit {
 				return taken[:i+1], part

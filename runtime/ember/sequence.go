@@ -58,21 +58,21 @@ func (p *piece) over() bool { return p.finish != "" || p.err != nil }
 var errStopped = errors.New("the engine is shutting down")
 
 // publish changes the piece for the handler; add is called with the lock held.
-func (q *sequence) publish(add func(p *piece)) {
-	q.mu.Lock()
-	add(&q.out)
-	q.mu.Unlock()
+func (s *sequence) publish(add func(p *piece)) {
+	s.mu.Lock()
+	add(&s.out)
+	s.mu.Unlock()
 	select {
-	case q.ready <- struct{}{}:
+	case s.ready <- struct{}{}:
 	default:
 	}
 }
 
 // takePiece returns what was generated since the last call.
-func (q *sequence) takePiece() piece {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	p := q.out
-	q.out.text, q.out.scores = "", nil
+func (s *sequence) takePiece() piece {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.out
+	s.out.text, s.out.scores = "", nil
 	return p
 }

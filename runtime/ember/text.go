@@ -17,47 +17,47 @@ type stopFilter struct {
 
 // push adds bytes and returns the text that may be sent. It is not called after a stop
 // string was found (hit is set).
-func (t *stopFilter) push(b []byte, search bool) string {
-	t.bytes = append(t.bytes, b...)
-	stopServing := completeLength(t.bytes)
-	t.heldBack += strings.ToValidUTF8(string(t.bytes[:stopServing]), "\uFFFD")
-	t.bytes = append(t.bytes[:0], t.bytes[stopServing:]...)
+func (f *stopFilter) push(b []byte, search bool) string {
+	f.bytes = append(f.bytes, b...)
+	stopServing := completeLength(f.bytes)
+	f.heldBack += strings.ToValidUTF8(string(f.bytes[:stopServing]), "\uFFFD")
+	f.bytes = append(f.bytes[:0], f.bytes[stopServing:]...)
 	if !search {
 		return ""
 	}
 	at, which := -1, ""
-	for _, s := range t.stops {
-		if i := strings.Index(t.heldBack, s); i >= 0 && (at < 0 || i < at) {
+	for _, s := range f.stops {
+		if i := strings.Index(f.heldBack, s); i >= 0 && (at < 0 || i < at) {
 			at, which = i, s
 		}
 	}
 	if at >= 0 {
-		t.stopString = which
-		if t.include {
+		f.stopString = which
+		if f.include {
 			at += len(which)
 		}
-		out := t.heldBack[:at]
-		t.heldBack, t.bytes = "", nil
+		out := f.heldBack[:at]
+		f.heldBack, f.bytes = "", nil
 		return out
 	}
 	keep := 0
-	for _, s := range t.stops {
-		for n := min(len(s)-1, len(t.heldBack)); n > keep; n-- {
-			if strings.HasSuffix(t.heldBack, s[:n]) {
+	for _, s := range f.stops {
+		for n := min(len(s)-1, len(f.heldBack)); n > keep; n-- {
+			if strings.HasSuffix(f.heldBack, s[:n]) {
 				keep = n
 				break
 			}
 		}
 	}
-	out := t.heldBack[:len(t.heldBack)-keep]
-	t.heldBack = t.heldBack[len(out):]
+	out := f.heldBack[:len(f.heldBack)-keep]
+	f.heldBack = f.heldBack[len(out):]
 	return out
 }
 
 // end returns the text held back. An incomplete character becomes U+FFFD.
-func (t *stopFilter) end() string {
-	out := t.heldBack + strings.ToValidUTF8(string(t.bytes), "\uFFFD")
-	t.heldBack, t.bytes = "", nil
+func (f *stopFilter) end() string {
+	out := f.heldBack + strings.ToValidUTF8(string(f.bytes), "\uFFFD")
+	f.heldBack, f.bytes = "", nil
 	return out
 }
 
