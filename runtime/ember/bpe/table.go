@@ -13,48 +13,48 @@ type names struct {
 
 type span struct{ at, n uint32 }
 
-func (t *names) grow(id int32) {
-	for int(id) >= len(t.span) {
-		t.span = append(t.span, make([]span, max(256, len(t.span)))...)
+func (n *names) grow(id int32) {
+	for int(id) >= len(n.span) {
+		n.span = append(n.span, make([]span, max(256, len(n.span)))...)
 	}
 }
 
-func (t *names) bytes(id int32) []byte {
-	if id < 0 || int(id) >= len(t.span) {
+func (n *names) bytes(id int32) []byte {
+	if id < 0 || int(id) >= len(n.span) {
 		return nil
 	}
-	s := t.span[id]
-	return t.arena[s.at : s.at+s.n : s.at+s.n]
+	s := n.span[id]
+	return n.arena[s.at : s.at+s.n : s.at+s.n]
 }
 
 // index builds the hash table over all spans. It returns the first id with the
 // name of another id, or -1.
-func (t *names) index() int32 {
-	n := uint32(1) << bits.Len(uint(max(t.count, 8)*2-1))
-	t.slots, t.mask = make([]int32, n), n-1
+func (n *names) index() int32 {
+	size := uint32(1) << bits.Len(uint(max(n.count, 8)*2-1))
+	n.slots, n.mask = make([]int32, size), size-1
 	duplicate := int32(-1)
-	for id := range t.span {
-		if t.span[id].n == 0 {
+	for id := range n.span {
+		if n.span[id].n == 0 {
 			continue
 		}
-		b := t.bytes(int32(id))
-		h := hashBytes(b) & t.mask
-		for t.slots[h] != 0 {
-			if string(t.bytes(t.slots[h]-1)) == string(b) {
+		b := n.bytes(int32(id))
+		h := hashBytes(b) & n.mask
+		for n.slots[h] != 0 {
+			if string(n.bytes(n.slots[h]-1)) == string(b) {
 				duplicate = int32(id)
 			}
-			h = (h + 1) & t.mask
+			h = (h + 1) & n.mask
 		}
-		t.slots[h] = int32(id) + 1
+		n.slots[h] = int32(id) + 1
 	}
 	return duplicate
 }
 
 // find returns the id of a name, or -1.
-func (t *names) find(b []byte) int32 {
-	for h := hashBytes(b) & t.mask; t.slots[h] != 0; h = (h + 1) & t.mask {
-		id := t.slots[h] - 1
-		if string(t.bytes(id)) == string(b) {
+func (n *names) find(b []byte) int32 {
+	for h := hashBytes(b) & n.mask; n.slots[h] != 0; h = (h + 1) & n.mask {
+		id := n.slots[h] - 1
+		if string(n.bytes(id)) == string(b) {
 			return id
 		}
 	}
