@@ -174,28 +174,28 @@ func (m *Model) expect(name string, shape ...int) (safetensors.Tensor, error) {
 }
 
 // row copies one row, widened, as the embedding needs it.
-func (w *matrix) row(out []float32, r int) {
-	if w.full != nil {
-		copy(out, w.full[r*w.cols:(r+1)*w.cols])
+func (m *matrix) row(out []float32, r int) {
+	if m.full != nil {
+		copy(out, m.full[r*m.cols:(r+1)*m.cols])
 		return
 	}
-	for i, h := range w.bf16[r*w.cols : (r+1)*w.cols] {
+	for i, h := range m.bf16[r*m.cols : (r+1)*m.cols] {
 		out[i] = kernel.FromBF16(h)
 	}
 }
 
 // times multiplies rows lo..hi-1 with n vectors; out has rows numbers per vector.
-func (w *matrix) times(out, x []float32, lo, hi, n int) {
-	if w.full != nil {
-		kernel.F32(out, w.rows, w.full, x, w.cols, lo, hi, n)
+func (m *matrix) times(out, x []float32, lo, hi, n int) {
+	if m.full != nil {
+		kernel.F32(out, m.rows, m.full, x, m.cols, lo, hi, n)
 	} else {
-		kernel.BF16(out, w.rows, w.bf16, x, w.cols, lo, hi, n)
+		kernel.BF16(out, m.rows, m.bf16, x, m.cols, lo, hi, n)
 	}
-	if w.bias != nil {
+	if m.bias != nil {
 		for v := range n {
-			o := out[v*w.rows:]
+			o := out[v*m.rows:]
 			for r := lo; r < hi; r++ {
-				o[r] += w.bias[r]
+				o[r] += m.bias[r]
 			}
 		}
 	}
