@@ -17,31 +17,31 @@ const healthSlow = 2 * time.Second
 
 // Health is nil when the health path answers 2xx. One redirect on the same host and port
 // is followed.
-func (e *Client) Health(ctx context.Context) error {
-	path := e.health
-	_, err := e.do(ctx, http.MethodGet, path, nil, 4<<10)
+func (c *Client) Health(ctx context.Context) error {
+	path := c.health
+	_, err := c.do(ctx, http.MethodGet, path, nil, 4<<10)
 	var se *StatusError
 	if errors.As(err, &se) {
-		if to := e.redirect(path, se); to != "" {
+		if to := c.redirect(path, se); to != "" {
 			path = to
-			_, err = e.do(ctx, http.MethodGet, path, nil, 4<<10)
+			_, err = c.do(ctx, http.MethodGet, path, nil, 4<<10)
 		}
 	}
 	if err == nil {
-		e.answered(path, "2xx")
+		c.answered(path, "2xx")
 	} else if errors.As(err, &se) {
-		e.answered(path, se.Error())
+		c.answered(path, se.Error())
 	}
 	return err
 }
 
 // redirect is the path that an answer redirects to, on the same host and port; "" if it
 // does not.
-func (e *Client) redirect(path string, se *StatusError) string {
+func (c *Client) redirect(path string, se *StatusError) string {
 	if se.Status/100 != 3 || se.To == "" {
 		return ""
 	}
-	base, err := url.Parse(e.url + path)
+	base, err := url.Parse(c.url + path)
 	if err != nil {
 		return ""
 	}
@@ -54,21 +54,21 @@ func (e *Client) redirect(path string, se *StatusError) string {
 
 // LastAnswer describes the last answer to Health or Token, for the message of a start that
 // failed; "" if there was none.
-func (e *Client) LastAnswer() string {
-	if p := e.lastAnswer.Load(); p != nil {
+func (c *Client) LastAnswer() string {
+	if p := c.lastAnswer.Load(); p != nil {
 		return *p
 	}
 	return ""
 }
 
-func (e *Client) answered(path, text string) {
+func (c *Client) answered(path, text string) {
 	text = path + " answered " + text
-	e.lastAnswer.Store(&text)
+	c.lastAnswer.Store(&text)
 }
 
 // Await returns nil when the health path answers 2xx, or the last error when ctx
 // ends. It calls listening once, when a connection is first accepted.
-func (e *Client) Await(ctx context.Context, listening func()) error {
+func (c *Client) Await(ctx context.Context, listening func()) error {
 	var requests sync.WaitGroup
 	defer requests.Wait()
 	ctx, stop := context.WithCancel(ctx)
@@ -81,7 +81,7 @@ func (e *Client) Await(ctx context.Context, listening func()) error {
 				one, cancel = context.WithTimeout(ctx, bound)
 			}
 			defer cancel()
-			answer <- e.Health(one)
+			answer <- c.Health(one)
 		})
 		return answer
 	}

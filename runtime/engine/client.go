@@ -82,14 +82,14 @@ func New(c Command) *Client {
 }
 
 // Close closes idle connections.
-func (e *Client) Close() { e.http.CloseIdleConnections() }
+func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // ConnectionRefused reports whether err is a refused connection.
 func ConnectionRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 // Metrics reads the engine's metrics; ErrNoMetrics if it answers without any.
-func (e *Client) Metrics(ctx context.Context) (Metrics, error) {
-	b, err := e.do(ctx, http.MethodGet, "/metrics", nil, 8<<20)
+func (c *Client) Metrics(ctx context.Context) (Metrics, error) {
+	b, err := c.do(ctx, http.MethodGet, "/metrics", nil, 8<<20)
 	var se *StatusError
 	if errors.As(err, &se) {
 		return Metrics{}, ErrNoMetrics
@@ -97,7 +97,7 @@ func (e *Client) Metrics(ctx context.Context) (Metrics, error) {
 	if err != nil {
 		return Metrics{}, err
 	}
-	m := parseMetrics(b, e.row.metrics)
+	m := parseMetrics(b, c.row.metrics)
 	if !m.Load {
 		return m, ErrNoMetrics
 	}
@@ -105,27 +105,27 @@ func (e *Client) Metrics(ctx context.Context) (Metrics, error) {
 }
 
 // LoadAdapter and UnloadAdapter are vLLM's runtime LoRA calls.
-func (e *Client) LoadAdapter(ctx context.Context, name, path string) error {
-	return e.adapterCall(ctx, "/v1/load_lora_adapter", map[string]string{"lora_name": name, "lora_path": path})
+func (c *Client) LoadAdapter(ctx context.Context, name, path string) error {
+	return c.adapterCall(ctx, "/v1/load_lora_adapter", map[string]string{"lora_name": name, "lora_path": path})
 }
 
 // UnloadAdapter unloads an adapter.
-func (e *Client) UnloadAdapter(ctx context.Context, name string) error {
-	return e.adapterCall(ctx, "/v1/unload_lora_adapter", map[string]string{"lora_name": name})
+func (c *Client) UnloadAdapter(ctx context.Context, name string) error {
+	return c.adapterCall(ctx, "/v1/unload_lora_adapter", map[string]string{"lora_name": name})
 }
 
 // AdapterLoaded reports whether an engine refused an adapter because it has it.
 func AdapterLoaded(e *StatusError) bool { return strings.Contains(e.Body, "already been loaded") }
 
-func (e *Client) adapterCall(ctx context.Context, path string, v any) error {
-	if e.row.adapters == nil {
+func (c *Client) adapterCall(ctx context.Context, path string, v any) error {
+	if c.row.adapters == nil {
 		return ErrUnsupported
 	}
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	_, err = e.do(ctx, http.MethodPost, path, b, 64<<10)
+	_, err = c.do(ctx, http.MethodPost, path, b, 64<<10)
 	return err
 }
 
@@ -141,41 +141,41 @@ const (
 // Sleep frees the GPU memory of a vLLM (level 1 keeps the weights in host memory, 2
 // drops them) and returns when it sleeps; Wake undoes it. A sleeping vLLM answers
 // 200 on /health and hangs on requests.
-func (e *Client) Sleep(ctx context.Context, level int, mode SleepMode) error {
-	return e.sleepCall(ctx, http.MethodPost, fmt.Sprintf("/sleep?level=%d&mode=%s", level, mode), nil)
+func (c *Client) Sleep(ctx context.Context, level int, mode SleepMode) error {
+	return c.sleepCall(ctx, http.MethodPost, fmt.Sprintf("/sleep?level=%d&mode=%s", level, mode), nil)
 }
 
 // Wake ends a sleep of that level. After level 2 the weights are loaded again, between
 // the allocation of the weights' memory and that of the KV cache.
-func (e *Client) Wake(ctx context.Context, level int) error {
+func (c *Client) Wake(ctx context.Context, level int) error {
 	if level < 2 {
-		return e.sleepCall(ctx, http.MethodPost, "/wake_up", nil)
+		return c.sleepCall(ctx, http.MethodPost, "/wake_up", nil)
 	}
-	if err := e.sleepCall(ctx, http.MethodPost, "/wake_up?tags=weights", nil); err != nil {
+	if err := c.sleepCall(ctx, http.MethodPost, "/wake_up?tags=weights", nil); err != nil {
 		return err
 	}
-	if _, err := e.do(ctx, http.MethodPost, "/collective_rpc", []byte(`{"method":"reload_weights"}`), 64<<10); err != nil {
+	if _, err := c.do(ctx, http.MethodPost, "/collective_rpc", []byte(`{"method":"reload_weights"}`), 64<<10); err != nil {
 		return err
 	}
-	return e.sleepCall(ctx, http.MethodPost, "/wake_up?tags=kv_cache", nil)
+	return c.sleepCall(ctx, http.MethodPost, "/wake_up?tags=kv_cache", nil)
 }
 
 // Sleeping reports whether the engine sleeps.
-func (e *Client) Sleeping(ctx context.Context) (bool, error) {
+func (c *Client) Sleeping(ctx context.Context) (bool, error) {
 	var a struct {
 		Sleeping bool `json:"is_sleeping"`
 	}
-	err := e.sleepCall(ctx, http.MethodGet, "/is_sleeping", &a)
+	err := c.sleepCall(ctx, http.MethodGet, "/is_sleeping", &a)
 	return a.Sleeping, err
 }
 
 // SleepLevel is the level of the engine's sleep, 0 if it is awake; for an adopted engine.
-func (e *Client) SleepLevel(ctx context.Context) (level int, err error) {
-	asleep, err := e.Sleeping(ctx)
+func (c *Client) SleepLevel(ctx context.Context) (level int, err error) {
+	asleep, err := c.Sleeping(ctx)
 	if err != nil || !asleep {
 		return 0, err
 	}
-	b, err := e.do(ctx, http.MethodGet, "/metrics", nil, 8<<20)
+	b, err := c.do(ctx, http.MethodGet, "/metrics", nil, 8<<20)
 	if err != nil {
 		return 0, err
 	}
@@ -190,11 +190,11 @@ func (e *Client) SleepLevel(ctx context.Context) (level int, err error) {
 	return level, nil
 }
 
-func (e *Client) sleepCall(ctx context.Context, method, path string, into any) error {
-	if !e.row.sleep {
+func (c *Client) sleepCall(ctx context.Context, method, path string, into any) error {
+	if !c.row.sleep {
 		return ErrUnsupported
 	}
-	b, err := e.do(ctx, method, path, nil, 64<<10)
+	b, err := c.do(ctx, method, path, nil, 64<<10)
 	if err != nil || into == nil {
 		return err
 	}
@@ -209,8 +209,8 @@ func Supports(e functions.Engine) (adapters, sleep bool) {
 
 // do sends one request and reads at most limit bytes of its answer. A status other
 // than 2xx is a StatusError.
-func (e *Client) do(ctx context.Context, method, path string, body []byte, limit int64) ([]byte, error) {
-	res, err := e.send(ctx, method, path, "application/json", body)
+func (c *Client) do(ctx context.Context, method, path string, body []byte, limit int64) ([]byte, error) {
+	res, err := c.send(ctx, method, path, "application/json", body)
 	if err != nil {
 		return nil, err
 	}
@@ -219,22 +219,22 @@ func (e *Client) do(ctx context.Context, method, path string, body []byte, limit
 }
 
 // send sends one request; the caller closes the answer's body.
-func (e *Client) send(ctx context.Context, method, path, contentType string, body []byte) (*http.Response, error) {
+func (c *Client) send(ctx context.Context, method, path, contentType string, body []byte) (*http.Response, error) {
 	var in io.Reader
 	if body != nil {
 		in = bytes.NewReader(body)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, e.url+path, in)
+	req, err := http.NewRequestWithContext(ctx, method, c.url+path, in)
 	if err != nil {
 		return nil, err
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", contentType)
 	}
-	if e.key != "" {
-		req.Header.Set("Authorization", "Bearer "+e.key)
+	if c.key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.key)
 	}
-	res, err := e.http.Do(req)
+	res, err := c.http.Do(req)
 	if err != nil {
 		var ue *url.Error
 		if errors.As(err, &ue) {

@@ -114,8 +114,8 @@ func (m *Manual) lacksFlag(e functions.Engine, program, flag string) bool {
 }
 
 // takes reports whether argparse accepts the flag, which may be abbreviated.
-func (p *flagList) takes(name string) bool {
-	return slices.ContainsFunc(p.Flags, func(f string) bool { return strings.HasPrefix(f, name) })
+func (l *flagList) takes(name string) bool {
+	return slices.ContainsFunc(l.Flags, func(f string) bool { return strings.HasPrefix(f, name) })
 }
 
 // flagName is the flag of an argument as --help spells it: without its value and

@@ -30,10 +30,10 @@ type Metrics struct {
 type metricNames struct{ running, waiting, tokens, kv, hits, queries, rate, firstTokens, finished []string }
 
 // or is the union of both.
-func (a metricNames) or(b metricNames) metricNames {
+func (n metricNames) or(b metricNames) metricNames {
 	j := func(x, y []string) []string { return append(slices.Clone(x), y...) }
-	return metricNames{j(a.running, b.running), j(a.waiting, b.waiting), j(a.tokens, b.tokens), j(a.kv, b.kv),
-		j(a.hits, b.hits), j(a.queries, b.queries), j(a.rate, b.rate), j(a.firstTokens, b.firstTokens), j(a.finished, b.finished)}
+	return metricNames{j(n.running, b.running), j(n.waiting, b.waiting), j(n.tokens, b.tokens), j(n.kv, b.kv),
+		j(n.hits, b.hits), j(n.queries, b.queries), j(n.rate, b.rate), j(n.firstTokens, b.firstTokens), j(n.finished, b.finished)}
 }
 
 // parseMetrics reads names and values of the Prometheus text format; series of one

@@ -100,46 +100,46 @@ func probesOf(c Command) (probes []tokenProbe) {
 // was answered well. The first call finds out which endpoint answers. The error is that
 // of the endpoint which is likeliest to be served. ctx bounds it. An engine that is not to
 // be probed is asked for its health.
-func (e *Client) Token(ctx context.Context) error {
-	if len(e.probes) == 0 {
-		return e.Health(ctx)
+func (c *Client) Token(ctx context.Context) error {
+	if len(c.probes) == 0 {
+		return c.Health(ctx)
 	}
-	if q := e.probe.Load(); q != nil {
-		return e.requestToken(ctx, *q)
+	if q := c.probe.Load(); q != nil {
+		return c.requestToken(ctx, *q)
 	}
 	var worst error
 	last, weight := "", -1
-	for _, q := range e.probes {
-		err := e.requestToken(ctx, q)
+	for _, q := range c.probes {
+		err := c.requestToken(ctx, q)
 		if err == nil {
-			e.probe.Store(&q)
+			c.probe.Store(&q)
 			return nil
 		}
 		if ctx.Err() != nil || ConnectionRefused(err) {
 			return err
 		}
 		if w := weighError(err); w > weight {
-			worst, last, weight = err, e.LastAnswer(), w
+			worst, last, weight = err, c.LastAnswer(), w
 		}
-		if e.busy(err) {
+		if c.busy(err) {
 			break
 		}
 	}
 	if last != "" {
-		e.lastAnswer.Store(&last)
+		c.lastAnswer.Store(&last)
 	}
 	return worst
 }
 
 // busy reports whether the engine is busy where it was asked, for a bounded time.
-func (e *Client) busy(err error) bool {
+func (c *Client) busy(err error) bool {
 	var se *StatusError
 	if !errors.As(err, &se) || !se.Busy() {
 		return false
 	}
 	now := time.Now().UnixNano()
-	e.busyAt.CompareAndSwap(0, now)
-	return time.Duration(now-e.busyAt.Load()) < busyWait
+	c.busyAt.CompareAndSwap(0, now)
+	return time.Duration(now-c.busyAt.Load()) < busyWait
 }
 
 // weighError orders the errors of endpoints: from the answers of one that the engine does
@@ -159,11 +159,11 @@ func weighError(err error) int {
 	return 3
 }
 
-func (e *Client) requestToken(ctx context.Context, q tokenProbe) error {
+func (c *Client) requestToken(ctx context.Context, q tokenProbe) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // a stream goes on for as long as it is read
-	contentType, body := q.request(e.name)
-	res, err := e.send(ctx, http.MethodPost, q.path, contentType, body)
+	contentType, body := q.request(c.name)
+	res, err := c.send(ctx, http.MethodPost, q.path, contentType, body)
 	if err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (e *Client) requestToken(ctx context.Context, q tokenProbe) error {
 	if res.StatusCode/100 == 2 && q.event != nil && got == "text/event-stream" {
 		err = readEvents(io.LimitReader(res.Body, maxProbeAnswer), q.event)
 		if err != nil {
-			e.answered(q.path, "without a token: "+err.Error())
+			c.answered(q.path, "without a token: "+err.Error())
 			err = fmt.Errorf("%s: %w", q.path, err)
 		}
 		return err
@@ -180,7 +180,7 @@ func (e *Client) requestToken(ctx context.Context, q tokenProbe) error {
 	answer, err := readAnswer(res, q.path, maxProbeAnswer)
 	var se *StatusError
 	if errors.As(err, &se) {
-		e.answered(q.path, se.Error())
+		c.answered(q.path, se.Error())
 	}
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func (e *Client) requestToken(ctx context.Context, q tokenProbe) error {
 		return nil // a stream by another name
 	}
 	if answersError(answer) || !q.whole(got, answer) {
-		e.answered(q.path, "without a token: "+errorMessage(answer))
+		c.answered(q.path, "without a token: "+errorMessage(answer))
 		return fmt.Errorf("%s: no token in the answer: %s", q.path, errorMessage(answer))
 	}
 	return nil

@@ -37,8 +37,8 @@ func rudeClient(t *testing.T, command Command, answer func(c net.Conn, r *http.R
 	return e, s
 }
 
-func (s *rudeEngine) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	if time.Now().Before(s.serves) {
+func (e *rudeEngine) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	if time.Now().Before(e.serves) {
 		return nil, syscall.ECONNREFUSED
 	}
 	client, c := net.Pipe()
@@ -50,7 +50,7 @@ func (s *rudeEngine) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		}
 		body, _ := io.ReadAll(r.Body)
 		r.Body = io.NopCloser(strings.NewReader(string(body)))
-		s.answer(c, r)
+		e.answer(c, r)
 	}()
 	return client, nil
 }
