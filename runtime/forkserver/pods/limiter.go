@@ -26,24 +26,24 @@ func newRequestLimiter(pod, all int, within time.Duration) *requestLimiter {
 
 // allow counts a request, or returns why it is refused. A refused one is not counted, so
 // that a pod that asks too often still gets its share, and takes no other pod's.
-func (p *requestLimiter) allow(pod string, now time.Time) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for len(p.recent) > 0 && now.Sub(p.recent[0].at) >= p.within {
-		p.recent = p.recent[1:]
+func (l *requestLimiter) allow(pod string, now time.Time) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.recent) > 0 && now.Sub(l.recent[0].at) >= l.within {
+		l.recent = l.recent[1:]
 	}
 	own := 0
-	for _, a := range p.recent {
+	for _, a := range l.recent {
 		if a.pod == pod {
 			own++
 		}
 	}
 	switch {
-	case own >= p.pod:
-		return fmt.Sprintf("more than %d requests of a pod in %s", p.pod, p.within)
-	case len(p.recent) >= p.all:
-		return fmt.Sprintf("more than %d requests in %s", p.all, p.within)
+	case own >= l.pod:
+		return fmt.Sprintf("more than %d requests of a pod in %s", l.pod, l.within)
+	case len(l.recent) >= l.all:
+		return fmt.Sprintf("more than %d requests in %s", l.all, l.within)
 	}
-	p.recent = append(p.recent, podRequest{pod, now})
+	l.recent = append(l.recent, podRequest{pod, now})
 	return ""
 }

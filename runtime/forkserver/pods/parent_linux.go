@@ -258,31 +258,31 @@ type outputLog struct {
 	end string
 }
 
-func (t *outputLog) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, b...)
+func (l *outputLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf = append(l.buf, b...)
 	for {
-		i := bytes.IndexByte(t.buf, '\n')
+		i := bytes.IndexByte(l.buf, '\n')
 		if i < 0 {
 			break
 		}
-		if line := strings.TrimSpace(string(t.buf[:i])); line != "" {
-			t.end = truncate(line, 400)
-			t.log("interpreter", "output", t.end)
+		if line := strings.TrimSpace(string(l.buf[:i])); line != "" {
+			l.end = truncate(line, 400)
+			l.log("interpreter", "output", l.end)
 		}
-		t.buf = t.buf[i+1:]
+		l.buf = l.buf[i+1:]
 	}
-	if len(t.buf) > 4096 {
-		t.buf = nil
+	if len(l.buf) > 4096 {
+		l.buf = nil
 	}
 	return len(b), nil
 }
 
-func (t *outputLog) lastLine() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.end
+func (l *outputLog) lastLine() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.end
 }
 
 // onThread runs f on a thread of its own that ends with it: namespaces and tracing are of
