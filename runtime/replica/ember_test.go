@@ -27,9 +27,9 @@ func (inPlace) Stage(_ context.Context, w StageRequest, _ func(have, total funct
 	return Checkpoint{Path: filepath.Join(w.Dir, w.Source), Bytes: functions.Bytes(st.Size())}, nil
 }
 
-func (b *testSupervisor) ember(id string) Options {
+func (s *testSupervisor) ember(id string) Options {
 	exe, _ := os.Executable()
-	o := b.options(id)
+	o := s.options(id)
 	o.Stager, o.Programs = inPlace{}, engine.Programs{Thaw: exe}
 	o.Spec.Engine, o.Spec.Args, o.Spec.Source = functions.EngineEmber, nil, "./tiny"
 	o.Spec.Env = map[string]string{"GORACE": "atexit_sleep_ms=0"}

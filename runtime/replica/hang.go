@@ -38,11 +38,11 @@ func newHangDetector(hang, first time.Duration, now time.Time) *hangDetector {
 // observe processes one reading, requested at asked and received at now; its counts
 // are those at asked. t is what our requests show at now. It returns why the engine may
 // hang, or "".
-func (w *hangDetector) observe(requestedAt, now time.Time, m engine.Metrics, err error, t functions.Traffic) string {
-	w.hasFlow = w.hasFlow || err == nil && m.Flow
-	busy := w.working(now, t)
-	w.suspectAt = time.Time{}
-	reason := w.judge(requestedAt, now, m, err)
+func (h *hangDetector) observe(requestedAt, now time.Time, m engine.Metrics, err error, t functions.Traffic) string {
+	h.hasFlow = h.hasFlow || err == nil && m.Flow
+	busy := h.working(now, t)
+	h.suspectAt = time.Time{}
+	reason := h.judge(requestedAt, now, m, err)
 	if busy {
 		return ""
 	}
@@ -52,32 +52,32 @@ func (w *hangDetector) observe(requestedAt, now time.Time, m engine.Metrics, err
 // working reports whether our requests show that the engine works, whatever a probe
 // finds: a byte came within the hang deadline or, of an engine whose tokens are not
 // counted, a request waits for its first byte and has not waited for firstToken.
-func (w *hangDetector) working(now time.Time, t functions.Traffic) bool {
-	w.traffic = t
+func (h *hangDetector) working(now time.Time, t functions.Traffic) bool {
+	h.traffic = t
 	if t.InFlight > 0 {
-		w.servedAt = now
+		h.servedAt = now
 	}
-	if t.InFlight > 0 && now.Sub(t.LastByte) < w.hang {
+	if t.InFlight > 0 && now.Sub(t.LastByte) < h.hang {
 		return true
 	}
-	return !w.hasFlow && !t.Waiting.IsZero() && now.Sub(w.silentSince()) < w.first
+	return !h.hasFlow && !t.Waiting.IsZero() && now.Sub(h.silentSince()) < h.first
 }
 
 // silentSince is when the silence began in which our oldest request waits for its first
 // byte. Requests that come and leave while the engine answers nothing at all do not
 // shorten it.
-func (w *hangDetector) silentSince() time.Time {
-	since := w.traffic.Waiting
-	if w.answeredAt.Before(since) {
-		since = w.answeredAt
+func (h *hangDetector) silentSince() time.Time {
+	since := h.traffic.Waiting
+	if h.answeredAt.Before(since) {
+		since = h.answeredAt
 	}
-	return latest(since, w.traffic.LastByte, w.clearedAt)
+	return latest(since, h.traffic.LastByte, h.clearedAt)
 }
 
 // overdue returns what has not come since a time, if that is longer ago than the bound,
 // which a deadline of the model file sets.
-func (w *hangDetector) overdue(now, since time.Time, bound time.Duration, deadline, missing string, requests int) string {
-	if w.suspectAt = since.Add(bound); now.Before(w.suspectAt) {
+func (h *hangDetector) overdue(now, since time.Time, bound time.Duration, deadline, missing string, requests int) string {
+	if h.suspectAt = since.Add(bound); now.Before(h.suspectAt) {
 		return ""
 	}
 	text := fmt.Sprintf("%s for %s", missing, now.Sub(since).Round(time.Second))
@@ -88,29 +88,29 @@ func (w *hangDetector) overdue(now, since time.Time, bound time.Duration, deadli
 }
 
 // unanswered judges an engine whose /metrics are not answered.
-func (w *hangDetector) unanswered(now time.Time) string {
+func (h *hangDetector) unanswered(now time.Time) string {
 	const metrics = "/metrics not answered"
 	switch {
-	case w.hasFlow:
-		return w.overdue(now, w.answeredAt, w.hang, "hang", metrics, 0)
-	case !w.traffic.Waiting.IsZero():
-		return w.overdue(now, w.silentSince(), w.first, "firstToken", "no byte", w.traffic.InFlight)
-	case w.traffic.InFlight > 0:
-		return w.overdue(now, latest(w.answeredAt, w.traffic.LastByte), w.hang, "hang", "no byte", w.traffic.InFlight)
+	case h.hasFlow:
+		return h.overdue(now, h.answeredAt, h.hang, "hang", metrics, 0)
+	case !h.traffic.Waiting.IsZero():
+		return h.overdue(now, h.silentSince(), h.first, "firstToken", "no byte", h.traffic.InFlight)
+	case h.traffic.InFlight > 0:
+		return h.overdue(now, latest(h.answeredAt, h.traffic.LastByte), h.hang, "hang", "no byte", h.traffic.InFlight)
 	}
-	return w.overdue(now, latest(w.answeredAt, w.servedAt), w.hang, "hang", metrics, 0)
+	return h.overdue(now, latest(h.answeredAt, h.servedAt), h.hang, "hang", metrics, 0)
 }
 
 // uncounted judges an engine that answers, but counts no tokens: its requests may hang.
-func (w *hangDetector) uncounted(now time.Time) string {
-	if w.traffic.InFlight == 0 {
+func (h *hangDetector) uncounted(now time.Time) string {
+	if h.traffic.InFlight == 0 {
 		return ""
 	}
-	since := latest(w.traffic.LastByte, w.clearedAt)
-	if !w.traffic.Waiting.IsZero() {
-		since = w.silentSince()
+	since := latest(h.traffic.LastByte, h.clearedAt)
+	if !h.traffic.Waiting.IsZero() {
+		since = h.silentSince()
 	}
-	return w.overdue(now, since, w.first, "firstToken", "no byte", w.traffic.InFlight)
+	return h.overdue(now, since, h.first, "firstToken", "no byte", h.traffic.InFlight)
 }
 
 func latest(t time.Time, more ...time.Time) time.Time {
@@ -123,51 +123,51 @@ func latest(t time.Time, more ...time.Time) time.Time {
 }
 
 // judge is observe by the reading alone.
-func (w *hangDetector) judge(requestedAt, now time.Time, m engine.Metrics, err error) string {
+func (h *hangDetector) judge(requestedAt, now time.Time, m engine.Metrics, err error) string {
 	if err != nil && !errors.Is(err, engine.ErrNoMetrics) {
-		return w.unanswered(now)
+		return h.unanswered(now)
 	}
-	w.answeredAt = now
+	h.answeredAt = now
 	if err != nil || !m.Flow {
-		return w.uncounted(now)
+		return h.uncounted(now)
 	}
-	first := !w.hasReading
-	w.hasReading = true
+	first := !h.hasReading
+	h.hasReading = true
 	open := m.FirstTokens - m.Finished
 	if m.Running+m.Waiting == 0 {
-		w.busy, w.tokensCame, w.progressAt, w.tokens = false, false, requestedAt, m.Tokens
-		w.idleSeen, w.idleBacklog = true, open
+		h.busy, h.tokensCame, h.progressAt, h.tokens = false, false, requestedAt, m.Tokens
+		h.idleSeen, h.idleBacklog = true, open
 		return ""
 	}
-	w.suspectAt = requestedAt.Add(w.hang)
-	if !w.busy {
+	h.suspectAt = requestedAt.Add(h.hang)
+	if !h.busy {
 		// Tokens may have come, and stopped, since the last reading.
-		w.busy, w.tokensCame, w.progressAt, w.tokens = true, !first && m.Tokens != w.tokens, requestedAt, m.Tokens
+		h.busy, h.tokensCame, h.progressAt, h.tokens = true, !first && m.Tokens != h.tokens, requestedAt, m.Tokens
 		return ""
 	}
-	if m.Tokens != w.tokens { // less: the engine was restarted
-		w.tokensCame, w.progressAt, w.tokens = true, requestedAt, m.Tokens
+	if m.Tokens != h.tokens { // less: the engine was restarted
+		h.tokensCame, h.progressAt, h.tokens = true, requestedAt, m.Tokens
 		return ""
 	}
 	// Running requests without a token may have long prompts. The counter of first
 	// tokens, if the engine has one, shows whether there are any.
-	fresh := !w.tokensCame
-	if m.Counted && w.idleSeen {
-		fresh = m.Running == 0 || m.Running > open-w.idleBacklog
+	fresh := !h.tokensCame
+	if m.Counted && h.idleSeen {
+		fresh = m.Running == 0 || m.Running > open-h.idleBacklog
 	}
 	if fresh {
-		return w.overdue(now, w.progressAt, w.first, "firstToken", "no token", m.Running)
+		return h.overdue(now, h.progressAt, h.first, "firstToken", "no token", m.Running)
 	}
-	return w.overdue(now, w.progressAt, w.hang, "hang", "no token", m.Running)
+	return h.overdue(now, h.progressAt, h.hang, "hang", "no token", m.Running)
 }
 
 // next is the time until the next reading.
-func (w *hangDetector) next(now time.Time) time.Duration {
-	if !w.busy && w.suspectAt.IsZero() {
+func (h *hangDetector) next(now time.Time) time.Duration {
+	if !h.busy && h.suspectAt.IsZero() {
 		return pollEvery
 	}
 	d := busyEvery
-	if left := w.suspectAt.Sub(now); !w.suspectAt.IsZero() && left > 0 && left < d {
+	if left := h.suspectAt.Sub(now); !h.suspectAt.IsZero() && left > 0 && left < d {
 		d = left
 	}
 	return max(d, 20*time.Millisecond)
@@ -175,6 +175,6 @@ func (w *hangDetector) next(now time.Time) time.Duration {
 
 // cleared records that a probe was answered; the next suspicion is a whole deadline
 // away.
-func (w *hangDetector) cleared(now time.Time) {
-	w.progressAt, w.answeredAt, w.clearedAt = now, now, now
+func (h *hangDetector) cleared(now time.Time) {
+	h.progressAt, h.answeredAt, h.clearedAt = now, now, now
 }

@@ -59,10 +59,10 @@ func newTestSupervisor(t *testing.T) *testSupervisor {
 	return b
 }
 
-func (b *testSupervisor) options(id string, modes ...string) Options {
+func (s *testSupervisor) options(id string, modes ...string) Options {
 	exe, _ := os.Executable()
 	return Options{
-		ID: id, Team: "default", Model: "m", Dir: b.dir,
+		ID: id, Team: "default", Model: "m", Dir: s.dir,
 		Spec: functions.ModelSpec{
 			Engine: functions.EngineCommand,
 			Env:    map[string]string{"GORACE": strings.TrimPrefix(fastRaceExit, "GORACE=")},
@@ -72,7 +72,7 @@ func (b *testSupervisor) options(id string, modes ...string) Options {
 				FirstToken: functions.Duration(testTimeout), Hang: functions.Duration(testTimeout), Drain: functions.Duration(time.Second),
 			},
 		},
-		Spawner: b.client,
+		Spawner: s.client,
 	}
 }
 
@@ -101,10 +101,10 @@ func startReplica(t *testing.T, o Options, construct func(Options) *Replica) *re
 	return l
 }
 
-func (l *replicaRun) states() (out []functions.State) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range l.statuses {
+func (r *replicaRun) states() (out []functions.State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.statuses {
 		if len(out) == 0 || out[len(out)-1] != s.State {
 			out = append(out, s.State)
 		}
@@ -112,14 +112,14 @@ func (l *replicaRun) states() (out []functions.State) {
 	return out
 }
 
-func (l *replicaRun) wait(s functions.State, within time.Duration) functions.ReplicaStatus {
-	l.t.Helper()
+func (r *replicaRun) wait(s functions.State, within time.Duration) functions.ReplicaStatus {
+	r.t.Helper()
 	var st functions.ReplicaStatus
-	testkit.EventuallyWithin(l.t, within, "state "+string(s), func() (bool, string) {
-		st = l.Status()
-		saw := fmt.Sprintf("%s (%s); said %v", st.State, st.Error, l.states())
+	testkit.EventuallyWithin(r.t, within, "state "+string(s), func() (bool, string) {
+		st = r.Status()
+		saw := fmt.Sprintf("%s (%s); said %v", st.State, st.Error, r.states())
 		if st.State != s && st.State.Over() {
-			l.t.Fatalf("want state %s: %s", s, saw)
+			r.t.Fatalf("want state %s: %s", s, saw)
 		}
 		return st.State == s, saw
 	})
@@ -127,17 +127,17 @@ func (l *replicaRun) wait(s functions.State, within time.Duration) functions.Rep
 }
 
 // waitEnd waits for the end of Run.
-func (l *replicaRun) waitEnd(within time.Duration) functions.ReplicaStatus {
-	l.t.Helper()
+func (r *replicaRun) waitEnd(within time.Duration) functions.ReplicaStatus {
+	r.t.Helper()
 	select {
-	case err := <-l.done:
+	case err := <-r.done:
 		if err != nil {
-			l.t.Fatalf("Run: %v", err)
+			r.t.Fatalf("Run: %v", err)
 		}
 	case <-time.After(within):
-		l.t.Fatalf("not over after %v: %s", within, l.Status().State)
+		r.t.Fatalf("not over after %v: %s", within, r.Status().State)
 	}
-	return l.Status()
+	return r.Status()
 }
 
 // testTimeout bounds the wait for what must happen, on whatever machine.
@@ -193,25 +193,25 @@ func TestProcessReadyAndUnload(t *testing.T) {
 }
 
 // pid of a process of the supervisor.
-func (b *testSupervisor) pid(id string) int {
-	b.t.Helper()
-	ps, err := b.client.List(b.t.Context())
+func (s *testSupervisor) pid(id string) int {
+	s.t.Helper()
+	ps, err := s.client.List(s.t.Context())
 	if err != nil {
-		b.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	for _, p := range ps {
 		if p.ID == id {
 			return p.PID
 		}
 	}
-	b.t.Fatalf("no process %s", id)
+	s.t.Fatalf("no process %s", id)
 	return 0
 }
 
 // children of the engine, as its log tells.
-func (b *testSupervisor) children(l *replicaRun) (out []int) {
-	b.t.Helper()
-	testkit.Eventually(b.t, "the engine's children", func() bool {
+func (s *testSupervisor) children(l *replicaRun) (out []int) {
+	s.t.Helper()
+	testkit.Eventually(s.t, "the engine's children", func() bool {
 		log, _ := os.ReadFile(l.LogPath())
 		for line := range strings.SplitSeq(string(log), "\n") {
 			if v, ok := strings.CutPrefix(line, "child "); ok {
@@ -227,11 +227,11 @@ func (b *testSupervisor) children(l *replicaRun) (out []int) {
 }
 
 // stream keeps a request running on the engine until the test ends or it breaks.
-func (l *replicaRun) stream(t *testing.T) (broken chan error) {
+func (r *replicaRun) stream(t *testing.T) (broken chan error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	req, err := http.NewRequestWithContext(ctx, "POST", l.Status().Endpoint+"/v1/completions", strings.NewReader(`{"model":"m","stream":true,"max_tokens":100000}`))
+	req, err := http.NewRequestWithContext(ctx, "POST", r.Status().Endpoint+"/v1/completions", strings.NewReader(`{"model":"m","stream":true,"max_tokens":100000}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,14 +18,14 @@ import (
 
 // recorded is a replica whose vLLM is a script: it writes a kept log of a real
 // one, and then does what the real one did.
-func (b *testSupervisor) recorded(t *testing.T, id, script string) Options {
+func (s *testSupervisor) recorded(t *testing.T, id, script string) Options {
 	t.Helper()
-	exe := filepath.Join(b.dir, id+"-vllm")
+	exe := filepath.Join(s.dir, id+"-vllm")
 	if err := os.WriteFile(exe, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	o := b.options(id)
-	o.Stager = inPlaceStager{b.dir}
+	o := s.options(id)
+	o.Stager = inPlaceStager{s.dir}
 	o.Spec.Engine, o.Spec.Args, o.Spec.Source = functions.EngineVLLM, nil, "model"
 	o.Programs = engine.Programs{
 		Environ: func() []string { return []string{"THAW_ENGINE_VLLM=" + exe, "PATH=" + os.Getenv("PATH")} },

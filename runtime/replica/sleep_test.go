@@ -18,51 +18,51 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-func (s *fakeNode) call(format string, a ...any) {
-	s.mu.Lock()
-	s.calls = append(s.calls, fmt.Sprintf(format, a...))
-	s.mu.Unlock()
+func (n *fakeNode) call(format string, a ...any) {
+	n.mu.Lock()
+	n.calls = append(n.calls, fmt.Sprintf(format, a...))
+	n.mu.Unlock()
 }
 
-func (s *fakeNode) called() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Join(s.calls, ", ")
+func (n *fakeNode) called() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return strings.Join(n.calls, ", ")
 }
 
-func (s *fakeNode) Sleep(ctx context.Context, level int, mode engine.SleepMode) error {
-	s.call("sleep %d %s", level, mode)
+func (n *fakeNode) Sleep(ctx context.Context, level int, mode engine.SleepMode) error {
+	n.call("sleep %d %s", level, mode)
 	select {
-	case <-time.After(s.sleepTime):
-		s.asleep.Store(int64(level))
+	case <-time.After(n.sleepTime):
+		n.asleep.Store(int64(level))
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (s *fakeNode) Wake(ctx context.Context, level int) error {
-	s.call("wake %d", level)
+func (n *fakeNode) Wake(ctx context.Context, level int) error {
+	n.call("wake %d", level)
 	select {
-	case <-time.After(s.wakeTime):
-		s.asleep.Store(0)
-		return s.wakeErr
+	case <-time.After(n.wakeTime):
+		n.asleep.Store(0)
+		return n.wakeErr
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (s *fakeNode) SleepLevel(context.Context) (int, error) { return int(s.asleep.Load()), nil }
+func (n *fakeNode) SleepLevel(context.Context) (int, error) { return int(n.asleep.Load()), nil }
 
-func (s *fakeNode) LoadAdapter(_ context.Context, name, path string) error {
-	s.call("load %s", name)
-	err := s.refuse
-	s.refuse = nil
+func (n *fakeNode) LoadAdapter(_ context.Context, name, path string) error {
+	n.call("load %s", name)
+	err := n.refuse
+	n.refuse = nil
 	return err
 }
 
-func (s *fakeNode) UnloadAdapter(_ context.Context, name string) error {
-	s.call("unload %s", name)
+func (n *fakeNode) UnloadAdapter(_ context.Context, name string) error {
+	n.call("unload %s", name)
 	return nil
 }
 

@@ -57,137 +57,137 @@ type fakeNode struct {
 	calls  []string // of sleep and adapters
 }
 
-func (s *fakeNode) Stage(ctx context.Context, w StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
+func (n *fakeNode) Stage(ctx context.Context, w StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
 	for i := range 10 {
 		progress(functions.Bytes(i*10), 100)
 		select {
-		case <-time.After(s.stageTime / 10):
+		case <-time.After(n.stageTime / 10):
 		case <-ctx.Done():
 			if errors.Is(context.Cause(ctx), ErrStartCancelled) {
-				s.calledOff.Store(true)
+				n.calledOff.Store(true)
 			}
 			return Checkpoint{}, ctx.Err()
 		}
 	}
-	if s.stageErr != nil {
-		return Checkpoint{}, s.stageErr
+	if n.stageErr != nil {
+		return Checkpoint{}, n.stageErr
 	}
-	return Checkpoint{Path: "/store/" + w.Source, Bytes: 100, Release: func() { s.released.Add(1) }}, nil
+	return Checkpoint{Path: "/store/" + w.Source, Bytes: 100, Release: func() { n.released.Add(1) }}, nil
 }
 
-func (s *fakeNode) Spawn(_ context.Context, p supervisor.Process) (*supervisor.Child, error) {
-	if s.spawnErr != nil {
-		return nil, s.spawnErr
+func (n *fakeNode) Spawn(_ context.Context, p supervisor.Process) (*supervisor.Child, error) {
+	if n.spawnErr != nil {
+		return nil, n.spawnErr
 	}
-	s.mu.Lock()
-	s.spawns = append(s.spawns, p)
-	s.mu.Unlock()
-	if p.ForkSocket != "" && s.noParent {
+	n.mu.Lock()
+	n.spawns = append(n.spawns, p)
+	n.mu.Unlock()
+	if p.ForkSocket != "" && n.noParent {
 		return nil, fmt.Errorf("spawn r1: %w: it is dead", supervisor.ErrNoParent)
 	}
-	s.spawned.Add(1)
+	n.spawned.Add(1)
 	c, exit := supervisor.NewChild(p.ID, 42, "/log/"+p.ID)
-	s.mu.Lock()
-	s.exit, s.gone = exit, false
-	s.mu.Unlock()
+	n.mu.Lock()
+	n.exit, n.gone = exit, false
+	n.mu.Unlock()
 	return c, nil
 }
 
-func (s *fakeNode) die(e supervisor.Exit) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.gone {
-		s.gone = true
-		s.exit(e)
+func (n *fakeNode) die(e supervisor.Exit) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.gone {
+		n.gone = true
+		n.exit(e)
 	}
 }
 
-func (s *fakeNode) Signal(_ context.Context, _ string, sig syscall.Signal) error {
+func (n *fakeNode) Signal(_ context.Context, _ string, sig syscall.Signal) error {
 	switch sig {
 	case syscall.SIGKILL:
-		s.killed.Add(1)
+		n.killed.Add(1)
 	case syscall.SIGTERM:
-		s.termed.Add(1)
+		n.termed.Add(1)
 	}
-	if !s.ignored[sig] {
-		s.die(supervisor.Exit{Code: -1, Signal: sig})
+	if !n.ignored[sig] {
+		n.die(supervisor.Exit{Code: -1, Signal: sig})
 	}
 	return nil
 }
 
-func (s *fakeNode) Forget(context.Context, string) error { return nil }
+func (n *fakeNode) Forget(context.Context, string) error { return nil }
 
-func (s *fakeNode) Await(ctx context.Context, listening func()) error {
+func (n *fakeNode) Await(ctx context.Context, listening func()) error {
 	select {
-	case <-time.After(s.loadTime / 2):
+	case <-time.After(n.loadTime / 2):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	listening()
 	select {
-	case <-time.After(s.loadTime - s.loadTime/2):
+	case <-time.After(n.loadTime - n.loadTime/2):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (s *fakeNode) Token(ctx context.Context) error {
-	n := s.tokens.Add(1)
-	if s.hang.Load() {
+func (n *fakeNode) Token(ctx context.Context) error {
+	count := n.tokens.Add(1)
+	if n.hang.Load() {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	if s.tokenErr != nil {
-		err := s.tokenErr(n)
+	if n.tokenErr != nil {
+		err := n.tokenErr(count)
 		if err != nil {
-			s.lastAnswer = fmt.Sprint("the probe answered ", err)
+			n.lastAnswer = fmt.Sprint("the probe answered ", err)
 		}
 		return err
 	}
 	return nil
 }
 
-func (s *fakeNode) LastAnswer() string { return s.lastAnswer }
+func (n *fakeNode) LastAnswer() string { return n.lastAnswer }
 
-func (s *fakeNode) Health(ctx context.Context) error {
-	if s.hang.Load() {
+func (n *fakeNode) Health(ctx context.Context) error {
+	if n.hang.Load() {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	if s.unhealthy.Load() {
+	if n.unhealthy.Load() {
 		return &engine.StatusError{Status: 503}
 	}
 	return nil
 }
 
 // setMetrics replaces the metrics of an engine that runs.
-func (s *fakeNode) setMetrics(f func() (engine.Metrics, error)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.metrics = f
+func (n *fakeNode) setMetrics(f func() (engine.Metrics, error)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.metrics = f
 }
 
-func (s *fakeNode) Metrics(context.Context) (engine.Metrics, error) {
-	s.mu.Lock()
-	f := s.metrics
-	s.mu.Unlock()
+func (n *fakeNode) Metrics(context.Context) (engine.Metrics, error) {
+	n.mu.Lock()
+	f := n.metrics
+	n.mu.Unlock()
 	if f != nil {
 		return f()
 	}
 	return engine.Metrics{Load: true, Flow: true}, nil
 }
 
-func (s *fakeNode) Close() {}
+func (n *fakeNode) Close() {}
 
-func (s *fakeNode) options() Options {
+func (n *fakeNode) options() Options {
 	d := functions.Duration(time.Second)
 	return Options{
 		ID: "r1", Team: "default", Model: "m",
 		Spec: functions.ModelSpec{Source: "m", Engine: functions.EngineVLLM, Deadlines: functions.Deadlines{
 			Stage: 3600 * d, Start: 600 * d, FirstToken: 120 * d, Hang: 10 * d, Drain: 30 * d}},
-		Stager: s, Spawner: s, Dial: func(engine.Command) Engine { return s }, Traffic: s.traffic,
-		Programs: engine.Programs{Look: func(n string) (string, error) { return "/bin/" + n, nil }, Environ: func() []string { return nil }},
+		Stager: n, Spawner: n, Dial: func(engine.Command) Engine { return n }, Traffic: n.traffic,
+		Programs: engine.Programs{Look: func(name string) (string, error) { return "/bin/" + name, nil }, Environ: func() []string { return nil }},
 	}
 }
 
@@ -204,9 +204,9 @@ func virtual(t *testing.T, s *fakeNode, f func(t *testing.T, l *replicaRun)) {
 // mistake would be probed for ever.
 const endsWithin = 4 * time.Hour
 
-func (l *replicaRun) ended(t *testing.T, want functions.State, reason string) {
+func (r *replicaRun) ended(t *testing.T, want functions.State, reason string) {
 	t.Helper()
-	st := l.waitEnd(endsWithin)
+	st := r.waitEnd(endsWithin)
 	if st.State != want || !strings.Contains(st.Error, reason) {
 		t.Fatalf("%s %q, want %s %q", st.State, st.Error, want, reason)
 	}

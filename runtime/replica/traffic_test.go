@@ -38,13 +38,13 @@ func newBusyEngine() *busyEngine {
 
 // serve begins a request, or with nil ends the last one. alone is that the engine answers
 // nothing beside it.
-func (s *busyEngine) serve(alone bool, t func(now time.Time) functions.Traffic) {
-	s.hang.Store(alone)
+func (e *busyEngine) serve(alone bool, t func(now time.Time) functions.Traffic) {
+	e.hang.Store(alone)
 	if t == nil {
-		s.busy.Store(nil)
+		e.busy.Store(nil)
 		return
 	}
-	s.busy.Store(&t)
+	e.busy.Store(&t)
 }
 
 // plainSince is the traffic of a plain request that was sent at a time.

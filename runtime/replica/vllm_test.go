@@ -56,11 +56,11 @@ func newVLLMEnv(t *testing.T) *vllmEnv {
 }
 
 // options of a replica of the model; deadlines are the defaults but for start.
-func (g *vllmEnv) options(id string, change ...func(*Options)) Options {
-	o := g.testSupervisor.options(id)
-	o.Stager, o.Dir, o.Scratch, o.ForkParent = inPlaceStager{g.dir}, g.dir, g.scratch, g.warm
+func (v *vllmEnv) options(id string, change ...func(*Options)) Options {
+	o := v.testSupervisor.options(id)
+	o.Stager, o.Dir, o.Scratch, o.ForkParent = inPlaceStager{v.dir}, v.dir, v.scratch, v.warm
 	o.Spec = functions.ModelSpec{
-		Source: g.model, Engine: functions.EngineVLLM, Args: []string{"--max-model-len", "256", "--max-num-seqs", "8"},
+		Source: v.model, Engine: functions.EngineVLLM, Args: []string{"--max-model-len", "256", "--max-num-seqs", "8"},
 		Env:       map[string]string{"VLLM_SERVER_DEV_MODE": "1"},
 		Resources: functions.Resources{Memory: 1 << 30}, Deadlines: functions.Defaults().Deadlines,
 	}
@@ -71,10 +71,10 @@ func (g *vllmEnv) options(id string, change ...func(*Options)) Options {
 }
 
 // ready starts a replica and waits for it.
-func (g *vllmEnv) ready(t *testing.T, id string, change ...func(*Options)) *replicaRun {
+func (v *vllmEnv) ready(t *testing.T, id string, change ...func(*Options)) *replicaRun {
 	t.Helper()
 	began := time.Now()
-	l := startReplica(t, g.options(id, change...), New)
+	l := startReplica(t, v.options(id, change...), New)
 	st := l.wait(functions.Ready, 5*time.Minute)
 	t.Logf("%s READY after %v, %s %s", id, time.Since(began).Round(10*time.Millisecond), st.Start, st.StartNote)
 	return l
@@ -82,9 +82,9 @@ func (g *vllmEnv) ready(t *testing.T, id string, change ...func(*Options)) *repl
 
 // startForkServer starts a warm interpreter for engines like this one. It is ready some
 // seconds later.
-func (g *vllmEnv) startForkServer(t *testing.T) (ready func()) {
+func (v *vllmEnv) startForkServer(t *testing.T) (ready func()) {
 	t.Helper()
-	cmd, err := engine.Programs{}.Prepare(engine.Request{Spec: g.options("x").Spec, Name: "m", Path: g.model, Port: 1})
+	cmd, err := engine.Programs{}.Prepare(engine.Request{Spec: v.options("x").Spec, Name: "m", Path: v.model, Port: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,12 +92,12 @@ func (g *vllmEnv) startForkServer(t *testing.T) (ready func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	script, err := forkserver.InstallScript(g.dir)
+	script, err := forkserver.InstallScript(v.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket := filepath.Join(g.dir, "warm.sock")
-	_, err = g.client.Spawn(t.Context(), supervisor.Process{ID: "warm-1", Argv: env.ParentArgv(script, socket, forkserver.ImportList("vllm")), Env: forkserver.ParentEnviron(cmd.Env)})
+	socket := filepath.Join(v.dir, "warm.sock")
+	_, err = v.client.Spawn(t.Context(), supervisor.Process{ID: "warm-1", Argv: env.ParentArgv(script, socket, forkserver.ImportList("vllm")), Env: forkserver.ParentEnviron(cmd.Env)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func (g *vllmEnv) startForkServer(t *testing.T) (ready func()) {
 		if reason := facts.Unusable(); reason != "" {
 			t.Fatal(reason)
 		}
-		g.warm = func(cmd engine.Command) (string, string) {
+		v.warm = func(cmd engine.Command) (string, string) {
 			if description := facts.DifferingVariable(cmd.Env); description != "" {
 				return "", description + " differs"
 			}
@@ -125,9 +125,9 @@ func (g *vllmEnv) startForkServer(t *testing.T) (ready func()) {
 }
 
 // core is the process of a replica's group that computes.
-func (g *vllmEnv) core(t *testing.T, id string) int {
+func (v *vllmEnv) core(t *testing.T, id string) int {
 	t.Helper()
-	pid := engineCore(g.pid(id))
+	pid := engineCore(v.pid(id))
 	if pid == 0 {
 		t.Fatal("no EngineCore")
 	}
@@ -175,19 +175,19 @@ func sharedMemory() (names []string) {
 
 // leftovers is what replicas have left: processes of a group, files of a scratch
 // folder, and names in shared memory that no process uses.
-func (g *vllmEnv) leftovers(leaders ...int) (found []string) {
+func (v *vllmEnv) leftovers(leaders ...int) (found []string) {
 	for _, p := range leaders {
 		for _, pid := range group(p) {
 			found = append(found, fmt.Sprintf("process %d of group %d", pid, p))
 		}
 	}
-	entries, _ := os.ReadDir(g.scratch)
+	entries, _ := os.ReadDir(v.scratch)
 	for _, e := range entries {
 		found = append(found, "scratch folder "+e.Name())
 	}
 	var fresh []string
 	for _, n := range sharedMemory() {
-		if !g.shared[n] {
+		if !v.shared[n] {
 			fresh = append(fresh, n)
 		}
 	}
@@ -214,15 +214,15 @@ func (g *vllmEnv) leftovers(leaders ...int) (found []string) {
 }
 
 // clean waits until nothing of the groups is left.
-func (g *vllmEnv) clean(t *testing.T, leaders ...int) {
+func (v *vllmEnv) clean(t *testing.T, leaders ...int) {
 	t.Helper()
 	defer func() {
 		for _, n := range sharedMemory() {
-			g.shared[n] = true // said once
+			v.shared[n] = true // said once
 		}
 	}()
 	testkit.Eventually(t, "nothing is left", func() (bool, string) {
-		found := g.leftovers(leaders...)
+		found := v.leftovers(leaders...)
 		return len(found) == 0, strings.Join(found, ", ")
 	})
 }
@@ -311,18 +311,18 @@ func TestVLLM(t *testing.T) {
 
 // plain is a server started plainly, with adapters, that sleeps and wakes, and
 // hangs at last. The warm interpreter is imported beside its start.
-func (g *vllmEnv) plain(t *testing.T) {
-	dims := shape(t, g.model)
+func (v *vllmEnv) plain(t *testing.T) {
+	dims := shape(t, v.model)
 	for name, rank := range map[string]int{"a": 8, "b": 8, "c": 8, "large": 32} {
-		fullLora(t, filepath.Join(g.dir, name), dims, rank)
+		fullLora(t, filepath.Join(v.dir, name), dims, rank)
 	}
-	l := g.ready(t, "plain", func(o *Options) {
+	l := v.ready(t, "plain", func(o *Options) {
 		o.Spec.Args = append(o.Spec.Args, "--max-loras", "2")
 		for _, n := range []string{"a", "b", "c", "large"} {
 			o.Spec.Adapters = append(o.Spec.Adapters, functions.Adapter{Name: n, Source: "./" + n})
 		}
 	})
-	pid, c := g.pid("plain"), g.core(t, "plain")
+	pid, c := v.pid("plain"), v.core(t, "plain")
 	t.Run("phases", func(t *testing.T) {
 		st := l.Status()
 		var names []string
@@ -377,10 +377,10 @@ func (g *vllmEnv) plain(t *testing.T) {
 			name, path, code string
 			status           int
 		}{
-			{"large", filepath.Join(g.dir, "large"), AdapterInvalid, 500},
-			{"nowhere", filepath.Join(g.dir, "nowhere"), AdapterNotFound, 404},
-			{"m", filepath.Join(g.dir, "a"), AdapterInvalid, 400},
-			{"a", filepath.Join(g.dir, "a"), AdapterInvalid, 400},
+			{"large", filepath.Join(v.dir, "large"), AdapterInvalid, 500},
+			{"nowhere", filepath.Join(v.dir, "nowhere"), AdapterNotFound, 404},
+			{"m", filepath.Join(v.dir, "a"), AdapterInvalid, 400},
+			{"a", filepath.Join(v.dir, "a"), AdapterInvalid, 400},
 		} {
 			var se *engine.StatusError
 			err := e.LoadAdapter(t.Context(), c.name, c.path)
@@ -420,18 +420,18 @@ func (g *vllmEnv) plain(t *testing.T) {
 		if st.State != functions.Failed || !strings.Contains(st.Error, "hung") {
 			t.Error(st.State, st.Error)
 		}
-		g.clean(t, pid)
+		v.clean(t, pid)
 	})
 }
 
 // coreKilled: the process that computes dies under a stream; its front then
 // ends with code 0, which is a crash all the same.
-func (g *vllmEnv) coreKilled(t *testing.T) {
-	l := g.ready(t, "killed", slowTimeouts)
+func (v *vllmEnv) coreKilled(t *testing.T) {
+	l := v.ready(t, "killed", slowTimeouts)
 	if st := l.Status(); st.Start != functions.StartWarm {
 		t.Errorf("%s: %s", st.Start, st.StartNote)
 	}
-	pid, c := g.pid("killed"), g.core(t, "killed")
+	pid, c := v.pid("killed"), v.core(t, "killed")
 	end := stream(t, l, 250)
 	syscall.Kill(c, syscall.SIGKILL)
 	text := end()
@@ -443,11 +443,11 @@ func (g *vllmEnv) coreKilled(t *testing.T) {
 	if !strings.Contains(text, `"error"`) {
 		t.Errorf("%q", text[max(0, len(text)-300):])
 	}
-	g.clean(t, pid)
+	v.clean(t, pid)
 }
 
 // ends are the ways in which a vLLM does not want to end.
-func (g *vllmEnv) ends(t *testing.T) {
+func (v *vllmEnv) ends(t *testing.T) {
 	ends := func(t *testing.T, l *replicaRun, want functions.State) functions.ReplicaStatus {
 		t.Helper()
 		st := l.waitEnd(testTimeout)
@@ -457,70 +457,70 @@ func (g *vllmEnv) ends(t *testing.T) {
 		return st
 	}
 	t.Run("idle", func(t *testing.T) {
-		l := g.ready(t, "e1")
-		pid := g.pid("e1")
+		l := v.ready(t, "e1")
+		pid := v.pid("e1")
 		l.Unload(30*time.Second, "idle")
 		ends(t, l, functions.Unloaded)
-		g.clean(t, pid)
+		v.clean(t, pid)
 	})
 	t.Run("a stream that outlasts the drain", func(t *testing.T) {
-		l := g.ready(t, "e2", slowTimeouts)
-		pid, c := g.pid("e2"), g.core(t, "e2")
+		l := v.ready(t, "e2", slowTimeouts)
+		pid, c := v.pid("e2"), v.core(t, "e2")
 		end := stream(t, l, 250)
 		syscall.Kill(c, syscall.SIGSTOP) // or it would be over too soon
 		l.Unload(time.Second, "stopped")
 		ends(t, l, functions.Unloaded)
 		end()
-		g.clean(t, pid)
+		v.clean(t, pid)
 	})
 	t.Run("a stream that does not", func(t *testing.T) {
-		l := g.ready(t, "e3", slowTimeouts)
-		pid := g.pid("e3")
+		l := v.ready(t, "e3", slowTimeouts)
+		pid := v.pid("e3")
 		end := stream(t, l, 40)
 		l.Unload(30*time.Second, "stopped")
 		if text := end(); !strings.Contains(text, "[DONE]") || strings.Contains(text, "abort") {
 			t.Errorf("%q", text[max(0, len(text)-300):])
 		}
 		ends(t, l, functions.Unloaded)
-		g.clean(t, pid)
+		v.clean(t, pid)
 	})
 	t.Run("API server hangs", func(t *testing.T) {
-		l := g.ready(t, "e4")
-		pid := g.pid("e4")
+		l := v.ready(t, "e4")
+		pid := v.pid("e4")
 		syscall.Kill(pid, syscall.SIGSTOP)
 		l.Unload(time.Second, "stopped")
 		ends(t, l, functions.Unloaded)
-		g.clean(t, pid)
+		v.clean(t, pid)
 	})
 	t.Run("API server killed, EngineCore orphaned", func(t *testing.T) {
-		l := g.ready(t, "e5")
-		pid := g.pid("e5")
+		l := v.ready(t, "e5")
+		pid := v.pid("e5")
 		syscall.Kill(pid, syscall.SIGKILL)
 		st := ends(t, l, functions.Failed)
 		if !strings.Contains(st.Error, "ended by signal 9") {
 			t.Error(st.Error)
 		}
-		g.clean(t, pid)
+		v.clean(t, pid)
 	})
 	t.Run("SIGTERM swallowed during the start", func(t *testing.T) {
-		l := startReplica(t, g.options("e6"), New)
+		l := startReplica(t, v.options("e6"), New)
 		testkit.Eventually(t, "it waits for its EngineCore", func() bool {
 			b, _ := os.ReadFile(l.LogPath())
 			return bytes.Contains(b, []byte("non-default args"))
 		})
-		pid := g.pid("e6")
+		pid := v.pid("e6")
 		l.Unload(30*time.Second, "stopped")
 		ends(t, l, functions.Unloaded)
-		g.clean(t, pid)
+		v.clean(t, pid)
 	})
 }
 
 // badInput is told with the engine's own first cause.
-func (g *vllmEnv) badInput(t *testing.T) {
+func (v *vllmEnv) badInput(t *testing.T) {
 	// variant is the model with other files.
 	variant := func(t *testing.T, name string, change func(dir string)) func(*Options) {
-		dir := filepath.Join(g.dir, name)
-		if err := os.CopyFS(dir, os.DirFS(g.model)); err != nil {
+		dir := filepath.Join(v.dir, name)
+		if err := os.CopyFS(dir, os.DirFS(v.model)); err != nil {
 			t.Fatal(err)
 		}
 		change(dir)
@@ -556,15 +556,15 @@ func (g *vllmEnv) badInput(t *testing.T) {
 		}, "vllm ended while loading: out of memory: Available memory on node 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			st := startReplica(t, g.options(c.id, c.change(t)), New).waitEnd(2 * time.Minute)
+			st := startReplica(t, v.options(c.id, c.change(t)), New).waitEnd(2 * time.Minute)
 			if st.State != functions.Failed || !strings.HasPrefix(st.Error, c.why) {
 				t.Errorf("%s %s", st.State, st.Error)
 			}
-			g.clean(t)
+			v.clean(t)
 		})
 	}
 	t.Run("a chat template that fails", func(t *testing.T) {
-		l := g.ready(t, "b5", variant(t, "template", func(dir string) {
+		l := v.ready(t, "b5", variant(t, "template", func(dir string) {
 			if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("{{ raise_exception('no such role here') }}"), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -582,32 +582,32 @@ func (g *vllmEnv) badInput(t *testing.T) {
 
 // startsAndEnds: many starts, half of them killed at a random point, leave
 // nothing. THAW_VLLM_STARTS is how many.
-func (g *vllmEnv) startsAndEnds(t *testing.T) {
+func (v *vllmEnv) startsAndEnds(t *testing.T) {
 	n := 6
-	if v, err := strconv.Atoi(os.Getenv("THAW_VLLM_STARTS")); err == nil {
-		n = v
+	if count, err := strconv.Atoi(os.Getenv("THAW_VLLM_STARTS")); err == nil {
+		n = count
 	}
 	took := 3 * time.Second
 	var killed, before int
 	for i := range n {
 		id := fmt.Sprintf("s%d", i)
 		began := time.Now()
-		l := startReplica(t, g.options(id), New)
+		l := startReplica(t, v.options(id), New)
 		if i%2 == 0 {
 			l.wait(functions.Ready, 5*time.Minute)
 			took = (took + time.Since(began)) / 2
-			pid := g.pid(id)
+			pid := v.pid(id)
 			l.Unload(30*time.Second, "done")
 			if st := l.waitEnd(testTimeout); st.State != functions.Unloaded {
 				t.Errorf("%s: %s %s", id, st.State, st.Error)
 			}
-			g.clean(t, pid)
+			v.clean(t, pid)
 			continue
 		}
 		// Who is killed changes too: the front, the one that computes, all.
 		<-time.After(rand.N(took))
 		testkit.Eventually(t, "it is spawned", func() bool { return l.LogPath() != "" })
-		pid := g.pid(id)
+		pid := v.pid(id)
 		switch i / 2 % 3 {
 		case 0:
 			syscall.Kill(pid, syscall.SIGKILL)
@@ -624,7 +624,7 @@ func (g *vllmEnv) startsAndEnds(t *testing.T) {
 		if st := l.waitEnd(3 * time.Minute); st.State != functions.Failed {
 			t.Errorf("%s: %s", id, st.State)
 		}
-		g.clean(t, pid)
+		v.clean(t, pid)
 	}
 	t.Logf("%d starts, %d killed, %d of them before they were ready; one takes %v", n, killed, before, took.Round(10*time.Millisecond))
 }
@@ -632,11 +632,11 @@ func (g *vllmEnv) startsAndEnds(t *testing.T) {
 // inPlaceStager stages models in place, and what is relative from a folder.
 type inPlaceStager struct{ dir string }
 
-func (b inPlaceStager) Stage(_ context.Context, w StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
+func (s inPlaceStager) Stage(_ context.Context, w StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
 	if filepath.IsAbs(w.Source) {
 		return Checkpoint{Path: w.Source}, nil
 	}
-	return Checkpoint{Path: filepath.Join(b.dir, w.Source)}, nil
+	return Checkpoint{Path: filepath.Join(s.dir, w.Source)}, nil
 }
 
 // dims of the attention of a Llama.
