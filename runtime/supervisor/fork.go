@@ -31,15 +31,15 @@ type forking struct {
 }
 
 // startFork asks the parent on p.Via for a process, in a goroutine whose outcome is
-// sent to k.forked.
-func (k *supervisor) startFork(f *forking, out *os.File) {
-	k.forks[f.p.ID] = f
+// sent to s.forked.
+func (s *supervisor) startFork(f *forking, out *os.File) {
+	s.forks[f.p.ID] = f
 	go func() {
 		defer out.Close()
 		f.conn, f.pid, f.err = requestFork(f.p, out)
 		select {
-		case k.forked <- f:
-		case <-k.stop:
+		case s.forked <- f:
+		case <-s.stop:
 			if f.conn != nil {
 				f.conn.Close() // the forked process then ends itself
 			}
@@ -49,14 +49,14 @@ func (k *supervisor) startFork(f *forking, out *os.File) {
 
 // finishFork registers a forked process and lets it continue, once it is known to be
 // a child of the supervisor.
-func (k *supervisor) finishFork(f *forking) reply {
-	delete(k.forks, f.p.ID)
-	defer k.dropEarlyExits()
+func (s *supervisor) finishFork(f *forking) reply {
+	delete(s.forks, f.p.ID)
+	defer s.dropEarlyExits()
 	if f.conn != nil {
 		defer f.conn.Close()
 	}
 	err := f.err
-	if err == nil && k.ending {
+	if err == nil && s.ending {
 		err = errors.New("the supervisor is ending")
 	}
 	if err == nil && !isChild(f.pid) {
@@ -74,21 +74,21 @@ func (k *supervisor) finishFork(f *forking) reply {
 		if f.p.Scratch != "" {
 			os.RemoveAll(f.p.Scratch)
 		}
-		k.o.Log.Warn("fork failed", "id", f.p.ID, "error", err)
+		s.o.Log.Warn("fork failed", "id", f.p.ID, "error", err)
 		return reply{Error: err.Error(), NoParent: true}
 	}
-	k.addProcess(f.p, f.pid, f.j)
-	k.o.Log.Info("forked", "id", f.p.ID, "pid", f.pid, "took", time.Since(f.began).Round(time.Millisecond))
-	if ws, ok := k.earlyExits[f.pid]; ok { // it has exited already
-		k.processExited(f.pid, ws)
+	s.addProcess(f.p, f.pid, f.j)
+	s.o.Log.Info("forked", "id", f.p.ID, "pid", f.pid, "took", time.Since(f.began).Round(time.Millisecond))
+	if ws, ok := s.earlyExits[f.pid]; ok { // it has exited already
+		s.processExited(f.pid, ws)
 	}
 	return reply{PID: f.pid}
 }
 
 // dropEarlyExits drops exits of unknown children once no fork is in progress.
-func (k *supervisor) dropEarlyExits() {
-	if len(k.forks) == 0 {
-		clear(k.earlyExits)
+func (s *supervisor) dropEarlyExits() {
+	if len(s.forks) == 0 {
+		clear(s.earlyExits)
 	}
 }
 

@@ -81,107 +81,107 @@ func newOutputLog(path string, max int64) (*outputLog, *os.File, error) {
 }
 
 // open opens the log, if it can be opened.
-func (j *outputLog) open() {
-	err := os.MkdirAll(filepath.Dir(j.path), 0o700)
+func (l *outputLog) open() {
+	err := os.MkdirAll(filepath.Dir(l.path), 0o700)
 	if err == nil {
-		j.file, err = os.OpenFile(j.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		l.file, err = os.OpenFile(l.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	}
 	if err != nil {
-		j.file, j.tried, j.err = nil, time.Now(), err
+		l.file, l.tried, l.err = nil, time.Now(), err
 		return
 	}
-	if st, err := j.file.Stat(); err == nil {
-		j.size = st.Size()
+	if st, err := l.file.Stat(); err == nil {
+		l.size = st.Size()
 	}
 }
 
 // abandon closes the log of a process that has not started.
-func (j *outputLog) abandon() {
-	j.pipe.Close()
-	if j.file != nil {
-		j.file.Close()
+func (l *outputLog) abandon() {
+	l.pipe.Close()
+	if l.file != nil {
+		l.file.Close()
 	}
 }
 
 // copy runs until every writer has closed the pipe or finish interrupts it.
-func (j *outputLog) copy() {
-	defer close(j.done)
+func (l *outputLog) copy() {
+	defer close(l.done)
 	buf := make([]byte, 32<<10)
 	for {
-		n, err := j.pipe.Read(buf)
+		n, err := l.pipe.Read(buf)
 		if n > 0 {
-			j.write(buf[:n])
+			l.write(buf[:n])
 		}
 		if err != nil {
 			break
 		}
 	}
-	j.pipe.Close()
-	if j.file != nil {
-		j.file.Close()
+	l.pipe.Close()
+	if l.file != nil {
+		l.file.Close()
 	}
 }
 
-func (j *outputLog) write(b []byte) {
-	j.mu.Lock()
-	j.tail = append(j.tail, b...)
-	if done := len(j.tail) - tailBytes; done > tailBytes {
-		j.tail = append(j.tail[:0], j.tail[done:]...)
+func (l *outputLog) write(b []byte) {
+	l.mu.Lock()
+	l.tail = append(l.tail, b...)
+	if done := len(l.tail) - tailBytes; done > tailBytes {
+		l.tail = append(l.tail[:0], l.tail[done:]...)
 	}
-	j.mu.Unlock()
-	if j.size > 0 && j.size+int64(len(b)) > j.max {
-		j.rotate()
+	l.mu.Unlock()
+	if l.size > 0 && l.size+int64(len(b)) > l.max {
+		l.rotate()
 	}
-	if j.file == nil && time.Since(j.tried) >= reopenAfter {
-		j.open()
+	if l.file == nil && time.Since(l.tried) >= reopenAfter {
+		l.open()
 	}
-	if j.file == nil {
-		j.dropped += len(b)
+	if l.file == nil {
+		l.dropped += len(b)
 		return
 	}
-	if j.dropped > 0 {
-		n, err := fmt.Fprintf(j.file, "\nthaw: %d bytes of output were dropped here: %v\n", j.dropped, j.err)
-		if j.size += int64(n); err == nil {
-			j.dropped = 0
+	if l.dropped > 0 {
+		n, err := fmt.Fprintf(l.file, "\nthaw: %d bytes of output were dropped here: %v\n", l.dropped, l.err)
+		if l.size += int64(n); err == nil {
+			l.dropped = 0
 		}
 	}
-	n, err := j.file.Write(b)
-	j.size += int64(n)
+	n, err := l.file.Write(b)
+	l.size += int64(n)
 	if err != nil {
-		j.err = err
-		j.dropped += len(b) - n
+		l.err = err
+		l.dropped += len(b) - n
 	}
 }
 
-func (j *outputLog) rotate() {
-	if j.file != nil {
-		j.file.Close()
+func (l *outputLog) rotate() {
+	if l.file != nil {
+		l.file.Close()
 	}
-	j.file, j.size = nil, 0
-	if err := os.Rename(j.path, j.path+".1"); err != nil && !os.IsNotExist(err) {
-		os.Remove(j.path)
+	l.file, l.size = nil, 0
+	if err := os.Rename(l.path, l.path+".1"); err != nil && !os.IsNotExist(err) {
+		os.Remove(l.path)
 	}
-	j.open()
+	l.open()
 }
 
 // finish waits, at most within, for the last lines of an ended process.
-func (j *outputLog) finish(within time.Duration) {
+func (l *outputLog) finish(within time.Duration) {
 	t := time.NewTimer(within)
 	defer t.Stop()
 	select {
-	case <-j.done:
+	case <-l.done:
 	case <-t.C:
 		// A process that left the group still holds the pipe.
-		j.pipe.SetReadDeadline(time.Unix(1, 0))
-		<-j.done
+		l.pipe.SetReadDeadline(time.Unix(1, 0))
+		<-l.done
 	}
 }
 
 // lastBytes is the end of the log.
-func (j *outputLog) lastBytes() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	t := j.tail
+func (l *outputLog) lastBytes() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.tail
 	if len(t) > tailBytes {
 		t = t[len(t)-tailBytes:]
 	}

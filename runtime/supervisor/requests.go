@@ -13,16 +13,16 @@ import (
 
 // handle executes a request. later reports that the reply is sent when a fork has
 // finished.
-func (k *supervisor) handle(from *client, r *request) (a reply, later bool) {
+func (s *supervisor) handle(from *client, r *request) (a reply, later bool) {
 	if r.Op != "spawn" {
-		return k.handleSimple(r), false
+		return s.handleSimple(r), false
 	}
 	if r.Process == nil {
 		return reply{Error: "spawn: no process"}, false
 	}
-	pid, err := k.spawn(*r.Process, from, r.Seq)
+	pid, err := s.spawn(*r.Process, from, r.Seq)
 	if err != nil {
-		if old := k.byID[r.Process.ID]; (old == nil || old.reported) && k.forks[r.Process.ID] == nil {
+		if old := s.byID[r.Process.ID]; (old == nil || old.reported) && s.forks[r.Process.ID] == nil {
 			os.RemoveAll(r.Process.Scratch)
 		}
 		return reply{Error: err.Error(), NoParent: errors.Is(err, ErrNoParent)}, false
@@ -30,11 +30,11 @@ func (k *supervisor) handle(from *client, r *request) (a reply, later bool) {
 	return reply{PID: pid}, pid == 0
 }
 
-func (k *supervisor) handleSimple(r *request) reply {
+func (s *supervisor) handleSimple(r *request) reply {
 	switch r.Op {
 	case "list":
-		items := make([]Running, 0, len(k.byID))
-		for _, p := range k.byID {
+		items := make([]Running, 0, len(s.byID))
+		for _, p := range s.byID {
 			if p.Exit == nil || p.reported {
 				items = append(items, p.Running)
 			}
@@ -42,7 +42,7 @@ func (k *supervisor) handleSimple(r *request) reply {
 		slices.SortFunc(items, func(a, b Running) int { return a.Started.Compare(b.Started) })
 		return reply{Items: items}
 	}
-	p := k.byID[r.ID]
+	p := s.byID[r.ID]
 	if p == nil {
 		return reply{Error: "no process " + r.ID}
 	}
@@ -63,7 +63,7 @@ func (k *supervisor) handleSimple(r *request) reply {
 			return reply{Error: r.ID + " is running"}
 		}
 		if p.reported {
-			delete(k.byID, r.ID)
+			delete(s.byID, r.ID)
 		}
 		return reply{}
 	}
@@ -72,29 +72,29 @@ func (k *supervisor) handleSimple(r *request) reply {
 
 // spawn executes a process, or starts its fork by a parent: then the pid is 0 and
 // finishFork makes the reply.
-func (k *supervisor) spawn(p Process, from *client, seq uint64) (int, error) {
+func (s *supervisor) spawn(p Process, from *client, seq uint64) (int, error) {
 	if err := p.check(); err != nil {
 		return 0, err
 	}
-	if k.forks[p.ID] != nil {
+	if s.forks[p.ID] != nil {
 		return 0, fmt.Errorf("%s is being forked already", p.ID)
 	}
-	if p.ForkSocket != "" && len(k.forks) >= maxForks {
-		return 0, fmt.Errorf("%w: %d forks are in progress", ErrNoParent, len(k.forks))
+	if p.ForkSocket != "" && len(s.forks) >= maxForks {
+		return 0, fmt.Errorf("%w: %d forks are in progress", ErrNoParent, len(s.forks))
 	}
-	if k.ending {
+	if s.ending {
 		return 0, errors.New("the supervisor is ending")
 	}
-	if old := k.byID[p.ID]; old != nil && !old.reported {
+	if old := s.byID[p.ID]; old != nil && !old.reported {
 		return 0, fmt.Errorf("%s is running already (pid %d)", p.ID, old.PID)
 	}
 	if p.Dir == "" {
-		p.Dir = k.o.Dir
+		p.Dir = s.o.Dir
 	} else if _, err := os.Stat(p.Dir); err != nil {
 		return 0, err // exec would report the program as missing
 	}
 	if p.Log == "" {
-		p.Log = LogPath(k.o.Dir, p.ID)
+		p.Log = LogPath(s.o.Dir, p.ID)
 	}
 	if p.Scratch != "" {
 		if err := makeScratch(p.Scratch, p.ScratchFiles); err != nil {
@@ -113,7 +113,7 @@ func (k *supervisor) spawn(p Process, from *client, seq uint64) (int, error) {
 		return 0, err
 	}
 	if p.ForkSocket != "" {
-		k.startFork(&forking{p: p, j: j, from: from, seq: seq, began: time.Now()}, w)
+		s.startFork(&forking{p: p, j: j, from: from, seq: seq, began: time.Now()}, w)
 		return 0, nil
 	}
 	defer w.Close()
@@ -122,9 +122,9 @@ func (k *supervisor) spawn(p Process, from *client, seq uint64) (int, error) {
 		abandon()
 		return 0, err
 	}
-	k.addProcess(p, pid, j)
-	k.byID[p.ID].release = release
-	k.o.Log.Info("spawned", "id", p.ID, "pid", pid, "program", filepath.Base(p.Argv[0]))
+	s.addProcess(p, pid, j)
+	s.byID[p.ID].release = release
+	s.o.Log.Info("spawned", "id", p.ID, "pid", pid, "program", filepath.Base(p.Argv[0]))
 	return pid, nil
 }
 
@@ -182,22 +182,22 @@ func execute(p Process, out uintptr) (pid int, release func(), err error) {
 }
 
 // addProcess registers a running process.
-func (k *supervisor) addProcess(p Process, pid int, j *outputLog) {
+func (s *supervisor) addProcess(p Process, pid int, j *outputLog) {
 	pr := &process{log: j, scratch: p.Scratch, Running: Running{ID: p.ID, PID: pid, Log: p.Log, Started: time.Now(), Meta: p.Meta}}
-	k.byID[p.ID], k.byPID[pid] = pr, pr
-	if k.spawned++; k.spawned%16 == 1 {
-		k.pruneLogs()
+	s.byID[p.ID], s.byPID[pid] = pr, pr
+	if s.spawned++; s.spawned%16 == 1 {
+		s.pruneLogs()
 	}
 	go j.copy()
 }
 
 // pruneLogs removes the oldest logs of ended processes.
-func (k *supervisor) pruneLogs() {
+func (s *supervisor) pruneLogs() {
 	inUse := map[string]bool{}
-	for _, p := range k.byID {
+	for _, p := range s.byID {
 		if p.Exit == nil {
 			inUse[p.Log], inUse[p.Log+".1"] = true, true
 		}
 	}
-	pruneLogs(filepath.Join(k.o.Dir, "logs"), inUse)
+	pruneLogs(filepath.Join(s.o.Dir, "logs"), inUse)
 }

@@ -39,7 +39,7 @@ type clientEvent struct {
 }
 
 // accept serves connections until the listener is closed.
-func (k *supervisor) accept(ln net.Listener) {
+func (s *supervisor) accept(ln net.Listener) {
 	for {
 		conn, err := ln.Accept()
 		if err != nil {
@@ -49,17 +49,17 @@ func (k *supervisor) accept(ln net.Listener) {
 			select {
 			case <-time.After(10 * time.Millisecond):
 				continue
-			case <-k.stop:
+			case <-s.stop:
 				return
 			}
 		}
-		go k.serve(conn)
+		go s.serve(conn)
 	}
 }
 
-func (k *supervisor) serve(nc net.Conn) {
+func (s *supervisor) serve(nc net.Conn) {
 	if isOwnProcess(nc) {
-		k.o.Log.Warn("an engine connected to the supervisor and was refused")
+		s.o.Log.Warn("an engine connected to the supervisor and was refused")
 		nc.Close()
 		return
 	}
@@ -68,9 +68,9 @@ func (k *supervisor) serve(nc net.Conn) {
 	c := &client{conn: conn, out: make(chan reply, 1024), closed: make(chan struct{})}
 	post := func(m clientEvent) bool {
 		select {
-		case k.inbox <- m:
+		case s.inbox <- m:
 			return true
-		case <-k.stop:
+		case <-s.stop:
 			return false
 		}
 	}

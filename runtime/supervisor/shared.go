@@ -27,41 +27,41 @@ type sharedEntry struct {
 	tries   int
 }
 
-func (l sharedEntry) checkAt() time.Time { return l.created.Add(ownerSearchAfter[l.tries]) }
+func (e sharedEntry) checkAt() time.Time { return e.created.Add(ownerSearchAfter[e.tries]) }
 
 // addShared queues the search for the owner of a file created in shared memory.
-func (k *supervisor) addShared(name string) {
-	if (len(k.byPID) > 0 || time.Since(k.ended) < time.Second) && len(k.unowned) < 1024 {
-		k.unowned = append(k.unowned, sharedEntry{name: name, inode: shmInode(name), created: time.Now()})
-		k.owners.Reset(ownerSearchAfter[0])
+func (s *supervisor) addShared(name string) {
+	if (len(s.byPID) > 0 || time.Since(s.ended) < time.Second) && len(s.unowned) < 1024 {
+		s.unowned = append(s.unowned, sharedEntry{name: name, inode: shmInode(name), created: time.Now()})
+		s.owners.Reset(ownerSearchAfter[0])
 	}
 }
 
 // findOwners searches the owners of new files; again is when to search next.
-func (k *supervisor) findOwners(now time.Time) (again time.Duration, more bool) {
+func (s *supervisor) findOwners(now time.Time) (again time.Duration, more bool) {
 	checkAt := map[uint64]bool{}
-	k.unowned = slices.DeleteFunc(k.unowned, func(l sharedEntry) bool {
+	s.unowned = slices.DeleteFunc(s.unowned, func(l sharedEntry) bool {
 		return l.inode == 0 || shmInode(l.name) != l.inode
 	})
-	for i := range k.unowned {
-		if l := &k.unowned[i]; !l.checkAt().After(now) {
+	for i := range s.unowned {
+		if l := &s.unowned[i]; !l.checkAt().After(now) {
 			checkAt[l.inode] = true
 			l.tries++
 		}
 	}
 	claimed := false
-	if len(checkAt) > 0 && len(k.byPID) > 0 {
+	if len(checkAt) > 0 && len(s.byPID) > 0 {
 		for _, c := range listProcesses() {
-			p := k.byPID[c.group]
+			p := s.byPID[c.group]
 			if p == nil {
-				p = k.byPID[c.session]
+				p = s.byPID[c.session]
 			}
 			if p == nil || c.zombie {
 				continue
 			}
 			for _, inode := range sharedInUse(c.pid, checkAt) {
 				// A semaphore has two names for a moment.
-				for _, l := range k.unowned {
+				for _, l := range s.unowned {
 					if l.inode == inode {
 						if p.shared == nil {
 							p.shared = map[string]uint64{}
@@ -69,29 +69,29 @@ func (k *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 						p.shared[l.name], claimed = inode, true
 					}
 				}
-				k.unowned = slices.DeleteFunc(k.unowned, func(l sharedEntry) bool { return l.inode == inode })
+				s.unowned = slices.DeleteFunc(s.unowned, func(l sharedEntry) bool { return l.inode == inode })
 			}
 		}
 	}
 	if claimed {
-		k.saveShared()
+		s.saveShared()
 	}
 	free := map[uint64]bool{}
-	k.unowned = slices.DeleteFunc(k.unowned, func(l sharedEntry) bool {
+	s.unowned = slices.DeleteFunc(s.unowned, func(l sharedEntry) bool {
 		if l.tries < len(ownerSearchAfter) {
 			return false
 		}
 		// Its process may have been killed before the search. Only names that
 		// Python uses: other programs keep files there.
-		if (strings.HasPrefix(l.name, "psm_") || strings.HasPrefix(l.name, "sem.")) && k.ended.After(l.created.Add(-exitReorder)) {
+		if (strings.HasPrefix(l.name, "psm_") || strings.HasPrefix(l.name, "sem.")) && s.ended.After(l.created.Add(-exitReorder)) {
 			free[l.inode] = true
 		}
 		return true
 	})
 	if len(free) > 0 {
-		k.removeUnused(free)
+		s.removeUnused(free)
 	}
-	for _, l := range k.unowned {
+	for _, l := range s.unowned {
 		if d := max(l.checkAt().Sub(now), time.Millisecond); !more || d < again {
 			again, more = d, true
 		}
@@ -103,7 +103,7 @@ func (k *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 const exitReorder = 100 * time.Millisecond
 
 // removeUnused removes those of the files that no process on this machine uses.
-func (k *supervisor) removeUnused(free map[uint64]bool) {
+func (s *supervisor) removeUnused(free map[uint64]bool) {
 	for _, c := range listProcesses() {
 		for _, inode := range sharedInUse(c.pid, free) {
 			delete(free, inode)
@@ -120,13 +120,13 @@ func (k *supervisor) removeUnused(free map[uint64]bool) {
 // for the successor of a killed supervisor.
 const sharedNote = "shared.json"
 
-func (k *supervisor) saveShared() {
+func (s *supervisor) saveShared() {
 	all := map[string]uint64{}
-	for _, p := range k.byPID {
+	for _, p := range s.byPID {
 		maps.Copy(all, p.shared)
 	}
 	if b, err := json.Marshal(all); err == nil {
-		os.WriteFile(filepath.Join(k.o.Dir, sharedNote), b, 0o600) // a torn file is ignored
+		os.WriteFile(filepath.Join(s.o.Dir, sharedNote), b, 0o600) // a torn file is ignored
 	}
 }
 

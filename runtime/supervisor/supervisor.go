@@ -133,60 +133,60 @@ type process struct {
 }
 
 // run handles signals, timers and requests until everything has ended.
-func (k *supervisor) run(ctx context.Context) error {
+func (s *supervisor) run(ctx context.Context) error {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 	defer signal.Stop(children)
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 
-	k.orphan = time.NewTimer(k.o.Orphan)
-	k.kill, k.strays, k.owners = stoppedTimer(), stoppedTimer(), stoppedTimer()
-	for _, t := range []*time.Timer{k.orphan, k.kill, k.strays, k.owners} {
+	s.orphan = time.NewTimer(s.o.Orphan)
+	s.kill, s.strays, s.owners = stoppedTimer(), stoppedTimer(), stoppedTimer()
+	for _, t := range []*time.Timer{s.orphan, s.kill, s.strays, s.owners} {
 		defer t.Stop()
 	}
-	created := watchShm(k.stop)
+	created := watchShm(s.stop)
 	done := ctx.Done()
 	for {
 		select {
 		case <-done:
 			done = nil
-			k.end(k.o.Grace, "told to end")
-		case <-k.orphan.C:
-			if len(k.clients) == 0 {
-				k.end(k.o.Grace, "no agent for "+k.o.Orphan.String())
+			s.end(s.o.Grace, "told to end")
+		case <-s.orphan.C:
+			if len(s.clients) == 0 {
+				s.end(s.o.Grace, "no agent for "+s.o.Orphan.String())
 			}
-		case <-k.kill.C:
-			k.signalAll(syscall.SIGKILL)
-			k.killStrays()
-			k.kill.Reset(killAgain)
+		case <-s.kill.C:
+			s.signalAll(syscall.SIGKILL)
+			s.killStrays()
+			s.kill.Reset(killAgain)
 		case <-children:
-			if k.reap() {
-				k.strays.Reset(strayKillDelay)
+			if s.reap() {
+				s.strays.Reset(strayKillDelay)
 			}
-		case <-k.strays.C:
-			k.killStrays()
+		case <-s.strays.C:
+			s.killStrays()
 		case name, ok := <-created:
 			if !ok {
 				created = nil
 			} else {
-				k.addShared(name)
+				s.addShared(name)
 			}
-		case <-k.owners.C:
-			if d, more := k.findOwners(time.Now()); more {
-				k.owners.Reset(d)
+		case <-s.owners.C:
+			if d, more := s.findOwners(time.Now()); more {
+				s.owners.Reset(d)
 			}
-		case p := <-k.drained:
-			k.reportExit(p)
-		case f := <-k.forked:
-			r := k.finishFork(f)
+		case p := <-s.drained:
+			s.reportExit(p)
+		case f := <-s.forked:
+			r := s.finishFork(f)
 			r.Seq = f.seq
 			f.from.send(r)
-			k.strays.Reset(strayKillDelay)
-		case e := <-k.inbox:
-			k.onClient(e)
+			s.strays.Reset(strayKillDelay)
+		case e := <-s.inbox:
+			s.onClient(e)
 		}
-		if k.ending && k.allGone() {
-			for c := range k.clients {
+		if s.ending && s.allGone() {
+			for c := range s.clients {
 				c.close()
 			}
 			return nil
@@ -201,24 +201,24 @@ func stoppedTimer() *time.Timer {
 }
 
 // onClient handles a connection that was opened or closed, or its request.
-func (k *supervisor) onClient(e clientEvent) {
+func (s *supervisor) onClient(e clientEvent) {
 	switch {
 	case e.gone:
-		delete(k.clients, e.from)
-		if len(k.clients) == 0 {
-			k.orphan.Reset(k.o.Orphan)
+		delete(s.clients, e.from)
+		if len(s.clients) == 0 {
+			s.orphan.Reset(s.o.Orphan)
 		}
-	case e.req == nil && k.ending:
+	case e.req == nil && s.ending:
 		e.from.close() // without a greeting: its agent starts the next supervisor
 	case e.req == nil:
-		k.clients[e.from] = true
-		k.orphan.Stop()
-		e.from.send(reply{Hello: &hello{Protocol: Protocol, PID: os.Getpid(), Dir: k.o.Dir, Confines: true}})
+		s.clients[e.from] = true
+		s.orphan.Stop()
+		e.from.send(reply{Hello: &hello{Protocol: Protocol, PID: os.Getpid(), Dir: s.o.Dir, Confines: true}})
 	case e.req.Op == "end":
 		e.from.send(reply{Seq: e.req.Seq})
-		k.end(time.Duration(e.req.Grace)*time.Millisecond, "requested by the agent")
+		s.end(time.Duration(e.req.Grace)*time.Millisecond, "requested by the agent")
 	default:
-		if r, later := k.handle(e.from, e.req); !later {
+		if r, later := s.handle(e.from, e.req); !later {
 			r.Seq = e.req.Seq
 			e.from.send(r)
 		}
@@ -226,31 +226,31 @@ func (k *supervisor) onClient(e clientEvent) {
 }
 
 // end sends SIGTERM to every process, SIGKILL after grace, and refuses new ones.
-func (k *supervisor) end(grace time.Duration, reason string) {
-	if k.ending {
+func (s *supervisor) end(grace time.Duration, reason string) {
+	if s.ending {
 		return
 	}
-	k.o.Log.Info("ending every process", "why", reason, "running", len(k.byPID))
-	k.ending = true
-	k.signalAll(syscall.SIGTERM)
-	k.kill.Reset(grace)
+	s.o.Log.Info("ending every process", "why", reason, "running", len(s.byPID))
+	s.ending = true
+	s.signalAll(syscall.SIGTERM)
+	s.kill.Reset(grace)
 }
 
-func (k *supervisor) signalAll(sig syscall.Signal) {
-	for _, p := range k.byPID {
+func (s *supervisor) signalAll(sig syscall.Signal) {
+	for _, p := range s.byPID {
 		syscall.Kill(-p.PID, sig)
 	}
 }
 
 // allGone reports whether every started process and stray is gone.
-func (k *supervisor) allGone() bool {
-	if len(k.byPID) > 0 || len(k.forks) > 0 {
+func (s *supervisor) allGone() bool {
+	if len(s.byPID) > 0 || len(s.forks) > 0 {
 		return false
 	}
-	for _, p := range k.byID {
+	for _, p := range s.byID {
 		if !p.reported {
 			return false
 		}
 	}
-	return k.killStrays() == 0
+	return s.killStrays() == 0
 }
