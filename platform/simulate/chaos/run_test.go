@@ -41,7 +41,7 @@ func Run(ctx context.Context, s Experiment) (Report, error) { return RunTraced(c
 // requests.
 func RunTraced(ctx context.Context, s Experiment, trace func(at time.Duration, text string)) (Report, error) {
 	p := &run{experiment: &s, rng: rand.New(rand.NewPCG(s.Seed, 2))}
-	p.checker = newWatch(p)
+	p.checker = newChecker(p)
 	c, err := s.config()
 	if err != nil {
 		return Report{}, err
