@@ -238,7 +238,7 @@ func BenchmarkFullTick(b *testing.B) {
 			f.Queued, f.Oldest = 1, w.now
 			b.ReportAllocs()
 			for b.Loop() {
-				if p := Decide(w.World, w.now); len(p.Actions) == 0 {
+				if p := DefaultPolicy.Decide(w.World, w.now); len(p.Actions) == 0 {
 					b.Fatal(show(p))
 				}
 			}
@@ -252,7 +252,7 @@ func BenchmarkFullTick(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if p := Decide(w.World, w.now); len(p.Actions) == 0 {
+				if p := DefaultPolicy.Decide(w.World, w.now); len(p.Actions) == 0 {
 					b.Fatal(show(p))
 				}
 			}

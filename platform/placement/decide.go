@@ -25,9 +25,6 @@ func (p Policy) Decide(w World, now Instant) Plan {
 	return c.Plan(now)
 }
 
-// Decide plans with the default policy.
-func Decide(w World, now Instant) Plan { return DefaultPolicy.Decide(w, now) }
-
 // resting reports whether planning can skip f: it has no replicas and no demand. Most
 // functions rest, so this must be cheap.
 func (f *Function) resting(now Instant) bool {

@@ -118,7 +118,7 @@ func TestPlacement(t *testing.T) {
 		{"host memory is spread", []*Node{node("a", 0), node("b", 0)},
 			[]*Function{model("x", 0, waiting(1, now)), model("u", 0, ready("a", now-time.Minute, 1))}, "start default/x on b[]"},
 	} {
-		if got := show(Decide(World{Nodes: c.nodes, Functions: c.fs}, now)); !strings.HasPrefix(got, c.want+" (demand)") {
+		if got := show(DefaultPolicy.Decide(World{Nodes: c.nodes, Functions: c.fs}, now)); !strings.HasPrefix(got, c.want+" (demand)") {
 			t.Errorf("%s: %s, want %s", c.what, got, c.want)
 		}
 	}
@@ -205,14 +205,14 @@ func TestVerdicts(t *testing.T) {
 			c.fs[0].Scale.Min = 1
 		}
 		f := c.fs[len(c.fs)-1]
-		v := Decide(World{Nodes: c.nodes, Functions: c.fs, Teams: teams}, now).Blocked[f.Name]
+		v := DefaultPolicy.Decide(World{Nodes: c.nodes, Functions: c.fs, Teams: teams}, now).Blocked[f.Name]
 		if v.Code != c.code || v.Message != c.want || v.ETA != c.eta {
 			t.Errorf("%s:\n got %s %q %v\nwant %s %q %v", c.what, v.Code, v.Message, v.ETA, c.code, c.want, c.eta)
 		}
 	}
 	// No verdict if the situation changes soon by itself.
 	young := model("u", 1, ready("a", now-time.Second/2, 0, 0))
-	if v, ok := Decide(World{Nodes: []*Node{node("a", 1)}, Functions: []*Function{young, model("x", 1, waiting(1, now))}}, now).Blocked[name("x")]; ok {
+	if v, ok := DefaultPolicy.Decide(World{Nodes: []*Node{node("a", 1)}, Functions: []*Function{young, model("x", 1, waiting(1, now))}}, now).Blocked[name("x")]; ok {
 		t.Errorf("half a second before room is made: %+v", v)
 	}
 }

@@ -529,7 +529,7 @@ func BenchmarkDecide(b *testing.B) {
 			var p Plan
 			b.ReportAllocs()
 			for b.Loop() {
-				p = Decide(w, 100*time.Second)
+				p = DefaultPolicy.Decide(w, 100*time.Second)
 			}
 			if len(p.Actions) != 1 || p.Actions[0].Kind != Stop {
 				b.Fatal(show(p))

@@ -35,9 +35,6 @@ func (e Eviction) String() string {
 	return fmt.Sprintf("eviction(%d)", uint8(e))
 }
 
-// Evictions returns the names that ParseEviction accepts, the default first.
-func Evictions() []string { return slices.Clone(evictions[:]) }
-
 // ParseEviction parses the name of an eviction policy; "" is the default. The error
 // lists the choices.
 func ParseEviction(s string) (Eviction, error) {

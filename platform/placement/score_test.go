@@ -8,7 +8,7 @@ import (
 )
 
 func TestParseEviction(t *testing.T) {
-	for _, name := range Evictions() {
+	for _, name := range evictions {
 		e, err := ParseEviction(name)
 		if err != nil || e.String() != name {
 			t.Errorf("%s: %v, %v", name, e, err)

@@ -93,7 +93,7 @@ func TestSleep(t *testing.T) {
 			model("a", 1, sleeps(gib), asleepOn("n", 900*time.Second, 0))}},
 			"stop default/a-z (gpu_unhealthy)", nil},
 	} {
-		got := show(Decide(x.w, now))
+		got := show(DefaultPolicy.Decide(x.w, now))
 		if x.want == "" && strings.Contains(got, "(") || !strings.HasPrefix(got, x.want) {
 			t.Errorf("%s: %s", x.name, got)
 		}

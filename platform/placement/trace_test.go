@@ -174,7 +174,7 @@ func TestOnATrace(t *testing.T) {
 		return 1 / max(at(fs[f].minutes[used])-now, 30*time.Second).Seconds()
 	})
 	best := "lru"
-	for _, name := range Evictions() {
+	for _, name := range evictions {
 		t.Logf("%-9s cold %.3f, %.2f of lru's, %.2f of the future's; waited %v", name, cold[name], cold[name]/cold["lru"], cold[name]/cold["future"], waited[name])
 		if cold[name] < cold[best] {
 			best = name
