@@ -92,12 +92,12 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 	policy.Eviction = core.NextUse
 	p := policy.Planner()
 	for _, n := range w.Nodes {
-		p.Node(n)
+		p.NodeChanged(n)
 	}
 	p.Teams(w.Teams)
 	var rest []*core.Function
 	for _, f := range w.Functions {
-		p.Touch(f)
+		p.FunctionChanged(f)
 		if len(f.Replicas) == 0 {
 			rest = append(rest, f)
 		}
@@ -119,7 +119,7 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 		now += time.Millisecond
 		for _, n := range w.Nodes[:1] { // a heartbeat arrived in between
 			n.Seen = now
-			p.Node(n)
+			p.NodeChanged(n)
 		}
 		counted := i%16 == 0 // reading the allocation counts stops the world
 		if counted {
@@ -127,7 +127,7 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 		}
 		began := time.Now()
 		f.Queued, f.Needed, f.Oldest = 1, 1, now
-		p.Touch(f)
+		p.FunctionChanged(f)
 		plan := p.Plan(now)
 		took = append(took, time.Since(began).Seconds())
 		if counted {
@@ -139,7 +139,7 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 		}
 		// The request is removed again, so that the world stays the same.
 		f.Queued, f.Needed, f.Oldest = 0, 0, 0
-		p.Touch(f)
+		p.FunctionChanged(f)
 		p.Plan(now)
 	}
 	if started < o.Rounds/2 {

@@ -72,7 +72,7 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	was := n.last
 	changed := n.setFrom(b, now)
 	if o.updateCachedSources(n, &was, hb, ours) || changed {
-		o.planner.Node(n.Node)
+		o.planner.NodeChanged(n.Node)
 	}
 	if stale := hb.Epoch > o.commands.epoch; stale != n.stale {
 		o.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", hb.Epoch, o.commands.epoch))
@@ -208,7 +208,7 @@ func (o *Orchestrator) noteNewerServer(n *nodeState, stale bool, why string) {
 		return
 	}
 	n.stale, n.AvoidUntil = stale, 0
-	defer o.planner.Node(n.Node)
+	defer o.planner.NodeChanged(n.Node)
 	if stale {
 		n.AvoidUntil = math.MaxInt64
 		o.event("superseded", functions.Name{}, "", n.id, "stale_epoch", why)

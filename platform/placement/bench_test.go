@@ -74,11 +74,11 @@ func (f *fleet) run(function *Function, node string, gpus []int) {
 func (f *fleet) planner(p Policy) *Planner {
 	c := p.Planner()
 	for _, n := range f.Nodes {
-		c.Node(n)
+		c.NodeChanged(n)
 	}
 	c.Teams(f.Teams)
 	for _, function := range f.Functions {
-		c.Touch(function)
+		c.FunctionChanged(function)
 	}
 	return c
 }
@@ -105,7 +105,7 @@ func (f *fleet) cold() *Function {
 // of each plan.
 func (f *fleet) wake(c *Planner, function *Function, took []time.Duration) []time.Duration {
 	function.Queued, function.Oldest = 1, f.now
-	c.Touch(function)
+	c.FunctionChanged(function)
 	for range 4 {
 		began := time.Now()
 		plan := c.Plan(f.now)
@@ -120,7 +120,7 @@ func (f *fleet) wake(c *Planner, function *Function, took []time.Duration) []tim
 				f.run(g, a.Node, a.GPUs)
 				g.Queued, g.Oldest = 0, 0
 			}
-			c.Touch(g)
+			c.FunctionChanged(g)
 		}
 		if function.Queued == 0 {
 			return took
@@ -184,7 +184,7 @@ func BenchmarkTouch(b *testing.B) {
 				w.now += time.Microsecond
 				f.Active, f.Replicas[0].InFlight = i%2, i%2
 				f.LastEnd = w.now
-				c.Touch(f)
+				c.FunctionChanged(f)
 				if p := c.Plan(w.now); len(p.Actions) > 0 {
 					b.Fatal(show(p))
 				}
@@ -220,7 +220,7 @@ func BenchmarkBlocked(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				w.now += time.Microsecond
 				f.Active, f.Replicas[0].InFlight = 1+i%2, 1+i%2
-				c.Touch(f)
+				c.FunctionChanged(f)
 				if p := c.Plan(w.now); len(p.Blocked) < waiting/2 {
 					b.Fatal(len(p.Blocked))
 				}

@@ -14,12 +14,12 @@ func (p Policy) Decide(w World, now Instant) Plan {
 	c.log = nil
 	c.slab = make([]functionEntry, len(w.Functions))
 	for _, n := range w.Nodes {
-		c.Node(n)
+		c.NodeChanged(n)
 	}
 	c.Teams(w.Teams)
 	for _, f := range w.Functions {
 		if !f.resting(now) {
-			c.Touch(f)
+			c.FunctionChanged(f)
 		}
 	}
 	return c.Plan(now)
@@ -38,7 +38,7 @@ type decision struct {
 	world     struct{ Teams map[string]Team }
 	now       Instant
 	next      Instant
-	living    []*functionEntry // functions with replicas or demand, in the order of their first Touch
+	living    []*functionEntry // functions with replicas or demand, in the order of their first report
 	helpCount uint64           // incremented by every change that may unblock a function
 
 	rooms   []nodeRoom

@@ -221,10 +221,10 @@ func TestVerdicts(t *testing.T) {
 func TestETAIsRepublished(t *testing.T) {
 	const now = 1000 * time.Second
 	c := DefaultPolicy.Planner()
-	c.Node(node("a", 1))
+	c.NodeChanged(node("a", 1))
 	x := model("x", 1, waiting(1, now), expects(functions.TierNVMe, 20*time.Second))
-	c.Touch(using("u", "a", now, 0))
-	c.Touch(x)
+	c.FunctionChanged(using("u", "a", now, 0))
+	c.FunctionChanged(x)
 	first := c.Plan(now)
 	if v := first.Blocked[x.Name]; v.ETA != 80*time.Second || len(first.Changed) != 1 {
 		t.Fatalf("%+v %v", v, first.Changed)
@@ -237,7 +237,7 @@ func TestETAIsRepublished(t *testing.T) {
 		t.Errorf("after 12 s: %+v %v", v, p.Changed)
 	}
 	x.Queued, x.Oldest = 0, 0
-	c.Touch(x)
+	c.FunctionChanged(x)
 	if p := c.Plan(now + 13*time.Second); len(p.Changed) != 1 || len(p.Blocked) != 0 {
 		t.Errorf("no waiters any more: %v %v", p.Changed, p.Blocked)
 	}
@@ -247,10 +247,10 @@ func TestETAIsRepublished(t *testing.T) {
 func TestExplain(t *testing.T) {
 	const now = 1000 * time.Second
 	c := DefaultPolicy.Planner()
-	c.Node(on(node("a", 1), holds("s", functions.TierNVMe)))
-	c.Node(node("b", 1))
+	c.NodeChanged(on(node("a", 1), holds("s", functions.TierNVMe)))
+	c.NodeChanged(node("b", 1))
 	x := model("x", 1, waiting(1, now), from("s", 40*gib))
-	c.Touch(x)
+	c.FunctionChanged(x)
 	if _, _, ok := c.Explain(x.Name); ok {
 		t.Error("explained before it was decided")
 	}
@@ -278,7 +278,7 @@ func TestExplain(t *testing.T) {
 	y := model("y", 1, ready("b", now-time.Minute, 2, 0))
 	z := model("z", 1, waiting(1, now))
 	for _, f := range []*Function{x, y, z} {
-		c.Touch(f)
+		c.FunctionChanged(f)
 	}
 	c.Plan(now)
 	if e, _, ok := c.Explain(z.Name, KindEvict); !ok || e.Chosen != "default/x-0" || len(e.Candidates) != 1 || e.Candidates[0].Function != "default/x" {
@@ -292,7 +292,7 @@ func TestExplain(t *testing.T) {
 	}
 	// No replica can be evicted: each node has a reason.
 	x.Active, x.Replicas[0].InFlight = 1, 1
-	c.Touch(x)
+	c.FunctionChanged(x)
 	c.Plan(now)
 	if e, _, _ := c.Explain(z.Name, KindPlace); e.Chosen != "" || !strings.Contains(e.Reason, "nothing that holds them is idle") || e.Candidates[0].Why != "no room" {
 		t.Errorf("%+v", e)

@@ -16,7 +16,7 @@ import (
 //
 // It has no clock, goroutine or lock, and is not safe for concurrent use. It keeps the
 // pointers it is given and reads them when it plans. Their owner may change them
-// between plans and reports that with Node or Touch before the next one; only
+// between plans and reports that with NodeChanged or FunctionChanged before the next one; only
 // Node.Seen may move forward unreported. Slices of GPU numbers are replaced, never
 // written into.
 type Planner struct {
@@ -61,7 +61,7 @@ type Planner struct {
 // functionEntry is the planner's state of a function.
 type functionEntry struct {
 	f    *Function
-	born uint64  // sequence number of the first Touch
+	born uint64  // sequence number of the first report
 	due  Instant // time of its next evaluation
 	at   int     // index in timers; -1 none
 
@@ -116,8 +116,8 @@ func (p Policy) Planner() *Planner {
 	return c
 }
 
-// Node reports that n is new or has changed.
-func (p *Planner) Node(n *Node) {
+// NodeChanged reports that n is new or has changed.
+func (p *Planner) NodeChanged(n *Node) {
 	old := p.nodes[n.ID]
 	p.nodes[n.ID] = n
 	p.helpCount++
@@ -174,8 +174,8 @@ func (p *Planner) Teams(teams map[string]Team) {
 	p.world.Teams = maps.Clone(teams)
 }
 
-// Touch reports that f or its replicas are new or have changed.
-func (p *Planner) Touch(f *Function) {
+// FunctionChanged reports that f or its replicas are new or have changed.
+func (p *Planner) FunctionChanged(f *Function) {
 	e := p.functions[f.Name]
 	if e == nil {
 		if len(p.slab) == 0 {
@@ -250,7 +250,7 @@ func (p *Planner) Plan(now Instant) Plan {
 }
 
 // collectLooks lists the functions that this plan evaluates, in the order of their
-// first Touch.
+// first report.
 func (p *Planner) collectLooks() {
 	add := func(e *functionEntry) {
 		if !e.look && e.f != nil {
@@ -347,7 +347,7 @@ func (p *Planner) withdrawOffers(e *functionEntry) {
 	e.offers = e.offers[:0]
 }
 
-// setAlive adds e to or removes it from living, which is ordered by first Touch.
+// setAlive adds e to or removes it from living, which is ordered by first report.
 func (p *Planner) setAlive(e *functionEntry, alive bool) {
 	if e.alive == alive {
 		return

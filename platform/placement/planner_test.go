@@ -44,7 +44,7 @@ func (t *plannerTwin) update() {
 			continue
 		}
 		t.fs[f.Name] = copyOf(f)
-		t.c.Touch(f)
+		t.c.FunctionChanged(f)
 	}
 	for n := range t.fs {
 		if !have[n] {
@@ -61,7 +61,7 @@ func (t *plannerTwin) update() {
 			continue
 		}
 		t.nodes[n.ID] = now
-		t.c.Node(n)
+		t.c.NodeChanged(n)
 	}
 	for id := range t.nodes {
 		if !ids[id] {
@@ -175,7 +175,7 @@ func (t *plannerTwin) mutate() {
 			n.Cached = map[string]bool{"s": r.IntN(2) == 0}
 		case 4:
 			n.Seen -= time.Duration(r.IntN(3)) * time.Second
-			t.c.Node(n)
+			t.c.NodeChanged(n)
 		}
 	}
 	if r.IntN(30) == 0 {
