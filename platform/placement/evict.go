@@ -9,11 +9,11 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// offer lists f's evictable replicas: idle and sleeping ones, and separately busy and
+// victimsOf lists f's evictable replicas: idle and sleeping ones, and separately busy and
 // starting ones, which are evicted only for long waiters or for teams below their
 // share. It is called when f has changed and at the times it passes to dueAt, so it
 // depends only on f, its nodes and the time; mayEvict checks the promises of the plan.
-func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) {
+func (d *decision) victimsOf(f *Function, idle, busy []victim) ([]victim, []victim) {
 	if len(f.Replicas) == 0 || f.Gone {
 		return idle, busy
 	}
@@ -309,7 +309,7 @@ func (d *decision) evict(v *victim, f *Function, reason string, needs functions.
 func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 	room, gone, least := -1, []int(nil), math.Inf(1)
 	var x victimSearch
-	page := d.log.begin(d.now, f.Name, KindEvict, reason)
+	record := d.log.begin(d.now, f.Name, KindEvict, reason)
 	for at := range d.rooms {
 		m := &d.rooms[at]
 		list := m.offers(busy)
@@ -323,8 +323,8 @@ func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 		if set, loss := x.best(least); set != nil {
 			room, gone, least = at, append(gone[:0], set...), loss
 			v := &list[set[0]]
-			page.add(d.victimRow(m, v, loss, ""))
-			page.choose(v.r.ID)
+			record.add(d.victimRow(m, v, loss, ""))
+			record.choose(v.r.ID)
 		}
 	}
 	if room < 0 {
@@ -334,7 +334,7 @@ func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 	list := m.offers(busy)
 	for j, i := range gone {
 		if j > 0 {
-			page.add(d.victimRow(m, &list[i], d.evictionCost(&list[i]), "leaves with it"))
+			record.add(d.victimRow(m, &list[i], d.evictionCost(&list[i]), "leaves with it"))
 		}
 		d.evict(&list[i], f, reason, f.Resources)
 	}

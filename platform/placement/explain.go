@@ -28,7 +28,7 @@ func (p *Planner) Explain(name functions.Name, kinds ...string) (x functions.Exp
 		if p.log == nil {
 			break
 		}
-		if record := p.log.pages[decisionKey{name, kind}]; record != nil && (last == nil || record.written > last.written) {
+		if record := p.log.records[decisionKey{name, kind}]; record != nil && (last == nil || record.written > last.written) {
 			last = record
 		}
 	}
@@ -66,7 +66,7 @@ const keepDecisions = 2000
 // decisionLog keeps the last decisions. Records are reused and share the world's
 // strings; Explain makes the text. A nil log keeps nothing.
 type decisionLog struct {
-	pages   map[decisionKey]*decisionRecord
+	records map[decisionKey]*decisionRecord
 	order   []*decisionRecord // a ring, in the order of allocation
 	next    int
 	written uint64
@@ -101,7 +101,7 @@ func (l *decisionLog) begin(now Instant, name functions.Name, kind, reason strin
 		return nil
 	}
 	t := decisionKey{name, kind}
-	p := l.pages[t]
+	p := l.records[t]
 	if p == nil {
 		if len(l.order) < keepDecisions {
 			p = &decisionRecord{}
@@ -109,10 +109,10 @@ func (l *decisionLog) begin(now Instant, name functions.Name, kind, reason strin
 		} else {
 			p = l.order[l.next]
 			l.next = (l.next + 1) % keepDecisions
-			delete(l.pages, p.decisionKey)
+			delete(l.records, p.decisionKey)
 		}
 		p.decisionKey = t
-		l.pages[t] = p
+		l.records[t] = p
 	}
 	l.written++
 	p.at, p.written, p.chosen, p.forFunction, p.reason, p.n, p.seen = now, l.written, "", "", reason, 0, 0
@@ -120,7 +120,7 @@ func (l *decisionLog) begin(now Instant, name functions.Name, kind, reason strin
 }
 
 // newDecisionLog returns an empty log.
-func newDecisionLog() *decisionLog { return &decisionLog{pages: map[decisionKey]*decisionRecord{}} }
+func newDecisionLog() *decisionLog { return &decisionLog{records: map[decisionKey]*decisionRecord{}} }
 
 // add records a candidate if it is among the best.
 func (r *decisionRecord) add(l candidateRow) {

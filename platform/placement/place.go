@@ -63,8 +63,8 @@ func (d *decision) place(n need) bool {
 		return true
 	}
 
-	page := d.log.begin(d.now, f.Name, KindPlace, n.reason)
-	at, possible := d.choose(f, false, page)
+	record := d.log.begin(d.now, f.Name, KindPlace, n.reason)
+	at, possible := d.choose(f, false, record)
 	fits := at >= 0
 	if z != nil && (!fits || f.ColdStart <= 0 || f.wakeTime(z)+wakeWait < f.ColdStart) {
 		if d.freeFor(f, z, false, reasonIdle) {
@@ -79,7 +79,7 @@ func (d *decision) place(n need) bool {
 		return d.refuse(f)
 	}
 	// Wait for room that is about to be free rather than evict more.
-	if at, _ := d.choose(f, true, page); at >= 0 {
+	if at, _ := d.choose(f, true, record); at >= 0 {
 		m := &d.rooms[at]
 		gpus, _ := m.soon.choose(m.node, res)
 		d.reserve(m, f, gpus)
@@ -210,7 +210,7 @@ func (d *decision) fitsAfterEvictions(f *Function) bool {
 
 // choose returns the index of the cheapest node with room for f now, or with soon once
 // stopping replicas are gone; -1 for none. possible: f would fit some empty node.
-func (d *decision) choose(f *Function, soon bool, page *decisionRecord) (at int, possible bool) {
+func (d *decision) choose(f *Function, soon bool, record *decisionRecord) (at int, possible bool) {
 	at = -1
 	least := 0.0
 	for i := range d.rooms {
@@ -219,7 +219,7 @@ func (d *decision) choose(f *Function, soon bool, page *decisionRecord) (at int,
 			continue
 		}
 		if !d.eligible(m, f) {
-			page.rejectNode(m.node.ID, "its bytes cannot come here, or not now")
+			record.rejectNode(m.node.ID, "its bytes cannot come here, or not now")
 			continue
 		}
 		s := &m.now
@@ -229,22 +229,22 @@ func (d *decision) choose(f *Function, soon bool, page *decisionRecord) (at int,
 		if !s.fits(m.node, f.Resources) {
 			if could := !soon && m.fitsEmpty(f.Resources); could {
 				possible = true
-				page.rejectNode(m.node.ID, "no room")
+				record.rejectNode(m.node.ID, "no room")
 			} else {
-				page.rejectNode(m.node.ID, "too small")
+				record.rejectNode(m.node.ID, "too small")
 			}
 			continue
 		}
 		possible = true
 		x := d.score(m, s, f)
 		total := x.total()
-		page.add(candidateRow{node: m.node.ID, score: total, names: &placePartNames, parts: [4]float64{x.ready, x.packing, x.topology, x.store}, why: string(x.tier)})
+		record.add(candidateRow{node: m.node.ID, score: total, names: &placePartNames, parts: [4]float64{x.ready, x.packing, x.topology, x.store}, why: string(x.tier)})
 		if at < 0 || total < least {
 			at, least = i, total
 		}
 	}
 	if at >= 0 {
-		page.choose(d.rooms[at].node.ID)
+		record.choose(d.rooms[at].node.ID)
 	}
 	return at, possible
 }

@@ -318,7 +318,7 @@ func TestExplainIsBounded(t *testing.T) {
 			t.Fatalf("the best of 20 are %v", scores)
 		}
 	}
-	if len(b.pages) != keepDecisions || len(b.order) != keepDecisions || b.pages[decisionKey{names[0], KindPlace}] != nil || b.pages[decisionKey{names[len(names)-1], KindPlace}] == nil {
-		t.Errorf("%d pages are kept", len(b.pages))
+	if len(b.records) != keepDecisions || len(b.order) != keepDecisions || b.records[decisionKey{names[0], KindPlace}] != nil || b.records[decisionKey{names[len(names)-1], KindPlace}] == nil {
+		t.Errorf("%d pages are kept", len(b.records))
 	}
 }

@@ -21,27 +21,27 @@ import (
 // written into.
 type Planner struct {
 	decision
-	functions       map[functions.Name]*functionEntry
-	nodes           map[string]*Node
-	born            uint64
-	slab            []functionEntry // preallocated entries
-	touched         []*functionEntry
-	looking         []*functionEntry // functions that this plan evaluates
-	reopened        []*functionEntry // functions that got actions in the last plan: evaluated again until they get none
-	timers          timerHeap
-	stale           bool // rooms must be rebuilt from nodes
-	scanned         bool // first is up to date
-	first           *Node
-	firstDue        Instant
-	lost            []*Node
-	memoTTL         time.Duration // the constant memoTTL; tests disable the expiry
-	stored          bool          // store is up to date
-	store           functions.Bytes
-	worldRooms      []freeRoom // per room, now and soon without the promises of this plan
-	slots           []gpuSlot  // backing array of the rooms' GPUs
-	worldSlots      []gpuSlot  // backing array of worldRooms
-	changedVerdicts []functions.Name
-	placed          bool // this plan tried to place something
+	functions          map[functions.Name]*functionEntry
+	nodes              map[string]*Node
+	born               uint64
+	slab               []functionEntry // preallocated entries
+	touched            []*functionEntry
+	looking            []*functionEntry // functions that this plan evaluates
+	reopened           []*functionEntry // functions that got actions in the last plan: evaluated again until they get none
+	timers             timerHeap
+	stale              bool // rooms must be rebuilt from nodes
+	firstValid         bool // first is up to date
+	first              *Node
+	firstDue           Instant
+	lost               []*Node
+	memoTTL            time.Duration // the constant memoTTL; tests disable the expiry
+	smallestStoreValid bool          // smallestStore is up to date
+	smallestStore      functions.Bytes
+	worldRooms         []freeRoom // per room, now and soon without the promises of this plan
+	slots              []gpuSlot  // backing array of the rooms' GPUs
+	worldSlots         []gpuSlot  // backing array of worldRooms
+	changedVerdicts    []functions.Name
+	placed             bool // this plan tried to place something
 
 	plans   uint64
 	order   uint64 // incremented when a function is promised something else than in the last plan
@@ -121,7 +121,7 @@ func (p *Planner) NodeChanged(n *Node) {
 	old := p.nodes[n.ID]
 	p.nodes[n.ID] = n
 	p.helpCount++
-	p.scanned, p.stored = false, false
+	p.firstValid, p.smallestStoreValid = false, false
 	at, ok := p.index[n.ID]
 	if !ok || old != n || p.stale {
 		p.stale = true
@@ -144,7 +144,7 @@ func (p *Planner) NodeChanged(n *Node) {
 func (p *Planner) DropNode(id string) {
 	if _, ok := p.nodes[id]; ok {
 		delete(p.nodes, id)
-		p.stale, p.scanned, p.stored = true, false, false
+		p.stale, p.firstValid, p.smallestStoreValid = true, false, false
 	}
 }
 
@@ -300,7 +300,7 @@ func (p *Planner) updateOffers(e *functionEntry) {
 	e.offers = e.offers[:0]
 	outer := p.next
 	p.next = math.MaxInt64
-	p.idle, p.busy = p.offer(e.f, p.idle[:0], p.busy[:0])
+	p.idle, p.busy = p.victimsOf(e.f, p.idle[:0], p.busy[:0])
 	e.offersDue, p.next = p.next, outer
 	for _, busy := range []bool{false, true} {
 		for _, v := range p.offering(busy) {

@@ -73,7 +73,7 @@ func (p *Planner) setPending(e *functionEntry) {
 	}
 	n, lacks := p.needy[0], len(p.needy)
 	key := equivalenceClass{team: n.f.Name.Team, machine: n.f.Machine, requires: n.f.Requires, reason: n.reason, resources: n.f.Resources, waits: n.f.waits()}
-	if len(n.f.Replicas) > 0 || n.f.Size > p.store || n.f.CachedNodesOnly != "" || n.f.RetryOn != "" || n.reason == reasonPrewarm { // prewarms depend on the function's own score
+	if len(n.f.Replicas) > 0 || n.f.Size > p.smallestStore || n.f.CachedNodesOnly != "" || n.f.RetryOn != "" || n.reason == reasonPrewarm { // prewarms depend on the function's own score
 		key.own = e
 	}
 	if e.class != nil && e.class.equivalenceClass == key && e.need == n && e.missing == lacks {

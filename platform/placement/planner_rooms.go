@@ -13,8 +13,8 @@ import (
 // other leases can only have been extended.
 func (p *Planner) updateNodes() {
 	lease := p.policy.Lease
-	if !p.scanned || len(p.lost) > 0 || p.first != nil && (p.first.Seen+lease != p.firstDue || p.firstDue <= p.now) {
-		p.scanned, p.first, p.firstDue = true, nil, math.MaxInt64
+	if !p.firstValid || len(p.lost) > 0 || p.first != nil && (p.first.Seen+lease != p.firstDue || p.firstDue <= p.now) {
+		p.firstValid, p.first, p.firstDue = true, nil, math.MaxInt64
 		for id, n := range p.nodes {
 			_, known := p.index[id]
 			lost := !n.Here && n.Seen+lease <= p.now
@@ -40,20 +40,20 @@ func (p *Planner) updateNodes() {
 // checkpoint is a class of its own: its eligible nodes depend on its size and on which
 // nodes hold it.
 func (p *Planner) updateSmallestStore() {
-	if p.stored {
+	if p.smallestStoreValid {
 		return
 	}
-	p.stored = true
+	p.smallestStoreValid = true
 	least := functions.Bytes(math.MaxInt64)
 	for _, n := range p.nodes {
 		if n.Store.Bytes > 0 {
 			least = min(least, n.Store.Bytes)
 		}
 	}
-	if least == p.store {
+	if least == p.smallestStore {
 		return
 	}
-	p.store = least
+	p.smallestStore = least
 	for _, e := range p.living {
 		if e.class != nil && e.f.Size > 0 && !e.dirty {
 			e.dirty = true
