@@ -10,19 +10,19 @@ import (
 // Decide plans the actions for the world w at now. The same world and the same time
 // give the same plan.
 func (p Policy) Decide(w World, now Instant) Plan {
-	c := p.Planner()
-	c.log = nil
-	c.slab = make([]functionEntry, len(w.Functions))
+	planner := p.Planner()
+	planner.log = nil
+	planner.slab = make([]functionEntry, len(w.Functions))
 	for _, n := range w.Nodes {
-		c.NodeChanged(n)
+		planner.NodeChanged(n)
 	}
-	c.Teams(w.Teams)
+	planner.Teams(w.Teams)
 	for _, f := range w.Functions {
 		if !f.resting(now) {
-			c.FunctionChanged(f)
+			planner.FunctionChanged(f)
 		}
 	}
-	return c.Plan(now)
+	return planner.Plan(now)
 }
 
 // resting reports whether planning can skip f: it has no replicas and no demand. Most

@@ -104,16 +104,16 @@ type reservation struct {
 
 // Planner returns a planner of the policy without nodes or functions.
 func (p Policy) Planner() *Planner {
-	c := &Planner{functions: map[functions.Name]*functionEntry{}, nodes: map[string]*Node{}}
-	c.policy, c.log, c.memoTTL = p, newDecisionLog(), memoTTL
-	c.held, c.leaving, c.pledged, c.claimed = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
-	c.acted, c.slept = map[string]struct{}{}, map[functions.Name]struct{}{}
-	c.count = map[string]teamCount{}
-	c.waits = map[waitKey]roomEstimate{}
-	c.index = map[string]int{}
-	c.classes = map[equivalenceClass]*pendingClass{}
-	c.blocked = map[functions.Name]Verdict{}
-	return c
+	planner := &Planner{functions: map[functions.Name]*functionEntry{}, nodes: map[string]*Node{}}
+	planner.policy, planner.log, planner.memoTTL = p, newDecisionLog(), memoTTL
+	planner.held, planner.leaving, planner.pledged, planner.claimed = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
+	planner.acted, planner.slept = map[string]struct{}{}, map[functions.Name]struct{}{}
+	planner.count = map[string]teamCount{}
+	planner.waits = map[waitKey]roomEstimate{}
+	planner.index = map[string]int{}
+	planner.classes = map[equivalenceClass]*pendingClass{}
+	planner.blocked = map[functions.Name]Verdict{}
+	return planner
 }
 
 // NodeChanged reports that n is new or has changed.

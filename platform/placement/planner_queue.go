@@ -80,21 +80,21 @@ func (p *Planner) setPending(e *functionEntry) {
 		return
 	}
 	p.clearPending(e)
-	k := p.classes[key]
-	if k == nil {
+	c := p.classes[key]
+	if c == nil {
 		if i := len(p.freeClasses) - 1; i >= 0 {
-			k, p.freeClasses = p.freeClasses[i], p.freeClasses[:i]
+			c, p.freeClasses = p.freeClasses[i], p.freeClasses[:i]
 		} else {
-			k = &pendingClass{}
+			c = &pendingClass{}
 		}
-		*k = pendingClass{equivalenceClass: key, items: k.items[:0], fresh: k.fresh[:0]}
-		p.classes[key] = k
-		p.classList = append(p.classList, k)
+		*c = pendingClass{equivalenceClass: key, items: c.items[:0], fresh: c.fresh[:0]}
+		p.classes[key] = c
+		p.classList = append(p.classList, c)
 	}
-	e.class, e.need, e.missing, e.sum = k, n, lacks, 0
-	at, _ := slices.BinarySearchFunc(k.items, e, func(a, b *functionEntry) int { return a.before(b.need.since, b.born) })
-	k.items = slices.Insert(k.items, at, e)
-	k.fresh = append(k.fresh, e)
+	e.class, e.need, e.missing, e.sum = c, n, lacks, 0
+	at, _ := slices.BinarySearchFunc(c.items, e, func(a, b *functionEntry) int { return a.before(b.need.since, b.born) })
+	c.items = slices.Insert(c.items, at, e)
+	c.fresh = append(c.fresh, e)
 	if record := p.log.begin(p.now, n.f.Name, KindScale, n.reason); record != nil {
 		record.add(candidateRow{names: &demandPartNames, parts: [4]float64{float64(p.policy.Want(n.f, p.now)), float64(lacks), float64(n.f.Queued), float64(n.f.Active)}})
 	}
@@ -102,28 +102,28 @@ func (p *Planner) setPending(e *functionEntry) {
 
 // clearPending removes e from the functions that lack replicas.
 func (p *Planner) clearPending(e *functionEntry) {
-	k := e.class
-	if k == nil {
+	c := e.class
+	if c == nil {
 		return
 	}
 	e.class = nil
-	at, _ := slices.BinarySearchFunc(k.items, e, func(a, b *functionEntry) int { return a.before(b.need.since, b.born) })
-	k.items = slices.Delete(k.items, at, at+1)
-	if at := slices.Index(k.fresh, e); at >= 0 {
-		k.fresh = slices.Delete(k.fresh, at, at+1)
+	at, _ := slices.BinarySearchFunc(c.items, e, func(a, b *functionEntry) int { return a.before(b.need.since, b.born) })
+	c.items = slices.Delete(c.items, at, at+1)
+	if at := slices.Index(c.fresh, e); at >= 0 {
+		c.fresh = slices.Delete(c.fresh, at, at+1)
 	}
-	if k.from == e {
-		k.from = nil
+	if c.from == e {
+		c.from = nil
 	}
 	if e.sum != 0 {
 		p.order++ // its promised room is available to others
 	}
 	p.setVerdict(e, Verdict{}, false)
-	if len(k.items) == 0 {
-		delete(p.classes, k.equivalenceClass)
-		p.classList = slices.Delete(p.classList, slices.Index(p.classList, k), slices.Index(p.classList, k)+1)
-		k.own = nil
-		p.freeClasses = append(p.freeClasses, k)
+	if len(c.items) == 0 {
+		delete(p.classes, c.equivalenceClass)
+		p.classList = slices.Delete(p.classList, slices.Index(p.classList, c), slices.Index(p.classList, c)+1)
+		c.own = nil
+		p.freeClasses = append(p.freeClasses, c)
 	}
 }
 
@@ -132,22 +132,22 @@ func (p *Planner) clearPending(e *functionEntry) {
 func (p *Planner) placeAll() {
 	d := &p.decision
 	p.active = p.active[:0]
-	for _, k := range p.classList {
-		k.cursor, k.left, k.active, k.ranked = 0, k.items[0].missing, false, false
-		p.activate(k)
+	for _, c := range p.classList {
+		c.cursor, c.left, c.active, c.ranked = 0, c.items[0].missing, false, false
+		p.activate(c)
 	}
 	d.actedBefore = len(d.acted) > 0
 	for len(p.active) > 0 {
-		k := p.active[0]
+		c := p.active[0]
 		for _, o := range p.active {
-			if p.rankOf(o).before(p.rankOf(k)) {
-				k = o
+			if p.rankOf(o).before(p.rankOf(c)) {
+				c = o
 			}
 		}
-		p.placeFirst(k)
+		p.placeFirst(c)
 	}
-	for _, k := range p.classList {
-		p.publishVerdicts(k)
+	for _, c := range p.classList {
+		p.publishVerdicts(c)
 	}
 	if p.changed {
 		p.changed = false
@@ -155,11 +155,11 @@ func (p *Planner) placeAll() {
 	}
 }
 
-// placeFirst tries to place the next function of class k, and then reactivates the
+// placeFirst tries to place the next function of class c, and then reactivates the
 // classes that the result may affect.
-func (p *Planner) placeFirst(k *pendingClass) {
+func (p *Planner) placeFirst(c *pendingClass) {
 	d := &p.decision
-	first, e := k.rank, k.items[k.cursor]
+	first, e := c.rank, c.items[c.cursor]
 	help, order, outer, acts := d.helpCount, p.order, d.next, len(d.actions)
 	d.next, d.sum, d.verdict, d.timeSlice = math.MaxInt64, 0, Verdict{}, false
 	for _, o := range p.classList {
@@ -172,33 +172,33 @@ func (p *Planner) placeFirst(k *pendingClass) {
 	d.next = outer
 	// Prewarms are tried again in every plan: the value of other replicas changes,
 	// and prewarms are few.
-	k.acted = k.acted || !ok && (len(d.actions) > acts || k.reason == reasonPrewarm)
+	c.acted = c.acted || !ok && (len(d.actions) > acts || c.reason == reasonPrewarm)
 	if !ok && len(d.actions) > acts {
 		p.changed = true // these actions may not be repeated in the next plan
 	}
 	if !ok {
-		if k.left == e.missing {
+		if c.left == e.missing {
 			e.sums = 0
 		}
 		p.notePromise(e, e.sums)
-		k.memo = blockedMemo{set: true, at: p.now, plan: p.plans, help: d.helpCount, since: e.need.since, born: e.born, left: k.left, turn: d.timeSlice, patient: d.timeSlice && !p.withinPatience(e), verdict: d.verdict}
+		c.memo = blockedMemo{set: true, at: p.now, plan: p.plans, help: d.helpCount, since: e.need.since, born: e.born, left: c.left, turn: d.timeSlice, patient: d.timeSlice && !p.withinPatience(e), verdict: d.verdict}
 		if due != math.MaxInt64 {
-			k.memo.due = due
+			c.memo.due = due
 		}
-		p.deactivate(k)
+		p.deactivate(c)
 	} else {
 		d.dueAt(due)
-		if k.left == e.missing {
+		if c.left == e.missing {
 			e.sums = 0
 		}
 		e.sums = e.sums*fnvPrime + d.sum | 1
-		if k.left--; k.left == 0 {
-			p.deactivate(k)
-			if k.cursor++; k.cursor < len(k.items) {
-				k.left = k.items[k.cursor].missing
+		if c.left--; c.left == 0 {
+			p.deactivate(c)
+			if c.cursor++; c.cursor < len(c.items) {
+				c.left = c.items[c.cursor].missing
 			}
 			p.notePromise(e, e.sums)
-			p.activate(k)
+			p.activate(c)
 		}
 	}
 	if p.order != order {
@@ -210,8 +210,8 @@ func (p *Planner) placeFirst(k *pendingClass) {
 		}
 	}
 	if d.helpCount != help || p.order != order {
-		for _, k := range p.classList {
-			p.activate(k)
+		for _, c := range p.classList {
+			p.activate(c)
 		}
 	}
 }
@@ -251,10 +251,10 @@ func (p *Planner) notePromise(e *functionEntry, sum uint64) {
 // retryClaimants retries classes whose team just lost a replica: they may now claim
 // their guarantee.
 func (p *Planner) retryClaimants() {
-	for _, k := range p.classList {
-		if k.cursor < len(k.items) && k.memo.set && slices.Contains(p.freeingTeams, k.team) {
-			k.memo.set = false
-			p.activate(k)
+	for _, c := range p.classList {
+		if c.cursor < len(c.items) && c.memo.set && slices.Contains(p.freeingTeams, c.team) {
+			c.memo.set = false
+			p.activate(c)
 		}
 	}
 }
@@ -262,82 +262,82 @@ func (p *Planner) retryClaimants() {
 // keepMemosBefore keeps the memos of classes that rank before first. A new promise to
 // a function of rank first affects only those behind it.
 func (p *Planner) keepMemosBefore(first rank) {
-	for _, k := range p.classList {
-		if p.skipped(k) && p.rankOf(k).before(first) {
-			k.memo.plan = p.plans
+	for _, c := range p.classList {
+		if p.skipped(c) && p.rankOf(c).before(first) {
+			c.memo.plan = p.plans
 		}
 	}
 }
 
-// skipped reports whether this plan skips k because of the memo of an earlier plan.
-func (p *Planner) skipped(k *pendingClass) bool {
-	return !k.active && k.cursor < len(k.items) && k.memo.set && k.memo.plan != p.plans
+// skipped reports whether this plan skips c because of the memo of an earlier plan.
+func (p *Planner) skipped(c *pendingClass) bool {
+	return !c.active && c.cursor < len(c.items) && c.memo.set && c.memo.plan != p.plans
 }
 
-// rankOf is the rank of the next function in k, cached until its team's count changes.
-func (p *Planner) rankOf(k *pendingClass) rank {
-	if !k.ranked {
-		k.ranked, k.rank = true, p.rank(k.items[k.cursor])
+// rankOf is the rank of the next function in c, cached until its team's count changes.
+func (p *Planner) rankOf(c *pendingClass) rank {
+	if !c.ranked {
+		c.ranked, c.rank = true, p.rank(c.items[c.cursor])
 	}
-	return k.rank
+	return c.rank
 }
 
 // withinPatience reports whether e's oldest waiter has waited for less than Patience,
 // which must pass before it ends time slices.
 func (p *Planner) withinPatience(e *functionEntry) bool { return e.f.Oldest+p.policy.Patience > p.now }
 
-// activate adds k to the classes to try, unless it is known to be blocked.
-func (p *Planner) activate(k *pendingClass) {
-	if k.active || k.cursor >= len(k.items) || p.knownBlocked(k) {
+// activate adds c to the classes to try, unless it is known to be blocked.
+func (p *Planner) activate(c *pendingClass) {
+	if c.active || c.cursor >= len(c.items) || p.knownBlocked(c) {
 		return
 	}
-	k.active = true
-	p.active = append(p.active, k)
+	c.active = true
+	p.active = append(p.active, c)
 }
 
-// deactivate removes k from the classes to try.
-func (p *Planner) deactivate(k *pendingClass) {
-	if k.active {
-		k.active = false
-		at := slices.Index(p.active, k)
+// deactivate removes c from the classes to try.
+func (p *Planner) deactivate(c *pendingClass) {
+	if c.active {
+		c.active = false
+		at := slices.Index(p.active, c)
 		p.active = slices.Delete(p.active, at, at+1)
 	}
 }
 
-// knownBlocked reports whether the next function in k is known to be blocked.
-func (p *Planner) knownBlocked(k *pendingClass) bool {
-	m, e := &k.memo, k.items[k.cursor]
+// knownBlocked reports whether the next function in c is known to be blocked.
+func (p *Planner) knownBlocked(c *pendingClass) bool {
+	m, e := &c.memo, c.items[c.cursor]
 	if !m.set || p.now-m.at >= p.memoTTL && m.plan != p.plans || m.plan != p.plans && m.order != p.order || m.help != p.helpCount || m.due != 0 && m.due <= p.now {
 		return false
 	}
-	if order := e.before(m.since, m.born); order < 0 || order == 0 && k.left > m.left {
+	if order := e.before(m.since, m.born); order < 0 || order == 0 && c.left > m.left {
 		return false
 	}
 	return !m.turn || m.patient || p.withinPatience(e)
 }
 
-// publishVerdicts sets the verdict of each function in k.
-func (p *Planner) publishVerdicts(k *pendingClass) {
+// publishVerdicts sets the verdict of each function in c.
+func (p *Planner) publishVerdicts(c *pendingClass) {
 	var from *functionEntry
 	var v Verdict
-	if k.cursor < len(k.items) {
-		from, v = k.items[k.cursor], k.memo.verdict
-		k.memo.order = p.order
-		if k.memo.due != 0 {
-			p.dueAt(k.memo.due)
+	if c.cursor < len(c.items) {
+		from, v = c.items[c.cursor], c.memo.verdict
+		c.memo.order = p.order
+		if c.memo.due != 0 {
+			p.dueAt(c.memo.due)
 		}
-		if k.memo.turn && p.withinPatience(from) {
+		if c.memo.turn && p.withinPatience(from) {
 			p.dueAt(from.f.Oldest + p.policy.Patience)
 		}
 	}
-	if k.acted {
-		k.acted, k.memo.set = false, false // the next plan repeats its evictions in case they were lost
+	if c.acted {
+		c.acted, c.memo.set = false, false // the next plan repeats its evictions in case they were lost
 	}
-	all := k.from != from || k.verdict.Code != v.Code || k.verdict.Message != v.Message
-	again := !all && v.Code != "" && p.now-k.verdictAt >= repeatVerdictAfter
-	list := k.fresh
+	all := c.from != from || c.verdict.Code != v.Code || c.verdict.Message != v.Message
+	again := !all && v.Code != "" && p.now-c.verdictAt >= repeatVerdictAfter
+	list := c.fresh
 	if all || again {
-		list, k.verdictAt = k.items, p.now
+		list, c.verdictAt = c.items, p.now
 	}
 	if (again || len(list) > 0) && v.ETA >= 0 && v.Code != "" && v.Code != CodeBudget {
 		v.ETA = p.estimateWait(from.f, v.Code == CodeQuota)
@@ -353,8 +353,8 @@ func (p *Planner) publishVerdicts(k *pendingClass) {
 			p.setVerdict(e, Verdict{}, false)
 		}
 	}
-	clear(k.fresh)
-	k.fresh, k.from, k.verdict = k.fresh[:0], from, v
+	clear(c.fresh)
+	c.fresh, c.from, c.verdict = c.fresh[:0], from, v
 }
 
 // repeatVerdictAfter is the interval between updates of a verdict's ETA, which is a

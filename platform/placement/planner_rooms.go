@@ -247,8 +247,8 @@ func (p *Planner) undoPromises() {
 	for i := range p.actions {
 		back(p.actions[i].Function.Team)
 	}
-	for _, k := range p.classList {
-		back(k.team)
+	for _, c := range p.classList {
+		back(c.team)
 	}
 	clear(p.pledged)
 	clear(p.claimed)

@@ -95,8 +95,8 @@ func (d *decision) worthLess(v *victim, f *Function) bool {
 
 // demandBlocked reports whether this plan found no room for some waiting request.
 func (p *Planner) demandBlocked() bool {
-	for _, k := range p.classList {
-		if (k.waits || k.reason == "demand") && k.reason != reasonLow && k.cursor < len(k.items) {
+	for _, c := range p.classList {
+		if (c.waits || c.reason == "demand") && c.reason != reasonLow && c.cursor < len(c.items) {
 			return true
 		}
 	}
