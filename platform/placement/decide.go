@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 // Decide plans the actions for the world w at now. The same world and the same time
@@ -34,7 +35,7 @@ func (f *Function) resting(now Instant) bool {
 // decision is the state of the current plan, on rooms and counts that a Planner keeps.
 type decision struct {
 	policy    Policy
-	log       *decisionLog // source of Explain; nil: decisions are not recorded
+	log       *explain.Log // source of Explain; nil: decisions are not recorded
 	world     struct{ Teams map[string]Team }
 	now       Instant
 	next      Instant
@@ -126,9 +127,7 @@ func (d *decision) addAction(a Action) {
 	d.mixPromise(a.Node)
 	d.mixPromise(a.Replica)
 	if a.Kind == Stop || a.Kind == Sleep {
-		if p := d.log.begin(d.now, a.Function, KindCold, a.Reason); p != nil {
-			p.chosen, p.forFunction = a.Replica, a.For
-		}
+		d.log.Begin(d.now, a.Function, explain.Cold, a.Reason).ChooseFor(a.Replica, a.For)
 	}
 	switch a.Kind {
 	case Sleep:

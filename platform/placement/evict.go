@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 // victimsOf lists f's evictable replicas: idle and sleeping ones, and separately busy and
@@ -309,7 +310,7 @@ func (d *decision) evict(v *victim, f *Function, reason string, needs functions.
 func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 	room, gone, least := -1, []int(nil), math.Inf(1)
 	var x victimSearch
-	record := d.log.begin(d.now, f.Name, KindEvict, reason)
+	record := d.log.Begin(d.now, f.Name, explain.Evict, reason)
 	for at := range d.rooms {
 		m := &d.rooms[at]
 		list := m.offers(busy)
@@ -323,8 +324,8 @@ func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 		if set, loss := x.best(least); set != nil {
 			room, gone, least = at, append(gone[:0], set...), loss
 			v := &list[set[0]]
-			record.add(d.victimRow(m, v, loss, ""))
-			record.choose(v.r.ID)
+			record.Add(d.victimRow(m, v, loss, ""))
+			record.Choose(v.r.ID)
 		}
 	}
 	if room < 0 {
@@ -334,7 +335,7 @@ func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 	list := m.offers(busy)
 	for j, i := range gone {
 		if j > 0 {
-			record.add(d.victimRow(m, &list[i], d.evictionCost(&list[i]), "leaves with it"))
+			record.Add(d.victimRow(m, &list[i], d.evictionCost(&list[i]), "leaves with it"))
 		}
 		d.evict(&list[i], f, reason, f.Resources)
 	}
@@ -345,11 +346,11 @@ func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 
 // victimRow is the record of an eviction candidate: cost of its set, freed memory,
 // idle time and time to READY if started again.
-func (d *decision) victimRow(m *nodeRoom, v *victim, loss float64, why string) candidateRow {
+func (d *decision) victimRow(m *nodeRoom, v *victim, loss float64, why string) explain.Row {
 	k := v.f.keepValue(v.r)
-	return candidateRow{
-		node: m.node.ID, replica: v.r.ID, function: v.f.Name, score: loss, names: &evictPartNames, why: why,
-		parts: [4]float64{loss, toGiB(k.Bytes), max(d.now-v.lastUse, 0).Seconds(), k.WayBack.Seconds()},
+	return explain.Row{
+		Node: m.node.ID, Replica: v.r.ID, Function: v.f.Name, Score: loss, Names: &evictPartNames, Why: why,
+		Parts: [4]float64{loss, toGiB(k.Bytes), max(d.now-v.lastUse, 0).Seconds(), k.WayBack.Seconds()},
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 // rank orders pending starts; lower ranks are placed first. Demand comes before
@@ -63,7 +64,7 @@ func (d *decision) place(n need) bool {
 		return true
 	}
 
-	record := d.log.begin(d.now, f.Name, KindPlace, n.reason)
+	record := d.log.Begin(d.now, f.Name, explain.Place, n.reason)
 	at, possible := d.choose(f, false, record)
 	fits := at >= 0
 	if z != nil && (!fits || f.ColdStart <= 0 || f.wakeTime(z)+wakeWait < f.ColdStart) {
@@ -210,7 +211,7 @@ func (d *decision) fitsAfterEvictions(f *Function) bool {
 
 // choose returns the index of the cheapest node with room for f now, or with soon once
 // stopping replicas are gone; -1 for none. possible: f would fit some empty node.
-func (d *decision) choose(f *Function, soon bool, record *decisionRecord) (at int, possible bool) {
+func (d *decision) choose(f *Function, soon bool, record *explain.Record) (at int, possible bool) {
 	at = -1
 	least := 0.0
 	for i := range d.rooms {
@@ -219,7 +220,7 @@ func (d *decision) choose(f *Function, soon bool, record *decisionRecord) (at in
 			continue
 		}
 		if !d.eligible(m, f) {
-			record.rejectNode(m.node.ID, "its bytes cannot come here, or not now")
+			record.RejectNode(m.node.ID, "its bytes cannot come here, or not now")
 			continue
 		}
 		s := &m.now
@@ -229,22 +230,22 @@ func (d *decision) choose(f *Function, soon bool, record *decisionRecord) (at in
 		if !s.fits(m.node, f.Resources) {
 			if could := !soon && m.fitsEmpty(f.Resources); could {
 				possible = true
-				record.rejectNode(m.node.ID, "no room")
+				record.RejectNode(m.node.ID, "no room")
 			} else {
-				record.rejectNode(m.node.ID, "too small")
+				record.RejectNode(m.node.ID, "too small")
 			}
 			continue
 		}
 		possible = true
 		x := d.score(m, s, f)
 		total := x.total()
-		record.add(candidateRow{node: m.node.ID, score: total, names: &placePartNames, parts: [4]float64{x.ready, x.packing, x.topology, x.store}, why: string(x.tier)})
+		record.Add(explain.Row{Node: m.node.ID, Score: total, Names: &placePartNames, Parts: [4]float64{x.ready, x.packing, x.topology, x.store}, Why: string(x.tier)})
 		if at < 0 || total < least {
 			at, least = i, total
 		}
 	}
 	if at >= 0 {
-		record.choose(d.rooms[at].node.ID)
+		record.Choose(d.rooms[at].node.ID)
 	}
 	return at, possible
 }
@@ -275,7 +276,7 @@ func (d *decision) sleeperFits(r *Replica) bool {
 
 // wakeReplica reserves the GPUs of sleeper r and wakes it.
 func (d *decision) wakeReplica(f *Function, r *Replica, reason string) {
-	d.log.begin(d.now, f.Name, KindPlace, "it sleeps there").choose(r.ID)
+	d.log.Begin(d.now, f.Name, explain.Place, "it sleeps there").Choose(r.ID)
 	d.holdSleeper(f, r)
 	d.addAction(Action{Kind: WakeUp, Function: f.Name, Node: r.Node, Replica: r.ID, GPUs: r.GPUs, Reason: reason})
 }

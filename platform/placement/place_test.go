@@ -1,12 +1,12 @@
 package placement
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 func from(source string, size functions.Bytes) func(*Function) {
@@ -255,7 +255,7 @@ func TestExplain(t *testing.T) {
 		t.Error("explained before it was decided")
 	}
 	c.Plan(now)
-	e, at, ok := c.Explain(x.Name, KindPlace)
+	e, at, ok := c.Explain(x.Name, explain.Place)
 	if !ok || e.Chosen != "a" || e.Reason != "demand" || len(e.Candidates) != 2 || at != now {
 		t.Fatalf("%+v", e)
 	}
@@ -268,7 +268,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("candidate %d: %+v", i, c)
 		}
 	}
-	if e, _, ok := c.Explain(x.Name, KindScale); !ok || e.Reason != "demand" || len(e.Candidates[0].Parts) != 4 {
+	if e, _, ok := c.Explain(x.Name, explain.Scale); !ok || e.Reason != "demand" || len(e.Candidates[0].Parts) != 4 {
 		t.Errorf("%+v", e)
 	}
 	// Both nodes are full: the evicted replica, and why its function is cold then.
@@ -281,10 +281,10 @@ func TestExplain(t *testing.T) {
 		c.FunctionChanged(f)
 	}
 	c.Plan(now)
-	if e, _, ok := c.Explain(z.Name, KindEvict); !ok || e.Chosen != "default/x-0" || len(e.Candidates) != 1 || e.Candidates[0].Function != "default/x" {
+	if e, _, ok := c.Explain(z.Name, explain.Evict); !ok || e.Chosen != "default/x-0" || len(e.Candidates) != 1 || e.Candidates[0].Function != "default/x" {
 		t.Errorf("%+v", e)
 	}
-	if e, _, ok := c.Explain(x.Name, KindCold); !ok || e.For != "default/z" || e.Reason != "evicted" {
+	if e, _, ok := c.Explain(x.Name, explain.Cold); !ok || e.For != "default/z" || e.Reason != "evicted" {
 		t.Errorf("%+v", e)
 	}
 	if e, _, ok := c.Explain(y.Name); ok {
@@ -294,31 +294,7 @@ func TestExplain(t *testing.T) {
 	x.Active, x.Replicas[0].InFlight = 1, 1
 	c.FunctionChanged(x)
 	c.Plan(now)
-	if e, _, _ := c.Explain(z.Name, KindPlace); e.Chosen != "" || !strings.Contains(e.Reason, "nothing that holds them is idle") || e.Candidates[0].Why != "no room" {
+	if e, _, _ := c.Explain(z.Name, explain.Place); e.Chosen != "" || !strings.Contains(e.Reason, "nothing that holds them is idle") || e.Candidates[0].Why != "no room" {
 		t.Errorf("%+v", e)
-	}
-}
-
-// TestExplainIsBounded: the oldest records are overwritten.
-func TestExplainIsBounded(t *testing.T) {
-	b := newDecisionLog()
-	var names []functions.Name
-	for i := range 3 * keepDecisions {
-		n := functions.Name{Team: "t", Name: string(rune('a'+i%26)) + time.Duration(i).String()}
-		names = append(names, n)
-		p := b.begin(1, n, KindPlace, "demand")
-		for j := range 20 {
-			p.add(candidateRow{score: float64((j * 7) % 20), names: &evictPartNames})
-		}
-		scores := []float64{}
-		for _, l := range p.lines[:p.n] {
-			scores = append(scores, l.score)
-		}
-		if slices.Sort(scores); p.seen != 20 || scores[7] != 7 {
-			t.Fatalf("the best of 20 are %v", scores)
-		}
-	}
-	if len(b.records) != keepDecisions || len(b.order) != keepDecisions || b.records[decisionKey{names[0], KindPlace}] != nil || b.records[decisionKey{names[len(names)-1], KindPlace}] == nil {
-		t.Errorf("%d pages are kept", len(b.records))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 // Planner is an incremental Policy.Decide: it caches what it derived from unchanged
@@ -105,7 +106,7 @@ type reservation struct {
 // Planner returns a planner of the policy without nodes or functions.
 func (p Policy) Planner() *Planner {
 	planner := &Planner{functions: map[functions.Name]*functionEntry{}, nodes: map[string]*Node{}}
-	planner.policy, planner.log, planner.memoTTL = p, newDecisionLog(), memoTTL
+	planner.policy, planner.log, planner.memoTTL = p, explain.NewLog(), memoTTL
 	planner.held, planner.leaving, planner.pledged, planner.claimed = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	planner.acted, planner.slept = map[string]struct{}{}, map[functions.Name]struct{}{}
 	planner.count = map[string]teamCount{}
@@ -379,3 +380,21 @@ func (p *Planner) scaleEntry(e *functionEntry) {
 		e.class.memo = blockedMemo{} // it depends on its own replicas and their actions
 	}
 }
+
+// Explain returns the last decision about a function, limited to kinds of package
+// explain if given, and the time of its plan. ok is false if none is recorded. The
+// caller fills in State, Now and Decided.
+func (p *Planner) Explain(name functions.Name, kinds ...string) (x functions.Explanation, at Instant, ok bool) {
+	x, at, ok = p.log.Last(name, kinds...)
+	if v, blocked := p.blocked[name]; ok && blocked && x.Kind == explain.Place && x.Chosen == "" {
+		x.Reason = v.Message
+	}
+	return x, at, ok
+}
+
+// Names of the parts of scores in explanations.
+var (
+	evictPartNames  = [4]string{"loss", "gib", "idle_seconds", "back_seconds"}
+	placePartNames  = [4]string{"ready", "packing", "topology", "store"}
+	demandPartNames = [4]string{"wanted", "lacks", "queued", "active"}
+)

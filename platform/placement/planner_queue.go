@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 // memoTTL bounds how long a blocked function is assumed to stay blocked. Changes that
@@ -95,8 +96,9 @@ func (p *Planner) setPending(e *functionEntry) {
 	at, _ := slices.BinarySearchFunc(c.items, e, func(a, b *functionEntry) int { return a.before(b.need.since, b.born) })
 	c.items = slices.Insert(c.items, at, e)
 	c.fresh = append(c.fresh, e)
-	if record := p.log.begin(p.now, n.f.Name, KindScale, n.reason); record != nil {
-		record.add(candidateRow{names: &demandPartNames, parts: [4]float64{float64(p.policy.Want(n.f, p.now)), float64(lacks), float64(n.f.Queued), float64(n.f.Active)}})
+	if p.log != nil {
+		record := p.log.Begin(p.now, n.f.Name, explain.Scale, n.reason)
+		record.Add(explain.Row{Names: &demandPartNames, Parts: [4]float64{float64(p.policy.Want(n.f, p.now)), float64(lacks), float64(n.f.Queued), float64(n.f.Active)}})
 	}
 }
 

@@ -3,6 +3,8 @@ package placement
 import (
 	"math"
 	"time"
+
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 // reasonPrewarm marks a start ahead of demand (Function.Prewarm). It is placed last,
@@ -79,7 +81,7 @@ func (d *decision) placeAhead(n need) bool {
 // bestRoom is the index of the best node for f, with room now, or with soon once
 // stopping replicas are gone; -1 for none.
 func (d *decision) bestRoom(f *Function, soon bool) int {
-	at, _ := d.choose(f, soon, d.log.begin(d.now, f.Name, KindPlace, reasonPrewarm))
+	at, _ := d.choose(f, soon, d.log.Begin(d.now, f.Name, explain.Place, reasonPrewarm))
 	return at
 }
 
