@@ -10,6 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/functions"
 	core "github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // Decisions is the cost of one decision, in seconds.
@@ -43,7 +44,7 @@ func crowdedWorld(models, hosts int) core.World {
 	for i := range hosts {
 		n := &core.Node{ID: fmt.Sprintf("node-%03d", i), Seen: now, Memory: 1024 * gib, Cached: map[string]bool{}}
 		for g := range 8 {
-			n.GPUs = append(n.GPUs, core.GPU{Index: g, Memory: 80 * gib})
+			n.GPUs = append(n.GPUs, rooms.GPU{Index: g, Memory: 80 * gib})
 			slots = append(slots, slot{n, g, 80 * gib})
 		}
 		w.Nodes = append(w.Nodes, n)

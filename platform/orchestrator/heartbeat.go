@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // keepPastLives is how many earlier Life values of an agent are kept, so that late
@@ -186,12 +187,12 @@ func (n *nodeState) implausible(hb *functions.Heartbeat) string {
 }
 
 // allNewlyUnhealthy reports whether all GPUs of a node, at least two, broke at once.
-func allNewlyUnhealthy(before []placement.GPU, now []functions.GPU) bool {
+func allNewlyUnhealthy(before []rooms.GPU, now []functions.GPU) bool {
 	if len(before) == 0 || len(now) < 2 {
 		return false
 	}
 	for _, g := range now {
-		if !gpuUnhealthy(g) || slices.ContainsFunc(before, func(b placement.GPU) bool { return b.Index == g.Index && b.Unhealthy }) {
+		if !gpuUnhealthy(g) || slices.ContainsFunc(before, func(b rooms.GPU) bool { return b.Index == g.Index && b.Unhealthy }) {
 			return false
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement/explain"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // Decide plans the actions for the world w at now. The same world and the same time
@@ -59,7 +60,7 @@ type decision struct {
 	actedBefore bool   // the plan had actions before the first need was placed
 	check       guaranteeCheck
 	waits       map[waitKey]roomEstimate
-	trial       freeRoom
+	trial       rooms.Room
 
 	// State of the need that is being placed.
 	placing      bool                // a need is being placed
@@ -220,7 +221,7 @@ func (d *decision) noteLeaving(f *Function, r *Replica) {
 		if r.GoingToSleep { // its GPUs were added when the sleep began
 			res, gpus = res.OffGPUs(), nil
 		}
-		m.soon.give(m.node, res, gpus)
+		m.soon.Give(res, gpus)
 		m.waiting = true
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 const gib = functions.Bytes(1 << 30)
@@ -58,7 +59,7 @@ func starting(node string, spawned bool, gpus ...int) func(*Function) {
 func node(id string, gpus int) *Node {
 	n := &Node{ID: id, Machine: "m-" + id, Here: true, Memory: 64 * gib}
 	for i := range gpus {
-		n.GPUs = append(n.GPUs, GPU{Index: i, Memory: 80 * gib})
+		n.GPUs = append(n.GPUs, rooms.GPU{Index: i, Memory: 80 * gib})
 	}
 	return n
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement/explain"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // victimsOf lists f's evictable replicas: idle and sleeping ones, and separately busy and
@@ -294,9 +295,9 @@ func (d *decision) evict(v *victim, f *Function, reason string, needs functions.
 	if v.r.Reserved.GPUs > 0 && v.r.State == functions.Ready {
 		// v must not keep host memory asleep that f needs.
 		m := &d.rooms[v.room]
-		m.soon.hostRoom.move(needs, 1)
+		m.soon.Host.Move(needs, 1)
 		slept := d.sleepReplica(v.f, v.r, drain, reason, f.Name.String())
-		m.soon.hostRoom.move(needs, -1)
+		m.soon.Host.Move(needs, -1)
 		if slept {
 			return
 		}
@@ -339,7 +340,7 @@ func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 		}
 		d.evict(&list[i], f, reason, f.Resources)
 	}
-	gpus, _ := m.soon.choose(m.node, f.Resources)
+	gpus, _ := m.soon.Choose(f.Resources)
 	d.reserve(m, f, gpus)
 	return true
 }
@@ -365,7 +366,7 @@ type victimSearch struct {
 	loss     []float64
 	cheapest float64 // no set of victims costs less
 
-	trial    freeRoom
+	trial    rooms.Room
 	set, out []int
 	per      []gpuVictims
 	marks    []bool
@@ -390,20 +391,13 @@ func (s *victimSearch) begin(d *decision, m *nodeRoom, list []victim, f *Functio
 		}
 	}
 	// Each missing GPU must be freed, and none costs less than perGPU.
-	missing := f.Resources.GPUs
-	for i := range m.node.GPUs {
-		if missing > 0 && m.soon.gpuFits(m.node, i, f.Resources) {
-			missing--
-		}
-	}
-	if missing > 0 {
+	if missing := m.soon.LackingGPUs(f.Resources); missing > 0 {
 		s.cheapest = max(s.cheapest, float64(missing)*perGPU)
 	}
 }
 
 func (s *victimSearch) reset() {
-	s.trial.hostRoom = s.m.soon.hostRoom
-	s.trial.gpus = append(s.trial.gpus[:0], s.m.soon.gpus...)
+	s.trial.Set(&s.m.soon)
 	s.set = s.set[:0]
 }
 
@@ -420,12 +414,12 @@ func (s *victimSearch) add(i int) bool {
 	if !s.d.mayEvict(v, s.f, taken, s.reason) {
 		return false
 	}
-	s.trial.give(s.m.node, res, gpus)
+	s.trial.Give(res, gpus)
 	s.set = append(s.set, i)
 	return true
 }
 
-func (s *victimSearch) fits() bool { return s.trial.fits(s.m.node, s.f.Resources) }
+func (s *victimSearch) fits() bool { return s.trial.Fits(s.f.Resources) }
 
 // best returns the cheapest set of victims, nil if none costs less than bound. It
 // tries three kinds of sets: victims in eviction order until there is room, less the
@@ -492,10 +486,10 @@ func (s *victimSearch) prune() {
 	kept := s.set[:0]
 	for _, i := range s.set {
 		res, gpus := s.list[i].r.reserves()
-		if s.trial.take(s.m.node, res, gpus); s.fits() {
+		if s.trial.Take(res, gpus); s.fits() {
 			continue
 		}
-		s.trial.give(s.m.node, res, gpus)
+		s.trial.Give(res, gpus)
 		kept = append(kept, i)
 	}
 	s.set = kept
@@ -511,12 +505,10 @@ func (s *victimSearch) byGPU() {
 	for g := range s.m.node.GPUs {
 		gpu := &s.m.node.GPUs[g]
 		s.reset()
-		only := freeRoom{hostRoom: s.trial.hostRoom, gpus: s.trial.gpus[g : g+1]}
-		alone := Node{GPUs: s.m.node.GPUs[g : g+1]}
-		ok := only.fits(&alone, one)
+		ok := s.trial.FitsGPU(g, one)
 		for i := 0; i < len(s.list) && !ok; i++ {
 			if slices.Contains(s.list[i].r.GPUs, gpu.Index) && !s.list[i].r.asleep() && s.add(i) {
-				ok = only.fits(&alone, one)
+				ok = s.trial.FitsGPU(g, one)
 			}
 		}
 		if ok {
@@ -541,28 +533,4 @@ func (s *victimSearch) byGPU() {
 			s.add(i)
 		}
 	}
-}
-
-// fits reports whether res fits, without choosing GPUs.
-func (r *freeRoom) fits(n *Node, res functions.Resources) bool {
-	if !r.covers(res) {
-		return false
-	}
-	left := res.GPUs
-	for i := range n.GPUs {
-		if left == 0 {
-			break
-		}
-		g := &r.gpus[i]
-		switch {
-		case n.GPUs[i].Unhealthy || g.whole > 0:
-		case res.GPUMemory == 0 || n.GPUs[i].whole():
-			if g.users == 0 && n.GPUs[i].holds(res.GPUMemory) {
-				left--
-			}
-		case g.left >= res.GPUMemory:
-			left--
-		}
-	}
-	return left == 0
 }

@@ -82,7 +82,7 @@ func (d *decision) place(n need) bool {
 	// Wait for room that is about to be free rather than evict more.
 	if at, _ := d.choose(f, true, record); at >= 0 {
 		m := &d.rooms[at]
-		gpus, _ := m.soon.choose(m.node, res)
+		gpus, _ := m.soon.Choose(res)
 		d.reserve(m, f, gpus)
 		return true
 	}
@@ -142,9 +142,9 @@ func (d *decision) placeWithinMaximum(f *Function) bool {
 
 // startOn starts f on m, which must have free room for it.
 func (d *decision) startOn(m *nodeRoom, f *Function, reason string) {
-	gpus, _ := m.now.choose(m.node, f.Resources)
-	m.now.take(m.node, f.Resources, gpus)
-	m.soon.take(m.node, f.Resources, gpus)
+	gpus, _ := m.now.Choose(f.Resources)
+	m.now.Take(f.Resources, gpus)
+	m.soon.Take(f.Resources, gpus)
 	d.held[f.Name.Team] += f.Resources.GPUs
 	d.addAction(Action{Kind: Start, Function: f.Name, Node: m.node.ID, GPUs: gpus, Reason: reason})
 }
@@ -188,21 +188,21 @@ func (d *decision) fitsAfterEvictions(f *Function) bool {
 		if !here && (!d.eligible(m, f) || !m.fitsEmpty(f.Resources)) {
 			continue
 		}
-		trial := freeRoom{hostRoom: m.soon.hostRoom, gpus: slices.Clone(m.soon.gpus)}
+		trial := m.soon.Clone()
 		for _, busy := range [...]bool{false, true} {
 			list := m.offers(busy)
 			for i := range list {
 				v := &list[i]
 				if !busy && d.mayEvict(v, f, 0, reasonIdle) || busy && (d.mayEvict(v, f, 0, reasonTeamShare) || late && d.mayEvict(v, f, 0, reasonTimeSlice)) {
 					res, gpus := v.r.reserves()
-					trial.give(m.node, res, gpus)
+					trial.Give(res, gpus)
 				}
 			}
 		}
-		if here && trial.fitsOn(m.node, z.Reserved, z.GPUs) {
+		if here && trial.FitsOn(z.Reserved, z.GPUs) {
 			return true
 		}
-		if _, ok := trial.choose(m.node, f.Resources); ok && d.eligible(m, f) {
+		if _, ok := trial.Choose(f.Resources); ok && d.eligible(m, f) {
 			return true
 		}
 	}
@@ -227,7 +227,7 @@ func (d *decision) choose(f *Function, soon bool, record *explain.Record) (at in
 		if soon {
 			s = &m.soon
 		}
-		if !s.fits(m.node, f.Resources) {
+		if !s.Fits(f.Resources) {
 			if could := !soon && m.fitsEmpty(f.Resources); could {
 				possible = true
 				record.RejectNode(m.node.ID, "no room")
@@ -271,7 +271,7 @@ func (d *decision) sleeper(f *Function) (best *Replica) {
 // sleeperFits reports whether the GPUs of sleeper r are free now.
 func (d *decision) sleeperFits(r *Replica) bool {
 	m := &d.rooms[d.index[r.Node]]
-	return m.now.fitsOn(m.node, r.Reserved, r.GPUs)
+	return m.now.FitsOn(r.Reserved, r.GPUs)
 }
 
 // wakeReplica reserves the GPUs of sleeper r and wakes it.
@@ -285,8 +285,8 @@ func (d *decision) wakeReplica(f *Function, r *Replica, reason string) {
 func (d *decision) holdSleeper(f *Function, r *Replica) {
 	m := &d.rooms[d.index[r.Node]]
 	res := r.Reserved.OnGPUs()
-	m.now.take(m.node, res, r.GPUs)
-	m.soon.take(m.node, res, r.GPUs)
+	m.now.Take(res, r.GPUs)
+	m.soon.Take(res, r.GPUs)
 	d.mixPromise(r.ID)
 	d.reserved = true
 	d.held[f.Name.Team] += res.GPUs
@@ -296,29 +296,29 @@ func (d *decision) holdSleeper(f *Function, r *Replica) {
 // will be free.
 func (d *decision) freeFor(f *Function, r *Replica, busy bool, reason string) bool {
 	m := &d.rooms[d.index[r.Node]]
-	if m.waiting && m.soon.fitsOn(m.node, r.Reserved, r.GPUs) {
+	if m.waiting && m.soon.FitsOn(r.Reserved, r.GPUs) {
 		d.holdSleeper(f, r)
 		d.pledged[f.Name.Team] += r.Reserved.GPUs
 		return true
 	}
-	trial := freeRoom{hostRoom: m.soon.hostRoom, gpus: slices.Clone(m.soon.gpus)}
+	trial := m.soon.Clone()
 	taken := map[string]int{}
 	var gone []int
 	list := m.offers(busy)
 	for i := range list {
 		v := &list[i]
-		if trial.fitsOn(m.node, r.Reserved, r.GPUs) {
+		if trial.FitsOn(r.Reserved, r.GPUs) {
 			break
 		}
 		if !d.mayEvict(v, f, taken[v.f.Name.Team], reason) || !slices.ContainsFunc(v.r.GPUs, func(g int) bool { return slices.Contains(r.GPUs, g) }) {
 			continue
 		}
 		res, gpus := v.r.reserves()
-		trial.give(m.node, res, gpus)
+		trial.Give(res, gpus)
 		taken[v.f.Name.Team] += res.GPUs
 		gone = append(gone, i)
 	}
-	if !trial.fitsOn(m.node, r.Reserved, r.GPUs) {
+	if !trial.FitsOn(r.Reserved, r.GPUs) {
 		return false
 	}
 	for _, i := range gone {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement/explain"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // Planner is an incremental Policy.Decide: it caches what it derived from unchanged
@@ -38,9 +39,9 @@ type Planner struct {
 	memoTTL            time.Duration // the constant memoTTL; tests disable the expiry
 	smallestStoreValid bool          // smallestStore is up to date
 	smallestStore      functions.Bytes
-	worldRooms         []freeRoom // per room, now and soon without the promises of this plan
-	slots              []gpuSlot  // backing array of the rooms' GPUs
-	worldSlots         []gpuSlot  // backing array of worldRooms
+	worldRooms         []rooms.Room // per room, now and soon without the promises of this plan
+	slots              []rooms.Slot // backing array of the rooms' GPUs
+	worldSlots         []rooms.Slot // backing array of worldRooms
 	changedVerdicts    []functions.Name
 	placed             bool // this plan tried to place something
 
@@ -134,8 +135,8 @@ func (p *Planner) NodeChanged(n *Node) {
 		return
 	}
 	if is := n.host(); is != m.host {
-		for _, s := range []*freeRoom{&m.now, &m.soon, &p.worldRooms[2*at], &p.worldRooms[2*at+1]} {
-			s.resize(is, m.host)
+		for _, s := range []*rooms.Room{&m.now, &m.soon, &p.worldRooms[2*at], &p.worldRooms[2*at+1]} {
+			s.Resize(is, m.host)
 		}
 		m.host = is
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // updateNodes finds nodes whose lease has ended, and rebuilds the rooms if the set of
@@ -85,22 +86,16 @@ func (p *Planner) rebuild() {
 	clear(p.held)
 	clear(p.leaving)
 	p.rooms = make([]nodeRoom, 0, len(nodes))
-	p.slots, p.worldSlots = make([]gpuSlot, 2*gpus), make([]gpuSlot, 2*gpus)
-	p.worldRooms = make([]freeRoom, 0, 2*len(nodes))
+	p.slots, p.worldSlots = make([]rooms.Slot, 2*gpus), make([]rooms.Slot, 2*gpus)
+	p.worldRooms = make([]rooms.Room, 0, 2*len(nodes))
 	at := 0
 	for _, n := range nodes {
 		k := len(n.GPUs)
-		for i, g := range n.GPUs {
-			for _, s := range [][]gpuSlot{p.slots, p.worldSlots} {
-				s[at+i].left, s[at+k+i].left = g.Memory, g.Memory
-			}
-		}
-		cut := func(s []gpuSlot, from int) freeRoom {
-			return freeRoom{hostRoom: n.host(), gpus: s[from : from+k : from+k]}
-		}
+		own := slices.Clone(n.GPUs)
+		room := func(s []rooms.Slot, from int) rooms.Room { return rooms.New(n.host(), own, s[from:from+k:from+k]) }
 		p.index[n.ID] = len(p.rooms)
-		p.rooms = append(p.rooms, nodeRoom{node: n, here: n.Here, host: n.host(), gpus: slices.Clone(n.GPUs), now: cut(p.slots, at), soon: cut(p.slots, at+k)})
-		p.worldRooms = append(p.worldRooms, cut(p.worldSlots, at), cut(p.worldSlots, at+k))
+		p.rooms = append(p.rooms, nodeRoom{node: n, here: n.Here, host: n.host(), gpus: own, now: room(p.slots, at), soon: room(p.slots, at+k)})
+		p.worldRooms = append(p.worldRooms, room(p.worldSlots, at), room(p.worldSlots, at+k))
 		p.rooms[len(p.rooms)-1].held = &p.worldRooms[len(p.worldRooms)-2]
 		at += 2 * k
 	}
@@ -188,10 +183,10 @@ func (p *Planner) applyReservation(h *reservation, sign int) {
 		return
 	}
 	m := &p.rooms[at]
-	m.now.move(m.node, h.now, h.nowGPUs, sign)
-	m.soon.move(m.node, h.soon, h.soonGPUs, sign)
-	p.worldRooms[2*at].move(m.node, h.now, h.nowGPUs, sign)
-	p.worldRooms[2*at+1].move(m.node, h.soon, h.soonGPUs, sign)
+	m.now.Move(h.now, h.nowGPUs, sign)
+	m.soon.Move(h.soon, h.soonGPUs, sign)
+	p.worldRooms[2*at].Move(h.now, h.nowGPUs, sign)
+	p.worldRooms[2*at+1].Move(h.soon, h.soonGPUs, sign)
 	m.leaving += sign * h.waiting
 	m.waiting = m.leaving > 0
 }
@@ -202,7 +197,7 @@ func (p *Planner) applyReservation(h *reservation, sign int) {
 func (p *Planner) relieveHostMemory() {
 	for i := range p.rooms {
 		m := &p.rooms[i]
-		for m.soon.overcommitted() {
+		for m.soon.Overcommitted() {
 			var in *functionEntry
 			var r *Replica
 			for _, e := range p.living {
@@ -237,7 +232,7 @@ func (p *Planner) undoPromises() {
 	copy(p.slots, p.worldSlots)
 	for i := range p.rooms {
 		m := &p.rooms[i]
-		m.now.hostRoom, m.soon.hostRoom = p.worldRooms[2*i].hostRoom, p.worldRooms[2*i+1].hostRoom
+		m.now.Host, m.soon.Host = p.worldRooms[2*i].Host, p.worldRooms[2*i+1].Host
 		m.waiting = m.leaving > 0
 	}
 	back := func(team string) {

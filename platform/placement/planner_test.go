@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // plannerTwin drives a Planner beside a toy world, and reports only changes to it.
@@ -138,7 +139,7 @@ func (t *plannerTwin) mutate() {
 			n.CPU, n.Pods = functions.CPU(1000*(1+r.IntN(8))), 1+r.IntN(6)
 		}
 		for g := range r.IntN(5) {
-			n.GPUs = append(n.GPUs, GPU{Index: g, Memory: functions.Bytes(r.IntN(3)) * 40 * gib})
+			n.GPUs = append(n.GPUs, rooms.GPU{Index: g, Memory: functions.Bytes(r.IntN(3)) * 40 * gib})
 		}
 		if !slices.ContainsFunc(t.w.Nodes, func(o *Node) bool { return o.ID == n.ID }) {
 			t.w.Nodes = append(t.w.Nodes, n)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/autoscale"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // toyCluster is a small simulated cluster: it performs plans with delays and faults, and check
@@ -61,7 +62,7 @@ func newToyCluster(t *testing.T, seed uint64) *toyCluster {
 			n.CPU, n.Pods = functions.CPU(1000*(1+y.rnd.IntN(8))), 1+y.rnd.IntN(6)
 		}
 		for g := range y.rnd.IntN(5) {
-			n.GPUs = append(n.GPUs, GPU{Index: g, Memory: functions.Bytes(y.rnd.IntN(3)) * 40 * gib})
+			n.GPUs = append(n.GPUs, rooms.GPU{Index: g, Memory: functions.Bytes(y.rnd.IntN(3)) * 40 * gib})
 		}
 		y.w.Nodes = append(y.w.Nodes, n)
 	}
@@ -117,7 +118,7 @@ func (c *toyCluster) check() {
 				for _, g := range r.GPUs {
 					users[g]++
 					bytes[g] += r.Reserved.GPUMemory
-					if r.Reserved.GPUMemory == 0 || n.GPUs[g].whole() {
+					if r.Reserved.GPUMemory == 0 || n.GPUs[g].Whole || n.GPUs[g].Memory == 0 {
 						whole[g]++
 					}
 				}

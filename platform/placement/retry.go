@@ -1,8 +1,6 @@
 package placement
 
-import (
-	"slices"
-)
+import "slices"
 
 // placeRetry places f on the node where its last start found too little memory: it evicts
 // the idle replicas that share that memory, and starts f once they are gone. It reports
@@ -21,12 +19,12 @@ func (d *decision) placeRetry(f *Function, reason string) bool {
 		}
 	}
 	if leaving {
-		if gpus, ok := m.soon.choose(m.node, f.Resources); ok {
+		if gpus, ok := m.soon.Choose(f.Resources); ok {
 			d.reserve(m, f, gpus)
 		}
 		return true
 	}
-	if !m.now.fits(m.node, f.Resources) {
+	if !m.now.Fits(f.Resources) {
 		return false
 	}
 	d.startOn(m, f, reason)

@@ -177,22 +177,22 @@ func (d *decision) sleepReplica(f *Function, r *Replica, drain time.Duration, re
 		return false // one sleeper per function is enough
 	}
 	level, held := 1, f.SleepMemory
-	if min(d.rooms[at].now.memory, d.rooms[at].soon.memory) < held || !d.sleepMemoryFits(&d.rooms[at], held) {
-		if !f.sleepsDeep() || d.rooms[at].soon.memory < 0 {
+	if min(d.rooms[at].now.Memory, d.rooms[at].soon.Memory) < held || !d.sleepMemoryFits(&d.rooms[at], held) {
+		if !f.sleepsDeep() || d.rooms[at].soon.Memory < 0 {
 			return false
 		}
 		level, held = 2, 0
 	}
-	if s := &d.rooms[at].soon; s.cpu < 0 || s.pods < 0 {
+	if s := &d.rooms[at].soon; s.CPU < 0 || s.Pods < 0 {
 		return false // a sleeper keeps its processors and its pod
 	}
 	d.addAction(Action{Kind: Sleep, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: drain, Level: level, Reason: reason, For: whom})
 	d.leaving[f.Name.Team] += r.Reserved.GPUs
 	d.addFreed(f, r.Reserved.OnGPUs())
 	m := &d.rooms[at]
-	m.soon.give(m.node, r.Reserved.OnGPUs(), r.GPUs)
-	m.soon.memory -= held
-	m.now.memory -= held
+	m.soon.Give(r.Reserved.OnGPUs(), r.GPUs)
+	m.soon.Memory -= held
+	m.now.Memory -= held
 	m.waiting = true
 	return true
 }

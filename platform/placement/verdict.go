@@ -70,10 +70,10 @@ func (d *decision) missingText(f *Function) (what string) {
 			short bool
 			what  func() string
 		}{
-			{!(&freeRoom{hostRoom: m.node.host(), gpus: m.held.gpus}).fits(m.node, res), func() string { return gpusMissingText(res) }},
-			{res.Memory > 0 && m.held.memory < res.Memory, func() string { return memoryMissingText(res) }},
-			{res.CPU > 0 && m.held.cpu < res.CPU, func() string { return res.CPU.Human() + " of a node, and nothing that holds them" }},
-			{res.Pods > 0 && m.held.pods < res.Pods, func() string { return "a node that takes one more pod, and nothing on those it fits" }},
+			{m.held.LackingGPUs(res) > 0, func() string { return gpusMissingText(res) }},
+			{res.Memory > 0 && m.held.Memory < res.Memory, func() string { return memoryMissingText(res) }},
+			{res.CPU > 0 && m.held.CPU < res.CPU, func() string { return res.CPU.Human() + " of a node, and nothing that holds them" }},
+			{res.Pods > 0 && m.held.Pods < res.Pods, func() string { return "a node that takes one more pod, and nothing on those it fits" }},
 		} {
 			switch {
 			case x.short && n == 0:
@@ -141,8 +141,8 @@ func (d *decision) tooSmallText(f *Function) string {
 		most, healthy, any = max(most, fit), max(healthy, well), max(any, len(n.GPUs))
 		if fit >= res.GPUs {
 			memory = max(memory, n.Memory)
-			if h := n.host(); res.Memory <= h.memory {
-				cpu = max(cpu, h.cpu)
+			if h := n.host(); res.Memory <= h.Memory {
+				cpu = max(cpu, h.CPU)
 			}
 		}
 	}
@@ -260,12 +260,11 @@ func (d *decision) estimateRoom(f *Function, over bool) (when Instant) {
 			}
 			continue
 		}
-		d.trial.hostRoom = m.soon.hostRoom
-		d.trial.gpus = append(d.trial.gpus[:0], m.soon.gpus...)
+		d.trial.Set(&m.soon)
 		for _, x := range exits {
 			res, gpus := x.v.r.reserves()
-			d.trial.give(m.node, res, gpus)
-			if d.trial.fits(m.node, f.Resources) {
+			d.trial.Give(res, gpus)
+			if d.trial.Fits(f.Resources) {
 				when = x.at
 				break
 			}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/autoscale"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // Instant is a moment, as the span since the caller's loop began on a monotonic clock.
@@ -88,7 +89,7 @@ type Node struct {
 	Here       bool            // the agent in this process: it cannot be lost alone
 	Seen       Instant         // last heartbeat
 	AvoidUntil Instant         // nothing is placed here before this moment
-	GPUs       []GPU           // by index in the node's own numbering
+	GPUs       []rooms.GPU     // by index in the node's own numbering
 	Memory     functions.Bytes // host memory that replicas may reserve
 	CPU        functions.CPU   // processors that replicas may reserve; 0: unlimited
 	Pods       int             // replicas that it may hold; 0: unlimited
@@ -103,21 +104,6 @@ type Node struct {
 
 	NoSleep bool // its replicas cannot sleep, whatever their engine can
 }
-
-// GPU is one GPU of a node. Memory 0 is unknown: such a GPU is reserved whole.
-type GPU struct {
-	Index     int
-	Memory    functions.Bytes
-	Unhealthy bool // nothing is placed on it, and its replicas are moved
-	Group     int  // GPUs of one group have the fastest links to each other (NVLink, one socket)
-	Whole     bool // each replica gets it whole, as from Kubernetes, though its memory is known
-}
-
-// whole reports whether replicas do not share the GPU by their memory.
-func (g *GPU) whole() bool { return g.Whole || g.Memory == 0 }
-
-// holds reports whether the empty GPU has so much memory, or its memory is unknown.
-func (g *GPU) holds(memory functions.Bytes) bool { return g.Memory == 0 || g.Memory >= memory }
 
 // Function is one model with its settings, demand and replicas.
 type Function struct {

@@ -8,11 +8,12 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/placement/explain"
-	corev1 "k8s.io/api/core/v1"
 )
 
 // Scale is the scale of a revision, for the status of its PodAutoscaler.
