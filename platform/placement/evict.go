@@ -19,15 +19,15 @@ func (d *decision) victimsOf(f *Function, idle, busy []victim) ([]victim, []vict
 	if len(f.Replicas) == 0 || f.Gone {
 		return idle, busy
 	}
-	if f.Lease > d.now {
-		d.dueAt(f.Lease)
+	if f.Lease > d.plan.now {
+		d.plan.dueAt(f.Lease)
 		return idle, busy
 	}
 	spare, yields := f.ready()-f.Scale.Min, d.yielding(f)
 	somewhere := f.unattributed()
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		at, ok := d.index[r.Node]
+		at, ok := d.world.index[r.Node]
 		if !ok || r.Stopping || r.Cancelled || r.GoingToSleep || r.WakingUp || r.State.Over() {
 			continue
 		}
@@ -39,8 +39,8 @@ func (d *decision) victimsOf(f *Function, idle, busy []victim) ([]victim, []vict
 				idle = append(idle, v)
 			}
 		case r.State != functions.Ready:
-			if f.onlyForeseen(d.now) { // a prewarm: no request waits for it yet
-				d.dueAt(f.Prewarm)
+			if f.onlyForeseen(d.plan.now) { // a prewarm: no request waits for it yet
+				d.plan.dueAt(f.Prewarm)
 				d.weighVictim(&v)
 				idle = append(idle, v)
 			} else if i >= yields && !r.Stale {
@@ -63,19 +63,19 @@ func (d *decision) victimsOf(f *Function, idle, busy []victim) ([]victim, []vict
 			}
 			v.lastUse = r.ReadyAt
 			v.key = v.lastUse.Seconds()
-			if end := r.ReadyAt + d.policy.TimeSlice; end > d.now || d.policy.TimeSlice <= 0 {
-				d.dueAt(end)
+			if end := r.ReadyAt + d.policy.TimeSlice; end > d.plan.now || d.policy.TimeSlice <= 0 {
+				d.plan.dueAt(end)
 			} else {
 				v.sliceOver = true
 			}
 			busy = append(busy, v)
 			spare--
-		case r.ReadyAt+d.policy.Residency > d.now:
-			d.dueAt(r.ReadyAt + d.policy.Residency)
+		case r.ReadyAt+d.policy.Residency > d.plan.now:
+			d.plan.dueAt(r.ReadyAt + d.policy.Residency)
 			v.residing = true
 			busy = append(busy, v)
-		case f.MinResidency > d.now && !f.neverUsed(r):
-			d.dueAt(f.MinResidency)
+		case f.MinResidency > d.plan.now && !f.neverUsed(r):
+			d.plan.dueAt(f.MinResidency)
 			v.key, v.sliceOver = v.lastUse.Seconds(), true
 			busy = append(busy, v)
 			spare--
@@ -95,8 +95,8 @@ func (d *decision) victimsOf(f *Function, idle, busy []victim) ([]victim, []vict
 func (d *decision) weighVictim(v *victim) {
 	k := v.f.keepValue(v.r)
 	v.bytes = k.Bytes
-	score, until := d.policy.Eviction.Score(k, d.now)
-	d.dueAt(until)
+	score, until := d.policy.Eviction.Score(k, d.plan.now)
+	d.plan.dueAt(until)
 	v.key = score
 }
 
@@ -136,13 +136,13 @@ func (d *decision) sleepMemoryFits(m *nodeRoom, more functions.Bytes) bool {
 	}
 	for f := range d.aliveFunctions() {
 		for i := range f.Replicas {
-			if r := &f.Replicas[i]; r.Node == m.node.ID && (r.State == functions.Sleeping || r.GoingToSleep) && !r.Stopping && !d.hasAction(r) {
+			if r := &f.Replicas[i]; r.Node == m.node.ID && (r.State == functions.Sleeping || r.GoingToSleep) && !r.Stopping && !d.plan.hasAction(r) {
 				more += r.SleepMemory
 			}
 		}
 	}
-	for i := range d.actions {
-		if a := &d.actions[i]; a.Kind == Sleep && a.Node == m.node.ID && a.Level == 1 {
+	for i := range d.plan.actions {
+		if a := &d.plan.actions[i]; a.Kind == Sleep && a.Node == m.node.ID && a.Level == 1 {
 			if f := d.functionOf(a.Function); f != nil {
 				more += f.SleepMemory
 			}
@@ -210,7 +210,7 @@ func (d *decision) evictionCost(v *victim) float64 {
 		return toGiB(freedBytes(v.r.Reserved)) * v.low.cost()
 	}
 	if v.bytes == 0 || d.policy.Eviction == LRU {
-		return toGiB(freedBytes(v.r.Reserved)) / (1 + max(d.now-v.lastUse, 0).Seconds())
+		return toGiB(freedBytes(v.r.Reserved)) / (1 + max(d.plan.now-v.lastUse, 0).Seconds())
 	}
 	return toGiB(v.bytes) * v.key
 }
@@ -225,10 +225,10 @@ const (
 // mayEvict reports whether v may be evicted for f for this reason, after replicas with
 // taken GPUs of its team were chosen.
 func (d *decision) mayEvict(v *victim, f *Function, taken int, reason string) bool {
-	if v.f == f || v.residing || d.isLeaving(v) {
+	if v.f == f || v.residing || d.plan.isLeaving(v) {
 		return false
 	}
-	if d.low && v.low != lowIdle && v.low != lowOver {
+	if d.attempt != nil && d.attempt.low && v.low != lowIdle && v.low != lowOver {
 		return false
 	}
 	owner, asker := v.f.Name.Team, f.Name.Team
@@ -238,21 +238,21 @@ func (d *decision) mayEvict(v *victim, f *Function, taken int, reason string) bo
 			return false
 		}
 	case reasonTimeSlice:
-		if !v.sliceOver || owner != asker && v.busy() && d.belowShare(owner, asker, v.r.Reserved.GPUs > 0) {
+		if !v.sliceOver || owner != asker && v.busy() && d.counts.belowShare(owner, asker, v.r.Reserved.GPUs > 0) {
 			return false
 		}
 	case reasonTeamShare:
-		if !d.overShare(v, f, taken) {
+		if !d.counts.overShare(v, f, taken) {
 			return false
 		}
 	}
 	if owner == asker || v.r.Reserved.GPUs == 0 || v.r.asleep() {
 		return true
 	}
-	if d.claimsGuarantee(f) {
+	if d.counts.claimsGuarantee(f) {
 		return true // f's team claims its guarantee, so the owner's is no obstacle
 	}
-	return d.held[owner]-d.leaving[owner]-d.pledged[owner]-taken-v.r.Reserved.GPUs >= d.world.Teams[owner].Guaranteed
+	return d.counts.keeps(owner)-taken-v.r.Reserved.GPUs >= d.counts.teams[owner].Guaranteed
 }
 
 // busy reports whether v is in use or starting.
@@ -260,15 +260,15 @@ func (v *victim) busy() bool {
 	return !v.r.asleep() && (v.r.State != functions.Ready || v.r.InFlight > 0 || v.f.Queued > 0)
 }
 
-func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *victim) {
-	for i := range d.rooms {
-		list := d.rooms[i].idle
+func (a *attempt) oldestVictim(f *Function, ok func(*victim) bool) (first *victim) {
+	for i := range a.world.rooms {
+		list := a.world.rooms[i].idle
 		for j := range list {
 			v := &list[j]
 			if first != nil && compareVictims(*v, *first) >= 0 {
 				break
 			}
-			if ok(v) && d.mayEvict(v, f, 0, reasonIdle) {
+			if ok(v) && a.mayEvict(v, f, 0, reasonIdle) {
 				first = v
 			}
 		}
@@ -278,8 +278,8 @@ func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *vict
 
 // evict evicts v for f: v goes to sleep if the host memory of needs stays free, else it
 // stops.
-func (d *decision) evict(v *victim, f *Function, reason string, needs functions.Resources) {
-	v.evictedInPlan = d.plan
+func (a *attempt) evict(v *victim, f *Function, reason string, needs functions.Resources) {
+	v.evictedInPlan = a.plan.number
 	drain := v.f.Drain
 	switch {
 	case !v.busy():
@@ -287,61 +287,61 @@ func (d *decision) evict(v *victim, f *Function, reason string, needs functions.
 	case v.r.State != functions.Ready:
 		drain = 0 // a starting replica has no requests in flight
 	default:
-		drain = d.policy.TimeSliceDrain
+		drain = a.policy.TimeSliceDrain
 	}
 	if v.low != notLow {
 		reason = reasonPriority
 	}
 	if v.r.Reserved.GPUs > 0 && v.r.State == functions.Ready {
 		// v must not keep host memory asleep that f needs.
-		m := &d.rooms[v.room]
+		m := &a.world.rooms[v.room]
 		m.soon.Host.Move(needs, 1)
-		slept := d.sleepReplica(v.f, v.r, drain, reason, f.Name.String())
+		slept := a.sleepReplica(v.f, v.r, drain, reason, f.Name.String())
 		m.soon.Host.Move(needs, -1)
 		if slept {
 			return
 		}
 	}
-	d.addAction(Action{Kind: Stop, Function: v.f.Name, Node: v.r.Node, Replica: v.r.ID, Drain: drain, Reason: reason, For: f.Name.String()})
-	d.noteLeaving(v.f, v.r)
+	a.addAction(Action{Kind: Stop, Function: v.f.Name, Node: v.r.Node, Replica: v.r.ID, Drain: drain, Reason: reason, For: f.Name.String()})
+	a.noteLeaving(v.f, v.r)
 }
 
 // makeRoom evicts idle replicas, or with busy the busy ones, for f on the node where
 // that costs least. It reports whether f then has room.
-func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
+func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 	room, gone, least := -1, []int(nil), math.Inf(1)
 	var x victimSearch
-	record := d.log.Begin(d.now, f.Name, explain.Evict, reason)
-	for at := range d.rooms {
-		m := &d.rooms[at]
+	record := a.log.Begin(a.plan.now, f.Name, explain.Evict, reason)
+	for at := range a.world.rooms {
+		m := &a.world.rooms[at]
 		list := m.offers(busy)
-		if len(list) == 0 || !d.eligible(m, f) || !m.fitsEmpty(f.Resources) {
+		if len(list) == 0 || !a.eligible(m, f) || !m.fitsEmpty(f.Resources) {
 			continue
 		}
-		x.begin(d, m, list, f, reason)
+		x.begin(a.decision, m, list, f, reason)
 		if x.cheapest >= least {
 			continue
 		}
 		if set, loss := x.best(least); set != nil {
 			room, gone, least = at, append(gone[:0], set...), loss
 			v := &list[set[0]]
-			record.Add(d.victimRow(m, v, loss, ""))
+			record.Add(a.victimRow(m, v, loss, ""))
 			record.Choose(v.r.ID)
 		}
 	}
 	if room < 0 {
 		return false
 	}
-	m := &d.rooms[room]
+	m := &a.world.rooms[room]
 	list := m.offers(busy)
 	for j, i := range gone {
 		if j > 0 {
-			record.Add(d.victimRow(m, &list[i], d.evictionCost(&list[i]), "leaves with it"))
+			record.Add(a.victimRow(m, &list[i], a.evictionCost(&list[i]), "leaves with it"))
 		}
-		d.evict(&list[i], f, reason, f.Resources)
+		a.evict(&list[i], f, reason, f.Resources)
 	}
 	gpus, _ := m.soon.Choose(f.Resources)
-	d.reserve(m, f, gpus)
+	a.reserve(m, f, gpus)
 	return true
 }
 
@@ -351,7 +351,7 @@ func (d *decision) victimRow(m *nodeRoom, v *victim, loss float64, why string) e
 	k := v.f.keepValue(v.r)
 	return explain.Row{
 		Node: m.node.ID, Replica: v.r.ID, Function: v.f.Name, Score: loss, Names: &evictPartNames, Why: why,
-		Parts: [4]float64{loss, toGiB(k.Bytes), max(d.now-v.lastUse, 0).Seconds(), k.WayBack.Seconds()},
+		Parts: [4]float64{loss, toGiB(k.Bytes), max(d.plan.now-v.lastUse, 0).Seconds(), k.WayBack.Seconds()},
 	}
 }
 

@@ -5,11 +5,9 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement/explain"
-	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // Planner is an incremental Policy.Decide: it caches what it derived from unchanged
@@ -23,41 +21,19 @@ import (
 // written into.
 type Planner struct {
 	decision
-	functions          map[functions.Name]*functionEntry
-	nodes              map[string]*Node
-	born               uint64
-	slab               []functionEntry // preallocated entries
-	touched            []*functionEntry
-	looking            []*functionEntry // functions that this plan evaluates
-	reopened           []*functionEntry // functions that got actions in the last plan: evaluated again until they get none
-	timers             timerHeap
-	stale              bool // rooms must be rebuilt from nodes
-	firstValid         bool // first is up to date
-	first              *Node
-	firstDue           Instant
-	lost               []*Node
-	memoTTL            time.Duration // the constant memoTTL; tests disable the expiry
-	smallestStoreValid bool          // smallestStore is up to date
-	smallestStore      functions.Bytes
-	worldRooms         []rooms.Room // per room, now and soon without the promises of this plan
-	slots              []rooms.Slot // backing array of the rooms' GPUs
-	worldSlots         []rooms.Slot // backing array of worldRooms
-	changedVerdicts    []functions.Name
-	placed             bool // this plan tried to place something
-
-	plans   uint64
-	order   uint64 // incremented when a function is promised something else than in the last plan
-	changed bool   // order is incremented at the end of this plan
+	queue     pendingQueue
+	functions map[functions.Name]*functionEntry
+	born      uint64
+	slab      []functionEntry // preallocated entries
+	touched   []*functionEntry
+	looking   []*functionEntry // functions that this plan evaluates
+	reopened  []*functionEntry // functions that got actions in the last plan: evaluated again until they get none
+	timers    timerHeap
 
 	// Buffers reused by later plans.
 	idle, busy        []victim
 	oldOffers         []offerKey
 	spareReservations []reservation
-	freeClasses       []*pendingClass
-	active            []*pendingClass
-
-	classes   map[equivalenceClass]*pendingClass
-	classList []*pendingClass
 }
 
 // functionEntry is the planner's state of a function.
@@ -106,61 +82,36 @@ type reservation struct {
 
 // Planner returns a planner of the policy without nodes or functions.
 func (p Policy) Planner() *Planner {
-	planner := &Planner{functions: map[functions.Name]*functionEntry{}, nodes: map[string]*Node{}}
-	planner.policy, planner.log, planner.memoTTL = p, explain.NewLog(), memoTTL
-	planner.held, planner.leaving, planner.pledged, planner.claimed = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
-	planner.acted, planner.slept = map[string]struct{}{}, map[functions.Name]struct{}{}
-	planner.count = map[string]teamCount{}
-	planner.waits = map[waitKey]roomEstimate{}
-	planner.index = map[string]int{}
-	planner.classes = map[equivalenceClass]*pendingClass{}
-	planner.blocked = map[functions.Name]Verdict{}
+	planner := &Planner{functions: map[functions.Name]*functionEntry{}}
+	planner.policy, planner.log, planner.counts = p, explain.NewLog(), newTeamCounts()
+	planner.world = world{nodes: map[string]*Node{}, index: map[string]int{}}
+	planner.estimates.known = map[waitKey]roomEstimate{}
+	planner.queue = pendingQueue{
+		decision: &planner.decision, memoTTL: memoTTL, classes: map[equivalenceClass]*pendingClass{}, blocked: map[functions.Name]Verdict{},
+	}
 	return planner
 }
 
 // NodeChanged reports that n is new or has changed.
 func (p *Planner) NodeChanged(n *Node) {
-	old := p.nodes[n.ID]
-	p.nodes[n.ID] = n
 	p.helpCount++
-	p.firstValid, p.smallestStoreValid = false, false
-	at, ok := p.index[n.ID]
-	if !ok || old != n || p.stale {
-		p.stale = true
-		return
-	}
-	m := &p.rooms[at]
-	if m.here != n.Here || !slices.Equal(m.gpus, n.GPUs) {
-		p.stale = true
-		return
-	}
-	if is := n.host(); is != m.host {
-		for _, s := range []*rooms.Room{&m.now, &m.soon, &p.worldRooms[2*at], &p.worldRooms[2*at+1]} {
-			s.Resize(is, m.host)
-		}
-		m.host = is
-	}
+	p.world.changed(n)
 }
 
 // DropNode removes a node.
-func (p *Planner) DropNode(id string) {
-	if _, ok := p.nodes[id]; ok {
-		delete(p.nodes, id)
-		p.stale, p.firstValid, p.smallestStoreValid = true, false, false
-	}
-}
+func (p *Planner) DropNode(id string) { p.world.drop(id) }
 
 // Teams replaces guarantees, maximums and recent use of all teams.
 func (p *Planner) Teams(teams map[string]Team) {
-	if maps.Equal(p.world.Teams, teams) {
+	if maps.Equal(p.counts.teams, teams) {
 		return
 	}
 	p.helpCount++
 	barred := false
 	for t, x := range teams {
-		barred = barred || p.world.Teams[t].OverBudget != x.OverBudget
+		barred = barred || p.counts.teams[t].OverBudget != x.OverBudget
 	}
-	for t, x := range p.world.Teams {
+	for t, x := range p.counts.teams {
 		barred = barred || teams[t].OverBudget != x.OverBudget
 	}
 	living := p.living
@@ -168,12 +119,11 @@ func (p *Planner) Teams(teams map[string]Team) {
 		living = nil
 	}
 	for _, e := range living { // going over budget or back changes how a team's functions scale
-		if t := e.f.Name.Team; p.world.Teams[t].OverBudget != teams[t].OverBudget && !e.dirty {
-			e.dirty = true
-			p.touched = append(p.touched, e)
+		if t := e.f.Name.Team; p.counts.teams[t].OverBudget != teams[t].OverBudget {
+			p.touch(e)
 		}
 	}
-	p.world.Teams = maps.Clone(teams)
+	p.counts.teams = maps.Clone(teams)
 }
 
 // FunctionChanged reports that f or its replicas are new or have changed.
@@ -189,6 +139,11 @@ func (p *Planner) FunctionChanged(f *Function) {
 		p.functions[f.Name] = e
 	}
 	e.f = f
+	p.touch(e)
+}
+
+// touch has e evaluated by the next plan, with its reservations.
+func (p *Planner) touch(e *functionEntry) {
 	if !e.dirty {
 		e.dirty = true
 		p.touched = append(p.touched, e)
@@ -204,7 +159,7 @@ func (p *Planner) Drop(name functions.Name) {
 	delete(p.functions, name)
 	p.releaseReservations(e)
 	p.withdrawOffers(e)
-	p.clearPending(e)
+	p.queue.clearPending(e)
 	p.setAlive(e, false)
 	p.timers.set(e, math.MaxInt64)
 	e.f, e.dirty, e.open = nil, false, false // lists that still contain e skip it
@@ -215,13 +170,8 @@ func (p *Planner) Drop(name functions.Name) {
 // them. The result belongs to the caller, except for Blocked and Changed, which are
 // valid until the next call.
 func (p *Planner) Plan(now Instant) Plan {
-	d := &p.decision
-	d.now, d.next, d.actions = now, math.MaxInt64, nil
-	clear(d.acted)
-	clear(d.slept)
-	p.changedVerdicts = p.changedVerdicts[:0]
-	p.plans++
-	d.plan, d.check = p.plans, guaranteeCheck{}
+	p.plan = plan{number: p.plan.number + 1, now: now, next: math.MaxInt64, changed: p.plan.changed[:0]}
+	p.counts.check = guaranteeCheck{}
 	p.updateNodes()
 	p.collectLooks()
 	for _, e := range p.looking {
@@ -239,13 +189,13 @@ func (p *Planner) Plan(now Instant) Plan {
 	}
 	clear(p.looking)
 	p.looking = p.looking[:0]
-	p.placeAll()
-	plan := Plan{Actions: d.actions, Blocked: d.blocked, Changed: p.changedVerdicts}
+	p.queue.placeAll()
+	plan := Plan{Actions: p.plan.actions, Blocked: p.queue.blocked, Changed: p.plan.changed}
 	if len(p.timers) > 0 {
-		d.dueAt(p.timers[0].due)
+		p.plan.dueAt(p.timers[0].due)
 	}
-	if d.next != math.MaxInt64 {
-		plan.Next = d.next
+	if p.plan.next != math.MaxInt64 {
+		plan.Next = p.plan.next
 	}
 	p.undoPromises()
 	return plan
@@ -270,7 +220,7 @@ func (p *Planner) collectLooks() {
 		e.open = false
 		add(e)
 	}
-	for len(p.timers) > 0 && p.timers[0].due <= p.now {
+	for len(p.timers) > 0 && p.timers[0].due <= p.plan.now {
 		e := p.timers[0]
 		p.timers.set(e, math.MaxInt64)
 		add(e)
@@ -291,7 +241,7 @@ func (p *Planner) reopen(e *functionEntry) {
 // updateOffers replaces e's replicas in the eviction lists of the rooms.
 func (p *Planner) updateOffers(e *functionEntry) {
 	for _, o := range e.offers {
-		m := &p.rooms[o.room]
+		m := &p.world.rooms[o.room]
 		list := &m.idle
 		if o.busy {
 			list = &m.busy
@@ -300,14 +250,14 @@ func (p *Planner) updateOffers(e *functionEntry) {
 	}
 	was := append(p.oldOffers[:0], e.offers...)
 	e.offers = e.offers[:0]
-	outer := p.next
-	p.next = math.MaxInt64
+	outer := p.plan.next
+	p.plan.next = math.MaxInt64
 	p.idle, p.busy = p.victimsOf(e.f, p.idle[:0], p.busy[:0])
-	e.offersDue, p.next = p.next, outer
+	e.offersDue, p.plan.next = p.plan.next, outer
 	for _, busy := range []bool{false, true} {
 		for _, v := range p.offering(busy) {
 			v.born = e.born
-			m := &p.rooms[v.room]
+			m := &p.world.rooms[v.room]
 			list := &m.idle
 			if busy {
 				list = &m.busy
@@ -339,10 +289,10 @@ func (p *Planner) offering(busy bool) []victim {
 // withdrawOffers removes e's replicas from the eviction lists.
 func (p *Planner) withdrawOffers(e *functionEntry) {
 	for _, o := range e.offers {
-		if p.stale {
+		if p.world.stale {
 			break
 		}
-		m := &p.rooms[o.room]
+		m := &p.world.rooms[o.room]
 		m.idle = slices.DeleteFunc(m.idle, func(v victim) bool { return v.f.Name == e.f.Name })
 		m.busy = slices.DeleteFunc(m.busy, func(v victim) bool { return v.f.Name == e.f.Name })
 	}
@@ -366,17 +316,19 @@ func (p *Planner) setAlive(e *functionEntry, alive bool) {
 // scaleEntry scales one function: surplus replicas stop, missing ones are recorded for
 // placeAll.
 func (p *Planner) scaleEntry(e *functionEntry) {
-	acts, outer := len(p.actions), p.next
-	p.needy, p.next = p.needy[:0], math.MaxInt64
+	acts, outer := len(p.plan.actions), p.plan.next
+	p.plan.next = math.MaxInt64
+	var what need
+	missing := 0
 	if e.alive {
-		p.scaleFunction(e.f)
+		what, missing = p.scaleFunction(e.f)
 	}
-	p.timers.set(e, min(e.offersDue, p.next))
-	p.next = outer
-	if len(p.actions) > acts {
+	p.timers.set(e, min(e.offersDue, p.plan.next))
+	p.plan.next = outer
+	if len(p.plan.actions) > acts {
 		p.reopen(e)
 	}
-	p.setPending(e)
+	p.queue.setPending(e, what, missing)
 	if e.class != nil && e.class.own == e {
 		e.class.memo = blockedMemo{} // it depends on its own replicas and their actions
 	}
@@ -387,7 +339,7 @@ func (p *Planner) scaleEntry(e *functionEntry) {
 // caller fills in State, Now and Decided.
 func (p *Planner) Explain(name functions.Name, kinds ...string) (x functions.Explanation, at Instant, ok bool) {
 	x, at, ok = p.log.Last(name, kinds...)
-	if v, blocked := p.blocked[name]; ok && blocked && x.Kind == explain.Place && x.Chosen == "" {
+	if v, blocked := p.queue.blocked[name]; ok && blocked && x.Kind == explain.Place && x.Chosen == "" {
 		x.Reason = v.Message
 	}
 	return x, at, ok

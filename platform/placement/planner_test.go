@@ -26,7 +26,7 @@ type plannerTwin struct {
 
 func newTwin(y *toyCluster) *plannerTwin {
 	c := y.policy.Planner()
-	c.memoTTL = math.MaxInt64
+	c.queue.memoTTL = math.MaxInt64
 	return &plannerTwin{toyCluster: y, c: c, fs: map[functions.Name]Function{}, nodes: map[string]Node{}}
 }
 
@@ -104,14 +104,14 @@ func (t *plannerTwin) plan(log *[]string) Plan {
 // compare checks that all promises of the plan were undone.
 func (t *plannerTwin) compare() {
 	c := t.c
-	for i := range c.rooms {
-		m := &c.rooms[i]
-		if now, soon := c.worldRooms[2*i], c.worldRooms[2*i+1]; !reflect.DeepEqual(m.now, now) || !reflect.DeepEqual(m.soon, soon) {
+	for i := range c.world.rooms {
+		m := &c.world.rooms[i]
+		if now, soon := c.world.held[2*i], c.world.held[2*i+1]; !reflect.DeepEqual(m.now, now) || !reflect.DeepEqual(m.soon, soon) {
 			t.fail("a promise stays on %s: %+v %+v, %+v %+v", m.node.ID, m.now, now, m.soon, soon)
 		}
 	}
-	for team, p := range c.count {
-		if c.held[team] != p.held || c.leaving[team] != p.leaving || c.pledged[team] != 0 || c.claimed[team] != 0 {
+	for team, p := range c.counts.count {
+		if c.counts.held[team] != p.held || c.counts.leaving[team] != p.leaving || c.counts.pledged[team] != 0 || c.counts.claimed[team] != 0 {
 			t.fail("a promise stays in team %s", team)
 		}
 	}

@@ -42,13 +42,13 @@ func (n *Node) host() rooms.Host {
 	return h
 }
 
-func (d *decision) reserve(m *nodeRoom, f *Function, gpus []int) {
-	d.mixPromise(m.node.ID)
-	d.reserved = true
+func (a *attempt) reserve(m *nodeRoom, f *Function, gpus []int) {
+	a.mixPromise(m.node.ID)
+	a.reserved = true
 	m.now.Take(f.Resources, gpus)
 	m.soon.Take(f.Resources, gpus)
-	d.held[f.Name.Team] += f.Resources.GPUs
-	d.pledged[f.Name.Team] += f.Resources.GPUs
+	a.counts.held[f.Name.Team] += f.Resources.GPUs
+	a.counts.pledged[f.Name.Team] += f.Resources.GPUs
 }
 
 // fitsEmpty reports whether res fits the node if it is empty.

@@ -70,7 +70,7 @@ var bugs = []struct {
 		{"platform/orchestrator/heartbeat.go", `if hb.Seq <= n.seq {`, `if false {`},
 	}},
 	{"evict guaranteed replicas for borrowers", []edit{
-		{"platform/placement/evict.go", `>= d.world.Teams[owner].Guaranteed`, `>= 0`},
+		{"platform/placement/evict.go", `>= d.counts.teams[owner].Guaranteed`, `>= 0`},
 	}},
 }
 
