@@ -10,6 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/functions"
 	core "github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
@@ -90,7 +91,7 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 	w := crowdedWorld(o.Models, hosts)
 	now := core.Instant(24 * time.Hour)
 	policy := core.DefaultPolicy
-	policy.Eviction = core.NextUse
+	policy.Eviction = eviction.NextUse
 	p := policy.Planner()
 	for _, n := range w.Nodes {
 		p.NodeChanged(n)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 )
 
 // fleet is a cluster of nodes with 8 GPUs on which every GPU is held by an idle
@@ -140,13 +141,13 @@ func BenchmarkWake(b *testing.B) {
 	for _, s := range sizes {
 		for _, x := range []struct {
 			name string
-			Eviction
+			eviction.Policy
 			mute bool
-		}{{"lru", LRU, false}, {"lru-unexplained", LRU, true}, {"gdsf", GDSF, false}} {
+		}{{"lru", eviction.LRU, false}, {"lru-unexplained", eviction.LRU, true}, {"gdsf", eviction.GDSF, false}} {
 			b.Run(fmt.Sprintf("models=%d/gpus=%d/%s", s.models, s.nodes*8, x.name), func(b *testing.B) {
 				w := newFleet(s.models, s.nodes)
 				policy := DefaultPolicy
-				policy.Eviction = x.Eviction
+				policy.Eviction = x.Policy
 				c := w.planner(policy)
 				if x.mute {
 					c.log = nil

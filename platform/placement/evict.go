@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 	"github.com/thaw-dev/thaw/platform/placement/explain"
 	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
@@ -101,8 +102,8 @@ func (d *decision) weighVictim(v *victim) {
 }
 
 // keepValue returns the input of the eviction policy for r.
-func (f *Function) keepValue(r *Replica) Kept {
-	k := Kept{Used: max(f.LastEnd, r.ReadyAt), Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse}
+func (f *Function) keepValue(r *Replica) eviction.Kept {
+	k := eviction.Kept{Used: max(f.LastEnd, r.ReadyAt), Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse}
 	if r.asleep() {
 		k.Bytes, k.WayBack = r.Reserved.Memory+r.SleepMemory, f.coldStartTime()
 		return k
@@ -207,12 +208,12 @@ func compareVictims(a, b victim) int {
 // no cost, so its cost is the freed memory over the idle time.
 func (d *decision) evictionCost(v *victim) float64 {
 	if v.low != notLow {
-		return toGiB(freedBytes(v.r.Reserved)) * v.low.cost()
+		return eviction.GiB(freedBytes(v.r.Reserved)) * v.low.cost()
 	}
-	if v.bytes == 0 || d.policy.Eviction == LRU {
-		return toGiB(freedBytes(v.r.Reserved)) / (1 + max(d.plan.now-v.lastUse, 0).Seconds())
+	if v.bytes == 0 || d.policy.Eviction == eviction.LRU {
+		return eviction.GiB(freedBytes(v.r.Reserved)) / (1 + max(d.plan.now-v.lastUse, 0).Seconds())
 	}
-	return toGiB(v.bytes) * v.key
+	return eviction.GiB(v.bytes) * v.key
 }
 
 // Reasons for an eviction.
@@ -351,7 +352,7 @@ func (d *decision) victimRow(m *nodeRoom, v *victim, loss float64, why string) e
 	k := v.f.keepValue(v.r)
 	return explain.Row{
 		Node: m.node.ID, Replica: v.r.ID, Function: v.f.Name, Score: loss, Names: &evictPartNames, Why: why,
-		Parts: [4]float64{loss, toGiB(k.Bytes), max(d.plan.now-v.lastUse, 0).Seconds(), k.WayBack.Seconds()},
+		Parts: [4]float64{loss, eviction.GiB(k.Bytes), max(d.plan.now-v.lastUse, 0).Seconds(), k.WayBack.Seconds()},
 	}
 }
 

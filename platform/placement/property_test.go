@@ -11,6 +11,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/autoscale"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
@@ -55,7 +56,7 @@ func (c *toyCluster) drop(f *Function, id string) {
 
 func newToyCluster(t *testing.T, seed uint64) *toyCluster {
 	y := &toyCluster{t: t, seed: seed, policy: DefaultPolicy, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}, loads: map[*Function]*autoscale.Load{}}
-	y.policy.Eviction = Eviction(seed % uint64(len(evictions)))
+	y.policy.Eviction = eviction.Policy(seed % uint64(eviction.NextUse+1))
 	for i := range 1 + y.rnd.IntN(3) {
 		n := &Node{ID: fmt.Sprint("n", i), Machine: fmt.Sprint("m", i), Seen: y.now, Here: i == 0, Memory: functions.Bytes(8+y.rnd.IntN(32)) * gib}
 		if y.rnd.IntN(2) == 0 {
@@ -397,7 +398,7 @@ func (c *toyCluster) live() {
 			if c.rnd.IntN(3) == 0 {
 				f.LowQueued += n
 			}
-			f.Uses, f.UsesAt, f.NextUse = f.Uses*math.Exp(-float64(c.now-f.UsesAt)/float64(UsesDecay))+1, c.now, c.now+time.Duration(c.rnd.IntN(200))*time.Second
+			f.Uses, f.UsesAt, f.NextUse = f.Uses*math.Exp(-float64(c.now-f.UsesAt)/float64(eviction.UsesDecay))+1, c.now, c.now+time.Duration(c.rnd.IntN(200))*time.Second
 		}
 		if c.rnd.IntN(60) == 0 {
 			f.Prewarm = c.now + time.Duration(c.rnd.IntN(60))*time.Second

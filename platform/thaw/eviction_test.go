@@ -8,17 +8,17 @@ import (
 
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
-	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 )
 
 // TestEvictionChoices: the flag accepts every eviction policy and lists them in its error.
 func TestEvictionChoices(t *testing.T) {
 	var names []string
-	for e := placement.LRU; !strings.HasPrefix(e.String(), "eviction("); e++ {
+	for e := eviction.LRU; !strings.HasPrefix(e.String(), "eviction("); e++ {
 		names = append(names, e.String())
 	}
 	f, ok := reflect.TypeFor[cli.ServeConfig]().FieldByName("Eviction")
-	if !ok || f.Tag.Get("oneof") != strings.Join(names, ",") || f.Tag.Get("default") != placement.LRU.String() {
+	if !ok || f.Tag.Get("oneof") != strings.Join(names, ",") || f.Tag.Get("default") != eviction.LRU.String() {
 		t.Errorf("--eviction: %q, want %v", f.Tag, names)
 	}
 	var out, errs strings.Builder

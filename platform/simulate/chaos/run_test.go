@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
@@ -126,11 +127,11 @@ func (r *run) hookFaults() {
 // config returns the simulator's configuration of the experiment, without callbacks.
 func (e *Experiment) config() (simulate.Config, error) {
 	policy := placement.DefaultPolicy
-	eviction, err := placement.ParseEviction(e.Policy)
+	order, err := eviction.Parse(e.Policy)
 	if err != nil {
 		return simulate.Config{}, err
 	}
-	policy.Eviction = eviction
+	policy.Eviction = order
 	if e.Learn {
 		policy.KeepAlive = placement.Learned
 	}
