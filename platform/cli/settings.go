@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 )
 
 // NodeSettings are the settings of a program that owns GPUs.
@@ -73,7 +74,7 @@ func (s *PolicySettings) Check() error {
 // Policy returns the placement policy that the settings describe.
 func (s PolicySettings) Policy() placement.Policy {
 	p := placement.DefaultPolicy
-	p.Eviction, _ = placement.ParseEviction(s.Eviction) // one of those the setting allows
+	p.Eviction, _ = eviction.Parse(s.Eviction) // one of those the setting allows
 	if s.KeepAlive == "learned" {
 		p.KeepAlive = placement.Learned
 	}

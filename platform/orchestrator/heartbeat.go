@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // keepPastLives is how many earlier Life values of an agent are kept, so that late
@@ -72,7 +73,7 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	was := n.last
 	changed := n.setFrom(b, now)
 	if o.updateCachedSources(n, &was, hb, ours) || changed {
-		o.planner.Node(n.Node)
+		o.planner.NodeChanged(n.Node)
 	}
 	if stale := hb.Epoch > o.commands.epoch; stale != n.stale {
 		o.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", hb.Epoch, o.commands.epoch))
@@ -186,12 +187,12 @@ func (n *nodeState) implausible(hb *functions.Heartbeat) string {
 }
 
 // allNewlyUnhealthy reports whether all GPUs of a node, at least two, broke at once.
-func allNewlyUnhealthy(before []placement.GPU, now []functions.GPU) bool {
+func allNewlyUnhealthy(before []rooms.GPU, now []functions.GPU) bool {
 	if len(before) == 0 || len(now) < 2 {
 		return false
 	}
 	for _, g := range now {
-		if !gpuUnhealthy(g) || slices.ContainsFunc(before, func(b placement.GPU) bool { return b.Index == g.Index && b.Unhealthy }) {
+		if !gpuUnhealthy(g) || slices.ContainsFunc(before, func(b rooms.GPU) bool { return b.Index == g.Index && b.Unhealthy }) {
 			return false
 		}
 	}
@@ -208,7 +209,7 @@ func (o *Orchestrator) noteNewerServer(n *nodeState, stale bool, why string) {
 		return
 	}
 	n.stale, n.AvoidUntil = stale, 0
-	defer o.planner.Node(n.Node)
+	defer o.planner.NodeChanged(n.Node)
 	if stale {
 		n.AvoidUntil = math.MaxInt64
 		o.event("superseded", functions.Name{}, "", n.id, "stale_epoch", why)

@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 // now returns the sentence about a function.
 func (p *play) now(name string) string {
 	p.t.Helper()
-	x, ok := p.s.Explain(placement.KindPlace, fname(name))
+	x, ok := p.s.Explain(explain.Place, fname(name))
 	if !ok {
 		p.t.Fatalf("%s is not known", name)
 	}

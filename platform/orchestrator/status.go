@@ -225,7 +225,7 @@ func (o *Orchestrator) onLoaded(ctx context.Context, id string, result commandRe
 	o.event("load_refused", r.function.Name, r.id, r.node, "", result.err.Error())
 	if n != nil {
 		n.AvoidUntil = now + nodePauseAfterRefusal
-		o.planner.Node(n.Node)
+		o.planner.NodeChanged(n.Node)
 		if o.noteStaleEpoch(r, result); !n.stale {
 			// The agent may have received the load although its answer was lost.
 			o.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "lost"})

@@ -280,7 +280,7 @@ func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 		if f.Sleeps {
 			f.canSleep(o.bytesAtHand(f))
 		}
-		o.planner.Touch(&f.Function)
+		o.planner.FunctionChanged(&f.Function)
 	}
 	if len(dead) > 0 {
 		o.deleteFunctions(dead)

@@ -60,7 +60,7 @@ type replicaRecord struct {
 	adopted   bool
 }
 
-func newWatch(p *run) *checker {
+func newChecker(p *run) *checker {
 	return &checker{
 		p: p, states: map[uint64]struct{}{}, ends: map[uint64]int{}, lastEnd: map[functions.Name]time.Duration{}, expected: map[functions.Name]bool{},
 		reps: map[string]*replicaRecord{}, blocked: map[functions.Name]bool{}, startCounts: map[functions.Name]startCount{}, touched: map[string]bool{}, nodes: map[string]time.Duration{},
