@@ -90,7 +90,6 @@ type peer struct {
 	hub    *Hub
 	stream *stream
 	signal newest.Signal // there is an update to write
-	since  time.Time
 
 	lost       time.Time // when the stream ended; zero while it is open
 	demand     map[functions.Name]Demand
@@ -116,7 +115,7 @@ type pending struct {
 
 func (h *Hub) newPeer(kind Kind, id string, s *stream) *peer {
 	return &peer{
-		kind: kind, id: id, hub: h, stream: s, signal: newest.NewSignal(), since: h.o.Now(),
+		kind: kind, id: id, hub: h, stream: s, signal: newest.NewSignal(),
 		demand: map[functions.Name]Demand{}, pending: pending{fullSync: true, table: true, keys: true},
 	}
 }
