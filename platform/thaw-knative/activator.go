@@ -109,14 +109,14 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	})
 	data := activator.New(activator.Options{
 		Waker: platform, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(s.Hold), BufferBytes: plan.Bodies,
-		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
+		DemandChanged: platform.DemandChanged, FirstToken: platform.FirstToken,
 		Metrics: registry, Log: lines.Requests,
 	})
 	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, LeaderTLS: certificates, PublicAPI: s.PublicAPI, TrustedProxies: proxies, MaxBody: int64(s.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, s.ShareOf(plan.Bodies)),
 		Connections: httpserver.NewConnections(plan.Connections, int(s.ShareOf(int64(plan.Connections))), registry.Counter("thaw_connections_dropped_total")),
 		Count:       registry.Counter("thaw_gateway_requests_total"), Log: log})
 	platform.Attach(gate.DataPath())
-	keys.limits.ShareLimits(platform.Claim)
+	keys.limits.ShareLimits(platform.ReportUsageNow)
 	registry.Add(data.Samples, lines.Samples, connectedMetric(platform))
 
 	public, private, metrics, err := s.listen(ctx)
@@ -249,7 +249,7 @@ func (r *readiness) missing() []string {
 		return []string{"shutting down"}
 	}
 	select {
-	case <-r.platform.Heard():
+	case <-r.platform.Synced():
 		return nil
 	default:
 		return []string{"the controller has not sent the models yet"}
