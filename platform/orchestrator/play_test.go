@@ -77,10 +77,10 @@ func (p *play) boot(epoch int64) {
 	s = New(Options{
 		Epoch: epoch, Path: p.path, Catalog: p.catalog, Machine: "m-here", Now: func() time.Time { return p.at.Add(-p.setBack) },
 		NewID: func(prefix string) string { p.ids++; return fmt.Sprint(prefix, "-", p.ids) },
-		Do: func(limit time.Duration, f func(context.Context)) {
+		RunCommand: func(limit time.Duration, f func(context.Context)) {
 			p.after(p.delay(), func() { f(context.Background()) })
 		},
-		Ring: func() { p.rang = p.rang || p.s == s },
+		OnUpdate: func() { p.rang = p.rang || p.s == s },
 	})
 	p.s = s
 	s.Changed()

@@ -28,8 +28,8 @@ const (
 
 // Turn applies the inbox, publishes changes, plans and acts, in the caller's goroutine.
 // It returns the time until the latest next call; 0: at the next tick, of which there
-// is one a second. Run calls it, or instead the owner of Options.Ring. Commands run
-// with ctx unless Options.Do executes them.
+// is one a second. Run calls it, or instead the owner of Options.OnUpdate. Commands run
+// with ctx unless Options.RunCommand executes them.
 func (o *Orchestrator) Turn(ctx context.Context) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()

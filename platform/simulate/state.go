@@ -136,7 +136,7 @@ func (s *State) begin() {
 				s.event(&e)
 			}
 		}},
-		Now: s.wall, NewID: s.newID, Do: l.do, Ring: func() { l.want(s.clock.now + s.c.Gather) },
+		Now: s.wall, NewID: s.newID, RunCommand: l.do, OnUpdate: func() { l.want(s.clock.now + s.c.Gather) },
 	})
 	l.orchestrator.Attach(&path{s, l})
 	l.orchestrator.Changed()
