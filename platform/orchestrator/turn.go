@@ -162,8 +162,8 @@ func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 		return
 	}
 	o.enqueue(f)
-	if w.held > 0 {
-		f.userLease = max(f.userLease, o.instant(w.at)+w.held)
+	if w.userLease > 0 {
+		f.userLease = max(f.userLease, o.instant(w.at)+w.userLease)
 	}
 	for _, r := range f.replicas {
 		if r.serves() {
@@ -171,7 +171,7 @@ func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 			return
 		}
 	}
-	if w.once { // over the API, not by a request
+	if w.untilReady { // over the API, not by a request
 		f.endPause()
 		f.untilReady = true
 	}
@@ -180,8 +180,8 @@ func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 		o.dropStartID(name, w.id)
 		return
 	}
-	if w.retry > 0 {
-		f.wakeLease = max(f.wakeLease, o.instant(w.at)+w.retry)
+	if w.waitersLease > 0 {
+		f.wakeLease = max(f.wakeLease, o.instant(w.at)+w.waitersLease)
 	}
 	if f.coldStart != nil && !f.coldStart.over {
 		return
