@@ -97,7 +97,7 @@ func (o *Orchestrator) startReplica(ctx context.Context, a *placement.Action, no
 	if f == nil || n == nil {
 		return
 	}
-	r := &replicaState{id: o.newID(f.Name.Name), function: f, node: n.id, cause: a.Reason, recipe: f.recipe, reserved: f.Resources, gpus: a.GPUs, requestedAt: now}
+	r := &replicaState{id: o.newID(f.Name.Name), function: f, node: n.id, cause: a.Reason, specHash: f.specHash, reserved: f.Resources, gpus: a.GPUs, requestedAt: now}
 	r.status = functions.ReplicaStatus{ID: r.id, Team: f.Name.Team, Model: f.Name.Name, State: functions.Downloading, Percent: -1}
 	c := f.coldStart
 	if c == nil || c.over {

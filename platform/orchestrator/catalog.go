@@ -49,12 +49,12 @@ func (o *Orchestrator) readCatalog(now placement.Instant) {
 		} else if f.model == m && !f.Gone {
 			continue
 		}
-		was, patience := f.recipe, f.model == nil || f.model.Spec.Deadlines == m.Spec.Deadlines
+		was, patience := f.specHash, f.model == nil || f.model.Spec.Deadlines == m.Spec.Deadlines
 		f.setModel(m, o.machine)
-		if was != f.recipe || !patience {
+		if was != f.specHash || !patience {
 			f.endPause()
 		}
-		if was != f.recipe {
+		if was != f.specHash {
 			f.starts.Clear()
 			o.forecaster.restoreStarts(f)
 		}

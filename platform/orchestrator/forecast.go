@@ -255,7 +255,7 @@ func (f *forecaster) restoreStarts(function *functionState) {
 		return
 	}
 	delete(f.restored, function.Name)
-	if x.Recipe == function.recipe && function.starts.Len() == 0 {
+	if x.Recipe == function.specHash && function.starts.Len() == 0 {
 		x.Restore(&function.starts)
 	}
 }
@@ -295,7 +295,7 @@ func (f *forecaster) file(now placement.Instant) *forecast.File {
 	w := forecast.NewFile(f.History, f.clock.wallTime(now))
 	for _, function := range f.registry.functionList {
 		if !function.Gone && function.starts.Len() > 0 {
-			w.Starts[function.Name.String()] = function.starts.Save(function.recipe)
+			w.Starts[function.Name.String()] = function.starts.Save(function.specHash)
 		}
 	}
 	return w

@@ -121,7 +121,7 @@ func (p *play) consistent() {
 		if f.enqueued || l.changed || l.removed || s.superseded || f.Gone {
 			continue
 		}
-		is := &functionState{Function: f.Function, model: f.model, replicas: f.replicas, recipe: f.recipe, starts: f.starts}
+		is := &functionState{Function: f.Function, model: f.model, replicas: f.replicas, specHash: f.specHash, starts: f.starts}
 		is.Replicas = nil
 		is.copyReplicas(p.path.InFlightOf)
 		is.Active, is.Queued = 0, l.queued

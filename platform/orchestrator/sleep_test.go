@@ -235,7 +235,7 @@ func TestSleeperAdopted(t *testing.T) {
 		if loads, _ := h.did(); len(loads) != 1 {
 			t.Errorf("loads %v", loads)
 		}
-		// A sleeper whose recipe changed is stopped.
+		// A sleeper whose settings changed is stopped.
 		r.d.done(fname("x"))
 		r.pass(64 * time.Second)
 		r.want("asleep", r.states("x"), "[SLEEPING@here]")

@@ -153,7 +153,7 @@ func (o *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 	} else {
 		pause = f.failures.Add(cause, functions.EngineTime(now-r.requestedAt, r.status.Phases))
 	}
-	if r.recipe == f.recipe {
+	if r.specHash == f.specHash {
 		o.backOff(f, cause, pause, now)
 	}
 	o.event("failed", f.Name, r.id, r.node, "", cause)
@@ -167,7 +167,7 @@ func (o *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 // there are such replicas and this is the first such failure since its last READY.
 func (o *Orchestrator) retryAfterEviction(r *replicaState, cause string) bool {
 	f := r.function
-	if r.status.ShortOf == "" || r.readyAt > 0 || r.recipe != f.recipe {
+	if r.status.ShortOf == "" || r.readyAt > 0 || r.specHash != f.specHash {
 		return false
 	}
 	f.RetryOn, f.RetryGPUs = r.node, nil
