@@ -300,7 +300,7 @@ func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 		for _, name := range turned {
 			if f := o.functions[name]; f != nil {
 				v, ok := plan.Blocked[name]
-				o.onVerdict(f, v, ok)
+				o.setBlocked(f, v, ok)
 			}
 		}
 	}
@@ -318,8 +318,8 @@ func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 	return max(plan.Next-now, time.Millisecond)
 }
 
-// onVerdict records that f cannot be placed, or can be again.
-func (o *Orchestrator) onVerdict(f *functionState, v placement.Verdict, blocked bool) {
+// setBlocked sets f.blocked, or clears it where f can be placed.
+func (o *Orchestrator) setBlocked(f *functionState, v placement.Verdict, blocked bool) {
 	switch {
 	case !blocked && f.blocked == nil:
 	case !blocked:
