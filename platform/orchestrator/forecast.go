@@ -210,7 +210,7 @@ func (f *forecaster) worthHolding(function *functionState) (forecast.Worth, bool
 }
 
 // run runs once a tick: it renews the forecasts of idle functions, grants the
-// prewarms that the history predicts, and checks the leases.
+// prewarms that the history predicts, and settles the leases.
 func (f *forecaster) run(ctx context.Context, now placement.Instant) {
 	if f == nil {
 		return
@@ -242,7 +242,7 @@ func (f *forecaster) run(ctx context.Context, now placement.Instant) {
 			}
 		})
 	}
-	f.prewarmer.leases.Each(func(p *prewarm) { f.prewarmer.check(ctx, p, now) })
+	f.prewarmer.leases.Each(func(p *prewarm) { f.prewarmer.settle(ctx, p, now) })
 }
 
 // restoreStarts adds starts measured by an earlier process to a new function.

@@ -110,8 +110,8 @@ func (p *prewarmer) refund(planned *prewarm, now placement.Instant) {
 	p.budgets.Refund(planned.function.Name.Team, back)
 }
 
-// check adds up the GPU time of p, and ends p when its time is over.
-func (p *prewarmer) check(ctx context.Context, planned *prewarm, now placement.Instant) {
+// settle adds up the GPU time of a lease, and ends it when its time is over.
+func (p *prewarmer) settle(ctx context.Context, planned *prewarm, now placement.Instant) {
 	f := planned.function
 	if planned.Tier != functions.PrewarmGPU {
 		p.startPrefetch(ctx, planned, now)
@@ -159,7 +159,7 @@ func (p *prewarmer) onUse(f *functionState, now placement.Instant) {
 	switch {
 	case ready:
 		p.end(planned, "hit", now)
-	case planned.started, slices.ContainsFunc(f.replicas, isStartedAhead): // check may not have run since
+	case planned.started, slices.ContainsFunc(f.replicas, isStartedAhead): // settle may not have run since
 		p.end(planned, "late", now) // starting: the wait is shorter
 	default:
 		p.end(planned, "no_room", now)
