@@ -58,7 +58,7 @@ func (o *Orchestrator) readCatalog(now placement.Instant) {
 			f.starts.Clear()
 			o.forecaster.restoreStarts(f)
 		}
-		o.markDirty(f)
+		o.markChanged(f)
 	}
 	o.maxSizes = 2*len(o.functions) + 1000
 	for _, f := range o.functionList {

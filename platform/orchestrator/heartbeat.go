@@ -120,7 +120,7 @@ func (o *Orchestrator) onListedReplica(ctx context.Context, n *nodeState, r *rep
 	}
 	if r.unchanged(st) {
 		if r.status.QueueLength != st.QueueLength {
-			o.markForPublish(r.function)
+			o.markUnpublished(r.function)
 		}
 		r.refresh(st)
 	} else {

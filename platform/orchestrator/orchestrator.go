@@ -198,7 +198,7 @@ func (o *Orchestrator) Attach(path DataPath) {
 	defer o.mu.Unlock()
 	o.path = path
 	o.readCatalog(o.now())
-	o.publishDirty()
+	o.publishChanged()
 }
 
 // Run runs the loop. It returns nil when ctx ends, after all commands have returned or

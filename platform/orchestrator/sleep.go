@@ -43,7 +43,7 @@ func (o *Orchestrator) beginSleep(r *replicaState, a *placement.Action, now plac
 	}
 	r.reason = a.Reason
 	o.goingToSleep.Add(r)
-	o.markDirty(r.function)
+	o.markChanged(r.function)
 	o.replicaEvent("sleep", r, a.Reason, a.For)
 	o.counts.add("thaw_sleeps_total", 1, a.Reason)
 }
@@ -113,7 +113,7 @@ func (o *Orchestrator) wakeUp(ctx context.Context, a *placement.Action, now plac
 	c.fromDeepSleep = r.sleep.level == deepLevel
 	r.coldStart = c
 	f.failure = nil
-	o.markDirty(f)
+	o.markChanged(f)
 	o.event("rise", f.Name, r.id, r.node, a.Reason, "")
 	o.commands.sleep(ctx, r, n, 0, a.Reason)
 }

@@ -40,7 +40,7 @@ type functionState struct {
 	wakeLease  placement.Instant // lease of Wake, only while requests wait
 	userLease  placement.Instant // lease of WakeFor
 	untilReady bool              // it must become READY once, with or without waiters
-	toPublish  bool              // it is in dirty
+	toPublish  bool              // it is in unpublished
 	enqueued   bool              // it is in pending
 
 	lastEnd struct { // its last replica that ended
