@@ -235,7 +235,7 @@ func (o *Orchestrator) onLoaded(ctx context.Context, id string, result commandRe
 	// More are a failure of the function, which its waiters get.
 	f := r.function
 	if f.refusals++; f.refusals >= maxRefusals {
-		o.backOff(f, "no agent takes it: "+result.err.Error(), f.failures.Add(result.err.Error(), 0), now)
+		o.backOff(f, "no agent accepted the start: "+result.err.Error(), f.failures.Add(result.err.Error(), 0), now)
 		o.finishColdStart(r.coldStart, functions.Failed, result.err.Error())
 	}
 	o.removeReplica(r, "load_refused")
