@@ -78,7 +78,7 @@ type TeamUse struct {
 type Event struct {
 	Seq      uint64    `json:"seq"`
 	At       time.Time `json:"at"`
-	Kind     string    `json:"kind"` // start, ready, stop, call_off, ended, failed, blocked, node_joined, node_lost, adopted, …
+	Kind     string    `json:"kind"` // start, ready, stop, start_cancelled, ended, failed, blocked, node_joined, node_lost, adopted, …
 	Function string    `json:"function,omitempty"`
 	Replica  string    `json:"replica,omitempty"`
 	Node     string    `json:"node,omitempty"`

@@ -70,7 +70,7 @@ func (o *Orchestrator) perform(ctx context.Context, a *placement.Action, now pla
 		}
 		r.cancelled, r.reason = true, a.Reason
 		o.markChanged(r.function)
-		o.event("call_off", r.function.Name, r.id, r.node, a.Reason, "")
+		o.event("start_cancelled", r.function.Name, r.id, r.node, a.Reason, "")
 		o.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: functions.ReasonCalledOff})
 	case placement.MarkNodeLost:
 		n := o.nodes[a.Node]

@@ -29,7 +29,7 @@ func (o *Orchestrator) readCatalog(now placement.Instant) {
 	if o.catalogRead && missing > 1 && 2*missing > known {
 		if o.catalogShrunkAt == 0 {
 			o.catalogShrunkAt = now
-			o.event("catalog_suspicious", functions.Name{}, "", "", "recheck", fmt.Sprintf("%d of %d functions are gone; looking again", missing, known))
+			o.event("catalog_recheck", functions.Name{}, "", "", "recheck", fmt.Sprintf("%d of %d functions are gone; looking again", missing, known))
 		}
 		if now-o.catalogShrunkAt < recheckAfter {
 			return

@@ -238,7 +238,7 @@ func (o *Orchestrator) updateSuperseded() {
 		}
 		o.event("superseded", functions.Name{}, "", "", "stale_epoch", fmt.Sprintf("%d of %d agents obey a newer server than this one, whose epoch is %d; it gives no more commands", stale, len(o.nodes), o.commands.epoch))
 	} else {
-		o.event("restored", functions.Name{}, "", "", "", "most agents obey this server again")
+		o.event("commands_resumed", functions.Name{}, "", "", "", "most agents obey this server again")
 	}
 }
 

@@ -256,7 +256,7 @@ func TestHistorySurvivesRestart(t *testing.T) {
 		r = seeing(t, open(), placement.Policy{}, model("x", short, func(m *functions.ModelSpec) { m.Source = "az://a/c/other" }))
 		r.pass(time.Second)
 		if f, _ = r.s.Function(fname("x")); f.Forecast.P50 > 0 {
-			t.Errorf("the forecast of another specHash: %v", f.Forecast.P50)
+			t.Errorf("the forecast of other settings: %v", f.Forecast.P50)
 		}
 		r.stop()
 	})

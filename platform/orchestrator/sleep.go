@@ -88,8 +88,8 @@ func (o *Orchestrator) sleepFailed(r *replicaState, why string, now placement.In
 	if c := r.coldStart; c != nil && !c.over {
 		c.replica, c.decided, c.placed, r.coldStart = nil, 0, 0, nil
 	}
-	o.event("sleepless", r.function.Name, r.id, r.node, "", why)
-	o.stopReplica(r, 0, "sleepless", "", now)
+	o.event("sleep_failed", r.function.Name, r.id, r.node, "", why)
+	o.stopReplica(r, 0, "sleep_failed", "", now)
 }
 
 // wakeUp wakes a sleeping replica. The wake-up is recorded as a cold start.
@@ -114,7 +114,7 @@ func (o *Orchestrator) wakeUp(ctx context.Context, a *placement.Action, now plac
 	r.coldStart = c
 	f.failure = nil
 	o.markChanged(f)
-	o.event("rise", f.Name, r.id, r.node, a.Reason, "")
+	o.event("wake_up", f.Name, r.id, r.node, a.Reason, "")
 	o.commands.sleep(ctx, r, n, 0, a.Reason)
 }
 

@@ -70,7 +70,7 @@ func (a *teamAccounts) checkDailyBudget(t *quota.Account, now placement.Instant)
 	if t.OverBudget() {
 		a.events.event("budget_spent", functions.Name{}, "", "", "gpu_seconds", fmt.Sprintf("team %s has used %.0f of %.0f GPU-seconds today", t.Name, t.Today, float64(t.Spec.Limits.GPUSecondsPerDay)))
 	} else {
-		a.events.event("budget_back", functions.Name{}, "", "", "gpu_seconds", "team "+t.Name)
+		a.events.event("budget_available", functions.Name{}, "", "", "gpu_seconds", "team "+t.Name)
 	}
 	for _, f := range a.registry.functionList {
 		if f.Name.Team == t.Name {
@@ -159,7 +159,7 @@ func (a *teamAccounts) recordRestart(f *functionState, now placement.Instant) {
 		a.registry.enqueue(f)
 		text = fmt.Sprintf("it was evicted and is back so soon that it stays for %v", stay.Round(time.Second))
 	}
-	a.events.event("missed", f.Name, "", "", "thrash", text)
+	a.events.event("evicted_too_early", f.Name, "", "", "thrash", text)
 }
 
 // TeamUse returns the holdings and the use of a team, zero for an unknown team.

@@ -341,7 +341,7 @@ func (s *State) event(e *functions.Event) {
 			by.team.evictionsInflicted++
 			f.team.evictionsSuffered++
 		}
-	case "start", "rise":
+	case "start", "wake_up":
 		f := s.parsed(e.Function)
 		if f != nil && f.evicted {
 			if s.clock.now-f.last < ThrashWithin {
