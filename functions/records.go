@@ -68,7 +68,7 @@ type TeamUse struct {
 	Total              float64    `json:"gpu_seconds"`
 	Left               *float64   `json:"gpu_seconds_left,omitempty"`  // of today; nil: no limit
 	Resets             *time.Time `json:"gpu_seconds_reset,omitempty"` // midnight UTC; nil: no limit
-	OverBudget         bool       `json:"barred,omitempty"`            // the GPU-seconds of today are used up
+	OverBudget         bool       `json:"over_budget,omitempty"`       // the GPU-seconds of today are used up
 	EvictionsInflicted uint64     `json:"evictions_inflicted"`         // replicas of other teams evicted for this one
 	EvictionsSuffered  uint64     `json:"evictions_suffered"`          // replicas of this team evicted for others
 	Thrash             uint64     `json:"thrash"`                      // functions evicted and started again soon after

@@ -209,9 +209,9 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 	setIfChanged(&changed, &n.Memory, memory)
 	setIfChanged(&changed, &n.CPU, hb.CPU)
 	setIfChanged(&changed, &n.Pods, hb.Pods)
-	if len(n.Rejects) != len(hb.Bars) || slices.ContainsFunc(hb.Bars, func(b string) bool { return !n.Rejects[b] }) {
-		n.Rejects, changed = make(map[string]bool, len(hb.Bars)), true
-		for _, b := range hb.Bars {
+	if len(n.Rejects) != len(hb.UnmetRequirements) || slices.ContainsFunc(hb.UnmetRequirements, func(b string) bool { return !n.Rejects[b] }) {
+		n.Rejects, changed = make(map[string]bool, len(hb.UnmetRequirements)), true
+		for _, b := range hb.UnmetRequirements {
 			n.Rejects[b] = true
 		}
 	}
