@@ -122,8 +122,8 @@ func newForecaster(o *Foresight, s *Orchestrator) *forecaster {
 	}
 }
 
-// recordUse records begins and ends of uses of f in the history. It is called for every
-// changed function, before planning. Without a forecaster only f.Uses counts them.
+// recordUse records begins and ends of uses of a function in the history. It is called for every
+// changed function, before planning. Without a forecaster only its Uses counts them.
 func (f *forecaster) recordUse(function *functionState, now placement.Instant) {
 	u := &function.usage
 	low := function.OnlyLow()
@@ -173,7 +173,7 @@ func decayedUses(f *functionState, now placement.Instant) float64 {
 	return f.Uses * math.Exp(-float64(now-f.UsesAt)/float64(placement.UsesDecay))
 }
 
-// updateForecast sets the forecast of f, which is idle.
+// updateForecast sets the forecast of an idle function.
 func (f *forecaster) updateForecast(function *functionState, now placement.Instant) {
 	h := f.History
 	function.NextUse = 0
@@ -195,7 +195,7 @@ func (f *forecaster) updateForecast(function *functionState, now placement.Insta
 	function.usage.nextForecast = now + max(reforecastEvery, (now-function.usage.lastUse)/8)
 }
 
-// worthHolding returns the Worth of keeping f idle; false if f is never kept idle or
+// worthHolding returns the Worth of keeping a function idle; false if it is never kept idle or
 // never stops.
 func (f *forecaster) worthHolding(function *functionState) (forecast.Worth, bool) {
 	idle := function.Scale.Idle.Std()

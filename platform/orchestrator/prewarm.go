@@ -94,13 +94,13 @@ func (p *prewarmer) grant(f *functionState, h functions.Prewarm, now placement.I
 	return planned, nil
 }
 
-// reserve reserves GPU time for p until then.
+// reserve reserves GPU time for a lease until then.
 func (p *prewarmer) reserve(planned *prewarm, until, now placement.Instant) {
 	planned.granted = time.Duration(planned.gpus) * max(until-now, 0)
 	p.budgets.Reserve(planned.function.Name.Team, planned.granted)
 }
 
-// refund returns the GPU time that p will not use to the budgets.
+// refund returns the GPU time that a lease will not use to the budgets.
 func (p *prewarmer) refund(planned *prewarm, now placement.Instant) {
 	back := min(time.Duration(planned.gpus)*max(planned.until-now, 0), planned.granted)
 	if !planned.started {
@@ -166,7 +166,7 @@ func (p *prewarmer) onUse(f *functionState, now placement.Instant) {
 	}
 }
 
-// end ends p and counts its result.
+// end ends a lease and counts its result.
 func (p *prewarmer) end(planned *prewarm, result string, now placement.Instant) {
 	f := planned.function
 	p.refund(planned, now)
@@ -191,7 +191,7 @@ func (p *prewarmer) end(planned *prewarm, result string, now placement.Instant) 
 	p.events.event("prewarm_over", f.Name, "", "", result, planned.By)
 }
 
-// startPrefetch starts staging the bytes of p's model, once.
+// startPrefetch starts staging the bytes of a lease's model, once.
 func (p *prewarmer) startPrefetch(ctx context.Context, planned *prewarm, now placement.Instant) {
 	if planned.started || p.prefetches >= maxPrefetches || now >= planned.until || planned.function.model == nil {
 		return

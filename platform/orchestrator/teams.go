@@ -174,7 +174,7 @@ func (o *Orchestrator) TeamUse(team string) functions.TeamUse {
 	return t.Use(o.timeNow())
 }
 
-// saveLedger stores the accounts: every 30 o, with last at once. It is called between
+// saveLedger stores the accounts: every 30 s, with last at once. It is called between
 // turns.
 func (o *Orchestrator) saveLedger(last bool) {
 	o.mu.Lock()
