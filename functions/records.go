@@ -68,7 +68,7 @@ type TeamUse struct {
 	Total              float64    `json:"gpu_seconds"`
 	Left               *float64   `json:"gpu_seconds_left,omitempty"`  // of today; nil: no limit
 	Resets             *time.Time `json:"gpu_seconds_reset,omitempty"` // midnight UTC; nil: no limit
-	OverBudget         bool       `json:"barred,omitempty"`            // the GPU-seconds of today are used up
+	OverBudget         bool       `json:"over_budget,omitempty"`       // the GPU-seconds of today are used up
 	EvictionsInflicted uint64     `json:"evictions_inflicted"`         // replicas of other teams evicted for this one
 	EvictionsSuffered  uint64     `json:"evictions_suffered"`          // replicas of this team evicted for others
 	Thrash             uint64     `json:"thrash"`                      // functions evicted and started again soon after
@@ -78,7 +78,7 @@ type TeamUse struct {
 type Event struct {
 	Seq      uint64    `json:"seq"`
 	At       time.Time `json:"at"`
-	Kind     string    `json:"kind"` // start, ready, stop, call_off, ended, failed, blocked, node_joined, node_lost, adopted, …
+	Kind     string    `json:"kind"` // start, ready, stop, start_cancelled, ended, failed, blocked, node_joined, node_lost, adopted, …
 	Function string    `json:"function,omitempty"`
 	Replica  string    `json:"replica,omitempty"`
 	Node     string    `json:"node,omitempty"`

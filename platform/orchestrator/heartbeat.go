@@ -115,13 +115,13 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 
 // onListedReplica applies the status of a replica in a heartbeat.
 func (o *Orchestrator) onListedReplica(ctx context.Context, n *nodeState, r *replicaState, st *functions.ReplicaStatus, now placement.Instant) {
-	if f := r.function; r.recipe == f.recipe && f.RecordGPUMemory(st.GPUMemory, n.Node) {
+	if f := r.function; r.specHash == f.specHash && f.RecordGPUMemory(st.GPUMemory, n.Node) {
 		o.event("footprint", f.Name, r.id, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))
 		o.enqueue(f)
 	}
 	if r.unchanged(st) {
 		if r.status.QueueLength != st.QueueLength {
-			o.markForPublish(r.function)
+			o.markUnpublished(r.function)
 		}
 		r.refresh(st)
 	} else {
@@ -239,7 +239,7 @@ func (o *Orchestrator) updateSuperseded() {
 		}
 		o.event("superseded", functions.Name{}, "", "", "stale_epoch", fmt.Sprintf("%d of %d agents obey a newer server than this one, whose epoch is %d; it gives no more commands", stale, len(o.nodes), o.commands.epoch))
 	} else {
-		o.event("restored", functions.Name{}, "", "", "", "most agents obey this server again")
+		o.event("commands_resumed", functions.Name{}, "", "", "", "most agents obey this server again")
 	}
 }
 
@@ -325,14 +325,14 @@ func (o *Orchestrator) onUnknownReplica(ctx context.Context, n *nodeState, st fu
 		return
 	}
 	delete(o.orphans, st.ID)
-	r := &replicaState{id: st.ID, function: f, node: n.id, reserved: f.Resources, gpus: st.GPUs, recipe: f.recipe, acceptedAt: now, requestedAt: now}
+	r := &replicaState{id: st.ID, function: f, node: n.id, reserved: f.Resources, gpus: st.GPUs, specHash: f.specHash, acceptedAt: now, requestedAt: now}
 	if st.Spec != nil {
 		r.reserved = st.Spec.Resources
 		dir := ""
 		if f.model != nil {
 			dir = f.model.Dir
 		}
-		r.recipe = recipeHash(*st.Spec, dir)
+		r.specHash = hashSpec(*st.Spec, dir)
 	}
 	r.listed = n.heartbeats
 	o.addReplica(r, n)

@@ -25,7 +25,7 @@ type functionState struct {
 	placement.Function
 	charged    quota.Holdings
 	model      *functions.Model
-	recipe     uint64
+	specHash   uint64
 	load       *autoscale.Load // its load windows; nil at rest
 	replicas   []*replicaState
 	failures   setbacks.StartFailures
@@ -41,7 +41,7 @@ type functionState struct {
 	wakeLease  placement.Instant // lease of Wake, only while requests wait
 	userLease  placement.Instant // lease of WakeFor
 	untilReady bool              // it must become READY once, with or without waiters
-	toPublish  bool              // it is in dirty
+	toPublish  bool              // it is in unpublished
 	enqueued   bool              // it is in pending
 
 	lastEnd struct { // its last replica that ended
@@ -81,7 +81,7 @@ type replicaState struct {
 	id        string
 	function  *functionState
 	node      string
-	recipe    uint64
+	specHash  uint64
 	reserved  functions.Resources
 	gpus      []int
 	status    functions.ReplicaStatus
@@ -112,9 +112,9 @@ func (r *replicaState) serves() bool {
 
 const earlyDeath = time.Minute // a death within this time of READY counts as a failed start
 
-// recipeHash identifies the recipe of a replica: the settings whose change restarts it.
+// hashSpec is the hash of the settings whose change restarts a replica.
 // Scale, queue and deadlines are not part of it.
-func recipeHash(spec functions.ModelSpec, dir string) uint64 {
+func hashSpec(spec functions.ModelSpec, dir string) uint64 {
 	spec.Scale, spec.Queue, spec.Deadlines = functions.Scale{}, functions.Queue{}, functions.Deadlines{}
 	spec.Resources.CPU, spec.Pod = 0, functions.Pod{} // settings of placement only
 	h := fnv.New64a()
@@ -145,9 +145,9 @@ func isLocalFolder(source string) bool {
 
 func (f *functionState) setModel(m *functions.Model, machine string) {
 	f.model = m
-	recipe := recipeHash(m.Spec, m.Dir)
-	f.SetResources(m.Spec.Resources, recipe == f.recipe)
-	f.recipe = recipe
+	hash := hashSpec(m.Spec, m.Dir)
+	f.SetResources(m.Spec.Resources, hash == f.specHash)
+	f.specHash = hash
 	f.Name = m.FullName()
 	f.Scale, f.Drain = m.Spec.Scale, m.Spec.Deadlines.Drain.Std()
 	f.Requires = m.Spec.Pod.Requires()
@@ -166,7 +166,7 @@ func (f *functionState) copyReplicas(inFlight func(functions.Name, string) int) 
 	for _, r := range f.replicas {
 		s := placement.Replica{
 			ID: r.id, Node: r.node, State: r.status.State, GPUs: r.gpus, Reserved: r.reserved, ReadyAt: r.readyAt,
-			Spawned: hasProcess(r.status), Stopping: r.stopping, StoppedByUser: r.stopping && r.reason == reasonUser, Cancelled: r.cancelled, Stale: r.recipe != f.recipe,
+			Spawned: hasProcess(r.status), Stopping: r.stopping, StoppedByUser: r.stopping && r.reason == reasonUser, Cancelled: r.cancelled, Stale: r.specHash != f.specHash,
 			SleptAt: r.sleep.asleepSince, WakingUp: r.sleep.wakingUp, Deep: r.sleep.level == deepLevel, SleepMemory: r.sleep.hostMemory,
 			// Its GPU memory is taken until the node reports the sleep level.
 			GoingToSleep: r.sleep.goingToSleep || r.status.State == functions.Sleeping && r.status.SleepLevel == 0 && !r.sleep.wakingUp,
@@ -210,9 +210,9 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 	setIfChanged(&changed, &n.Memory, memory)
 	setIfChanged(&changed, &n.CPU, hb.CPU)
 	setIfChanged(&changed, &n.Pods, hb.Pods)
-	if len(n.Rejects) != len(hb.Bars) || slices.ContainsFunc(hb.Bars, func(b string) bool { return !n.Rejects[b] }) {
-		n.Rejects, changed = make(map[string]bool, len(hb.Bars)), true
-		for _, b := range hb.Bars {
+	if len(n.Rejects) != len(hb.UnmetRequirements) || slices.ContainsFunc(hb.UnmetRequirements, func(b string) bool { return !n.Rejects[b] }) {
+		n.Rejects, changed = make(map[string]bool, len(hb.UnmetRequirements)), true
+		for _, b := range hb.UnmetRequirements {
 			n.Rejects[b] = true
 		}
 	}

@@ -136,7 +136,7 @@ func (s *State) begin() {
 				s.event(&e)
 			}
 		}},
-		Now: s.wall, NewID: s.newID, Do: l.do, Ring: func() { l.want(s.clock.now + s.c.Gather) },
+		Now: s.wall, NewID: s.newID, RunCommand: l.do, OnUpdate: func() { l.want(s.clock.now + s.c.Gather) },
 	})
 	l.orchestrator.Attach(&path{s, l})
 	l.orchestrator.Changed()
@@ -341,7 +341,7 @@ func (s *State) event(e *functions.Event) {
 			by.team.evictionsInflicted++
 			f.team.evictionsSuffered++
 		}
-	case "start", "rise":
+	case "start", "wake_up":
 		f := s.parsed(e.Function)
 		if f != nil && f.evicted {
 			if s.clock.now-f.last < ThrashWithin {

@@ -102,22 +102,22 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	engines := upstream.New(upstream.Options{Framed: true})
 	defer engines.Close()
 	var gate *gateway.Gateway // made before the control stream runs
-	platform := controlstream.NewActivator(controlstream.ActivatorOptions{
+	stream := controlstream.NewActivator(controlstream.ActivatorOptions{
 		Addr: s.Controller, Token: token, ID: s.ID, Version: cli.Version, Log: log,
 		Keys: keys.set, RateLimits: keys.limits, TLS: certificates, Reread: func() (string, error) { return kit.ReadToken(s.TokenFile) },
 		Table: func(t *controlstream.Table) { gate.SetTable(t) },
 	})
 	data := activator.New(activator.Options{
-		Waker: platform, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(s.Hold), BufferBytes: plan.Bodies,
-		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
+		Waker: stream, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(s.Hold), BufferBytes: plan.Bodies,
+		DemandChanged: stream.DemandChanged, FirstToken: stream.FirstToken,
 		Metrics: registry, Log: lines.Requests,
 	})
-	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, LeaderTLS: certificates, PublicAPI: s.PublicAPI, TrustedProxies: proxies, MaxBody: int64(s.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, s.ShareOf(plan.Bodies)),
+	gate = gateway.New(gateway.Options{Activator: data, Leader: stream.Leader, LeaderTLS: certificates, PublicAPI: s.PublicAPI, TrustedProxies: proxies, MaxBody: int64(s.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, s.ShareOf(plan.Bodies)),
 		Connections: httpserver.NewConnections(plan.Connections, int(s.ShareOf(int64(plan.Connections))), registry.Counter("thaw_connections_dropped_total")),
 		Count:       registry.Counter("thaw_gateway_requests_total"), Log: log})
-	platform.Attach(gate.DataPath())
-	keys.limits.ShareLimits(platform.Claim)
-	registry.Add(data.Samples, lines.Samples, connectedMetric(platform))
+	stream.Attach(gate.DataPath())
+	keys.limits.ShareLimits(stream.ReportUsageNow)
+	registry.Add(data.Samples, lines.Samples, connectedMetric(stream))
 
 	public, private, metrics, err := s.listen(ctx)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	defer public.Close()
 	defer private.Close()
 	defer metrics.Close()
-	state := &readiness{platform: platform}
+	state := &readiness{stream: stream}
 	side := sideServer(sideHandler(s.metrics(registry), state.missing), log)
 
 	// The parts run until life ends, which is after the requests have drained.
@@ -141,7 +141,7 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 		})
 	}
 	part(httpserver.NewProcTuner().Run)
-	part(platform.Run)
+	part(stream.Run)
 	part(func(context.Context) error { return side.Serve(metrics) })
 	part(func(context.Context) error { return gate.Serve(public, private) })
 	log.Info("serving", "addr", public.Addr().String(), "private", private.Addr().String(), "metrics", metrics.Addr().String(), "id", s.ID)
@@ -240,7 +240,7 @@ func sideHandler(metrics http.Handler, missing func() []string) http.Handler {
 // readiness lists the reasons not to be ready. An activator that loses its controller
 // stays ready and serves with what it knows.
 type readiness struct {
-	platform *controlstream.Activator
+	stream   *controlstream.Activator
 	draining atomic.Bool
 }
 
@@ -249,7 +249,7 @@ func (r *readiness) missing() []string {
 		return []string{"shutting down"}
 	}
 	select {
-	case <-r.platform.Heard():
+	case <-r.stream.Synced():
 		return nil
 	default:
 		return []string{"the controller has not sent the models yet"}
@@ -257,9 +257,9 @@ func (r *readiness) missing() []string {
 }
 
 // connectedMetric is 1 while the controller is connected.
-func connectedMetric(platform *controlstream.Activator) telemetry.Source {
+func connectedMetric(stream *controlstream.Activator) telemetry.Source {
 	return telemetry.Gauge("thaw_controller_connected", func() float64 {
-		if platform.Connected() {
+		if stream.Connected() {
 			return 1
 		}
 		return 0

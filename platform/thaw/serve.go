@@ -366,7 +366,7 @@ func (r *readiness) missing() []string {
 	case r.draining.Load():
 		return []string{"shutting down"}
 	case !r.serving.Load():
-		return []string{"the agent is finding out what runs"}
+		return []string{"the agent has not reported its engines yet"}
 	}
 	return nil
 }

@@ -93,8 +93,8 @@ func TestWaitingWithoutEviction(t *testing.T) {
 				wake:     func(functions.Name) {}, now: func() time.Time { return now },
 			}
 			r.orchestrator = orchestrator.New(orchestrator.Options{
-				Epoch: 1, Path: r.dataPath, Catalog: r.catalog, Now: func() time.Time { return now }, Ring: func() {},
-				Do: func(time.Duration, func(context.Context)) {},
+				Epoch: 1, Path: r.dataPath, Catalog: r.catalog, Now: func() time.Time { return now }, OnUpdate: func() {},
+				RunCommand: func(time.Duration, func(context.Context)) {},
 			})
 			turn := func() {
 				r.orchestrator.Heartbeat(functions.Heartbeat{

@@ -213,12 +213,12 @@ func (c *checker) event(e functions.Event) {
 		if b != nil {
 			b.asleep, b.stopping, b.ready = true, false, false
 		}
-	case "rise":
+	case "wake_up":
 		if b != nil {
 			b.asleep = false
 		}
-		c.quota(name, "rise")
-	case "call_off":
+		c.quota(name, "wake_up")
+	case "start_cancelled":
 		if b != nil {
 			b.cancelled = true
 		}
