@@ -206,7 +206,7 @@ func awaitBlock(ctx context.Context, p *store.Part, i int) error {
 func (s *stagingPlan) excludeSenders(file string) {
 	for name, blocks := range s.swarm.Exclude(file) {
 		p := s.parts[name]
-		p.Distrust(blocks...)
+		p.ForgetBlocks(blocks...)
 		if digests, err := sourceDigests(p.File); err == nil && len(digests) == 0 {
 			s.mu.Lock()
 			s.distrusted[p] = true

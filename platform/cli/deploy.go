@@ -54,7 +54,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 				}
 				done = append(done, d)
 				if wait && !dry && doc.Model != nil {
-					if err := m.untilReady(ctx, cl, doc.FullName()); err != nil {
+					if err := m.wakeAndFollow(ctx, cl, doc.FullName()); err != nil {
 						return err
 					}
 				}
@@ -80,8 +80,8 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 	return cmd
 }
 
-// untilReady wakes a function and follows its start.
-func (c *connection) untilReady(ctx context.Context, cl *api.Client, name functions.Name) error {
+// wakeAndFollow wakes a function and follows its start.
+func (c *connection) wakeAndFollow(ctx context.Context, cl *api.Client, name functions.Name) error {
 	w, err := cl.Wake(ctx, name, 0)
 	if err != nil {
 		return err

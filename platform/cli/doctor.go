@@ -13,7 +13,7 @@ func (c *connection) doctor() *cobra.Command {
 	cmd := doctor.New(doctor.Options{
 		Terminal: c.Terminal, Version: Version, Getenv: c.getenv, GPUs: c.programs.GPUs,
 		Embedded:    func(engine string) bool { return c.programs.Engines[engine] != nil },
-		DataFolders: c.dataFolders, Client: c.client, Explain: c.explain,
+		DataFolders: c.dataFolders, Client: c.client, WithHint: c.withHint,
 		ServerNamed:   func() bool { return cmp.Or(c.server, c.getenv("THAW_SERVER")) != "" },
 		DefaultServer: DefaultServer, IsLocal: isLocal, QueryTimeout: queryTimeout,
 	})

@@ -141,7 +141,7 @@ func (c *connection) turns(ctx context.Context, cl *api.Client, a chatRequest) e
 				return ctx.Err()
 			}
 			// One turn failed; the chat goes on without it.
-			c.Report(ctx, c.explain(cl, err))
+			c.Report(ctx, c.withHint(cl, err))
 			a.Messages = a.Messages[:len(a.Messages)-1]
 			continue
 		}

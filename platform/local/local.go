@@ -167,10 +167,14 @@ func (l *Local) Attach(path DataPath) {
 func (l *Local) Changed() {
 	l.shared.invalidate()
 	l.Orchestrator.Changed()
-	// Known models get their fork servers before the first request.
+	l.prepareForkServers()
+}
+
+// prepareForkServers starts the fork servers of known models before their first requests.
+func (l *Local) prepareForkServers() {
 	models := l.o.Catalog.Models()
 	for _, m := range models[:min(len(models), maxPrewarmModels)] {
-		l.node.Prewarm(m.Spec)
+		l.node.PrepareForkServer(m.Spec)
 	}
 }
 
@@ -181,7 +185,7 @@ const maxPrewarmModels = 256
 func (l *Local) Ready() <-chan struct{} { return l.ready }
 
 // Run runs the loop and the agent until ctx ends or one of them fails. It returns when the
-// engines have ended, unless Options.Leave keeps them. It is called once.
+// engines have ended, unless Options.KeepEngines keeps them. It is called once.
 func (l *Local) Run(ctx context.Context) error {
 	defer l.lock.Unlock()
 	parts, ctx := errgroup.WithContext(ctx)

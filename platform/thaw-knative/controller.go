@@ -85,10 +85,9 @@ func (s *controllerSettings) foresee(log *slog.Logger) *orchestrator.Foresight {
 
 // run is the controller until ctx ends.
 func (s *controllerSettings) run(ctx context.Context, c *command) error {
-	lines := s.Open(c.Err)
-	defer lines.Close()
-	log := lines.Logger
-	klog.SetSlogLogger(log) // of the Kubernetes client, which else writes to stderr and waits for it
+	log := s.Open(c.Err)
+	defer log.Close()
+	klog.SetSlogLogger(log.Logger) // of the Kubernetes client, which else writes to stderr and waits for it
 	token, err := kit.ReadToken(s.TokenFile)
 	if err != nil {
 		return err
@@ -106,11 +105,11 @@ func (s *controllerSettings) run(ctx context.Context, c *command) error {
 	if s.Advertise == "" {
 		s.Advertise = net.JoinHostPort(cmp.Or(c.getenv("POD_IP"), "127.0.0.1"), port)
 	}
-	memlimit.Apply(memlimit.Alone, log)
-	foresee := func() *orchestrator.Foresight { return s.foresee(log) }
+	memlimit.Apply(memlimit.Alone, log.Logger)
+	foresee := func() *orchestrator.Foresight { return s.foresee(log.Logger) }
 	name := func(service string) string { return service + "." + s.Namespace + ".svc." + s.ClusterDomain }
 	return control.Run(ctx, control.Options{
 		Config: cluster.Config(), Namespace: s.Namespace, Name: s.ID, Advertise: s.Advertise, Listener: listener, Token: token, Secure: s.Secure,
-		Policy: s.Policy(), Public: name(s.PublicService), Private: name(s.PrivateService), NewForesee: foresee, WebhookAddr: s.WebhookAddr, AnnotateNodes: s.AnnotateNodes, EarlyDispatch: s.EarlyDispatch, Knative: s.KnativeNamespace, Version: cli.Version, Log: log, Samples: []telemetry.Source{lines.Samples},
+		Policy: s.Policy(), Public: name(s.PublicService), Private: name(s.PrivateService), NewForesee: foresee, WebhookAddr: s.WebhookAddr, AnnotateNodes: s.AnnotateNodes, EarlyDispatch: s.EarlyDispatch, Knative: s.KnativeNamespace, Version: cli.Version, Log: log.Logger, Samples: []telemetry.Source{log.Samples},
 	})
 }

@@ -273,10 +273,10 @@ var errStores = errors.New("on a cluster the store of a node is its loader's: ku
 func (noStore) Cached(context.Context, string) ([]functions.CacheEntry, []string, error) {
 	return nil, nil, errStores
 }
-func (noStore) Keep(context.Context, string, string, functions.StoreAction) ([]string, error) {
+func (noStore) ChangeCheckpoint(context.Context, string, string, functions.StoreAction) ([]string, error) {
 	return nil, errStores
 }
-func (noStore) Reread(context.Context, string, string, func(functions.StoreProgress)) error {
+func (noStore) VerifyCheckpoint(context.Context, string, string, func(functions.StoreProgress)) error {
 	return errStores
 }
 func (noStore) Prefetch(context.Context, string, functions.PrefetchRequest, func(functions.StoreProgress)) error {
