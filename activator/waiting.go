@@ -48,7 +48,7 @@ func (p *proxyRequest) enter(fresh bool) {
 	}
 	if fresh || p.deadline.IsZero() {
 		p.timeouts = admission.ParseTimeouts(p.header, p.stream)
-		p.timeouts.Instant = !p.stream && p.hold() == Hold503
+		p.timeouts.RefuseToWait = !p.stream && p.hold() == Hold503
 		p.deadline = p.waitDeadline()
 	}
 	// The snapshot is read after Enter: a failure that is published later rejects
@@ -136,7 +136,7 @@ func (p *proxyRequest) isProxied() bool {
 // team whose request begins a cold start is charged for it.
 func (p *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
 	r := ratelimit.RetryUntilAllotment(p.context, func() (r *ratelimit.Refusal) {
-		p.queued.Wake(&p.fn.Data.queue, f, again, func() *openai.Error {
+		p.queued.RequestReplica(&p.fn.Data.queue, f, again, func() *openai.Error {
 			if r = p.a.o.Limits.AdmitColdStart(p.team, p.a.o.Now()); r != nil {
 				return openai.New(openai.RateLimitExceeded, r.Message)
 			}
