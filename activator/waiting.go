@@ -96,7 +96,7 @@ func (p *proxyRequest) enter(fresh bool) {
 // activator's.
 func (p *proxyRequest) buffer(size int64, now time.Time) *openai.Error {
 	if !p.caller.Covered() {
-		if r := ratelimit.RetryUntilAllotment(p.context, func() *ratelimit.Refusal { return p.a.o.Limits.Hold(p.team, now) }); r != nil {
+		if r := ratelimit.RetryUntilAllotment(p.context, func() *ratelimit.Refusal { return p.a.o.Limits.AdmitWaiting(p.team, now) }); r != nil {
 			return p.limitError(r)
 		}
 	}
@@ -189,7 +189,7 @@ func (p *proxyRequest) endWait() {
 		p.counted = false
 		p.a.buffered.Add(-p.size())
 		if !p.caller.Covered() {
-			p.a.o.Limits.ReleaseHeld(p.team, p.a.o.Now())
+			p.a.o.Limits.EndWaiting(p.team, p.a.o.Now())
 		}
 	}
 	if !p.indexed {
