@@ -745,7 +745,7 @@ func TestDecide(t *testing.T) {
 		"broken":                       {brokenOne, admission.Load{}, admission.ClientTimeouts{}, admission.Refuse, openai.ModelLoadFailed, false},
 		"mended":                       {repaired, admission.Load{}, admission.ClientTimeouts{}, admission.Wake, "", false},
 		"slow":                         {slow, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Refuse, openai.ModelLoading, true},
-		"slow, never":                  {slow, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute, NoWarm: true}, admission.Refuse, openai.ModelLoading, false},
+		"slow, never":                  {slow, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute, NoWake: true}, admission.Refuse, openai.ModelLoading, false},
 		"slow, but most of it is over": {under, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Wait, "", false},
 	} {
 		d := admission.Decide(&c.f, c.l, c.p, now)

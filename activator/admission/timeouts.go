@@ -32,7 +32,7 @@ func ParseTimeouts(header func(string) string, stream bool) ClientTimeouts {
 		own(total, okTotal)
 		own(gap, okGap)
 	}
-	p.NoWarm = strings.EqualFold(header("thaw-warm"), "never")
+	p.NoWake = strings.EqualFold(header("thaw-warm"), "never")
 	return p
 }
 

@@ -218,7 +218,7 @@ func (r *request) enter() {
 // wake asks the orchestrator for a first replica.
 func (r *request) wake(again bool) *openai.Error {
 	st, f := r.st, r.f
-	return r.Wake(f.queue, f.snapshot, again, func() *openai.Error {
+	return r.RequestReplica(f.queue, f.snapshot, again, func() *openai.Error {
 		if st.limited {
 			if refusal := st.limits.AdmitColdStart(r.team.name, st.wall()); refusal != nil {
 				return openai.New(openai.RateLimitExceeded, refusal.Message)
