@@ -39,7 +39,7 @@ type request struct {
 	r    *http.Request
 	req  Request
 	res  Response
-	body []byte // kept for the next visit where it is small
+	body []byte // kept for the next exchange if it is small
 
 	account string // what Authorize returned for body
 	charged int64  // what the handler counts for body
@@ -76,7 +76,7 @@ func (r *request) isHTTP10() bool      { return !r.r.ProtoAtLeast(1, 1) }
 func (r *request) isDraining() bool    { return r.g.draining.Load() }
 func (r *request) asksWebSocket() bool { return false }
 
-// context is the visit's, made when it is first asked for.
+// context returns the exchange's context, made at the first call.
 func (r *request) context() *Context {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,7 +100,7 @@ func (r *request) context() *Context {
 	return l
 }
 
-// finish ends the context. Nothing of this visit fires any more.
+// finish ends the context. No callback of this exchange runs after it.
 func (r *request) finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,7 +159,7 @@ func EndUnread(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// release gives back what is kept for the next visit.
+// release keeps the exchange's buffers for the next one.
 func (h *NetHTTPHandler) release(v *request) {
 	v.finish()
 	if v.charged > 0 {

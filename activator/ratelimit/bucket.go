@@ -11,7 +11,7 @@ type Membership struct {
 	Shared    bool      // there is a coordinator
 	Connected bool      // and a connection to it
 	Share     float64   // of each limit, without a connection
-	Since     time.Time // when the connection ended; refilling begins disconnectLag later
+	Since     time.Time // when the connection ended; refilling begins disconnectDelay later
 }
 
 // disconnectDelay is how much later the coordinator may see a connection end.

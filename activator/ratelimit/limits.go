@@ -268,7 +268,7 @@ func (l Lease) End(tokens int, now time.Time) {
 }
 
 // Hold counts a request of a team that begins to wait, or refuses it. Without a refusal
-// Unhold must be called exactly once when the wait ends.
+// ReleaseHeld must be called exactly once when the wait ends.
 func (l *Limits) Hold(team string, now time.Time) *Refusal {
 	a := l.account(team)
 	a.mu.Lock()

@@ -55,7 +55,7 @@ type UsageReport struct {
 	Want     int64  // units it could use beyond Have
 	Waiting  int64  // of those, what requests wait for
 	Returned int64  // units given back
-	Received int64  // of Grant.Given, what it has taken in
+	Received int64  // the Allotment.Granted that it has applied
 	Recalled uint64 // the newest recall that was carried out
 
 	// In the first report of a connection: the last allotment, by its number.

@@ -272,7 +272,7 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 }
 
 // shutDown leaves the replicas' processes to the supervisor, and has it end them unless
-// Options.Leave is set.
+// Options.KeepEngines is set.
 func (a *Agent) shutDown(ctx context.Context, stopReplicas context.CancelFunc) error {
 	a.mu.Lock()
 	k := a.supervisor

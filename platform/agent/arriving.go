@@ -44,7 +44,7 @@ type arrivingViews struct {
 }
 
 // StageEarly begins to stage a source and makes its files readable before they have
-// arrived. It is a replica.Early.
+// arrived. It implements replica.EarlyStager.
 func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progress func(have, total functions.Bytes)) (replica.PartialCheckpoint, error) {
 	st, err := s.startStaging(ctx, w)
 	if err != nil {

@@ -22,7 +22,7 @@
 // Engines are children of the supervisor, not of the agent. A starting agent lists what
 // its supervisor runs and adopts it, each engine with the metadata that was stored with
 // its process; it is READY again only after a token. On SIGTERM the agent ends its
-// engines, unless Options.Leave is set. If the supervisor ends, its engines end with it,
+// engines, unless Options.KeepEngines is set. If the supervisor ends, its engines end with it,
 // their replicas fail, and a new supervisor is started.
 //
 // # It keeps interpreters warm

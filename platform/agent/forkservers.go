@@ -300,7 +300,7 @@ func (s *forkServers) Suspect(socket string) {
 
 // evictIfMemoryShort ends the least recently used parent if replicas have reserved its
 // memory. Parents of WarmOn are subtracted from what the node offers instead
-// (WarmParent.Kept).
+// (WarmParent.Reserved).
 func (s *forkServers) evictIfMemoryShort() {
 	if s.o.Mode != WarmAuto {
 		return

@@ -65,7 +65,7 @@ type Catalog struct {
 	version uint64        // counts pictures
 	changed chan struct{} // closed and made anew with every new picture
 	// watchers are the running Watches, each with the last edition it delivered;
-	// told is closed and replaced whenever one has delivered another.
+	// delivered is closed and replaced whenever one has delivered another.
 	watchers  map[*uint64]struct{}
 	delivered chan struct{}
 }
@@ -253,7 +253,7 @@ func (c *Catalog) ack(change func()) {
 const deliverTimeout = 2 * time.Second
 
 // waitDelivered returns when every watcher has delivered the present state, so that a model
-// is served when its deployment is answered; or after tellFor.
+// is served when its deployment is answered; or after deliverTimeout.
 func (c *Catalog) waitDelivered() {
 	c.mu.Lock()
 	want := c.version

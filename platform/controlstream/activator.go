@@ -99,10 +99,10 @@ func (a *Activator) Connected() bool { return a.client.Connected() }
 // Leader is the HOST:PORT of the connected controller, "" while there is none.
 func (a *Activator) Leader() string { return a.client.Leader() }
 
-// Stirred reports that the demand has changed (activator.Options.Stirred).
+// Stirred reports that the demand has changed (activator.Options.DemandChanged).
 func (a *Activator) Stirred() { a.client.demandChanged.Set() }
 
-// Claim has the rate-limit usage reported now (ratelimit.Limits.Share).
+// Claim has the rate-limit usage reported now (ratelimit.Limits.ShareLimits).
 func (a *Activator) Claim() { a.client.reportDue.Set() }
 
 // Wake requests a first replica. It returns "": the cold start's id comes with the next

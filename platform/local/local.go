@@ -181,7 +181,7 @@ const maxPrewarmModels = 256
 func (l *Local) Ready() <-chan struct{} { return l.ready }
 
 // Run runs the loop and the agent until ctx ends or one of them fails. It returns when the
-// engines have ended, unless Options.Leave keeps them. It is called once.
+// engines have ended, unless Options.KeepEngines keeps them. It is called once.
 func (l *Local) Run(ctx context.Context) error {
 	defer l.lock.Unlock()
 	parts, ctx := errgroup.WithContext(ctx)

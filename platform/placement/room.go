@@ -11,7 +11,7 @@ import (
 // its stopping replicas are gone.
 type nodeRoom struct {
 	node    *Node
-	here    bool // node.Here when the room was built
+	here    bool // Node.Here when the room was built
 	host    hostRoom
 	gpus    []GPU
 	leaving int // replicas that are stopping or falling asleep, without this plan's actions

@@ -77,7 +77,7 @@ type Config struct {
 	Event func(functions.Event)
 	// Progress, if not nil, is called periodically.
 	Progress func(Progress)
-	// Sample is the interval of the GPU samples in Result.Over; 0 for none.
+	// Sample is the interval of the GPU samples in Result.Samples; 0 for none.
 	Sample time.Duration
 }
 

@@ -36,7 +36,7 @@ type request struct {
 	admission.Request
 	st   *State
 	id   uint64
-	slot int // index in State.live
+	slot int // index in State.active
 	f    *function
 	team *team
 	at   time.Duration

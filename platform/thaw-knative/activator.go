@@ -157,7 +157,7 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 }
 
 // drainRequests waits until ctx or life ends, and shuts the gate down: first readiness
-// fails for shutdownDelay, then active requests have the rest of drain.
+// fails for ShutdownDelay, then active requests have the rest of Drain.
 func (s *activatorSettings) drainRequests(ctx, life context.Context, state *readiness, gate *gateway.Gateway, log *slog.Logger) {
 	select {
 	case <-ctx.Done():

@@ -14,7 +14,7 @@
 //
 // # The fork
 //
-// The supervisor requests it (supervisor.Process.Via) and sends three descriptors.
+// The supervisor requests it (supervisor.Process.ForkSocket) and sends three descriptors.
 // The parent forks twice, so that the engine is an orphan at once and becomes
 // the child of the supervisor, which is a child subreaper: it waits for the engine,
 // keeps its log and kills its group as it does with any other. The engine sends

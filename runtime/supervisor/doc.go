@@ -16,7 +16,7 @@
 //     most LogBytes each: PATH and PATH.1.
 //   - When a leader dies, the rest of its group is killed (vLLM's EngineCore
 //     survives its API server), then the exit is sent.
-//   - A process may be forked by a warm parent instead of executed (Process.Via,
+//   - A process may be forked by a warm parent instead of executed (Process.ForkSocket,
 //     package runtime/forkserver). It is orphaned at once, so it becomes the supervisor's
 //     child, and continues once the supervisor has registered it; the parent may
 //     end. After ErrNoParent the caller has the process executed. Linux only.

@@ -8,7 +8,7 @@
 // more it stops once it has found enough fitting nodes (percentageOfNodesToScore: 46 of 100
 // at 500 nodes), and a preferred node beyond them is not seen. Operators of large clusters
 // who can configure the scheduler set that to 100; elsewhere weights come from a peer more
-// often. TestClusterKwok (platform/knative/e2e) measures the share.
+// often. A test in platform/knative/e2e (kwok_test.go) measures the share.
 //
 // Nothing depends on the webhook. It is registered with failurePolicy Ignore and a timeout
 // of two seconds, and only for pods with the label thaw.dev/model: without it pods are

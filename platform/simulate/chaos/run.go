@@ -20,7 +20,7 @@ type Report struct {
 	Steps    int
 	Requests int
 	Answered int
-	States   map[uint64]struct{} // distinct states seen, see watch.look
+	States   map[uint64]struct{} // distinct states seen, see checker.checkAndRecord
 }
 
 // run is the state of an experiment in progress.
