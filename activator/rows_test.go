@@ -598,7 +598,7 @@ func TestClientHeadersAreDropped(t *testing.T) {
 }
 
 // Exactly one terminal event per request under random faults, and nothing is
-// left afterwards (newWorld checks the queues).
+// left afterwards (newTestEnv checks the queues).
 func TestRandomFaults(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package admission holds the requests of one function until a replica has a
-// free slot for them.
+// Package admission queues the requests of one function until a replica has a free slot for
+// them.
 //
 // Queue has the waiting requests, the replicas with their slots, and the choice
 // of replica under one mutex. A request that is admitted holds a slot of one

@@ -195,7 +195,7 @@ func (c *Coordinator) refillAll(now time.Time) {
 	}
 }
 
-var errReport = errors.New("a claim is less than nothing, or takes back what was said")
+var errReport = errors.New("usage report has negative or decreasing totals")
 
 // Report applies an activator's reports. first marks the first message of a connection,
 // which replaces what the activator reported on another one.

@@ -1,6 +1,6 @@
-// Command train generates the checkpoint that ships with thaw, functions/shipped/tiny: a
-// Llama of under a million parameters, trained from a seed on text that the project owns
-// (corpus.go), with a hand-written backward pass (net.go) and AdamW (adam.go).
+// Command train trains the checkpoint that ships with thaw, functions/shipped/tiny: a Llama
+// of under a million parameters, from a seed, on text that the project owns. The text is in
+// corpus.go, the hand-written backward pass in net.go, AdamW in adam.go.
 //
 //	go run ./bench/train -o functions/shipped/tiny
 //

@@ -1,4 +1,5 @@
-// Package docs has the guides; its test checks what they name against the program.
+// Package docs tests that the commands, flags, metrics and links in this folder's guides
+// exist.
 package docs
 
 import (

@@ -1,7 +1,7 @@
-// Package agent is the daemon of one node: it runs the node's engines, knows its GPUs
-// and store, executes the orchestrator's commands, and reports the outcome. In `thaw
-// serve` it is called directly; on another host the same agent is reached over HTTP
-// (Handler, Client) and joins a server (Join).
+// Package agent is the daemon of one node: it starts and stops the node's engines as the
+// orchestrator commands, watches GPUs and the store, and reports their state in heartbeats.
+// In `thaw serve` it is called directly; on another host the same agent is reached over
+// HTTP (Handler, Client) and joins a server (Join).
 //
 // # The agent is the source of truth
 //

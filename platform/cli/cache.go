@@ -302,6 +302,6 @@ fetched again when it is next needed. Exits with 1 when anything differed.`,
 			return bad
 		}),
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "all of them")
+	cmd.Flags().BoolVar(&all, "all", false, "every checkpoint")
 	return cmd
 }

@@ -95,7 +95,7 @@ refusal is an error.`,
 	})
 	cmd.Flags().StringVar(&system, "system", "", "instructions before the first turn")
 	cmd.Flags().IntVar(&a.MaxTokens, "max-tokens", 0, "end an answer after so many tokens; 0 is the engine's own bound")
-	cmd.Flags().Float64Var(&temperature, "temperature", 0, "how much chance; the engine's own unless said")
+	cmd.Flags().Float64Var(&temperature, "temperature", 0, "sampling temperature; the engine's default if not set")
 	cmd.Flags().IntVar(&seed, "seed", 0, "the same seed, the same answer, where the engine can")
 	return cmd
 }

@@ -30,7 +30,7 @@ type toyCluster struct {
 	loads map[*Function]*autoscale.Load
 
 	sleeps, rises, priority int
-	// wantAt and idleFrom are the reference for invariant 11.
+	// idleFrom is the reference for invariant 11.
 	idleFrom map[string]Instant
 }
 

@@ -34,7 +34,7 @@ type activatorSettings struct {
 	Controller    string             `json:"controller" help:"HOST:PORT of the controller; all addresses of HOST are tried"`
 	TokenFile     string             `json:"token-file" help:"file with the token of the control stream"`
 	Certs         string             `json:"certs" help:"folder with ca.crt, tls.crt and tls.key by which the controller and this one know each other; read again when they change; empty dials plainly"`
-	ID            string             `json:"id" env:"POD_NAME" help:"name of this activator, no other's" shown:"the host's name"`
+	ID            string             `json:"id" env:"POD_NAME" help:"unique name of this activator" shown:"the host's name"`
 	ShutdownDelay functions.Duration `json:"shutdown-delay" default:"3s" help:"after SIGTERM, how long new requests are accepted while routes to this activator are withdrawn"`
 	Drain         functions.Duration `json:"drain" default:"1m40s" help:"after SIGTERM, how long active requests may go on"`
 	sharedActivator

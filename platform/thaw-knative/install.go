@@ -31,7 +31,7 @@ func installFlags(c *command, f *kit.FlagSet) {
 	f.StringVar(&c.loaders, "loaders", "", "nodes with a loader: LABEL=VALUE, or all (default nvidia.com/gpu.present=true)")
 	f.StringVar(&i.Store, "store", "", "folder of the loader on each node (default "+knative.DefaultStore+")")
 	f.StringVar(&i.Warm, "warm-image", "", "image of the engine whose warm interpreter each node forks for its pods; it runs as root on the node (default off)")
-	f.BoolVar(&i.Expose, "expose", false, "make the Service thaw a load balancer's")
+	f.BoolVar(&i.Expose, "expose", false, "type LoadBalancer for the Service thaw")
 	f.StringVar(&i.History, "history-claim", "", "PersistentVolumeClaim in "+install.Namespace+", which all controllers can mount, to keep history in (default: in memory)")
 	kit.RegisterFlags(f, &c.sharedController)
 	kit.RegisterFlags(f, &c.sharedActivator)

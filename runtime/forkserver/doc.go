@@ -1,8 +1,8 @@
-// Package forkserver has warm interpreters: one process per engine environment that has
-// imported what the engine imports and has started nothing. It forks a complete,
-// unmodified engine on demand, so that a start costs what is particular to its model and
-// not the seconds of imports that all starts share. Parent is its state as an owner sees
-// it: an agent, the shim of a pod, or the host of a node (package pods).
+// Package forkserver starts engines by fork from a warm Python interpreter, one for each
+// engine environment, that has already imported what the engine imports. It forks a
+// complete, unmodified engine on demand, so that a start costs what is particular to its
+// model and not the seconds of imports that all starts share. Parent is its state as an
+// owner sees it: an agent, the shim of a pod, or the host of a node (package pods).
 //
 // # The parent
 //

@@ -1,4 +1,5 @@
-// Package supervisor is the parent process of engines (`thaw keep`) and its client.
+// Package supervisor is the parent process of engines (`thaw keep`), which keeps them
+// running while an agent restarts, and its client.
 //
 // One supervisor serves one agent: it starts and reaps engines and stores their logs
 // and exit codes. It knows no model, port or state. So an agent can be killed or

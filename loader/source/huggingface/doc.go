@@ -1,5 +1,5 @@
-// Package huggingface reads models from the Hugging Face hub, and keeps a view of what
-// came from it in the layout of the hub's own cache.
+// Package huggingface reads models from the Hugging Face hub, and shows downloaded ones in
+// the layout of the hub's own cache.
 //
 // # From the hub
 //

@@ -1,4 +1,4 @@
-// Package sourcetest is the suite that every source of weights passes.
+// Package sourcetest is the conformance suite that every source of weights passes.
 package sourcetest
 
 import (

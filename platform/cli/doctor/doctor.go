@@ -1,4 +1,5 @@
-// Package doctor is the verb thaw doctor: it looks at what models need on this machine.
+// Package doctor implements the verb thaw doctor: it checks whether this machine has what
+// models need.
 package doctor
 
 import (

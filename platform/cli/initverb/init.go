@@ -1,5 +1,5 @@
-// Package initverb is the verb thaw init: it prints a model file that is worked out from
-// the configuration of a checkpoint at its source.
+// Package initverb implements the verb thaw init: it prints a model file that is worked out
+// from a checkpoint's configuration at its source.
 package initverb
 
 import (
