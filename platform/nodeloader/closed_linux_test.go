@@ -90,7 +90,6 @@ func TestClosedStore(t *testing.T) {
 		"another's by way of its own":   "cat /proc/self/fd/3/../../" + digest + "/files/model.safetensors",
 		"its own by way of itself":      "cat /proc/self/fd/3/../../" + mine + "/files/config.json",
 		"blobs":                         "ls /proc/self/fd/3/../../../blobs/tree",
-		"what was staged from the hub":  "ls " + l.dir + "/hf",
 		"what is held":                  "cat " + l.dir + "/" + leasesFile,
 		"a file of its own, to write":   "echo >> /proc/self/fd/3/config.json",
 		"a file of its own, to replace": "echo > /proc/self/fd/3/config.json",
