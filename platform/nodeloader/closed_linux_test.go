@@ -11,9 +11,10 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
+	"github.com/thaw-dev/thaw/testkit"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 // closed configures a lab whose store is closed to pods.
@@ -61,7 +62,7 @@ func TestClosedStore(t *testing.T) {
 
 	// Run as the pod's user, with the folder at descriptor 3.
 	if os.Getuid() != 0 {
-		sourcetest.Missing(t, "to be another user takes root")
+		testkit.Missing(t, "to be another user takes root")
 	}
 	if err := os.Chmod(l.dir, 0o755); err != nil { // pods can enter a node's folder, unlike MkdirTemp's
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/huggingface"
-	"github.com/thaw-dev/thaw/loader/source/huggingface/huggingfacetest"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit/huggingfacetest"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
