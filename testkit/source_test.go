@@ -110,11 +110,7 @@ func parseSources() (files []*sourceFile, err error) {
 
 // isTestKit reports whether only tests import the packages of dir.
 func isTestKit(dir string) bool {
-	if dir == "testkit" || strings.HasPrefix(dir, "testkit/") || dir == "platform/orchestrator/scenario" {
-		return true
-	}
-	base := path.Base(dir)
-	return strings.HasSuffix(base, "test") && base != "test"
+	return dir == "testkit" || strings.HasPrefix(dir, "testkit/")
 }
 
 // TestImports compares the imports inside the module with testdata/imports.txt. A

@@ -4,6 +4,7 @@ package testkit
 
 import (
 	"bytes"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -66,4 +67,14 @@ func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
+}
+
+// Missing ends a test that needs what this machine does not have: the test is skipped, and
+// fails where THAW_REQUIRE=all.
+func Missing(t testing.TB, reason ...any) {
+	t.Helper()
+	if os.Getenv("THAW_REQUIRE") == "all" {
+		t.Fatal(append([]any{"THAW_REQUIRE=all, and this machine cannot:"}, reason...)...)
+	}
+	t.Skip(reason...)
 }

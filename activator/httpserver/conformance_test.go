@@ -21,7 +21,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/thaw-dev/thaw/activator/httpserver/httpservertest"
+	"github.com/thaw-dev/thaw/testkit/httpservertest"
 )
 
 // net/http keeps a connection half a second longer than its server where a body was not read.

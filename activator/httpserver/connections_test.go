@@ -20,8 +20,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/httpserver/httpservertest"
 	"github.com/thaw-dev/thaw/testkit"
+	"github.com/thaw-dev/thaw/testkit/httpservertest"
 )
 
 // M11, A-11: where there is no room for one more connection, the one that is idle longest

@@ -5,7 +5,6 @@
 //	loader    downloads them from every kind of source (Sources)
 //	peers     other nodes, with which blocks are exchanged (Peering)
 //	tiers     how much of a checkpoint is in memory, and reading it there
-//	hf        DATA/hf: checkpoints of Hugging Face in the layout of its own cache
 //	machine   the host's memory and identity
 //
 // An agent opens a store, and so does the loader of a cluster's node; the cache verbs open

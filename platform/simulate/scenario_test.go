@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
+	"github.com/thaw-dev/thaw/testkit/scenario"
 )
 
 // stage runs the scenarios on the virtual clock.

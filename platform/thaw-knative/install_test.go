@@ -11,9 +11,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestWrongOnClusters: every way to say the verbs of a cluster wrong.
@@ -188,7 +188,7 @@ func TestAsks(t *testing.T) {
 func TestClusterInstall(t *testing.T) {
 	c := open(t)
 	if out := c.kubectl("", "get", "namespaces", "thaw-system", "--ignore-not-found", "-o", "name"); out != "" {
-		sourcetest.Missing(t, "thaw is installed there already")
+		testkit.Missing(t, "thaw is installed there already")
 	}
 	knative := func(args ...string) string {
 		t.Helper()

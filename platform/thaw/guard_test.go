@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions/openai"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // secretOf returns a variable of a process's environment.
@@ -81,7 +81,7 @@ func TestEngineWantsItsKey(t *testing.T) {
 func TestVLLMGuard(t *testing.T) {
 	checkpoint := os.Getenv("THAW_VLLM_MODEL")
 	if os.Getenv("THAW_ENGINE_VLLM") == "" || checkpoint == "" {
-		sourcetest.Missing(t, "THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set")
+		testkit.Missing(t, "THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set")
 	}
 	dir := t.TempDir()
 	loraFor(t, checkpoint, filepath.Join(dir, "pirate"), 8)

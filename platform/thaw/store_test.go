@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 	"github.com/thaw-dev/thaw/platform/enroll"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
 // eachTinyFile calls put with each file of the tiny model, named below the folder tiny.

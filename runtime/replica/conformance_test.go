@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
@@ -43,7 +42,7 @@ func requireEnv(t *testing.T, names ...string) []string {
 			if strings.Contains(names[i], "LLAMA") { // which CI does not have
 				t.Skip(reason)
 			}
-			sourcetest.Missing(t, reason)
+			testkit.Missing(t, reason)
 		}
 	}
 	return out

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
@@ -45,7 +44,7 @@ func newVLLMEnv(t *testing.T) *vllmEnv {
 	t.Helper()
 	g := &vllmEnv{model: os.Getenv("THAW_VLLM_MODEL"), shared: map[string]bool{}}
 	if os.Getenv("THAW_ENGINE_VLLM") == "" || g.model == "" {
-		sourcetest.Missing(t, "no vLLM: THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set")
+		testkit.Missing(t, "no vLLM: THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set")
 	}
 	for _, n := range sharedMemory() {
 		g.shared[n] = true

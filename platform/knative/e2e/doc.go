@@ -19,7 +19,7 @@
 // get no pods.
 //
 // TestClusterScenes adds two nodes and runs the scenarios of every backend
-// (platform/orchestrator/scenario) on them: an engine of the test (testdata/scene) holds
+// (testkit/scenario) on them: an engine of the test (testdata/scene) holds
 // requests as long as a scenario needs, nodes are lost by stopping everything that reports
 // for them, and the controller is ended by kill -9. Before that it checks that nodes stage
 // weights from each other.

@@ -25,7 +25,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
-	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
+	"github.com/thaw-dev/thaw/testkit/scenario"
 )
 
 // sceneImage is the image of the engine in testdata/scene.
@@ -35,7 +35,7 @@ const sceneImage = "dev.local/scene:test"
 // thaw's own pods and no GPU, so it is never the lost one.
 var sceneNodes = map[string]string{"a": "node2", "b": "node3"}
 
-// TestClusterScenes runs the scenarios of platform/orchestrator/scenario on Kubernetes, as
+// TestClusterScenes runs the scenarios of testkit/scenario on Kubernetes, as
 // they run on one machine and in virtual time: two nodes with their own kubelets, models
 // that are Knative Services, requests through thaw's gateway. The bounds of the scenarios
 // are the same. Boot is a minute, which is what Kubernetes takes to declare a node lost

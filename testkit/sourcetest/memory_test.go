@@ -3,7 +3,7 @@ package sourcetest_test
 import (
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 func TestConformance(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/sas"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // The well-known account of every Azurite.
@@ -28,7 +28,7 @@ const (
 func StartAzurite(t testing.TB, program string) string {
 	t.Helper()
 	if program == "" {
-		sourcetest.Missing(t, "THAW_AZURITE names no azurite-blob (npm install azurite)")
+		testkit.Missing(t, "THAW_AZURITE names no azurite-blob (npm install azurite)")
 	}
 	for range 3 { // another program may take the port before azurite does
 		if endpoint := startAzurite(t, program); endpoint != "" {
