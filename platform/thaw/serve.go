@@ -272,7 +272,7 @@ func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, agents *enroll.Server
 	return local.New(local.Options{
 		Data: c.Data, Catalog: cat, AgentTLS: agents.AgentTLS, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),
 		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, KeepEngines: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Confine: agent.ConfineMode(c.Confine), RefuseVulnerable: c.Vulnerable == "refuse", Caches: agent.CacheMode(c.Caches),
-		Environ: os.Environ, Peering: peers, Policy: c.Policy(), Foresight: foresee, Log: log,
+		Environ: os.Environ, Peering: peers, Policy: c.Policy(), Foresight: foresee, Log: log, Alone: func() bool { return len(agents.Agents()) == 0 },
 	})
 }
 
