@@ -200,6 +200,9 @@ func (l *Local) Run(ctx context.Context) error {
 	return err
 }
 
+// NodeID is the id of the node of this process.
+func (l *Local) NodeID() string { return l.node.ID() }
+
 // GPUs counts those of the nodes that are there.
 func (l *Local) GPUs() (n int) {
 	for _, node := range l.Nodes() {

@@ -166,6 +166,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 		Heartbeat: func(hb functions.Heartbeat, sameMachine bool) error { return backend.OnHeartbeat(hb, sameMachine) },
 		Removed:   func(agent string) { backend.Forget(agent) },
 		Peers:     func(agent string) []functions.Peer { return backend.Peers(agent) },
+		Own:       func() string { return backend.NodeID() },
 	})
 	if err != nil {
 		return nil, err
