@@ -83,7 +83,7 @@ func (q *Queue) Publish(before, f *snapshot.Snapshot, now time.Time) {
 	case BreakerOpen(f, now):
 		q.reject(loadFailedError(f))
 	default:
-		if e := quotaError(f, now); e != nil {
+		if e := blockedError(f, now); e != nil {
 			q.reject(e)
 		}
 	}

@@ -108,6 +108,9 @@ func (c *connection) printDeployed(ctx context.Context, cl *api.Client, done []a
 		if d.Sized != "" {
 			c.Remark("%s: %s", d.Name, d.Sized)
 		}
+		if d.Unmet != "" {
+			c.Remark("warning: %s: no node that is there could hold it: %s", d.Name, d.Unmet)
+		}
 		for _, w := range d.Warnings {
 			w.File, w.Line, w.Column = d.Name, 0, 0
 			c.Remark("%v", w)

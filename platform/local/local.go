@@ -35,6 +35,7 @@ type Options struct {
 	// (enroll.Server); nil: agents are reached by plain HTTP, for tests.
 	AgentTLS func(id string) *tls.Config
 	Hooks    orchestrator.Hooks
+	Alone    func() bool // no agent has ever joined; nil: some may
 
 	// For the agent in this process; see agent.Config. Name "": the host's name.
 	Name        string
@@ -145,7 +146,7 @@ func newLocal(o Options) (*Local, error) {
 	l.Orchestrator = orchestrator.New(orchestrator.Options{
 		Foresight: o.Foresight,
 		Ledger:    teamUse,
-		Epoch:     epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Policy: o.Policy, Hooks: o.Hooks, Log: o.Log,
+		Epoch:     epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Policy: o.Policy, Hooks: o.Hooks, Log: o.Log, Alone: o.Alone,
 	})
 	return l, nil
 }
@@ -202,6 +203,9 @@ func (l *Local) Run(ctx context.Context) error {
 	}
 	return err
 }
+
+// NodeID is the id of the node of this process.
+func (l *Local) NodeID() string { return l.node.ID() }
 
 // GPUs counts those of the nodes that are there.
 func (l *Local) GPUs() (n int) {

@@ -77,6 +77,7 @@ type Options struct {
 	Foresight *Foresight    // forecasts and prewarming; nil: none
 	Ledger    *quota.Ledger // keeps the accounts of teams across restarts; nil: they end with the process
 	Log       *slog.Logger
+	Alone     func() bool // no further node may ever come; nil: some may
 
 	// Now, NewID, RunCommand and OnUpdate replace time, chance and concurrency. With deterministic
 	// ones, the same updates in the same order give the same commands in the same
@@ -112,6 +113,7 @@ type Orchestrator struct {
 	here       string
 	policy     placement.Policy
 	started    func(functions.Timeline) // a cold start ended; nil: no hook
+	alone      func() bool              // see Options.Alone
 	log        *slog.Logger
 	newID      func(prefix string) string
 	progress   time.Duration
@@ -174,7 +176,7 @@ func New(o Options) *Orchestrator {
 		eventLog: eventLog{wallClock: o.Now, log: o.Log, hook: o.Hooks.Event},
 		commands: commander{epoch: o.Epoch, runCommand: o.RunCommand, slots: make(chan struct{}, maxCommands), log: o.Log},
 		path:     o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, policy: o.Policy,
-		started: o.Hooks.ColdStart, log: o.Log, newID: o.NewID,
+		started: o.Hooks.ColdStart, alone: o.Alone, log: o.Log, newID: o.NewID,
 		progress: cmp.Or(o.Progress, progressEvery), signalled: signalled, counts: newCounts(),
 		clock:    clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
 		registry: newRegistry(o.Policy),

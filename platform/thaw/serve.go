@@ -165,6 +165,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		Heartbeat: func(hb functions.Heartbeat, sameMachine bool) error { return backend.OnHeartbeat(hb, sameMachine) },
 		Removed:   func(agent string) { backend.Forget(agent) },
 		Peers:     func(agent string) []functions.Peer { return backend.Peers(agent) },
+		Own:       func() string { return backend.NodeID() },
 	})
 	if err != nil {
 		return nil, err
@@ -271,7 +272,7 @@ func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, agents *enroll.Server
 	return local.New(local.Options{
 		Data: c.Data, Catalog: cat, AgentTLS: agents.AgentTLS, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),
 		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, KeepEngines: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Confine: agent.ConfineMode(c.Confine), RefuseVulnerable: c.Vulnerable == "refuse", Caches: agent.CacheMode(c.Caches),
-		Environ: os.Environ, Peering: peers, Policy: c.Policy(), Foresight: foresee, Log: log,
+		Environ: os.Environ, Peering: peers, Policy: c.Policy(), Foresight: foresee, Log: log, Alone: func() bool { return len(agents.Agents()) == 0 },
 	})
 }
 
