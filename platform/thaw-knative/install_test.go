@@ -35,6 +35,8 @@ func TestWrongOnClusters(t *testing.T) {
 		{"install -n other", kit.ExitUsage, "thaw's own namespace is thaw-system"},
 		{"install --store x", kit.ExitUsage, "not a clean absolute path"},
 		{"install --image ", kit.ExitUsage, "thaw's image is not set"},
+		{"install", kit.ExitUsage, "--image IMAGE, or set THAW_IMAGE"},
+		{"install --uninstall", kit.ExitUsage, "there is no kubeconfig"},
 		{"install --image x", kit.ExitUsage, "there is no kubeconfig"},
 		{"install --eviction fifo", kit.ExitUsage, `"fifo" is not one of lru, lfu, gdsf, next-use`},
 		{"install --keep-alive always", kit.ExitUsage, `"always" is not one of fixed, learned`},

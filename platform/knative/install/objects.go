@@ -47,16 +47,19 @@ type Options struct {
 	History     string            // PersistentVolumeClaim of the controllers' history; "": in memory
 }
 
+// ErrNoImage is the error where no image is given: there is no image that every cluster has.
+var ErrNoImage = errors.New("thaw's image is not set")
+
 // Objects returns the objects of an installation in an order in which they can be created.
 func Objects(o Options) ([]*unstructured.Unstructured, error) {
-	if o.Image == "" {
-		return nil, errors.New("thaw's image is not set")
-	}
 	if o.Store != "" && (!path.IsAbs(o.Store) || path.Clean(o.Store) != o.Store || o.Store == "/") {
 		return nil, fmt.Errorf("the store %q is not a clean absolute path", o.Store)
 	}
 	if o.History != "" && len(validation.IsDNS1123Subdomain(o.History)) > 0 {
 		return nil, fmt.Errorf("%q is not a name of a PersistentVolumeClaim", o.History)
+	}
+	if o.Image == "" {
+		return nil, ErrNoImage
 	}
 	names, err := fs.Glob(kustomize.Base, "base/*.yaml")
 	if err != nil {
