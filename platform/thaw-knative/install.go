@@ -29,6 +29,7 @@ func installFlags(c *command, f *kit.FlagSet) {
 	f.IntVar(&i.Activators, "activators", 0, "number of activators (default 2)")
 	f.StringVar(&c.loaders, "loaders", "", "nodes with a loader: LABEL=VALUE, or all (default nvidia.com/gpu.present=true)")
 	f.StringVar(&i.Store, "store", "", "folder of the loader on each node (default "+knative.DefaultStore+")")
+	f.StringVar(&i.Sources, "source-secret", "", "Secret in "+install.Namespace+" whose keys loaders have as variables, and as files in "+knative.SourceFolder+": credentials of sources; used where it exists (default "+knative.SourceSecret+")")
 	f.StringVar(&i.Warm, "warm-image", "", "image of the engine whose warm interpreter each node forks for its pods; it runs as root on the node (default off)")
 	f.BoolVar(&i.Expose, "expose", false, "make the Service thaw a load balancer's")
 	f.StringVar(&i.History, "history-claim", "", "PersistentVolumeClaim in "+install.Namespace+", which all controllers can mount, to keep history in (default: in memory)")

@@ -46,6 +46,7 @@ func TestWrongOnClusters(t *testing.T) {
 		{"install --cluster-domain .local", kit.ExitUsage, `cluster-domain: ".local" is no domain`},
 		{"install --cluster-domain ", kit.ExitUsage, `cluster-domain: "" is no domain`},
 		{"install --history-claim a/b", kit.ExitUsage, `"a/b" is not a name of a PersistentVolumeClaim`},
+		{"install --source-secret A_", kit.ExitUsage, `"A_" is not a name of a Secret`},
 		{"install --hold maybe", kit.ExitUsage, `"maybe" is not one of hold, pad, 503`},
 		{"install --max-body 0", kit.ExitUsage, "max-body: 0 is too small for any request"},
 		{"chown-store", kit.ExitUsage, "a folder and an id"},

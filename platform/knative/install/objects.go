@@ -40,6 +40,7 @@ type Options struct {
 	Activators  int               // replicas; 0: as in the files
 	Loaders     map[string]string // labels of nodes with a loader; nil: as in the files, empty: all nodes
 	Store       string            // folder on the node; "": as in the files
+	Sources     string            // Secret with credentials of sources; "": as in the files
 	Expose      bool              // the Service thaw gets a load balancer
 	Warm        string            // engine image for warm hosts; "": none
 	Controller  []string          // further flags of thaw-knative controller
@@ -57,6 +58,9 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	}
 	if o.History != "" && len(validation.IsDNS1123Subdomain(o.History)) > 0 {
 		return nil, fmt.Errorf("%q is not a name of a PersistentVolumeClaim", o.History)
+	}
+	if o.Sources != "" && len(validation.IsDNS1123Subdomain(o.Sources)) > 0 {
+		return nil, fmt.Errorf("%q is not a name of a Secret", o.Sources)
 	}
 	if o.Image == "" {
 		return nil, ErrNoImage
@@ -82,6 +86,9 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 		text := texts[name]
 		if o.Store != "" {
 			text = bytes.ReplaceAll(text, []byte("/var/lib/thaw"), []byte(o.Store))
+		}
+		if o.Sources != "" {
+			text = bytes.ReplaceAll(text, []byte(knative.SourceSecret), []byte(o.Sources))
 		}
 		found, err := Decode(text)
 		if err != nil {
