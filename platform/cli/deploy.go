@@ -27,7 +27,8 @@ one that can never be chosen is named as a warning.
 
 With --to knative each model becomes a Knative Service on a Kubernetes cluster. The
 program thaw-knative, beside this one, does that; with --dry-run -o yaml it prints
-what kubectl apply takes, and needs no cluster. What wakes and scales it there is what
+what kubectl apply takes, and needs no cluster where --thaw-image or THAW_IMAGE names
+the image of thaw; else that of the cluster's controller is taken. What wakes and scales it there is what
 thaw-knative install puts on the cluster. Before anything is applied it is looked
 whether the cluster could run it: settings of Knative, nodes, quotas, classes. What
 spec.pod says of nodes (nodeSelector, tolerations, runtimeClassName, …) is for clusters
@@ -68,7 +69,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 	m.toKnative(cmd, cluster{
 		flags: func(f *kit.FlagSet) {
 			f.StringP("namespace", "n", "", "for models whose file names none")
-			f.String("thaw-image", "", "image whose entry point is thaw [THAW_IMAGE]")
+			f.String("thaw-image", "", "image whose entry point is thaw; left out: that of the controller [THAW_IMAGE]")
 			f.StringArray("image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
 			f.String("store", "", "folder of the loader on each node")
 			f.Duration("request-timeout", 0, "the longest a request may take")

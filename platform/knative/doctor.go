@@ -80,6 +80,7 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*ser
 	for _, s := range services {
 		checks = append(checks, func(ctx context.Context) ([]Finding, error) { return fit.checkService(ctx, s) })
 	}
+	checks = append(checks, func(ctx context.Context) ([]Finding, error) { return c.sourceFindings(ctx, services) })
 	for _, check := range checks {
 		more, err := check(ctx)
 		if err != nil {
