@@ -75,7 +75,7 @@ var (
 	variable  = regexp.MustCompile(`\bTHAW_[A-Z_]+\b`)
 	apiPath   = regexp.MustCompile(`/api/v1/[a-z{}/]+`)
 	target    = regexp.MustCompile(`\bmake ([a-z][a-z-]*)`)
-	firstCell = regexp.MustCompile("(?m)^\\|[^|]*\\|")
+	firstCell = regexp.MustCompile(`(?m)^\|[^|]*\|`)
 	mention   = regexp.MustCompile("thaw\\.dev/[a-z-]+|`([45]\\d\\d )?([a-z]+_[a-z_]+)`")
 )
 

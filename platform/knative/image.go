@@ -19,7 +19,7 @@ func (c *Cluster) InstalledImage(ctx context.Context) (string, error) {
 	case status.IsForbidden(err):
 		return "", &Error{Kind: Denied, What: "the image of thaw cannot be read from the Deployment " + System + "/" + controllerName, Hint: ImageHint, Err: err}
 	case err != nil:
-		return "", c.explain(err, System+"/"+controllerName)
+		return "", c.WithHint(err, System+"/"+controllerName)
 	}
 	for _, container := range d.Spec.Template.Spec.Containers {
 		if container.Name == controllerContainer && container.Image != "" {
