@@ -12,6 +12,7 @@ import (
 // listed, staged and loaded at their first request; with one slot they take turns; an
 // invalid one fails only its own requests.
 func TestEmberAdapters(t *testing.T) {
+	t.Parallel()
 	at, err := filepath.Abs("../../deploy/example/switchboard")
 	if err != nil {
 		t.Fatal(err)

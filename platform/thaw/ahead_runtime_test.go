@@ -13,6 +13,7 @@ import (
 // TestRuntimeAhead: a shim holds a bounded number of requests before its engine is READY.
 // They go to the engine at READY; if the start fails they are returned unserved.
 func TestRuntimeAhead(t *testing.T) {
+	t.Parallel()
 	const most, more = 16, 3
 	// ahead sends requests to a shim without a loader, and waits until those beyond the bound
 	// are refused.

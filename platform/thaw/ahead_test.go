@@ -16,6 +16,7 @@ import (
 // TestPrewarm: a hint starts a model before its first request, a request for another model
 // evicts it, and the learned usage is stored when the server ends.
 func TestPrewarm(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{
 		"a.yaml": tiny(t, "a", "resources: {memory: 600Mi}"),
 		"b.yaml": tiny(t, "b", "resources: {memory: 600Mi}"),

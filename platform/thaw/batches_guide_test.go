@@ -15,6 +15,7 @@ var idOf = regexp.MustCompile(`^\{"id":"(file-|batch_)[0-9a-f]+"`)
 // TestBatchGuide does what the guide of batches has its reader do, with the files of the
 // example, which are the guide's.
 func TestBatchGuide(t *testing.T) {
+	t.Parallel()
 	b, err := os.ReadFile(batchGuide)
 	if err != nil {
 		t.Fatal(err)

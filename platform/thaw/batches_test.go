@@ -117,6 +117,7 @@ type batchEntry struct {
 // TestBatch: 200 lines over two models, of which each is loaded once, are each in the output
 // once. A file may be larger than a body.
 func TestBatch(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"a.yaml": tiny(t, "a", ""), "b.yaml": tiny(t, "b", "")}, "--max-body", "65536")
 	file := p.upload(batchLines("line", 200, "a", "b") + strings.Repeat("\n", 100_000))
 	made := p.createBatch(file)
@@ -158,6 +159,7 @@ func TestBatch(t *testing.T) {
 // TestBatchServerKilled: the server is killed several times while a batch runs. The next one
 // goes on, and each line has its entry once.
 func TestBatchServerKilled(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, map[string]string{"a.yaml": tiny(t, "a", "args: [--token-delay, 20ms]"), "b.yaml": tiny(t, "b", "args: [--token-delay, 20ms]")})
 	made := p.createBatch(p.upload(batchLines("line", 300, "a", "b")))
 	for _, done := range []int{1, 60, 170, 290} {
@@ -175,6 +177,7 @@ func TestBatchServerKilled(t *testing.T) {
 // TestBatchKeys: a team's key sees the files and batches of its team, and a body is read only
 // behind a right key.
 func TestBatchKeys(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"a.yaml": tiny(t, "red/a", ""), "b.yaml": tiny(t, "blue/a", "")})
 	key := func(team string) []string {
 		var k struct{ Key, Secret string }
@@ -213,6 +216,7 @@ func TestBatchKeys(t *testing.T) {
 // TestBatchOfAllKinds: the lines of a batch may name a Router, a Remote, a Composition and an
 // adapter's model, and its endpoint may be that of completions.
 func TestBatchOfAllKinds(t *testing.T) {
+	t.Parallel()
 	cloud := newCloudAPI(t)
 	p := start(t, map[string]string{
 		"a.yaml": tiny(t, "a", ""), "b.yaml": tiny(t, "b", ""),
@@ -243,6 +247,7 @@ func TestBatchOfAllKinds(t *testing.T) {
 // TestBatchCancelled: a batch that is cancelled has an entry for each line soon, and what ran
 // is over.
 func TestBatchCancelled(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"a.yaml": tiny(t, "a", "args: [--token-delay, 100ms]")})
 	lines := strings.ReplaceAll(batchLines("line", 100, "a"), `"max_tokens":4`, `"max_tokens":1000,"ignore_eos":true`)
 	made := p.createBatch(p.upload(strings.Replace(lines, `"max_tokens":1000,"ignore_eos":true`, `"max_tokens":1`, 1)))
@@ -283,6 +288,7 @@ func TestSpareLines(t *testing.T) {
 // TestBatchOneGPU: on one GPU the lines of two models, of which one is loaded at a time, need
 // one start of each.
 func TestBatchOneGPU(t *testing.T) {
+	t.Parallel()
 	const gpu = "resources: {gpus: 1}\n"
 	p := start(t, map[string]string{"a.yaml": tiny(t, "a", gpu), "b.yaml": tiny(t, "b", gpu)}, "--gpus", "1")
 	b := p.ended(p.createBatch(p.upload(batchLines("line", 100, "a", "b"))).ID)

@@ -56,6 +56,7 @@ func runChaos(t *testing.T, far bool) {
 		}
 		length = d
 	}
+	t.Parallel()
 	newStorm(t, seed, far).run(length)
 }
 

@@ -142,6 +142,7 @@ func readComposedAnswer(t *testing.T, r reply) (a composedAnswer) {
 // TestCompositions: the four patterns over two models and a Remote, plain and streamed;
 // every call is named and explained.
 func TestCompositions(t *testing.T) {
+	t.Parallel()
 	cloud := newThinker(t)
 	dead := httptest.NewServer(http.NotFoundHandler())
 	dead.Close()
@@ -222,6 +223,7 @@ func TestCompositions(t *testing.T) {
 // TestCompositionTakesTurns: of two models on one GPU each is loaded once, the second when
 // the first has answered.
 func TestCompositionTakesTurns(t *testing.T) {
+	t.Parallel()
 	const gpu = "resources: {gpus: 1}\n"
 	p := start(t, map[string]string{
 		"a.yaml": tiny(t, "small-a", gpu), "b.yaml": tiny(t, "small-b", gpu),
@@ -240,6 +242,7 @@ func TestCompositionTakesTurns(t *testing.T) {
 // TestCompositionIsLeft: the client leaves a debate in its second round, and every call has
 // ended a moment later.
 func TestCompositionIsLeft(t *testing.T) {
+	t.Parallel()
 	cloud := newThinker(t)
 	p := start(t, map[string]string{
 		"a.yaml": tiny(t, "small-a", ""), "cloud.yaml": cloud.file("cloud", cloud.URL, ""), "again.yaml": cloud.file("again", cloud.URL, ""),

@@ -11,6 +11,7 @@ import (
 // TestCommandKey: a command engine whose env has {key} gets a random key that its command
 // line does not show; it answers thaw, and refuses others at its own port.
 func TestCommandKey(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{
 		"closed.yaml": fakeModel("closed", "", "env: {FAKE_KEY: \"{key}\"}\n"),
 		"open.yaml":   fakeModel("open", "", ""),

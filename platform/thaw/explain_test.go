@@ -9,6 +9,7 @@ import (
 // TestExplain: one model evicts another, and the explanations of both have their state,
 // its cause, and the decision.
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{
 		"one.yaml": tiny(t, "one", "resources: {gpus: 1}\n"),
 		"two.yaml": tiny(t, "two", "resources: {gpus: 1}\n"),

@@ -18,6 +18,7 @@ import (
 // These tests give the whole program bad input and failures.
 
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")}, "--max-body", "64Ki")
 	post := func(body string) reply { return p.do("POST", "/v1/chat/completions", body) }
 	for _, c := range []struct {
@@ -74,6 +75,7 @@ func (p *platform) raw(s string) string {
 }
 
 func TestQueueFullAndWaitOver(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{
 		"full.yaml": tiny(t, "full", "args: [--ready-delay, 2m]\nqueue: {requests: 2, wait: 1m}"),
 		"slow.yaml": tiny(t, "slow", "args: [--ready-delay, 2m]\nqueue: {requests: 2, wait: 1s}"),
@@ -112,6 +114,7 @@ func TestQueueFullAndWaitOver(t *testing.T) {
 // TestStartFails: every waiting request gets the cause of a failed start at once. Starts
 // are not repeated faster than the backoff, and succeed after the fix.
 func TestStartFails(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	flag := filepath.Join(root, "dies")
 	weights := filepath.Join(root, "w")
@@ -167,6 +170,7 @@ func TestStartFails(t *testing.T) {
 }
 
 func TestEngineKilled(t *testing.T) {
+	t.Parallel()
 	loads := filepath.Join(t.TempDir(), "loads")
 	if err := os.WriteFile(loads, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -235,6 +239,7 @@ func TestEngineHangs(t *testing.T) {
 // TestRequestCrashesEngines: a request in flight at two crashes runs alone, and is refused
 // when the engine crashes a third time. All others are answered, before and afterwards.
 func TestRequestCrashesEngines(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"m.yaml": fakeModel("m", "", "")})
 	if r := p.chat("m", ""); r.status != 200 {
 		t.Fatal(r)
@@ -270,6 +275,7 @@ func TestRequestCrashesEngines(t *testing.T) {
 
 // TestBrokenStreams: engines end streams in ways that look complete and are not.
 func TestBrokenStreams(t *testing.T) {
+	t.Parallel()
 	files := map[string]string{}
 	for _, mode := range []string{"cut", "half", "frame"} {
 		files[mode+".yaml"] = fakeModel(mode, "--mode "+mode, "")
@@ -288,6 +294,7 @@ func TestBrokenStreams(t *testing.T) {
 }
 
 func TestClientLeaves(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{
 		"warm.yaml": tiny(t, "warm", "args: [--token-delay, 200ms]"), // its answer outlasts the test's wait
 	})
@@ -329,6 +336,7 @@ func value(text, prefix string) (sum float64) {
 }
 
 func TestClientLeavesWhileCold(t *testing.T) {
+	t.Parallel()
 	loads := filepath.Join(t.TempDir(), "loads")
 	if err := os.WriteFile(loads, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -355,6 +363,7 @@ func TestClientLeavesWhileCold(t *testing.T) {
 }
 
 func TestServerKilledAndBack(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")})
 	if r := p.chat("tiny", `"max_tokens":2`); r.status != 200 {
 		t.Fatalf("%d %v %s", r.status, r.err, r.body)
@@ -385,6 +394,7 @@ func TestServerKilledForGood(t *testing.T) {
 }
 
 func TestTermWithStreamInFlight(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 5ms]")})
 	res, r := p.open(t.Context(), "m", 150)
 	defer res.Body.Close()

@@ -10,6 +10,7 @@ import (
 // TestFileProblems: a mistake in a watched file is in the log, in an event and in what shows
 // the function, which serves on as it was; all of it ends when the file is right again.
 func TestFileProblems(t *testing.T) {
+	t.Parallel()
 	good := fakeModel("tiny", "", "")
 	p := start(t, map[string]string{"m.yaml": good})
 	shown := func() string { return p.do("GET", "/api/v1/functions/default/tiny", "").body }

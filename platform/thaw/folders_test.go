@@ -12,6 +12,7 @@ import (
 // staged by an agent on another machine, since the server's own node is full. Only files
 // that the model needs or names are copied.
 func TestFolderOfAnotherMachine(t *testing.T) {
+	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "copy")
 	if err := os.CopyFS(folder, os.DirFS(tinyDir(t))); err != nil {
 		t.Fatal(err)

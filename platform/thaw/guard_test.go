@@ -36,6 +36,7 @@ func secretOf(t *testing.T, pid int, name string) string {
 // TestEngineWantsItsKey: an engine on loopback requires its key, which is in no command
 // line, list or log.
 func TestEngineWantsItsKey(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"a.yaml": tiny(t, "a", ""), "b.yaml": tiny(t, "b", "")})
 	keys := map[string]bool{}
 	for _, name := range []string{"a", "b"} {

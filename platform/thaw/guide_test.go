@@ -29,6 +29,7 @@ var (
 // TestRouterGuide does what the guide of Routers has its reader do. The files are the
 // guide's, which are those of the example, and below each command are lines of its output.
 func TestRouterGuide(t *testing.T) {
+	t.Parallel()
 	cloud := newCloudAPI(t)
 	if n := doGuide(t, "router", cloud.URL, 5, "small", "coder", "large"); n < 10 {
 		t.Errorf("%d commands were tried", n)
@@ -40,6 +41,7 @@ func TestRouterGuide(t *testing.T) {
 
 // TestCompositionGuide does what the guide of Compositions has its reader do.
 func TestCompositionGuide(t *testing.T) {
+	t.Parallel()
 	if n := doGuide(t, "compositions", newThinker(t).URL, 7, "small-a", "small-b"); n != 7 {
 		t.Errorf("%d commands were tried", n)
 	}

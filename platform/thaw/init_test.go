@@ -15,6 +15,7 @@ var guideInit = regexp.MustCompile("(?s)```yaml\n(# Worked out by thaw init.*?)`
 // TestInit: what thaw init prints is checked and deployed as it is, and the model answers.
 // Of the shipped model the guide shows it.
 func TestInit(t *testing.T) {
+	t.Parallel()
 	p := start(t, nil)
 	thaw := func(args ...string) string {
 		t.Helper()
@@ -58,6 +59,7 @@ func TestInit(t *testing.T) {
 // TestResourcesLeftOut: of a vLLM model without resources they are worked out at its deploy,
 // printed and kept, where a node has a GPU.
 func TestResourcesLeftOut(t *testing.T) {
+	t.Parallel()
 	p := start(t, nil, "--gpus", "2", "--gpu-memory", "24Gi")
 	deploy := func(more string) string {
 		t.Helper()

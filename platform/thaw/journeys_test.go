@@ -11,6 +11,7 @@ import (
 // These are the first steps of a new user, on the embedded engine.
 
 func TestColdStreamed(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")})
 	if s := p.state("default/tiny"); s != "" {
 		t.Fatalf("a replica before any request: %s", s)
@@ -47,6 +48,7 @@ func TestColdStreamed(t *testing.T) {
 }
 
 func TestColdPlain(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")})
 	r := p.chat("tiny", `"max_tokens":24`)
 	if r.status != 200 || r.text() == "" || !strings.Contains(r.body, `"usage"`) {
@@ -61,6 +63,7 @@ func TestColdPlain(t *testing.T) {
 
 // TestIdleToZeroAndBack: an idle model is unloaded, stays listed, and starts again.
 func TestIdleToZeroAndBack(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "scale: {idle: 300ms}")})
 	for range 2 {
 		if r := p.chat("tiny", `"max_tokens":2`); r.status != 200 {
@@ -78,6 +81,7 @@ func TestIdleToZeroAndBack(t *testing.T) {
 
 // TestManyWaitersOneWake: many concurrent requests cause one start.
 func TestManyWaitersOneWake(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "args: [--ready-delay, 500ms]")})
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -101,6 +105,7 @@ func TestManyWaitersOneWake(t *testing.T) {
 
 // TestEviction: memory holds one of two models, and the idle one is evicted.
 func TestEviction(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{
 		"a.yaml": tiny(t, "a", "resources: {memory: 600Mi}"),
 		"b.yaml": tiny(t, "b", "resources: {memory: 600Mi}"),
@@ -127,6 +132,7 @@ func TestEviction(t *testing.T) {
 
 // TestHeldStreamReportsState: a held stream has comments with the state, then the timeline.
 func TestHeldStreamReportsState(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("holds a stream for four seconds")
 	}
@@ -143,6 +149,7 @@ func TestHeldStreamReportsState(t *testing.T) {
 }
 
 func TestToolShapedBodyPassesThrough(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"m.yaml": fakeModel("m", "", "")})
 	body := `{ "tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"model" : "default/m", "messages":[{"role":"user","content":"echo-body"}], "x":["echo-body", 1e3, "\u00e9"]}`
 	r := p.do("POST", "/v1/chat/completions", body)
@@ -152,6 +159,7 @@ func TestToolShapedBodyPassesThrough(t *testing.T) {
 }
 
 func TestDeployGetRemove(t *testing.T) {
+	t.Parallel()
 	p := start(t, nil)
 	file := tiny(t, "late", "")
 	if r := p.do("PUT", "/api/v1/functions/default/late", file); r.status != 401 {
@@ -174,6 +182,7 @@ func TestDeployGetRemove(t *testing.T) {
 
 // TestTeams checks keys, teams and limits.
 func TestTeams(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{
 		"all.yaml": tiny(t, "red/tiny", "") + "---\n" + tiny(t, "blue/tiny", "") +
 			"---\napiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: red}\nspec: {limits: {requestsPerMinute: 2}}\n",

@@ -7,6 +7,7 @@ import (
 
 // TestLogOfFailedStart: `thaw logs NAME` shows what an engine wrote that ended before it served.
 func TestLogOfFailedStart(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"m.yaml": modelFile("broken", "  engine: command\n  args: [/bin/sh, -c, \"echo words of the engine; exit 3\", \"{port}\"]\n")})
 	if a := p.chat("broken", ""); a.status < 500 {
 		t.Fatalf("%d %s", a.status, a.body)

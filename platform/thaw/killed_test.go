@@ -17,7 +17,8 @@ import (
 // a file is in the store under the name of the whole; the next server answers, whether it
 // comes at once or after all engines have ended; and no process is left.
 func TestServerKilledAtAnyTime(t *testing.T) {
-	const lives, kills = 4, 5
+	t.Parallel()
+	const lives, kills = 2, 5
 	src := newSlowBlobServer(t)
 	src.Fault(func(_ http.ResponseWriter, r *http.Request, _ int) bool { // so that staging takes as long as a start
 		select {
@@ -26,7 +27,7 @@ func TestServerKilledAtAnyTime(t *testing.T) {
 		}
 		return false
 	})
-	p := spawn(t, map[string]string{"big.yaml": src.model()}, "--orphan-timeout", "2s")
+	p := src.spawn(t, src.model(), "--orphan-timeout", "2s")
 	ask := func() string {
 		t.Helper()
 		r := p.chat("big", `"max_tokens":4`)

@@ -96,6 +96,7 @@ func (p *platform) endsWithin(d time.Duration) {
 // (F33). It counts the lines that it drops, and logs their number once the pipe is read
 // again. It ends although the pipe is full.
 func TestLogIsNotRead(t *testing.T) {
+	t.Parallel()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -139,6 +140,7 @@ func TestLogIsNotRead(t *testing.T) {
 
 // TestLogIsClosed: a server whose stderr has no reader any more goes on.
 func TestLogIsClosed(t *testing.T) {
+	t.Parallel()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

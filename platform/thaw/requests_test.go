@@ -60,6 +60,7 @@ func TestTermWithHeldRequests(t *testing.T) {
 
 // TestSecondServerOnTheSameData: servers never share a data folder with its engines.
 func TestSecondServerOnTheSameData(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")})
 	if r := p.chat("tiny", `"max_tokens":2`); r.status != 200 {
 		t.Fatal(r)
@@ -82,6 +83,7 @@ func TestSecondServerOnTheSameData(t *testing.T) {
 // TestOldHTTP: HTTP/1.0 has no chunks. The end of the connection ends a stream, so an
 // error must not look like a normal end.
 func TestOldHTTP(t *testing.T) {
+	t.Parallel()
 	files := map[string]string{"whole.yaml": fakeModel("whole", "", "")}
 	for _, mode := range []string{"cut", "half"} {
 		files[mode+".yaml"] = fakeModel(mode, "--mode "+mode, "")
@@ -116,6 +118,7 @@ func (p *platform) sendRaw(s string) (string, error) {
 
 // TestWaysToSendABody checks several legal ways to send a body.
 func TestWaysToSendABody(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"m.yaml": fakeModel("m", "", "")})
 	body := chatBody("m", "")
 	head := "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -162,6 +165,7 @@ func TestWaysToSendABody(t *testing.T) {
 // TestServerKilledUnderLoad: kill -9 of the server cuts running requests, which no client
 // mistakes for complete answers. Later requests reach the same engine.
 func TestServerKilledUnderLoad(t *testing.T) {
+	t.Parallel()
 	loads := filepath.Join(t.TempDir(), "loads")
 	if err := os.WriteFile(loads, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -210,6 +214,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 // TestEditedUnderLoad: when a model is edited while it answers, running requests finish on
 // the old engine and new ones go to a new engine.
 func TestEditedUnderLoad(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 10ms]")})
 	res, r := p.open(t.Context(), "m", 150)
 	defer res.Body.Close()

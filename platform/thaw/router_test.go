@@ -61,6 +61,7 @@ const hardPrompt = `Prove that for every prime p greater than 3 the number p*p -
 // to the model for code and the hard rest to the big one, for which a Remote answers while
 // it is cold; what may not leave does not leave; each decision can be explained.
 func TestAuto(t *testing.T) {
+	t.Parallel()
 	cloud := newCloudAPI(t)
 	p := start(t, map[string]string{
 		"small.yaml": tiny(t, "small", ""), "coder.yaml": tiny(t, "coder", ""), "big.yaml": tiny(t, "big", ""),

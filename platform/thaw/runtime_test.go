@@ -290,6 +290,7 @@ func inPodOf(source, engine, more string) string {
 const tinySource = "az://acct/models/tiny"
 
 func TestRuntime(t *testing.T) {
+	t.Parallel()
 	l := newNodeLoader(t)
 	l.has(tinySource, tinyDir(t))
 	l.open()
@@ -352,6 +353,7 @@ func commandInPod(flags, more string) string {
 
 // TestRuntimeDrains: requests in flight may finish, whichever way the stop arrives.
 func TestRuntimeDrains(t *testing.T) {
+	t.Parallel()
 	l := newNodeLoader(t)
 	l.open()
 	hold := filepath.Join(t.TempDir(), "hold")
@@ -399,6 +401,7 @@ func TestRuntimeDrains(t *testing.T) {
 // TestRuntimeChecksRequests: a request that did not come through the gateway is checked by
 // all bounds before the engine, and the engine never gets the client's request id.
 func TestRuntimeChecksRequests(t *testing.T) {
+	t.Parallel()
 	p := runtimeOf(t, t.TempDir(), commandInPod("", ""))
 	p.ready()
 	for _, x := range []struct{ body, param string }{
@@ -436,6 +439,7 @@ func TestRuntimeChecksRequests(t *testing.T) {
 
 // TestRuntimeDrainsNoLonger: a stream longer than the drain is cut, and the shim ends.
 func TestRuntimeDrainsNoLonger(t *testing.T) {
+	t.Parallel()
 	p := runtimeOf(t, t.TempDir(), commandInPod("--mode flood", "deadlines: {drain: 300ms}\n"))
 	p.ready()
 	res, rest := p.open(t.Context(), "tiny", 1)
@@ -449,6 +453,7 @@ func TestRuntimeDrainsNoLonger(t *testing.T) {
 
 // TestRuntimeOutputIsNotRead: a shim whose stdout is not read answers, and ends (F33).
 func TestRuntimeOutputIsNotRead(t *testing.T) {
+	t.Parallel()
 	linuxOnly(t)
 	p := runtimeOf(t, t.TempDir(), commandInPod("--mode loud", ""))
 	p.ready()
@@ -469,6 +474,7 @@ func TestRuntimeOutputIsNotRead(t *testing.T) {
 
 // TestRuntimeLoaderComesAndGoes: the loader may start late and be restarted.
 func TestRuntimeLoaderComesAndGoes(t *testing.T) {
+	t.Parallel()
 	l := newNodeLoader(t)
 	l.has(tinySource, tinyDir(t))
 	l.mute = true
@@ -517,6 +523,7 @@ func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 
 // TestRuntimeFails: each failure has an exit code and a termination message of one line.
 func TestRuntimeFails(t *testing.T) {
+	t.Parallel()
 	known := newNodeLoader(t)
 	known.fails = controlstream.Failed{Kind: "source_not_found", Message: "no such container: models", Fix: "look at the account"}
 	known.open()
@@ -559,6 +566,7 @@ func TestRuntimeFails(t *testing.T) {
 
 // TestRuntimeEngineDies: if the engine ends, the shim is not ready and exits as well.
 func TestRuntimeEngineDies(t *testing.T) {
+	t.Parallel()
 	l := newNodeLoader(t)
 	l.open()
 	p := runtimeOf(t, l.store, commandInPod("", ""))
@@ -580,7 +588,8 @@ func TestRuntimeEngineDies(t *testing.T) {
 
 // TestRuntimeAdapters: the loader stages a vLLM adapter at its first request.
 func TestRuntimeAdapters(t *testing.T) {
-	asVLLM(t)
+	_, program, _ := strings.Cut(asVLLM(t), "=")
+	t.Setenv("THAW_ENGINE_VLLM", program)
 	l := newNodeLoader(t)
 	dir := t.TempDir()
 	writeAdapter(t, filepath.Join(dir, "pirate"), "v_proj", `{"r":8}`)
@@ -712,6 +721,7 @@ func commands(pids []int) string {
 
 // TestRuntimeEndsEarly: a SIGTERM before there is an engine ends the shim.
 func TestRuntimeEndsEarly(t *testing.T) {
+	t.Parallel()
 	p := runtimeOf(t, t.TempDir(), inPodOf(tinySource, "ember", ""))
 	p.eventually("a word in the log", func() bool { return strings.Contains(p.log.String(), "the weights come from it") })
 	p.proc.Process.Signal(syscall.SIGTERM)

@@ -129,8 +129,8 @@ func fakeVLLM(args []string) int {
 	return 1
 }
 
-// asVLLM makes this binary the machine's vLLM.
-func asVLLM(t *testing.T) {
+// asVLLM returns the shell command after which this binary is the machine's vLLM.
+func asVLLM(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vllm")
 	if err != nil {
@@ -141,7 +141,7 @@ func asVLLM(t *testing.T) {
 	if err := os.WriteFile(program, []byte("#!/bin/sh\nexec "+os.Args[0]+" fake-vllm \"$@\"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("THAW_ENGINE_VLLM", program)
+	return "export THAW_ENGINE_VLLM=" + program
 }
 
 func (p *platform) awaitState(function, want string) {
@@ -164,13 +164,13 @@ func (p *platform) coldStart(id string) map[string]any {
 // other serves, and neither is loaded twice. A failed wake becomes a cold start, and a
 // model that sleeps for too long is unloaded.
 func TestSleepLevels(t *testing.T) {
-	asVLLM(t)
+	t.Parallel()
 	broken := filepath.Join(t.TempDir(), "no-wake")
 	sleepy := func(name, idle string) string {
 		return modelFile(name, "  source: "+tinyDir(t)+"\n  engine: vllm\n  args: [--enable-sleep-mode]\n  env: {FAKE_WAKE: "+broken+
 			"}\n  resources: {gpus: 1, gpuMemory: 1Gi, memory: 64Mi}\n  scale: {idle: "+idle+"}\n")
 	}
-	p := start(t, map[string]string{"a.yaml": sleepy("a", "5m"), "b.yaml": sleepy("b", "5m")}, "--gpus", "1", "--gpu-memory", "1Gi", "--memory", "1Gi", "--warm", "off")
+	p := spawnAfter(t, asVLLM(t), map[string]string{"a.yaml": sleepy("a", "5m"), "b.yaml": sleepy("b", "5m")}, "--gpus", "1", "--gpu-memory", "1Gi", "--memory", "1Gi", "--warm", "off")
 	ask := func(name string) (text, cold string) {
 		t.Helper()
 		r := p.chat(name, "")
@@ -243,7 +243,7 @@ func writeAdapter(t *testing.T, dir, module, config string) {
 // TestAdapters: NAME:ADAPTER is listed and is loaded at its first request; an invalid
 // adapter fails only its own requests.
 func TestAdapters(t *testing.T) {
-	asVLLM(t)
+	t.Parallel()
 	dir := t.TempDir()
 	writeAdapter(t, filepath.Join(dir, "pirate"), "v_proj", `{"r":8}`)
 	writeAdapter(t, filepath.Join(dir, "poet"), "q_proj", `{"r":8}`)
@@ -253,7 +253,7 @@ func TestAdapters(t *testing.T) {
 	for _, name := range []string{"pirate", "poet", "wide", "torn", "lost"} {
 		adapters += fmt.Sprintf("{name: %s, source: %s, rank: 16}, ", name, filepath.Join(dir, name))
 	}
-	p := start(t, map[string]string{"m.yaml": modelFile("m", "  source: "+tinyDir(t)+"\n  engine: vllm\n  args: [--max-loras, \"1\"]\n  adapters: ["+
+	p := spawnAfter(t, asVLLM(t), map[string]string{"m.yaml": modelFile("m", "  source: "+tinyDir(t)+"\n  engine: vllm\n  args: [--max-loras, \"1\"]\n  adapters: ["+
 		strings.TrimSuffix(adapters, ", ")+"]\n  resources: {memory: 64Mi}\n")}, "--warm", "off")
 	r := p.chat("m:pirate", "") // loads model and adapter
 	if r.status != 200 || !strings.HasPrefix(r.text(), "pirate of ") {

@@ -29,6 +29,7 @@ spec:
 // TestSocket: while a text is typed its intent becomes sure, the cold model starts, and the
 // submit finds it READY; a SIGTERM closes the socket by 1001.
 func TestSocket(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"small.yaml": tiny(t, "small", ""), "money.yaml": tiny(t, "money", ""), "auto.yaml": intentFile})
 	c, res, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(p.url, "http")+"/ws/tab-1", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {p.admin()}}})
 	if err != nil {
@@ -91,6 +92,7 @@ func TestSocket(t *testing.T) {
 
 // TestOrigins: a named origin may use /v1 and /predict, and nothing else.
 func TestOrigins(t *testing.T) {
+	t.Parallel()
 	p := start(t, map[string]string{"small.yaml": tiny(t, "small", ""), "auto.yaml": strings.ReplaceAll(intentFile, "money", "small")}, "--origin", "http://localhost:3000")
 	for _, c := range []struct {
 		method, path string

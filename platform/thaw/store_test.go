@@ -242,6 +242,7 @@ func TestPrefetch(t *testing.T) {
 
 // TestAgentStoreNeedsCertificate: the store endpoints of an agent require a certificate.
 func TestAgentStoreNeedsCertificate(t *testing.T) {
+	t.Parallel()
 	p := start(t, nil)
 	p.agent("second")
 	url := p.agentURL("second")

@@ -49,8 +49,13 @@ func newSlowBlobServer(t *testing.T) *slowBlobServer {
 	}
 	a.hold()
 	t.Cleanup(a.open)
-	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", a.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
 	return a
+}
+
+// spawn runs a server in its own process, with the model.
+func (s *slowBlobServer) spawn(t *testing.T, model string, args ...string) *platform {
+	t.Helper()
+	return spawnAfter(t, "export AZURE_STORAGE_CONNECTION_STRING='"+s.Getenv("AZURE_STORAGE_CONNECTION_STRING")+"'", map[string]string{"big.yaml": model}, args...)
 }
 
 func (s *slowBlobServer) hold() {
@@ -112,8 +117,9 @@ func (p *platform) hasEngine(name string) bool {
 // TestStreamingStart: an engine starts before its last byte arrives, and then locally.
 func TestStreamingStart(t *testing.T) {
 	linuxOnly(t)
+	t.Parallel()
 	src := newSlowBlobServer(t)
-	p := start(t, map[string]string{"big.yaml": src.model()})
+	p := src.spawn(t, src.model())
 	got := make(chan reply, 1)
 	go func() { got <- p.chat("big", `"max_tokens":4`) }()
 	p.awaitEarlyStart()
@@ -177,8 +183,9 @@ func (p *platform) spans(id string) map[string]span {
 // TestStreamingFails: a failed staging ends the early engine, with its cause.
 func TestStreamingFails(t *testing.T) {
 	linuxOnly(t)
+	t.Parallel()
 	src := newSlowBlobServer(t)
-	p := start(t, map[string]string{"big.yaml": src.model()})
+	p := src.spawn(t, src.model())
 	got := make(chan reply, 1)
 	go func() { got <- p.chat("big", `"max_tokens":4`) }()
 	p.awaitEarlyStart()
@@ -195,8 +202,9 @@ func TestStreamingFails(t *testing.T) {
 // the next server removes before it starts the model again.
 func TestStreamingKilled(t *testing.T) {
 	linuxOnly(t)
+	t.Parallel()
 	src := newSlowBlobServer(t)
-	p := spawn(t, map[string]string{"big.yaml": src.model()}, "--orphan-timeout", "2s")
+	p := src.spawn(t, src.model(), "--orphan-timeout", "2s")
 	go p.chat("big", `"max_tokens":4`)
 	p.awaitEarlyStart()
 	p.kill()
@@ -216,7 +224,7 @@ func TestStreamingVLLM(t *testing.T) {
 	linuxOnly(t)
 	realVLLM(t)
 	src := newSlowBlobServer(t)
-	p := start(t, map[string]string{"big.yaml": vllmModel("big", azuretest.Location("m"), "resources: {memory: 900Mi}\ndeadlines: {start: 5m}\n")}, "--warm", "off")
+	p := src.spawn(t, vllmModel("big", azuretest.Location("m"), "resources: {memory: 900Mi}\ndeadlines: {start: 5m}\n"), "--warm", "off")
 	p.do("POST", "/api/v1/functions/default/big/wake", "", "Authorization", p.admin())
 	program := func() bool {
 		for _, pid := range p.processes() {
