@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	}
 	// More tests run at once than there are cores, since they mostly wait for other processes.
 	flag.Parse()
-	flag.Set("test.parallel", "6")
+	flag.Set("test.parallel", "4")
 	// With the race detector a program sleeps for a second before it exits. A replica would
 	// occupy its memory for that long, and on a busy machine the agent, which waits 1.2 s,
 	// would kill an engine that is still exiting.

@@ -122,7 +122,6 @@ func TestGuarantee(t *testing.T) {
 // TestNoTeamStarves: a team whose models are never idle and have queues delays another team
 // by the answers in flight and one start.
 func TestNoTeamStarves(t *testing.T) {
-	t.Parallel()
 	p := start(t, map[string]string{
 		"b1.yaml": gpuModel("blue/b1", "--takes 200ms"),
 		"b2.yaml": gpuModel("blue/b2", "--takes 200ms"),
