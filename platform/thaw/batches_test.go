@@ -117,7 +117,6 @@ type batchEntry struct {
 // TestBatch: 200 lines over two models, of which each is loaded once, are each in the output
 // once. A file may be larger than a body.
 func TestBatch(t *testing.T) {
-	t.Parallel()
 	p := start(t, map[string]string{"a.yaml": tiny(t, "a", ""), "b.yaml": tiny(t, "b", "")}, "--max-body", "65536")
 	file := p.upload(batchLines("line", 200, "a", "b") + strings.Repeat("\n", 100_000))
 	made := p.createBatch(file)
@@ -288,7 +287,6 @@ func TestSpareLines(t *testing.T) {
 // TestBatchOneGPU: on one GPU the lines of two models, of which one is loaded at a time, need
 // one start of each.
 func TestBatchOneGPU(t *testing.T) {
-	t.Parallel()
 	const gpu = "resources: {gpus: 1}\n"
 	p := start(t, map[string]string{"a.yaml": tiny(t, "a", gpu), "b.yaml": tiny(t, "b", gpu)}, "--gpus", "1")
 	b := p.ended(p.createBatch(p.upload(batchLines("line", 100, "a", "b"))).ID)
