@@ -73,6 +73,9 @@ func New(host Host, gpus []GPU, slots []Slot) Room {
 	return Room{Host: host, gpus: gpus, slots: slots}
 }
 
+// GPUs are the GPUs of the node.
+func (r *Room) GPUs() []GPU { return r.gpus }
+
 // Clone returns a copy that shares no state with r.
 func (r *Room) Clone() Room { return Room{Host: r.Host, gpus: r.gpus, slots: slices.Clone(r.slots)} }
 
