@@ -179,22 +179,11 @@ func freedBytes(res functions.Resources) functions.Bytes {
 // coldStartTime is the time of a start from a store to READY, measured or derived
 // from the size.
 func (f *Function) coldStartTime() time.Duration {
-	if t := f.Expect.Tier[functions.TierNVMe]; t > 0 {
-		return t
-	}
-	if f.ColdStart > 0 {
-		return f.ColdStart
-	}
-	for _, tier := range []functions.Tier{functions.TierDRAM, functions.TierRemote} {
-		if t := f.Expect.Tier[tier]; t > 0 {
-			return t
-		}
-	}
 	size := f.Size
 	if size == 0 {
 		size = f.Resources.GPUMemory * functions.Bytes(f.Resources.GPUs)
 	}
-	return 8*time.Second + time.Duration(float64(size)/(2<<30)*float64(time.Second))
+	return f.Expect.Cold(f.ColdStart, size)
 }
 
 // compareVictims orders victims, the first to evict first. Equal ones stay in the

@@ -7,6 +7,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/autoscale"
 	"github.com/thaw-dev/thaw/platform/placement/eviction"
 	"github.com/thaw-dev/thaw/platform/placement/rooms"
+	"github.com/thaw-dev/thaw/platform/placement/starttime"
 )
 
 // Instant is a moment, as the span since the caller's loop began on a monotonic clock.
@@ -114,10 +115,10 @@ type Function struct {
 	Lease Instant // one replica is kept until then without demand; 0 none
 	Gone  bool    // it left the catalogue
 
-	ColdStart       time.Duration   // to READY on another node; 0 unknown: assumed long
-	Expect          Expect          // time to READY, measured
-	Size            functions.Bytes // size of its checkpoint; 0 unknown
-	CachedNodesOnly string          // why no further node may stage it: its team's share of the stores is full; "": any may
+	ColdStart       time.Duration    // to READY on another node; 0 unknown: assumed long
+	Expect          starttime.Expect // time to READY, measured
+	Size            functions.Bytes  // size of its checkpoint; 0 unknown
+	CachedNodesOnly string           // why no further node may stage it: its team's share of the stores is full; "": any may
 
 	// MinResidency: the function was evicted too early, so its replicas are not evicted
 	// before this moment, except for requests that waited for Patience.
@@ -165,13 +166,6 @@ type History struct {
 	NextUse Instant       // likely next use; 0 unknown
 	KeepFor time.Duration // how long its replica should stay idle; 0 unknown
 	Prewarm Instant       // a request is expected before: keep READY if no demand needs the room; 0 none
-}
-
-// Expect holds the median time from a decision to READY, by the tier of the bytes, for
-// any node and for measured nodes. An absent key is unknown.
-type Expect struct {
-	Tier map[functions.Tier]time.Duration
-	Node map[string]map[functions.Tier]time.Duration
 }
 
 // Replica is one engine of a function, from the decision to start it until its node
