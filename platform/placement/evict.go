@@ -299,8 +299,8 @@ func (a *attempt) evict(v *victim, f *Function, reason string, needs functions.R
 // that costs least. It reports whether f then has room.
 func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 	room, gone, least := -1, []int(nil), math.Inf(1)
-	var x victims.Search
-	candidates := evictionList{d: a.decision, f: f, reason: reason}
+	x, candidates := &a.search, &a.candidates
+	*candidates = evictionList{d: a.decision, f: f, reason: reason, out: candidates.out}
 	record := a.log.Begin(a.plan.now, f.Name, explain.Evict, reason)
 	for at := range a.world.rooms {
 		m := &a.world.rooms[at]
@@ -309,7 +309,7 @@ func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 			continue
 		}
 		candidates.list = list
-		x.Begin(&candidates, &m.soon, f.Resources)
+		x.Begin(candidates.victims(), candidates, &m.soon, f.Resources)
 		if x.AtLeast >= least {
 			continue
 		}
@@ -352,11 +352,23 @@ type evictionList struct {
 	list   []victim
 	f      *Function
 	reason string
+	out    []victims.Victim // reused
 }
 
-func (l *evictionList) Len() int           { return len(l.list) }
-func (l *evictionList) Cost(i int) float64 { return l.d.evictionCost(&l.list[i]) }
-func (l *evictionList) Team(i int) string  { return l.list[i].f.Name.Team }
+func (l *evictionList) victims() []victims.Victim {
+	l.out = l.out[:0]
+	for i := range l.list {
+		v := &l.list[i]
+		x := victims.Victim{Cost: l.d.evictionCost(v)}
+		if n := v.r.Reserved.GPUs; n > 0 && !v.r.asleep() {
+			x.GPUs = n
+		}
+		l.out = append(l.out, x)
+	}
+	return l.out
+}
+
+func (l *evictionList) Team(i int) string { return l.list[i].f.Name.Team }
 
 func (l *evictionList) Frees(i int) (functions.Resources, []int) { return l.list[i].r.reserves() }
 

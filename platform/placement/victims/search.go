@@ -9,11 +9,14 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
-// List is the victims on one node, in the order of eviction.
-type List interface {
-	Len() int
-	// Cost is the cost of evicting victim i; costs add up.
-	Cost(i int) float64
+// Victim is a replica that may be evicted.
+type Victim struct {
+	Cost float64 // of its eviction; costs add up
+	GPUs int     // that its eviction frees
+}
+
+// Rules says what the eviction of a victim, by its index, frees and when it is allowed.
+type Rules interface {
 	// Frees is what the eviction of victim i frees, and on which GPUs.
 	Frees(i int) (functions.Resources, []int)
 	// Team is the team of victim i.
@@ -28,10 +31,10 @@ type Search struct {
 	// AtLeast: no set of victims costs less.
 	AtLeast float64
 
-	list  List
+	list  []Victim
+	rules Rules
 	room  *rooms.Room
 	needs functions.Resources
-	loss  []float64
 
 	trial    rooms.Room
 	set, out []int
@@ -45,17 +48,16 @@ type gpuVictims struct {
 	loss float64
 }
 
-// Begin begins a search on a node with this room, for a replica with these needs.
-func (s *Search) Begin(list List, room *rooms.Room, needs functions.Resources) {
-	s.list, s.room, s.needs = list, room, needs
-	s.loss, s.AtLeast = s.loss[:0], math.Inf(1)
+// Begin begins a search among the victims on a node, in the order of eviction, for a
+// replica with these needs. The node has this room.
+func (s *Search) Begin(list []Victim, rules Rules, room *rooms.Room, needs functions.Resources) {
+	s.list, s.rules, s.room, s.needs = list, rules, room, needs
+	s.AtLeast = math.Inf(1)
 	perGPU := math.Inf(1)
-	for i := range list.Len() {
-		l := list.Cost(i)
-		s.loss = append(s.loss, l)
-		s.AtLeast = min(s.AtLeast, l)
-		if res, _ := list.Frees(i); res.GPUs > 0 {
-			perGPU = min(perGPU, l/float64(res.GPUs))
+	for _, v := range list {
+		s.AtLeast = min(s.AtLeast, v.Cost)
+		if v.GPUs > 0 {
+			perGPU = min(perGPU, v.Cost/float64(v.GPUs))
 		}
 	}
 	// Each missing GPU must be freed, and none costs less than perGPU.
@@ -73,15 +75,14 @@ func (s *Search) reset() {
 func (s *Search) add(i int) bool {
 	taken := 0
 	for _, j := range s.set {
-		if s.list.Team(j) == s.list.Team(i) {
-			res, _ := s.list.Frees(j)
-			taken += res.GPUs
+		if s.rules.Team(j) == s.rules.Team(i) {
+			taken += s.list[j].GPUs
 		}
 	}
-	if !s.list.MayEvict(i, taken) {
+	if !s.rules.MayEvict(i, taken) {
 		return false
 	}
-	res, gpus := s.list.Frees(i)
+	res, gpus := s.rules.Frees(i)
 	s.trial.Give(res, gpus)
 	s.set = append(s.set, i)
 	return true
@@ -104,7 +105,7 @@ func (s *Search) Best(bound float64) ([]int, float64) {
 	s.out = s.out[:0]
 	s.reset()
 	stays := false
-	for i := range s.loss {
+	for i := range s.list {
 		if !s.add(i) {
 			stays = true
 		} else if s.fits() {
@@ -118,9 +119,9 @@ func (s *Search) Best(bound float64) ([]int, float64) {
 	if !s.fits() && (!stays || len(s.set) == 0) {
 		return nil, 0
 	}
-	if len(s.loss) > 1 {
-		for i := range s.loss {
-			if s.loss[i] >= least {
+	if len(s.list) > 1 {
+		for i := range s.list {
+			if s.list[i].Cost >= least {
 				continue
 			}
 			if s.reset(); s.add(i) && s.fits() {
@@ -143,17 +144,17 @@ func (s *Search) Best(bound float64) ([]int, float64) {
 
 func (s *Search) total() (loss float64) {
 	for _, i := range s.set {
-		loss += s.loss[i]
+		loss += s.list[i].Cost
 	}
 	return loss
 }
 
 // prune drops victims whose eviction is not necessary, the most expensive first.
 func (s *Search) prune() {
-	slices.SortFunc(s.set, func(a, b int) int { return cmp.Or(cmp.Compare(s.loss[b], s.loss[a]), cmp.Compare(a, b)) })
+	slices.SortFunc(s.set, func(a, b int) int { return cmp.Or(cmp.Compare(s.list[b].Cost, s.list[a].Cost), cmp.Compare(a, b)) })
 	kept := s.set[:0]
 	for _, i := range s.set {
-		res, gpus := s.list.Frees(i)
+		res, gpus := s.rules.Frees(i)
 		if s.trial.Take(res, gpus); s.fits() {
 			continue
 		}
@@ -167,15 +168,12 @@ func (s *Search) prune() {
 // byGPU selects the victims on the GPUs that are cheapest to free.
 func (s *Search) byGPU() {
 	s.per = s.per[:0]
-	one := s.needs
-	one.GPUs = 1
-	one = one.OnGPUs()
 	for g, gpu := range s.room.GPUs() {
 		s.reset()
-		ok := s.trial.FitsGPU(g, one)
-		for i := 0; i < len(s.loss) && !ok; i++ {
-			if _, on := s.list.Frees(i); slices.Contains(on, gpu.Index) && s.add(i) {
-				ok = s.trial.FitsGPU(g, one)
+		ok := s.trial.FitsGPU(g, s.needs.GPUMemory)
+		for i := 0; i < len(s.list) && !ok; i++ {
+			if _, on := s.rules.Frees(i); slices.Contains(on, gpu.Index) && s.add(i) {
+				ok = s.trial.FitsGPU(g, s.needs.GPUMemory)
 			}
 		}
 		if ok {
@@ -184,7 +182,7 @@ func (s *Search) byGPU() {
 	}
 	slices.SortStableFunc(s.per, func(a, b gpuVictims) int { return cmp.Compare(a.loss, b.loss) })
 	s.reset()
-	s.marks = append(s.marks[:0], make([]bool, len(s.loss))...)
+	s.marks = append(s.marks[:0], make([]bool, len(s.list))...)
 	for _, p := range s.per[:min(len(s.per), s.needs.GPUs)] {
 		for _, i := range p.set {
 			if !s.marks[i] {
@@ -194,7 +192,7 @@ func (s *Search) byGPU() {
 		}
 	}
 	// Host memory, processors or pods may still be short.
-	for i := 0; i < len(s.loss) && !s.fits(); i++ {
+	for i := 0; i < len(s.list) && !s.fits(); i++ {
 		if !s.marks[i] {
 			s.marks[i] = true
 			s.add(i)

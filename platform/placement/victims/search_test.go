@@ -17,9 +17,7 @@ type victim struct {
 
 type list []victim
 
-func (l list) Len() int           { return len(l) }
-func (l list) Cost(i int) float64 { return l[i].cost }
-func (l list) Team(int) string    { return "t" }
+func (l list) Team(int) string { return "t" }
 func (l list) Frees(i int) (functions.Resources, []int) {
 	return functions.Resources{GPUs: len(l[i].gpus), GPUMemory: l[i].bytes}, l[i].gpus
 }
@@ -54,8 +52,12 @@ func TestBest(t *testing.T) {
 				room.Take(functions.Resources{GPUs: 1, GPUMemory: 80 - held}, []int{g})
 			}
 		}
+		var all []Victim
+		for _, v := range c.victims {
+			all = append(all, Victim{Cost: v.cost, GPUs: len(v.gpus)})
+		}
 		var s Search
-		s.Begin(c.victims, &room, c.needs)
+		s.Begin(all, c.victims, &room, c.needs)
 		got, cost := s.Best(c.bound)
 		if fmt.Sprint(got) != fmt.Sprint(c.want) || cost != c.cost || got != nil && s.AtLeast > cost {
 			t.Errorf("%s: %v at %v, at least %v; want %v at %v", c.what, got, cost, s.AtLeast, c.want, c.cost)
