@@ -57,8 +57,8 @@ func crowdedWorld(models, hosts int) core.World {
 			Resources: functions.Resources{GPUs: 1, GPUMemory: sizes[draw.IntN(len(sizes))] * gib, Memory: 4 * gib},
 			Scale:     functions.Scale{Max: 4, Target: 8, Idle: functions.Duration(48 * time.Hour)},
 			Drain:     30 * time.Second, ColdStart: 20 * time.Second,
-			LastEnd: now - time.Duration(1+draw.IntN(40000))*time.Second, Uses: float64(1 + draw.IntN(50)),
 		}
+		f.LastEnd, f.Uses = now-time.Duration(1+draw.IntN(40000))*time.Second, float64(1+draw.IntN(50))
 		f.UsesAt = f.LastEnd
 		f.Size = f.Resources.GPUMemory
 		for try := at; try < min(at+40, len(slots)); try++ {
