@@ -108,9 +108,9 @@ type Options struct {
 	Metrics Metrics
 	// Log gets one line per request; nil is silence.
 	Log *slog.Logger
-	// FirstToken, which may be nil, is called once per cold start with the time of its
+	// OnFirstByte, which may be nil, is called once per cold start with the time of its
 	// first request from a READY replica to the engine's first byte.
-	FirstToken func(name functions.Name, coldStartID string, took time.Duration)
+	OnFirstByte func(name functions.Name, coldStartID string, took time.Duration)
 	// DemandChanged, which may be nil, is called when Demand has something to yield:
 	// once, and again only after Demand was called. It may be called with locks held;
 	// it notes the change and returns.
@@ -236,7 +236,7 @@ func (a *Activator) onPublish(e *entry, before *snapshot.Snapshot) {
 		return
 	}
 	a.observeColdStart(before, f)
-	if before.State != f.State || len(before.Replicas) != len(f.Replicas) || !slices.EqualFunc(before.NotReadyEndpoints, f.NotReadyEndpoints, sameEndpoint) {
+	if before.State != f.State || len(before.Replicas) != len(f.Replicas) || !slices.EqualFunc(before.EarlyReplicas, f.EarlyReplicas, sameEndpoint) {
 		q.Broadcast()
 	}
 }
@@ -268,13 +268,13 @@ func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
 	return Demand{Name: e.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd}, true
 }
 
-// Cut ends the requests in flight through the agent at this URL, which the platform
+// AbortThrough ends the requests in flight through the agent at this URL, which the platform
 // has given up: it may be frozen, and a plain answer may take an hour. They fail as if
 // their engine had died, so those without a byte go to another replica. Engines on
 // this machine, which are reached without their agent, are not affected.
-func (a *Activator) Cut(agent string) {
+func (a *Activator) AbortThrough(agent string) {
 	if addr, _ := splitEndpoint(agent); addr != "" {
-		a.o.Engines.Cut(addr)
+		a.o.Engines.AbortThrough(addr)
 	}
 }
 
@@ -342,9 +342,9 @@ func (a *Activator) ColdStartOf(id string) (coldStartID string, ok bool) {
 	return a.requests.coldStart(id)
 }
 
-// Complete adds what only the data path knows to a timeline of the platform's: the phase
+// WithFirstTokenPhase adds what only the data path knows to a timeline of the platform's: the phase
 // from READY to the engine's first byte, and the first request.
-func (a *Activator) Complete(t functions.Timeline) functions.Timeline {
+func (a *Activator) WithFirstTokenPhase(t functions.Timeline) functions.Timeline {
 	took, ok, request := a.requests.ofColdStart(t.ID)
 	t.Request = request
 	if !ok || t.State != functions.Ready {

@@ -50,19 +50,19 @@ func (c *earlyCopy) pending() <-chan answer.Answer {
 // retries, suspects and requests that an engine may have seen are not copied: a request
 // that kills engines must not be the first of each new one.
 func (p *proxyRequest) sendEarly() {
-	if p.early != nil || p.reservation != nil || p.queued.Adapter != "" || p.queued.FailedReplica != "" || p.suspected || p.engineMaySee || p.size() > maxEarlyBody {
+	if p.early != nil || p.reservation != nil || p.queued.Adapter != "" || p.queued.FailedReplica != "" || p.suspected || p.engineMaySee || p.bodyBytes() > maxEarlyBody {
 		return
 	}
 	f := p.fn.Snapshot()
-	if len(f.NotReadyEndpoints) == 0 {
+	if len(f.EarlyReplicas) == 0 {
 		return
 	}
 	n := p.fn.Data.queue.Position(&p.queued) - 1
 	if n < 0 {
 		return // the wait has ended
 	}
-	r := &f.NotReadyEndpoints[n%len(f.NotReadyEndpoints)]
-	if n/len(f.NotReadyEndpoints) >= min(f.SlotsOf(r)-p.fn.Data.queue.InFlight(r.ID), maxEarlyPerReplica) || r.ID == p.refusedEarly {
+	r := &f.EarlyReplicas[n%len(f.EarlyReplicas)]
+	if n/len(f.EarlyReplicas) >= min(f.SlotsOf(r)-p.fn.Data.queue.InFlight(r.ID), maxEarlyPerReplica) || r.ID == p.refusedEarly {
 		return
 	}
 	out := p.buildRequest(f, r)

@@ -204,14 +204,14 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 // acceptReply takes an answer that goes to the client.
 func (p *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
 	p.reply = r
-	p.phase = answered
-	p.first = max(1, now.Sub(p.sentAt))
+	p.phase = engineAnswered
+	p.firstByteTook = max(1, now.Sub(p.sentAt))
 	p.recordFirstByte(now, r.Response.Status < 400 && !r.Events)
 	if answer.IsSuccess(r.Response.Status) && p.remote == nil {
 		p.noteUsageOption()
 	}
 	if !r.End {
-		r.Response.Bound(p.idleBound())
+		r.Response.LimitSilence(p.idleBound())
 	}
 }
 
@@ -232,12 +232,12 @@ func (p *proxyRequest) recordFirstByte(now time.Time, plain bool) {
 	if !p.queued.Cold || p.queued.ColdStart == "" {
 		return
 	}
-	if !p.a.requests.rememberFirstToken(p.queued.ColdStart, p.first) {
+	if !p.a.requests.rememberFirstByte(p.queued.ColdStart, p.firstByteTook) {
 		return
 	}
-	p.a.observeFirstToken(p.fn, p.first)
-	if p.a.o.FirstToken != nil {
-		p.a.o.FirstToken(p.fn.Name, p.queued.ColdStart, p.first)
+	p.a.observeFirstToken(p.fn, p.firstByteTook)
+	if p.a.o.OnFirstByte != nil {
+		p.a.o.OnFirstByte(p.fn.Name, p.queued.ColdStart, p.firstByteTook)
 	}
 }
 

@@ -138,10 +138,10 @@ func (m *functionMetrics) countEnd(route string, code int, cold bool, took time.
 
 // observeTokenTime observes the mean time per token of a stream that is over, of two
 // tokens or more.
-func (m *functionMetrics) observeTokenTime(x *proxyRequest, took time.Duration) {
-	if n := x.usage.Completion; n > 1 && x.firstToken > 0 {
-		i, _ := coldLabel(x.queued.Cold)
-		m.tokenTime[i]((took - x.firstToken).Seconds() / float64(n-1))
+func (m *functionMetrics) observeTokenTime(p *proxyRequest, took time.Duration) {
+	if n := p.usage.Completion; n > 1 && p.firstToken > 0 {
+		i, _ := coldLabel(p.queued.Cold)
+		m.tokenTime[i]((took - p.firstToken).Seconds() / float64(n-1))
 	}
 }
 

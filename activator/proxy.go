@@ -76,7 +76,7 @@ type proxyRequest struct {
 	sentAt         time.Time
 	loadingAdapter atomic.Bool   // set before the request is sent, cleared by the goroutine that asks
 	adapterRetried bool          // the engine did not have the adapter although it was listed
-	first          time.Duration // from asking to the engine's first byte of body
+	firstByteTook  time.Duration // from asking to the engine's first byte of body
 	firstToken     time.Duration // from began to the first token of a stream; 0: none has come
 	cancel         context.CancelCauseFunc
 	answers        chan answer.Answer // of the goroutine that asks; nil where none runs
@@ -94,11 +94,11 @@ type proxyRequest struct {
 type phase uint8
 
 const (
-	waiting  phase = iota // in the queue
-	sent                  // at the engine, which has not answered
-	answered              // the engine's head and first bytes are in reply
-	reserved              // a reservation has its replica
-	refused               // fail is the answer
+	waiting        phase = iota // in the queue
+	sent                        // at the engine, which has not answered
+	engineAnswered              // the engine's head and first bytes are in reply
+	reserved                    // a reservation has its replica
+	refused                     // fail is the answer
 	clientLeft
 )
 
@@ -125,7 +125,7 @@ func (p *proxyRequest) run(res *httpserver.Response) {
 		}
 		for p.advance(limit, async) != stepDone {
 			if !limit.IsZero() && !a.o.Now().Before(limit) {
-				p.commit(res)
+				p.sendHead(res)
 				return
 			}
 		}
@@ -133,7 +133,7 @@ func (p *proxyRequest) run(res *httpserver.Response) {
 	switch p.phase {
 	case refused, clientLeft:
 		p.answerWithout(res)
-	case answered:
+	case engineAnswered:
 		p.respond(res)
 	}
 }
@@ -186,8 +186,8 @@ func (p *proxyRequest) context() context.Context {
 	return p.req.Context()
 }
 
-// size is how much of the request's body is in memory while it waits.
-func (p *proxyRequest) size() int64 {
+// bodyBytes is how much of the request's body is in memory while it waits.
+func (p *proxyRequest) bodyBytes() int64 {
 	if p.reservation != nil {
 		return p.reservation.bytes
 	}
@@ -311,7 +311,7 @@ func (p *proxyRequest) launch(async bool) {
 		return
 	}
 	if p.leads() {
-		p.shared.Running.Store(true)
+		p.shared.AtEngine.Store(true)
 	}
 	r := p.queued.Grant.Replica
 	switch {

@@ -37,35 +37,35 @@ func (r *recent[V]) put(id string, v V, maximum int) {
 // requestIndex finds waiting requests by id, and the cold starts of recent ones. Only
 // requests that waited are in it, so a warm request pays nothing.
 type requestIndex struct {
-	mu          sync.Mutex
-	waiting     map[string]*proxyRequest // by request id and by the client's own id
-	count       int                      // of requests in waiting
-	empty       chan struct{}            // made by a drain; closed when no request waits
-	started     recent[string]           // cold start ids, by request id and client's own
-	causes      recent[string]           // the first request's id, by cold start id
-	firstTokens recent[time.Duration]    // times to the first token, by cold start id
+	mu         sync.Mutex
+	waiting    map[string]*proxyRequest // by request id and by the client's own id
+	count      int                      // of requests in waiting
+	empty      chan struct{}            // made by a drain; closed when no request waits
+	started    recent[string]           // cold start ids, by request id and client's own
+	causes     recent[string]           // the first request's id, by cold start id
+	firstBytes recent[time.Duration]    // times to the first byte, by cold start id
 }
 
 func (i *requestIndex) init() {
 	i.waiting = map[string]*proxyRequest{}
 }
 
-func (i *requestIndex) add(x *proxyRequest) {
+func (i *requestIndex) add(p *proxyRequest) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.waiting[x.id] = x
-	if x.clientID != "" {
-		i.waiting[x.clientID] = x // of two requests with one id the newer
+	i.waiting[p.id] = p
+	if p.clientID != "" {
+		i.waiting[p.clientID] = p // of two requests with one id the newer
 	}
 	i.count++
 }
 
-func (i *requestIndex) remove(x *proxyRequest) {
+func (i *requestIndex) remove(p *proxyRequest) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	delete(i.waiting, x.id)
-	if x.clientID != "" && i.waiting[x.clientID] == x {
-		delete(i.waiting, x.clientID)
+	delete(i.waiting, p.id)
+	if p.clientID != "" && i.waiting[p.clientID] == p {
+		delete(i.waiting, p.clientID)
 	}
 	if i.count--; i.count == 0 && i.empty != nil {
 		close(i.empty)
@@ -113,22 +113,22 @@ func (i *requestIndex) coldStart(id string) (string, bool) {
 	return c, ok
 }
 
-// rememberFirstToken stores a cold start's time to the first token; false if it has
+// rememberFirstByte stores a cold start's time to the first byte; false if it has
 // one.
-func (i *requestIndex) rememberFirstToken(coldStart string, took time.Duration) bool {
+func (i *requestIndex) rememberFirstByte(coldStart string, took time.Duration) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if _, ok := i.firstTokens.of[coldStart]; ok {
+	if _, ok := i.firstBytes.of[coldStart]; ok {
 		return false
 	}
-	i.firstTokens.put(coldStart, took, rememberColdStarts)
+	i.firstBytes.put(coldStart, took, rememberColdStarts)
 	return true
 }
 
-// ofColdStart returns a cold start's time to the first token, and the id of its first request.
+// ofColdStart returns a cold start's time to the first byte, and the id of its first request.
 func (i *requestIndex) ofColdStart(coldStart string) (took time.Duration, ok bool, request string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	took, ok = i.firstTokens.of[coldStart]
+	took, ok = i.firstBytes.of[coldStart]
 	return took, ok, i.causes.of[coldStart]
 }

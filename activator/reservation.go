@@ -54,32 +54,32 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 	if s.header == nil {
 		s.header = func(string) string { return "" }
 	}
-	x := &s.x
-	*x = proxyRequest{a: a, reservation: s, id: s.ID, began: a.o.Now(), endpoint: &otherEndpoint, team: w.Team}
+	p := &s.x
+	*p = proxyRequest{a: a, reservation: s, id: s.ID, began: a.o.Now(), endpoint: &otherEndpoint, team: w.Team}
 	if id := s.header("X-Request-Id"); openai.ValidID(id) {
-		x.clientID = id
+		p.clientID = id
 	}
 	held := false
 	defer func() {
 		if !held { // also on a panic
-			x.finish(x.failureStatus())
+			p.finish(p.failureStatus())
 		}
 	}()
 	e, alias := a.lookup(w.Name)
 	if e == nil || e.Snapshot().Remote != nil { // a Remote answers only what is checked for its class of data
 		if alias {
-			x.refuse(unpublishedError(w.Name))
+			p.refuse(unpublishedError(w.Name))
 		} else {
-			x.refuse(openai.New(openai.ModelNotFound, "The model `"+w.Name.Short()+"` does not exist."))
+			p.refuse(openai.New(openai.ModelNotFound, "The model `"+w.Name.Short()+"` does not exist."))
 		}
-		return nil, x.fail
+		return nil, p.fail
 	}
-	x.fn = e
-	if r := x.admitTeam(w.Team); r != nil {
-		x.refuse(r)
-		return nil, x.fail
+	p.fn = e
+	if r := p.admitTeam(w.Team); r != nil {
+		p.refuse(r)
+		return nil, p.fail
 	}
-	x.enter(true)
+	p.enter(true)
 	if err := s.await(); err != nil {
 		return nil, err
 	}
@@ -97,27 +97,27 @@ func (r *Reservation) assign(replica *snapshot.Replica) {
 
 // await waits until the reservation has a replica, or an answer without one.
 func (r *Reservation) await() *openai.Error {
-	x := &r.x
-	if x.phase == sent {
-		x.launch(false)
+	p := &r.x
+	if p.phase == sent {
+		p.launch(false)
 	}
-	if x.phase == waiting && r.want.OnWait != nil {
+	if p.phase == waiting && r.want.OnWait != nil {
 		r.want.OnWait()
 	}
-	for x.phase == waiting {
-		x.advance(time.Time{}, false)
+	for p.phase == waiting {
+		p.advance(time.Time{}, false)
 	}
-	switch x.phase {
+	switch p.phase {
 	case reserved:
 		return nil
 	case clientLeft:
-		x.refuse(openai.New(openai.RequestTimeout, "The client left."))
-		x.fail.Status = 499
-		x.reason = "client_left"
+		p.refuse(openai.New(openai.RequestTimeout, "The client left."))
+		p.fail.Status = 499
+		p.reason = "client_left"
 	default:
-		x.reason = string(x.fail.Code)
+		p.reason = string(p.fail.Code)
 	}
-	return x.fail
+	return p.fail
 }
 
 func (p *proxyRequest) failureStatus() int {
@@ -151,17 +151,17 @@ func (r *Reservation) ColdStart() string {
 // moves to another replica, waiting for one if it must; else the error is the answer,
 // and only Finish is left to call. why is the cause; a client that left is no failure.
 func (r *Reservation) Failed(reason error) *openai.Error {
-	x := &r.x
+	p := &r.x
 	if context.Cause(r.ctx) != nil {
-		x.contextEnded()
+		p.contextEnded()
 		return r.await()
 	}
 	var op *net.OpError
 	if errors.As(reason, &op) && op.Op == "dial" {
 		reason = &upstream.Error{Addr: r.Endpoint, Kind: upstream.ErrDial, Err: reason}
 	}
-	now := x.a.o.Now()
-	x.retry(x.reportFailure(reason, now), false, now, false)
+	now := p.a.o.Now()
+	p.retry(p.reportFailure(reason, now), false, now, false)
 	return r.await()
 }
 
@@ -174,22 +174,22 @@ func (r *Reservation) FailedForGood(reason error) *openai.Error {
 
 // FirstByte reports that the first byte of the answer has come.
 func (r *Reservation) FirstByte() {
-	x := &r.x
-	now := x.a.o.Now()
-	x.first = max(1, now.Sub(x.sentAt))
-	x.recordFirstByte(now, true)
+	p := &r.x
+	now := p.a.o.Now()
+	p.firstByteTook = max(1, now.Sub(p.sentAt))
+	p.recordFirstByte(now, true)
 }
 
 // BrokeMidAnswer reports that the replica failed in the middle of its answer: only the
 // client can try again.
 func (r *Reservation) BrokeMidAnswer() {
-	x := &r.x
-	if context.Cause(r.ctx) != nil || x.queued.ReplicaID() == "" {
+	p := &r.x
+	if context.Cause(r.ctx) != nil || p.queued.ReplicaID() == "" {
 		return
 	}
-	x.reason = string(openai.EngineCrashed)
-	x.a.metricsOf(x.fn).countFailure("died")
-	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), "it died in the middle of an answer")
+	p.reason = string(openai.EngineCrashed)
+	p.a.metricsOf(p.fn).countFailure("died")
+	p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), "it died in the middle of an answer")
 }
 
 // Finish ends the reservation. code is the status that the client was answered with,

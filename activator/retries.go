@@ -37,16 +37,16 @@ func (p *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 	if gap, ok := admission.ParseSpan(p.header("X-Stainless-Read-Timeout")); ok && (patience == 0 || gap < patience) {
 		patience = gap
 	}
-	var lasts time.Time
+	var retryableFrom time.Time
 	if idempotency != "" {
-		lasts = p.began
+		retryableFrom = p.began
 	} else if patience > 0 {
-		lasts = p.began.Add(patience - patience/10)
+		retryableFrom = p.began.Add(patience - patience/10)
 	}
 	client := p.req.Context()
-	begin := func() *sharedrun.Run { return sharedrun.New(p.id, client, lasts, p.a.o.Now) }
+	begin := func() *sharedrun.Run { return sharedrun.New(p.id, client, retryableFrom, p.a.o.Now) }
 	for {
-		r, own := runs.Enter(k, idempotency != "" || count != "" && count != "0", begin)
+		r, own := runs.JoinOrBegin(k, idempotency != "" || count != "" && count != "0", begin)
 		if p.shared = own; r == nil {
 			return false
 		}
@@ -75,7 +75,7 @@ func (p *proxyRequest) awaitRun(r *sharedrun.Run, res *httpserver.Response) bool
 		case <-p.context().Done():
 			p.contextEnded()
 		case <-late.C:
-			if r.Running.Load() {
+			if r.AtEngine.Load() {
 				limit := admission.ParseTimeouts(p.headerWithoutWait, false).Wait
 				if limit == 0 {
 					continue

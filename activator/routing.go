@@ -162,7 +162,7 @@ func (p *proxyRequest) escalate(async bool) bool {
 		return false
 	case p.phase == refused && routes.MayEscalate(p.fail):
 		return p.moveOn(p.fail.Message, async)
-	case p.phase == answered && routes.FailedStatus(p.reply.Response.Status, p.fn.Snapshot().Remote != nil):
+	case p.phase == engineAnswered && routes.FailedStatus(p.reply.Response.Status, p.fn.Snapshot().Remote != nil):
 		return p.moveOn("it answered with status "+strconv.Itoa(p.reply.Response.Status)+".", async)
 	}
 	return false
@@ -185,7 +185,7 @@ func (p *proxyRequest) moveOn(reason string, async bool) bool {
 	p.leave()
 	p.cached.Drop()
 	p.queued, p.reply, p.fail = admission.Request{Priority: p.queued.Priority}, answer.Answer{}, nil
-	p.adapterRetried, p.sentEarly, p.refusedEarly, p.first = false, false, "", 0
+	p.adapterRetried, p.sentEarly, p.refusedEarly, p.firstByteTook = false, false, "", 0
 	e := p.follow(rec)
 	if e == nil {
 		e = p.checkSuspect()

@@ -348,7 +348,7 @@ func TestBlocked(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 		f.Forecast = functions.Forecast{P50: 3 * time.Second, P90: 5 * time.Second}
-		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
+		f.Blocked = &snapshot.Blocked{Code: "no_capacity", Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
 		w.act.Publish(f)
 		refused := func(minimum, maximum int, wantText string) {
 			t.Helper()
@@ -366,7 +366,7 @@ func TestBlocked(t *testing.T) {
 		time.Sleep(70 * time.Second) // overdue: it is not about to happen
 		refused(9, 11, "in about 10 s")
 		// A waiting request gets the same, and unknown values are left out.
-		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
+		f.Blocked = &snapshot.Blocked{Code: "no_capacity", Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
 		w.act.Publish(f)
 		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "15"); r.status != 503 || r.took != 0 {
 			t.Fatalf("%+v", r)
@@ -374,7 +374,7 @@ func TestBlocked(t *testing.T) {
 		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "45"); !strings.Contains(r.body, "eta_s=") || strings.Contains(r.body, "eta_s=3 ") {
 			t.Fatalf("%+v", r)
 		}
-		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "all GPUs are busy", ETA: -1, At: time.Now()}
+		f.Blocked = &snapshot.Blocked{Code: "no_capacity", Message: "all GPUs are busy", ETA: -1, At: time.Now()}
 		w.act.Publish(f)
 		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "20"); strings.Contains(r.body, "eta_s=") {
 			t.Fatalf("%+v", r)

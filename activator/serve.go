@@ -90,10 +90,10 @@ func (a *Activator) Authorize(req *httpserver.Request, res *httpserver.Response)
 		a.serveModels(req, res, a.o.Now()) // needs no body
 		return "", false
 	}
-	x := a.newRequest(req, nil)
-	id, e := x.checkHead()
+	p := a.newRequest(req, nil)
+	id, e := p.checkHead()
 	if e != nil {
-		x.refuseNow(res, e)
+		p.refuseNow(res, e)
 		return "", false
 	}
 	return id.KeyID, true
@@ -104,13 +104,13 @@ func isModelsPath(path string) bool {
 }
 
 func (a *Activator) newRequest(req *httpserver.Request, forced *functions.Name) *proxyRequest {
-	x := &proxyRequest{a: a, req: req, caller: call.Of(req), id: openai.NewID(), began: a.o.Now(), endpoint: findEndpoint(req.Path), forced: forced}
+	p := &proxyRequest{a: a, req: req, caller: call.Of(req), id: openai.NewID(), began: a.o.Now(), endpoint: findEndpoint(req.Path), forced: forced}
 	if id := req.Header("X-Client-Request-Id"); openai.ValidID(id) {
-		x.clientID = id
+		p.clientID = id
 	} else if id := req.Header("X-Request-Id"); openai.ValidID(id) {
-		x.clientID = id
+		p.clientID = id
 	}
-	return x
+	return p
 }
 
 func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, forced *functions.Name) {
@@ -118,38 +118,38 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 		a.serveModels(req, res, a.o.Now())
 		return
 	}
-	x := a.newRequest(req, forced)
+	p := a.newRequest(req, forced)
 	defer func() {
 		if v := recover(); v != nil { // the server answers it; what the request holds must be released
-			x.reason = string(openai.InternalError)
-			x.finish(500)
-			x.endRun(nil)
+			p.reason = string(openai.InternalError)
+			p.finish(500)
+			p.endRun(nil)
 			panic(v)
 		}
 	}()
-	id, e := x.open()
-	if e == nil && x.composition == nil {
-		if e = x.checkSuspect(); e == nil && !x.cached.Hit() && x.joinRun(id.KeyID, res) {
+	id, e := p.open()
+	if e == nil && p.composition == nil {
+		if e = p.checkSuspect(); e == nil && !p.cached.Hit() && p.joinRun(id.KeyID, res) {
 			return
 		}
 	}
 	if e == nil {
-		e = x.admitTeam(x.team)
+		e = p.admitTeam(p.team)
 	}
 	switch {
 	case e != nil:
-		x.refuseNow(res, e)
-	case x.composition != nil:
-		x.compose(id, res)
-	case x.cached.Hit():
-		x.setCommonFields(res)
-		x.cached.Replay(res, x.id)
-		x.finish(200)
+		p.refuseNow(res, e)
+	case p.composition != nil:
+		p.compose(id, res)
+	case p.cached.Hit():
+		p.setCommonFields(res)
+		p.cached.Replay(res, p.id)
+		p.finish(200)
 	default:
-		x.run(res)
-		x.cached.Record(res)
+		p.run(res)
+		p.cached.Record(res)
 	}
-	x.endRun(res)
+	p.endRun(res)
 }
 
 // checkHead checks the endpoint, the method and the key.
@@ -272,7 +272,7 @@ func (a *Activator) Caller(header func(name string) string) (auth.Identity, *ope
 }
 
 func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Response, began time.Time) {
-	x := proxyRequest{a: a, req: req, id: openai.NewID(), began: began, route: modelsPath}
+	p := proxyRequest{a: a, req: req, id: openai.NewID(), began: began, route: modelsPath}
 	e := func() *openai.Error {
 		if req.Method != "GET" && req.Method != "HEAD" {
 			e := openai.New(openai.MethodNotAllowed, "Use GET here.")
@@ -283,7 +283,7 @@ func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Respons
 		if e != nil {
 			return e
 		}
-		x.team = id.Team
+		p.team = id.Team
 		one := strings.TrimPrefix(strings.TrimPrefix(req.Path, modelsPath), "/")
 		if strings.Contains(one, "%") {
 			one = unescapeModelName(one)
@@ -291,11 +291,11 @@ func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Respons
 		return a.listModels(id, one, res)
 	}()
 	if e != nil {
-		x.refuseNow(res, e)
+		p.refuseNow(res, e)
 		return
 	}
-	res.Set("x-request-id", x.id)
-	x.finish(200)
+	res.Set("x-request-id", p.id)
+	p.finish(200)
 }
 
 // unescapeModelName undoes the escapes that clients put into a model's name: the slash
@@ -377,8 +377,8 @@ func (p *proxyRequest) phases(spans []openai.Span) []openai.Span {
 			}
 		}
 	}
-	if p.first > 0 {
-		spans = append(spans, openai.Span{Phase: string(functions.PhaseFirstToken), Took: p.first})
+	if p.firstByteTook > 0 {
+		spans = append(spans, openai.Span{Phase: string(functions.PhaseFirstToken), Took: p.firstByteTook})
 	}
 	return spans
 }
@@ -396,7 +396,7 @@ func (p *proxyRequest) finish(code int) {
 	p.leave()
 	now := a.o.Now()
 	took := now.Sub(p.began)
-	if p.suspected && p.first > 0 && code < 499 {
+	if p.suspected && p.firstByteTook > 0 && code < 499 {
 		a.suspects.Acquit(p.fingerprint())
 	}
 	charge := p.remote.End(p.usage, code, now)
@@ -448,8 +448,8 @@ func (p *proxyRequest) finish(code int) {
 	if p.queued.Cold {
 		attrs = append(attrs, slog.String("cold_start", p.queued.ColdStart))
 	}
-	if p.first > 0 {
-		attrs = append(attrs, slog.Duration("first_token", p.first))
+	if p.firstByteTook > 0 {
+		attrs = append(attrs, slog.Duration("first_token", p.firstByteTook))
 	}
 	attrs = append(attrs, slog.Duration("took", took))
 	attrs = p.usageAttrs(attrs)
@@ -477,7 +477,7 @@ func (p *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
 		a.countRefused(team, p.route, code)
 	} else {
 		if code == 200 && !p.sentAt.IsZero() {
-			p.fn.Data.pace.Observe(p.stream, p.first, now.Sub(p.sentAt), p.usage.Completion)
+			p.fn.Data.pace.Observe(p.stream, p.firstByteTook, now.Sub(p.sentAt), p.usage.Completion)
 		}
 		s := a.metricsOf(p.fn)
 		s.countEnd(p.endpoint.path, code, p.queued.Cold, took)

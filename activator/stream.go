@@ -63,8 +63,8 @@ func (p *proxyRequest) respond(res *httpserver.Response) {
 	res.Stream = &bodyStream{x: p, status: up.Status}
 }
 
-// commit sends the head of an answer that is still to come.
-func (p *proxyRequest) commit(res *httpserver.Response) {
+// sendHead sends the head of an answer that is still to come.
+func (p *proxyRequest) sendHead(res *httpserver.Response) {
 	res.Status = 200
 	p.setCommonFields(res)
 	res.Set("cache-control", "no-cache, no-transform")
@@ -123,7 +123,7 @@ func (s *eventStream) Read(p []byte) (int, error) {
 		switch s.x.phase {
 		case waiting, sent:
 			s.awaitFirstByte()
-		case answered:
+		case engineAnswered:
 			s.forward()
 		case refused:
 			s.endWithError(s.x.fail)
@@ -154,37 +154,37 @@ func (s *eventStream) Close() error {
 
 // awaitFirstByte waits for the engine's first byte and writes comments meanwhile.
 func (s *eventStream) awaitFirstByte() {
-	x := s.x
-	now := x.a.o.Now()
+	p := s.x
+	now := p.a.o.Now()
 	if !now.Before(s.comment) {
 		s.writeComment(now)
 		return
 	}
-	if x.endpoint.noop != nil && !now.Before(s.noop) {
-		s.out = x.endpoint.noop(s.out[:0], cmp.Or(x.answerName, x.engineName), now)
-		s.noop = now.Add(x.a.o.Noop)
+	if p.endpoint.noop != nil && !now.Before(s.noop) {
+		s.out = p.endpoint.noop(s.out[:0], cmp.Or(p.answerName, p.engineName), now)
+		s.noop = now.Add(p.a.o.Noop)
 		return
 	}
 	limit := s.comment
-	if x.endpoint.noop != nil && s.noop.Before(limit) {
+	if p.endpoint.noop != nil && s.noop.Before(limit) {
 		limit = s.noop
 	}
-	if x.advance(limit, true) == stepChanged {
-		s.writeComment(x.a.o.Now())
+	if p.advance(limit, true) == stepChanged {
+		s.writeComment(p.a.o.Now())
 	}
 }
 
 // writeComment writes a comment and sets when the next is due, with a jitter, so that
 // ten thousand streams do not write at once.
 func (s *eventStream) writeComment(now time.Time) {
-	x := s.x
-	if x.loadingAdapter.Load() {
+	p := s.x
+	if p.loadingAdapter.Load() {
 		s.out = openai.Comment(s.out[:0], functions.Loading.Word(), -1, -1, -1)
 	} else {
-		s.out = admission.HeldComment(s.out[:0], x.fn.Snapshot(), now, x.fn.Data.queue.Position(&x.queued))
+		s.out = admission.HeldComment(s.out[:0], p.fn.Snapshot(), now, p.fn.Data.queue.Position(&p.queued))
 	}
-	period := x.a.o.Comment
-	if g := x.timeouts.Gap; g > 0 {
+	period := p.a.o.Comment
+	if g := p.timeouts.Gap; g > 0 {
 		period = min(period, max(g/3, 100*time.Millisecond))
 	}
 	s.comment = now.Add(time.Duration(float64(period) * (0.8 + 0.2*rand.Float64())))
@@ -192,8 +192,8 @@ func (s *eventStream) writeComment(now time.Time) {
 
 // forward reads the next part of the engine's stream.
 func (s *eventStream) forward() {
-	x := s.x
-	r := &x.reply
+	p := s.x
+	r := &p.reply
 	if !r.Events {
 		s.endWithEngineError()
 		return
@@ -230,7 +230,7 @@ func (s *eventStream) forward() {
 		s.engineEnded(err)
 		return
 	}
-	r.Response.Bound(x.idleBound())
+	r.Response.LimitSilence(p.idleBound())
 }
 
 // forwardWhole passes on the events that are whole.
@@ -270,12 +270,12 @@ func (s *eventStream) pass(p []byte) {
 // readPastMark waits, up to a second, for the end of a body whose end mark has come,
 // so that the connection can be used again and mark and end go out in one write.
 func (s *eventStream) readPastMark() {
-	x := s.x
-	if !x.reply.End {
+	p := s.x
+	if !p.reply.End {
 		s.mark = bytes.Clone(s.mark)
-		x.reply.Response.Bound(time.Second)
+		p.reply.Response.LimitSilence(time.Second)
 		for {
-			if _, err := x.reply.Read(s.buf); err != nil {
+			if _, err := p.reply.Read(s.buf); err != nil {
 				break // bytes after the end mark are ignored
 			}
 		}
@@ -285,47 +285,47 @@ func (s *eventStream) readPastMark() {
 
 // engineEnded ends a stream whose engine has ended, cleanly or not.
 func (s *eventStream) engineEnded(err error) {
-	x := s.x
+	p := s.x
 	if s.lo < s.hi && s.mark == nil && len(s.out) == 0 && !s.oversized {
 		s.passLast(err == io.EOF)
 	}
-	x.usage = s.seen.Usage
+	p.usage = s.seen.Usage
 	good := s.seen.Done || s.seen.Finished && err == io.EOF
 	complete := good && !s.oversized && s.lo == s.hi || s.mark != nil
 	switch {
 	case s.seen.Failed: // the engine has sent the error already, however it ends
-		if s.end = io.EOF; x.endpoint.usage { // other endpoints have an event for it
+		if s.end = io.EOF; p.endpoint.usage { // other endpoints have an event for it
 			s.end = httpserver.ErrFailureSent
 		}
 		s.countEngineError()
-		x.finish(502)
+		p.finish(502)
 	case complete:
 		switch {
-		case s.held && x.queued.Cold:
-			s.out = append(openai.Timeline(bytes.Clone(s.out), x.phases(nil)), s.mark...)
+		case s.held && p.queued.Cold:
+			s.out = append(openai.Timeline(bytes.Clone(s.out), p.phases(nil)), s.mark...)
 		case len(s.out) == 0:
 			s.out = s.mark
 		default: // both came in one read, and the mark lies right behind out
 			s.out = s.out[:len(s.out)+len(s.mark)]
 		}
 		s.end = io.EOF
-		x.finish(200)
-	case errors.Is(context.Cause(x.context()), httpserver.ErrGone):
-		x.reason = "client_left"
+		p.finish(200)
+	case errors.Is(context.Cause(p.context()), httpserver.ErrGone):
+		p.reason = "client_left"
 		s.end = errAbort
-		x.finish(499)
-	case errors.Is(context.Cause(x.context()), httpserver.ErrDraining):
+		p.finish(499)
+	case errors.Is(context.Cause(p.context()), httpserver.ErrDraining):
 		s.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	default:
 		problem, kind, e := describeBreak(err)
-		x.a.metricsOf(x.fn).countFailure(kind)
-		x.reportProblem(problem)
+		p.a.metricsOf(p.fn).countFailure(kind)
+		p.reportProblem(problem)
 		if kind == "died" {
-			if to := x.countCrash(err, x.a.o.Now()); to != nil {
+			if to := p.countCrash(err, p.a.o.Now()); to != nil {
 				e = to
 			}
 		}
-		x.nameRemote(e)
+		p.nameRemote(e)
 		s.endWithError(e)
 	}
 }
@@ -348,36 +348,36 @@ func (s *eventStream) passLast(clean bool) {
 // countEngineError notes an error that the engine sent in the middle of an answer: it
 // is no success, though [DONE] may follow and the connection end cleanly.
 func (s *eventStream) countEngineError() {
-	x := s.x
-	x.reason = "engine_error"
-	x.a.metricsOf(x.fn).countFailure("error_frame")
+	p := s.x
+	p.reason = "engine_error"
+	p.a.metricsOf(p.fn).countFailure("error_frame")
 	if s.died {
-		x.countCrash(nil, x.a.o.Now())
+		p.countCrash(nil, p.a.o.Now())
 	}
-	x.reportProblem("it sent an error in the middle of an answer")
+	p.reportProblem("it sent an error in the middle of an answer")
 }
 
 // endWithError ends the stream with an error frame.
 func (s *eventStream) endWithError(e *openai.Error) {
-	x := s.x
-	if x.reason == "" {
-		x.reason = string(e.Code)
+	p := s.x
+	if p.reason == "" {
+		p.reason = string(e.Code)
 	}
 	out := append([]byte(nil), s.out...)
 	if s.oversized { // the frame must not become part of the event that has begun
 		out = append(out, "\n\n"...)
 	}
-	s.out = append(out, e.FrameFor(x.endpoint.path, s.sequence)...)
+	s.out = append(out, e.FrameFor(p.endpoint.path, s.sequence)...)
 	s.end = httpserver.ErrFailureSent
-	x.finish(e.Status)
+	p.finish(e.Status)
 }
 
 // endWithEngineError sends an engine's error as a frame, because the head has been sent; or
 // that of an answer that cannot be streamed.
 func (s *eventStream) endWithEngineError() {
-	x := s.x
-	x.reason = "engine_answered"
-	s.endWithError(x.reply.StreamError(x.endpoint.path, x.a.o.Now()))
+	p := s.x
+	p.reason = "engine_answered"
+	s.endWithError(p.reply.StreamError(p.endpoint.path, p.a.o.Now()))
 }
 
 // scanUsage reads the usage of a whole plain answer.
@@ -420,7 +420,7 @@ func (s *bodyStream) Read(p []byte) (n int, err error) {
 		}
 		err = errAbort
 	default:
-		x.reply.Response.Bound(x.idleBound())
+		x.reply.Response.LimitSilence(x.idleBound())
 	}
 	return n, err
 }
@@ -467,7 +467,7 @@ func (b *paddedBody) Read(p []byte) (int, error) {
 				continue
 			}
 			x.advance(b.next, true)
-		case answered:
+		case engineAnswered:
 			if x.reply.Response.Status >= 300 || x.reply.Encoding != "" {
 				x.reason = "engine_answered"
 				b.end = errAbort

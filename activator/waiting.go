@@ -14,7 +14,7 @@ import (
 func (p *proxyRequest) enter(fresh bool) {
 	a, q := p.a, &p.fn.Data.queue
 	now := a.o.Now()
-	size := p.size()
+	size := p.bodyBytes()
 	p.queued.Team, p.queued.Bytes = p.team, size
 	if fresh {
 		if e := p.beginRemote(now); e != nil {
@@ -37,11 +37,11 @@ func (p *proxyRequest) enter(fresh bool) {
 	}
 	a.metricsOf(p.fn) // the gauges show a function's first request while it waits
 	if p.leads() {
-		p.shared.Running.Store(false)
+		p.shared.AtEngine.Store(false)
 	}
 	p.phase = waiting
 	p.waitFrom = now
-	if e := p.buffer(size, now); e != nil {
+	if e := p.countBuffered(size, now); e != nil {
 		p.leave()
 		p.refuse(e)
 		return
@@ -92,9 +92,9 @@ func (p *proxyRequest) enter(fresh bool) {
 	}
 }
 
-// buffer counts the body of a waiting request against the team's limit and the
+// countBuffered counts the body of a waiting request against the team's limit and the
 // activator's.
-func (p *proxyRequest) buffer(size int64, now time.Time) *openai.Error {
+func (p *proxyRequest) countBuffered(size int64, now time.Time) *openai.Error {
 	if !p.caller.Covered() {
 		if r := ratelimit.RetryUntilAllotment(p.context, func() *ratelimit.Refusal { return p.a.o.Limits.AdmitWaiting(p.team, now) }); r != nil {
 			return p.limitError(r)
@@ -187,7 +187,7 @@ func (p *proxyRequest) leave() {
 func (p *proxyRequest) endWait() {
 	if p.counted {
 		p.counted = false
-		p.a.buffered.Add(-p.size())
+		p.a.buffered.Add(-p.bodyBytes())
 		if !p.caller.Covered() {
 			p.a.o.Limits.EndWaiting(p.team, p.a.o.Now())
 		}

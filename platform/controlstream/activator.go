@@ -20,7 +20,7 @@ import (
 type Feed interface {
 	Publish(fs ...snapshot.Snapshot)
 	Remove(names ...functions.Name)
-	Cut(agent string)
+	AbortThrough(agent string)
 	Demand(all bool, yield func(activator.Demand) bool)
 	DemandOf(name functions.Name) (activator.Demand, bool)
 	EachInFlight(name functions.Name, yield func(replica string, n int))
@@ -145,7 +145,7 @@ func (a *Activator) onUpdate(d Update, seq uint64) {
 	}
 	a.afterUpdate(&d, gone, seq)
 	for _, agent := range d.AbortAgent { // aborted requests find another replica in the new snapshots
-		a.feed.Cut(agent)
+		a.feed.AbortThrough(agent)
 	}
 	if d.Table != nil {
 		if a.o.Table != nil {
@@ -190,8 +190,8 @@ func (a *Activator) beforeUpdate(d *Update) (names []functions.Name, gone map[fu
 		for i := range f.Replicas {
 			reps = append(reps, f.Replicas[i].ID)
 		}
-		for i := range f.NotReadyEndpoints { // requests sent before READY are in flight once the replica answers
-			reps = append(reps, f.NotReadyEndpoints[i].ID)
+		for i := range f.EarlyReplicas { // requests sent before READY are in flight once the replica answers
+			reps = append(reps, f.EarlyReplicas[i].ID)
 		}
 		a.feed.EachInFlight(name, func(replica string, _ int) {
 			if !slices.Contains(reps, replica) {

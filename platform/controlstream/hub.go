@@ -233,8 +233,8 @@ func (p *peer) markDirty(name functions.Name) {
 	}
 }
 
-// Cut aborts, at all activators, the requests that go through the agent at this URL.
-func (h *Hub) Cut(agent string) {
+// AbortThrough aborts, at all activators, the requests that go through the agent at this URL.
+func (h *Hub) AbortThrough(agent string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.activators(func(p *peer) {

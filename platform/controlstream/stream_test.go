@@ -84,7 +84,7 @@ func (f *feed) Remove(names ...functions.Name) {
 	f.news.Set()
 }
 
-func (f *feed) Cut(agent string) {
+func (f *feed) AbortThrough(agent string) {
 	f.mu.Lock()
 	f.cuts = append(f.cuts, agent)
 	f.mu.Unlock()
@@ -237,7 +237,7 @@ func TestOneHub(t *testing.T) {
 
 	h.Remove(name("n"))
 	testkit.Eventually(t, "n is gone", func() bool { _, ok := f.has(name("n")); return !ok })
-	h.Cut("http://10.0.0.9:1")
+	h.AbortThrough("http://10.0.0.9:1")
 	testkit.Eventually(t, "cut", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.cuts) == 1 })
 }
 

@@ -127,7 +127,7 @@ func newLocal(o Options) (*Local, error) {
 			l.first.Do(func() { close(l.ready) })
 		},
 		InFlight:      func(name functions.Name, id string) int { return l.path.InFlightOf(name, id) },
-		AbortRequests: func(url string) { l.path.Cut(url) },
+		AbortRequests: func(url string) { l.path.AbortThrough(url) },
 		Traffic:       func(url string) functions.Traffic { return l.path.Traffic(url) },
 	})
 	if err != nil {

@@ -49,8 +49,8 @@ type DataPath interface {
 	// every other function that has requests.
 	Demand(all bool, yield func(Demand) bool)
 	InFlightOf(name functions.Name, replica string) int
-	// Cut ends the requests in flight through the lost agent at this URL.
-	Cut(agent string)
+	// AbortThrough ends the requests in flight through the lost agent at this URL.
+	AbortThrough(agent string)
 }
 
 // Catalog lists the functions that exist. The loop reads it again after Changed.

@@ -341,7 +341,7 @@ func (p *playPath) Demand(all bool, yield func(Demand) bool) {
 	}
 }
 
-func (p *playPath) Cut(agent string) {
+func (p *playPath) AbortThrough(agent string) {
 	p.cuts = append(p.cuts, agent)
 	if p.onCut != nil {
 		p.onCut(agent)

@@ -133,7 +133,7 @@ func (o *Orchestrator) applyUpdates(ctx context.Context, in *updates, now placem
 func (o *Orchestrator) publishDirty() {
 	defer func() { // after publishing: cut requests pick another replica from the new snapshots
 		for _, url := range o.lostAgents {
-			o.path.Cut(url)
+			o.path.AbortThrough(url)
 		}
 		o.lostAgents = nil
 	}()

@@ -224,4 +224,4 @@ func (w *benchWorld) demand(n functions.Name) Demand {
 func (w *benchWorld) Publish(...snapshot.Snapshot)          {}
 func (w *benchWorld) Remove(...functions.Name)              {}
 func (w *benchWorld) InFlightOf(functions.Name, string) int { return 0 }
-func (w *benchWorld) Cut(string)                            {}
+func (w *benchWorld) AbortThrough(string)                   {}

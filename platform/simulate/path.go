@@ -526,8 +526,8 @@ func (p *path) InFlightOf(name functions.Name, replica string) int {
 	return f.queue.InFlight(replica)
 }
 
-// Cut fails the requests at an agent that was declared lost.
-func (p *path) Cut(agent string) {
+// AbortThrough fails the requests at an agent that was declared lost.
+func (p *path) AbortThrough(agent string) {
 	st := p.State
 	if p.superseded() {
 		return

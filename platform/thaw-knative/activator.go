@@ -109,7 +109,7 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	})
 	data := activator.New(activator.Options{
 		Waker: platform, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(s.Hold), BufferBytes: plan.Bodies,
-		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
+		DemandChanged: platform.Stirred, OnFirstByte: platform.FirstToken,
 		Metrics: registry, Log: lines.Requests,
 	})
 	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, LeaderTLS: certificates, PublicAPI: s.PublicAPI, TrustedProxies: proxies, MaxBody: int64(s.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, s.ShareOf(plan.Bodies)),

@@ -22,13 +22,13 @@ type history struct {
 
 func (h history) ColdStart(id string) (functions.Timeline, bool) {
 	t, ok := h.Local.ColdStart(id)
-	return h.data.Complete(t), ok
+	return h.data.WithFirstTokenPhase(t), ok
 }
 
 func (h history) ColdStarts(limit int) []functions.Timeline {
 	list := h.Local.ColdStarts(limit)
 	for i := range list {
-		list[i] = h.data.Complete(list[i])
+		list[i] = h.data.WithFirstTokenPhase(list[i])
 	}
 	return list
 }
