@@ -21,13 +21,13 @@ func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 	accept, kind := "application/json", "application/json"
 	if p.stream {
 		accept = "text/event-stream"
-	} else if p.endpoint.path == "/v1/audio/speech" {
+	} else if p.endpoint.Path == "/v1/audio/speech" {
 		accept = "*/*"
 	}
-	if p.endpoint.form {
+	if p.endpoint.Form {
 		kind = p.header("Content-Type")
 	}
-	out := &upstream.Request{Addr: addr, Secure: strings.HasPrefix(r.Endpoint, "https://"), Prefix: prefix, Method: "POST", Path: p.endpoint.path}
+	out := &upstream.Request{Addr: addr, Secure: strings.HasPrefix(r.Endpoint, "https://"), Prefix: prefix, Method: "POST", Path: p.endpoint.Path}
 	out.Fields = make([]upstream.Field, 0, 6)
 	out.Fields = append(out.Fields, upstream.Field{Name: "content-type", Value: kind},
 		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: p.id})
@@ -83,7 +83,7 @@ func (p *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, a
 // stripsUsage reports whether the engine is asked for a usage chunk that the client
 // did not ask for.
 func (p *proxyRequest) stripsUsage() bool {
-	return p.stream && p.endpoint.usage && p.env.AsksUsage() && (p.remote != nil || p.lease.NeedsUsage() || p.cached.Stores())
+	return p.stream && p.endpoint.Usage && p.env.AsksUsage() && (p.remote != nil || p.lease.NeedsUsage() || p.cached.Stores())
 }
 
 // splitEndpoint splits a URL into host:port and the prefix of its paths.
@@ -182,7 +182,7 @@ func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 // refuseAsEngine ends the request with the error that the engine put first into its answer.
 // It returns false where there is none, or where r has become a failure to be tried again.
 func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
-	refusal, failure := p.engineFailure(r)
+	refusal, failure := r.Failure(p.endpoint, p.stream, p.env.IncludeUsage || p.stripsUsage())
 	if failure != nil {
 		r.Response.Close()
 		*r = answer.Answer{Err: failure}
@@ -194,7 +194,7 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 	p.stopEngine()
 	if refusal.Status >= 500 {
 		p.a.metricsOf(p.fn).countFailure("error_frame")
-		p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), errorBeforeToken)
+		p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), answer.ErrorBeforeToken)
 	}
 	p.leave()
 	p.refuse(refusal)

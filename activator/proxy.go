@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/compositions"
+	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
@@ -30,7 +31,7 @@ type proxyRequest struct {
 	began       time.Time
 
 	id, clientID string
-	endpoint     *endpoint
+	endpoint     *endpoints.Endpoint
 	route        string // label where there is no endpoint
 	team, keyID  string
 	env          openai.Envelope
@@ -106,7 +107,7 @@ const (
 func (p *proxyRequest) run(res *httpserver.Response) {
 	a := p.a
 	p.enter(true)
-	async := p.stream || p.hold() == HoldPad && !p.endpoint.form
+	async := p.stream || p.hold() == HoldPad && !p.endpoint.Form
 	if p.phase == sent { // admitted at once
 		p.launch(async)
 	}

@@ -22,7 +22,7 @@ func (p *proxyRequest) beginRemote(now time.Time) (e *openai.Error) {
 	}
 	p.remote, e = p.a.o.Remotes.Begin(remote.Request{
 		Name: f.Name, Team: p.team, TeamBudget: p.a.o.Limits.SpendPerDay(p.team),
-		Endpoint: p.endpoint.path, Stream: p.stream, Generates: p.endpoint.streams, Depth: p.header(remote.DepthHeader), Envelope: &p.env,
+		Endpoint: p.endpoint.Path, Stream: p.stream, Generates: p.endpoint.Streams, Depth: p.header(remote.DepthHeader), Envelope: &p.env,
 	})
 	return e
 }
@@ -51,7 +51,7 @@ func (p *proxyRequest) onRemoteReply(r answer.Answer, now time.Time) {
 	e := p.remote.Judge(r.Response, r.Begin, r.End, r.Err)
 	if e == nil {
 		if p.stream && !r.Events && r.End && answer.IsSuccess(r.Response.Status) { // it does not stream
-			if events := openai.StreamWhole(p.endpoint.path, r.Begin, p.env.IncludeUsage || p.stripsUsage()); events != nil {
+			if events := openai.StreamWhole(p.endpoint.Path, r.Begin, p.env.IncludeUsage || p.stripsUsage()); events != nil {
 				r.Begin, r.Events = events, true
 			}
 		}

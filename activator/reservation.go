@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -42,7 +43,7 @@ type Reservation struct {
 }
 
 // otherEndpoint labels paths outside the OpenAI allow-list.
-var otherEndpoint = endpoint{path: otherLabel}
+var otherEndpoint = endpoints.Endpoint{Path: otherLabel}
 
 // Reserve finds a slot at a replica of the function: at once where one is free,
 // otherwise the request is queued, the function is woken, and the request waits as

@@ -9,6 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/cache"
+	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
@@ -72,7 +73,7 @@ func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.En
 // chooseTarget has the Router choose the function of the request.
 func (p *proxyRequest) chooseTarget(r *routes.Route, id auth.Identity) (e *openai.Error) {
 	q := routes.Request{ID: p.id, Team: id.Team, Admin: id.Admin, Header: p.req.Header}
-	if p.routing, e = p.a.newRouting(r, q, &p.env, p.req.Body, p.endpoint.path, false); e != nil {
+	if p.routing, e = p.a.newRouting(r, q, &p.env, p.req.Body, p.endpoint.Path, false); e != nil {
 		return e
 	}
 	p.data = p.routing.request.Data
@@ -131,7 +132,7 @@ func (p *proxyRequest) take(rec *functions.RouteRecord) *openai.Error {
 func (p *proxyRequest) lookUp(r *functions.Router) (e *openai.Error) {
 	p.cached, e = p.a.o.Cache.Look(cache.Request{
 		Header: p.header(cache.Header), Team: p.team, KeyID: p.keyID, Router: r, Function: p.fn.Snapshot(), Adapter: p.queued.Adapter,
-		Path: p.endpoint.path, Stream: p.stream, Envelope: &p.env, Body: p.req.Body, Now: p.began,
+		Path: p.endpoint.Path, Stream: p.stream, Envelope: &p.env, Body: p.req.Body, Now: p.began,
 	})
 	return e
 }
@@ -228,8 +229,8 @@ func (p *proxyRequest) routeFields(attrs []slog.Attr) []slog.Attr {
 // DryRoute decides what a request would be sent to, and sends and records nothing. router
 // is the name of a Router, "" the model of the body or else "auto".
 func (a *Activator) DryRoute(id auth.Identity, router, path string, header func(string) string, body []byte) (rec functions.RouteRecord, e *openai.Error) {
-	p := findEndpoint(path)
-	if p == nil || p.form {
+	at := endpoints.Find(path)
+	if at == nil || at.Form {
 		return rec, openai.New(openai.InvalidValue, "path is one of the endpoints with a JSON body, such as /v1/chat/completions.").With("path")
 	}
 	env, err := openai.PeekUnnamed(body)

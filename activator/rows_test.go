@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/refusals"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
@@ -801,12 +802,12 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 		w.keys.Create("blue", "", false)
 		w.act.Publish(readyAt(testFunction("red/mine"), 4, "e:1"), readyAt(testFunction("blue/theirs"), 4, "e:1"))
 		paths := []string{"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
-		for i := range plainEndpoints {
-			paths = append(paths, plainEndpoints[i].path)
+		for i := range endpoints.Plain {
+			paths = append(paths, endpoints.Plain[i].Path)
 		}
 		send := func(path, model string) result {
 			body, kind := fmt.Sprintf(`{"model":%q,"input":"x"}`, model), "application/json"
-			if ep := findEndpoint(path); ep.form {
+			if ep := endpoints.Find(path); ep.Form {
 				body, kind = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n"+model+"\r\n--b--\r\n", "multipart/form-data; boundary=b"
 			}
 			return w.post(path, body, "Authorization", "Bearer "+red, "Content-Type", kind)

@@ -10,57 +10,11 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/call"
+	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
-)
-
-// endpoint is one path that is proxied to an engine.
-type endpoint struct {
-	path    string
-	streams bool // "stream": true makes the answer an event stream with an end mark
-	form    bool // multipart/form-data
-	usage   bool // supports stream_options.include_usage
-	noop    func(b []byte, model string, created time.Time) []byte
-}
-
-// findEndpoint looks a path up in the allow-list. All others are refused: engines have
-// many more paths, and some of them end the engine.
-func findEndpoint(path string) *endpoint {
-	switch path {
-	case "/v1/chat/completions":
-		return &chatEndpoint
-	case "/v1/completions":
-		return &completionsEndpoint
-	case "/v1/responses":
-		return &responsesEndpoint
-	case "/v1/messages":
-		return &messagesEndpoint
-	}
-	for i := range plainEndpoints {
-		if plainEndpoints[i].path == path {
-			return &plainEndpoints[i]
-		}
-	}
-	return nil
-}
-
-var (
-	chatEndpoint        = endpoint{path: "/v1/chat/completions", streams: true, usage: true, noop: openai.NoopChat}
-	completionsEndpoint = endpoint{path: "/v1/completions", streams: true, usage: true, noop: openai.NoopCompletion}
-	responsesEndpoint   = endpoint{path: "/v1/responses", streams: true} // events are numbered: comments only
-	messagesEndpoint    = endpoint{path: "/v1/messages", streams: true}
-	plainEndpoints      = [...]endpoint{
-		{path: "/v1/embeddings"},
-		{path: "/v1/messages/count_tokens"},
-		{path: "/v1/rerank"}, {path: "/v2/rerank"}, {path: "/rerank"},
-		{path: "/v1/score"},
-		{path: "/tokenize"}, {path: "/detokenize"},
-		{path: "/v1/audio/speech"},
-		{path: "/v1/audio/transcriptions", form: true},
-		{path: "/v1/audio/translations", form: true},
-	}
 )
 
 const modelsPath = "/v1/models"
@@ -68,7 +22,7 @@ const modelsPath = "/v1/models"
 // ServesPath reports whether a path is the activator's: all of /v1, and the other
 // paths of the allow-list.
 func ServesPath(path string) bool {
-	return strings.HasPrefix(path, "/v1/") || path == "/v1" || findEndpoint(path) != nil
+	return strings.HasPrefix(path, "/v1/") || path == "/v1" || endpoints.Find(path) != nil
 }
 
 // Serve answers one request. It is a [httpserver.Handler].
@@ -104,7 +58,7 @@ func isModelsPath(path string) bool {
 }
 
 func (a *Activator) newRequest(req *httpserver.Request, forced *functions.Name) *proxyRequest {
-	p := &proxyRequest{a: a, req: req, caller: call.Of(req), id: openai.NewID(), began: a.o.Now(), endpoint: findEndpoint(req.Path), forced: forced}
+	p := &proxyRequest{a: a, req: req, caller: call.Of(req), id: openai.NewID(), began: a.o.Now(), endpoint: endpoints.Find(req.Path), forced: forced}
 	if id := req.Header("X-Client-Request-Id"); openai.ValidID(id) {
 		p.clientID = id
 	} else if id := req.Header("X-Request-Id"); openai.ValidID(id) {
@@ -176,9 +130,9 @@ func (p *proxyRequest) open() (auth.Identity, *openai.Error) {
 	forced := p.forced != nil
 	var err error
 	switch {
-	case p.endpoint.form && forced:
+	case p.endpoint.Form && forced:
 		p.env, err = openai.PeekMultipartUnnamed(req.Header("Content-Type"), req.Body)
-	case p.endpoint.form:
+	case p.endpoint.Form:
 		p.env, err = openai.PeekMultipart(req.Header("Content-Type"), req.Body)
 	case forced:
 		p.env, err = openai.PeekUnnamed(req.Body)
@@ -191,7 +145,7 @@ func (p *proxyRequest) open() (auth.Identity, *openai.Error) {
 		}
 		return id, openai.New(openai.InvalidJSON, err.Error())
 	}
-	p.stream = p.env.Stream && p.endpoint.streams
+	p.stream = p.env.Stream && p.endpoint.Streams
 	if p.stream && req.Host == "" && req.IsHTTP10() {
 		return id, openai.New(openai.InvalidRequest, "A stream needs HTTP/1.1, with Host: over HTTP/1.0 its break cannot be told from its end.")
 	}
@@ -418,7 +372,7 @@ func (p *proxyRequest) finish(code int) {
 	attrs := make([]slog.Attr, 0, 12)
 	attrs = append(attrs, slog.String("id", p.id), slog.Int("code", code))
 	if p.fn != nil {
-		attrs = append(attrs, slog.String("route", p.endpoint.path), slog.String("model", a.metricsOf(p.fn).full), slog.String("team", p.team), slog.Bool("stream", p.stream))
+		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", a.metricsOf(p.fn).full), slog.String("team", p.team), slog.Bool("stream", p.stream))
 		if p.fn.Snapshot().ServedModelName != "" {
 			attrs = append(attrs, slog.String("revision", p.fn.Name.Name))
 		}
@@ -426,7 +380,7 @@ func (p *proxyRequest) finish(code int) {
 		attrs = append(attrs, slog.String("route", p.route))
 	}
 	if p.composition != nil {
-		attrs = append(attrs, slog.String("route", p.endpoint.path), slog.String("model", p.composition.FullName().String()), slog.String("team", p.team), slog.Bool("stream", p.stream))
+		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", p.composition.FullName().String()), slog.String("team", p.team), slog.Bool("stream", p.stream))
 		attrs = p.composed.Attrs(attrs)
 	}
 	if p.routing != nil {
@@ -466,7 +420,7 @@ func (p *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
 		p.countComposition(code, took)
 	} else if p.fn == nil {
 		if p.endpoint != nil {
-			p.route = p.endpoint.path
+			p.route = p.endpoint.Path
 		} else if p.route == "" {
 			p.route = otherLabel
 		}
@@ -480,7 +434,7 @@ func (p *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
 			p.fn.Data.pace.Observe(p.stream, p.firstByteTook, now.Sub(p.sentAt), p.usage.Completion)
 		}
 		s := a.metricsOf(p.fn)
-		s.countEnd(p.endpoint.path, code, p.queued.Cold, took)
+		s.countEnd(p.endpoint.Path, code, p.queued.Cold, took)
 		if p.usage.Known {
 			s.prompt(float64(p.usage.Prompt))
 			s.completion(float64(p.usage.Completion))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/answer"
+	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -26,7 +27,7 @@ func (p *proxyRequest) respond(res *httpserver.Response) {
 	up := p.reply.Response
 	if up.Status >= 400 && p.reply.Encoding == "" {
 		p.reason = "engine_answered"
-		p.refuseNow(res, p.reply.Error(p.endpoint.path, p.a.o.Now()))
+		p.refuseNow(res, p.reply.Error(p.endpoint.Path, p.a.o.Now()))
 		return
 	}
 	res.Status = up.Status
@@ -160,13 +161,13 @@ func (s *eventStream) awaitFirstByte() {
 		s.writeComment(now)
 		return
 	}
-	if p.endpoint.noop != nil && !now.Before(s.noop) {
-		s.out = p.endpoint.noop(s.out[:0], cmp.Or(p.answerName, p.engineName), now)
+	if p.endpoint.Noop != nil && !now.Before(s.noop) {
+		s.out = p.endpoint.Noop(s.out[:0], cmp.Or(p.answerName, p.engineName), now)
 		s.noop = now.Add(p.a.o.Noop)
 		return
 	}
 	limit := s.comment
-	if p.endpoint.noop != nil && s.noop.Before(limit) {
+	if p.endpoint.Noop != nil && s.noop.Before(limit) {
 		limit = s.noop
 	}
 	if p.advance(limit, true) == stepChanged {
@@ -253,13 +254,13 @@ func (s *eventStream) pass(p []byte) {
 	was, failed := s.seen.Done, s.seen.Failed
 	s.out = s.seen.Pass(p)
 	s.died = s.died || s.seen.Failed && !failed && answer.EngineDied(s.out)
-	if s.x.endpoint == &responsesEndpoint {
+	if s.x.endpoint == &endpoints.Responses {
 		s.sequence = openai.NextSequence(s.out, s.sequence)
 	}
 	if s.seen.Token && s.x.firstToken == 0 {
 		s.x.recordFirstToken()
 	}
-	if s.seen.Done && !was && s.x.endpoint.usage {
+	if s.seen.Done && !was && s.x.endpoint.Usage {
 		if i := bytes.LastIndex(s.out, []byte("[DONE]")); i >= 0 {
 			i = bytes.LastIndexByte(s.out[:i], '\n') + 1
 			s.out, s.mark = s.out[:i], s.out[i:]
@@ -294,7 +295,7 @@ func (s *eventStream) engineEnded(err error) {
 	complete := good && !s.oversized && s.lo == s.hi || s.mark != nil
 	switch {
 	case s.seen.Failed: // the engine has sent the error already, however it ends
-		if s.end = io.EOF; p.endpoint.usage { // other endpoints have an event for it
+		if s.end = io.EOF; p.endpoint.Usage { // other endpoints have an event for it
 			s.end = httpserver.ErrFailureSent
 		}
 		s.countEngineError()
@@ -317,7 +318,7 @@ func (s *eventStream) engineEnded(err error) {
 	case errors.Is(context.Cause(p.context()), httpserver.ErrDraining):
 		s.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	default:
-		problem, kind, e := describeBreak(err)
+		problem, kind, e := answer.DescribeBreak(err)
 		p.a.metricsOf(p.fn).countFailure(kind)
 		p.reportProblem(problem)
 		if kind == "died" {
@@ -367,7 +368,7 @@ func (s *eventStream) endWithError(e *openai.Error) {
 	if s.oversized { // the frame must not become part of the event that has begun
 		out = append(out, "\n\n"...)
 	}
-	s.out = append(out, e.FrameFor(p.endpoint.path, s.sequence)...)
+	s.out = append(out, e.FrameFor(p.endpoint.Path, s.sequence)...)
 	s.end = httpserver.ErrFailureSent
 	p.finish(e.Status)
 }
@@ -377,7 +378,7 @@ func (s *eventStream) endWithError(e *openai.Error) {
 func (s *eventStream) endWithEngineError() {
 	p := s.x
 	p.reason = "engine_answered"
-	s.endWithError(p.reply.StreamError(p.endpoint.path, p.a.o.Now()))
+	s.endWithError(p.reply.StreamError(p.endpoint.Path, p.a.o.Now()))
 }
 
 // scanUsage reads the usage of a whole plain answer.
@@ -409,7 +410,7 @@ func (s *bodyStream) Read(p []byte) (n int, err error) {
 		x.finish(s.status)
 	case err != nil:
 		if context.Cause(x.context()) == nil {
-			problem, kind, e := describeBreak(err)
+			problem, kind, e := answer.DescribeBreak(err)
 			x.reason = string(e.Code)
 			x.a.metricsOf(x.fn).countFailure(kind)
 			x.reportProblem(problem)

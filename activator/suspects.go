@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/suspects"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -23,7 +24,7 @@ import (
 
 // fingerprint identifies equal requests of a function.
 type fingerprint struct {
-	endpoint     *endpoint
+	endpoint     *endpoints.Endpoint
 	function     *entry
 	adapter      string
 	size         int
