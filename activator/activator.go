@@ -15,7 +15,9 @@ import (
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/cache"
+	"github.com/thaw-dev/thaw/activator/coldstarts"
 	"github.com/thaw-dev/thaw/activator/compositions"
+	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/refusals"
 	"github.com/thaw-dev/thaw/activator/remote"
@@ -25,6 +27,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/suspects"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/usageoption"
+	"github.com/thaw-dev/thaw/activator/waiters"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -152,7 +155,7 @@ func (o Options) withDefaults() Options {
 		o.BufferBytes = 1 << 30
 	}
 	if o.Metrics == nil {
-		o.Metrics = noMetrics{}
+		o.Metrics = metrics.Nothing{}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -177,7 +180,8 @@ type Activator struct {
 	prewarms     routes.Prewarms
 	decisions    routes.Log
 	changed      changedFunctions
-	requests     requestIndex
+	waiting      waiters.Index[*proxyRequest]
+	coldStarts   coldstarts.Records
 	runs         *sharedrun.Table[runKey]
 	seeds        [2]maphash.Seed // of fingerprints
 	suspects     suspects.Table[fingerprint]
@@ -198,7 +202,7 @@ type function struct {
 	queue   admission.Queue
 	self    *entry
 	changed *changedFunctions
-	metrics atomic.Pointer[functionMetrics] // resolved at the first request
+	metrics atomic.Pointer[metrics.Function] // resolved at the first request
 	uses    adapterUses
 	pace    routes.Pace
 }
@@ -215,7 +219,6 @@ func New(o Options) *Activator {
 	a.table = snapshot.NewTable(func(e *entry) {
 		e.Data.self, e.Data.changed, e.Data.queue.Demand = e, &a.changed, &e.Data
 	})
-	a.requests.init()
 	a.runs = sharedrun.NewTable(func(k runKey) uint64 { return k.bodyA })
 	a.seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 	return a
@@ -235,7 +238,7 @@ func (a *Activator) onPublish(e *entry, before *snapshot.Snapshot) {
 	if before == nil {
 		return
 	}
-	a.observeColdStart(before, f)
+	metrics.ObserveColdStart(a.o.Metrics, before, f)
 	if before.State != f.State || len(before.Replicas) != len(f.Replicas) || !slices.EqualFunc(before.EarlyReplicas, f.EarlyReplicas, sameEndpoint) {
 		q.Broadcast()
 	}
@@ -339,35 +342,24 @@ func (r *removedFunctions) inFlight(name functions.Name, replicaID string) int {
 // ColdStartOf is the cold start a recent request took part in. id is the
 // request's, or the client's own from X-Client-Request-Id.
 func (a *Activator) ColdStartOf(id string) (coldStartID string, ok bool) {
-	return a.requests.coldStart(id)
+	return a.coldStarts.Of(id)
 }
 
 // WithFirstTokenPhase adds what only the data path knows to a timeline of the platform's: the phase
 // from READY to the engine's first byte, and the first request.
 func (a *Activator) WithFirstTokenPhase(t functions.Timeline) functions.Timeline {
-	took, ok, request := a.requests.ofColdStart(t.ID)
-	t.Request = request
-	if !ok || t.State != functions.Ready {
-		return t
-	}
-	for _, p := range t.Phases {
-		if p.Phase == functions.PhaseFirstToken {
-			return t
-		}
-	}
-	t.Phases = append(slices.Clone(t.Phases), functions.Span{Phase: functions.PhaseFirstToken, Start: t.Total, Duration: took.Seconds()})
-	return t
+	return a.coldStarts.WithFirstTokenPhase(t)
 }
 
 // Position of a waiting request: 1 is the next; false where no such request waits. id
 // is as in ColdStartOf.
 func (a *Activator) Position(id string) (position int, name functions.Name, ok bool) {
-	x := a.requests.waiter(id)
-	if x == nil {
+	p, ok := a.waiting.Find(id)
+	if !ok {
 		return 0, functions.Name{}, false
 	}
-	p := x.fn.Data.queue.Position(&x.queued)
-	return p, x.fn.Name, p > 0
+	position = p.fn.Data.queue.Position(&p.queued)
+	return position, p.fn.Name, position > 0
 }
 
 // Drain answers waiting requests, and later ones that would have to wait, with 503
@@ -379,7 +371,7 @@ func (a *Activator) Drain(ctx context.Context) {
 		e.Data.queue.RejectAll(openai.New(openai.ShuttingDown, ""))
 	}
 	select {
-	case <-a.requests.drained():
+	case <-a.waiting.Drained():
 	case <-ctx.Done():
 	}
 }

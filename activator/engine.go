@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/answer"
+	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -193,7 +194,7 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 	r.Response.Close()
 	p.stopEngine()
 	if refusal.Status >= 500 {
-		p.a.metricsOf(p.fn).countFailure("error_frame")
+		p.a.metricsOf(p.fn).CountFailure("error_frame", 1)
 		p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), answer.ErrorBeforeToken)
 	}
 	p.leave()
@@ -218,24 +219,24 @@ func (p *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
 // recordFirstToken accounts for the first token of a stream.
 func (p *proxyRequest) recordFirstToken() {
 	p.firstToken = max(1, p.a.o.Now().Sub(p.began))
-	i, _ := coldLabel(p.queued.Cold)
-	p.a.metricsOf(p.fn).firstToken[i](p.firstToken.Seconds())
+	i, _ := metrics.Cold(p.queued.Cold)
+	p.a.metricsOf(p.fn).FirstToken[i](p.firstToken.Seconds())
 }
 
 // recordFirstByte accounts for the engine's first byte; plain is a good answer that is
 // no stream of tokens.
 func (p *proxyRequest) recordFirstByte(now time.Time, plain bool) {
 	if plain {
-		i, _ := coldLabel(p.queued.Cold)
-		p.a.metricsOf(p.fn).plainAnswer[i](now.Sub(p.began).Seconds())
+		i, _ := metrics.Cold(p.queued.Cold)
+		p.a.metricsOf(p.fn).PlainAnswer[i](now.Sub(p.began).Seconds())
 	}
 	if !p.queued.Cold || p.queued.ColdStart == "" {
 		return
 	}
-	if !p.a.requests.rememberFirstByte(p.queued.ColdStart, p.firstByteTook) {
+	if !p.a.coldStarts.RememberFirstByte(p.queued.ColdStart, p.firstByteTook) {
 		return
 	}
-	p.a.observeFirstToken(p.fn, p.firstByteTook)
+	metrics.ObserveFirstByte(p.a.o.Metrics, p.fn.Snapshot(), p.firstByteTook)
 	if p.a.o.OnFirstByte != nil {
 		p.a.o.OnFirstByte(p.fn.Name, p.queued.ColdStart, p.firstByteTook)
 	}

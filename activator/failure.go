@@ -23,7 +23,7 @@ func (e *adapterLoadError) Unwrap() error { return e.err }
 // other replica can help.
 func (p *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 	problem, kind, e := answer.DescribeFailure(err, errors.Is(err, upstream.ErrSilent))
-	p.a.metricsOf(p.fn).countFailure(kind)
+	p.a.metricsOf(p.fn).CountFailure(kind, 1)
 	var frame *answer.EngineError
 	broken := !errors.As(err, &frame) || frame.IsDead() // else it may have failed over this request alone
 	if sent, ok := errors.AsType[*upstream.Error](err); ok && sent.Resent {
@@ -47,9 +47,9 @@ func (p *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 // asked for, and logs the first time.
 func (p *proxyRequest) reportUnsolicited(res *upstream.Response) {
 	s := p.a.metricsOf(p.fn)
-	s.m.Series("thaw_engine_errors_total", s.name.Name, s.name.Team, "unsolicited")(float64(res.Unsolicited))
+	s.CountFailure("unsolicited", float64(res.Unsolicited))
 	if res.FirstUnsolicited {
-		p.a.o.Log.Warn("a replica wrote bytes that no request asked for; each of its connections serves one request from now on", "id", p.id, "model", s.name.Name, "team", s.name.Team, "replica", p.queued.ReplicaID())
+		p.a.o.Log.Warn("a replica wrote bytes that no request asked for; each of its connections serves one request from now on", "id", p.id, "model", s.Name.Name, "team", s.Name.Team, "replica", p.queued.ReplicaID())
 	}
 }
 
@@ -75,7 +75,7 @@ func (p *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async b
 		if !p.queued.Alone && !p.fn.Data.queue.Load(now).AdmitsAtOnce() && p.moveOn(e.Message, async) {
 			return
 		}
-		p.a.metricsOf(p.fn).retried(1)
+		p.a.metricsOf(p.fn).Retried(1)
 		p.enter(false)
 		if p.phase == sent {
 			p.launch(async)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/endpoints"
+	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -43,7 +44,7 @@ type Reservation struct {
 }
 
 // otherEndpoint labels paths outside the OpenAI allow-list.
-var otherEndpoint = endpoints.Endpoint{Path: otherLabel}
+var otherEndpoint = endpoints.Endpoint{Path: metrics.Other}
 
 // Reserve finds a slot at a replica of the function: at once where one is free,
 // otherwise the request is queued, the function is woken, and the request waits as
@@ -189,7 +190,7 @@ func (r *Reservation) BrokeMidAnswer() {
 		return
 	}
 	p.reason = string(openai.EngineCrashed)
-	p.a.metricsOf(p.fn).countFailure("died")
+	p.a.metricsOf(p.fn).CountFailure("died", 1)
 	p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), "it died in the middle of an answer")
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -372,7 +373,7 @@ func (p *proxyRequest) finish(code int) {
 	attrs := make([]slog.Attr, 0, 12)
 	attrs = append(attrs, slog.String("id", p.id), slog.Int("code", code))
 	if p.fn != nil {
-		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", a.metricsOf(p.fn).full), slog.String("team", p.team), slog.Bool("stream", p.stream))
+		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", a.metricsOf(p.fn).FullName), slog.String("team", p.team), slog.Bool("stream", p.stream))
 		if p.fn.Snapshot().ServedModelName != "" {
 			attrs = append(attrs, slog.String("revision", p.fn.Name.Name))
 		}
@@ -422,11 +423,11 @@ func (p *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
 		if p.endpoint != nil {
 			p.route = p.endpoint.Path
 		} else if p.route == "" {
-			p.route = otherLabel
+			p.route = metrics.Other
 		}
 		team := p.team
 		if team == "" {
-			team = otherLabel
+			team = metrics.Other
 		}
 		a.countRefused(team, p.route, code)
 	} else {
@@ -434,11 +435,13 @@ func (p *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
 			p.fn.Data.pace.Observe(p.stream, p.firstByteTook, now.Sub(p.sentAt), p.usage.Completion)
 		}
 		s := a.metricsOf(p.fn)
-		s.countEnd(p.endpoint.Path, code, p.queued.Cold, took)
+		s.CountEnd(p.endpoint.Path, code, p.queued.Cold, took)
 		if p.usage.Known {
-			s.prompt(float64(p.usage.Prompt))
-			s.completion(float64(p.usage.Completion))
-			s.observeTokenTime(p, took)
+			s.Prompt(float64(p.usage.Prompt))
+			s.Completion(float64(p.usage.Completion))
+			if p.firstToken > 0 {
+				s.ObserveTokenTime(p.queued.Cold, p.usage.Completion, took-p.firstToken)
+			}
 		}
 	}
 }

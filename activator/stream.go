@@ -319,7 +319,7 @@ func (s *eventStream) engineEnded(err error) {
 		s.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	default:
 		problem, kind, e := answer.DescribeBreak(err)
-		p.a.metricsOf(p.fn).countFailure(kind)
+		p.a.metricsOf(p.fn).CountFailure(kind, 1)
 		p.reportProblem(problem)
 		if kind == "died" {
 			if to := p.countCrash(err, p.a.o.Now()); to != nil {
@@ -351,7 +351,7 @@ func (s *eventStream) passLast(clean bool) {
 func (s *eventStream) countEngineError() {
 	p := s.x
 	p.reason = "engine_error"
-	p.a.metricsOf(p.fn).countFailure("error_frame")
+	p.a.metricsOf(p.fn).CountFailure("error_frame", 1)
 	if s.died {
 		p.countCrash(nil, p.a.o.Now())
 	}
@@ -412,7 +412,7 @@ func (s *bodyStream) Read(p []byte) (n int, err error) {
 		if context.Cause(x.context()) == nil {
 			problem, kind, e := answer.DescribeBreak(err)
 			x.reason = string(e.Code)
-			x.a.metricsOf(x.fn).countFailure(kind)
+			x.a.metricsOf(x.fn).CountFailure(kind, 1)
 			x.reportProblem(problem)
 			if kind == "died" {
 				x.countCrash(err, x.a.o.Now())

@@ -79,7 +79,7 @@ func (p *proxyRequest) enter(fresh bool) {
 			return
 		}
 	}
-	a.requests.add(p)
+	a.waiting.Add(p, p.id, p.clientID)
 	p.indexed = true
 	if a.draining.Load() || p.mustDrain() {
 		p.leave()
@@ -196,14 +196,14 @@ func (p *proxyRequest) endWait() {
 		return
 	}
 	p.indexed = false
-	p.a.requests.remove(p)
+	p.a.waiting.Remove(p, p.id, p.clientID)
 	d := p.a.o.Now().Sub(p.waitFrom)
 	p.waited += d
-	p.a.metricsOf(p.fn).queueWait(d.Seconds())
+	p.a.metricsOf(p.fn).QueueWait(d.Seconds())
 	if p.queued.Cold {
 		p.resolveColdStart()
-		p.a.requests.rememberColdStart(p.id, p.queued.ColdStart)
-		p.a.requests.rememberColdStart(p.clientID, p.queued.ColdStart)
+		p.a.coldStarts.Remember(p.id, p.queued.ColdStart)
+		p.a.coldStarts.Remember(p.clientID, p.queued.ColdStart)
 	}
 }
 
