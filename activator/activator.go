@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/aliases"
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/cache"
@@ -173,8 +174,8 @@ func (o Options) withDefaults() Options {
 type Activator struct {
 	o            Options
 	table        *snapshot.Table[function]
-	aliases      atomic.Pointer[aliases]    // nil: there are none
-	routers      atomic.Pointer[routes.Set] // nil: there are none
+	aliases      atomic.Pointer[aliases.Set] // nil: there are none
+	routers      atomic.Pointer[routes.Set]  // nil: there are none
 	compositions *compositions.Server
 	families     *routes.Families
 	prewarms     routes.Prewarms

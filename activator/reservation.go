@@ -129,16 +129,6 @@ func (p *proxyRequest) failureStatus() int {
 	return p.fail.Status
 }
 
-// External reports whether a function's replicas run a program that is not one of our
-// engines; ok is false where there is no such function.
-func (a *Activator) External(name functions.Name) (external, ok bool) {
-	e := a.table.Lookup(name)
-	if e == nil {
-		return false, false
-	}
-	return e.Snapshot().External, true
-}
-
 // ColdStart is the id of the cold start that the request took part in; "" where it
 // found a READY replica, or the id is unknown.
 func (r *Reservation) ColdStart() string {
