@@ -65,7 +65,7 @@ func (p *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) er
 	// Loading an adapter is bounded by the same deadline as waiting in the queue.
 	until := p.deadline
 	if until.IsZero() {
-		p.timeouts = admission.ParseTimeouts(p.header, p.stream)
+		p.timeouts = admission.ParseTimeouts(p.source.header, p.stream)
 		until = p.waitDeadline()
 	}
 	p.loadingAdapter.Store(true)

@@ -13,7 +13,7 @@ import (
 func (p *proxyRequest) refuseNow(res *httpserver.Response, e *openai.Error) {
 	res.Status = e.Status
 	p.setCommonFields(res)
-	writeError(res, e.For(p.req.Path))
+	writeError(res, e.For(p.http.req.Path))
 	p.finish(e.Status)
 }
 

@@ -81,14 +81,14 @@ func (p *proxyRequest) openComposition(c *functions.Composition) (e *openai.Erro
 	if p.endpoint.Path != compositions.Path {
 		return openai.New(openai.UnknownEndpoint, "A Composition answers "+compositions.Path+" alone, and `"+c.FullName().Short()+"` is one.")
 	}
-	p.data, e = p.a.routers.Load().Class(nil, p.team, p.header("thaw-data"))
+	p.data, e = p.a.routers.Load().Class(nil, p.team, p.source.header("thaw-data"))
 	return e
 }
 
 // compose answers a request for a Composition, or begins the stream that answers it.
 func (p *proxyRequest) compose(id auth.Identity, res *httpserver.Response) {
 	summary, e := p.a.compositions.Serve(&compositions.Request{
-		ID: p.id, ClientID: p.clientID, Composition: p.composition, Caller: id, From: p.caller, Data: p.data, Envelope: &p.env, Stream: p.stream, Low: p.queued.Priority == admission.Low, HTTP: p.req,
+		ID: p.id, ClientID: p.clientID, Composition: p.composition, Caller: id, From: p.caller, Data: p.data, Envelope: &p.env, Stream: p.stream, Low: p.queued.Priority == admission.Low, HTTP: p.http.req,
 		Finished: func(code int, reason string, summary compositions.Summary) {
 			p.reason, p.composed = reason, summary
 			p.finish(code)

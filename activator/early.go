@@ -50,7 +50,7 @@ func (c *earlyCopy) pending() <-chan answer.Answer {
 // retries, suspects and requests that an engine may have seen are not copied: a request
 // that kills engines must not be the first of each new one.
 func (p *proxyRequest) sendEarly() {
-	if p.early != nil || p.reservation != nil || p.queued.Adapter != "" || p.queued.FailedReplica != "" || p.suspected || p.engineMaySee || p.bodyBytes() > maxEarlyBody {
+	if _, known := p.source.body(); !known || p.early != nil || p.queued.Adapter != "" || p.queued.FailedReplica != "" || p.suspected || p.engineMaySee || p.source.bodyBytes() > maxEarlyBody {
 		return
 	}
 	f := p.fn.Snapshot()
@@ -68,7 +68,7 @@ func (p *proxyRequest) sendEarly() {
 	out := p.buildRequest(f, r)
 	out.Fields = append(out.Fields, upstream.Field{Name: snapshot.EarlyHeader, Value: "1"})
 	out.Bound += max(0, p.deadline.Sub(p.a.o.Now()))
-	ctx, cancel := context.WithCancelCause(p.context())
+	ctx, cancel := context.WithCancelCause(p.source.context())
 	h := &earlyCopy{replica: r, sent: p.a.o.Now(), cancel: cancel, answers: make(chan answer.Answer, 1)}
 	p.early = h
 	engines, want, bufs, answers := p.a.o.Engines, p.want(), &p.a.buffers, h.answers

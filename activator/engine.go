@@ -26,13 +26,13 @@ func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 		accept = "*/*"
 	}
 	if p.endpoint.Form {
-		kind = p.header("Content-Type")
+		kind = p.source.header("Content-Type")
 	}
 	out := &upstream.Request{Addr: addr, Secure: strings.HasPrefix(r.Endpoint, "https://"), Prefix: prefix, Method: "POST", Path: p.endpoint.Path}
 	out.Fields = make([]upstream.Field, 0, 6)
 	out.Fields = append(out.Fields, upstream.Field{Name: "content-type", Value: kind},
 		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: p.id})
-	if t := p.header("traceparent"); openai.ValidTrace(t) {
+	if t := p.source.header("traceparent"); openai.ValidTrace(t) {
 		out.Fields = append(out.Fields, upstream.Field{Name: "traceparent", Value: t})
 	}
 	if r.Key != "" {
@@ -44,7 +44,7 @@ func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 		name = p.remote.Model()
 	}
 	p.asksUsage = p.asksUsageOf(r)
-	out.Body = p.env.Splice(make([][]byte, 0, 4), p.req.Body, name, p.asksUsage)
+	out.Body = p.env.Splice(make([][]byte, 0, 4), p.http.req.Body, name, p.asksUsage)
 	if p.remote != nil {
 		p.remote.Address(out)
 		return out
@@ -64,7 +64,7 @@ func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 func (p *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, async bool) {
 	out := p.buildRequest(f, r)
 	p.sentAt = p.a.o.Now()
-	ctx := p.context()
+	ctx := p.source.context()
 	fetch := p.adapterLoad(r)
 	var engines answer.Sender = p.a.o.Engines
 	if p.remote != nil {
@@ -114,7 +114,7 @@ func (p *proxyRequest) want() answer.Want {
 // onReply handles the engine's first bytes, or their absence.
 func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 	now := p.a.o.Now()
-	if p.remote != nil && !(errors.Is(r.Err, upstream.ErrCancelled) && context.Cause(p.context()) != nil) {
+	if p.remote != nil && !(errors.Is(r.Err, upstream.ErrCancelled) && context.Cause(p.source.context()) != nil) {
 		p.onRemoteReply(r, now)
 		return
 	}
@@ -124,7 +124,7 @@ func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 	if p.sentEarly {
 		p.sentEarly = false
 		f := p.fn.Snapshot()
-		if i := f.ReplicaIndex(p.queued.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(p.context()) == nil {
+		if i := f.ReplicaIndex(p.queued.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(p.source.context()) == nil {
 			// The shim refused the early copy, so no engine has seen it; the replica is READY now.
 			if r.Response != nil {
 				r.Response.Close()
@@ -159,7 +159,7 @@ func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 		return
 	}
 	var unfetched *adapterLoadError
-	if (errors.Is(r.Err, upstream.ErrCancelled) || errors.As(r.Err, &unfetched)) && context.Cause(p.context()) != nil {
+	if (errors.Is(r.Err, upstream.ErrCancelled) || errors.As(r.Err, &unfetched)) && context.Cause(p.source.context()) != nil {
 		p.contextEnded()
 		return
 	}

@@ -65,7 +65,7 @@ func (p *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async b
 		p.refuse(e.Final())
 	case admission.AnswerBegan: // only the client may try again, once
 		p.answerBegan = true
-		if n := p.header("X-Stainless-Retry-Count"); n != "" && n != "0" {
+		if n := p.source.header("X-Stainless-Retry-Count"); n != "" && n != "0" {
 			e = e.Final()
 		}
 		p.refuse(e)

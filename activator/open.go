@@ -15,7 +15,8 @@ import (
 )
 
 func (a *Activator) newRequest(req *httpserver.Request, forced *functions.Name) *proxyRequest {
-	p := &proxyRequest{a: a, req: req, caller: call.Of(req), id: openai.NewID(), began: a.o.Now(), endpoint: endpoints.Find(req.Path), forced: forced}
+	p := &proxyRequest{a: a, http: httpSource{req: req}, caller: call.Of(req), id: openai.NewID(), began: a.o.Now(), endpoint: endpoints.Find(req.Path), forced: forced}
+	p.source = &p.http
 	if id := req.Header("X-Client-Request-Id"); openai.ValidID(id) {
 		p.clientID = id
 	} else if id := req.Header("X-Request-Id"); openai.ValidID(id) {
@@ -27,19 +28,19 @@ func (a *Activator) newRequest(req *httpserver.Request, forced *functions.Name) 
 // checkHead checks the endpoint, the method and the key.
 func (p *proxyRequest) checkHead() (auth.Identity, *openai.Error) {
 	if p.endpoint == nil {
-		return auth.Identity{}, openai.UnknownPath("this server does not answer", p.req.Path)
+		return auth.Identity{}, openai.UnknownPath("this server does not answer", p.http.req.Path)
 	}
-	if p.req.Method != "POST" {
+	if p.http.req.Method != "POST" {
 		e := openai.New(openai.MethodNotAllowed, "Use POST here.")
 		e.Allow = "POST"
 		return auth.Identity{}, e
 	}
-	return p.a.identify(p.req)
+	return p.a.identify(p.http.req)
 }
 
 // open checks the head and the body, finds the function and returns the caller.
 func (p *proxyRequest) open() (auth.Identity, *openai.Error) {
-	a, req := p.a, p.req
+	a, req := p.a, p.http.req
 	id, e := p.checkHead()
 	if e != nil {
 		return id, e
@@ -146,15 +147,8 @@ func (a *Activator) Caller(header func(name string) string) (auth.Identity, *ope
 // affinityKey hashes what the choice of replica depends on: the session where the client
 // names one, else the beginning of the prompt.
 func (p *proxyRequest) affinityKey() uint64 {
-	if s := p.header("thaw-session"); s != "" && len(s) <= 256 {
+	if s := p.source.header("thaw-session"); s != "" && len(s) <= 256 {
 		return admission.AffinityKey([]byte(s))
 	}
-	if p.reservation != nil {
-		return 0
-	}
-	if p.env.User != "" {
-		return admission.AffinityKey([]byte(p.env.User))
-	}
-	// The adapter needs no part in the key: it limits the choice already.
-	return admission.AffinityKey(admission.Opening(p.req.Body))
+	return admission.AffinityKey(p.source.affinityText(&p.env))
 }

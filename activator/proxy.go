@@ -24,11 +24,11 @@ import (
 // a time has it: the handler's, and once a stream is committed the reader's. The
 // goroutine that asks the engine uses only its arguments.
 type proxyRequest struct {
-	a           *Activator
-	req         *httpserver.Request // nil where reservation is set
-	reservation *Reservation        // nil where req is set
-	caller      *call.Caller        // of a request of this program; else nil
-	began       time.Time
+	a      *Activator
+	source source
+	http   httpSource   // the source of a client's request
+	caller *call.Caller // of a request of this program; else nil
+	began  time.Time
 
 	id, clientID string
 	endpoint     *endpoints.Endpoint
@@ -69,6 +69,8 @@ type proxyRequest struct {
 	early        *earlyCopy // sent to the shim of a starting replica; nil: none
 	refusedEarly string     // the replica that refused an early copy
 	engineMaySee bool       // an engine may have seen an early copy
+	hashed       bool       // bodyA and bodyB are set
+	bodyA, bodyB uint64     // hashes of the body by the secret seeds
 	suspected    bool       // it was in flight at a crash of an engine, and is not refused for it
 	sentEarly    bool       // the request at the replica is an early copy
 
@@ -118,7 +120,7 @@ func (p *proxyRequest) run(res *httpserver.Response) {
 		switch {
 		case p.stream:
 			if p.phase == sent { // the timeouts are read only by requests that wait
-				p.timeouts = admission.ParseTimeouts(p.header, true)
+				p.timeouts = admission.ParseTimeouts(p.source.header, true)
 			}
 			limit = p.began.Add(p.headDelay())
 		case async:
@@ -168,36 +170,6 @@ func (p *proxyRequest) hold() HoldMode {
 	return p.a.o.Hold
 }
 
-// header is a field of the request's head.
-func (p *proxyRequest) header(name string) string {
-	if p.reservation != nil {
-		return p.reservation.header(name)
-	}
-	return p.req.Header(name)
-}
-
-// context is the request's.
-func (p *proxyRequest) context() context.Context {
-	if p.reservation != nil {
-		return p.reservation.ctx
-	}
-	if p.leads() {
-		return &p.shared.Context
-	}
-	return p.req.Context()
-}
-
-// bodyBytes is how much of the request's body is in memory while it waits.
-func (p *proxyRequest) bodyBytes() int64 {
-	if p.reservation != nil {
-		return p.reservation.bytes
-	}
-	return int64(cap(p.req.Body))
-}
-
-// mustDrain reports whether the server that has the request shuts down.
-func (p *proxyRequest) mustDrain() bool { return p.reservation == nil && p.req.Draining() }
-
 // step is what advance returned for, while the request is not finished.
 type step uint8
 
@@ -211,7 +183,7 @@ const (
 // none), or until something about the function changed.
 func (p *proxyRequest) advance(limit time.Time, async bool) step {
 	if p.contextDone == nil {
-		p.contextDone = p.context().Done()
+		p.contextDone = p.source.context().Done()
 	}
 	for {
 		switch p.phase {
@@ -281,7 +253,7 @@ func (p *proxyRequest) setTimer(until time.Time) {
 // contextEnded ends a request whose context has ended: the client left, or the
 // server's drain is over.
 func (p *proxyRequest) contextEnded() {
-	if errors.Is(context.Cause(p.context()), httpserver.ErrDraining) {
+	if errors.Is(context.Cause(p.source.context()), httpserver.ErrDraining) {
 		p.stopEngine()
 		p.leave()
 		p.refuse(openai.New(openai.ShuttingDown, ""))
@@ -315,10 +287,7 @@ func (p *proxyRequest) launch(async bool) {
 		p.shared.AtEngine.Store(true)
 	}
 	r := p.queued.Grant.Replica
-	switch {
-	case p.reservation != nil:
-		p.reservation.assign(r)
-	case !p.useEarly(p.a.o.Now(), async):
+	if !p.source.assign(r) && !p.useEarly(p.a.o.Now(), async) {
 		p.sendToEngine(p.fn.Snapshot(), r, async)
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/metrics"
-	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -36,11 +35,9 @@ type Reservation struct {
 	Key      string // API key of the engine itself, "" none
 	External bool   // the replica runs a program that is not one of our engines
 
-	x      proxyRequest
-	ctx    context.Context
-	want   ReservationRequest
-	bytes  int64
-	header func(string) string
+	request proxyRequest
+	ctx     context.Context
+	want    ReservationRequest
 }
 
 // otherEndpoint labels paths outside the OpenAI allow-list.
@@ -52,12 +49,9 @@ var otherEndpoint = endpoints.Endpoint{Path: metrics.Other}
 // ctx ends. Failed reports a replica that failed; Finish ends the reservation. The
 // error is the answer, and then there is nothing to finish.
 func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reservation, *openai.Error) {
-	s := &Reservation{ID: openai.NewID(), ctx: ctx, want: w, bytes: w.Bytes, header: w.Header}
-	if s.header == nil {
-		s.header = func(string) string { return "" }
-	}
-	p := &s.x
-	*p = proxyRequest{a: a, reservation: s, id: s.ID, began: a.o.Now(), endpoint: &otherEndpoint, team: w.Team}
+	s := &Reservation{ID: openai.NewID(), ctx: ctx, want: w}
+	p := &s.request
+	*p = proxyRequest{a: a, source: s, id: s.ID, began: a.o.Now(), endpoint: &otherEndpoint, team: w.Team}
 	if id := s.header("X-Request-Id"); openai.ValidID(id) {
 		p.clientID = id
 	}
@@ -89,17 +83,9 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 	return s, nil
 }
 
-// assign records the replica of the reservation.
-func (r *Reservation) assign(replica *snapshot.Replica) {
-	r.Endpoint, r.Key = replica.Endpoint, replica.Key
-	r.External = r.x.fn.Snapshot().External
-	r.x.sentAt = r.x.a.o.Now()
-	r.x.phase = reserved
-}
-
 // await waits until the reservation has a replica, or an answer without one.
 func (r *Reservation) await() *openai.Error {
-	p := &r.x
+	p := &r.request
 	if p.phase == sent {
 		p.launch(false)
 	}
@@ -132,10 +118,10 @@ func (p *proxyRequest) failureStatus() int {
 // ColdStart is the id of the cold start that the request took part in; "" where it
 // found a READY replica, or the id is unknown.
 func (r *Reservation) ColdStart() string {
-	if r.x.queued.Cold {
-		r.x.resolveColdStart()
+	if r.request.queued.Cold {
+		r.request.resolveColdStart()
 	}
-	return r.x.queued.ColdStart
+	return r.request.queued.ColdStart
 }
 
 // Failed reports that the replica failed the request before a byte of its answer came.
@@ -143,7 +129,7 @@ func (r *Reservation) ColdStart() string {
 // moves to another replica, waiting for one if it must; else the error is the answer,
 // and only Finish is left to call. why is the cause; a client that left is no failure.
 func (r *Reservation) Failed(reason error) *openai.Error {
-	p := &r.x
+	p := &r.request
 	if context.Cause(r.ctx) != nil {
 		p.contextEnded()
 		return r.await()
@@ -160,13 +146,13 @@ func (r *Reservation) Failed(reason error) *openai.Error {
 // FailedForGood is Failed for a request that cannot be sent a second time. The error
 // is the answer, and only Finish is left to call.
 func (r *Reservation) FailedForGood(reason error) *openai.Error {
-	r.x.queued.Retried = true
+	r.request.queued.Retried = true
 	return r.Failed(reason)
 }
 
 // FirstByte reports that the first byte of the answer has come.
 func (r *Reservation) FirstByte() {
-	p := &r.x
+	p := &r.request
 	now := p.a.o.Now()
 	p.firstByteTook = max(1, now.Sub(p.sentAt))
 	p.recordFirstByte(now, true)
@@ -175,7 +161,7 @@ func (r *Reservation) FirstByte() {
 // BrokeMidAnswer reports that the replica failed in the middle of its answer: only the
 // client can try again.
 func (r *Reservation) BrokeMidAnswer() {
-	p := &r.x
+	p := &r.request
 	if context.Cause(r.ctx) != nil || p.queued.ReplicaID() == "" {
 		return
 	}
@@ -187,8 +173,8 @@ func (r *Reservation) BrokeMidAnswer() {
 // Finish ends the reservation. code is the status that the client was answered with,
 // 499 where it left. A second call does nothing.
 func (r *Reservation) Finish(code int) {
-	if code == 499 && r.x.reason == "" {
-		r.x.reason = "client_left"
+	if code == 499 && r.request.reason == "" {
+		r.request.reason = "client_left"
 	}
-	r.x.finish(code)
+	r.request.finish(code)
 }

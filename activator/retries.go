@@ -27,14 +27,14 @@ func (p *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 	if p.stream || p.hold() == HoldPad {
 		return false
 	}
-	idempotency, count := p.header("Idempotency-Key"), p.header("X-Stainless-Retry-Count")
+	idempotency, count := p.source.header("Idempotency-Key"), p.source.header("X-Stainless-Retry-Count")
 	if idempotency == "" && count == "" || len(idempotency) > 255 {
 		return false
 	}
 	runs := p.a.runs
 	k := runKey{fingerprint: p.fingerprint(), team: p.team, key: keyID, idempotency: idempotency}
-	patience, _ := admission.ParseSpan(p.header("X-Stainless-Timeout"))
-	if gap, ok := admission.ParseSpan(p.header("X-Stainless-Read-Timeout")); ok && (patience == 0 || gap < patience) {
+	patience, _ := admission.ParseSpan(p.source.header("X-Stainless-Timeout"))
+	if gap, ok := admission.ParseSpan(p.source.header("X-Stainless-Read-Timeout")); ok && (patience == 0 || gap < patience) {
 		patience = gap
 	}
 	var retryableFrom time.Time
@@ -43,11 +43,11 @@ func (p *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 	} else if patience > 0 {
 		retryableFrom = p.began.Add(patience - patience/10)
 	}
-	client := p.req.Context()
+	client := p.http.req.Context()
 	begin := func() *sharedrun.Run { return sharedrun.New(p.id, client, retryableFrom, p.a.o.Now) }
 	for {
 		r, own := runs.JoinOrBegin(k, idempotency != "" || count != "" && count != "0", begin)
-		if p.shared = own; r == nil {
+		if p.shared, p.http.run = own, own; r == nil {
 			return false
 		}
 		if p.awaitRun(r, res) {
@@ -61,7 +61,7 @@ func (p *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 // for as long as the answer takes, unless p's client has a timeout of its own.
 func (p *proxyRequest) awaitRun(r *sharedrun.Run, res *httpserver.Response) bool {
 	defer r.Leave()
-	p.timeouts = admission.ParseTimeouts(p.header, false)
+	p.timeouts = admission.ParseTimeouts(p.source.header, false)
 	late := time.NewTimer(p.waitDeadline().Sub(p.a.o.Now()))
 	defer late.Stop()
 	for {
@@ -72,7 +72,7 @@ func (p *proxyRequest) awaitRun(r *sharedrun.Run, res *httpserver.Response) bool
 			}
 			p.answerAs(r, res)
 			return true
-		case <-p.context().Done():
+		case <-p.source.context().Done():
 			p.contextEnded()
 		case <-late.C:
 			if r.AtEngine.Load() {
@@ -97,7 +97,7 @@ func (p *proxyRequest) headerWithoutWait(name string) string {
 	if name == "thaw-max-wait" {
 		return ""
 	}
-	return p.header(name)
+	return p.source.header(name)
 }
 
 // answerAs answers p as the request that it repeats was answered.

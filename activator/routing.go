@@ -72,8 +72,8 @@ func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.En
 
 // chooseTarget has the Router choose the function of the request.
 func (p *proxyRequest) chooseTarget(r *routes.Route, id auth.Identity) (e *openai.Error) {
-	q := routes.Request{ID: p.id, Team: id.Team, Admin: id.Admin, Header: p.req.Header}
-	if p.routing, e = p.a.newRouting(r, q, &p.env, p.req.Body, p.endpoint.Path, false); e != nil {
+	q := routes.Request{ID: p.id, Team: id.Team, Admin: id.Admin, Header: p.http.req.Header}
+	if p.routing, e = p.a.newRouting(r, q, &p.env, p.http.req.Body, p.endpoint.Path, false); e != nil {
 		return e
 	}
 	p.data = p.routing.request.Data
@@ -131,8 +131,8 @@ func (p *proxyRequest) take(rec *functions.RouteRecord) *openai.Error {
 // lookUp looks the request up in the cache of its function, or of the Router that chose it.
 func (p *proxyRequest) lookUp(r *functions.Router) (e *openai.Error) {
 	p.cached, e = p.a.o.Cache.Look(cache.Request{
-		Header: p.header(cache.Header), Team: p.team, KeyID: p.keyID, Router: r, Function: p.fn.Snapshot(), Adapter: p.queued.Adapter,
-		Path: p.endpoint.Path, Stream: p.stream, Envelope: &p.env, Body: p.req.Body, Now: p.began,
+		Header: p.source.header(cache.Header), Team: p.team, KeyID: p.keyID, Router: r, Function: p.fn.Snapshot(), Adapter: p.queued.Adapter,
+		Path: p.endpoint.Path, Stream: p.stream, Envelope: &p.env, Body: p.http.req.Body, Now: p.began,
 	})
 	return e
 }
@@ -172,7 +172,7 @@ func (p *proxyRequest) escalate(async bool) bool {
 // moveOn sends the request to the next target of its Router; false where there is none.
 func (p *proxyRequest) moveOn(reason string, async bool) bool {
 	t := p.routing
-	if t == nil || !t.by.Spec.Spec.Retry.Escalate || context.Cause(p.context()) != nil {
+	if t == nil || !t.by.Spec.Spec.Retry.Escalate || context.Cause(p.source.context()) != nil {
 		return false
 	}
 	t.request.Fail(t.record.Target, reason)

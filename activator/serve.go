@@ -90,7 +90,7 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 }
 
 func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Response, began time.Time) {
-	p := proxyRequest{a: a, req: req, id: openai.NewID(), began: began, route: modelsPath}
+	p := proxyRequest{a: a, http: httpSource{req: req}, id: openai.NewID(), began: began, route: modelsPath}
 	e := func() *openai.Error {
 		if req.Method != "GET" && req.Method != "HEAD" {
 			e := openai.New(openai.MethodNotAllowed, "Use GET here.")

@@ -311,11 +311,11 @@ func (s *eventStream) engineEnded(err error) {
 		}
 		s.end = io.EOF
 		p.finish(200)
-	case errors.Is(context.Cause(p.context()), httpserver.ErrGone):
+	case errors.Is(context.Cause(p.source.context()), httpserver.ErrGone):
 		p.reason = "client_left"
 		s.end = errAbort
 		p.finish(499)
-	case errors.Is(context.Cause(p.context()), httpserver.ErrDraining):
+	case errors.Is(context.Cause(p.source.context()), httpserver.ErrDraining):
 		s.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	default:
 		problem, kind, e := answer.DescribeBreak(err)
@@ -409,7 +409,7 @@ func (s *bodyStream) Read(p []byte) (n int, err error) {
 		x.usage = s.scan.Usage()
 		x.finish(s.status)
 	case err != nil:
-		if context.Cause(x.context()) == nil {
+		if context.Cause(x.source.context()) == nil {
 			problem, kind, e := answer.DescribeBreak(err)
 			x.reason = string(e.Code)
 			x.a.metricsOf(x.fn).CountFailure(kind, 1)

@@ -31,13 +31,13 @@ type fingerprint struct {
 	bodyA, bodyB uint64 // hashes by two secret seeds
 }
 
-// fingerprint of the request, which must have a body.
+// fingerprint of the request, whose body must be known. The body is hashed once.
 func (p *proxyRequest) fingerprint() fingerprint {
-	seeds, body := p.a.seeds, p.req.Body
-	return fingerprint{
-		endpoint: p.endpoint, function: p.fn, adapter: p.queued.Adapter,
-		size: len(body), bodyA: maphash.Bytes(seeds[0], body), bodyB: maphash.Bytes(seeds[1], body),
+	body, seeds := p.http.req.Body, p.a.seeds
+	if !p.hashed {
+		p.bodyA, p.bodyB, p.hashed = maphash.Bytes(seeds[0], body), maphash.Bytes(seeds[1], body), true
 	}
+	return fingerprint{endpoint: p.endpoint, function: p.fn, adapter: p.queued.Adapter, size: len(body), bodyA: p.bodyA, bodyB: p.bodyB}
 }
 
 // checkSuspect refuses a request that is to blame for crashes of engines, and has one that
@@ -59,7 +59,7 @@ func (p *proxyRequest) checkSuspect() *openai.Error {
 // isQuarantined reports whether the request was found to blame while it waited, as another
 // that is equal to it.
 func (p *proxyRequest) isQuarantined() (e *openai.Error, yes bool) {
-	if p.reservation != nil || p.a.suspects.Empty() {
+	if _, known := p.source.body(); !known || p.a.suspects.Empty() {
 		return nil, false
 	}
 	now := p.a.o.Now()
@@ -79,7 +79,7 @@ func quarantinedError(left time.Duration) *openai.Error {
 // exchange. The error that it returns, if any, is the request's answer: it is to blame. An
 // engine that thaw ended, as a hung one, has not crashed.
 func (p *proxyRequest) countCrash(err error, now time.Time) *openai.Error {
-	if p.reservation != nil || p.remote != nil || errors.Is(err, upstream.ErrCut) {
+	if _, known := p.source.body(); !known || p.remote != nil || errors.Is(err, upstream.ErrCut) {
 		return nil
 	}
 	v := p.a.suspects.Crashed(p.fingerprint(), p.queued.Listing(), p.queued.RanAlone(), now)

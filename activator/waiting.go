@@ -14,7 +14,7 @@ import (
 func (p *proxyRequest) enter(fresh bool) {
 	a, q := p.a, &p.fn.Data.queue
 	now := a.o.Now()
-	size := p.bodyBytes()
+	size := p.source.bodyBytes()
 	p.queued.Team, p.queued.Bytes = p.team, size
 	if fresh {
 		if e := p.beginRemote(now); e != nil {
@@ -47,7 +47,7 @@ func (p *proxyRequest) enter(fresh bool) {
 		return
 	}
 	if fresh || p.deadline.IsZero() {
-		p.timeouts = admission.ParseTimeouts(p.header, p.stream)
+		p.timeouts = admission.ParseTimeouts(p.source.header, p.stream)
 		p.timeouts.RefuseToWait = !p.stream && p.hold() == Hold503
 		p.deadline = p.waitDeadline()
 	}
@@ -81,22 +81,20 @@ func (p *proxyRequest) enter(fresh bool) {
 	}
 	a.waiting.Add(p, p.id, p.clientID)
 	p.indexed = true
-	if a.draining.Load() || p.mustDrain() {
+	if a.draining.Load() || p.source.mustDrain() {
 		p.leave()
 		p.refuse(openai.New(openai.ShuttingDown, ""))
 		return
 	}
-	if p.reservation == nil {
-		p.changed = q.Changed()
-		p.sendEarly()
-	}
+	p.changed = q.Changed()
+	p.sendEarly()
 }
 
 // countBuffered counts the body of a waiting request against the team's limit and the
 // activator's.
 func (p *proxyRequest) countBuffered(size int64, now time.Time) *openai.Error {
 	if !p.caller.Covered() {
-		if r := ratelimit.RetryUntilAllotment(p.context, func() *ratelimit.Refusal { return p.a.o.Limits.AdmitWaiting(p.team, now) }); r != nil {
+		if r := ratelimit.RetryUntilAllotment(p.source.context, func() *ratelimit.Refusal { return p.a.o.Limits.AdmitWaiting(p.team, now) }); r != nil {
 			return p.limitError(r)
 		}
 	}
@@ -114,28 +112,16 @@ func (p *proxyRequest) countBuffered(size int64, now time.Time) *openai.Error {
 // waitDeadline is the time at which the wait is over.
 func (p *proxyRequest) waitDeadline() time.Time {
 	wait := admission.MaxWait(p.fn.Snapshot().Model, p.timeouts)
-	if !p.stream && p.reservation == nil {
-		wait = min(wait, p.a.o.PlainWait)
-		if p.isProxied() && p.header("thaw-max-wait") == "" {
-			wait = min(wait, proxiedWait)
-		}
+	if !p.stream {
+		wait = p.source.boundWait(wait, &p.a.o)
 	}
 	return p.began.Add(wait)
-}
-
-// proxiedWait bounds the wait of a plain request behind a proxy, whose timeout is not
-// known: nginx gives up after 60 s.
-const proxiedWait = 55 * time.Second
-
-// isProxied reports whether the head of the request was set by a proxy.
-func (p *proxyRequest) isProxied() bool {
-	return p.req.IsHTTP10() || p.header("Via") != "" || p.header("X-Forwarded-For") != ""
 }
 
 // wake asks the platform for a first replica, once however many requests wait. The
 // team whose request begins a cold start is charged for it.
 func (p *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
-	r := ratelimit.RetryUntilAllotment(p.context, func() (r *ratelimit.Refusal) {
+	r := ratelimit.RetryUntilAllotment(p.source.context, func() (r *ratelimit.Refusal) {
 		p.queued.RequestReplica(&p.fn.Data.queue, f, again, func() *openai.Error {
 			if r = p.a.o.Limits.AdmitColdStart(p.team, p.a.o.Now()); r != nil {
 				return openai.New(openai.RateLimitExceeded, r.Message)
@@ -153,14 +139,14 @@ func (p *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
 // admitTeam reads the request's priority and counts it against the team's limits. It waits
 // a moment for units that another activator holds.
 func (p *proxyRequest) admitTeam(team string) (e *openai.Error) {
-	if p.queued.Priority, e = admission.ParsePriority(p.header(admission.PriorityHeader), team, p.a.o.Limits.MaxPriority(team)); e != nil {
+	if p.queued.Priority, e = admission.ParsePriority(p.source.header(admission.PriorityHeader), team, p.a.o.Limits.MaxPriority(team)); e != nil {
 		return e
 	}
 	if p.caller.Covered() {
 		p.lease = p.a.o.Limits.Cover(team)
 		return nil
 	}
-	r := ratelimit.RetryUntilAllotment(p.context, func() (r *ratelimit.Refusal) {
+	r := ratelimit.RetryUntilAllotment(p.source.context, func() (r *ratelimit.Refusal) {
 		p.lease, r = p.a.o.Limits.Admit(team, p.began)
 		return r
 	})
@@ -187,7 +173,7 @@ func (p *proxyRequest) leave() {
 func (p *proxyRequest) endWait() {
 	if p.counted {
 		p.counted = false
-		p.a.buffered.Add(-p.bodyBytes())
+		p.a.buffered.Add(-p.source.bodyBytes())
 		if !p.caller.Covered() {
 			p.a.o.Limits.EndWaiting(p.team, p.a.o.Now())
 		}
