@@ -56,21 +56,21 @@ func (p *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) er
 		return nil
 	}
 	name := p.adapterName()
-	if slices.Contains(r.Adapters, p.queued.Adapter) && !p.adapterRetried {
+	if slices.Contains(r.Adapters, p.queued.Adapter) && !p.attempt.adapterRetried {
 		if p.fn.Data.uses.due(adapterUse{r.ID, p.queued.Adapter}, p.a.o.Now()) {
 			adapters.UseAdapter(name, r.ID)
 		}
 		return nil
 	}
 	// Loading an adapter is bounded by the same deadline as waiting in the queue.
-	until := p.deadline
+	until := p.wait.deadline
 	if until.IsZero() {
-		p.timeouts = admission.ParseTimeouts(p.source.header, p.stream)
+		p.wait.timeouts = admission.ParseTimeouts(p.source.header, p.stream)
 		until = p.waitDeadline()
 	}
-	p.loadingAdapter.Store(true)
+	p.attempt.loadingAdapter.Store(true)
 	return func(ctx context.Context) error {
-		defer p.loadingAdapter.Store(false)
+		defer p.attempt.loadingAdapter.Store(false)
 		ctx, cancel := context.WithDeadlineCause(ctx, until, errAdapterLate)
 		defer cancel()
 		err := adapters.LoadAdapter(ctx, name, r.ID)

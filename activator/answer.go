@@ -70,8 +70,8 @@ func (p *proxyRequest) serverTiming(now time.Time) string {
 
 // phases appends the known phases of the request's cold start, or its own wait.
 func (p *proxyRequest) phases(spans []openai.Span) []openai.Span {
-	if p.waited > 0 || !p.queued.Cold {
-		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: p.waited})
+	if p.wait.took > 0 || !p.queued.Cold {
+		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: p.wait.took})
 	}
 	if p.queued.Cold {
 		if t := p.fn.Snapshot().ColdStart; t != nil && t.ID == p.queued.ColdStart {
@@ -82,8 +82,8 @@ func (p *proxyRequest) phases(spans []openai.Span) []openai.Span {
 			}
 		}
 	}
-	if p.firstByteTook > 0 {
-		spans = append(spans, openai.Span{Phase: string(functions.PhaseFirstToken), Took: p.firstByteTook})
+	if p.attempt.firstByteTook > 0 {
+		spans = append(spans, openai.Span{Phase: string(functions.PhaseFirstToken), Took: p.attempt.firstByteTook})
 	}
 	return spans
 }

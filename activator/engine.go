@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/answer"
@@ -15,6 +16,38 @@ import (
 
 // errRequestOver cancels a request at an engine whose answer is not needed any more.
 var errRequestOver = errors.New("the request is over")
+
+// attempt is what a request has of its exchange with an engine.
+type attempt struct {
+	sentAt         time.Time
+	loadingAdapter atomic.Bool   // set before the request is sent, cleared by the goroutine that asks
+	adapterRetried bool          // the engine did not have the adapter although it was listed
+	firstByteTook  time.Duration // from asking to the engine's first byte of body
+	cancel         context.CancelCauseFunc
+	answers        chan answer.Answer // of the goroutine that asks; nil where none runs
+	reply          answer.Answer
+	answerBegan    bool // an engine failed behind the first byte of its answer
+}
+
+// stop ends the request at the engine: cancelling closes its connection, which ends the
+// generation, and the goroutine that asks is waited for.
+func (t *attempt) stop() {
+	if t.answers != nil {
+		t.cancel(errRequestOver)
+		if r := <-t.answers; r.Response != nil {
+			r.Response.Close()
+		}
+		t.answers = nil
+	}
+	if t.reply.Response != nil {
+		t.reply.Response.Close() // closes the connection unless it was read to its end
+		t.reply.Response = nil
+	}
+	if t.cancel != nil {
+		t.cancel(errRequestOver)
+		t.cancel = nil
+	}
+}
 
 // buildRequest is the request as it goes to a replica.
 func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *upstream.Request {
@@ -43,8 +76,8 @@ func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 	if p.remote != nil {
 		name = p.remote.Model()
 	}
-	p.asksUsage = p.asksUsageOf(r)
-	out.Body = p.env.Splice(make([][]byte, 0, 4), p.http.req.Body, name, p.asksUsage)
+	p.tokens.asked = p.asksUsageOf(r)
+	out.Body = p.env.Splice(make([][]byte, 0, 4), p.http.req.Body, name, p.tokens.asked)
 	if p.remote != nil {
 		p.remote.Address(out)
 		return out
@@ -63,7 +96,7 @@ func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 // sendToEngine sends the request to a replica.
 func (p *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, async bool) {
 	out := p.buildRequest(f, r)
-	p.sentAt = p.a.o.Now()
+	p.attempt.sentAt = p.a.o.Now()
 	ctx := p.source.context()
 	fetch := p.adapterLoad(r)
 	var engines answer.Sender = p.a.o.Engines
@@ -74,9 +107,9 @@ func (p *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, a
 		p.onReply(sendToEngine(ctx, engines, out, p.want(), nil, fetch), false)
 		return
 	}
-	ctx, p.cancel = context.WithCancelCause(ctx)
+	ctx, p.attempt.cancel = context.WithCancelCause(ctx)
 	answers := make(chan answer.Answer, 1)
-	p.answers = answers
+	p.attempt.answers = answers
 	want, bufs := p.want(), &p.a.buffers
 	go func() { answers <- sendToEngine(ctx, engines, out, want, bufs, fetch) }() // ends with the request: stopEngine cancels and waits
 }
@@ -121,8 +154,8 @@ func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 	if r.Response != nil && r.Response.Unsolicited > 0 {
 		p.reportUnsolicited(r.Response)
 	}
-	if p.sentEarly {
-		p.sentEarly = false
+	if p.early.adopted {
+		p.early.adopted = false
 		f := p.fn.Snapshot()
 		if i := f.ReplicaIndex(p.queued.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(p.source.context()) == nil {
 			// The shim refused the early copy, so no engine has seen it; the replica is READY now.
@@ -140,13 +173,13 @@ func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 			r = answer.Answer{Err: err}
 		}
 	}
-	if r.Err == nil && p.queued.Adapter != "" && r.Response.Status == 404 && r.End && !p.adapterRetried && p.a.o.Adapters != nil {
+	if r.Err == nil && p.queued.Adapter != "" && r.Response.Status == 404 && r.End && !p.attempt.adapterRetried && p.a.o.Adapters != nil {
 		// The engine has evicted the adapter: the platform loads it again, once.
 		f := p.fn.Snapshot()
 		if i := f.ReplicaIndex(p.queued.ReplicaID()); i >= 0 {
 			p.stopEngine()
 			r.Response.Close()
-			p.adapterRetried = true
+			p.attempt.adapterRetried = true
 			p.sendToEngine(f, &f.Replicas[i], async)
 			return
 		}
@@ -204,9 +237,9 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 
 // acceptReply takes an answer that goes to the client.
 func (p *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
-	p.reply = r
+	p.attempt.reply = r
 	p.phase = engineAnswered
-	p.firstByteTook = max(1, now.Sub(p.sentAt))
+	p.attempt.firstByteTook = max(1, now.Sub(p.attempt.sentAt))
 	p.recordFirstByte(now, r.Response.Status < 400 && !r.Events)
 	if answer.IsSuccess(r.Response.Status) && p.remote == nil {
 		p.noteUsageOption()
@@ -218,9 +251,9 @@ func (p *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
 
 // recordFirstToken accounts for the first token of a stream.
 func (p *proxyRequest) recordFirstToken() {
-	p.firstToken = max(1, p.a.o.Now().Sub(p.began))
+	p.tokens.firstTook = max(1, p.a.o.Now().Sub(p.began))
 	i, _ := metrics.Cold(p.queued.Cold)
-	p.a.metricsOf(p.fn).FirstToken[i](p.firstToken.Seconds())
+	p.a.metricsOf(p.fn).FirstToken[i](p.tokens.firstTook.Seconds())
 }
 
 // recordFirstByte accounts for the engine's first byte; plain is a good answer that is
@@ -233,34 +266,17 @@ func (p *proxyRequest) recordFirstByte(now time.Time, plain bool) {
 	if !p.queued.Cold || p.queued.ColdStart == "" {
 		return
 	}
-	if !p.a.coldStarts.RememberFirstByte(p.queued.ColdStart, p.firstByteTook) {
+	if !p.a.coldStarts.RememberFirstByte(p.queued.ColdStart, p.attempt.firstByteTook) {
 		return
 	}
-	metrics.ObserveFirstByte(p.a.o.Metrics, p.fn.Snapshot(), p.firstByteTook)
+	metrics.ObserveFirstByte(p.a.o.Metrics, p.fn.Snapshot(), p.attempt.firstByteTook)
 	if p.a.o.OnFirstByte != nil {
-		p.a.o.OnFirstByte(p.fn.Name, p.queued.ColdStart, p.firstByteTook)
+		p.a.o.OnFirstByte(p.fn.Name, p.queued.ColdStart, p.attempt.firstByteTook)
 	}
 }
 
-// stopEngine ends the request at the engine: cancelling closes its connection, which
-// ends the generation, and the goroutine that asks is waited for.
+// stopEngine ends the request at the engine, and the timer.
 func (p *proxyRequest) stopEngine() {
-	if p.answers != nil {
-		p.cancel(errRequestOver)
-		if r := <-p.answers; r.Response != nil {
-			r.Response.Close()
-		}
-		p.answers = nil
-	}
-	if p.reply.Response != nil {
-		p.reply.Response.Close() // closes the connection unless it was read to its end
-		p.reply.Response = nil
-	}
-	if p.cancel != nil {
-		p.cancel(errRequestOver)
-		p.cancel = nil
-	}
-	if p.timer != nil {
-		p.timer.Stop()
-	}
+	p.attempt.stop()
+	p.wait.stopTimer()
 }

@@ -60,11 +60,11 @@ func (p *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async b
 		p.refuse(e)
 		return
 	}
-	switch p.queued.Retry(began, !p.deadline.IsZero() && !now.Before(p.deadline)) {
+	switch p.queued.Retry(began, !p.wait.deadline.IsZero() && !now.Before(p.wait.deadline)) {
 	case admission.AlreadyRetried:
 		p.refuse(e.Final())
 	case admission.AnswerBegan: // only the client may try again, once
-		p.answerBegan = true
+		p.attempt.answerBegan = true
 		if n := p.source.header("X-Stainless-Retry-Count"); n != "" && n != "0" {
 			e = e.Final()
 		}

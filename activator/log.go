@@ -21,13 +21,13 @@ func (p *proxyRequest) finish(code int) {
 	p.leave()
 	now := a.o.Now()
 	took := now.Sub(p.began)
-	if p.suspected && p.firstByteTook > 0 && code < 499 {
+	if p.blame.suspected && p.attempt.firstByteTook > 0 && code < 499 {
 		a.suspects.Acquit(p.fingerprint())
 	}
-	charge := p.remote.End(p.usage, code, now)
-	p.cached.End(code, p.usage)
-	p.estimateUsage()
-	used := p.usage
+	charge := p.remote.End(p.tokens.usage, code, now)
+	p.cached.End(code, p.tokens.usage)
+	p.tokens.estimate(p.env.PromptBytes)
+	used := p.tokens.usage
 	if charge.Estimated {
 		used = charge.Usage
 	}
@@ -67,17 +67,17 @@ func (p *proxyRequest) finish(code int) {
 	if p.shared != nil && !p.leads() {
 		attrs = append(attrs, slog.String("joined", p.shared.ID))
 	}
-	if p.waited > 0 {
-		attrs = append(attrs, slog.Duration("waited", p.waited))
+	if p.wait.took > 0 {
+		attrs = append(attrs, slog.Duration("waited", p.wait.took))
 	}
 	if p.queued.Cold {
 		attrs = append(attrs, slog.String("cold_start", p.queued.ColdStart))
 	}
-	if p.firstByteTook > 0 {
-		attrs = append(attrs, slog.Duration("first_token", p.firstByteTook))
+	if p.attempt.firstByteTook > 0 {
+		attrs = append(attrs, slog.Duration("first_token", p.attempt.firstByteTook))
 	}
 	attrs = append(attrs, slog.Duration("took", took))
-	attrs = p.usageAttrs(attrs)
+	attrs = p.tokens.attrs(attrs)
 	attrs = charge.Attrs(attrs)
 	line := slog.NewRecord(now, slog.LevelInfo, "request", 0) // without the source position, which is always this
 	line.AddAttrs(attrs...)
@@ -101,16 +101,16 @@ func (p *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
 		}
 		a.countRefused(team, p.route, code)
 	} else {
-		if code == 200 && !p.sentAt.IsZero() {
-			p.fn.Data.pace.Observe(p.stream, p.firstByteTook, now.Sub(p.sentAt), p.usage.Completion)
+		if code == 200 && !p.attempt.sentAt.IsZero() {
+			p.fn.Data.pace.Observe(p.stream, p.attempt.firstByteTook, now.Sub(p.attempt.sentAt), p.tokens.usage.Completion)
 		}
 		s := a.metricsOf(p.fn)
 		s.CountEnd(p.endpoint.Path, code, p.queued.Cold, took)
-		if p.usage.Known {
-			s.Prompt(float64(p.usage.Prompt))
-			s.Completion(float64(p.usage.Completion))
-			if p.firstToken > 0 {
-				s.ObserveTokenTime(p.queued.Cold, p.usage.Completion, took-p.firstToken)
+		if p.tokens.usage.Known {
+			s.Prompt(float64(p.tokens.usage.Prompt))
+			s.Completion(float64(p.tokens.usage.Completion))
+			if p.tokens.firstTook > 0 {
+				s.ObserveTokenTime(p.queued.Cold, p.tokens.usage.Completion, took-p.tokens.firstTook)
 			}
 		}
 	}

@@ -154,7 +154,7 @@ func (r *Reservation) FailedForGood(reason error) *openai.Error {
 func (r *Reservation) FirstByte() {
 	p := &r.request
 	now := p.a.o.Now()
-	p.firstByteTook = max(1, now.Sub(p.sentAt))
+	p.attempt.firstByteTook = max(1, now.Sub(p.attempt.sentAt))
 	p.recordFirstByte(now, true)
 }
 

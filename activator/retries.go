@@ -61,7 +61,7 @@ func (p *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 // for as long as the answer takes, unless p's client has a timeout of its own.
 func (p *proxyRequest) awaitRun(r *sharedrun.Run, res *httpserver.Response) bool {
 	defer r.Leave()
-	p.timeouts = admission.ParseTimeouts(p.source.header, false)
+	p.wait.timeouts = admission.ParseTimeouts(p.source.header, false)
 	late := time.NewTimer(p.waitDeadline().Sub(p.a.o.Now()))
 	defer late.Stop()
 	for {

@@ -159,12 +159,12 @@ func (p *proxyRequest) use(en *entry, name functions.Name) bool {
 // target of its Router, if that says so. It returns false where the failure is the answer.
 func (p *proxyRequest) escalate(async bool) bool {
 	switch {
-	case p.routing == nil || p.answerBegan || p.queued.Alone: // Alone: it is a suspect of two crashes
+	case p.routing == nil || p.attempt.answerBegan || p.queued.Alone: // Alone: it is a suspect of two crashes
 		return false
 	case p.phase == refused && routes.MayEscalate(p.fail):
 		return p.moveOn(p.fail.Message, async)
-	case p.phase == engineAnswered && routes.FailedStatus(p.reply.Response.Status, p.fn.Snapshot().Remote != nil):
-		return p.moveOn("it answered with status "+strconv.Itoa(p.reply.Response.Status)+".", async)
+	case p.phase == engineAnswered && routes.FailedStatus(p.attempt.reply.Response.Status, p.fn.Snapshot().Remote != nil):
+		return p.moveOn("it answered with status "+strconv.Itoa(p.attempt.reply.Response.Status)+".", async)
 	}
 	return false
 }
@@ -185,8 +185,8 @@ func (p *proxyRequest) moveOn(reason string, async bool) bool {
 	p.stopEngine()
 	p.leave()
 	p.cached.Drop()
-	p.queued, p.reply, p.fail = admission.Request{Priority: p.queued.Priority}, answer.Answer{}, nil
-	p.adapterRetried, p.sentEarly, p.refusedEarly, p.firstByteTook = false, false, "", 0
+	p.queued, p.attempt.reply, p.fail = admission.Request{Priority: p.queued.Priority}, answer.Answer{}, nil
+	p.attempt.adapterRetried, p.early.adopted, p.early.refusedBy, p.attempt.firstByteTook = false, false, "", 0
 	e := p.follow(rec)
 	if e == nil {
 		e = p.checkSuspect()

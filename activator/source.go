@@ -97,7 +97,7 @@ func (r *Reservation) assign(replica *snapshot.Replica) bool {
 	p := &r.request
 	r.Endpoint, r.Key = replica.Endpoint, replica.Key
 	r.External = p.fn.Snapshot().External
-	p.sentAt = p.a.o.Now()
+	p.attempt.sentAt = p.a.o.Now()
 	p.phase = reserved
 	return true
 }

@@ -24,32 +24,32 @@ var errAbort = errors.New("the answer broke")
 
 // respond sends the engine's answer, of which nothing has been sent yet.
 func (p *proxyRequest) respond(res *httpserver.Response) {
-	up := p.reply.Response
-	if up.Status >= 400 && p.reply.Encoding == "" {
+	up := p.attempt.reply.Response
+	if up.Status >= 400 && p.attempt.reply.Encoding == "" {
 		p.reason = "engine_answered"
-		p.refuseNow(res, p.reply.Error(p.endpoint.Path, p.a.o.Now()))
+		p.refuseNow(res, p.attempt.reply.Error(p.endpoint.Path, p.a.o.Now()))
 		return
 	}
 	res.Status = up.Status
 	p.setCommonFields(res)
 	kind := up.Header("content-type")
-	if p.reply.Events && !strings.HasPrefix(kind, "text/event-stream") {
+	if p.attempt.reply.Events && !strings.HasPrefix(kind, "text/event-stream") {
 		kind = "text/event-stream"
 	}
 	if kind != "" {
 		res.Set("content-type", kind)
 	}
-	if p.reply.Encoding != "" {
-		res.Set("content-encoding", p.reply.Encoding)
+	if p.attempt.reply.Encoding != "" {
+		res.Set("content-encoding", p.attempt.reply.Encoding)
 	}
-	if p.reply.Events {
+	if p.attempt.reply.Events {
 		res.Set("cache-control", "no-cache, no-transform")
 		res.Set("x-accel-buffering", "no")
 		res.Stream = &eventStream{x: p, seen: openai.Stream{TakeUsage: p.stripsUsage()}}
 		return
 	}
-	if p.reply.End {
-		res.Body = p.reply.Begin
+	if p.attempt.reply.End {
+		res.Body = p.attempt.reply.Begin
 		if up.Status < 300 {
 			p.scanUsage(res.Body)
 		}
@@ -60,7 +60,7 @@ func (p *proxyRequest) respond(res *httpserver.Response) {
 		p.finish(status)
 		return
 	}
-	res.Length = p.reply.Length()
+	res.Length = p.attempt.reply.Length()
 	res.Stream = &bodyStream{x: p, status: up.Status}
 }
 
@@ -146,7 +146,7 @@ func (s *eventStream) Close() error {
 	} else {
 		s.x.reason = "client_left"
 	}
-	s.x.usage = s.seen.Usage
+	s.x.tokens.usage = s.seen.Usage
 	s.x.finish(code)
 	s.x.a.buffers.Put(s.buf) // no read can follow
 	s.buf, s.out = nil, nil
@@ -179,13 +179,13 @@ func (s *eventStream) awaitFirstByte() {
 // ten thousand streams do not write at once.
 func (s *eventStream) writeComment(now time.Time) {
 	p := s.x
-	if p.loadingAdapter.Load() {
+	if p.attempt.loadingAdapter.Load() {
 		s.out = openai.Comment(s.out[:0], functions.Loading.Word(), -1, -1, -1)
 	} else {
 		s.out = admission.HeldComment(s.out[:0], p.fn.Snapshot(), now, p.fn.Data.queue.Position(&p.queued))
 	}
 	period := p.a.o.Comment
-	if g := p.timeouts.Gap; g > 0 {
+	if g := p.wait.timeouts.Gap; g > 0 {
 		period = min(period, max(g/3, 100*time.Millisecond))
 	}
 	s.comment = now.Add(time.Duration(float64(period) * (0.8 + 0.2*rand.Float64())))
@@ -194,7 +194,7 @@ func (s *eventStream) writeComment(now time.Time) {
 // forward reads the next part of the engine's stream.
 func (s *eventStream) forward() {
 	p := s.x
-	r := &p.reply
+	r := &p.attempt.reply
 	if !r.Events {
 		s.endWithEngineError()
 		return
@@ -257,7 +257,7 @@ func (s *eventStream) pass(p []byte) {
 	if s.x.endpoint == &endpoints.Responses {
 		s.sequence = openai.NextSequence(s.out, s.sequence)
 	}
-	if s.seen.Token && s.x.firstToken == 0 {
+	if s.seen.Token && s.x.tokens.firstTook == 0 {
 		s.x.recordFirstToken()
 	}
 	if s.seen.Done && !was && s.x.endpoint.Usage {
@@ -272,11 +272,11 @@ func (s *eventStream) pass(p []byte) {
 // so that the connection can be used again and mark and end go out in one write.
 func (s *eventStream) readPastMark() {
 	p := s.x
-	if !p.reply.End {
+	if !p.attempt.reply.End {
 		s.mark = bytes.Clone(s.mark)
-		p.reply.Response.LimitSilence(time.Second)
+		p.attempt.reply.Response.LimitSilence(time.Second)
 		for {
-			if _, err := p.reply.Read(s.buf); err != nil {
+			if _, err := p.attempt.reply.Read(s.buf); err != nil {
 				break // bytes after the end mark are ignored
 			}
 		}
@@ -290,7 +290,7 @@ func (s *eventStream) engineEnded(err error) {
 	if s.lo < s.hi && s.mark == nil && len(s.out) == 0 && !s.oversized {
 		s.passLast(err == io.EOF)
 	}
-	p.usage = s.seen.Usage
+	p.tokens.usage = s.seen.Usage
 	good := s.seen.Done || s.seen.Finished && err == io.EOF
 	complete := good && !s.oversized && s.lo == s.hi || s.mark != nil
 	switch {
@@ -378,14 +378,14 @@ func (s *eventStream) endWithError(e *openai.Error) {
 func (s *eventStream) endWithEngineError() {
 	p := s.x
 	p.reason = "engine_answered"
-	s.endWithError(p.reply.StreamError(p.endpoint.Path, p.a.o.Now()))
+	s.endWithError(p.attempt.reply.StreamError(p.endpoint.Path, p.a.o.Now()))
 }
 
 // scanUsage reads the usage of a whole plain answer.
 func (p *proxyRequest) scanUsage(body []byte) {
 	var s openai.UsageScan
 	s.Pass(body)
-	p.usage = s.Usage()
+	p.tokens.usage = s.Usage()
 }
 
 // bodyStream is the body of an answer that is too large or too slow to be buffered.
@@ -397,16 +397,16 @@ type bodyStream struct {
 
 func (s *bodyStream) Read(p []byte) (n int, err error) {
 	x := s.x
-	if b := x.reply.Begin; len(b) > 0 {
+	if b := x.attempt.reply.Begin; len(b) > 0 {
 		n = copy(p, b)
-		x.reply.Begin = b[n:]
+		x.attempt.reply.Begin = b[n:]
 	} else {
-		n, err = x.reply.Read(p)
+		n, err = x.attempt.reply.Read(p)
 	}
 	s.scan.Pass(p[:n])
 	switch {
 	case err == io.EOF:
-		x.usage = s.scan.Usage()
+		x.tokens.usage = s.scan.Usage()
 		x.finish(s.status)
 	case err != nil:
 		if context.Cause(x.source.context()) == nil {
@@ -421,7 +421,7 @@ func (s *bodyStream) Read(p []byte) (n int, err error) {
 		}
 		err = errAbort
 	default:
-		x.reply.Response.LimitSilence(x.idleBound())
+		x.attempt.reply.Response.LimitSilence(x.idleBound())
 	}
 	return n, err
 }
@@ -460,7 +460,7 @@ func (b *paddedBody) Read(p []byte) (int, error) {
 		case waiting, sent:
 			if now := x.a.o.Now(); !now.Before(b.next) {
 				period := x.a.o.PadEvery
-				if g := x.timeouts.Wait; g > 0 {
+				if g := x.wait.timeouts.Wait; g > 0 {
 					period = min(period, max(g/3, 100*time.Millisecond))
 				}
 				b.next = now.Add(period)
@@ -469,13 +469,13 @@ func (b *paddedBody) Read(p []byte) (int, error) {
 			}
 			x.advance(b.next, true)
 		case engineAnswered:
-			if x.reply.Response.Status >= 300 || x.reply.Encoding != "" {
+			if x.attempt.reply.Response.Status >= 300 || x.attempt.reply.Encoding != "" {
 				x.reason = "engine_answered"
 				b.end = errAbort
 				x.finish(502)
 				continue
 			}
-			if !x.reply.End { // too large to be buffered
+			if !x.attempt.reply.End { // too large to be buffered
 				if b.rest == nil {
 					b.rest = &bodyStream{x: x, status: 200}
 				}
@@ -483,8 +483,8 @@ func (b *paddedBody) Read(p []byte) (int, error) {
 				b.end = err
 				return n, err
 			}
-			x.scanUsage(x.reply.Begin)
-			b.out, b.end = x.reply.Begin, io.EOF
+			x.scanUsage(x.attempt.reply.Begin)
+			b.out, b.end = x.attempt.reply.Begin, io.EOF
 			if len(b.out) == 0 {
 				b.out = []byte{'\n'}
 			}

@@ -31,13 +31,27 @@ type fingerprint struct {
 	bodyA, bodyB uint64 // hashes by two secret seeds
 }
 
-// fingerprint of the request, whose body must be known. The body is hashed once.
-func (p *proxyRequest) fingerprint() fingerprint {
-	body, seeds := p.http.req.Body, p.a.seeds
-	if !p.hashed {
-		p.bodyA, p.bodyB, p.hashed = maphash.Bytes(seeds[0], body), maphash.Bytes(seeds[1], body), true
+// blame is what is known of a request's part in crashes of engines.
+type blame struct {
+	suspected    bool // it was in flight at a crash, and is not refused for it
+	hashed       bool // the hashes are set
+	bodyA, bodyB uint64
+}
+
+// hashes are those of the body, which is hashed once.
+func (b *blame) hashes(body []byte, seeds *[2]maphash.Seed) (bodyA, bodyB uint64) {
+	if !b.hashed {
+		b.bodyA, b.bodyB, b.hashed = maphash.Bytes(seeds[0], body), maphash.Bytes(seeds[1], body), true
 	}
-	return fingerprint{endpoint: p.endpoint, function: p.fn, adapter: p.queued.Adapter, size: len(body), bodyA: p.bodyA, bodyB: p.bodyB}
+	return b.bodyA, b.bodyB
+}
+
+// fingerprint of the request, whose body must be known.
+func (p *proxyRequest) fingerprint() fingerprint {
+	body, _ := p.source.body()
+	f := fingerprint{endpoint: p.endpoint, function: p.fn, adapter: p.queued.Adapter, size: len(body)}
+	f.bodyA, f.bodyB = p.blame.hashes(body, &p.a.seeds)
+	return f
 }
 
 // checkSuspect refuses a request that is to blame for crashes of engines, and has one that
@@ -51,7 +65,7 @@ func (p *proxyRequest) checkSuspect() *openai.Error {
 	if v.Crashes >= suspects.CrashesToRefuse {
 		return quarantinedError(v.Until.Sub(now))
 	}
-	p.suspected = v.Crashes > 0
+	p.blame.suspected = v.Crashes > 0
 	p.queued.Alone = v.Crashes >= suspects.CrashesToRunAlone
 	return nil
 }
@@ -83,7 +97,7 @@ func (p *proxyRequest) countCrash(err error, now time.Time) *openai.Error {
 		return nil
 	}
 	v := p.a.suspects.Crashed(p.fingerprint(), p.queued.Listing(), p.queued.RanAlone(), now)
-	p.suspected = v.Crashes > 0 && v.Crashes < suspects.CrashesToRefuse
+	p.blame.suspected = v.Crashes > 0 && v.Crashes < suspects.CrashesToRefuse
 	p.queued.Alone = v.Crashes == suspects.CrashesToRunAlone
 	if v.Crashes < suspects.CrashesToRefuse {
 		return nil

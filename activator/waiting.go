@@ -9,6 +9,34 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
+// wait is what a request has of its wait in the queue.
+type wait struct {
+	timeouts    admission.ClientTimeouts
+	counted     bool          // the request's body counts as buffered
+	indexed     bool          // the request is in Activator.waiting
+	since       time.Time     // when the present wait began
+	took        time.Duration // all waits that are over
+	deadline    time.Time     // zero: it did not wait
+	changed     <-chan struct{}
+	timer       *time.Timer // of the deadline, or of what its caller does meanwhile
+	contextDone <-chan struct{}
+}
+
+func (w *wait) setTimer(d time.Duration) {
+	d = max(0, d)
+	if w.timer == nil {
+		w.timer = time.NewTimer(d)
+	} else {
+		w.timer.Reset(d)
+	}
+}
+
+func (w *wait) stopTimer() {
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
+
 // enter queues the request and decides. Afterwards the phase is waiting, sent
 // (admitted: launch is next) or refused. fresh is false for a second try.
 func (p *proxyRequest) enter(fresh bool) {
@@ -40,16 +68,16 @@ func (p *proxyRequest) enter(fresh bool) {
 		p.shared.AtEngine.Store(false)
 	}
 	p.phase = waiting
-	p.waitFrom = now
+	p.wait.since = now
 	if e := p.countBuffered(size, now); e != nil {
 		p.leave()
 		p.refuse(e)
 		return
 	}
-	if fresh || p.deadline.IsZero() {
-		p.timeouts = admission.ParseTimeouts(p.source.header, p.stream)
-		p.timeouts.RefuseToWait = !p.stream && p.hold() == Hold503
-		p.deadline = p.waitDeadline()
+	if fresh || p.wait.deadline.IsZero() {
+		p.wait.timeouts = admission.ParseTimeouts(p.source.header, p.stream)
+		p.wait.timeouts.RefuseToWait = !p.stream && p.hold() == Hold503
+		p.wait.deadline = p.waitDeadline()
 	}
 	// The snapshot is read after Enter: a failure that is published later rejects
 	// the request.
@@ -59,7 +87,7 @@ func (p *proxyRequest) enter(fresh bool) {
 		p.refuse(openai.New(openai.ModelNotFound, ""))
 		return
 	}
-	switch d, alone := p.queued.Decide(f, p.timeouts, now); {
+	switch d, alone := p.queued.Decide(f, p.wait.timeouts, now); {
 	case d.Verdict == admission.Refuse:
 		p.leave()
 		if d.WakeForRetry {
@@ -80,13 +108,13 @@ func (p *proxyRequest) enter(fresh bool) {
 		}
 	}
 	a.waiting.Add(p, p.id, p.clientID)
-	p.indexed = true
+	p.wait.indexed = true
 	if a.draining.Load() || p.source.mustDrain() {
 		p.leave()
 		p.refuse(openai.New(openai.ShuttingDown, ""))
 		return
 	}
-	p.changed = q.Changed()
+	p.wait.changed = q.Changed()
 	p.sendEarly()
 }
 
@@ -98,7 +126,7 @@ func (p *proxyRequest) countBuffered(size int64, now time.Time) *openai.Error {
 			return p.limitError(r)
 		}
 	}
-	p.counted = true
+	p.wait.counted = true
 	limit := p.a.o.BufferBytes
 	if p.queued.Priority == admission.Low {
 		limit /= 2 // the rest is for others
@@ -111,7 +139,7 @@ func (p *proxyRequest) countBuffered(size int64, now time.Time) *openai.Error {
 
 // waitDeadline is the time at which the wait is over.
 func (p *proxyRequest) waitDeadline() time.Time {
-	wait := admission.MaxWait(p.fn.Snapshot().Model, p.timeouts)
+	wait := admission.MaxWait(p.fn.Snapshot().Model, p.wait.timeouts)
 	if !p.stream {
 		wait = p.source.boundWait(wait, &p.a.o)
 	}
@@ -162,7 +190,7 @@ func (p *proxyRequest) refuse(e *openai.Error) {
 
 // leave releases the place in the queue, or the slot at the replica.
 func (p *proxyRequest) leave() {
-	p.cancelEarly()
+	p.early.cancel()
 	p.endWait()
 	if p.queued.Leave(p.a.o.Now()) {
 		p.a.o.Waker.Nudge(p.fn.Name)
@@ -171,20 +199,20 @@ func (p *proxyRequest) leave() {
 
 // endWait accounts for the end of the wait.
 func (p *proxyRequest) endWait() {
-	if p.counted {
-		p.counted = false
+	if p.wait.counted {
+		p.wait.counted = false
 		p.a.buffered.Add(-p.source.bodyBytes())
 		if !p.caller.Covered() {
 			p.a.o.Limits.EndWaiting(p.team, p.a.o.Now())
 		}
 	}
-	if !p.indexed {
+	if !p.wait.indexed {
 		return
 	}
-	p.indexed = false
+	p.wait.indexed = false
 	p.a.waiting.Remove(p, p.id, p.clientID)
-	d := p.a.o.Now().Sub(p.waitFrom)
-	p.waited += d
+	d := p.a.o.Now().Sub(p.wait.since)
+	p.wait.took += d
 	p.a.metricsOf(p.fn).QueueWait(d.Seconds())
 	if p.queued.Cold {
 		p.resolveColdStart()
