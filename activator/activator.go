@@ -4,13 +4,12 @@ import (
 	"context"
 	"hash/maphash"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/adapteruse"
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/aliases"
 	"github.com/thaw-dev/thaw/activator/answer"
@@ -18,6 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/coldstarts"
 	"github.com/thaw-dev/thaw/activator/compositions"
+	"github.com/thaw-dev/thaw/activator/demand"
 	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/refusals"
@@ -180,7 +180,7 @@ type Activator struct {
 	families     *routes.Families
 	prewarms     routes.Prewarms
 	decisions    routes.Log
-	changed      changedFunctions
+	changed      demand.Changes[*function]
 	waiting      waiters.Index[*proxyRequest]
 	coldStarts   coldstarts.Records
 	runs         *sharedrun.Table[runKey]
@@ -188,7 +188,7 @@ type Activator struct {
 	suspects     suspects.Table[fingerprint]
 	buffers      answer.Buffers
 	usages       usageoption.Table
-	removed      removedFunctions
+	removed      demand.Removed
 	refusals     refusals.Log
 	draining     atomic.Bool
 	buffered     atomic.Int64 // bytes of bodies in all queues
@@ -202,9 +202,9 @@ type entry = snapshot.Entry[function]
 type function struct {
 	queue   admission.Queue
 	self    *entry
-	changed *changedFunctions
+	changed *demand.Changes[*function]
 	metrics atomic.Pointer[metrics.Function] // resolved at the first request
-	uses    adapterUses
+	uses    adapteruse.Table
 	pace    routes.Pace
 }
 
@@ -216,7 +216,7 @@ func New(o Options) *Activator {
 	a.decisions.Scored = func(r functions.RouteRecord, team string, score float64) {
 		a.o.Metrics.Series("thaw_route_outcomes", r.Router, team, r.Rule, r.Target)(score)
 	}
-	a.changed.notify = a.o.DemandChanged
+	a.changed.Notify = a.o.DemandChanged
 	a.table = snapshot.NewTable(func(e *entry) {
 		e.Data.self, e.Data.changed, e.Data.queue.Demand = e, &a.changed, &e.Data
 	})
@@ -256,7 +256,7 @@ func (a *Activator) readmitAfterCoolDown(e *entry) {
 func (a *Activator) Remove(names ...functions.Name) {
 	a.table.Remove(func(e *entry) {
 		e.Data.queue.Close(e.Snapshot().PublicName())
-		a.removed.add(e, a.o.Now())
+		a.removed.Add(e.Name, &e.Data.queue, a.o.Now())
 		a.o.Cache.Purge(e.Name)
 		a.forgetMetrics(e)
 	}, names...)
@@ -294,7 +294,7 @@ func (a *Activator) InFlightOf(name functions.Name, replicaID string) int {
 	if e := a.table.Lookup(name); e != nil {
 		return e.Data.queue.InFlight(replicaID)
 	}
-	return a.removed.inFlight(name, replicaID)
+	return a.removed.InFlight(name, replicaID)
 }
 
 // EachInFlight yields each replica of a function that has requests from this
@@ -304,40 +304,6 @@ func (a *Activator) EachInFlight(name functions.Name, yield func(replicaID strin
 	if e := a.table.Lookup(name); e != nil {
 		e.Data.queue.EachInFlight(yield)
 	}
-}
-
-// removedFunctions are functions that were removed while requests of theirs were
-// in flight. The zero value is empty.
-type removedFunctions struct {
-	mu     sync.Mutex
-	byName map[functions.Name]*entry
-}
-
-// add keeps e while it has requests in flight, and drops entries without any.
-func (r *removedFunctions) add(e *entry, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.byName, func(_ functions.Name, e *entry) bool { return e.Data.queue.Load(now).Active == 0 })
-	if e.Data.queue.Load(now).Active > 0 {
-		if r.byName == nil {
-			r.byName = map[functions.Name]*entry{}
-		}
-		r.byName[e.Name] = e
-	}
-}
-
-func (r *removedFunctions) inFlight(name functions.Name, replicaID string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	e := r.byName[name]
-	if e == nil {
-		return 0
-	}
-	n := e.Data.queue.InFlight(replicaID)
-	if n == 0 && e.Data.queue.Load(time.Time{}).Active == 0 {
-		delete(r.byName, name)
-	}
-	return n
 }
 
 // ColdStartOf is the cold start a recent request took part in. id is the

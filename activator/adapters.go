@@ -4,42 +4,12 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
-
-// adapterUses is when the use of each adapter was last reported, per replica. Engines
-// evict the adapter used longest ago; they need not get a report of every request.
-type adapterUses struct {
-	mu sync.Mutex
-	at map[adapterUse]time.Time
-}
-
-type adapterUse struct{ replica, adapter string }
-
-const (
-	adapterUseInterval = 10 * time.Second
-	maxAdapterUses     = 1024 // beyond it all are dropped, and reported again
-)
-
-// due reports whether the use must be reported again, and notes that it is.
-func (u *adapterUses) due(k adapterUse, now time.Time) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if last, ok := u.at[k]; ok && now.Sub(last) < adapterUseInterval {
-		return false
-	}
-	if u.at == nil || len(u.at) >= maxAdapterUses {
-		u.at = map[adapterUse]time.Time{}
-	}
-	u.at[k] = now
-	return true
-}
 
 // adapterName is the function's name with the adapter of the request.
 func (p *proxyRequest) adapterName() functions.Name {
@@ -57,7 +27,7 @@ func (p *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) er
 	}
 	name := p.adapterName()
 	if slices.Contains(r.Adapters, p.queued.Adapter) && !p.attempt.adapterRetried {
-		if p.fn.Data.uses.due(adapterUse{r.ID, p.queued.Adapter}, p.a.o.Now()) {
+		if p.fn.Data.uses.Due(r.ID, p.queued.Adapter, p.a.o.Now()) {
 			adapters.UseAdapter(name, r.ID)
 		}
 		return nil
