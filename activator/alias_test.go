@@ -29,7 +29,7 @@ func revision(name, serves string) snapshot.Snapshot {
 func alias80(name string, revisions ...string) Alias {
 	a := Alias{Name: testFunction(name).Name}
 	for i, r := range revisions {
-		a.Shares = append(a.Shares, Share{testFunction(r).Name, []int{80, 20}[i]})
+		a.Shares = append(a.Shares, Share{Function: testFunction(r).Name, Percent: []int{80, 20}[i]})
 	}
 	return a
 }

@@ -100,7 +100,7 @@ func TestColdStream(t *testing.T) {
 		if id, ok := w.act.ColdStartOf(r.head.Get("x-request-id")); !ok || id != "cs-1" {
 			t.Error("the request's cold start is remembered", id)
 		}
-		if got := w.act.Complete(functions.Timeline{ID: "cs-1"}).Request; got != r.head.Get("x-request-id") {
+		if got := w.act.WithFirstTokenPhase(functions.Timeline{ID: "cs-1"}).Request; got != r.head.Get("x-request-id") {
 			t.Errorf("the cold start's first request is %q", got)
 		}
 		synctest.Wait() // the waiter is let through before Publish returns
@@ -115,7 +115,7 @@ func TestColdStream(t *testing.T) {
 				t.Errorf("%s: %s", name, m)
 			}
 		}
-		if tl := w.act.Complete(functions.Timeline{ID: "cs-1", State: functions.Ready, Total: 600}); len(tl.Phases) != 1 || tl.Phases[0].Phase != functions.PhaseFirstToken || tl.Phases[0].Start != 600 {
+		if tl := w.act.WithFirstTokenPhase(functions.Timeline{ID: "cs-1", State: functions.Ready, Total: 600}); len(tl.Phases) != 1 || tl.Phases[0].Phase != functions.PhaseFirstToken || tl.Phases[0].Start != 600 {
 			t.Errorf("%+v", tl)
 		}
 	})

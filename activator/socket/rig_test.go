@@ -220,7 +220,7 @@ func (r *rig) publish(name string, ready bool, adapters ...string) {
 	f := snapshot.Snapshot{Name: functions.Name{Team: functions.DefaultTeam, Name: name}, Model: m, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
 	if ready {
 		f.State = functions.Ready
-		f.Replicas = []snapshot.Replica{{ID: "r1", Node: "n", Endpoint: "http://" + r.engine, Slots: 4}}
+		f.Replicas = []snapshot.Replica{{ID: "r1", Endpoint: "http://" + r.engine, Slots: 4}}
 	}
 	r.act.Publish(f)
 }

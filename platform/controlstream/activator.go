@@ -190,8 +190,8 @@ func (a *Activator) beforeUpdate(d *Update) (names []functions.Name, gone map[fu
 		for i := range f.Replicas {
 			reps = append(reps, f.Replicas[i].ID)
 		}
-		for i := range f.NotReadyEndpoints { // requests sent before READY are in flight once the replica answers
-			reps = append(reps, f.NotReadyEndpoints[i].ID)
+		for i := range f.EarlyReplicas { // requests sent before READY are in flight once the replica answers
+			reps = append(reps, f.EarlyReplicas[i].ID)
 		}
 		a.feed.EachInFlight(name, func(replica string, _ int) {
 			if !slices.Contains(reps, replica) {

@@ -260,7 +260,7 @@ func (o *Orchestrator) snapshotOf(f *functionState) snapshot.Snapshot {
 		st := r.status.State
 		if r.serves() && r.status.Endpoint != "" {
 			p.Replicas = append(p.Replicas, snapshot.Replica{
-				ID: r.id, Node: r.node, Endpoint: r.status.Endpoint, Key: r.status.Key, Adapters: r.status.Adapters, EngineQueue: r.status.QueueLength, HitRate: r.status.KVCacheHitRate,
+				ID: r.id, Endpoint: r.status.Endpoint, Key: r.status.Key, Adapters: r.status.Adapters, EngineQueue: r.status.QueueLength, HitRate: r.status.KVCacheHitRate,
 			})
 		}
 		p.Sleeping = p.Sleeping || st == functions.Sleeping

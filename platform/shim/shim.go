@@ -325,7 +325,7 @@ func (s *Shim) options(supervisorClient *supervisor.Client) (replica.Options, fu
 	for i := range m.Spec.Resources.GPUs {
 		o.GPUs = append(o.GPUs, i)
 	}
-	o.AbortRequests = func(string) { s.engines.Cut(hostPort(s.rep.Status().Endpoint)) }
+	o.AbortRequests = func(string) { s.engines.AbortThrough(hostPort(s.rep.Status().Endpoint)) }
 	o.Traffic = func() functions.Traffic { return s.engines.Traffic(hostPort(s.rep.Status().Endpoint)) }
 	a, cmd, run := newOwnForkServer(s.o, supervisorClient, o.Programs)
 	if a != nil {
