@@ -56,7 +56,7 @@ func (o *Orchestrator) readCatalog(now placement.Instant) {
 		}
 		if was != f.specHash {
 			f.starts.Clear()
-			o.forecaster.restoreStarts(f)
+			o.forecaster.RestoreStarts(f)
 		}
 		o.markChanged(f)
 	}
@@ -92,7 +92,7 @@ func (o *Orchestrator) deleteFunctions(dead []*functionState) {
 		o.coldStarts.starting.Drop(f)
 		o.planner.Drop(f.Name)
 		delete(o.functions, f.Name)
-		o.forecaster.forget(f)
+		o.forecaster.Forget(f)
 	}
 	o.maxSizes = 2*len(o.functions) + 1000
 	o.functionList = slices.DeleteFunc(o.functionList, func(f *functionState) bool { return o.functions[f.Name] != f })

@@ -18,6 +18,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/functions/orderedset"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/quota"
 )
@@ -74,8 +75,8 @@ type Options struct {
 	Here      string           // id of the agent in this process, if there is one
 	Policy    placement.Policy // zero: placement.DefaultPolicy
 	Hooks     Hooks
-	Foresight *Foresight    // forecasts and prewarming; nil: none
-	Ledger    *quota.Ledger // keeps the accounts of teams across restarts; nil: they end with the process
+	Foresight *foresight.Options // forecasts and prewarming; nil: none
+	Ledger    *quota.Ledger      // keeps the accounts of teams across restarts; nil: they end with the process
 	Log       *slog.Logger
 
 	// Now, NewID, RunCommand and OnUpdate replace time, chance and concurrency. With deterministic
@@ -123,7 +124,7 @@ type Orchestrator struct {
 	clock
 	registry
 	teams          teamAccounts
-	forecaster     *forecaster // nil: none
+	forecaster     *foresight.Forecaster // nil: none
 	coldStarts     coldStartLog
 	busyFunctions  orderedset.Set[*functionState] // functions that had demand in the last turn
 	orphans        map[string]placement.Instant   // unknown replicas, by the time of their first heartbeat
@@ -186,7 +187,7 @@ func New(o Options) *Orchestrator {
 		Accounts: quota.NewAccounts(o.Ledger), keepRestarted: o.Policy.AppliesMinResidency(),
 		registry: &s.registry, clock: &s.clock, events: &s.eventLog, counts: &s.counts,
 	}
-	s.forecaster = newForecaster(o.Foresight, s)
+	s.forecaster = foresight.New(o.Foresight, o.Policy.KeepAlive == placement.Learned, foresightLoop{s}, &s.commands.running, o.Log)
 	return s
 }
 
@@ -205,7 +206,7 @@ func (o *Orchestrator) Attach(path DataPath) {
 // been cancelled. Replicas keep running.
 func (o *Orchestrator) Run(ctx context.Context) error {
 	commands, cancel := context.WithCancel(ctx)
-	defer o.forecaster.save(true) // after the last background write
+	defer o.forecaster.Save(true) // after the last background write
 	defer o.saveLedger(true)
 	defer o.commands.running.Wait()
 	defer cancel()
@@ -225,7 +226,7 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 		if next := o.Turn(commands); next > 0 {
 			timer.Reset(next)
 		}
-		o.forecaster.save(false)
+		o.forecaster.Save(false)
 		o.saveLedger(false)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/autoscale"
 	"github.com/thaw-dev/thaw/platform/forecast"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/quota"
 	"github.com/thaw-dev/thaw/platform/setbacks"
@@ -35,7 +36,7 @@ type functionState struct {
 	unplaced   string     // why it was blocked last
 	coldStart  *coldStart // the newest cold start
 	starts     forecast.StartTimes
-	usage      usageHistory
+	usage      foresight.Usage
 	demandTurn uint64            // last turn that saw demand
 	wakeLease  placement.Instant // lease of Wake, only while requests wait
 	userLease  placement.Instant // lease of WakeFor

@@ -58,7 +58,7 @@ func (o *Orchestrator) Turn(ctx context.Context) time.Duration {
 	}
 	o.readDemand(now, all)
 	if all {
-		o.forecaster.run(ctx, now)
+		o.forecaster.Run(ctx, now)
 	}
 	for _, x := range in.nudges.Entries() {
 		if f := o.functions[x.Key]; f != nil && f.Active+f.Queued == 0 && f.wakeLease != 0 {
@@ -270,7 +270,7 @@ func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 			continue
 		}
 		f.Size, f.Expect = o.sizes[f.Source], f.starts.Expected()
-		o.forecaster.recordUse(f, now)
+		o.forecaster.RecordUse(f, now)
 		f.Lease = max(f.wakeLease, f.userLease)
 		if f.untilReady {
 			f.Lease = forever
