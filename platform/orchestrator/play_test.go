@@ -118,7 +118,7 @@ func (p *play) consistent() {
 	s := p.s
 	for _, f := range s.functionList {
 		l := p.path.queueOf(f.Name)
-		if f.enqueued || l.changed || l.removed || s.superseded || f.Gone {
+		if f.enqueued || l.changed || l.removed || s.leadership.superseded || f.Gone {
 			continue
 		}
 		is := &functionState{Function: f.Function, model: f.model, replicas: f.replicas, specHash: f.specHash, starts: f.starts}

@@ -24,7 +24,7 @@ func (o *Orchestrator) Explain(kind string, name functions.Name) (functions.Expl
 		return functions.Explanation{}, false
 	}
 	x, at, ok := o.planner.Explain(f.Name, kind)
-	x.Kind, x.Function, x.State, x.Now = kind, f.Name.String(), f.state(), f.summary(o.now(), o.timeNow(), o.bytesAtHand(f), o.path.InFlightOf)
+	x.Kind, x.Function, x.State, x.Now = kind, f.Name.String(), f.state(), f.summary(o.now(), o.timeNow(), o.bytesAtHand(f), o.publisher.path.InFlightOf)
 	if !ok {
 		return x, true
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/orderedset"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -18,6 +19,8 @@ type registry struct {
 	nodes        map[string]*nodeState
 	nodeList     []*nodeState // the node of this process first, the others by id
 	replicas     map[string]*replicaState
+
+	busyFunctions orderedset.Set[*functionState] // functions that had demand in the last turn
 
 	pending      []*functionState // functions with changes for the planner
 	sparePending []*functionState // buffer for pending

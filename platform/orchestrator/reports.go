@@ -60,7 +60,7 @@ func (o *Orchestrator) Replicas() []functions.Replica {
 			v.IdleEnd = o.wallTime(end)
 		}
 		if r.readyAt > 0 {
-			v.InFlight = o.path.InFlightOf(r.function.Name, r.id)
+			v.InFlight = o.publisher.path.InFlightOf(r.function.Name, r.id)
 		}
 		out = append(out, v)
 	}
@@ -95,21 +95,14 @@ func (o *Orchestrator) Function(name functions.Name) (snapshot.Snapshot, bool) {
 	if f == nil || f.Gone {
 		return snapshot.Snapshot{}, false
 	}
-	return o.snapshotOf(f), true
-}
-
-// NodeOf returns the Node of a replica; nil for an unknown replica.
-func (o *Orchestrator) NodeOf(replica string) Node {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if r := o.replicas[replica]; r != nil {
-		if n := o.nodes[r.node]; n != nil {
-			return n.commands
-		}
-	}
-	return nil
+	return o.publisher.snapshotOf(f), true
 }
 
 // Changes returns a channel that receives after snapshots were published, once for
 // changes in quick succession. It is closed when ctx ends.
-func (o *Orchestrator) Changes(ctx context.Context) <-chan struct{} { return o.changes.add(ctx, 1) }
+func (o *Orchestrator) Changes(ctx context.Context) <-chan struct{} {
+	return o.publisher.changes.add(ctx, 1)
+}
+
+// NodeOf returns the Node of a replica; nil for an unknown replica.
+func (o *Orchestrator) NodeOf(replica string) Node { return o.nodeOf(replica) }

@@ -247,35 +247,6 @@ func setIfChanged[T comparable](changed *bool, to *T, v T) {
 	}
 }
 
-// snapshotOf returns the snapshot of f for the data path.
-func (o *Orchestrator) snapshotOf(f *functionState) snapshot.Snapshot {
-	p := snapshot.Snapshot{
-		Name: f.Name, Model: f.model, Progress: functions.NoProgress,
-		Forecast: f.forecastStart(o.bytesAtHand(f)), Failure: f.failure, Blocked: f.blocked,
-	}
-	for _, r := range f.replicas {
-		if r.stopping || r.cancelled {
-			continue
-		}
-		st := r.status.State
-		if r.serves() && r.status.Endpoint != "" {
-			p.Replicas = append(p.Replicas, snapshot.Replica{
-				ID: r.id, Node: r.node, Endpoint: r.status.Endpoint, Key: r.status.Key, Adapters: r.status.Adapters, EngineQueue: r.status.QueueLength, HitRate: r.status.KVCacheHitRate,
-			})
-		}
-		p.Sleeping = p.Sleeping || st == functions.Sleeping
-	}
-	p.State = f.state()
-	if f.coldStart != nil {
-		t := f.coldStart.timeline(o.now())
-		p.ColdStart = &t
-		if !f.coldStart.over {
-			p.Progress = t.Progress
-		}
-	}
-	return p
-}
-
 // state is the state of f's best replica; without replicas, whether f is being
 // placed, has failed, or is at rest.
 func (f *functionState) state() functions.State {

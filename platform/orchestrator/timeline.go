@@ -32,8 +32,9 @@ type coldStartLog struct {
 	ring     []*coldStart
 	starting orderedset.Set[*functionState]
 
-	inbox *inbox
-	clock *clock
+	*world
+	inbox   *inbox
+	started func(functions.Timeline) // a cold start ended; nil: no hook
 }
 
 func (l *coldStartLog) add(c *coldStart) {
@@ -60,54 +61,15 @@ func (l *coldStartLog) begin(f *functionState, id string, at time.Time) *coldSta
 // beginExtra begins a cold start of a further replica: it is recorded, but not returned
 // by Wake and not in the function's snapshot.
 func (l *coldStartLog) beginExtra(f *functionState) *coldStart {
-	return l.record(f, l.inbox.newID("cs"), l.clock.timeNow())
+	return l.record(f, l.inbox.newID("cs"), l.timeNow())
 }
 
 func (l *coldStartLog) record(f *functionState, id string, at time.Time) *coldStart {
-	c := &coldStart{function: f, began: l.clock.instant(at), Timeline: functions.Timeline{
+	c := &coldStart{function: f, began: l.instant(at), Timeline: functions.Timeline{
 		ID: id, Function: f.Name.String(), Began: at, State: functions.Downloading, Progress: functions.NoProgress,
 	}}
 	l.add(c)
 	return c
-}
-
-// finishColdStart ends a cold start. The next wake begins another.
-func (o *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause string) {
-	if c == nil || c.over {
-		return
-	}
-	c.end = o.now()
-	if c.replica != nil && st == functions.Ready {
-		c.end = c.replica.readyAt
-	}
-	t := c.timeline(c.end)
-	c.over, c.function.RetryOn = true, ""
-	if c.function.coldStart == c {
-		o.coldStarts.starting.Drop(c.function)
-	}
-	t.State, t.Error = st, cause
-	t.Progress = functions.Progress{State: st, Percent: t.Progress.Percent, Bytes: t.Progress.Bytes, Total: t.Progress.Total, ETA: -1}
-	if st == functions.Ready {
-		t.Progress.Percent, t.Progress.ETA = 100, 0
-	}
-	c.Timeline = t
-	if c.function.model != nil {
-		o.counts.recordStaged(c.function.model.Spec.Source, t)
-	}
-	o.dropStartID(c.function.Name, c.ID)
-	if st == functions.Ready {
-		phases := map[functions.Phase]time.Duration{}
-		for _, p := range t.Phases {
-			phases[p.Phase] += boundedSeconds(p.Duration)
-		}
-		c.function.starts.Add(forecast.StartSample{Node: t.Node, Tier: t.Tier, Total: c.end - c.began, Start: c.end - c.decided, FromDeepSleep: c.fromDeepSleep, Phases: phases})
-		if n := o.nodes[t.Node]; n != nil && n.recordRates(t.Tier, t.Bytes, phases) {
-			o.planner.Node(n.Node)
-		}
-	}
-	if o.started != nil {
-		o.started(t)
-	}
 }
 
 // boundedSeconds converts seconds that an agent reported, bounded against overflow.
@@ -251,4 +213,43 @@ func (c *coldStart) eta(now placement.Instant) time.Duration {
 		return max(whole-since, since/10)
 	}
 	return whole
+}
+
+// finish ends a cold start. The next wake begins another.
+func (l *coldStartLog) finish(c *coldStart, st functions.State, cause string) {
+	if c == nil || c.over {
+		return
+	}
+	c.end = l.now()
+	if c.replica != nil && st == functions.Ready {
+		c.end = c.replica.readyAt
+	}
+	t := c.timeline(c.end)
+	c.over, c.function.RetryOn = true, ""
+	if c.function.coldStart == c {
+		l.starting.Drop(c.function)
+	}
+	t.State, t.Error = st, cause
+	t.Progress = functions.Progress{State: st, Percent: t.Progress.Percent, Bytes: t.Progress.Bytes, Total: t.Progress.Total, ETA: -1}
+	if st == functions.Ready {
+		t.Progress.Percent, t.Progress.ETA = 100, 0
+	}
+	c.Timeline = t
+	if c.function.model != nil {
+		l.counts.recordStaged(c.function.model.Spec.Source, t)
+	}
+	l.inbox.dropStartID(c.function.Name, c.ID)
+	if st == functions.Ready {
+		phases := map[functions.Phase]time.Duration{}
+		for _, p := range t.Phases {
+			phases[p.Phase] += boundedSeconds(p.Duration)
+		}
+		c.function.starts.Add(forecast.StartSample{Node: t.Node, Tier: t.Tier, Total: c.end - c.began, Start: c.end - c.decided, FromDeepSleep: c.fromDeepSleep, Phases: phases})
+		if n := l.nodes[t.Node]; n != nil && n.recordRates(t.Tier, t.Bytes, phases) {
+			l.planner.Node(n.Node)
+		}
+	}
+	if l.started != nil {
+		l.started(t)
+	}
 }
