@@ -63,7 +63,7 @@ func (l foresightLoop) Event(kind string, name functions.Name, reason, message s
 }
 
 func (l foresightLoop) Count(metric string, value float64, labels ...string) {
-	l.o.counts.add(metric, value, labels...)
+	l.o.counts.Add(metric, value, labels...)
 }
 
 func (l foresightLoop) Run(ctx context.Context, limit time.Duration, f func(context.Context)) {

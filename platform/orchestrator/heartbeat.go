@@ -46,7 +46,7 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 		n = o.joinNode(hb, now)
 	}
 	if !n.accept(hb) {
-		o.counts.add("thaw_heartbeats_late_total", 1)
+		o.counts.Add("thaw_heartbeats_late_total", 1)
 		return
 	}
 	n.leaseExtended = false

@@ -54,7 +54,7 @@ func (l *lifecycle) stopReplica(r *replicaState, drain time.Duration, reason, wh
 	l.draining.Add(r)
 	l.markChanged(r.function)
 	l.replicaEvent("stop", r, reason, whom)
-	l.counts.add("thaw_evictions_total", 1, reason)
+	l.counts.Add("thaw_evictions_total", 1, reason)
 }
 
 // startReplica registers a new replica and sends its load.

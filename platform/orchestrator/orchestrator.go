@@ -15,7 +15,9 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/newest"
+	"github.com/thaw-dev/thaw/platform/orchestrator/events"
 	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
+	"github.com/thaw-dev/thaw/platform/orchestrator/metrics"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/quota"
 )
@@ -120,14 +122,6 @@ type Orchestrator struct {
 	startGraceOver bool // earlier agents have had time for a heartbeat
 }
 
-// world is what the parts of the loop share. It is protected by Orchestrator.mu.
-type world struct {
-	clock
-	registry
-	eventLog
-	counts counts
-}
-
 const (
 	tick           = time.Second
 	wakeLease      = time.Minute // longer than a client's Retry-After of at most 55 s
@@ -161,8 +155,9 @@ func New(o Options) *Orchestrator {
 		world: world{
 			clock:    clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
 			registry: newRegistry(o.Policy),
-			eventLog: eventLog{wallClock: o.Now, log: o.Log, hook: o.Hooks.Event},
-			counts:   newCounts(),
+			events:   events.New(o.Now, o.Log, o.Hooks.Event),
+			counts:   metrics.New(),
+			log:      o.Log,
 		},
 	}
 	w := &s.world

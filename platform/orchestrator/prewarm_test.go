@@ -45,10 +45,13 @@ func prewarms(s *Orchestrator, result string) float64 {
 	return counted(s, "thaw_prewarms_total", result)
 }
 
-func counted(s *Orchestrator, metric string, labels ...string) float64 {
-	s.counts.mu.Lock()
-	defer s.counts.mu.Unlock()
-	return s.counts.values[countOf(metric, labels)]
+func counted(s *Orchestrator, metric string, labels ...string) (n float64) {
+	s.counts.Each(func(m string, v float64, l ...string) {
+		if m == metric && slices.Equal(l, labels) {
+			n = v
+		}
+	})
+	return n
 }
 
 func TestPeriodicUseIsPrewarmed(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/orchestrator/events"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -12,7 +13,7 @@ import (
 type publisher struct {
 	*world
 	path       DataPath
-	changes    followers[struct{}]
+	changes    events.Followers[struct{}]
 	lostAgents []string          // URLs of lost agents, to be cut after the loss is published
 	progress   time.Duration     // between two publications of the progress of a cold start
 	progressAt placement.Instant // of the last one
@@ -40,7 +41,7 @@ func (p *publisher) publishChanged() {
 	p.unpublished = p.unpublished[:0]
 	if len(out) > 0 {
 		p.path.Publish(out...)
-		p.changes.send(struct{}{})
+		p.changes.Send(struct{}{})
 	}
 }
 

@@ -117,10 +117,10 @@ func (l *lifecycle) onFailure(ctx context.Context, r *replicaState, cause string
 	if r.sleep.wakingUp || r.sleep.goingToSleep || r.sleep.asleepSince > 0 {
 		// A failed sleep is not a fault of the model: waiters get a cold start at once.
 		if r.sleep.wakingUp {
-			l.counts.add("thaw_sleep_wakeups_total", 1, "failed")
+			l.counts.Add("thaw_sleep_wakeups_total", 1, "failed")
 		}
 		l.event("failed", f.Name, r.id, r.node, "sleep", cause)
-		l.counts.recordFailure(true, cause)
+		l.counts.RecordFailure(true, cause)
 		l.removeReplica(r, "failed")
 		return
 	}
@@ -144,7 +144,7 @@ func (l *lifecycle) onFailure(ctx context.Context, r *replicaState, cause string
 		l.backOff(f, cause, pause, now)
 	}
 	l.event("failed", f.Name, r.id, r.node, "", cause)
-	l.counts.recordFailure(r.readyAt > 0, cause)
+	l.counts.RecordFailure(r.readyAt > 0, cause)
 	l.coldStarts.finish(r.coldStart, functions.Failed, cause)
 	l.removeReplica(r, "failed")
 }

@@ -101,7 +101,7 @@ func (o *Orchestrator) Function(name functions.Name) (snapshot.Snapshot, bool) {
 // Changes returns a channel that receives after snapshots were published, once for
 // changes in quick succession. It is closed when ctx ends.
 func (o *Orchestrator) Changes(ctx context.Context) <-chan struct{} {
-	return o.publisher.changes.add(ctx, 1)
+	return o.publisher.changes.Add(ctx, 1)
 }
 
 // NodeOf returns the Node of a replica; nil for an unknown replica.

@@ -64,7 +64,7 @@ func (s *sleeping) begin(r *replicaState, a *placement.Action, now placement.Ins
 	s.goingToSleep.Add(r)
 	s.markChanged(r.function)
 	s.replicaEvent("sleep", r, a.Reason, a.For)
-	s.counts.add("thaw_sleeps_total", 1, a.Reason)
+	s.counts.Add("thaw_sleeps_total", 1, a.Reason)
 }
 
 // sleepWhenIdle sends the sleep command to drained replicas, and stops those that do
@@ -102,7 +102,7 @@ func (s *sleeping) sleepWhenIdle(ctx context.Context, now placement.Instant) (ag
 func (s *sleeping) fail(r *replicaState, why string, now placement.Instant) {
 	s.goingToSleep.Drop(r)
 	if r.sleep.wakingUp {
-		s.counts.add("thaw_sleep_wakeups_total", 1, "failed")
+		s.counts.Add("thaw_sleep_wakeups_total", 1, "failed")
 	}
 	if c := r.coldStart; c != nil && !c.over {
 		c.replica, c.decided, c.placed, r.coldStart = nil, 0, 0, nil
@@ -158,7 +158,7 @@ func (s *sleeping) onStatus(r *replicaState, st functions.ReplicaStatus, now pla
 		r.sleep.asleepSince, r.sleep.goingToSleep = 0, false // it woke up, with or without a command
 	case st.State == functions.Ready && r.readyAt == 0:
 		if r.sleep.wakingUp {
-			s.counts.add("thaw_sleep_wakeups_total", 1, "ready")
+			s.counts.Add("thaw_sleep_wakeups_total", 1, "ready")
 		}
 		r.sleep = sleepState{}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/forecast"
+	"github.com/thaw-dev/thaw/platform/orchestrator/events"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -141,7 +142,7 @@ func TestBoundedLogs(t *testing.T) {
 			s.coldStarts.add(&coldStart{function: &functionState{}, Timeline: functions.Timeline{ID: fmt.Sprint("cs", i)}, over: true})
 		}
 		es := s.Events(0)
-		if len(es) != keepEvents || es[len(es)-1].Seq != 5000 || len(s.Events(4990)) != 10 || len(s.Events(9999)) != 0 {
+		if len(es) != events.Keep || es[len(es)-1].Seq != 5000 || len(s.Events(4990)) != 10 || len(s.Events(9999)) != 0 {
 			t.Errorf("%d events", len(es))
 		}
 		if n := len(s.ColdStarts(0)); n != keepColdStarts || len(s.coldStarts.byID) != keepColdStarts || len(s.ColdStarts(3)) != 3 {
@@ -158,7 +159,7 @@ func TestBoundedLogs(t *testing.T) {
 		for range slow {
 			n++
 		}
-		if n != follower {
+		if n != events.Buffer {
 			t.Errorf("the follower got %d", n)
 		}
 	})

@@ -148,7 +148,7 @@ func (a *teamAccounts) recordRestart(f *functionState, now placement.Instant) {
 	if !missed {
 		return
 	}
-	a.counts.add("thaw_thrash_total", 1)
+	a.counts.Add("thaw_thrash_total", 1)
 	a.account(f.Name.Team).Thrash++
 	text := "it was evicted and is back soon after"
 	if a.keepRestarted {

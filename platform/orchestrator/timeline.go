@@ -236,7 +236,7 @@ func (l *coldStartLog) finish(c *coldStart, st functions.State, cause string) {
 	}
 	c.Timeline = t
 	if c.function.model != nil {
-		l.counts.recordStaged(c.function.model.Spec.Source, t)
+		l.counts.RecordStaged(c.function.model.Spec.Source, t)
 	}
 	l.inbox.dropStartID(c.function.Name, c.ID)
 	if st == functions.Ready {
