@@ -175,12 +175,12 @@ func (e *PrewarmBudgetError) Error() string {
 type Store interface {
 	// Cached lists the published checkpoints.
 	Cached(ctx context.Context) ([]CacheEntry, error)
-	// Keep removes, pins or unpins a checkpoint.
-	Keep(ctx context.Context, digest string, act StoreAction) error
-	// Reread verifies a checkpoint. It reports progress, whose last line is the
+	// ChangeCheckpoint removes, pins or unpins a checkpoint.
+	ChangeCheckpoint(ctx context.Context, digest string, act StoreAction) error
+	// VerifyCheckpoint reads a checkpoint again. It reports progress, whose last line is the
 	// result; an error is of a check that never began.
-	Reread(ctx context.Context, digest string, report func(StoreProgress)) error
-	// Prefetch stages a source, and reports progress as Reread does.
+	VerifyCheckpoint(ctx context.Context, digest string, report func(StoreProgress)) error
+	// Prefetch stages a source, and reports progress as VerifyCheckpoint does.
 	Prefetch(ctx context.Context, r PrefetchRequest, report func(StoreProgress)) error
 }
 
@@ -191,8 +191,8 @@ type Stores interface {
 	// Cached lists checkpoints, last used first; silent are nodes that did not
 	// answer.
 	Cached(ctx context.Context, node string) (list []CacheEntry, silent []string, err error)
-	// Keep returns the nodes on which it changed the checkpoint.
-	Keep(ctx context.Context, node, digest string, act StoreAction) (nodes []string, err error)
-	Reread(ctx context.Context, node, digest string, report func(StoreProgress)) error
+	// ChangeCheckpoint returns the nodes on which it changed the checkpoint.
+	ChangeCheckpoint(ctx context.Context, node, digest string, act StoreAction) (nodes []string, err error)
+	VerifyCheckpoint(ctx context.Context, node, digest string, report func(StoreProgress)) error
 	Prefetch(ctx context.Context, node string, r PrefetchRequest, report func(StoreProgress)) error
 }

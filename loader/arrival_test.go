@@ -11,8 +11,8 @@ import (
 
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
 // arriving stages m with ranges behind the first block held until gate is

@@ -5,8 +5,8 @@ import (
 
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source/azure"
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
 // BenchmarkStage is bytes from a server on this machine to a published,

@@ -21,10 +21,10 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/gcs"
-	"github.com/thaw-dev/thaw/loader/source/gcs/gcstest"
 	"github.com/thaw-dev/thaw/loader/source/s3"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/testkit/gcstest"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 // promisingSource is a source in memory that names a checksum of one file.

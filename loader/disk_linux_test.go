@@ -11,15 +11,15 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/dir"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // A disk of its own that is too small, and one that may not be written.
 func TestSmallDisk(t *testing.T) {
 	small := t.TempDir()
 	if err := syscallMount(small, "size=256k"); err != nil {
-		sourcetest.Missing(t, "no file system can be mounted here:", err)
+		testkit.Missing(t, "no file system can be mounted here:", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(small, syscall.MNT_DETACH) })
 	one, two, giant := model(t), t.TempDir(), t.TempDir()
@@ -59,7 +59,7 @@ func TestSmallDisk(t *testing.T) {
 	fails(one, source.NoSpace)
 	c.Lease.Release()
 	if err := syscallMount(small, "remount,ro"); err != nil {
-		sourcetest.Missing(t, err)
+		testkit.Missing(t, err)
 	}
 	fails(one, source.Broken)
 }

@@ -18,9 +18,9 @@ import (
 
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 	"github.com/thaw-dev/thaw/loader/source/dir"
 	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
 // The disk fails at every step in turn, once or from then on. The staging fails with a

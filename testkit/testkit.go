@@ -1,8 +1,10 @@
-// Package testkit has helpers for the tests of several packages. Only tests import it.
+// Package testkit has helpers for the tests of several packages, and tests of the source
+// tree itself. Only tests import it.
 package testkit
 
 import (
 	"bytes"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -65,4 +67,14 @@ func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
+}
+
+// Missing ends a test that needs what this machine does not have: the test is skipped, and
+// fails where THAW_REQUIRE=all.
+func Missing(t testing.TB, reason ...any) {
+	t.Helper()
+	if os.Getenv("THAW_REQUIRE") == "all" {
+		t.Fatal(append([]any{"THAW_REQUIRE=all, and this machine cannot:"}, reason...)...)
+	}
+	t.Skip(reason...)
 }

@@ -14,8 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/httpserver/httpservertest"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/testkit/httpservertest"
 )
 
 // fronts are all servers, NetHTTPHandler among them. drain bounds what each reads of a

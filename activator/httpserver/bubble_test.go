@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/httpserver/httpservertest"
+	"github.com/thaw-dev/thaw/testkit/httpservertest"
 )
 
 // The twin runs on a bubble's clock: minutes of holding take no time, and every

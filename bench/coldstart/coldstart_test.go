@@ -17,10 +17,10 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/thaw-dev/thaw/bench/fake"
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/bench/served"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/testkit/fake"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

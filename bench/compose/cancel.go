@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/thaw-dev/thaw/bench/fake"
 	"github.com/thaw-dev/thaw/bench/load"
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/testkit/fake"
 )
 
 // Cancel is how long calls go on after the client of a debate has left in round two.

@@ -177,7 +177,7 @@ func (b *Batch) table() *report.Table {
 }
 
 // about is the description of the page.
-const about = "The cost is the processor time of thaw serve, user and system, of plain requests to an engine that answers at once (bench/fake), in interleaved rounds; a Composition's request is divided by its calls, five members and the coordinator, whose prompt has all answers; every answer is checked. " +
+const about = "The cost is the processor time of thaw serve, user and system, of plain requests to an engine that answers at once (testkit/fake), in interleaved rounds; a Composition's request is divided by its calls, five members and the coordinator, whose prompt has all answers; every answer is checked. " +
 	"A debate is left while the engines work on their second answers, which would take 4 s; the end is when no engine has a request, and each must have seen its client leave. " +
 	"Live ensembles and batches have engines that are ready 2 s after their start, on GPUs that thaw serve is told of, and each time a thaw serve of its own. " +
 	"Simulated ones have checkpoints on the disk, vLLM's times and a seed per round. " +

@@ -12,12 +12,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/thaw-dev/thaw/bench/fake"
 	"github.com/thaw-dev/thaw/bench/load"
 	"github.com/thaw-dev/thaw/bench/process"
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/bench/served"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/testkit/fake"
 )
 
 // streamsSettle is the delay before the memory of held streams is read: by then each has

@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/thaw-dev/thaw/bench/fake"
 	"github.com/thaw-dev/thaw/bench/load"
 	"github.com/thaw-dev/thaw/bench/process"
 	"github.com/thaw-dev/thaw/bench/served"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/testkit/fake"
 )
 
 // Options of Run. A count of 0 skips its part.
@@ -56,7 +56,7 @@ type bench struct {
 // zero. It ends everything it starts.
 func Run(ctx context.Context, o Options, r Result) (Result, error) {
 	b := &bench{Options: o, result: r}
-	b.result.Engine = "bench/fake: answers at once, 64 chunks a stream"
+	b.result.Engine = "testkit/fake: answers at once, 64 chunks a stream"
 	for _, part := range []struct {
 		on  bool
 		run func(context.Context) error

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/thaw-dev/thaw/bench/fake"
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/testkit"
+	"github.com/thaw-dev/thaw/testkit/fake"
 	"go.uber.org/goleak"
 )
 

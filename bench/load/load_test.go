@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/bench/fake"
+	"github.com/thaw-dev/thaw/testkit/fake"
 	"go.uber.org/goleak"
 )
 

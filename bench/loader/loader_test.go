@@ -19,7 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/headercheck"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -198,7 +198,7 @@ func TestContenders(t *testing.T) {
 				into := t.TempDir()
 				err := Download{With: with, Server: url, Size: size, Into: into, MD5: with == Thaw}.Run(t.Context(), &out)
 				if err != nil && with == LinkAndDisk {
-					sourcetest.Missing(t, "no O_DIRECT here:", err)
+					testkit.Missing(t, "no O_DIRECT here:", err)
 				}
 				if err != nil {
 					t.Fatal(err)

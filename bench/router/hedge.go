@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/thaw-dev/thaw/bench/fake"
 	"github.com/thaw-dev/thaw/bench/load"
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/bench/served"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/testkit/fake"
 )
 
 // Hedge is what a Router with "cold: hedge" does while the model it wants is cold, in

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/thaw-dev/thaw/bench/fake"
 	"github.com/thaw-dev/thaw/bench/load"
 	"github.com/thaw-dev/thaw/bench/process"
 	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/testkit/fake"
 )
 
 // Cost is the CPU time of the platform's process for a kind of request, in microseconds.

@@ -138,7 +138,7 @@ func (r Result) Write(dir string) error {
 	return report.Write(dir, "socket", r, r.Page("Typing-time sessions", "thaw serve with keys on; the echo server is of the same library (coder/websocket) on net/http and sends each message back. "+
 		"Memory is resident memory, garbage included, beyond that of the server when 50 sockets have come and gone; a socket has typed when ten words were decided about. "+
 		"A typed word is the whole text so far in one frame, 20 ms behind the one before, on 32 sockets, with a ping behind each text; both servers get the same frames, in turns, and thaw decides among 150 made-up intents. "+
-		"Submits are one at a time to an engine that answers at once with 64 tokens (bench/fake), through the Router. "+
+		"Submits are one at a time to an engine that answers at once with 64 tokens (testkit/fake), through the Router. "+
 		"A text that is typed for a cold model names its intent in the first words; a start cannot be hidden that begins later than it takes before the submit. "+
 		"CPU is that of the server's process. Load average of the machine at the start: "+r.Load, r.Missing, r.Tables()))
 }

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/bench"
-	"github.com/thaw-dev/thaw/bench/fake"
 	"github.com/thaw-dev/thaw/bench/gateway"
 	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/testkit/fake"
 )
 
 const aboutGateway = `Measures what a request through thaw costs, beside nginx, a plain ReverseProxy

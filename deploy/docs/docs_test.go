@@ -1,4 +1,5 @@
-// Package docs has the guides; its test checks what they name against the program.
+// Package docs tests that the commands, flags, metrics and links in this folder's guides
+// exist.
 package docs
 
 import (
@@ -74,7 +75,7 @@ var (
 	variable  = regexp.MustCompile(`\bTHAW_[A-Z_]+\b`)
 	apiPath   = regexp.MustCompile(`/api/v1/[a-z{}/]+`)
 	target    = regexp.MustCompile(`\bmake ([a-z][a-z-]*)`)
-	firstCell = regexp.MustCompile("(?m)^\\|[^|]*\\|")
+	firstCell = regexp.MustCompile(`(?m)^\|[^|]*\|`)
 	mention   = regexp.MustCompile("thaw\\.dev/[a-z-]+|`([45]\\d\\d )?([a-z]+_[a-z_]+)`")
 )
 

@@ -13,8 +13,8 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/dir"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/testkit/gguf"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 const llama = `{"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"max_position_embeddings":128,"vocab_size":16,"torch_dtype":"bfloat16"}`

@@ -12,13 +12,13 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/azure"
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 	"github.com/thaw-dev/thaw/loader/source/gcs"
-	"github.com/thaw-dev/thaw/loader/source/gcs/gcstest"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 	"github.com/thaw-dev/thaw/loader/source/huggingface"
-	"github.com/thaw-dev/thaw/loader/source/huggingface/huggingfacetest"
 	"github.com/thaw-dev/thaw/loader/source/web"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
+	"github.com/thaw-dev/thaw/testkit/gcstest"
+	"github.com/thaw-dev/thaw/testkit/huggingfacetest"
 )
 
 // TestSources: each kind of source is read by ranges, and pickles, which none of them

@@ -21,7 +21,6 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/testkit"
 )
 
@@ -132,7 +131,7 @@ func mounted(t *testing.T, from *tap) *Mount {
 	t.Helper()
 	m, err := New(t.TempDir(), from.list(), from, Options{})
 	if errors.Is(err, ErrUnavailable) {
-		sourcetest.Missing(t, err)
+		testkit.Missing(t, err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -365,7 +364,7 @@ func TestSweep(t *testing.T) {
 	}
 	fd, err := attach(at)
 	if err != nil {
-		sourcetest.Missing(t, err)
+		testkit.Missing(t, err)
 	}
 	unix.Close(fd)
 	if _, err := os.ReadDir(at); err == nil {
@@ -410,7 +409,7 @@ func BenchmarkRead(b *testing.B) {
 	for b.Loop() {
 		m, err := New(b.TempDir(), src.list(), src, Options{})
 		if err != nil {
-			sourcetest.Missing(b, err)
+			testkit.Missing(b, err)
 		}
 		f, err := os.Open(filepath.Join(m.dir, "w"))
 		if err != nil {

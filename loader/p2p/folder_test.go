@@ -18,7 +18,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/p2p"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/dir"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 func writeFile(t *testing.T, folder, name string, body []byte) {

@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/testkit"
 )
 
@@ -52,7 +51,7 @@ func TestResident(t *testing.T) {
 		dropCache(t, open)
 		n, ok := Resident([]File{f})
 		if !ok || n != 0 {
-			sourcetest.Missing(t, "pages stay here (tmpfs):", n, ok)
+			testkit.Missing(t, "pages stay here (tmpfs):", n, ok)
 		}
 	}
 	if n, ok := Resident(nil); !ok || n != 0 {
@@ -77,7 +76,7 @@ func TestResidencyMethodsAgree(t *testing.T) {
 	}
 	a, err := measureCached(open, 0, size)
 	if err != nil {
-		sourcetest.Missing(t, err)
+		testkit.Missing(t, err)
 	}
 	b, err := incore(open, 0, size)
 	if err != nil || a != b {
@@ -97,7 +96,7 @@ func TestSampled(t *testing.T) {
 	f, open := tempFile(t, size)
 	dropCache(t, open)
 	if n, _ := Resident([]File{f}); n != 0 {
-		sourcetest.Missing(t, "pages stay here (tmpfs)")
+		testkit.Missing(t, "pages stay here (tmpfs)")
 	}
 	if got := ReadAhead(t.Context(), []File{f}, size/2); got != size/2 {
 		t.Errorf("asked for %d", got)

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/confine"
 	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestLinksGrantNothing: links that an engine left in its compile cache, and links of a
@@ -72,7 +72,7 @@ func TestLinksGrantNothing(t *testing.T) {
 // TestModelsHaveOwnUsers: engines of one model have one user, and no two models the same.
 func TestModelsHaveOwnUsers(t *testing.T) {
 	if !confine.OwnUsers() {
-		sourcetest.Missing(t, "engines have users of their own where thaw is root")
+		testkit.Missing(t, "engines have users of their own where thaw is root")
 	}
 	dir := t.TempDir()
 	c := &confinement{data: filepath.Join(dir, "data"), dir: dir}

@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/replica"
 	"github.com/thaw-dev/thaw/testkit"
 )
@@ -48,8 +47,8 @@ if __name__ == "__main__":
 // inPlace is a stager that copies nothing.
 type inPlace struct{}
 
-func (inPlace) Stage(_ context.Context, w replica.StageRequest, _ func(have, total functions.Bytes)) (replica.Checkpoint, error) {
-	return replica.Checkpoint{Path: w.Source}, nil
+func (inPlace) Stage(_ context.Context, req replica.StageRequest, _ func(have, total functions.Bytes)) (replica.Checkpoint, error) {
+	return replica.Checkpoint{Path: req.Source}, nil
 }
 
 // pyVLLM installs the engine and returns its program.
@@ -57,7 +56,7 @@ func pyVLLM(t *testing.T) string {
 	t.Helper()
 	b, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
 	if err != nil {
-		sourcetest.Missing(t, "no python3: there is no warm interpreter without it")
+		testkit.Missing(t, "no python3: there is no warm interpreter without it")
 	}
 	// Python searches the program's folder first for imports.
 	bin := t.TempDir()
@@ -282,7 +281,7 @@ func TestBytecodeIsMade(t *testing.T) {
 	t.Parallel()
 	b, err := exec.Command("python3", "-c", "import sys; print(sys.executable, 'python%d.%d' % sys.version_info[:2], sys.implementation.cache_tag)").Output()
 	if err != nil {
-		sourcetest.Missing(t, "no python3")
+		testkit.Missing(t, "no python3")
 	}
 	f := strings.Fields(string(b))
 	dir := t.TempDir()

@@ -30,8 +30,8 @@ type Feed interface {
 // RateLimits is an activator's part of the teams' limits: ratelimit.Limits.
 type RateLimits interface {
 	Reports(first, all bool, now time.Time) *ratelimit.UsageReports
-	Allotted(g ratelimit.Allotments, now time.Time)
-	Disconnected(now time.Time)
+	ApplyAllotments(g ratelimit.Allotments, now time.Time)
+	OnDisconnect(now time.Time)
 }
 
 // ActivatorOptions configure an Activator. Addr, Token and ID must be set, and Attach must
@@ -79,7 +79,7 @@ func NewActivator(o ActivatorOptions) *Activator {
 	})
 	a.client.hears, a.client.demand = a.onUpdate, a.demand
 	if o.RateLimits != nil {
-		a.client.ended = func() { o.RateLimits.Disconnected(time.Now()) }
+		a.client.ended = func() { o.RateLimits.OnDisconnect(time.Now()) }
 	}
 	return a
 }
@@ -135,7 +135,7 @@ func (a *Activator) onUpdate(d Update, seq uint64) {
 		a.o.Keys(*d.Keys)
 	}
 	if d.RateLimits != nil && a.o.RateLimits != nil {
-		a.o.RateLimits.Allotted(*d.RateLimits, time.Now())
+		a.o.RateLimits.ApplyAllotments(*d.RateLimits, time.Now())
 	}
 	if len(names) > 0 {
 		a.feed.Remove(names...)

@@ -21,7 +21,7 @@ const grace = 2 * time.Second
 // Coordinator divides the teams' limits: ratelimit.Coordinator. An error ends a connection.
 type Coordinator interface {
 	Report(id string, first bool, c *ratelimit.UsageReports, now time.Time) error
-	Disconnected(id string, now time.Time)
+	OnDisconnect(id string, now time.Time)
 }
 
 // HubOptions configure a Hub. Token must be set: without one no peer is accepted. The

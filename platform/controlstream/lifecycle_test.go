@@ -600,7 +600,7 @@ func (c *coordinatorLog) Report(_ string, first bool, _ *ratelimit.UsageReports,
 	return nil
 }
 
-func (c *coordinatorLog) Disconnected(string, time.Time) { c.add("D") }
+func (c *coordinatorLog) OnDisconnect(string, time.Time) { c.add("D") }
 
 func (c *coordinatorLog) String() string {
 	c.mu.Lock()

@@ -149,7 +149,7 @@ func (h *Hub) removePeer(p *peer) {
 	if p.kind == KindActivator && h.o.Coordinator != nil {
 		h.coordinating.Lock()
 		if h.isCurrent(p) { // else a newer connection is the current one
-			h.o.Coordinator.Disconnected(p.id, h.o.Now())
+			h.o.Coordinator.OnDisconnect(p.id, h.o.Now())
 		}
 		h.coordinating.Unlock()
 	}

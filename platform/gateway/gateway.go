@@ -106,8 +106,8 @@ type Gateway struct {
 	h1, h2    *http.Transport
 	leader    *http.Transport // to the controller
 	upstreams trackedConns
-	pool      sync.Pool // of *proxiedRequest
-	buffers   sync.Pool
+	pool      sync.Pool  // of *proxiedRequest
+	buffers   bufferPool // of the proxies
 	quiet     *log.Logger
 	servers   [2]*http.Server         // public and private
 	cut       context.CancelCauseFunc // ends the contexts of all requests

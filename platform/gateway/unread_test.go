@@ -16,9 +16,9 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/httpserver/httpservertest"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/testkit/httpservertest"
 )
 
 // A request that is answered without its body, which never comes, ends within 2 s;

@@ -36,6 +36,7 @@ type Options struct {
 	// (enroll.Server); nil: agents are reached by plain HTTP, for tests.
 	AgentTLS func(id string) *tls.Config
 	Hooks    orchestrator.Hooks
+	Alone    func() bool // no agent has ever joined; nil: some may
 
 	// For the agent in this process; see agent.Config. Name "": the host's name.
 	Name        string
@@ -146,7 +147,7 @@ func newLocal(o Options) (*Local, error) {
 	l.Orchestrator = orchestrator.New(orchestrator.Options{
 		Foresight: o.Foresight,
 		Ledger:    teamUse,
-		Epoch:     epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Policy: o.Policy, Hooks: o.Hooks, Log: o.Log,
+		Epoch:     epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Policy: o.Policy, Hooks: o.Hooks, Log: o.Log, Alone: o.Alone,
 	})
 	return l, nil
 }
@@ -168,10 +169,14 @@ func (l *Local) Attach(path DataPath) {
 func (l *Local) Changed() {
 	l.shared.invalidate()
 	l.Orchestrator.Changed()
-	// Known models get their fork servers before the first request.
+	l.prepareForkServers()
+}
+
+// prepareForkServers starts the fork servers of known models before their first requests.
+func (l *Local) prepareForkServers() {
 	models := l.o.Catalog.Models()
 	for _, m := range models[:min(len(models), maxPrewarmModels)] {
-		l.node.Prewarm(m.Spec)
+		l.node.PrepareForkServer(m.Spec)
 	}
 }
 
@@ -182,7 +187,7 @@ const maxPrewarmModels = 256
 func (l *Local) Ready() <-chan struct{} { return l.ready }
 
 // Run runs the loop and the agent until ctx ends or one of them fails. It returns when the
-// engines have ended, unless Options.Leave keeps them. It is called once.
+// engines have ended, unless Options.KeepEngines keeps them. It is called once.
 func (l *Local) Run(ctx context.Context) error {
 	defer l.lock.Unlock()
 	parts, ctx := errgroup.WithContext(ctx)
@@ -199,6 +204,9 @@ func (l *Local) Run(ctx context.Context) error {
 	}
 	return err
 }
+
+// NodeID is the id of the node of this process.
+func (l *Local) NodeID() string { return l.node.ID() }
 
 // GPUs counts those of the nodes that are there.
 func (l *Local) GPUs() (n int) {

@@ -20,11 +20,11 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 	"github.com/thaw-dev/thaw/platform/autoscale"
-	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/testkit"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
+	"github.com/thaw-dev/thaw/testkit/scenario"
 )
 
 // stage implements the scenarios' world with real processes: two agents with their

@@ -19,11 +19,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 	"github.com/thaw-dev/thaw/testkit"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 func TestMain(m *testing.M) {

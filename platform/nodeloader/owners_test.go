@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 const (

@@ -18,10 +18,10 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/mtls"
 	"github.com/thaw-dev/thaw/platform/nodestore"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 const otherLocation = "mem://models/other"

@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 // verify requests the verification of a checkpoint, and returns the answer.

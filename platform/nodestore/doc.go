@@ -1,11 +1,10 @@
-// Package nodestore opens what a node stages models with: its store on the disk (loader/store),
-// the loader that fills it, the exchange of blocks with other nodes, and facts of the host.
+// Package nodestore opens a node's store of checkpoints with everything that fills it: the
+// loader, its sources, and the exchange of blocks with other nodes.
 //
 //	store     checkpoints on the disk (loader/store), below DATA/store
 //	loader    downloads them from every kind of source (Sources)
 //	peers     other nodes, with which blocks are exchanged (Peering)
 //	tiers     how much of a checkpoint is in memory, and reading it there
-//	hf        DATA/hf: checkpoints of Hugging Face in the layout of its own cache
 //	machine   the host's memory and identity
 //
 // An agent opens a store, and so does the loader of a cluster's node; the cache verbs open

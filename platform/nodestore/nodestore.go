@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -27,8 +26,7 @@ type Store struct {
 	store        *store.Store
 	loader       *loader.Loader
 	sources      map[string]loader.Source
-	closeSources func() // closes the sources' connections
-	hubView      *hubView
+	closeSources func()    // closes the sources' connections
 	swarm        *p2p.Node // nil without peering, as are peers and listener
 	peers        *peerList
 	listener     net.Listener
@@ -67,13 +65,6 @@ func Open(o Options) (*Store, error) {
 	if err != nil {
 		return nil, storeError(err)
 	}
-	if o.Private {
-		// Its links show which checkpoints were staged.
-		hf := filepath.Join(o.Data, "hf")
-		if err := errors.Join(os.MkdirAll(hf, 0o700), os.Chmod(hf, 0o700)); err != nil {
-			return nil, storeError(err)
-		}
-	}
 	from, end := OpenSources()
 	if o.Copies {
 		from["file"] = copiedSource{from["file"]}
@@ -91,7 +82,6 @@ func Open(o Options) (*Store, error) {
 		lo.Peers = s.swarm
 	}
 	s.loader = loader.New(lo)
-	s.hubView = newHubView(o.Data, st, from, o.Log)
 	return s, nil
 }
 
@@ -101,27 +91,21 @@ type copiedSource struct{ loader.Source }
 // keepFree is the disk space in bytes that is left for logs and everything else.
 const keepFree = 256 << 20
 
-// Run serves blocks to other nodes, with peering, and keeps the Hugging Face view in sync,
-// until ctx ends.
+// Run serves blocks to other nodes, with peering, until ctx ends.
 func (s *Store) Run(ctx context.Context) error {
-	var background sync.WaitGroup
 	if s.listener != nil {
-		background.Go(func() {
-			// If this fails, other nodes use their sources; this node serves as before.
-			if err := s.swarm.Serve(ctx, s.listener, s.loader); err != nil {
-				s.log.Error("serving blocks to other nodes has failed", "error", err)
-			}
-		})
+		// If this fails, other nodes use their sources; this node serves as before.
+		if err := s.swarm.Serve(ctx, s.listener, s.loader); err != nil {
+			s.log.Error("serving blocks to other nodes has failed", "error", err)
+		}
 	}
-	s.hubView.run(ctx, func() int64 { return s.loader.Stats().Staged })
-	background.Wait()
+	<-ctx.Done()
 	return nil
 }
 
 // Close stops running stagings; their bytes stay on the disk for the next ones.
 func (s *Store) Close() {
 	s.loader.Close()
-	s.hubView.sync()
 	if s.swarm != nil {
 		s.swarm.Close()
 	}
@@ -211,8 +195,8 @@ func (s *Store) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
 	return out, nil
 }
 
-// Keep removes, pins or unpins a checkpoint.
-func (s *Store) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
+// ChangeCheckpoint removes, pins or unpins a checkpoint.
+func (s *Store) ChangeCheckpoint(ctx context.Context, digest string, act functions.StoreAction) error {
 	var err error
 	switch act {
 	case functions.StoreRemove:
@@ -233,9 +217,9 @@ func (s *Store) Keep(ctx context.Context, digest string, act functions.StoreActi
 	return nil
 }
 
-// Reread verifies a checkpoint by reading it again, and removes changed files. It reports
+// VerifyCheckpoint verifies a checkpoint by reading it again, and removes changed files. It reports
 // the start and the end to tell; it returns an error only if it did not start.
-func (s *Store) Reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
+func (s *Store) VerifyCheckpoint(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
 	e, lease, err := s.store.Acquire(digest)
 	if err != nil {
 		return storeError(err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // keepPastLives is how many earlier Life values of an agent are kept, so that late
@@ -71,7 +72,7 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	was := n.last
 	changed := n.setFrom(b, now)
 	if o.updateCachedSources(n, &was, hb, ours) || changed {
-		o.planner.Node(n.Node)
+		o.planner.NodeChanged(n.Node)
 	}
 	if stale := hb.Epoch > o.commands.epoch; stale != n.stale {
 		o.leadership.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", hb.Epoch, o.commands.epoch))
@@ -185,12 +186,12 @@ func (n *nodeState) implausible(hb *functions.Heartbeat) string {
 }
 
 // allNewlyUnhealthy reports whether all GPUs of a node, at least two, broke at once.
-func allNewlyUnhealthy(before []placement.GPU, now []functions.GPU) bool {
+func allNewlyUnhealthy(before []rooms.GPU, now []functions.GPU) bool {
 	if len(before) == 0 || len(now) < 2 {
 		return false
 	}
 	for _, g := range now {
-		if !gpuUnhealthy(g) || slices.ContainsFunc(before, func(b placement.GPU) bool { return b.Index == g.Index && b.Unhealthy }) {
+		if !gpuUnhealthy(g) || slices.ContainsFunc(before, func(b rooms.GPU) bool { return b.Index == g.Index && b.Unhealthy }) {
 			return false
 		}
 	}

@@ -27,7 +27,7 @@ func (l *leadership) noteNewerServer(n *nodeState, stale bool, why string) {
 		return
 	}
 	n.stale, n.AvoidUntil = stale, 0
-	defer l.planner.Node(n.Node)
+	defer l.planner.NodeChanged(n.Node)
 	if stale {
 		n.AvoidUntil = math.MaxInt64
 		l.event("superseded", functions.Name{}, "", n.id, "stale_epoch", why)

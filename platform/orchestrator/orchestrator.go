@@ -72,6 +72,7 @@ type Options struct {
 	Catalog   Catalog
 	Machine   string           // identity of this host; local sources of the catalogue are its folders
 	Here      string           // id of the agent in this process, if there is one
+	Alone     func() bool      // no further node may ever come; nil: some may
 	Policy    placement.Policy // zero: placement.DefaultPolicy
 	Hooks     Hooks
 	Foresight *foresight.Options // forecasts and prewarming; nil: none
@@ -108,6 +109,7 @@ type Orchestrator struct {
 	world
 	adapters
 	policy     placement.Policy
+	alone      func() bool // see Options.Alone
 	publisher  publisher
 	catalog    catalogReader
 	leadership leadership
@@ -151,7 +153,7 @@ func New(o Options) *Orchestrator {
 	s := &Orchestrator{
 		inbox:     inbox{wallClock: o.Now, newID: o.NewID, signal: o.OnUpdate, startIDs: map[functions.Name]string{}},
 		commands:  commander{epoch: o.Epoch, runCommand: o.RunCommand, slots: make(chan struct{}, maxCommands), log: o.Log},
-		signalled: signalled, policy: o.Policy,
+		signalled: signalled, policy: o.Policy, alone: o.Alone,
 		world: world{
 			clock:    clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
 			registry: newRegistry(o.Policy),

@@ -36,7 +36,8 @@ type play struct {
 	agents  []*playAgent
 	log     []string
 	delay   func() time.Duration // of a command
-	setBack time.Duration        // how far the server's clock was set back
+	alone   func() bool
+	setBack time.Duration // how far the server's clock was set back
 }
 
 type playStep struct {
@@ -75,7 +76,7 @@ func newPlay(t testing.TB, seed uint64, ms ...*functions.Model) *play {
 func (p *play) boot(epoch int64) {
 	var s *Orchestrator
 	s = New(Options{
-		Epoch: epoch, Path: p.path, Catalog: p.catalog, Machine: "m-here", Now: func() time.Time { return p.at.Add(-p.setBack) },
+		Epoch: epoch, Path: p.path, Catalog: p.catalog, Machine: "m-here", Alone: p.alone, Now: func() time.Time { return p.at.Add(-p.setBack) },
 		NewID: func(prefix string) string { p.ids++; return fmt.Sprint(prefix, "-", p.ids) },
 		RunCommand: func(limit time.Duration, f func(context.Context)) {
 			p.after(p.delay(), func() { f(context.Background()) })

@@ -207,7 +207,7 @@ func (l *lifecycle) onLoaded(ctx context.Context, id string, result commandResul
 	l.event("load_refused", r.function.Name, r.id, r.node, "", result.err.Error())
 	if n != nil {
 		n.AvoidUntil = now + nodePauseAfterRefusal
-		l.planner.Node(n.Node)
+		l.planner.NodeChanged(n.Node)
 		if l.leadership.noteStaleEpoch(r, result); !n.stale {
 			// The agent may have received the load although its answer was lost.
 			l.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "lost"})

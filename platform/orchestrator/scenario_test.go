@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
+	"github.com/thaw-dev/thaw/testkit/scenario"
 )
 
 // stage runs scenarios on fakes, in the time of a synctest bubble.

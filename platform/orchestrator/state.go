@@ -15,6 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 	"github.com/thaw-dev/thaw/platform/quota"
 	"github.com/thaw-dev/thaw/platform/setbacks"
 	"github.com/thaw-dev/thaw/runtime/engine"
@@ -224,7 +225,7 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 		same = n.GPUs[i] == placementGPU(hb.GPUs[i])
 	}
 	if !same {
-		gpus := make([]placement.GPU, 0, len(hb.GPUs))
+		gpus := make([]rooms.GPU, 0, len(hb.GPUs))
 		for _, g := range hb.GPUs {
 			gpus = append(gpus, placementGPU(g))
 		}
@@ -235,9 +236,9 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 	return changed
 }
 
-func placementGPU(g functions.GPU) placement.GPU {
+func placementGPU(g functions.GPU) rooms.GPU {
 	// A GPU that no agent reads is dealt out by Kubernetes, whole.
-	return placement.GPU{Index: g.Index, Memory: max(g.MemoryTotal-g.Foreign, 0), Unhealthy: gpuUnhealthy(g), Group: g.Group, Whole: g.Health == functions.GPUUnknown}
+	return rooms.GPU{Index: g.Index, Memory: max(g.MemoryTotal-g.Foreign, 0), Unhealthy: gpuUnhealthy(g), Group: g.Group, Whole: g.Health == functions.GPUUnknown}
 }
 
 // setIfChanged sets *to to v, and *changed if they differ.

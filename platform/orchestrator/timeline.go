@@ -246,7 +246,7 @@ func (l *coldStartLog) finish(c *coldStart, st functions.State, cause string) {
 		}
 		c.function.starts.Add(forecast.StartSample{Node: t.Node, Tier: t.Tier, Total: c.end - c.began, Start: c.end - c.decided, FromDeepSleep: c.fromDeepSleep, Phases: phases})
 		if n := l.nodes[t.Node]; n != nil && n.recordRates(t.Tier, t.Bytes, phases) {
-			l.planner.Node(n.Node)
+			l.planner.NodeChanged(n.Node)
 		}
 	}
 	if l.started != nil {

@@ -231,7 +231,7 @@ func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 		if f.Sleeps {
 			f.canSleep(o.bytesAtHand(f))
 		}
-		o.planner.Touch(&f.Function)
+		o.planner.FunctionChanged(&f.Function)
 	}
 	if len(dead) > 0 {
 		o.catalog.deleteFunctions(dead)
@@ -285,12 +285,24 @@ func (o *Orchestrator) setBlocked(f *functionState, v placement.Verdict, blocked
 				return
 			}
 		}
-		f.blocked, f.unplaced = &snapshot.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA, At: at}, v.Message
+		f.blocked, f.unplaced = &snapshot.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA, At: at, Final: o.isFinal(f, v)}, v.Message
 		o.markUnpublished(f)
 		if news {
 			o.event("blocked", f.Name, "", "", v.Code, v.Message)
 		}
 	}
+}
+
+// isFinal reports whether no node could hold f even if it were empty, and none may join.
+func (o *Orchestrator) isFinal(f *functionState, v placement.Verdict) bool {
+	if v.Code != placement.CodeCapacity || o.alone == nil || !o.alone() {
+		return false
+	}
+	nodes := make([]functions.Node, 0, len(o.nodes))
+	for _, n := range o.nodes {
+		nodes = append(nodes, functions.Node{GPUs: n.last.GPUs, Memory: n.last.Memory})
+	}
+	return f.Resources.Unmet(nodes) != ""
 }
 
 // endUnwantedStart ends the cold start of f if it has no replica and no demand left.

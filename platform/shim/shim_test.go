@@ -22,10 +22,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 	"github.com/thaw-dev/thaw/runtime/replica"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -507,7 +507,7 @@ func TestFollow(t *testing.T) {
 func TestAddress(t *testing.T) {
 	ip, err := Address()
 	if err != nil {
-		sourcetest.Missing(t, err)
+		testkit.Missing(t, err)
 	}
 	if a := net.ParseIP(ip); a == nil || a.IsLoopback() {
 		t.Error(ip)

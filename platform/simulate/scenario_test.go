@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
+	"github.com/thaw-dev/thaw/testkit/scenario"
 )
 
 // stage runs the scenarios on the virtual clock.
@@ -79,7 +79,7 @@ func (s *stage) Ask(m string, n int) {
 func (s *stage) Leave(m string) {
 	for _, q := range slices.Clone(s.st.active) {
 		if q.f.name == functionName(m) && q.wait {
-			q.disconnect()
+			q.leave()
 			s.st.tally.left++
 			q.end(EndClientLeft, "")
 		}

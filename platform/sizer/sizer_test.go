@@ -12,8 +12,8 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/dir"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/testkit/gguf"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 const (

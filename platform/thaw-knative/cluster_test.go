@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // cluster is a real one, with a namespace of its own for the test.
@@ -26,7 +26,7 @@ type cluster struct {
 func open(t *testing.T) *cluster {
 	config := os.Getenv("THAW_CLUSTER_KUBECONFIG")
 	if config == "" {
-		sourcetest.Missing(t, "THAW_CLUSTER_KUBECONFIG names no cluster: make cluster e2e")
+		testkit.Missing(t, "THAW_CLUSTER_KUBECONFIG names no cluster: make cluster e2e")
 	}
 	c := &cluster{T: t, kubeconfig: config}
 	space := "e2e-" + strings.ToLower(strings.ReplaceAll(time.Now().UTC().Format("0102-150405.000"), ".", "-"))

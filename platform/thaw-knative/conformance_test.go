@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // conforming are the tests of Knative's conformance suite for ingress classes
@@ -44,7 +44,7 @@ var outside = map[string]string{
 func TestConformance(t *testing.T) {
 	suite := os.Getenv("THAW_CONFORMANCE")
 	if suite == "" {
-		sourcetest.Missing(t, "THAW_CONFORMANCE does not name Knative's suite: make cluster conformance")
+		testkit.Missing(t, "THAW_CONFORMANCE does not name Knative's suite: make cluster conformance")
 	}
 	c := open(t)
 	front := startInstallation(c)
@@ -317,7 +317,7 @@ func (i *installation) logs() {
 // the end of both.
 func TestConformanceServing(t *testing.T) {
 	if os.Getenv("THAW_CONFORMANCE") == "" {
-		sourcetest.Missing(t, "THAW_CONFORMANCE does not name Knative's suite: make cluster conformance")
+		testkit.Missing(t, "THAW_CONFORMANCE does not name Knative's suite: make cluster conformance")
 	}
 	c := open(t)
 	domain := os.Getenv("THAW_ROUTE_DOMAIN")

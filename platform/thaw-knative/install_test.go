@@ -11,9 +11,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestWrongOnClusters: every way to say the verbs of a cluster wrong.
@@ -35,6 +35,8 @@ func TestWrongOnClusters(t *testing.T) {
 		{"install -n other", kit.ExitUsage, "thaw's own namespace is thaw-system"},
 		{"install --store x", kit.ExitUsage, "not a clean absolute path"},
 		{"install --image ", kit.ExitUsage, "thaw's image is not set"},
+		{"install", kit.ExitUsage, "--image IMAGE, or set THAW_IMAGE"},
+		{"install --uninstall", kit.ExitUsage, "there is no kubeconfig"},
 		{"install --image x", kit.ExitUsage, "there is no kubeconfig"},
 		{"install --eviction fifo", kit.ExitUsage, `"fifo" is not one of lru, lfu, gdsf, next-use`},
 		{"install --keep-alive always", kit.ExitUsage, `"always" is not one of fixed, learned`},
@@ -44,6 +46,7 @@ func TestWrongOnClusters(t *testing.T) {
 		{"install --cluster-domain .local", kit.ExitUsage, `cluster-domain: ".local" is no domain`},
 		{"install --cluster-domain ", kit.ExitUsage, `cluster-domain: "" is no domain`},
 		{"install --history-claim a/b", kit.ExitUsage, `"a/b" is not a name of a PersistentVolumeClaim`},
+		{"install --source-secret A_", kit.ExitUsage, `"A_" is not a name of a Secret`},
 		{"install --hold maybe", kit.ExitUsage, `"maybe" is not one of hold, pad, 503`},
 		{"install --max-body 0", kit.ExitUsage, "max-body: 0 is too small for any request"},
 		{"chown-store", kit.ExitUsage, "a folder and an id"},
@@ -188,7 +191,7 @@ func TestAsks(t *testing.T) {
 func TestClusterInstall(t *testing.T) {
 	c := open(t)
 	if out := c.kubectl("", "get", "namespaces", "thaw-system", "--ignore-not-found", "-o", "name"); out != "" {
-		sourcetest.Missing(t, "thaw is installed there already")
+		testkit.Missing(t, "thaw is installed there already")
 	}
 	knative := func(args ...string) string {
 		t.Helper()

@@ -23,8 +23,8 @@ import (
 	"github.com/openai/openai-go/v3/option"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // served is a model in a pod of the rendered shape, on a node with a loader: by
@@ -294,7 +294,7 @@ func TestClusterRuntime(t *testing.T) {
 func TestClusterVLLM(t *testing.T) {
 	program, folder := os.Getenv("THAW_ENGINE_VLLM"), os.Getenv("THAW_VLLM_MODEL")
 	if program == "" || folder == "" {
-		sourcetest.Missing(t, `THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set: eval "$(.ci/components)" sets them`)
+		testkit.Missing(t, `THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set: eval "$(.ci/components)" sets them`)
 	}
 	venv := filepath.Dir(filepath.Dir(program))
 	python0 := filepath.Join(venv, "bin", "python")

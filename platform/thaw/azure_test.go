@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
 // TestBlobCredentials: a model is pulled and started from a blob server that checks

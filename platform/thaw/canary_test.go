@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
 // TestCanaries: secrets, prompts and completions do not leak into logs (at level debug),

@@ -23,7 +23,7 @@ import (
 
 	"github.com/thaw-dev/thaw/bench/served"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // These tests run unchanged OpenAI clients against a real `thaw serve`: the cases of
@@ -113,7 +113,7 @@ func (k kind) open(t *testing.T, base, key, model, fake string) official {
 	}
 	where := os.Getenv(k.variable)
 	if where == "" {
-		sourcetest.Missing(t, k.variable, `is not set: eval "$(.ci/components)" sets it`)
+		testkit.Missing(t, k.variable, `is not set: eval "$(.ci/components)" sets it`)
 	}
 	program := k.program
 	if strings.Contains(program, "/") {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/confine"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestConfine: an engine reads its own model, and neither the secrets of thaw nor another
@@ -17,7 +17,7 @@ import (
 // --confine off it reads them all.
 func TestConfine(t *testing.T) {
 	if why := confine.Unavailable(); why != "" {
-		sourcetest.Missing(t, why)
+		testkit.Missing(t, why)
 	}
 	for _, mode := range []string{"auto", "off"} {
 		t.Run(mode, func(t *testing.T) {

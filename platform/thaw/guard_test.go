@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions/openai"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // secretOf returns a variable of a process's environment.
@@ -81,7 +81,7 @@ func TestEngineWantsItsKey(t *testing.T) {
 func TestVLLMGuard(t *testing.T) {
 	checkpoint := os.Getenv("THAW_VLLM_MODEL")
 	if os.Getenv("THAW_ENGINE_VLLM") == "" || checkpoint == "" {
-		sourcetest.Missing(t, "THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set")
+		testkit.Missing(t, "THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set")
 	}
 	dir := t.TempDir()
 	loraFor(t, checkpoint, filepath.Join(dir, "pirate"), 8)
@@ -137,6 +137,10 @@ func TestVLLMGuard(t *testing.T) {
 			case r.status/100 == 2 && (concrete == "/metrics" || concrete == "/openapi.json"): // answered by thaw, not by the engine
 				if strings.Contains(r.body, "vllm:") || strings.Contains(r.body, "load_lora_adapter") {
 					t.Errorf("%s %s is the engine's own", method, concrete)
+				}
+			case concrete == "/health" && r.status == 200: // thaw's own as well; the engine's has no body
+				if r.body != `{"status":"ok"}` {
+					t.Errorf("GET /health is the engine's own: %q", r.body)
 				}
 			case r.status != 404 && r.status != 405 && r.status != 401:
 				t.Errorf("%s %s: %d %s", method, concrete, r.status, r.body)

@@ -19,9 +19,9 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/mtls"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
 // stalling is a blob server that, while stall is set, breaks the connection after so many

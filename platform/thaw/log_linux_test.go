@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // fill writes a file that takes all room of a disk.
@@ -39,7 +39,7 @@ func fill(t *testing.T, path string) {
 func TestFullDisk(t *testing.T) {
 	disk := t.TempDir()
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=8m"); err != nil {
-		sourcetest.Missing(t, "no file system can be mounted here:", err)
+		testkit.Missing(t, "no file system can be mounted here:", err)
 	}
 	t.Cleanup(func() { syscall.Unmount(disk, syscall.MNT_DETACH) })
 	log, err := os.OpenFile(filepath.Join(disk, "log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/testkit"
 )
 
@@ -101,7 +100,7 @@ func TestWrongKeysUseNoMemory(t *testing.T) {
 func trueMemory(t *testing.T) {
 	t.Helper()
 	if raceDetector {
-		sourcetest.Missing(t, "a program without the race detector")
+		testkit.Missing(t, "a program without the race detector")
 	}
 }
 
@@ -135,7 +134,7 @@ func enterCgroup(t *testing.T, limit int) string {
 			return "echo $$ > " + filepath.Join(dir, "cgroup.procs")
 		}
 	}
-	sourcetest.Missing(t, "a control group for memory that this user may make")
+	testkit.Missing(t, "a control group for memory that this user may make")
 	return ""
 }
 

@@ -20,11 +20,11 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/mtls"
 	"github.com/thaw-dev/thaw/runtime/jsonsocket"
+	"github.com/thaw-dev/thaw/testkit"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
 // shortFolder makes a folder whose path is short enough for a unix socket.
@@ -42,7 +42,7 @@ func shortFolder(t *testing.T) string {
 // leaves no lease, process or mount, and the controller is informed.
 func TestPodThatVanishes(t *testing.T) {
 	if os.Getuid() != 0 {
-		sourcetest.Missing(t, "a pod's namespaces take root")
+		testkit.Missing(t, "a pod's namespaces take root")
 	}
 	source := stallingTiny(t)
 	source.stall.Store(false)
@@ -69,7 +69,7 @@ func TestPodThatVanishes(t *testing.T) {
 	c.Stdout, c.Stderr = p.out, p.log
 	if err := c.Start(); err != nil {
 		if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL) {
-			sourcetest.Missing(t, "a pod's namespaces:", err)
+			testkit.Missing(t, "a pod's namespaces:", err)
 		}
 		t.Fatal(err)
 	}

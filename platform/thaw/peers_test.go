@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
 var lends = regexp.MustCompile(`msg=agent .*lends=(https://\S+)`)

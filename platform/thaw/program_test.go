@@ -21,8 +21,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/bench/fake"
 	"github.com/thaw-dev/thaw/testkit"
+	"github.com/thaw-dev/thaw/testkit/fake"
 )
 
 // TestMain lets the test binary be the program: supervisors, engines, servers and agents

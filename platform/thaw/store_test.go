@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 	"github.com/thaw-dev/thaw/platform/enroll"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
 // eachTinyFile calls put with each file of the tiny model, named below the folder tiny.
@@ -240,7 +240,7 @@ func TestPrefetch(t *testing.T) {
 	}
 }
 
-// TestAgentStoreNeedsToken: the store endpoints of an agent require its token too.
+// TestAgentStoreNeedsCertificate: the store endpoints of an agent require a certificate.
 func TestAgentStoreNeedsCertificate(t *testing.T) {
 	p := start(t, nil)
 	p.agent("second")

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
@@ -95,7 +95,7 @@ func (p *platform) awaitEarlyStart() {
 		return p.hasEngine("big") || strings.Contains(p.log.String(), "engines start when all their bytes are here")
 	})
 	if strings.Contains(p.log.String(), "engines start when all their bytes are here") {
-		sourcetest.Missing(p.t, "nothing can be mounted here")
+		testkit.Missing(p.t, "nothing can be mounted here")
 	}
 }
 
@@ -231,7 +231,7 @@ func TestStreamingVLLM(t *testing.T) {
 		return program() || strings.Contains(p.log.String(), "engines start when all their bytes are here")
 	})
 	if !program() {
-		sourcetest.Missing(t, "nothing can be mounted here")
+		testkit.Missing(t, "nothing can be mounted here")
 	}
 	p.eventuallyWithin(8*time.Minute, "it reads its weights", func() bool {
 		logs, _ := filepath.Glob(filepath.Join(p.data, "agent", "supervisor", "logs", "big-*.log"))

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // This test runs a real vLLM: THAW_ENGINE_VLLM is its program, THAW_VLLM_MODEL a
@@ -34,7 +34,7 @@ func realVLLM(t *testing.T) (checkpoint string) {
 	if os.Getenv("THAW_ENGINE_VLLM") != "" && checkpoint != "" {
 		return checkpoint
 	}
-	sourcetest.Missing(t, `THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set: eval "$(.ci/components)" sets them`)
+	testkit.Missing(t, `THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set: eval "$(.ci/components)" sets them`)
 	return ""
 }
 

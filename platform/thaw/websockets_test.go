@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestPythonWebSockets: Python's package websockets speaks the whole protocol of sockets
@@ -16,7 +16,7 @@ import (
 func TestPythonWebSockets(t *testing.T) {
 	where := os.Getenv("THAW_PYTHON_WEBSOCKETS")
 	if where == "" {
-		sourcetest.Missing(t, "THAW_PYTHON_WEBSOCKETS", `is not set: eval "$(.ci/components)" sets it`)
+		testkit.Missing(t, "THAW_PYTHON_WEBSOCKETS", `is not set: eval "$(.ci/components)" sets it`)
 	}
 	exe, err := os.Executable() // see TestMain
 	if err != nil {

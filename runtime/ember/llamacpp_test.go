@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/ember/bpe"
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
+	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 	"github.com/thaw-dev/thaw/testkit/gguf"
 )
@@ -80,7 +80,7 @@ func needLlamaCpp(t *testing.T) {
 	if os.Getenv("THAW_NODE_LLAMA") != "" {
 		return
 	}
-	sourcetest.Missing(t, "THAW_NODE_LLAMA is not set: no llama.cpp to compare with")
+	testkit.Missing(t, "THAW_NODE_LLAMA is not set: no llama.cpp to compare with")
 }
 
 // greedy runs the model itself: the prompt in pieces, then one token at a time.

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // python runs a few lines beside parent.py, with a package vllm that has next to
@@ -18,7 +18,7 @@ func python(t *testing.T, lines string) {
 	}
 	program, err := exec.LookPath("python3")
 	if err != nil {
-		sourcetest.Missing(t, "no python3")
+		testkit.Missing(t, "no python3")
 	}
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "vllm", "plugins"), 0o700); err != nil {

@@ -18,7 +18,6 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/testkit"
 )
 
@@ -178,7 +177,7 @@ func TestList(t *testing.T) {
 // have ended are not.
 func TestHolders(t *testing.T) {
 	if !hostProcesses() {
-		sourcetest.Missing(t, "the processes of this machine are not seen")
+		testkit.Missing(t, "the processes of this machine are not seen")
 	}
 	ours := exec.Command("sleep", "60")
 	ours.Env = []string{"A=b", "THAW_SUPERVISED=r1"}

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
@@ -43,7 +42,7 @@ func requireEnv(t *testing.T, names ...string) []string {
 			if strings.Contains(names[i], "LLAMA") { // which CI does not have
 				t.Skip(reason)
 			}
-			sourcetest.Missing(t, reason)
+			testkit.Missing(t, reason)
 		}
 	}
 	return out
@@ -105,9 +104,9 @@ func replicaKinds() []replicaKind {
 // anything stages a folder by saying where it is.
 type anything struct{}
 
-func (anything) Stage(_ context.Context, w StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
-	_, err := os.Stat(w.Source)
-	return Checkpoint{Path: w.Source, Bytes: 1}, err
+func (anything) Stage(_ context.Context, req StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
+	_, err := os.Stat(req.Source)
+	return Checkpoint{Path: req.Source, Bytes: 1}, err
 }
 
 // TestConformance is the contract of an engine, whichever it is: it starts, is

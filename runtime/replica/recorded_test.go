@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/testkit"
 )
@@ -70,7 +69,7 @@ func TestBadInput(t *testing.T) {
 			}
 			if strings.HasPrefix(c.script, "#!/usr/bin/env python3") {
 				if _, err := exec.LookPath("python3"); err != nil {
-					sourcetest.Missing(t, err)
+					testkit.Missing(t, err)
 				}
 			}
 			st := startReplica(t, o, New).waitEnd(testTimeout) // some engines would stay for ten minutes

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
@@ -45,7 +44,7 @@ func newVLLMEnv(t *testing.T) *vllmEnv {
 	t.Helper()
 	g := &vllmEnv{model: os.Getenv("THAW_VLLM_MODEL"), shared: map[string]bool{}}
 	if os.Getenv("THAW_ENGINE_VLLM") == "" || g.model == "" {
-		sourcetest.Missing(t, "no vLLM: THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set")
+		testkit.Missing(t, "no vLLM: THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set")
 	}
 	for _, n := range sharedMemory() {
 		g.shared[n] = true
@@ -632,11 +631,11 @@ func (v *vllmEnv) startsAndEnds(t *testing.T) {
 // inPlaceStager stages models in place, and what is relative from a folder.
 type inPlaceStager struct{ dir string }
 
-func (s inPlaceStager) Stage(_ context.Context, w StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
-	if filepath.IsAbs(w.Source) {
-		return Checkpoint{Path: w.Source}, nil
+func (s inPlaceStager) Stage(_ context.Context, req StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
+	if filepath.IsAbs(req.Source) {
+		return Checkpoint{Path: req.Source}, nil
 	}
-	return Checkpoint{Path: filepath.Join(s.dir, w.Source)}, nil
+	return Checkpoint{Path: filepath.Join(s.dir, req.Source)}, nil
 }
 
 // dims of the attention of a Llama.

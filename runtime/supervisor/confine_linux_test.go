@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/confine"
 	"github.com/thaw-dev/thaw/testkit"
 )
@@ -63,12 +62,12 @@ sys.exit(3)
 // process without a plan reaches them all.
 func TestConfine(t *testing.T) {
 	if why := confine.Unavailable(); why != "" {
-		sourcetest.Missing(t, why)
+		testkit.Missing(t, why)
 	}
 	h := start(t, testTimeout)
 	python, err := python3()
 	if err != nil {
-		sourcetest.Missing(t, "no python3")
+		testkit.Missing(t, "no python3")
 	}
 	// Below a folder that is closed to other users, as below /root.
 	data := filepath.Join(h.t.TempDir(), "closed")
@@ -198,7 +197,7 @@ func TestOldSupervisorConfinesNothing(t *testing.T) {
 // of the process, which Landlock lets trace it.
 func TestConfinedDoesNotTrace(t *testing.T) {
 	if why := confine.Unavailable(); why != "" {
-		sourcetest.Missing(t, why)
+		testkit.Missing(t, why)
 	}
 	dir, err := os.MkdirTemp("", "trace") // not t.TempDir, which only this user opens
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/testkit"
 )
 
@@ -24,7 +23,7 @@ func (h *harness) warmParent(program string) (socket string, parent *Child) {
 	h.t.Helper()
 	python, err := python3()
 	if err != nil {
-		sourcetest.Missing(h.t, "no python3: there is no parent without it")
+		testkit.Missing(h.t, "no python3: there is no parent without it")
 	}
 	script, err := filepath.Abs("../forkserver/parent.py")
 	if err != nil {

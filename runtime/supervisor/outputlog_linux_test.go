@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/testkit"
 )
 
@@ -25,7 +24,7 @@ func TestOutputOnFullDisk(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			disk := t.TempDir()
 			if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, c.disk); err != nil {
-				sourcetest.Missing(t, "no file system can be mounted here:", err)
+				testkit.Missing(t, "no file system can be mounted here:", err)
 			}
 			t.Cleanup(func() { syscall.Unmount(disk, syscall.MNT_DETACH) })
 			var fillers []string

@@ -12,8 +12,8 @@ import (
 
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/azure"
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 // credentials are the ways to name a credential of the server's account.

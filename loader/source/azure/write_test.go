@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader/source/azure"
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 func TestAzuriteWrite(t *testing.T) {

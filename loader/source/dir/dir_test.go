@@ -12,7 +12,8 @@ import (
 
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/dir"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 func put(t *testing.T, folder, name string, body []byte) {
@@ -118,7 +119,7 @@ func TestDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := syscall.Mkfifo(filepath.Join(folder, "model.gguf"), 0o600); err != nil {
-		sourcetest.Missing(t, "no pipes here:", err)
+		testkit.Missing(t, "no pipes here:", err)
 	}
 	if _, err := (dir.Source{}).Plan(t.Context(), "file://"+folder, nil); source.KindOf(err) != source.Refused {
 		t.Errorf("a pipe: %v", err)

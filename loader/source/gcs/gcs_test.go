@@ -19,8 +19,8 @@ import (
 
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/gcs"
-	"github.com/thaw-dev/thaw/loader/source/gcs/gcstest"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit/gcstest"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

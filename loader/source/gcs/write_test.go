@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader/source/gcs"
-	"github.com/thaw-dev/thaw/loader/source/gcs/gcstest"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit/gcstest"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 func TestWrite(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/thaw-dev/thaw/loader/source"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -191,7 +191,7 @@ func TestNamesOfPrivateAddresses(t *testing.T) {
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(private.URL, "http://"))
 	other, err := net.Listen("tcp", "127.0.0.2:"+port)
 	if err != nil {
-		sourcetest.Missing(t, "a second address of loopback:", err)
+		testkit.Missing(t, "a second address of loopback:", err)
 	}
 	allowed := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		outside.Add(1)

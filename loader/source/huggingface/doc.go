@@ -1,5 +1,4 @@
-// Package huggingface reads models from the Hugging Face hub, and keeps a view of what
-// came from it in the layout of the hub's own cache.
+// Package huggingface reads models from the Hugging Face hub.
 //
 // # From the hub
 //
@@ -19,14 +18,4 @@
 //
 // HF_ENDPOINT names a mirror, HF_TOKEN or HF_TOKEN_PATH (or the file that the
 // hub's own login writes) holds the token; it is read again at every plan.
-//
-// # For engines
-//
-// View keeps DATA/hf/hub as huggingface_hub lays out its cache: refs, blobs and
-// snapshots, so that HF_HUB_OFFLINE=1 HF_HOME=DATA/hf vllm serve ORG/REPO finds a
-// model that was staged from hf://. What would be files there are relative
-// links into the store: hard links would hold the bytes of a checkpoint that
-// the store has evicted, and then the disk is full with nothing left to evict.
-// An engine that is started by hand on the view should pin the checkpoint
-// (thaw cache pin), or it may be evicted under it.
 package huggingface

@@ -39,15 +39,8 @@ type Source struct {
 	configError error  // of HF_ENDPOINT
 	http        *http.Client
 
-	mu      sync.Mutex            // guards the fields below
-	cdn     map[string]cdnAddress // by file
-	planned map[string]planInfo   // the last one, by location
-}
-
-// planInfo is the commit and the objects of a plan.
-type planInfo struct {
-	commit  string
-	objects map[string]string // by name of the file
+	mu  sync.Mutex            // guards cdn
+	cdn map[string]cdnAddress // by file
 }
 
 // cdnAddress is where a large file is, until it expires.
@@ -61,7 +54,7 @@ func New(o Options) *Source {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	s := &Source{env: o.Getenv, endpoint: "https://huggingface.co", cdn: make(map[string]cdnAddress), planned: make(map[string]planInfo)}
+	s := &Source{env: o.Getenv, endpoint: "https://huggingface.co", cdn: make(map[string]cdnAddress)}
 	named := o.Getenv("HF_ENDPOINT")
 	if named != "" {
 		s.endpoint = strings.TrimRight(named, "/")
@@ -75,15 +68,6 @@ func New(o Options) *Source {
 
 // Close closes idle connections.
 func (s *Source) Close() { s.http.CloseIdleConnections() }
-
-// Planned returns the commit of the last plan of a location, and the object ids of its
-// files by name; empty if there was none. The map is never changed.
-func (s *Source) Planned(location string) (commit string, objects map[string]string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := s.planned[location]
-	return p.commit, p.objects
-}
 
 const (
 	maxFiles  = 20_000
@@ -158,20 +142,9 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 			return source.Plan{}, malformed(p, "", "the hub names no commit for the revision")
 		}
 	}
-	plan, err := source.PlanFolder(p.sub, func() (source.Plan, error) { return s.planTree(ctx, p, api, commit, token, p.sub, nil) }, func() (source.Plan, error) {
+	return source.PlanFolder(p.sub, func() (source.Plan, error) { return s.planTree(ctx, p, api, commit, token, p.sub, nil) }, func() (source.Plan, error) {
 		return s.planTree(ctx, p, api, commit, token, strings.TrimSuffix(path.Dir(p.sub), "."), weightsets.Siblings(p.sub))
 	})
-	if err != nil {
-		return source.Plan{}, err
-	}
-	objects := make(map[string]string, len(plan.Files))
-	for _, f := range plan.Files {
-		objects[f.Name] = f.Version
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.planned[location] = planInfo{commit, objects}
-	return plan, nil
 }
 
 // planTree lists the files of a folder at a commit; of only, those of these paths, all of

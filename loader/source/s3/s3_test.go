@@ -21,7 +21,7 @@ import (
 
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/s3"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

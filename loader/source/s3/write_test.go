@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader/source/s3"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 func TestWrite(t *testing.T) {

@@ -27,8 +27,8 @@ import (
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	serving "knative.dev/serving/pkg/client/clientset/versioned"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // cluster is a real cluster with a namespace for the test, a reconciler, and a stand-in
@@ -49,7 +49,7 @@ const class = "autoscale.thaw.test"
 func open(t *testing.T) *cluster {
 	file := os.Getenv("THAW_CLUSTER_KUBECONFIG")
 	if file == "" {
-		sourcetest.Missing(t, "THAW_CLUSTER_KUBECONFIG names no cluster: make cluster e2e")
+		testkit.Missing(t, "THAW_CLUSTER_KUBECONFIG names no cluster: make cluster e2e")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", file)
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/thaw-dev/thaw/activator/httpserver/httpservertest"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative"
@@ -24,6 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/team"
 	"github.com/thaw-dev/thaw/platform/mtls"
 	"github.com/thaw-dev/thaw/platform/telemetry"
+	"github.com/thaw-dev/thaw/testkit/httpservertest"
 )
 
 // TestSecurePort: with certificates, control streams need one, the control API needs TLS and

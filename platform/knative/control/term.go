@@ -310,7 +310,7 @@ func (t *leaderTerm) revisionChanged(name functions.Name) {
 
 // onOutsideDemand takes the requests for a revision in Knative's own activators.
 func (t *leaderTerm) onOutsideDemand(namespace, revision string, active, queued int) {
-	t.dataPath.Outside(functions.Name{Team: namespace, Name: revision}, active, queued)
+	t.dataPath.SetOutsideDemand(functions.Name{Team: namespace, Name: revision}, active, queued)
 }
 
 // forceDelete queues the removal of a terminating pod.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/bench/report"
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
 // vllmWakes are the results of cold requests to a real vLLM.

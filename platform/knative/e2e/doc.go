@@ -1,5 +1,5 @@
-// Package e2e is the test suite for clusters: thaw installed on a real Kubernetes with real
-// Knative, and models deployed, called, moved, broken and removed, observed from outside.
+// Package e2e is the end-to-end test suite: thaw installed on a real Kubernetes with real
+// Knative, and models deployed, called, moved, broken and removed.
 //
 // make cluster e2e runs it; without a cluster it is skipped. It changes settings of Knative
 // and stops processes, so it needs a cluster of its own: that of deploy/cluster, in whose
@@ -19,7 +19,7 @@
 // get no pods.
 //
 // TestClusterScenes adds two nodes and runs the scenarios of every backend
-// (platform/orchestrator/scenario) on them: an engine of the test (testdata/scene) holds
+// (testkit/scenario) on them: an engine of the test (testdata/scene) holds
 // requests as long as a scenario needs, nodes are lost by stopping everything that reports
 // for them, and the controller is ended by kill -9. Before that it checks that nodes stage
 // weights from each other.

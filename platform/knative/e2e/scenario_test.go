@@ -25,7 +25,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
-	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
+	"github.com/thaw-dev/thaw/testkit/scenario"
 )
 
 // sceneImage is the image of the engine in testdata/scene.
@@ -35,18 +35,19 @@ const sceneImage = "dev.local/scene:test"
 // thaw's own pods and no GPU, so it is never the lost one.
 var sceneNodes = map[string]string{"a": "node2", "b": "node3"}
 
-// TestClusterScenes runs the scenarios of platform/orchestrator/scenario on Kubernetes, as
+// TestClusterScenes runs the scenarios of testkit/scenario on Kubernetes, as
 // they run on one machine and in virtual time: two nodes with their own kubelets, models
 // that are Knative Services, requests through thaw's gateway. The bounds of the scenarios
 // are the same. Boot is a minute, which is what Kubernetes takes to declare a node lost
 // (50 s without heartbeats).
 //
-// Some scenarios are left out, as on the real processes of one machine:
+// Some scenarios are left out:
 //
 //	one, two, none                       nine minutes of windows
-//	who is never idle takes turns        a quarter of an hour
+//	busy functions take turns            a quarter of an hour
 //	no crash loop                        a minute of ten requests a second
-//	called off before its process        tested by called-off in TestCluster, by stalling staging
+//	no waiters: called off before        tested by called-off in TestCluster, by stalling staging
+//	its process
 //	an empty catalogue is looked at      impossible: no file can be misread, and each Service
 //	twice                                is deleted by itself and on purpose
 func TestClusterScenes(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/thaw-dev/thaw/activator/auth"
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
 // space is the namespace of one test, which is a team.

@@ -24,10 +24,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
+	"github.com/thaw-dev/thaw/testkit"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
 const (
@@ -112,7 +112,7 @@ func TestCluster(t *testing.T) {
 func open(t *testing.T) *suite {
 	s := &suite{kubeconfig: os.Getenv("THAW_CLUSTER_KUBECONFIG"), programs: os.Getenv("THAW_PROGRAMS"), domain: os.Getenv("THAW_ROUTE_DOMAIN")}
 	if s.kubeconfig == "" {
-		sourcetest.Missing(t, "THAW_CLUSTER_KUBECONFIG names no cluster: make cluster e2e")
+		testkit.Missing(t, "THAW_CLUSTER_KUBECONFIG names no cluster: make cluster e2e")
 	}
 	if s.programs == "" || s.domain == "" {
 		t.Fatal("THAW_PROGRAMS or THAW_ROUTE_DOMAIN is not set: make e2e")

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
+	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
 // TestClusterVLLMWarm forks a real vLLM into a pod, which answers, scales to zero and
@@ -18,7 +18,7 @@ import (
 func TestClusterVLLMWarm(t *testing.T) {
 	s := open(t)
 	if program, model := os.Getenv("THAW_ENGINE_VLLM"), os.Getenv("THAW_VLLM_MODEL"); program == "" || model == "" {
-		sourcetest.Missing(t, `THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set: eval "$(.ci/components)" sets them`)
+		testkit.Missing(t, `THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set: eval "$(.ci/components)" sets them`)
 	}
 	s.install(t)
 	t.Run("warm", func(t *testing.T) { warmInPods(&bench{space: s.space(t)}) })

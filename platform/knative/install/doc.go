@@ -9,8 +9,8 @@
 //
 // # Rights
 //
-// Rights lists every verb granted to the controller, with its reason; no other part has
-// rights. A test compares the list with the files.
+// rights_test.go lists every verb granted to the controller, with its reason; no other part
+// has rights. TestRights compares the list with the files.
 //
 // # What stays after a removal
 //

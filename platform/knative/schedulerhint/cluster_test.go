@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestClusterHint: a real API server calls the webhook through its Service, and the
@@ -25,7 +25,7 @@ import (
 func TestClusterHint(t *testing.T) {
 	file := os.Getenv("THAW_CLUSTER_KUBECONFIG")
 	if file == "" {
-		sourcetest.Missing(t, "THAW_CLUSTER_KUBECONFIG names no cluster: make cluster e2e")
+		testkit.Missing(t, "THAW_CLUSTER_KUBECONFIG names no cluster: make cluster e2e")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", file)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/orderedset"
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 )
 
 const (
@@ -141,7 +142,7 @@ func decayedUses(f *placement.Function, now placement.Instant) float64 {
 	if f.Uses == 0 || now <= f.UsesAt {
 		return f.Uses
 	}
-	return f.Uses * math.Exp(-float64(now-f.UsesAt)/float64(placement.UsesDecay))
+	return f.Uses * math.Exp(-float64(now-f.UsesAt)/float64(eviction.UsesDecay))
 }
 
 // updateForecast sets the forecast of an idle function.

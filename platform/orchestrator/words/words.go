@@ -1,5 +1,5 @@
-// Package words has the sentences for the reasons of events and decisions, and the form in
-// which people read spans of time.
+// Package words turns the reasons of events and decisions into sentences for people, and
+// formats spans of time.
 package words
 
 import (

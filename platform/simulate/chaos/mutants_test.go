@@ -57,8 +57,8 @@ var bugs = []struct {
 		{"platform/placement/scale.go", `due := max(f.LastEnd, r.ReadyAt, f.Lease) + idle`, `due := f.Lease + idle`},
 	}},
 	{"reserve a GPU for two replicas", []edit{
-		{"platform/placement/room.go", `g.users += sign`, `g.users += 0`},
-		{"platform/placement/room.go", `g.whole += sign`, `g.whole += 0`},
+		{"platform/placement/rooms/room.go", `g.users += sign`, `g.users += 0`},
+		{"platform/placement/rooms/room.go", `g.whole += sign`, `g.whole += 0`},
 	}},
 	{"evict busy replicas", []edit{
 		{"platform/placement/evict.go", `case r.InFlight > 0 || f.Queued > 0 || somewhere > 0:`, `case false:`},
@@ -70,7 +70,7 @@ var bugs = []struct {
 		{"platform/orchestrator/heartbeat.go", `if hb.Seq <= n.seq {`, `if false {`},
 	}},
 	{"evict guaranteed replicas for borrowers", []edit{
-		{"platform/placement/evict.go", `>= d.world.Teams[owner].Guaranteed`, `>= 0`},
+		{"platform/placement/evict.go", `>= d.counts.teams[owner].Guaranteed`, `>= 0`},
 	}},
 }
 

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/peercred"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestEngine: the child is what the pod's process is, in all that the kernel tells,
@@ -270,7 +270,7 @@ func TestMany(t *testing.T) {
 // at, even if another process has its id.
 func TestClientGone(t *testing.T) {
 	if err := checkPrivileges(); err != nil {
-		sourcetest.Missing(t, err)
+		testkit.Missing(t, err)
 	}
 	path := filepath.Join(t.TempDir(), "s")
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -296,7 +296,7 @@ func TestClientGone(t *testing.T) {
 	// One that has ended, and was waited for.
 	null, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{})
 	if err != nil {
-		sourcetest.Missing(t, err)
+		testkit.Missing(t, err)
 	}
 	fd, err := unix.PidfdOpen(null.Pid, 0)
 	if err != nil {
@@ -324,7 +324,7 @@ func TestSecondParent(t *testing.T) {
 // TestDiffers: each thing in which a child is not its pod's process is seen.
 func TestDiffers(t *testing.T) {
 	if err := checkPrivileges(); err != nil {
-		sourcetest.Missing(t, err)
+		testkit.Missing(t, err)
 	}
 	of := func() confinement {
 		s, err := readConfinement(os.Getpid())
@@ -386,7 +386,7 @@ func TestRelabel(t *testing.T) {
 // TestImage: a file that is another in the pod, or is not there, is another image.
 func TestImage(t *testing.T) {
 	if err := checkPrivileges(); err != nil {
-		sourcetest.Missing(t, err)
+		testkit.Missing(t, err)
 	}
 	p := &parent{pid: os.Getpid(), libraries: []string{"/bin/true"}}
 	if err := p.checkSameFiles(os.Getpid()); err != nil {

@@ -23,7 +23,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 	"github.com/thaw-dev/thaw/testkit"
@@ -344,11 +343,11 @@ print(json.dumps(say))
 func newLab(t *testing.T, change func(*Options)) *lab {
 	t.Helper()
 	if err := checkPrivileges(); err != nil {
-		sourcetest.Missing(t, err)
+		testkit.Missing(t, err)
 	}
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		sourcetest.Missing(t, err)
+		testkit.Missing(t, err)
 	}
 	dir, err := os.MkdirTemp("", "warm-host") // short, and readable by all
 	if err != nil {
