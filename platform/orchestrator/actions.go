@@ -19,12 +19,12 @@ func (o *Orchestrator) perform(ctx context.Context, a *placement.Action, now pla
 			o.teams.recordRestart(f, now)
 		}
 	case placement.Stop:
-		if r := o.replicas[a.Replica]; r != nil && !r.stopping {
+		if r := o.replicas[a.Replica]; r != nil && !r.Stopping {
 			o.teams.recordEviction(a, now)
 			o.lifecycle.stopReplica(r, a.Drain, a.Reason, a.For, now)
 		}
 	case placement.Sleep:
-		if r := o.replicas[a.Replica]; r != nil && !r.stopping {
+		if r := o.replicas[a.Replica]; r != nil && !r.Stopping {
 			o.teams.recordEviction(a, now)
 			o.sleeping.begin(r, a, now)
 		}
@@ -39,10 +39,10 @@ func (o *Orchestrator) perform(ctx context.Context, a *placement.Action, now pla
 		if r == nil || n == nil {
 			return
 		}
-		r.cancelled, r.reason = true, a.Reason
+		r.Cancelled, r.reason = true, a.Reason
 		o.markChanged(r.function)
-		o.event("start_cancelled", r.function.Name, r.id, r.node, a.Reason, "")
-		o.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: functions.ReasonCalledOff})
+		o.event("start_cancelled", r.function.Name, r.ID, r.Node, a.Reason, "")
+		o.commands.unload(ctx, n, functions.UnloadRequest{ID: r.ID, Reason: functions.ReasonCalledOff})
 	case placement.MarkNodeLost:
 		n := o.nodes[a.Node]
 		if n == nil {

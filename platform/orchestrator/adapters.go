@@ -67,9 +67,9 @@ func (a *adapters) request(ctx context.Context, replica, adapter string) error {
 		a.lock.Lock()
 		if r := a.replicas[replica]; r != nil && !slices.Contains(r.status.Adapters, adapter) {
 			if err != nil {
-				a.event("adapter_failed", r.function.Name, replica, r.node, adapter, err.Error())
+				a.event("adapter_failed", r.function.Name, replica, r.Node, adapter, err.Error())
 			} else {
-				a.event("adapter_loaded", r.function.Name, replica, r.node, adapter, a.timeNow().Sub(began).Round(time.Millisecond).String())
+				a.event("adapter_loaded", r.function.Name, replica, r.Node, adapter, a.timeNow().Sub(began).Round(time.Millisecond).String())
 			}
 		}
 		a.lock.Unlock()
@@ -87,14 +87,14 @@ func (a *adapters) loadWanted(ctx context.Context) {
 			return
 		}
 		for _, r := range f.replicas {
-			if r.readyAt == 0 || r.stopping {
+			if r.ReadyAt == 0 || r.Stopping {
 				continue
 			}
 			a.wanted.Drop(name)
 			if slices.Contains(r.status.Adapters, name.Adapter) {
 				continue
 			}
-			a.commands.runWithin(ctx, f.model.Spec.Deadlines.Stage.Std(), func(ctx context.Context) { a.LoadAdapter(ctx, name, r.id) })
+			a.commands.runWithin(ctx, f.model.Spec.Deadlines.Stage.Std(), func(ctx context.Context) { a.LoadAdapter(ctx, name, r.ID) })
 		}
 	})
 }
@@ -104,7 +104,7 @@ func (a *adapters) nodeOf(replica string) Node {
 	a.lock.Lock()
 	defer a.lock.Unlock()
 	if r := a.replicas[replica]; r != nil {
-		if n := a.nodes[r.node]; n != nil {
+		if n := a.nodes[r.Node]; n != nil {
 			return n.commands
 		}
 	}

@@ -22,7 +22,7 @@ func (f *functionState) Starts() (*forecast.StartTimes, uint64) { return &f.star
 
 func (f *functionState) Ahead() (any, started, ready bool) {
 	return len(f.replicas) > 0,
-		slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return !r.stopping && !r.cancelled && !r.asleep() }),
+		slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return !r.Stopping && !r.Cancelled && !r.asleep() }),
 		slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() })
 }
 

@@ -88,7 +88,7 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 			}
 			continue
 		}
-		if o.lifecycle.onUnknownReplica(ctx, n, *st, now); o.replicas[st.ID] == nil || o.replicas[st.ID].node != n.id {
+		if o.lifecycle.onUnknownReplica(ctx, n, *st, now); o.replicas[st.ID] == nil || o.replicas[st.ID].Node != n.id {
 			strangers++
 		}
 	}
@@ -115,7 +115,7 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 // onListedReplica applies the status of a replica in a heartbeat.
 func (o *Orchestrator) onListedReplica(ctx context.Context, n *nodeState, r *replicaState, st *functions.ReplicaStatus, now placement.Instant) {
 	if f := r.function; r.specHash == f.specHash && f.RecordGPUMemory(st.GPUMemory, n.Node) {
-		o.event("footprint", f.Name, r.id, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))
+		o.event("footprint", f.Name, r.ID, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))
 		o.enqueue(f)
 	}
 	if r.unchanged(st) {
@@ -144,7 +144,7 @@ func (o *Orchestrator) joinNode(hb *functions.Heartbeat, now placement.Instant) 
 // field that the loop reads.
 func (r *replicaState) unchanged(st *functions.ReplicaStatus) bool {
 	was := &r.status
-	return r.seen && r.readyAt > 0 && !r.cancelled && (r.coldStart == nil || r.coldStart.over) &&
+	return r.seen && r.ReadyAt > 0 && !r.Cancelled && (r.coldStart == nil || r.coldStart.over) &&
 		st.State == functions.Ready && was.State == functions.Ready && st.SleepLevel == was.SleepLevel &&
 		st.Endpoint == was.Endpoint && st.Key == was.Key && st.TotalBytes == was.TotalBytes && slices.Equal(st.Adapters, was.Adapters)
 }
@@ -166,7 +166,7 @@ const nodeRecheckAfter = 1500 * time.Millisecond
 func (n *nodeState) implausible(hb *functions.Heartbeat) string {
 	known, missing := 0, 0
 	for _, r := range n.replicas {
-		if !r.seen || r.stopping || r.cancelled || r.status.State.Over() {
+		if !r.seen || r.Stopping || r.Cancelled || r.status.State.Over() {
 			continue
 		}
 		known++

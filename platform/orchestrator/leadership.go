@@ -37,7 +37,7 @@ func (l *leadership) noteNewerServer(n *nodeState, stale bool, why string) {
 
 // noteStaleEpoch records a refusal that means a newer server.
 func (l *leadership) noteStaleEpoch(r *replicaState, result commandResult) {
-	if n := l.nodes[r.node]; n != nil && n.id == result.node && errors.Is(result.err, functions.ErrStaleEpoch) {
+	if n := l.nodes[r.Node]; n != nil && n.id == result.node && errors.Is(result.err, functions.ErrStaleEpoch) {
 		l.noteNewerServer(n, true, result.err.Error())
 	}
 }

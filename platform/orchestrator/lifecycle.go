@@ -41,7 +41,7 @@ func (l *lifecycle) stopFunction(name functions.Name, now placement.Instant) {
 	f.wakeLease, f.userLease, f.untilReady = 0, 0, false
 	l.enqueue(f)
 	for _, r := range f.replicas {
-		if !r.stopping {
+		if !r.Stopping {
 			l.stopReplica(r, f.Drain, reasonUser, "", now)
 		}
 	}
@@ -49,7 +49,7 @@ func (l *lifecycle) stopFunction(name functions.Name, now placement.Instant) {
 
 // stopReplica takes r out of the routes; it is unloaded when drained.
 func (l *lifecycle) stopReplica(r *replicaState, drain time.Duration, reason, whom string, now placement.Instant) {
-	r.stopping, r.reason = true, reason
+	r.Stopping, r.reason = true, reason
 	r.drainEnd = now + drain
 	l.draining.Add(r)
 	l.markChanged(r.function)
@@ -63,11 +63,14 @@ func (l *lifecycle) startReplica(ctx context.Context, a *placement.Action, now p
 	if f == nil || n == nil {
 		return
 	}
-	r := &replicaState{id: l.newID(f.Name.Name), function: f, node: n.id, cause: a.Reason, specHash: f.specHash, reserved: f.Resources, gpus: a.GPUs, requestedAt: now}
-	r.status = functions.ReplicaStatus{ID: r.id, Team: f.Name.Team, Model: f.Name.Name, State: functions.Downloading, Percent: -1}
+	r := &replicaState{
+		Replica:  placement.Replica{ID: l.newID(f.Name.Name), Node: n.id, Reserved: f.Resources, GPUs: a.GPUs},
+		function: f, cause: a.Reason, specHash: f.specHash, requestedAt: now,
+	}
+	r.status = functions.ReplicaStatus{ID: r.ID, Team: f.Name.Team, Model: f.Name.Name, State: functions.Downloading, Percent: -1}
 	c := f.coldStart
 	if c == nil || c.over {
-		if zero := !slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.readyAt > 0 && !r.stopping }); zero {
+		if zero := !slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.ReadyAt > 0 && !r.Stopping }); zero {
 			c = l.coldStarts.begin(f, "", l.timeNow())
 		} else { // a further replica: Wake does not return its cold start
 			c = l.coldStarts.beginExtra(f)
@@ -86,14 +89,14 @@ func (l *lifecycle) startReplica(ctx context.Context, a *placement.Action, now p
 	l.addReplica(r, n)
 	f.failure, f.RetryOn = nil, ""
 	l.markChanged(f)
-	l.event("start", f.Name, r.id, r.node, a.Reason, "")
+	l.event("start", f.Name, r.ID, r.Node, a.Reason, "")
 	dir := f.model.Dir
 	if n.Borrows && n.Machine != l.machine {
 		// A path in the model file is a path of this machine.
 		dir = loader.PeerLocation(l.here, cmp.Or(dir, "/"))
 	}
 	l.commands.load(ctx, n, functions.LoadRequest{
-		ID: r.id, Team: f.Name.Team, Model: f.Name.Name, Spec: f.model.Spec, Dir: dir, GPUs: a.GPUs,
+		ID: r.ID, Team: f.Name.Team, Model: f.Name.Name, Spec: f.model.Spec, Dir: dir, GPUs: a.GPUs,
 	})
 }
 
@@ -104,16 +107,16 @@ func (l *lifecycle) unloadDrained(ctx context.Context, now placement.Instant) (a
 		if r.unloading {
 			continue
 		}
-		if l.publisher.path.InFlightOf(r.function.Name, r.id) > 0 && now < r.drainEnd {
+		if l.publisher.path.InFlightOf(r.function.Name, r.ID) > 0 && now < r.drainEnd {
 			again = true
 			continue
 		}
-		n := l.nodes[r.node]
+		n := l.nodes[r.Node]
 		if !l.leadership.mayCommand(n) {
 			continue
 		}
 		r.unloading = true
-		l.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: r.reason, DrainSeconds: max(0, (r.drainEnd - now).Seconds())})
+		l.commands.unload(ctx, n, functions.UnloadRequest{ID: r.ID, Reason: r.reason, DrainSeconds: max(0, (r.drainEnd - now).Seconds())})
 	}
 	return again
 }
@@ -131,8 +134,8 @@ func (l *lifecycle) retryUnloads(results []newest.Entry[string, commandResult], 
 		}
 	}
 	l.unloadRetries.Each(func(r *replicaState) {
-		if now >= r.retryUnloadAt || l.replicas[r.id] != r {
-			r.unloading, r.cancelled = false, false
+		if now >= r.retryUnloadAt || l.replicas[r.ID] != r {
+			r.unloading, r.Cancelled = false, false
 			l.enqueue(r.function)
 			l.unloadRetries.Drop(r)
 		}

@@ -152,8 +152,8 @@ func (p *play) consistent() {
 			copies[source]++
 		}
 		for _, r := range s.nodes[n.ID].replicas {
-			if s.replicas[r.id] != r {
-				p.t.Fatalf("%s is still on %s", r.id, n.ID)
+			if s.replicas[r.ID] != r {
+				p.t.Fatalf("%s is still on %s", r.ID, n.ID)
 			}
 		}
 	}

@@ -52,13 +52,13 @@ func (p *publisher) snapshotOf(f *functionState) snapshot.Snapshot {
 		Forecast: f.forecastStart(p.bytesAtHand(f)), Failure: f.failure, Blocked: f.blocked,
 	}
 	for _, r := range f.replicas {
-		if r.stopping || r.cancelled {
+		if r.Stopping || r.Cancelled {
 			continue
 		}
 		st := r.status.State
 		if r.serves() && r.status.Endpoint != "" {
 			out.Replicas = append(out.Replicas, snapshot.Replica{
-				ID: r.id, Node: r.node, Endpoint: r.status.Endpoint, Key: r.status.Key, Adapters: r.status.Adapters, EngineQueue: r.status.QueueLength, HitRate: r.status.KVCacheHitRate,
+				ID: r.ID, Node: r.Node, Endpoint: r.status.Endpoint, Key: r.status.Key, Adapters: r.status.Adapters, EngineQueue: r.status.QueueLength, HitRate: r.status.KVCacheHitRate,
 			})
 		}
 		out.Sleeping = out.Sleeping || st == functions.Sleeping

@@ -17,7 +17,7 @@ func (l *lifecycle) onStatus(ctx context.Context, r *replicaState, st functions.
 	if !slices.Equal(r.status.Adapters, st.Adapters) || r.status.Endpoint != st.Endpoint {
 		l.markUnpublished(f)
 	}
-	if plannedStatusOf(&r.status) != plannedStatusOf(&st) || r.cancelled {
+	if plannedStatusOf(&r.status) != plannedStatusOf(&st) || r.Cancelled {
 		l.enqueue(f)
 	}
 	r.status, r.seen = st, true
@@ -28,16 +28,16 @@ func (l *lifecycle) onStatus(ctx context.Context, r *replicaState, st functions.
 			r.coldStart.placed = now
 		}
 	}
-	if r.cancelled && hasProcess(st) && !st.State.Over() {
-		r.cancelled = false // the cancel came too late: it keeps starting
+	if r.Cancelled && hasProcess(st) && !st.State.Over() {
+		r.Cancelled = false // the cancel came too late: it keeps starting
 	}
 	l.sleeping.onStatus(r, st, now)
 	switch st.State {
 	case functions.Ready:
-		if r.readyAt == 0 {
-			r.readyAt = now
+		if r.ReadyAt == 0 {
+			r.ReadyAt = now
 			if before == "" && r.coldStart == nil { // adopted: READY since before this process began
-				r.readyAt = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
+				r.ReadyAt = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
 				if f.adoptLoad(l.autoscale, now) {
 					l.busyFunctions.Add(f)
 				}
@@ -56,18 +56,18 @@ func (l *lifecycle) onStatus(ctx context.Context, r *replicaState, st functions.
 			if r.isUnprobed() {
 				reason = "unprobed"
 			}
-			l.event("ready", f.Name, r.id, r.node, reason, "")
+			l.event("ready", f.Name, r.ID, r.Node, reason, "")
 		}
 	case functions.Failed:
 		l.onFailure(ctx, r, st.Error, now)
 	case functions.Unloaded:
 		l.removeReplica(r, r.reason)
-		if n := l.nodes[r.node]; l.leadership.mayCommand(n) {
-			l.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "forget"})
+		if n := l.nodes[r.Node]; l.leadership.mayCommand(n) {
+			l.commands.unload(ctx, n, functions.UnloadRequest{ID: r.ID, Reason: "forget"})
 		}
 	case functions.Draining:
 	default:
-		r.readyAt = 0
+		r.ReadyAt = 0
 	}
 	if before != st.State {
 		l.markChanged(f)
@@ -86,13 +86,13 @@ func (l *lifecycle) removeReplica(r *replicaState, why string) {
 	if why == "vanished" && r.reason != "" {
 		why = r.reason // it ended on command
 	}
-	l.event("ended", f.Name, r.id, r.node, why, "")
+	l.event("ended", f.Name, r.ID, r.Node, why, "")
 	f.lastEnd.at, f.lastEnd.reason = l.lastTurn, why
 	c := r.coldStart
 	if c == nil || c.over {
 		return
 	}
-	if r.stopping || r.cancelled {
+	if r.Stopping || r.Cancelled {
 		l.coldStarts.finish(c, functions.Unloaded, why)
 		return
 	}
@@ -107,19 +107,19 @@ func (l *lifecycle) onFailure(ctx context.Context, r *replicaState, cause string
 	if cause == "" {
 		cause = "the engine ended"
 	}
-	if n := l.nodes[r.node]; l.leadership.mayCommand(n) {
-		l.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "failed"})
+	if n := l.nodes[r.Node]; l.leadership.mayCommand(n) {
+		l.commands.unload(ctx, n, functions.UnloadRequest{ID: r.ID, Reason: "failed"})
 	}
-	if r.stopping || r.cancelled {
+	if r.Stopping || r.Cancelled {
 		l.removeReplica(r, "failed")
 		return
 	}
-	if r.sleep.wakingUp || r.sleep.goingToSleep || r.sleep.asleepSince > 0 {
+	if r.WakingUp || r.sleep.goingToSleep || r.SleptAt > 0 {
 		// A failed sleep is not a fault of the model: waiters get a cold start at once.
-		if r.sleep.wakingUp {
+		if r.WakingUp {
 			l.counts.Add("thaw_sleep_wakeups_total", 1, "failed")
 		}
-		l.event("failed", f.Name, r.id, r.node, "sleep", cause)
+		l.event("failed", f.Name, r.ID, r.Node, "sleep", cause)
 		l.counts.RecordFailure(true, cause)
 		l.removeReplica(r, "failed")
 		return
@@ -128,10 +128,10 @@ func (l *lifecycle) onFailure(ctx context.Context, r *replicaState, cause string
 		return
 	}
 	var pause time.Duration
-	if r.readyAt > 0 {
+	if r.ReadyAt > 0 {
 		// It was READY. A single failure is repaired at once; repeated failures
 		// soon after READY get a backoff.
-		if now-r.readyAt < earlyDeath {
+		if now-r.ReadyAt < earlyDeath {
 			f.deaths++
 		} else {
 			f.deaths = 1
@@ -143,8 +143,8 @@ func (l *lifecycle) onFailure(ctx context.Context, r *replicaState, cause string
 	if r.specHash == f.specHash {
 		l.backOff(f, cause, pause, now)
 	}
-	l.event("failed", f.Name, r.id, r.node, "", cause)
-	l.counts.RecordFailure(r.readyAt > 0, cause)
+	l.event("failed", f.Name, r.ID, r.Node, "", cause)
+	l.counts.RecordFailure(r.ReadyAt > 0, cause)
 	l.coldStarts.finish(r.coldStart, functions.Failed, cause)
 	l.removeReplica(r, "failed")
 }
@@ -154,12 +154,12 @@ func (l *lifecycle) onFailure(ctx context.Context, r *replicaState, cause string
 // there are such replicas and this is the first such failure since its last READY.
 func (l *lifecycle) retryAfterEviction(r *replicaState, cause string) bool {
 	f := r.function
-	if r.status.ShortOf == "" || r.readyAt > 0 || r.specHash != f.specHash {
+	if r.status.ShortOf == "" || r.ReadyAt > 0 || r.specHash != f.specHash {
 		return false
 	}
-	f.RetryOn, f.RetryGPUs = r.node, nil
+	f.RetryOn, f.RetryGPUs = r.Node, nil
 	if r.status.ShortOf == functions.ShortOfGPUMemory {
-		f.RetryGPUs = r.gpus
+		f.RetryGPUs = r.GPUs
 	}
 	if !l.planner.MayRetry(&f.Function) || !f.failures.AfterEviction() {
 		f.RetryOn = ""
@@ -168,7 +168,7 @@ func (l *lifecycle) retryAfterEviction(r *replicaState, cause string) bool {
 	if r.coldStart != nil {
 		r.coldStart.Retried = cause
 	}
-	l.event("retry", f.Name, r.id, r.node, string(r.status.ShortOf), cause)
+	l.event("retry", f.Name, r.ID, r.Node, string(r.status.ShortOf), cause)
 	l.removeReplica(r, "failed")
 	return true
 }
@@ -187,10 +187,10 @@ func (l *lifecycle) backOff(f *functionState, cause string, backOff time.Duratio
 // onLoaded applies the result of a load command.
 func (l *lifecycle) onLoaded(ctx context.Context, id string, result commandResult, now placement.Instant) {
 	r := l.replicas[id]
-	if r == nil || r.node != result.node {
+	if r == nil || r.Node != result.node {
 		return
 	}
-	n := l.nodes[r.node]
+	n := l.nodes[r.Node]
 	if result.err == nil {
 		r.function.refusals = 0
 		if r.acceptedAt == 0 {
@@ -204,13 +204,13 @@ func (l *lifecycle) onLoaded(ctx context.Context, id string, result commandResul
 	if r.seen {
 		return // the replica is in heartbeats: only the answer was lost
 	}
-	l.event("load_refused", r.function.Name, r.id, r.node, "", result.err.Error())
+	l.event("load_refused", r.function.Name, r.ID, r.Node, "", result.err.Error())
 	if n != nil {
 		n.AvoidUntil = now + nodePauseAfterRefusal
 		l.planner.NodeChanged(n.Node)
 		if l.leadership.noteStaleEpoch(r, result); !n.stale {
 			// The agent may have received the load although its answer was lost.
-			l.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "lost"})
+			l.commands.unload(ctx, n, functions.UnloadRequest{ID: r.ID, Reason: "lost"})
 		}
 	}
 	// One or two refusals count as a problem of the node, and another node is tried.
@@ -228,8 +228,8 @@ func (l *lifecycle) sendVerify(ctx context.Context, id string, a healthReport) {
 	if r == nil {
 		return
 	}
-	l.event("suspected", a.name, id, r.node, a.problem, "")
-	n := l.nodes[r.node]
+	l.event("suspected", a.name, id, r.Node, a.problem, "")
+	n := l.nodes[r.Node]
 	if n == nil {
 		return
 	}
@@ -268,9 +268,12 @@ func (l *lifecycle) onUnknownReplica(ctx context.Context, n *nodeState, st funct
 		return
 	}
 	delete(l.orphans, st.ID)
-	r := &replicaState{id: st.ID, function: f, node: n.id, reserved: f.Resources, gpus: st.GPUs, specHash: f.specHash, acceptedAt: now, requestedAt: now}
+	r := &replicaState{
+		Replica:  placement.Replica{ID: st.ID, Node: n.id, Reserved: f.Resources, GPUs: st.GPUs},
+		function: f, specHash: f.specHash, acceptedAt: now, requestedAt: now,
+	}
 	if st.Spec != nil {
-		r.reserved = st.Spec.Resources
+		r.Reserved = st.Spec.Resources
 		dir := ""
 		if f.model != nil {
 			dir = f.model.Dir
@@ -279,7 +282,7 @@ func (l *lifecycle) onUnknownReplica(ctx context.Context, n *nodeState, st funct
 	}
 	r.listed = n.heartbeats
 	l.addReplica(r, n)
-	l.event("adopted", name, r.id, n.id, string(st.State), "")
+	l.event("adopted", name, r.ID, n.id, string(st.State), "")
 	// An activator may not have reported its waiters yet.
 	if st.State == functions.Downloading || st.State == functions.Loading {
 		f.userLease = max(f.userLease, now+placement.Instant(adoptedStartLease))

@@ -42,25 +42,25 @@ func (o *Orchestrator) Replicas() []functions.Replica {
 	out := make([]functions.Replica, 0, len(o.replicas))
 	for _, r := range o.replicas {
 		v := functions.Replica{
-			ID: r.id, Function: r.function.Name.String(), Node: r.node, State: r.status.State, Tier: r.status.Tier,
-			Endpoint: r.status.Endpoint, GPUs: r.gpus, GPUMemory: cmp.Or(r.status.GPUMemory, r.reserved.GPUMemory), Memory: r.reserved.Memory, Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
+			ID: r.ID, Function: r.function.Name.String(), Node: r.Node, State: r.status.State, Tier: r.status.Tier,
+			Endpoint: r.status.Endpoint, GPUs: r.GPUs, GPUMemory: cmp.Or(r.status.GPUMemory, r.Reserved.GPUMemory), Memory: r.Reserved.Memory, Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
 			Start: r.status.Start, StartNote: r.status.StartNote, SleepLevel: r.status.SleepLevel, Unprobed: r.isUnprobed(), QueueLength: r.status.QueueLength, KVCacheHitRate: r.status.KVCacheHitRate, Adapters: r.status.Adapters, Notes: r.status.AdapterNotes,
 			Since: o.wallTime(r.requestedAt),
 		}
 		if p := r.status.Percent; p >= 0 && !v.State.Over() && v.State != functions.Ready {
 			v.Percent = &p
 		}
-		if n := o.nodes[r.node]; n != nil && r.seen {
+		if n := o.nodes[r.Node]; n != nil && r.seen {
 			v.Since = n.heardAt.Add(-time.Duration(max(0, min(r.status.Since, 1e12))) * time.Millisecond)
 		}
-		if r.stopping && !v.State.Over() {
+		if r.Stopping && !v.State.Over() {
 			v.State = functions.Draining
 		}
-		if end := o.policy.IdleEnd(&r.function.Function, r.readyAt); end > 0 && r.serves() {
+		if end := o.policy.IdleEnd(&r.function.Function, r.ReadyAt); end > 0 && r.serves() {
 			v.IdleEnd = o.wallTime(end)
 		}
-		if r.readyAt > 0 {
-			v.InFlight = o.publisher.path.InFlightOf(r.function.Name, r.id)
+		if r.ReadyAt > 0 {
+			v.InFlight = o.publisher.path.InFlightOf(r.function.Name, r.ID)
 		}
 		out = append(out, v)
 	}

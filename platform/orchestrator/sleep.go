@@ -29,10 +29,7 @@ type sleepState struct {
 	sent         bool              // the sleep command was sent
 	level        int               // sleep level, present or intended; 0: awake
 	sleepBy      placement.Instant // the sleep command is sent then even with requests in flight
-	wakingUp     bool              // the wake command was sent
 	wokenAt      placement.Instant
-	asleepSince  placement.Instant // 0: not asleep
-	hostMemory   functions.Bytes   // host memory for its sleep
 }
 
 // sleeping puts replicas to sleep and wakes them.
@@ -56,9 +53,10 @@ func (s *sleeping) drop(r *replicaState) {
 // begin takes a replica out of the routes; sleepWhenIdle sends the sleep command
 // when it is drained.
 func (s *sleeping) begin(r *replicaState, a *placement.Action, now placement.Instant) {
-	r.sleep = sleepState{goingToSleep: true, sleepBy: now + a.Drain, level: max(a.Level, 1), hostMemory: r.function.SleepMemory}
+	r.sleep = sleepState{goingToSleep: true, sleepBy: now + a.Drain, level: max(a.Level, 1)}
+	r.SleptAt, r.WakingUp, r.SleepMemory = 0, false, r.function.SleepMemory
 	if r.sleep.level == deepLevel {
-		r.sleep.hostMemory = 0
+		r.SleepMemory = 0
 	}
 	r.reason = a.Reason
 	s.goingToSleep.Add(r)
@@ -71,14 +69,14 @@ func (s *sleeping) begin(r *replicaState, a *placement.Action, now placement.Ins
 // not fall asleep or wake in time. It reports whether it must run again soon.
 func (s *sleeping) sleepWhenIdle(ctx context.Context, now placement.Instant) (again bool) {
 	s.goingToSleep.Each(func(r *replicaState) {
-		switch n := s.nodes[r.node]; {
-		case r.stopping || !r.sleep.goingToSleep || s.replicas[r.id] != r:
+		switch n := s.nodes[r.Node]; {
+		case r.Stopping || !r.sleep.goingToSleep || s.replicas[r.ID] != r:
 			s.goingToSleep.Drop(r)
 		case r.sleep.sent:
 			if now > r.sleep.sleepBy+sleepGrace {
 				s.fail(r, "it does not fall asleep", now)
 			}
-		case s.publisher.path.InFlightOf(r.function.Name, r.id) > 0 && now < r.sleep.sleepBy:
+		case s.publisher.path.InFlightOf(r.function.Name, r.ID) > 0 && now < r.sleep.sleepBy:
 			again = true
 		case s.leadership.mayCommand(n):
 			r.sleep.sent = true
@@ -87,7 +85,7 @@ func (s *sleeping) sleepWhenIdle(ctx context.Context, now placement.Instant) (ag
 	})
 	s.wakingUp.Each(func(r *replicaState) {
 		switch {
-		case !r.sleep.wakingUp || r.stopping:
+		case !r.WakingUp || r.Stopping:
 			s.wakingUp.Drop(r)
 		case now > r.sleep.wokenAt+r.wakeTimeout():
 			s.fail(r, "it does not wake", now)
@@ -101,29 +99,29 @@ func (s *sleeping) sleepWhenIdle(ctx context.Context, now placement.Instant) (ag
 // start.
 func (s *sleeping) fail(r *replicaState, why string, now placement.Instant) {
 	s.goingToSleep.Drop(r)
-	if r.sleep.wakingUp {
+	if r.WakingUp {
 		s.counts.Add("thaw_sleep_wakeups_total", 1, "failed")
 	}
 	if c := r.coldStart; c != nil && !c.over {
 		c.replica, c.decided, c.placed, r.coldStart = nil, 0, 0, nil
 	}
-	s.event("sleep_failed", r.function.Name, r.id, r.node, "", why)
+	s.event("sleep_failed", r.function.Name, r.ID, r.Node, "", why)
 	s.stop(r, 0, "sleep_failed", "", now)
 }
 
 // wakeUp wakes a sleeping replica. The wake-up is recorded as a cold start.
 func (s *sleeping) wakeUp(ctx context.Context, a *placement.Action, now placement.Instant) {
 	r, n := s.replicas[a.Replica], s.nodes[a.Node]
-	if r == nil || n == nil || r.stopping {
+	if r == nil || n == nil || r.Stopping {
 		return
 	}
 	f := r.function
-	r.sleep.wakingUp, r.sleep.wokenAt, r.cause = true, now, a.Reason
+	r.WakingUp, r.sleep.wokenAt, r.cause = true, now, a.Reason
 	s.wakingUp.Add(r)
 	c := f.coldStart
 	switch {
 	case c != nil && !c.over && c.replica == nil:
-	case !slices.ContainsFunc(f.replicas, func(x *replicaState) bool { return x.readyAt > 0 && !x.stopping && !x.sleep.goingToSleep }):
+	case !slices.ContainsFunc(f.replicas, func(x *replicaState) bool { return x.ReadyAt > 0 && !x.Stopping && !x.sleep.goingToSleep }):
 		c = s.coldStarts.begin(f, "", s.timeNow())
 	default:
 		c = s.coldStarts.beginExtra(f)
@@ -133,7 +131,7 @@ func (s *sleeping) wakeUp(ctx context.Context, a *placement.Action, now placemen
 	r.coldStart = c
 	f.failure = nil
 	s.markChanged(f)
-	s.event("wake_up", f.Name, r.id, r.node, a.Reason, "")
+	s.event("wake_up", f.Name, r.ID, r.Node, a.Reason, "")
 	s.commands.sleep(ctx, r, n, 0, a.Reason)
 }
 
@@ -141,32 +139,33 @@ func (s *sleeping) wakeUp(ctx context.Context, a *placement.Action, now placemen
 func (s *sleeping) onStatus(r *replicaState, st functions.ReplicaStatus, now placement.Instant) {
 	switch {
 	case st.State == functions.Sleeping && st.SleepLevel > 0:
-		if r.sleep.wakingUp || r.sleep.asleepSince > 0 {
+		if r.WakingUp || r.SleptAt > 0 {
 			return
 		}
-		r.sleep.goingToSleep, r.sleep.asleepSince = false, now
+		r.sleep.goingToSleep, r.SleptAt = false, now
 		if r.sleep.level == 0 { // it fell asleep before this process began
 			if st.SleepLevel < deepLevel {
-				r.sleep.hostMemory = r.function.sleepMemory() // the planner knew it before its size was known
+				r.SleepMemory = r.function.sleepMemory() // the planner knew it before its size was known
 			}
-			r.sleep.asleepSince = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
+			r.SleptAt = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
 		}
 		r.sleep.level = st.SleepLevel
 		s.goingToSleep.Drop(r)
-		s.event("asleep", r.function.Name, r.id, r.node, r.reason, "")
+		s.event("asleep", r.function.Name, r.ID, r.Node, r.reason, "")
 	case st.State == functions.Loading:
-		r.sleep.asleepSince, r.sleep.goingToSleep = 0, false // it woke up, with or without a command
-	case st.State == functions.Ready && r.readyAt == 0:
-		if r.sleep.wakingUp {
+		r.SleptAt, r.sleep.goingToSleep = 0, false // it woke up, with or without a command
+	case st.State == functions.Ready && r.ReadyAt == 0:
+		if r.WakingUp {
 			s.counts.Add("thaw_sleep_wakeups_total", 1, "ready")
 		}
 		r.sleep = sleepState{}
+		r.SleptAt, r.WakingUp, r.SleepMemory = 0, false, 0
 	}
 }
 
 // asleep reports whether a replica sleeps or is falling asleep.
 func (r *replicaState) asleep() bool {
-	return r.sleep.goingToSleep || r.status.State == functions.Sleeping && !r.sleep.wakingUp
+	return r.sleep.goingToSleep || r.status.State == functions.Sleeping && !r.WakingUp
 }
 
 // wakeTimeout bounds a wake-up.

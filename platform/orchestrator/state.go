@@ -79,12 +79,11 @@ type nodeState struct {
 
 // replicaState is the state of a replica, from the decision to start it.
 type replicaState struct {
-	id        string
+	// As the planner reads it. copyReplicas sets State, InFlight, Spawned, StoppedByUser,
+	// Stale, Deep and GoingToSleep from the fields below; only the planner reads these.
+	placement.Replica
 	function  *functionState
-	node      string
 	specHash  uint64
-	reserved  functions.Resources
-	gpus      []int
 	status    functions.ReplicaStatus
 	coldStart *coldStart // its cold start, nil for an adopted replica
 
@@ -94,21 +93,18 @@ type replicaState struct {
 	listed      uint64            // number of the last applied heartbeat that lists it
 	matched     uint64            // number of the last matched heartbeat that lists it
 	forgotten   bool              // removeReplica was called
-	readyAt     placement.Instant
 
 	cause         string // why it was started
-	stopping      bool
 	reason        string
 	drainEnd      placement.Instant
 	unloading     bool
-	cancelled     bool
 	retryUnloadAt placement.Instant // when an unload without effect is repeated
 	sleep         sleepState
 }
 
 // serves reports whether requests are sent to r.
 func (r *replicaState) serves() bool {
-	return r.status.State == functions.Ready && !r.stopping && !r.cancelled && !r.sleep.goingToSleep
+	return r.status.State == functions.Ready && !r.Stopping && !r.Cancelled && !r.sleep.goingToSleep
 }
 
 const earlyDeath = time.Minute // a death within this time of READY counts as a failed start
@@ -165,17 +161,16 @@ func (f *functionState) setModel(m *functions.Model, machine string) {
 func (f *functionState) copyReplicas(inFlight func(functions.Name, string) int) {
 	f.Replicas = f.Replicas[:0]
 	for _, r := range f.replicas {
-		s := placement.Replica{
-			ID: r.id, Node: r.node, State: r.status.State, GPUs: r.gpus, Reserved: r.reserved, ReadyAt: r.readyAt,
-			Spawned: hasProcess(r.status), Stopping: r.stopping, StoppedByUser: r.stopping && r.reason == reasonUser, Cancelled: r.cancelled, Stale: r.specHash != f.specHash,
-			SleptAt: r.sleep.asleepSince, WakingUp: r.sleep.wakingUp, Deep: r.sleep.level == deepLevel, SleepMemory: r.sleep.hostMemory,
-			// Its GPU memory is taken until the node reports the sleep level.
-			GoingToSleep: r.sleep.goingToSleep || r.status.State == functions.Sleeping && r.status.SleepLevel == 0 && !r.sleep.wakingUp,
+		r.State, r.Spawned, r.Stale = r.status.State, hasProcess(r.status), r.specHash != f.specHash
+		r.StoppedByUser = r.Stopping && r.reason == reasonUser
+		r.Deep = r.sleep.level == deepLevel
+		// Its GPU memory is taken until the node reports the sleep level.
+		r.GoingToSleep = r.sleep.goingToSleep || r.State == functions.Sleeping && r.status.SleepLevel == 0 && !r.WakingUp
+		r.InFlight = 0
+		if r.ReadyAt > 0 {
+			r.InFlight = inFlight(f.Name, r.ID)
 		}
-		if r.readyAt > 0 {
-			s.InFlight = inFlight(f.Name, r.id)
-		}
-		f.Replicas = append(f.Replicas, s)
+		f.Replicas = append(f.Replicas, r.Replica)
 	}
 }
 
@@ -255,12 +250,12 @@ func (f *functionState) state() functions.State {
 	for _, r := range f.replicas {
 		st := r.status.State
 		switch {
-		case r.sleep.wakingUp && st == functions.Sleeping:
+		case r.WakingUp && st == functions.Sleeping:
 			st = functions.Loading
 		case r.sleep.goingToSleep && st == functions.Ready:
 			st = functions.Sleeping
 		}
-		if k := stateRank(st); k > rank && !r.stopping && !r.cancelled {
+		if k := stateRank(st); k > rank && !r.Stopping && !r.Cancelled {
 			best, rank = st, k
 		}
 	}
@@ -276,7 +271,7 @@ func (f *functionState) state() functions.State {
 
 // forecastStart is the forecast of f's next start: a wake-up if a replica sleeps.
 func (f *functionState) forecastStart(atHand bool) functions.Forecast {
-	if i := slices.IndexFunc(f.replicas, func(r *replicaState) bool { return r.asleep() && !r.stopping }); i >= 0 {
+	if i := slices.IndexFunc(f.replicas, func(r *replicaState) bool { return r.asleep() && !r.Stopping }); i >= 0 {
 		deep := f.replicas[i].sleep.level == deepLevel
 		return functions.Forecast{P50: f.starts.WakeTime(deep, 50), P90: f.starts.WakeTime(deep, 90)}
 	}

@@ -193,7 +193,7 @@ func TestPlaceThatTakesTime(t *testing.T) {
 	f.starts.Add(forecast.StartSample{Node: "n", Tier: functions.TierNVMe, Total: 3 * time.Second, Start: 3 * time.Second, Phases: map[functions.Phase]time.Duration{
 		functions.PhasePlace: 2 * time.Second, functions.PhaseStage: 0, functions.PhaseSpawn: 500 * time.Millisecond, functions.PhaseLoad: 500 * time.Millisecond, functions.PhaseWarmup: 0,
 	}})
-	r := &replicaState{id: "r", node: "n", function: f}
+	r := &replicaState{Replica: placement.Replica{ID: "r", Node: "n"}, function: f}
 	c := &coldStart{function: f, began: began, decided: began, placed: began + time.Millisecond, replica: r}
 	r.status = functions.ReplicaStatus{State: functions.Downloading, Percent: -1, Phases: []functions.Span{{Phase: functions.PhasePlace, Duration: 0.5}}}
 	at = at.Add(500 * time.Millisecond)
@@ -220,7 +220,7 @@ func TestETACountsDown(t *testing.T) {
 	f.starts.Add(forecast.StartSample{Node: "n", Tier: functions.TierNVMe, Total: 14 * time.Second, Start: 14 * time.Second, Phases: map[functions.Phase]time.Duration{
 		functions.PhaseStage: time.Second, functions.PhaseSpawn: 10 * time.Second, functions.PhaseLoad: 3 * time.Second, functions.PhaseWarmup: time.Second,
 	}})
-	r := &replicaState{id: "r", node: "n", function: f}
+	r := &replicaState{Replica: placement.Replica{ID: "r", Node: "n"}, function: f}
 	r.status = functions.ReplicaStatus{State: functions.Loading, Percent: -1}
 	c := &coldStart{function: f, began: s.now(), decided: s.now(), placed: s.now(), replica: r}
 	spawned := functions.Span{Phase: functions.PhaseSpawn, Duration: 10}

@@ -95,7 +95,7 @@ func (a *teamAccounts) checkStoreShares() {
 		}
 		t := a.account(f.Name.Team)
 		for _, r := range f.replicas { // a checkpoint being staged counts as stored
-			if n := a.nodes[r.node]; r.status.State == functions.Downloading && n != nil && !n.Cached[f.Source] {
+			if n := a.nodes[r.Node]; r.status.State == functions.Downloading && n != nil && !n.Cached[f.Source] {
 				t.Stored += a.sizes[f.Source]
 			}
 		}

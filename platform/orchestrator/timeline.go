@@ -103,7 +103,7 @@ func (c *coldStart) timeline(now placement.Instant) functions.Timeline {
 		span(functions.PhasePlace, c.decided, c.placed)
 	}
 	if r := c.replica; r != nil {
-		t.Replica, t.Node = r.id, r.node
+		t.Replica, t.Node = r.ID, r.Node
 		t.Start, t.StartNote = r.status.Start, r.status.StartNote
 		t.Bytes = max(t.Bytes, r.status.TotalBytes)
 		if r.status.State != "" {
@@ -112,7 +112,7 @@ func (c *coldStart) timeline(now placement.Instant) functions.Timeline {
 		// The agent's spans count from its receipt of the load.
 		from := c.decided
 		for _, p := range r.status.Phases {
-			if r.sleep.wakingUp && r.status.State == functions.Sleeping {
+			if r.WakingUp && r.status.State == functions.Sleeping {
 				break // they are spans of its previous start
 			}
 			p.Start += (from - c.began).Seconds()
@@ -161,7 +161,7 @@ func (c *coldStart) eta(now placement.Instant) time.Duration {
 		engine = f.model.Spec.Engine
 	}
 	if c.replica != nil {
-		node = c.replica.node
+		node = c.replica.Node
 	}
 	need := func(p functions.Phase) time.Duration { return f.starts.PhaseTime(p, node, engine) }
 	spawn, load, warm := need(functions.PhaseSpawn), need(functions.PhaseLoad), need(functions.PhaseWarmup)
@@ -222,7 +222,7 @@ func (l *coldStartLog) finish(c *coldStart, st functions.State, cause string) {
 	}
 	c.end = l.now()
 	if c.replica != nil && st == functions.Ready {
-		c.end = c.replica.readyAt
+		c.end = c.replica.ReadyAt
 	}
 	t := c.timeline(c.end)
 	c.over, c.function.RetryOn = true, ""

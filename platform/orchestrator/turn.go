@@ -93,7 +93,7 @@ func (o *Orchestrator) applyUpdates(ctx context.Context, in *updates, now placem
 		o.wanted.Add(x.Key)
 	}
 	for _, x := range in.sleepRefusals.Entries() {
-		if r := o.replicas[x.Key]; r != nil && !r.stopping {
+		if r := o.replicas[x.Key]; r != nil && !r.Stopping {
 			o.leadership.noteStaleEpoch(r, x.Value)
 			o.sleeping.fail(r, x.Value.err.Error(), now)
 		}
@@ -139,7 +139,7 @@ func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 	}
 	c := o.coldStarts.begin(f, w.id, w.at)
 	for _, r := range f.replicas { // an adopted replica that is starting
-		if !r.stopping && !r.cancelled && r.coldStart == nil && !r.asleep() {
+		if !r.Stopping && !r.Cancelled && r.coldStart == nil && !r.asleep() {
 			r.coldStart, c.replica, c.decided, c.placed = c, r, now, now
 			break
 		}

@@ -35,5 +35,5 @@ func (w *world) event(kind string, name functions.Name, replica, node, reason, m
 // replicaEvent publishes an event of a replica; whom is the function that gets its
 // room, "" for none.
 func (w *world) replicaEvent(kind string, r *replicaState, reason, whom string) {
-	w.events.Publish(functions.Event{Kind: kind, Replica: r.id, Node: r.node, Reason: reason, For: whom}, r.function.Name)
+	w.events.Publish(functions.Event{Kind: kind, Replica: r.ID, Node: r.Node, Reason: reason, For: whom}, r.function.Name)
 }

@@ -25,12 +25,12 @@ var bugs = []struct {
 	edits []edit
 }{
 	{"stop replicas without draining", []edit{
-		{"platform/orchestrator/lifecycle.go", `if l.publisher.path.InFlightOf(r.function.Name, r.id) > 0 && now < r.drainEnd {`, `if false {`},
+		{"platform/orchestrator/lifecycle.go", `if l.publisher.path.InFlightOf(r.function.Name, r.ID) > 0 && now < r.drainEnd {`, `if false {`},
 		{"platform/orchestrator/lifecycle.go", `DrainSeconds: max(0, (r.drainEnd - now).Seconds())`, `DrainSeconds: 0`},
 	}},
 	{"route requests to stopping replicas", []edit{
-		{"platform/orchestrator/publisher.go", "\t\tif r.stopping || r.cancelled {\n\t\t\tcontinue", "\t\tif r.cancelled {\n\t\t\tcontinue"},
-		{"platform/orchestrator/state.go", `r.status.State == functions.Ready && !r.stopping && !r.cancelled`, `r.status.State == functions.Ready && !r.cancelled`},
+		{"platform/orchestrator/publisher.go", "\t\tif r.Stopping || r.Cancelled {\n\t\t\tcontinue", "\t\tif r.Cancelled {\n\t\t\tcontinue"},
+		{"platform/orchestrator/state.go", `r.status.State == functions.Ready && !r.Stopping && !r.Cancelled`, `r.status.State == functions.Ready && !r.Cancelled`},
 	}},
 	{"do not admit waiting requests when replicas are published", []edit{
 		{"activator/admission/queue.go", "\tq.admit(now)\n\tswitch {", "\tswitch {"},
@@ -45,7 +45,7 @@ var bugs = []struct {
 		{"platform/orchestrator/catalog.go", `if now-c.shrunkAt < recheckAfter {`, `if false {`},
 	}},
 	{"reserve no host memory for sleeping replicas", []edit{
-		{"platform/orchestrator/sleep.go", `r.sleep.hostMemory = r.function.sleepMemory()`, `r.sleep.hostMemory = 0`},
+		{"platform/orchestrator/sleep.go", `r.SleepMemory = r.function.sleepMemory()`, `r.SleepMemory = 0`},
 	}},
 	{"ignore team quotas", []edit{
 		{"platform/placement/team.go", `if most <= 0 || gpus == 0 {`, `if true {`},
