@@ -82,7 +82,7 @@ func (a *adapters) request(ctx context.Context, replica, adapter string) error {
 func (a *adapters) loadWanted(ctx context.Context) {
 	a.wanted.Each(func(name functions.Name) {
 		f := a.functions[name.WithoutAdapter()]
-		if f == nil || f.Gone || f.coldStart != nil && f.coldStart.over && len(f.replicas) == 0 {
+		if f == nil || f.Gone || f.coldStart != nil && f.coldStart.Over && len(f.replicas) == 0 {
 			a.wanted.Drop(name)
 			return
 		}

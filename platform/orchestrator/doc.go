@@ -18,7 +18,7 @@
 //	publisher      gives snapshots of functions to the data path
 //
 // Orchestrator owns the turn. Packages below this one hold what needs no world: foresight,
-// events, metrics, words. What is pure is elsewhere: placement, autoscale, forecast, quota.
+// coldstart, events, metrics, words. What is pure is elsewhere: placement, autoscale, forecast, quota.
 //
 // # One owner
 //

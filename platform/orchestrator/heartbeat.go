@@ -144,7 +144,7 @@ func (o *Orchestrator) joinNode(hb *functions.Heartbeat, now placement.Instant) 
 // field that the loop reads.
 func (r *replicaState) unchanged(st *functions.ReplicaStatus) bool {
 	was := &r.status
-	return r.seen && r.ReadyAt > 0 && !r.Cancelled && (r.coldStart == nil || r.coldStart.over) &&
+	return r.seen && r.ReadyAt > 0 && !r.Cancelled && (r.coldStart == nil || r.coldStart.Over) &&
 		st.State == functions.Ready && was.State == functions.Ready && st.SleepLevel == was.SleepLevel &&
 		st.Endpoint == was.Endpoint && st.Key == was.Key && st.TotalBytes == was.TotalBytes && slices.Equal(st.Adapters, was.Adapters)
 }

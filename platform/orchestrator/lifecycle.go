@@ -69,16 +69,16 @@ func (l *lifecycle) startReplica(ctx context.Context, a *placement.Action, now p
 	}
 	r.status = functions.ReplicaStatus{ID: r.ID, Team: f.Name.Team, Model: f.Name.Name, State: functions.Downloading, Percent: -1}
 	c := f.coldStart
-	if c == nil || c.over {
+	if c == nil || c.Over {
 		if zero := !slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.ReadyAt > 0 && !r.Stopping }); zero {
 			c = l.coldStarts.begin(f, "", l.timeNow())
 		} else { // a further replica: Wake does not return its cold start
 			c = l.coldStarts.beginExtra(f)
 		}
-	} else if c.replica != nil {
+	} else if c.Target != nil {
 		c = l.coldStarts.beginExtra(f)
 	}
-	c.decided, c.replica, c.Node = now, r, n.id
+	c.Decided, c.Target, c.Node = now, r, n.id
 	c.Tier = functions.TierRemote
 	if t, ok := n.Tiers[f.Source]; ok {
 		c.Tier = t

@@ -166,7 +166,7 @@ func New(o Options) *Orchestrator {
 	s.commands.inbox = &s.inbox
 	s.adapters = adapters{world: w, lock: &s.mu, commands: &s.commands}
 	s.publisher = publisher{world: w, path: o.Path, progress: cmp.Or(o.Progress, progressEvery)}
-	s.coldStarts = coldStartLog{world: w, inbox: &s.inbox, started: o.Hooks.ColdStart, byID: map[string]*coldStart{}}
+	s.coldStarts = coldStartLog{world: w, inbox: &s.inbox, started: o.Hooks.ColdStart}
 	s.leadership = leadership{world: w, epoch: o.Epoch, lease: o.Policy.Lease, refuse: s.lifecycle.refuseStart}
 	s.sleeping = sleeping{
 		world: w, commands: &s.commands, publisher: &s.publisher, leadership: &s.leadership, coldStarts: &s.coldStarts,

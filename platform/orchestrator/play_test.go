@@ -142,8 +142,8 @@ func (p *play) consistent() {
 		if !reflect.DeepEqual(is.Function, f.Function) {
 			p.t.Fatalf("%.3f: the planner does not know the state of %s:\n%+v\nbut\n%+v", p.at.Sub(p.began).Seconds(), f.Name, f.Function, is.Function)
 		}
-		if c := f.coldStart; c != nil && !c.over != slices.Contains(s.coldStarts.starting.List, f) {
-			p.t.Fatalf("%s has a cold start under way: %v, in the books: %v", f.Name, !c.over, slices.Contains(s.coldStarts.starting.List, f))
+		if c := f.coldStart; c != nil && !c.Over != slices.Contains(s.coldStarts.starting.List, f) {
+			p.t.Fatalf("%s has a cold start under way: %v, in the books: %v", f.Name, !c.Over, slices.Contains(s.coldStarts.starting.List, f))
 		}
 	}
 	copies := map[string]int{}

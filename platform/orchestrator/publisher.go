@@ -65,9 +65,9 @@ func (p *publisher) snapshotOf(f *functionState) snapshot.Snapshot {
 	}
 	out.State = f.state()
 	if f.coldStart != nil {
-		t := f.coldStart.timeline(p.now())
+		t := f.coldStart.At(p.now())
 		out.ColdStart = &t
-		if !f.coldStart.over {
+		if !f.coldStart.Over {
 			out.Progress = t.Progress
 		}
 	}
@@ -81,7 +81,7 @@ func (p *publisher) publishProgress(starting []*functionState, now placement.Ins
 	}
 	p.progressAt = now
 	for _, f := range starting {
-		if f.coldStart.replica != nil {
+		if f.coldStart.Target != nil {
 			p.markUnpublished(f)
 		}
 	}

@@ -150,8 +150,8 @@ func (f *functionState) startSummary(r *replicaState, now placement.Instant) str
 		how = "It is being woken"
 	}
 	text := fmt.Sprintf("%s on %s (%s)", how, r.Node, state.Word())
-	if c := r.coldStart; c != nil && !c.over {
-		if p := c.timeline(now).Progress; p.ETA >= 0 {
+	if c := r.coldStart; c != nil && !c.Over {
+		if p := c.At(now).Progress; p.ETA >= 0 {
 			text += ", ready in about " + words.Age(p.ETA)
 		}
 	}

@@ -25,7 +25,7 @@ func (l *lifecycle) onStatus(ctx context.Context, r *replicaState, st functions.
 	if r.acceptedAt == 0 {
 		r.acceptedAt = now
 		if r.coldStart != nil {
-			r.coldStart.placed = now
+			r.coldStart.Placed = now
 		}
 	}
 	if r.Cancelled && hasProcess(st) && !st.State.Over() {
@@ -71,7 +71,7 @@ func (l *lifecycle) onStatus(ctx context.Context, r *replicaState, st functions.
 	}
 	if before != st.State {
 		l.markChanged(f)
-	} else if r.coldStart != nil && !r.coldStart.over && l.publisher.progress > 0 {
+	} else if r.coldStart != nil && !r.coldStart.Over && l.publisher.progress > 0 {
 		l.markUnpublished(f)
 	}
 }
@@ -89,7 +89,7 @@ func (l *lifecycle) removeReplica(r *replicaState, why string) {
 	l.event("ended", f.Name, r.ID, r.Node, why, "")
 	f.lastEnd.at, f.lastEnd.reason = l.lastTurn, why
 	c := r.coldStart
-	if c == nil || c.over {
+	if c == nil || c.Over {
 		return
 	}
 	if r.Stopping || r.Cancelled {
@@ -97,7 +97,7 @@ func (l *lifecycle) removeReplica(r *replicaState, why string) {
 		return
 	}
 	// The same cold start continues with a replica on another node.
-	c.replica, c.decided, c.placed = nil, 0, 0
+	c.Target, c.Decided, c.Placed = nil, 0, 0
 }
 
 // onFailure ends a failed replica, fails its waiters with the cause, and sets the
@@ -196,7 +196,7 @@ func (l *lifecycle) onLoaded(ctx context.Context, id string, result commandResul
 		if r.acceptedAt == 0 {
 			r.acceptedAt = l.instant(result.at)
 			if r.coldStart != nil {
-				r.coldStart.placed = r.acceptedAt
+				r.coldStart.Placed = r.acceptedAt
 			}
 		}
 		return

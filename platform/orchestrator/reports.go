@@ -14,25 +14,18 @@ import (
 func (o *Orchestrator) ColdStart(id string) (functions.Timeline, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	c := o.coldStarts.byID[id]
+	c := o.coldStarts.Find(id)
 	if c == nil {
 		return functions.Timeline{}, false
 	}
-	return c.timeline(o.now()), true
+	return c.At(o.now()), true
 }
 
 // ColdStarts returns cold starts, the newest first, at most limit (0: all kept ones).
 func (o *Orchestrator) ColdStarts(limit int) []functions.Timeline {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if limit <= 0 || limit > keepColdStarts {
-		limit = keepColdStarts
-	}
-	var out []functions.Timeline
-	for i := len(o.coldStarts.ring) - 1; i >= 0 && len(out) < limit; i-- {
-		out = append(out, o.coldStarts.ring[i].timeline(o.now()))
-	}
-	return out
+	return o.coldStarts.Newest(limit, o.now())
 }
 
 // Replicas returns all replicas, sorted by function and id.

@@ -102,8 +102,8 @@ func (s *sleeping) fail(r *replicaState, why string, now placement.Instant) {
 	if r.WakingUp {
 		s.counts.Add("thaw_sleep_wakeups_total", 1, "failed")
 	}
-	if c := r.coldStart; c != nil && !c.over {
-		c.replica, c.decided, c.placed, r.coldStart = nil, 0, 0, nil
+	if c := r.coldStart; c != nil && !c.Over {
+		c.Target, c.Decided, c.Placed, r.coldStart = nil, 0, 0, nil
 	}
 	s.event("sleep_failed", r.function.Name, r.ID, r.Node, "", why)
 	s.stop(r, 0, "sleep_failed", "", now)
@@ -120,14 +120,14 @@ func (s *sleeping) wakeUp(ctx context.Context, a *placement.Action, now placemen
 	s.wakingUp.Add(r)
 	c := f.coldStart
 	switch {
-	case c != nil && !c.over && c.replica == nil:
+	case c != nil && !c.Over && c.Target == nil:
 	case !slices.ContainsFunc(f.replicas, func(x *replicaState) bool { return x.ReadyAt > 0 && !x.Stopping && !x.sleep.goingToSleep }):
 		c = s.coldStarts.begin(f, "", s.timeNow())
 	default:
 		c = s.coldStarts.beginExtra(f)
 	}
-	c.decided, c.placed, c.replica, c.Node, c.Tier = now, now, r, n.id, functions.TierSleeping
-	c.fromDeepSleep = r.sleep.level == deepLevel
+	c.Decided, c.Placed, c.Target, c.Node, c.Tier = now, now, r, n.id, functions.TierSleeping
+	c.FromDeepSleep = r.sleep.level == deepLevel
 	r.coldStart = c
 	f.failure = nil
 	s.markChanged(f)

@@ -13,6 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/autoscale"
 	"github.com/thaw-dev/thaw/platform/forecast"
+	"github.com/thaw-dev/thaw/platform/orchestrator/coldstart"
 	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/placement/rooms"
@@ -34,8 +35,8 @@ type functionState struct {
 	deaths     int               // consecutive deaths soon after READY
 	failure    *snapshot.Failure // the error of its waiters until the backoff is over
 	blocked    *snapshot.Blocked
-	unplaced   string     // why it was blocked last
-	coldStart  *coldStart // the newest cold start
+	unplaced   string           // why it was blocked last
+	coldStart  *coldstart.Start // the newest cold start
 	starts     forecast.StartTimes
 	usage      foresight.Usage
 	demandTurn uint64            // last turn that saw demand
@@ -85,7 +86,7 @@ type replicaState struct {
 	function  *functionState
 	specHash  uint64
 	status    functions.ReplicaStatus
-	coldStart *coldStart // its cold start, nil for an adopted replica
+	coldStart *coldstart.Start // its cold start, nil for an adopted replica
 
 	requestedAt placement.Instant // the load was sent
 	acceptedAt  placement.Instant // the agent accepted the load
@@ -261,7 +262,7 @@ func (f *functionState) state() functions.State {
 	}
 	switch {
 	case rank > 0:
-	case f.coldStart != nil && !f.coldStart.over && f.blocked == nil:
+	case f.coldStart != nil && !f.coldStart.Over && f.blocked == nil:
 		return functions.Downloading
 	case f.failure != nil:
 		return functions.Failed

@@ -134,13 +134,13 @@ func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 	if w.waitersLease > 0 {
 		f.wakeLease = max(f.wakeLease, o.instant(w.at)+w.waitersLease)
 	}
-	if f.coldStart != nil && !f.coldStart.over {
+	if f.coldStart != nil && !f.coldStart.Over {
 		return
 	}
 	c := o.coldStarts.begin(f, w.id, w.at)
 	for _, r := range f.replicas { // an adopted replica that is starting
 		if !r.Stopping && !r.Cancelled && r.coldStart == nil && !r.asleep() {
-			r.coldStart, c.replica, c.decided, c.placed = c, r, now, now
+			r.coldStart, c.Target, c.Decided, c.Placed = c, r, now, now
 			break
 		}
 	}
@@ -307,7 +307,7 @@ func (o *Orchestrator) isFinal(f *functionState, v placement.Verdict) bool {
 
 // endUnwantedStart ends the cold start of f if it has no replica and no demand left.
 func (o *Orchestrator) endUnwantedStart(f *functionState, now placement.Instant) {
-	if c := f.coldStart; c != nil && !c.over && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 &&
+	if c := f.coldStart; c != nil && !c.Over && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 &&
 		!slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return !r.asleep() }) {
 		o.coldStarts.finish(c, functions.Unloaded, "called_off")
 		o.markUnpublished(f)
