@@ -39,7 +39,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/local"
 	"github.com/thaw-dev/thaw/platform/memlimit"
 	"github.com/thaw-dev/thaw/platform/nodestore"
-	"github.com/thaw-dev/thaw/platform/orchestrator"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/sizer"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
@@ -267,7 +267,7 @@ func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, agents *enroll.Server
 	if err != nil {
 		return nil, err
 	}
-	foresee := orchestrator.OpenForesight(c.Data, time.Now(), log)
+	foresee := foresight.Open(c.Data, time.Now(), log)
 	foresee.StartAhead, foresee.Budget = c.Prewarm == "on", c.PrewarmBudget.Std()
 	return local.New(local.Options{
 		Data: c.Data, Catalog: cat, AgentTLS: agents.AgentTLS, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),

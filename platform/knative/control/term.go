@@ -22,6 +22,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
 	"github.com/thaw-dev/thaw/platform/knative/team"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
@@ -131,12 +132,12 @@ func (t *leaderTerm) makeOrchestrator(ctx context.Context) {
 	if err != nil {
 		t.log.Error("the usage of teams is not known", "error", err)
 	}
-	var foresight *orchestrator.Foresight
+	var ahead *foresight.Options
 	if c.o.NewForesee != nil {
-		foresight = c.o.NewForesee()
+		ahead = c.o.NewForesee()
 	}
 	t.orchestrator = orchestrator.New(orchestrator.Options{
-		Epoch: t.epoch, Catalog: t.catalog, Policy: c.o.Policy, Foresight: foresight, Ledger: ledger, Log: t.log,
+		Epoch: t.epoch, Catalog: t.catalog, Policy: c.o.Policy, Foresight: ahead, Ledger: ledger, Log: t.log,
 		Hooks: orchestrator.Hooks{Event: t.onEvent},
 	})
 }

@@ -1,11 +1,10 @@
-package orchestrator
+package foresight
 
 import (
 	"cmp"
 	"context"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -28,20 +27,14 @@ type prewarmer struct {
 	prefetches int // running prefetches
 	prefetch   func(ctx context.Context, m *functions.Model, memory bool) error
 
-	mu       *sync.Mutex // of the Orchestrator
-	registry *registry
-	clock    *clock
-	events   *eventLog
-	counts   *counts
-	commands *commander
-	log      *slog.Logger
-	newID    func(prefix string) string
+	loop Loop
+	log  *slog.Logger
 }
 
 // prewarm is a lease on a start ahead of demand.
 type prewarm struct {
 	functions.Prewarm
-	function *functionState
+	function Function
 	until    placement.Instant
 	gpus     int
 	granted  time.Duration // reserved from the budgets at the grant
@@ -58,14 +51,15 @@ func (p *prewarm) record() functions.Prewarm {
 }
 
 // grant makes or renews a lease, within the budget.
-func (p *prewarmer) grant(f *functionState, h functions.Prewarm, now placement.Instant) (*prewarm, error) {
-	until := p.clock.instant(h.Until)
+func (p *prewarmer) grant(x Function, h functions.Prewarm, now placement.Instant) (*prewarm, error) {
+	f, usage := x.Planned(), x.Usage()
+	until := p.loop.Instant(h.Until)
 	gpus := max(f.Resources.GPUs, 1)
 	asked := time.Duration(gpus) * max(until-now, 0)
 	if h.Tier != functions.PrewarmGPU {
 		gpus, asked = 0, 0 // bytes on a disk cost no GPU
 	}
-	old := f.usage.prewarm
+	old := usage.prewarm
 	if old != nil && h.Tier == functions.PrewarmGPU {
 		p.refund(old, now) // the new grant replaces the old one
 	}
@@ -80,24 +74,24 @@ func (p *prewarmer) grant(f *functionState, h functions.Prewarm, now placement.I
 		if len(p.leases.List) >= maxHints {
 			return nil, functions.ErrTooManyPrewarms
 		}
-		planned = &prewarm{function: f, Prewarm: functions.Prewarm{ID: p.newID("pw"), Function: f.Name.String(), State: "planned"}, charged: now}
+		planned = &prewarm{function: x, Prewarm: functions.Prewarm{ID: p.loop.NewID("pw"), Function: f.Name.String(), State: "planned"}, charged: now}
 		p.leases.Add(planned)
 	}
 	planned.Tier, planned.By, planned.Why, planned.Until, planned.until, planned.gpus = h.Tier, h.By, h.Why, h.Until, until, gpus
 	p.reserve(planned, until, now)
 	if h.Tier == functions.PrewarmGPU {
-		f.usage.prewarm = planned
+		usage.prewarm = planned
 		f.Prewarm = until
-		p.registry.enqueue(f)
+		p.loop.FunctionChanged(x)
 	}
-	p.events.event("prewarm", f.Name, "", "", cmp.Or(h.Why, h.By), h.Tier)
+	p.loop.Event("prewarm", f.Name, cmp.Or(h.Why, h.By), h.Tier)
 	return planned, nil
 }
 
 // reserve reserves GPU time for a lease until then.
 func (p *prewarmer) reserve(planned *prewarm, until, now placement.Instant) {
 	planned.granted = time.Duration(planned.gpus) * max(until-now, 0)
-	p.budgets.Reserve(planned.function.Name.Team, planned.granted)
+	p.budgets.Reserve(planned.function.Planned().Name.Team, planned.granted)
 }
 
 // refund returns the GPU time that a lease will not use to the budgets.
@@ -107,12 +101,12 @@ func (p *prewarmer) refund(planned *prewarm, now placement.Instant) {
 		back = planned.granted // it never held a GPU
 	}
 	planned.granted -= back
-	p.budgets.Refund(planned.function.Name.Team, back)
+	p.budgets.Refund(planned.function.Planned().Name.Team, back)
 }
 
 // settle adds up the GPU time of a lease, and ends it when its time is over.
 func (p *prewarmer) settle(ctx context.Context, planned *prewarm, now placement.Instant) {
-	f := planned.function
+	f := planned.function.Planned()
 	if planned.Tier != functions.PrewarmGPU {
 		p.startPrefetch(ctx, planned, now)
 		if now >= planned.until || f.Gone {
@@ -120,13 +114,13 @@ func (p *prewarmer) settle(ctx context.Context, planned *prewarm, now placement.
 		}
 		return
 	}
-	alive, ready := slices.ContainsFunc(f.replicas, isStartedAhead), slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return isStartedAhead(r) && r.serves() })
+	_, alive, ready := planned.function.Ahead()
 	if planned.started { // accurate to a tick: too short at the begin, too long at the end
 		planned.held += time.Duration(planned.gpus) * max(now-planned.charged, 0)
 	}
 	planned.charged = now
 	switch {
-	case f.Gone, f.usage.prewarm != planned:
+	case f.Gone, planned.function.Usage().prewarm != planned:
 		p.end(planned, "called_off", now)
 	case now >= planned.until && !planned.started && !alive:
 		p.end(planned, "no_room", now)
@@ -144,22 +138,16 @@ func (p *prewarmer) settle(ctx context.Context, planned *prewarm, now placement.
 	}
 }
 
-// isStartedAhead reports whether r starts or serves, and does not stop or sleep.
-func isStartedAhead(r *replicaState) bool {
-	return !r.stopping && !r.cancelled && !r.asleep() && !r.sleep.goingToSleep
-}
-
-// onUse ends f's prewarm, because the predicted use has begun.
-func (p *prewarmer) onUse(f *functionState, now placement.Instant) {
-	planned := f.usage.prewarm
+// onUse ends a function's prewarm, because the predicted use has begun.
+func (p *prewarmer) onUse(x Function, now placement.Instant) {
+	planned := x.Usage().prewarm
 	if planned == nil {
 		return
 	}
-	ready := slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() })
-	switch {
+	switch _, started, ready := x.Ahead(); {
 	case ready:
 		p.end(planned, "hit", now)
-	case planned.started, slices.ContainsFunc(f.replicas, isStartedAhead): // settle may not have run since
+	case planned.started, started: // settle may not have run since
 		p.end(planned, "late", now) // starting: the wait is shorter
 	default:
 		p.end(planned, "no_room", now)
@@ -168,121 +156,99 @@ func (p *prewarmer) onUse(f *functionState, now placement.Instant) {
 
 // end ends a lease and counts its result.
 func (p *prewarmer) end(planned *prewarm, result string, now placement.Instant) {
-	f := planned.function
+	f, usage := planned.function.Planned(), planned.function.Usage()
 	p.refund(planned, now)
 	p.leases.Drop(planned)
-	p.counts.add("thaw_prewarms_total", 1, result)
+	p.loop.Count("thaw_prewarms_total", 1, result)
 	switch result {
 	case "hit", "late":
 	default:
 		if planned.held > 0 {
-			p.counts.add("thaw_prewarm_wasted_gpu_seconds_total", planned.held.Seconds(), planned.function.Name.Team, planned.By)
+			p.loop.Count("thaw_prewarm_wasted_gpu_seconds_total", planned.held.Seconds(), planned.function.Planned().Name.Team, planned.By)
 		}
 	}
-	if f.usage.prewarm == planned {
-		f.usage.prewarm = nil
+	if usage.prewarm == planned {
+		usage.prewarm = nil
 		// An unused replica stops with the lease; a used one has its idle time.
 		f.Prewarm = 0
 		if result == "unused" {
 			f.Prewarm = now
 		}
-		p.registry.enqueue(f)
+		p.loop.FunctionChanged(planned.function)
 	}
-	p.events.event("prewarm_over", f.Name, "", "", result, planned.By)
+	p.loop.Event("prewarm_over", f.Name, result, planned.By)
 }
 
 // startPrefetch starts staging the bytes of a lease's model, once.
 func (p *prewarmer) startPrefetch(ctx context.Context, planned *prewarm, now placement.Instant) {
-	if planned.started || p.prefetches >= maxPrefetches || now >= planned.until || planned.function.model == nil {
+	if planned.started || p.prefetches >= maxPrefetches || now >= planned.until || planned.function.Model() == nil {
 		return
 	}
 	planned.started, planned.State = true, "fetching"
 	p.prefetches++
-	m, memory, limit := planned.function.model, planned.Tier == functions.PrewarmMemory, min(prefetchTimeout, planned.until-now)
-	p.commands.runWithin(ctx, limit, func(ctx context.Context) {
+	m, memory, limit := planned.function.Model(), planned.Tier == functions.PrewarmMemory, min(prefetchTimeout, planned.until-now)
+	p.loop.Run(ctx, limit, func(ctx context.Context) {
 		err := p.prefetch(ctx, m, memory)
-		p.mu.Lock()
-		defer p.mu.Unlock()
+		p.loop.Lock()
+		defer p.loop.Unlock()
 		p.prefetches--
 		result := "fetched"
 		if planned.State = "fetched"; err != nil {
 			planned.State, result = "failed", "fetch_failed"
 			p.log.Warn("a prefetch ahead failed", "function", planned.Function, "error", err)
 		}
-		p.counts.add("thaw_prewarms_total", 1, result)
+		p.loop.Count("thaw_prewarms_total", 1, result)
 	})
 }
 
 // Prewarm starts a function ahead of demand, or stages its bytes in a tier, and keeps
-// that until a time. by names the caller; it is a label of metrics.
-func (o *Orchestrator) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	f := o.functions[name.WithoutAdapter()]
-	switch {
-	case f == nil || f.Gone:
-		return functions.Prewarm{}, functions.ErrNotFound
-	case o.forecaster == nil, tier != functions.PrewarmGPU && o.forecaster.Prefetch == nil:
+// that until a time. by names the caller.
+func (f *Forecaster) Prewarm(x Function, until time.Time, tier, by string) (functions.Prewarm, error) {
+	if f == nil || tier != functions.PrewarmGPU && f.Prefetch == nil {
 		return functions.Prewarm{}, functions.ErrPrewarmTier
 	}
-	now := o.now()
-	p, err := o.forecaster.prewarmer.grant(f, functions.Prewarm{Until: until, Tier: tier, By: by}, now)
+	p, err := f.prewarmer.grant(x, functions.Prewarm{Until: until, Tier: tier, By: by}, f.loop.Now())
 	if err != nil {
 		return functions.Prewarm{}, err
 	}
-	if slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() }) && p.Tier == functions.PrewarmGPU {
+	if _, _, ready := x.Ahead(); ready && p.Tier == functions.PrewarmGPU {
 		p.State = "ready"
 	}
-	o.signal()
 	return p.record(), nil
 }
 
-// PrewarmBriefly starts a function ahead of demand, unless another lease holds it as long
-// already. EndPrewarm ends the lease.
-func (o *Orchestrator) PrewarmBriefly(name functions.Name, until time.Time, by string) error {
-	o.mu.Lock()
-	f := o.functions[name.WithoutAdapter()]
-	held := f != nil && f.usage.prewarm != nil && f.usage.prewarm.By != by && !f.usage.prewarm.Until.Before(until)
-	o.mu.Unlock()
-	if held {
-		return nil
-	}
-	_, err := o.Prewarm(name, until, functions.PrewarmGPU, by)
-	return err
+// HeldByOther reports whether a lease of another holder than by keeps the start of a
+// function as long as until.
+func (u *Usage) HeldByOther(until time.Time, by string) bool {
+	return u.prewarm != nil && u.prewarm.By != by && !u.prewarm.Until.Before(until)
 }
 
-// EndPrewarm ends the lease that by holds on the start of a function, where it holds one: a
-// replica that no request has used stops.
-func (o *Orchestrator) EndPrewarm(name functions.Name, by string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	f := o.functions[name.WithoutAdapter()]
-	if f == nil || f.usage.prewarm == nil || f.usage.prewarm.By != by {
-		return
+// End ends the lease that by holds on the start of a function, and reports whether there
+// was one.
+func (f *Forecaster) End(x Function, by string) bool {
+	p := x.Usage().prewarm
+	if p == nil || p.By != by {
+		return false
 	}
-	o.forecaster.prewarmer.end(f.usage.prewarm, "unused", o.now())
-	o.signal()
+	f.prewarmer.end(p, "unused", f.loop.Now())
+	return true
 }
 
-// PrewarmLeft is the GPU time that a team may still use for prewarms.
-func (o *Orchestrator) PrewarmLeft(team string) time.Duration {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.forecaster == nil {
+// Left is the GPU time that a team may still use for prewarms.
+func (f *Forecaster) Left(team string) time.Duration {
+	if f == nil {
 		return 0
 	}
-	return o.forecaster.prewarmer.budgets.Left(team, o.now())
+	return f.prewarmer.budgets.Left(team, f.loop.Now())
 }
 
-// Prewarms lists the leases in the order of their ends.
-func (o *Orchestrator) Prewarms() []functions.Prewarm {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.forecaster == nil {
+// Leases lists the leases in the order of their ends.
+func (f *Forecaster) Leases() []functions.Prewarm {
+	if f == nil {
 		return nil
 	}
-	out := make([]functions.Prewarm, 0, len(o.forecaster.prewarmer.leases.List))
-	for _, p := range o.forecaster.prewarmer.leases.List {
+	out := make([]functions.Prewarm, 0, len(f.prewarmer.leases.List))
+	for _, p := range f.prewarmer.leases.List {
 		out = append(out, p.record())
 	}
 	slices.SortFunc(out, func(a, b functions.Prewarm) int {
