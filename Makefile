@@ -94,26 +94,26 @@ test-conformance: ## Knative's own tests of ingress classes, on a cluster that i
 test-scenes: ## scenes, classes, many nodes, vLLM in pods, on a cluster that it starts and ends
 	.ci/full scenes
 
-test-charts: ## the tests of what the cluster is made of, of the Helm chart, and of the board and alerts
+test-charts: ## the tests of deploy/cluster, of the Helm chart, and of the board and alerts
 	.ci/full charts
 
 fuzz: ## every fuzz test for FUZZ_TIME=6s, or those of FUZZ_PACKAGES=./functions/openai
 	.ci/full fuzz
 
-bench-quick: ## that the benchmarks run; what they measure is not kept
+bench-quick: ## run every benchmark briefly; the results are not kept
 	.ci/full benches
 
-# How many behaviours of an engine are played, and from which seed; 0 is a new one.
+# The number of behaviours of an engine, and the first seed; 0 chooses one.
 BEHAVIOURS ?= 1000000
 BEHAVIOUR_SEED ?= 0
 
 test-behaviours: ## BEHAVIOURS=1000000 random behaviours of an engine that writes bytes no request asked for
 	.ci/tests -race=false -timeout=90m -run='^TestStrayBytes$$' ./activator/upstream -args -behaviours=$(BEHAVIOURS) -behaviour-seed=$(BEHAVIOUR_SEED)
 
-# How many seeds are played.
+# The number of seeds.
 SEEDS ?= 1000
 
-simulate-faults: ## SEEDS=1000 experiments with faults in the simulator, and a list of bugs that they must find
+simulate-faults: ## SEEDS=1000 experiments with faults in the simulator, and known bugs, each of which they must find
 	$(GO) test $(TESTFLAGS) -count 1 -timeout 40m -v -run 'TestSeeds|TestExperiments|TestMutants' ./platform/simulate/chaos -seeds $(SEEDS) -mutants
 
 cluster: ## real Kubernetes with real Knative, in namespaces of its own (Linux, root; deploy/cluster/README.md)
@@ -121,16 +121,16 @@ cluster: ## real Kubernetes with real Knative, in namespaces of its own (Linux, 
 	@deploy/cluster/build
 	@deploy/cluster/up
 
-cluster-kwok: ## 500 nodes that are not there, beside the one that is (NODES says how many; 0 takes them away)
+cluster-kwok: ## 500 simulated GPU nodes (KWOK) on the cluster; NODES=N for another number, 0 removes them
 	@deploy/cluster/kwok $(NODES)
 
-cluster-down: ## the end of it, and of everything it had
+cluster-down: ## stop the cluster and delete its data
 	@deploy/cluster/down
 
 # On the cluster's own network, where the API server is. The image is of static
 # programs, and so are those that the tests run.
 RUN ?= ^TestCluster
-# What test2json prints is what the tests print, for whoever counts them.
+# test2json turns the tests' output into events, for .ci/tests.
 ON_CLUSTER = $(CURDIR)/deploy/cluster/in $(if $(findstring -json,$(TESTFLAGS)),$(GO) tool test2json -t -p $(1)) sh -c 'exec env THAW_CLUSTER_KUBECONFIG="$$KUBECONFIG" \
 	THAW_CLUSTER_INGRESS=http://10.88.0.1/ THAW_ROUTE_DOMAIN=example.com THAW_PROGRAMS=$(CURDIR)/bin/e2e "$$0" "$$@"' \
 	$(CURDIR)/bin/e2e/$(1).test -test.v$(if $(findstring -json,$(TESTFLAGS)),=test2json) -test.timeout 30m -test.run '$(RUN)'
@@ -142,7 +142,7 @@ e2e: e2e-programs ## the suite on the cluster that make cluster made: RUN=TestCl
 	@$(MAKE) --no-print-directory e2e-images
 	@$(MAKE) --no-print-directory e2e-run
 
-e2e-run: # with the programs and images that are there
+e2e-run: # with the programs and images already built
 	@code=0; $(foreach package,$(CLUSTER_TESTS),(cd platform/$(package) && $(call ON_CLUSTER,$(notdir $(package)))) || code=1;) exit $$code
 
 # It brings a controller of its own, beside which no other may serve the class.
@@ -175,15 +175,15 @@ bench-knative: e2e-programs e2e-images ## thaw beside Knative's own classes on t
 	@mkdir -p bench/results
 	cd platform/knative/e2e && $(call ON_CLUSTER,e2e) -test.run '$(if $(filter ^TestCluster,$(RUN)),^TestBench$$,$(RUN))' -test.timeout 60m -bench-out $(CURDIR)/bench/results -bench-starts $(STARTS) -bench-commit $(shell git rev-parse --short=12 HEAD)
 
-# 400 models on 500 nodes: KWOK_NODES and KWOK_MODELS (of each of four teams) say otherwise.
+# 400 models on 500 nodes: KWOK_NODES and KWOK_MODELS (of each of four teams) set other numbers.
 KWOK_NODES ?= 500
 KWOK_MODELS ?= 100
-bench-kwok: e2e-programs e2e-images ## thaw on 500 nodes that are not there, on the cluster that make cluster made, into bench/results
+bench-kwok: e2e-programs e2e-images ## measure thaw with 500 simulated nodes on the cluster of make cluster, into bench/results
 	@mkdir -p bench/results
 	cd platform/knative/e2e && $(call ON_CLUSTER,e2e) -test.run '^TestClusterKwok$$' -test.timeout 60m -kwok-nodes $(KWOK_NODES) -kwok-models $(KWOK_MODELS) -bench-out $(CURDIR)/bench/results -bench-commit $(shell git rev-parse --short=12 HEAD)
 
 .PHONY: bench-kwok
-cluster-test: ## the tests of what the cluster is made of
+cluster-test: ## vet and test deploy/cluster
 	cd deploy/cluster && CGO_ENABLED=0 $(GO) vet -trimpath ./... && CGO_ENABLED=0 $(GO) test -count=1 -trimpath ./...
 
 # IMAGE=NAME@sha256:… puts the image's digest into the chart; ARCH=amd64,arm64 builds for both.
@@ -192,28 +192,28 @@ release: ## the programs, lists of what they link (SPDX), the chart, and checksu
 	$(GO) run ./deploy/release -version '$(VERSION)' -arch '$(ARCH)' -out bin/release $(if $(IMAGE),-image '$(IMAGE)')
 
 # Compiled packages come from the build cache in both; FRESH=1 compiles all of it again.
-release-check: release ## the same release, made again in a clone in another folder, has the same bytes
+release-check: release ## build the release twice, once in a clone, and compare the bytes
 	@again=$$(mktemp -d) && trap 'chmod -R u+w "$$again"; rm -rf "$$again"' EXIT && git clone -q . "$$again/clone" && \
 	if [ -n "$(FRESH)" ]; then export GOCACHE="$$again/cache"; fi && \
 	$(MAKE) --no-print-directory -C "$$again/clone" release VERSION='$(VERSION)' ARCH='$(ARCH)' IMAGE='$(IMAGE)' && \
 	diff -r bin/release "$$again/clone/bin/release" && echo "both have the same bytes:" && cat bin/release/SHA256SUMS
 
-# The database of known vulnerabilities is not everywhere to be had.
+# Skipped where the database of known vulnerabilities cannot be reached.
 GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.9.0
-vulnerabilities: ## what Go's database of vulnerabilities knows of the code that the programs call
+vulnerabilities: ## govulncheck on both programs
 	@if ! curl -fsS -m 20 -o /dev/null "$${GOVULNDB:-https://vuln.go.dev}/index/modules.json"; then \
 	  echo "skipped: the database of vulnerabilities does not answer"; exit 0; fi; \
 	CGO_ENABLED=0 $(GO) run $(GOVULNCHECK) ./platform/thaw ./platform/thaw-knative
 
 .PHONY: release release-check vulnerabilities
-chart-test: ## the Helm chart is what kustomize has
+chart-test: ## the Helm chart renders the same objects as kustomize
 	cd deploy/helm && CGO_ENABLED=0 $(GO) vet ./... && CGO_ENABLED=0 $(GO) test -count=1 ./...
 
 board-test: ## Grafana's board and the alert rules, by Prometheus' engine on the metrics of a running thaw
 	cd deploy/grafana && CGO_ENABLED=0 $(GO) vet ./... && CGO_ENABLED=0 $(GO) test -count=1 ./...
 
-# Most is looked at as the cluster's programs are built, without cgo; what is there
-# only with cgo is looked at once more.
+# Everything is checked without cgo, as the cluster's programs are built; packages with
+# files for cgo are checked with it as well.
 WITH_CGO = $$(git grep -lE '^//go:build.*\bcgo\b' -- '*.go' | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
 
 vet:
@@ -230,7 +230,7 @@ fmt: ## format everything
 	gofmt -w $$(git ls-files '*.go')
 
 fmt-check:
-	@bad=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$bad" ] || { echo "not gofmt-ed (make fmt mends it):"; echo "$$bad"; exit 1; }
+	@bad=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$bad" ] || { echo "not gofmt-ed (run make fmt):"; echo "$$bad"; exit 1; }
 
 cross: ## builds for every system we ship to
 	@for os in linux darwin; do for arch in amd64 arm64; do \

@@ -268,11 +268,11 @@ func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
 	return Demand{Name: e.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd}, true
 }
 
-// Cut ends the requests in flight through the agent at this URL, which the platform
+// AbortThrough ends the requests in flight through the agent at this URL, which the platform
 // has given up: it may be frozen, and a plain answer may take an hour. They fail as if
 // their engine had died, so those without a byte go to another replica. Engines on
 // this machine, which are reached without their agent, are not affected.
-func (a *Activator) Cut(agent string) {
+func (a *Activator) AbortThrough(agent string) {
 	if addr, _ := splitEndpoint(agent); addr != "" {
 		a.o.Engines.Cut(addr)
 	}

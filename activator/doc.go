@@ -1,5 +1,6 @@
-// Package activator is the data path: it handles a request from its head to the end
-// of its answer.
+// Package activator handles inference requests from head to end: it checks key and limits,
+// finds the function, queues the request until a replica is ready, sends it to the engine
+// and streams the answer back.
 //
 // A request is parsed as far as needed (openai), its caller identified and counted
 // against the team's limits (auth), its function found (snapshot) and the request

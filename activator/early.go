@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -88,7 +87,7 @@ func (p *proxyRequest) onEarlyReply(r answer.Answer, async bool) {
 	case r.Err != nil || r.Response.Status >= 500:
 		p.engineMaySee = true
 		p.cancelEarly()
-	case p.queued.AdmitAt(admission.Target{Replica: h.replica}):
+	case p.queued.AdmitAt(h.replica):
 		p.endWait()
 		p.phase = sent
 		p.useEarly(p.a.o.Now(), async)

@@ -140,7 +140,7 @@ func (p *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async b
 	case admission.DeadlinePassed:
 		p.refuse(e)
 	case admission.TryAgain:
-		if !p.queued.Alone && !p.fn.Data.queue.Load(now).Free() && p.moveOn(e.Message, async) {
+		if !p.queued.Alone && !p.fn.Data.queue.Load(now).AdmitsAtOnce() && p.moveOn(e.Message, async) {
 			return
 		}
 		p.a.metricsOf(p.fn).retried(1)

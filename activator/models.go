@@ -139,7 +139,7 @@ func describeModel(e *entry, name functions.Name, id string, now time.Time) mode
 		it.OwnedBy = "remote"
 	}
 	s := &it.Status
-	s.State = f.State.Word()
+	s.State, s.Reason = admission.StateWord(f)
 	switch {
 	case len(f.Replicas) > 0:
 		s.Value, s.State = "loaded", functions.Ready.Word()

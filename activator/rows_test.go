@@ -382,6 +382,45 @@ func TestBlocked(t *testing.T) {
 	})
 }
 
+// TestBlockedForGood: a request for what no node can ever hold is refused at once with the
+// reason, also one that waits when that is found out; what may come is waited for, and the
+// comment and the list say why.
+func TestBlockedForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		f := testFunction("tiny")
+		w.act.Publish(f)
+		w.onWake = func() {
+			time.Sleep(time.Second)
+			f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "it needs 1 GPU, and no node has one", ETA: -1, Final: true}
+			w.act.Publish(f)
+		}
+		const why = "cannot be loaded here: it needs 1 GPU, and no node has one."
+		for _, body := range []string{streamRequest, plainRequest} {
+			want := []time.Duration{time.Second, 0}
+			for _, d := range want {
+				if r := w.post("/v1/chat/completions", body); r.status != 503 || r.code() != "model_load_failed" || !strings.Contains(r.body, why) || r.took != d || r.head.Get("Retry-After") != "" || r.head.Get("x-should-retry") != "false" {
+					t.Fatalf("%+v", r)
+				}
+			}
+			f.Blocked = nil
+			w.act.Publish(f)
+		}
+		if n := w.count(&w.wakes); n != 2 {
+			t.Errorf("%d wakes", n)
+		}
+		w.onWake = nil
+		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "no\nagent\ris connected", ETA: -1}
+		w.act.Publish(f)
+		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "20"); !strings.Contains(r.body, ": thaw state=blocked position=1 why=no agent is connected\n") {
+			t.Errorf("%+v", r)
+		}
+		if r := w.do(t.Context(), "GET", "/v1/models", ""); !strings.Contains(r.body, `"state":"blocked"`) || !strings.Contains(r.body, `is connected"`) {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
 // TestAnsweredBeforeTimeout: a client whose own clock runs gets its answer before it gives
 // up (P4); thaw-max-wait is ours to keep, to the instant.
 func TestAnsweredBeforeTimeout(t *testing.T) {
@@ -598,7 +637,7 @@ func TestClientHeadersAreDropped(t *testing.T) {
 }
 
 // Exactly one terminal event per request under random faults, and nothing is
-// left afterwards (newWorld checks the queues).
+// left afterwards (newTestEnv checks the queues).
 func TestRandomFaults(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -745,7 +784,7 @@ func TestDecide(t *testing.T) {
 		"broken":                       {brokenOne, admission.Load{}, admission.ClientTimeouts{}, admission.Refuse, openai.ModelLoadFailed, false},
 		"mended":                       {repaired, admission.Load{}, admission.ClientTimeouts{}, admission.Wake, "", false},
 		"slow":                         {slow, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Refuse, openai.ModelLoading, true},
-		"slow, never":                  {slow, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute, NoWarm: true}, admission.Refuse, openai.ModelLoading, false},
+		"slow, never":                  {slow, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute, NoWake: true}, admission.Refuse, openai.ModelLoading, false},
 		"slow, but most of it is over": {under, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Wait, "", false},
 	} {
 		d := admission.Decide(&c.f, c.l, c.p, now)

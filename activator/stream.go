@@ -102,7 +102,7 @@ type eventStream struct {
 	mark      []byte // the end mark, kept back
 	sequence  int64  // of the next event, at the responses endpoint
 	died      bool   // the engine wrote that it is about to exit
-	end       error  // io.EOF, httpserver.ErrLast or errAbort once nothing but out is left
+	end       error  // io.EOF, httpserver.ErrFailureSent or errAbort once nothing but out is left
 }
 
 // maxEvent is how much of one event is kept until it is whole.
@@ -295,7 +295,7 @@ func (s *eventStream) engineEnded(err error) {
 	switch {
 	case s.seen.Failed: // the engine has sent the error already, however it ends
 		if s.end = io.EOF; x.endpoint.usage { // other endpoints have an event for it
-			s.end = httpserver.ErrLast
+			s.end = httpserver.ErrFailureSent
 		}
 		s.countEngineError()
 		x.finish(502)
@@ -368,7 +368,7 @@ func (s *eventStream) endWithError(e *openai.Error) {
 		out = append(out, "\n\n"...)
 	}
 	s.out = append(out, e.FrameFor(x.endpoint.path, s.sequence)...)
-	s.end = httpserver.ErrLast
+	s.end = httpserver.ErrFailureSent
 	x.finish(e.Status)
 }
 

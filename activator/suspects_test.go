@@ -290,7 +290,7 @@ func TestEndedEngineIsNoCrash(t *testing.T) {
 				writeString(c, chunkHead)
 				chunk(c, event1)
 			}
-			time.AfterFunc(time.Second, func() { w.act.Cut("http://e:1") })
+			time.AfterFunc(time.Second, func() { w.act.AbortThrough("http://e:1") })
 			c.Read(make([]byte, 1))
 			return false
 		})

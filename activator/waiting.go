@@ -48,7 +48,7 @@ func (p *proxyRequest) enter(fresh bool) {
 	}
 	if fresh || p.deadline.IsZero() {
 		p.timeouts = admission.ParseTimeouts(p.header, p.stream)
-		p.timeouts.Instant = !p.stream && p.hold() == Hold503
+		p.timeouts.RefuseToWait = !p.stream && p.hold() == Hold503
 		p.deadline = p.waitDeadline()
 	}
 	// The snapshot is read after Enter: a failure that is published later rejects
@@ -96,7 +96,7 @@ func (p *proxyRequest) enter(fresh bool) {
 // activator's.
 func (p *proxyRequest) buffer(size int64, now time.Time) *openai.Error {
 	if !p.caller.Covered() {
-		if r := ratelimit.RetryUntilAllotment(p.context, func() *ratelimit.Refusal { return p.a.o.Limits.Hold(p.team, now) }); r != nil {
+		if r := ratelimit.RetryUntilAllotment(p.context, func() *ratelimit.Refusal { return p.a.o.Limits.AdmitWaiting(p.team, now) }); r != nil {
 			return p.limitError(r)
 		}
 	}
@@ -136,7 +136,7 @@ func (p *proxyRequest) isProxied() bool {
 // team whose request begins a cold start is charged for it.
 func (p *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
 	r := ratelimit.RetryUntilAllotment(p.context, func() (r *ratelimit.Refusal) {
-		p.queued.Wake(&p.fn.Data.queue, f, again, func() *openai.Error {
+		p.queued.RequestReplica(&p.fn.Data.queue, f, again, func() *openai.Error {
 			if r = p.a.o.Limits.AdmitColdStart(p.team, p.a.o.Now()); r != nil {
 				return openai.New(openai.RateLimitExceeded, r.Message)
 			}
@@ -189,7 +189,7 @@ func (p *proxyRequest) endWait() {
 		p.counted = false
 		p.a.buffered.Add(-p.size())
 		if !p.caller.Covered() {
-			p.a.o.Limits.ReleaseHeld(p.team, p.a.o.Now())
+			p.a.o.Limits.EndWaiting(p.team, p.a.o.Now())
 		}
 	}
 	if !p.indexed {

@@ -1,6 +1,6 @@
-// Package bench is the benchmark for users, `thaw bench coldstart`, and the command-line
-// code that all benchmarks share. The benchmarks for developers are a program and a module
-// of their own, bench/thaw-bench.
+// Package bench is the benchmark `thaw bench coldstart`, and the command-line code that all
+// benchmarks share. The benchmarks for developers are a program and a module of their own,
+// bench/thaw-bench.
 //
 // Only numbers of the same run are comparable, so every result is a ratio to a peer or a
 // comparison with a baseline; rounds are interleaved, and medians count. testkit/fake is

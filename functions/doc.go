@@ -1,6 +1,6 @@
-// Package functions defines thaw's domain: what a client may name in the OpenAI field
-// "model" (functions), their teams, the states of replicas, nodes and tiers, the
-// timeline of a cold start, and the records that API, CLI and control stream share.
+// Package functions defines thaw's domain types: models and the other kinds of function
+// that a client names in the OpenAI field "model", teams, replicas, nodes, their states,
+// the timeline of a cold start, and the rules that a definition file must meet.
 //
 // It imports the standard library only, does no I/O and starts no goroutine.
 // platform/catalog decodes files into these types; their defaults and validation are

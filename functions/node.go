@@ -82,24 +82,24 @@ type JoinedAgent struct {
 
 // Heartbeat is an agent's report of itself, every 2 s and at once on a change.
 type Heartbeat struct {
-	AgentID string          `json:"agent_id"`
-	Epoch   int64           `json:"epoch"`
-	State   NodeState       `json:"state"`
-	Version string          `json:"version"`
-	URL     string          `json:"url,omitempty"`     // where the agent answers; empty in process
-	Machine string          `json:"machine,omitempty"` // identity of the host: sources that are its folders are readable only here
-	GPUs    []GPU           `json:"gpus"`
-	Memory  Capacity        `json:"memory"`
-	CPU     CPU             `json:"cpu,omitempty"`          // reservable by replicas; 0: not counted
-	Pods    int             `json:"pods,omitempty"`         // at most; 0: not counted
-	Bars    []string        `json:"bars,omitempty"`         // models that require this of a node (Pod.Requires) may not come here
-	Sleep   Bytes           `json:"sleep_memory,omitempty"` // of Memory, what engines may hold asleep; 0: all of it
-	Store   StoreUse        `json:"store"`
-	Models  []ReplicaStatus `json:"models"`
-	Cached  []CachedModel   `json:"cached,omitempty"`   // checkpoints here with no replica
-	Warm    []WarmParent    `json:"warm,omitempty"`     // warm interpreters; their memory is in Memory
-	PeerURL string          `json:"peer_url,omitempty"` // where other nodes borrow blocks of checkpoints
-	Borrows bool            `json:"borrows,omitempty"`  // it can stage folders that another node lends
+	AgentID           string          `json:"agent_id"`
+	Epoch             int64           `json:"epoch"`
+	State             NodeState       `json:"state"`
+	Version           string          `json:"version"`
+	URL               string          `json:"url,omitempty"`     // where the agent answers; empty in process
+	Machine           string          `json:"machine,omitempty"` // identity of the host: sources that are its folders are readable only here
+	GPUs              []GPU           `json:"gpus"`
+	Memory            Capacity        `json:"memory"`
+	CPU               CPU             `json:"cpu,omitempty"`                // reservable by replicas; 0: not counted
+	Pods              int             `json:"pods,omitempty"`               // at most; 0: not counted
+	UnmetRequirements []string        `json:"unmet_requirements,omitempty"` // models that require this of a node (Pod.Requires) may not come here
+	Sleep             Bytes           `json:"sleep_memory,omitempty"`       // of Memory, what engines may hold asleep; 0: all of it
+	Store             StoreUse        `json:"store"`
+	Models            []ReplicaStatus `json:"models"`
+	Cached            []CachedModel   `json:"cached,omitempty"`   // checkpoints here with no replica
+	Warm              []WarmParent    `json:"warm,omitempty"`     // warm interpreters; their memory is in Memory
+	PeerURL           string          `json:"peer_url,omitempty"` // where other nodes borrow blocks of checkpoints
+	Borrows           bool            `json:"borrows,omitempty"`  // it can stage folders that another node lends
 
 	// Heartbeats travel by more than one way, and so come late and twice. Seq
 	// grows with each of one life of the agent, which has a name of its own; 0: it
@@ -149,7 +149,7 @@ type WarmParent struct {
 	Version  string    `json:"version,omitempty"` // of the engine
 	Python   string    `json:"python,omitempty"`
 	Memory   Bytes     `json:"memory,omitempty"`
-	Reserved bool      `json:"kept,omitempty"` // its memory is not available to replicas
+	Reserved bool      `json:"reserved,omitempty"` // its memory is not available to replicas
 	Forks    int       `json:"forks,omitempty"`
 	Imports  float64   `json:"imports,omitempty"` // seconds they took
 	Since    time.Time `json:"since"`

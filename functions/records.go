@@ -68,7 +68,7 @@ type TeamUse struct {
 	Total              float64    `json:"gpu_seconds"`
 	Left               *float64   `json:"gpu_seconds_left,omitempty"`  // of today; nil: no limit
 	Resets             *time.Time `json:"gpu_seconds_reset,omitempty"` // midnight UTC; nil: no limit
-	OverBudget         bool       `json:"barred,omitempty"`            // the GPU-seconds of today are used up
+	OverBudget         bool       `json:"over_budget,omitempty"`       // the GPU-seconds of today are used up
 	EvictionsInflicted uint64     `json:"evictions_inflicted"`         // replicas of other teams evicted for this one
 	EvictionsSuffered  uint64     `json:"evictions_suffered"`          // replicas of this team evicted for others
 	Thrash             uint64     `json:"thrash"`                      // functions evicted and started again soon after
@@ -78,7 +78,7 @@ type TeamUse struct {
 type Event struct {
 	Seq      uint64    `json:"seq"`
 	At       time.Time `json:"at"`
-	Kind     string    `json:"kind"` // start, ready, stop, call_off, ended, failed, blocked, node_joined, node_lost, adopted, …
+	Kind     string    `json:"kind"` // start, ready, stop, start_cancelled, ended, failed, blocked, node_joined, node_lost, adopted, …
 	Function string    `json:"function,omitempty"`
 	Replica  string    `json:"replica,omitempty"`
 	Node     string    `json:"node,omitempty"`
@@ -175,12 +175,12 @@ func (e *PrewarmBudgetError) Error() string {
 type Store interface {
 	// Cached lists the published checkpoints.
 	Cached(ctx context.Context) ([]CacheEntry, error)
-	// Keep removes, pins or unpins a checkpoint.
-	Keep(ctx context.Context, digest string, act StoreAction) error
-	// Reread verifies a checkpoint. It reports progress, whose last line is the
+	// ChangeCheckpoint removes, pins or unpins a checkpoint.
+	ChangeCheckpoint(ctx context.Context, digest string, act StoreAction) error
+	// VerifyCheckpoint reads a checkpoint again. It reports progress, whose last line is the
 	// result; an error is of a check that never began.
-	Reread(ctx context.Context, digest string, report func(StoreProgress)) error
-	// Prefetch stages a source, and reports progress as Reread does.
+	VerifyCheckpoint(ctx context.Context, digest string, report func(StoreProgress)) error
+	// Prefetch stages a source, and reports progress as VerifyCheckpoint does.
 	Prefetch(ctx context.Context, r PrefetchRequest, report func(StoreProgress)) error
 }
 
@@ -191,8 +191,8 @@ type Stores interface {
 	// Cached lists checkpoints, last used first; silent are nodes that did not
 	// answer.
 	Cached(ctx context.Context, node string) (list []CacheEntry, silent []string, err error)
-	// Keep returns the nodes on which it changed the checkpoint.
-	Keep(ctx context.Context, node, digest string, act StoreAction) (nodes []string, err error)
-	Reread(ctx context.Context, node, digest string, report func(StoreProgress)) error
+	// ChangeCheckpoint returns the nodes on which it changed the checkpoint.
+	ChangeCheckpoint(ctx context.Context, node, digest string, act StoreAction) (nodes []string, err error)
+	VerifyCheckpoint(ctx context.Context, node, digest string, report func(StoreProgress)) error
 	Prefetch(ctx context.Context, node string, r PrefetchRequest, report func(StoreProgress)) error
 }

@@ -45,7 +45,7 @@ func (s *Staging) Arriving(ctx context.Context) (*Arrival, error) {
 		if j.err != nil {
 			return nil, j.err
 		}
-		a.Files, a.Plan = j.result.Files, s.Plan()
+		a.Files, a.Plan = j.result.Files, s.PlanKey()
 		return a, nil
 	default:
 	}

@@ -146,7 +146,7 @@ func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *sta
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return j.dispatch(ctx, group, plan) })
 	group.Go(func() error { return j.serveUrgent(ctx, group, plan) })
-	group.Go(func() error { return j.watch(ctx, group, in, plan) })
+	group.Go(func() error { return j.supervise(ctx, group, in, plan) })
 	group.Go(func() error { return flushBlocks(ctx, plan) })
 	for _, p := range left[len(left)-waits:] {
 		group.Go(func() error { return j.awaitShared(ctx, in, plan, p) })
@@ -307,12 +307,12 @@ func (j *stagingJob) blocksPerRequest(plan *stagingPlan) int {
 	return max(1, min(n, plan.queue.remaining()/(2*plan.limiter.limit())))
 }
 
-// watchEvery is the interval at which ranges in flight are measured.
-const watchEvery = 50 * time.Millisecond
+// superviseEvery is the interval at which ranges in flight are measured.
+const superviseEvery = 50 * time.Millisecond
 
-// watch measures, reports progress, and hedges slow requests.
-func (j *stagingJob) watch(ctx context.Context, group *errgroup.Group, in *store.Ingest, plan *stagingPlan) error {
-	t := time.NewTicker(watchEvery)
+// supervise measures the ranges in flight, reports progress, and hedges slow requests.
+func (j *stagingJob) supervise(ctx context.Context, group *errgroup.Group, in *store.Ingest, plan *stagingPlan) error {
+	t := time.NewTicker(superviseEvery)
 	defer t.Stop()
 	for {
 		select {

@@ -33,7 +33,7 @@ type stagingJob struct {
 	key         string
 	scheme      string
 	location    string
-	locationKey string // location and patterns (store.Place)
+	locationKey string // location and patterns (store.LocationKey)
 	patterns    source.Globs
 	digest      string
 	source      Source

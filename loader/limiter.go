@@ -70,7 +70,7 @@ const (
 )
 
 // acquire waits until one more range may be in flight. Urgent ones may exceed the
-// limit by urgentLanes.
+// limit by urgentExtra.
 func (l *sourceLimiter) acquire(ctx context.Context, p Priority, urgent bool) error {
 	l.mu.Lock()
 	limit := l.control.limit

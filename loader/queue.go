@@ -185,7 +185,7 @@ func (q *queue) next(maximum int) *blockRange {
 		return r
 	}
 	if ref, ok := q.find(false); ok {
-		return q.start(ref, maximum)
+		return q.takeRange(ref, maximum)
 	}
 	var long *blockRange
 	for _, r := range q.active {
@@ -270,14 +270,14 @@ func (q *queue) pop(from *[]blockRef, maximum int) *blockRange {
 		ref := (*from)[0]
 		*from = (*from)[1:]
 		if q.untaken[ref] {
-			return q.start(ref, maximum)
+			return q.takeRange(ref, maximum)
 		}
 	}
 	return nil
 }
 
-// start takes ref and the blocks after it.
-func (q *queue) start(ref blockRef, maximum int) *blockRange {
+// takeRange takes ref and the blocks after it.
+func (q *queue) takeRange(ref blockRef, maximum int) *blockRange {
 	r := &blockRange{part: ref.part, next: ref.block, end: ref.block}
 	for r.end-r.next < max(1, maximum) {
 		k := blockRef{ref.part, r.end}

@@ -328,7 +328,7 @@ func (j *stagingJob) slowRequests(plan *stagingPlan, now time.Time) []*rangeRequ
 	var out []*rangeRequest
 	for req := range plan.requests {
 		n, asked := req.bytes.Load(), req.totalWait(now)
-		if d := (asked - req.seenWait).Seconds(); d > watchEvery.Seconds()/2 {
+		if d := (asked - req.seenWait).Seconds(); d > superviseEvery.Seconds()/2 {
 			speed := float64(n-req.reported) / d
 			if req.checks++; req.checks == 1 {
 				req.speed = speed
@@ -395,7 +395,7 @@ func worthHedging(age time.Duration, speed float64, got, left int64, typical ran
 	if speed > 0 {
 		remaining = float64(left) / speed
 	}
-	return remaining > 2*fresh && age.Seconds()+remaining > 2*typical.spreadFactor*complete && age > typical.first+3*watchEvery
+	return remaining > 2*fresh && age.Seconds()+remaining > 2*typical.spreadFactor*complete && age > typical.first+3*superviseEvery
 }
 
 // hedge requests again what a slow request has not brought of its block. Each byte is

@@ -105,9 +105,9 @@ func (s *Staging) Progress() Progress { return s.job.progress.now() }
 // last. A caller that does not read to its end calls stop.
 func (s *Staging) Events() (events <-chan Progress, stop func()) { return s.job.progress.subscribe() }
 
-// Plan returns the key of the last listing: equal for the same files in the same
+// PlanKey returns the key of the last listing: equal for the same files in the same
 // versions everywhere, "" before the first listing.
-func (s *Staging) Plan() string {
+func (s *Staging) PlanKey() string {
 	s.job.mu.Lock()
 	defer s.job.mu.Unlock()
 	return s.job.listed

@@ -57,9 +57,9 @@ const (
 )
 
 // verify waits for the blocks of a part and finishes it. Where the source names a digest
-// of the whole file, the blocks are read in order as they arrive, from the page cache if
-// memory allows it, and compared with their checksums. All else was computed from memory
-// as the blocks arrived.
+// of the whole file, the blocks are read back in order as they arrive, from the disk if
+// they were written with O_DIRECT, and compared with their checksums. Of other files the
+// blocks were hashed in memory as they arrived, and are not read back.
 func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Part) (verdict, error) {
 	digests, err := sourceDigests(p.File)
 	if err != nil {
@@ -206,7 +206,7 @@ func awaitBlock(ctx context.Context, p *store.Part, i int) error {
 func (s *stagingPlan) excludeSenders(file string) {
 	for name, blocks := range s.swarm.Exclude(file) {
 		p := s.parts[name]
-		p.Distrust(blocks...)
+		p.ForgetBlocks(blocks...)
 		if digests, err := sourceDigests(p.File); err == nil && len(digests) == 0 {
 			s.mu.Lock()
 			s.distrusted[p] = true

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -62,12 +63,26 @@ type sourceFile struct {
 // lines returns the number of lines as wc counts them.
 func (f *sourceFile) lines() int { return f.fset.File(f.ast.FileStart).LineCount() - 1 }
 
-// readSources parses every Go file of this module and of bench/thaw-bench, except testdata
-// and other nested modules.
-func readSources(t *testing.T) (files []*sourceFile) {
+// readSources returns the files of parseSources, which it calls once for all tests.
+func readSources(t *testing.T) []*sourceFile {
 	t.Helper()
+	files, err := parsedSources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 500 {
+		t.Fatalf("found %d files: the walk is broken", len(files))
+	}
+	return files
+}
+
+var parsedSources = sync.OnceValues(parseSources)
+
+// parseSources parses every Go file of this module and of bench/thaw-bench, except testdata
+// and other nested modules.
+func parseSources() (files []*sourceFile, err error) {
 	root := ".."
-	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -91,13 +106,7 @@ func readSources(t *testing.T) (files []*sourceFile) {
 		files = append(files, f)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(files) < 500 {
-		t.Fatalf("found %d files: the walk is broken", len(files))
-	}
-	return files
+	return files, err
 }
 
 // isTestKit reports whether only tests import the packages of dir.

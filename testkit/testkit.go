@@ -1,4 +1,5 @@
-// Package testkit has helpers for the tests of several packages. Only tests import it.
+// Package testkit has helpers for the tests of several packages, and tests of the source
+// tree itself. Only tests import it.
 package testkit
 
 import (

@@ -23,15 +23,15 @@ func (q *Queue) admitAlone(now time.Time) {
 		return
 	}
 	q.alone.take()
-	q.hold(r, at)
+	q.assignSlot(r, at)
 	r.Grant.alone, q.runsAlone = true, true
-	r.wake()
+	r.notify()
 	q.demandChanged()
 }
 
-// rejoin opens the replica that was kept for a request of q.alone, unless that runs. mu is
-// held.
-func (q *Queue) rejoin() {
+// reopenApart opens the replica that was kept for a request of q.alone, unless that runs.
+// mu is held.
+func (q *Queue) reopenApart() {
 	if !q.runsAlone {
 		q.apart = nil
 	}
@@ -46,7 +46,7 @@ func (q *Queue) ReleaseAlone(now time.Time) {
 		r.Alone = false
 		q.orderOf(r).add(r)
 	}
-	q.rejoin()
+	q.reopenApart()
 	q.admit(now)
 }
 

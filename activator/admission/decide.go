@@ -30,17 +30,17 @@ type Decision struct {
 
 // ClientTimeouts is how long a client waits, as far as it is known.
 type ClientTimeouts struct {
-	Wait    time.Duration // until an answer must begin; 0 unknown
-	Gap     time.Duration // between two bytes of a stream; 0 unknown
-	NoWarm  bool          // the client will not retry, so do not wake for it
-	Instant bool          // the operator wants no plain request to wait (Hold503)
+	Wait         time.Duration // until an answer must begin; 0 unknown
+	Gap          time.Duration // between two bytes of a stream; 0 unknown
+	NoWake       bool          // the client will not retry, so do not wake for it
+	RefuseToWait bool          // the operator wants no plain request to wait (Hold503)
 }
 
 // Decide returns what becomes of a request for the function of snapshot f, whose queue
 // has load l. It is pure, but for the jitter of Retry-After.
 func Decide(f *snapshot.Snapshot, l Load, p ClientTimeouts, now time.Time) Decision {
 	if len(f.Replicas) > 0 {
-		if l.Free() {
+		if l.AdmitsAtOnce() {
 			return Decision{Verdict: Serve}
 		}
 		return Decision{Verdict: Wait}
@@ -48,13 +48,13 @@ func Decide(f *snapshot.Snapshot, l Load, p ClientTimeouts, now time.Time) Decis
 	if BreakerOpen(f, now) {
 		return Decision{Verdict: Refuse, Error: loadFailedError(f)}
 	}
-	if e := quotaError(f, now); e != nil {
+	if e := blockedError(f, now); e != nil {
 		// The platform decides anew at the next wake; a spent budget stays
 		// spent.
-		return Decision{Verdict: Refuse, Error: e, WakeForRetry: !p.NoWarm && e.Code != openai.InsufficientQuota}
+		return Decision{Verdict: Refuse, Error: e, WakeForRetry: !p.NoWake && e.Code == openai.GPUQuotaExceeded}
 	}
-	if p.Instant || p.Wait > 0 && pessimisticETA(f, now) > p.Wait {
-		return Decision{Verdict: Refuse, Error: loadingError(f, now), WakeForRetry: !p.NoWarm}
+	if p.RefuseToWait || p.Wait > 0 && pessimisticETA(f, now) > p.Wait {
+		return Decision{Verdict: Refuse, Error: loadingError(f, now), WakeForRetry: !p.NoWake}
 	}
 	if f.Starting() {
 		return Decision{Verdict: Wait}
@@ -101,13 +101,17 @@ func loadFailedError(f *snapshot.Snapshot) *openai.Error {
 	return openai.New(openai.ModelLoadFailed, "The model `"+f.PublicName().Short()+"` could not be loaded: "+f.Failure.Reason)
 }
 
-// quotaError is the error of a function whose team has reached its quota or spent its
-// budget; nil for others.
-func quotaError(f *snapshot.Snapshot, now time.Time) *openai.Error {
+// blockedError is the error of a function for which waiting does not help: its team has
+// reached its quota or spent its budget, or no node can ever hold it; nil for others.
+func blockedError(f *snapshot.Snapshot, now time.Time) *openai.Error {
 	switch {
-	case f.Blocked != nil && f.Blocked.Code == snapshot.BudgetSpent:
+	case f.Blocked == nil:
+		return nil
+	case f.Blocked.Final:
+		return openai.New(openai.ModelLoadFailed, "The model `"+f.PublicName().Short()+"` cannot be loaded here: "+f.Blocked.Message+".")
+	case f.Blocked.Code == snapshot.BudgetSpent:
 		return openai.New(openai.InsufficientQuota, f.Blocked.Message)
-	case f.Blocked == nil || f.Blocked.Code != snapshot.QuotaExceeded:
+	case f.Blocked.Code != snapshot.QuotaExceeded:
 		return nil
 	}
 	e := openai.New(openai.GPUQuotaExceeded, f.Blocked.Message)

@@ -1,5 +1,5 @@
-// Package admission holds the requests of one function until a replica has a
-// free slot for them.
+// Package admission queues the requests of one function until a replica has a free slot for
+// them.
 //
 // Queue has the waiting requests, the replicas with their slots, and the choice
 // of replica under one mutex. A request that is admitted holds a slot of one
@@ -23,7 +23,7 @@
 // KV cache is hit more often is chosen. Rendezvous hashing moves only
 // the keys of a replica that appears or disappears.
 //
-// Request is the life of one request at a queue: Enter, Decide, Wake, then
+// Request is the life of one request at a queue: Enter, Decide, RequestReplica, then
 // admitted, and MarkFailed, Retry or Leave. The package does no I/O, starts no
 // goroutine and reads no clock: the platform pushes capacity with Publish, which
 // admits waiting requests before it returns. The HTTP proxy, the reservation and

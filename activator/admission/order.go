@@ -44,41 +44,41 @@ func (o *order) add(r *Request) {
 	if o.teamQueues == nil {
 		o.teamQueues = map[string]*teamQueue{}
 	}
-	a := o.teamQueues[r.Team]
-	if a == nil {
-		a = &teamQueue{team: r.Team}
-		o.teamQueues[r.Team] = a
+	q := o.teamQueues[r.Team]
+	if q == nil {
+		q = &teamQueue{team: r.Team}
+		o.teamQueues[r.Team] = q
 		if o.turn == nil {
-			a.prev, a.next, o.turn = a, a, a
+			q.prev, q.next, o.turn = q, q, q
 		} else { // behind the teams that have a turn to come
-			a.prev, a.next = o.turn.prev, o.turn
-			a.prev.next, o.turn.prev = a, a
+			q.prev, q.next = o.turn.prev, o.turn
+			q.prev.next, o.turn.prev = q, q
 		}
 	}
-	r.teamQueue, r.at = a, a.lanes[laneOf(r)].put(r)
-	a.count++
+	r.teamQueue, r.at = q, q.lanes[laneOf(r)].put(r)
+	q.count++
 	o.count++
 	o.bytes += r.Bytes
 }
 
 func (o *order) remove(r *Request) {
-	a := r.teamQueue
-	a.lanes[laneOf(r)].clear(r.at)
+	q := r.teamQueue
+	q.lanes[laneOf(r)].clear(r.at)
 	r.teamQueue = nil
-	a.count--
+	q.count--
 	o.count--
 	o.bytes -= r.Bytes
-	if a.count > 0 {
+	if q.count > 0 {
 		return
 	}
-	delete(o.teamQueues, a.team)
-	if a.next == a {
+	delete(o.teamQueues, q.team)
+	if q.next == q {
 		o.turn, o.teamQueues = nil, nil
 		return
 	}
-	a.prev.next, a.next.prev = a.next, a.prev
-	if o.turn == a {
-		o.turn = a.next
+	q.prev.next, q.next.prev = q.next, q.prev
+	if o.turn == q {
+		o.turn = q.next
 	}
 }
 
@@ -107,9 +107,9 @@ func (o *order) newest() *Request {
 		return nil
 	}
 	most := o.turn
-	for a := most.next; a != o.turn; a = a.next {
-		if a.count > most.count {
-			most = a
+	for q := most.next; q != o.turn; q = q.next {
+		if q.count > most.count {
+			most = q
 		}
 	}
 	l := &most.lanes[1]
@@ -121,9 +121,9 @@ func (o *order) newest() *Request {
 
 // oldest is the arrival of the request that has waited for longest; zero if none waits.
 func (o *order) oldest() (at time.Time) {
-	for a, i := o.turn, 0; i < len(o.teamQueues); a, i = a.next, i+1 {
-		for k := range a.lanes {
-			if l := &a.lanes[k]; l.count > 0 && (at.IsZero() || l.first().since.Before(at)) {
+	for q, i := o.turn, 0; i < len(o.teamQueues); q, i = q.next, i+1 {
+		for k := range q.lanes {
+			if l := &q.lanes[k]; l.count > 0 && (at.IsZero() || l.first().since.Before(at)) {
 				at = l.first().since
 			}
 		}
@@ -140,14 +140,14 @@ func (o *order) position(r *Request) int {
 	k += r.teamQueue.lanes[laneOf(r)].taken(r.at)
 	n := k + 1
 	before := true // teams between the current turn and its own have one turn more
-	for a, i := o.turn, 0; i < len(o.teamQueues); a, i = a.next, i+1 {
+	for q, i := o.turn, 0; i < len(o.teamQueues); q, i = q.next, i+1 {
 		switch {
-		case a == r.teamQueue:
+		case q == r.teamQueue:
 			before = false
 		case before:
-			n += min(a.count, k+1)
+			n += min(q.count, k+1)
 		default:
-			n += min(a.count, k)
+			n += min(q.count, k)
 		}
 	}
 	return n

@@ -257,7 +257,7 @@ func TestWakeOfLow(t *testing.T) {
 	for _, p := range []Priority{Low, Low, Normal, Low, High} {
 		r := &Request{Priority: p}
 		r.Enter(q, t0)
-		r.Wake(q, f, false, func() *openai.Error { did = append(did, "admit"); return nil },
+		r.RequestReplica(q, f, false, func() *openai.Error { did = append(did, "admit"); return nil },
 			func() string { did = append(did, "start"); return "cs-1" }, func() { did = append(did, "nudge") })
 	}
 	if got := strings.Join(did, " "); got != "admit nudge start" || q.ColdStart() != "cs-1" {

@@ -37,9 +37,9 @@ type Queue struct {
 	apart     *replica      // gets no other requests: one runs alone there, or is about to; nil: none
 	runsAlone bool          // a request runs alone at apart
 
-	wakeAsked bool   // Wake was called and has had no result yet
+	wakeAsked bool   // RequestReplica was called and has had no result yet
 	nudged    bool   // only Low requests have called it
-	coldStart string // id of the cold start that Wake returned last
+	coldStart string // id of the cold start that RequestReplica returned last
 }
 
 // limits of what may wait. Zero is zero: no request may.
@@ -83,7 +83,7 @@ func (q *Queue) Publish(before, f *snapshot.Snapshot, now time.Time) {
 	case BreakerOpen(f, now):
 		q.reject(loadFailedError(f))
 	default:
-		if e := quotaError(f, now); e != nil {
+		if e := blockedError(f, now); e != nil {
 			q.reject(e)
 		}
 	}
@@ -132,7 +132,7 @@ func (q *Queue) hasPlace(r *Request) bool {
 		out := q.low.newest()
 		q.low.remove(out)
 		out.rejection = QueueFullError()
-		out.wake()
+		out.notify()
 	}
 	return true
 }
@@ -155,8 +155,8 @@ func (q *Queue) admitFrom(o *order, now time.Time) bool {
 			return false
 		}
 		o.take()
-		q.hold(r, at)
-		r.wake()
+		q.assignSlot(r, at)
+		r.notify()
 		q.demandChanged()
 	}
 	return true
@@ -167,11 +167,11 @@ func (q *Queue) reject(reason *openai.Error) {
 	for _, o := range q.orders() {
 		for r := o.take(); r != nil; r = o.take() {
 			r.rejection = reason
-			r.wake()
+			r.notify()
 			q.demandChanged()
 		}
 	}
-	q.rejoin()
+	q.reopenApart()
 }
 
 // Position of a waiting request, 1 for the next; 0 for one that does not wait.
@@ -231,7 +231,7 @@ type LowLoad struct {
 var BeforeAll = time.Unix(0, 0)
 
 // Free reports whether a request would be admitted at once.
-func (l Load) Free() bool { return l.Queued == 0 && l.FreeSlots > 0 }
+func (l Load) AdmitsAtOnce() bool { return l.Queued == 0 && l.FreeSlots > 0 }
 
 // Idle reports whether no request waits or holds a slot.
 func (l Load) Idle() bool { return l.Active == 0 && l.Queued == 0 }

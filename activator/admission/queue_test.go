@@ -106,7 +106,7 @@ func TestReleaseIsPaced(t *testing.T) {
 	if a := expired.Enter(q, t0); a != Waiting {
 		t.Fatal("no request passes those that wait:", a)
 	}
-	if l := q.Load(t0); l.Active != 2 || l.Queued != 3 || !l.LastEnd.Equal(t0.Add(time.Second)) || l.Free() {
+	if l := q.Load(t0); l.Active != 2 || l.Queued != 3 || !l.LastEnd.Equal(t0.Add(time.Second)) || l.AdmitsAtOnce() {
 		t.Fatalf("%+v", l)
 	}
 	q.RejectAll(errTest)
@@ -375,7 +375,7 @@ func TestAdmitAt(t *testing.T) {
 		}
 	}
 	x := replicaOf("x", 1)
-	if !b.AdmitAt(Target{&x}) || b.AdmitAt(Target{&x}) {
+	if !b.AdmitAt(&x) || b.AdmitAt(&x) {
 		t.Error("admitted other than once")
 	}
 	if l := q.Load(t0); l.Active != 1 || l.Queued != 2 || l.Bytes != 20 || q.Position(&c) != 2 || q.InFlight("x") != 1 {
@@ -390,35 +390,34 @@ func TestAdmitAt(t *testing.T) {
 	default:
 		t.Error("its slot was not given to the next")
 	}
-	if a.AdmitAt(Target{&x}) {
+	if a.AdmitAt(&x) {
 		t.Error("admitted out of turn though admitted")
 	}
 	q.RejectAll(errTest)
-	if c.AdmitAt(Target{&x}) {
+	if c.AdmitAt(&x) {
 		t.Error("admitted though rejected")
 	}
 	c.Leave(t0)
 	a.Leave(t0)
 	publish(q, t0)
 	a.Enter(q, t0)
-	if !a.AdmitAt(Target{&x}) || q.waiting.teamQueues != nil {
-		t.Error("the last of the queue leaves lanes behind")
+	if !a.AdmitAt(&x) || q.waiting.teamQueues != nil {
+		t.Error("the last of the queue leaves team queues behind")
 	}
 	if a.Leave(t0); !q.Load(t0).Idle() || len(q.replicas) != 0 {
 		t.Errorf("%+v", q.Load(t0))
 	}
 }
 
-// TestGrantRelease: a grant is given back once, by Release or by Leave.
-func TestGrantRelease(t *testing.T) {
+// TestLeaveAgain: a slot is given back once.
+func TestLeaveAgain(t *testing.T) {
 	q := freeSlots(4, 100)
 	publish(q, t0, replicaOf("x", 1))
 	a, b := requestOf("t", 1), requestOf("t", 1)
 	a.Enter(q, t0)
 	b.Enter(q, t0)
-	a.Grant.Release(t0)
+	a.Leave(t0)
 	<-b.Done()
-	a.Grant.Release(t0)
 	a.Leave(t0)
 	if l := q.Load(t0); l.Active != 1 || b.ReplicaID() != "x" || a.ReplicaID() != "" {
 		t.Errorf("%+v", l)

@@ -15,14 +15,10 @@ import (
 // snapshot is published meanwhile: a snapshot may be older than the failure.
 const CoolDown = time.Second
 
-// Target is where an admitted request goes: a replica.
-type Target struct {
-	Replica *snapshot.Replica
-}
-
-// Grant is a slot of a target. Its request holds it from admission to Release.
+// Grant is a slot of a replica. Its request holds it from admission to Leave.
 type Grant struct {
-	Target
+	Replica *snapshot.Replica
+
 	queue *Queue
 	slot  *replica // nil once released
 	alone bool     // no other request is given the replica meanwhile
@@ -31,11 +27,11 @@ type Grant struct {
 	listing uint64 // of the replica
 }
 
-// replica is one target of a queue and the requests it has. Fields are guarded
+// replica is one replica of a queue and the requests it has. Fields are guarded
 // by the queue's mutex.
 type replica struct {
-	Target
-	listing  uint64 // number of this stay in the snapshots, from its first to its last one
+	Replica  *snapshot.Replica // as in the newest snapshot that has it
+	listing  uint64            // number of this stay in the snapshots, from its first to its last one
 	seed     uint64
 	slots    int
 	lowSlots int // how many of the slots may be in use for a request of priority Low to get one
@@ -60,10 +56,9 @@ func (q *Queue) setReplicas(f *snapshot.Snapshot) {
 	if !slices.EqualFunc(old, f.Replicas, func(r *replica, s snapshot.Replica) bool { return r.listed && r.Replica.ID == s.ID }) {
 		q.replicas = make([]*replica, 0, len(f.Replicas))
 		for i := range f.Replicas {
-			t := Target{&f.Replicas[i]}
-			r := findReplica(old, t.Replica.ID)
+			r := findReplica(old, f.Replicas[i].ID)
 			if r == nil {
-				r = newReplica(t)
+				r = newReplica(&f.Replicas[i])
 			}
 			r.listed = true
 			q.replicas = append(q.replicas, r)
@@ -87,8 +82,8 @@ func (q *Queue) setReplicas(f *snapshot.Snapshot) {
 	}
 }
 
-func newReplica(t Target) *replica {
-	return &replica{Target: t, listing: listings.Add(1), seed: xxh3.HashString(t.Replica.ID)}
+func newReplica(of *snapshot.Replica) *replica {
+	return &replica{Replica: of, listing: listings.Add(1), seed: xxh3.HashString(of.ID)}
 }
 
 var listings atomic.Uint64
@@ -152,11 +147,11 @@ func (q *Queue) best(req *Request, not string, now time.Time, loaded bool) *repl
 // replica of a key may have before affinity is given up: a fourth of its slots.
 func affinityMargin(slots int) int { return max(1, slots/4) }
 
-// hold gives req a slot of r. mu is held.
-func (q *Queue) hold(req *Request, r *replica) {
+// assignSlot gives req a slot of r. mu is held.
+func (q *Queue) assignSlot(req *Request, r *replica) {
 	r.inFlight++
 	q.active++
-	req.Grant = Grant{Target: r.Target, queue: q, slot: r, listing: r.listing, low: req.Priority == Low}
+	req.Grant = Grant{Replica: r.Replica, queue: q, slot: r, listing: r.listing, low: req.Priority == Low}
 	if req.Grant.low {
 		q.lowActive++
 	}
@@ -184,21 +179,6 @@ func (g *Grant) release(now time.Time) {
 	}
 	if r.inFlight == 0 && !r.listed {
 		q.replicas = slices.DeleteFunc(q.replicas, func(x *replica) bool { return x == r })
-	}
-}
-
-// Release gives the slot back and admits the next request. Releasing again does
-// nothing.
-func (g *Grant) Release(now time.Time) {
-	if g.queue == nil {
-		return
-	}
-	g.queue.mu.Lock()
-	defer g.queue.mu.Unlock()
-	if g.slot != nil {
-		g.release(now)
-		g.queue.admit(now)
-		g.queue.demandChanged()
 	}
 }
 

@@ -254,8 +254,8 @@ func TestSlotBeforeSnapshot(t *testing.T) {
 	a, b := Request{}, Request{}
 	a.Enter(q, t0)
 	b.Enter(q, t0)
-	a.AdmitAt(Target{&x})
-	b.AdmitAt(Target{&x})
+	a.AdmitAt(&x)
+	b.AdmitAt(&x)
 	if q.InFlight("a") != 2 || q.Load(t0).FreeSlots != 0 {
 		t.Error("not in flight, or chosen")
 	}

@@ -33,15 +33,13 @@ const (
 type Request struct {
 	// Set before Enter.
 
-	Listener  Listener // called in place of Done, which then stays nil: for a request without a goroutine
-	Team      string
-	Bytes     int64  // of the body that is kept while it waits
-	Key       uint64 // affinity, see AffinityKey; 0 none
-	Adapter   string // that it needs; "" for the base model
-	Alone     bool   // it is granted only a replica that serves no other request, see RanAlone
-	Priority  Priority
-	Parent    *Request   // the call of a composition that this one belongs to; nil none
-	Followers []*Request // equal requests that take this one's answer
+	Listener Listener // called in place of Done, which then stays nil: for a request without a goroutine
+	Team     string
+	Bytes    int64  // of the body that is kept while it waits
+	Key      uint64 // affinity, see AffinityKey; 0 none
+	Adapter  string // that it needs; "" for the base model
+	Alone    bool   // it is granted only a replica that serves no other request, see RanAlone
+	Priority Priority
 
 	// Set by the lifecycle.
 
@@ -67,7 +65,7 @@ func (r *Request) Enter(q *Queue, now time.Time) Admission {
 	if !r.Alone && q.waiting.count == 0 && (r.Priority != Low || q.low.count == 0) {
 		if at := q.choose(r, now); at != nil {
 			r.queue = q
-			q.hold(r, at)
+			q.assignSlot(r, at)
 			q.demandChanged()
 			return Admitted
 		}
@@ -86,8 +84,8 @@ func (r *Request) Enter(q *Queue, now time.Time) Admission {
 	return Waiting
 }
 
-// wake reports the end of the wait. The queue's mutex is held.
-func (r *Request) wake() {
+// notify reports the end of the wait. The queue's mutex is held.
+func (r *Request) notify() {
 	if r.Listener != nil {
 		r.Listener.OnChange()
 		return
@@ -114,7 +112,7 @@ func (r *Request) ReplicaID() string {
 // Decide returns what becomes of a waiting request. f is read after Enter: a
 // failure that is published later rejects the request. Unless it is refused, the
 // caller carries out the rest: it reports the demand where a replica is READY and
-// calls Wake otherwise. Alone is set where no other request waits.
+// calls RequestReplica otherwise. Alone is set where no other request waits.
 func (r *Request) Decide(f *snapshot.Snapshot, t ClientTimeouts, now time.Time) (d Decision, alone bool) {
 	l := r.queue.Load(now)
 	d = Decide(f, l, t, now)
@@ -125,14 +123,14 @@ func (r *Request) Decide(f *snapshot.Snapshot, t ClientTimeouts, now time.Time) 
 	return d, l.Queued == 1
 }
 
-// Wake asks the platform for a first replica, once however many requests wait.
+// RequestReplica asks the platform for a first replica, once however many requests wait.
 // The request that begins a cold start must pass admit first; later requests join
 // the start. With again it is asked anew: an earlier wake may have been cancelled,
 // and the retry of a refused request is the only demand there is. ask returns the
 // id of the cold start, "" where it is not known yet; see Queue.ColdStart. admit
 // is called with the queue locked. For a Low request nudge is called in place of start: its
 // demand is enough, and the lease of a wake would evict others.
-func (r *Request) Wake(q *Queue, f *snapshot.Snapshot, again bool, admit func() *openai.Error, start func() (id string), nudge func()) *openai.Error {
+func (r *Request) RequestReplica(q *Queue, f *snapshot.Snapshot, again bool, admit func() *openai.Error, start func() (id string), nudge func()) *openai.Error {
 	q.mu.Lock()
 	first := !q.wakeAsked
 	calls := q.nudged && r.Priority != Low // no other has called start
@@ -167,10 +165,10 @@ func (r *Request) Wake(q *Queue, f *snapshot.Snapshot, again bool, admit func() 
 	return nil
 }
 
-// AdmitAt admits a waiting request out of turn, at a target that has answered it
+// AdmitAt admits a waiting request out of turn, at a replica that has answered it
 // already and that may not be in a snapshot yet. It returns false if the request
 // does not wait any more.
-func (r *Request) AdmitAt(t Target) bool {
+func (r *Request) AdmitAt(replica *snapshot.Replica) bool {
 	q := r.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -178,13 +176,13 @@ func (r *Request) AdmitAt(t Target) bool {
 		return false
 	}
 	q.orderOf(r).remove(r)
-	at := findReplica(q.replicas, t.Replica.ID)
+	at := findReplica(q.replicas, replica.ID)
 	if at == nil {
-		at = newReplica(t)
+		at = newReplica(replica)
 		q.replicas = append(q.replicas, at)
 	}
-	q.hold(r, at)
-	r.Grant.Target = t
+	q.assignSlot(r, at)
+	r.Grant.Replica = replica
 	q.demandChanged()
 	return true
 }
@@ -244,7 +242,7 @@ func (r *Request) Leave(now time.Time) (wasLast bool) {
 			q.wakeAsked = false
 		}
 		if r.Alone {
-			q.rejoin()
+			q.reopenApart()
 			q.admit(now)
 		}
 		q.demandChanged()

@@ -32,7 +32,7 @@ func ParseTimeouts(header func(string) string, stream bool) ClientTimeouts {
 		own(total, okTotal)
 		own(gap, okGap)
 	}
-	p.NoWarm = strings.EqualFold(header("thaw-warm"), "never")
+	p.NoWake = strings.EqualFold(header("thaw-warm"), "never")
 	return p
 }
 
@@ -60,9 +60,21 @@ func ParseSpan(s string) (time.Duration, bool) {
 	return 0, false
 }
 
+// Blocked is the state of a function that no node takes now, as people see it.
+const Blocked = "blocked"
+
+// StateWord is the state of f as people see it, and why it is blocked.
+func StateWord(f *snapshot.Snapshot) (state, reason string) {
+	if f.Blocked != nil && len(f.Replicas) == 0 {
+		return Blocked, f.Blocked.Message
+	}
+	return f.State.Word(), ""
+}
+
 // HeldComment appends the comment of a held stream.
 func HeldComment(b []byte, f *snapshot.Snapshot, now time.Time, position int) []byte {
-	state, percent, left := f.State.Word(), -1, LikelyETA(f, now)
+	percent, left := -1, LikelyETA(f, now)
+	state, reason := StateWord(f)
 	switch {
 	case len(f.Replicas) > 0:
 		state, left = functions.Ready.Word(), -1
@@ -72,5 +84,9 @@ func HeldComment(b []byte, f *snapshot.Snapshot, now time.Time, position int) []
 	if position == 0 {
 		position = -1
 	}
-	return openai.Comment(b, state, percent, left, position)
+	b = openai.Comment(b, state, percent, left, position)
+	if reason != "" {
+		b = openai.AppendReason(b, reason)
+	}
+	return b
 }

@@ -1,5 +1,5 @@
-// Package answer reads the beginning of an engine's answer: whether it is a stream, a whole
-// answer or an error, in whatever form, and with whose words.
+// Package answer classifies the beginning of an engine's answer, in whatever form it comes,
+// as a stream, a whole answer or an error, and extracts the error's message.
 package answer
 
 import (

@@ -1,6 +1,6 @@
-// Package batches is OpenAI's Files and Batch API: a client uploads a file of requests, and
-// finds each of its lines in the output or in the errors of the batch exactly once, whatever
-// ended meanwhile.
+// Package batches implements OpenAI's Files and Batch API: a client uploads a file of
+// requests, and each of its lines is answered exactly once in the output or in the errors
+// of the batch, also across restarts.
 //
 // # Lines
 //

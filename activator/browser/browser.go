@@ -1,5 +1,5 @@
-// Package browser guards handlers against web pages in browsers: the Host must be this
-// server's, and a page of another origin is let in only where the operator named it.
+// Package browser protects HTTP handlers from foreign web pages: it checks the Host header,
+// and refuses requests of pages of other origins unless the operator has named them.
 package browser
 
 import (

@@ -1,5 +1,5 @@
-// Package cache holds whole answers and gives them again to requests that repeat an earlier
-// one in everything that changes an answer: the exact cache of a Router or a Model.
+// Package cache stores whole answers and returns them to later requests that are equal in
+// everything that affects the answer: the exact cache of a Router or a Model.
 //
 // A key is the team (or the caller's key), the function after routing with its file, the
 // adapter, the endpoint, and the canonical body without the members that change no answer.

@@ -112,7 +112,7 @@ func TestReasons(t *testing.T) {
 	image := zero(`"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}]}]`)
 	for _, c := range []struct {
 		path, body string
-		also       string // words, and "any" for anyTemperature
+		also       string // words; with "any", answers of any temperature
 		reason     string
 	}{
 		{pathChat, `{"messages":[]}`, "", byTemperature},

@@ -1,5 +1,6 @@
-// Package call sends requests of this program to the data path as a client's are: with the
-// same queue, wake, retry, limits and accounting, and without a connection or a key.
+// Package call sends inference requests of thaw itself (lines of batches, members of
+// Compositions) through the activator, with the queue, retries, limits and accounting of a
+// client's requests, but without a connection or a key.
 package call
 
 import (

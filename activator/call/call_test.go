@@ -149,7 +149,7 @@ func TestStream(t *testing.T) {
 	}{
 		"whole":                 {in: whole, err: io.EOF, lines: []string{": thaw state=loading", "data: 1", "data: 2", "data: [DONE]"}, end: io.EOF},
 		"no end of line":        {in: "data: 1", err: io.EOF, lines: []string{"data: 1"}, end: io.EOF},
-		"it breaks":             {in: "data: 1\n\ndata: {", err: httpserver.ErrLast, lines: []string{"data: 1"}, end: io.ErrUnexpectedEOF},
+		"it breaks":             {in: "data: 1\n\ndata: {", err: httpserver.ErrFailureSent, lines: []string{"data: 1"}, end: io.ErrUnexpectedEOF},
 		"a line without an end": {in: "data: " + strings.Repeat("x", maxLine), err: io.EOF, end: ErrTooLarge},
 	} {
 		for _, small := range []bool{false, true} {

@@ -106,7 +106,7 @@ func (s *stream) run() {
 	case s.ctx.Err() != nil && !errors.Is(context.Cause(s.ctx), httpserver.ErrDraining):
 		s.gone, end = true, errAborted
 	case err != nil:
-		s.failure, end = r.failure(err), httpserver.ErrLast
+		s.failure, end = r.failure(err), httpserver.ErrFailureSent
 		b = s.failure.Frame()
 	default:
 		b = s.lastChunks(&result)

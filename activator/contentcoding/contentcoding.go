@@ -1,5 +1,5 @@
-// Package contentcoding decodes answers that an engine compressed although the request
-// asked for identity. Size and ratio of what it decodes are bounded.
+// Package contentcoding decodes compressed answers of engines that were asked for plain
+// ones, within bounds of size and ratio.
 package contentcoding
 
 import (

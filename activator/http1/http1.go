@@ -1,5 +1,5 @@
-// Package http1 holds the parts of HTTP/1.1's syntax that the server and the client
-// read alike: field names, values, lengths and chunk sizes.
+// Package http1 parses the parts of HTTP/1.1's syntax that the server and the client share:
+// field names, values, lengths and chunk sizes.
 package http1
 
 import "bytes"

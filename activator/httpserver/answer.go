@@ -33,16 +33,16 @@ func (c *conn) refuse(e *openai.Error) {
 	b = append(append(b, '\r', '\n'), res.Body...)
 	waits := c.slot.place != beyond || c.slot.refuse()
 	if _, err := c.write(b); err == nil && waits {
-		EndSending(c.Conn)
+		HalfClose(c.Conn)
 	}
 }
 
-// EndSending sends FIN and waits a moment for the client to end the connection: closing
+// HalfClose sends FIN and waits a moment for the client to end the connection: closing
 // it over unread bytes would reset it, and what was sent last be lost.
-func EndSending(c net.Conn) { endSending(c, closeDrainBytes) }
+func HalfClose(c net.Conn) { halfCloseAndDrain(c, closeDrainBytes) }
 
-// endSending reads and drops at most drain bytes while it waits.
-func endSending(c net.Conn, drain int64) {
+// halfCloseAndDrain reads and drops at most drain bytes while it waits.
+func halfCloseAndDrain(c net.Conn, drain int64) {
 	half, ok := c.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
 		return
@@ -66,7 +66,7 @@ func (c *conn) call() (res *Response) {
 		c.req.closeReceived()
 	}
 	if res.Stream == nil {
-		c.disarm(errAnswered)
+		c.stopWatch(errAnswered)
 	}
 	if c.s.draining.Load() {
 		res.Close = true
@@ -137,15 +137,15 @@ func isOwnField(name string) bool {
 
 var errStreamPanic = errors.New("httpserver: the stream panicked")
 
-// ErrLast is what a Stream's Read returns behind its last bytes where these report its
+// ErrFailureSent is what a Stream's Read returns behind its last bytes where these report its
 // failure. The connection ends by FIN without the terminating chunk (HTTP/2: a reset
 // behind the last bytes): some clients ignore the report, and would take a body that
 // ends well for success.
-var ErrLast = errors.New("httpserver: the stream reported its failure")
+var ErrFailureSent = errors.New("httpserver: the stream reported its failure")
 
 // responseStream is a Response's Stream as the server behind reads it.
 type responseStream struct {
-	w      *conn
+	conn   *conn
 	in     io.ReadCloser
 	err    error // what the last Read ended with
 	closed bool
@@ -154,12 +154,12 @@ type responseStream struct {
 
 // next reads the handler's stream once.
 func (s *responseStream) next(p []byte) (n int, err error) {
-	n, err = readStream(s.in, p, s.w.s.o.Logger)
+	n, err = readStream(s.in, p, s.conn.s.o.Logger)
 	switch {
-	case errors.Is(err, ErrLast):
-		s.w.last = true
-	case err != nil && err != io.EOF && s.w.head.http10:
-		s.w.reset()
+	case errors.Is(err, ErrFailureSent):
+		s.conn.failureSent = true
+	case err != nil && err != io.EOF && s.conn.head.http10:
+		s.conn.resetOnClose()
 	}
 	return n, err
 }
@@ -172,7 +172,7 @@ func (s *responseStream) Read(p []byte) (n int, err error) {
 	n, err = s.next(p)
 	s.err = err
 	if err == io.EOF && s.chunks {
-		s.w.holdEnd = true
+		s.conn.holdEnd = true
 	}
 	if n > 0 {
 		err = nil
@@ -187,7 +187,7 @@ func (s *responseStream) Close() error {
 		return nil
 	}
 	s.closed = true
-	closeStream(s.in, s.w.s.o.Logger)
-	s.w.disarm(errAnswered)
+	closeStream(s.in, s.conn.s.o.Logger)
+	s.conn.stopWatch(errAnswered)
 	return nil
 }

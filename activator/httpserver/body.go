@@ -41,9 +41,9 @@ func tooLarge(limit int64) *openai.Error {
 	return openai.New(openai.RequestTooLarge, fmt.Sprintf("The body is larger than %d bytes.", limit))
 }
 
-// bodyCounter counts the memory of bodies. charge counts n bytes for one body in place of
+// bodyCounter counts the memory of bodies. setCharged counts n bytes for one body in place of
 // what was counted for it before, or returns why not.
-type bodyCounter interface{ charge(n int) error }
+type bodyCounter interface{ setCharged(n int) error }
 
 // readBody reads in to its end into b's array, or into a larger one that grows with what
 // has come. A buffer of size bytes meets the end; -1: the size is unknown.
@@ -55,7 +55,7 @@ func readBody(in io.Reader, b []byte, size int, limit int64, counter bodyCounter
 	for {
 		if len(b) == cap(b) {
 			to := min(max(first, 2*cap(b)), maximum)
-			if err := counter.charge(to); err != nil {
+			if err := counter.setCharged(to); err != nil {
 				return nil, err
 			}
 			b = append(make([]byte, 0, to), b...)
@@ -111,7 +111,7 @@ func (d frontDeadline) SetReadDeadline(t time.Time) error { d.w.readBy(t); retur
 
 // connBody reads a connection's body: first what came with the head.
 type connBody struct {
-	w    *conn
+	conn *conn
 	pace pacedReader
 	left int64 // of the body, or of its chunk
 	got  int64 // of a chunked body: the sizes of its chunks so far
@@ -120,7 +120,7 @@ type connBody struct {
 
 // Read returns io.EOF with the last bytes of a body of declared length.
 func (c *connBody) Read(p []byte) (n int, err error) {
-	w := c.w
+	w := c.conn
 	if !w.head.chunked && c.left == 0 {
 		return 0, io.EOF
 	}
@@ -162,7 +162,7 @@ func (c *connBody) receive(p []byte) (int, error) {
 // fill receives bytes behind those not consumed yet, and moves these to the front of the
 // buffer where it is full.
 func (c *connBody) fill() error {
-	w := c.w
+	w := c.conn
 	if w.w == len(w.buf) {
 		if w.r == w.headEnd {
 			return errChunk
@@ -177,7 +177,7 @@ func (c *connBody) fill() error {
 
 // line returns the next line without its end.
 func (c *connBody) line(limit int) ([]byte, error) {
-	w := c.w
+	w := c.conn
 	for {
 		b := w.buf[w.r:w.w]
 		if i := bytes.IndexByte(b, '\n'); i >= 0 {

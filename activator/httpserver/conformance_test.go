@@ -92,10 +92,10 @@ func (s *testServer) await(f func(*conn) bool) {
 	}
 	end := time.After(testTimeout)
 	for found := false; !found; {
-		all.each(func(w *conn) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			found = found || f(w)
+		all.each(func(c *conn) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			found = found || f(c)
 		})
 		select {
 		case <-end:
@@ -739,7 +739,7 @@ func TestStreams(t *testing.T) {
 			case "/broken":
 				st = scriptedStream("data: 1\n\n", broken)
 			case "/last":
-				st = scriptedStream("data: 1\n\n", "data: {\"error\":{}}\n\n", ErrLast)
+				st = scriptedStream("data: 1\n\n", "data: {\"error\":{}}\n\n", ErrFailureSent)
 			case "/broken-at-once":
 				st = scriptedStream(broken)
 			case "/sized":
@@ -825,7 +825,7 @@ func TestFailureEndsByFIN(t *testing.T) {
 					return copy(p, first), nil
 				}
 				<-sent
-				return copy(p, frame), ErrLast
+				return copy(p, frame), ErrFailureSent
 			})
 		}})
 		c := s.dial()
@@ -1013,7 +1013,7 @@ func TestDrainDeadline(t *testing.T) {
 		a.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n")
 		b.send("GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
 		b.br.Peek(1)
-		s.await(func(w *conn) bool { return w.ctx != nil && w.req.Path == "/wait" })
+		s.await(func(c *conn) bool { return c.ctx != nil && c.req.Path == "/wait" })
 		if err := s.shutdown(50 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}

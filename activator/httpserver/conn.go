@@ -37,7 +37,7 @@ const (
 // under a deadline.
 //
 // The goroutine that serves the connection owns everything but what mu guards.
-// Between arm and disarm a look-ahead goroutine may own buf[w:].
+// Between startWatch and stopWatch a look-ahead goroutine may own buf[w:].
 type conn struct {
 	net.Conn // the client's
 	s        *server
@@ -56,17 +56,17 @@ type conn struct {
 	res         Response
 	reason      []byte // scratch of the fiber body
 
-	readUntil  time.Time // the deadlines as they stand on Conn
-	writeUntil time.Time
-	holdEnd    bool   // the stream has ended: its last bytes and its end go out together
-	held       []byte // what waits for that
-	last       bool   // the stream has reported its failure: the connection ends by FIN
-	opened     time.Time
-	slot       *Slot
-	used       bool   // a whole head has come
-	account    string // what charged counts for
-	address    string // of the client, once it is needed
-	rejected   bool   // Authorize refused it: res is the answer, and the last one
+	readUntil   time.Time // the deadlines as they stand on Conn
+	writeUntil  time.Time
+	holdEnd     bool   // the stream has ended: its last bytes and its end go out together
+	held        []byte // what waits for that
+	failureSent bool   // the stream has reported its failure: the connection ends by FIN
+	opened      time.Time
+	slot        *Slot
+	used        bool   // a whole head has come
+	account     string // what charged counts for
+	address     string // of the client, once it is needed
+	rejected    bool   // Authorize refused it: res is the answer, and the last one
 
 	netHTTP bool          // the server behind reads while its handler runs
 	poke    newest.Signal // ends such a Read
@@ -76,7 +76,7 @@ type conn struct {
 	closed bool
 	gone   bool
 	ctx    *Context    // the context of this exchange, once asked for
-	timer  *time.Timer // arms the watch
+	timer  *time.Timer // starts the watch
 	watch  *watcher
 	token  uint64        // in its epoll set; 0: not there
 	ahead  chan struct{} // closed when the look-ahead goroutine has ended
@@ -160,7 +160,7 @@ func (c *conn) next() error {
 	default:
 	}
 	c.flush()
-	c.removeFromServer()
+	c.resetExchange()
 	c.setPhase(idle)
 	if c.s.draining.Load() {
 		return errConnClosed
@@ -208,15 +208,15 @@ func setMethod(s *string, b []byte) {
 	}
 }
 
-// removeFromServer drops the state of the exchange before.
-func (c *conn) removeFromServer() {
+// resetExchange clears the state of the exchange before.
+func (c *conn) resetExchange() {
 	c.text = ""
 	c.fields, c.head.whole = c.fields[:0], false
 	c.holdEnd = false
 	if cap(c.large) > keepBody {
 		c.large = nil
 	}
-	c.charge(cap(c.large))
+	c.setCharged(cap(c.large))
 	c.req.Body = nil
 	n := copy(c.buf, c.buf[c.r:c.w])
 	c.r, c.w = 0, n
@@ -308,7 +308,7 @@ func (c *conn) write(p []byte) (n int, err error) {
 		n += m
 		if err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				c.reset()
+				c.resetOnClose()
 			}
 			return n, err
 		}
@@ -317,9 +317,9 @@ func (c *conn) write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// reset makes the coming close a TCP reset: for bodies that end with the connection, and
+// resetOnClose makes the coming close a TCP reset: for bodies that end with the connection, and
 // for clients that stopped reading, to which the kernel would go on sending for minutes.
-func (c *conn) reset() {
+func (c *conn) resetOnClose() {
 	if t, ok := withoutTLS(c.Conn).(*net.TCPConn); ok {
 		t.SetLinger(0)
 	}
@@ -336,12 +336,12 @@ func (c *conn) Close() error {
 	c.s.o.Bodies.Add(c.account, -c.charged) // no answer is written any more
 	c.mu.Unlock()
 	c.flush()
-	c.disarm(ErrGone)
+	c.stopWatch(ErrGone)
 	switch {
 	case c.rejected:
-		endSending(c.Conn, rejectDrainBytes)
-	case c.last:
-		EndSending(c.Conn)
+		halfCloseAndDrain(c.Conn, rejectDrainBytes)
+	case c.failureSent:
+		HalfClose(c.Conn)
 	}
 	err := c.Conn.Close()
 	c.poke.Set()

@@ -69,13 +69,13 @@ const slotEnded = -1
 // which may be nil, counts what is dropped by its reason: address, total or descriptors
 // where a new connection is refused, and idle where an old one ends.
 func NewConnections(max, perAddress int, count func(labels ...string)) *Connections {
-	l := unboundedConnections()
-	l.max, l.perAddress = max, perAddress
+	c := unboundedConnections()
+	c.max, c.perAddress = max, perAddress
 	if count != nil {
-		l.count = count
+		c.count = count
 	}
-	l.reserve, _ = os.Open(os.DevNull)
-	return l
+	c.reserve, _ = os.Open(os.DevNull)
+	return c
 }
 
 func unboundedConnections() *Connections {
@@ -199,17 +199,17 @@ func (c *Connections) counts(s *Slot) map[netip.Prefix]int {
 // refuse counts the refusal of a connection beyond the bound, whose place another may take.
 // It reports whether it may wait for its client to read that.
 func (s *Slot) refuse() bool {
-	l := s.all
-	l.count("address")
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.refused >= l.maxRefused() {
+	c := s.all
+	c.count("address")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refused >= c.maxRefused() {
 		return false
 	}
 	s.remove()
-	l.open[s] = struct{}{}
+	c.open[s] = struct{}{}
 	s.place = told
-	l.refused++
+	c.refused++
 	return true
 }
 
@@ -282,16 +282,16 @@ func (s *Slot) Release() {
 
 // remove uncounts the connection, once. mu must be held.
 func (s *Slot) remove() {
-	l := s.all
-	if _, ok := l.open[s]; !ok {
+	c := s.all
+	if _, ok := c.open[s]; !ok {
 		return
 	}
-	delete(l.open, s)
+	delete(c.open, s)
 	if s.place == told {
-		l.refused--
+		c.refused--
 		return
 	}
-	counts := l.counts(s)
+	counts := c.counts(s)
 	if counts[s.address]--; counts[s.address] == 0 {
 		delete(counts, s.address)
 	}

@@ -283,12 +283,12 @@ func TestEndIdleUnderTLS(t *testing.T) {
 		if err := errors.Join(server.Handshake(), <-shaken); err != nil {
 			t.Fatal(err)
 		}
-		l := NewConnections(1, 1, nil)
-		l.add(server)
+		c := NewConnections(1, 1, nil)
+		c.add(server)
 		began := time.Now()
 		other, end := net.Pipe()
 		defer end.Close()
-		if s, reason := l.add(other); s == nil {
+		if s, reason := c.add(other); s == nil {
 			t.Error(reason)
 		}
 		if took := time.Since(began); took > 0 {

@@ -100,16 +100,16 @@ func (c *conn) context() *Context {
 	case c.s.cutting.Load():
 		c.ctx.End(ErrDraining)
 	case c.timer == nil:
-		c.timer = time.AfterFunc(c.s.o.WatchAfter, c.arm)
+		c.timer = time.AfterFunc(c.s.o.WatchAfter, c.startWatch)
 	default:
 		c.timer.Reset(c.s.o.WatchAfter)
 	}
 	return c.ctx
 }
 
-// arm begins to watch for departure. A timer that fires late, into the next
+// startWatch begins to watch for departure. A timer that fires late, into the next
 // exchange, only begins early.
-func (c *conn) arm() {
+func (c *conn) startWatch() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ctx == nil || c.closed || c.gone || c.token != 0 || c.ahead != nil {
@@ -149,9 +149,9 @@ func (c *conn) clientLeft(cause error) {
 	}
 }
 
-// disarm ends the watch and the context. After it returns, nothing of this
+// stopWatch ends the watch and the context. After it returns, nothing of this
 // exchange fires any more.
-func (c *conn) disarm(cause error) {
+func (c *conn) stopWatch(cause error) {
 	c.mu.Lock()
 	requestCtx, ahead, watch, token := c.ctx, c.ahead, c.watch, c.token
 	c.ctx, c.ahead, c.token = nil, nil, 0

@@ -37,9 +37,9 @@ func newWatcher() (*watcher, error) {
 		f.Close()
 		return nil, err
 	}
-	x := &watcher{file: f, raw: raw, done: make(chan struct{}), conns: map[uint64]*conn{}}
-	go x.loop()
-	return x, nil
+	w := &watcher{file: f, raw: raw, done: make(chan struct{}), conns: map[uint64]*conn{}}
+	go w.loop()
+	return w, nil
 }
 
 func (w *watcher) loop() {
@@ -87,16 +87,16 @@ func rawConn(c net.Conn) syscall.RawConn {
 }
 
 // watchConn watches w's connection; 0 if it cannot be watched here.
-func watchConn(w *conn) (*watcher, uint64) {
-	raw := rawConn(w.Conn)
+func watchConn(c *conn) (*watcher, uint64) {
+	raw := rawConn(c.Conn)
 	if raw == nil {
 		return nil, 0
 	}
-	x := w.s.watcher()
+	x := c.s.watcher()
 	if x == nil {
 		return nil, 0
 	}
-	return x, x.add(raw, w)
+	return x, x.add(raw, c)
 }
 
 func (w *watcher) add(raw syscall.RawConn, c *conn) uint64 {

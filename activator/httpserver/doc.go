@@ -1,5 +1,6 @@
-// Package httpserver is HTTP in, and the only importer of fiber and fasthttp. It passes
-// each request to one [Handler] as plain values and writes the [Response] back.
+// Package httpserver is the HTTP server for clients: it reads and checks requests, passes
+// each to one [Handler] as plain values and writes the [Response] back. It is the only
+// importer of fiber and fasthttp.
 //
 // # Three servers
 //

@@ -47,13 +47,13 @@ func (f *fiberServer) Serve(ln net.Listener) error {
 		return nil
 	}
 	for {
-		w, err := f.accept(ln)
+		c, err := f.accept(ln)
 		if err != nil {
 			return f.ended(ln, err)
 		}
 		// Not fiber's own accept loop: its workers outlive Shutdown and it
 		// knows connections only while they are idle.
-		go f.app.Server().ServeConn(w)
+		go f.app.Server().ServeConn(c)
 	}
 }
 
@@ -94,7 +94,7 @@ func (f *fiberServer) handle(c *fiber.Ctx) error {
 	if res.Length > 0 {
 		length = int(res.Length)
 	}
-	s := &responseStream{w: w, in: res.Stream, chunks: length < 0}
+	s := &responseStream{conn: w, in: res.Stream, chunks: length < 0}
 	if length < 0 && w.head.http10 {
 		// No chunks in HTTP/1.0, and fasthttp would send them: the body ends with
 		// the connection.

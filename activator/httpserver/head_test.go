@@ -96,8 +96,8 @@ func FuzzBody(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte, size int) {
 		raw := append([]byte("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"), body...)
-		w := newConn(newServer(Options{MaxBody: 1 << 20}), &writeSlowly{raw: raw, size: 1 + min(max(size, 0), 5000)}, &Slot{all: unboundedConnections()})
-		refusal, err := w.readRequest()
+		c := newConn(newServer(Options{MaxBody: 1 << 20}), &writeSlowly{raw: raw, size: 1 + min(max(size, 0), 5000)}, &Slot{all: unboundedConnections()})
+		refusal, err := c.readRequest()
 		if err != nil || refusal != nil {
 			return
 		}
@@ -109,8 +109,8 @@ func FuzzBody(f *testing.F) {
 		if err != nil && !strings.Contains(err.Error(), "trailer") && !strings.Contains(err.Error(), "malformed") && !strings.Contains(err.Error(), "invalid") {
 			t.Fatalf("net/http refuses %q: %v", body, err)
 		}
-		if err == nil && !bytes.Equal(w.req.Body, want) {
-			t.Fatalf("%q: %q, net/http reads %q", body, w.req.Body, want)
+		if err == nil && !bytes.Equal(c.req.Body, want) {
+			t.Fatalf("%q: %q, net/http reads %q", body, c.req.Body, want)
 		}
 	})
 }

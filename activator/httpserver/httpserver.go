@@ -92,7 +92,7 @@ type Response struct {
 	// Stream is the answer's body: each Read is one chunk, flushed; the head goes
 	// out with the first. io.EOF ends it cleanly, best together with the last
 	// bytes: then both go out in one write. Any other error aborts the connection, so
-	// that the client cannot take the part for the whole; with ErrLast all bytes
+	// that the client cannot take the part for the whole; with ErrFailureSent all bytes
 	// before it arrive. Close is called exactly once, whatever happens, and no
 	// Read after it. Read may be called by another goroutine than the handler's,
 	// never by two at a time.

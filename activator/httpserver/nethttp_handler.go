@@ -18,8 +18,8 @@ import (
 // settings replace the Options of heads, idle connections and writes.
 //
 // A request's context must end when its client leaves, and with [ErrDraining] where the
-// server gives requests up. Last() is called on a response writer that has it before a
-// stream ends with ErrLast, for [EndSending] when its connection is closed.
+// server gives requests up. OnFailureSent() is called on a response writer that has it before a
+// stream ends with ErrFailureSent, for [HalfClose] when its connection is closed.
 type NetHTTPHandler struct {
 	o        Options
 	draining atomic.Bool
@@ -33,13 +33,13 @@ func NewNetHTTPHandler(o Options) *NetHTTPHandler { return &NetHTTPHandler{o: o.
 // Drain lets requests find Draining true from now on.
 func (h *NetHTTPHandler) Drain() { h.draining.Store(true) }
 
-// request is one request of a NetHTTPHandler.
-type request struct {
-	g    *NetHTTPHandler
+// handlerExchange is the state of one request of a NetHTTPHandler.
+type handlerExchange struct {
+	h    *NetHTTPHandler
 	r    *http.Request
 	req  Request
 	res  Response
-	body []byte // kept for the next visit where it is small
+	body []byte // kept for the next exchange where it is small
 
 	account string // what Authorize returned for body
 	charged int64  // what the handler counts for body
@@ -52,18 +52,18 @@ type request struct {
 	over bool
 }
 
-func (r *request) header(name string) string {
-	if f := r.r.Header[name]; len(f) > 0 { // as most are spelled
+func (e *handlerExchange) header(name string) string {
+	if f := e.r.Header[name]; len(f) > 0 { // as most are spelled
 		return f[0]
 	}
 	if isThawField(name) {
-		return strings.Join(r.r.Header.Values(name), ", ")
+		return strings.Join(e.r.Header.Values(name), ", ")
 	}
-	return r.r.Header.Get(name)
+	return e.r.Header.Get(name)
 }
 
-func (r *request) eachField(yield func(Field) bool) {
-	for name, values := range r.r.Header {
+func (e *handlerExchange) eachField(yield func(Field) bool) {
+	for name, values := range e.r.Header {
 		for _, x := range values {
 			if !yield(Field{name, x}) {
 				return
@@ -72,41 +72,41 @@ func (r *request) eachField(yield func(Field) bool) {
 	}
 }
 
-func (r *request) isHTTP10() bool      { return !r.r.ProtoAtLeast(1, 1) }
-func (r *request) isDraining() bool    { return r.g.draining.Load() }
-func (r *request) asksWebSocket() bool { return false }
+func (e *handlerExchange) isHTTP10() bool      { return !e.r.ProtoAtLeast(1, 1) }
+func (e *handlerExchange) isDraining() bool    { return e.h.draining.Load() }
+func (e *handlerExchange) asksWebSocket() bool { return false }
 
-// context is the visit's, made when it is first asked for.
-func (r *request) context() *Context {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.ctx != nil {
-		return r.ctx
+// context is the exchange's, made when it is first asked for.
+func (e *handlerExchange) context() *Context {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ctx != nil {
+		return e.ctx
 	}
-	l := &Context{}
-	r.ctx = l
-	if r.over {
-		l.End(errAnswered)
-		return l
+	c := &Context{}
+	e.ctx = c
+	if e.over {
+		c.End(errAnswered)
+		return c
 	}
-	outer := r.r.Context()
-	r.stop = context.AfterFunc(outer, func() {
+	outer := e.r.Context()
+	e.stop = context.AfterFunc(outer, func() {
 		reason := context.Cause(outer)
 		if !errors.Is(reason, ErrDraining) {
 			reason = ErrGone
 		}
-		l.End(reason)
+		c.End(reason)
 	})
-	return l
+	return c
 }
 
-// finish ends the context. Nothing of this visit fires any more.
-func (r *request) finish() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.over = true; r.ctx != nil {
-		r.stop()
-		r.ctx.End(errAnswered)
+// finish ends the context. Nothing of this exchange fires any more.
+func (e *handlerExchange) finish() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.over = true; e.ctx != nil {
+		e.stop()
+		e.ctx.End(errAnswered)
 	}
 }
 
@@ -117,37 +117,37 @@ func (h *NetHTTPHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 
 // Serve answers one request by a handler of its own.
 func (h *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handler) {
-	v, ok := h.requests.Get().(*request)
+	e, ok := h.requests.Get().(*handlerExchange)
 	if !ok {
-		v = &request{}
+		e = &handlerExchange{}
 	}
-	v.g, v.r = h, r
-	defer h.release(v)
-	q := &v.req
-	*q = Request{Method: r.Method, Host: r.Host, from: v}
+	e.h, e.r = h, r
+	defer h.release(e)
+	q := &e.req
+	*q = Request{Method: r.Method, Host: r.Host, from: e}
 	q.Path, q.Query, _ = strings.Cut(r.RequestURI, "?")
-	v.res = Response{Fields: v.res.Fields[:0]}
+	e.res = Response{Fields: e.res.Fields[:0]}
 	receiver, limit := h.o.receiverOf(q)
-	if !h.authorize(v, receiver != nil) {
+	if !h.authorize(e, receiver != nil) {
 		EndUnread(rw, r)
-		v.res.Close = r.ProtoMajor == 1 // for HTTP/2 it would end the other streams too
-		h.write(v, rw)
+		e.res.Close = r.ProtoMajor == 1 // for HTTP/2 it would end the other streams too
+		h.write(e, rw)
 		return
 	}
-	body, refusal, err := h.read(v, rw, r, receiver, limit)
+	body, refusal, err := h.read(e, rw, r, receiver, limit)
 	if err != nil {
 		panic(http.ErrAbortHandler) // the client is gone
 	}
 	q.Body = body
 	if refusal != nil {
 		EndUnread(rw, r)
-		h.o.setRefusal(q, &v.res, refusal.For(q.Path))
-		v.res.Close = r.ProtoMajor == 1 // part of the body is still to come
+		h.o.setRefusal(q, &e.res, refusal.For(q.Path))
+		e.res.Close = r.ProtoMajor == 1 // part of the body is still to come
 	} else {
-		callHandler(by, &v.req, &v.res, h.o.Logger)
+		callHandler(by, &e.req, &e.res, h.o.Logger)
 		q.closeReceived()
 	}
-	h.write(v, rw)
+	h.write(e, rw)
 }
 
 // EndUnread bounds how long net/http reads on in the body of a request, up to 256 KiB, when
@@ -159,52 +159,52 @@ func EndUnread(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// release gives back what is kept for the next visit.
-func (h *NetHTTPHandler) release(v *request) {
-	v.finish()
-	if v.charged > 0 {
-		v.g.o.Bodies.Add(v.account, -v.charged)
+// release gives back what is kept for the next exchange.
+func (h *NetHTTPHandler) release(e *handlerExchange) {
+	e.finish()
+	if e.charged > 0 {
+		e.h.o.Bodies.Add(e.account, -e.charged)
 	}
-	fields, body := v.res.Fields, v.body
+	fields, body := e.res.Fields, e.body
 	clear(fields)
 	if cap(body) > keepBody {
 		body = nil
 	}
-	*v = request{body: body, res: Response{Fields: fields[:0]}}
-	h.requests.Put(v)
+	*e = handlerExchange{body: body, res: Response{Fields: fields[:0]}}
+	h.requests.Put(e)
 }
 
-// charge counts bodies that are not small: these are a connection's own.
-func (r *request) charge(n int) error {
+// setCharged counts bodies that are not small: these are a connection's own.
+func (e *handlerExchange) setCharged(n int) error {
 	if n <= keepBody {
 		return nil
 	}
-	if r.account == "" {
-		r.account = addressOf(r.r.RemoteAddr)
+	if e.account == "" {
+		e.account = addressOf(e.r.RemoteAddr)
 	}
-	more := int64(n) - r.charged
-	if err := r.g.o.Bodies.Add(r.account, more); err != nil {
+	more := int64(n) - e.charged
+	if err := e.h.o.Bodies.Add(e.account, more); err != nil {
 		return err
 	}
-	r.charged += more
+	e.charged += more
 	return nil
 }
 
 // authorize asks whether the body may be read; if not, v.res is the answer. It does not ask
 // where there is none, nor for a small one of HTTP/1, which usually came with the head,
 // unless it is for a receiver. The next request's deadline is set by net/http.
-func (h *NetHTTPHandler) authorize(v *request, received bool) (ok bool) {
-	r := v.r
+func (h *NetHTTPHandler) authorize(e *handlerExchange, received bool) (ok bool) {
+	r := e.r
 	small := r.ContentLength == 0 || r.ProtoMajor == 1 && r.ContentLength > 0 && r.ContentLength <= firstBuffer
 	if h.o.Authorize == nil || small && !received && r.Header["Expect"] == nil {
 		return true
 	}
-	callHandler(func(q *Request, res *Response) { v.account, ok = h.o.Authorize(q, res) }, &v.req, &v.res, h.o.Logger)
+	callHandler(func(q *Request, res *Response) { e.account, ok = h.o.Authorize(q, res) }, &e.req, &e.res, h.o.Logger)
 	return ok
 }
 
 // read reads the body, or has a receiver read it. An error means that the client is gone.
-func (h *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Request, receiver Receiver, limit int64) (body []byte, refusal *openai.Error, err error) {
+func (h *NetHTTPHandler) read(e *handlerExchange, rw http.ResponseWriter, r *http.Request, receiver Receiver, limit int64) (body []byte, refusal *openai.Error, err error) {
 	if receiver == nil {
 		limit = h.o.MaxBody
 	}
@@ -217,11 +217,11 @@ func (h *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Reques
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit), nil
 	}
-	v.control = *http.NewResponseController(rw)
-	v.pace = pacedReader{o: &h.o, in: r.Body, conn: &v.control, from: time.Now()}
+	e.control = *http.NewResponseController(rw)
+	e.pace = pacedReader{o: &h.o, in: r.Body, conn: &e.control, from: time.Now()}
 	if receiver != nil {
-		refusal, err = receiveBody(receiver, &v.req, &v.pace, limit, h.o.Logger)
-		v.control.SetReadDeadline(time.Time{})
+		refusal, err = receiveBody(receiver, &e.req, &e.pace, limit, h.o.Logger)
+		e.control.SetReadDeadline(time.Time{})
 		return nil, refusal, err
 	}
 	size := -1
@@ -230,9 +230,9 @@ func (h *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Reques
 		// a client that leaves only then.
 		size = int(r.ContentLength) + 1
 	}
-	if body, err = readBody(&v.pace, v.body[:0], size, h.o.MaxBody, v); err == nil {
-		v.control.SetReadDeadline(time.Time{})
-		if v.body = body; len(body) == 0 {
+	if body, err = readBody(&e.pace, e.body[:0], size, h.o.MaxBody, e); err == nil {
+		e.control.SetReadDeadline(time.Time{})
+		if e.body = body; len(body) == 0 {
 			return nil, nil, nil
 		}
 		return body, nil, nil
@@ -250,25 +250,25 @@ func (h *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Reques
 }
 
 // write writes what the handler left.
-func (h *NetHTTPHandler) write(v *request, rw http.ResponseWriter) {
-	res := &v.res
+func (h *NetHTTPHandler) write(e *handlerExchange, rw http.ResponseWriter) {
+	res := &e.res
 	res.Close = res.Close || h.draining.Load()
 	if res.Stream == nil {
-		v.finish()
-		writeResponse(rw, v.r.Method, res, nil, nil)
+		e.finish()
+		writeResponse(rw, e.r.Method, res, nil, nil)
 		return
 	}
-	defer v.finish() // after the stream: the other way round its end would look like a cancel
+	defer e.finish() // after the stream: the other way round its end would look like a cancel
 	defer closeStream(res.Stream, h.o.Logger)
 	buf, ok := h.buffers.Get().(*[firstBuffer]byte)
 	if !ok {
 		buf = new([firstBuffer]byte)
 	}
 	defer h.buffers.Put(buf)
-	writeResponse(rw, v.r.Method, res, func(p []byte) (int, error) {
+	writeResponse(rw, e.r.Method, res, func(p []byte) (int, error) {
 		n, err := readStream(res.Stream, p, h.o.Logger)
-		if c, ok := rw.(interface{ Last() }); ok && errors.Is(err, ErrLast) {
-			c.Last()
+		if c, ok := rw.(interface{ OnFailureSent() }); ok && errors.Is(err, ErrFailureSent) {
+			c.OnFailureSent()
 		}
 		return n, err
 	}, buf[:])

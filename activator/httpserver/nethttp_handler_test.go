@@ -301,8 +301,8 @@ func TestNetHTTPHandlerBodies(t *testing.T) {
 	<-after
 }
 
-// Behind ErrLast the body is not complete, and all of it arrives.
-func TestNetHTTPHandlerLast(t *testing.T) {
+// Behind ErrFailureSent the body is not complete, and all of it arrives.
+func TestNetHTTPHandlerFailureSent(t *testing.T) {
 	_, url, clients, _ := startHandler(t, Options{Handler: func(_ *Request, res *Response) { res.Stream = lastStream{} }})
 	for proto, c := range clients {
 		res, err := c.Get(url)
@@ -319,7 +319,7 @@ func TestNetHTTPHandlerLast(t *testing.T) {
 	g := NewNetHTTPHandler(Options{Handler: func(_ *Request, res *Response) { res.Stream = lastStream{} }})
 	defer func() {
 		if recover() != http.ErrAbortHandler || last != 1 {
-			t.Errorf("Last was called %d times", last)
+			t.Errorf("OnFailureSent was called %d times", last)
 		}
 	}()
 	g.ServeHTTP(&lasting{httptest.NewRecorder(), &last}, httptest.NewRequest("GET", "/", nil))
@@ -327,7 +327,7 @@ func TestNetHTTPHandlerLast(t *testing.T) {
 
 type lastStream struct{}
 
-func (lastStream) Read(p []byte) (int, error) { return copy(p, "frame"), ErrLast }
+func (lastStream) Read(p []byte) (int, error) { return copy(p, "frame"), ErrFailureSent }
 func (lastStream) Close() error               { return nil }
 
 type lasting struct {
@@ -336,4 +336,4 @@ type lasting struct {
 }
 
 func (l *lasting) Unwrap() http.ResponseWriter { return l.ResponseWriter }
-func (l *lasting) Last()                       { *l.last++ }
+func (l *lasting) OnFailureSent()              { *l.last++ }

@@ -52,21 +52,21 @@ type netHTTPListener struct {
 }
 
 func (l *netHTTPListener) Accept() (net.Conn, error) {
-	w, err := l.s.accept(l.Listener)
+	c, err := l.s.accept(l.Listener)
 	if err != nil {
 		return nil, err
 	}
-	w.netHTTP = true
-	return w, nil
+	c.netHTTP = true
+	return c, nil
 }
 
 func (h *netHTTPServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	w := r.Context().Value(connKey{}).(*conn)
-	res := w.call()
-	if res.Upgrade != nil && w.head.upgrade {
+	c := r.Context().Value(connKey{}).(*conn)
+	res := c.call()
+	if res.Upgrade != nil && c.head.upgrade {
 		if _, _, err := http.NewResponseController(rw).Hijack(); err == nil {
-			defer w.Close()
-			w.upgrade(res.Upgrade)
+			defer c.Close()
+			c.upgrade(res.Upgrade)
 		}
 		return
 	}
@@ -75,7 +75,7 @@ func (h *netHTTPServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		writeResponse(rw, r.Method, res, nil, nil)
 		return
 	}
-	s := &responseStream{w: w, in: res.Stream}
+	s := &responseStream{conn: c, in: res.Stream}
 	defer s.Close()
 	writeResponse(rw, r.Method, res, s.next, make([]byte, firstBuffer))
 }

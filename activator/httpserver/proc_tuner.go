@@ -34,9 +34,9 @@ func NewProcTuner() *ProcTuner {
 	n := runtime.GOMAXPROCS(0)
 	// At least a quarter of many cores: a stalled disk blocks the processor that
 	// waits for it.
-	c := &ProcTuner{minProcs: min(n, max(1, n/4)), maxProcs: n, releaseAfter: firstReleaseAfter, lowered: maxReleaseAfter}
-	c.now = c.minProcs
-	return c
+	t := &ProcTuner{minProcs: min(n, max(1, n/4)), maxProcs: n, releaseAfter: firstReleaseAfter, lowered: maxReleaseAfter}
+	t.now = t.minProcs
+	return t
 }
 
 // observe takes the load since the last observation, in cores, and returns how many

@@ -184,7 +184,7 @@ func (c *conn) readBody() (refusal *openai.Error, err error) {
 		return nil, errConnClosed
 	}
 	if account != c.account { // the buffer of an earlier body counts for another
-		c.charge(0)
+		c.setCharged(0)
 		c.large, c.account = nil, account
 	}
 	if h.length > limit {
@@ -195,7 +195,7 @@ func (c *conn) readBody() (refusal *openai.Error, err error) {
 			return nil, err
 		}
 	}
-	in := connBody{w: c, pace: pacedReader{o: o, in: c.Conn, conn: frontDeadline{c}, from: time.Now()}, left: max(h.length, 0), max: limit}
+	in := connBody{conn: c, pace: pacedReader{o: o, in: c.Conn, conn: frontDeadline{c}, from: time.Now()}, left: max(h.length, 0), max: limit}
 	if h.chunked && len(c.buf)-c.headEnd < 1<<10 {
 		c.buf = append(c.buf, make([]byte, firstBuffer)...)
 	}
@@ -220,8 +220,8 @@ func (c *conn) readBody() (refusal *openai.Error, err error) {
 	return bodyRefusal(err, limit)
 }
 
-// charge is that of a bodyCounter.
-func (c *conn) charge(n int) error {
+// setCharged is that of a bodyCounter.
+func (c *conn) setCharged(n int) error {
 	more := int64(n) - c.charged
 	if more == 0 {
 		return nil

@@ -48,11 +48,11 @@ func (s *server) watcher() *watcher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.watch == nil && !s.watchFailed {
-		x, err := newWatcher()
+		w, err := newWatcher()
 		if err != nil { // every watch is a look-ahead then
 			s.o.Logger.Warn("no epoll set: departure is watched by reading ahead", "error", err)
 		}
-		s.watch, s.watchFailed = x, x == nil
+		s.watch, s.watchFailed = w, w == nil
 	}
 	return s.watch
 }
@@ -103,11 +103,11 @@ func (s *server) ended(ln net.Listener, err error) error {
 	return err
 }
 
-func (s *server) remove(w *conn) {
-	w.slot.Release()
+func (s *server) remove(c *conn) {
+	c.slot.Release()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.conns, w)
+	delete(s.conns, c)
 	if len(s.conns) == 0 && s.empty != nil {
 		close(s.empty)
 		s.empty = nil
@@ -117,12 +117,12 @@ func (s *server) remove(w *conn) {
 func (s *server) each(f func(*conn)) {
 	s.mu.Lock()
 	all := make([]*conn, 0, len(s.conns))
-	for w := range s.conns {
-		all = append(all, w)
+	for c := range s.conns {
+		all = append(all, c)
 	}
 	s.mu.Unlock()
-	for _, w := range all {
-		f(w)
+	for _, c := range all {
+		f(c)
 	}
 }
 
@@ -138,14 +138,14 @@ func (s *server) Shutdown(ctx context.Context) error {
 		s.empty = nil
 	}
 	s.mu.Unlock()
-	s.each(func(w *conn) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.phase == idle {
-			w.Conn.Close()
+	s.each(func(c *conn) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.phase == idle {
+			c.Conn.Close()
 		}
-		if w.onDrain != nil {
-			go w.onDrain()
+		if c.onDrain != nil {
+			go c.onDrain()
 		}
 	})
 
@@ -155,9 +155,9 @@ func (s *server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 		s.cutting.Store(true)
-		s.each(func(w *conn) { w.clientLeft(ErrDraining) })
+		s.each(func(c *conn) { c.clientLeft(ErrDraining) })
 		if !waitFor(empty, s.o.CutGrace) {
-			s.each(func(w *conn) { w.Conn.Close() })
+			s.each(func(c *conn) { c.Conn.Close() })
 			waitFor(empty, time.Second) // a handler that ignores its context is left behind
 		}
 	}

@@ -11,7 +11,7 @@ type Membership struct {
 	Shared    bool      // there is a coordinator
 	Connected bool      // and a connection to it
 	Share     float64   // of each limit, without a connection
-	Since     time.Time // when the connection ended; refilling begins disconnectLag later
+	Since     time.Time // when the connection ended; refilling begins disconnectDelay later
 }
 
 // disconnectDelay is how much later the coordinator may see a connection end.
@@ -59,11 +59,11 @@ func NewBucket(k Kind) Bucket { return Bucket{kind: k} }
 func (b *Bucket) Size() int { return int(b.size) }
 
 // Resize sets the limit; used units stay used.
-func (b *Bucket) Resize(n int, t *Membership) {
+func (b *Bucket) Resize(n int, m *Membership) {
 	was := b.size
 	b.size = float64(max(n, 0))
 	switch {
-	case t.Shared: // which knows it
+	case m.Shared: // which knows it
 		if b.kind.Span() > 0 {
 			b.level = min(b.level, b.size)
 		}
@@ -77,8 +77,8 @@ func (b *Bucket) Resize(n int, t *Membership) {
 }
 
 // refill adds the units that came by time, without the coordinator.
-func (b *Bucket) refill(t *Membership, now time.Time) {
-	part, since := t.refillShare()
+func (b *Bucket) refill(m *Membership, now time.Time) {
+	part, since := m.refillShare()
 	from := b.at
 	if from.IsZero() {
 		b.at = now
@@ -97,8 +97,8 @@ func (b *Bucket) refill(t *Membership, now time.Time) {
 }
 
 // Free is how many units may be taken now; negative is a debt.
-func (b *Bucket) Free(t *Membership, now time.Time) float64 {
-	b.refill(t, now)
+func (b *Bucket) Free(m *Membership, now time.Time) float64 {
+	b.refill(m, now)
 	return b.level - float64(b.used)
 }
 
@@ -118,21 +118,21 @@ func (b *Bucket) Take(n int64, now time.Time) {
 func (b *Bucket) Used() int { return int(b.used) }
 
 // Left is how many units are left in all buckets, as far as known here.
-func (b *Bucket) Left(t *Membership, now time.Time) int {
-	n := b.Free(t, now)
-	if t.Connected {
+func (b *Bucket) Left(m *Membership, now time.Time) int {
+	n := b.Free(m, now)
+	if m.Connected {
 		n += b.left
 	}
 	return int(max(0, math.Floor(n+epsilon)))
 }
 
 // Until is the time until there are n units in all, if none is spent meanwhile.
-func (b *Bucket) Until(n float64, t *Membership, now time.Time) time.Duration {
-	have, size := b.Free(t, now), b.size
-	switch part, _ := t.refillShare(); {
-	case t.Connected:
+func (b *Bucket) Until(n float64, m *Membership, now time.Time) time.Duration {
+	have, size := b.Free(m, now), b.size
+	switch part, _ := m.refillShare(); {
+	case m.Connected:
 		have += b.left
-	case t.Shared:
+	case m.Shared:
 		size *= part
 	}
 	return timeToRefill(n-have, size, b.kind)
@@ -150,15 +150,15 @@ func (b *Bucket) decayBurn(now time.Time) {
 
 // Missing records that a unit was missing. It reports whether another bucket may have one,
 // which Await waits for, and otherwise when there will be one.
-func (b *Bucket) Missing(t *Membership, now time.Time) (remote bool, after time.Duration) {
+func (b *Bucket) Missing(m *Membership, now time.Time) (remote bool, after time.Duration) {
 	b.missingAt = now
-	if !t.Connected {
-		return false, b.Until(1, t, now)
+	if !m.Connected {
+		return false, b.Until(1, m, now)
 	}
 	if d := now.Sub(b.exhaustedAt); b.exhausted > 0 && d < exhaustedFor {
 		return false, max(b.exhausted-d, time.Millisecond)
 	}
-	return true, b.Until(1, t, now)
+	return true, b.Until(1, m, now)
 }
 
 // Await returns a channel that the next allotment closes. EndAwait must follow.
@@ -192,9 +192,9 @@ func (b *Bucket) Apply(g *Allotment, now time.Time) {
 	}
 }
 
-// Disconnected wakes waiters: no allotment comes any more.
-func (b *Bucket) Disconnected(t *Membership, now time.Time) {
-	b.refill(t, now)
+// OnDisconnect wakes waiters: no allotment comes any more.
+func (b *Bucket) OnDisconnect(m *Membership, now time.Time) {
+	b.refill(m, now)
 	if b.changed != nil {
 		close(b.changed)
 		b.changed = nil
@@ -202,8 +202,8 @@ func (b *Bucket) Disconnected(t *Membership, now time.Time) {
 }
 
 // NeedsReport reports whether the bucket should be reported now and not later.
-func (b *Bucket) NeedsReport(t *Membership) bool {
-	if !t.Connected || b.size == 0 {
+func (b *Bucket) NeedsReport(m *Membership) bool {
+	if !m.Connected || b.size == 0 {
 		return false
 	}
 	if b.recall > b.recalled {
@@ -223,8 +223,8 @@ func (b *Bucket) need() int64 {
 
 // Report returns the usage report to send, if any. first is the first of a connection,
 // which says everything; all returns unneeded units as well.
-func (b *Bucket) Report(team string, t *Membership, first, all bool, now time.Time) (UsageReport, bool) {
-	b.refill(t, now)
+func (b *Bucket) Report(team string, m *Membership, first, all bool, now time.Time) (UsageReport, bool) {
+	b.refill(m, now)
 	b.decayBurn(now)
 	if first {
 		b.returned, b.received, b.recall, b.recalled, b.exhausted = 0, 0, 0, 0, 0

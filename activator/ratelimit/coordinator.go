@@ -85,12 +85,12 @@ func NewCoordinator(o CoordinatorOptions) *Coordinator {
 const maxLimits = 1 << 17
 
 func (c *Coordinator) limit(k Key, now time.Time) *limit {
-	a := c.limits[k]
-	if a == nil && len(c.limits) < maxLimits {
-		a = &limit{key: k, at: now}
-		c.limits[k] = a
+	l := c.limits[k]
+	if l == nil && len(c.limits) < maxLimits {
+		l = &limit{key: k, at: now}
+		c.limits[k] = l
 	}
-	return a
+	return l
 }
 
 // SetLimits replaces all limits.
@@ -98,54 +98,54 @@ func (c *Coordinator) SetLimits(limits map[Key]int64, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for k, n := range limits {
-		a := c.limit(k, now)
-		if a == nil || a.size == float64(n) {
+		l := c.limit(k, now)
+		if l == nil || l.size == float64(n) {
 			continue
 		}
-		c.refill(a, now)
-		if a.exact && a.size > 0 {
-			a.level += float64(n) - a.size // what was used stays used
+		c.refill(l, now)
+		if l.exact && l.size > 0 {
+			l.level += float64(n) - l.size // what was used stays used
 		}
-		a.size = float64(n)
-		c.initLevel(a)
-		c.allot(a, now)
+		l.size = float64(n)
+		c.initLevel(l)
+		c.allot(l, now)
 	}
-	for k, a := range c.limits {
-		if limits[k] == 0 && a.size > 0 {
-			a.size, a.level, a.exact = 0, 0, false
-			delete(c.unmet, a)
+	for k, l := range c.limits {
+		if limits[k] == 0 && l.size > 0 {
+			l.size, l.level, l.exact = 0, 0, false
+			delete(c.unmet, l)
 		}
 	}
 }
 
 // initLevel gives an account what a former coordinator had left, or what it begins with.
-func (c *Coordinator) initLevel(a *limit) {
-	if a.exact || c.recovering || a.size == 0 {
+func (c *Coordinator) initLevel(l *limit) {
+	if l.exact || c.recovering || l.size == 0 {
 		return
 	}
-	a.exact = true
-	if a.priorSeq > 0 {
-		a.level += a.priorLeft
+	l.exact = true
+	if l.priorSeq > 0 {
+		l.level += l.priorLeft
 	} else {
-		a.level = a.size
+		l.level = l.size
 	}
-	a.level = min(a.level, c.maxLevel(a))
+	l.level = min(l.level, c.maxLevel(l))
 }
 
 // maxLevel is how much the coordinator may have of a limit.
-func (c *Coordinator) maxLevel(a *limit) float64 {
-	n := a.size
-	for _, h := range a.holdings {
+func (c *Coordinator) maxLevel(l *limit) float64 {
+	n := l.size
+	for _, h := range l.holdings {
 		have := float64(h.have)
-		if !h.member.disconnectedAt.IsZero() && a.key.Kind.Span() > 0 {
-			have = max(have, a.size*h.member.share())
+		if !h.member.disconnectedAt.IsZero() && l.key.Kind.Span() > 0 {
+			have = max(have, l.size*h.member.share())
 		}
 		n -= have
 	}
-	if a.key.Kind.Span() > 0 {
+	if l.key.Kind.Span() > 0 {
 		for _, m := range c.members {
-			if !m.disconnectedAt.IsZero() && m.holds[a] == nil {
-				n -= a.size * m.share()
+			if !m.disconnectedAt.IsZero() && m.holds[l] == nil {
+				n -= l.size * m.share()
 			}
 		}
 	}
@@ -169,33 +169,33 @@ func (c *Coordinator) refillShare() float64 {
 	return min(1, max(0, part))
 }
 
-func (c *Coordinator) refill(a *limit, now time.Time) {
-	if a.size == 0 {
-		a.at = now
+func (c *Coordinator) refill(l *limit, now time.Time) {
+	if l.size == 0 {
+		l.at = now
 		return
 	}
-	missing := c.maxLevel(a)
-	if a.key.Kind.Span() == 0 {
-		if a.level = missing; c.recovering {
-			a.level = 0
+	missing := c.maxLevel(l)
+	if l.key.Kind.Span() == 0 {
+		if l.level = missing; c.recovering {
+			l.level = 0
 		}
 		return
 	}
-	if d := now.Sub(a.at); d > 0 {
-		a.at = now
-		a.level += refilled(a.size*c.refillShare(), a.key.Kind, d)
+	if d := now.Sub(l.at); d > 0 {
+		l.at = now
+		l.level += refilled(l.size*c.refillShare(), l.key.Kind, d)
 	}
-	a.level = min(a.level, missing)
+	l.level = min(l.level, missing)
 }
 
 // refillAll refills every limit, before the rate of refill changes.
 func (c *Coordinator) refillAll(now time.Time) {
-	for _, a := range c.limits {
-		c.refill(a, now)
+	for _, l := range c.limits {
+		c.refill(l, now)
 	}
 }
 
-var errReport = errors.New("a claim is less than nothing, or takes back what was said")
+var errReport = errors.New("usage report has negative or decreasing totals")
 
 // Report applies an activator's reports. first marks the first message of a connection,
 // which replaces what the activator reported on another one.
@@ -243,16 +243,16 @@ func (c *Coordinator) apply(id string, m *member, first bool, report *UsageRepor
 	if report.Kind >= kindCount || report.Want < 0 || report.Waiting < 0 || report.Used < 0 || report.Held > maxUnits || report.Held < -maxUnits || report.Want > maxUnits || report.Waiting > maxUnits || math.IsNaN(report.Left) {
 		return errReport
 	}
-	a := c.limit(Key{report.Team, report.Kind}, now)
-	if a == nil {
+	l := c.limit(Key{report.Team, report.Kind}, now)
+	if l == nil {
 		return nil
 	}
-	c.refill(a, now)
-	h := m.holds[a]
+	c.refill(l, now)
+	h := m.holds[l]
 	if h == nil {
 		h = &holding{id: id, member: m}
-		m.holds[a] = h
-		a.holdings = append(a.holdings, h)
+		m.holds[l] = h
+		l.holdings = append(l.holdings, h)
 	}
 	back := report.Returned - h.returned
 	// A bucket in debt returns nothing.
@@ -265,23 +265,23 @@ func (c *Coordinator) apply(id string, m *member, first bool, report *UsageRepor
 	h.want = max(0, report.Want-coming)
 	h.waiting = min(h.want, max(0, report.Waiting-coming))
 	c.seq = max(c.seq, report.Seq)
-	if a.key.Kind.Span() > 0 {
-		a.level += float64(back)
+	if l.key.Kind.Span() > 0 {
+		l.level += float64(back)
 	}
-	if first && !a.exact && report.Seq > a.priorSeq {
-		a.priorLeft, a.priorSeq = report.Left, report.Seq
+	if first && !l.exact && report.Seq > l.priorSeq {
+		l.priorLeft, l.priorSeq = report.Left, report.Seq
 	}
-	c.initLevel(a)
-	c.allot(a, now)
+	c.initLevel(l)
+	c.allot(l, now)
 	return nil
 }
 
 // dropHoldings removes an activator's holdings.
 func (c *Coordinator) dropHoldings(m *member) {
-	for a, h := range m.holds {
-		for i := range a.holdings {
-			if a.holdings[i] == h {
-				a.holdings = append(a.holdings[:i], a.holdings[i+1:]...)
+	for l, h := range m.holds {
+		for i := range l.holdings {
+			if l.holdings[i] == h {
+				l.holdings = append(l.holdings[:i], l.holdings[i+1:]...)
 				break
 			}
 		}
@@ -289,8 +289,8 @@ func (c *Coordinator) dropHoldings(m *member) {
 	clear(m.holds)
 }
 
-// Disconnected records that an activator's connection has ended.
-func (c *Coordinator) Disconnected(id string, now time.Time) {
+// OnDisconnect records that an activator's connection has ended.
+func (c *Coordinator) OnDisconnect(id string, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if m := c.members[id]; m != nil && m.disconnectedAt.IsZero() {
@@ -312,9 +312,9 @@ func (c *Coordinator) Recovered(now time.Time) {
 	c.refillAll(now)
 	c.recovering = false
 	c.balanceShares()
-	for _, a := range c.limits {
-		c.initLevel(a)
-		c.allot(a, now)
+	for _, l := range c.limits {
+		c.initLevel(l)
+		c.allot(l, now)
 	}
 }
 
@@ -338,8 +338,8 @@ func (c *Coordinator) Tick(now time.Time) {
 	if gone {
 		c.balanceShares()
 	}
-	for a := range c.unmet {
-		c.allot(a, now)
+	for l := range c.unmet {
+		c.allot(l, now)
 	}
 }
 
@@ -372,11 +372,11 @@ func (c *Coordinator) balanceShares() {
 }
 
 // allot serves wants as far as there are units, and recalls units of other activators.
-func (c *Coordinator) allot(a *limit, now time.Time) {
-	if a.size == 0 {
+func (c *Coordinator) allot(l *limit, now time.Time) {
+	if l.size == 0 {
 		return
 	}
-	c.refill(a, now)
+	c.refill(l, now)
 	connected := int64(0)
 	for _, m := range c.members {
 		if m.disconnectedAt.IsZero() {
@@ -384,38 +384,38 @@ func (c *Coordinator) allot(a *limit, now time.Time) {
 		}
 	}
 	var wanted, waiting int64
-	for _, h := range a.holdings {
+	for _, h := range l.holdings {
 		wanted += h.want
 		waiting += h.waiting
 	}
-	free := int64(math.Floor(max(0, a.level) + epsilon))
+	free := int64(math.Floor(max(0, l.level) + epsilon))
 	spare := int64(0)
-	if wanted <= free && connected > 0 && now.Sub(a.recallAt) >= recallPause {
-		spare = int64(a.size) / (idleParts * connected)
+	if wanted <= free && connected > 0 && now.Sub(l.recallAt) >= recallPause {
+		spare = int64(l.size) / (idleParts * connected)
 	}
 	first := min(free, waiting)
-	c.divide(a, first, func(h *holding) *int64 { return &h.waiting })
+	c.divide(l, first, func(h *holding) *int64 { return &h.waiting })
 	// Soon after a recall only waiting requests are served, or units would oscillate.
-	if free -= first; free > 0 && now.Sub(a.recallAt) >= recallPause {
-		c.divide(a, min(free, wanted-first), func(h *holding) *int64 { return &h.want })
+	if free -= first; free > 0 && now.Sub(l.recallAt) >= recallPause {
+		c.divide(l, min(free, wanted-first), func(h *holding) *int64 { return &h.want })
 	}
 	unmet := false
-	for _, h := range a.holdings {
+	for _, h := range l.holdings {
 		unmet = unmet || h.want > 0
 	}
 	if unmet {
-		c.unmet[a] = true
+		c.unmet[l] = true
 	} else {
-		delete(c.unmet, a)
+		delete(c.unmet, l)
 	}
-	called := c.requestRecall(a, now)
-	for _, h := range a.holdings {
+	called := c.requestRecall(l, now)
+	for _, h := range l.holdings {
 		if !h.member.disconnectedAt.IsZero() {
 			continue
 		}
-		g := Allotment{Team: a.key.Team, Kind: a.key.Kind, Granted: h.granted, Idle: spare, Recall: a.recall}
+		g := Allotment{Team: l.key.Team, Kind: l.key.Kind, Granted: h.granted, Idle: spare, Recall: l.recall}
 		if h.waiting > 0 && !called {
-			g.Exhausted = max(timeToRefill(1-a.level, a.size*max(c.refillShare(), epsilon), a.key.Kind), time.Millisecond)
+			g.Exhausted = max(timeToRefill(1-l.level, l.size*max(c.refillShare(), epsilon), l.key.Kind), time.Millisecond)
 		}
 		if g.Granted == h.sent.Granted && g.Idle == h.sent.Idle && g.Recall == h.sent.Recall && g.Exhausted == 0 {
 			continue
@@ -425,17 +425,17 @@ func (c *Coordinator) allot(a *limit, now time.Time) {
 		}
 		h.sent = g
 		c.seq++
-		g.Seq, g.Left = c.seq, a.level
+		g.Seq, g.Left = c.seq, l.level
 		c.o.Send(h.id, Allotments{Share: h.member.sent, List: []Allotment{g}})
 	}
 }
 
 // divide deals n units evenly and in turns to holdings with a need.
-func (c *Coordinator) divide(a *limit, n int64, need func(*holding) *int64) {
+func (c *Coordinator) divide(l *limit, n int64, need func(*holding) *int64) {
 	for n > 0 {
 		var open []*holding
-		for i := range a.holdings {
-			if h := a.holdings[(i+a.turn)%len(a.holdings)]; h.member.disconnectedAt.IsZero() && *need(h) > 0 {
+		for i := range l.holdings {
+			if h := l.holdings[(i+l.turn)%len(l.holdings)]; h.member.disconnectedAt.IsZero() && *need(h) > 0 {
 				open = append(open, h)
 			}
 		}
@@ -452,35 +452,35 @@ func (c *Coordinator) divide(a *limit, n int64, need func(*holding) *int64) {
 			if h.waiting -= k; h.waiting < 0 {
 				h.waiting = 0
 			}
-			a.level -= float64(k)
+			l.level -= float64(k)
 		}
-		a.turn++
+		l.turn++
 	}
 }
 
 // requestRecall recalls the spare units of a limit that requests wait for. It reports
 // whether a recall under way may still bring some.
-func (c *Coordinator) requestRecall(a *limit, now time.Time) bool {
+func (c *Coordinator) requestRecall(l *limit, now time.Time) bool {
 	waits, pending, any := false, false, false
-	for _, h := range a.holdings {
+	for _, h := range l.holdings {
 		waits = waits || h.waiting > 0
 	}
 	if !waits {
 		return false
 	}
-	for _, h := range a.holdings {
+	for _, h := range l.holdings {
 		if !h.member.disconnectedAt.IsZero() || h.have <= 0 || h.waiting > 0 {
 			continue
 		}
 		any = true
-		pending = pending || h.recalled < a.recall
+		pending = pending || h.recalled < l.recall
 	}
 	switch {
 	case pending:
 		return true
-	case any && now.Sub(a.recallAt) >= recallEvery:
-		a.recall++
-		a.recallAt = now
+	case any && now.Sub(l.recallAt) >= recallEvery:
+		l.recall++
+		l.recallAt = now
 		return true
 	}
 	return false
@@ -488,7 +488,6 @@ func (c *Coordinator) requestRecall(a *limit, now time.Time) bool {
 
 // Use is a team's use of a limit, as far as the coordinator knows.
 type Use struct {
-	Size int64
 	Left float64 // unspent, wherever it is; of places those that are free
 	Used int64   // places in use
 }
@@ -497,18 +496,18 @@ type Use struct {
 func (c *Coordinator) Use(k Key, now time.Time) Use {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a := c.limits[k]
-	if a == nil || a.size == 0 {
+	l := c.limits[k]
+	if l == nil || l.size == 0 {
 		return Use{}
 	}
-	c.refill(a, now)
-	u := Use{Size: int64(a.size), Left: a.level}
-	for _, h := range a.holdings {
+	c.refill(l, now)
+	u := Use{Left: l.level}
+	for _, h := range l.holdings {
 		u.Used += h.used
 		u.Left += float64(h.have)
 	}
 	if k.Kind.Span() == 0 {
-		u.Left = a.size - float64(u.Used)
+		u.Left = l.size - float64(u.Used)
 	}
 	u.Left = max(0, u.Left)
 	return u

@@ -39,7 +39,7 @@ type Limits struct {
 	mu          sync.Mutex // serialises changes of the set of teams, and of how buckets are tied
 	accounts    atomic.Pointer[map[string]*account]
 	membership  atomic.Pointer[Membership] // nil: there is no coordinator
-	wantsReport func()                     // set by Share: a claim is to be made now
+	wantsReport func()                     // set by ShareLimits: a report is to be sent now
 }
 
 // account holds one team's limits and use.
@@ -61,13 +61,13 @@ func (l *Limits) newAccount() *account {
 	return a
 }
 
-var alone Membership
+var unshared Membership
 
 func (l *Limits) memberOf() *Membership {
-	if t := l.membership.Load(); t != nil {
-		return t
+	if m := l.membership.Load(); m != nil {
+		return m
 	}
-	return &alone
+	return &unshared
 }
 
 // Sizes returns the limits by kind.
@@ -167,11 +167,11 @@ func (l *Limits) Cover(team string) Lease { return Lease{l.account(team), true} 
 // exhausted reports whether a limit of that kind has no unit here; mu must be held. Any
 // fraction of tokens will do: a request's tokens are known afterwards.
 func (a *account) exhausted(k Kind, now time.Time) bool {
-	p := &a.buckets[k]
-	if p.Size() == 0 {
+	b := &a.buckets[k]
+	if b.Size() == 0 {
 		return false
 	}
-	free := p.Free(a.limiter.memberOf(), now)
+	free := b.Free(a.limiter.memberOf(), now)
 	if k == Tokens {
 		return free <= epsilon
 	}
@@ -180,26 +180,26 @@ func (a *account) exhausted(k Kind, now time.Time) bool {
 
 // take takes n units; mu must be held.
 func (a *account) take(k Kind, n int64, now time.Time) {
-	p := &a.buckets[k]
-	if p.Size() == 0 && k.Span() > 0 {
+	b := &a.buckets[k]
+	if b.Size() == 0 && k.Span() > 0 {
 		return
 	}
-	p.Take(n, now)
-	a.requestAllotment(p)
+	b.Take(n, now)
+	a.requestAllotment(b)
 }
 
 // requestAllotment asks the coordinator for units if the bucket is low; mu must be held.
-func (a *account) requestAllotment(p *Bucket) {
-	if a.limiter.wantsReport != nil && p.NeedsReport(a.limiter.memberOf()) {
+func (a *account) requestAllotment(b *Bucket) {
+	if a.limiter.wantsReport != nil && b.NeedsReport(a.limiter.memberOf()) {
 		a.limiter.wantsReport()
 	}
 }
 
 // refuse makes the refusal; mu must be held.
 func (a *account) refuse(k Kind, now time.Time, limit, format, team string) *Refusal {
-	p := &a.buckets[k]
-	remote, after := p.Missing(a.limiter.memberOf(), now)
-	r := &Refusal{Limit: limit, Message: "Rate limit reached: " + fmt.Sprintf(format, team, p.Size()) + ".", RetryAfter: after}
+	b := &a.buckets[k]
+	remote, after := b.Missing(a.limiter.memberOf(), now)
+	r := &Refusal{Limit: limit, Message: "Rate limit reached: " + fmt.Sprintf(format, team, b.Size()) + ".", RetryAfter: after}
 	if remote {
 		r.account, r.kind, r.allotments = a, k, a.allotments
 	}
@@ -233,13 +233,13 @@ func (r *Refusal) await(ctx context.Context, late <-chan time.Time) bool {
 		a.mu.Unlock()
 		return true
 	}
-	p := &a.buckets[r.kind]
-	changed := p.Await()
+	b := &a.buckets[r.kind]
+	changed := b.Await()
 	a.mu.Unlock()
 	a.limiter.wantsReport()
 	defer func() {
 		a.mu.Lock()
-		p.EndAwait()
+		b.EndAwait()
 		a.mu.Unlock()
 	}()
 	select {
@@ -267,9 +267,9 @@ func (l Lease) End(tokens int, now time.Time) {
 	l.a.take(Tokens, int64(tokens), now)
 }
 
-// Hold counts a request of a team that begins to wait, or refuses it. Without a refusal
-// Unhold must be called exactly once when the wait ends.
-func (l *Limits) Hold(team string, now time.Time) *Refusal {
+// AdmitWaiting counts a request of a team that begins to wait, or refuses it. Without a refusal
+// EndWaiting must be called exactly once when the wait ends.
+func (l *Limits) AdmitWaiting(team string, now time.Time) *Refusal {
 	a := l.account(team)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -282,11 +282,11 @@ func (l *Limits) Hold(team string, now time.Time) *Refusal {
 	return nil
 }
 
-// heldRetry is the Retry-After of a Hold refusal.
+// heldRetry is the Retry-After of a refusal of AdmitWaiting.
 const heldRetry = 5 * time.Second
 
-// ReleaseHeld ends one Hold.
-func (l *Limits) ReleaseHeld(team string, now time.Time) {
+// EndWaiting ends one AdmitWaiting.
+func (l *Limits) EndWaiting(team string, now time.Time) {
 	a := l.account(team)
 	a.mu.Lock()
 	a.take(Held, -1, now)
@@ -381,28 +381,20 @@ func (l *Limits) Usage(team string, now time.Time) Usage {
 	return a.usage(now)
 }
 
-// Usage of the lease's team now.
-func (l Lease) Usage(now time.Time) Usage {
-	if l.a == nil {
-		return Usage{}
-	}
-	return l.a.usage(now)
-}
-
 func (a *account) usage(now time.Time) Usage {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	t := a.limiter.memberOf()
+	m := a.limiter.memberOf()
 	requests, tokens := &a.buckets[Requests], &a.buckets[Tokens]
 	return Usage{
 		Limits:        a.limits,
 		Active:        a.buckets[Concurrent].Used(),
 		Held:          a.buckets[Held].Used(),
-		Requests:      requests.Left(t, now),
-		Tokens:        tokens.Left(t, now),
-		ColdStarts:    a.buckets[ColdStarts].Left(t, now),
+		Requests:      requests.Left(m, now),
+		Tokens:        tokens.Left(m, now),
+		ColdStarts:    a.buckets[ColdStarts].Left(m, now),
 		Spent:         a.spent,
-		RequestsReset: requests.Until(float64(requests.Size()), t, now),
-		TokensReset:   tokens.Until(float64(tokens.Size()), t, now),
+		RequestsReset: requests.Until(float64(requests.Size()), m, now),
+		TokensReset:   tokens.Until(float64(tokens.Size()), m, now),
 	}
 }

@@ -30,7 +30,7 @@ func TestLimits(t *testing.T) {
 	if _, r = l.Admit("red", t0); r == nil || r.Limit != LimitConcurrent {
 		t.Fatal(r)
 	}
-	u := a.Usage(t0)
+	u := l.Usage("red", t0)
 	if u.Requests != 4 || u.RequestsReset != 20*time.Second || u.Active != 2 || u.Tokens != 100 {
 		t.Fatalf("%+v", u)
 	}
@@ -91,33 +91,33 @@ func TestNoTokenLeft(t *testing.T) {
 
 func TestHeld(t *testing.T) {
 	var l Limits
-	if r := l.Hold("red", t0); r != nil {
+	if r := l.AdmitWaiting("red", t0); r != nil {
 		t.Fatal("no limit:", r)
 	}
 	l.SetTeams(newTeam("red", functions.Limits{HeldRequests: 2}))
-	if r := l.Hold("red", t0); r != nil {
+	if r := l.AdmitWaiting("red", t0); r != nil {
 		t.Fatal(r)
 	}
-	r := l.Hold("red", t0)
+	r := l.AdmitWaiting("red", t0)
 	if r == nil || r.Limit != LimitHeld || r.RetryAfter != 5*time.Second || !strings.Contains(r.Message, "team red may have 2 requests held") {
 		t.Fatalf("%+v", r)
 	}
-	if l.Hold("blue", t0) != nil {
+	if l.AdmitWaiting("blue", t0) != nil {
 		t.Fatal("another team's")
 	}
-	l.ReleaseHeld("red", t0)
-	if r := l.Hold("red", t0); r != nil {
+	l.EndWaiting("red", t0)
+	if r := l.AdmitWaiting("red", t0); r != nil {
 		t.Fatal("there is a place again:", r)
 	}
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for range 200 {
-				if l.Hold("red", t0) == nil {
+				if l.AdmitWaiting("red", t0) == nil {
 					if n := l.Usage("red", t0).Held; n > 2 {
 						t.Error("held:", n)
 					}
-					l.ReleaseHeld("red", t0)
+					l.EndWaiting("red", t0)
 				}
 			}
 		})

@@ -52,10 +52,10 @@ type UsageReport struct {
 	Kind     Kind
 	Held     int64  // unspent units, less than nothing in debt; of places all that are lent, used or not
 	Used     int64  // of places: those in use
-	Want     int64  // units it could use beyond Have
+	Want     int64  // units it could use beyond Held
 	Waiting  int64  // of those, what requests wait for
 	Returned int64  // units given back
-	Received int64  // of Grant.Given, what it has taken in
+	Received int64  // of Allotment.Granted, what it has taken in
 	Recalled uint64 // the newest recall that was carried out
 
 	// In the first report of a connection: the last allotment, by its number.

@@ -3,7 +3,7 @@ package ratelimit
 import "time"
 
 // ShareLimits makes the limits those of several activators, before any request: nothing
-// is admitted beyond what Allotted gave. needs is called when Reports should be sent now;
+// is admitted beyond what ApplyAllotments gave. needs is called when Reports should be sent now;
 // it must not block, nor call back.
 func (l *Limits) ShareLimits(needs func()) {
 	l.mu.Lock()
@@ -38,27 +38,27 @@ func (l *Limits) Reports(first, all bool, now time.Time) *UsageReports {
 	return out
 }
 
-func (a *account) reports(team string, was, t *Membership, first, all bool, now time.Time, out *UsageReports) {
+func (a *account) reports(team string, was, m *Membership, first, all bool, now time.Time, out *UsageReports) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for k := range a.buckets {
-		p := &a.buckets[k]
+		b := &a.buckets[k]
 		if first {
-			p.Free(was, now) // what came without a link
+			b.Free(was, now) // what came without a link
 		}
-		if c, any := p.Report(team, t, first, all, now); any {
+		if c, any := b.Report(team, m, first, all, now); any {
 			out.List = append(out.List, c)
 		}
 	}
 }
 
-// Allotted applies the coordinator's message.
-func (l *Limits) Allotted(g Allotments, now time.Time) {
+// ApplyAllotments applies the coordinator's message.
+func (l *Limits) ApplyAllotments(g Allotments, now time.Time) {
 	l.mu.Lock()
-	t := *l.memberOf()
-	if t.Share != g.Share {
-		t.Share = g.Share
-		l.membership.Store(&t)
+	m := *l.memberOf()
+	if m.Share != g.Share {
+		m.Share = g.Share
+		l.membership.Store(&m)
 	}
 	l.mu.Unlock()
 	for i := range g.List {
@@ -75,8 +75,8 @@ func (l *Limits) Allotted(g Allotments, now time.Time) {
 	}
 }
 
-// Disconnected records that the connection to the coordinator has ended.
-func (l *Limits) Disconnected(now time.Time) {
+// OnDisconnect records that the connection to the coordinator has ended.
+func (l *Limits) OnDisconnect(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := *l.memberOf()
@@ -90,7 +90,7 @@ func (l *Limits) Disconnected(now time.Time) {
 			a.mu.Lock()
 			a.allotments++ // waiters must not go on waiting
 			for k := range a.buckets {
-				a.buckets[k].Disconnected(&t, now)
+				a.buckets[k].OnDisconnect(&t, now)
 			}
 			a.mu.Unlock()
 		}

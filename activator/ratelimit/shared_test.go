@@ -114,7 +114,7 @@ func (c *cluster) unlink(a *act, ticks int) {
 		return
 	}
 	a.connected, a.up, a.down = false, nil, nil
-	a.l.Disconnected(c.now)
+	a.l.OnDisconnect(c.now)
 	a.ends = 1 + ticks
 }
 
@@ -124,14 +124,14 @@ func (c *cluster) step(d time.Duration) {
 	for _, a := range c.acts {
 		if a.ends > 0 {
 			if a.ends--; a.ends == 0 {
-				c.coord.Disconnected(a.id, c.now)
+				c.coord.OnDisconnect(a.id, c.now)
 			}
 			continue
 		}
 		up, down := a.up, a.down
 		a.up, a.down = nil, nil
 		for _, d := range down {
-			a.l.Allotted(d.g, c.now)
+			a.l.ApplyAllotments(d.g, c.now)
 		}
 		for _, u := range up {
 			if err := c.coord.Report(a.id, u.first, u.c, c.now); err != nil {
@@ -200,14 +200,14 @@ func (c *cluster) take(a *act) *Refusal {
 func (c *cluster) takeWaiting(a *act) *Refusal {
 	no := c.take(a)
 	for i := 0; no != nil && no.account != nil && i < 25; i++ {
-		p := &no.account.buckets[no.kind]
-		p.Await()
+		b := &no.account.buckets[no.kind]
+		b.Await()
 		a.needs = true
 		c.step(10 * time.Millisecond)
 		if i%10 == 9 {
 			c.coord.Tick(c.now)
 		}
-		p.EndAwait()
+		b.EndAwait()
 		no = c.take(a)
 	}
 	return no
@@ -457,11 +457,11 @@ func TestShareNewCoordinator(t *testing.T) {
 			if no.account == nil {
 				return false
 			}
-			p := &no.account.buckets[no.kind]
-			p.Await()
+			b := &no.account.buckets[no.kind]
+			b.Await()
 			a.needs = true
 			r.step(10 * time.Millisecond)
-			p.EndAwait()
+			b.EndAwait()
 		}
 		return false
 	}
@@ -515,14 +515,14 @@ func playCluster(t testing.TB, moves []byte) {
 				r.checkSpent(2, "cold starts")
 			}
 		case 7:
-			if a.l.Hold("red", r.now) == nil {
+			if a.l.AdmitWaiting("red", r.now) == nil {
 				a.held++
 				r.inUse()
 			}
 		case 8:
 			if a.held > 0 {
 				a.held--
-				a.l.ReleaseHeld("red", r.now)
+				a.l.EndWaiting("red", r.now)
 			}
 		case 9:
 			r.step(time.Millisecond)
@@ -541,7 +541,7 @@ func playCluster(t testing.TB, moves []byte) {
 		case 14: // it dies, its requests with it, and another one begins
 			if i%3 == 0 {
 				r.unlink(a, 0)
-				r.coord.Disconnected(a.id, r.now)
+				r.coord.OnDisconnect(a.id, r.now)
 				for j := range r.acts {
 					if r.acts[j] == a {
 						r.acts = append(r.acts[:j], r.acts[j+1:]...)

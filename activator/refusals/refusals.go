@@ -1,4 +1,4 @@
-// Package refusals bounds the lines that refused requests write to the log.
+// Package refusals limits how many log lines refused requests write.
 package refusals
 
 import (

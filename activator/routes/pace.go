@@ -93,7 +93,7 @@ func (f *Function) expected(now time.Time) time.Duration {
 		}
 		return left + max(first, 0)
 	}
-	if first < 0 || f.Load.Free() {
+	if first < 0 || f.Load.AdmitsAtOnce() {
 		return first
 	}
 	slots := 0
@@ -156,7 +156,7 @@ func (f *Function) closed(now time.Time) (why string, e *openai.Error) {
 			return d.Error.Message, d.Error
 		}
 	}
-	if m := s.Model; m != nil && !f.Load.Free() && f.Load.Queued >= m.Spec.Queue.Requests && (len(s.Replicas) == 0 || f.Load.FreeSlots == 0) {
+	if m := s.Model; m != nil && !f.Load.AdmitsAtOnce() && f.Load.Queued >= m.Spec.Queue.Requests && (len(s.Replicas) == 0 || f.Load.FreeSlots == 0) {
 		return "its queue is full", admission.QueueFullError()
 	}
 	return "", nil

@@ -1,6 +1,6 @@
-// Package routes connects the decisions of Routers (activator/router, which is pure) with
-// the data path: it finds the Router that a name means, tells a decision the present
-// state of its candidates, and keeps the records of recent decisions.
+// Package routes runs Routers in the activator: it finds the Router that a request names,
+// passes the present state of its targets to the decision (package activator/router), and
+// keeps the records of recent decisions.
 //
 // It holds no request and no queue, so the API and the data path share it.
 package routes

@@ -1,5 +1,5 @@
-// Package sharedrun lets a client's retry join the request that it repeats, and get its
-// answer.
+// Package sharedrun joins a client's retry with the run of the request that it repeats, so
+// that the retry gets that run's answer.
 //
 // A client that gives a request up at its own timeout closes the connection and comes back
 // seconds later; until then the request goes on without it.

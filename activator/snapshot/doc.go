@@ -1,6 +1,6 @@
-// Package snapshot holds what the platform has published to the data path: one
-// immutable Snapshot per function, replaced whole on every change (push, never
-// poll), and a Table of them that requests read without a lock.
+// Package snapshot holds the state of functions as the platform last published it (model,
+// replicas that take requests, why one cannot start), one immutable Snapshot each, in a
+// Table that requests read without a lock. A change replaces a Snapshot whole.
 //
 // The table has one writer at a time (Put and Remove take its mutex) and any
 // number of readers. Adding or removing names copies the index; a new snapshot

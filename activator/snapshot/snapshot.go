@@ -87,6 +87,7 @@ type Blocked struct {
 	Message string
 	ETA     time.Duration
 	At      time.Time
+	Final   bool // no node could hold it even if it were empty, and no other is known: waiting does not help
 }
 
 // Remaining is what is left of ETA: never 0, because the function is still blocked;

@@ -92,6 +92,7 @@ type (
 		Percent  *int   `json:"percent,omitempty"`
 		ETA      *int   `json:"eta_s,omitempty"`
 		Position *int   `json:"position,omitempty"`
+		Why      string `json:"why,omitempty"` // the state is blocked
 	}
 	tokenFrame struct {
 		Type    string `json:"type"` // token

@@ -194,6 +194,8 @@ func (g *generation) line(line []byte) {
 		}
 	case bytes.HasPrefix(line, []byte(": thaw ")):
 		f := progressFrame{Type: "progress"}
+		line, why, _ := bytes.Cut(line, []byte(" why="))
+		f.Why = string(why)
 		for name, v := range words(line[len(": thaw "):]) {
 			n, err := strconv.Atoi(v)
 			switch {

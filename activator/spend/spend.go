@@ -1,4 +1,4 @@
-// Package spend holds how much money each account has spent today, and admits spending
+// Package spend counts the money that each account has spent today, and admits spending
 // within daily budgets. A day ends at midnight UTC.
 //
 // The cost of a request is known only after it. So a request is admitted while what its

@@ -1,5 +1,5 @@
-// Package usageoption knows which replicas refuse stream_options, which are added to the
-// streams of a team whose tokens are limited, and estimates the tokens of a stream without it.
+// Package usageoption records which replicas refuse stream_options, the field by which a
+// stream reports its tokens, and estimates the tokens of streams without it.
 package usageoption
 
 import (

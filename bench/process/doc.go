@@ -1,4 +1,4 @@
 // Package process starts and ends the programs of a benchmark, each in its own process
-// group so that none outlives the benchmark, with its output in a file for diagnosis. It
-// also reads a program's CPU time and memory from the kernel (Linux only).
+// group, and reads their CPU time and memory. The kernel reports the latter on Linux only.
+// Output goes to a file for diagnosis, and no program outlives the benchmark.
 package process

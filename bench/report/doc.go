@@ -1,4 +1,4 @@
-// Package report presents the results of a benchmark: medians and quantiles, tables for
-// a terminal, versioned JSON, and charts as one self-contained HTML page and one SVG,
-// without scripts or external files, in light and dark mode.
+// Package report writes the results of benchmarks: medians and quantiles, tables for a
+// terminal, versioned JSON, and charts as one self-contained HTML page or SVG. They have no
+// scripts or external files, and a light and a dark mode.
 package report

@@ -1,4 +1,3 @@
-// Package served drives a platform from outside, over HTTP. It starts `thaw serve` in
-// its own folder or connects to a running one, and implements the few calls of the
-// control API that a benchmark needs.
+// Package served starts `thaw serve` for a benchmark, or connects to a running one, and
+// calls its control API.
 package served

@@ -1,4 +1,5 @@
-// Command thaw-bench measures thaw beside its peers, for developers:
+// Command thaw-bench is the developers' benchmark program: it measures thaw beside other
+// gateways, loaders and routers.
 //
 //	make thaw thaw-bench
 //	bin/thaw-bench gateway --out bench/results

@@ -1,5 +1,5 @@
-// Package kustomize holds the objects that thaw is on a cluster, for those who
-// install it without kustomize. The files in base are the only source of them.
+// Package kustomize embeds the Kubernetes manifests of a thaw installation. The files in
+// base are the only source of them.
 package kustomize
 
 import "embed"

@@ -1,4 +1,4 @@
-// Package backoff has the pauses between attempts that failed.
+// Package backoff computes the pauses between retries.
 package backoff
 
 import (

@@ -1,5 +1,5 @@
-// Package compose runs the patterns of a Composition: several models that answer one
-// request together. It asks models only through a function of type Ask, imports nothing of
+// Package compose runs the patterns by which several models answer one request together (a
+// Composition). It asks models only through a function of type Ask, imports nothing of
 // thaw, and keeps no state between runs, so that the server, the simulator and the tests
 // run the same code.
 //

@@ -1,5 +1,5 @@
-// Package newest keeps the newest value of each key, and one pending signal,
-// between a producer that must not block and a consumer that takes all at once.
+// Package newest passes the newest value of each key from a producer that must not block to
+// a consumer that takes all at once, with one pending signal.
 package newest
 
 // Map holds the newest value of each key, in the order in which the keys were first

@@ -1,7 +1,6 @@
-// Package openai implements the parts of the OpenAI wire format that a gateway needs:
-// it reads a request's envelope without decoding the body, splices the two values that
-// a gateway changes, formats errors as the official clients expect them, reads those of
-// engines in any form, and writes and reads the lines of a server-sent event stream.
+// Package openai reads and writes the OpenAI wire format as a gateway needs it: fields of a
+// request without decoding its whole body, errors, token usage, and the lines of event
+// streams.
 //
 // It is one idea, one wire format: requests, answers, streams and errors share its bounds
 // and one scanner of JSON.

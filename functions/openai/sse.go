@@ -3,7 +3,11 @@ package openai
 import (
 	"bytes"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // Comment appends one comment line of a held stream to b, for example
@@ -29,6 +33,18 @@ func Comment(b []byte, state string, percent int, eta time.Duration, position in
 		b = strconv.AppendInt(append(b, " position="...), int64(position), 10)
 	}
 	return append(b, '\n')
+}
+
+// AppendReason adds to the comment at the end of b why its state is what it is: the rest of
+// the line after " why=", clipped, without line breaks.
+func AppendReason(b []byte, reason string) []byte {
+	clean := strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, functions.Clip(reason))
+	return append(append(append(b[:len(b)-1], " why="...), clean...), '\n')
 }
 
 // Span is one phase of a timeline and how long it took.

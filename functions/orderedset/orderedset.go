@@ -1,4 +1,4 @@
-// Package orderedset is a set that keeps an order.
+// Package orderedset implements a set that keeps the order of insertion.
 package orderedset
 
 // Set is a set in insertion order, except that the last member replaces a

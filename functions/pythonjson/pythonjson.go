@@ -1,7 +1,7 @@
-// Package pythonjson reads the JSON that Python's json module writes and reads. Beyond the
-// standard it has NaN, Infinity and -Infinity as numbers, half a surrogate pair in strings,
-// and a name twice in one object. Checkpoints are written by Python, and engines read them
-// with it.
+// Package pythonjson reads JSON with the extensions of Python's json module, as checkpoints
+// have it. Beyond the standard it has NaN, Infinity and -Infinity as numbers, half a
+// surrogate pair in strings, and a name twice in one object. Checkpoints are written by
+// Python, and engines read them with it.
 package pythonjson
 
 import (

@@ -205,7 +205,7 @@ func (c *Caches) lockLease(dir string, key Key) (*os.File, error) {
 	if err == nil {
 		var have Key
 		if json.Unmarshal(b, &have) != nil || have != key {
-			err = fmt.Errorf("the cache %s is of something else", filepath.Base(dir))
+			err = fmt.Errorf("the cache %s belongs to another key", filepath.Base(dir))
 		}
 	}
 	if err != nil {

@@ -305,9 +305,9 @@ func parseManifest(b []byte, key Key, maximum int64) (m manifest, err error) {
 	case m.Format != 1:
 		return m, fmt.Errorf("the manifest of the cache has the format %d, not 1", m.Format)
 	case m.Key != key:
-		return m, errors.New("the manifest of the cache is of something else")
+		return m, errors.New("the manifest of the cache belongs to another key")
 	case !isHex(m.Pack) || m.Size < 0 || m.Size > maximum || m.Bytes < 0 || m.Bytes > maximum || len(m.Files) > maxFiles:
-		return m, errors.New("the manifest of the cache makes no sense")
+		return m, errors.New("the manifest of the cache is invalid")
 	}
 	var sum int64
 	seen := make(map[string]bool, len(m.Files))

@@ -1,6 +1,5 @@
-// Package mount shows files that are still arriving as a folder of plain files,
-// so that an unmodified engine can open, read and map them: a read of missing bytes
-// waits for exactly those.
+// Package mount mounts files that are still downloading as a plain folder (FUSE), so that
+// an unmodified engine can read them: a read of missing bytes waits for exactly those.
 //
 //	New      the folder, through FUSE: Linux, where /dev/fuse is there and this
 //	         process may mount

@@ -20,7 +20,7 @@ type Bytes interface {
 }
 
 // ErrUnavailable means that this machine cannot mount; it is wrapped with the reason.
-var ErrUnavailable = errors.New("files cannot be shown while they arrive")
+var ErrUnavailable = errors.New("FUSE is not available")
 
 // Options of a tree.
 type Options struct {

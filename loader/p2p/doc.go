@@ -1,5 +1,6 @@
-// Package p2p exchanges blocks of checkpoints between nodes, so that k cold nodes together
-// fetch each block from the source once, and reads folders of models on another node.
+// Package p2p exchanges blocks of checkpoints between nodes, so that several cold nodes
+// together download each block from the source once, and reads folders of models on another
+// node.
 //
 //	announce  nodes that stage a plan tell each other a few times a second which
 //	          blocks they have or are fetching, one bit per block

@@ -1,5 +1,5 @@
-// Package pagecache measures how much of a checkpoint is in the page cache, from which
-// an engine maps it at the speed of memory, and reads it ahead from the disk.
+// Package pagecache measures how much of a checkpoint is in the kernel's page cache, and
+// reads it ahead from the disk.
 //
 //	Resident   how many bytes of files are in memory
 //	ReadAhead  have the kernel read files, in the order in which they are loaded

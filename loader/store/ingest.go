@@ -279,7 +279,7 @@ func (i *Ingest) linkBlobs() error {
 	return i.s.syncFolder(i.s.path("blobs", "tree"))
 }
 
-// PollShared checks a part that another staging fetches (ArrivesElsewhere): if its
+// PollShared checks a part that another staging fetches (Part.otherWriter): if its
 // bytes are published they are linked; if that staging gave up, the part becomes this
 // one's. It reports whether one of the two has happened.
 func (i *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {

@@ -375,7 +375,7 @@ func (p *Part) Arrived(i int) int64 {
 // DropBlock drops one block: it is not what its sender should have sent, or, read back,
 // differed from what was written.
 func (p *Part) DropBlock(i int) {
-	p.Distrust(i)
+	p.ForgetBlocks(i)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, n := p.Range(i); p.have[i] {
@@ -385,9 +385,9 @@ func (p *Part) DropBlock(i int) {
 	}
 }
 
-// Distrust records in the journal that blocks are not here, so that another attempt fetches
+// ForgetBlocks records in the journal that blocks are not here, so that another attempt fetches
 // them; in this one they stay until DropBlock or Reset.
-func (p *Part) Distrust(blocks ...int) {
+func (p *Part) ForgetBlocks(blocks ...int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.journal == nil {

@@ -710,7 +710,7 @@ func TestDroppedBlocks(t *testing.T) {
 		}
 	}
 	p.DropBlock(0)
-	p.Distrust(1)
+	p.ForgetBlocks(1)
 	if p.Has(0) || !p.Has(1) || !p.Has(2) {
 		t.Errorf("in this attempt: %v %v %v", p.Has(0), p.Has(1), p.Has(2))
 	}

@@ -235,14 +235,14 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 			a.forkServers.adopt(rctx, k, p)
 			continue
 		}
-		var r *replica.Replica
+		var adopted *replica.Replica
 		m, err := replica.ParseMeta(p)
 		if err == nil && a.o.FilesLost != nil && a.o.FilesLost(m.Path) {
 			err = errors.New("its files were still arriving through an earlier agent, which has ended")
 		}
 		if err == nil {
 			o := a.options(functions.LoadRequest{ID: m.ID, Team: m.Team, Model: m.Model, Spec: m.Spec, Dir: m.Dir, Digest: m.Digest, GPUs: m.GPUs})
-			r, err = replica.Adopt(o, p, k.Follow(p))
+			adopted, err = replica.Adopt(o, p, k.Follow(p))
 		}
 		if err != nil {
 			a.log.Warn("a process that cannot be adopted is ended", "process", p.ID, "error", err)
@@ -255,13 +255,13 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 			release = a.o.RetainCheckpoint(m.Path)
 		}
 		reserved := functions.Bytes(0)
-		if spec := r.Status().Spec; spec != nil {
+		if spec := adopted.Status().Spec; spec != nil {
 			reserved = spec.Resources.Memory
 		}
 		a.mu.Lock()
-		h := a.addReplicaLocked(r, p.ID, reserved)
+		r := a.addReplicaLocked(adopted, p.ID, reserved)
 		a.mu.Unlock()
-		go a.runReplica(rctx, h, release)
+		go a.runReplica(rctx, r, release)
 	}
 	// Only now: a document without what runs would be believed.
 	a.mu.Lock()
@@ -272,7 +272,7 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 }
 
 // shutDown leaves the replicas' processes to the supervisor, and has it end them unless
-// Options.Leave is set.
+// Options.KeepEngines is set.
 func (a *Agent) shutDown(ctx context.Context, stopReplicas context.CancelFunc) error {
 	a.mu.Lock()
 	k := a.supervisor
@@ -304,8 +304,8 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 		Scratch: supervisor.ScratchRoot(filepath.Join(a.o.Dir, "supervisor")), FreeGPU: a.o.FreeGPU, GPUHolders: a.o.GPUHolders,
 	}
 	engineURL := func() string {
-		if h := a.replicaByID(req.ID); h != nil {
-			return h.Status().Endpoint
+		if r := a.replicaByID(req.ID); r != nil {
+			return r.Status().Endpoint
 		}
 		return ""
 	}
@@ -326,7 +326,7 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 			return c.plan(name, req.ID, cmd, r)
 		}
 	}
-	o.ForkParent, o.ParentReady = a.forkServers.ForkSocket, a.forkServers.AwaitReady
+	o.ForkParent, o.ParentReady = a.forkServers.ForkSocket, a.forkServers.StartParent
 	if a.o.Inventory != nil {
 		for _, g := range a.o.Inventory.GPUs() {
 			if slices.Contains(req.GPUs, g.Index) && (o.GPUMemory == 0 || g.MemoryTotal < o.GPUMemory) {
@@ -338,21 +338,21 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 }
 
 // addReplicaLocked lists a replica under its id. mu must be held.
-func (a *Agent) addReplicaLocked(r *replica.Replica, id string, reserved functions.Bytes) *managedReplica {
-	h := &managedReplica{Replica: r, id: id, reserved: reserved, done: make(chan struct{})}
-	a.replicas[id] = h
+func (a *Agent) addReplicaLocked(inner *replica.Replica, id string, reserved functions.Bytes) *managedReplica {
+	r := &managedReplica{Replica: inner, id: id, reserved: reserved, done: make(chan struct{})}
+	a.replicas[id] = r
 	a.running.Add(1)
-	return h
+	return r
 }
 
 // runReplica is the life of a replica that is listed; release is called after it.
-func (a *Agent) runReplica(ctx context.Context, h *managedReplica, release func()) {
+func (a *Agent) runReplica(ctx context.Context, r *managedReplica, release func()) {
 	defer a.running.Done()
 	defer release()
-	err := h.Run(ctx)
-	close(h.done)
+	err := r.Run(ctx)
+	close(r.done)
 	a.mu.Lock()
-	h.ended = time.Now()
+	r.ended = time.Now()
 	a.mu.Unlock()
 	if err == nil {
 		a.pushHeartbeat()
@@ -383,9 +383,9 @@ func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.
 		a.mu.Unlock()
 		return functions.LoadReply{}, err
 	}
-	if h := a.replicas[req.ID]; h != nil {
+	if r := a.replicas[req.ID]; r != nil {
 		a.mu.Unlock()
-		return functions.LoadReply{ID: req.ID, State: h.Status().State}, nil
+		return functions.LoadReply{ID: req.ID, State: r.Status().State}, nil
 	}
 	if !a.adopted || a.ctx == nil || a.supervisor == nil {
 		a.mu.Unlock()
@@ -393,17 +393,16 @@ func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.
 	}
 	// Listed under the same lock: the same id is not started twice.
 	rctx := a.ctx
-	r := replica.New(a.options(req))
-	h := a.addReplicaLocked(r, req.ID, req.Spec.Resources.Memory)
+	r := a.addReplicaLocked(replica.New(a.options(req)), req.ID, req.Spec.Resources.Memory)
 	a.mu.Unlock()
-	a.Prewarm(req.Spec) // while it is staged
-	go a.runReplica(rctx, h, func() {})
+	a.PrepareForkServer(req.Spec) // while it is staged
+	go a.runReplica(rctx, r, func() {})
 	return functions.LoadReply{ID: req.ID, State: r.Status().State}, nil
 }
 
-// Prewarm starts a warm interpreter for a model that is known and may be requested, if its
-// engine has one.
-func (a *Agent) Prewarm(spec functions.ModelSpec) {
+// PrepareForkServer starts a warm interpreter for a model that is known and may be
+// requested, if its engine has one.
+func (a *Agent) PrepareForkServer(spec functions.ModelSpec) {
 	if forkserver.ImportList(string(spec.Engine)) == "" {
 		return
 	}
@@ -428,21 +427,21 @@ func (a *Agent) Unload(ctx context.Context, req functions.UnloadRequest) error {
 		a.mu.Unlock()
 		return err
 	}
-	h := a.replicas[req.ID]
-	done := h != nil && h.Status().State.Over()
+	r := a.replicas[req.ID]
+	done := r != nil && r.Status().State.Over()
 	if done {
 		delete(a.replicas, req.ID)
 	}
 	a.mu.Unlock()
 	switch {
-	case h == nil:
+	case r == nil:
 		return nil
 	case done:
 		a.pushHeartbeat()
 	case req.Reason == functions.ReasonCalledOff:
-		h.CancelStart()
+		r.CancelStart()
 	default:
-		h.Unload(time.Duration(max(0, min(req.DrainSeconds, 86400))*float64(time.Second)), req.Reason)
+		r.Unload(time.Duration(max(0, min(req.DrainSeconds, 86400))*float64(time.Second)), req.Reason)
 	}
 	return nil
 }
@@ -453,14 +452,14 @@ func (a *Agent) Sleep(ctx context.Context, req functions.SleepRequest) error {
 	if req.Level < 0 || req.Level > 2 {
 		return fmt.Errorf("sleep: %w: level is 0, 1 or 2", ErrBadRequest)
 	}
-	h, err := a.commandedReplica(req.ID, req.Epoch)
+	r, err := a.commandedReplica(req.ID, req.Epoch)
 	switch {
 	case err != nil:
 		return fmt.Errorf("sleep: %w", err)
 	case req.Level == 0:
-		h.WakeUp(req.Reason)
+		r.WakeUp(req.Reason)
 	default:
-		h.Sleep(req.Level, req.Reason)
+		r.Sleep(req.Level, req.Reason)
 	}
 	return nil
 }
@@ -468,11 +467,11 @@ func (a *Agent) Sleep(ctx context.Context, req functions.SleepRequest) error {
 // LoadAdapter has a READY replica load one of its model's adapters, and returns when that
 // is done. Errors of the adapter itself are *functions.AdapterError.
 func (a *Agent) LoadAdapter(ctx context.Context, req functions.AdapterRequest) error {
-	h, err := a.commandedReplica(req.ID, req.Epoch)
+	r, err := a.commandedReplica(req.ID, req.Epoch)
 	if err != nil {
 		return fmt.Errorf("adapter: %w", err)
 	}
-	err = h.Replica.LoadAdapter(ctx, req.Name)
+	err = r.Replica.LoadAdapter(ctx, req.Name)
 	if e, ok := errors.AsType[*replica.AdapterError](err); ok {
 		return &functions.AdapterError{Code: e.Code, Message: e.Message}
 	}
@@ -486,8 +485,8 @@ func (a *Agent) commandedReplica(id string, epoch int64) (*managedReplica, error
 	if err := a.checkEpochLocked(epoch); err != nil {
 		return nil, err
 	}
-	if h := a.replicas[id]; h != nil {
-		return h, nil
+	if r := a.replicas[id]; r != nil {
+		return r, nil
 	}
 	return nil, fmt.Errorf("%w %s here", ErrNoReplica, functions.Clip(id))
 }
@@ -497,8 +496,8 @@ var ErrNoReplica = errors.New("no replica")
 
 // Verify has a replica check its engine, after a request to it has failed.
 func (a *Agent) Verify(ctx context.Context, id, problem string) error {
-	if h := a.replicaByID(id); h != nil {
-		h.Suspect(problem)
+	if r := a.replicaByID(id); r != nil {
+		r.Suspect(problem)
 	}
 	return nil
 }
@@ -507,8 +506,8 @@ func (a *Agent) Verify(ctx context.Context, id, problem string) error {
 func (a *Agent) dropEnded() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for id, h := range a.replicas {
-		if !h.ended.IsZero() && time.Since(h.ended) > endedRetention {
+	for id, r := range a.replicas {
+		if !r.ended.IsZero() && time.Since(r.ended) > endedRetention {
 			delete(a.replicas, id)
 		}
 	}
@@ -548,8 +547,8 @@ func (a *Agent) SetURL(url string, shares bool) {
 func (a *Agent) Idle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, h := range a.replicas {
-		switch st := h.Status(); {
+	for _, r := range a.replicas {
+		switch st := r.Status(); {
 		case st.State == functions.Downloading || st.State == functions.Loading || st.State == functions.Draining || st.InFlight > 0:
 			return false
 		}
@@ -561,9 +560,9 @@ func (a *Agent) Idle() bool {
 func (a *Agent) reservedMemory() (sum functions.Bytes) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, h := range a.replicas {
-		if !h.Status().State.Over() {
-			sum += h.reserved
+	for _, r := range a.replicas {
+		if !r.Status().State.Over() {
+			sum += r.reserved
 		}
 	}
 	return sum

@@ -44,9 +44,9 @@ type arrivingViews struct {
 }
 
 // StageEarly begins to stage a source and makes its files readable before they have
-// arrived. It is a replica.Early.
-func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progress func(have, total functions.Bytes)) (replica.PartialCheckpoint, error) {
-	st, err := s.startStaging(ctx, w)
+// arrived. It is a replica.EarlyStager.
+func (s *Stager) StageEarly(ctx context.Context, req replica.StageRequest, progress func(have, total functions.Bytes)) (replica.PartialCheckpoint, error) {
+	st, err := s.startStaging(ctx, req)
 	if err != nil {
 		return replica.PartialCheckpoint{}, err
 	}
@@ -59,7 +59,7 @@ func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progres
 	}
 	var view *arrivingView
 	if a.Missing > 0 && a.Missing >= int64(s.o.Early) && s.o.Arriving != "" {
-		view, err = s.newArrivingView(ctx, w, a)
+		view, err = s.newArrivingView(ctx, req, a)
 		if err != nil {
 			s.logNotMounted(err)
 		}
@@ -68,10 +68,10 @@ func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progres
 		a.Close()
 		return replica.PartialCheckpoint{Complete: true, Rest: func(ctx context.Context) (replica.Checkpoint, error) {
 			defer stop()
-			return s.awaitCheckpoint(ctx, w, st)
+			return s.awaitCheckpoint(ctx, req, st)
 		}}, nil
 	}
-	k := s.openScratchCache(ctx, w, a)
+	k := s.openScratchCache(ctx, req, a)
 	return replica.PartialCheckpoint{
 		Path: view.link, Weights: view.weights, Cache: k.path(), CacheShared: k.shared(),
 		Rest: func(ctx context.Context) (replica.Checkpoint, error) {
@@ -97,16 +97,16 @@ func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progres
 // cannot mount is logged once.
 func (s *Stager) logNotMounted(err error) {
 	s.arrivals.mu.Lock()
-	updates := s.arrivals.mountFailureLogged
-	s.arrivals.mountFailureLogged = updates || errors.Is(err, mount.ErrUnavailable)
+	alreadyLogged := s.arrivals.mountFailureLogged
+	s.arrivals.mountFailureLogged = alreadyLogged || errors.Is(err, mount.ErrUnavailable)
 	s.arrivals.mu.Unlock()
-	if !updates {
+	if !alreadyLogged {
 		s.o.Log.Info("engines start when all their bytes are here", "why", err)
 	}
 }
 
 // newArrivingView makes the files of an arriving checkpoint readable.
-func (s *Stager) newArrivingView(ctx context.Context, w replica.StageRequest, a *loader.Arrival) (*arrivingView, error) {
+func (s *Stager) newArrivingView(ctx context.Context, req replica.StageRequest, a *loader.Arrival) (*arrivingView, error) {
 	if err := s.removeStaleViews(); err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (s *Stager) newArrivingView(ctx context.Context, w replica.StageRequest, a 
 		err = os.Symlink(arrivingFiles, v.link)
 	}
 	if err == nil {
-		err = s.serveView(ctx, w, v)
+		err = s.serveView(ctx, req, v)
 	}
 	if err == nil && !s.arrivals.add(v) {
 		err = context.Canceled
@@ -134,7 +134,7 @@ func (s *Stager) newArrivingView(ctx context.Context, w replica.StageRequest, a 
 
 // serveView mounts the files or, where nothing can be mounted and the engine can read from
 // a socket, serves the weights on one.
-func (s *Stager) serveView(ctx context.Context, w replica.StageRequest, v *arrivingView) error {
+func (s *Stager) serveView(ctx context.Context, req replica.StageRequest, v *arrivingView) error {
 	files := make([]mount.File, 0, len(v.arrival.Files))
 	for _, f := range v.arrival.Files {
 		files = append(files, mount.File{Name: f.Name, Size: f.Size})
@@ -149,7 +149,7 @@ func (s *Stager) serveView(ctx context.Context, w replica.StageRequest, v *arriv
 		v.server = m
 		return nil
 	}
-	if w.Engine != functions.EngineEmber || !errors.Is(err, mount.ErrUnavailable) {
+	if req.Engine != functions.EngineEmber || !errors.Is(err, mount.ErrUnavailable) {
 		return err
 	}
 	// All files but the weights are small and are read first.

@@ -17,7 +17,8 @@ import (
 )
 
 // Client commands an agent on another host, or in another process of this one. It is an
-// orchestrator.Node, Verifier, Sleeper and AdapterLoader.
+// orchestrator.Node, orchestrator.Verifier, orchestrator.Sleeper and
+// orchestrator.AdapterLoader.
 type Client struct {
 	url        string
 	http       *http.Client

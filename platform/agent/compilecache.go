@@ -52,13 +52,13 @@ type compileCache struct {
 
 // newCompileCache is the cache for a wanted replica, without its model yet; nil if it has
 // none.
-func (s *Stager) newCompileCache(w replica.StageRequest) *compileCache {
-	if s.o.Caches == nil || w.Cache == "" {
+func (s *Stager) newCompileCache(req replica.StageRequest) *compileCache {
+	if s.o.Caches == nil || req.Cache == "" {
 		return nil
 	}
-	k := &compileCache{s: s, engine: w.Cache}
+	k := &compileCache{s: s, engine: req.Cache}
 	if s.o.Trust {
-		scheme, location, err := loader.Locate(w.Source, w.Dir)
+		scheme, location, err := loader.Locate(req.Source, req.Dir)
 		if err == nil && !source.Weights(location) {
 			k.from, k.location = s.o.Sources[scheme], location
 		}
@@ -76,18 +76,18 @@ func (c *compileCache) planKey(plan string) enginecache.Key {
 
 // openCompileCache opens the cache of a checkpoint that has arrived. plan is the listing
 // of its source, "" if that was not listed.
-func (s *Stager) openCompileCache(ctx context.Context, w replica.StageRequest, c *loader.Checkpoint, plan string) *compileCache {
-	k := s.newCompileCache(w)
+func (s *Stager) openCompileCache(ctx context.Context, req replica.StageRequest, c *loader.Checkpoint, plan string) *compileCache {
+	k := s.newCompileCache(req)
 	if k == nil {
 		return nil
 	}
 	model, err := checkpointID(c)
 	key := enginecache.Key{Model: model, Engine: k.engine}
 	if err == nil {
-		k.use, err = s.o.Caches.Acquire(key, engine.CacheEnvironment(k.engine), s.sharedCaches(w.Engine))
+		k.use, err = s.o.Caches.Acquire(key, engine.CacheEnvironment(k.engine), s.sharedCaches(req.Engine))
 	}
 	if err != nil {
-		s.o.Log.Warn("no compile cache for this start", "source", w.Source, "error", err)
+		s.o.Log.Warn("no compile cache for this start", "source", req.Source, "error", err)
 		return nil
 	}
 	k.fresh = k.use.Fresh
@@ -99,14 +99,14 @@ func (s *Stager) openCompileCache(ctx context.Context, w replica.StageRequest, c
 }
 
 // openScratchCache opens an empty cache for a checkpoint that is still arriving.
-func (s *Stager) openScratchCache(ctx context.Context, w replica.StageRequest, a *loader.Arrival) *compileCache {
-	k := s.newCompileCache(w)
+func (s *Stager) openScratchCache(ctx context.Context, req replica.StageRequest, a *loader.Arrival) *compileCache {
+	k := s.newCompileCache(req)
 	if k == nil {
 		return nil
 	}
 	var err error
-	if k.use, err = s.o.Caches.Scratch(engine.CacheEnvironment(k.engine), s.sharedCaches(w.Engine)); err != nil {
-		s.o.Log.Warn("no compile cache for this start", "source", w.Source, "error", err)
+	if k.use, err = s.o.Caches.Scratch(engine.CacheEnvironment(k.engine), s.sharedCaches(req.Engine)); err != nil {
+		s.o.Log.Warn("no compile cache for this start", "source", req.Source, "error", err)
 		return nil
 	}
 	k.fresh = true

@@ -89,13 +89,13 @@ func ignoreProgress(functions.Bytes, functions.Bytes) {}
 
 // started stages a model, writes to its cache as a compiling engine does, and releases
 // it. It returns what the cache contained before.
-func started(t *testing.T, s *Stager, w replica.StageRequest, early bool) (found string, digest string) {
+func started(t *testing.T, s *Stager, req replica.StageRequest, early bool) (found string, digest string) {
 	t.Helper()
 	var c replica.Checkpoint
 	var err error
 	cache, ready := "", func() {}
 	if early {
-		a, aerr := s.StageEarly(t.Context(), w, ignoreProgress)
+		a, aerr := s.StageEarly(t.Context(), req, ignoreProgress)
 		if aerr != nil {
 			t.Fatal(aerr)
 		}
@@ -107,7 +107,7 @@ func started(t *testing.T, s *Stager, w replica.StageRequest, early bool) (found
 		}
 		c, err = a.Rest(t.Context())
 	} else {
-		c, err = s.Stage(t.Context(), w, ignoreProgress)
+		c, err = s.Stage(t.Context(), req, ignoreProgress)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -137,14 +137,14 @@ func TestCompileCacheStaysLocal(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		folder := aModel(t, 1)
 		s := aNode(t, remoteSource{}, false)
-		w := stageRequest(folder)
-		if found, _ := started(t, s, w, early); found != "" {
+		req := stageRequest(folder)
+		if found, _ := started(t, s, req, early); found != "" {
 			t.Errorf("early %v: first start found %q", early, found)
 		}
-		if found, _ := started(t, s, w, false); found != "compiled" {
+		if found, _ := started(t, s, req, false); found != "compiled" {
 			t.Errorf("early %v: second start found %q", early, found)
 		}
-		other := w
+		other := req
 		other.Cache += "1"
 		if found, _ := started(t, s, other, false); found != "" {
 			t.Errorf("early %v: other flags found %q", early, found)
@@ -155,8 +155,8 @@ func TestCompileCacheStaysLocal(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(folder, "_thaw")); err == nil {
 			t.Error("published although sources are not trusted")
 		}
-		w.Cache = ""
-		if found, _ := started(t, s, w, false); found != "" {
+		req.Cache = ""
+		if found, _ := started(t, s, req, false); found != "" {
 			t.Error("an engine without caches got one")
 		}
 	}
@@ -184,18 +184,18 @@ func TestCompiledInPlace(t *testing.T) {
 func TestCompileCacheIsShared(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		folder := aModel(t, 1)
-		w := stageRequest(folder)
+		req := stageRequest(folder)
 		// An early start finds what a plain one published, and the reverse.
-		_, first := started(t, aNode(t, remoteSource{}, true), w, !early)
+		_, first := started(t, aNode(t, remoteSource{}, true), req, !early)
 		list, err := os.ReadDir(filepath.Join(folder, "_thaw", "cache"))
 		if err != nil || len(list) < 2 {
 			t.Fatal(list, err)
 		}
-		found, second := started(t, aNode(t, remoteSource{}, true), w, early)
+		found, second := started(t, aNode(t, remoteSource{}, true), req, early)
 		if found != "compiled" || first != second {
 			t.Errorf("early %v: found %q, digests %s and %s", early, found, first, second)
 		}
-		if found, _ := started(t, aNode(t, remoteSource{}, false), w, early); found != "" {
+		if found, _ := started(t, aNode(t, remoteSource{}, false), req, early); found != "" {
 			t.Errorf("early %v: fetched although sources are not trusted", early)
 		}
 		// A cache whose description does not match is not used.
@@ -206,7 +206,7 @@ func TestCompileCacheIsShared(t *testing.T) {
 				}
 			}
 		}
-		if found, _ := started(t, aNode(t, remoteSource{}, true), w, early); found != "" {
+		if found, _ := started(t, aNode(t, remoteSource{}, true), req, early); found != "" {
 			t.Errorf("early %v: a lie was believed", early)
 		}
 	}
@@ -216,8 +216,8 @@ func TestCompileCacheIsShared(t *testing.T) {
 // as one that lies, offers a cache that was made for other bytes: it is not kept.
 func TestCompileCacheOfOtherBytes(t *testing.T) {
 	folder := aModel(t, 1)
-	w := stageRequest(folder)
-	started(t, aNode(t, remoteSource{}, true), w, true)
+	req := stageRequest(folder)
+	started(t, aNode(t, remoteSource{}, true), req, true)
 	name := filepath.Join(folder, "model.safetensors")
 	info, err := os.Stat(name)
 	if err != nil {
@@ -232,7 +232,7 @@ func TestCompileCacheOfOtherBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := aNode(t, remoteSource{}, true)
-	a, err := s.StageEarly(t.Context(), w, ignoreProgress)
+	a, err := s.StageEarly(t.Context(), req, ignoreProgress)
 	if err != nil || a.Complete {
 		t.Fatal(a, err)
 	}
@@ -257,13 +257,13 @@ func TestServedWhereNothingIsMounted(t *testing.T) {
 	for e, asks := range map[functions.Engine]bool{functions.EngineEmber: true, functions.EngineVLLM: false} {
 		s := aNode(t, &slow{gate: make(chan struct{})}, false)
 		s.o.NoMount = true
-		w := stageRequest(folder)
-		w.Engine, w.Cache = e, ""
+		req := stageRequest(folder)
+		req.Engine, req.Cache = e, ""
 		gate := s.o.Sources["file"].(*slow).gate
 		if !asks {
 			close(gate)
 		}
-		a, err := s.StageEarly(t.Context(), w, ignoreProgress)
+		a, err := s.StageEarly(t.Context(), req, ignoreProgress)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -336,10 +336,10 @@ func (s *slow) Read(ctx context.Context, file source.File, off, n int64) (io.Rea
 // TestStagedFileIsDamaged: verifying a checkpoint finds a damaged file, and the next
 // staging leads to the same bytes as the first.
 func TestStagedFileIsDamaged(t *testing.T) {
-	s, w := aNode(t, remoteSource{}, false), stageRequest(aModel(t, 1))
+	s, req := aNode(t, remoteSource{}, false), stageRequest(aModel(t, 1))
 	stage := func() replica.Checkpoint {
 		t.Helper()
-		c, err := s.Stage(t.Context(), w, func(_, _ functions.Bytes) {})
+		c, err := s.Stage(t.Context(), req, func(_, _ functions.Bytes) {})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,7 @@
-// Package agent is the daemon of one node: it runs the node's engines, knows its GPUs
-// and store, executes the orchestrator's commands, and reports the outcome. In `thaw
-// serve` it is called directly; on another host the same agent is reached over HTTP
-// (Handler, Client) and joins a server (Join).
+// Package agent is the daemon of one node: it starts and stops the node's engines as the
+// orchestrator commands, watches GPUs and the store, and reports their state in heartbeats.
+// In `thaw serve` it is called directly; on another host the same agent is reached over
+// HTTP (Handler, Client) and joins a server (Join).
 //
 // # The agent is the source of truth
 //
@@ -22,7 +22,7 @@
 // Engines are children of the supervisor, not of the agent. A starting agent lists what
 // its supervisor runs and adopts it, each engine with the metadata that was stored with
 // its process; it is READY again only after a token. On SIGTERM the agent ends its
-// engines, unless Options.Leave is set. If the supervisor ends, its engines end with it,
+// engines, unless Options.KeepEngines is set. If the supervisor ends, its engines end with it,
 // their replicas fail, and a new supervisor is started.
 //
 // # It keeps interpreters warm

@@ -52,14 +52,14 @@ func (s *forkServers) startRequested(ctx context.Context) (again time.Duration) 
 	used := s.o.Used()
 	s.mu.Lock()
 	var now, look []*parentSpec
-	for program, k := range s.bytecodeChecks {
-		if k != nil {
-			look = append(look, k)
+	for program, spec := range s.bytecodeChecks {
+		if spec != nil {
+			look = append(look, spec)
 			s.bytecodeChecks[program] = nil
 		}
 	}
-	for id, k := range s.requested {
-		if k.starting {
+	for id, spec := range s.requested {
+		if spec.starting {
 			continue
 		}
 		if wait := time.Until(s.backoff[id].until); wait > 0 {
@@ -68,34 +68,34 @@ func (s *forkServers) startRequested(ctx context.Context) (again time.Duration) 
 			}
 			continue
 		}
-		if reason := s.refuseReasonLocked(k, used); reason != "" {
+		if reason := s.refuseReasonLocked(spec, used); reason != "" {
 			delete(s.requested, id)
 			s.backoff[id] = retryState{until: time.Now().Add(forkserver.CheckEvery), reason: reason}
-			close(k.ready)
+			close(spec.ready)
 			continue
 		}
 		// It stays among the requested until it is among the parents.
-		k.starting = true
-		now = append(now, k)
-		if _, known := s.bytecodeChecks[k.env.Program]; !known {
-			s.bytecodeChecks[k.env.Program] = nil
-			look = append(look, k)
+		spec.starting = true
+		now = append(now, spec)
+		if _, known := s.bytecodeChecks[spec.env.Program]; !known {
+			s.bytecodeChecks[spec.env.Program] = nil
+			look = append(look, spec)
 		}
 	}
 	s.mu.Unlock()
-	for _, k := range look {
-		s.checkBytecode(ctx, k)
+	for _, spec := range look {
+		s.checkBytecode(ctx, spec)
 	}
-	for _, k := range now {
-		err := s.start(ctx, k)
+	for _, spec := range now {
+		err := s.start(ctx, spec)
 		s.mu.Lock()
-		delete(s.requested, k.id)
+		delete(s.requested, spec.id)
 		s.mu.Unlock()
 		if err != nil {
-			close(k.ready)
+			close(spec.ready)
 			if ctx.Err() == nil {
-				s.log.Warn("no warm interpreter", "program", k.env.Program, "error", err)
-				s.recordFailure(k.id, err.Error())
+				s.log.Warn("no warm interpreter", "program", spec.env.Program, "error", err)
+				s.recordFailure(spec.id, err.Error())
 			}
 		}
 	}
@@ -104,11 +104,11 @@ func (s *forkServers) startRequested(ctx context.Context) (again time.Duration) 
 
 // refuseReasonLocked is why there is no memory or place for another parent; "" if there
 // is. mu must be held.
-func (s *forkServers) refuseReasonLocked(k *parentSpec, used functions.Bytes) string {
+func (s *forkServers) refuseReasonLocked(spec *parentSpec, used functions.Bytes) string {
 	need, have := defaultParentMemory, functions.Bytes(0)
 	for _, p := range s.parents {
 		have += p.bytes
-		if _, ready := p.Facts(); ready && p.row == k.row {
+		if _, ready := p.Facts(); ready && p.row == spec.row {
 			need = p.bytes
 		}
 	}
@@ -137,16 +137,16 @@ func (s *forkServers) refuseReasonLocked(k *parentSpec, used functions.Bytes) st
 }
 
 // newParent is a parent whose process is not known yet.
-func newParent(dir string, k parentSpec) *parent {
-	socket := filepath.Join(dir, k.id+".sock")
+func newParent(dir string, spec parentSpec) *parent {
+	socket := filepath.Join(dir, spec.id+".sock")
 	return &parent{
-		parentSpec: k, socket: socket, since: time.Now(), used: time.Now(), bytes: defaultParentMemory,
-		Parent: forkserver.NewParent(forkserver.ParentOptions{Env: k.env, Facts: forkserver.SocketFacts(socket), MaxUnanswered: maxUnanswered}),
+		parentSpec: spec, socket: socket, since: time.Now(), used: time.Now(), bytes: defaultParentMemory,
+		Parent: forkserver.NewParent(forkserver.ParentOptions{Env: spec.env, Facts: forkserver.SocketFacts(socket), MaxUnanswered: maxUnanswered}),
 	}
 }
 
 // start has the supervisor start a parent.
-func (s *forkServers) start(ctx context.Context, k *parentSpec) error {
+func (s *forkServers) start(ctx context.Context, spec *parentSpec) error {
 	client, err := s.o.Keeper()
 	if err != nil {
 		return err
@@ -155,20 +155,20 @@ func (s *forkServers) start(ctx context.Context, k *parentSpec) error {
 	if err != nil {
 		return err
 	}
-	p := newParent(s.o.Dir, *k)
+	p := newParent(s.o.Dir, *spec)
 	os.Remove(p.socket)
-	meta, err := json.Marshal(parentMeta{Warm: k.row, Program: k.env.Program, Environ: k.environ, Script: script, Print: forkserver.Fingerprint(k.env.InstallFiles())})
+	meta, err := json.Marshal(parentMeta{Warm: spec.row, Program: spec.env.Program, Environ: spec.environ, Script: script, Print: forkserver.Fingerprint(spec.env.InstallFiles())})
 	if err != nil {
 		return err
 	}
 	sctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	child, err := client.Spawn(sctx, supervisor.Process{ID: k.id, Argv: k.env.ParentArgv(script, p.socket, k.row), Env: k.environ, Dir: s.o.Dir, Meta: meta})
+	child, err := client.Spawn(sctx, supervisor.Process{ID: spec.id, Argv: spec.env.ParentArgv(script, p.socket, spec.row), Env: spec.environ, Dir: s.o.Dir, Meta: meta})
 	if err != nil {
 		return err
 	}
 	p.child = child
-	s.log.Info("warm interpreter starts", "program", k.env.Program, "pid", child.PID)
+	s.log.Info("warm interpreter starts", "program", spec.env.Program, "pid", child.PID)
 	s.watch(ctx, p)
 	return nil
 }
@@ -285,9 +285,9 @@ func (s *forkServers) onExit(ctx context.Context, p *parent, e supervisor.Exit) 
 	}
 	s.recordFailure(p.id, reason)
 	if again && reason != "another warm interpreter needs its place" {
-		k := p.parentSpec
-		k.ready, k.starting = make(chan struct{}), false
-		s.requestParent(&k)
+		spec := p.parentSpec
+		spec.ready, spec.starting = make(chan struct{}), false
+		s.requestParent(&spec)
 	}
 	s.o.Changed()
 }

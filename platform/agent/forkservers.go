@@ -147,60 +147,60 @@ func (s *forkServers) specFor(cmd engine.Command) (*parentSpec, string) {
 	if err != nil {
 		return nil, err.Error()
 	}
-	k := &parentSpec{row: row, env: env, environ: forkserver.ParentEnviron(engine.Environ(cmd.Env)), ready: make(chan struct{})}
-	slices.Sort(k.environ)
-	sum := sha256.Sum256([]byte(strings.Join(append([]string{row, env.Program}, k.environ...), "\x00")))
-	k.id = parentPrefix + row + "-" + hex.EncodeToString(sum[:5])
-	return k, ""
+	spec := &parentSpec{row: row, env: env, environ: forkserver.ParentEnviron(engine.Environ(cmd.Env)), ready: make(chan struct{})}
+	slices.Sort(spec.environ)
+	sum := sha256.Sum256([]byte(strings.Join(append([]string{row, env.Program}, spec.environ...), "\x00")))
+	spec.id = parentPrefix + row + "-" + hex.EncodeToString(sum[:5])
+	return spec, ""
 }
 
 // ForkSocket is the socket of the parent that forks an engine, or "" and why there is
 // none. Then it requests one for the next start. It does not wait.
 func (s *forkServers) ForkSocket(cmd engine.Command) (forkSocket, note string) {
-	k, note := s.specFor(cmd)
-	if k == nil {
+	spec, note := s.specFor(cmd)
+	if spec == nil {
 		return "", note
 	}
 	if reason := s.disabledReason(); reason != "" {
 		if s.o.Mode != WarmOff {
 			note = reason
 		}
-		s.queueBytecodeCheck(k)
+		s.queueBytecodeCheck(spec)
 		return "", note
 	}
 	s.mu.Lock()
-	p, note := s.matchingParentLocked(k, cmd.Env)
+	p, note := s.matchingParentLocked(spec, cmd.Env)
 	if p != nil {
 		p.used = time.Now()
 		forkSocket = p.socket
 	}
 	s.mu.Unlock()
 	if p == nil {
-		s.requestParent(k)
+		s.requestParent(spec)
 	}
 	return forkSocket, note
 }
 
 // matchingParentLocked is the parent that forks an engine with this environment; nil, with
 // a note, if there is none. mu must be held.
-func (s *forkServers) matchingParentLocked(k *parentSpec, env []string) (p *parent, note string) {
+func (s *forkServers) matchingParentLocked(spec *parentSpec, env []string) (p *parent, note string) {
 	note = "no warm interpreter yet"
-	if b, ok := s.backoff[k.id]; ok && b.reason != "" {
+	if b, ok := s.backoff[spec.id]; ok && b.reason != "" {
 		note = b.reason
 	}
 	for _, p := range s.parents {
-		if p.row != k.row || p.env.Program != k.env.Program {
+		if p.row != spec.row || p.env.Program != spec.env.Program {
 			continue
 		}
 		if p.ending != "" {
-			if p.id == k.id {
+			if p.id == spec.id {
 				note = p.ending
 			}
 			continue
 		}
 		f, ready := p.Facts()
 		switch v := f.DifferingVariable(env); {
-		case !ready && p.id == k.id:
+		case !ready && p.id == spec.id:
 			note = "the warm interpreter is not ready yet"
 		case !ready:
 		case p.Changed():
@@ -217,77 +217,77 @@ func (s *forkServers) matchingParentLocked(k *parentSpec, env []string) (p *pare
 
 // requestParent requests a parent, if there is none and there may be. The channel is
 // closed when it is ready or has failed; nil if it is not started.
-func (s *forkServers) requestParent(k *parentSpec) <-chan struct{} {
+func (s *forkServers) requestParent(spec *parentSpec) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.parents[k.id] != nil:
-		return s.parents[k.id].ready
-	case s.requested[k.id] != nil:
-		return s.requested[k.id].ready
+	case s.parents[spec.id] != nil:
+		return s.parents[spec.id].ready
+	case s.requested[spec.id] != nil:
+		return s.requested[spec.id].ready
 	case s.closed || len(s.requested) >= 2*maxParents:
 		return nil
 	}
-	s.requested[k.id] = k
+	s.requested[spec.id] = spec
 	s.wake.Set()
-	return k.ready
+	return spec.ready
 }
 
 // queueBytecodeCheck has the bytecode of an environment checked, once.
-func (s *forkServers) queueBytecodeCheck(k *parentSpec) {
+func (s *forkServers) queueBytecodeCheck(spec *parentSpec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.bytecodeChecks[k.env.Program]; !known {
-		s.bytecodeChecks[k.env.Program] = k
+	if _, known := s.bytecodeChecks[spec.env.Program]; !known {
+		s.bytecodeChecks[spec.env.Program] = spec
 		s.wake.Set()
 	}
 }
 
 // Prepare starts a parent before the first start of its model.
 func (s *forkServers) Prepare(cmd engine.Command) {
-	k, _ := s.specFor(cmd)
-	if k == nil {
+	spec, _ := s.specFor(cmd)
+	if spec == nil {
 		return
 	}
 	if s.disabledReason() != "" {
-		s.queueBytecodeCheck(k)
+		s.queueBytecodeCheck(spec)
 		return
 	}
 	s.mu.Lock()
 	for _, p := range s.parents {
 		f, ready := p.Facts()
-		if p.id == k.id || ready && p.row == k.row && p.env.Program == k.env.Program && f.DifferingVariable(cmd.Env) == "" {
+		if p.id == spec.id || ready && p.row == spec.row && p.env.Program == spec.env.Program && f.DifferingVariable(cmd.Env) == "" {
 			s.mu.Unlock()
 			return
 		}
 	}
 	s.mu.Unlock()
-	s.requestParent(k)
+	s.requestParent(spec)
 }
 
-// AwaitReady starts the parent of a command. The channel is closed when it is ready or has
+// StartParent starts the parent of a command. The channel is closed when it is ready or has
 // failed; nil if there is nothing to wait for. Waiting is faster even for the first start,
 // since a plain start does the same imports twice.
-func (s *forkServers) AwaitReady(cmd engine.Command) <-chan struct{} {
+func (s *forkServers) StartParent(cmd engine.Command) <-chan struct{} {
 	if s.disabledReason() != "" {
 		return nil
 	}
-	k, _ := s.specFor(cmd)
-	if k == nil {
+	spec, _ := s.specFor(cmd)
+	if spec == nil {
 		return nil
 	}
 	s.mu.Lock()
-	p, _ := s.matchingParentLocked(k, cmd.Env)
-	failed := time.Now().Before(s.backoff[k.id].until)
+	p, _ := s.matchingParentLocked(spec, cmd.Env)
+	failed := time.Now().Before(s.backoff[spec.id].until)
 	s.mu.Unlock()
 	if p != nil || failed {
 		return nil
 	}
-	return s.requestParent(k)
+	return s.requestParent(spec)
 }
 
-// Suspect records that a parent did not fork.
-func (s *forkServers) Suspect(socket string) {
+// OnForkFailed records that a parent did not fork.
+func (s *forkServers) OnForkFailed(socket string) {
 	s.mu.Lock()
 	for _, p := range s.parents {
 		if p.socket == socket {
@@ -300,7 +300,7 @@ func (s *forkServers) Suspect(socket string) {
 
 // evictIfMemoryShort ends the least recently used parent if replicas have reserved its
 // memory. Parents of WarmOn are subtracted from what the node offers instead
-// (WarmParent.Kept).
+// (WarmParent.Reserved).
 func (s *forkServers) evictIfMemoryShort() {
 	if s.o.Mode != WarmAuto {
 		return

@@ -47,8 +47,8 @@ if __name__ == "__main__":
 // inPlace is a stager that copies nothing.
 type inPlace struct{}
 
-func (inPlace) Stage(_ context.Context, w replica.StageRequest, _ func(have, total functions.Bytes)) (replica.Checkpoint, error) {
-	return replica.Checkpoint{Path: w.Source}, nil
+func (inPlace) Stage(_ context.Context, req replica.StageRequest, _ func(have, total functions.Bytes)) (replica.Checkpoint, error) {
+	return replica.Checkpoint{Path: req.Source}, nil
 }
 
 // pyVLLM installs the engine and returns its program.

@@ -15,17 +15,17 @@ func (a *Agent) heartbeatLocked() functions.Heartbeat {
 		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine, PeerURL: a.o.PeerURL, Borrows: a.o.SharedFolders,
 		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: a.o.Memory}, Sleep: a.o.Sleep, Models: make([]functions.ReplicaStatus, 0, len(a.replicas)),
 	}
-	for _, h := range a.replicas {
-		st := h.Status()
+	for _, r := range a.replicas {
+		st := r.Status()
 		if a.o.GPUMemoryOf != nil {
-			st.GPUMemory = a.o.GPUMemoryOf(h.id)
+			st.GPUMemory = a.o.GPUMemoryOf(r.id)
 		}
 		if st.Endpoint != "" && !a.loopback {
-			st.Endpoint = strings.TrimRight(a.url, "/") + "/replicas/" + h.id
+			st.Endpoint = strings.TrimRight(a.url, "/") + "/replicas/" + r.id
 			st.Key = "" // requests through the agent need none
 		}
 		if !st.State.Over() {
-			hb.Memory.Used += h.reserved
+			hb.Memory.Used += r.reserved
 		}
 		if st.SleepLevel == 1 && len(st.GPUs) > 0 {
 			hb.Memory.Used += st.Bytes // level 1 keeps the weights in host memory
@@ -33,7 +33,7 @@ func (a *Agent) heartbeatLocked() functions.Heartbeat {
 		switch {
 		case st.State == functions.Downloading || st.State == functions.Loading:
 			hb.State = functions.NodeLoading
-		case st.State == functions.Ready && hb.State == functions.NodeIdle && a.o.InFlight(functions.Name{Team: st.Team, Name: st.Model}, h.id) > 0:
+		case st.State == functions.Ready && hb.State == functions.NodeIdle && a.o.InFlight(functions.Name{Team: st.Team, Name: st.Model}, r.id) > 0:
 			hb.State = functions.NodeInferring
 		}
 		hb.Models = append(hb.Models, st)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -60,7 +61,11 @@ const (
 	joinLast  = 5 * time.Second
 )
 
-// Run pushes until ctx ends.
+// ErrRefused means that the server knows this agent no more, or under no such name: to go on
+// does not help.
+var ErrRefused = errors.New("the server refuses this agent")
+
+// Run pushes until ctx ends or the server refuses the agent for good, which is ErrRefused.
 func (j *Join) Run(ctx context.Context) error {
 	defer j.http.CloseIdleConnections()
 	retry := backoff.Backoff{First: joinFirst, Max: joinLast}
@@ -90,9 +95,15 @@ func (j *Join) Run(ctx context.Context) error {
 			}
 			joined, logged, pause = true, "", 0
 			retry.Reset()
+		case errors.Is(err, ErrRefused):
+			return err
 		default:
 			if joined || logged != err.Error() {
-				j.log.Warn("the server cannot be reached; this agent keeps running", "server", j.server, "error", err)
+				message := "the server cannot be reached; this agent keeps running"
+				if errors.Is(err, errHeartbeat) {
+					message = "the server refuses the heartbeat; this agent keeps running and tries again"
+				}
+				j.log.Warn(message, "server", j.server, "error", err)
 			}
 			joined, logged = false, err.Error()
 			pause = retry.Next()
@@ -103,6 +114,9 @@ func (j *Join) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// errHeartbeat means that the server answered that it does not take the heartbeat.
+var errHeartbeat = errors.New("refused")
 
 func (j *Join) send(ctx context.Context, hb functions.Heartbeat) error {
 	b, err := json.Marshal(hb)
@@ -120,7 +134,13 @@ func (j *Join) send(ctx context.Context, hb functions.Heartbeat) error {
 	}
 	defer res.Body.Close()
 	if res.StatusCode/100 != 2 {
-		_, description := readProblem(res)
+		code, description := readProblem(res)
+		switch {
+		case res.StatusCode == 403 && (code == "agent_removed" || code == "wrong_agent"):
+			return fmt.Errorf("%w: %s", ErrRefused, description)
+		case res.StatusCode/100 == 4:
+			return fmt.Errorf("%w: %d %s", errHeartbeat, res.StatusCode, description)
+		}
 		return fmt.Errorf("%d %s", res.StatusCode, description)
 	}
 	raw, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))

@@ -51,21 +51,21 @@ var ErrNoLog = errors.New("no log")
 // Logs opens the log of a replica at its last lines; with follow it goes on until ctx or
 // the replica ends. The log of a replica that has ended is there as long as it is kept.
 func (a *Agent) Logs(ctx context.Context, id string, lines int, follow bool) (io.ReadCloser, error) {
-	h := a.replicaByID(id)
+	r := a.replicaByID(id)
 	path := ""
-	if h != nil {
-		path = h.LogPath()
+	if r != nil {
+		path = r.LogPath()
 	} else if filepath.Base(id) == id && !strings.HasPrefix(id, ".") && len(id) <= 128 {
 		path = supervisor.LogPath(a.supervisorDir(), id)
 	}
 	f, err := os.Open(path)
 	switch {
 	case err == nil:
-	case h != nil && path == "" && h.Status().State.Over():
+	case r != nil && path == "" && r.Status().State.Over():
 		return nil, fmt.Errorf("%w: no engine was started for it", ErrNoLog)
-	case h != nil && path == "":
+	case r != nil && path == "":
 		return nil, fmt.Errorf("%w: no engine has been started for it yet", ErrNoLog)
-	case h == nil && (path == "" || errors.Is(err, fs.ErrNotExist)):
+	case r == nil && (path == "" || errors.Is(err, fs.ErrNotExist)):
 		return nil, fmt.Errorf("%w: no engine was started for it on this node, or its log is no longer kept", ErrNoLog)
 	default:
 		return nil, fmt.Errorf("%w: %w", ErrNoLog, err)
@@ -78,10 +78,10 @@ func (a *Agent) Logs(ctx context.Context, id string, lines int, follow bool) (io
 		f.Close()
 		return nil, fmt.Errorf("replica %s: %w", id, err)
 	}
-	if !follow || h == nil {
+	if !follow || r == nil {
 		return f, nil
 	}
-	return tail.New(tail.Options{Path: func() string { return path }, File: f, Ended: h.done, Stop: ctx.Done()}), nil
+	return tail.New(tail.Options{Path: func() string { return path }, File: f, Ended: r.done, Stop: ctx.Done()}), nil
 }
 
 // lastLinesOffset is the offset of the last lines of f, at most maxTail before its end.

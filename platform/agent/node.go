@@ -33,7 +33,7 @@ type Config struct {
 	GPUMemory   functions.Bytes // of each; 0: all of it
 	Memory      functions.Bytes // for replicas together; 0: 80 % of the machine's
 	Sleep       functions.Bytes // of that, what they may hold asleep; 0: all of it
-	Store       functions.Bytes // of checkpoints; 0: all the disk has but keepFree
+	Store       functions.Bytes // of checkpoints; 0: all the disk has but 256 MiB
 	KeepEngines bool
 	Warm        WarmMode
 	Confine     ConfineMode // of engines; "" is off

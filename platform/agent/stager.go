@@ -67,30 +67,30 @@ func (s *Stager) Close() {
 }
 
 // Stage downloads a source. It is a replica.Stager.
-func (s *Stager) Stage(ctx context.Context, w replica.StageRequest, progress func(have, total functions.Bytes)) (replica.Checkpoint, error) {
-	st, err := s.startStaging(ctx, w)
+func (s *Stager) Stage(ctx context.Context, req replica.StageRequest, progress func(have, total functions.Bytes)) (replica.Checkpoint, error) {
+	st, err := s.startStaging(ctx, req)
 	if err != nil {
 		return replica.Checkpoint{}, err
 	}
 	defer forwardProgress(st, progress)()
-	return s.awaitCheckpoint(ctx, w, st)
+	return s.awaitCheckpoint(ctx, req, st)
 }
 
-func (s *Stager) startStaging(ctx context.Context, w replica.StageRequest) (*loader.Staging, error) {
-	return s.loader.Stage(ctx, w.Source, loader.StageOptions{Base: w.Dir, Digest: w.Digest, Files: w.Files})
+func (s *Stager) startStaging(ctx context.Context, req replica.StageRequest) (*loader.Staging, error) {
+	return s.loader.Stage(ctx, req.Source, loader.StageOptions{Base: req.Dir, Digest: req.Digest, Files: req.Files})
 }
 
 // forwardProgress passes progress on until the function it returns has been called.
 func forwardProgress(st *loader.Staging, progress func(have, total functions.Bytes)) (stop func()) {
 	events, unsubscribe := st.Events()
-	updates := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(updates)
+		defer close(done)
 		for p := range events {
 			progress(functions.Bytes(p.Done), functions.Bytes(p.Total))
 		}
 	}()
-	return func() { unsubscribe(); <-updates }
+	return func() { unsubscribe(); <-done }
 }
 
 // awaitStaging waits for all of a staging, and releases it on an error. check, if not nil,
@@ -111,15 +111,15 @@ func (s *Stager) awaitStaging(ctx context.Context, st *loader.Staging, check fun
 
 // awaitCheckpoint is a checkpoint of which every byte has arrived before its engine
 // starts.
-func (s *Stager) awaitCheckpoint(ctx context.Context, w replica.StageRequest, st *loader.Staging) (replica.Checkpoint, error) {
+func (s *Stager) awaitCheckpoint(ctx context.Context, req replica.StageRequest, st *loader.Staging) (replica.Checkpoint, error) {
 	c, err := s.awaitStaging(ctx, st, nil)
 	if err != nil {
 		return replica.Checkpoint{}, err
 	}
-	plan := st.Plan()
+	plan := st.PlanKey()
 	st.Release() // the lease stays
 	stop := s.readAhead(c)
-	k := s.openCompileCache(ctx, w, c, plan)
+	k := s.openCompileCache(ctx, req, c, plan)
 	out := s.checkpointOf(c, k)
 	release := out.Release
 	out.Release = func() { stop(); release() }

@@ -66,10 +66,10 @@ func serveAct(s *nodestore.Store, path string, req *httpserver.Request, res *htt
 	digest = "sha256:" + digest
 	if functions.StoreAction(act) == functions.StoreVerify {
 		return serveLines(req, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
-			return s.Reread(ctx, digest, report)
+			return s.VerifyCheckpoint(ctx, digest, report)
 		})
 	}
-	if err := s.Keep(req.Context(), digest, functions.StoreAction(act)); err != nil {
+	if err := s.ChangeCheckpoint(req.Context(), digest, functions.StoreAction(act)); err != nil {
 		return err
 	}
 	enginehttp.WriteJSON(res, 200, struct{}{})
@@ -108,8 +108,8 @@ func (c *Client) Cached(ctx context.Context) (list []functions.CacheEntry, err e
 	return list, json.NewDecoder(res.Body).Decode(&list)
 }
 
-// Keep removes, pins or unpins a checkpoint of the node.
-func (c *Client) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
+// ChangeCheckpoint removes, pins or unpins a checkpoint of the node.
+func (c *Client) ChangeCheckpoint(ctx context.Context, digest string, act functions.StoreAction) error {
 	res, err := c.storeRequest(ctx, "POST", cachePath(digest, act), struct{}{})
 	if err == nil {
 		res.Body.Close()
@@ -117,8 +117,8 @@ func (c *Client) Keep(ctx context.Context, digest string, act functions.StoreAct
 	return err
 }
 
-// Reread verifies a checkpoint of the node by reading it again; see Store.Reread.
-func (c *Client) Reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
+// VerifyCheckpoint verifies a checkpoint of the node by reading it again; see Store.VerifyCheckpoint.
+func (c *Client) VerifyCheckpoint(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
 	return c.storeStream(ctx, cachePath(digest, functions.StoreVerify), struct{}{}, report)
 }
 

@@ -50,7 +50,7 @@ func (s *spawner) client() (*supervisor.Client, error) {
 func (s *spawner) Spawn(ctx context.Context, p supervisor.Process) (*supervisor.Child, error) {
 	child, err := s.spawn(ctx, p, nil)
 	if errors.Is(err, supervisor.ErrNoParent) {
-		s.forkServers.Suspect(p.ForkSocket)
+		s.forkServers.OnForkFailed(p.ForkSocket)
 	}
 	return child, err
 }

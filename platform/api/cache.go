@@ -99,7 +99,7 @@ func (a *API) storeAction(act functions.StoreAction) func(*exchange, *httpserver
 		if bad != nil {
 			return bad
 		}
-		nodes, err := a.o.Stores.Keep(x.Context(), x.query["node"], digest, act)
+		nodes, err := a.o.Stores.ChangeCheckpoint(x.Context(), x.query["node"], digest, act)
 		if err != nil {
 			return storeFailure(err)
 		}
@@ -130,7 +130,7 @@ func (a *API) reread(x *exchange, res *httpserver.Response) *openai.Error {
 		return bad
 	}
 	return streamProgress(x, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
-		return a.o.Stores.Reread(ctx, x.query["node"], digest, report)
+		return a.o.Stores.VerifyCheckpoint(ctx, x.query["node"], digest, report)
 	})
 }
 

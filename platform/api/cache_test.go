@@ -41,7 +41,7 @@ func (s *stores) Cached(_ context.Context, node string) ([]functions.CacheEntry,
 	return []functions.CacheEntry{{Node: "here", Digest: "sha256:" + testDigest, Source: "az://a/c/x", Bytes: 5, Files: 2, LastUsed: began, InUse: true}}, s.silent, nil
 }
 
-func (s *stores) Keep(_ context.Context, node, digest string, act functions.StoreAction) ([]string, error) {
+func (s *stores) ChangeCheckpoint(_ context.Context, node, digest string, act functions.StoreAction) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.did = append(s.did, strings.TrimSpace(string(act)+" "+digest+" "+node))
@@ -55,7 +55,7 @@ func (s *stores) Keep(_ context.Context, node, digest string, act functions.Stor
 	return []string{"here"}, nil
 }
 
-func (s *stores) Reread(_ context.Context, node, digest string, report func(functions.StoreProgress)) error {
+func (s *stores) VerifyCheckpoint(_ context.Context, node, digest string, report func(functions.StoreProgress)) error {
 	if digest != "sha256:"+testDigest && digest != "sha256:"+idle {
 		return &functions.StoreError{Code: functions.CodeNotCached, Message: "no node has it"}
 	}

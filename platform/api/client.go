@@ -367,8 +367,8 @@ func (c *Client) Cache(ctx context.Context, node string) (Cache, error) {
 	return out, err
 }
 
-// Keep removes, pins or unpins a checkpoint on a node, or on all that hold it.
-func (c *Client) Keep(ctx context.Context, node, digest string, act functions.StoreAction) (StoreReply, error) {
+// ChangeCheckpoint removes, pins or unpins a checkpoint on a node, or on all that hold it.
+func (c *Client) ChangeCheckpoint(ctx context.Context, node, digest string, act functions.StoreAction) (StoreReply, error) {
 	var out StoreReply
 	var err error
 	if act == functions.StoreRemove {
@@ -379,9 +379,9 @@ func (c *Client) Keep(ctx context.Context, node, digest string, act functions.St
 	return out, err
 }
 
-// Reread verifies a checkpoint on a node, or on all that hold it, and reports the
+// VerifyCheckpoint verifies a checkpoint on a node, or on all that hold it, and reports the
 // progress to tell.
-func (c *Client) Reread(ctx context.Context, node, digest string, report func(functions.StoreProgress)) error {
+func (c *Client) VerifyCheckpoint(ctx context.Context, node, digest string, report func(functions.StoreProgress)) error {
 	return c.progress(ctx, onNode(cachePath(digest)+"/verify", node), nil, report)
 }
 

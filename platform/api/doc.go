@@ -1,5 +1,5 @@
-// Package api is the control API over functions, replicas, nodes, teams, cold starts
-// and keys: an httpserver.Handler for every path outside /v1, and its Client.
+// Package api is the control API, server and client: functions, replicas, nodes, teams,
+// cold starts, keys and caches, for every path outside /v1.
 //
 // # One table
 //

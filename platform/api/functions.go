@@ -122,9 +122,18 @@ func (a *API) viewModel(f *Function, m *functions.Model) {
 	case now.Blocked != nil:
 		f.Problem = cmp.Or(now.Blocked.Message, blockedReason(now.Blocked))
 		if f.Replicas == 0 {
-			f.Blocked = now.Blocked.Code
+			f.Blocked, f.Final = now.Blocked.Code, now.Blocked.Final
 		}
 	}
+}
+
+// unmet says why none of the nodes that are there could ever hold a function; "" where one
+// could.
+func (a *API) unmet(d catalog.Document) string {
+	if d.Model == nil {
+		return ""
+	}
+	return d.Model.Spec.Resources.Unmet(a.o.State.Nodes())
 }
 
 func blockedReason(b *snapshot.Blocked) string { return strings.ReplaceAll(b.Code, "_", " ") }
@@ -145,6 +154,9 @@ func (a *API) function(x *exchange, res *httpserver.Response) *openai.Error {
 		return err
 	}
 	f := a.view(d)
+	if f.Replicas == 0 {
+		f.Problem = cmp.Or(f.Problem, a.unmet(d))
+	}
 	x.addSpec(&f, d)
 	return writeJSON(res, 200, f)
 }
@@ -219,7 +231,7 @@ func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 	if kept, ok := a.o.Catalog.Lookup(name); ok && !dry {
 		doc = kept
 	}
-	d := DeployReply{Function: a.view(doc), Created: checked.Created, DryRun: dry, Unchanged: unchanged, Warnings: checked.Warnings, Sized: sized}
+	d := DeployReply{Function: a.view(doc), Created: checked.Created, DryRun: dry, Unchanged: unchanged, Warnings: checked.Warnings, Sized: sized, Unmet: a.unmet(doc)}
 	x.addSpec(&d.Function, doc)
 	status := 200
 	if d.Created && !dry {

@@ -35,6 +35,7 @@ type Function struct {
 	Expected  *float64             `json:"expected_s,omitempty"`  // of a cold start, the median
 	ColdStart string               `json:"cold_start,omitempty"`  // the newest one's id
 	Blocked   string               `json:"blocked,omitempty"`     // why no node takes it: capacity, quota or budget; the sentence is problem
+	Final     bool                 `json:"final,omitempty"`       // blocked for good: no node could hold it even if it were empty, and none may join
 	Problem   string               `json:"problem,omitempty"`     // why it cannot be served now, or served as its file is
 	Origin    string               `json:"origin,omitempty"`      // file and line it was read from
 	Spent     float64              `json:"spent_today,omitempty"` // of a Remote: money, since midnight UTC
@@ -102,6 +103,8 @@ type DeployReply struct {
 	// Sized says how spec.resources was worked out, or why not, of a model whose file
 	// leaves it out.
 	Sized string `json:"sized,omitempty"`
+	// Unmet is why none of the nodes that are there could ever hold the model.
+	Unmet string `json:"unmet,omitempty"`
 }
 
 // NewKey is a key with its secret, which is shown once.

@@ -65,7 +65,7 @@ type Catalog struct {
 	version uint64        // counts pictures
 	changed chan struct{} // closed and made anew with every new picture
 	// watchers are the running Watches, each with the last edition it delivered;
-	// told is closed and replaced whenever one has delivered another.
+	// delivered is closed and replaced whenever one has delivered another.
 	watchers  map[*uint64]struct{}
 	delivered chan struct{}
 }
@@ -209,7 +209,7 @@ func (c *Catalog) now() view {
 	return c.view
 }
 
-// Watch calls tell with everything, and then with every change, until ctx ends;
+// Watch calls notify with everything, and then with every change, until ctx ends;
 // calls do not overlap. It returns ctx's error.
 func (c *Catalog) Watch(ctx context.Context, notify func(Change)) error {
 	tick := time.NewTicker(c.o.Every)
@@ -220,7 +220,7 @@ func (c *Catalog) Watch(ctx context.Context, notify func(Change)) error {
 	c.mu.Lock()
 	c.watchers[version] = struct{}{}
 	c.mu.Unlock()
-	defer c.ack(func() { delete(c.watchers, version) })
+	defer c.updateWatcher(func() { delete(c.watchers, version) })
 	for {
 		c.mu.Lock()
 		p, changed, now := c.view, c.changed, c.version
@@ -229,7 +229,7 @@ func (c *Catalog) Watch(ctx context.Context, notify func(Change)) error {
 			notify(change)
 		}
 		delivered, first = p, false
-		c.ack(func() { *version = now })
+		c.updateWatcher(func() { *version = now })
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -240,8 +240,8 @@ func (c *Catalog) Watch(ctx context.Context, notify func(Change)) error {
 	}
 }
 
-// ack changes the state of a watcher and wakes settled.
-func (c *Catalog) ack(change func()) {
+// updateWatcher changes the state of a watcher and wakes waitDelivered.
+func (c *Catalog) updateWatcher(change func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change()
@@ -253,7 +253,7 @@ func (c *Catalog) ack(change func()) {
 const deliverTimeout = 2 * time.Second
 
 // waitDelivered returns when every watcher has delivered the present state, so that a model
-// is served when its deployment is answered; or after tellFor.
+// is served when its deployment is answered; or after deliverTimeout.
 func (c *Catalog) waitDelivered() {
 	c.mu.Lock()
 	want := c.version

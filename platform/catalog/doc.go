@@ -1,5 +1,5 @@
-// Package catalog reads functions (models, routers, remotes) and teams from folders of
-// YAML, strictly, and notifies of changes.
+// Package catalog reads definition files (YAML) of functions and teams from folders,
+// strictly, and notifies of changes.
 //
 // Two folders are merged. The user's (--functions) is read and never
 // written; the deployed one (DATA/functions) is written by Put and Delete

@@ -43,8 +43,8 @@ or by the last part of that.`,
 // storeClient is a server's stores or this machine's, one like the other.
 type storeClient interface {
 	list(ctx context.Context) ([]functions.CacheEntry, error)
-	keep(ctx context.Context, digest string, act functions.StoreAction) (nodes []string, err error)
-	reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error
+	change(ctx context.Context, digest string, act functions.StoreAction) (nodes []string, err error)
+	verify(ctx context.Context, digest string, report func(functions.StoreProgress)) error
 }
 
 type serverStores struct {
@@ -61,13 +61,13 @@ func (s serverStores) list(ctx context.Context) ([]functions.CacheEntry, error) 
 	return got.Items, err
 }
 
-func (s serverStores) keep(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
-	k, err := s.cl.Keep(ctx, s.node, digest, act)
+func (s serverStores) change(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
+	k, err := s.cl.ChangeCheckpoint(ctx, s.node, digest, act)
 	return k.Nodes, err
 }
 
-func (s serverStores) reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
-	return s.cl.Reread(ctx, s.node, digest, report)
+func (s serverStores) verify(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
+	return s.cl.VerifyCheckpoint(ctx, s.node, digest, report)
 }
 
 type localStores struct{ s LocalStore }
@@ -76,12 +76,12 @@ func (s localStores) list(ctx context.Context) ([]functions.CacheEntry, error) {
 	return s.s.Cached(ctx)
 }
 
-func (s localStores) keep(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
-	return []string{""}, s.s.Keep(ctx, digest, act)
+func (s localStores) change(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
+	return []string{""}, s.s.ChangeCheckpoint(ctx, digest, act)
 }
 
-func (s localStores) reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
-	return s.s.Reread(ctx, digest, report)
+func (s localStores) verify(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
+	return s.s.VerifyCheckpoint(ctx, digest, report)
 }
 
 // withStores makes a verb of the cache.
@@ -194,7 +194,7 @@ func (c cacheVerbs) cacheAct(node *string, act functions.StoreAction, verb, abou
 				return err
 			}
 			for _, d := range digests {
-				nodes, err := s.keep(ctx, d, act)
+				nodes, err := s.change(ctx, d, act)
 				if err != nil {
 					return err
 				}
@@ -272,7 +272,7 @@ fetched again when it is next needed. Exits with 1 when anything differed.`,
 			defer l.Clear()
 			enc := json.NewEncoder(c.Out)
 			for _, d := range digests {
-				err := s.reread(ctx, d, func(p functions.StoreProgress) {
+				err := s.verify(ctx, d, func(p functions.StoreProgress) {
 					if p.Error != nil && bad == nil {
 						bad = storeExit(p.Error)
 					}
@@ -302,6 +302,6 @@ fetched again when it is next needed. Exits with 1 when anything differed.`,
 			return bad
 		}),
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "all of them")
+	cmd.Flags().BoolVar(&all, "all", false, "every checkpoint")
 	return cmd
 }

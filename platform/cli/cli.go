@@ -200,8 +200,8 @@ func (v platformVerbs) serve() *cobra.Command {
 		}
 		return v.programs.Serve(cmd.Context(), *cfg, v.Out, v.Err)
 	}
-	cmd.Flags().BoolVar(&showExample, "example-config", false, "print a commented file of settings and end")
-	cmd.Flags().BoolVar(&showSchema, "config-schema", false, "print the JSON schema of that file and end")
+	cmd.Flags().BoolVar(&showExample, "example-config", false, "print a commented file of settings and exit")
+	cmd.Flags().BoolVar(&showSchema, "config-schema", false, "print the JSON schema of that file and exit")
 	return cmd
 }
 
@@ -253,7 +253,7 @@ func (v platformVerbs) engine() *cobra.Command {
 
 func (v platformVerbs) bench() *cobra.Command {
 	return &cobra.Command{
-		Use: "bench WHAT [flags]", Short: "Measure cold starts, the gateway, the loader and the core", GroupID: "run", DisableFlagParsing: true,
+		Use: "bench WHAT [flags]", Short: "Measure cold starts", GroupID: "run", DisableFlagParsing: true,
 		Example: `  thaw bench coldstart --model tiny -n 20
   thaw bench coldstart --model tiny -n 20 --baseline before.json`,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -27,7 +27,8 @@ one that can never be chosen is named as a warning.
 
 With --to knative each model becomes a Knative Service on a Kubernetes cluster. The
 program thaw-knative, beside this one, does that; with --dry-run -o yaml it prints
-what kubectl apply takes, and needs no cluster. What wakes and scales it there is what
+what kubectl apply takes, and needs no cluster where --thaw-image or THAW_IMAGE names
+the image of thaw; else that of the cluster's controller is taken. What wakes and scales it there is what
 thaw-knative install puts on the cluster. Before anything is applied it is looked
 whether the cluster could run it: settings of Knative, nodes, quotas, classes. What
 spec.pod says of nodes (nodeSelector, tolerations, runtimeClassName, …) is for clusters
@@ -54,7 +55,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 				}
 				done = append(done, d)
 				if wait && !dry && doc.Model != nil {
-					if err := m.untilReady(ctx, cl, doc.FullName()); err != nil {
+					if err := m.wakeAndFollow(ctx, cl, doc.FullName()); err != nil {
 						return err
 					}
 				}
@@ -68,7 +69,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 	m.toKnative(cmd, cluster{
 		flags: func(f *kit.FlagSet) {
 			f.StringP("namespace", "n", "", "for models whose file names none")
-			f.String("thaw-image", "", "image whose entry point is thaw [THAW_IMAGE]")
+			f.String("thaw-image", "", "image whose entry point is thaw; left out: that of the controller [THAW_IMAGE]")
 			f.StringArray("image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
 			f.String("store", "", "folder of the loader on each node")
 			f.Duration("request-timeout", 0, "the longest a request may take")
@@ -80,8 +81,8 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 	return cmd
 }
 
-// untilReady wakes a function and follows its start.
-func (c *connection) untilReady(ctx context.Context, cl *api.Client, name functions.Name) error {
+// wakeAndFollow wakes a function and follows its start.
+func (c *connection) wakeAndFollow(ctx context.Context, cl *api.Client, name functions.Name) error {
 	w, err := cl.Wake(ctx, name, 0)
 	if err != nil {
 		return err
@@ -107,6 +108,9 @@ func (c *connection) printDeployed(ctx context.Context, cl *api.Client, done []a
 		}
 		if d.Sized != "" {
 			c.Remark("%s: %s", d.Name, d.Sized)
+		}
+		if d.Unmet != "" {
+			c.Remark("warning: %s: no node that is there could hold it: %s", d.Name, d.Unmet)
 		}
 		for _, w := range d.Warnings {
 			w.File, w.Line, w.Column = d.Name, 0, 0

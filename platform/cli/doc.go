@@ -1,5 +1,5 @@
-// Package cli is the verbs of thaw, its command line, and their settings: flags,
-// environment and config file.
+// Package cli implements the command line of thaw: its verbs, and their settings from
+// flags, environment and config file.
 //
 // Main runs a verb: it takes arguments and streams and returns the exit code, so
 // that a test calls what main calls. Programs has the functions of the verbs that

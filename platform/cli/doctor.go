@@ -13,7 +13,7 @@ func (c *connection) doctor() *cobra.Command {
 	cmd := doctor.New(doctor.Options{
 		Terminal: c.Terminal, Version: Version, Getenv: c.getenv, GPUs: c.programs.GPUs,
 		Embedded:    func(engine string) bool { return c.programs.Engines[engine] != nil },
-		DataFolders: c.dataFolders, Client: c.client, Explain: c.explain,
+		DataFolders: c.dataFolders, Client: c.client, WithHint: c.withHint,
 		ServerNamed:   func() bool { return cmp.Or(c.server, c.getenv("THAW_SERVER")) != "" },
 		DefaultServer: DefaultServer, IsLocal: isLocal, QueryTimeout: queryTimeout,
 	})
@@ -21,7 +21,7 @@ func (c *connection) doctor() *cobra.Command {
 		flags: func(f *kit.FlagSet) {
 			f.StringP("namespace", "n", "", "whose pods are meant")
 			f.StringArrayP("filename", "f", nil, "file or folder of model files: what these need as well; may be repeated")
-			f.String("thaw-image", "", "image whose entry point is thaw [THAW_IMAGE]")
+			f.String("thaw-image", "", "image whose entry point is thaw; left out: that of the controller [THAW_IMAGE]")
 			f.StringArray("image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
 			f.String("pod", "", "file with what pods of models with GPUs say where spec.pod does not")
 		},

@@ -226,6 +226,6 @@ came and went, each with its reason. The last thousand are kept.`,
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on, with a line for every event")
-	cmd.Flags().StringVar(&what, "kind", "", "only what is called so: start, ready, stop, failed, blocked, node_lost, …")
+	cmd.Flags().StringVar(&what, "kind", "", "only events of this kind: start, ready, stop, failed, blocked, node_lost, …")
 	return m.asksKnative(cmd)
 }

@@ -33,7 +33,7 @@ func (m modelVerbs) keysVerb() *cobra.Command {
 		}),
 	}
 	create.Flags().StringVar(&k.Team, "team", "", "the team whose models it may use")
-	create.Flags().StringVar(&k.Name, "name", "", "a word to know it by")
+	create.Flags().StringVar(&k.Name, "name", "", "label for lists")
 	create.Flags().BoolVar(&k.Admin, "admin", false, "it may also deploy, wake, stop and make keys")
 	var team string
 	ls := &cobra.Command{

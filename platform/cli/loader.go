@@ -16,7 +16,7 @@ import (
 // LoaderConfig is the settings of thaw loader.
 type LoaderConfig struct {
 	Store      string             `json:"store" default:"/var/lib/thaw" help:"folder of the node for checkpoints, and for the socket sockets/loader.sock; pods mount sockets read-only"`
-	Bytes      functions.Bytes    `json:"store-bytes" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi. Beyond 95 % of it, those used longest ago go until 85 % are left"`
+	Bytes      functions.Bytes    `json:"store-bytes" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi. Above 95 % of it the least recently used are deleted down to 85 %"`
 	Node       string             `json:"node" help:"name of the node, as Kubernetes has it" shown:"the host's name"`
 	Controller string             `json:"controller" help:"HOST:PORT of the controller; all addresses of HOST are tried. None: pods are served and nothing else"`
 	TokenFile  string             `json:"token-file" help:"file with the token of the control stream"`
@@ -28,8 +28,8 @@ type LoaderConfig struct {
 	Allow      []string           `json:"allow-source" help:"beginning of sources that pods may have staged, such as az://acct/models; may be repeated. None: all that the credentials here can read"`
 	Folder     []string           `json:"folder" help:"folder of the node, such as a share that is mounted there, that pods may have staged from; may be repeated"`
 	PodBytes   functions.Bytes    `json:"pod-bytes" default:"0" help:"bytes of checkpoints that one pod may hold; 0 is what the store has"`
-	AheadFor   functions.Duration `json:"ahead-for" default:"5m" help:"how long what was staged ahead of a pod is kept at when no pod comes for it"`
-	AllowLocal bool               `json:"allow-local" default:"false" help:"let processes in that are in no pod; for tests"`
+	AheadFor   functions.Duration `json:"ahead-for" default:"5m" help:"how long a prefetch is continued and its checkpoint held if no pod uses it"`
+	AllowLocal bool               `json:"allow-local" default:"false" help:"accept processes outside pods; for tests"`
 	kit.LogSettings
 }
 

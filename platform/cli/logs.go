@@ -36,7 +36,7 @@ func (m modelVerbs) logs() *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on as more comes")
-	cmd.Flags().IntVar(&tail, "tail", 200, "begin so many lines before the end")
+	cmd.Flags().IntVar(&tail, "tail", 200, "print the last N lines first")
 	return m.asksKnative(cmd)
 }
 

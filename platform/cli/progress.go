@@ -40,14 +40,22 @@ func describeProgress(name string, t api.ColdStart, bytesPerSecond float64) stri
 }
 
 // describeStart is a cold start in one line, with the word that changes with its state: of one
-// that no node takes, why.
-func (c *connection) describeStart(ctx context.Context, cl *api.Client, name functions.Name, t api.ColdStart, bytesPerSecond float64) (state, text string) {
+// that no node takes, why. One that no node can ever take is an error.
+func (c *connection) describeStart(ctx context.Context, cl *api.Client, name functions.Name, t api.ColdStart, bytesPerSecond float64) (state, text string, err error) {
 	if t.Node == "" {
-		if f, err := cl.Function(ctx, name); err == nil && f.Blocked != "" {
-			return f.Problem, shortName(f.Name) + " blocked: " + f.Problem
+		switch f, err := cl.Function(ctx, name); {
+		case err == nil && f.Final:
+			return "", "", cannotLoad(f.Name, f.Problem)
+		case err == nil && f.Blocked != "":
+			return f.Problem, shortName(f.Name) + " blocked: " + f.Problem, nil
 		}
 	}
-	return string(t.State), describeProgress(shortName(name.String()), t, bytesPerSecond)
+	return string(t.State), describeProgress(shortName(name.String()), t, bytesPerSecond), nil
+}
+
+// cannotLoad is the error of a model that no node can ever hold.
+func cannotLoad(name, why string) error {
+	return &kit.Error{Exit: kit.ExitUnavailable, What: shortName(name) + " cannot be loaded here: " + why, Hint: "less in its spec.resources, or another machine: thaw serve --agents-addr, then thaw agent"}
 }
 
 // followColdStart shows a cold start until it is READY. An id of "" is a function that is
@@ -89,7 +97,11 @@ func (c *connection) followColdStart(ctx context.Context, cl *api.Client, name f
 			case t.State.Over():
 				return &kit.Error{Exit: kit.ExitUnavailable, What: "the start of " + shortName(name.String()) + " was called off"}
 			}
-			l.Show(c.describeStart(ctx, cl, name, t, r.Add(c.Now(), t.Progress.Bytes)))
+			state, text, err := c.describeStart(ctx, cl, name, t, r.Add(c.Now(), t.Progress.Bytes))
+			if err != nil {
+				return err
+			}
+			l.Show(state, text)
 		}
 		if err := sleepContext(ctx, progressEvery); err != nil {
 			return err

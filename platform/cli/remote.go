@@ -113,8 +113,8 @@ func isLocal(server string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// explain gives an error of the client its exit code and a hint.
-func (c *connection) explain(cl *api.Client, err error) error {
+// withHint adds an exit code and a hint to an error of the client.
+func (c *connection) withHint(cl *api.Client, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -197,7 +197,7 @@ func (c *connection) remote(bound time.Duration, do func(ctx context.Context, cl
 				return &kit.Error{Exit: kit.ExitTimeout, What: fmt.Sprintf("not done within %s", bound), Hint: "give it longer with --timeout"}
 			}
 		}
-		return c.explain(cl, err)
+		return c.withHint(cl, err)
 	}
 }
 

@@ -95,7 +95,7 @@ refusal is an error.`,
 	})
 	cmd.Flags().StringVar(&system, "system", "", "instructions before the first turn")
 	cmd.Flags().IntVar(&a.MaxTokens, "max-tokens", 0, "end an answer after so many tokens; 0 is the engine's own bound")
-	cmd.Flags().Float64Var(&temperature, "temperature", 0, "how much chance; the engine's own unless said")
+	cmd.Flags().Float64Var(&temperature, "temperature", 0, "sampling temperature; the engine's default if not set")
 	cmd.Flags().IntVar(&seed, "seed", 0, "the same seed, the same answer, where the engine can")
 	return cmd
 }
@@ -141,7 +141,7 @@ func (c *connection) turns(ctx context.Context, cl *api.Client, a chatRequest) e
 				return ctx.Err()
 			}
 			// One turn failed; the chat goes on without it.
-			c.Report(ctx, c.explain(cl, err))
+			c.Report(ctx, c.withHint(cl, err))
 			a.Messages = a.Messages[:len(a.Messages)-1]
 			continue
 		}
@@ -157,7 +157,7 @@ func (c *connection) chat(ctx context.Context, cl *api.Client, a chatRequest) (a
 	}
 	l := c.NewProgressLine()
 	defer l.Clear()
-	res, err := c.send(ctx, cl, l, a.Model, body)
+	res, err := c.send(ctx, cl, l, body)
 	if err != nil {
 		return "", err
 	}
@@ -211,7 +211,7 @@ const headEvery = 250 * time.Millisecond
 // send sends a request and waits for its head. A stream's head comes when the
 // answer does or after some seconds of waiting, whichever is first; until then
 // the progress is asked for beside it, by the request's own id.
-func (c *connection) send(ctx context.Context, cl *api.Client, l *kit.ProgressLine, model string, body []byte) (*http.Response, error) {
+func (c *connection) send(ctx context.Context, cl *api.Client, l *kit.ProgressLine, body []byte) (*http.Response, error) {
 	var random [12]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err
@@ -235,7 +235,11 @@ func (c *connection) send(ctx context.Context, cl *api.Client, l *kit.ProgressLi
 			return h.res, h.err
 		case <-tick.C:
 			if t, err := cl.ColdStart(ctx, id); err == nil && !t.State.Over() && t.State != functions.Ready {
-				l.Show(t.State.Word(), describeProgress(model, t, r.Add(c.Now(), t.Progress.Bytes)))
+				if name, err := functions.ParseName(t.Function, ""); err == nil {
+					if state, text, err := c.describeStart(ctx, cl, name, t, r.Add(c.Now(), t.Progress.Bytes)); err == nil {
+						l.Show(state, text)
+					}
+				}
 			}
 		}
 	}
@@ -270,7 +274,7 @@ type streamFrame struct {
 
 // waiting is a comment on a held stream.
 type waiting struct {
-	state                  string
+	state, why             string
 	member                 string // of a Composition
 	percent, eta, position int    // -1 where nothing is known
 }
@@ -286,15 +290,20 @@ func (w *waiting) text(model string) string {
 	if w.eta >= 0 {
 		s += " eta " + kit.Span(time.Duration(w.eta)*time.Second)
 	}
+	if w.why != "" {
+		s += ": " + w.why
+	}
 	if w.position > 0 {
 		s += fmt.Sprintf(", number %d in line", w.position)
 	}
 	return s
 }
 
-// parseComment reads ": thaw state=staging percent=41 eta_s=12 position=3" and
-// ": thaw timeline queue=…"; anything else is no news.
+// parseComment reads ": thaw state=staging percent=41 eta_s=12 position=3",
+// ": thaw state=blocked why=it needs 1 GPU" and ": thaw timeline queue=…"; anything else is
+// no news.
 func parseComment(text string) (streamFrame, bool) {
+	text, why, _ := strings.Cut(text, " why=")
 	words := strings.Fields(text)
 	if len(words) < 2 || words[0] != "thaw" {
 		return streamFrame{}, false
@@ -302,7 +311,7 @@ func parseComment(text string) (streamFrame, bool) {
 	if words[1] == "timeline" {
 		return streamFrame{timeline: formatPhases(words[2:], "=")}, true
 	}
-	w := &waiting{percent: -1, eta: -1, position: -1}
+	w := &waiting{why: why, percent: -1, eta: -1, position: -1}
 	for _, word := range words[1:] {
 		key, value, _ := strings.Cut(word, "=")
 		n, err := strconv.Atoi(value)

@@ -12,12 +12,12 @@ import (
 // RuntimeConfig is the settings of thaw runtime, from flags and the pod's environment.
 type RuntimeConfig struct {
 	Model              string             // the model file, as text
-	Install            string             `json:"install" help:"copy the program to this path, and end"`
-	Port               int                `json:"port" default:"8080" help:"where to answer" env:"PORT"`
+	Install            string             `json:"install" help:"copy the program to this path and exit"`
+	Port               int                `json:"port" default:"8080" help:"HTTP port; 0 takes a free one" env:"PORT"`
 	Sockets            string             `json:"sockets" default:"/var/lib/thaw/sockets" help:"folder of the node with the loader's socket"`
 	Dir                string             `json:"dir" help:"folder of its own, emptied at the start" shown:"thaw-PORT in the folder for temporary files"`
 	LoaderWait         functions.Duration `json:"loader-wait" default:"2m" help:"how long to wait for a loader that does not answer"`
-	ImportsAhead       bool               `json:"imports-ahead" env:"THAW_IMPORTS_AHEAD" default:"true" help:"have vLLM's imports done while the weights come, once for both of its processes"`
+	ImportsAhead       bool               `json:"imports-ahead" env:"THAW_IMPORTS_AHEAD" default:"true" help:"import vLLM while the weights download, once for both of its processes"`
 	Warm               bool               `json:"warm" env:"THAW_WARM" default:"true" help:"fork vLLM from the warm interpreter of the node, where the node has one (thaw warm-host)"`
 	TerminationMessage string             `json:"termination-message" default:"/dev/termination-log" help:"file for the reason of the end, where it exists"`
 	kit.LogSettings

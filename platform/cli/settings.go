@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 )
 
 // NodeSettings are the settings of a program that owns GPUs.
@@ -21,7 +22,7 @@ type NodeSettings struct {
 	GPUs        kit.Count       `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
 	GPUMemory   functions.Bytes `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
 	Memory      kit.Size        `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
-	SleepMemory functions.Bytes `json:"sleep-memory" default:"0" help:"host memory, of that, which the weights of sleeping engines may take; 0 is all of it. Beyond it they sleep without their weights"`
+	SleepMemory functions.Bytes `json:"sleep-memory" default:"0" help:"part of --memory for the weights of sleeping engines; 0: all of it. Engines beyond it sleep without their weights"`
 	Store       functions.Bytes `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
 }
 
@@ -36,7 +37,7 @@ type EngineSettings struct {
 // RequestSettings are the settings of a program that serves requests.
 type RequestSettings struct {
 	MaxBody     functions.Bytes `json:"max-body" default:"32Mi" help:"largest request body"`
-	ClientShare int             `json:"client-share" default:"50" help:"percent of the connections that one client address may have, and of the memory for bodies that one key may use (where no key is sent, one address); 100 behind a reverse proxy"`
+	ClientShare int             `json:"client-share" default:"50" help:"largest percentage of connections per client address, and of body memory per key (per address without a key); 100 behind a reverse proxy"`
 	Hold        string          `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
 }
 
@@ -73,7 +74,7 @@ func (s *PolicySettings) Check() error {
 // Policy returns the placement policy that the settings describe.
 func (s PolicySettings) Policy() placement.Policy {
 	p := placement.DefaultPolicy
-	p.Eviction, _ = placement.ParseEviction(s.Eviction) // one of those the setting allows
+	p.Eviction, _ = eviction.Parse(s.Eviction) // one of those the setting allows
 	if s.KeepAlive == "learned" {
 		p.KeepAlive = placement.Learned
 	}
@@ -94,10 +95,10 @@ type ServeConfig struct {
 	Origin     []string        `json:"origin" help:"origin of web pages or desktop apps that may use /v1, /ws and /predict: https://HOST[:PORT], http://HOST[:PORT], or SCHEME://* for other schemes, such as app://*; may be repeated"`
 	EngineSettings
 	PolicySettings
-	AgentsAddr    string             `json:"agents-addr" help:"where agents of other machines join, over TLS: HOST:PORT, such as 10.0.0.1:8090; empty takes none"`
+	AgentsAddr    string             `json:"agents-addr" help:"where agents of other machines join, over TLS: HOST:PORT, such as 10.0.0.1:8090; empty: agents cannot join"`
 	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where agents borrow blocks of checkpoints, and folders of this machine that models name as their source, over TLS: auto (a free port of the host of --addr, none on loopback), HOST:PORT, or off"`
 	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, https://HOST:PORT; may be repeated; agents that join are known anyway"`
-	LeaveEngines  bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
+	LeaveEngines  bool               `json:"leave-engines" default:"false" help:"keep engines running when this process exits, for an upgrade"`
 	OrphanTimeout functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines run on after their server died"`
 	Drain         functions.Duration `json:"drain" default:"30s" help:"how long requests under way may go on after SIGTERM"`
 	kit.LogSettings
@@ -116,7 +117,7 @@ type AgentConfig struct {
 	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where other nodes borrow blocks of checkpoints, over TLS with the certificates of their enrolment: auto (a free port of the host of --advertise or --addr), HOST:PORT, or off"`
 	Machine       string             `json:"machine" help:"identity of the machine whose paths this agent reads; agents of one machine use its folders in place" shown:"the host's"`
 	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, https://HOST:PORT; may be repeated; those the server knows are known anyway"`
-	LeaveEngines  bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
+	LeaveEngines  bool               `json:"leave-engines" default:"false" help:"keep engines running when this process exits, for an upgrade"`
 	OrphanTimeout functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines run on after their agent died"`
 	kit.LogSettings
 }

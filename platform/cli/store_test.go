@@ -32,14 +32,14 @@ func (stores) Cached(_ context.Context, node string) ([]functions.CacheEntry, []
 	}, []string{"there"}, nil
 }
 
-func (stores) Keep(_ context.Context, node, digest string, act functions.StoreAction) ([]string, error) {
+func (stores) ChangeCheckpoint(_ context.Context, node, digest string, act functions.StoreAction) ([]string, error) {
 	if act == functions.StoreRemove && digest == llamaDigest {
 		return nil, &functions.StoreError{Code: functions.CodeInUse, Message: "checkpoint aaaa1111 is in use (stop the models that use it first)"}
 	}
 	return []string{"here"}, nil
 }
 
-func (stores) Reread(_ context.Context, node, digest string, tell func(functions.StoreProgress)) error {
+func (stores) VerifyCheckpoint(_ context.Context, node, digest string, tell func(functions.StoreProgress)) error {
 	tell(functions.StoreProgress{Node: "here", State: "verifying", Total: 1 << 20})
 	if digest == otherDigest {
 		tell(functions.StoreProgress{Node: "here", State: "failed", Error: &functions.StoreError{Code: "digest_mismatch", Message: "the stored file is not what came"}})
@@ -129,13 +129,13 @@ func (l *localRun) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
 	return list, err
 }
 
-func (l *localRun) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
-	_, err := l.stores.Keep(ctx, "", digest, act)
+func (l *localRun) ChangeCheckpoint(ctx context.Context, digest string, act functions.StoreAction) error {
+	_, err := l.stores.ChangeCheckpoint(ctx, "", digest, act)
 	return err
 }
 
-func (l *localRun) Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
-	return l.stores.Reread(ctx, "", digest, func(p functions.StoreProgress) { p.Node = ""; tell(p) })
+func (l *localRun) VerifyCheckpoint(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
+	return l.stores.VerifyCheckpoint(ctx, "", digest, func(p functions.StoreProgress) { p.Node = ""; tell(p) })
 }
 
 func (l *localRun) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {

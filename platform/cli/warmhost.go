@@ -17,7 +17,7 @@ type WarmHostConfig struct {
 	Engine     string `json:"engine" default:"vllm" help:"what is imported" oneof:"vllm"`
 	Dir        string `json:"dir" help:"folder of its own" shown:"thaw-warm-host in the folder for temporary files"`
 	Addr       string `json:"addr" default:":9092" help:"where to answer /healthz and /readyz, or off"`
-	AllowLocal bool   `json:"allow-local" default:"false" help:"let processes in that are in no pod; for tests"`
+	AllowLocal bool   `json:"allow-local" default:"false" help:"accept processes outside pods; for tests"`
 	kit.LogSettings
 }
 

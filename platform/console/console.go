@@ -1,5 +1,5 @@
-// Package console serves the console: pages at /ui, from this program alone, that show what
-// the control API answers and try models out. The files hold no data of anyone's.
+// Package console serves the web console: pages at /ui that show what the control API
+// answers and try models out. The files hold no data of anyone's.
 package console
 
 import (

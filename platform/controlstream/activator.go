@@ -20,7 +20,7 @@ import (
 type Feed interface {
 	Publish(fs ...snapshot.Snapshot)
 	Remove(names ...functions.Name)
-	Cut(agent string)
+	AbortThrough(agent string)
 	Demand(all bool, yield func(activator.Demand) bool)
 	DemandOf(name functions.Name) (activator.Demand, bool)
 	EachInFlight(name functions.Name, yield func(replica string, n int))
@@ -30,8 +30,8 @@ type Feed interface {
 // RateLimits is an activator's part of the teams' limits: ratelimit.Limits.
 type RateLimits interface {
 	Reports(first, all bool, now time.Time) *ratelimit.UsageReports
-	Allotted(g ratelimit.Allotments, now time.Time)
-	Disconnected(now time.Time)
+	ApplyAllotments(g ratelimit.Allotments, now time.Time)
+	OnDisconnect(now time.Time)
 }
 
 // ActivatorOptions configure an Activator. Addr, Token and ID must be set, and Attach must
@@ -61,8 +61,8 @@ type Activator struct {
 	client *Client
 	feed   Feed // set by Attach, before Run
 
-	heard chan struct{} // closed after the first full sync
-	told  atomic.Bool
+	synced     chan struct{} // closed after the first full sync
+	syncedOnce atomic.Bool
 
 	mu      sync.Mutex
 	seq     uint64 // Seq of the published snapshots
@@ -72,14 +72,14 @@ type Activator struct {
 
 // NewActivator returns an Activator; it starts nothing.
 func NewActivator(o ActivatorOptions) *Activator {
-	a := &Activator{o: o, heard: make(chan struct{}), fns: map[functions.Name]*snapshot.Snapshot{}, removed: map[functions.Name][]string{}}
+	a := &Activator{o: o, synced: make(chan struct{}), fns: map[functions.Name]*snapshot.Snapshot{}, removed: map[functions.Name][]string{}}
 	a.client = NewClient(ClientOptions{
 		Addr: o.Addr, Token: o.Token, Hello: Hello{Kind: KindActivator, ID: o.ID, Version: o.Version}, Log: o.Log,
 		TLS: o.TLS, Reread: o.Reread, Dial: o.Dial, Lookup: o.Lookup,
 	})
 	a.client.hears, a.client.demand = a.onUpdate, a.demand
 	if o.RateLimits != nil {
-		a.client.ended = func() { o.RateLimits.Disconnected(time.Now()) }
+		a.client.ended = func() { o.RateLimits.OnDisconnect(time.Now()) }
 	}
 	return a
 }
@@ -90,8 +90,8 @@ func (a *Activator) Attach(feed Feed) { a.feed = feed }
 // Run keeps a connection to the leader until ctx ends.
 func (a *Activator) Run(ctx context.Context) error { return a.client.Run(ctx) }
 
-// Heard returns a channel that is closed after the controller's first full sync.
-func (a *Activator) Heard() <-chan struct{} { return a.heard }
+// Synced returns a channel that is closed after the controller's first full sync.
+func (a *Activator) Synced() <-chan struct{} { return a.synced }
 
 // Connected reports whether there is a connection now.
 func (a *Activator) Connected() bool { return a.client.Connected() }
@@ -99,11 +99,11 @@ func (a *Activator) Connected() bool { return a.client.Connected() }
 // Leader is the HOST:PORT of the connected controller, "" while there is none.
 func (a *Activator) Leader() string { return a.client.Leader() }
 
-// Stirred reports that the demand has changed (activator.Options.Stirred).
-func (a *Activator) Stirred() { a.client.demandChanged.Set() }
+// DemandChanged reports that the demand has changed (activator.Options.DemandChanged).
+func (a *Activator) DemandChanged() { a.client.demandChanged.Set() }
 
-// Claim has the rate-limit usage reported now (ratelimit.Limits.Share).
-func (a *Activator) Claim() { a.client.reportDue.Set() }
+// ReportUsageNow has the rate-limit usage reported now (ratelimit.Limits.ShareLimits).
+func (a *Activator) ReportUsageNow() { a.client.reportDue.Set() }
 
 // Wake requests a first replica. It returns "": the cold start's id comes with the next
 // snapshot.
@@ -135,7 +135,7 @@ func (a *Activator) onUpdate(d Update, seq uint64) {
 		a.o.Keys(*d.Keys)
 	}
 	if d.RateLimits != nil && a.o.RateLimits != nil {
-		a.o.RateLimits.Allotted(*d.RateLimits, time.Now())
+		a.o.RateLimits.ApplyAllotments(*d.RateLimits, time.Now())
 	}
 	if len(names) > 0 {
 		a.feed.Remove(names...)
@@ -145,7 +145,7 @@ func (a *Activator) onUpdate(d Update, seq uint64) {
 	}
 	a.afterUpdate(&d, gone, seq)
 	for _, agent := range d.AbortAgent { // aborted requests find another replica in the new snapshots
-		a.feed.Cut(agent)
+		a.feed.AbortThrough(agent)
 	}
 	if d.Table != nil {
 		if a.o.Table != nil {
@@ -156,8 +156,8 @@ func (a *Activator) onUpdate(d Update, seq uint64) {
 	if len(d.Functions)+len(gone) > 0 {
 		a.client.reportDue.Set() // acknowledge the snapshots: a replica that left the routes may be ended then
 	}
-	if d.FullSync && !a.told.Swap(true) {
-		close(a.heard)
+	if d.FullSync && !a.syncedOnce.Swap(true) {
+		close(a.synced)
 	}
 }
 
@@ -256,15 +256,15 @@ func (a *Activator) demand(all, first bool, u *Report) (whole bool, heard uint64
 		}
 	}
 	if first {
-		a.remember(u)
+		a.addResumeState(u)
 	}
 	return all, heard
 }
 
-// remember adds what a new controller needs: each function's last use, or a cold function
+// addResumeState adds what a new controller needs: each function's last use, or a cold function
 // would look idle since ever, and wakes for the teams with queued requests. mu must be
 // held.
-func (a *Activator) remember(u *Report) {
+func (a *Activator) addResumeState(u *Report) {
 	busy := make(map[functions.Name]bool, len(u.Demand))
 	for _, d := range u.Demand {
 		busy[d.Name] = true

@@ -102,7 +102,7 @@ func linked(b *testing.B, n int) (h *Hub, w ringing, as []*Activator, fs []bell,
 		}})
 		a.Attach(f)
 		start(b, a.Run)
-		<-a.Heard()
+		<-a.Synced()
 		awaited(b, "the first picture", f.rang)
 		as, fs = append(as, a), append(fs, f)
 	}
@@ -149,7 +149,7 @@ func BenchmarkWake(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		fs[0].want(activator.Demand{Name: name("m"), Queued: i + 1, Oldest: time.Now(), Teams: map[string]int{"a": i + 1}})
 		began := time.Now()
-		as[0].Stirred()
+		as[0].DemandChanged()
 		as[0].Wake(name("m"), "a")
 		took = append(took, w.heard(b, "the wake").Sub(began))
 	}
@@ -165,9 +165,9 @@ func BenchmarkWarm(b *testing.B) {
 	began, bytes, frames := time.Now(), wrote.Load(), writes.Load()
 	for b.Loop() {
 		fs[0].want(activator.Demand{Name: name("m"), Active: 1})
-		as[0].Stirred()
+		as[0].DemandChanged()
 		fs[0].want(activator.Demand{Name: name("m"), LastEnd: began})
-		as[0].Stirred()
+		as[0].DemandChanged()
 	}
 	s := time.Since(began).Seconds()
 	b.ReportMetric(float64(writes.Load()-frames)/s, "writes/s")

@@ -52,7 +52,7 @@ func TestLargeModels(t *testing.T) {
 		a := NewActivator(ActivatorOptions{Addr: "control:8090", Token: secret, ID: "a", Dial: w.dial, Lookup: w.lookup, Log: w.logger(), Keys: func(k Keys) { got = k }})
 		a.Attach(f)
 		stop := w.run(a.Run)
-		<-a.Heard()
+		<-a.Synced()
 		synctest.Wait()
 		bytes := 0
 		for i, n := range all {
@@ -164,7 +164,7 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 		h := NewHub(HubOptions{Token: secret, Log: w.logger()})
 		s := w.serve(at(1)+":8090", h)
 		a, stop := w.activator("good", newFeed())
-		<-a.Heard()
+		<-a.Synced()
 		p, err := NewClient(ClientOptions{Token: secret, Dial: w.dial}).openStream(t.Context(), at(1)+":8090")
 		if err != nil {
 			t.Fatal(err)

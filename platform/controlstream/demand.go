@@ -10,9 +10,9 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// expire removes activators that are disconnected for longer than grace: their requests
+// dropLostActivators removes activators that are disconnected for longer than grace: their requests
 // were on their own connections. mu must be held.
-func (h *Hub) expire(now time.Time) {
+func (h *Hub) dropLostActivators(now time.Time) {
 	for id, p := range h.peers[KindActivator] {
 		if p.lost.IsZero() || now.Sub(p.lost) < grace {
 			continue
@@ -91,7 +91,7 @@ func (h *Hub) DemandOf(name functions.Name) activator.Demand {
 // requests. Calls must be sequential.
 func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
 	h.mu.Lock()
-	h.expire(h.o.Now())
+	h.dropLostActivators(h.o.Now())
 	if all {
 		for _, p := range h.peers[KindActivator] {
 			for name, d := range p.demand {

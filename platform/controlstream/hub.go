@@ -21,7 +21,7 @@ const grace = 2 * time.Second
 // Coordinator divides the teams' limits: ratelimit.Coordinator. An error ends a connection.
 type Coordinator interface {
 	Report(id string, first bool, c *ratelimit.UsageReports, now time.Time) error
-	Disconnected(id string, now time.Time)
+	OnDisconnect(id string, now time.Time)
 }
 
 // HubOptions configure a Hub. Token must be set: without one no peer is accepted. The
@@ -34,7 +34,7 @@ type HubOptions struct {
 	// Leads reports whether this controller leads, and if not the leader's HOST:PORT, ""
 	// if unknown. Peers are redirected there. nil: this controller leads.
 	Leads func() (leads bool, leader string)
-	// Quiet hubs send nothing to activators before Open: a controller that has just started
+	// Quiet hubs send nothing to activators before StartSending: a controller that has just started
 	// does not know yet which replicas run.
 	Quiet bool
 
@@ -42,7 +42,7 @@ type HubOptions struct {
 	FirstToken  func(name functions.Name, coldStart string, took time.Duration) // may be nil
 	Node        func(id string, hb functions.Heartbeat)                         // a loader's heartbeat; may be nil
 	Pods        func(node string, whole bool, pods []Pod)                       // a loader's pods; whole: it has no others; may be nil
-	Joined      func(kind Kind, id string)                                      // called before a peer's first report; Tell reaches it already; may be nil
+	Joined      func(kind Kind, id string)                                      // called before a peer's first report; SendToNode reaches it already; may be nil
 	Left        func(kind Kind, id string)                                      // called when a peer's connection ended and no other replaced it; may be nil
 	Coordinator Coordinator                                                     // of the teams' limits; may be nil
 	Applied     func()                                                          // called when an activator routes by another table; may be nil
@@ -90,7 +90,6 @@ type peer struct {
 	hub    *Hub
 	stream *stream
 	signal newest.Signal // there is an update to write
-	since  time.Time
 
 	lost       time.Time // when the stream ended; zero while it is open
 	demand     map[functions.Name]Demand
@@ -116,7 +115,7 @@ type pending struct {
 
 func (h *Hub) newPeer(kind Kind, id string, s *stream) *peer {
 	return &peer{
-		kind: kind, id: id, hub: h, stream: s, signal: newest.NewSignal(), since: h.o.Now(),
+		kind: kind, id: id, hub: h, stream: s, signal: newest.NewSignal(),
 		demand: map[functions.Name]Demand{}, pending: pending{fullSync: true, table: true, keys: true},
 	}
 }
@@ -141,8 +140,8 @@ func NewHub(o HubOptions) *Hub {
 	}
 }
 
-// Open lets a Quiet hub send to activators.
-func (h *Hub) Open() {
+// StartSending lets a Quiet hub send to activators.
+func (h *Hub) StartSending() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.open {
@@ -233,8 +232,8 @@ func (p *peer) markDirty(name functions.Name) {
 	}
 }
 
-// Cut aborts, at all activators, the requests that go through the agent at this URL.
-func (h *Hub) Cut(agent string) {
+// AbortThrough aborts, at all activators, the requests that go through the agent at this URL.
+func (h *Hub) AbortThrough(agent string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.activators(func(p *peer) {
@@ -275,10 +274,10 @@ func (h *Hub) SetKeys(k Keys) {
 	h.activators(func(p *peer) { p.pending.keys = true; p.signal.Set() })
 }
 
-// Applied is the oldest table version that an activator routes by, and the number of
+// OldestApplied is the oldest table version that an activator routes by, and the number of
 // connected activators; 0, 0 if there are none. A disconnected activator counts for the
 // version until its grace ends: it still routes, and connects again.
-func (h *Hub) Applied() (version uint64, activators int) {
+func (h *Hub) OldestApplied() (version uint64, activators int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now, oldest := h.o.Now(), uint64(math.MaxUint64)
@@ -307,9 +306,9 @@ func (h *Hub) Activators() []string {
 	return out
 }
 
-// Tell sends an update to a node's loader; it returns false if that is not connected. A
+// SendToNode sends an update to a node's loader; it returns false if that is not connected. A
 // later value replaces one of the same key that was not written yet.
-func (h *Hub) Tell(node string, d Update) bool {
+func (h *Hub) SendToNode(node string, d Update) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.peers[KindNode][node]

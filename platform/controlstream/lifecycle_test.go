@@ -241,7 +241,7 @@ func TestTheOneThatLeads(t *testing.T) {
 				}
 				began := time.Now()
 				a, stop := w.activator("a", newFeed())
-				<-a.Heard()
+				<-a.Synced()
 				if took := time.Since(began); a.Leader() != at(c.lead)+":8090" || took > time.Second {
 					t.Errorf("linked to %q after %v\n%s", a.Leader(), took, w.logged())
 				}
@@ -316,7 +316,7 @@ func TestRedial(t *testing.T) {
 		h := NewHub(HubOptions{Token: secret})
 		s := w.serve(at(1)+":8090", h)
 		began = time.Now()
-		<-a.Heard()
+		<-a.Synced()
 		if took := time.Since(began); took > 2*time.Second {
 			t.Errorf("linked %v after it was there", took)
 		}
@@ -375,7 +375,7 @@ func TestFrozen(t *testing.T) {
 		f.want(activator.Demand{Name: name("m"), Active: 2, Queued: 1})
 		f.fly("r", 2)
 		a, stop := w.activator("a", f)
-		<-a.Heard()
+		<-a.Synced()
 		time.Sleep(time.Minute) // an idle connection stays open
 		select {
 		case id := <-left:
@@ -445,7 +445,7 @@ func TestBelieved(t *testing.T) {
 		f := newFeed()
 		f.want(activator.Demand{Name: name("m"), Queued: 1})
 		a, stop := w.activator("a", f)
-		<-a.Heard()
+		<-a.Synced()
 		synctest.Wait()
 		if d := gather(h, false); d[name("m")].Queued != 1 {
 			t.Fatalf("%+v", d)
@@ -459,7 +459,7 @@ func TestBelieved(t *testing.T) {
 		f2 := newFeed()
 		f2.want(activator.Demand{Name: name("n"), Queued: 4})
 		b, stop := w.activator("a", f2)
-		<-b.Heard()
+		<-b.Synced()
 		synctest.Wait()
 		if d := gather(h, false); d[name("m")].Queued != 0 || d[name("n")].Queued != 4 {
 			t.Errorf("it has not replaced its former self: %+v", d)
@@ -501,22 +501,22 @@ func TestAppliedByAll(t *testing.T) {
 		s := w.serve(at(1)+":8090", h)
 		a, stopA := w.activator("a", newFeed())
 		b, stopB := w.activator("b", newFeed())
-		<-a.Heard()
-		<-b.Heard()
+		<-a.Synced()
+		<-b.Synced()
 		synctest.Wait()
 		stopB()
 		h.SetTable(&Table{Version: 2})
 		synctest.Wait()
-		if v, n := h.Applied(); v != 1 || n != 1 {
+		if v, n := h.OldestApplied(); v != 1 || n != 1 {
 			t.Errorf("%d is applied by %d, and one that was there a moment ago has 1", v, n)
 		}
 		time.Sleep(grace)
-		if v, n := h.Applied(); v != 2 || n != 1 {
+		if v, n := h.OldestApplied(); v != 2 || n != 1 {
 			t.Errorf("%d is applied by %d, and the other one has gone", v, n)
 		}
 		stopA()
 		synctest.Wait()
-		if v, n := h.Applied(); v != 0 || n != 0 {
+		if v, n := h.OldestApplied(); v != 0 || n != 0 {
 			t.Errorf("%d is applied by %d, and nobody is there", v, n)
 		}
 		s.end()
@@ -553,7 +553,7 @@ func TestNodeReplaced(t *testing.T) {
 		time.Sleep(time.Second)
 		stop()
 		time.Sleep(2 * deadAfter)
-		if !h.Tell("n", Update{Stop: []Stop{{UID: "1"}}}) {
+		if !h.SendToNode("n", Update{Stop: []Stop{{UID: "1"}}}) {
 			t.Error("the node is there")
 		}
 		mu.Lock()
@@ -568,7 +568,7 @@ func TestNodeReplaced(t *testing.T) {
 			t.Errorf("%v", log)
 		}
 		mu.Unlock()
-		if h.Tell("n", Update{}) {
+		if h.SendToNode("n", Update{}) {
 			t.Error("it is told though it is gone")
 		}
 		s.end()
@@ -600,7 +600,7 @@ func (c *coordinatorLog) Report(_ string, first bool, _ *ratelimit.UsageReports,
 	return nil
 }
 
-func (c *coordinatorLog) Disconnected(string, time.Time) { c.add("D") }
+func (c *coordinatorLog) OnDisconnect(string, time.Time) { c.add("D") }
 
 func (c *coordinatorLog) String() string {
 	c.mu.Lock()
@@ -619,10 +619,10 @@ func TestCoordinatorOfAReplacedActivator(t *testing.T) {
 		h := NewHub(HubOptions{Token: secret, Coordinator: coordinator})
 		s := w.serve(at(1)+":8090", h)
 		first, stop := w.activator("a", newFeed())
-		<-first.Heard()
+		<-first.Synced()
 		s.freeze() // its end is not noticed yet
 		next, stop2 := w.activator("a", newFeed())
-		<-next.Heard()
+		<-next.Synced()
 		stop()
 		time.Sleep(2 * deadAfter)
 		synctest.Wait()
@@ -640,7 +640,7 @@ func TestCoordinatorOfAReplacedActivator(t *testing.T) {
 	})
 }
 
-// TestQuiet: a Quiet hub sends activators nothing; its first message after Open is a full
+// TestQuiet: a Quiet hub sends activators nothing; its first message after StartSending is a full
 // sync, which removes every function it does not name.
 func TestQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -652,11 +652,11 @@ func TestQuiet(t *testing.T) {
 		s := w.serve(at(1)+":8090", first)
 		f := newFeed()
 		a, stop := w.activator("a", f)
-		<-a.Heard()
+		<-a.Synced()
 		f.want(activator.Demand{Name: name("m"), LastEnd: time.Now()})
 		f.fly("o", 1)
 		synctest.Wait()
-		if v, n := first.Applied(); v != 900 || n != 1 {
+		if v, n := first.OldestApplied(); v != 900 || n != 1 {
 			t.Errorf("applied %d by %d", v, n)
 		}
 		end := time.Now()
@@ -670,14 +670,14 @@ func TestQuiet(t *testing.T) {
 		if p, _ := f.has(name("m")); !a.Connected() || len(p.Replicas) != 1 {
 			t.Errorf("linked %v, %+v", a.Connected(), p)
 		}
-		if v, n := next.Applied(); v != 0 || n != 1 {
+		if v, n := next.OldestApplied(); v != 0 || n != 1 {
 			t.Errorf("another one's table was applied: %d by %d", v, n)
 		}
 		if d := gather(next, false)[name("m")]; !d.LastEnd.Equal(end) {
 			t.Errorf("m was used last at %v, want %v", d.LastEnd, end)
 		}
 		next.Publish(ready(name("m"), "r"), ready(name("new")))
-		next.Open()
+		next.StartSending()
 		synctest.Wait()
 		p, _ := f.has(name("m"))
 		_, old := f.has(name("old"))
@@ -758,7 +758,7 @@ func TestBadPeer(t *testing.T) {
 		h := NewHub(HubOptions{Token: secret})
 		s := w.serve(at(1)+":8090", h)
 		a, stop := w.activator("good", newFeed())
-		<-a.Heard()
+		<-a.Synced()
 		for what, say := range map[string]func(*stream) error{
 			"nothing":  func(*stream) error { return nil },
 			"no hello": func(p *stream) error { return p.write((Report{}).pack(true, 0, time.Now())) },
@@ -818,7 +818,7 @@ func TestStorm(t *testing.T) {
 		f := slow{newFeed(), make(chan struct{})}
 		a, stop := w.activator("a", f)
 		f.wait <- struct{}{}
-		<-a.Heard()
+		<-a.Synced()
 		synctest.Wait()
 		gate := s.open[0].gate
 		<-gate

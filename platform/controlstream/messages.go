@@ -103,7 +103,7 @@ type Update struct {
 	Removed    []functions.Name
 	Table      *Table
 	Keys       *Keys
-	AbortAgent []string              // URLs for activator.Activator.Cut
+	AbortAgent []string              // URLs for activator.Activator.AbortThrough
 	RateLimits *ratelimit.Allotments // of the teams' limits
 
 	// For nodes' loaders.

@@ -1,13 +1,11 @@
 package controlstream
 
 import (
-	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -151,7 +149,7 @@ func (h *Hub) removePeer(p *peer) {
 	if p.kind == KindActivator && h.o.Coordinator != nil {
 		h.coordinating.Lock()
 		if h.isCurrent(p) { // else a newer connection is the current one
-			h.o.Coordinator.Disconnected(p.id, h.o.Now())
+			h.o.Coordinator.OnDisconnect(p.id, h.o.Now())
 		}
 		h.coordinating.Unlock()
 	}
@@ -299,27 +297,4 @@ func (p *peer) nextUpdate() (d Update, seq uint64, any bool) {
 	}
 	*waiting = pending{}
 	return d, h.seq, any
-}
-
-// Peer describes a connection, for status pages.
-type Peer struct {
-	Kind  Kind
-	ID    string
-	Since time.Time
-}
-
-// Peers lists the connections in order.
-func (h *Hub) Peers() []Peer {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var out []Peer
-	for _, of := range h.peers {
-		for _, p := range of {
-			if p.lost.IsZero() {
-				out = append(out, Peer{p.kind, p.id, p.since})
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b Peer) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID)) })
-	return out
 }

@@ -84,7 +84,7 @@ func (f *feed) Remove(names ...functions.Name) {
 	f.news.Set()
 }
 
-func (f *feed) Cut(agent string) {
+func (f *feed) AbortThrough(agent string) {
 	f.mu.Lock()
 	f.cuts = append(f.cuts, agent)
 	f.mu.Unlock()
@@ -207,12 +207,12 @@ func TestOneHub(t *testing.T) {
 	h.SetTable(&Table{Version: 7, Hosts: []Host{{Name: "m.example"}}})
 	f := newFeed()
 	a, _ := join(t, listen(t, h), "one", f)
-	<-a.Heard()
+	<-a.Synced()
 	if p, ok := f.has(name("m")); !ok || p.State != functions.Unloaded {
 		t.Fatalf("the activator has %+v, %v", p, ok)
 	}
 	f.want(activator.Demand{Name: name("m"), Queued: 3, Oldest: time.Now().Add(-time.Minute), Teams: map[string]int{"b": 3}})
-	a.Stirred()
+	a.DemandChanged()
 	a.Wake(name("m"), "b")
 	testkit.Eventually(t, "the wake comes", func() bool { return w.asked(name("m")) == "b" })
 	d := gather(h, false)[name("m")]
@@ -222,22 +222,22 @@ func TestOneHub(t *testing.T) {
 	if d := gather(h, true)[name("m")]; d.Queued != 3 {
 		t.Fatalf("it is not among all: %+v", d)
 	}
-	testkit.Eventually(t, "the table is applied", func() bool { v, n := h.Applied(); return v == 7 && n == 1 && applied.Load() == 1 })
+	testkit.Eventually(t, "the table is applied", func() bool { v, n := h.OldestApplied(); return v == 7 && n == 1 && applied.Load() == 1 })
 
 	h.Publish(ready(name("m"), "r1"))
 	testkit.Eventually(t, "READY is told", func() bool { p, _ := f.has(name("m")); return len(p.Replicas) == 1 })
 	f.fly("r1", 2)
 	f.want(activator.Demand{Name: name("m"), Active: 2})
-	a.Stirred()
+	a.DemandChanged()
 	testkit.Eventually(t, "its requests are counted", func() bool { return h.InFlightOf(name("m"), "r1") == 2 })
 	f.fly("r2", 1) // it answered before any snapshot listed it as READY
 	f.want(activator.Demand{Name: name("m"), Active: 3})
-	a.Stirred()
+	a.DemandChanged()
 	testkit.Eventually(t, "those of one that no picture names, too", func() bool { return h.InFlightOf(name("m"), "r2") == 1 && h.InFlightOf(name("m"), "r1") == 2 })
 
 	h.Remove(name("n"))
 	testkit.Eventually(t, "n is gone", func() bool { _, ok := f.has(name("n")); return !ok })
-	h.Cut("http://10.0.0.9:1")
+	h.AbortThrough("http://10.0.0.9:1")
 	testkit.Eventually(t, "cut", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.cuts) == 1 })
 }
 
@@ -257,7 +257,7 @@ func TestNodes(t *testing.T) {
 		Pods: func(_ string, _ bool, ps []Pod) { mu.Lock(); defer mu.Unlock(); pods = append(pods, ps...) },
 	})
 	addr := listen(t, h)
-	if h.Tell("node", Update{}) {
+	if h.SendToNode("node", Update{}) {
 		t.Fatal("a node that is not there was told something")
 	}
 	told := make(chan Update, 16)
@@ -272,7 +272,7 @@ func TestNodes(t *testing.T) {
 	}
 	c.Send(Report{Pods: []Pod{{UID: "q", Status: functions.ReplicaStatus{State: functions.Ready}}}})
 	testkit.Eventually(t, "both pods", func() bool { mu.Lock(); defer mu.Unlock(); return len(pods) == 2 && len(beats) == 1 })
-	if !h.Tell("node", Update{Peers: &[]functions.Peer{}, Stop: []Stop{{UID: "p", Seconds: 3}}}) {
+	if !h.SendToNode("node", Update{Peers: &[]functions.Peer{}, Stop: []Stop{{UID: "p", Seconds: 3}}}) {
 		t.Fatal("the node is there")
 	}
 	if d := <-told; d.Peers == nil || len(*d.Peers) != 0 || len(d.Stop) != 1 || d.Stop[0].Seconds != 3 {
@@ -288,7 +288,7 @@ func TestMetrics(t *testing.T) {
 	h := NewHub(HubOptions{Token: secret})
 	addr := listen(t, h)
 	a, stop := join(t, addr, "one", newFeed())
-	<-a.Heard()
+	<-a.Synced()
 	value := func(metric, label string) float64 {
 		found := -1.0
 		h.Samples(func(m string, v float64, labels ...string) {
@@ -300,9 +300,6 @@ func TestMetrics(t *testing.T) {
 	}
 	if n, m := value("thaw_control_streams", "activator"), value("thaw_control_streams", "node"); n != 1 || m != 0 {
 		t.Errorf("%v activators, %v nodes", n, m)
-	}
-	if got := h.Peers(); len(got) != 1 || got[0].ID != "one" || got[0].Kind != KindActivator {
-		t.Errorf("%+v", got)
 	}
 	stop()
 	testkit.Eventually(t, "it is gone, and believed", func() bool {

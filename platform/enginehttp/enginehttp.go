@@ -1,5 +1,6 @@
-// Package enginehttp is the reverse proxy beside an engine: an agent has one for each of its
-// replicas, the shim of a pod for its one. Activators on other machines reach engines by it.
+// Package enginehttp is the reverse proxy in front of an engine, by which activators on
+// other machines reach it: one for each replica of an agent, and one in the shim of each
+// pod.
 package enginehttp
 
 import (

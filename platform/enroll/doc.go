@@ -1,5 +1,5 @@
-// Package enroll lets agents of other machines join a server, and authenticates both ends
-// afterwards.
+// Package enroll joins agents of other machines to a server by a token, and authenticates
+// both by certificates afterwards.
 //
 // The server has an authority (package mtls) that lives as long as its data folder. An
 // admin makes a join token: it may be used once, within an hour, and carries the

@@ -35,11 +35,12 @@ type world struct {
 	beats []functions.Heartbeat
 
 	removed []string
+	own     string
 }
 
 func newWorld(t *testing.T, dir string) *world {
 	t.Helper()
-	w := &world{t: t, now: time.Now()}
+	w := &world{t: t, now: time.Now(), own: "head"}
 	s, err := Open(Options{
 		Dir: dir, Log: slog.New(slog.DiscardHandler),
 		Heartbeat: func(hb functions.Heartbeat, sameMachine bool) error {
@@ -52,6 +53,7 @@ func newWorld(t *testing.T, dir string) *world {
 			return nil
 		},
 		Removed: func(agent string) { w.removed = append(w.removed, agent) },
+		Own:     func() string { w.mu.Lock(); defer w.mu.Unlock(); return w.own },
 		Peers:   func(agent string) []functions.Peer { return []functions.Peer{{ID: "not-" + agent}} },
 		Now:     func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return w.now },
 	})
@@ -164,6 +166,32 @@ func TestJoin(t *testing.T) {
 	}
 	if _, _, err := w.NewToken("A B", 0); err == nil {
 		t.Error("a token for what is no name")
+	}
+}
+
+// TestServersOwnName: an agent with the name of the server's node does not join, and its token
+// stays good; one that has joined before the server got that name is refused for good.
+func TestServersOwnName(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	token := w.token("")
+	if _, err := w.join("head", token, t.TempDir()); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "head is the name of the server's own node: give the agent another with --name") {
+		t.Errorf("%v", err)
+	}
+	if len(w.Agents()) != 0 {
+		t.Errorf("joined: %+v", w.Agents())
+	}
+	if _, _, err := w.NewToken("head", 0); err == nil || !strings.Contains(err.Error(), "own node") {
+		t.Errorf("%v", err)
+	}
+	i, err := w.join("gpu-1", token, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.mu.Lock()
+	w.own = "gpu-1"
+	w.mu.Unlock()
+	if status, answer := w.post(i.ServerTLS(), heartbeatPath, `{"agent_id":"gpu-1"}`); status != 403 || !strings.Contains(answer, "wrong_agent") {
+		t.Errorf("%d %s", status, answer)
 	}
 }
 

@@ -117,6 +117,9 @@ func (s *Server) heartbeat(r *http.Request) (any, error) {
 	if hb.AgentID != id {
 		return nil, &refusal{403, "wrong_agent", "the certificate is that of the agent " + id + ", and the heartbeat that of " + functions.Clip(hb.AgentID)}
 	}
+	if s.isOwn(id) { // it joined when the server had another name
+		return nil, &refusal{403, "wrong_agent", id + " is the name of the server's own node: the agent has to join again, with another --name"}
+	}
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	switch err := s.o.Heartbeat(hb, err == nil && from.Addr().Unmap().IsLoopback()); {
 	case errors.Is(err, functions.ErrStaleEpoch):

@@ -48,6 +48,7 @@ type Options struct {
 	Heartbeat func(hb functions.Heartbeat, sameMachine bool) error
 	Removed   func(agent string)                  // called after an agent was removed; may be nil
 	Peers     func(agent string) []functions.Peer // the other nodes that serve blocks; may be nil
+	Own       func() string                       // id of the server's own node, which no agent may have; nil: none
 	Log       *slog.Logger
 	Now       func() time.Time // default time.Now
 }
@@ -162,6 +163,9 @@ func (s *Server) NewToken(agent string, expiry time.Duration) (token string, exp
 	if agent != "" && !functions.IsLabel(agent) {
 		return "", expires, fmt.Errorf("%.80q is no name of an agent: a DNS label", agent)
 	}
+	if agent != "" && s.isOwn(agent) {
+		return "", expires, fmt.Errorf("%s is the name of the server's own node: an agent has another", agent)
+	}
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails: the runtime ends the program instead
 	text := base64.RawURLEncoding.EncodeToString(secret)
@@ -176,6 +180,9 @@ func (s *Server) NewToken(agent string, expiry time.Duration) (token string, exp
 	s.tokens[sha256.Sum256([]byte(text))] = &joinToken{agent: agent, expires: expires}
 	return tokenPrefix + text + "." + s.ca.Fingerprint(), expires, nil
 }
+
+// isOwn reports whether an id is that of the server's own node.
+func (s *Server) isOwn(id string) bool { return s.o.Own != nil && s.o.Own() == id }
 
 // Agents lists the agents that have joined, by id.
 func (s *Server) Agents() []functions.JoinedAgent {
@@ -236,6 +243,8 @@ func (s *Server) admit(secret, id string, request *x509.CertificateRequest) ([]b
 		return nil, &refusal{401, "invalid_join_token", "the join token is unknown, expired or used: thaw agents token makes another"}
 	case !functions.IsLabel(id):
 		return nil, &refusal{400, "invalid_value", fmt.Sprintf("the agent's name %.80q is no DNS label: --name", id)}
+	case s.isOwn(id):
+		return nil, &refusal{409, "agent_exists", fmt.Sprintf("%s is the name of the server's own node: give the agent another with --name; the token is still good", id)}
 	case t.agent != "" && t.agent != id:
 		return nil, &refusal{403, "wrong_agent", fmt.Sprintf("the join token is for the agent %s, not for %s", t.agent, id)}
 	case taken && known.Key != key && t.agent == "":

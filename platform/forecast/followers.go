@@ -1,12 +1,6 @@
 package forecast
 
-import (
-	"cmp"
-	"slices"
-	"time"
-
-	"github.com/thaw-dev/thaw/functions"
-)
+import "time"
 
 const (
 	maxRecent      = 16
@@ -102,27 +96,4 @@ func dropFollower(after [maxFollowers]follower, gone *functionUsage) [maxFollowe
 		}
 	}
 	return after
-}
-
-// Habit is a function that is usually used soon after another.
-type Habit struct {
-	Name  functions.Name
-	Share float64       // of the leader's uses, at least a half
-	Lag   time.Duration // from begin to begin, moving average
-}
-
-// Follows returns the habits of a function, four at most, the most frequent first.
-func (h *History) Follows(name functions.Name) []Habit {
-	p := h.functions[name]
-	if p == nil {
-		return nil
-	}
-	var out []Habit
-	for i := range p.followedBy {
-		if f := &p.followedBy[i]; p.share(f) > 0 {
-			out = append(out, Habit{Name: f.who.name, Share: p.share(f), Lag: f.lag})
-		}
-	}
-	slices.SortStableFunc(out, func(a, b Habit) int { return cmp.Compare(b.Share, a.Share) })
-	return out
 }

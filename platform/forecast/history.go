@@ -183,17 +183,6 @@ func (h *History) KeepFor(name functions.Name, w Worth) (time.Duration, bool) {
 	return p.idle.windows(w, h.points)[0].To, true
 }
 
-// Windows returns the parts of an idle time in which keeping a function READY is worth
-// it, eight at most; the first begins at 0 and may be empty. nil if its history is too
-// short.
-func (h *History) Windows(name functions.Name, w Worth) []Window {
-	p := h.functions[name]
-	if p == nil || p.idle.total < minIdleTimes {
-		return nil
-	}
-	return p.idle.windows(w, h.points)
-}
-
 // Foreseen is a predicted use.
 type Foreseen struct {
 	Name  functions.Name

@@ -24,8 +24,8 @@ func (g *RateGauge) Add(rate float64) {
 	g.n++
 }
 
-// Rate is the estimate, 0 without samples.
-func (g *RateGauge) Rate() float64 { return slices.Max(g.last[:]) }
+// Peak is the estimate, 0 without samples.
+func (g *RateGauge) Peak() float64 { return slices.Max(g.last[:]) }
 
 // AddTransfer records a transfer. It returns false if the transfer is too small for a
 // sample.

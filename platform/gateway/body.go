@@ -91,7 +91,7 @@ func (b *body) readAhead(most int64, leave func()) {
 		return // it is held again: enough was read
 	}
 	b.reader = make(chan struct{})
-	go func() { // ends with the hold, at the latest by stopReadAhead
+	go func() { // ends with the hold, at the latest by release
 		defer close(b.reader)
 		for b.waiting.Load() && b.readPiece(most) {
 		}

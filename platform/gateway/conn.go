@@ -34,7 +34,7 @@ func connOf(ctx context.Context) *clientConn {
 func (c *clientConn) Close() error {
 	defer c.slot.Release()
 	if c.last.CompareAndSwap(true, false) {
-		httpserver.EndSending(c)
+		httpserver.HalfClose(c)
 	}
 	return c.Conn.Close()
 }

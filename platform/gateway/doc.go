@@ -1,5 +1,6 @@
-// Package gateway is an activator's HTTP front in a cluster. It does what Knative's
-// ingress, load balancer and activator do for a plain Knative Service, in one process.
+// Package gateway is the HTTP front of an activator in a cluster: it routes each request by
+// host or model to a model's queue or to another service, in place of Knative's ingress,
+// load balancer and activator.
 //
 // A request is routed by its host: a controlstream.Table, pushed by the controller, maps
 // host, path and header to shares of traffic. A share is one of our revisions, woken if

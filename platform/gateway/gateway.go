@@ -106,8 +106,8 @@ type Gateway struct {
 	h1, h2    *http.Transport
 	leader    *http.Transport // to the controller
 	upstreams trackedConns
-	pool      sync.Pool // of *proxiedRequest
-	buffers   sync.Pool
+	pool      sync.Pool  // of *proxiedRequest
+	buffers   bufferPool // of the proxies
 	quiet     *log.Logger
 	servers   [2]*http.Server         // public and private
 	cut       context.CancelCauseFunc // ends the contexts of all requests
@@ -226,7 +226,7 @@ func (g *Gateway) SetTable(t *controlstream.Table) {
 	g.table.Store(compileTable(t, g.functionHandler))
 }
 
-// DataPath returns the activator for the control stream, with a Cut that also closes the
+// DataPath returns the activator for the control stream, with an AbortThrough that also closes the
 // gateway's connections.
 func (g *Gateway) DataPath() DataPath { return DataPath{g.act, g} }
 
@@ -236,9 +236,9 @@ type DataPath struct {
 	g *Gateway
 }
 
-// Cut aborts requests of every kind that go through the agent.
-func (p DataPath) Cut(agent string) {
-	p.Activator.Cut(agent)
+// AbortThrough aborts requests of every kind that go through the agent.
+func (p DataPath) AbortThrough(agent string) {
+	p.Activator.AbortThrough(agent)
 	if addr, _, _ := strings.Cut(strings.TrimPrefix(agent, "http://"), "/"); addr != "" {
 		p.g.upstreams.cut(addr)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -40,7 +41,7 @@ func (g *Gateway) newProxiedRequest(w *writer, to *rule, by *split) *proxiedRequ
 			Rewrite:        p.rewrite,
 			ModifyResponse: p.onResponseHead,
 			ErrorHandler:   p.onError,
-			BufferPool:     g,
+			BufferPool:     &g.buffers,
 			ErrorLog:       g.quiet,
 		}
 	}
@@ -57,18 +58,21 @@ func (p *proxiedRequest) release() {
 
 const bufferSize = 16 << 10
 
-// Get returns a copy buffer: with Put it makes the Gateway the proxies' BufferPool.
-func (g *Gateway) Get() []byte {
-	if b, ok := g.buffers.Get().(*[bufferSize]byte); ok {
+// bufferPool holds the copy buffers of the proxies. It is an httputil.BufferPool.
+type bufferPool struct{ pool sync.Pool }
+
+// Get returns a buffer.
+func (p *bufferPool) Get() []byte {
+	if b, ok := p.pool.Get().(*[bufferSize]byte); ok {
 		return b[:]
 	}
 	return make([]byte, bufferSize)
 }
 
 // Put returns a buffer to the pool.
-func (g *Gateway) Put(b []byte) {
+func (p *bufferPool) Put(b []byte) {
 	if len(b) == bufferSize {
-		g.buffers.Put((*[bufferSize]byte)(b))
+		p.pool.Put((*[bufferSize]byte)(b))
 	}
 }
 

@@ -612,7 +612,7 @@ func TestCut(t *testing.T) {
 	go func() { _, body := w.get("a", "/", postRequest("x")); done <- body }()
 	<-inside
 	w.act.Publish(newModel("rev-1", "mine", true, backend(t, sayEcho("other"))))
-	w.g.DataPath().Cut("http://" + frozen)
+	w.g.DataPath().AbortThrough("http://" + frozen)
 	if body := <-done; !strings.HasPrefix(body, "other POST") {
 		t.Error(body)
 	}

@@ -42,8 +42,8 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return c, b, err
 }
 
-// Last has the connection end by FIN after this response, which reports its failure.
-func (w *writer) Last() {
+// OnFailureSent has the connection end by FIN after this response, which reports its failure.
+func (w *writer) OnFailureSent() {
 	if c := connOf(w.r.Context()); c != nil && w.r.ProtoMajor == 1 {
 		c.last.Store(true)
 	}

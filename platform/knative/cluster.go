@@ -125,9 +125,6 @@ func (w warningHandler) HandleWarningHeader(code int, _, text string) {
 // Config returns the cluster's configuration, for other clients.
 func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.config) }
 
-// Explain turns an error of the cluster into an Error with a hint.
-func (c *Cluster) Explain(err error, what string) error { return c.explain(err, what) }
-
 // Namespace is the namespace of the kubeconfig's context.
 func (c *Cluster) Namespace() string { return c.namespace }
 
@@ -149,7 +146,7 @@ func (c *Cluster) Apply(ctx context.Context, s *servingv1.Service, dry bool) (Ou
 	old, err := services.Get(ctx, s.Name, metav1.GetOptions{})
 	there := err == nil
 	if err != nil && !isNotFound(err) {
-		return "", c.explain(err, name)
+		return "", c.WithHint(err, name)
 	}
 	if there && !isModel(old) {
 		return "", errNameTaken(name)
@@ -165,7 +162,7 @@ func (c *Cluster) Apply(ctx context.Context, s *servingv1.Service, dry bool) (Ou
 	now, err := services.Patch(ctx, s.Name, types.ApplyPatchType, body, o)
 	switch {
 	case err != nil:
-		return "", c.explain(err, name)
+		return "", c.WithHint(err, name)
 	case !there:
 		return Created, nil
 	case equality.Semantic.DeepEqual(old.Spec, now.Spec) && equality.Semantic.DeepEqual(old.Labels, now.Labels) && equality.Semantic.DeepEqual(old.Annotations, now.Annotations):
@@ -184,7 +181,7 @@ func (c *Cluster) Delete(ctx context.Context, namespace, name string) error {
 	// not a Service created since under the same name
 	o := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID}, PropagationPolicy: new(metav1.DeletePropagationBackground)}
 	if err := c.serving.Services(namespace).Delete(ctx, name, o); err != nil {
-		return c.explain(err, namespace+"/"+name)
+		return c.WithHint(err, namespace+"/"+name)
 	}
 	return nil
 }
@@ -212,7 +209,7 @@ func (c *Cluster) List(ctx context.Context, namespace string) ([]Model, error) {
 	for {
 		page, err := c.serving.Services(namespace).List(ctx, o)
 		if err != nil {
-			return nil, c.explain(err, "the services of "+cmp.Or(namespace, "all namespaces"))
+			return nil, c.WithHint(err, "the services of "+cmp.Or(namespace, "all namespaces"))
 		}
 		for i := range page.Items {
 			if s := &page.Items[i]; isModel(s) {
@@ -241,7 +238,7 @@ func (c *Cluster) List(ctx context.Context, namespace string) ([]Model, error) {
 			}
 		}
 		for i := range models {
-			models[i].active(why[models[i].Namespace+"/"+models[i].Revision])
+			models[i].setProblem(why[models[i].Namespace+"/"+models[i].Revision])
 		}
 	}
 	slices.SortFunc(models, func(a, b Model) int {
@@ -250,8 +247,8 @@ func (c *Cluster) List(ctx context.Context, namespace string) ([]Model, error) {
 	return models, nil
 }
 
-// active records why the latest revision does not run, unless it is idle or starting.
-func (m *Model) active(c *apis.Condition) {
+// setProblem records why the latest revision does not run, unless it is idle or starting.
+func (m *Model) setProblem(c *apis.Condition) {
 	if c != nil && !c.IsTrue() && m.Reason == "" && c.Reason != "NoTraffic" && c.Reason != "Starting" && c.Reason != "Queued" && c.Reason != "Stopping" {
 		m.Reason, m.Message = c.Reason, c.Message
 	}
@@ -266,7 +263,7 @@ func (c *Cluster) Get(ctx context.Context, namespace, name string) (Model, error
 	m := modelOf(s)
 	if m.Revision != "" {
 		if r, err := c.serving.Revisions(namespace).Get(ctx, m.Revision, metav1.GetOptions{}); err == nil {
-			m.active(r.Status.GetCondition(servingv1.RevisionConditionActive))
+			m.setProblem(r.Status.GetCondition(servingv1.RevisionConditionActive))
 		}
 	}
 	return m, nil
@@ -275,7 +272,7 @@ func (c *Cluster) Get(ctx context.Context, namespace, name string) (Model, error
 func (c *Cluster) service(ctx context.Context, namespace, name string) (*servingv1.Service, error) {
 	s, err := c.serving.Services(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return nil, c.explain(err, namespace+"/"+name)
+		return nil, c.WithHint(err, namespace+"/"+name)
 	}
 	if !isModel(s) {
 		return nil, errNameTaken(namespace + "/" + name)
@@ -324,8 +321,8 @@ func isNotFound(err error) bool {
 	return ok && status.IsNotFound(err) && s.Status().Details != nil && s.Status().Details.Name != ""
 }
 
-// explain turns an error of the cluster into an Error with a hint.
-func (c *Cluster) explain(err error, what string) error {
+// WithHint turns an error of the cluster into an Error with a hint.
+func (c *Cluster) WithHint(err error, what string) error {
 	e := &Error{Kind: Failed, What: what, Err: err}
 	_, answered := errors.AsType[*status.StatusError](err)
 	text := err.Error()

@@ -121,7 +121,7 @@
 //   - A load is forgotten when its windows are empty and nothing is desired any
 //     more. KPA keeps its window for as long as the revision exists.
 //   - Replicas found running by a new orchestrator are kept for a window: as in
-//     KPA (Load.Adopt).
+//     KPA (autoscale.Load.Adopt).
 //   - Not there: requests per second as the metric, activation scale, the
 //     exponentially weighted window, excess burst capacity (our activator never
 //     leaves the path), revisions without a route (a removed function ends at once).

@@ -66,7 +66,7 @@ const skipPreflightHint = "; --skip-preflight skips this check"
 // what those need. Checks that the account may not make are left out.
 func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*servingv1.Service) ([]Finding, error) {
 	if _, err := c.serving.Services(c.namespace).List(ctx, metav1.ListOptions{Limit: 1}); err != nil && !status.IsForbidden(err) {
-		return nil, c.explain(err, "Knative Services")
+		return nil, c.WithHint(err, "Knative Services")
 	}
 	found := []Finding{goodFinding("Knative Serving answers on %s", c.host)}
 	checks := []func(context.Context) ([]Finding, error){
@@ -80,6 +80,7 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*ser
 	for _, s := range services {
 		checks = append(checks, func(ctx context.Context) ([]Finding, error) { return fit.checkService(ctx, s) })
 	}
+	checks = append(checks, func(ctx context.Context) ([]Finding, error) { return c.sourceFindings(ctx, services) })
 	for _, check := range checks {
 		more, err := check(ctx)
 		if err != nil {
@@ -133,7 +134,7 @@ func (c *Cluster) ignoreForbidden(err error, what string) error {
 	if err == nil || status.IsForbidden(err) {
 		return nil
 	}
-	return c.explain(err, what)
+	return c.WithHint(err, what)
 }
 
 func (c *Cluster) versionFindings(ctx context.Context) ([]Finding, error) {
@@ -187,7 +188,7 @@ func (c *Cluster) featureFindings(ctx context.Context, needs []Feature) (found [
 				return found, nil // Knative's webhook checks them as well
 			}
 			if err != nil && !isNotFound(err) {
-				return found, c.explain(err, servingNamespace+"/"+f.Map)
+				return found, c.WithHint(err, servingNamespace+"/"+f.Map)
 			}
 			if err == nil {
 				data = m.Data

@@ -95,7 +95,7 @@ func (t *controllerTransport) RoundTrip(req *http.Request) (*http.Response, erro
 		}
 		res, err := t.transport.RoundTrip(out)
 		if err != nil {
-			return nil, t.c.explain(err, "the controller")
+			return nil, t.c.WithHint(err, "the controller")
 		}
 		if res.StatusCode == http.StatusMisdirectedRequest && try < maxTries {
 			res.Body.Close()
@@ -143,7 +143,7 @@ func (t *controllerTransport) checkRefusal(res *http.Response) error {
 	case s.Reason == metav1.StatusReasonForbidden, s.Reason == metav1.StatusReasonUnauthorized:
 		return &Error{Kind: Denied, What: "the controller cannot be reached through the API server", Hint: "members of a team use the address of the Service thaw-local, inside the cluster: --server URL and a key", Err: cause}
 	default:
-		return t.c.explain(&status.StatusError{ErrStatus: s}, "the controller")
+		return t.c.WithHint(&status.StatusError{ErrStatus: s}, "the controller")
 	}
 }
 
@@ -156,7 +156,7 @@ func (c *Cluster) Admin(ctx context.Context) (string, error) {
 	case isNotFound(err):
 		return "", &Error{Kind: NotFound, What: "thaw is not installed at " + c.host + ", or by an older version", Hint: "thaw-knative install", Err: err}
 	case err != nil:
-		return "", c.explain(err, "secret "+AdminSecret)
+		return "", c.WithHint(err, "secret "+AdminSecret)
 	}
 	return string(bytes.TrimSpace(s.Data[TokenKey])), nil
 }
@@ -171,7 +171,7 @@ func (c *Cluster) CreateKey(ctx context.Context, of, name string) (string, team.
 		if _, answered := errors.AsType[*status.StatusError](err); !answered && ctx.Err() == nil && strings.HasPrefix(err.Error(), "the name") {
 			return "", k, &Error{Kind: Refused, What: err.Error()}
 		}
-		return "", k, c.explain(err, of+"/"+team.SecretName)
+		return "", k, c.WithHint(err, of+"/"+team.SecretName)
 	}
 	return secret, k, nil
 }
@@ -198,7 +198,7 @@ func (c *Cluster) DeleteKey(ctx context.Context, of, id string) error {
 		return gone
 	}
 	if err != nil {
-		return c.explain(err, of+"/"+team.SecretName)
+		return c.WithHint(err, of+"/"+team.SecretName)
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func (c *Cluster) DeleteKey(ctx context.Context, of, id string) error {
 func (c *Cluster) Keys(ctx context.Context, of string) ([]team.Key, []string, error) {
 	keys, problems, err := team.List(ctx, c.core, of)
 	if err != nil {
-		return nil, nil, c.explain(err, "the keys of "+cmp.Or(of, "all namespaces"))
+		return nil, nil, c.WithHint(err, "the keys of "+cmp.Or(of, "all namespaces"))
 	}
 	return keys, problems, nil
 }
@@ -219,7 +219,7 @@ func (c *Cluster) limits(ctx context.Context, n *corev1.Namespace) ([]Finding, e
 		return nil, nil
 	}
 	if err != nil {
-		return nil, c.explain(err, n.Name+"/")
+		return nil, c.WithHint(err, n.Name+"/")
 	}
 	quotas := make([]*corev1.ResourceQuota, len(list.Items))
 	for i := range list.Items {

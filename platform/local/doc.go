@@ -1,5 +1,5 @@
-// Package local is the backend of one machine and its agents: the loop of
-// platform/orchestrator, an agent in this process, and the agents that join.
+// Package local is the backend of `thaw serve`: the orchestrator's loop, an agent in the
+// same process, and agents of other machines that join.
 //
 // The agent here is the fast path. Its heartbeats are calls, not requests, and its
 // replicas have loopback endpoints; between an engine's first token and the release of

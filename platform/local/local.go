@@ -35,6 +35,7 @@ type Options struct {
 	// (enroll.Server); nil: agents are reached by plain HTTP, for tests.
 	AgentTLS func(id string) *tls.Config
 	Hooks    orchestrator.Hooks
+	Alone    func() bool // no agent has ever joined; nil: some may
 
 	// For the agent in this process; see agent.Config. Name "": the host's name.
 	Name        string
@@ -127,7 +128,7 @@ func newLocal(o Options) (*Local, error) {
 			l.first.Do(func() { close(l.ready) })
 		},
 		InFlight:      func(name functions.Name, id string) int { return l.path.InFlightOf(name, id) },
-		AbortRequests: func(url string) { l.path.Cut(url) },
+		AbortRequests: func(url string) { l.path.AbortThrough(url) },
 		Traffic:       func(url string) functions.Traffic { return l.path.Traffic(url) },
 	})
 	if err != nil {
@@ -145,7 +146,7 @@ func newLocal(o Options) (*Local, error) {
 	l.Orchestrator = orchestrator.New(orchestrator.Options{
 		Foresight: o.Foresight,
 		Ledger:    teamUse,
-		Epoch:     epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Policy: o.Policy, Hooks: o.Hooks, Log: o.Log,
+		Epoch:     epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Policy: o.Policy, Hooks: o.Hooks, Log: o.Log, Alone: o.Alone,
 	})
 	return l, nil
 }
@@ -167,10 +168,14 @@ func (l *Local) Attach(path DataPath) {
 func (l *Local) Changed() {
 	l.shared.invalidate()
 	l.Orchestrator.Changed()
-	// Known models get their fork servers before the first request.
+	l.prepareForkServers()
+}
+
+// prepareForkServers starts the fork servers of known models before their first requests.
+func (l *Local) prepareForkServers() {
 	models := l.o.Catalog.Models()
 	for _, m := range models[:min(len(models), maxPrewarmModels)] {
-		l.node.Prewarm(m.Spec)
+		l.node.PrepareForkServer(m.Spec)
 	}
 }
 
@@ -181,7 +186,7 @@ const maxPrewarmModels = 256
 func (l *Local) Ready() <-chan struct{} { return l.ready }
 
 // Run runs the loop and the agent until ctx ends or one of them fails. It returns when the
-// engines have ended, unless Options.Leave keeps them. It is called once.
+// engines have ended, unless Options.KeepEngines keeps them. It is called once.
 func (l *Local) Run(ctx context.Context) error {
 	defer l.lock.Unlock()
 	parts, ctx := errgroup.WithContext(ctx)
@@ -198,6 +203,9 @@ func (l *Local) Run(ctx context.Context) error {
 	}
 	return err
 }
+
+// NodeID is the id of the node of this process.
+func (l *Local) NodeID() string { return l.node.ID() }
 
 // GPUs counts those of the nodes that are there.
 func (l *Local) GPUs() (n int) {

@@ -114,16 +114,16 @@ func (l *Local) storesWith(ctx context.Context, node, digest string) (map[string
 	return out, nil
 }
 
-// Keep removes, pins or unpins a checkpoint on the named node, or on all that have it
+// ChangeCheckpoint removes, pins or unpins a checkpoint on the named node, or on all that have it
 // (""), and returns the nodes on which it did.
-func (l *Local) Keep(ctx context.Context, node, digest string, act functions.StoreAction) (nodes []string, err error) {
+func (l *Local) ChangeCheckpoint(ctx context.Context, node, digest string, act functions.StoreAction) (nodes []string, err error) {
 	on, err := l.storesWith(ctx, node, digest)
 	if err != nil {
 		return nil, err
 	}
 	var mu sync.Mutex
 	err = forEachStore(on, func(id string, s functions.Store) error {
-		if err := s.Keep(ctx, digest, act); err != nil {
+		if err := s.ChangeCheckpoint(ctx, digest, act); err != nil {
 			return err
 		}
 		mu.Lock()
@@ -135,15 +135,15 @@ func (l *Local) Keep(ctx context.Context, node, digest string, act functions.Sto
 	return nodes, err
 }
 
-// Reread verifies a checkpoint on the named node, or on all that have it, one after the
+// VerifyCheckpoint verifies a checkpoint on the named node, or on all that have it, one after the
 // other: they may share a disk.
-func (l *Local) Reread(ctx context.Context, node, digest string, report func(functions.StoreProgress)) error {
+func (l *Local) VerifyCheckpoint(ctx context.Context, node, digest string, report func(functions.StoreProgress)) error {
 	on, err := l.storesWith(ctx, node, digest)
 	if err != nil {
 		return err
 	}
 	for id, s := range on {
-		err := s.Reread(ctx, digest, func(p functions.StoreProgress) { p.Node = id; report(p) })
+		err := s.VerifyCheckpoint(ctx, digest, func(p functions.StoreProgress) { p.Node = id; report(p) })
 		if err != nil {
 			return err
 		}

@@ -505,7 +505,7 @@ func TestOneCheckpointTwice(t *testing.T) {
 	digest := p.staged(1).Digest
 	p.want(2, modelLocation)
 	p.staged(2)
-	if err := l.store.Keep(t.Context(), digest, functions.StoreRemove); err == nil {
+	if err := l.store.ChangeCheckpoint(t.Context(), digest, functions.StoreRemove); err == nil {
 		t.Fatal("removed while the pod holds it")
 	}
 	// The collector closes the file of a lease that is forgotten, at some time.
@@ -517,7 +517,7 @@ func TestOneCheckpointTwice(t *testing.T) {
 		defer l.Daemon.mu.Unlock()
 		return l.leased[digest] == 0
 	})
-	if err := l.store.Keep(t.Context(), digest, functions.StoreRemove); err != nil {
+	if err := l.store.ChangeCheckpoint(t.Context(), digest, functions.StoreRemove); err != nil {
 		t.Error(err)
 	}
 }

@@ -189,7 +189,7 @@ func (s *shim) release() {
 }
 
 // outbox queues the lines for a shim. Progress replaces older progress of the same
-// staging; all other lines are kept, up to maxOutLines, after which the connection is
+// staging; all other lines are kept, up to maxOutMessages, after which the connection is
 // closed.
 type outbox struct {
 	wake      newest.Signal

@@ -1,5 +1,5 @@
-// Package nodestore opens what a node stages models with: its store on the disk (loader/store),
-// the loader that fills it, the exchange of blocks with other nodes, and facts of the host.
+// Package nodestore opens a node's store of checkpoints with everything that fills it: the
+// loader, its sources, and the exchange of blocks with other nodes.
 //
 //	store     checkpoints on the disk (loader/store), below DATA/store
 //	loader    downloads them from every kind of source (Sources)

@@ -195,8 +195,8 @@ func (s *Store) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
 	return out, nil
 }
 
-// Keep removes, pins or unpins a checkpoint.
-func (s *Store) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
+// ChangeCheckpoint removes, pins or unpins a checkpoint.
+func (s *Store) ChangeCheckpoint(ctx context.Context, digest string, act functions.StoreAction) error {
 	var err error
 	switch act {
 	case functions.StoreRemove:
@@ -217,9 +217,9 @@ func (s *Store) Keep(ctx context.Context, digest string, act functions.StoreActi
 	return nil
 }
 
-// Reread verifies a checkpoint by reading it again, and removes changed files. It reports
+// VerifyCheckpoint verifies a checkpoint by reading it again, and removes changed files. It reports
 // the start and the end to tell; it returns an error only if it did not start.
-func (s *Store) Reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
+func (s *Store) VerifyCheckpoint(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
 	e, lease, err := s.store.Acquire(digest)
 	if err != nil {
 		return storeError(err)

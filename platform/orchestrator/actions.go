@@ -34,7 +34,7 @@ func (o *Orchestrator) stopReplica(r *replicaState, drain time.Duration, reason,
 	r.stopping, r.reason = true, reason
 	r.drainEnd = now + drain
 	o.draining.Add(r)
-	o.markDirty(r.function)
+	o.markChanged(r.function)
 	o.replicaEvent("stop", r, reason, whom)
 	o.counts.add("thaw_evictions_total", 1, reason)
 }
@@ -69,8 +69,8 @@ func (o *Orchestrator) perform(ctx context.Context, a *placement.Action, now pla
 			return
 		}
 		r.cancelled, r.reason = true, a.Reason
-		o.markDirty(r.function)
-		o.event("call_off", r.function.Name, r.id, r.node, a.Reason, "")
+		o.markChanged(r.function)
+		o.event("start_cancelled", r.function.Name, r.id, r.node, a.Reason, "")
 		o.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: functions.ReasonCalledOff})
 	case placement.MarkNodeLost:
 		n := o.nodes[a.Node]
@@ -97,7 +97,7 @@ func (o *Orchestrator) startReplica(ctx context.Context, a *placement.Action, no
 	if f == nil || n == nil {
 		return
 	}
-	r := &replicaState{id: o.newID(f.Name.Name), function: f, node: n.id, cause: a.Reason, recipe: f.recipe, reserved: f.Resources, gpus: a.GPUs, requestedAt: now}
+	r := &replicaState{id: o.newID(f.Name.Name), function: f, node: n.id, cause: a.Reason, specHash: f.specHash, reserved: f.Resources, gpus: a.GPUs, requestedAt: now}
 	r.status = functions.ReplicaStatus{ID: r.id, Team: f.Name.Team, Model: f.Name.Name, State: functions.Downloading, Percent: -1}
 	c := f.coldStart
 	if c == nil || c.over {
@@ -119,7 +119,7 @@ func (o *Orchestrator) startReplica(ctx context.Context, a *placement.Action, no
 	r.coldStart = c
 	o.addReplica(r, n)
 	f.failure, f.RetryOn = nil, ""
-	o.markDirty(f)
+	o.markChanged(f)
 	o.event("start", f.Name, r.id, r.node, a.Reason, "")
 	dir := f.model.Dir
 	if n.Borrows && n.Machine != o.machine {

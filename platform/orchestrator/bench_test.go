@@ -30,7 +30,7 @@ func (m *readyMarker) Demand(all bool, yield func(Demand) bool) {
 	yield(Demand{Name: fname("m0"), Queued: 1, Oldest: time.Now()})
 }
 func (m *readyMarker) InFlightOf(functions.Name, string) int { return 0 }
-func (m *readyMarker) Cut(string)                            {}
+func (m *readyMarker) AbortThrough(string)                   {}
 
 // BenchmarkReady measures from the agent's heartbeat with a READY replica to the
 // snapshot published to the data path, by the number of functions in the catalogue.

@@ -29,7 +29,7 @@ func (o *Orchestrator) readCatalog(now placement.Instant) {
 	if o.catalogRead && missing > 1 && 2*missing > known {
 		if o.catalogShrunkAt == 0 {
 			o.catalogShrunkAt = now
-			o.event("catalog_suspicious", functions.Name{}, "", "", "recheck", fmt.Sprintf("%d of %d functions are gone; looking again", missing, known))
+			o.event("catalog_recheck", functions.Name{}, "", "", "recheck", fmt.Sprintf("%d of %d functions are gone; looking again", missing, known))
 		}
 		if now-o.catalogShrunkAt < recheckAfter {
 			return
@@ -49,16 +49,16 @@ func (o *Orchestrator) readCatalog(now placement.Instant) {
 		} else if f.model == m && !f.Gone {
 			continue
 		}
-		was, patience := f.recipe, f.model == nil || f.model.Spec.Deadlines == m.Spec.Deadlines
+		was, patience := f.specHash, f.model == nil || f.model.Spec.Deadlines == m.Spec.Deadlines
 		f.setModel(m, o.machine)
-		if was != f.recipe || !patience {
+		if was != f.specHash || !patience {
 			f.endPause()
 		}
-		if was != f.recipe {
+		if was != f.specHash {
 			f.starts.Clear()
 			o.forecaster.restoreStarts(f)
 		}
-		o.markDirty(f)
+		o.markChanged(f)
 	}
 	o.maxSizes = 2*len(o.functions) + 1000
 	for _, f := range o.functionList {

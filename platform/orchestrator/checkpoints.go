@@ -61,7 +61,7 @@ func (c *checkpoints) updateCachedSources(n *nodeState, was, now *functions.Hear
 			continue
 		}
 		at := ""
-		if r != nil && r.recipe == r.function.recipe && !isLocalFolder(m.Spec.Source) {
+		if r != nil && r.specHash == r.function.specHash && !isLocalFolder(m.Spec.Source) {
 			at = r.function.Source
 		} else {
 			at = sourceLocation(m.Spec.Source, "")

@@ -13,12 +13,12 @@ import (
 // commander sends commands to nodes, each in a goroutine of its own, bounded in number
 // and time, and puts their results into the inbox.
 type commander struct {
-	epoch   int64
-	do      func(limit time.Duration, f func(context.Context)) // nil: goroutines
-	slots   chan struct{}                                      // bounds concurrent commands
-	running sync.WaitGroup
-	inbox   *inbox
-	log     *slog.Logger
+	epoch      int64
+	runCommand func(limit time.Duration, f func(context.Context)) // nil: goroutines
+	slots      chan struct{}                                      // bounds concurrent commands
+	running    sync.WaitGroup
+	inbox      *inbox
+	log        *slog.Logger
 }
 
 // run runs f within the time of a command.
@@ -27,8 +27,8 @@ func (c *commander) run(ctx context.Context, f func(ctx context.Context)) {
 }
 
 func (c *commander) runWithin(ctx context.Context, limit time.Duration, f func(ctx context.Context)) {
-	if c.do != nil {
-		c.do(limit, f)
+	if c.runCommand != nil {
+		c.runCommand(limit, f)
 		return
 	}
 	c.running.Go(func() {

@@ -1,7 +1,7 @@
 // Package orchestrator is the control loop of nodes and replicas: it carries out the plans
-// of package placement (start, drain, stop, sleep, prewarm), notices lost nodes and failed
-// starts, and publishes the replicas of each function to the data path. One machine,
-// agents, Kubernetes and the simulator run the same loop.
+// of package placement (start, drain, stop, sleep, prewarm), handles lost nodes and failed
+// starts, and publishes each function's replicas to the activators. One machine, agents,
+// Kubernetes and the simulator run the same loop.
 //
 // It is one idea in more than 2,500 lines: each part reads and writes the registry of
 // the loop. The parts are inbox, commander, eventLog, clock, coldStartLog, checkpoints,

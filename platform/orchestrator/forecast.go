@@ -16,6 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/orderedset"
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 )
 
 // Foresight configures prewarming. The Orchestrator owns the value from New on.
@@ -122,8 +123,8 @@ func newForecaster(o *Foresight, s *Orchestrator) *forecaster {
 	}
 }
 
-// recordUse records begins and ends of uses of f in the history. It is called for every
-// changed function, before planning. Without a forecaster only f.Uses counts them.
+// recordUse records begins and ends of uses of a function in the history. It is called for every
+// changed function, before planning. Without a forecaster only its Uses counts them.
 func (f *forecaster) recordUse(function *functionState, now placement.Instant) {
 	u := &function.usage
 	low := function.OnlyLow()
@@ -170,10 +171,10 @@ func decayedUses(f *functionState, now placement.Instant) float64 {
 	if f.Uses == 0 || now <= f.UsesAt {
 		return f.Uses
 	}
-	return f.Uses * math.Exp(-float64(now-f.UsesAt)/float64(placement.UsesDecay))
+	return f.Uses * math.Exp(-float64(now-f.UsesAt)/float64(eviction.UsesDecay))
 }
 
-// updateForecast sets the forecast of f, which is idle.
+// updateForecast sets the forecast of an idle function.
 func (f *forecaster) updateForecast(function *functionState, now placement.Instant) {
 	h := f.History
 	function.NextUse = 0
@@ -195,7 +196,7 @@ func (f *forecaster) updateForecast(function *functionState, now placement.Insta
 	function.usage.nextForecast = now + max(reforecastEvery, (now-function.usage.lastUse)/8)
 }
 
-// worthHolding returns the Worth of keeping f idle; false if f is never kept idle or
+// worthHolding returns the Worth of keeping a function idle; false if it is never kept idle or
 // never stops.
 func (f *forecaster) worthHolding(function *functionState) (forecast.Worth, bool) {
 	idle := function.Scale.Idle.Std()
@@ -210,7 +211,7 @@ func (f *forecaster) worthHolding(function *functionState) (forecast.Worth, bool
 }
 
 // run runs once a tick: it renews the forecasts of idle functions, grants the
-// prewarms that the history predicts, and checks the leases.
+// prewarms that the history predicts, and settles the leases.
 func (f *forecaster) run(ctx context.Context, now placement.Instant) {
 	if f == nil {
 		return
@@ -242,7 +243,7 @@ func (f *forecaster) run(ctx context.Context, now placement.Instant) {
 			}
 		})
 	}
-	f.prewarmer.leases.Each(func(p *prewarm) { f.prewarmer.check(ctx, p, now) })
+	f.prewarmer.leases.Each(func(p *prewarm) { f.prewarmer.settle(ctx, p, now) })
 }
 
 // restoreStarts adds starts measured by an earlier process to a new function.
@@ -255,7 +256,7 @@ func (f *forecaster) restoreStarts(function *functionState) {
 		return
 	}
 	delete(f.restored, function.Name)
-	if x.Recipe == function.recipe && function.starts.Len() == 0 {
+	if x.Recipe == function.specHash && function.starts.Len() == 0 {
 		x.Restore(&function.starts)
 	}
 }
@@ -295,7 +296,7 @@ func (f *forecaster) file(now placement.Instant) *forecast.File {
 	w := forecast.NewFile(f.History, f.clock.wallTime(now))
 	for _, function := range f.registry.functionList {
 		if !function.Gone && function.starts.Len() > 0 {
-			w.Starts[function.Name.String()] = function.starts.Save(function.recipe)
+			w.Starts[function.Name.String()] = function.starts.Save(function.specHash)
 		}
 	}
 	return w

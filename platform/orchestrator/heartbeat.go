@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // keepPastLives is how many earlier Life values of an agent are kept, so that late
@@ -72,7 +73,7 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	was := n.last
 	changed := n.setFrom(b, now)
 	if o.updateCachedSources(n, &was, hb, ours) || changed {
-		o.planner.Node(n.Node)
+		o.planner.NodeChanged(n.Node)
 	}
 	if stale := hb.Epoch > o.commands.epoch; stale != n.stale {
 		o.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", hb.Epoch, o.commands.epoch))
@@ -114,13 +115,13 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 
 // onListedReplica applies the status of a replica in a heartbeat.
 func (o *Orchestrator) onListedReplica(ctx context.Context, n *nodeState, r *replicaState, st *functions.ReplicaStatus, now placement.Instant) {
-	if f := r.function; r.recipe == f.recipe && f.RecordGPUMemory(st.GPUMemory, n.Node) {
+	if f := r.function; r.specHash == f.specHash && f.RecordGPUMemory(st.GPUMemory, n.Node) {
 		o.event("footprint", f.Name, r.id, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))
 		o.enqueue(f)
 	}
 	if r.unchanged(st) {
 		if r.status.QueueLength != st.QueueLength {
-			o.markForPublish(r.function)
+			o.markUnpublished(r.function)
 		}
 		r.refresh(st)
 	} else {
@@ -186,12 +187,12 @@ func (n *nodeState) implausible(hb *functions.Heartbeat) string {
 }
 
 // allNewlyUnhealthy reports whether all GPUs of a node, at least two, broke at once.
-func allNewlyUnhealthy(before []placement.GPU, now []functions.GPU) bool {
+func allNewlyUnhealthy(before []rooms.GPU, now []functions.GPU) bool {
 	if len(before) == 0 || len(now) < 2 {
 		return false
 	}
 	for _, g := range now {
-		if !gpuUnhealthy(g) || slices.ContainsFunc(before, func(b placement.GPU) bool { return b.Index == g.Index && b.Unhealthy }) {
+		if !gpuUnhealthy(g) || slices.ContainsFunc(before, func(b rooms.GPU) bool { return b.Index == g.Index && b.Unhealthy }) {
 			return false
 		}
 	}
@@ -208,7 +209,7 @@ func (o *Orchestrator) noteNewerServer(n *nodeState, stale bool, why string) {
 		return
 	}
 	n.stale, n.AvoidUntil = stale, 0
-	defer o.planner.Node(n.Node)
+	defer o.planner.NodeChanged(n.Node)
 	if stale {
 		n.AvoidUntil = math.MaxInt64
 		o.event("superseded", functions.Name{}, "", n.id, "stale_epoch", why)
@@ -238,7 +239,7 @@ func (o *Orchestrator) updateSuperseded() {
 		}
 		o.event("superseded", functions.Name{}, "", "", "stale_epoch", fmt.Sprintf("%d of %d agents obey a newer server than this one, whose epoch is %d; it gives no more commands", stale, len(o.nodes), o.commands.epoch))
 	} else {
-		o.event("restored", functions.Name{}, "", "", "", "most agents obey this server again")
+		o.event("commands_resumed", functions.Name{}, "", "", "", "most agents obey this server again")
 	}
 }
 
@@ -324,14 +325,14 @@ func (o *Orchestrator) onUnknownReplica(ctx context.Context, n *nodeState, st fu
 		return
 	}
 	delete(o.orphans, st.ID)
-	r := &replicaState{id: st.ID, function: f, node: n.id, reserved: f.Resources, gpus: st.GPUs, recipe: f.recipe, acceptedAt: now, requestedAt: now}
+	r := &replicaState{id: st.ID, function: f, node: n.id, reserved: f.Resources, gpus: st.GPUs, specHash: f.specHash, acceptedAt: now, requestedAt: now}
 	if st.Spec != nil {
 		r.reserved = st.Spec.Resources
 		dir := ""
 		if f.model != nil {
 			dir = f.model.Dir
 		}
-		r.recipe = recipeHash(*st.Spec, dir)
+		r.specHash = hashSpec(*st.Spec, dir)
 	}
 	r.listed = n.heartbeats
 	o.addReplica(r, n)

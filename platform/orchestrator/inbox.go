@@ -52,11 +52,11 @@ func (u *updates) clear() {
 }
 
 type wakeRequest struct {
-	id    string
-	at    time.Time
-	retry time.Duration // lease that lasts only while requests wait
-	held  time.Duration // lease independent of requests
-	once  bool          // lease until READY or failed
+	id           string
+	at           time.Time
+	waitersLease time.Duration // lease that lasts only while requests wait
+	userLease    time.Duration // lease independent of requests
+	untilReady   bool          // lease until READY or failed
 }
 
 type heartbeat struct {
@@ -99,7 +99,7 @@ func (i *inbox) Wake(name functions.Name, team string) string {
 }
 
 // requestWake requests a replica, and the adapter in name if it has one.
-func (i *inbox) requestWake(name functions.Name, retry, held time.Duration) (id string) {
+func (i *inbox) requestWake(name functions.Name, waitersLease, userLease time.Duration) (id string) {
 	i.put(func(u *updates) {
 		if name.Adapter != "" {
 			u.wantedAdapters.Put(name, struct{}{})
@@ -114,8 +114,8 @@ func (i *inbox) requestWake(name functions.Name, retry, held time.Duration) (id 
 		if !asked {
 			w = wakeRequest{id: id, at: i.wallClock()}
 		}
-		w.retry, w.held = max(w.retry, retry), max(w.held, held)
-		w.once = w.once || retry == 0
+		w.waitersLease, w.userLease = max(w.waitersLease, waitersLease), max(w.userLease, userLease)
+		w.untilReady = w.untilReady || waitersLease == 0
 		u.wakes.Put(name, w)
 	})
 	return id

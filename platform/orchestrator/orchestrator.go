@@ -49,8 +49,8 @@ type DataPath interface {
 	// every other function that has requests.
 	Demand(all bool, yield func(Demand) bool)
 	InFlightOf(name functions.Name, replica string) int
-	// Cut ends the requests in flight through the lost agent at this URL.
-	Cut(agent string)
+	// AbortThrough ends the requests in flight through the lost agent at this URL.
+	AbortThrough(agent string)
 }
 
 // Catalog lists the functions that exist. The loop reads it again after Changed.
@@ -77,8 +77,9 @@ type Options struct {
 	Foresight *Foresight    // forecasts and prewarming; nil: none
 	Ledger    *quota.Ledger // keeps the accounts of teams across restarts; nil: they end with the process
 	Log       *slog.Logger
+	Alone     func() bool // no further node may ever come; nil: some may
 
-	// Now, NewID, Do and Ring replace time, chance and concurrency. With deterministic
+	// Now, NewID, RunCommand and OnUpdate replace time, chance and concurrency. With deterministic
 	// ones, the same updates in the same order give the same commands in the same
 	// order. Simulators rely on that.
 	Now   func() time.Time           // nil: time.Now
@@ -88,13 +89,13 @@ type Options struct {
 	// negative: only when its state changes.
 	Progress time.Duration
 
-	// Do executes a command to a node: it returns at once and calls f later, with a
+	// RunCommand executes a command to a node: it returns at once and calls f later, with a
 	// context that ends within limit. nil: a goroutine each, at most 64 at a time.
-	Do func(limit time.Duration, f func(context.Context))
+	RunCommand func(limit time.Duration, f func(context.Context))
 
-	// Ring reports a non-empty inbox. Its owner then calls Turn, but not from within
-	// Ring. nil: Run is woken.
-	Ring func()
+	// OnUpdate reports a non-empty inbox. Its owner then calls Turn, but not from within
+	// OnUpdate. nil: Run is woken.
+	OnUpdate func()
 }
 
 // Orchestrator is the control loop. Its methods may be called from any goroutine. Each
@@ -112,10 +113,11 @@ type Orchestrator struct {
 	here       string
 	policy     placement.Policy
 	started    func(functions.Timeline) // a cold start ended; nil: no hook
+	alone      func() bool              // see Options.Alone
 	log        *slog.Logger
 	newID      func(prefix string) string
 	progress   time.Duration
-	signalled  newest.Signal // wakes Run, unless Options.Ring is set
+	signalled  newest.Signal // wakes Run, unless Options.OnUpdate is set
 	lostAgents []string      // URLs of lost agents, to be cut after the loss is published
 	counts     counts
 
@@ -166,15 +168,15 @@ func New(o Options) *Orchestrator {
 		o.NewID = randomID
 	}
 	signalled := newest.NewSignal()
-	if o.Ring == nil {
-		o.Ring = signalled.Set
+	if o.OnUpdate == nil {
+		o.OnUpdate = signalled.Set
 	}
 	s := &Orchestrator{
-		inbox:    inbox{wallClock: o.Now, newID: o.NewID, signal: o.Ring, startIDs: map[functions.Name]string{}},
+		inbox:    inbox{wallClock: o.Now, newID: o.NewID, signal: o.OnUpdate, startIDs: map[functions.Name]string{}},
 		eventLog: eventLog{wallClock: o.Now, log: o.Log, hook: o.Hooks.Event},
-		commands: commander{epoch: o.Epoch, do: o.Do, slots: make(chan struct{}, maxCommands), log: o.Log},
+		commands: commander{epoch: o.Epoch, runCommand: o.RunCommand, slots: make(chan struct{}, maxCommands), log: o.Log},
 		path:     o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, policy: o.Policy,
-		started: o.Hooks.ColdStart, log: o.Log, newID: o.NewID,
+		started: o.Hooks.ColdStart, alone: o.Alone, log: o.Log, newID: o.NewID,
 		progress: cmp.Or(o.Progress, progressEvery), signalled: signalled, counts: newCounts(),
 		clock:    clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
 		registry: newRegistry(o.Policy),
@@ -198,7 +200,7 @@ func (o *Orchestrator) Attach(path DataPath) {
 	defer o.mu.Unlock()
 	o.path = path
 	o.readCatalog(o.now())
-	o.publishDirty()
+	o.publishChanged()
 }
 
 // Run runs the loop. It returns nil when ctx ends, after all commands have returned or

@@ -94,7 +94,7 @@ func (p *fakePath) Demand(all bool, yield func(Demand) bool) {
 	}
 }
 
-func (p *fakePath) Cut(agent string) {
+func (p *fakePath) AbortThrough(agent string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut = append(p.cut, agent)

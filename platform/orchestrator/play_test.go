@@ -36,7 +36,8 @@ type play struct {
 	agents  []*playAgent
 	log     []string
 	delay   func() time.Duration // of a command
-	setBack time.Duration        // how far the server's clock was set back
+	alone   func() bool
+	setBack time.Duration // how far the server's clock was set back
 }
 
 type playStep struct {
@@ -75,12 +76,12 @@ func newPlay(t testing.TB, seed uint64, ms ...*functions.Model) *play {
 func (p *play) boot(epoch int64) {
 	var s *Orchestrator
 	s = New(Options{
-		Epoch: epoch, Path: p.path, Catalog: p.catalog, Machine: "m-here", Now: func() time.Time { return p.at.Add(-p.setBack) },
+		Epoch: epoch, Path: p.path, Catalog: p.catalog, Machine: "m-here", Alone: p.alone, Now: func() time.Time { return p.at.Add(-p.setBack) },
 		NewID: func(prefix string) string { p.ids++; return fmt.Sprint(prefix, "-", p.ids) },
-		Do: func(limit time.Duration, f func(context.Context)) {
+		RunCommand: func(limit time.Duration, f func(context.Context)) {
 			p.after(p.delay(), func() { f(context.Background()) })
 		},
-		Ring: func() { p.rang = p.rang || p.s == s },
+		OnUpdate: func() { p.rang = p.rang || p.s == s },
 	})
 	p.s = s
 	s.Changed()
@@ -121,7 +122,7 @@ func (p *play) consistent() {
 		if f.enqueued || l.changed || l.removed || s.superseded || f.Gone {
 			continue
 		}
-		is := &functionState{Function: f.Function, model: f.model, replicas: f.replicas, recipe: f.recipe, starts: f.starts}
+		is := &functionState{Function: f.Function, model: f.model, replicas: f.replicas, specHash: f.specHash, starts: f.starts}
 		is.Replicas = nil
 		is.copyReplicas(p.path.InFlightOf)
 		is.Active, is.Queued = 0, l.queued
@@ -341,7 +342,7 @@ func (p *playPath) Demand(all bool, yield func(Demand) bool) {
 	}
 }
 
-func (p *playPath) Cut(agent string) {
+func (p *playPath) AbortThrough(agent string) {
 	p.cuts = append(p.cuts, agent)
 	if p.onCut != nil {
 		p.onCut(agent)

@@ -94,13 +94,13 @@ func (p *prewarmer) grant(f *functionState, h functions.Prewarm, now placement.I
 	return planned, nil
 }
 
-// reserve reserves GPU time for p until then.
+// reserve reserves GPU time for a lease until then.
 func (p *prewarmer) reserve(planned *prewarm, until, now placement.Instant) {
 	planned.granted = time.Duration(planned.gpus) * max(until-now, 0)
 	p.budgets.Reserve(planned.function.Name.Team, planned.granted)
 }
 
-// refund returns the GPU time that p will not use to the budgets.
+// refund returns the GPU time that a lease will not use to the budgets.
 func (p *prewarmer) refund(planned *prewarm, now placement.Instant) {
 	back := min(time.Duration(planned.gpus)*max(planned.until-now, 0), planned.granted)
 	if !planned.started {
@@ -110,8 +110,8 @@ func (p *prewarmer) refund(planned *prewarm, now placement.Instant) {
 	p.budgets.Refund(planned.function.Name.Team, back)
 }
 
-// check adds up the GPU time of p, and ends p when its time is over.
-func (p *prewarmer) check(ctx context.Context, planned *prewarm, now placement.Instant) {
+// settle adds up the GPU time of a lease, and ends it when its time is over.
+func (p *prewarmer) settle(ctx context.Context, planned *prewarm, now placement.Instant) {
 	f := planned.function
 	if planned.Tier != functions.PrewarmGPU {
 		p.startPrefetch(ctx, planned, now)
@@ -159,14 +159,14 @@ func (p *prewarmer) onUse(f *functionState, now placement.Instant) {
 	switch {
 	case ready:
 		p.end(planned, "hit", now)
-	case planned.started, slices.ContainsFunc(f.replicas, isStartedAhead): // check may not have run since
+	case planned.started, slices.ContainsFunc(f.replicas, isStartedAhead): // settle may not have run since
 		p.end(planned, "late", now) // starting: the wait is shorter
 	default:
 		p.end(planned, "no_room", now)
 	}
 }
 
-// end ends p and counts its result.
+// end ends a lease and counts its result.
 func (p *prewarmer) end(planned *prewarm, result string, now placement.Instant) {
 	f := planned.function
 	p.refund(planned, now)
@@ -191,7 +191,7 @@ func (p *prewarmer) end(planned *prewarm, result string, now placement.Instant) 
 	p.events.event("prewarm_over", f.Name, "", "", result, planned.By)
 }
 
-// startPrefetch starts staging the bytes of p's model, once.
+// startPrefetch starts staging the bytes of a lease's model, once.
 func (p *prewarmer) startPrefetch(ctx context.Context, planned *prewarm, now placement.Instant) {
 	if planned.started || p.prefetches >= maxPrefetches || now >= planned.until || planned.function.model == nil {
 		return

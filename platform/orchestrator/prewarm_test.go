@@ -252,11 +252,11 @@ func TestHistorySurvivesRestart(t *testing.T) {
 		if n := r.s.forecaster.History.Len(); n != 1 {
 			t.Errorf("%d functions are known after the restart", n)
 		}
-		// Starts measured with another recipe are not restored.
+		// Starts measured with other settings are not restored.
 		r = seeing(t, open(), placement.Policy{}, model("x", short, func(m *functions.ModelSpec) { m.Source = "az://a/c/other" }))
 		r.pass(time.Second)
 		if f, _ = r.s.Function(fname("x")); f.Forecast.P50 > 0 {
-			t.Errorf("the forecast of another recipe: %v", f.Forecast.P50)
+			t.Errorf("the forecast of other settings: %v", f.Forecast.P50)
 		}
 		r.stop()
 	})

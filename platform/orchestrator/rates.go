@@ -20,11 +20,11 @@ func (n *nodeState) recordRates(tier functions.Tier, bytes functions.Bytes, phas
 	switch tier {
 	case functions.TierRemote:
 		if n.linkRate.AddTransfer(bytes, phases[functions.PhaseStage]) {
-			setRateIfChanged(&changed, &n.Link, n.linkRate.Rate())
+			setRateIfChanged(&changed, &n.Link, n.linkRate.Peak())
 		}
 	case functions.TierNVMe:
 		if n.diskRate.AddTransfer(bytes, phases[functions.PhaseLoad]) {
-			setRateIfChanged(&changed, &n.Disk, n.diskRate.Rate())
+			setRateIfChanged(&changed, &n.Disk, n.diskRate.Peak())
 		}
 	}
 	return changed
@@ -35,7 +35,7 @@ func (n *nodeState) recordRates(tier functions.Tier, bytes functions.Bytes, phas
 func (n *nodeState) setStore(u functions.StoreUse) (changed bool) {
 	if l := u.Loader; l != nil && l.Stagings > 0 && l.Rate > n.Link {
 		n.linkRate.Add(l.Rate)
-		setRateIfChanged(&changed, &n.Link, n.linkRate.Rate())
+		setRateIfChanged(&changed, &n.Link, n.linkRate.Peak())
 	}
 	if d := u.Used - n.Store.Used; u.Bytes != n.Store.Bytes || max(d, -d) > u.Bytes/64 {
 		n.Store, changed = functions.StoreUse{Bytes: u.Bytes, Used: u.Used}, true

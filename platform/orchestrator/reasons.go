@@ -8,10 +8,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/orchestrator/words"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
-
-// kinds are the kinds of decisions that Explain accepts.
-var kinds = []string{placement.KindPlace, placement.KindEvict, placement.KindCold, placement.KindScale}
 
 // Explain returns the state of a function with its reason, and the candidates of the
 // last decision of a kind (place, evict, cold, scale). It is false for an unknown
@@ -20,7 +18,7 @@ func (o *Orchestrator) Explain(kind string, name functions.Name) (functions.Expl
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	f := o.functions[name.WithoutAdapter()]
-	if f == nil || !slices.Contains(kinds, kind) {
+	if f == nil || !slices.Contains(explain.Kinds, kind) {
 		return functions.Explanation{}, false
 	}
 	x, at, ok := o.planner.Explain(f.Name, kind)
@@ -31,9 +29,9 @@ func (o *Orchestrator) Explain(kind string, name functions.Name) (functions.Expl
 	x.Decided = o.wallTime(at)
 	kindWord := "start"
 	switch kind {
-	case placement.KindEvict, placement.KindCold:
+	case explain.Evict, explain.Cold:
 		kindWord = "stop"
-	case placement.KindScale:
+	case explain.Scale:
 		kindWord = "scale"
 	}
 	if w := words.Sentence(kindWord, x.Reason); w != "" {

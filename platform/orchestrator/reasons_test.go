@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 // now returns the sentence about a function.
 func (p *play) now(name string) string {
 	p.t.Helper()
-	x, ok := p.s.Explain(placement.KindPlace, fname(name))
+	x, ok := p.s.Explain(explain.Place, fname(name))
 	if !ok {
 		p.t.Fatalf("%s is not known", name)
 	}
@@ -156,5 +156,35 @@ func TestUnplacedIsTold(t *testing.T) {
 	p.pass(10 * time.Second)
 	if now := p.now("big"); !strings.Contains(now, "It is cold: its last requests found no place: it needs 9 GPUs") {
 		t.Error(now)
+	}
+}
+
+// TestFinal: what no node could hold if it were empty is blocked for good where no other may
+// join; what only waits for room is not, nor is anything where another may.
+func TestFinal(t *testing.T) {
+	for name, x := range map[string]struct {
+		alone func() bool
+		spec  func(*functions.ModelSpec)
+		want  bool
+	}{
+		"more GPUs than there are":   {func() bool { return true }, func(s *functions.ModelSpec) { s.Resources.GPUs = 9 }, true},
+		"more memory than there is":  {func() bool { return true }, func(s *functions.ModelSpec) { s.Resources.Memory = 1 << 50 }, true},
+		"a GPU that another uses":    {func() bool { return true }, func(s *functions.ModelSpec) { s.Resources.GPUs = 1 }, false},
+		"an agent has joined":        {func() bool { return false }, func(s *functions.ModelSpec) { s.Resources.GPUs = 9 }, false},
+		"nodes come and go, as pods": {nil, func(s *functions.ModelSpec) { s.Resources.GPUs = 9 }, false},
+	} {
+		p := newPlay(t, 1, model("user", func(s *functions.ModelSpec) { s.Resources.GPUs = 1 }), model("big", x.spec))
+		p.alone = x.alone
+		p.boot(2)
+		p.agent("n", 1)
+		p.pass(8 * time.Second)
+		p.path.ask("user", 1)
+		p.pass(10 * time.Second)
+		p.path.ask("big", 1)
+		p.pass(2 * time.Second)
+		b := p.path.queueOf(fname("big")).pic.Blocked
+		if b == nil || b.Final != x.want {
+			t.Errorf("%s: %+v", name, b)
+		}
 	}
 }

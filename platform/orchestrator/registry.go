@@ -21,7 +21,7 @@ type registry struct {
 
 	pending      []*functionState // functions with changes for the planner
 	sparePending []*functionState // buffer for pending
-	dirty        []*functionState // functions with changed snapshots
+	unpublished  []*functionState // functions with changed snapshots
 }
 
 func newRegistry(p placement.Policy) registry {
@@ -39,19 +39,19 @@ func (r *registry) enqueue(f *functionState) {
 	}
 }
 
-// markForPublish marks f's snapshot as changed, in fields that the planner does not
+// markUnpublished marks f's snapshot as changed, in fields that the planner does not
 // read.
-func (r *registry) markForPublish(f *functionState) {
+func (r *registry) markUnpublished(f *functionState) {
 	if !f.toPublish {
 		f.toPublish = true
-		r.dirty = append(r.dirty, f)
+		r.unpublished = append(r.unpublished, f)
 	}
 }
 
-// markDirty marks f as changed for the planner and the data path.
-func (r *registry) markDirty(f *functionState) {
+// markChanged marks f as changed for the planner and the data path.
+func (r *registry) markChanged(f *functionState) {
 	r.enqueue(f)
-	r.markForPublish(f)
+	r.markUnpublished(f)
 }
 
 func (r *registry) addNode(n *nodeState) {
@@ -89,7 +89,7 @@ func (r *registry) dropReplica(replica *replicaState) {
 		n.replicas = slices.DeleteFunc(n.replicas, func(x *replicaState) bool { return x == replica })
 	}
 	replica.function.replicas = slices.DeleteFunc(replica.function.replicas, func(x *replicaState) bool { return x == replica })
-	r.markDirty(replica.function)
+	r.markChanged(replica.function)
 }
 
 // matchReplicas returns the replicas that a heartbeat lists, nil for one not known on

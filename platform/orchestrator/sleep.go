@@ -43,7 +43,7 @@ func (o *Orchestrator) beginSleep(r *replicaState, a *placement.Action, now plac
 	}
 	r.reason = a.Reason
 	o.goingToSleep.Add(r)
-	o.markDirty(r.function)
+	o.markChanged(r.function)
 	o.replicaEvent("sleep", r, a.Reason, a.For)
 	o.counts.add("thaw_sleeps_total", 1, a.Reason)
 }
@@ -88,8 +88,8 @@ func (o *Orchestrator) sleepFailed(r *replicaState, why string, now placement.In
 	if c := r.coldStart; c != nil && !c.over {
 		c.replica, c.decided, c.placed, r.coldStart = nil, 0, 0, nil
 	}
-	o.event("sleepless", r.function.Name, r.id, r.node, "", why)
-	o.stopReplica(r, 0, "sleepless", "", now)
+	o.event("sleep_failed", r.function.Name, r.id, r.node, "", why)
+	o.stopReplica(r, 0, "sleep_failed", "", now)
 }
 
 // wakeUp wakes a sleeping replica. The wake-up is recorded as a cold start.
@@ -113,8 +113,8 @@ func (o *Orchestrator) wakeUp(ctx context.Context, a *placement.Action, now plac
 	c.fromDeepSleep = r.sleep.level == deepLevel
 	r.coldStart = c
 	f.failure = nil
-	o.markDirty(f)
-	o.event("rise", f.Name, r.id, r.node, a.Reason, "")
+	o.markChanged(f)
+	o.event("wake_up", f.Name, r.id, r.node, a.Reason, "")
 	o.commands.sleep(ctx, r, n, 0, a.Reason)
 }
 

@@ -22,7 +22,7 @@ func (a *fakeAgent) Sleep(ctx context.Context, req functions.SleepRequest) error
 	if r == nil {
 		return errors.New("no such replica")
 	}
-	a.unload = append(a.unload, r.Model+map[bool]string{true: " rise", false: " sleep"}[req.Level == 0])
+	a.unload = append(a.unload, r.Model+map[bool]string{true: " wake", false: " sleep"}[req.Level == 0])
 	later := func(d time.Duration, f func()) {
 		a.timers[req.ID] = time.AfterFunc(d, func() {
 			a.mu.Lock()
@@ -74,7 +74,7 @@ func TestSleeplessNode(t *testing.T) {
 		r.pass(65 * time.Second)
 		r.want("idle", r.states("x"), "[]")
 		for _, e := range r.s.Events(0) {
-			if e.Kind == "sleep" || e.Kind == "sleepless" || e.Kind == "stop" && e.Reason != "idle" {
+			if e.Kind == "sleep" || e.Kind == "sleep_failed" || e.Kind == "stop" && e.Reason != "idle" {
 				t.Errorf("%+v", e)
 			}
 		}
@@ -120,11 +120,11 @@ func TestSleepLevels(t *testing.T) {
 		}
 		for _, p := range tl.Phases {
 			if p.Phase == functions.PhaseStage || p.Phase == functions.PhaseSpawn {
-				t.Errorf("a rise has no phase %s", p.Phase)
+				t.Errorf("a wake-up has no phase %s", p.Phase)
 			}
 		}
 		if got := r.s.functions[fname("x")].starts.Forecast(true).P50; got < 3*time.Second {
-			t.Errorf("a rise has spoilt the forecast of starts: %v", got)
+			t.Errorf("a wake-up has spoilt the forecast of starts: %v", got)
 		}
 
 		// After a second idle time it stops.
@@ -235,7 +235,7 @@ func TestSleeperAdopted(t *testing.T) {
 		if loads, _ := h.did(); len(loads) != 1 {
 			t.Errorf("loads %v", loads)
 		}
-		// A sleeper whose recipe changed is stopped.
+		// A sleeper whose settings changed is stopped.
 		r.d.done(fname("x"))
 		r.pass(64 * time.Second)
 		r.want("asleep", r.states("x"), "[SLEEPING@here]")

@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/autoscale"
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 	"github.com/thaw-dev/thaw/platform/quota"
 	"github.com/thaw-dev/thaw/platform/setbacks"
 	"github.com/thaw-dev/thaw/runtime/engine"
@@ -24,7 +25,7 @@ type functionState struct {
 	placement.Function
 	charged    quota.Holdings
 	model      *functions.Model
-	recipe     uint64
+	specHash   uint64
 	load       *autoscale.Load // its load windows; nil at rest
 	replicas   []*replicaState
 	failures   setbacks.StartFailures
@@ -40,7 +41,7 @@ type functionState struct {
 	wakeLease  placement.Instant // lease of Wake, only while requests wait
 	userLease  placement.Instant // lease of WakeFor
 	untilReady bool              // it must become READY once, with or without waiters
-	toPublish  bool              // it is in dirty
+	toPublish  bool              // it is in unpublished
 	enqueued   bool              // it is in pending
 
 	lastEnd struct { // its last replica that ended
@@ -80,7 +81,7 @@ type replicaState struct {
 	id        string
 	function  *functionState
 	node      string
-	recipe    uint64
+	specHash  uint64
 	reserved  functions.Resources
 	gpus      []int
 	status    functions.ReplicaStatus
@@ -111,9 +112,9 @@ func (r *replicaState) serves() bool {
 
 const earlyDeath = time.Minute // a death within this time of READY counts as a failed start
 
-// recipeHash identifies the recipe of a replica: the settings whose change restarts it.
+// hashSpec is the hash of the settings whose change restarts a replica.
 // Scale, queue and deadlines are not part of it.
-func recipeHash(spec functions.ModelSpec, dir string) uint64 {
+func hashSpec(spec functions.ModelSpec, dir string) uint64 {
 	spec.Scale, spec.Queue, spec.Deadlines = functions.Scale{}, functions.Queue{}, functions.Deadlines{}
 	spec.Resources.CPU, spec.Pod = 0, functions.Pod{} // settings of placement only
 	h := fnv.New64a()
@@ -144,9 +145,9 @@ func isLocalFolder(source string) bool {
 
 func (f *functionState) setModel(m *functions.Model, machine string) {
 	f.model = m
-	recipe := recipeHash(m.Spec, m.Dir)
-	f.SetResources(m.Spec.Resources, recipe == f.recipe)
-	f.recipe = recipe
+	hash := hashSpec(m.Spec, m.Dir)
+	f.SetResources(m.Spec.Resources, hash == f.specHash)
+	f.specHash = hash
 	f.Name = m.FullName()
 	f.Scale, f.Drain = m.Spec.Scale, m.Spec.Deadlines.Drain.Std()
 	f.Requires = m.Spec.Pod.Requires()
@@ -165,7 +166,7 @@ func (f *functionState) copyReplicas(inFlight func(functions.Name, string) int) 
 	for _, r := range f.replicas {
 		s := placement.Replica{
 			ID: r.id, Node: r.node, State: r.status.State, GPUs: r.gpus, Reserved: r.reserved, ReadyAt: r.readyAt,
-			Spawned: hasProcess(r.status), Stopping: r.stopping, StoppedByUser: r.stopping && r.reason == reasonUser, Cancelled: r.cancelled, Stale: r.recipe != f.recipe,
+			Spawned: hasProcess(r.status), Stopping: r.stopping, StoppedByUser: r.stopping && r.reason == reasonUser, Cancelled: r.cancelled, Stale: r.specHash != f.specHash,
 			SleptAt: r.sleep.asleepSince, WakingUp: r.sleep.wakingUp, Deep: r.sleep.level == deepLevel, SleepMemory: r.sleep.hostMemory,
 			// Its GPU memory is taken until the node reports the sleep level.
 			GoingToSleep: r.sleep.goingToSleep || r.status.State == functions.Sleeping && r.status.SleepLevel == 0 && !r.sleep.wakingUp,
@@ -209,9 +210,9 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 	setIfChanged(&changed, &n.Memory, memory)
 	setIfChanged(&changed, &n.CPU, hb.CPU)
 	setIfChanged(&changed, &n.Pods, hb.Pods)
-	if len(n.Rejects) != len(hb.Bars) || slices.ContainsFunc(hb.Bars, func(b string) bool { return !n.Rejects[b] }) {
-		n.Rejects, changed = make(map[string]bool, len(hb.Bars)), true
-		for _, b := range hb.Bars {
+	if len(n.Rejects) != len(hb.UnmetRequirements) || slices.ContainsFunc(hb.UnmetRequirements, func(b string) bool { return !n.Rejects[b] }) {
+		n.Rejects, changed = make(map[string]bool, len(hb.UnmetRequirements)), true
+		for _, b := range hb.UnmetRequirements {
 			n.Rejects[b] = true
 		}
 	}
@@ -223,7 +224,7 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 		same = n.GPUs[i] == placementGPU(hb.GPUs[i])
 	}
 	if !same {
-		gpus := make([]placement.GPU, 0, len(hb.GPUs))
+		gpus := make([]rooms.GPU, 0, len(hb.GPUs))
 		for _, g := range hb.GPUs {
 			gpus = append(gpus, placementGPU(g))
 		}
@@ -234,9 +235,9 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 	return changed
 }
 
-func placementGPU(g functions.GPU) placement.GPU {
+func placementGPU(g functions.GPU) rooms.GPU {
 	// A GPU that no agent reads is dealt out by Kubernetes, whole.
-	return placement.GPU{Index: g.Index, Memory: max(g.MemoryTotal-g.Foreign, 0), Unhealthy: gpuUnhealthy(g), Group: g.Group, Whole: g.Health == functions.GPUUnknown}
+	return rooms.GPU{Index: g.Index, Memory: max(g.MemoryTotal-g.Foreign, 0), Unhealthy: gpuUnhealthy(g), Group: g.Group, Whole: g.Health == functions.GPUUnknown}
 }
 
 // setIfChanged sets *to to v, and *changed if they differ.

@@ -14,10 +14,10 @@ import (
 
 func TestRecipe(t *testing.T) {
 	m := model("x")
-	was := recipeHash(m.Spec, "/a")
+	was := hashSpec(m.Spec, "/a")
 	scale := m.Spec
 	scale.Scale.Max, scale.Queue.Requests, scale.Deadlines.Drain = 9, 9, 9
-	if recipeHash(scale, "/a") != was || recipeHash(m.Spec, "/b") != was {
+	if hashSpec(scale, "/a") != was || hashSpec(m.Spec, "/b") != was {
 		t.Error("scale, queue, deadlines, or where the file of a remote source lies, restart a replica")
 	}
 	for what, edit := range map[string]func(*functions.ModelSpec){
@@ -28,13 +28,13 @@ func TestRecipe(t *testing.T) {
 	} {
 		s := m.Spec
 		edit(&s)
-		if recipeHash(s, "/a") == was {
+		if hashSpec(s, "/a") == was {
 			t.Errorf("%s: the old one would go on", what)
 		}
 	}
 	local := m.Spec
 	local.Source = "./x"
-	if recipeHash(local, "/a") == recipeHash(local, "/b") {
+	if hashSpec(local, "/a") == hashSpec(local, "/b") {
 		t.Error("another folder is another model")
 	}
 	for source, want := range map[string]bool{"": false, "./x": true, "x": true, "/x": true, "file:///x": true, "az://a/b/c": false, "https://h/c": false} {

@@ -16,7 +16,7 @@ import (
 func (o *Orchestrator) onStatus(ctx context.Context, r *replicaState, st functions.ReplicaStatus, now placement.Instant) {
 	f, before := r.function, r.status.State
 	if !slices.Equal(r.status.Adapters, st.Adapters) || r.status.Endpoint != st.Endpoint {
-		o.markForPublish(f)
+		o.markUnpublished(f)
 	}
 	if plannedStatusOf(&r.status) != plannedStatusOf(&st) || r.cancelled {
 		o.enqueue(f)
@@ -45,7 +45,7 @@ func (o *Orchestrator) onStatus(ctx context.Context, r *replicaState, st functio
 			}
 			f.failures, f.failure = setbacks.StartFailures{}, nil
 			f.wakeLease, f.untilReady = 0, false // from now on its idle time keeps it
-			o.markDirty(f)
+			o.markChanged(f)
 			if r.coldStart != nil {
 				// Waiters are released first.
 				if !f.Gone { // it is still in the catalogue
@@ -71,9 +71,9 @@ func (o *Orchestrator) onStatus(ctx context.Context, r *replicaState, st functio
 		r.readyAt = 0
 	}
 	if before != st.State {
-		o.markDirty(f)
+		o.markChanged(f)
 	} else if r.coldStart != nil && !r.coldStart.over && o.progress > 0 {
-		o.markForPublish(f)
+		o.markUnpublished(f)
 	}
 }
 
@@ -153,7 +153,7 @@ func (o *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 	} else {
 		pause = f.failures.Add(cause, functions.EngineTime(now-r.requestedAt, r.status.Phases))
 	}
-	if r.recipe == f.recipe {
+	if r.specHash == f.specHash {
 		o.backOff(f, cause, pause, now)
 	}
 	o.event("failed", f.Name, r.id, r.node, "", cause)
@@ -167,7 +167,7 @@ func (o *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 // there are such replicas and this is the first such failure since its last READY.
 func (o *Orchestrator) retryAfterEviction(r *replicaState, cause string) bool {
 	f := r.function
-	if r.status.ShortOf == "" || r.readyAt > 0 || r.recipe != f.recipe {
+	if r.status.ShortOf == "" || r.readyAt > 0 || r.specHash != f.specHash {
 		return false
 	}
 	f.RetryOn, f.RetryGPUs = r.node, nil
@@ -194,7 +194,7 @@ func (o *Orchestrator) backOff(f *functionState, cause string, backOff time.Dura
 	f.RetryAt = now + backOff
 	f.failure = &snapshot.Failure{Reason: cause, At: o.timeNow(), Until: o.timeNow().Add(backOff)}
 	f.wakeLease, f.untilReady = 0, false
-	o.markDirty(f)
+	o.markChanged(f)
 }
 
 // endPause allows a start at once, as if none had failed.
@@ -225,7 +225,7 @@ func (o *Orchestrator) onLoaded(ctx context.Context, id string, result commandRe
 	o.event("load_refused", r.function.Name, r.id, r.node, "", result.err.Error())
 	if n != nil {
 		n.AvoidUntil = now + nodePauseAfterRefusal
-		o.planner.Node(n.Node)
+		o.planner.NodeChanged(n.Node)
 		if o.noteStaleEpoch(r, result); !n.stale {
 			// The agent may have received the load although its answer was lost.
 			o.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "lost"})
@@ -235,7 +235,7 @@ func (o *Orchestrator) onLoaded(ctx context.Context, id string, result commandRe
 	// More are a failure of the function, which its waiters get.
 	f := r.function
 	if f.refusals++; f.refusals >= maxRefusals {
-		o.backOff(f, "no agent takes it: "+result.err.Error(), f.failures.Add(result.err.Error(), 0), now)
+		o.backOff(f, "no agent accepted the start: "+result.err.Error(), f.failures.Add(result.err.Error(), 0), now)
 		o.finishColdStart(r.coldStart, functions.Failed, result.err.Error())
 	}
 	o.removeReplica(r, "load_refused")

@@ -70,7 +70,7 @@ func (a *teamAccounts) checkDailyBudget(t *quota.Account, now placement.Instant)
 	if t.OverBudget() {
 		a.events.event("budget_spent", functions.Name{}, "", "", "gpu_seconds", fmt.Sprintf("team %s has used %.0f of %.0f GPU-seconds today", t.Name, t.Today, float64(t.Spec.Limits.GPUSecondsPerDay)))
 	} else {
-		a.events.event("budget_back", functions.Name{}, "", "", "gpu_seconds", "team "+t.Name)
+		a.events.event("budget_available", functions.Name{}, "", "", "gpu_seconds", "team "+t.Name)
 	}
 	for _, f := range a.registry.functionList {
 		if f.Name.Team == t.Name {
@@ -159,7 +159,7 @@ func (a *teamAccounts) recordRestart(f *functionState, now placement.Instant) {
 		a.registry.enqueue(f)
 		text = fmt.Sprintf("it was evicted and is back so soon that it stays for %v", stay.Round(time.Second))
 	}
-	a.events.event("missed", f.Name, "", "", "thrash", text)
+	a.events.event("evicted_too_early", f.Name, "", "", "thrash", text)
 }
 
 // TeamUse returns the holdings and the use of a team, zero for an unknown team.
@@ -174,7 +174,7 @@ func (o *Orchestrator) TeamUse(team string) functions.TeamUse {
 	return t.Use(o.timeNow())
 }
 
-// saveLedger stores the accounts: every 30 o, with last at once. It is called between
+// saveLedger stores the accounts: every 30 s, with last at once. It is called between
 // turns.
 func (o *Orchestrator) saveLedger(last bool) {
 	o.mu.Lock()

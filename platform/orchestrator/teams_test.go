@@ -67,7 +67,7 @@ func TestTeamAccounts(t *testing.T) {
 	if red.EvictionsSuffered != 1 || red.EvictionsInflicted != 0 || blue.EvictionsInflicted != 1 || blue.EvictionsSuffered != 0 || red.GPUs != 0 || blue.GPUs != 1 {
 		t.Errorf("red %+v\nblue %+v", red, blue)
 	}
-	if p.events("missed") != 0 {
+	if p.events("evicted_too_early") != 0 {
 		t.Error("thrash before any function came back")
 	}
 	// It is started again at once: that is thrash, and it is protected for a while.
@@ -75,8 +75,8 @@ func TestTeamAccounts(t *testing.T) {
 	p.pass(3 * time.Second)
 	p.path.request("red", "x")
 	p.pass(10 * time.Second)
-	if red = p.s.TeamUse("red"); red.Thrash != 1 || p.events("missed") != 1 {
-		t.Errorf("red %+v, %d events", red, p.events("missed"))
+	if red = p.s.TeamUse("red"); red.Thrash != 1 || p.events("evicted_too_early") != 1 {
+		t.Errorf("red %+v, %d events", red, p.events("evicted_too_early"))
 	}
 	f := p.s.functions[functions.Name{Team: "red", Name: "x"}]
 	if f.MinResidency <= p.s.lastTurn {

@@ -102,7 +102,7 @@ func (o *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause s
 		}
 		c.function.starts.Add(forecast.StartSample{Node: t.Node, Tier: t.Tier, Total: c.end - c.began, Start: c.end - c.decided, FromDeepSleep: c.fromDeepSleep, Phases: phases})
 		if n := o.nodes[t.Node]; n != nil && n.recordRates(t.Tier, t.Bytes, phases) {
-			o.planner.Node(n.Node)
+			o.planner.NodeChanged(n.Node)
 		}
 	}
 	if o.started != nil {

@@ -28,8 +28,8 @@ const (
 
 // Turn applies the inbox, publishes changes, plans and acts, in the caller's goroutine.
 // It returns the time until the latest next call; 0: at the next tick, of which there
-// is one a second. Run calls it, or instead the owner of Options.Ring. Commands run
-// with ctx unless Options.Do executes them.
+// is one a second. Run calls it, or instead the owner of Options.OnUpdate. Commands run
+// with ctx unless Options.RunCommand executes them.
 func (o *Orchestrator) Turn(ctx context.Context) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -49,7 +49,7 @@ func (o *Orchestrator) Turn(ctx context.Context) time.Duration {
 		o.onHeartbeat(ctx, x.Value, now)
 	}
 	// Waiters of functions that became READY or failed are released first.
-	o.publishDirty()
+	o.publishChanged()
 	o.applyUpdates(ctx, in, now)
 	o.loadWantedAdapters(ctx)
 	all := o.lastTick == 0 || now-o.lastTick >= tick*9/10 // a tick may be a tenth early
@@ -71,11 +71,11 @@ func (o *Orchestrator) Turn(ctx context.Context) time.Duration {
 		o.progressAt = now
 		for _, f := range o.coldStarts.starting.List {
 			if f.coldStart.replica != nil {
-				o.markForPublish(f)
+				o.markUnpublished(f)
 			}
 		}
 	}
-	o.publishDirty()
+	o.publishChanged()
 	again := o.sleepWhenIdle(ctx, now)
 	if (o.unloadDrained(ctx, now) || again) && (next == 0 || next > drainPoll) {
 		next = drainPoll
@@ -129,26 +129,26 @@ func (o *Orchestrator) applyUpdates(ctx context.Context, in *updates, now placem
 	}
 }
 
-// publishDirty publishes every function that changed.
-func (o *Orchestrator) publishDirty() {
+// publishChanged publishes every function that changed.
+func (o *Orchestrator) publishChanged() {
 	defer func() { // after publishing: cut requests pick another replica from the new snapshots
 		for _, url := range o.lostAgents {
-			o.path.Cut(url)
+			o.path.AbortThrough(url)
 		}
 		o.lostAgents = nil
 	}()
-	if len(o.dirty) == 0 {
+	if len(o.unpublished) == 0 {
 		return
 	}
-	out := make([]snapshot.Snapshot, 0, len(o.dirty))
-	for _, f := range o.dirty {
+	out := make([]snapshot.Snapshot, 0, len(o.unpublished))
+	for _, f := range o.unpublished {
 		f.toPublish = false
 		if !f.Gone {
 			out = append(out, o.snapshotOf(f))
 		}
 	}
-	clear(o.dirty)
-	o.dirty = o.dirty[:0]
+	clear(o.unpublished)
+	o.unpublished = o.unpublished[:0]
 	if len(out) > 0 {
 		o.path.Publish(out...)
 		o.changes.send(struct{}{})
@@ -162,8 +162,8 @@ func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 		return
 	}
 	o.enqueue(f)
-	if w.held > 0 {
-		f.userLease = max(f.userLease, o.instant(w.at)+w.held)
+	if w.userLease > 0 {
+		f.userLease = max(f.userLease, o.instant(w.at)+w.userLease)
 	}
 	for _, r := range f.replicas {
 		if r.serves() {
@@ -171,7 +171,7 @@ func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 			return
 		}
 	}
-	if w.once { // over the API, not by a request
+	if w.untilReady { // over the API, not by a request
 		f.endPause()
 		f.untilReady = true
 	}
@@ -180,8 +180,8 @@ func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 		o.dropStartID(name, w.id)
 		return
 	}
-	if w.retry > 0 {
-		f.wakeLease = max(f.wakeLease, o.instant(w.at)+w.retry)
+	if w.waitersLease > 0 {
+		f.wakeLease = max(f.wakeLease, o.instant(w.at)+w.waitersLease)
 	}
 	if f.coldStart != nil && !f.coldStart.over {
 		return
@@ -193,7 +193,7 @@ func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 			break
 		}
 	}
-	o.markDirty(f)
+	o.markChanged(f)
 }
 
 // readDemand applies changed demand; with all it also verifies the other functions and
@@ -280,7 +280,7 @@ func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 		if f.Sleeps {
 			f.canSleep(o.bytesAtHand(f))
 		}
-		o.planner.Touch(&f.Function)
+		o.planner.FunctionChanged(&f.Function)
 	}
 	if len(dead) > 0 {
 		o.deleteFunctions(dead)
@@ -300,7 +300,7 @@ func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 		for _, name := range turned {
 			if f := o.functions[name]; f != nil {
 				v, ok := plan.Blocked[name]
-				o.onVerdict(f, v, ok)
+				o.setBlocked(f, v, ok)
 			}
 		}
 	}
@@ -318,13 +318,13 @@ func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 	return max(plan.Next-now, time.Millisecond)
 }
 
-// onVerdict records that f cannot be placed, or can be again.
-func (o *Orchestrator) onVerdict(f *functionState, v placement.Verdict, blocked bool) {
+// setBlocked sets f.blocked, or clears it where f can be placed.
+func (o *Orchestrator) setBlocked(f *functionState, v placement.Verdict, blocked bool) {
 	switch {
 	case !blocked && f.blocked == nil:
 	case !blocked:
 		f.blocked = nil
-		o.markForPublish(f)
+		o.markUnpublished(f)
 	default:
 		news := f.blocked == nil || f.blocked.Code != v.Code || f.blocked.Message != v.Message
 		at := o.timeNow()
@@ -334,12 +334,24 @@ func (o *Orchestrator) onVerdict(f *functionState, v placement.Verdict, blocked 
 				return
 			}
 		}
-		f.blocked, f.unplaced = &snapshot.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA, At: at}, v.Message
-		o.markForPublish(f)
+		f.blocked, f.unplaced = &snapshot.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA, At: at, Final: o.isFinal(f, v)}, v.Message
+		o.markUnpublished(f)
 		if news {
 			o.event("blocked", f.Name, "", "", v.Code, v.Message)
 		}
 	}
+}
+
+// isFinal reports whether no node could hold f even if it were empty, and none may join.
+func (o *Orchestrator) isFinal(f *functionState, v placement.Verdict) bool {
+	if v.Code != placement.CodeCapacity || o.alone == nil || !o.alone() {
+		return false
+	}
+	nodes := make([]functions.Node, 0, len(o.nodes))
+	for _, n := range o.nodes {
+		nodes = append(nodes, functions.Node{GPUs: n.last.GPUs, Memory: n.last.Memory})
+	}
+	return f.Resources.Unmet(nodes) != ""
 }
 
 // endUnwantedStart ends the cold start of f if it has no replica and no demand left.
@@ -347,6 +359,6 @@ func (o *Orchestrator) endUnwantedStart(f *functionState, now placement.Instant)
 	if c := f.coldStart; c != nil && !c.over && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 &&
 		!slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return !r.asleep() }) {
 		o.finishColdStart(c, functions.Unloaded, "called_off")
-		o.markForPublish(f)
+		o.markUnpublished(f)
 	}
 }

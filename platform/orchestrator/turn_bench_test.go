@@ -141,8 +141,8 @@ func newBench(b *testing.B, fns, nodes, gpus, ready, waiting int) *benchWorld {
 		w.names = append(w.names, m.FullName())
 	}
 	w.s = New(Options{
-		Epoch: 1, Path: w, Catalog: c, Now: func() time.Time { return w.at }, Ring: func() {}, Progress: -1,
-		Do: func(_ time.Duration, f func(context.Context)) { w.commands = append(w.commands, f) },
+		Epoch: 1, Path: w, Catalog: c, Now: func() time.Time { return w.at }, OnUpdate: func() {}, Progress: -1,
+		RunCommand: func(_ time.Duration, f func(context.Context)) { w.commands = append(w.commands, f) },
 	})
 	w.s.Changed()
 	for i := range nodes {
@@ -224,4 +224,4 @@ func (w *benchWorld) demand(n functions.Name) Demand {
 func (w *benchWorld) Publish(...snapshot.Snapshot)          {}
 func (w *benchWorld) Remove(...functions.Name)              {}
 func (w *benchWorld) InFlightOf(functions.Name, string) int { return 0 }
-func (w *benchWorld) Cut(string)                            {}
+func (w *benchWorld) AbortThrough(string)                   {}

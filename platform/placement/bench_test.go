@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 )
 
 // fleet is a cluster of nodes with 8 GPUs on which every GPU is held by an idle
@@ -74,11 +75,11 @@ func (f *fleet) run(function *Function, node string, gpus []int) {
 func (f *fleet) planner(p Policy) *Planner {
 	c := p.Planner()
 	for _, n := range f.Nodes {
-		c.Node(n)
+		c.NodeChanged(n)
 	}
 	c.Teams(f.Teams)
 	for _, function := range f.Functions {
-		c.Touch(function)
+		c.FunctionChanged(function)
 	}
 	return c
 }
@@ -105,7 +106,7 @@ func (f *fleet) cold() *Function {
 // of each plan.
 func (f *fleet) wake(c *Planner, function *Function, took []time.Duration) []time.Duration {
 	function.Queued, function.Oldest = 1, f.now
-	c.Touch(function)
+	c.FunctionChanged(function)
 	for range 4 {
 		began := time.Now()
 		plan := c.Plan(f.now)
@@ -120,7 +121,7 @@ func (f *fleet) wake(c *Planner, function *Function, took []time.Duration) []tim
 				f.run(g, a.Node, a.GPUs)
 				g.Queued, g.Oldest = 0, 0
 			}
-			c.Touch(g)
+			c.FunctionChanged(g)
 		}
 		if function.Queued == 0 {
 			return took
@@ -140,13 +141,13 @@ func BenchmarkWake(b *testing.B) {
 	for _, s := range sizes {
 		for _, x := range []struct {
 			name string
-			Eviction
+			eviction.Policy
 			mute bool
-		}{{"lru", LRU, false}, {"lru-unexplained", LRU, true}, {"gdsf", GDSF, false}} {
+		}{{"lru", eviction.LRU, false}, {"lru-unexplained", eviction.LRU, true}, {"gdsf", eviction.GDSF, false}} {
 			b.Run(fmt.Sprintf("models=%d/gpus=%d/%s", s.models, s.nodes*8, x.name), func(b *testing.B) {
 				w := newFleet(s.models, s.nodes)
 				policy := DefaultPolicy
-				policy.Eviction = x.Eviction
+				policy.Eviction = x.Policy
 				c := w.planner(policy)
 				if x.mute {
 					c.log = nil
@@ -184,7 +185,7 @@ func BenchmarkTouch(b *testing.B) {
 				w.now += time.Microsecond
 				f.Active, f.Replicas[0].InFlight = i%2, i%2
 				f.LastEnd = w.now
-				c.Touch(f)
+				c.FunctionChanged(f)
 				if p := c.Plan(w.now); len(p.Actions) > 0 {
 					b.Fatal(show(p))
 				}
@@ -220,7 +221,7 @@ func BenchmarkBlocked(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				w.now += time.Microsecond
 				f.Active, f.Replicas[0].InFlight = 1+i%2, 1+i%2
-				c.Touch(f)
+				c.FunctionChanged(f)
 				if p := c.Plan(w.now); len(p.Blocked) < waiting/2 {
 					b.Fatal(len(p.Blocked))
 				}
@@ -238,7 +239,7 @@ func BenchmarkFullTick(b *testing.B) {
 			f.Queued, f.Oldest = 1, w.now
 			b.ReportAllocs()
 			for b.Loop() {
-				if p := Decide(w.World, w.now); len(p.Actions) == 0 {
+				if p := DefaultPolicy.Decide(w.World, w.now); len(p.Actions) == 0 {
 					b.Fatal(show(p))
 				}
 			}
@@ -252,7 +253,7 @@ func BenchmarkFullTick(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if p := Decide(w.World, w.now); len(p.Actions) == 0 {
+				if p := DefaultPolicy.Decide(w.World, w.now); len(p.Actions) == 0 {
 					b.Fatal(show(p))
 				}
 			}

@@ -5,28 +5,26 @@ import (
 	"slices"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 // Decide plans the actions for the world w at now. The same world and the same time
 // give the same plan.
 func (p Policy) Decide(w World, now Instant) Plan {
-	c := p.Planner()
-	c.log = nil
-	c.slab = make([]functionEntry, len(w.Functions))
+	planner := p.Planner()
+	planner.log = nil
+	planner.slab = make([]functionEntry, len(w.Functions))
 	for _, n := range w.Nodes {
-		c.Node(n)
+		planner.NodeChanged(n)
 	}
-	c.Teams(w.Teams)
+	planner.Teams(w.Teams)
 	for _, f := range w.Functions {
 		if !f.resting(now) {
-			c.Touch(f)
+			planner.FunctionChanged(f)
 		}
 	}
-	return c.Plan(now)
+	return planner.Plan(now)
 }
-
-// Decide plans with the default policy.
-func Decide(w World, now Instant) Plan { return DefaultPolicy.Decide(w, now) }
 
 // resting reports whether planning can skip f: it has no replicas and no demand. Most
 // functions rest, so this must be cheap.
@@ -34,37 +32,36 @@ func (f *Function) resting(now Instant) bool {
 	return len(f.Replicas) == 0 && f.Queued == 0 && f.Active == 0 && (f.Scale.Min == 0 || f.Gone) && f.Lease <= now && f.Desired == 0 && f.Prewarm <= now
 }
 
-// decision is the state of the current plan, on rooms and counts that a Planner keeps.
+// decision is what the steps of a plan share: the policy, the world and its teams, and
+// the plan itself.
 type decision struct {
 	policy    Policy
-	log       *decisionLog // source of Explain; nil: decisions are not recorded
-	world     struct{ Teams map[string]Team }
-	now       Instant
-	next      Instant
-	living    []*functionEntry // functions with replicas or demand, in the order of their first Touch
+	log       *explain.Log // source of Explain; nil: decisions are not recorded
+	world     world
+	counts    teamCounts
+	plan      plan
+	estimates roomEstimates
+	living    []*functionEntry // functions with replicas or demand, in the order of their first report
 	helpCount uint64           // incremented by every change that may unblock a function
+	attempt   *attempt         // at the need that is being placed; nil while functions are scaled
+}
 
-	rooms   []nodeRoom
-	index   map[string]int       // node id to room; lost nodes are absent
-	count   map[string]teamCount // per team, without the promises of this plan
-	held    map[string]int       // GPUs per team, those of stopping replicas included
-	leaving map[string]int       // of held: GPUs of replicas that stop or go to sleep
-	pledged map[string]int       // of held: GPUs promised to a sleeper but still in use
-	claimed map[string]int       // GPUs of a team at its maximum, promised once its own evicted replicas stop
-	needy   []need
-	actions []Action
-	blocked map[functions.Name]Verdict
-	acted   map[string]struct{}         // ids of replicas that this plan has an action for
-	slept   map[functions.Name]struct{} // functions with a Sleep action in this plan
+// plan is what one plan has decided so far. It is replaced at the begin of the next one;
+// until then MayRetry reads it.
+type plan struct {
+	number      uint64
+	now, next   Instant
+	actions     []Action
+	acted       map[string]struct{}         // ids of replicas that it has an action for
+	slept       map[functions.Name]struct{} // functions with a Sleep action
+	actedBefore bool                        // it had actions before the first need was placed
+	tried       bool                        // it tried to place something
+	changed     []functions.Name            // functions whose verdict it changed
+}
 
-	plan        uint64 // number of this plan
-	actedBefore bool   // the plan had actions before the first need was placed
-	check       guaranteeCheck
-	waits       map[waitKey]roomEstimate
-	trial       freeRoom
-
-	// State of the need that is being placed.
-	placing      bool                // a need is being placed
+// attempt is one try to find room for a need: what was freed for it and promised to it.
+type attempt struct {
+	*decision
 	low          bool                // it is for requests of priority low
 	freed        functions.Resources // by the replicas evicted for it; GPUMemory is the sum over GPUs
 	freeingTeams []string            // the teams of these replicas
@@ -74,22 +71,10 @@ type decision struct {
 	timeSlice    bool   // eviction of replicas past their time slice applies, now or after Patience
 }
 
-// teamCount is how many GPUs a team holds, and how many of them its stopping or
-// falling-asleep replicas hold.
-type teamCount struct{ held, leaving int }
-
 type need struct {
 	f      *Function
 	reason string
 	since  Instant // arrival of its oldest waiter; later is less urgent
-}
-
-// guaranteeCheck caches whether f keeps its team within its guarantee. It is valid
-// until the plan has another action.
-type guaranteeCheck struct {
-	f    *Function
-	acts int
-	is   bool
 }
 
 type victim struct {
@@ -118,32 +103,30 @@ func (d *decision) aliveFunctions() iter.Seq[*Function] {
 	}
 }
 
-func (d *decision) dueAt(t Instant) {
-	if t > d.now && t < d.next {
-		d.next = t
+func (p *plan) dueAt(t Instant) {
+	if t > p.now && t < p.next {
+		p.next = t
 	}
 }
 
 func (d *decision) addAction(a Action) {
-	d.actions = append(d.actions, a)
-	d.mixPromise(a.Node)
-	d.mixPromise(a.Replica)
+	d.plan.actions = append(d.plan.actions, a)
+	d.counts.check = guaranteeCheck{}
+	if d.attempt != nil {
+		d.attempt.mixPromise(a.Node)
+		d.attempt.mixPromise(a.Replica)
+	}
 	if a.Kind == Stop || a.Kind == Sleep {
-		if p := d.log.begin(d.now, a.Function, KindCold, a.Reason); p != nil {
-			p.chosen, p.forFunction = a.Replica, a.For
-		}
+		d.log.Begin(d.plan.now, a.Function, explain.Cold, a.Reason).ChooseFor(a.Replica, a.For)
 	}
 	switch a.Kind {
-	case Sleep:
-		d.slept[a.Function] = struct{}{}
-		fallthrough
-	case Stop:
-		d.acted[a.Replica] = struct{}{}
-		if !d.placing {
+	case Sleep, Stop:
+		d.plan.noteAction(&a)
+		if d.attempt == nil {
 			d.helpCount++
 		}
 	case WakeUp:
-		d.acted[a.Replica] = struct{}{}
+		d.plan.noteAction(&a)
 	case CancelStart:
 		d.helpCount++
 	}
@@ -161,23 +144,34 @@ func (r *Replica) reserves() (functions.Resources, []int) {
 	return res, gpus
 }
 
+// noteAction records the replica of a, and its function if the replica goes to sleep.
+func (p *plan) noteAction(a *Action) {
+	if p.acted == nil {
+		p.acted, p.slept = map[string]struct{}{}, map[functions.Name]struct{}{}
+	}
+	p.acted[a.Replica] = struct{}{}
+	if a.Kind == Sleep {
+		p.slept[a.Function] = struct{}{}
+	}
+}
+
 // hasAction reports whether this plan has an action for r already.
-func (d *decision) hasAction(r *Replica) bool {
-	_, ok := d.acted[r.ID]
+func (p *plan) hasAction(r *Replica) bool {
+	_, ok := p.acted[r.ID]
 	return ok
 }
 
 // isLeaving reports whether this plan has an action for v already. Once placing has
 // begun, only sleepers and stale replicas get actions other than by eviction.
-func (d *decision) isLeaving(v *victim) bool {
-	return v.evictedInPlan == d.plan || (d.actedBefore || v.r.Stale || v.r.asleep()) && d.hasAction(v.r)
+func (p *plan) isLeaving(v *victim) bool {
+	return v.evictedInPlan == p.number || (p.actedBefore || v.r.Stale || v.r.asleep()) && p.hasAction(v.r)
 }
 
-func (d *decision) onUnhealthyGPU(r *Replica) bool {
+func (w *world) onUnhealthyGPU(r *Replica) bool {
 	if len(r.GPUs) == 0 {
 		return false
 	}
-	n := d.rooms[d.index[r.Node]].node
+	n := w.rooms[w.index[r.Node]].node
 	for _, g := range n.GPUs {
 		if g.Unhealthy && slices.Contains(r.GPUs, g.Index) {
 			return true
@@ -191,22 +185,25 @@ func (d *decision) stopReplica(f *Function, r *Replica, reason string) {
 	d.noteLeaving(f, r)
 }
 
-// addFreed adds res of f's replica to the resources freed for the need being placed.
-func (d *decision) addFreed(f *Function, res functions.Resources) {
-	d.freed.GPUs += res.GPUs
-	d.freed.GPUMemory += res.GPUMemory * functions.Bytes(res.GPUs)
-	d.freed.Memory += res.Memory
-	d.freed.CPU += res.CPU
-	d.freed.Pods += res.Pods
-	d.freeingTeams = append(d.freeingTeams, f.Name.Team)
+// addFreed adds res of f's replica to the resources freed for the need, if there is one.
+func (a *attempt) addFreed(f *Function, res functions.Resources) {
+	if a == nil {
+		return
+	}
+	a.freed.GPUs += res.GPUs
+	a.freed.GPUMemory += res.GPUMemory * functions.Bytes(res.GPUs)
+	a.freed.Memory += res.Memory
+	a.freed.CPU += res.CPU
+	a.freed.Pods += res.Pods
+	a.freeingTeams = append(a.freeingTeams, f.Name.Team)
 }
 
 // freedTooMuch reports whether the evictions for f free more than f needs.
-func (d *decision) freedTooMuch(f *Function) bool {
-	res, g := f.Resources, d.freed
+func (a *attempt) freedTooMuch(f *Function) bool {
+	res, g := f.Resources, a.freed
 	shared := res.GPUMemory > 0 && (g.GPUMemory == 0 || g.GPUMemory > res.GPUMemory*functions.Bytes(res.GPUs))
 	more := g.GPUs > res.GPUs || g.Memory > res.Memory || g.CPU > res.CPU || g.Pods > res.Pods
-	return !d.reserved || more || g.GPUs > 0 && shared
+	return !a.reserved || more || g.GPUs > 0 && shared
 }
 
 // noteLeaving adds r's resources to those that become free once r has stopped.
@@ -215,16 +212,16 @@ func (d *decision) noteLeaving(f *Function, r *Replica) {
 		return // already counted when it was cancelled
 	}
 	res, gpus := r.reserves()
-	d.addFreed(f, res)
+	d.attempt.addFreed(f, res)
 	if !r.GoingToSleep {
-		d.leaving[f.Name.Team] += res.GPUs
+		d.counts.leaving[f.Name.Team] += res.GPUs
 	}
-	if at, ok := d.index[r.Node]; ok {
-		m := &d.rooms[at]
+	if at, ok := d.world.index[r.Node]; ok {
+		m := &d.world.rooms[at]
 		if r.GoingToSleep { // its GPUs were added when the sleep began
 			res, gpus = res.OffGPUs(), nil
 		}
-		m.soon.give(m.node, res, gpus)
+		m.soon.Give(res, gpus)
 		m.waiting = true
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 const gib = functions.Bytes(1 << 30)
@@ -58,7 +59,7 @@ func starting(node string, spawned bool, gpus ...int) func(*Function) {
 func node(id string, gpus int) *Node {
 	n := &Node{ID: id, Machine: "m-" + id, Here: true, Memory: 64 * gib}
 	for i := range gpus {
-		n.GPUs = append(n.GPUs, GPU{Index: i, Memory: 80 * gib})
+		n.GPUs = append(n.GPUs, rooms.GPU{Index: i, Memory: 80 * gib})
 	}
 	return n
 }
@@ -110,7 +111,7 @@ func TestWholeGPUs(t *testing.T) {
 		{"whole, and too small", whole(2), func(f *Function) { f.Resources.GPUMemory = 100 * gib }, "blocked default/y"},
 	} {
 		fs := []*Function{model("x", 1, small, ready("n", now-time.Minute, 0, 0)), model("y", 1, c.edit, waiting(1, now-1))}
-		if got := show(Decide(World{Nodes: []*Node{c.node}, Functions: fs}, now)); !strings.HasPrefix(got, c.want) {
+		if got := show(DefaultPolicy.Decide(World{Nodes: []*Node{c.node}, Functions: fs}, now)); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s: %s", c.what, got)
 		}
 	}
@@ -291,7 +292,7 @@ func TestDecide(t *testing.T) {
 				model("z", 1, waiting(1, now-1))},
 			want: "blocked default/z no_capacity"},
 	} {
-		p := Decide(World{Nodes: c.nodes, Functions: c.fs, Teams: teams}, now)
+		p := DefaultPolicy.Decide(World{Nodes: c.nodes, Functions: c.fs, Teams: teams}, now)
 		if got := show(p); got != c.want {
 			t.Errorf("%s:\n got %s\nwant %s", c.what, got, c.want)
 		}

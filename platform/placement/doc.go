@@ -1,7 +1,7 @@
-// Package placement decides where replicas run and which are evicted. It is pure: a
-// snapshot of the world and a time go in, a plan comes out. It does no I/O, starts no
-// goroutine and reads no clock, so the local backend, the Knative backend and the
-// simulator make the same decisions.
+// Package placement decides on which nodes replicas are started and which replicas are
+// evicted for them. It is pure: a snapshot of the world and a time go in, a plan comes out.
+// It does no I/O, starts no goroutine and reads no clock, so the local backend, the Knative
+// backend and the simulator make the same decisions.
 //
 // It is one idea in more than 2,500 lines: placing, evicting, scaling down, explaining
 // and the incremental planner work on one set of rooms and promises, and splitting

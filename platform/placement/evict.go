@@ -7,25 +7,28 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
-// offer lists f's evictable replicas: idle and sleeping ones, and separately busy and
+// victimsOf lists f's evictable replicas: idle and sleeping ones, and separately busy and
 // starting ones, which are evicted only for long waiters or for teams below their
 // share. It is called when f has changed and at the times it passes to dueAt, so it
 // depends only on f, its nodes and the time; mayEvict checks the promises of the plan.
-func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) {
+func (d *decision) victimsOf(f *Function, idle, busy []victim) ([]victim, []victim) {
 	if len(f.Replicas) == 0 || f.Gone {
 		return idle, busy
 	}
-	if f.Lease > d.now {
-		d.dueAt(f.Lease)
+	if f.Lease > d.plan.now {
+		d.plan.dueAt(f.Lease)
 		return idle, busy
 	}
 	spare, yields := f.ready()-f.Scale.Min, d.yielding(f)
 	somewhere := f.unattributed()
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		at, ok := d.index[r.Node]
+		at, ok := d.world.index[r.Node]
 		if !ok || r.Stopping || r.Cancelled || r.GoingToSleep || r.WakingUp || r.State.Over() {
 			continue
 		}
@@ -37,8 +40,8 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 				idle = append(idle, v)
 			}
 		case r.State != functions.Ready:
-			if f.onlyForeseen(d.now) { // a prewarm: no request waits for it yet
-				d.dueAt(f.Prewarm)
+			if f.onlyForeseen(d.plan.now) { // a prewarm: no request waits for it yet
+				d.plan.dueAt(f.Prewarm)
 				d.weighVictim(&v)
 				idle = append(idle, v)
 			} else if i >= yields && !r.Stale {
@@ -61,19 +64,19 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 			}
 			v.lastUse = r.ReadyAt
 			v.key = v.lastUse.Seconds()
-			if end := r.ReadyAt + d.policy.TimeSlice; end > d.now || d.policy.TimeSlice <= 0 {
-				d.dueAt(end)
+			if end := r.ReadyAt + d.policy.TimeSlice; end > d.plan.now || d.policy.TimeSlice <= 0 {
+				d.plan.dueAt(end)
 			} else {
 				v.sliceOver = true
 			}
 			busy = append(busy, v)
 			spare--
-		case r.ReadyAt+d.policy.Residency > d.now:
-			d.dueAt(r.ReadyAt + d.policy.Residency)
+		case r.ReadyAt+d.policy.Residency > d.plan.now:
+			d.plan.dueAt(r.ReadyAt + d.policy.Residency)
 			v.residing = true
 			busy = append(busy, v)
-		case f.MinResidency > d.now && !f.neverUsed(r):
-			d.dueAt(f.MinResidency)
+		case f.MinResidency > d.plan.now && !f.neverUsed(r):
+			d.plan.dueAt(f.MinResidency)
 			v.key, v.sliceOver = v.lastUse.Seconds(), true
 			busy = append(busy, v)
 			spare--
@@ -93,14 +96,14 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 func (d *decision) weighVictim(v *victim) {
 	k := v.f.keepValue(v.r)
 	v.bytes = k.Bytes
-	score, until := d.policy.Eviction.Score(k, d.now)
-	d.dueAt(until)
+	score, until := d.policy.Eviction.Score(k, d.plan.now)
+	d.plan.dueAt(until)
 	v.key = score
 }
 
 // keepValue returns the input of the eviction policy for r.
-func (f *Function) keepValue(r *Replica) Kept {
-	k := Kept{Used: max(f.LastEnd, r.ReadyAt), Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse}
+func (f *Function) keepValue(r *Replica) eviction.Kept {
+	k := eviction.Kept{Used: max(f.LastEnd, r.ReadyAt), Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse}
 	if r.asleep() {
 		k.Bytes, k.WayBack = r.Reserved.Memory+r.SleepMemory, f.coldStartTime()
 		return k
@@ -134,13 +137,13 @@ func (d *decision) sleepMemoryFits(m *nodeRoom, more functions.Bytes) bool {
 	}
 	for f := range d.aliveFunctions() {
 		for i := range f.Replicas {
-			if r := &f.Replicas[i]; r.Node == m.node.ID && (r.State == functions.Sleeping || r.GoingToSleep) && !r.Stopping && !d.hasAction(r) {
+			if r := &f.Replicas[i]; r.Node == m.node.ID && (r.State == functions.Sleeping || r.GoingToSleep) && !r.Stopping && !d.plan.hasAction(r) {
 				more += r.SleepMemory
 			}
 		}
 	}
-	for i := range d.actions {
-		if a := &d.actions[i]; a.Kind == Sleep && a.Node == m.node.ID && a.Level == 1 {
+	for i := range d.plan.actions {
+		if a := &d.plan.actions[i]; a.Kind == Sleep && a.Node == m.node.ID && a.Level == 1 {
 			if f := d.functionOf(a.Function); f != nil {
 				more += f.SleepMemory
 			}
@@ -205,12 +208,12 @@ func compareVictims(a, b victim) int {
 // no cost, so its cost is the freed memory over the idle time.
 func (d *decision) evictionCost(v *victim) float64 {
 	if v.low != notLow {
-		return toGiB(freedBytes(v.r.Reserved)) * v.low.cost()
+		return eviction.GiB(freedBytes(v.r.Reserved)) * v.low.cost()
 	}
-	if v.bytes == 0 || d.policy.Eviction == LRU {
-		return toGiB(freedBytes(v.r.Reserved)) / (1 + max(d.now-v.lastUse, 0).Seconds())
+	if v.bytes == 0 || d.policy.Eviction == eviction.LRU {
+		return eviction.GiB(freedBytes(v.r.Reserved)) / (1 + max(d.plan.now-v.lastUse, 0).Seconds())
 	}
-	return toGiB(v.bytes) * v.key
+	return eviction.GiB(v.bytes) * v.key
 }
 
 // Reasons for an eviction.
@@ -223,10 +226,10 @@ const (
 // mayEvict reports whether v may be evicted for f for this reason, after replicas with
 // taken GPUs of its team were chosen.
 func (d *decision) mayEvict(v *victim, f *Function, taken int, reason string) bool {
-	if v.f == f || v.residing || d.isLeaving(v) {
+	if v.f == f || v.residing || d.plan.isLeaving(v) {
 		return false
 	}
-	if d.low && v.low != lowIdle && v.low != lowOver {
+	if d.attempt != nil && d.attempt.low && v.low != lowIdle && v.low != lowOver {
 		return false
 	}
 	owner, asker := v.f.Name.Team, f.Name.Team
@@ -236,21 +239,21 @@ func (d *decision) mayEvict(v *victim, f *Function, taken int, reason string) bo
 			return false
 		}
 	case reasonTimeSlice:
-		if !v.sliceOver || owner != asker && v.busy() && d.belowShare(owner, asker, v.r.Reserved.GPUs > 0) {
+		if !v.sliceOver || owner != asker && v.busy() && d.counts.belowShare(owner, asker, v.r.Reserved.GPUs > 0) {
 			return false
 		}
 	case reasonTeamShare:
-		if !d.overShare(v, f, taken) {
+		if !d.counts.overShare(v, f, taken) {
 			return false
 		}
 	}
 	if owner == asker || v.r.Reserved.GPUs == 0 || v.r.asleep() {
 		return true
 	}
-	if d.claimsGuarantee(f) {
+	if d.counts.claimsGuarantee(f) {
 		return true // f's team claims its guarantee, so the owner's is no obstacle
 	}
-	return d.held[owner]-d.leaving[owner]-d.pledged[owner]-taken-v.r.Reserved.GPUs >= d.world.Teams[owner].Guaranteed
+	return d.counts.keeps(owner)-taken-v.r.Reserved.GPUs >= d.counts.teams[owner].Guaranteed
 }
 
 // busy reports whether v is in use or starting.
@@ -258,15 +261,15 @@ func (v *victim) busy() bool {
 	return !v.r.asleep() && (v.r.State != functions.Ready || v.r.InFlight > 0 || v.f.Queued > 0)
 }
 
-func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *victim) {
-	for i := range d.rooms {
-		list := d.rooms[i].idle
+func (a *attempt) oldestVictim(f *Function, ok func(*victim) bool) (first *victim) {
+	for i := range a.world.rooms {
+		list := a.world.rooms[i].idle
 		for j := range list {
 			v := &list[j]
 			if first != nil && compareVictims(*v, *first) >= 0 {
 				break
 			}
-			if ok(v) && d.mayEvict(v, f, 0, reasonIdle) {
+			if ok(v) && a.mayEvict(v, f, 0, reasonIdle) {
 				first = v
 			}
 		}
@@ -276,8 +279,8 @@ func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *vict
 
 // evict evicts v for f: v goes to sleep if the host memory of needs stays free, else it
 // stops.
-func (d *decision) evict(v *victim, f *Function, reason string, needs functions.Resources) {
-	v.evictedInPlan = d.plan
+func (a *attempt) evict(v *victim, f *Function, reason string, needs functions.Resources) {
+	v.evictedInPlan = a.plan.number
 	drain := v.f.Drain
 	switch {
 	case !v.busy():
@@ -285,71 +288,71 @@ func (d *decision) evict(v *victim, f *Function, reason string, needs functions.
 	case v.r.State != functions.Ready:
 		drain = 0 // a starting replica has no requests in flight
 	default:
-		drain = d.policy.TimeSliceDrain
+		drain = a.policy.TimeSliceDrain
 	}
 	if v.low != notLow {
 		reason = reasonPriority
 	}
 	if v.r.Reserved.GPUs > 0 && v.r.State == functions.Ready {
 		// v must not keep host memory asleep that f needs.
-		m := &d.rooms[v.room]
-		m.soon.hostRoom.move(needs, 1)
-		slept := d.sleepReplica(v.f, v.r, drain, reason, f.Name.String())
-		m.soon.hostRoom.move(needs, -1)
+		m := &a.world.rooms[v.room]
+		m.soon.Host.Move(needs, 1)
+		slept := a.sleepReplica(v.f, v.r, drain, reason, f.Name.String())
+		m.soon.Host.Move(needs, -1)
 		if slept {
 			return
 		}
 	}
-	d.addAction(Action{Kind: Stop, Function: v.f.Name, Node: v.r.Node, Replica: v.r.ID, Drain: drain, Reason: reason, For: f.Name.String()})
-	d.noteLeaving(v.f, v.r)
+	a.addAction(Action{Kind: Stop, Function: v.f.Name, Node: v.r.Node, Replica: v.r.ID, Drain: drain, Reason: reason, For: f.Name.String()})
+	a.noteLeaving(v.f, v.r)
 }
 
 // makeRoom evicts idle replicas, or with busy the busy ones, for f on the node where
 // that costs least. It reports whether f then has room.
-func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
+func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 	room, gone, least := -1, []int(nil), math.Inf(1)
 	var x victimSearch
-	page := d.log.begin(d.now, f.Name, KindEvict, reason)
-	for at := range d.rooms {
-		m := &d.rooms[at]
+	record := a.log.Begin(a.plan.now, f.Name, explain.Evict, reason)
+	for at := range a.world.rooms {
+		m := &a.world.rooms[at]
 		list := m.offers(busy)
-		if len(list) == 0 || !d.eligible(m, f) || !m.fitsEmpty(f.Resources) {
+		if len(list) == 0 || !a.eligible(m, f) || !m.fitsEmpty(f.Resources) {
 			continue
 		}
-		x.begin(d, m, list, f, reason)
+		x.begin(a.decision, m, list, f, reason)
 		if x.cheapest >= least {
 			continue
 		}
 		if set, loss := x.best(least); set != nil {
 			room, gone, least = at, append(gone[:0], set...), loss
 			v := &list[set[0]]
-			page.add(d.victimRow(m, v, loss, ""))
-			page.choose(v.r.ID)
+			record.Add(a.victimRow(m, v, loss, ""))
+			record.Choose(v.r.ID)
 		}
 	}
 	if room < 0 {
 		return false
 	}
-	m := &d.rooms[room]
+	m := &a.world.rooms[room]
 	list := m.offers(busy)
 	for j, i := range gone {
 		if j > 0 {
-			page.add(d.victimRow(m, &list[i], d.evictionCost(&list[i]), "leaves with it"))
+			record.Add(a.victimRow(m, &list[i], a.evictionCost(&list[i]), "leaves with it"))
 		}
-		d.evict(&list[i], f, reason, f.Resources)
+		a.evict(&list[i], f, reason, f.Resources)
 	}
-	gpus, _ := m.soon.choose(m.node, f.Resources)
-	d.reserve(m, f, gpus)
+	gpus, _ := m.soon.Choose(f.Resources)
+	a.reserve(m, f, gpus)
 	return true
 }
 
 // victimRow is the record of an eviction candidate: cost of its set, freed memory,
 // idle time and time to READY if started again.
-func (d *decision) victimRow(m *nodeRoom, v *victim, loss float64, why string) candidateRow {
+func (d *decision) victimRow(m *nodeRoom, v *victim, loss float64, why string) explain.Row {
 	k := v.f.keepValue(v.r)
-	return candidateRow{
-		node: m.node.ID, replica: v.r.ID, function: v.f.Name, score: loss, names: &evictPartNames, why: why,
-		parts: [4]float64{loss, toGiB(k.Bytes), max(d.now-v.lastUse, 0).Seconds(), k.WayBack.Seconds()},
+	return explain.Row{
+		Node: m.node.ID, Replica: v.r.ID, Function: v.f.Name, Score: loss, Names: &evictPartNames, Why: why,
+		Parts: [4]float64{loss, eviction.GiB(k.Bytes), max(d.plan.now-v.lastUse, 0).Seconds(), k.WayBack.Seconds()},
 	}
 }
 
@@ -364,7 +367,7 @@ type victimSearch struct {
 	loss     []float64
 	cheapest float64 // no set of victims costs less
 
-	trial    freeRoom
+	trial    rooms.Room
 	set, out []int
 	per      []gpuVictims
 	marks    []bool
@@ -389,20 +392,13 @@ func (s *victimSearch) begin(d *decision, m *nodeRoom, list []victim, f *Functio
 		}
 	}
 	// Each missing GPU must be freed, and none costs less than perGPU.
-	missing := f.Resources.GPUs
-	for i := range m.node.GPUs {
-		if missing > 0 && m.soon.gpuFits(m.node, i, f.Resources) {
-			missing--
-		}
-	}
-	if missing > 0 {
+	if missing := m.soon.LackingGPUs(f.Resources); missing > 0 {
 		s.cheapest = max(s.cheapest, float64(missing)*perGPU)
 	}
 }
 
 func (s *victimSearch) reset() {
-	s.trial.hostRoom = s.m.soon.hostRoom
-	s.trial.gpus = append(s.trial.gpus[:0], s.m.soon.gpus...)
+	s.trial.Set(&s.m.soon)
 	s.set = s.set[:0]
 }
 
@@ -419,12 +415,12 @@ func (s *victimSearch) add(i int) bool {
 	if !s.d.mayEvict(v, s.f, taken, s.reason) {
 		return false
 	}
-	s.trial.give(s.m.node, res, gpus)
+	s.trial.Give(res, gpus)
 	s.set = append(s.set, i)
 	return true
 }
 
-func (s *victimSearch) fits() bool { return s.trial.fits(s.m.node, s.f.Resources) }
+func (s *victimSearch) fits() bool { return s.trial.Fits(s.f.Resources) }
 
 // best returns the cheapest set of victims, nil if none costs less than bound. It
 // tries three kinds of sets: victims in eviction order until there is room, less the
@@ -491,10 +487,10 @@ func (s *victimSearch) prune() {
 	kept := s.set[:0]
 	for _, i := range s.set {
 		res, gpus := s.list[i].r.reserves()
-		if s.trial.take(s.m.node, res, gpus); s.fits() {
+		if s.trial.Take(res, gpus); s.fits() {
 			continue
 		}
-		s.trial.give(s.m.node, res, gpus)
+		s.trial.Give(res, gpus)
 		kept = append(kept, i)
 	}
 	s.set = kept
@@ -510,12 +506,10 @@ func (s *victimSearch) byGPU() {
 	for g := range s.m.node.GPUs {
 		gpu := &s.m.node.GPUs[g]
 		s.reset()
-		only := freeRoom{hostRoom: s.trial.hostRoom, gpus: s.trial.gpus[g : g+1]}
-		alone := Node{GPUs: s.m.node.GPUs[g : g+1]}
-		ok := only.fits(&alone, one)
+		ok := s.trial.FitsGPU(g, one)
 		for i := 0; i < len(s.list) && !ok; i++ {
 			if slices.Contains(s.list[i].r.GPUs, gpu.Index) && !s.list[i].r.asleep() && s.add(i) {
-				ok = only.fits(&alone, one)
+				ok = s.trial.FitsGPU(g, one)
 			}
 		}
 		if ok {
@@ -540,28 +534,4 @@ func (s *victimSearch) byGPU() {
 			s.add(i)
 		}
 	}
-}
-
-// fits reports whether res fits, without choosing GPUs.
-func (r *freeRoom) fits(n *Node, res functions.Resources) bool {
-	if !r.covers(res) {
-		return false
-	}
-	left := res.GPUs
-	for i := range n.GPUs {
-		if left == 0 {
-			break
-		}
-		g := &r.gpus[i]
-		switch {
-		case n.GPUs[i].Unhealthy || g.whole > 0:
-		case res.GPUMemory == 0 || n.GPUs[i].whole():
-			if g.users == 0 && n.GPUs[i].holds(res.GPUMemory) {
-				left--
-			}
-		case g.left >= res.GPUMemory:
-			left--
-		}
-	}
-	return left == 0
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 )
 
 // TestWhoLeaves: which of several evictable replicas are evicted, by policy, by the
@@ -32,124 +33,124 @@ func TestWhoLeaves(t *testing.T) {
 	}
 	for _, c := range []struct {
 		what  string
-		e     Eviction
+		e     eviction.Policy
 		gpus  int
 		fs    []*Function
 		teams map[string]Team
 		want  string // actions of the plan
 	}{
-		{what: "lru: one that was used long ago", e: LRU, gpus: 2, fs: []*Function{
+		{what: "lru: one that was used long ago", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("x", 1, known(9, time.Minute), scale, ready("n", 1, 0, 0), last(time.Hour)),
 			model("y", 1, known(1, time.Second), scale, ready("n", 1, 0, 1), last(time.Minute)),
 			model("z", 1, waiting(1, now-1))}, want: "stop default/x-0 (evicted)"},
-		{what: "lfu: one that is seldom used", e: LFU, gpus: 2, fs: []*Function{
+		{what: "lfu: one that is seldom used", e: eviction.LFU, gpus: 2, fs: []*Function{
 			model("x", 1, known(9, time.Second), scale, ready("n", 1, 0, 0), last(time.Hour)),
 			model("y", 1, known(1, time.Minute), scale, ready("n", 1, 0, 1), last(time.Minute)),
 			model("z", 1, waiting(1, now-1))}, want: "stop default/y-0 (evicted)"},
-		{what: "gdsf: one that is soon back", e: GDSF, gpus: 2, fs: []*Function{
+		{what: "gdsf: one that is soon back", e: eviction.GDSF, gpus: 2, fs: []*Function{
 			model("x", 1, known(9, time.Second), scale, ready("n", 1, 0, 0), last(time.Minute)),
 			model("y", 1, known(2, time.Minute), scale, ready("n", 1, 0, 1), last(time.Hour)),
 			model("z", 1, waiting(1, now-1))}, want: "stop default/x-0 (evicted)"},
-		{what: "next-use: one that is needed late", e: NextUse, gpus: 2, fs: []*Function{
+		{what: "next-use: one that is needed late", e: eviction.NextUse, gpus: 2, fs: []*Function{
 			model("x", 1, known(1, time.Minute), scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.NextUse = now + time.Minute })),
 			model("y", 1, known(1, time.Minute), scale, ready("n", 1, 0, 1), last(time.Minute), with(func(f *Function) { f.NextUse = now + 6*time.Hour })),
 			model("z", 1, waiting(1, now-1))}, want: "stop default/y-0 (evicted)"},
-		{what: "not one that has a request, wherever that is", e: LRU, gpus: 2, fs: []*Function{
+		{what: "not one that has a request, wherever that is", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("x", 1, known(1, time.Minute), scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.Active = 1 })),
 			model("y", 1, known(1, time.Minute), scale, ready("n", 1, 0, 1), last(time.Minute)),
 			model("z", 1, waiting(1, now-1))}, want: "stop default/y-0 (evicted)"},
-		{what: "of two replicas one, if one has the request", e: LRU, gpus: 2, fs: []*Function{
+		{what: "of two replicas one, if one has the request", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("x", 1, known(1, time.Minute), scale, ready("n", 1, 0, 0), ready("n", 1, 0, 1), last(time.Hour), with(func(f *Function) { f.Active, f.Scale.Max, f.Desired = 1, 2, 2 })),
 			model("z", 1, waiting(1, now-1))}, want: "stop default/x-1 (evicted)"},
-		{what: "none, where each has one", e: LRU, gpus: 1, fs: []*Function{
+		{what: "none, where each has one", e: eviction.LRU, gpus: 1, fs: []*Function{
 			model("x", 1, known(1, time.Minute), scale, ready("n", now-time.Second, 0, 0), last(time.Hour), with(func(f *Function) { f.Active = 1 })),
 			model("z", 1, waiting(1, now-1))}, want: ""},
-		{what: "several small ones for a large one, where they cost less", e: GDSF, gpus: 2, fs: []*Function{
+		{what: "several small ones for a large one, where they cost less", e: eviction.GDSF, gpus: 2, fs: []*Function{
 			model("a", 1, bytes(30), known(1, time.Second), scale, ready("n", 1, 0, 0), last(time.Minute)),
 			model("b", 1, bytes(30), known(1, time.Second), scale, ready("n", 1, 0, 0), last(time.Minute)),
 			model("c", 1, bytes(70), known(9, time.Minute), scale, ready("n", 1, 0, 1), last(time.Hour)),
 			model("z", 1, bytes(60), waiting(1, now-1))}, want: "stop default/a-0 (evicted); stop default/b-0 (evicted)"},
-		{what: "the large one, where it costs less than they together", e: GDSF, gpus: 2, fs: []*Function{
+		{what: "the large one, where it costs less than they together", e: eviction.GDSF, gpus: 2, fs: []*Function{
 			model("a", 1, bytes(30), known(4, 10*time.Second), scale, ready("n", 1, 0, 0), last(time.Minute)),
 			model("b", 1, bytes(30), known(4, 10*time.Second), scale, ready("n", 1, 0, 0), last(time.Minute)),
 			model("c", 1, bytes(70), known(7, 10*time.Second), scale, ready("n", 1, 0, 1), last(time.Minute)),
 			model("z", 1, bytes(60), waiting(1, now-1))}, want: "stop default/c-0 (evicted)"},
-		{what: "those on one GPU, though others elsewhere go first", e: GDSF, gpus: 2, fs: []*Function{
+		{what: "those on one GPU, though others elsewhere go first", e: eviction.GDSF, gpus: 2, fs: []*Function{
 			model("a", 1, bytes(30), known(3, time.Second), scale, ready("n", 1, 0, 0), last(time.Minute)),
 			model("b", 1, bytes(40), known(3, time.Second), scale, ready("n", 1, 0, 0), last(time.Minute)),
 			model("c", 1, bytes(30), known(1, time.Second), scale, ready("n", 1, 0, 1), last(time.Minute)),
 			model("d", 1, bytes(40), known(50, time.Minute), scale, ready("n", 1, 0, 1), last(time.Minute)),
 			model("z", 1, bytes(70), waiting(1, now-1))}, want: "stop default/b-0 (evicted); stop default/a-0 (evicted)"},
-		{what: "none that is not in the way", e: LRU, gpus: 2, fs: []*Function{
+		{what: "none that is not in the way", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("a", 1, bytes(10), scale, ready("n", 1, 0, 0), last(3*time.Hour)),
 			model("b", 1, bytes(70), scale, ready("n", 1, 1, 0)),
 			model("c", 1, bytes(60), scale, ready("n", 1, 0, 1), last(time.Minute)),
 			model("z", 1, bytes(60), waiting(1, now-1))}, want: "stop default/c-0 (evicted)"},
-		{what: "one that was missed lately stays", e: LRU, gpus: 2, fs: []*Function{
+		{what: "one that was missed lately stays", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("x", 1, scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.MinResidency = now + time.Minute })),
 			model("y", 1, scale, ready("n", 1, 0, 1), last(time.Minute)),
 			model("z", 1, waiting(1, now-1))}, want: "stop default/y-0 (evicted)"},
-		{what: "also where it is alone", e: LRU, gpus: 1, fs: []*Function{
+		{what: "also where it is alone", e: eviction.LRU, gpus: 1, fs: []*Function{
 			model("x", 1, scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.MinResidency = now + time.Minute })),
 			model("z", 1, waiting(1, now-1))}, want: ""},
-		{what: "but not from one who has waited for long", e: LRU, gpus: 1, fs: []*Function{
+		{what: "but not from one who has waited for long", e: eviction.LRU, gpus: 1, fs: []*Function{
 			model("x", 1, scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.MinResidency = now + time.Minute })),
 			model("z", 1, waiting(1, now-time.Minute))}, want: "stop default/x-0 (evicted)"},
-		{what: "one that is busy, for a team that had less", e: LRU, gpus: 1, fs: []*Function{
+		{what: "one that is busy, for a team that had less", e: eviction.LRU, gpus: 1, fs: []*Function{
 			model("h/x", 1, ready("n", now-time.Minute, 3, 0), waiting(1000, now-time.Hour)),
 			model("l/z", 1, waiting(1, now-1))}, teams: map[string]Team{"h": team(0, 500), "l": team(0, 20)}, want: "stop h/x-0 (share)"},
-		{what: "one that is on its way likewise", e: LRU, gpus: 1, fs: []*Function{
+		{what: "one that is on its way likewise", e: eviction.LRU, gpus: 1, fs: []*Function{
 			model("h/x", 1, starting("n", true, 0), waiting(1000, now-time.Hour)),
 			model("l/z", 1, waiting(1, now-1))}, teams: map[string]Team{"h": team(0, 500), "l": team(0, 20)}, want: "stop h/x-0 (share)"},
-		{what: "not at once for one that had nearly as much", e: LRU, gpus: 1, fs: []*Function{
+		{what: "not at once for one that had nearly as much", e: eviction.LRU, gpus: 1, fs: []*Function{
 			model("h/x", 1, ready("n", now-time.Minute, 3, 0), waiting(1000, now-time.Hour)),
 			model("l/z", 1, waiting(1, now-1))}, teams: map[string]Team{"h": team(0, 500), "l": team(0, 300)}, want: ""},
-		{what: "but once it has had its turn", e: LRU, gpus: 1, fs: []*Function{
+		{what: "but once it has had its turn", e: eviction.LRU, gpus: 1, fs: []*Function{
 			model("h/x", 1, ready("n", now-3*time.Minute, 3, 0), waiting(1000, now-time.Hour)),
 			model("l/z", 1, waiting(1, now-1))}, teams: map[string]Team{"h": team(0, 500), "l": team(0, 300)}, want: "stop h/x-0 (share)"},
-		{what: "not for one that holds its share", e: LRU, gpus: 2, fs: []*Function{
+		{what: "not for one that holds its share", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("h/x", 1, ready("n", now-time.Hour, 3, 0), waiting(1000, now-time.Second)),
 			model("l/y", 1, ready("n", now-time.Hour, 3, 1)),
 			model("l/z", 1, waiting(1, now-1))}, teams: map[string]Team{"h": team(0, 500), "l": team(0, 20)}, want: ""},
-		{what: "nor one of a team that had less, however long a request waits", e: LRU, gpus: 1, fs: []*Function{
+		{what: "nor one of a team that had less, however long a request waits", e: eviction.LRU, gpus: 1, fs: []*Function{
 			model("l/z", 1, ready("n", now-time.Hour, 1, 0)),
 			model("h/x", 1, waiting(1000, now-time.Hour))}, teams: map[string]Team{"h": team(0, 500), "l": team(0, 20)}, want: ""},
-		{what: "what is guaranteed is taken back from a borrower at once", e: LRU, gpus: 1, fs: []*Function{
+		{what: "what is guaranteed is taken back from a borrower at once", e: eviction.LRU, gpus: 1, fs: []*Function{
 			model("b/x", 1, ready("n", now-time.Minute, 3, 0), waiting(5, now-1)),
 			model("o/z", 1, waiting(1, now-1))}, teams: map[string]Team{"b": team(0, 20), "o": team(1, 500)}, want: "stop b/x-0 (share)"},
-		{what: "and where more is guaranteed than there is, from who had more", e: LRU, gpus: 1, fs: []*Function{
+		{what: "and where more is guaranteed than there is, from who had more", e: eviction.LRU, gpus: 1, fs: []*Function{
 			model("b/x", 1, ready("n", now-time.Minute, 3, 0), waiting(5, now-1)),
 			model("o/z", 1, waiting(1, now-1))}, teams: map[string]Team{"b": team(1, 20), "o": team(1, 500)}, want: ""},
-		{what: "a team that had less is placed first", e: LRU, gpus: 1, fs: []*Function{
+		{what: "a team that had less is placed first", e: eviction.LRU, gpus: 1, fs: []*Function{
 			model("h/x", 1, waiting(1000, now-time.Hour)),
 			model("l/z", 1, waiting(1, now-1))}, teams: map[string]Team{"h": team(0, 500), "l": team(0, 20)}, want: "start l/z on n[0] (demand)"},
-		{what: "a team whose budget is used up gives back what it holds", e: LRU, gpus: 2, fs: []*Function{
+		{what: "a team whose budget is used up gives back what it holds", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("h/x", 1, ready("n", now-time.Hour, 3, 0), waiting(1000, now-time.Hour)),
 			model("l/z", 1, waiting(1, now-1))}, teams: map[string]Team{"h": {OverBudget: now + time.Hour, Verdict: Verdict{Code: CodeBudget}}}, want: "stop h/x-0 (budget); start l/z on n[1] (demand)"},
-		{what: "and gets nothing", e: LRU, gpus: 2, fs: []*Function{
+		{what: "and gets nothing", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("h/x", 1, waiting(1000, now-time.Hour))}, teams: map[string]Team{"h": {OverBudget: now + time.Hour, Verdict: Verdict{Code: CodeBudget}}}, want: "blocked h/x insufficient_quota"},
-		{what: "until the next day", e: LRU, gpus: 2, fs: []*Function{
+		{what: "until the next day", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("h/x", 1, waiting(1000, now-time.Hour))}, teams: map[string]Team{"h": {OverBudget: now}}, want: "start h/x on n[0] (demand)"},
-		{what: "after a start short of GPU memory, the idle on its GPU", e: LRU, gpus: 2, fs: []*Function{
+		{what: "after a start short of GPU memory, the idle on its GPU", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("x", 1, bytes(10), scale, ready("n", 1, 0, 0), last(time.Hour)),
 			model("y", 1, bytes(10), scale, ready("n", 1, 0, 1), last(time.Hour)),
 			model("b", 1, bytes(10), scale, ready("n", 1, 1, 0)),
 			model("z", 1, bytes(10), waiting(1, now-1), retry("n", 0))}, want: "stop default/x-0 (evicted)"},
-		{what: "after one short of host memory, all that are idle", e: LRU, gpus: 2, fs: []*Function{
+		{what: "after one short of host memory, all that are idle", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("x", 1, bytes(10), scale, ready("n", 1, 0, 0), last(time.Hour)),
 			model("y", 1, bytes(10), scale, ready("n", 1, 0, 1), last(time.Hour)),
 			model("b", 1, bytes(10), scale, ready("n", 1, 1, 0)),
 			model("z", 0, waiting(1, now-1), retry("n"))}, want: "stop default/x-0 (evicted); stop default/y-0 (evicted)"},
-		{what: "it starts once they are gone", e: LRU, gpus: 2, fs: []*Function{
+		{what: "it starts once they are gone", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("x", 1, bytes(10), scale, ready("n", 1, 0, 0), with(func(f *Function) { f.Replicas[0].Stopping = true })),
 			model("z", 1, bytes(10), waiting(1, now-1), retry("n", 0))}, want: ""},
-		{what: "and does not wait for others", e: LRU, gpus: 2, fs: []*Function{
+		{what: "and does not wait for others", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("x", 1, bytes(10), scale, ready("n", 1, 1, 0), with(func(f *Function) { f.Replicas[0].Stopping, f.Replicas[0].StoppedByUser = true, true })),
 			model("y", 1, bytes(10), scale, ready("n", 1, 0, 1), with(func(f *Function) { f.Replicas[0].Stopping = true })),
 			model("z", 1, bytes(10), waiting(1, now-1), retry("n", 0))}, want: "start default/z on n[0] (demand)"},
-		{what: "nor comes back to a node that is gone", e: LRU, gpus: 1, fs: []*Function{
+		{what: "nor comes back to a node that is gone", e: eviction.LRU, gpus: 1, fs: []*Function{
 			model("z", 1, bytes(10), waiting(1, now-1), retry("m", 0))}, want: "start default/z on n[0] (demand)"},
-		{what: "bytes that a team may not keep are not brought", e: LRU, gpus: 2, fs: []*Function{
+		{what: "bytes that a team may not keep are not brought", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("x", 1, waiting(1, now-1), with(func(f *Function) { f.Source, f.CachedNodesOnly = "az", "used up" }))}, want: "blocked default/x insufficient_quota"},
 	} {
 		p := DefaultPolicy

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // Rates and times assumed before the first measurement, those of ordinary machines.
@@ -138,7 +139,7 @@ type score struct {
 func (s score) total() float64 { return s.ready + s.packing + s.topology + s.store }
 
 // score rates placing f on m, into the free room s.
-func (d *decision) score(m *nodeRoom, s *freeRoom, f *Function) score {
+func (d *decision) score(m *nodeRoom, s *rooms.Room, f *Function) score {
 	t, tier := f.expectedStart(m.node)
 	x := score{ready: t.Seconds(), tier: tier}
 	if over := m.node.Store.Used + f.Size - m.node.Store.Bytes; m.node.Store.Bytes > 0 && tier == functions.TierRemote && f.Size > 0 && over > 0 {
@@ -147,19 +148,19 @@ func (d *decision) score(m *nodeRoom, s *freeRoom, f *Function) score {
 	k := f.Resources.GPUs
 	if k == 0 {
 		if m.node.Memory > 0 {
-			x.packing = costHost * (1 - float64(s.memory)/float64(m.node.Memory))
+			x.packing = costHost * (1 - float64(s.Memory)/float64(m.node.Memory))
 		}
 		return x
 	}
-	p := s.pickGPUs(m.node, f.Resources)
-	if p.whole && k < p.healthy {
+	p := s.Pick(f.Resources)
+	if p.Whole && k < p.Healthy {
 		x.packing += costWhole
 	}
-	if p.wholeGroup {
+	if p.WholeGroup {
 		x.packing += costGroup
 	}
-	x.packing += costGap * float64(p.unused)
-	if p.groups > 1 {
+	x.packing += costGap * float64(p.Unused)
+	if p.Groups > 1 {
 		x.topology = costSpread
 	}
 	return x

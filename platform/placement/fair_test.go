@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // contest simulates one GPU and functions of teams that compete for it, in virtual
@@ -47,9 +48,9 @@ const contestStep = 100 * time.Millisecond
 
 func newContest(t *testing.T, load, unload time.Duration) *contest {
 	c := &contest{t: t, now: time.Second, load: load, unload: unload, w: World{Teams: map[string]Team{}}, p: DefaultPolicy.Planner()}
-	n := &Node{ID: "n", Here: true, Memory: 64 * gib, GPUs: []GPU{{Memory: 80 * gib}}}
+	n := &Node{ID: "n", Here: true, Memory: 64 * gib, GPUs: []rooms.GPU{{Memory: 80 * gib}}}
 	c.w.Nodes = []*Node{n}
-	c.p.Node(n)
+	c.p.NodeChanged(n)
 	return c
 }
 
@@ -119,7 +120,7 @@ func (c *contest) step() {
 		if f.Queued > 0 {
 			f.Oldest = max(f.waiting[0], 1)
 		}
-		c.p.Touch(&f.Function)
+		c.p.FunctionChanged(&f.Function)
 	}
 	teams := map[string]Team{}
 	for name, t := range c.w.Teams {
@@ -154,7 +155,7 @@ func (c *contest) step() {
 		default:
 			c.t.Fatalf("%v: %v of %s", c.now, a.Kind, a.Function)
 		}
-		c.p.Touch(&f.Function)
+		c.p.FunctionChanged(&f.Function)
 	}
 }
 

@@ -4,12 +4,13 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // TestFootprint: a model reserves what it was measured to hold, if that is clearly more
 // than it asks for, until its engine is started in another way.
 func TestFootprint(t *testing.T) {
-	n := &Node{GPUs: []GPU{{Memory: 80 * gib}, {Memory: 40 * gib}, {}}}
+	n := &Node{GPUs: []rooms.GPU{{Memory: 80 * gib}, {Memory: 40 * gib}, {}}}
 	for _, c := range []struct {
 		what        string
 		asked, held functions.Bytes

@@ -58,7 +58,7 @@ func (d *decision) yielding(f *Function) int {
 	if f.LowActive+f.LowQueued == 0 {
 		return len(f.Replicas)
 	}
-	keep := d.policy.wantWithoutLow(f, d.now)
+	keep := d.policy.wantWithoutLow(f, d.plan.now)
 	for i := range f.Replicas {
 		if r := &f.Replicas[i]; !r.Stopping && !r.Cancelled && !r.GoingToSleep && !r.State.Over() && !r.asleep() {
 			if keep--; keep < 0 {
@@ -75,8 +75,8 @@ func (d *decision) lowUseOf(r *Replica) lowUse {
 	if d.policy.LowSlice <= 0 || r.State != functions.Ready {
 		return lowBusy
 	}
-	if end > d.now {
-		d.dueAt(end)
+	if end > d.plan.now {
+		d.plan.dueAt(end)
 		return lowBusy
 	}
 	return lowOver
@@ -85,15 +85,15 @@ func (d *decision) lowUseOf(r *Replica) lowUse {
 // idleAfterLow reports whether only requests of priority low have used the idle replica r
 // for its idle time, and none for a moment.
 func (d *decision) idleAfterLow(f *Function, r *Replica) bool {
-	if f.LowSince == 0 || f.LastEnd < r.ReadyAt || f.Prewarm > d.now {
+	if f.LowSince == 0 || f.LastEnd < r.ReadyAt || f.Prewarm > d.plan.now {
 		return false
 	}
 	due := f.LastEnd + lowGap
 	if f.LowSince > 1 {
 		due = max(due, f.LowSince+d.policy.idle(f))
 	}
-	d.dueAt(due)
-	return due <= d.now
+	d.plan.dueAt(due)
+	return due <= d.plan.now
 }
 
 // order puts victims that hold room for requests of priority low before all others.
@@ -122,13 +122,13 @@ func (u lowUse) cost() float64 {
 }
 
 // refuseLow sets the verdict of a start that waits for free room.
-func (d *decision) refuseLow(f *Function) bool {
+func (a *attempt) refuseLow(f *Function) bool {
 	what := "a free GPU"
 	if f.Resources.GPUs == 0 {
 		what = "free host memory"
 	} else if f.Resources.GPUs > 1 {
 		what = "free GPUs"
 	}
-	d.verdict = Verdict{Code: CodeCapacity, Message: "it waits for " + what + ": its priority is low", ETA: -1}
+	a.verdict = Verdict{Code: CodeCapacity, Message: "it waits for " + what + ": its priority is low", ETA: -1}
 	return false
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 // rank orders pending starts; lower ranks are placed first. Demand comes before
@@ -22,8 +23,8 @@ type rank struct {
 }
 
 func (d *decision) rank(e *functionEntry) rank {
-	owed := e.f.Resources.GPUs > 0 && d.computeClaim(e.f)
-	return rank{urgencyOf(e.need), !owed, d.shareOf(e.f.Name.Team, 0), e.need.since, e.born}
+	owed := e.f.Resources.GPUs > 0 && d.counts.computeClaim(e.f)
+	return rank{urgencyOf(e.need), !owed, d.counts.shareOf(e.f.Name.Team, 0), e.need.since, e.born}
 }
 
 func (r rank) before(b rank) bool {
@@ -41,15 +42,15 @@ func (r rank) before(b rank) bool {
 }
 
 // place finds room for n, free now or being freed. It reports whether it found any.
-func (d *decision) place(n need) bool {
+func (a *attempt) place(n need) bool {
 	f, res, team := n.f, n.f.Resources, n.f.Name.Team
-	if d.refusedByBudget(f) {
+	if a.refusedByBudget(f) {
 		return false
 	}
-	if d.atMaximum(team, res.GPUs) {
-		return d.placeWithinMaximum(f)
+	if a.counts.atMaximum(team, res.GPUs) {
+		return a.placeWithinMaximum(f)
 	}
-	if f.RetryOn != "" && d.placeRetry(f, n.reason) {
+	if f.RetryOn != "" && a.placeRetry(f, n.reason) {
 		return true
 	}
 	// Waking a sleeper is preferred if its own GPUs are free. A replica that is
@@ -57,101 +58,101 @@ func (d *decision) place(n need) bool {
 	if slices.ContainsFunc(f.Replicas, func(r Replica) bool { return r.GoingToSleep && !r.Stopping && !r.Stale }) {
 		return true
 	}
-	z := d.sleeper(f)
-	if z != nil && d.sleeperFits(z) {
-		d.wakeReplica(f, z, n.reason)
+	z := a.sleeper(f)
+	if z != nil && a.sleeperFits(z) {
+		a.wakeReplica(f, z, n.reason)
 		return true
 	}
 
-	page := d.log.begin(d.now, f.Name, KindPlace, n.reason)
-	at, possible := d.choose(f, false, page)
+	record := a.log.Begin(a.plan.now, f.Name, explain.Place, n.reason)
+	at, possible := a.choose(f, false, record)
 	fits := at >= 0
 	if z != nil && (!fits || f.ColdStart <= 0 || f.wakeTime(z)+wakeWait < f.ColdStart) {
-		if d.freeFor(f, z, false, reasonIdle) {
+		if a.freeFor(f, z, false, reasonIdle) {
 			return true // it wakes up when its GPUs are free
 		}
 	}
 	if fits {
-		d.startOn(&d.rooms[at], f, n.reason)
+		a.startOn(&a.world.rooms[at], f, n.reason)
 		return true
 	}
 	if !possible && z == nil {
-		return d.refuse(f)
+		return a.refuse(f)
 	}
 	// Wait for room that is about to be free rather than evict more.
-	if at, _ := d.choose(f, true, page); at >= 0 {
-		m := &d.rooms[at]
-		gpus, _ := m.soon.choose(m.node, res)
-		d.reserve(m, f, gpus)
+	if at, _ := a.choose(f, true, record); at >= 0 {
+		m := &a.world.rooms[at]
+		gpus, _ := m.soon.Choose(res)
+		a.reserve(m, f, gpus)
 		return true
 	}
-	if d.makeRoom(f, false, reasonIdle) {
+	if a.makeRoom(f, false, reasonIdle) {
 		return true
 	}
-	if d.low {
-		return d.dropStale(f) || d.refuse(f)
+	if a.low {
+		return a.dropStale(f) || a.refuse(f)
 	}
-	if d.hasRivals(f) && (z != nil && d.freeFor(f, z, true, reasonTeamShare) || d.makeRoom(f, true, reasonTeamShare)) {
+	if a.counts.hasRivals(f) && (z != nil && a.freeFor(f, z, true, reasonTeamShare) || a.makeRoom(f, true, reasonTeamShare)) {
 		return true
 	}
-	if d.policy.TimeSlice > 0 && f.waits() {
-		d.timeSlice = true
-		if f.Oldest+d.policy.Patience > d.now {
+	if a.policy.TimeSlice > 0 && f.waits() {
+		a.timeSlice = true
+		if f.Oldest+a.policy.Patience > a.plan.now {
 			// A later plan tries the class again.
-		} else if z != nil && d.freeFor(f, z, true, reasonTimeSlice) || d.makeRoom(f, true, reasonTimeSlice) {
+		} else if z != nil && a.freeFor(f, z, true, reasonTimeSlice) || a.makeRoom(f, true, reasonTimeSlice) {
 			return true
 		}
 	}
-	if d.dropStale(f) {
+	if a.dropStale(f) {
 		return true
 	}
-	return d.refuse(f)
+	return a.refuse(f)
 }
 
 // placeWithinMaximum evicts idle replicas of f's own team, which holds its maximum. A
 // later plan places f once they have stopped. It reports whether enough are evicted.
-func (d *decision) placeWithinMaximum(f *Function) bool {
+func (a *attempt) placeWithinMaximum(f *Function) bool {
 	res, team := f.Resources, f.Name.Team
-	most := d.world.Teams[team].Max
+	most := a.counts.teams[team].Max
 	if res.GPUs > most {
-		return d.refuse(f)
+		return a.refuse(f)
 	}
-	if !d.fitsAnyEmpty(f) {
-		return d.refuse(f)
+	if !a.world.fitsAnyEmpty(f) {
+		return a.refuse(f)
 	}
-	if !d.fitsAfterEvictions(f) || !d.fitsMaximum(f, most) {
-		if d.dropStale(f) {
+	if !a.fitsAfterEvictions(f) || !a.fitsMaximum(f, most) {
+		if a.dropStale(f) {
 			return true
 		}
-		return d.refuse(f) // evictions would not make enough room
+		return a.refuse(f) // evictions would not make enough room
 	}
 	// Evicting another team's replicas would not help.
-	for d.held[team]-d.leaving[team]+d.claimed[team]+res.GPUs > most {
-		v := d.oldestVictim(f, func(v *victim) bool { return v.f.Name.Team == team && v.r.Reserved.GPUs > 0 && !v.r.asleep() })
+	for a.counts.staying(team)+res.GPUs > most {
+		v := a.oldestVictim(f, func(v *victim) bool { return v.f.Name.Team == team && v.r.Reserved.GPUs > 0 && !v.r.asleep() })
 		if v == nil {
-			return d.refuse(f)
+			return a.refuse(f)
 		}
-		d.evict(v, f, reasonIdle, res)
+		a.evict(v, f, reasonIdle, res)
 	}
 	// A later plan places f, when the team's GPUs are free.
-	d.claimed[team] += res.GPUs
-	d.mixPromise(team)
+	a.counts.claimed[team] += res.GPUs
+	a.mixPromise(team)
 	return true
 }
 
 // startOn starts f on m, which must have free room for it.
-func (d *decision) startOn(m *nodeRoom, f *Function, reason string) {
-	gpus, _ := m.now.choose(m.node, f.Resources)
-	m.now.take(m.node, f.Resources, gpus)
-	m.soon.take(m.node, f.Resources, gpus)
-	d.held[f.Name.Team] += f.Resources.GPUs
-	d.addAction(Action{Kind: Start, Function: f.Name, Node: m.node.ID, GPUs: gpus, Reason: reason})
+func (a *attempt) startOn(m *nodeRoom, f *Function, reason string) {
+	gpus, _ := m.now.Choose(f.Resources)
+	m.now.Take(f.Resources, gpus)
+	m.soon.Take(f.Resources, gpus)
+	a.counts.held[f.Name.Team] += f.Resources.GPUs
+	a.addAction(Action{Kind: Start, Function: f.Name, Node: m.node.ID, GPUs: gpus, Reason: reason})
 }
 
 // fitsAnyEmpty reports whether f would fit some node if the node were empty.
-func (d *decision) fitsAnyEmpty(f *Function) bool {
-	for i := range d.rooms {
-		if m := &d.rooms[i]; m.node.admits(f) && m.node.storeFits(f) && m.fitsEmpty(f.Resources) {
+func (w *world) fitsAnyEmpty(f *Function) bool {
+	for i := range w.rooms {
+		if m := &w.rooms[i]; m.node.admits(f) && m.node.storeFits(f) && m.fitsEmpty(f.Resources) {
 			return true
 		}
 	}
@@ -160,16 +161,16 @@ func (d *decision) fitsAnyEmpty(f *Function) bool {
 
 // fitsMaximum reports whether f fits its team's maximum once the team's idle replicas
 // are evicted.
-func (d *decision) fitsMaximum(f *Function, most int) bool {
+func (a *attempt) fitsMaximum(f *Function, most int) bool {
 	team := f.Name.Team
-	over := d.held[team] - d.leaving[team] + d.claimed[team] + f.Resources.GPUs - most
-	for i := range d.rooms {
-		list := d.rooms[i].idle
+	over := a.counts.staying(team) + f.Resources.GPUs - most
+	for i := range a.world.rooms {
+		list := a.world.rooms[i].idle
 		for j := range list {
 			if over <= 0 {
 				return true
 			}
-			if v := &list[j]; v.f.Name.Team == team && v.r.Reserved.GPUs > 0 && !v.r.asleep() && d.mayEvict(v, f, 0, reasonIdle) {
+			if v := &list[j]; v.f.Name.Team == team && v.r.Reserved.GPUs > 0 && !v.r.asleep() && a.mayEvict(v, f, 0, reasonIdle) {
 				over -= v.r.Reserved.GPUs
 			}
 		}
@@ -178,30 +179,30 @@ func (d *decision) fitsMaximum(f *Function, most int) bool {
 }
 
 // fitsAfterEvictions reports whether f fits some node once all that may be evicted is.
-func (d *decision) fitsAfterEvictions(f *Function) bool {
-	z := d.sleeper(f)
-	late := d.policy.TimeSlice > 0 && f.waits() && f.Oldest+d.policy.Patience <= d.now
-	for at := range d.rooms {
-		m := &d.rooms[at]
+func (a *attempt) fitsAfterEvictions(f *Function) bool {
+	z := a.sleeper(f)
+	late := a.policy.TimeSlice > 0 && f.waits() && f.Oldest+a.policy.Patience <= a.plan.now
+	for at := range a.world.rooms {
+		m := &a.world.rooms[at]
 		here := z != nil && z.Node == m.node.ID
-		if !here && (!d.eligible(m, f) || !m.fitsEmpty(f.Resources)) {
+		if !here && (!a.eligible(m, f) || !m.fitsEmpty(f.Resources)) {
 			continue
 		}
-		trial := freeRoom{hostRoom: m.soon.hostRoom, gpus: slices.Clone(m.soon.gpus)}
+		trial := m.soon.Clone()
 		for _, busy := range [...]bool{false, true} {
 			list := m.offers(busy)
 			for i := range list {
 				v := &list[i]
-				if !busy && d.mayEvict(v, f, 0, reasonIdle) || busy && (d.mayEvict(v, f, 0, reasonTeamShare) || late && d.mayEvict(v, f, 0, reasonTimeSlice)) {
+				if !busy && a.mayEvict(v, f, 0, reasonIdle) || busy && (a.mayEvict(v, f, 0, reasonTeamShare) || late && a.mayEvict(v, f, 0, reasonTimeSlice)) {
 					res, gpus := v.r.reserves()
-					trial.give(m.node, res, gpus)
+					trial.Give(res, gpus)
 				}
 			}
 		}
-		if here && trial.fitsOn(m.node, z.Reserved, z.GPUs) {
+		if here && trial.FitsOn(z.Reserved, z.GPUs) {
 			return true
 		}
-		if _, ok := trial.choose(m.node, f.Resources); ok && d.eligible(m, f) {
+		if _, ok := trial.Choose(f.Resources); ok && a.eligible(m, f) {
 			return true
 		}
 	}
@@ -210,41 +211,41 @@ func (d *decision) fitsAfterEvictions(f *Function) bool {
 
 // choose returns the index of the cheapest node with room for f now, or with soon once
 // stopping replicas are gone; -1 for none. possible: f would fit some empty node.
-func (d *decision) choose(f *Function, soon bool, page *decisionRecord) (at int, possible bool) {
+func (a *attempt) choose(f *Function, soon bool, record *explain.Record) (at int, possible bool) {
 	at = -1
 	least := 0.0
-	for i := range d.rooms {
-		m := &d.rooms[i]
+	for i := range a.world.rooms {
+		m := &a.world.rooms[i]
 		if soon && !m.waiting {
 			continue
 		}
-		if !d.eligible(m, f) {
-			page.rejectNode(m.node.ID, "its bytes cannot come here, or not now")
+		if !a.eligible(m, f) {
+			record.RejectNode(m.node.ID, "its bytes cannot come here, or not now")
 			continue
 		}
 		s := &m.now
 		if soon {
 			s = &m.soon
 		}
-		if !s.fits(m.node, f.Resources) {
+		if !s.Fits(f.Resources) {
 			if could := !soon && m.fitsEmpty(f.Resources); could {
 				possible = true
-				page.rejectNode(m.node.ID, "no room")
+				record.RejectNode(m.node.ID, "no room")
 			} else {
-				page.rejectNode(m.node.ID, "too small")
+				record.RejectNode(m.node.ID, "too small")
 			}
 			continue
 		}
 		possible = true
-		x := d.score(m, s, f)
+		x := a.score(m, s, f)
 		total := x.total()
-		page.add(candidateRow{node: m.node.ID, score: total, names: &placePartNames, parts: [4]float64{x.ready, x.packing, x.topology, x.store}, why: string(x.tier)})
+		record.Add(explain.Row{Node: m.node.ID, Score: total, Names: &placePartNames, Parts: [4]float64{x.ready, x.packing, x.topology, x.store}, Why: string(x.tier)})
 		if at < 0 || total < least {
 			at, least = i, total
 		}
 	}
 	if at >= 0 {
-		page.choose(d.rooms[at].node.ID)
+		record.Choose(a.world.rooms[at].node.ID)
 	}
 	return at, possible
 }
@@ -253,11 +254,11 @@ func (d *decision) choose(f *Function, soon bool, page *decisionRecord) (at int,
 const wakeWait = 5 * time.Second
 
 // sleeper is the replica of f that fell asleep last and may wake up, nil for none.
-func (d *decision) sleeper(f *Function) (best *Replica) {
+func (a *attempt) sleeper(f *Function) (best *Replica) {
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		at, ok := d.index[r.Node]
-		if !ok || !r.asleep() || r.Stopping || r.Stale || d.hasAction(r) || d.rooms[at].node.AvoidUntil > d.now || d.onUnhealthyGPU(r) {
+		at, ok := a.world.index[r.Node]
+		if !ok || !r.asleep() || r.Stopping || r.Stale || a.plan.hasAction(r) || a.world.rooms[at].node.AvoidUntil > a.plan.now || a.world.onUnhealthyGPU(r) {
 			continue
 		}
 		if best == nil || r.SleptAt > best.SleptAt {
@@ -268,74 +269,74 @@ func (d *decision) sleeper(f *Function) (best *Replica) {
 }
 
 // sleeperFits reports whether the GPUs of sleeper r are free now.
-func (d *decision) sleeperFits(r *Replica) bool {
-	m := &d.rooms[d.index[r.Node]]
-	return m.now.fitsOn(m.node, r.Reserved, r.GPUs)
+func (a *attempt) sleeperFits(r *Replica) bool {
+	m := &a.world.rooms[a.world.index[r.Node]]
+	return m.now.FitsOn(r.Reserved, r.GPUs)
 }
 
 // wakeReplica reserves the GPUs of sleeper r and wakes it.
-func (d *decision) wakeReplica(f *Function, r *Replica, reason string) {
-	d.log.begin(d.now, f.Name, KindPlace, "it sleeps there").choose(r.ID)
-	d.holdSleeper(f, r)
-	d.addAction(Action{Kind: WakeUp, Function: f.Name, Node: r.Node, Replica: r.ID, GPUs: r.GPUs, Reason: reason})
+func (a *attempt) wakeReplica(f *Function, r *Replica, reason string) {
+	a.log.Begin(a.plan.now, f.Name, explain.Place, "it sleeps there").Choose(r.ID)
+	a.holdSleeper(f, r)
+	a.addAction(Action{Kind: WakeUp, Function: f.Name, Node: r.Node, Replica: r.ID, GPUs: r.GPUs, Reason: reason})
 }
 
 // holdSleeper reserves the GPUs of sleeper r for its wake-up.
-func (d *decision) holdSleeper(f *Function, r *Replica) {
-	m := &d.rooms[d.index[r.Node]]
+func (a *attempt) holdSleeper(f *Function, r *Replica) {
+	m := &a.world.rooms[a.world.index[r.Node]]
 	res := r.Reserved.OnGPUs()
-	m.now.take(m.node, res, r.GPUs)
-	m.soon.take(m.node, res, r.GPUs)
-	d.mixPromise(r.ID)
-	d.reserved = true
-	d.held[f.Name.Team] += res.GPUs
+	m.now.Take(res, r.GPUs)
+	m.soon.Take(res, r.GPUs)
+	a.mixPromise(r.ID)
+	a.reserved = true
+	a.counts.held[f.Name.Team] += res.GPUs
 }
 
 // freeFor evicts replicas from the GPUs of a sleeper. It reports whether these GPUs
 // will be free.
-func (d *decision) freeFor(f *Function, r *Replica, busy bool, reason string) bool {
-	m := &d.rooms[d.index[r.Node]]
-	if m.waiting && m.soon.fitsOn(m.node, r.Reserved, r.GPUs) {
-		d.holdSleeper(f, r)
-		d.pledged[f.Name.Team] += r.Reserved.GPUs
+func (a *attempt) freeFor(f *Function, r *Replica, busy bool, reason string) bool {
+	m := &a.world.rooms[a.world.index[r.Node]]
+	if m.waiting && m.soon.FitsOn(r.Reserved, r.GPUs) {
+		a.holdSleeper(f, r)
+		a.counts.pledged[f.Name.Team] += r.Reserved.GPUs
 		return true
 	}
-	trial := freeRoom{hostRoom: m.soon.hostRoom, gpus: slices.Clone(m.soon.gpus)}
+	trial := m.soon.Clone()
 	taken := map[string]int{}
 	var gone []int
 	list := m.offers(busy)
 	for i := range list {
 		v := &list[i]
-		if trial.fitsOn(m.node, r.Reserved, r.GPUs) {
+		if trial.FitsOn(r.Reserved, r.GPUs) {
 			break
 		}
-		if !d.mayEvict(v, f, taken[v.f.Name.Team], reason) || !slices.ContainsFunc(v.r.GPUs, func(g int) bool { return slices.Contains(r.GPUs, g) }) {
+		if !a.mayEvict(v, f, taken[v.f.Name.Team], reason) || !slices.ContainsFunc(v.r.GPUs, func(g int) bool { return slices.Contains(r.GPUs, g) }) {
 			continue
 		}
 		res, gpus := v.r.reserves()
-		trial.give(m.node, res, gpus)
+		trial.Give(res, gpus)
 		taken[v.f.Name.Team] += res.GPUs
 		gone = append(gone, i)
 	}
-	if !trial.fitsOn(m.node, r.Reserved, r.GPUs) {
+	if !trial.FitsOn(r.Reserved, r.GPUs) {
 		return false
 	}
 	for _, i := range gone {
-		d.evict(&list[i], f, reason, functions.Resources{})
+		a.evict(&list[i], f, reason, functions.Resources{})
 	}
-	d.holdSleeper(f, r)
-	d.pledged[f.Name.Team] += r.Reserved.GPUs
+	a.holdSleeper(f, r)
+	a.counts.pledged[f.Name.Team] += r.Reserved.GPUs
 	return true
 }
 
 // dropStale stops replicas made from an older recipe of f, to make room for the new one.
 // It reports whether it stopped any.
-func (d *decision) dropStale(f *Function) bool {
+func (a *attempt) dropStale(f *Function) bool {
 	any := false
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.index[r.Node]; ok && r.Stale && !r.Stopping && !d.hasAction(r) {
-			d.stopReplica(f, r, "changed")
+		if _, ok := a.world.index[r.Node]; ok && r.Stale && !r.Stopping && !a.plan.hasAction(r) {
+			a.stopReplica(f, r, "changed")
 			any = true
 		}
 	}
@@ -343,8 +344,8 @@ func (d *decision) dropStale(f *Function) bool {
 }
 
 func (d *decision) eligible(m *nodeRoom, f *Function) bool {
-	if m.node.AvoidUntil > d.now {
-		d.dueAt(m.node.AvoidUntil)
+	if m.node.AvoidUntil > d.plan.now {
+		d.plan.dueAt(m.node.AvoidUntil)
 		return false
 	}
 	return m.node.admits(f) && m.node.storeFits(f)

@@ -1,12 +1,12 @@
 package placement
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 func from(source string, size functions.Bytes) func(*Function) {
@@ -118,7 +118,7 @@ func TestPlacement(t *testing.T) {
 		{"host memory is spread", []*Node{node("a", 0), node("b", 0)},
 			[]*Function{model("x", 0, waiting(1, now)), model("u", 0, ready("a", now-time.Minute, 1))}, "start default/x on b[]"},
 	} {
-		if got := show(Decide(World{Nodes: c.nodes, Functions: c.fs}, now)); !strings.HasPrefix(got, c.want+" (demand)") {
+		if got := show(DefaultPolicy.Decide(World{Nodes: c.nodes, Functions: c.fs}, now)); !strings.HasPrefix(got, c.want+" (demand)") {
 			t.Errorf("%s: %s, want %s", c.what, got, c.want)
 		}
 	}
@@ -205,14 +205,14 @@ func TestVerdicts(t *testing.T) {
 			c.fs[0].Scale.Min = 1
 		}
 		f := c.fs[len(c.fs)-1]
-		v := Decide(World{Nodes: c.nodes, Functions: c.fs, Teams: teams}, now).Blocked[f.Name]
+		v := DefaultPolicy.Decide(World{Nodes: c.nodes, Functions: c.fs, Teams: teams}, now).Blocked[f.Name]
 		if v.Code != c.code || v.Message != c.want || v.ETA != c.eta {
 			t.Errorf("%s:\n got %s %q %v\nwant %s %q %v", c.what, v.Code, v.Message, v.ETA, c.code, c.want, c.eta)
 		}
 	}
 	// No verdict if the situation changes soon by itself.
 	young := model("u", 1, ready("a", now-time.Second/2, 0, 0))
-	if v, ok := Decide(World{Nodes: []*Node{node("a", 1)}, Functions: []*Function{young, model("x", 1, waiting(1, now))}}, now).Blocked[name("x")]; ok {
+	if v, ok := DefaultPolicy.Decide(World{Nodes: []*Node{node("a", 1)}, Functions: []*Function{young, model("x", 1, waiting(1, now))}}, now).Blocked[name("x")]; ok {
 		t.Errorf("half a second before room is made: %+v", v)
 	}
 }
@@ -221,10 +221,10 @@ func TestVerdicts(t *testing.T) {
 func TestETAIsRepublished(t *testing.T) {
 	const now = 1000 * time.Second
 	c := DefaultPolicy.Planner()
-	c.Node(node("a", 1))
+	c.NodeChanged(node("a", 1))
 	x := model("x", 1, waiting(1, now), expects(functions.TierNVMe, 20*time.Second))
-	c.Touch(using("u", "a", now, 0))
-	c.Touch(x)
+	c.FunctionChanged(using("u", "a", now, 0))
+	c.FunctionChanged(x)
 	first := c.Plan(now)
 	if v := first.Blocked[x.Name]; v.ETA != 80*time.Second || len(first.Changed) != 1 {
 		t.Fatalf("%+v %v", v, first.Changed)
@@ -237,7 +237,7 @@ func TestETAIsRepublished(t *testing.T) {
 		t.Errorf("after 12 s: %+v %v", v, p.Changed)
 	}
 	x.Queued, x.Oldest = 0, 0
-	c.Touch(x)
+	c.FunctionChanged(x)
 	if p := c.Plan(now + 13*time.Second); len(p.Changed) != 1 || len(p.Blocked) != 0 {
 		t.Errorf("no waiters any more: %v %v", p.Changed, p.Blocked)
 	}
@@ -247,15 +247,15 @@ func TestETAIsRepublished(t *testing.T) {
 func TestExplain(t *testing.T) {
 	const now = 1000 * time.Second
 	c := DefaultPolicy.Planner()
-	c.Node(on(node("a", 1), holds("s", functions.TierNVMe)))
-	c.Node(node("b", 1))
+	c.NodeChanged(on(node("a", 1), holds("s", functions.TierNVMe)))
+	c.NodeChanged(node("b", 1))
 	x := model("x", 1, waiting(1, now), from("s", 40*gib))
-	c.Touch(x)
+	c.FunctionChanged(x)
 	if _, _, ok := c.Explain(x.Name); ok {
 		t.Error("explained before it was decided")
 	}
 	c.Plan(now)
-	e, at, ok := c.Explain(x.Name, KindPlace)
+	e, at, ok := c.Explain(x.Name, explain.Place)
 	if !ok || e.Chosen != "a" || e.Reason != "demand" || len(e.Candidates) != 2 || at != now {
 		t.Fatalf("%+v", e)
 	}
@@ -268,7 +268,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("candidate %d: %+v", i, c)
 		}
 	}
-	if e, _, ok := c.Explain(x.Name, KindScale); !ok || e.Reason != "demand" || len(e.Candidates[0].Parts) != 4 {
+	if e, _, ok := c.Explain(x.Name, explain.Scale); !ok || e.Reason != "demand" || len(e.Candidates[0].Parts) != 4 {
 		t.Errorf("%+v", e)
 	}
 	// Both nodes are full: the evicted replica, and why its function is cold then.
@@ -278,13 +278,13 @@ func TestExplain(t *testing.T) {
 	y := model("y", 1, ready("b", now-time.Minute, 2, 0))
 	z := model("z", 1, waiting(1, now))
 	for _, f := range []*Function{x, y, z} {
-		c.Touch(f)
+		c.FunctionChanged(f)
 	}
 	c.Plan(now)
-	if e, _, ok := c.Explain(z.Name, KindEvict); !ok || e.Chosen != "default/x-0" || len(e.Candidates) != 1 || e.Candidates[0].Function != "default/x" {
+	if e, _, ok := c.Explain(z.Name, explain.Evict); !ok || e.Chosen != "default/x-0" || len(e.Candidates) != 1 || e.Candidates[0].Function != "default/x" {
 		t.Errorf("%+v", e)
 	}
-	if e, _, ok := c.Explain(x.Name, KindCold); !ok || e.For != "default/z" || e.Reason != "evicted" {
+	if e, _, ok := c.Explain(x.Name, explain.Cold); !ok || e.For != "default/z" || e.Reason != "evicted" {
 		t.Errorf("%+v", e)
 	}
 	if e, _, ok := c.Explain(y.Name); ok {
@@ -292,33 +292,9 @@ func TestExplain(t *testing.T) {
 	}
 	// No replica can be evicted: each node has a reason.
 	x.Active, x.Replicas[0].InFlight = 1, 1
-	c.Touch(x)
+	c.FunctionChanged(x)
 	c.Plan(now)
-	if e, _, _ := c.Explain(z.Name, KindPlace); e.Chosen != "" || !strings.Contains(e.Reason, "nothing that holds them is idle") || e.Candidates[0].Why != "no room" {
+	if e, _, _ := c.Explain(z.Name, explain.Place); e.Chosen != "" || !strings.Contains(e.Reason, "nothing that holds them is idle") || e.Candidates[0].Why != "no room" {
 		t.Errorf("%+v", e)
-	}
-}
-
-// TestExplainIsBounded: the oldest records are overwritten.
-func TestExplainIsBounded(t *testing.T) {
-	b := newDecisionLog()
-	var names []functions.Name
-	for i := range 3 * keepDecisions {
-		n := functions.Name{Team: "t", Name: string(rune('a'+i%26)) + time.Duration(i).String()}
-		names = append(names, n)
-		p := b.begin(1, n, KindPlace, "demand")
-		for j := range 20 {
-			p.add(candidateRow{score: float64((j * 7) % 20), names: &evictPartNames})
-		}
-		scores := []float64{}
-		for _, l := range p.lines[:p.n] {
-			scores = append(scores, l.score)
-		}
-		if slices.Sort(scores); p.seen != 20 || scores[7] != 7 {
-			t.Fatalf("the best of 20 are %v", scores)
-		}
-	}
-	if len(b.pages) != keepDecisions || len(b.order) != keepDecisions || b.pages[decisionKey{names[0], KindPlace}] != nil || b.pages[decisionKey{names[len(names)-1], KindPlace}] == nil {
-		t.Errorf("%d pages are kept", len(b.pages))
 	}
 }

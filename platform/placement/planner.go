@@ -5,9 +5,9 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 // Planner is an incremental Policy.Decide: it caches what it derived from unchanged
@@ -16,52 +16,30 @@ import (
 //
 // It has no clock, goroutine or lock, and is not safe for concurrent use. It keeps the
 // pointers it is given and reads them when it plans. Their owner may change them
-// between plans and reports that with Node or Touch before the next one; only
+// between plans and reports that with NodeChanged or FunctionChanged before the next one; only
 // Node.Seen may move forward unreported. Slices of GPU numbers are replaced, never
 // written into.
 type Planner struct {
 	decision
-	functions       map[functions.Name]*functionEntry
-	nodes           map[string]*Node
-	born            uint64
-	slab            []functionEntry // preallocated entries
-	touched         []*functionEntry
-	looking         []*functionEntry // functions that this plan evaluates
-	reopened        []*functionEntry // functions that got actions in the last plan: evaluated again until they get none
-	timers          timerHeap
-	stale           bool // rooms must be rebuilt from nodes
-	scanned         bool // first is up to date
-	first           *Node
-	firstDue        Instant
-	lost            []*Node
-	memoTTL         time.Duration // the constant memoTTL; tests disable the expiry
-	stored          bool          // store is up to date
-	store           functions.Bytes
-	worldRooms      []freeRoom // per room, now and soon without the promises of this plan
-	slots           []gpuSlot  // backing array of the rooms' GPUs
-	worldSlots      []gpuSlot  // backing array of worldRooms
-	changedVerdicts []functions.Name
-	placed          bool // this plan tried to place something
-
-	plans   uint64
-	order   uint64 // incremented when a function is promised something else than in the last plan
-	changed bool   // order is incremented at the end of this plan
+	queue     pendingQueue
+	functions map[functions.Name]*functionEntry
+	born      uint64
+	slab      []functionEntry // preallocated entries
+	touched   []*functionEntry
+	looking   []*functionEntry // functions that this plan evaluates
+	reopened  []*functionEntry // functions that got actions in the last plan: evaluated again until they get none
+	timers    timerHeap
 
 	// Buffers reused by later plans.
 	idle, busy        []victim
 	oldOffers         []offerKey
 	spareReservations []reservation
-	freeClasses       []*pendingClass
-	active            []*pendingClass
-
-	classes   map[equivalenceClass]*pendingClass
-	classList []*pendingClass
 }
 
 // functionEntry is the planner's state of a function.
 type functionEntry struct {
 	f    *Function
-	born uint64  // sequence number of the first Touch
+	born uint64  // sequence number of the first report
 	due  Instant // time of its next evaluation
 	at   int     // index in timers; -1 none
 
@@ -104,61 +82,36 @@ type reservation struct {
 
 // Planner returns a planner of the policy without nodes or functions.
 func (p Policy) Planner() *Planner {
-	c := &Planner{functions: map[functions.Name]*functionEntry{}, nodes: map[string]*Node{}}
-	c.policy, c.log, c.memoTTL = p, newDecisionLog(), memoTTL
-	c.held, c.leaving, c.pledged, c.claimed = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
-	c.acted, c.slept = map[string]struct{}{}, map[functions.Name]struct{}{}
-	c.count = map[string]teamCount{}
-	c.waits = map[waitKey]roomEstimate{}
-	c.index = map[string]int{}
-	c.classes = map[equivalenceClass]*pendingClass{}
-	c.blocked = map[functions.Name]Verdict{}
-	return c
+	planner := &Planner{functions: map[functions.Name]*functionEntry{}}
+	planner.policy, planner.log, planner.counts = p, explain.NewLog(), newTeamCounts()
+	planner.world = world{nodes: map[string]*Node{}, index: map[string]int{}}
+	planner.estimates.known = map[waitKey]roomEstimate{}
+	planner.queue = pendingQueue{
+		decision: &planner.decision, memoTTL: memoTTL, classes: map[equivalenceClass]*pendingClass{}, blocked: map[functions.Name]Verdict{},
+	}
+	return planner
 }
 
-// Node reports that n is new or has changed.
-func (p *Planner) Node(n *Node) {
-	old := p.nodes[n.ID]
-	p.nodes[n.ID] = n
+// NodeChanged reports that n is new or has changed.
+func (p *Planner) NodeChanged(n *Node) {
 	p.helpCount++
-	p.scanned, p.stored = false, false
-	at, ok := p.index[n.ID]
-	if !ok || old != n || p.stale {
-		p.stale = true
-		return
-	}
-	m := &p.rooms[at]
-	if m.here != n.Here || !slices.Equal(m.gpus, n.GPUs) {
-		p.stale = true
-		return
-	}
-	if is := n.host(); is != m.host {
-		for _, s := range []*freeRoom{&m.now, &m.soon, &p.worldRooms[2*at], &p.worldRooms[2*at+1]} {
-			s.resize(is, m.host)
-		}
-		m.host = is
-	}
+	p.world.changed(n)
 }
 
 // DropNode removes a node.
-func (p *Planner) DropNode(id string) {
-	if _, ok := p.nodes[id]; ok {
-		delete(p.nodes, id)
-		p.stale, p.scanned, p.stored = true, false, false
-	}
-}
+func (p *Planner) DropNode(id string) { p.world.drop(id) }
 
 // Teams replaces guarantees, maximums and recent use of all teams.
 func (p *Planner) Teams(teams map[string]Team) {
-	if maps.Equal(p.world.Teams, teams) {
+	if maps.Equal(p.counts.teams, teams) {
 		return
 	}
 	p.helpCount++
 	barred := false
 	for t, x := range teams {
-		barred = barred || p.world.Teams[t].OverBudget != x.OverBudget
+		barred = barred || p.counts.teams[t].OverBudget != x.OverBudget
 	}
-	for t, x := range p.world.Teams {
+	for t, x := range p.counts.teams {
 		barred = barred || teams[t].OverBudget != x.OverBudget
 	}
 	living := p.living
@@ -166,16 +119,15 @@ func (p *Planner) Teams(teams map[string]Team) {
 		living = nil
 	}
 	for _, e := range living { // going over budget or back changes how a team's functions scale
-		if t := e.f.Name.Team; p.world.Teams[t].OverBudget != teams[t].OverBudget && !e.dirty {
-			e.dirty = true
-			p.touched = append(p.touched, e)
+		if t := e.f.Name.Team; p.counts.teams[t].OverBudget != teams[t].OverBudget {
+			p.touch(e)
 		}
 	}
-	p.world.Teams = maps.Clone(teams)
+	p.counts.teams = maps.Clone(teams)
 }
 
-// Touch reports that f or its replicas are new or have changed.
-func (p *Planner) Touch(f *Function) {
+// FunctionChanged reports that f or its replicas are new or have changed.
+func (p *Planner) FunctionChanged(f *Function) {
 	e := p.functions[f.Name]
 	if e == nil {
 		if len(p.slab) == 0 {
@@ -187,6 +139,11 @@ func (p *Planner) Touch(f *Function) {
 		p.functions[f.Name] = e
 	}
 	e.f = f
+	p.touch(e)
+}
+
+// touch has e evaluated by the next plan, with its reservations.
+func (p *Planner) touch(e *functionEntry) {
 	if !e.dirty {
 		e.dirty = true
 		p.touched = append(p.touched, e)
@@ -202,7 +159,7 @@ func (p *Planner) Drop(name functions.Name) {
 	delete(p.functions, name)
 	p.releaseReservations(e)
 	p.withdrawOffers(e)
-	p.clearPending(e)
+	p.queue.clearPending(e)
 	p.setAlive(e, false)
 	p.timers.set(e, math.MaxInt64)
 	e.f, e.dirty, e.open = nil, false, false // lists that still contain e skip it
@@ -213,13 +170,8 @@ func (p *Planner) Drop(name functions.Name) {
 // them. The result belongs to the caller, except for Blocked and Changed, which are
 // valid until the next call.
 func (p *Planner) Plan(now Instant) Plan {
-	d := &p.decision
-	d.now, d.next, d.actions = now, math.MaxInt64, nil
-	clear(d.acted)
-	clear(d.slept)
-	p.changedVerdicts = p.changedVerdicts[:0]
-	p.plans++
-	d.plan, d.check = p.plans, guaranteeCheck{}
+	p.plan = plan{number: p.plan.number + 1, now: now, next: math.MaxInt64, changed: p.plan.changed[:0]}
+	p.counts.check = guaranteeCheck{}
 	p.updateNodes()
 	p.collectLooks()
 	for _, e := range p.looking {
@@ -237,20 +189,20 @@ func (p *Planner) Plan(now Instant) Plan {
 	}
 	clear(p.looking)
 	p.looking = p.looking[:0]
-	p.placeAll()
-	plan := Plan{Actions: d.actions, Blocked: d.blocked, Changed: p.changedVerdicts}
+	p.queue.placeAll()
+	plan := Plan{Actions: p.plan.actions, Blocked: p.queue.blocked, Changed: p.plan.changed}
 	if len(p.timers) > 0 {
-		d.dueAt(p.timers[0].due)
+		p.plan.dueAt(p.timers[0].due)
 	}
-	if d.next != math.MaxInt64 {
-		plan.Next = d.next
+	if p.plan.next != math.MaxInt64 {
+		plan.Next = p.plan.next
 	}
 	p.undoPromises()
 	return plan
 }
 
 // collectLooks lists the functions that this plan evaluates, in the order of their
-// first Touch.
+// first report.
 func (p *Planner) collectLooks() {
 	add := func(e *functionEntry) {
 		if !e.look && e.f != nil {
@@ -268,7 +220,7 @@ func (p *Planner) collectLooks() {
 		e.open = false
 		add(e)
 	}
-	for len(p.timers) > 0 && p.timers[0].due <= p.now {
+	for len(p.timers) > 0 && p.timers[0].due <= p.plan.now {
 		e := p.timers[0]
 		p.timers.set(e, math.MaxInt64)
 		add(e)
@@ -289,7 +241,7 @@ func (p *Planner) reopen(e *functionEntry) {
 // updateOffers replaces e's replicas in the eviction lists of the rooms.
 func (p *Planner) updateOffers(e *functionEntry) {
 	for _, o := range e.offers {
-		m := &p.rooms[o.room]
+		m := &p.world.rooms[o.room]
 		list := &m.idle
 		if o.busy {
 			list = &m.busy
@@ -298,14 +250,14 @@ func (p *Planner) updateOffers(e *functionEntry) {
 	}
 	was := append(p.oldOffers[:0], e.offers...)
 	e.offers = e.offers[:0]
-	outer := p.next
-	p.next = math.MaxInt64
-	p.idle, p.busy = p.offer(e.f, p.idle[:0], p.busy[:0])
-	e.offersDue, p.next = p.next, outer
+	outer := p.plan.next
+	p.plan.next = math.MaxInt64
+	p.idle, p.busy = p.victimsOf(e.f, p.idle[:0], p.busy[:0])
+	e.offersDue, p.plan.next = p.plan.next, outer
 	for _, busy := range []bool{false, true} {
 		for _, v := range p.offering(busy) {
 			v.born = e.born
-			m := &p.rooms[v.room]
+			m := &p.world.rooms[v.room]
 			list := &m.idle
 			if busy {
 				list = &m.busy
@@ -337,17 +289,17 @@ func (p *Planner) offering(busy bool) []victim {
 // withdrawOffers removes e's replicas from the eviction lists.
 func (p *Planner) withdrawOffers(e *functionEntry) {
 	for _, o := range e.offers {
-		if p.stale {
+		if p.world.stale {
 			break
 		}
-		m := &p.rooms[o.room]
+		m := &p.world.rooms[o.room]
 		m.idle = slices.DeleteFunc(m.idle, func(v victim) bool { return v.f.Name == e.f.Name })
 		m.busy = slices.DeleteFunc(m.busy, func(v victim) bool { return v.f.Name == e.f.Name })
 	}
 	e.offers = e.offers[:0]
 }
 
-// setAlive adds e to or removes it from living, which is ordered by first Touch.
+// setAlive adds e to or removes it from living, which is ordered by first report.
 func (p *Planner) setAlive(e *functionEntry, alive bool) {
 	if e.alive == alive {
 		return
@@ -364,18 +316,38 @@ func (p *Planner) setAlive(e *functionEntry, alive bool) {
 // scaleEntry scales one function: surplus replicas stop, missing ones are recorded for
 // placeAll.
 func (p *Planner) scaleEntry(e *functionEntry) {
-	acts, outer := len(p.actions), p.next
-	p.needy, p.next = p.needy[:0], math.MaxInt64
+	acts, outer := len(p.plan.actions), p.plan.next
+	p.plan.next = math.MaxInt64
+	var what need
+	missing := 0
 	if e.alive {
-		p.scaleFunction(e.f)
+		what, missing = p.scaleFunction(e.f)
 	}
-	p.timers.set(e, min(e.offersDue, p.next))
-	p.next = outer
-	if len(p.actions) > acts {
+	p.timers.set(e, min(e.offersDue, p.plan.next))
+	p.plan.next = outer
+	if len(p.plan.actions) > acts {
 		p.reopen(e)
 	}
-	p.setPending(e)
+	p.queue.setPending(e, what, missing)
 	if e.class != nil && e.class.own == e {
 		e.class.memo = blockedMemo{} // it depends on its own replicas and their actions
 	}
 }
+
+// Explain returns the last decision about a function, limited to kinds of package
+// explain if given, and the time of its plan. ok is false if none is recorded. The
+// caller fills in State, Now and Decided.
+func (p *Planner) Explain(name functions.Name, kinds ...string) (x functions.Explanation, at Instant, ok bool) {
+	x, at, ok = p.log.Last(name, kinds...)
+	if v, blocked := p.queue.blocked[name]; ok && blocked && x.Kind == explain.Place && x.Chosen == "" {
+		x.Reason = v.Message
+	}
+	return x, at, ok
+}
+
+// Names of the parts of scores in explanations.
+var (
+	evictPartNames  = [4]string{"loss", "gib", "idle_seconds", "back_seconds"}
+	placePartNames  = [4]string{"ready", "packing", "topology", "store"}
+	demandPartNames = [4]string{"wanted", "lacks", "queued", "active"}
+)

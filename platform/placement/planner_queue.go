@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 // memoTTL bounds how long a blocked function is assumed to stay blocked. Changes that
@@ -23,6 +24,21 @@ type equivalenceClass struct {
 	resources                       functions.Resources
 	waits                           bool           // requests wait for it
 	own                             *functionEntry // set if the function is a class of its own, see setPending
+}
+
+// pendingQueue is the functions that lack replicas, by class, with what is known to be
+// blocked.
+type pendingQueue struct {
+	*decision
+	classes   map[equivalenceClass]*pendingClass
+	classList []*pendingClass
+	active    []*pendingClass // to try in this plan
+	order     uint64          // incremented when a function is promised something else than in the last plan
+	changed   bool            // order is incremented at the end of this plan
+	memoTTL   time.Duration   // the constant memoTTL; tests disable the expiry
+	blocked   map[functions.Name]Verdict
+
+	freeClasses []*pendingClass // reused
 }
 
 // pendingClass holds the functions of one class that lack replicas.
@@ -50,7 +66,7 @@ type blockedMemo struct {
 	help    uint64  // valid while helpCount has this value
 	at      Instant // when the function was found blocked
 	plan    uint64  // the plan that found it
-	order   uint64  // valid in later plans while Planner.order has this value
+	order   uint64  // valid in later plans while pendingQueue.order has this value
 	since   Instant
 	born    uint64
 	left    int     // its replicas that were not placed
@@ -66,295 +82,294 @@ func (e *functionEntry) before(since Instant, born uint64) int {
 }
 
 // setPending records the starts that scaleFunction found missing for e.
-func (p *Planner) setPending(e *functionEntry) {
-	if len(p.needy) == 0 {
-		p.clearPending(e)
+func (q *pendingQueue) setPending(e *functionEntry, n need, lacks int) {
+	if lacks <= 0 {
+		q.clearPending(e)
 		return
 	}
-	n, lacks := p.needy[0], len(p.needy)
 	key := equivalenceClass{team: n.f.Name.Team, machine: n.f.Machine, requires: n.f.Requires, reason: n.reason, resources: n.f.Resources, waits: n.f.waits()}
-	if len(n.f.Replicas) > 0 || n.f.Size > p.store || n.f.CachedNodesOnly != "" || n.f.RetryOn != "" || n.reason == reasonPrewarm { // prewarms depend on the function's own score
+	if len(n.f.Replicas) > 0 || n.f.Size > q.world.smallestStore || n.f.CachedNodesOnly != "" || n.f.RetryOn != "" || n.reason == reasonPrewarm { // prewarms depend on the function's own score
 		key.own = e
 	}
 	if e.class != nil && e.class.equivalenceClass == key && e.need == n && e.missing == lacks {
 		return
 	}
-	p.clearPending(e)
-	k := p.classes[key]
-	if k == nil {
-		if i := len(p.freeClasses) - 1; i >= 0 {
-			k, p.freeClasses = p.freeClasses[i], p.freeClasses[:i]
+	q.clearPending(e)
+	c := q.classes[key]
+	if c == nil {
+		if i := len(q.freeClasses) - 1; i >= 0 {
+			c, q.freeClasses = q.freeClasses[i], q.freeClasses[:i]
 		} else {
-			k = &pendingClass{}
+			c = &pendingClass{}
 		}
-		*k = pendingClass{equivalenceClass: key, items: k.items[:0], fresh: k.fresh[:0]}
-		p.classes[key] = k
-		p.classList = append(p.classList, k)
+		*c = pendingClass{equivalenceClass: key, items: c.items[:0], fresh: c.fresh[:0]}
+		q.classes[key] = c
+		q.classList = append(q.classList, c)
 	}
-	e.class, e.need, e.missing, e.sum = k, n, lacks, 0
-	at, _ := slices.BinarySearchFunc(k.items, e, func(a, b *functionEntry) int { return a.before(b.need.since, b.born) })
-	k.items = slices.Insert(k.items, at, e)
-	k.fresh = append(k.fresh, e)
-	if record := p.log.begin(p.now, n.f.Name, KindScale, n.reason); record != nil {
-		record.add(candidateRow{names: &demandPartNames, parts: [4]float64{float64(p.policy.Want(n.f, p.now)), float64(lacks), float64(n.f.Queued), float64(n.f.Active)}})
+	e.class, e.need, e.missing, e.sum = c, n, lacks, 0
+	at, _ := slices.BinarySearchFunc(c.items, e, func(a, b *functionEntry) int { return a.before(b.need.since, b.born) })
+	c.items = slices.Insert(c.items, at, e)
+	c.fresh = append(c.fresh, e)
+	if q.log != nil {
+		record := q.log.Begin(q.plan.now, n.f.Name, explain.Scale, n.reason)
+		record.Add(explain.Row{Names: &demandPartNames, Parts: [4]float64{float64(q.policy.Want(n.f, q.plan.now)), float64(lacks), float64(n.f.Queued), float64(n.f.Active)}})
 	}
 }
 
 // clearPending removes e from the functions that lack replicas.
-func (p *Planner) clearPending(e *functionEntry) {
-	k := e.class
-	if k == nil {
+func (q *pendingQueue) clearPending(e *functionEntry) {
+	c := e.class
+	if c == nil {
 		return
 	}
 	e.class = nil
-	at, _ := slices.BinarySearchFunc(k.items, e, func(a, b *functionEntry) int { return a.before(b.need.since, b.born) })
-	k.items = slices.Delete(k.items, at, at+1)
-	if at := slices.Index(k.fresh, e); at >= 0 {
-		k.fresh = slices.Delete(k.fresh, at, at+1)
+	at, _ := slices.BinarySearchFunc(c.items, e, func(a, b *functionEntry) int { return a.before(b.need.since, b.born) })
+	c.items = slices.Delete(c.items, at, at+1)
+	if at := slices.Index(c.fresh, e); at >= 0 {
+		c.fresh = slices.Delete(c.fresh, at, at+1)
 	}
-	if k.from == e {
-		k.from = nil
+	if c.from == e {
+		c.from = nil
 	}
 	if e.sum != 0 {
-		p.order++ // its promised room is available to others
+		q.order++ // its promised room is available to others
 	}
-	p.setVerdict(e, Verdict{}, false)
-	if len(k.items) == 0 {
-		delete(p.classes, k.equivalenceClass)
-		p.classList = slices.Delete(p.classList, slices.Index(p.classList, k), slices.Index(p.classList, k)+1)
-		k.own = nil
-		p.freeClasses = append(p.freeClasses, k)
+	q.setVerdict(e, Verdict{}, false)
+	if len(c.items) == 0 {
+		delete(q.classes, c.equivalenceClass)
+		q.classList = slices.Delete(q.classList, slices.Index(q.classList, c), slices.Index(q.classList, c)+1)
+		c.own = nil
+		q.freeClasses = append(q.freeClasses, c)
 	}
 }
 
 // placeAll places pending functions by rank. Room promised to one, even if it must
 // still be freed, is not available to those behind it.
-func (p *Planner) placeAll() {
-	d := &p.decision
-	p.active = p.active[:0]
-	for _, k := range p.classList {
-		k.cursor, k.left, k.active, k.ranked = 0, k.items[0].missing, false, false
-		p.activate(k)
+func (q *pendingQueue) placeAll() {
+	q.active = q.active[:0]
+	for _, c := range q.classList {
+		c.cursor, c.left, c.active, c.ranked = 0, c.items[0].missing, false, false
+		q.activate(c)
 	}
-	d.actedBefore = len(d.acted) > 0
-	for len(p.active) > 0 {
-		k := p.active[0]
-		for _, o := range p.active {
-			if p.rankOf(o).before(p.rankOf(k)) {
-				k = o
+	q.plan.actedBefore = len(q.plan.acted) > 0
+	for len(q.active) > 0 {
+		c := q.active[0]
+		for _, o := range q.active {
+			if q.rankOf(o).before(q.rankOf(c)) {
+				c = o
 			}
 		}
-		p.placeFirst(k)
+		q.placeFirst(c)
 	}
-	for _, k := range p.classList {
-		p.publishVerdicts(k)
+	for _, c := range q.classList {
+		q.publishVerdicts(c)
 	}
-	if p.changed {
-		p.changed = false
-		p.order++
+	if q.changed {
+		q.changed = false
+		q.order++
 	}
 }
 
-// placeFirst tries to place the next function of class k, and then reactivates the
+// placeFirst tries to place the next function of class c, and then reactivates the
 // classes that the result may affect.
-func (p *Planner) placeFirst(k *pendingClass) {
-	d := &p.decision
-	first, e := k.rank, k.items[k.cursor]
-	help, order, outer, acts := d.helpCount, p.order, d.next, len(d.actions)
-	d.next, d.sum, d.verdict, d.timeSlice = math.MaxInt64, 0, Verdict{}, false
-	for _, o := range p.classList {
-		if o.team == e.f.Name.Team && p.skipped(o) {
-			p.rankOf(o) // computed before e's promises change it
+func (q *pendingQueue) placeFirst(c *pendingClass) {
+	first, e := c.rank, c.items[c.cursor]
+	help, order, outer, acts := q.helpCount, q.order, q.plan.next, len(q.plan.actions)
+	q.plan.next = math.MaxInt64
+	for _, o := range q.classList {
+		if o.team == e.f.Name.Team && q.skipped(o) {
+			q.rankOf(o) // computed before e's promises change it
 		}
 	}
-	ok := p.tryPlace(e)
-	due := d.next
-	d.next = outer
+	a := &attempt{decision: q.decision, low: e.need.reason == reasonLow}
+	ok := q.tryPlace(a, e)
+	due := q.plan.next
+	q.plan.next = outer
 	// Prewarms are tried again in every plan: the value of other replicas changes,
 	// and prewarms are few.
-	k.acted = k.acted || !ok && (len(d.actions) > acts || k.reason == reasonPrewarm)
-	if !ok && len(d.actions) > acts {
-		p.changed = true // these actions may not be repeated in the next plan
+	c.acted = c.acted || !ok && (len(q.plan.actions) > acts || c.reason == reasonPrewarm)
+	if !ok && len(q.plan.actions) > acts {
+		q.changed = true // these actions may not be repeated in the next plan
 	}
 	if !ok {
-		if k.left == e.missing {
+		if c.left == e.missing {
 			e.sums = 0
 		}
-		p.notePromise(e, e.sums)
-		k.memo = blockedMemo{set: true, at: p.now, plan: p.plans, help: d.helpCount, since: e.need.since, born: e.born, left: k.left, turn: d.timeSlice, patient: d.timeSlice && !p.withinPatience(e), verdict: d.verdict}
+		q.notePromise(e, e.sums)
+		c.memo = blockedMemo{set: true, at: q.plan.now, plan: q.plan.number, help: q.helpCount, since: e.need.since, born: e.born, left: c.left, turn: a.timeSlice, patient: a.timeSlice && !q.withinPatience(e), verdict: a.verdict}
 		if due != math.MaxInt64 {
-			k.memo.due = due
+			c.memo.due = due
 		}
-		p.deactivate(k)
+		q.deactivate(c)
 	} else {
-		d.dueAt(due)
-		if k.left == e.missing {
+		q.plan.dueAt(due)
+		if c.left == e.missing {
 			e.sums = 0
 		}
-		e.sums = e.sums*fnvPrime + d.sum | 1
-		if k.left--; k.left == 0 {
-			p.deactivate(k)
-			if k.cursor++; k.cursor < len(k.items) {
-				k.left = k.items[k.cursor].missing
+		e.sums = e.sums*fnvPrime + a.sum | 1
+		if c.left--; c.left == 0 {
+			q.deactivate(c)
+			if c.cursor++; c.cursor < len(c.items) {
+				c.left = c.items[c.cursor].missing
 			}
-			p.notePromise(e, e.sums)
-			p.activate(k)
+			q.notePromise(e, e.sums)
+			q.activate(c)
 		}
 	}
-	if p.order != order {
-		p.keepMemosBefore(first)
+	if q.order != order {
+		q.keepMemosBefore(first)
 	}
-	for _, o := range p.classList { // a team's rank depends on what it holds
-		if o.team == e.f.Name.Team || slices.Contains(d.freeingTeams, o.team) {
+	for _, o := range q.classList { // a team's rank depends on what it holds
+		if o.team == e.f.Name.Team || slices.Contains(a.freeingTeams, o.team) {
 			o.ranked = false
 		}
 	}
-	if d.helpCount != help || p.order != order {
-		for _, k := range p.classList {
-			p.activate(k)
+	if q.helpCount != help || q.order != order {
+		for _, c := range q.classList {
+			q.activate(c)
 		}
 	}
 }
 
 // tryPlace tries once to find room for e.
-func (p *Planner) tryPlace(e *functionEntry) (ok bool) {
-	d := &p.decision
-	d.check = guaranteeCheck{}
-	d.low = e.need.reason == reasonLow
-	d.placing, d.reserved, d.freed, d.freeingTeams = true, false, functions.Resources{}, d.freeingTeams[:0]
-	p.placed = true
+func (q *pendingQueue) tryPlace(a *attempt, e *functionEntry) (ok bool) {
+	q.counts.check = guaranteeCheck{}
+	q.plan.tried = true
+	q.attempt = a
 	switch {
 	case e.need.reason != reasonPrewarm:
-		ok = d.place(e.need)
-	case !p.demandBlocked():
-		ok = d.placeAhead(e.need)
+		ok = a.place(e.need)
+	case !q.demandBlocked():
+		ok = a.placeAhead(e.need)
 	}
-	d.placing, d.low = false, false
-	if len(d.freeingTeams) > 0 {
-		if d.freedTooMuch(e.f) {
-			d.helpCount++
+	q.attempt = nil
+	if len(a.freeingTeams) > 0 {
+		if a.freedTooMuch(e.f) {
+			q.helpCount++
 		}
-		p.retryClaimants()
+		q.retryClaimants(a.freeingTeams)
 	}
 	return ok
 }
 
 // notePromise records the fingerprint of e's promises. If it differs from the last
 // plan, the memos of other classes may be invalid.
-func (p *Planner) notePromise(e *functionEntry, sum uint64) {
+func (q *pendingQueue) notePromise(e *functionEntry, sum uint64) {
 	if e.sum != sum {
 		e.sum = sum
-		p.order++
+		q.order++
 	}
 }
 
-// retryClaimants retries classes whose team just lost a replica: they may now claim
+// retryClaimants retries classes of teams that just lost a replica: they may now claim
 // their guarantee.
-func (p *Planner) retryClaimants() {
-	for _, k := range p.classList {
-		if k.cursor < len(k.items) && k.memo.set && slices.Contains(p.freeingTeams, k.team) {
-			k.memo.set = false
-			p.activate(k)
+func (q *pendingQueue) retryClaimants(teams []string) {
+	for _, c := range q.classList {
+		if c.cursor < len(c.items) && c.memo.set && slices.Contains(teams, c.team) {
+			c.memo.set = false
+			q.activate(c)
 		}
 	}
 }
 
 // keepMemosBefore keeps the memos of classes that rank before first. A new promise to
 // a function of rank first affects only those behind it.
-func (p *Planner) keepMemosBefore(first rank) {
-	for _, k := range p.classList {
-		if p.skipped(k) && p.rankOf(k).before(first) {
-			k.memo.plan = p.plans
+func (q *pendingQueue) keepMemosBefore(first rank) {
+	for _, c := range q.classList {
+		if q.skipped(c) && q.rankOf(c).before(first) {
+			c.memo.plan = q.plan.number
 		}
 	}
 }
 
-// skipped reports whether this plan skips k because of the memo of an earlier plan.
-func (p *Planner) skipped(k *pendingClass) bool {
-	return !k.active && k.cursor < len(k.items) && k.memo.set && k.memo.plan != p.plans
+// skipped reports whether this plan skips c because of the memo of an earlier plan.
+func (q *pendingQueue) skipped(c *pendingClass) bool {
+	return !c.active && c.cursor < len(c.items) && c.memo.set && c.memo.plan != q.plan.number
 }
 
-// rankOf is the rank of the next function in k, cached until its team's count changes.
-func (p *Planner) rankOf(k *pendingClass) rank {
-	if !k.ranked {
-		k.ranked, k.rank = true, p.rank(k.items[k.cursor])
+// rankOf is the rank of the next function in c, cached until its team's count changes.
+func (q *pendingQueue) rankOf(c *pendingClass) rank {
+	if !c.ranked {
+		c.ranked, c.rank = true, q.rank(c.items[c.cursor])
 	}
-	return k.rank
+	return c.rank
 }
 
 // withinPatience reports whether e's oldest waiter has waited for less than Patience,
 // which must pass before it ends time slices.
-func (p *Planner) withinPatience(e *functionEntry) bool { return e.f.Oldest+p.policy.Patience > p.now }
+func (q *pendingQueue) withinPatience(e *functionEntry) bool {
+	return e.f.Oldest+q.policy.Patience > q.plan.now
+}
 
-// activate adds k to the classes to try, unless it is known to be blocked.
-func (p *Planner) activate(k *pendingClass) {
-	if k.active || k.cursor >= len(k.items) || p.knownBlocked(k) {
+// activate adds c to the classes to try, unless it is known to be blocked.
+func (q *pendingQueue) activate(c *pendingClass) {
+	if c.active || c.cursor >= len(c.items) || q.knownBlocked(c) {
 		return
 	}
-	k.active = true
-	p.active = append(p.active, k)
+	c.active = true
+	q.active = append(q.active, c)
 }
 
-// deactivate removes k from the classes to try.
-func (p *Planner) deactivate(k *pendingClass) {
-	if k.active {
-		k.active = false
-		at := slices.Index(p.active, k)
-		p.active = slices.Delete(p.active, at, at+1)
+// deactivate removes c from the classes to try.
+func (q *pendingQueue) deactivate(c *pendingClass) {
+	if c.active {
+		c.active = false
+		at := slices.Index(q.active, c)
+		q.active = slices.Delete(q.active, at, at+1)
 	}
 }
 
-// knownBlocked reports whether the next function in k is known to be blocked.
-func (p *Planner) knownBlocked(k *pendingClass) bool {
-	m, e := &k.memo, k.items[k.cursor]
-	if !m.set || p.now-m.at >= p.memoTTL && m.plan != p.plans || m.plan != p.plans && m.order != p.order || m.help != p.helpCount || m.due != 0 && m.due <= p.now {
+// knownBlocked reports whether the next function in c is known to be blocked.
+func (q *pendingQueue) knownBlocked(c *pendingClass) bool {
+	m, e := &c.memo, c.items[c.cursor]
+	if !m.set || q.plan.now-m.at >= q.memoTTL && m.plan != q.plan.number || m.plan != q.plan.number && m.order != q.order || m.help != q.helpCount || m.due != 0 && m.due <= q.plan.now {
 		return false
 	}
-	if order := e.before(m.since, m.born); order < 0 || order == 0 && k.left > m.left {
+	if order := e.before(m.since, m.born); order < 0 || order == 0 && c.left > m.left {
 		return false
 	}
-	return !m.turn || m.patient || p.withinPatience(e)
+	return !m.turn || m.patient || q.withinPatience(e)
 }
 
-// publishVerdicts sets the verdict of each function in k.
-func (p *Planner) publishVerdicts(k *pendingClass) {
+// publishVerdicts sets the verdict of each function in c.
+func (q *pendingQueue) publishVerdicts(c *pendingClass) {
 	var from *functionEntry
 	var v Verdict
-	if k.cursor < len(k.items) {
-		from, v = k.items[k.cursor], k.memo.verdict
-		k.memo.order = p.order
-		if k.memo.due != 0 {
-			p.dueAt(k.memo.due)
+	if c.cursor < len(c.items) {
+		from, v = c.items[c.cursor], c.memo.verdict
+		c.memo.order = q.order
+		if c.memo.due != 0 {
+			q.plan.dueAt(c.memo.due)
 		}
-		if k.memo.turn && p.withinPatience(from) {
-			p.dueAt(from.f.Oldest + p.policy.Patience)
+		if c.memo.turn && q.withinPatience(from) {
+			q.plan.dueAt(from.f.Oldest + q.policy.Patience)
 		}
 	}
-	if k.acted {
-		k.acted, k.memo.set = false, false // the next plan repeats its evictions in case they were lost
+	if c.acted {
+		c.acted, c.memo.set = false, false // the next plan repeats its evictions in case they were lost
 	}
-	all := k.from != from || k.verdict.Code != v.Code || k.verdict.Message != v.Message
-	again := !all && v.Code != "" && p.now-k.verdictAt >= repeatVerdictAfter
-	list := k.fresh
+	all := c.from != from || c.verdict.Code != v.Code || c.verdict.Message != v.Message
+	again := !all && v.Code != "" && q.plan.now-c.verdictAt >= repeatVerdictAfter
+	list := c.fresh
 	if all || again {
-		list, k.verdictAt = k.items, p.now
+		list, c.verdictAt = c.items, q.plan.now
 	}
 	if (again || len(list) > 0) && v.ETA >= 0 && v.Code != "" && v.Code != CodeBudget {
-		v.ETA = p.estimateWait(from.f, v.Code == CodeQuota)
+		v.ETA = q.estimateWait(from.f, v.Code == CodeQuota)
 	}
 	for _, e := range list {
 		if from != nil && e.before(from.need.since, from.born) >= 0 {
 			if e != from && e.sum != 0 {
 				e.sum = 0
-				p.changed = true
+				q.changed = true
 			}
-			p.setVerdict(e, v, again)
+			q.setVerdict(e, v, again)
 		} else {
-			p.setVerdict(e, Verdict{}, false)
+			q.setVerdict(e, Verdict{}, false)
 		}
 	}
-	clear(k.fresh)
-	k.fresh, k.from, k.verdict = k.fresh[:0], from, v
+	clear(c.fresh)
+	c.fresh, c.from, c.verdict = c.fresh[:0], from, v
 }
 
 // repeatVerdictAfter is the interval between updates of a verdict's ETA, which is a
@@ -362,30 +377,30 @@ func (p *Planner) publishVerdicts(k *pendingClass) {
 const repeatVerdictAfter = 10 * time.Second
 
 // setVerdict sets or clears e's verdict. again: only the ETA is new.
-func (p *Planner) setVerdict(e *functionEntry, v Verdict, again bool) {
+func (q *pendingQueue) setVerdict(e *functionEntry, v Verdict, again bool) {
 	name := e.f.Name
 	if v.Code == "" {
 		if e.hasVerdict {
 			e.hasVerdict = false
-			delete(p.blocked, name)
-			p.noteVerdictChange(e)
+			delete(q.blocked, name)
+			q.noteVerdictChange(e)
 		}
 		return
 	}
-	if old := p.blocked[name]; again || !e.hasVerdict || old.Code != v.Code || old.Message != v.Message {
+	if old := q.blocked[name]; again || !e.hasVerdict || old.Code != v.Code || old.Message != v.Message {
 		e.hasVerdict = true
 		if v.ETA >= 0 {
 			v.ETA += e.f.coldStartTime()
 		}
-		p.blocked[name] = v
-		p.noteVerdictChange(e)
+		q.blocked[name] = v
+		q.noteVerdictChange(e)
 	}
 }
 
-func (p *Planner) noteVerdictChange(e *functionEntry) {
-	if e.changedInPlan != p.plans {
-		e.changedInPlan = p.plans
-		p.changedVerdicts = append(p.changedVerdicts, e.f.Name)
+func (q *pendingQueue) noteVerdictChange(e *functionEntry) {
+	if e.changedInPlan != q.plan.number {
+		e.changedInPlan = q.plan.number
+		q.plan.changed = append(q.plan.changed, e.f.Name)
 	}
 }
 
@@ -393,11 +408,11 @@ func (p *Planner) noteVerdictChange(e *functionEntry) {
 const fnvPrime = 1099511628211
 
 // mixPromise adds s to the fingerprint of what the current function is promised.
-func (d *decision) mixPromise(s string) {
+func (a *attempt) mixPromise(s string) {
 	for i := range len(s) {
-		d.sum = (d.sum ^ uint64(s[i])) * fnvPrime
+		a.sum = (a.sum ^ uint64(s[i])) * fnvPrime
 	}
-	d.sum++
+	a.sum++
 }
 
 // timerHeap is a heap of functions by the time of their next evaluation.

@@ -4,114 +4,159 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
-// updateNodes finds nodes whose lease has ended, and rebuilds the rooms if the set of
-// nodes or their GPUs changed. It watches only the node whose lease ends first: the
-// other leases can only have been extended.
-func (p *Planner) updateNodes() {
-	lease := p.policy.Lease
-	if !p.scanned || len(p.lost) > 0 || p.first != nil && (p.first.Seen+lease != p.firstDue || p.firstDue <= p.now) {
-		p.scanned, p.first, p.firstDue = true, nil, math.MaxInt64
-		for id, n := range p.nodes {
-			_, known := p.index[id]
-			lost := !n.Here && n.Seen+lease <= p.now
-			p.stale = p.stale || lost == known
-			if end := n.Seen + lease; !n.Here && !lost && end < p.firstDue {
-				p.first, p.firstDue = n, end
-			}
+// world is the nodes with their rooms.
+type world struct {
+	nodes map[string]*Node
+	rooms []nodeRoom
+	index map[string]int // node id to room; lost nodes are absent
+	lost  []*Node
+	stale bool // rooms must be rebuilt from nodes
+
+	first      *Node // whose lease ends first
+	firstDue   Instant
+	firstValid bool
+
+	smallestStore      functions.Bytes
+	smallestStoreValid bool
+
+	held      []rooms.Room // per room, now and soon without the promises of this plan
+	slots     []rooms.Slot // backing array of the rooms' GPUs
+	heldSlots []rooms.Slot // backing array of held
+}
+
+// changed notes that n is new or has changed.
+func (w *world) changed(n *Node) {
+	old := w.nodes[n.ID]
+	w.nodes[n.ID] = n
+	w.firstValid, w.smallestStoreValid = false, false
+	at, ok := w.index[n.ID]
+	if !ok || old != n || w.stale {
+		w.stale = true
+		return
+	}
+	m := &w.rooms[at]
+	if m.here != n.Here || !slices.Equal(m.gpus, n.GPUs) {
+		w.stale = true
+		return
+	}
+	if is := n.host(); is != m.host {
+		for _, s := range []*rooms.Room{&m.now, &m.soon, &w.held[2*at], &w.held[2*at+1]} {
+			s.Resize(is, m.host)
 		}
-	}
-	if p.first != nil {
-		p.dueAt(p.firstDue)
-	}
-	p.updateSmallestStore()
-	if p.stale {
-		p.rebuild()
-	}
-	for _, n := range p.lost {
-		p.addAction(Action{Kind: MarkNodeLost, Node: n.ID, Reason: "silent"})
+		m.host = is
 	}
 }
 
-// updateSmallestStore finds the smallest store of a node. A function with a larger
-// checkpoint is a class of its own: its eligible nodes depend on its size and on which
-// nodes hold it.
-func (p *Planner) updateSmallestStore() {
-	if p.stored {
-		return
+func (w *world) drop(id string) {
+	if _, ok := w.nodes[id]; ok {
+		delete(w.nodes, id)
+		w.stale, w.firstValid, w.smallestStoreValid = true, false, false
 	}
-	p.stored = true
+}
+
+// findLost finds nodes whose lease has ended: they make the rooms stale. It watches only
+// the node whose lease ends first: the other leases can only have been extended. It
+// returns when the next lease ends, 0 for never.
+func (w *world) findLost(lease time.Duration, now Instant) Instant {
+	if !w.firstValid || len(w.lost) > 0 || w.first != nil && (w.first.Seen+lease != w.firstDue || w.firstDue <= now) {
+		w.firstValid, w.first, w.firstDue = true, nil, math.MaxInt64
+		for id, n := range w.nodes {
+			_, known := w.index[id]
+			lost := !n.Here && n.Seen+lease <= now
+			w.stale = w.stale || lost == known
+			if end := n.Seen + lease; !n.Here && !lost && end < w.firstDue {
+				w.first, w.firstDue = n, end
+			}
+		}
+	}
+	if w.first == nil {
+		return 0
+	}
+	return w.firstDue
+}
+
+// findSmallestStore finds the smallest store of a node, and reports whether it has
+// changed.
+func (w *world) findSmallestStore() bool {
+	if w.smallestStoreValid {
+		return false
+	}
+	w.smallestStoreValid = true
 	least := functions.Bytes(math.MaxInt64)
-	for _, n := range p.nodes {
+	for _, n := range w.nodes {
 		if n.Store.Bytes > 0 {
 			least = min(least, n.Store.Bytes)
 		}
 	}
-	if least == p.store {
-		return
-	}
-	p.store = least
-	for _, e := range p.living {
-		if e.class != nil && e.f.Size > 0 && !e.dirty {
-			e.dirty = true
-			p.touched = append(p.touched, e)
-		}
-	}
+	was := w.smallestStore
+	w.smallestStore = least
+	return least != was
 }
 
-// rebuild makes the rooms from the nodes, and marks every function that holds
-// resources as changed.
-func (p *Planner) rebuild() {
-	p.stale = false
-	p.helpCount++
-	nodes := make([]*Node, 0, len(p.nodes))
-	p.lost = p.lost[:0]
+// rebuild makes empty rooms from the nodes whose lease has not ended.
+func (w *world) rebuild(lease time.Duration, now Instant) {
+	w.stale = false
+	nodes := make([]*Node, 0, len(w.nodes))
+	w.lost = w.lost[:0]
 	gpus := 0
-	for _, n := range p.nodes {
-		if !n.Here && n.Seen+p.policy.Lease <= p.now {
-			p.lost = append(p.lost, n)
+	for _, n := range w.nodes {
+		if !n.Here && n.Seen+lease <= now {
+			w.lost = append(w.lost, n)
 			continue
 		}
 		nodes = append(nodes, n)
 		gpus += len(n.GPUs)
 	}
 	slices.SortFunc(nodes, compareNodes)
-	slices.SortFunc(p.lost, compareNodes)
-	clear(p.index)
-	clear(p.count)
-	clear(p.held)
-	clear(p.leaving)
-	p.rooms = make([]nodeRoom, 0, len(nodes))
-	p.slots, p.worldSlots = make([]gpuSlot, 2*gpus), make([]gpuSlot, 2*gpus)
-	p.worldRooms = make([]freeRoom, 0, 2*len(nodes))
+	slices.SortFunc(w.lost, compareNodes)
+	clear(w.index)
+	w.rooms = make([]nodeRoom, 0, len(nodes))
+	w.slots, w.heldSlots = make([]rooms.Slot, 2*gpus), make([]rooms.Slot, 2*gpus)
+	w.held = make([]rooms.Room, 0, 2*len(nodes))
 	at := 0
 	for _, n := range nodes {
-		k := len(n.GPUs)
-		for i, g := range n.GPUs {
-			for _, s := range [][]gpuSlot{p.slots, p.worldSlots} {
-				s[at+i].left, s[at+k+i].left = g.Memory, g.Memory
-			}
+		k, own := len(n.GPUs), slices.Clone(n.GPUs)
+		room := func(s []rooms.Slot, from int) rooms.Room {
+			return rooms.New(n.host(), own, s[from:from+k:from+k])
 		}
-		cut := func(s []gpuSlot, from int) freeRoom {
-			return freeRoom{hostRoom: n.host(), gpus: s[from : from+k : from+k]}
-		}
-		p.index[n.ID] = len(p.rooms)
-		p.rooms = append(p.rooms, nodeRoom{node: n, here: n.Here, host: n.host(), gpus: slices.Clone(n.GPUs), now: cut(p.slots, at), soon: cut(p.slots, at+k)})
-		p.worldRooms = append(p.worldRooms, cut(p.worldSlots, at), cut(p.worldSlots, at+k))
-		p.rooms[len(p.rooms)-1].held = &p.worldRooms[len(p.worldRooms)-2]
+		w.index[n.ID] = len(w.rooms)
+		w.held = append(w.held, room(w.heldSlots, at), room(w.heldSlots, at+k))
+		w.rooms = append(w.rooms, nodeRoom{
+			node: n, here: n.Here, host: n.host(), gpus: own,
+			now: room(w.slots, at), soon: room(w.slots, at+k), held: &w.held[len(w.held)-2],
+		})
 		at += 2 * k
 	}
-	for _, e := range p.functions { // collectLooks sorts touched
-		if len(e.reservations) > 0 || e.alive || len(e.offers) > 0 {
-			e.reservations, e.offers = e.reservations[:0], e.offers[:0]
-			if !e.dirty {
-				e.dirty = true
-				p.touched = append(p.touched, e)
-			}
-		}
+}
+
+// apply applies a reservation to its node, or with sign -1 removes it.
+func (w *world) apply(r *reservation, sign int) {
+	at, ok := w.index[r.node]
+	if !ok || w.stale {
+		return
+	}
+	m := &w.rooms[at]
+	m.now.Move(r.now, r.nowGPUs, sign)
+	m.soon.Move(r.soon, r.soonGPUs, sign)
+	w.held[2*at].Move(r.now, r.nowGPUs, sign)
+	w.held[2*at+1].Move(r.soon, r.soonGPUs, sign)
+	m.leaving += sign * r.waiting
+	m.waiting = m.leaving > 0
+}
+
+// undo reverts this plan's promises.
+func (w *world) undo() {
+	copy(w.slots, w.heldSlots)
+	for i := range w.rooms {
+		m := &w.rooms[i]
+		m.now.Host, m.soon.Host = w.held[2*i].Host, w.held[2*i+1].Host
+		m.waiting = m.leaving > 0
 	}
 }
 
@@ -126,6 +171,35 @@ func compareNodes(a, b *Node) int {
 	return cmp.Compare(a.ID, b.ID)
 }
 
+// updateNodes brings the rooms up to date. Functions that a change affects are evaluated:
+// those that hold resources if rooms are rebuilt; and if the smallest store changes, those
+// that lack replicas, because a function with a larger checkpoint than that is a class of
+// its own: its eligible nodes depend on its size and on which nodes hold it.
+func (p *Planner) updateNodes() {
+	p.plan.dueAt(p.world.findLost(p.policy.Lease, p.plan.now))
+	if p.world.findSmallestStore() {
+		for _, e := range p.living {
+			if e.class != nil && e.f.Size > 0 {
+				p.touch(e)
+			}
+		}
+	}
+	if p.world.stale {
+		p.world.rebuild(p.policy.Lease, p.plan.now)
+		p.counts.reset()
+		p.helpCount++
+		for _, e := range p.functions { // collectLooks sorts touched
+			if len(e.reservations) > 0 || e.alive || len(e.offers) > 0 {
+				e.reservations, e.offers = e.reservations[:0], e.offers[:0]
+				p.touch(e)
+			}
+		}
+	}
+	for _, n := range p.world.lost {
+		p.addAction(Action{Kind: MarkNodeLost, Node: n.ID, Reason: "silent"})
+	}
+}
+
 // updateReservations reserves the resources of all replicas of e.
 func (p *Planner) updateReservations(e *functionEntry) {
 	was := e.reservations
@@ -135,7 +209,7 @@ func (p *Planner) updateReservations(e *functionEntry) {
 		h := reservation{node: r.Node, team: e.f.Name.Team}
 		if !r.asleep() {
 			h.gpus.held = r.Reserved.GPUs
-			if _, ok := p.index[r.Node]; !ok || r.Stopping || r.Cancelled || r.GoingToSleep {
+			if _, ok := p.world.index[r.Node]; !ok || r.Stopping || r.Cancelled || r.GoingToSleep {
 				h.gpus.leaving = r.Reserved.GPUs // a replica on a lost node counts as leaving
 			}
 		}
@@ -175,39 +249,25 @@ func (p *Planner) releaseReservations(e *functionEntry) {
 	e.reservations = e.reservations[:0]
 }
 
-// applyReservation applies h to its node and team, or with sign -1 removes it.
-func (p *Planner) applyReservation(h *reservation, sign int) {
+// applyReservation applies r to its node and team, or with sign -1 removes it.
+func (p *Planner) applyReservation(r *reservation, sign int) {
 	p.helpCount++ // room or a share of a team's maximum may have become free
-	counts := p.count[h.team]
-	counts.held += sign * h.gpus.held
-	counts.leaving += sign * h.gpus.leaving
-	p.count[h.team] = counts
-	p.held[h.team], p.leaving[h.team] = counts.held, counts.leaving
-	at, ok := p.index[h.node]
-	if !ok || p.stale {
-		return
-	}
-	m := &p.rooms[at]
-	m.now.move(m.node, h.now, h.nowGPUs, sign)
-	m.soon.move(m.node, h.soon, h.soonGPUs, sign)
-	p.worldRooms[2*at].move(m.node, h.now, h.nowGPUs, sign)
-	p.worldRooms[2*at+1].move(m.node, h.soon, h.soonGPUs, sign)
-	m.leaving += sign * h.waiting
-	m.waiting = m.leaving > 0
+	p.counts.add(r.team, r.gpus, sign)
+	p.world.apply(r, sign)
 }
 
 // relieveHostMemory stops sleepers, the longest asleep first, on nodes whose host
 // resources are overcommitted: a budget shrank, replicas were added, or sleep takes
 // more memory than expected.
 func (p *Planner) relieveHostMemory() {
-	for i := range p.rooms {
-		m := &p.rooms[i]
-		for m.soon.overcommitted() {
+	for i := range p.world.rooms {
+		m := &p.world.rooms[i]
+		for m.soon.Overcommitted() {
 			var in *functionEntry
 			var r *Replica
 			for _, e := range p.living {
 				for j := range e.f.Replicas {
-					if s := &e.f.Replicas[j]; s.Node == m.node.ID && s.asleep() && !s.Stopping && !p.hasAction(s) && (r == nil || s.SleptAt < r.SleptAt) {
+					if s := &e.f.Replicas[j]; s.Node == m.node.ID && s.asleep() && !s.Stopping && !p.plan.hasAction(s) && (r == nil || s.SleptAt < r.SleptAt) {
 						in, r = e, s
 					}
 				}
@@ -230,26 +290,16 @@ func (p *Planner) relieveHostMemory() {
 // undoPromises reverts the plan's promises: rooms and team counts reflect the world
 // again.
 func (p *Planner) undoPromises() {
-	if len(p.actions) == 0 && !p.placed {
+	if len(p.plan.actions) == 0 && !p.plan.tried {
 		return
 	}
-	p.placed = false
-	copy(p.slots, p.worldSlots)
-	for i := range p.rooms {
-		m := &p.rooms[i]
-		m.now.hostRoom, m.soon.hostRoom = p.worldRooms[2*i].hostRoom, p.worldRooms[2*i+1].hostRoom
-		m.waiting = m.leaving > 0
+	p.world.undo()
+	for i := range p.plan.actions {
+		p.counts.restore(p.plan.actions[i].Function.Team)
 	}
-	back := func(team string) {
-		counts := p.count[team]
-		p.held[team], p.leaving[team] = counts.held, counts.leaving
+	for _, c := range p.queue.classList {
+		p.counts.restore(c.team)
 	}
-	for i := range p.actions {
-		back(p.actions[i].Function.Team)
-	}
-	for _, k := range p.classList {
-		back(k.team)
-	}
-	clear(p.pledged)
-	clear(p.claimed)
+	clear(p.counts.pledged)
+	clear(p.counts.claimed)
 }

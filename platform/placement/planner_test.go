@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // plannerTwin drives a Planner beside a toy world, and reports only changes to it.
@@ -25,7 +26,7 @@ type plannerTwin struct {
 
 func newTwin(y *toyCluster) *plannerTwin {
 	c := y.policy.Planner()
-	c.memoTTL = math.MaxInt64
+	c.queue.memoTTL = math.MaxInt64
 	return &plannerTwin{toyCluster: y, c: c, fs: map[functions.Name]Function{}, nodes: map[string]Node{}}
 }
 
@@ -44,7 +45,7 @@ func (t *plannerTwin) update() {
 			continue
 		}
 		t.fs[f.Name] = copyOf(f)
-		t.c.Touch(f)
+		t.c.FunctionChanged(f)
 	}
 	for n := range t.fs {
 		if !have[n] {
@@ -61,7 +62,7 @@ func (t *plannerTwin) update() {
 			continue
 		}
 		t.nodes[n.ID] = now
-		t.c.Node(n)
+		t.c.NodeChanged(n)
 	}
 	for id := range t.nodes {
 		if !ids[id] {
@@ -103,14 +104,14 @@ func (t *plannerTwin) plan(log *[]string) Plan {
 // compare checks that all promises of the plan were undone.
 func (t *plannerTwin) compare() {
 	c := t.c
-	for i := range c.rooms {
-		m := &c.rooms[i]
-		if now, soon := c.worldRooms[2*i], c.worldRooms[2*i+1]; !reflect.DeepEqual(m.now, now) || !reflect.DeepEqual(m.soon, soon) {
+	for i := range c.world.rooms {
+		m := &c.world.rooms[i]
+		if now, soon := c.world.held[2*i], c.world.held[2*i+1]; !reflect.DeepEqual(m.now, now) || !reflect.DeepEqual(m.soon, soon) {
 			t.fail("a promise stays on %s: %+v %+v, %+v %+v", m.node.ID, m.now, now, m.soon, soon)
 		}
 	}
-	for team, p := range c.count {
-		if c.held[team] != p.held || c.leaving[team] != p.leaving || c.pledged[team] != 0 || c.claimed[team] != 0 {
+	for team, p := range c.counts.count {
+		if c.counts.held[team] != p.held || c.counts.leaving[team] != p.leaving || c.counts.pledged[team] != 0 || c.counts.claimed[team] != 0 {
 			t.fail("a promise stays in team %s", team)
 		}
 	}
@@ -138,7 +139,7 @@ func (t *plannerTwin) mutate() {
 			n.CPU, n.Pods = functions.CPU(1000*(1+r.IntN(8))), 1+r.IntN(6)
 		}
 		for g := range r.IntN(5) {
-			n.GPUs = append(n.GPUs, GPU{Index: g, Memory: functions.Bytes(r.IntN(3)) * 40 * gib})
+			n.GPUs = append(n.GPUs, rooms.GPU{Index: g, Memory: functions.Bytes(r.IntN(3)) * 40 * gib})
 		}
 		if !slices.ContainsFunc(t.w.Nodes, func(o *Node) bool { return o.ID == n.ID }) {
 			t.w.Nodes = append(t.w.Nodes, n)
@@ -175,7 +176,7 @@ func (t *plannerTwin) mutate() {
 			n.Cached = map[string]bool{"s": r.IntN(2) == 0}
 		case 4:
 			n.Seen -= time.Duration(r.IntN(3)) * time.Second
-			t.c.Node(n)
+			t.c.NodeChanged(n)
 		}
 	}
 	if r.IntN(30) == 0 {

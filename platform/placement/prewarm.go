@@ -3,6 +3,9 @@ package placement
 import (
 	"math"
 	"time"
+
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 // reasonPrewarm marks a start ahead of demand (Function.Prewarm). It is placed last,
@@ -49,9 +52,9 @@ func (f *Function) neverUsed(r *Replica) bool {
 }
 
 // placeAhead places a prewarm if there is spare room. It reports whether it did.
-func (d *decision) placeAhead(n need) bool {
+func (a *attempt) placeAhead(n need) bool {
 	f, res, team := n.f, n.f.Resources, n.f.Name.Team
-	if d.atMaximum(team, res.GPUs) || res.GPUs > 0 && d.world.Teams[team].OverBudget > d.now {
+	if a.counts.atMaximum(team, res.GPUs) || res.GPUs > 0 && a.counts.teams[team].OverBudget > a.plan.now {
 		return false
 	}
 	for i := range f.Replicas {
@@ -59,27 +62,27 @@ func (d *decision) placeAhead(n need) bool {
 			return false
 		}
 	}
-	if z := d.sleeper(f); z != nil {
-		if d.sleeperFits(z) {
-			d.wakeReplica(f, z, n.reason)
+	if z := a.sleeper(f); z != nil {
+		if a.sleeperFits(z) {
+			a.wakeReplica(f, z, n.reason)
 			return true
 		}
 		return false
 	}
-	if at := d.bestRoom(f, false); at >= 0 {
-		d.startOn(&d.rooms[at], f, n.reason)
+	if at := a.bestRoom(f, false); at >= 0 {
+		a.startOn(&a.world.rooms[at], f, n.reason)
 		return true
 	}
-	if d.bestRoom(f, true) >= 0 {
+	if a.bestRoom(f, true) >= 0 {
 		return false // room is being freed: wait for it
 	}
-	return d.makeRoom(f, false, reasonPrewarm)
+	return a.makeRoom(f, false, reasonPrewarm)
 }
 
 // bestRoom is the index of the best node for f, with room now, or with soon once
 // stopping replicas are gone; -1 for none.
-func (d *decision) bestRoom(f *Function, soon bool) int {
-	at, _ := d.choose(f, soon, d.log.begin(d.now, f.Name, KindPlace, reasonPrewarm))
+func (a *attempt) bestRoom(f *Function, soon bool) int {
+	at, _ := a.choose(f, soon, a.log.Begin(a.plan.now, f.Name, explain.Place, reasonPrewarm))
 	return at
 }
 
@@ -88,15 +91,15 @@ func (d *decision) worthLess(v *victim, f *Function) bool {
 	if v.busy() {
 		return false
 	}
-	k := Kept{Used: f.LastEnd, Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse, Bytes: freedBytes(f.Resources), WayBack: f.coldStartTime()}
-	score, _ := d.policy.Eviction.Score(k, d.now)
+	k := eviction.Kept{Used: f.LastEnd, Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse, Bytes: freedBytes(f.Resources), WayBack: f.coldStartTime()}
+	score, _ := d.policy.Eviction.Score(k, d.plan.now)
 	return v.key < score
 }
 
 // demandBlocked reports whether this plan found no room for some waiting request.
-func (p *Planner) demandBlocked() bool {
-	for _, k := range p.classList {
-		if (k.waits || k.reason == "demand") && k.reason != reasonLow && k.cursor < len(k.items) {
+func (q *pendingQueue) demandBlocked() bool {
+	for _, c := range q.classList {
+		if (c.waits || c.reason == "demand") && c.reason != reasonLow && c.cursor < len(c.items) {
 			return true
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 )
 
 // TestStartAhead: a prewarm gets only room that no demand needs.
@@ -19,7 +20,7 @@ func TestStartAhead(t *testing.T) {
 		f.Replicas = append(f.Replicas, Replica{ID: "x-0", Node: "n", State: functions.Loading, GPUs: []int{0}, Reserved: f.Resources, Spawned: true})
 	}
 	p := DefaultPolicy
-	p.Eviction = NextUse
+	p.Eviction = eviction.NextUse
 	lru := DefaultPolicy
 	for _, c := range []struct {
 		what   string

@@ -11,6 +11,8 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/autoscale"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // toyCluster is a small simulated cluster: it performs plans with delays and faults, and check
@@ -28,7 +30,7 @@ type toyCluster struct {
 	loads map[*Function]*autoscale.Load
 
 	sleeps, rises, priority int
-	// wantAt and idleFrom are the reference for invariant 11.
+	// idleFrom is the reference for invariant 11.
 	idleFrom map[string]Instant
 }
 
@@ -54,14 +56,14 @@ func (c *toyCluster) drop(f *Function, id string) {
 
 func newToyCluster(t *testing.T, seed uint64) *toyCluster {
 	y := &toyCluster{t: t, seed: seed, policy: DefaultPolicy, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}, loads: map[*Function]*autoscale.Load{}}
-	y.policy.Eviction = Eviction(seed % uint64(len(evictions)))
+	y.policy.Eviction = eviction.Policy(seed % uint64(eviction.NextUse+1))
 	for i := range 1 + y.rnd.IntN(3) {
 		n := &Node{ID: fmt.Sprint("n", i), Machine: fmt.Sprint("m", i), Seen: y.now, Here: i == 0, Memory: functions.Bytes(8+y.rnd.IntN(32)) * gib}
 		if y.rnd.IntN(2) == 0 {
 			n.CPU, n.Pods = functions.CPU(1000*(1+y.rnd.IntN(8))), 1+y.rnd.IntN(6)
 		}
 		for g := range y.rnd.IntN(5) {
-			n.GPUs = append(n.GPUs, GPU{Index: g, Memory: functions.Bytes(y.rnd.IntN(3)) * 40 * gib})
+			n.GPUs = append(n.GPUs, rooms.GPU{Index: g, Memory: functions.Bytes(y.rnd.IntN(3)) * 40 * gib})
 		}
 		y.w.Nodes = append(y.w.Nodes, n)
 	}
@@ -117,7 +119,7 @@ func (c *toyCluster) check() {
 				for _, g := range r.GPUs {
 					users[g]++
 					bytes[g] += r.Reserved.GPUMemory
-					if r.Reserved.GPUMemory == 0 || n.GPUs[g].whole() {
+					if r.Reserved.GPUMemory == 0 || n.GPUs[g].Whole || n.GPUs[g].Memory == 0 {
 						whole[g]++
 					}
 				}
@@ -396,7 +398,7 @@ func (c *toyCluster) live() {
 			if c.rnd.IntN(3) == 0 {
 				f.LowQueued += n
 			}
-			f.Uses, f.UsesAt, f.NextUse = f.Uses*math.Exp(-float64(c.now-f.UsesAt)/float64(UsesDecay))+1, c.now, c.now+time.Duration(c.rnd.IntN(200))*time.Second
+			f.Uses, f.UsesAt, f.NextUse = f.Uses*math.Exp(-float64(c.now-f.UsesAt)/float64(eviction.UsesDecay))+1, c.now, c.now+time.Duration(c.rnd.IntN(200))*time.Second
 		}
 		if c.rnd.IntN(60) == 0 {
 			f.Prewarm = c.now + time.Duration(c.rnd.IntN(60))*time.Second
@@ -529,7 +531,7 @@ func BenchmarkDecide(b *testing.B) {
 			var p Plan
 			b.ReportAllocs()
 			for b.Loop() {
-				p = Decide(w, 100*time.Second)
+				p = DefaultPolicy.Decide(w, 100*time.Second)
 			}
 			if len(p.Actions) != 1 || p.Actions[0].Kind != Stop {
 				b.Fatal(show(p))

@@ -1,42 +1,40 @@
 package placement
 
-import (
-	"slices"
-)
+import "slices"
 
 // placeRetry places f on the node where its last start found too little memory: it evicts
 // the idle replicas that share that memory, and starts f once they are gone. It reports
 // whether f starts or waits for that.
-func (d *decision) placeRetry(f *Function, reason string) bool {
-	at, ok := d.index[f.RetryOn]
-	if !ok || !d.eligible(&d.rooms[at], f) {
+func (a *attempt) placeRetry(f *Function, reason string) bool {
+	at, ok := a.world.index[f.RetryOn]
+	if !ok || !a.eligible(&a.world.rooms[at], f) {
 		return false
 	}
-	m := &d.rooms[at]
-	leaving := d.leavingForRetry(f)
+	m := &a.world.rooms[at]
+	leaving := a.leavingForRetry(f)
 	for i := range m.idle {
-		if v := &m.idle[i]; f.sharesMemory(v.r) && d.mayEvict(v, f, 0, reasonIdle) {
-			d.evict(v, f, reasonIdle, f.Resources)
+		if v := &m.idle[i]; f.sharesMemory(v.r) && a.mayEvict(v, f, 0, reasonIdle) {
+			a.evict(v, f, reasonIdle, f.Resources)
 			leaving = true
 		}
 	}
 	if leaving {
-		if gpus, ok := m.soon.choose(m.node, f.Resources); ok {
-			d.reserve(m, f, gpus)
+		if gpus, ok := m.soon.Choose(f.Resources); ok {
+			a.reserve(m, f, gpus)
 		}
 		return true
 	}
-	if !m.now.fits(m.node, f.Resources) {
+	if !m.now.Fits(f.Resources) {
 		return false
 	}
-	d.startOn(m, f, reason)
+	a.startOn(m, f, reason)
 	return true
 }
 
 // leavingForRetry reports whether replicas without requests are leaving the memory that f
 // found too small.
-func (d *decision) leavingForRetry(f *Function) bool {
-	for other := range d.aliveFunctions() {
+func (a *attempt) leavingForRetry(f *Function) bool {
+	for other := range a.aliveFunctions() {
 		for i := range other.Replicas {
 			r := &other.Replicas[i]
 			if r.Node == f.RetryOn && (r.Stopping || r.Cancelled || r.GoingToSleep) && r.InFlight == 0 && f.sharesMemory(r) {
@@ -55,6 +53,6 @@ func (f *Function) sharesMemory(r *Replica) bool {
 // MayRetry reports whether idle replicas may be evicted from f.RetryOn for f, as of the last
 // plan.
 func (p *Planner) MayRetry(f *Function) bool {
-	at, ok := p.index[f.RetryOn]
-	return ok && slices.ContainsFunc(p.rooms[at].idle, func(v victim) bool { return f.sharesMemory(v.r) && p.mayEvict(&v, f, 0, reasonIdle) })
+	at, ok := p.world.index[f.RetryOn]
+	return ok && slices.ContainsFunc(p.world.rooms[at].idle, func(v victim) bool { return f.sharesMemory(v.r) && p.mayEvict(&v, f, 0, reasonIdle) })
 }

@@ -53,26 +53,26 @@ func (f *Function) ready() (n int) {
 	return n
 }
 
-// scaleFunction scales one function: surplus replicas stop, missing ones are added to
-// needy for placeAll.
-func (d *decision) scaleFunction(f *Function) {
-	want := d.policy.Want(f, d.now)
-	d.dueAt(f.Lease)
-	if f.onlyForeseen(d.now) {
-		d.dueAt(f.Prewarm)
+// scaleFunction scales one function: surplus replicas stop, it returns how
+// many are missing, and the need for each.
+func (d *decision) scaleFunction(f *Function) (what need, missing int) {
+	want := d.policy.Want(f, d.plan.now)
+	d.plan.dueAt(f.Lease)
+	if f.onlyForeseen(d.plan.now) {
+		d.plan.dueAt(f.Prewarm)
 		want = max(want, 1)
 	}
 	d.drainOverBudget(f)
 	var ready, starting, stale, freshReady int
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.index[r.Node]; !ok || r.Stopping || r.State.Over() || d.hasAction(r) {
+		if _, ok := d.world.index[r.Node]; !ok || r.Stopping || r.State.Over() || d.plan.hasAction(r) {
 			continue
 		}
 		switch {
 		case f.Gone:
 			d.stopReplica(f, r, "removed")
-		case d.onUnhealthyGPU(r):
+		case d.world.onUnhealthyGPU(r):
 			d.stopReplica(f, r, "gpu_unhealthy")
 		case r.Stale:
 			stale++
@@ -86,13 +86,13 @@ func (d *decision) scaleFunction(f *Function) {
 		}
 	}
 	if f.Gone {
-		return
+		return what, 0
 	}
 	if stale > 0 {
 		// The old recipe serves until the new one can, unless there is no demand.
 		for i := range f.Replicas {
 			r := &f.Replicas[i]
-			if _, ok := d.index[r.Node]; ok && r.Stale && !r.Stopping && (freshReady > 0 || want == 0 && r.InFlight == 0 || r.State != functions.Ready) {
+			if _, ok := d.world.index[r.Node]; ok && r.Stale && !r.Stopping && (freshReady > 0 || want == 0 && r.InFlight == 0 || r.State != functions.Ready) {
 				d.stopReplica(f, r, "changed")
 			}
 		}
@@ -102,32 +102,30 @@ func (d *decision) scaleFunction(f *Function) {
 
 	live := ready + starting
 	if live >= want {
-		return
+		return what, 0
 	}
-	if f.RetryAt > d.now {
-		d.dueAt(f.RetryAt)
-		return
+	if f.RetryAt > d.plan.now {
+		d.plan.dueAt(f.RetryAt)
+		return what, 0
 	}
 	if ready == 0 && starting > 0 {
-		return // a function without READY replicas gets one start at a time
+		return what, 0 // a function without READY replicas gets one start at a time
 	}
-	n, what := want-live, d.needOf(f, live)
-	if others := d.policy.wantWithoutLow(f, d.now) - live; others > 0 {
-		n = min(n, others) // those for requests of priority low follow
+	missing, what = want-live, d.needOf(f, live)
+	if others := d.policy.wantWithoutLow(f, d.plan.now) - live; others > 0 {
+		missing = min(missing, others) // those for requests of priority low follow
 	}
 	if ready == 0 {
-		n = 1
+		missing = 1
 	}
-	for range n {
-		d.needy = append(d.needy, what)
-	}
+	return what, missing
 }
 
 // needOf is the need for one replica of f more than the live ones.
 func (d *decision) needOf(f *Function, live int) need {
 	reason, since := "min", Instant(math.MaxInt64)
 	switch {
-	case f.LowActive+f.LowQueued > 0 && d.policy.wantWithoutLow(f, d.now) <= live:
+	case f.LowActive+f.LowQueued > 0 && d.policy.wantWithoutLow(f, d.plan.now) <= live:
 		reason, since = reasonLow, max(f.Oldest, f.LastEnd)
 	case f.waits():
 		// The wait counts from the last served request: otherwise an endless queue would
@@ -135,9 +133,9 @@ func (d *decision) needOf(f *Function, live int) need {
 		reason, since = "demand", max(f.Oldest, f.LastEnd)
 	case f.Active+f.Queued > 0 && !f.OnlyLow():
 		reason, since = "demand", math.MaxInt64-2
-	case f.Lease > d.now:
+	case f.Lease > d.plan.now:
 		reason, since = "lease", math.MaxInt64-1
-	case f.onlyForeseen(d.now):
+	case f.onlyForeseen(d.plan.now):
 		reason, since = reasonPrewarm, sincePrewarm
 	}
 	return need{f: f, reason: reason, since: since}
@@ -149,16 +147,16 @@ func (d *decision) unloadSleepers(f *Function, want int) {
 	idle, kept := f.Scale.Idle.Std(), 0
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.index[r.Node]; !ok || !r.asleep() || r.Stopping || d.hasAction(r) || want > 0 {
+		if _, ok := d.world.index[r.Node]; !ok || !r.asleep() || r.Stopping || d.plan.hasAction(r) || want > 0 {
 			continue
 		}
 		due := max(f.LastEnd, r.SleptAt, f.Lease) + idle
 		switch {
 		case kept > 0:
 			d.stopReplica(f, r, "surplus")
-		case due > d.now:
+		case due > d.plan.now:
 			kept++
-			d.dueAt(due)
+			d.plan.dueAt(due)
 		default:
 			d.stopReplica(f, r, "idle")
 		}
@@ -169,30 +167,30 @@ func (d *decision) unloadSleepers(f *Function, want int) {
 // there is room, else without them if waking is still faster than a cold start. It
 // returns false if r cannot sleep.
 func (d *decision) sleepReplica(f *Function, r *Replica, drain time.Duration, reason, whom string) bool {
-	at, ok := d.index[r.Node]
-	if !ok || d.rooms[at].node.NoSleep || !f.Sleeps || f.Gone || r.Stale || f.Scale.Idle <= 0 {
+	at, ok := d.world.index[r.Node]
+	if !ok || d.world.rooms[at].node.NoSleep || !f.Sleeps || f.Gone || r.Stale || f.Scale.Idle <= 0 {
 		return false
 	}
-	if _, ok := d.slept[f.Name]; ok || f.sleepers() > 0 {
+	if _, ok := d.plan.slept[f.Name]; ok || f.sleepers() > 0 {
 		return false // one sleeper per function is enough
 	}
 	level, held := 1, f.SleepMemory
-	if min(d.rooms[at].now.memory, d.rooms[at].soon.memory) < held || !d.sleepMemoryFits(&d.rooms[at], held) {
-		if !f.sleepsDeep() || d.rooms[at].soon.memory < 0 {
+	if min(d.world.rooms[at].now.Memory, d.world.rooms[at].soon.Memory) < held || !d.sleepMemoryFits(&d.world.rooms[at], held) {
+		if !f.sleepsDeep() || d.world.rooms[at].soon.Memory < 0 {
 			return false
 		}
 		level, held = 2, 0
 	}
-	if s := &d.rooms[at].soon; s.cpu < 0 || s.pods < 0 {
+	if s := &d.world.rooms[at].soon; s.CPU < 0 || s.Pods < 0 {
 		return false // a sleeper keeps its processors and its pod
 	}
 	d.addAction(Action{Kind: Sleep, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: drain, Level: level, Reason: reason, For: whom})
-	d.leaving[f.Name.Team] += r.Reserved.GPUs
-	d.addFreed(f, r.Reserved.OnGPUs())
-	m := &d.rooms[at]
-	m.soon.give(m.node, r.Reserved.OnGPUs(), r.GPUs)
-	m.soon.memory -= held
-	m.now.memory -= held
+	d.counts.leaving[f.Name.Team] += r.Reserved.GPUs
+	d.attempt.addFreed(f, r.Reserved.OnGPUs())
+	m := &d.world.rooms[at]
+	m.soon.Give(r.Reserved.OnGPUs(), r.GPUs)
+	m.soon.Memory -= held
+	m.now.Memory -= held
 	m.waiting = true
 	return true
 }
@@ -227,8 +225,8 @@ func (d *decision) scaleDown(f *Function, want, ready, starting int) {
 				due, reason = s, "surplus"
 			}
 		}
-		if due > d.now {
-			d.dueAt(due)
+		if due > d.plan.now {
+			d.plan.dueAt(due)
 			return
 		}
 		if want > 0 && reason == "idle" {
@@ -258,7 +256,7 @@ func (d *decision) leastUsed(f *Function) *Replica {
 	var best *Replica
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.index[r.Node]; !ok || r.State != functions.Ready || r.InFlight > 0 || r.Stopping || r.GoingToSleep || r.Stale || d.hasAction(r) {
+		if _, ok := d.world.index[r.Node]; !ok || r.State != functions.Ready || r.InFlight > 0 || r.Stopping || r.GoingToSleep || r.Stale || d.plan.hasAction(r) {
 			continue
 		}
 		if best == nil || r.ReadyAt < best.ReadyAt {

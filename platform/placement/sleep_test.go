@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 func sleeps(asleep functions.Bytes) func(*Function) {
@@ -84,16 +85,16 @@ func TestSleep(t *testing.T) {
 		{"its host memory is wanted", World{Nodes: []*Node{small(node("n", 1))}, Functions: []*Function{
 			model("a", 1, sleeps(gib), asleepOn("n", 900*time.Second, 0)), model("b", 0, waiting(1, now), func(f *Function) { f.Resources.Memory = 2 * gib })}},
 			"stop default/a-z (evicted)", nil},
-		{"host memory has shrunk", World{Nodes: []*Node{{ID: "n", Here: true, Memory: gib, GPUs: []GPU{{Memory: 80 * gib}}}}, Functions: []*Function{
+		{"host memory has shrunk", World{Nodes: []*Node{{ID: "n", Here: true, Memory: gib, GPUs: []rooms.GPU{{Memory: 80 * gib}}}}, Functions: []*Function{
 			model("a", 1, sleeps(gib), asleepOn("n", 900*time.Second, 0))}},
 			"stop default/a-z (pressure)", nil},
 		{"about to sleep, it is waited for", World{Nodes: []*Node{node("n", 2)}, Functions: []*Function{
 			model("a", 1, sleeps(gib), ready("n", 1, 0, 0), waiting(1, now), func(f *Function) { f.Replicas[0].GoingToSleep, f.Replicas[0].SleepMemory = true, gib })}}, "", nil},
-		{"a GPU that falls sick takes its sleeper along", World{Nodes: []*Node{{ID: "n", Here: true, Memory: 64 * gib, GPUs: []GPU{{Memory: 80 * gib, Unhealthy: true}}}}, Functions: []*Function{
+		{"a GPU that falls sick takes its sleeper along", World{Nodes: []*Node{{ID: "n", Here: true, Memory: 64 * gib, GPUs: []rooms.GPU{{Memory: 80 * gib, Unhealthy: true}}}}, Functions: []*Function{
 			model("a", 1, sleeps(gib), asleepOn("n", 900*time.Second, 0))}},
 			"stop default/a-z (gpu_unhealthy)", nil},
 	} {
-		got := show(Decide(x.w, now))
+		got := show(DefaultPolicy.Decide(x.w, now))
 		if x.want == "" && strings.Contains(got, "(") || !strings.HasPrefix(got, x.want) {
 			t.Errorf("%s: %s", x.name, got)
 		}

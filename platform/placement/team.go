@@ -37,33 +37,89 @@ func (t Team) recentUse(gpus bool) float64 {
 	return t.Hosted / t.weight()
 }
 
+// teamCounts is what the teams may hold and hold, in GPUs.
+type teamCounts struct {
+	teams   map[string]Team
+	count   map[string]teamCount // without the promises of this plan
+	held    map[string]int       // those of stopping replicas included
+	leaving map[string]int       // of held: of replicas that stop or go to sleep
+	pledged map[string]int       // of held: promised to a sleeper but still in use
+	claimed map[string]int       // of a team at its maximum, promised once its own evicted replicas stop
+	check   guaranteeCheck
+}
+
+// teamCount is how many GPUs a team holds, and how many of them its stopping or
+// falling-asleep replicas hold.
+type teamCount struct{ held, leaving int }
+
+// guaranteeCheck caches whether f keeps its team within its guarantee. It is valid
+// until the plan has another action.
+type guaranteeCheck struct {
+	f  *Function
+	is bool
+}
+
+func newTeamCounts() teamCounts {
+	return teamCounts{count: map[string]teamCount{}, held: map[string]int{}, leaving: map[string]int{}, pledged: map[string]int{}, claimed: map[string]int{}}
+}
+
+// add adds the GPUs of a team's reservation, or with sign -1 subtracts them.
+func (t *teamCounts) add(team string, gpus teamCount, sign int) {
+	c := t.count[team]
+	c.held += sign * gpus.held
+	c.leaving += sign * gpus.leaving
+	t.count[team] = c
+	t.restore(team)
+}
+
+// restore reverts this plan's promises to a team.
+func (t *teamCounts) restore(team string) {
+	c := t.count[team]
+	t.held[team], t.leaving[team] = c.held, c.leaving
+}
+
+// reset forgets the reservations of all teams.
+func (t *teamCounts) reset() {
+	clear(t.count)
+	clear(t.held)
+	clear(t.leaving)
+}
+
+// staying is how many GPUs the team holds once those that leave are gone, with those
+// claimed for it.
+func (t *teamCounts) staying(team string) int {
+	return t.held[team] - t.leaving[team] + t.claimed[team]
+}
+
+// keeps is how many GPUs the team has left to give, apart from those pledged to it.
+func (t *teamCounts) keeps(team string) int { return t.held[team] - t.leaving[team] - t.pledged[team] }
+
 // belowShare reports whether team a used less than team b lately.
-func (d *decision) belowShare(a, b string, gpus bool) bool {
-	return d.world.Teams[a].recentUse(gpus) < d.world.Teams[b].recentUse(gpus)
+func (t *teamCounts) belowShare(a, b string, gpus bool) bool {
+	return t.teams[a].recentUse(gpus) < t.teams[b].recentUse(gpus)
 }
 
 // atMaximum reports whether gpus more would exceed the team's maximum, GPUs claimed
 // for its other waiting functions included.
-func (d *decision) atMaximum(team string, gpus int) bool {
-	most := d.world.Teams[team].Max
+func (t *teamCounts) atMaximum(team string, gpus int) bool {
+	most := t.teams[team].Max
 	if most <= 0 || gpus == 0 {
 		return false
 	}
-	held := d.held[team]
-	return held+gpus > most || held-d.leaving[team]+d.claimed[team]+gpus > most
+	return t.held[team]+gpus > most || t.staying(team)+gpus > most
 }
 
 // claimsGuarantee reports whether f's team stays within its guarantee with f, cached.
-func (d *decision) claimsGuarantee(f *Function) bool {
-	if c := &d.check; c.f != f || c.acts != len(d.actions) {
-		*c = guaranteeCheck{f, len(d.actions), d.computeClaim(f)}
+func (t *teamCounts) claimsGuarantee(f *Function) bool {
+	if t.check.f != f {
+		t.check = guaranteeCheck{f, t.computeClaim(f)}
 	}
-	return d.check.is
+	return t.check.is
 }
 
-func (d *decision) computeClaim(f *Function) bool {
+func (t *teamCounts) computeClaim(f *Function) bool {
 	team := f.Name.Team
-	return d.held[team]-d.leaving[team]+d.claimed[team]+f.Resources.GPUs <= d.world.Teams[team].Guaranteed
+	return t.staying(team)+f.Resources.GPUs <= t.teams[team].Guaranteed
 }
 
 // overShare reports whether v, though busy, is evicted for f at once: its team used
@@ -74,18 +130,18 @@ func (d *decision) computeClaim(f *Function) bool {
 // This also limits how often two teams with constant demand switch: a team gets room
 // back at once only if the other team used twice as much; otherwise the time slice of
 // the holder must end first.
-func (d *decision) overShare(v *victim, f *Function, taken int) bool {
+func (t *teamCounts) overShare(v *victim, f *Function, taken int) bool {
 	owner, asker := v.f.Name.Team, f.Name.Team
 	if owner == asker || f.Queued == 0 || f.OnlyLow() {
 		return false
 	}
-	o, a, gpus := d.world.Teams[owner], d.world.Teams[asker], v.r.Reserved.GPUs > 0
+	o, a, gpus := t.teams[owner], t.teams[asker], v.r.Reserved.GPUs > 0
 	if gpus {
-		keeps := d.held[owner] - d.leaving[owner] - d.pledged[owner] - taken
-		if f.Resources.GPUs > 0 && d.claimsGuarantee(f) && keeps-v.r.Reserved.GPUs >= o.Guaranteed {
+		keeps := t.keeps(owner) - taken
+		if f.Resources.GPUs > 0 && t.claimsGuarantee(f) && keeps-v.r.Reserved.GPUs >= o.Guaranteed {
 			return true
 		}
-		has := d.held[asker] - d.leaving[asker]
+		has := t.held[asker] - t.leaving[asker]
 		if float64(has)/a.weight() >= float64(keeps)/o.weight() {
 			return false // f's team already holds its share
 		}
@@ -94,7 +150,7 @@ func (d *decision) overShare(v *victim, f *Function, taken int) bool {
 	if gpus {
 		gives = taken + v.r.Reserved.GPUs
 	}
-	if d.shareOf(asker, 0) >= d.shareOf(owner, gives) {
+	if t.shareOf(asker, 0) >= t.shareOf(owner, gives) {
 		return false // a later plan would return the room to its holder
 	}
 	mine, theirs := a.recentUse(gpus), o.recentUse(gpus)
@@ -103,17 +159,17 @@ func (d *decision) overShare(v *victim, f *Function, taken int) bool {
 
 // hasRivals reports whether another team used more than f's lately, or may borrow
 // GPUs that f's team is guaranteed.
-func (d *decision) hasRivals(f *Function) bool {
+func (t *teamCounts) hasRivals(f *Function) bool {
 	if !f.waits() {
 		return false
 	}
 	gpus := f.Resources.GPUs > 0
-	mine := d.world.Teams[f.Name.Team].recentUse(gpus)
-	if gpus && d.claimsGuarantee(f) {
+	mine := t.teams[f.Name.Team].recentUse(gpus)
+	if gpus && t.claimsGuarantee(f) {
 		return true
 	}
-	for name, t := range d.world.Teams {
-		if name != f.Name.Team && t.recentUse(gpus) > mine {
+	for name, x := range t.teams {
+		if name != f.Name.Team && x.recentUse(gpus) > mine {
 			return true
 		}
 	}
@@ -125,27 +181,27 @@ const CodeBudget = "insufficient_quota"
 
 // refusedByBudget reports whether f's team is over its budget; if so it sets the
 // verdict.
-func (d *decision) refusedByBudget(f *Function) bool {
-	t := d.world.Teams[f.Name.Team]
-	if t.OverBudget <= d.now || f.Resources.GPUs == 0 {
+func (a *attempt) refusedByBudget(f *Function) bool {
+	t := a.counts.teams[f.Name.Team]
+	if t.OverBudget <= a.plan.now || f.Resources.GPUs == 0 {
 		return false
 	}
-	d.dueAt(t.OverBudget)
-	d.verdict = t.Verdict
+	a.plan.dueAt(t.OverBudget)
+	a.verdict = t.Verdict
 	return true
 }
 
 // drainOverBudget stops f's replicas on GPUs if its team is over its budget; requests
 // in flight finish.
 func (d *decision) drainOverBudget(f *Function) {
-	t := d.world.Teams[f.Name.Team]
-	if t.OverBudget <= d.now {
+	t := d.counts.teams[f.Name.Team]
+	if t.OverBudget <= d.plan.now {
 		return
 	}
-	d.dueAt(t.OverBudget)
+	d.plan.dueAt(t.OverBudget)
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.index[r.Node]; !ok || r.Reserved.GPUs == 0 || r.asleep() || r.GoingToSleep || r.Stopping || r.Cancelled || r.State.Over() {
+		if _, ok := d.world.index[r.Node]; !ok || r.Reserved.GPUs == 0 || r.asleep() || r.GoingToSleep || r.Stopping || r.Cancelled || r.State.Over() {
 			continue
 		}
 		d.stopReplica(f, r, "budget")
@@ -171,7 +227,7 @@ func urgencyOf(n need) int {
 
 // shareOf orders teams for the next GPU, the lowest first: recent use plus GPUs held,
 // over the weight. Use decays, so no team stays last. gives is subtracted from held.
-func (d *decision) shareOf(team string, gives int) float64 {
-	t := d.world.Teams[team]
-	return (t.recentUse(true)+t.recentUse(false))/UseDecay.Seconds() + float64(d.held[team]-d.leaving[team]+d.claimed[team]-gives)/t.weight()
+func (t *teamCounts) shareOf(team string, gives int) float64 {
+	x := t.teams[team]
+	return (x.recentUse(true)+x.recentUse(false))/UseDecay.Seconds() + float64(t.staying(team)-gives)/x.weight()
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // refuse sets the verdict: why f cannot be placed, and when it may be READY. It
@@ -16,23 +17,23 @@ import (
 // The reason comes from resources held, not from this plan's promises, so it does not
 // depend on the order of placing. There is no verdict if the situation changes soon by
 // itself: a node is avoided for a moment, or a replica is within its residency.
-func (d *decision) refuse(f *Function) bool {
+func (a *attempt) refuse(f *Function) bool {
 	team, res := f.Name.Team, f.Resources
-	quota := d.world.Teams[team]
+	quota := a.counts.teams[team]
 	if quota.Max > 0 && res.GPUs > quota.Max {
-		d.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("it needs %s and team %s may hold %d", gpusText(res.GPUs), team, quota.Max), ETA: -1}
+		a.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("it needs %s and team %s may hold %d", gpusText(res.GPUs), team, quota.Max), ETA: -1}
 		return false
 	}
-	over := quota.Max > 0 && res.GPUs > 0 && d.count[team].held+res.GPUs > quota.Max
+	over := quota.Max > 0 && res.GPUs > 0 && a.counts.count[team].held+res.GPUs > quota.Max
 	possible, soon := false, false
-	for i := range d.rooms {
-		m := &d.rooms[i]
+	for i := range a.world.rooms {
+		m := &a.world.rooms[i]
 		if !m.node.admits(f) || !m.node.storeFits(f) || !m.fitsEmpty(res) {
 			continue
 		}
 		possible = true
-		if m.node.AvoidUntil > d.now && m.node.AvoidUntil != math.MaxInt64 {
-			d.dueAt(m.node.AvoidUntil)
+		if m.node.AvoidUntil > a.plan.now && m.node.AvoidUntil != math.MaxInt64 {
+			a.plan.dueAt(m.node.AvoidUntil)
 			soon = true
 		}
 		for j := range m.busy {
@@ -42,26 +43,26 @@ func (d *decision) refuse(f *Function) bool {
 	}
 	switch {
 	case !possible && f.CachedNodesOnly != "":
-		d.verdict = Verdict{Code: CodeBudget, Message: f.CachedNodesOnly, ETA: -1}
+		a.verdict = Verdict{Code: CodeBudget, Message: f.CachedNodesOnly, ETA: -1}
 	case !possible:
-		d.verdict = Verdict{Code: CodeCapacity, Message: d.tooSmallText(f), ETA: -1}
-	case d.low:
-		return d.refuseLow(f)
+		a.verdict = Verdict{Code: CodeCapacity, Message: a.world.tooSmallText(f), ETA: -1}
+	case a.low:
+		return a.refuseLow(f)
 	case soon:
 	case over:
-		d.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("team %s may hold %s, and those it holds are in use", team, gpusText(quota.Max)), ETA: d.estimateWait(f, true)}
+		a.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("team %s may hold %s, and those it holds are in use", team, gpusText(quota.Max)), ETA: a.estimateWait(f, true)}
 	default:
-		d.verdict = Verdict{Code: CodeCapacity, Message: "it needs " + d.missingText(f) + " is idle", ETA: d.estimateWait(f, false)}
+		a.verdict = Verdict{Code: CodeCapacity, Message: "it needs " + a.world.missingText(f) + " is idle", ETA: a.estimateWait(f, false)}
 	}
 	return false
 }
 
 // missingText names the first missing resource on the node with the fewest missing
 // ones, among nodes that f would fit if they were empty.
-func (d *decision) missingText(f *Function) (what string) {
+func (w *world) missingText(f *Function) (what string) {
 	res, fewest := f.Resources, math.MaxInt
-	for i := range d.rooms {
-		m := &d.rooms[i]
+	for i := range w.rooms {
+		m := &w.rooms[i]
 		if !m.node.admits(f) || !m.node.storeFits(f) || !m.fitsEmpty(res) {
 			continue
 		}
@@ -70,10 +71,10 @@ func (d *decision) missingText(f *Function) (what string) {
 			short bool
 			what  func() string
 		}{
-			{!(&freeRoom{hostRoom: m.node.host(), gpus: m.held.gpus}).fits(m.node, res), func() string { return gpusMissingText(res) }},
-			{res.Memory > 0 && m.held.memory < res.Memory, func() string { return memoryMissingText(res) }},
-			{res.CPU > 0 && m.held.cpu < res.CPU, func() string { return res.CPU.Human() + " of a node, and nothing that holds them" }},
-			{res.Pods > 0 && m.held.pods < res.Pods, func() string { return "a node that takes one more pod, and nothing on those it fits" }},
+			{m.held.LackingGPUs(res) > 0, func() string { return gpusMissingText(res) }},
+			{res.Memory > 0 && m.held.Memory < res.Memory, func() string { return memoryMissingText(res) }},
+			{res.CPU > 0 && m.held.CPU < res.CPU, func() string { return res.CPU.Human() + " of a node, and nothing that holds them" }},
+			{res.Pods > 0 && m.held.Pods < res.Pods, func() string { return "a node that takes one more pod, and nothing on those it fits" }},
 		} {
 			switch {
 			case x.short && n == 0:
@@ -104,8 +105,8 @@ func memoryMissingText(res functions.Resources) string {
 }
 
 // tooSmallText names the resource that no node has enough of for f.
-func (d *decision) tooSmallText(f *Function) string {
-	if len(d.rooms) == 0 {
+func (w *world) tooSmallText(f *Function) string {
+	if len(w.rooms) == 0 {
 		return "no agent is connected"
 	}
 	res := f.Resources
@@ -113,8 +114,8 @@ func (d *decision) tooSmallText(f *Function) string {
 	var store, memory, gpuMemory functions.Bytes
 	var cpu functions.CPU
 	most, healthy, any := 0, 0, 0 // most GPUs on one node: large enough, healthy, of any kind
-	for i := range d.rooms {
-		n := d.rooms[i].node
+	for i := range w.rooms {
+		n := w.rooms[i].node
 		if !n.canRead(f) {
 			continue
 		}
@@ -141,8 +142,8 @@ func (d *decision) tooSmallText(f *Function) string {
 		most, healthy, any = max(most, fit), max(healthy, well), max(any, len(n.GPUs))
 		if fit >= res.GPUs {
 			memory = max(memory, n.Memory)
-			if h := n.host(); res.Memory <= h.memory {
-				cpu = max(cpu, h.cpu)
+			if h := n.host(); res.Memory <= h.Memory {
+				cpu = max(cpu, h.CPU)
 			}
 		}
 	}
@@ -208,25 +209,31 @@ type roomEstimate struct {
 	at, when Instant // when 0: unknown
 }
 
+// roomEstimates caches estimates.
+type roomEstimates struct {
+	known map[waitKey]roomEstimate
+	trial rooms.Room // reused
+}
+
 // estimateWait is the estimated time until f has room, -1 if unknown: on the node
 // where enough busy replicas may be gone soonest. It ignores competing functions.
 func (d *decision) estimateWait(f *Function, over bool) time.Duration {
-	who := waitKey{machine: f.Machine, requires: f.Requires, resources: f.Resources, claims: d.claimsGuarantee(f)}
+	who := waitKey{machine: f.Machine, requires: f.Requires, resources: f.Resources, claims: d.counts.claimsGuarantee(f)}
 	if over {
 		who.team = f.Name.Team
 	}
-	r := d.waits[who]
-	if r.at == 0 || d.now-r.at >= estimateTTL || r.when != 0 && r.when <= d.now {
-		if len(d.waits) > 1000 {
-			clear(d.waits)
+	r := d.estimates.known[who]
+	if r.at == 0 || d.plan.now-r.at >= estimateTTL || r.when != 0 && r.when <= d.plan.now {
+		if len(d.estimates.known) > 1000 {
+			clear(d.estimates.known)
 		}
-		r = roomEstimate{at: d.now, when: d.estimateRoom(f, over)}
-		d.waits[who] = r
+		r = roomEstimate{at: d.plan.now, when: d.estimateRoom(f, over)}
+		d.estimates.known[who] = r
 	}
 	if r.when == 0 {
 		return -1
 	}
-	return max(r.when-d.now, 0)
+	return max(r.when-d.plan.now, 0)
 }
 
 // departure is when a victim may be gone.
@@ -238,8 +245,8 @@ type departure struct {
 // estimateRoom is the estimated moment at which f has room; 0 is unknown.
 func (d *decision) estimateRoom(f *Function, over bool) (when Instant) {
 	var exits []departure
-	for i := range d.rooms {
-		m := &d.rooms[i]
+	for i := range d.world.rooms {
+		m := &d.world.rooms[i]
 		if !m.node.admits(f) || !m.node.storeFits(f) || !m.fitsEmpty(f.Resources) {
 			continue
 		}
@@ -260,12 +267,11 @@ func (d *decision) estimateRoom(f *Function, over bool) (when Instant) {
 			}
 			continue
 		}
-		d.trial.hostRoom = m.soon.hostRoom
-		d.trial.gpus = append(d.trial.gpus[:0], m.soon.gpus...)
+		d.estimates.trial.Set(&m.soon)
 		for _, x := range exits {
 			res, gpus := x.v.r.reserves()
-			d.trial.give(m.node, res, gpus)
-			if d.trial.fits(m.node, f.Resources) {
+			d.estimates.trial.Give(res, gpus)
+			if d.estimates.trial.Fits(f.Resources) {
 				when = x.at
 				break
 			}
@@ -277,10 +283,10 @@ func (d *decision) estimateRoom(f *Function, over bool) (when Instant) {
 // mayGive reports whether v's team may lose v to f's team.
 func (d *decision) mayGive(v *victim, f *Function) bool {
 	owner := v.f.Name.Team
-	if v.f == f || owner == f.Name.Team || v.r.Reserved.GPUs == 0 || d.claimsGuarantee(f) {
+	if v.f == f || owner == f.Name.Team || v.r.Reserved.GPUs == 0 || d.counts.claimsGuarantee(f) {
 		return v.f != f
 	}
-	return d.held[owner]-d.leaving[owner]-v.r.Reserved.GPUs >= d.world.Teams[owner].Guaranteed
+	return d.counts.held[owner]-d.counts.leaving[owner]-v.r.Reserved.GPUs >= d.counts.teams[owner].Guaranteed
 }
 
 // departureOf is the moment at which v may be gone for f: the end of its residency, or
@@ -291,15 +297,15 @@ func (d *decision) departureOf(v *victim, f *Function) Instant {
 	case v.residing:
 		return v.r.ReadyAt + d.policy.Residency
 	case !v.busy():
-		return max(v.f.MinResidency, d.now)
+		return max(v.f.MinResidency, d.plan.now)
 	case d.policy.TimeSlice <= 0:
 		return 0
 	}
 	since := v.r.ReadyAt
 	if v.r.State != functions.Ready {
-		since = d.now + v.f.coldStartTime() // it is starting, and its time slice begins when it is READY
+		since = d.plan.now + v.f.coldStartTime() // it is starting, and its time slice begins when it is READY
 	}
-	at := max(since+d.policy.TimeSlice, d.now)
+	at := max(since+d.policy.TimeSlice, d.plan.now)
 	if f.Oldest > 0 {
 		at = max(at, f.Oldest+d.policy.Patience)
 	}

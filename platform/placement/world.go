@@ -5,6 +5,8 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/autoscale"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // Instant is a moment, as the span since the caller's loop began on a monotonic clock.
@@ -29,7 +31,7 @@ type Policy struct {
 	LowSlice time.Duration
 
 	Autoscale autoscale.Settings // replicas per load; zero: its defaults
-	Eviction  Eviction           // the order of eviction
+	Eviction  eviction.Policy    // the order of eviction
 	KeepAlive KeepAlive          // how long an idle replica stays
 
 	// NoMinResidency ignores Function.MinResidency, so that an eviction policy can be
@@ -42,19 +44,8 @@ type Policy struct {
 // against the reload time do not, and lose by it: on the first hours of a public trace
 // of 990 functions, 0.42 of the uses were cold for next-use with it and 0.28 without.
 func (p *Policy) AppliesMinResidency() bool {
-	return !p.NoMinResidency && (p.Eviction == LRU || p.Eviction == LFU)
+	return !p.NoMinResidency && (p.Eviction == eviction.LRU || p.Eviction == eviction.LFU)
 }
-
-// Eviction orders idle replicas for eviction.
-type Eviction uint8
-
-// The eviction policies.
-const (
-	LRU     Eviction = iota // the least recently used
-	LFU                     // the least often used, with decaying counts
-	GDSF                    // Greedy-Dual-Size-Frequency: frequency times reload cost over size, aged (Cherkasova 1998)
-	NextUse                 // predicted next use, the latest first, weighted by the measured reload cost per byte
-)
 
 // KeepAlive selects the source of a function's idle time.
 type KeepAlive uint8
@@ -88,7 +79,7 @@ type Node struct {
 	Here       bool            // the agent in this process: it cannot be lost alone
 	Seen       Instant         // last heartbeat
 	AvoidUntil Instant         // nothing is placed here before this moment
-	GPUs       []GPU           // by index in the node's own numbering
+	GPUs       []rooms.GPU     // by index in the node's own numbering
 	Memory     functions.Bytes // host memory that replicas may reserve
 	CPU        functions.CPU   // processors that replicas may reserve; 0: unlimited
 	Pods       int             // replicas that it may hold; 0: unlimited
@@ -103,21 +94,6 @@ type Node struct {
 
 	NoSleep bool // its replicas cannot sleep, whatever their engine can
 }
-
-// GPU is one GPU of a node. Memory 0 is unknown: such a GPU is reserved whole.
-type GPU struct {
-	Index     int
-	Memory    functions.Bytes
-	Unhealthy bool // nothing is placed on it, and its replicas are moved
-	Group     int  // GPUs of one group have the fastest links to each other (NVLink, one socket)
-	Whole     bool // each replica gets it whole, as from Kubernetes, though its memory is known
-}
-
-// whole reports whether replicas do not share the GPU by their memory.
-func (g *GPU) whole() bool { return g.Whole || g.Memory == 0 }
-
-// holds reports whether the empty GPU has so much memory, or its memory is unknown.
-func (g *GPU) holds(memory functions.Bytes) bool { return g.Memory == 0 || g.Memory >= memory }
 
 // Function is one model with its settings, demand and replicas.
 type Function struct {
@@ -160,7 +136,7 @@ type Function struct {
 	CachedNodesOnly string          // why no further node may stage it: its team's share of the stores is full; "": any may
 	Expect          Expect          // time to READY, measured
 	Uses            float64         // activations (a request ended an idle time), decayed: the count of LFU and GDSF
-	UsesAt          Instant         // Uses decays from this moment on (UsesDecay)
+	UsesAt          Instant         // Uses decays from this moment on (eviction.UsesDecay)
 	NextUse         Instant         // likely next use; 0 unknown
 	KeepFor         time.Duration   // how long its replica should stay idle, from history; 0 unknown
 	Prewarm         Instant         // a request is expected before: keep READY if no demand needs the room; 0 none

@@ -1,6 +1,5 @@
-// Package shim is the shim in a model's pod (thaw runtime): the container's first
-// process. It stages the weights through the node's loader, supervises the engine, and
-// proxies its API.
+// Package shim is the first process of a model's pod (thaw runtime): it stages the weights
+// through the node's loader, supervises the engine and proxies its API.
 //
 // # Inputs
 //

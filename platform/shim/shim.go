@@ -39,8 +39,8 @@ type Options struct {
 	Exe           string       // the thaw program, which is ember
 	Version       string
 	Environ       []string      // of the container; engines inherit what is no secret of it and not the shim's
-	LoaderTimeout time.Duration // for a loader that does not answer; 0 is DefaultPatience
-	ShutdownDelay time.Duration // after the loader's stop, and at most undecided after a failure that it knows of; 0 is DefaultLinger
+	LoaderTimeout time.Duration // for a loader that does not answer; 0 is DefaultLoaderTimeout
+	ShutdownDelay time.Duration // after the loader's stop, and at most undecided after a failure that it knows of; 0 is DefaultShutdownDelay
 	Out           io.Writer     // gets the engine's log
 	Log           *slog.Logger
 

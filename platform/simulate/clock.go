@@ -2,12 +2,12 @@ package simulate
 
 import "time"
 
-// actor receives events; what is the kind of event. An event whose generation differs
-// from age is cancelled: it stays in the heap and is skipped. Generation 0 cannot be
-// cancelled.
+// actor receives events; what is the kind of event. An event whose generation is
+// no longer the actor's is cancelled: it stays in the heap and is skipped. Generation 0
+// cannot be cancelled.
 type actor interface {
 	act(event uint8)
-	age() uint32
+	generation() uint32
 }
 
 // event is one entry of the clock.
@@ -16,7 +16,7 @@ type event struct {
 	seq   uint64 // events at the same time fire in the order they were scheduled
 	actor actor
 	gen   uint32
-	wha   uint8
+	kind  uint8
 }
 
 func (e *event) before(o *event) bool {
@@ -34,7 +34,7 @@ type clock struct {
 // set schedules an event of an actor; a time in the past means now.
 func (c *clock) set(at time.Duration, who actor, what uint8, gen uint32) {
 	c.seq++
-	e := event{at: max(at, c.now), seq: c.seq, actor: who, gen: gen, wha: what}
+	e := event{at: max(at, c.now), seq: c.seq, actor: who, gen: gen, kind: what}
 	h := append(c.heap, e)
 	i := len(h) - 1
 	for i > 0 {

@@ -64,7 +64,7 @@ type Config struct {
 	AheadBudget time.Duration
 	AheadTeams  int
 	// Next, if not nil, replaces the forecast: it returns the next use of a function
-	// after a time of the trace, 0 for never. With placement.Future the policy knows the
+	// after a time of the trace, 0 for never. With eviction.Future the policy knows the
 	// future.
 	Next func(name functions.Name, at time.Duration) time.Duration
 
@@ -77,7 +77,7 @@ type Config struct {
 	Event func(functions.Event)
 	// Progress, if not nil, is called periodically.
 	Progress func(Progress)
-	// Sample is the interval of the GPU samples in Result.Over; 0 for none.
+	// Sample is the interval of the GPU samples in Result.Samples; 0 for none.
 	Sample time.Duration
 }
 

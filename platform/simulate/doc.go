@@ -1,5 +1,5 @@
-// Package simulate is a backend on a virtual clock: a day of a fleet in minutes, without
-// GPUs, and with byte-identical results in every run.
+// Package simulate simulates a fleet on a virtual clock: the real orchestrator with
+// simulated nodes and engines, a day in minutes and byte-identical in every run.
 //
 // Nothing is decided here. The orchestrator is the real one, with its clock, executor
 // and names injected; placement makes the plans; requests wait in the activator's own

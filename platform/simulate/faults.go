@@ -69,8 +69,8 @@ func (s *State) After(d time.Duration, f func()) { s.At(s.clock.now+d, f) }
 
 type callback func()
 
-func (c callback) act(uint8)   { c() }
-func (c callback) age() uint32 { return 0 }
+func (c callback) act(uint8)          { c() }
+func (c callback) generation() uint32 { return 0 }
 
 // Deploy replaces the catalogue.
 func (s *State) Deploy(models ...*functions.Model) {
@@ -88,7 +88,7 @@ func (s *State) Kill(node string) {
 	n.dead = true
 	for _, r := range slices.Clone(n.reps) {
 		for _, q := range slices.Clone(r.requests) {
-			r.part(q)
+			r.removeRequest(q)
 			q.gen++
 			q.to = n
 			if q.first > s.clock.now {
@@ -238,7 +238,7 @@ func (s *State) Restart() {
 	s.loop.dead = true
 	for _, q := range slices.Clone(s.active) {
 		if q.rep != nil {
-			q.rep.part(q)
+			q.rep.removeRequest(q)
 		}
 		s.tally.broken++
 		q.end(EndOrchestratorLost, "")
@@ -246,7 +246,7 @@ func (s *State) Restart() {
 	s.stranded, s.decided = nil, nil
 	s.demandChanged, s.busy = nil, nil
 	for _, f := range s.list {
-		f.pic, f.busy = nil, false
+		f.snapshot, f.busy = nil, false
 		f.queue = &admission.Queue{Demand: f}
 	}
 	s.begin()
@@ -348,12 +348,12 @@ type FunctionView struct {
 func (s *State) Functions(yield func(FunctionView) bool) {
 	for _, f := range s.list {
 		l := f.queue.Load(s.wall())
-		v := FunctionView{Name: f.name, Known: f.pic != nil, Active: l.Active, Queued: l.Queued}
-		if f.pic != nil {
-			v.Ready = len(f.pic.Replicas)
+		v := FunctionView{Name: f.name, Known: f.snapshot != nil, Active: l.Active, Queued: l.Queued}
+		if f.snapshot != nil {
+			v.Ready = len(f.snapshot.Replicas)
 			v.InFlight = make(map[string]int, v.Ready)
-			for i := range f.pic.Replicas {
-				id := f.pic.Replicas[i].ID
+			for i := range f.snapshot.Replicas {
+				id := f.snapshot.Replicas[i].ID
 				v.InFlight[id] = f.queue.InFlight(id)
 			}
 		}

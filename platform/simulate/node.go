@@ -62,7 +62,7 @@ func newNode(st *State, id string, kind *fleet.HostKind) *node {
 
 func (n *node) url() string { return "http://" + n.id }
 
-func (n *node) age() uint32 { return 0 }
+func (n *node) generation() uint32 { return 0 }
 
 // act sends the pending heartbeat.
 func (n *node) act(uint8) {
@@ -82,7 +82,7 @@ func (n *node) push() {
 // note marks a change for the next regular heartbeat.
 func (n *node) note() {
 	n.changed = true
-	if n.st.watched() {
+	if n.st.clientsTimeOut() {
 		n.push()
 	}
 }
@@ -92,7 +92,7 @@ func (n *node) beat() {
 	if n.dead || n.mute {
 		return
 	}
-	if n.changed || n.staging > 0 && n.st.watched() {
+	if n.changed || n.staging > 0 && n.st.clientsTimeOut() {
 		n.document()
 	}
 	n.heartbeats++
@@ -131,8 +131,8 @@ func (n *node) document() {
 	n.doc = d
 }
 
-// free returns an error if req's replica does not fit beside the present ones.
-func (n *node) free(req *functions.LoadRequest) error {
+// checkRoom returns an error if req's replica does not fit beside the present ones.
+func (n *node) checkRoom(req *functions.LoadRequest) error {
 	r := req.Spec.Resources
 	if len(req.GPUs) < r.GPUs {
 		return fmt.Errorf("%d GPUs are named, %d wanted", len(req.GPUs), r.GPUs)
@@ -204,8 +204,8 @@ func (n *node) checkReachable(epoch int64) error {
 	return nil
 }
 
-// back delivers the reply; an error means that it is lost.
-func (n *node) back() error {
+// deliverReply delivers the reply; an error means that it is lost.
+func (n *node) deliverReply() error {
 	if n.st.dropReply() {
 		return errReplyLost
 	}
@@ -219,7 +219,7 @@ func (n *node) Load(_ context.Context, req functions.LoadRequest) (functions.Loa
 	}
 	r := n.find(req.ID)
 	if r == nil {
-		if err := n.free(&req); err != nil {
+		if err := n.checkRoom(&req); err != nil {
 			n.st.refusedForSpace++
 			return functions.LoadReply{}, err
 		}
@@ -228,7 +228,7 @@ func (n *node) Load(_ context.Context, req functions.LoadRequest) (functions.Loa
 		r.begin()
 		n.note()
 	}
-	return functions.LoadReply{ID: req.ID, State: r.state}, n.back()
+	return functions.LoadReply{ID: req.ID, State: r.state}, n.deliverReply()
 }
 
 // Unload stops a replica, or forgets an ended one. An unknown id is no error.
@@ -249,7 +249,7 @@ func (n *node) Unload(_ context.Context, req functions.UnloadRequest) error {
 	default:
 		r.unload(time.Duration(max(0, min(req.DrainSeconds, 86400)) * float64(time.Second)))
 	}
-	return n.back()
+	return n.deliverReply()
 }
 
 // Sleep puts a replica to sleep, or wakes it at level 0.
@@ -266,7 +266,7 @@ func (n *node) Sleep(_ context.Context, req functions.SleepRequest) error {
 	default:
 		r.fallAsleep(req.Level)
 	}
-	return n.back()
+	return n.deliverReply()
 }
 
 // Verify checks a replica that failed a request on the data path.
@@ -275,7 +275,7 @@ func (n *node) Verify(_ context.Context, id, _ string) error {
 		return errUnreachable
 	}
 	if r := n.find(id); r != nil {
-		r.suspect()
+		r.probe()
 	}
 	return nil
 }

@@ -16,8 +16,8 @@ type recordingActor struct {
 	gen uint32
 }
 
-func (a *recordingActor) act(uint8)   { *a.got = append(*a.got, a.n) }
-func (a *recordingActor) age() uint32 { return a.gen }
+func (a *recordingActor) act(uint8)          { *a.got = append(*a.got, a.n) }
+func (a *recordingActor) generation() uint32 { return a.gen }
 
 // TestClock: events fire in time order, and at the same time in the order they were
 // scheduled.
@@ -114,7 +114,7 @@ func TestTransfers(t *testing.T) {
 		b.rate = 10
 		st.reflow([]*pipe{b})
 	}), 0, 0)
-	for st.one(time.Hour) {
+	for st.step(time.Hour) {
 	}
 	// Four transfers share 150: 37.5 each. After 1 s three do: 50 each, but b's own pipe is
 	// slower by then. a2 ends at 1.25 s; then a1 has 75 of 150 and ends at

@@ -24,11 +24,11 @@ type function struct {
 	drawSeed uint64 // seeds its random draws
 	starts   int
 
-	queue   *admission.Queue
-	pic     *snapshot.Snapshot // nil before it is published and after it is removed
-	busy    bool               // it is in State.busy
-	last    time.Duration      // time of its last eviction
-	evicted bool
+	queue    *admission.Queue
+	snapshot *snapshot.Snapshot // nil before it is published and after it is removed
+	busy     bool               // it is in State.busy
+	last     time.Duration      // time of its last eviction
+	evicted  bool
 }
 
 // request is an active request. The struct is reused after its end.
@@ -36,7 +36,7 @@ type request struct {
 	admission.Request
 	st   *State
 	id   uint64
-	slot int // index in State.live
+	slot int // index in State.active
 	f    *function
 	team *team
 	at   time.Duration
@@ -67,7 +67,7 @@ const (
 	reqFails  // its replica is unreachable
 )
 
-func (r *request) age() uint32 { return r.gen }
+func (r *request) generation() uint32 { return r.gen }
 
 // OnChange is called under the queue's lock when r is admitted or rejected. It records
 // r; handleDecided handles it later.
@@ -92,7 +92,7 @@ func (s *State) arrive(x *Request) {
 		m = s.teamOf(name)
 	}
 	m.requests++
-	if f == nil || f.pic == nil {
+	if f == nil || f.snapshot == nil {
 		m.refused++
 		s.tally.refused[string(openai.ModelNotFound)]++
 		return
@@ -171,10 +171,10 @@ func (r *request) enter() {
 		r.launch()
 		return
 	case admission.Full:
-		if f.pic == nil {
+		if f.snapshot == nil {
 			r.refuse(openai.New(openai.ModelNotFound, ""))
 		} else {
-			r.refuse(admission.FullError(f.pic, wall))
+			r.refuse(admission.FullError(f.snapshot, wall))
 		}
 		return
 	}
@@ -182,15 +182,15 @@ func (r *request) enter() {
 	if r.deadline == 0 {
 		r.deadline = r.at + admission.MaxWait(f.model, st.c.ClientTimeouts)
 	}
-	if f.pic == nil {
-		r.disconnect()
+	if f.snapshot == nil {
+		r.leave()
 		r.refuse(openai.New(openai.ModelNotFound, ""))
 		return
 	}
 	counted := r.Cold
-	switch d, alone := r.Decide(f.pic, st.c.ClientTimeouts, wall); {
+	switch d, alone := r.Decide(f.snapshot, st.c.ClientTimeouts, wall); {
 	case d.Verdict == admission.Refuse:
-		r.disconnect()
+		r.leave()
 		if d.WakeForRetry {
 			if e := r.wake(true); e != nil {
 				r.refuse(e)
@@ -199,7 +199,7 @@ func (r *request) enter() {
 		}
 		r.refuse(d.Error)
 		return
-	case len(f.pic.Replicas) > 0:
+	case len(f.snapshot.Replicas) > 0:
 		st.orchestrator.Nudge(f.name)
 	default:
 		if !counted {
@@ -207,7 +207,7 @@ func (r *request) enter() {
 			r.team.cold++
 		}
 		if e := r.wake(alone); e != nil {
-			r.disconnect()
+			r.leave()
 			r.refuse(e)
 			return
 		}
@@ -218,7 +218,7 @@ func (r *request) enter() {
 // wake asks the orchestrator for a first replica.
 func (r *request) wake(again bool) *openai.Error {
 	st, f := r.st, r.f
-	return r.Wake(f.queue, f.pic, again, func() *openai.Error {
+	return r.RequestReplica(f.queue, f.snapshot, again, func() *openai.Error {
 		if st.limited {
 			if refusal := st.limits.AdmitColdStart(r.team.name, st.wall()); refusal != nil {
 				return openai.New(openai.RateLimitExceeded, refusal.Message)
@@ -251,12 +251,12 @@ func (r *request) unwait() {
 	}
 }
 
-// disconnect releases the replica slot, or the place in the queue.
-func (r *request) disconnect() {
+// leave releases the replica slot, or the place in the queue.
+func (r *request) leave() {
 	st, f := r.st, r.f
 	r.gen++
 	if r.rep != nil {
-		r.rep.part(r)
+		r.rep.removeRequest(r)
 	}
 	if r.to != nil {
 		st.stranded = slices.DeleteFunc(st.stranded, func(x *request) bool { return x == r })
@@ -270,10 +270,10 @@ func (r *request) disconnect() {
 }
 
 // launch sends an admitted request to its replica.
-func (r *request) launch() { r.st.served(r, r.st.reps[r.ReplicaID()]) }
+func (r *request) launch() { r.st.send(r, r.st.reps[r.ReplicaID()]) }
 
-// served sends q to r; r may have ended.
-func (s *State) served(q *request, r *replica) {
+// send sends q to r; r may have ended.
+func (s *State) send(q *request, r *replica) {
 	q.gen++
 	switch {
 	case r == nil || !r.n.dead && !r.n.mute && r.state != functions.Ready && r.state != functions.Draining && r.state != functions.Sleeping:
@@ -313,12 +313,12 @@ func (r *request) act(event uint8) {
 	case reqLimit:
 		switch now := st.clock.now; {
 		case r.wait && now >= r.deadline:
-			e := r.f.queue.ExpiredError(r.f.pic, st.instant(r.since), st.wall())
-			r.disconnect()
+			e := r.f.queue.ExpiredError(r.f.snapshot, st.instant(r.since), st.wall())
+			r.leave()
 			r.refuse(e)
 		case r.first > 0 && r.first <= now: // it arrived in time
 		default:
-			r.disconnect()
+			r.leave()
 			st.tally.left++
 			r.end(EndClientLeft, "")
 		}
@@ -359,7 +359,7 @@ func (r *request) done() {
 	t.wait.add(r.waited)
 	r.team.wait.add(r.waited)
 	first := r.first
-	r.disconnect()
+	r.leave()
 	r.first = first
 	r.end("", "")
 }
@@ -370,7 +370,7 @@ func (r *request) fail(problem string) {
 	st, f := r.st, r.f
 	began := r.first > 0 && r.first <= st.clock.now
 	r.MarkFailed(true, st.wall())
-	r.disconnect()
+	r.leave()
 	st.clock.set(st.clock.now+admission.CoolDown, f, 0, 0)
 	st.orchestrator.ReportFailure(f.name, r.FailedReplica, problem)
 	if began {
@@ -418,7 +418,7 @@ func (f *function) act(uint8) {
 	f.st.handleDecided()
 }
 
-func (f *function) age() uint32 { return 0 }
+func (f *function) generation() uint32 { return 0 }
 
 // OnChange records that the demand for f has changed.
 func (f *function) OnChange() {
@@ -456,13 +456,13 @@ func (p *path) Publish(fs ...snapshot.Snapshot) {
 	wall := st.wall()
 	for i := range fs {
 		f := st.functionOf(fs[i].Name)
-		before := f.pic
-		pic := fs[i]
-		f.pic = &pic
-		if pic.Model != nil && pic.Model != f.model {
-			f.set(pic.Model)
+		before := f.snapshot
+		next := fs[i]
+		f.snapshot = &next
+		if next.Model != nil && next.Model != f.model {
+			f.set(next.Model)
 		}
-		f.queue.Publish(before, f.pic, wall)
+		f.queue.Publish(before, f.snapshot, wall)
 	}
 	st.handleDecided()
 }
@@ -474,8 +474,8 @@ func (p *path) Remove(names ...functions.Name) {
 		return
 	}
 	for _, n := range names {
-		if f := st.fns[n]; f != nil && f.pic != nil {
-			f.pic = nil
+		if f := st.fns[n]; f != nil && f.snapshot != nil {
+			f.snapshot = nil
 			f.queue.Close(n)
 		}
 	}
@@ -526,8 +526,8 @@ func (p *path) InFlightOf(name functions.Name, replica string) int {
 	return f.queue.InFlight(replica)
 }
 
-// Cut fails the requests at an agent that was declared lost.
-func (p *path) Cut(agent string) {
+// AbortThrough fails the requests at an agent that was declared lost.
+func (p *path) AbortThrough(agent string) {
 	st := p.State
 	if p.superseded() {
 		return

@@ -139,7 +139,7 @@ func (r *replica) draw(nth int) {
 	}
 }
 
-func (r *replica) age() uint32 { return r.gen }
+func (r *replica) generation() uint32 { return r.gen }
 
 func (r *replica) after(d time.Duration, event uint8) {
 	r.st.clock.set(r.st.clock.now+d, r, event, r.gen)
@@ -163,7 +163,7 @@ func (r *replica) enter(s functions.State) {
 
 // begin stages the bytes and starts the engine.
 func (r *replica) begin() {
-	r.slow(r.spec.Deadlines.Stage)
+	r.setDeadline(r.spec.Deadlines.Stage)
 	f, n := r.f, r.n
 	if f.source == "" {
 		r.tier, r.staged = functions.TierNVMe, true
@@ -197,7 +197,7 @@ func (r *replica) act(event uint8) {
 			r.fetch()
 		} else {
 			r.enter(functions.Loading)
-			r.slow(r.spec.Deadlines.Start)
+			r.setDeadline(r.spec.Deadlines.Start)
 		}
 		r.n.push()
 	case repBooted:
@@ -208,7 +208,7 @@ func (r *replica) act(event uint8) {
 			r.finish(functions.Failed, cause)
 			return
 		}
-		r.loads()
+		r.loadIfReady()
 	case repWarm:
 		r.mark(spanWarmup, true)
 		r.gen++ // cancels its deadlines
@@ -244,8 +244,8 @@ func (r *replica) act(event uint8) {
 	}
 }
 
-// slow sets the deadline of the next phase; the next generation cancels it.
-func (r *replica) slow(d functions.Duration) {
+// setDeadline sets the deadline of the next phase; the next generation cancels it.
+func (r *replica) setDeadline(d functions.Duration) {
 	if d > 0 {
 		r.after(d.Std(), repLate)
 	}
@@ -255,14 +255,14 @@ func (r *replica) slow(d functions.Duration) {
 // waits for that transfer.
 func (r *replica) fetch() {
 	if r.checkpoint.complete() {
-		r.arrived()
+		r.onStaged()
 		return
 	}
 	r.mark(spanStage, false)
 	r.n.staging++
 	for _, x := range r.n.reps {
 		if x != r && x.checkpoint == r.checkpoint && x.transfer != nil && !x.staged {
-			return // landed continues it
+			return // checkpointArrived continues it
 		}
 	}
 	r.pull()
@@ -279,7 +279,7 @@ func (n *node) checkpointArrived(b *simCheckpoint) {
 			r.pull()
 			return
 		}
-		r.arrived()
+		r.onStaged()
 	}
 }
 
@@ -293,13 +293,13 @@ func (r *replica) pull() {
 		r.st.tally.staged += float64(r.checkpoint.total - r.checkpoint.bytes)
 		r.checkpoint.bytes = r.checkpoint.total
 		r.n.store.version++
-		r.arrived()
+		r.onStaged()
 		r.n.checkpointArrived(r.checkpoint)
 	}, pipes...)
 }
 
-// arrived handles staged bytes: the engine loads them once it has booted.
-func (r *replica) arrived() {
+// onStaged handles staged bytes: the engine loads them once it has booted.
+func (r *replica) onStaged() {
 	if !r.staged {
 		r.staged = true
 		if r.spans[spanStage].set {
@@ -313,13 +313,13 @@ func (r *replica) arrived() {
 		left := r.spans[spanSpawn].from + r.draws.Spawn - (r.st.clock.now - r.began)
 		r.after(max(left, 0), repBooted)
 	}
-	r.slow(r.spec.Deadlines.Start)
+	r.setDeadline(r.spec.Deadlines.Start)
 	r.enter(functions.Loading)
-	r.loads()
+	r.loadIfReady()
 }
 
-// loads copies the weights to the GPUs once they are staged and the engine has booted.
-func (r *replica) loads() {
+// loadIfReady copies the weights to the GPUs once they are staged and the engine has booted.
+func (r *replica) loadIfReady() {
 	if !r.staged || !r.booted || r.transfer != nil {
 		return
 	}
@@ -408,7 +408,7 @@ func (r *replica) fallAsleep(level int) {
 			r.account()
 			r.level = level
 			r.tier = functions.TierSleeping
-			r.give()
+			r.freeGPUs()
 			r.n.trimPageCache()
 			r.n.push()
 		}, r.n.copy)
@@ -463,8 +463,8 @@ func (r *replica) regain() {
 	}
 }
 
-// give releases its GPUs.
-func (r *replica) give() {
+// freeGPUs releases its GPUs.
+func (r *replica) freeGPUs() {
 	if r.hold == 0 {
 		return
 	}
@@ -509,7 +509,7 @@ func (r *replica) finish(s functions.State, cause string) {
 	r.whenIdle = nil
 	r.stop()
 	r.failRequests()
-	r.give()
+	r.freeGPUs()
 	r.enter(s)
 	r.err = cause
 	r.process = false
@@ -521,8 +521,8 @@ func (r *replica) finish(s functions.State, cause string) {
 	r.after(keepEnded, repForget)
 }
 
-// suspect asks the engine for one token.
-func (r *replica) suspect() {
+// probe asks the engine for one token.
+func (r *replica) probe() {
 	if r.hung && r.state == functions.Ready {
 		r.after(hangProbeDelay, repHang)
 	}

@@ -40,8 +40,8 @@ func (r *replica) work(q *request) {
 	r.st.clock.set(q.last, q, reqEnd, q.gen)
 }
 
-// part removes a request from the engine, finished or not.
-func (r *replica) part(q *request) {
+// removeRequest removes a request from the engine, finished or not.
+func (r *replica) removeRequest(q *request) {
 	r.account()
 	last := len(r.requests) - 1
 	if q.index != last {

@@ -79,7 +79,7 @@ func (s *stage) Ask(m string, n int) {
 func (s *stage) Leave(m string) {
 	for _, q := range slices.Clone(s.st.active) {
 		if q.f.name == functionName(m) && q.wait {
-			q.disconnect()
+			q.leave()
 			s.st.tally.left++
 			q.end(EndClientLeft, "")
 		}

@@ -25,7 +25,7 @@ const sampling uint8 = 0
 // sampler is the actor of a State's series.
 type sampler State
 
-func (s *sampler) age() uint32 { return 0 }
+func (s *sampler) generation() uint32 { return 0 }
 
 // act takes a sample.
 func (s *sampler) act(uint8) {

@@ -136,16 +136,16 @@ func (s *State) begin() {
 				s.event(&e)
 			}
 		}},
-		Now: s.wall, NewID: s.newID, Do: l.do, Ring: func() { l.want(s.clock.now + s.c.Gather) },
+		Now: s.wall, NewID: s.newID, RunCommand: l.do, OnUpdate: func() { l.want(s.clock.now + s.c.Gather) },
 	})
 	l.orchestrator.Attach(&path{s, l})
 	l.orchestrator.Changed()
 	l.want(s.clock.now)
 }
 
-// watched reports whether the progress of a start matters: clients with a timeout are
+// clientsTimeOut reports whether the progress of a start matters: clients with a timeout are
 // refused at once if the start will take longer.
-func (s *State) watched() bool { return s.c.ClientTimeouts.Wait > 0 }
+func (s *State) clientsTimeOut() bool { return s.c.ClientTimeouts.Wait > 0 }
 
 // newForesight returns the forecast of one orchestrator instance; nil without forecasts.
 func (s *State) newForesight() *orchestrator.Foresight {
@@ -168,7 +168,7 @@ func (s *State) newForesight() *orchestrator.Foresight {
 
 // progress is the interval at which snapshots of running starts are republished.
 func (s *State) progress() time.Duration {
-	if s.watched() {
+	if s.clientsTimeOut() {
 		return 0
 	}
 	return -1
@@ -245,7 +245,7 @@ func (l *loop) want(at time.Duration) {
 	l.st.clock.set(l.at, l, 0, l.gen)
 }
 
-func (l *loop) age() uint32 { return l.gen }
+func (l *loop) generation() uint32 { return l.gen }
 
 // act runs a turn.
 func (l *loop) act(uint8) {
@@ -282,7 +282,7 @@ type call struct {
 	f func(context.Context)
 }
 
-func (c *call) age() uint32 { return 0 }
+func (c *call) generation() uint32 { return 0 }
 
 func (c *call) act(uint8) {
 	if !c.l.dead {
@@ -290,7 +290,7 @@ func (c *call) act(uint8) {
 	}
 }
 
-func (s *State) age() uint32 { return 0 }
+func (s *State) generation() uint32 { return 0 }
 
 // act sends the heartbeats of all nodes.
 func (s *State) act(uint8) {
@@ -321,8 +321,8 @@ type delayedHeartbeat struct {
 	doc functions.Heartbeat
 }
 
-func (h *delayedHeartbeat) age() uint32 { return 0 }
-func (h *delayedHeartbeat) act(uint8)   { h.n.st.orchestrator.Heartbeat(h.doc, h.n) }
+func (h *delayedHeartbeat) generation() uint32 { return 0 }
+func (h *delayedHeartbeat) act(uint8)          { h.n.st.orchestrator.Heartbeat(h.doc, h.n) }
 
 // event counts the orchestrator's events.
 func (s *State) event(e *functions.Event) {
@@ -341,7 +341,7 @@ func (s *State) event(e *functions.Event) {
 			by.team.evictionsInflicted++
 			f.team.evictionsSuffered++
 		}
-	case "start", "rise":
+	case "start", "wake_up":
 		f := s.parsed(e.Function)
 		if f != nil && f.evicted {
 			if s.clock.now-f.last < ThrashWithin {
@@ -360,19 +360,19 @@ func (s *State) parsed(name string) *function {
 	return s.fns[functions.Name{Team: team, Name: short}]
 }
 
-// one fires the next event up to a time; false if there is none.
-func (s *State) one(until time.Duration) bool {
+// step fires the next event up to a time; false if there is none.
+func (s *State) step(until time.Duration) bool {
 	at, ok := s.clock.next()
 	if !ok || at > until {
 		return false
 	}
 	e := s.clock.pop()
 	s.clock.now = at
-	if e.gen != 0 && e.actor.age() != e.gen {
+	if e.gen != 0 && e.actor.generation() != e.gen {
 		return true
 	}
 	s.tally.events++
-	e.actor.act(e.wha)
+	e.actor.act(e.kind)
 	s.handleDecided()
 	return true
 }
@@ -383,7 +383,7 @@ func (s *State) Pass(ctx context.Context, d time.Duration) error {
 }
 
 func (s *State) until(ctx context.Context, at time.Duration) error {
-	for s.one(at) {
+	for s.step(at) {
 		if s.c.Step != nil {
 			if err := s.c.Step(s); err != nil {
 				return err

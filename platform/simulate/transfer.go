@@ -45,7 +45,7 @@ func (t *transfer) act(uint8) {
 	t.done()
 }
 
-func (t *transfer) age() uint32 { return t.gen }
+func (t *transfer) generation() uint32 { return t.gen }
 
 // stop removes t from its pipes and returns the bytes not transferred.
 func (t *transfer) stop() (left float64) {

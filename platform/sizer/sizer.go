@@ -1,5 +1,5 @@
-// Package sizer works out the resources of a model whose file leaves them out, from its
-// source and the GPUs of the nodes that there are.
+// Package sizer fills in the resources that a model file leaves out, computed from the
+// checkpoint at its source and the GPUs of the nodes.
 package sizer
 
 import (

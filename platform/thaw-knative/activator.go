@@ -34,7 +34,7 @@ type activatorSettings struct {
 	Controller    string             `json:"controller" help:"HOST:PORT of the controller; all addresses of HOST are tried"`
 	TokenFile     string             `json:"token-file" help:"file with the token of the control stream"`
 	Certs         string             `json:"certs" help:"folder with ca.crt, tls.crt and tls.key by which the controller and this one know each other; read again when they change; empty dials plainly"`
-	ID            string             `json:"id" env:"POD_NAME" help:"name of this activator, no other's" shown:"the host's name"`
+	ID            string             `json:"id" env:"POD_NAME" help:"unique name of this activator" shown:"the host's name"`
 	ShutdownDelay functions.Duration `json:"shutdown-delay" default:"3s" help:"after SIGTERM, how long new requests are accepted while routes to this activator are withdrawn"`
 	Drain         functions.Duration `json:"drain" default:"1m40s" help:"after SIGTERM, how long active requests may go on"`
 	sharedActivator
@@ -92,32 +92,31 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	if err != nil {
 		return err
 	}
-	lines := s.Open(c.Err)
-	defer lines.Close()
-	log := lines.Logger
-	plan := memlimit.Apply(memlimit.Alone, log)
+	log := s.Open(c.Err)
+	defer log.Close()
+	plan := memlimit.Apply(memlimit.Alone, log.Logger)
 	registry := telemetry.NewProcess(telemetry.BuildInfo(cli.Version))
 
-	keys := &keyReceiver{store: auth.NewReplicatedKeyStore(), limits: &ratelimit.Limits{}, log: log}
+	keys := &keyReceiver{store: auth.NewReplicatedKeyStore(), limits: &ratelimit.Limits{}, log: log.Logger}
 	engines := upstream.New(upstream.Options{Framed: true})
 	defer engines.Close()
 	var gate *gateway.Gateway // made before the control stream runs
-	platform := controlstream.NewActivator(controlstream.ActivatorOptions{
-		Addr: s.Controller, Token: token, ID: s.ID, Version: cli.Version, Log: log,
+	stream := controlstream.NewActivator(controlstream.ActivatorOptions{
+		Addr: s.Controller, Token: token, ID: s.ID, Version: cli.Version, Log: log.Logger,
 		Keys: keys.set, RateLimits: keys.limits, TLS: certificates, Reread: func() (string, error) { return kit.ReadToken(s.TokenFile) },
 		Table: func(t *controlstream.Table) { gate.SetTable(t) },
 	})
-	data := activator.New(activator.Options{
-		Waker: platform, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(s.Hold), BufferBytes: plan.Bodies,
-		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
-		Metrics: registry, Log: lines.Requests,
+	act := activator.New(activator.Options{
+		Waker: stream, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(s.Hold), BufferBytes: plan.Bodies,
+		DemandChanged: stream.DemandChanged, FirstToken: stream.FirstToken,
+		Metrics: registry, Log: log.Requests,
 	})
-	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, LeaderTLS: certificates, PublicAPI: s.PublicAPI, TrustedProxies: proxies, MaxBody: int64(s.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, s.ShareOf(plan.Bodies)),
+	gate = gateway.New(gateway.Options{Activator: act, Leader: stream.Leader, LeaderTLS: certificates, PublicAPI: s.PublicAPI, TrustedProxies: proxies, MaxBody: int64(s.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, s.ShareOf(plan.Bodies)),
 		Connections: httpserver.NewConnections(plan.Connections, int(s.ShareOf(int64(plan.Connections))), registry.Counter("thaw_connections_dropped_total")),
-		Count:       registry.Counter("thaw_gateway_requests_total"), Log: log})
-	platform.Attach(gate.DataPath())
-	keys.limits.ShareLimits(platform.Claim)
-	registry.Add(data.Samples, lines.Samples, connectedMetric(platform))
+		Count:       registry.Counter("thaw_gateway_requests_total"), Log: log.Logger})
+	stream.Attach(gate.DataPath())
+	keys.limits.ShareLimits(stream.ReportUsageNow)
+	registry.Add(act.Samples, log.Samples, connectedMetric(stream))
 
 	public, private, metrics, err := s.listen(ctx)
 	if err != nil {
@@ -126,8 +125,8 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	defer public.Close()
 	defer private.Close()
 	defer metrics.Close()
-	state := &readiness{platform: platform}
-	side := sideServer(sideHandler(s.metrics(registry), state.missing), log)
+	state := &readiness{stream: stream}
+	side := sideServer(sideHandler(s.metrics(registry), state.missing), log.Logger)
 
 	// The parts run until life ends, which is after the requests have drained.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -141,11 +140,11 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 		})
 	}
 	part(httpserver.NewProcTuner().Run)
-	part(platform.Run)
+	part(stream.Run)
 	part(func(context.Context) error { return side.Serve(metrics) })
 	part(func(context.Context) error { return gate.Serve(public, private) })
 	log.Info("serving", "addr", public.Addr().String(), "private", private.Addr().String(), "metrics", metrics.Addr().String(), "id", s.ID)
-	s.drainRequests(ctx, life, state, gate, log)
+	s.drainRequests(ctx, life, state, gate, log.Logger)
 	cause := context.Cause(life)
 	side.Close()
 	end(nil)
@@ -157,7 +156,7 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 }
 
 // drainRequests waits until ctx or life ends, and shuts the gate down: first readiness
-// fails for shutdownDelay, then active requests have the rest of drain.
+// fails for ShutdownDelay, then active requests have the rest of drain.
 func (s *activatorSettings) drainRequests(ctx, life context.Context, state *readiness, gate *gateway.Gateway, log *slog.Logger) {
 	select {
 	case <-ctx.Done():
@@ -240,7 +239,7 @@ func sideHandler(metrics http.Handler, missing func() []string) http.Handler {
 // readiness lists the reasons not to be ready. An activator that loses its controller
 // stays ready and serves with what it knows.
 type readiness struct {
-	platform *controlstream.Activator
+	stream   *controlstream.Activator
 	draining atomic.Bool
 }
 
@@ -249,7 +248,7 @@ func (r *readiness) missing() []string {
 		return []string{"shutting down"}
 	}
 	select {
-	case <-r.platform.Heard():
+	case <-r.stream.Synced():
 		return nil
 	default:
 		return []string{"the controller has not sent the models yet"}
@@ -257,9 +256,9 @@ func (r *readiness) missing() []string {
 }
 
 // connectedMetric is 1 while the controller is connected.
-func connectedMetric(platform *controlstream.Activator) telemetry.Source {
+func connectedMetric(stream *controlstream.Activator) telemetry.Source {
 	return telemetry.Gauge("thaw_controller_connected", func() float64 {
-		if platform.Connected() {
+		if stream.Connected() {
 			return 1
 		}
 		return 0

@@ -229,7 +229,7 @@ func (c *testController) startController(epoch int64, addr, hash string) {
 		c.hub.Close()
 		parts.Wait()
 	})
-	c.hub.Open()
+	c.hub.StartSending()
 }
 
 // again ends the controller and begins another life of it at the same address.

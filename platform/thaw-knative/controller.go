@@ -27,13 +27,13 @@ type controllerSettings struct {
 	WebhookAddr      string `json:"webhook-addr" help:"address of the webhook thaw-scheduler-hint, which API servers ask for the node of a new pod, such as :8443; empty: no webhook"`
 	AnnotateNodes    bool   `json:"annotate-nodes" default:"false" help:"write on each node, as the annotation thaw.dev/cached-models, which models' bytes are there; it takes the right to patch nodes, which the policy thaw-nodes bounds"`
 	Namespace        string `json:"namespace" default:"thaw-system" env:"POD_NAMESPACE" help:"namespace of thaw itself"`
-	KnativeNamespace string `json:"knative-namespace" default:"knative-serving" help:"namespace of Knative Serving, whose activators are asked for requests that come by other ingresses"`
+	KnativeNamespace string `json:"knative-namespace" default:"knative-serving" help:"namespace of Knative Serving; its activators' metrics count the requests of other ingresses"`
 	ID               string `json:"id" env:"POD_NAME" help:"name of this controller" shown:"the host's name"`
 	TokenFile        string `json:"token-file" help:"file with the token of the control stream"`
 	Secure           bool   `json:"secure" default:"false" help:"accept control streams with certificates only, those of the Secret thaw-control-tls, which is read and renewed while this runs"`
 	EarlyDispatch    bool   `json:"early-dispatch" default:"true" help:"send the first queued requests to the starting pod, which passes them on the moment its engine is ready; else activators send them once they know"`
-	PublicService    string `json:"public-service" default:"thaw" help:"Service before the activators, for all"`
-	PrivateService   string `json:"private-service" default:"thaw-local" help:"the same for the cluster alone"`
+	PublicService    string `json:"public-service" default:"thaw" help:"Service for clients outside the cluster"`
+	PrivateService   string `json:"private-service" default:"thaw-local" help:"Service for clients inside the cluster"`
 	Data             string `json:"data" help:"folder in which history outlives this process; empty keeps it in memory"`
 	sharedController
 	kit.LogSettings `defaults:"log-format=json"`
@@ -85,10 +85,9 @@ func (s *controllerSettings) foresee(log *slog.Logger) *orchestrator.Foresight {
 
 // run is the controller until ctx ends.
 func (s *controllerSettings) run(ctx context.Context, c *command) error {
-	lines := s.Open(c.Err)
-	defer lines.Close()
-	log := lines.Logger
-	klog.SetSlogLogger(log) // of the Kubernetes client, which else writes to stderr and waits for it
+	log := s.Open(c.Err)
+	defer log.Close()
+	klog.SetSlogLogger(log.Logger) // of the Kubernetes client, which else writes to stderr and waits for it
 	token, err := kit.ReadToken(s.TokenFile)
 	if err != nil {
 		return err
@@ -106,11 +105,11 @@ func (s *controllerSettings) run(ctx context.Context, c *command) error {
 	if s.Advertise == "" {
 		s.Advertise = net.JoinHostPort(cmp.Or(c.getenv("POD_IP"), "127.0.0.1"), port)
 	}
-	memlimit.Apply(memlimit.Alone, log)
-	foresee := func() *orchestrator.Foresight { return s.foresee(log) }
+	memlimit.Apply(memlimit.Alone, log.Logger)
+	foresee := func() *orchestrator.Foresight { return s.foresee(log.Logger) }
 	name := func(service string) string { return service + "." + s.Namespace + ".svc." + s.ClusterDomain }
 	return control.Run(ctx, control.Options{
 		Config: cluster.Config(), Namespace: s.Namespace, Name: s.ID, Advertise: s.Advertise, Listener: listener, Token: token, Secure: s.Secure,
-		Policy: s.Policy(), Public: name(s.PublicService), Private: name(s.PrivateService), NewForesee: foresee, WebhookAddr: s.WebhookAddr, AnnotateNodes: s.AnnotateNodes, EarlyDispatch: s.EarlyDispatch, Knative: s.KnativeNamespace, Version: cli.Version, Log: log, Samples: []telemetry.Source{lines.Samples},
+		Policy: s.Policy(), Public: name(s.PublicService), Private: name(s.PrivateService), NewForesee: foresee, WebhookAddr: s.WebhookAddr, AnnotateNodes: s.AnnotateNodes, EarlyDispatch: s.EarlyDispatch, Knative: s.KnativeNamespace, Version: cli.Version, Log: log.Logger, Samples: []telemetry.Source{log.Samples},
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
@@ -25,13 +24,14 @@ func installVerb() verb {
 
 func installFlags(c *command, f *kit.FlagSet) {
 	i := &c.installation
-	f.StringVar(&i.Image, "image", cmp.Or(c.getenv("THAW_IMAGE"), "thaw-dev/thaw:"+imageTag(cli.Version)), "image with thaw and thaw-knative [THAW_IMAGE]")
+	f.StringVar(&i.Image, "image", c.getenv("THAW_IMAGE"), "image with thaw and thaw-knative; deploy/images builds it [THAW_IMAGE]")
 	f.IntVar(&i.Controllers, "controllers", 0, "number of controllers, of which one leads (default 2)")
 	f.IntVar(&i.Activators, "activators", 0, "number of activators (default 2)")
 	f.StringVar(&c.loaders, "loaders", "", "nodes with a loader: LABEL=VALUE, or all (default nvidia.com/gpu.present=true)")
 	f.StringVar(&i.Store, "store", "", "folder of the loader on each node (default "+knative.DefaultStore+")")
+	f.StringVar(&i.Sources, "source-secret", "", "Secret in "+install.Namespace+" whose keys loaders have as variables, and as files in "+knative.SourceFolder+": credentials of sources; used where it exists (default "+knative.SourceSecret+")")
 	f.StringVar(&i.Warm, "warm-image", "", "image of the engine whose warm interpreter each node forks for its pods; it runs as root on the node (default off)")
-	f.BoolVar(&i.Expose, "expose", false, "make the Service thaw a load balancer's")
+	f.BoolVar(&i.Expose, "expose", false, "type LoadBalancer for the Service thaw")
 	f.StringVar(&i.History, "history-claim", "", "PersistentVolumeClaim in "+install.Namespace+", which all controllers can mount, to keep history in (default: in memory)")
 	kit.RegisterFlags(f, &c.sharedController)
 	kit.RegisterFlags(f, &c.sharedActivator)
@@ -92,9 +92,16 @@ func (c *command) install(ctx context.Context, _ []string) error {
 	if err := c.partSettings(); err != nil {
 		return err
 	}
+	if c.uninstall {
+		c.installation.Image = anyImage
+	}
 	objects, err := install.Objects(c.installation)
 	if err != nil {
-		return &kit.Error{Exit: kit.ExitUsage, Err: err}
+		e := &kit.Error{Exit: kit.ExitUsage, Err: err}
+		if errors.Is(err, install.ErrNoImage) {
+			e.Hint = "--image IMAGE, or set THAW_IMAGE; deploy/images builds it"
+		}
+		return e
 	}
 	if c.dry && c.isDocument() {
 		return c.printObjects(objects)

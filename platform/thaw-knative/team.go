@@ -18,7 +18,7 @@ func keysVerb() verb {
   thaw-knative keys list
   thaw-knative keys rm 0f3a9c --team ml`, func(c *command, f *kit.FlagSet) {
 		f.StringVar(&c.team, "team", "", "the team, which is a namespace")
-		f.StringVar(&c.keyName, "name", "", "with create: a word to know it by")
+		f.StringVar(&c.keyName, "name", "", "with create: label for lists")
 	}, (*command).keys, nil}
 }
 

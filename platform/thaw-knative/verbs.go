@@ -64,7 +64,7 @@ func verbs() []verb {
 	return []verb{
 		{"deploy -f FILE|DIR", "Render models as Knative Services and apply them", `  thaw-knative deploy -f model.yaml
   thaw-knative deploy -f model.yaml --dry-run            let the cluster check it, change nothing
-  thaw-knative deploy -f model.yaml --dry-run -o yaml    print it, without a cluster; kubectl apply takes it
+  thaw-knative deploy -f model.yaml --dry-run -o yaml --thaw-image IMAGE   print it, without a cluster; kubectl apply takes it
   thaw-knative deploy -f model.yaml --pod gpu-nodes.yaml tolerations and the like of this cluster's GPU nodes
   thaw-knative deploy -f model.yaml --wait               until it can be asked for, or why not`, deployFlags, (*command).deploy, nil},
 		{"get [NAME...]", "List the models of a cluster", `  thaw-knative get
@@ -98,21 +98,11 @@ func doctorFlags(c *command, f *kit.FlagSet) {
 
 // renderFlags registers the settings of a cluster that model files do not have.
 func renderFlags(c *command, f *kit.FlagSet) {
-	f.StringVar(&c.thaw, "thaw-image", cmp.Or(c.getenv("THAW_IMAGE"), "thaw-dev/thaw:"+imageTag(cli.Version)), "image whose entry point is thaw [THAW_IMAGE]")
+	f.StringVar(&c.thaw, "thaw-image", c.getenv("THAW_IMAGE"), "image whose entry point is thaw; left out: the image of the cluster's controller [THAW_IMAGE]")
 	f.StringArrayVar(&c.images, "image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
 	f.StringVar(&c.store, "store", knative.DefaultStore, "folder of the loader on each node")
 	f.DurationVar(&c.request, "request-timeout", knative.DefaultTimeout, "the longest a request may take")
 	f.StringVar(&c.pod, "pod", "", "file with what pods of models with GPUs say where spec.pod does not (nodeSelector, tolerations, …); else the annotation "+knative.PodAnnotation+" of the namespace, where a cluster is asked")
-}
-
-// imageTag makes a version the tag of an image.
-func imageTag(version string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '.' || r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
-			return r
-		}
-		return '-'
-	}, version)
 }
 
 // execute runs the verb that args name.
@@ -204,6 +194,28 @@ func (c *command) settings() (s knative.Settings, err error) {
 	return s, nil
 }
 
+// anyImage stands for an image that is not known yet.
+const anyImage = "thaw"
+
+// withAnyImage returns settings that can be rendered before the cluster is asked for the
+// image of thaw.
+func withAnyImage(s knative.Settings) knative.Settings {
+	s.Thaw = cmp.Or(s.Thaw, anyImage)
+	return s
+}
+
+// thawImage returns the image that is set, or else that of the cluster's controller.
+func (c *command) thawImage(ctx context.Context) (string, error) {
+	if c.thaw != "" {
+		return c.thaw, nil
+	}
+	cluster, err := knative.Open(c.access)
+	if err != nil {
+		return "", kit.Usage(knative.ImageHint, "the image of thaw is not known: %v", err)
+	}
+	return cluster.InstalledImage(ctx)
+}
+
 // readPod reads the file that --pod names.
 func (c *command) readPod() (functions.Pod, error) {
 	text, err := os.ReadFile(c.pod)
@@ -267,11 +279,18 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	services, err := c.rendered(ctx, settings, models, nil)
-	if err != nil {
+	// The files are checked before a cluster is looked for.
+	if _, err := c.rendered(ctx, withAnyImage(settings), models, nil); err != nil {
 		return err
 	}
 	if c.dry && c.isDocument() {
+		if settings.Thaw, err = c.thawImage(ctx); err != nil {
+			return err
+		}
+		services, err := c.rendered(ctx, settings, models, nil)
+		if err != nil {
+			return err
+		}
 		b, err := knative.FormatObjects(c.Output, services...)
 		if err != nil {
 			return err
@@ -283,11 +302,20 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if services, err = c.rendered(ctx, settings, models, cluster); err != nil {
+	services, err := c.rendered(ctx, withAnyImage(settings), models, cluster)
+	if err != nil {
 		return err
 	}
 	if !c.unchecked {
 		if err := cluster.Check(ctx, services...); err != nil {
+			return err
+		}
+	}
+	if settings.Thaw == "" {
+		if settings.Thaw, err = cluster.InstalledImage(ctx); err != nil {
+			return err
+		}
+		if services, err = c.rendered(ctx, settings, models, cluster); err != nil {
 			return err
 		}
 	}
@@ -468,7 +496,7 @@ func (c *command) doctor(ctx context.Context, _ []string) error {
 		if models, err = files.ReadModels(c.In, c.files, teamHint); err != nil {
 			return err
 		}
-		if _, err := c.rendered(ctx, settings, models, nil); err != nil {
+		if _, err := c.rendered(ctx, withAnyImage(settings), models, nil); err != nil {
 			return err
 		}
 	}
@@ -476,7 +504,7 @@ func (c *command) doctor(ctx context.Context, _ []string) error {
 	if err != nil {
 		return err
 	}
-	services, err := c.rendered(ctx, settings, models, cluster)
+	services, err := c.rendered(ctx, withAnyImage(settings), models, cluster) // no check looks at the image
 	if err != nil {
 		return err
 	}

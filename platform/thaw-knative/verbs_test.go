@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -97,6 +98,8 @@ func TestWrong(t *testing.T) {
 		{"doctor -f " + gone, kit.ExitNotFound, "there is no file"},
 		{"deploy --timeout -1s -f " + file, kit.ExitUsage, "-1s is no time to wait"},
 		{"deploy -f " + file, kit.ExitUsage, "there is no kubeconfig"},
+		{"deploy --dry-run -o yaml -f " + file, kit.ExitUsage, "the image of thaw is not known: there is no kubeconfig"},
+		{"deploy --dry-run -o json -f " + file, kit.ExitUsage, "--thaw-image IMAGE, or set THAW_IMAGE"},
 		{"get --kubeconfig " + gone, kit.ExitUsage, "the kubeconfig names no usable cluster"},
 		{"get --context other --kubeconfig " + kubeconfig(t, "http://127.0.0.1:1"), kit.ExitUsage, `context "other" does not exist`},
 		{"get -A qwen", kit.ExitUsage, "leave -A out"},
@@ -121,7 +124,8 @@ func TestPrint(t *testing.T) {
 	if exit != 0 || errs != "" || strings.Count(out, "\nkind: Service\n") != 2 || strings.Count(out, "image: example.com/thaw:1") != 2 || strings.Count(out, "image: example.com/vllm:2") != 2 || strings.Count(out, "\n  namespace: ml\n") != 2 {
 		t.Errorf("exit %d %s\n%s", exit, errs, out)
 	}
-	out, errs, exit = thaw(t, nil, "deploy", "-f", two, "--dry-run", "-o", "json")
+	image := map[string]string{"THAW_IMAGE": "example.com/thaw:1"}
+	out, errs, exit = thaw(t, image, "deploy", "-f", two, "--dry-run", "-o", "json")
 	var list struct {
 		Kind  string
 		Items []struct{ Kind string }
@@ -130,7 +134,7 @@ func TestPrint(t *testing.T) {
 		t.Errorf("exit %d %v %s\n%s", exit, err, errs, out)
 	}
 	pod := write(t, "pod.yaml", "tolerations: [{key: sku, operator: Exists}]\n")
-	out, errs, exit = thaw(t, nil, "deploy", "-f", two, "--dry-run", "-o", "yaml", "--pod", pod)
+	out, errs, exit = thaw(t, image, "deploy", "-f", two, "--dry-run", "-o", "yaml", "--pod", pod)
 	if exit != 0 || strings.Count(out, "      tolerations:\n      - key: sku\n        operator: Exists\n") != 2 {
 		t.Errorf("exit %d %s\n%s", exit, errs, out)
 	}
@@ -189,7 +193,7 @@ func TestAnswers(t *testing.T) {
 				w.Write([]byte(body))
 			}))
 			defer server.Close()
-			out, errs, exit := thaw(t, nil, append(strings.Fields(x.args), "--kubeconfig", kubeconfig(t, server.URL))...)
+			out, errs, exit := thaw(t, map[string]string{"THAW_IMAGE": "example.com/thaw:1"}, append(strings.Fields(x.args), "--kubeconfig", kubeconfig(t, server.URL))...)
 			if exit != x.exit || !strings.Contains(errs, x.want) || out != "" {
 				t.Errorf("exit %d, want %d with %q:\n%s%s", exit, x.exit, x.want, out, errs)
 			}
@@ -235,17 +239,74 @@ func TestPartlyDone(t *testing.T) {
 	defer server.Close()
 	file := write(t, "two.yaml", model+"---\n"+strings.Replace(model, "qwen", "other", 1))
 	for form, want := range map[string]string{"table": "default/qwen created\n", "name": "default/qwen\n", "yaml": "- name: default/qwen\n  outcome: created\n", "json": `"outcome": "created"`} {
-		out, errs, exit := thaw(t, nil, "deploy", "-f", file, "-o", form, "--kubeconfig", kubeconfig(t, server.URL))
+		out, errs, exit := thaw(t, nil, "deploy", "-f", file, "--thaw-image", "example.com/thaw:1", "-o", form, "--kubeconfig", kubeconfig(t, server.URL))
 		if exit != kit.ExitDenied || !strings.Contains(out, want) || strings.Contains(out, "other") || !strings.Contains(errs, "default/other: exceeded quota") || !strings.Contains(errs, "warning: mind") || strings.Contains(errs, "\x1b") {
 			t.Errorf("%s: exit %d\n%s%s", form, exit, out, errs)
 		}
 	}
 }
 
+// TestThawImage: without --thaw-image models run from the image of the cluster's
+// controller, and no other image is made up.
+func TestThawImage(t *testing.T) {
+	file := write(t, "m.yaml", model)
+	failure := func(w http.ResponseWriter, code int, reason, details string) {
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": %d, "reason": %q, "message": "no", "details": {%s}}`, code, reason, details)
+	}
+	const installed = `{"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "thaw-controller"}, "spec": {"template": {"spec": {
+		"initContainers": [{"name": "control-token", "image": "other"}], "containers": [{"name": "proxy", "image": "mesh"}, {"name": "controller", "image": "example.com/thaw:7"}]}}}}`
+	for _, x := range []struct {
+		name, controller, args string
+		env                    map[string]string
+		exit                   int
+		want                   string // of the output
+		applied                string // image
+	}{
+		{name: "of the controller", controller: installed, want: "default/qwen created", applied: "example.com/thaw:7"},
+		{name: "printed", controller: installed, args: "--dry-run -o yaml", want: "image: example.com/thaw:7"},
+		{name: "a flag", controller: installed, args: "--thaw-image mine", want: "default/qwen created", applied: "mine"},
+		{name: "a variable", controller: installed, env: map[string]string{"THAW_IMAGE": "mine"}, want: "default/qwen created", applied: "mine"},
+		{name: "not installed", args: "--skip-preflight", exit: kit.ExitNotFound, want: "the image of thaw is not known: thaw is not installed"},
+		{name: "not to be read", controller: "forbidden", exit: kit.ExitDenied, want: "hint: --thaw-image IMAGE, or set THAW_IMAGE"},
+		{name: "another Deployment", controller: `{"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "thaw-controller"}}`, exit: kit.ExitNotFound, want: "has no container controller"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			applied := ""
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/deployments/thaw-controller") && strings.HasPrefix(x.controller, "{"):
+					fmt.Fprint(w, x.controller)
+				case strings.HasSuffix(r.URL.Path, "/deployments/thaw-controller") && x.controller == "":
+					failure(w, 404, "NotFound", `"name": "thaw-controller", "group": "apps", "kind": "deployments"`)
+				case !strings.Contains(r.URL.Path, "serving.knative.dev"):
+					failure(w, 403, "Forbidden", "")
+				case r.Method == "PATCH":
+					var s knative.Service
+					if err := json.NewDecoder(r.Body).Decode(&s); err != nil {
+						t.Error(err)
+					}
+					applied = s.Spec.Template.Spec.InitContainers[0].Image
+					w.WriteHeader(201)
+					fmt.Fprint(w, `{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "qwen"}}`)
+				default:
+					failure(w, 404, "NotFound", `"name": "qwen"`)
+				}
+			}))
+			defer server.Close()
+			out, errs, exit := thaw(t, x.env, append(strings.Fields("deploy -f "+file+" "+x.args), "--kubeconfig", kubeconfig(t, server.URL))...)
+			if exit != x.exit || !strings.Contains(out+errs, x.want) || applied != x.applied {
+				t.Errorf("exit %d, applied %q\n%s%s", exit, applied, out, errs)
+			}
+		})
+	}
+}
+
 // TestAzureModel: the model of the worked example is one, its pods may have the nodes
 // that deploy/azure/up makes, and that turns on all that they need of Knative.
 func TestAzureModel(t *testing.T) {
-	args := []string{"deploy", "-f", "../../deploy/azure/model.yaml", "--dry-run", "-o", "yaml", "-n", "ml", "--store", "/mnt/thaw/store"}
+	args := []string{"deploy", "-f", "../../deploy/azure/model.yaml", "--dry-run", "-o", "yaml", "-n", "ml", "--store", "/mnt/thaw/store", "--thaw-image", "example.com/thaw:1"}
 	out, errs, exit := thaw(t, nil, args...)
 	if exit != 0 || !strings.Contains(out, "path: /mnt/thaw/store") || !strings.Contains(out, "az://myaccount/models/qwen3-8b") || !strings.Contains(out, `nvidia.com/gpu: "1"`) || strings.Contains(out, "tolerations") {
 		t.Errorf("exit %d %s\n%s", exit, errs, out)

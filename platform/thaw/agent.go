@@ -69,26 +69,30 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 		defer stop()
 		return node.Serve(ctx, agent.ServeOptions{Listener: listener, URL: address, TLS: identity.AgentTLS(), Join: server, Bodies: plan.Bodies})
 	})
-	return parts.Wait()
+	if err = parts.Wait(); errors.Is(err, agent.ErrRefused) {
+		return &kit.Error{Exit: kit.ExitDenied, Err: err, Hint: joinHint}
+	}
+	return err
 }
+
+const joinHint = "thaw agents token on the server makes a join token, for --token-file"
 
 // joinServer returns the identity of the agent, made at its first start with a join token.
 func joinServer(ctx context.Context, c cli.AgentConfig, log *slog.Logger) (*enroll.Identity, error) {
 	o := enroll.JoinOptions{Server: c.Server, ID: c.Name, Dir: filepath.Join(c.Data, "identity"), Log: log}
-	const hint = "thaw agents token on the server makes a join token, for --token-file"
 	if c.TokenFile != "" {
 		token, err := kit.ReadToken(c.TokenFile)
 		if err != nil {
-			return nil, &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: hint}
+			return nil, &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: joinHint}
 		}
 		o.Token = token
 	}
 	identity, err := enroll.Join(ctx, o)
 	switch {
 	case errors.Is(err, enroll.ErrNoToken):
-		return nil, &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: hint}
+		return nil, &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: joinHint}
 	case errors.Is(err, enroll.ErrRefused):
-		return nil, &kit.Error{Exit: kit.ExitDenied, Err: err, Hint: hint}
+		return nil, &kit.Error{Exit: kit.ExitDenied, Err: err, Hint: joinHint}
 	}
 	return identity, err
 }

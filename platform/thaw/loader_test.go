@@ -143,7 +143,7 @@ func controllerOf(t *testing.T) (*controlstream.Hub, *nodeReports, []string) {
 		},
 		Joined: func(_ controlstream.Kind, id string) {
 			h.locked(func() { h.joined++ })
-			hub.Tell(id, controlstream.Update{Owners: &controlstream.Owners{Said: true}})
+			hub.SendToNode(id, controlstream.Update{Owners: &controlstream.Owners{Said: true}})
 		},
 	})
 	srv := httptest.NewUnstartedServer(hub)
@@ -234,7 +234,7 @@ func TestLoaderOfANode(t *testing.T) {
 	}
 	// A stop of the controller reaches the named pod.
 	uid := "local-" + strconv.Itoa(pods[0].proc.Process.Pid)
-	if !hub.Tell("n1", controlstream.Update{Stop: []controlstream.Stop{{UID: uid, Seconds: 5, Reason: "its room is needed"}}}) {
+	if !hub.SendToNode("n1", controlstream.Update{Stop: []controlstream.Stop{{UID: uid, Seconds: 5, Reason: "its room is needed"}}}) {
 		t.Error("no loader to tell")
 	}
 	pods[0].eventually("it is told to stop", func() bool { return strings.Contains(pods[0].log.String(), "its room is needed") })

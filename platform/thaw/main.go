@@ -1,6 +1,6 @@
-// Command thaw is the platform without Kubernetes in one binary: server, agent,
-// supervisor of engines, the embedded engine, and the verbs of its API. This package
-// is wiring and nothing else.
+// Command thaw is thaw without Kubernetes in one binary: server, agent, supervisor of
+// engines, the embedded engine, and the verbs of its API. This package is wiring and
+// nothing else.
 package main
 
 import (

@@ -227,12 +227,12 @@ func TestLoadersServeBlocks(t *testing.T) {
 					peers = append(peers, functions.Peer{ID: id, URL: url})
 				}
 			}
-			hub.Tell(to, controlstream.Update{Peers: &peers})
+			hub.SendToNode(to, controlstream.Update{Peers: &peers})
 		}
 	}
 	hub = controlstream.NewHub(controlstream.HubOptions{Token: token, Node: news, Pods: func(string, bool, []controlstream.Pod) {},
 		Joined: func(_ controlstream.Kind, id string) {
-			hub.Tell(id, controlstream.Update{Owners: &controlstream.Owners{Said: true}})
+			hub.SendToNode(id, controlstream.Update{Owners: &controlstream.Owners{Said: true}})
 		}})
 	certs, controller := loaderCertificates(t)
 	control := httptest.NewUnstartedServer(hub)

@@ -94,7 +94,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	s.state.draining.Store(true)
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Drain.Std())
 	defer cancel()
-	s.data.Drain(drain)
+	s.act.Drain(drain)
 	s.batches.Drain(drain)
 	if err := s.front.Shutdown(drain); err != nil {
 		s.log.Warn("requests were cut at the drain deadline", "error", err)
@@ -112,7 +112,7 @@ type server struct {
 	engines *upstream.Client
 	remotes *remote.Remotes
 	money   *spend.Ledger
-	data    *activator.Activator
+	act     *activator.Activator
 	batches *batches.Server
 	front   httpserver.Server
 	state   readiness
@@ -135,15 +135,14 @@ func (s *server) onCatalogChange(change catalog.Change) {
 	s.announceProblems(change.Problems)
 	s.limits.SetTeams(catalogTeams(s.catalog))
 	s.remotes.Set(s.catalog.Remotes())
-	s.data.SetRouters(s.catalog.Routers(), teamData(s.catalog))
-	s.data.SetCompositions(s.catalog.Compositions())
+	s.act.SetRouters(s.catalog.Routers(), teamData(s.catalog))
+	s.act.SetCompositions(s.catalog.Compositions())
 	s.backend.Changed()
 }
 
 // openServer opens the data folder and makes all parts. It makes c.Data absolute:
 // engines get paths below it and have another working directory.
-func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
-	log := lines.Logger
+func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	loopback, err := onLoopback(c.Addr)
 	if err != nil {
 		return nil, err
@@ -162,39 +161,40 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	keys.Trust(admin)
 	var backend *local.Local // made below
 	agents, err := enroll.Open(enroll.Options{
-		Dir: filepath.Join(c.Data, "agents"), Log: log,
+		Dir: filepath.Join(c.Data, "agents"), Log: log.Logger,
 		Heartbeat: func(hb functions.Heartbeat, sameMachine bool) error { return backend.OnHeartbeat(hb, sameMachine) },
 		Removed:   func(agent string) { backend.Forget(agent) },
 		Peers:     func(agent string) []functions.Peer { return backend.Peers(agent) },
+		Own:       func() string { return backend.NodeID() },
 	})
 	if err != nil {
 		return nil, err
 	}
-	if backend, err = openBackend(c, cat, agents, loopback, log); err != nil {
+	if backend, err = openBackend(c, cat, agents, loopback, log.Logger); err != nil {
 		return nil, err
 	}
-	plan := memlimit.Apply(memlimit.BesideEngines, log)
-	metrics := telemetry.NewProcess(backend.Orchestrator.Samples, lines.Samples, telemetry.BuildInfo(cli.Version))
+	plan := memlimit.Apply(memlimit.BesideEngines, log.Logger)
+	metrics := telemetry.NewProcess(backend.Orchestrator.Samples, log.Samples, telemetry.BuildInfo(cli.Version))
 	money, err := spend.Open(c.Data)
 	if err != nil {
 		return nil, err
 	}
 	s := &server{
-		money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Metrics: metrics, Log: log}),
-		log: log, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{TLS: backend.EngineTLS}), agents: agents,
+		money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Metrics: metrics, Log: log.Logger}),
+		log: log.Logger, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{TLS: backend.EngineTLS}), agents: agents,
 	}
 	answers := cache.NewStore(min(int64(c.CacheBytes), plan.Limit/4), metrics)
-	s.data = activator.New(activator.Options{
+	s.act = activator.New(activator.Options{
 		Remotes: s.remotes, Cache: answers,
 		Prewarm: backend.PrewarmBriefly, GPUs: backend.GPUs, Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
-		Metrics: metrics, Log: lines.Requests,
+		Metrics: metrics, Log: log.Requests,
 	})
-	metrics.Add(s.data.Samples, s.remotes.Samples, answers.Samples)
-	if s.batches, err = openBatches(c, s.data, cat, backend.GPUs, s.limits, keys, metrics, log); err != nil {
+	metrics.Add(s.act.Samples, s.remotes.Samples, answers.Samples)
+	if s.batches, err = openBatches(c, s.act, cat, backend.GPUs, s.limits, keys, metrics, log.Logger); err != nil {
 		return nil, err
 	}
-	s.remotes.Attach(s.data)
-	backend.Attach(s.data)
+	s.remotes.Attach(s.act)
+	backend.Attach(s.act)
 	s.state.superseded = backend.Superseded
 	agentsAPI, agentsURL, err := s.listenForAgents(c.AgentsAddr)
 	if err != nil {
@@ -203,16 +203,16 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	sizes := sizer.Sizer{Sources: nodestore.OpenSources, Nodes: backend.Nodes}
 	control := api.New(api.Options{
 		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL,
-		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.data}, Starter: backend, Requests: s.data, Stores: backend, Ahead: backend,
-		ForgetAnswers: answers.Purge, Decisions: s.data.Decisions(), DryRoute: s.data.DryRoute, Composed: s.data.Composed().Find, RemoteState: s.remoteState, FileProblem: cat.FileProblem, Spending: s.remotes,
-		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.data.DemandOf(n); return d.Active, d.Queued },
-		Oldest:  func(n functions.Name) time.Time { d, _ := s.data.DemandOf(n); return d.Oldest },
+		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.act}, Starter: backend, Requests: s.act, Stores: backend, Ahead: backend,
+		ForgetAnswers: answers.Purge, Decisions: s.act.Decisions(), DryRoute: s.act.DryRoute, Composed: s.act.Composed().Find, RemoteState: s.remoteState, FileProblem: cat.FileProblem, Spending: s.remotes,
+		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.act.DemandOf(n); return d.Active, d.Queued },
+		Oldest:  func(n functions.Name) time.Time { d, _ := s.act.DemandOf(n); return d.Oldest },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
 		TeamUse: backend.TeamUse, Size: sizes.Size, CheckWeights: sizes.CheckWeights, Logs: openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
-		Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log,
+		Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log.Logger,
 	})
-	s.front = s.newFront(c, loopback, control, newSockets(s.data, backend, metrics, plan.Connections, int(c.ShareOf(int64(plan.Connections))), log), httpserver.Options{
-		MaxBody: int64(c.MaxBody), Logger: log,
+	s.front = s.newFront(c, loopback, control, newSockets(s.act, backend, metrics, plan.Connections, int(c.ShareOf(int64(plan.Connections))), log.Logger), httpserver.Options{
+		MaxBody: int64(c.MaxBody), Logger: log.Logger,
 		Bodies:      httpserver.NewBudget(plan.Bodies, c.ShareOf(plan.Bodies)),
 		Connections: httpserver.NewConnections(plan.Connections, int(c.ShareOf(int64(plan.Connections))), metrics.Counter("thaw_connections_dropped_total")),
 	})
@@ -272,7 +272,7 @@ func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, agents *enroll.Server
 	return local.New(local.Options{
 		Data: c.Data, Catalog: cat, AgentTLS: agents.AgentTLS, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),
 		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, KeepEngines: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Confine: agent.ConfineMode(c.Confine), RefuseVulnerable: c.Vulnerable == "refuse", Caches: agent.CacheMode(c.Caches),
-		Environ: os.Environ, Peering: peers, Policy: c.Policy(), Foresight: foresee, Log: log,
+		Environ: os.Environ, Peering: peers, Policy: c.Policy(), Foresight: foresee, Log: log, Alone: func() bool { return len(agents.Agents()) == 0 },
 	})
 }
 
@@ -290,7 +290,7 @@ func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, s
 	guard, strict := browser.New(loopback, c.Host, c.Origin), browser.New(loopback, c.Host, nil)
 	named, own := guard.Wrap(sockets.Serve), strict.Wrap(sockets.Serve)
 	pages := strict.ForPages().Wrap(console.New(cli.Version).Serve)
-	o.Handler = dispatch(guard.Wrap(s.data.Serve), guard.Wrap(s.batches.Serve), func(req *httpserver.Request, res *httpserver.Response) {
+	o.Handler = dispatch(guard.Wrap(s.act.Serve), guard.Wrap(s.batches.Serve), func(req *httpserver.Request, res *httpserver.Response) {
 		if socket.TakesOrigins(req.Path) {
 			named(req, res)
 		} else {
@@ -303,7 +303,7 @@ func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, s
 			control.Serve(req, res)
 		}
 	})
-	o.Authorize = authorizeBy(guard.WrapAuthorize(s.data.Authorize), guard.WrapAuthorize(s.batches.Authorize), guard.WrapAuthorize(sockets.Authorize), control)
+	o.Authorize = authorizeBy(guard.WrapAuthorize(s.act.Authorize), guard.WrapAuthorize(s.batches.Authorize), guard.WrapAuthorize(sockets.Authorize), control)
 	o.Receive = s.batches.Receive
 	o.Refused = func(req *httpserver.Request, res *httpserver.Response) {
 		if batches.ServesPath(req.Path) || activator.ServesPath(req.Path) || socket.TakesOrigins(req.Path) {
@@ -366,7 +366,7 @@ func (r *readiness) missing() []string {
 	case r.draining.Load():
 		return []string{"shutting down"}
 	case !r.serving.Load():
-		return []string{"the agent is finding out what runs"}
+		return []string{"the agent has not reported its engines yet"}
 	}
 	return nil
 }

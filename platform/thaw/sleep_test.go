@@ -181,7 +181,7 @@ func TestSleepLevels(t *testing.T) {
 	}
 	first, cold := ask("a")
 	if p.coldStart(cold)["tier"] == "SLEEPING" {
-		t.Error("a first start is no rise")
+		t.Error("a first start is no wake-up")
 	}
 	ask("b")
 	p.awaitState("default/a", "SLEEPING")

@@ -240,7 +240,7 @@ func TestPrefetch(t *testing.T) {
 	}
 }
 
-// TestAgentStoreNeedsToken: the store endpoints of an agent require its token too.
+// TestAgentStoreNeedsCertificate: the store endpoints of an agent require a certificate.
 func TestAgentStoreNeedsCertificate(t *testing.T) {
 	p := start(t, nil)
 	p.agent("second")

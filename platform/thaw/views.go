@@ -17,18 +17,18 @@ import (
 // activator sees.
 type history struct {
 	*local.Local
-	data *activator.Activator
+	act *activator.Activator
 }
 
 func (h history) ColdStart(id string) (functions.Timeline, bool) {
 	t, ok := h.Local.ColdStart(id)
-	return h.data.Complete(t), ok
+	return h.act.Complete(t), ok
 }
 
 func (h history) ColdStarts(limit int) []functions.Timeline {
 	list := h.Local.ColdStarts(limit)
 	for i := range list {
-		list[i] = h.data.Complete(list[i])
+		list[i] = h.act.Complete(list[i])
 	}
 	return list
 }

@@ -1,5 +1,5 @@
-// Package confine restricts an engine to the files that it needs, so that what a
-// checkpoint makes it do reaches neither the secrets of thaw nor other models.
+// Package confine confines an engine's process to the files that it needs, so that code in
+// a checkpoint reaches neither the secrets of thaw nor other models.
 //
 // A Plan lists what an engine may read and write. Open makes a Landlock ruleset of it,
 // which Apply puts on the calling thread, together with no_new_privs and, where thaw is

@@ -1,6 +1,7 @@
-// Package engine is a table of engines: how each is started, called, watched, and how
-// its failures are read. It makes a command line of a model and is the HTTP client of
-// the started engine; the supervisor starts processes, the replica decides when.
+// Package engine describes each supported engine in a table (vLLM, SGLang, llama.cpp,
+// ember): its command line, its HTTP calls and metrics, and how its failures are
+// recognised. It makes a command line of a model and is the HTTP client of the started
+// engine; the supervisor starts processes, the replica decides when.
 //
 // | engine | program | command line |
 // | --- | --- | --- |

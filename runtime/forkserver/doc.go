@@ -1,8 +1,8 @@
-// Package forkserver has warm interpreters: one process per engine environment that has
-// imported what the engine imports and has started nothing. It forks a complete,
-// unmodified engine on demand, so that a start costs what is particular to its model and
-// not the seconds of imports that all starts share. Parent is its state as an owner sees
-// it: an agent, the shim of a pod, or the host of a node (package pods).
+// Package forkserver starts engines by fork from a warm Python interpreter, one for each
+// engine environment, that has already imported what the engine imports. It forks a
+// complete, unmodified engine on demand, so that a start costs what is particular to its
+// model and not the seconds of imports that all starts share. Parent is its state as an
+// owner sees it: an agent, the shim of a pod, or the host of a node (package pods).
 //
 // # The parent
 //
@@ -14,7 +14,7 @@
 //
 // # The fork
 //
-// The supervisor requests it (supervisor.Process.Via) and sends three descriptors.
+// The supervisor requests it (supervisor.Process.ForkSocket) and sends three descriptors.
 // The parent forks twice, so that the engine is an orphan at once and becomes
 // the child of the supervisor, which is a child subreaper: it waits for the engine,
 // keeps its log and kills its group as it does with any other. The engine sends

@@ -18,7 +18,7 @@ import (
 
 // ErrLine reports a line that is no JSON object or longer than the bound. The connection
 // cannot be used for reading any more.
-var ErrLine = errors.New("no line of JSON within the bounds")
+var ErrLine = errors.New("line is not JSON or too long")
 
 // maxFiles bounds the files of one read; a line has at most one.
 const maxFiles = 4

@@ -144,7 +144,7 @@ func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 			s.mu.Unlock()
 			close(done)
 			s.loads.Done()
-			r.command(func(w *commands) { w.changed = true })
+			r.command(func(c *commands) { c.changed = true })
 			return err
 		}
 		s.mu.Unlock()

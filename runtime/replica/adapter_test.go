@@ -135,9 +135,9 @@ type library struct {
 	err      error
 }
 
-func (l *library) Stage(ctx context.Context, w StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
-	if w.Source == "m" {
-		return l.fakeNode.Stage(ctx, w, progress)
+func (l *library) Stage(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
+	if req.Source == "m" {
+		return l.fakeNode.Stage(ctx, req, progress)
 	}
 	select {
 	case <-time.After(l.slow):
@@ -149,11 +149,11 @@ func (l *library) Stage(ctx context.Context, w StageRequest, progress func(have,
 	if l.err != nil {
 		return Checkpoint{}, l.err
 	}
-	l.staged = append(l.staged, w.Source)
-	return Checkpoint{Path: filepath.Join(l.dir, w.Source), Release: func() {
+	l.staged = append(l.staged, req.Source)
+	return Checkpoint{Path: filepath.Join(l.dir, req.Source), Release: func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.released = append(l.released, w.Source)
+		l.released = append(l.released, req.Source)
 	}}, nil
 }
 

@@ -104,9 +104,9 @@ func replicaKinds() []replicaKind {
 // anything stages a folder by saying where it is.
 type anything struct{}
 
-func (anything) Stage(_ context.Context, w StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
-	_, err := os.Stat(w.Source)
-	return Checkpoint{Path: w.Source, Bytes: 1}, err
+func (anything) Stage(_ context.Context, req StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
+	_, err := os.Stat(req.Source)
+	return Checkpoint{Path: req.Source, Bytes: 1}, err
 }
 
 // TestConformance is the contract of an engine, whichever it is: it starts, is

@@ -1,5 +1,5 @@
-// Package replica is the state machine of one replica, from its request to the end
-// of its engine process.
+// Package replica is the state machine of one replica (a running copy of a model):
+// download, start of the engine, ready, sleep, drain and end.
 //
 //	DOWNLOADING -> LOADING_TO_GPU -> READY <-> SLEEPING
 //	      \            |      ^         |         |   |

@@ -12,14 +12,14 @@ import (
 )
 
 // draining is DRAINING: no new requests are sent, those in flight may finish.
-func (r *Replica) draining(w commands) state {
+func (r *Replica) draining(c commands) state {
 	return func(ctx context.Context) state {
 		r.enter(functions.Draining)
-		reason := w.reason
+		reason := c.reason
 		rctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		end := time.Now().Add(w.drain)
-		limit := time.NewTimer(w.drain)
+		end := time.Now().Add(c.drain)
+		limit := time.NewTimer(c.drain)
 		defer limit.Stop()
 		poll := time.NewTimer(0)
 		defer poll.Stop()

@@ -19,12 +19,12 @@ import (
 // inPlace stages folders by looking at them.
 type inPlace struct{}
 
-func (inPlace) Stage(_ context.Context, w StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
-	st, err := os.Stat(filepath.Join(w.Dir, w.Source, "model.safetensors"))
+func (inPlace) Stage(_ context.Context, req StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
+	st, err := os.Stat(filepath.Join(req.Dir, req.Source, "model.safetensors"))
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	return Checkpoint{Path: filepath.Join(w.Dir, w.Source), Bytes: functions.Bytes(st.Size())}, nil
+	return Checkpoint{Path: filepath.Join(req.Dir, req.Source), Bytes: functions.Bytes(st.Size())}, nil
 }
 
 func (s *testSupervisor) ember(id string) Options {

@@ -329,19 +329,19 @@ func (r *Replica) LogPath() string {
 // Unload ends the replica: requests in flight may finish within drain, then the
 // process is ended. Of several calls the shortest drain counts.
 func (r *Replica) Unload(drain time.Duration, reason string) {
-	r.command(func(w *commands) {
-		if !w.unload || drain < w.drain {
-			w.drain, w.reason = drain, reason
+	r.command(func(c *commands) {
+		if !c.unload || drain < c.drain {
+			c.drain, c.reason = drain, reason
 		}
-		w.unload = true
+		c.unload = true
 	})
 }
 
 // CancelStart ends the replica if its process was not spawned yet.
-func (r *Replica) CancelStart() { r.command(func(w *commands) { w.cancelStart = true }) }
+func (r *Replica) CancelStart() { r.command(func(c *commands) { c.cancelStart = true }) }
 
 // Suspect probes a READY replica now; problem is the reason, for the log.
-func (r *Replica) Suspect(problem string) { r.command(func(w *commands) { w.suspect = problem }) }
+func (r *Replica) Suspect(problem string) { r.command(func(c *commands) { c.suspect = problem }) }
 
 func (r *Replica) command(f func(*commands)) {
 	r.mu.Lock()
@@ -353,9 +353,9 @@ func (r *Replica) command(f func(*commands)) {
 func (r *Replica) takeCommands() commands {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := r.pending
+	c := r.pending
 	r.pending = commands{}
-	return w
+	return c
 }
 
 // state is the function of one state; it returns the next, nil at the end.
@@ -366,13 +366,13 @@ type state func(context.Context) state
 // memory and SleepLevel is set. Level 1 keeps the weights in host memory, 2 drops
 // them. An engine that cannot sleep stays READY.
 func (r *Replica) Sleep(level int, reason string) {
-	r.command(func(w *commands) { w.sleep = &sleepRequest{level: max(level, 1), why: reason} })
+	r.command(func(c *commands) { c.sleep = &sleepRequest{level: max(level, 1), why: reason} })
 }
 
 // WakeUp wakes a SLEEPING replica: LOADING_TO_GPU, then READY with a token, or FAILED
 // if it hangs. In other states it cancels a Sleep that has not begun.
 func (r *Replica) WakeUp(reason string) {
-	r.command(func(w *commands) { w.sleep = &sleepRequest{why: reason} })
+	r.command(func(c *commands) { c.sleep = &sleepRequest{why: reason} })
 }
 
 // Run runs the replica. It returns nil when the replica is UNLOADED or FAILED (see

@@ -94,20 +94,20 @@ func (r *Replica) sleeping(n sleepRequest) state {
 					return r.waking(s, n.level, "a request waits in the engine")
 				}
 			case <-r.commandReady:
-				w := r.takeCommands()
-				if w.unload {
-					return r.draining(w)
+				c := r.takeCommands()
+				if c.unload {
+					return r.draining(c)
 				}
-				if w.sleep == nil {
+				if c.sleep == nil {
 					break
 				}
 				switch {
-				case w.sleep.level > 0:
+				case c.sleep.level > 0:
 					wakeReason = ""
 				case falling:
-					wakeReason = w.sleep.why + " "
+					wakeReason = c.sleep.why + " "
 				default:
-					return r.waking(s, n.level, w.sleep.why)
+					return r.waking(s, n.level, c.sleep.why)
 				}
 			case <-ctx.Done():
 				return nil
@@ -211,10 +211,10 @@ func (r *Replica) waking(s sleeper, level int, reason string) state {
 				next, _ := r.engineExited(ctx, x, "waking", false)
 				return next
 			case <-r.commandReady:
-				if w := r.takeCommands(); w.unload {
+				if c := r.takeCommands(); c.unload {
 					r.enter(functions.Draining)
 					r.terminate(ctx)
-					return r.unloaded(w.reason)
+					return r.unloaded(c.reason)
 				}
 			case <-ctx.Done():
 				return nil

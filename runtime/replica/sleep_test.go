@@ -326,10 +326,10 @@ type arriving struct {
 	whole       atomic.Int64
 }
 
-func (a *arriving) StageEarly(ctx context.Context, w StageRequest, progress func(have, total functions.Bytes)) (PartialCheckpoint, error) {
+func (a *arriving) StageEarly(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (PartialCheckpoint, error) {
 	progress(1, 100)
 	return PartialCheckpoint{
-		Path: "/mnt/m", Complete: a.present, Cache: "/cache/" + w.Cache,
+		Path: "/mnt/m", Complete: a.present, Cache: "/cache/" + req.Cache,
 		Rest: func(ctx context.Context) (Checkpoint, error) {
 			select {
 			case <-time.After(a.after):

@@ -63,11 +63,11 @@ func (r *Replica) staging(ctx context.Context) state {
 		case <-tick.C:
 			r.reportStaging()
 		case <-r.commandReady:
-			switch w := r.takeCommands(); {
-			case w.unload:
-				end = w.reason
+			switch c := r.takeCommands(); {
+			case c.unload:
+				end = c.reason
 				cancel(errors.New("unloaded"))
-			case w.cancelStart:
+			case c.cancelStart:
 				end = ErrStartCancelled.Error()
 				cancel(ErrStartCancelled)
 			}

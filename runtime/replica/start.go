@@ -19,10 +19,10 @@ func (r *Replica) starting(ctx context.Context) state {
 	r.enter(functions.Loading)
 	deadline := time.Now().Add(r.o.Spec.Deadlines.Start.Std())
 	for try := 1; ; try++ {
-		switch w := r.takeCommands(); { // after this the start cannot be cancelled
-		case w.unload:
-			return r.unloaded(w.reason)
-		case w.cancelStart:
+		switch c := r.takeCommands(); { // after this the start cannot be cancelled
+		case c.unload:
+			return r.unloaded(c.reason)
+		case c.cancelStart:
 			return r.unloaded(ErrStartCancelled.Error())
 		}
 		next, retry := r.start(ctx, deadline, try < portTries)
@@ -169,10 +169,10 @@ func (r *Replica) waitForGPUMemory(ctx context.Context, deadline time.Time) (nex
 		case <-limit.C:
 			return r.failed(r.insufficientGPUMemory(problem)), true
 		case <-r.commandReady:
-			switch w := r.takeCommands(); {
-			case w.unload:
-				return r.unloaded(w.reason), true
-			case w.cancelStart:
+			switch c := r.takeCommands(); {
+			case c.unload:
+				return r.unloaded(c.reason), true
+			case c.cancelStart:
 				return r.unloaded(ErrStartCancelled.Error()), true
 			}
 		case <-ctx.Done():
@@ -200,10 +200,10 @@ func (r *Replica) waitForParent(ctx context.Context, cmd engine.Command) (next s
 		case <-limit.C:
 			return nil, false
 		case <-r.commandReady:
-			switch w := r.takeCommands(); {
-			case w.unload:
-				return r.unloaded(w.reason), true
-			case w.cancelStart:
+			switch c := r.takeCommands(); {
+			case c.unload:
+				return r.unloaded(c.reason), true
+			case c.cancelStart:
 				return r.unloaded(ErrStartCancelled.Error()), true
 			}
 		case <-ctx.Done():

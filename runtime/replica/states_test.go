@@ -57,7 +57,7 @@ type fakeNode struct {
 	calls  []string // of sleep and adapters
 }
 
-func (n *fakeNode) Stage(ctx context.Context, w StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
+func (n *fakeNode) Stage(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
 	for i := range 10 {
 		progress(functions.Bytes(i*10), 100)
 		select {
@@ -72,7 +72,7 @@ func (n *fakeNode) Stage(ctx context.Context, w StageRequest, progress func(have
 	if n.stageErr != nil {
 		return Checkpoint{}, n.stageErr
 	}
-	return Checkpoint{Path: "/store/" + w.Source, Bytes: 100, Release: func() { n.released.Add(1) }}, nil
+	return Checkpoint{Path: "/store/" + req.Source, Bytes: 100, Release: func() { n.released.Add(1) }}, nil
 }
 
 func (n *fakeNode) Spawn(_ context.Context, p supervisor.Process) (*supervisor.Child, error) {

@@ -50,11 +50,11 @@ func (r *Replica) verifying(cause string) state {
 				r.enter(functions.Downloading)
 				return r.staging
 			case <-r.commandReady:
-				switch w := r.takeCommands(); {
-				case w.unload:
-					end = w.reason
+				switch c := r.takeCommands(); {
+				case c.unload:
+					end = c.reason
 					cancel()
-				case w.cancelStart:
+				case c.cancelStart:
 					end = ErrStartCancelled.Error()
 					cancel()
 				}

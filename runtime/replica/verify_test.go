@@ -23,11 +23,11 @@ type damagedNode struct {
 	verified atomic.Int64
 }
 
-func (d *damagedNode) Stage(ctx context.Context, w StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
+func (d *damagedNode) Stage(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
 	if d.staged.Add(1) > 3 {
 		return Checkpoint{}, errors.New("staged again and again")
 	}
-	c, err := d.fakeNode.Stage(ctx, w, progress)
+	c, err := d.fakeNode.Stage(ctx, req, progress)
 	c.Verify = func(ctx context.Context) error {
 		d.verified.Add(1)
 		select {

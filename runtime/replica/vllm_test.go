@@ -631,11 +631,11 @@ func (v *vllmEnv) startsAndEnds(t *testing.T) {
 // inPlaceStager stages models in place, and what is relative from a folder.
 type inPlaceStager struct{ dir string }
 
-func (s inPlaceStager) Stage(_ context.Context, w StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
-	if filepath.IsAbs(w.Source) {
-		return Checkpoint{Path: w.Source}, nil
+func (s inPlaceStager) Stage(_ context.Context, req StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
+	if filepath.IsAbs(req.Source) {
+		return Checkpoint{Path: req.Source}, nil
 	}
-	return Checkpoint{Path: filepath.Join(s.dir, w.Source)}, nil
+	return Checkpoint{Path: filepath.Join(s.dir, req.Source)}, nil
 }
 
 // dims of the attention of a Llama.

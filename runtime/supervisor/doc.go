@@ -1,4 +1,5 @@
-// Package supervisor is the parent process of engines (`thaw keep`) and its client.
+// Package supervisor is the parent process of engines (`thaw keep`), which keeps them
+// running while an agent restarts, and its client.
 //
 // One supervisor serves one agent: it starts and reaps engines and stores their logs
 // and exit codes. It knows no model, port or state. So an agent can be killed or
@@ -16,7 +17,7 @@
 //     most LogBytes each: PATH and PATH.1.
 //   - When a leader dies, the rest of its group is killed (vLLM's EngineCore
 //     survives its API server), then the exit is sent.
-//   - A process may be forked by a warm parent instead of executed (Process.Via,
+//   - A process may be forked by a warm parent instead of executed (Process.ForkSocket,
 //     package runtime/forkserver). It is orphaned at once, so it becomes the supervisor's
 //     child, and continues once the supervisor has registered it; the parent may
 //     end. After ErrNoParent the caller has the process executed. Linux only.

@@ -30,7 +30,7 @@ type forking struct {
 	began time.Time
 }
 
-// startFork asks the parent on p.Via for a process, in a goroutine whose outcome is
+// startFork asks the parent on p.ForkSocket for a process, in a goroutine whose outcome is
 // sent to s.forked.
 func (s *supervisor) startFork(f *forking, out *os.File) {
 	s.forks[f.p.ID] = f

@@ -26,7 +26,7 @@ var (
 	ErrRunning = errors.New("another supervisor runs in this folder")
 	// ErrLost reports that the connection to the supervisor has ended.
 	ErrLost = errors.New("the supervisor is gone")
-	// ErrNoParent reports that the parent named by Via did not fork.
+	// ErrNoParent reports that the parent named by ForkSocket did not fork.
 	ErrNoParent = errors.New("no warm interpreter")
 )
 

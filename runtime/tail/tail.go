@@ -1,6 +1,5 @@
-// Package tail reads a log file while it grows, across rotation: when another
-// file has the path, the rest of the old file is read first, then the new one
-// from its beginning.
+// Package tail follows a growing log file across rotation. When another file takes the
+// path, the rest of the old one is read first, then the new one from its beginning.
 package tail
 
 import (

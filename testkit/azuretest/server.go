@@ -1,6 +1,5 @@
-// Package azuretest is a small true blob server for tests: it checks signatures, lists
-// and serves ranges with checksums as Azure Blob Storage does, with injected faults. It
-// starts Azurite, too.
+// Package azuretest is a small Azure Blob Storage server for tests: it checks signatures,
+// lists, and serves ranges with checksums, with injected faults. It starts Azurite, too.
 package azuretest
 
 import (

@@ -1,5 +1,5 @@
-// Package fake is an engine that generates nothing: it answers OpenAI requests at once,
-// at a pace, or crashes, as the request demands. It is the upstream of the gateway
+// Package fake is a fake engine for benchmarks and tests: it answers OpenAI requests at
+// once, at a pace, or crashes, as the request demands. It is the upstream of the gateway
 // benchmark and of the tests with real clients, where a model's own time would hide the
 // platform's.
 //

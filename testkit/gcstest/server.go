@@ -1,5 +1,5 @@
-// Package gcstest is a small true server of Google Cloud Storage's JSON API for
-// tests: it lists, and serves objects of a generation.
+// Package gcstest is a small Google Cloud Storage server for tests: it lists, and serves
+// objects of a generation.
 package gcstest
 
 import (

@@ -1,4 +1,4 @@
-// Package huggingfacetest is a small true hub for tests: repositories with commits,
+// Package huggingfacetest is a small Hugging Face hub for tests: repositories with commits,
 // small files of its own, large ones on a CDN with signed addresses.
 package huggingfacetest
 

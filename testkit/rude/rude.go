@@ -1,5 +1,5 @@
-// Package rude has an engine that answers as real ones do on a bad day: byte by byte as its
-// table says, with pauses, without ends, with anything but HTTP. Only tests import it.
+// Package rude is a fake engine that misbehaves as real ones do: answers in pieces, with
+// pauses, without ends, with anything but HTTP. Only tests import it.
 package rude
 
 import (

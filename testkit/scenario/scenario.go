@@ -1,6 +1,6 @@
-// Package scenario tests what every backend must do. A backend implements World, with
-// its own agents, clock and faults. The same scenarios run on fakes in virtual time and
-// on real processes.
+// Package scenario is the conformance suite of backends: the same scenarios run on fakes in
+// virtual time, on real processes and on Kubernetes. A backend implements World, with its
+// own agents, clock and faults.
 package scenario
 
 import (

@@ -1,4 +1,4 @@
-// Package sourcetest is the suite that every source of weights passes.
+// Package sourcetest is the conformance suite that every source of weights passes.
 package sourcetest
 
 import (
@@ -58,9 +58,9 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 		}
 		return b
 	}
-	plan := func(t *testing.T, p Location) map[string]source.File {
+	plan := func(t *testing.T, l Location) map[string]source.File {
 		t.Helper()
-		got, err := p.Source.Plan(t.Context(), p.Location, nil)
+		got, err := l.Source.Plan(t.Context(), l.Location, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,9 +70,9 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 		}
 		return files
 	}
-	read := func(ctx context.Context, p Location, f source.File, off, n int64) ([]byte, error) {
-		got, err := readBody(ctx, p.Source, f, off, n)
-		if s, ok := p.Source.(blockReader); ok {
+	read := func(ctx context.Context, l Location, f source.File, off, n int64) ([]byte, error) {
+		got, err := readBody(ctx, l.Source, f, off, n)
+		if s, ok := l.Source.(blockReader); ok {
 			into := make([]byte, n)
 			intoErr := s.ReadInto(ctx, f, off, into)
 			if (err == nil) != (intoErr == nil) || source.KindOf(err) != source.KindOf(intoErr) || err == nil && !bytes.Equal(got, into) {
@@ -82,24 +82,24 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 		return got, err
 	}
 
-	old := func(t *testing.T, p Location, f source.File, all []byte) {
+	old := func(t *testing.T, l Location, f source.File, all []byte) {
 		t.Helper()
-		got, err := read(t.Context(), p, f, 0, int64(len(all)))
+		got, err := read(t.Context(), l, f, 0, int64(len(all)))
 		switch {
-		case p.Kept && (err != nil || !bytes.Equal(got, all)):
+		case l.Kept && (err != nil || !bytes.Equal(got, all)):
 			t.Errorf("a version that is kept: %d bytes, %v", len(got), err)
-		case !p.Kept && source.KindOf(err) != source.Changed:
+		case !l.Kept && source.KindOf(err) != source.Changed:
 			t.Errorf("error %v", err)
 		}
 	}
 
 	t.Run("lists names, sizes and versions", func(t *testing.T) {
-		p := open(t)
+		l := open(t)
 		want := map[string]int{"config.json": 10, "model.safetensors": 70_000, "sub/folder/x.json": 3, "a name with spaces, 100%.txt": 5, "été.json": 7, "empty.txt": 0}
 		for name, n := range want {
-			p.Put(t, name, body(n))
+			l.Put(t, name, body(n))
 		}
-		files := plan(t, p)
+		files := plan(t, l)
 		if len(files) != len(want) {
 			t.Errorf("%d files, want %d: %v", len(files), len(want), files)
 		}
@@ -111,10 +111,10 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 		}
 	})
 	t.Run("files beside the list", func(t *testing.T) {
-		p := open(t)
+		l := open(t)
 		all := body(300)
 		for _, name := range []string{"config.json", "model.safetensors", "modeling.py", "custom/code.py", "custom/deep/code.py", "vocab.pkl", "README.md", ".hidden.py", "_thaw/own.py"} {
-			p.Put(t, name, all)
+			l.Put(t, name, all)
 		}
 		for _, tc := range []struct {
 			also source.Globs
@@ -125,18 +125,18 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 			{source.Globs{"custom/*", "vocab.pkl", "*/*.py", "*"}, "README.md config.json custom/code.py model.safetensors modeling.py vocab.pkl"},
 			{source.Globs{".*", "_thaw/*", "../*"}, "config.json model.safetensors"},
 		} {
-			got, err := p.Source.Plan(t.Context(), p.Location, tc.also)
+			got, err := l.Source.Plan(t.Context(), l.Location, tc.also)
 			if err != nil {
 				t.Fatal(err)
 			}
-			files, _, err := source.Select(p.Location, got.Files, tc.also)
+			files, _, err := source.Select(l.Location, got.Files, tc.also)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var names []string
 			for _, f := range files {
 				names = append(names, f.Name)
-				if b, err := read(t.Context(), p, f, 0, f.Size); err != nil || f.Version == "" || !bytes.Equal(b, all) {
+				if b, err := read(t.Context(), l, f, 0, f.Size); err != nil || f.Version == "" || !bytes.Equal(b, all) {
 					t.Errorf("%v: %+v: %d bytes, %v", tc.also, f, len(b), err)
 				}
 			}
@@ -150,22 +150,22 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 		}
 	})
 	t.Run("one file", func(t *testing.T) {
-		p := open(t)
-		if p.FolderOnly {
+		l := open(t)
+		if l.FolderOnly {
 			t.Skip("this source is a folder")
 		}
 		for _, name := range []string{"config.json", "model.onnx", "m-Q4.gguf", "s-00001-of-00003.gguf", "s-00002-of-00003.gguf", "s-00003-of-00003.gguf", "t-00001-of-00003.gguf", "t-00003-of-00003.gguf", "v1.5/config.json"} {
-			p.Put(t, name, body(len(name)))
+			l.Put(t, name, body(len(name)))
 		}
 		for name, want := range map[string]string{
 			"m-Q4.gguf": "m-Q4.gguf", "model.onnx": "model.onnx", "v1.5": "config.json", "s-00002-of-00003.gguf": "s-00001-of-00003.gguf s-00002-of-00003.gguf s-00003-of-00003.gguf",
 			"t-00003-of-00003.gguf": "!t-00002-of-00003.gguf", "gone.gguf": "!gone.gguf", "gone.onnx": "!gone.onnx",
 		} {
-			got, err := p.Source.Plan(t.Context(), p.Location+"/"+name, nil)
+			got, err := l.Source.Plan(t.Context(), l.Location+"/"+name, nil)
 			var names []string
 			for _, f := range got.Files {
 				names = append(names, f.Name)
-				if b, err := read(t.Context(), p, f, 0, f.Size); err != nil || len(b) != int(f.Size) {
+				if b, err := read(t.Context(), l, f, 0, f.Size); err != nil || len(b) != int(f.Size) {
 					t.Errorf("%s: %d bytes, %v", f.Name, len(b), err)
 				}
 			}
@@ -180,19 +180,19 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 		}
 	})
 	t.Run("nothing there", func(t *testing.T) {
-		p := open(t)
-		if _, err := p.Source.Plan(t.Context(), p.Nowhere, nil); source.KindOf(err) != source.NotFound {
+		l := open(t)
+		if _, err := l.Source.Plan(t.Context(), l.Nowhere, nil); source.KindOf(err) != source.NotFound {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("reads any range", func(t *testing.T) {
-		p := open(t)
+		l := open(t)
 		all := body(70_000)
-		p.Put(t, "model.safetensors", all)
-		p.Put(t, "a name with spaces, 100%.txt", all)
-		for _, f := range plan(t, p) {
+		l.Put(t, "model.safetensors", all)
+		l.Put(t, "a name with spaces, 100%.txt", all)
+		for _, f := range plan(t, l) {
 			for _, at := range [][2]int64{{0, 1}, {0, 70_000}, {1, 69_999}, {69_999, 1}, {4096, 4096}} {
-				got, err := read(t.Context(), p, f, at[0], at[1])
+				got, err := read(t.Context(), l, f, at[0], at[1])
 				if err != nil || !bytes.Equal(got, all[at[0]:at[0]+at[1]]) {
 					t.Errorf("%s %v: %d bytes, %v", f.Name, at, len(got), err)
 				}
@@ -200,14 +200,14 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 		}
 	})
 	t.Run("many ranges at once", func(t *testing.T) {
-		p := open(t)
+		l := open(t)
 		all := body(64_000)
-		p.Put(t, "model.safetensors", all)
-		f := plan(t, p)["model.safetensors"]
+		l.Put(t, "model.safetensors", all)
+		f := plan(t, l)["model.safetensors"]
 		var wg sync.WaitGroup
 		for i := range int64(16) {
 			wg.Go(func() {
-				got, err := read(t.Context(), p, f, i*4000, 4000)
+				got, err := read(t.Context(), l, f, i*4000, 4000)
 				if err != nil || !bytes.Equal(got, all[i*4000:(i+1)*4000]) {
 					t.Errorf("range %d: %d bytes, %v", i, len(got), err)
 				}
@@ -216,34 +216,34 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 		wg.Wait()
 	})
 	t.Run("another version is not read", func(t *testing.T) {
-		p := open(t)
-		p.Put(t, "model.safetensors", body(1000))
-		f := plan(t, p)["model.safetensors"]
-		p.Put(t, "model.safetensors", body(1001))
-		old(t, p, f, body(1000))
-		if g := plan(t, p)["model.safetensors"]; g.Version == f.Version || g.Size != 1001 {
+		l := open(t)
+		l.Put(t, "model.safetensors", body(1000))
+		f := plan(t, l)["model.safetensors"]
+		l.Put(t, "model.safetensors", body(1001))
+		old(t, l, f, body(1000))
+		if g := plan(t, l)["model.safetensors"]; g.Version == f.Version || g.Size != 1001 {
 			t.Errorf("planned again: %+v", g)
 		}
 	})
 	t.Run("a file that is gone", func(t *testing.T) {
-		p := open(t)
-		p.Put(t, "config.json", body(10))
-		p.Put(t, "model.safetensors", body(1000))
-		f := plan(t, p)["model.safetensors"]
-		p.Delete(t, "model.safetensors")
-		old(t, p, f, body(1000))
+		l := open(t)
+		l.Put(t, "config.json", body(10))
+		l.Put(t, "model.safetensors", body(1000))
+		f := plan(t, l)["model.safetensors"]
+		l.Delete(t, "model.safetensors")
+		old(t, l, f, body(1000))
 	})
 	t.Run("a caller that left", func(t *testing.T) {
-		p := open(t)
-		p.Put(t, "config.json", body(10))
-		f := plan(t, p)["config.json"]
+		l := open(t)
+		l.Put(t, "config.json", body(10))
+		f := plan(t, l)["config.json"]
 		gone := fmt.Errorf("gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(gone)
-		if _, err := read(ctx, p, f, 0, 10); err == nil {
+		if _, err := read(ctx, l, f, 0, 10); err == nil {
 			t.Error("read after its caller left")
 		}
-		if _, err := p.Source.Plan(ctx, p.Location, nil); err == nil {
+		if _, err := l.Source.Plan(ctx, l.Location, nil); err == nil {
 			t.Error("planned after its caller left")
 		}
 	})

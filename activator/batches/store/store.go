@@ -1,6 +1,6 @@
-// Package store keeps uploaded files and batches in a folder. After a crash at any point a
-// file is there whole or not at all, and each line of a batch is in its output, or in its
-// errors, or to be run.
+// Package store keeps the files and batches of the Batch API on disk, so that a crash loses
+// none. After a crash at any point a file is there whole or not at all, and each line of a
+// batch is in its output, or in its errors, or to be run.
 //
 // The folder has:
 //

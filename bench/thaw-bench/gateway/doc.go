@@ -1,6 +1,5 @@
-// Package gateway measures the cost of a request through the platform, beside its peers:
-// nginx, a plain ReverseProxy and vllm-router, each in front of the same engine, in
-// interleaved rounds on the same machine.
+// Package gateway measures what a request through thaw costs beside nginx, a plain
+// ReverseProxy and vllm-router, each in front of the same engine.
 //
 // It compares the CPU time of the gateway's own processes, not latency: on shared cores
 // CPU time is reproducible, and it bounds the throughput of a machine. Every answer is

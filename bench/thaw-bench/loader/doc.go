@@ -1,6 +1,5 @@
 // Package loader measures downloads from a blob store to the disk: thaw beside azblob's
-// DownloadFile, curl and aria2c, from one server, each in its own process, in
-// interleaved rounds.
+// DownloadFile, curl and aria2c, in interleaved rounds.
 //
 // The server is a program of its own. It implements the part of the Blob REST API that a
 // download needs, sends from the page cache with sendfile, and can behave like a real

@@ -10,6 +10,8 @@ import (
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/functions"
 	core "github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // Decisions is the cost of one decision, in seconds.
@@ -43,7 +45,7 @@ func crowdedWorld(models, hosts int) core.World {
 	for i := range hosts {
 		n := &core.Node{ID: fmt.Sprintf("node-%03d", i), Seen: now, Memory: 1024 * gib, Cached: map[string]bool{}}
 		for g := range 8 {
-			n.GPUs = append(n.GPUs, core.GPU{Index: g, Memory: 80 * gib})
+			n.GPUs = append(n.GPUs, rooms.GPU{Index: g, Memory: 80 * gib})
 			slots = append(slots, slot{n, g, 80 * gib})
 		}
 		w.Nodes = append(w.Nodes, n)
@@ -89,15 +91,15 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 	w := crowdedWorld(o.Models, hosts)
 	now := core.Instant(24 * time.Hour)
 	policy := core.DefaultPolicy
-	policy.Eviction = core.NextUse
+	policy.Eviction = eviction.NextUse
 	p := policy.Planner()
 	for _, n := range w.Nodes {
-		p.Node(n)
+		p.NodeChanged(n)
 	}
 	p.Teams(w.Teams)
 	var rest []*core.Function
 	for _, f := range w.Functions {
-		p.Touch(f)
+		p.FunctionChanged(f)
 		if len(f.Replicas) == 0 {
 			rest = append(rest, f)
 		}
@@ -119,7 +121,7 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 		now += time.Millisecond
 		for _, n := range w.Nodes[:1] { // a heartbeat arrived in between
 			n.Seen = now
-			p.Node(n)
+			p.NodeChanged(n)
 		}
 		counted := i%16 == 0 // reading the allocation counts stops the world
 		if counted {
@@ -127,7 +129,7 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 		}
 		began := time.Now()
 		f.Queued, f.Needed, f.Oldest = 1, 1, now
-		p.Touch(f)
+		p.FunctionChanged(f)
 		plan := p.Plan(now)
 		took = append(took, time.Since(began).Seconds())
 		if counted {
@@ -139,7 +141,7 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 		}
 		// The request is removed again, so that the world stays the same.
 		f.Queued, f.Needed, f.Oldest = 0, 0, 0
-		p.Touch(f)
+		p.FunctionChanged(f)
 		p.Plan(now)
 	}
 	if started < o.Rounds/2 {

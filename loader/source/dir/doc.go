@@ -1,5 +1,4 @@
-// Package dir reads models from a folder on this machine, which the loader
-// uses where it is.
+// Package dir reads models from a folder on this machine, in place.
 //
 // The folder is the user's; what is in it may have come from anywhere. So a link is
 // followed only while what it leads to lies inside the folder, or is a blob of the same

@@ -1,7 +1,6 @@
-// Package httpsource is the plumbing of all sources that use HTTP (source/web is the
-// source): locations of buckets, a transport for many long
-// ranges, a guard against sources that point at internal addresses (SSRF), the checks
-// of the answer to a ranged GET, and errors without URLs.
+// Package httpsource implements what all sources over HTTP share: bucket locations, a
+// transport for many long ranges, a guard against sources that point at internal addresses
+// (SSRF), the checks of the answer to a ranged GET, and errors without URLs.
 //
 // # Checks of a range
 //

@@ -1,4 +1,4 @@
-// Package web reads models from a folder of any HTTPS server.
+// Package web reads models from a folder on an HTTPS server.
 //
 // # How the files are found
 //

@@ -1,5 +1,5 @@
-// Package live shares the work of many watchers of one list: the list is read and compared
-// once for all of them, and each follows the changes at its own pace.
+// Package live streams the changes of a list to many watchers: the list is read and
+// compared once for all of them, and each follows at its own pace.
 package live
 
 import (

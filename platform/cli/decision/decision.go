@@ -1,4 +1,5 @@
-// Package decision reads the request of thaw route, and prints what a Router decided.
+// Package decision implements parts of the verb thaw route: it reads the request to decide
+// about, and prints which function the Router chose and why.
 package decision
 
 import (

@@ -1,5 +1,5 @@
-// Package describe writes what thaw describe shows of functions that are no models, and what to try
-// after a deployment.
+// Package describe prints the details of Routers, Remotes and Compositions for thaw
+// describe, and what to try after a deployment.
 package describe
 
 import (

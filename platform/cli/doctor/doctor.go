@@ -1,4 +1,5 @@
-// Package doctor is the verb thaw doctor: it looks at what models need on this machine.
+// Package doctor implements the verb thaw doctor: it checks whether this machine has what
+// models need.
 package doctor
 
 import (
@@ -31,8 +32,8 @@ type Options struct {
 	// DataFolders are where the data of a server of this machine may be, the likeliest first.
 	DataFolders func() ([]string, error)
 	// Client returns a client of the server, and Explain gives an error of it a hint.
-	Client  func() (*api.Client, error)
-	Explain func(*api.Client, error) error
+	Client   func() (*api.Client, error)
+	WithHint func(*api.Client, error) error
 	// ServerNamed reports whether the user named a server; else DefaultServer is meant.
 	ServerNamed   func() bool
 	DefaultServer string
@@ -285,7 +286,7 @@ func (d doctor) examineServer(ctx context.Context, add adder) {
 	began := d.Now()
 	ready, err := cl.Ready(ctx)
 	if err != nil {
-		explained := d.Explain(cl, err)
+		explained := d.WithHint(cl, err)
 		// No server is not a failure, unless another program uses the port.
 		if !d.ServerNamed() {
 			if l, err := net.Listen("tcp", strings.TrimPrefix(d.DefaultServer, "http://")); err == nil {
@@ -315,7 +316,7 @@ func (d doctor) examineServer(ctx context.Context, add adder) {
 	}
 	nodes, err := cl.Nodes(ctx)
 	if err != nil {
-		e := d.Explain(cl, err)
+		e := d.WithHint(cl, err)
 		var hint string
 		if ours, ok := errors.AsType[*kit.Error](e); ok {
 			hint = ours.Hint

@@ -26,7 +26,7 @@ func runDoctor(t *testing.T, env map[string]string, args ...string) (out, errs s
 		Embedded:      func(string) bool { return false },
 		DataFolders:   func() ([]string, error) { return []string{env["THAW_DATA"]}, nil },
 		Client:        func() (*api.Client, error) { return api.NewClient(server, "") },
-		Explain:       func(_ *api.Client, err error) error { return err },
+		WithHint:      func(_ *api.Client, err error) error { return err },
 		ServerNamed:   func() bool { return false },
 		DefaultServer: server,
 		IsLocal:       func(string) bool { return true },

@@ -1,5 +1,5 @@
-// Package files reads the files of functions and teams for the verbs that check and deploy
-// them.
+// Package files reads definition files of functions and teams for the verbs that check and
+// deploy them.
 package files
 
 import (

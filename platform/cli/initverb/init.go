@@ -1,5 +1,5 @@
-// Package initverb is the verb thaw init: it prints a model file that is worked out from
-// the configuration of a checkpoint at its source.
+// Package initverb implements the verb thaw init: it prints a model file that is worked out
+// from a checkpoint's configuration at its source.
 package initverb
 
 import (
@@ -105,11 +105,11 @@ func (o Options) run(ctx context.Context, src string, w wishes) error {
 	}
 	c, err := inspect.Read(ctx, src, read)
 	if err != nil {
-		return explain(err, src)
+		return withHint(err, src)
 	}
 	d := draft{wishes: w, checkpoint: c, machine: o.machine()}
 	if err := d.readAdapters(ctx, read); err != nil {
-		return explain(err, src)
+		return withHint(err, src)
 	}
 	if err := d.plan(); err != nil {
 		return err
@@ -153,9 +153,9 @@ func (w *wishes) check() error {
 	return nil
 }
 
-// explain gives an error about a source its exit code, and a hint where the word looks like
+// withHint adds an exit code to an error about a source, and a hint where the word looks like
 // a repository.
-func explain(err error, src string) error {
+func withHint(err error, src string) error {
 	e, ok := errors.AsType[*source.Error](err)
 	if !ok {
 		if errors.Is(err, context.DeadlineExceeded) {

@@ -45,7 +45,7 @@ type Document[T any] struct {
 	Items      []T    `json:"items"`
 }
 
-// NewList is the document of items; kind is that of one item's list, such as KeyList.
+// NewList returns the document of items; kind is the word for an item with "List" added.
 func NewList[T any](kind string, items []T) Document[T] {
 	if items == nil {
 		items = []T{}

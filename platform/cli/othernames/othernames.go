@@ -1,5 +1,5 @@
-// Package othernames knows the environment variables that are read as other names of
-// settings, and the settings of later versions, which are refused and not ignored.
+// Package othernames reads settings from environment variables under second names
+// (GATEWAY_LOG_LEVEL), and refuses settings of later versions.
 package othernames
 
 import (

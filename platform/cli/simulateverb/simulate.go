@@ -1,4 +1,4 @@
-// Package simulateverb is the verb thaw simulate: it replays a trace on a simulated
+// Package simulateverb implements the verb thaw simulate: it replays a trace on a simulated
 // fleet and prints the results.
 package simulateverb
 

@@ -1,7 +1,7 @@
-// Package autoscale is the reconciler of PodAutoscalers of class thaw.dev. It reports what
-// the controller does and decides nothing: platform/orchestrator decides, and
-// platform/knative/control writes the scale of Deployments. From the controller's Scale of
-// a revision it makes
+// Package autoscale reconciles PodAutoscalers of class thaw.dev: it writes into their
+// status what the controller has scaled. It reports what the controller does and decides
+// nothing: platform/orchestrator decides, and platform/knative/control writes the scale of
+// Deployments. From the controller's Scale of a revision it makes
 //
 //	PodAutoscaler      desired and actual scale, and the conditions Active, SKSReady and
 //	                   ScaleTargetInitialized, which Knative's revision copies

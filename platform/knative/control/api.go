@@ -268,15 +268,15 @@ func (t *leaderTerm) logs(ctx context.Context, replica string, tail int, follow 
 // noStore answers for stores, which a controller has none of.
 type noStore struct{}
 
-var errStores = errors.New("on a cluster the store of a node is its loader's: kubectl exec into its pod, then thaw cache ls")
+var errStores = errors.New("not served on Kubernetes: run thaw cache ls in the loader's pod of the node (kubectl exec)")
 
 func (noStore) Cached(context.Context, string) ([]functions.CacheEntry, []string, error) {
 	return nil, nil, errStores
 }
-func (noStore) Keep(context.Context, string, string, functions.StoreAction) ([]string, error) {
+func (noStore) ChangeCheckpoint(context.Context, string, string, functions.StoreAction) ([]string, error) {
 	return nil, errStores
 }
-func (noStore) Reread(context.Context, string, string, func(functions.StoreProgress)) error {
+func (noStore) VerifyCheckpoint(context.Context, string, string, func(functions.StoreProgress)) error {
 	return errStores
 }
 func (noStore) Prefetch(context.Context, string, functions.PrefetchRequest, func(functions.StoreProgress)) error {

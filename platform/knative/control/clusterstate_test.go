@@ -657,14 +657,14 @@ func TestNodeCapacity(t *testing.T) {
 	node("n2", "2", "3", map[string]string{"zone": "b"}, corev1.Taint{Key: "sku", Value: "gpu", Effect: corev1.TaintEffectNoSchedule})
 	for name, want := range map[string]int{"n1": 1, "n2": 1} {
 		s.states(name)
-		if hb := s.beats[name]; len(hb.Bars) != want || hb.Bars[0] != "zone=b" {
-			t.Errorf("%s bars %q", name, hb.Bars)
+		if hb := s.beats[name]; len(hb.UnmetRequirements) != want || hb.UnmetRequirements[0] != "zone=b" {
+			t.Errorf("%s has %q", name, hb.UnmetRequirements)
 		}
 	}
 	s.Require(web, functions.Pod{NodeSelector: map[string]string{"zone": "b"}, Tolerations: []functions.Toleration{{Key: "sku", Operator: "Exists"}}})
 	s.states("n2")
-	if hb := s.beats["n2"]; len(hb.Bars) != 0 {
-		t.Errorf("it tolerates that taint, and is kept off: %q", hb.Bars)
+	if hb := s.beats["n2"]; len(hb.UnmetRequirements) != 0 {
+		t.Errorf("it tolerates that taint, and is kept off: %q", hb.UnmetRequirements)
 	}
 	s.DropRevision(web)
 	if len(s.constraints) != 0 {

@@ -58,9 +58,9 @@ func (p *dataPath) Publish(fs ...snapshot.Snapshot) {
 	}
 }
 
-// Outside sets how many requests for a revision wait in Knative's own activators or were
+// SetOutsideDemand sets how many requests for a revision wait in Knative's own activators or were
 // forwarded by them.
-func (p *dataPath) Outside(name functions.Name, active, queued int) {
+func (p *dataPath) SetOutsideDemand(name functions.Name, active, queued int) {
 	now := p.now()
 	p.mu.Lock()
 	was, known := p.outside[name]
@@ -106,7 +106,7 @@ func (p *dataPath) Demand(all bool, yield func(orchestrator.Demand) bool) {
 		if !yield(d) {
 			return false
 		}
-		p.delivered(d)
+		p.noteRead(d)
 		delete(rest, d.Name)
 		return true
 	}
@@ -125,14 +125,14 @@ func (p *dataPath) Demand(all bool, yield func(orchestrator.Demand) bool) {
 	}
 	for n := range rest { // the activators that held these requests are gone
 		if !stopped {
-			p.delivered(orchestrator.Demand{Name: n})
+			p.noteRead(orchestrator.Demand{Name: n})
 		}
 	}
 }
 
-// delivered records d as known to the orchestrator: whether requests wait is part of a
+// noteRead records d as known to the orchestrator: whether requests wait is part of a
 // revision's status.
-func (p *dataPath) delivered(d orchestrator.Demand) {
+func (p *dataPath) noteRead(d orchestrator.Demand) {
 	p.mu.Lock()
 	was := p.queued[d.Name]
 	if d.Queued > 0 {

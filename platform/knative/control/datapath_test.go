@@ -51,8 +51,8 @@ func TestDemandFromOutside(t *testing.T) {
 		p.Demand(all, func(d orchestrator.Demand) bool { out[d.Name.Name] = d; return true })
 		return out
 	}
-	p.Outside(web, 1, 2)
-	p.Outside(web, 1, 2) // unchanged, so not reported again
+	p.SetOutsideDemand(web, 1, 2)
+	p.SetOutsideDemand(web, 1, 2) // unchanged, so not reported again
 	if rang != 1 {
 		t.Errorf("rang %d times", rang)
 	}
@@ -71,21 +71,21 @@ func TestDemandFromOutside(t *testing.T) {
 	}
 	in.demand = nil
 	now = now.Add(time.Minute)
-	p.Outside(web, 0, 0)
+	p.SetOutsideDemand(web, 0, 0)
 	if d := all(false)[web.Name]; d.Active+d.Queued != 0 || !d.LastEnd.Equal(now) || d.Teams != nil {
 		t.Errorf("%+v", d)
 	}
 	// Unchanged demand of our activators is still included.
 	in.held = []orchestrator.Demand{{Name: web, Active: 5}}
-	p.Outside(web, 2, 0)
+	p.SetOutsideDemand(web, 2, 0)
 	if d := all(false)[web.Name]; d.Active != 7 {
 		t.Errorf("%+v", d)
 	}
 	in.held = nil
-	p.Outside(web, 0, 0)
+	p.SetOutsideDemand(web, 0, 0)
 	all(false)
 	// If the reader stops early, the rest is yielded in the next round.
-	p.Outside(web, 1, 0)
+	p.SetOutsideDemand(web, 1, 0)
 	p.Demand(false, func(orchestrator.Demand) bool { return false })
 	if len(all(false)) != 1 {
 		t.Error("lost")

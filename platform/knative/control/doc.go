@@ -1,6 +1,7 @@
-// Package control is thaw's controller on Kubernetes. It adapts the cluster to
-// platform/orchestrator, which decides which models run on which nodes and which
-// replicas are evicted, as on one machine and in the simulator:
+// Package control is thaw's controller on Kubernetes: it presents pods, nodes and revisions
+// to platform/orchestrator, and carries out its decisions by scaling Deployments. It adapts
+// the cluster to platform/orchestrator, which decides which models run on which nodes and
+// which replicas are evicted, as on one machine and in the simulator:
 //
 //	function  a Knative revision of class thaw.dev (revisionCatalog, model.go)
 //	replica   a pod of it (clusterState, pods.go, replicastatus.go)

@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
-	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
 // Scale is the scale of a revision, for the status of its PodAutoscaler.
@@ -53,7 +53,7 @@ func (t *leaderTerm) Scale(namespace, revision string) (s autoscale.Scale, ok bo
 		if s.Reason = "WaitingForGPUs"; gpus == 0 {
 			s.Reason = "WaitingForRoom"
 		}
-		x, _ := t.orchestrator.Explain(placement.KindPlace, name)
+		x, _ := t.orchestrator.Explain(explain.Place, name)
 		s.Message = waitMessage(gpus, way, func(f functions.Name) string { return t.nameFor(namespace, f) }, x)
 	case actual > 0:
 		s.Active, s.Reason = corev1.ConditionFalse, autoscale.ReasonStopping

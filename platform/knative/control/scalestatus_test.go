@@ -93,8 +93,8 @@ func TestWaitingWithoutEviction(t *testing.T) {
 				wake:     func(functions.Name) {}, now: func() time.Time { return now },
 			}
 			r.orchestrator = orchestrator.New(orchestrator.Options{
-				Epoch: 1, Path: r.dataPath, Catalog: r.catalog, Now: func() time.Time { return now }, Ring: func() {},
-				Do: func(time.Duration, func(context.Context)) {},
+				Epoch: 1, Path: r.dataPath, Catalog: r.catalog, Now: func() time.Time { return now }, OnUpdate: func() {},
+				RunCommand: func(time.Duration, func(context.Context)) {},
 			})
 			turn := func() {
 				r.orchestrator.Heartbeat(functions.Heartbeat{
@@ -126,7 +126,7 @@ func TestWaitingWithoutEviction(t *testing.T) {
 				t.Errorf("no requests: %q", got)
 			}
 			moved = nil
-			r.dataPath.Outside(web, 0, 1)
+			r.dataPath.SetOutsideDemand(web, 0, 1)
 			turn()
 			if got := says(); got != x.want {
 				t.Errorf("%q, want %q", got, x.want)
@@ -136,7 +136,7 @@ func TestWaitingWithoutEviction(t *testing.T) {
 			}
 			moved = nil
 			now = now.Add(100 * time.Millisecond)
-			r.dataPath.Outside(web, 0, 0)
+			r.dataPath.SetOutsideDemand(web, 0, 0)
 			turn()
 			if got := says(); got != "NoTraffic " {
 				t.Errorf("no requests any more: %q", got)

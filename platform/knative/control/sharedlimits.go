@@ -37,7 +37,7 @@ func (s *sharedLimits) Run(ctx context.Context) error {
 		case <-tick.C:
 		}
 		now := time.Now()
-		if !gathered && s.ready() && (s.complete() || now.Sub(began) >= gatherFor) {
+		if !gathered && s.ready() && (s.allConnected() || now.Sub(began) >= gatherFor) {
 			gathered = true
 			s.Recovered(now)
 		}
@@ -45,9 +45,9 @@ func (s *sharedLimits) Run(ctx context.Context) error {
 	}
 }
 
-// complete reports whether all ready activators are connected, so that the coordinator
+// allConnected reports whether all ready activators are connected, so that the coordinator
 // knows all allotments.
-func (s *sharedLimits) complete() bool {
+func (s *sharedLimits) allConnected() bool {
 	pods, err := s.pods.List(activatorPods)
 	if err != nil {
 		return false

@@ -102,7 +102,7 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 // makeState makes the nodes, pods, revisions and teams of the cluster.
 func (t *leaderTerm) makeState() {
 	c := t.c
-	send := func(node string, d controlstream.Update) bool { return t.hub.Tell(node, d) }
+	send := func(node string, d controlstream.Update) bool { return t.hub.SendToNode(node, d) }
 	t.probes = newProber(t.onProbeSuccess, func(uid types.UID) bool { return t.cluster.NeedsProbe(uid) })
 	t.cluster = newClusterState(clusterStateOptions{
 		epoch: t.epoch, life: fmt.Sprintf("%s-%d", c.election.Identity(), t.epoch), log: t.log, now: time.Now,
@@ -179,7 +179,7 @@ func (t *leaderTerm) makeReconcilers() (err error) {
 	}
 	t.ingress = ingress.New(ingress.Options{
 		Client: c.networking, Ingresses: ingresses, Services: c.core.Core().V1().Services(),
-		Revision: t.catalog.has, Push: t.hub.SetTable, Applied: t.hub.Applied, Public: c.o.Public, Private: c.o.Private, Log: t.log,
+		Revision: t.catalog.has, Push: t.hub.SetTable, Applied: t.hub.OldestApplied, Public: c.o.Public, Private: c.o.Private, Log: t.log,
 	})
 	t.teams = team.NewWatcher(team.WatcherOptions{
 		Client: c.kube, Namespaces: c.core.Core().V1().Namespaces().Lister(), Quotas: c.core.Core().V1().ResourceQuotas().Lister(),
@@ -264,7 +264,7 @@ func (t *leaderTerm) openWhenComplete(ctx context.Context) error {
 		return nil
 	}
 	t.settled.Store(true)
-	t.hub.Open()
+	t.hub.StartSending()
 	t.c.o.Log.Info("settled", "revisions", len(t.catalog.Models()))
 	return nil
 }
@@ -309,7 +309,7 @@ func (t *leaderTerm) revisionChanged(name functions.Name) {
 
 // onOutsideDemand takes the requests for a revision in Knative's own activators.
 func (t *leaderTerm) onOutsideDemand(namespace, revision string, active, queued int) {
-	t.dataPath.Outside(functions.Name{Team: namespace, Name: revision}, active, queued)
+	t.dataPath.SetOutsideDemand(functions.Name{Team: namespace, Name: revision}, active, queued)
 }
 
 // forceDelete queues the removal of a terminating pod.

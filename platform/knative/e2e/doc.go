@@ -1,5 +1,5 @@
-// Package e2e is the test suite for clusters: thaw installed on a real Kubernetes with real
-// Knative, and models deployed, called, moved, broken and removed, observed from outside.
+// Package e2e is the end-to-end test suite: thaw installed on a real Kubernetes with real
+// Knative, and models deployed, called, moved, broken and removed.
 //
 // make cluster e2e runs it; without a cluster it is skipped. It changes settings of Knative
 // and stops processes, so it needs a cluster of its own: that of deploy/cluster, in whose

@@ -41,12 +41,13 @@ var sceneNodes = map[string]string{"a": "node2", "b": "node3"}
 // are the same. Boot is a minute, which is what Kubernetes takes to declare a node lost
 // (50 s without heartbeats).
 //
-// Some scenarios are left out, as on the real processes of one machine:
+// Some scenarios are left out:
 //
 //	one, two, none                       nine minutes of windows
-//	who is never idle takes turns        a quarter of an hour
+//	busy functions take turns            a quarter of an hour
 //	no crash loop                        a minute of ten requests a second
-//	called off before its process        tested by called-off in TestCluster, by stalling staging
+//	no waiters: called off before        tested by called-off in TestCluster, by stalling staging
+//	its process
 //	an empty catalogue is looked at      impossible: no file can be misread, and each Service
 //	twice                                is deleted by itself and on purpose
 func TestClusterScenes(t *testing.T) {

@@ -1,6 +1,6 @@
-// Package ingress implements the class thaw.ingress.networking.knative.dev: it compiles
-// Knative's Ingress objects (KIngresses) of the class into the table of routes that the
-// activators use, and reports in their status when it is applied.
+// Package ingress implements the ingress class thaw.ingress.networking.knative.dev: it
+// compiles Knative's Ingress objects into the routing table of the activators, and reports
+// in their status when it is applied.
 //
 // Compile is pure: objects in, controlstream.Table and problems out. Controller watches the
 // objects and the Services they refer to, pushes each new table with a version, and writes

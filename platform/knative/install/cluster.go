@@ -70,7 +70,7 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 		if !tokenMade && installOrder(x) == workloadOrder {
 			// otherwise kubelets notice the Secret only after a while
 			if _, err := Token(ctx, c.of, Namespace); err != nil {
-				return c.of.Explain(err, "secrets "+knative.ControlTLSSecret+" and "+knative.AdminSecret)
+				return c.of.WithHint(err, "secrets "+knative.ControlTLSSecret+" and "+knative.AdminSecret)
 			}
 			tokenMade = true
 		}
@@ -81,7 +81,7 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 		there := err == nil
 		if x.GetKind() == "MutatingWebhookConfiguration" {
 			if x, err = c.trusted(ctx, x, dry); err != nil {
-				return c.of.Explain(err, "secret "+schedulerhint.SecretName)
+				return c.of.WithHint(err, "secret "+schedulerhint.SecretName)
 			}
 		}
 		body, err := json.Marshal(x.Object)
@@ -150,7 +150,7 @@ func (c *Cluster) explain(err error, x *unstructured.Unstructured) error {
 	if status.IsNotFound(err) && x.GetNamespace() != "" && x.GetNamespace() != Namespace {
 		return &knative.Error{Kind: knative.NotFound, What: "the cluster has no namespace " + x.GetNamespace(), Hint: "Knative Serving is installed first: https://knative.dev/docs/install"}
 	}
-	return c.of.Explain(err, Name(x))
+	return c.of.WithHint(err, Name(x))
 }
 
 const waitInterval = 500 * time.Millisecond
@@ -333,7 +333,7 @@ func (c *Cluster) removeAnnotations(ctx context.Context, report func(string)) er
 	nodes := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
 	list, err := nodes.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return c.of.Explain(err, "the nodes")
+		return c.of.WithHint(err, "the nodes")
 	}
 	for _, n := range list.Items {
 		m := map[string]any{}
@@ -356,7 +356,7 @@ func (c *Cluster) removeAnnotations(ctx context.Context, report func(string)) er
 			return err
 		}
 		if _, err := nodes.Patch(ctx, n.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && !status.IsNotFound(err) {
-			return c.of.Explain(err, "node "+n.GetName())
+			return c.of.WithHint(err, "node "+n.GetName())
 		}
 		report("what was written on node " + n.GetName())
 	}

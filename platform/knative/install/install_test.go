@@ -386,6 +386,7 @@ func TestOptions(t *testing.T) {
 		{"controller", Options{Controller: []string{"--eviction=lfu", "--prewarm=on"}}, "+- --eviction=lfu +- --prewarm=on "},
 		{"activator", Options{Activator: []string{"--hold=503"}}, "+- --hold=503 "},
 		{"history", Options{History: "past"}, "+- --data=/history +- mountPath: /history +name: history +- name: history +persistentVolumeClaim: +claimName: past "},
+		{"sources", Options{Sources: "buckets"}, "-name: thaw-sources +name: buckets -secretName: thaw-sources +secretName: buckets "},
 		{"expose", Options{Expose: true}, "-type: ClusterIP +type: LoadBalancer "},
 	} {
 		if got := changes(plain, lines(x.o)); got != x.want {

@@ -40,6 +40,7 @@ type Options struct {
 	Activators  int               // replicas; 0: as in the files
 	Loaders     map[string]string // labels of nodes with a loader; nil: as in the files, empty: all nodes
 	Store       string            // folder on the node; "": as in the files
+	Sources     string            // Secret with credentials of sources; "": as in the files
 	Expose      bool              // the Service thaw gets a load balancer
 	Warm        string            // engine image for warm hosts; "": none
 	Controller  []string          // further flags of thaw-knative controller
@@ -47,16 +48,22 @@ type Options struct {
 	History     string            // PersistentVolumeClaim of the controllers' history; "": in memory
 }
 
+// ErrNoImage is the error where no image is given: there is no image that every cluster has.
+var ErrNoImage = errors.New("thaw's image is not set")
+
 // Objects returns the objects of an installation in an order in which they can be created.
 func Objects(o Options) ([]*unstructured.Unstructured, error) {
-	if o.Image == "" {
-		return nil, errors.New("thaw's image is not set")
-	}
 	if o.Store != "" && (!path.IsAbs(o.Store) || path.Clean(o.Store) != o.Store || o.Store == "/") {
 		return nil, fmt.Errorf("the store %q is not a clean absolute path", o.Store)
 	}
 	if o.History != "" && len(validation.IsDNS1123Subdomain(o.History)) > 0 {
 		return nil, fmt.Errorf("%q is not a name of a PersistentVolumeClaim", o.History)
+	}
+	if o.Sources != "" && len(validation.IsDNS1123Subdomain(o.Sources)) > 0 {
+		return nil, fmt.Errorf("%q is not a name of a Secret", o.Sources)
+	}
+	if o.Image == "" {
+		return nil, ErrNoImage
 	}
 	names, err := fs.Glob(kustomize.Base, "base/*.yaml")
 	if err != nil {
@@ -79,6 +86,9 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 		text := texts[name]
 		if o.Store != "" {
 			text = bytes.ReplaceAll(text, []byte("/var/lib/thaw"), []byte(o.Store))
+		}
+		if o.Sources != "" {
+			text = bytes.ReplaceAll(text, []byte(knative.SourceSecret), []byte(o.Sources))
 		}
 		found, err := Decode(text)
 		if err != nil {

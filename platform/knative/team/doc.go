@@ -1,4 +1,6 @@
-// Package team reads namespaces as teams. A team file and a namespace correspond so:
+// Package team reads teams from Kubernetes namespaces: quotas and limits from
+// ResourceQuotas and annotations, keys from Secrets. A team file and a namespace correspond
+// so:
 //
 //	spec.gpus.max               ResourceQuota: requests.nvidia.com/gpu (the least of several)
 //	spec.gpus.guaranteed        annotation thaw.dev/gpus-guaranteed

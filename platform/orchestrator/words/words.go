@@ -1,5 +1,5 @@
-// Package words has the sentences for the reasons of events and decisions, and the form in
-// which people read spans of time.
+// Package words turns the reasons of events and decisions into sentences for people, and
+// formats spans of time.
 package words
 
 import (
@@ -15,14 +15,14 @@ var reasons = map[string]string{
 	"start lease":       "a lease keeps it ready",
 	"start prewarm":     "requests are expected soon",
 	"start low":         "requests of priority low wait for it, and there is free room",
-	"rise low":          "requests of priority low wait for it, and there is free room",
+	"wake_up low":       "requests of priority low wait for it, and there is free room",
 	"scale low":         "requests of priority low wait for it",
 	"priority":          "it served requests of priority low only, and another function needs the room",
 	"asleep priority":   "its GPUs were given to another function",
-	"rise demand":       "requests wait for it",
-	"rise min":          "its model file sets a minimum",
-	"rise lease":        "a lease keeps it ready",
-	"rise prewarm":      "requests are expected soon",
+	"wake_up demand":    "requests wait for it",
+	"wake_up min":       "its model file sets a minimum",
+	"wake_up lease":     "a lease keeps it ready",
+	"wake_up prewarm":   "requests are expected soon",
 	"idle":              "it had no requests for its idle time",
 	"surplus":           "fewer replicas are enough",
 	"evicted":           "it was idle, and another function needs the room",
@@ -35,7 +35,7 @@ var reasons = map[string]string{
 	"removed":           "its model file is gone",
 	"gpu_unhealthy":     "a GPU under it is unhealthy",
 	"asked":             "a user stopped it",
-	"sleepless":         "it did not fall asleep, or did not wake",
+	"sleep_failed":      "it did not fall asleep, or did not wake",
 	"called_off":        "no requests wait for it any more",
 	"vanished":          "its node no longer has it",
 	"node_lost":         "its node was lost",

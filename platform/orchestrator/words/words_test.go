@@ -10,10 +10,10 @@ import (
 // sentence.
 func TestReasonsAreSentences(t *testing.T) {
 	for _, x := range [][2]string{
-		{"start", "demand"}, {"start", "min"}, {"start", "lease"}, {"start", "prewarm"}, {"start", "low"}, {"rise", "low"}, {"scale", "low"}, {"stop", "priority"}, {"sleep", "priority"}, {"rise", "demand"}, {"rise", "lease"},
+		{"start", "demand"}, {"start", "min"}, {"start", "lease"}, {"start", "prewarm"}, {"start", "low"}, {"wake_up", "low"}, {"scale", "low"}, {"stop", "priority"}, {"sleep", "priority"}, {"wake_up", "demand"}, {"wake_up", "lease"},
 		{"stop", "idle"}, {"stop", "surplus"}, {"stop", "evicted"}, {"stop", "time_slice"}, {"stop", "pressure"}, {"stop", "share"}, {"stop", "unused"}, {"sleep", "share"}, {"stop", "budget"}, {"stop", "changed"},
-		{"stop", "removed"}, {"stop", "gpu_unhealthy"}, {"stop", "asked"}, {"stop", "sleepless"}, {"sleep", "idle"}, {"sleep", "evicted"}, {"sleep", "time_slice"},
-		{"call_off", "called_off"}, {"ended", "vanished"}, {"ended", "node_lost"}, {"ended", "load_refused"}, {"ended", "failed"}, {"node_lost", "silent"},
+		{"stop", "removed"}, {"stop", "gpu_unhealthy"}, {"stop", "asked"}, {"stop", "sleep_failed"}, {"sleep", "idle"}, {"sleep", "evicted"}, {"sleep", "time_slice"},
+		{"start_cancelled", "called_off"}, {"ended", "vanished"}, {"ended", "node_lost"}, {"ended", "load_refused"}, {"ended", "failed"}, {"node_lost", "silent"},
 	} {
 		if s := Sentence(x[0], x[1]); s == "" || strings.HasSuffix(s, ".") || strings.Contains(s, "_") {
 			t.Errorf("%s, %s: %q", x[0], x[1], s)

@@ -1,5 +1,5 @@
-// Package chaos injects faults into the simulator and checks the invariants of the
-// design after every event of a run. A seed determines everything.
+// Package chaos injects faults into the simulator and checks the design's invariants after
+// every event. A seed determines everything.
 //
 // # An experiment
 //

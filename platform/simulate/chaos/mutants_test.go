@@ -25,7 +25,7 @@ var bugs = []struct {
 	edits []edit
 }{
 	{"stop replicas without draining", []edit{
-		{"platform/orchestrator/actions.go", `if s.path.InFlightOf(r.function.Name, r.id) > 0 && now < r.drainEnd {`, `if false {`},
+		{"platform/orchestrator/actions.go", `if o.path.InFlightOf(r.function.Name, r.id) > 0 && now < r.drainEnd {`, `if false {`},
 		{"platform/orchestrator/actions.go", `DrainSeconds: max(0, (r.drainEnd - now).Seconds())`, `DrainSeconds: 0`},
 	}},
 	{"route requests to stopping replicas", []edit{
@@ -39,10 +39,10 @@ var bugs = []struct {
 		{"activator/admission/queue.go", `low.count >= q.limits.requests`, `low.count >= 2*q.limits.requests`},
 	}},
 	{"keep the replicas of a lost node", []edit{
-		{"platform/orchestrator/actions.go", `s.removeReplica(r, "node_lost")`, `_ = r`},
+		{"platform/orchestrator/actions.go", `o.removeReplica(r, "node_lost")`, `_ = r`},
 	}},
 	{"apply an empty catalogue without a second check", []edit{
-		{"platform/orchestrator/catalog.go", `if now-s.catalogShrunkAt < recheckAfter {`, `if false {`},
+		{"platform/orchestrator/catalog.go", `if now-o.catalogShrunkAt < recheckAfter {`, `if false {`},
 	}},
 	{"reserve no host memory for sleeping replicas", []edit{
 		{"platform/orchestrator/sleep.go", `r.sleep.hostMemory = r.function.sleepMemory()`, `r.sleep.hostMemory = 0`},
@@ -57,20 +57,20 @@ var bugs = []struct {
 		{"platform/placement/scale.go", `due := max(f.LastEnd, r.ReadyAt, f.Lease) + idle`, `due := f.Lease + idle`},
 	}},
 	{"reserve a GPU for two replicas", []edit{
-		{"platform/placement/room.go", `g.users += sign`, `g.users += 0`},
-		{"platform/placement/room.go", `g.whole += sign`, `g.whole += 0`},
+		{"platform/placement/rooms/room.go", `g.users += sign`, `g.users += 0`},
+		{"platform/placement/rooms/room.go", `g.whole += sign`, `g.whole += 0`},
 	}},
 	{"evict busy replicas", []edit{
 		{"platform/placement/evict.go", `case r.InFlight > 0 || f.Queued > 0 || somewhere > 0:`, `case false:`},
 	}},
 	{"start a new orchestrator without the demand of waiting requests", []edit{
-		{"platform/orchestrator/turn.go", `s.path.Demand(all, `, `s.path.Demand(all && false, `},
+		{"platform/orchestrator/turn.go", `o.path.Demand(all, `, `o.path.Demand(all && false, `},
 	}},
 	{"apply late heartbeats", []edit{
 		{"platform/orchestrator/heartbeat.go", `if hb.Seq <= n.seq {`, `if false {`},
 	}},
 	{"evict guaranteed replicas for borrowers", []edit{
-		{"platform/placement/evict.go", `>= d.world.Teams[owner].Guaranteed`, `>= 0`},
+		{"platform/placement/evict.go", `>= d.counts.teams[owner].Guaranteed`, `>= 0`},
 	}},
 }
 

@@ -1,4 +1,4 @@
-// Package fleet reads the description of a simulated fleet: kinds of nodes with their
+// Package fleet reads the description file of a simulated fleet: kinds of nodes with their
 // GPUs, memory and rates, and engine times. It is parsed as strictly as a model file: an
 // unknown key is an error with its line.
 //

@@ -1,5 +1,4 @@
-// Package play runs Compositions on a simulated fleet: the patterns of functions/compose
-// and the order of calls of activator/compositions, with calls that are requests of the
+// Package play runs Compositions on a simulated fleet, with calls that are requests of the
 // simulation. The same run of a seed has the same calls at the same times.
 //
 // The clock of the simulation stands while a run decides: a run's goroutines are waited for

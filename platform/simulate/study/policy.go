@@ -8,12 +8,13 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 )
 
 // Policy is the policy of a run.
 type Policy struct {
 	Text     string // as given
-	Eviction placement.Eviction
+	Eviction eviction.Policy
 	Learned  bool // keep-alive from history
 	Prewarm  bool // starts replicas ahead of forecast requests
 	Idle     time.Duration
@@ -29,8 +30,8 @@ const (
 	Furthest    = "furthest"
 )
 
-var evictions = map[string]placement.Eviction{
-	"lru": placement.LRU, "lfu": placement.LFU, "gdsf": placement.GDSF, "next-use": placement.NextUse, Clairvoyant: placement.Future, Furthest: placement.Furthest,
+var evictions = map[string]eviction.Policy{
+	"lru": eviction.LRU, "lfu": eviction.LFU, "gdsf": eviction.GDSF, "next-use": eviction.NextUse, Clairvoyant: eviction.Future, Furthest: eviction.Furthest,
 }
 
 // PolicyNames are the eviction policies, Parts the options after a +.

@@ -124,7 +124,7 @@ func (s *Study) Run(ctx context.Context) (*Outcome, error) {
 			return nil, err
 		}
 	}
-	if err := w.all(ctx, jobs); err != nil {
+	if err := w.runJobs(ctx, jobs); err != nil {
 		return nil, err
 	}
 	out := &Outcome{}
@@ -154,8 +154,8 @@ type studyRun struct {
 	err    error
 }
 
-// all executes the jobs concurrently.
-func (r *studyRun) all(ctx context.Context, jobs []job) error {
+// runJobs executes the jobs concurrently.
+func (r *studyRun) runJobs(ctx context.Context, jobs []job) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	n := r.s.Parallel
@@ -307,7 +307,7 @@ func (r *studyRun) narrowSizes(ctx context.Context) error {
 		if len(jobs) == 0 {
 			return nil
 		}
-		if err := r.all(ctx, jobs); err != nil {
+		if err := r.runJobs(ctx, jobs); err != nil {
 			return err
 		}
 	}

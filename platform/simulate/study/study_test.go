@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
@@ -27,9 +27,9 @@ func TestParsePolicy(t *testing.T) {
 		err  string
 	}{
 		{text: "lru", want: []Policy{{Text: "lru"}}},
-		{text: "gdsf, next-use+learned+prewarm", want: []Policy{{Text: "gdsf", Eviction: placement.GDSF}, {Text: "next-use+learned+prewarm", Eviction: placement.NextUse, Learned: true, Prewarm: true}}},
+		{text: "gdsf, next-use+learned+prewarm", want: []Policy{{Text: "gdsf", Eviction: eviction.GDSF}, {Text: "next-use+learned+prewarm", Eviction: eviction.NextUse, Learned: true, Prewarm: true}}},
 		{text: "lru+idle=10m", want: []Policy{{Text: "lru+idle=10m", Idle: 10 * time.Minute}}},
-		{text: "clairvoyant", want: []Policy{{Text: "clairvoyant", Eviction: placement.Future, Future: true}}},
+		{text: "clairvoyant", want: []Policy{{Text: "clairvoyant", Eviction: eviction.Future, Future: true}}},
 		{text: "lur", err: `"lur" is no policy; did you mean lru? (lru, lfu, gdsf, next-use, clairvoyant, furthest)`},
 		{text: "", err: `"" is no policy (lru,`},
 		{text: "lru,,gdsf", err: `"" is no policy`},

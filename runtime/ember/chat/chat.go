@@ -1,4 +1,4 @@
-// Package chat renders messages into the prompt a model was trained on.
+// Package chat renders chat messages into the prompt format that a model was trained on.
 //
 // A checkpoint's template is a Jinja program. The engine does not run it: it recognises
 // the family by the marks in the template and renders that family in Go. An unknown

@@ -1,5 +1,5 @@
-// Package kernel has the loops that take most of the engine's time: dot
-// products of weight rows with activations, and the weighted sums of attention.
+// Package kernel implements the inner loops of inference: dot products of weight rows with
+// activations, and the weighted sums of attention.
 //
 // Every loop is defined in Go; amd64 has assembly for AVX2 and, for several rows and
 // vectors, AVX-512. All give the same bits, because the order of additions is part of

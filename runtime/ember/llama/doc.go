@@ -1,5 +1,5 @@
-// Package llama runs decoder-only transformers of the Llama and Qwen2 families
-// from Hugging Face folders.
+// Package llama runs decoder-only transformers of the Llama and Qwen2 families, read from
+// folders in Hugging Face's layout.
 //
 // Weights stay in the mapping of the file and are read in their own type, BF16 or
 // F32; all arithmetic is in float32. One pass (Forward) takes tokens of several

@@ -1,6 +1,5 @@
-// Package pods forks engines from one warm interpreter of a node into its pods.
-// runtime/forkserver/pods.md lists the attacks of a pod and what prevents each; the tests
-// here are its sentences.
+// Package pods forks the engines of a node's pods from one warm interpreter of the node,
+// and checks each pod before it does.
 //
 // # Parts
 //

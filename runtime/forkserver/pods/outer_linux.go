@@ -205,7 +205,7 @@ func unescape(s string) string {
 // the tracing in any case.
 func readSeccompFilters(pid, count int) (all [][]byte, flags []uint32, err error) {
 	if count < 1 || count > 64 {
-		return nil, nil, fmt.Errorf("it has %d", count)
+		return nil, nil, fmt.Errorf("it has %d seccomp filters, not 1 to 64", count)
 	}
 	if err := unix.PtraceSeize(pid); err != nil {
 		return nil, nil, fmt.Errorf("it cannot be traced: %w", err)
@@ -243,7 +243,7 @@ func readSeccompFilters(pid, count int) (all [][]byte, flags []uint32, err error
 		flags = append(flags, uint32(m.flags))
 	}
 	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, ptraceGetFilter, uintptr(pid), uintptr(count), 0, 0, 0); e != unix.ENOENT {
-		return nil, nil, errors.New("it has more than it says")
+		return nil, nil, errors.New("it has more seccomp filters than /proc reports")
 	}
 	return all, flags, nil
 }

@@ -88,7 +88,7 @@ func openRootOwnedDir(in, name string) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Uid != 0 || st.Mode&0o022 != 0 {
 		f.Close()
-		return nil, fmt.Errorf("%s is another's than root's", path)
+		return nil, fmt.Errorf("%s is not owned by root or is writable by others", path)
 	}
 	// Whatever umask this process was given.
 	if err := f.Chmod(0o755); err != nil {

@@ -1,28 +1,32 @@
-package placement
+package eviction
 
 import (
 	"math"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
-func TestParseEviction(t *testing.T) {
-	for _, name := range Evictions() {
-		e, err := ParseEviction(name)
+const gib = functions.Bytes(1 << 30)
+
+func TestParse(t *testing.T) {
+	for _, name := range policyNames {
+		e, err := Parse(name)
 		if err != nil || e.String() != name {
 			t.Errorf("%s: %v, %v", name, e, err)
 		}
 	}
-	if e, err := ParseEviction(""); e != LRU || err != nil {
+	if e, err := Parse(""); e != LRU || err != nil {
 		t.Error("the default is lru:", e, err)
 	}
 	for _, bad := range []string{"LRU", "fifo", "next_use", strings.Repeat("x", 200)} {
-		if _, err := ParseEviction(bad); err == nil || !strings.Contains(err.Error(), "lru, lfu, gdsf, next-use") || len(err.Error()) > 120 {
+		if _, err := Parse(bad); err == nil || !strings.Contains(err.Error(), "lru, lfu, gdsf, next-use") || len(err.Error()) > 120 {
 			t.Errorf("%.10s: %v", bad, err)
 		}
 	}
-	if s := Eviction(77).String(); s != "eviction(77)" {
+	if s := Policy(77).String(); s != "eviction(77)" {
 		t.Error(s)
 	}
 }
@@ -50,7 +54,7 @@ func TestScore(t *testing.T) {
 		{"older but twice as popular", with(func(k *Kept) { k.Used -= time.Hour; k.Uses *= 2 }), "lru", "lfu gdsf"},
 		{"less popular but twelve times as long back", with(func(k *Kept) { k.Uses /= 3; k.WayBack *= 12 }), "lfu", "gdsf next-use"},
 	} {
-		for e := range Eviction(len(evictions)) {
+		for e := range Policy(len(policyNames)) {
 			a, _ := e.Score(c.first, now)
 			b, _ := e.Score(base, now)
 			switch name := e.String(); {
@@ -64,7 +68,7 @@ func TestScore(t *testing.T) {
 		}
 	}
 	// Without history every policy evicts the least recently used first.
-	for e := range Eviction(len(evictions)) {
+	for e := range Policy(len(policyNames)) {
 		a, _ := e.Score(Kept{Used: now - 9*time.Hour, WayBack: time.Second, Bytes: gib}, now)
 		b, _ := e.Score(Kept{Used: now - time.Minute, WayBack: time.Second, Bytes: gib}, now)
 		if !(a < b) || math.IsNaN(a) || math.IsInf(a, 0) {
@@ -80,10 +84,10 @@ func TestScore(t *testing.T) {
 // returns a new moment).
 func TestScoreHolds(t *testing.T) {
 	const born = 50 * time.Hour
-	for _, e := range []Eviction{LRU, LFU, GDSF, NextUse, Future} {
+	for _, e := range []Policy{LRU, LFU, GDSF, NextUse, Future} {
 		k := Kept{Used: born, Uses: 3, UsesAt: born, Next: born + 7*time.Hour, WayBack: 9 * time.Second, Bytes: 3 * gib}
 		steps := 0
-		for now := Instant(born); now < born+60*time.Hour; {
+		for now := time.Duration(born); now < born+60*time.Hour; {
 			s, until := e.Score(k, now)
 			if until == 0 {
 				for _, d := range []time.Duration{1, time.Hour, 1000 * time.Hour} {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/eviction"
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
@@ -20,7 +21,7 @@ type Report struct {
 	Steps    int
 	Requests int
 	Answered int
-	States   map[uint64]struct{} // distinct states seen, see watch.look
+	States   map[uint64]struct{} // distinct states seen, see checker.checkAndRecord
 }
 
 // run is the state of an experiment in progress.
@@ -41,7 +42,7 @@ func Run(ctx context.Context, s Experiment) (Report, error) { return RunTraced(c
 // requests.
 func RunTraced(ctx context.Context, s Experiment, trace func(at time.Duration, text string)) (Report, error) {
 	p := &run{experiment: &s, rng: rand.New(rand.NewPCG(s.Seed, 2))}
-	p.checker = newWatch(p)
+	p.checker = newChecker(p)
 	c, err := s.config()
 	if err != nil {
 		return Report{}, err
@@ -126,11 +127,11 @@ func (r *run) hookFaults() {
 // config returns the simulator's configuration of the experiment, without callbacks.
 func (e *Experiment) config() (simulate.Config, error) {
 	policy := placement.DefaultPolicy
-	eviction, err := placement.ParseEviction(e.Policy)
+	order, err := eviction.Parse(e.Policy)
 	if err != nil {
 		return simulate.Config{}, err
 	}
-	policy.Eviction = eviction
+	policy.Eviction = order
 	if e.Learn {
 		policy.KeepAlive = placement.Learned
 	}

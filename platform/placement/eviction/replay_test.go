@@ -1,4 +1,4 @@
-package placement
+package eviction
 
 import (
 	"encoding/csv"
@@ -56,7 +56,7 @@ func readDay(t *testing.T) []day {
 
 // priced combines the predicted gap with the rate of use, which improves on the median
 // gap alone.
-func priced(k Kept, next, now Instant) Instant {
+func priced(k Kept, next, now time.Duration) time.Duration {
 	rate, _ := k.rate(now)
 	chance := rate / UsesDecay.Seconds()
 	if next > 0 {
@@ -68,7 +68,7 @@ func priced(k Kept, next, now Instant) Instant {
 
 // predict predicts a function's next use from the median of its last gaps; if it is
 // overdue, of those gaps that were longer than it has been idle.
-func predict(used []int, minute int) Instant {
+func predict(used []int, minute int) time.Duration {
 	last := used[len(used)-1]
 	var gaps []int
 	for i := max(1, len(used)-64); i < len(used); i++ {
@@ -83,11 +83,11 @@ func predict(used []int, minute int) Instant {
 	return at(last + gaps[len(gaps)/2])
 }
 
-func at(minute int) Instant { return time.Hour + time.Duration(minute)*time.Minute }
+func at(minute int) time.Duration { return time.Hour + time.Duration(minute)*time.Minute }
 
 // replay returns the share of cold uses and the seconds they waited, with room for this
 // part of all bytes.
-func replay(fs []day, room float64, score func(f, used int, k Kept, now Instant) float64) (cold float64, waited time.Duration) {
+func replay(fs []day, room float64, score func(f, used int, k Kept, now time.Duration) float64) (cold float64, waited time.Duration) {
 	var total, held functions.Bytes
 	for _, f := range fs {
 		total += f.size
@@ -140,15 +140,15 @@ func replay(fs []day, room float64, score func(f, used int, k Kept, now Instant)
 func TestOnATrace(t *testing.T) {
 	fs := readDay(t)
 	cold, waited := map[string]float64{}, map[string]time.Duration{}
-	run := func(name string, score func(f, used int, k Kept, now Instant) float64) {
+	run := func(name string, score func(f, used int, k Kept, now time.Duration) float64) {
 		cold[name], waited[name] = replay(fs, 0.13, score)
 	}
-	for e := range Eviction(len(evictions)) {
+	for e := range Policy(len(policyNames)) {
 		type guess struct {
-			now, next Instant
+			now, next time.Duration
 		}
 		guesses := make([]guess, len(fs))
-		run(e.String(), func(f, used int, k Kept, now Instant) float64 {
+		run(e.String(), func(f, used int, k Kept, now time.Duration) float64 {
 			if e == NextUse {
 				if g := &guesses[f]; g.now != now || k.Used == now {
 					*g = guess{now, predict(fs[f].minutes[:used], int((now-time.Hour)/time.Minute))}
@@ -159,7 +159,7 @@ func TestOnATrace(t *testing.T) {
 			return s
 		})
 	}
-	run("future", func(f, used int, k Kept, now Instant) float64 {
+	run("future", func(f, used int, k Kept, now time.Duration) float64 {
 		k.Next = 0
 		if used < len(fs[f].minutes) {
 			k.Next = at(fs[f].minutes[used])
@@ -167,14 +167,14 @@ func TestOnATrace(t *testing.T) {
 		s, _ := Future.Score(k, now)
 		return s
 	})
-	run("latest", func(f, used int, k Kept, now Instant) float64 { // the one needed last is evicted first
+	run("latest", func(f, used int, k Kept, now time.Duration) float64 { // the one needed last is evicted first
 		if used >= len(fs[f].minutes) {
 			return 0
 		}
 		return 1 / max(at(fs[f].minutes[used])-now, 30*time.Second).Seconds()
 	})
 	best := "lru"
-	for _, name := range Evictions() {
+	for _, name := range policyNames {
 		t.Logf("%-9s cold %.3f, %.2f of lru's, %.2f of the future's; waited %v", name, cold[name], cold[name]/cold["lru"], cold[name]/cold["future"], waited[name])
 		if cold[name] < cold[best] {
 			best = name

@@ -1,4 +1,4 @@
-package placement
+package eviction
 
 import (
 	"fmt"
@@ -10,57 +10,65 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
+// Policy orders idle replicas and cached objects for eviction.
+type Policy uint8
+
+// The policies.
+const (
+	LRU     Policy = iota // the least recently used
+	LFU                   // the least often used, with decaying counts
+	GDSF                  // Greedy-Dual-Size-Frequency: frequency times reload cost over size, aged (Cherkasova 1998)
+	NextUse               // predicted next use, the latest first, weighted by the measured reload cost per byte
+)
+
 // Future is an upper bound for simulations, not a policy to run: the greedy rule with
 // knowledge of the future. Kept.Next is exact, 0 means never, and the score is the
 // reload time over the bytes and the time until Next.
-const Future Eviction = 255
+const Future Policy = 255
 
 // Furthest also knows the future and ignores size and cost: the replica needed last is
 // evicted first. It is a bound for simulations, not a policy to run.
-const Furthest Eviction = 254
+const Furthest Policy = 254
 
-// evictions holds the names of the policies.
-var evictions = [...]string{LRU: "lru", LFU: "lfu", GDSF: "gdsf", NextUse: "next-use"}
+// policyNames holds the names of the policies.
+var policyNames = [...]string{LRU: "lru", LFU: "lfu", GDSF: "gdsf", NextUse: "next-use"}
 
-func (e Eviction) String() string {
-	switch e {
+func (p Policy) String() string {
+	switch p {
 	case Future:
 		return "future"
 	case Furthest:
 		return "furthest"
 	}
-	if int(e) < len(evictions) {
-		return evictions[e]
+	if int(p) < len(policyNames) {
+		return policyNames[p]
 	}
-	return fmt.Sprintf("eviction(%d)", uint8(e))
+	return fmt.Sprintf("eviction(%d)", uint8(p))
 }
 
-// Evictions returns the names that ParseEviction accepts, the default first.
-func Evictions() []string { return slices.Clone(evictions[:]) }
-
-// ParseEviction parses the name of an eviction policy; "" is the default. The error
+// Parse parses the name of an eviction policy; "" is the default. The error
 // lists the choices.
-func ParseEviction(s string) (Eviction, error) {
+func Parse(s string) (Policy, error) {
 	if s == "" {
 		return LRU, nil
 	}
-	if i := slices.Index(evictions[:], s); i >= 0 {
-		return Eviction(i), nil
+	if i := slices.Index(policyNames[:], s); i >= 0 {
+		return Policy(i), nil
 	}
-	return 0, fmt.Errorf("%.40q is no eviction policy: one of %s", s, strings.Join(evictions[:], ", "))
+	return 0, fmt.Errorf("%.40q is no eviction policy: one of %s", s, strings.Join(policyNames[:], ", "))
 }
 
-// UsesDecay is the time constant of the exponential decay of Function.Uses. Three
+// UsesDecay is the time constant of the exponential decay of Kept.Uses. Three
 // hours distinguish functions used all day from those used this morning only; on a
 // day of a public trace any value between one and four hours does as well.
 const UsesDecay = 3 * time.Hour
 
 // Kept is the input of an eviction policy for one replica or cached object.
 type Kept struct {
-	Used    Instant
+	Used    time.Duration
 	Uses    float64         // activations, decayed as of UsesAt; 0: one, at Used
-	UsesAt  Instant         // 0: Used
-	Next    Instant         // likely next use; 0 unknown
+	UsesAt  time.Duration   // 0: Used
+	Next    time.Duration   // likely next use; 0 unknown
 	WayBack time.Duration   // time to READY again after its eviction, from sleep or from a store
 	Bytes   functions.Bytes // freed by evicting it
 }
@@ -87,25 +95,25 @@ type Kept struct {
 //     day, but the price of a use (package forecast): 0.19, where the known future
 //     has 0.18. Multiplied by the rate of use as well, it would be 0.22.
 //     Without a predicted gap, only the rate is used.
-func (e Eviction) Score(k Kept, now Instant) (score float64, until Instant) {
+func (p Policy) Score(k Kept, now time.Duration) (score float64, until time.Duration) {
 	switch {
-	case e == LRU:
+	case p == LRU:
 		return k.Used.Seconds(), 0
-	case (e == Future || e == Furthest) && k.Next == 0:
+	case (p == Future || p == Furthest) && k.Next == 0:
 		return 0, 0
-	case e == Furthest:
+	case p == Furthest:
 		gap, change := gapBetween(k.Next, now)
 		return 1 / gap.Seconds(), change
-	case e == Future:
+	case p == Future:
 		gap, change := gapBetween(k.Next, now)
-		return k.WayBack.Seconds() / toGiB(k.Bytes) / gap.Seconds(), change
+		return k.WayBack.Seconds() / GiB(k.Bytes) / gap.Seconds(), change
 	}
 	rate, until := k.rate(now)
-	if e == LFU {
+	if p == LFU {
 		return rate, until
 	}
-	cost := k.WayBack.Seconds() / toGiB(k.Bytes)
-	if e == GDSF {
+	cost := k.WayBack.Seconds() / GiB(k.Bytes)
+	if p == GDSF {
 		return rate * cost, until
 	}
 	if k.Next > 0 {
@@ -115,15 +123,15 @@ func (e Eviction) Score(k Kept, now Instant) (score float64, until Instant) {
 	return rate / UsesDecay.Seconds() * cost, until
 }
 
-// toGiB converts to GiB, at least 1/64 so that small sizes do not dominate scores.
-func toGiB(b functions.Bytes) float64 { return max(float64(b)/(1<<30), 1.0/64) }
+// GiB converts to GiB, at least 1/64 so that small sizes do not dominate scores.
+func GiB(b functions.Bytes) float64 { return max(float64(b)/(1<<30), 1.0/64) }
 
 const (
 	rateStep = UsesDecay / 32 // the decay advances in steps; between them the order is stable
 	rateEnd  = 32 * 12        // steps after which the decay is complete
 )
 
-func (k *Kept) rate(now Instant) (uses float64, until Instant) {
+func (k *Kept) rate(now time.Duration) (uses float64, until time.Duration) {
 	uses, at := k.Uses, k.UsesAt
 	if at == 0 {
 		at = k.Used
@@ -155,7 +163,7 @@ var gapSteps = func() (edges [64]time.Duration) {
 
 // gapBetween returns the gap from now to next, in steps, and when it changes. The gap
 // of an overdue use is the time by which it is late.
-func gapBetween(next, now Instant) (gap time.Duration, change Instant) {
+func gapBetween(next, now time.Duration) (gap time.Duration, change time.Duration) {
 	late := now > next
 	g := next - now
 	if late {

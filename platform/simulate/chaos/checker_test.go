@@ -60,7 +60,7 @@ type replicaRecord struct {
 	adopted   bool
 }
 
-func newWatch(p *run) *checker {
+func newChecker(p *run) *checker {
 	return &checker{
 		p: p, states: map[uint64]struct{}{}, ends: map[uint64]int{}, lastEnd: map[functions.Name]time.Duration{}, expected: map[functions.Name]bool{},
 		reps: map[string]*replicaRecord{}, blocked: map[functions.Name]bool{}, startCounts: map[functions.Name]startCount{}, touched: map[string]bool{}, nodes: map[string]time.Duration{},
@@ -213,12 +213,12 @@ func (c *checker) event(e functions.Event) {
 		if b != nil {
 			b.asleep, b.stopping, b.ready = true, false, false
 		}
-	case "rise":
+	case "wake_up":
 		if b != nil {
 			b.asleep = false
 		}
-		c.quota(name, "rise")
-	case "call_off":
+		c.quota(name, "wake_up")
+	case "start_cancelled":
 		if b != nil {
 			b.cancelled = true
 		}
