@@ -1,6 +1,6 @@
 // Package httpservertest is an in-memory network for tests of HTTP handlers. Its
 // connections have no descriptors and block on channels alone, so that a testing/synctest
-// bubble's clock runs while they wait. An http.Server serves them.
+// bubble's clock runs while they wait. A server of net/http serves them.
 package httpservertest
 
 import (
