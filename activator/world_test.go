@@ -109,7 +109,7 @@ func newTestEnv(t testing.TB, change func(*Options)) *testEnv {
 	w.act = New(o)
 	o.Remotes.Attach(w.act)
 	w.reg.Add(w.act.Samples)
-	srv := httpserver.NewNetHTTPServer(httpserver.Options{Handler: w.act.Serve})
+	srv := &http.Server{Handler: httpserver.NewNetHTTPHandler(httpserver.Options{Handler: w.act.Serve})}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(w.ln) }()
 	w.client = &http.Client{Transport: &http.Transport{

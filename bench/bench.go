@@ -1,10 +1,10 @@
 // Package bench is the benchmark `thaw bench coldstart`, and the command-line code that all
-// benchmarks share. The benchmarks for developers are a program of their own,
+// benchmarks share. The benchmarks for developers are a program and a module of their own,
 // bench/thaw-bench.
 //
 // Only numbers of the same run are comparable, so every result is a ratio to a peer or a
-// comparison with a baseline; rounds are interleaved, and medians count. Package fake is
-// an engine that generates nothing, load sends requests and checks every answer, process
+// comparison with a baseline; rounds are interleaved, and medians count. testkit/fake is
+// an engine that generates nothing; load sends requests and checks every answer, process
 // starts and ends programs, served drives a platform from outside, report writes tables
 // and charts.
 package bench

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/bench"
-	"github.com/thaw-dev/thaw/bench/compose"
 	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/bench/thaw-bench/compose"
 )
 
 const aboutCompose = `Measures Compositions and batches. Writes compose.json and compose.md.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/bench"
-	"github.com/thaw-dev/thaw/bench/gateway"
 	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/bench/thaw-bench/gateway"
 	"github.com/thaw-dev/thaw/testkit/fake"
 )
 

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/bench"
-	"github.com/thaw-dev/thaw/bench/loader"
 	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/bench/thaw-bench/loader"
 	"github.com/thaw-dev/thaw/functions"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/thaw-dev/thaw/bench"
 	"github.com/thaw-dev/thaw/bench/report"
-	"github.com/thaw-dev/thaw/bench/router"
+	"github.com/thaw-dev/thaw/bench/thaw-bench/router"
 )
 
 const aboutRouter = `Measures how a Router decides. Writes router.json and router.md.
@@ -27,7 +27,7 @@ Parts (--only): decision  the time of a decision about a prompt of 4 KiB: by the
                           start of the cold one
 
 labels and --fit need the sources: a folder of checkouts OWNER/NAME of the
-repositories that bench/router/sources.go names (--sources), and one with the
+repositories that bench/thaw-bench/router/sources.go names (--sources), and one with the
 files that it names texts:FILE (--texts). A source that is not there is left out.
 
 --fit FILE fits the weights of the complexity score on the sources that are not

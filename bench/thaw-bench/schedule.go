@@ -12,7 +12,7 @@ import (
 
 	"github.com/thaw-dev/thaw/bench"
 	"github.com/thaw-dev/thaw/bench/report"
-	"github.com/thaw-dev/thaw/bench/schedule"
+	"github.com/thaw-dev/thaw/bench/thaw-bench/schedule"
 )
 
 const aboutSchedule = `Measures the core: who gets the GPUs. Writes schedule.json and schedule.md.

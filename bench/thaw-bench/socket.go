@@ -13,7 +13,7 @@ import (
 
 	"github.com/thaw-dev/thaw/bench"
 	"github.com/thaw-dev/thaw/bench/report"
-	"github.com/thaw-dev/thaw/bench/socket"
+	"github.com/thaw-dev/thaw/bench/thaw-bench/socket"
 )
 
 const aboutSocket = `Measures typing-time sessions, beside a bare echo server of the same WebSocket
