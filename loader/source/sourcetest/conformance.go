@@ -113,10 +113,7 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 	t.Run("files beside the list", func(t *testing.T) {
 		p := open(t)
 		all := body(300)
-		for _, name := range []string{
-			"config.json", "model.safetensors", "modeling.py", "custom/code.py", "custom/deep/code.py", "vocab.pkl",
-			"README.md", ".hidden.py", "_thaw/own.py",
-		} {
+		for _, name := range []string{"config.json", "model.safetensors", "modeling.py", "custom/code.py", "custom/deep/code.py", "vocab.pkl", "README.md", ".hidden.py", "_thaw/own.py"} {
 			p.Put(t, name, all)
 		}
 		for _, tc := range []struct {
@@ -157,10 +154,7 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 		if p.FolderOnly {
 			t.Skip("this source is a folder")
 		}
-		for _, name := range []string{
-			"config.json", "model.onnx", "m-Q4.gguf", "s-00001-of-00003.gguf", "s-00002-of-00003.gguf",
-			"s-00003-of-00003.gguf", "t-00001-of-00003.gguf", "t-00003-of-00003.gguf", "v1.5/config.json",
-		} {
+		for _, name := range []string{"config.json", "model.onnx", "m-Q4.gguf", "s-00001-of-00003.gguf", "s-00002-of-00003.gguf", "s-00003-of-00003.gguf", "t-00001-of-00003.gguf", "t-00003-of-00003.gguf", "v1.5/config.json"} {
 			p.Put(t, name, body(len(name)))
 		}
 		for name, want := range map[string]string{
