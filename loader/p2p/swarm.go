@@ -68,7 +68,11 @@ func (b bitmap) has(i int) bool { return i>>3 < len(b) && b[i>>3]&(1<<(i&7)) != 
 func (b bitmap) set(i int)      { b[i>>3] |= 1 << (i & 7) }
 
 func newSwarm(n *Node, key string, files []source.File, cancel context.CancelCauseFunc) *swarm {
-	s := &swarm{node: n, key: key, files: make(map[string]blockNumbers), cancel: cancel, members: make(map[string]*member), sentBy: make(map[int]string), excluded: make(map[string]bool), waits: make(map[int]int), announcing: make(map[string]bool), failed: make(map[string]bool), view: 1}
+	s := &swarm{
+		node: n, key: key, files: make(map[string]blockNumbers), cancel: cancel, members: make(map[string]*member),
+		sentBy: make(map[int]string), excluded: make(map[string]bool), waits: make(map[int]int),
+		announcing: make(map[string]bool), failed: make(map[string]bool), view: 1,
+	}
 	// Sorted by name: block numbers must be equal on all
 	// nodes.
 	files = slices.SortedFunc(slices.Values(files), func(a, b source.File) int { return cmp.Compare(a.Name, b.Name) })

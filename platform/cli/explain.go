@@ -18,7 +18,9 @@ import (
 
 func (m modelVerbs) explainVerb() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "explain ID | place|evict|cold|scale NAME | route ID", Short: "Where the time of a cold start went, and why a model is where it is", GroupID: "own", Args: kit.UpToArgs("the id of a cold start or a request, or what to explain of which model", 2),
+		Use:   "explain ID | place|evict|cold|scale NAME | route ID",
+		Short: "Where the time of a cold start went, and why a model is where it is", GroupID: "own",
+		Args: kit.UpToArgs("the id of a cold start or a request, or what to explain of which model", 2),
 		Long: `With an id: where the time of that cold start went, phase by phase. Of a request
 to a composition: each call to a member, with its cold start.
 
@@ -60,7 +62,8 @@ parts add up to it.`,
 				return kit.Usage("thaw explain "+args[0]+" NAME", "the name of a model is missing")
 			}
 			if strings.Contains(args[0], "/") { // no id has one
-				return kit.Usage("thaw explain place "+args[0]+", or evict, cold, scale", "%q is the name of a model, not the id of a cold start or a request", functions.Clip(args[0]))
+				return kit.Usage("thaw explain place "+args[0]+", or evict, cold, scale",
+					"%q is the name of a model, not the id of a cold start or a request", functions.Clip(args[0]))
 			}
 			t, err := cl.ColdStart(ctx, args[0])
 			if s, ok := errors.AsType[*api.StatusError](err); ok && s.Status == 404 {

@@ -91,7 +91,10 @@ func (c *connection) followColdStart(ctx context.Context, cl *api.Client, name f
 			case t.Error == coldStartCanceled:
 				return &kit.Error{Exit: kit.ExitUnavailable, What: "the start of " + shortName(name.String()) + " was called off"}
 			case t.Error != "" || t.State == functions.Failed:
-				return &kit.Error{Exit: kit.ExitFailed, What: shortName(name.String()) + " could not be loaded: " + t.Error, Hint: "thaw logs " + shortName(name.String()) + " shows what its engine said"}
+				return &kit.Error{
+					Exit: kit.ExitFailed, What: shortName(name.String()) + " could not be loaded: " + t.Error,
+					Hint: "thaw logs " + shortName(name.String()) + " shows what its engine said",
+				}
 			case t.State == functions.Ready:
 				return nil
 			case t.State.Over():

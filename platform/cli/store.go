@@ -187,7 +187,8 @@ func displayName(word string) string {
 func (c *connection) fillRequest(ctx context.Context, cl *api.Client, word string, ask *api.PrefetchRequest) error {
 	if isSource(word) {
 		if strings.HasPrefix(word, ".") {
-			return kit.Usage("the whole path, or thaw pull "+functions.Clip(word)+" --data DIR for this machine", "a server does not know which folder %s is in", functions.Clip(word))
+			return kit.Usage("the whole path, or thaw pull "+functions.Clip(word)+" --data DIR for this machine",
+				"a server does not know which folder %s is in", functions.Clip(word))
 		}
 		ask.Source = word
 		return nil

@@ -41,7 +41,10 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 		return r.failed(err.Error()), false
 	}
 	r.port = port
-	req := engine.Request{Spec: r.o.Spec, Name: r.o.Model, Path: r.ckpt.Path, Dir: r.o.Dir, Port: port, GPUs: r.o.GPUs, GPUMemory: r.o.GPUMemory, Cache: r.ckpt.Cache, CacheShared: r.ckpt.CacheShared}
+	req := engine.Request{
+		Spec: r.o.Spec, Name: r.o.Model, Path: r.ckpt.Path, Dir: r.o.Dir, Port: port, GPUs: r.o.GPUs,
+		GPUMemory: r.o.GPUMemory, Cache: r.ckpt.Cache, CacheShared: r.ckpt.CacheShared,
+	}
 	if r.early != nil {
 		req.Path, req.Weights, req.Streamed = r.early.Path, r.early.Weights, true
 		req.Cache, req.CacheShared = r.early.Cache, r.early.CacheShared
@@ -228,7 +231,10 @@ func (r *Replica) spawn(ctx context.Context, cmd engine.Command, plan *confine.P
 			return nil, err
 		}
 		sctx, cancel := context.WithTimeout(ctx, spawnWait)
-		child, err := r.o.Spawner.Spawn(sctx, supervisor.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, ForkSocket: forkSocket, Scratch: cmd.Scratch, ScratchFiles: cmd.ScratchFiles, Confine: plan})
+		child, err := r.o.Spawner.Spawn(sctx, supervisor.Process{
+			ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, ForkSocket: forkSocket,
+			Scratch: cmd.Scratch, ScratchFiles: cmd.ScratchFiles, Confine: plan,
+		})
 		cancel()
 		if forkSocket != "" && errors.Is(err, supervisor.ErrNoParent) {
 			forkSocket, note = "", err.Error()

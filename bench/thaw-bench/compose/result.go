@@ -93,7 +93,9 @@ func (r *Result) checkGoals() {
 		r.Goals.Add(c.AddedP50 < c.Goal, "CPU of a Composition's call beyond a request by name, median", fmt.Sprintf("under %.0f µs", c.Goal), fmt.Sprintf("%+.1f µs", c.AddedP50))
 	}
 	if c := r.Cancel; c != nil {
-		r.Goals.Add(c.Ended.Max < cancelGoal.Seconds(), "all calls of a debate ended after its client left in round two, slowest", "within "+report.Millis(cancelGoal.Seconds()), report.Millis(c.Ended.Max))
+		r.Goals.Add(c.Ended.Max < cancelGoal.Seconds(),
+			"all calls of a debate ended after its client left in round two, slowest",
+			"within "+report.Millis(cancelGoal.Seconds()), report.Millis(c.Ended.Max))
 	}
 	for _, x := range []struct {
 		where string
@@ -102,13 +104,19 @@ func (r *Result) checkGoals() {
 	}{{"simulated", r.SimulatedEnsemble, r.SimulatedBatch}, {"live", r.Ensemble, r.Batch}} {
 		if e := x.e; e != nil {
 			w := &e.Ways[asComposition]
-			r.Goals.Add(w.most() == 1 && len(w.Starts) == e.Models, "ensemble, "+x.where+": loads of a model", "1 of each", fmt.Sprintf("%d at most, %d models", w.most(), len(w.Starts)))
-			r.Goals.Add(e.Ratio <= ensembleGoal, "ensemble, "+x.where+": time beside the better of the other ways", fmt.Sprintf("at most %.2fx", ensembleGoal), fmt.Sprintf("%.2fx", e.Ratio))
+			r.Goals.Add(w.most() == 1 && len(w.Starts) == e.Models, "ensemble, "+x.where+": loads of a model",
+				"1 of each", fmt.Sprintf("%d at most, %d models", w.most(), len(w.Starts)))
+			r.Goals.Add(e.Ratio <= ensembleGoal, "ensemble, "+x.where+": time beside the better of the other ways",
+				fmt.Sprintf("at most %.2fx", ensembleGoal), fmt.Sprintf("%.2fx", e.Ratio))
 		}
 		if b := x.b; b != nil {
-			r.Goals.Add(b.Share <= loadGoal, "batch, "+x.where+": GPU seconds in loads for a line, beside the naive client's", fmt.Sprintf("at most %.0f %%", 100*loadGoal), fmt.Sprintf("%.2f %%", 100*b.Share))
+			r.Goals.Add(b.Share <= loadGoal,
+				"batch, "+x.where+": GPU seconds in loads for a line, beside the naive client's",
+				fmt.Sprintf("at most %.0f %%", 100*loadGoal), fmt.Sprintf("%.2f %%", 100*b.Share))
 			if b.Interactive > 0 {
-				r.Goals.Add(b.With <= p99Goal*b.Alone, "batch, "+x.where+": interactive first token beside that without the batch, p99 of "+fmt.Sprint(b.Interactive), fmt.Sprintf("at most %.1fx", p99Goal), fmt.Sprintf("%.2fx", b.With/b.Alone))
+				r.Goals.Add(b.With <= p99Goal*b.Alone,
+					"batch, "+x.where+": interactive first token beside that without the batch, p99 of "+fmt.Sprint(b.Interactive),
+					fmt.Sprintf("at most %.1fx", p99Goal), fmt.Sprintf("%.2fx", b.With/b.Alone))
 			}
 		}
 	}
@@ -157,7 +165,9 @@ func (e *Ensemble) table() *report.Table {
 	t := &report.Table{Head: []string{"way", "rounds", "time, median", "time, longest", "loads of one model at most", "GPU seconds in loads, a round"}}
 	for i := range e.Ways {
 		w := &e.Ways[i]
-		t.Add(w.Name, len(w.Seconds), fmt.Sprintf("%.2f s", w.Median), fmt.Sprintf("%.2f s", report.Quantile(w.Seconds, 1)), w.most(), fmt.Sprintf("%.1f", w.GPU/float64(len(w.Seconds))))
+		t.Add(w.Name, len(w.Seconds), fmt.Sprintf("%.2f s", w.Median),
+			fmt.Sprintf("%.2f s", report.Quantile(w.Seconds, 1)), w.most(),
+			fmt.Sprintf("%.1f", w.GPU/float64(len(w.Seconds))))
 	}
 	return t
 }
@@ -171,8 +181,12 @@ func (b *Batch) table() *report.Table {
 		return fmt.Sprintf("%.2f s", s)
 	}
 	t.Add("interactive requests alone", "", "", "", "", "", seconds(b.AloneP50), seconds(b.Alone))
-	t.Add("the batch", b.Lines, b.Loads.all(), fmt.Sprintf("%.0f", b.Loads.Seconds), fmt.Sprintf("%.4f", b.Loads.Seconds/float64(b.Lines)), fmt.Sprintf("%.0f", b.Seconds), seconds(b.WithP50), seconds(b.With))
-	t.Add(fmt.Sprintf("a client that sends them in order, %d at a time", naiveAtOnce), b.NaiveLines, b.NaiveLoads.all(), fmt.Sprintf("%.0f", b.NaiveLoads.Seconds), fmt.Sprintf("%.4f", b.NaiveLoads.Seconds/float64(b.NaiveLines)), fmt.Sprintf("%.0f", b.NaiveTook), "", seconds(b.WithNaive))
+	t.Add("the batch", b.Lines, b.Loads.all(), fmt.Sprintf("%.0f", b.Loads.Seconds),
+		fmt.Sprintf("%.4f", b.Loads.Seconds/float64(b.Lines)), fmt.Sprintf("%.0f", b.Seconds), seconds(b.WithP50),
+		seconds(b.With))
+	t.Add(fmt.Sprintf("a client that sends them in order, %d at a time", naiveAtOnce), b.NaiveLines, b.NaiveLoads.all(),
+		fmt.Sprintf("%.0f", b.NaiveLoads.Seconds), fmt.Sprintf("%.4f", b.NaiveLoads.Seconds/float64(b.NaiveLines)),
+		fmt.Sprintf("%.0f", b.NaiveTook), "", seconds(b.WithNaive))
 	return t
 }
 

@@ -63,7 +63,8 @@ func simulateBatch(ctx context.Context, o *Options) (*Batch, error) {
 		b.Seconds, b.NaiveTook = b.Seconds+(low.end-staged).Seconds(), b.NaiveTook+(other.end-staged).Seconds()
 		b.Loads.merge(&low.loads)
 		b.NaiveLoads.merge(&other.loads)
-		o.Progress(fmt.Sprintf("simulated batch: seed %d: %d loads in %v, naively %d in %v", seed+1, low.loads.all(), (low.end - staged).Round(time.Second), other.loads.all(), (other.end - staged).Round(time.Second)))
+		o.Progress(fmt.Sprintf("simulated batch: seed %d: %d loads in %v, naively %d in %v", seed+1, low.loads.all(),
+			(low.end - staged).Round(time.Second), other.loads.all(), (other.end - staged).Round(time.Second)))
 	}
 	b.Interactive = len(with)
 	b.Alone, b.With, b.WithNaive = report.Quantile(alone, 0.99), report.Quantile(with, 0.99), report.Quantile(naive, 0.99)

@@ -105,7 +105,8 @@ func (r Result) Tables() []report.Part {
 			if c.Ratio > 0 {
 				ratio = fmt.Sprintf("%.2f", c.Ratio)
 			}
-			t.Add(c.Load, c.Gateway, fmt.Sprintf("%.1f", c.Median), fmt.Sprintf("%.1f", report.Quantile(c.Micros, 0)), fmt.Sprintf("%.1f", report.Quantile(c.Micros, 1)), ratio, c.Checked, c.Wrong)
+			t.Add(c.Load, c.Gateway, fmt.Sprintf("%.1f", c.Median), fmt.Sprintf("%.1f", report.Quantile(c.Micros, 0)),
+				fmt.Sprintf("%.1f", report.Quantile(c.Micros, 1)), ratio, c.Checked, c.Wrong)
 		}
 		out = append(out, report.Part{Heading: "CPU of the gateway's processes", Table: t})
 	}
@@ -144,7 +145,9 @@ func (r Result) Tables() []report.Part {
 
 // Markdown returns the report as a page.
 func (r Result) Markdown() string {
-	return r.Page("What a request through thaw costs", "Engine: "+r.Engine+". Interleaved rounds, medians; every answer compared byte for byte with what the engine sent.", r.Missing, r.Tables())
+	return r.Page("What a request through thaw costs",
+		"Engine: "+r.Engine+". Interleaved rounds, medians; every answer compared byte for byte with what the engine sent.",
+		r.Missing, r.Tables())
 }
 
 // Write writes gateway.json and gateway.md.

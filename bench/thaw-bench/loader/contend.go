@@ -90,7 +90,9 @@ func (d Download) Run(ctx context.Context, stdout io.Writer) error {
 			ReadBufferSize: 256 << 10, DisableCompression: true,
 		}
 		defer t.CloseIdleConnections()
-		err = d.azblob(ctx, path, &azblob.ClientOptions{ClientOptions: azcore.ClientOptions{Transport: &http.Client{Transport: t}, Telemetry: policy.TelemetryOptions{Disabled: true}}},
+		err = d.azblob(ctx, path, &azblob.ClientOptions{ClientOptions: azcore.ClientOptions{
+			Transport: &http.Client{Transport: t}, Telemetry: policy.TelemetryOptions{Disabled: true},
+		}},
 			&blob.DownloadFileOptions{BlockSize: 8 << 20, Concurrency: 32})
 	case Link:
 		err = d.copyPlain(ctx, nil)

@@ -135,7 +135,10 @@ func (b *bench) contenders() ([]contender, error) {
 			return []string{exe, "-sSf", "-o", filepath.Join(into, weights), url}
 		}},
 		{Aria2, b.Aria2, "aria2c", func(exe, url, into string) []string {
-			return []string{exe, "-x16", "-s16", "--file-allocation=falloc", "--console-log-level=warn", "--summary-interval=0", "--download-result=hide", "-d", into, "-o", weights, url}
+			return []string{
+				exe, "-x16", "-s16", "--file-allocation=falloc", "--console-log-level=warn", "--summary-interval=0",
+				"--download-result=hide", "-d", into, "-o", weights, url,
+			}
 		}},
 	} {
 		exe := x.named
@@ -298,7 +301,9 @@ func (b *bench) compare(ctx context.Context, name string, contenders []contender
 			return nil, fmt.Errorf("ceilings: %w", err)
 		}
 		cmp.Ceilings = append(cmp.Ceilings, c)
-		b.Progress(fmt.Sprintf("%s, round %d of %d: ceilings: link %s, link and cache %s, link and disk %s, disk direct %s, cached %s", name, round+1, b.Rounds, formatRate(c.Link), formatRate(c.Copy), formatRate(c.Past), formatRate(c.Direct), formatRate(c.Cached)))
+		b.Progress(fmt.Sprintf("%s, round %d of %d: ceilings: link %s, link and cache %s, link and disk %s, disk direct %s, cached %s",
+			name, round+1, b.Rounds, formatRate(c.Link), formatRate(c.Copy), formatRate(c.Past), formatRate(c.Direct),
+			formatRate(c.Cached)))
 		for i := range contenders {
 			i = (i + round) % len(contenders)
 			t, err := b.download(ctx, contenders[i], server, size, md5)

@@ -40,7 +40,9 @@ func (b *bench) peers(ctx context.Context) error {
 		}
 		r.Last = append(r.Last, last)
 		r.Egress = append(r.Egress, float64(all)/float64(r.Bytes))
-		b.Progress(fmt.Sprintf("peers, round %d: one node %.2f s (%s sent), the last of %d %.2f s, %s sent: %.2f models", round+1, alone, functions.Bytes(egress).Human(), b.Nodes, last, functions.Bytes(all).Human(), float64(all)/float64(r.Bytes)))
+		b.Progress(fmt.Sprintf("peers, round %d: one node %.2f s (%s sent), the last of %d %.2f s, %s sent: %.2f models",
+			round+1, alone, functions.Bytes(egress).Human(), b.Nodes, last, functions.Bytes(all).Human(),
+			float64(all)/float64(r.Bytes)))
 	}
 	b.result.Peers = r
 	return nil

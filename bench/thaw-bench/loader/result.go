@@ -197,7 +197,8 @@ func checkGoals(r Result) report.Goals {
 				add(x.ThawOnDisk >= 1.2, size+" "+c.Name+", rate beside azblob tuned", "at least 1.2x", fmt.Sprintf("%.2fx", x.ThawOnDisk))
 			}
 			if x := c.row(AzblobTuned); x != nil && alone != nil {
-				add(alone.CPU <= 0.7*x.CPU, size+" "+c.Name+", CPU per GiB beside azblob tuned, without digests", "at most 0.70x", fmt.Sprintf("%.2fx (%.2fx with them)", alone.CPU/x.CPU, x.ThawCPU))
+				add(alone.CPU <= 0.7*x.CPU, size+" "+c.Name+", CPU per GiB beside azblob tuned, without digests",
+					"at most 0.70x", fmt.Sprintf("%.2fx (%.2fx with them)", alone.CPU/x.CPU, x.ThawCPU))
 			}
 		case Shaped:
 			add(c.Share >= 0.85, size+" "+c.Name+", of the shaped ceiling", "at least 0.85", fmt.Sprintf("%.2f", c.Share))
@@ -240,7 +241,9 @@ func (r Result) Tables() []report.Part {
 			if x.Contender == Thaw {
 				x.ThawRate, x.ThawOnDisk, x.ThawCPU = 0, 0, 0
 			}
-			t.Add(x.Contender, fmt.Sprintf("%.2f", x.Rate/1e9), fmt.Sprintf("%.2f", x.OnDisk/1e9), fmt.Sprintf("%.2f", x.CPU), functions.Bytes(x.RSS).Human(), times(x.ThawRate), times(x.ThawOnDisk), times(x.ThawCPU))
+			t.Add(x.Contender, fmt.Sprintf("%.2f", x.Rate/1e9), fmt.Sprintf("%.2f", x.OnDisk/1e9),
+				fmt.Sprintf("%.2f", x.CPU), functions.Bytes(x.RSS).Human(), times(x.ThawRate), times(x.ThawOnDisk),
+				times(x.ThawCPU))
 		}
 		out = append(out, report.Part{Heading: fmt.Sprintf("%s, %s", functions.Bytes(c.Bytes).Human(), c.Name), Table: t})
 		t = &report.Table{Head: []string{"ceiling", "GB/s, median", "lowest", "highest", "CPU s/GiB"}}
@@ -252,8 +255,10 @@ func (r Result) Tables() []report.Part {
 			t.Add(name, fmt.Sprintf("%.2f", report.Quantile(v, 0.5)), fmt.Sprintf("%.2f", report.Quantile(v, 0)), fmt.Sprintf("%.2f", report.Quantile(v, 1)), cpu)
 		}
 		row("link: received and dropped", func(x Ceilings) float64 { return x.Link }, fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPULink })))
-		row("link and page cache: received and written", func(x Ceilings) float64 { return x.Copy }, fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPUCopy })))
-		row("link and disk: received and written past the cache", func(x Ceilings) float64 { return x.Past }, fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPUPast })))
+		row("link and page cache: received and written", func(x Ceilings) float64 { return x.Copy },
+			fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPUCopy })))
+		row("link and disk: received and written past the cache", func(x Ceilings) float64 { return x.Past },
+			fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPUPast })))
 		row("disk, O_DIRECT", func(x Ceilings) float64 { return x.Direct }, "")
 		row("disk, through the cache and fsync", func(x Ceilings) float64 { return x.Cached }, "")
 		perGiB := func(rate float64) string { return fmt.Sprintf("%.2f", (1<<30)/rate) }

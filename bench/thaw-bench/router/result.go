@@ -106,9 +106,12 @@ func (r *Result) checkGoals() {
 			own, through float64
 		}{{"p50", h.Sibling.P50, h.First.P50}, {"p90", h.Sibling.P90, h.First.P90}} {
 			added := q.through - q.own
-			r.Goals.Add(added <= firstTokenGoal.Seconds(), "hedge, first token beside the sibling's own, "+q.name, "at most "+report.Millis(firstTokenGoal.Seconds())+" more", fmt.Sprintf("%+.2f ms", 1000*added))
+			r.Goals.Add(added <= firstTokenGoal.Seconds(), "hedge, first token beside the sibling's own, "+q.name,
+				"at most "+report.Millis(firstTokenGoal.Seconds())+" more", fmt.Sprintf("%+.2f ms", 1000*added))
 		}
-		r.Goals.Add(h.Ready.P50 <= startShare*h.Usual.P50, "hedge, the cold model READY, p50", fmt.Sprintf("at most %.1fx its start by name (%s)", startShare, report.Millis(h.Usual.P50)), report.Millis(h.Ready.P50))
+		r.Goals.Add(h.Ready.P50 <= startShare*h.Usual.P50, "hedge, the cold model READY, p50",
+			fmt.Sprintf("at most %.1fx its start by name (%s)", startShare, report.Millis(h.Usual.P50)),
+			report.Millis(h.Ready.P50))
 	}
 	for _, label := range Labels {
 		if len(r.Labels) == 0 {
@@ -151,7 +154,8 @@ func (r Result) Tables() []report.Part {
 	if len(r.Requests) > 0 {
 		t := &report.Table{Head: []string{"one request", "CPU µs of the gateway, median", "lowest", "highest", "more than by name"}}
 		for _, c := range r.Requests {
-			t.Add(c.Name, fmt.Sprintf("%.1f", c.Median), fmt.Sprintf("%.1f", report.Quantile(c.Micros, 0)), fmt.Sprintf("%.1f", report.Quantile(c.Micros, 1)), fmt.Sprintf("%+.1f", c.Added))
+			t.Add(c.Name, fmt.Sprintf("%.1f", c.Median), fmt.Sprintf("%.1f", report.Quantile(c.Micros, 0)),
+				fmt.Sprintf("%.1f", report.Quantile(c.Micros, 1)), fmt.Sprintf("%+.1f", c.Added))
 		}
 		out = append(out, report.Part{Heading: "Whole requests", Table: t})
 	}

@@ -54,7 +54,8 @@ var Sources = []Source{
 	{Name: "Vicuna bench", Repository: "lm-sys/FastChat", Path: "fastchat/llm_judge/data/vicuna_bench/question.jsonl", Text: []string{"turns.0"}, Category: "category", Labels: bench},
 	{Name: "WizardLM test set", Repository: "nlpxucan/WizardLM", Path: "WizardLM/data/WizardLM_testset.jsonl", Text: []string{"Instruction"}, Category: "Skill", Labels: map[string]string{
 		"Math": Reasoning, "Reasoning": Reasoning, "Code Generation": Code, "Code Debug": Code, "Writting": General, "Common-Sense": General, "Roleplay": General, "Biology": General,
-		"Technology": General, "Ethics": General, "Sport": General, "Law": General, "Medicine": General, "Literature": General, "Entertainment": General, "Art": General, "Music": General,
+		"Technology": General, "Ethics": General, "Sport": General, "Law": General, "Medicine": General,
+		"Literature": General, "Entertainment": General, "Art": General, "Music": General,
 		"History": General, "Philosophy": General, "Multilingual": General, "Economy": General}},
 	{Name: "MBPP+", Repository: "nlpxucan/WizardLM", Path: "WizardCoder/data/mbppplus.json", Label: Code},
 	{Name: "DeepKE events", Repository: "zjunlp/DeepKE", Path: "example/llm/InstructKGC/data/EE/test.json", Text: []string{"instruction"}, Label: Extraction},

@@ -127,7 +127,10 @@ func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 		}
 	}
 	two, one := fmt.Sprint(2*agreeSlot+agreeSlot/2), fmt.Sprint(agreeSlot+agreeSlot/2)
-	p, err := served.Start(ctx, served.Options{Exe: o.Exe, Dir: o.Dir, Functions: files, Args: []string{"--agents-addr", "127.0.0.1:0", "--memory", two, "--gpus", "0", "--warm", "off", "--log-format", "json"}})
+	p, err := served.Start(ctx, served.Options{
+		Exe: o.Exe, Dir: o.Dir, Functions: files,
+		Args: []string{"--agents-addr", "127.0.0.1:0", "--memory", two, "--gpus", "0", "--warm", "off", "--log-format", "json"},
+	})
 	if err != nil {
 		return a, err
 	}

@@ -68,7 +68,10 @@ func crowdedWorld(models, hosts int) core.World {
 			}
 			s.free -= f.Resources.GPUMemory
 			s.node.Cached[f.Source] = true
-			r := core.Replica{ID: fmt.Sprint("r", i), Node: s.node.ID, State: functions.Ready, GPUs: []int{s.gpu}, Reserved: f.Resources, ReadyAt: f.LastEnd - time.Minute, Spawned: true}
+			r := core.Replica{
+				ID: fmt.Sprint("r", i), Node: s.node.ID, State: functions.Ready, GPUs: []int{s.gpu},
+				Reserved: f.Resources, ReadyAt: f.LastEnd - time.Minute, Spawned: true,
+			}
 			if draw.IntN(3) == 0 { // busy
 				r.InFlight, f.Active, f.Needed, f.LastEnd = 1, 1, 1, now
 			}

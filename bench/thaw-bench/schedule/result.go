@@ -126,7 +126,8 @@ func (r Result) Tables() []report.Part {
 	if c := r.Cold; c != nil {
 		t := &report.Table{Head: []string{"policy", "requests", "cold", "cold share", "to lru", "to clairvoyant", "evictions", "TTFT p99"}}
 		for _, x := range c.Rows {
-			t.Add(x.Policy, study.Count(x.Requests), study.Count(x.Cold), fmt.Sprintf("%.1f %%", 100*x.Share), times(x.ToLRU), times(x.ToFuture), study.Count(x.Evictions), study.Seconds(x.P99))
+			t.Add(x.Policy, study.Count(x.Requests), study.Count(x.Cold), fmt.Sprintf("%.1f %%", 100*x.Share),
+				times(x.ToLRU), times(x.ToFuture), study.Count(x.Evictions), study.Seconds(x.P99))
 		}
 		out = append(out, report.Part{Heading: c.About, Table: t})
 	}
@@ -149,7 +150,9 @@ func (r Result) Tables() []report.Part {
 	}
 	if d := r.Day; d != nil {
 		t := &report.Table{Head: []string{"a day", "requests", "models", "GPUs", "wall", "CPU", "peak memory", "cold", "TTFT p99"}}
-		t.Add("thaw simulate", study.Count(d.Requests), study.Count(int64(d.Models)), study.Count(int64(d.GPUs)), study.Seconds(d.Wall), study.Seconds(d.CPU), functions.Bytes(d.RSS).Human(), study.Count(d.Cold), study.Seconds(d.P99))
+		t.Add("thaw simulate", study.Count(d.Requests), study.Count(int64(d.Models)), study.Count(int64(d.GPUs)),
+			study.Seconds(d.Wall), study.Seconds(d.CPU), functions.Bytes(d.RSS).Human(), study.Count(d.Cold),
+			study.Seconds(d.P99))
 		out = append(out, report.Part{Heading: "A day simulated", Table: t})
 	}
 	return append(out, r.Goals.Parts()...)

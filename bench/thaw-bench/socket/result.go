@@ -61,7 +61,9 @@ func (r *Result) checkGoals() {
 	}
 	if x := r.Cold; x != nil {
 		more := x.Ahead.P50 - x.Warm.P50
-		r.Goals.Add(more < 0.050, fmt.Sprintf("first token of a model that starts for %g s, typed for %g s, beyond warm, p50", x.Load, x.Typed), "within 50 ms", fmt.Sprintf("%+.2f ms", 1000*more))
+		r.Goals.Add(more < 0.050,
+			fmt.Sprintf("first token of a model that starts for %g s, typed for %g s, beyond warm, p50", x.Load, x.Typed),
+			"within 50 ms", fmt.Sprintf("%+.2f ms", 1000*more))
 	}
 }
 
@@ -108,7 +110,9 @@ func (r Result) Tables() []report.Part {
 	if len(r.Typing) > 0 {
 		t := &report.Table{Head: []string{"server", "CPU µs a word, median", "lowest", "highest", "ratio to echo", "words"}}
 		for _, x := range r.Typing {
-			t.Add(x.Server, fmt.Sprintf("%.1f", x.Median), fmt.Sprintf("%.1f", report.Quantile(x.Micros, 0)), fmt.Sprintf("%.1f", report.Quantile(x.Micros, 1)), ratioTo(x.Median, r.Typing[len(r.Typing)-1].Median), x.Words)
+			t.Add(x.Server, fmt.Sprintf("%.1f", x.Median), fmt.Sprintf("%.1f", report.Quantile(x.Micros, 0)),
+				fmt.Sprintf("%.1f", report.Quantile(x.Micros, 1)), ratioTo(x.Median, r.Typing[len(r.Typing)-1].Median),
+				x.Words)
 		}
 		out = append(out, report.Part{Heading: "Typed words", Table: t})
 	}

@@ -136,7 +136,8 @@ func (o *Options) startThaw(ctx context.Context, name string, intents []intent, 
 		}
 	}
 	rules = append(rules, map[string]any{"name": "general", "to": []string{warmModel}})
-	documents = append(documents, document(functions.KindRouter, functions.AutoRouter, map[string]any{"rules": rules, "intents": map[string]any{"threshold": threshold, "list": list}}))
+	documents = append(documents, document(functions.KindRouter, functions.AutoRouter,
+		map[string]any{"rules": rules, "intents": map[string]any{"threshold": threshold, "list": list}}))
 	if err := os.WriteFile(filepath.Join(files, examplesFile), examples, 0o644); err != nil {
 		return nil, err
 	}

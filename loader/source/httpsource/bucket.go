@@ -28,7 +28,10 @@ func ParseBucket(scheme, location string, longest int) (Bucket, error) {
 		return bad("is not a folder of a bucket")
 	}
 	if strings.ContainsAny(rest, "?#@") {
-		return Bucket{}, &source.Error{Kind: source.BadSource, Detail: "the source holds a query, a fragment or a user name", Fix: "leave it out; credentials come from the environment"}
+		return Bucket{}, &source.Error{
+			Kind: source.BadSource, Detail: "the source holds a query, a fragment or a user name",
+			Fix: "leave it out; credentials come from the environment",
+		}
 	}
 	b := Bucket{Scheme: scheme}
 	b.Name, b.Prefix, _ = strings.Cut(rest, "/")
@@ -101,7 +104,11 @@ func (b Bucket) List(page func(from string) (files []source.File, next string, e
 			}
 			f.Name, f.Ref = name, b.Ref(key)
 			if plan.Files = append(plan.Files, f); len(plan.Files) > listFiles {
-				return source.Plan{}, &source.Error{Kind: source.Refused, Source: b.String(), Detail: fmt.Sprintf("holds more than %d objects", listFiles), Fix: "point source at the model's own folder"}
+				return source.Plan{}, &source.Error{
+					Kind: source.Refused, Source: b.String(),
+					Detail: fmt.Sprintf("holds more than %d objects", listFiles),
+					Fix:    "point source at the model's own folder",
+				}
 			}
 		}
 		if from = next; from == "" {
@@ -109,7 +116,11 @@ func (b Bucket) List(page func(from string) (files []source.File, next string, e
 		}
 	}
 	if len(plan.Files) == 0 {
-		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: b.String(), Detail: fmt.Sprintf("bucket %s has nothing below %q", b.Name, b.Prefix), Fix: "check the prefix; names are case-sensitive"}
+		return source.Plan{}, &source.Error{
+			Kind: source.NotFound, Source: b.String(),
+			Detail: fmt.Sprintf("bucket %s has nothing below %q", b.Name, b.Prefix),
+			Fix:    "check the prefix; names are case-sensitive",
+		}
 	}
 	return plan, nil
 }

@@ -191,7 +191,11 @@ func Network(ctx context.Context, location, file string, err error) error {
 		return &source.Error{Kind: e.Kind, Source: location, File: file, Detail: e.Detail, Fix: e.Fix}
 	}
 	if r, ok := errors.AsType[refusedAddr](err); ok {
-		return &source.Error{Kind: source.Refused, Source: location, File: file, Detail: fmt.Sprintf("the host is at %s, which is not a public address", r.addr), Fix: "if it is meant, name the host in " + HostsVariable}
+		return &source.Error{
+			Kind: source.Refused, Source: location, File: file,
+			Detail: fmt.Sprintf("the host is at %s, which is not a public address", r.addr),
+			Fix:    "if it is meant, name the host in " + HostsVariable,
+		}
 	}
 	return &source.Error{Kind: source.Unavailable, Source: location, File: file, Detail: "cannot be reached: " + Cause(err), Fix: "check the host's name and this machine's network"}
 }

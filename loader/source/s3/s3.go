@@ -346,7 +346,9 @@ func (s *Source) digest(f *source.File, h http.Header) {
 		return
 	}
 	enc := h.Get("X-Amz-Server-Side-Encryption")
-	if raw, err := hex.DecodeString(strings.Trim(f.Version, `"`)); err == nil && len(raw) == 16 && (enc == "" || enc == "AES256" && s.endpoint == nil) && h.Get("X-Amz-Server-Side-Encryption-Customer-Algorithm") == "" {
+	if raw, err := hex.DecodeString(strings.Trim(f.Version, `"`)); err == nil && len(raw) == 16 &&
+		(enc == "" || enc == "AES256" && s.endpoint == nil) &&
+		h.Get("X-Amz-Server-Side-Encryption-Customer-Algorithm") == "" {
 		f.MD5 = raw
 	}
 }

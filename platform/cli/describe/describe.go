@@ -91,7 +91,10 @@ func WriteRemote(row Row, f api.Function) {
 	for _, l := range []struct {
 		n    float64
 		unit string
-	}{{float64(s.Limits.Concurrent), "at once"}, {float64(s.Limits.RequestsPerMinute), "requests a minute"}, {float64(s.Limits.TokensPerMinute), "tokens a minute"}, {s.Limits.SpendPerDay, "spent a day"}} {
+	}{
+		{float64(s.Limits.Concurrent), "at once"}, {float64(s.Limits.RequestsPerMinute), "requests a minute"},
+		{float64(s.Limits.TokensPerMinute), "tokens a minute"}, {s.Limits.SpendPerDay, "spent a day"},
+	} {
 		if l.n > 0 {
 			limits = append(limits, FormatMoney(l.n)+" "+l.unit)
 		}

@@ -436,7 +436,11 @@ func (c *command) teamsTable(out *study.Outcome) {
 		}
 		var rows []row
 		for _, t := range r.Teams {
-			rows = append(rows, row{t.Name, study.Count(t.Requests), study.Count(t.Cold), study.Seconds(t.WaitP50), study.Seconds(t.WaitP99), study.Seconds(t.WaitMax), study.Hours(t.GPUHours), study.Count(t.Refused), study.Count(t.Inflicted)})
+			rows = append(rows, row{
+				t.Name, study.Count(t.Requests), study.Count(t.Cold), study.Seconds(t.WaitP50),
+				study.Seconds(t.WaitP99), study.Seconds(t.WaitMax), study.Hours(t.GPUHours), study.Count(t.Refused),
+				study.Count(t.Inflicted),
+			})
 		}
 		kit.PrintTable(c.Out, k, rows, true, nil)
 	}
