@@ -355,7 +355,7 @@ func (p *proxyRequest) serverTiming(now time.Time) string {
 		b = append(append(b, name...), ";dur="...)
 		b = strconv.AppendFloat(b, float64(d.Microseconds())/1000, 'f', 1, 64)
 	}
-	var few [8]openai.Span
+	var few [9]openai.Span
 	for _, s := range p.phases(few[:0]) {
 		add(s.Phase, s.Took)
 	}
@@ -363,15 +363,15 @@ func (p *proxyRequest) serverTiming(now time.Time) string {
 	return string(b)
 }
 
-// phases appends the known phases of the request's cold start, or its own wait.
+// phases appends the known phases of the request's cold start, or the wait for a slot, then
+// the whole wait.
 func (p *proxyRequest) phases(spans []openai.Span) []openai.Span {
-	if p.waited > 0 || !p.queued.Cold {
+	if !p.queued.Cold {
 		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: p.waited})
-	}
-	if p.queued.Cold {
+	} else {
 		if t := p.fn.Snapshot().ColdStart; t != nil && t.ID == p.queued.ColdStart {
 			for _, phase := range t.Phases {
-				if phase.Phase != functions.PhaseQueue && phase.Phase != functions.PhaseFirstToken {
+				if phase.Phase != functions.PhaseFirstToken {
 					spans = append(spans, openai.Span{Phase: string(phase.Phase), Took: time.Duration(phase.Duration * float64(time.Second))})
 				}
 			}
@@ -379,6 +379,9 @@ func (p *proxyRequest) phases(spans []openai.Span) []openai.Span {
 	}
 	if p.first > 0 {
 		spans = append(spans, openai.Span{Phase: string(functions.PhaseFirstToken), Took: p.first})
+	}
+	if p.waited > 0 {
+		spans = append(spans, openai.Span{Phase: "wait", Took: p.waited})
 	}
 	return spans
 }
