@@ -497,7 +497,9 @@ func TestDeploy(t *testing.T) {
 		t.Fatalf("%d %s%s", exit, out, errs)
 	}
 	// And a start that fails says so.
-	s.told, s.steps = 0, []functions.Timeline{step(functions.Failed, -1, 0, "engine_missing: no ember")}
+	failed := step(functions.Failed, -1, 0, "engine_missing: no ember")
+	failed.Node = "here"
+	s.told, s.steps = 0, []functions.Timeline{failed}
 	if _, errs, exit = s.thaw(t, "", "wake", "new", "--wait"); exit != kit.ExitFailed || !strings.Contains(errs, "engine_missing: no ember") || !strings.Contains(errs, "hint: thaw logs new") {
 		t.Fatalf("%d %s", exit, errs)
 	}

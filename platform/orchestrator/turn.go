@@ -354,10 +354,18 @@ func (o *Orchestrator) isFinal(f *functionState, v placement.Verdict) bool {
 	return f.Resources.Unmet(nodes) != ""
 }
 
-// endUnwantedStart ends the cold start of f if it has no replica and no demand left.
+// endUnwantedStart ends the cold start of f if it has no replica and no demand left, or no
+// node can ever hold it.
 func (o *Orchestrator) endUnwantedStart(f *functionState, now placement.Instant) {
-	if c := f.coldStart; c != nil && !c.over && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 &&
-		!slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return !r.asleep() }) {
+	c := f.coldStart
+	if c == nil || c.over || slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return !r.asleep() }) {
+		return
+	}
+	if f.blocked != nil && f.blocked.Final {
+		f.untilReady = false
+		o.finishColdStart(c, functions.Failed, f.blocked.Message)
+		o.markDirty(f)
+	} else if f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 {
 		o.finishColdStart(c, functions.Unloaded, "called_off")
 		o.markForPublish(f)
 	}
