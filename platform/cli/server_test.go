@@ -268,8 +268,8 @@ func start(t *testing.T) *server {
 				few, many := 12.5, 31.0
 				e.Decided, e.Chosen, e.Reason, e.Others = began, "here", "requests wait for it", 3
 				e.Candidates = []functions.Candidate{
-					{Node: "here", Score: &few, Parts: []functions.ScorePart{{Name: "ready", Value: 12}, {Name: "packing", Value: 0.5}}},
-					{Node: "there", Score: &many, Parts: []functions.ScorePart{{Name: "ready", Value: 31}, {Name: "packing"}}},
+					{Node: "here", Tier: functions.TierDRAM, Score: &few, Parts: []functions.ScorePart{{Name: "ready", Value: 12}, {Name: "packing", Value: 0.5}}},
+					{Node: "there", Tier: functions.TierRemote, Score: &many, Parts: []functions.ScorePart{{Name: "ready", Value: 31}, {Name: "packing"}}},
 					{Node: "small", Why: "it has no GPU"},
 				}
 			}

@@ -47,6 +47,9 @@ func (p *Planner) Explain(name functions.Name, kinds ...string) (x functions.Exp
 		if l.function != (functions.Name{}) {
 			y.Function = l.function.String()
 		}
+		if x.Kind == KindPlace && !math.IsInf(l.score, 1) {
+			y.Tier, y.Why = functions.Tier(l.why), ""
+		}
 		if !math.IsInf(l.score, 1) {
 			y.Score = &l.score
 			for i, n := range l.names {
