@@ -353,7 +353,7 @@ func (p *proxyRequest) serverTiming(now time.Time) string {
 			b = append(b, ", "...)
 		}
 		b = append(append(b, name...), ";dur="...)
-		b = strconv.AppendFloat(b, float64(d.Microseconds())/1000, 'f', 1, 64)
+		b = strconv.AppendFloat(b, float64(d.Microseconds())/1000, 'f', 3, 64)
 	}
 	var few [9]openai.Span
 	for _, s := range p.phases(few[:0]) {

@@ -236,7 +236,7 @@ func (c *command) readStudy(s *simulation, flags *kit.FlagSet) (st *study.Study,
 	st.Requests -= m.Left
 	tr = traceWords(t, m, len(st.Models), s.functions == "")
 	if t.Foreign > 0 {
-		c.Remark("%d lines of %s are none of a log and were skipped", t.Foreign, functions.Clip(s.trace))
+		c.Remark("skipped %s of %s: no part of a log", countOf(int(t.Foreign), "line"), functions.Clip(s.trace))
 	}
 	c.Remark("%s", tr)
 	c.Remark("%s", fleetWords(st.Fleet))
