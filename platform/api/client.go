@@ -87,7 +87,7 @@ func (c *Client) Server() string { return c.server }
 // Close lets go of idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// GuessKey says that nobody named the key, so that it may be of another server: a request that
+// GuessKey says that the key was found in a file, so that it may be of another server: a request that
 // the server refuses with it is sent once without it. It is called before any request.
 func (c *Client) GuessKey() { c.guess = true }
 

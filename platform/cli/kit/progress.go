@@ -33,7 +33,7 @@ func (l *ProgressLine) Show(state, text string) {
 	}
 	text = Plain(text)
 	if l.t.ErrTTY {
-		fmt.Fprintf(l.t.Err, "\r\x1b[K%s", fit(text, l.t.width()-1))
+		fmt.Fprintf(l.t.Err, "\r\x1b[K%s", fitColumns(text, l.t.width()-1))
 		l.drawn = true
 		return
 	}
@@ -48,9 +48,9 @@ func (l *ProgressLine) Show(state, text string) {
 // bar is what Bar draws, and the blank after it.
 var bar = regexp.MustCompile(fmt.Sprintf(`\[[#.]{%d}\] ?`, barWide))
 
-// fit makes text fit into so many columns: first it leaves out the bar, whose percentage
+// fitColumns makes text fit into so many columns: first it leaves out the bar, whose percentage
 // stands beside it, then it cuts the end.
-func fit(text string, columns int) string {
+func fitColumns(text string, columns int) string {
 	if utf8.RuneCountInString(text) > columns {
 		text = bar.ReplaceAllString(text, "")
 	}

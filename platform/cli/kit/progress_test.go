@@ -69,7 +69,7 @@ func TestFit(t *testing.T) {
 		{"größer", 5, "größ…"},
 		{"a [text] in brackets", 10, "a [text] …"},
 	} {
-		if got := fit(x.text, x.columns); got != x.want {
+		if got := fitColumns(x.text, x.columns); got != x.want {
 			t.Errorf("%q in %d: %q, want %q", x.text, x.columns, got, x.want)
 		}
 	}
