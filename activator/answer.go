@@ -58,9 +58,9 @@ func (p *proxyRequest) serverTiming(now time.Time) string {
 			b = append(b, ", "...)
 		}
 		b = append(append(b, name...), ";dur="...)
-		b = strconv.AppendFloat(b, float64(d.Microseconds())/1000, 'f', 1, 64)
+		b = strconv.AppendFloat(b, float64(d.Microseconds())/1000, 'f', 3, 64)
 	}
-	var few [8]openai.Span
+	var few [9]openai.Span
 	for _, s := range p.phases(few[:0]) {
 		add(s.Phase, s.Took)
 	}
@@ -68,15 +68,15 @@ func (p *proxyRequest) serverTiming(now time.Time) string {
 	return string(b)
 }
 
-// phases appends the known phases of the request's cold start, or its own wait.
+// phases appends the known phases of the request's cold start, or the wait for a slot, then
+// the whole wait.
 func (p *proxyRequest) phases(spans []openai.Span) []openai.Span {
-	if p.wait.took > 0 || !p.queued.Cold {
+	if !p.queued.Cold {
 		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: p.wait.took})
-	}
-	if p.queued.Cold {
+	} else {
 		if t := p.fn.Snapshot().ColdStart; t != nil && t.ID == p.queued.ColdStart {
 			for _, phase := range t.Phases {
-				if phase.Phase != functions.PhaseQueue && phase.Phase != functions.PhaseFirstToken {
+				if phase.Phase != functions.PhaseFirstToken {
 					spans = append(spans, openai.Span{Phase: string(phase.Phase), Took: time.Duration(phase.Duration * float64(time.Second))})
 				}
 			}
@@ -84,6 +84,9 @@ func (p *proxyRequest) phases(spans []openai.Span) []openai.Span {
 	}
 	if p.attempt.firstByteTook > 0 {
 		spans = append(spans, openai.Span{Phase: string(functions.PhaseFirstToken), Took: p.attempt.firstByteTook})
+	}
+	if p.wait.took > 0 {
+		spans = append(spans, openai.Span{Phase: "wait", Took: p.wait.took})
 	}
 	return spans
 }

@@ -85,7 +85,7 @@ func TestColdStream(t *testing.T) {
 		if noop != 13 { // every 45 s of 597 s
 			t.Errorf("%d no-op chunks", noop)
 		}
-		for _, want := range []string{": thaw state=staging percent=10 eta_s=60 position=1\n", ": thaw state=staging percent=80 eta_s=30 position=1\n", ": thaw state=loading percent=20 eta_s=60 position=1\n", ": thaw timeline queue=600000 stage=60000 load=540000 first_token=0\ndata: [DONE]\n\n"} {
+		for _, want := range []string{": thaw state=staging percent=10 eta_s=60 position=1\n", ": thaw state=staging percent=80 eta_s=30 position=1\n", ": thaw state=loading percent=20 eta_s=60 position=1\n", ": thaw timeline stage=60000 load=540000 first_token=0 wait=600000\ndata: [DONE]\n\n"} {
 			if !strings.Contains(r.body, want) {
 				t.Errorf("no %q in %q", want, r.body)
 			}

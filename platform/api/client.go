@@ -25,6 +25,7 @@ import (
 type Client struct {
 	server string
 	key    string
+	guess  bool // see GuessKey
 	http   *http.Client
 }
 
@@ -86,18 +87,42 @@ func (c *Client) Server() string { return c.server }
 // Close lets go of idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
+// GuessKey says that the key was found in a file, so that it may be of another server: a request that
+// the server refuses with it is sent once without it. It is called before any request.
+func (c *Client) GuessKey() { c.guess = true }
+
 // Do sends one request as it is and gives the answer if it is a success, else a
 // *StatusError. The caller closes the body.
 func (c *Client) Do(ctx context.Context, method, path string, header http.Header, body io.Reader) (*http.Response, error) {
+	if !c.guess || c.key == "" {
+		return c.do(ctx, method, path, header, body, c.key)
+	}
+	var b []byte
+	if body != nil {
+		var err error
+		if b, err = io.ReadAll(body); err != nil {
+			return nil, err
+		}
+	}
+	res, err := c.do(ctx, method, path, header, bytes.NewReader(b), c.key)
+	if s, ok := errors.AsType[*StatusError](err); ok && s.Status == 401 {
+		if res, err := c.do(ctx, method, path, header, bytes.NewReader(b), ""); err == nil {
+			return res, nil
+		}
+	}
+	return res, err
+}
+
+func (c *Client) do(ctx context.Context, method, path string, header http.Header, body io.Reader, key string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.server+path, body)
 	if err != nil {
 		return nil, err
 	}
 	if header != nil {
-		req.Header = header
+		req.Header = header.Clone()
 	}
-	if c.key != "" {
-		req.Header.Set("Authorization", "Bearer "+c.key)
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
 	}
 	res, err := c.http.Do(req)
 	if err != nil {

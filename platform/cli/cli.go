@@ -88,6 +88,7 @@ type connection struct {
 	getenv            func(string) string
 	server, key, data string
 	keyFrom           string // where the key was found, for the hint when it is wrong
+	keyFound          bool   // in a data folder: neither flag nor variable named it
 	timeout           time.Duration
 }
 

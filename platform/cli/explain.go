@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -133,11 +134,15 @@ func (c *connection) explainDecision(ctx context.Context, cl *api.Client, kind, 
 var decisionTitles = map[string]string{"place": "Placed", "evict": "Made way for it", "cold": "Lost a replica", "scale": "Wants more"}
 
 func (p printer) decision(e functions.Explanation) {
-	chosen := e.Chosen
-	if chosen == "" {
-		chosen = "nothing was chosen"
+	fmt.Fprintf(p.Out, "\n%s %s ago", decisionTitles[e.Kind], p.Since(e.Decided))
+	switch {
+	case e.Chosen != "":
+		fmt.Fprintf(p.Out, ": %s", kit.Plain(e.Chosen))
+	case e.Kind == "place":
+		fmt.Fprint(p.Out, ": no node was chosen")
+	case e.Kind == "evict":
+		fmt.Fprint(p.Out, ": nothing was evicted")
 	}
-	fmt.Fprintf(p.Out, "\n%s %s ago: %s", decisionTitles[e.Kind], p.Since(e.Decided), kit.Plain(chosen))
 	if e.Reason != "" {
 		fmt.Fprintf(p.Out, ", because %s", kit.Plain(e.Reason))
 	}
@@ -157,6 +162,10 @@ func (p printer) decision(e functions.Explanation) {
 
 func candidateKind(e functions.Explanation) kit.Kind[functions.Candidate] {
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', 4, 64) }
+	score := number
+	if e.Kind == "place" { // close to each other: not rounded
+		score = func(x float64) string { return number(x) + "s" }
+	}
 	k := kit.Kind[functions.Candidate]{Word: "Candidate", Name: func(v functions.Candidate) string { return v.Node }}
 	add := func(head string, cell func(functions.Candidate) string) {
 		for _, v := range e.Candidates {
@@ -175,21 +184,30 @@ func candidateKind(e functions.Explanation) kit.Kind[functions.Candidate] {
 	add("NODE", func(v functions.Candidate) string { return v.Node })
 	add("MODEL", func(v functions.Candidate) string { return shortName(v.Function) })
 	add("REPLICA", func(v functions.Candidate) string { return v.Replica })
-	add("SCORE", func(v functions.Candidate) string {
-		if v.Score == nil {
+	scoreHeads := map[string]string{"place": "COST", "evict": "LOSS"}
+	add(scoreHeads[e.Kind], func(v functions.Candidate) string {
+		if v.Score == nil || scoreHeads[e.Kind] == "" {
 			return ""
 		}
-		return number(*v.Score)
+		return score(*v.Score)
 	})
 	add("PARTS", func(v functions.Candidate) string {
 		var parts []string
 		for _, p := range v.Parts {
-			if p.Value != 0 {
-				parts = append(parts, p.Name+" "+number(p.Value))
+			name, isTime := strings.CutSuffix(p.Name, "_seconds")
+			switch {
+			case p.Value == 0 || e.Kind == "evict" && name == "loss": // it is the score
+			case name == "gib":
+				parts = append(parts, number(p.Value)+" GiB")
+			case isTime:
+				parts = append(parts, name+" "+kit.Span(time.Duration(p.Value*float64(time.Second))))
+			default:
+				parts = append(parts, name+" "+score(p.Value))
 			}
 		}
 		return strings.Join(parts, ", ")
 	})
+	add("TIER", func(v functions.Candidate) string { return string(v.Tier) })
 	add("WHY NOT", func(v functions.Candidate) string { return v.Why })
 	return k
 }

@@ -55,7 +55,7 @@ func (c *connection) describeStart(ctx context.Context, cl *api.Client, name fun
 
 // cannotLoad is the error of a model that no node can ever hold.
 func cannotLoad(name, why string) error {
-	return &kit.Error{Exit: kit.ExitUnavailable, What: shortName(name) + " cannot be loaded here: " + why, Hint: "less in its spec.resources, or another machine: thaw serve --agents-addr, then thaw agent"}
+	return &kit.Error{Exit: kit.ExitUnavailable, What: shortName(name) + " cannot be loaded here: " + why, Hint: "thaw explain place " + shortName(name) + " shows the nodes; it takes less in its spec.resources, or another machine: thaw serve --agents-addr"}
 }
 
 // followColdStart shows a cold start until it is READY. An id of "" is a function that is
@@ -90,6 +90,8 @@ func (c *connection) followColdStart(ctx context.Context, cl *api.Client, name f
 			switch {
 			case t.Error == coldStartCanceled:
 				return &kit.Error{Exit: kit.ExitUnavailable, What: "the start of " + shortName(name.String()) + " was called off"}
+			case t.State == functions.Failed && t.Node == "":
+				return cannotLoad(name.String(), t.Error)
 			case t.Error != "" || t.State == functions.Failed:
 				return &kit.Error{
 					Exit: kit.ExitFailed, What: shortName(name.String()) + " could not be loaded: " + t.Error,

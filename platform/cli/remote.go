@@ -43,6 +43,9 @@ func (c *connection) client() (*api.Client, error) {
 	if err != nil {
 		return nil, kit.Usage("--server URL or THAW_SERVER", "%v", err)
 	}
+	if c.keyFound {
+		cl.GuessKey()
+	}
 	return cl, nil
 }
 
@@ -75,7 +78,7 @@ func (c *connection) findKey(server string) (string, error) {
 		token, err := kit.ReadToken(path)
 		switch {
 		case err == nil:
-			c.keyFrom = path
+			c.keyFrom, c.keyFound = path, true
 			return token, nil
 		case errors.Is(err, os.ErrPermission):
 			return "", &kit.Error{Exit: kit.ExitDenied, What: "the admin token cannot be read", Err: err, Hint: "run as the user of the server, or give --key"}
@@ -132,6 +135,9 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 			e.Exit, e.Hint = kit.ExitDenied, "give --key KEY or THAW_KEY; on the server's machine --data DIR finds its admin token"
 			if c.keyFrom != "" {
 				e.Hint = "the key came from " + c.keyFrom + "; is it of this server?"
+			}
+			if c.keyFound {
+				e.Hint += " --data DIR names the server's data folder, --key KEY a key"
 			}
 		case 403, 429:
 			e.Exit = kit.ExitDenied

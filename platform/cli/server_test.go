@@ -268,8 +268,8 @@ func start(t *testing.T) *server {
 				few, many := 12.5, 31.0
 				e.Decided, e.Chosen, e.Reason, e.Others = began, "here", "requests wait for it", 3
 				e.Candidates = []functions.Candidate{
-					{Node: "here", Score: &few, Parts: []functions.ScorePart{{Name: "ready", Value: 12}, {Name: "packing", Value: 0.5}}},
-					{Node: "there", Score: &many, Parts: []functions.ScorePart{{Name: "ready", Value: 31}, {Name: "packing"}}},
+					{Node: "here", Tier: functions.TierDRAM, Score: &few, Parts: []functions.ScorePart{{Name: "ready", Value: 12}, {Name: "packing", Value: 0.5}}},
+					{Node: "there", Tier: functions.TierRemote, Score: &many, Parts: []functions.ScorePart{{Name: "ready", Value: 31}, {Name: "packing"}}},
 					{Node: "small", Why: "it has no GPU"},
 				}
 			}
@@ -497,7 +497,9 @@ func TestDeploy(t *testing.T) {
 		t.Fatalf("%d %s%s", exit, out, errs)
 	}
 	// And a start that fails says so.
-	s.told, s.steps = 0, []functions.Timeline{step(functions.Failed, -1, 0, "engine_missing: no ember")}
+	failed := step(functions.Failed, -1, 0, "engine_missing: no ember")
+	failed.Node = "here"
+	s.told, s.steps = 0, []functions.Timeline{failed}
 	if _, errs, exit = s.thaw(t, "", "wake", "new", "--wait"); exit != kit.ExitFailed || !strings.Contains(errs, "engine_missing: no ember") || !strings.Contains(errs, "hint: thaw logs new") {
 		t.Fatalf("%d %s", exit, errs)
 	}

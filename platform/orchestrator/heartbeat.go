@@ -178,7 +178,7 @@ func (n *nodeState) implausible(hb *functions.Heartbeat) string {
 	case missing > 1 && 2*missing > known:
 		return fmt.Sprintf("%d of its %d replicas are gone at once", missing, known)
 	case len(n.GPUs) > 0 && len(hb.GPUs) == 0:
-		return fmt.Sprintf("its %d GPUs are gone", len(n.GPUs))
+		return fmt.Sprintf("all its GPUs (%d) are gone", len(n.GPUs))
 	case allNewlyUnhealthy(n.GPUs, hb.GPUs):
 		return "all its GPUs are unhealthy at once"
 	}

@@ -305,10 +305,18 @@ func (o *Orchestrator) isFinal(f *functionState, v placement.Verdict) bool {
 	return f.Resources.Unmet(nodes) != ""
 }
 
-// endUnwantedStart ends the cold start of f if it has no replica and no demand left.
+// endUnwantedStart ends the cold start of f if it has no replica and no demand left, or no
+// node can ever hold it.
 func (o *Orchestrator) endUnwantedStart(f *functionState, now placement.Instant) {
-	if c := f.coldStart; c != nil && !c.Over && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 &&
-		!slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return !r.asleep() }) {
+	c := f.coldStart
+	if c == nil || c.Over || slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return !r.asleep() }) {
+		return
+	}
+	if f.blocked != nil && f.blocked.Final {
+		f.untilReady = false
+		o.coldStarts.finish(c, functions.Failed, f.blocked.Message)
+		o.markChanged(f)
+	} else if f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 {
 		o.coldStarts.finish(c, functions.Unloaded, "called_off")
 		o.markUnpublished(f)
 	}

@@ -265,7 +265,7 @@ func TestExplain(t *testing.T) {
 		for _, p := range c.Parts {
 			sum += p.Value
 		}
-		if d := sum - *c.Score; d > 1e-9 || d < -1e-9 || i > 0 && *c.Score < *e.Candidates[i-1].Score || c.Node != []string{"a", "b"}[i] {
+		if d := sum - *c.Score; d > 1e-9 || d < -1e-9 || i > 0 && *c.Score < *e.Candidates[i-1].Score || c.Node != []string{"a", "b"}[i] || c.Tier != []functions.Tier{functions.TierNVMe, functions.TierRemote}[i] || c.Why != "" {
 			t.Errorf("candidate %d: %+v", i, c)
 		}
 	}

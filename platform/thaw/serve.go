@@ -50,15 +50,21 @@ import (
 func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) error {
 	log := c.Open(stderr)
 	defer log.Close()
+	// A start that fails at a busy address leaves no folder with an admin token, which client
+	// verbs would find and send.
+	if _, err := onLoopback(c.Addr); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", c.Addr)
+	if err != nil {
+		return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: thaw serve --addr 127.0.0.1:8081"}
+	}
+	defer listener.Close()
 	s, err := openServer(&c, log)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	listener, err := net.Listen("tcp", c.Addr)
-	if err != nil {
-		return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: thaw serve --addr 127.0.0.1:8081"}
-	}
 	s.onCatalogChange(catalog.Change{Problems: s.catalog.Problems()})
 
 	// The parts run until the last request has been answered: ctx ending begins

@@ -235,6 +235,9 @@ func (c *command) readStudy(s *simulation, flags *kit.FlagSet) (st *study.Study,
 	st.Trace = m.Read
 	st.Requests -= m.Left
 	tr = traceWords(t, m, len(st.Models), s.functions == "")
+	if t.Foreign > 0 {
+		c.Remark("skipped %s of %s: no part of a log", countOf(int(t.Foreign), "line"), functions.Clip(s.trace))
+	}
 	c.Remark("%s", tr)
 	c.Remark("%s", fleetWords(st.Fleet))
 	return st, tr, nil
