@@ -404,7 +404,7 @@ func (p *proxyRequest) finish(code int) {
 	p.estimateUsage()
 	used := p.usage
 	if charge.Estimated {
-		used = charge.Usage
+		used, p.usage.Known = charge.Usage, false // also where the remote's claim cannot be true
 	}
 	p.lease.End(int(used.Prompt+used.Completion), now)
 	p.countEnd(code, now, took)
