@@ -213,7 +213,7 @@ came and went, each with its reason. The last thousand are kept.`,
 			}
 			if follow {
 				return watchList(ctx, m.printer, cl, m.eventKind(), func(e functions.Event) bool {
-					return (of == "" || e.Function == of) && (what == "" || e.Kind == what)
+					return m.showsFunction(e.Function) && (of == "" || e.Function == of) && (what == "" || e.Kind == what)
 				})
 			}
 			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
@@ -222,6 +222,7 @@ came and went, each with its reason. The last thousand are kept.`,
 			if err != nil {
 				return err
 			}
+			items = slices.DeleteFunc(items, func(e functions.Event) bool { return !m.showsFunction(e.Function) })
 			return kit.PrintList(m.Terminal, m.eventKind(), items)
 		}),
 	}

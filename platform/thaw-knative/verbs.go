@@ -428,7 +428,7 @@ func (c *command) get(ctx context.Context, args []string) error {
 		}
 		m, err := cluster.Get(ctx, n.Team, n.Name)
 		if err != nil {
-			return err
+			return orKind(err, word)
 		}
 		models = append(models, m)
 	}
@@ -441,6 +441,15 @@ func (c *command) get(ctx context.Context, args []string) error {
 		return nil
 	}
 	return kit.PrintList(c.Terminal, modelKind, models)
+}
+
+// orKind adds to the error of a model that is not there the kind that its name is near.
+func orKind(err error, word string) error {
+	e, ok := errors.AsType[*knative.Error](err)
+	if ok && e.Kind == knative.NotFound && e.Hint == "" {
+		e.Hint = kit.DidYouMean(word, cli.Kinds(), 1, "kinds are "+strings.Join(cli.Kinds(), ", "))
+	}
+	return err
 }
 
 // modelKind is the table of models.
