@@ -248,6 +248,9 @@ func TestNamespace(t *testing.T) {
 		{args: "wake other -n ml", exit: kit.ExitNotFound, want: "there is no function other of team ml"},
 		{args: "explain place qwen -n b", asked: "GET explain/place/b/qwen", want: "", exit: kit.ExitFailed},
 		{args: "get modles -n ml", exit: kit.ExitNotFound, want: "did you mean models?"},
+		{args: "get coldstarts -n ml -o name", want: "cs-ml\n"},
+		{args: "get coldstarts -n b cs-ml", exit: kit.ExitNotFound, want: "there is no coldstart cs-ml"},
+		{args: "get coldstarts -o name", want: "cs-ml\ncs-b\n"},
 	} {
 		asked = ""
 		out, errs, exit := thaw(t, map[string]string{"THAW_KEY": "sk-1"}, append(strings.Fields(x.args), "--kubeconfig", config)...)
