@@ -112,3 +112,20 @@ func TestCheckEmpty(t *testing.T) {
 		t.Errorf("%d, %q, %q", exit, out, errs)
 	}
 }
+
+// A kind that no event has is answered with the kinds that events have.
+func TestEventKinds(t *testing.T) {
+	s := start(t)
+	out, errs, exit := s.thaw(t, "", "events", "--kind", "nope")
+	if exit != 0 || !strings.Contains(errs, `no event is called "nope"; those that are remembered are called node_joined, ready, start`) || strings.Contains(errs, "did you mean") {
+		t.Errorf("%d, %q, %q", exit, out, errs)
+	}
+	if _, errs, exit := s.thaw(t, "", "events", "--kind", "starts"); exit != 0 || !strings.Contains(errs, "did you mean start?") {
+		t.Errorf("%d, %q", exit, errs)
+	}
+	for _, args := range [][]string{{"events", "--kind", "ready"}, {"events", "tiny", "--kind", "ready"}} { // the second has none
+		if _, errs, exit := s.thaw(t, "", args...); exit != 0 || strings.Contains(errs, "is called") {
+			t.Errorf("%q: %d, %q", args, exit, errs)
+		}
+	}
+}
