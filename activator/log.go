@@ -29,7 +29,7 @@ func (p *proxyRequest) finish(code int) {
 	p.tokens.estimate(p.env.PromptBytes)
 	used := p.tokens.usage
 	if charge.Estimated {
-		used = charge.Usage
+		used, p.tokens.usage.Known = charge.Usage, false // also where the claim of a Remote cannot be true
 	}
 	p.lease.End(int(used.Prompt+used.Completion), now)
 	p.countEnd(code, now, took)

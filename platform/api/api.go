@@ -255,6 +255,9 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 	if !ok {
 		return openai.New(openai.InvalidValue, "The query is not one this endpoint knows; it takes: "+strings.Join(e.query, ", "))
 	}
+	if name := q.badSwitch(); name != "" {
+		return openai.New(openai.InvalidValue, name+" is `"+functions.Clip(q[name])+"`; want true or false.").With(name)
+	}
 	x := &exchange{Request: req, caller: caller, args: args, query: q}
 	res.Set("cache-control", "no-store")
 	res.Set("x-content-type-options", "nosniff")

@@ -47,6 +47,9 @@ type Programs struct {
 	// Client returns the client for verbs that call a server; key is that of
 	// --key or THAW_KEY. nil: the client of the server at --server.
 	Client func(key string) (*api.Client, error)
+	// Team is the team of names that have none, and the one whose objects lists show;
+	// "": lists show those of all teams.
+	Team string
 	// OpenStore opens the store below a data folder.
 	OpenStore func(LocalStoreOptions) (LocalStore, error)
 	// Sources opens the sources of weights, by scheme; end closes their connections.

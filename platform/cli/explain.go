@@ -234,7 +234,7 @@ came and went, each with its reason. The last thousand are kept.`,
 			}
 			if follow {
 				return watchList(ctx, m.printer, cl, m.eventKind(), func(e functions.Event) bool {
-					return (of == "" || e.Function == of) && (what == "" || e.Kind == what)
+					return m.showsFunction(e.Function) && (of == "" || e.Function == of) && (what == "" || e.Kind == what)
 				})
 			}
 			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
@@ -243,10 +243,37 @@ came and went, each with its reason. The last thousand are kept.`,
 			if err != nil {
 				return err
 			}
-			return kit.PrintList(m.Terminal, m.eventKind(), items)
+			items = slices.DeleteFunc(items, func(e functions.Event) bool { return !m.showsFunction(e.Function) })
+			if err := kit.PrintList(m.Terminal, m.eventKind(), items); err != nil || what == "" || len(items) > 0 {
+				return err
+			}
+			return m.nameEventKinds(ctx, cl, what)
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on, with a line for every event")
 	cmd.Flags().StringVar(&what, "kind", "", "only events of this kind: start, ready, stop, failed, blocked, node_lost, …")
 	return m.asksKnative(cmd)
+}
+
+// nameEventKinds says what the events are called that are remembered, unless one of them is
+// called so.
+func (m modelVerbs) nameEventKinds(ctx context.Context, cl *api.Client, what string) error {
+	all, err := cl.Events(ctx, 0)
+	if err != nil {
+		return err
+	}
+	var kinds []string
+	for _, e := range all {
+		if !slices.Contains(kinds, e.Kind) {
+			kinds = append(kinds, e.Kind)
+		}
+	}
+	slices.Sort(kinds)
+	if len(kinds) > 0 && !slices.Contains(kinds, what) {
+		m.Remark("no event is called %q; those that are remembered are called %s", functions.Clip(what), strings.Join(kinds, ", "))
+		if near := functions.Nearest(what, kinds, 3); len(near) > 0 {
+			m.Remark("did you mean %s?", strings.Join(near, ", "))
+		}
+	}
+	return nil
 }

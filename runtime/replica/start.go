@@ -63,28 +63,27 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 			req.Notify, notices = n.Addr(), n.C()
 		}
 	}
-	cmd, err := r.o.Programs.Prepare(req)
+	cmd, plan, err := r.prepare(req)
 	if err != nil {
 		return r.failed(err.Error()), false
-	}
-	var plan *confine.Plan
-	if r.o.Confine != nil {
-		if plan, err = r.o.Confine(&cmd, req); err != nil {
-			return r.failed(err.Error()), false
-		}
 	}
 	meta := Meta{
 		ID: r.o.ID, Team: r.o.Team, Model: r.o.Model, Spec: r.o.Spec, Dir: r.o.Dir, Digest: r.o.Digest, GPUs: r.o.GPUs,
 		Port: port, Path: req.Path, Bytes: r.ckpt.Bytes, Began: r.o.Began, Started: began, Phases: r.phases,
 		Key: cmd.Key, Health: cmd.Health,
 	}
-	switch next, ended := r.waitForGPUMemory(ctx, deadline); {
-	case ended:
+	waits := r.missingGPUMemory() != ""
+	if next, ended := r.waitForGPUMemory(ctx, deadline); ended {
 		return next, false
-	default:
-		began = time.Now()
-		meta.Started = began
 	}
+	if waits { // other memory is free now
+		if cmd, plan, err = r.prepare(req); err != nil {
+			return r.failed(err.Error()), false
+		}
+		meta.Key = cmd.Key
+	}
+	began = time.Now()
+	meta.Started = began
 	if next, ended := r.waitForParent(ctx, cmd); ended {
 		return next, false
 	}
@@ -106,6 +105,17 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	return r.booting(ctx, began, deadline, notices, mayRetry)
 }
 
+// prepare makes the command of the engine and confines it.
+func (r *Replica) prepare(req engine.Request) (engine.Command, *confine.Plan, error) {
+	req.GPUFree = r.leastFreeGPU()
+	cmd, err := r.o.Programs.Prepare(req)
+	if err != nil || r.o.Confine == nil {
+		return cmd, nil, err
+	}
+	plan, err := r.o.Confine(&cmd, req)
+	return cmd, plan, err
+}
+
 // missingGPUMemory describes a GPU with less free memory than the model needs; "" if
 // there is none or it is not known.
 func (r *Replica) missingGPUMemory() string {
@@ -122,6 +132,23 @@ func (r *Replica) missingGPUMemory() string {
 		}
 	}
 	return ""
+}
+
+// leastFreeGPU is the free memory of the replica's GPU that has the least; 0 if unknown.
+func (r *Replica) leastFreeGPU() (least functions.Bytes) {
+	if r.o.FreeGPU == nil {
+		return 0
+	}
+	for _, g := range r.o.GPUs {
+		free, ok := r.o.FreeGPU(g)
+		if !ok {
+			return 0
+		}
+		if least == 0 || free < least {
+			least = free
+		}
+	}
+	return least
 }
 
 // causeGPUMemory begins the failure of a start or wake that waited for GPU memory.

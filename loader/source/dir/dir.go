@@ -67,6 +67,9 @@ func openFolder(folder string) (openedFolder, error) {
 	case !fi.IsDir():
 		return openedFolder{}, &source.Error{Kind: source.BadSource, Detail: "is neither a folder nor a plain file"}
 	}
+	if real == "/" || isKernels(real) {
+		return openedFolder{}, &source.Error{Kind: source.BadSource, Detail: "is a folder of the system, not of a model", Fix: "point source at the model's own folder"}
+	}
 	p := openedFolder{sub: ".", top: real}
 	// …/models--ORG--NAME/snapshots/REV
 	if snapshots := filepath.Dir(real); filepath.Base(snapshots) == "snapshots" && strings.HasPrefix(filepath.Base(filepath.Dir(snapshots)), "models--") {
@@ -77,6 +80,17 @@ func openFolder(folder string) (openedFolder, error) {
 		return openedFolder{}, &source.Error{Kind: source.Broken, Detail: "the folder cannot be opened", Err: err}
 	}
 	return p, nil
+}
+
+// isKernels reports whether a folder is one whose files the kernel makes up: reading them
+// may fail, never end, or do something.
+func isKernels(folder string) bool {
+	for _, top := range []string{"/proc", "/sys", "/dev"} {
+		if folder == top || strings.HasPrefix(folder, top+"/") && !strings.HasPrefix(folder, "/dev/shm/") {
+			return true
+		}
+	}
+	return false
 }
 
 // Plan lists the folder, subfolders included, and follows links that stay inside. The

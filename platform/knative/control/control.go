@@ -30,6 +30,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/knative/election"
+	"github.com/thaw-dev/thaw/platform/knative/slim"
 	"github.com/thaw-dev/thaw/platform/mtls"
 	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/placement"
@@ -190,10 +191,10 @@ func (c *control) open() error {
 	if c.networking, err = networking.NewForConfig(config); err != nil {
 		return err
 	}
-	lean := informers.WithTransform(slimObject)
+	lean := informers.WithTransform(slim.Object)
 	c.core = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, lean)
 	c.deployments = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, lean, informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = serving.RevisionLabelKey }))
-	c.knative = servinginformers.NewSharedInformerFactoryWithOptions(c.serving, 0, servinginformers.WithTransform(slimObject),
+	c.knative = servinginformers.NewSharedInformerFactoryWithOptions(c.serving, 0, servinginformers.WithTransform(slim.Object),
 		servinginformers.WithCustomResyncConfig(map[metav1.Object]time.Duration{&autoscalingv1alpha1.PodAutoscaler{}: autoscale.Resync}))
 	c.ingress = netinformers.NewSharedInformerFactory(c.networking, autoscale.Resync)
 	for _, i := range []cache.SharedIndexInformer{
