@@ -347,16 +347,10 @@ func (a *Activator) ColdStartOf(id string) (coldStartID string, ok bool) {
 func (a *Activator) Complete(t functions.Timeline) functions.Timeline {
 	took, ok, request := a.requests.ofColdStart(t.ID)
 	t.Request = request
-	if !ok || t.State != functions.Ready {
+	if !ok {
 		return t
 	}
-	for _, p := range t.Phases {
-		if p.Phase == functions.PhaseFirstToken {
-			return t
-		}
-	}
-	t.Phases = append(slices.Clone(t.Phases), functions.Span{Phase: functions.PhaseFirstToken, Start: t.Total, Duration: took.Seconds()})
-	return t
+	return t.WithFirstToken(took)
 }
 
 // Position of a waiting request: 1 is the next; false where no such request waits. id
