@@ -277,14 +277,14 @@ func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
 // their engine had died, so those without a byte go to another replica. Engines on
 // this machine, which are reached without their agent, are not affected.
 func (a *Activator) AbortThrough(agent string) {
-	if addr, _ := splitEndpoint(agent); addr != "" {
+	if addr, _ := upstream.SplitEndpoint(agent); addr != "" {
 		a.o.Engines.AbortThrough(addr)
 	}
 }
 
 // Traffic is what the requests to an engine that is reached without its agent show of it.
 func (a *Activator) Traffic(engine string) functions.Traffic {
-	addr, _ := splitEndpoint(engine)
+	addr, _ := upstream.SplitEndpoint(engine)
 	return a.o.Engines.Traffic(addr)
 }
 

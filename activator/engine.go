@@ -51,7 +51,7 @@ func (t *attempt) stop() {
 
 // buildRequest is the request as it goes to a replica.
 func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *upstream.Request {
-	addr, prefix := splitEndpoint(r.Endpoint)
+	addr, prefix := upstream.SplitEndpoint(r.Endpoint)
 	accept, kind := "application/json", "application/json"
 	if p.stream {
 		accept = "text/event-stream"
@@ -118,15 +118,6 @@ func (p *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, a
 // did not ask for.
 func (p *proxyRequest) stripsUsage() bool {
 	return p.stream && p.endpoint.Usage && p.env.AsksUsage() && (p.remote != nil || p.lease.NeedsUsage() || p.cached.Stores())
-}
-
-// splitEndpoint splits a URL into host:port and the prefix of its paths.
-func splitEndpoint(endpoint string) (addr, prefix string) {
-	addr = strings.TrimPrefix(strings.TrimPrefix(endpoint, "http://"), "https://")
-	if i := strings.IndexByte(addr, '/'); i >= 0 {
-		addr, prefix = addr[:i], strings.TrimSuffix(addr[i:], "/")
-	}
-	return addr, prefix
 }
 
 // sendToEngine sends the request and reads the beginning of its answer. fetch, if not nil,

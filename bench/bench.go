@@ -18,6 +18,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/thaw-dev/thaw/bench/report"
@@ -131,6 +132,20 @@ func Parse(f *flag.FlagSet, args []string) error {
 func UsageError(stderr io.Writer, format string, a ...any) error {
 	fmt.Fprintf(stderr, "error: "+format+"\n", a...)
 	return errUsage
+}
+
+// SelectParts returns the parts of a benchmark that --only names, or a usage error where one is
+// not among all.
+func SelectParts(stderr io.Writer, only string, all []string) (map[string]bool, error) {
+	parts := map[string]bool{}
+	for part := range strings.SplitSeq(only, ",") {
+		part = strings.TrimSpace(part)
+		if !slices.Contains(all, part) {
+			return nil, UsageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(all, ", "))
+		}
+		parts[part] = true
+	}
+	return parts, nil
 }
 
 // Scratch creates a folder for data and logs. done removes it after a successful

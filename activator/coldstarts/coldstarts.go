@@ -85,10 +85,8 @@ func (r *Records) WithFirstTokenPhase(t functions.Timeline) functions.Timeline {
 	took, ok := r.firstBytes.of[t.ID]
 	t.Request = r.causes.of[t.ID]
 	r.mu.Unlock()
-	isFirstToken := func(p functions.Span) bool { return p.Phase == functions.PhaseFirstToken }
-	if !ok || t.State != functions.Ready || slices.ContainsFunc(t.Phases, isFirstToken) {
+	if !ok {
 		return t
 	}
-	t.Phases = append(slices.Clone(t.Phases), functions.Span{Phase: functions.PhaseFirstToken, Start: t.Total, Duration: took.Seconds()})
-	return t
+	return t.WithFirstToken(took)
 }

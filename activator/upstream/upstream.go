@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -212,6 +213,15 @@ func (c *Client) send(ctx context.Context, r *Request) (*Response, error) {
 		}
 		return nil, failed
 	}
+}
+
+// SplitEndpoint splits a URL into host:port and the prefix of its paths.
+func SplitEndpoint(endpoint string) (addr, prefix string) {
+	addr = strings.TrimPrefix(strings.TrimPrefix(endpoint, "http://"), "https://")
+	if i := strings.IndexByte(addr, '/'); i >= 0 {
+		addr, prefix = addr[:i], strings.TrimSuffix(addr[i:], "/")
+	}
+	return addr, prefix
 }
 
 // get returns an idle connection, or a new one.

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -52,19 +51,12 @@ func runRouter(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
-	o := router.Options{
-		Parts: map[string]bool{}, Rounds: 100_000, RequestRounds: 20, Requests: 4000, Hedges: 60, Checkouts: *sources,
-		Texts: *texts, Progress: func(s string) { fmt.Fprintln(stderr, s) },
-	}
+	o := router.Options{Rounds: 100_000, RequestRounds: 20, Requests: 4000, Hedges: 60, Checkouts: *sources, Texts: *texts, Progress: func(s string) { fmt.Fprintln(stderr, s) }}
 	if *quick {
 		o.Rounds, o.RequestRounds, o.Requests, o.Hedges = 100, 1, 100, 2
 	}
-	for part := range strings.SplitSeq(*only, ",") {
-		part = strings.TrimSpace(part)
-		if !slices.Contains(router.Parts, part) {
-			return bench.UsageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(router.Parts, ", "))
-		}
-		o.Parts[part] = true
+	if o.Parts, err = bench.SelectParts(stderr, *only, router.Parts); err != nil {
+		return err
 	}
 	if *fit != "" {
 		prompts, missing, err := router.Load(*sources, *texts)

@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/sizing"
+	"github.com/thaw-dev/thaw/functions/weightsets"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/headercheck"
 	"github.com/thaw-dev/thaw/loader/source"
@@ -201,7 +202,7 @@ func oneGGUF(files []source.File) (weightSet, error) {
 	sets := map[string][]source.File{}
 	for _, f := range files {
 		key := f.Name
-		if name, _, _, ok := shard(f.Name); ok {
+		if name, _, _, ok := weightsets.Split(f.Name); ok {
 			key = name
 		}
 		sets[key] = append(sets[key], f)
@@ -218,7 +219,7 @@ func oneGGUF(files []source.File) (weightSet, error) {
 		}
 	}
 	slices.SortFunc(files, func(a, b source.File) int { return strings.Compare(a.Name, b.Name) })
-	if _, _, of, ok := shard(files[0].Name); ok && of != len(files) {
+	if _, _, of, ok := weightsets.Split(files[0].Name); ok && of != len(files) {
 		return weightSet{}, incomplete(files, of)
 	}
 	return weightSet{format: GGUF, files: files}, nil
@@ -230,19 +231,6 @@ func incomplete(files []source.File, of int) error {
 		Detail: fmt.Sprintf("has %d of the %d files that the name %s counts", len(files), of, files[0].Name),
 		Fix:    "copy the missing files beside them",
 	}
-}
-
-// shard splits NAME-00001-of-00005.gguf.
-func shard(name string) (stem string, i, of int, ok bool) {
-	stem = strings.TrimSuffix(name, path.Ext(name))
-	at := strings.LastIndex(stem, "-of-")
-	if at < 6 || stem[at-6] != '-' {
-		return name, 0, 0, false
-	}
-	if _, err := fmt.Sscanf(stem[at-5:], "%05d-of-%05d", &i, &of); err != nil || i < 1 || i > of {
-		return name, 0, 0, false
-	}
-	return stem[:at-6], i, of, true
 }
 
 // oneSafetensors is what vLLM reads of a folder: the shards of its index, else all files
@@ -279,7 +267,7 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 			continue
 		}
 		key := f.Name
-		if stem, _, _, ok := shard(f.Name); ok {
+		if stem, _, _, ok := weightsets.Split(f.Name); ok {
 			key = stem
 		}
 		sets[key] = append(sets[key], f)
@@ -300,7 +288,7 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 	if len(s.files) == 0 {
 		return s, &source.Error{Kind: source.Missing, Detail: "has consolidated weights only, which is Mistral's own layout", Fix: "name a source in Hugging Face's layout"}
 	}
-	if _, _, of, ok := shard(s.files[0].Name); ok && of != len(s.files) {
+	if _, _, of, ok := weightsets.Split(s.files[0].Name); ok && of != len(s.files) {
 		return s, incomplete(s.files, of)
 	}
 	return s, nil

@@ -107,11 +107,14 @@ func (s *swarm) Owns(b loader.Block) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.bitmap.has(i) {
-		return true
-	}
-	for _, p := range s.members {
-		if p.usable() && p.hasOrFetches(i) {
+	return s.bitmap.has(i) || s.mustFetchLocked(i)
+}
+
+// mustFetchLocked reports whether no other node has or fetches a block and this node is its
+// owner; the caller holds mu.
+func (s *swarm) mustFetchLocked(i int) bool {
+	for _, m := range s.members {
+		if m.usable() && m.hasOrFetches(i) {
 			return false
 		}
 	}
@@ -161,15 +164,7 @@ func (s *swarm) mayServe(name string, off int64) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.bitmap.has(i) {
-		return true
-	}
-	for _, p := range s.members {
-		if p.usable() && p.hasOrFetches(i) {
-			return false
-		}
-	}
-	return s.owner(i) == s.node.o.ID && s.waits[i] == 0
+	return s.bitmap.has(i) || s.mustFetchLocked(i) && s.waits[i] == 0
 }
 
 // ownBitmap returns a copy of this node's blocks.

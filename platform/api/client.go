@@ -150,21 +150,23 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 
 // call sends in (nil: nothing) as JSON and reads the answer into out (nil: none).
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
-	var body io.Reader
-	header := http.Header{}
-	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
-			return err
-		}
-		body = bytes.NewReader(b)
-		header.Set("Content-Type", "application/json")
-	}
-	res, err := c.Do(ctx, method, path, header, body)
+	res, err := c.send(ctx, method, path, in)
 	if err != nil {
 		return err
 	}
 	return read1(res, out)
+}
+
+// send sends in (nil: nothing) as JSON.
+func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
+	if in == nil {
+		return c.Do(ctx, method, path, http.Header{}, nil)
+	}
+	b, err := json.Marshal(in)
+	if err != nil {
+		return nil, err
+	}
+	return c.Do(ctx, method, path, http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(b))
 }
 
 // read1 reads a whole answer.
@@ -418,17 +420,7 @@ func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, report func(fu
 
 // progress passes every line of a stream to tell; ErrLost if the stream broke off.
 func (c *Client) progress(ctx context.Context, path string, in any, report func(functions.StoreProgress)) error {
-	header := http.Header{}
-	var body io.Reader
-	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
-			return err
-		}
-		body = bytes.NewReader(b)
-		header.Set("Content-Type", "application/json")
-	}
-	res, err := c.Do(ctx, "POST", path, header, body)
+	res, err := c.send(ctx, "POST", path, in)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
@@ -108,8 +109,8 @@ func (c *connection) followColdStart(ctx context.Context, cl *api.Client, name f
 			}
 			l.Show(state, text)
 		}
-		if err := sleepContext(ctx, progressEvery); err != nil {
-			return err
+		if !backoff.Sleep(ctx, progressEvery) {
+			return ctx.Err()
 		}
 	}
 }

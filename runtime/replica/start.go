@@ -19,11 +19,8 @@ func (r *Replica) starting(ctx context.Context) state {
 	r.enter(functions.Loading)
 	deadline := time.Now().Add(r.o.Spec.Deadlines.Start.Std())
 	for try := 1; ; try++ {
-		switch c := r.takeCommands(); { // after this the start cannot be cancelled
-		case c.unload:
-			return r.unloaded(c.reason)
-		case c.cancelStart:
-			return r.unloaded(ErrStartCancelled.Error())
+		if next, ended := r.takeStop(); ended { // after this the start cannot be cancelled
+			return next
 		}
 		next, retry := r.start(ctx, deadline, try < portTries)
 		if !retry {
@@ -199,16 +196,25 @@ func (r *Replica) waitForGPUMemory(ctx context.Context, deadline time.Time) (nex
 		case <-limit.C:
 			return r.failed(r.insufficientGPUMemory(problem)), true
 		case <-r.commandReady:
-			switch c := r.takeCommands(); {
-			case c.unload:
-				return r.unloaded(c.reason), true
-			case c.cancelStart:
-				return r.unloaded(ErrStartCancelled.Error()), true
+			if next, ended := r.takeStop(); ended {
+				return next, true
 			}
 		case <-ctx.Done():
 			return nil, true
 		}
 	}
+}
+
+// takeStop takes the commands. It reports whether one of them ends the start, and the state
+// that follows.
+func (r *Replica) takeStop() (next state, ended bool) {
+	switch c := r.takeCommands(); {
+	case c.unload:
+		return r.unloaded(c.reason), true
+	case c.cancelStart:
+		return r.unloaded(ErrStartCancelled.Error()), true
+	}
+	return nil, false
 }
 
 // waitForParent waits, for a bounded time, for a starting warm interpreter: a plain
@@ -230,11 +236,8 @@ func (r *Replica) waitForParent(ctx context.Context, cmd engine.Command) (next s
 		case <-limit.C:
 			return nil, false
 		case <-r.commandReady:
-			switch c := r.takeCommands(); {
-			case c.unload:
-				return r.unloaded(c.reason), true
-			case c.cancelStart:
-				return r.unloaded(ErrStartCancelled.Error()), true
+			if next, ended := r.takeStop(); ended {
+				return next, true
 			}
 		case <-ctx.Done():
 			return nil, true

@@ -20,6 +20,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 )
 
 // Shape limits a server. The zero value is unlimited.
@@ -147,27 +148,13 @@ func (b *bucket) take(now time.Time, n int64, slower float64) time.Duration {
 	return wait
 }
 
-func sleepFor(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/stats" {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(Stats{s.bytes.Load(), s.gets.Load(), s.heads.Load(), s.lists.Load(), s.refused.Load()})
 		return
 	}
-	if sleepFor(r.Context(), s.shape.First) != nil {
+	if !backoff.Sleep(r.Context(), s.shape.First) {
 		return
 	}
 	if s.shape.Storm > 0 && time.Since(s.began)%s.shape.Every < s.shape.Storm {
@@ -372,8 +359,8 @@ func (s *server) paced(ctx context.Context, w http.ResponseWriter, f *os.File, s
 	return sections(maximum, func(p section) error {
 		if own != nil {
 			now := time.Now()
-			if err := sleepFor(ctx, max(own.take(now, p.len, slower), s.all.take(now, p.len, 1))); err != nil {
-				return err
+			if !backoff.Sleep(ctx, max(own.take(now, p.len, slower), s.all.take(now, p.len, 1))) {
+				return ctx.Err()
 			}
 		}
 		if p.mem != nil {

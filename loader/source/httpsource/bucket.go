@@ -1,8 +1,11 @@
 package httpsource
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"regexp"
 	"strings"
 
@@ -123,6 +126,45 @@ func (b Bucket) List(page func(from string) (files []source.File, next string, e
 		}
 	}
 	return plan, nil
+}
+
+// NewUpload returns a request that stores the first size bytes of body as the object name. It
+// fails if there are fewer, so that no partial object is stored.
+func (b Bucket) NewUpload(ctx context.Context, method, url, name string, body io.Reader, size int64) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, io.NopCloser(Exactly(body, size)))
+	if err != nil {
+		return nil, &source.Error{Kind: source.BadSource, Source: b.String(), File: name, Detail: "is not a valid address"}
+	}
+	if req.ContentLength = size; size == 0 {
+		req.Body = http.NoBody
+	}
+	req.Header.Set("Content-Type", "application/octet-stream")
+	return req, nil
+}
+
+// Upload sends a request of NewUpload.
+func (b Bucket) Upload(client *http.Client, req *http.Request, name string) (*http.Response, error) {
+	r, err := client.Do(req)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, &source.Error{Kind: source.Broken, Source: b.String(), File: name, Detail: "is shorter than announced", Err: err}
+	}
+	if err != nil {
+		return nil, Network(req.Context(), b.String(), name, err)
+	}
+	return r, nil
+}
+
+// Decode reads an answer of at most limit bytes into a value. unmarshal is that of its format,
+// and problem describes an answer which it refuses.
+func (b Bucket) Decode(r *http.Response, limit int64, unmarshal func([]byte, any) error, into any, problem string) error {
+	raw, err := ReadBody(r, limit, b.String())
+	if err != nil {
+		return err
+	}
+	if unmarshal(raw, into) != nil {
+		return b.Malformed("", problem)
+	}
+	return nil
 }
 
 // Exactly returns the first size bytes of r, and an error if there are fewer, so that
