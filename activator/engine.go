@@ -31,21 +31,21 @@ type attempt struct {
 
 // stop ends the request at the engine: cancelling closes its connection, which ends the
 // generation, and the goroutine that asks is waited for.
-func (t *attempt) stop() {
-	if t.answers != nil {
-		t.cancel(errRequestOver)
-		if r := <-t.answers; r.Response != nil {
+func (a *attempt) stop() {
+	if a.answers != nil {
+		a.cancel(errRequestOver)
+		if r := <-a.answers; r.Response != nil {
 			r.Response.Close()
 		}
-		t.answers = nil
+		a.answers = nil
 	}
-	if t.reply.Response != nil {
-		t.reply.Response.Close() // closes the connection unless it was read to its end
-		t.reply.Response = nil
+	if a.reply.Response != nil {
+		a.reply.Response.Close() // closes the connection unless it was read to its end
+		a.reply.Response = nil
 	}
-	if t.cancel != nil {
-		t.cancel(errRequestOver)
-		t.cancel = nil
+	if a.cancel != nil {
+		a.cancel(errRequestOver)
+		a.cancel = nil
 	}
 }
 

@@ -261,7 +261,7 @@ func TestLargePlain(t *testing.T) {
 	})
 }
 
-// An engine that accepts and says nothing is left after observeFirstToken.
+// An engine that accepts and says nothing is left when its silence has lasted too long.
 func TestSilentEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestEnv(t, nil)

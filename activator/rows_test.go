@@ -393,7 +393,7 @@ func TestBlockedForGood(t *testing.T) {
 		w.act.Publish(f)
 		w.onWake = func() {
 			time.Sleep(time.Second)
-			f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "it needs 1 GPU, and no node has one", ETA: -1, Final: true}
+			f.Blocked = &snapshot.Blocked{Code: "no_capacity", Message: "it needs 1 GPU, and no node has one", ETA: -1, Final: true}
 			w.act.Publish(f)
 		}
 		const why = "cannot be loaded here: it needs 1 GPU, and no node has one."
@@ -411,7 +411,7 @@ func TestBlockedForGood(t *testing.T) {
 			t.Errorf("%d wakes", n)
 		}
 		w.onWake = nil
-		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "no\nagent\ris connected", ETA: -1}
+		f.Blocked = &snapshot.Blocked{Code: "no_capacity", Message: "no\nagent\ris connected", ETA: -1}
 		w.act.Publish(f)
 		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "20"); !strings.Contains(r.body, ": thaw state=blocked position=1 why=no agent is connected\n") {
 			t.Errorf("%+v", r)

@@ -1,7 +1,6 @@
 package coldstarts
 
 import (
-	"slices"
 	"sync"
 	"time"
 

@@ -66,14 +66,14 @@ func Describe(f *snapshot.Snapshot, name functions.Name, id string, now time.Tim
 	return it
 }
 
-// WithAdapter is the item of an adapter of this model: loaded where a replica has it, or where
+// WithAdapter is the item of an adapter of this model: loaded where a replica has i, or where
 // engines have theirs from the start.
-func (it Item) WithAdapter(f *snapshot.Snapshot, id, parent, adapter string, onDemand bool) Item {
-	it.ID, it.Parent = id, parent
-	if onDemand && it.Status.Value == "loaded" && len(f.Replicas) > 0 && !f.AdapterLoaded(adapter) {
-		it.Status.Value, it.Status.State = "unloaded", functions.Unloaded.Word()
+func (i Item) WithAdapter(f *snapshot.Snapshot, id, parent, adapter string, onDemand bool) Item {
+	i.ID, i.Parent = id, parent
+	if onDemand && i.Status.Value == "loaded" && len(f.Replicas) > 0 && !f.AdapterLoaded(adapter) {
+		i.Status.Value, i.Status.State = "unloaded", functions.Unloaded.Word()
 	}
-	return it
+	return i
 }
 
 // List is the answer with several items.

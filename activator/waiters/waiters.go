@@ -13,59 +13,59 @@ type Index[R comparable] struct {
 
 // Add adds a request. clientID is the client's own, "" none; of two requests with one the
 // newer is found.
-func (x *Index[R]) Add(r R, id, clientID string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.byID == nil {
-		x.byID = map[string]R{}
+func (i *Index[R]) Add(r R, id, clientID string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.byID == nil {
+		i.byID = map[string]R{}
 	}
-	x.byID[id] = r
+	i.byID[id] = r
 	if clientID != "" {
-		x.byID[clientID] = r
+		i.byID[clientID] = r
 	}
-	x.count++
+	i.count++
 }
 
 // Remove removes a request that was added with these ids.
-func (x *Index[R]) Remove(r R, id, clientID string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	delete(x.byID, id)
-	if clientID != "" && x.byID[clientID] == r {
-		delete(x.byID, clientID)
+func (i *Index[R]) Remove(r R, id, clientID string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.byID, id)
+	if clientID != "" && i.byID[clientID] == r {
+		delete(i.byID, clientID)
 	}
-	if x.count--; x.count == 0 && x.empty != nil {
-		close(x.empty)
-		x.empty = nil
+	if i.count--; i.count == 0 && i.empty != nil {
+		close(i.empty)
+		i.empty = nil
 	}
 }
 
 // Find is the request with an id; false: none waits.
-func (x *Index[R]) Find(id string) (r R, ok bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	r, ok = x.byID[id]
+func (i *Index[R]) Find(id string) (r R, ok bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	r, ok = i.byID[id]
 	return r, ok
 }
 
 // Len is how many requests wait.
-func (x *Index[R]) Len() int {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.count
+func (i *Index[R]) Len() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.count
 }
 
 // Drained returns a channel that is closed when no request waits.
-func (x *Index[R]) Drained() <-chan struct{} {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.empty == nil {
-		x.empty = make(chan struct{})
+func (i *Index[R]) Drained() <-chan struct{} {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.empty == nil {
+		i.empty = make(chan struct{})
 	}
-	c := x.empty
-	if x.count == 0 {
-		close(x.empty)
-		x.empty = nil
+	c := i.empty
+	if i.count == 0 {
+		close(i.empty)
+		i.empty = nil
 	}
 	return c
 }

@@ -54,7 +54,7 @@ func (p *fakePlatform) Function(n functions.Name) (snapshot.Snapshot, bool) {
 	case "tiny":
 		return snapshot.Snapshot{Name: n, State: functions.Downloading, Progress: functions.Progress{State: functions.Downloading, Percent: 41, ETA: 12 * time.Second}, Forecast: functions.NoForecast}, true
 	case "blocked":
-		return snapshot.Snapshot{Name: n, State: functions.Unloaded, Blocked: &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "it needs 3 GPUs on one node, and the largest has 1", Final: true}, Forecast: functions.NoForecast}, true
+		return snapshot.Snapshot{Name: n, State: functions.Unloaded, Blocked: &snapshot.Blocked{Code: "no_capacity", Message: "it needs 3 GPUs on one node, and the largest has 1", Final: true}, Forecast: functions.NoForecast}, true
 	case "broken":
 		return snapshot.Snapshot{Name: n, State: functions.Unloaded, Failure: &snapshot.Failure{Reason: "weights_missing: no \x1b[31mconfig.json"}, Forecast: functions.NoForecast}, true
 	}

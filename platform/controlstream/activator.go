@@ -123,7 +123,7 @@ func (a *Activator) ReportFailure(name functions.Name, replica, problem string) 
 }
 
 // FirstToken reports the time from READY to the engine's first byte for the first request
-// of a cold start (activator.Options.FirstToken).
+// of a cold start (activator.Options.OnFirstByte).
 func (a *Activator) FirstToken(name functions.Name, coldStart string, took time.Duration) {
 	a.client.Send(Report{FirstTokens: []FirstToken{{Name: name, ColdStart: coldStart, Seconds: took.Seconds()}}})
 }
