@@ -44,7 +44,7 @@ thaw-knative: ## bin/thaw-knative, for Kubernetes, static: a minute of processor
 
 thaw-bench: ## bin/thaw-bench, developers' benchmarks
 	@mkdir -p bin
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/thaw-bench ./bench/thaw-bench
+	cd bench/thaw-bench && $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(CURDIR)/bin/thaw-bench .
 
 run: thaw ## the platform with the shipped model on ADDR, at zero replicas
 	@echo
@@ -219,10 +219,12 @@ WITH_CGO = $$(git grep -lE '^//go:build.*\bcgo\b' -- '*.go' | xargs -r -n1 dirna
 vet:
 	CGO_ENABLED=0 $(GO) vet ./...
 	$(GO) vet $(WITH_CGO)
+	cd bench/thaw-bench && GOWORK=off $(GO) list -deps -test ./... >/dev/null && CGO_ENABLED=0 $(GO) vet ./...
 
 lint: ## staticcheck, at the version go.mod pins
 	CGO_ENABLED=0 $(GO) tool staticcheck ./...
 	$(GO) tool staticcheck $(WITH_CGO)
+	cd bench/thaw-bench && CGO_ENABLED=0 $(GO) tool staticcheck ./...
 
 fmt: ## format everything
 	gofmt -w $$(git ls-files '*.go')

@@ -4,18 +4,21 @@ import (
 	"context"
 	"hash/maphash"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/adapteruse"
 	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/aliases"
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/cache"
+	"github.com/thaw-dev/thaw/activator/coldstarts"
 	"github.com/thaw-dev/thaw/activator/compositions"
+	"github.com/thaw-dev/thaw/activator/demand"
+	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/refusals"
 	"github.com/thaw-dev/thaw/activator/remote"
@@ -25,6 +28,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/suspects"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/usageoption"
+	"github.com/thaw-dev/thaw/activator/waiters"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -108,9 +112,9 @@ type Options struct {
 	Metrics Metrics
 	// Log gets one line per request; nil is silence.
 	Log *slog.Logger
-	// FirstToken, which may be nil, is called once per cold start with the time of its
+	// OnFirstByte, which may be nil, is called once per cold start with the time of its
 	// first request from a READY replica to the engine's first byte.
-	FirstToken func(name functions.Name, coldStartID string, took time.Duration)
+	OnFirstByte func(name functions.Name, coldStartID string, took time.Duration)
 	// DemandChanged, which may be nil, is called when Demand has something to yield:
 	// once, and again only after Demand was called. It may be called with locks held;
 	// it notes the change and returns.
@@ -152,7 +156,7 @@ func (o Options) withDefaults() Options {
 		o.BufferBytes = 1 << 30
 	}
 	if o.Metrics == nil {
-		o.Metrics = noMetrics{}
+		o.Metrics = metrics.Nothing{}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -170,20 +174,21 @@ func (o Options) withDefaults() Options {
 type Activator struct {
 	o            Options
 	table        *snapshot.Table[function]
-	aliases      atomic.Pointer[aliases]    // nil: there are none
-	routers      atomic.Pointer[routes.Set] // nil: there are none
+	aliases      atomic.Pointer[aliases.Set] // nil: there are none
+	routers      atomic.Pointer[routes.Set]  // nil: there are none
 	compositions *compositions.Server
 	families     *routes.Families
 	prewarms     routes.Prewarms
 	decisions    routes.Log
-	changed      changedFunctions
-	requests     requestIndex
+	changed      demand.Changes[*function]
+	waiting      waiters.Index[*proxyRequest]
+	coldStarts   coldstarts.Records
 	runs         *sharedrun.Table[runKey]
 	seeds        [2]maphash.Seed // of fingerprints
 	suspects     suspects.Table[fingerprint]
 	buffers      answer.Buffers
 	usages       usageoption.Table
-	removed      removedFunctions
+	removed      demand.Removed
 	refusals     refusals.Log
 	draining     atomic.Bool
 	buffered     atomic.Int64 // bytes of bodies in all queues
@@ -197,9 +202,9 @@ type entry = snapshot.Entry[function]
 type function struct {
 	queue   admission.Queue
 	self    *entry
-	changed *changedFunctions
-	metrics atomic.Pointer[functionMetrics] // resolved at the first request
-	uses    adapterUses
+	changed *demand.Changes[*function]
+	metrics atomic.Pointer[metrics.Function] // resolved at the first request
+	uses    adapteruse.Table
 	pace    routes.Pace
 }
 
@@ -211,11 +216,10 @@ func New(o Options) *Activator {
 	a.decisions.Scored = func(r functions.RouteRecord, team string, score float64) {
 		a.o.Metrics.Series("thaw_route_outcomes", r.Router, team, r.Rule, r.Target)(score)
 	}
-	a.changed.notify = a.o.DemandChanged
+	a.changed.Notify = a.o.DemandChanged
 	a.table = snapshot.NewTable(func(e *entry) {
 		e.Data.self, e.Data.changed, e.Data.queue.Demand = e, &a.changed, &e.Data
 	})
-	a.requests.init()
 	a.runs = sharedrun.NewTable(func(k runKey) uint64 { return k.bodyA })
 	a.seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 	return a
@@ -235,8 +239,8 @@ func (a *Activator) onPublish(e *entry, before *snapshot.Snapshot) {
 	if before == nil {
 		return
 	}
-	a.observeColdStart(before, f)
-	if before.State != f.State || len(before.Replicas) != len(f.Replicas) || !slices.EqualFunc(before.NotReadyEndpoints, f.NotReadyEndpoints, sameEndpoint) {
+	metrics.ObserveColdStart(a.o.Metrics, before, f)
+	if before.State != f.State || len(before.Replicas) != len(f.Replicas) || !slices.EqualFunc(before.EarlyReplicas, f.EarlyReplicas, sameEndpoint) {
 		q.Broadcast()
 	}
 }
@@ -252,7 +256,7 @@ func (a *Activator) readmitAfterCoolDown(e *entry) {
 func (a *Activator) Remove(names ...functions.Name) {
 	a.table.Remove(func(e *entry) {
 		e.Data.queue.Close(e.Snapshot().PublicName())
-		a.removed.add(e, a.o.Now())
+		a.removed.Add(e.Name, &e.Data.queue, a.o.Now())
 		a.o.Cache.Purge(e.Name)
 		a.forgetMetrics(e)
 	}, names...)
@@ -273,14 +277,14 @@ func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
 // their engine had died, so those without a byte go to another replica. Engines on
 // this machine, which are reached without their agent, are not affected.
 func (a *Activator) AbortThrough(agent string) {
-	if addr, _ := splitEndpoint(agent); addr != "" {
-		a.o.Engines.Cut(addr)
+	if addr, _ := upstream.SplitEndpoint(agent); addr != "" {
+		a.o.Engines.AbortThrough(addr)
 	}
 }
 
 // Traffic is what the requests to an engine that is reached without its agent show of it.
 func (a *Activator) Traffic(engine string) functions.Traffic {
-	addr, _ := splitEndpoint(engine)
+	addr, _ := upstream.SplitEndpoint(engine)
 	return a.o.Engines.Traffic(addr)
 }
 
@@ -290,7 +294,7 @@ func (a *Activator) InFlightOf(name functions.Name, replicaID string) int {
 	if e := a.table.Lookup(name); e != nil {
 		return e.Data.queue.InFlight(replicaID)
 	}
-	return a.removed.inFlight(name, replicaID)
+	return a.removed.InFlight(name, replicaID)
 }
 
 // EachInFlight yields each replica of a function that has requests from this
@@ -302,72 +306,27 @@ func (a *Activator) EachInFlight(name functions.Name, yield func(replicaID strin
 	}
 }
 
-// removedFunctions are functions that were removed while requests of theirs were
-// in flight. The zero value is empty.
-type removedFunctions struct {
-	mu     sync.Mutex
-	byName map[functions.Name]*entry
-}
-
-// add keeps e while it has requests in flight, and drops entries without any.
-func (r *removedFunctions) add(e *entry, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.byName, func(_ functions.Name, e *entry) bool { return e.Data.queue.Load(now).Active == 0 })
-	if e.Data.queue.Load(now).Active > 0 {
-		if r.byName == nil {
-			r.byName = map[functions.Name]*entry{}
-		}
-		r.byName[e.Name] = e
-	}
-}
-
-func (r *removedFunctions) inFlight(name functions.Name, replicaID string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	e := r.byName[name]
-	if e == nil {
-		return 0
-	}
-	n := e.Data.queue.InFlight(replicaID)
-	if n == 0 && e.Data.queue.Load(time.Time{}).Active == 0 {
-		delete(r.byName, name)
-	}
-	return n
-}
-
 // ColdStartOf is the cold start a recent request took part in. id is the
 // request's, or the client's own from X-Client-Request-Id.
 func (a *Activator) ColdStartOf(id string) (coldStartID string, ok bool) {
-	return a.requests.coldStart(id)
+	return a.coldStarts.Of(id)
 }
 
-// Complete adds what only the data path knows to a timeline of the platform's: the phase
+// WithFirstTokenPhase adds what only the data path knows to a timeline of the platform's: the phase
 // from READY to the engine's first byte, and the first request.
-func (a *Activator) Complete(t functions.Timeline) functions.Timeline {
-	took, ok, request := a.requests.ofColdStart(t.ID)
-	t.Request = request
-	if !ok || t.State != functions.Ready {
-		return t
-	}
-	for _, p := range t.Phases {
-		if p.Phase == functions.PhaseFirstToken {
-			return t
-		}
-	}
-	t.Phases = append(slices.Clone(t.Phases), functions.Span{Phase: functions.PhaseFirstToken, Start: t.Total, Duration: took.Seconds()})
-	return t
+func (a *Activator) WithFirstTokenPhase(t functions.Timeline) functions.Timeline {
+	return a.coldStarts.WithFirstTokenPhase(t)
 }
 
 // Position of a waiting request: 1 is the next; false where no such request waits. id
 // is as in ColdStartOf.
 func (a *Activator) Position(id string) (position int, name functions.Name, ok bool) {
-	x := a.requests.waiter(id)
-	if x == nil {
+	p, ok := a.waiting.Find(id)
+	if !ok {
 		return 0, functions.Name{}, false
 	}
-	p := x.fn.Data.queue.Position(&x.queued)
-	return p, x.fn.Name, p > 0
+	position = p.fn.Data.queue.Position(&p.queued)
+	return position, p.fn.Name, position > 0
 }
 
 // Drain answers waiting requests, and later ones that would have to wait, with 503
@@ -379,7 +338,7 @@ func (a *Activator) Drain(ctx context.Context) {
 		e.Data.queue.RejectAll(openai.New(openai.ShuttingDown, ""))
 	}
 	select {
-	case <-a.requests.drained():
+	case <-a.waiting.Drained():
 	case <-ctx.Done():
 	}
 }

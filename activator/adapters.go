@@ -4,42 +4,12 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
-
-// adapterUses is when the use of each adapter was last reported, per replica. Engines
-// evict the adapter used longest ago; they need not get a report of every request.
-type adapterUses struct {
-	mu sync.Mutex
-	at map[adapterUse]time.Time
-}
-
-type adapterUse struct{ replica, adapter string }
-
-const (
-	adapterUseInterval = 10 * time.Second
-	maxAdapterUses     = 1024 // beyond it all are dropped, and reported again
-)
-
-// due reports whether the use must be reported again, and notes that it is.
-func (u *adapterUses) due(k adapterUse, now time.Time) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if last, ok := u.at[k]; ok && now.Sub(last) < adapterUseInterval {
-		return false
-	}
-	if u.at == nil || len(u.at) >= maxAdapterUses {
-		u.at = map[adapterUse]time.Time{}
-	}
-	u.at[k] = now
-	return true
-}
 
 // adapterName is the function's name with the adapter of the request.
 func (p *proxyRequest) adapterName() functions.Name {
@@ -56,21 +26,21 @@ func (p *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) er
 		return nil
 	}
 	name := p.adapterName()
-	if slices.Contains(r.Adapters, p.queued.Adapter) && !p.adapterRetried {
-		if p.fn.Data.uses.due(adapterUse{r.ID, p.queued.Adapter}, p.a.o.Now()) {
+	if slices.Contains(r.Adapters, p.queued.Adapter) && !p.attempt.adapterRetried {
+		if p.fn.Data.uses.Due(r.ID, p.queued.Adapter, p.a.o.Now()) {
 			adapters.UseAdapter(name, r.ID)
 		}
 		return nil
 	}
 	// Loading an adapter is bounded by the same deadline as waiting in the queue.
-	until := p.deadline
+	until := p.wait.deadline
 	if until.IsZero() {
-		p.timeouts = admission.ParseTimeouts(p.header, p.stream)
+		p.wait.timeouts = admission.ParseTimeouts(p.source.header, p.stream)
 		until = p.waitDeadline()
 	}
-	p.loadingAdapter.Store(true)
+	p.attempt.loadingAdapter.Store(true)
 	return func(ctx context.Context) error {
-		defer p.loadingAdapter.Store(false)
+		defer p.attempt.loadingAdapter.Store(false)
 		ctx, cancel := context.WithDeadlineCause(ctx, until, errAdapterLate)
 		defer cancel()
 		err := adapters.LoadAdapter(ctx, name, r.ID)

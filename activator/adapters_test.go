@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/adapteruse"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -130,7 +131,7 @@ func TestAdapterLoadedOnFirstUse(t *testing.T) {
 		if loads, uses := s.calls(); len(loads) != 1 || len(uses) != 1 {
 			t.Errorf("loads %v, uses %v", loads, uses)
 		}
-		time.Sleep(adapterUseInterval)
+		time.Sleep(adapteruse.Interval)
 		w.post("/v1/chat/completions", adapterRequest)
 		if _, uses := s.calls(); len(uses) != 2 {
 			t.Errorf("uses %v", uses)

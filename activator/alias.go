@@ -1,120 +1,50 @@
 package activator
 
 import (
-	"cmp"
 	"iter"
-	"slices"
 
+	"github.com/thaw-dev/thaw/activator/aliases"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Alias is a name of several functions, such as a service's for its revisions. It
-// has precedence over a function of the same name.
-type Alias struct {
-	Name   functions.Name
-	Shares []Share
-}
-
-// Share is the part of an alias's requests that goes to one function.
-type Share struct {
-	Function functions.Name
-	Percent  int // weight among the shares; of a single share it does not matter
-}
+// Alias and Share set what a name stands for; see [Activator.SetAliases].
+type (
+	Alias = aliases.Alias
+	Share = aliases.Share
+)
 
 // SetAliases replaces all aliases. A request under way keeps its function; each later
 // one chooses anew, by weight.
-func (a *Activator) SetAliases(all []Alias) {
-	if len(all) == 0 {
-		a.aliases.Store(nil)
-		return
-	}
-	t := &aliases{byName: make(map[functions.Name]*alias, len(all)), byTeam: map[string][]string{}}
-	for _, one := range all {
-		l := &alias{}
-		for _, s := range one.Shares {
-			if s.Percent > 0 || len(one.Shares) == 1 {
-				s.Percent = max(s.Percent, 1)
-				l.shares = append(l.shares, s)
-				l.sum += s.Percent
-			}
-		}
-		slices.SortStableFunc(l.shares, func(a, b Share) int { return cmp.Compare(b.Percent, a.Percent) })
-		if t.byName[one.Name] == nil {
-			t.names = append(t.names, one.Name)
-		}
-		t.byName[one.Name] = l
-	}
-	slices.SortFunc(t.names, func(a, b functions.Name) int {
-		return cmp.Or(cmp.Compare(a.Team, b.Team), cmp.Compare(a.Name, b.Name))
-	})
-	for _, n := range t.names {
-		t.byTeam[n.Team] = append(t.byTeam[n.Team], n.Name)
-	}
-	a.aliases.Store(t)
-}
-
-// aliases is the compiled set of aliases. A nil one is empty.
-type aliases struct {
-	byName map[functions.Name]*alias
-	byTeam map[string][]string // sorted
-	names  []functions.Name    // sorted by team and name
-}
-
-type alias struct {
-	shares []Share // the largest first, each above 0
-	sum    int
-}
-
-func (a *aliases) find(name functions.Name) *alias {
-	if a == nil {
-		return nil
-	}
-	return a.byName[name]
-}
-
-// teamNames is the names of a team's aliases.
-func (a *aliases) teamNames(team string) []string {
-	if a == nil {
-		return nil
-	}
-	return a.byTeam[team]
-}
+func (a *Activator) SetAliases(all []Alias) { a.aliases.Store(aliases.NewSet(all)) }
 
 // lookup chooses the function that a name without an adapter means; nil with
 // alias set is an alias none of whose functions is published.
 func (a *Activator) lookup(name functions.Name) (e *entry, alias bool) {
-	l := a.aliases.Load().find(name)
-	if l == nil {
+	t := a.aliases.Load().Find(name)
+	if t == nil {
 		return a.table.Lookup(name), false
 	}
-	if len(l.shares) > 1 {
-		n := a.o.Random(l.sum)
-		for i := range l.shares {
-			if n -= l.shares[i].Percent; n < 0 {
-				if e := a.table.Lookup(l.shares[i].Function); e != nil {
-					return e, true
-				}
-				break
-			}
-		}
+	if e := a.table.Lookup(t.Choose(a.o.Random)); e != nil {
+		return e, true
 	}
-	return a.largest(l), true
+	return a.largest(t), true
 }
 
 // mainFunction is the function that a name is shown by: of an alias the one with the
 // largest share.
 func (a *Activator) mainFunction(name functions.Name) (e *entry, alias bool) {
-	if l := a.aliases.Load().find(name); l != nil {
-		return a.largest(l), true
+	if t := a.aliases.Load().Find(name); t != nil {
+		return a.largest(t), true
 	}
 	return a.table.Lookup(name), false
 }
 
-func (a *Activator) largest(l *alias) *entry {
-	for i := range l.shares {
-		if e := a.table.Lookup(l.shares[i].Function); e != nil {
+// largest is the function with the largest share of those that are published.
+func (a *Activator) largest(t *aliases.Target) *entry {
+	for i := range t.Shares {
+		if e := a.table.Lookup(t.Shares[i].Function); e != nil {
 			return e
 		}
 	}
@@ -138,21 +68,18 @@ func (a *Activator) listed(id auth.Identity) iter.Seq2[functions.Name, *entry] {
 	}
 	t := a.aliases.Load()
 	return func(yield func(functions.Name, *entry) bool) {
-		var names []functions.Name
-		if t != nil {
-			names = t.names
-		}
+		names := t.Names()
 		next := func(before *functions.Name) bool { // the aliases that come before a name
 			for len(names) > 0 {
 				n := names[0]
-				if before != nil && cmp.Or(cmp.Compare(n.Team, before.Team), cmp.Compare(n.Name, before.Name)) > 0 {
+				if before != nil && aliases.Compare(n, *before) > 0 {
 					return true
 				}
 				names = names[1:]
 				if !canSee(id, n.Team) {
 					continue
 				}
-				if !yield(n, a.largest(t.byName[n])) {
+				if !yield(n, a.largest(t.Find(n))) {
 					return false
 				}
 			}
@@ -162,7 +89,7 @@ func (a *Activator) listed(id auth.Identity) iter.Seq2[functions.Name, *entry] {
 			if !next(&e.Name) {
 				return
 			}
-			if e.Snapshot().Hidden || t.find(e.Name) != nil {
+			if e.Snapshot().Hidden || t.Find(e.Name) != nil {
 				continue
 			}
 			if !yield(e.Name, e) {

@@ -29,7 +29,7 @@ func revision(name, serves string) snapshot.Snapshot {
 func alias80(name string, revisions ...string) Alias {
 	a := Alias{Name: testFunction(name).Name}
 	for i, r := range revisions {
-		a.Shares = append(a.Shares, Share{testFunction(r).Name, []int{80, 20}[i]})
+		a.Shares = append(a.Shares, Share{Function: testFunction(r).Name, Percent: []int{80, 20}[i]})
 	}
 	return a
 }
@@ -156,7 +156,7 @@ func TestForcedFunction(t *testing.T) {
 		f.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
 		w.act.Publish(f)
 		ln := newMemoryListener()
-		srv := httpserver.NewNetHTTPServer(httpserver.Options{Handler: func(req *httpserver.Request, res *httpserver.Response) { w.act.ServeAs(f.Name, req, res) }})
+		srv := &http.Server{Handler: httpserver.NewNetHTTPHandler(httpserver.Options{Handler: func(req *httpserver.Request, res *httpserver.Response) { w.act.ServeAs(f.Name, req, res) }})}
 		served := make(chan error, 1)
 		go func() { served <- srv.Serve(ln) }()
 		tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.dial(ctx) }}

@@ -78,17 +78,17 @@ func (a *Activator) memberState(id auth.Identity, asked string) (compositions.Fu
 // openComposition makes c the function of the request.
 func (p *proxyRequest) openComposition(c *functions.Composition) (e *openai.Error) {
 	p.composition = c
-	if p.endpoint.path != compositions.Path {
+	if p.endpoint.Path != compositions.Path {
 		return openai.New(openai.UnknownEndpoint, "A Composition answers "+compositions.Path+" alone, and `"+c.FullName().Short()+"` is one.")
 	}
-	p.data, e = p.a.routers.Load().Class(nil, p.team, p.header("thaw-data"))
+	p.data, e = p.a.routers.Load().Class(nil, p.team, p.source.header("thaw-data"))
 	return e
 }
 
 // compose answers a request for a Composition, or begins the stream that answers it.
 func (p *proxyRequest) compose(id auth.Identity, res *httpserver.Response) {
 	summary, e := p.a.compositions.Serve(&compositions.Request{
-		ID: p.id, ClientID: p.clientID, Composition: p.composition, Caller: id, From: p.caller, Data: p.data, Envelope: &p.env, Stream: p.stream, Low: p.queued.Priority == admission.Low, HTTP: p.req,
+		ID: p.id, ClientID: p.clientID, Composition: p.composition, Caller: id, From: p.caller, Data: p.data, Envelope: &p.env, Stream: p.stream, Low: p.queued.Priority == admission.Low, HTTP: p.http.req,
 		Finished: func(code int, reason string, summary compositions.Summary) {
 			p.reason, p.composed = reason, summary
 			p.finish(code)
@@ -114,7 +114,7 @@ func (p *proxyRequest) compose(id auth.Identity, res *httpserver.Response) {
 // countComposition counts a request for a Composition.
 func (p *proxyRequest) countComposition(code int, took time.Duration) {
 	name, m := p.composition.FullName(), p.a.o.Metrics
-	m.Series("thaw_requests_total", name.Name, name.Team, p.endpoint.path, strconv.Itoa(code), "false")(1)
+	m.Series("thaw_requests_total", name.Name, name.Team, p.endpoint.Path, strconv.Itoa(code), "false")(1)
 	m.Series("thaw_request_seconds", name.Name, name.Team, "false")(took.Seconds())
 	m.Series("thaw_composition_calls_total", name.Name, name.Team)(float64(p.composed.Calls))
 }

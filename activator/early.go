@@ -36,13 +36,37 @@ type earlyCopy struct {
 	reply   answer.Answer
 }
 
-// pending is the channel of the answer; nil, which blocks for ever, where none is
+// early is what a request has of its early copies.
+type early struct {
+	copy         *earlyCopy // sent to the shim of a starting replica; nil: none
+	refusedBy    string     // the replica that refused a copy
+	engineMaySee bool       // an engine may have seen a copy
+	adopted      bool       // the request at the replica is a copy
+}
+
+// pending is the channel of the copy's answer; nil, which blocks for ever, where none is
 // expected.
-func (c *earlyCopy) pending() <-chan answer.Answer {
-	if c == nil {
+func (e *early) pending() <-chan answer.Answer {
+	if e.copy == nil {
 		return nil
 	}
-	return c.answers
+	return e.copy.answers
+}
+
+// cancel ends a copy that is not needed, and waits for its goroutine.
+func (e *early) cancel() {
+	c := e.copy
+	if c == nil {
+		return
+	}
+	e.copy = nil
+	c.cancel(errRequestOver)
+	if c.answers != nil {
+		c.reply = <-c.answers
+	}
+	if c.reply.Response != nil {
+		c.reply.Response.Close()
+	}
 }
 
 // sendEarly sends a copy to the shim of a replica that is about to be READY, if the
@@ -50,43 +74,43 @@ func (c *earlyCopy) pending() <-chan answer.Answer {
 // retries, suspects and requests that an engine may have seen are not copied: a request
 // that kills engines must not be the first of each new one.
 func (p *proxyRequest) sendEarly() {
-	if p.early != nil || p.reservation != nil || p.queued.Adapter != "" || p.queued.FailedReplica != "" || p.suspected || p.engineMaySee || p.size() > maxEarlyBody {
+	if _, known := p.source.body(); !known || p.early.copy != nil || p.queued.Adapter != "" || p.queued.FailedReplica != "" || p.blame.suspected || p.early.engineMaySee || p.source.bodyBytes() > maxEarlyBody {
 		return
 	}
 	f := p.fn.Snapshot()
-	if len(f.NotReadyEndpoints) == 0 {
+	if len(f.EarlyReplicas) == 0 {
 		return
 	}
 	n := p.fn.Data.queue.Position(&p.queued) - 1
 	if n < 0 {
 		return // the wait has ended
 	}
-	r := &f.NotReadyEndpoints[n%len(f.NotReadyEndpoints)]
-	if n/len(f.NotReadyEndpoints) >= min(f.SlotsOf(r)-p.fn.Data.queue.InFlight(r.ID), maxEarlyPerReplica) || r.ID == p.refusedEarly {
+	r := &f.EarlyReplicas[n%len(f.EarlyReplicas)]
+	if n/len(f.EarlyReplicas) >= min(f.SlotsOf(r)-p.fn.Data.queue.InFlight(r.ID), maxEarlyPerReplica) || r.ID == p.early.refusedBy {
 		return
 	}
 	out := p.buildRequest(f, r)
 	out.Fields = append(out.Fields, upstream.Field{Name: snapshot.EarlyHeader, Value: "1"})
-	out.Bound += max(0, p.deadline.Sub(p.a.o.Now()))
-	ctx, cancel := context.WithCancelCause(p.context())
+	out.Bound += max(0, p.wait.deadline.Sub(p.a.o.Now()))
+	ctx, cancel := context.WithCancelCause(p.source.context())
 	h := &earlyCopy{replica: r, sent: p.a.o.Now(), cancel: cancel, answers: make(chan answer.Answer, 1)}
-	p.early = h
+	p.early.copy = h
 	engines, want, bufs, answers := p.a.o.Engines, p.want(), &p.a.buffers, h.answers
-	go func() { answers <- sendToEngine(ctx, engines, out, want, bufs, nil) }() // ends with the request: cancelEarly cancels and waits
+	go func() { answers <- sendToEngine(ctx, engines, out, want, bufs, nil) }() // ends with the request: early.cancel cancels and waits
 }
 
 // onEarlyReply handles the answer to an early copy. A refusal or a failed replica is
 // not an answer; the request keeps its place in the queue.
 func (p *proxyRequest) onEarlyReply(r answer.Answer, async bool) {
-	h := p.early
+	h := p.early.copy
 	h.answers, h.reply = nil, r
 	switch {
 	case refusedByNode(&r):
-		p.refusedEarly = h.replica.ID
-		p.cancelEarly()
+		p.early.refusedBy = h.replica.ID
+		p.early.cancel()
 	case r.Err != nil || r.Response.Status >= 500:
-		p.engineMaySee = true
-		p.cancelEarly()
+		p.early.engineMaySee = true
+		p.early.cancel()
 	case p.queued.AdmitAt(h.replica):
 		p.endWait()
 		p.phase = sent
@@ -103,22 +127,6 @@ func refusedByNode(r *answer.Answer) bool {
 	return r.Response.Status >= 400 && r.End && errors.Is(answer.NodeError(r.Response.Status, r.Begin), upstream.ErrDial)
 }
 
-// cancelEarly ends an early copy that is not needed, and waits for its goroutine.
-func (p *proxyRequest) cancelEarly() {
-	h := p.early
-	if h == nil {
-		return
-	}
-	p.early = nil
-	h.cancel(errRequestOver)
-	if h.answers != nil {
-		h.reply = <-h.answers
-	}
-	if h.reply.Response != nil {
-		h.reply.Response.Close()
-	}
-}
-
 // releasedAt is when the shim gave the answered copy to its engine, by the time that
 // it reports to have held it.
 func (c *earlyCopy) releasedAt(now time.Time) time.Time {
@@ -132,18 +140,18 @@ func (c *earlyCopy) releasedAt(now time.Time) time.Time {
 // useEarly adopts the copy already sent to this replica. It returns false if the
 // request must still be sent.
 func (p *proxyRequest) useEarly(now time.Time, async bool) bool {
-	h := p.early
+	h := p.early.copy
 	if h == nil || h.replica.ID != p.queued.ReplicaID() {
-		p.cancelEarly()
+		p.early.cancel()
 		return false
 	}
-	p.early = nil
-	p.sentAt, p.cancel = now, h.cancel
+	p.early.copy = nil
+	p.attempt.sentAt, p.attempt.cancel = now, h.cancel
 	if h.answers == nil {
-		p.sentAt = h.releasedAt(now)
+		p.attempt.sentAt = h.releasedAt(now)
 		p.onReply(h.reply, async)
 		return true
 	}
-	p.answers, p.sentEarly = h.answers, true
+	p.attempt.answers, p.early.adopted = h.answers, true
 	return true
 }

@@ -65,7 +65,7 @@ func (s *fakeShim) wait(c net.Conn) bool {
 // startingAt is a starting function at an address that takes early copies.
 func startingAt(f snapshot.Snapshot, slots int, addrs ...string) snapshot.Snapshot {
 	f = readyAt(f, slots, addrs...)
-	f.State, f.NotReadyEndpoints, f.Replicas = functions.Loading, f.Replicas, nil
+	f.State, f.EarlyReplicas, f.Replicas = functions.Loading, f.Replicas, nil
 	return f
 }
 
@@ -169,7 +169,7 @@ func TestEarly(t *testing.T) {
 		ahead("another is READY first", func(t *testing.T, w *testEnv, p *fakeShim, got chan result) {
 			w.engineAt("e:1", goodAnswer)
 			f := readyAt(testFunction("tiny"), 4, "e:1")
-			f.NotReadyEndpoints = startingAt(testFunction("tiny"), 4, "p:1").NotReadyEndpoints
+			f.EarlyReplicas = startingAt(testFunction("tiny"), 4, "p:1").EarlyReplicas
 			w.act.Publish(f)
 			served(t, w, got)
 			synctest.Wait()
@@ -347,7 +347,7 @@ func TestEarlyIsTimed(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var took []time.Duration
 			w := newTestEnv(t, func(o *Options) {
-				o.FirstToken = func(_ functions.Name, _ string, d time.Duration) { took = append(took, d) }
+				o.OnFirstByte = func(_ functions.Name, _ string, d time.Duration) { took = append(took, d) }
 			})
 			w.engineAt("p:1", func(c net.Conn, _ *http.Request, _ string) bool {
 				time.Sleep(5 * time.Second)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/answer"
+	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -15,23 +17,55 @@ import (
 // errRequestOver cancels a request at an engine whose answer is not needed any more.
 var errRequestOver = errors.New("the request is over")
 
+// attempt is what a request has of its exchange with an engine.
+type attempt struct {
+	sentAt         time.Time
+	loadingAdapter atomic.Bool   // set before the request is sent, cleared by the goroutine that asks
+	adapterRetried bool          // the engine did not have the adapter although it was listed
+	firstByteTook  time.Duration // from asking to the engine's first byte of body
+	cancel         context.CancelCauseFunc
+	answers        chan answer.Answer // of the goroutine that asks; nil where none runs
+	reply          answer.Answer
+	answerBegan    bool // an engine failed behind the first byte of its answer
+}
+
+// stop ends the request at the engine: cancelling closes its connection, which ends the
+// generation, and the goroutine that asks is waited for.
+func (a *attempt) stop() {
+	if a.answers != nil {
+		a.cancel(errRequestOver)
+		if r := <-a.answers; r.Response != nil {
+			r.Response.Close()
+		}
+		a.answers = nil
+	}
+	if a.reply.Response != nil {
+		a.reply.Response.Close() // closes the connection unless it was read to its end
+		a.reply.Response = nil
+	}
+	if a.cancel != nil {
+		a.cancel(errRequestOver)
+		a.cancel = nil
+	}
+}
+
 // buildRequest is the request as it goes to a replica.
 func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *upstream.Request {
-	addr, prefix := splitEndpoint(r.Endpoint)
+	addr, prefix := upstream.SplitEndpoint(r.Endpoint)
 	accept, kind := "application/json", "application/json"
 	if p.stream {
 		accept = "text/event-stream"
-	} else if p.endpoint.path == "/v1/audio/speech" {
+	} else if p.endpoint.Path == "/v1/audio/speech" {
 		accept = "*/*"
 	}
-	if p.endpoint.form {
-		kind = p.header("Content-Type")
+	if p.endpoint.Form {
+		kind = p.source.header("Content-Type")
 	}
-	out := &upstream.Request{Addr: addr, Secure: strings.HasPrefix(r.Endpoint, "https://"), Prefix: prefix, Method: "POST", Path: p.endpoint.path}
+	out := &upstream.Request{Addr: addr, Secure: strings.HasPrefix(r.Endpoint, "https://"), Prefix: prefix, Method: "POST", Path: p.endpoint.Path}
 	out.Fields = make([]upstream.Field, 0, 6)
 	out.Fields = append(out.Fields, upstream.Field{Name: "content-type", Value: kind},
 		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: p.id})
-	if t := p.header("traceparent"); openai.ValidTrace(t) {
+	if t := p.source.header("traceparent"); openai.ValidTrace(t) {
 		out.Fields = append(out.Fields, upstream.Field{Name: "traceparent", Value: t})
 	}
 	if r.Key != "" {
@@ -42,8 +76,8 @@ func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 	if p.remote != nil {
 		name = p.remote.Model()
 	}
-	p.asksUsage = p.asksUsageOf(r)
-	out.Body = p.env.Splice(make([][]byte, 0, 4), p.req.Body, name, p.asksUsage)
+	p.tokens.asked = p.asksUsageOf(r)
+	out.Body = p.env.Splice(make([][]byte, 0, 4), p.http.req.Body, name, p.tokens.asked)
 	if p.remote != nil {
 		p.remote.Address(out)
 		return out
@@ -62,8 +96,8 @@ func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 // sendToEngine sends the request to a replica.
 func (p *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, async bool) {
 	out := p.buildRequest(f, r)
-	p.sentAt = p.a.o.Now()
-	ctx := p.context()
+	p.attempt.sentAt = p.a.o.Now()
+	ctx := p.source.context()
 	fetch := p.adapterLoad(r)
 	var engines answer.Sender = p.a.o.Engines
 	if p.remote != nil {
@@ -73,9 +107,9 @@ func (p *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, a
 		p.onReply(sendToEngine(ctx, engines, out, p.want(), nil, fetch), false)
 		return
 	}
-	ctx, p.cancel = context.WithCancelCause(ctx)
+	ctx, p.attempt.cancel = context.WithCancelCause(ctx)
 	answers := make(chan answer.Answer, 1)
-	p.answers = answers
+	p.attempt.answers = answers
 	want, bufs := p.want(), &p.a.buffers
 	go func() { answers <- sendToEngine(ctx, engines, out, want, bufs, fetch) }() // ends with the request: stopEngine cancels and waits
 }
@@ -83,16 +117,7 @@ func (p *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, a
 // stripsUsage reports whether the engine is asked for a usage chunk that the client
 // did not ask for.
 func (p *proxyRequest) stripsUsage() bool {
-	return p.stream && p.endpoint.usage && p.env.AsksUsage() && (p.remote != nil || p.lease.NeedsUsage() || p.cached.Stores())
-}
-
-// splitEndpoint splits a URL into host:port and the prefix of its paths.
-func splitEndpoint(endpoint string) (addr, prefix string) {
-	addr = strings.TrimPrefix(strings.TrimPrefix(endpoint, "http://"), "https://")
-	if i := strings.IndexByte(addr, '/'); i >= 0 {
-		addr, prefix = addr[:i], strings.TrimSuffix(addr[i:], "/")
-	}
-	return addr, prefix
+	return p.stream && p.endpoint.Usage && p.env.AsksUsage() && (p.remote != nil || p.lease.NeedsUsage() || p.cached.Stores())
 }
 
 // sendToEngine sends the request and reads the beginning of its answer. fetch, if not nil,
@@ -113,17 +138,17 @@ func (p *proxyRequest) want() answer.Want {
 // onReply handles the engine's first bytes, or their absence.
 func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 	now := p.a.o.Now()
-	if p.remote != nil && !(errors.Is(r.Err, upstream.ErrCancelled) && context.Cause(p.context()) != nil) {
+	if p.remote != nil && !(errors.Is(r.Err, upstream.ErrCancelled) && context.Cause(p.source.context()) != nil) {
 		p.onRemoteReply(r, now)
 		return
 	}
 	if r.Response != nil && r.Response.Unsolicited > 0 {
 		p.reportUnsolicited(r.Response)
 	}
-	if p.sentEarly {
-		p.sentEarly = false
+	if p.early.adopted {
+		p.early.adopted = false
 		f := p.fn.Snapshot()
-		if i := f.ReplicaIndex(p.queued.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(p.context()) == nil {
+		if i := f.ReplicaIndex(p.queued.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(p.source.context()) == nil {
 			// The shim refused the early copy, so no engine has seen it; the replica is READY now.
 			if r.Response != nil {
 				r.Response.Close()
@@ -139,13 +164,13 @@ func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 			r = answer.Answer{Err: err}
 		}
 	}
-	if r.Err == nil && p.queued.Adapter != "" && r.Response.Status == 404 && r.End && !p.adapterRetried && p.a.o.Adapters != nil {
+	if r.Err == nil && p.queued.Adapter != "" && r.Response.Status == 404 && r.End && !p.attempt.adapterRetried && p.a.o.Adapters != nil {
 		// The engine has evicted the adapter: the platform loads it again, once.
 		f := p.fn.Snapshot()
 		if i := f.ReplicaIndex(p.queued.ReplicaID()); i >= 0 {
 			p.stopEngine()
 			r.Response.Close()
-			p.adapterRetried = true
+			p.attempt.adapterRetried = true
 			p.sendToEngine(f, &f.Replicas[i], async)
 			return
 		}
@@ -158,7 +183,7 @@ func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 		return
 	}
 	var unfetched *adapterLoadError
-	if (errors.Is(r.Err, upstream.ErrCancelled) || errors.As(r.Err, &unfetched)) && context.Cause(p.context()) != nil {
+	if (errors.Is(r.Err, upstream.ErrCancelled) || errors.As(r.Err, &unfetched)) && context.Cause(p.source.context()) != nil {
 		p.contextEnded()
 		return
 	}
@@ -182,7 +207,7 @@ func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 // refuseAsEngine ends the request with the error that the engine put first into its answer.
 // It returns false where there is none, or where r has become a failure to be tried again.
 func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
-	refusal, failure := p.engineFailure(r)
+	refusal, failure := r.Failure(p.endpoint, p.stream, p.env.IncludeUsage || p.stripsUsage())
 	if failure != nil {
 		r.Response.Close()
 		*r = answer.Answer{Err: failure}
@@ -193,8 +218,8 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 	r.Response.Close()
 	p.stopEngine()
 	if refusal.Status >= 500 {
-		p.a.metricsOf(p.fn).countFailure("error_frame")
-		p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), errorBeforeToken)
+		p.a.metricsOf(p.fn).CountFailure("error_frame", 1)
+		p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), answer.ErrorBeforeToken)
 	}
 	p.leave()
 	p.refuse(refusal)
@@ -203,63 +228,46 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 
 // acceptReply takes an answer that goes to the client.
 func (p *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
-	p.reply = r
-	p.phase = answered
-	p.first = max(1, now.Sub(p.sentAt))
+	p.attempt.reply = r
+	p.phase = engineAnswered
+	p.attempt.firstByteTook = max(1, now.Sub(p.attempt.sentAt))
 	p.recordFirstByte(now, r.Response.Status < 400 && !r.Events)
 	if answer.IsSuccess(r.Response.Status) && p.remote == nil {
 		p.noteUsageOption()
 	}
 	if !r.End {
-		r.Response.Bound(p.idleBound())
+		r.Response.LimitSilence(p.idleBound())
 	}
 }
 
 // recordFirstToken accounts for the first token of a stream.
 func (p *proxyRequest) recordFirstToken() {
-	p.firstToken = max(1, p.a.o.Now().Sub(p.began))
-	i, _ := coldLabel(p.queued.Cold)
-	p.a.metricsOf(p.fn).firstToken[i](p.firstToken.Seconds())
+	p.tokens.firstTook = max(1, p.a.o.Now().Sub(p.began))
+	i, _ := metrics.Cold(p.queued.Cold)
+	p.a.metricsOf(p.fn).FirstToken[i](p.tokens.firstTook.Seconds())
 }
 
 // recordFirstByte accounts for the engine's first byte; plain is a good answer that is
 // no stream of tokens.
 func (p *proxyRequest) recordFirstByte(now time.Time, plain bool) {
 	if plain {
-		i, _ := coldLabel(p.queued.Cold)
-		p.a.metricsOf(p.fn).plainAnswer[i](now.Sub(p.began).Seconds())
+		i, _ := metrics.Cold(p.queued.Cold)
+		p.a.metricsOf(p.fn).PlainAnswer[i](now.Sub(p.began).Seconds())
 	}
 	if !p.queued.Cold || p.queued.ColdStart == "" {
 		return
 	}
-	if !p.a.requests.rememberFirstToken(p.queued.ColdStart, p.first) {
+	if !p.a.coldStarts.RememberFirstByte(p.queued.ColdStart, p.attempt.firstByteTook) {
 		return
 	}
-	p.a.observeFirstToken(p.fn, p.first)
-	if p.a.o.FirstToken != nil {
-		p.a.o.FirstToken(p.fn.Name, p.queued.ColdStart, p.first)
+	metrics.ObserveFirstByte(p.a.o.Metrics, p.fn.Snapshot(), p.attempt.firstByteTook)
+	if p.a.o.OnFirstByte != nil {
+		p.a.o.OnFirstByte(p.fn.Name, p.queued.ColdStart, p.attempt.firstByteTook)
 	}
 }
 
-// stopEngine ends the request at the engine: cancelling closes its connection, which
-// ends the generation, and the goroutine that asks is waited for.
+// stopEngine ends the request at the engine, and the timer.
 func (p *proxyRequest) stopEngine() {
-	if p.answers != nil {
-		p.cancel(errRequestOver)
-		if r := <-p.answers; r.Response != nil {
-			r.Response.Close()
-		}
-		p.answers = nil
-	}
-	if p.reply.Response != nil {
-		p.reply.Response.Close() // closes the connection unless it was read to its end
-		p.reply.Response = nil
-	}
-	if p.cancel != nil {
-		p.cancel(errRequestOver)
-		p.cancel = nil
-	}
-	if p.timer != nil {
-		p.timer.Stop()
-	}
+	p.attempt.stop()
+	p.wait.stopTimer()
 }

@@ -261,7 +261,7 @@ func TestLargePlain(t *testing.T) {
 	})
 }
 
-// An engine that accepts and says nothing is left after observeFirstToken.
+// An engine that accepts and says nothing is left when its silence has lasted too long.
 func TestSilentEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestEnv(t, nil)
@@ -489,7 +489,7 @@ func TestDrain(t *testing.T) {
 		})
 		time.Sleep(5 * time.Second)
 		w.act.Drain(t.Context())
-		if l := w.act.requests.count; l != 0 {
+		if l := w.act.waiting.Len(); l != 0 {
 			t.Error("still waiting:", l)
 		}
 		if r := w.post("/v1/chat/completions", plainRequest); r.status != 503 || r.code() != "shutting_down" || r.head.Get("Retry-After") != "1" {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -160,13 +161,13 @@ func TestEngineKey(t *testing.T) {
 
 // find and openai.Public are one list.
 func TestAllowListMatchesRoutes(t *testing.T) {
-	for _, e := range append([]endpoint{chatEndpoint, completionsEndpoint, responsesEndpoint, messagesEndpoint}, plainEndpoints[:]...) {
-		if !openai.Public(e.path) || openai.IsForm(e.path) != e.form || findEndpoint(e.path) == nil {
-			t.Errorf("%s", e.path)
+	for _, e := range append([]endpoints.Endpoint{endpoints.Chat, endpoints.Completions, endpoints.Responses, endpoints.Messages}, endpoints.Plain[:]...) {
+		if !openai.Public(e.Path) || openai.IsForm(e.Path) != e.Form || endpoints.Find(e.Path) == nil {
+			t.Errorf("%s", e.Path)
 		}
 	}
 	for _, path := range enginePaths(t) {
-		if openai.Public(path) != (findEndpoint(path) != nil) {
+		if openai.Public(path) != (endpoints.Find(path) != nil) {
 			t.Errorf("%s", path)
 		}
 	}

@@ -3,14 +3,13 @@ package activator
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
-	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/compositions"
+	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
@@ -23,14 +22,14 @@ import (
 // a time has it: the handler's, and once a stream is committed the reader's. The
 // goroutine that asks the engine uses only its arguments.
 type proxyRequest struct {
-	a           *Activator
-	req         *httpserver.Request // nil where reservation is set
-	reservation *Reservation        // nil where req is set
-	caller      *call.Caller        // of a request of this program; else nil
-	began       time.Time
+	a      *Activator
+	source source
+	http   httpSource   // the source of a client's request
+	caller *call.Caller // of a request of this program; else nil
+	began  time.Time
 
 	id, clientID string
-	endpoint     *endpoint
+	endpoint     *endpoints.Endpoint
 	route        string // label where there is no endpoint
 	team, keyID  string
 	env          openai.Envelope
@@ -49,56 +48,26 @@ type proxyRequest struct {
 	reason       string         // code of the error it ended with, for the log
 	shared       *sharedrun.Run // that retries may join, or whose answer the request got; nil: none
 
-	// Waiting.
+	phase  phase
+	queued admission.Request
+	wait   wait
+	early  early
+	fail   *openai.Error // the answer in phase refused
 
-	phase       phase
-	queued      admission.Request
-	timeouts    admission.ClientTimeouts
-	counted     bool // its body counts as buffered
-	indexed     bool // it is in Activator.requests
-	waitFrom    time.Time
-	waited      time.Duration
-	deadline    time.Time // of the wait; zero: it did not wait
-	changed     <-chan struct{}
-	timer       *time.Timer
-	contextDone <-chan struct{}
-
-	// Before the replica is READY.
-
-	early        *earlyCopy // sent to the shim of a starting replica; nil: none
-	refusedEarly string     // the replica that refused an early copy
-	engineMaySee bool       // an engine may have seen an early copy
-	suspected    bool       // it was in flight at a crash of an engine, and is not refused for it
-	sentEarly    bool       // the request at the replica is an early copy
-
-	// At the engine.
-
-	sentAt         time.Time
-	loadingAdapter atomic.Bool   // set before the request is sent, cleared by the goroutine that asks
-	adapterRetried bool          // the engine did not have the adapter although it was listed
-	first          time.Duration // from asking to the engine's first byte of body
-	firstToken     time.Duration // from began to the first token of a stream; 0: none has come
-	cancel         context.CancelCauseFunc
-	answers        chan answer.Answer // of the goroutine that asks; nil where none runs
-	reply          answer.Answer
-	remote         *remote.Call  // of a request for a Remote; else nil
-	answerBegan    bool          // an engine failed behind the first byte of its answer
-	fail           *openai.Error // the answer in phase refused
-	usage          openai.Usage
-	estimated      bool   // usage is: the engine was not asked for it
-	asksUsage      bool   // the request was sent with the option that asks for usage
-	usageRefused   string // the replica that may have refused the option
-	events         int64  // of a stream whose usage is to be estimated
+	attempt attempt
+	remote  *remote.Call // of a request for a Remote; else nil
+	blame   blame
+	tokens  tokens
 }
 
 type phase uint8
 
 const (
-	waiting  phase = iota // in the queue
-	sent                  // at the engine, which has not answered
-	answered              // the engine's head and first bytes are in reply
-	reserved              // a reservation has its replica
-	refused               // fail is the answer
+	waiting        phase = iota // in the queue
+	sent                        // at the engine, which has not answered
+	engineAnswered              // the engine's head and first bytes are in reply
+	reserved                    // a reservation has its replica
+	refused                     // fail is the answer
 	clientLeft
 )
 
@@ -106,7 +75,7 @@ const (
 func (p *proxyRequest) run(res *httpserver.Response) {
 	a := p.a
 	p.enter(true)
-	async := p.stream || p.hold() == HoldPad && !p.endpoint.form
+	async := p.stream || p.hold() == HoldPad && !p.endpoint.Form
 	if p.phase == sent { // admitted at once
 		p.launch(async)
 	}
@@ -117,7 +86,7 @@ func (p *proxyRequest) run(res *httpserver.Response) {
 		switch {
 		case p.stream:
 			if p.phase == sent { // the timeouts are read only by requests that wait
-				p.timeouts = admission.ParseTimeouts(p.header, true)
+				p.wait.timeouts = admission.ParseTimeouts(p.source.header, true)
 			}
 			limit = p.began.Add(p.headDelay())
 		case async:
@@ -125,7 +94,7 @@ func (p *proxyRequest) run(res *httpserver.Response) {
 		}
 		for p.advance(limit, async) != stepDone {
 			if !limit.IsZero() && !a.o.Now().Before(limit) {
-				p.commit(res)
+				p.sendHead(res)
 				return
 			}
 		}
@@ -133,7 +102,7 @@ func (p *proxyRequest) run(res *httpserver.Response) {
 	switch p.phase {
 	case refused, clientLeft:
 		p.answerWithout(res)
-	case answered:
+	case engineAnswered:
 		p.respond(res)
 	}
 }
@@ -153,7 +122,7 @@ func (p *proxyRequest) answerWithout(res *httpserver.Response) {
 // headDelay is how long a stream stays silent before its head goes out.
 func (p *proxyRequest) headDelay() time.Duration {
 	d := p.a.o.Silent
-	if g := p.timeouts.Gap; g > 0 {
+	if g := p.wait.timeouts.Gap; g > 0 {
 		d = min(d, max(g/3, 10*time.Millisecond))
 	}
 	return d
@@ -167,36 +136,6 @@ func (p *proxyRequest) hold() HoldMode {
 	return p.a.o.Hold
 }
 
-// header is a field of the request's head.
-func (p *proxyRequest) header(name string) string {
-	if p.reservation != nil {
-		return p.reservation.header(name)
-	}
-	return p.req.Header(name)
-}
-
-// context is the request's.
-func (p *proxyRequest) context() context.Context {
-	if p.reservation != nil {
-		return p.reservation.ctx
-	}
-	if p.leads() {
-		return &p.shared.Context
-	}
-	return p.req.Context()
-}
-
-// size is how much of the request's body is in memory while it waits.
-func (p *proxyRequest) size() int64 {
-	if p.reservation != nil {
-		return p.reservation.bytes
-	}
-	return int64(cap(p.req.Body))
-}
-
-// mustDrain reports whether the server that has the request shuts down.
-func (p *proxyRequest) mustDrain() bool { return p.reservation == nil && p.req.Draining() }
-
 // step is what advance returned for, while the request is not finished.
 type step uint8
 
@@ -209,37 +148,37 @@ const (
 // advance waits until the request is answered, refused or left, until limit (zero is
 // none), or until something about the function changed.
 func (p *proxyRequest) advance(limit time.Time, async bool) step {
-	if p.contextDone == nil {
-		p.contextDone = p.context().Done()
+	if p.wait.contextDone == nil {
+		p.wait.contextDone = p.source.context().Done()
 	}
 	for {
 		switch p.phase {
 		case waiting:
-			until := p.deadline
+			until := p.wait.deadline
 			if !limit.IsZero() && limit.Before(until) {
 				until = limit
 			}
-			p.setTimer(until)
+			p.wait.setTimer(until.Sub(p.a.o.Now()))
 			select {
 			case <-p.queued.Done():
 				p.endWait()
 				if e := p.queued.Rejection(); e != nil {
-					p.cancelEarly()
+					p.early.cancel()
 					p.refuse(e)
 					continue
 				}
 				p.phase = sent
 				p.launch(async)
-			case <-p.contextDone:
+			case <-p.wait.contextDone:
 				p.contextEnded()
-			case <-p.changed:
-				p.changed = p.fn.Data.queue.Changed()
+			case <-p.wait.changed:
+				p.wait.changed = p.fn.Data.queue.Changed()
 				p.sendEarly()
 				return stepChanged
 			case r := <-p.early.pending():
 				p.onEarlyReply(r, async)
-			case <-p.timer.C:
-				if now := p.a.o.Now(); !now.Before(p.deadline) {
+			case <-p.wait.timer.C:
+				if now := p.a.o.Now(); !now.Before(p.wait.deadline) {
 					p.expire(now)
 					continue
 				}
@@ -248,14 +187,14 @@ func (p *proxyRequest) advance(limit time.Time, async bool) step {
 		case sent:
 			var alarm <-chan time.Time
 			if !limit.IsZero() {
-				p.setTimer(limit)
-				alarm = p.timer.C
+				p.wait.setTimer(limit.Sub(p.a.o.Now()))
+				alarm = p.wait.timer.C
 			}
 			select {
-			case r := <-p.answers:
-				p.answers = nil
+			case r := <-p.attempt.answers:
+				p.attempt.answers = nil
 				p.onReply(r, async)
-			case <-p.contextDone:
+			case <-p.wait.contextDone:
 				p.contextEnded()
 			case <-alarm:
 				return stepLimit
@@ -268,19 +207,10 @@ func (p *proxyRequest) advance(limit time.Time, async bool) step {
 	}
 }
 
-func (p *proxyRequest) setTimer(until time.Time) {
-	d := max(0, until.Sub(p.a.o.Now()))
-	if p.timer == nil {
-		p.timer = time.NewTimer(d)
-	} else {
-		p.timer.Reset(d)
-	}
-}
-
 // contextEnded ends a request whose context has ended: the client left, or the
 // server's drain is over.
 func (p *proxyRequest) contextEnded() {
-	if errors.Is(context.Cause(p.context()), httpserver.ErrDraining) {
+	if errors.Is(context.Cause(p.source.context()), httpserver.ErrDraining) {
 		p.stopEngine()
 		p.leave()
 		p.refuse(openai.New(openai.ShuttingDown, ""))
@@ -293,7 +223,7 @@ func (p *proxyRequest) contextEnded() {
 
 // expire ends a wait that reached its deadline.
 func (p *proxyRequest) expire(now time.Time) {
-	e := p.fn.Data.queue.ExpiredError(p.fn.Snapshot(), p.waitFrom, now)
+	e := p.fn.Data.queue.ExpiredError(p.fn.Snapshot(), p.wait.since, now)
 	p.leave()
 	p.refuse(e)
 }
@@ -311,13 +241,10 @@ func (p *proxyRequest) launch(async bool) {
 		return
 	}
 	if p.leads() {
-		p.shared.Running.Store(true)
+		p.shared.AtEngine.Store(true)
 	}
 	r := p.queued.Grant.Replica
-	switch {
-	case p.reservation != nil:
-		p.reservation.assign(r)
-	case !p.useEarly(p.a.o.Now(), async):
+	if !p.source.assign(r) && !p.useEarly(p.a.o.Now(), async) {
 		p.sendToEngine(p.fn.Snapshot(), r, async)
 	}
 }

@@ -22,7 +22,7 @@ func (p *proxyRequest) beginRemote(now time.Time) (e *openai.Error) {
 	}
 	p.remote, e = p.a.o.Remotes.Begin(remote.Request{
 		Name: f.Name, Team: p.team, TeamBudget: p.a.o.Limits.SpendPerDay(p.team),
-		Endpoint: p.endpoint.path, Stream: p.stream, Generates: p.endpoint.streams, Depth: p.header(remote.DepthHeader), Envelope: &p.env,
+		Endpoint: p.endpoint.Path, Stream: p.stream, Generates: p.endpoint.Streams, Depth: p.source.header(remote.DepthHeader), Envelope: &p.env,
 	})
 	return e
 }
@@ -30,13 +30,14 @@ func (p *proxyRequest) beginRemote(now time.Time) (e *openai.Error) {
 // recheckRemote checks again, before a request is sent, what may be sent to a Remote: it may
 // have changed while the request waited, or taken the name of a model.
 func (p *proxyRequest) recheckRemote(now time.Time) *openai.Error {
-	isRemote := p.fn.Snapshot().Remote != nil
-	switch {
-	case isRemote && p.reservation != nil:
-		return openai.New(openai.ModelNotFound, "The model `"+p.fn.Name.Short()+"` does not exist any more: a Remote has its name.")
-	case isRemote && p.remote == nil:
-		if e := p.beginRemote(now); e != nil {
+	if p.fn.Snapshot().Remote != nil {
+		if e := p.source.refuseRemote(p.fn.Name); e != nil {
 			return e
+		}
+		if p.remote == nil {
+			if e := p.beginRemote(now); e != nil {
+				return e
+			}
 		}
 	}
 	if r := p.remote.Remote(); r != nil && !r.Allows(p.data) {
@@ -51,7 +52,7 @@ func (p *proxyRequest) onRemoteReply(r answer.Answer, now time.Time) {
 	e := p.remote.Judge(r.Response, r.Begin, r.End, r.Err)
 	if e == nil {
 		if p.stream && !r.Events && r.End && answer.IsSuccess(r.Response.Status) { // it does not stream
-			if events := openai.StreamWhole(p.endpoint.path, r.Begin, p.env.IncludeUsage || p.stripsUsage()); events != nil {
+			if events := openai.StreamWhole(p.endpoint.Path, r.Begin, p.env.IncludeUsage || p.stripsUsage()); events != nil {
 				r.Begin, r.Events = events, true
 			}
 		}

@@ -6,7 +6,8 @@ import (
 	"net"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/activator/endpoints"
+	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -34,15 +35,13 @@ type Reservation struct {
 	Key      string // API key of the engine itself, "" none
 	External bool   // the replica runs a program that is not one of our engines
 
-	x      proxyRequest
-	ctx    context.Context
-	want   ReservationRequest
-	bytes  int64
-	header func(string) string
+	request proxyRequest
+	ctx     context.Context
+	want    ReservationRequest
 }
 
 // otherEndpoint labels paths outside the OpenAI allow-list.
-var otherEndpoint = endpoint{path: otherLabel}
+var otherEndpoint = endpoints.Endpoint{Path: metrics.Other}
 
 // Reserve finds a slot at a replica of the function: at once where one is free,
 // otherwise the request is queued, the function is woken, and the request waits as
@@ -50,36 +49,33 @@ var otherEndpoint = endpoint{path: otherLabel}
 // ctx ends. Failed reports a replica that failed; Finish ends the reservation. The
 // error is the answer, and then there is nothing to finish.
 func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reservation, *openai.Error) {
-	s := &Reservation{ID: openai.NewID(), ctx: ctx, want: w, bytes: w.Bytes, header: w.Header}
-	if s.header == nil {
-		s.header = func(string) string { return "" }
-	}
-	x := &s.x
-	*x = proxyRequest{a: a, reservation: s, id: s.ID, began: a.o.Now(), endpoint: &otherEndpoint, team: w.Team}
+	s := &Reservation{ID: openai.NewID(), ctx: ctx, want: w}
+	p := &s.request
+	*p = proxyRequest{a: a, source: s, id: s.ID, began: a.o.Now(), endpoint: &otherEndpoint, team: w.Team}
 	if id := s.header("X-Request-Id"); openai.ValidID(id) {
-		x.clientID = id
+		p.clientID = id
 	}
 	held := false
 	defer func() {
 		if !held { // also on a panic
-			x.finish(x.failureStatus())
+			p.finish(p.failureStatus())
 		}
 	}()
 	e, alias := a.lookup(w.Name)
 	if e == nil || e.Snapshot().Remote != nil { // a Remote answers only what is checked for its class of data
 		if alias {
-			x.refuse(unpublishedError(w.Name))
+			p.refuse(unpublishedError(w.Name))
 		} else {
-			x.refuse(openai.New(openai.ModelNotFound, "The model `"+w.Name.Short()+"` does not exist."))
+			p.refuse(openai.New(openai.ModelNotFound, "The model `"+w.Name.Short()+"` does not exist."))
 		}
-		return nil, x.fail
+		return nil, p.fail
 	}
-	x.fn = e
-	if r := x.admitTeam(w.Team); r != nil {
-		x.refuse(r)
-		return nil, x.fail
+	p.fn = e
+	if r := p.admitTeam(w.Team); r != nil {
+		p.refuse(r)
+		return nil, p.fail
 	}
-	x.enter(true)
+	p.enter(true)
 	if err := s.await(); err != nil {
 		return nil, err
 	}
@@ -87,37 +83,29 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 	return s, nil
 }
 
-// assign records the replica of the reservation.
-func (r *Reservation) assign(replica *snapshot.Replica) {
-	r.Endpoint, r.Key = replica.Endpoint, replica.Key
-	r.External = r.x.fn.Snapshot().External
-	r.x.sentAt = r.x.a.o.Now()
-	r.x.phase = reserved
-}
-
 // await waits until the reservation has a replica, or an answer without one.
 func (r *Reservation) await() *openai.Error {
-	x := &r.x
-	if x.phase == sent {
-		x.launch(false)
+	p := &r.request
+	if p.phase == sent {
+		p.launch(false)
 	}
-	if x.phase == waiting && r.want.OnWait != nil {
+	if p.phase == waiting && r.want.OnWait != nil {
 		r.want.OnWait()
 	}
-	for x.phase == waiting {
-		x.advance(time.Time{}, false)
+	for p.phase == waiting {
+		p.advance(time.Time{}, false)
 	}
-	switch x.phase {
+	switch p.phase {
 	case reserved:
 		return nil
 	case clientLeft:
-		x.refuse(openai.New(openai.RequestTimeout, "The client left."))
-		x.fail.Status = 499
-		x.reason = "client_left"
+		p.refuse(openai.New(openai.RequestTimeout, "The client left."))
+		p.fail.Status = 499
+		p.reason = "client_left"
 	default:
-		x.reason = string(x.fail.Code)
+		p.reason = string(p.fail.Code)
 	}
-	return x.fail
+	return p.fail
 }
 
 func (p *proxyRequest) failureStatus() int {
@@ -127,23 +115,13 @@ func (p *proxyRequest) failureStatus() int {
 	return p.fail.Status
 }
 
-// External reports whether a function's replicas run a program that is not one of our
-// engines; ok is false where there is no such function.
-func (a *Activator) External(name functions.Name) (external, ok bool) {
-	e := a.table.Lookup(name)
-	if e == nil {
-		return false, false
-	}
-	return e.Snapshot().External, true
-}
-
 // ColdStart is the id of the cold start that the request took part in; "" where it
 // found a READY replica, or the id is unknown.
 func (r *Reservation) ColdStart() string {
-	if r.x.queued.Cold {
-		r.x.resolveColdStart()
+	if r.request.queued.Cold {
+		r.request.resolveColdStart()
 	}
-	return r.x.queued.ColdStart
+	return r.request.queued.ColdStart
 }
 
 // Failed reports that the replica failed the request before a byte of its answer came.
@@ -151,52 +129,52 @@ func (r *Reservation) ColdStart() string {
 // moves to another replica, waiting for one if it must; else the error is the answer,
 // and only Finish is left to call. why is the cause; a client that left is no failure.
 func (r *Reservation) Failed(reason error) *openai.Error {
-	x := &r.x
+	p := &r.request
 	if context.Cause(r.ctx) != nil {
-		x.contextEnded()
+		p.contextEnded()
 		return r.await()
 	}
 	var op *net.OpError
 	if errors.As(reason, &op) && op.Op == "dial" {
 		reason = &upstream.Error{Addr: r.Endpoint, Kind: upstream.ErrDial, Err: reason}
 	}
-	now := x.a.o.Now()
-	x.retry(x.reportFailure(reason, now), false, now, false)
+	now := p.a.o.Now()
+	p.retry(p.reportFailure(reason, now), false, now, false)
 	return r.await()
 }
 
 // FailedForGood is Failed for a request that cannot be sent a second time. The error
 // is the answer, and only Finish is left to call.
 func (r *Reservation) FailedForGood(reason error) *openai.Error {
-	r.x.queued.Retried = true
+	r.request.queued.Retried = true
 	return r.Failed(reason)
 }
 
 // FirstByte reports that the first byte of the answer has come.
 func (r *Reservation) FirstByte() {
-	x := &r.x
-	now := x.a.o.Now()
-	x.first = max(1, now.Sub(x.sentAt))
-	x.recordFirstByte(now, true)
+	p := &r.request
+	now := p.a.o.Now()
+	p.attempt.firstByteTook = max(1, now.Sub(p.attempt.sentAt))
+	p.recordFirstByte(now, true)
 }
 
 // BrokeMidAnswer reports that the replica failed in the middle of its answer: only the
 // client can try again.
 func (r *Reservation) BrokeMidAnswer() {
-	x := &r.x
-	if context.Cause(r.ctx) != nil || x.queued.ReplicaID() == "" {
+	p := &r.request
+	if context.Cause(r.ctx) != nil || p.queued.ReplicaID() == "" {
 		return
 	}
-	x.reason = string(openai.EngineCrashed)
-	x.a.metricsOf(x.fn).countFailure("died")
-	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), "it died in the middle of an answer")
+	p.reason = string(openai.EngineCrashed)
+	p.a.metricsOf(p.fn).CountFailure("died", 1)
+	p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), "it died in the middle of an answer")
 }
 
 // Finish ends the reservation. code is the status that the client was answered with,
 // 499 where it left. A second call does nothing.
 func (r *Reservation) Finish(code int) {
-	if code == 499 && r.x.reason == "" {
-		r.x.reason = "client_left"
+	if code == 499 && r.request.reason == "" {
+		r.request.reason = "client_left"
 	}
-	r.x.finish(code)
+	r.request.finish(code)
 }

@@ -27,27 +27,27 @@ func (p *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 	if p.stream || p.hold() == HoldPad {
 		return false
 	}
-	idempotency, count := p.header("Idempotency-Key"), p.header("X-Stainless-Retry-Count")
+	idempotency, count := p.source.header("Idempotency-Key"), p.source.header("X-Stainless-Retry-Count")
 	if idempotency == "" && count == "" || len(idempotency) > 255 {
 		return false
 	}
 	runs := p.a.runs
 	k := runKey{fingerprint: p.fingerprint(), team: p.team, key: keyID, idempotency: idempotency}
-	patience, _ := admission.ParseSpan(p.header("X-Stainless-Timeout"))
-	if gap, ok := admission.ParseSpan(p.header("X-Stainless-Read-Timeout")); ok && (patience == 0 || gap < patience) {
+	patience, _ := admission.ParseSpan(p.source.header("X-Stainless-Timeout"))
+	if gap, ok := admission.ParseSpan(p.source.header("X-Stainless-Read-Timeout")); ok && (patience == 0 || gap < patience) {
 		patience = gap
 	}
-	var lasts time.Time
+	var retryableFrom time.Time
 	if idempotency != "" {
-		lasts = p.began
+		retryableFrom = p.began
 	} else if patience > 0 {
-		lasts = p.began.Add(patience - patience/10)
+		retryableFrom = p.began.Add(patience - patience/10)
 	}
-	client := p.req.Context()
-	begin := func() *sharedrun.Run { return sharedrun.New(p.id, client, lasts, p.a.o.Now) }
+	client := p.http.req.Context()
+	begin := func() *sharedrun.Run { return sharedrun.New(p.id, client, retryableFrom, p.a.o.Now) }
 	for {
-		r, own := runs.Enter(k, idempotency != "" || count != "" && count != "0", begin)
-		if p.shared = own; r == nil {
+		r, own := runs.JoinOrBegin(k, idempotency != "" || count != "" && count != "0", begin)
+		if p.shared, p.http.run = own, own; r == nil {
 			return false
 		}
 		if p.awaitRun(r, res) {
@@ -61,7 +61,7 @@ func (p *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 // for as long as the answer takes, unless p's client has a timeout of its own.
 func (p *proxyRequest) awaitRun(r *sharedrun.Run, res *httpserver.Response) bool {
 	defer r.Leave()
-	p.timeouts = admission.ParseTimeouts(p.header, false)
+	p.wait.timeouts = admission.ParseTimeouts(p.source.header, false)
 	late := time.NewTimer(p.waitDeadline().Sub(p.a.o.Now()))
 	defer late.Stop()
 	for {
@@ -72,10 +72,10 @@ func (p *proxyRequest) awaitRun(r *sharedrun.Run, res *httpserver.Response) bool
 			}
 			p.answerAs(r, res)
 			return true
-		case <-p.context().Done():
+		case <-p.source.context().Done():
 			p.contextEnded()
 		case <-late.C:
-			if r.Running.Load() {
+			if r.AtEngine.Load() {
 				limit := admission.ParseTimeouts(p.headerWithoutWait, false).Wait
 				if limit == 0 {
 					continue
@@ -97,7 +97,7 @@ func (p *proxyRequest) headerWithoutWait(name string) string {
 	if name == "thaw-max-wait" {
 		return ""
 	}
-	return p.header(name)
+	return p.source.header(name)
 }
 
 // answerAs answers p as the request that it repeats was answered.

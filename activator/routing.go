@@ -9,6 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/cache"
+	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
@@ -71,8 +72,8 @@ func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.En
 
 // chooseTarget has the Router choose the function of the request.
 func (p *proxyRequest) chooseTarget(r *routes.Route, id auth.Identity) (e *openai.Error) {
-	q := routes.Request{ID: p.id, Team: id.Team, Admin: id.Admin, Header: p.req.Header}
-	if p.routing, e = p.a.newRouting(r, q, &p.env, p.req.Body, p.endpoint.path, false); e != nil {
+	q := routes.Request{ID: p.id, Team: id.Team, Admin: id.Admin, Header: p.http.req.Header}
+	if p.routing, e = p.a.newRouting(r, q, &p.env, p.http.req.Body, p.endpoint.Path, false); e != nil {
 		return e
 	}
 	p.data = p.routing.request.Data
@@ -130,8 +131,8 @@ func (p *proxyRequest) take(rec *functions.RouteRecord) *openai.Error {
 // lookUp looks the request up in the cache of its function, or of the Router that chose it.
 func (p *proxyRequest) lookUp(r *functions.Router) (e *openai.Error) {
 	p.cached, e = p.a.o.Cache.Look(cache.Request{
-		Header: p.header(cache.Header), Team: p.team, KeyID: p.keyID, Router: r, Function: p.fn.Snapshot(), Adapter: p.queued.Adapter,
-		Path: p.endpoint.path, Stream: p.stream, Envelope: &p.env, Body: p.req.Body, Now: p.began,
+		Header: p.source.header(cache.Header), Team: p.team, KeyID: p.keyID, Router: r, Function: p.fn.Snapshot(), Adapter: p.queued.Adapter,
+		Path: p.endpoint.Path, Stream: p.stream, Envelope: &p.env, Body: p.http.req.Body, Now: p.began,
 	})
 	return e
 }
@@ -158,12 +159,12 @@ func (p *proxyRequest) use(en *entry, name functions.Name) bool {
 // target of its Router, if that says so. It returns false where the failure is the answer.
 func (p *proxyRequest) escalate(async bool) bool {
 	switch {
-	case p.routing == nil || p.answerBegan || p.queued.Alone: // Alone: it is a suspect of two crashes
+	case p.routing == nil || p.attempt.answerBegan || p.queued.Alone: // Alone: it is a suspect of two crashes
 		return false
 	case p.phase == refused && routes.MayEscalate(p.fail):
 		return p.moveOn(p.fail.Message, async)
-	case p.phase == answered && routes.FailedStatus(p.reply.Response.Status, p.fn.Snapshot().Remote != nil):
-		return p.moveOn("it answered with status "+strconv.Itoa(p.reply.Response.Status)+".", async)
+	case p.phase == engineAnswered && routes.FailedStatus(p.attempt.reply.Response.Status, p.fn.Snapshot().Remote != nil):
+		return p.moveOn("it answered with status "+strconv.Itoa(p.attempt.reply.Response.Status)+".", async)
 	}
 	return false
 }
@@ -171,7 +172,7 @@ func (p *proxyRequest) escalate(async bool) bool {
 // moveOn sends the request to the next target of its Router; false where there is none.
 func (p *proxyRequest) moveOn(reason string, async bool) bool {
 	t := p.routing
-	if t == nil || !t.by.Spec.Spec.Retry.Escalate || context.Cause(p.context()) != nil {
+	if t == nil || !t.by.Spec.Spec.Retry.Escalate || context.Cause(p.source.context()) != nil {
 		return false
 	}
 	t.request.Fail(t.record.Target, reason)
@@ -184,8 +185,8 @@ func (p *proxyRequest) moveOn(reason string, async bool) bool {
 	p.stopEngine()
 	p.leave()
 	p.cached.Drop()
-	p.queued, p.reply, p.fail = admission.Request{Priority: p.queued.Priority}, answer.Answer{}, nil
-	p.adapterRetried, p.sentEarly, p.refusedEarly, p.first = false, false, "", 0
+	p.queued, p.attempt.reply, p.fail = admission.Request{Priority: p.queued.Priority}, answer.Answer{}, nil
+	p.attempt.adapterRetried, p.early.adopted, p.early.refusedBy, p.attempt.firstByteTook = false, false, "", 0
 	e := p.follow(rec)
 	if e == nil {
 		e = p.checkSuspect()
@@ -228,8 +229,8 @@ func (p *proxyRequest) routeFields(attrs []slog.Attr) []slog.Attr {
 // DryRoute decides what a request would be sent to, and sends and records nothing. router
 // is the name of a Router, "" the model of the body or else "auto".
 func (a *Activator) DryRoute(id auth.Identity, router, path string, header func(string) string, body []byte) (rec functions.RouteRecord, e *openai.Error) {
-	p := findEndpoint(path)
-	if p == nil || p.form {
+	at := endpoints.Find(path)
+	if at == nil || at.Form {
 		return rec, openai.New(openai.InvalidValue, "path is one of the endpoints with a JSON body, such as /v1/chat/completions.").With("path")
 	}
 	env, err := openai.PeekUnnamed(body)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/refusals"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
@@ -348,7 +349,7 @@ func TestBlocked(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 		f.Forecast = functions.Forecast{P50: 3 * time.Second, P90: 5 * time.Second}
-		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
+		f.Blocked = &snapshot.Blocked{Code: "no_capacity", Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
 		w.act.Publish(f)
 		refused := func(minimum, maximum int, wantText string) {
 			t.Helper()
@@ -366,7 +367,7 @@ func TestBlocked(t *testing.T) {
 		time.Sleep(70 * time.Second) // overdue: it is not about to happen
 		refused(9, 11, "in about 10 s")
 		// A waiting request gets the same, and unknown values are left out.
-		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
+		f.Blocked = &snapshot.Blocked{Code: "no_capacity", Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
 		w.act.Publish(f)
 		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "15"); r.status != 503 || r.took != 0 {
 			t.Fatalf("%+v", r)
@@ -374,7 +375,7 @@ func TestBlocked(t *testing.T) {
 		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "45"); !strings.Contains(r.body, "eta_s=") || strings.Contains(r.body, "eta_s=3 ") {
 			t.Fatalf("%+v", r)
 		}
-		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "all GPUs are busy", ETA: -1, At: time.Now()}
+		f.Blocked = &snapshot.Blocked{Code: "no_capacity", Message: "all GPUs are busy", ETA: -1, At: time.Now()}
 		w.act.Publish(f)
 		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "20"); strings.Contains(r.body, "eta_s=") {
 			t.Fatalf("%+v", r)
@@ -392,7 +393,7 @@ func TestBlockedForGood(t *testing.T) {
 		w.act.Publish(f)
 		w.onWake = func() {
 			time.Sleep(time.Second)
-			f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "it needs 1 GPU, and no node has one", ETA: -1, Final: true}
+			f.Blocked = &snapshot.Blocked{Code: "no_capacity", Message: "it needs 1 GPU, and no node has one", ETA: -1, Final: true}
 			w.act.Publish(f)
 		}
 		const why = "cannot be loaded here: it needs 1 GPU, and no node has one."
@@ -410,7 +411,7 @@ func TestBlockedForGood(t *testing.T) {
 			t.Errorf("%d wakes", n)
 		}
 		w.onWake = nil
-		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "no\nagent\ris connected", ETA: -1}
+		f.Blocked = &snapshot.Blocked{Code: "no_capacity", Message: "no\nagent\ris connected", ETA: -1}
 		w.act.Publish(f)
 		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "20"); !strings.Contains(r.body, ": thaw state=blocked position=1 why=no agent is connected\n") {
 			t.Errorf("%+v", r)
@@ -840,12 +841,12 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 		w.keys.Create("blue", "", false)
 		w.act.Publish(readyAt(testFunction("red/mine"), 4, "e:1"), readyAt(testFunction("blue/theirs"), 4, "e:1"))
 		paths := []string{"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
-		for i := range plainEndpoints {
-			paths = append(paths, plainEndpoints[i].path)
+		for i := range endpoints.Plain {
+			paths = append(paths, endpoints.Plain[i].Path)
 		}
 		send := func(path, model string) result {
 			body, kind := fmt.Sprintf(`{"model":%q,"input":"x"}`, model), "application/json"
-			if ep := findEndpoint(path); ep.form {
+			if ep := endpoints.Find(path); ep.Form {
 				body, kind = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n"+model+"\r\n--b--\r\n", "multipart/form-data; boundary=b"
 			}
 			return w.post(path, body, "Authorization", "Bearer "+red, "Content-Type", kind)

@@ -85,7 +85,7 @@ func TestColdStream(t *testing.T) {
 		if noop != 13 { // every 45 s of 597 s
 			t.Errorf("%d no-op chunks", noop)
 		}
-		for _, want := range []string{": thaw state=staging percent=10 eta_s=60 position=1\n", ": thaw state=staging percent=80 eta_s=30 position=1\n", ": thaw state=loading percent=20 eta_s=60 position=1\n", ": thaw timeline queue=600000 stage=60000 load=540000 first_token=0\ndata: [DONE]\n\n"} {
+		for _, want := range []string{": thaw state=staging percent=10 eta_s=60 position=1\n", ": thaw state=staging percent=80 eta_s=30 position=1\n", ": thaw state=loading percent=20 eta_s=60 position=1\n", ": thaw timeline stage=60000 load=540000 first_token=0 wait=600000\ndata: [DONE]\n\n"} {
 			if !strings.Contains(r.body, want) {
 				t.Errorf("no %q in %q", want, r.body)
 			}
@@ -100,7 +100,7 @@ func TestColdStream(t *testing.T) {
 		if id, ok := w.act.ColdStartOf(r.head.Get("x-request-id")); !ok || id != "cs-1" {
 			t.Error("the request's cold start is remembered", id)
 		}
-		if got := w.act.Complete(functions.Timeline{ID: "cs-1"}).Request; got != r.head.Get("x-request-id") {
+		if got := w.act.WithFirstTokenPhase(functions.Timeline{ID: "cs-1"}).Request; got != r.head.Get("x-request-id") {
 			t.Errorf("the cold start's first request is %q", got)
 		}
 		synctest.Wait() // the waiter is let through before Publish returns
@@ -115,7 +115,7 @@ func TestColdStream(t *testing.T) {
 				t.Errorf("%s: %s", name, m)
 			}
 		}
-		if tl := w.act.Complete(functions.Timeline{ID: "cs-1", State: functions.Ready, Total: 600}); len(tl.Phases) != 1 || tl.Phases[0].Phase != functions.PhaseFirstToken || tl.Phases[0].Start != 600 {
+		if tl := w.act.WithFirstTokenPhase(functions.Timeline{ID: "cs-1", State: functions.Ready, Total: 600}); len(tl.Phases) != 1 || tl.Phases[0].Phase != functions.PhaseFirstToken || tl.Phases[0].Start != 600 {
 			t.Errorf("%+v", tl)
 		}
 	})

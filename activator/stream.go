@@ -12,6 +12,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/answer"
+	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -23,32 +24,32 @@ var errAbort = errors.New("the answer broke")
 
 // respond sends the engine's answer, of which nothing has been sent yet.
 func (p *proxyRequest) respond(res *httpserver.Response) {
-	up := p.reply.Response
-	if up.Status >= 400 && p.reply.Encoding == "" {
+	up := p.attempt.reply.Response
+	if up.Status >= 400 && p.attempt.reply.Encoding == "" {
 		p.reason = "engine_answered"
-		p.refuseNow(res, p.reply.Error(p.endpoint.path, p.a.o.Now()))
+		p.refuseNow(res, p.attempt.reply.Error(p.endpoint.Path, p.a.o.Now()))
 		return
 	}
 	res.Status = up.Status
 	p.setCommonFields(res)
 	kind := up.Header("content-type")
-	if p.reply.Events && !strings.HasPrefix(kind, "text/event-stream") {
+	if p.attempt.reply.Events && !strings.HasPrefix(kind, "text/event-stream") {
 		kind = "text/event-stream"
 	}
 	if kind != "" {
 		res.Set("content-type", kind)
 	}
-	if p.reply.Encoding != "" {
-		res.Set("content-encoding", p.reply.Encoding)
+	if p.attempt.reply.Encoding != "" {
+		res.Set("content-encoding", p.attempt.reply.Encoding)
 	}
-	if p.reply.Events {
+	if p.attempt.reply.Events {
 		res.Set("cache-control", "no-cache, no-transform")
 		res.Set("x-accel-buffering", "no")
 		res.Stream = &eventStream{x: p, seen: openai.Stream{TakeUsage: p.stripsUsage()}}
 		return
 	}
-	if p.reply.End {
-		res.Body = p.reply.Begin
+	if p.attempt.reply.End {
+		res.Body = p.attempt.reply.Begin
 		if up.Status < 300 {
 			p.scanUsage(res.Body)
 		}
@@ -59,12 +60,12 @@ func (p *proxyRequest) respond(res *httpserver.Response) {
 		p.finish(status)
 		return
 	}
-	res.Length = p.reply.Length()
+	res.Length = p.attempt.reply.Length()
 	res.Stream = &bodyStream{x: p, status: up.Status}
 }
 
-// commit sends the head of an answer that is still to come.
-func (p *proxyRequest) commit(res *httpserver.Response) {
+// sendHead sends the head of an answer that is still to come.
+func (p *proxyRequest) sendHead(res *httpserver.Response) {
 	res.Status = 200
 	p.setCommonFields(res)
 	res.Set("cache-control", "no-cache, no-transform")
@@ -123,7 +124,7 @@ func (s *eventStream) Read(p []byte) (int, error) {
 		switch s.x.phase {
 		case waiting, sent:
 			s.awaitFirstByte()
-		case answered:
+		case engineAnswered:
 			s.forward()
 		case refused:
 			s.endWithError(s.x.fail)
@@ -145,7 +146,7 @@ func (s *eventStream) Close() error {
 	} else {
 		s.x.reason = "client_left"
 	}
-	s.x.usage = s.seen.Usage
+	s.x.tokens.usage = s.seen.Usage
 	s.x.finish(code)
 	s.x.a.buffers.Put(s.buf) // no read can follow
 	s.buf, s.out = nil, nil
@@ -154,37 +155,37 @@ func (s *eventStream) Close() error {
 
 // awaitFirstByte waits for the engine's first byte and writes comments meanwhile.
 func (s *eventStream) awaitFirstByte() {
-	x := s.x
-	now := x.a.o.Now()
+	p := s.x
+	now := p.a.o.Now()
 	if !now.Before(s.comment) {
 		s.writeComment(now)
 		return
 	}
-	if x.endpoint.noop != nil && !now.Before(s.noop) {
-		s.out = x.endpoint.noop(s.out[:0], cmp.Or(x.answerName, x.engineName), now)
-		s.noop = now.Add(x.a.o.Noop)
+	if p.endpoint.Noop != nil && !now.Before(s.noop) {
+		s.out = p.endpoint.Noop(s.out[:0], cmp.Or(p.answerName, p.engineName), now)
+		s.noop = now.Add(p.a.o.Noop)
 		return
 	}
 	limit := s.comment
-	if x.endpoint.noop != nil && s.noop.Before(limit) {
+	if p.endpoint.Noop != nil && s.noop.Before(limit) {
 		limit = s.noop
 	}
-	if x.advance(limit, true) == stepChanged {
-		s.writeComment(x.a.o.Now())
+	if p.advance(limit, true) == stepChanged {
+		s.writeComment(p.a.o.Now())
 	}
 }
 
 // writeComment writes a comment and sets when the next is due, with a jitter, so that
 // ten thousand streams do not write at once.
 func (s *eventStream) writeComment(now time.Time) {
-	x := s.x
-	if x.loadingAdapter.Load() {
+	p := s.x
+	if p.attempt.loadingAdapter.Load() {
 		s.out = openai.Comment(s.out[:0], functions.Loading.Word(), -1, -1, -1)
 	} else {
-		s.out = admission.HeldComment(s.out[:0], x.fn.Snapshot(), now, x.fn.Data.queue.Position(&x.queued))
+		s.out = admission.HeldComment(s.out[:0], p.fn.Snapshot(), now, p.fn.Data.queue.Position(&p.queued))
 	}
-	period := x.a.o.Comment
-	if g := x.timeouts.Gap; g > 0 {
+	period := p.a.o.Comment
+	if g := p.wait.timeouts.Gap; g > 0 {
 		period = min(period, max(g/3, 100*time.Millisecond))
 	}
 	s.comment = now.Add(time.Duration(float64(period) * (0.8 + 0.2*rand.Float64())))
@@ -192,8 +193,8 @@ func (s *eventStream) writeComment(now time.Time) {
 
 // forward reads the next part of the engine's stream.
 func (s *eventStream) forward() {
-	x := s.x
-	r := &x.reply
+	p := s.x
+	r := &p.attempt.reply
 	if !r.Events {
 		s.endWithEngineError()
 		return
@@ -230,7 +231,7 @@ func (s *eventStream) forward() {
 		s.engineEnded(err)
 		return
 	}
-	r.Response.Bound(x.idleBound())
+	r.Response.LimitSilence(p.idleBound())
 }
 
 // forwardWhole passes on the events that are whole.
@@ -253,13 +254,13 @@ func (s *eventStream) pass(p []byte) {
 	was, failed := s.seen.Done, s.seen.Failed
 	s.out = s.seen.Pass(p)
 	s.died = s.died || s.seen.Failed && !failed && answer.EngineDied(s.out)
-	if s.x.endpoint == &responsesEndpoint {
+	if s.x.endpoint == &endpoints.Responses {
 		s.sequence = openai.NextSequence(s.out, s.sequence)
 	}
-	if s.seen.Token && s.x.firstToken == 0 {
+	if s.seen.Token && s.x.tokens.firstTook == 0 {
 		s.x.recordFirstToken()
 	}
-	if s.seen.Done && !was && s.x.endpoint.usage {
+	if s.seen.Done && !was && s.x.endpoint.Usage {
 		if i := bytes.LastIndex(s.out, []byte("[DONE]")); i >= 0 {
 			i = bytes.LastIndexByte(s.out[:i], '\n') + 1
 			s.out, s.mark = s.out[:i], s.out[i:]
@@ -270,12 +271,12 @@ func (s *eventStream) pass(p []byte) {
 // readPastMark waits, up to a second, for the end of a body whose end mark has come,
 // so that the connection can be used again and mark and end go out in one write.
 func (s *eventStream) readPastMark() {
-	x := s.x
-	if !x.reply.End {
+	p := s.x
+	if !p.attempt.reply.End {
 		s.mark = bytes.Clone(s.mark)
-		x.reply.Response.Bound(time.Second)
+		p.attempt.reply.Response.LimitSilence(time.Second)
 		for {
-			if _, err := x.reply.Read(s.buf); err != nil {
+			if _, err := p.attempt.reply.Read(s.buf); err != nil {
 				break // bytes after the end mark are ignored
 			}
 		}
@@ -285,47 +286,47 @@ func (s *eventStream) readPastMark() {
 
 // engineEnded ends a stream whose engine has ended, cleanly or not.
 func (s *eventStream) engineEnded(err error) {
-	x := s.x
+	p := s.x
 	if s.lo < s.hi && s.mark == nil && len(s.out) == 0 && !s.oversized {
 		s.passLast(err == io.EOF)
 	}
-	x.usage = s.seen.Usage
+	p.tokens.usage = s.seen.Usage
 	good := s.seen.Done || s.seen.Finished && err == io.EOF
 	complete := good && !s.oversized && s.lo == s.hi || s.mark != nil
 	switch {
 	case s.seen.Failed: // the engine has sent the error already, however it ends
-		if s.end = io.EOF; x.endpoint.usage { // other endpoints have an event for it
+		if s.end = io.EOF; p.endpoint.Usage { // other endpoints have an event for it
 			s.end = httpserver.ErrFailureSent
 		}
 		s.countEngineError()
-		x.finish(502)
+		p.finish(502)
 	case complete:
 		switch {
-		case s.held && x.queued.Cold:
-			s.out = append(openai.Timeline(bytes.Clone(s.out), x.phases(nil)), s.mark...)
+		case s.held && p.queued.Cold:
+			s.out = append(openai.Timeline(bytes.Clone(s.out), p.phases(nil)), s.mark...)
 		case len(s.out) == 0:
 			s.out = s.mark
 		default: // both came in one read, and the mark lies right behind out
 			s.out = s.out[:len(s.out)+len(s.mark)]
 		}
 		s.end = io.EOF
-		x.finish(200)
-	case errors.Is(context.Cause(x.context()), httpserver.ErrGone):
-		x.reason = "client_left"
+		p.finish(200)
+	case errors.Is(context.Cause(p.source.context()), httpserver.ErrGone):
+		p.reason = "client_left"
 		s.end = errAbort
-		x.finish(499)
-	case errors.Is(context.Cause(x.context()), httpserver.ErrDraining):
+		p.finish(499)
+	case errors.Is(context.Cause(p.source.context()), httpserver.ErrDraining):
 		s.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	default:
-		problem, kind, e := describeBreak(err)
-		x.a.metricsOf(x.fn).countFailure(kind)
-		x.reportProblem(problem)
+		problem, kind, e := answer.DescribeBreak(err)
+		p.a.metricsOf(p.fn).CountFailure(kind, 1)
+		p.reportProblem(problem)
 		if kind == "died" {
-			if to := x.countCrash(err, x.a.o.Now()); to != nil {
+			if to := p.countCrash(err, p.a.o.Now()); to != nil {
 				e = to
 			}
 		}
-		x.nameRemote(e)
+		p.nameRemote(e)
 		s.endWithError(e)
 	}
 }
@@ -348,43 +349,43 @@ func (s *eventStream) passLast(clean bool) {
 // countEngineError notes an error that the engine sent in the middle of an answer: it
 // is no success, though [DONE] may follow and the connection end cleanly.
 func (s *eventStream) countEngineError() {
-	x := s.x
-	x.reason = "engine_error"
-	x.a.metricsOf(x.fn).countFailure("error_frame")
+	p := s.x
+	p.reason = "engine_error"
+	p.a.metricsOf(p.fn).CountFailure("error_frame", 1)
 	if s.died {
-		x.countCrash(nil, x.a.o.Now())
+		p.countCrash(nil, p.a.o.Now())
 	}
-	x.reportProblem("it sent an error in the middle of an answer")
+	p.reportProblem("it sent an error in the middle of an answer")
 }
 
 // endWithError ends the stream with an error frame.
 func (s *eventStream) endWithError(e *openai.Error) {
-	x := s.x
-	if x.reason == "" {
-		x.reason = string(e.Code)
+	p := s.x
+	if p.reason == "" {
+		p.reason = string(e.Code)
 	}
 	out := append([]byte(nil), s.out...)
 	if s.oversized { // the frame must not become part of the event that has begun
 		out = append(out, "\n\n"...)
 	}
-	s.out = append(out, e.FrameFor(x.endpoint.path, s.sequence)...)
+	s.out = append(out, e.FrameFor(p.endpoint.Path, s.sequence)...)
 	s.end = httpserver.ErrFailureSent
-	x.finish(e.Status)
+	p.finish(e.Status)
 }
 
 // endWithEngineError sends an engine's error as a frame, because the head has been sent; or
 // that of an answer that cannot be streamed.
 func (s *eventStream) endWithEngineError() {
-	x := s.x
-	x.reason = "engine_answered"
-	s.endWithError(x.reply.StreamError(x.endpoint.path, x.a.o.Now()))
+	p := s.x
+	p.reason = "engine_answered"
+	s.endWithError(p.attempt.reply.StreamError(p.endpoint.Path, p.a.o.Now()))
 }
 
 // scanUsage reads the usage of a whole plain answer.
 func (p *proxyRequest) scanUsage(body []byte) {
 	var s openai.UsageScan
 	s.Pass(body)
-	p.usage = s.Usage()
+	p.tokens.usage = s.Usage()
 }
 
 // bodyStream is the body of an answer that is too large or too slow to be buffered.
@@ -396,22 +397,22 @@ type bodyStream struct {
 
 func (s *bodyStream) Read(p []byte) (n int, err error) {
 	x := s.x
-	if b := x.reply.Begin; len(b) > 0 {
+	if b := x.attempt.reply.Begin; len(b) > 0 {
 		n = copy(p, b)
-		x.reply.Begin = b[n:]
+		x.attempt.reply.Begin = b[n:]
 	} else {
-		n, err = x.reply.Read(p)
+		n, err = x.attempt.reply.Read(p)
 	}
 	s.scan.Pass(p[:n])
 	switch {
 	case err == io.EOF:
-		x.usage = s.scan.Usage()
+		x.tokens.usage = s.scan.Usage()
 		x.finish(s.status)
 	case err != nil:
-		if context.Cause(x.context()) == nil {
-			problem, kind, e := describeBreak(err)
+		if context.Cause(x.source.context()) == nil {
+			problem, kind, e := answer.DescribeBreak(err)
 			x.reason = string(e.Code)
-			x.a.metricsOf(x.fn).countFailure(kind)
+			x.a.metricsOf(x.fn).CountFailure(kind, 1)
 			x.reportProblem(problem)
 			if kind == "died" {
 				x.countCrash(err, x.a.o.Now())
@@ -420,7 +421,7 @@ func (s *bodyStream) Read(p []byte) (n int, err error) {
 		}
 		err = errAbort
 	default:
-		x.reply.Response.Bound(x.idleBound())
+		x.attempt.reply.Response.LimitSilence(x.idleBound())
 	}
 	return n, err
 }
@@ -459,7 +460,7 @@ func (b *paddedBody) Read(p []byte) (int, error) {
 		case waiting, sent:
 			if now := x.a.o.Now(); !now.Before(b.next) {
 				period := x.a.o.PadEvery
-				if g := x.timeouts.Wait; g > 0 {
+				if g := x.wait.timeouts.Wait; g > 0 {
 					period = min(period, max(g/3, 100*time.Millisecond))
 				}
 				b.next = now.Add(period)
@@ -467,14 +468,14 @@ func (b *paddedBody) Read(p []byte) (int, error) {
 				continue
 			}
 			x.advance(b.next, true)
-		case answered:
-			if x.reply.Response.Status >= 300 || x.reply.Encoding != "" {
+		case engineAnswered:
+			if x.attempt.reply.Response.Status >= 300 || x.attempt.reply.Encoding != "" {
 				x.reason = "engine_answered"
 				b.end = errAbort
 				x.finish(502)
 				continue
 			}
-			if !x.reply.End { // too large to be buffered
+			if !x.attempt.reply.End { // too large to be buffered
 				if b.rest == nil {
 					b.rest = &bodyStream{x: x, status: 200}
 				}
@@ -482,8 +483,8 @@ func (b *paddedBody) Read(p []byte) (int, error) {
 				b.end = err
 				return n, err
 			}
-			x.scanUsage(x.reply.Begin)
-			b.out, b.end = x.reply.Begin, io.EOF
+			x.scanUsage(x.attempt.reply.Begin)
+			b.out, b.end = x.attempt.reply.Begin, io.EOF
 			if len(b.out) == 0 {
 				b.out = []byte{'\n'}
 			}

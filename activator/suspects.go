@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/suspects"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -23,20 +24,34 @@ import (
 
 // fingerprint identifies equal requests of a function.
 type fingerprint struct {
-	endpoint     *endpoint
+	endpoint     *endpoints.Endpoint
 	function     *entry
 	adapter      string
 	size         int
 	bodyA, bodyB uint64 // hashes by two secret seeds
 }
 
-// fingerprint of the request, which must have a body.
-func (p *proxyRequest) fingerprint() fingerprint {
-	seeds, body := p.a.seeds, p.req.Body
-	return fingerprint{
-		endpoint: p.endpoint, function: p.fn, adapter: p.queued.Adapter,
-		size: len(body), bodyA: maphash.Bytes(seeds[0], body), bodyB: maphash.Bytes(seeds[1], body),
+// blame is what is known of a request's part in crashes of engines.
+type blame struct {
+	suspected    bool // it was in flight at a crash, and is not refused for it
+	hashed       bool // the hashes are set
+	bodyA, bodyB uint64
+}
+
+// hashes are those of the body, which is hashed once.
+func (b *blame) hashes(body []byte, seeds *[2]maphash.Seed) (bodyA, bodyB uint64) {
+	if !b.hashed {
+		b.bodyA, b.bodyB, b.hashed = maphash.Bytes(seeds[0], body), maphash.Bytes(seeds[1], body), true
 	}
+	return b.bodyA, b.bodyB
+}
+
+// fingerprint of the request, whose body must be known.
+func (p *proxyRequest) fingerprint() fingerprint {
+	body, _ := p.source.body()
+	f := fingerprint{endpoint: p.endpoint, function: p.fn, adapter: p.queued.Adapter, size: len(body)}
+	f.bodyA, f.bodyB = p.blame.hashes(body, &p.a.seeds)
+	return f
 }
 
 // checkSuspect refuses a request that is to blame for crashes of engines, and has one that
@@ -50,7 +65,7 @@ func (p *proxyRequest) checkSuspect() *openai.Error {
 	if v.Crashes >= suspects.CrashesToRefuse {
 		return quarantinedError(v.Until.Sub(now))
 	}
-	p.suspected = v.Crashes > 0
+	p.blame.suspected = v.Crashes > 0
 	p.queued.Alone = v.Crashes >= suspects.CrashesToRunAlone
 	return nil
 }
@@ -58,7 +73,7 @@ func (p *proxyRequest) checkSuspect() *openai.Error {
 // isQuarantined reports whether the request was found to blame while it waited, as another
 // that is equal to it.
 func (p *proxyRequest) isQuarantined() (e *openai.Error, yes bool) {
-	if p.reservation != nil || p.a.suspects.Empty() {
+	if _, known := p.source.body(); !known || p.a.suspects.Empty() {
 		return nil, false
 	}
 	now := p.a.o.Now()
@@ -78,11 +93,11 @@ func quarantinedError(left time.Duration) *openai.Error {
 // exchange. The error that it returns, if any, is the request's answer: it is to blame. An
 // engine that thaw ended, as a hung one, has not crashed.
 func (p *proxyRequest) countCrash(err error, now time.Time) *openai.Error {
-	if p.reservation != nil || p.remote != nil || errors.Is(err, upstream.ErrCut) {
+	if _, known := p.source.body(); !known || p.remote != nil || errors.Is(err, upstream.ErrCut) {
 		return nil
 	}
 	v := p.a.suspects.Crashed(p.fingerprint(), p.queued.Listing(), p.queued.RanAlone(), now)
-	p.suspected = v.Crashes > 0 && v.Crashes < suspects.CrashesToRefuse
+	p.blame.suspected = v.Crashes > 0 && v.Crashes < suspects.CrashesToRefuse
 	p.queued.Alone = v.Crashes == suspects.CrashesToRunAlone
 	if v.Crashes < suspects.CrashesToRefuse {
 		return nil

@@ -9,12 +9,40 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
+// wait is what a request has of its wait in the queue.
+type wait struct {
+	timeouts    admission.ClientTimeouts
+	counted     bool          // the request's body counts as buffered
+	indexed     bool          // the request is in Activator.waiting
+	since       time.Time     // when the present wait began
+	took        time.Duration // all waits that are over
+	deadline    time.Time     // zero: it did not wait
+	changed     <-chan struct{}
+	timer       *time.Timer // of the deadline, or of what its caller does meanwhile
+	contextDone <-chan struct{}
+}
+
+func (w *wait) setTimer(d time.Duration) {
+	d = max(0, d)
+	if w.timer == nil {
+		w.timer = time.NewTimer(d)
+	} else {
+		w.timer.Reset(d)
+	}
+}
+
+func (w *wait) stopTimer() {
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
+
 // enter queues the request and decides. Afterwards the phase is waiting, sent
 // (admitted: launch is next) or refused. fresh is false for a second try.
 func (p *proxyRequest) enter(fresh bool) {
 	a, q := p.a, &p.fn.Data.queue
 	now := a.o.Now()
-	size := p.size()
+	size := p.source.bodyBytes()
 	p.queued.Team, p.queued.Bytes = p.team, size
 	if fresh {
 		if e := p.beginRemote(now); e != nil {
@@ -37,19 +65,19 @@ func (p *proxyRequest) enter(fresh bool) {
 	}
 	a.metricsOf(p.fn) // the gauges show a function's first request while it waits
 	if p.leads() {
-		p.shared.Running.Store(false)
+		p.shared.AtEngine.Store(false)
 	}
 	p.phase = waiting
-	p.waitFrom = now
-	if e := p.buffer(size, now); e != nil {
+	p.wait.since = now
+	if e := p.countBuffered(size, now); e != nil {
 		p.leave()
 		p.refuse(e)
 		return
 	}
-	if fresh || p.deadline.IsZero() {
-		p.timeouts = admission.ParseTimeouts(p.header, p.stream)
-		p.timeouts.RefuseToWait = !p.stream && p.hold() == Hold503
-		p.deadline = p.waitDeadline()
+	if fresh || p.wait.deadline.IsZero() {
+		p.wait.timeouts = admission.ParseTimeouts(p.source.header, p.stream)
+		p.wait.timeouts.RefuseToWait = !p.stream && p.hold() == Hold503
+		p.wait.deadline = p.waitDeadline()
 	}
 	// The snapshot is read after Enter: a failure that is published later rejects
 	// the request.
@@ -59,7 +87,7 @@ func (p *proxyRequest) enter(fresh bool) {
 		p.refuse(openai.New(openai.ModelNotFound, ""))
 		return
 	}
-	switch d, alone := p.queued.Decide(f, p.timeouts, now); {
+	switch d, alone := p.queued.Decide(f, p.wait.timeouts, now); {
 	case d.Verdict == admission.Refuse:
 		p.leave()
 		if d.WakeForRetry {
@@ -79,28 +107,26 @@ func (p *proxyRequest) enter(fresh bool) {
 			return
 		}
 	}
-	a.requests.add(p)
-	p.indexed = true
-	if a.draining.Load() || p.mustDrain() {
+	a.waiting.Add(p, p.id, p.clientID)
+	p.wait.indexed = true
+	if a.draining.Load() || p.source.mustDrain() {
 		p.leave()
 		p.refuse(openai.New(openai.ShuttingDown, ""))
 		return
 	}
-	if p.reservation == nil {
-		p.changed = q.Changed()
-		p.sendEarly()
-	}
+	p.wait.changed = q.Changed()
+	p.sendEarly()
 }
 
-// buffer counts the body of a waiting request against the team's limit and the
+// countBuffered counts the body of a waiting request against the team's limit and the
 // activator's.
-func (p *proxyRequest) buffer(size int64, now time.Time) *openai.Error {
+func (p *proxyRequest) countBuffered(size int64, now time.Time) *openai.Error {
 	if !p.caller.Covered() {
-		if r := ratelimit.RetryUntilAllotment(p.context, func() *ratelimit.Refusal { return p.a.o.Limits.AdmitWaiting(p.team, now) }); r != nil {
+		if r := ratelimit.RetryUntilAllotment(p.source.context, func() *ratelimit.Refusal { return p.a.o.Limits.AdmitWaiting(p.team, now) }); r != nil {
 			return p.limitError(r)
 		}
 	}
-	p.counted = true
+	p.wait.counted = true
 	limit := p.a.o.BufferBytes
 	if p.queued.Priority == admission.Low {
 		limit /= 2 // the rest is for others
@@ -113,29 +139,17 @@ func (p *proxyRequest) buffer(size int64, now time.Time) *openai.Error {
 
 // waitDeadline is the time at which the wait is over.
 func (p *proxyRequest) waitDeadline() time.Time {
-	wait := admission.MaxWait(p.fn.Snapshot().Model, p.timeouts)
-	if !p.stream && p.reservation == nil {
-		wait = min(wait, p.a.o.PlainWait)
-		if p.isProxied() && p.header("thaw-max-wait") == "" {
-			wait = min(wait, proxiedWait)
-		}
+	wait := admission.MaxWait(p.fn.Snapshot().Model, p.wait.timeouts)
+	if !p.stream {
+		wait = p.source.boundWait(wait, &p.a.o)
 	}
 	return p.began.Add(wait)
-}
-
-// proxiedWait bounds the wait of a plain request behind a proxy, whose timeout is not
-// known: nginx gives up after 60 s.
-const proxiedWait = 55 * time.Second
-
-// isProxied reports whether the head of the request was set by a proxy.
-func (p *proxyRequest) isProxied() bool {
-	return p.req.IsHTTP10() || p.header("Via") != "" || p.header("X-Forwarded-For") != ""
 }
 
 // wake asks the platform for a first replica, once however many requests wait. The
 // team whose request begins a cold start is charged for it.
 func (p *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
-	r := ratelimit.RetryUntilAllotment(p.context, func() (r *ratelimit.Refusal) {
+	r := ratelimit.RetryUntilAllotment(p.source.context, func() (r *ratelimit.Refusal) {
 		p.queued.RequestReplica(&p.fn.Data.queue, f, again, func() *openai.Error {
 			if r = p.a.o.Limits.AdmitColdStart(p.team, p.a.o.Now()); r != nil {
 				return openai.New(openai.RateLimitExceeded, r.Message)
@@ -153,14 +167,14 @@ func (p *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
 // admitTeam reads the request's priority and counts it against the team's limits. It waits
 // a moment for units that another activator holds.
 func (p *proxyRequest) admitTeam(team string) (e *openai.Error) {
-	if p.queued.Priority, e = admission.ParsePriority(p.header(admission.PriorityHeader), team, p.a.o.Limits.MaxPriority(team)); e != nil {
+	if p.queued.Priority, e = admission.ParsePriority(p.source.header(admission.PriorityHeader), team, p.a.o.Limits.MaxPriority(team)); e != nil {
 		return e
 	}
 	if p.caller.Covered() {
 		p.lease = p.a.o.Limits.Cover(team)
 		return nil
 	}
-	r := ratelimit.RetryUntilAllotment(p.context, func() (r *ratelimit.Refusal) {
+	r := ratelimit.RetryUntilAllotment(p.source.context, func() (r *ratelimit.Refusal) {
 		p.lease, r = p.a.o.Limits.Admit(team, p.began)
 		return r
 	})
@@ -176,7 +190,7 @@ func (p *proxyRequest) refuse(e *openai.Error) {
 
 // leave releases the place in the queue, or the slot at the replica.
 func (p *proxyRequest) leave() {
-	p.cancelEarly()
+	p.early.cancel()
 	p.endWait()
 	if p.queued.Leave(p.a.o.Now()) {
 		p.a.o.Waker.Nudge(p.fn.Name)
@@ -185,25 +199,25 @@ func (p *proxyRequest) leave() {
 
 // endWait accounts for the end of the wait.
 func (p *proxyRequest) endWait() {
-	if p.counted {
-		p.counted = false
-		p.a.buffered.Add(-p.size())
+	if p.wait.counted {
+		p.wait.counted = false
+		p.a.buffered.Add(-p.source.bodyBytes())
 		if !p.caller.Covered() {
 			p.a.o.Limits.EndWaiting(p.team, p.a.o.Now())
 		}
 	}
-	if !p.indexed {
+	if !p.wait.indexed {
 		return
 	}
-	p.indexed = false
-	p.a.requests.remove(p)
-	d := p.a.o.Now().Sub(p.waitFrom)
-	p.waited += d
-	p.a.metricsOf(p.fn).queueWait(d.Seconds())
+	p.wait.indexed = false
+	p.a.waiting.Remove(p, p.id, p.clientID)
+	d := p.a.o.Now().Sub(p.wait.since)
+	p.wait.took += d
+	p.a.metricsOf(p.fn).QueueWait(d.Seconds())
 	if p.queued.Cold {
 		p.resolveColdStart()
-		p.a.requests.rememberColdStart(p.id, p.queued.ColdStart)
-		p.a.requests.rememberColdStart(p.clientID, p.queued.ColdStart)
+		p.a.coldStarts.Remember(p.id, p.queued.ColdStart)
+		p.a.coldStarts.Remember(p.clientID, p.queued.ColdStart)
 	}
 }
 

@@ -97,8 +97,8 @@ func newTestEnv(t testing.TB, change func(*Options)) *testEnv {
 	w.engines = upstream.New(upstream.Options{Dial: w.dialEngine})
 	o := Options{
 		Waker: w, Keys: keys, Limits: &w.limits, Engines: w.engines, Open: true, Metrics: w.reg,
-		Log:        slog.New(slog.NewTextHandler(&lockedWriter{w: w.logs}, nil)),
-		FirstToken: func(functions.Name, string, time.Duration) { w.mu.Lock(); w.firstTokens++; w.mu.Unlock() },
+		Log:         slog.New(slog.NewTextHandler(&lockedWriter{w: w.logs}, nil)),
+		OnFirstByte: func(functions.Name, string, time.Duration) { w.mu.Lock(); w.firstTokens++; w.mu.Unlock() },
 	}
 	if change != nil {
 		change(&o)
@@ -109,7 +109,7 @@ func newTestEnv(t testing.TB, change func(*Options)) *testEnv {
 	w.act = New(o)
 	o.Remotes.Attach(w.act)
 	w.reg.Add(w.act.Samples)
-	srv := httpserver.NewNetHTTPServer(httpserver.Options{Handler: w.act.Serve})
+	srv := &http.Server{Handler: httpserver.NewNetHTTPHandler(httpserver.Options{Handler: w.act.Serve})}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(w.ln) }()
 	w.client = &http.Client{Transport: &http.Transport{
@@ -356,7 +356,7 @@ func readyAt(f snapshot.Snapshot, slots int, addrs ...string) snapshot.Snapshot 
 	f.State = functions.Ready
 	f.Replicas = nil
 	for _, a := range addrs {
-		f.Replicas = append(f.Replicas, snapshot.Replica{ID: a, Node: "n", Endpoint: "http://" + a, Slots: slots})
+		f.Replicas = append(f.Replicas, snapshot.Replica{ID: a, Endpoint: "http://" + a, Slots: slots})
 	}
 	return f
 }

@@ -1,10 +1,10 @@
 // Package bench is the benchmark `thaw bench coldstart`, and the command-line code that all
-// benchmarks share. The benchmarks for developers are a program of their own,
+// benchmarks share. The benchmarks for developers are a program and a module of their own,
 // bench/thaw-bench.
 //
 // Only numbers of the same run are comparable, so every result is a ratio to a peer or a
-// comparison with a baseline; rounds are interleaved, and medians count. Package fake is
-// an engine that generates nothing, load sends requests and checks every answer, process
+// comparison with a baseline; rounds are interleaved, and medians count. testkit/fake is
+// an engine that generates nothing; load sends requests and checks every answer, process
 // starts and ends programs, served drives a platform from outside, report writes tables
 // and charts.
 package bench
@@ -18,6 +18,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/thaw-dev/thaw/bench/report"
@@ -131,6 +132,20 @@ func Parse(f *flag.FlagSet, args []string) error {
 func UsageError(stderr io.Writer, format string, a ...any) error {
 	fmt.Fprintf(stderr, "error: "+format+"\n", a...)
 	return errUsage
+}
+
+// SelectParts returns the parts of a benchmark that --only names, or a usage error where one is
+// not among all.
+func SelectParts(stderr io.Writer, only string, all []string) (map[string]bool, error) {
+	parts := map[string]bool{}
+	for part := range strings.SplitSeq(only, ",") {
+		part = strings.TrimSpace(part)
+		if !slices.Contains(all, part) {
+			return nil, UsageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(all, ", "))
+		}
+		parts[part] = true
+	}
+	return parts, nil
 }
 
 // Scratch creates a folder for data and logs. done removes it after a successful

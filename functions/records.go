@@ -106,14 +106,15 @@ type Explanation struct {
 	Events []Event `json:"events"` // the last ones about the function, oldest first
 }
 
-// Candidate is one choice of a decision. The lowest score wins; a candidate that
-// could not be chosen has no score and says why.
+// Candidate is one choice of a decision. The lowest score wins; a candidate that could not
+// be chosen has no score and says why. A score of place is in seconds, as its parts are.
 type Candidate struct {
 	Node     string      `json:"node,omitempty"`
 	Replica  string      `json:"replica,omitempty"`
 	Function string      `json:"function,omitempty"`
 	Score    *float64    `json:"score,omitempty"`
 	Parts    []ScorePart `json:"parts,omitempty"`
+	Tier     Tier        `json:"tier,omitempty"` // place: where the weights are nearest to it
 	Why      string      `json:"why,omitempty"`
 }
 

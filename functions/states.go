@@ -1,6 +1,9 @@
 package functions
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // State of a replica, as programs see it.
 type State string
@@ -134,6 +137,16 @@ type Timeline struct {
 	// were evicted and it was started once more.
 	Retried  string   `json:"retried,omitempty"`
 	Progress Progress `json:"progress"`
+}
+
+// WithFirstToken returns the timeline with the phase of the first token behind the others, if
+// the replica is ready and the phase is missing.
+func (t Timeline) WithFirstToken(took time.Duration) Timeline {
+	if t.State != Ready || slices.ContainsFunc(t.Phases, func(s Span) bool { return s.Phase == PhaseFirstToken }) {
+		return t
+	}
+	t.Phases = append(slices.Clone(t.Phases), Span{Phase: PhaseFirstToken, Start: t.Total, Duration: took.Seconds()})
+	return t
 }
 
 // Progress of a cold start. Percent and ETA are -1 if unknown.

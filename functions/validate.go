@@ -194,17 +194,24 @@ func (p *problems) checkEngine(s *ModelSpec) {
 	}
 }
 
+// checkUniqueLabel checks the name of entry i of a list of the spec. seen holds the places of
+// the names before it.
+func (p *problems) checkUniqueLabel(list string, i int, name string, seen map[string]int) {
+	path := fmt.Sprintf("spec.%s[%d].name", list, i)
+	if !IsLabel(name) {
+		p.add(path, labelHint, "%q is no DNS label", Clip(name))
+	} else if first, ok := seen[name]; ok {
+		p.add(path, "names of "+list+" are unique", "%q is already the name of spec.%s[%d]", name, list, first)
+	} else {
+		seen[name] = i
+	}
+}
+
 func (p *problems) checkAdapters(list []Adapter) {
 	seen := map[string]int{}
 	for i, a := range list {
 		at := fmt.Sprintf("spec.adapters[%d]", i)
-		if !IsLabel(a.Name) {
-			p.add(at+".name", labelHint, "%q is no DNS label", Clip(a.Name))
-		} else if first, ok := seen[a.Name]; ok {
-			p.add(at+".name", "names of adapters are unique", "%q is already the name of spec.adapters[%d]", a.Name, first)
-		} else {
-			seen[a.Name] = i
-		}
+		p.checkUniqueLabel("adapters", i, a.Name, seen)
 		if a.Source == "" {
 			p.add(at+".source", spellings, "a source is needed")
 		} else {

@@ -64,16 +64,10 @@ func (p *problems) checkRules(self Name, rules []Rule, intents []string) {
 		p.add("spec.rules", fmt.Sprintf("at most %d rules", maxRules), "%d rules are too many", len(rules))
 		return
 	}
-	first := map[string]int{}
+	seen := map[string]int{}
 	for i, rule := range rules {
 		at := fmt.Sprintf("spec.rules[%d]", i)
-		if !IsLabel(rule.Name) {
-			p.add(at+".name", labelHint, "%q is no DNS label", Clip(rule.Name))
-		} else if j, twice := first[rule.Name]; twice {
-			p.add(at+".name", "names of rules are unique", "%q is already the name of spec.rules[%d]", rule.Name, j)
-		} else {
-			first[rule.Name] = i
-		}
+		p.checkUniqueLabel("rules", i, rule.Name, seen)
 		p.checkWhen(at+".when", &rule.When, intents)
 		p.checkTargets(at+".to", self, rule.To)
 	}

@@ -101,11 +101,18 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 			plan.corrupted.Store(true)
 			switch {
 			case v == verdictBlockLost && round >= maxCorruptRounds:
-				return &source.Error{Kind: source.Broken, File: p.File.Name, Detail: "the disk gives back other bytes than were written", Fix: "look after the disk and the memory of this machine"}
+				return &source.Error{
+					Kind: source.Broken, File: p.File.Name, Detail: "the disk gives back other bytes than were written",
+					Fix: "look after the disk and the memory of this machine",
+				}
 			case v == verdictBlockLost:
 				j.loader.o.Log.Warn("a block was not read back as it was written, fetching it again", "source", j.location, "file", p.File.Name)
 			case round > 0:
-				return &source.Error{Kind: source.Digest, File: p.File.Name, Detail: "came twice with bytes that are not those of the digest the source keeps", Fix: "upload it again"}
+				return &source.Error{
+					Kind: source.Digest, File: p.File.Name,
+					Detail: "came twice with bytes that are not those of the digest the source keeps",
+					Fix:    "upload it again",
+				}
 			default:
 				j.loader.o.Log.Warn("file differs from its digest, fetching it again", "source", j.location, "file", p.File.Name)
 				have, _ := p.Bytes()

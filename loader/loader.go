@@ -128,7 +128,11 @@ func New(o Options) *Loader {
 	o.Retry.Base = orDefault(o.Retry.Base, 200*time.Millisecond)
 	o.Retry.Max = orDefault(o.Retry.Max, 15*time.Second)
 	o.Retry.Idle = orDefault(o.Retry.Idle, 20*time.Second)
-	return &Loader{o: o, buffers: newBufferPool(max(o.Parallel, maxRanges)+urgentExtra+maxPeerRequests, pieceSize), linkStats: linkStatsFile{file: o.Links, now: time.Now}, limiters: make(map[string]*sourceLimiter), jobs: make(map[string]*stagingJob), skippedNotes: make(map[string]string)}
+	return &Loader{
+		o: o, buffers: newBufferPool(max(o.Parallel, maxRanges)+urgentExtra+maxPeerRequests, pieceSize),
+		linkStats: linkStatsFile{file: o.Links, now: time.Now}, limiters: make(map[string]*sourceLimiter),
+		jobs: make(map[string]*stagingJob), skippedNotes: make(map[string]string),
+	}
 }
 
 // Memory of all stagings together: one piece for each of maxRanges ranges.

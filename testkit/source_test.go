@@ -38,7 +38,7 @@ var owners = map[string][]string{
 	"github.com/valyala/fasthttp":       {"activator/httpserver"},
 	"github.com/NVIDIA/go-nvml":         {"runtime/gpu"},
 	"github.com/goccy/go-yaml":          {"platform/catalog"},
-	"github.com/Azure/azure-sdk-for-go": {"loader/source/azure", "bench/loader"},
+	"github.com/Azure/azure-sdk-for-go": {"loader/source/azure", "bench/thaw-bench/loader"},
 	"github.com/minio/minio-go":         {"loader/source/s3"},
 	"golang.org/x/oauth2":               {"loader/source/gcs"},
 	"github.com/prometheus/":            {"platform/telemetry"},
@@ -78,7 +78,8 @@ func readSources(t *testing.T) []*sourceFile {
 
 var parsedSources = sync.OnceValues(parseSources)
 
-// parseSources parses every Go file of this module, except testdata and nested modules.
+// parseSources parses every Go file of this module and of bench/thaw-bench, except testdata
+// and other nested modules.
 func parseSources() (files []*sourceFile, err error) {
 	root := ".."
 	err = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
@@ -89,7 +90,7 @@ func parseSources() (files []*sourceFile, err error) {
 			if n := d.Name(); n == "node_modules" || n == "testdata" || n == "data" || n == "bin" || strings.HasPrefix(n, ".") && p != root {
 				return filepath.SkipDir
 			}
-			if _, err := os.Stat(filepath.Join(p, "go.mod")); err == nil && p != root {
+			if _, err := os.Stat(filepath.Join(p, "go.mod")); err == nil && p != root && p != filepath.Join(root, "bench", "thaw-bench") {
 				return filepath.SkipDir
 			}
 			return nil

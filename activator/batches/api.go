@@ -41,7 +41,7 @@ func readCreation(body []byte) (c creation, window time.Duration, e *openai.Erro
 	if err := json.Unmarshal(body, &c, json.RejectUnknownMembers(true)); err != nil {
 		var s *json.SemanticError
 		if errors.As(err, &s) {
-			return c, 0, openai.New(openai.InvalidValue, "The body is not one of a batch: "+functions.Clip(s.Error())+".").With(strings.TrimPrefix(string(s.JSONPointer), "/"))
+			return c, 0, openai.New(openai.InvalidValue, "The body is not one of a batch: "+describeMismatch(s)+".").With(strings.TrimPrefix(string(s.JSONPointer), "/"))
 		}
 		return c, 0, openai.New(openai.InvalidJSON, "The body is not valid JSON.")
 	}

@@ -368,3 +368,32 @@ func FuzzUpload(f *testing.F) {
 		u.Close()
 	})
 }
+
+// TestMismatch: what is wrong with the form of a body or a line is said in words of JSON.
+func TestMismatch(t *testing.T) {
+	for body, want := range map[string][2]string{
+		`{"input_file_id": 5}`:                      {"`input_file_id` is a number, not a string", "input_file_id"},
+		`{"metadata": []}`:                          {"`metadata` is a list, not an object", "metadata"},
+		`{"metadata": {"a": 1}}`:                    {"`metadata/a` is a number, not a string", "metadata/a"},
+		`{"output_expires_after": {"seconds": ""}}`: {"`output_expires_after/seconds` is a string, not a whole number", "output_expires_after/seconds"},
+		`{"colour": "red"}`:                         {"`colour` is no member of it", "colour"},
+		`[]`:                                        {"it is a list, not an object", ""},
+		`true`:                                      {"it is true, not an object", ""},
+	} {
+		_, _, e := readCreation([]byte(body))
+		if e == nil || e.Message != "The body is not one of a batch: "+want[0]+"." || e.Param != want[1] {
+			t.Errorf("%s: %+v", body, e)
+		}
+	}
+	for line, want := range map[string]string{
+		`[]`:                  "it is a list, not an object",
+		`{"custom_id": 5}`:    "`custom_id` is a number, not a string",
+		`{"colour": "red"}`:   "`colour` is no member of it",
+		`{"url": {"a": "b"}}`: "`url` is an object, not a string",
+	} {
+		_, _, problem := parseLine([]byte(line), "/v1/chat/completions")
+		if problem == nil || !strings.HasPrefix(problem.Message, "The line is not a request: "+want+". Want") {
+			t.Errorf("%s: %+v", line, problem)
+		}
+	}
+}

@@ -86,7 +86,7 @@ func parseLine(line []byte, endpoint string) (l inputLine, model string, problem
 	if err := json.Unmarshal(line, &l, json.RejectUnknownMembers(true)); err != nil {
 		var s *json.SemanticError
 		if errors.As(err, &s) {
-			return fault("invalid_json_line", "", "The line is not a request: "+functions.Clip(s.Error())+". Want {\"custom_id\", \"method\", \"url\", \"body\"}.")
+			return fault("invalid_json_line", "", "The line is not a request: "+describeMismatch(s)+". Want {\"custom_id\", \"method\", \"url\", \"body\"}.")
 		}
 		return fault("invalid_json_line", "", "The line is not valid JSON.")
 	}

@@ -26,7 +26,7 @@ var fronts = []struct {
 	serve func(o Options, ln net.Listener) (stop func())
 }{
 	{"fiber", rejectDrainBytes, serveOn(NewFiberServer)},
-	{"http", rejectDrainBytes, serveOn(NewNetHTTPServer)},
+	{"http", rejectDrainBytes, serveOn(newNetHTTPServer)},
 	{"handler", 256 << 10, func(o Options, ln net.Listener) func() {
 		s := &http.Server{Handler: NewNetHTTPHandler(o)}
 		go s.Serve(ln)

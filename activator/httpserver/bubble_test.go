@@ -20,7 +20,7 @@ func TestNetHTTPServerInVirtualTime(t *testing.T) {
 		start := time.Now()
 		gone := make(chan time.Duration, 1)
 		ln := httpservertest.Listen()
-		srv := NewNetHTTPServer(Options{Handler: func(r *Request, w *Response) {
+		srv := newNetHTTPServer(Options{Handler: func(r *Request, w *Response) {
 			ctx := r.Context()
 			switch r.Path {
 			case "/cold":

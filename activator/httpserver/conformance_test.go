@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 var bodies = []struct {
 	name string
 	make func(Options) Server
-}{{"fiber", NewFiberServer}, {"http", NewNetHTTPServer}}
+}{{"fiber", NewFiberServer}, {"http", newNetHTTPServer}}
 
 func forEachServer(t *testing.T, f func(t *testing.T, serve func(Options) *testServer)) {
 	for _, b := range bodies {

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/thaw-dev/thaw/functions/newest"
 )
 
 const (
@@ -68,9 +66,6 @@ type conn struct {
 	address     string // of the client, once it is needed
 	rejected    bool   // Authorize refused it: res is the answer, and the last one
 
-	netHTTP bool          // the server behind reads while its handler runs
-	poke    newest.Signal // ends such a Read
-
 	mu     sync.Mutex
 	phase  phase
 	closed bool
@@ -85,7 +80,7 @@ type conn struct {
 }
 
 func newConn(s *server, c net.Conn, slot *Slot) *conn {
-	w := &conn{Conn: c, s: s, slot: slot, poke: newest.NewSignal(), opened: time.Now()}
+	w := &conn{Conn: c, s: s, slot: slot, opened: time.Now()}
 	w.req.from = w
 	return w
 }
@@ -110,10 +105,6 @@ var requestLines = func() (f [2][2][2][]byte) {
 // means that the exchange before is over.
 func (c *conn) Read(p []byte) (int, error) {
 	if len(c.requestLine) == 0 {
-		if c.netHTTP && c.isBusy() { // net/http looks for a client that leaves; we do that ourselves
-			<-c.poke
-			return 0, os.ErrDeadlineExceeded
-		}
 		if err := c.next(); err != nil {
 			return 0, io.EOF
 		}
@@ -123,20 +114,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (c *conn) isBusy() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.phase == busy
-}
-
-// SetReadDeadline ends a pending Read of the server behind; the read deadline itself is
-// the front's.
-func (c *conn) SetReadDeadline(t time.Time) error {
-	if !t.IsZero() {
-		c.poke.Set()
-	}
-	return nil
-}
+// SetReadDeadline does nothing: the front sets the read deadline.
+func (c *conn) SetReadDeadline(time.Time) error { return nil }
 
 // SetWriteDeadline does nothing: every write has a deadline of its own.
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }
@@ -155,10 +134,6 @@ var (
 // next waits for the next request and reads it whole. An error means that the connection
 // is over and any refusal has been sent.
 func (c *conn) next() error {
-	select {
-	case <-c.poke: // of an earlier exchange
-	default:
-	}
 	c.flush()
 	c.resetExchange()
 	c.setPhase(idle)
@@ -344,7 +319,6 @@ func (c *conn) Close() error {
 		HalfClose(c.Conn)
 	}
 	err := c.Conn.Close()
-	c.poke.Set()
 	c.s.remove(c)
 	return err
 }

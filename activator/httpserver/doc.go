@@ -2,14 +2,14 @@
 // each to one [Handler] as plain values and writes the [Response] back. It is the only
 // importer of fiber and fasthttp.
 //
-// # Three servers
+// # The server and the handler
 //
-// [NewFiberServer] is the production server; [NewNetHTTPServer] does the same on net/http
-// for testing/synctest bubbles and other systems. Both stand behind the same front, a
+// [NewFiberServer] is the server of clients' connections. It stands behind a front, a
 // net.Conn ([conn]) that reads and checks one request at a time and then shows the server
 // a constant request line without fields or body: GET or HEAD, path "/". So one parser
 // decides, and neither fasthttp's laxness (differing Content-Lengths, "xchunked", NUL in
-// values, trailers merged into the head) nor its router's reading of a path matters:
+// values, trailers merged into the head) nor its router's reading of a path matters (the
+// tests have a second server behind the front, on net/http, and compare the two):
 //
 //   - The head is checked in one pass. What is not strict is answered 400 in OpenAI's
 //     shape and the connection is closed. The tests have the corpus of such heads.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -272,4 +273,60 @@ func (h *NetHTTPHandler) write(e *handlerExchange, rw http.ResponseWriter) {
 		}
 		return n, err
 	}, buf[:])
+}
+
+// writeResponse writes an answer to net/http. It writes the head with the stream's first
+// bytes, read by next, and flushes each piece. It ends with the clean end of the stream,
+// and panics with http.ErrAbortHandler where the stream or the client breaks.
+func writeResponse(rw http.ResponseWriter, method string, res *Response, next func([]byte) (int, error), buf []byte) {
+	if res.Status == StatusClientLeft && res.Stream == nil {
+		panic(http.ErrAbortHandler)
+	}
+	h := rw.Header()
+	h["Content-Type"] = nil // net/http does not guess one
+	for _, x := range res.Fields {
+		if !isOwnField(x.Name) {
+			h.Add(x.Name, cleanValue(x.Value))
+		}
+	}
+	if res.Close {
+		h.Set("Connection", "close")
+	}
+	switch {
+	case res.Stream == nil:
+		if method != http.MethodHead || len(res.Body) > 0 {
+			h.Set("Content-Length", strconv.Itoa(len(res.Body)))
+		}
+		rw.WriteHeader(res.Status)
+		rw.Write(res.Body)
+		return
+	case res.Length > 0:
+		h.Set("Content-Length", strconv.FormatInt(res.Length, 10))
+	}
+	if method == http.MethodHead {
+		rw.WriteHeader(res.Status)
+		return
+	}
+	control := http.NewResponseController(rw)
+	for wrote := false; ; {
+		n, err := next(buf)
+		if !wrote && (n > 0 || err == io.EOF) {
+			wrote = true
+			rw.WriteHeader(res.Status)
+		}
+		if n > 0 {
+			if _, werr := rw.Write(buf[:n]); werr != nil {
+				panic(http.ErrAbortHandler)
+			}
+			if err != io.EOF { // else the end goes out with the last bytes
+				control.Flush()
+			}
+		}
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// server is the state that both servers share: the connections and their end.
+// server is the state that servers share: the connections and their end.
 type server struct {
 	o        Options
 	draining atomic.Bool

@@ -333,7 +333,7 @@ func (c *Call) used(u openai.Usage) (charge Charge) {
 	switch {
 	case c.status >= 300 || c.status == 0 && !c.sent:
 		return Charge{}
-	case u.Known:
+	case u.Known && c.plausible(u):
 		u.Prompt, u.Completion = max(0, u.Prompt), max(0, u.Completion)
 	default:
 		charge.Estimated = true
@@ -348,6 +348,35 @@ func (c *Call) used(u openai.Usage) (charge Charge) {
 	}
 	charge.Usage, charge.Cost = u, c.t.cost(u.Prompt, u.Completion)
 	return charge
+}
+
+// Bounds of what an answer may say that it used.
+const (
+	mostTokens     = 2 << 20 // of a prompt or an answer: no model takes or generates more at once
+	promptOverhead = 1 << 17 // tokens of tools, templates and the other side's own prompt
+	thinkingTokens = 1 << 17 // of an answer, where the other side does not count them in its limit
+	tokensPerByte  = 8       // of a prompt: a small image takes more tokens than bytes
+)
+
+// plausible reports whether the usage that an answer claims can be true: of the prompt by
+// its size, of the answer by the limit that the request sets. A
+// claim that cannot be true is logged, and the tokens are estimated.
+func (c *Call) plausible(u openai.Usage) bool {
+	prompt, completion := int64(mostTokens), int64(mostTokens)
+	if env := c.request.Envelope; env != nil {
+		prompt = min(prompt, promptOverhead+tokensPerByte*int64(env.PromptBytes))
+		n := int64(max(1, env.N))
+		if env.MaxTokens > 0 {
+			completion = min(completion, env.MaxTokens+thinkingTokens)
+		}
+		completion *= n
+	}
+	if u.Prompt <= prompt && u.Completion <= completion {
+		return true
+	}
+	c.t.owner.o.Log.Warn("a remote claims more tokens than its request can have: they are estimated", "remote", c.t.full, "team", c.request.Team,
+		"prompt_tokens", u.Prompt, "completion_tokens", u.Completion, "most_prompt", prompt, "most_completion", completion)
+	return false
 }
 
 // Attrs appends the attributes of the request's line in the log.

@@ -1,6 +1,8 @@
 package remote
 
 import (
+	"bytes"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -294,5 +296,57 @@ func TestAddresses(t *testing.T) {
 	_, err := s.trust.DialPublic(t.Context(), net.Dialer{}, "10.255.255.1:443")
 	if got := c.describeDial(err); !strings.Contains(got, "10.255.255.1 is not public") {
 		t.Error(got)
+	}
+}
+
+// TestClaims: an answer that claims more tokens than its request can have is charged by an
+// estimate, and the log says so.
+func TestClaims(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	for _, x := range []struct {
+		name      string
+		env       *openai.Envelope
+		claim     openai.Usage
+		estimated bool
+	}{
+		{"true", &openai.Envelope{PromptBytes: 3000, Messages: 1, N: 1, MaxTokens: 100}, openai.Usage{Prompt: 1000, Completion: 100}, false},
+		{"of a long context", &openai.Envelope{PromptBytes: 4 << 20, Messages: 1, N: 1}, openai.Usage{Prompt: 1 << 20, Completion: 1 << 17}, false},
+		{"of several answers", &openai.Envelope{PromptBytes: 30, Messages: 1, N: 4, MaxTokens: 1 << 16}, openai.Usage{Prompt: 10, Completion: 4 << 16}, false},
+		{"of an image", &openai.Envelope{PromptBytes: 300, Messages: 1, N: 1}, openai.Usage{Prompt: 2000, Completion: 10}, false},
+		{"of no request", nil, openai.Usage{Prompt: 1 << 20}, false},
+		{"an answer without an end", &openai.Envelope{PromptBytes: 30, Messages: 1, N: 1}, openai.Usage{Prompt: 10, Completion: 9e18}, true},
+		{"a prompt without an end", &openai.Envelope{PromptBytes: 30, Messages: 1, N: 1}, openai.Usage{Prompt: 9e18, Completion: 10}, true},
+		{"beyond max_tokens", &openai.Envelope{PromptBytes: 30, Messages: 1, N: 1, MaxTokens: 100}, openai.Usage{Prompt: 10, Completion: 1 << 20}, true},
+		{"beyond its text", &openai.Envelope{PromptBytes: 30, Messages: 1, N: 1}, openai.Usage{Prompt: 1 << 20, Completion: 10}, true},
+		{"of no request, without an end", nil, openai.Usage{Prompt: 9e18, Completion: 9e18}, true},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			ledger, err := spend.Open("")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var log bytes.Buffer
+			s := New(Options{Ledger: ledger, Now: func() time.Time { return now }, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			s.Set([]*functions.Remote{testRemote(func(r *functions.RemoteSpec) {
+				r.Price = functions.Price{Input: 10, Output: 50}
+				r.Limits.SpendPerDay, r.Limits.TokensPerMinute = 1e6, 1e9
+			})})
+			c, e := s.Begin(Request{Name: cloud, Team: "a", Generates: true, Envelope: x.env})
+			if e != nil {
+				t.Fatal(e)
+			}
+			c.sent, c.status, c.bytes = true, 200, 400
+			x.claim.Known = true
+			charge := c.End(x.claim, 200, now)
+			if charge.Estimated != x.estimated || !x.estimated && charge.Usage != x.claim || x.estimated && (charge.Usage.Completion != 100 || charge.Cost > 0.01) {
+				t.Errorf("charged %+v", charge)
+			}
+			if strings.Contains(log.String(), "claims more tokens") != x.estimated {
+				t.Errorf("the log has %q", log.String())
+			}
+			if e := s.Refusal(cloud, "a", 0); e != nil {
+				t.Errorf("the next request: %v", e)
+			}
+		})
 	}
 }

@@ -55,36 +55,36 @@ func (t *Table[K]) Len() (n int) {
 // Run is a plain request that retries may join. Its request's context outlives the
 // client by the grace, and until the last retry that has joined has left.
 type Run struct {
-	ID      string // of the request that runs
-	Context httpserver.Context
-	Running atomic.Bool // at an engine; false while the request waits
+	ID       string // of the request that runs
+	Context  httpserver.Context
+	AtEngine atomic.Bool // at an engine; false while the request waits
 
 	stop   func() bool // unhooks the client's departure
 	now    func() time.Time
 	remove func() // from its table
 
-	mu     sync.Mutex
-	lasts  time.Time // a client that leaves from then on may come back; zero: none does
-	alone  bool      // the client has left
-	over   bool      // the request has ended
-	joined int       // retries that wait for the answer
-	grace  *time.Timer
-	done   chan struct{}        // closed when answer is set; nil before the first retry joins
-	answer *httpserver.Response // nil: a retry runs by itself
-	taken  chan struct{}        // closed when a retry joins; nil unless a kept answer waits for one
+	mu            sync.Mutex
+	retryableFrom time.Time // a client that leaves from then on may come back; zero: none does
+	clientLeft    bool      // the client has left
+	over          bool      // the request has ended
+	joined        int       // retries that wait for the answer
+	grace         *time.Timer
+	done          chan struct{}        // closed when answer is set; nil before the first retry joins
+	answer        *httpserver.Response // nil: a retry runs by itself
+	taken         chan struct{}        // closed when a retry joins; nil unless a kept answer waits for one
 }
 
-// New makes a run for a request of a client, whose departure from lasts on may be followed by
-// a retry; zero: none is. It must be entered or forgotten before the client's context ends.
-func New(id string, client *httpserver.Context, lasts time.Time, now func() time.Time) *Run {
-	r := &Run{ID: id, lasts: lasts, now: now}
+// New makes a run for a request of a client, whose departure from retryableFrom on may be
+// followed by a retry; zero: none is. It must be entered or forgotten before the client's context ends.
+func New(id string, client *httpserver.Context, retryableFrom time.Time, now func() time.Time) *Run {
+	r := &Run{ID: id, retryableFrom: retryableFrom, now: now}
 	r.stop = client.AfterFunc(func() { r.clientEnded(client.Err()) })
 	return r
 }
 
-// Enter finds the run that a retry joins. Otherwise it begins one, so that retries may join
+// JoinOrBegin finds the run that a retry joins. Otherwise it begins one, so that retries may join
 // it; both are nil if there are too many.
-func (t *Table[K]) Enter(k K, retry bool, begin func() *Run) (joined, own *Run) {
+func (t *Table[K]) JoinOrBegin(k K, retry bool, begin func() *Run) (joined, own *Run) {
 	s := &t.shards[t.hash(k)%shardCount]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,18 +113,18 @@ func (t *Table[K]) Enter(k K, retry bool, begin func() *Run) (joined, own *Run) 
 func (r *Run) clientEnded(cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.alone = true
+	r.clientLeft = true
 	switch {
 	case r.joined > 0 && errors.Is(cause, httpserver.ErrGone):
-	case errors.Is(cause, httpserver.ErrGone) && !r.lasts.IsZero() && !r.now().Before(r.lasts):
-		r.await()
+	case errors.Is(cause, httpserver.ErrGone) && !r.retryableFrom.IsZero() && !r.now().Before(r.retryableFrom):
+		r.startGrace()
 	default:
 		r.Context.End(cause)
 	}
 }
 
-// await starts the grace. mu is held.
-func (r *Run) await() {
+// startGrace starts the timer of the grace. mu is held.
+func (r *Run) startGrace() {
 	r.grace = time.AfterFunc(Grace, func() { r.Context.End(httpserver.ErrGone) })
 }
 
@@ -155,8 +155,8 @@ func (r *Run) join() bool {
 func (r *Run) Leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.joined--; r.joined == 0 && r.alone && !r.over {
-		r.await()
+	if r.joined--; r.joined == 0 && r.clientLeft && !r.over {
+		r.startGrace()
 	}
 }
 
@@ -173,8 +173,8 @@ func (r *Run) finish(res *httpserver.Response) {
 	r.over = true
 	streams := res != nil && res.Stream != nil
 	if streams { // and its client's departure ends it, at once
-		r.lasts = time.Time{}
-	} else if res != nil && sharesAnswer(res.Status) && (r.alone || r.joined > 0) {
+		r.retryableFrom = time.Time{}
+	} else if res != nil && sharesAnswer(res.Status) && (r.clientLeft || r.joined > 0) {
 		r.answer = &httpserver.Response{Status: res.Status, Fields: slices.Clone(res.Fields), Body: res.Body}
 	}
 	var taken chan struct{}

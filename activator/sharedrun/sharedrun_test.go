@@ -12,12 +12,12 @@ import (
 func TestEndLeavesOtherRun(t *testing.T) {
 	runs := NewTable(func(string) uint64 { return 7 })
 	begin := func(id string) *Run {
-		_, own := runs.Enter("k", false, func() *Run { return New(id, &httpserver.Context{}, time.Now(), time.Now) })
+		_, own := runs.JoinOrBegin("k", false, func() *Run { return New(id, &httpserver.Context{}, time.Now(), time.Now) })
 		return own
 	}
 	first, second := begin("first"), begin("second")
 	first.Finish(nil)
-	joined, _ := runs.Enter("k", true, func() *Run { t.Error("the retry runs by itself"); return second })
+	joined, _ := runs.JoinOrBegin("k", true, func() *Run { t.Error("the retry runs by itself"); return second })
 	if joined != second {
 		t.Errorf("joined %v", joined)
 	} else {

@@ -10,18 +10,18 @@ import (
 // Snapshot is the state of a function as the platform published it. Neither it nor
 // anything it points at may be changed after Publish.
 type Snapshot struct {
-	Name              functions.Name
-	Model             *functions.Model
-	Remote            *functions.Remote   // set where another party runs the function; then Model is nil
-	State             functions.State     // of its best replica; Unloaded (or "") when at rest
-	Replicas          []Replica           // READY ones only; draining ones are absent
-	NotReadyEndpoints []Replica           // not READY, but their shim takes requests already (see EarlyHeader)
-	Progress          functions.Progress  // of the cold start under way
-	ColdStart         *functions.Timeline // the newest cold start, under way or last; nil if there was none
-	Forecast          functions.Forecast
-	Failure           *Failure // the breaker is open: refuse at once, until Until
-	Blocked           *Blocked // cannot be placed now
-	Sleeping          bool
+	Name          functions.Name
+	Model         *functions.Model
+	Remote        *functions.Remote   // set where another party runs the function; then Model is nil
+	State         functions.State     // of its best replica; Unloaded (or "") when at rest
+	Replicas      []Replica           // READY ones only; draining ones are absent
+	EarlyReplicas []Replica           // not READY, but their shim takes requests already (see EarlyHeader)
+	Progress      functions.Progress  // of the cold start under way
+	ColdStart     *functions.Timeline // the newest cold start, under way or last; nil if there was none
+	Forecast      functions.Forecast
+	Failure       *Failure // the breaker is open: refuse at once, until Until
+	Blocked       *Blocked // cannot be placed now
+	Sleeping      bool
 
 	// ServedModelName is what the engines call the model where that is not the
 	// function's own name: a revision has its service's name. "" is the function's.
@@ -54,7 +54,6 @@ const HeldHeader = "thaw-held-us"
 // Replica is one endpoint of a function.
 type Replica struct {
 	ID       string
-	Node     string
 	Endpoint string   // http://127.0.0.1:PORT, or https://HOST:PORT/replicas/ID
 	Key      string   // API key of an engine that is reached without its agent
 	Adapters []string // loaded now
@@ -77,7 +76,6 @@ type Failure struct {
 const (
 	QuotaExceeded = "gpu_quota_exceeded" // its team holds all the GPUs that it may
 	BudgetSpent   = "insufficient_quota" // its team has used up its budget
-	NoCapacity    = "no_capacity"        // nothing can be evicted for it now
 )
 
 // Blocked is why a function cannot be placed now. ETA is the expected time to READY as

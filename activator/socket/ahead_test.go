@@ -19,7 +19,7 @@ const someCode = "```go\nfunc main() {\n\tfmt.Println(\"x\")\n}\n``` "
 // TestPrewarm: a cold target that a rule names is started by a lease, which ends when the
 // rule no longer holds or the socket closes, unless another socket wants it.
 func TestPrewarm(t *testing.T) {
-	r := newRig(t, servers[0].make, nil)
+	r := newRig(t, nil)
 	r.publish("coder", false)
 	r.routeByCode("coder")
 	c := r.connect("/ws/me")
@@ -66,7 +66,7 @@ func TestPrewarm(t *testing.T) {
 
 // TestReadyBeforeEnter: a start that is over at the submit is a hit.
 func TestReadyBeforeEnter(t *testing.T) {
-	r := newRig(t, servers[0].make, nil)
+	r := newRig(t, nil)
 	r.publish("coder", false)
 	r.routeByCode("coder")
 	c := r.connect("/ws/me")
@@ -84,7 +84,7 @@ func TestReadyBeforeEnter(t *testing.T) {
 
 // TestLoadAdapter: the adapter of a READY model is loaded while the text is typed.
 func TestLoadAdapter(t *testing.T) {
-	r := newRig(t, servers[0].make, nil)
+	r := newRig(t, nil)
 	r.publish("base", true, "pirate")
 	r.routeByCode("base:pirate")
 	c := r.connect("/ws/me")
@@ -105,7 +105,7 @@ func TestLoadAdapter(t *testing.T) {
 
 // TestUnsure: a rule without a condition beside others prepares nothing.
 func TestUnsure(t *testing.T) {
-	r := newRig(t, servers[0].make, nil)
+	r := newRig(t, nil)
 	r.publish("tiny", false)
 	r.routeByCode("coder")
 	c := r.connect("/ws/me")

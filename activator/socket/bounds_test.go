@@ -19,7 +19,7 @@ import (
 // TestBadMessages: each gets an error frame, the socket goes on, and the fifth ends it with
 // the code of its fault.
 func TestBadMessages(t *testing.T) {
-	r := newRig(t, servers[0].make, nil)
+	r := newRig(t, nil)
 	for name, c := range map[string]struct {
 		kind  websocket.MessageType
 		text  string
@@ -83,7 +83,7 @@ func TestTextsThatLookLikeFrames(t *testing.T) {
 // TestFlood: more than 200 messages in a second are dropped, and far more end the socket.
 func TestFlood(t *testing.T) {
 	now := time.Unix(1000, 0)
-	r := newRig(t, servers[0].make, func(o *Options) { o.Now = func() time.Time { return now } })
+	r := newRig(t, func(o *Options) { o.Now = func() time.Time { return now } })
 	c := r.connect("/ws/me")
 	done := make(chan error, 1)
 	go func() {
@@ -118,30 +118,28 @@ func TestFlood(t *testing.T) {
 
 // TestTooManySockets: beyond the bounds the handshake is refused.
 func TestTooManySockets(t *testing.T) {
-	forEachServer(t, func(t *testing.T, start func(func(*Options)) *rig) {
-		for _, c := range []struct {
-			all, key, status int
-			code             openai.Code
-		}{{1, 0, 503, openai.QueueFull}, {2, 1, 429, openai.RateLimitExceeded}} {
-			r := start(func(o *Options) { o.Sockets, o.SocketsOfKey = c.all, c.key })
-			first := r.connect("/ws/a")
-			first.say("__ping__")
-			first.until("pong")
-			_, res, err := r.dial("/ws/b", nil)
-			if res == nil || res.StatusCode != c.status || res.Header.Get("Retry-After") == "" {
-				t.Fatalf("%+v %v", res, err)
-			}
-			if b, _ := io.ReadAll(res.Body); !strings.Contains(string(b), string(c.code)) {
-				t.Errorf("%s", b)
-			}
-			first.Close(websocket.StatusNormalClosure, "")
+	for _, c := range []struct {
+		all, key, status int
+		code             openai.Code
+	}{{1, 0, 503, openai.QueueFull}, {2, 1, 429, openai.RateLimitExceeded}} {
+		r := newRig(t, func(o *Options) { o.Sockets, o.SocketsOfKey = c.all, c.key })
+		first := r.connect("/ws/a")
+		first.say("__ping__")
+		first.until("pong")
+		_, res, err := r.dial("/ws/b", nil)
+		if res == nil || res.StatusCode != c.status || res.Header.Get("Retry-After") == "" {
+			t.Fatalf("%+v %v", res, err)
 		}
-	})
+		if b, _ := io.ReadAll(res.Body); !strings.Contains(string(b), string(c.code)) {
+			t.Errorf("%s", b)
+		}
+		first.Close(websocket.StatusNormalClosure, "")
+	}
 }
 
 // TestReconnect: the session of a client_id and key goes on, that of another does not.
 func TestReconnect(t *testing.T) {
-	r := newRig(t, servers[0].make, nil)
+	r := newRig(t, nil)
 	c := r.connect("/ws/me")
 	c.say("remember me now")
 	c.until("intent_change")
@@ -183,7 +181,7 @@ func TestSessionsAreBounded(t *testing.T) {
 // TestSilentReader: a client that stops reading is ended by the write deadline, and its
 // generation at the engine.
 func TestSilentReader(t *testing.T) {
-	r := newRigWithin(t, 100*time.Millisecond, servers[0].make, nil)
+	r := newRigWithin(t, 100*time.Millisecond, nil)
 	c := r.connect("/ws/me")
 	c.say(`{"type":"submit","text":"flood"}`)
 	c.until("token")
@@ -192,13 +190,13 @@ func TestSilentReader(t *testing.T) {
 
 // TestIdle: a silent client is ended.
 func TestIdle(t *testing.T) {
-	r := newRig(t, servers[0].make, func(o *Options) { o.Idle = time.Millisecond })
+	r := newRig(t, func(o *Options) { o.Idle = time.Millisecond })
 	r.connect("/ws/me").wantClose(websocket.StatusNormalClosure)
 }
 
 // TestPlainPaths: /predict and /health.
 func TestPlainPaths(t *testing.T) {
-	r := newRig(t, servers[0].make, nil)
+	r := newRig(t, nil)
 	for _, c := range []struct {
 		method, path string
 		status       int
@@ -246,7 +244,7 @@ func TestPlainPaths(t *testing.T) {
 
 // TestRevokedKey: a socket whose key is deleted makes nothing ready and generates nothing.
 func TestRevokedKey(t *testing.T) {
-	r := newRig(t, servers[0].make, nil)
+	r := newRig(t, nil)
 	key, stored, err := r.keys.Create("default", "", false)
 	if err != nil {
 		t.Fatal(err)

@@ -64,25 +64,12 @@ func (w waker) Wake(n functions.Name, _ string) string {
 func (waker) Nudge(functions.Name)                         {}
 func (waker) ReportFailure(functions.Name, string, string) {}
 
-var servers = []struct {
-	name string
-	make func(httpserver.Options) httpserver.Server
-}{{"fiber", httpserver.NewFiberServer}, {"http", httpserver.NewNetHTTPServer}}
-
-func forEachServer(t *testing.T, f func(t *testing.T, start func(change func(*Options)) *rig)) {
-	for _, b := range servers {
-		t.Run(b.name, func(t *testing.T) {
-			f(t, func(change func(*Options)) *rig { return newRig(t, b.make, change) })
-		})
-	}
-}
-
-func newRig(t *testing.T, make_ func(httpserver.Options) httpserver.Server, change func(*Options)) *rig {
-	return newRigWithin(t, 30*time.Second, make_, change)
+func newRig(t *testing.T, change func(*Options)) *rig {
+	return newRigWithin(t, 30*time.Second, change)
 }
 
 // newRigWithin bounds the writes to clients.
-func newRigWithin(t *testing.T, writes time.Duration, make_ func(httpserver.Options) httpserver.Server, change func(*Options)) *rig {
+func newRigWithin(t *testing.T, writes time.Duration, change func(*Options)) *rig {
 	r := &rig{t: t, left: make(chan string, 100), counted: make(chan string, 100), loads: make(chan string, 100), starts: make(chan string, 100),
 		bodies: make(chan string, 100), heads: make(chan http.Header, 100), wakes: make(chan functions.Name, 100)}
 	var err error
@@ -127,7 +114,7 @@ func newRigWithin(t *testing.T, writes time.Duration, make_ func(httpserver.Opti
 	r.server = New(o)
 	guard := browser.New(true, nil, []string{"http://localhost:3000", "app://*"})
 	data, sockets := guard.Wrap(r.act.Serve), guard.Wrap(r.server.Serve)
-	r.front = make_(httpserver.Options{Upgrades: Upgrades, WriteTimeout: writes, Handler: func(req *httpserver.Request, res *httpserver.Response) {
+	r.front = httpserver.NewFiberServer(httpserver.Options{Upgrades: Upgrades, WriteTimeout: writes, Handler: func(req *httpserver.Request, res *httpserver.Response) {
 		if ServesPath(req.Path) {
 			sockets(req, res)
 			return
@@ -220,7 +207,7 @@ func (r *rig) publish(name string, ready bool, adapters ...string) {
 	f := snapshot.Snapshot{Name: functions.Name{Team: functions.DefaultTeam, Name: name}, Model: m, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
 	if ready {
 		f.State = functions.Ready
-		f.Replicas = []snapshot.Replica{{ID: "r1", Node: "n", Endpoint: "http://" + r.engine, Slots: 4}}
+		f.Replicas = []snapshot.Replica{{ID: "r1", Endpoint: "http://" + r.engine, Slots: 4}}
 	}
 	r.act.Publish(f)
 }

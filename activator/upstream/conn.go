@@ -81,7 +81,7 @@ type conn struct {
 	gen        uint64     // which exchange
 	inExchange bool       // an exchange is under way
 	cancelled  error      // why it was cut
-	aborted    bool       // by Cut
+	aborted    bool       // by AbortThrough
 }
 
 type fieldSpan struct{ name, colon, value, end int }
@@ -162,10 +162,10 @@ func (c *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 	return res, nil
 }
 
-// bound moves the read deadline so that silence of d ends the exchange, and
+// limitSilence moves the read deadline so that silence of d ends the exchange, and
 // moves it again only when an eighth of d has passed: a stream calls this for
 // each piece. It belongs to the goroutine of the exchange.
-func (c *conn) bound(d time.Duration) {
+func (c *conn) limitSilence(d time.Duration) {
 	now := time.Now()
 	if left := c.until.Sub(now); left < d || left > d+d/8 {
 		c.setReadDeadline(now.Add(d + d/8))

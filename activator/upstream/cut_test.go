@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// After Cut of an address, requests that wait for a head, read a body or reuse an idle
+// After AbortThrough of an address, requests that wait for a head, read a body or reuse an idle
 // connection fail at once as if the engine had died; later requests dial anew, and other
 // addresses are unaffected.
 func TestAbortRequests(t *testing.T) {
@@ -64,7 +64,7 @@ func TestAbortRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	otherStream.Read(make([]byte, 10))
-	c.Cut(cutEngine.addr)
+	c.AbortThrough(cutEngine.addr)
 	for range 2 {
 		if err := <-ended; !errors.Is(err, ErrCut) || !errors.Is(err, ErrNoAnswer) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Error(err)
@@ -75,7 +75,7 @@ func TestAbortRequests(t *testing.T) {
 	if cutEngine.conns.Load() != before+1 {
 		t.Error("a connection outlived the cut")
 	}
-	otherStream.Bound(1)
+	otherStream.LimitSilence(1)
 	if _, err := otherStream.Read(make([]byte, 10)); !errors.Is(err, ErrSilent) {
 		t.Errorf("another address was cut too: %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -53,7 +54,7 @@ type Request struct {
 	Body   [][]byte
 	Fresh  bool // on a new connection, for a request that was sent before
 	// Bound is how long the engine may be silent, until the head and between
-	// two reads of the body; 0 is no bound. Response.Bound sets it anew.
+	// two reads of the body; 0 is no bound. Response.LimitSilence sets it anew.
 	Bound time.Duration
 }
 
@@ -64,7 +65,7 @@ var (
 	ErrProtocol  = errors.New("upstream: answer is not HTTP")
 	ErrCancelled = errors.New("upstream: cancelled")                        // wraps the context's cause
 	ErrSilent    = errors.New("upstream: silent for longer than its bound") // or it does not read
-	ErrCut       = errors.New("upstream: cut")                              // by Cut; the cause in one of the above
+	ErrCut       = errors.New("upstream: cut")                              // by AbortThrough; the cause in one of the above
 	errClosed    = errors.New("upstream: client is closed")
 )
 
@@ -214,6 +215,15 @@ func (c *Client) send(ctx context.Context, r *Request) (*Response, error) {
 	}
 }
 
+// SplitEndpoint splits a URL into host:port and the prefix of its paths.
+func SplitEndpoint(endpoint string) (addr, prefix string) {
+	addr = strings.TrimPrefix(strings.TrimPrefix(endpoint, "http://"), "https://")
+	if i := strings.IndexByte(addr, '/'); i >= 0 {
+		addr, prefix = addr[:i], strings.TrimSuffix(addr[i:], "/")
+	}
+	return addr, prefix
+}
+
 // get returns an idle connection, or a new one.
 func (c *Client) get(ctx context.Context, addr string, secure, reuse bool) (*conn, error) {
 	c.mu.Lock()
@@ -280,9 +290,9 @@ func (c *conn) startTLS(ctx context.Context) error {
 	return nil
 }
 
-// Cut ends every exchange with addr as if the engine had died, for an engine that is known
+// AbortThrough ends every exchange with addr as if the engine had died, for an engine that is known
 // to be gone while its connections are still open. Idle connections to it are closed.
-func (c *Client) Cut(addr string) {
+func (c *Client) AbortThrough(addr string) {
 	c.mu.Lock()
 	var all []*conn
 	if p := c.peers[addr]; p != nil {
@@ -418,12 +428,12 @@ type bodyReader struct{ k *conn }
 
 func (b bodyReader) Read(p []byte) (int, error) { return b.k.read(p) }
 
-// Bound sets how long the engine may be silent from now on, until the next
+// LimitSilence sets how long the engine may be silent from now on, until the next
 // call; a Read that finds it longer silent fails with [ErrSilent], at most an
 // eighth of d late.
-func (r *Response) Bound(d time.Duration) {
+func (r *Response) LimitSilence(d time.Duration) {
 	if r.k != nil {
-		r.k.bound(d)
+		r.k.limitSilence(d)
 	}
 }
 

@@ -755,7 +755,7 @@ func TestBound(t *testing.T) {
 			var b []byte
 			for p := make([]byte, 10); err == nil; {
 				var n int
-				r.Bound(1500 * time.Millisecond)
+				r.LimitSilence(1500 * time.Millisecond)
 				n, err = r.Read(p)
 				b = append(b, p[:n]...)
 			}

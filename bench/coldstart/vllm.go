@@ -195,7 +195,10 @@ func (p *programs) begin(ctx context.Context) error {
 		return err
 	}
 	p.socket = filepath.Join(dir, "warm.sock")
-	parent, err := p.supervisor.Spawn(ctx, supervisor.Process{ID: "warm", Argv: env.ParentArgv(script, p.socket, forkserver.ImportList("vllm")), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env))})
+	parent, err := p.supervisor.Spawn(ctx, supervisor.Process{
+		ID: "warm", Argv: env.ParentArgv(script, p.socket, forkserver.ImportList("vllm")),
+		Env: forkserver.ParentEnviron(engine.Environ(cmd.Env)),
+	})
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ import (
 
 	"github.com/thaw-dev/thaw/bench"
 	"github.com/thaw-dev/thaw/bench/coldstart"
-	"github.com/thaw-dev/thaw/bench/gateway"
+	"github.com/thaw-dev/thaw/bench/thaw-bench/gateway"
 	"github.com/thaw-dev/thaw/functions"
 )
 

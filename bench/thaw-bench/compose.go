@@ -6,13 +6,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/bench"
-	"github.com/thaw-dev/thaw/bench/compose"
 	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/bench/thaw-bench/compose"
 )
 
 const aboutCompose = `Measures Compositions and batches. Writes compose.json and compose.md.
@@ -47,13 +46,8 @@ func runCompose(ctx context.Context, args []string, stdout, stderr io.Writer) (e
 	if *quick {
 		o = compose.Quick()
 	}
-	o.Parts = map[string]bool{}
-	for part := range strings.SplitSeq(*only, ",") {
-		part = strings.TrimSpace(part)
-		if !slices.Contains(compose.Parts, part) {
-			return bench.UsageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(compose.Parts, ", "))
-		}
-		o.Parts[part] = true
+	if o.Parts, err = bench.SelectParts(stderr, *only, compose.Parts); err != nil {
+		return err
 	}
 	self, err := os.Executable()
 	if err != nil {

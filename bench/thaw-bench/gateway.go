@@ -9,12 +9,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/bench"
-	"github.com/thaw-dev/thaw/bench/gateway"
 	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/bench/thaw-bench/gateway"
 	"github.com/thaw-dev/thaw/testkit/fake"
 )
 
@@ -60,14 +59,9 @@ func runGateway(ctx context.Context, args []string, stdout, stderr io.Writer) (e
 	if *rounds > 0 {
 		o.Rounds = *rounds
 	}
-	parts := map[string]bool{}
-	for _, part := range strings.Split(*only, ",") {
-		switch part = strings.TrimSpace(part); part {
-		case "cpu", "held", "release", "waiters":
-			parts[part] = true
-		default:
-			return bench.UsageError(stderr, "--only: there is no part %q", part)
-		}
+	parts, err := bench.SelectParts(stderr, *only, []string{"cpu", "held", "release", "waiters"})
+	if err != nil {
+		return err
 	}
 	if !parts["cpu"] {
 		o.Rounds = 0

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/bench"
-	"github.com/thaw-dev/thaw/bench/loader"
 	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/bench/thaw-bench/loader"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -73,17 +73,9 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 		o.Nodes, o.Peers, o.Stream, o.Boot = 3, 32<<20, 16<<20, 200*time.Millisecond
 	}
 	o.RAM = *ram
-	parts := map[string]bool{}
-	for part := range strings.SplitSeq(*only, ",") {
-		part = strings.TrimSpace(part)
-		known := false
-		for _, p := range loaderParts {
-			known = known || p == part
-		}
-		if !known {
-			return bench.UsageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(loaderParts, ", "))
-		}
-		parts[part] = true
+	parts, err := bench.SelectParts(stderr, *only, loaderParts)
+	if err != nil {
+		return err
 	}
 	leaveOut(&o, parts, size)
 	if o.Self, err = os.Executable(); err != nil {

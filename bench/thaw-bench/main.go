@@ -4,7 +4,8 @@
 //	make thaw thaw-bench
 //	bin/thaw-bench gateway --out bench/results
 //
-// `thaw bench coldstart` is the benchmark for users.
+// It is a module of its own; go.work beside it has its commands use the packages of thaw as
+// they are compiled for thaw itself. `thaw bench coldstart` is the benchmark for users.
 package main
 
 import (

@@ -6,13 +6,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/bench"
 	"github.com/thaw-dev/thaw/bench/report"
-	"github.com/thaw-dev/thaw/bench/router"
+	"github.com/thaw-dev/thaw/bench/thaw-bench/router"
 )
 
 const aboutRouter = `Measures how a Router decides. Writes router.json and router.md.
@@ -27,7 +26,7 @@ Parts (--only): decision  the time of a decision about a prompt of 4 KiB: by the
                           start of the cold one
 
 labels and --fit need the sources: a folder of checkouts OWNER/NAME of the
-repositories that bench/router/sources.go names (--sources), and one with the
+repositories that bench/thaw-bench/router/sources.go names (--sources), and one with the
 files that it names texts:FILE (--texts). A source that is not there is left out.
 
 --fit FILE fits the weights of the complexity score on the sources that are not
@@ -52,16 +51,12 @@ func runRouter(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
-	o := router.Options{Parts: map[string]bool{}, Rounds: 100_000, RequestRounds: 20, Requests: 4000, Hedges: 60, Checkouts: *sources, Texts: *texts, Progress: func(s string) { fmt.Fprintln(stderr, s) }}
+	o := router.Options{Rounds: 100_000, RequestRounds: 20, Requests: 4000, Hedges: 60, Checkouts: *sources, Texts: *texts, Progress: func(s string) { fmt.Fprintln(stderr, s) }}
 	if *quick {
 		o.Rounds, o.RequestRounds, o.Requests, o.Hedges = 100, 1, 100, 2
 	}
-	for part := range strings.SplitSeq(*only, ",") {
-		part = strings.TrimSpace(part)
-		if !slices.Contains(router.Parts, part) {
-			return bench.UsageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(router.Parts, ", "))
-		}
-		o.Parts[part] = true
+	if o.Parts, err = bench.SelectParts(stderr, *only, router.Parts); err != nil {
+		return err
 	}
 	if *fit != "" {
 		prompts, missing, err := router.Load(*sources, *texts)

@@ -6,13 +6,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/bench"
 	"github.com/thaw-dev/thaw/bench/report"
-	"github.com/thaw-dev/thaw/bench/schedule"
+	"github.com/thaw-dev/thaw/bench/thaw-bench/schedule"
 )
 
 const aboutSchedule = `Measures the core: who gets the GPUs. Writes schedule.json and schedule.md.
@@ -50,16 +49,12 @@ func runSchedule(ctx context.Context, args []string, stdout, stderr io.Writer) (
 	if *requests < 1 || *requests > 1_000_000_000 {
 		return bench.UsageError(stderr, "--requests: 1 to 1000000000")
 	}
-	o := schedule.Options{Parts: map[string]bool{}, Traces: *traces, Day: *requests, Rounds: 4000, Asks: 80, Models: 10_000, Minutes: *minutes}
+	o := schedule.Options{Traces: *traces, Day: *requests, Rounds: 4000, Asks: 80, Models: 10_000, Minutes: *minutes}
 	if *quick {
 		o.Day, o.Rounds, o.Asks, o.Models, o.Minutes = min(*requests, 2000), 50, 12, 400, 20
 	}
-	for part := range strings.SplitSeq(*only, ",") {
-		part = strings.TrimSpace(part)
-		if !slices.Contains(schedule.Parts, part) {
-			return bench.UsageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(schedule.Parts, ", "))
-		}
-		o.Parts[part] = true
+	if o.Parts, err = bench.SelectParts(stderr, *only, schedule.Parts); err != nil {
+		return err
 	}
 	if o.Source, err = filepath.Abs(*source); err != nil {
 		return err

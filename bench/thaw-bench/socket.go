@@ -7,13 +7,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/bench"
 	"github.com/thaw-dev/thaw/bench/report"
-	"github.com/thaw-dev/thaw/bench/socket"
+	"github.com/thaw-dev/thaw/bench/thaw-bench/socket"
 )
 
 const aboutSocket = `Measures typing-time sessions, beside a bare echo server of the same WebSocket
@@ -44,18 +43,14 @@ func runSocket(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
-	o := socket.Options{Parts: map[string]bool{}, Texts: *texts, Intents: 150, Decisions: 20_000, Idle: []int{1000, 5000, 10_000}, Rounds: 5, Words: 8000, Submits: 400,
+	o := socket.Options{Texts: *texts, Intents: 150, Decisions: 20_000, Idle: []int{1000, 5000, 10_000}, Rounds: 5, Words: 8000, Submits: 400,
 		Starts: 3, Load: 3 * time.Second, Typed: 5 * time.Second, Progress: func(s string) { fmt.Fprintln(stderr, s) }}
 	if *quick {
 		o.Texts, o.Decisions, o.Idle, o.Rounds, o.Words, o.Submits = "", 200, []int{100}, 1, 300, 20
 		o.Starts, o.Load, o.Typed = 1, 200*time.Millisecond, time.Second
 	}
-	for part := range strings.SplitSeq(*only, ",") {
-		part = strings.TrimSpace(part)
-		if !slices.Contains(socket.Parts, part) {
-			return bench.UsageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(socket.Parts, ", "))
-		}
-		o.Parts[part] = true
+	if o.Parts, err = bench.SelectParts(stderr, *only, socket.Parts); err != nil {
+		return err
 	}
 	self, err := os.Executable()
 	if err != nil {

@@ -5,6 +5,7 @@ package docs
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // page is one guide, and README.md beside them.
@@ -193,6 +195,41 @@ func TestNames(t *testing.T) {
 			if name, ok := strings.CutPrefix(m[0], "thaw.dev/"); ok && name != "v" && !strings.Contains(text, "thaw.dev/"+name) && !strings.Contains(text, `"`+name+`"`) {
 				t.Errorf("%s: no program knows %s", p.path, m[0])
 			}
+		}
+	}
+}
+
+// TestMetricsAreListed: the page of metrics has each that a program declares.
+func TestMetricsAreListed(t *testing.T) {
+	declared, err := os.ReadFile("../../platform/telemetry/declared.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed, err := os.ReadFile("metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`\("(thaw_[a-z_]+)"`).FindAllSubmatch(declared, -1)
+	if len(names) < 60 {
+		t.Errorf("%d metrics are declared", len(names))
+	}
+	for _, m := range names {
+		if !bytes.Contains(listed, append(append([]byte("`"), m[1]...), '`')) {
+			t.Errorf("metrics.md does not list %s", m[1])
+		}
+	}
+}
+
+// TestExitCodesAreListed: the guide has each exit code of the verbs.
+func TestExitCodesAreListed(t *testing.T) {
+	guide, err := os.ReadFile("troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(guide), "Exit codes of the verbs:")
+	for _, code := range []int{kit.ExitOK, kit.ExitFailed, kit.ExitUsage, kit.ExitNotFound, kit.ExitDenied, kit.ExitTimeout, kit.ExitUnavailable, kit.ExitInterrupted} {
+		if !regexp.MustCompile(fmt.Sprintf(`\s%d [a-z]`, code)).MatchString(list) {
+			t.Errorf("the exit code %d is not listed", code)
 		}
 	}
 }

@@ -57,6 +57,10 @@ func release(out, version, image string, arches []string) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
+	libraries, err := embeddedLibraries(npmFolder)
+	if err != nil {
+		return err
+	}
 	var programs []program
 	for _, a := range arches {
 		programs = append(programs, program{"thaw", a, false}, program{"thaw-knative", a, false})
@@ -73,6 +77,9 @@ func release(out, version, image string, arches []string) error {
 		modules, err := linkedModules(path)
 		if err != nil {
 			return err
+		}
+		if p.name == "thaw" {
+			modules = append(modules, libraries...)
 		}
 		b, err := encodeSPDX(p.file(), path, version, modules)
 		if err != nil {

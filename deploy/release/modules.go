@@ -16,10 +16,63 @@ import (
 	"github.com/google/licensecheck"
 )
 
-// module is a module that a program links.
+// module is what a program contains beside thaw: a Go module that it links, or a library of
+// npm whose files it embeds.
 type module struct {
 	path, version, sum string
 	licences           []string // SPDX identifiers, sorted
+	npm                bool
+}
+
+// purl returns the module's package URL (github.com/package-url/purl-spec).
+func (m module) purl() string {
+	kind := "golang"
+	if m.npm {
+		kind = "npm"
+	}
+	return "pkg:" + kind + "/" + m.path + "@" + m.version
+}
+
+// source returns the address that the module comes from.
+func (m module) source() string {
+	if m.npm {
+		return "https://www.npmjs.com/package/" + m.path + "/v/" + m.version
+	}
+	return "https://" + m.path
+}
+
+// comment states how the module's content is fixed.
+func (m module) comment() string {
+	if m.npm {
+		return "embedded from " + npmFolder
+	}
+	return "go.sum " + m.sum
+}
+
+// npmFolder has the libraries of npm that thaw embeds, for the console.
+const npmFolder = "platform/console/assets/npm"
+
+// embeddedLibraries lists the libraries in a folder that has VERSIONS.txt, a line for each that
+// begins with name, version and a comma, and a LICENSE-NAME.txt each (make console-vendor).
+func embeddedLibraries(dir string) ([]module, error) {
+	versions, err := os.ReadFile(filepath.Join(dir, "VERSIONS.txt"))
+	if err != nil {
+		return nil, err
+	}
+	var list []module
+	for line := range strings.Lines(string(versions)) {
+		head, _, ok := strings.Cut(line, ",")
+		name, version, both := strings.Cut(head, " ")
+		if !ok || !both {
+			return nil, fmt.Errorf("%s/VERSIONS.txt: %q has no name, version and comma", dir, strings.TrimSpace(line))
+		}
+		m := module{path: name, version: version, npm: true}
+		if m.licences, err = licencesOf(filepath.Join(dir, "LICENSE-"+name+".txt")); err != nil {
+			return nil, err
+		}
+		list = append(list, m)
+	}
+	return list, nil
 }
 
 // allowed are the licences that a module of the programs may have.
@@ -118,21 +171,32 @@ func licencesIn(dir string) ([]string, error) {
 		if e.IsDir() || !licenceFile.MatchString(e.Name()) || otherFile.MatchString(e.Name()) {
 			continue
 		}
-		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		ids, err := licencesOf(filepath.Join(dir, e.Name()))
 		if err != nil {
 			return nil, err
 		}
-		c := licensecheck.Scan(text)
-		if c.Percent < minCoverage {
-			return nil, fmt.Errorf("%s: only %.0f %% of it is text of licences that are known", e.Name(), c.Percent)
-		}
-		for _, m := range c.Match {
-			found = append(found, m.ID)
-		}
+		found = append(found, ids...)
 	}
 	slices.Sort(found)
 	if found = slices.Compact(found); len(found) == 0 {
 		return nil, fmt.Errorf("no licence in %s", dir)
+	}
+	return found, nil
+}
+
+// licencesOf returns the licences in a file. One that is mostly other text is an error.
+func licencesOf(path string) ([]string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	c := licensecheck.Scan(text)
+	if c.Percent < minCoverage {
+		return nil, fmt.Errorf("%s: only %.0f %% of it is text of licences that are known", filepath.Base(path), c.Percent)
+	}
+	var found []string
+	for _, m := range c.Match {
+		found = append(found, m.ID)
 	}
 	return found, nil
 }
@@ -155,9 +219,9 @@ func encodeSPDX(name, path, version string, modules []module) ([]byte, error) {
 		id := fmt.Sprintf("SPDXRef-module-%d", i+1)
 		licence := strings.Join(m.licences, " AND ")
 		packages = append(packages, object{
-			"SPDXID": id, "name": m.path, "versionInfo": m.version, "downloadLocation": "https://" + m.path, "licenseConcluded": licence, "licenseDeclared": licence,
-			"copyrightText": "NOASSERTION", "filesAnalyzed": false, "comment": "go.sum " + m.sum,
-			"externalRefs": []object{{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": "pkg:golang/" + m.path + "@" + m.version}},
+			"SPDXID": id, "name": m.path, "versionInfo": m.version, "downloadLocation": m.source(), "licenseConcluded": licence, "licenseDeclared": licence,
+			"copyrightText": "NOASSERTION", "filesAnalyzed": false, "comment": m.comment(),
+			"externalRefs": []object{{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": m.purl()}},
 		})
 		relations = append(relations, object{"spdxElementId": root, "relationshipType": "DEPENDS_ON", "relatedSpdxElement": id})
 	}

@@ -29,6 +29,41 @@ func TestLicences(t *testing.T) {
 	}
 }
 
+// TestEmbeddedLibraries: the console's libraries are listed with version, licence and purl;
+// one without its licence, or a line without a version, is an error.
+func TestEmbeddedLibraries(t *testing.T) {
+	list, err := embeddedLibraries("../../" + npmFolder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"preact MIT", "htm Apache-2.0"} {
+		m := list[i]
+		if m.path+" "+strings.Join(m.licences, " ") != want || m.purl() != "pkg:npm/"+m.path+"@"+m.version || !slices.Contains(allowed, m.licences[0]) {
+			t.Errorf("%+v, want %s", m, want)
+		}
+	}
+	// Every file of code in the folder belongs to a library that VERSIONS.txt names.
+	versions, err := os.ReadFile("../../" + npmFolder + "/VERSIONS.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, _ := filepath.Glob("../../" + npmFolder + "/*.mjs")
+	for _, c := range code {
+		if !strings.Contains(string(versions), filepath.Base(c)) {
+			t.Errorf("%s is in no line of VERSIONS.txt", c)
+		}
+	}
+	for _, versions := range []string{"preact 11.2.0, MIT: preact.mjs\n", "preact\n", "preact, MIT\n"} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "VERSIONS.txt"), []byte(versions), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if list, err := embeddedLibraries(dir); err == nil {
+			t.Errorf("%q: %+v", versions, list)
+		}
+	}
+}
+
 // TestLicencesIn: a licence is found by its text; a module without one, or with one that
 // is not known, is an error.
 func TestLicencesIn(t *testing.T) {
@@ -90,7 +125,7 @@ func TestSPDX(t *testing.T) {
 	if err := os.WriteFile(path, []byte("a program"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	modules := []module{{"example.com/a", "v1.0.0", "h1:x", []string{"MIT"}}, {"example.com/b", "v2.0.0", "h1:y", []string{"Apache-2.0", "MIT"}}}
+	modules := []module{{path: "example.com/a", version: "v1.0.0", sum: "h1:x", licences: []string{"MIT"}}, {path: "example.com/b", version: "v2.0.0", sum: "h1:y", licences: []string{"Apache-2.0", "MIT"}}}
 	b, err := encodeSPDX("thaw-linux-amd64", path, "v1", modules)
 	if err != nil {
 		t.Fatal(err)

@@ -311,9 +311,7 @@ func isPlain(v []byte) bool {
 		return false
 	}
 	for _, c := range v[1 : len(v)-1] {
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
-		default:
+		if !isWordByte(c) {
 			return false
 		}
 	}

@@ -32,13 +32,16 @@ func ValidID(s string) bool {
 		return false
 	}
 	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
-		default:
+		if !isWordByte(s[i]) {
 			return false
 		}
 	}
 	return true
+}
+
+// isWordByte reports whether c is a letter, a digit, '.', '_' or '-'.
+func isWordByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
 }
 
 // ValidTrace reports whether s is a W3C traceparent of version 00.

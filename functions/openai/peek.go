@@ -148,25 +148,41 @@ func (p *peeker) run() error {
 	return nil
 }
 
+// key reads the name of a member from i and returns it and where it ends.
+func (p *peeker) key(i int) (key []byte, end int, err error) {
+	end, escaped, err := scanString(p.b, i)
+	if err != nil {
+		return nil, 0, err
+	}
+	if escaped {
+		return unquote(p.b[i:end]), end, nil
+	}
+	return p.b[i+1 : end-1], end, nil
+}
+
+// colon skips the colon after a name that ends at i and returns where the value begins. where
+// is the pointer of the object.
+func (p *peeker) colon(i int, where string) (at int, err error) {
+	if i = skipSpace(p.b, i); i == len(p.b) || p.b[i] != ':' {
+		return 0, invalidJSON(where, "a colon is expected at byte %d.", i)
+	}
+	return skipSpace(p.b, i+1), nil
+}
+
 // member reads one top-level name and value from i and returns where it ends.
 func (p *peeker) member(i int) (int, error) {
 	b := p.b
-	end, escaped, err := scanString(b, i)
+	key, end, err := p.key(i)
 	if err != nil {
 		return 0, err
-	}
-	key := b[i+1 : end-1]
-	if escaped {
-		key = unquote(b[i:end])
 	}
 	if err := p.addKey(key); err != nil {
 		return 0, err
 	}
-	i = skipSpace(b, end)
-	if i == len(b) || b[i] != ':' {
-		return 0, invalidJSON("", "a colon is expected at byte %d.", i)
+	at, err := p.colon(end, "")
+	if err != nil {
+		return 0, err
 	}
-	at := skipSpace(b, i+1)
 	if string(key) == "stream_options" && at < len(b) && b[at] == '{' {
 		return p.streamOptions(at)
 	}
@@ -293,19 +309,14 @@ func (p *peeker) streamOptions(i int) (int, error) {
 	}
 	p.env.bare = false
 	for {
-		end, escaped, err := scanString(b, i)
+		key, end, err := p.key(i)
 		if err != nil {
 			return 0, err
 		}
-		key := b[i+1 : end-1]
-		if escaped {
-			key = unquote(b[i:end])
+		vat, err := p.colon(end, "/stream_options")
+		if err != nil {
+			return 0, err
 		}
-		i = skipSpace(b, end)
-		if i == len(b) || b[i] != ':' {
-			return 0, invalidJSON("/stream_options", "a colon is expected at byte %d.", i)
-		}
-		vat := skipSpace(b, i+1)
 		end, _, err = scanValue(b, vat, 2, nil)
 		if err != nil {
 			return 0, err

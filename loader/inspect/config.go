@@ -77,7 +77,10 @@ type facts struct {
 }
 
 // encoderTypes are models that keep no cache: they read a text once.
-var encoderTypes = []string{"bert", "roberta", "xlm-roberta", "camembert", "modernbert", "nomic_bert", "mpnet", "distilbert", "deberta-v2", "new", "gte", "electra", "albert", "eurobert"}
+var encoderTypes = []string{
+	"bert", "roberta", "xlm-roberta", "camembert", "modernbert", "nomic_bert", "mpnet", "distilbert", "deberta-v2",
+	"new", "gte", "electra", "albert", "eurobert",
+}
 
 // parseConfig reads a config.json. Errors are of kind Refused: what is not known here is no
 // reason to fetch it again.

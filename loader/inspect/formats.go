@@ -193,7 +193,10 @@ func ggufCache(m *gguf.Metadata, arch string, layers, hidden, heads int) (groups
 }
 
 // fileTypes are the names of general.file_type (ggml's llama_ftype), the usual ones.
-var fileTypes = map[int]string{0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 32: "BF16"}
+var fileTypes = map[int]string{
+	0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
+	13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 32: "BF16",
+}
 
 func fileType(m *gguf.Metadata) string {
 	if _, ok := m.Values["general.file_type"]; !ok {
@@ -222,7 +225,11 @@ func (r *reader) adapter(folder string) (Adapter, error) {
 		return a, notObject(f.Name, err)
 	}
 	if doc.Type != "" && !strings.EqualFold(doc.Type, "LORA") {
-		return a, &source.Error{Kind: source.Refused, File: f.Name, Detail: fmt.Sprintf("is an adapter of the kind %q; engines load LoRA alone", functions.Clip(doc.Type)), Fix: "merge it into its model"}
+		return a, &source.Error{
+			Kind: source.Refused, File: f.Name,
+			Detail: fmt.Sprintf("is an adapter of the kind %q; engines load LoRA alone", functions.Clip(doc.Type)),
+			Fix:    "merge it into its model",
+		}
 	}
 	a.Rank, a.Base = doc.Rank, doc.Base
 	for _, f := range r.files {
@@ -231,7 +238,10 @@ func (r *reader) adapter(folder string) (Adapter, error) {
 		}
 	}
 	if a.Bytes == 0 {
-		return a, &source.Error{Kind: source.Missing, File: path.Join(folder, "adapter_model.safetensors"), Detail: "is not there, so the adapter has no weights", Fix: "save it as safetensors beside " + adapterName}
+		return a, &source.Error{
+			Kind: source.Missing, File: path.Join(folder, "adapter_model.safetensors"),
+			Detail: "is not there, so the adapter has no weights", Fix: "save it as safetensors beside " + adapterName,
+		}
 	}
 	return a, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/sizing"
+	"github.com/thaw-dev/thaw/functions/weightsets"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/headercheck"
 	"github.com/thaw-dev/thaw/loader/source"
@@ -147,7 +148,8 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 		base := strings.ToLower(path.Base(f.Name))
 		ext := path.Ext(base)
 		switch {
-		case ext == ".bin" && (strings.HasPrefix(base, "pytorch_model") || strings.HasPrefix(base, "adapter_model") || strings.HasPrefix(base, "model")) || ext == ".pt" || ext == ".pth" || ext == ".ckpt":
+		case ext == ".bin" && (strings.HasPrefix(base, "pytorch_model") || strings.HasPrefix(base, "adapter_model") ||
+			strings.HasPrefix(base, "model")) || ext == ".pt" || ext == ".pth" || ext == ".ckpt":
 			pickles = append(pickles, f.Name)
 		case !source.Weights(f.Name):
 		case strings.Contains(f.Name, "/"):
@@ -173,17 +175,26 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 	case want == GGUF:
 		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no GGUF file, and llamacpp reads no other", Fix: "leave --engine out, or name a source with a GGUF file"}
 	case len(gguf) > 0:
-		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has its weights in GGUF, which llamacpp alone reads here", Fix: "leave --engine out, or name a source with safetensors"}
+		return weightSet{}, &source.Error{
+			Kind: source.Missing, Detail: "has its weights in GGUF, which llamacpp alone reads here",
+			Fix: "leave --engine out, or name a source with safetensors",
+		}
 	case len(pickles) > 0:
 		return weightSet{}, &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("has its weights as pickles only (%s), which run code when they are read, so thaw stages none", shortList(pickles)),
 			Fix: "save the model as safetensors: save_pretrained(DIR, safe_serialization=True)"}
 	case len(below) > 0:
-		return weightSet{}, &source.Error{Kind: source.Missing, Detail: fmt.Sprintf("has no weights at its top, but below: %s", shortList(below)), Fix: "name the folder that holds config.json and the weights"}
+		return weightSet{}, &source.Error{
+			Kind: source.Missing, Detail: fmt.Sprintf("has no weights at its top, but below: %s", shortList(below)),
+			Fix: "name the folder that holds config.json and the weights",
+		}
 	}
 	if len(r.files) > 0 && !hasConfig {
 		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no weights: no safetensors and no GGUF file, and no config.json", Fix: "name the folder of one model"}
 	}
-	return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no weights: no safetensors and no GGUF file", Fix: "copy them beside config.json, or name the folder that has them"}
+	return weightSet{}, &source.Error{
+		Kind: source.Missing, Detail: "has no weights: no safetensors and no GGUF file",
+		Fix: "copy them beside config.json, or name the folder that has them",
+	}
 }
 
 // oneGGUF groups the shards of a model. Several models are an error that lists them.
@@ -191,7 +202,7 @@ func oneGGUF(files []source.File) (weightSet, error) {
 	sets := map[string][]source.File{}
 	for _, f := range files {
 		key := f.Name
-		if name, _, _, ok := shard(f.Name); ok {
+		if name, _, _, ok := weightsets.Split(f.Name); ok {
 			key = name
 		}
 		sets[key] = append(sets[key], f)
@@ -202,30 +213,24 @@ func oneGGUF(files []source.File) (weightSet, error) {
 			list = append(list, key+" ("+sizeOf(s)+")")
 		}
 		slices.Sort(list)
-		return weightSet{}, &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("holds %d sets of weights: %s", len(sets), shortList(list)), Fix: "name its file as the source; a model file chooses it with weights: PATTERN"}
+		return weightSet{}, &source.Error{
+			Kind: source.Refused, Detail: fmt.Sprintf("holds %d sets of weights: %s", len(sets), shortList(list)),
+			Fix: "name its file as the source; a model file chooses it with weights: PATTERN",
+		}
 	}
 	slices.SortFunc(files, func(a, b source.File) int { return strings.Compare(a.Name, b.Name) })
-	if _, _, of, ok := shard(files[0].Name); ok && of != len(files) {
+	if _, _, of, ok := weightsets.Split(files[0].Name); ok && of != len(files) {
 		return weightSet{}, incomplete(files, of)
 	}
 	return weightSet{format: GGUF, files: files}, nil
 }
 
 func incomplete(files []source.File, of int) error {
-	return &source.Error{Kind: source.Missing, Detail: fmt.Sprintf("has %d of the %d files that the name %s counts", len(files), of, files[0].Name), Fix: "copy the missing files beside them"}
-}
-
-// shard splits NAME-00001-of-00005.gguf.
-func shard(name string) (stem string, i, of int, ok bool) {
-	stem = strings.TrimSuffix(name, path.Ext(name))
-	at := strings.LastIndex(stem, "-of-")
-	if at < 6 || stem[at-6] != '-' {
-		return name, 0, 0, false
+	return &source.Error{
+		Kind:   source.Missing,
+		Detail: fmt.Sprintf("has %d of the %d files that the name %s counts", len(files), of, files[0].Name),
+		Fix:    "copy the missing files beside them",
 	}
-	if _, err := fmt.Sscanf(stem[at-5:], "%05d-of-%05d", &i, &of); err != nil || i < 1 || i > of {
-		return name, 0, 0, false
-	}
-	return stem[:at-6], i, of, true
 }
 
 // oneSafetensors is what vLLM reads of a folder: the shards of its index, else all files
@@ -233,7 +238,10 @@ func shard(name string) (stem string, i, of int, ok bool) {
 func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet, error) {
 	if !hasConfig {
 		if _, ok := r.file("params.json"); ok {
-			return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has params.json and no config.json: that is Mistral's own layout", Fix: "name a source in Hugging Face's layout"}
+			return weightSet{}, &source.Error{
+				Kind: source.Missing, Detail: "has params.json and no config.json: that is Mistral's own layout",
+				Fix: "name a source in Hugging Face's layout",
+			}
 		}
 		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has weights and no config.json", Fix: "copy config.json and the tokenizer beside the weights"}
 	}
@@ -259,7 +267,7 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 			continue
 		}
 		key := f.Name
-		if stem, _, _, ok := shard(f.Name); ok {
+		if stem, _, _, ok := weightsets.Split(f.Name); ok {
 			key = stem
 		}
 		sets[key] = append(sets[key], f)
@@ -271,12 +279,16 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 			list = append(list, key+" ("+sizeOf(set)+")")
 		}
 		slices.Sort(list)
-		return s, &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("holds %d sets of weights and no index that says which are meant: %s", len(sets), shortList(list)), Fix: "copy the one that is meant, with config.json and the tokenizer, into a folder of its own and name that"}
+		return s, &source.Error{
+			Kind:   source.Refused,
+			Detail: fmt.Sprintf("holds %d sets of weights and no index that says which are meant: %s", len(sets), shortList(list)),
+			Fix:    "copy the one that is meant, with config.json and the tokenizer, into a folder of its own and name that",
+		}
 	}
 	if len(s.files) == 0 {
 		return s, &source.Error{Kind: source.Missing, Detail: "has consolidated weights only, which is Mistral's own layout", Fix: "name a source in Hugging Face's layout"}
 	}
-	if _, _, of, ok := shard(s.files[0].Name); ok && of != len(s.files) {
+	if _, _, of, ok := weightsets.Split(s.files[0].Name); ok && of != len(s.files) {
 		return s, incomplete(s.files, of)
 	}
 	return s, nil

@@ -40,7 +40,10 @@ func open(ctx context.Context, src string, o Options) (*reader, error) {
 	}
 	from, ok := o.Sources[scheme]
 	if !ok {
-		return nil, &source.Error{Kind: source.BadSource, Source: location, Detail: fmt.Sprintf("the scheme %q is not known here", scheme), Fix: "known are " + strings.Join(slices.Sorted(maps.Keys(o.Sources)), ", ")}
+		return nil, &source.Error{
+			Kind: source.BadSource, Source: location, Detail: fmt.Sprintf("the scheme %q is not known here", scheme),
+			Fix: "known are " + strings.Join(slices.Sorted(maps.Keys(o.Sources)), ", "),
+		}
 	}
 	r := &reader{ctx: ctx, from: from, scheme: scheme, location: location}
 	var plan source.Plan

@@ -68,7 +68,11 @@ func (b bitmap) has(i int) bool { return i>>3 < len(b) && b[i>>3]&(1<<(i&7)) != 
 func (b bitmap) set(i int)      { b[i>>3] |= 1 << (i & 7) }
 
 func newSwarm(n *Node, key string, files []source.File, cancel context.CancelCauseFunc) *swarm {
-	s := &swarm{node: n, key: key, files: make(map[string]blockNumbers), cancel: cancel, members: make(map[string]*member), sentBy: make(map[int]string), excluded: make(map[string]bool), waits: make(map[int]int), announcing: make(map[string]bool), failed: make(map[string]bool), view: 1}
+	s := &swarm{
+		node: n, key: key, files: make(map[string]blockNumbers), cancel: cancel, members: make(map[string]*member),
+		sentBy: make(map[int]string), excluded: make(map[string]bool), waits: make(map[int]int),
+		announcing: make(map[string]bool), failed: make(map[string]bool), view: 1,
+	}
 	// Sorted by name: block numbers must be equal on all
 	// nodes.
 	files = slices.SortedFunc(slices.Values(files), func(a, b source.File) int { return cmp.Compare(a.Name, b.Name) })
@@ -103,11 +107,14 @@ func (s *swarm) Owns(b loader.Block) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.bitmap.has(i) {
-		return true
-	}
-	for _, p := range s.members {
-		if p.usable() && p.hasOrFetches(i) {
+	return s.bitmap.has(i) || s.mustFetchLocked(i)
+}
+
+// mustFetchLocked reports whether no other node has or fetches a block and this node is its
+// owner; the caller holds mu.
+func (s *swarm) mustFetchLocked(i int) bool {
+	for _, m := range s.members {
+		if m.usable() && m.hasOrFetches(i) {
 			return false
 		}
 	}
@@ -157,15 +164,7 @@ func (s *swarm) mayServe(name string, off int64) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.bitmap.has(i) {
-		return true
-	}
-	for _, p := range s.members {
-		if p.usable() && p.hasOrFetches(i) {
-			return false
-		}
-	}
-	return s.owner(i) == s.node.o.ID && s.waits[i] == 0
+	return s.bitmap.has(i) || s.mustFetchLocked(i) && s.waits[i] == 0
 }
 
 // ownBitmap returns a copy of this node's blocks.

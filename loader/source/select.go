@@ -189,11 +189,18 @@ func chooseSet(files []weightsets.File, pattern string) (weightsets.Set, error) 
 	case len(chosen) == 1:
 		return chosen[0], nil
 	case pattern == functions.AnyGGUF && len(sets) > 0:
-		return weightsets.Set{}, &Error{Kind: Missing, Detail: "has no GGUF file, and llamacpp reads no other: " + weightsets.List(sets), Fix: "name a source with a GGUF file, or another engine"}
+		return weightsets.Set{}, &Error{
+			Kind: Missing, Detail: "has no GGUF file, and llamacpp reads no other: " + weightsets.List(sets),
+			Fix: "name a source with a GGUF file, or another engine",
+		}
 	case len(sets) > 0:
 		return weightsets.Set{}, &Error{Kind: Missing, Detail: fmt.Sprintf("has no weights that %q matches: %s", functions.Clip(pattern), weightsets.List(sets)), Fix: fix}
 	}
-	return weightsets.Set{}, &Error{Kind: Missing, Detail: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(files)), Fix: "point source at the folder that holds them"}
+	return weightsets.Set{}, &Error{
+		Kind:   Missing,
+		Detail: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(files)),
+		Fix:    "point source at the folder that holds them",
+	}
 }
 
 // dropSecondLayouts leaves out what repeats the weights in a layout that engines do not
@@ -235,7 +242,11 @@ func PlanFile(location, key string, one func(key string) (File, error)) (Plan, e
 	for _, k := range weightsets.Siblings(key) {
 		f, err := one(k)
 		if KindOf(err) == NotFound && k != key {
-			return Plan{}, &Error{Kind: Missing, Source: location, File: path.Base(k), Detail: fmt.Sprintf("is not there, and the name %s counts it", path.Base(key)), Fix: "copy it beside the others"}
+			return Plan{}, &Error{
+				Kind: Missing, Source: location, File: path.Base(k),
+				Detail: fmt.Sprintf("is not there, and the name %s counts it", path.Base(key)),
+				Fix:    "copy it beside the others",
+			}
 		}
 		if err != nil {
 			return Plan{}, err

@@ -183,7 +183,11 @@ func (s *Store) entry(h string) (Entry, error) {
 	if e.former() && e.validFormer(h) {
 		e.Block = 0
 	} else if e.Format != format || !e.valid(h) {
-		return Entry{Format: e.Format}, &source.Error{Kind: source.Missing, Detail: "checkpoint sha256:" + h + " was written by another version of thaw or is damaged", Fix: "it is deleted when no process uses it, and staged again"}
+		return Entry{Format: e.Format}, &source.Error{
+			Kind:   source.Missing,
+			Detail: "checkpoint sha256:" + h + " was written by another version of thaw or is damaged",
+			Fix:    "it is deleted when no process uses it, and staged again",
+		}
 	}
 	e.Path = filepath.Join(dir, "files")
 	if fi, err := os.Stat(filepath.Join(dir, "lease")); err == nil {
@@ -283,7 +287,11 @@ func (s *Store) Verify(ctx context.Context, digest string) error {
 			return diskError(f.Name, err)
 		}
 		if bad = append(bad, info); first == nil {
-			first = &source.Error{Kind: source.Digest, Source: e.Source, File: f.Name, Detail: "the stored file is not what was verified when it came", Fix: "it was taken out and will be fetched again", Err: err}
+			first = &source.Error{
+				Kind: source.Digest, Source: e.Source, File: f.Name,
+				Detail: "the stored file is not what was verified when it came",
+				Fix:    "it was taken out and will be fetched again", Err: err,
+			}
 		}
 	}
 	if first == nil {
@@ -304,7 +312,11 @@ func (s *Store) Verify(ctx context.Context, digest string) error {
 // checkpoint's: another verification has removed it, and it may have been staged again.
 func (s *Store) quarantine(e Entry, folder os.FileInfo, bad []os.FileInfo) error {
 	if now, err := os.Stat(e.Path); errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(now, folder) {
-		return &source.Error{Kind: source.Missing, Source: e.Source, Detail: "checkpoint " + e.Digest + " was removed while it was verified", Fix: "it is fetched again when a model needs it"}
+		return &source.Error{
+			Kind: source.Missing, Source: e.Source,
+			Detail: "checkpoint " + e.Digest + " was removed while it was verified",
+			Fix:    "it is fetched again when a model needs it",
+		}
 	} else if err != nil {
 		return err
 	}

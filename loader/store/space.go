@@ -30,14 +30,7 @@ func (s *Store) used() (int64, error) {
 	var sum int64
 	inodes := make(map[uint64]bool)
 	for _, dir := range []string{"blobs", "parts"} {
-		err := filepath.WalkDir(s.path(dir), func(p string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return ignoreMissing(err)
-			}
-			fi, err := d.Info()
-			if err != nil {
-				return ignoreMissing(err)
-			}
+		err := walkFiles(s.path(dir), func(_ string, fi fs.FileInfo) error {
 			n, inode := linkCount(fi)
 			if n > 1 {
 				if inodes[inode] {
@@ -53,6 +46,21 @@ func (s *Store) used() (int64, error) {
 		}
 	}
 	return sum, nil
+}
+
+// walkFiles calls visit with every file below dir. Files that disappear are left out, also
+// while visit works on them.
+func walkFiles(dir string, visit func(path string, fi fs.FileInfo) error) error {
+	return filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return ignoreMissing(err)
+		}
+		fi, err := d.Info()
+		if err == nil {
+			err = visit(p, fi)
+		}
+		return ignoreMissing(err)
+	})
 }
 
 // ignoreMissing drops the error of a file that disappears during a walk.
@@ -110,19 +118,12 @@ func (s *Store) evictCheckpoint(h string) (bool, error) {
 // holds the store's lock: a commit links a blob and a checkpoint under one hold of it.
 func (s *Store) dropBlobs() (int64, error) {
 	var freed int64
-	err := filepath.WalkDir(s.path("blobs"), func(p string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return ignoreMissing(err)
-		}
-		fi, err := d.Info()
-		if err != nil {
-			return ignoreMissing(err)
-		}
+	err := walkFiles(s.path("blobs"), func(p string, fi fs.FileInfo) error {
 		if n, _ := linkCount(fi); n > 1 {
 			return nil
 		}
 		if err := os.Remove(p); err != nil {
-			return ignoreMissing(err)
+			return err
 		}
 		freed += fi.Size()
 		return nil

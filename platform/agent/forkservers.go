@@ -149,7 +149,7 @@ func (s *forkServers) specFor(cmd engine.Command) (*parentSpec, string) {
 	}
 	spec := &parentSpec{row: row, env: env, environ: forkserver.ParentEnviron(engine.Environ(cmd.Env)), ready: make(chan struct{})}
 	slices.Sort(spec.environ)
-	sum := sha256.Sum256([]byte(strings.Join(append([]string{row, env.Program}, spec.environ...), "\x00")))
+	sum := sha256.Sum256([]byte(strings.Join(append([]string{row, env.Program}, forkserver.IdentityOf(spec.environ)...), "\x00")))
 	spec.id = parentPrefix + row + "-" + hex.EncodeToString(sum[:5])
 	return spec, ""
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/replica"
 	"github.com/thaw-dev/thaw/testkit"
 )
@@ -191,6 +192,34 @@ func TestWarm(t *testing.T) {
 		}
 		return false
 	})
+}
+
+// TestParentIsShared: a fork server prepared for a model that is not confined yet is that of
+// the confined engines of all models.
+func TestParentIsShared(t *testing.T) {
+	program := pyVLLM(t)
+	c, s := &confinement{}, &forkServers{}
+	command := func(home string, env map[string]string) engine.Command {
+		cmd := engine.Command{Engine: functions.EngineVLLM, Argv: []string{program}, Env: []string{"PATH=/bin", "USER=root"}}
+		for k, v := range env {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+		if home != "" {
+			c.setEnv(&cmd, engine.Request{Spec: functions.ModelSpec{Env: env}}, home)
+		}
+		return cmd
+	}
+	ids := map[string]string{}
+	for name, cmd := range map[string]engine.Command{"prepared": command("", nil), "confined": command("/a", nil), "another": command("/b", nil), "differs": command("/a", map[string]string{"PYTHONPATH": "/x"})} {
+		spec, note := s.specFor(cmd)
+		if spec == nil {
+			t.Fatal(note)
+		}
+		ids[name] = spec.id
+	}
+	if ids["prepared"] != ids["confined"] || ids["another"] != ids["confined"] || ids["differs"] == ids["confined"] {
+		t.Errorf("%v", ids)
+	}
 }
 
 // TestForkServerIsEvicted: a fork server in unused memory ends when replicas need that memory.

@@ -29,7 +29,7 @@ type Handler struct {
 func NewHandler(a *Agent, engines *upstream.Client) *Handler {
 	hostPort := func(url string) string { return strings.TrimPrefix(url, "http://") }
 	if a.o.AbortRequests == nil {
-		a.o.AbortRequests = func(url string) { engines.Cut(hostPort(url)) }
+		a.o.AbortRequests = func(url string) { engines.AbortThrough(hostPort(url)) }
 	}
 	if a.o.Traffic == nil {
 		a.o.Traffic = func(url string) functions.Traffic { return engines.Traffic(hostPort(url)) }

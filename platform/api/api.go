@@ -255,6 +255,9 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 	if !ok {
 		return openai.New(openai.InvalidValue, "The query is not one this endpoint knows; it takes: "+strings.Join(e.query, ", "))
 	}
+	if name := q.badSwitch(); name != "" {
+		return openai.New(openai.InvalidValue, name+" is `"+functions.Clip(q[name])+"`; want true or false.").With(name)
+	}
 	x := &exchange{Request: req, caller: caller, args: args, query: q}
 	res.Set("cache-control", "no-store")
 	res.Set("x-content-type-options", "nosniff")
@@ -368,15 +371,7 @@ func (e *endpoint) match(path string) (args []string, ok bool) {
 }
 
 // isWord: what an id or a name can be.
-func isWord(s string) bool {
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
-			return false
-		}
-	}
-	return s != "" && len(s) <= 128 && s != "." && s != ".."
-}
+func isWord(s string) bool { return openai.ValidID(s) && s != "." && s != ".." }
 
 func writeError(res *httpserver.Response, err *openai.Error) {
 	*res = httpserver.Response{Status: err.Status, Body: append(err.Body(), '\n')}

@@ -25,6 +25,7 @@ import (
 type Client struct {
 	server string
 	key    string
+	guess  bool // see GuessKey
 	http   *http.Client
 }
 
@@ -86,18 +87,42 @@ func (c *Client) Server() string { return c.server }
 // Close lets go of idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
+// GuessKey says that the key was found in a file, so that it may be of another server: a request that
+// the server refuses with it is sent once without it. It is called before any request.
+func (c *Client) GuessKey() { c.guess = true }
+
 // Do sends one request as it is and gives the answer if it is a success, else a
 // *StatusError. The caller closes the body.
 func (c *Client) Do(ctx context.Context, method, path string, header http.Header, body io.Reader) (*http.Response, error) {
+	if !c.guess || c.key == "" {
+		return c.do(ctx, method, path, header, body, c.key)
+	}
+	var b []byte
+	if body != nil {
+		var err error
+		if b, err = io.ReadAll(body); err != nil {
+			return nil, err
+		}
+	}
+	res, err := c.do(ctx, method, path, header, bytes.NewReader(b), c.key)
+	if s, ok := errors.AsType[*StatusError](err); ok && s.Status == 401 {
+		if res, err := c.do(ctx, method, path, header, bytes.NewReader(b), ""); err == nil {
+			return res, nil
+		}
+	}
+	return res, err
+}
+
+func (c *Client) do(ctx context.Context, method, path string, header http.Header, body io.Reader, key string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.server+path, body)
 	if err != nil {
 		return nil, err
 	}
 	if header != nil {
-		req.Header = header
+		req.Header = header.Clone()
 	}
-	if c.key != "" {
-		req.Header.Set("Authorization", "Bearer "+c.key)
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
@@ -125,21 +150,23 @@ func (c *Client) Do(ctx context.Context, method, path string, header http.Header
 
 // call sends in (nil: nothing) as JSON and reads the answer into out (nil: none).
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
-	var body io.Reader
-	header := http.Header{}
-	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
-			return err
-		}
-		body = bytes.NewReader(b)
-		header.Set("Content-Type", "application/json")
-	}
-	res, err := c.Do(ctx, method, path, header, body)
+	res, err := c.send(ctx, method, path, in)
 	if err != nil {
 		return err
 	}
 	return read1(res, out)
+}
+
+// send sends in (nil: nothing) as JSON.
+func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
+	if in == nil {
+		return c.Do(ctx, method, path, http.Header{}, nil)
+	}
+	b, err := json.Marshal(in)
+	if err != nil {
+		return nil, err
+	}
+	return c.Do(ctx, method, path, http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(b))
 }
 
 // read1 reads a whole answer.
@@ -393,17 +420,7 @@ func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, report func(fu
 
 // progress passes every line of a stream to tell; ErrLost if the stream broke off.
 func (c *Client) progress(ctx context.Context, path string, in any, report func(functions.StoreProgress)) error {
-	header := http.Header{}
-	var body io.Reader
-	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
-			return err
-		}
-		body = bytes.NewReader(b)
-		header.Set("Content-Type", "application/json")
-	}
-	res, err := c.Do(ctx, "POST", path, header, body)
+	res, err := c.send(ctx, "POST", path, in)
 	if err != nil {
 		return err
 	}

@@ -125,9 +125,14 @@ func (a *API) node(x *exchange, res *httpserver.Response) *openai.Error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(items, func(n Node) bool { return n.ID == x.args[0] })
+	return writeItem(res, items, "The node "+x.args[0], func(n Node) bool { return n.ID == x.args[0] })
+}
+
+// writeItem answers with the first item that matches; without one, what is not found.
+func writeItem[T any](res *httpserver.Response, items []T, what string, match func(T) bool) *openai.Error {
+	i := slices.IndexFunc(items, match)
 	if i < 0 {
-		return notFound("The node " + x.args[0])
+		return notFound(what)
 	}
 	return writeJSON(res, 200, items[i])
 }
@@ -192,9 +197,5 @@ func (a *API) team(x *exchange, res *httpserver.Response) *openai.Error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(items, func(t Team) bool { return t.Name == x.args[0] })
-	if i < 0 {
-		return notFound("The team " + x.args[0])
-	}
-	return writeJSON(res, 200, items[i])
+	return writeItem(res, items, "The team "+x.args[0], func(t Team) bool { return t.Name == x.args[0] })
 }

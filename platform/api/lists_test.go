@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -81,5 +82,34 @@ func TestLists(t *testing.T) {
 				t.Errorf("%q: %d %s", q, status, body)
 			}
 		}
+	}
+}
+
+// TestSwitches: a switch is on, off or refused; no other word counts as true.
+func TestSwitches(t *testing.T) {
+	r := start(t, nil)
+	for path, want := range map[string]int{
+		"functions?watch=false": 200, "functions?watch=0": 200, "functions?watch=nonsense": 400, "functions?watch=TRUE": 400, "functions?watch=no": 400,
+		"lists?of=nodes&watch=nonsense": 400, "replicas/x/logs?follow=maybe": 400, "events?watch=yes": 400, "teams?watch=+1": 400,
+	} {
+		res, err := client(t, r, "").Do(t.Context(), http.MethodGet, "/api/v1/"+path, nil, nil)
+		var e *StatusError
+		status := 200
+		if errors.As(err, &e) {
+			status = e.Status
+		} else if err != nil {
+			t.Fatal(err)
+		} else {
+			res.Body.Close()
+		}
+		if status != want || want == 400 && (!strings.Contains(e.Message, "want true or false") || e.Code != "invalid_value") {
+			t.Errorf("%s: %d %v", path, status, err)
+		}
+	}
+	if q, ok := parseQuery("watch&dryRun=true&follow=1", []string{"watch", "dryRun", "follow"}); !ok || q.badSwitch() != "" || !q.on("watch") || !q.on("dryRun") || !q.on("follow") {
+		t.Errorf("%v", q)
+	}
+	if q, _ := parseQuery("dryRun=fals", []string{"dryRun"}); q.badSwitch() != "dryRun" || q.on("dryRun") {
+		t.Errorf("%v", q)
 	}
 }

@@ -29,10 +29,23 @@ func parseQuery(raw string, known []string) (query, bool) {
 	return q, true
 }
 
+// switches are the names whose value is one of switchOn or switchOff.
+var switches, switchOn, switchOff = []string{"watch", "follow", "dryRun"}, []string{"", "true", "1"}, []string{"false", "0"}
+
+// badSwitch is a switch with another value; "" for none.
+func (q query) badSwitch() string {
+	for _, name := range switches {
+		if v, ok := q[name]; ok && !slices.Contains(switchOn, v) && !slices.Contains(switchOff, v) {
+			return name
+		}
+	}
+	return ""
+}
+
 // on is whether a switch is there and not switched off.
 func (q query) on(name string) bool {
 	v, ok := q[name]
-	return ok && v != "false" && v != "0"
+	return ok && slices.Contains(switchOn, v)
 }
 
 func (q query) number(name string, def, maximum int) (int, bool) {

@@ -391,7 +391,8 @@ func readFile(path string, most int64) ([]byte, error) {
 func (c *Catalog) assemble(problems Problems) {
 	old := c.now()
 	p := view{models: map[functions.Name]*functions.Model{}, routers: map[functions.Name]*functions.Router{}, remotes: map[functions.Name]*functions.Remote{},
-		compositions: map[functions.Name]*functions.Composition{}, teams: map[string]*functions.Team{}, docs: map[string]Document{}, from: map[string]string{}, unused: map[string]Problem{}}
+		compositions: map[functions.Name]*functions.Composition{}, teams: map[string]*functions.Team{},
+		docs: map[string]Document{}, from: map[string]string{}, unused: map[string]Problem{}}
 	take := func(path string, keepers bool) {
 		for _, d := range c.files[path].docs {
 			key := d.key()

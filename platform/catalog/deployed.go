@@ -117,7 +117,11 @@ func (d *Document) relativeFiles() (problems Problems) {
 	case d.Router != nil:
 		for i, x := range d.Router.Spec.Intents.List {
 			if x.ExamplesFrom != "" {
-				problems = append(problems, Problem{Path: fmt.Sprintf("spec.intents.list[%d].examplesFrom", i), Message: "a deployed document has its examples in itself", Hint: "thaw deploy -f FILE puts them there"})
+				problems = append(problems, Problem{
+					Path:    fmt.Sprintf("spec.intents.list[%d].examplesFrom", i),
+					Message: "a deployed document has its examples in itself",
+					Hint:    "thaw deploy -f FILE puts them there",
+				})
 			}
 		}
 	}
@@ -156,7 +160,10 @@ func (c *Catalog) put(name functions.Name, data []byte) (created bool, err error
 		return false, err
 	}
 	if len(out) > MaxFile {
-		return false, Problems{{Message: "the document is larger than " + functions.Bytes(MaxFile).Human() + " as a file", Hint: "put it into the --functions folder, with its examples in a file of their own: examplesFrom"}}
+		return false, Problems{{
+			Message: "the document is larger than " + functions.Bytes(MaxFile).Human() + " as a file",
+			Hint:    "put it into the --functions folder, with its examples in a file of their own: examplesFrom",
+		}}
 	}
 	if old, err := os.ReadFile(c.path(name)); err == nil && bytes.Equal(old, out) {
 		return false, nil

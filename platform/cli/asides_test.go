@@ -86,3 +86,46 @@ spec:
   engine: vllm
   resources: {gpus: 1, gpuMemory: 1Gi}
 `
+
+// A file without an object is not good: check says so, and other files beside it count.
+func TestCheckEmpty(t *testing.T) {
+	s := start(t)
+	dir := t.TempDir()
+	empty, comments, good := filepath.Join(dir, "empty.yaml"), filepath.Join(dir, "comments.yaml"), filepath.Join(dir, "good.yaml")
+	for path, text := range map[string]string{empty: "", comments: "# nothing yet\n---\n", good: aModel} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{empty, comments} {
+		if out, errs, exit := s.thaw(t, "", "check", path); exit != kit.ExitFailed || out != "" || !strings.Contains(errs, path+": the file has no object") || strings.Contains(errs, "good") {
+			t.Errorf("%s: %d, %q, %q", path, exit, out, errs)
+		}
+	}
+	if out, errs, exit := s.thaw(t, "", "check", "-"); exit != kit.ExitFailed || out != "" || !strings.Contains(errs, "stdin: the file has no object") {
+		t.Errorf("%d, %q, %q", exit, out, errs)
+	}
+	if out, errs, exit := s.thaw(t, "", "check", "-o", "json", empty); exit != kit.ExitFailed || !strings.Contains(out, "the file has no object") || !strings.Contains(errs, "1 problems") {
+		t.Errorf("%d, %q, %q", exit, out, errs)
+	}
+	if out, errs, exit := s.thaw(t, "", "check", dir); exit != 0 || !strings.Contains(out, "model default/tiny") || !strings.Contains(errs, "empty.yaml: warning: the file has no object") || !strings.Contains(errs, "1 good") {
+		t.Errorf("%d, %q, %q", exit, out, errs)
+	}
+}
+
+// A kind that no event has is answered with the kinds that events have.
+func TestEventKinds(t *testing.T) {
+	s := start(t)
+	out, errs, exit := s.thaw(t, "", "events", "--kind", "nope")
+	if exit != 0 || !strings.Contains(errs, `no event is called "nope"; those that are remembered are called node_joined, ready, start`) || strings.Contains(errs, "did you mean") {
+		t.Errorf("%d, %q, %q", exit, out, errs)
+	}
+	if _, errs, exit := s.thaw(t, "", "events", "--kind", "starts"); exit != 0 || !strings.Contains(errs, "did you mean start?") {
+		t.Errorf("%d, %q", exit, errs)
+	}
+	for _, args := range [][]string{{"events", "--kind", "ready"}, {"events", "tiny", "--kind", "ready"}} { // the second has none
+		if _, errs, exit := s.thaw(t, "", args...); exit != 0 || strings.Contains(errs, "is called") {
+			t.Errorf("%q: %d, %q", args, exit, errs)
+		}
+	}
+}

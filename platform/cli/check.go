@@ -35,6 +35,11 @@ func (v platformVerbs) check() *cobra.Command {
 			if err != nil && !bad {
 				return err
 			}
+			if len(docs) == 0 { // there is nothing that could be good
+				for i := range warnings {
+					warnings[i].Warning = false
+				}
+			}
 			return v.printChecked(docs, append(problems, warnings...))
 		},
 	}

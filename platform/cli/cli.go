@@ -47,6 +47,9 @@ type Programs struct {
 	// Client returns the client for verbs that call a server; key is that of
 	// --key or THAW_KEY. nil: the client of the server at --server.
 	Client func(key string) (*api.Client, error)
+	// Team is the team of names that have none, and the one whose objects lists show;
+	// "": lists show those of all teams.
+	Team string
 	// OpenStore opens the store below a data folder.
 	OpenStore func(LocalStoreOptions) (LocalStore, error)
 	// Sources opens the sources of weights, by scheme; end closes their connections.
@@ -88,6 +91,7 @@ type connection struct {
 	getenv            func(string) string
 	server, key, data string
 	keyFrom           string // where the key was found, for the hint when it is wrong
+	keyFound          bool   // in a data folder: neither flag nor variable named it
 	timeout           time.Duration
 }
 
@@ -129,13 +133,18 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 	f.DurationVar(&c.timeout, "timeout", 0, "give up after so long; 0 is the verb's own bound")
 
 	p, m := platformVerbs{c}, modelVerbs{c}
-	own := []*cobra.Command{p.serve(), p.agent(), p.keep(), p.loader(), p.warmHost(), p.runtime(), p.engine(), p.bench(), simulateverb.New(c.Terminal, Version), p.version(), p.config(), p.completion(), p.check(), p.init()}
+	own := []*cobra.Command{
+		p.serve(), p.agent(), p.keep(), p.loader(), p.warmHost(), p.runtime(), p.engine(), p.bench(),
+		simulateverb.New(c.Terminal, Version), p.version(), p.config(), p.completion(), p.check(), p.init(),
+	}
 	for _, cmd := range own {
 		// They call no server, so they do not list how to find one.
 		kit.HideInherited(cmd)
 	}
 	root.AddCommand(own...)
-	root.AddCommand(m.run(), m.models(), m.ps(), m.wake(), m.prewarm(), m.stop(), m.pull(), m.prefetch(), cacheVerbs{c}.cache(), m.deploy(), m.get(), m.describe(), m.rm(), m.logs(), m.keysVerb(), m.agentsVerb(), m.explainVerb(), m.route(), m.events(), c.doctor())
+	root.AddCommand(m.run(), m.models(), m.ps(), m.wake(), m.prewarm(), m.stop(), m.pull(), m.prefetch(),
+		cacheVerbs{c}.cache(), m.deploy(), m.get(), m.describe(), m.rm(), m.logs(), m.keysVerb(), m.agentsVerb(),
+		m.explainVerb(), m.route(), m.events(), c.doctor())
 	return root
 }
 
@@ -145,7 +154,8 @@ func (c *connection) missing(what string) error {
 
 // settingsVerb makes cmd the verb that runs program with the settings in *cfg, which
 // check validates; what names the program where this build has none.
-func settingsVerb[C any](c platformVerbs, cmd *cobra.Command, cfg *C, fileEnv string, check func() error, program func(context.Context, C, io.Writer, io.Writer) error, what string) *cobra.Command {
+func settingsVerb[C any](c platformVerbs, cmd *cobra.Command, cfg *C, fileEnv string, check func() error,
+	program func(context.Context, C, io.Writer, io.Writer) error, what string) *cobra.Command {
 	cmd.Args, cmd.GroupID = kit.ExactArgs(), "run"
 	load := kit.BindSettings(cmd, cfg, fileEnv, c.getenv, check, "thaw "+cmd.Name()+" --help shows every setting")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -92,7 +92,7 @@ func (p printer) printDescription(d description) {
 	if s := f.Spec; s != nil {
 		row("Scale", "min %d, max %d, target %d, idle %s", s.Scale.Min, s.Scale.Max, s.Scale.Target, s.Scale.Idle)
 		row("Resources", "%s, %s each; %s of memory", kit.CountOf(s.Resources.GPUs, "GPU"), s.Resources.GPUMemory.Human(), s.Resources.Memory.Human())
-		row("Queue", "%d requests, %s, %s", s.Queue.Requests, s.Queue.Bytes.Human(), s.Queue.Wait)
+		row("Queue", "%s, %s, %s", kit.CountOf(s.Queue.Requests, "request"), s.Queue.Bytes.Human(), s.Queue.Wait)
 		row("Deadlines", "stage %s, start %s, first token %s, hang %s, drain %s", s.Deadlines.Stage, s.Deadlines.Start, s.Deadlines.FirstToken, s.Deadlines.Hang, s.Deadlines.Drain)
 		for _, a := range s.Adapters {
 			state, note := "not loaded", ""

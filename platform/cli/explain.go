@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,7 +19,9 @@ import (
 
 func (m modelVerbs) explainVerb() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "explain ID | place|evict|cold|scale NAME | route ID", Short: "Where the time of a cold start went, and why a model is where it is", GroupID: "own", Args: kit.UpToArgs("the id of a cold start or a request, or what to explain of which model", 2),
+		Use:   "explain ID | place|evict|cold|scale NAME | route ID",
+		Short: "Where the time of a cold start went, and why a model is where it is", GroupID: "own",
+		Args: kit.UpToArgs("the id of a cold start or a request, or what to explain of which model", 2),
 		Long: `With an id: where the time of that cold start went, phase by phase. Of a request
 to a composition: each call to a member, with its cold start.
 
@@ -60,7 +63,8 @@ parts add up to it.`,
 				return kit.Usage("thaw explain "+args[0]+" NAME", "the name of a model is missing")
 			}
 			if strings.Contains(args[0], "/") { // no id has one
-				return kit.Usage("thaw explain place "+args[0]+", or evict, cold, scale", "%q is the name of a model, not the id of a cold start or a request", functions.Clip(args[0]))
+				return kit.Usage("thaw explain place "+args[0]+", or evict, cold, scale",
+					"%q is the name of a model, not the id of a cold start or a request", functions.Clip(args[0]))
 			}
 			t, err := cl.ColdStart(ctx, args[0])
 			if s, ok := errors.AsType[*api.StatusError](err); ok && s.Status == 404 {
@@ -130,11 +134,15 @@ func (c *connection) explainDecision(ctx context.Context, cl *api.Client, kind, 
 var decisionTitles = map[string]string{"place": "Placed", "evict": "Made way for it", "cold": "Lost a replica", "scale": "Wants more"}
 
 func (p printer) decision(e functions.Explanation) {
-	chosen := e.Chosen
-	if chosen == "" {
-		chosen = "nothing was chosen"
+	fmt.Fprintf(p.Out, "\n%s %s ago", decisionTitles[e.Kind], p.Since(e.Decided))
+	switch {
+	case e.Chosen != "":
+		fmt.Fprintf(p.Out, ": %s", kit.Plain(e.Chosen))
+	case e.Kind == "place":
+		fmt.Fprint(p.Out, ": no node was chosen")
+	case e.Kind == "evict":
+		fmt.Fprint(p.Out, ": nothing was evicted")
 	}
-	fmt.Fprintf(p.Out, "\n%s %s ago: %s", decisionTitles[e.Kind], p.Since(e.Decided), kit.Plain(chosen))
 	if e.Reason != "" {
 		fmt.Fprintf(p.Out, ", because %s", kit.Plain(e.Reason))
 	}
@@ -154,6 +162,10 @@ func (p printer) decision(e functions.Explanation) {
 
 func candidateKind(e functions.Explanation) kit.Kind[functions.Candidate] {
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', 4, 64) }
+	score := number
+	if e.Kind == "place" { // close to each other: not rounded
+		score = func(x float64) string { return number(x) + "s" }
+	}
 	k := kit.Kind[functions.Candidate]{Word: "Candidate", Name: func(v functions.Candidate) string { return v.Node }}
 	add := func(head string, cell func(functions.Candidate) string) {
 		for _, v := range e.Candidates {
@@ -172,21 +184,30 @@ func candidateKind(e functions.Explanation) kit.Kind[functions.Candidate] {
 	add("NODE", func(v functions.Candidate) string { return v.Node })
 	add("MODEL", func(v functions.Candidate) string { return shortName(v.Function) })
 	add("REPLICA", func(v functions.Candidate) string { return v.Replica })
-	add("SCORE", func(v functions.Candidate) string {
-		if v.Score == nil {
+	scoreHeads := map[string]string{"place": "COST", "evict": "LOSS"}
+	add(scoreHeads[e.Kind], func(v functions.Candidate) string {
+		if v.Score == nil || scoreHeads[e.Kind] == "" {
 			return ""
 		}
-		return number(*v.Score)
+		return score(*v.Score)
 	})
 	add("PARTS", func(v functions.Candidate) string {
 		var parts []string
 		for _, p := range v.Parts {
-			if p.Value != 0 {
-				parts = append(parts, p.Name+" "+number(p.Value))
+			name, isTime := strings.CutSuffix(p.Name, "_seconds")
+			switch {
+			case p.Value == 0 || e.Kind == "evict" && name == "loss": // it is the score
+			case name == "gib":
+				parts = append(parts, number(p.Value)+" GiB")
+			case isTime:
+				parts = append(parts, name+" "+kit.Span(time.Duration(p.Value*float64(time.Second))))
+			default:
+				parts = append(parts, name+" "+score(p.Value))
 			}
 		}
 		return strings.Join(parts, ", ")
 	})
+	add("TIER", func(v functions.Candidate) string { return string(v.Tier) })
 	add("WHY NOT", func(v functions.Candidate) string { return v.Why })
 	return k
 }
@@ -213,7 +234,7 @@ came and went, each with its reason. The last thousand are kept.`,
 			}
 			if follow {
 				return watchList(ctx, m.printer, cl, m.eventKind(), func(e functions.Event) bool {
-					return (of == "" || e.Function == of) && (what == "" || e.Kind == what)
+					return m.showsFunction(e.Function) && (of == "" || e.Function == of) && (what == "" || e.Kind == what)
 				})
 			}
 			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
@@ -222,10 +243,37 @@ came and went, each with its reason. The last thousand are kept.`,
 			if err != nil {
 				return err
 			}
-			return kit.PrintList(m.Terminal, m.eventKind(), items)
+			items = slices.DeleteFunc(items, func(e functions.Event) bool { return !m.showsFunction(e.Function) })
+			if err := kit.PrintList(m.Terminal, m.eventKind(), items); err != nil || what == "" || len(items) > 0 {
+				return err
+			}
+			return m.nameEventKinds(ctx, cl, what)
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on, with a line for every event")
 	cmd.Flags().StringVar(&what, "kind", "", "only events of this kind: start, ready, stop, failed, blocked, node_lost, …")
 	return m.asksKnative(cmd)
+}
+
+// nameEventKinds says what the events are called that are remembered, unless one of them is
+// called so.
+func (m modelVerbs) nameEventKinds(ctx context.Context, cl *api.Client, what string) error {
+	all, err := cl.Events(ctx, 0)
+	if err != nil {
+		return err
+	}
+	var kinds []string
+	for _, e := range all {
+		if !slices.Contains(kinds, e.Kind) {
+			kinds = append(kinds, e.Kind)
+		}
+	}
+	slices.Sort(kinds)
+	if len(kinds) > 0 && !slices.Contains(kinds, what) {
+		m.Remark("no event is called %q; those that are remembered are called %s", functions.Clip(what), strings.Join(kinds, ", "))
+		if near := functions.Nearest(what, kinds, 3); len(near) > 0 {
+			m.Remark("did you mean %s?", strings.Join(near, ", "))
+		}
+	}
+	return nil
 }

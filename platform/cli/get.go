@@ -16,8 +16,13 @@ import (
 
 const manyColdStarts = 1000
 
+// Kinds are the words that get takes.
+func Kinds() []string {
+	return []string{"functions", "models", "routers", "remotes", "replicas", "nodes", "teams", "coldstarts", "events", "keys"}
+}
+
 func (m modelVerbs) get() *cobra.Command {
-	words := []string{"functions", "models", "routers", "remotes", "replicas", "nodes", "teams", "coldstarts", "events", "keys"}
+	words := Kinds()
 	var follow bool
 	cmd := &cobra.Command{
 		Use: "get KIND [NAME]", Short: "List functions (models, routers, remotes), replicas, nodes, teams, coldstarts, events or keys", GroupID: "own",
@@ -61,30 +66,38 @@ func (m modelVerbs) get() *cobra.Command {
 			switch word {
 			case "functions", "models", "routers", "remotes":
 				k := m.functionKind()
-				k.Keep = func(f api.Function) bool { return kindOf == "" || f.Kind == kindOf }
+				k.Keep = func(f api.Function) bool { return m.showsTeam(f.Team) && (kindOf == "" || f.Kind == kindOf) }
 				return showList(ctx, m.printer, cl, k, follow, want, cl.Functions)
 			case "replicas":
-				return showList(ctx, m.printer, cl, m.replicaKind(), follow, want, cl.Replicas)
-			case "nodes":
+				k := m.replicaKind()
+				k.Keep = func(r functions.Replica) bool { return m.showsFunction(r.Function) }
+				return showList(ctx, m.printer, cl, k, follow, want, cl.Replicas)
+			case "nodes": // of no team
 				return showList(ctx, m.printer, cl, m.nodeKind(), follow, want, cl.Nodes)
 			case "teams":
-				return showList(ctx, m.printer, cl, m.teamKind(), follow, want, cl.Teams)
+				k := m.teamKind()
+				k.Keep = func(t api.Team) bool { return m.showsTeam(t.Name) }
+				return showList(ctx, m.printer, cl, k, follow, want, cl.Teams)
 			case "coldstarts":
-				return showList(ctx, m.printer, cl, m.coldStartKind(), follow, want, func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
+				k := m.coldStartKind()
+				k.Keep = func(t api.ColdStart) bool { return m.showsFunction(t.Function) }
+				return showList(ctx, m.printer, cl, k, follow, want, func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
 			case "events":
-				return showList(ctx, m.printer, cl, m.eventKind(), follow, want, func(ctx context.Context) ([]functions.Event, error) { return cl.Events(ctx, 0) })
+				k := m.eventKind()
+				k.Keep = func(e functions.Event) bool { return m.showsFunction(e.Function) }
+				return showList(ctx, m.printer, cl, k, follow, want, func(ctx context.Context) ([]functions.Event, error) { return cl.Events(ctx, 0) })
 			}
 			if follow {
 				return kit.Usage("thaw keys list", "keys cannot be watched")
 			}
-			return showList(ctx, m.printer, cl, m.keyKind(), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, "") })
+			return showList(ctx, m.printer, cl, m.keyKind(), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, m.programs.Team) })
 		}),
 	}
 	watchFlag(cmd, &follow)
 	// Without a kind a cluster lists its models as Kubernetes has them.
 	m.toKnative(cmd, cluster{asks: true, flags: func(f *kit.FlagSet) {
-		f.StringP("namespace", "n", "", "namespace, which is the team; of models, where no KIND is said")
-		f.BoolP("all-namespaces", "A", false, "of all namespaces; likewise")
+		namespaceFlag(f)
+		f.BoolP("all-namespaces", "A", false, "of all namespaces; as without --namespace, where a KIND is named")
 	}})
 	return cmd
 }
@@ -126,11 +139,12 @@ func (m modelVerbs) ps() *cobra.Command {
 		Use: "ps", Short: "List replicas, and functions with queued requests", GroupID: "use", Args: kit.ExactArgs(),
 		Example: `  thaw ps
   thaw ps --watch
-  thaw ps --to knative          of a cluster, by way of its API server
+  thaw ps --to knative -n ml    of a team on a cluster, by way of its API server
   thaw ps -o json`,
 		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
+			ofTeam := func(r functions.Replica) bool { return m.showsFunction(r.Function) }
 			if follow {
-				return watchList(ctx, m.printer, cl, m.replicaKind(), nil)
+				return watchList(ctx, m.printer, cl, m.replicaKind(), ofTeam)
 			}
 			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 			defer cancel()
@@ -138,6 +152,7 @@ func (m modelVerbs) ps() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			replicas = slices.DeleteFunc(replicas, func(r functions.Replica) bool { return !ofTeam(r) })
 			if err := kit.PrintList(m.Terminal, m.replicaKind(), replicas); err != nil || m.Output != "table" && m.Output != "wide" {
 				return err
 			}
@@ -146,7 +161,7 @@ func (m modelVerbs) ps() *cobra.Command {
 				return err
 			}
 			for _, f := range all {
-				if f.Queued > 0 {
+				if f.Queued > 0 && m.showsTeam(f.Team) {
 					why := f.State.Word()
 					if f.Problem != "" {
 						why = f.Problem
@@ -169,7 +184,9 @@ func (m modelVerbs) models() *cobra.Command {
   thaw models --watch
   thaw models -o name`,
 		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
-			return showList(ctx, m.printer, cl, m.functionKind(), follow, "", cl.Functions)
+			k := m.functionKind()
+			k.Keep = func(f api.Function) bool { return m.showsTeam(f.Team) }
+			return showList(ctx, m.printer, cl, k, follow, "", cl.Functions)
 		}),
 	}
 	watchFlag(cmd, &follow)

@@ -62,9 +62,11 @@ func (m modelVerbs) keysVerb() *cobra.Command {
 		}),
 	}
 	// On a cluster a key is an entry of the Secret thaw-keys in the team's namespace.
-	m.toKnative(create, cluster{passed: []string{"team", "name"}, never: []string{"admin"}})
-	m.toKnative(ls, cluster{passed: []string{"team"}})
+	sameAsTeam := func(f *kit.FlagSet) { f.StringP("namespace", "n", "", "the same as --team") }
+	m.toKnative(create, cluster{flags: sameAsTeam, passed: []string{"team", "name"}, never: []string{"admin"}})
+	m.toKnative(ls, cluster{flags: sameAsTeam, passed: []string{"team"}})
 	m.toKnative(rm, cluster{flags: func(f *kit.FlagSet) {
+		sameAsTeam(f)
 		f.String("team", "", "whose keys they are; all are looked at where none is said")
 	}})
 	cmd.AddCommand(create, ls, rm)

@@ -100,6 +100,11 @@ func passedArgs(cmd *cobra.Command, words, names []string) []string {
 // asksKnative adds --to knative to a verb that only calls a server: the controller of
 // the cluster is called instead.
 func (c *connection) asksKnative(cmd *cobra.Command) *cobra.Command {
-	c.toKnative(cmd, cluster{asks: true})
+	c.toKnative(cmd, cluster{asks: true, flags: namespaceFlag})
 	return cmd
+}
+
+// namespaceFlag registers --namespace of verbs that call the controller.
+func namespaceFlag(f *kit.FlagSet) {
+	f.StringP("namespace", "n", "", "namespace, which is the team: of names that have none, and whose objects are listed")
 }

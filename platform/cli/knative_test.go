@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
@@ -72,5 +74,27 @@ func TestToKnative(t *testing.T) {
 	}
 	if _, errs, exit := runCLI(t, Programs{}, nil, "deploy", "--to", "knative", "-f", "a"); exit != kit.ExitFailed || !strings.Contains(errs, "this build knows no clusters") {
 		t.Errorf("exit %d %s", exit, errs)
+	}
+}
+
+// TestNamespaceFlag: every verb that takes --to knative takes -n, --namespace.
+func TestNamespaceFlag(t *testing.T) {
+	root := newRoot(&connection{printer: printer{kit.NewTerminal(strings.NewReader(""), io.Discard, io.Discard, func(string) string { return "" })}, getenv: func(string) string { return "" }})
+	verbs := 0
+	var walk func(*cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		if cmd.Flags().Lookup("to") != nil {
+			verbs++
+			if f := cmd.Flags().Lookup("namespace"); f == nil || f.Shorthand != "n" {
+				t.Errorf("%s has no -n, --namespace", cmd.CommandPath())
+			}
+		}
+		for _, c := range cmd.Commands() {
+			walk(c)
+		}
+	}
+	walk(root)
+	if verbs < 15 {
+		t.Errorf("only %d verbs take --to knative", verbs)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
@@ -74,8 +75,8 @@ func (m modelVerbs) stop() *cobra.Command {
 					w.State = functions.Unloaded
 					break
 				}
-				if err := sleepContext(ctx, progressEvery); err != nil {
-					return err
+				if !backoff.Sleep(ctx, progressEvery) {
+					return ctx.Err()
 				}
 			}
 			return m.printWoken(w)
@@ -83,17 +84,6 @@ func (m modelVerbs) stop() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until no replica is left")
 	return m.asksKnative(cmd)
-}
-
-func sleepContext(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }
 
 func (m modelVerbs) rm() *cobra.Command {

@@ -49,7 +49,9 @@ thaw wake --lease starts a model regardless of other requests.`,
 				return err
 			}
 			return m.PrintDocument("Prewarmed", p.ID, p, func() {
-				fmt.Fprintln(m.Out, kit.Plain(fmt.Sprintf("%s: %s (until %s); %s of GPU time left for more", shortName(p.Function), p.Will, p.Until.Local().Format("15:04:05"), (time.Duration(p.Left)*time.Second).String())))
+				fmt.Fprintln(m.Out, kit.Plain(fmt.Sprintf("%s: %s (until %s); %s of GPU time left for more",
+					shortName(p.Function), p.Will, p.Until.Local().Format("15:04:05"),
+					(time.Duration(p.Left)*time.Second).String())))
 			})
 		}),
 	}

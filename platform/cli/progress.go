@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
@@ -55,7 +56,7 @@ func (c *connection) describeStart(ctx context.Context, cl *api.Client, name fun
 
 // cannotLoad is the error of a model that no node can ever hold.
 func cannotLoad(name, why string) error {
-	return &kit.Error{Exit: kit.ExitUnavailable, What: shortName(name) + " cannot be loaded here: " + why, Hint: "less in its spec.resources, or another machine: thaw serve --agents-addr, then thaw agent"}
+	return &kit.Error{Exit: kit.ExitUnavailable, What: shortName(name) + " cannot be loaded here: " + why, Hint: "thaw explain place " + shortName(name) + " shows the nodes; it takes less in its spec.resources, or another machine: thaw serve --agents-addr"}
 }
 
 // followColdStart shows a cold start until it is READY. An id of "" is a function that is
@@ -90,8 +91,13 @@ func (c *connection) followColdStart(ctx context.Context, cl *api.Client, name f
 			switch {
 			case t.Error == coldStartCanceled:
 				return &kit.Error{Exit: kit.ExitUnavailable, What: "the start of " + shortName(name.String()) + " was called off"}
+			case t.State == functions.Failed && t.Node == "":
+				return cannotLoad(name.String(), t.Error)
 			case t.Error != "" || t.State == functions.Failed:
-				return &kit.Error{Exit: kit.ExitFailed, What: shortName(name.String()) + " could not be loaded: " + t.Error, Hint: "thaw logs " + shortName(name.String()) + " shows what its engine said"}
+				return &kit.Error{
+					Exit: kit.ExitFailed, What: shortName(name.String()) + " could not be loaded: " + t.Error,
+					Hint: "thaw logs " + shortName(name.String()) + " shows what its engine said",
+				}
 			case t.State == functions.Ready:
 				return nil
 			case t.State.Over():
@@ -103,8 +109,8 @@ func (c *connection) followColdStart(ctx context.Context, cl *api.Client, name f
 			}
 			l.Show(state, text)
 		}
-		if err := sleepContext(ctx, progressEvery); err != nil {
-			return err
+		if !backoff.Sleep(ctx, progressEvery) {
+			return ctx.Err()
 		}
 	}
 }

@@ -43,6 +43,9 @@ func (c *connection) client() (*api.Client, error) {
 	if err != nil {
 		return nil, kit.Usage("--server URL or THAW_SERVER", "%v", err)
 	}
+	if c.keyFound {
+		cl.GuessKey()
+	}
 	return cl, nil
 }
 
@@ -75,7 +78,7 @@ func (c *connection) findKey(server string) (string, error) {
 		token, err := kit.ReadToken(path)
 		switch {
 		case err == nil:
-			c.keyFrom = path
+			c.keyFrom, c.keyFound = path, true
 			return token, nil
 		case errors.Is(err, os.ErrPermission):
 			return "", &kit.Error{Exit: kit.ExitDenied, What: "the admin token cannot be read", Err: err, Hint: "run as the user of the server, or give --key"}
@@ -132,6 +135,9 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 			e.Exit, e.Hint = kit.ExitDenied, "give --key KEY or THAW_KEY; on the server's machine --data DIR finds its admin token"
 			if c.keyFrom != "" {
 				e.Hint = "the key came from " + c.keyFrom + "; is it of this server?"
+			}
+			if c.keyFound {
+				e.Hint += " --data DIR names the server's data folder, --key KEY a key"
 			}
 		case 403, 429:
 			e.Exit = kit.ExitDenied
@@ -217,6 +223,9 @@ func (c *connection) name(ctx context.Context, cl *api.Client, word string) (fun
 	}
 	var teams, names []string
 	for _, f := range all {
+		if !c.showsTeam(f.Team) {
+			continue
+		}
 		names = append(names, f.Model)
 		if f.Model == n.Name {
 			teams = append(teams, f.Team)
@@ -229,9 +238,25 @@ func (c *connection) name(ctx context.Context, cl *api.Client, word string) (fun
 	case len(teams) > 1:
 		return n, kit.Usage("write "+teams[0]+"/"+n.Name, "%s is a function of more than one team: %s", n.Name, strings.Join(teams, ", "))
 	default:
-		return n, &kit.Error{Exit: kit.ExitNotFound, What: "there is no function " + n.Short(), Hint: kit.DidYouMean(n.Name, names, 3, "thaw models lists them")}
+		what := "there is no function " + n.Short()
+		if c.programs.Team != "" {
+			what += " of team " + c.programs.Team
+		}
+		return n, &kit.Error{Exit: kit.ExitNotFound, What: what, Hint: kit.DidYouMean(n.Name, names, 3, "thaw models lists them")}
 	}
 	return n, nil
+}
+
+// showsTeam reports whether lists show what belongs to a team.
+func (c *connection) showsTeam(team string) bool {
+	return c.programs.Team == "" || team == c.programs.Team
+}
+
+// showsFunction reports whether lists show what belongs to a function, TEAM/NAME; what
+// belongs to none is shown where no team is named.
+func (c *connection) showsFunction(name string) bool {
+	team, _, _ := strings.Cut(name, "/")
+	return c.showsTeam(team)
 }
 
 // completeNames offers the functions of the server, if it answers at once.

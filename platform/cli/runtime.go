@@ -19,6 +19,7 @@ type RuntimeConfig struct {
 	LoaderWait         functions.Duration `json:"loader-wait" default:"2m" help:"how long to wait for a loader that does not answer"`
 	ImportsAhead       bool               `json:"imports-ahead" env:"THAW_IMPORTS_AHEAD" default:"true" help:"import vLLM while the weights download, once for both of its processes"`
 	Warm               bool               `json:"warm" env:"THAW_WARM" default:"true" help:"fork vLLM from the warm interpreter of the node, where the node has one (thaw warm-host)"`
+	Vulnerable         string             `json:"vulnerable-engines" default:"refuse" help:"an engine below the version that fixes a known vulnerability: refuse to start it, or allow" oneof:"refuse,allow"`
 	TerminationMessage string             `json:"termination-message" default:"/dev/termination-log" help:"file for the reason of the end, where it exists"`
 	kit.LogSettings
 }

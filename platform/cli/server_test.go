@@ -54,7 +54,7 @@ func (p *fakePlatform) Function(n functions.Name) (snapshot.Snapshot, bool) {
 	case "tiny":
 		return snapshot.Snapshot{Name: n, State: functions.Downloading, Progress: functions.Progress{State: functions.Downloading, Percent: 41, ETA: 12 * time.Second}, Forecast: functions.NoForecast}, true
 	case "blocked":
-		return snapshot.Snapshot{Name: n, State: functions.Unloaded, Blocked: &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "it needs 3 GPUs on one node, and the largest has 1", Final: true}, Forecast: functions.NoForecast}, true
+		return snapshot.Snapshot{Name: n, State: functions.Unloaded, Blocked: &snapshot.Blocked{Code: "no_capacity", Message: "it needs 3 GPUs on one node, and the largest has 1", Final: true}, Forecast: functions.NoForecast}, true
 	case "broken":
 		return snapshot.Snapshot{Name: n, State: functions.Unloaded, Failure: &snapshot.Failure{Reason: "weights_missing: no \x1b[31mconfig.json"}, Forecast: functions.NoForecast}, true
 	}
@@ -268,8 +268,8 @@ func start(t *testing.T) *server {
 				few, many := 12.5, 31.0
 				e.Decided, e.Chosen, e.Reason, e.Others = began, "here", "requests wait for it", 3
 				e.Candidates = []functions.Candidate{
-					{Node: "here", Score: &few, Parts: []functions.ScorePart{{Name: "ready", Value: 12}, {Name: "packing", Value: 0.5}}},
-					{Node: "there", Score: &many, Parts: []functions.ScorePart{{Name: "ready", Value: 31}, {Name: "packing"}}},
+					{Node: "here", Tier: functions.TierDRAM, Score: &few, Parts: []functions.ScorePart{{Name: "ready", Value: 12}, {Name: "packing", Value: 0.5}}},
+					{Node: "there", Tier: functions.TierRemote, Score: &many, Parts: []functions.ScorePart{{Name: "ready", Value: 31}, {Name: "packing"}}},
 					{Node: "small", Why: "it has no GPU"},
 				}
 			}
@@ -497,7 +497,9 @@ func TestDeploy(t *testing.T) {
 		t.Fatalf("%d %s%s", exit, out, errs)
 	}
 	// And a start that fails says so.
-	s.told, s.steps = 0, []functions.Timeline{step(functions.Failed, -1, 0, "engine_missing: no ember")}
+	failed := step(functions.Failed, -1, 0, "engine_missing: no ember")
+	failed.Node = "here"
+	s.told, s.steps = 0, []functions.Timeline{failed}
 	if _, errs, exit = s.thaw(t, "", "wake", "new", "--wait"); exit != kit.ExitFailed || !strings.Contains(errs, "engine_missing: no ember") || !strings.Contains(errs, "hint: thaw logs new") {
 		t.Fatalf("%d %s", exit, errs)
 	}

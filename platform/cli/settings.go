@@ -165,7 +165,8 @@ func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
 	if u, err := url.Parse(c.Server); err != nil || u.Scheme != "https" || u.Host == "" {
 		return fmt.Errorf("server: %q is not where a server takes agents: want https://HOST:PORT, its --agents-addr", functions.Clip(c.Server))
 	}
-	if u, err := url.Parse(c.Advertise); c.Advertise != "" && (err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "") {
+	if u, err := url.Parse(c.Advertise); c.Advertise != "" && (err != nil || u.Scheme != "https" ||
+		u.Hostname() == "" || u.Port() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "") {
 		return fmt.Errorf("advertise: %q is not where the server reaches this agent: want https://HOST:PORT", functions.Clip(c.Advertise))
 	}
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {

@@ -85,10 +85,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 					return kit.Usage("thaw pull "+functions.Clip(args[0])+" --data DIR", "--store, --functions, --peer and --certs are for a pull with --data")
 				}
 				return m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-					if err := m.fillRequest(ctx, cl, args[0], &ask); err != nil {
-						return err
-					}
-					return m.showTransfer(ctx, displayName(args[0]), func(report func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, report) })
+					return m.requestPrefetch(ctx, cl, args[0], ask)
 				})(cmd, args)
 			}
 			return m.pullHere(cmd.Context(), o, args[0], folder, ask)
@@ -150,10 +147,7 @@ start. No engine starts. An interrupt cancels the download; what has arrived sta
 			if err := m.requireOutput("table", "json", "name"); err != nil {
 				return err
 			}
-			if err := m.fillRequest(ctx, cl, args[0], &ask); err != nil {
-				return err
-			}
-			return m.showTransfer(ctx, displayName(args[0]), func(report func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, report) })
+			return m.requestPrefetch(ctx, cl, args[0], ask)
 		}),
 	}
 	prefetchFlags(cmd, &ask)
@@ -183,11 +177,20 @@ func displayName(word string) string {
 	return functions.Clip(word)
 }
 
+// requestPrefetch prefetches what a word names on a server, and shows the progress.
+func (c *connection) requestPrefetch(ctx context.Context, cl *api.Client, word string, ask api.PrefetchRequest) error {
+	if err := c.fillRequest(ctx, cl, word, &ask); err != nil {
+		return err
+	}
+	return c.showTransfer(ctx, displayName(word), func(report func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, report) })
+}
+
 // fillRequest fills in what a word asks a server for.
 func (c *connection) fillRequest(ctx context.Context, cl *api.Client, word string, ask *api.PrefetchRequest) error {
 	if isSource(word) {
 		if strings.HasPrefix(word, ".") {
-			return kit.Usage("the whole path, or thaw pull "+functions.Clip(word)+" --data DIR for this machine", "a server does not know which folder %s is in", functions.Clip(word))
+			return kit.Usage("the whole path, or thaw pull "+functions.Clip(word)+" --data DIR for this machine",
+				"a server does not know which folder %s is in", functions.Clip(word))
 		}
 		ask.Source = word
 		return nil

@@ -123,7 +123,7 @@ func (a *Activator) ReportFailure(name functions.Name, replica, problem string) 
 }
 
 // FirstToken reports the time from READY to the engine's first byte for the first request
-// of a cold start (activator.Options.FirstToken).
+// of a cold start (activator.Options.OnFirstByte).
 func (a *Activator) FirstToken(name functions.Name, coldStart string, took time.Duration) {
 	a.client.Send(Report{FirstTokens: []FirstToken{{Name: name, ColdStart: coldStart, Seconds: took.Seconds()}}})
 }
@@ -190,8 +190,8 @@ func (a *Activator) beforeUpdate(d *Update) (names []functions.Name, gone map[fu
 		for i := range f.Replicas {
 			reps = append(reps, f.Replicas[i].ID)
 		}
-		for i := range f.NotReadyEndpoints { // requests sent before READY are in flight once the replica answers
-			reps = append(reps, f.NotReadyEndpoints[i].ID)
+		for i := range f.EarlyReplicas { // requests sent before READY are in flight once the replica answers
+			reps = append(reps, f.EarlyReplicas[i].ID)
 		}
 		a.feed.EachInFlight(name, func(replica string, _ int) {
 			if !slices.Contains(reps, replica) {

@@ -75,7 +75,7 @@ func big(ready bool) snapshot.Snapshot {
 	}
 	if ready {
 		f.State = functions.Ready
-		f.Replicas = []snapshot.Replica{{ID: "m-0123456789ab", Node: "node-1", Endpoint: "http://10.244.1.17:8080", Slots: 16}}
+		f.Replicas = []snapshot.Replica{{ID: "m-0123456789ab", Endpoint: "http://10.244.1.17:8080", Slots: 16}}
 	}
 	return f
 }

@@ -79,9 +79,14 @@ func (u Update) split() (parts []Update) {
 		p.FullSync, u.FullSync = u.FullSync, false // in the first
 		parts = append(parts, p)
 	}
-	for len(u.Functions) > partFunctions {
-		part(Update{Functions: u.Functions[:partFunctions]})
-		u.Functions = u.Functions[partFunctions:]
+	last := partFunctions // functions in the last part
+	if u.Table != nil {
+		last = 0 // which has the table: its routes alone may take two thirds of maxDown
+	}
+	for len(u.Functions) > last {
+		n := min(partFunctions, len(u.Functions))
+		part(Update{Functions: u.Functions[:n]})
+		u.Functions = u.Functions[n:]
 	}
 	for u.Keys != nil && len(u.Keys.Keys) > partKeys {
 		part(Update{Keys: &Keys{Keys: u.Keys.Keys[:partKeys]}})

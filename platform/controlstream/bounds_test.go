@@ -111,8 +111,11 @@ func TestUpdateParts(t *testing.T) {
 	}
 	d.Keys.Keys = make([]Key, 2*partKeys+1)
 	parts := d.split()
-	if len(parts) != 6 {
+	if len(parts) != 7 {
 		t.Fatalf("%d parts", len(parts))
+	}
+	if last := parts[6]; last.Table == nil || len(last.Functions) > 0 {
+		t.Errorf("the table, which may be large, has %d functions beside it", len(last.Functions))
 	}
 	var got Update
 	sent, known := models{}, models{}

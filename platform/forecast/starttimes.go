@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/placement/starttime"
 )
 
 // StartTimes holds the durations of the last cold starts of a function. A Forecast is
@@ -16,7 +16,7 @@ type StartTimes struct {
 	cachedValid  bool // cached is valid for cachedAtHand
 	cachedAtHand bool
 
-	expect      placement.Expect
+	expect      starttime.Expect
 	expectValid bool // expect is valid
 }
 
@@ -171,11 +171,11 @@ func quantile(ds []time.Duration, percent int) time.Duration {
 
 // Expected is the median time from a decision to READY, by tier and by node and tier.
 // Without samples from NVMe it uses remote ones, less their staging.
-func (t *StartTimes) Expected() placement.Expect {
+func (t *StartTimes) Expected() starttime.Expect {
 	if t.expectValid {
 		return t.expect
 	}
-	t.expectValid, t.expect = true, placement.Expect{}
+	t.expectValid, t.expect = true, starttime.Expect{}
 	byTier := map[functions.Tier][]time.Duration{}
 	byNode := map[string]map[functions.Tier][]time.Duration{}
 	add := func(x StartSample) {

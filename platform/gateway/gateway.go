@@ -18,6 +18,7 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/browser"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/controlstream"
@@ -239,7 +240,7 @@ type DataPath struct {
 // AbortThrough aborts requests of every kind that go through the agent.
 func (p DataPath) AbortThrough(agent string) {
 	p.Activator.AbortThrough(agent)
-	if addr, _, _ := strings.Cut(strings.TrimPrefix(agent, "http://"), "/"); addr != "" {
+	if addr, _ := upstream.SplitEndpoint(agent); addr != "" {
 		p.g.upstreams.cut(addr)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -81,11 +82,7 @@ func (p *proxiedRequest) setTarget(endpoint string, h2c bool) {
 	if rest, ok := strings.CutPrefix(endpoint, "h2c://"); ok {
 		endpoint, h2c = rest, true
 	}
-	endpoint = strings.TrimPrefix(endpoint, "http://")
-	p.address, p.prefix = endpoint, ""
-	if i := strings.IndexByte(endpoint, '/'); i >= 0 {
-		p.address, p.prefix = endpoint[:i], strings.TrimSuffix(endpoint[i:], "/")
-	}
+	p.address, p.prefix = upstream.SplitEndpoint(endpoint)
 	if p.proxy.Transport = p.g.h1; h2c {
 		p.proxy.Transport = p.g.h2
 	}

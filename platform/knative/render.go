@@ -97,6 +97,10 @@ type Settings struct {
 	Store     string                      // the loader's folder on each node; "": DefaultStore
 	Timeout   time.Duration               // of one request, whole seconds; 0: DefaultTimeout
 	Pod       functions.Pod               // default spec.pod of models with GPUs
+
+	// AllowVulnerable lets pods start engines below the version that fixes a known
+	// vulnerability.
+	AllowVulnerable bool
 }
 
 // Service is a Knative Service, for packages that do not import Kubernetes.
@@ -383,6 +387,9 @@ func (r *rendering) environment() []corev1.EnvVar {
 	if r.m.Spec.Resources.GPUs == 0 {
 		// NVIDIA's runtime gives all GPUs to images that set "all", as engines' images do.
 		env = append(env, corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "void"})
+	}
+	if r.s.AllowVulnerable {
+		env = append(env, corev1.EnvVar{Name: "THAW_VULNERABLE_ENGINES", Value: "allow"})
 	}
 	return env
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/quota"
 )
@@ -55,9 +56,9 @@ type Options struct {
 	RefuseVulnerable bool
 	Caches           agent.CacheMode // where the agent keeps compile caches; "" is local
 	Environ          func() []string
-	Policy           placement.Policy        // zero: placement.DefaultPolicy
-	Foresight        *orchestrator.Foresight // forecasts demand; nil: off. New sets its Prefetch
-	Peering          *nodestore.Peering      // block exchange with agents; nil: none
+	Policy           placement.Policy   // zero: placement.DefaultPolicy
+	Foresight        *foresight.Options // forecasts demand; nil: off. New sets its Prefetch
+	Peering          *nodestore.Peering // block exchange with agents; nil: none
 
 	Log *slog.Logger
 }

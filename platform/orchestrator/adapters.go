@@ -4,9 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/orderedset"
 )
 
 // AdapterLoader is a Node whose replicas load adapters. LoadAdapter returns when the
@@ -19,12 +23,21 @@ type AdapterLoader interface {
 // adapterKey identifies an adapter of a replica.
 type adapterKey struct{ replica, adapter string }
 
+// adapters loads adapters into replicas.
+type adapters struct {
+	*world
+	lock     sync.Locker
+	commands *commander
+	loads    singleflight.Group
+	wanted   orderedset.Set[functions.Name] // adapters to load before any request
+}
+
 // LoadAdapter makes a replica load the adapter that name includes. It returns when the
 // replica has the adapter, or when ctx ends. Concurrent calls share one command.
-func (o *Orchestrator) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
+func (a *adapters) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
 	for {
-		load := o.adapterLoads.DoChan(replica+"/"+name.Adapter, func() (cancelled any, err error) {
-			err = o.requestAdapter(ctx, replica, name.Adapter)
+		load := a.loads.DoChan(replica+"/"+name.Adapter, func() (cancelled any, err error) {
+			err = a.request(ctx, replica, name.Adapter)
 			return err != nil && ctx.Err() != nil, err
 		})
 		select {
@@ -39,8 +52,8 @@ func (o *Orchestrator) LoadAdapter(ctx context.Context, name functions.Name, rep
 	}
 }
 
-func (o *Orchestrator) requestAdapter(ctx context.Context, replica, adapter string) error {
-	to := o.NodeOf(replica)
+func (a *adapters) request(ctx context.Context, replica, adapter string) error {
+	to := a.nodeOf(replica)
 	if to == nil {
 		return fmt.Errorf("replica %s is gone", replica)
 	}
@@ -48,40 +61,52 @@ func (o *Orchestrator) requestAdapter(ctx context.Context, replica, adapter stri
 	if !ok {
 		return &functions.AdapterError{Code: "adapter_unavailable", Message: "the agent of this replica loads no adapters"}
 	}
-	began := o.timeNow()
-	err := l.LoadAdapter(ctx, functions.AdapterRequest{ID: replica, Epoch: o.commands.epoch, Name: adapter})
+	began := a.timeNow()
+	err := l.LoadAdapter(ctx, functions.AdapterRequest{ID: replica, Epoch: a.commands.epoch, Name: adapter})
 	if ctx.Err() == nil {
-		o.mu.Lock()
-		if r := o.replicas[replica]; r != nil && !slices.Contains(r.status.Adapters, adapter) {
+		a.lock.Lock()
+		if r := a.replicas[replica]; r != nil && !slices.Contains(r.status.Adapters, adapter) {
 			if err != nil {
-				o.event("adapter_failed", r.function.Name, replica, r.node, adapter, err.Error())
+				a.event("adapter_failed", r.function.Name, replica, r.Node, adapter, err.Error())
 			} else {
-				o.event("adapter_loaded", r.function.Name, replica, r.node, adapter, o.timeNow().Sub(began).Round(time.Millisecond).String())
+				a.event("adapter_loaded", r.function.Name, replica, r.Node, adapter, a.timeNow().Sub(began).Round(time.Millisecond).String())
 			}
 		}
-		o.mu.Unlock()
+		a.lock.Unlock()
 	}
 	return err
 }
 
-// loadWantedAdapters loads the adapters named to WakeFor into every READY replica, once
+// loadWanted loads the adapters named to WakeFor into every READY replica, once
 // there is one.
-func (o *Orchestrator) loadWantedAdapters(ctx context.Context) {
-	o.wantedAdapters.Each(func(name functions.Name) {
-		f := o.functions[name.WithoutAdapter()]
-		if f == nil || f.Gone || f.coldStart != nil && f.coldStart.over && len(f.replicas) == 0 {
-			o.wantedAdapters.Drop(name)
+func (a *adapters) loadWanted(ctx context.Context) {
+	a.wanted.Each(func(name functions.Name) {
+		f := a.functions[name.WithoutAdapter()]
+		if f == nil || f.Gone || f.coldStart != nil && f.coldStart.Over && len(f.replicas) == 0 {
+			a.wanted.Drop(name)
 			return
 		}
 		for _, r := range f.replicas {
-			if r.readyAt == 0 || r.stopping {
+			if r.ReadyAt == 0 || r.Stopping {
 				continue
 			}
-			o.wantedAdapters.Drop(name)
+			a.wanted.Drop(name)
 			if slices.Contains(r.status.Adapters, name.Adapter) {
 				continue
 			}
-			o.commands.runWithin(ctx, f.model.Spec.Deadlines.Stage.Std(), func(ctx context.Context) { o.LoadAdapter(ctx, name, r.id) })
+			a.commands.runWithin(ctx, f.model.Spec.Deadlines.Stage.Std(), func(ctx context.Context) { a.LoadAdapter(ctx, name, r.ID) })
 		}
 	})
+}
+
+// nodeOf returns the Node of a replica; nil for an unknown replica.
+func (a *adapters) nodeOf(replica string) Node {
+	a.lock.Lock()
+	defer a.lock.Unlock()
+	if r := a.replicas[replica]; r != nil {
+		if n := a.nodes[r.Node]; n != nil {
+			return n.commands
+		}
+	}
+	return nil
 }

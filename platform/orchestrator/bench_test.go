@@ -73,4 +73,4 @@ func BenchmarkReady(b *testing.B) {
 	}
 }
 
-func markOf(s *Orchestrator) chan time.Time { return s.path.(*readyMarker).ready }
+func markOf(s *Orchestrator) chan time.Time { return s.publisher.path.(*readyMarker).ready }

@@ -68,7 +68,7 @@ func (c *commander) unload(ctx context.Context, n *nodeState, req functions.Unlo
 // sleep sends a sleep command, or with level 0 a wake command. Only a refusal is put
 // into the inbox.
 func (c *commander) sleep(ctx context.Context, r *replicaState, n *nodeState, level int, reason string) {
-	to, node, id := n.commands, n.id, r.id
+	to, node, id := n.commands, n.id, r.ID
 	c.run(ctx, func(ctx context.Context) {
 		err := errors.New("the agent of this replica cannot")
 		if z, ok := to.(Sleeper); ok {

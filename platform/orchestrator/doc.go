@@ -3,10 +3,22 @@
 // starts, and publishes each function's replicas to the activators. One machine, agents,
 // Kubernetes and the simulator run the same loop.
 //
-// It is one idea in more than 2,500 lines: each part reads and writes the registry of
-// the loop. The parts are inbox, commander, eventLog, clock, coldStartLog, checkpoints,
-// teamAccounts, forecaster and prewarmer; Orchestrator owns the turn. What is pure is
-// elsewhere: placement, autoscale, forecast, quota.
+// It is one idea in more than 2,500 lines: its parts read and write one world, the registry
+// of functions, nodes and replicas. The parts are
+//
+//	inbox          the updates of activators, agents and commands
+//	commander      sends commands to agents
+//	catalogReader  applies the catalogue
+//	leadership     whether the agents obey this server, and whether their silence is believed
+//	lifecycle      starts and stops replicas, and follows them to their end
+//	sleeping       puts replicas to sleep and wakes them
+//	adapters       loads adapters
+//	teamAccounts   charges teams for what their functions hold
+//	coldStartLog   the newest cold starts
+//	publisher      gives snapshots of functions to the data path
+//
+// Orchestrator owns the turn. Packages below this one hold what needs no world: foresight,
+// coldstart, events, metrics, words. What is pure is elsewhere: placement, autoscale, forecast, quota.
 //
 // # One owner
 //
@@ -68,10 +80,8 @@
 //
 // # Prewarming
 //
-// With Options.Foresight the loop records when functions are used, and passes forecasts
-// to the planner: frequency, next use, keep-alive. A forecast or a hint becomes a lease:
-// a start that is placed last, is evicted for any demand, and ends with the lease.
-// Leases draw on a budget of GPU time, and their results are counted.
+// With Options.Foresight the loop records when functions are used, forecasts the next uses
+// and starts functions ahead of them: see package foresight.
 //
 // # Stopping
 //

@@ -3,7 +3,6 @@ package orchestrator
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -48,7 +47,7 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 		n = o.joinNode(hb, now)
 	}
 	if !n.accept(hb) {
-		o.counts.add("thaw_heartbeats_late_total", 1)
+		o.counts.Add("thaw_heartbeats_late_total", 1)
 		return
 	}
 	n.leaseExtended = false
@@ -76,7 +75,7 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 		o.planner.NodeChanged(n.Node)
 	}
 	if stale := hb.Epoch > o.commands.epoch; stale != n.stale {
-		o.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", hb.Epoch, o.commands.epoch))
+		o.leadership.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", hb.Epoch, o.commands.epoch))
 	}
 	n.heartbeats++
 	strangers := 0
@@ -89,7 +88,7 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 			}
 			continue
 		}
-		if o.onUnknownReplica(ctx, n, *st, now); o.replicas[st.ID] == nil || o.replicas[st.ID].node != n.id {
+		if o.lifecycle.onUnknownReplica(ctx, n, *st, now); o.replicas[st.ID] == nil || o.replicas[st.ID].Node != n.id {
 			strangers++
 		}
 	}
@@ -102,7 +101,7 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	for i := len(n.replicas) - 1; i >= 0; i-- { // backwards: the loop body may remove the current replica
 		if r := n.replicas[i]; r.listed != n.heartbeats {
 			if r.seen || r.acceptedAt > 0 && reportedAt-r.acceptedAt > 2*time.Second {
-				o.removeReplica(r, "vanished")
+				o.lifecycle.removeReplica(r, "vanished")
 			} else {
 				missing = true
 			}
@@ -116,7 +115,7 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 // onListedReplica applies the status of a replica in a heartbeat.
 func (o *Orchestrator) onListedReplica(ctx context.Context, n *nodeState, r *replicaState, st *functions.ReplicaStatus, now placement.Instant) {
 	if f := r.function; r.specHash == f.specHash && f.RecordGPUMemory(st.GPUMemory, n.Node) {
-		o.event("footprint", f.Name, r.id, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))
+		o.event("footprint", f.Name, r.ID, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))
 		o.enqueue(f)
 	}
 	if r.unchanged(st) {
@@ -125,17 +124,17 @@ func (o *Orchestrator) onListedReplica(ctx context.Context, n *nodeState, r *rep
 		}
 		r.refresh(st)
 	} else {
-		o.onStatus(ctx, r, *st, now)
+		o.lifecycle.onStatus(ctx, r, *st, now)
 	}
 }
 
 // joinNode registers the node of an agent's first heartbeat.
 func (o *Orchestrator) joinNode(hb *functions.Heartbeat, now placement.Instant) *nodeState {
-	n := &nodeState{Node: &placement.Node{ID: hb.AgentID, Here: hb.AgentID == o.here, Seen: now}, id: hb.AgentID, settledCount: -1}
+	n := &nodeState{Node: &placement.Node{ID: hb.AgentID, Here: hb.AgentID == o.lifecycle.here, Seen: now}, id: hb.AgentID, settledCount: -1}
 	o.addNode(n)
-	o.nextSilenceCheck = min(o.nextSilenceCheck, now)
-	if o.superseded {
-		o.updateSuperseded()
+	o.leadership.nextSilenceCheck = min(o.leadership.nextSilenceCheck, now)
+	if o.leadership.superseded {
+		o.leadership.updateSuperseded()
 	}
 	o.event("node_joined", functions.Name{}, "", n.id, "", hb.ForeignGPUMemory())
 	return n
@@ -145,7 +144,7 @@ func (o *Orchestrator) joinNode(hb *functions.Heartbeat, now placement.Instant) 
 // field that the loop reads.
 func (r *replicaState) unchanged(st *functions.ReplicaStatus) bool {
 	was := &r.status
-	return r.seen && r.readyAt > 0 && !r.cancelled && (r.coldStart == nil || r.coldStart.over) &&
+	return r.seen && r.ReadyAt > 0 && !r.Cancelled && (r.coldStart == nil || r.coldStart.Over) &&
 		st.State == functions.Ready && was.State == functions.Ready && st.SleepLevel == was.SleepLevel &&
 		st.Endpoint == was.Endpoint && st.Key == was.Key && st.TotalBytes == was.TotalBytes && slices.Equal(st.Adapters, was.Adapters)
 }
@@ -167,7 +166,7 @@ const nodeRecheckAfter = 1500 * time.Millisecond
 func (n *nodeState) implausible(hb *functions.Heartbeat) string {
 	known, missing := 0, 0
 	for _, r := range n.replicas {
-		if !r.seen || r.stopping || r.cancelled || r.status.State.Over() {
+		if !r.seen || r.Stopping || r.Cancelled || r.status.State.Over() {
 			continue
 		}
 		known++
@@ -179,7 +178,7 @@ func (n *nodeState) implausible(hb *functions.Heartbeat) string {
 	case missing > 1 && 2*missing > known:
 		return fmt.Sprintf("%d of its %d replicas are gone at once", missing, known)
 	case len(n.GPUs) > 0 && len(hb.GPUs) == 0:
-		return fmt.Sprintf("its %d GPUs are gone", len(n.GPUs))
+		return fmt.Sprintf("all its GPUs (%d) are gone", len(n.GPUs))
 	case allNewlyUnhealthy(n.GPUs, hb.GPUs):
 		return "all its GPUs are unhealthy at once"
 	}
@@ -203,144 +202,10 @@ func gpuUnhealthy(g functions.GPU) bool {
 	return g.Health != "" && g.Health != "ok" && g.Health != functions.GPUUnknown
 }
 
-// noteNewerServer records whether an agent obeys a newer server.
-func (o *Orchestrator) noteNewerServer(n *nodeState, stale bool, why string) {
-	if n.stale == stale {
-		return
-	}
-	n.stale, n.AvoidUntil = stale, 0
-	defer o.planner.NodeChanged(n.Node)
-	if stale {
-		n.AvoidUntil = math.MaxInt64
-		o.event("superseded", functions.Name{}, "", n.id, "stale_epoch", why)
-	}
-	o.updateSuperseded()
-}
-
-// updateSuperseded decides whether most agents obey a newer server. A superseded
-// server reports it, sends no commands and refuses starts.
-func (o *Orchestrator) updateSuperseded() {
-	stale := 0
-	for _, n := range o.nodeList {
-		if n.stale {
-			stale++
-		}
-	}
-	over := stale > 0 && 2*stale > len(o.nodes)
-	if over == o.superseded {
-		return
-	}
-	o.superseded = over
-	if over {
-		for _, f := range o.functionList { // nothing will be started for their waiters
-			if f.Queued > 0 {
-				o.refuseStart(f, o.lastTurn)
-			}
-		}
-		o.event("superseded", functions.Name{}, "", "", "stale_epoch", fmt.Sprintf("%d of %d agents obey a newer server than this one, whose epoch is %d; it gives no more commands", stale, len(o.nodes), o.commands.epoch))
-	} else {
-		o.event("commands_resumed", functions.Name{}, "", "", "", "most agents obey this server again")
-	}
-}
-
-// refuseStart fails the waiters of f, unless it is READY: this server was superseded
-// and starts nothing.
-func (o *Orchestrator) refuseStart(f *functionState, now placement.Instant) {
-	if !slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() }) {
-		o.backOff(f, "a newer server has taken over, and this one starts nothing any more", time.Minute, now)
-	}
-}
-
-// mayCommand reports whether commands may be sent to a node.
-func (o *Orchestrator) mayCommand(n *nodeState) bool { return n != nil && !n.stale && !o.superseded }
-
 // Superseded reports whether most agents obey a newer server. This one then sends no
 // commands.
 func (o *Orchestrator) Superseded() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.superseded
-}
-
-// extendSilentNodes extends the lease of nodes about to be lost, once, if most nodes are
-// silent together: then this server more likely receives nothing.
-func (o *Orchestrator) extendSilentNodes(now placement.Instant) {
-	if now < o.nextSilenceCheck {
-		return
-	}
-	lease := o.policy.Lease
-	quiet, remote, due := 0, 0, 0
-	o.nextSilenceCheck = math.MaxInt64
-	for _, n := range o.nodeList {
-		if n.Here {
-			continue
-		}
-		remote++
-		if now-n.Seen > lease/2 {
-			quiet++
-		}
-		if end := n.Seen + lease; end <= now {
-			due++
-		} else {
-			o.nextSilenceCheck = min(o.nextSilenceCheck, end)
-		}
-	}
-	if due == 0 || quiet < 2 || 2*quiet <= remote {
-		return
-	}
-	given := 0
-	for _, n := range o.nodeList {
-		if n.Here || n.leaseExtended || now-n.Seen <= lease/2 {
-			continue
-		}
-		n.leaseExtended = true
-		n.Seen = now
-		o.nextSilenceCheck = min(o.nextSilenceCheck, now+lease)
-		given++
-	}
-	if given > 0 {
-		o.event("nodes_suspicious", functions.Name{}, "", "", "recheck", fmt.Sprintf("%d of %d agents are silent at once; waiting %v more for %d of them", quiet, remote, lease, given))
-	}
-}
-
-// onUnknownReplica adopts a replica that this process did not start, or after a recheck
-// stops it if its model is unknown.
-func (o *Orchestrator) onUnknownReplica(ctx context.Context, n *nodeState, st functions.ReplicaStatus, now placement.Instant) {
-	name := functions.Name{Team: st.Team, Name: st.Model}
-	f := o.functions[name]
-	if st.State.Over() || st.State == functions.Draining || f == nil || f.Gone || o.replicas[st.ID] != nil {
-		since, ok := o.orphans[st.ID]
-		if !ok {
-			o.orphans[st.ID], since = now, now
-		}
-		if st.State.Over() || now-since >= orphanGrace {
-			o.orphans[st.ID] = now // repeated if it is still there after orphanGrace
-			if o.mayCommand(n) {
-				o.commands.unload(ctx, n, functions.UnloadRequest{ID: st.ID, Reason: "unknown", DrainSeconds: 30})
-			}
-		}
-		if len(o.orphans) > 4096 {
-			clear(o.orphans)
-		}
-		return
-	}
-	delete(o.orphans, st.ID)
-	r := &replicaState{id: st.ID, function: f, node: n.id, reserved: f.Resources, gpus: st.GPUs, specHash: f.specHash, acceptedAt: now, requestedAt: now}
-	if st.Spec != nil {
-		r.reserved = st.Spec.Resources
-		dir := ""
-		if f.model != nil {
-			dir = f.model.Dir
-		}
-		r.specHash = hashSpec(*st.Spec, dir)
-	}
-	r.listed = n.heartbeats
-	o.addReplica(r, n)
-	o.event("adopted", name, r.id, n.id, string(st.State), "")
-	// An activator may not have reported its waiters yet.
-	if st.State == functions.Downloading || st.State == functions.Loading {
-		f.userLease = max(f.userLease, now+placement.Instant(adoptedStartLease))
-		o.enqueue(f)
-	}
-	o.onStatus(ctx, r, st, now)
+	return o.leadership.superseded
 }

@@ -12,12 +12,12 @@ import (
 // TestMetrics: counters and states, with labels from a fixed set.
 func TestMetrics(t *testing.T) {
 	s := New(Options{})
-	s.counts.recordFailure(false, "no such file")
-	s.counts.recordFailure(true, "hung: no token for 10s")
-	s.counts.recordFailure(true, "killed by SIGKILL")
-	s.counts.add("thaw_evictions_total", 1, "idle")
-	s.counts.recordStaged("az://a/c/p", functions.Timeline{Tier: functions.TierRemote, Bytes: 7, State: functions.Ready})
-	s.counts.recordStaged("./here", functions.Timeline{Tier: functions.TierNVMe, Bytes: 7, State: functions.Ready}) // no bytes were staged
+	s.counts.RecordFailure(false, "no such file")
+	s.counts.RecordFailure(true, "hung: no token for 10s")
+	s.counts.RecordFailure(true, "killed by SIGKILL")
+	s.counts.Add("thaw_evictions_total", 1, "idle")
+	s.counts.RecordStaged("az://a/c/p", functions.Timeline{Tier: functions.TierRemote, Bytes: 7, State: functions.Ready})
+	s.counts.RecordStaged("./here", functions.Timeline{Tier: functions.TierNVMe, Bytes: 7, State: functions.Ready}) // no bytes were staged
 	s.functions[functions.Name{Team: "red", Name: "m"}] = &functionState{}
 	s.teams.account("red")
 
@@ -55,30 +55,5 @@ func TestGPUMetrics(t *testing.T) {
 	})
 	if want := "[0 total] 80\n[0 free] 0\n[1 total] 80\n"; got != want {
 		t.Errorf("got\n%s", got)
-	}
-}
-
-// TestLoaderMetrics: unknown schemes of an agent share one label.
-func TestLoaderMetrics(t *testing.T) {
-	got := map[string]float64{}
-	for node, s := range map[string]*functions.LoaderStats{
-		"a":    {Bytes: map[string]functions.Bytes{"az": 7, "peer": 3}, Retries: 2, Staged: 1, InFlight: 4, EvictedBytes: 9},
-		"liar": {Bytes: map[string]functions.Bytes{"A B\n": 1, "-": 2}},
-	} {
-		sampleLoader(node, s, func(metric string, value float64, labels ...string) {
-			name := strings.Join(append([]string{metric}, labels...), " ")
-			if _, twice := got[name]; twice {
-				t.Errorf("%s twice", name)
-			}
-			got[name] = value
-		})
-	}
-	for name, want := range map[string]float64{
-		"thaw_loader_bytes_total a az": 7, "thaw_loader_bytes_total a peer": 3, "thaw_loader_retries_total a": 2, "thaw_loader_in_flight a ranges": 4,
-		"thaw_loader_stagings_total a ready": 1, "thaw_store_evicted_bytes_total a": 9, "thaw_loader_bytes_total liar other": 3,
-	} {
-		if got[name] != want {
-			t.Errorf("%s is %v, want %v", name, got[name], want)
-		}
 	}
 }

@@ -11,13 +11,13 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/singleflight"
-
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/newest"
-	"github.com/thaw-dev/thaw/functions/orderedset"
+	"github.com/thaw-dev/thaw/platform/orchestrator/events"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
+	"github.com/thaw-dev/thaw/platform/orchestrator/metrics"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/quota"
 )
@@ -72,12 +72,12 @@ type Options struct {
 	Catalog   Catalog
 	Machine   string           // identity of this host; local sources of the catalogue are its folders
 	Here      string           // id of the agent in this process, if there is one
+	Alone     func() bool      // no further node may ever come; nil: some may
 	Policy    placement.Policy // zero: placement.DefaultPolicy
 	Hooks     Hooks
-	Foresight *Foresight    // forecasts and prewarming; nil: none
-	Ledger    *quota.Ledger // keeps the accounts of teams across restarts; nil: they end with the process
+	Foresight *foresight.Options // forecasts and prewarming; nil: none
+	Ledger    *quota.Ledger      // keeps the accounts of teams across restarts; nil: they end with the process
 	Log       *slog.Logger
-	Alone     func() bool // no further node may ever come; nil: some may
 
 	// Now, NewID, RunCommand and OnUpdate replace time, chance and concurrency. With deterministic
 	// ones, the same updates in the same order give the same commands in the same
@@ -102,47 +102,26 @@ type Options struct {
 // part owns its state; the parts with a mutex of their own are first.
 type Orchestrator struct {
 	inbox
-	eventLog
-	commands     commander
-	changes      followers[struct{}]
-	adapterLoads singleflight.Group
-
-	path       DataPath
-	catalog    Catalog
-	machine    string
-	here       string
-	policy     placement.Policy
-	started    func(functions.Timeline) // a cold start ended; nil: no hook
-	alone      func() bool              // see Options.Alone
-	log        *slog.Logger
-	newID      func(prefix string) string
-	progress   time.Duration
-	signalled  newest.Signal // wakes Run, unless Options.OnUpdate is set
-	lostAgents []string      // URLs of lost agents, to be cut after the loss is published
-	counts     counts
+	commands  commander
+	signalled newest.Signal // wakes Run, unless Options.OnUpdate is set
 
 	mu sync.Mutex // locked by the loop during a turn, and by readers
-	clock
-	registry
-	teams          teamAccounts
-	forecaster     *forecaster // nil: none
-	coldStarts     coldStartLog
-	busyFunctions  orderedset.Set[*functionState] // functions that had demand in the last turn
-	orphans        map[string]placement.Instant   // unknown replicas, by the time of their first heartbeat
-	draining       orderedset.Set[*replicaState]
-	unloadRetries  orderedset.Set[*replicaState]  // replicas whose unload is repeated
-	wantedAdapters orderedset.Set[functions.Name] // adapters to load before any request
-	goingToSleep   orderedset.Set[*replicaState]  // draining before the sleep command
-	wakingUp       orderedset.Set[*replicaState]  // the wake command was sent
+	world
+	adapters
+	policy     placement.Policy
+	alone      func() bool // see Options.Alone
+	publisher  publisher
+	catalog    catalogReader
+	leadership leadership
+	lifecycle  lifecycle
+	sleeping   sleeping
+	teams      teamAccounts
+	coldStarts coldStartLog
+	forecaster *foresight.Forecaster // nil: none
 
-	lastTick         placement.Instant // the last turn that evaluated all busy functions
-	turns            uint64
-	progressAt       placement.Instant // last publication of progress
-	nextSilenceCheck placement.Instant // earliest time at which a node may be lost
-	catalogShrunkAt  placement.Instant // when the catalogue became implausibly small; 0: it is not
-	catalogRead      bool              // the catalogue was read once
-	startGraceOver   bool              // earlier agents have had time for a heartbeat
-	superseded       bool              // a newer server commands the agents
+	lastTick       placement.Instant // the last turn that evaluated all busy functions
+	turns          uint64
+	startGraceOver bool // earlier agents have had time for a heartbeat
 }
 
 const (
@@ -172,23 +151,36 @@ func New(o Options) *Orchestrator {
 		o.OnUpdate = signalled.Set
 	}
 	s := &Orchestrator{
-		inbox:    inbox{wallClock: o.Now, newID: o.NewID, signal: o.OnUpdate, startIDs: map[functions.Name]string{}},
-		eventLog: eventLog{wallClock: o.Now, log: o.Log, hook: o.Hooks.Event},
-		commands: commander{epoch: o.Epoch, runCommand: o.RunCommand, slots: make(chan struct{}, maxCommands), log: o.Log},
-		path:     o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, policy: o.Policy,
-		started: o.Hooks.ColdStart, alone: o.Alone, log: o.Log, newID: o.NewID,
-		progress: cmp.Or(o.Progress, progressEvery), signalled: signalled, counts: newCounts(),
-		clock:    clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
-		registry: newRegistry(o.Policy),
-		orphans:  map[string]placement.Instant{},
+		inbox:     inbox{wallClock: o.Now, newID: o.NewID, signal: o.OnUpdate, startIDs: map[functions.Name]string{}},
+		commands:  commander{epoch: o.Epoch, runCommand: o.RunCommand, slots: make(chan struct{}, maxCommands), log: o.Log},
+		signalled: signalled, policy: o.Policy, alone: o.Alone,
+		world: world{
+			clock:    clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
+			registry: newRegistry(o.Policy),
+			events:   events.New(o.Now, o.Log, o.Hooks.Event),
+			counts:   metrics.New(),
+			log:      o.Log,
+		},
 	}
+	w := &s.world
 	s.commands.inbox = &s.inbox
-	s.coldStarts = coldStartLog{byID: map[string]*coldStart{}, inbox: &s.inbox, clock: &s.clock}
-	s.teams = teamAccounts{
-		Accounts: quota.NewAccounts(o.Ledger), keepRestarted: o.Policy.AppliesMinResidency(),
-		registry: &s.registry, clock: &s.clock, events: &s.eventLog, counts: &s.counts,
+	s.adapters = adapters{world: w, lock: &s.mu, commands: &s.commands}
+	s.publisher = publisher{world: w, path: o.Path, progress: cmp.Or(o.Progress, progressEvery)}
+	s.coldStarts = coldStartLog{world: w, inbox: &s.inbox, started: o.Hooks.ColdStart}
+	s.leadership = leadership{world: w, epoch: o.Epoch, lease: o.Policy.Lease, refuse: s.lifecycle.refuseStart}
+	s.sleeping = sleeping{
+		world: w, commands: &s.commands, publisher: &s.publisher, leadership: &s.leadership, coldStarts: &s.coldStarts,
+		stop: s.lifecycle.stopReplica,
 	}
-	s.forecaster = newForecaster(o.Foresight, s)
+	s.lifecycle = lifecycle{
+		world: w, commands: &s.commands, publisher: &s.publisher, leadership: &s.leadership, sleeping: &s.sleeping, coldStarts: &s.coldStarts,
+		autoscale: o.Policy.Autoscale, machine: o.Machine, here: o.Here, newID: o.NewID, orphans: map[string]placement.Instant{},
+	}
+	s.teams = teamAccounts{Accounts: quota.NewAccounts(o.Ledger), keepRestarted: o.Policy.AppliesMinResidency(), world: w}
+	s.forecaster = foresight.New(o.Foresight, o.Policy.KeepAlive == placement.Learned, foresightLoop{s}, &s.commands.running, o.Log)
+	s.catalog = catalogReader{
+		world: w, catalog: o.Catalog, machine: o.Machine, publisher: &s.publisher, teams: &s.teams, forecaster: s.forecaster, coldStarts: &s.coldStarts,
+	}
 	return s
 }
 
@@ -198,16 +190,16 @@ func New(o Options) *Orchestrator {
 func (o *Orchestrator) Attach(path DataPath) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.path = path
-	o.readCatalog(o.now())
-	o.publishChanged()
+	o.publisher.path = path
+	o.catalog.read(o.now())
+	o.publisher.publishChanged()
 }
 
 // Run runs the loop. It returns nil when ctx ends, after all commands have returned or
 // been cancelled. Replicas keep running.
 func (o *Orchestrator) Run(ctx context.Context) error {
 	commands, cancel := context.WithCancel(ctx)
-	defer o.forecaster.save(true) // after the last background write
+	defer o.forecaster.Save(true) // after the last background write
 	defer o.saveLedger(true)
 	defer o.commands.running.Wait()
 	defer cancel()
@@ -227,7 +219,7 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 		if next := o.Turn(commands); next > 0 {
 			timer.Reset(next)
 		}
-		o.forecaster.save(false)
+		o.forecaster.Save(false)
 		o.saveLedger(false)
 	}
 }

@@ -119,7 +119,7 @@ func (p *play) consistent() {
 	s := p.s
 	for _, f := range s.functionList {
 		l := p.path.queueOf(f.Name)
-		if f.enqueued || l.changed || l.removed || s.superseded || f.Gone {
+		if f.enqueued || l.changed || l.removed || s.leadership.superseded || f.Gone {
 			continue
 		}
 		is := &functionState{Function: f.Function, model: f.model, replicas: f.replicas, specHash: f.specHash, starts: f.starts}
@@ -142,8 +142,8 @@ func (p *play) consistent() {
 		if !reflect.DeepEqual(is.Function, f.Function) {
 			p.t.Fatalf("%.3f: the planner does not know the state of %s:\n%+v\nbut\n%+v", p.at.Sub(p.began).Seconds(), f.Name, f.Function, is.Function)
 		}
-		if c := f.coldStart; c != nil && !c.over != slices.Contains(s.coldStarts.starting.List, f) {
-			p.t.Fatalf("%s has a cold start under way: %v, in the books: %v", f.Name, !c.over, slices.Contains(s.coldStarts.starting.List, f))
+		if c := f.coldStart; c != nil && !c.Over != slices.Contains(s.coldStarts.starting.List, f) {
+			p.t.Fatalf("%s has a cold start under way: %v, in the books: %v", f.Name, !c.Over, slices.Contains(s.coldStarts.starting.List, f))
 		}
 	}
 	copies := map[string]int{}
@@ -152,8 +152,8 @@ func (p *play) consistent() {
 			copies[source]++
 		}
 		for _, r := range s.nodes[n.ID].replicas {
-			if s.replicas[r.id] != r {
-				p.t.Fatalf("%s is still on %s", r.id, n.ID)
+			if s.replicas[r.ID] != r {
+				p.t.Fatalf("%s is still on %s", r.ID, n.ID)
 			}
 		}
 	}

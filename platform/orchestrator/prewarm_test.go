@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,11 +13,12 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/forecast"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // seeing returns a rig with a Foresight.
-func seeing(t *testing.T, o *Foresight, p placement.Policy, ms ...*functions.Model) *testRig {
+func seeing(t *testing.T, o *foresight.Options, p placement.Policy, ms ...*functions.Model) *testRig {
 	r := &testRig{t: t, d: newFakePath(), c: &fakeCatalog{models: ms}}
 	r.s = New(Options{Epoch: 1, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here", Foresight: o, Policy: p,
 		Hooks: Hooks{ColdStart: r.ended}})
@@ -46,15 +45,18 @@ func prewarms(s *Orchestrator, result string) float64 {
 	return counted(s, "thaw_prewarms_total", result)
 }
 
-func counted(s *Orchestrator, metric string, labels ...string) float64 {
-	s.counts.mu.Lock()
-	defer s.counts.mu.Unlock()
-	return s.counts.values[countOf(metric, labels)]
+func counted(s *Orchestrator, metric string, labels ...string) (n float64) {
+	s.counts.Each(func(m string, v float64, l ...string) {
+		if m == metric && slices.Equal(l, labels) {
+			n = v
+		}
+	})
+	return n
 }
 
 func TestPeriodicUseIsPrewarmed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{}), StartAhead: true}, placement.Policy{}, model("x", short))
+		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{}), StartAhead: true}, placement.Policy{}, model("x", short))
 		defer r.stop()
 		r.host(newFakeAgent("here", 1))
 		for range 6 { // every half hour; it ends after a minute
@@ -78,7 +80,7 @@ func TestPeriodicUseIsPrewarmed(t *testing.T) {
 		if n := prewarms(r.s, "unused"); n < 1 {
 			t.Errorf("%v unused, want 1 at least", n)
 		}
-		if w := counted(r.s, "thaw_prewarm_wasted_gpu_seconds_total", "default", byHistory); w < 10 || w > 3*3600 {
+		if w := counted(r.s, "thaw_prewarm_wasted_gpu_seconds_total", "default", "history"); w < 10 || w > 3*3600 {
 			t.Errorf("%v GPU-seconds wasted", w)
 		}
 		if len(r.s.Prewarms()) != 0 {
@@ -89,7 +91,7 @@ func TestPeriodicUseIsPrewarmed(t *testing.T) {
 
 func TestHintIsALease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{}), Budget: 20 * time.Minute}, placement.Policy{}, model("x", short), model("y", short))
+		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{}), Budget: 20 * time.Minute}, placement.Policy{}, model("x", short), model("y", short))
 		defer r.stop()
 		r.host(newFakeAgent("here", 1))
 		hint := func(name string, d time.Duration) (functions.Prewarm, time.Duration, error) {
@@ -146,7 +148,7 @@ func TestHintIsALease(t *testing.T) {
 
 func TestHintEvictsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short), model("y", short))
+		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short), model("y", short))
 		defer r.stop()
 		r.host(newFakeAgent("here", 1))
 		r.use("y")
@@ -165,7 +167,7 @@ func TestBytesAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var got []string
-		o := &Foresight{History: forecast.New(forecast.Options{}), Prefetch: func(_ context.Context, m *functions.Model, memory bool) error {
+		o := &foresight.Options{History: forecast.New(forecast.Options{}), Prefetch: func(_ context.Context, m *functions.Model, memory bool) error {
 			mu.Lock()
 			defer mu.Unlock()
 			got = append(got, m.Metadata.Name)
@@ -202,7 +204,7 @@ func TestLearnedKeepAlive(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := placement.DefaultPolicy
 		p.KeepAlive = placement.Learned
-		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{})}, p, model("x", short), model("z", short))
+		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{})}, p, model("x", short), model("z", short))
 		defer r.stop()
 		r.host(newFakeAgent("here", 2))
 		for range 6 { // every two minutes, longer than its standard keep-alive
@@ -228,7 +230,9 @@ func TestLearnedKeepAlive(t *testing.T) {
 func TestHistorySurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
 	var log strings.Builder
-	open := func() *Foresight { return OpenForesight(dir, time.Now(), slog.New(slog.NewTextHandler(&log, nil))) }
+	open := func() *foresight.Options {
+		return foresight.Open(dir, time.Now(), slog.New(slog.NewTextHandler(&log, nil)))
+	}
 	var p50 time.Duration
 	synctest.Test(t, func(t *testing.T) {
 		r := seeing(t, open(), placement.Policy{}, model("x", short))
@@ -263,33 +267,12 @@ func TestHistorySurvivesRestart(t *testing.T) {
 	if log.Len() > 0 {
 		t.Errorf("logged: %s", &log)
 	}
-	file := filepath.Join(dir, "history.json")
-	for _, bad := range []string{"", "{", `{"version":9}`, `{"version":1,"history":{},"starts":{}}`, `{"version":1,"history":{"version":1,"saved":"2026-01-01T00:00:00Z","functions":[]},"starts":{"x y":{}}}`,
-		`{"version":1,"history":{"version":1,"saved":"2026-01-01T00:00:00Z","functions":[]},"starts":{"t/x":{"recipe":"1","samples":[{"total":-1}]}}}`,
-		`{"version":1,"history":{"version":1,"saved":"2026-01-01T00:00:00Z","functions":[]},"starts":{},"more":1}`} {
-		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		log.Reset()
-		if o := open(); o.History.Len() != 0 || len(o.starts) != 0 {
-			t.Errorf("%s was taken in", bad)
-		}
-		if !strings.Contains(log.String(), "set aside") {
-			t.Errorf("%s: nothing was logged: %s", bad, &log)
-		}
-		if kept, err := os.ReadFile(file + ".bad"); err != nil || string(kept) != bad {
-			t.Errorf("%s is not kept aside: %q, %v", bad, kept, err)
-		}
-		if _, err := os.Stat(file); err == nil {
-			t.Errorf("%s is still there", bad)
-		}
-	}
 }
 
 // TestPrewarmUsedAtOnce: a start ahead that is used while it goes on was late, and had room.
 func TestPrewarmUsedAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short))
+		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short))
 		defer r.stop()
 		r.host(newFakeAgent("here", 1))
 		if _, err := r.s.Prewarm(fname("x"), time.Now().Add(5*time.Minute), functions.PrewarmGPU, "router default/auto"); err != nil {
@@ -307,7 +290,7 @@ func TestPrewarmUsedAtOnce(t *testing.T) {
 // of another.
 func TestBriefPrewarm(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short))
+		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short))
 		defer r.stop()
 		r.host(newFakeAgent("here", 1))
 		brief := func() {

@@ -22,7 +22,7 @@ func (o *Orchestrator) Explain(kind string, name functions.Name) (functions.Expl
 		return functions.Explanation{}, false
 	}
 	x, at, ok := o.planner.Explain(f.Name, kind)
-	x.Kind, x.Function, x.State, x.Now = kind, f.Name.String(), f.state(), f.summary(o.now(), o.timeNow(), o.bytesAtHand(f), o.path.InFlightOf)
+	x.Kind, x.Function, x.State, x.Now = kind, f.Name.String(), f.state(), f.summary(o.now(), o.timeNow(), o.bytesAtHand(f), o.publisher.path.InFlightOf)
 	if !ok {
 		return x, true
 	}
@@ -46,13 +46,13 @@ func (f *functionState) summary(now placement.Instant, wall time.Time, atHand bo
 	var start, last *replicaState
 	for _, r := range f.replicas {
 		switch {
-		case r.stopping || r.cancelled:
+		case r.Stopping || r.Cancelled:
 			leaving++
 			last = r
 		case r.serves():
 			ready++
-			if r.readyAt > 0 {
-				flight += inFlight(f.Name, r.id)
+			if r.ReadyAt > 0 {
+				flight += inFlight(f.Name, r.ID)
 			}
 		case r.asleep():
 			asleep++
@@ -95,9 +95,9 @@ func (f *functionState) summary(now placement.Instant, wall time.Time, atHand bo
 		if d := f.starts.WakeTime(false, 50); d >= 0 {
 			rise = "; to wake takes about " + words.Age(d)
 		}
-		return fmt.Sprintf("It sleeps on %s: its weights are in host memory and its GPUs are free%s%s.", last.node, words.Suffix("asleep", last.reason), rise)
+		return fmt.Sprintf("It sleeps on %s: its weights are in host memory and its GPUs are free%s%s.", last.Node, words.Suffix("asleep", last.reason), rise)
 	case leaving > 0:
-		return fmt.Sprintf("It is on its way out on %s%s.", last.node, words.Suffix("stop", last.reason))
+		return fmt.Sprintf("It is on its way out on %s%s.", last.Node, words.Suffix("stop", last.reason))
 	case f.Active+f.Queued > 0 || f.Lease > now:
 		return fmt.Sprintf("It is wanted%s, and no place has been looked for yet.", waitingSuffix(f.Queued))
 	}
@@ -142,16 +142,16 @@ func (f *functionState) idleSummary(now placement.Instant) string {
 // startSummary returns the progress of a start of f.
 func (f *functionState) startSummary(r *replicaState, now placement.Instant) string {
 	state := r.status.State
-	if r.sleep.wakingUp {
+	if r.WakingUp {
 		state = functions.Loading
 	}
 	how := "It is being started"
-	if r.sleep.wakingUp {
+	if r.WakingUp {
 		how = "It is being woken"
 	}
-	text := fmt.Sprintf("%s on %s (%s)", how, r.node, state.Word())
-	if c := r.coldStart; c != nil && !c.over {
-		if p := c.timeline(now).Progress; p.ETA >= 0 {
+	text := fmt.Sprintf("%s on %s (%s)", how, r.Node, state.Word())
+	if c := r.coldStart; c != nil && !c.Over {
+		if p := c.At(now).Progress; p.ETA >= 0 {
 			text += ", ready in about " + words.Age(p.ETA)
 		}
 	}

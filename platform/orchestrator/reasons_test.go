@@ -186,5 +186,12 @@ func TestFinal(t *testing.T) {
 		if b == nil || b.Final != x.want {
 			t.Errorf("%s: %+v", name, b)
 		}
+		p.path.leave("big")
+		p.pass(10 * time.Second)
+		id := p.s.WakeFor(fname("big"), time.Hour)
+		p.pass(10 * time.Second)
+		if c, ok := p.s.ColdStart(id); !ok || (c.State == functions.Failed && strings.HasPrefix(c.Error, "it needs ")) != x.want {
+			t.Errorf("%s: %v %+v", name, ok, c)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/orderedset"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -18,6 +19,8 @@ type registry struct {
 	nodes        map[string]*nodeState
 	nodeList     []*nodeState // the node of this process first, the others by id
 	replicas     map[string]*replicaState
+
+	busyFunctions orderedset.Set[*functionState] // functions that had demand in the last turn
 
 	pending      []*functionState // functions with changes for the planner
 	sparePending []*functionState // buffer for pending
@@ -77,15 +80,15 @@ func (r *registry) dropNode(n *nodeState) {
 }
 
 func (r *registry) addReplica(replica *replicaState, n *nodeState) {
-	r.replicas[replica.id] = replica
+	r.replicas[replica.ID] = replica
 	replica.function.replicas = append(replica.function.replicas, replica)
 	n.replicas = append(n.replicas, replica)
 }
 
 func (r *registry) dropReplica(replica *replicaState) {
-	delete(r.replicas, replica.id)
+	delete(r.replicas, replica.ID)
 	replica.forgotten = true
-	if n := r.nodes[replica.node]; n != nil {
+	if n := r.nodes[replica.Node]; n != nil {
 		n.replicas = slices.DeleteFunc(n.replicas, func(x *replicaState) bool { return x == replica })
 	}
 	replica.function.replicas = slices.DeleteFunc(replica.function.replicas, func(x *replicaState) bool { return x == replica })
@@ -99,13 +102,13 @@ func (r *registry) matchReplicas(n *nodeState, hb *functions.Heartbeat) []*repli
 	last, ours := n.matched, n.spareMatched[:0]
 	for i := range hb.Models {
 		id := hb.Models[i].ID
-		for len(last) > 0 && (last[0] == nil || last[0].id < id) {
+		for len(last) > 0 && (last[0] == nil || last[0].ID < id) {
 			last = last[1:]
 		}
 		var replica *replicaState
-		if len(last) > 0 && last[0].id == id && !last[0].forgotten {
+		if len(last) > 0 && last[0].ID == id && !last[0].forgotten {
 			replica = last[0]
-		} else if replica = r.replicas[id]; replica != nil && replica.node != n.id {
+		} else if replica = r.replicas[id]; replica != nil && replica.Node != n.id {
 			replica = nil
 		}
 		if replica != nil {

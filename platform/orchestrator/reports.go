@@ -14,25 +14,18 @@ import (
 func (o *Orchestrator) ColdStart(id string) (functions.Timeline, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	c := o.coldStarts.byID[id]
+	c := o.coldStarts.Find(id)
 	if c == nil {
 		return functions.Timeline{}, false
 	}
-	return c.timeline(o.now()), true
+	return c.At(o.now()), true
 }
 
 // ColdStarts returns cold starts, the newest first, at most limit (0: all kept ones).
 func (o *Orchestrator) ColdStarts(limit int) []functions.Timeline {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if limit <= 0 || limit > keepColdStarts {
-		limit = keepColdStarts
-	}
-	var out []functions.Timeline
-	for i := len(o.coldStarts.ring) - 1; i >= 0 && len(out) < limit; i-- {
-		out = append(out, o.coldStarts.ring[i].timeline(o.now()))
-	}
-	return out
+	return o.coldStarts.Newest(limit, o.now())
 }
 
 // Replicas returns all replicas, sorted by function and id.
@@ -42,25 +35,25 @@ func (o *Orchestrator) Replicas() []functions.Replica {
 	out := make([]functions.Replica, 0, len(o.replicas))
 	for _, r := range o.replicas {
 		v := functions.Replica{
-			ID: r.id, Function: r.function.Name.String(), Node: r.node, State: r.status.State, Tier: r.status.Tier,
-			Endpoint: r.status.Endpoint, GPUs: r.gpus, GPUMemory: cmp.Or(r.status.GPUMemory, r.reserved.GPUMemory), Memory: r.reserved.Memory, Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
+			ID: r.ID, Function: r.function.Name.String(), Node: r.Node, State: r.status.State, Tier: r.status.Tier,
+			Endpoint: r.status.Endpoint, GPUs: r.GPUs, GPUMemory: cmp.Or(r.status.GPUMemory, r.Reserved.GPUMemory), Memory: r.Reserved.Memory, Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
 			Start: r.status.Start, StartNote: r.status.StartNote, SleepLevel: r.status.SleepLevel, Unprobed: r.isUnprobed(), QueueLength: r.status.QueueLength, KVCacheHitRate: r.status.KVCacheHitRate, Adapters: r.status.Adapters, Notes: r.status.AdapterNotes,
 			Since: o.wallTime(r.requestedAt),
 		}
 		if p := r.status.Percent; p >= 0 && !v.State.Over() && v.State != functions.Ready {
 			v.Percent = &p
 		}
-		if n := o.nodes[r.node]; n != nil && r.seen {
+		if n := o.nodes[r.Node]; n != nil && r.seen {
 			v.Since = n.heardAt.Add(-time.Duration(max(0, min(r.status.Since, 1e12))) * time.Millisecond)
 		}
-		if r.stopping && !v.State.Over() {
+		if r.Stopping && !v.State.Over() {
 			v.State = functions.Draining
 		}
-		if end := o.policy.IdleEnd(&r.function.Function, r.readyAt); end > 0 && r.serves() {
+		if end := o.policy.IdleEnd(&r.function.Function, r.ReadyAt); end > 0 && r.serves() {
 			v.IdleEnd = o.wallTime(end)
 		}
-		if r.readyAt > 0 {
-			v.InFlight = o.path.InFlightOf(r.function.Name, r.id)
+		if r.ReadyAt > 0 {
+			v.InFlight = o.publisher.path.InFlightOf(r.function.Name, r.ID)
 		}
 		out = append(out, v)
 	}
@@ -95,21 +88,14 @@ func (o *Orchestrator) Function(name functions.Name) (snapshot.Snapshot, bool) {
 	if f == nil || f.Gone {
 		return snapshot.Snapshot{}, false
 	}
-	return o.snapshotOf(f), true
-}
-
-// NodeOf returns the Node of a replica; nil for an unknown replica.
-func (o *Orchestrator) NodeOf(replica string) Node {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if r := o.replicas[replica]; r != nil {
-		if n := o.nodes[r.node]; n != nil {
-			return n.commands
-		}
-	}
-	return nil
+	return o.publisher.snapshotOf(f), true
 }
 
 // Changes returns a channel that receives after snapshots were published, once for
 // changes in quick succession. It is closed when ctx ends.
-func (o *Orchestrator) Changes(ctx context.Context) <-chan struct{} { return o.changes.add(ctx, 1) }
+func (o *Orchestrator) Changes(ctx context.Context) <-chan struct{} {
+	return o.publisher.changes.Add(ctx, 1)
+}
+
+// NodeOf returns the Node of a replica; nil for an unknown replica.
+func (o *Orchestrator) NodeOf(replica string) Node { return o.nodeOf(replica) }

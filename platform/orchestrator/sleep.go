@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/orderedset"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -28,126 +29,143 @@ type sleepState struct {
 	sent         bool              // the sleep command was sent
 	level        int               // sleep level, present or intended; 0: awake
 	sleepBy      placement.Instant // the sleep command is sent then even with requests in flight
-	wakingUp     bool              // the wake command was sent
 	wokenAt      placement.Instant
-	asleepSince  placement.Instant // 0: not asleep
-	hostMemory   functions.Bytes   // host memory for its sleep
 }
 
-// beginSleep takes a replica out of the routes; sleepWhenIdle sends the sleep command
+// sleeping puts replicas to sleep and wakes them.
+type sleeping struct {
+	*world
+	commands     *commander
+	publisher    *publisher
+	leadership   *leadership
+	coldStarts   *coldStartLog
+	stop         func(r *replicaState, drain time.Duration, reason, whom string, now placement.Instant)
+	goingToSleep orderedset.Set[*replicaState] // draining before the sleep command
+	wakingUp     orderedset.Set[*replicaState] // the wake command was sent
+}
+
+// drop forgets a replica that has ended.
+func (s *sleeping) drop(r *replicaState) {
+	s.goingToSleep.Drop(r)
+	s.wakingUp.Drop(r)
+}
+
+// begin takes a replica out of the routes; sleepWhenIdle sends the sleep command
 // when it is drained.
-func (o *Orchestrator) beginSleep(r *replicaState, a *placement.Action, now placement.Instant) {
-	r.sleep = sleepState{goingToSleep: true, sleepBy: now + a.Drain, level: max(a.Level, 1), hostMemory: r.function.SleepMemory}
+func (s *sleeping) begin(r *replicaState, a *placement.Action, now placement.Instant) {
+	r.sleep = sleepState{goingToSleep: true, sleepBy: now + a.Drain, level: max(a.Level, 1)}
+	r.SleptAt, r.WakingUp, r.SleepMemory = 0, false, r.function.SleepMemory
 	if r.sleep.level == deepLevel {
-		r.sleep.hostMemory = 0
+		r.SleepMemory = 0
 	}
 	r.reason = a.Reason
-	o.goingToSleep.Add(r)
-	o.markChanged(r.function)
-	o.replicaEvent("sleep", r, a.Reason, a.For)
-	o.counts.add("thaw_sleeps_total", 1, a.Reason)
+	s.goingToSleep.Add(r)
+	s.markChanged(r.function)
+	s.replicaEvent("sleep", r, a.Reason, a.For)
+	s.counts.Add("thaw_sleeps_total", 1, a.Reason)
 }
 
 // sleepWhenIdle sends the sleep command to drained replicas, and stops those that do
 // not fall asleep or wake in time. It reports whether it must run again soon.
-func (o *Orchestrator) sleepWhenIdle(ctx context.Context, now placement.Instant) (again bool) {
-	o.goingToSleep.Each(func(r *replicaState) {
-		switch n := o.nodes[r.node]; {
-		case r.stopping || !r.sleep.goingToSleep || o.replicas[r.id] != r:
-			o.goingToSleep.Drop(r)
+func (s *sleeping) sleepWhenIdle(ctx context.Context, now placement.Instant) (again bool) {
+	s.goingToSleep.Each(func(r *replicaState) {
+		switch n := s.nodes[r.Node]; {
+		case r.Stopping || !r.sleep.goingToSleep || s.replicas[r.ID] != r:
+			s.goingToSleep.Drop(r)
 		case r.sleep.sent:
 			if now > r.sleep.sleepBy+sleepGrace {
-				o.sleepFailed(r, "it does not fall asleep", now)
+				s.fail(r, "it does not fall asleep", now)
 			}
-		case o.path.InFlightOf(r.function.Name, r.id) > 0 && now < r.sleep.sleepBy:
+		case s.publisher.path.InFlightOf(r.function.Name, r.ID) > 0 && now < r.sleep.sleepBy:
 			again = true
-		case o.mayCommand(n):
+		case s.leadership.mayCommand(n):
 			r.sleep.sent = true
-			o.commands.sleep(ctx, r, n, r.sleep.level, r.reason)
+			s.commands.sleep(ctx, r, n, r.sleep.level, r.reason)
 		}
 	})
-	o.wakingUp.Each(func(r *replicaState) {
+	s.wakingUp.Each(func(r *replicaState) {
 		switch {
-		case !r.sleep.wakingUp || r.stopping:
-			o.wakingUp.Drop(r)
+		case !r.WakingUp || r.Stopping:
+			s.wakingUp.Drop(r)
 		case now > r.sleep.wokenAt+r.wakeTimeout():
-			o.sleepFailed(r, "it does not wake", now)
-			o.wakingUp.Drop(r)
+			s.fail(r, "it does not wake", now)
+			s.wakingUp.Drop(r)
 		}
 	})
 	return again
 }
 
-// sleepFailed stops a replica that did not fall asleep or wake; its waiters get a cold
+// fail stops a replica that did not fall asleep or wake; its waiters get a cold
 // start.
-func (o *Orchestrator) sleepFailed(r *replicaState, why string, now placement.Instant) {
-	o.goingToSleep.Drop(r)
-	if r.sleep.wakingUp {
-		o.counts.add("thaw_sleep_wakeups_total", 1, "failed")
+func (s *sleeping) fail(r *replicaState, why string, now placement.Instant) {
+	s.goingToSleep.Drop(r)
+	if r.WakingUp {
+		s.counts.Add("thaw_sleep_wakeups_total", 1, "failed")
 	}
-	if c := r.coldStart; c != nil && !c.over {
-		c.replica, c.decided, c.placed, r.coldStart = nil, 0, 0, nil
+	if c := r.coldStart; c != nil && !c.Over {
+		c.Target, c.Decided, c.Placed, r.coldStart = nil, 0, 0, nil
 	}
-	o.event("sleep_failed", r.function.Name, r.id, r.node, "", why)
-	o.stopReplica(r, 0, "sleep_failed", "", now)
+	s.event("sleep_failed", r.function.Name, r.ID, r.Node, "", why)
+	s.stop(r, 0, "sleep_failed", "", now)
 }
 
 // wakeUp wakes a sleeping replica. The wake-up is recorded as a cold start.
-func (o *Orchestrator) wakeUp(ctx context.Context, a *placement.Action, now placement.Instant) {
-	r, n := o.replicas[a.Replica], o.nodes[a.Node]
-	if r == nil || n == nil || r.stopping {
+func (s *sleeping) wakeUp(ctx context.Context, a *placement.Action, now placement.Instant) {
+	r, n := s.replicas[a.Replica], s.nodes[a.Node]
+	if r == nil || n == nil || r.Stopping {
 		return
 	}
 	f := r.function
-	r.sleep.wakingUp, r.sleep.wokenAt, r.cause = true, now, a.Reason
-	o.wakingUp.Add(r)
+	r.WakingUp, r.sleep.wokenAt, r.cause = true, now, a.Reason
+	s.wakingUp.Add(r)
 	c := f.coldStart
 	switch {
-	case c != nil && !c.over && c.replica == nil:
-	case !slices.ContainsFunc(f.replicas, func(x *replicaState) bool { return x.readyAt > 0 && !x.stopping && !x.sleep.goingToSleep }):
-		c = o.coldStarts.begin(f, "", o.timeNow())
+	case c != nil && !c.Over && c.Target == nil:
+	case !slices.ContainsFunc(f.replicas, func(x *replicaState) bool { return x.ReadyAt > 0 && !x.Stopping && !x.sleep.goingToSleep }):
+		c = s.coldStarts.begin(f, "", s.timeNow())
 	default:
-		c = o.coldStarts.beginExtra(f)
+		c = s.coldStarts.beginExtra(f)
 	}
-	c.decided, c.placed, c.replica, c.Node, c.Tier = now, now, r, n.id, functions.TierSleeping
-	c.fromDeepSleep = r.sleep.level == deepLevel
+	c.Decided, c.Placed, c.Target, c.Node, c.Tier = now, now, r, n.id, functions.TierSleeping
+	c.FromDeepSleep = r.sleep.level == deepLevel
 	r.coldStart = c
 	f.failure = nil
-	o.markChanged(f)
-	o.event("wake_up", f.Name, r.id, r.node, a.Reason, "")
-	o.commands.sleep(ctx, r, n, 0, a.Reason)
+	s.markChanged(f)
+	s.event("wake_up", f.Name, r.ID, r.Node, a.Reason, "")
+	s.commands.sleep(ctx, r, n, 0, a.Reason)
 }
 
-// onSleepStatus applies the sleep part of a replica's status.
-func (o *Orchestrator) onSleepStatus(r *replicaState, st functions.ReplicaStatus, now placement.Instant) {
+// onStatus applies the sleep part of a replica's status.
+func (s *sleeping) onStatus(r *replicaState, st functions.ReplicaStatus, now placement.Instant) {
 	switch {
 	case st.State == functions.Sleeping && st.SleepLevel > 0:
-		if r.sleep.wakingUp || r.sleep.asleepSince > 0 {
+		if r.WakingUp || r.SleptAt > 0 {
 			return
 		}
-		r.sleep.goingToSleep, r.sleep.asleepSince = false, now
+		r.sleep.goingToSleep, r.SleptAt = false, now
 		if r.sleep.level == 0 { // it fell asleep before this process began
 			if st.SleepLevel < deepLevel {
-				r.sleep.hostMemory = r.function.sleepMemory() // the planner knew it before its size was known
+				r.SleepMemory = r.function.sleepMemory() // the planner knew it before its size was known
 			}
-			r.sleep.asleepSince = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
+			r.SleptAt = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
 		}
 		r.sleep.level = st.SleepLevel
-		o.goingToSleep.Drop(r)
-		o.event("asleep", r.function.Name, r.id, r.node, r.reason, "")
+		s.goingToSleep.Drop(r)
+		s.event("asleep", r.function.Name, r.ID, r.Node, r.reason, "")
 	case st.State == functions.Loading:
-		r.sleep.asleepSince, r.sleep.goingToSleep = 0, false // it woke up, with or without a command
-	case st.State == functions.Ready && r.readyAt == 0:
-		if r.sleep.wakingUp {
-			o.counts.add("thaw_sleep_wakeups_total", 1, "ready")
+		r.SleptAt, r.sleep.goingToSleep = 0, false // it woke up, with or without a command
+	case st.State == functions.Ready && r.ReadyAt == 0:
+		if r.WakingUp {
+			s.counts.Add("thaw_sleep_wakeups_total", 1, "ready")
 		}
 		r.sleep = sleepState{}
+		r.SleptAt, r.WakingUp, r.SleepMemory = 0, false, 0
 	}
 }
 
 // asleep reports whether a replica sleeps or is falling asleep.
 func (r *replicaState) asleep() bool {
-	return r.sleep.goingToSleep || r.status.State == functions.Sleeping && !r.sleep.wakingUp
+	return r.sleep.goingToSleep || r.status.State == functions.Sleeping && !r.WakingUp
 }
 
 // wakeTimeout bounds a wake-up.

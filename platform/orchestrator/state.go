@@ -13,6 +13,8 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/autoscale"
 	"github.com/thaw-dev/thaw/platform/forecast"
+	"github.com/thaw-dev/thaw/platform/orchestrator/coldstart"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/placement/rooms"
 	"github.com/thaw-dev/thaw/platform/quota"
@@ -33,10 +35,10 @@ type functionState struct {
 	deaths     int               // consecutive deaths soon after READY
 	failure    *snapshot.Failure // the error of its waiters until the backoff is over
 	blocked    *snapshot.Blocked
-	unplaced   string     // why it was blocked last
-	coldStart  *coldStart // the newest cold start
+	unplaced   string           // why it was blocked last
+	coldStart  *coldstart.Start // the newest cold start
 	starts     forecast.StartTimes
-	usage      usageHistory
+	usage      foresight.Usage
 	demandTurn uint64            // last turn that saw demand
 	wakeLease  placement.Instant // lease of Wake, only while requests wait
 	userLease  placement.Instant // lease of WakeFor
@@ -78,14 +80,13 @@ type nodeState struct {
 
 // replicaState is the state of a replica, from the decision to start it.
 type replicaState struct {
-	id        string
+	// As the planner reads it. copyReplicas sets State, InFlight, Spawned, StoppedByUser,
+	// Stale, Deep and GoingToSleep from the fields below; only the planner reads these.
+	placement.Replica
 	function  *functionState
-	node      string
 	specHash  uint64
-	reserved  functions.Resources
-	gpus      []int
 	status    functions.ReplicaStatus
-	coldStart *coldStart // its cold start, nil for an adopted replica
+	coldStart *coldstart.Start // its cold start, nil for an adopted replica
 
 	requestedAt placement.Instant // the load was sent
 	acceptedAt  placement.Instant // the agent accepted the load
@@ -93,21 +94,18 @@ type replicaState struct {
 	listed      uint64            // number of the last applied heartbeat that lists it
 	matched     uint64            // number of the last matched heartbeat that lists it
 	forgotten   bool              // removeReplica was called
-	readyAt     placement.Instant
 
 	cause         string // why it was started
-	stopping      bool
 	reason        string
 	drainEnd      placement.Instant
 	unloading     bool
-	cancelled     bool
 	retryUnloadAt placement.Instant // when an unload without effect is repeated
 	sleep         sleepState
 }
 
 // serves reports whether requests are sent to r.
 func (r *replicaState) serves() bool {
-	return r.status.State == functions.Ready && !r.stopping && !r.cancelled && !r.sleep.goingToSleep
+	return r.status.State == functions.Ready && !r.Stopping && !r.Cancelled && !r.sleep.goingToSleep
 }
 
 const earlyDeath = time.Minute // a death within this time of READY counts as a failed start
@@ -164,17 +162,16 @@ func (f *functionState) setModel(m *functions.Model, machine string) {
 func (f *functionState) copyReplicas(inFlight func(functions.Name, string) int) {
 	f.Replicas = f.Replicas[:0]
 	for _, r := range f.replicas {
-		s := placement.Replica{
-			ID: r.id, Node: r.node, State: r.status.State, GPUs: r.gpus, Reserved: r.reserved, ReadyAt: r.readyAt,
-			Spawned: hasProcess(r.status), Stopping: r.stopping, StoppedByUser: r.stopping && r.reason == reasonUser, Cancelled: r.cancelled, Stale: r.specHash != f.specHash,
-			SleptAt: r.sleep.asleepSince, WakingUp: r.sleep.wakingUp, Deep: r.sleep.level == deepLevel, SleepMemory: r.sleep.hostMemory,
-			// Its GPU memory is taken until the node reports the sleep level.
-			GoingToSleep: r.sleep.goingToSleep || r.status.State == functions.Sleeping && r.status.SleepLevel == 0 && !r.sleep.wakingUp,
+		r.State, r.Spawned, r.Stale = r.status.State, hasProcess(r.status), r.specHash != f.specHash
+		r.StoppedByUser = r.Stopping && r.reason == reasonUser
+		r.Deep = r.sleep.level == deepLevel
+		// Its GPU memory is taken until the node reports the sleep level.
+		r.GoingToSleep = r.sleep.goingToSleep || r.State == functions.Sleeping && r.status.SleepLevel == 0 && !r.WakingUp
+		r.InFlight = 0
+		if r.ReadyAt > 0 {
+			r.InFlight = inFlight(f.Name, r.ID)
 		}
-		if r.readyAt > 0 {
-			s.InFlight = inFlight(f.Name, r.id)
-		}
-		f.Replicas = append(f.Replicas, s)
+		f.Replicas = append(f.Replicas, r.Replica)
 	}
 }
 
@@ -247,35 +244,6 @@ func setIfChanged[T comparable](changed *bool, to *T, v T) {
 	}
 }
 
-// snapshotOf returns the snapshot of f for the data path.
-func (o *Orchestrator) snapshotOf(f *functionState) snapshot.Snapshot {
-	p := snapshot.Snapshot{
-		Name: f.Name, Model: f.model, Progress: functions.NoProgress,
-		Forecast: f.forecastStart(o.bytesAtHand(f)), Failure: f.failure, Blocked: f.blocked,
-	}
-	for _, r := range f.replicas {
-		if r.stopping || r.cancelled {
-			continue
-		}
-		st := r.status.State
-		if r.serves() && r.status.Endpoint != "" {
-			p.Replicas = append(p.Replicas, snapshot.Replica{
-				ID: r.id, Node: r.node, Endpoint: r.status.Endpoint, Key: r.status.Key, Adapters: r.status.Adapters, EngineQueue: r.status.QueueLength, HitRate: r.status.KVCacheHitRate,
-			})
-		}
-		p.Sleeping = p.Sleeping || st == functions.Sleeping
-	}
-	p.State = f.state()
-	if f.coldStart != nil {
-		t := f.coldStart.timeline(o.now())
-		p.ColdStart = &t
-		if !f.coldStart.over {
-			p.Progress = t.Progress
-		}
-	}
-	return p
-}
-
 // state is the state of f's best replica; without replicas, whether f is being
 // placed, has failed, or is at rest.
 func (f *functionState) state() functions.State {
@@ -283,18 +251,18 @@ func (f *functionState) state() functions.State {
 	for _, r := range f.replicas {
 		st := r.status.State
 		switch {
-		case r.sleep.wakingUp && st == functions.Sleeping:
+		case r.WakingUp && st == functions.Sleeping:
 			st = functions.Loading
 		case r.sleep.goingToSleep && st == functions.Ready:
 			st = functions.Sleeping
 		}
-		if k := stateRank(st); k > rank && !r.stopping && !r.cancelled {
+		if k := stateRank(st); k > rank && !r.Stopping && !r.Cancelled {
 			best, rank = st, k
 		}
 	}
 	switch {
 	case rank > 0:
-	case f.coldStart != nil && !f.coldStart.over && f.blocked == nil:
+	case f.coldStart != nil && !f.coldStart.Over && f.blocked == nil:
 		return functions.Downloading
 	case f.failure != nil:
 		return functions.Failed
@@ -304,7 +272,7 @@ func (f *functionState) state() functions.State {
 
 // forecastStart is the forecast of f's next start: a wake-up if a replica sleeps.
 func (f *functionState) forecastStart(atHand bool) functions.Forecast {
-	if i := slices.IndexFunc(f.replicas, func(r *replicaState) bool { return r.asleep() && !r.stopping }); i >= 0 {
+	if i := slices.IndexFunc(f.replicas, func(r *replicaState) bool { return r.asleep() && !r.Stopping }); i >= 0 {
 		deep := f.replicas[i].sleep.level == deepLevel
 		return functions.Forecast{P50: f.starts.WakeTime(deep, 50), P90: f.starts.WakeTime(deep, 90)}
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/forecast"
+	"github.com/thaw-dev/thaw/platform/orchestrator/coldstart"
+	"github.com/thaw-dev/thaw/platform/orchestrator/events"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -138,14 +140,14 @@ func TestBoundedLogs(t *testing.T) {
 		slow := s.Follow(ctx)
 		for i := range 5000 {
 			s.event("x", functions.Name{}, fmt.Sprint(i), "", "", "")
-			s.coldStarts.add(&coldStart{function: &functionState{}, Timeline: functions.Timeline{ID: fmt.Sprint("cs", i)}, over: true})
+			s.coldStarts.Add(&coldstart.Start{Owner: &functionState{}, Timeline: functions.Timeline{ID: fmt.Sprint("cs", i)}, Over: true})
 		}
 		es := s.Events(0)
-		if len(es) != keepEvents || es[len(es)-1].Seq != 5000 || len(s.Events(4990)) != 10 || len(s.Events(9999)) != 0 {
+		if len(es) != events.Keep || es[len(es)-1].Seq != 5000 || len(s.Events(4990)) != 10 || len(s.Events(9999)) != 0 {
 			t.Errorf("%d events", len(es))
 		}
-		if n := len(s.ColdStarts(0)); n != keepColdStarts || len(s.coldStarts.byID) != keepColdStarts || len(s.ColdStarts(3)) != 3 {
-			t.Errorf("%d cold starts, %d by id", n, len(s.coldStarts.byID))
+		if n := len(s.ColdStarts(0)); n != coldstart.Keep || len(s.ColdStarts(3)) != 3 {
+			t.Errorf("%d cold starts", n)
 		}
 		if _, ok := s.ColdStart("cs4999"); !ok || s.ColdStarts(1)[0].ID != "cs4999" {
 			t.Error("the newest is not there")
@@ -158,7 +160,7 @@ func TestBoundedLogs(t *testing.T) {
 		for range slow {
 			n++
 		}
-		if n != follower {
+		if n != events.Buffer {
 			t.Errorf("the follower got %d", n)
 		}
 	})
@@ -192,11 +194,11 @@ func TestPlaceThatTakesTime(t *testing.T) {
 	f.starts.Add(forecast.StartSample{Node: "n", Tier: functions.TierNVMe, Total: 3 * time.Second, Start: 3 * time.Second, Phases: map[functions.Phase]time.Duration{
 		functions.PhasePlace: 2 * time.Second, functions.PhaseStage: 0, functions.PhaseSpawn: 500 * time.Millisecond, functions.PhaseLoad: 500 * time.Millisecond, functions.PhaseWarmup: 0,
 	}})
-	r := &replicaState{id: "r", node: "n", function: f}
-	c := &coldStart{function: f, began: began, decided: began, placed: began + time.Millisecond, replica: r}
+	r := &replicaState{Replica: placement.Replica{ID: "r", Node: "n"}, function: f}
+	c := &coldstart.Start{Owner: f, Wanted: began, Decided: began, Placed: began + time.Millisecond, Target: r}
 	r.status = functions.ReplicaStatus{State: functions.Downloading, Percent: -1, Phases: []functions.Span{{Phase: functions.PhasePlace, Duration: 0.5}}}
 	at = at.Add(500 * time.Millisecond)
-	p := c.timeline(s.now())
+	p := c.At(s.now())
 	if len(p.Phases) != 2 || p.Phases[1].Phase != functions.PhasePlace || p.Phases[1].Duration != 0.5 {
 		t.Errorf("%+v", p.Phases)
 	}
@@ -205,7 +207,7 @@ func TestPlaceThatTakesTime(t *testing.T) {
 	}
 	r.status.Phases = []functions.Span{{Phase: functions.PhasePlace, Duration: 1}, {Phase: functions.PhaseStage, Start: 1}, {Phase: functions.PhaseSpawn, Start: 1}}
 	r.status.State = functions.Loading
-	if p := c.timeline(s.now()); len(p.Phases) != 4 || p.Phases[1].Duration != 1 || p.Progress.ETA != time.Second {
+	if p := c.At(s.now()); len(p.Phases) != 4 || p.Phases[1].Duration != 1 || p.Progress.ETA != time.Second {
 		t.Errorf("%+v, ETA %v", p.Phases, p.Progress.ETA)
 	}
 }
@@ -219,9 +221,9 @@ func TestETACountsDown(t *testing.T) {
 	f.starts.Add(forecast.StartSample{Node: "n", Tier: functions.TierNVMe, Total: 14 * time.Second, Start: 14 * time.Second, Phases: map[functions.Phase]time.Duration{
 		functions.PhaseStage: time.Second, functions.PhaseSpawn: 10 * time.Second, functions.PhaseLoad: 3 * time.Second, functions.PhaseWarmup: time.Second,
 	}})
-	r := &replicaState{id: "r", node: "n", function: f}
+	r := &replicaState{Replica: placement.Replica{ID: "r", Node: "n"}, function: f}
 	r.status = functions.ReplicaStatus{State: functions.Loading, Percent: -1}
-	c := &coldStart{function: f, began: s.now(), decided: s.now(), placed: s.now(), replica: r}
+	c := &coldstart.Start{Owner: f, Wanted: s.now(), Decided: s.now(), Placed: s.now(), Target: r}
 	spawned := functions.Span{Phase: functions.PhaseSpawn, Duration: 10}
 	for _, x := range []struct {
 		after  float64
@@ -233,7 +235,7 @@ func TestETACountsDown(t *testing.T) {
 	} {
 		at = time.Unix(1e9, 0).Add(time.Duration(x.after * float64(time.Second)))
 		r.status.Phases = x.phases
-		if got := c.timeline(s.now()).Progress.ETA.Seconds(); got < x.want-0.01 || got > x.want+0.01 {
+		if got := c.At(s.now()).Progress.ETA.Seconds(); got < x.want-0.01 || got > x.want+0.01 {
 			t.Errorf("after %v s with %v: %v s, want %v", x.after, x.phases, got, x.want)
 		}
 	}

@@ -20,21 +20,18 @@ type teamAccounts struct {
 	ghosts         setbacks.Ghosts // recently evicted functions
 	keepRestarted  bool            // functions evicted too early are protected after their restart
 
-	registry *registry
-	clock    *clock
-	events   *eventLog
-	counts   *counts
+	*world
 }
 
 // account returns the account of a team.
 func (a *teamAccounts) account(team string) *quota.Account {
-	return a.Of(team, a.clock.lastTurn, a.clock.timeNow())
+	return a.Of(team, a.lastTurn, a.timeNow())
 }
 
 // charge charges f's team for the resources that f holds now.
 func (a *teamAccounts) charge(f *functionState, now placement.Instant) {
 	if h := quota.HoldingsOf(&f.Function); h != f.charged {
-		a.account(f.Name.Team).Charge(f.charged, h, now, a.clock.timeNow())
+		a.account(f.Name.Team).Charge(f.charged, h, now, a.timeNow())
 		f.charged = h
 	}
 }
@@ -47,7 +44,7 @@ func (a *teamAccounts) settle(now placement.Instant, changed bool) {
 	}
 	a.settledAt = now
 	for _, t := range a.All() {
-		t.Settle(now, a.clock.timeNow())
+		t.Settle(now, a.timeNow())
 		a.checkDailyBudget(t, now)
 	}
 	a.checkStoreShares()
@@ -57,24 +54,24 @@ func (a *teamAccounts) settle(now placement.Instant, changed bool) {
 		return
 	}
 	a.budgetsChanged = false
-	a.registry.planner.Teams(a.Teams())
+	a.planner.Teams(a.Teams())
 }
 
 // checkDailyBudget reports a team whose GPU-seconds of the day are used up, or
 // available again.
 func (a *teamAccounts) checkDailyBudget(t *quota.Account, now placement.Instant) {
-	if !t.CheckBudget(now, a.clock.timeNow()) {
+	if !t.CheckBudget(now, a.timeNow()) {
 		return
 	}
 	a.budgetsChanged = true
 	if t.OverBudget() {
-		a.events.event("budget_spent", functions.Name{}, "", "", "gpu_seconds", fmt.Sprintf("team %s has used %.0f of %.0f GPU-seconds today", t.Name, t.Today, float64(t.Spec.Limits.GPUSecondsPerDay)))
+		a.event("budget_spent", functions.Name{}, "", "", "gpu_seconds", fmt.Sprintf("team %s has used %.0f of %.0f GPU-seconds today", t.Name, t.Today, float64(t.Spec.Limits.GPUSecondsPerDay)))
 	} else {
-		a.events.event("budget_available", functions.Name{}, "", "", "gpu_seconds", "team "+t.Name)
+		a.event("budget_available", functions.Name{}, "", "", "gpu_seconds", "team "+t.Name)
 	}
-	for _, f := range a.registry.functionList {
+	for _, f := range a.functionList {
 		if f.Name.Team == t.Name {
-			a.registry.enqueue(f)
+			a.enqueue(f)
 		}
 	}
 }
@@ -92,29 +89,29 @@ func (a *teamAccounts) checkStoreShares() {
 	}
 	a.storeLimited = limited
 	seen := map[[2]string]bool{} // team and source: functions with one checkpoint count once
-	for _, f := range a.registry.functionList {
+	for _, f := range a.functionList {
 		if f.Gone || f.Source == "" || f.Machine != "" { // folders are used in place
 			continue
 		}
 		t := a.account(f.Name.Team)
 		for _, r := range f.replicas { // a checkpoint being staged counts as stored
-			if n := a.registry.nodes[r.node]; r.status.State == functions.Downloading && n != nil && !n.Cached[f.Source] {
-				t.Stored += a.registry.sizes[f.Source]
+			if n := a.nodes[r.Node]; r.status.State == functions.Downloading && n != nil && !n.Cached[f.Source] {
+				t.Stored += a.sizes[f.Source]
 			}
 		}
 		if key := [2]string{t.Name, f.Source}; t.Spec.Limits.StoreBytes > 0 && !seen[key] {
 			seen[key] = true
-			t.Stored += a.registry.sizes[f.Source] * functions.Bytes(a.registry.copies[f.Source])
+			t.Stored += a.sizes[f.Source] * functions.Bytes(a.copies[f.Source])
 		}
 	}
-	for _, f := range a.registry.functionList {
-		t, size, why := a.account(f.Name.Team), a.registry.sizes[f.Source], ""
+	for _, f := range a.functionList {
+		t, size, why := a.account(f.Name.Team), a.sizes[f.Source], ""
 		if limit := t.Spec.Limits.StoreBytes; limit > 0 && size > 0 && f.Machine == "" && t.Stored+size > limit {
 			why = fmt.Sprintf("team %s may keep %s of checkpoints, %s are kept, and this one has %s; thaw cache shows them", t.Name, limit.Human(), t.Stored.Human(), size.Human())
 		}
 		if why != f.CachedNodesOnly && !f.Gone {
 			f.CachedNodesOnly = why
-			a.registry.enqueue(f)
+			a.enqueue(f)
 		}
 	}
 }
@@ -145,21 +142,21 @@ func (a *teamAccounts) recordRestart(f *functionState, now placement.Instant) {
 	}
 	back := f.ColdStart
 	if back <= 0 {
-		back = max(f.starts.Forecast(a.registry.bytesAtHand(f)).P50, 0)
+		back = max(f.starts.Forecast(a.bytesAtHand(f)).P50, 0)
 	}
 	missed, stay := a.ghosts.Loaded(f.Name, back, now)
 	if !missed {
 		return
 	}
-	a.counts.add("thaw_thrash_total", 1)
+	a.counts.Add("thaw_thrash_total", 1)
 	a.account(f.Name.Team).Thrash++
 	text := "it was evicted and is back soon after"
 	if a.keepRestarted {
 		f.MinResidency = now + stay
-		a.registry.enqueue(f)
+		a.enqueue(f)
 		text = fmt.Sprintf("it was evicted and is back so soon that it stays for %v", stay.Round(time.Second))
 	}
-	a.events.event("evicted_too_early", f.Name, "", "", "thrash", text)
+	a.event("evicted_too_early", f.Name, "", "", "thrash", text)
 }
 
 // TeamUse returns the holdings and the use of a team, zero for an unknown team.

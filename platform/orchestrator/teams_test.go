@@ -89,7 +89,7 @@ func TestTeamAccounts(t *testing.T) {
 	}
 	p.path.request("red", "z")
 	p.pass(10 * time.Second)
-	if len(f.replicas) != 1 || f.replicas[0].stopping {
+	if len(f.replicas) != 1 || f.replicas[0].Stopping {
 		t.Error("it was evicted in its stay")
 	}
 	p.pass(30 * time.Second)
@@ -237,7 +237,7 @@ func TestStoreShare(t *testing.T) {
 	y := functions.Name{Team: "red", Name: "y"}
 	p.path.request("red", "y")
 	p.pass(10 * time.Second)
-	if reps := p.s.functions[y].replicas; len(reps) != 1 || reps[0].node != "n1" {
+	if reps := p.s.functions[y].replicas; len(reps) != 1 || reps[0].Node != "n1" {
 		t.Fatalf("where its bytes are it runs: %v", reps)
 	}
 	p.path.finish("red", "y")

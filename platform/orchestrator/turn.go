@@ -42,23 +42,23 @@ func (o *Orchestrator) Turn(ctx context.Context) time.Duration {
 	now := o.lastTurn
 	o.turns++
 
-	if in.changed || o.catalogShrunkAt > 0 {
-		o.readCatalog(now)
+	if in.changed || o.catalog.shrunkAt > 0 {
+		o.catalog.read(now)
 	}
 	for _, x := range in.heartbeats.Entries() {
 		o.onHeartbeat(ctx, x.Value, now)
 	}
 	// Waiters of functions that became READY or failed are released first.
-	o.publishChanged()
+	o.publisher.publishChanged()
 	o.applyUpdates(ctx, in, now)
-	o.loadWantedAdapters(ctx)
+	o.loadWanted(ctx)
 	all := o.lastTick == 0 || now-o.lastTick >= tick*9/10 // a tick may be a tenth early
 	if all {
 		o.lastTick = now
 	}
 	o.readDemand(now, all)
 	if all {
-		o.forecaster.run(ctx, now)
+		o.forecaster.Run(ctx, now)
 	}
 	for _, x := range in.nudges.Entries() {
 		if f := o.functions[x.Key]; f != nil && f.Active+f.Queued == 0 && f.wakeLease != 0 {
@@ -67,17 +67,10 @@ func (o *Orchestrator) Turn(ctx context.Context) time.Duration {
 		}
 	}
 	next := o.decide(ctx, now, all)
-	if o.progress > 0 && now-o.progressAt >= o.progress {
-		o.progressAt = now
-		for _, f := range o.coldStarts.starting.List {
-			if f.coldStart.replica != nil {
-				o.markUnpublished(f)
-			}
-		}
-	}
-	o.publishChanged()
-	again := o.sleepWhenIdle(ctx, now)
-	if (o.unloadDrained(ctx, now) || again) && (next == 0 || next > drainPoll) {
+	o.publisher.publishProgress(o.coldStarts.starting.List, now)
+	o.publisher.publishChanged()
+	again := o.sleeping.sleepWhenIdle(ctx, now)
+	if (o.lifecycle.unloadDrained(ctx, now) || again) && (next == 0 || next > drainPoll) {
 		next = drainPoll
 	}
 	return next
@@ -86,72 +79,30 @@ func (o *Orchestrator) Turn(ctx context.Context) time.Duration {
 // applyUpdates applies the inbox, except for heartbeats and nudges.
 func (o *Orchestrator) applyUpdates(ctx context.Context, in *updates, now placement.Instant) {
 	for _, x := range in.loaded.Entries() {
-		o.onLoaded(ctx, x.Key, x.Value, now)
+		o.lifecycle.onLoaded(ctx, x.Key, x.Value, now)
 	}
-	for _, x := range in.unloaded.Entries() {
-		if r := o.replicas[x.Key]; r != nil {
-			o.noteStaleEpoch(r, x.Value)
-			r.retryUnloadAt = now + tick
-			if x.Value.err == nil {
-				r.retryUnloadAt = now + unloadRetryAfter // the replica should be gone by then
-			}
-			o.unloadRetries.Add(r)
-		}
-	}
-	o.unloadRetries.Each(func(r *replicaState) {
-		if now >= r.retryUnloadAt || o.replicas[r.id] != r {
-			r.unloading, r.cancelled = false, false
-			o.enqueue(r.function)
-			o.unloadRetries.Drop(r)
-		}
-	})
+	o.lifecycle.retryUnloads(in.unloaded.Entries(), now)
 	for _, x := range in.healthReports.Entries() {
-		o.sendVerify(ctx, x.Key, x.Value)
+		o.lifecycle.sendVerify(ctx, x.Key, x.Value)
 	}
 	for _, x := range in.adapterUses.Entries() {
 		u := x.Key
-		o.commands.run(ctx, func(ctx context.Context) { o.requestAdapter(ctx, u.replica, u.adapter) })
+		o.commands.run(ctx, func(ctx context.Context) { o.request(ctx, u.replica, u.adapter) })
 	}
 	for _, x := range in.wantedAdapters.Entries() {
-		o.wantedAdapters.Add(x.Key)
+		o.wanted.Add(x.Key)
 	}
 	for _, x := range in.sleepRefusals.Entries() {
-		if r := o.replicas[x.Key]; r != nil && !r.stopping {
-			o.noteStaleEpoch(r, x.Value)
-			o.sleepFailed(r, x.Value.err.Error(), now)
+		if r := o.replicas[x.Key]; r != nil && !r.Stopping {
+			o.leadership.noteStaleEpoch(r, x.Value)
+			o.sleeping.fail(r, x.Value.err.Error(), now)
 		}
 	}
 	for _, x := range in.stops.Entries() {
-		o.stopFunction(x.Key, now)
+		o.lifecycle.stopFunction(x.Key, now)
 	}
 	for _, x := range in.wakes.Entries() {
 		o.onWake(x.Key, x.Value, now)
-	}
-}
-
-// publishChanged publishes every function that changed.
-func (o *Orchestrator) publishChanged() {
-	defer func() { // after publishing: cut requests pick another replica from the new snapshots
-		for _, url := range o.lostAgents {
-			o.path.AbortThrough(url)
-		}
-		o.lostAgents = nil
-	}()
-	if len(o.unpublished) == 0 {
-		return
-	}
-	out := make([]snapshot.Snapshot, 0, len(o.unpublished))
-	for _, f := range o.unpublished {
-		f.toPublish = false
-		if !f.Gone {
-			out = append(out, o.snapshotOf(f))
-		}
-	}
-	clear(o.unpublished)
-	o.unpublished = o.unpublished[:0]
-	if len(out) > 0 {
-		o.path.Publish(out...)
-		o.changes.send(struct{}{})
 	}
 }
 
@@ -175,21 +126,21 @@ func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 		f.endPause()
 		f.untilReady = true
 	}
-	if o.superseded {
-		o.refuseStart(f, now)
+	if o.leadership.superseded {
+		o.lifecycle.refuseStart(f, now)
 		o.dropStartID(name, w.id)
 		return
 	}
 	if w.waitersLease > 0 {
 		f.wakeLease = max(f.wakeLease, o.instant(w.at)+w.waitersLease)
 	}
-	if f.coldStart != nil && !f.coldStart.over {
+	if f.coldStart != nil && !f.coldStart.Over {
 		return
 	}
 	c := o.coldStarts.begin(f, w.id, w.at)
 	for _, r := range f.replicas { // an adopted replica that is starting
-		if !r.stopping && !r.cancelled && r.coldStart == nil && !r.asleep() {
-			r.coldStart, c.replica, c.decided, c.placed = c, r, now, now
+		if !r.Stopping && !r.Cancelled && r.coldStart == nil && !r.asleep() {
+			r.coldStart, c.Target, c.Decided, c.Placed = c, r, now, now
 			break
 		}
 	}
@@ -199,7 +150,7 @@ func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 // readDemand applies changed demand; with all it also verifies the other functions and
 // advances the load windows of busy ones.
 func (o *Orchestrator) readDemand(now placement.Instant, all bool) {
-	o.path.Demand(all, func(d Demand) bool {
+	o.publisher.path.Demand(all, func(d Demand) bool {
 		f := o.functions[d.Name.WithoutAdapter()]
 		if f == nil || f.Gone {
 			return true
@@ -253,10 +204,10 @@ const forever = placement.Instant(math.MaxInt64 / 4)
 // decide passes changes to the planner and performs its plan. Its cost depends on the
 // changes.
 func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bool) time.Duration {
-	if o.superseded {
+	if o.leadership.superseded {
 		return 0
 	}
-	o.extendSilentNodes(now)
+	o.leadership.extendSilentNodes(now)
 	o.teams.settle(now, false)
 	news := o.pending
 	o.pending, o.sparePending = o.sparePending[:0], nil
@@ -264,18 +215,18 @@ func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 	for _, f := range news {
 		f.enqueued = false
 		if f.Gone && len(f.replicas) == 0 {
-			f.copyReplicas(o.path.InFlightOf)
+			f.copyReplicas(o.publisher.path.InFlightOf)
 			o.teams.charge(f, now)
 			dead = append(dead, f)
 			continue
 		}
 		f.Size, f.Expect = o.sizes[f.Source], f.starts.Expected()
-		o.forecaster.recordUse(f, now)
+		o.forecaster.RecordUse(f, now)
 		f.Lease = max(f.wakeLease, f.userLease)
 		if f.untilReady {
 			f.Lease = forever
 		}
-		f.copyReplicas(o.path.InFlightOf)
+		f.copyReplicas(o.publisher.path.InFlightOf)
 		o.teams.charge(f, now)
 		if f.Sleeps {
 			f.canSleep(o.bytesAtHand(f))
@@ -283,7 +234,7 @@ func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 		o.planner.FunctionChanged(&f.Function)
 	}
 	if len(dead) > 0 {
-		o.deleteFunctions(dead)
+		o.catalog.deleteFunctions(dead)
 	}
 	plan := o.planner.Plan(now)
 	for i := range plan.Actions {
@@ -354,11 +305,19 @@ func (o *Orchestrator) isFinal(f *functionState, v placement.Verdict) bool {
 	return f.Resources.Unmet(nodes) != ""
 }
 
-// endUnwantedStart ends the cold start of f if it has no replica and no demand left.
+// endUnwantedStart ends the cold start of f if it has no replica and no demand left, or no
+// node can ever hold it.
 func (o *Orchestrator) endUnwantedStart(f *functionState, now placement.Instant) {
-	if c := f.coldStart; c != nil && !c.over && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 &&
-		!slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return !r.asleep() }) {
-		o.finishColdStart(c, functions.Unloaded, "called_off")
+	c := f.coldStart
+	if c == nil || c.Over || slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return !r.asleep() }) {
+		return
+	}
+	if f.blocked != nil && f.blocked.Final {
+		f.untilReady = false
+		o.coldStarts.finish(c, functions.Failed, f.blocked.Message)
+		o.markChanged(f)
+	} else if f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 {
+		o.coldStarts.finish(c, functions.Unloaded, "called_off")
 		o.markUnpublished(f)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement/eviction"
+	"github.com/thaw-dev/thaw/platform/placement/starttime"
 )
 
 // fleet is a cluster of nodes with 8 GPUs on which every GPU is held by an idle
@@ -44,7 +45,7 @@ func newFleet(models, nodes int) *fleet {
 		}
 		f := model(fmt.Sprintf("t%d/m%d", w.rnd.IntN(20), i), gpus)
 		f.Source, f.Size = fmt.Sprint("s", i), functions.Bytes(gpus)*16*gib
-		f.Expect = Expect{Tier: map[functions.Tier]time.Duration{functions.TierNVMe: 20 * time.Second, functions.TierRemote: 80 * time.Second}}
+		f.Expect = starttime.Expect{Tier: map[functions.Tier]time.Duration{functions.TierNVMe: 20 * time.Second, functions.TierRemote: 80 * time.Second}}
 		if at < nodes && used+gpus <= 8 {
 			w.run(f, w.Nodes[at].ID, seq(used, gpus))
 			if used += gpus; used == 8 {

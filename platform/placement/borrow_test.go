@@ -18,7 +18,7 @@ func TestBorrowedSource(t *testing.T) {
 		{"borrowed where that is full", []*Node{{ID: "a", Machine: "m-a", Memory: gib / 2}, {ID: "b", Machine: "m-b", Borrows: true, Memory: 8 * gib}}, "b"},
 		{"not by who cannot", []*Node{{ID: "a", Machine: "m-a", Memory: gib / 2}, {ID: "c", Machine: "m-c", Memory: 8 * gib}}, ""},
 	} {
-		f := &Function{Source: "file:///m", Machine: "m-a", Queued: 1, Oldest: 1}
+		f := &Function{Source: "file:///m", Machine: "m-a", Demand: Demand{Queued: 1, Oldest: 1}}
 		f.Name.Team, f.Name.Name = "t", "m"
 		f.Resources.Memory, f.Scale.Max, f.Scale.Target = gib, 1, 8
 		for _, n := range tc.nodes {

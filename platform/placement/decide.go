@@ -2,10 +2,12 @@ package placement
 
 import (
 	"iter"
+	"math"
 	"slices"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement/explain"
+	"github.com/thaw-dev/thaw/platform/placement/victims"
 )
 
 // Decide plans the actions for the world w at now. The same world and the same time
@@ -44,9 +46,13 @@ type decision struct {
 	living    []*functionEntry // functions with replicas or demand, in the order of their first report
 	helpCount uint64           // incremented by every change that may unblock a function
 	attempt   *attempt         // at the need that is being placed; nil while functions are scaled
+
+	// Buffers of makeRoom.
+	search     victims.Search
+	candidates evictionList
 }
 
-// plan is what one plan has decided so far. It is replaced at the begin of the next one;
+// plan is what one plan has decided so far. It is replaced when the next one begins;
 // until then MayRetry reads it.
 type plan struct {
 	number      uint64
@@ -103,6 +109,13 @@ func (d *decision) aliveFunctions() iter.Seq[*Function] {
 	}
 }
 
+// following returns the empty plan that follows p, in the buffers of p.
+func (p *plan) following(now Instant) plan {
+	clear(p.acted)
+	clear(p.slept)
+	return plan{number: p.number + 1, now: now, next: math.MaxInt64, acted: p.acted, slept: p.slept, changed: p.changed[:0]}
+}
+
 func (p *plan) dueAt(t Instant) {
 	if t > p.now && t < p.next {
 		p.next = t
@@ -146,9 +159,6 @@ func (r *Replica) reserves() (functions.Resources, []int) {
 
 // noteAction records the replica of a, and its function if the replica goes to sleep.
 func (p *plan) noteAction(a *Action) {
-	if p.acted == nil {
-		p.acted, p.slept = map[string]struct{}{}, map[functions.Name]struct{}{}
-	}
 	p.acted[a.Replica] = struct{}{}
 	if a.Kind == Sleep {
 		p.slept[a.Function] = struct{}{}

@@ -3,9 +3,11 @@
 // It does no I/O, starts no goroutine and reads no clock, so the local backend, the Knative
 // backend and the simulator make the same decisions.
 //
-// It is one idea in more than 2,500 lines: placing, evicting, scaling down, explaining
-// and the incremental planner work on one set of rooms and promises, and splitting
-// them would export that state.
+// It is one idea in more than 2,500 lines: placing, evicting, scaling down and the
+// incremental planner work on one set of rooms and promises, and splitting them would
+// export that state. What does not need that state is in packages of its own: rooms (the
+// free resources of a node), victims (the cheapest set of replicas to evict), eviction
+// (the order of eviction), starttime (estimates) and explain (records and sentences).
 //
 // It is level-triggered. No decision binds the next plan: the next snapshot shows the
 // effect of a lost event, such as a death, an answer or a heartbeat. A lost event costs
@@ -41,13 +43,17 @@
 //
 // Functions with the same placing properties form an equivalenceClass: when one is
 // blocked, so are those behind it, untried, also in later plans, until a change may help
-// (helpCount) or another function is promised something else (Planner.order). So
+// (helpCount) or another function is promised something else (pendingQueue.order). So
 // thousands of waiting functions add next to nothing to the cost of a plan.
+//
+// The state of the planner is a world (nodes and their rooms), teamCounts, a pendingQueue
+// of the functions that lack replicas, the plan in progress, and for each need an attempt
+// to place it.
 //
 // # Placing
 //
 // A function is placed where it costs least, in seconds: the expected time to READY
-// there, measured or derived from sizes and rates (expect.go), plus the cost of the
+// there, measured or derived from sizes and rates (starttime), plus the cost of the
 // choice for other functions. Cached bytes count for the time they save and no more: a
 // checkpoint that is fetched in a second does not open an unused node, one that takes a
 // minute does. The GPUs of one model are of one group if one has enough, of the smallest
@@ -59,8 +65,8 @@
 //
 // # Eviction
 //
-// Idle replicas are evicted by the score of the policy (Eviction.Score: lru, lfu, gdsf,
-// next-use). Among the sets of replicas that make enough room on a node, the one with
+// Idle replicas are evicted by the score of the policy (package eviction: lru, lfu,
+// gdsf, next-use). Among the sets of replicas that make enough room on a node, the one with
 // the least added cost is chosen: one large replica, several small ones, or all that
 // share a GPU. The score includes the measured reload time, from sleep or from a store.
 //

@@ -3,13 +3,12 @@ package placement
 import (
 	"cmp"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement/eviction"
 	"github.com/thaw-dev/thaw/platform/placement/explain"
-	"github.com/thaw-dev/thaw/platform/placement/rooms"
+	"github.com/thaw-dev/thaw/platform/placement/victims"
 )
 
 // victimsOf lists f's evictable replicas: idle and sleeping ones, and separately busy and
@@ -180,22 +179,11 @@ func freedBytes(res functions.Resources) functions.Bytes {
 // coldStartTime is the time of a start from a store to READY, measured or derived
 // from the size.
 func (f *Function) coldStartTime() time.Duration {
-	if t := f.Expect.Tier[functions.TierNVMe]; t > 0 {
-		return t
-	}
-	if f.ColdStart > 0 {
-		return f.ColdStart
-	}
-	for _, tier := range []functions.Tier{functions.TierDRAM, functions.TierRemote} {
-		if t := f.Expect.Tier[tier]; t > 0 {
-			return t
-		}
-	}
 	size := f.Size
 	if size == 0 {
 		size = f.Resources.GPUMemory * functions.Bytes(f.Resources.GPUs)
 	}
-	return 8*time.Second + time.Duration(float64(size)/(2<<30)*float64(time.Second))
+	return f.Expect.Cold(f.ColdStart, size)
 }
 
 // compareVictims orders victims, the first to evict first. Equal ones stay in the
@@ -311,7 +299,8 @@ func (a *attempt) evict(v *victim, f *Function, reason string, needs functions.R
 // that costs least. It reports whether f then has room.
 func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 	room, gone, least := -1, []int(nil), math.Inf(1)
-	var x victimSearch
+	x, candidates := &a.search, &a.candidates
+	*candidates = evictionList{d: a.decision, f: f, reason: reason, out: candidates.out}
 	record := a.log.Begin(a.plan.now, f.Name, explain.Evict, reason)
 	for at := range a.world.rooms {
 		m := &a.world.rooms[at]
@@ -319,11 +308,12 @@ func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 		if len(list) == 0 || !a.eligible(m, f) || !m.fitsEmpty(f.Resources) {
 			continue
 		}
-		x.begin(a.decision, m, list, f, reason)
-		if x.cheapest >= least {
+		candidates.list = list
+		x.Begin(candidates.victims(), candidates, &m.soon, f.Resources)
+		if x.AtLeast >= least {
 			continue
 		}
-		if set, loss := x.best(least); set != nil {
+		if set, loss := x.Best(least); set != nil {
 			room, gone, least = at, append(gone[:0], set...), loss
 			v := &list[set[0]]
 			record.Add(a.victimRow(m, v, loss, ""))
@@ -356,182 +346,32 @@ func (d *decision) victimRow(m *nodeRoom, v *victim, loss float64, why string) e
 	}
 }
 
-// victimSearch finds the set of victims on one node whose eviction makes room for f at
-// the least cost.
-type victimSearch struct {
-	d        *decision
-	m        *nodeRoom
-	list     []victim
-	f        *Function
-	reason   string
-	loss     []float64
-	cheapest float64 // no set of victims costs less
-
-	trial    rooms.Room
-	set, out []int
-	per      []gpuVictims
-	marks    []bool
+// evictionList is the victims of one node that may be evicted for f.
+type evictionList struct {
+	d      *decision
+	list   []victim
+	f      *Function
+	reason string
+	out    []victims.Victim // reused
 }
 
-// gpuVictims is the set of victims whose eviction frees one GPU.
-type gpuVictims struct {
-	set  []int
-	loss float64
+func (l *evictionList) victims() []victims.Victim {
+	l.out = l.out[:0]
+	for i := range l.list {
+		v := &l.list[i]
+		x := victims.Victim{Cost: l.d.evictionCost(v)}
+		if n := v.r.Reserved.GPUs; n > 0 && !v.r.asleep() {
+			x.GPUs = n
+		}
+		l.out = append(l.out, x)
+	}
+	return l.out
 }
 
-func (s *victimSearch) begin(d *decision, m *nodeRoom, list []victim, f *Function, reason string) {
-	s.d, s.m, s.list, s.f, s.reason = d, m, list, f, reason
-	s.loss, s.cheapest = s.loss[:0], math.Inf(1)
-	perGPU := math.Inf(1)
-	for i := range list {
-		l := d.evictionCost(&list[i])
-		s.loss = append(s.loss, l)
-		s.cheapest = min(s.cheapest, l)
-		if n := list[i].r.Reserved.GPUs; n > 0 && !list[i].r.asleep() {
-			perGPU = min(perGPU, l/float64(n))
-		}
-	}
-	// Each missing GPU must be freed, and none costs less than perGPU.
-	if missing := m.soon.LackingGPUs(f.Resources); missing > 0 {
-		s.cheapest = max(s.cheapest, float64(missing)*perGPU)
-	}
-}
+func (l *evictionList) Team(i int) string { return l.list[i].f.Name.Team }
 
-func (s *victimSearch) reset() {
-	s.trial.Set(&s.m.soon)
-	s.set = s.set[:0]
-}
+func (l *evictionList) Frees(i int) (functions.Resources, []int) { return l.list[i].r.reserves() }
 
-// add puts victim i into the set, if it may be evicted.
-func (s *victimSearch) add(i int) bool {
-	v := &s.list[i]
-	res, gpus := v.r.reserves()
-	taken := 0
-	for _, j := range s.set {
-		if w := &s.list[j]; w.f.Name.Team == v.f.Name.Team && !w.r.asleep() {
-			taken += w.r.Reserved.GPUs
-		}
-	}
-	if !s.d.mayEvict(v, s.f, taken, s.reason) {
-		return false
-	}
-	s.trial.Give(res, gpus)
-	s.set = append(s.set, i)
-	return true
-}
-
-func (s *victimSearch) fits() bool { return s.trial.Fits(s.f.Resources) }
-
-// best returns the cheapest set of victims, nil if none costs less than bound. It
-// tries three kinds of sets: victims in eviction order until there is room, less the
-// unnecessary ones; each victim alone; and all victims on the cheapest GPUs, which
-// lets one large function replace several small ones.
-func (s *victimSearch) best(bound float64) ([]int, float64) {
-	least := bound
-	keep := func() {
-		if loss := s.total(); loss < least {
-			least = loss
-			s.out = append(s.out[:0], s.set...)
-		}
-	}
-	s.out = s.out[:0]
-	s.reset()
-	stays := false
-	for i := range s.list {
-		if !s.add(i) {
-			stays = true
-		} else if s.fits() {
-			s.prune()
-			keep()
-			break
-		}
-	}
-	// All victims together do not make room. A victim may have been refused because an
-	// unnecessary one of its team already brings the team down to its guarantee.
-	if !s.fits() && (!stays || len(s.set) == 0) {
-		return nil, 0
-	}
-	if len(s.list) > 1 {
-		for i := range s.list {
-			if s.loss[i] >= least {
-				continue
-			}
-			if s.reset(); s.add(i) && s.fits() {
-				keep()
-			}
-		}
-	}
-	if s.f.Resources.GPUs > 0 && len(s.out) > 1 {
-		s.byGPU()
-		if s.fits() {
-			s.prune()
-			keep()
-		}
-	}
-	if len(s.out) == 0 {
-		return nil, 0
-	}
-	return s.out, least
-}
-
-func (s *victimSearch) total() (loss float64) {
-	for _, i := range s.set {
-		loss += s.loss[i]
-	}
-	return loss
-}
-
-// prune drops victims whose eviction is not necessary, the most expensive first.
-func (s *victimSearch) prune() {
-	slices.SortFunc(s.set, func(a, b int) int { return cmp.Or(cmp.Compare(s.loss[b], s.loss[a]), cmp.Compare(a, b)) })
-	kept := s.set[:0]
-	for _, i := range s.set {
-		res, gpus := s.list[i].r.reserves()
-		if s.trial.Take(res, gpus); s.fits() {
-			continue
-		}
-		s.trial.Give(res, gpus)
-		kept = append(kept, i)
-	}
-	s.set = kept
-	slices.Sort(s.set)
-}
-
-// byGPU selects the victims on the GPUs that are cheapest to free.
-func (s *victimSearch) byGPU() {
-	s.per = s.per[:0]
-	one := s.f.Resources
-	one.GPUs = 1
-	one = one.OnGPUs()
-	for g := range s.m.node.GPUs {
-		gpu := &s.m.node.GPUs[g]
-		s.reset()
-		ok := s.trial.FitsGPU(g, one)
-		for i := 0; i < len(s.list) && !ok; i++ {
-			if slices.Contains(s.list[i].r.GPUs, gpu.Index) && !s.list[i].r.asleep() && s.add(i) {
-				ok = s.trial.FitsGPU(g, one)
-			}
-		}
-		if ok {
-			s.per = append(s.per, gpuVictims{slices.Clone(s.set), s.total()})
-		}
-	}
-	slices.SortStableFunc(s.per, func(a, b gpuVictims) int { return cmp.Compare(a.loss, b.loss) })
-	s.reset()
-	s.marks = append(s.marks[:0], make([]bool, len(s.list))...)
-	for _, p := range s.per[:min(len(s.per), s.f.Resources.GPUs)] {
-		for _, i := range p.set {
-			if !s.marks[i] {
-				s.marks[i] = true
-				s.add(i)
-			}
-		}
-	}
-	// Host memory, processors or pods may still be short.
-	for i := 0; i < len(s.list) && !s.fits(); i++ {
-		if !s.marks[i] {
-			s.marks[i] = true
-			s.add(i)
-		}
-	}
+func (l *evictionList) MayEvict(i, taken int) bool {
+	return l.d.mayEvict(&l.list[i], l.f, taken, l.reason)
 }

@@ -5,58 +5,20 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement/rooms"
-)
-
-// Rates and times assumed before the first measurement, those of ordinary machines.
-// They only have to order nodes correctly.
-const (
-	bootTime  = 8 * time.Second // of an engine, until it reads its weights
-	linkRate  = 1 << 30         // bytes a second from a source
-	diskRate  = 2 << 30         // bytes a second from NVMe to a GPU
-	hostRate  = 8 << 30         // bytes a second from host memory to a GPU
-	checkSize = 16 << 30        // of a checkpoint without a known size or GPU memory
+	"github.com/thaw-dev/thaw/platform/placement/starttime"
 )
 
 // expectedStart returns the expected time from a decision to READY of f on n, and the
 // tier that its bytes are read from.
-//
-// A measurement is preferred: of f on n from that tier, then of f from that tier on
-// any node. Otherwise the time is derived. Fetching and the engine's boot run
-// concurrently, and loading follows both:
-//
-//	READY = max(fetch, boot) + load     fetch = size / link,  load = size / disk
-//
-// Bytes on NVMe are not fetched; bytes in host memory load at its rate. If f was
-// measured from another tier, only the difference between the tiers is derived.
 func (f *Function) expectedStart(n *Node) (time.Duration, functions.Tier) {
 	tier := n.tier(f)
-	if t := f.Expect.Node[n.ID][tier]; t > 0 {
-		return t, tier
-	}
-	if t := f.Expect.Tier[tier]; t > 0 {
-		return t, tier
-	}
-	here := f.estimatedStart(n, tier)
-	for _, other := range [...]functions.Tier{functions.TierNVMe, functions.TierRemote, functions.TierDRAM} {
-		if t := f.Expect.Tier[other]; t > 0 && other != tier {
-			return max(t+here-f.estimatedStart(n, other), here/4), tier
-		}
-	}
-	return here, tier
+	return f.Expect.On(n.ID, tier, f.checkpointBytes(), n.rates()), tier
 }
 
-// estimatedStart derives the start time of f on n from sizes and rates.
-func (f *Function) estimatedStart(n *Node, tier functions.Tier) time.Duration {
-	size := f.checkpointBytes()
-	disk := measuredRate(n.Disk, diskRate)
-	switch tier {
-	case functions.TierDRAM, functions.TierSleeping, functions.TierGPU:
-		return bootTime + transferTime(size, hostRate)
-	case functions.TierNVMe:
-		return bootTime + transferTime(size, disk)
-	}
-	return max(bootTime, transferTime(size, measuredRate(n.Link, linkRate))) + transferTime(size, disk)
-}
+func (n *Node) rates() starttime.Rates { return starttime.Rates{Link: n.Link, Disk: n.Disk} }
+
+// checkSize is the size of a checkpoint without a known size or GPU memory.
+const checkSize = 16 << 30
 
 // checkpointBytes is the size of f's checkpoint; if unknown, its GPU or host memory.
 func (f *Function) checkpointBytes() functions.Bytes {
@@ -69,18 +31,6 @@ func (f *Function) checkpointBytes() functions.Bytes {
 		return r.Memory
 	}
 	return checkSize
-}
-
-func measuredRate(measured, assumed float64) float64 {
-	if measured > 0 {
-		return measured
-	}
-	return assumed
-}
-
-// transferTime is the time that size takes at a rate in bytes a second.
-func transferTime(size functions.Bytes, rate float64) time.Duration {
-	return time.Duration(float64(size) / rate * float64(time.Second))
 }
 
 // tier is the fastest tier on n that holds all of f's bytes.
@@ -143,7 +93,7 @@ func (d *decision) score(m *nodeRoom, s *rooms.Room, f *Function) score {
 	t, tier := f.expectedStart(m.node)
 	x := score{ready: t.Seconds(), tier: tier}
 	if over := m.node.Store.Used + f.Size - m.node.Store.Bytes; m.node.Store.Bytes > 0 && tier == functions.TierRemote && f.Size > 0 && over > 0 {
-		x.store = costEvict * transferTime(min(over, f.Size), measuredRate(m.node.Link, linkRate)).Seconds()
+		x.store = costEvict * m.node.rates().Fetch(min(over, f.Size)).Seconds()
 	}
 	k := f.Resources.GPUs
 	if k == 0 {

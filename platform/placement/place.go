@@ -189,11 +189,16 @@ func (a *attempt) fitsAfterEvictions(f *Function) bool {
 			continue
 		}
 		trial := m.soon.Clone()
+		taken := map[string]int{} // GPUs by team: what one team keeps bounds all evictions together
 		for _, busy := range [...]bool{false, true} {
 			list := m.offers(busy)
 			for i := range list {
 				v := &list[i]
-				if !busy && a.mayEvict(v, f, 0, reasonIdle) || busy && (a.mayEvict(v, f, 0, reasonTeamShare) || late && a.mayEvict(v, f, 0, reasonTimeSlice)) {
+				team := v.f.Name.Team
+				if n := taken[team]; !busy && a.mayEvict(v, f, n, reasonIdle) || busy && (a.mayEvict(v, f, n, reasonTeamShare) || late && a.mayEvict(v, f, n, reasonTimeSlice)) {
+					if !v.r.asleep() {
+						taken[team] += v.r.Reserved.GPUs
+					}
 					res, gpus := v.r.reserves()
 					trial.Give(res, gpus)
 				}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement/explain"
+	"github.com/thaw-dev/thaw/platform/placement/starttime"
 )
 
 func from(source string, size functions.Bytes) func(*Function) {
@@ -135,9 +136,9 @@ func TestExpected(t *testing.T) {
 		want time.Duration
 	}{
 		{"remote: bytes and boot side by side, then the load", model("x", 1, from("s", 40*gib)), n, 40*time.Second + 20*time.Second},
-		{"remote and small: the boot is longer", model("x", 1, from("s", 2*gib)), n, bootTime + time.Second},
-		{"NVMe", model("x", 1, from("s", 40*gib)), at(functions.TierNVMe), bootTime + 20*time.Second},
-		{"host memory", model("x", 1, from("s", 40*gib)), at(functions.TierDRAM), bootTime + 5*time.Second},
+		{"remote and small: the boot is longer", model("x", 1, from("s", 2*gib)), n, starttime.Boot + time.Second},
+		{"NVMe", model("x", 1, from("s", 40*gib)), at(functions.TierNVMe), starttime.Boot + 20*time.Second},
+		{"host memory", model("x", 1, from("s", 40*gib)), at(functions.TierDRAM), starttime.Boot + 5*time.Second},
 		{"measured elsewhere", model("x", 1, from("s", 40*gib), expects(functions.TierNVMe, 35*time.Second)), at(functions.TierNVMe), 35 * time.Second},
 		{"measured from another tier: the difference is worked out", model("x", 1, from("s", 40*gib), expects(functions.TierNVMe, 35*time.Second)), n, 67 * time.Second},
 	} {
@@ -264,7 +265,7 @@ func TestExplain(t *testing.T) {
 		for _, p := range c.Parts {
 			sum += p.Value
 		}
-		if d := sum - *c.Score; d > 1e-9 || d < -1e-9 || i > 0 && *c.Score < *e.Candidates[i-1].Score || c.Node != []string{"a", "b"}[i] {
+		if d := sum - *c.Score; d > 1e-9 || d < -1e-9 || i > 0 && *c.Score < *e.Candidates[i-1].Score || c.Node != []string{"a", "b"}[i] || c.Tier != []functions.Tier{functions.TierNVMe, functions.TierRemote}[i] || c.Why != "" {
 			t.Errorf("candidate %d: %+v", i, c)
 		}
 	}

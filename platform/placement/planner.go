@@ -85,6 +85,7 @@ func (p Policy) Planner() *Planner {
 	planner := &Planner{functions: map[functions.Name]*functionEntry{}}
 	planner.policy, planner.log, planner.counts = p, explain.NewLog(), newTeamCounts()
 	planner.world = world{nodes: map[string]*Node{}, index: map[string]int{}}
+	planner.plan = plan{acted: map[string]struct{}{}, slept: map[functions.Name]struct{}{}}
 	planner.estimates.known = map[waitKey]roomEstimate{}
 	planner.queue = pendingQueue{
 		decision: &planner.decision, memoTTL: memoTTL, classes: map[equivalenceClass]*pendingClass{}, blocked: map[functions.Name]Verdict{},
@@ -170,7 +171,7 @@ func (p *Planner) Drop(name functions.Name) {
 // them. The result belongs to the caller, except for Blocked and Changed, which are
 // valid until the next call.
 func (p *Planner) Plan(now Instant) Plan {
-	p.plan = plan{number: p.plan.number + 1, now: now, next: math.MaxInt64, changed: p.plan.changed[:0]}
+	p.plan = p.plan.following(now)
 	p.counts.check = guaranteeCheck{}
 	p.updateNodes()
 	p.collectLooks()

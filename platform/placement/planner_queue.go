@@ -38,7 +38,9 @@ type pendingQueue struct {
 	memoTTL   time.Duration   // the constant memoTTL; tests disable the expiry
 	blocked   map[functions.Name]Verdict
 
-	freeClasses []*pendingClass // reused
+	// Buffers.
+	current     attempt
+	freeClasses []*pendingClass
 }
 
 // pendingClass holds the functions of one class that lack replicas.
@@ -181,7 +183,8 @@ func (q *pendingQueue) placeFirst(c *pendingClass) {
 			q.rankOf(o) // computed before e's promises change it
 		}
 	}
-	a := &attempt{decision: q.decision, low: e.need.reason == reasonLow}
+	a := &q.current
+	*a = attempt{decision: q.decision, low: e.need.reason == reasonLow, freeingTeams: a.freeingTeams[:0]}
 	ok := q.tryPlace(a, e)
 	due := q.plan.next
 	q.plan.next = outer

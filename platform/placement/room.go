@@ -53,5 +53,5 @@ func (a *attempt) reserve(m *nodeRoom, f *Function, gpus []int) {
 
 // fitsEmpty reports whether res fits the node if it is empty.
 func (r *nodeRoom) fitsEmpty(res functions.Resources) bool {
-	return rooms.FitsEmpty(r.node.host(), r.node.GPUs, res)
+	return rooms.FitsEmpty(&r.host, r.gpus, res)
 }

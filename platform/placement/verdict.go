@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
@@ -21,7 +22,7 @@ func (a *attempt) refuse(f *Function) bool {
 	team, res := f.Name.Team, f.Resources
 	quota := a.counts.teams[team]
 	if quota.Max > 0 && res.GPUs > quota.Max {
-		a.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("it needs %s and team %s may hold %d", gpusText(res.GPUs), team, quota.Max), ETA: -1}
+		a.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("it needs %s and team %s may hold %d", explain.GPUs(res.GPUs), team, quota.Max), ETA: -1}
 		return false
 	}
 	over := quota.Max > 0 && res.GPUs > 0 && a.counts.count[team].held+res.GPUs > quota.Max
@@ -50,7 +51,7 @@ func (a *attempt) refuse(f *Function) bool {
 		return a.refuseLow(f)
 	case soon:
 	case over:
-		a.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("team %s may hold %s, and those it holds are in use", team, gpusText(quota.Max)), ETA: a.estimateWait(f, true)}
+		a.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("team %s may hold %s, and those it holds are in use", team, explain.GPUs(quota.Max)), ETA: a.estimateWait(f, true)}
 	default:
 		a.verdict = Verdict{Code: CodeCapacity, Message: "it needs " + a.world.missingText(f) + " is idle", ETA: a.estimateWait(f, false)}
 	}
@@ -71,8 +72,8 @@ func (w *world) missingText(f *Function) (what string) {
 			short bool
 			what  func() string
 		}{
-			{m.held.LackingGPUs(res) > 0, func() string { return gpusMissingText(res) }},
-			{res.Memory > 0 && m.held.Memory < res.Memory, func() string { return memoryMissingText(res) }},
+			{m.held.LackingGPUs(res) > 0, func() string { return explain.MissingGPUs(res) }},
+			{res.Memory > 0 && m.held.Memory < res.Memory, func() string { return explain.MissingMemory(res) }},
 			{res.CPU > 0 && m.held.CPU < res.CPU, func() string { return res.CPU.Human() + " of a node, and nothing that holds them" }},
 			{res.Pods > 0 && m.held.Pods < res.Pods, func() string { return "a node that takes one more pod, and nothing on those it fits" }},
 		} {
@@ -91,17 +92,9 @@ func (w *world) missingText(f *Function) (what string) {
 	case what != "":
 		return what
 	case res.GPUs > 0:
-		return gpusMissingText(res)
+		return explain.MissingGPUs(res)
 	}
-	return memoryMissingText(res)
-}
-
-func gpusMissingText(res functions.Resources) string {
-	return gpusEachText(res) + " on one node, and nothing that holds them"
-}
-
-func memoryMissingText(res functions.Resources) string {
-	return res.Memory.Human() + " of host memory, and nothing that holds it"
+	return explain.MissingMemory(res)
 }
 
 // tooSmallText names the resource that no node has enough of for f.
@@ -109,87 +102,41 @@ func (w *world) tooSmallText(f *Function) string {
 	if len(w.rooms) == 0 {
 		return "no agent is connected"
 	}
-	res := f.Resources
-	reads, admits, stores := false, false, false
-	var store, memory, gpuMemory functions.Bytes
-	var cpu functions.CPU
-	most, healthy, any := 0, 0, 0 // most GPUs on one node: large enough, healthy, of any kind
+	var l explain.Largest
 	for i := range w.rooms {
 		n := w.rooms[i].node
 		if !n.canRead(f) {
 			continue
 		}
-		reads = true
+		l.Read = true
 		if !n.admits(f) {
 			continue
 		}
-		admits = true
-		store = max(store, n.Store.Bytes)
+		l.Admit = true
+		l.Store = max(l.Store, n.Store.Bytes)
 		if !n.storeFits(f) {
 			continue
 		}
-		stores = true
+		l.Stage = true
 		fit, well := 0, 0
 		for _, g := range n.GPUs {
 			if !g.Unhealthy {
 				well++
-				gpuMemory = max(gpuMemory, g.Memory)
-				if g.Memory == 0 || g.Memory >= res.GPUMemory {
+				l.GPUMemory = max(l.GPUMemory, g.Memory)
+				if g.Memory == 0 || g.Memory >= f.Resources.GPUMemory {
 					fit++
 				}
 			}
 		}
-		most, healthy, any = max(most, fit), max(healthy, well), max(any, len(n.GPUs))
-		if fit >= res.GPUs {
-			memory = max(memory, n.Memory)
-			if h := n.host(); res.Memory <= h.Memory {
-				cpu = max(cpu, h.CPU)
+		l.FittingGPUs, l.HealthyGPUs, l.GPUs = max(l.FittingGPUs, fit), max(l.HealthyGPUs, well), max(l.GPUs, len(n.GPUs))
+		if fit >= f.Resources.GPUs {
+			l.Memory = max(l.Memory, n.Memory)
+			if h := n.host(); f.Resources.Memory <= h.Memory {
+				l.CPU = max(l.CPU, h.CPU)
 			}
 		}
 	}
-	switch {
-	case !reads:
-		return "its source is a folder of a machine that no agent runs on"
-	case !admits && f.Requires == "":
-		return "every node keeps out pods that do not say that they bear with its taints"
-	case !admits:
-		return "no node meets what its pods ask of one: " + f.Requires
-	case !stores:
-		return fmt.Sprintf("its checkpoint has %s, and the largest store takes %s", f.Size.Human(), store.Human())
-	case most >= res.GPUs && memory >= res.Memory && cpu < res.CPU:
-		return fmt.Sprintf("it needs %s on one node, and the largest that it fits otherwise has %s", res.CPU.Human(), cpu.Human())
-	case most >= res.GPUs && memory >= res.Memory:
-		return "no node that it fits takes one more pod"
-	case most >= res.GPUs && res.GPUs > 0:
-		return fmt.Sprintf("it needs %s of host memory beside its GPUs, and the largest node with so many has %s", res.Memory.Human(), memory.Human())
-	case most >= res.GPUs:
-		return fmt.Sprintf("it needs %s of host memory on one node, and the largest has %s", res.Memory.Human(), memory.Human())
-	case any == 0:
-		return fmt.Sprintf("it needs %s, and no node has one", gpusText(res.GPUs))
-	case most == 0 && healthy > 0:
-		return fmt.Sprintf("it needs %s, and the largest GPU has %s", gpusEachText(res), gpuMemory.Human())
-	case healthy < any:
-		return fmt.Sprintf("it needs %s on one node, and the largest has %d that are healthy", gpusEachText(res), most)
-	}
-	return fmt.Sprintf("it needs %s on one node, and the largest has %d", gpusEachText(res), most)
-}
-
-func gpusText(n int) string {
-	if n == 1 {
-		return "1 GPU"
-	}
-	return fmt.Sprintf("%d GPUs", n)
-}
-
-// gpusEachText formats the GPUs of res, as in "4 GPUs with 80 GiB each".
-func gpusEachText(res functions.Resources) string {
-	switch {
-	case res.GPUMemory == 0:
-		return gpusText(res.GPUs)
-	case res.GPUs == 1:
-		return "a GPU with " + res.GPUMemory.Human()
-	}
-	return fmt.Sprintf("%d GPUs with %s each", res.GPUs, res.GPUMemory.Human())
+	return l.TooSmall(f.Resources, f.Size, f.Requires)
 }
 
 // estimateTTL is how long an estimated wait is reused.

@@ -7,6 +7,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/autoscale"
 	"github.com/thaw-dev/thaw/platform/placement/eviction"
 	"github.com/thaw-dev/thaw/platform/placement/rooms"
+	"github.com/thaw-dev/thaw/platform/placement/starttime"
 )
 
 // Instant is a moment, as the span since the caller's loop began on a monotonic clock.
@@ -106,6 +107,28 @@ type Function struct {
 	Scale     functions.Scale
 	Drain     time.Duration // bound of a drain
 
+	Demand
+	Retry
+	Sleeping
+	History
+
+	Lease Instant // one replica is kept until then without demand; 0 none
+	Gone  bool    // it left the catalogue
+
+	ColdStart       time.Duration    // to READY on another node; 0 unknown: assumed long
+	Expect          starttime.Expect // time to READY, measured
+	Size            functions.Bytes  // size of its checkpoint; 0 unknown
+	CachedNodesOnly string           // why no further node may stage it: its team's share of the stores is full; "": any may
+
+	// MinResidency: the function was evicted too early, so its replicas are not evicted
+	// before this moment, except for requests that waited for Patience.
+	MinResidency Instant
+
+	Replicas []Replica
+}
+
+// Demand is the requests for a function.
+type Demand struct {
 	Active  int     // requests at engines
 	Queued  int     // waiting requests
 	Needed  int     // replicas that its load needs (Load.Scale)
@@ -115,44 +138,34 @@ type Function struct {
 
 	LowActive, LowQueued int     // of Active and Queued: requests of priority low
 	LowSince             Instant // end of the last request that is not, if such ones ended since; 0: none did
+}
 
-	Lease   Instant // one replica is kept until then without demand; 0 none
-	RetryAt Instant // no start before: the backoff after a failure
-	Gone    bool    // it left the catalogue
+// Retry says how a function starts after a failure.
+type Retry struct {
+	RetryAt Instant // no start before: the backoff
 
 	// RetryOn is the node where its last start found too little memory, though the room was
 	// reserved: idle replicas are evicted there before the next start. RetryGPUs limits
 	// these to replicas on those GPUs; nil: all.
 	RetryOn   string
 	RetryGPUs []int
+}
 
+// Sleeping says what the sleep of a replica costs.
+type Sleeping struct {
 	Sleeps       bool            // its engine can release its GPUs and keep its weights in host memory
 	SleepMemory  functions.Bytes // host memory of a sleeper, in addition to Resources
 	WakeTime     time.Duration   // from asleep to READY; 0 unknown: assumed short
 	DeepWakeTime time.Duration   // from level 2, which reads the weights again; 0 unknown: assumed below ColdStart
-	ColdStart    time.Duration   // to READY on another node; 0 unknown: assumed long
-
-	Size            functions.Bytes // size of its checkpoint; 0 unknown
-	CachedNodesOnly string          // why no further node may stage it: its team's share of the stores is full; "": any may
-	Expect          Expect          // time to READY, measured
-	Uses            float64         // activations (a request ended an idle time), decayed: the count of LFU and GDSF
-	UsesAt          Instant         // Uses decays from this moment on (eviction.UsesDecay)
-	NextUse         Instant         // likely next use; 0 unknown
-	KeepFor         time.Duration   // how long its replica should stay idle, from history; 0 unknown
-	Prewarm         Instant         // a request is expected before: keep READY if no demand needs the room; 0 none
-
-	// MinResidency: the function was evicted too early, so its replicas are not evicted
-	// before this moment, except for requests that waited for Patience.
-	MinResidency Instant
-
-	Replicas []Replica
 }
 
-// Expect holds the median time from a decision to READY, by the tier of the bytes, for
-// any node and for measured nodes. An absent key is unknown.
-type Expect struct {
-	Tier map[functions.Tier]time.Duration
-	Node map[string]map[functions.Tier]time.Duration
+// History is the past use of a function, and what is expected from it.
+type History struct {
+	Uses    float64       // activations (a request ended an idle time), decayed: the count of LFU and GDSF
+	UsesAt  Instant       // Uses decays from this moment on (eviction.UsesDecay)
+	NextUse Instant       // likely next use; 0 unknown
+	KeepFor time.Duration // how long its replica should stay idle; 0 unknown
+	Prewarm Instant       // a request is expected before: keep READY if no demand needs the room; 0 none
 }
 
 // Replica is one engine of a function, from the decision to start it until its node

@@ -49,6 +49,8 @@ type Options struct {
 	NoImports bool
 	// NoNodeFork does not fork them from the node's interpreter.
 	NoNodeFork bool
+	// RefuseVulnerable refuses an engine below the version that fixes a known vulnerability.
+	RefuseVulnerable bool
 }
 
 const (
@@ -316,7 +318,7 @@ func (s *Shim) options(supervisorClient *supervisor.Client) (replica.Options, fu
 	o := replica.Options{
 		// There is one, and Kubernetes has the name of the pod.
 		ID: "model", Team: m.Metadata.Namespace, Model: m.Metadata.Name, Spec: m.Spec,
-		Stager: s.loader, Spawner: supervisorClient, Programs: engine.Programs{Thaw: s.o.Exe, Environ: func() []string { return environ }},
+		Stager: s.loader, Spawner: supervisorClient, Programs: engine.Programs{Thaw: s.o.Exe, Environ: func() []string { return environ }, RefuseVulnerable: s.o.RefuseVulnerable},
 		Began: s.began, OnChange: s.onChange, Log: s.log,
 		InFlight: func() int { return int(s.inFlight.Load()) },
 		Scratch:  supervisor.ScratchRoot(filepath.Join(s.o.Dir, "supervisor")),
@@ -325,7 +327,7 @@ func (s *Shim) options(supervisorClient *supervisor.Client) (replica.Options, fu
 	for i := range m.Spec.Resources.GPUs {
 		o.GPUs = append(o.GPUs, i)
 	}
-	o.AbortRequests = func(string) { s.engines.Cut(hostPort(s.rep.Status().Endpoint)) }
+	o.AbortRequests = func(string) { s.engines.AbortThrough(hostPort(s.rep.Status().Endpoint)) }
 	o.Traffic = func() functions.Traffic { return s.engines.Traffic(hostPort(s.rep.Status().Endpoint)) }
 	a, cmd, run := newOwnForkServer(s.o, supervisorClient, o.Programs)
 	if a != nil {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 	"github.com/thaw-dev/thaw/runtime/replica"
 	"github.com/thaw-dev/thaw/testkit"
@@ -544,5 +545,33 @@ func TestSeed(t *testing.T) {
 	}
 	if got, err := seedCaches(dir, functions.EngineEmber, nil); err != nil || got != "" {
 		t.Error(got, err)
+	}
+}
+
+// TestVulnerable: a pod refuses an engine with a known hole, and starts it where that is
+// allowed.
+func TestVulnerable(t *testing.T) {
+	root := t.TempDir()
+	program := filepath.Join(root, "bin", "vllm")
+	for _, dir := range []string{filepath.Dir(program), filepath.Join(root, "lib", "python3.12", "site-packages", "vllm-0.29.1.dist-info")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, text := range map[string]string{program: "#!" + root + "/bin/python\n", filepath.Join(root, "bin", "python"): ""} {
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := functions.NewModel()
+	m.Metadata.Name, m.Spec.Engine = "m", functions.EngineVLLM
+	for _, refuse := range []bool{true, false} {
+		s := New(Options{Model: m, Dir: t.TempDir(), NoImports: true, RefuseVulnerable: refuse, Environ: []string{"THAW_ENGINE_VLLM=" + program, "PATH=/nonexistent"}})
+		o, _ := s.options(nil)
+		_, err := o.Programs.Prepare(engine.Request{Spec: m.Spec, Name: "m", Path: root, Port: 1})
+		if refused := err != nil && strings.Contains(err.Error(), "vllm 0.29.1 has a known hole"); refused != refuse || !refuse && err != nil {
+			t.Errorf("refuse %v: %v", refuse, err)
+		}
+		s.engines.Close()
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
 
@@ -148,12 +149,12 @@ func (s *State) begin() {
 func (s *State) clientsTimeOut() bool { return s.c.ClientTimeouts.Wait > 0 }
 
 // newForesight returns the forecast of one orchestrator instance; nil without forecasts.
-func (s *State) newForesight() *orchestrator.Foresight {
+func (s *State) newForesight() *foresight.Options {
 	c := &s.c
 	if !c.Learn && !c.Ahead && c.Next == nil {
 		return nil
 	}
-	f := &orchestrator.Foresight{History: forecast.New(forecast.Options{}), StartAhead: c.Ahead, Budget: c.AheadBudget, Teams: c.AheadTeams}
+	f := &foresight.Options{History: forecast.New(forecast.Options{}), StartAhead: c.Ahead, Budget: c.AheadBudget, Teams: c.AheadTeams}
 	if c.Next != nil {
 		f.Next = func(name functions.Name, now time.Time) time.Time {
 			at := now.Sub(s.instant(0))

@@ -108,7 +108,7 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	})
 	act := activator.New(activator.Options{
 		Waker: stream, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(s.Hold), BufferBytes: plan.Bodies,
-		DemandChanged: stream.DemandChanged, FirstToken: stream.FirstToken,
+		DemandChanged: stream.DemandChanged, OnFirstByte: stream.FirstToken,
 		Metrics: registry, Log: log.Requests,
 	})
 	gate = gateway.New(gateway.Options{Activator: act, Leader: stream.Leader, LeaderTLS: certificates, PublicAPI: s.PublicAPI, TrustedProxies: proxies, MaxBody: int64(s.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, s.ShareOf(plan.Bodies)),

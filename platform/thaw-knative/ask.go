@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
@@ -26,16 +27,29 @@ var controllerVerbs = map[string]string{
 	"wake":     "Start a model ahead of requests",
 }
 
-// kinds are the words after get that the controller answers; without one of them get
-// lists models as Kubernetes has them.
-var kinds = []string{"functions", "replicas", "nodes", "teams", "coldstarts", "events"}
-
-// isControllerVerb reports whether the controller answers the verb.
+// isControllerVerb reports whether the controller answers the verb: of get, where a kind
+// is named. Without one get lists models as Kubernetes has them.
 func isControllerVerb(word string, args []string) bool {
-	if word == "get" && len(args) > 0 {
-		return slices.Contains(kinds, args[0]) || slices.Contains(kinds, args[0]+"s")
+	if word == "get" {
+		kind := firstWord(args)
+		return slices.Contains(cli.Kinds(), kind) || slices.Contains(cli.Kinds(), kind+"s")
 	}
 	return controllerVerbs[word] != ""
+}
+
+// firstWord is the first of args that is neither a flag nor the value of one; "": none.
+func firstWord(args []string) string {
+	for i := 0; i < len(args); i++ {
+		switch args[i] {
+		case "-n", "--namespace", "--kubeconfig", "--context", "-o", "--output", "--timeout", "--key":
+			i++
+			continue
+		}
+		if !strings.HasPrefix(args[i], "-") {
+			return args[i]
+		}
+	}
+	return ""
 }
 
 // ask runs a verb of thaw with the controller for its server.
@@ -45,11 +59,12 @@ func (c *command) ask(ctx context.Context, word string, args []string) error {
 		arg := args[0]
 		args = args[1:]
 		name, value, has := strings.Cut(arg, "=")
-		into := map[string]*string{"--kubeconfig": &c.access.Kubeconfig, "--context": &c.access.Context}[name]
+		if rest, short := strings.CutPrefix(arg, "-n"); short && rest != "" { // as -nNAME
+			name, value, has = "-n", strings.TrimPrefix(rest, "="), true
+		}
+		into := map[string]*string{"--kubeconfig": &c.access.Kubeconfig, "--context": &c.access.Context, "--namespace": &c.namespace, "-n": &c.namespace}[name]
 		switch {
 		case name == "--all-namespaces" || name == "-A": // as it is anyway
-		case name == "--namespace" || name == "-n":
-			return kit.Usage("write NAMESPACE/NAME of one; thaw-knative get -n NAMESPACE lists the models of a namespace", "%s lists the whole cluster and takes no %s", strings.Join(rest, " "), name)
 		case into == nil:
 			rest = append(rest, arg)
 		case has:
@@ -60,9 +75,12 @@ func (c *command) ask(ctx context.Context, word string, args []string) error {
 			*into, args = args[0], args[1:]
 		}
 	}
+	if c.namespace != "" && !functions.IsLabel(c.namespace) {
+		return kit.Usage("the name of a namespace, which is the team", "%q cannot be a namespace", kit.Plain(c.namespace))
+	}
 	c.access.Warn = func(string) {} // warnings about a proxy are useless
 	exit := cli.Main(ctx, rest, strings.NewReader(""), c.Out, c.Err, cli.Programs{
-		Getenv: c.getenv,
+		Getenv: c.getenv, Team: c.namespace,
 		Client: func(key string) (*api.Client, error) { return c.controller(ctx, key) },
 	})
 	if exit != 0 {

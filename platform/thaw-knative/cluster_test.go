@@ -61,7 +61,7 @@ func (c *cluster) kubectl(stdin string, args ...string) string {
 
 // knative runs the program of this package.
 func (c *cluster) knative(args ...string) (string, string, int) {
-	return thaw(c.T, nil, append(args, "--kubeconfig", c.kubeconfig, "--namespace", c.namespace)...)
+	return thaw(c.T, map[string]string{"THAW_IMAGE": "dev.local/thaw:test"}, append(args, "--kubeconfig", c.kubeconfig, "--namespace", c.namespace)...)
 }
 
 // eventually waits for what a cluster does in its own time.

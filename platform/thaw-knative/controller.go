@@ -16,7 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/control"
 	"github.com/thaw-dev/thaw/platform/memlimit"
-	"github.com/thaw-dev/thaw/platform/orchestrator"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
@@ -74,10 +74,10 @@ func (s *controllerSettings) check() error {
 
 // foresee returns the forecaster. Without a data folder nothing is read or written:
 // the root of the controller's pod is read-only.
-func (s *controllerSettings) foresee(log *slog.Logger) *orchestrator.Foresight {
-	f := &orchestrator.Foresight{History: forecast.New(forecast.Options{})}
+func (s *controllerSettings) foresee(log *slog.Logger) *foresight.Options {
+	f := &foresight.Options{History: forecast.New(forecast.Options{})}
 	if s.Data != "" {
-		f = orchestrator.OpenForesight(s.Data, time.Now(), log)
+		f = foresight.Open(s.Data, time.Now(), log)
 	}
 	f.StartAhead, f.Budget = s.Prewarm == "on", s.PrewarmBudget.Std()
 	return f
@@ -106,7 +106,7 @@ func (s *controllerSettings) run(ctx context.Context, c *command) error {
 		s.Advertise = net.JoinHostPort(cmp.Or(c.getenv("POD_IP"), "127.0.0.1"), port)
 	}
 	memlimit.Apply(memlimit.Alone, log.Logger)
-	foresee := func() *orchestrator.Foresight { return s.foresee(log.Logger) }
+	foresee := func() *foresight.Options { return s.foresee(log.Logger) }
 	name := func(service string) string { return service + "." + s.Namespace + ".svc." + s.ClusterDomain }
 	return control.Run(ctx, control.Options{
 		Config: cluster.Config(), Namespace: s.Namespace, Name: s.ID, Advertise: s.Advertise, Listener: listener, Token: token, Secure: s.Secure,

@@ -69,8 +69,12 @@ func TestWrongOnClusters(t *testing.T) {
 		{"team create ml", kit.ExitUsage, "there is no kubeconfig"},
 		{"ps", kit.ExitUsage, "there is no kubeconfig"},
 		{"ps --kubeconfig", kit.ExitUsage, "--kubeconfig wants a value"},
-		{"ps -n ml", kit.ExitUsage, "ps lists the whole cluster and takes no -n"},
-		{"get replicas --namespace=ml", kit.ExitUsage, "get replicas lists the whole cluster"},
+		{"ps -n ml", kit.ExitUsage, "there is no kubeconfig"},
+		{"ps -n", kit.ExitUsage, "-n wants a value"},
+		{"ps -n A_", kit.ExitUsage, `"A_" cannot be a namespace`},
+		{"ps -nA_", kit.ExitUsage, `"A_" cannot be a namespace`},
+		{"get replicas --namespace=A_", kit.ExitUsage, `"A_" cannot be a namespace`},
+		{"get -n A_ replicas", kit.ExitUsage, `"A_" cannot be a namespace`},
 		{"get replicas -A", kit.ExitUsage, "there is no kubeconfig"},
 		{"describ x", kit.ExitUsage, "did you mean describe?"},
 	} {
@@ -181,6 +185,78 @@ func TestAsks(t *testing.T) {
 		out, errs, exit := thaw(t, x.env, append(strings.Fields(x.args), "--kubeconfig", config)...)
 		if exit != x.exit || !strings.Contains(out+errs, x.want) || strings.Join(asked, "\n") != strings.Join(x.asked, "\n") {
 			t.Errorf("%s: exit %d %s%s\nasked %q", x.args, exit, out, errs, asked)
+		}
+	}
+}
+
+// TestNamespace: -n names the team of names that have none, and lists have its objects
+// alone.
+func TestNamespace(t *testing.T) {
+	lists := map[string]string{
+		"functions":  `{"items": [{"name": "ml/qwen", "team": "ml", "model": "qwen", "type": "Model", "queued": 2}, {"name": "b/qwen", "team": "b", "model": "qwen", "type": "Model", "queued": 7}, {"name": "b/other", "team": "b", "model": "other", "type": "Model"}]}`,
+		"replicas":   `{"items": [{"id": "r-ml", "function": "ml/qwen", "state": "READY"}, {"id": "r-b", "function": "b/qwen", "state": "READY"}]}`,
+		"coldstarts": `{"items": [{"id": "cs-ml", "function": "ml/qwen"}, {"id": "cs-b", "function": "b/qwen"}]}`,
+		"events":     `{"items": [{"seq": 1, "kind": "ready", "function": "ml/qwen"}, {"seq": 2, "kind": "stop", "function": "b/qwen"}, {"seq": 3, "kind": "node_lost"}]}`,
+		"teams":      `{"items": [{"name": "ml"}, {"name": "b"}]}`,
+		"nodes":      `{"items": [{"id": "node-1"}]}`,
+	}
+	var mu sync.Mutex
+	var asked string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, path, ok := strings.Cut(r.URL.Path, "/proxy/api/v1/")
+		mu.Lock()
+		defer mu.Unlock()
+		switch list, is := lists[path]; {
+		case strings.Contains(r.URL.Path, "/ksvc") || strings.Contains(r.URL.Path, "serving.knative.dev"):
+			w.WriteHeader(404)
+			fmt.Fprint(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound", "details": {"name": "modles"}}`)
+		case is:
+			fmt.Fprint(w, list)
+		case ok:
+			asked = r.Method + " " + path
+			w.WriteHeader(202)
+			fmt.Fprint(w, `{"function": "ml/qwen", "state": "READY"}`)
+		default:
+			w.WriteHeader(404)
+		}
+	}))
+	defer server.Close()
+	config := kubeconfig(t, server.URL)
+	for _, x := range []struct {
+		args, want string // of the output
+		not        string
+		asked      string
+		exit       int
+	}{
+		{args: "ps -n ml -o name", want: "r-ml\n"},
+		{args: "ps -nml -o name", want: "r-ml\n"},
+		{args: "ps -n ml", want: "2 wait for", not: "7 wait for"},
+		{args: "ps --namespace=ml -o name", want: "r-ml\n"},
+		{args: "ps -o name", want: "r-ml\nr-b\n"},
+		{args: "models -n b -o name", want: "b/qwen\nb/other\n"},
+		{args: "get models -n ml -o name", want: "ml/qwen\n"},
+		{args: "get -n ml model -o name", want: "ml/qwen\n"},
+		{args: "get functions -n b -o name", want: "b/qwen\nb/other\n"},
+		{args: "get replicas -n b -o name", want: "r-b\n"},
+		{args: "get teams -n b -o name", want: "b\n"},
+		{args: "get nodes -n b -o name", want: "node-1\n"},
+		{args: "events -n ml", want: "ready", not: "node_lost"},
+		{args: "get events -n b", want: "stop", not: "ready"},
+		{args: "wake qwen -n ml", want: "ready", asked: "POST functions/ml/qwen/wake"},
+		{args: "wake qwen", exit: kit.ExitUsage, want: "more than one team"},
+		{args: "wake other -n ml", exit: kit.ExitNotFound, want: "there is no function other of team ml"},
+		{args: "explain place qwen -n b", asked: "GET explain/place/b/qwen", want: "", exit: kit.ExitFailed},
+		{args: "get modles -n ml", exit: kit.ExitNotFound, want: "did you mean models?"},
+		{args: "get coldstarts -n ml -o name", want: "cs-ml\n"},
+		{args: "get coldstarts -n b cs-ml", exit: kit.ExitNotFound, want: "there is no coldstart cs-ml"},
+		{args: "get coldstarts -o name", want: "cs-ml\ncs-b\n"},
+	} {
+		asked = ""
+		out, errs, exit := thaw(t, map[string]string{"THAW_KEY": "sk-1"}, append(strings.Fields(x.args), "--kubeconfig", config)...)
+		exact := strings.HasSuffix(x.args, "-o name") && x.exit == 0
+		if exit != x.exit && x.exit != kit.ExitFailed || !strings.Contains(out+errs, x.want) || exact && out != x.want || x.not != "" && strings.Contains(out+errs, x.not) || x.asked != "" && asked != x.asked {
+			t.Errorf("%s: exit %d, asked %q\n%s%s", x.args, exit, asked, out, errs)
 		}
 	}
 }

@@ -27,18 +27,19 @@ type command struct {
 	getenv func(string) string
 	flags  *kit.FlagSet // of the verb
 
-	access    knative.Access
-	namespace string
-	timeout   time.Duration
-	all       bool
-	files     []string
-	dry       bool
-	thaw      string
-	images    []string
-	store     string
-	request   time.Duration
-	pod       string
-	unchecked bool
+	access     knative.Access
+	namespace  string
+	timeout    time.Duration
+	all        bool
+	files      []string
+	dry        bool
+	thaw       string
+	images     []string
+	store      string
+	request    time.Duration
+	pod        string
+	unchecked  bool
+	vulnerable string
 
 	installation install.Options
 	sharedController
@@ -101,6 +102,7 @@ func renderFlags(c *command, f *kit.FlagSet) {
 	f.StringVar(&c.thaw, "thaw-image", c.getenv("THAW_IMAGE"), "image whose entry point is thaw; left out: the image of the cluster's controller [THAW_IMAGE]")
 	f.StringArrayVar(&c.images, "image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
 	f.StringVar(&c.store, "store", knative.DefaultStore, "folder of the loader on each node")
+	f.StringVar(&c.vulnerable, "vulnerable-engines", cmp.Or(c.getenv("THAW_VULNERABLE_ENGINES"), "refuse"), "engines below the version that fixes a known vulnerability: pods refuse to start them, or allow [THAW_VULNERABLE_ENGINES]")
 	f.DurationVar(&c.request, "request-timeout", knative.DefaultTimeout, "the longest a request may take")
 	f.StringVar(&c.pod, "pod", "", "file with what pods of models with GPUs say where spec.pod does not (nodeSelector, tolerations, …); else the annotation "+knative.PodAnnotation+" of the namespace, where a cluster is asked")
 }
@@ -178,7 +180,10 @@ func withExitCode(err error) error {
 
 // settings returns the flags that apply to every model.
 func (c *command) settings() (s knative.Settings, err error) {
-	s = knative.Settings{Thaw: c.thaw, Namespace: c.namespace, Store: c.store, Timeout: c.request, Images: map[functions.Engine]string{}}
+	s = knative.Settings{Thaw: c.thaw, Namespace: c.namespace, Store: c.store, Timeout: c.request, Images: map[functions.Engine]string{}, AllowVulnerable: c.vulnerable == "allow"}
+	if c.vulnerable != "allow" && c.vulnerable != "refuse" {
+		return s, kit.Usage("refuse or allow", "--vulnerable-engines: %q is not one of refuse, allow", kit.Plain(c.vulnerable))
+	}
 	for _, word := range c.images {
 		engine, image, ok := strings.Cut(word, "=")
 		if !ok || image == "" || !slices.Contains(functions.Engines, functions.Engine(engine)) {
@@ -428,7 +433,7 @@ func (c *command) get(ctx context.Context, args []string) error {
 		}
 		m, err := cluster.Get(ctx, n.Team, n.Name)
 		if err != nil {
-			return err
+			return orKind(err, word)
 		}
 		models = append(models, m)
 	}
@@ -441,6 +446,15 @@ func (c *command) get(ctx context.Context, args []string) error {
 		return nil
 	}
 	return kit.PrintList(c.Terminal, modelKind, models)
+}
+
+// orKind adds to the error of a model that is not there the kind that its name is near.
+func orKind(err error, word string) error {
+	e, ok := errors.AsType[*knative.Error](err)
+	if ok && e.Kind == knative.NotFound && e.Hint == "" {
+		e.Hint = kit.DidYouMean(word, cli.Kinds(), 1, "kinds are "+strings.Join(cli.Kinds(), ", "))
+	}
+	return err
 }
 
 // modelKind is the table of models.

@@ -87,6 +87,7 @@ func TestWrong(t *testing.T) {
 		{"get nodes --kubeconfg x", kit.ExitUsage, "did you mean --kubeconfig?"},
 		{"rm --zzzzzzzz qwen", kit.ExitUsage, "thaw-knative rm --help lists the flags"},
 		{"rm -z qwen", kit.ExitUsage, "thaw-knative rm --help lists the flags"},
+		{"deploy --vulnerable-engines maybe -f " + file, kit.ExitUsage, `"maybe" is not one of refuse, allow`},
 		{"deploy -o html -f " + file, kit.ExitUsage, `"html" is no form of output`},
 		{"deploy --wait --dry-run -f " + file, kit.ExitUsage, "nothing is there to wait for"},
 		{"deploy --pod " + gone + " -f " + file, kit.ExitNotFound, "gone"},
@@ -132,6 +133,12 @@ func TestPrint(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(out), &list); err != nil || exit != 0 || list.Kind != "List" || len(list.Items) != 2 || list.Items[1].Kind != "Service" {
 		t.Errorf("exit %d %v %s\n%s", exit, err, errs, out)
+	}
+	for value, want := range map[string]int{"allow": 2, "refuse": 0} {
+		out, errs, exit = thaw(t, image, "deploy", "-f", two, "--dry-run", "-o", "yaml", "--vulnerable-engines", value)
+		if exit != 0 || strings.Count(out, "- name: THAW_VULNERABLE_ENGINES\n") != want {
+			t.Errorf("%s: exit %d %s\n%s", value, exit, errs, out)
+		}
 	}
 	pod := write(t, "pod.yaml", "tolerations: [{key: sku, operator: Exists}]\n")
 	out, errs, exit = thaw(t, image, "deploy", "-f", two, "--dry-run", "-o", "yaml", "--pod", pod)

@@ -34,8 +34,6 @@ func TestMain(m *testing.M) {
 			os.Exit(fakeVLLM(os.Args[2:]))
 		case "bench-engine":
 			os.Exit(benchEngine(os.Args[2:]))
-		case "bench-echo":
-			os.Exit(benchEcho(os.Args[2:]))
 		case "keep", "loader", "runtime", "engine", "serve", "agent", "bench", "fake", "pull":
 			if os.Args[1] == "fake" {
 				os.Exit(fakeEngine(os.Args[2:]))

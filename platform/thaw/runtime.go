@@ -68,7 +68,7 @@ func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer)
 	go httpserver.NewProcTuner().Run(tuning)
 	err = shim.New(shim.Options{
 		Model: m, Listener: listener, IP: ip, Port: c.Port, Sockets: c.Sockets, Dir: c.Dir, Caches: filepath.Join(os.TempDir(), "thaw-caches"), Exe: exe, Version: cli.Version,
-		Environ: os.Environ(), LoaderTimeout: c.LoaderWait.Std(), NoImports: !c.ImportsAhead, NoNodeFork: !c.Warm, Out: stdout, Log: log.Logger,
+		Environ: os.Environ(), LoaderTimeout: c.LoaderWait.Std(), NoImports: !c.ImportsAhead, NoNodeFork: !c.Warm, RefuseVulnerable: c.Vulnerable == "refuse", Out: stdout, Log: log.Logger,
 	}).Run(ctx)
 	switch {
 	case errors.Is(err, shim.ErrNoLoader):

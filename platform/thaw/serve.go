@@ -39,7 +39,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/local"
 	"github.com/thaw-dev/thaw/platform/memlimit"
 	"github.com/thaw-dev/thaw/platform/nodestore"
-	"github.com/thaw-dev/thaw/platform/orchestrator"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/sizer"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
@@ -50,15 +50,21 @@ import (
 func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) error {
 	log := c.Open(stderr)
 	defer log.Close()
+	// A start that fails at a busy address leaves no folder with an admin token, which client
+	// verbs would find and send.
+	if _, err := onLoopback(c.Addr); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", c.Addr)
+	if err != nil {
+		return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: thaw serve --addr 127.0.0.1:8081"}
+	}
+	defer listener.Close()
 	s, err := openServer(&c, log)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	listener, err := net.Listen("tcp", c.Addr)
-	if err != nil {
-		return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: thaw serve --addr 127.0.0.1:8081"}
-	}
 	s.onCatalogChange(catalog.Change{Problems: s.catalog.Problems()})
 
 	// The parts run until the last request has been answered: ctx ending begins
@@ -267,7 +273,7 @@ func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, agents *enroll.Server
 	if err != nil {
 		return nil, err
 	}
-	foresee := orchestrator.OpenForesight(c.Data, time.Now(), log)
+	foresee := foresight.Open(c.Data, time.Now(), log)
 	foresee.StartAhead, foresee.Budget = c.Prewarm == "on", c.PrewarmBudget.Std()
 	return local.New(local.Options{
 		Data: c.Data, Catalog: cat, AgentTLS: agents.AgentTLS, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),
@@ -303,7 +309,7 @@ func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, s
 			control.Serve(req, res)
 		}
 	})
-	o.Authorize = authorizeBy(guard.WrapAuthorize(s.act.Authorize), guard.WrapAuthorize(s.batches.Authorize), guard.WrapAuthorize(sockets.Authorize), control)
+	o.Authorize = authorizeBy(guard.WrapAuthorize(s.act.Authorize), guard.WrapAuthorize(s.batches.Authorize), guard.WrapAuthorize(sockets.Authorize), pages, control)
 	o.Receive = s.batches.Receive
 	o.Refused = func(req *httpserver.Request, res *httpserver.Response) {
 		if batches.ServesPath(req.Path) || activator.ServesPath(req.Path) || socket.TakesOrigins(req.Path) {
@@ -336,7 +342,7 @@ func dispatch(data, files, sockets, control httpserver.Handler) httpserver.Handl
 type headCheck = func(*httpserver.Request, *httpserver.Response) (key string, ok bool)
 
 // authorizeBy has the one that dispatch passes a request to check its head.
-func authorizeBy(data, files, sockets headCheck, control *api.API) headCheck {
+func authorizeBy(data, files, sockets headCheck, pages httpserver.Handler, control *api.API) headCheck {
 	return func(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
 		switch {
 		case batches.ServesPath(req.Path):
@@ -345,6 +351,10 @@ func authorizeBy(data, files, sockets headCheck, control *api.API) headCheck {
 			return data(req, res)
 		case socket.ServesPath(req.Path):
 			return sockets(req, res)
+		case console.ServesPath(req.Path): // takes no body, so this is its answer
+			pages(req, res)
+			res.Set("x-request-id", openai.NewID())
+			return "", false
 		}
 		if key, ok = control.Authorize(req, res); !ok {
 			res.Set("x-request-id", openai.NewID())

@@ -22,13 +22,13 @@ type history struct {
 
 func (h history) ColdStart(id string) (functions.Timeline, bool) {
 	t, ok := h.Local.ColdStart(id)
-	return h.act.Complete(t), ok
+	return h.act.WithFirstTokenPhase(t), ok
 }
 
 func (h history) ColdStarts(limit int) []functions.Timeline {
 	list := h.Local.ColdStarts(limit)
 	for i := range list {
-		list[i] = h.act.Complete(list[i])
+		list[i] = h.act.WithFirstTokenPhase(list[i])
 	}
 	return list
 }

@@ -95,12 +95,7 @@ type generation struct {
 }
 
 func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) {
-	var g generate
-	if f := decodeBody(w, r, &g); f != nil {
-		f.write(w)
-		return
-	}
-	adapter, f := s.checkGenerate(&g)
+	g, adapter, f := s.decodeGenerate(w, r)
 	var in []input
 	if f == nil {
 		in, f = parseInputs(g.Prompt, "prompt", 1)
@@ -124,16 +119,11 @@ func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) 
 			sp.around = e.tok.Decode(prompt, true)
 		}
 	}
-	s.generate(e, w, r, &g, sp, prompt)
+	s.generate(e, w, r, g, sp, prompt)
 }
 
 func (s *server) chat(e *engine, w http.ResponseWriter, r *http.Request) {
-	var g generate
-	if f := decodeBody(w, r, &g); f != nil {
-		f.write(w)
-		return
-	}
-	adapter, f := s.checkGenerate(&g)
+	g, adapter, f := s.decodeGenerate(w, r)
 	var prompt []int
 	if f == nil {
 		prompt, f = e.render(g.Messages, true)
@@ -146,15 +136,21 @@ func (s *server) chat(e *engine, w http.ResponseWriter, r *http.Request) {
 	if g.Stream {
 		sp.head.Object = "chat.completion.chunk"
 	}
-	s.generate(e, w, r, &g, sp, prompt)
+	s.generate(e, w, r, g, sp, prompt)
 }
 
-// checkGenerate validates a request and returns the adapter that it names.
-func (s *server) checkGenerate(g *generate) (*llama.Adapter, *failure) {
-	if f := g.check(); f != nil {
-		return nil, f
+// decodeGenerate reads and validates a request, and returns it with the adapter that it names.
+func (s *server) decodeGenerate(w http.ResponseWriter, r *http.Request) (*generate, *llama.Adapter, *failure) {
+	g := new(generate)
+	f := decodeBody(w, r, g)
+	if f == nil {
+		f = g.check()
 	}
-	return s.checkModel(g.Model)
+	if f != nil {
+		return nil, nil, f
+	}
+	adapter, f := s.checkModel(g.Model)
+	return g, adapter, f
 }
 
 // render turns messages into tokens. The template writes the special tokens itself.

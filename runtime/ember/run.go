@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/thaw-dev/thaw/functions/backoff"
 )
 
 // server is the HTTP server. engine is nil while loading.
@@ -65,25 +67,10 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-// sleepContext waits for d; false if ctx has ended.
-func sleepContext(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return true
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
 // serveModel loads the model and runs the loop until ctx has ended and it is drained.
 func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, served chan error) error {
 	n.loading(0)
-	if !sleepContext(ctx, s.o.BootDelay) {
+	if !backoff.Sleep(ctx, s.o.BootDelay) {
 		return nil
 	}
 	c, err := loadModel(ctx, s.o, n.loading)
@@ -94,7 +81,7 @@ func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, se
 		return err
 	}
 	defer c.model.Close()
-	if !sleepContext(ctx, s.o.ReadyDelay) {
+	if !backoff.Sleep(ctx, s.o.ReadyDelay) {
 		return nil
 	}
 	l := &loop{c: c, maxSeqs: s.o.MaxSeqs, maxBatch: s.o.MaxBatch, maxQueued: s.o.MaxQueued,

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,32 @@ func gpuMemoryShare(r Request) string {
 		return ""
 	}
 	return strconv.FormatFloat(min(float64(want)/float64(r.GPUMemory), 0.98), 'f', 3, 64)
+}
+
+// Memory of a GPU that SGLang takes beside its weights and its KV cache: CUDA's context with
+// the libraries, captured graphs, NCCL's buffers of each of several GPUs, and a share for
+// the activations of a pass.
+const (
+	sglangContext     = 768 << 20
+	sglangGraphs      = 768 << 20
+	sglangParallel    = 512 << 20
+	sglangActivations = 16 // of gpuMemory, one in so many
+)
+
+// sglangStaticShare is the value of --mem-fraction-static; "" if unknown. It is a share of
+// the memory that is free once SGLang has its context, for weights and KV cache together;
+// graphs, activations and other programs on the GPU have the rest.
+func sglangStaticShare(r Request) string {
+	want, free := r.Spec.Resources.GPUMemory, cmp.Or(r.GPUFree, r.GPUMemory)
+	if len(r.GPUs) == 0 || want <= 0 || free <= sglangContext {
+		return ""
+	}
+	own := sglangContext + sglangGraphs + want/sglangActivations
+	if len(r.GPUs) > 1 {
+		own += sglangParallel
+	}
+	static := max(want-own, want/2)
+	return strconv.FormatFloat(min(float64(static)/float64(free-sglangContext), 0.95), 'f', 3, 64)
 }
 
 // hasFlag reports whether any of the flags is among args, as FLAG or FLAG=….

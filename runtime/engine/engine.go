@@ -42,6 +42,8 @@ type Request struct {
 	// GPUMemory is the size of each such GPU, 0 if unknown; the share of it that an
 	// engine may use is computed from the model's gpuMemory.
 	GPUMemory functions.Bytes
+	// GPUFree is the free memory of the GPU that has the least, 0 if unknown.
+	GPUFree functions.Bytes
 	// Streamed reports that the files at Path are still arriving, and reads wait for
 	// their bytes. The engine must have read them when it is READY.
 	Streamed bool

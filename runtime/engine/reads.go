@@ -146,7 +146,10 @@ func LinkedFiles(dir string) (files []string) {
 var scriptTypes = []string{".py", ".pyz", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".lua", ".r", ".jl", ".sh", ".bash", ".php"}
 
 // systemFolders hold what is of no script's business; none of them is a script's folder.
-var systemFolders = []string{"/", "/bin", "/boot", "/dev", "/etc", "/home", "/media", "/mnt", "/proc", "/root", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var", "/var/lib", "/var/tmp"}
+var systemFolders = []string{
+	"/", "/bin", "/boot", "/dev", "/etc", "/home", "/media", "/mnt", "/proc", "/root", "/run", "/sbin", "/sys", "/tmp",
+	"/usr", "/var", "/var/lib", "/var/tmp",
+}
 
 // ScriptFolders lists the folders of the scripts that arguments name by absolute paths: an
 // interpreter looks there for what a script imports. For a link that is also the folder of

@@ -97,7 +97,7 @@ func engineRow(e functions.Engine) (row, bool) {
 				if n := max(len(r.GPUs), r.Spec.Resources.GPUs); n > 1 && !hasFlag(r.Spec.Args, "--tp-size", "--tp", "--tensor-parallel-size") {
 					a = append(a, "--tp-size", strconv.Itoa(n))
 				}
-				if s := gpuMemoryShare(r); s != "" && !hasFlag(r.Spec.Args, "--mem-fraction-static") {
+				if s := sglangStaticShare(r); s != "" && !hasFlag(r.Spec.Args, "--mem-fraction-static") {
 					a = append(a, "--mem-fraction-static", s)
 				}
 				return a, nil

@@ -19,6 +19,7 @@ var rereadVariables = []string{
 	"TORCHINDUCTOR_CACHE_DIR",        // read again at each compilation
 	"TRITON_HOME", "CUDA_CACHE_PATH", // read when something is compiled
 	"TMPDIR", "TEMP", "TMP", // what was made of them is forgotten in the fork
+	"USER", "LOGNAME", // read again by each getpass.getuser; confined engines have them set
 }
 
 // privateVariables are particular to one engine: no parent gets them.
@@ -34,6 +35,18 @@ func ParentEnviron(env []string) []string {
 			continue
 		}
 		out = append(out, kv)
+	}
+	return out
+}
+
+// IdentityOf returns the part of a parent's environment that distinguishes it from other
+// parents: without the variables that may differ between it and its engines.
+func IdentityOf(environ []string) []string {
+	var out []string
+	for _, kv := range environ {
+		if k, _, _ := strings.Cut(kv, "="); !slices.Contains(rereadVariables, k) {
+			out = append(out, kv)
+		}
 	}
 	return out
 }

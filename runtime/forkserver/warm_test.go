@@ -113,12 +113,13 @@ func TestInstall(t *testing.T) {
 }
 
 func TestDiffers(t *testing.T) {
-	f := Facts{Reads: []string{"HOME", "VLLM_LOGGING_LEVEL", "CUDA_VISIBLE_DEVICES"}, Env: map[string]string{"HOME": "/root", "LD_PRELOAD": "x", "OTHER": "1"}}
+	f := Facts{Reads: []string{"HOME", "VLLM_LOGGING_LEVEL", "CUDA_VISIBLE_DEVICES", "USER", "LOGNAME"}, Env: map[string]string{"HOME": "/root", "LD_PRELOAD": "x", "OTHER": "1", "USER": "root"}}
 	for _, c := range []struct {
 		env  []string
 		want string
 	}{
 		{[]string{"HOME=/root", "LD_PRELOAD=x", "OTHER=2", "CUDA_VISIBLE_DEVICES=3", "NEW=1"}, ""},
+		{[]string{"HOME=/root", "LD_PRELOAD=x", "USER=thaw", "LOGNAME=thaw"}, ""},
 		{[]string{"HOME=/root", "LD_PRELOAD=x", "VLLM_LOGGING_LEVEL=DEBUG"}, "VLLM_LOGGING_LEVEL"},
 		{[]string{"LD_PRELOAD=x"}, "HOME"},
 		{[]string{"HOME=/root"}, "LD_PRELOAD"},

@@ -211,10 +211,10 @@ func (b *boot) onLine(l line) {
 	}
 }
 
-// rootCause is engine.RootCause; where the engine runs confined it names that for causes
-// that confinement has.
+// rootCause is engine.RootCause with the nearest flag for one that is wrong; where the engine
+// runs confined it names that for causes that confinement has.
 func (r *Replica) rootCause(tail, how string) string {
-	cause := engine.RootCause(tail, how)
+	cause := engine.NameFlag(r.o.Spec.Engine, engine.RootCause(tail, how))
 	if r.o.Confine != nil {
 		cause = engine.NameConfinement(cause)
 	}

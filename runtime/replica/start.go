@@ -19,11 +19,8 @@ func (r *Replica) starting(ctx context.Context) state {
 	r.enter(functions.Loading)
 	deadline := time.Now().Add(r.o.Spec.Deadlines.Start.Std())
 	for try := 1; ; try++ {
-		switch c := r.takeCommands(); { // after this the start cannot be cancelled
-		case c.unload:
-			return r.unloaded(c.reason)
-		case c.cancelStart:
-			return r.unloaded(ErrStartCancelled.Error())
+		if next, ended := r.takeStop(); ended { // after this the start cannot be cancelled
+			return next
 		}
 		next, retry := r.start(ctx, deadline, try < portTries)
 		if !retry {
@@ -41,7 +38,10 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 		return r.failed(err.Error()), false
 	}
 	r.port = port
-	req := engine.Request{Spec: r.o.Spec, Name: r.o.Model, Path: r.ckpt.Path, Dir: r.o.Dir, Port: port, GPUs: r.o.GPUs, GPUMemory: r.o.GPUMemory, Cache: r.ckpt.Cache, CacheShared: r.ckpt.CacheShared}
+	req := engine.Request{
+		Spec: r.o.Spec, Name: r.o.Model, Path: r.ckpt.Path, Dir: r.o.Dir, Port: port, GPUs: r.o.GPUs,
+		GPUMemory: r.o.GPUMemory, Cache: r.ckpt.Cache, CacheShared: r.ckpt.CacheShared,
+	}
 	if r.early != nil {
 		req.Path, req.Weights, req.Streamed = r.early.Path, r.early.Weights, true
 		req.Cache, req.CacheShared = r.early.Cache, r.early.CacheShared
@@ -60,28 +60,27 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 			req.Notify, notices = n.Addr(), n.C()
 		}
 	}
-	cmd, err := r.o.Programs.Prepare(req)
+	cmd, plan, err := r.prepare(req)
 	if err != nil {
 		return r.failed(err.Error()), false
-	}
-	var plan *confine.Plan
-	if r.o.Confine != nil {
-		if plan, err = r.o.Confine(&cmd, req); err != nil {
-			return r.failed(err.Error()), false
-		}
 	}
 	meta := Meta{
 		ID: r.o.ID, Team: r.o.Team, Model: r.o.Model, Spec: r.o.Spec, Dir: r.o.Dir, Digest: r.o.Digest, GPUs: r.o.GPUs,
 		Port: port, Path: req.Path, Bytes: r.ckpt.Bytes, Began: r.o.Began, Started: began, Phases: r.phases,
 		Key: cmd.Key, Health: cmd.Health,
 	}
-	switch next, ended := r.waitForGPUMemory(ctx, deadline); {
-	case ended:
+	waits := r.missingGPUMemory() != ""
+	if next, ended := r.waitForGPUMemory(ctx, deadline); ended {
 		return next, false
-	default:
-		began = time.Now()
-		meta.Started = began
 	}
+	if waits { // other memory is free now
+		if cmd, plan, err = r.prepare(req); err != nil {
+			return r.failed(err.Error()), false
+		}
+		meta.Key = cmd.Key
+	}
+	began = time.Now()
+	meta.Started = began
 	if next, ended := r.waitForParent(ctx, cmd); ended {
 		return next, false
 	}
@@ -103,6 +102,17 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	return r.booting(ctx, began, deadline, notices, mayRetry)
 }
 
+// prepare makes the command of the engine and confines it.
+func (r *Replica) prepare(req engine.Request) (engine.Command, *confine.Plan, error) {
+	req.GPUFree = r.leastFreeGPU()
+	cmd, err := r.o.Programs.Prepare(req)
+	if err != nil || r.o.Confine == nil {
+		return cmd, nil, err
+	}
+	plan, err := r.o.Confine(&cmd, req)
+	return cmd, plan, err
+}
+
 // missingGPUMemory describes a GPU with less free memory than the model needs; "" if
 // there is none or it is not known.
 func (r *Replica) missingGPUMemory() string {
@@ -119,6 +129,23 @@ func (r *Replica) missingGPUMemory() string {
 		}
 	}
 	return ""
+}
+
+// leastFreeGPU is the free memory of the replica's GPU that has the least; 0 if unknown.
+func (r *Replica) leastFreeGPU() (least functions.Bytes) {
+	if r.o.FreeGPU == nil {
+		return 0
+	}
+	for _, g := range r.o.GPUs {
+		free, ok := r.o.FreeGPU(g)
+		if !ok {
+			return 0
+		}
+		if least == 0 || free < least {
+			least = free
+		}
+	}
+	return least
 }
 
 // causeGPUMemory begins the failure of a start or wake that waited for GPU memory.
@@ -169,16 +196,25 @@ func (r *Replica) waitForGPUMemory(ctx context.Context, deadline time.Time) (nex
 		case <-limit.C:
 			return r.failed(r.insufficientGPUMemory(problem)), true
 		case <-r.commandReady:
-			switch c := r.takeCommands(); {
-			case c.unload:
-				return r.unloaded(c.reason), true
-			case c.cancelStart:
-				return r.unloaded(ErrStartCancelled.Error()), true
+			if next, ended := r.takeStop(); ended {
+				return next, true
 			}
 		case <-ctx.Done():
 			return nil, true
 		}
 	}
+}
+
+// takeStop takes the commands. It reports whether one of them ends the start, and the state
+// that follows.
+func (r *Replica) takeStop() (next state, ended bool) {
+	switch c := r.takeCommands(); {
+	case c.unload:
+		return r.unloaded(c.reason), true
+	case c.cancelStart:
+		return r.unloaded(ErrStartCancelled.Error()), true
+	}
+	return nil, false
 }
 
 // waitForParent waits, for a bounded time, for a starting warm interpreter: a plain
@@ -200,11 +236,8 @@ func (r *Replica) waitForParent(ctx context.Context, cmd engine.Command) (next s
 		case <-limit.C:
 			return nil, false
 		case <-r.commandReady:
-			switch c := r.takeCommands(); {
-			case c.unload:
-				return r.unloaded(c.reason), true
-			case c.cancelStart:
-				return r.unloaded(ErrStartCancelled.Error()), true
+			if next, ended := r.takeStop(); ended {
+				return next, true
 			}
 		case <-ctx.Done():
 			return nil, true
@@ -228,7 +261,10 @@ func (r *Replica) spawn(ctx context.Context, cmd engine.Command, plan *confine.P
 			return nil, err
 		}
 		sctx, cancel := context.WithTimeout(ctx, spawnWait)
-		child, err := r.o.Spawner.Spawn(sctx, supervisor.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, ForkSocket: forkSocket, Scratch: cmd.Scratch, ScratchFiles: cmd.ScratchFiles, Confine: plan})
+		child, err := r.o.Spawner.Spawn(sctx, supervisor.Process{
+			ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, ForkSocket: forkSocket,
+			Scratch: cmd.Scratch, ScratchFiles: cmd.ScratchFiles, Confine: plan,
+		})
 		cancel()
 		if forkSocket != "" && errors.Is(err, supervisor.ErrNoParent) {
 			forkSocket, note = "", err.Error()

@@ -83,7 +83,9 @@ func (s *Server) Fault(f func(w http.ResponseWriter, r *http.Request) bool) {
 func Fail(w http.ResponseWriter, status int, reason string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"code": status, "message": "CANARY", "errors": []any{map[string]any{"reason": reason, "message": "CANARY"}}}})
+	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{
+		"code": status, "message": "CANARY", "errors": []any{map[string]any{"reason": reason, "message": "CANARY"}},
+	}})
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
@@ -120,7 +122,10 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 func describe(name string, o object) map[string]string {
 	sum := md5.Sum(o.body)
 	crc := binary.BigEndian.AppendUint32(nil, crc32.Checksum(o.body, crc32.MakeTable(crc32.Castagnoli)))
-	m := map[string]string{"name": name, "size": fmt.Sprint(len(o.body)), "generation": o.generation, "md5Hash": base64.StdEncoding.EncodeToString(sum[:]), "crc32c": base64.StdEncoding.EncodeToString(crc)}
+	m := map[string]string{
+		"name": name, "size": fmt.Sprint(len(o.body)), "generation": o.generation,
+		"md5Hash": base64.StdEncoding.EncodeToString(sum[:]), "crc32c": base64.StdEncoding.EncodeToString(crc),
+	}
 	if o.encoding != "" {
 		m["contentEncoding"] = o.encoding
 	}

@@ -1,6 +1,6 @@
 // Package httpservertest is an in-memory network for tests of HTTP handlers. Its
 // connections have no descriptors and block on channels alone, so that a testing/synctest
-// bubble's clock runs while they wait; serve them with httpserver.NewNetHTTPServer.
+// bubble's clock runs while they wait. A server of net/http serves them.
 package httpservertest
 
 import (

@@ -1,6 +1,6 @@
 // Package complexity rates how likely a request needs a large model: a linear model over
 // hashed words, pairs of words and a few counts. Its weights are in weights.bin, which
-// thaw-bench router --fit writes; bench/router names the public sources.
+// thaw-bench router --fit writes; bench/thaw-bench/router names the public sources.
 package complexity
 
 import (

@@ -3,7 +3,7 @@ package prompt
 import "bytes"
 
 // codePoints are enough to call a text code. Points are small whole numbers: the weights
-// below were set by hand and checked on labelled prompts; see bench/router.
+// below were set by hand and checked on labelled prompts; see bench/thaw-bench/router.
 const codePoints = 6
 
 // code gathers the signs of code in a text.

@@ -82,7 +82,8 @@ func (s *Source) newAccess(p blobLocation) (*containerAccess, error) {
 		case p.account:
 			return s.accessWithSAS(p, endpoint, sas, sasVariable, opts)
 		case "":
-			return nil, bad(sasVariable, "is set without AZURE_STORAGE_ACCOUNT, so the account of the SAS is not known", "set AZURE_STORAGE_ACCOUNT="+p.account+" if the SAS is of that account, or unset "+sasVariable)
+			return nil, bad(sasVariable, "is set without AZURE_STORAGE_ACCOUNT, so the account of the SAS is not known",
+				"set AZURE_STORAGE_ACCOUNT="+p.account+" if the SAS is of that account, or unset "+sasVariable)
 		}
 		others = append(others, sasVariable)
 	}

@@ -34,8 +34,11 @@ func sdkError(ctx context.Context, p blobLocation, a *containerAccess, name stri
 		e.Kind, e.Detail, e.Fix = source.Denied, "no identity of this machine returned a token for "+p.describe(), a.setUp
 		return e
 	case !ok:
-		e.Kind, e.Detail = source.Unavailable, p.describe()+" cannot be reached: "+httpsource.Cause(err)
-		e.Fix = "check the account's name and this machine's network"
+		no := httpsource.NoAnswer(err)
+		e.Kind, e.Detail, e.Fix = no.Kind, p.describe()+" cannot be reached: "+no.Detail, no.Fix
+		if no.Kind == source.Unavailable {
+			e.Fix = "check the account's name and this machine's network"
+		}
 		return e
 	}
 	return responseError(p, a, name, r)

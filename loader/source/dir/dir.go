@@ -51,7 +51,10 @@ func openFolder(folder string) (openedFolder, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return openedFolder{}, &source.Error{Kind: source.NotFound, Detail: "there is no such folder", Fix: "paths in a model file are relative to that file; the hub is hf://ORG/REPO"}
+		return openedFolder{}, &source.Error{
+			Kind: source.NotFound, Detail: "there is no such folder",
+			Fix: "paths in a model file are relative to that file; the hub is hf://ORG/REPO",
+		}
 	case errors.Is(err, fs.ErrPermission):
 		return openedFolder{}, &source.Error{Kind: source.Denied, Detail: "the folder may not be read", Fix: "let the user that runs thaw read it"}
 	case err != nil:
@@ -64,6 +67,9 @@ func openFolder(folder string) (openedFolder, error) {
 	case !fi.IsDir():
 		return openedFolder{}, &source.Error{Kind: source.BadSource, Detail: "is neither a folder nor a plain file"}
 	}
+	if real == "/" || isKernels(real) {
+		return openedFolder{}, &source.Error{Kind: source.BadSource, Detail: "is a folder of the system, not of a model", Fix: "point source at the model's own folder"}
+	}
 	p := openedFolder{sub: ".", top: real}
 	// …/models--ORG--NAME/snapshots/REV
 	if snapshots := filepath.Dir(real); filepath.Base(snapshots) == "snapshots" && strings.HasPrefix(filepath.Base(filepath.Dir(snapshots)), "models--") {
@@ -74,6 +80,17 @@ func openFolder(folder string) (openedFolder, error) {
 		return openedFolder{}, &source.Error{Kind: source.Broken, Detail: "the folder cannot be opened", Err: err}
 	}
 	return p, nil
+}
+
+// isKernels reports whether a folder is one whose files the kernel makes up: reading them
+// may fail, never end, or do something.
+func isKernels(folder string) bool {
+	for _, top := range []string{"/proc", "/sys", "/dev"} {
+		if folder == top || strings.HasPrefix(folder, top+"/") && !strings.HasPrefix(folder, "/dev/shm/") {
+			return true
+		}
+	}
+	return false
 }
 
 // Plan lists the folder, subfolders included, and follows links that stay inside. The
@@ -132,7 +149,10 @@ func (l *listing) list(ctx context.Context, at, name string, above []fs.FileInfo
 			return context.Cause(ctx)
 		}
 		if l.count++; l.count > maxEntries {
-			return withLocation(l.location, "", &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("holds more than %d files", maxEntries), Fix: "point source at the model's own folder"})
+			return withLocation(l.location, "", &source.Error{
+				Kind: source.Refused, Detail: fmt.Sprintf("holds more than %d files", maxEntries),
+				Fix: "point source at the model's own folder",
+			})
 		}
 		if err := l.add(ctx, path.Join(at, e.Name()), path.Join(name, e.Name()), e, above); err != nil {
 			return err

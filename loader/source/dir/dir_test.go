@@ -80,6 +80,18 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a folder of the system", func(t *testing.T) {
+		link := filepath.Join(t.TempDir(), "model")
+		if err := os.Symlink("/", link); err != nil {
+			t.Fatal(err)
+		}
+		for _, folder := range []string{"/", "//", "/proc", "/proc/self", "/sys", "/dev", link} {
+			_, err := dir.Source{}.Plan(t.Context(), "file://"+folder, nil)
+			if source.KindOf(err) != source.BadSource || !strings.Contains(err.Error(), "is a folder of the system, not of a model") {
+				t.Errorf("%s: %v", folder, err)
+			}
+		}
+	})
 	t.Run("a file for a folder", func(t *testing.T) {
 		folder := t.TempDir()
 		for _, name := range []string{"x.gguf", "config.json", "s-00001-of-00002.gguf", "s-00002-of-00002.gguf", "t-00001-of-00003.gguf", "t-00003-of-00003.gguf", "model.onnx"} {

@@ -109,14 +109,7 @@ func (s *Source) getJSON(ctx context.Context, p bucketLocation, at string, query
 	if r.StatusCode != http.StatusOK {
 		return s.responseError(r, p, "")
 	}
-	raw, err := httpsource.ReadBody(r, maxAnswer, p.String())
-	if err != nil {
-		return err
-	}
-	if json.Unmarshal(raw, into) != nil {
-		return p.Malformed("", "the answer is not what the API gives")
-	}
-	return nil
+	return p.Decode(r, maxAnswer, json.Unmarshal, into, "the answer is not what the API gives")
 }
 
 func (s *Source) sign(req *http.Request, p bucketLocation) error {

@@ -2,12 +2,10 @@ package gcs
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
 
-	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
@@ -23,23 +21,16 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 		return err
 	}
 	at := s.endpoint + "/upload/storage/v1/b/" + p.Name + "/o?" + url.Values{"uploadType": {"media"}, "name": {p.Key(name)}}.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at, io.NopCloser(httpsource.Exactly(body, size)))
+	req, err := p.NewUpload(ctx, http.MethodPost, at, name, body, size)
 	if err != nil {
-		return &source.Error{Kind: source.BadSource, Source: p.String(), File: name, Detail: "is not a valid address"}
+		return err
 	}
-	if req.ContentLength = size; size == 0 {
-		req.Body = http.NoBody
-	}
-	req.Header.Set("Content-Type", "application/octet-stream")
 	if err := s.authorize(req, p, s.writes); err != nil {
 		return err
 	}
-	r, err := s.http.Do(req)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, Detail: "is shorter than announced", Err: err}
-	}
+	r, err := p.Upload(s.http, req, name)
 	if err != nil {
-		return httpsource.Network(ctx, p.String(), name, err)
+		return err
 	}
 	defer httpsource.Drain(r)
 	if r.StatusCode/100 != 2 {

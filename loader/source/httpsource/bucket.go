@@ -1,8 +1,11 @@
 package httpsource
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"regexp"
 	"strings"
 
@@ -28,7 +31,10 @@ func ParseBucket(scheme, location string, longest int) (Bucket, error) {
 		return bad("is not a folder of a bucket")
 	}
 	if strings.ContainsAny(rest, "?#@") {
-		return Bucket{}, &source.Error{Kind: source.BadSource, Detail: "the source holds a query, a fragment or a user name", Fix: "leave it out; credentials come from the environment"}
+		return Bucket{}, &source.Error{
+			Kind: source.BadSource, Detail: "the source holds a query, a fragment or a user name",
+			Fix: "leave it out; credentials come from the environment",
+		}
 	}
 	b := Bucket{Scheme: scheme}
 	b.Name, b.Prefix, _ = strings.Cut(rest, "/")
@@ -101,7 +107,11 @@ func (b Bucket) List(page func(from string) (files []source.File, next string, e
 			}
 			f.Name, f.Ref = name, b.Ref(key)
 			if plan.Files = append(plan.Files, f); len(plan.Files) > listFiles {
-				return source.Plan{}, &source.Error{Kind: source.Refused, Source: b.String(), Detail: fmt.Sprintf("holds more than %d objects", listFiles), Fix: "point source at the model's own folder"}
+				return source.Plan{}, &source.Error{
+					Kind: source.Refused, Source: b.String(),
+					Detail: fmt.Sprintf("holds more than %d objects", listFiles),
+					Fix:    "point source at the model's own folder",
+				}
 			}
 		}
 		if from = next; from == "" {
@@ -109,9 +119,52 @@ func (b Bucket) List(page func(from string) (files []source.File, next string, e
 		}
 	}
 	if len(plan.Files) == 0 {
-		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: b.String(), Detail: fmt.Sprintf("bucket %s has nothing below %q", b.Name, b.Prefix), Fix: "check the prefix; names are case-sensitive"}
+		return source.Plan{}, &source.Error{
+			Kind: source.NotFound, Source: b.String(),
+			Detail: fmt.Sprintf("bucket %s has nothing below %q", b.Name, b.Prefix),
+			Fix:    "check the prefix; names are case-sensitive",
+		}
 	}
 	return plan, nil
+}
+
+// NewUpload returns a request that stores the first size bytes of body as the object name. It
+// fails if there are fewer, so that no partial object is stored.
+func (b Bucket) NewUpload(ctx context.Context, method, url, name string, body io.Reader, size int64) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, io.NopCloser(Exactly(body, size)))
+	if err != nil {
+		return nil, &source.Error{Kind: source.BadSource, Source: b.String(), File: name, Detail: "is not a valid address"}
+	}
+	if req.ContentLength = size; size == 0 {
+		req.Body = http.NoBody
+	}
+	req.Header.Set("Content-Type", "application/octet-stream")
+	return req, nil
+}
+
+// Upload sends a request of NewUpload.
+func (b Bucket) Upload(client *http.Client, req *http.Request, name string) (*http.Response, error) {
+	r, err := client.Do(req)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, &source.Error{Kind: source.Broken, Source: b.String(), File: name, Detail: "is shorter than announced", Err: err}
+	}
+	if err != nil {
+		return nil, Network(req.Context(), b.String(), name, err)
+	}
+	return r, nil
+}
+
+// Decode reads an answer of at most limit bytes into a value. unmarshal is that of its format,
+// and problem describes an answer which it refuses.
+func (b Bucket) Decode(r *http.Response, limit int64, unmarshal func([]byte, any) error, into any, problem string) error {
+	raw, err := ReadBody(r, limit, b.String())
+	if err != nil {
+		return err
+	}
+	if unmarshal(raw, into) != nil {
+		return b.Malformed("", problem)
+	}
+	return nil
 }
 
 // Exactly returns the first size bytes of r, and an error if there are fewer, so that

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -191,33 +190,15 @@ func Network(ctx context.Context, location, file string, err error) error {
 		return &source.Error{Kind: e.Kind, Source: location, File: file, Detail: e.Detail, Fix: e.Fix}
 	}
 	if r, ok := errors.AsType[refusedAddr](err); ok {
-		return &source.Error{Kind: source.Refused, Source: location, File: file, Detail: fmt.Sprintf("the host is at %s, which is not a public address", r.addr), Fix: "if it is meant, name the host in " + HostsVariable}
-	}
-	return &source.Error{Kind: source.Unavailable, Source: location, File: file, Detail: "cannot be reached: " + Cause(err), Fix: "check the host's name and this machine's network"}
-}
-
-// Cause describes in a few words why there was no answer, by the error's type: its
-// text may hold the URL.
-func Cause(err error) string {
-	if d, ok := errors.AsType[*net.DNSError](err); ok {
-		if d.IsNotFound {
-			return "DNS knows no " + d.Name
+		return &source.Error{
+			Kind: source.Refused, Source: location, File: file,
+			Detail: fmt.Sprintf("the host is at %s, which is not a public address", r.addr),
+			Fix:    "if it is meant, name the host in " + HostsVariable,
 		}
-		return "DNS gives no answer for " + d.Name
 	}
-	if o, ok := errors.AsType[*net.OpError](err); ok && o.Err != nil {
-		return o.Op + ": " + o.Err.Error()
-	}
-	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
-		return "no answer in time"
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return "the connection was closed"
-	}
-	if strings.Contains(err.Error(), "certificate") {
-		return "its certificate is not trusted here"
-	}
-	return "the connection failed"
+	e := NoAnswer(err)
+	e.Source, e.File, e.Detail = location, file, "cannot be reached: "+e.Detail
+	return e
 }
 
 // RetryAfter returns the pause that an answer asks for, in any of the spellings in

@@ -174,7 +174,10 @@ func (s *Source) planTree(ctx context.Context, p repoLocation, api, commit, toke
 				return source.Plan{}, err
 			}
 			if plan.Files = append(plan.Files, f); len(plan.Files) > maxFiles {
-				return source.Plan{}, &source.Error{Kind: source.Refused, Source: p.String(), Detail: fmt.Sprintf("holds more than %d files", maxFiles), Fix: "name a folder of it: hf://ORG/REPO/FOLDER"}
+				return source.Plan{}, &source.Error{
+					Kind: source.Refused, Source: p.String(), Detail: fmt.Sprintf("holds more than %d files", maxFiles),
+					Fix: "name a folder of it: hf://ORG/REPO/FOLDER",
+				}
 			}
 		}
 		next = more
@@ -184,7 +187,10 @@ func (s *Source) planTree(ctx context.Context, p repoLocation, api, commit, toke
 	}
 	for _, name := range only {
 		if !slices.ContainsFunc(plan.Files, func(f source.File) bool { return f.Name == path.Base(name) }) {
-			return source.Plan{}, &source.Error{Kind: source.Missing, Source: p.String(), File: path.Base(name), Detail: "is not there, and the names beside it count it", Fix: "copy it beside the others"}
+			return source.Plan{}, &source.Error{
+				Kind: source.Missing, Source: p.String(), File: path.Base(name),
+				Detail: "is not there, and the names beside it count it", Fix: "copy it beside the others",
+			}
 		}
 	}
 	return plan, nil

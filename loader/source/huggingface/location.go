@@ -67,7 +67,8 @@ func parse(location string) (repoLocation, error) {
 	switch {
 	case len(p.org) > maxName || len(p.repo) > maxName || !repoName.MatchString(p.org) || !repoName.MatchString(p.repo) || strings.Contains(p.org+p.repo, ".."):
 		return bad(fmt.Sprintf("%.80q is not the name of a repository", p.org+"/"+p.repo))
-	case len(p.rev) > maxRevision || !revision.MatchString(p.rev) || strings.Contains(p.rev, "..") || slices.ContainsFunc(strings.Split(p.rev, "/"), func(part string) bool { return part == "" || part == "." }):
+	case len(p.rev) > maxRevision || !revision.MatchString(p.rev) || strings.Contains(p.rev, "..") ||
+		slices.ContainsFunc(strings.Split(p.rev, "/"), func(part string) bool { return part == "" || part == "." }):
 		return bad(fmt.Sprintf("%.80q is not a revision", p.rev))
 	}
 	for _, part := range parts {

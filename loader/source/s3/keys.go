@@ -32,7 +32,8 @@ const credentialLifetime = time.Minute
 func newKeys(env func(string) string) *keys {
 	k := &keys{http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		// The instance's metadata service is one hop away or absent.
-		DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: 5 * time.Second, IdleConnTimeout: 10 * time.Second, Proxy: proxyFor,
+		DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second,
+		ResponseHeaderTimeout: 5 * time.Second, IdleConnTimeout: 10 * time.Second, Proxy: proxyFor,
 	}}}
 	if isTrue(env("THAW_S3_ANONYMOUS")) {
 		k.chain, k.from = credentials.NewStatic("", "", "", credentials.SignatureAnonymous), "nothing signed (THAW_S3_ANONYMOUS)"
@@ -43,7 +44,8 @@ func newKeys(env func(string) string) *keys {
 		return k
 	}
 	providers := []credentials.Provider{&credentials.FileAWSCredentials{Filename: env("AWS_SHARED_CREDENTIALS_FILE"), Profile: env("AWS_PROFILE")}}
-	if !isTrue(env("AWS_EC2_METADATA_DISABLED")) || env("AWS_WEB_IDENTITY_TOKEN_FILE") != "" || env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") != "" || env("AWS_CONTAINER_CREDENTIALS_FULL_URI") != "" {
+	if !isTrue(env("AWS_EC2_METADATA_DISABLED")) || env("AWS_WEB_IDENTITY_TOKEN_FILE") != "" ||
+		env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") != "" || env("AWS_CONTAINER_CREDENTIALS_FULL_URI") != "" {
 		iam := &credentials.IAM{Region: env("AWS_REGION")}
 		iam.EKSIdentity.TokenFile, iam.EKSIdentity.RoleARN = env("AWS_WEB_IDENTITY_TOKEN_FILE"), env("AWS_ROLE_ARN")
 		if iam.EKSIdentity.TokenFile != "" {

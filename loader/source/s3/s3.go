@@ -261,14 +261,7 @@ func (s *Source) list(ctx context.Context, p bucketLocation, query url.Values, i
 	if r.StatusCode != http.StatusOK {
 		return s.responseError(r, p, "")
 	}
-	raw, err := httpsource.ReadBody(r, maxAnswer, p.String())
-	if err != nil {
-		return err
-	}
-	if xml.Unmarshal(raw, into) != nil {
-		return p.Malformed("", "the listing is not what S3 gives")
-	}
-	return nil
+	return p.Decode(r, maxAnswer, xml.Unmarshal, into, "the listing is not what S3 gives")
 }
 
 // single returns one object, but for its name.
@@ -346,7 +339,9 @@ func (s *Source) digest(f *source.File, h http.Header) {
 		return
 	}
 	enc := h.Get("X-Amz-Server-Side-Encryption")
-	if raw, err := hex.DecodeString(strings.Trim(f.Version, `"`)); err == nil && len(raw) == 16 && (enc == "" || enc == "AES256" && s.endpoint == nil) && h.Get("X-Amz-Server-Side-Encryption-Customer-Algorithm") == "" {
+	if raw, err := hex.DecodeString(strings.Trim(f.Version, `"`)); err == nil && len(raw) == 16 &&
+		(enc == "" || enc == "AES256" && s.endpoint == nil) &&
+		h.Get("X-Amz-Server-Side-Encryption-Customer-Algorithm") == "" {
 		f.MD5 = raw
 	}
 }

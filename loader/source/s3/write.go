@@ -2,7 +2,6 @@ package s3
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 
@@ -26,25 +25,18 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	}
 	for try := 0; ; try++ {
 		region := s.regionOf(p.Name)
-		req, err := http.NewRequestWithContext(ctx, http.MethodPut, s.address(p, p.Key(name), region).String(), io.NopCloser(httpsource.Exactly(body, size)))
+		req, err := p.NewUpload(ctx, http.MethodPut, s.address(p, p.Key(name), region).String(), name, body, size)
 		if err != nil {
-			return &source.Error{Kind: source.BadSource, Source: p.String(), File: name, Detail: "is not a valid address"}
+			return err
 		}
-		if req.ContentLength = size; size == 0 {
-			req.Body = http.NoBody
-		}
-		req.Header.Set("Content-Type", "application/octet-stream")
 		// A bucket that refuses answers before the body is sent.
 		req.Header.Set("Expect", "100-continue")
 		if err := s.sign(req, p, region); err != nil {
 			return err
 		}
-		r, err := s.http.Do(req)
-		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return &source.Error{Kind: source.Broken, Source: p.String(), File: name, Detail: "is shorter than announced", Err: err}
-		}
+		r, err := p.Upload(s.http, req, name)
 		if err != nil {
-			return httpsource.Network(ctx, p.String(), name, err)
+			return err
 		}
 		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.noteRegion(p.Name, region, r) {
 			httpsource.Drain(r)

@@ -105,7 +105,10 @@ func (s *Source) planFolder(ctx context.Context, location string, u *url.URL, al
 		}
 	}
 	if len(files) == 0 {
-		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: location, Detail: "its page lists no files", Fix: "let the server list the folder, or put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)"}
+		return source.Plan{}, &source.Error{
+			Kind: source.NotFound, Source: location, Detail: "its page lists no files",
+			Fix: "let the server list the folder, or put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)",
+		}
 	}
 	return s.headAll(ctx, location, u, files, also)
 }
@@ -161,7 +164,10 @@ func (s *Source) readIndex(ctx context.Context, location string, top *url.URL) (
 		}
 		names, err := parseIndex(r.Header.Get("Content-Type"), raw, r.Request.URL)
 		if err != nil {
-			return nil, &source.Error{Kind: source.Refused, Source: location, Detail: "its page is no list of files: " + err.Error(), Fix: "let the server list the folder, or put a SHA256SUMS beside the files"}
+			return nil, &source.Error{
+				Kind: source.Refused, Source: location, Detail: "its page is no list of files: " + err.Error(),
+				Fix: "let the server list the folder, or put a SHA256SUMS beside the files",
+			}
 		}
 		for _, name := range names {
 			full := path.Join(folder, name)
@@ -171,12 +177,20 @@ func (s *Source) readIndex(ctx context.Context, location string, top *url.URL) (
 			case below && strings.Count(full, "/") < maxDepth && !strings.HasPrefix(path.Base(full), "."):
 				seen[full] = true
 				if todo = append(todo, full); len(todo) > maxFolders {
-					return nil, &source.Error{Kind: source.Refused, Source: location, Detail: fmt.Sprintf("has more than %d folders", maxFolders), Fix: "point source at the model's own folder"}
+					return nil, &source.Error{
+						Kind: source.Refused, Source: location,
+						Detail: fmt.Sprintf("has more than %d folders", maxFolders),
+						Fix:    "point source at the model's own folder",
+					}
 				}
 			case !below:
 				seen[full] = true
 				if files = append(files, source.File{Name: full}); len(files) > maxFiles {
-					return nil, &source.Error{Kind: source.Refused, Source: location, Detail: fmt.Sprintf("lists more than %d files", maxFiles), Fix: "point source at the model's own folder"}
+					return nil, &source.Error{
+						Kind: source.Refused, Source: location,
+						Detail: fmt.Sprintf("lists more than %d files", maxFiles),
+						Fix:    "point source at the model's own folder",
+					}
 				}
 			}
 		}
@@ -283,7 +297,11 @@ func (s *Source) head(ctx context.Context, location string, u *url.URL, f source
 	case f.SHA256 != "":
 		f.Version = "sha256:" + f.SHA256
 	default:
-		return f, &source.Error{Kind: source.Refused, Source: location, File: f.Name, Detail: "the server gives neither ETag nor Last-Modified: a change while it is read would not be noticed", Fix: "put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)"}
+		return f, &source.Error{
+			Kind: source.Refused, Source: location, File: f.Name,
+			Detail: "the server gives neither ETag nor Last-Modified: a change while it is read would not be noticed",
+			Fix:    "put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)",
+		}
 	}
 	return f, nil
 }
@@ -342,7 +360,11 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	}
 	body, r, err := httpsource.Range(s.http, req, a)
 	if err != nil && r != nil && r.StatusCode == http.StatusOK && source.KindOf(err) == source.Malformed {
-		err = &source.Error{Kind: source.Refused, Source: location, File: f.Name, Detail: "the server does not give ranges of it, and it is too large to be read whole", Fix: "serve it with ranges (Accept-Ranges: bytes)"}
+		err = &source.Error{
+			Kind: source.Refused, Source: location, File: f.Name,
+			Detail: "the server does not give ranges of it, and it is too large to be read whole",
+			Fix:    "serve it with ranges (Accept-Ranges: bytes)",
+		}
 		if r.ContentLength >= 0 && r.ContentLength != f.Size {
 			err = &source.Error{Kind: source.Changed, Source: location, File: f.Name, Detail: "has another size than was listed"}
 		}

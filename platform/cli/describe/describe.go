@@ -87,17 +87,25 @@ func WriteRemote(row Row, f api.Function) {
 		row("Price", "%s and %s per million tokens in and out", FormatMoney(s.Price.Input), FormatMoney(s.Price.Output))
 	}
 	row("Spent", "%s today", FormatMoney(f.Spent))
-	var limits []string
-	for _, l := range []struct {
-		n    float64
-		unit string
-	}{{float64(s.Limits.Concurrent), "at once"}, {float64(s.Limits.RequestsPerMinute), "requests a minute"}, {float64(s.Limits.TokensPerMinute), "tokens a minute"}, {s.Limits.SpendPerDay, "spent a day"}} {
-		if l.n > 0 {
-			limits = append(limits, FormatMoney(l.n)+" "+l.unit)
-		}
-	}
+	limits := boundTexts([]bound{{float64(s.Limits.Concurrent), "at once"}, {float64(s.Limits.RequestsPerMinute), "requests a minute"}, {float64(s.Limits.TokensPerMinute), "tokens a minute"}, {s.Limits.SpendPerDay, "spent a day"}})
 	row("Limits", "%s", cmp.Or(strings.Join(limits, ", "), "none"))
 	row("Timeouts", "connect %s, first token %s, idle %s", s.Timeouts.Connect, s.Timeouts.FirstToken, s.Timeouts.Idle)
+}
+
+// bound is a limit on a number of things; 0 is none.
+type bound struct {
+	most float64
+	unit string
+}
+
+// boundTexts returns the bounds that limit something, in words.
+func boundTexts(bounds []bound) (texts []string) {
+	for _, b := range bounds {
+		if b.most > 0 {
+			texts = append(texts, FormatMoney(b.most)+" "+b.unit)
+		}
+	}
+	return texts
 }
 
 // WriteComposition writes the rows of a Composition.
@@ -125,15 +133,7 @@ func WriteComposition(row Row, s *functions.CompositionSpec) {
 		}
 		row("Quorum", "%d of %d answers%s", s.Answers(), n, words)
 	}
-	var bounds []string
-	for _, b := range []struct {
-		n    float64
-		unit string
-	}{{float64(s.Budget.Calls), "calls"}, {float64(s.Budget.ColdStarts), "cold starts"}, {float64(s.Budget.Tokens), "tokens"}, {s.Budget.Cost, "spent"}} {
-		if b.n > 0 {
-			bounds = append(bounds, FormatMoney(b.n)+" "+b.unit)
-		}
-	}
+	bounds := boundTexts([]bound{{float64(s.Budget.Calls), "calls"}, {float64(s.Budget.ColdStarts), "cold starts"}, {float64(s.Budget.Tokens), "tokens"}, {s.Budget.Cost, "spent"}})
 	row("Budget", "%s", strings.Join(append(bounds, s.Budget.Time.String()), ", "))
 	row("Shows", "%s", s.Show)
 }

@@ -206,7 +206,8 @@ func (d doctor) examineData(add adder) {
 		}
 	}
 	if folder := systemFolder(dir); folder != "" && confine.Unavailable() == "" {
-		add("data folder", statusWarn, "give a --data DIR outside of the system's folders, such as /var/lib/thaw", "%s: every engine may read what is below %s, so also tokens, keys and other models there", dir, folder)
+		add("data folder", statusWarn, "give a --data DIR outside of the system's folders, such as /var/lib/thaw",
+			"%s: every engine may read what is below %s, so also tokens, keys and other models there", dir, folder)
 	}
 	// Its nearest parent that is there, while it is not.
 	at := dir

@@ -26,7 +26,7 @@ func Read(stdin io.Reader, reader catalog.Reader, paths []string, whole bool) (d
 	if err != nil {
 		return nil, nil, err
 	}
-	var problems catalog.Problems
+	var problems, empty catalog.Problems
 	allNamed := true
 	for _, f := range files {
 		data, err := readFile(stdin, &f)
@@ -36,6 +36,9 @@ func Read(stdin io.Reader, reader catalog.Reader, paths []string, whole bool) (d
 		got, named, err := reader.Survey(f, data)
 		if p, bad := errors.AsType[catalog.Problems](err); bad {
 			problems = append(problems, p...)
+		}
+		if err == nil && len(got) == 0 {
+			empty = append(empty, catalog.Problem{File: f, Message: "the file has no object", Hint: "an object begins with apiVersion: thaw.dev/v1 and its kind", Warning: true})
 		}
 		docs, allNamed = append(docs, got...), allNamed && named
 	}
@@ -47,7 +50,7 @@ func Read(stdin io.Reader, reader catalog.Reader, paths []string, whole bool) (d
 	if problems = append(problems, targets.Wrong()...); len(problems) > 0 {
 		return nil, nil, problems
 	}
-	return docs, targets, nil
+	return docs, append(empty, targets...), nil
 }
 
 // readFile reads a file; stdin gets its name for people in place of -.

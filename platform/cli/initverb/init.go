@@ -133,7 +133,8 @@ func (w *wishes) check() error {
 	case w.engine == string(functions.EngineCommand):
 		return kit.Usage("thaw check --schema shows its keys", "a command is your own, so nothing can be worked out for it")
 	case w.engine != "" && !slices.Contains(engines, functions.Engine(w.engine)):
-		return kit.Usage(kit.DidYouMean(w.engine, []string{"vllm", "sglang", "llamacpp", "ember"}, 1, "vllm, sglang, llamacpp or ember"), "%q is no engine that init knows", functions.Clip(w.engine))
+		return kit.Usage(kit.DidYouMean(w.engine, []string{"vllm", "sglang", "llamacpp", "ember"}, 1, "vllm, sglang, llamacpp or ember"),
+			"%q is no engine that init knows", functions.Clip(w.engine))
 	case w.name != "" && !functions.IsLabel(w.name):
 		return kit.Usage("1 to 63 lower-case letters, digits and '-'", "--name %q is no DNS label", functions.Clip(w.name))
 	case w.context < 0 || w.context > 1<<30:

@@ -2,6 +2,7 @@ package kit
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -32,10 +33,7 @@ func (l *ProgressLine) Show(state, text string) {
 	}
 	text = Plain(text)
 	if l.t.ErrTTY {
-		if w := l.t.width() - 1; utf8.RuneCountInString(text) > w {
-			text = string([]rune(text)[:w])
-		}
-		fmt.Fprintf(l.t.Err, "\r\x1b[K%s", text)
+		fmt.Fprintf(l.t.Err, "\r\x1b[K%s", fitColumns(text, l.t.width()-1))
 		l.drawn = true
 		return
 	}
@@ -45,6 +43,21 @@ func (l *ProgressLine) Show(state, text string) {
 	}
 	l.state, l.last = state, now
 	fmt.Fprintln(l.t.Err, text)
+}
+
+// bar is what Bar draws, and the blank after it.
+var bar = regexp.MustCompile(fmt.Sprintf(`\[[#.]{%d}\] ?`, barWide))
+
+// fitColumns makes text fit into so many columns: first it leaves out the bar, whose percentage
+// stands beside it, then it cuts the end.
+func fitColumns(text string, columns int) string {
+	if utf8.RuneCountInString(text) > columns {
+		text = bar.ReplaceAllString(text, "")
+	}
+	if r := []rune(text); len(r) > columns {
+		text = string(r[:columns-1]) + "…"
+	}
+	return text
 }
 
 // Clear erases the rewritten line.

@@ -33,7 +33,7 @@ func TestLines(t *testing.T) {
 		l.Show("staging", strings.Repeat("x", 200))
 		l.Clear()
 		l.Clear()
-		if want := "\r\x1b[Kone\r\x1b[K" + strings.Repeat("x", 79) + "\r\x1b[K"; b.String() != want {
+		if want := "\r\x1b[Kone\r\x1b[K" + strings.Repeat("x", 78) + "…\r\x1b[K"; b.String() != want {
 			t.Errorf("got %q, want %q", b.String(), want)
 		}
 	})
@@ -51,5 +51,26 @@ func TestRate(t *testing.T) {
 	}
 	if got := r.Add(now.Add(time.Second), 5); got < 99 { // another file began
 		t.Errorf("%f", got)
+	}
+}
+
+// TestFit: of a long line of progress the numbers stay and the bar goes.
+func TestFit(t *testing.T) {
+	long := "llama-3-70b-instruct staging " + Bar(41) + " 41% 53.2 GiB/131.4 GiB 1.2 GiB/s eta 1m4s"
+	for _, x := range []struct {
+		text    string
+		columns int
+		want    string
+	}{
+		{long, 200, long},
+		{long, 79, "llama-3-70b-instruct staging 41% 53.2 GiB/131.4 GiB 1.2 GiB/s eta 1m4s"},
+		{long, 40, "llama-3-70b-instruct staging 41% 53.2 G…"},
+		{"größer", 6, "größer"},
+		{"größer", 5, "größ…"},
+		{"a [text] in brackets", 10, "a [text] …"},
+	} {
+		if got := fitColumns(x.text, x.columns); got != x.want {
+			t.Errorf("%q in %d: %q, want %q", x.text, x.columns, got, x.want)
+		}
 	}
 }

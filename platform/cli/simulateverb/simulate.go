@@ -235,6 +235,9 @@ func (c *command) readStudy(s *simulation, flags *kit.FlagSet) (st *study.Study,
 	st.Trace = m.Read
 	st.Requests -= m.Left
 	tr = traceWords(t, m, len(st.Models), s.functions == "")
+	if t.Foreign > 0 {
+		c.Remark("skipped %s of %s: no part of a log", countOf(int(t.Foreign), "line"), functions.Clip(s.trace))
+	}
 	c.Remark("%s", tr)
 	c.Remark("%s", fleetWords(st.Fleet))
 	return st, tr, nil
@@ -436,7 +439,11 @@ func (c *command) teamsTable(out *study.Outcome) {
 		}
 		var rows []row
 		for _, t := range r.Teams {
-			rows = append(rows, row{t.Name, study.Count(t.Requests), study.Count(t.Cold), study.Seconds(t.WaitP50), study.Seconds(t.WaitP99), study.Seconds(t.WaitMax), study.Hours(t.GPUHours), study.Count(t.Refused), study.Count(t.Inflicted)})
+			rows = append(rows, row{
+				t.Name, study.Count(t.Requests), study.Count(t.Cold), study.Seconds(t.WaitP50),
+				study.Seconds(t.WaitP99), study.Seconds(t.WaitMax), study.Hours(t.GPUHours), study.Count(t.Refused),
+				study.Count(t.Inflicted),
+			})
 		}
 		kit.PrintTable(c.Out, k, rows, true, nil)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/slim"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
@@ -684,11 +685,11 @@ func TestSlimTakes(t *testing.T) {
 		Overhead:       corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")},
 	}
 	want := functions.Resources{GPUs: 2, Memory: 3 << 30, CPU: 375, Pods: 1}
-	p, err := slimObject(&corev1.Pod{Spec: *spec.DeepCopy()})
+	p, err := slim.Object(&corev1.Pod{Spec: *spec.DeepCopy()})
 	if err != nil || podResources(&p.(*corev1.Pod).Spec) != want || p.(*corev1.Pod).Spec.Containers[0].Image != "" {
 		t.Errorf("a pod: %+v, %v", podResources(&p.(*corev1.Pod).Spec), err)
 	}
-	d, err := slimObject(&appsv1.Deployment{Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: spec}}})
+	d, err := slim.Object(&appsv1.Deployment{Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: spec}}})
 	if err != nil || podResources(&d.(*appsv1.Deployment).Spec.Template.Spec) != want {
 		t.Errorf("a Deployment: %+v, %v", podResources(&d.(*appsv1.Deployment).Spec.Template.Spec), err)
 	}

@@ -30,8 +30,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/knative/election"
+	"github.com/thaw-dev/thaw/platform/knative/slim"
 	"github.com/thaw-dev/thaw/platform/mtls"
-	"github.com/thaw-dev/thaw/platform/orchestrator"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
@@ -44,14 +45,14 @@ type Options struct {
 	Name          string // of this controller, for logs
 	Advertise     string // HOST:PORT at which peers reach it
 	Listener      net.Listener
-	Token         string                         // that peers present
-	Secure        bool                           // control streams need certificates of the Secret thaw-control-tls, which the leader renews; Token is that Secret's
-	Policy        placement.Policy               // zero: placement.DefaultPolicy
-	Public        string                         // name of the activators' Service, for the status of Ingresses
-	Private       string                         // the same, cluster-local
-	NewForesee    func() *orchestrator.Foresight // called once per term; may be nil
-	WebhookAddr   string                         // HOST:PORT of the scheduler hint webhook; "": none
-	AnnotateNodes bool                           // nodes are annotated with the models they have cached
+	Token         string                    // that peers present
+	Secure        bool                      // control streams need certificates of the Secret thaw-control-tls, which the leader renews; Token is that Secret's
+	Policy        placement.Policy          // zero: placement.DefaultPolicy
+	Public        string                    // name of the activators' Service, for the status of Ingresses
+	Private       string                    // the same, cluster-local
+	NewForesee    func() *foresight.Options // called once per term; may be nil
+	WebhookAddr   string                    // HOST:PORT of the scheduler hint webhook; "": none
+	AnnotateNodes bool                      // nodes are annotated with the models they have cached
 	Version       string
 	Log           *slog.Logger
 	Samples       []telemetry.Source // metrics of the program, beside the controller's
@@ -190,10 +191,10 @@ func (c *control) open() error {
 	if c.networking, err = networking.NewForConfig(config); err != nil {
 		return err
 	}
-	lean := informers.WithTransform(slimObject)
+	lean := informers.WithTransform(slim.Object)
 	c.core = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, lean)
 	c.deployments = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, lean, informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = serving.RevisionLabelKey }))
-	c.knative = servinginformers.NewSharedInformerFactoryWithOptions(c.serving, 0, servinginformers.WithTransform(slimObject),
+	c.knative = servinginformers.NewSharedInformerFactoryWithOptions(c.serving, 0, servinginformers.WithTransform(slim.Object),
 		servinginformers.WithCustomResyncConfig(map[metav1.Object]time.Duration{&autoscalingv1alpha1.PodAutoscaler{}: autoscale.Resync}))
 	c.ingress = netinformers.NewSharedInformerFactory(c.networking, autoscale.Resync)
 	for _, i := range []cache.SharedIndexInformer{

@@ -49,7 +49,7 @@ func (p *dataPath) Publish(fs ...snapshot.Snapshot) {
 		}
 		fs[i].External = plain
 		if p.notReady != nil {
-			fs[i].NotReadyEndpoints = p.notReady(&fs[i])
+			fs[i].EarlyReplicas = p.notReady(&fs[i])
 		}
 	}
 	p.activatorHub.Publish(fs...)

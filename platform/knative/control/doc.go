@@ -24,7 +24,7 @@
 //
 // A pod is READY when its shim reports so through the loader of its node, seconds before
 // Kubernetes' condition. With Options.EarlyDispatch activators know the shim's address
-// from its first report on (snapshot.Snapshot.NotReadyEndpoints), and the first queued
+// from its first report on (snapshot.Snapshot.EarlyReplicas), and the first queued
 // requests wait there. A pod without the shim (a Service written by hand) is probed, as
 // Knative's activator does it. Where no loader reports a shim, Kubernetes' condition
 // counts.

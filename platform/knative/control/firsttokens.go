@@ -1,7 +1,6 @@
 package control
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -41,9 +40,8 @@ func (f *firstTokens) complete(t functions.Timeline) functions.Timeline {
 	f.mu.Lock()
 	took, ok := f.durations[t.ID]
 	f.mu.Unlock()
-	if !ok || t.State != functions.Ready {
+	if !ok {
 		return t
 	}
-	t.Phases = append(slices.Clone(t.Phases), functions.Span{Phase: functions.PhaseFirstToken, Start: t.Total, Duration: took.Seconds()})
-	return t
+	return t.WithFirstToken(took)
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative/slim"
 )
 
 func deployment(annotations map[string]string) *appsv1.Deployment {
@@ -92,7 +93,7 @@ func TestSlim(t *testing.T) {
 	p := aPod("p", "n1", runs)
 	p.ManagedFields = []metav1.ManagedFieldsEntry{{}}
 	p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "SECRET", Value: "x"}}
-	o, err := slimObject(p)
+	o, err := slim.Object(p)
 	got := o.(*corev1.Pod)
 	if err != nil || got.ManagedFields != nil || got.Spec.Containers[0].Env != nil || got.Spec.NodeName != "n1" || len(got.Spec.Containers[0].Resources.Limits) != 1 {
 		t.Errorf("%+v", got)

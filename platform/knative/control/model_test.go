@@ -15,6 +15,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/slim"
 )
 
 // rendered returns a model as read from the cluster: what thaw deploy rendered, with
@@ -32,6 +33,11 @@ func rendered(t *testing.T, m *functions.Model, name string) (*autoscalingv1alph
 		Labels: map[string]string{serving.ServiceLabelKey: s.Name, serving.RevisionLabelKey: name},
 	}}
 	pa.Spec.ScaleTargetRef.Name = name + "-deployment"
+	for _, o := range []any{pa, rev, s} { // as informers have them
+		if _, err := slim.Object(o); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return pa, rev, s
 }
 

@@ -172,7 +172,7 @@ func (s *clusterState) NotReadyEndpoints(of *snapshot.Snapshot) (out []snapshot.
 		case state == functions.Ready && !w.published, // the orchestrator may learn it a moment later
 			state == functions.Downloading, state == functions.Loading:
 			if at := s.endpoint(p, p.reported.Endpoint); at != "" {
-				out = append(out, snapshot.Replica{ID: w.id, Node: w.node, Endpoint: at})
+				out = append(out, snapshot.Replica{ID: w.id, Endpoint: at})
 			}
 		}
 	}

@@ -20,8 +20,10 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/election"
 	"github.com/thaw-dev/thaw/platform/knative/ingress"
 	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
+	"github.com/thaw-dev/thaw/platform/knative/slim"
 	"github.com/thaw-dev/thaw/platform/knative/team"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
@@ -131,12 +133,12 @@ func (t *leaderTerm) makeOrchestrator(ctx context.Context) {
 	if err != nil {
 		t.log.Error("the usage of teams is not known", "error", err)
 	}
-	var foresight *orchestrator.Foresight
+	var ahead *foresight.Options
 	if c.o.NewForesee != nil {
-		foresight = c.o.NewForesee()
+		ahead = c.o.NewForesee()
 	}
 	t.orchestrator = orchestrator.New(orchestrator.Options{
-		Epoch: t.epoch, Catalog: t.catalog, Policy: c.o.Policy, Foresight: foresight, Ledger: ledger, Log: t.log,
+		Epoch: t.epoch, Catalog: t.catalog, Policy: c.o.Policy, Foresight: ahead, Ledger: ledger, Log: t.log,
 		Hooks: orchestrator.Hooks{Event: t.onEvent},
 	})
 }
@@ -173,7 +175,7 @@ func (t *leaderTerm) makeReconcilers() (err error) {
 	ingresses := c.ingress.Networking().V1alpha1().Ingresses()
 	if t.autoscale, err = autoscale.New(autoscale.Options{
 		Config: c.o.Config, Scales: t, Demand: t.onOutsideDemand, System: c.o.Knative, Log: t.log,
-		PodAutoscalers: c.knative.Autoscaling().V1alpha1().PodAutoscalers(), Ingresses: ingresses, Transform: slimObject,
+		PodAutoscalers: c.knative.Autoscaling().V1alpha1().PodAutoscalers(), Ingresses: ingresses, Transform: slim.Object,
 	}); err != nil {
 		return err
 	}
@@ -183,7 +185,7 @@ func (t *leaderTerm) makeReconcilers() (err error) {
 	})
 	t.teams = team.NewWatcher(team.WatcherOptions{
 		Client: c.kube, Namespaces: c.core.Core().V1().Namespaces().Lister(), Quotas: c.core.Core().V1().ResourceQuotas().Lister(),
-		Transform: slimObject, Tokens: c.secrets.AdminTokens, Log: c.o.Log,
+		Transform: slim.Object, Tokens: c.secrets.AdminTokens, Log: c.o.Log,
 		Apply: func(k controlstream.Keys) {
 			t.catalog.setTeams(k.Teams)
 			t.limits.setTeams(k.Teams)

@@ -51,12 +51,13 @@ const (
 	reasonService   = "ServiceMissing"
 	reasonPort      = "PortMissing"
 	reasonTLS       = "InternalTLS"
+	reasonTooLarge  = "TooManyRoutes"
 )
 
 // Compile turns the objects of Class into a table of routes, whose Version is 0, and
 // returns the problems of objects that are not fully served.
 func Compile(objects []*v1alpha1.Ingress, known Lookup) (controlstream.Table, map[types.NamespacedName]*Problem) {
-	c := compiler{lookup: known, hosts: map[hostKey]*pendingHost{}, models: map[functions.Name]bool{}, problems: map[types.NamespacedName]*Problem{}}
+	c := compiler{lookup: known, hosts: map[hostKey]*pendingHost{}, models: map[functions.Name]bool{}, problems: map[types.NamespacedName]*Problem{}, used: routeBytes{of: map[string]int{}}}
 	objects = slices.DeleteFunc(slices.Clone(objects), func(in *v1alpha1.Ingress) bool { return !isOurClass(in) || in.DeletionTimestamp != nil })
 	slices.SortFunc(objects, func(a, b *v1alpha1.Ingress) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -92,6 +93,7 @@ type compiler struct {
 	models   map[functions.Name]bool
 	table    controlstream.Table
 	problems map[types.NamespacedName]*Problem
+	used     routeBytes
 }
 
 // hostKey is a host name and who reaches it: a cluster-local name such as llama.io, of the
@@ -134,6 +136,10 @@ func (c *compiler) addIngress(in *v1alpha1.Ingress) {
 	name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
 	if err := validate(in); err != nil {
 		c.setProblem(name, &Problem{Reason: reasonInvalid, Message: err.Error()})
+		return
+	}
+	if err := c.used.add(in.Namespace, 2*sizeOfRules(in.Spec.Rules)); err != nil { // each route has one for probes
+		c.setProblem(name, &Problem{Reason: reasonTooLarge, Message: err.Error()})
 		return
 	}
 	probed := in.DeepCopy()
@@ -368,7 +374,12 @@ func (c *compiler) finishHost(h *pendingHost) bool {
 		case !c.finishHost(to):
 			c.setProblem(h.owner, &Problem{Reason: reasonCircle, Message: fmt.Sprintf("the host %s leads to %s and back", h.Name, to.Name)})
 		default:
-			paths = append(paths, pathsThrough(p, to)...)
+			through := pathsThrough(p, to)
+			if err := c.used.add(h.owner.Namespace, sizeOfPaths(through)); err != nil {
+				c.setProblem(h.owner, &Problem{Reason: reasonTooLarge, Message: err.Error()})
+				continue
+			}
+			paths = append(paths, through...)
 		}
 	}
 	h.Paths, h.inProgress, h.done = paths, false, true

@@ -1,6 +1,10 @@
 package ingress
 
 import (
+	"bytes"
+	"encoding/gob"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"knative.dev/networking/pkg/apis/networking/v1alpha1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // TestPanicOfOneObject: a panic while one object is compiled is a problem of that object.
@@ -73,6 +79,64 @@ func TestHostOfAnother(t *testing.T) {
 	p := problems[types.NamespacedName{Namespace: "b", Name: "second"}]
 	if len(problems) != 1 || p == nil || p.Reason != reasonHostTaken || strings.Contains(p.Message, "secret-name") || !strings.Contains(p.Message, "another namespace") {
 		t.Errorf("%+v", p)
+	}
+}
+
+// TestRoutesAreBounded: a namespace with too many routes is told so, and neither takes the
+// routes of others away nor makes a table that no activator takes.
+func TestRoutesAreBounded(t *testing.T) {
+	known := Lookup{Revision: func(string, string) bool { return true }, Service: func(string, string) *corev1.Service { return nil }}
+	long := strings.Repeat("l", 50_000) // so that few hosts are enough
+	var objects []*v1alpha1.Ingress
+	add := func(namespace string, i, hosts int, field string) {
+		in := object(t, fmt.Sprintf("many-%d", i), one("x.example.com", "{splits: ["+split("rev1", 100)+"]}"))
+		in.Namespace = namespace
+		in.CreationTimestamp.Time = in.CreationTimestamp.Add(time.Duration(len(objects)) * time.Second)
+		rule := &in.Spec.Rules[0]
+		rule.HTTP.Paths[0].Splits[0].ServiceNamespace = namespace
+		rule.HTTP.Paths[0].AppendHeaders = map[string]string{"X-Long": field}
+		rule.Hosts = nil
+		for j := range hosts {
+			rule.Hosts = append(rule.Hosts, fmt.Sprintf("h-%d-%d.%s.example.com", i, j, namespace))
+		}
+		objects = append(objects, in)
+	}
+	ofCluster := 0
+	refused := func() (of map[string]int, table controlstream.Table) {
+		table, problems := Compile(objects, known)
+		of = map[string]int{}
+		ofCluster = 0
+		for name, p := range problems {
+			if p.Reason != reasonTooLarge || p.Wait {
+				t.Fatalf("%s: %+v", name, p)
+			}
+			of[name.Namespace]++
+			if strings.Contains(p.Message, "of the cluster") {
+				ofCluster++
+			}
+		}
+		return of, table
+	}
+	for i := range 30 {
+		add("greedy", i, 20, long)
+	}
+	add("modest", 0, 3, "short")
+	of, table := refused()
+	if of["greedy"] < 10 || of["greedy"] > 29 || of["modest"] != 0 || ofCluster > 0 || !slices.ContainsFunc(table.Hosts, func(h controlstream.Host) bool { return strings.HasSuffix(h.Name, ".modest.example.com") }) {
+		t.Errorf("refused: %v", of)
+	}
+	for n := range 6 {
+		for i := range 10 {
+			add(fmt.Sprintf("other-%d", n), i, 20, long)
+		}
+	}
+	of, table = refused()
+	if of["modest"] != 0 || ofCluster == 0 {
+		t.Errorf("refused: %v, %d of them for the cluster's bound", of, ofCluster)
+	}
+	var sent bytes.Buffer
+	if err := gob.NewEncoder(&sent).Encode(&table); err != nil || sent.Len() > maxRoutes {
+		t.Errorf("the table has %d bytes, %v", sent.Len(), err)
 	}
 }
 

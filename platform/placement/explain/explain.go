@@ -110,6 +110,9 @@ func (l *Log) Last(name functions.Name, kinds ...string) (x functions.Explanatio
 		if r.Function != (functions.Name{}) {
 			y.Function = r.Function.String()
 		}
+		if x.Kind == Place && !math.IsInf(r.Score, 1) {
+			y.Tier, y.Why = functions.Tier(r.Why), ""
+		}
 		if !math.IsInf(r.Score, 1) {
 			y.Score = &r.Score
 			for i, n := range r.Names {

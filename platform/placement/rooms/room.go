@@ -73,6 +73,9 @@ func New(host Host, gpus []GPU, slots []Slot) Room {
 	return Room{Host: host, gpus: gpus, slots: slots}
 }
 
+// GPUs are the GPUs of the node.
+func (r *Room) GPUs() []GPU { return r.gpus }
+
 // Clone returns a copy that shares no state with r.
 func (r *Room) Clone() Room { return Room{Host: r.Host, gpus: r.gpus, slots: slices.Clone(r.slots)} }
 
@@ -105,16 +108,16 @@ func (r *Room) Move(res functions.Resources, gpus []int, sign int) {
 	}
 }
 
-// FitsGPU reports whether GPU i has room for res.
-func (r *Room) FitsGPU(i int, res functions.Resources) bool {
-	g := &r.slots[i]
+// FitsGPU reports whether GPU i has so much memory left; 0 asks for the whole GPU.
+func (r *Room) FitsGPU(i int, memory functions.Bytes) bool {
+	gpu, slot := &r.gpus[i], &r.slots[i]
 	switch {
-	case r.gpus[i].Unhealthy || g.whole > 0:
+	case gpu.Unhealthy || slot.whole > 0:
 		return false
-	case res.GPUMemory == 0 || r.gpus[i].whole():
-		return g.users == 0 && r.gpus[i].holds(res.GPUMemory)
+	case memory == 0 || gpu.whole():
+		return slot.users == 0 && gpu.holds(memory)
 	}
-	return g.left >= res.GPUMemory
+	return slot.left >= memory
 }
 
 // LackingGPUs is how many GPUs for res are missing.
@@ -124,7 +127,7 @@ func (r *Room) LackingGPUs(res functions.Resources) int {
 		if left <= 0 {
 			break
 		}
-		if r.FitsGPU(i, res) {
+		if r.FitsGPU(i, res.GPUMemory) {
 			left--
 		}
 	}
@@ -135,17 +138,17 @@ func (r *Room) LackingGPUs(res functions.Resources) int {
 func (r *Room) Fits(res functions.Resources) bool { return r.Covers(res) && r.LackingGPUs(res) == 0 }
 
 // FitsEmpty reports whether res fits an empty node.
-func FitsEmpty(host Host, gpus []GPU, res functions.Resources) bool {
+func FitsEmpty(host *Host, gpus []GPU, res functions.Resources) bool {
 	if !host.Covers(res) {
 		return false
 	}
-	n := 0
-	for i := range gpus {
+	left := res.GPUs
+	for i := 0; i < len(gpus) && left > 0; i++ {
 		if !gpus[i].Unhealthy && gpus[i].holds(res.GPUMemory) {
-			n++
+			left--
 		}
 	}
-	return n >= res.GPUs
+	return left <= 0
 }
 
 // maxGPUs is how many GPUs of a node are considered; each part of a GPU counts as one.
@@ -199,7 +202,7 @@ func (r *Room) Pick(res functions.Resources) (p Choice) {
 				} else {
 					busy = true
 				}
-				if !taken[j] && r.FitsGPU(j, res) {
+				if !taken[j] && r.FitsGPU(j, res.GPUMemory) {
 					have++
 					if r.slots[j].users > 0 {
 						shared++
@@ -232,7 +235,7 @@ func (r *Room) Pick(res functions.Resources) (p Choice) {
 		for range min(left, gives) {
 			at := -1
 			for i := range r.gpus {
-				if i < len(taken) && r.gpus[i].Group == group && !taken[i] && r.FitsGPU(i, res) && (at < 0 || r.slots[i].left < r.slots[at].left) {
+				if i < len(taken) && r.gpus[i].Group == group && !taken[i] && r.FitsGPU(i, res.GPUMemory) && (at < 0 || r.slots[i].left < r.slots[at].left) {
 					at = i
 				}
 			}

@@ -25,12 +25,12 @@ var bugs = []struct {
 	edits []edit
 }{
 	{"stop replicas without draining", []edit{
-		{"platform/orchestrator/actions.go", `if o.path.InFlightOf(r.function.Name, r.id) > 0 && now < r.drainEnd {`, `if false {`},
-		{"platform/orchestrator/actions.go", `DrainSeconds: max(0, (r.drainEnd - now).Seconds())`, `DrainSeconds: 0`},
+		{"platform/orchestrator/lifecycle.go", `if l.publisher.path.InFlightOf(r.function.Name, r.ID) > 0 && now < r.drainEnd {`, `if false {`},
+		{"platform/orchestrator/lifecycle.go", `DrainSeconds: max(0, (r.drainEnd - now).Seconds())`, `DrainSeconds: 0`},
 	}},
 	{"route requests to stopping replicas", []edit{
-		{"platform/orchestrator/state.go", "\t\tif r.stopping || r.cancelled {\n\t\t\tcontinue", "\t\tif r.cancelled {\n\t\t\tcontinue"},
-		{"platform/orchestrator/state.go", `r.status.State == functions.Ready && !r.stopping && !r.cancelled`, `r.status.State == functions.Ready && !r.cancelled`},
+		{"platform/orchestrator/publisher.go", "\t\tif r.Stopping || r.Cancelled {\n\t\t\tcontinue", "\t\tif r.Cancelled {\n\t\t\tcontinue"},
+		{"platform/orchestrator/state.go", `r.status.State == functions.Ready && !r.Stopping && !r.Cancelled`, `r.status.State == functions.Ready && !r.Cancelled`},
 	}},
 	{"do not admit waiting requests when replicas are published", []edit{
 		{"activator/admission/queue.go", "\tq.admit(now)\n\tswitch {", "\tswitch {"},
@@ -39,13 +39,13 @@ var bugs = []struct {
 		{"activator/admission/queue.go", `low.count >= q.limits.requests`, `low.count >= 2*q.limits.requests`},
 	}},
 	{"keep the replicas of a lost node", []edit{
-		{"platform/orchestrator/actions.go", `o.removeReplica(r, "node_lost")`, `_ = r`},
+		{"platform/orchestrator/actions.go", `o.lifecycle.removeReplica(r, "node_lost")`, `_ = r`},
 	}},
 	{"apply an empty catalogue without a second check", []edit{
-		{"platform/orchestrator/catalog.go", `if now-o.catalogShrunkAt < recheckAfter {`, `if false {`},
+		{"platform/orchestrator/catalog.go", `if now-c.shrunkAt < recheckAfter {`, `if false {`},
 	}},
 	{"reserve no host memory for sleeping replicas", []edit{
-		{"platform/orchestrator/sleep.go", `r.sleep.hostMemory = r.function.sleepMemory()`, `r.sleep.hostMemory = 0`},
+		{"platform/orchestrator/sleep.go", `r.SleepMemory = r.function.sleepMemory()`, `r.SleepMemory = 0`},
 	}},
 	{"ignore team quotas", []edit{
 		{"platform/placement/team.go", `if most <= 0 || gpus == 0 {`, `if true {`},
@@ -64,7 +64,7 @@ var bugs = []struct {
 		{"platform/placement/evict.go", `case r.InFlight > 0 || f.Queued > 0 || somewhere > 0:`, `case false:`},
 	}},
 	{"start a new orchestrator without the demand of waiting requests", []edit{
-		{"platform/orchestrator/turn.go", `o.path.Demand(all, `, `o.path.Demand(all && false, `},
+		{"platform/orchestrator/turn.go", `o.publisher.path.Demand(all, `, `o.publisher.path.Demand(all && false, `},
 	}},
 	{"apply late heartbeats", []edit{
 		{"platform/orchestrator/heartbeat.go", `if hb.Seq <= n.seq {`, `if false {`},

@@ -438,7 +438,7 @@ func (p *page) impossible() {
 	var lines []string
 	for _, r := range p.o.Runs {
 		for _, m := range r.Impossible {
-			line := fmt.Sprintf("%s on %d GPUs: %s", m.Name, r.GPUs, m.Why)
+			line := fmt.Sprintf("%s on %s: %s", m.Name, gpuCount(r.GPUs), m.Why)
 			if !seen[line] {
 				seen[line] = true
 				lines = append(lines, line)

@@ -332,7 +332,7 @@ func (r *studyRun) need(policy int) Need {
 func (n Need) Sentence(goal time.Duration, s *Sizing) string {
 	g := Seconds(goal.Seconds())
 	if n.GPUs == 0 {
-		return fmt.Sprintf("%s: not even %d GPUs give 99 of 100 requests their first token within %s (p99 %s).", n.Policy, s.High, g, Seconds(n.P99))
+		return fmt.Sprintf("%s: not even %s give 99 of 100 requests their first token within %s (p99 %s).", n.Policy, gpuCount(s.High), g, Seconds(n.P99))
 	}
 	text := fmt.Sprintf("%s: %s for 99 of 100 requests to have their first token within %s (p99 %s", n.Policy, gpusNeeded(n.GPUs), g, Seconds(n.P99))
 	if n.Below > 0 {
@@ -341,6 +341,14 @@ func (n Need) Sentence(goal time.Duration, s *Sizing) string {
 		text += "; fewer were not tried"
 	}
 	return text + ")."
+}
+
+// gpuCount is a number of GPUs in words.
+func gpuCount(n int) string {
+	if n == 1 {
+		return "1 GPU"
+	}
+	return strconv.Itoa(n) + " GPUs"
 }
 
 func gpusNeeded(n int) string {

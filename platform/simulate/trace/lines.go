@@ -107,6 +107,13 @@ type access struct {
 	Completion float64         `json:"completion_tokens"`
 }
 
+// errForeign is the error of a line that is none of thaw's log: what else was written to the
+// same file.
+var errForeign = errors.New("no line of a log")
+
+// isForeign reports whether a line is no beginning of a line of thaw's log.
+func isForeign(line []byte) bool { return line[0] != '{' && !bytes.HasPrefix(line, []byte("time=")) }
+
 // parseThaw parses a line of thaw serve's log, as text or JSON. The line is written at
 // the request's end, so the arrival is its time minus its duration. It skips other
 // lines, requests that named no model, and client errors: these needed no GPU.
@@ -115,7 +122,9 @@ func parseThaw(line []byte) (at time.Time, r Request, ok bool, err error) {
 		return at, r, false, nil
 	}
 	var a access
-	if line[0] == '{' {
+	if isForeign(line) {
+		return at, r, false, errForeign
+	} else if line[0] == '{' {
 		if err := json.Unmarshal(line, &a); err != nil {
 			return at, r, false, unmarshalled(err)
 		}
@@ -123,7 +132,7 @@ func parseThaw(line []byte) (at time.Time, r Request, ok bool, err error) {
 		return at, r, false, err
 	}
 	if a.Msg == "" {
-		return at, r, false, errors.New("no line of a log: msg is missing")
+		return at, r, false, errForeign
 	}
 	if a.Msg != "request" || a.Model == "" || a.Code >= 400 && a.Code < 500 && a.Code != 408 && a.Code != 429 && a.Code != 499 {
 		return at, r, false, nil

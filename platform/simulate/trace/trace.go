@@ -74,6 +74,7 @@ type Use struct {
 type Trace struct {
 	Format   string
 	Requests int64         // approximate for Gen
+	Foreign  int64         // lines of a log's file that are none of the log, which were skipped
 	Span     time.Duration // from its start to its last request; for Gen to its end
 	Uses     []Use         // in order of first appearance; empty if the trace names no function
 	read     Requests
@@ -97,6 +98,9 @@ func Open(file string, o Options) (*Trace, error) {
 	return open(file, func() (io.ReadCloser, error) { return os.Open(file) }, o)
 }
 
+// maxForeign bounds the lines before the first of a log.
+const maxForeign = 1000
+
 // open is Open for a reader; each call of from returns one at the start.
 func open(file string, from func() (io.ReadCloser, error), o Options) (*Trace, error) {
 	if o.Format != "" && !slices.Contains(Formats, o.Format) {
@@ -107,13 +111,20 @@ func open(file string, from func() (io.ReadCloser, error), o Options) (*Trace, e
 		return nil, fmt.Errorf("%q is no format of a trace%s (%s)", functions.Clip(o.Format), hint, strings.Join(Formats, ", "))
 	}
 	s := &source{file: file, from: from}
-	if o.Format == "" {
-		err := s.lines(func(_ int, line []byte) error {
+	if read := 0; o.Format == "" {
+		err := s.lines(func(n int, line []byte) error {
 			if len(bytes.TrimSpace(line)) == 0 || line[0] == '#' {
 				return nil
 			}
-			o.Format = detect(line)
-			return errStop
+			// A log may begin with what else was written to its file.
+			if f := detect(line); f == Thaw || read == 0 {
+				o.Format = f
+			}
+			read++
+			if o.Format != "" || n >= maxForeign {
+				return errStop
+			}
+			return nil
 		})
 		if err != nil {
 			return nil, err
@@ -236,7 +247,9 @@ func openLines(s *source, format string, parse parser) (*Trace, error) {
 	index := map[functions.Name]int{}
 	err := s.lines(func(n int, line []byte) error {
 		at, r, ok, err := parse(line)
-		if err != nil {
+		if err == errForeign {
+			t.Foreign++
+		} else if err != nil {
 			return s.fail(n, "%v", err)
 		}
 		if !ok {
@@ -273,7 +286,7 @@ func openLines(s *source, format string, parse parser) (*Trace, error) {
 		var newest time.Duration
 		err := s.lines(func(n int, line []byte) error {
 			at, r, ok, err := parse(line)
-			if err != nil {
+			if err != nil && err != errForeign {
 				return s.fail(n, "%v", err)
 			}
 			if !ok {

@@ -146,13 +146,38 @@ func TestGzip(t *testing.T) {
 	}
 }
 
+// TestForeignLines: what else was written to the file of a log is skipped and counted, first,
+// between and last.
+func TestForeignLines(t *testing.T) {
+	const banner = "thaw serves on http://127.0.0.1:8080\n"
+	for name, x := range map[string]struct {
+		text    string
+		foreign int64
+	}{
+		"none":               {textLog, 0},
+		"the banner":         {banner + textLog, 1},
+		"a whole bang":       {"# make\n\nmake: Entering\n\xff\x00\n" + banner + textLog + "panic: runtime error\n\ngoroutine 1 [running]:\n\tmain.go:1\n", 7},
+		"JSON":               {banner + jsonLog + "{}\n" + `{"level":"INFO"}` + "\n", 3},
+		"in the middle":      {strings.Replace(textLog, "time=2026-11-21T10:00:06", "time flies\ntime=2026-11-21T10:00:06", 1), 1},
+		"a log of two forms": {textLog[:strings.Index(textLog, "time=2026-11-21T10:00:05")] + banner + jsonLog, 1},
+	} {
+		tr, err := open("f", fromText(x.text), Options{})
+		if err != nil || tr.Format != Thaw || tr.Foreign != x.foreign || tr.Requests != 3 {
+			t.Errorf("%s: %+v %v", name, tr, err)
+			continue
+		}
+		if got := traceText(t, tr.Read()); strings.Count(got, "\n") != 3 {
+			t.Errorf("%s:\n%s", name, got)
+		}
+	}
+}
+
 func TestBadTraces(t *testing.T) {
 	for _, c := range []struct{ format, text, want string }{
 		{"", "", "f: its begin is of no format"},
 		{"", "hello\n", "f: its begin is of no format thaw knows; --format says which it is: thaw, azure-functions, mooncake, azure-llm, gen"},
 		{"mooncak", mooncake, `"mooncak" is no format of a trace; did you mean mooncake?`},
 		{"thaw", "", "f: there is no request in it"},
-		{"", textLog + "panic: runtime error\n", `f:8: "panic: runtime error" where KEY=VALUE is wanted`},
 		{"", textLog + `time=2026-11-21T10:00:05Z msg=request code=200 model=Not/OK took=1s`, `f:8: model: "Not/OK" is no function name`},
 		{"", textLog + `time=yesterday msg=request code=200 model=default/tiny took=1s`, `f:8: time: "yesterday" is no time`},
 		{"", textLog + `time=2026-11-21T10:00:05Z msg=request code=200 model=default/tiny took=long`, `f:8: took: "long" is no duration`},
@@ -160,7 +185,8 @@ func TestBadTraces(t *testing.T) {
 		{"", textLog + `time=2026-11-21T10:00:05Z msg=request code=good`, `f:8: code: "good" is no number`},
 		{"", textLog + `time=2026-11-21T10:00:05Z msg="request`, `f:8: msg: a quote is not closed`},
 		{"", jsonLog + `{"time":"2026-`, `f:5: no JSON object`},
-		{"", jsonLog + `{}`, `f:5: no line of a log: msg is missing`},
+		{"thaw", "panic: runtime error\n{}\n", "f: there is no request in it"},
+		{"", "hello\n" + mooncake, "f: its begin is of no format"},
 		{"", jsonLog + `{"msg":"request","code":"x"}`, `f:5: code: string where a number is wanted`},
 		{"", mooncake + `{"timestamp": 5}`, `f:3: input_length or output_length is missing`},
 		{"", mooncake + `{"input_length": 5}`, `f:3: timestamp is missing`},

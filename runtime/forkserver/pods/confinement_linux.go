@@ -34,7 +34,10 @@ type confinement struct {
 }
 
 // comparedStatus are the lines of status that are compared.
-var comparedStatus = []string{"Uid", "Gid", "Groups", "Umask", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters", "Cpus_allowed", "Mems_allowed"}
+var comparedStatus = []string{
+	"Uid", "Gid", "Groups", "Umask", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
+	"Seccomp_filters", "Cpus_allowed", "Mems_allowed",
+}
 
 var allNamespaces = []string{"cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"}
 

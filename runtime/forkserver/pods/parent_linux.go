@@ -56,7 +56,10 @@ func checkPrivileges() error {
 	if err != nil {
 		return err
 	}
-	for name, c := range map[string]int{"SYS_ADMIN": unix.CAP_SYS_ADMIN, "SYS_PTRACE": unix.CAP_SYS_PTRACE, "SYS_CHROOT": unix.CAP_SYS_CHROOT, "SETUID": unix.CAP_SETUID, "SETGID": unix.CAP_SETGID, "SETPCAP": unix.CAP_SETPCAP, "KILL": unix.CAP_KILL} {
+	for name, c := range map[string]int{
+		"SYS_ADMIN": unix.CAP_SYS_ADMIN, "SYS_PTRACE": unix.CAP_SYS_PTRACE, "SYS_CHROOT": unix.CAP_SYS_CHROOT,
+		"SETUID": unix.CAP_SETUID, "SETGID": unix.CAP_SETGID, "SETPCAP": unix.CAP_SETPCAP, "KILL": unix.CAP_KILL,
+	} {
 		if caps>>c&1 == 0 {
 			return fmt.Errorf("it lacks CAP_%s", name)
 		}

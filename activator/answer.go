@@ -1,0 +1,92 @@
+package activator
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// refuseNow answers with an error and ends the request.
+func (p *proxyRequest) refuseNow(res *httpserver.Response, e *openai.Error) {
+	res.Status = e.Status
+	p.setCommonFields(res)
+	writeError(res, e.For(p.http.req.Path))
+	p.finish(e.Status)
+}
+
+func writeError(res *httpserver.Response, e *openai.Error) {
+	e.Header(func(name, value string) bool { res.Set(name, value); return true })
+	res.Body = e.Body()
+}
+
+// setCommonFields sets the fields every answer carries.
+func (p *proxyRequest) setCommonFields(res *httpserver.Response) {
+	if cap(res.Fields) == 0 {
+		res.Fields = make([]httpserver.Field, 0, 12)
+	}
+	res.Set("x-request-id", p.id)
+	if p.clientID != "" {
+		res.Set("thaw-client-request-id", p.clientID)
+	}
+	now := p.a.o.Now()
+	res.Set("openai-processing-ms", strconv.FormatInt(now.Sub(p.began).Milliseconds(), 10))
+	if p.team != "" {
+		p.a.o.Limits.Usage(p.team, now).SetFields(res)
+	}
+	if p.queued.Cold {
+		if p.resolveColdStart(); p.queued.ColdStart != "" {
+			res.Set("thaw-cold-start", p.queued.ColdStart)
+		}
+	}
+	if p.fn != nil {
+		res.Set("Server-Timing", p.serverTiming(now))
+	}
+	if p.routing != nil {
+		res.Set("thaw-route", p.routing.header)
+	}
+	p.cached.SetField(res)
+}
+
+// serverTiming is the Server-Timing of the phases known so far.
+func (p *proxyRequest) serverTiming(now time.Time) string {
+	b := make([]byte, 0, 96)
+	add := func(name string, d time.Duration) {
+		if len(b) > 0 {
+			b = append(b, ", "...)
+		}
+		b = append(append(b, name...), ";dur="...)
+		b = strconv.AppendFloat(b, float64(d.Microseconds())/1000, 'f', 3, 64)
+	}
+	var few [9]openai.Span
+	for _, s := range p.phases(few[:0]) {
+		add(s.Phase, s.Took)
+	}
+	add("total", now.Sub(p.began))
+	return string(b)
+}
+
+// phases appends the known phases of the request's cold start, or the wait for a slot, then
+// the whole wait.
+func (p *proxyRequest) phases(spans []openai.Span) []openai.Span {
+	if !p.queued.Cold {
+		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: p.wait.took})
+	} else {
+		if t := p.fn.Snapshot().ColdStart; t != nil && t.ID == p.queued.ColdStart {
+			for _, phase := range t.Phases {
+				if phase.Phase != functions.PhaseFirstToken {
+					spans = append(spans, openai.Span{Phase: string(phase.Phase), Took: time.Duration(phase.Duration * float64(time.Second))})
+				}
+			}
+		}
+	}
+	if p.attempt.firstByteTook > 0 {
+		spans = append(spans, openai.Span{Phase: string(functions.PhaseFirstToken), Took: p.attempt.firstByteTook})
+	}
+	if p.wait.took > 0 {
+		spans = append(spans, openai.Span{Phase: "wait", Took: p.wait.took})
+	}
+	return spans
+}

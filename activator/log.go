@@ -1,0 +1,117 @@
+package activator
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/metrics"
+)
+
+// finish releases what the request holds and accounts for it. It is the one end of
+// every request; a second call does nothing. code is the status, or that of the error
+// a stream broke with, or 499 for a client that left.
+func (p *proxyRequest) finish(code int) {
+	if p.finished {
+		return
+	}
+	p.finished = true
+	a := p.a
+	p.stopEngine()
+	p.leave()
+	now := a.o.Now()
+	took := now.Sub(p.began)
+	if p.blame.suspected && p.attempt.firstByteTook > 0 && code < 499 {
+		a.suspects.Acquit(p.fingerprint())
+	}
+	charge := p.remote.End(p.tokens.usage, code, now)
+	p.cached.End(code, p.tokens.usage)
+	p.tokens.estimate(p.env.PromptBytes)
+	used := p.tokens.usage
+	if charge.Estimated {
+		used, p.tokens.usage.Known = charge.Usage, false // also where the claim of a Remote cannot be true
+	}
+	p.lease.End(int(used.Prompt+used.Completion), now)
+	p.countEnd(code, now, took)
+	if p.routing != nil {
+		a.decisions.Finish(p.id, code)
+	}
+	ctx := context.Background() // the line is written even if the request was cancelled
+	if !a.o.Log.Enabled(ctx, slog.LevelInfo) || !a.refusals.LogsEnd(p.team, code, now, a.o.Log) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 12)
+	attrs = append(attrs, slog.String("id", p.id), slog.Int("code", code))
+	if p.fn != nil {
+		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", a.metricsOf(p.fn).FullName), slog.String("team", p.team), slog.Bool("stream", p.stream))
+		if p.fn.Snapshot().ServedModelName != "" {
+			attrs = append(attrs, slog.String("revision", p.fn.Name.Name))
+		}
+	} else if p.composition == nil {
+		attrs = append(attrs, slog.String("route", p.route))
+	}
+	if p.composition != nil {
+		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", p.composition.FullName().String()), slog.String("team", p.team), slog.Bool("stream", p.stream))
+		attrs = p.composed.Attrs(attrs)
+	}
+	if p.routing != nil {
+		attrs = p.routeFields(attrs)
+	}
+	attrs = p.cached.Attrs(attrs)
+	if p.caller.Covered() {
+		attrs = append(attrs, slog.String("parent", p.caller.Parent))
+	}
+	if p.reason != "" {
+		attrs = append(attrs, slog.String("error", p.reason))
+	}
+	if p.shared != nil && !p.leads() {
+		attrs = append(attrs, slog.String("joined", p.shared.ID))
+	}
+	if p.wait.took > 0 {
+		attrs = append(attrs, slog.Duration("waited", p.wait.took))
+	}
+	if p.queued.Cold {
+		attrs = append(attrs, slog.String("cold_start", p.queued.ColdStart))
+	}
+	if p.attempt.firstByteTook > 0 {
+		attrs = append(attrs, slog.Duration("first_token", p.attempt.firstByteTook))
+	}
+	attrs = append(attrs, slog.Duration("took", took))
+	attrs = p.tokens.attrs(attrs)
+	attrs = charge.Attrs(attrs)
+	line := slog.NewRecord(now, slog.LevelInfo, "request", 0) // without the source position, which is always this
+	line.AddAttrs(attrs...)
+	a.o.Log.Handler().Handle(ctx, line)
+}
+
+// countEnd counts the request, which ended with code after the time that it took.
+func (p *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
+	a := p.a
+	if p.composition != nil {
+		p.countComposition(code, took)
+	} else if p.fn == nil {
+		if p.endpoint != nil {
+			p.route = p.endpoint.Path
+		} else if p.route == "" {
+			p.route = metrics.Other
+		}
+		team := p.team
+		if team == "" {
+			team = metrics.Other
+		}
+		a.countRefused(team, p.route, code)
+	} else {
+		if code == 200 && !p.attempt.sentAt.IsZero() {
+			p.fn.Data.pace.Observe(p.stream, p.attempt.firstByteTook, now.Sub(p.attempt.sentAt), p.tokens.usage.Completion)
+		}
+		s := a.metricsOf(p.fn)
+		s.CountEnd(p.endpoint.Path, code, p.queued.Cold, took)
+		if p.tokens.usage.Known {
+			s.Prompt(float64(p.tokens.usage.Prompt))
+			s.Completion(float64(p.tokens.usage.Completion))
+			if p.tokens.firstTook > 0 {
+				s.ObserveTokenTime(p.queued.Cold, p.tokens.usage.Completion, took-p.tokens.firstTook)
+			}
+		}
+	}
+}

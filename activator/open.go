@@ -1,0 +1,154 @@
+package activator
+
+import (
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/call"
+	"github.com/thaw-dev/thaw/activator/endpoints"
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+func (a *Activator) newRequest(req *httpserver.Request, forced *functions.Name) *proxyRequest {
+	p := &proxyRequest{a: a, http: httpSource{req: req}, caller: call.Of(req), id: openai.NewID(), began: a.o.Now(), endpoint: endpoints.Find(req.Path), forced: forced}
+	p.source = &p.http
+	if id := req.Header("X-Client-Request-Id"); openai.ValidID(id) {
+		p.clientID = id
+	} else if id := req.Header("X-Request-Id"); openai.ValidID(id) {
+		p.clientID = id
+	}
+	return p
+}
+
+// checkHead checks the endpoint, the method and the key.
+func (p *proxyRequest) checkHead() (auth.Identity, *openai.Error) {
+	if p.endpoint == nil {
+		return auth.Identity{}, openai.UnknownPath("this server does not answer", p.http.req.Path)
+	}
+	if p.http.req.Method != "POST" {
+		e := openai.New(openai.MethodNotAllowed, "Use POST here.")
+		e.Allow = "POST"
+		return auth.Identity{}, e
+	}
+	return p.a.identify(p.http.req)
+}
+
+// open checks the head and the body, finds the function and returns the caller.
+func (p *proxyRequest) open() (auth.Identity, *openai.Error) {
+	a, req := p.a, p.http.req
+	id, e := p.checkHead()
+	if e != nil {
+		return id, e
+	}
+	p.team, p.keyID = id.Team, id.KeyID
+	forced := p.forced != nil
+	var err error
+	switch {
+	case p.endpoint.Form && forced:
+		p.env, err = openai.PeekMultipartUnnamed(req.Header("Content-Type"), req.Body)
+	case p.endpoint.Form:
+		p.env, err = openai.PeekMultipart(req.Header("Content-Type"), req.Body)
+	case forced:
+		p.env, err = openai.PeekUnnamed(req.Body)
+	default:
+		p.env, err = openai.Peek(req.Body)
+	}
+	if err != nil {
+		if e, ok := err.(*openai.Error); ok {
+			return id, e
+		}
+		return id, openai.New(openai.InvalidJSON, err.Error())
+	}
+	p.stream = p.env.Stream && p.endpoint.Streams
+	if p.stream && req.Host == "" && req.IsHTTP10() {
+		return id, openai.New(openai.InvalidRequest, "A stream needs HTTP/1.1, with Host: over HTTP/1.0 its break cannot be told from its end.")
+	}
+	asked, name := p.env.Model, functions.Name{}
+	if forced {
+		name = *p.forced
+		asked = a.publicName(name).Short()
+		if _, adapter, ok := strings.Cut(p.env.Model, ":"); ok && functions.IsLabel(adapter) {
+			name.Adapter = adapter
+		}
+	} else if name, err = functions.ParseName(asked, id.Team); err != nil {
+		return id, a.unknownModel(asked, functions.Name{Name: name.Name}, id)
+	}
+	if !canSee(id, name.Team) {
+		return id, a.unknownModel(asked, functions.Name{Name: name.Name}, id)
+	}
+	if !forced {
+		if c := a.findComposition(name); c != nil {
+			return id, p.openComposition(c)
+		}
+		if r := a.findRouter(asked, name); r != nil {
+			return id, p.chooseTarget(r, id)
+		}
+	}
+	if p.data, e = a.routers.Load().Class(nil, id.Team, req.Header("thaw-data")); e != nil {
+		return id, e
+	}
+	en, alias := a.lookup(name.WithoutAdapter())
+	if en == nil {
+		if alias {
+			return id, unpublishedError(name)
+		}
+		return id, a.unknownModel(asked, name, id)
+	}
+	if forced && !en.Snapshot().DeclaresAdapter(name.Adapter) {
+		name.Adapter = "" // the colon belongs to a name that is ignored
+	}
+	if !p.use(en, name) {
+		return id, a.unknownModel(asked, name, id)
+	}
+	if e = p.checkData(); e == nil {
+		e = p.lookUp(nil)
+	}
+	return id, e
+}
+
+func (p *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
+	p.a.countLimited(p.team, r.Limit)
+	return openai.New(openai.RateLimitExceeded, r.Message).After(max(time.Second, r.RetryAfter))
+}
+
+// identify returns the identity of the caller. A key that is sent must be right,
+// except before the first key exists: clients insist on sending a dummy.
+func (a *Activator) identify(req *httpserver.Request) (auth.Identity, *openai.Error) {
+	if c := call.Of(req); c != nil {
+		return c.Identity, nil
+	}
+	return a.Caller(req.Header)
+}
+
+// Caller is the identity of a client; header returns the value of a field that it sent. The
+// error is the answer to an unknown one.
+func (a *Activator) Caller(header func(name string) string) (auth.Identity, *openai.Error) {
+	secret := auth.Secret(header)
+	if secret != "" {
+		if id, ok := a.o.Keys.Lookup(secret); ok {
+			return id, nil
+		}
+	}
+	if a.o.Open && !a.o.Keys.Required() {
+		// A machine of one user, who may do everything.
+		return auth.Identity{Team: functions.DefaultTeam, Admin: true}, nil
+	}
+	if secret == "" {
+		return auth.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: none was sent. Send it as Authorization: Bearer KEY.")
+	}
+	return auth.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided.")
+}
+
+// affinityKey hashes what the choice of replica depends on: the session where the client
+// names one, else the beginning of the prompt.
+func (p *proxyRequest) affinityKey() uint64 {
+	if s := p.source.header("thaw-session"); s != "" && len(s) <= 256 {
+		return admission.AffinityKey([]byte(s))
+	}
+	return admission.AffinityKey(p.source.affinityText(&p.env))
+}

@@ -1,0 +1,211 @@
+package router
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// The labels, which are the names of the rules too.
+const (
+	Code       = "code"
+	Extraction = "extraction"
+	Reasoning  = "reasoning"
+	General    = "general"
+)
+
+// Labels in the order of the rules.
+var Labels = []string{Extraction, Code, Reasoning, General}
+
+// Source is a file of a public repository, in a folder of checkouts: OWNER/NAME/PATH.
+type Source struct {
+	Name       string
+	Repository string
+	Path       string            // a pattern; "texts:FILE" is a file of the folder of texts
+	List       string            // member that holds the list; "": lines, or the top level
+	Text       []string          // members that make the text, such as turns.0
+	Label      string            // of all, or by Category
+	Category   string            // member that names the category
+	Labels     map[string]string // of categories; others are left out
+	Held       bool              // nothing is fitted on it
+	Most       int               // prompts that are used, spread evenly; 0: 200
+	Skip       []string          // parts of file names that are left out
+}
+
+var bench = map[string]string{
+	"coding": Code, "math": Reasoning, "reasoning": Reasoning, "fermi": Reasoning, "extraction": Extraction,
+	"writing": General, "roleplay": General, "generic": General, "knowledge": General, "common-sense": General, "counterfactual": General, "humanities": General,
+}
+
+// Sources are the labelled prompts. Word problems and logic puzzles are reasoning; requests
+// to an assistant, questions to a bank, writing and look-ups are general.
+var Sources = []Source{
+	{Name: "gsm8k (train)", Repository: "openai/grade-school-math", Path: "texts:gsm8k-train-1000.jsonl", Text: []string{"text"}, Label: Reasoning},
+	{Name: "AQuA", Repository: "kojima-takeshi188/zero_shot_cot", Path: "dataset/AQuA/test.json", Text: []string{"question", "options"}, Label: Reasoning},
+	{Name: "LogiQA", Repository: "lgw863/LogiQA-dataset", Path: "Test.txt", Label: Reasoning},
+	{Name: "coin flips", Repository: "kojima-takeshi188/zero_shot_cot", Path: "dataset/coin_flip/coin_flip.json", List: "examples", Text: []string{"question"}, Label: Reasoning, Most: 100},
+	{Name: "MultiArith", Repository: "kojima-takeshi188/zero_shot_cot", Path: "dataset/MultiArith/MultiArith.json", Text: []string{"sQuestion"}, Label: Reasoning, Most: 100},
+	{Name: "CLINC150 (train)", Repository: "clinc/oos-eval", Path: "texts:clinc-train.jsonl", Text: []string{"text"}, Label: General, Most: 600},
+	{Name: "self-instruct seeds", Repository: "yizhongw/self-instruct", Path: "data/seed_tasks.jsonl", Text: []string{"instruction", "instances.0.input"}, Label: General},
+	{Name: "Vicuna bench", Repository: "lm-sys/FastChat", Path: "fastchat/llm_judge/data/vicuna_bench/question.jsonl", Text: []string{"turns.0"}, Category: "category", Labels: bench},
+	{Name: "WizardLM test set", Repository: "nlpxucan/WizardLM", Path: "WizardLM/data/WizardLM_testset.jsonl", Text: []string{"Instruction"}, Category: "Skill", Labels: map[string]string{
+		"Math": Reasoning, "Reasoning": Reasoning, "Code Generation": Code, "Code Debug": Code, "Writting": General, "Common-Sense": General, "Roleplay": General, "Biology": General,
+		"Technology": General, "Ethics": General, "Sport": General, "Law": General, "Medicine": General,
+		"Literature": General, "Entertainment": General, "Art": General, "Music": General,
+		"History": General, "Philosophy": General, "Multilingual": General, "Economy": General}},
+	{Name: "MBPP+", Repository: "nlpxucan/WizardLM", Path: "WizardCoder/data/mbppplus.json", Label: Code},
+	{Name: "DeepKE events", Repository: "zjunlp/DeepKE", Path: "example/llm/InstructKGC/data/EE/test.json", Text: []string{"instruction"}, Label: Extraction},
+
+	{Name: "BIG-Bench Hard", Repository: "suzgunmirac/BIG-Bench-Hard", Path: "bbh/*.json", List: "examples", Text: []string{"input"}, Label: Reasoning, Held: true, Most: 400,
+		Skip: []string{"disambiguation", "hyperbaton", "movie", "ruin_names", "salient", "snarks", "sports", "word_sorting", "causal"}},
+	{Name: "SVAMP", Repository: "kojima-takeshi188/zero_shot_cot", Path: "dataset/SVAMP/SVAMP.json", Text: []string{"Body", "Question"}, Label: Reasoning, Held: true},
+	{Name: "MT bench", Repository: "lm-sys/FastChat", Path: "fastchat/llm_judge/data/mt_bench/question.jsonl", Text: []string{"turns.0"}, Category: "category", Labels: bench, Held: true},
+	{Name: "Banking77", Repository: "PolyAI-LDN/task-specific-datasets", Path: "texts:banking-train.jsonl", Text: []string{"text"}, Label: General, Held: true},
+	{Name: "self-instruct, user-oriented", Repository: "yizhongw/self-instruct", Path: "human_eval/user_oriented_instructions.jsonl", Text: []string{"instruction", "instances.0.input"}, Category: "motivation_app", Labels: userOriented, Held: true},
+	{Name: "HumanEval", Repository: "amazon-science/mxeval", Path: "data/multilingual_humaneval/HumanEval*.jsonl", Text: []string{"prompt"}, Label: Code, Held: true},
+	{Name: "MBPP in Java and Go", Repository: "amazon-science/mxeval", Path: "data/mbxp/mb[gj]p_*.jsonl", Text: []string{"prompt"}, Label: Code, Held: true},
+	{Name: "DeepKE entities", Repository: "zjunlp/DeepKE", Path: "example/llm/InstructKGC/data/NER/test.json", Text: []string{"instruction"}, Label: Extraction, Held: true},
+}
+
+var userOriented = func() map[string]string {
+	m := map[string]string{"StackOverflow": Code, "Leetcode": Code, "GeeksforGeeks": Code, "Github": Code, "w3schools": Code}
+	for _, app := range []string{"Grammarly", "merriam-webster.com", "Gmail", "Netflix", "Amazon", "IMDB", "Tasty", "Twitter", "Spotify", "tripadvisor.com", "Wikipedia", "Messenger", "Google Search",
+		"LinkedIn", "Indeed", "Coursera", "instructables", "Goodreads", "Instagram", "YouTube", "Yelp", "Doulingo", "Reddit", "Blogger", "National Geographic", "Quora", "Redfin", "Google Docs", "Weather", "CNN News", "Workout"} {
+		m[app] = General
+	}
+	return m
+}()
+
+// Prompt is one labelled text.
+type Prompt struct {
+	Source *Source
+	Text   string
+	Label  string
+}
+
+// Load reads the sources from the folder of checkouts and the folder of texts. It lists
+// those that are not there.
+func Load(checkouts, texts string) (prompts []Prompt, missing []string, err error) {
+	for i := range Sources {
+		s := &Sources[i]
+		pattern := filepath.Join(checkouts, s.Repository, s.Path)
+		if name, ok := strings.CutPrefix(s.Path, "texts:"); ok {
+			pattern = filepath.Join(texts, name)
+		}
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, nil, err
+		}
+		var list []Prompt
+		for _, file := range files {
+			if slices.ContainsFunc(s.Skip, func(part string) bool { return strings.Contains(file, part) }) {
+				continue
+			}
+			raw, err := os.ReadFile(file)
+			if err != nil {
+				return nil, nil, err
+			}
+			found, err := s.parse(raw)
+			if err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", file, err)
+			}
+			list = append(list, found...)
+		}
+		if len(list) == 0 {
+			missing = append(missing, s.Name)
+		}
+		most := s.Most
+		if most == 0 {
+			most = 200
+		}
+		for k := range min(most, len(list)) {
+			prompts = append(prompts, list[k*len(list)/min(most, len(list))])
+		}
+	}
+	return prompts, missing, nil
+}
+
+// parse reads one file: lines of JSON, one document, or LogiQA's blocks of eight lines.
+func (s *Source) parse(raw []byte) (list []Prompt, err error) {
+	if strings.HasSuffix(s.Path, ".txt") {
+		for block := range strings.SplitSeq(string(raw), "\n\n") {
+			if lines := strings.Split(strings.TrimSpace(block), "\n"); len(lines) > 3 {
+				list = append(list, Prompt{s, strings.Join(lines[1:], "\n"), s.Label})
+			}
+		}
+		return list, nil
+	}
+	var rows []any
+	var document any
+	if !strings.HasSuffix(s.Path, ".jsonl") && json.Unmarshal(raw, &document) == nil {
+		if s.List != "" {
+			document = member(document, s.List)
+		}
+		switch d := document.(type) {
+		case []any:
+			rows = d
+		case map[string]any: // of texts by their ids
+			for _, text := range d {
+				rows = append(rows, text)
+			}
+			slices.SortFunc(rows, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		}
+	} else {
+		for line := range bytes.Lines(raw) {
+			var row any
+			if len(bytes.TrimSpace(line)) == 0 {
+				continue
+			}
+			if err := json.Unmarshal(line, &row); err != nil {
+				return nil, err
+			}
+			rows = append(rows, row)
+		}
+	}
+	for _, row := range rows {
+		p := Prompt{Source: s, Label: s.Label}
+		if text, ok := row.(string); ok {
+			p.Text = text
+		}
+		for _, name := range s.Text {
+			switch part := member(row, name).(type) {
+			case string:
+				p.Text = strings.TrimSpace(p.Text + "\n" + part)
+			case []any:
+				for _, x := range part {
+					p.Text += fmt.Sprint("\n", x)
+				}
+			}
+		}
+		if s.Category != "" {
+			category, _ := member(row, s.Category).(string)
+			p.Label = s.Labels[category]
+		}
+		if p.Label != "" && p.Text != "" {
+			list = append(list, p)
+		}
+	}
+	return list, nil
+}
+
+// member returns a member of a document by its path: names, and indexes of arrays.
+func member(v any, path string) any {
+	for name := range strings.SplitSeq(path, ".") {
+		switch x := v.(type) {
+		case map[string]any:
+			v = x[name]
+		case []any:
+			if len(x) == 0 {
+				return nil
+			}
+			v = x[0]
+		default:
+			return nil
+		}
+	}
+	return v
+}

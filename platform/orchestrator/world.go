@@ -1,0 +1,39 @@
+package orchestrator
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/orchestrator/events"
+	"github.com/thaw-dev/thaw/platform/orchestrator/metrics"
+)
+
+// world is what the parts of the loop share. It is protected by Orchestrator.mu.
+type world struct {
+	clock
+	registry
+	events *events.Log
+	counts *metrics.Counters
+	log    *slog.Logger
+}
+
+// Events returns the events after seq, oldest first; the last 1,000 are kept.
+func (w *world) Events(after uint64) []functions.Event { return w.events.After(after) }
+
+// Follow sends events as they happen until ctx ends, then closes the channel. A
+// follower more than 256 events behind misses some; Seq shows the gap.
+func (w *world) Follow(ctx context.Context) <-chan functions.Event { return w.events.Follow(ctx) }
+
+// PublishEvent adds an event about a function, or with no name about the machines.
+func (w *world) PublishEvent(v functions.Event, name functions.Name) { w.events.Publish(v, name) }
+
+func (w *world) event(kind string, name functions.Name, replica, node, reason, message string) {
+	w.events.Publish(functions.Event{Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}, name)
+}
+
+// replicaEvent publishes an event of a replica; whom is the function that gets its
+// room, "" for none.
+func (w *world) replicaEvent(kind string, r *replicaState, reason, whom string) {
+	w.events.Publish(functions.Event{Kind: kind, Replica: r.ID, Node: r.Node, Reason: reason, For: whom}, r.function.Name)
+}
