@@ -21,6 +21,10 @@ func Eventually[C func() bool | func() (ok bool, saw string)](t testing.TB, what
 	EventuallyWithin(t, Timeout, what, check)
 }
 
+// longestPause is the longest time between two looks of Eventually; the first ones follow
+// each other faster.
+const longestPause = 25 * time.Millisecond
+
 // EventuallyWithin is Eventually for what takes a real engine or a cluster longer.
 func EventuallyWithin[C func() bool | func() (ok bool, saw string)](t testing.TB, bound time.Duration, what string, check C) {
 	t.Helper()
@@ -43,7 +47,7 @@ func EventuallyWithin[C func() bool | func() (ok bool, saw string)](t testing.TB
 		}
 		select {
 		case <-time.After(pause):
-			pause = min(pause*5/4, 25*time.Millisecond)
+			pause = min(pause*5/4, longestPause)
 		case <-end:
 			late = true // one more look: the machine may have stood still
 		}
