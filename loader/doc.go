@@ -27,12 +27,8 @@
 //
 // # How bytes move
 //
-//	concurrencyController  how many ranges are in flight: more while that pays, fewer
-//	                       where the rate stays the same, and after 429 and 503
-//	sourceLimiter          the slots for ranges of one source, shared by its stagings;
-//	                       none starts before the time that a busy source named
-//	linkStatsFile          what sources were like, kept for a day: a download starts
-//	                       with the number of ranges that the last one ended with
+//	rangelimit             how many ranges of one source are in flight, over all its
+//	                       stagings
 //	queue                  the next block: those readers wait for, returned ones, the
 //	                       rest in order. One request fetches a range of blocks, long
 //	                       enough that the wait for its first byte does not count

@@ -15,6 +15,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/loader/headercheck"
+	"github.com/thaw-dev/thaw/loader/rangelimit"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 )
@@ -26,7 +27,7 @@ type stagingPlan struct {
 	swarm    Swarm // nil without peers
 	parts    map[string]*store.Part
 	queue    *queue
-	limiter  *sourceLimiter
+	limiter  *rangelimit.Limiter
 	stale    chan struct{} // closed when the source has changed
 	complete chan struct{} // closed when every block of the round is here
 	toFlush  chan blockRef // blocks to write back to the disk
@@ -43,7 +44,7 @@ type stagingPlan struct {
 	distrusted map[*store.Part]bool
 }
 
-func newStagingPlan(l *sourceLimiter, locationKey string, files []source.File, parts []*store.Part) *stagingPlan {
+func newStagingPlan(l *rangelimit.Limiter, locationKey string, files []source.File, parts []*store.Part) *stagingPlan {
 	sp := &stagingPlan{key: store.PlanKey(locationKey, files), limiter: l, queue: newQueue(), stale: make(chan struct{}),
 		parts: make(map[string]*store.Part), requests: make(map[*rangeRequest]bool), distrusted: make(map[*store.Part]bool)}
 	for _, p := range parts {
@@ -241,14 +242,14 @@ func (j *stagingJob) dispatch(ctx context.Context, group *errgroup.Group, plan *
 			return nil
 		}
 		if q.remaining() > 0 || q.longRun() {
-			if err := plan.limiter.acquire(ctx, j.priority(), false); err != nil {
+			if err := plan.limiter.Acquire(ctx, j.priority(), false); err != nil {
 				return err
 			}
 			if r := q.next(j.blocksPerRequest(plan)); r != nil {
 				group.Go(func() error { return j.downloadRange(ctx, plan, r) })
 				continue
 			}
-			plan.limiter.release()
+			plan.limiter.Release()
 		}
 		if err := j.waitForChange(ctx, plan, changed); err != nil {
 			return err
@@ -279,13 +280,13 @@ func (j *stagingJob) serveUrgent(ctx context.Context, group *errgroup.Group, pla
 	for {
 		changed := q.changes()
 		if q.hasUrgent() {
-			if err := plan.limiter.acquire(ctx, High, true); err != nil {
+			if err := plan.limiter.Acquire(ctx, High, true); err != nil {
 				return err
 			}
 			if r := q.nextUrgent(); r != nil {
 				group.Go(func() error { return j.downloadRange(ctx, plan, r) })
 			} else {
-				plan.limiter.release()
+				plan.limiter.Release()
 			}
 			continue
 		}
@@ -306,12 +307,19 @@ const maxRange = 64 << 20
 // blocksPerRequest grows with the time to the first byte, and shrinks towards the end
 // so that all ranges finish together.
 func (j *stagingJob) blocksPerRequest(plan *stagingPlan) int {
-	first, rate, ok := plan.limiter.expected()
+	first, rate, ok := plan.limiter.Expected()
 	if !ok {
 		return 1
 	}
 	n := int(rangeBytes(first, rate, j.loader.o.Block, maxRange) / j.loader.o.Block)
-	return max(1, min(n, plan.queue.remaining()/(2*plan.limiter.limit())))
+	return max(1, min(n, plan.queue.remaining()/(2*plan.limiter.Limit())))
+}
+
+// rangeBytes is how many bytes one request should ask for, in whole blocks, so that
+// the wait for its first byte is 1/20 of it.
+func rangeBytes(first time.Duration, rate float64, block, maximum int64) int64 {
+	n := int64(20*first.Seconds()*rate) / block * block
+	return max(block, min(n, maximum/block*block))
 }
 
 // superviseEvery is the interval at which ranges in flight are measured.
@@ -324,7 +332,7 @@ func (j *stagingJob) supervise(ctx context.Context, group *errgroup.Group, in *s
 	for {
 		select {
 		case now := <-t.C:
-			plan.limiter.measure(now)
+			plan.limiter.Measure(now)
 			j.reportProgress(in, plan)
 			for _, req := range j.slowRequests(plan, now) {
 				group.Go(func() error { j.hedge(ctx, plan, req); return nil })

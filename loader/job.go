@@ -286,7 +286,7 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 			plan.joinSwarm(c)
 		}
 	}
-	defer j.loader.saveLinkStats(j.location, plan, done)
+	defer j.loader.saveLink(j.location, plan, done)
 	if err := j.fetchAll(ctx, in, plan); err != nil {
 		if source.KindOf(err) == source.Changed {
 			close(plan.stale)
@@ -568,4 +568,19 @@ func (j *stagingJob) open(ctx context.Context, name string) (*Reader, error) {
 		}
 	}
 	return nil, missing
+}
+
+// minLinkBlocks is how many blocks a download must have brought for its source to count
+// as measured.
+const minLinkBlocks = 16
+
+// saveLink stores what a download measured of its source, if it brought enough:
+// done of plan, less the bytes that were here before.
+func (l *Loader) saveLink(location string, plan *stagingPlan, before int64) {
+	if plan.done.Load()-before < minLinkBlocks*l.o.Block {
+		return
+	}
+	if p, ok := plan.limiter.Link(); ok {
+		l.links.Put(sourceHost(location), p)
+	}
 }

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/loader/rangelimit"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 )
@@ -101,16 +103,16 @@ type Retry struct {
 
 // Loader stages checkpoints. Its methods are safe for concurrent use.
 type Loader struct {
-	o         Options
-	buffers   *bufferPool
-	digests   digestCache
-	linkStats linkStatsFile
+	o       Options
+	buffers *bufferPool
+	digests digestCache
+	links   *rangelimit.LinkFile
 
 	counts counters
 
 	mu           sync.Mutex        // guards the fields below
 	skippedNotes map[string]string // by place: the note on files not staged that was logged last
-	limiters     map[string]*sourceLimiter
+	limiters     map[string]*rangelimit.Limiter
 	jobs         map[string]*stagingJob
 	closed       bool
 	wg           sync.WaitGroup
@@ -121,16 +123,16 @@ func New(o Options) *Loader {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.Block = orDefault(o.Block, 8<<20)
-	o.Parallel = orDefault(o.Parallel, maxRanges)
-	o.Retry.Attempts = orDefault(o.Retry.Attempts, math.MaxInt)
-	o.Retry.Patience = orDefault(o.Retry.Patience, time.Hour)
-	o.Retry.Base = orDefault(o.Retry.Base, 200*time.Millisecond)
-	o.Retry.Max = orDefault(o.Retry.Max, 15*time.Second)
-	o.Retry.Idle = orDefault(o.Retry.Idle, 20*time.Second)
+	o.Block = cmp.Or(o.Block, 8<<20)
+	o.Parallel = cmp.Or(o.Parallel, maxRanges)
+	o.Retry.Attempts = cmp.Or(o.Retry.Attempts, math.MaxInt)
+	o.Retry.Patience = cmp.Or(o.Retry.Patience, time.Hour)
+	o.Retry.Base = cmp.Or(o.Retry.Base, 200*time.Millisecond)
+	o.Retry.Max = cmp.Or(o.Retry.Max, 15*time.Second)
+	o.Retry.Idle = cmp.Or(o.Retry.Idle, 20*time.Second)
 	return &Loader{
-		o: o, buffers: newBufferPool(max(o.Parallel, maxRanges)+urgentExtra+maxPeerRequests, pieceSize),
-		linkStats: linkStatsFile{file: o.Links, now: time.Now}, limiters: make(map[string]*sourceLimiter),
+		o: o, buffers: newBufferPool(max(o.Parallel, maxRanges)+rangelimit.UrgentExtra+maxPeerRequests, pieceSize),
+		links: rangelimit.NewLinkFile(o.Links), limiters: make(map[string]*rangelimit.Limiter),
 		jobs: make(map[string]*stagingJob), skippedNotes: make(map[string]string),
 	}
 }
@@ -152,9 +154,9 @@ func sourceHost(location string) string {
 }
 
 // limiter returns the limiter of the location's host.
-func (l *Loader) limiter(location string) *sourceLimiter {
+func (l *Loader) limiter(location string) *rangelimit.Limiter {
 	host := sourceHost(location)
-	was, _ := l.linkStats.get(host)
+	was, _ := l.links.Get(host)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	lim := l.limiters[host]
@@ -162,7 +164,7 @@ func (l *Loader) limiter(location string) *sourceLimiter {
 		if len(l.limiters) >= maxLimiters {
 			clear(l.limiters)
 		}
-		lim = newSourceLimiter(l.o.Parallel, was)
+		lim = rangelimit.New(l.o.Parallel, was)
 		l.limiters[host] = lim
 	}
 	return lim
@@ -172,20 +174,13 @@ func (l *Loader) limiter(location string) *sourceLimiter {
 // cleared.
 const maxLimiters = 1000
 
-func orDefault[T int | int64 | time.Duration](v, def T) T {
-	if v == 0 {
-		return def
-	}
-	return v
-}
-
 // Priority of a staging among the others.
-type Priority int
+type Priority = rangelimit.Priority
 
 // High: a request waits for the staging. Low: none does.
 const (
-	High Priority = iota
-	Low
+	High = rangelimit.High
+	Low  = rangelimit.Low
 )
 
 // StageOptions of one Stage.

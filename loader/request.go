@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/loader/rangelimit"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 )
@@ -56,7 +57,7 @@ func (j *stagingJob) downloadRange(ctx context.Context, plan *stagingPlan, r *bl
 	for tries := 0; ; {
 		began := time.Now()
 		got, want, err := j.requestRange(ctx, plan, r, false)
-		plan.limiter.release()
+		plan.limiter.Release()
 		if err == nil {
 			if _, _, more := plan.queue.position(r); !more {
 				return nil
@@ -74,7 +75,7 @@ func (j *stagingJob) downloadRange(ctx context.Context, plan *stagingPlan, r *bl
 				return withFileName(name, err)
 			}
 		}
-		if err := plan.limiter.acquire(ctx, j.priority(), false); err != nil {
+		if err := plan.limiter.Acquire(ctx, j.priority(), false); err != nil {
 			return err
 		}
 	}
@@ -105,7 +106,7 @@ func (j *stagingJob) backOff(ctx context.Context, plan *stagingPlan, tries int, 
 		if wait == 0 {
 			wait = retryDelay(j.loader.o.Retry, tries, 0, 0.5)
 		}
-		plan.limiter.throttle(time.Now(), wait)
+		plan.limiter.Throttle(time.Now(), wait)
 	}
 	j.loader.o.Log.Debug("trying again", "source", j.location, "try", tries, "in", own, "err", err)
 	if !backoff.Sleep(ctx, own) {
@@ -168,7 +169,7 @@ func (j *stagingJob) requestRange(ctx context.Context, plan *stagingPlan, r *blo
 		return got, want, nil
 	}
 	if err == nil && got > 0 {
-		plan.limiter.recordRange(time.Duration(req.first.Load()), got, time.Since(req.began)-time.Duration(req.first.Load()))
+		plan.limiter.RecordRange(time.Duration(req.first.Load()), got, time.Since(req.began)-time.Duration(req.first.Load()))
 	}
 	return got, want, err
 }
@@ -197,7 +198,7 @@ func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rang
 		}
 		req.first.Store(int64(time.Since(req.began)))
 		req.bytes.Add(n)
-		plan.limiter.countBytes(n)
+		plan.limiter.CountBytes(n)
 		for at < stop {
 			_, end := w.Position()
 			end = min(end, stop)
@@ -251,7 +252,7 @@ func (j *stagingJob) fillPiece(ctx context.Context, plan *stagingPlan, req *rang
 		got += n
 		if n > 0 {
 			req.bytes.Add(int64(n))
-			plan.limiter.countBytes(int64(n))
+			plan.limiter.CountBytes(int64(n))
 			if req.first.Load() == 0 {
 				req.first.Store(int64(time.Since(req.began)))
 			}
@@ -322,7 +323,7 @@ func cancelReason(ctx context.Context, err error) error {
 
 // slowRequests returns the requests that a second one would overtake.
 func (j *stagingJob) slowRequests(plan *stagingPlan, now time.Time) []*rangeRequest {
-	typical, known := plan.limiter.typical()
+	typical, known := plan.limiter.Typical()
 	plan.mu.Lock()
 	defer plan.mu.Unlock()
 	var out []*rangeRequest
@@ -385,17 +386,17 @@ func (r *rangeRequest) totalWait(now time.Time) time.Duration {
 // finish well before the current one, which has waited for age, brought got bytes, and
 // runs at speed. The second one's bytes are downloaded twice, so the current one must
 // also be slower than usual. known is false while too few ranges were measured.
-func worthHedging(age time.Duration, speed float64, got, left int64, typical rangeStats, known bool) bool {
+func worthHedging(age time.Duration, speed float64, got, left int64, typical rangelimit.RangeStats, known bool) bool {
 	if !known {
 		return age > 2*time.Second && speed < 1<<10
 	}
-	fresh := typical.first.Seconds() + float64(left)/typical.rate
-	complete := typical.first.Seconds() + float64(got+left)/typical.rate
+	fresh := typical.First.Seconds() + float64(left)/typical.Rate
+	complete := typical.First.Seconds() + float64(got+left)/typical.Rate
 	remaining := math.Inf(1)
 	if speed > 0 {
 		remaining = float64(left) / speed
 	}
-	return remaining > 2*fresh && age.Seconds()+remaining > 2*typical.spreadFactor*complete && age > typical.first+3*superviseEvery
+	return remaining > 2*fresh && age.Seconds()+remaining > 2*typical.SpreadFactor*complete && age > typical.First+3*superviseEvery
 }
 
 // hedge requests again what a slow request has not brought of its block. Each byte is
@@ -409,13 +410,13 @@ func (j *stagingJob) hedge(ctx context.Context, plan *stagingPlan, slow *rangeRe
 	}
 	off, size := slow.part.Range(block)
 	left, had := off+size-slow.part.Arrived(block), slow.bytes.Load()
-	if !plan.limiter.spendHedge(left) {
+	if !plan.limiter.SpendHedge(left) {
 		return
 	}
-	if plan.limiter.acquire(ctx, High, true) != nil {
+	if plan.limiter.Acquire(ctx, High, true) != nil {
 		return
 	}
-	defer plan.limiter.release()
+	defer plan.limiter.Release()
 	j.loader.counts.hedges.Add(1)
 	// Errors are ignored: the first request still runs.
 	got, _, err := j.requestRange(ctx, plan, &blockRange{part: slow.part, next: block, end: block + 1}, true)
@@ -423,7 +424,7 @@ func (j *stagingJob) hedge(ctx context.Context, plan *stagingPlan, slow *rangeRe
 		j.loader.o.Log.Debug("second request failed", "source", j.location, "file", slow.part.File.Name, "block", block, "err", err)
 	}
 	// The budget is charged for bytes that came twice only.
-	plan.limiter.refundHedge(left - min(left, max(0, got+slow.bytes.Load()-had-left)))
+	plan.limiter.RefundHedge(left - min(left, max(0, got+slow.bytes.Load()-had-left)))
 }
 
 // retry calls try until it succeeds, fails for good, or has failed attempts times.

@@ -28,7 +28,7 @@ const (
 	maxFunctionLines = 80
 	// A larger package states in doc.go why it is one idea.
 	largePackageLines = 2500
-	maxPackageLines   = 4500
+	maxPackageLines   = 4000
 )
 
 // owners lists the packages that may import a large dependency. Benchmarks may import a

@@ -10,6 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 // agentsVerb is the group of verbs about agents of other machines.
@@ -49,7 +50,7 @@ has a certificate of its own, and the token is worth nothing.`,
 			if err != nil {
 				return err
 			}
-			return kit.PrintList(m.Terminal, m.agentKind(), agents)
+			return kit.PrintList(m.Terminal, tables.Agents(m.Terminal), agents)
 		}),
 	}
 	rm := &cobra.Command{

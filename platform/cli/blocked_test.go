@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 // TestBlockedState: what no node takes is not shown as staging.
@@ -20,7 +21,7 @@ func TestBlockedState(t *testing.T) {
 		"blocked":     {State: functions.Downloading, Blocked: "capacity", Percent: &percent},
 		"staging 41%": {State: functions.Downloading, Percent: &percent},
 	} {
-		if got := stateWithPercent(f); got != want {
+		if got := tables.StateWithPercent(f); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}

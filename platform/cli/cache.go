@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 func (c cacheVerbs) cache() *cobra.Command {
@@ -233,7 +234,7 @@ func (c cacheVerbs) cacheForget() *cobra.Command {
 				done = append(done, d)
 			}
 			return kit.PrintList(c.Terminal, kit.Kind[api.ForgottenAnswers]{Word: "ForgottenAnswers", Columns: []kit.Column[api.ForgottenAnswers]{
-				kit.Col("NAME", func(d api.ForgottenAnswers) string { return shortName(d.Function) }),
+				kit.Col("NAME", func(d api.ForgottenAnswers) string { return tables.ShortName(d.Function) }),
 				kit.Col("DROPPED", func(d api.ForgottenAnswers) string { return fmt.Sprint(d.Dropped) }),
 			}, Name: func(d api.ForgottenAnswers) string { return d.Function }}, done)
 		}),

@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/describe"
 	"github.com/thaw-dev/thaw/platform/cli/files"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 func (m modelVerbs) deploy() *cobra.Command {
@@ -136,8 +137,8 @@ func (c *connection) printDeployed(ctx context.Context, cl *api.Client, done []a
 			key = " -H \"Authorization: Bearer $THAW_KEY\""
 		}
 		c.Remark("try it:")
-		c.Remark("  thaw run %s \"Hello\"", shortName(d.Name))
-		c.Remark("  curl -N %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'", cl.Server(), key, shortName(d.Name))
+		c.Remark("  thaw run %s \"Hello\"", tables.ShortName(d.Name))
+		c.Remark("  curl -N %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'", cl.Server(), key, tables.ShortName(d.Name))
 	}
 	return nil
 }

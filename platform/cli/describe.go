@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/describe"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 // description is the result of thaw describe.
@@ -79,7 +80,7 @@ func (p printer) printDescription(d description) {
 		fmt.Fprintf(p.Out, "%-11s %s\n", key+":", kit.Plain(fmt.Sprintf(format, args...)))
 	}
 	row("Name", "%s", f.Name)
-	row("State", "%s", stateWithPercent(f))
+	row("State", "%s", tables.StateWithPercent(f))
 	if f.Problem != "" {
 		row("Problem", "%s", f.Problem)
 	}
@@ -112,7 +113,7 @@ func (p printer) printDescription(d description) {
 	}
 	if len(d.Replicas) > 0 {
 		fmt.Fprintln(p.Out, "\nReplicas")
-		kit.PrintTable(p.Out, p.replicaKind(), d.Replicas, p.Output == "wide", nil)
+		kit.PrintTable(p.Out, tables.Replicas(p.Terminal), d.Replicas, p.Output == "wide", nil)
 	}
 	if d.ColdStart != nil {
 		fmt.Fprintln(p.Out, "\nLast cold start")
@@ -120,7 +121,7 @@ func (p printer) printDescription(d description) {
 	}
 	if len(d.Events) > 0 {
 		fmt.Fprintln(p.Out, "\nEvents")
-		kit.PrintTable(p.Out, p.eventKind(), d.Events, p.Output == "wide", nil)
+		kit.PrintTable(p.Out, tables.Events(p.Terminal), d.Events, p.Output == "wide", nil)
 	}
 }
 

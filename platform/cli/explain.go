@@ -15,6 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/describe"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 func (m modelVerbs) explainVerb() *cobra.Command {
@@ -69,17 +70,17 @@ parts add up to it.`,
 			t, err := cl.ColdStart(ctx, args[0])
 			if s, ok := errors.AsType[*api.StatusError](err); ok && s.Status == 404 {
 				if name, none := m.name(ctx, cl, args[0]); none == nil {
-					return &kit.Error{Exit: kit.ExitNotFound, Err: err, Hint: fmt.Sprintf("%s is a model: thaw explain place %s, or evict, cold, scale", shortName(name.String()), shortName(name.String()))}
+					return &kit.Error{Exit: kit.ExitNotFound, Err: err, Hint: fmt.Sprintf("%s is a model: thaw explain place %s, or evict, cold, scale", tables.ShortName(name.String()), tables.ShortName(name.String()))}
 				}
 				if rec, none := cl.Composed(ctx, args[0]); none == nil {
-					return describe.PrintComposed(m.Terminal, shortName(rec.Composition), rec, startsOf(ctx, cl, &rec))
+					return describe.PrintComposed(m.Terminal, tables.ShortName(rec.Composition), rec, startsOf(ctx, cl, &rec))
 				}
 				return &kit.Error{Exit: kit.ExitNotFound, Err: err, Hint: "a request that a Router sent to a ready model: thaw explain route " + functions.Clip(args[0])}
 			}
 			if err != nil {
 				return err
 			}
-			k := m.coldStartKind()
+			k := tables.ColdStarts(m.Terminal)
 			return m.PrintDocument(k.Word, k.Name(t), t, func() {
 				fmt.Fprintln(m.Out, kit.Plain(t.Function))
 				m.waterfall(t)
@@ -117,7 +118,7 @@ func (c *connection) explainDecision(ctx context.Context, cl *api.Client, kind, 
 		return err
 	}
 	return c.PrintDocument("Explanation", e.Function, e, func() {
-		fmt.Fprintf(c.Out, "%s\n%s\n", kit.Plain(shortName(e.Function)), kit.Plain(e.Now))
+		fmt.Fprintf(c.Out, "%s\n%s\n", kit.Plain(tables.ShortName(e.Function)), kit.Plain(e.Now))
 		if e.Decided.IsZero() {
 			fmt.Fprintf(c.Out, "\nNo decision of this kind about it is remembered.\n")
 		} else {
@@ -125,7 +126,7 @@ func (c *connection) explainDecision(ctx context.Context, cl *api.Client, kind, 
 		}
 		if len(e.Events) > 0 {
 			fmt.Fprintln(c.Out, "\nEvents")
-			kit.PrintTable(c.Out, c.eventKind(), e.Events, c.Output == "wide", nil)
+			kit.PrintTable(c.Out, tables.Events(c.Terminal), e.Events, c.Output == "wide", nil)
 		}
 	})
 }
@@ -147,7 +148,7 @@ func (p printer) decision(e functions.Explanation) {
 		fmt.Fprintf(p.Out, ", because %s", kit.Plain(e.Reason))
 	}
 	if e.For != "" {
-		fmt.Fprintf(p.Out, " (for %s)", kit.Plain(shortName(e.For)))
+		fmt.Fprintf(p.Out, " (for %s)", kit.Plain(tables.ShortName(e.For)))
 	}
 	fmt.Fprintln(p.Out)
 	if len(e.Candidates) == 0 {
@@ -182,7 +183,7 @@ func candidateKind(e functions.Explanation) kit.Kind[functions.Candidate] {
 		return " "
 	})
 	add("NODE", func(v functions.Candidate) string { return v.Node })
-	add("MODEL", func(v functions.Candidate) string { return shortName(v.Function) })
+	add("MODEL", func(v functions.Candidate) string { return tables.ShortName(v.Function) })
 	add("REPLICA", func(v functions.Candidate) string { return v.Replica })
 	scoreHeads := map[string]string{"place": "COST", "evict": "LOSS"}
 	add(scoreHeads[e.Kind], func(v functions.Candidate) string {
@@ -233,7 +234,7 @@ came and went, each with its reason. The last thousand are kept.`,
 				of = name.WithoutAdapter().String()
 			}
 			if follow {
-				return watchList(ctx, m.printer, cl, m.eventKind(), func(e functions.Event) bool {
+				return tables.Watch(ctx, m.Terminal, cl, tables.Events(m.Terminal), func(e functions.Event) bool {
 					return m.showsFunction(e.Function) && (of == "" || e.Function == of) && (what == "" || e.Kind == what)
 				})
 			}
@@ -244,7 +245,7 @@ came and went, each with its reason. The last thousand are kept.`,
 				return err
 			}
 			items = slices.DeleteFunc(items, func(e functions.Event) bool { return !m.showsFunction(e.Function) })
-			if err := kit.PrintList(m.Terminal, m.eventKind(), items); err != nil || what == "" || len(items) > 0 {
+			if err := kit.PrintList(m.Terminal, tables.Events(m.Terminal), items); err != nil || what == "" || len(items) > 0 {
 				return err
 			}
 			return m.nameEventKinds(ctx, cl, what)

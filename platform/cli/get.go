@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 const manyColdStarts = 1000
@@ -57,7 +58,7 @@ func (m modelVerbs) get() *cobra.Command {
 				if kindOf != "" && f.Kind != kindOf {
 					return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("%s is a %s", f.Name, f.Kind), Hint: "thaw get functions " + args[1]}
 				}
-				return kit.PrintOne(m.Terminal, m.functionKind(), f)
+				return kit.PrintOne(m.Terminal, tables.Functions(), f)
 			}
 			var want string
 			if len(args) == 2 {
@@ -65,32 +66,32 @@ func (m modelVerbs) get() *cobra.Command {
 			}
 			switch word {
 			case "functions", "models", "routers", "remotes":
-				k := m.functionKind()
+				k := tables.Functions()
 				k.Keep = func(f api.Function) bool { return m.showsTeam(f.Team) && (kindOf == "" || f.Kind == kindOf) }
 				return showList(ctx, m.printer, cl, k, follow, want, cl.Functions)
 			case "replicas":
-				k := m.replicaKind()
+				k := tables.Replicas(m.Terminal)
 				k.Keep = func(r functions.Replica) bool { return m.showsFunction(r.Function) }
 				return showList(ctx, m.printer, cl, k, follow, want, cl.Replicas)
 			case "nodes": // of no team
-				return showList(ctx, m.printer, cl, m.nodeKind(), follow, want, cl.Nodes)
+				return showList(ctx, m.printer, cl, tables.Nodes(m.Terminal), follow, want, cl.Nodes)
 			case "teams":
-				k := m.teamKind()
+				k := tables.Teams()
 				k.Keep = func(t api.Team) bool { return m.showsTeam(t.Name) }
 				return showList(ctx, m.printer, cl, k, follow, want, cl.Teams)
 			case "coldstarts":
-				k := m.coldStartKind()
+				k := tables.ColdStarts(m.Terminal)
 				k.Keep = func(t api.ColdStart) bool { return m.showsFunction(t.Function) }
 				return showList(ctx, m.printer, cl, k, follow, want, func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
 			case "events":
-				k := m.eventKind()
+				k := tables.Events(m.Terminal)
 				k.Keep = func(e functions.Event) bool { return m.showsFunction(e.Function) }
 				return showList(ctx, m.printer, cl, k, follow, want, func(ctx context.Context) ([]functions.Event, error) { return cl.Events(ctx, 0) })
 			}
 			if follow {
 				return kit.Usage("thaw keys list", "keys cannot be watched")
 			}
-			return showList(ctx, m.printer, cl, m.keyKind(), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, m.programs.Team) })
+			return showList(ctx, m.printer, cl, tables.Keys(m.Terminal), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, m.programs.Team) })
 		}),
 	}
 	watchFlag(cmd, &follow)
@@ -109,10 +110,10 @@ func watchFlag(cmd *cobra.Command, follow *bool) {
 // showList lists or watches one kind; want, when given, is the name of one.
 func showList[T any](ctx context.Context, c printer, cl *api.Client, k kit.Kind[T], follow bool, want string, get func(context.Context) ([]T, error)) error {
 	is := func(v T) bool {
-		return (k.Keep == nil || k.Keep(v)) && (want == "" || k.Name(v) == want || shortName(k.Name(v)) == want)
+		return (k.Keep == nil || k.Keep(v)) && (want == "" || k.Name(v) == want || tables.ShortName(k.Name(v)) == want)
 	}
 	if follow {
-		return watchList(ctx, c, cl, k, is)
+		return tables.Watch(ctx, c.Terminal, cl, k, is)
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -144,7 +145,7 @@ func (m modelVerbs) ps() *cobra.Command {
 		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
 			ofTeam := func(r functions.Replica) bool { return m.showsFunction(r.Function) }
 			if follow {
-				return watchList(ctx, m.printer, cl, m.replicaKind(), ofTeam)
+				return tables.Watch(ctx, m.Terminal, cl, tables.Replicas(m.Terminal), ofTeam)
 			}
 			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 			defer cancel()
@@ -153,7 +154,7 @@ func (m modelVerbs) ps() *cobra.Command {
 				return err
 			}
 			replicas = slices.DeleteFunc(replicas, func(r functions.Replica) bool { return !ofTeam(r) })
-			if err := kit.PrintList(m.Terminal, m.replicaKind(), replicas); err != nil || m.Output != "table" && m.Output != "wide" {
+			if err := kit.PrintList(m.Terminal, tables.Replicas(m.Terminal), replicas); err != nil || m.Output != "table" && m.Output != "wide" {
 				return err
 			}
 			all, err := cl.Functions(ctx)
@@ -166,7 +167,7 @@ func (m modelVerbs) ps() *cobra.Command {
 					if f.Problem != "" {
 						why = f.Problem
 					}
-					m.Remark("%d wait for %s: %s", f.Queued, shortName(f.Name), why)
+					m.Remark("%d wait for %s: %s", f.Queued, tables.ShortName(f.Name), why)
 				}
 			}
 			return nil
@@ -184,7 +185,7 @@ func (m modelVerbs) models() *cobra.Command {
   thaw models --watch
   thaw models -o name`,
 		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
-			k := m.functionKind()
+			k := tables.Functions()
 			k.Keep = func(f api.Function) bool { return m.showsTeam(f.Team) }
 			return showList(ctx, m.printer, cl, k, follow, "", cl.Functions)
 		}),

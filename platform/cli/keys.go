@@ -8,6 +8,7 @@ import (
 
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 func (m modelVerbs) keysVerb() *cobra.Command {
@@ -44,7 +45,7 @@ func (m modelVerbs) keysVerb() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return kit.PrintList(m.Terminal, m.keyKind(), keys)
+			return kit.PrintList(m.Terminal, tables.Keys(m.Terminal), keys)
 		}),
 	}
 	ls.Flags().StringVar(&team, "team", "", "only this team's")

@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 func (m modelVerbs) wake() *cobra.Command {
@@ -47,7 +48,7 @@ func (m modelVerbs) wake() *cobra.Command {
 }
 
 func (p printer) printWoken(w api.WakeReply) error {
-	return p.PrintDocument("Woken", w.Function, w, func() { fmt.Fprintln(p.Out, kit.Plain(shortName(w.Function)+" "+w.State.Word())) })
+	return p.PrintDocument("Woken", w.Function, w, func() { fmt.Fprintln(p.Out, kit.Plain(tables.ShortName(w.Function)+" "+w.State.Word())) })
 }
 
 func (m modelVerbs) stop() *cobra.Command {

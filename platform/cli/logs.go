@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 func (m modelVerbs) logs() *cobra.Command {
@@ -72,14 +73,14 @@ func (c *connection) replicaOf(ctx context.Context, cl *api.Client, word string)
 		return "", err
 	}
 	if f.Kind == functions.KindRouter || f.Kind == functions.KindRemote || f.Kind == functions.KindComposition {
-		return "", kit.Usage("thaw describe "+shortName(name.String()), "%s is a %s: it has no engine, so no log", name, f.Kind)
+		return "", kit.Usage("thaw describe "+tables.ShortName(name.String()), "%s is a %s: it has no engine, so no log", name, f.Kind)
 	}
 	if f.ColdStart != "" {
 		if t, err := cl.ColdStart(ctx, f.ColdStart); err == nil && t.Replica != "" {
 			return t.Replica, nil
 		}
 	}
-	return "", &kit.Error{Exit: kit.ExitNotFound, What: name.String() + " has no replica, so it says nothing", Hint: "thaw wake " + shortName(name.String()) + " starts one"}
+	return "", &kit.Error{Exit: kit.ExitNotFound, What: name.String() + " has no replica, so it says nothing", Hint: "thaw wake " + tables.ShortName(name.String()) + " starts one"}
 }
 
 // copyLines passes text on; what would command the terminal is spelled out.

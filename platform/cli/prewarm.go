@@ -10,6 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 func (m modelVerbs) prewarm() *cobra.Command {
@@ -50,7 +51,7 @@ thaw wake --lease starts a model regardless of other requests.`,
 			}
 			return m.PrintDocument("Prewarmed", p.ID, p, func() {
 				fmt.Fprintln(m.Out, kit.Plain(fmt.Sprintf("%s: %s (until %s); %s of GPU time left for more",
-					shortName(p.Function), p.Will, p.Until.Local().Format("15:04:05"),
+					tables.ShortName(p.Function), p.Will, p.Until.Local().Format("15:04:05"),
 					(time.Duration(p.Left)*time.Second).String())))
 			})
 		}),
@@ -63,7 +64,7 @@ thaw wake --lease starts a model regardless of other requests.`,
 func (p printer) prewarmKind() kit.Kind[functions.Prewarm] {
 	return kit.Kind[functions.Prewarm]{Word: "Prewarm", Columns: []kit.Column[functions.Prewarm]{
 		kit.WideCol("ID", func(w functions.Prewarm) string { return w.ID }),
-		kit.Col("MODEL", func(w functions.Prewarm) string { return shortName(w.Function) }),
+		kit.Col("MODEL", func(w functions.Prewarm) string { return tables.ShortName(w.Function) }),
 		kit.Col("TIER", func(w functions.Prewarm) string { return w.Tier }),
 		kit.Col("STATE", func(w functions.Prewarm) string { return w.State }),
 		kit.Col("BY", func(w functions.Prewarm) string { return w.By }),

@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 const (
@@ -48,15 +49,15 @@ func (c *connection) describeStart(ctx context.Context, cl *api.Client, name fun
 		case err == nil && f.Final:
 			return "", "", cannotLoad(f.Name, f.Problem)
 		case err == nil && f.Blocked != "":
-			return f.Problem, shortName(f.Name) + " blocked: " + f.Problem, nil
+			return f.Problem, tables.ShortName(f.Name) + " blocked: " + f.Problem, nil
 		}
 	}
-	return string(t.State), describeProgress(shortName(name.String()), t, bytesPerSecond), nil
+	return string(t.State), describeProgress(tables.ShortName(name.String()), t, bytesPerSecond), nil
 }
 
 // cannotLoad is the error of a model that no node can ever hold.
 func cannotLoad(name, why string) error {
-	return &kit.Error{Exit: kit.ExitUnavailable, What: shortName(name) + " cannot be loaded here: " + why, Hint: "thaw explain place " + shortName(name) + " shows the nodes; it takes less in its spec.resources, or another machine: thaw serve --agents-addr"}
+	return &kit.Error{Exit: kit.ExitUnavailable, What: tables.ShortName(name) + " cannot be loaded here: " + why, Hint: "thaw explain place " + tables.ShortName(name) + " shows the nodes; it takes less in its spec.resources, or another machine: thaw serve --agents-addr"}
 }
 
 // followColdStart shows a cold start until it is READY. An id of "" is a function that is
@@ -90,18 +91,18 @@ func (c *connection) followColdStart(ctx context.Context, cl *api.Client, name f
 		} else {
 			switch {
 			case t.Error == coldStartCanceled:
-				return &kit.Error{Exit: kit.ExitUnavailable, What: "the start of " + shortName(name.String()) + " was called off"}
+				return &kit.Error{Exit: kit.ExitUnavailable, What: "the start of " + tables.ShortName(name.String()) + " was called off"}
 			case t.State == functions.Failed && t.Node == "":
 				return cannotLoad(name.String(), t.Error)
 			case t.Error != "" || t.State == functions.Failed:
 				return &kit.Error{
-					Exit: kit.ExitFailed, What: shortName(name.String()) + " could not be loaded: " + t.Error,
-					Hint: "thaw logs " + shortName(name.String()) + " shows what its engine said",
+					Exit: kit.ExitFailed, What: tables.ShortName(name.String()) + " could not be loaded: " + t.Error,
+					Hint: "thaw logs " + tables.ShortName(name.String()) + " shows what its engine said",
 				}
 			case t.State == functions.Ready:
 				return nil
 			case t.State.Over():
-				return &kit.Error{Exit: kit.ExitUnavailable, What: "the start of " + shortName(name.String()) + " was called off"}
+				return &kit.Error{Exit: kit.ExitUnavailable, What: "the start of " + tables.ShortName(name.String()) + " was called off"}
 			}
 			state, text, err := c.describeStart(ctx, cl, name, t, r.Add(c.Now(), t.Progress.Bytes))
 			if err != nil {

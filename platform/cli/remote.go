@@ -20,7 +20,9 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/chatstream"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 // DefaultServer is where client verbs look for a server.
@@ -160,7 +162,7 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 	}
 	var network net.Error
 	_, failed := errors.AsType[*url.Error](err)
-	if failed || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errCut) || errors.Is(err, api.ErrLost) {
+	if failed || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, chatstream.ErrCut) || errors.Is(err, api.ErrLost) {
 		return &kit.Error{Exit: kit.ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: unwrapURLError(err)}
 	}
 	return err
@@ -277,7 +279,7 @@ func (c *connection) completeNames(cmd *cobra.Command, args []string, _ string) 
 	}
 	var names []string
 	for _, f := range all {
-		names = append(names, shortName(f.Name))
+		names = append(names, tables.ShortName(f.Name))
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/decision"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 func (m modelVerbs) route() *cobra.Command {
@@ -43,5 +44,5 @@ func (c *connection) printDecision(rec functions.RouteRecord, err error) error {
 	if err != nil {
 		return err
 	}
-	return decision.Print(c.Terminal, shortName(rec.Router), rec)
+	return decision.Print(c.Terminal, tables.ShortName(rec.Router), rec)
 }

@@ -3,15 +3,14 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,7 +18,9 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/chatstream"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 // message is one turn of a chat.
@@ -40,7 +41,6 @@ type chatRequest struct {
 
 const (
 	maxPrompt = 8 << 20 // of a prompt that is piped in
-	maxEvent  = 8 << 20 // of one line of a stream
 )
 
 func (m modelVerbs) run() *cobra.Command {
@@ -64,7 +64,7 @@ refusal is an error.`,
 	cmd.RunE = m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 		a.Model, a.Stream = args[0], true
 		if n, err := m.name(ctx, cl, args[0]); err == nil {
-			a.Model = shortName(n.String())
+			a.Model = tables.ShortName(n.String())
 		} // else it is the server's to say: it knows more than models
 		if cmd.Flags().Changed("temperature") {
 			a.Temperature = &temperature
@@ -164,45 +164,14 @@ func (c *connection) chat(ctx context.Context, cl *api.Client, a chatRequest) (a
 	defer res.Body.Close()
 	timeline := ""
 	if res.Header.Get("thaw-cold-start") != "" {
-		timeline = serverTiming(res.Header.Get("Server-Timing"))
+		timeline = chatstream.ServerTiming(res.Header.Get("Server-Timing"))
 	}
-	var b strings.Builder
-	beside := asides{c: c}
-	err = readStream(res.Body, func(f streamFrame) error {
-		switch {
-		case f.waiting != nil:
-			l.Show(f.waiting.state, f.waiting.text(a.Model))
-		case f.timeline != "":
-			timeline = f.timeline
-		case f.aside != nil:
-			l.Clear()
-			return beside.add(f.aside)
-		case f.text != "":
-			l.Clear()
-			beside.endReasoning()
-			text := f.text
-			if c.OutTTY {
-				text = kit.Readable(text)
-			}
-			if _, err := io.WriteString(c.Out, text); err != nil {
-				return err
-			}
-			b.WriteString(f.text)
-		}
-		return nil
-	})
-	l.Clear()
-	beside.endReasoning()
-	if b.Len() > 0 && !strings.HasSuffix(b.String(), "\n") {
-		fmt.Fprintln(c.Out)
-	}
-	if aerr := beside.finish(b.Len() > 0); err == nil {
-		err = aerr
-	}
+	answer, held, err := chatstream.Print(c.Terminal, l, res.Body, a.Model)
+	timeline = cmp.Or(held, timeline)
 	if timeline != "" {
 		c.Remark("cold start: %s", timeline)
 	}
-	return b.String(), err
+	return answer, err
 }
 
 // headEvery is how often the progress of a request without a head is asked for.
@@ -243,157 +212,4 @@ func (c *connection) send(ctx context.Context, cl *api.Client, l *kit.ProgressLi
 			}
 		}
 	}
-}
-
-// serverTiming is the header's "queue;dur=0.4, stage;dur=12" as a timeline.
-func serverTiming(header string) string {
-	return formatPhases(strings.Split(header, ","), ";dur=")
-}
-
-// formatPhases is a timeline for people; each part is a phase, the separator, and
-// milliseconds.
-func formatPhases(timed []string, separator string) string {
-	var parts []string
-	for _, part := range timed {
-		name, dur, ok := strings.Cut(strings.TrimSpace(part), separator)
-		ms, err := strconv.ParseFloat(dur, 64)
-		if ok && err == nil {
-			parts = append(parts, name+" "+kit.Span(time.Duration(ms*float64(time.Millisecond))))
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
-// streamFrame is one event of a stream; exactly one field is set.
-type streamFrame struct {
-	waiting  *waiting
-	timeline string
-	text     string
-	aside    *aside
-}
-
-// waiting is a comment on a held stream.
-type waiting struct {
-	state, why             string
-	member                 string // of a Composition
-	percent, eta, position int    // -1 where nothing is known
-}
-
-func (w *waiting) text(model string) string {
-	s := model + " " + w.state
-	if w.member != "" {
-		s = model + ": " + w.member + " " + w.state
-	}
-	if w.percent >= 0 {
-		s += fmt.Sprintf(" %s %d%%", kit.Bar(w.percent), w.percent)
-	}
-	if w.eta >= 0 {
-		s += " eta " + kit.Span(time.Duration(w.eta)*time.Second)
-	}
-	if w.why != "" {
-		s += ": " + w.why
-	}
-	if w.position > 0 {
-		s += fmt.Sprintf(", number %d in line", w.position)
-	}
-	return s
-}
-
-// parseComment reads ": thaw state=staging percent=41 eta_s=12 position=3",
-// ": thaw state=blocked why=it needs 1 GPU" and ": thaw timeline queue=…"; anything else is
-// no news.
-func parseComment(text string) (streamFrame, bool) {
-	text, why, _ := strings.Cut(text, " why=")
-	words := strings.Fields(text)
-	if len(words) < 2 || words[0] != "thaw" {
-		return streamFrame{}, false
-	}
-	if words[1] == "timeline" {
-		return streamFrame{timeline: formatPhases(words[2:], "=")}, true
-	}
-	w := &waiting{why: why, percent: -1, eta: -1, position: -1}
-	for _, word := range words[1:] {
-		key, value, _ := strings.Cut(word, "=")
-		n, err := strconv.Atoi(value)
-		switch {
-		case key == "state":
-			w.state = value
-		case key == "member":
-			w.member = value
-		case err != nil:
-		case key == "percent":
-			w.percent = n
-		case key == "eta_s":
-			w.eta = n
-		case key == "position":
-			w.position = n
-		}
-	}
-	return streamFrame{waiting: w}, w.state != ""
-}
-
-// errCut: a stream that ends without saying that it is over was cut.
-var errCut = errors.New("the stream broke off before the answer was whole")
-
-// readStream reads server-sent events until the end. An error frame, and an end
-// without [DONE], is an error.
-func readStream(r io.Reader, handle func(streamFrame) error) error {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, maxEvent)
-	finished := false
-	for lines.Scan() {
-		line := lines.Text()
-		if text, ok := strings.CutPrefix(line, ":"); ok {
-			if f, ok := parseComment(text); ok {
-				if err := handle(f); err != nil {
-					return err
-				}
-			}
-			continue
-		}
-		data, ok := strings.CutPrefix(line, "data:")
-		if !ok {
-			continue
-		}
-		data = strings.TrimSpace(data)
-		if data == "[DONE]" {
-			return nil
-		}
-		var chunk struct {
-			Choices []struct {
-				Delta struct {
-					Content string
-					aside
-				} `json:"delta"`
-				FinishReason string `json:"finish_reason"`
-			} `json:"choices"`
-			Error *struct{ Message, Code string } `json:"error"`
-		}
-		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
-			return fmt.Errorf("the stream is not what OpenAI's clients read: %w", err)
-		}
-		if chunk.Error != nil {
-			return &api.StatusError{Status: 502, Code: chunk.Error.Code, Message: chunk.Error.Message}
-		}
-		for _, choice := range chunk.Choices {
-			finished = finished || choice.FinishReason != ""
-			if !choice.Delta.isEmpty() {
-				if err := handle(streamFrame{aside: &choice.Delta.aside}); err != nil {
-					return err
-				}
-			}
-			if choice.Delta.Content != "" {
-				if err := handle(streamFrame{text: choice.Delta.Content}); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return err
-	}
-	if !finished {
-		return errCut
-	}
-	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/platform/cli/chatstream"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
@@ -66,7 +67,7 @@ func TestRun(t *testing.T) {
 		out, says    string
 	}{
 		{"an engine that dies", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"}}]}\n\n" + string(openai.New(openai.EngineCrashed, "The engine\x1b[2J died.").Frame()), kit.ExitUnavailable, "Ice\n", `The engine\x1b[2J died.`},
-		{"a stream that only ends", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"}}]}\n\n", kit.ExitUnavailable, "Ice\n", errCut.Error()},
+		{"a stream that only ends", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"}}]}\n\n", kit.ExitUnavailable, "Ice\n", chatstream.ErrCut.Error()},
 		{"an end without DONE", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"},\"finish_reason\":\"length\"}]}\n\n", 0, "Ice\n", ""},
 		{"no stream of ours", "data: hello\n\n", kit.ExitFailed, "", "not what OpenAI's clients read"},
 	} {
@@ -105,22 +106,4 @@ func TestColours(t *testing.T) {
 			t.Errorf("%s: %q", env, b.String())
 		}
 	}
-}
-
-func FuzzReadStream(f *testing.F) {
-	f.Add(held + answered)
-	f.Add(": thaw timeline\n: thaw\n:\ndata:\n\ndata: {\"error\":{}}\n\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		_ = readStream(strings.NewReader(text), func(fr streamFrame) error {
-			if fr.waiting != nil {
-				if s := kit.Plain(fr.waiting.text("m")); strings.ContainsAny(s, "\x1b\r\n") {
-					t.Errorf("%q", s)
-				}
-			}
-			if s := kit.Readable(fr.text); strings.ContainsAny(s, "\x1b\r\x00") {
-				t.Errorf("%q", s)
-			}
-			return nil
-		})
-	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/describe"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
 // describeTeam is `thaw describe team`.
@@ -60,7 +61,7 @@ func (p printer) printTeam(t api.Team) {
 	row("Functions", "%d", t.Functions)
 	row("Requests", "%d, %d of them held", t.Active, t.Held)
 	row("GPUs", "%d held, %.2f lately; %d guaranteed, at most %s", t.TeamUse.GPUs, t.RecentGPUs, t.GPUs.Guaranteed, bound(t.GPUs.Max))
-	row("GPU time today", "%s", gpuTime(t))
+	row("GPU time today", "%s", tables.GPUTime(t))
 	if t.Resets != nil {
 		row("Begins anew", "in %s", kit.Span(t.Resets.Sub(p.Now())))
 	}
@@ -78,7 +79,7 @@ func (p printer) printTeam(t api.Team) {
 	row("May have", "%s requests at once, %s held, %s a minute%s", bound(l.Concurrent), bound(l.HeldRequests), bound(l.RequestsPerMinute), of(t.Requests))
 	row("", "%s tokens a minute%s", bound(l.TokensPerMinute), of(t.Tokens))
 	row("", "%s cold starts an hour%s", bound(l.ColdStartsPerHour), of(t.ColdStarts))
-	row("", "%s GPU-seconds a day%s", bound(l.GPUSecondsPerDay), gpuLeft(t))
+	row("", "%s GPU-seconds a day%s", bound(l.GPUSecondsPerDay), tables.GPULeft(t))
 	store := "unlimited bytes"
 	if l.StoreBytes > 0 {
 		store = l.StoreBytes.Human()

@@ -18,7 +18,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/catalog"
-	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // This file translates between the control API, which speaks of models (Knative
@@ -282,5 +281,3 @@ func (noStore) VerifyCheckpoint(context.Context, string, string, func(functions.
 func (noStore) Prefetch(context.Context, string, functions.PrefetchRequest, func(functions.StoreProgress)) error {
 	return errStores
 }
-
-var _ orchestrator.Node = (*node)(nil)

@@ -20,6 +20,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/clusterstate"
 )
 
 const (
@@ -36,7 +37,7 @@ type cacheAnnotator struct {
 	kube   kubernetes.Interface
 	nodes  corelisters.NodeLister
 	models func() []modelSource
-	stores func() map[string]storeReport
+	stores func() map[string]clusterstate.Store
 	log    *slog.Logger
 
 	absentSince map[string]time.Time // by node whose loader is away
@@ -47,13 +48,6 @@ type cacheAnnotator struct {
 type modelSource struct {
 	model, source string
 	revision      functions.Name
-}
-
-// storeReport is a loader's report on the store of its node.
-type storeReport struct {
-	connected bool
-	cached    []functions.CachedModel
-	ready     []functions.Name // revisions serving there: their bytes are present, even if the store lists them under another source
 }
 
 func (c *cacheAnnotator) Run(ctx context.Context) error {
@@ -86,8 +80,8 @@ func (c *cacheAnnotator) annotate(ctx context.Context, now time.Time) {
 	for _, k := range nodes {
 		there[k.Name] = true
 		s := stores[k.Name]
-		text := s.annotation(by, models)
-		if !s.connected {
+		text := annotation(s, by, models)
+		if !s.Connected {
 			since, known := c.absentSince[k.Name]
 			if !known {
 				since = now
@@ -150,42 +144,23 @@ func bySource(models []modelSource) api.Sources {
 
 // annotation is the annotation's text: NAMESPACE/MODEL=memory or =disk, sorted, separated
 // by commas; "" if the node has no model.
-func (r storeReport) annotation(by api.Sources, models []modelSource) string {
+func annotation(r clusterstate.Store, by api.Sources, models []modelSource) string {
 	var serving []string
-	if len(r.ready) > 0 {
+	if len(r.Ready) > 0 {
 		for _, m := range models {
-			if slices.Contains(r.ready, m.revision) {
+			if slices.Contains(r.Ready, m.revision) {
 				serving = append(serving, m.model)
 			}
 		}
 	}
 	var list []string
-	for _, n := range by.CachedModels(r.cached, serving) {
+	for _, n := range by.CachedModels(r.Cached, serving) {
 		list = append(list, n.Model+"="+n.TierWord())
 	}
 	if more := len(list) - annotatedModels; more > 0 {
 		list = append(list[:annotatedModels], fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(list, ",")
-}
-
-// Stores returns the loaders' reports on the nodes' stores.
-func (s *clusterState) Stores() map[string]storeReport {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := make(map[string]storeReport, len(s.nodes))
-	for name, n := range s.nodes {
-		if n.reported != nil {
-			out[name] = storeReport{connected: n.connected, cached: n.reported.Cached}
-		}
-	}
-	for _, p := range s.pods {
-		if h, ok := out[p.node]; ok && p.rev != nil && p.reported != nil && p.reported.State == functions.Ready && !p.terminating && !p.ended {
-			h.ready = append(h.ready, p.rev.name)
-			out[p.node] = h
-		}
-	}
-	return out
 }
 
 // ModelSources lists the models by their public names, with their sources.

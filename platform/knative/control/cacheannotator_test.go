@@ -23,6 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/clusterstate"
 )
 
 func TestAnnotationText(t *testing.T) {
@@ -41,14 +42,14 @@ func TestAnnotationText(t *testing.T) {
 		"b/qwen=memory":             {cached(qwen, functions.TierNVMe), cached(qwen+"\n[\"*.txt\"]", functions.TierDRAM)},
 		"a/llama=memory,b/qwen=disk,c/llama=memory": {cached(qwen, functions.TierNVMe), cached(llama, functions.TierDRAM), cached(llama, functions.TierNVMe)},
 	} {
-		if got := (storeReport{connected: true, cached: list}).annotation(by, nil); got != want {
+		if got := annotation(clusterstate.Store{Connected: true, Cached: list}, by, nil); got != want {
 			t.Errorf("%v: %q, want %q", list, got, want)
 		}
 	}
 	// A serving model is cached, under whatever source the store lists it.
 	rev := functions.Name{Team: "d", Name: "same-00001"}
-	serves := storeReport{connected: true, cached: []functions.CachedModel{cached(qwen, functions.TierDRAM)}, ready: []functions.Name{rev}}
-	if got := serves.annotation(by, []modelSource{{"d/same", "az://acct/models/same", rev}, of("d/other", "az://x/y/z")}); got != "b/qwen=memory,d/same=disk" {
+	serves := clusterstate.Store{Connected: true, Cached: []functions.CachedModel{cached(qwen, functions.TierDRAM)}, Ready: []functions.Name{rev}}
+	if got := annotation(serves, by, []modelSource{{"d/same", "az://acct/models/same", rev}, of("d/other", "az://x/y/z")}); got != "b/qwen=memory,d/same=disk" {
 		t.Errorf("%q", got)
 	}
 	// The annotation is bounded.
@@ -58,7 +59,7 @@ func TestAnnotationText(t *testing.T) {
 		s := fmt.Sprintf("az://acct/models/%03d", i)
 		by[s], many = []string{fmt.Sprintf("team/model-%03d", i)}, append(many, cached(s, functions.TierNVMe))
 	}
-	got := (storeReport{connected: true, cached: many}).annotation(by, nil)
+	got := annotation(clusterstate.Store{Connected: true, Cached: many}, by, nil)
 	if strings.Count(got, "=") != annotatedModels || !strings.HasPrefix(got, "team/model-000=disk,") || !strings.HasSuffix(got, ",and 236 more") {
 		t.Errorf("%q", got)
 	}
@@ -99,11 +100,11 @@ func TestAnnotationWritten(t *testing.T) {
 		add(p.GetName(), strings.TrimPrefix(text, "-"))
 		return true, &corev1.Node{}, nil
 	})
-	stores := map[string]storeReport{}
-	has := storeReport{connected: true, cached: []functions.CachedModel{{Source: "az://a/b/m", Tier: functions.TierNVMe}}}
+	stores := map[string]clusterstate.Store{}
+	has := clusterstate.Store{Connected: true, Cached: []functions.CachedModel{{Source: "az://a/b/m", Tier: functions.TierNVMe}}}
 	n := &cacheAnnotator{
 		kube: kube, nodes: corelisters.NewNodeLister(index), log: slog.New(slog.DiscardHandler), absentSince: map[string]time.Time{},
-		models: func() []modelSource { return []modelSource{{model: "t/m", source: "az://a/b/m"}} }, stores: func() map[string]storeReport { return stores },
+		models: func() []modelSource { return []modelSource{{model: "t/m", source: "az://a/b/m"}} }, stores: func() map[string]clusterstate.Store { return stores },
 	}
 	now := time.Unix(1e9, 0)
 	round := func(d time.Duration, want ...string) {
@@ -121,11 +122,11 @@ func TestAnnotationWritten(t *testing.T) {
 	round(annotateEvery, "n1 t/m=disk")
 	round(annotateEvery)             // already written
 	round(absentLoaderGrace, "n2 -") // no loader connected
-	stores["n1"] = storeReport{cached: has.cached}
+	stores["n1"] = clusterstate.Store{Cached: has.Cached}
 	round(annotateEvery)
 	stores["n1"] = has
 	round(absentLoaderGrace) // reconnected within the grace
-	stores["n1"] = storeReport{connected: true}
+	stores["n1"] = clusterstate.Store{Connected: true}
 	round(annotateEvery, "n1 -")
 
 	stores["n1"] = has

@@ -16,6 +16,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/clusterstate"
 )
 
 // revisionCatalog holds the revisions and teams of the cluster; it is the orchestrator's
@@ -24,7 +25,7 @@ type revisionCatalog struct {
 	pas              palisters.PodAutoscalerLister
 	revs             servinglisters.RevisionLister
 	services         servinglisters.ServiceLister
-	cluster          *clusterState
+	cluster          *clusterstate.State
 	log              *slog.Logger
 	changed          func() // called after any change
 	revisionsChanged func() // called when revisions are added or removed

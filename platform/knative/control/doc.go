@@ -4,44 +4,13 @@
 // which replicas are evicted, as on one machine and in the simulator:
 //
 //	function  a Knative revision of class thaw.dev (revisionCatalog, model.go)
-//	replica   a pod of it (clusterState, pods.go, replicastatus.go)
-//	node      a Kubernetes node, with the report of its loader (nodes.go)
+//	replica   a pod of it (package clusterstate)
+//	node      a Kubernetes node, with the report of its loader (package clusterstate)
 //	team      a namespace, with its ResourceQuota and annotations (team.Watcher); the allowed
 //	          sources are sent to loaders (podOwners)
 //	data path all activators, and requests that bypass them (dataPath, controlstream.Hub)
 //	load      one more pod: the scale of the revision's Deployment (kubeWriter)
 //	unload    one pod less, after the replica's pod was marked for deletion first
-//
-// # Pods and replicas
-//
-// The orchestrator names replicas, a Deployment only counts pods. A new replica is one
-// more pod, and the first unbound pod of its revision is bound to it. The chosen node is
-// a hint to the scheduler (platform/knative/schedulerhint); if the pod is scheduled
-// elsewhere, the planned replica vanishes and the pod is adopted as another one. A pod
-// that existed before this controller, or that replaces an evicted one, is a replica
-// named after the pod. Each of these waits is bounded: adoptDelay, replacementWait,
-// unschedulable.
-//
-// A pod is READY when its shim reports so through the loader of its node, seconds before
-// Kubernetes' condition. With Options.EarlyDispatch activators know the shim's address
-// from its first report on (snapshot.Snapshot.EarlyReplicas), and the first queued
-// requests wait there. A pod without the shim (a Service written by hand) is probed, as
-// Knative's activator does it. Where no loader reports a shim, Kubernetes' condition
-// counts.
-//
-// Reasons of failure that only Kubernetes knows: images that cannot be pulled,
-// containers that exit, pods that fit no node, quotas.
-//
-// # The end of a pod
-//
-// A replica that ends has left the routes and has no request in flight. Its shim is
-// told to stop, the Deployment is scaled down, and once the shim reports that the engine
-// has exited the pod is deleted with grace period 0. Without that, Knative's proxy in it
-// would wait half a minute and hold the pod's GPUs; the kubelet ignores a shorter grace
-// period for a pod that is already terminating (SyncTerminatingPod). Pods without the
-// shim end at Knative's pace. A Deployment grows again only once such pods are
-// terminating (holdForTermination): one that shrinks and grows at once keeps the pod
-// whose engine has exited.
 //
 // # Annotation of nodes
 //
@@ -64,11 +33,12 @@
 //
 // The limits of teams are dealt out by ratelimit.Coordinator (sharedLimits); a new term
 // recovers them from the activators. The Secret thaw-control-tls, with token and
-// certificates, is read every half minute and renewed by the leader (knative.ControlSecrets); so is thaw-admin, with the admin token, but for the renewal.
+// certificates, is read every half minute and renewed by the leader
+// (knative.ControlSecrets); so is thaw-admin, with the admin token, but for the renewal.
 //
 // Nothing is kept on disk. The usage of teams outlives a term in a ConfigMap
 // (usageStore), written every half minute and at the end of the term.
 //
-// It is one idea: the translation between the cluster and the orchestrator. Its files
-// share one state of pods, nodes and revisions under one lock.
+// It is one idea: a leader's term. Its parts exist for as long as it does, and each calls
+// others of them.
 package control

@@ -22,7 +22,7 @@ const epochAnnotation = "thaw.dev/epoch"
 
 const costAnnotation = "controller.kubernetes.io/pod-deletion-cost"
 
-// kubeWriter is the clusterWriter of a real cluster.
+// kubeWriter is the clusterstate.Writer of a real cluster.
 type kubeWriter struct {
 	kube        kubernetes.Interface
 	deployments appslisters.DeploymentLister

@@ -5,14 +5,12 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/knative/slim"
 )
 
 func deployment(annotations map[string]string) *appsv1.Deployment {
@@ -86,16 +84,5 @@ func TestWriterForbidden(t *testing.T) {
 	}
 	if err := h.ForceDelete(t.Context(), "a", "gone", "u"); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestSlim(t *testing.T) {
-	p := aPod("p", "n1", runs)
-	p.ManagedFields = []metav1.ManagedFieldsEntry{{}}
-	p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "SECRET", Value: "x"}}
-	o, err := slim.Object(p)
-	got := o.(*corev1.Pod)
-	if err != nil || got.ManagedFields != nil || got.Spec.Containers[0].Env != nil || got.Spec.NodeName != "n1" || len(got.Spec.Containers[0].Resources.Limits) != 1 {
-		t.Errorf("%+v", got)
 	}
 }

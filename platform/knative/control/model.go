@@ -19,6 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
+	"github.com/thaw-dev/thaw/platform/knative/clusterstate"
 )
 
 // unboundedReplicas is the maximum for max-scale 0, which means no limit.
@@ -79,13 +80,13 @@ func (r *revision) readContainer(m *functions.Model, rev *servingv1.Revision) {
 	}
 	m.Spec.Pod = knative.PodOf(&rev.Spec.PodSpec)
 	if q := c.Resources.Limits[knative.GPU]; !q.IsZero() {
-		m.Spec.Resources.GPUs = int(requested(&q))
+		m.Spec.Resources.GPUs = int(clusterstate.Requested(&q))
 	}
 	if q := c.Resources.Requests[corev1.ResourceMemory]; m.Spec.Resources.Memory == 0 && !q.IsZero() {
-		m.Spec.Resources.Memory = functions.Bytes(requested(&q))
+		m.Spec.Resources.Memory = functions.Bytes(clusterstate.Requested(&q))
 	}
 	if q := c.Resources.Requests.Cpu(); m.Spec.Resources.CPU == 0 {
-		m.Spec.Resources.CPU = functions.CPU(requestedMilli(q))
+		m.Spec.Resources.CPU = functions.CPU(clusterstate.RequestedMilli(q))
 	}
 	if rev.Spec.ContainerConcurrency != nil && *rev.Spec.ContainerConcurrency > 0 {
 		m.Spec.Scale.Target = int(min(*rev.Spec.ContainerConcurrency, math.MaxInt32))

@@ -83,7 +83,7 @@ func TestWaitingWithoutEviction(t *testing.T) {
 				return &revision{model: m, service: name}
 			}
 			other := functions.Name{Team: "a", Name: "other-00001"}
-			r := &leaderTerm{cluster: newTestCluster(t, true).clusterState, catalog: &revisionCatalog{revisions: map[functions.Name]*revision{web: model(web.Name, x.gpus), other: model(other.Name, 1)}}}
+			r := &leaderTerm{cluster: newTestCluster(nil), catalog: &revisionCatalog{revisions: map[functions.Name]*revision{web: model(web.Name, x.gpus), other: model(other.Name, 1)}}}
 			r.settled.Store(true)
 			var moved []functions.Name
 			r.dataPath = &dataPath{

@@ -1,9 +1,7 @@
 package control
 
 import (
-	"fmt"
 	"log/slog"
-	"math"
 	"runtime"
 	"strings"
 	"testing"
@@ -29,6 +27,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
+	"github.com/thaw-dev/thaw/platform/knative/clusterstate"
 	"github.com/thaw-dev/thaw/platform/knative/team"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
@@ -99,7 +98,7 @@ func TestBadObjects(t *testing.T) {
 	})
 	log := slog.New(slog.DiscardHandler)
 	cores := informers.NewSharedInformerFactory(kube, 0)
-	r := &leaderTerm{log: log, cluster: newTestCluster(t, true).clusterState}
+	r := &leaderTerm{log: log, cluster: newTestCluster(nil)}
 	r.catalog = &revisionCatalog{
 		pas: panicking{factory.Autoscaling().V1alpha1().PodAutoscalers().Lister()}, revs: factory.Serving().V1().Revisions().Lister(), services: factory.Serving().V1().Services().Lister(),
 		cluster: r.cluster, log: log, changed: func() {}, revisionsChanged: func() {},
@@ -165,7 +164,7 @@ func TestBadObjects(t *testing.T) {
 		r.cluster.SetPod(p)
 	}, func(*corev1.Pod) {})
 	pods.OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bad", Namespace: "a"}}, false)
-	pods.OnAdd(aPod("p1", "n1"), false)
+	pods.OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-00001-deployment-p1", Namespace: "a", UID: "p1", Labels: map[string]string{serving.RevisionLabelKey: web.Name}}, Spec: corev1.PodSpec{NodeName: "n1"}}, false)
 	select {
 	case e := <-events:
 		if e.InvolvedObject.Kind != "Pod" || e.InvolvedObject.Name != "bad" || e.Reason != "BadObject" || e.Type != corev1.EventTypeWarning || !strings.Contains(e.Message, "no such label") {
@@ -174,7 +173,7 @@ func TestBadObjects(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Error("no Event of the pod that cannot be read")
 	}
-	if r.cluster.pods["p1"] == nil {
+	if _, _, ok := r.cluster.PodOf("web-00001-deployment-p1"); !ok {
 		t.Error("the pod after the bad one is not recorded")
 	}
 }
@@ -216,7 +215,7 @@ func FuzzReadRevision(f *testing.F) {
 			t.Errorf("a problem of %d bytes", len(r.problem))
 		}
 		pod := corev1.PodSpec{Containers: []corev1.Container{*c, *c}, InitContainers: []corev1.Container{*c}}
-		if sum := podResources(&pod); sum.GPUs < 0 || sum.Memory < 0 || sum.CPU < 0 {
+		if sum := clusterstate.PodResources(&pod); sum.GPUs < 0 || sum.Memory < 0 || sum.CPU < 0 {
 			t.Errorf("two containers request %+v", sum)
 		}
 		for _, p := range allowList(annotation) {
@@ -225,17 +224,4 @@ func FuzzReadRevision(f *testing.F) {
 			}
 		}
 	})
-}
-
-// TestRequestsDoNotOverflow: requests that add up to more than an int64 stay positive.
-func TestRequestsDoNotOverflow(t *testing.T) {
-	for _, text := range []string{fmt.Sprint(int64(math.MaxInt64)), "9225872036854773307", "99999999999999999999Ei"} { // the last two are no int64
-		most := resource.MustParse(text)
-		c := corev1.Container{Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceMemory: most, corev1.ResourceCPU: most}, Limits: corev1.ResourceList{knative.GPU: most},
-		}}
-		if sum := podResources(&corev1.PodSpec{Containers: []corev1.Container{c, c}, Overhead: c.Resources.Requests}); sum.Memory != 3*maxRequest || sum.CPU != 3*maxRequest || sum.GPUs != 2*maxRequest {
-			t.Errorf("%s: %+v", text, sum)
-		}
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
+	"github.com/thaw-dev/thaw/platform/knative/clusterstate"
 	"github.com/thaw-dev/thaw/platform/knative/election"
 	"github.com/thaw-dev/thaw/platform/knative/ingress"
 	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
@@ -34,7 +35,8 @@ type leaderTerm struct {
 	log          *slog.Logger
 	hub          *controlstream.Hub
 	orchestrator *orchestrator.Orchestrator
-	cluster      *clusterState
+	cluster      *clusterstate.State
+	writer       *kubeWriter
 	catalog      *revisionCatalog
 	dataPath     *dataPath
 	autoscale    *autoscale.Reconciler
@@ -46,7 +48,7 @@ type leaderTerm struct {
 	end          context.CancelCauseFunc
 	tasks        sync.WaitGroup
 	forceDeletes chan func(context.Context)
-	probes       *prober
+	probes       *clusterstate.Prober
 	peering      *peerAnnouncer
 	podOwners    *podOwners
 	firstTokens  firstTokens
@@ -105,16 +107,16 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 func (t *leaderTerm) makeState() {
 	c := t.c
 	send := func(node string, d controlstream.Update) bool { return t.hub.SendToNode(node, d) }
-	t.probes = newProber(t.onProbeSuccess, func(uid types.UID) bool { return t.cluster.NeedsProbe(uid) })
-	t.cluster = newClusterState(clusterStateOptions{
-		epoch: t.epoch, life: fmt.Sprintf("%s-%d", c.election.Identity(), t.epoch), log: t.log, now: time.Now,
-		sendHeartbeat: func(hb functions.Heartbeat, n orchestrator.Node) { t.orchestrator.Heartbeat(hb, n) },
-		send:          send,
-		writer: &kubeWriter{
-			kube: c.kube, deployments: c.deployments.Apps().V1().Deployments().Lister(), epoch: t.epoch,
-			leading: c.election.HoldsLease, superseded: func() { t.end(election.ErrLost) },
-		},
-		probe: t.probes.add, changed: t.revisionChanged, forceDelete: t.forceDelete,
+	t.probes = clusterstate.NewProber(t.onProbeSuccess, func(uid types.UID) bool { return t.cluster.NeedsProbe(uid) })
+	t.writer = &kubeWriter{
+		kube: c.kube, deployments: c.deployments.Apps().V1().Deployments().Lister(), epoch: t.epoch,
+		leading: c.election.HoldsLease, superseded: func() { t.end(election.ErrLost) },
+	}
+	t.cluster = clusterstate.New(clusterstate.Options{
+		Epoch: t.epoch, Life: fmt.Sprintf("%s-%d", c.election.Identity(), t.epoch), Log: t.log, Now: time.Now,
+		SendHeartbeat: func(hb functions.Heartbeat, n orchestrator.Node) { t.orchestrator.Heartbeat(hb, n) },
+		Send:          send, Writer: t.writer,
+		Probe: t.probes.Add, Changed: t.revisionChanged, ForceDelete: t.forceDelete,
 	})
 	t.peering = newPeerAnnouncer(t.cluster.BlockServers, send)
 	t.podOwners = newPodOwners(c, send, t.log)
@@ -245,7 +247,7 @@ func (t *leaderTerm) openWhenComplete(ctx context.Context) error {
 			over = t.cluster.AllPodsReported()
 		}
 	}
-	t.cluster.sendHeartbeats(true)
+	t.cluster.SendHeartbeats(true)
 	// one turn takes in all reports before the first snapshot is published
 	t.orchestrator.Changed()
 	select {
@@ -318,7 +320,7 @@ func (t *leaderTerm) onOutsideDemand(namespace, revision string, active, queued 
 func (t *leaderTerm) forceDelete(namespace, pod string, uid types.UID) {
 	select {
 	case t.forceDeletes <- func(ctx context.Context) {
-		if err := t.cluster.o.writer.ForceDelete(ctx, namespace, pod, uid); err != nil {
+		if err := t.writer.ForceDelete(ctx, namespace, pod, uid); err != nil {
 			t.c.o.Log.Warn("cannot force the deletion of a pod", "pod", namespace+"/"+pod, "error", err)
 		}
 	}:

@@ -16,6 +16,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/clusterstate"
 )
 
 // watchHandle is a term's handler on an informer, which outlives the term.
@@ -112,7 +113,7 @@ func (t *leaderTerm) setDeployment(d *appsv1.Deployment) {
 	refuse := ""
 	for _, c := range d.Status.Conditions {
 		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
-			refuse = fmt.Sprintf("Kubernetes refuses its pods: %s", lastLine(c.Message))
+			refuse = fmt.Sprintf("Kubernetes refuses its pods: %s", clusterstate.LastLine(c.Message))
 		}
 	}
 	replicas := 1 // Kubernetes' default
@@ -120,7 +121,7 @@ func (t *leaderTerm) setDeployment(d *appsv1.Deployment) {
 		replicas = int(*d.Spec.Replicas)
 	}
 	key := functions.Name{Team: d.Namespace, Name: name}
-	t.catalog.setResources(key, podResources(&d.Spec.Template.Spec))
+	t.catalog.setResources(key, clusterstate.PodResources(&d.Spec.Template.Spec))
 	t.cluster.SetDeployment(key, replicas, refuse)
 	t.revisionChanged(key)
 }

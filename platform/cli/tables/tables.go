@@ -1,4 +1,4 @@
-package cli
+package tables
 
 import (
 	"fmt"
@@ -11,15 +11,16 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// shortName returns NAME for functions of the default team, else TEAM/NAME.
-func shortName(name string) string {
+// ShortName returns NAME for functions of the default team, else TEAM/NAME.
+func ShortName(name string) string {
 	if n, err := functions.ParseName(name, ""); err == nil && n.Team == functions.DefaultTeam {
 		return n.Short()
 	}
 	return name
 }
 
-func stateWithPercent(f api.Function) string {
+// StateWithPercent is the state of a function, with its progress while it starts.
+func StateWithPercent(f api.Function) string {
 	if f.Blocked != "" {
 		return "blocked"
 	}
@@ -38,10 +39,11 @@ func engineWord(f api.Function) string {
 	return string(f.Engine)
 }
 
-func (p printer) functionKind() kit.Kind[api.Function] {
+// Functions is the table of the functions.
+func Functions() kit.Kind[api.Function] {
 	return kit.Kind[api.Function]{Word: "Function", Path: "/api/v1/functions", Columns: []kit.Column[api.Function]{
-		kit.Col("NAME", func(f api.Function) string { return shortName(f.Name) }),
-		kit.Col("STATE", stateWithPercent),
+		kit.Col("NAME", func(f api.Function) string { return ShortName(f.Name) }),
+		kit.Col("STATE", StateWithPercent),
 		kit.Col("ENGINE", engineWord),
 		kit.Col("REPLICAS", func(f api.Function) string { return strconv.Itoa(f.Replicas) }),
 		kit.Col("ACTIVE", func(f api.Function) string { return strconv.Itoa(f.Active) }),
@@ -53,9 +55,10 @@ func (p printer) functionKind() kit.Kind[api.Function] {
 	}, Name: func(f api.Function) string { return f.Name }}
 }
 
-func (p printer) replicaKind() kit.Kind[functions.Replica] {
+// Replicas is the table of the replicas.
+func Replicas(term *kit.Terminal) kit.Kind[functions.Replica] {
 	return kit.Kind[functions.Replica]{Word: "Replica", Path: "/api/v1/replicas", Columns: []kit.Column[functions.Replica]{
-		kit.Col("NAME", func(r functions.Replica) string { return shortName(r.Function) }),
+		kit.Col("NAME", func(r functions.Replica) string { return ShortName(r.Function) }),
 		kit.Col("STATE", func(r functions.Replica) string {
 			s := r.State.Word()
 			if r.Percent != nil {
@@ -76,7 +79,7 @@ func (p printer) replicaKind() kit.Kind[functions.Replica] {
 			return ""
 		}),
 		kit.Col("ACTIVE", func(r functions.Replica) string { return strconv.Itoa(r.InFlight) }),
-		kit.Col("FOR", func(r functions.Replica) string { return p.Since(r.Since) }),
+		kit.Col("FOR", func(r functions.Replica) string { return term.Since(r.Since) }),
 		kit.WideCol("ID", func(r functions.Replica) string { return r.ID }),
 		kit.WideCol("ENDPOINT", func(r functions.Replica) string { return r.Endpoint }),
 		kit.WideCol("QUEUED", func(r functions.Replica) string { return strconv.Itoa(r.QueueLength) }),
@@ -87,7 +90,8 @@ func (p printer) replicaKind() kit.Kind[functions.Replica] {
 	}, Name: func(r functions.Replica) string { return r.ID }}
 }
 
-func (p printer) nodeKind() kit.Kind[api.Node] {
+// Nodes is the table of the nodes.
+func Nodes(term *kit.Terminal) kit.Kind[api.Node] {
 	return kit.Kind[api.Node]{Word: "Node", Path: "/api/v1/nodes", Columns: []kit.Column[api.Node]{
 		kit.Col("NAME", func(n api.Node) string { return n.ID }),
 		kit.Col("STATE", func(n api.Node) string {
@@ -100,8 +104,8 @@ func (p printer) nodeKind() kit.Kind[api.Node] {
 		kit.Col("MEMORY", func(n api.Node) string { return n.Memory.Used.Human() + " of " + n.Memory.Total.Human() }),
 		kit.Col("STORE", func(n api.Node) string { return n.Store.Used.Human() + " of " + n.Store.Bytes.Human() }),
 		kit.Col("REPLICAS", func(n api.Node) string { return strconv.Itoa(n.Replicas) }),
-		kit.Col("CACHED", func(n api.Node) string { return cachedModels(n.Near, p.Output == "wide") }),
-		kit.Col("SEEN", func(n api.Node) string { return p.Since(n.Seen) + " ago" }),
+		kit.Col("CACHED", func(n api.Node) string { return cachedModels(n.Near, term.Output == "wide") }),
+		kit.Col("SEEN", func(n api.Node) string { return term.Since(n.Seen) + " ago" }),
 		kit.WideCol("WARM", func(n api.Node) string { return warmParents(n.Warm) }),
 		kit.WideCol("VERSION", func(n api.Node) string { return n.Version }),
 		kit.WideCol("URL", func(n api.Node) string { return n.URL }),
@@ -116,7 +120,7 @@ func cachedModels(near []api.NodeModel, all bool) string {
 	for _, where := range []string{"memory", "disk"} {
 		for _, n := range near {
 			if n.TierWord() == where {
-				words = append(words, shortName(n.Model)+" ("+where+")")
+				words = append(words, ShortName(n.Model)+" ("+where+")")
 			}
 		}
 	}
@@ -146,8 +150,8 @@ func limitLeft(n *int, limit int) string {
 	return fmt.Sprintf("%d of %d", *n, limit)
 }
 
-// gpuTime is what a team has used of today's GPU-seconds.
-func gpuTime(t api.Team) string {
+// GPUTime is what a team has used of today's GPU-seconds.
+func GPUTime(t api.Team) string {
 	used := strconv.FormatFloat(t.Today, 'f', 0, 64) + " s"
 	if t.Left == nil {
 		return used
@@ -159,15 +163,16 @@ func gpuTime(t api.Team) string {
 	return used
 }
 
-// gpuLeft is what is left of today's GPU-seconds.
-func gpuLeft(t api.Team) string {
+// GPULeft is what is left of today's GPU-seconds.
+func GPULeft(t api.Team) string {
 	if t.Left == nil {
 		return ""
 	}
 	return fmt.Sprintf(", %.0f left", *t.Left)
 }
 
-func (p printer) teamKind() kit.Kind[api.Team] {
+// Teams is the table of the teams and what is left of their limits.
+func Teams() kit.Kind[api.Team] {
 	return kit.Kind[api.Team]{Word: "TeamStatus", Path: "/api/v1/teams", Columns: []kit.Column[api.Team]{
 		kit.Col("NAME", func(t api.Team) string { return t.Name }),
 		kit.Col("FUNCTIONS", func(t api.Team) string { return strconv.Itoa(t.Functions) }),
@@ -179,7 +184,7 @@ func (p printer) teamKind() kit.Kind[api.Team] {
 			return fmt.Sprintf("%d to %d", t.GPUs.Guaranteed, t.GPUs.Max)
 		}),
 		kit.Col("HELD", func(t api.Team) string { return strconv.Itoa(t.TeamUse.GPUs) }),
-		kit.Col("GPU TIME TODAY", func(t api.Team) string { return gpuTime(t) }),
+		kit.Col("GPU TIME TODAY", func(t api.Team) string { return GPUTime(t) }),
 		kit.Col("REQUESTS LEFT", func(t api.Team) string { return limitLeft(t.Requests, t.Limits.RequestsPerMinute) }),
 		kit.Col("TOKENS LEFT", func(t api.Team) string { return limitLeft(t.Tokens, t.Limits.TokensPerMinute) }),
 		kit.WideCol("EVICTED OTHERS", func(t api.Team) string { return strconv.FormatUint(t.EvictionsInflicted, 10) }),
@@ -188,10 +193,11 @@ func (p printer) teamKind() kit.Kind[api.Team] {
 	}, Name: func(t api.Team) string { return t.Name }}
 }
 
-func (p printer) coldStartKind() kit.Kind[api.ColdStart] {
+// ColdStarts is the table of the cold starts.
+func ColdStarts(term *kit.Terminal) kit.Kind[api.ColdStart] {
 	return kit.Kind[api.ColdStart]{Word: "ColdStart", Path: "/api/v1/coldstarts", Columns: []kit.Column[api.ColdStart]{
 		kit.Col("ID", func(t api.ColdStart) string { return t.ID }),
-		kit.Col("NAME", func(t api.ColdStart) string { return shortName(t.Function) }),
+		kit.Col("NAME", func(t api.ColdStart) string { return ShortName(t.Function) }),
 		kit.Col("STATE", func(t api.ColdStart) string { return t.State.Word() }),
 		kit.Col("TOOK", func(t api.ColdStart) string { return kit.Seconds(&t.Total) }),
 		kit.Col("LONGEST", func(t api.ColdStart) string {
@@ -207,33 +213,36 @@ func (p printer) coldStartKind() kit.Kind[api.ColdStart] {
 			return string(most.Phase) + " " + kit.Seconds(&most.Duration)
 		}),
 		kit.Col("NODE", func(t api.ColdStart) string { return t.Node }),
-		kit.Col("BEGAN", func(t api.ColdStart) string { return p.Since(t.Began) + " ago" }),
+		kit.Col("BEGAN", func(t api.ColdStart) string { return term.Since(t.Began) + " ago" }),
 		kit.WideCol("ERROR", func(t api.ColdStart) string { return t.Error }),
 	}, Name: func(t api.ColdStart) string { return t.ID }}
 }
 
-func (p printer) eventKind() kit.Kind[functions.Event] {
+// Events is the table of the events.
+func Events(term *kit.Terminal) kit.Kind[functions.Event] {
 	return kit.Kind[functions.Event]{Word: "Event", Path: "/api/v1/events", Columns: []kit.Column[functions.Event]{
-		kit.Col("AGO", func(e functions.Event) string { return p.Since(e.At) }),
+		kit.Col("AGO", func(e functions.Event) string { return term.Since(e.At) }),
 		kit.Col("WHAT", func(e functions.Event) string { return e.Kind }),
-		kit.Col("NAME", func(e functions.Event) string { return shortName(e.Function) }),
+		kit.Col("NAME", func(e functions.Event) string { return ShortName(e.Function) }),
 		kit.Col("NODE", func(e functions.Event) string { return e.Node }),
 		kit.Col("WHY", func(e functions.Event) string { return e.Reason }),
-		kit.Col("FOR", func(e functions.Event) string { return shortName(e.For) }),
+		kit.Col("FOR", func(e functions.Event) string { return ShortName(e.For) }),
 		kit.Col("MESSAGE", func(e functions.Event) string { return e.Message }),
 		kit.WideCol("REPLICA", func(e functions.Event) string { return e.Replica }),
 	}, Name: func(e functions.Event) string { return strconv.FormatUint(e.Seq, 10) }}
 }
 
-func (p printer) agentKind() kit.Kind[functions.JoinedAgent] {
+// Agents is the table of the agents that joined.
+func Agents(term *kit.Terminal) kit.Kind[functions.JoinedAgent] {
 	return kit.Kind[functions.JoinedAgent]{Word: "Agent", Columns: []kit.Column[functions.JoinedAgent]{
 		kit.Col("NAME", func(a functions.JoinedAgent) string { return a.ID }),
 		kit.Col("KEY", func(a functions.JoinedAgent) string { return a.Key[:min(12, len(a.Key))] }),
-		kit.Col("JOINED", func(a functions.JoinedAgent) string { return p.Since(a.Joined) + " ago" }),
+		kit.Col("JOINED", func(a functions.JoinedAgent) string { return term.Since(a.Joined) + " ago" }),
 	}, Name: func(a functions.JoinedAgent) string { return a.ID }}
 }
 
-func (p printer) keyKind() kit.Kind[auth.Key] {
+// Keys is the table of the keys.
+func Keys(term *kit.Terminal) kit.Kind[auth.Key] {
 	return kit.Kind[auth.Key]{Word: "Key", Columns: []kit.Column[auth.Key]{
 		kit.Col("ID", func(k auth.Key) string { return k.ID }),
 		kit.Col("TEAM", func(k auth.Key) string { return k.Team }),
@@ -244,6 +253,6 @@ func (p printer) keyKind() kit.Kind[auth.Key] {
 			}
 			return "no"
 		}),
-		kit.Col("MADE", func(k auth.Key) string { return p.Since(k.Created) + " ago" }),
+		kit.Col("MADE", func(k auth.Key) string { return term.Since(k.Created) + " ago" }),
 	}, Name: func(k auth.Key) string { return k.ID }}
 }

@@ -1,13 +1,13 @@
-package loader
+package rangelimit
 
 import "time"
 
-// concurrencyController finds how many ranges in flight bring the most bytes a second
+// controller finds how many ranges in flight bring the most bytes a second
 // from one source (hill climbing). It grows while that pays, tries fewer where the
 // rate stays the same, and backs off while the source throttles. It keeps what it
 // found for a while before it tries again, longer after each failed try. It is a pure
 // value: samples in, limit out.
-type concurrencyController struct {
+type controller struct {
 	min, max int
 
 	limit         int
@@ -34,8 +34,8 @@ const (
 	trying
 )
 
-// linkSample is one measurement of a source.
-type linkSample struct {
+// sample is one measurement of a source.
+type sample struct {
 	at   time.Time
 	rate float64 // bytes a second since the last sample
 	busy bool    // the limit was reached and more was to do
@@ -52,28 +52,28 @@ const (
 	sameRate      = 0.98            // part of the rate that counts as equal
 )
 
-func newController(start, minimum, maximum int) concurrencyController {
+func newController(start, minimum, maximum int) controller {
 	minimum = min(minimum, maximum)
-	return concurrencyController{min: minimum, max: maximum, limit: max(minimum, min(start, maximum)), skip: 1}
+	return controller{min: minimum, max: maximum, limit: max(minimum, min(start, maximum)), skip: 1}
 }
 
 // resumedController starts from the number found by an earlier process, and rests
 // before it tries another.
-func resumedController(start, minimum, maximum int) concurrencyController {
+func resumedController(start, minimum, maximum int) controller {
 	p := newController(start, minimum, maximum)
 	p.state = resting
 	return p
 }
 
 // reset forgets what an earlier process found, unless this one has tested it already.
-func (c *concurrencyController) reset() {
+func (c *controller) reset() {
 	if c.failedTries == 0 && c.throttleScore == 0 {
 		c.state, c.base, c.until = growing, throughput{}, time.Time{}
 	}
 }
 
 // best is the number to start with next time.
-func (c *concurrencyController) best() int {
+func (c *controller) best() int {
 	if c.state == growing || c.base.ranges == 0 {
 		return c.limit
 	}
@@ -81,7 +81,7 @@ func (c *concurrencyController) best() int {
 }
 
 // step takes a sample into account.
-func (c *concurrencyController) step(m linkSample) {
+func (c *controller) step(m sample) {
 	if m.throttled {
 		c.throttleScore++
 	} else {
@@ -146,14 +146,14 @@ func (c *concurrencyController) step(m linkSample) {
 }
 
 // setLimit sets a limit to be measured.
-func (c *concurrencyController) setLimit(limit int) {
+func (c *controller) setLimit(limit int) {
 	c.limit = max(c.min, min(limit, c.max))
 	c.skip, c.missedOnce = 1, false
 }
 
 // rejectTry ends a try after two samples in a row against it: ranges that start
 // together also end together, and one sample may fall between.
-func (c *concurrencyController) rejectTry(now time.Time) {
+func (c *controller) rejectTry(now time.Time) {
 	if c.missedOnce {
 		c.revert(now)
 		return
@@ -162,20 +162,13 @@ func (c *concurrencyController) rejectTry(now time.Time) {
 }
 
 // revert ends a try: back to the limit before it; the next try goes the other way.
-func (c *concurrencyController) revert(now time.Time) {
+func (c *controller) revert(now time.Time) {
 	c.limit = c.base.ranges
 	c.tryFewer = !c.tryFewer
 	c.failedTries++
 	c.rest(now, min(maxRest, minRest<<min(c.failedTries-1, 4)))
 }
 
-func (c *concurrencyController) rest(now time.Time, d time.Duration) {
+func (c *controller) rest(now time.Time, d time.Duration) {
 	c.state, c.until, c.skip = resting, now.Add(d), 1
-}
-
-// rangeBytes is how many bytes one request should ask for, in whole blocks, so that
-// the wait for its first byte is 1/20 of it.
-func rangeBytes(first time.Duration, rate float64, block, maximum int64) int64 {
-	n := int64(20*first.Seconds()*rate) / block * block
-	return max(block, min(n, maximum/block*block))
 }

@@ -1,4 +1,4 @@
-package loader
+package rangelimit
 
 import (
 	"context"
@@ -8,57 +8,68 @@ import (
 	"time"
 )
 
-// sourceLimiter limits the requests to one source, over all its stagings: how many
+// Limiter limits the requests to one source, over all its stagings: how many
 // ranges are in flight, and until when the source asked for a pause. It also measures
 // them. Waiters are served in order, High before Low.
-type sourceLimiter struct {
+type Limiter struct {
 	mu           sync.Mutex // guards all below
-	control      concurrencyController
+	control      controller
 	inFlight     int             // ranges in flight
 	waiting      [2][]chan error // by Priority
 	pausedUntil  time.Time       // the source asked for a pause until then
 	wake         *time.Timer     // at until
 	measured     time.Time
-	limitReached bool      // the limit was reached since measured
-	throttled    bool      // since measured
-	firstBytes   ring      // seconds to the first byte
-	rates        ring      // bytes a second after it
-	spreads      ring      // duration relative to the typical one
-	hedgeBudget  int64     // bytes that came, less hedgePart times those requested twice
-	earlier      linkStats // measured by an earlier process; zero if unknown
-	compared     bool      // earlier was compared with this process
+	limitReached bool  // the limit was reached since measured
+	throttled    bool  // since measured
+	firstBytes   ring  // seconds to the first byte
+	rates        ring  // bytes a second after it
+	spreads      ring  // duration relative to the typical one
+	hedgeBudget  int64 // bytes that came, less hedgePart times those requested twice
+	earlier      Link  // measured by an earlier process; zero if unknown
+	compared     bool  // earlier was compared with this process
 
 	counted atomic.Int64 // bytes since measured
 }
 
-// urgentExtra is how many more ranges may be in flight for readers and for hedges.
-const urgentExtra = 4
+// UrgentExtra is how many more ranges may be in flight for readers and for hedges.
+const UrgentExtra = 4
 
 // measureEvery is the interval at which the rate is measured.
 const measureEvery = 150 * time.Millisecond
 
-func newSourceLimiter(maximum int, was linkStats) *sourceLimiter {
-	l := &sourceLimiter{control: newController(startRanges, minRanges, maximum), earlier: was}
+// Priority of a staging among the others.
+type Priority int
+
+// High: a request waits for the staging. Low: none does.
+const (
+	High Priority = iota
+	Low
+)
+
+// New returns a limiter of at most maximum ranges, which begins with what an earlier
+// process measured of the source.
+func New(maximum int, was Link) *Limiter {
+	l := &Limiter{control: newController(startRanges, minRanges, maximum), earlier: was}
 	if was.Streams > 0 {
 		l.control = resumedController(was.Streams, minRanges, maximum)
 	}
 	return l
 }
 
-// stats returns what the next process should know; ok is false if too few ranges were
+// Link returns what the next process should know; ok is false if too few ranges were
 // measured.
-func (l *sourceLimiter) stats() (p linkStats, ok bool) {
-	typical, ok := l.typical()
+func (l *Limiter) Link() (p Link, ok bool) {
+	typical, ok := l.Typical()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return linkStats{Streams: l.control.best(), First: typical.first.Seconds(), Rate: typical.rate}, ok && l.control.throttleScore == 0
+	return Link{Streams: l.control.best(), First: typical.First.Seconds(), Rate: typical.Rate}, ok && l.control.throttleScore == 0
 }
 
-// expected returns the first-byte time and rate by which requests are planned:
+// Expected returns the first-byte time and rate by which requests are planned:
 // measured, or from an earlier process.
-func (l *sourceLimiter) expected() (first time.Duration, rate float64, ok bool) {
-	if typical, ok := l.typical(); ok {
-		return typical.first, typical.rate, true
+func (l *Limiter) Expected() (first time.Duration, rate float64, ok bool) {
+	if typical, ok := l.Typical(); ok {
+		return typical.First, typical.Rate, true
 	}
 	return time.Duration(l.earlier.First * float64(time.Second)), l.earlier.Rate, l.earlier.Streams > 0
 }
@@ -69,13 +80,13 @@ const (
 	minRanges   = 2
 )
 
-// acquire waits until one more range may be in flight. Urgent ones may exceed the
-// limit by urgentExtra.
-func (l *sourceLimiter) acquire(ctx context.Context, p Priority, urgent bool) error {
+// Acquire waits until one more range may be in flight. Urgent ones may exceed the
+// limit by UrgentExtra.
+func (l *Limiter) Acquire(ctx context.Context, p Priority, urgent bool) error {
 	l.mu.Lock()
 	limit := l.control.limit
 	if urgent {
-		limit += urgentExtra
+		limit += UrgentExtra
 		p = High
 	}
 	if l.inFlight < limit && !l.paused(time.Now()) {
@@ -106,12 +117,12 @@ func (l *sourceLimiter) acquire(ctx context.Context, p Priority, urgent bool) er
 	}
 	l.mu.Unlock()
 	// It was admitted at the same moment.
-	l.release()
+	l.Release()
 	return context.Cause(ctx)
 }
 
 // paused reports whether the source asked for a pause; the caller holds mu.
-func (l *sourceLimiter) paused(now time.Time) bool {
+func (l *Limiter) paused(now time.Time) bool {
 	if !now.Before(l.pausedUntil) {
 		return false
 	}
@@ -126,7 +137,7 @@ func (l *sourceLimiter) paused(now time.Time) bool {
 	return true
 }
 
-func (l *sourceLimiter) occupy() {
+func (l *Limiter) occupy() {
 	l.inFlight++
 	if l.inFlight >= l.control.limit {
 		l.limitReached = true
@@ -134,7 +145,7 @@ func (l *sourceLimiter) occupy() {
 }
 
 // admit lets waiters in up to the limit; the caller holds mu.
-func (l *sourceLimiter) admit(now time.Time) {
+func (l *Limiter) admit(now time.Time) {
 	for l.inFlight < l.control.limit {
 		p := 0
 		if len(l.waiting[p]) == 0 {
@@ -149,19 +160,19 @@ func (l *sourceLimiter) admit(now time.Time) {
 	}
 }
 
-func (l *sourceLimiter) release() {
+func (l *Limiter) Release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.inFlight--
 	l.admit(time.Now())
 }
 
-// countBytes counts bytes as they leave the socket.
-func (l *sourceLimiter) countBytes(n int64) { l.counted.Add(n) }
+// CountBytes counts bytes as they leave the socket.
+func (l *Limiter) CountBytes(n int64) { l.counted.Add(n) }
 
-// throttle notes that the source asked for fewer requests, and to pause for wait. All
+// Throttle notes that the source asked for fewer requests, and to pause for wait. All
 // ranges get that answer at once: it counts once.
-func (l *sourceLimiter) throttle(now time.Time, wait time.Duration) {
+func (l *Limiter) Throttle(now time.Time, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.throttled = true
@@ -173,8 +184,8 @@ func (l *sourceLimiter) throttle(now time.Time, wait time.Duration) {
 	}
 }
 
-// measure takes a sample every measureEvery.
-func (l *sourceLimiter) measure(now time.Time) {
+// Measure takes a sample every measureEvery.
+func (l *Limiter) Measure(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.measured.IsZero() || now.Sub(l.measured) > 20*measureEvery {
@@ -188,14 +199,14 @@ func (l *sourceLimiter) measure(now time.Time) {
 	}
 	n := l.counted.Swap(0)
 	l.hedgeBudget += n
-	l.control.step(linkSample{at: now, rate: float64(n) / d.Seconds(), busy: l.limitReached, throttled: l.throttled})
+	l.control.step(sample{at: now, rate: float64(n) / d.Seconds(), busy: l.limitReached, throttled: l.throttled})
 	l.measured, l.limitReached, l.throttled = now, l.inFlight >= l.control.limit, false
 	l.admit(now)
 }
 
-// recordRange records a finished range: the time to its first byte, and the n bytes
+// RecordRange records a finished range: the time to its first byte, and the n bytes
 // that came in the time rest after it.
-func (l *sourceLimiter) recordRange(first time.Duration, n int64, remaining time.Duration) {
+func (l *Limiter) RecordRange(first time.Duration, n int64, remaining time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if typical := l.firstBytes.at(0.5) + float64(n)/l.rates.at(0.5); l.rates.n > 0 && typical > 0 {
@@ -218,25 +229,26 @@ const (
 	distanceFactor = 2
 )
 
-// rangeStats describes typical ranges: the median time to the first byte, the median
+// RangeStats describes typical ranges: the median time to the first byte, the median
 // rate after it, and how many times the typical duration 9 of 10 take at most.
-type rangeStats struct {
-	first        time.Duration
-	rate         float64
-	spreadFactor float64
+type RangeStats struct {
+	First        time.Duration
+	Rate         float64
+	SpreadFactor float64
 }
 
-// typical returns rangeStats; ok is false while too few ranges were measured.
-func (l *sourceLimiter) typical() (h rangeStats, ok bool) {
+// Typical returns RangeStats; ok is false while too few ranges were measured.
+func (l *Limiter) Typical() (h RangeStats, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.rates.n < minSamples {
-		return rangeStats{}, false
+		return RangeStats{}, false
 	}
-	return rangeStats{first: time.Duration(l.firstBytes.at(0.5) * float64(time.Second)), rate: l.rates.at(0.5), spreadFactor: max(1, l.spreads.at(0.9))}, true
+	return RangeStats{First: time.Duration(l.firstBytes.at(0.5) * float64(time.Second)), Rate: l.rates.at(0.5), SpreadFactor: max(1, l.spreads.at(0.9))}, true
 }
 
-func (l *sourceLimiter) limit() int {
+// Limit is how many ranges may be in flight, urgent ones aside.
+func (l *Limiter) Limit() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.control.limit
@@ -248,8 +260,8 @@ const (
 	firstHedgeBudget = 16 << 20
 )
 
-// spendHedge takes n bytes from the hedge budget; false if they exceed it.
-func (l *sourceLimiter) spendHedge(n int64) bool {
+// SpendHedge takes n bytes from the hedge budget; false if they exceed it.
+func (l *Limiter) SpendHedge(n int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n > l.hedgeBudget/hedgePart+firstHedgeBudget {
@@ -259,8 +271,8 @@ func (l *sourceLimiter) spendHedge(n int64) bool {
 	return true
 }
 
-// refundHedge returns bytes that did not come twice.
-func (l *sourceLimiter) refundHedge(n int64) {
+// RefundHedge returns bytes that did not come twice.
+func (l *Limiter) RefundHedge(n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.hedgeBudget += n * hedgePart

@@ -1,4 +1,4 @@
-package control
+package clusterstate
 
 import (
 	"fmt"
@@ -18,11 +18,11 @@ import (
 )
 
 // manyNodes makes a cluster state with one pod for every fourth revision.
-func manyNodes(nodes, revisions int) *clusterState {
-	f := newClusterState(clusterStateOptions{
-		epoch: 1, life: "x", log: slog.New(slog.DiscardHandler), now: time.Now,
-		sendHeartbeat: func(functions.Heartbeat, orchestrator.Node) {}, probe: func(probe) {},
-		forceDelete: func(string, string, types.UID) {},
+func manyNodes(nodes, revisions int) *State {
+	f := New(Options{
+		Epoch: 1, Life: "x", Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		SendHeartbeat: func(functions.Heartbeat, orchestrator.Node) {}, Probe: func(Probe) {},
+		ForceDelete: func(string, string, types.UID) {},
 	})
 	for i := range nodes {
 		f.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}, Status: corev1.NodeStatus{
@@ -50,12 +50,12 @@ func manyNodes(nodes, revisions int) *clusterState {
 func BenchmarkFleet(b *testing.B) {
 	for _, size := range []struct{ nodes, revisions int }{{1, 200}, {500, 2000}, {500, 10000}} {
 		f := manyNodes(size.nodes, size.revisions)
-		f.sendHeartbeats(true)
+		f.SendHeartbeats(true)
 		f.outdatedScales(true)
 		name := fmt.Sprintf("nodes=%d/revisions=%d/", size.nodes, size.revisions)
 		b.Run(name+"tick", func(b *testing.B) {
 			for b.Loop() {
-				f.sendHeartbeats(true)
+				f.SendHeartbeats(true)
 				f.outdatedScales(true)
 			}
 		})
@@ -65,7 +65,7 @@ func BenchmarkFleet(b *testing.B) {
 				f.markNode("n0")
 				f.dueScales[functions.Name{Team: "a", Name: "m0-00001"}] = true
 				f.mu.Unlock()
-				f.sendHeartbeats(false)
+				f.SendHeartbeats(false)
 				f.outdatedScales(false)
 			}
 		})

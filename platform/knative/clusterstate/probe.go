@@ -1,4 +1,4 @@
-package control
+package clusterstate
 
 import (
 	"context"
@@ -13,25 +13,25 @@ import (
 
 // prober probes pods without the shim: their queue-proxy answers a probe once the
 // container does. Kubernetes would report it one or two seconds later.
-type prober struct {
+type Prober struct {
 	client  *http.Client
 	onReady func(types.UID)
 	needed  func(types.UID) bool
-	queue   chan probe
+	queue   chan Probe
 	every   time.Duration
 	url     func(ip string) string
 }
 
-func newProber(ready func(types.UID), alive func(types.UID) bool) *prober {
-	return &prober{
-		onReady: ready, needed: alive, queue: make(chan probe, 4096), every: 20 * time.Millisecond,
+func NewProber(ready func(types.UID), alive func(types.UID) bool) *Prober {
+	return &Prober{
+		onReady: ready, needed: alive, queue: make(chan Probe, 4096), every: 20 * time.Millisecond,
 		client: &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
 		url:    func(ip string) string { return "http://" + net.JoinHostPort(ip, strconv.Itoa(queueProxy)) + "/" },
 	}
 }
 
-// add starts probing a pod. It does not block.
-func (p *prober) add(x probe) {
+// Add starts probing a pod. It does not block.
+func (p *Prober) Add(x Probe) {
 	select {
 	case p.queue <- x:
 	default: // full: Kubernetes reports readiness
@@ -39,7 +39,7 @@ func (p *prober) add(x probe) {
 }
 
 // Run probes until ctx ends.
-func (p *prober) Run(ctx context.Context) error {
+func (p *Prober) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
@@ -54,7 +54,7 @@ func (p *prober) Run(ctx context.Context) error {
 
 // probeUntilReady probes one pod with growing pauses until it answers or is no longer
 // needed.
-func (p *prober) probeUntilReady(ctx context.Context, x probe) {
+func (p *Prober) probeUntilReady(ctx context.Context, x Probe) {
 	wait := p.every
 	for p.needed(x.uid) {
 		if p.probeOnce(ctx, x.ip) {
@@ -70,7 +70,7 @@ func (p *prober) probeUntilReady(ctx context.Context, x probe) {
 	}
 }
 
-func (p *prober) probeOnce(ctx context.Context, ip string) bool {
+func (p *Prober) probeOnce(ctx context.Context, ip string) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url(ip), nil)
 	if err != nil {
 		return false

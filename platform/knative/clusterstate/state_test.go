@@ -1,4 +1,4 @@
-package control
+package clusterstate
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
@@ -30,10 +31,10 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// stage is a clusterState whose writer records its calls.
+// stage is a State whose writer records its calls.
 type stage struct {
 	*testing.T
-	*clusterState
+	*State
 	clock time.Time
 
 	mu     sync.Mutex
@@ -41,7 +42,7 @@ type stage struct {
 	least  []string
 	hurry  []string
 	tells  []controlstream.Update
-	probes []probe
+	probes []Probe
 	beats  map[string]functions.Heartbeat
 	refuse error
 }
@@ -81,13 +82,13 @@ var web = functions.Name{Team: "a", Name: "web-00001"}
 
 func newTestCluster(t *testing.T, shim bool) *stage {
 	s := &stage{T: t, clock: time.Unix(1e9, 0), beats: map[string]functions.Heartbeat{}}
-	s.clusterState = newClusterState(clusterStateOptions{
-		epoch: 7, life: "x", log: slog.New(slog.DiscardHandler), writer: s,
-		sendHeartbeat: func(hb functions.Heartbeat, _ orchestrator.Node) { s.beats[hb.AgentID] = hb },
-		send:          func(_ string, d controlstream.Update) bool { s.tells = append(s.tells, d); return true },
-		probe:         func(p probe) { s.probes = append(s.probes, p) },
-		now:           func() time.Time { return s.clock },
-		forceDelete:   func(ns, pod string, _ types.UID) { s.hurry = append(s.hurry, pod) },
+	s.State = New(Options{
+		Epoch: 7, Life: "x", Log: slog.New(slog.DiscardHandler), Writer: s,
+		SendHeartbeat: func(hb functions.Heartbeat, _ orchestrator.Node) { s.beats[hb.AgentID] = hb },
+		Send:          func(_ string, d controlstream.Update) bool { s.tells = append(s.tells, d); return true },
+		Probe:         func(p Probe) { s.probes = append(s.probes, p) },
+		Now:           func() time.Time { return s.clock },
+		ForceDelete:   func(ns, pod string, _ types.UID) { s.hurry = append(s.hurry, pod) },
 	})
 	for _, n := range []string{"n1", "n2"} {
 		s.SetNode(aNode(n))
@@ -106,7 +107,7 @@ func aNode(name string) *corev1.Node {
 
 // TestEndpoint: a shim reports its port; its address is taken from Kubernetes.
 func TestEndpoint(t *testing.T) {
-	f := &clusterState{pods: map[types.UID]*pod{"victim": {ip: "10.0.0.7"}, "gone": {ip: "10.0.0.8", ended: true}}}
+	f := &State{pods: map[types.UID]*pod{"victim": {ip: "10.0.0.7"}, "gone": {ip: "10.0.0.8", ended: true}}}
 	for _, x := range []struct{ ip, said, want string }{
 		{"10.0.0.9", "http://10.0.0.9:8080", "http://10.0.0.9:8080"},
 		{"10.0.0.9", "http://10.0.0.7:8080", "http://10.0.0.9:8080"},
@@ -161,10 +162,10 @@ func waits(reason, message string) func(*corev1.Pod) {
 // states returns a node's replicas as reported in its next heartbeat.
 func (s *stage) states(node string) map[string]functions.ReplicaStatus {
 	s.Helper()
-	s.clusterState.mu.Lock()
+	s.State.mu.Lock()
 	s.dirtyNodes[node] = true
-	s.clusterState.mu.Unlock()
-	s.sendHeartbeats(false)
+	s.State.mu.Unlock()
+	s.SendHeartbeats(false)
 	out := map[string]functions.ReplicaStatus{}
 	for _, m := range s.beats[node].Models {
 		out[m.ID] = m
@@ -213,7 +214,7 @@ func TestReplicaOfAPod(t *testing.T) {
 	if st := s.want("n1", "r1", functions.Ready); st.Endpoint != "http://10.0.0.9:8080" || st.Team != "a" || st.Model != "web-00001" || len(st.GPUs) != 1 {
 		t.Errorf("%+v", st)
 	}
-	if d, a, r := s.clusterState.ReplicaCounts(web); d != 1 || a != 1 || r != 1 {
+	if d, a, r := s.State.ReplicaCounts(web); d != 1 || a != 1 || r != 1 {
 		t.Errorf("scale %d %d %d", d, a, r)
 	}
 	// Unload stops the shim, shrinks the Deployment, and deletes the pod at once.
@@ -253,7 +254,7 @@ func TestPodElsewhere(t *testing.T) {
 		t.Errorf("still on n1: %v", st)
 	}
 	s.want("n2", "web-00001-deployment-p1", functions.Loading)
-	if d, _, _ := s.clusterState.ReplicaCounts(web); d != 1 {
+	if d, _, _ := s.State.ReplicaCounts(web); d != 1 {
 		t.Errorf("%d are wanted", d)
 	}
 }
@@ -290,7 +291,7 @@ func TestEvictedPod(t *testing.T) {
 	s.want("n1", "web-00001-deployment-p2", functions.Loading)
 	s.DropPod("p1")
 	s.clock = s.clock.Add(time.Minute)
-	s.sendHeartbeats(true)
+	s.SendHeartbeats(true)
 	if r := s.outdatedScales(true); len(r) != 0 {
 		t.Error("the replacement is taken back")
 	}
@@ -299,7 +300,7 @@ func TestEvictedPod(t *testing.T) {
 	s.SetPod(aPod("p2", "n1", runs, ends))
 	s.DropPod("p2")
 	s.clock = s.clock.Add(time.Minute)
-	s.sendHeartbeats(true)
+	s.SendHeartbeats(true)
 	if r := s.outdatedScales(true); len(r) != 1 {
 		t.Error("a pod that went is kept for")
 	}
@@ -350,7 +351,7 @@ func TestLoadDuringUnload(t *testing.T) {
 	}
 }
 
-// TestLoadBeforeUnload: a replica requested before another is stopped already has its
+// TestLoadBeforeUnload: a replica Requested before another is stopped already has its
 // pod; the Deployment then shrinks by the stopped one.
 func TestLoadBeforeUnload(t *testing.T) {
 	s := newTestCluster(t, true)
@@ -477,7 +478,7 @@ func TestClusterStateInAnyOrder(t *testing.T) {
 				did("time")
 				s.clock = s.clock.Add(time.Duration(r.IntN(20)) * time.Second)
 				s.OnProbeSuccess(types.UID(pod()))
-				s.sendHeartbeats(true)
+				s.SendHeartbeats(true)
 				for _, x := range s.outdatedScales(true) {
 					s.writeScaleAsLeader(t.Context(), x)
 				}
@@ -507,7 +508,7 @@ func TestAdoptedPods(t *testing.T) {
 	if len(st.GPUs) != 1 {
 		t.Errorf("%+v", st)
 	}
-	if len(s.probes) != 2 || s.probes[0] != (probe{"p1", "10.0.0.9"}) {
+	if len(s.probes) != 2 || s.probes[0] != (Probe{"p1", "10.0.0.9"}) {
 		t.Errorf("probes %+v", s.probes)
 	}
 	if !s.NeedsProbe("p1") {
@@ -686,12 +687,12 @@ func TestSlimTakes(t *testing.T) {
 	}
 	want := functions.Resources{GPUs: 2, Memory: 3 << 30, CPU: 375, Pods: 1}
 	p, err := slim.Object(&corev1.Pod{Spec: *spec.DeepCopy()})
-	if err != nil || podResources(&p.(*corev1.Pod).Spec) != want || p.(*corev1.Pod).Spec.Containers[0].Image != "" {
-		t.Errorf("a pod: %+v, %v", podResources(&p.(*corev1.Pod).Spec), err)
+	if err != nil || PodResources(&p.(*corev1.Pod).Spec) != want || p.(*corev1.Pod).Spec.Containers[0].Image != "" {
+		t.Errorf("a pod: %+v, %v", PodResources(&p.(*corev1.Pod).Spec), err)
 	}
 	d, err := slim.Object(&appsv1.Deployment{Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: spec}}})
-	if err != nil || podResources(&d.(*appsv1.Deployment).Spec.Template.Spec) != want {
-		t.Errorf("a Deployment: %+v, %v", podResources(&d.(*appsv1.Deployment).Spec.Template.Spec), err)
+	if err != nil || PodResources(&d.(*appsv1.Deployment).Spec.Template.Spec) != want {
+		t.Errorf("a Deployment: %+v, %v", PodResources(&d.(*appsv1.Deployment).Spec.Template.Spec), err)
 	}
 }
 
@@ -893,5 +894,29 @@ func TestPhases(t *testing.T) {
 	s.clock = s.clock.Add(time.Hour)
 	if p := s.want("n1", "r1", functions.Ready).Phases; len(p) != 2 || p[0].Duration != 1 || p[1].Phase != functions.PhaseSpawn || p[1].Start != 1 || p[1].Duration != 1 {
 		t.Errorf("%+v", p)
+	}
+}
+
+func TestSlim(t *testing.T) {
+	p := aPod("p", "n1", runs)
+	p.ManagedFields = []metav1.ManagedFieldsEntry{{}}
+	p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "SECRET", Value: "x"}}
+	o, err := slim.Object(p)
+	got := o.(*corev1.Pod)
+	if err != nil || got.ManagedFields != nil || got.Spec.Containers[0].Env != nil || got.Spec.NodeName != "n1" || len(got.Spec.Containers[0].Resources.Limits) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestRequestsDoNotOverflow: requests that add up to more than an int64 stay positive.
+func TestRequestsDoNotOverflow(t *testing.T) {
+	for _, text := range []string{fmt.Sprint(int64(math.MaxInt64)), "9225872036854773307", "99999999999999999999Ei"} { // the last two are no int64
+		most := resource.MustParse(text)
+		c := corev1.Container{Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceMemory: most, corev1.ResourceCPU: most}, Limits: corev1.ResourceList{knative.GPU: most},
+		}}
+		if sum := PodResources(&corev1.PodSpec{Containers: []corev1.Container{c, c}, Overhead: c.Resources.Requests}); sum.Memory != 3*maxRequest || sum.CPU != 3*maxRequest || sum.GPUs != 2*maxRequest {
+			t.Errorf("%s: %+v", text, sum)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package control
+package clusterstate
 
 import (
 	"context"
@@ -9,14 +9,14 @@ import (
 )
 
 // desired is the number of pods that each revision needs; absent means 0. mu must be held.
-func (s *clusterState) desired() map[*revisionState]int {
+func (s *State) desired() map[*revisionState]int {
 	out := map[*revisionState]int{}
 	for _, w := range s.replicas {
 		if !w.ending && (w.pod == nil || !w.pod.terminating) {
 			out[w.rev]++
 		}
 	}
-	now := s.o.now()
+	now := s.o.Now()
 	for _, p := range s.pods {
 		// An unscheduled pod that no replica waits for becomes a replica once it has a
 		// node.
@@ -36,7 +36,7 @@ func (s *clusterState) desired() map[*revisionState]int {
 // holdForTermination keeps Deployments small until the pods that are to end are
 // terminating. A Deployment that shrinks and grows again at once keeps the pod whose
 // engine has exited and creates no other. mu must be held.
-func (s *clusterState) holdForTermination(desired map[*revisionState]int) {
+func (s *State) holdForTermination(desired map[*revisionState]int) {
 	var leave map[*revisionState]int
 	for _, w := range s.replicas {
 		if w.ending && w.pod != nil && !w.pod.terminating && !w.pod.ended {
@@ -57,20 +57,20 @@ func (s *clusterState) holdForTermination(desired map[*revisionState]int) {
 		if size < 0 {
 			size = r.observed
 		}
-		// k of the existing or requested pods must go.
+		// k of the existing or Requested pods must go.
 		desired[r] = min(desired[r], max(0, max(size, have)-k))
 	}
 }
 
 // outdatedScales lists the revisions whose Deployment has a wrong size.
-func (s *clusterState) outdatedScales(all bool) []*revisionState {
+func (s *State) outdatedScales(all bool) []*revisionState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !all && len(s.dueScales) == 0 {
 		return nil
 	}
 	var out []*revisionState
-	now, desired := s.o.now(), s.desired()
+	now, desired := s.o.Now(), s.desired()
 	look := func(r *revisionState) {
 		if r == nil || r.deployment == "" || r.observed < 0 {
 			return
@@ -103,7 +103,7 @@ func (s *clusterState) outdatedScales(all bool) []*revisionState {
 // writeScaleAsLeader retries writeScale while the lease is in doubt. The orchestrator
 // takes ErrStaleEpoch as final and would reject all waiting requests; here either the
 // lease is renewed, or ctx ends with the term.
-func (s *clusterState) writeScaleAsLeader(ctx context.Context, r *revisionState) error {
+func (s *State) writeScaleAsLeader(ctx context.Context, r *revisionState) error {
 	for {
 		err := s.writeScale(ctx, r)
 		if !errors.Is(err, functions.ErrStaleEpoch) {
@@ -121,22 +121,22 @@ func (s *clusterState) writeScaleAsLeader(ctx context.Context, r *revisionState)
 const staleEpochRetry = 200 * time.Millisecond
 
 // writeScale writes a revision's Deployment if its size is wrong.
-func (s *clusterState) writeScale(ctx context.Context, r *revisionState) error {
+func (s *State) writeScale(ctx context.Context, r *revisionState) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.mu.Lock()
 	want, target := s.desired()[r], r.deployment
-	fresh := r.written == want && s.o.now().Sub(r.writtenAt) <= rewriteAfter
+	fresh := r.written == want && s.o.Now().Sub(r.writtenAt) <= rewriteAfter
 	if target == "" || fresh || r.observed == want && (r.written == want || r.written < 0) {
 		s.mu.Unlock()
 		return nil
 	}
 	s.mu.Unlock()
-	if err := s.o.writer.Scale(ctx, r.name, target, want); err != nil {
+	if err := s.o.Writer.Scale(ctx, r.name, target, want); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	r.written, r.writtenAt = want, s.o.now()
+	r.written, r.writtenAt = want, s.o.Now()
 	s.mu.Unlock()
 	return nil
 }
@@ -149,14 +149,14 @@ const adoptDelay = 5 * time.Second
 const rewriteAfter = 3 * time.Second
 
 // ReplicaCounts counts the replicas of a revision.
-func (s *clusterState) ReplicaCounts(name functions.Name) (desired, actual, ready int) {
+func (s *State) ReplicaCounts(name functions.Name) (desired, actual, ready int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.revisions[name]
 	if r == nil {
 		return 0, 0, 0
 	}
-	now := s.o.now()
+	now := s.o.Now()
 	for _, w := range s.replicas {
 		if w.rev != r {
 			continue

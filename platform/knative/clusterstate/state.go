@@ -1,4 +1,4 @@
-package control
+package clusterstate
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// clusterWriter changes Deployments and pods. Calls are bounded by ctx and may be made
+// Writer changes Deployments and pods. Calls are bounded by ctx and may be made
 // concurrently.
-type clusterWriter interface {
+type Writer interface {
 	// Scale sets the number of pods of a revision's Deployment.
 	Scale(ctx context.Context, revision functions.Name, deployment string, replicas int) error
 	// DeleteFirst makes a pod the first that is deleted when its Deployment is scaled
@@ -25,7 +25,7 @@ type clusterWriter interface {
 	ForceDelete(ctx context.Context, namespace, pod string, uid types.UID) error
 }
 
-// clusterState holds the nodes of the cluster as nodes of the orchestrator, and pods as
+// State holds the nodes of the cluster as nodes of the orchestrator, and pods as
 // its replicas. Informers and loaders report to it, and it sends heartbeats to the
 // orchestrator; the orchestrator's Load and Unload become scales of Deployments. One mutex
 // guards it; no callback is called under it.
@@ -34,8 +34,8 @@ type clusterWriter interface {
 // more pod of its revision, and the first unbound pod of the revision is bound to it. A
 // pod that no replica waits for (it existed before this controller, or replaces an evicted
 // one) becomes a replica named after the pod, which the orchestrator adopts.
-type clusterState struct {
-	o clusterStateOptions
+type State struct {
+	o Options
 
 	mu          sync.Mutex
 	nodes       map[string]*node
@@ -48,21 +48,22 @@ type clusterState struct {
 	wakeup      chan struct{}              // wakes Run; capacity 1
 }
 
-type clusterStateOptions struct {
-	epoch         int64
-	life          string // unique to this controller's term
-	sendHeartbeat func(functions.Heartbeat, orchestrator.Node)
-	send          func(node string, d controlstream.Update) bool
-	writer        clusterWriter
-	log           *slog.Logger
-	now           func() time.Time
-	probe         func(p probe) // probes a pod without the shim until it answers or is gone
-	changed       func(functions.Name)
-	forceDelete   func(namespace, pod string, uid types.UID) // queues clusterWriter.ForceDelete and returns at once
+// Options are what a State reports to and how it changes the cluster.
+type Options struct {
+	Epoch         int64
+	Life          string // unique to this controller's term
+	SendHeartbeat func(functions.Heartbeat, orchestrator.Node)
+	Send          func(node string, d controlstream.Update) bool
+	Writer        Writer
+	Log           *slog.Logger
+	Now           func() time.Time
+	Probe         func(p Probe) // probes a pod without the shim until it answers or is gone
+	Changed       func(functions.Name)
+	ForceDelete   func(namespace, pod string, uid types.UID) // queues Writer.ForceDelete and returns at once
 }
 
-// probe is a pod without the shim that is to be probed.
-type probe struct {
+// Probe is a pod without the shim that is to be probed.
+type Probe struct {
 	uid types.UID
 	ip  string
 }
@@ -106,16 +107,16 @@ type replica struct {
 	stateSince time.Time               // when lastStatus.State began
 }
 
-// newClusterState makes an empty state.
-func newClusterState(o clusterStateOptions) *clusterState {
-	return &clusterState{
+// New makes an empty state.
+func New(o Options) *State {
+	return &State{
 		o: o, nodes: map[string]*node{}, pods: map[types.UID]*pod{}, revisions: map[functions.Name]*revisionState{}, replicas: map[string]*replica{},
 		dirtyNodes: map[string]bool{}, dueScales: map[functions.Name]bool{}, constraints: map[string]*podConstraints{}, wakeup: make(chan struct{}, 1),
 	}
 }
 
 // Run sends heartbeats and writes scales until ctx ends.
-func (s *clusterState) Run(ctx context.Context) error {
+func (s *State) Run(ctx context.Context) error {
 	t := time.NewTicker(500 * time.Millisecond)
 	defer t.Stop()
 	var writing sync.WaitGroup
@@ -129,20 +130,20 @@ func (s *clusterState) Run(ctx context.Context) error {
 		case <-t.C:
 			all = true
 		}
-		s.sendHeartbeats(all)
+		s.SendHeartbeats(all)
 		for _, r := range s.outdatedScales(all) {
 			writing.Go(func() {
 				ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 				defer cancel()
 				if err := s.writeScale(ctx, r); err != nil && ctx.Err() == nil {
-					s.o.log.Warn("cannot write a scale", "revision", r.name.String(), "error", err)
+					s.o.Log.Warn("cannot write a scale", "revision", r.name.String(), "error", err)
 				}
 			})
 		}
 	}
 }
 
-func (s *clusterState) wakeRun() {
+func (s *State) wakeRun() {
 	select {
 	case s.wakeup <- struct{}{}:
 	default:
@@ -150,7 +151,7 @@ func (s *clusterState) wakeRun() {
 }
 
 // markNode makes the heartbeat of a node due. mu must be held.
-func (s *clusterState) markNode(node string) {
+func (s *State) markNode(node string) {
 	if node != "" {
 		s.dirtyNodes[node] = true
 	}
@@ -158,7 +159,7 @@ func (s *clusterState) markNode(node string) {
 }
 
 // SetRevision adds or updates a revision.
-func (s *clusterState) SetRevision(name functions.Name, target string, shim bool) {
+func (s *State) SetRevision(name functions.Name, target string, shim bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.revisions[name]
@@ -176,7 +177,7 @@ func (s *clusterState) SetRevision(name functions.Name, target string, shim bool
 }
 
 // Require sets what the pods of a revision require of a node.
-func (s *clusterState) Require(name functions.Name, pod functions.Pod) {
+func (s *State) Require(name functions.Name, pod functions.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, requires := s.revisions[name], pod.Requires()
@@ -197,7 +198,7 @@ func (s *clusterState) Require(name functions.Name, pod functions.Pod) {
 }
 
 // dropConstraints releases the constraints of a revision. mu must be held.
-func (s *clusterState) dropConstraints(r *revisionState) {
+func (s *State) dropConstraints(r *revisionState) {
 	if k := r.constraints; k != nil {
 		r.constraints = nil
 		if k.revisions--; k.revisions == 0 {
@@ -208,7 +209,7 @@ func (s *clusterState) dropConstraints(r *revisionState) {
 
 // DropRevision removes a revision. Kubernetes deletes its pods; until then they occupy
 // their nodes.
-func (s *clusterState) DropRevision(name functions.Name) {
+func (s *State) DropRevision(name functions.Name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.revisions[name]
@@ -227,7 +228,7 @@ func (s *clusterState) DropRevision(name functions.Name) {
 
 // SetDeployment records the size of a revision's Deployment, and why it cannot create pods
 // ("" if it can).
-func (s *clusterState) SetDeployment(name functions.Name, replicas int, refuse string) {
+func (s *State) SetDeployment(name functions.Name, replicas int, refuse string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.revisions[name]
@@ -235,7 +236,7 @@ func (s *clusterState) SetDeployment(name functions.Name, replicas int, refuse s
 		return
 	}
 	if refuse != r.refusal {
-		r.refusal, r.refusedAt = refuse, s.o.now()
+		r.refusal, r.refusedAt = refuse, s.o.Now()
 		for _, w := range s.replicas {
 			if w.rev == r {
 				s.markNode(w.node)
@@ -243,7 +244,7 @@ func (s *clusterState) SetDeployment(name functions.Name, replicas int, refuse s
 		}
 	}
 	if r.firstObserved.IsZero() {
-		r.firstObserved = s.o.now()
+		r.firstObserved = s.o.Now()
 	}
 	if r.observed != replicas {
 		r.observed = replicas
@@ -253,7 +254,7 @@ func (s *clusterState) SetDeployment(name functions.Name, replicas int, refuse s
 }
 
 // AllPodsReported reports whether every running pod with the shim has reported its status.
-func (s *clusterState) AllPodsReported() bool {
+func (s *State) AllPodsReported() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.pods {

@@ -1,4 +1,4 @@
-package cli
+package chatstream
 
 import (
 	"fmt"
@@ -37,7 +37,7 @@ const maxTools = 128
 
 // asides shows what an answer holds beside its text.
 type asides struct {
-	c         *connection
+	term      *kit.Terminal
 	reasoned  int  // bytes
 	dimmed    bool // the terminal is in the middle of reasoning
 	refusal   strings.Builder
@@ -69,18 +69,18 @@ func (a *asides) add(x *aside) error {
 		a.calls[n-1].arguments.WriteString(t.Function.Arguments)
 	}
 	text := x.reasoning()
-	if a.reasoned += len(text); text == "" || !a.c.OutTTY {
+	if a.reasoned += len(text); text == "" || !a.term.OutTTY {
 		return nil
 	}
 	a.dimmed, a.lineEnded = true, strings.HasSuffix(text, "\n")
-	_, err := io.WriteString(a.c.Out, a.c.Dim(kit.Readable(text)))
+	_, err := io.WriteString(a.term.Out, a.term.Dim(kit.Readable(text)))
 	return err
 }
 
 // endReasoning begins a line for what follows reasoning.
 func (a *asides) endReasoning() {
 	if a.dimmed && !a.lineEnded {
-		fmt.Fprintln(a.c.Out)
+		fmt.Fprintln(a.term.Out)
 	}
 	a.dimmed = false
 }
@@ -89,16 +89,16 @@ func (a *asides) endReasoning() {
 func (a *asides) finish(hasText bool) error {
 	for i := range a.calls {
 		line := a.calls[i].name.String() + "(" + a.calls[i].arguments.String() + ")"
-		if a.c.OutTTY {
+		if a.term.OutTTY {
 			line = kit.Plain(line)
 		}
-		fmt.Fprintln(a.c.Out, line)
+		fmt.Fprintln(a.term.Out, line)
 	}
 	if a.refusal.Len() > 0 {
 		return &kit.Error{Exit: kit.ExitFailed, What: "the model refused: " + kit.Plain(a.refusal.String())}
 	}
 	if !hasText && len(a.calls) == 0 && a.reasoned > 0 {
-		a.c.Remark("the answer has no text: it is %d bytes of reasoning alone; a larger --max-tokens may bring one", a.reasoned)
+		a.term.Remark("the answer has no text: it is %d bytes of reasoning alone; a larger --max-tokens may bring one", a.reasoned)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package cli
+package tables
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// watchList prints what there is, and then a line for every change, until ctx ends.
-func watchList[T any](ctx context.Context, c printer, cl *api.Client, k kit.Kind[T], keep func(T) bool) error {
+// Watch prints what there is, and then a line for every change, until ctx ends.
+func Watch[T any](ctx context.Context, c *kit.Terminal, cl *api.Client, k kit.Kind[T], keep func(T) bool) error {
 	var widths []int
 	var first []T
 	synced := false

@@ -1,4 +1,4 @@
-package control
+package clusterstate
 
 import (
 	"cmp"
@@ -58,10 +58,10 @@ func (p *pod) spawned() bool {
 }
 
 // SetPod records a pod as the API server describes it.
-func (s *clusterState) SetPod(k *corev1.Pod) {
+func (s *State) SetPod(k *corev1.Pod) {
 	p, hurry, ask := s.recordPod(k)
 	if ask {
-		s.o.probe(probe{uid: p.uid, ip: p.ip})
+		s.o.Probe(Probe{uid: p.uid, ip: p.ip})
 	}
 	if hurry {
 		s.forceDelete(p)
@@ -70,7 +70,7 @@ func (s *clusterState) SetPod(k *corev1.Pod) {
 }
 
 // recordPod records a pod. hurry: it may be deleted at once; ask: it is to be probed.
-func (s *clusterState) recordPod(k *corev1.Pod) (p *pod, hurry, ask bool) {
+func (s *State) recordPod(k *corev1.Pod) (p *pod, hurry, ask bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p = s.pods[k.UID]
@@ -84,10 +84,10 @@ func (s *clusterState) recordPod(k *corev1.Pod) (p *pod, hurry, ask bool) {
 	p.rev = s.revisions[p.revisionName]
 	before := p.node
 	was := *p
-	p.update(k, s.o.now())
+	p.update(k, s.o.Now())
 	if p.terminating && !was.terminating && p.replica != nil && !p.replica.ending {
 		// Deleted by others: its Deployment creates another.
-		p.replica.rev.lost = append(p.replica.rev.lost, s.o.now())
+		p.replica.rev.lost = append(p.replica.rev.lost, s.o.Now())
 	}
 	switch {
 	case p.ended && p.replica != nil && (p.terminating || p.replica.ending):
@@ -114,7 +114,7 @@ func (s *clusterState) recordPod(k *corev1.Pod) (p *pod, hurry, ask bool) {
 
 // mayForceDelete reports, once per pod, that it is terminating and its engine has exited,
 // so only Knative's proxy still runs in it. mu must be held.
-func (s *clusterState) mayForceDelete(p *pod) bool {
+func (s *State) mayForceDelete(p *pod) bool {
 	r := p.rev
 	if p.replica != nil {
 		r = p.replica.rev // the revision may be dropped while its pods still exist
@@ -127,7 +127,7 @@ func (s *clusterState) mayForceDelete(p *pod) bool {
 }
 
 // DropPod records that a pod was deleted.
-func (s *clusterState) DropPod(uid types.UID) {
+func (s *State) DropPod(uid types.UID) {
 	s.mu.Lock()
 	p := s.pods[uid]
 	if p == nil {
@@ -135,7 +135,7 @@ func (s *clusterState) DropPod(uid types.UID) {
 		return
 	}
 	if p.replica != nil && !p.replica.ending && !p.terminating {
-		p.replica.rev.lost = append(p.replica.rev.lost, s.o.now())
+		p.replica.rev.lost = append(p.replica.rev.lost, s.o.Now())
 	}
 	delete(s.pods, uid)
 	s.unbind(p)
@@ -145,7 +145,7 @@ func (s *clusterState) DropPod(uid types.UID) {
 }
 
 // unbind removes the replica of a pod. mu must be held.
-func (s *clusterState) unbind(p *pod) {
+func (s *State) unbind(p *pod) {
 	w := p.replica
 	if w == nil {
 		return
@@ -156,14 +156,14 @@ func (s *clusterState) unbind(p *pod) {
 	s.markNode(w.node)
 }
 
-func (s *clusterState) notifyRevision(p *pod) {
-	if p.revisionName.Name != "" && s.o.changed != nil {
-		s.o.changed(p.revisionName)
+func (s *State) notifyRevision(p *pod) {
+	if p.revisionName.Name != "" && s.o.Changed != nil {
+		s.o.Changed(p.revisionName)
 	}
 }
 
 // OnProbeSuccess records that a pod without the shim answers.
-func (s *clusterState) OnProbeSuccess(uid types.UID) {
+func (s *State) OnProbeSuccess(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.pods[uid]; p != nil {
@@ -175,7 +175,7 @@ func (s *clusterState) OnProbeSuccess(uid types.UID) {
 }
 
 // NeedsProbe reports whether a pod is still to be probed.
-func (s *clusterState) NeedsProbe(uid types.UID) bool {
+func (s *State) NeedsProbe(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.pods[uid]
@@ -184,8 +184,8 @@ func (s *clusterState) NeedsProbe(uid types.UID) bool {
 
 // OnPodStatus records the status of pods as their shims report it through the node's
 // loader; whole: the list is complete for the node.
-func (s *clusterState) OnPodStatus(node string, whole bool, pods []controlstream.Pod) {
-	now := s.o.now()
+func (s *State) OnPodStatus(node string, whole bool, pods []controlstream.Pod) {
+	now := s.o.Now()
 	var over []*pod
 	defer func() {
 		for _, p := range over {
@@ -233,7 +233,7 @@ func (p *pod) update(k *corev1.Pod, now time.Time) {
 	p.ip = cmp.Or(k.Status.PodIP, p.ip)
 	p.terminating = k.DeletionTimestamp != nil
 	p.ended = k.Status.Phase == corev1.PodSucceeded || k.Status.Phase == corev1.PodFailed
-	res := podResources(&k.Spec)
+	res := PodResources(&k.Spec)
 	p.gpus, p.memory, p.cpu = res.GPUs, res.Memory, res.CPU
 	p.ready, p.running, p.problem = false, false, ""
 	unscheduled := ""
@@ -263,15 +263,15 @@ func (p *pod) update(k *corev1.Pod, now time.Time) {
 	}
 }
 
-// podResources is what a pod requests of its node: the sum of its containers, at least
+// PodResources is what a pod requests of its node: the sum of its containers, at least
 // each init container's request, plus the overhead.
-func podResources(spec *corev1.PodSpec) functions.Resources {
+func PodResources(spec *corev1.PodSpec) functions.Resources {
 	of := func(c *corev1.Container) (out functions.Resources) {
 		if q, ok := c.Resources.Limits[knative.GPU]; ok {
-			out.GPUs = int(requested(&q))
+			out.GPUs = int(Requested(&q))
 		}
-		out.Memory = functions.Bytes(requested(c.Resources.Requests.Memory()))
-		out.CPU = functions.CPU(requestedMilli(c.Resources.Requests.Cpu()))
+		out.Memory = functions.Bytes(Requested(c.Resources.Requests.Memory()))
+		out.CPU = functions.CPU(RequestedMilli(c.Resources.Requests.Cpu()))
 		return out
 	}
 	sum := functions.Resources{Pods: 1}
@@ -283,8 +283,8 @@ func podResources(spec *corev1.PodSpec) functions.Resources {
 		c := of(&spec.InitContainers[i])
 		sum.GPUs, sum.Memory, sum.CPU = max(sum.GPUs, c.GPUs), max(sum.Memory, c.Memory), max(sum.CPU, c.CPU)
 	}
-	sum.Memory += functions.Bytes(requested(spec.Overhead.Memory()))
-	sum.CPU += functions.CPU(requestedMilli(spec.Overhead.Cpu()))
+	sum.Memory += functions.Bytes(Requested(spec.Overhead.Memory()))
+	sum.CPU += functions.CPU(RequestedMilli(spec.Overhead.Cpu()))
 	return sum
 }
 
@@ -292,9 +292,9 @@ func podResources(spec *corev1.PodSpec) functions.Resources {
 // one would add room to its node.
 const maxRequest = 1 << 50
 
-func requested(q *resource.Quantity) int64 { return team.Bounded(q, maxRequest) }
+func Requested(q *resource.Quantity) int64 { return team.Bounded(q, maxRequest) }
 
-func requestedMilli(q *resource.Quantity) int64 {
+func RequestedMilli(q *resource.Quantity) int64 {
 	if team.Bounded(q, maxRequest/1000) == maxRequest/1000 {
 		return maxRequest
 	}
@@ -324,7 +324,7 @@ func (p *pod) noteContainer(c *corev1.ContainerStatus) {
 			if last := c.LastTerminationState.Terminated; w.Reason == "CrashLoopBackOff" && last != nil {
 				p.problem = exitReason(last)
 			} else if w.Message != "" {
-				p.problem += ": " + lastLine(w.Message)
+				p.problem += ": " + LastLine(w.Message)
 			}
 		}
 		return
@@ -336,7 +336,7 @@ func (p *pod) noteContainer(c *corev1.ContainerStatus) {
 
 func exitReason(t *corev1.ContainerStateTerminated) string {
 	if t.Message != "" {
-		return lastLine(t.Message)
+		return LastLine(t.Message)
 	}
 	if t.Reason == "OOMKilled" {
 		return "its container ran out of memory"
@@ -344,8 +344,8 @@ func exitReason(t *corev1.ContainerStateTerminated) string {
 	return fmt.Sprintf("its container ended with exit code %d", t.ExitCode)
 }
 
-// lastLine is the last line of a message, bounded.
-func lastLine(s string) string {
+// LastLine is the last line of a message, bounded.
+func LastLine(s string) string {
 	s = strings.TrimSpace(s)
 	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
 		s = s[i+1:]
@@ -358,4 +358,4 @@ func lastLine(s string) string {
 
 // forceDelete removes a pod whose engine has exited. Knative's proxy in it would hold the
 // pod's GPUs for another half minute.
-func (s *clusterState) forceDelete(p *pod) { s.o.forceDelete(p.namespace, p.name, p.uid) }
+func (s *State) forceDelete(p *pod) { s.o.ForceDelete(p.namespace, p.name, p.uid) }

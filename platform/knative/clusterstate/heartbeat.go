@@ -1,4 +1,4 @@
-package control
+package clusterstate
 
 import (
 	"maps"
@@ -12,14 +12,14 @@ import (
 // given up.
 const replacementWait = 2 * time.Second
 
-// sendHeartbeats sends the heartbeats that are due; with all, also expires lost pods.
-func (s *clusterState) sendHeartbeats(all bool) {
+// SendHeartbeats sends the heartbeats that are due; with all, also expires lost pods.
+func (s *State) SendHeartbeats(all bool) {
 	type beat struct {
 		hb functions.Heartbeat
 		n  *node
 	}
 	var beats []beat
-	now := s.o.now()
+	now := s.o.Now()
 	s.mu.Lock()
 	if all {
 		s.expireLost(now)
@@ -37,12 +37,12 @@ func (s *clusterState) sendHeartbeats(all bool) {
 	clear(s.dirtyNodes)
 	s.mu.Unlock()
 	for _, b := range beats {
-		s.o.sendHeartbeat(b.hb, b.n)
+		s.o.SendHeartbeat(b.hb, b.n)
 	}
 }
 
 // expireLost gives up deleted pods without a replacement. mu must be held.
-func (s *clusterState) expireLost(now time.Time) {
+func (s *State) expireLost(now time.Time) {
 	for _, r := range s.revisions {
 		before := len(r.lost)
 		r.lost = slices.DeleteFunc(r.lost, func(t time.Time) bool { return now.Sub(t) >= replacementWait })
@@ -72,7 +72,7 @@ type foreignUsage struct {
 }
 
 // indexNodes gathers all nodes. mu must be held.
-func (s *clusterState) indexNodes() *nodeIndex {
+func (s *State) indexNodes() *nodeIndex {
 	x := &nodeIndex{replicas: map[string][]*replica{}, foreign: map[string]foreignUsage{}}
 	for _, id := range slices.Sorted(maps.Keys(s.replicas)) {
 		w := s.replicas[id]
@@ -90,9 +90,9 @@ func (s *clusterState) indexNodes() *nodeIndex {
 }
 
 // heartbeat makes the heartbeat of a node. mu must be held.
-func (s *clusterState) heartbeat(n *node, on *nodeIndex, now time.Time) functions.Heartbeat {
+func (s *State) heartbeat(n *node, on *nodeIndex, now time.Time) functions.Heartbeat {
 	hb := functions.Heartbeat{
-		AgentID: n.name, Epoch: s.o.epoch, State: functions.NodeIdle, Version: n.version, Life: s.o.life,
+		AgentID: n.name, Epoch: s.o.Epoch, State: functions.NodeIdle, Version: n.version, Life: s.o.Life,
 		Memory: functions.Capacity{Total: n.memory},
 	}
 	if n.reported != nil {

@@ -1,4 +1,4 @@
-package control
+package clusterstate
 
 import (
 	"cmp"
@@ -21,7 +21,7 @@ const unschedulable = 15 * time.Second
 const shimSilence = 3 * time.Second
 
 // replicaStatus is a replica as reported to the orchestrator. mu must be held.
-func (s *clusterState) replicaStatus(w *replica, now time.Time) functions.ReplicaStatus {
+func (s *State) replicaStatus(w *replica, now time.Time) functions.ReplicaStatus {
 	st := s.replicaState(w, now)
 	st.ID, st.Team, st.Model, st.GPUs = w.id, w.rev.name.Team, w.rev.name.Name, w.gpus
 	if w.lastStatus.State != st.State {
@@ -74,7 +74,7 @@ func (r *replica) phases(reported []functions.Span, now time.Time) []functions.S
 
 // replicaState derives a replica's state. The shim's report counts first; Kubernetes'
 // status counts without one, or when the pod is ending.
-func (s *clusterState) replicaState(w *replica, now time.Time) functions.ReplicaStatus {
+func (s *State) replicaState(w *replica, now time.Time) functions.ReplicaStatus {
 	p := w.pod
 	st := functions.ReplicaStatus{State: functions.Downloading, Percent: -1}
 	failed := func(why string) functions.ReplicaStatus {
@@ -100,7 +100,7 @@ func (s *clusterState) replicaState(w *replica, now time.Time) functions.Replica
 	case p.ended:
 		return failed("the pod has ended")
 	case p.unscheduled != "" && p.node == "" && now.Sub(p.unscheduledAt) >= unschedulable:
-		return failed("Kubernetes finds no node for it: " + lastLine(p.unscheduled))
+		return failed("Kubernetes finds no node for it: " + LastLine(p.unscheduled))
 	case p.reported != nil && !p.shimGone:
 		st = *p.reported
 		if st.State == functions.Unloaded { // Kubernetes has not reported it yet
@@ -129,7 +129,7 @@ func (s *clusterState) replicaState(w *replica, now time.Time) functions.Replica
 // endpoint is the URL for requests to a pod. The shim reports the port. The address is
 // Kubernetes'; before that is known, the shim's, unless another pod has it: a pod could
 // otherwise direct activators to engines that only they may reach. mu must be held.
-func (s *clusterState) endpoint(p *pod, reportedURL string) string {
+func (s *State) endpoint(p *pod, reportedURL string) string {
 	u, err := url.Parse(reportedURL)
 	if err != nil || u.Scheme != "http" || u.Port() == "" {
 		return ""
@@ -152,7 +152,7 @@ func (s *clusterState) endpoint(p *pod, reportedURL string) string {
 // NotReadyEndpoints lists the starting replicas of a revision whose shim accepts requests
 // before READY. A READY replica that is no longer in the snapshot is about to be stopped
 // and is left out.
-func (s *clusterState) NotReadyEndpoints(of *snapshot.Snapshot) (out []snapshot.Replica) {
+func (s *State) NotReadyEndpoints(of *snapshot.Snapshot) (out []snapshot.Replica) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.revisions[of.Name]

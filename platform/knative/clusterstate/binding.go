@@ -1,11 +1,11 @@
-package control
+package clusterstate
 
 import (
 	"strings"
 )
 
 // PodOf is the pod of a replica; false if it has none.
-func (s *clusterState) PodOf(replica string) (namespace, name string, ok bool) {
+func (s *State) PodOf(replica string) (namespace, name string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w := s.replicas[replica]; w != nil && w.pod != nil {
@@ -15,7 +15,7 @@ func (s *clusterState) PodOf(replica string) (namespace, name string, ok bool) {
 }
 
 // bind assigns a pod to a replica that waits for one. mu must be held.
-func (s *clusterState) bind(p *pod) {
+func (s *State) bind(p *pod) {
 	if p.rev == nil || p.replica != nil || p.terminating || p.ended {
 		return
 	}
@@ -37,7 +37,7 @@ func (s *clusterState) bind(p *pod) {
 		if p.node == "" {
 			return // it is bound once it has a node
 		}
-		to = &replica{id: podLabel(p.name), rev: p.rev, node: p.node, plannedAt: s.o.now()}
+		to = &replica{id: podLabel(p.name), rev: p.rev, node: p.node, plannedAt: s.o.Now()}
 		if s.replicas[to.id] != nil {
 			return
 		}
@@ -54,7 +54,7 @@ func (s *clusterState) bind(p *pod) {
 }
 
 // bindFree assigns an unbound pod to a new replica. mu must be held.
-func (s *clusterState) bindFree(w *replica) {
+func (s *State) bindFree(w *replica) {
 	for _, p := range s.pods {
 		if p.rev == w.rev && p.replica == nil && !p.terminating && !p.ended {
 			w.pod, p.replica = p, w
@@ -66,7 +66,7 @@ func (s *clusterState) bindFree(w *replica) {
 
 // moveReplica moves a replica to the node on which its pod was scheduled. mu must be held.
 // For the orchestrator the placed replica vanishes and another one is adopted.
-func (s *clusterState) moveReplica(w *replica) {
+func (s *State) moveReplica(w *replica) {
 	if w.pod.node == "" || w.pod.node == w.node {
 		return
 	}
@@ -81,7 +81,7 @@ func (s *clusterState) moveReplica(w *replica) {
 }
 
 // freeGPUs picks k GPU indices of a node that no replica holds. mu must be held.
-func (s *clusterState) freeGPUs(name string, k int) []int {
+func (s *State) freeGPUs(name string, k int) []int {
 	held := map[int]bool{}
 	for _, w := range s.replicas {
 		if w.node == name {

@@ -1,4 +1,4 @@
-package control
+package clusterstate
 
 import (
 	"cmp"
@@ -18,7 +18,7 @@ import (
 )
 
 type node struct {
-	cluster *clusterState
+	cluster *State
 	name    string
 	*nodeFacts
 	reported      *functions.Heartbeat // from its loader; nil: none
@@ -30,7 +30,7 @@ type node struct {
 }
 
 // SetNode records a node as the API server describes it.
-func (s *clusterState) SetNode(k *corev1.Node) {
+func (s *State) SetNode(k *corev1.Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[k.Name]
@@ -50,7 +50,7 @@ func (s *clusterState) SetNode(k *corev1.Node) {
 
 // dropPlacements drops the replicas placed on a node whose pod is not there yet; the
 // orchestrator places them again. Such a pod stays unbound. mu must be held.
-func (s *clusterState) dropPlacements(node string) {
+func (s *State) dropPlacements(node string) {
 	for id, w := range s.replicas {
 		if w.node == node && !w.ending && (w.pod == nil || w.pod.node == "") {
 			if w.pod != nil {
@@ -64,7 +64,7 @@ func (s *clusterState) dropPlacements(node string) {
 }
 
 // DropNode removes a node. The orchestrator misses its heartbeats.
-func (s *clusterState) DropNode(name string) {
+func (s *State) DropNode(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.nodes, name)
@@ -72,7 +72,7 @@ func (s *clusterState) DropNode(name string) {
 
 // OnHeartbeat records the heartbeat of a node's loader. It reports whether the address at
 // which the node serves blocks changed.
-func (s *clusterState) OnHeartbeat(name string, hb functions.Heartbeat) (peerChanged bool) {
+func (s *State) OnHeartbeat(name string, hb functions.Heartbeat) (peerChanged bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[name]
@@ -89,7 +89,7 @@ func (s *clusterState) OnHeartbeat(name string, hb functions.Heartbeat) (peerCha
 }
 
 // SetConnected records that a node's loader connected or disconnected.
-func (s *clusterState) SetConnected(name string, is bool) {
+func (s *State) SetConnected(name string, is bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.nodes[name]; n != nil {
@@ -100,7 +100,7 @@ func (s *clusterState) SetConnected(name string, is bool) {
 
 // BlockServers lists the nodes whose loaders are connected, and the addresses at which
 // they serve blocks.
-func (s *clusterState) BlockServers() (connected []string, peers []functions.Peer) {
+func (s *State) BlockServers() (connected []string, peers []functions.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, n := range s.nodes {
@@ -118,7 +118,7 @@ func (s *clusterState) BlockServers() (connected []string, peers []functions.Pee
 }
 
 // PreferredNode is the node on which the next pod of a revision was placed.
-func (s *clusterState) PreferredNode(name functions.Name) (string, bool) {
+func (s *State) PreferredNode(name functions.Name) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var next *replica
@@ -145,7 +145,7 @@ func (n *node) Load(ctx context.Context, req functions.LoadRequest) (functions.L
 	}
 	w := f.replicas[req.ID]
 	if w == nil {
-		w = &replica{id: req.ID, rev: r, node: n.name, gpus: req.GPUs, plannedAt: f.o.now()}
+		w = &replica{id: req.ID, rev: r, node: n.name, gpus: req.GPUs, plannedAt: f.o.Now()}
 		f.replicas[req.ID] = w
 		f.bindFree(w)
 	}
@@ -153,7 +153,7 @@ func (n *node) Load(ctx context.Context, req functions.LoadRequest) (functions.L
 	f.mu.Unlock()
 	// The download can start before the pod is scheduled.
 	if req.Spec.Source != "" {
-		f.o.send(n.name, controlstream.Update{Prefetch: []functions.LoadRequest{req}})
+		f.o.Send(n.name, controlstream.Update{Prefetch: []functions.LoadRequest{req}})
 	}
 	if err := f.writeScaleAsLeader(ctx, r); err != nil {
 		f.mu.Lock()
@@ -201,11 +201,11 @@ func (n *node) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	f.mu.Unlock()
 	if p != nil && first {
 		if r.shim {
-			f.o.send(at, controlstream.Update{Stop: []controlstream.Stop{{UID: string(p.uid), Seconds: req.DrainSeconds, Reason: req.Reason}}})
+			f.o.Send(at, controlstream.Update{Stop: []controlstream.Stop{{UID: string(p.uid), Seconds: req.DrainSeconds, Reason: req.Reason}}})
 		}
 		if others > 0 {
-			if err := f.o.writer.DeleteFirst(ctx, namespace, pod); err != nil {
-				f.o.log.Warn("cannot mark a pod for deletion first", "pod", namespace+"/"+pod, "error", err)
+			if err := f.o.Writer.DeleteFirst(ctx, namespace, pod); err != nil {
+				f.o.Log.Warn("cannot mark a pod for deletion first", "pod", namespace+"/"+pod, "error", err)
 			}
 		}
 	}
@@ -275,5 +275,31 @@ func (n *nodeFacts) gpuList(held map[int]bool, strangers int) []functions.GPU {
 		out = append(out, functions.GPU{Index: i, Name: n.gpuName, MemoryTotal: n.gpuMemory, Health: functions.GPUUnknown})
 	}
 	slices.Reverse(out)
+	return out
+}
+
+// Store is a loader's report on the store of its node.
+type Store struct {
+	Connected bool
+	Cached    []functions.CachedModel
+	Ready     []functions.Name // revisions serving there: their bytes are present, even if the store lists them under another source
+}
+
+// Stores returns the loaders' reports on the nodes' stores.
+func (s *State) Stores() map[string]Store {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[string]Store, len(s.nodes))
+	for name, n := range s.nodes {
+		if n.reported != nil {
+			out[name] = Store{Connected: n.connected, Cached: n.reported.Cached}
+		}
+	}
+	for _, p := range s.pods {
+		if h, ok := out[p.node]; ok && p.rev != nil && p.reported != nil && p.reported.State == functions.Ready && !p.terminating && !p.ended {
+			h.Ready = append(h.Ready, p.rev.name)
+			out[p.node] = h
+		}
+	}
 	return out
 }
