@@ -122,6 +122,10 @@ type Options struct {
 	// Prewarm starts a function that a Router's policy "hedge" did not wait for, under a
 	// lease on the team's budget; nil: none is started. It does not wait for the start.
 	Prewarm func(name functions.Name, until time.Time, by string) error
+	// GPUHourPrice is what an hour of a GPU costs in Currency, of models without a price; 0:
+	// unknown.
+	GPUHourPrice float64
+	Currency     string
 	// GPUs counts those of all machines, for Compositions whose members take turns; nil, or
 	// 0: unknown.
 	GPUs func() int

@@ -26,6 +26,7 @@ type attempt struct {
 	cancel         context.CancelCauseFunc
 	answers        chan answer.Answer // of the goroutine that asks; nil where none runs
 	reply          answer.Answer
+	together       int  // requests at the replica at the end of this one, where costs are counted by time
 	answerBegan    bool // an engine failed behind the first byte of its answer
 }
 

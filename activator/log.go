@@ -18,6 +18,9 @@ func (p *proxyRequest) finish(code int) {
 	p.finished = true
 	a := p.a
 	p.stopEngine()
+	if a.o.GPUHourPrice > 0 && p.fn != nil {
+		p.attempt.together = p.fn.Data.queue.InFlight(p.queued.ReplicaID())
+	}
 	p.leave()
 	now := a.o.Now()
 	took := now.Sub(p.began)
@@ -102,7 +105,7 @@ func (p *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
 		a.countRefused(team, p.route, code)
 	} else {
 		if code == 200 && !p.attempt.sentAt.IsZero() {
-			p.fn.Data.pace.Observe(p.stream, p.attempt.firstByteTook, now.Sub(p.attempt.sentAt), p.tokens.usage.Completion)
+			p.fn.Data.pace.Observe(p.stream, p.attempt.firstByteTook, now.Sub(p.attempt.sentAt), p.tokens.usage.Completion, p.attempt.together)
 		}
 		s := a.metricsOf(p.fn)
 		s.CountEnd(p.endpoint.Path, code, p.queued.Cold, took)

@@ -51,7 +51,7 @@ func (a *Activator) functionNow(team string, name functions.Name) (routes.Functi
 	if e == nil {
 		return routes.Function{}, false
 	}
-	f := routes.Function{Snapshot: e.Snapshot(), Load: e.Data.queue.Load(a.o.Now()), Pace: &e.Data.pace}
+	f := routes.Function{Snapshot: e.Snapshot(), Load: e.Data.queue.Load(a.o.Now()), Pace: &e.Data.pace, GPUHourPrice: a.o.GPUHourPrice}
 	if f.Snapshot.Remote != nil {
 		f.Refusal = a.o.Remotes.Refusal(e.Name, team, a.o.Limits.SpendPerDay(team))
 	}
@@ -101,6 +101,7 @@ func (p *proxyRequest) follow(rec functions.RouteRecord) *openai.Error {
 	if rec.Cache = p.cached.Word(); p.caller.Covered() {
 		rec.Parent = p.caller.Parent
 	}
+	rec.Currency = a.o.Currency
 	t.record, t.header = rec, routes.Header(&rec, p.team)
 	a.decisions.Put(p.team, p.clientID, rec)
 	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, p.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache, routes.StateOf(&rec))(1)
@@ -254,7 +255,9 @@ func (a *Activator) DryRoute(id auth.Identity, router, path string, header func(
 	if e != nil {
 		return rec, e
 	}
-	return r.Choose(&t.request), nil
+	rec = r.Choose(&t.request)
+	rec.Currency = a.o.Currency
+	return rec, nil
 }
 
 // Outlook is what a decision says of the text, and how ready its target is.

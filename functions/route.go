@@ -53,7 +53,8 @@ type RouteRecord struct {
 	Cold       ColdPolicy       `json:"cold"`
 	Data       DataClass        `json:"data"`
 	Objective  Objective        `json:"objective,omitzero"`
-	Reason     string           `json:"reason"` // one sentence
+	Reason     string           `json:"reason"`             // one sentence
+	Currency   string           `json:"currency,omitempty"` // of costs
 	Candidates []RouteCandidate `json:"candidates"`
 	Features   RouteFeatures    `json:"features"`
 	After      string           `json:"after,omitempty"` // the target that failed before

@@ -54,7 +54,7 @@ func (r *Router) Replay(rec functions.RouteRecord, header func(string) string) f
 	if header == nil && again.Rule == rec.Rule {
 		again.Stage = rec.Stage
 	}
-	again.ID, again.Time, again.After, again.Cache, again.Code = rec.ID, rec.Time, rec.After, rec.Cache, rec.Code
+	again.ID, again.Time, again.After, again.Cache, again.Code, again.Currency = rec.ID, rec.Time, rec.After, rec.Cache, rec.Code, rec.Currency
 	return again
 }
 

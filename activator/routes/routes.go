@@ -151,6 +151,8 @@ type Function struct {
 	Load     admission.Load
 	Pace     *Pace
 	Refusal  *openai.Error // the answer of a Remote that takes no request now; else nil
+
+	GPUHourPrice float64 // of a model without a price; 0 unknown
 }
 
 // Request is what a Router is to choose a function for. It is used by one goroutine.

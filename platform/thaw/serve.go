@@ -186,12 +186,15 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		return nil, err
 	}
 	s := &server{
-		money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Metrics: metrics, Log: log.Logger}),
+		money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Currency: c.Currency, Metrics: metrics, Log: log.Logger}),
 		log: log.Logger, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{TLS: backend.EngineTLS}), agents: agents,
 	}
 	answers := cache.NewStore(min(int64(c.CacheBytes), plan.Limit/4), metrics)
+	if answers != nil {
+		answers.Changed = backend.WeightsChanged
+	}
 	s.act = activator.New(activator.Options{
-		Remotes: s.remotes, Cache: answers,
+		Remotes: s.remotes, Cache: answers, GPUHourPrice: c.GPUHourPrice, Currency: c.Currency,
 		Prewarm: backend.PrewarmBriefly, GPUs: backend.GPUs, Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
 		Metrics: metrics, Log: log.Requests,
 	})
