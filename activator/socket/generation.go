@@ -157,6 +157,7 @@ func (g *generation) startFrame(res *httpserver.Response) startFrame {
 	if f.Cold = field(res, "thaw-cold-start") != ""; f.Cold {
 		f.ETA = g.o.prediction.expected(target)
 	}
+	_, f.Moved, _ = strings.Cut(field(res, "thaw-session"), "why=")
 	if g.ahead != nil {
 		g.ahead.settle(target, f.Cold, g.began)
 	}

@@ -197,6 +197,14 @@ func (r *rig) route(rules ...functions.Rule) {
 }
 
 func (r *rig) publish(name string, ready bool, adapters ...string) {
+	var replicas []snapshot.Replica
+	if ready {
+		replicas = []snapshot.Replica{{ID: "r1", Endpoint: "http://" + r.engine, Slots: 4}}
+	}
+	r.publishAt(name, replicas, adapters...)
+}
+
+func (r *rig) publishAt(name string, replicas []snapshot.Replica, adapters ...string) {
 	m := &functions.Model{Metadata: functions.Metadata{Name: name, Namespace: functions.DefaultTeam}}
 	m.Spec.Scale = functions.Scale{Max: 1, Target: 8, Idle: functions.Duration(5 * time.Minute)}
 	m.Spec.Queue = functions.Queue{Requests: 1000, Bytes: 64 << 20, Wait: functions.Duration(5 * time.Minute)}
@@ -205,9 +213,8 @@ func (r *rig) publish(name string, ready bool, adapters ...string) {
 		m.Spec.Adapters = append(m.Spec.Adapters, functions.Adapter{Name: a})
 	}
 	f := snapshot.Snapshot{Name: functions.Name{Team: functions.DefaultTeam, Name: name}, Model: m, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
-	if ready {
-		f.State = functions.Ready
-		f.Replicas = []snapshot.Replica{{ID: "r1", Endpoint: "http://" + r.engine, Slots: 4}}
+	if len(replicas) > 0 {
+		f.State, f.Replicas = functions.Ready, replicas
 	}
 	r.act.Publish(f)
 }
@@ -255,6 +262,7 @@ type frame struct {
 	Adapter, Model, State, Content         string
 	Code, Message                          string
 	Cold                                   bool
+	Moved                                  string
 	Confidence                             float64
 	Percent, Position                      *int
 	FinishReason                           string         `json:"finish_reason"`
