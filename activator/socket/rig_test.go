@@ -34,7 +34,7 @@ const testTimeout = 60 * time.Second
 // rig is a front, a data path and engines on TCP, and a platform that does what the test
 // says.
 type rig struct {
-	t       *testing.T
+	t       testing.TB
 	addr    string
 	keys    *auth.KeyStore
 	act     *activator.Activator
@@ -64,12 +64,12 @@ func (w waker) Wake(n functions.Name, _ string) string {
 func (waker) Nudge(functions.Name)                         {}
 func (waker) ReportFailure(functions.Name, string, string) {}
 
-func newRig(t *testing.T, change func(*Options)) *rig {
+func newRig(t testing.TB, change func(*Options)) *rig {
 	return newRigWithin(t, 30*time.Second, change)
 }
 
 // newRigWithin bounds the writes to clients.
-func newRigWithin(t *testing.T, writes time.Duration, change func(*Options)) *rig {
+func newRigWithin(t testing.TB, writes time.Duration, change func(*Options)) *rig {
 	r := &rig{t: t, left: make(chan string, 100), counted: make(chan string, 100), loads: make(chan string, 100), starts: make(chan string, 100),
 		bodies: make(chan string, 100), heads: make(chan http.Header, 100), wakes: make(chan functions.Name, 100)}
 	var err error
@@ -222,7 +222,7 @@ func (r *rig) publishAt(name string, replicas []snapshot.Replica, adapters ...st
 // client is one socket.
 type client struct {
 	*websocket.Conn
-	t *testing.T
+	t testing.TB
 	r *rig
 }
 
