@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/metrics"
 )
 
@@ -75,6 +76,9 @@ func (p *proxyRequest) finish(code int) {
 	}
 	if p.queued.Cold {
 		attrs = append(attrs, slog.String("cold_start", p.queued.ColdStart))
+	}
+	if p.queued.Moved != admission.NotMoved {
+		attrs = append(attrs, slog.String("session_moved", string(p.queued.Moved)))
 	}
 	if p.attempt.firstByteTook > 0 {
 		attrs = append(attrs, slog.Duration("first_token", p.attempt.firstByteTook))

@@ -143,7 +143,7 @@ func (g *Guard) WrapAuthorize(next func(*httpserver.Request, *httpserver.Respons
 }
 
 // exposed are the fields of answers that pages may read.
-const exposed = "x-request-id, thaw-client-request-id, thaw-route, thaw-cold-start, thaw-cache, server-timing, retry-after, x-should-retry, openai-processing-ms, " +
+const exposed = "x-request-id, thaw-client-request-id, thaw-route, thaw-cold-start, thaw-cache, thaw-session, server-timing, retry-after, x-should-retry, openai-processing-ms, " +
 	"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 
 // SetFields sets the fields of an answer that depend on the origin. The answer's own may be shared with

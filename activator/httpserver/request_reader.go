@@ -45,7 +45,7 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 				continue
 			}
 			if at-c.headAt > c.s.o.MaxHead { // the buffer has grown beyond that for an earlier body
-				return openai.New(openai.HeadTooLarge, ""), nil
+				return c.refuseLargeHead(line), nil
 			}
 			if e := c.readHead(at); e != nil {
 				return e, nil
@@ -57,7 +57,7 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 			return refusal.For(c.req.Path), err
 		}
 		if c.w >= c.s.o.MaxHead {
-			return openai.New(openai.HeadTooLarge, ""), nil
+			return c.refuseLargeHead(line), nil
 		}
 		if c.w == len(c.buf) {
 			c.buf = append(c.buf, make([]byte, min(len(c.buf), c.s.o.MaxHead-len(c.buf)))...)
@@ -115,6 +115,14 @@ func (c *conn) readHead(end int) (e *openai.Error) {
 		c.setRequest()
 	}
 	return e
+}
+
+// refuseLargeHead reads the fields of a head that is too large, as far as its lines have come,
+// for the fields of the answer that depend on them.
+func (c *conn) refuseLargeHead(end int) *openai.Error {
+	c.buf = append(c.buf[:end], "\r\n"...)
+	c.readHead(len(c.buf))
+	return openai.New(openai.HeadTooLarge, "")
 }
 
 // setRequest sets what the head says of the request.

@@ -22,7 +22,7 @@ type Classifier struct {
 	row         int      // words of a row
 	bias        []float32
 	scale       float32 // of weights
-	temperature float32
+	calibration calibration
 	extractors  sync.Pool
 }
 
@@ -33,7 +33,7 @@ var background string
 
 // Fit fits a classifier. The order of the classes is that of their names.
 func Fit(examples []Example) *Classifier {
-	c := &Classifier{temperature: 1, extractors: sync.Pool{New: func() any { return new(extractor) }}}
+	c := &Classifier{extractors: sync.Pool{New: func() any { return new(extractor) }}}
 	for _, e := range examples {
 		c.names = append(c.names, e.Intent)
 	}
@@ -50,18 +50,8 @@ func Fit(examples []Example) *Classifier {
 	}
 	random := rand.New(rand.NewPCG(26, 1))
 	random.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
-	// The temperature is fitted on texts that the weights have not seen. Of few texts each
-	// counts, so the weights are fitted anew; of many, one more pass is as good.
-	held, rounds := len(all)/5, min(max(samplesSeen/len(all), minRounds), maxRounds)
-	m := newModel(len(c.names) + 1)
-	m.fit(all[held:], rounds, firstRate, lastRate)
-	c.temperature = m.fitTemperature(all[:held])
-	if len(all) < fewSamples {
-		m = newModel(len(c.names) + 1)
-		m.fit(all, rounds, firstRate, lastRate)
-	} else {
-		m.fit(all, 1, lastRate, lastRate)
-	}
+	m := newModel(len(c.names)+1, all)
+	c.calibration = m.fit()
 	c.keep(m)
 	return c
 }
@@ -138,17 +128,11 @@ func (c *Classifier) Classify(text string) (intent string, confidence float64) {
 	scores := make([]float32, n)
 	by := c.scale * unitValue(len(found))
 	for k := range scores {
-		scores[k] = (float32(sum[k])*by + c.bias[k]) * c.temperature
+		scores[k] = float32(sum[k])*by + c.bias[k]
 	}
-	softmax(scores)
-	best := 0
-	for k, p := range scores {
-		if p > scores[best] {
-			best = k
-		}
-	}
+	best, confidence := c.calibration.best(scores)
 	if best < len(c.names) {
 		intent = c.names[best]
 	}
-	return intent, math.Round(float64(scores[best])*1e4) / 1e4
+	return intent, math.Round(confidence*1e4) / 1e4
 }

@@ -96,7 +96,7 @@ func TestOneIntent(t *testing.T) {
 func TestAddRows(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 8 {
-		m := newModel(1 + random.IntN(40))
+		m := newModel(1+random.IntN(40), nil)
 		for i := range m.weights {
 			m.weights[i] = float32(random.IntN(255) - 127)
 		}

@@ -37,6 +37,34 @@ type Accuracy struct {
 	Confident float64 `json:"confident"`   // of those, at or above the threshold
 	Sure      float64 `json:"right_of_it"` // of the confident ones
 	Rejected  float64 `json:"rejected"`    // of the texts that have none
+	Levels    []Level `json:"levels"`      // of all texts, in order
+}
+
+// Level is the texts whose confidence is at or above From and below the next level. A text
+// without an intent counts as right where it is given none.
+type Level struct {
+	From       float64 `json:"from"`
+	Texts      int     `json:"texts"`
+	Right      int     `json:"right"`
+	Confidence float64 `json:"sum_of_confidence"`
+}
+
+// levels are those of [Accuracy], of no text yet. One is around the threshold.
+func levels() []Level {
+	return []Level{{From: 0}, {From: 0.25}, {From: 0.45}, {From: nearThreshold}, {From: 0.85}, {From: 0.95}}
+}
+
+// nearThreshold is where the level around the threshold begins.
+const nearThreshold = 0.65
+
+// rightNear is the share of right ones of the texts whose confidence is near the threshold.
+func (a *Accuracy) rightNear() float64 {
+	for _, l := range a.Levels {
+		if l.From == nearThreshold {
+			return float64(l.Right) / float64(max(l.Texts, 1))
+		}
+	}
+	return 0
 }
 
 const (
@@ -140,7 +168,7 @@ func measureIntents(ctx context.Context, o *Options) (list []Decision, accuracy 
 	}
 	o.Progress("intents: accuracy")
 	accuracy = append(accuracy, checkClassifier("all examples", train, check))
-	few := Accuracy{Fitted: fmt.Sprintf("%d each, mean of %d draws", fewExamples, draws)}
+	few := Accuracy{Fitted: fmt.Sprintf("%d each, mean of %d draws", fewExamples, draws), Levels: levels()}
 	for seed := range draws {
 		x := checkClassifier("", drawFew(train, uint64(seed)), check)
 		few.Examples = x.Examples
@@ -148,6 +176,11 @@ func measureIntents(ctx context.Context, o *Options) (list []Decision, accuracy 
 		few.Confident += x.Confident / draws
 		few.Sure += x.Sure / draws
 		few.Rejected += x.Rejected / draws
+		for i, l := range x.Levels {
+			few.Levels[i].Texts += l.Texts
+			few.Levels[i].Right += l.Right
+			few.Levels[i].Confidence += l.Confidence
+		}
 	}
 	return list, append(accuracy, few), missing, ctx.Err()
 }
@@ -165,7 +198,7 @@ func drawFew(train []labelled, seed uint64) (list []labelled) {
 }
 
 func checkClassifier(name string, train, check []labelled) Accuracy {
-	x := Accuracy{Fitted: name, Examples: len(train)}
+	x := Accuracy{Fitted: name, Examples: len(train), Levels: levels()}
 	var examples []intents.Example
 	for _, t := range train {
 		examples = append(examples, intents.Example(t))
@@ -174,6 +207,15 @@ func checkClassifier(name string, train, check []labelled) Accuracy {
 	var known, right, sure, sureRight, none, rejected float64
 	for _, t := range check {
 		got, confidence := c.Classify(t.Text)
+		at := len(x.Levels) - 1
+		for x.Levels[at].From > confidence {
+			at--
+		}
+		x.Levels[at].Texts++
+		x.Levels[at].Confidence += confidence
+		if got == t.Intent {
+			x.Levels[at].Right++
+		}
 		if t.Intent == "" {
 			none++
 			if got == "" || confidence < shareThreshold {
