@@ -230,7 +230,7 @@ func (r *run) prepare() (e *openai.Error) {
 	}
 	r.caller = call.Caller{
 		Identity: q.Caller, Parent: q.ID, Path: append(slices.Clip(path), full.String()), Depth: max(0, depth) + 1,
-		Priority: q.HTTP.Header("thaw-priority"), Data: q.Data, Draining: q.HTTP.Draining,
+		Priority: q.HTTP.Header("thaw-priority"), Data: q.Data, Entry: q.From.Charged(), Draining: q.HTTP.Draining,
 	}
 	for _, name := range []string{"thaw-session", "thaw-cache", "thaw-cold", "thaw-warm", "traceparent"} {
 		if v := q.HTTP.Header(name); v != "" {
