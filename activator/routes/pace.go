@@ -19,6 +19,7 @@ type Pace struct {
 	plain  average // seconds from sending to the whole of a plain answer
 	hold   average // seconds at the engine
 	output average // tokens of an answer
+	cost   average // of a Composition's answer
 }
 
 // average is a moving average; 0 is none.
@@ -50,6 +51,9 @@ func (p *Pace) Observe(stream bool, first, whole time.Duration, output int64) {
 	p.hold.observe(whole.Seconds())
 	p.output.observe(float64(output))
 }
+
+// ObserveCost takes in what a good answer of a Composition cost.
+func (p *Pace) ObserveCost(cost float64) { p.cost.observe(cost) }
 
 // firstToken is the expected time to the first token at a replica with a free slot;
 // negative if unknown. Where no stream was measured a plain answer is the upper bound.
