@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -181,6 +182,7 @@ type Activator struct {
 	aliases      atomic.Pointer[aliases.Set] // nil: there are none
 	routers      atomic.Pointer[routes.Set]  // nil: there are none
 	compositions *compositions.Server
+	paces        sync.Map // *routes.Pace of Compositions, by functions.Name
 	families     *routes.Families
 	prewarms     routes.Prewarms
 	decisions    routes.Log

@@ -89,7 +89,7 @@ func (p *proxyRequest) open() (auth.Identity, *openai.Error) {
 			return id, p.chooseTarget(r, id)
 		}
 	}
-	if p.data, e = a.routers.Load().Class(nil, id.Team, req.Header("thaw-data")); e != nil {
+	if e = p.readClass(); e != nil {
 		return id, e
 	}
 	en, alias := a.lookup(name.WithoutAdapter())

@@ -47,9 +47,13 @@ func (a *Activator) findRouter(asked string, name functions.Name) *routes.Route 
 
 // functionNow is what a decision about a request of the team knows of a function.
 func (a *Activator) functionNow(team string, name functions.Name) (routes.Function, bool) {
+	if c := a.findComposition(name); c != nil {
+		return routes.Function{Composition: c, Pace: a.paceOf(name)}, true
+	}
 	e, _ := a.mainFunction(name)
 	if e == nil {
-		return routes.Function{}, false
+		isRouter := a.findRouter(name.Name, name) != nil
+		return routes.Function{Router: isRouter}, isRouter
 	}
 	f := routes.Function{Snapshot: e.Snapshot(), Load: e.Data.queue.Load(a.o.Now()), Pace: &e.Data.pace, GPUHourPrice: a.o.GPUHourPrice}
 	if f.Snapshot.Remote != nil {
@@ -115,7 +119,11 @@ func (p *proxyRequest) take(rec *functions.RouteRecord) *openai.Error {
 	if rec.Target == "" {
 		return t.by.Refusal(&t.request, rec)
 	}
-	name, _, _ := t.by.Target(&t.request, rec.Target)
+	name, f, _ := t.by.Target(&t.request, rec.Target)
+	if p.composition = f.Composition; p.composition != nil {
+		p.fn, p.cached = nil, nil
+		return nil
+	}
 	en, _ := p.a.lookup(name.WithoutAdapter())
 	if en == nil || !p.use(en, name) {
 		return openai.New(openai.ModelNotFound, "")
@@ -172,23 +180,13 @@ func (p *proxyRequest) escalate(async bool) bool {
 
 // moveOn sends the request to the next target of its Router; false where there is none.
 func (p *proxyRequest) moveOn(reason string, async bool) bool {
-	t := p.routing
-	if t == nil || !t.by.Spec.Spec.Retry.Escalate || context.Cause(p.source.context()) != nil {
+	if p.routing != nil {
+		p.routing.request.Sent = true
+	}
+	moved, e := p.followNext(reason)
+	if !moved {
 		return false
 	}
-	t.request.Fail(t.record.Target, reason)
-	t.request.Now = p.a.o.Now()
-	rec := t.by.Choose(&t.request)
-	if rec.Target == "" {
-		return false
-	}
-	p.a.o.Metrics.Series("thaw_route_escalations_total", rec.Router, p.team, rec.After)(1)
-	p.stopEngine()
-	p.leave()
-	p.cached.Drop()
-	p.queued, p.attempt.reply, p.fail = admission.Request{Priority: p.queued.Priority}, answer.Answer{}, nil
-	p.attempt.adapterRetried, p.early.adopted, p.early.refusedBy, p.attempt.firstByteTook = false, false, "", 0
-	e := p.follow(rec)
 	if e == nil {
 		e = p.checkSuspect()
 	}
@@ -201,6 +199,27 @@ func (p *proxyRequest) moveOn(reason string, async bool) bool {
 		p.launch(async)
 	}
 	return true
+}
+
+// followNext takes the next target of the request's Router; false where there is none.
+func (p *proxyRequest) followNext(reason string) (moved bool, e *openai.Error) {
+	t := p.routing
+	if t == nil || !t.by.Spec.Spec.Retry.Escalate || context.Cause(p.source.context()) != nil {
+		return false, nil
+	}
+	t.request.Fail(t.record.Target, reason)
+	t.request.Now = p.a.o.Now()
+	rec := t.by.Choose(&t.request)
+	if rec.Target == "" {
+		return false, nil
+	}
+	p.a.o.Metrics.Series("thaw_route_escalations_total", rec.Router, p.team, rec.After)(1)
+	p.stopEngine()
+	p.leave()
+	p.cached.Drop()
+	p.queued, p.attempt.reply, p.fail = admission.Request{Priority: p.queued.Priority}, answer.Answer{}, nil
+	p.attempt.adapterRetried, p.early.adopted, p.early.refusedBy, p.attempt.firstByteTook = false, false, "", 0
+	return true, p.follow(rec)
 }
 
 // checkData refuses a request whose data, or tools, may not be sent to its function.

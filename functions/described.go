@@ -120,7 +120,7 @@ var described = map[string]string{
 	"Router.spec.rules[].when.complexityBelow":  "The prompt's complexity, 0 to 1, is below this.",
 	"Router.spec.rules[].when.intent":           "The intent that was recognised; one of spec.intents.list.",
 	"Router.spec.rules[].when.header":           "Headers of the request, name to exact value.",
-	"Router.spec.rules[].to":                    "Targets in order of preference: NAME, NAME:ADAPTER or TEAM/NAME of a Model or a Remote.",
+	"Router.spec.rules[].to":                    "Targets in order of preference: NAME, NAME:ADAPTER or TEAM/NAME of a Model, a Remote or a Composition.",
 	"Router.spec.intents":                       "Intents, recognised by example utterances.",
 	"Router.spec.intents.threshold":             "Below this confidence, 0 to 1, a request has no intent.",
 	"Router.spec.intents.classifier":            "How they are recognised; builtin is meant where it is left out.",

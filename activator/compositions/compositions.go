@@ -147,6 +147,7 @@ type Summary struct {
 	Calls              int
 	Prompt, Completion int64
 	Cost               float64
+	First              time.Duration // to the first content of a stream; 0: there was none
 }
 
 // Attrs appends the fields of the request's line in the log.
@@ -181,6 +182,7 @@ type run struct {
 	record  functions.CompositionRecord // as it is now
 	finish  string                      // finish_reason of the synthesis
 	content bool                        // some of it was streamed
+	first   time.Duration               // to that
 	steps   []byte                      // the members' answers, where a plain answer shows them
 }
 
@@ -230,7 +232,7 @@ func (r *run) prepare() (e *openai.Error) {
 	}
 	r.caller = call.Caller{
 		Identity: q.Caller, Parent: q.ID, Path: append(slices.Clip(path), full.String()), Depth: max(0, depth) + 1,
-		Priority: q.HTTP.Header("thaw-priority"), Data: q.Data, Draining: q.HTTP.Draining,
+		Priority: q.HTTP.Header("thaw-priority"), Data: q.Data, Entry: q.From.Charged(), Draining: q.HTTP.Draining,
 	}
 	for _, name := range []string{"thaw-session", "thaw-cache", "thaw-cold", "thaw-warm", "traceparent"} {
 		if v := q.HTTP.Header(name); v != "" {
@@ -288,7 +290,7 @@ func (r *run) end(result *compose.Result, err error) Summary {
 	}
 	rec.Rounds, rec.Prompts, rec.Cost, rec.Code = result.Rounds, result.Prompts, result.Cost, 200
 	rec.Seconds = r.s.o.Now().Sub(r.began).Seconds()
-	summary := Summary{Calls: len(rec.Calls), Prompt: result.Usage.Prompt, Completion: result.Usage.Completion, Cost: result.Cost}
+	summary := Summary{Calls: len(rec.Calls), Prompt: result.Usage.Prompt, Completion: result.Usage.Completion, Cost: result.Cost, First: r.first}
 	r.mu.Unlock()
 	if err != nil {
 		e := r.failure(err)

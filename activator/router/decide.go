@@ -214,7 +214,7 @@ func choose(rec *functions.RouteRecord) {
 		at, why = soonest, "answers soonest; no eligible target meets the objective"
 	}
 	rec.Target = rec.Candidates[at].Name
-	if c := rec.Candidates[first]; rec.Cold == functions.ColdHedge && at != first && !isReady(c) && c.Kind != functions.KindRemote {
+	if c := rec.Candidates[first]; rec.Cold == functions.ColdHedge && at != first && !isReady(c) && c.Kind != functions.KindRemote && c.Kind != functions.KindComposition {
 		rec.Prewarm = c.Name
 		why += ", and " + c.Name + " is prewarmed"
 	}

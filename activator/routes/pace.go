@@ -20,6 +20,7 @@ type Pace struct {
 	hold   average // seconds at the engine
 	share  average // hold, divided by the requests that the replica had at once
 	output average // tokens of an answer
+	cost   average // of a Composition's answer
 }
 
 // average is a moving average; 0 is none.
@@ -52,6 +53,9 @@ func (p *Pace) Observe(stream bool, first, whole time.Duration, output int64, to
 	p.share.observe(whole.Seconds() / float64(max(together, 1)))
 	p.output.observe(float64(output))
 }
+
+// ObserveCost takes in what a good answer of a Composition cost.
+func (p *Pace) ObserveCost(cost float64) { p.cost.observe(cost) }
 
 // firstToken is the expected time to the first token at a replica with a free slot;
 // negative if unknown. Where no stream was measured a plain answer is the upper bound.

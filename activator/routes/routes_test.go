@@ -128,13 +128,13 @@ func TestExpected(t *testing.T) {
 		f    Function
 		want time.Duration
 	}{
-		{"READY", Function{ready, admission.Load{FreeSlots: 2}, measured, nil, 0}, 100 * time.Millisecond},
-		{"READY, never measured", Function{ready, admission.Load{FreeSlots: 2}, fresh, nil, 0}, -1},
-		{"READY, plain answers only", Function{ready, admission.Load{FreeSlots: 2}, plain, nil, 0}, time.Second},
-		{"two wait", Function{ready, admission.Load{Active: 2, Queued: 1}, measured, nil, 0}, 100*time.Millisecond + 4*time.Second},
-		{"cold", Function{cold, admission.Load{}, measured, nil, 0}, 5*time.Second + 100*time.Millisecond},
-		{"cold, never measured", Function{cold, admission.Load{}, fresh, nil, 0}, 5 * time.Second},
-		{"cold, no history", Function{unknown, admission.Load{}, measured, nil, 0}, -1},
+		{"READY", Function{Snapshot: ready, Load: admission.Load{FreeSlots: 2}, Pace: measured}, 100 * time.Millisecond},
+		{"READY, never measured", Function{Snapshot: ready, Load: admission.Load{FreeSlots: 2}, Pace: fresh}, -1},
+		{"READY, plain answers only", Function{Snapshot: ready, Load: admission.Load{FreeSlots: 2}, Pace: plain}, time.Second},
+		{"two wait", Function{Snapshot: ready, Load: admission.Load{Active: 2, Queued: 1}, Pace: measured}, 100*time.Millisecond + 4*time.Second},
+		{"cold", Function{Snapshot: cold, Load: admission.Load{}, Pace: measured}, 5*time.Second + 100*time.Millisecond},
+		{"cold, never measured", Function{Snapshot: cold, Load: admission.Load{}, Pace: fresh}, 5 * time.Second},
+		{"cold, no history", Function{Snapshot: unknown, Load: admission.Load{}, Pace: measured}, -1},
 	} {
 		if got := c.f.expected(noon); got.Round(time.Millisecond) != c.want && (got >= 0 || c.want >= 0) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)

@@ -199,7 +199,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		Metrics: metrics, Log: log.Requests,
 	})
 	metrics.Add(s.act.Samples, s.remotes.Samples, answers.Samples)
-	if s.batches, err = openBatches(c, s.act, cat, backend.GPUs, s.limits, keys, metrics, log.Logger); err != nil {
+	if s.batches, err = openBatches(c, s.act, cat, backend.GPUs, money, s.limits, keys, metrics, log.Logger); err != nil {
 		return nil, err
 	}
 	s.remotes.Attach(s.act)
