@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,7 +72,7 @@ func medianOf(list []float64, unit string) string {
 // whose own first paint shows what the machine and the browser take at least.
 func firstPaint(t *testing.T, p *platform) (paint, data, least string) {
 	var paints, lists, words []float64
-	b := open(t, p.url+"/healthz")
+	b := openBlank(t)
 	b.do(call(network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true}))
 	painted := func(path string) float64 {
 		b.do(chromedp.Navigate(p.url + path))
@@ -89,9 +88,17 @@ func firstPaint(t *testing.T, p *platform) (paint, data, least string) {
 	return medianOf(paints, "ms"), medianOf(lists, "ms"), medianOf(words, "ms")
 }
 
-// busy is a server that passes on everything but the lists, which have 1,000 replicas that
-// all change at each beat.
-func busy(t *testing.T, p *platform) (address string, beat func()) {
+// change is one line of the stream of lists.
+type change struct {
+	List  string `json:"list"`
+	Event string `json:"event"`
+	Item  any    `json:"item,omitempty"`
+	Name  string `json:"name,omitempty"`
+}
+
+// feed is a server that passes on everything but the lists. Those have items at first, and
+// then what each call of write writes, which returns when it is on its way.
+func feed(t *testing.T, p *platform, items func(put func(change))) (address string, write func(func(put func(change)))) {
 	target, err := url.Parse(p.url)
 	if err != nil {
 		t.Fatal(err)
@@ -100,55 +107,78 @@ func busy(t *testing.T, p *platform) (address string, beat func()) {
 		r.SetURL(target)
 		r.Out.Host = r.In.Host // the guard compares it with the Origin
 	}}
-	beats := make(chan struct{})
-	var round atomic.Int64
+	writes, written := make(chan func(put func(change))), make(chan struct{})
 	mux := http.NewServeMux()
 	mux.Handle("/", proxy)
 	mux.HandleFunc("/api/v1/lists", func(w http.ResponseWriter, r *http.Request) {
-		line := func(list, event string, item any) {
-			b, _ := json.Marshal(map[string]any{"list": list, "event": event, "item": item})
+		names := strings.Split(r.URL.Query().Get("of"), ",")
+		put := func(c change) {
+			if !slices.Contains(names, c.List) {
+				return
+			}
+			b, err := json.Marshal(c)
+			if err != nil {
+				panic(err)
+			}
 			w.Write(append(b, '\n'))
 		}
-		replicas := func() {
-			for i := range 1000 {
-				line("replicas", "put", map[string]any{"id": fmt.Sprintf("r-%04d", i), "function": fmt.Sprintf("default/model-%03d", i%250), "node": fmt.Sprintf("node-%d", i%20), "state": "READY", "since": "2026-01-01T00:00:00Z", "in_flight": round.Load(), "gpus": []int{i % 8}, "gpu_memory": 4 << 30, "memory": 1 << 30, "tier": "GPU_RESIDENT"})
-			}
+		for _, name := range names {
+			put(change{List: name, Event: "reset"})
 		}
-		for _, name := range strings.Split(r.URL.Query().Get("of"), ",") {
-			line(name, "reset", nil)
-			switch name {
-			case "replicas":
-				replicas()
-			case "nodes":
-				for i := range 20 {
-					gpus := []map[string]any{}
-					for g := range 8 {
-						gpus = append(gpus, map[string]any{"index": g, "name": "H100", "memory_total": 80 << 30, "memory_free": 0, "health": "ok"})
-					}
-					line(name, "put", map[string]any{"id": fmt.Sprintf("node-%d", i), "state": "INFERRING", "seen": "2026-01-01T00:00:00Z", "gpus": gpus, "memory": map[string]any{"total": 512 << 30, "used": 50 << 30}, "store": map[string]any{"bytes": 1 << 40, "used": 0}, "replicas": 50})
-				}
-			case "functions":
-				for i := range 250 {
-					line(name, "put", map[string]any{"name": fmt.Sprintf("default/model-%03d", i), "team": "default", "model": fmt.Sprintf("model-%03d", i), "type": "Model", "state": "READY", "replicas": 4, "active": 0, "queued": 0})
-				}
-			}
-			line(name, "synced", nil)
+		items(put)
+		for _, name := range names {
+			put(change{List: name, Event: "synced"})
 		}
 		w.(http.Flusher).Flush()
 		for {
 			select {
 			case <-r.Context().Done():
 				return
-			case <-beats:
-				round.Add(1)
-				replicas()
+			case f := <-writes:
+				f(put)
 				w.(http.Flusher).Flush()
+				written <- struct{}{}
 			}
 		}
 	})
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.CloseClientConnections)
-	return s.URL, func() { beats <- struct{}{} }
+	return s.URL, func(f func(put func(change))) {
+		t.Helper()
+		select {
+		case writes <- f:
+			<-written
+		case <-time.After(patience):
+			t.Fatal("no page reads the lists")
+		}
+	}
+}
+
+// busy is a server with 1,000 replicas that all change at each beat.
+func busy(t *testing.T, p *platform) (address string, beat func()) {
+	round := 0
+	replicas := func(put func(change)) {
+		for i := range 1000 {
+			put(change{List: "replicas", Event: "put", Item: map[string]any{"id": fmt.Sprintf("r-%04d", i), "function": fmt.Sprintf("default/model-%03d", i%250), "node": fmt.Sprintf("node-%d", i%20), "state": "READY", "since": "2026-01-01T00:00:00Z", "in_flight": round, "gpus": []int{i % 8}, "gpu_memory": 4 << 30, "memory": 1 << 30, "tier": "GPU_RESIDENT"}})
+		}
+	}
+	address, write := feed(t, p, func(put func(change)) {
+		replicas(put)
+		for i := range 20 {
+			gpus := []map[string]any{}
+			for g := range 8 {
+				gpus = append(gpus, map[string]any{"index": g, "name": "H100", "memory_total": 80 << 30, "memory_free": 0, "health": "ok"})
+			}
+			put(change{List: "nodes", Event: "put", Item: map[string]any{"id": fmt.Sprintf("node-%d", i), "state": "INFERRING", "seen": "2026-01-01T00:00:00Z", "gpus": gpus, "memory": map[string]any{"total": 512 << 30, "used": 50 << 30}, "store": map[string]any{"bytes": 1 << 40, "used": 0}, "replicas": 50}})
+		}
+		for i := range 250 {
+			put(change{List: "functions", Event: "put", Item: map[string]any{"name": fmt.Sprintf("default/model-%03d", i), "team": "default", "model": fmt.Sprintf("model-%03d", i), "type": "Model", "state": "READY", "replicas": 4, "active": 0, "queued": 0}})
+		}
+	})
+	return address, func() {
+		round++
+		write(replicas)
+	}
 }
 
 // metrics are the browser's own of the page, by name.
@@ -170,7 +200,8 @@ func (p *page) metrics() map[string]float64 {
 // updates are the mean and the longest time of an update, and how the heap grows.
 func updates(t *testing.T, p *platform) (mean, longest, growth string) {
 	address, beat := busy(t, p)
-	b := open(t, address+"/ui/")
+	b := openBlank(t)
+	b.do(chromedp.Navigate(address + "/ui/"))
 	b.do(call(performance.Enable, performance.EnableParams{TimeDomain: "threadTicks"}))
 	b.sees("1000", "node-19")
 	round := 0
