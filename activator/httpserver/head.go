@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"bytes"
+	"fmt"
 
 	"github.com/thaw-dev/thaw/activator/http1"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -58,7 +59,7 @@ func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.E
 			return h, fields, malformed("a field's value has control characters")
 		}
 		if len(fields) == maxFields {
-			return h, fields, openai.New(openai.HeadTooLarge, "The request's head has too many fields.")
+			return h, fields, openai.New(openai.HeadTooLarge, fmt.Sprintf("The request's head has more than %d fields.", maxFields))
 		}
 		from, to := 0, len(v)
 		for from < to && (v[from] == ' ' || v[from] == '\t') {

@@ -3,6 +3,7 @@ package httpserver
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"time"
@@ -45,7 +46,7 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 				continue
 			}
 			if at-c.headAt > c.s.o.MaxHead { // the buffer has grown beyond that for an earlier body
-				return openai.New(openai.HeadTooLarge, ""), nil
+				return headTooLarge(c.s.o.MaxHead), nil
 			}
 			if e := c.readHead(at); e != nil {
 				return e, nil
@@ -56,8 +57,11 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 			}
 			return refusal.For(c.req.Path), err
 		}
+		if c.w > c.headAt && c.buf[c.headAt] != '\r' && !isToken(c.buf[c.headAt:c.headAt+1]) { // most often TLS, which waits for an answer
+			return malformed("it begins with no method. This port takes http, not https"), nil
+		}
 		if c.w >= c.s.o.MaxHead {
-			return openai.New(openai.HeadTooLarge, ""), nil
+			return headTooLarge(c.s.o.MaxHead), nil
 		}
 		if c.w == len(c.buf) {
 			c.buf = append(c.buf, make([]byte, min(len(c.buf), c.s.o.MaxHead-len(c.buf)))...)
@@ -86,6 +90,10 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 			return nil, err
 		}
 	}
+}
+
+func headTooLarge(limit int) *openai.Error {
+	return openai.New(openai.HeadTooLarge, fmt.Sprintf("The request's head is larger than %d bytes: send fewer and shorter fields; a browser's cookies are among them.", limit))
 }
 
 // checkHead refuses what is not served on this connection.
