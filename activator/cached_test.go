@@ -239,8 +239,8 @@ func TestCacheKeepsWholeAnswersOnly(t *testing.T) {
 		"too large": {coolPlain, func(c net.Conn, _ func()) bool {
 			return replyComplete(c, strings.Replace(jsonAnswer, "hi", strings.Repeat("x", 2<<20), 1))
 		}},
-		"a stream for a plain request": {coolPlain, func(c net.Conn, _ func()) bool {
-			return writeString(c, chunkHead) && chunk(c, streamed) && writeString(c, "0\r\n\r\n")
+		"a stream without an end for a plain request": {coolPlain, func(c net.Conn, _ func()) bool {
+			return writeString(c, chunkHead) && chunk(c, event1+event2) && writeString(c, "0\r\n\r\n")
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

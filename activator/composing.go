@@ -159,7 +159,7 @@ func (p *proxyRequest) countComposition(code int, took time.Duration) {
 	m.Series("thaw_composition_calls_total", name.Name, name.Team)(float64(p.composed.Calls))
 	if code == 200 {
 		pace := p.a.paceOf(name)
-		pace.Observe(p.stream, cmp.Or(p.composed.First, took), took, p.composed.Completion)
+		pace.Observe(p.stream, cmp.Or(p.composed.First, took), took, p.composed.Completion, 1)
 		pace.ObserveCost(p.composed.Cost)
 	}
 }

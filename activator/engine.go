@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/answer"
+	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -27,6 +28,7 @@ type attempt struct {
 	answers        chan answer.Answer // of the goroutine that asks; nil where none runs
 	reply          answer.Answer
 	together       int  // requests at the replica at the end of this one, where costs are counted by time
+	assembled      bool // reply is plain, and came as a stream
 	answerBegan    bool // an engine failed behind the first byte of its answer
 }
 
@@ -133,7 +135,7 @@ func sendToEngine(ctx context.Context, engines answer.Sender, out *upstream.Requ
 }
 
 func (p *proxyRequest) want() answer.Want {
-	return answer.Want{Stream: p.stream, Comments: p.remote != nil, Model: p.answerName}
+	return answer.Want{Stream: p.stream, Whole: !p.stream && p.endpoint.Usage, Comments: p.remote != nil, Model: p.answerName}
 }
 
 // onReply handles the engine's first bytes, or their absence.
@@ -229,6 +231,12 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 
 // acceptReply takes an answer that goes to the client.
 func (p *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
+	if r.Events && !p.stream {
+		r.Events = false
+		if whole := cache.PlainOf(p.endpoint.Path, r.Begin); r.End && whole != nil {
+			r.Begin, p.attempt.assembled = whole, true
+		}
+	}
 	p.attempt.reply = r
 	p.phase = engineAnswered
 	p.attempt.firstByteTook = max(1, now.Sub(p.attempt.sentAt))

@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"bytes"
+	"fmt"
 
 	"github.com/thaw-dev/thaw/activator/http1"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -80,7 +81,7 @@ func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.E
 	}
 	h.whole = true
 	if tooMany {
-		return h, fields, openai.New(openai.HeadTooLarge, "The request's head has too many fields.")
+		return h, fields, openai.New(openai.HeadTooLarge, fmt.Sprintf("The request's head has more than %d fields.", maxFields))
 	}
 	if a := b[h.authority[0]:h.authority[1]]; len(a) > 0 && !bytes.Equal(a, b[h.host[0]:h.host[1]]) {
 		return h, fields, malformed("the target is of another host than Host")

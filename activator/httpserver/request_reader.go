@@ -3,6 +3,7 @@ package httpserver
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"time"
@@ -56,6 +57,9 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 			}
 			return refusal.For(c.req.Path), err
 		}
+		if c.w > c.headAt && c.buf[c.headAt] != '\r' && !isToken(c.buf[c.headAt:c.headAt+1]) { // most often TLS, which waits for an answer
+			return malformed("it begins with no method. This port takes http, not https"), nil
+		}
 		if c.w >= c.s.o.MaxHead {
 			return c.refuseLargeHead(line), nil
 		}
@@ -86,6 +90,10 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 			return nil, err
 		}
 	}
+}
+
+func headTooLarge(limit int) *openai.Error {
+	return openai.New(openai.HeadTooLarge, fmt.Sprintf("The request's head is larger than %d bytes: send fewer and shorter fields; a browser's cookies are among them.", limit))
 }
 
 // checkHead refuses what is not served on this connection.
@@ -122,7 +130,7 @@ func (c *conn) readHead(end int) (e *openai.Error) {
 func (c *conn) refuseLargeHead(end int) *openai.Error {
 	c.buf = append(c.buf[:end], "\r\n"...)
 	c.readHead(len(c.buf))
-	return openai.New(openai.HeadTooLarge, "")
+	return headTooLarge(c.s.o.MaxHead)
 }
 
 // setRequest sets what the head says of the request.
