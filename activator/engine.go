@@ -79,8 +79,8 @@ func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 	if p.remote != nil {
 		name = p.remote.Model()
 	}
-	p.tokens.asked = p.asksUsageOf(r)
-	out.Body = p.env.Splice(make([][]byte, 0, 4), p.http.req.Body, name, p.tokens.asked)
+	p.tokens.Asked = p.asksUsageOf(r)
+	out.Body = p.env.Splice(make([][]byte, 0, 4), p.http.req.Body, name, p.tokens.Asked)
 	if p.remote != nil {
 		p.remote.Address(out)
 		return out
@@ -251,9 +251,9 @@ func (p *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
 
 // recordFirstToken accounts for the first token of a stream.
 func (p *proxyRequest) recordFirstToken() {
-	p.tokens.firstTook = max(1, p.a.o.Now().Sub(p.began))
+	p.tokens.FirstTook = max(1, p.a.o.Now().Sub(p.began))
 	i, _ := metrics.Cold(p.queued.Cold)
-	p.a.metricsOf(p.fn).FirstToken[i](p.tokens.firstTook.Seconds())
+	p.a.metricsOf(p.fn).FirstToken[i](p.tokens.FirstTook.Seconds())
 }
 
 // recordFirstByte accounts for the engine's first byte; plain is a good answer that is

@@ -154,7 +154,7 @@ func (s *eventStream) Close() error {
 	} else {
 		s.x.reason = "client_left"
 	}
-	s.x.tokens.usage = s.seen.Usage
+	s.x.tokens.Usage = s.seen.Usage
 	s.x.finish(code)
 	s.x.a.buffers.Put(s.buf) // no read can follow
 	s.buf, s.out = nil, nil
@@ -272,7 +272,7 @@ func (s *eventStream) pass(p []byte) {
 	if s.x.endpoint == &endpoints.Responses {
 		s.sequence = openai.NextSequence(s.out, s.sequence)
 	}
-	if s.seen.Token && s.x.tokens.firstTook == 0 {
+	if s.seen.Token && s.x.tokens.FirstTook == 0 {
 		s.x.recordFirstToken()
 	}
 	if s.seen.Done && !was && s.x.endpoint.Usage {
@@ -305,7 +305,7 @@ func (s *eventStream) engineEnded(err error) {
 	if s.lo < s.hi && s.mark == nil && len(s.out) == 0 && !s.oversized {
 		s.passLast(err == io.EOF)
 	}
-	p.tokens.usage = s.seen.Usage
+	p.tokens.Usage = s.seen.Usage
 	quiet := s.seen.Finished && p.env.N == 1 && errors.Is(err, upstream.ErrSilent) // some engines leave the connection open
 	good := s.seen.Done || s.seen.Finished && err == io.EOF || quiet
 	complete := good && !s.oversized && s.lo == s.hi || s.mark != nil
@@ -401,7 +401,7 @@ func (s *eventStream) endWithEngineError() {
 func (p *proxyRequest) scanUsage(body []byte) {
 	var s openai.UsageScan
 	s.Pass(body)
-	p.tokens.usage = s.Usage()
+	p.tokens.Usage = s.Usage()
 }
 
 // bodyStream is the body of an answer that is too large or too slow to be buffered.
@@ -422,7 +422,7 @@ func (s *bodyStream) Read(p []byte) (n int, err error) {
 	s.scan.Pass(p[:n])
 	switch {
 	case err == io.EOF:
-		x.tokens.usage = s.scan.Usage()
+		x.tokens.Usage = s.scan.Usage()
 		x.finish(s.status)
 	case err != nil:
 		if context.Cause(x.source.context()) == nil {
