@@ -398,6 +398,8 @@ func TestKeyboard(t *testing.T) {
 	b.until("the dialog is closed", "document.querySelector('dialog').open === false")
 	b.press("button.key", "Key")
 	b.until("it opens once more", "document.querySelector('dialog').open")
+	value[bool](b, "document.querySelector('dialog').close(), document.querySelector('button.key').click(), true")
+	b.until("it opens again, though the page has not heard yet that it was closed", "document.querySelector('dialog').open")
 }
 
 // check runs axe on the page in light and dark and on a phone, looks for values that are
