@@ -234,7 +234,6 @@ func (s *eventStream) forward() {
 	r.Response.LimitSilence(p.idleBound())
 }
 
-// forwardWhole passes on the events that are whole.
 func (s *eventStream) forwardWhole() {
 	p := s.buf[:s.hi]
 	n := openai.CompleteEvents(p)
