@@ -114,7 +114,7 @@ test-behaviours: ## BEHAVIOURS=1000000 random behaviours of an engine that write
 SEEDS ?= 1000
 
 simulate-faults: ## SEEDS=1000 experiments with faults in the simulator, and known bugs, each of which they must find
-	$(GO) test $(TESTFLAGS) -count 1 -timeout 40m -v -run 'TestSeeds|TestExperiments|TestMutants' ./platform/simulate/chaos -seeds $(SEEDS) -mutants
+	$(GO) test $(TESTFLAGS) -count 1 -timeout 40m -v -run 'TestSeeds|TestExperiments|TestMutants' ./platform/simulate -seeds $(SEEDS) -mutants
 
 cluster: ## real Kubernetes with real Knative, in namespaces of its own (Linux, root; deploy/cluster/README.md)
 	@deploy/cluster/up --check

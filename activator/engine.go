@@ -96,7 +96,6 @@ func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 	return out
 }
 
-// sendToEngine sends the request to a replica.
 func (p *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, async bool) {
 	out := p.buildRequest(f, r)
 	p.attempt.sentAt = p.a.o.Now()

@@ -74,7 +74,6 @@ func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.En
 	return t, nil
 }
 
-// chooseTarget has the Router choose the function of the request.
 func (p *proxyRequest) chooseTarget(r *routes.Route, id auth.Identity) (e *openai.Error) {
 	q := routes.Request{ID: p.id, Team: id.Team, Admin: id.Admin, Header: p.http.req.Header}
 	if p.routing, e = p.a.newRouting(r, q, &p.env, p.http.req.Body, p.endpoint.Path, false); e != nil {

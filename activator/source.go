@@ -92,7 +92,6 @@ func (r *Reservation) refuseRemote(name functions.Name) *openai.Error {
 	return openai.New(openai.ModelNotFound, "The model `"+name.Short()+"` does not exist any more: a Remote has its name.")
 }
 
-// assign records the replica of the reservation.
 func (r *Reservation) assign(replica *snapshot.Replica) bool {
 	p := &r.request
 	r.Endpoint, r.Key = replica.Endpoint, replica.Key

@@ -246,7 +246,6 @@ func (s *eventStream) forward() {
 	r.Response.LimitSilence(bound)
 }
 
-// forwardWhole passes on the events that are whole.
 func (s *eventStream) forwardWhole() {
 	p := s.buf[:s.hi]
 	n := openai.CompleteEvents(p)

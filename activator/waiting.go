@@ -137,7 +137,6 @@ func (p *proxyRequest) countBuffered(size int64, now time.Time) *openai.Error {
 	return nil
 }
 
-// waitDeadline is the time at which the wait is over.
 func (p *proxyRequest) waitDeadline() time.Time {
 	wait := admission.MaxWait(p.fn.Snapshot().Model, p.wait.timeouts)
 	if !p.stream {
@@ -197,7 +196,6 @@ func (p *proxyRequest) leave() {
 	}
 }
 
-// endWait accounts for the end of the wait.
 func (p *proxyRequest) endWait() {
 	if p.wait.counted {
 		p.wait.counted = false

@@ -52,7 +52,6 @@ func ValidateRemote(r *Remote, plain func(*url.URL) bool) []Problem {
 	return p
 }
 
-// checkURL checks the base URL of a Remote.
 func checkURL(s string, plain func(*url.URL) bool) (message, hint string) {
 	const like = "such as https://api.example.com/v1"
 	switch {

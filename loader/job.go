@@ -97,7 +97,6 @@ func (j *stagingJob) priority() Priority {
 	return Low
 }
 
-// run stages and ends the job.
 func (j *stagingJob) run(ctx context.Context) {
 	defer j.cancel(nil)
 	began := time.Now()

@@ -153,7 +153,6 @@ func sourceHost(location string) string {
 	return scheme + "://" + name
 }
 
-// limiter returns the limiter of the location's host.
 func (l *Loader) limiter(location string) *rangelimit.Limiter {
 	host := sourceHost(location)
 	was, _ := l.links.Get(host)

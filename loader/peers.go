@@ -144,7 +144,6 @@ func (l *Loader) HasPlan(planKey string) bool {
 	return l.o.Store != nil && l.o.Store.DigestOfPlan(planKey) != ""
 }
 
-// jobOfPlan returns the running job of a plan.
 func (l *Loader) jobOfPlan(planKey string) *stagingJob {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -35,7 +35,6 @@ type counters struct {
 	bytes map[string]*atomic.Int64
 }
 
-// bytesFrom returns the counter of a scheme.
 func (c *counters) bytesFrom(scheme string) *atomic.Int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

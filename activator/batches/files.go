@@ -33,7 +33,6 @@ const (
 	maxBatches = 100 // that have not ended
 )
 
-// createFile makes the upload that came with the request a file.
 func (s *Server) createFile(id auth.Identity, req *httpserver.Request) (any, *openai.Error) {
 	u, ok := req.Received.(*upload)
 	if !ok {
@@ -83,7 +82,6 @@ func (s *Server) deleteFile(id auth.Identity, name string) (any, *openai.Error) 
 	}{strings.Clone(name), "file", true}, nil
 }
 
-// content streams a file.
 func (s *Server) content(id auth.Identity, name string, res *httpserver.Response) *openai.Error {
 	f, meta, err := s.store.Content(id.Team, name)
 	if err != nil {

@@ -64,7 +64,6 @@ func eachLine(in io.Reader, most int64, yield func(p place, line []byte) bool) (
 	return place{at: at, number: number + 1}, sc.Err()
 }
 
-// read reads the line at a place.
 func (p place) read(in io.ReaderAt) (l inputLine, err error) {
 	b := make([]byte, p.size)
 	if _, err = in.ReadAt(b, p.at); err != nil && !errors.Is(err, io.EOF) {

@@ -95,7 +95,6 @@ func (s *scheduler) open(ctx context.Context, r store.Record) opening {
 // retryJob is the pause before a batch is tried again that could not be opened or ended.
 const retryJob = 10 * time.Second
 
-// add takes a batch that was opened.
 func (s *scheduler) add(o opening) {
 	parent := s.s
 	switch {

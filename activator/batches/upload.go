@@ -88,7 +88,6 @@ func (u *upload) Receive(body io.Reader) error {
 	}
 }
 
-// part reads one part of the form.
 func (u *upload) part(p *multipart.Part) error {
 	name := p.FormName()
 	if name == "file" {

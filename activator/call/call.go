@@ -229,7 +229,6 @@ const (
 	readSize = 4 << 10
 )
 
-// read reads a piece of the body.
 func (s *Stream) read() {
 	if s.buffer == nil {
 		s.buffer = make([]byte, readSize)

@@ -21,7 +21,6 @@ func (r *run) appendHead(b []byte, object string) []byte {
 	return append(b, `,"choices":[`...)
 }
 
-// plainAnswer is the whole answer.
 func (r *run) plainAnswer(result *compose.Result) []byte {
 	b := r.appendHead(make([]byte, 0, 1024+len(result.Text)), "chat.completion")
 	b = appendText(append(b, `{"index":0,"message":{"role":"assistant","content":`...), result.Text)

@@ -123,7 +123,6 @@ func (r *run) nameOf(member string) string {
 	return member
 }
 
-// begin notes the call in the record.
 func (a *asked) begin() {
 	r, q := a.r, &a.q
 	r.mu.Lock()
@@ -233,7 +232,6 @@ func (a *asked) broken(ctx context.Context, err error) error {
 	return openai.New(openai.EngineCrashed, "The answer of `"+a.q.Member+"` broke off.")
 }
 
-// noteHead notes what the head of an answer tells.
 func (a *asked) noteHead(s *call.Stream) {
 	cold := s.Header("thaw-cold-start")
 	a.reply.Cold = cold != ""
@@ -250,7 +248,6 @@ func (a *asked) noteHead(s *call.Stream) {
 	c.ID, c.Cold, c.ColdStart = s.Header("x-request-id"), a.reply.Cold, cold
 }
 
-// encode makes the body of a call.
 func (a *asked) encode(name string, format jsontext.Value) []byte {
 	q := &a.q
 	size := 256 + len(q.Sampling) + len(format)
@@ -284,7 +281,6 @@ func (a *asked) encode(name string, format jsontext.Value) []byte {
 	return append(b, '}')
 }
 
-// appendText appends a string of JSON.
 func appendText(b []byte, s string) []byte {
 	out, err := jsontext.AppendQuote(b, s)
 	if err != nil { // it is not UTF-8, and what is not was replaced
@@ -293,7 +289,6 @@ func appendText(b []byte, s string) []byte {
 	return out
 }
 
-// readPlain reads a whole answer.
 func (a *asked) readPlain(whole *call.Answer) error {
 	if e := whole.Problem(); e != nil {
 		return e
@@ -305,7 +300,6 @@ func (a *asked) readPlain(whole *call.Answer) error {
 	return a.take(&x)
 }
 
-// readChunk reads one event of a stream.
 func (a *asked) readChunk(data []byte) error {
 	var x answered
 	if json.Unmarshal(data, &x, lenient) != nil {

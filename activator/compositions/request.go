@@ -149,7 +149,6 @@ func readContent(raw jsontext.Value) (text string, ok bool) {
 // anyObject is the schema that json_object stands for.
 const anyObject = `{"type":"object"}`
 
-// readFormat reads response_format.
 func readFormat(raw jsontext.Value) (format, schema jsontext.Value, e *openai.Error) {
 	if raw == nil || raw.Kind() == 'n' {
 		return nil, nil, nil

@@ -250,7 +250,6 @@ func (h *NetHTTPHandler) read(e *handlerExchange, rw http.ResponseWriter, r *htt
 	return nil, refusal, err
 }
 
-// write writes what the handler left.
 func (h *NetHTTPHandler) write(e *handlerExchange, rw http.ResponseWriter) {
 	res := &e.res
 	res.Close = res.Close || h.draining.Load()

@@ -276,7 +276,6 @@ func (c *Coordinator) apply(id string, m *member, first bool, report *UsageRepor
 	return nil
 }
 
-// dropHoldings removes an activator's holdings.
 func (c *Coordinator) dropHoldings(m *member) {
 	for l, h := range m.holds {
 		for i := range l.holdings {

@@ -180,7 +180,6 @@ func (r *Remotes) find(name functions.Name) *target {
 	return r.byName[name.WithoutAdapter()]
 }
 
-// publish publishes the present state of t.
 func (r *Remotes) publish(t *target) {
 	r.publishing.Lock()
 	defer r.publishing.Unlock()

@@ -137,7 +137,6 @@ func isEventStream(res *httpserver.Response) bool {
 	return res.Stream != nil && strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }
 
-// readPlain reads a whole answer.
 func readPlain(res *httpserver.Response) []byte {
 	if res.Stream == nil {
 		return res.Body
@@ -267,7 +266,6 @@ func (g *generation) data(b []byte) {
 	g.take(&c)
 }
 
-// take notes and sends what a chunk has.
 func (g *generation) take(c *chunk) {
 	if c.Usage.Kind() == '{' {
 		g.usage = c.Usage.Clone()

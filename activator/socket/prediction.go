@@ -123,7 +123,6 @@ func (p *prediction) takeLease() *lease {
 	return l
 }
 
-// end gives everything up.
 func (p *prediction) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

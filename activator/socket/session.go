@@ -54,7 +54,6 @@ func (s *sessions) find(k sessionKey, now time.Time) session {
 	return session{}
 }
 
-// store remembers a session.
 func (s *sessions) store(k sessionKey, stored session, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -232,7 +232,6 @@ func (s *socket) predictApart() (e *openai.Error) {
 	return e
 }
 
-// submit starts a generation.
 func (s *socket) submit() *openai.Error {
 	if s.session.text == "" && s.session.messages == nil {
 		return openai.New(openai.Conflict, "There is nothing to submit: send a text first.")

@@ -237,7 +237,6 @@ func (c *conn) finish() {
 	c.c.put(c)
 }
 
-// send writes the request.
 func (c *conn) send(r *Request) error {
 	size := 0
 	for _, p := range r.Body {
@@ -392,7 +391,6 @@ func (c *conn) readHead(res *Response, headOnly bool) error {
 	return nil
 }
 
-// parseStatusLine reads the status of an answer.
 func parseStatusLine(l []byte) (status int, err error) {
 	if len(l) < 12 || string(l[:7]) != "HTTP/1." || l[7] != '0' && l[7] != '1' || l[8] != ' ' || len(l) > 12 && l[12] != ' ' {
 		return 0, protocolError("its status line is %.60q", l)

@@ -42,7 +42,6 @@ func (s *socket) peek() ([]byte, error) {
 	return s.head[:n], err
 }
 
-// read reads what is there.
 func (s *socket) read(b []byte) (int, error) { return s.get(b, 0) }
 
 func (s *socket) get(b []byte, flags int) (int, error) {

@@ -64,7 +64,6 @@ func (r *run) graph(ctx context.Context) error {
 	return r.synthesise(ctx, text)
 }
 
-// decompositionSchema returns the schema of a decomposition.
 func decompositionSchema(members []string, limit int) jsontext.Value {
 	return jsontext.Value(fmt.Sprintf(`{"type":"object","properties":{"subtasks":{"type":"array","minItems":1,"maxItems":%d,"items":{"type":"object","properties":{`+
 		`"id":{"type":"string","pattern":%q},"task":{"type":"string"},"member":{"type":"string","enum":%s},`+

@@ -85,7 +85,6 @@ func parseAssignments(text string, roles []string, limit int) ([]assignment, err
 	return choice.Agents, nil
 }
 
-// askAgents asks the chosen agents and returns their answers.
 func (r *run) askAgents(ctx context.Context, steps []Step) ([]quotation, error) {
 	tasks := make([]task, len(steps))
 	for i, s := range steps {

@@ -31,7 +31,6 @@ type outcome struct {
 
 func (o *outcome) answered() bool { return o.ended && o.err == nil && o.left == "" }
 
-// normalForm returns the normal form of the answer.
 func (o *outcome) normalForm() (key string, exact bool) {
 	if o.key == "" {
 		o.key, o.exact = normalForm(o.text)

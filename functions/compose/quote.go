@@ -17,7 +17,6 @@ const promptVersion = "v1"
 //go:embed prompts/v1/*.txt
 var promptFiles embed.FS
 
-// readPrompt returns the text of a prompt.
 func readPrompt(name string) string {
 	raw, err := promptFiles.ReadFile("prompts/" + promptVersion + "/" + name + ".txt")
 	if err != nil {

@@ -38,7 +38,6 @@ func newRun(p *Plan, in Input, ask Ask, ready Ready, on func(Event)) *run {
 	return r
 }
 
-// nextRound begins a round.
 func (r *run) nextRound() {
 	r.round++
 	r.on(Event{Kind: EventRound, Round: r.round})

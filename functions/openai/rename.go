@@ -100,7 +100,6 @@ func (r *Renamer) passLine(c byte) {
 	}
 }
 
-// passJSON notes a byte of a JSON.
 func (r *Renamer) passJSON(c byte) {
 	if r.inside {
 		r.passString(c)
@@ -131,7 +130,6 @@ func (r *Renamer) passJSON(c byte) {
 	}
 }
 
-// passString notes a byte inside a string.
 func (r *Renamer) passString(c byte) {
 	switch {
 	case r.escape:

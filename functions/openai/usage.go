@@ -93,7 +93,6 @@ func (s *UsageScan) passString(c byte) {
 	s.keep(c)
 }
 
-// passStructure notes a byte outside of strings.
 func (s *UsageScan) passStructure(c byte) {
 	if s.number != nil {
 		if c >= '0' && c <= '9' && s.digits < maxUsageDigits {

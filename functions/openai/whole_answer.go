@@ -61,7 +61,6 @@ func numberToolCalls(message jsontext.Value) jsontext.Value {
 	return toJSON(m)
 }
 
-// streamMessage streams an answer of the messages endpoint.
 func streamMessage(b []byte, answer object) []byte {
 	begun := clone(answer, "content", "[]", "stop_reason", "null", "stop_sequence", "null")
 	b = appendEvent(b, "message_start", object{"message": toJSON(begun)})
@@ -98,7 +97,6 @@ func streamMessage(b []byte, answer object) []byte {
 	return appendEvent(appendEvent(b, "message_delta", end), "message_stop", object{})
 }
 
-// streamResponse streams an answer of the responses endpoint.
 func streamResponse(b []byte, answer object) []byte {
 	n := 0
 	add := func(name string, members object) {

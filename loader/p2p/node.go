@@ -283,7 +283,6 @@ func (n *Node) serveBlock(server BlockServer, w http.ResponseWriter, r *http.Req
 // maxBlockRead bounds the range of one read.
 const maxBlockRead = 256 << 20
 
-// sendAnnouncement exchanges announcements with a node.
 func (n *Node) sendAnnouncement(ctx context.Context, at Peer, plan string, message announcement) (announcement, error) {
 	body, err := json.Marshal(message)
 	if err != nil {

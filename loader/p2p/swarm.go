@@ -174,7 +174,6 @@ func (s *swarm) ownBitmap() []byte {
 	return append([]byte(nil), s.bitmap...)
 }
 
-// receive takes in an announcement.
 func (s *swarm) receive(n Peer, w announcement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

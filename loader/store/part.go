@@ -110,7 +110,6 @@ func (p *Part) tryClaim() error {
 	return err
 }
 
-// releaseClaim ends a claim.
 func (p *Part) releaseClaim() {
 	if p.claimLock != nil {
 		// Removed while locked: a process that opened it before notices (lockFile).
@@ -528,7 +527,6 @@ func (p *Part) close() {
 	p.releaseClaim()
 }
 
-// closeFiles closes the file descriptors.
 func (p *Part) closeFiles() {
 	for _, f := range []*os.File{p.f, p.direct} {
 		if f != nil {

@@ -60,7 +60,6 @@ func absolute(path string) string {
 	return path
 }
 
-// adapterDir is the folder of a replica's adapters.
 func (c *confinement) adapterDir(name functions.Name, replica string) string {
 	return filepath.Join(c.dir, name.Team, name.Name, "adapters-"+replica)
 }

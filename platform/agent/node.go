@@ -116,7 +116,6 @@ func Open(c Config) (*Node, error) {
 	return n, nil
 }
 
-// compileCaches of what engines compile.
 func compileCaches(c Config) *enginecache.Caches {
 	if c.EngineCaches == CachesOff {
 		return nil

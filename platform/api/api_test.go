@@ -554,8 +554,9 @@ func TestClient(t *testing.T) {
 	if rd, err := c.Ready(ctx); err != nil || !rd.Ready {
 		t.Errorf("%+v %v", rd, err)
 	}
-	if schema, err := c.Schema(ctx); err != nil || !json.Valid(schema) {
-		t.Error(err)
+	var schema map[string]any
+	if err := c.call(ctx, "GET", "/api/v1/schema", nil, &schema); err != nil || schema["$schema"] == nil {
+		t.Error(err, schema)
 	}
 
 	if token, err := c.CreateJoinToken(ctx, JoinTokenRequest{Agent: "n2", Expiry: functions.Duration(time.Hour)}); err != nil || token.Token != "token-of-n2" || token.Server != "https://server:1" || !token.Expires.Equal(began.Add(time.Hour)) {

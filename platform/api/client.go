@@ -480,13 +480,6 @@ func (c *Client) Logs(ctx context.Context, replica string, tail int, follow bool
 	return res.Body, nil
 }
 
-// Schema is the JSON schema of the files, as the server has it.
-func (c *Client) Schema(ctx context.Context) ([]byte, error) {
-	var raw json.RawMessage
-	err := c.call(ctx, "GET", "/api/v1/schema", nil, &raw)
-	return raw, err
-}
-
 // Ready returns whether the server accepts requests, and the reasons if not.
 func (c *Client) Ready(ctx context.Context) (Readiness, error) {
 	req, err := http.NewRequestWithContext(ctx, "GET", c.server+"/readyz", nil)

@@ -15,7 +15,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// documents are all functions by name.
 func (a *API) documents() []catalog.Document {
 	var docs []catalog.Document
 	for _, m := range a.o.Catalog.Models() {
@@ -94,7 +93,6 @@ func (a *API) view(d catalog.Document) Function {
 	return f
 }
 
-// viewModel completes the view of a model.
 func (a *API) viewModel(f *Function, m *functions.Model) {
 	name := m.FullName()
 	f.State, f.Engine, f.Source, f.Origin = functions.Unloaded, m.Spec.Engine, m.Spec.Source, m.Origin

@@ -97,7 +97,6 @@ type schemas struct {
 	types map[string]reflect.Type
 }
 
-// ofBody describes the body of an endpoint.
 func (s *schemas) ofBody(body any) any {
 	several, ok := body.(oneOf)
 	if !ok {

@@ -45,7 +45,6 @@ type Settings struct {
 	Patient bool
 }
 
-// withDefaults returns s with the defaults for unset fields.
 func (s Settings) withDefaults() Settings {
 	span := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {

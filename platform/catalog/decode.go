@@ -56,7 +56,6 @@ func DecodePlaced(file string, data []byte, into any) (_ Places, err error) {
 	return placesOf(d.places), nil
 }
 
-// placesOf returns the Places of a document.
 func placesOf(places map[string]*token.Position) Places {
 	return func(path string) (int, int) {
 		if p := nearestPlace(places, path); p != nil {
@@ -258,7 +257,6 @@ func (d *decoder) text(n ast.Node, v reflect.Value, path string) {
 	}
 }
 
-// anything decodes any JSON.
 func (d *decoder) anything(n ast.Node, v reflect.Value, path string) {
 	into := func(x, empty reflect.Value) {
 		if d.value(n, x, path); x.IsZero() {

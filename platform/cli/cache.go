@@ -85,7 +85,6 @@ func (s localStores) verify(ctx context.Context, digest string, report func(func
 	return s.s.VerifyCheckpoint(ctx, digest, report)
 }
 
-// withStores makes a verb of the cache.
 func (c cacheVerbs) withStores(node *string, do func(ctx context.Context, s storeClient, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if !cmd.Flags().Changed("data") {

@@ -101,7 +101,6 @@ type (
 	cacheVerbs    struct{ *connection } // verbs of the stores of weights
 )
 
-// newRoot makes the program with all its verbs.
 func newRoot(c *connection) *cobra.Command {
 	var noColor bool
 	root := kit.NewRoot("thaw", "Serverless inference: many models share few GPUs behind one OpenAI endpoint",
@@ -170,7 +169,6 @@ func settingsVerb[C any](c platformVerbs, cmd *cobra.Command, cfg *C, fileEnv st
 	return cmd
 }
 
-// bindServe registers the settings of serve.
 func (v platformVerbs) bindServe(cmd *cobra.Command, cfg *ServeConfig) (load func() (origin map[string]string, err error)) {
 	othernames.RegisterFlags(cmd.Flags())
 	check := func() error {

@@ -83,7 +83,6 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 	return cmd
 }
 
-// wakeAndFollow wakes a function and follows its start.
 func (c *connection) wakeAndFollow(ctx context.Context, cl *api.Client, name functions.Name) error {
 	w, err := cl.Wake(ctx, name, 0)
 	if err != nil {

@@ -73,7 +73,6 @@ func (m modelVerbs) describe() *cobra.Command {
 	return v
 }
 
-// printDescription writes a description for people.
 func (p printer) printDescription(d description) {
 	f := d.Function
 	row := func(key, format string, args ...any) {

@@ -104,7 +104,6 @@ func startsOf(ctx context.Context, cl *api.Client, rec *functions.CompositionRec
 	return starts
 }
 
-// explainDecision explains a decision about a model.
 func (c *connection) explainDecision(ctx context.Context, cl *api.Client, kind, word string) error {
 	if kinds := api.ExplainKinds(); !slices.Contains(kinds, kind) {
 		return kit.Usage(kit.DidYouMean(kind, kinds, 1, "one of "+strings.Join(kinds, ", ")), "%q cannot be explained", functions.Clip(kind))

@@ -22,7 +22,6 @@ const (
 // coldStartCanceled is the error of a cold start whose last request left.
 const coldStartCanceled = "called_off"
 
-// describeProgress is one cold start in one line.
 func describeProgress(name string, t api.ColdStart, bytesPerSecond float64) string {
 	p := t.Progress
 	parts := []string{name, t.State.Word()}

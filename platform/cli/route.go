@@ -39,7 +39,6 @@ be sent; its model names the Router unless --router does. - is standard input.`,
 	return cmd
 }
 
-// printDecision prints an answer of the server.
 func (c *connection) printDecision(rec functions.RouteRecord, err error) error {
 	if err != nil {
 		return err

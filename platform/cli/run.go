@@ -100,7 +100,6 @@ refusal is an error.`,
 	return cmd
 }
 
-// turns is a chat of several.
 func (c *connection) turns(ctx context.Context, cl *api.Client, a chatRequest) error {
 	c.Remark("chatting with %s; Ctrl-D ends", a.Model)
 	lines := make(chan string)

@@ -185,7 +185,6 @@ func (c *connection) requestPrefetch(ctx context.Context, cl *api.Client, word s
 	return c.showTransfer(ctx, displayName(word), func(report func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, report) })
 }
 
-// fillRequest fills in what a word asks a server for.
 func (c *connection) fillRequest(ctx context.Context, cl *api.Client, word string, ask *api.PrefetchRequest) error {
 	if isSource(word) {
 		if strings.HasPrefix(word, ".") {
@@ -336,7 +335,6 @@ func transferResult(what string, p functions.StoreProgress) string {
 	return s + ": " + p.Total.Human()
 }
 
-// describeStore is a staging in one line.
 func describeStore(what string, p functions.StoreProgress) string {
 	parts := []string{what, p.State}
 	if p.Node != "" {

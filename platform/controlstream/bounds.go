@@ -95,7 +95,6 @@ func (u Update) split() (parts []Update) {
 	return append(parts, u)
 }
 
-// join adds the next part of an update.
 func (u *Update) join(part Update) {
 	part.FullSync = part.FullSync || u.FullSync
 	part.Functions = append(u.Functions, part.Functions...)

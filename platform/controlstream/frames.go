@@ -76,7 +76,6 @@ func momentBefore(d time.Duration, now time.Time) time.Time {
 	return now.Add(-d)
 }
 
-// pack returns the frame of a Report.
 func (r Report) pack(whole bool, heard uint64, now time.Time) *reportFrame {
 	f := &reportFrame{Report: r, FullSync: whole, AppliedSeq: heard}
 	f.Report.Demand = nil
@@ -91,7 +90,6 @@ func (r Report) pack(whole bool, heard uint64, now time.Time) *reportFrame {
 
 var errDemand = errors.New("a demand is less than nothing")
 
-// unpack returns the Report of a frame.
 func (f *reportFrame) unpack(now time.Time) (Report, error) {
 	u := f.Report
 	u.Demand = nil
@@ -122,7 +120,6 @@ func (f *reportFrame) unpack(now time.Time) (Report, error) {
 // reader or the writer of that direction owns it.
 type models map[functions.Name]*functions.Model
 
-// pack returns the frame of an Update.
 func (u Update) pack(seq uint64, known models, now time.Time) *updateFrame {
 	f := &updateFrame{Update: u, Seq: seq}
 	f.Update.Functions, f.Update.Peers = nil, nil
@@ -156,7 +153,6 @@ func (u Update) pack(seq uint64, known models, now time.Time) *updateFrame {
 	return f
 }
 
-// unpack returns the Update of a frame.
 func (f *updateFrame) unpack(known models, now time.Time) Update {
 	d := f.Update
 	d.Functions, d.Peers = nil, nil

@@ -170,7 +170,6 @@ func (p *peer) readReports() error {
 	}
 }
 
-// onReport applies a report of a peer.
 func (h *Hub) onReport(p *peer, f *reportFrame) error {
 	u, err := f.unpack(h.o.Now())
 	if err != nil {
@@ -226,7 +225,6 @@ func (h *Hub) absorb(p *peer, f *reportFrame, u Report) error {
 	return h.o.Coordinator.Report(p.id, u.Hello != nil, u.RateLimits, h.o.Now())
 }
 
-// isCurrent reports whether p is still the connection of its peer.
 func (h *Hub) isCurrent(p *peer) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -314,7 +314,6 @@ func (c *Client) openStream(ctx context.Context, addr string) (*stream, error) {
 	return s, nil
 }
 
-// requestStream requests a control stream over conn.
 func requestStream(ctx context.Context, conn *http.ClientConn, url, token string) (*stream, error) {
 	body, up := io.Pipe()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)

@@ -181,7 +181,6 @@ func (s *Server) NewToken(agent string, expiry time.Duration) (token string, exp
 	return tokenPrefix + text + "." + s.ca.Fingerprint(), expires, nil
 }
 
-// isOwn reports whether an id is that of the server's own node.
 func (s *Server) isOwn(id string) bool { return s.o.Own != nil && s.o.Own() == id }
 
 // Agents lists the agents that have joined, by id.

@@ -2,6 +2,8 @@ package forecast
 
 import (
 	"bytes"
+	"encoding/json"
+	"io"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -505,4 +507,9 @@ func BenchmarkNextUse(b *testing.B) {
 			h.KeepFor(named(1), WorthOf(standard, min1, true))
 		}
 	})
+}
+
+// Save writes the history as JSON for Load.
+func (h *History) Save(w io.Writer, now time.Time) error {
+	return json.NewEncoder(w).Encode(h.Snapshot(now))
 }

@@ -51,11 +51,6 @@ type Snapshot struct{ file historyFile }
 // MarshalJSON encodes the snapshot for Load.
 func (s Snapshot) MarshalJSON() ([]byte, error) { return json.Marshal(s.file) }
 
-// Save writes the history as JSON for Load.
-func (h *History) Save(w io.Writer, now time.Time) error {
-	return json.NewEncoder(w).Encode(h.Snapshot(now))
-}
-
 // Snapshot copies the history. In the copy, a current use ends now.
 func (h *History) Snapshot(now time.Time) Snapshot {
 	f := historyFile{Version: fileVersion, Saved: now.Round(0), Functions: make([]functionRecord, 0, len(h.functions))}

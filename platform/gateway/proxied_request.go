@@ -77,7 +77,6 @@ func (p *bufferPool) Put(b []byte) {
 	}
 }
 
-// setTarget sets the backend of the request.
 func (p *proxiedRequest) setTarget(endpoint string, h2c bool) {
 	if rest, ok := strings.CutPrefix(endpoint, "h2c://"); ok {
 		endpoint, h2c = rest, true
@@ -88,7 +87,6 @@ func (p *proxiedRequest) setTarget(endpoint string, h2c bool) {
 	}
 }
 
-// rewrite prepares the outgoing request.
 func (p *proxiedRequest) rewrite(pr *httputil.ProxyRequest) {
 	in, out := pr.In, pr.Out
 	out.URL.Scheme, out.URL.Host = "http", p.address
@@ -179,7 +177,6 @@ func (p *proxiedRequest) send(r *http.Request) error {
 	return p.err
 }
 
-// proxyService proxies a request to another service.
 func (g *Gateway) proxyService(w *writer, r *http.Request, to *rule, by *split) {
 	p := g.newProxiedRequest(w, to, by)
 	defer p.release()

@@ -186,7 +186,6 @@ func secretMeta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Labels: map[string]string{"app.kubernetes.io/part-of": "thaw"}}
 }
 
-// readToken returns the token of a Secret's entries.
 func readToken(data map[string][]byte) (string, error) {
 	token := strings.TrimSpace(string(data[TokenKey]))
 	if len(token) < 32 {

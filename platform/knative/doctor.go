@@ -167,7 +167,6 @@ func kubernetesFinding(major, minor, version string) Finding {
 	return noteFinding(fmt.Sprintf("thaw is tested with 1.%d", testedKubernetes), "Kubernetes is %s", version)
 }
 
-// servingFinding checks the version of Knative Serving.
 func servingFinding(version string) Finding {
 	var major, minor int
 	n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &major, &minor)
@@ -398,7 +397,6 @@ func (c *Cluster) nodes(ctx context.Context) (nodes []corev1.Node, seen bool, er
 	}
 }
 
-// gpuFindings counts the nodes' GPUs.
 func (c *Cluster) gpuFindings(ctx context.Context) ([]Finding, error) {
 	nodes, seen, err := c.nodes(ctx)
 	if err != nil || !seen {
@@ -416,7 +414,6 @@ func (c *Cluster) gpuFindings(ctx context.Context) ([]Finding, error) {
 	return []Finding{goodFinding("%d of %d nodes have GPUs, %d in all", with, len(nodes), all)}, nil
 }
 
-// namespaceFindings checks a namespace.
 func (c *Cluster) namespaceFindings(ctx context.Context, namespace string) ([]Finding, error) {
 	n, err := c.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {

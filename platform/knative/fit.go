@@ -154,7 +154,6 @@ func nodeFinding(name string, spec *corev1.PodSpec, nodes []corev1.Node) Finding
 	return goodFinding("%s fits %d of %d nodes", name, fit, len(nodes))
 }
 
-// describeResources formats resources for a message.
 func describeResources(list corev1.ResourceList) string {
 	var out []string
 	if q := list[GPU]; q.Value() == 1 {

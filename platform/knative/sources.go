@@ -133,7 +133,6 @@ func (c *Cluster) loaderEnvironment(ctx context.Context, spec *corev1.PodSpec) (
 	return env, secret, nil
 }
 
-// credentialFinding is the finding of one scheme.
 func credentialFinding(scheme string, accounts []string, env, annotations map[string]string, secret string) Finding {
 	has := sourceCredentials[scheme]
 	hint := fmt.Sprintf("%s; kubectl create secret generic %s -n %s %s && kubectl rollout restart daemonset/%s -n %s", has.without, secret, System, has.create, loaderName, System)

@@ -88,7 +88,6 @@ func forEachStore(all map[string]functions.Store, do func(id string, s functions
 	return out
 }
 
-// storesWith returns the stores that have a checkpoint.
 func (l *Local) storesWith(ctx context.Context, node, digest string) (map[string]functions.Store, error) {
 	all, err := l.stores(node)
 	if err != nil {

@@ -30,7 +30,6 @@ func (d *Daemon) addLease(digest string) {
 	}
 }
 
-// removeLease counts one lease less.
 func (d *Daemon) removeLease(digest string) {
 	d.mu.Lock()
 	d.leased[digest]--

@@ -10,7 +10,6 @@ import (
 // reasonUser marks replicas stopped by `thaw stop`.
 const reasonUser = "asked"
 
-// perform executes one action of a plan.
 func (o *Orchestrator) perform(ctx context.Context, a *placement.Action, now placement.Instant) {
 	switch a.Kind {
 	case placement.Start:

@@ -116,7 +116,6 @@ func (c *checkpoints) dropAllCachedSources(n *nodeState) {
 	n.Tiers, n.Cached, n.fromReady = nil, nil, nil
 }
 
-// recordSize records the size of a source's checkpoint.
 func (c *checkpoints) recordSize(source string, bytes functions.Bytes) {
 	if source == "" || bytes <= 0 || c.sizes[source] == bytes {
 		return

@@ -24,7 +24,6 @@ func (c *clock) instant(t time.Time) placement.Instant {
 	return max(t.Sub(c.began), 1)
 }
 
-// wallTime converts an Instant to a time.
 func (c *clock) wallTime(t placement.Instant) time.Time { return c.began.Add(t) }
 
 // advance begins a turn. Time in which the process did not run (a suspended laptop,

@@ -112,7 +112,6 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	}
 }
 
-// onListedReplica applies the status of a replica in a heartbeat.
 func (o *Orchestrator) onListedReplica(ctx context.Context, n *nodeState, r *replicaState, st *functions.ReplicaStatus, now placement.Instant) {
 	if f := r.function; r.specHash == f.specHash && f.RecordGPUMemory(st.GPUMemory, n.Node) {
 		o.event("footprint", f.Name, r.ID, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))

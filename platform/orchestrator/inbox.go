@@ -76,7 +76,6 @@ type commandResult struct {
 	err  error
 }
 
-// put adds an update and signals it.
 func (i *inbox) put(add func(*updates)) {
 	i.inboxMu.Lock()
 	add(&i.updates)

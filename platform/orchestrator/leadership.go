@@ -68,7 +68,6 @@ func (l *leadership) updateSuperseded() {
 	}
 }
 
-// mayCommand reports whether commands may be sent to a node.
 func (l *leadership) mayCommand(n *nodeState) bool { return n != nil && !n.stale && !l.superseded }
 
 // extendSilentNodes extends the lease of nodes about to be lost, once, if most nodes are

@@ -19,7 +19,6 @@ type publisher struct {
 	progressAt placement.Instant // of the last one
 }
 
-// publishChanged publishes every function that changed.
 func (p *publisher) publishChanged() {
 	defer func() { // after publishing: cut requests pick another replica from the new snapshots
 		for _, url := range p.lostAgents {
@@ -45,7 +44,6 @@ func (p *publisher) publishChanged() {
 	}
 }
 
-// snapshotOf returns the snapshot of f for the data path.
 func (p *publisher) snapshotOf(f *functionState) snapshot.Snapshot {
 	out := snapshot.Snapshot{
 		Name: f.Name, Model: f.model, Progress: functions.NoProgress,
@@ -75,7 +73,6 @@ func (p *publisher) snapshotOf(f *functionState) snapshot.Snapshot {
 	return out
 }
 
-// publishProgress publishes the progress of the cold starts that have a replica.
 func (p *publisher) publishProgress(starting []*functionState, now placement.Instant) {
 	if p.progress <= 0 || now-p.progressAt < p.progress {
 		return

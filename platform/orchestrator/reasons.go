@@ -139,7 +139,6 @@ func (f *functionState) idleSummary(now placement.Instant) string {
 	return fmt.Sprintf(" Its idle time is %s.", words.Age(f.Scale.Idle.Std()))
 }
 
-// startSummary returns the progress of a start of f.
 func (f *functionState) startSummary(r *replicaState, now placement.Instant) string {
 	state := r.status.State
 	if r.WakingUp {

@@ -11,7 +11,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/setbacks"
 )
 
-// onStatus applies the status of a replica.
 func (l *lifecycle) onStatus(ctx context.Context, r *replicaState, st functions.ReplicaStatus, now placement.Instant) {
 	f, before := r.function, r.status.State
 	if !slices.Equal(r.status.Adapters, st.Adapters) || r.status.Endpoint != st.Endpoint {
@@ -184,7 +183,6 @@ func (l *lifecycle) backOff(f *functionState, cause string, backOff time.Duratio
 	l.markChanged(f)
 }
 
-// onLoaded applies the result of a load command.
 func (l *lifecycle) onLoaded(ctx context.Context, id string, result commandResult, now placement.Instant) {
 	r := l.replicas[id]
 	if r == nil || r.Node != result.node {

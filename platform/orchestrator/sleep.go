@@ -135,7 +135,6 @@ func (s *sleeping) wakeUp(ctx context.Context, a *placement.Action, now placemen
 	s.commands.sleep(ctx, r, n, 0, a.Reason)
 }
 
-// onStatus applies the sleep part of a replica's status.
 func (s *sleeping) onStatus(r *replicaState, st functions.ReplicaStatus, now placement.Instant) {
 	switch {
 	case st.State == functions.Sleeping && st.SleepLevel > 0:

@@ -103,7 +103,6 @@ type replicaState struct {
 	sleep         sleepState
 }
 
-// serves reports whether requests are sent to r.
 func (r *replicaState) serves() bool {
 	return r.status.State == functions.Ready && !r.Stopping && !r.Cancelled && !r.sleep.goingToSleep
 }

@@ -23,12 +23,10 @@ type teamAccounts struct {
 	*world
 }
 
-// account returns the account of a team.
 func (a *teamAccounts) account(team string) *quota.Account {
 	return a.Of(team, a.lastTurn, a.timeNow())
 }
 
-// charge charges f's team for the resources that f holds now.
 func (a *teamAccounts) charge(f *functionState, now placement.Instant) {
 	if h := quota.HoldingsOf(&f.Function); h != f.charged {
 		a.account(f.Name.Team).Charge(f.charged, h, now, a.timeNow())
@@ -116,7 +114,6 @@ func (a *teamAccounts) checkStoreShares() {
 	}
 }
 
-// recordEviction charges an eviction to the accounts of both teams.
 func (a *teamAccounts) recordEviction(x *placement.Action, now placement.Instant) {
 	if x.For == "" {
 		return

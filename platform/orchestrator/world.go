@@ -1,7 +1,6 @@
 package orchestrator
 
 import (
-	"context"
 	"log/slog"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -20,10 +19,6 @@ type world struct {
 
 // Events returns the events after seq, oldest first; the last 1,000 are kept.
 func (w *world) Events(after uint64) []functions.Event { return w.events.After(after) }
-
-// Follow sends events as they happen until ctx ends, then closes the channel. A
-// follower more than 256 events behind misses some; Seq shows the gap.
-func (w *world) Follow(ctx context.Context) <-chan functions.Event { return w.events.Follow(ctx) }
 
 // PublishEvent adds an event about a function, or with no name about the machines.
 func (w *world) PublishEvent(v functions.Event, name functions.Name) { w.events.Publish(v, name) }

@@ -165,7 +165,6 @@ func (p *plan) noteAction(a *Action) {
 	}
 }
 
-// hasAction reports whether this plan has an action for r already.
 func (p *plan) hasAction(r *Replica) bool {
 	_, ok := p.acted[r.ID]
 	return ok

@@ -100,7 +100,6 @@ func (d *decision) weighVictim(v *victim) {
 	v.key = score
 }
 
-// keepValue returns the input of the eviction policy for r.
 func (f *Function) keepValue(r *Replica) eviction.Kept {
 	k := eviction.Kept{Used: max(f.LastEnd, r.ReadyAt), Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse}
 	if r.asleep() {

@@ -55,7 +55,6 @@ func (n *Node) canRead(f *Function) bool {
 // admits reports whether f may run on n: n can read its source and meets Requires.
 func (n *Node) admits(f *Function) bool { return n.canRead(f) && !n.Rejects[f.Requires] }
 
-// hasBytes reports whether the bytes of f's source are on n.
 func (n *Node) hasBytes(f *Function) bool {
 	return n.Cached[f.Source] || f.Machine != "" && f.Machine == n.Machine
 }

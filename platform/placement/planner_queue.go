@@ -334,7 +334,6 @@ func (q *pendingQueue) knownBlocked(c *pendingClass) bool {
 	return !m.turn || m.patient || q.withinPatience(e)
 }
 
-// publishVerdicts sets the verdict of each function in c.
 func (q *pendingQueue) publishVerdicts(c *pendingClass) {
 	var from *functionEntry
 	var v Verdict

@@ -241,7 +241,6 @@ func (r reservation) equal(o reservation) bool {
 		slices.Equal(r.nowGPUs, o.nowGPUs) && slices.Equal(r.soonGPUs, o.soonGPUs)
 }
 
-// releaseReservations removes e's reservations.
 func (p *Planner) releaseReservations(e *functionEntry) {
 	for i := range e.reservations {
 		p.applyReservation(&e.reservations[i], -1)

@@ -227,7 +227,6 @@ func (d *decision) estimateRoom(f *Function, over bool) (when Instant) {
 	return when
 }
 
-// mayGive reports whether v's team may lose v to f's team.
 func (d *decision) mayGive(v *victim, f *Function) bool {
 	owner := v.f.Name.Team
 	if v.f == f || owner == f.Name.Team || v.r.Reserved.GPUs == 0 || d.counts.claimsGuarantee(f) {

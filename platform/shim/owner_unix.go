@@ -7,7 +7,6 @@ import (
 	"syscall"
 )
 
-// ownedByRoot reports whether a file is root's.
 func ownedByRoot(path string) bool {
 	st, err := os.Lstat(path)
 	if err != nil {

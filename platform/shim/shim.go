@@ -352,7 +352,6 @@ func InheritedVariables(environ []string) []string {
 	})
 }
 
-// onChange passes a status of the replica on to the loader.
 func (s *Shim) onChange(st functions.ReplicaStatus) {
 	first := st.State == functions.Ready && s.readyAt.CompareAndSwap(0, time.Now().UnixNano())
 	ahead := s.waiting.Load()
@@ -385,5 +384,4 @@ func (s *Shim) outsideStatus(st functions.ReplicaStatus) functions.ReplicaStatus
 	return st
 }
 
-// hostPort is the host and port of an engine's URL.
 func hostPort(endpoint string) string { return strings.TrimPrefix(endpoint, "http://") }

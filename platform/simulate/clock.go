@@ -57,7 +57,6 @@ func (c *clock) next() (time.Duration, bool) {
 	return c.heap[0].at, true
 }
 
-// pop removes and returns the next event.
 func (c *clock) pop() event {
 	h := c.heap
 	top := h[0]

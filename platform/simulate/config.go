@@ -127,7 +127,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// size returns the size of a model's checkpoint.
 func (c *Config) size(m *functions.Model) functions.Bytes {
 	if b, ok := c.Sizes[m.FullName()]; ok {
 		return b

@@ -45,11 +45,10 @@
 //
 // # Faults
 //
-// State injects faults into a run: nodes lose power, are partitioned, slowed and
-// returned; engines crash and hang; starts fail; GPUs become unhealthy; messages are
-// delayed, doubled or lost; the orchestrator stalls, is replaced or dies. The views
-// report the true state, whatever the orchestrator believes, and Fated the end of every
-// request. Config.Step runs after every event.
+// The tests inject faults into a run (faults_test.go, chaos_test.go): nodes lose power, are
+// partitioned, slowed and returned; engines crash and hang; starts fail; GPUs become
+// unhealthy; messages are delayed, doubled or lost; the orchestrator stalls, is replaced or
+// dies. OnRequestEnd gets the end of every request, and Config.Step runs after every event.
 //
 // # Cost
 //

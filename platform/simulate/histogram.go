@@ -26,7 +26,6 @@ func bucket(d time.Duration) int {
 	return subBuckets*shift + int(us>>shift)
 }
 
-// bucketMiddle returns the middle of bucket i.
 func bucketMiddle(i int) time.Duration {
 	if i < 2*subBuckets {
 		return time.Duration(i) * time.Microsecond

@@ -87,7 +87,6 @@ func (n *node) note() {
 	}
 }
 
-// beat sends a heartbeat.
 func (n *node) beat() {
 	if n.dead || n.mute {
 		return
@@ -176,7 +175,6 @@ func (n *node) list(r *replica) {
 	n.reps = slices.Insert(n.reps, i, r)
 }
 
-// forget removes an ended replica.
 func (n *node) forget(r *replica) {
 	r.gen++
 	delete(n.st.reps, r.id)

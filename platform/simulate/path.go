@@ -73,7 +73,6 @@ func (r *request) generation() uint32 { return r.gen }
 // r; handleDecided handles it later.
 func (r *request) OnChange() { r.st.decided = append(r.st.decided, r) }
 
-// arrive starts a request of the trace.
 func (s *State) arrive(x *Request) {
 	f := s.fns[x.Function.WithoutAdapter()]
 	if f == nil && s.unfit[x.Function.WithoutAdapter()] {
@@ -269,7 +268,6 @@ func (r *request) leave() {
 	}
 }
 
-// launch sends an admitted request to its replica.
 func (r *request) launch() { r.st.send(r, r.st.reps[r.ReplicaID()]) }
 
 // send sends q to r; r may have ended.
@@ -341,7 +339,6 @@ func (r *request) act(event uint8) {
 	st.handleDecided()
 }
 
-// done ends an answered request.
 func (r *request) done() {
 	t := &r.st.tally
 	t.answered++
@@ -393,7 +390,6 @@ func (r *request) refuse(e *openai.Error) {
 	r.end(e.Code, e.Message)
 }
 
-// end records the request's end and releases it.
 func (r *request) end(code openai.Code, message string) {
 	st := r.st
 	if r.leased {

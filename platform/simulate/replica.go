@@ -154,7 +154,6 @@ func (r *replica) mark(span int, end bool) {
 	}
 }
 
-// enter changes the state and reports it.
 func (r *replica) enter(s functions.State) {
 	r.account()
 	r.state, r.since = s, r.st.clock.now
@@ -344,7 +343,6 @@ func (r *replica) loadIfReady() {
 	r.n.note()
 }
 
-// unload drains the replica and then ends it.
 func (r *replica) unload(drain time.Duration) {
 	switch r.state {
 	case functions.Draining:
@@ -463,7 +461,6 @@ func (r *replica) regain() {
 	}
 }
 
-// freeGPUs releases its GPUs.
 func (r *replica) freeGPUs() {
 	if r.hold == 0 {
 		return
@@ -570,7 +567,6 @@ func (r *replica) status(s *functions.ReplicaStatus) {
 	}
 }
 
-// hostMemory returns the host memory that it holds.
 func (r *replica) hostMemory() functions.Bytes {
 	if r.state.Over() {
 		return 0

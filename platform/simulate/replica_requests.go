@@ -23,7 +23,6 @@ func (r *replica) accept(q *request) {
 	}
 }
 
-// work starts a request in the engine.
 func (r *replica) work(q *request) {
 	r.running++
 	q.lined = false
@@ -68,7 +67,6 @@ func (r *replica) removeRequest(q *request) {
 	r.continueWhenIdle()
 }
 
-// failRequests fails all its requests.
 func (r *replica) failRequests() {
 	for len(r.requests) > 0 {
 		r.line = r.line[:0:0] // the failed requests must not start the waiting ones

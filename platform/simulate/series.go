@@ -27,7 +27,6 @@ type sampler State
 
 func (s *sampler) generation() uint32 { return 0 }
 
-// act takes a sample.
 func (s *sampler) act(uint8) {
 	st := (*State)(s)
 	for _, n := range st.nodes {

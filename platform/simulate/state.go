@@ -108,7 +108,6 @@ func Open(c Config) (*State, error) {
 	return st, nil
 }
 
-// deploy replaces the catalogue.
 func (s *State) deploy(models []*functions.Model) {
 	s.models, s.impossible = nil, nil
 	clear(s.unfit)
@@ -248,7 +247,6 @@ func (l *loop) want(at time.Duration) {
 
 func (l *loop) generation() uint32 { return l.gen }
 
-// act runs a turn.
 func (l *loop) act(uint8) {
 	st := l.st
 	if l.dead {
@@ -301,7 +299,6 @@ func (s *State) act(uint8) {
 	s.clock.set(s.clock.now+beatEvery, s, beats, 0)
 }
 
-// deliverHeartbeat delivers a heartbeat to the orchestrator.
 func (s *State) deliverHeartbeat(n *node) {
 	if s.HeartbeatDelays == nil {
 		s.orchestrator.Heartbeat(n.doc, n)
@@ -325,7 +322,6 @@ type delayedHeartbeat struct {
 func (h *delayedHeartbeat) generation() uint32 { return 0 }
 func (h *delayedHeartbeat) act(uint8)          { h.n.st.orchestrator.Heartbeat(h.doc, h.n) }
 
-// event counts the orchestrator's events.
 func (s *State) event(e *functions.Event) {
 	if s.c.Event != nil {
 		s.c.Event(*e)

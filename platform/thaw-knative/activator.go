@@ -175,7 +175,6 @@ func (s *activatorSettings) drainRequests(ctx, life context.Context, state *read
 	}
 }
 
-// listen opens the three listeners.
 func (s *activatorSettings) listen(ctx context.Context) (public, private, metrics net.Listener, err error) {
 	var open []net.Listener
 	for _, x := range [][2]string{{"--addr", s.Addr}, {"--private-addr", s.PrivateAddr}, {"--metrics-addr", s.MetricsAddr}} {
@@ -199,7 +198,6 @@ func listenTCP(ctx context.Context, flag, addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// metrics is the handler of /metrics.
 func (s *activatorSettings) metrics(registry *telemetry.Registry) http.Handler {
 	if s.MetricsToken == "" {
 		return registry.Handler()

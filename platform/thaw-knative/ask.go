@@ -89,7 +89,6 @@ func (c *command) ask(ctx context.Context, word string, args []string) error {
 	return nil
 }
 
-// controller returns a client of the cluster's controller.
 func (c *command) controller(ctx context.Context, key string) (*api.Client, error) {
 	cluster, err := knative.Open(c.access)
 	if err != nil {

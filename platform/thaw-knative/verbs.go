@@ -119,7 +119,6 @@ func (c *command) execute(ctx context.Context, args []string) error {
 	return root.ExecuteContext(ctx)
 }
 
-// root is the program with all its verbs.
 func (c *command) root() *kit.Command {
 	root := kit.NewRoot("thaw-knative", "Models as Knative Services on Kubernetes",
 		[2]string{"cluster", "Verbs of a cluster:"},
@@ -221,7 +220,6 @@ func (c *command) thawImage(ctx context.Context) (string, error) {
 	return cluster.InstalledImage(ctx)
 }
 
-// readPod reads the file that --pod names.
 func (c *command) readPod() (functions.Pod, error) {
 	text, err := os.ReadFile(c.pod)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -394,7 +392,6 @@ func (o *outcomes) print(kind string) error {
 // isDocument reports whether the output is JSON or YAML.
 func (c *command) isDocument() bool { return c.Output == "json" || c.Output == "yaml" }
 
-// namespaceOf is the namespace that the verb is about.
 func (c *command) namespaceOf(cluster *knative.Cluster) string {
 	return cmp.Or(c.namespace, cluster.Namespace())
 }

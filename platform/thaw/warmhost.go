@@ -66,7 +66,6 @@ func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Wr
 	return err
 }
 
-// warmHostHandler answers probes.
 func warmHostHandler(h *pods.Host) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })

@@ -225,7 +225,6 @@ func nextPiece(ctx context.Context, q *sequence) piece {
 	}
 }
 
-// writeWhole writes one body.
 func (g *generation) writeWhole(w http.ResponseWriter, r *http.Request, q *sequence) piece {
 	var text strings.Builder
 	var scores []scored

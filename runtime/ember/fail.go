@@ -53,7 +53,6 @@ func (f *failure) body() errorBody {
 
 func (f *failure) write(w http.ResponseWriter) { writeJSON(w, f.status, f.body()) }
 
-// writeJSON writes a whole JSON body.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v, json.FormatNilSliceAsNull(true))
 	if err != nil { // impossible: all text is valid UTF-8

@@ -219,7 +219,6 @@ func (g *generate) wantLogprobs(isChat bool) (int, *failure) {
 	return n, nil
 }
 
-// conversation converts messages for a template.
 func conversation(ms []message) ([]chat.Message, *failure) {
 	if len(ms) == 0 {
 		return nil, invalidRequest("messages", "missing_required_parameter", "messages is missing or empty")

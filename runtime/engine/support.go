@@ -144,7 +144,6 @@ func refuseVulnerable(e functions.Engine, program string) error {
 
 var buildLine = regexp.MustCompile(`(?m)^version: (\d+)`)
 
-// llamaServerBuild is the build number of a llama-server.
 func llamaServerBuild(ctx context.Context, program string) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

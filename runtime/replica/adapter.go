@@ -214,7 +214,6 @@ func (r *Replica) loadAdapter(ctx, replicaCtx context.Context, eng adapterEngine
 	return nil
 }
 
-// adapterErrorCode is the code for an engine's refusal.
 func adapterErrorCode(err error) string {
 	var se *engine.StatusError
 	if errors.As(err, &se) {

@@ -16,22 +16,22 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
 	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/testkit/tensors"
 )
 
 // writeLora writes an adapter of a rank over modules of a small Llama.
 func writeLora(t testing.TB, dir string, rank int, modules ...string) {
 	t.Helper()
-	var ts []safetensors.Source
+	var ts []tensors.Source
 	for _, m := range modules {
 		p := "base_model.model.model.layers.0.self_attn." + m
-		ts = append(ts, safetensors.Source{Name: p + ".lora_A.weight", Shape: []int{rank, 4}, Data: make([]float32, rank*4)},
-			safetensors.Source{Name: p + ".lora_B.weight", Shape: []int{4, rank}, Data: make([]float32, rank*4)})
+		ts = append(ts, tensors.Source{Name: p + ".lora_A.weight", Shape: []int{rank, 4}, Data: make([]float32, rank*4)},
+			tensors.Source{Name: p + ".lora_B.weight", Shape: []int{4, rank}, Data: make([]float32, rank*4)})
 	}
 	config := fmt.Sprintf(`{"peft_type":"LORA","r":%d,"target_modules":["q_proj"]}`, rank)
 	write(t, filepath.Join(dir, "adapter_config.json"), func(w io.Writer) error { _, err := io.WriteString(w, config); return err })
-	write(t, filepath.Join(dir, "adapter_model.safetensors"), func(w io.Writer) error { return safetensors.Write(w, "F32", ts) })
+	write(t, filepath.Join(dir, "adapter_model.safetensors"), func(w io.Writer) error { return tensors.Write(w, "F32", ts) })
 }
 
 func write(t testing.TB, path string, f func(io.Writer) error) {
@@ -92,7 +92,7 @@ func TestInspect(t *testing.T) {
 		{name: "no LoRA in it", rank: 8, err: "adapter_model.safetensors holds no LoRA weights"},
 		{name: "half of a pair", rank: 8, modules: one, change: func(d string) {
 			write(t, filepath.Join(d, "adapter_model.safetensors"), func(w io.Writer) error {
-				return safetensors.Write(w, "F32", []safetensors.Source{{Name: "x.q_proj.lora_A.weight", Shape: []int{8, 1}, Data: make([]float32, 8)}})
+				return tensors.Write(w, "F32", []tensors.Source{{Name: "x.q_proj.lora_A.weight", Shape: []int{8, 1}, Data: make([]float32, 8)}})
 			})
 		}, err: "x.q_proj.lora_A.weight has no lora_B beside it"},
 	} {

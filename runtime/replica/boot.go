@@ -231,7 +231,6 @@ func (b *boot) onFailing(ctx context.Context) *bootEnd {
 	return &bootEnd{next: r.failed(fmt.Sprintf("%s ended while loading: %s", r.o.Spec.Engine, cause))}
 }
 
-// onStaged handles the end of an early staging.
 func (b *boot) onStaged(ctx context.Context, s stagingResult) *bootEnd {
 	r := b.r
 	b.rest, r.early.finished = nil, true

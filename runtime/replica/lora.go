@@ -115,7 +115,6 @@ func readSmall(path string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// readHeader returns the tensors of a safetensors file.
 func readHeader(path string) ([]safetensors.Tensor, error) {
 	f, err := os.Open(path)
 	if err != nil {

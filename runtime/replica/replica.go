@@ -483,14 +483,12 @@ func sortPhases(s []functions.Span) []functions.Span {
 	return s
 }
 
-// unloaded enters UNLOADED.
 func (r *Replica) unloaded(reason string) state {
 	r.log.Info("replica ended", "why", reason)
 	r.enter(functions.Unloaded)
 	return nil
 }
 
-// failed enters FAILED.
 func (r *Replica) failed(cause string) state {
 	r.now.Error = cause
 	if r.now.State == functions.Loading {

@@ -223,7 +223,6 @@ func (r *Replica) waking(s sleeper, level int, reason string) state {
 	}
 }
 
-// wakeEngine wakes the engine and requests a token.
 func (r *Replica) wakeEngine(ctx context.Context, s sleeper, level int, awake chan<- time.Time) error {
 	limit := wakeWait
 	if level > 1 { // the weights are read again

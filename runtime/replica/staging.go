@@ -129,7 +129,6 @@ func (r *Replica) stageFiles(ctx context.Context) stagingResult {
 	return stagingResult{ckpt: c, err: err}
 }
 
-// reportStaging reports the progress of staging.
 func (r *Replica) reportStaging() {
 	have, total := r.stagedBytes.Load(), r.stageTotal.Load()
 	if functions.Bytes(have) == r.now.Bytes && functions.Bytes(total) == r.now.TotalBytes {

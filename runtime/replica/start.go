@@ -102,7 +102,6 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	return r.booting(ctx, began, deadline, notices, mayRetry)
 }
 
-// prepare makes the command of the engine and confines it.
 func (r *Replica) prepare(req engine.Request) (engine.Command, *confine.Plan, error) {
 	req.GPUFree = r.leastFreeGPU()
 	cmd, err := r.o.Programs.Prepare(req)

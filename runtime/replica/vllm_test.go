@@ -21,11 +21,11 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 	"github.com/thaw-dev/thaw/testkit"
+	"github.com/thaw-dev/thaw/testkit/tensors"
 )
 
 // vllmEnv is a real vLLM, where one is installed: THAW_ENGINE_VLLM is its
@@ -672,15 +672,15 @@ func fullLora(t *testing.T, dir string, d dims, rank int) {
 		}
 		return w
 	}
-	var ts []safetensors.Source
+	var ts []tensors.Source
 	for i := range d.Layers {
 		for name, out := range map[string]int{"q_proj": d.Heads * d.Dim, "v_proj": d.KV * d.Dim} {
 			p := fmt.Sprintf("base_model.model.model.layers.%d.self_attn.%s.", i, name)
-			ts = append(ts, safetensors.Source{Name: p + "lora_A.weight", Shape: []int{rank, d.Hidden}, Data: fill(rank * d.Hidden)},
-				safetensors.Source{Name: p + "lora_B.weight", Shape: []int{out, rank}, Data: fill(out * rank)})
+			ts = append(ts, tensors.Source{Name: p + "lora_A.weight", Shape: []int{rank, d.Hidden}, Data: fill(rank * d.Hidden)},
+				tensors.Source{Name: p + "lora_B.weight", Shape: []int{out, rank}, Data: fill(out * rank)})
 		}
 	}
-	write(t, filepath.Join(dir, "adapter_model.safetensors"), func(w io.Writer) error { return safetensors.Write(w, "F32", ts) })
+	write(t, filepath.Join(dir, "adapter_model.safetensors"), func(w io.Writer) error { return tensors.Write(w, "F32", ts) })
 	config := fmt.Sprintf(`{"peft_type":"LORA","task_type":"CAUSAL_LM","r":%d,"lora_alpha":16,"target_modules":["q_proj","v_proj"],"lora_dropout":0,"bias":"none","fan_in_fan_out":false,"inference_mode":true,"modules_to_save":null}`, rank)
 	write(t, filepath.Join(dir, "adapter_config.json"), func(w io.Writer) error { _, err := io.WriteString(w, config); return err })
 }

@@ -111,10 +111,8 @@ func reapProcess(cmd *exec.Cmd) <-chan struct{} {
 	return exited
 }
 
-// log is the file of the supervisor's output.
 func (s Start) log() string { return filepath.Join(s.Dir, "supervisor.log") }
 
-// command starts the supervisor's process.
 func (s Start) command() (*exec.Cmd, error) {
 	args, env := s.Args, s.Env
 	if args == nil {

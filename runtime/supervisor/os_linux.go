@@ -33,7 +33,6 @@ type processInfo struct {
 	zombie                      bool
 }
 
-// listProcesses lists the visible processes of this machine.
 func listProcesses() []processInfo {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -82,7 +81,6 @@ func parseStat(pid int, stat []byte) (processInfo, bool) {
 	return k, true
 }
 
-// isChild reports whether a process is a child of this one.
 func isChild(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

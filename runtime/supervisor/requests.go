@@ -181,7 +181,6 @@ func execute(p Process, out uintptr) (pid int, release func(), err error) {
 	return r.pid, func() { close(ended) }, r.err
 }
 
-// addProcess registers a running process.
 func (s *supervisor) addProcess(p Process, pid int, j *outputLog) {
 	pr := &process{log: j, scratch: p.Scratch, Running: Running{ID: p.ID, PID: pid, Log: p.Log, Started: time.Now(), Meta: p.Meta}}
 	s.byID[p.ID], s.byPID[pid] = pr, pr

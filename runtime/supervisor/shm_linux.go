@@ -55,7 +55,6 @@ func watchShm(stop <-chan struct{}) <-chan string {
 	return names
 }
 
-// parseInotify returns the names in a buffer of inotify events.
 func parseInotify(b []byte) (names []string) {
 	const head = int(unsafe.Sizeof(unix.InotifyEvent{}))
 	for len(b) >= head {

@@ -14,7 +14,7 @@ import (
 	"strconv"
 
 	"github.com/thaw-dev/thaw/runtime/ember/bpe"
-	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
+	"github.com/thaw-dev/thaw/testkit/tensors"
 )
 
 // Shape is the size of a model.
@@ -58,9 +58,9 @@ var specials = []string{EndOfText, Start, End, Pad}
 const Template = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 
 // Tensors returns the names and shapes of a model's tensors, embeddings first.
-func (s Shape) Tensors(vocab int) []safetensors.Source {
-	var ts []safetensors.Source
-	add := func(name string, shape ...int) { ts = append(ts, safetensors.Source{Name: name, Shape: shape}) }
+func (s Shape) Tensors(vocab int) []tensors.Source {
+	var ts []tensors.Source
+	add := func(name string, shape ...int) { ts = append(ts, tensors.Source{Name: name, Shape: shape}) }
 	hd := s.headDim()
 	q, kv := s.Heads*hd, s.KVHeads*hd
 	add("model.embed_tokens.weight", vocab, s.Hidden)
@@ -97,7 +97,7 @@ func (s Shape) headDim() int {
 
 // Random fills the tensors with seeded noise, scaled so that activations neither vanish
 // nor explode; norms are one, biases small.
-func Random(ts []safetensors.Source, seed uint64) {
+func Random(ts []tensors.Source, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for i := range ts {
 		n := 1
@@ -144,12 +144,12 @@ func (s Shape) dtype() string {
 }
 
 // Weights writes a safetensors file.
-func Weights(path, dtype string, ts []safetensors.Source) error {
+func Weights(path, dtype string, ts []tensors.Source) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
-	if err := safetensors.Write(f, dtype, ts); err != nil {
+	if err := tensors.Write(f, dtype, ts); err != nil {
 		f.Close()
 		return err
 	}

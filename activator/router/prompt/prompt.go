@@ -147,7 +147,6 @@ func (r *reader) addUser(i int) int {
 	return r.eachText(i, ofUser)
 }
 
-// addText adds a text.
 func (r *reader) addText(at span, of author) {
 	switch of {
 	case ofUser:

@@ -152,7 +152,6 @@ var kinds = func() (t [256]kind) {
 	return t
 }()
 
-// read analyses a text.
 func (s *scan) read(text []byte) {
 	begin := true // of a line
 	for i := 0; i < len(text); {

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/bench/thaw-bench/play"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/compose"
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
-	"github.com/thaw-dev/thaw/platform/simulate/play"
 )
 
 // Ways to ask five members and then the coordinator, in the order of the table.

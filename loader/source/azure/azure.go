@@ -185,7 +185,6 @@ func refOf(p blobLocation, name string) string {
 	return strings.Join([]string{p.endpoint, p.account, p.container, name}, "|")
 }
 
-// locateBlob returns where a file of a plan is.
 func (s *Source) locateBlob(f source.File) (p blobLocation, name string, a *containerAccess, err error) {
 	part := strings.SplitN(f.Ref, "|", 4)
 	if len(part) != 4 {
@@ -200,7 +199,6 @@ func malformed(p blobLocation, name, problem string) error {
 	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, Detail: problem}
 }
 
-// describe describes a place for people.
 func (l blobLocation) describe() string {
 	return fmt.Sprintf("account %s, container %s, prefix %q", l.account, l.container, l.prefix)
 }

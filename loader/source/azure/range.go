@@ -35,7 +35,6 @@ type endpointSupport struct {
 	noRangeChecksum atomic.Bool // it refuses x-ms-range-get-content-crc64
 }
 
-// supportOf returns the record of an endpoint.
 func (s *Source) supportOf(endpoint string) *endpointSupport {
 	s.mu.Lock()
 	defer s.mu.Unlock()

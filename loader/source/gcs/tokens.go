@@ -89,7 +89,6 @@ func (t *tokens) store(token string, lifetime time.Duration) {
 // kinds of credentials files.
 var kinds = []google.CredentialsType{google.ServiceAccount, google.AuthorizedUser, google.ExternalAccount, google.ExternalAccountAuthorizedUser, google.ImpersonatedServiceAccount}
 
-// findCredentials looks for a credentials file.
 func (t *tokens) findCredentials() error {
 	name, how := t.env("GOOGLE_APPLICATION_CREDENTIALS"), "the credentials of GOOGLE_APPLICATION_CREDENTIALS"
 	must := name != ""

@@ -371,7 +371,6 @@ func (s *Source) resolve(ctx context.Context, p repoLocation, f source.File, ful
 	return nil, to.String(), nil
 }
 
-// storeAddress stores an address that worked.
 func (s *Source) storeAddress(ref, at string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -432,7 +431,6 @@ func malformed(p repoLocation, name, problem string) error {
 	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, Detail: problem}
 }
 
-// escapePath escapes a path for a URL.
 func escapePath(name string) string {
 	parts := strings.Split(name, "/")
 	for i, part := range parts {

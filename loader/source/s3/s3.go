@@ -136,7 +136,6 @@ func (s *Source) noteRegion(bucket, used string, r *http.Response) bool {
 	return true
 }
 
-// sign signs a request with the present credentials.
 func (s *Source) sign(req *http.Request, p bucketLocation, region string) error {
 	v, err := s.keys.get(req.Context())
 	if err != nil {

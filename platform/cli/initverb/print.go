@@ -12,7 +12,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/inspect"
 )
 
-// file returns the model file.
 func (d *draft) file() string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -65,7 +64,6 @@ func (d *draft) file() string {
 	return b.String()
 }
 
-// described is the checkpoint in a sentence.
 func (d *draft) described() string {
 	c := d.checkpoint
 	words := []string{oneLine(c.Architecture)}

@@ -141,7 +141,6 @@ func (l *Log) add(line []byte) int {
 	return len(l.lines)
 }
 
-// write is the writer.
 func (l *Log) write() {
 	defer close(l.ended)
 	pause := time.NewTimer(0)
@@ -164,7 +163,6 @@ func (l *Log) write() {
 	}
 }
 
-// drain writes what is queued.
 func (l *Log) drain(last bool) {
 	l.mu.Lock()
 	lines, full := l.lines, l.full

@@ -277,7 +277,6 @@ func usageInput(err error) error {
 	return &kit.Error{Exit: kit.ExitUsage, Err: err}
 }
 
-// traceWords is a trace in a sentence.
 func traceWords(t *trace.Trace, m *trace.Mapped, models int, invented bool) string {
 	about := ""
 	if t.Format == trace.Gen {
@@ -352,7 +351,6 @@ func (s *simulation) command() string {
 	return b.String()
 }
 
-// simulationProgress is the progress of a study in one line.
 func simulationProgress(p study.Progress, took time.Duration) string {
 	text := fmt.Sprintf("simulating %s %d%%", kit.Bar(int(p.Share*100)), int(p.Share*100))
 	if p.Runs > 1 {
@@ -425,7 +423,6 @@ func (c *command) printSummary(out *study.Outcome, z *study.Sizing) {
 	}
 }
 
-// teamsTable is a table of the teams of each run.
 func (c *command) teamsTable(out *study.Outcome) {
 	for _, r := range out.Runs {
 		if len(r.Teams) < 2 {

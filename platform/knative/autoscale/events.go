@@ -56,7 +56,6 @@ func (e *events) recordScale(pa *v1alpha1.PodAutoscaler, s Scale) {
 	}
 }
 
-// recordNote records one Note.
 func (e *events) recordNote(pa *v1alpha1.PodAutoscaler, n Note) {
 	sort := corev1.EventTypeNormal
 	if n.Warning {

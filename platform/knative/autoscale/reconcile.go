@@ -109,7 +109,6 @@ func (r *classReconciler) ensureService(ctx context.Context, pa *v1alpha1.PodAut
 	return sks, nil
 }
 
-// writeStatus updates pa.Status.
 func (r *classReconciler) writeStatus(pa *v1alpha1.PodAutoscaler, s Scale, known bool) {
 	st := &pa.Status
 	least, _ := pa.ScaleBounds(&autoscalerconfig.Config{})

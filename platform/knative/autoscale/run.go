@@ -252,7 +252,6 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 	return impl.Run(log)
 }
 
-// isOurs reports whether an object has the reconciler's class.
 func (r *Reconciler) isOurs(x any) bool {
 	return reconciler.AnnotationFilterFunc(classes.ClassAnnotationKey, r.class, false)(x)
 }

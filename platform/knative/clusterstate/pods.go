@@ -49,7 +49,6 @@ func (p *pod) timeChangesState(now time.Time) bool {
 	return p.unscheduled != "" && now.Sub(p.unscheduledAt) >= unschedulable || p.ready && p.reported == nil
 }
 
-// spawned reports whether its engine has a process.
 func (p *pod) spawned() bool {
 	if p.reported != nil {
 		return p.reported.State != functions.Downloading || slices.ContainsFunc(p.reported.Phases, func(s functions.Span) bool { return s.Phase == functions.PhaseSpawn })

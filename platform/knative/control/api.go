@@ -24,7 +24,6 @@ import (
 // Services), and the controller, which speaks of revisions. A request about a Service is
 // answered by the revision that serves it; the id of a replica names its revision.
 
-// control returns the control API of a term.
 func (t *leaderTerm) control() http.Handler {
 	a := api.New(api.Options{
 		Catalog: apiCatalog{t}, Keys: t.teams.KeyStore(), State: t, History: t, Starter: apiActions{t}, Ahead: apiActions{t}, Stores: noStore{},
@@ -238,7 +237,6 @@ func (t *leaderTerm) explain(kind string, name functions.Name) (functions.Explan
 	return e, ok
 }
 
-// logs opens the log of a replica's container.
 func (t *leaderTerm) logs(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error) {
 	namespace, name, ok := t.cluster.PodOf(replica)
 	if !ok {

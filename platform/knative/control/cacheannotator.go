@@ -133,7 +133,6 @@ func (c *cacheAnnotator) write(ctx context.Context, node, text string, now time.
 	return false
 }
 
-// bySource maps each source to its models.
 func bySource(models []modelSource) api.Sources {
 	by := api.Sources{}
 	for _, m := range models {

@@ -36,7 +36,6 @@ type revisionCatalog struct {
 	teams     []*functions.Team
 }
 
-// readAll reads all PodAutoscalers.
 func (c *revisionCatalog) readAll() error {
 	list, err := c.pas.List(labels.Everything())
 	if err != nil {
@@ -172,7 +171,6 @@ func (c *revisionCatalog) has(namespace, name string) bool {
 	return c.get(functions.Name{Team: namespace, Name: name}) != nil
 }
 
-// serviceOf is the Knative Service of a revision.
 func (c *revisionCatalog) serviceOf(key functions.Name) string {
 	if r := c.get(key); r != nil {
 		return r.service
@@ -207,7 +205,6 @@ func (c *revisionCatalog) revisionsOf(service functions.Name) []functions.Name {
 	return out
 }
 
-// setTeams replaces the teams.
 func (c *revisionCatalog) setTeams(teams []functions.Team) {
 	next := make([]*functions.Team, len(teams))
 	for i := range teams {

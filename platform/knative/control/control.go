@@ -174,7 +174,6 @@ func (c *control) tokens() []string {
 	return c.secrets.Tokens()
 }
 
-// open makes clients and informers.
 func (c *control) open() error {
 	config := rest.CopyConfig(c.o.Config)
 	if config.QPS == 0 {

@@ -35,7 +35,6 @@ func (f *firstTokens) record(_ functions.Name, coldStart string, took time.Durat
 	f.order = append(f.order, coldStart)
 }
 
-// complete adds the phase to a timeline.
 func (f *firstTokens) complete(t functions.Timeline) functions.Timeline {
 	f.mu.Lock()
 	took, ok := f.durations[t.ID]

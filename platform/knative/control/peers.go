@@ -24,7 +24,6 @@ func newPeerAnnouncer(lend func() ([]string, []functions.Peer), tell func(string
 	return &peerAnnouncer{servers: lend, send: tell, wakeup: make(chan struct{}, 1)}
 }
 
-// changed schedules an announcement.
 func (p *peerAnnouncer) changed() {
 	select {
 	case p.wakeup <- struct{}{}:

@@ -63,7 +63,6 @@ func (t *leaderTerm) Scale(namespace, revision string) (s autoscale.Scale, ok bo
 	return s, true
 }
 
-// nodeChosen reports whether a node has been chosen for the start of f.
 func nodeChosen(f *snapshot.Snapshot) bool {
 	return f.State != functions.Unloaded && (f.State != functions.Downloading || f.ColdStart == nil || f.ColdStart.Replica != "")
 }

@@ -64,7 +64,6 @@ func (s *sharedLimits) allConnected() bool {
 	return true
 }
 
-// podIsReady reports the pod's Ready condition.
 func podIsReady(p *corev1.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
@@ -85,7 +84,6 @@ func (s *sharedLimits) isDead(id string) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// setTeams sets the limits of all teams.
 func (s *sharedLimits) setTeams(teams []functions.Team) {
 	limits := map[ratelimit.Key]int64{}
 	for i := range teams {

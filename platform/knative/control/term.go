@@ -273,7 +273,6 @@ func (t *leaderTerm) openWhenComplete(ctx context.Context) error {
 	return nil
 }
 
-// onHeartbeat takes a heartbeat of a node's loader.
 func (t *leaderTerm) onHeartbeat(node string, hb functions.Heartbeat) {
 	if t.cluster.OnHeartbeat(node, hb) {
 		t.peering.changed()

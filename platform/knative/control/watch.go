@@ -104,7 +104,6 @@ func (t *leaderTerm) stopWatching() {
 	}
 }
 
-// setDeployment takes the Deployment of a revision.
 func (t *leaderTerm) setDeployment(d *appsv1.Deployment) {
 	name := d.Labels[serving.RevisionLabelKey]
 	if name == "" || d.DeletionTimestamp != nil {

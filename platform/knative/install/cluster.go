@@ -328,7 +328,6 @@ func (c *Cluster) waitAbsent(ctx context.Context, x *unstructured.Unstructured) 
 	}
 }
 
-// removeAnnotations removes the controller's annotations from nodes.
 func (c *Cluster) removeAnnotations(ctx context.Context, report func(string)) error {
 	nodes := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
 	list, err := nodes.List(ctx, metav1.ListOptions{})

@@ -131,7 +131,6 @@ func (w *Webhook) sync(ctx context.Context, port int32) time.Duration {
 	return syncEvery
 }
 
-// host is the webhook's DNS name.
 func (w *Webhook) host() string { return Host(w.o.Name, w.o.Namespace) }
 
 // syncEndpointSlice points the Service at this process.

@@ -181,7 +181,6 @@ func (w *Watcher) Report(about corev1.ObjectReference, reason, text string) {
 // maxEventMessage bounds an Event's message; Kubernetes refuses more than 1,024 bytes.
 const maxEventMessage = 500
 
-// warningEvent is an Event of an object in a team's namespace.
 func warningEvent(about corev1.ObjectReference, reason, text string) *corev1.Event {
 	now := metav1.Now()
 	return &corev1.Event{

@@ -10,21 +10,18 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator/words"
 )
 
-const (
-	Keep   = 1000 // events that are kept
-	Buffer = 256  // of a follower; a slower one misses events
-)
+// Keep is how many events are kept.
+const Keep = 1000
 
-// Log keeps the newest events, and sends each to its followers, the log and a hook.
+// Log keeps the newest events, and passes each to the log and a hook.
 type Log struct {
 	wallClock func() time.Time
 	log       *slog.Logger
 	hook      func(functions.Event) // nil: none
 
-	ringMu    sync.Mutex
-	seq       uint64
-	ring      []functions.Event
-	followers Followers[functions.Event]
+	ringMu sync.Mutex
+	seq    uint64
+	ring   []functions.Event
 }
 
 // New returns a Log. hook gets every event, and may be nil.
@@ -41,12 +38,6 @@ func (l *Log) After(seq uint64) []functions.Event {
 		from++
 	}
 	return append([]functions.Event(nil), l.ring[from:]...)
-}
-
-// Follow sends events as they happen until ctx ends, then closes the channel. A
-// follower more than 256 events behind misses some; Seq shows the gap.
-func (l *Log) Follow(ctx context.Context) <-chan functions.Event {
-	return l.followers.Add(ctx, Buffer)
 }
 
 // Publish adds an event about a function, or with no name about the machines.
@@ -80,7 +71,6 @@ func (l *Log) add(v functions.Event) {
 		l.ring = append(l.ring[:0], l.ring[len(l.ring)-Keep:]...)
 	}
 	l.ring = append(l.ring, v)
-	l.followers.Send(v)
 }
 
 // Followers are channels that get each value, unless their buffer is full.

@@ -145,7 +145,6 @@ func decayedUses(f *placement.Function, now placement.Instant) float64 {
 	return f.Uses * math.Exp(-float64(now-f.UsesAt)/float64(eviction.UsesDecay))
 }
 
-// updateForecast sets the forecast of an idle function.
 func (f *Forecaster) updateForecast(x Function, now placement.Instant) {
 	h, u, function := f.History, x.Usage(), x.Planned()
 	function.NextUse = 0

@@ -154,7 +154,6 @@ func (p *prewarmer) onUse(x Function, now placement.Instant) {
 	}
 }
 
-// end ends a lease and counts its result.
 func (p *prewarmer) end(planned *prewarm, result string, now placement.Instant) {
 	f, usage := planned.function.Planned(), planned.function.Usage()
 	p.refund(planned, now)

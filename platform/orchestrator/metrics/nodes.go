@@ -36,7 +36,6 @@ func SampleNode(n functions.Node, yield func(metric string, value float64, label
 	}
 }
 
-// sampleLoader yields the metrics of one node's loader.
 func sampleLoader(node string, s *functions.LoaderStats, yield func(metric string, value float64, labels ...string)) {
 	bytes := map[string]functions.Bytes{}
 	for scheme, b := range s.Bytes {

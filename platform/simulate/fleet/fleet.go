@@ -100,7 +100,6 @@ func Decode(file string, data []byte) (*Fleet, error) {
 	return f, nil
 }
 
-// problems returns the mistakes in the parsed fleet.
 func (f *Fleet) problems(file string, places catalog.Places) (out catalog.Problems) {
 	fail := func(path, hint, format string, args ...any) {
 		line, column := places(path)

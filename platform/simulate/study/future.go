@@ -13,7 +13,6 @@ import (
 // requested.
 type future map[functions.Name][]uint32
 
-// readFuture reads a trace to its end and returns its future.
 func readFuture(read trace.Requests) (future, error) {
 	f := future{}
 	for r, err := range read {

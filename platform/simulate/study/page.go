@@ -250,7 +250,6 @@ func (o *Outcome) best() int {
 	return best
 }
 
-// byPolicy groups the runs by policy.
 func (o *Outcome) byPolicy() (names []string, runs map[string][]Run) {
 	runs = map[string][]Run{}
 	for _, r := range o.Runs {

@@ -104,7 +104,6 @@ func (p Policy) schedule() placement.Policy {
 	return s
 }
 
-// models returns the catalogue's models with the policy's changes.
 func (p Policy) models(all []*functions.Model) []*functions.Model {
 	if p.Idle == 0 {
 		return all

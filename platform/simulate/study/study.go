@@ -224,7 +224,6 @@ func (r *studyRun) one(ctx context.Context, j job) error {
 	return nil
 }
 
-// sample returns the sampling interval of the charts.
 func (s *Study) sample() time.Duration {
 	const parts = 240
 	return max(s.Span/parts, time.Second)
@@ -250,7 +249,6 @@ func (r *studyRun) progress(j job, now simulate.Progress) {
 	r.s.Progress(p)
 }
 
-// finishedJobs returns the finished jobs by policy and GPUs.
 func (r *studyRun) finishedJobs() []job {
 	var out []job
 	for j := range r.done {
@@ -343,7 +341,6 @@ func (n Need) Sentence(goal time.Duration, s *Sizing) string {
 	return text + ")."
 }
 
-// gpuCount is a number of GPUs in words.
 func gpuCount(n int) string {
 	if n == 1 {
 		return "1 GPU"

@@ -83,7 +83,6 @@ func ParseSpec(text string) (Spec, error) {
 	return s, err
 }
 
-// openSpec reads a spec from a file.
 func openSpec(s *source, o Options) (*Trace, error) {
 	f, closer, err := s.reader()
 	if err != nil {
@@ -131,7 +130,6 @@ func (s *Spec) check(places catalog.Places, file string) error {
 
 func short(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
-// generated returns the trace of a spec.
 func generated(s Spec, seed uint64) *Trace {
 	if s.Seed != 0 {
 		seed = uint64(s.Seed)

@@ -135,7 +135,6 @@ func ellipsis(all, shown int) string {
 	return ""
 }
 
-// inTurn assigns requests to the models in turn.
 func inTurn(read Requests, models []functions.Name) Requests {
 	return func(yield func(Request, error) bool) {
 		i := 0

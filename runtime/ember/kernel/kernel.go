@@ -170,12 +170,3 @@ func Add(y []float32, a float32, x []float32) {
 
 // FromBF16 widens one bfloat16.
 func FromBF16(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
-
-// ToBF16 rounds to the nearest bfloat16, ties to even. NaN stays NaN.
-func ToBF16(f float32) uint16 {
-	b := math.Float32bits(f)
-	if f != f {
-		return uint16(b>>16) | 0x40
-	}
-	return uint16((b + 0x7fff + b>>16&1) >> 16)
-}

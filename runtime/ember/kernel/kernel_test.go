@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/thaw-dev/thaw/testkit/tensors"
 )
 
 func vectors(rng *rand.Rand, n int) []float32 {
@@ -18,7 +20,7 @@ func vectors(rng *rand.Rand, n int) []float32 {
 func weights(rng *rand.Rand, n int) []uint16 {
 	w := make([]uint16, n)
 	for i := range w {
-		w[i] = ToBF16(rng.Float32()*2 - 1)
+		w[i] = tensors.ToBF16(rng.Float32()*2 - 1)
 	}
 	return w
 }
@@ -123,11 +125,11 @@ func TestBF16Rounding(t *testing.T) {
 		{0x3f800000, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f818000, 0x3f82}, {0x3f808001, 0x3f81},
 		{0x7f800000, 0x7f80}, {0xff800000, 0xff80}, {0, 0}, {0x80000000, 0x8000},
 	} {
-		if got := ToBF16(math.Float32frombits(c.in)); got != c.want {
+		if got := tensors.ToBF16(math.Float32frombits(c.in)); got != c.want {
 			t.Errorf("%#x: %#x, want %#x", c.in, got, c.want)
 		}
 	}
-	if n := FromBF16(ToBF16(math.Float32frombits(0x7f800001))); n == n {
+	if n := FromBF16(tensors.ToBF16(math.Float32frombits(0x7f800001))); n == n {
 		t.Error("NaN became a number")
 	}
 }

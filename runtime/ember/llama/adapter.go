@@ -40,7 +40,6 @@ func knownModules() string {
 	return strings.Join(out, ", ")
 }
 
-// moduleShape is the shape of a module's weights.
 func (c *Config) moduleShape(m module) (rows, cols int) {
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	switch m {

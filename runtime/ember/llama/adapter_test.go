@@ -15,12 +15,13 @@ import (
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
 	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
+	"github.com/thaw-dev/thaw/testkit/tensors"
 )
 
 // adapterFiles are the files of an adapter before they are written.
 type adapterFiles struct {
 	config  map[string]any
-	tensors []safetensors.Source
+	tensors []tensors.Source
 }
 
 // shapes of the modules of the test's model: rows and columns.
@@ -39,7 +40,7 @@ func newAdapter(rank int, alpha float64, seed uint64, names ...string) *adapterF
 	a := &adapterFiles{config: map[string]any{"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": short, "bias": "none",
 		"use_dora": false, "modules_to_save": nil, "lora_dropout": 0.1, "rank_pattern": map[string]any{}, "init_lora_weights": true}}
 	random := func(name string, rows, cols int) {
-		t := safetensors.Source{Name: name, Shape: []int{rows, cols}}
+		t := tensors.Source{Name: name, Shape: []int{rows, cols}}
 		for range rows * cols {
 			t.Data = append(t.Data, float32(r.NormFloat64()*0.2))
 		}
@@ -91,7 +92,7 @@ func (a *adapterFiles) merge(t *testing.T, base string, scale float64) string {
 	for _, x := range a.tensors {
 		of[x.Name] = x.Data
 	}
-	var out []safetensors.Source
+	var out []tensors.Source
 	for _, name := range set.Names() {
 		x, _ := set.Lookup(name)
 		w := slices.Clone(set.F32(name))
@@ -109,7 +110,7 @@ func (a *adapterFiles) merge(t *testing.T, base string, scale float64) string {
 				}
 			}
 		}
-		out = append(out, safetensors.Source{Name: name, Shape: x.Shape, Data: w})
+		out = append(out, tensors.Source{Name: name, Shape: x.Shape, Data: w})
 	}
 	if err := checkpoint.Weights(filepath.Join(dir, "model.safetensors"), "F32", out); err != nil {
 		t.Fatal(err)
@@ -340,7 +341,7 @@ func TestBadAdapters(t *testing.T) {
 		{set("layers_to_transform", []int{0}), "layers.1.self_attn.q_proj.lora_A.weight is not supported"},
 		{func(a *adapterFiles) { a.tensors = a.tensors[:3] }, "lora_B.weight is missing"},
 		{func(a *adapterFiles) {
-			a.tensors = append(a.tensors, safetensors.Source{Name: "base_model.model.lm_head.lora_A.weight", Shape: []int{1}, Data: []float32{1}})
+			a.tensors = append(a.tensors, tensors.Source{Name: "base_model.model.lm_head.lora_A.weight", Shape: []int{1}, Data: []float32{1}})
 		}, "lm_head.lora_A.weight is not supported"},
 		{func(a *adapterFiles) { a.tensors[1].Shape = []int{2, 96} }, "shape [2 96]"},
 		{func(a *adapterFiles) { a.tensors[2].Data[7] = float32(math.NaN()) }, "not finite"},

@@ -8,7 +8,6 @@ import (
 	"syscall"
 )
 
-// mapFile maps a whole file for reading.
 func mapFile(path string) ([]byte, error) {
 	f, size, err := openRegular(path)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/runtime/ember/kernel"
+	"github.com/thaw-dev/thaw/testkit/tensors"
 )
 
 // image puts a header before n bytes of data.
@@ -26,7 +27,7 @@ func TestWriteAndOpen(t *testing.T) {
 	for _, dtype := range []string{"BF16", "F32"} {
 		path := filepath.Join(t.TempDir(), "m.safetensors")
 		var b bytes.Buffer
-		if err := Write(&b, dtype, []Source{{"b", []int{2, 2}, data}, {"a", []int{4}, data}}); err != nil {
+		if err := tensors.Write(&b, dtype, []tensors.Source{{Name: "b", Shape: []int{2, 2}, Data: data}, {Name: "a", Shape: []int{4}, Data: data}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
@@ -62,7 +63,7 @@ func TestWriteAndOpen(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if Write(&bytes.Buffer{}, "F64", nil) == nil || Write(&bytes.Buffer{}, "F32", []Source{{"a", []int{3}, data}}) == nil {
+	if tensors.Write(&bytes.Buffer{}, "F64", nil) == nil || tensors.Write(&bytes.Buffer{}, "F32", []tensors.Source{{Name: "a", Shape: []int{3}, Data: data}}) == nil {
 		t.Error("wrote nonsense")
 	}
 }
@@ -93,7 +94,7 @@ func TestUnaligned(t *testing.T) {
 func TestFolder(t *testing.T) {
 	one := func(name string) []byte {
 		var b bytes.Buffer
-		if err := Write(&b, "F32", []Source{{name, []int{1}, []float32{1}}}); err != nil {
+		if err := tensors.Write(&b, "F32", []tensors.Source{{Name: name, Shape: []int{1}, Data: []float32{1}}}); err != nil {
 			t.Fatal(err)
 		}
 		return b.Bytes()
@@ -152,7 +153,7 @@ func TestCopy(t *testing.T) {
 	}
 	for _, n := range []string{"a", "b"} {
 		var b bytes.Buffer
-		if err := Write(&b, "F32", []Source{{n, []int{len(data)}, data}, {n + ".bias", []int{1}, data[:1]}}); err != nil {
+		if err := tensors.Write(&b, "F32", []tensors.Source{{Name: n, Shape: []int{len(data)}, Data: data}, {Name: n + ".bias", Shape: []int{1}, Data: data[:1]}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, n+".safetensors"), b.Bytes(), 0o644); err != nil {

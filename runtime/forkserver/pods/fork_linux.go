@@ -207,7 +207,6 @@ func checkConfined(pod confinement) error {
 	return nil
 }
 
-// openPlan makes the plan and opens the namespaces of a pod.
 func (p *parent) openPlan(pid int, pod confinement) (fds []int, err error) {
 	uid, err := singleID(pod.status["Uid"])
 	if err != nil {

@@ -147,13 +147,11 @@ func (h *Host) start(ctx context.Context, script string) (*parent, error) {
 	return p, nil
 }
 
-// kill kills it and waits for its end.
 func (p *parent) kill() {
 	p.cmd.Process.Kill()
 	<-p.exited
 }
 
-// readMessage reads one message of the interpreter.
 func (p *parent) readMessage(within time.Duration) (forkserver.Facts, error) {
 	p.conn.SetReadDeadline(time.Now().Add(within))
 	b := make([]byte, maxMessage)
@@ -177,7 +175,6 @@ func (p *parent) readMessage(within time.Duration) (forkserver.Facts, error) {
 	return a.Facts, nil
 }
 
-// readFacts asks the interpreter for its facts.
 func (p *parent) readFacts() (forkserver.Facts, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

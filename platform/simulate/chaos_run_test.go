@@ -1,4 +1,4 @@
-package chaos
+package simulate_test
 
 import (
 	"context"

@@ -1,4 +1,5 @@
-package safetensors
+// Package tensors writes safetensors files for tests.
+package tensors
 
 import (
 	"bufio"
@@ -8,8 +9,6 @@ import (
 	"io"
 	"math"
 	"slices"
-
-	"github.com/thaw-dev/thaw/runtime/ember/kernel"
 )
 
 // Source is a tensor to be written.
@@ -65,7 +64,7 @@ func Write(w io.Writer, dtype string, ts []Source) error {
 	for _, t := range ts {
 		for _, v := range t.Data {
 			if size == 2 {
-				binary.LittleEndian.PutUint16(word[:], kernel.ToBF16(v))
+				binary.LittleEndian.PutUint16(word[:], ToBF16(v))
 			} else {
 				binary.LittleEndian.PutUint32(word[:], math.Float32bits(v))
 			}
@@ -73,4 +72,13 @@ func Write(w io.Writer, dtype string, ts []Source) error {
 		}
 	}
 	return out.Flush() // a bufio.Writer keeps its first error
+}
+
+// ToBF16 rounds to the nearest bfloat16, ties to even. What is no number stays none.
+func ToBF16(f float32) uint16 {
+	b := math.Float32bits(f)
+	if f != f {
+		return uint16(b>>16) | 0x40
+	}
+	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }
