@@ -21,11 +21,13 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/httpservertest"
 )
 
 // net/http keeps a connection half a second longer than its server where a body was not read.
 func TestMain(m *testing.M) {
+	testkit.ShortenExits()
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }
 
