@@ -96,7 +96,9 @@ func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
 	case healthPath:
 		e = serveHealth(req, res)
 	default:
-		e = s.upgrade(req, res)
+		if e = s.upgrade(req, res); e != nil {
+			res.Set("sec-websocket-version", websocketVersion)
+		}
 	}
 	if e != nil {
 		answerError(res, e)
