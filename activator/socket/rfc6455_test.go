@@ -174,6 +174,7 @@ func TestRFC6455(t *testing.T) {
 		{"5.5.1", "a close without a code", wireFrame(final|opClose, ""), "close with 0 bytes, end"},
 		{"5.5.1", "a close with half a code", wireFrame(final|opClose, "\x03"), "close 1002, end"},
 		{"5.5.1", "a close with a reason of 123 bytes", wireClose(1000, long[:123]), "close 1000, end"},
+		{"5.5.1", "a close whose reason is no text", wireClose(1000, "\xff"), "close 1000, end"}, // 1007 would be exact
 		{"5.5.1", "messages and pings behind a close", wireClose(1000, "") + wireFrame(ping, "late") + alive, "close 1000, end"},
 		{"5.5.1", "two closes", wireClose(1001, "") + wireClose(1000, ""), "close 1001, end"},
 		{"5.5.1", "a close within a message", wireFrame(part, "a") + wireClose(1000, ""), "close 1000, end"},
