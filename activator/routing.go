@@ -10,6 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/endpoints"
+	"github.com/thaw-dev/thaw/activator/router/intents"
 	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
@@ -248,6 +249,12 @@ func (p *proxyRequest) routeFields(attrs []slog.Attr) []slog.Attr {
 // DryRoute decides what a request would be sent to, and sends and records nothing. router
 // is the name of a Router, "" the model of the body or else "auto".
 func (a *Activator) DryRoute(id auth.Identity, router, path string, header func(string) string, body []byte) (rec functions.RouteRecord, e *openai.Error) {
+	return a.DryRouteTyped(id, router, path, header, body, nil)
+}
+
+// DryRouteTyped is DryRoute for a text that is being typed, of which typed remembers what has
+// come before; nil: nothing.
+func (a *Activator) DryRouteTyped(id auth.Identity, router, path string, header func(string) string, body []byte, typed *intents.Typed) (rec functions.RouteRecord, e *openai.Error) {
 	at := endpoints.Find(path)
 	if at == nil || at.Form {
 		return rec, openai.New(openai.InvalidValue, "path is one of the endpoints with a JSON body, such as /v1/chat/completions.").With("path")
@@ -269,7 +276,7 @@ func (a *Activator) DryRoute(id auth.Identity, router, path string, header func(
 	if err != nil || r == nil || !canSee(id, name.Team) {
 		return rec, a.routers.Load().Unknown(router, id.Team)
 	}
-	t, e := a.newRouting(r, routes.Request{Team: id.Team, Admin: id.Admin, Header: header}, &env, body, path, true)
+	t, e := a.newRouting(r, routes.Request{Team: id.Team, Admin: id.Admin, Header: header, Typed: typed}, &env, body, path, true)
 	if e != nil {
 		return rec, e
 	}

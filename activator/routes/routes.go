@@ -16,6 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/router"
+	"github.com/thaw-dev/thaw/activator/router/intents"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -166,8 +167,9 @@ type Request struct {
 	Header       func(name string) string
 	Cold         functions.ColdPolicy // "" is the Router's
 	Data         functions.DataClass
-	MaxTokens    int64 // of the answer; 0: not set
-	Sent         bool  // a model or a Remote was given the request
+	MaxTokens    int64          // of the answer; 0: not set
+	Sent         bool           // a model or a Remote was given the request
+	Typed        *intents.Typed // see router.Input
 	// Find returns a function by its name without an adapter; false: there is none.
 	Find func(functions.Name) (Function, bool)
 	Now  time.Time
@@ -234,7 +236,7 @@ func (r *Route) Read(q *Request, env *openai.Envelope, body []byte, path string,
 func (r *Route) Choose(q *Request) functions.RouteRecord {
 	q.refused = q.refused[:0]
 	rec := r.decider.Decide(router.Input{
-		Features: q.Features, Text: q.text, Header: q.Header, Cold: q.Cold, Data: q.Data,
+		Features: q.Features, Text: q.text, Typed: q.Typed, Header: q.Header, Cold: q.Cold, Data: q.Data,
 		Candidate: func(target string) functions.RouteCandidate { return r.candidate(q, target) },
 	})
 	rec.ID, rec.Time = q.ID, q.Now.UTC().Format(time.RFC3339Nano)

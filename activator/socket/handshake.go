@@ -17,6 +17,8 @@ import (
 const (
 	protocol    = "thaw.v1"
 	protocolKey = "thaw.key." // and the key behind it
+
+	websocketVersion = "13"
 )
 
 // handshake is what a request for a WebSocket says.
@@ -35,7 +37,7 @@ func readHandshake(req *httpserver.Request) (h handshake, e *openai.Error) {
 			nonces++
 			h.nonce = strings.Clone(f.Value)
 		case "sec-websocket-version":
-			if versions++; f.Value != "13" {
+			if versions++; f.Value != websocketVersion {
 				versions = -100
 			}
 		case "sec-websocket-protocol":
@@ -53,7 +55,7 @@ func readHandshake(req *httpserver.Request) (h handshake, e *openai.Error) {
 	nonce, err := base64.StdEncoding.DecodeString(h.nonce)
 	switch {
 	case versions != 1:
-		return h, openai.New(openai.InvalidRequest, "Sec-WebSocket-Version is 13.")
+		return h, openai.New(openai.InvalidRequest, "Sec-WebSocket-Version is "+websocketVersion+".")
 	case nonces != 1 || err != nil || len(nonce) != 16:
 		return h, openai.New(openai.InvalidRequest, "Sec-WebSocket-Key is not 16 bytes in base64.")
 	case offered && !h.offersV1:
@@ -70,7 +72,7 @@ const bufferBytes = 1 << 10 // of reads and of writes, per socket
 // accept answers the handshake: the subprotocol in the answer is thaw.v1 alone.
 func (h *handshake) accept(u *httpserver.Upgraded, c *frameConn) (*websocket.Conn, error) {
 	r := &http.Request{Method: "GET", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{
-		"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {h.nonce},
+		"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {websocketVersion}, "Sec-Websocket-Key": {h.nonce},
 	}}
 	if h.offersV1 {
 		r.Header.Set("Sec-WebSocket-Protocol", protocol)

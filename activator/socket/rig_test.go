@@ -80,7 +80,7 @@ func newRigWithin(t testing.TB, writes time.Duration, change func(*Options)) *ri
 	r.engine = engine.Listener.Addr().String()
 	engines := upstream.New(upstream.Options{})
 	r.act = activator.New(activator.Options{Waker: waker{r}, Keys: r.keys, Engines: engines, Open: true, Limits: &r.limits})
-	o := Options{Generate: r.act.Serve, Caller: r.act.Caller, Decide: r.act.DryRoute, Ahead: &Ahead{
+	o := Options{Generate: r.act.Serve, Caller: r.act.Caller, Decide: r.act.DryRouteTyped, Ahead: &Ahead{
 		Find: func(id auth.Identity, rec *functions.RouteRecord) (o Outlook) {
 			x := r.act.Foresee(id, rec)
 			if x.Snapshot == nil {

@@ -83,11 +83,11 @@ const (
 	laneRows = 0xffff / 0xff      // rows whose bytes add up in 16 bits
 )
 
-// addRows sets sum to the sum of the rows of buckets, eight classes at once.
+// addRows adds the rows of buckets to sum, eight classes at once.
 func (c *Classifier) addRows(found []uint16, sum []int32) {
 	even, odd := make([]uint64, c.row), make([]uint64, c.row)
 	for k := range sum {
-		sum[k] = int32(-zeroWeight * len(found))
+		sum[k] -= int32(zeroWeight * len(found))
 	}
 	for part := range slices.Chunk(found, laneRows) {
 		clear(even)
@@ -116,17 +116,21 @@ func (c *Classifier) addRows(found []uint16, sum []int32) {
 	}
 }
 
-// Classify returns the most likely intent of a text and its probability, 0 to 1; "" with
-// the probability of that if the text most likely has none.
+// Classify returns the most likely intent of a text and the probability that it is right,
+// 0 to 1; "" with the probability of that if the text most likely has none.
 func (c *Classifier) Classify(text string) (intent string, confidence float64) {
 	x := c.extractors.Get().(*extractor)
 	defer c.extractors.Put(x)
 	found := x.extract(text)
-	n := len(c.bias)
-	sum := make([]int32, n)
+	sum := make([]int32, len(c.bias))
 	c.addRows(found, sum)
-	scores := make([]float32, n)
-	by := c.scale * unitValue(len(found))
+	return c.decide(sum, len(found))
+}
+
+// decide returns the intent of a text by the sum of the rows of its buckets.
+func (c *Classifier) decide(sum []int32, buckets int) (intent string, confidence float64) {
+	scores := make([]float32, len(sum))
+	by := c.scale * unitValue(buckets)
 	for k := range scores {
 		scores[k] = float32(sum[k])*by + c.bias[k]
 	}

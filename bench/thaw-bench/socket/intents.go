@@ -21,7 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Decision is the time of one decision about a text with a new word, in seconds.
+// Decision is the processor time of one decision about a text with a new word, in seconds.
 type Decision struct {
 	Text  string  `json:"text"`
 	Bytes int     `json:"mean_bytes"`
@@ -267,14 +267,14 @@ func measureDecisions(ctx context.Context, n int, train, check []labelled) ([]De
 	for i, t := range check {
 		short = append(short, prefixes(t.Text)...)
 		if len(long) < 200 {
-			long = append(long, joinTexts(check[i:], 500))
+			long = append(long, prefixes(joinTexts(check[i:], 500))...)
 		}
 	}
 	var out []Decision
 	for _, c := range []struct {
 		name  string
 		texts []string
-	}{{shortText, short}, {"500 bytes", long}, {"4 KiB", []string{joinTexts(check, 4<<10)}}} {
+	}{{shortText, short}, {"500 bytes, at each of its words", long}, {"4 KiB", []string{joinTexts(check, 4<<10)}}} {
 		d, err := timeDecisions(ctx, r, n, c.texts)
 		if err != nil {
 			return nil, err
@@ -305,6 +305,7 @@ func timeDecisions(ctx context.Context, r *router.Router, n int, texts []string)
 		}
 	}
 	d.Bytes /= len(texts)
+	var typed intents.Typed
 	decide := func(body []byte) error {
 		env, err := openai.Peek(body)
 		if err != nil {
@@ -312,6 +313,7 @@ func timeDecisions(ctx context.Context, r *router.Router, n int, texts []string)
 		}
 		r.Decide(router.Input{
 			Features: r.Features(&env, body, chatPath),
+			Typed:    &typed,
 			Text:     func() string { return router.Text(&env, body, chatPath) },
 			Candidate: func(string) functions.RouteCandidate {
 				return functions.RouteCandidate{Kind: functions.KindModel, State: functions.Ready.Word(), ExpectedMS: -1, Cost: -1}
@@ -323,12 +325,17 @@ func timeDecisions(ctx context.Context, r *router.Router, n int, texts []string)
 	defer runtime.UnlockOSThread()
 	times := make([]time.Duration, n)
 	for i := -n / 10; i < n; i++ { // the first ones warm up
-		began := time.Now()
+		began, err := threadTime()
+		if err != nil {
+			return d, err
+		}
 		if err := decide(bodies[(i+n)%len(bodies)]); err != nil {
 			return d, err
 		}
-		if i >= 0 {
-			times[i] = time.Since(began)
+		if ended, err := threadTime(); err != nil {
+			return d, err
+		} else if i >= 0 {
+			times[i] = ended - began
 		}
 	}
 	slices.Sort(times)
