@@ -123,9 +123,9 @@ type Options struct {
 	// Prewarm starts a function that a Router's policy "hedge" did not wait for, under a
 	// lease on the team's budget; nil: none is started. It does not wait for the start.
 	Prewarm func(name functions.Name, until time.Time, by string) error
-	// GPUs counts those of all machines, for Compositions whose members take turns; nil, or
-	// 0: unknown.
-	GPUs func() int
+	// Packing is that of [compositions.Options], for Compositions whose members take turns; nil:
+	// all models fit together.
+	Packing func() func(functions.Name) bool
 	// Random returns a number from 0 to below n, which chooses a function of an alias;
 	// that of math/rand/v2.
 	Random func(n int) int

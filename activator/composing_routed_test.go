@@ -83,7 +83,9 @@ func TestCompositionExpected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, m := routedPanel(t, panelAnswers, func(r *functions.Router) { r.Spec.Cold = functions.ColdOther })
 		m.took = 2 * time.Second
-		candidate := func() functions.RouteCandidate { return w.decision(w.post("/v1/chat/completions", autoRequest)).Candidates[0] }
+		candidate := func() functions.RouteCandidate {
+			return w.decision(w.post("/v1/chat/completions", autoRequest)).Candidates[0]
+		}
 		if c := candidate(); c.ExpectedMS != -1 || c.Cost != -1 || c.State != "ready" {
 			t.Errorf("before any request: %+v", c)
 		}
