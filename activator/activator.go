@@ -127,9 +127,9 @@ type Options struct {
 	// unknown.
 	GPUHourPrice float64
 	Currency     string
-	// GPUs counts those of all machines, for Compositions whose members take turns; nil, or
-	// 0: unknown.
-	GPUs func() int
+	// Packing is that of [compositions.Options], for Compositions whose members take turns; nil:
+	// all models fit together.
+	Packing func() func(functions.Name) bool
 	// Random returns a number from 0 to below n, which chooses a function of an alias;
 	// that of math/rand/v2.
 	Random func(n int) int

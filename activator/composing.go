@@ -17,7 +17,7 @@ import (
 // newCompositions makes the server of Compositions, whose calls come back as requests.
 func (a *Activator) newCompositions() *compositions.Server {
 	return compositions.New(compositions.Options{
-		Serve: a.Serve, State: a.memberState, GPUs: a.o.GPUs, Silent: a.o.Silent, Comment: a.o.Comment, Noop: a.o.Noop, Log: a.o.Log, Now: a.o.Now,
+		Serve: a.Serve, State: a.memberState, Packing: a.o.Packing, Silent: a.o.Silent, Comment: a.o.Comment, Noop: a.o.Noop, Log: a.o.Log, Now: a.o.Now,
 		Prewarm: func(name functions.Name, by string) { a.prewarms.Ask(name, by, a.o.Now()) },
 		Wake: func(name functions.Name, team string) {
 			if a.o.Limits.AdmitColdStart(team, a.o.Now()) == nil {
@@ -72,7 +72,7 @@ func (a *Activator) memberState(id auth.Identity, asked string) (compositions.Fu
 	}
 	f.Model, f.Ready, f.Wait = true, len(s.Replicas) > 0, max(0, admission.LikelyETA(s, a.o.Now()))
 	if s.Model != nil {
-		f.GPUs, f.Price = s.Model.Spec.Resources.GPUs, s.Model.Spec.Price
+		f.Price = s.Model.Spec.Price
 	}
 	return f, true
 }

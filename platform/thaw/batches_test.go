@@ -9,6 +9,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/thaw-dev/thaw/activator/ratelimit"
@@ -155,7 +156,7 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestBatchServerKilled: the server is killed several times while a batch runs. The next one
+// TestBatchServerKilled: the server and engines are killed while a batch runs. The next one
 // goes on, and each line has its entry once and is charged once.
 func TestBatchServerKilled(t *testing.T) {
 	t.Parallel()
@@ -165,8 +166,17 @@ func TestBatchServerKilled(t *testing.T) {
 		"cloud.yaml": "apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: cloud}\nspec: {url: " + cloud.URL + "/v1, allow: internal, price: {input: 1000, output: 2000}}\n",
 	})
 	made := p.createBatch(p.upload(batchLines("line", 300, "a", "b") + batchLines("cloud", 100, "cloud")))
-	for _, done := range []int{1, 160, 270, 390} {
-		p.eventually("lines have ended", func() bool { return p.batch("GET", "/v1/batches/"+made.ID, "").Counts.Completed >= done })
+	for _, x := range []struct {
+		done   int
+		engine string // "": the server
+	}{{1, ""}, {130, "a"}, {160, ""}, {270, "b"}, {300, ""}, {390, ""}} {
+		p.eventually("lines have ended", func() bool { return p.batch("GET", "/v1/batches/"+made.ID, "").Counts.Completed >= x.done })
+		if x.engine != "" {
+			pid := 0
+			p.eventually("the engine runs", func() bool { pid = p.engine(x.engine); return pid != 0 })
+			signalPID(t, pid, syscall.SIGKILL)
+			continue
+		}
 		p.kill()
 		p.respawn()
 	}
