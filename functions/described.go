@@ -29,7 +29,7 @@ var described = map[string]string{
 	"Model.spec.weights":                 "The set of weights that is staged and loaded where the source holds several, such as *Q4_K_M*: a pattern that matches one of them. A pattern without a slash matches names in every folder.",
 	"Model.spec.adapters[].files":        "Files of its source that are staged beside the usual ones, as spec.files.",
 	"Model.spec.adapters[].rank":         "The rank of the adapter, where the engine wants to know it.",
-	"Model.spec.resources":               "What one replica takes. Left out of a file that is deployed, it is worked out for vllm, sglang and llamacpp where a node has a GPU; elsewhere nothing is reserved.",
+	"Model.spec.resources":               "What one replica takes. Left out, it is worked out from the source for vllm, sglang and llamacpp where a node has a GPU; elsewhere nothing is reserved.",
 	"Model.spec.resources.gpus":          "How many GPUs.",
 	"Model.spec.resources.gpuMemory":     "Memory on each GPU, such as 40Gi.",
 	"Model.spec.resources.memory":        "The host's memory, such as 4Gi.",

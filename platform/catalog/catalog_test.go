@@ -96,6 +96,40 @@ func TestBadEditKeepsOldDefinition(t *testing.T) {
 	}
 }
 
+// Complete sees each model of the user's folder before others do, and no other; a broken edit
+// keeps what it filled in, and a file is read again on demand.
+func TestComplete(t *testing.T) {
+	user, deployed := t.TempDir(), t.TempDir()
+	var seen []string
+	c, err := Open(Options{Folder: user, Deployed: deployed, Complete: func(m *functions.Model) {
+		seen = append(seen, m.FullName().Name)
+		m.Spec.Resources.GPUs = len(seen)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(user, "a.yaml")
+	write(t, path, modelText("a"))
+	c.Reload()
+	if _, err := c.Put(named("b"), []byte(strings.Replace(modelText("b"), "./", "/", 1))); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, modelText("a")+"  scale: {mx: 2}\n")
+	c.Reload()
+	if got := c.Model(named("a")).Spec.Resources.GPUs; got != 1 || !slices.Equal(seen, []string{"a"}) {
+		t.Errorf("%d, seen %q", got, seen)
+	}
+	write(t, path, modelText("a"))
+	c.Reload()
+	c.Reload()
+	c.Reread(named("a"))
+	c.Reread(named("none"))
+	c.Reload()
+	if got := c.Model(named("a")).Spec.Resources.GPUs; got != 3 || !slices.Equal(seen, []string{"a", "a", "a"}) {
+		t.Errorf("%d, seen %q", got, seen)
+	}
+}
+
 // A file that is replaced by one of the same size and time is read again: by a rename, as
 // editors and rsync do, and in place.
 func TestSameSizeAndTime(t *testing.T) {

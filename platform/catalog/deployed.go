@@ -212,7 +212,7 @@ func (c *Catalog) refresh(path string) {
 	f := new(file)
 	if info, err := os.Stat(path); err == nil {
 		f.lastSeen = versionOf(path, info)
-		f.read(c.o.reader(), path, f.lastSeen)
+		c.read(f, path, f.lastSeen)
 	}
 	c.files[path] = f
 	c.assemble(nil)

@@ -78,6 +78,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	part(s.remotes.Run)
 	part(s.money.Run)
 	part(s.batches.Run)
+	part(s.runSizes)
 	part(func(ctx context.Context) error { return ignoreCancel(s.catalog.Watch(ctx, s.onCatalogChange)) })
 	part(func(context.Context) error { return s.front.Serve(listener) })
 	if s.agentsListener != nil {
@@ -122,6 +123,8 @@ type server struct {
 	batches *batches.Server
 	front   httpserver.Server
 	state   readiness
+	sizes   sizer.Sizer
+	sized   *sizer.Folder // of the folder of functions
 
 	problems       map[catalog.Problem]bool // of files, announced already; of onCatalogChange alone
 	agents         *enroll.Server
@@ -156,7 +159,11 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	if c.Data, err = makeDataFolder(c.Data); err != nil {
 		return nil, err
 	}
-	cat, err := catalog.Open(catalog.Options{Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"), Plain: httpsource.NewHostTrust(os.Getenv).Trusts, Given: givenRemotes(os.Getenv)})
+	sized, err := sizer.OpenFolder(filepath.Join(c.Data, "resources.json"))
+	if err != nil {
+		return nil, err
+	}
+	cat, err := catalog.Open(catalog.Options{Complete: sized.Complete, Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"), Plain: httpsource.NewHostTrust(os.Getenv).Trusts, Given: givenRemotes(os.Getenv)})
 	if err != nil {
 		return nil, fmt.Errorf("the functions: %w", err)
 	}
@@ -209,7 +216,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	sizes := sizer.Sizer{Sources: nodestore.OpenSources, Nodes: backend.Nodes}
+	s.sized, s.sizes = sized, sizer.Sizer{Sources: nodestore.OpenSources, Nodes: backend.Nodes}
 	control := api.New(api.Options{
 		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL,
 		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.act}, Starter: backend, Requests: s.act, Stores: backend, Ahead: backend,
@@ -217,7 +224,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.act.DemandOf(n); return d.Active, d.Queued },
 		Oldest:  func(n functions.Name) time.Time { d, _ := s.act.DemandOf(n); return d.Oldest },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
-		TeamUse: backend.TeamUse, Size: sizes.Size, CheckWeights: sizes.CheckWeights, Logs: openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
+		TeamUse: backend.TeamUse, Size: s.sizes.Size, CheckWeights: s.sizes.CheckWeights, Logs: openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
 		Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log.Logger,
 	})
 	s.front = s.newFront(c, loopback, control, newSockets(s.act, backend, metrics, plan.Connections, int(c.ShareOf(int64(plan.Connections))), log.Logger), httpserver.Options{

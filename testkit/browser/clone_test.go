@@ -1,12 +1,13 @@
 package browser
 
 import (
+	"bufio"
 	"bytes"
-	"net"
-	"net/http"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -24,48 +25,44 @@ func firstAnswer(t *testing.T, cache string) time.Duration {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
 	clone := filepath.Join(t.TempDir(), "thaw")
 	b := openBlank(t)
 	began := time.Now()
 	if out, err := exec.Command("git", "clone", "-q", repository, clone).CombinedOutput(); err != nil {
 		t.Fatalf("git clone: %v\n%s", err, out)
 	}
-	var log bytes.Buffer
-	run := exec.Command("make", "run", "ADDR="+address)
-	run.Dir, run.Stdout, run.Stderr = clone, &log, &log
+	run := exec.Command("make", "run", "ADDR=127.0.0.1:0")
+	run.Dir = clone
 	run.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if cache != "" {
 		run.Env = append(os.Environ(), "GOCACHE="+cache)
 	}
+	out, err := run.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var messages bytes.Buffer
+	run.Stderr = &messages
 	if err := run.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan struct{})
-	go func() { defer close(ended); run.Wait() }()
 	t.Cleanup(func() {
 		syscall.Kill(-run.Process.Pid, syscall.SIGTERM)
-		<-ended
-	})
-	page := "http://" + address + "/ui/"
-	look := time.NewTicker(50 * time.Millisecond)
-	defer look.Stop()
-	for {
-		if res, err := http.Get(page); err == nil {
-			res.Body.Close()
-			break
+		run.Wait()
+		if t.Failed() {
+			t.Logf("make run: %s", messages.Bytes())
 		}
-		select {
-		case <-look.C:
-		case <-ended:
-			t.Fatalf("make run has ended\n%s", log.Bytes())
+	})
+	var page string
+	for lines := bufio.NewScanner(out); page == ""; {
+		if !lines.Scan() {
+			t.Fatal("make run has ended")
+		}
+		if at, ok := strings.CutPrefix(lines.Text(), "thaw serves on "); ok {
+			page = at + "/ui/"
 		}
 	}
+	go io.Copy(io.Discard, out)
 	b.do(chromedp.Navigate(page))
 	b.press("nav a", "Playground")
 	b.write("input[list=names]", "tiny")
