@@ -16,6 +16,7 @@ var described = map[string]string{
 	"Model.spec.engine":                  "The program that serves the weights.",
 	"Model.spec.args":                    "The engine's own arguments; for command the whole argv. {port}, {model} and {name} are filled in.",
 	"Model.spec.env":                     "Added to the engine's environment.",
+	"Model.spec.folder":                  "The folder that a command engine runs in, on the server's machine: an absolute path. Left out: that of the file; thaw deploy fills it in where args begin with ./ or ../.",
 	"Model.spec.health":                  "Where a command engine answers its health; /health unless said.",
 	"Model.spec.serves":                  "The endpoints that the engine answers; the first is asked for READY. Left out: the first of this order that answers.",
 	"Model.spec.serves[]":                "One endpoint.",

@@ -268,6 +268,7 @@ func TestPut(t *testing.T) {
 		{"x", []byte(modelText("x")), "spec.source: a relative source"},
 		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: x}\nspec:\n  engine: command\n  args: [python3, ./srv/main.py, \"{port}\"]\n"), `spec.args[1]: "./srv/main.py" is relative`},
 		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: x}\nspec:\n  engine: command\n  args: [../bin/serve, \"{port}\"]\n"), `spec.args[0]: "../bin/serve" is relative`},
+		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: x}\nspec:\n  engine: command\n  folder: /no/such/folder\n  args: [./serve, \"{port}\"]\n"), `spec.folder: the server's machine has no folder "/no/such/folder"`},
 		{"x", append(absolute("x"), "  adapters: [{name: p, source: az://acct/c/p}, {name: q, source: ./q}]\n"...), "spec.adapters[1].source: a relative source"},
 		{"x", append(append(absolute("x"), "---\n"...), absolute("y")...), "exactly one Model"},
 		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: x}\n"), "exactly one Model"},
