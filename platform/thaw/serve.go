@@ -159,13 +159,9 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	if c.Data, err = makeDataFolder(c.Data); err != nil {
 		return nil, err
 	}
-	sized, err := sizer.OpenFolder(filepath.Join(c.Data, "resources.json"))
+	cat, sized, err := openCatalog(c)
 	if err != nil {
 		return nil, err
-	}
-	cat, err := catalog.Open(catalog.Options{Complete: sized.Complete, Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"), Plain: httpsource.NewHostTrust(os.Getenv).Trusts, Given: givenRemotes(os.Getenv)})
-	if err != nil {
-		return nil, fmt.Errorf("the functions: %w", err)
 	}
 	keys, admin, err := credentials(c.Data)
 	if err != nil {
@@ -233,6 +229,20 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		Connections: httpserver.NewConnections(plan.Connections, int(c.ShareOf(int64(plan.Connections))), metrics.Counter("thaw_connections_dropped_total")),
 	})
 	return s, nil
+}
+
+// openCatalog opens the definitions, and the resources that were worked out for those that
+// leave them out.
+func openCatalog(c *cli.ServeConfig) (*catalog.Catalog, *sizer.Folder, error) {
+	sized, err := sizer.OpenFolder(filepath.Join(c.Data, "resources.json"))
+	if err != nil {
+		return nil, nil, err
+	}
+	cat, err := catalog.Open(catalog.Options{Complete: sized.Complete, Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"), Plain: httpsource.NewHostTrust(os.Getenv).Trusts, Given: givenRemotes(os.Getenv)})
+	if err != nil {
+		return nil, nil, fmt.Errorf("the functions: %w", err)
+	}
+	return cat, sized, nil
 }
 
 // makeDataFolder makes the data folder, and returns its absolute path.
