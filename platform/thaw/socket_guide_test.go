@@ -17,15 +17,9 @@ var (
 	guideSends   = regexp.MustCompile(`(?m)^socket\.send\("([^"]*)"\);`)
 )
 
-// TestSocketGuide does what the guide of sockets has its reader do: it serves the example,
-// runs the commands, sends what the page sends, and gets the frames that the guide shows, in
-// their order with all their fields.
-func TestSocketGuide(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile(guidePages + "socket.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+// switchboard is the files of deploy/example/switchboard.
+func switchboard(t *testing.T) map[string]string {
+	t.Helper()
 	example, err := filepath.Abs("../../deploy/example/switchboard")
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +33,19 @@ func TestSocketGuide(t *testing.T) {
 		text := strings.Replace(string(b), "../../../functions/shipped/tiny", tinyDir(t), 1)
 		files[name] = strings.ReplaceAll(text, "source: ./", "source: "+example+"/")
 	}
-	p := start(t, files, "--warm", "off")
+	return files
+}
+
+// TestSocketGuide does what the guide of sockets has its reader do: it serves the example,
+// runs the commands, sends what the page sends, and gets the frames that the guide shows, in
+// their order with all their fields.
+func TestSocketGuide(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(guidePages + "socket.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, switchboard(t), "--warm", "off")
 	commands := readCommands(guideCommands.FindStringSubmatch(string(page))[1])
 	for _, c := range commands {
 		p.try(c)
@@ -126,5 +132,27 @@ func TestSocketGuide(t *testing.T) {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("no %s", want)
 		}
+	}
+}
+
+// TestSocketAgent: what is typed starts a model on an agent, and loads an adapter there.
+func TestSocketAgent(t *testing.T) {
+	t.Parallel()
+	p := start(t, switchboard(t), "--warm", "off", "--memory", "16Mi")
+	p.agent("second", "--memory", "1Gi")
+	p.eventually("the agent has joined", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
+	c, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(p.url, "http")+"/ws/far", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseNow()
+	for _, step := range []struct{ text, until string }{{"where is my invoice ", `"state":"READY"`}, {"my screen is broken ", `"repair"`}} {
+		if err := c.Write(t.Context(), websocket.MessageText, []byte(step.text)); err != nil {
+			t.Fatal(err)
+		}
+		p.eventually(step.text+"has its effect before a submit", func() bool {
+			body := p.do("GET", "/api/v1/replicas", "").body
+			return strings.Contains(body, step.until) && strings.Contains(body, `"node":"second"`)
+		})
 	}
 }
