@@ -59,6 +59,7 @@ type lease struct {
 	a      *Ahead
 	cancel context.CancelFunc
 	began  time.Time
+	start  *lease // of the model whose adapter it is; nil: none was begun
 
 	mu       sync.Mutex
 	ready    time.Time // of an adapter: when it was loaded
@@ -68,10 +69,11 @@ type lease struct {
 	released bool
 }
 
-// begin begins what a plan says, and does not wait for it.
-func (a *Ahead) begin(p *plan) *lease {
+// begin begins what a plan says, and does not wait for it. start is the start of the same
+// model, which goes on; nil: none was begun.
+func (a *Ahead) begin(p *plan, start *lease) *lease {
 	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
-	l := &lease{plan: p, a: a, cancel: cancel, began: a.Now()}
+	l := &lease{plan: p, a: a, cancel: cancel, began: a.Now(), start: start}
 	if p.kind == kindModel {
 		a.mu.Lock()
 		if a.leases == nil {
@@ -101,6 +103,29 @@ func (a *Ahead) begin(p *plan) *lease {
 	return l
 }
 
+// startFor returns the start that was begun of the model that the target of a decision is of,
+// and makes it one for that target; nil: none was.
+func (l *lease) startFor(a *Ahead, id auth.Identity, rec *functions.RouteRecord) *lease {
+	if l != nil && l.kind != kindModel {
+		l = l.start
+	}
+	if l == nil || rec.Target == "" || a.Find(id, rec).Function.WithoutAdapter() != l.function {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.target = rec.Target
+	return l
+}
+
+// releaseBut releases the lease, but not a start that it may include.
+func (l *lease) releaseBut(start *lease) {
+	if l.start == start {
+		l.start = nil
+	}
+	l.release()
+}
+
 // endPrewarm ends the start of a function that no socket wants any more.
 func (a *Ahead) endPrewarm(name functions.Name) {
 	a.mu.Lock()
@@ -124,6 +149,9 @@ func (l *lease) count(result string) {
 
 // settle notes that a request went to a target, which was cold at that time or not.
 func (l *lease) settle(target string, cold bool, at time.Time) {
+	if l.start != nil {
+		l.start.settle(target, cold, at)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.settled || target != l.target {
@@ -150,6 +178,9 @@ func (l *lease) settle(target string, cold bool, at time.Time) {
 
 // release ends what was begun, where no request uses it. It is called once.
 func (l *lease) release() {
+	if l.start != nil {
+		l.start.release()
+	}
 	l.mu.Lock()
 	l.released = true
 	l.count(resultWaste)

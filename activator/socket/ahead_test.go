@@ -103,6 +103,38 @@ func TestLoadAdapter(t *testing.T) {
 	}
 }
 
+// TestSameModel: a start goes on when the target changes to another adapter of its model,
+// which is loaded when the model is READY; the end of the socket gives both up.
+func TestSameModel(t *testing.T) {
+	r := newRig(t, nil)
+	r.publish("base", false, "pirate", "poet")
+	yes := true
+	r.route(functions.Rule{Name: "code", When: functions.When{Code: &yes}, To: []string{"base:pirate"}}, functions.Rule{Name: "general", To: []string{"base:poet"}})
+	c := r.connect("/ws/me")
+	c.say(someCode)
+	if f, _ := c.until("intent_change"); f.Prepares != "model" {
+		t.Fatalf("%+v", f)
+	}
+	expect(t, r.starts, "start default/base by socket")
+	c.say("hello there ")
+	if f, _ := c.until("intent_change"); f.Target != "base:poet" {
+		t.Fatalf("%+v", f)
+	}
+	r.publish("base", true, "pirate", "poet")
+	c.say(someCode)
+	if f, _ := c.until("intent_change"); f.Prepares != "adapter" {
+		t.Fatalf("%+v", f)
+	}
+	expect(t, r.loads, "default/base:pirate at r1")
+	if len(r.starts) != 0 {
+		t.Fatalf("the start was given up: %s", <-r.starts)
+	}
+	c.Close(websocket.StatusNormalClosure, "")
+	expect(t, r.starts, "end default/base by socket")
+	expect(t, r.counted, "default/auto default model waste")
+	expect(t, r.counted, "default/auto default adapter waste")
+}
+
 // TestUnsure: a rule without a condition beside others prepares nothing.
 func TestUnsure(t *testing.T) {
 	r := newRig(t, nil)

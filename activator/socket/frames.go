@@ -95,10 +95,8 @@ type (
 		Position *int   `json:"position,omitempty"`
 		Why      string `json:"why,omitempty"` // the state is blocked
 	}
-	tokenFrame struct {
-		Type    string `json:"type"` // token
-		Content string `json:"content"`
-	}
+	// token frames, {"type":"token","content":TEXT}, are written by generation.take.
+
 	completeFrame struct {
 		Type   string         `json:"type"` // generation_complete
 		Reason string         `json:"finish_reason,omitempty"`

@@ -29,6 +29,7 @@ type generation struct {
 	ahead     *lease // what was prepared for it; nil: nothing
 
 	pending []byte // of a line that is not whole
+	frame   []byte // the last token's
 	ended   bool   // the answer had its end mark
 	failed  bool   // an error frame was sent
 	first   time.Duration
@@ -279,7 +280,9 @@ func (g *generation) take(c *chunk) {
 			if g.first == 0 {
 				g.first = max(1, g.o.s.o.Now().Sub(g.began))
 			}
-			g.o.send(tokenFrame{"token", text})
+			g.frame, _ = jsontext.AppendQuote(append(g.frame[:0], `{"type":"token","content":`...), text) // it is UTF-8, see data
+			g.frame = append(g.frame, '}')
+			g.o.write(g.frame)
 		}
 	}
 }

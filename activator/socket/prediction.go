@@ -93,26 +93,30 @@ func (p *prediction) prepare(o *socket, rec *functions.RouteRecord) string {
 	if p.lease != nil && p.lease.target == rec.Target {
 		return p.lease.kind
 	}
-	if p.lease != nil {
-		p.lease.release()
-		p.lease = nil
+	started := p.lease.startFor(ahead, o.id, rec)
+	if p.lease != nil && p.lease != started {
+		p.lease.releaseBut(started)
 	}
+	p.lease = started
 	plan := ahead.plan(o.id, rec)
-	if plan == nil {
+	switch {
+	case plan == nil:
 		return ""
+	case started != nil && plan.kind == kindModel:
+		return kindModel
 	}
 	if wait := aheadInterval - o.s.o.Now().Sub(p.began); wait > 0 && !p.began.IsZero() {
 		p.timer = time.AfterFunc(wait, func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			if p.timer != nil && !p.ended && p.lease == nil {
+			if p.timer != nil && !p.ended && p.lease == started {
 				p.timer = nil
-				p.lease, p.began = ahead.begin(plan), o.s.o.Now()
+				p.lease, p.began = ahead.begin(plan, started), o.s.o.Now()
 			}
 		})
 		return plan.kind
 	}
-	p.lease, p.began = ahead.begin(plan), o.s.o.Now()
+	p.lease, p.began = ahead.begin(plan, started), o.s.o.Now()
 	return plan.kind
 }
 

@@ -1,10 +1,12 @@
 package socket
 
 import (
+	"bytes"
 	"context"
 	"encoding/json/v2"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -50,6 +52,25 @@ type rig struct {
 	bodies  chan string      // what engines were sent
 	heads   chan http.Header // and with which head
 	wakes   chan functions.Name
+	logs    logBuffer
+}
+
+// logBuffer is what the server and the data path log.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 type waker struct{ r *rig }
@@ -79,8 +100,9 @@ func newRigWithin(t testing.TB, writes time.Duration, change func(*Options)) *ri
 	engine := httptest.NewServer(http.HandlerFunc(r.answer))
 	r.engine = engine.Listener.Addr().String()
 	engines := upstream.New(upstream.Options{})
-	r.act = activator.New(activator.Options{Waker: waker{r}, Keys: r.keys, Engines: engines, Open: true, Limits: &r.limits})
-	o := Options{Generate: r.act.Serve, Caller: r.act.Caller, Decide: r.act.DryRouteTyped, Ahead: &Ahead{
+	log := slog.New(slog.NewTextHandler(&r.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	r.act = activator.New(activator.Options{Waker: waker{r}, Keys: r.keys, Engines: engines, Open: true, Limits: &r.limits, Log: log})
+	o := Options{Log: log, Generate: r.act.Serve, Caller: r.act.Caller, Decide: r.act.DryRouteTyped, Ahead: &Ahead{
 		Find: func(id auth.Identity, rec *functions.RouteRecord) (o Outlook) {
 			x := r.act.Foresee(id, rec)
 			if x.Snapshot == nil {
@@ -114,7 +136,7 @@ func newRigWithin(t testing.TB, writes time.Duration, change func(*Options)) *ri
 	r.server = New(o)
 	guard := browser.New(true, nil, []string{"http://localhost:3000", "app://*"})
 	data, sockets := guard.Wrap(r.act.Serve), guard.Wrap(r.server.Serve)
-	r.front = httpserver.NewFiberServer(httpserver.Options{Upgrades: Upgrades, WriteTimeout: writes, Handler: func(req *httpserver.Request, res *httpserver.Response) {
+	r.front = httpserver.NewFiberServer(httpserver.Options{Upgrades: Upgrades, WriteTimeout: writes, Logger: log, Handler: func(req *httpserver.Request, res *httpserver.Response) {
 		if ServesPath(req.Path) {
 			sockets(req, res)
 			return

@@ -98,7 +98,7 @@ func (s *socket) drain() {
 
 func (s *socket) goAway() { s.ws.Close(websocket.StatusGoingAway, "shutting down") }
 
-// send writes one frame. Where it fails, as it does where the client does not read, the
+// send writes one frame. Where that fails, as it does where the client does not read, the
 // connection ends, and the reader with it.
 func (s *socket) send(frame any) {
 	b, err := json.Marshal(frame)
@@ -106,6 +106,11 @@ func (s *socket) send(frame any) {
 		s.s.o.Log.Error("a frame of a socket cannot be written", "error", err)
 		return
 	}
+	s.write(b)
+}
+
+// write writes a frame that is marshalled.
+func (s *socket) write(b []byte) {
 	if s.ws.Write(context.Background(), websocket.MessageText, b) != nil { // by the connection's own deadline
 		s.up.Close()
 	}

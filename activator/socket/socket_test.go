@@ -61,7 +61,8 @@ func TestSession(t *testing.T) {
 	c.Close(websocket.StatusNormalClosure, "")
 }
 
-// TestHandshake: what is refused before the upgrade, and that the key is not echoed.
+// TestHandshake: what is refused before the upgrade, and that the key is neither echoed nor
+// logged.
 func TestHandshake(t *testing.T) {
 	r := newRig(t, nil)
 	key, _, err := r.keys.Create("default", "", false)
@@ -122,8 +123,20 @@ func TestHandshake(t *testing.T) {
 			}
 			ws.say(`{"type":"submit","text":"hello"}`)
 			ws.until("generation_complete")
-			ws.Close(websocket.StatusNormalClosure, "")
+			ws.say(strings.Split(strings.Repeat(`{"type":"cancel"} `, maxFaults), " ")[:maxFaults]...)
+			for range maxFaults {
+				ws.next()
+			}
+			ws.wantClose(websocket.StatusPolicyViolation)
 		}
+	}
+	r.stop(testTimeout)
+	logs := r.logs.String()
+	if !strings.Contains(logs, "a socket was ended for its faults") || !strings.Contains(logs, "msg=request") {
+		t.Errorf("nothing is logged:\n%s", logs)
+	}
+	if strings.Contains(logs, key) || strings.Contains(logs, "thaw.key.") {
+		t.Errorf("the log has the key:\n%s", logs)
 	}
 }
 
