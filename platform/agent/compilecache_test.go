@@ -82,7 +82,7 @@ func aModel(t *testing.T, fill byte) (folder string) {
 }
 
 func stageRequest(folder string) replica.StageRequest {
-	return replica.StageRequest{Team: "default", Source: folder, Engine: functions.EngineVLLM, Cache: "vllm torch-2 vllm-0.32; linux/amd64 H200 x1; flags 00"}
+	return replica.StageRequest{Source: folder, Engine: functions.EngineVLLM, Cache: "vllm torch-2 vllm-0.32; linux/amd64 H200 x1; flags 00"}
 }
 
 func ignoreProgress(functions.Bytes, functions.Bytes) {}

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -26,6 +25,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -148,9 +148,7 @@ func demands(a *activator.Activator) (out []activator.Demand) {
 
 // backend starts a server behind the gateway.
 func backend(t testing.TB, h http.HandlerFunc) string {
-	s := httptest.NewServer(h)
-	t.Cleanup(s.Close)
-	return s.Listener.Addr().String()
+	return testkit.Serve(t, h).Listener.Addr().String()
 }
 
 func functionName(s string) functions.Name {

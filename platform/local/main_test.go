@@ -170,6 +170,7 @@ type agentConfig struct {
 	GPUs               int
 	Memory             functions.Bytes
 	Orphan             time.Duration
+	Blobs              string // AZURE_STORAGE_CONNECTION_STRING
 }
 
 func serveAgent(config string) error {
@@ -177,6 +178,7 @@ func serveAgent(config string) error {
 	if err := json.Unmarshal([]byte(config), &c); err != nil {
 		return err
 	}
+	os.Setenv("AZURE_STORAGE_CONNECTION_STRING", c.Blobs)
 	ctx, stop := signalled()
 	defer stop()
 	exe, err := os.Executable()

@@ -48,7 +48,7 @@ type stage struct {
 	all       sync.WaitGroup
 }
 
-func newStage(t *testing.T) *stage {
+func newStage(t *testing.T, minute time.Duration, blobs string) *stage {
 	s := &stage{t: t, dir: t.TempDir(), agents: map[string]*process{}, before: map[string]int{}, errors: map[string]string{},
 		cancels: map[string][]context.CancelFunc{}, ended: map[string]int{}, sentCount: map[string]int{}}
 	s.c = serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Memory: 1 << 30, Orphan: 3 * time.Second, Policy: placement.DefaultPolicy}
@@ -61,7 +61,7 @@ func newStage(t *testing.T) *stage {
 	s.begin()
 	for _, name := range []string{"a", "b"} {
 		s.agents[name] = begin(t, "test-agent", agentConfig{Name: name, Data: t.TempDir(), Server: "http://" + s.c.Addr,
-			GPUs: 1, Memory: 1 << 30, Orphan: 3 * time.Second})
+			GPUs: 1, Memory: 1 << 30, Orphan: 3 * time.Second, Blobs: blobs})
 	}
 	testkit.Eventually(t, "both agents join", func() bool { return len(s.srv.Nodes()) == 3 })
 	return s
@@ -264,14 +264,12 @@ func (s *stage) Model(name string, edit func(*functions.ModelSpec)) *functions.M
 	}, "failif="+s.file("break", name), "gate="+s.file("gate", name))
 }
 
-// minute is how long a minute of the scenarios lasts: their policy is as much quicker.
-const minute = 2 * time.Second
-
 // TestScenarios runs the scenarios on real processes.
 func TestScenarios(t *testing.T) {
 	if testing.Short() {
 		t.Skip("real processes in real time")
 	}
+	t.Parallel()
 	blobs := azuretest.New(t)
 	blobs.Put("x/data.onnx", bytes.Repeat([]byte("data"), 1<<10))
 	// The bytes come once a download was called off.
@@ -283,10 +281,10 @@ func TestScenarios(t *testing.T) {
 		}
 		return false
 	})
-	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", blobs.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
-	scenario.Run(t, scenario.Options{Minute: minute, Boot: testkit.Timeout, Least: testkit.Timeout}, func(t *testing.T, story func(*testing.T, scenario.World)) {
+	o := scenario.Options{Minute: 2 * time.Second, Boot: testkit.Timeout, Least: testkit.Timeout}
+	scenario.Run(t, o, func(t *testing.T, minute time.Duration, story scenario.Story) {
 		t.Parallel()
-		s := newStage(t)
+		s := newStage(t, minute, blobs.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
 		defer s.end()
 		story(t, s)
 	})

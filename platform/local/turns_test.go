@@ -25,6 +25,7 @@ func TestTurnsOfBusyModels(t *testing.T) {
 	if testing.Short() {
 		t.Skip("real processes in real time")
 	}
+	t.Parallel()
 	const slice = 2 * time.Second
 	policy := placement.DefaultPolicy
 	policy.TimeSlice, policy.Patience, policy.TimeSliceDrain = slice, 500*time.Millisecond, 10*time.Second

@@ -144,7 +144,7 @@ func (vanishedError) Error() string { return "no route to host" }
 var errVanished error = vanishedError{}
 
 func TestScenarios(t *testing.T) {
-	scenario.Run(t, scenario.Options{Minute: time.Minute, Boot: 8 * time.Second}, func(t *testing.T, story func(*testing.T, scenario.World)) {
+	scenario.Run(t, scenario.Options{Minute: time.Minute, Boot: 8 * time.Second}, func(t *testing.T, _ time.Duration, story scenario.Story) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, 1)
 			r.d.slots = 100

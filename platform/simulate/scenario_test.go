@@ -134,7 +134,7 @@ func (s *stage) Model(name string, edit func(*functions.ModelSpec)) *functions.M
 
 // TestScenarios runs the scenarios that every backend must pass.
 func TestScenarios(t *testing.T) {
-	scenario.Run(t, scenario.Options{Minute: time.Minute, Boot: 8 * time.Second}, func(t *testing.T, story func(*testing.T, scenario.World)) {
+	scenario.Run(t, scenario.Options{Minute: time.Minute, Boot: 8 * time.Second}, func(t *testing.T, _ time.Duration, story scenario.Story) {
 		s := newStage(t)
 		defer func() {
 			if t.Failed() {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // thinker is an OpenAI-compatible API of another party whose model plans: it answers what
@@ -27,8 +28,7 @@ type thinker struct {
 
 func newThinker(t *testing.T) *thinker {
 	c := &thinker{left: make(chan struct{}, 8)}
-	c.Server = httptest.NewServer(http.HandlerFunc(c.answer))
-	t.Cleanup(c.Close)
+	c.Server = testkit.Serve(t, http.HandlerFunc(c.answer))
 	return c
 }
 

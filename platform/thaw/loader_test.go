@@ -21,6 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/mtls"
+	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
@@ -68,10 +69,8 @@ func (s *slow) Write(b []byte) (int, error) {
 func stallingTiny(t *testing.T) *stalling {
 	t.Helper()
 	s := &stalling{after: 5 << 18}
-	srv := httptest.NewServer(s)
-	t.Cleanup(srv.Close)
-	t.Cleanup(srv.CloseClientConnections)
-	s.Server = azuretest.Of(srv.URL)
+	s.Server = azuretest.Of("")
+	s.URL = testkit.Serve(t, s).URL
 	eachTinyFile(t, s.Put)
 	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", s.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
 	return s

@@ -177,10 +177,8 @@ func aLoader(t *testing.T, name, store string, args ...string) *exec.Cmd {
 func TestLoadersServeBlocks(t *testing.T) {
 	const size = 32 << 20
 	s := &stalling{}
-	srv := httptest.NewServer(s)
-	t.Cleanup(srv.Close)
-	t.Cleanup(srv.CloseClientConnections)
-	s.Server = azuretest.Of(srv.URL)
+	s.Server = azuretest.Of("")
+	s.URL = testkit.Serve(t, s).URL
 	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", s.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
 	head, _ := json.Marshal(map[string]any{"w": map[string]any{"dtype": "U8", "shape": []int{size}, "data_offsets": []int{0, size}}})
 	body := append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...)

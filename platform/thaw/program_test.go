@@ -168,9 +168,8 @@ func spawnAfter(t *testing.T, before string, files map[string]string, args ...st
 	t.Helper()
 	p := prepare(t, files, args...)
 	p.before = before
-	p.respawn()
-	t.Cleanup(func() {
-		if p.proc != nil {
+	t.Cleanup(func() { // also where the server does not come up
+		if p.proc != nil && p.proc.Process != nil {
 			p.proc.Process.Signal(syscall.SIGTERM)
 			if err := p.proc.Wait(); err != nil {
 				t.Errorf("the server ended with %v", err)
@@ -178,6 +177,7 @@ func spawnAfter(t *testing.T, before string, files map[string]string, args ...st
 		}
 		p.awaitNoProcess()
 	})
+	p.respawn()
 	return p
 }
 

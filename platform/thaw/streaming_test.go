@@ -55,7 +55,9 @@ func newSlowBlobServer(t *testing.T) *slowBlobServer {
 // spawn runs a server in its own process, with the model.
 func (s *slowBlobServer) spawn(t *testing.T, model string, args ...string) *platform {
 	t.Helper()
-	return spawnAfter(t, "export AZURE_STORAGE_CONNECTION_STRING='"+s.Getenv("AZURE_STORAGE_CONNECTION_STRING")+"'", map[string]string{"big.yaml": model}, args...)
+	p := spawnAfter(t, "export AZURE_STORAGE_CONNECTION_STRING='"+s.Getenv("AZURE_STORAGE_CONNECTION_STRING")+"'", map[string]string{"big.yaml": model}, args...)
+	t.Cleanup(s.open) // before the server ends, whose engine may wait for these bytes
+	return p
 }
 
 func (s *slowBlobServer) hold() {

@@ -72,13 +72,11 @@ type Command struct {
 	Name   string
 	Argv   []string
 	Env    []string
-	Dir    string // working directory; empty is the caller's choice
-	Port   int
+	Dir    string               // working directory; empty is the caller's choice
 	URL    string               // http://127.0.0.1:PORT
 	Health string               // path
 	Serves []functions.Endpoint // that it is asked for a token at; none: all, in their order
 	Probe  functions.Probe
-	Notify bool   // it sends sd_notify messages
 	Key    string // that it requires; "" for none
 	// Scratch is the folder it needs, "" for none; ScratchFiles are made in it, by name,
 	// for the engine alone.
@@ -95,7 +93,7 @@ func (p Programs) Prepare(r Request) (Command, error) {
 	}
 	environ := p.environ()
 	c := Command{
-		Engine: r.Spec.Engine, Name: r.Name, Port: r.Port, Health: row.health, Serves: r.Spec.Serves, Probe: r.Spec.Probe, Notify: row.notify,
+		Engine: r.Spec.Engine, Name: r.Name, Health: row.health, Serves: r.Spec.Serves, Probe: r.Spec.Probe,
 		URL: "http://127.0.0.1:" + strconv.Itoa(r.Port),
 	}
 	expand := func(s string) string { return s }
@@ -289,7 +287,7 @@ func scratchEnv(have []string, dir string) []string {
 // Adopted is the Command of a running engine, for New; the caller sets its key.
 func Adopted(spec functions.ModelSpec, name string, port int) Command {
 	row, _ := engineRow(spec.Engine)
-	c := Command{Engine: spec.Engine, Name: name, Port: port, Health: row.health, Serves: spec.Serves, Probe: spec.Probe, URL: "http://127.0.0.1:" + strconv.Itoa(port)}
+	c := Command{Engine: spec.Engine, Name: name, Health: row.health, Serves: spec.Serves, Probe: spec.Probe, URL: "http://127.0.0.1:" + strconv.Itoa(port)}
 	if spec.Engine == functions.EngineCommand && spec.Health != "" {
 		c.Health = spec.Health
 	}

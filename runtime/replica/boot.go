@@ -17,9 +17,9 @@ import (
 
 // bootEvent is one step of awaitToken, with its time.
 type bootEvent struct {
-	listening, healthy, done bool
-	at                       time.Time
-	err                      error
+	listening, healthy bool
+	at                 time.Time
+	err                error
 }
 
 // boot follows one spawned engine until it has generated a token. It is owned by
@@ -312,12 +312,12 @@ func (r *Replica) awaitToken(ctx context.Context, ready <-chan struct{}, events 
 		select {
 		case <-ready:
 		default:
-			events <- bootEvent{done: true, err: err, at: time.Now()}
+			events <- bootEvent{err: err, at: time.Now()}
 			return
 		}
 	}
 	events <- bootEvent{healthy: true, at: time.Now()}
-	events <- bootEvent{done: true, err: r.awaitFirstToken(ctx), at: time.Now()}
+	events <- bootEvent{err: r.awaitFirstToken(ctx), at: time.Now()}
 }
 
 // awaitFirstToken requests a token until the engine generates one: an engine with a good

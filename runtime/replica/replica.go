@@ -26,7 +26,6 @@ var ErrStartCancelled = errors.New("start cancelled: no request needs it any mor
 
 // StageRequest is what a replica asks its stager for.
 type StageRequest struct {
-	Team   string
 	Source string // as in the model file
 	Dir    string // folder of the model file, for relative sources
 	Digest string // expected, or ""

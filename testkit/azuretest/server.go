@@ -12,12 +12,13 @@ import (
 	"hash/crc64"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // Account, Container and Key of every server.
@@ -54,9 +55,7 @@ type blob struct {
 // New starts a server; the test ends it.
 func New(t testing.TB) *Server {
 	s := Of("")
-	h := httptest.NewServer(s)
-	s.URL = h.URL
-	t.Cleanup(h.Close)
+	s.URL = testkit.Serve(t, s).URL
 	return s
 }
 

@@ -12,12 +12,13 @@ import (
 	"hash/crc32"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // Bucket of every server.
@@ -44,9 +45,7 @@ type object struct {
 // New starts a server; the test ends it.
 func New(t testing.TB) *Server {
 	s := &Server{objects: make(map[string]object), count: 1_700_000_000_000_000, page: 3}
-	h := httptest.NewServer(http.HandlerFunc(s.serve))
-	s.URL = h.URL
-	t.Cleanup(h.Close)
+	s.URL = testkit.Serve(t, http.HandlerFunc(s.serve)).URL
 	return s
 }
 

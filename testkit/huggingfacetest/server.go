@@ -11,13 +11,14 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // Token opens the private repository.
@@ -49,11 +50,8 @@ const (
 // New starts a hub; the test ends it.
 func New(t testing.TB) *Server {
 	s := &Server{heads: make(map[string]string), commits: make(map[string]map[string][]byte), page: 3}
-	hub := httptest.NewServer(http.HandlerFunc(s.hub))
-	cdn := httptest.NewServer(http.HandlerFunc(s.cdn))
-	t.Cleanup(hub.Close)
-	t.Cleanup(cdn.Close)
-	s.URL, s.CDN = hub.URL, cdn.URL
+	s.URL = testkit.Serve(t, http.HandlerFunc(s.hub)).URL
+	s.CDN = testkit.Serve(t, http.HandlerFunc(s.cdn)).URL
 	return s
 }
 

@@ -71,7 +71,7 @@ func TestClusterScenes(t *testing.T) {
 	}
 	t.Run("peers", func(t *testing.T) { peers(s.space(t)) })
 	g := s.gatekeeper(t)
-	scenario.Run(t, scenario.Options{Boot: time.Minute}, func(t *testing.T, story func(*testing.T, scenario.World)) {
+	scenario.Run(t, scenario.Options{Boot: time.Minute}, func(t *testing.T, _ time.Duration, story scenario.Story) {
 		x := newScene(t, s, g)
 		defer x.end()
 		story(t, x)
