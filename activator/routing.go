@@ -21,8 +21,8 @@ import (
 type routing struct {
 	by      *routes.Route
 	request routes.Request
-	record  functions.RouteRecord // of the newest decision
-	header  string                // thaw-route
+	record  *functions.RouteRecord // of the newest decision; the log of decisions has it
+	header  string                 // thaw-route
 }
 
 // SetRouters replaces all Routers, and the classes of data that teams have set. A request
@@ -66,7 +66,8 @@ func (a *Activator) functionNow(team string, name functions.Name) (routes.Functi
 // newRouting reads what a decision of r depends on.
 func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.Envelope, body []byte, path string, dry bool) (*routing, *openai.Error) {
 	t := &routing{by: r, request: q}
-	t.request.Find = func(name functions.Name) (routes.Function, bool) { return a.functionNow(q.Team, name) }
+	team := q.Team
+	t.request.Find = func(name functions.Name) (routes.Function, bool) { return a.functionNow(team, name) }
 	t.request.Now = a.o.Now()
 	if e := a.routers.Load().ReadHeaders(&t.request, r); e != nil {
 		return nil, e
@@ -82,16 +83,13 @@ func (p *proxyRequest) chooseTarget(r *routes.Route, id auth.Identity) (e *opena
 	}
 	p.data = p.routing.request.Data
 	rec := p.routing.by.Choose(&p.routing.request)
-	if e := p.follow(rec); e != nil {
-		return e
-	}
-	return nil
+	return p.follow(&rec)
 }
 
 // follow records a decision and takes its target.
-func (p *proxyRequest) follow(rec functions.RouteRecord) *openai.Error {
+func (p *proxyRequest) follow(rec *functions.RouteRecord) *openai.Error {
 	a, t := p.a, p.routing
-	e := p.take(&rec)
+	e := p.take(rec)
 	if e != nil || p.cached.Hit() {
 		rec.Prewarm = ""
 	}
@@ -106,9 +104,9 @@ func (p *proxyRequest) follow(rec functions.RouteRecord) *openai.Error {
 		rec.Parent = p.caller.Parent
 	}
 	rec.Currency = a.o.Currency
-	t.record, t.header = rec, routes.Header(&rec, p.team)
+	t.record, t.header = rec, routes.Header(rec, p.team)
 	a.decisions.Put(p.team, p.clientID, rec)
-	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, p.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache, routes.StateOf(&rec))(1)
+	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, p.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache, routes.StateOf(rec))(1)
 	return e
 }
 
@@ -219,7 +217,7 @@ func (p *proxyRequest) followNext(reason string) (moved bool, e *openai.Error) {
 	p.cached.Drop()
 	p.queued, p.attempt.reply, p.fail = admission.Request{Priority: p.queued.Priority}, answer.Answer{}, nil
 	p.attempt.adapterRetried, p.early.adopted, p.early.refusedBy, p.attempt.firstByteTook = false, false, "", 0
-	return true, p.follow(rec)
+	return true, p.follow(&rec)
 }
 
 // checkData refuses a request whose data, or tools, may not be sent to its function.
@@ -235,7 +233,7 @@ func (p *proxyRequest) checkData() *openai.Error {
 
 // routeFields are the fields of the log about a Router's choice.
 func (p *proxyRequest) routeFields(attrs []slog.Attr) []slog.Attr {
-	r := &p.routing.record
+	r := p.routing.record
 	attrs = append(attrs, slog.String("router", r.Router), slog.String("rule", r.Rule), slog.String("stage", string(r.Stage)), slog.String("target", r.Target))
 	if r.Prewarm != "" {
 		attrs = append(attrs, slog.String("prewarm", r.Prewarm))

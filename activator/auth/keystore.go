@@ -64,7 +64,7 @@ type file struct {
 type KeyStore struct {
 	replicated bool // kept elsewhere
 	path       string
-	macs       sync.Pool // of hash.Hash, keyed
+	macs       sync.Pool // of *mac
 	mu         sync.Mutex
 	keys       []stored // under mu, in order of creation
 	required   bool     // under mu: there has been a key
@@ -91,7 +91,7 @@ func Open(path string) (*KeyStore, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keys: %w", err)
 	}
-	b.macs.New = func() any { return hmac.New(sha256.New, []byte(secret)) }
+	b.macs.New = func() any { return &mac{Hash: hmac.New(sha256.New, []byte(secret))} }
 	for _, k := range f.Keys {
 		if h, err := hex.DecodeString(k.Hash); err != nil || len(h) != sha256.Size {
 			return nil, fmt.Errorf("keys: %s: the hash of key %q is damaged", path, k.ID)
@@ -118,12 +118,20 @@ func (s *KeyStore) index() {
 }
 
 func (s *KeyStore) hash(secret string) (d digest) {
-	m := s.macs.Get().(hash.Hash)
+	m := s.macs.Get().(*mac)
 	m.Reset()
-	m.Write([]byte(secret))
-	m.Sum(d[:0])
+	m.buffer = append(m.buffer[:0], secret...)
+	m.Write(m.buffer)
+	m.buffer = m.Sum(m.buffer[:0])
+	copy(d[:], m.buffer)
 	s.macs.Put(m)
 	return d
+}
+
+// mac hashes secrets; its buffer saves allocations.
+type mac struct {
+	hash.Hash
+	buffer []byte
 }
 
 // Trust replaces the fixed secrets (the admin token) that are admins of the default team.

@@ -20,7 +20,7 @@ var ErrReplicated = errors.New("keys are kept elsewhere")
 // long, so a plain hash hides them as well as a keyed one.
 func NewReplicatedKeyStore() *KeyStore {
 	b := &KeyStore{replicated: true}
-	b.macs.New = func() any { return sha256.New() }
+	b.macs.New = func() any { return &mac{Hash: sha256.New()} }
 	b.index()
 	return b
 }

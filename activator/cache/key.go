@@ -76,12 +76,12 @@ func (s *spellings) keyOf(k scope, f form, body []byte, c *functions.ExactCache)
 	if f.sampled && !c.AnyTemperature && !bytes.Contains(body, []byte(`"temperature"`)) {
 		return key, byTemperature // most requests: their bodies are not read
 	}
-	digest := digestOf(k, body, c)
-	if key, ok := s.get(digest); ok {
+	of := spellingOf(k, body, c)
+	if key, ok := s.get(&of); ok {
 		return key, ""
 	}
 	if key, reason = keyOf(k, f, body, c); reason == "" {
-		s.put(digest, key)
+		s.put(&of, key)
 	}
 	return key, reason
 }

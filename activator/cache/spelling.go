@@ -1,48 +1,48 @@
 package cache
 
 import (
-	"crypto/sha256"
-	"strings"
+	"hash/maphash"
 	"sync"
 
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// spellings remembers the keys of bodies by a digest of their bytes. A request that is
+// spellings remembers the keys of bodies by a hash of their bytes. A request that is
 // repeated byte for byte needs no canonical form then, which takes most of a lookup. One of
-// two digests that share a slot is forgotten. It may be used concurrently.
+// two spellings that share a slot is forgotten. It may be used concurrently.
 type spellings struct {
 	mu    sync.Mutex
-	slots [1024]spelling
+	slots [1024]struct {
+		spelling spelling
+		key      [32]byte
+	}
 }
 
-type spelling struct{ digest, key [32]byte }
-
-// digestOf is a digest of all that [keyOf] reads.
-func digestOf(k scope, body []byte, c *functions.ExactCache) (sum [32]byte) {
-	h := sha256.New()
-	k.write(h)
-	also := strings.Join(c.Also, ",")
-	h.Write([]byte{map[bool]byte{true: 1}[c.AnyTemperature], byte(len(also) >> 8), byte(len(also))})
-	h.Write([]byte(also))
-	h.Write(body)
-	h.Sum(sum[:0])
-	return sum
+// spelling is all that [keyOf] reads, the body by its length and two hashes whose seeds are
+// this process's alone.
+type spelling struct {
+	scope  scope
+	config *functions.ExactCache
+	size   int
+	body   [2]uint64
 }
 
-func (s *spellings) slot(digest [32]byte) *spelling {
-	return &s.slots[(int(digest[0])<<8|int(digest[1]))%len(s.slots)]
+var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+
+func spellingOf(k scope, body []byte, c *functions.ExactCache) spelling {
+	return spelling{k, c, len(body), [2]uint64{maphash.Bytes(seeds[0], body), maphash.Bytes(seeds[1], body)}}
 }
 
-func (s *spellings) get(digest [32]byte) (key [32]byte, ok bool) {
+func (s *spellings) get(of *spelling) (key [32]byte, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := s.slot(digest)
-	return at.key, at.digest == digest
+	at := &s.slots[of.body[0]%uint64(len(s.slots))]
+	return at.key, at.spelling == *of
 }
 
-func (s *spellings) put(digest, key [32]byte) {
+func (s *spellings) put(of *spelling, key [32]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	*s.slot(digest) = spelling{digest, key}
+	at := &s.slots[of.body[0]%uint64(len(s.slots))]
+	at.spelling, at.key = *of, key
 }

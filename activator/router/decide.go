@@ -1,7 +1,6 @@
 package router
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/thaw-dev/thaw/activator/router/complexity"
@@ -201,7 +200,7 @@ func choose(rec *functions.RouteRecord) {
 		}
 	}
 	if first < 0 {
-		rec.Reason = fmt.Sprintf("Rule %s matched, and none of its targets is eligible.", rec.Rule)
+		rec.Reason = "Rule " + rec.Rule + " matched, and none of its targets is eligible."
 		return
 	}
 	at, why := fit, "is the first eligible target that meets the objective"
@@ -221,7 +220,7 @@ func choose(rec *functions.RouteRecord) {
 		rec.Prewarm = c.Name
 		why += ", and " + c.Name + " is prewarmed"
 	}
-	rec.Reason = fmt.Sprintf("Rule %s matched; %s %s.", rec.Rule, rec.Target, why)
+	rec.Reason = "Rule " + rec.Rule + " matched; " + rec.Target + " " + why + "."
 }
 
 func isReady(c functions.RouteCandidate) bool { return c.State == functions.Ready.Word() }

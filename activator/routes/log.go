@@ -26,13 +26,14 @@ type Log struct {
 type clientKey struct{ team, id string }
 
 type logged struct {
-	record   functions.RouteRecord
+	record   *functions.RouteRecord
 	team     string // whose request it was
 	clientID string
 }
 
-// Put stores a record; a later decision about the same request replaces it.
-func (l *Log) Put(team, clientID string, rec functions.RouteRecord) {
+// Put stores a record, which its caller does not change any more. A later decision about
+// the same request replaces it.
+func (l *Log) Put(team, clientID string, rec *functions.RouteRecord) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if old := l.byID[rec.ID]; old != nil {
@@ -94,7 +95,7 @@ func (l *Log) Find(team, id string) (functions.RouteRecord, bool) {
 	if e == nil {
 		return functions.RouteRecord{}, false
 	}
-	return e.record, true
+	return *e.record, true
 }
 
 // SetOutcome stores how good the answer to a request was; false where no record of it is
@@ -115,7 +116,7 @@ func (l *Log) setOutcome(team, id string, score float64) (rec functions.RouteRec
 		return functions.RouteRecord{}, "", false
 	}
 	e.record.Outcome = &score
-	return e.record, e.team, true
+	return *e.record, e.team, true
 }
 
 // Newest returns at most limit records of the team (of all with ""), the newest first.
@@ -129,7 +130,7 @@ func (l *Log) Newest(team string, limit int) []functions.RouteRecord {
 			break
 		}
 		if team == "" || e.team == team {
-			out = append(out, e.record)
+			out = append(out, *e.record)
 		}
 	}
 	return out

@@ -377,15 +377,18 @@ func (r *Route) Refusal(q *Request, rec *functions.RouteRecord) *openai.Error {
 // Header is the value of the header thaw-route. names are those that the caller's team
 // uses.
 func Header(rec *functions.RouteRecord, team string) string {
-	b := make([]byte, 0, 160)
+	var b strings.Builder
+	b.Grow(160)
 	add := func(key, value string) {
 		if value == "" {
 			return
 		}
-		if len(b) > 0 {
-			b = append(b, "; "...)
+		if b.Len() > 0 {
+			b.WriteString("; ")
 		}
-		b = append(append(append(b, key...), '='), value...)
+		b.WriteString(key)
+		b.WriteByte('=')
+		b.WriteString(value)
 	}
 	name := rec.Router
 	if n, err := functions.ParseName(rec.Router, team); err == nil && n.Team == team {
@@ -399,7 +402,7 @@ func Header(rec *functions.RouteRecord, team string) string {
 	add("state", StateOf(rec))
 	add("prewarm", rec.Prewarm)
 	add("after", rec.After)
-	return string(b)
+	return b.String()
 }
 
 // StateOf is the state of the target of a record; "" where there is none.

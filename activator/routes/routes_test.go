@@ -61,7 +61,7 @@ func TestLog(t *testing.T) {
 	l.Scored = func(rec functions.RouteRecord, team string, score float64) {
 		scored = append(scored, fmt.Sprint(rec.ID, team, score))
 	}
-	put := func(team, id, client string) { l.Put(team, client, functions.RouteRecord{ID: id, Target: "a"}) }
+	put := func(team, id, client string) { l.Put(team, client, &functions.RouteRecord{ID: id, Target: "a"}) }
 	put("red", "1", "mine")
 	put("blue", "2", "mine")
 	put("red", "3", "")
@@ -72,7 +72,7 @@ func TestLog(t *testing.T) {
 			t.Errorf("%q %q: %q, want %q", c.team, c.id, rec.ID, c.want)
 		}
 	}
-	l.Put("red", "", functions.RouteRecord{ID: "1", Target: "b", After: "a"})
+	l.Put("red", "", &functions.RouteRecord{ID: "1", Target: "b", After: "a"})
 	l.Finish("1", 200)
 	if rec, ok := l.Find("red", "mine"); !ok || rec.After != "a" || rec.Code != 200 {
 		t.Errorf("a later decision replaces the record: %+v", rec)

@@ -56,6 +56,7 @@ var verbs = map[string]bench.Verb{
 	"echo":         {Run: runEcho, Hidden: true},
 	"engine":       {Run: runEngine, Hidden: true},
 	"ember-engine": {Run: runEmberEngine, Hidden: true},
+	"front":        {Run: runFront, Hidden: true},
 	"proxy":        {Run: runProxy, Hidden: true},
 }
 

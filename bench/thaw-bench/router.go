@@ -87,3 +87,12 @@ func runRouter(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	}
 	return reportFlags.Write("router", r, r.Goals, stdout, stderr)
 }
+
+func runFront(ctx context.Context, args []string, _, stderr io.Writer) error {
+	f := bench.Flags("front", "The HTTP server of the gateway alone (for the benches).\n", stderr)
+	addr := f.String("addr", "127.0.0.1:8002", "address to listen on")
+	if err := bench.Parse(f, args); err != nil {
+		return err
+	}
+	return router.Front(ctx, *addr)
+}

@@ -28,7 +28,8 @@ func exampleDecision() functions.RouteRecord {
 
 func decisions() *routes.Log {
 	log := &routes.Log{}
-	log.Put("ml", "mine", exampleDecision())
+	rec := exampleDecision()
+	log.Put("ml", "mine", &rec)
 	return log
 }
 

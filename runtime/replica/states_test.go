@@ -72,7 +72,7 @@ func (n *fakeNode) Stage(ctx context.Context, req StageRequest, progress func(ha
 	if n.stageErr != nil {
 		return Checkpoint{}, n.stageErr
 	}
-	return Checkpoint{Path: "/store/" + req.Source, Bytes: 100, Release: func() { n.released.Add(1) }}, nil
+	return Checkpoint{Path: "/store/" + req.Source, Bytes: 100, Digest: "staged now", Release: func() { n.released.Add(1) }}, nil
 }
 
 func (n *fakeNode) Spawn(_ context.Context, p supervisor.Process) (*supervisor.Child, error) {
@@ -699,7 +699,7 @@ func TestEnginesKept(t *testing.T) {
 
 func TestAdoptStates(t *testing.T) {
 	meta := func(o Options, began time.Time) json.RawMessage {
-		b, err := json.Marshal(Meta{ID: o.ID, Team: o.Team, Model: o.Model, Spec: o.Spec, Port: 7001, Path: "/store/m", Bytes: 100, Began: began, Started: began.Add(time.Second),
+		b, err := json.Marshal(Meta{ID: o.ID, Team: o.Team, Model: o.Model, Spec: o.Spec, Port: 7001, Path: "/store/m", Bytes: 100, Weights: "loaded then", Began: began, Started: began.Add(time.Second),
 			Phases: []functions.Span{{Phase: functions.PhaseStage, Duration: 1}}})
 		if err != nil {
 			t.Fatal(err)
@@ -728,7 +728,7 @@ func TestAdoptStates(t *testing.T) {
 			l := adopt(t, s)
 			time.Sleep(time.Second)
 			st := l.Status()
-			if st.State != functions.Ready || st.Endpoint != "http://127.0.0.1:7001" || st.Model != "m" || st.Bytes != 100 || st.Spec.Source != "m" {
+			if st.State != functions.Ready || st.Endpoint != "http://127.0.0.1:7001" || st.Model != "m" || st.Bytes != 100 || st.Spec.Source != "m" || st.Weights != "loaded then" {
 				t.Fatalf("%+v", st)
 			}
 			if s.spawned.Load() != 1 || slices.Contains(l.states(), functions.Downloading) {

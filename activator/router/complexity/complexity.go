@@ -35,12 +35,16 @@ type Text struct {
 // Read analyses a text. Case makes no difference, and all numbers are alike.
 func Read(text string) *Text {
 	var t Text
+	t.readEnds(text)
+	return &t
+}
+
+func (t *Text) readEnds(text string) {
 	if len(text) > maxBytes {
 		t.read(text[:maxBytes/2])
 		text = text[len(text)-maxBytes/2:]
 	}
 	t.read(text)
-	return &t
 }
 
 func (t *Text) read(text string) {
@@ -48,16 +52,15 @@ func (t *Text) read(text string) {
 	for i := 0; i < len(text); {
 		c := text[i]
 		switch {
-		case c|0x20 >= 'a' && c|0x20 <= 'z' || c >= 0x80:
+		case inWord[c] && c != '\'':
 			start := i
-			for i < len(text) && (text[i]|0x20 >= 'a' && text[i]|0x20 <= 'z' || text[i] >= 0x80 || text[i] == '\'') {
-				i++
+			for i++; i < len(text) && inWord[text[i]]; i++ {
 			}
-			h := hashWord(text[start:i])
+			h := hashWord(text, start, i)
 			if i == start+1 && i < len(text) && c >= 'A' && c <= 'F' && (text[i] == ')' || text[i] == '.') && (start == 0 || text[start-1] == '\n' || text[start-1] == '(') {
 				t.Counts[5]++
 			}
-			if numerals[h] {
+			if numerals[h%uint32(len(numerals))] == h {
 				t.Counts[1]++
 				h = numberWord
 			} else {
@@ -90,21 +93,46 @@ func (t *Text) read(text string) {
 // numberWord is the word that stands for every number.
 const numberWord = 1
 
-// numerals are the hashes of numbers that are spelled out.
-var numerals = func() map[uint32]bool {
-	m := map[uint32]bool{}
+// numerals are the hashes of numbers that are spelled out, each in the slot of its own.
+var numerals = func() (t [1 << 10]uint32) {
 	for word := range strings.FieldsSeq("two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty hundred thousand half twice") {
-		m[hashWord(word)] = true
+		h := hashWord(word, 0, len(word))
+		if t[h%uint32(len(t))] != 0 {
+			panic("complexity: two numerals have one slot")
+		}
+		t[h%uint32(len(t))] = h
 	}
-	return m
+	return t
 }()
 
-func hashWord(word string) uint32 {
-	h := uint32(2166136261)
-	for i := range len(word) {
-		h = (h ^ uint32(word[i]|0x20)) * 16777619
+// inWord are the bytes of words: letters of ASCII, characters beyond it, the apostrophe.
+var inWord = func() (t [256]bool) {
+	for c := range t {
+		t[c] = c|0x20 >= 'a' && c|0x20 <= 'z' || c >= 0x80 || c == '\''
 	}
-	return h
+	return t
+}()
+
+// hashWord hashes text[start:end] without the case of its letters, eight bytes at a time.
+func hashWord(text string, start, end int) uint32 {
+	h := uint64(end - start)
+	for ; start < end; start += 8 {
+		var w uint64
+		if start+8 <= len(text) {
+			w = uint64(text[start]) | uint64(text[start+1])<<8 | uint64(text[start+2])<<16 | uint64(text[start+3])<<24 |
+				uint64(text[start+4])<<32 | uint64(text[start+5])<<40 | uint64(text[start+6])<<48 | uint64(text[start+7])<<56
+			if n := end - start; n < 8 {
+				w &= 1<<(8*n) - 1
+			}
+		} else {
+			for k := end - 1; k >= start; k-- {
+				w = w<<8 | uint64(text[k])
+			}
+		}
+		h = (h ^ (w | 0x2020202020202020)) * 0x9E3779B97F4A7C15
+		h ^= h >> 32
+	}
+	return uint32(h)
 }
 
 // add notes a word and its pair with the word before, and returns the word.
@@ -149,7 +177,11 @@ const Header = 8
 var weights []byte
 
 // Score rates a text, 0 to 1. Above a half the sources call it reasoning.
-func Score(text string) float64 { return scoreBy(Read(text), weights) }
+func Score(text string) float64 {
+	var t Text
+	t.readEnds(text)
+	return scoreBy(&t, weights)
+}
 
 func scoreBy(t *Text, weights []byte) float64 {
 	if len(weights) != Header+Features {

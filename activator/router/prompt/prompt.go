@@ -26,6 +26,7 @@ type reader struct {
 	body []byte // the section that is read
 	turn []span // texts of the user's newest turn
 	open bool   // no other role has spoken since
+	only bool   // the user's newest turn is read, and no other text
 
 	tokens  float64
 	system  scan
@@ -74,6 +75,7 @@ func Text(env *openai.Envelope, body []byte) string {
 	r := readers.Get().(*reader)
 	defer r.release()
 	r.reset()
+	r.only = true
 	r.readPrompt(env.Section(body, openai.SectionPrompt))
 	r.joinTurn()
 	return string(r.joined)
@@ -81,7 +83,7 @@ func Text(env *openai.Envelope, body []byte) string {
 
 func (r *reader) reset() {
 	r.turn, r.family, r.buffer, r.joined = r.turn[:0], r.family[:0], r.buffer[:0], r.joined[:0]
-	r.open, r.earlier, r.images = false, false, false
+	r.open, r.only, r.earlier, r.images = false, false, false, false
 	r.tokens, r.system, r.user = 0, scan{}, scan{}
 }
 
@@ -148,13 +150,13 @@ func (r *reader) addUser(i int) int {
 }
 
 func (r *reader) addText(at span, of author) {
-	switch of {
-	case ofUser:
+	switch {
+	case of == ofUser:
 		r.turn = append(r.turn, at)
-		if len(r.family) < familyBytes {
+		if len(r.family) < familyBytes && !r.only {
 			r.addFamily(r.beginning(at, familyBytes))
 		}
-	default:
+	case !r.only:
 		r.addOther(r.text(at), of == ofSystem)
 	}
 }
@@ -162,7 +164,9 @@ func (r *reader) addText(at span, of author) {
 // endTurn reads the texts of a turn that was not the newest.
 func (r *reader) endTurn() {
 	for _, at := range r.turn {
-		r.count(r.text(at))
+		if !r.only {
+			r.count(r.text(at))
+		}
 	}
 	r.turn = r.turn[:0]
 }

@@ -31,24 +31,33 @@ const (
 )
 
 // measureRequests measures whole requests with a prompt of 4 KiB, in turns: by the model's
-// name, through Routers, and from the cache.
+// name, through Routers, from the cache, and by the HTTP server without a gateway behind it.
 func measureRequests(ctx context.Context, o *Options) ([]Cost, error) {
 	p, key, err := o.startPlatform(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer p.End()
+	front, frontAddr, err := o.startFront(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer front.End(time.Second)
 	same := load.Exactly(fake.PlainBody())
-	costs := []Cost{{Name: "the model by name"}, {Name: "a Router, by the rules alone"}, {Name: "a Router, with the score"}, {Name: "a Router, exact hit"}}
-	models := []string{siblingModel, rulesRouter, scoreRouter, cacheRouter}
-	checks := []func(load.Answer) error{same, same, same, sameButID}
+	costs := []Cost{{Name: "the model by name"}, {Name: "a Router, by the rules alone"}, {Name: "a Router, with the score"}, {Name: "a Router, exact hit"}, {Name: "the HTTP server alone, for comparison"}}
+	models := []string{siblingModel, rulesRouter, scoreRouter, cacheRouter, siblingModel}
+	checks := []func(load.Answer) error{same, same, same, sameButID, same}
 	for round := range o.RequestRounds + 1 {
 		for i := range costs {
 			// Rotate the first one: none always has the warm caches.
 			i = (i + round) % len(costs)
 			c := &costs[i]
 			q := load.Request{Model: models[i], Key: key, Size: systemBytes, Prompt: prosePrompt[:promptBytes-systemBytes]}
-			micros, wrong, err := measureCPU(ctx, p.Addr, p.Process.PID, q, o.Requests, checks[i])
+			addr, pid := p.Addr, p.Process.PID
+			if i == len(costs)-1 {
+				addr, pid = frontAddr, front.PID
+			}
+			micros, wrong, err := measureCPU(ctx, addr, pid, q, o.Requests, checks[i])
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w: %s", c.Name, err, p.Process.Tail())
 			}

@@ -2,6 +2,7 @@ package router
 
 import (
 	"bytes"
+	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -31,7 +32,7 @@ type Source struct {
 	Label      string            // of all, or by Category
 	Category   string            // member that names the category
 	Labels     map[string]string // of categories; others are left out
-	Held       bool              // nothing is fitted on it
+	Held       bool              // nothing is fitted on it, and no rule was changed for it
 	Most       int               // prompts that are used, spread evenly; 0: 200
 	Skip       []string          // parts of file names that are left out
 }
@@ -60,16 +61,49 @@ var Sources = []Source{
 	{Name: "MBPP+", Repository: "nlpxucan/WizardLM", Path: "WizardCoder/data/mbppplus.json", Label: Code},
 	{Name: "DeepKE events", Repository: "zjunlp/DeepKE", Path: "example/llm/InstructKGC/data/EE/test.json", Text: []string{"instruction"}, Label: Extraction},
 
-	{Name: "BIG-Bench Hard", Repository: "suzgunmirac/BIG-Bench-Hard", Path: "bbh/*.json", List: "examples", Text: []string{"input"}, Label: Reasoning, Held: true, Most: 400,
+	{Name: "BIG-Bench Hard", Repository: "suzgunmirac/BIG-Bench-Hard", Path: "bbh/*.json", List: "examples", Text: []string{"input"}, Label: Reasoning, Most: 400,
 		Skip: []string{"disambiguation", "hyperbaton", "movie", "ruin_names", "salient", "snarks", "sports", "word_sorting", "causal"}},
-	{Name: "SVAMP", Repository: "kojima-takeshi188/zero_shot_cot", Path: "dataset/SVAMP/SVAMP.json", Text: []string{"Body", "Question"}, Label: Reasoning, Held: true},
-	{Name: "MT bench", Repository: "lm-sys/FastChat", Path: "fastchat/llm_judge/data/mt_bench/question.jsonl", Text: []string{"turns.0"}, Category: "category", Labels: bench, Held: true},
-	{Name: "Banking77", Repository: "PolyAI-LDN/task-specific-datasets", Path: "texts:banking-train.jsonl", Text: []string{"text"}, Label: General, Held: true},
-	{Name: "self-instruct, user-oriented", Repository: "yizhongw/self-instruct", Path: "human_eval/user_oriented_instructions.jsonl", Text: []string{"instruction", "instances.0.input"}, Category: "motivation_app", Labels: userOriented, Held: true},
-	{Name: "HumanEval", Repository: "amazon-science/mxeval", Path: "data/multilingual_humaneval/HumanEval*.jsonl", Text: []string{"prompt"}, Label: Code, Held: true},
-	{Name: "MBPP in Java and Go", Repository: "amazon-science/mxeval", Path: "data/mbxp/mb[gj]p_*.jsonl", Text: []string{"prompt"}, Label: Code, Held: true},
-	{Name: "DeepKE entities", Repository: "zjunlp/DeepKE", Path: "example/llm/InstructKGC/data/NER/test.json", Text: []string{"instruction"}, Label: Extraction, Held: true},
+	{Name: "SVAMP", Repository: "kojima-takeshi188/zero_shot_cot", Path: "dataset/SVAMP/SVAMP.json", Text: []string{"Body", "Question"}, Label: Reasoning},
+	{Name: "MT bench", Repository: "lm-sys/FastChat", Path: "fastchat/llm_judge/data/mt_bench/question.jsonl", Text: []string{"turns.0"}, Category: "category", Labels: bench},
+	{Name: "Banking77", Repository: "PolyAI-LDN/task-specific-datasets", Path: "texts:banking-train.jsonl", Text: []string{"text"}, Label: General},
+	{Name: "self-instruct, user-oriented", Repository: "yizhongw/self-instruct", Path: "human_eval/user_oriented_instructions.jsonl", Text: []string{"instruction", "instances.0.input"}, Category: "motivation_app", Labels: userOriented},
+	{Name: "HumanEval", Repository: "amazon-science/mxeval", Path: "data/multilingual_humaneval/HumanEval*.jsonl", Text: []string{"prompt"}, Label: Code},
+	{Name: "MBPP in Java and Go", Repository: "amazon-science/mxeval", Path: "data/mbxp/mb[gj]p_*.jsonl", Text: []string{"prompt"}, Label: Code},
+	{Name: "DeepKE entities", Repository: "zjunlp/DeepKE", Path: "example/llm/InstructKGC/data/NER/test.json", Text: []string{"instruction"}, Label: Extraction},
+
+	// Held out. Their licences: Auto-J has none in its repository, CodeAlpaca's data are CC BY-NC 4.0, NQ-open is CC BY-SA
+	// 3.0, XSTest CC BY 4.0, the others MIT.
+	{Name: "Auto-J, requests by scenario", Repository: "GAIR-NLP/auto-j", Path: "data/test/testdata_pairwise.jsonl", Text: []string{"prompt"}, Category: "scenario", Labels: scenarios, Held: true, Most: 2000},
+	{Name: "CodeAlpaca", Repository: "sahil280114/codealpaca", Path: "data/code_alpaca_2k.json", Text: []string{"instruction", "input"}, Label: Code, Held: true},
+	{Name: "AGIEval, LSAT, games", Repository: "microsoft/AGIEval", Path: "data/v1/lsat-ar.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning, Held: true},
+	{Name: "AGIEval, LSAT, arguments", Repository: "microsoft/AGIEval", Path: "data/v1/lsat-lr.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning, Held: true},
+	{Name: "AGIEval, SAT, mathematics", Repository: "microsoft/AGIEval", Path: "data/v1/sat-math.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning, Held: true},
+	{Name: "AGIEval, MATH", Repository: "microsoft/AGIEval", Path: "data/v1/math.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning, Held: true},
+	{Name: "TheoremQA", Repository: "wenhuchen/TheoremQA", Path: "theoremqa_test.json", Text: []string{"Question"}, Label: Reasoning, Held: true},
+	{Name: "NQ-open", Repository: "google-research-datasets/natural-questions", Path: "nq_open/NQ-open.dev.jsonl", Text: []string{"question"}, Label: General, Held: true},
+	{Name: "XSTest", Repository: "paul-rottger/exaggerated-safety", Path: "xstest_prompts.csv", Text: []string{"prompt"}, Label: General, Held: true},
+	{Name: "IFEval", Repository: "microsoft/llm-steer-instruct", Path: "data/format/ifeval_single_instr_format.jsonl", Text: []string{"prompt"}, Category: "instruction_id_list.0", Labels: map[string]string{"detectable_format:json_format": Extraction}, Held: true},
 }
+
+// scenarios are those of Auto-J; a scenario that is none of the labels is left out.
+var scenarios = func() map[string]string {
+	m := map[string]string{}
+	for label, list := range map[string]string{
+		Code:       "code_generation code_correction_rewriting code_simplification code_to_code_translation explaining_code",
+		Extraction: "information_extraction keywords_extraction",
+		Reasoning:  "math_reasoning solving_exam_question_with_math",
+		General: `asking_how_to_question brainstorming chitchat counterfactual creative_writing explaining_general functional_writing instructional_rewriting language_polishing
+			note_summarization open_question paraphrasing planning post_summarization question_generation recommendation roleplay seeking_advice text_correction text_simplification
+			text_summarization text_to_text_translation title_generation value_judgement verifying_fact writing_advertisement writing_biography writing_blog_post writing_cooking_recipe
+			writing_email writing_job_application writing_legal_document writing_marketing_materials writing_news_article writing_personal_essay writing_presentation_script
+			writing_product_description writing_scientific_paper writing_social_media_post writing_song_lyrics writing_technical_document`,
+	} {
+		for scenario := range strings.FieldsSeq(list) {
+			m[scenario] = label
+		}
+	}
+	return m
+}()
 
 var userOriented = func() map[string]string {
 	m := map[string]string{"StackOverflow": Code, "Leetcode": Code, "GeeksforGeeks": Code, "Github": Code, "w3schools": Code}
@@ -129,7 +163,7 @@ func Load(checkouts, texts string) (prompts []Prompt, missing []string, err erro
 	return prompts, missing, nil
 }
 
-// parse reads one file: lines of JSON, one document, or LogiQA's blocks of eight lines.
+// parse reads one file: lines of JSON, one document, a table, or LogiQA's blocks of eight lines.
 func (s *Source) parse(raw []byte) (list []Prompt, err error) {
 	if strings.HasSuffix(s.Path, ".txt") {
 		for block := range strings.SplitSeq(string(raw), "\n\n") {
@@ -141,7 +175,19 @@ func (s *Source) parse(raw []byte) (list []Prompt, err error) {
 	}
 	var rows []any
 	var document any
-	if !strings.HasSuffix(s.Path, ".jsonl") && json.Unmarshal(raw, &document) == nil {
+	if strings.HasSuffix(s.Path, ".csv") {
+		table, err := csv.NewReader(bytes.NewReader(raw)).ReadAll()
+		if err != nil {
+			return nil, err
+		}
+		for _, line := range table[min(1, len(table)):] {
+			row := map[string]any{}
+			for i, value := range line {
+				row[table[0][i]] = value
+			}
+			rows = append(rows, row)
+		}
+	} else if !strings.HasSuffix(s.Path, ".jsonl") && json.Unmarshal(raw, &document) == nil {
 		if s.List != "" {
 			document = member(document, s.List)
 		}
