@@ -315,6 +315,26 @@ func TestPlaceIsReused(t *testing.T) {
 	})
 }
 
+// TestCoordinatorComesLast: on one place a member that is the coordinator too is asked last, so
+// that it is loaded once.
+func TestCoordinatorComesLast(t *testing.T) {
+	s := &script{answer: replies(map[string]string{"a": "1", "b": "2", "c": "3", "a/coordinator/1/final": "4"})}
+	ready := func(busy, want []string) []Group {
+		if len(busy) > 0 {
+			return []Group{{}, {Cold: want}}
+		}
+		return []Group{{Cold: want[:1]}, {Cold: want[1:]}}
+	}
+	result, err := Run(t.Context(), &Plan{Pattern: Ensemble, Members: []string{"a", "b", "c"}, Coordinator: "a", Quorum: 3}, question("?"), s.ask, ready, nil)
+	var order []string
+	for _, m := range result.Calls {
+		order = append(order, m.Member)
+	}
+	if err != nil || strings.Join(order, "") != "bcaa" {
+		t.Errorf("asked %v: %v", order, err)
+	}
+}
+
 // TestNoRoom: while Ready has no room beside a busy member, no other call begins.
 func TestNoRoom(t *testing.T) {
 	for name, none := range map[string][]Group{"empty": {{}}, "nothing": nil, "empty and later": {{}, {Cold: []string{"a", "b", "c", "j"}}}} {

@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -133,6 +134,8 @@ func (p *phase) begin(ctx context.Context) {
 		inUse := func(m string) bool { return slices.Contains(busy, m) }
 		groups := []Group{{}}
 		if want := slices.DeleteFunc(p.members(free), inUse); len(want) > 0 {
+			// Members that are asked again after the phase come last: they are still loaded then.
+			slices.SortStableFunc(want, func(a, b string) int { return cmp.Compare(slices.Index(p.next, a), slices.Index(p.next, b)) })
 			groups = p.groups(busy, want)
 		}
 		for _, i := range free {

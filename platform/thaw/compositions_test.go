@@ -239,6 +239,39 @@ func TestCompositionTakesTurns(t *testing.T) {
 	}
 }
 
+// TestCompositionOnAgents: members are on the machines of agents, as many at once as fit there,
+// and each is loaded once. When an agent is killed under a batch each line has one entry.
+func TestCompositionOnAgents(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{"panel.yaml": compositionFile("panel", "pattern: ensemble, members: [a, b, c, d], coordinator: a, quorum: 4, patience: 5m")}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		files[name+".yaml"] = tiny(t, name, "args: [--token-delay, 20ms]\nresources: {memory: 2Gi}")
+	}
+	p := spawn(t, files, "--memory", "1Gi")
+	kill := p.agent("second", "--memory", "3Gi")
+	p.agent("third", "--memory", "5Gi")
+	p.eventually("three nodes", func() bool { return len(p.items("/api/v1/nodes")) == 3 })
+	a := readComposedAnswer(t, p.do("POST", "/v1/chat/completions", `{"model":"panel","stream":true,"temperature":0,"messages":[{"role":"user","content":"Hello"}]}`))
+	calls := a.thaw.Calls
+	if len(calls) != 4 || a.text == "" {
+		t.Fatalf("%+v", a)
+	}
+	first := min(calls[0].Start+calls[0].Duration, calls[1].Start+calls[1].Duration, calls[2].Start+calls[2].Duration)
+	if calls[2].Start >= first || calls[3].Start < first {
+		t.Errorf("three fit at once, and the fourth when one has answered: %+v", calls)
+	}
+	if n := len(p.items("/api/v1/coldstarts")); n != 4 {
+		t.Errorf("%d cold starts, want one of each model", n)
+	}
+	made := p.createBatch(p.upload(batchLines("line", 80, "a", "b")))
+	p.eventually("lines have ended", func() bool { return p.batch("GET", "/v1/batches/"+made.ID, "").Counts.Completed >= 10 })
+	kill()
+	b := p.ended(made.ID)
+	if out := p.entries(b.OutputFileID); b.Status != "completed" || b.Counts.Completed != 80 || len(out) != 80 {
+		t.Errorf("%+v, %d lines in the output", b, len(out))
+	}
+}
+
 // TestCompositionIsLeft: the client leaves a debate in its second round, and every call has
 // ended a moment later.
 func TestCompositionIsLeft(t *testing.T) {

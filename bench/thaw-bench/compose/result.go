@@ -195,6 +195,7 @@ const about = "The cost is the processor time of thaw serve, user and system, of
 	"A debate is left while the engines work on their second answers, which would take 4 s; the end is when no engine has a request, and each must have seen its client leave. " +
 	"An ensemble of six equal models on two GPUs loads in three turns, the better of the other ways in four, because its coordinator loads after the last answer: " +
 	"the loads alone give 0.75x, and what both ways do alike, answers and unloads, brings the ratio above it. " +
+	"No order does better: five loads L and answers g of members on two GPUs take 3L + 3g, and the coordinator's answer follows, so at least 3L + 4g beside 4L + 4g; the Composition takes this, with the coordinator loading beside the fifth member. " +
 	"Live ensembles and batches have engines that are ready 2 s after their start, on GPUs that thaw serve is told of, and each time a thaw serve of its own. " +
 	"Simulated ones have checkpoints on the disk, vLLM's times and a seed per round. " +
 	"The lines of a simulated batch are requests of priority low, all at once; the live batch goes through the Files and Batch API, and each line must be in the output once. " +
