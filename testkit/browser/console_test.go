@@ -222,6 +222,9 @@ func TestPlayground(t *testing.T) {
 	if !strings.HasSuffix(first, " s") {
 		t.Errorf("time to first token: %q", first)
 	}
+	if left := value[string](b, "document.querySelector('#message').value"); left != "" {
+		t.Errorf("the field has %q after it was sent", left)
+	}
 	b.check("playground")
 	b.write("#message", "And a warm one?")
 	b.press("button", "Send")
@@ -291,7 +294,7 @@ func TestKeys(t *testing.T) {
 func TestServerGoesAway(t *testing.T) {
 	p := start(t, map[string]string{"chat.yaml": model(t, "chat-7b", 0, minute5)})
 	b := open(t, p.url+"/ui/")
-	b.sees("live", "of 1 models")
+	b.sees("live", "of 1 models", "no GPUs", "none: models run on the processor")
 	p.stop()
 	b.sees("no connection", "What is shown is as of then", "of 1 models")
 	b.check("")
