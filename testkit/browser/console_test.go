@@ -214,7 +214,7 @@ func TestPlayground(t *testing.T) {
 	b.press("a", "Try it")
 	b.sees("Write to a model")
 	b.write("#message", "What is a cold start?")
-	b.do(chromedp.KeyEvent(kb.Enter))
+	b.enter()
 	b.sees("loading")
 	b.until("the answer is complete", "document.querySelectorAll('.turn').length === 2 && document.body.innerText.includes('any more')")
 	b.sees("5 in, 17 out", "The cold start in full", "Time to first token")
