@@ -245,8 +245,8 @@ HTM    ?= 3.1.1
 test-console: ## the console in a real browser, which it installs (Debian, root, npm)
 	.ci/full console
 
-bench-console: ## what the console takes to be drawn, into bench/results/console.md (chromium)
-	cd testkit/browser && CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m -v -run '^TestFigures$$' . -args -figures $(CURDIR)/bench/results/console.md
+bench-console: ## what the console takes, and the way from a clone to an answer, into bench/results/console.md (chromium); COLD=1 compiles all for it
+	cd testkit/browser && CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m -v -run '^TestFigures$$' . -args -figures $(CURDIR)/bench/results/console.md $(if $(COLD),-cold)
 
 console-vendor: ## platform/console/assets/npm from npm, at the versions PREACT= and HTM= (needs npm)
 	@new=$$(mktemp -d) && trap 'rm -rf "$$new"' EXIT && into=platform/console/assets/npm && \

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
 )
 
@@ -395,6 +396,27 @@ func (c *Cluster) nodes(ctx context.Context) (nodes []corev1.Node, seen bool, er
 			return nodes, true, nil
 		}
 	}
+}
+
+// GPUsOf returns how many GPUs a node has, and the name and memory of each by the labels of
+// NVIDIA's GPU feature discovery, in MiB; memory 0 is not known.
+func GPUsOf(node *corev1.Node) (count int, name string, memory functions.Bytes) {
+	q := node.Status.Allocatable[GPU]
+	if m, err := strconv.ParseInt(node.Labels["nvidia.com/gpu.memory"], 10, 64); err == nil && m > 0 && m < 1<<30 {
+		memory = functions.Bytes(m << 20)
+	}
+	return int(min(max(q.Value(), 0), 1024)), node.Labels["nvidia.com/gpu.product"], memory
+}
+
+// GPUNodes returns the nodes that have GPUs; none, where the account may not look.
+func (c *Cluster) GPUNodes(ctx context.Context) (found []functions.Node, err error) {
+	nodes, _, err := c.nodes(ctx)
+	for i := range nodes {
+		if count, name, memory := GPUsOf(&nodes[i]); count > 0 {
+			found = append(found, functions.Node{ID: nodes[i].Name, GPUs: slices.Repeat([]functions.GPU{{Name: name, MemoryTotal: memory}}, count)})
+		}
+	}
+	return found, err
 }
 
 func (c *Cluster) gpuFindings(ctx context.Context) ([]Finding, error) {

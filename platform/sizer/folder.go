@@ -70,7 +70,7 @@ func (f *Folder) Complete(m *functions.Model) {
 	name := m.FullName().String()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !leavesOut(&m.Spec) {
+	if !LeavesOut(&m.Spec) {
 		delete(f.wanted, name)
 		return
 	}

@@ -47,7 +47,7 @@ func (s Sizer) CheckWeights(ctx context.Context, m *functions.Model) error {
 // out the resources stay empty, which reserves nothing, and the text says why.
 func (s Sizer) Size(ctx context.Context, m *functions.Model) (functions.Resources, string) {
 	spec := &m.Spec
-	if !leavesOut(spec) {
+	if !LeavesOut(spec) {
 		return spec.Resources, ""
 	}
 	nothing := func(format string, args ...any) (functions.Resources, string) {
@@ -78,8 +78,8 @@ func (s Sizer) Size(ctx context.Context, m *functions.Model) (functions.Resource
 	return res, text
 }
 
-// leavesOut reports whether a model file leaves resources out that can be worked out.
-func leavesOut(spec *functions.ModelSpec) bool {
+// LeavesOut reports whether a model file leaves resources out that can be worked out.
+func LeavesOut(spec *functions.ModelSpec) bool {
 	return spec.Resources == functions.Resources{} && spec.Source != "" && (spec.Engine == functions.EngineVLLM || spec.Engine == functions.EngineSGLang || spec.Engine == functions.EngineLlamaCpp)
 }
 

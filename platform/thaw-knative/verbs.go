@@ -40,6 +40,7 @@ type command struct {
 	pod        string
 	unchecked  bool
 	vulnerable string
+	gpuMemory  functions.Bytes
 
 	installation install.Options
 	sharedController
@@ -103,6 +104,7 @@ func renderFlags(c *command, f *kit.FlagSet) {
 	f.StringArrayVar(&c.images, "image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
 	f.StringVar(&c.store, "store", knative.DefaultStore, "folder of the loader on each node")
 	f.StringVar(&c.vulnerable, "vulnerable-engines", cmp.Or(c.getenv("THAW_VULNERABLE_ENGINES"), "refuse"), "engines below the version that fixes a known vulnerability: pods refuse to start them, or allow [THAW_VULNERABLE_ENGINES]")
+	f.Var(kit.BytesFlag{Bytes: &c.gpuMemory}, "gpu-memory", "memory of one GPU, for models whose file leaves its resources out; left out: what the labels of the cluster's nodes say")
 	f.DurationVar(&c.request, "request-timeout", knative.DefaultTimeout, "the longest a request may take")
 	f.StringVar(&c.pod, "pod", "", "file with what pods of models with GPUs say where spec.pod does not (nodeSelector, tolerations, …); else the annotation "+knative.PodAnnotation+" of the namespace, where a cluster is asked")
 }
@@ -287,21 +289,9 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 		return err
 	}
 	if c.dry && c.isDocument() {
-		if settings.Thaw, err = c.thawImage(ctx); err != nil {
-			return err
-		}
-		services, err := c.rendered(ctx, settings, models, nil)
-		if err != nil {
-			return err
-		}
-		b, err := knative.FormatObjects(c.Output, services...)
-		if err != nil {
-			return err
-		}
-		_, err = c.Out.Write(b)
-		return err
+		return c.printRendered(ctx, settings, models)
 	}
-	cluster, err := knative.Open(c.access)
+	cluster, err := c.openFor(ctx, models)
 	if err != nil {
 		return err
 	}
@@ -343,6 +333,26 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 		}
 	}
 	return failed
+}
+
+// printRendered prints models as Knative Services, without a cluster.
+func (c *command) printRendered(ctx context.Context, settings knative.Settings, models []*functions.Model) (err error) {
+	if err := c.size(ctx, models, nil); err != nil {
+		return err
+	}
+	if settings.Thaw, err = c.thawImage(ctx); err != nil {
+		return err
+	}
+	services, err := c.rendered(ctx, settings, models, nil)
+	if err != nil {
+		return err
+	}
+	b, err := knative.FormatObjects(c.Output, services...)
+	if err != nil {
+		return err
+	}
+	_, err = c.Out.Write(b)
+	return err
 }
 
 // teamHint is the hint where a model is wanted and a file has a team.
@@ -511,7 +521,7 @@ func (c *command) doctor(ctx context.Context, _ []string) error {
 			return err
 		}
 	}
-	cluster, err := knative.Open(c.access)
+	cluster, err := c.openFor(ctx, models)
 	if err != nil {
 		return err
 	}

@@ -214,13 +214,16 @@ func TestPlayground(t *testing.T) {
 	b.press("a", "Try it")
 	b.sees("Write to a model")
 	b.write("#message", "What is a cold start?")
-	b.do(chromedp.KeyEvent(kb.Enter))
+	b.enter()
 	b.sees("loading")
 	b.until("the answer is complete", "document.querySelectorAll('.turn').length === 2 && document.body.innerText.includes('any more')")
 	b.sees("5 in, 17 out", "The cold start in full", "Time to first token")
 	first := value[string](b, "[...document.querySelectorAll('dt')].find(e => e.textContent === 'Time to first token').nextElementSibling.textContent")
 	if !strings.HasSuffix(first, " s") {
 		t.Errorf("time to first token: %q", first)
+	}
+	if left := value[string](b, "document.querySelector('#message').value"); left != "" {
+		t.Errorf("the field has %q after it was sent", left)
 	}
 	b.check("playground")
 	b.write("#message", "And a warm one?")
@@ -291,7 +294,7 @@ func TestKeys(t *testing.T) {
 func TestServerGoesAway(t *testing.T) {
 	p := start(t, map[string]string{"chat.yaml": model(t, "chat-7b", 0, minute5)})
 	b := open(t, p.url+"/ui/")
-	b.sees("live", "of 1 models")
+	b.sees("live", "of 1 models", "no GPUs", "none: models run on the processor")
 	p.stop()
 	b.sees("no connection", "What is shown is as of then", "of 1 models")
 	b.check("")

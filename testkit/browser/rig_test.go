@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	cdppage "github.com/chromedp/cdproto/page"
@@ -375,4 +376,13 @@ func (p *page) write(selector, text string) {
 	p.until("there is "+selector, fmt.Sprintf("document.querySelector(%q) !== null && !document.querySelector(%[1]q).disabled", selector))
 	value[bool](p, fmt.Sprintf("document.querySelector(%q).focus(), document.querySelector(%[1]q).select(), true", selector))
 	p.do(chromedp.KeyEvent(text))
+}
+
+// enter presses Enter as a keyboard does: the character goes with the key, and not beside it.
+func (p *page) enter() {
+	p.t.Helper()
+	for _, e := range []input.DispatchKeyEventParams{{Type: input.DispatchKeyEventTypeKeyDown, Text: "\r"}, {Type: input.DispatchKeyEventTypeKeyUp}} {
+		e.Key, e.Code, e.WindowsVirtualKeyCode = "Enter", "Enter", 13
+		p.do(call(input.DispatchKeyEvent, e))
+	}
 }

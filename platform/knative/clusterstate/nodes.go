@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -243,9 +242,6 @@ func readNodeFacts(k *corev1.Node) *nodeFacts {
 			n.taints = append(n.taints, functions.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
 		}
 	}
-	if q, ok := k.Status.Allocatable[knative.GPU]; ok {
-		n.gpus = int(min(max(q.Value(), 0), 1024))
-	}
 	if q, ok := k.Status.Allocatable[corev1.ResourceMemory]; ok {
 		n.memory = functions.Bytes(q.Value())
 	}
@@ -255,11 +251,7 @@ func readNodeFacts(k *corev1.Node) *nodeFacts {
 	if q, ok := k.Status.Allocatable[corev1.ResourcePods]; ok {
 		n.pods = int(min(max(q.Value(), 0), math.MaxInt32))
 	}
-	// Labels of NVIDIA's GPU feature discovery: memory in MiB, and the product's name.
-	n.gpuName = k.Labels["nvidia.com/gpu.product"]
-	if m, err := strconv.ParseInt(k.Labels["nvidia.com/gpu.memory"], 10, 64); err == nil && m > 0 && m < 1<<30 {
-		n.gpuMemory = functions.Bytes(m << 20)
-	}
+	n.gpus, n.gpuName, n.gpuMemory = knative.GPUsOf(k)
 	return n
 }
 
