@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // TestRequestsOfAKey: one key may have so many requests under way, held ones, refused ones and
@@ -58,6 +59,23 @@ func TestRequestsOfAKey(t *testing.T) {
 		}
 		if n := budget.Used(); n != 0 {
 			t.Errorf("%d are still counted", n)
+		}
+	})
+}
+
+// TestMembersOfAKey: what thaw itself calls for a request has no connection, and is not counted.
+func TestMembersOfAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, func(o *Options) { o.KeyRequests = httpserver.NewBudget(100, 1) })
+		key, _, _ := w.keys.Create("default", "", false)
+		w.newMembers(map[string]string{"a": "first long answer of a member", "b": "another long answer of a member", "judge": "the synthesis"})
+		w.act.SetCompositions([]*functions.Composition{panel(functions.PatternEnsemble, "a", "b")})
+		for range 2 {
+			r := w.do(context.Background(), "POST", "/v1/chat/completions", askPanel, "Authorization", "Bearer "+key)
+			if r.status != 200 || !strings.Contains(r.body, "the synthesis") {
+				t.Errorf("%+v", r)
+			}
+			synctest.Wait()
 		}
 	})
 }
