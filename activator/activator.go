@@ -19,6 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/coldstarts"
 	"github.com/thaw-dev/thaw/activator/compositions"
 	"github.com/thaw-dev/thaw/activator/demand"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/refusals"
@@ -107,6 +108,9 @@ type Options struct {
 	StreamIdle time.Duration
 	// PlainAnswer bounds the generation of a plain answer; 1 h.
 	PlainAnswer time.Duration
+	// KeyRequests bounds the requests under way of each key, and so the connections that it
+	// uses from whatever addresses; nil: unbounded.
+	KeyRequests *httpserver.Budget
 	// BufferBytes bounds the bodies held by all queues together; 1 GiB.
 	BufferBytes int64
 	// Metrics makes the series of counters and histograms; nil: nothing is counted.

@@ -23,6 +23,9 @@ func (p *proxyRequest) finish(code int) {
 		p.attempt.together = p.fn.Data.queue.InFlight(p.queued.ReplicaID())
 	}
 	p.leave()
+	if p.counted {
+		a.o.KeyRequests.Add(p.keyID, -1) // gives back: no error
+	}
 	now := a.o.Now()
 	took := now.Sub(p.began)
 	if p.blame.suspected && p.attempt.firstByteTook > 0 && code < 499 {

@@ -46,6 +46,9 @@ func (p *proxyRequest) open() (auth.Identity, *openai.Error) {
 		return id, e
 	}
 	p.team, p.keyID = id.Team, id.KeyID
+	if e := p.countForKey(); e != nil {
+		return id, e
+	}
 	forced := p.forced != nil
 	var err error
 	switch {
@@ -109,6 +112,20 @@ func (p *proxyRequest) open() (auth.Identity, *openai.Error) {
 		e = p.lookUp(nil)
 	}
 	return id, e
+}
+
+// countForKey counts a client's request for its key until it ends. Calls of thaw itself have
+// no connection.
+func (p *proxyRequest) countForKey() *openai.Error {
+	if p.a.o.KeyRequests == nil || p.keyID == "" || call.Of(p.http.req) != nil {
+		return nil
+	}
+	if p.a.o.KeyRequests.Add(p.keyID, 1) != nil {
+		p.a.countLimited(p.team, "key")
+		return openai.New(openai.RateLimitExceeded, "This key has as many requests under way as one key may: wait for some of them, or raise --client-share.")
+	}
+	p.counted = true
+	return nil
 }
 
 func (p *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {

@@ -33,6 +33,7 @@ type proxyRequest struct {
 	endpoint     *endpoints.Endpoint
 	route        string // label where there is no endpoint
 	team, keyID  string
+	counted      bool // in Options.KeyRequests
 	env          openai.Envelope
 	forced       *functions.Name // the function, where the body does not name it; else nil
 	engineName   string          // what the engine calls the model

@@ -125,3 +125,32 @@ func TestRudeEngineOverTCP(t *testing.T) {
 		}
 	}
 }
+
+// TestSilenceOfFinished: a stream that has finished may be silent for finishedIdle; where several
+// choices are asked for, one that has finished says nothing about the others.
+func TestSilenceOfFinished(t *testing.T) {
+	head := rude.Head(200, "Content-Type: text/event-stream", "Transfer-Encoding: chunked")
+	one := `data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}` + "\n\n"
+	other := strings.NewReplacer(`"index":0`, `"index":1`, `"a"`, `"b"`).Replace(one)
+	for name, x := range map[string]struct {
+		body   string
+		answer rude.Answer
+		words  string
+		took   time.Duration
+	}{
+		"in the first read": {streamRequest, rude.Answer{head, {Chunk: one}, {Then: rude.Hang}}, `"a"`, finishedIdle},
+		"in a later read":   {streamRequest, rude.Answer{head, {Chunk: other[:40]}, {Pause: time.Second, Chunk: other[40:]}, {Then: rude.Hang}}, `"b"`, finishedIdle + time.Second},
+		"of several":        {strings.Replace(streamRequest, `"stream"`, `"n":2,"stream"`, 1), rude.Answer{head, {Chunk: one}, {Pause: 30 * time.Second, Chunk: other + "data: [DONE]\n\n"}, {Write: "0\r\n\r\n"}}, "[DONE]", 30 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTestEnv(t, nil)
+				w.engineAt("e:1", func(c net.Conn, _ *http.Request, _ string) bool { return x.answer.Play(c) })
+				w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+				if r := w.post("/v1/chat/completions", x.body); r.status != 200 || !strings.Contains(r.body, x.words) || strings.Contains(r.body, `"error"`) || r.took < x.took || r.took > x.took+x.took/4 { // the deadline is set rarely
+					t.Errorf("%+v", r)
+				}
+			})
+		})
+	}
+}

@@ -216,6 +216,8 @@ func (s *eventStream) forward() {
 		s.forwardWhole()
 		if r.End && (len(s.out) == 0 || s.lo == s.hi) {
 			s.engineEnded(io.EOF)
+		} else if s.seen.Finished {
+			s.limitSilence()
 		}
 		return
 	}
@@ -239,11 +241,16 @@ func (s *eventStream) forward() {
 		s.engineEnded(err)
 		return
 	}
-	bound := p.idleBound()
-	if s.seen.Finished && p.env.N == 1 {
+	s.limitSilence()
+}
+
+// limitSilence sets how long the engine may be silent from now on.
+func (s *eventStream) limitSilence() {
+	bound := s.x.idleBound()
+	if s.seen.Finished && s.x.env.N == 1 {
 		bound = min(bound, finishedIdle)
 	}
-	r.Response.LimitSilence(bound)
+	s.x.attempt.reply.Response.LimitSilence(bound)
 }
 
 func (s *eventStream) forwardWhole() {

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"encoding/json/jsontext"
 	"strconv"
 	"strings"
 	"time"
@@ -149,7 +150,10 @@ func FrameErrors(p []byte) []byte {
 	var out []byte
 	for l := range bytes.Lines(p) {
 		if d, ok := bytes.CutPrefix(l, []byte(errorField)); ok {
-			l = append(append([]byte(`data: {"error":`), bytes.TrimSpace(d)...), "}\n"...)
+			if d = bytes.TrimSpace(d); !jsontext.Value(d).IsValid() {
+				d = appendQuoted(nil, string(d))
+			}
+			l = append(append([]byte(`data: {"error":`), d...), "}\n"...)
 		}
 		out = append(out, l...)
 	}

@@ -38,7 +38,7 @@ type EngineSettings struct {
 // RequestSettings are the settings of a program that serves requests.
 type RequestSettings struct {
 	MaxBody     functions.Bytes `json:"max-body" default:"32Mi" help:"largest request body"`
-	ClientShare int             `json:"client-share" default:"50" help:"largest percentage of connections per client address, and of body memory per key (per address without a key); 100 behind a reverse proxy"`
+	ClientShare int             `json:"client-share" default:"50" help:"largest percentage of connections per client address and per key, and of body memory per key (per address without a key); 100 behind a reverse proxy"`
 	Hold        string          `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
 }
 

@@ -108,6 +108,7 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	})
 	act := activator.New(activator.Options{
 		Waker: stream, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(s.Hold), BufferBytes: plan.Bodies,
+		KeyRequests:   httpserver.NewBudget(int64(plan.Connections), s.ShareOf(int64(plan.Connections))),
 		DemandChanged: stream.DemandChanged, OnFirstByte: stream.FirstToken,
 		Metrics: registry, Log: log.Requests,
 	})

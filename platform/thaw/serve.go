@@ -199,7 +199,8 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	s.act = activator.New(activator.Options{
 		Remotes: s.remotes, Cache: answers, GPUHourPrice: c.GPUHourPrice, Currency: c.Currency,
 		Prewarm: backend.PrewarmBriefly, Packing: backend.Packing, Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
-		Metrics: metrics, Log: log.Requests,
+		KeyRequests: httpserver.NewBudget(int64(plan.Connections), c.ShareOf(int64(plan.Connections))),
+		Metrics:     metrics, Log: log.Requests,
 	})
 	metrics.Add(s.act.Samples, s.remotes.Samples, answers.Samples)
 	if s.batches, err = openBatches(c, s.act, cat, backend.GPUs, money, s.limits, keys, metrics, log.Logger); err != nil {
