@@ -116,9 +116,7 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 				}
 			default:
 				j.loader.o.Log.Warn("file differs from its digest, fetching it again", "source", j.location, "file", p.File.Name)
-				have, _ := p.Bytes()
-				plan.done.Add(-have)
-				if err := p.Reset(); err != nil {
+				if err := plan.reset(p); err != nil {
 					return err
 				}
 			}

@@ -225,12 +225,17 @@ func (j *stagingJob) dropDistrusted(plan *stagingPlan) error {
 		}
 		plan.corrupted.Store(true)
 		j.loader.o.Log.Warn("file holds blocks of a node that sent other bytes than the source's, fetching it again", "source", j.location, "file", p.File.Name)
-		have, _ := p.Bytes()
-		plan.done.Add(-have)
-		if err := p.Reset(); err != nil {
+		if err := plan.reset(p); err != nil {
 			return err
 		}
 		j.progress.update(func(g *Progress) { g.State = Fetching })
 	}
 	return nil
+}
+
+// reset drops what is here of a part.
+func (s *stagingPlan) reset(p *store.Part) error {
+	have, _ := p.Bytes()
+	s.done.Add(-have)
+	return p.Reset()
 }

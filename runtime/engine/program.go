@@ -65,18 +65,9 @@ func (p Programs) program(e functions.Engine, row row, environ []string) (string
 // checkInterpreter returns an error for a script whose interpreter does not exist, as
 // in a virtual environment that was moved: exec would report the script as missing.
 func checkInterpreter(e functions.Engine, path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil // exec reports it
-	}
-	defer f.Close()
-	head := make([]byte, 256)
-	n, _ := f.Read(head)
-	line, _, _ := strings.Cut(string(head[:n]), "\n")
-	line, script := strings.CutPrefix(line, "#!")
-	words := strings.Fields(line)
-	if !script || len(words) == 0 || !filepath.IsAbs(words[0]) {
-		return nil
+	words, _ := readShebang(path)
+	if len(words) == 0 || !filepath.IsAbs(words[0]) {
+		return nil // exec reports what is wrong with the file
 	}
 	if _, err := os.Stat(words[0]); errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("engine %s: %s needs the interpreter %s, which does not exist; was its environment moved?", e, path, words[0])

@@ -107,7 +107,7 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 func (t *leaderTerm) makeState() {
 	c := t.c
 	send := func(node string, d controlstream.Update) bool { return t.hub.SendToNode(node, d) }
-	t.probes = clusterstate.NewProber(t.onProbeSuccess, func(uid types.UID) bool { return t.cluster.NeedsProbe(uid) })
+	t.probes = clusterstate.NewProber(func(uid types.UID) { t.cluster.OnProbeSuccess(uid) }, func(uid types.UID) bool { return t.cluster.NeedsProbe(uid) })
 	t.writer = &kubeWriter{
 		kube: c.kube, deployments: c.deployments.Apps().V1().Deployments().Lister(), epoch: t.epoch,
 		leading: c.election.HoldsLease, superseded: func() { t.end(election.ErrLost) },
@@ -158,7 +158,7 @@ func (t *leaderTerm) makeStreams() {
 	})
 	t.hub = controlstream.NewHub(controlstream.HubOptions{
 		Tokens: c.tokens, Quiet: true, Waker: t.orchestrator, Coordinator: t.limits, Log: t.log,
-		Node: t.onHeartbeat, Pods: t.onPodStatus, Joined: t.onConnect, Left: t.onDisconnect, FirstToken: t.firstTokens.record,
+		Node: t.onHeartbeat, Pods: t.cluster.OnPodStatus, Joined: t.onConnect, Left: t.onDisconnect, FirstToken: t.firstTokens.record,
 		Applied: func() { t.ingress.Changed() },
 	})
 	t.dataPath = &dataPath{
@@ -279,10 +279,6 @@ func (t *leaderTerm) onHeartbeat(node string, hb functions.Heartbeat) {
 	}
 }
 
-func (t *leaderTerm) onPodStatus(node string, whole bool, pods []controlstream.Pod) {
-	t.cluster.OnPodStatus(node, whole, pods)
-}
-
 func (t *leaderTerm) onConnect(kind controlstream.Kind, id string) {
 	t.c.o.Log.Info("joined", "kind", string(kind), "id", id)
 	if kind == controlstream.KindNode {
@@ -346,5 +342,3 @@ func (t *leaderTerm) runForceDeletes(ctx context.Context) error {
 		}
 	}
 }
-
-func (t *leaderTerm) onProbeSuccess(uid types.UID) { t.cluster.OnProbeSuccess(uid) }
