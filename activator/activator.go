@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -122,9 +123,13 @@ type Options struct {
 	// Prewarm starts a function that a Router's policy "hedge" did not wait for, under a
 	// lease on the team's budget; nil: none is started. It does not wait for the start.
 	Prewarm func(name functions.Name, until time.Time, by string) error
-	// GPUs counts those of all machines, for Compositions whose members take turns; nil, or
-	// 0: unknown.
-	GPUs func() int
+	// GPUHourPrice is what an hour of a GPU costs in Currency, of models without a price; 0:
+	// unknown.
+	GPUHourPrice float64
+	Currency     string
+	// Packing is that of [compositions.Options], for Compositions whose members take turns; nil:
+	// all models fit together.
+	Packing func() func(functions.Name) bool
 	// Random returns a number from 0 to below n, which chooses a function of an alias;
 	// that of math/rand/v2.
 	Random func(n int) int
@@ -177,6 +182,7 @@ type Activator struct {
 	aliases      atomic.Pointer[aliases.Set] // nil: there are none
 	routers      atomic.Pointer[routes.Set]  // nil: there are none
 	compositions *compositions.Server
+	paces        sync.Map // *routes.Pace of Compositions, by functions.Name
 	families     *routes.Families
 	prewarms     routes.Prewarms
 	decisions    routes.Log

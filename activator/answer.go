@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -46,6 +47,9 @@ func (p *proxyRequest) setCommonFields(res *httpserver.Response) {
 	}
 	if p.routing != nil {
 		res.Set("thaw-route", p.routing.header)
+	}
+	if p.queued.Moved != admission.NotMoved {
+		res.Set("thaw-session", "moved; why="+string(p.queued.Moved))
 	}
 	p.cached.SetField(res)
 }

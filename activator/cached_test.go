@@ -239,8 +239,8 @@ func TestCacheKeepsWholeAnswersOnly(t *testing.T) {
 		"too large": {coolPlain, func(c net.Conn, _ func()) bool {
 			return replyComplete(c, strings.Replace(jsonAnswer, "hi", strings.Repeat("x", 2<<20), 1))
 		}},
-		"a stream for a plain request": {coolPlain, func(c net.Conn, _ func()) bool {
-			return writeString(c, chunkHead) && chunk(c, streamed) && writeString(c, "0\r\n\r\n")
+		"a stream without an end for a plain request": {coolPlain, func(c net.Conn, _ func()) bool {
+			return writeString(c, chunkHead) && chunk(c, event1+event2) && writeString(c, "0\r\n\r\n")
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -322,6 +322,48 @@ func TestCachePurge(t *testing.T) {
 		w.asked(e, other, "miss", true)
 		w.asked(e, other, "miss", true)
 		w.asked(e, other, "exact; age=0", false)
+	})
+}
+
+// TestCacheOfOtherWeights: answers of other weights than those of the READY replica, or than
+// those that a start would load, are not given, though the file is the same.
+func TestCacheOfOtherWeights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		changed := ""
+		w, e, f := newCacheEnv(t, goodAnswer, func(o *Options) {
+			o.Cache.Changed = func(_ *functions.Model, weights string) bool { return weights == changed }
+		})
+		ready := func(weights ...string) snapshot.Snapshot {
+			s := readyAt(f, 4, []string{"e:1", "e:2"}[:len(weights)]...)
+			for i, name := range weights {
+				s.Replicas[i].Weights = name
+			}
+			return s
+		}
+		w.engineAt("e:2", goodAnswer)
+		w.act.Publish(f)
+		go func() { time.Sleep(time.Second); w.act.Publish(ready("a")) }()
+		w.asked(e, coolPlain, "miss", true) // it was cold
+		w.asked(e, coolPlain, "exact; age=1", false)
+		w.act.Publish(ready("")) // adopted
+		w.asked(e, coolPlain, "exact; age=1", false)
+		w.act.Publish(f)
+		w.asked(e, coolPlain, "exact; age=1", false)
+		w.act.Publish(ready("b"))
+		w.asked(e, coolPlain, "miss", true)
+		w.asked(e, coolPlain, "exact; age=0", false)
+		w.act.Publish(ready("b", "c"))
+		if !strings.Contains(w.metrics(), "thaw_answer_cache_answers 0") {
+			t.Error("answers of one of two weights are left")
+		}
+		w.act.Publish(ready("c"))
+		w.asked(e, coolPlain, "miss", true)
+
+		w.act.Publish(f) // idle, and its folder is edited
+		changed = "c"
+		go func() { time.Sleep(time.Second); w.act.Publish(ready("d")) }()
+		w.asked(e, coolPlain, "miss", true)
+		w.asked(e, coolPlain, "exact; age=1", false)
 	})
 }
 

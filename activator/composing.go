@@ -9,6 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/compositions"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -16,7 +17,7 @@ import (
 // newCompositions makes the server of Compositions, whose calls come back as requests.
 func (a *Activator) newCompositions() *compositions.Server {
 	return compositions.New(compositions.Options{
-		Serve: a.Serve, State: a.memberState, GPUs: a.o.GPUs, Silent: a.o.Silent, Comment: a.o.Comment, Noop: a.o.Noop, Log: a.o.Log, Now: a.o.Now,
+		Serve: a.Serve, State: a.memberState, Packing: a.o.Packing, Silent: a.o.Silent, Comment: a.o.Comment, Noop: a.o.Noop, Log: a.o.Log, Now: a.o.Now,
 		Prewarm: func(name functions.Name, by string) { a.prewarms.Ask(name, by, a.o.Now()) },
 		Wake: func(name functions.Name, team string) {
 			if a.o.Limits.AdmitColdStart(team, a.o.Now()) == nil {
@@ -33,6 +34,7 @@ func (a *Activator) SetCompositions(all []*functions.Composition) {
 	for _, c := range before {
 		if name := c.FullName(); a.compositions.Find(name) == nil {
 			a.o.Metrics.Forget(name.Name, name.Team)
+			a.paces.Delete(name)
 		}
 	}
 }
@@ -70,7 +72,7 @@ func (a *Activator) memberState(id auth.Identity, asked string) (compositions.Fu
 	}
 	f.Model, f.Ready, f.Wait = true, len(s.Replicas) > 0, max(0, admission.LikelyETA(s, a.o.Now()))
 	if s.Model != nil {
-		f.GPUs, f.Price = s.Model.Spec.Resources.GPUs, s.Model.Spec.Price
+		f.Price = s.Model.Spec.Price
 	}
 	return f, true
 }
@@ -80,6 +82,16 @@ func (p *proxyRequest) openComposition(c *functions.Composition) (e *openai.Erro
 	p.composition = c
 	if p.endpoint.Path != compositions.Path {
 		return openai.New(openai.UnknownEndpoint, "A Composition answers "+compositions.Path+" alone, and `"+c.FullName().Short()+"` is one.")
+	}
+	return p.readClass()
+}
+
+// readClass reads the class of data of a request that names its function. A call of a
+// Composition has that of the Composition's own request.
+func (p *proxyRequest) readClass() (e *openai.Error) {
+	if p.caller.Covered() && p.caller.Data != "" {
+		p.data = p.caller.Data
+		return nil
 	}
 	p.data, e = p.a.routers.Load().Class(nil, p.team, p.source.header("thaw-data"))
 	return e
@@ -97,6 +109,9 @@ func (p *proxyRequest) compose(id auth.Identity, res *httpserver.Response) {
 	p.composed = summary
 	switch {
 	case e != nil:
+		if p.routing != nil && routes.MayEscalate(e) && p.composeNext(e, id, res) {
+			return
+		}
 		p.reason = string(e.Code)
 		p.refuseNow(res, e)
 		return
@@ -111,10 +126,40 @@ func (p *proxyRequest) compose(id auth.Identity, res *httpserver.Response) {
 	}
 }
 
+// composeNext gives a request that its Composition failed to the next target of its Router;
+// false where there is none.
+func (p *proxyRequest) composeNext(failed *openai.Error, id auth.Identity, res *httpserver.Response) bool {
+	moved, e := p.followNext(failed.Message)
+	switch {
+	case !moved:
+		return false
+	case e != nil:
+		p.reason = string(e.Code)
+		p.refuseNow(res, e)
+	case p.composition != nil:
+		p.compose(id, res)
+	default:
+		p.run(res)
+		p.cached.Record(res)
+	}
+	return true
+}
+
+// paceOf is what was measured of a Composition's answers.
+func (a *Activator) paceOf(name functions.Name) *routes.Pace {
+	pace, _ := a.paces.LoadOrStore(name, &routes.Pace{})
+	return pace.(*routes.Pace)
+}
+
 // countComposition counts a request for a Composition.
 func (p *proxyRequest) countComposition(code int, took time.Duration) {
 	name, m := p.composition.FullName(), p.a.o.Metrics
 	m.Series("thaw_requests_total", name.Name, name.Team, p.endpoint.Path, strconv.Itoa(code), "false")(1)
 	m.Series("thaw_request_seconds", name.Name, name.Team, "false")(took.Seconds())
 	m.Series("thaw_composition_calls_total", name.Name, name.Team)(float64(p.composed.Calls))
+	if code == 200 {
+		pace := p.a.paceOf(name)
+		pace.Observe(p.stream, cmp.Or(p.composed.First, took), took, p.composed.Completion, 1)
+		pace.ObserveCost(p.composed.Cost)
+	}
 }

@@ -383,7 +383,7 @@ func TestCompositionResidency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fleet := &gpuFleet{room: 1, loads: map[string]int{}}
 		w := newTestEnv(t, func(o *Options) {
-			o.Waker, o.GPUs = fleet, func() int { return 1 }
+			o.Waker, o.Packing = fleet, oneGPU
 			o.Prewarm = func(n functions.Name, _ time.Time, _ string) error { fleet.Wake(n, ""); return nil }
 		})
 		m := w.newMembers(map[string]string{"a": "one thing and another", "b": "something else altogether", "c": "a third thing that is said", "judge": "all"})
@@ -537,6 +537,12 @@ type gpuFleet struct {
 	loaded []string
 	loads  map[string]int
 	starts map[string]bool
+}
+
+// oneGPU has room for one model.
+func oneGPU() func(functions.Name) bool {
+	left := 1
+	return func(functions.Name) bool { left--; return left >= 0 }
 }
 
 func (g *gpuFleet) publish(name string, ready bool) {

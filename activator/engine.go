@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/answer"
+	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -26,6 +27,8 @@ type attempt struct {
 	cancel         context.CancelCauseFunc
 	answers        chan answer.Answer // of the goroutine that asks; nil where none runs
 	reply          answer.Answer
+	together       int  // requests at the replica at the end of this one, where costs are counted by time
+	assembled      bool // reply is plain, and came as a stream
 	answerBegan    bool // an engine failed behind the first byte of its answer
 }
 
@@ -76,8 +79,8 @@ func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 	if p.remote != nil {
 		name = p.remote.Model()
 	}
-	p.tokens.asked = p.asksUsageOf(r)
-	out.Body = p.env.Splice(make([][]byte, 0, 4), p.http.req.Body, name, p.tokens.asked)
+	p.tokens.Asked = p.asksUsageOf(r)
+	out.Body = p.env.Splice(make([][]byte, 0, 4), p.http.req.Body, name, p.tokens.Asked)
 	if p.remote != nil {
 		p.remote.Address(out)
 		return out
@@ -131,7 +134,7 @@ func sendToEngine(ctx context.Context, engines answer.Sender, out *upstream.Requ
 }
 
 func (p *proxyRequest) want() answer.Want {
-	return answer.Want{Stream: p.stream, Comments: p.remote != nil, Model: p.answerName}
+	return answer.Want{Stream: p.stream, Whole: !p.stream && p.endpoint.Usage, Comments: p.remote != nil, Model: p.answerName}
 }
 
 // onReply handles the engine's first bytes, or their absence.
@@ -227,6 +230,12 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 
 // acceptReply takes an answer that goes to the client.
 func (p *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
+	if r.Events && !p.stream {
+		r.Events = false
+		if whole := cache.PlainOf(p.endpoint.Path, r.Begin); r.End && whole != nil {
+			r.Begin, p.attempt.assembled = whole, true
+		}
+	}
 	p.attempt.reply = r
 	p.phase = engineAnswered
 	p.attempt.firstByteTook = max(1, now.Sub(p.attempt.sentAt))
@@ -241,9 +250,9 @@ func (p *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
 
 // recordFirstToken accounts for the first token of a stream.
 func (p *proxyRequest) recordFirstToken() {
-	p.tokens.firstTook = max(1, p.a.o.Now().Sub(p.began))
+	p.tokens.FirstTook = max(1, p.a.o.Now().Sub(p.began))
 	i, _ := metrics.Cold(p.queued.Cold)
-	p.a.metricsOf(p.fn).FirstToken[i](p.tokens.firstTook.Seconds())
+	p.a.metricsOf(p.fn).FirstToken[i](p.tokens.FirstTook.Seconds())
 }
 
 // recordFirstByte accounts for the engine's first byte; plain is a good answer that is

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/metrics"
 )
 
@@ -18,18 +19,21 @@ func (p *proxyRequest) finish(code int) {
 	p.finished = true
 	a := p.a
 	p.stopEngine()
+	if a.o.GPUHourPrice > 0 && p.fn != nil {
+		p.attempt.together = p.fn.Data.queue.InFlight(p.queued.ReplicaID())
+	}
 	p.leave()
 	now := a.o.Now()
 	took := now.Sub(p.began)
 	if p.blame.suspected && p.attempt.firstByteTook > 0 && code < 499 {
 		a.suspects.Acquit(p.fingerprint())
 	}
-	charge := p.remote.End(p.tokens.usage, code, now)
-	p.cached.End(code, p.tokens.usage)
-	p.tokens.estimate(p.env.PromptBytes)
-	used := p.tokens.usage
+	charge := p.remote.End(p.tokens.Usage, code, now)
+	p.cached.End(code, p.tokens.Usage)
+	p.tokens.Estimate(p.env.PromptBytes)
+	used := p.tokens.Usage
 	if charge.Estimated {
-		used, p.tokens.usage.Known = charge.Usage, false // also where the claim of a Remote cannot be true
+		used, p.tokens.Usage.Known = charge.Usage, false // also where the claim of a Remote cannot be true
 	}
 	p.lease.End(int(used.Prompt+used.Completion), now)
 	p.countEnd(code, now, took)
@@ -73,11 +77,14 @@ func (p *proxyRequest) finish(code int) {
 	if p.queued.Cold {
 		attrs = append(attrs, slog.String("cold_start", p.queued.ColdStart))
 	}
+	if p.queued.Moved != admission.NotMoved {
+		attrs = append(attrs, slog.String("session_moved", string(p.queued.Moved)))
+	}
 	if p.attempt.firstByteTook > 0 {
 		attrs = append(attrs, slog.Duration("first_token", p.attempt.firstByteTook))
 	}
 	attrs = append(attrs, slog.Duration("took", took))
-	attrs = p.tokens.attrs(attrs)
+	attrs = p.tokens.AppendAttrs(attrs)
 	attrs = charge.Attrs(attrs)
 	line := slog.NewRecord(now, slog.LevelInfo, "request", 0) // without the source position, which is always this
 	line.AddAttrs(attrs...)
@@ -102,15 +109,15 @@ func (p *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
 		a.countRefused(team, p.route, code)
 	} else {
 		if code == 200 && !p.attempt.sentAt.IsZero() {
-			p.fn.Data.pace.Observe(p.stream, p.attempt.firstByteTook, now.Sub(p.attempt.sentAt), p.tokens.usage.Completion)
+			p.fn.Data.pace.Observe(p.stream, p.attempt.firstByteTook, now.Sub(p.attempt.sentAt), p.tokens.Usage.Completion, p.attempt.together)
 		}
 		s := a.metricsOf(p.fn)
 		s.CountEnd(p.endpoint.Path, code, p.queued.Cold, took)
-		if p.tokens.usage.Known {
-			s.Prompt(float64(p.tokens.usage.Prompt))
-			s.Completion(float64(p.tokens.usage.Completion))
-			if p.tokens.firstTook > 0 {
-				s.ObserveTokenTime(p.queued.Cold, p.tokens.usage.Completion, took-p.tokens.firstTook)
+		if p.tokens.Usage.Known {
+			s.Prompt(float64(p.tokens.Usage.Prompt))
+			s.Completion(float64(p.tokens.Usage.Completion))
+			if p.tokens.FirstTook > 0 {
+				s.ObserveTokenTime(p.queued.Cold, p.tokens.Usage.Completion, took-p.tokens.FirstTook)
 			}
 		}
 	}

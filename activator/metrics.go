@@ -31,6 +31,13 @@ func (a *Activator) Samples(yield func(metric string, value float64, labels ...s
 		yield("thaw_buffer_bytes", float64(l.Bytes), name.Name, name.Team)
 		yield("thaw_active_requests", float64(l.Active), name.Name, name.Team)
 	}
+	if a.o.Remotes == nil {
+		return
+	}
+	for team, limit := range a.o.Limits.SpendLimits() {
+		yield("thaw_team_spent_today", a.o.Remotes.TeamSpentToday(team), team)
+		yield("thaw_team_spend_limit", limit, team)
+	}
 }
 
 // metricsOf returns the metrics of e, which it resolves at its first request.

@@ -89,7 +89,7 @@ func (p *proxyRequest) open() (auth.Identity, *openai.Error) {
 			return id, p.chooseTarget(r, id)
 		}
 	}
-	if p.data, e = a.routers.Load().Class(nil, id.Team, req.Header("thaw-data")); e != nil {
+	if e = p.readClass(); e != nil {
 		return id, e
 	}
 	en, alias := a.lookup(name.WithoutAdapter())
@@ -144,11 +144,12 @@ func (a *Activator) Caller(header func(name string) string) (auth.Identity, *ope
 	return auth.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided.")
 }
 
-// affinityKey hashes what the choice of replica depends on: the session where the client
-// names one, else the beginning of the prompt.
-func (p *proxyRequest) affinityKey() uint64 {
+// setAffinity sets what the choice of replica depends on: the session where the client names
+// one, else the beginning of the prompt.
+func (p *proxyRequest) setAffinity() {
+	text := p.source.affinityText(&p.env)
 	if s := p.source.header("thaw-session"); s != "" && len(s) <= 256 {
-		return admission.AffinityKey([]byte(s))
+		text, p.queued.Session = []byte(s), true
 	}
-	return admission.AffinityKey(p.source.affinityText(&p.env))
+	p.queued.Key = admission.AffinityKey(text)
 }

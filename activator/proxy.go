@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
 	"github.com/thaw-dev/thaw/activator/sharedrun"
+	"github.com/thaw-dev/thaw/activator/usageoption"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -57,7 +58,7 @@ type proxyRequest struct {
 	attempt attempt
 	remote  *remote.Call // of a request for a Remote; else nil
 	blame   blame
-	tokens  tokens
+	tokens  usageoption.Tokens
 }
 
 type phase uint8

@@ -23,6 +23,7 @@ func (p *proxyRequest) beginRemote(now time.Time) (e *openai.Error) {
 	p.remote, e = p.a.o.Remotes.Begin(remote.Request{
 		Name: f.Name, Team: p.team, TeamBudget: p.a.o.Limits.SpendPerDay(p.team),
 		Endpoint: p.endpoint.Path, Stream: p.stream, Generates: p.endpoint.Streams, Depth: p.source.header(remote.DepthHeader), Envelope: &p.env,
+		Entry: p.caller.Charged(),
 	})
 	return e
 }

@@ -236,10 +236,14 @@ func TestRemoteBudget(t *testing.T) {
 			r.Price = functions.Price{Input: 1e5, Output: 1e5}
 			r.Limits.SpendPerDay = 0.6
 		})
+		w.reg.Add(w.act.o.Remotes.Samples)
 		for i, body := range []string{cloudPlain, cloudStream} {
 			if r := w.post("/v1/chat/completions", body); r.status != 200 || strings.Contains(r.body, "usage") != (i == 0) {
 				t.Fatalf("%+v", r)
 			}
+		}
+		if limit, team := metric(t, w, "thaw_remote_spend_limit"), metric(t, w, "thaw_team_spend_limit"); limit != "model=\"cloud\" team=\"default\" 0.6\n" || team != "" {
+			t.Errorf("limits %q, of a team %q", limit, team)
 		}
 		r := w.post("/v1/chat/completions", cloudStream)
 		if r.status != 429 || r.code() != "insufficient_quota" || r.head.Get("x-should-retry") != "false" || !strings.Contains(r.body, "the remote default/cloud, 0.6 a day, is used up. It renews at 2000-01-02T00:00:00Z") {
@@ -252,6 +256,11 @@ func TestRemoteBudget(t *testing.T) {
 		}
 		if n := len(e.requests()); n != 2 {
 			t.Errorf("%d requests", n)
+		}
+		for name, want := range map[string]string{"thaw_remote_spend_limit": "", "thaw_team_spend_limit": "team=\"default\" 0.5\n", "thaw_team_spent_today": "team=\"default\" 1\n"} {
+			if got := metric(t, w, name); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
 		}
 		time.Sleep(24 * time.Hour)
 		if r := w.post("/v1/chat/completions", cloudPlain); r.status != 200 {

@@ -10,6 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/endpoints"
+	"github.com/thaw-dev/thaw/activator/router/intents"
 	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
@@ -47,11 +48,15 @@ func (a *Activator) findRouter(asked string, name functions.Name) *routes.Route 
 
 // functionNow is what a decision about a request of the team knows of a function.
 func (a *Activator) functionNow(team string, name functions.Name) (routes.Function, bool) {
+	if c := a.findComposition(name); c != nil {
+		return routes.Function{Composition: c, Pace: a.paceOf(name)}, true
+	}
 	e, _ := a.mainFunction(name)
 	if e == nil {
-		return routes.Function{}, false
+		isRouter := a.findRouter(name.Name, name) != nil
+		return routes.Function{Router: isRouter}, isRouter
 	}
-	f := routes.Function{Snapshot: e.Snapshot(), Load: e.Data.queue.Load(a.o.Now()), Pace: &e.Data.pace}
+	f := routes.Function{Snapshot: e.Snapshot(), Load: e.Data.queue.Load(a.o.Now()), Pace: &e.Data.pace, GPUHourPrice: a.o.GPUHourPrice}
 	if f.Snapshot.Remote != nil {
 		f.Refusal = a.o.Remotes.Refusal(e.Name, team, a.o.Limits.SpendPerDay(team))
 	}
@@ -100,6 +105,7 @@ func (p *proxyRequest) follow(rec functions.RouteRecord) *openai.Error {
 	if rec.Cache = p.cached.Word(); p.caller.Covered() {
 		rec.Parent = p.caller.Parent
 	}
+	rec.Currency = a.o.Currency
 	t.record, t.header = rec, routes.Header(&rec, p.team)
 	a.decisions.Put(p.team, p.clientID, rec)
 	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, p.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache, routes.StateOf(&rec))(1)
@@ -113,7 +119,11 @@ func (p *proxyRequest) take(rec *functions.RouteRecord) *openai.Error {
 	if rec.Target == "" {
 		return t.by.Refusal(&t.request, rec)
 	}
-	name, _, _ := t.by.Target(&t.request, rec.Target)
+	name, f, _ := t.by.Target(&t.request, rec.Target)
+	if p.composition = f.Composition; p.composition != nil {
+		p.fn, p.cached = nil, nil
+		return nil
+	}
 	en, _ := p.a.lookup(name.WithoutAdapter())
 	if en == nil || !p.use(en, name) {
 		return openai.New(openai.ModelNotFound, "")
@@ -170,23 +180,13 @@ func (p *proxyRequest) escalate(async bool) bool {
 
 // moveOn sends the request to the next target of its Router; false where there is none.
 func (p *proxyRequest) moveOn(reason string, async bool) bool {
-	t := p.routing
-	if t == nil || !t.by.Spec.Spec.Retry.Escalate || context.Cause(p.source.context()) != nil {
+	if p.routing != nil {
+		p.routing.request.Sent = true
+	}
+	moved, e := p.followNext(reason)
+	if !moved {
 		return false
 	}
-	t.request.Fail(t.record.Target, reason)
-	t.request.Now = p.a.o.Now()
-	rec := t.by.Choose(&t.request)
-	if rec.Target == "" {
-		return false
-	}
-	p.a.o.Metrics.Series("thaw_route_escalations_total", rec.Router, p.team, rec.After)(1)
-	p.stopEngine()
-	p.leave()
-	p.cached.Drop()
-	p.queued, p.attempt.reply, p.fail = admission.Request{Priority: p.queued.Priority}, answer.Answer{}, nil
-	p.attempt.adapterRetried, p.early.adopted, p.early.refusedBy, p.attempt.firstByteTook = false, false, "", 0
-	e := p.follow(rec)
 	if e == nil {
 		e = p.checkSuspect()
 	}
@@ -199,6 +199,27 @@ func (p *proxyRequest) moveOn(reason string, async bool) bool {
 		p.launch(async)
 	}
 	return true
+}
+
+// followNext takes the next target of the request's Router; false where there is none.
+func (p *proxyRequest) followNext(reason string) (moved bool, e *openai.Error) {
+	t := p.routing
+	if t == nil || !t.by.Spec.Spec.Retry.Escalate || context.Cause(p.source.context()) != nil {
+		return false, nil
+	}
+	t.request.Fail(t.record.Target, reason)
+	t.request.Now = p.a.o.Now()
+	rec := t.by.Choose(&t.request)
+	if rec.Target == "" {
+		return false, nil
+	}
+	p.a.o.Metrics.Series("thaw_route_escalations_total", rec.Router, p.team, rec.After)(1)
+	p.stopEngine()
+	p.leave()
+	p.cached.Drop()
+	p.queued, p.attempt.reply, p.fail = admission.Request{Priority: p.queued.Priority}, answer.Answer{}, nil
+	p.attempt.adapterRetried, p.early.adopted, p.early.refusedBy, p.attempt.firstByteTook = false, false, "", 0
+	return true, p.follow(rec)
 }
 
 // checkData refuses a request whose data, or tools, may not be sent to its function.
@@ -228,6 +249,12 @@ func (p *proxyRequest) routeFields(attrs []slog.Attr) []slog.Attr {
 // DryRoute decides what a request would be sent to, and sends and records nothing. router
 // is the name of a Router, "" the model of the body or else "auto".
 func (a *Activator) DryRoute(id auth.Identity, router, path string, header func(string) string, body []byte) (rec functions.RouteRecord, e *openai.Error) {
+	return a.DryRouteTyped(id, router, path, header, body, nil)
+}
+
+// DryRouteTyped is DryRoute for a text that is being typed, of which typed remembers what has
+// come before; nil: nothing.
+func (a *Activator) DryRouteTyped(id auth.Identity, router, path string, header func(string) string, body []byte, typed *intents.Typed) (rec functions.RouteRecord, e *openai.Error) {
 	at := endpoints.Find(path)
 	if at == nil || at.Form {
 		return rec, openai.New(openai.InvalidValue, "path is one of the endpoints with a JSON body, such as /v1/chat/completions.").With("path")
@@ -249,11 +276,13 @@ func (a *Activator) DryRoute(id auth.Identity, router, path string, header func(
 	if err != nil || r == nil || !canSee(id, name.Team) {
 		return rec, a.routers.Load().Unknown(router, id.Team)
 	}
-	t, e := a.newRouting(r, routes.Request{Team: id.Team, Admin: id.Admin, Header: header}, &env, body, path, true)
+	t, e := a.newRouting(r, routes.Request{Team: id.Team, Admin: id.Admin, Header: header, Typed: typed}, &env, body, path, true)
 	if e != nil {
 		return rec, e
 	}
-	return r.Choose(&t.request), nil
+	rec = r.Choose(&t.request)
+	rec.Currency = a.o.Currency
+	return rec, nil
 }
 
 // Outlook is what a decision says of the text, and how ready its target is.

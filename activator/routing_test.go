@@ -537,6 +537,44 @@ func TestFullTargets(t *testing.T) {
 	})
 }
 
+// TestCostOfModels: a model without a price costs a Router the GPU seconds that a request
+// was measured to take, by the requests that it had beside it. The budget of a team is for
+// Remotes: a model of one's own that costs something answers though it is used up.
+func TestCostOfModels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, func(o *Options) { o.GPUHourPrice, o.Currency = 3600, "EUR" })
+		w.engineAt("c:1", goodAnswer) // 3 tokens, then 2
+		w.engineAt("g:1", func(c net.Conn, r *http.Request, body string) bool {
+			time.Sleep(10 * time.Second)
+			return goodAnswer(c, r, body)
+		})
+		w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{SpendPerDay: 0.5}}}})
+		w.cloudAt("c:1", func(r *functions.RemoteSpec) { r.Price = functions.Price{Input: 1e5, Output: 1e5} })
+		own := testFunction("own")
+		own.Model.Spec.Resources.GPUs = 2
+		w.act.Publish(readyAt(own, 4, "g:1"))
+		w.act.SetRouters([]*functions.Router{testRouter("cloud", "own")}, nil)
+		if rec := w.decision(w.post(chatPath, autoRequest)); rec.Target != "cloud" || rec.Candidates[1].Cost != -1 || rec.Currency != "EUR" {
+			t.Errorf("%+v", rec)
+		}
+		for i := range 8 { // the average of the times moves
+			var both sync.WaitGroup
+			for range 1 + i%2 {
+				both.Go(func() {
+					if res := w.post(chatPath, autoRequest); res.status != 200 || w.decision(res).Target != "own" {
+						t.Errorf("%+v", res)
+					}
+				})
+			}
+			both.Wait()
+			rec, _ := w.act.DryRoute(auth.Identity{Team: "default"}, "", chatPath, func(string) string { return "" }, []byte(autoRequest))
+			if cost := rec.Candidates[1].Cost; i == 0 && cost != 20 || i > 0 && (cost >= 20 || cost <= 10) || rec.Currency != "EUR" || !strings.Contains(rec.Candidates[0].WhyNot, "used up") {
+				t.Errorf("%+v", rec)
+			}
+		}
+	})
+}
+
 // TestDryRoute: a dry run decides as a request would be, and leaves no trace.
 func TestDryRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

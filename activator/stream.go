@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -35,6 +36,9 @@ func (p *proxyRequest) respond(res *httpserver.Response) {
 	kind := up.Header("content-type")
 	if p.attempt.reply.Events && !strings.HasPrefix(kind, "text/event-stream") {
 		kind = "text/event-stream"
+	}
+	if p.attempt.assembled {
+		kind = "application/json"
 	}
 	if kind != "" {
 		res.Set("content-type", kind)
@@ -109,6 +113,10 @@ type eventStream struct {
 // maxEvent is how much of one event is kept until it is whole.
 const maxEvent = 256 << 10
 
+// finishedIdle is how long a stream may be silent behind its finish_reason. Usage and the end
+// mark come at once where they come.
+const finishedIdle = 10 * time.Second
+
 func (s *eventStream) Read(p []byte) (int, error) {
 	for {
 		if len(s.out) > 0 {
@@ -146,7 +154,7 @@ func (s *eventStream) Close() error {
 	} else {
 		s.x.reason = "client_left"
 	}
-	s.x.tokens.usage = s.seen.Usage
+	s.x.tokens.Usage = s.seen.Usage
 	s.x.finish(code)
 	s.x.a.buffers.Put(s.buf) // no read can follow
 	s.buf, s.out = nil, nil
@@ -231,7 +239,11 @@ func (s *eventStream) forward() {
 		s.engineEnded(err)
 		return
 	}
-	r.Response.LimitSilence(p.idleBound())
+	bound := p.idleBound()
+	if s.seen.Finished && p.env.N == 1 {
+		bound = min(bound, finishedIdle)
+	}
+	r.Response.LimitSilence(bound)
 }
 
 func (s *eventStream) forwardWhole() {
@@ -252,11 +264,14 @@ func (s *eventStream) pass(p []byte) {
 	s.x.countEvents(p)
 	was, failed := s.seen.Done, s.seen.Failed
 	s.out = s.seen.Pass(p)
-	s.died = s.died || s.seen.Failed && !failed && answer.EngineDied(s.out)
+	if s.seen.Failed && !failed {
+		s.out = openai.FrameErrors(s.out)
+		s.died = s.died || answer.EngineDied(s.out)
+	}
 	if s.x.endpoint == &endpoints.Responses {
 		s.sequence = openai.NextSequence(s.out, s.sequence)
 	}
-	if s.seen.Token && s.x.tokens.firstTook == 0 {
+	if s.seen.Token && s.x.tokens.FirstTook == 0 {
 		s.x.recordFirstToken()
 	}
 	if s.seen.Done && !was && s.x.endpoint.Usage {
@@ -289,8 +304,9 @@ func (s *eventStream) engineEnded(err error) {
 	if s.lo < s.hi && s.mark == nil && len(s.out) == 0 && !s.oversized {
 		s.passLast(err == io.EOF)
 	}
-	p.tokens.usage = s.seen.Usage
-	good := s.seen.Done || s.seen.Finished && err == io.EOF
+	p.tokens.Usage = s.seen.Usage
+	quiet := s.seen.Finished && p.env.N == 1 && errors.Is(err, upstream.ErrSilent) // some engines leave the connection open
+	good := s.seen.Done || s.seen.Finished && err == io.EOF || quiet
 	complete := good && !s.oversized && s.lo == s.hi || s.mark != nil
 	switch {
 	case s.seen.Failed: // the engine has sent the error already, however it ends
@@ -384,7 +400,7 @@ func (s *eventStream) endWithEngineError() {
 func (p *proxyRequest) scanUsage(body []byte) {
 	var s openai.UsageScan
 	s.Pass(body)
-	p.tokens.usage = s.Usage()
+	p.tokens.Usage = s.Usage()
 }
 
 // bodyStream is the body of an answer that is too large or too slow to be buffered.
@@ -405,7 +421,7 @@ func (s *bodyStream) Read(p []byte) (n int, err error) {
 	s.scan.Pass(p[:n])
 	switch {
 	case err == io.EOF:
-		x.tokens.usage = s.scan.Usage()
+		x.tokens.Usage = s.scan.Usage()
 		x.finish(s.status)
 	case err != nil:
 		if context.Cause(x.source.context()) == nil {

@@ -3,7 +3,6 @@ package activator
 import (
 	"errors"
 	"hash/maphash"
-	"strconv"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/endpoints"
@@ -63,7 +62,7 @@ func (p *proxyRequest) checkSuspect() *openai.Error {
 	now := p.a.o.Now()
 	v := p.a.suspects.Find(p.fingerprint(), now)
 	if v.Crashes >= suspects.CrashesToRefuse {
-		return quarantinedError(v.Until.Sub(now))
+		return suspects.Refuse(v.Until.Sub(now))
 	}
 	p.blame.suspected = v.Crashes > 0
 	p.queued.Alone = v.Crashes >= suspects.CrashesToRunAlone
@@ -81,12 +80,7 @@ func (p *proxyRequest) isQuarantined() (e *openai.Error, yes bool) {
 	if v.Crashes < suspects.CrashesToRefuse {
 		return nil, false
 	}
-	return quarantinedError(v.Until.Sub(now)), true
-}
-
-func quarantinedError(left time.Duration) *openai.Error {
-	minutes := strconv.Itoa(max(1, int((left+time.Minute-1)/time.Minute)))
-	return openai.New(openai.RequestQuarantined, "The engine crashed with this request in it, the last time with no other request. An equal request is refused for the next "+minutes+" min. Change the request, or the engine that it crashes.")
+	return suspects.Refuse(v.Until.Sub(now)), true
 }
 
 // countCrash notes that the engine crashed with the request in it, by the error of the
@@ -104,5 +98,5 @@ func (p *proxyRequest) countCrash(err error, now time.Time) *openai.Error {
 	}
 	p.fn.Data.queue.ReleaseAlone(now)
 	p.a.o.Log.Warn("a request crashed its engine, which had no other, and is refused from now on", "id", p.id, "model", functions.Clip(p.env.Model), "team", p.team, "for", suspects.Time)
-	return quarantinedError(suspects.Time)
+	return suspects.Refuse(suspects.Time)
 }

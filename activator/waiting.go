@@ -49,7 +49,7 @@ func (p *proxyRequest) enter(fresh bool) {
 			p.refuse(e)
 			return
 		}
-		p.queued.Key = p.affinityKey()
+		p.setAffinity()
 	}
 	switch p.queued.Enter(q, now) {
 	case admission.Admitted:

@@ -66,6 +66,7 @@ type ModelSpec struct {
 	Engine    Engine            `json:"engine,omitempty"`
 	Args      []string          `json:"args,omitempty"`
 	Env       map[string]string `json:"env,omitempty"`
+	Folder    string            `json:"folder,omitempty"` // that a command engine runs in; "": that of the model file
 	Health    string            `json:"health,omitempty"`
 	Serves    []Endpoint        `json:"serves,omitempty"`
 	Probe     Probe             `json:"probe,omitzero"`
@@ -77,6 +78,14 @@ type ModelSpec struct {
 	Pod       Pod               `json:"pod,omitzero"`
 	Cache     Cache             `json:"cache,omitzero"`
 	Price     Price             `json:"price,omitzero"`
+}
+
+// RelativeArg is the index of the first argument of a command engine that counts from the
+// folder it runs in; -1 for none.
+func (s *ModelSpec) RelativeArg() int {
+	return slices.IndexFunc(s.Args, func(arg string) bool {
+		return s.Engine == EngineCommand && (strings.HasPrefix(arg, "./") || strings.HasPrefix(arg, "../"))
+	})
 }
 
 // Adapter is a LoRA adapter of a model, requested as NAME:ADAPTER. Files are, as

@@ -243,6 +243,7 @@ type ReplicaStatus struct {
 	ShortOf        Shortage   `json:"short_of,omitempty"` // of a start that FAILED for want of memory
 	Spec           *ModelSpec `json:"spec,omitempty"`     // so that an orchestrator that restarts can adopt it
 	GPUs           []int      `json:"gpus,omitempty"`
+	Weights        string     `json:"weights,omitempty"`    // identifies the bytes of the checkpoint that a READY one loaded; "" unknown
 	Start          string     `json:"start,omitempty"`      // StartWarm or StartPlain
 	StartNote      string     `json:"start_note,omitempty"` // why plain, where warm was wanted
 	GPUMemory      Bytes      `json:"gpu_memory,omitempty"` // held of each GPU, at most, as the driver counts; 0 unknown

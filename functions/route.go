@@ -22,7 +22,7 @@ type RouteFeatures struct {
 // request, negative if unknown. WhyNot is why it is not eligible, "" if it is.
 type RouteCandidate struct {
 	Name       string  `json:"name"`
-	Kind       string  `json:"kind,omitempty"`  // KindModel or KindRemote
+	Kind       string  `json:"kind,omitempty"`  // of the function
 	State      string  `json:"state,omitempty"` // a word of the contracts
 	ExpectedMS float64 `json:"expected_ms"`
 	Cost       float64 `json:"cost"`
@@ -53,7 +53,8 @@ type RouteRecord struct {
 	Cold       ColdPolicy       `json:"cold"`
 	Data       DataClass        `json:"data"`
 	Objective  Objective        `json:"objective,omitzero"`
-	Reason     string           `json:"reason"` // one sentence
+	Reason     string           `json:"reason"`             // one sentence
+	Currency   string           `json:"currency,omitempty"` // of costs
 	Candidates []RouteCandidate `json:"candidates"`
 	Features   RouteFeatures    `json:"features"`
 	After      string           `json:"after,omitempty"` // the target that failed before

@@ -70,7 +70,7 @@ type RouterSpec struct {
 }
 
 // Rule names targets for the requests that match When, in order of preference. A target
-// is NAME, NAME:ADAPTER or TEAM/NAME of a Model or a Remote.
+// is NAME, NAME:ADAPTER or TEAM/NAME of a Model, a Remote or a Composition.
 type Rule struct {
 	Name string   `json:"name"`
 	When When     `json:"when,omitzero"`

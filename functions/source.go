@@ -64,7 +64,7 @@ func CheckSource(s string) (message, hint string) {
 		if correct := correctScheme(scheme); correct == "file" {
 			return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), "did you mean file:///absolute/path?"
 		} else if correct != "" {
-			return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), fmt.Sprintf("did you mean %s? It is written %s", Clip(correct+"://"+noSecret(rest)), sourceForms[correct].form)
+			return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), fmt.Sprintf("did you mean %s? It is written %s", Clip(correct+"://"+fromContainer(rest)), sourceForms[correct].form)
 		}
 		return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), spellings
 	}
@@ -110,12 +110,26 @@ func checkPath(s string) (message, hint string) {
 		}
 	}
 	if bareHost.MatchString(s) {
-		if repo, ok := strings.CutPrefix(s, "huggingface.co/"); ok {
+		host, repo, _ := strings.Cut(s, "/")
+		if host == "huggingface.co" || host == "hf.co" {
+			repo = strings.Replace(repo, ":", "@", 1)
 			return fmt.Sprintf("%q is a path here, and looks like a host", Clip(noSecret(s))), fmt.Sprintf("did you mean hf://%s? For a folder of that name write ./%s", Clip(noSecret(repo)), Clip(noSecret(s)))
 		}
 		return fmt.Sprintf("%q is a path here, and looks like a host", Clip(noSecret(s))), fmt.Sprintf("did you mean https://%s? For a folder of that name write ./%s", Clip(noSecret(s)), Clip(noSecret(s)))
 	}
 	return "", ""
+}
+
+// fromContainer returns ACCOUNT/CONTAINER/PREFIX of Hadoop's CONTAINER@ACCOUNT.HOST/PREFIX,
+// and other spellings without secrets.
+func fromContainer(s string) string {
+	place, prefix, _ := strings.Cut(s, "/")
+	container, host, ok := strings.Cut(place, "@")
+	account, _, dotted := strings.Cut(host, ".")
+	if !ok || !dotted || strings.Contains(container, ":") {
+		return noSecret(s)
+	}
+	return strings.TrimSuffix(account+"/"+container+"/"+noSecret(prefix), "/")
 }
 
 // correctScheme is the scheme that was meant, or empty.

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"unicode"
@@ -164,6 +165,13 @@ func (p *problems) checkEngine(s *ModelSpec) {
 		}
 	} else if s.Health != "" {
 		p.add("spec.health", "leave it out", "only a command engine has a health path of its own")
+	}
+	switch {
+	case s.Folder == "":
+	case s.Engine != EngineCommand:
+		p.add("spec.folder", "leave it out", "only a command engine runs in a folder of its own")
+	case !filepath.IsAbs(s.Folder) || filepath.Clean(s.Folder) != s.Folder || !printable(s.Folder):
+		p.add("spec.folder", "such as /srv/engine", "%q is no absolute path", Clip(s.Folder))
 	}
 	p.checkProbe(s)
 	p.checkArgs(s)

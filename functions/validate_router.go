@@ -90,7 +90,7 @@ func (p *problems) checkRules(self Name, rules []Rule, intents []string) {
 func (p *problems) checkTargets(path string, self Name, to []string) {
 	switch {
 	case len(to) == 0:
-		p.add(path, "NAME, NAME:ADAPTER or TEAM/NAME of a Model or a Remote", "a target is needed")
+		p.add(path, "NAME, NAME:ADAPTER or TEAM/NAME of a Model, a Remote or a Composition", "a target is needed")
 	case len(to) > maxTargets:
 		p.add(path, fmt.Sprintf("at most %d targets", maxTargets), "%d targets are too many", len(to))
 		return
@@ -103,7 +103,7 @@ func (p *problems) checkTargets(path string, self Name, to []string) {
 		}
 		switch {
 		case err != nil:
-			p.add(at, "NAME, NAME:ADAPTER or TEAM/NAME of a Model or a Remote", "%v", err)
+			p.add(at, "NAME, NAME:ADAPTER or TEAM/NAME of a Model, a Remote or a Composition", "%v", err)
 		case name.Name == AutoRouter || name.WithoutAdapter() == self:
 			p.add(at, "name its targets instead", "%q is a Router, and a Router is no target", Clip(target))
 		case slices.Contains(to[:i], target):

@@ -68,6 +68,10 @@ func TestValidate(t *testing.T) {
 		{"command model", func(m *Model) {
 			m.Spec.Engine, m.Spec.Source, m.Spec.Args = EngineCommand, "", []string{"srv", "{model}", "{port}"}
 		}, "spec.source", "{model}"},
+		{"folder", func(m *Model) {
+			m.Spec.Engine, m.Spec.Args, m.Spec.Folder = EngineCommand, []string{"srv", "{port}"}, "srv/"
+		}, "spec.folder", "no absolute path"},
+		{"folder of ember", func(m *Model) { m.Spec.Folder = "/srv" }, "spec.folder", "command"},
 		{"health", func(m *Model) {
 			m.Spec.Engine, m.Spec.Args, m.Spec.Health = EngineCommand, []string{"srv", "{port}"}, "health"
 		}, "spec.health", "no path"},

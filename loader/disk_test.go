@@ -240,7 +240,7 @@ func (d *denied) Refresh(context.Context, string) error {
 
 func TestCredentialsAreRenewedOnce(t *testing.T) {
 	for _, useless := range []bool{false, true} {
-		d := &denied{slowRemote: shaped(1, 1<<20), useless: useless}
+		d := &denied{slowRemote: shaped(1, weights(1<<20, 1)), useless: useless}
 		d.slowRemote.first, d.slowRemote.each, d.slowRemote.all = 0, 1e12, 1e12
 		l := loader.New(loader.Options{Store: openStore(t, store.Options{}), Sources: map[string]loader.Source{"far": d}, Block: 64 << 10})
 		s, err := l.Stage(t.Context(), "far://account/weights", loader.StageOptions{})

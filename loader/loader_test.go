@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +23,7 @@ import (
 func weights(n int, seed byte) []byte {
 	head := fmt.Sprintf(`{"w":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}`, n, n)
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(head)))
-	b = append(b, head...)
+	b = slices.Grow(append(b, head...), n)
 	for i := range n {
 		b = append(b, byte(i*7)^byte(i>>8)^seed)
 	}

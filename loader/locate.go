@@ -102,13 +102,15 @@ func locateHTTPS(host, location string) (scheme, where string) {
 	switch {
 	case strings.Contains(host, ".blob.core.") || strings.HasSuffix(host, ".blob.storage.azure.net"):
 		return "az", location
+	case strings.Contains(host, ".dfs.core."): // the same account by its other protocol
+		return "az", strings.Replace(location, ".dfs.core.", ".blob.core.", 1)
 	case host == "huggingface.co" || host == "hf.co":
 		part := strings.Split(strings.TrimPrefix(location, "https://"+host+"/"), "/")
 		if len(part) == 2 {
 			return "hf", "hf://" + part[0] + "/" + part[1]
 		}
-		if len(part) == 4 && part[2] == "tree" {
-			return "hf", "hf://" + part[0] + "/" + part[1] + "@" + part[3]
+		if len(part) >= 4 && (part[2] == "tree" || part[2] == "blob" || part[2] == "resolve") { // addresses of the hub's pages and files
+			return "hf", "hf://" + part[0] + "/" + part[1] + "@" + strings.Join(part[3:], "/")
 		}
 	}
 	return "https", location

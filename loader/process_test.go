@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/azure"
 	"github.com/thaw-dev/thaw/loader/source/dir"
 	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
@@ -39,6 +41,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	testkit.ShortenExits()
 	goleak.VerifyTestMain(m)
 }
 
@@ -116,56 +119,71 @@ func (c checksummed) Plan(ctx context.Context, location string, also source.Glob
 func TestKilledAtEveryStep(t *testing.T) {
 	folder, other := model(t), t.TempDir()
 	write(t, other, "model.safetensors", weights(90_000, 77))
-	const budget = 150_000 // one of the two
-	for step := 1; ; step++ {
-		data := t.TempDir()
-		st := openStore(t, store.Options{Dir: data, Budget: budget})
-		l := loader.New(loader.Options{Store: st, Block: 4 * block, Sources: map[string]loader.Source{"file": copied{dir.Source{}}}})
-		old := stageFolder(t, l, other)
-		old.Lease.Release()
+	const atOnce = 4
+	var last atomic.Int64
+	var workers sync.WaitGroup
+	for range atOnce {
+		workers.Go(func() {
+			for killed := true; killed; {
+				step := int(last.Add(1))
+				killed = false // also if the subtest ends early
+				t.Run(strconv.Itoa(step), func(t *testing.T) { killed = killAtStep(t, step, folder, other) })
+			}
+		})
+	}
+	workers.Wait()
+	steps := last.Load() - atOnce // each worker ended with a step that does not exist
+	t.Logf("%d steps", steps)
+	if steps < 19 {
+		t.Error("too few steps")
+	}
+}
 
-		c := command(t, "stage", "STORE="+data, "SOURCE="+folder, "BUDGET="+strconv.Itoa(budget), "KILL="+strconv.Itoa(step))
-		err := c.Run()
-		if err != nil && (c.ProcessState == nil || c.ProcessState.ExitCode() != -1) {
-			t.Fatalf("step %d: %v", step, err)
-		}
-		again := openStore(t, store.Options{Dir: data, Budget: budget})
-		list, lerr := again.List()
-		if lerr != nil {
-			t.Fatal(lerr)
-		}
-		for _, e := range list {
-			if verr := again.Verify(t.Context(), e.Digest); verr != nil {
-				t.Errorf("killed at step %d: listed and not whole: %v", step, verr)
-			}
-		}
-		l2 := loader.New(loader.Options{Store: again, Block: 4 * block, Sources: map[string]loader.Source{"file": copied{dir.Source{}}}})
-		got := stageFolder(t, l2, folder)
-		for _, n := range []string{"config.json", "model.safetensors"} {
-			want, _ := os.ReadFile(filepath.Join(folder, n))
-			if b, rerr := os.ReadFile(filepath.Join(got.Path, n)); rerr != nil || string(b) != string(want) {
-				t.Errorf("killed at step %d: %s: %d bytes, %v", step, n, len(b), rerr)
-			}
-		}
-		got.Lease.Release()
-		l.Close()
-		l2.Close()
-		for _, left := range []string{"parts", "trash", "coming"} {
-			if names, _ := os.ReadDir(filepath.Join(data, left)); len(names) != 0 {
-				t.Errorf("killed at step %d: %s holds %v", step, left, names)
-			}
-		}
-		if used, _, _ := again.Usage(); used > budget {
-			t.Errorf("killed at step %d: %d bytes used of %d", step, used, budget)
-		}
-		if err == nil {
-			if step < 20 {
-				t.Errorf("only %d steps", step)
-			}
-			t.Logf("%d steps", step-1)
-			return
+// killAtStep kills a process that stages folder into a store that has other, which must make
+// room, and reports whether the process got to that step.
+func killAtStep(t *testing.T, step int, folder, other string) (killed bool) {
+	const budget = 150_000 // one of the two
+	data := t.TempDir()
+	st := openStore(t, store.Options{Dir: data, Budget: budget})
+	l := loader.New(loader.Options{Store: st, Block: 4 * block, Sources: map[string]loader.Source{"file": copied{dir.Source{}}}})
+	old := stageFolder(t, l, other)
+	old.Lease.Release()
+
+	c := command(t, "stage", "STORE="+data, "SOURCE="+folder, "BUDGET="+strconv.Itoa(budget), "KILL="+strconv.Itoa(step))
+	err := c.Run()
+	if err != nil && (c.ProcessState == nil || c.ProcessState.ExitCode() != -1) {
+		t.Fatal(err)
+	}
+	again := openStore(t, store.Options{Dir: data, Budget: budget})
+	list, lerr := again.List()
+	if lerr != nil {
+		t.Fatal(lerr)
+	}
+	for _, e := range list {
+		if verr := again.Verify(t.Context(), e.Digest); verr != nil {
+			t.Errorf("listed and not whole: %v", verr)
 		}
 	}
+	l2 := loader.New(loader.Options{Store: again, Block: 4 * block, Sources: map[string]loader.Source{"file": copied{dir.Source{}}}})
+	got := stageFolder(t, l2, folder)
+	for _, n := range []string{"config.json", "model.safetensors"} {
+		want, _ := os.ReadFile(filepath.Join(folder, n))
+		if b, rerr := os.ReadFile(filepath.Join(got.Path, n)); rerr != nil || string(b) != string(want) {
+			t.Errorf("%s: %d bytes, %v", n, len(b), rerr)
+		}
+	}
+	got.Lease.Release()
+	l.Close()
+	l2.Close()
+	for _, left := range []string{"parts", "trash", "coming"} {
+		if names, _ := os.ReadDir(filepath.Join(data, left)); len(names) != 0 {
+			t.Errorf("%s holds %v", left, names)
+		}
+	}
+	if used, _, _ := again.Usage(); used > budget {
+		t.Errorf("%d bytes used of %d", used, budget)
+	}
+	return err != nil
 }
 
 func stageFolder(t *testing.T, l *loader.Loader, folder string) *loader.Checkpoint {

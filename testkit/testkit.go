@@ -5,6 +5,7 @@ package testkit
 import (
 	"bytes"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -53,6 +54,10 @@ func EventuallyWithin[C func() bool | func() (ok bool, saw string)](t testing.TB
 		}
 	}
 }
+
+// ShortenExits makes programs that the tests start exit at once. With the race detector a
+// program otherwise sleeps for a second before it exits.
+func ShortenExits() { os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0")) }
 
 // Buffer is a bytes.Buffer whose Write and String may be called concurrently.
 type Buffer struct {

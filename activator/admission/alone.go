@@ -23,7 +23,7 @@ func (q *Queue) admitAlone(now time.Time) {
 		return
 	}
 	q.alone.take()
-	q.assignSlot(r, at)
+	q.assignSlot(r, at, now)
 	r.Grant.alone, q.runsAlone = true, true
 	r.notify()
 	q.demandChanged()

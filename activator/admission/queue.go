@@ -37,6 +37,8 @@ type Queue struct {
 	apart     *replica      // gets no other requests: one runs alone there, or is about to; nil: none
 	runsAlone bool          // a request runs alone at apart
 
+	sessions sessions
+
 	wakeAsked bool   // RequestReplica was called and has had no result yet
 	nudged    bool   // only Low requests have called it
 	coldStart string // id of the cold start that RequestReplica returned last
@@ -155,7 +157,7 @@ func (q *Queue) admitFrom(o *order, now time.Time) bool {
 			return false
 		}
 		o.take()
-		q.assignSlot(r, at)
+		q.assignSlot(r, at, now)
 		r.notify()
 		q.demandChanged()
 	}

@@ -118,8 +118,12 @@ func (q *Queue) choose(req *Request, now time.Time) *replica {
 // best is the best replica with a free slot other than not; with loaded only
 // those that have the request's adapter count.
 func (q *Queue) best(req *Request, not string, now time.Time, loaded bool) *replica {
-	var minimum, preferred *replica
+	var minimum, preferred, last *replica
 	var highest uint64
+	lastID := ""
+	if req.Session {
+		lastID = q.sessions.find(req.Key, now)
+	}
 	for _, r := range q.replicas {
 		slots := r.slots
 		if req.Priority == Low {
@@ -131,11 +135,17 @@ func (q *Queue) best(req *Request, not string, now time.Time, loaded bool) *repl
 		if minimum == nil || r.load() < minimum.load() || r.load() == minimum.load() && r.Replica.HitRate > minimum.Replica.HitRate {
 			minimum = r
 		}
+		if r.Replica.ID == lastID {
+			last = r
+		}
 		if req.Key != 0 {
 			if h := mixHash(req.Key ^ r.seed); preferred == nil || h > highest {
 				preferred, highest = r, h
 			}
 		}
+	}
+	if last != nil {
+		preferred = last
 	}
 	if preferred != nil && preferred.load() <= minimum.load()+affinityMargin(preferred.slots) {
 		return preferred
@@ -148,7 +158,8 @@ func (q *Queue) best(req *Request, not string, now time.Time, loaded bool) *repl
 func affinityMargin(slots int) int { return max(1, slots/4) }
 
 // assignSlot gives req a slot of r. mu is held.
-func (q *Queue) assignSlot(req *Request, r *replica) {
+func (q *Queue) assignSlot(req *Request, r *replica, now time.Time) {
+	q.remember(req, r, now)
 	r.inFlight++
 	q.active++
 	req.Grant = Grant{Replica: r.Replica, queue: q, slot: r, listing: r.listing, low: req.Priority == Low}

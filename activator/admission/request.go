@@ -37,6 +37,7 @@ type Request struct {
 	Team     string
 	Bytes    int64  // of the body that is kept while it waits
 	Key      uint64 // affinity, see AffinityKey; 0 none
+	Session  bool   // Key is that of a session, whose replica is remembered
 	Adapter  string // that it needs; "" for the base model
 	Alone    bool   // it is granted only a replica that serves no other request, see RanAlone
 	Priority Priority
@@ -47,6 +48,7 @@ type Request struct {
 	Cold          bool   // it waited for a replica to start
 	ColdStart     string // id of the cold start that it took part in; "" unknown
 	FailedReplica string // that failed the first try; "" none
+	Moved         Moved
 	Retried       bool
 
 	queue     *Queue     // set while it waits or holds a slot
@@ -65,7 +67,7 @@ func (r *Request) Enter(q *Queue, now time.Time) Admission {
 	if !r.Alone && q.waiting.count == 0 && (r.Priority != Low || q.low.count == 0) {
 		if at := q.choose(r, now); at != nil {
 			r.queue = q
-			q.assignSlot(r, at)
+			q.assignSlot(r, at, now)
 			q.demandChanged()
 			return Admitted
 		}
@@ -181,7 +183,7 @@ func (r *Request) AdmitAt(replica *snapshot.Replica) bool {
 		at = newReplica(replica)
 		q.replicas = append(q.replicas, at)
 	}
-	q.assignSlot(r, at)
+	q.assignSlot(r, at, r.since)
 	r.Grant.Replica = replica
 	q.demandChanged()
 	return true

@@ -37,6 +37,7 @@ type Answer struct {
 // Want is what a request wants of its answer.
 type Want struct {
 	Stream   bool
+	Whole    bool   // of a stream that comes all the same, all is read, since it can be made a plain answer
 	Comments bool   // a stream's comments count as its first data: another thaw may load the model
 	Model    string // its name in the answer; "": as the engine writes it
 }
@@ -116,6 +117,9 @@ func Ask(ctx context.Context, engines Sender, out *upstream.Request, want Want, 
 	if want.Stream && IsSuccess(res.Status) && (IsJSON(res) || beginsObject(r.Begin)) {
 		return r.readWhole(maxUnstreamed)
 	}
+	if r.Events = want.Whole && IsSuccess(res.Status) && isEvents(res); r.Events {
+		return r.readWhole(maxUnstreamed)
+	}
 	return r.readWhole(maxWholeAnswer)
 }
 
@@ -141,7 +145,7 @@ func (a Answer) readWhole(limit int) Answer {
 		switch {
 		case err != nil:
 			return a.ended(err)
-		case a.Length() < 0 && IsSuccess(a.Response.Status) && !IsJSON(a.Response) && !beginsObject(buf): // audio is passed on as it arrives
+		case a.Length() < 0 && IsSuccess(a.Response.Status) && !IsJSON(a.Response) && !beginsObject(buf) && !a.Events: // audio is passed on as it arrives
 			return a
 		}
 	}
@@ -165,7 +169,7 @@ func IsSuccess(status int) bool { return status >= 200 && status < 300 }
 // beginsEvents reports whether a body begins as an event stream does, whatever its media type.
 func beginsEvents(p []byte) bool {
 	p = bytes.TrimLeft(p, "\r\n")
-	for _, field := range [...]string{"data:", "event:", "id:", "retry:", ":"} {
+	for _, field := range [...]string{"data:", "event:", "id:", "retry:", "error:", ":"} {
 		if bytes.HasPrefix(p, []byte(field)) {
 			return true
 		}

@@ -2,6 +2,8 @@ package answer
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +59,22 @@ func TestAsk(t *testing.T) {
 				t.Errorf("events %v, end %v, %q", a.Events, a.End, begin)
 			}
 		})
+	}
+}
+
+// TestNotHTTP: an answer that is not HTTP is named with what is wrong with it.
+func TestNotHTTP(t *testing.T) {
+	why := fmt.Errorf("%w: its content-length is %q", upstream.ErrProtocol, "5x")
+	for _, x := range []struct {
+		cause error
+		words string
+	}{
+		{why, `The engine's answer is not HTTP: its content-length is "5x".`},
+		{errors.New("unsolicited bytes"), "The engine's answer is not HTTP: it came without a request."},
+	} {
+		if _, kind, e := DescribeFailure(&upstream.Error{Addr: "10.0.0.1:1", Kind: upstream.ErrProtocol, Err: x.cause}, false); kind != "protocol" || e.Message != x.words {
+			t.Errorf("%s: %v", kind, e)
+		}
 	}
 }
 

@@ -16,7 +16,11 @@ import (
 // it.
 func (a *Answer) Error(path string, now time.Time) *openai.Error {
 	up := a.Response
-	e := openai.EngineError(up.Status, up.Header, a.Begin, now)
+	status := up.Status
+	if status == 499 { // a proxy before the engine was left, not thaw
+		status = 502
+	}
+	e := openai.EngineError(status, up.Header, a.Begin, now)
 	if (up.Status == 404 || up.Status == 405) && e.JSON == nil && isBareStatus(e.Message) {
 		e.Code, e.Type = openai.UnknownEndpoint, "invalid_request_error"
 		e.Message = "The engine of this model does not serve " + path + ": " + e.Message

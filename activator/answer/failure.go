@@ -2,9 +2,11 @@ package answer
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -39,7 +41,7 @@ func (a *Answer) Failure(at *endpoints.Endpoint, stream, wantsUsage bool) (refus
 		return redirectError(a.Response), nil
 	case a.Response.Status >= 500 && a.End && EngineDied(a.Begin):
 		return nil, &EngineError{}
-	case !stream || !IsSuccess(a.Response.Status) || a.Encoding != "":
+	case !IsSuccess(a.Response.Status) || a.Encoding != "", !stream && !(at.Usage && a.End):
 		return nil, nil
 	case a.Events && !at.Usage && bytes.Contains(a.Begin, []byte("event:")):
 		return nil, nil // an error has an event of the endpoint's own, which passes
@@ -63,6 +65,9 @@ func (a *Answer) Failure(at *endpoints.Endpoint, stream, wantsUsage bool) (refus
 	}
 	if e := openai.WholeError(a.Begin); e != nil {
 		return e, nil
+	}
+	if !stream {
+		return nil, nil
 	}
 	if events := openai.StreamWhole(at.Path, a.Begin, wantsUsage); events != nil {
 		a.Begin, a.Events = events, true
@@ -95,7 +100,12 @@ func DescribeFailure(err error, hung bool) (problem, kind string, e *openai.Erro
 	case errors.Is(err, upstream.ErrDial):
 		return "it refuses connections", "refused", openai.New(openai.EngineCrashed, "The engine could not be reached.")
 	case errors.Is(err, upstream.ErrProtocol):
-		return "its answer is not HTTP", "protocol", openai.New(openai.EngineCrashed, "The engine's answer made no sense.")
+		words := "The engine's answer is not HTTP."
+		if cause := (*upstream.Error)(nil); errors.As(err, &cause) {
+			_, why, _ := strings.Cut(cause.Err.Error(), upstream.ErrProtocol.Error()+": ")
+			words = "The engine's answer is not HTTP: " + cmp.Or(why, "it came without a request") + "."
+		}
+		return "its answer is not HTTP", "protocol", openai.New(openai.EngineCrashed, words)
 	}
 	return "it died before the first byte of an answer", "died", openai.New(openai.EngineCrashed, "")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/batches/store"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/spend"
 )
 
 // Lines over five models on one place: each model is loaded once, the one that is there is
@@ -261,6 +262,60 @@ func TestKilledAtAnyTime(t *testing.T) {
 				t.Errorf("%d lines of a batch that had ended were run", len(x.asked))
 			}
 			n.end()
+		}
+	})
+}
+
+// A process is killed at many moments of a batch whose lines cost money: before and after a
+// line's entry is written, and before and after the ledger's file is. Whatever the next
+// process finds, each line is charged once.
+func TestChargedOnce(t *testing.T) {
+	dir := t.TempDir()
+	open := func(folder string) *spend.Ledger {
+		l, err := spend.Open(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0", "m1")
+		w.load, w.line, w.ledger = 2*time.Second, 900*time.Millisecond, open(dir)
+		r := w.open(dir, Options{Concurrency: 3})
+		defer r.end()
+		id := r.create(lines(30, "m0", "m1"), "24h")
+		var folders []string
+		random := rand.New(rand.NewPCG(28, 1))
+		for b := r.batch(id); !b.Ended(); b = r.batch(id) {
+			if random.IntN(3) == 0 {
+				if err := w.ledger.Flush(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			folders = append(folders, copyFolder(t, dir))
+			<-time.After(500 * time.Millisecond)
+			synctest.Wait()
+		}
+		folders = append(folders, copyFolder(t, dir))
+		behind := 0
+		for i, folder := range folders {
+			x := newWorld(t, "m0", "m1")
+			x.ledger = open(folder)
+			before := x.ledger.Spent("team default", time.Now())
+			n := x.open(folder, Options{})
+			b := n.wait(id)
+			n.end()
+			if got := float64(b.RequestCounts.Completed - len(x.asked)); before < got {
+				behind++
+			}
+			for _, account := range []string{"remote r", "team default"} {
+				if got := open(copyFolder(t, folder)).Spent(account, time.Now()); got != 30 || b.Status != store.Completed {
+					t.Errorf("killed at moment %d, with %v charged of %d entries: %s is charged %v for 30 lines, %s", i, before, 30-len(x.asked), account, got, b.Status)
+				}
+			}
+		}
+		if behind < 8 || len(folders) < 20 {
+			t.Errorf("at %d of %d moments the ledger was behind the entries", behind, len(folders))
 		}
 	})
 }

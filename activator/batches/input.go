@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/activator/batches/store"
+	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -28,7 +29,8 @@ type place struct {
 	at     int64
 	size   int32
 	number int32
-	tries  int32 // that failed
+	tries  int32        // that failed
+	cost   *spend.Entry // of the tries; nil: there was none
 }
 
 // eachLine yields the lines of an input that are not blank, and where they are. Its error is

@@ -1,6 +1,7 @@
 package batches
 
 import (
+	"cmp"
 	"context"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/batches/store"
+	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -84,10 +86,11 @@ func (j *job) count(failed bool, answer []byte) {
 
 // entry is one line of an output or of errors.
 type entry struct {
-	ID       string    `json:"id"`
-	CustomID string    `json:"custom_id"`
-	Response *response `json:"response"`
-	Error    *failure  `json:"error"`
+	ID       string      `json:"id"`
+	CustomID string      `json:"custom_id"`
+	Response *response   `json:"response"`
+	Error    *failure    `json:"error"`
+	Thaw     *store.Thaw `json:"thaw,omitzero"`
 }
 
 // failure is why a line has no answer.
@@ -106,10 +109,22 @@ var failures = map[string]string{
 // retryWrite is the pause before an entry is written again, which the disk had no room for.
 const retryWrite = 5 * time.Second
 
-// record writes an entry. It tries until it can, or until ctx ends: an answer that was paid
-// for is not thrown away.
-func (j *job) record(ctx context.Context, e entry) error {
+// logOf is the name, for the ledger, of the output of a batch, or of its errors.
+func logOf(id string, failed bool) string {
+	if failed {
+		return id + " errors"
+	}
+	return id + " output"
+}
+
+// record writes an entry, which has the charges for its line, and makes them. It tries until
+// it can, or until ctx ends: an answer that was paid for is not thrown away.
+func (j *job) record(ctx context.Context, e entry, cost *spend.Entry) error {
 	e.ID = "batch_req_" + openai.NewID()
+	cost = cmp.Or(cost, &spend.Entry{}) // nil: the line was never sent
+	if charges := cost.Take(); charges != nil {
+		e.Thaw = &store.Thaw{Charges: charges}
+	}
 	b, err := json.Marshal(e, jsontext.AllowDuplicateNames(true)) // engines may write what we would not
 	if err != nil && e.Response != nil {                          // the answer nests too deep for a part of an entry
 		quoted := *e.Response
@@ -124,7 +139,14 @@ func (j *job) record(ctx context.Context, e entry) error {
 	for first := true; ; first = false {
 		j.writing.Lock()
 		err := j.lines.Append(b, failed)
-		j.dirty = j.dirty || err == nil
+		if err == nil {
+			j.dirty = true
+			end, errs := j.lines.Sizes()
+			if failed {
+				end = errs
+			}
+			j.s.o.Ledger.Record(logOf(j.rec.ID, failed), end, cost, j.s.o.Now())
+		}
 		j.writing.Unlock()
 		if err == nil {
 			break
@@ -177,6 +199,7 @@ func (s *Server) open(ctx context.Context, r store.Record) (j *job, in *input, e
 	if r.Status != store.Validating {
 		known = func(string) *openai.Error { return nil } // it was there, and may be again
 		j.lines, err = s.store.OpenLines(r.ID, func(e store.Entry, failed bool) {
+			s.o.Ledger.Replay(logOf(r.ID, failed), e.End, e.Thaw.Charges, s.o.Now())
 			var answer []byte
 			if e.Response != nil {
 				answer = e.Response.Body

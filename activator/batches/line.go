@@ -48,7 +48,7 @@ func (s *Server) runLine(j *job, p place, failed int) (a attempt) {
 		return a
 	}
 	a.entry.CustomID = l.CustomID
-	c := &call.Caller{Identity: j.identity(), Priority: "low", Data: functions.DataClass(j.rec.Data), Draining: s.isDraining}
+	c := &call.Caller{Identity: j.identity(), Priority: "low", Data: functions.DataClass(j.rec.Data), Entry: p.cost, Draining: s.isDraining}
 	answer, err := call.Do(j.ctx, s.o.Serve, c, j.rec.Endpoint, nil, l.Body)
 	var panicked *call.PanicError
 	switch {

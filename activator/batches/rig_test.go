@@ -18,6 +18,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/batches/store"
 	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -41,6 +42,7 @@ type world struct {
 	lastEnd map[string]time.Time
 	extra   map[string]int // requests of another client that wait
 	keys    map[string]bool
+	ledger  *spend.Ledger // of the next server; each answer costs 1
 	changed chan struct{} // closed when there is another model or less to do
 	answers func(model, text string, try int) (status int, head, body string)
 }
@@ -119,6 +121,19 @@ func (w *world) serve(req *httpserver.Request, res *httpserver.Response) {
 			return
 		}
 	}
+	if w.ledger != nil {
+		hold, refusal := w.ledger.Reserve(time.Now(), 1, spend.Budget{Account: "remote r"}, spend.Budget{Account: "team default"})
+		if refusal != nil {
+			w.t.Error(refusal)
+		}
+		defer func() {
+			price := 0.0
+			if res.Body != nil {
+				price = 1
+			}
+			c.Entry.Settle(hold, price, time.Now())
+		}()
+	}
 	ctx := req.Context()
 	if !w.enter(ctx, body.Model) {
 		res.Status = httpserver.StatusClientLeft
@@ -182,6 +197,7 @@ type rig struct {
 // open opens a server and runs it until end, or the end of the test.
 func (w *world) open(dir string, o Options) *rig {
 	w.t.Helper()
+	o.Ledger = w.ledger
 	o.Data, o.Serve, o.Describe, o.Caller, o.Demand = dir, w.serve, w.describe, caller, w.demand
 	if o.GPUs == nil {
 		o.GPUs = func() int { return 1 }

@@ -29,6 +29,7 @@ func (s *Server) Run(ctx context.Context) error {
 			if err := s.store.Expire(now); err != nil {
 				s.o.Log.Error("files that have expired cannot be removed", "error", err)
 			}
+			s.keepCharges()
 		}
 		if !opening {
 			if r, ok := q.unopened(now); ok {
@@ -51,6 +52,15 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
+}
+
+// keepCharges has the ledger forget the logs of the batches that have ended.
+func (s *Server) keepCharges() {
+	logs := map[string]bool{}
+	for _, r := range s.store.Batches(func(r *store.Record) bool { return !r.Ended() }) {
+		logs[logOf(r.ID, false)], logs[logOf(r.ID, true)] = true, true
+	}
+	s.o.Ledger.Keep(func(log string) bool { return logs[log] })
 }
 
 // Drain sends no more lines, and returns when none runs or ctx has ended.
@@ -99,7 +109,7 @@ func (s *Server) finish(ctx context.Context, j *job, in *input) error {
 					if err != nil {
 						return err
 					}
-					if err := j.record(ctx, entry{CustomID: l.CustomID, Error: &failure{reason, failures[reason]}}); err != nil {
+					if err := j.record(ctx, entry{CustomID: l.CustomID, Error: &failure{reason, failures[reason]}}, places[0].cost); err != nil {
 						return err
 					}
 					places = places[1:]
@@ -115,6 +125,9 @@ func (s *Server) finish(ctx context.Context, j *job, in *input) error {
 			return err
 		}
 		j.in.Close()
+	}
+	if err := s.o.Ledger.Flush(); err != nil { // the entries are not replayed once the batch has its outcome
+		return err
 	}
 	output, failed := j.lines.Sizes()
 	_, err := s.change(j.rec.Team, j.rec.ID, func(r *store.Record) bool {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/batches/store"
+	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -446,6 +447,9 @@ func (s *scheduler) run(g *group, x queued) {
 		g.notBefore = parent.o.Now().Add(pollEvery)
 		return
 	}
+	if x.p.cost == nil {
+		x.p.cost = &spend.Entry{}
+	}
 	g.running++
 	s.spare[g.id.Team]--
 	failed := g.failed
@@ -456,7 +460,7 @@ func (s *scheduler) run(g *group, x queued) {
 		began := parent.o.Now()
 		a := parent.runLine(j, x.p, failed)
 		if a.ended {
-			if err := j.record(j.ctx, a.entry); err != nil {
+			if err := j.record(j.ctx, a.entry, x.p.cost); err != nil {
 				a.ended = false
 			}
 		}

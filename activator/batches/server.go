@@ -17,6 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/batches/store"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -36,6 +37,8 @@ type Options struct {
 	// Spare is how many lines may be sent now so that a team's limits have room for its other
 	// requests; nil: any number.
 	Spare func(team string) int
+	// Ledger is charged with what lines cost; nil: one that is kept nowhere.
+	Ledger *spend.Ledger
 	// Demand yields the demand for each function that runs on this server's machines; nil:
 	// there is none but that of lines.
 	Demand func(yield func(Demand) bool)
@@ -67,6 +70,9 @@ type Demand struct {
 func (o Options) withDefaults() Options {
 	if o.HasKey == nil {
 		o.HasKey = func(string) bool { return true }
+	}
+	if o.Ledger == nil {
+		o.Ledger, _ = spend.Open("")
 	}
 	if o.Demand == nil {
 		o.Demand = func(func(Demand) bool) {}

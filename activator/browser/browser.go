@@ -94,7 +94,7 @@ func hasNoHost(req *httpserver.Request) bool { return req.Host == "" && req.IsHT
 // Check refuses a request of a foreign page, or for a foreign host; nil lets it pass.
 func (g *Guard) Check(req *httpserver.Request) *openai.Error {
 	if g.loopback && !isLocalHost(req.Host, g.hosts) && !hasNoHost(req) {
-		return openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one.")
+		return openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; to add this one, start it with --host "+functions.Clip(hostname(req.Host))+" (THAW_HOST).")
 	}
 	origin := req.Header("Origin")
 	switch {
@@ -143,7 +143,7 @@ func (g *Guard) WrapAuthorize(next func(*httpserver.Request, *httpserver.Respons
 }
 
 // exposed are the fields of answers that pages may read.
-const exposed = "x-request-id, thaw-client-request-id, thaw-route, thaw-cold-start, thaw-cache, server-timing, retry-after, x-should-retry, openai-processing-ms, " +
+const exposed = "x-request-id, thaw-client-request-id, thaw-route, thaw-cold-start, thaw-cache, thaw-session, server-timing, retry-after, x-should-retry, openai-processing-ms, " +
 	"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 
 // SetFields sets the fields of an answer that depend on the origin. The answer's own may be shared with
@@ -186,7 +186,7 @@ func isLocalHost(host string, allowed map[string]bool) bool {
 		return true
 	}
 	a, err := netip.ParseAddr(name)
-	return err == nil && a.Unmap().IsLoopback()
+	return err == nil && (a.Unmap().IsLoopback() || a.IsUnspecified()) // clients connect to 0.0.0.0 as to loopback
 }
 
 // hostname is a Host without port, brackets and final dot, in lower case.

@@ -165,6 +165,17 @@ func isNoop(chunk []byte) bool {
 	return false
 }
 
+// PlainOf returns the plain answer that the events of a whole stream make up; nil where it
+// cannot be made.
+func PlainOf(path string, events []byte) []byte {
+	chunks, ok := readEvents(events)
+	chunks, usage := takeUsage(chunks)
+	if !ok || !wholeEvents(chunks) {
+		return nil
+	}
+	return plainOf(path, chunks, usage)
+}
+
 // takeUsage takes the chunk that has the usage and no choices out of a stream. The usage of
 // another chunk is only read.
 func takeUsage(chunks [][]byte) (rest [][]byte, usage []byte) {

@@ -3,6 +3,8 @@ package cache
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +33,11 @@ type Store struct {
 
 	spellings spellings
 
+	// Changed, which may be nil and is set before use, reports whether a start of the model
+	// would load other weights than those that its answers are of, or ones that are not
+	// known to be the same.
+	Changed func(m *functions.Model, weights string) bool
+
 	mu        sync.Mutex
 	used      int64
 	byKey     map[[32]byte]*entry
@@ -44,6 +51,7 @@ type function struct {
 	name     functions.Name
 	document any // *functions.Model or *functions.Remote, as last seen
 	version  [32]byte
+	weights  string // of its READY replicas, as last seen; "" unknown
 	entries  map[*entry]struct{}
 	count    [2]func(float64) // hits, misses
 }
@@ -90,17 +98,54 @@ func versionOf(f *snapshot.Snapshot) (sum [32]byte, ok bool) {
 	return sha256.Sum256(b), err == nil && spec != nil
 }
 
+// weightsOf identifies the weights of the READY replicas, which may differ; "" unknown.
+func weightsOf(f *snapshot.Snapshot) string {
+	var all []string
+	for i := range f.Replicas {
+		if w := f.Replicas[i].Weights; w != "" && !slices.Contains(all, w) {
+			all = append(all, w)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, ",")
+}
+
 // function returns what is known of a function. The answers of an earlier version of its
-// file are dropped. It is nil where the file cannot be read.
+// file, and those of other weights than the next replica will have, are dropped. It is nil
+// where the file cannot be read.
 func (s *Store) function(f *snapshot.Snapshot) *function {
 	s.mu.Lock()
+	known := s.refresh(f, true)
+	check := known != nil && len(known.entries) > 0 && len(f.Replicas) == 0 && f.Model != nil && s.Changed != nil
+	weights := ""
+	if check {
+		weights = known.weights
+	}
+	s.mu.Unlock()
+	if !check || !s.Changed(f.Model, weights) {
+		return known
+	}
+	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.functions[f.Name] == known {
+		s.purge(f.Name)
+	}
 	return s.refresh(f, true)
 }
 
 // refresh is function with the lock held; without create it makes none.
 func (s *Store) refresh(f *snapshot.Snapshot, create bool) *function {
 	document, known := documentOf(f), s.functions[f.Name]
+	if known != nil && !create {
+		switch w := weightsOf(f); {
+		case w == "" || w == known.weights:
+		case known.weights == "" && len(known.entries) == 0: // its first replica
+			known.weights = w
+		default:
+			s.purge(f.Name)
+			return nil
+		}
+	}
 	if known == nil && !create || known != nil && known.document == document {
 		return known
 	}
@@ -115,7 +160,7 @@ func (s *Store) refresh(f *snapshot.Snapshot, create bool) *function {
 	if !ok || !create {
 		return nil
 	}
-	known = &function{name: f.Name, document: document, version: version, entries: map[*entry]struct{}{}}
+	known = &function{name: f.Name, document: document, version: version, weights: weightsOf(f), entries: map[*entry]struct{}{}}
 	public := f.PublicName()
 	for i, result := range [...]string{wordExact, wordMiss} {
 		known.count[i] = func(float64) {}
@@ -127,7 +172,7 @@ func (s *Store) refresh(f *snapshot.Snapshot, create bool) *function {
 	return known
 }
 
-// Publish drops the answers of functions whose file has changed.
+// Publish drops the answers of functions whose file or weights have changed.
 func (s *Store) Publish(f *snapshot.Snapshot) {
 	if s == nil {
 		return

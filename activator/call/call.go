@@ -16,6 +16,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -37,6 +38,9 @@ type Caller struct {
 	Priority string
 	// Data is the least class of its data; "" leaves it to the team.
 	Data functions.DataClass
+	// Entry is charged with what the request costs, and what its own calls cost; nil: each is
+	// charged at once.
+	Entry *spend.Entry
 	// Draining reports whether a request that would wait is to be refused; nil: never.
 	Draining func() bool
 }
@@ -49,6 +53,14 @@ func Of(req *httpserver.Request) *Caller {
 
 // Covered reports whether a parent's place in the team's limits covers the request.
 func (c *Caller) Covered() bool { return c != nil && c.Parent != "" }
+
+// Charged is the entry that is charged with what the request costs; nil: none.
+func (c *Caller) Charged() *spend.Entry {
+	if c == nil {
+		return nil
+	}
+	return c.Entry
+}
 
 // MaxAnswer bounds the answer that Do reads, in bytes.
 const MaxAnswer = 16 << 20

@@ -97,7 +97,9 @@ func (r *run) writeContent(part string) error {
 	}
 	r.mu.Lock()
 	first := !r.content
-	r.content = true
+	if r.content = true; first {
+		r.first = r.s.o.Now().Sub(r.began)
+	}
 	r.mu.Unlock()
 	var b []byte
 	if first {

@@ -38,8 +38,10 @@ type Options struct {
 	Serve httpserver.Handler
 	// State is what is known now of the function that a caller names; false: there is none.
 	State func(id auth.Identity, asked string) (Function, bool)
-	// GPUs counts those of all machines; 0, or nil: unknown, and all models fit together.
-	GPUs func() int
+	// Packing returns a function that reports whether a model fits onto the machines beside
+	// those that it was called for before, by their memory and that of their GPUs; nil: all
+	// models fit together.
+	Packing func() func(functions.Name) bool
 	// Prewarm starts a model that is needed later, on the budget of prewarms; nil: none is
 	// started. It does not wait.
 	Prewarm func(name functions.Name, by string)
@@ -61,7 +63,6 @@ type Function struct {
 	Ready       bool // it takes a request without a start; so do all functions that are no models
 	Model       bool
 	Composition bool          // its answer names its cost
-	GPUs        int           // of one replica
 	Wait        time.Duration // forecast of the time until it is ready; 0 unknown
 	Price       functions.Price
 }
@@ -85,9 +86,6 @@ func New(o Options) *Server {
 	def(&o.Silent, 3*time.Second)
 	def(&o.Comment, 4*time.Second)
 	def(&o.Noop, 45*time.Second)
-	if o.GPUs == nil {
-		o.GPUs = func() int { return 0 }
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -147,6 +145,7 @@ type Summary struct {
 	Calls              int
 	Prompt, Completion int64
 	Cost               float64
+	First              time.Duration // to the first content of a stream; 0: there was none
 }
 
 // Attrs appends the fields of the request's line in the log.
@@ -181,6 +180,7 @@ type run struct {
 	record  functions.CompositionRecord // as it is now
 	finish  string                      // finish_reason of the synthesis
 	content bool                        // some of it was streamed
+	first   time.Duration               // to that
 	steps   []byte                      // the members' answers, where a plain answer shows them
 }
 
@@ -188,7 +188,7 @@ type run struct {
 // be; Finished is called for a stream alone.
 func (s *Server) Serve(q *Request, res *httpserver.Response) (Summary, *openai.Error) {
 	r := &run{s: s, q: q, began: s.o.Now(), ctx: q.HTTP.Context(), id: "chatcmpl-" + q.ID, name: q.Composition.FullName().Short()}
-	r.places = Places{GPUs: s.o.GPUs(), State: r.state}
+	r.places = Places{Packing: s.o.Packing, State: r.state}
 	if e := r.prepare(); e != nil {
 		return Summary{}, e
 	}
@@ -230,7 +230,7 @@ func (r *run) prepare() (e *openai.Error) {
 	}
 	r.caller = call.Caller{
 		Identity: q.Caller, Parent: q.ID, Path: append(slices.Clip(path), full.String()), Depth: max(0, depth) + 1,
-		Priority: q.HTTP.Header("thaw-priority"), Data: q.Data, Draining: q.HTTP.Draining,
+		Priority: q.HTTP.Header("thaw-priority"), Data: q.Data, Entry: q.From.Charged(), Draining: q.HTTP.Draining,
 	}
 	for _, name := range []string{"thaw-session", "thaw-cache", "thaw-cold", "thaw-warm", "traceparent"} {
 		if v := q.HTTP.Header(name); v != "" {
@@ -288,7 +288,7 @@ func (r *run) end(result *compose.Result, err error) Summary {
 	}
 	rec.Rounds, rec.Prompts, rec.Cost, rec.Code = result.Rounds, result.Prompts, result.Cost, 200
 	rec.Seconds = r.s.o.Now().Sub(r.began).Seconds()
-	summary := Summary{Calls: len(rec.Calls), Prompt: result.Usage.Prompt, Completion: result.Usage.Completion, Cost: result.Cost}
+	summary := Summary{Calls: len(rec.Calls), Prompt: result.Usage.Prompt, Completion: result.Usage.Completion, Cost: result.Cost, First: r.first}
 	r.mu.Unlock()
 	if err != nil {
 		e := r.failure(err)

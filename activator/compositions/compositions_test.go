@@ -44,9 +44,31 @@ func newRig(gpus int) *rig {
 			f.Name = name
 			return f, true
 		},
-		GPUs: func() int { return gpus },
+		Packing: packingOf(gpus),
 	})
 	return g
+}
+
+// packingOf has room on so many GPUs; 0: nothing is known. A model needs one, big two, huge
+// eight and cpu none.
+func packingOf(gpus int) func() func(functions.Name) bool {
+	if gpus == 0 {
+		return nil
+	}
+	return func() func(functions.Name) bool {
+		left := gpus
+		return func(name functions.Name) bool {
+			need, ok := map[string]int{"big": 2, "huge": 8, "cpu": 0}[name.Name]
+			if !ok {
+				need = 1
+			}
+			if need > left {
+				return false
+			}
+			left -= need
+			return true
+		}
+	}
 }
 
 // request is a request for a Composition of this pattern with members a and b.
@@ -71,7 +93,7 @@ func answerWith(res *httpserver.Response, text string) {
 // TestReady: which members are asked beside each other.
 func TestReady(t *testing.T) {
 	gpu := func(n int, ready bool) Function {
-		return Function{Model: true, GPUs: n, Ready: ready, Wait: time.Duration(n) * time.Second}
+		return Function{Model: true, Ready: ready, Wait: time.Duration(n) * time.Second}
 	}
 	states := map[string]Function{
 		"a": gpu(1, false), "b": gpu(1, false), "c": gpu(1, true), "d": gpu(1, false), "big": gpu(2, false), "huge": gpu(8, false), "cpu": {Model: true}, "router": {Ready: true},
@@ -96,7 +118,7 @@ func TestReady(t *testing.T) {
 		g := newRig(x.gpus)
 		g.states = states
 		r := &run{s: g.Server, q: g.request(functions.PatternEnsemble, question, nil)}
-		r.places = Places{GPUs: x.gpus, State: r.state}
+		r.places = Places{Packing: packingOf(x.gpus), State: r.state}
 		var got []string
 		for _, group := range r.places.Ready(strings.Fields(x.busy), strings.Fields(x.want)) {
 			got = append(got, fmt.Sprint([][]string{group.Warm, group.Cold}))

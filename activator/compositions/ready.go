@@ -10,11 +10,11 @@ import (
 )
 
 // Places decides which members of one request are asked together, and which are loaded
-// ahead, so that none evicts another of its own Composition. GPUs and State must be set. Its
-// methods may be called concurrently.
+// ahead, so that none evicts another of its own Composition. State must be set. Its methods
+// may be called concurrently.
 type Places struct {
-	GPUs  int                          // of all machines; 0: unknown, all fit
-	State func(member string) Function // its name is without an adapter
+	Packing func() func(functions.Name) bool // see Options
+	State   func(member string) Function     // its name is without an adapter
 
 	mu    sync.Mutex
 	use   []string       // members that run now, or begin to
@@ -27,34 +27,32 @@ type ahead struct {
 	due  bool
 }
 
-// fit counts the GPUs of models that are used at the same time. A base and its adapters are
-// one model.
+// fit places models that are used at the same time. A base and its adapters are one model.
 type fit struct {
-	left   int // -1: unknown, all fit
+	place  func(functions.Name) bool // nil: all fit
+	full   bool                      // a model that runs already did not fit beside the others
 	placed map[functions.Name]bool
 }
 
 func (p *Places) newFit(members []string) *fit {
-	f := &fit{left: p.GPUs, placed: map[functions.Name]bool{}}
-	if f.left <= 0 {
-		f.left = -1
+	f := &fit{placed: map[functions.Name]bool{}}
+	if p.Packing != nil {
+		f.place = p.Packing()
 	}
 	for _, m := range members {
-		f.add(p.State(m), true)
+		f.full = !f.add(p.State(m)) || f.full
 	}
 	return f
 }
 
-// add takes the GPUs of a model; false, and none are taken, where they do not fit. force
-// takes them all the same: the model runs already.
-func (f *fit) add(m Function, force bool) bool {
-	if f.left < 0 || !m.Model || m.GPUs == 0 || f.placed[m.Name] {
+// add takes the room of a model; false, and none is taken, where it does not fit.
+func (f *fit) add(m Function) bool {
+	if f.place == nil || !m.Model || f.placed[m.Name] {
 		return true
 	}
-	if m.GPUs > f.left && !force {
+	if f.full || !f.place(m.Name) {
 		return false
 	}
-	f.left = max(0, f.left-m.GPUs)
 	f.placed[m.Name] = true
 	return true
 }
@@ -65,7 +63,7 @@ func (r *run) state(member string) Function {
 	return f
 }
 
-// Ready sorts members into groups that fit onto the GPUs together: loaded ones are asked
+// Ready sorts members into groups that fit onto the machines together: loaded ones are asked
 // first, and a member that is not waits until those in use leave it room. It is a
 // [compose.Ready].
 func (p *Places) Ready(busy, want []string) []compose.Group {
@@ -80,7 +78,7 @@ func (p *Places) Ready(busy, want []string) []compose.Group {
 	f := p.newFit(append(slices.Clone(busy), warm...))
 	groups := []compose.Group{{Warm: warm}}
 	groups[0].Cold, groups[0].Wait, cold = p.take(f, cold)
-	if len(busy)+len(warm) == 0 && len(groups[0].Cold) == 0 && len(cold) > 0 { // it is larger than all GPUs: its own request tells
+	if len(busy)+len(warm) == 0 && len(groups[0].Cold) == 0 && len(cold) > 0 { // it is larger than all machines: its own request tells
 		groups[0].Cold, cold = cold[:1], cold[1:]
 	}
 	p.Use(slices.Concat(busy, warm, groups[0].Cold))
@@ -97,7 +95,7 @@ func (p *Places) Ready(busy, want []string) []compose.Group {
 // take takes the members that still fit, and returns the rest. wait is the longest forecast.
 func (p *Places) take(f *fit, cold []string) (taken []string, wait time.Duration, rest []string) {
 	for _, m := range cold {
-		if s := p.State(m); f.add(s, false) {
+		if s := p.State(m); f.add(s) {
 			taken, wait = append(taken, m), max(wait, s.Wait)
 		} else {
 			rest = append(rest, m)
@@ -122,7 +120,7 @@ func (p *Places) Next(members []string, due bool) (models []functions.Name) {
 	f := p.newFit(p.use)
 	for _, m := range members {
 		s := p.State(m)
-		if s.Ready || !s.Model || !f.add(s, false) || p.asked[ahead{s.Name, due}] {
+		if s.Ready || !s.Model || !f.add(s) || p.asked[ahead{s.Name, due}] {
 			continue
 		}
 		if p.asked == nil {

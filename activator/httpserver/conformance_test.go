@@ -21,11 +21,13 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/httpservertest"
 )
 
 // net/http keeps a connection half a second longer than its server where a body was not read.
 func TestMain(m *testing.M) {
+	testkit.ShortenExits()
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }
 
@@ -355,6 +357,7 @@ var refused = []struct {
 	{"HTTP/0.9", "GET /\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"h2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "invalid_request"},
 	{"TLS hello", "\x16\x03\x01\x02\x00\x01\x00\n", 400, "invalid_request"},
+	{"TLS hello without a line end", "\x16\x03\x01\x02\x00\x01\x00", 400, "invalid_request"},
 	{"two spaces", "GET  / HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"tab", "GET\t/ HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"space in target", "GET /a b HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},

@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"bytes"
+	"fmt"
 
 	"github.com/thaw-dev/thaw/activator/http1"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -39,6 +40,7 @@ func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.E
 		return h, fields, e
 	}
 	var counts fieldCounts
+	tooMany := false
 	for {
 		n := bytes.IndexByte(b[i:], '\n')
 		if n < 1 || b[i+n-1] != '\r' {
@@ -58,7 +60,8 @@ func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.E
 			return h, fields, malformed("a field's value has control characters")
 		}
 		if len(fields) == maxFields {
-			return h, fields, openai.New(openai.HeadTooLarge, "The request's head has too many fields.")
+			tooMany = true
+			continue
 		}
 		from, to := 0, len(v)
 		for from < to && (v[from] == ' ' || v[from] == '\t') {
@@ -77,6 +80,9 @@ func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.E
 		return h, fields, malformed("it goes on behind its end")
 	}
 	h.whole = true
+	if tooMany {
+		return h, fields, openai.New(openai.HeadTooLarge, fmt.Sprintf("The request's head has more than %d fields.", maxFields))
+	}
 	if a := b[h.authority[0]:h.authority[1]]; len(a) > 0 && !bytes.Equal(a, b[h.host[0]:h.host[1]]) {
 		return h, fields, malformed("the target is of another host than Host")
 	}

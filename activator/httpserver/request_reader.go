@@ -3,6 +3,7 @@ package httpserver
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"time"
@@ -45,7 +46,7 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 				continue
 			}
 			if at-c.headAt > c.s.o.MaxHead { // the buffer has grown beyond that for an earlier body
-				return openai.New(openai.HeadTooLarge, ""), nil
+				return c.refuseLargeHead(line), nil
 			}
 			if e := c.readHead(at); e != nil {
 				return e, nil
@@ -56,8 +57,11 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 			}
 			return refusal.For(c.req.Path), err
 		}
+		if c.w > c.headAt && c.buf[c.headAt] != '\r' && !isToken(c.buf[c.headAt:c.headAt+1]) { // most often TLS, which waits for an answer
+			return malformed("it begins with no method. This port takes http, not https"), nil
+		}
 		if c.w >= c.s.o.MaxHead {
-			return openai.New(openai.HeadTooLarge, ""), nil
+			return c.refuseLargeHead(line), nil
 		}
 		if c.w == len(c.buf) {
 			c.buf = append(c.buf, make([]byte, min(len(c.buf), c.s.o.MaxHead-len(c.buf)))...)
@@ -88,6 +92,10 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 	}
 }
 
+func headTooLarge(limit int) *openai.Error {
+	return openai.New(openai.HeadTooLarge, fmt.Sprintf("The request's head is larger than %d bytes: send fewer and shorter fields; a browser's cookies are among them.", limit))
+}
+
 // checkHead refuses what is not served on this connection.
 func (c *conn) checkHead() *openai.Error {
 	h, q := &c.head, &c.req
@@ -115,6 +123,14 @@ func (c *conn) readHead(end int) (e *openai.Error) {
 		c.setRequest()
 	}
 	return e
+}
+
+// refuseLargeHead reads the fields of a head that is too large, as far as its lines have come,
+// for the fields of the answer that depend on them.
+func (c *conn) refuseLargeHead(end int) *openai.Error {
+	c.buf = append(c.buf[:end], "\r\n"...)
+	c.readHead(len(c.buf))
+	return headTooLarge(c.s.o.MaxHead)
 }
 
 // setRequest sets what the head says of the request.

@@ -316,6 +316,19 @@ func (l *Limits) SpendPerDay(team string) float64 {
 	return a.limits.SpendPerDay
 }
 
+// SpendLimits are the teams whose money is limited, each with its SpendPerDay.
+func (l *Limits) SpendLimits() map[string]float64 {
+	limits := map[string]float64{}
+	if m := l.accounts.Load(); m != nil {
+		for team := range *m {
+			if n := l.SpendPerDay(team); n > 0 {
+				limits[team] = n
+			}
+		}
+	}
+	return limits
+}
+
 // MaxPriority is the highest priority that requests of the team may have; "" is any.
 func (l *Limits) MaxPriority(team string) functions.Priority {
 	m := l.accounts.Load()

@@ -37,6 +37,7 @@ type Request struct {
 	Generates  bool   // the endpoint generates tokens
 	Depth      string // DepthHeader of the client, "" none
 	Envelope   *openai.Envelope
+	Entry      *spend.Entry // that is charged with the cost; nil: it is charged at once
 }
 
 // Call is one request to a Remote, from Begin to End. One goroutine at a time has it.
@@ -293,7 +294,7 @@ func (c *Call) End(usage openai.Usage, code int, now time.Time) Charge {
 	t, team := c.t, c.request.Team
 	c.charge = c.used(usage)
 	u := c.charge.Usage
-	c.hold.Settle(c.charge.Cost, now)
+	c.request.Entry.Settle(c.hold, c.charge.Cost, now)
 	if c.proved == unknown && c.status > 0 && code != 499 {
 		c.proved = good
 	}

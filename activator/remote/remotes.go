@@ -273,7 +273,7 @@ func (r *Remotes) TeamSpentToday(team string) float64 {
 	return r.o.Ledger.Spent(teamAccount(team), r.o.Now())
 }
 
-// Samples yields the circuits and what was spent today.
+// Samples yields the circuits, what was spent today and what may be.
 func (r *Remotes) Samples(yield func(metric string, value float64, labels ...string)) {
 	now := r.o.Now()
 	for _, t := range r.all() {
@@ -292,6 +292,9 @@ func (r *Remotes) Samples(yield func(metric string, value float64, labels ...str
 			yield("thaw_remote_circuit", value, t.spec.Metadata.Name, t.spec.Metadata.Namespace, word)
 		}
 		yield("thaw_remote_spent_today", r.o.Ledger.Spent(t.account(), now), t.spec.Metadata.Name, t.spec.Metadata.Namespace)
+		if limit := t.spec.Spec.Limits.SpendPerDay; limit > 0 {
+			yield("thaw_remote_spend_limit", limit, t.spec.Metadata.Name, t.spec.Metadata.Namespace)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/thaw-dev/thaw/activator/router/complexity"
+	"github.com/thaw-dev/thaw/activator/router/intents"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -17,6 +18,7 @@ import (
 type Input struct {
 	Features  functions.RouteFeatures
 	Text      func() string
+	Typed     *intents.Typed // what is remembered of a text that is being typed; nil: nothing
 	Header    func(name string) string
 	Candidate func(target string) functions.RouteCandidate
 	Cold      functions.ColdPolicy // of the request (thaw-cold); "" is the Router's
@@ -29,7 +31,7 @@ type Input struct {
 func (r *Router) Decide(in Input) functions.RouteRecord {
 	f := in.Features
 	f.Complexity, f.Intent, f.Confidence = -1, "", 0
-	e := evaluation{router: r, features: f, header: in.Header, text: in.Text}
+	e := evaluation{router: r, features: f, header: in.Header, text: in.Text, typed: in.Typed}
 	cold := in.Cold
 	if cold == "" {
 		cold = r.spec.Cold
@@ -54,7 +56,7 @@ func (r *Router) Replay(rec functions.RouteRecord, header func(string) string) f
 	if header == nil && again.Rule == rec.Rule {
 		again.Stage = rec.Stage
 	}
-	again.ID, again.Time, again.After, again.Cache, again.Code = rec.ID, rec.Time, rec.After, rec.Cache, rec.Code
+	again.ID, again.Time, again.After, again.Cache, again.Code, again.Currency = rec.ID, rec.Time, rec.After, rec.Cache, rec.Code, rec.Currency
 	return again
 }
 
@@ -64,6 +66,7 @@ type evaluation struct {
 	features functions.RouteFeatures
 	header   func(string) string
 	text     func() string
+	typed    *intents.Typed
 
 	replayed bool   // features are complete: nothing is computed
 	rule     string // the rule of the record, where replayed
@@ -158,7 +161,7 @@ func (e *evaluation) complexity() float64 {
 // was below it stays in the features.
 func (e *evaluation) intent() string {
 	if !e.classified && !e.replayed && e.router.intents != nil && e.readText() {
-		intent, confidence := e.router.intents.Classify(e.content)
+		intent, confidence := e.router.intents.ClassifyTyped(e.typed, e.content)
 		e.features.Confidence = confidence
 		if confidence >= e.router.threshold {
 			e.features.Intent = intent
@@ -214,7 +217,7 @@ func choose(rec *functions.RouteRecord) {
 		at, why = soonest, "answers soonest; no eligible target meets the objective"
 	}
 	rec.Target = rec.Candidates[at].Name
-	if c := rec.Candidates[first]; rec.Cold == functions.ColdHedge && at != first && !isReady(c) && c.Kind != functions.KindRemote {
+	if c := rec.Candidates[first]; rec.Cold == functions.ColdHedge && at != first && !isReady(c) && c.Kind != functions.KindRemote && c.Kind != functions.KindComposition {
 		rec.Prewarm = c.Name
 		why += ", and " + c.Name + " is prewarmed"
 	}

@@ -18,7 +18,9 @@ type Pace struct {
 	first  average // seconds from sending to the first byte of a stream
 	plain  average // seconds from sending to the whole of a plain answer
 	hold   average // seconds at the engine
+	share  average // hold, divided by the requests that the replica had at once
 	output average // tokens of an answer
+	cost   average // of a Composition's answer
 }
 
 // average is a moving average; 0 is none.
@@ -40,16 +42,20 @@ func (a *average) observe(v float64) {
 func (a *average) value() float64 { return math.Float64frombits(a.bits.Load()) }
 
 // Observe takes in a good answer: the times from sending to its first byte and to its end,
-// and how many tokens it had (0 unknown).
-func (p *Pace) Observe(stream bool, first, whole time.Duration, output int64) {
+// how many tokens it had (0 unknown), and how many requests its replica had at its end.
+func (p *Pace) Observe(stream bool, first, whole time.Duration, output int64, together int) {
 	if stream {
 		p.first.observe(first.Seconds())
 	} else {
 		p.plain.observe(first.Seconds())
 	}
 	p.hold.observe(whole.Seconds())
+	p.share.observe(whole.Seconds() / float64(max(together, 1)))
 	p.output.observe(float64(output))
 }
+
+// ObserveCost takes in what a good answer of a Composition cost.
+func (p *Pace) ObserveCost(cost float64) { p.cost.observe(cost) }
 
 // firstToken is the expected time to the first token at a replica with a free slot;
 // negative if unknown. Where no stream was measured a plain answer is the upper bound.
@@ -108,12 +114,22 @@ func (f *Function) expected(now time.Time) time.Duration {
 // no bound.
 const assumedOutput = 256
 
-// cost is the expected cost of a request with a prompt of so many tokens; negative where
-// the function has no price.
+// cost is the expected cost of a request with a prompt of so many tokens; negative where it
+// is unknown. A model without a price costs its GPU seconds: the time of a request at the
+// engine, divided by the requests that share a replica then, times the GPUs of a replica.
 func (f *Function) cost(prompt int, maxTokens int64) float64 {
 	price, ok := f.price()
 	if !ok {
-		return -1
+		gpus, share := 0, f.Pace.share.value()
+		if m := f.Snapshot.Model; m != nil {
+			gpus = m.Spec.Resources.GPUs
+		}
+		switch {
+		case f.GPUHourPrice <= 0 || gpus > 0 && share == 0:
+			return -1
+		default:
+			return share * float64(gpus) * f.GPUHourPrice / 3600
+		}
 	}
 	output := f.Pace.output.value()
 	if output == 0 {

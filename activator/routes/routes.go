@@ -16,6 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/router"
+	"github.com/thaw-dev/thaw/activator/router/intents"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -151,6 +152,10 @@ type Function struct {
 	Load     admission.Load
 	Pace     *Pace
 	Refusal  *openai.Error // the answer of a Remote that takes no request now; else nil
+
+	GPUHourPrice float64                // of a model without a price; 0 unknown
+	Composition  *functions.Composition // it is one, without Snapshot and Load; else nil
+	Router       bool                   // it is one, a member of a Composition, with nothing else
 }
 
 // Request is what a Router is to choose a function for. It is used by one goroutine.
@@ -162,12 +167,17 @@ type Request struct {
 	Header       func(name string) string
 	Cold         functions.ColdPolicy // "" is the Router's
 	Data         functions.DataClass
-	MaxTokens    int64 // of the answer; 0: not set
+	MaxTokens    int64          // of the answer; 0: not set
+	Sent         bool           // a model or a Remote was given the request
+	Typed        *intents.Typed // see router.Input
 	// Find returns a function by its name without an adapter; false: there is none.
 	Find func(functions.Name) (Function, bool)
 	Now  time.Time
 
 	text    func() string // of the newest turn
+	path    string        // of the endpoint
+	answers int           // that it asks for
+	depth   int           // Compositions whose parts are looked at
 	failed  []failedTarget
 	refused []refusedTarget // of the last decision
 }
@@ -217,7 +227,7 @@ func (r *Route) Read(q *Request, env *openai.Envelope, body []byte, path string,
 	if f := q.Features.PromptFamily; f != "" {
 		q.Features.RepeatedPrefix = seen.look(q.Team, f, q.Now, !dry)
 	}
-	q.MaxTokens = env.MaxTokens
+	q.MaxTokens, q.path, q.answers = env.MaxTokens, path, env.N
 	q.text = func() string { return router.Text(env, body, path) }
 }
 
@@ -226,7 +236,7 @@ func (r *Route) Read(q *Request, env *openai.Envelope, body []byte, path string,
 func (r *Route) Choose(q *Request) functions.RouteRecord {
 	q.refused = q.refused[:0]
 	rec := r.decider.Decide(router.Input{
-		Features: q.Features, Text: q.text, Header: q.Header, Cold: q.Cold, Data: q.Data,
+		Features: q.Features, Text: q.text, Typed: q.Typed, Header: q.Header, Cold: q.Cold, Data: q.Data,
 		Candidate: func(target string) functions.RouteCandidate { return r.candidate(q, target) },
 	})
 	rec.ID, rec.Time = q.ID, q.Now.UTC().Format(time.RFC3339Nano)
@@ -241,6 +251,16 @@ func (r *Route) Choose(q *Request) functions.RouteRecord {
 // later decision about the request takes it.
 func (r *Request) Fail(target, reason string) {
 	r.failed = append(r.failed, failedTarget{target, reason})
+}
+
+// failureOf is why a target failed the request; "" it did not.
+func (r *Request) failureOf(target string) string {
+	for _, failed := range r.failed {
+		if failed.name == target {
+			return failed.reason
+		}
+	}
+	return ""
 }
 
 // Target is the function that a rule's target means: of the caller's team where a function
@@ -274,6 +294,22 @@ func (r *Route) candidate(q *Request, target string) functions.RouteCandidate {
 	if !ok || name.Team != q.Team && !q.Admin {
 		return refuse("it does not exist, or the caller may not use it", openai.New(openai.ModelNotFound, ""))
 	}
+	switch {
+	case f.Router && q.depth == 0:
+		return refuse("a Router is no target", openai.New(openai.ModelNotFound, ""))
+	case f.Router:
+		c.Kind, c.State = functions.KindRouter, functions.Ready.Word()
+		return c
+	case f.Composition != nil && name.Adapter != "":
+		return refuse("a Composition has no adapters", openai.New(openai.AdapterNotFound, ""))
+	case f.Composition != nil:
+		var why string
+		var e *openai.Error
+		if c, why, e = r.composed(q, c, f); e != nil {
+			return refuse(why, e)
+		}
+		return c
+	}
 	s := f.Snapshot
 	c.Kind, c.State = functions.KindModel, f.state(q.Now)
 	if s.Remote != nil {
@@ -289,10 +325,8 @@ func (r *Route) candidate(q *Request, target string) functions.RouteCandidate {
 		c.ExpectedMS = float64(d.Microseconds()) / 1000
 	}
 	c.Cost = f.cost(q.Features.TokenCount, q.MaxTokens)
-	for _, failed := range q.failed {
-		if failed.name == target {
-			return refuse("it failed this request: "+failed.reason, openai.New(openai.EngineCrashed, ""))
-		}
+	if reason := q.failureOf(target); reason != "" {
+		return refuse("it failed this request: "+reason, openai.New(openai.EngineCrashed, ""))
 	}
 	if why, e := f.closed(q.Now); e != nil {
 		return refuse(why, e)

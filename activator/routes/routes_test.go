@@ -3,6 +3,7 @@ package routes
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -119,21 +120,21 @@ func TestExpected(t *testing.T) {
 	cold := &snapshot.Snapshot{State: functions.Unloaded, Forecast: functions.Forecast{P50: 5 * time.Second, P90: 9 * time.Second}}
 	unknown := &snapshot.Snapshot{State: functions.Unloaded, Forecast: functions.NoForecast}
 	measured, fresh := &Pace{}, &Pace{}
-	measured.Observe(true, 100*time.Millisecond, 4*time.Second, 50)
+	measured.Observe(true, 100*time.Millisecond, 4*time.Second, 50, 1)
 	plain := &Pace{}
-	plain.Observe(false, time.Second, time.Second, 0)
+	plain.Observe(false, time.Second, time.Second, 0, 1)
 	for _, c := range []struct {
 		name string
 		f    Function
 		want time.Duration
 	}{
-		{"READY", Function{ready, admission.Load{FreeSlots: 2}, measured, nil}, 100 * time.Millisecond},
-		{"READY, never measured", Function{ready, admission.Load{FreeSlots: 2}, fresh, nil}, -1},
-		{"READY, plain answers only", Function{ready, admission.Load{FreeSlots: 2}, plain, nil}, time.Second},
-		{"two wait", Function{ready, admission.Load{Active: 2, Queued: 1}, measured, nil}, 100*time.Millisecond + 4*time.Second},
-		{"cold", Function{cold, admission.Load{}, measured, nil}, 5*time.Second + 100*time.Millisecond},
-		{"cold, never measured", Function{cold, admission.Load{}, fresh, nil}, 5 * time.Second},
-		{"cold, no history", Function{unknown, admission.Load{}, measured, nil}, -1},
+		{"READY", Function{Snapshot: ready, Load: admission.Load{FreeSlots: 2}, Pace: measured}, 100 * time.Millisecond},
+		{"READY, never measured", Function{Snapshot: ready, Load: admission.Load{FreeSlots: 2}, Pace: fresh}, -1},
+		{"READY, plain answers only", Function{Snapshot: ready, Load: admission.Load{FreeSlots: 2}, Pace: plain}, time.Second},
+		{"two wait", Function{Snapshot: ready, Load: admission.Load{Active: 2, Queued: 1}, Pace: measured}, 100*time.Millisecond + 4*time.Second},
+		{"cold", Function{Snapshot: cold, Load: admission.Load{}, Pace: measured}, 5*time.Second + 100*time.Millisecond},
+		{"cold, never measured", Function{Snapshot: cold, Load: admission.Load{}, Pace: fresh}, 5 * time.Second},
+		{"cold, no history", Function{Snapshot: unknown, Load: admission.Load{}, Pace: measured}, -1},
 	} {
 		if got := c.f.expected(noon); got.Round(time.Millisecond) != c.want && (got >= 0 || c.want >= 0) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
@@ -149,13 +150,32 @@ func TestCost(t *testing.T) {
 		want            float64
 	}{{0, 0, 100 + 2560}, {0, 20, 100 + 200}, {40, 0, 100 + 400}, {40, 20, 100 + 200}} {
 		f.Pace = &Pace{}
-		f.Pace.Observe(true, 1, 1, c.measured)
+		f.Pace.Observe(true, 1, 1, c.measured, 1)
 		if got := f.cost(100, c.bound) * 1e6; int(got+.5) != int(c.want) {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
 	if got := (&Function{Snapshot: &snapshot.Snapshot{Model: &functions.Model{}}, Pace: &Pace{}}).cost(1, 1); got >= 0 {
 		t.Errorf("a model without a price: %v", got)
+	}
+
+	// 36 seconds at the engine, beside two others, on two GPUs at 3 an hour.
+	m := functions.Defaults()
+	f = Function{Snapshot: &snapshot.Snapshot{Model: &functions.Model{Spec: m}}, Pace: &Pace{}, GPUHourPrice: 3}
+	if got := f.cost(1, 1); got != 0 {
+		t.Errorf("a model without GPUs: %v", got)
+	}
+	f.Snapshot.Model.Spec.Resources.GPUs = 2
+	if got := f.cost(1, 1); got >= 0 {
+		t.Errorf("a model that was never asked: %v", got)
+	}
+	f.Pace.Observe(true, time.Second, 36*time.Second, 5, 3)
+	if got := f.cost(1, 1); math.Abs(got-0.02) > 1e-9 {
+		t.Errorf("12 of 36 seconds on two GPUs: %v", got)
+	}
+	f.Snapshot.Model.Spec.Price.Output = 10
+	if got := f.cost(0, 1) * 1e6; math.Abs(got-10) > 1e-9 {
+		t.Errorf("a model with a price: %v", got)
 	}
 }
 

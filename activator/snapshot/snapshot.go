@@ -58,6 +58,7 @@ type Replica struct {
 	Key      string   // API key of an engine that is reached without its agent
 	Adapters []string // loaded now
 	Slots    int      // how many requests it serves at once; 0 unknown
+	Weights  string   // identifies the bytes of the checkpoint that its engine loaded; "" unknown
 
 	// As its engine reported last; 0 where it reports none.
 

@@ -59,6 +59,7 @@ func (g *generation) run() {
 	if !g.failed {
 		g.complete()
 	}
+	o.conn.release()
 	o.mu.Lock()
 	o.generation = nil
 	draining := o.draining
@@ -112,11 +113,13 @@ func (g *generation) ask() {
 	buf := make([]byte, 4<<10)
 	for !g.failed {
 		n, err := res.Stream.Read(buf)
+		o.conn.hold() // what came together goes on together
 		g.pass(buf[:n])
 		if err != nil {
 			g.end(err)
-			return
+			return // the last frame is behind
 		}
+		o.conn.release()
 	}
 }
 
@@ -156,6 +159,7 @@ func (g *generation) startFrame(res *httpserver.Response) startFrame {
 	if f.Cold = field(res, "thaw-cold-start") != ""; f.Cold {
 		f.ETA = g.o.prediction.expected(target)
 	}
+	_, f.Moved, _ = strings.Cut(field(res, "thaw-session"), "why=")
 	if g.ahead != nil {
 		g.ahead.settle(target, f.Cold, g.began)
 	}

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -18,6 +17,8 @@ import (
 const (
 	protocol    = "thaw.v1"
 	protocolKey = "thaw.key." // and the key behind it
+
+	websocketVersion = "13"
 )
 
 // handshake is what a request for a WebSocket says.
@@ -36,7 +37,7 @@ func readHandshake(req *httpserver.Request) (h handshake, e *openai.Error) {
 			nonces++
 			h.nonce = strings.Clone(f.Value)
 		case "sec-websocket-version":
-			if versions++; f.Value != "13" {
+			if versions++; f.Value != websocketVersion {
 				versions = -100
 			}
 		case "sec-websocket-protocol":
@@ -54,7 +55,7 @@ func readHandshake(req *httpserver.Request) (h handshake, e *openai.Error) {
 	nonce, err := base64.StdEncoding.DecodeString(h.nonce)
 	switch {
 	case versions != 1:
-		return h, openai.New(openai.InvalidRequest, "Sec-WebSocket-Version is 13.")
+		return h, openai.New(openai.InvalidRequest, "Sec-WebSocket-Version is "+websocketVersion+".")
 	case nonces != 1 || err != nil || len(nonce) != 16:
 		return h, openai.New(openai.InvalidRequest, "Sec-WebSocket-Key is not 16 bytes in base64.")
 	case offered && !h.offersV1:
@@ -69,14 +70,14 @@ func readHandshake(req *httpserver.Request) (h handshake, e *openai.Error) {
 const bufferBytes = 1 << 10 // of reads and of writes, per socket
 
 // accept answers the handshake: the subprotocol in the answer is thaw.v1 alone.
-func (h *handshake) accept(u *httpserver.Upgraded) (*websocket.Conn, error) {
+func (h *handshake) accept(u *httpserver.Upgraded, c *frameConn) (*websocket.Conn, error) {
 	r := &http.Request{Method: "GET", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{
-		"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {h.nonce},
+		"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {websocketVersion}, "Sec-Websocket-Key": {h.nonce},
 	}}
 	if h.offersV1 {
 		r.Header.Set("Sec-WebSocket-Protocol", protocol)
 	}
-	return websocket.Accept(&switcher{u: u, header: http.Header{}}, r, &websocket.AcceptOptions{
+	return websocket.Accept(&switcher{u: u, conn: c, header: http.Header{}}, r, &websocket.AcceptOptions{
 		Subprotocols: []string{protocol}, InsecureSkipVerify: true, // origins are checked before
 	})
 }
@@ -84,6 +85,7 @@ func (h *handshake) accept(u *httpserver.Upgraded) (*websocket.Conn, error) {
 // switcher is the http.ResponseWriter of an upgraded connection.
 type switcher struct {
 	u      *httpserver.Upgraded
+	conn   *frameConn
 	header http.Header
 }
 
@@ -102,23 +104,8 @@ func (s *switcher) WriteHeader(status int) {
 }
 
 func (s *switcher) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	c := netConn{s.u}
-	return c, bufio.NewReadWriter(bufio.NewReaderSize(c, bufferBytes), bufio.NewWriterSize(c, bufferBytes)), nil
+	return s.conn, bufio.NewReadWriter(bufio.NewReaderSize(s.conn, bufferBytes), bufio.NewWriterSize(s.conn, bufferBytes)), nil
 }
-
-// netConn is an upgraded connection as a net.Conn. The library sets no deadlines.
-type netConn struct{ *httpserver.Upgraded }
-
-func (netConn) LocalAddr() net.Addr              { return noAddr{} }
-func (netConn) RemoteAddr() net.Addr             { return noAddr{} }
-func (netConn) SetDeadline(time.Time) error      { return nil }
-func (netConn) SetReadDeadline(time.Time) error  { return nil }
-func (netConn) SetWriteDeadline(time.Time) error { return nil }
-
-type noAddr struct{}
-
-func (noAddr) Network() string { return "tcp" }
-func (noAddr) String() string  { return "" }
 
 // writeRefusal answers a handshake with an error.
 func writeRefusal(u *httpserver.Upgraded, e *openai.Error) {

@@ -32,7 +32,7 @@ func (s *Server) predict(req *httpserver.Request, res *httpserver.Response) *ope
 	if err != nil {
 		return openai.New(openai.InvalidValue, "The text is not UTF-8.").With("text")
 	}
-	rec, e := s.o.Decide(id, o.router, generatePath, req.Header, body)
+	rec, e := s.o.Decide(id, o.router, generatePath, req.Header, body, nil)
 	if e != nil {
 		return e
 	}

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/router/intents"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -26,6 +27,7 @@ type prediction struct {
 	at      time.Time
 	decided bool
 	target  string
+	typed   intents.Typed
 
 	mu         sync.Mutex
 	candidates []functions.RouteCandidate // of the newest decision
@@ -51,7 +53,7 @@ func (s *socket) predict() *openai.Error {
 	if err != nil {
 		return openai.New(openai.InvalidJSON, err.Error())
 	}
-	rec, e := s.s.o.Decide(s.id, s.router, generatePath, s.header, body)
+	rec, e := s.s.o.Decide(s.id, s.router, generatePath, s.header, body, &p.typed)
 	if e != nil {
 		if messages != nil && e.Status == 400 {
 			return e

@@ -34,7 +34,7 @@ const testTimeout = 60 * time.Second
 // rig is a front, a data path and engines on TCP, and a platform that does what the test
 // says.
 type rig struct {
-	t       *testing.T
+	t       testing.TB
 	addr    string
 	keys    *auth.KeyStore
 	act     *activator.Activator
@@ -64,12 +64,12 @@ func (w waker) Wake(n functions.Name, _ string) string {
 func (waker) Nudge(functions.Name)                         {}
 func (waker) ReportFailure(functions.Name, string, string) {}
 
-func newRig(t *testing.T, change func(*Options)) *rig {
+func newRig(t testing.TB, change func(*Options)) *rig {
 	return newRigWithin(t, 30*time.Second, change)
 }
 
 // newRigWithin bounds the writes to clients.
-func newRigWithin(t *testing.T, writes time.Duration, change func(*Options)) *rig {
+func newRigWithin(t testing.TB, writes time.Duration, change func(*Options)) *rig {
 	r := &rig{t: t, left: make(chan string, 100), counted: make(chan string, 100), loads: make(chan string, 100), starts: make(chan string, 100),
 		bodies: make(chan string, 100), heads: make(chan http.Header, 100), wakes: make(chan functions.Name, 100)}
 	var err error
@@ -80,7 +80,7 @@ func newRigWithin(t *testing.T, writes time.Duration, change func(*Options)) *ri
 	r.engine = engine.Listener.Addr().String()
 	engines := upstream.New(upstream.Options{})
 	r.act = activator.New(activator.Options{Waker: waker{r}, Keys: r.keys, Engines: engines, Open: true, Limits: &r.limits})
-	o := Options{Generate: r.act.Serve, Caller: r.act.Caller, Decide: r.act.DryRoute, Ahead: &Ahead{
+	o := Options{Generate: r.act.Serve, Caller: r.act.Caller, Decide: r.act.DryRouteTyped, Ahead: &Ahead{
 		Find: func(id auth.Identity, rec *functions.RouteRecord) (o Outlook) {
 			x := r.act.Foresee(id, rec)
 			if x.Snapshot == nil {
@@ -197,6 +197,14 @@ func (r *rig) route(rules ...functions.Rule) {
 }
 
 func (r *rig) publish(name string, ready bool, adapters ...string) {
+	var replicas []snapshot.Replica
+	if ready {
+		replicas = []snapshot.Replica{{ID: "r1", Endpoint: "http://" + r.engine, Slots: 4}}
+	}
+	r.publishAt(name, replicas, adapters...)
+}
+
+func (r *rig) publishAt(name string, replicas []snapshot.Replica, adapters ...string) {
 	m := &functions.Model{Metadata: functions.Metadata{Name: name, Namespace: functions.DefaultTeam}}
 	m.Spec.Scale = functions.Scale{Max: 1, Target: 8, Idle: functions.Duration(5 * time.Minute)}
 	m.Spec.Queue = functions.Queue{Requests: 1000, Bytes: 64 << 20, Wait: functions.Duration(5 * time.Minute)}
@@ -205,9 +213,8 @@ func (r *rig) publish(name string, ready bool, adapters ...string) {
 		m.Spec.Adapters = append(m.Spec.Adapters, functions.Adapter{Name: a})
 	}
 	f := snapshot.Snapshot{Name: functions.Name{Team: functions.DefaultTeam, Name: name}, Model: m, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
-	if ready {
-		f.State = functions.Ready
-		f.Replicas = []snapshot.Replica{{ID: "r1", Endpoint: "http://" + r.engine, Slots: 4}}
+	if len(replicas) > 0 {
+		f.State, f.Replicas = functions.Ready, replicas
 	}
 	r.act.Publish(f)
 }
@@ -215,7 +222,7 @@ func (r *rig) publish(name string, ready bool, adapters ...string) {
 // client is one socket.
 type client struct {
 	*websocket.Conn
-	t *testing.T
+	t testing.TB
 	r *rig
 }
 
@@ -255,6 +262,7 @@ type frame struct {
 	Adapter, Model, State, Content         string
 	Code, Message                          string
 	Cold                                   bool
+	Moved                                  string
 	Confidence                             float64
 	Percent, Position                      *int
 	FinishReason                           string         `json:"finish_reason"`

@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/router/intents"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -22,8 +23,9 @@ type Options struct {
 	Generate httpserver.Handler
 	// Caller is the identity of a client; header returns the value of a field that it sent.
 	Caller func(header func(name string) string) (auth.Identity, *openai.Error)
-	// Decide decides what a request would be sent to, and sends and records nothing.
-	Decide func(id auth.Identity, router, path string, header func(string) string, body []byte) (functions.RouteRecord, *openai.Error)
+	// Decide decides what a request would be sent to, and sends and records nothing. typed
+	// remembers the text between decisions; nil: nothing does.
+	Decide func(id auth.Identity, router, path string, header func(string) string, body []byte, typed *intents.Typed) (functions.RouteRecord, *openai.Error)
 	// Ahead makes targets ready that a decision is sure of; nil: none is.
 	Ahead *Ahead
 	// Sockets bounds the open sockets, and SocketsOfKey those of one key; 65,536 and all.
@@ -96,7 +98,9 @@ func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
 	case healthPath:
 		e = serveHealth(req, res)
 	default:
-		e = s.upgrade(req, res)
+		if e = s.upgrade(req, res); e != nil {
+			res.Set("sec-websocket-version", websocketVersion)
+		}
 	}
 	if e != nil {
 		answerError(res, e)
@@ -201,7 +205,7 @@ func (s *Server) check(req *httpserver.Request) (*socket, *openai.Error) {
 		return true
 	})
 	body, _ := o.body("", nil)
-	if _, e := s.o.Decide(o.id, router, generatePath, o.header, body); e != nil {
+	if _, e := s.o.Decide(o.id, router, generatePath, o.header, body, nil); e != nil {
 		return nil, e
 	}
 	return o, nil

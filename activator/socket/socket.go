@@ -28,6 +28,7 @@ const (
 type socket struct {
 	s         *Server
 	up        *httpserver.Upgraded
+	conn      frameConn // up, as it is written to
 	ws        *websocket.Conn
 	id        auth.Identity
 	handshake handshake // its authorization goes on with each generation
@@ -51,8 +52,8 @@ func (s *socket) account() string { return s.id.Team + "\x00" + s.id.KeyID }
 
 // run serves the connection until it ends.
 func (s *socket) run(u *httpserver.Upgraded) {
-	s.up = u
-	ws, err := s.handshake.accept(u)
+	s.up, s.conn.ReadWriteCloser = u, u
+	ws, err := s.handshake.accept(u, &s.conn)
 	if err != nil {
 		return
 	}

@@ -9,6 +9,10 @@
 // The sums are kept in a file, which [Ledger.Run] writes at every change, ten times a
 // second at most. A process that is killed forgets what it spent in that time, and the
 // requests under way.
+//
+// What a line of a batch costs is forgotten by no process and charged once: the line's entry
+// in the batch's log has the charges, and the file has, beside the sums, up to where each log
+// is charged. The charges behind that are made again after a restart.
 package spend
 
 import (
@@ -17,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -51,9 +56,14 @@ type Ledger struct {
 	path  string        // "": nothing is kept
 	dirty chan struct{} // has an element while the file is older than the sums
 
+	writing sync.Mutex // held while the file is written
+	written int        // changes that the file has; guarded by writing
+
 	mu       sync.Mutex
 	day      string // 2026-11-29; never goes back
 	accounts map[string]*account
+	logs     map[string]int64 // the bytes of each log of entries whose charges are made
+	changes  int
 }
 
 type account struct {
@@ -66,11 +76,12 @@ type account struct {
 type kept struct {
 	Day   string             `json:"day"`
 	Spent map[string]float64 `json:"spent"`
+	Logs  map[string]int64   `json:"logs,omitzero"`
 }
 
 // Open reads the sums from the data folder; "" keeps none.
 func Open(data string) (*Ledger, error) {
-	l := &Ledger{dirty: make(chan struct{}, 1), accounts: map[string]*account{}}
+	l := &Ledger{dirty: make(chan struct{}, 1), accounts: map[string]*account{}, logs: map[string]int64{}}
 	if data == "" {
 		return l, nil
 	}
@@ -93,6 +104,7 @@ func Open(data string) (*Ledger, error) {
 	for name, spent := range k.Spent {
 		l.accounts[name] = &account{spent: spent}
 	}
+	maps.Copy(l.logs, k.Logs)
 	return l, nil
 }
 
@@ -104,7 +116,7 @@ func (l *Ledger) Run(ctx context.Context) error {
 			return l.Flush()
 		case <-l.dirty:
 		}
-		if err := l.write(); err != nil {
+		if err := l.Flush(); err != nil {
 			return err
 		}
 		select {
@@ -116,31 +128,38 @@ func (l *Ledger) Run(ctx context.Context) error {
 
 // Flush writes the file if it is older than the sums.
 func (l *Ledger) Flush() error {
-	select {
-	case <-l.dirty:
-		return l.write()
-	default:
-		return nil
-	}
-}
-
-func (l *Ledger) write() error {
-	if l.path == "" {
-		return nil
-	}
+	l.writing.Lock()
+	defer l.writing.Unlock()
 	l.mu.Lock()
-	k := kept{Day: l.day, Spent: make(map[string]float64, len(l.accounts))}
+	changes := l.changes
+	k := kept{Day: l.day, Spent: make(map[string]float64, len(l.accounts)), Logs: maps.Clone(l.logs)}
 	for name, a := range l.accounts {
 		if a.spent > 0 {
 			k.Spent[name] = a.spent
 		}
 	}
 	l.mu.Unlock()
+	if l.path == "" || changes == l.written {
+		return nil
+	}
 	raw, err := json.Marshal(k, json.Deterministic(true))
 	if err != nil {
 		return err
 	}
-	return durable.WriteFile(l.path, append(raw, '\n'), 0o600)
+	if err := durable.WriteFile(l.path, append(raw, '\n'), 0o600); err != nil {
+		return err
+	}
+	l.written = changes
+	return nil
+}
+
+// change notes that the file is older than the sums. mu is held.
+func (l *Ledger) change() {
+	l.changes++
+	select {
+	case l.dirty <- struct{}{}:
+	default:
+	}
 }
 
 // turn begins a new day if the last one is over. mu is held.
@@ -235,27 +254,28 @@ func (r *Reservation) Settle(cost float64, now time.Time) {
 	if l == nil {
 		return
 	}
-	r.ledger = nil
-	cost = positive(cost)
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.turn(now)
+	if r.release(); positive(cost) > 0 {
+		for _, name := range r.accounts {
+			l.account(name).spent += cost
+		}
+		l.change()
+	}
+}
+
+// release ends the reservation. The ledger's mu is held.
+func (r *Reservation) release() {
 	for _, name := range r.accounts {
-		a := l.account(name)
-		a.spent += cost
+		a := r.ledger.account(name)
 		if a.requests--; a.requests == 0 {
 			a.reserved = 0 // not the rest that adding up leaves
 		} else {
 			a.reserved -= r.amount
 		}
 	}
-	l.mu.Unlock()
-	if cost == 0 {
-		return
-	}
-	select {
-	case l.dirty <- struct{}{}:
-	default:
-	}
+	r.ledger = nil
 }
 
 // positive is x, or 0 where it is less or no number.

@@ -5,9 +5,12 @@ package suspects
 
 import (
 	"maps"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // Time is how long a suspect is remembered after the last crash it was in, and how
@@ -113,4 +116,10 @@ func (t *Table[K]) Acquit(p K) {
 	defer t.mu.Unlock()
 	delete(t.byPrint, p)
 	t.count.Store(int32(len(t.byPrint)))
+}
+
+// Refuse is the answer to a request that is refused for the time that is left.
+func Refuse(left time.Duration) *openai.Error {
+	minutes := strconv.Itoa(max(1, int((left+time.Minute-1)/time.Minute)))
+	return openai.New(openai.RequestQuarantined, "The engine crashed with this request in it, the last time with no other request. An equal request is refused for the next "+minutes+" min. Change the request, or the engine that it crashes.")
 }

@@ -56,8 +56,8 @@ func (t *Table) MayRefuse(replica string, status int, body []byte) bool {
 	return !known
 }
 
-// Estimate is the usage of a stream that reported none: a token for each of its events, and
+// estimate is the usage of a stream that reported none: a token for each of its events, and
 // for four bytes of its prompt. It is not Known.
-func Estimate(promptBytes int, events int64) openai.Usage {
+func estimate(promptBytes int, events int64) openai.Usage {
 	return openai.Usage{Prompt: int64(promptBytes+3) / 4, Completion: events}
 }

@@ -37,7 +37,7 @@ func TestTable(t *testing.T) {
 	if len(table.refuses) > maxReplicas {
 		t.Errorf("%d replicas", len(table.refuses))
 	}
-	if u := Estimate(9, 7); u != (openai.Usage{Prompt: 3, Completion: 7}) {
+	if u := estimate(9, 7); u != (openai.Usage{Prompt: 3, Completion: 7}) {
 		t.Errorf("%+v", u)
 	}
 }

@@ -87,8 +87,16 @@ var scenes = map[string]struct {
 		calm: []string{`thaw_remote_circuit{state="open",team="t",model="m"} 0x5 1 0x10`, `thaw_remote_circuit{state="closed",team="t",model="m"} 1x16`},
 	},
 	"ThawSpendingNearBound": {
-		fires: []string{`thaw_remote_spent_today{team="t",model="m"} 0+0.5x9`}, labels: `{team="t",model="m"}`,
-		calm: []string{`thaw_remote_spent_today{team="t",model="m",instance="a"} 3x9`, `thaw_remote_spent_today{team="t",model="m",instance="b"} 3x9`},
+		fires: []string{`thaw_remote_spent_today{team="t",model="m"} 0+0.5x9`, `thaw_remote_spend_limit{team="t",model="m"} 5x9`}, labels: `{team="t",model="m"}`,
+		calm: []string{
+			`thaw_remote_spent_today{team="t",model="m",instance="a"} 3x9`, `thaw_remote_spent_today{team="t",model="m",instance="b"} 3x9`,
+			`thaw_remote_spend_limit{team="t",model="m",instance="a"} 5x9`, `thaw_remote_spend_limit{team="t",model="m",instance="b"} 5x9`,
+			`thaw_remote_spent_today{team="t",model="unlimited"} 9x9`,
+		},
+	},
+	"ThawTeamSpendingNearBound": {
+		fires: []string{`thaw_team_spent_today{team="t"} 0+0.5x9`, `thaw_team_spend_limit{team="t"} 5x9`}, labels: `{team="t"}`,
+		calm: []string{`thaw_team_spent_today{team="t"} 3x9`, `thaw_team_spend_limit{team="t"} 5x9`},
 	},
 	"ThawStoreNearFull": {
 		fires:  []string{`thaw_store_bytes{kind="used",node="a"} 95x30`, `thaw_store_bytes{kind="total",node="a"} 100x30`, `thaw_store_evictions_total{node="a"} 0x5 1x25`},

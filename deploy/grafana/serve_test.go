@@ -26,6 +26,7 @@ var definitions = map[string]string{
 	"broken": "kind: Model\nmetadata: {name: broken}\nspec: {source: ./absent, engine: ember}",
 	"cloud":  "kind: Remote\nmetadata: {name: cloud}\nspec: {url: \"http://ADDRESS/v1\", model: small, allow: internal, price: {input: 100, output: 100}, limits: {spendPerDay: 5}}",
 	"away":   "kind: Remote\nmetadata: {name: away}\nspec: {url: \"http://127.0.0.1:1/v1\", model: small, allow: internal}",
+	"team":   "kind: Team\nmetadata: {name: default}\nspec: {limits: {spendPerDay: 5}}",
 	"auto":   "kind: Router\nmetadata: {name: auto}\nspec: {rules: [{name: all, to: [small, tiny]}]}",
 	"panel":  "kind: Composition\nmetadata: {name: panel}\nspec: {pattern: ensemble, members: [small, tiny], coordinator: small, budget: {calls: 8, time: 1m}}",
 }
@@ -222,6 +223,9 @@ func (s *store) checkFigures(t *testing.T, end time.Time) {
 		`sum(increase(thaw_route_decisions_total{router="default/auto",target="small"}[3m]))`: 1,
 		`sum(increase(thaw_evictions_total[3m]))`:                                             1,
 		`sum(thaw_remote_spent_today{model="cloud"}) * 1e6`:                                   1,
+		`sum(thaw_remote_spend_limit{model="cloud"})`:                                         5,
+		`sum(thaw_team_spent_today{team="default"}) * 1e6`:                                    1,
+		`sum(thaw_team_spend_limit{team="default"})`:                                          5,
 		`thaw_remote_circuit{model="away",state="open"}`:                                      1,
 	} {
 		got := s.query(t, expression, end)

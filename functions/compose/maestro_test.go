@@ -7,6 +7,45 @@ import (
 	"testing"
 )
 
+// FuzzAssignments: whatever the coordinator of a maestro replies, an agent is asked at most
+// once, only agents that there are, and within the budget.
+func FuzzAssignments(f *testing.F) {
+	for _, text := range []string{
+		`{"agents":[{"role":"code","task":"x"},{"role":"research","task":"y"}]}`, `{"agents":[{"role":"code","task":"x"},{"role":"code","task":"y"}]}`,
+		`{"agents":[{"role":"critic","task":"x"}]}`, "```json\n{\"agents\":[{\"role\":\"code\",\"task\":\"x\"}]}\n```", `{"agents":null}`, strings.Repeat("[", 200), "",
+	} {
+		f.Add(text, uint8(0))
+		f.Add(text, uint8(4))
+	}
+	f.Fuzz(func(t *testing.T, text string, calls uint8) {
+		plan := planOf(Maestro)
+		if calls > 2 {
+			plan.Budget.Calls = int(calls)
+		}
+		s := &script{answer: func(q Call) (Reply, error) {
+			if q.JSON != nil {
+				return Reply{Text: text}, nil
+			}
+			return Reply{Text: "work of " + q.Role}, nil
+		}}
+		result, err := Run(t.Context(), plan, question("Do it."), s.ask, nil, nil)
+		var e *Error
+		if err != nil && !errors.As(err, &e) || plan.Budget.Calls > 0 && len(s.calls) > plan.Budget.Calls {
+			t.Fatalf("%v, %d calls of %d", err, len(s.calls), plan.Budget.Calls)
+		}
+		asked := map[string]bool{}
+		for _, m := range result.Calls {
+			if m.Role == RoleCoordinator {
+				continue
+			}
+			if asked[m.Role] || plan.Agents[m.Role] != m.Member {
+				t.Fatalf("%s of %s is asked twice, or is none", m.Role, m.Member)
+			}
+			asked[m.Role] = true
+		}
+	})
+}
+
 func TestMaestro(t *testing.T) {
 	valid := `{"agents":[{"role":"code","task":"write it"},{"role":"research","task":"look it up"}]}`
 	whole := []string{"a/research/1", "b/critic/1", "c/code/1", "j/coordinator/1", "j/coordinator/1/final"}

@@ -118,7 +118,7 @@ func unsupported(key []byte) *Error {
 }
 
 func between(key, v []byte, from, to int64) error {
-	if n, ok := parseInteger(v); !ok || n < from || n > to {
+	if n, ok := parseWhole(v); !ok || n < from || n > to {
 		return outside(key, "must be an integer from %d to %d", from, to)
 	}
 	return nil

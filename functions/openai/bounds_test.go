@@ -20,6 +20,8 @@ func TestBounds(t *testing.T) {
 	}{
 		{"n (CVE-2026-34756)", `"n":100000`, InvalidValue, "/n"},
 		{"n just above", `"n":9`, InvalidValue, "/n"},
+		{"n just above, as a float", `"n":9.0`, InvalidValue, "/n"},
+		{"n beyond every integer", `"n":1e300`, InvalidValue, "/n"},
 		{"n of another spelling", `"\u006e":9`, InvalidValue, "/n"},
 		{"best_of", `"best_of":64`, InvalidValue, "/best_of"},
 		{"best_of fraction", `"best_of":1.5`, InvalidValue, "/best_of"},

@@ -100,7 +100,7 @@ func lookup(c Code) catalogueRow {
 	case RequestTooLarge:
 		return catalogueRow{413, typeRequest, "", 0, false, "The body is too large."}
 	case UnsupportedEncoding:
-		return catalogueRow{415, typeRequest, "", 0, false, "Compressed bodies are not accepted."}
+		return catalogueRow{415, typeRequest, "", 0, false, "Compressed bodies are not accepted: send the body without Content-Encoding."}
 	case MisdirectedRequest:
 		return catalogueRow{421, typeRequest, "", 0, false, "This server does not answer for that host."}
 	case RequestQuarantined:

@@ -265,10 +265,10 @@ func (p *peeker) note(key []byte, at span, count int) error {
 		return p.maxTokens(key, v, 1)
 	case "n":
 		if string(v) != "null" {
-			n, ok := parseInteger(v)
-			if !ok || n < 1 || n > MaxN {
-				return outside(key, "must be an integer from 1 to %d", MaxN)
+			if err := between(key, v, 1, MaxN); err != nil {
+				return err
 			}
+			n, _ := parseWhole(v)
 			p.env.N = int(n)
 		}
 	case "user":
@@ -363,14 +363,7 @@ func (p *peeker) maxTokens(key, v []byte, rank int) error {
 // parseMaxTokens reads a bound of the answer's tokens: a whole number, in whatever spelling,
 // or -1, by which clients ask for no bound.
 func parseMaxTokens(key, v []byte) (int64, error) {
-	n, ok := parseInteger(v)
-	if !ok && len(v) > 0 && (v[0] == '-' || v[0] >= '0' && v[0] <= '9') {
-		x, err := strconv.ParseFloat(string(v), 64)
-		if ok = err == nil && x == math.Trunc(x) && x >= -1 && x <= MaxOutput; ok {
-			n = int64(x)
-		}
-	}
-	if ok && n <= MaxOutput {
+	if n, ok := parseWhole(v); ok && n >= -1 && n <= MaxOutput {
 		return n, nil
 	}
 	text := fmt.Sprintf("%s must be an integer from 0 to %d, or -1 for no bound.", key, MaxOutput)
@@ -378,6 +371,17 @@ func parseMaxTokens(key, v []byte) (int64, error) {
 		text += " It is a string: send the number without quotes."
 	}
 	return 0, New(InvalidValue, text).With(string(key))
+}
+
+// parseWhole reads a whole number in whatever spelling: several clients write every number
+// as 1.0.
+func parseWhole(v []byte) (int64, bool) {
+	n, ok := parseInteger(v)
+	if !ok && len(v) > 0 && (v[0] == '-' || v[0] >= '0' && v[0] <= '9') {
+		x, err := strconv.ParseFloat(string(v), 64)
+		n, ok = int64(x), err == nil && x == math.Trunc(x) && math.Abs(x) < 1<<53
+	}
+	return n, ok
 }
 
 // parseInteger reads a literal of digits alone. 1.0 and 1e3 are integers to some

@@ -152,6 +152,7 @@ func (s *Stream) look(l []byte) bool {
 	}
 	d, ok := bytes.CutPrefix(l, []byte("data:"))
 	if !ok {
+		s.Failed = s.Failed || bytes.HasPrefix(l, []byte(errorField))
 		return false
 	}
 	d = bytes.TrimSpace(d)
@@ -221,6 +222,9 @@ func Failure(p []byte) (e *Error, stated bool) {
 			named = string(bytes.TrimSpace(event)) == "error"
 		}
 		d, data := bytes.CutPrefix(l, []byte("data:"))
+		if e, ok := bytes.CutPrefix(l, []byte(errorField)); ok {
+			return frameError(bytes.TrimSpace(e))
+		}
 		if d = bytes.TrimSpace(d); !data || len(d) == 0 {
 			continue // a comment, the name of an event, an empty line
 		}

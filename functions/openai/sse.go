@@ -122,17 +122,36 @@ func CompleteEvents(p []byte) int {
 	return n
 }
 
-// HasData reports whether a stream has a whole line of data.
+// HasData reports whether a stream has a whole line of data, or of an error.
 func HasData(p []byte) bool {
 	for len(p) > 0 {
 		i := bytes.IndexByte(p, '\n')
 		if i < 0 {
 			return false
 		}
-		if bytes.HasPrefix(p, []byte("data:")) {
+		if bytes.HasPrefix(p, []byte("data:")) || bytes.HasPrefix(p, []byte(errorField)) {
 			return true
 		}
 		p = p[i+1:]
 	}
 	return false
+}
+
+// errorField begins the line in which llama.cpp until 2025 wrote an error. Event streams have
+// no such field, so clients skip it.
+const errorField = "error:"
+
+// FrameErrors returns whole events with the lines of errorField as error frames.
+func FrameErrors(p []byte) []byte {
+	if !bytes.HasPrefix(p, []byte(errorField)) && !bytes.Contains(p, []byte("\n"+errorField)) {
+		return p
+	}
+	var out []byte
+	for l := range bytes.Lines(p) {
+		if d, ok := bytes.CutPrefix(l, []byte(errorField)); ok {
+			l = append(append([]byte(`data: {"error":`), bytes.TrimSpace(d)...), "}\n"...)
+		}
+		out = append(out, l...)
+	}
+	return out
 }

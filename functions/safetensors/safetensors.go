@@ -191,8 +191,11 @@ func parseTensors(raw []byte) ([]Tensor, error) {
 	return out, nil
 }
 
-// skipMetadata reads an object of strings.
+// skipMetadata reads an object of strings, or null, which the reference takes as none.
 func skipMetadata(d *jsontext.Decoder) error {
+	if d.PeekKind() == 'n' {
+		return d.SkipValue()
+	}
 	if _, err := expect(d, '{'); err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ func TestParse(t *testing.T) {
 	}{
 		{"one", image("{"+one("a", "F32", "[2,3]", 0, 24)+"}", 24), ""},
 		{"two, any order", image("{"+one("b", "BF16", "[2]", 8, 12)+","+one("a", "F32", "[2]", 0, 8)+"}", 12), ""},
+		{"no metadata", image(`{"__metadata__":null,`+one("a", "U8", "[]", 0, 1)+"}", 1), ""},
 		{"metadata, padding", image(`{"__metadata__":{"format":"pt"},`+one("a", "U8", "[]", 0, 1)+"}   ", 1), ""},
 		{"empty tensor", image("{"+one("a", "F32", "[0,5]", 0, 0)+","+one("b", "U8", "[1]", 0, 1)+"}", 1), ""},
 		{"nothing in it", image("{}", 0), ""},

@@ -39,6 +39,7 @@ func TestMain(m *testing.M) {
 		readOwnMount(os.Args[2])
 		return
 	}
+	testkit.ShortenExits()
 	goleak.VerifyTestMain(m)
 }
 

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -96,17 +97,19 @@ func (s *selection) leave(name, reason string) {
 // dropTwins leaves out files that cannot be on one disk together: two names that are one
 // where case does not count, and a file below a name that is a file.
 func (s *selection) dropTwins() error {
-	// Needed files come first, then those of the listing's order.
+	// Needed files come first, then those of the listing's order. Empty ones are last: some
+	// tools store one under the name of each folder.
 	order := slices.Clone(s.out)
-	slices.SortStableFunc(order, func(a, b File) int {
-		switch na, nb := s.also.Needs(a.Name), s.also.Needs(b.Name); {
-		case na == nb:
+	rank := func(f File) int {
+		switch {
+		case s.also.Needs(f.Name):
 			return 0
-		case na:
-			return -1
+		case f.Size > 0:
+			return 1
 		}
-		return 1
-	})
+		return 2
+	}
+	slices.SortStableFunc(order, func(a, b File) int { return cmp.Compare(rank(a), rank(b)) })
 	files, folders, dropped := map[string]string{}, map[string]string{}, map[string]bool{}
 	for _, f := range order {
 		low := strings.ToLower(f.Name)
@@ -143,7 +146,7 @@ func (s *selection) dropTwins() error {
 func (s *selection) chooseWeights() error {
 	if s.also.weights() == "" {
 		s.dropSecondLayouts()
-		return nil
+		return s.checkShards()
 	}
 	var err error
 	if s.out, err = s.also.Narrow(s.out); err != nil {
@@ -228,6 +231,31 @@ func (s *selection) dropSecondLayouts() {
 			path.Base(f.Name) == "model.safetensors.index.json" && whole[folder] && !shards[folder]
 		return second && !s.also.Match(f.Name)
 	})
+}
+
+// checkShards refuses safetensors whose names count a shard that is not there. An index, which
+// is checked by itself, or a whole file beside them says more than the names. Folders below a
+// model count only where its top has no weights.
+func (s *selection) checkShards() error {
+	var names []weightsets.File
+	covered := map[string]bool{} // folders
+	for _, f := range s.out {
+		if s.also.Match(f.Name) {
+			continue
+		}
+		names = append(names, weightsets.File{Name: f.Name, Size: f.Size})
+		base := path.Base(f.Name)
+		covered[path.Dir(f.Name)] = covered[path.Dir(f.Name)] || base == "model.safetensors" || strings.HasSuffix(base, ".safetensors.index.json")
+	}
+	sets := weightsets.Find(names)
+	top := slices.ContainsFunc(sets, func(w weightsets.Set) bool { return path.Dir(w.Files[0].Name) == "." })
+	for _, w := range sets {
+		first := w.Files[0].Name
+		if folder := path.Dir(first); w.Missing != "" && !weightsets.IsGGUF(first) && !covered[folder] && (!top || folder == ".") {
+			return &Error{Kind: Missing, Source: s.location, File: w.Missing, Detail: "is not there, and the shards beside it count it", Fix: "copy it beside the others"}
+		}
+	}
+	return nil
 }
 
 func isConsolidated(name string) bool {

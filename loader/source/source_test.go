@@ -128,6 +128,14 @@ func TestSelectLeavesOut(t *testing.T) {
 	}
 }
 
+// An empty file under the name of a folder, as some tools store it, does not drop the folder.
+func TestSelectFolderMarkers(t *testing.T) {
+	got, left, err := source.Select("s", []source.File{{Name: "data"}, {Name: "data/x.bin", Size: 1}, {Name: "empty.txt"}}, source.Globs{"*", "*/*"})
+	if err != nil || len(got) != 2 || got[0].Name != "data/x.bin" || len(left) != 1 || left[0].Name != "data" {
+		t.Errorf("%v, left %v, %v", got, left, err)
+	}
+}
+
 // Of several sets of weights one is staged, or the list of them is the error; what repeats
 // weights in another layout is left out, and what the model file excludes.
 func TestSelectWeights(t *testing.T) {
@@ -146,6 +154,13 @@ func TestSelectWeights(t *testing.T) {
 		{"a choice that matches none", quants, functions.ModelSpec{Engine: functions.EngineLlamaCpp, Weights: "*Q8*"}, "!no weights that \"*Q8*\" matches: BF16/m-BF16-00001-of-00002.gguf and 1 more (4 GiB), Q4_K_M/m-Q4_K_M.gguf (2 GiB)"},
 		{"the others excluded", "m-BF16.gguf m-Q4_K_M.gguf", functions.ModelSpec{Engine: functions.EngineLlamaCpp, Exclude: []string{"*BF16*"}}, "m-Q4_K_M.gguf"},
 		{"a missing middle shard", "m-00001-of-00003.gguf m-00003-of-00003.gguf", functions.ModelSpec{Engine: functions.EngineLlamaCpp}, "!m-00002-of-00003.gguf: is not there"},
+		{"a missing shard and no index", "config.json model-00001-of-00003.safetensors model-00002-of-00003.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM}, "!model-00003-of-00003.safetensors: is not there"},
+		{"a missing shard of another form", "model.safetensors-00002-of-00002.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM}, "!model.safetensors-00001-of-00002.safetensors: is not there"},
+		{"a missing shard of a pipeline", "model_index.json unet/m-00001-of-00002.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM}, "!unet/m-00002-of-00002.safetensors: is not there"},
+		{"all shards and no index", "config.json model-00001-of-00002.safetensors model-00002-of-00002.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM}, "config.json model-00001-of-00002.safetensors model-00002-of-00002.safetensors"},
+		{"a missing shard, and an index that is checked", "model-00001-of-00002.safetensors model.safetensors.index.json", functions.ModelSpec{Engine: functions.EngineVLLM}, "model-00001-of-00002.safetensors model.safetensors.index.json"},
+		{"a torn checkpoint below a model", "model.safetensors checkpoint-5/model-00001-of-00002.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM}, "checkpoint-5/model-00001-of-00002.safetensors model.safetensors"},
+		{"a program's own part of the shards", "model-00001-of-00002.safetensors", functions.ModelSpec{Engine: functions.EngineCommand}, "model-00001-of-00002.safetensors"},
 		{"llamacpp beside safetensors", "m.gguf model.safetensors config.json", functions.ModelSpec{Engine: functions.EngineLlamaCpp}, "config.json m.gguf"},
 		{"llamacpp of safetensors", "model.safetensors config.json", functions.ModelSpec{Engine: functions.EngineLlamaCpp}, "!no GGUF file"},
 		{"the source names a file", "m-BF16.gguf m-Q4_K_M.gguf", functions.ModelSpec{Source: "az://a/b/c/m-Q4_K_M.gguf", Engine: functions.EngineLlamaCpp}, "m-Q4_K_M.gguf"},

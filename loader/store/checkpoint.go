@@ -111,7 +111,7 @@ func isHex(s string, n int) bool {
 
 // Lease protects a checkpoint from eviction until it is released or the process ends.
 type Lease struct {
-	f *os.File
+	f *fileLock
 }
 
 // Release may be called more than once, and on nil.

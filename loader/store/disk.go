@@ -28,12 +28,21 @@ func linkCount(fi os.FileInfo) (n uint64, inode uint64) {
 
 var errBusy = errors.New("locked by another")
 
+// fileLock is a file that is locked while it is open.
+type fileLock struct{ *os.File }
+
+// Close unlocks the file and closes it. Closed alone it would stay locked while another
+// goroutine starts a process: a child has all open files until it executes its program.
+func (l *fileLock) Close() error {
+	return errors.Join(unix.Flock(int(l.Fd()), unix.LOCK_UN), l.File.Close())
+}
+
 // lockFile opens path and locks it. The file may be unlinked while this waits (its
 // folder was evicted or committed), and a lock on an unlinked file excludes no other
 // process: then it starts again, and fails with os.ErrNotExist if the folder is gone.
 // Without wait it returns errBusy if another process holds the lock; with it the wait
 // is unbounded: only for locks held for a moment.
-func lockFile(path string, exclusive, wait bool) (*os.File, error) {
+func lockFile(path string, exclusive, wait bool) (*fileLock, error) {
 	how := unix.LOCK_SH
 	if exclusive {
 		how = unix.LOCK_EX
@@ -66,7 +75,7 @@ func lockFile(path string, exclusive, wait bool) (*os.File, error) {
 		}
 		named, err := os.Stat(path)
 		if err == nil && os.SameFile(held, named) {
-			return f, nil
+			return &fileLock{f}, nil
 		}
 		f.Close()
 		if err != nil && !errors.Is(err, os.ErrNotExist) {

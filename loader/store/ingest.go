@@ -28,7 +28,7 @@ type Ingest struct {
 	s           *Store
 	key         string
 	dir         string
-	lock        *os.File
+	lock        *fileLock
 	progress    *os.File
 	locationKey string
 	block       int64

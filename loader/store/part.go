@@ -30,8 +30,8 @@ type Part struct {
 	// otherWriter: another staging, here or in another process, brings a file of
 	// these very bytes. Set by Prepare and PollShared only.
 	otherWriter bool
-	claimLock   *os.File // the lock that marks this staging as its fetcher
-	durable     bool     // synced and read-only
+	claimLock   *fileLock // the lock that marks this staging as its fetcher
+	durable     bool      // synced and read-only
 
 	f, journal *os.File
 	// direct is the same file opened with O_DIRECT; nil if the file system does not

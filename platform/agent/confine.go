@@ -95,8 +95,8 @@ func (c *confinement) plan(name functions.Name, replica string, cmd *engine.Comm
 	for _, dir := range engine.ScriptFolders(r.Spec.Args) {
 		p.Read = append(p.Read, c.outside(dir)...)
 	}
-	if cmd.Engine == functions.EngineCommand && r.Dir != "" {
-		p.Read = append(p.Read, c.entries(absolute(r.Dir))...)
+	if cmd.Engine == functions.EngineCommand && cmd.Dir != "" {
+		p.Read = append(p.Read, c.entries(absolute(cmd.Dir))...)
 	}
 	c.setEnv(cmd, r, home)
 	return p, nil

@@ -58,8 +58,7 @@ func TestMain(m *testing.M) {
 
 // runTests runs the tests, which must leave no goroutine.
 func runTests(m *testing.M) int {
-	// Without the race detector's second at the exit of each program.
-	os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
+	testkit.ShortenExits()
 	code := m.Run()
 	http.DefaultClient.CloseIdleConnections()
 	// A stopped supervisor is waited for in the background, and takes a second to exit with

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/enginecache"
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/dir"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
@@ -121,9 +124,31 @@ func (s *Stager) awaitCheckpoint(ctx context.Context, req replica.StageRequest, 
 	stop := s.readAhead(c)
 	k := s.openCompileCache(ctx, req, c, plan)
 	out := s.checkpointOf(c, k)
+	if c.InPlace && c.Digest == "" {
+		out.Digest = FolderID(ctx, req.Source, req.Dir)
+	}
 	release := out.Release
 	out.Release = func() { stop(); release() }
 	return out, nil
+}
+
+// FolderID identifies the present content of a source that is a folder of this machine, by
+// the names, sizes and times of its files. It is "" for any other source, and where the
+// folder cannot be listed.
+func FolderID(ctx context.Context, src, base string) string {
+	scheme, at, err := loader.Locate(src, base)
+	if err != nil || scheme != "file" {
+		return ""
+	}
+	plan, err := dir.Source{}.Plan(ctx, at, nil)
+	if err != nil {
+		return ""
+	}
+	h := sha256.New()
+	for _, f := range plan.Files {
+		fmt.Fprintf(h, "%q %d %q\n", f.Name, f.Size, f.Version)
+	}
+	return "folder:" + hex.EncodeToString(h.Sum(nil)[:16])
 }
 
 // checkpointOf is a checkpoint as replicas have it.

@@ -8,6 +8,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/loader"
 )
 
 // Cache is what the nodes have.
@@ -162,8 +163,27 @@ func (a *API) prefetch(x *exchange, res *httpserver.Response) *openai.Error {
 		r.Source, r.Dir, r.Files = m.Spec.Source, m.Dir, m.Spec.StagedFiles()
 	}
 	return streamProgress(x, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
-		return a.o.Stores.Prefetch(ctx, body.Node, r, report)
+		return a.o.Stores.Prefetch(ctx, body.Node, r, func(p functions.StoreProgress) {
+			if p.State == "ready" {
+				a.forgetAnswersOf(r.Source, r.Dir)
+			}
+			report(p)
+		})
 	})
+}
+
+// forgetAnswersOf drops the answers of all models of a source, which may have other weights
+// now.
+func (a *API) forgetAnswersOf(source, dir string) {
+	_, staged, err := loader.Locate(source, dir)
+	if err != nil || a.o.ForgetAnswers == nil {
+		return
+	}
+	for _, m := range a.o.Catalog.Models() {
+		if _, at, err := loader.Locate(m.Spec.Source, m.Dir); err == nil && at == staged {
+			a.o.ForgetAnswers(m.FullName())
+		}
+	}
 }
 
 // streamProgress answers with a stream of progress, or with the error of what never

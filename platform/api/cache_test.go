@@ -170,6 +170,24 @@ func TestForgetAnswers(t *testing.T) {
 	}
 }
 
+// TestPrefetchForgetsAnswers: a source that has been staged may have other bytes, so the
+// answers of its models are dropped.
+func TestPrefetchForgetsAnswers(t *testing.T) {
+	var forgotten []string
+	r := start(t, func(o *Options) {
+		o.Stores = &stores{}
+		o.ForgetAnswers = func(n functions.Name) int { forgotten = append(forgotten, n.String()); return 0 }
+	})
+	for _, body := range []string{`{"source":"az://a/c/other"}`, `{"source":"file:///w/x"}`} {
+		if status, answer := get(t, r, "POST", "/api/v1/prefetch", body); status != 200 || !strings.Contains(answer, `"ready"`) {
+			t.Fatalf("%d %s", status, answer)
+		}
+	}
+	if got := strings.Join(forgotten, " "); got != "a/one b/two" {
+		t.Errorf("dropped: %s", got)
+	}
+}
+
 func get(t *testing.T, r *testAPI, method, path, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequest(method, r.url+path, strings.NewReader(body))

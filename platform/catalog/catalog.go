@@ -43,6 +43,9 @@ type Options struct {
 	Deployed string        // what Put keeps; made when it is not there
 	Every    time.Duration // how often Watch looks; DefaultEvery when 0
 	Plain    func(*url.URL) bool
+	// Complete is called with each model that was read from Folder, before others get it; it
+	// may fill in the model's resources, and must not call the catalog.
+	Complete func(*functions.Model)
 	// Given are documents in no folder, by what they come from.
 	Given map[string][]byte
 }
@@ -315,7 +318,7 @@ func (c *Catalog) scan(wait bool) {
 			still := !wait || f.lastSeen == st
 			f.lastSeen = st
 			if changed := f.examples.changed(wait); still && (changed || f.stat != st) {
-				f.read(c.o.reader(), path, st)
+				c.read(f, path, st)
 			}
 		}
 	}
@@ -352,24 +355,42 @@ func listFiles(dir string) (map[string]fileVersion, error) {
 }
 
 // read replaces the documents of f, or says why they stay.
-func (f *file) read(reader Reader, path string, st fileVersion) {
+func (c *Catalog) read(f *file, path string, st fileVersion) {
 	f.stat, f.problems = st, nil
 	data, err := readFile(path, MaxFile)
 	if err != nil {
 		f.problems = Problems{{File: path, Message: "cannot be read: " + err.Error()}}
 		return
 	}
-	f.readData(reader, path, data)
+	if !f.readData(c.o.reader(), path, data) || c.o.Complete == nil || c.rank(path) > 0 {
+		return
+	}
+	for _, d := range f.docs {
+		if d.Model != nil {
+			c.o.Complete(d.Model)
+		}
+	}
 }
 
-func (f *file) readData(reader Reader, path string, data []byte) {
+// Reread has the next Scan read the file of a function, also when it has not changed.
+func (c *Catalog) Reread(name functions.Name) {
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
+	if f := c.files[c.now().from[name.WithoutAdapter().String()]]; f != nil {
+		f.stat = fileVersion{}
+	}
+}
+
+// readData reports whether the documents of f are those of data now.
+func (f *file) readData(reader Reader, path string, data []byte) bool {
 	docs, examples, err := reader.decode(path, data)
 	f.examples = examples
 	if problems, bad := errors.AsType[Problems](err); bad {
 		f.problems = problems
-		return
+		return false
 	}
 	f.docs = docs
+	return true
 }
 
 // readFile reads a file up to one byte more than most.

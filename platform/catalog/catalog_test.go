@@ -96,6 +96,40 @@ func TestBadEditKeepsOldDefinition(t *testing.T) {
 	}
 }
 
+// Complete sees each model of the user's folder before others do, and no other; a broken edit
+// keeps what it filled in, and a file is read again on demand.
+func TestComplete(t *testing.T) {
+	user, deployed := t.TempDir(), t.TempDir()
+	var seen []string
+	c, err := Open(Options{Folder: user, Deployed: deployed, Complete: func(m *functions.Model) {
+		seen = append(seen, m.FullName().Name)
+		m.Spec.Resources.GPUs = len(seen)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(user, "a.yaml")
+	write(t, path, modelText("a"))
+	c.Reload()
+	if _, err := c.Put(named("b"), []byte(strings.Replace(modelText("b"), "./", "/", 1))); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, modelText("a")+"  scale: {mx: 2}\n")
+	c.Reload()
+	if got := c.Model(named("a")).Spec.Resources.GPUs; got != 1 || !slices.Equal(seen, []string{"a"}) {
+		t.Errorf("%d, seen %q", got, seen)
+	}
+	write(t, path, modelText("a"))
+	c.Reload()
+	c.Reload()
+	c.Reread(named("a"))
+	c.Reread(named("none"))
+	c.Reload()
+	if got := c.Model(named("a")).Spec.Resources.GPUs; got != 3 || !slices.Equal(seen, []string{"a", "a", "a"}) {
+		t.Errorf("%d, seen %q", got, seen)
+	}
+}
+
 // A file that is replaced by one of the same size and time is read again: by a rename, as
 // editors and rsync do, and in place.
 func TestSameSizeAndTime(t *testing.T) {
@@ -234,6 +268,7 @@ func TestPut(t *testing.T) {
 		{"x", []byte(modelText("x")), "spec.source: a relative source"},
 		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: x}\nspec:\n  engine: command\n  args: [python3, ./srv/main.py, \"{port}\"]\n"), `spec.args[1]: "./srv/main.py" is relative`},
 		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: x}\nspec:\n  engine: command\n  args: [../bin/serve, \"{port}\"]\n"), `spec.args[0]: "../bin/serve" is relative`},
+		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: x}\nspec:\n  engine: command\n  folder: /no/such/folder\n  args: [./serve, \"{port}\"]\n"), `spec.folder: the server's machine has no folder "/no/such/folder"`},
 		{"x", append(absolute("x"), "  adapters: [{name: p, source: az://acct/c/p}, {name: q, source: ./q}]\n"...), "spec.adapters[1].source: a relative source"},
 		{"x", append(append(absolute("x"), "---\n"...), absolute("y")...), "exactly one Model"},
 		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: x}\n"), "exactly one Model"},

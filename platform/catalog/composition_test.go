@@ -155,7 +155,14 @@ func TestCompositionParts(t *testing.T) {
 		{"adapter", models + composition("a", "\"tiny:pirat\", cloud-mini, tiny", ", quorum: 1"), []string{"warning: spec.members[0]: the model default/tiny has no adapter pirat (did you mean pirate?)"}},
 		{"adapter of a Router", models + router("auto", "tiny") + composition("a", "\"auto:x\", tiny, cloud-mini", ", quorum: 1"), []string{"warning: spec.members[0]: default/auto is a Router, and a Router has no adapters"}},
 		{"data", tiny + "---\n" + cloudText + "---\n" + composition("a", "tiny, cloud-mini", ", quorum: 1"), []string{"warning: spec.members[1]: the Remote cloud-mini takes public data at most, and the data of this team is internal, so cloud-mini is never asked (data: public on the team, or allow: internal on the Remote)"}},
-		{"a Composition as target", models + router("auto", "a, tiny") + composition("a", "tiny, cloud-mini", ""), []string{"spec.rules[0].to[0]: a is a Composition, and a Composition is no target yet (name a Model or a Remote)"}},
+		{"a Composition as target", models + router("auto", "a, tiny") + composition("a", "tiny, cloud-mini", ""), nil},
+		{"an adapter of one as target", models + router("auto", "\"a:x\", tiny") + composition("a", "tiny, cloud-mini", ""), []string{"warning: spec.rules[0].to[0]: default/a is a Composition, and a Composition has no adapters"}},
+		{"a target that asks its Router", models + router("pick", "a, tiny") + composition("a", "tiny, pick", ""), []string{
+			"spec.members: the members lead back to this Composition: default/a asks default/pick asks default/a", "spec.rules: the targets lead back to this Router: default/pick asks default/a asks default/pick",
+		}},
+		{"a target too deep", models + router("pick", "a, tiny") + composition("a", "tiny, b", "") + composition("b", "tiny, c", "") + composition("c", "tiny, cloud-mini", ""), []string{
+			"spec.members: a request would go through 4", "spec.rules: a request would go through 4 Compositions and Remotes, one behind the other (at most 3)",
+		}},
 		{"each other", models + composition("a", "tiny, b", "") + composition("b", "tiny, a", ""), []string{
 			"spec.members: the members lead back to this Composition: default/a asks default/b asks default/a (a Composition asks functions that do not ask it)", "default/b asks default/a asks default/b",
 		}},

@@ -39,17 +39,28 @@ func (k knownFunctions) checkComposition(d Document) (problems Problems) {
 		}
 		problems = append(problems, p)
 	}
+	return append(problems, k.checkWay(d, "spec.members")...)
+}
+
+// checkWay reports, at a path of the document, what d names leading back to it or too deep.
+func (k knownFunctions) checkWay(d Document, path string) Problems {
+	p := d.problemAt(path)
 	if circle := k.circle(d); circle != nil {
-		p := d.problemAt("spec.members")
-		p.Message, p.Hint = "the members lead back to this Composition: "+functions.Clip(strings.Join(circle, " asks ")), "a Composition asks functions that do not ask it"
-		return append(problems, p)
+		p.Message = "the members lead back to this Composition: " + functions.Clip(strings.Join(circle, " asks "))
+		p.Hint = "a Composition asks functions that do not ask it"
+		if d.Router != nil {
+			p.Message, p.Hint = strings.Replace(p.Message, "members lead back to this Composition", "targets lead back to this Router", 1), "a Composition that a Router names asks functions that do not ask the Router"
+		}
+		return Problems{p}
 	}
 	if n := k.depth(d, map[string]int{}); n > functions.MaxCompositionDepth {
-		p := d.problemAt("spec.members")
 		p.Message, p.Hint = fmt.Sprintf("a request would go through %d Compositions and Remotes, one behind the other", n), fmt.Sprintf("at most %d, this one counted", functions.MaxCompositionDepth)
-		problems = append(problems, p)
+		if d.Router != nil {
+			p.Hint = fmt.Sprintf("at most %d", functions.MaxCompositionDepth)
+		}
+		return Problems{p}
 	}
-	return problems
+	return nil
 }
 
 // problemAt is a problem at a path of the document, without its message.
@@ -94,8 +105,8 @@ func (k knownFunctions) named(d Document) (docs []Document) {
 	return docs
 }
 
-// circle returns the names on a way from a Composition back to itself; nil where there is
-// none.
+// circle returns the names on a way from a Composition or a Router back to itself; nil where
+// there is none.
 func (k knownFunctions) circle(d Document) []string {
 	seen := map[string]bool{}
 	var walk func(at Document, path []string) []string

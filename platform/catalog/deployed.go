@@ -103,15 +103,7 @@ func (d *Document) relativeFiles() (problems Problems) {
 		for i, a := range d.Model.Spec.Adapters {
 			relative(fmt.Sprintf("spec.adapters[%d].source", i), "source", a.Source)
 		}
-		if d.Model.Spec.Engine != functions.EngineCommand {
-			break
-		}
-		for i, arg := range d.Model.Spec.Args {
-			if strings.HasPrefix(arg, "./") || strings.HasPrefix(arg, "../") {
-				problems = append(problems, Problem{Path: fmt.Sprintf("spec.args[%d]", i), Message: fmt.Sprintf("%q is relative, and what is deployed has no folder to count from", functions.Clip(arg)),
-					Hint: "write the whole path of the server's machine, or put the model file into the folder of --functions: engines of files there run in it"})
-			}
-		}
+		problems = append(problems, checkFolder(&d.Model.Spec)...)
 	case d.Remote != nil:
 		relative("spec.keyFrom.file", "file", d.Remote.Spec.KeyFrom.File)
 	case d.Router != nil:
@@ -124,6 +116,19 @@ func (d *Document) relativeFiles() (problems Problems) {
 				})
 			}
 		}
+	}
+	return problems
+}
+
+// checkFolder checks the folder that relative arguments of a deployed command engine count from.
+func checkFolder(s *functions.ModelSpec) (problems Problems) {
+	if st, err := os.Stat(s.Folder); s.Folder != "" && (err != nil || !st.IsDir()) {
+		return Problems{{Path: "spec.folder", Message: fmt.Sprintf("the server's machine has no folder %q", functions.Clip(s.Folder)),
+			Hint: "put it there under this path, or deploy on the server's machine"}}
+	}
+	if i := s.RelativeArg(); i >= 0 && s.Folder == "" {
+		problems = append(problems, Problem{Path: fmt.Sprintf("spec.args[%d]", i), Message: fmt.Sprintf("%q is relative, and what is deployed has no folder to count from", functions.Clip(s.Args[i])),
+			Hint: "thaw deploy -f FILE fills in spec.folder; or write the whole path of the server's machine"})
 	}
 	return problems
 }
@@ -212,7 +217,7 @@ func (c *Catalog) refresh(path string) {
 	f := new(file)
 	if info, err := os.Stat(path); err == nil {
 		f.lastSeen = versionOf(path, info)
-		f.read(c.o.reader(), path, f.lastSeen)
+		c.read(f, path, f.lastSeen)
 	}
 	c.files[path] = f
 	c.assemble(nil)

@@ -4,4 +4,4 @@ package catalog
 
 // raceOverhead is what the race detector adds to the allocations of one call: it pads
 // each of them. FuzzMemory's seeds hold the bound without it.
-const raceOverhead = 3 << 20
+const raceOverhead = 4 << 20

@@ -58,8 +58,6 @@ func (k knownFunctions) checkRouter(d Document) (problems Problems) {
 				continue
 			case t.Router != nil:
 				p.Warning, p.Message, p.Hint = false, fmt.Sprintf("%s is a Router, and a Router is no target", target), "name its targets instead"
-			case t.Composition != nil:
-				p.Warning, p.Message, p.Hint = false, fmt.Sprintf("%s is a Composition, and a Composition is no target yet", target), "name a Model or a Remote"
 			case t.Remote != nil && class.Rank() > t.Remote.Spec.Allow.Rank():
 				p.Message = fmt.Sprintf("the Remote %s takes %s data at most, and the data of this Router is %s, so %s is never chosen", target, t.Remote.Spec.Allow, class, target)
 				p.Hint = fmt.Sprintf("data: %s on the Router or its team, or allow: %s on the Remote", t.Remote.Spec.Allow, class)
@@ -73,7 +71,7 @@ func (k knownFunctions) checkRouter(d Document) (problems Problems) {
 		}
 		problems = append(problems, never...)
 	}
-	return problems
+	return append(problems, k.checkWay(d, "spec.rules")...)
 }
 
 // class is the class of the data that comes to a Router.
@@ -109,7 +107,7 @@ func (k knownFunctions) missing(in naming, target string) (message, hint string)
 	switch {
 	case ok && (name.Adapter == "" || d.incomplete):
 		return "", ""
-	case ok && d.Model == nil && (d.Remote != nil || in.routers):
+	case ok && d.Model == nil && (d.Router == nil || in.routers):
 		return fmt.Sprintf("%s is a %s, and a %[2]s has no adapters", name.WithoutAdapter(), d.Kind()), "leave out :" + name.Adapter
 	case ok && d.Model != nil && !slices.ContainsFunc(d.Model.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name.Adapter }):
 		var adapters []string
@@ -125,7 +123,7 @@ func (k knownFunctions) missing(in naming, target string) (message, hint string)
 	}
 	var names []string
 	for key, d := range k {
-		if d.Team != nil || (d.Router != nil || d.Composition != nil) && !in.routers {
+		if d.Team != nil || d.Router != nil && !in.routers {
 			continue
 		}
 		n := d.FullName()

@@ -29,17 +29,17 @@ func runCLI(t *testing.T, p Programs, env map[string]string, args ...string) (ou
 func TestServeSettings(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "thaw.yaml")
-	if err := os.WriteFile(file, []byte("addr: 127.0.0.1:1\nmemory: 2Gi\nhost: [a.example, b.example]\ngpus: 2\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("addr: 127.0.0.1:1\nmemory: 2Gi\nhost: [a.example, b.example]\ngpus: 2\ngpu-hour-price: 2.5\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var got ServeConfig
 	p := Programs{Serve: func(_ context.Context, c ServeConfig, _, _ io.Writer) error { got = c; return nil }}
-	env := map[string]string{"HOME": dir, "THAW_ADDR": "127.0.0.1:2", "THAW_CONFIG": file, "THAW_STORE": "1Ti"}
+	env := map[string]string{"HOME": dir, "THAW_ADDR": "127.0.0.1:2", "THAW_CONFIG": file, "THAW_STORE": "1Ti", "THAW_CURRENCY": "EUR"}
 	if _, errs, exit := runCLI(t, p, env, "serve", "--addr", "127.0.0.1:3", "--leave-engines"); exit != 0 {
 		t.Fatal(errs)
 	}
 	want := ServeConfig{Addr: "127.0.0.1:3", Data: filepath.Join(dir, ".local/share/thaw"), GPUs: kit.Count{N: 2}, Memory: kit.Size{Bytes: 2 << 30},
-		Store: 1 << 40, MaxBody: 32 << 20, ClientShare: 50, Hold: "hold", CacheBytes: 256 << 20, Host: []string{"a.example", "b.example"}, LeaveEngines: true, Warm: "auto", Confine: "auto", Vulnerable: "refuse", Caches: "local", Eviction: "lru", KeepAlive: "fixed", Prewarm: "off", PrewarmBudget: functions.Duration(time.Hour), PeerAddr: "auto",
+		Store: 1 << 40, MaxBody: 32 << 20, ClientShare: 50, Hold: "hold", CacheBytes: 256 << 20, Host: []string{"a.example", "b.example"}, LeaveEngines: true, Warm: "auto", Confine: "auto", Vulnerable: "refuse", Caches: "local", Eviction: "lru", KeepAlive: "fixed", Prewarm: "off", PrewarmBudget: functions.Duration(time.Hour), Currency: "EUR", GPUHourPrice: 2.5, PeerAddr: "auto",
 		OrphanTimeout: 60e9, Drain: 30e9, LogLevel: "info", LogFormat: "text"}
 	if !equal(got, want) {
 		t.Fatalf("got  %+v\nwant %+v", got, want)
@@ -136,6 +136,9 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"serve", "--config", sessions}, `sessions: not supported yet`},
 		{[]string{"serve", "--origin", "*"}, `* would let every web page in`},
 		{[]string{"serve", "--origin", "http://localhost:3000", "--origin", "null"}, `"null" is no origin`},
+		{[]string{"serve", "--currency", "euro"}, `"euro" is none: want three capital letters, such as EUR`},
+		{[]string{"serve", "--gpu-hour-price", "cheap"}, `"cheap" is no number`},
+		{[]string{"serve", "--gpu-hour-price", "-1"}, `gpu-hour-price must be 0 or more`},
 		{[]string{"serve", "x"}, `"x" is more than thaw serve takes`},
 		{[]string{"agent"}, `--server https://HOST:8090`},
 		{[]string{"agent", "--server", "http://x"}, `want https://HOST:PORT`},

@@ -21,7 +21,9 @@ func (m modelVerbs) deploy() *cobra.Command {
 		Use: "deploy -f FILE|DIR", Short: "Add or change models, routers, remotes and compositions", GroupID: "own", Args: kit.ExactArgs(),
 		Long: `Add or change models, routers, remotes and compositions. What is given is checked whole
 before anything is sent, and kept by the server under DATA/functions. A relative source, or file of a key,
-counts from its file and is made absolute, so it must be on the server's machine. Examples
+counts from its file and is made absolute, so it must be on the server's machine. So must the
+folder of a file whose command engine has arguments that begin with ./ or ../: the engine
+runs in it (spec.folder), and no argument is changed. Examples
 of intents in files of their own are sent with the router. A target of a router, or a
 member of a composition, that is neither on the server nor deployed with it is an error;
 one that can never be chosen is named as a warning.

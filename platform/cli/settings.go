@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -81,6 +82,23 @@ func (s PolicySettings) Policy() placement.Policy {
 	return p
 }
 
+// MoneySettings are what costs are computed in and by.
+type MoneySettings struct {
+	Currency     string  `json:"currency" default:"USD" help:"currency of all prices, costs and budgets: three capital letters"`
+	GPUHourPrice float64 `json:"gpu-hour-price" default:"0" help:"what an hour of a GPU costs: a model without price in its file costs a Router its GPU seconds times this; 0: unknown"`
+}
+
+// Check validates the settings.
+func (s *MoneySettings) Check() error {
+	if len(s.Currency) != 3 || strings.ContainsFunc(s.Currency, func(r rune) bool { return r < 'A' || r > 'Z' }) {
+		return fmt.Errorf("currency: %q is none: want three capital letters, such as EUR", functions.Clip(s.Currency))
+	}
+	if s.GPUHourPrice < 0 {
+		return errors.New("gpu-hour-price must be 0 or more")
+	}
+	return nil
+}
+
 // ServeConfig is the settings of thaw serve. The tags are the only place where a
 // setting is named: package kit makes flag, variable, key, help, example and schema
 // of them.
@@ -95,6 +113,7 @@ type ServeConfig struct {
 	Origin     []string        `json:"origin" help:"origin of web pages or desktop apps that may use /v1, /ws and /predict: https://HOST[:PORT], http://HOST[:PORT], or SCHEME://* for other schemes, such as app://*; may be repeated"`
 	EngineSettings
 	PolicySettings
+	MoneySettings
 	AgentsAddr    string             `json:"agents-addr" help:"where agents of other machines join, over TLS: HOST:PORT, such as 10.0.0.1:8090; empty: agents cannot join"`
 	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where agents borrow blocks of checkpoints, and folders of this machine that models name as their source, over TLS: auto (a free port of the host of --addr, none on loopback), HOST:PORT, or off"`
 	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, https://HOST:PORT; may be repeated; agents that join are known anyway"`
@@ -134,7 +153,7 @@ func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
 		return fmt.Errorf("addr: %q is no address: want HOST:PORT, such as 127.0.0.1:8080", functions.Clip(c.Addr))
 	}
-	if err := c.RequestSettings.Check(); err != nil {
+	if err := cmp.Or(c.RequestSettings.Check(), c.MoneySettings.Check()); err != nil {
 		return err
 	}
 	for _, o := range c.Origin {

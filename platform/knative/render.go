@@ -203,6 +203,9 @@ func (r *rendering) check() {
 	for _, p := range functions.CheckPod("pod", &r.s.Pod) {
 		r.addProblem("", p.Hint, "what all pods of the namespace say: %s: %s", p.Path, p.Message)
 	}
+	if m.Spec.Folder != "" {
+		r.addProblem("spec.folder", "leave it out: args count from the image's own folder", "a pod does not have the folders of this machine")
+	}
 	if m.Spec.Cache != (functions.Cache{}) {
 		r.addProblem("spec.cache", "leave it out", "not on Kubernetes yet")
 	}

@@ -32,6 +32,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestMain lets the test binary be the supervisor, engine, agent and server of these
@@ -65,8 +66,7 @@ func TestMain(m *testing.M) {
 func runTests(m *testing.M) int {
 	flag.Parse()
 	flag.Set("test.parallel", "8")
-	// Without the race detector's second at the exit of each program.
-	os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
+	testkit.ShortenExits()
 	code := m.Run()
 	http.DefaultClient.CloseIdleConnections()
 	// A stopped supervisor is waited for in the background, and takes a second to exit with

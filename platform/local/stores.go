@@ -168,6 +168,27 @@ func (l *Local) Prefetch(ctx context.Context, node string, r functions.PrefetchR
 	return all[node].Prefetch(ctx, r, func(p functions.StoreProgress) { p.Node = node; report(p) })
 }
 
+// WeightsChanged reports whether a start of a model would load other weights than these, or
+// ones that are not known to be the same: its folder has changed, or a node holds another
+// checkpoint of its source.
+func (l *Local) WeightsChanged(m *functions.Model, weights string) bool {
+	return weightsChanged(m, weights, l.Nodes)
+}
+
+func weightsChanged(m *functions.Model, weights string, nodes func() []functions.Node) bool {
+	scheme, at, err := loader.Locate(m.Spec.Source, m.Dir)
+	switch {
+	case m.Spec.Source == "":
+		return false
+	case err != nil || weights == "":
+		return true
+	case scheme == "file":
+		return agent.FolderID(context.Background(), m.Spec.Source, m.Dir) != weights
+	}
+	other := func(c functions.CachedModel) bool { return c.Source == at && c.Digest != weights }
+	return slices.ContainsFunc(nodes(), func(n functions.Node) bool { return slices.ContainsFunc(n.Cached, other) })
+}
+
 // stageModel stages a model on a node, and with memory also into its page cache: on a node that
 // has it, else on the one with the most free space.
 func (l *Local) stageModel(ctx context.Context, m *functions.Model, memory bool) error {

@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(dialEnv); path != "" {
 		os.Exit(dialAndEnd(path))
 	}
+	testkit.ShortenExits()
 	goleak.VerifyTestMain(m)
 }
 

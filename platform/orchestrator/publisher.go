@@ -57,6 +57,7 @@ func (p *publisher) snapshotOf(f *functionState) snapshot.Snapshot {
 		if r.serves() && r.status.Endpoint != "" {
 			out.Replicas = append(out.Replicas, snapshot.Replica{
 				ID: r.ID, Endpoint: r.status.Endpoint, Key: r.status.Key, Adapters: r.status.Adapters, EngineQueue: r.status.QueueLength, HitRate: r.status.KVCacheHitRate,
+				Weights: r.status.Weights,
 			})
 		}
 		out.Sleeping = out.Sleeping || st == functions.Sleeping

@@ -3,11 +3,13 @@ package orchestrator
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
 // ColdStart finds a cold start by its id; the last 1,000 are kept.
@@ -77,6 +79,26 @@ func (o *Orchestrator) Nodes() []functions.Node {
 	}
 	slices.SortFunc(out, func(a, b functions.Node) int { return cmp.Compare(a.ID, b.ID) })
 	return out
+}
+
+// Packing returns a function that reports whether a replica of a model fits onto the nodes
+// beside those of the models that it was called for before, without all others.
+func (o *Orchestrator) Packing() func(functions.Name) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	nodes := slices.SortedFunc(maps.Values(o.nodes), func(a, b *nodeState) int { return cmp.Compare(a.id, b.id) })
+	var packing rooms.Packing
+	for _, n := range nodes {
+		if n.Here || o.now()-n.Seen <= o.policy.Lease {
+			packing = append(packing, n.Room())
+		}
+	}
+	return func(name functions.Name) bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		f := o.functions[name]
+		return f == nil || len(packing) == 0 || packing.Place(f.Resources)
+	}
 }
 
 // Function returns the snapshot of a function as published, false if the catalogue has

@@ -150,7 +150,10 @@ func (f *functionState) setModel(m *functions.Model, machine string) {
 	f.Requires = m.Spec.Pod.Requires()
 	f.Source = sourceLocation(m.Spec.Source, m.Dir)
 	f.Sleeps = engine.Sleeps(m.Spec)
-	f.Machine = ""
+	f.Machine, f.RunsOn = "", ""
+	if m.Spec.Folder != "" {
+		f.RunsOn = machine
+	}
 	if isLocalFolder(m.Spec.Source) {
 		f.Machine = machine
 	}

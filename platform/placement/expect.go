@@ -46,9 +46,20 @@ func (n *Node) tier(f *Function) functions.Tier {
 	return functions.TierRemote
 }
 
+// host is the machines that f is bound to, a key of what holds for all functions bound alike.
+func (f *Function) host() string {
+	if f.RunsOn == "" {
+		return f.Machine
+	}
+	return f.Machine + "\n" + f.RunsOn
+}
+
 // canRead reports whether n can read f's source: one that is a folder of a machine is
-// read in place there, or staged from there.
+// read in place there, or staged from there. A folder that an engine runs in is only there.
 func (n *Node) canRead(f *Function) bool {
+	if f.RunsOn != "" && f.RunsOn != n.Machine {
+		return false
+	}
 	return f.Machine == "" || f.Machine == n.Machine || n.Borrows
 }
 

@@ -14,7 +14,7 @@ import (
 const reasonLow = "low"
 
 // reasonPriority is the reason for an eviction of a replica that serves requests of
-// priority low only, or that no other request has used for its idle time.
+// priority low only, or that no other request has used for its idle time or since it was READY.
 const reasonPriority = "priority"
 
 // lowGap is how long a replica without requests stays for the next ones of priority low,
@@ -26,7 +26,7 @@ type lowUse uint8
 
 const (
 	notLow  lowUse = iota
-	lowIdle        // without requests; no other request has used it for its idle time
+	lowIdle        // without requests; see idleAfterLow
 	lowBusy        // in use or starting
 	lowOver        // lowBusy, and its share of time beside others of that priority is over
 )
@@ -83,13 +83,15 @@ func (d *decision) lowUseOf(r *Replica) lowUse {
 }
 
 // idleAfterLow reports whether only requests of priority low have used the idle replica r
-// for its idle time, and none for a moment.
+// since it became READY, or for its idle time, and none for a moment. The idle time after
+// other requests is kept by the replica that served them: one that was loaded later is there
+// for those of priority low alone.
 func (d *decision) idleAfterLow(f *Function, r *Replica) bool {
 	if f.LowSince == 0 || f.LastEnd < r.ReadyAt || f.Prewarm > d.plan.now {
 		return false
 	}
 	due := f.LastEnd + lowGap
-	if f.LowSince > 1 {
+	if f.LowSince > 1 && f.LowSince >= r.ReadyAt {
 		due = max(due, f.LowSince+d.policy.idle(f))
 	}
 	d.plan.dueAt(due)

@@ -54,6 +54,10 @@ func TestLow(t *testing.T) {
 			model("x", 1, ready("n", 1, 0, 0), usedByLow(recently, now-4*time.Minute)), model("z", 1, waiting(3, now-1), low(3))}, want: waits},
 		{what: "but after it", gpus: 1, fs: []*Function{
 			model("x", 1, ready("n", 1, 0, 0), usedByLow(recently, now-6*time.Minute)), model("z", 1, waiting(3, now-1), low(3))}, want: "stop default/x-0 (priority)"},
+		{what: "nor for others that ended before it was loaded", gpus: 1, fs: []*Function{
+			model("x", 1, ready("n", now-2*time.Minute, 0, 0), usedByLow(recently, now-4*time.Minute)), model("z", 1, waiting(3, now-1), low(3))}, want: "stop default/x-0 (priority)"},
+		{what: "but for those it served, also where low ones had it loaded", gpus: 1, fs: []*Function{
+			model("x", 1, ready("n", now-6*time.Minute, 0, 0), usedByLow(recently, now-4*time.Minute)), model("z", 1, waiting(3, now-1), low(3))}, want: waits},
 		{what: "one that is loaded serves the low requests that wait for it first", gpus: 1, fs: []*Function{
 			model("x", 1, ready("n", now-10*time.Minute, 1, 0), waiting(100, recently), low(100)), model("z", 1, waiting(3, 1), low(3))}, want: waits},
 		{what: "for its share of time", gpus: 1, fs: []*Function{

@@ -89,7 +89,7 @@ func (q *pendingQueue) setPending(e *functionEntry, n need, lacks int) {
 		q.clearPending(e)
 		return
 	}
-	key := equivalenceClass{team: n.f.Name.Team, machine: n.f.Machine, requires: n.f.Requires, reason: n.reason, resources: n.f.Resources, waits: n.f.waits()}
+	key := equivalenceClass{team: n.f.Name.Team, machine: n.f.host(), requires: n.f.Requires, reason: n.reason, resources: n.f.Resources, waits: n.f.waits()}
 	if len(n.f.Replicas) > 0 || n.f.Size > q.world.smallestStore || n.f.CachedNodesOnly != "" || n.f.RetryOn != "" || n.reason == reasonPrewarm { // prewarms depend on the function's own score
 		key.own = e
 	}

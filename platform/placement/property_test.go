@@ -30,6 +30,9 @@ type toyCluster struct {
 	loads map[*Function]*autoscale.Load
 
 	sleeps, rises, priority int
+	// used is when the last request that is not of priority low ended at a replica, since that
+	// was READY. The planner does not know it.
+	used map[string]Instant
 	// idleFrom is the reference for invariant 11.
 	idleFrom map[string]Instant
 }
@@ -55,7 +58,7 @@ func (c *toyCluster) drop(f *Function, id string) {
 }
 
 func newToyCluster(t *testing.T, seed uint64) *toyCluster {
-	y := &toyCluster{t: t, seed: seed, policy: DefaultPolicy, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}, loads: map[*Function]*autoscale.Load{}}
+	y := &toyCluster{t: t, seed: seed, policy: DefaultPolicy, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}, used: map[string]Instant{}, loads: map[*Function]*autoscale.Load{}}
 	y.policy.Eviction = eviction.Policy(seed % uint64(eviction.NextUse+1))
 	for i := range 1 + y.rnd.IntN(3) {
 		n := &Node{ID: fmt.Sprint("n", i), Machine: fmt.Sprint("m", i), Seen: y.now, Here: i == 0, Memory: functions.Bytes(8+y.rnd.IntN(32)) * gib}
@@ -298,8 +301,8 @@ func (c *toyCluster) yields(a Action, f *Function, r *Replica) {
 		idle = f.KeepFor
 	}
 	switch {
-	case !busy && (f.LowSince == 0 || f.LowSince > 1 && c.now < f.LowSince+idle) && f.Active == 0:
-		c.fail("%s was in use by others: %v, %v", a.Replica, f.LowSince, f.LastEnd)
+	case !busy && f.Active == 0 && (f.LowSince == 0 || c.used[r.ID] > 0 && c.now < c.used[r.ID]+idle):
+		c.fail("%s was in use by others: %v, %v", a.Replica, c.used[r.ID], f.LastEnd)
 	case busy && f.LowActive+f.LowQueued == 0:
 		c.fail("%s is in use by others", a.Replica)
 	case busy && low && (r.State != functions.Ready || c.now < r.ReadyAt+c.policy.LowSlice):
@@ -359,6 +362,7 @@ func (c *toyCluster) live() {
 				r.State, r.ReadyAt, r.WakingUp, r.SleepMemory = functions.Ready, c.now, false, 0
 			case r.GoingToSleep && r.InFlight == 0 && c.rnd.IntN(2) == 0:
 				r.State, r.GoingToSleep, r.ReadyAt, r.SleptAt = functions.Sleeping, false, 0, c.now
+				delete(c.used, r.ID)
 			case r.WakingUp && r.State == functions.Sleeping && c.rnd.IntN(2) == 0:
 				r.State = functions.Loading
 			case c.rnd.IntN(60) == 0: // it dies
@@ -375,7 +379,7 @@ func (c *toyCluster) live() {
 					f.LowActive--
 					f.LowSince = cmp.Or(f.LowSince, f.LastEnd, 1)
 				} else {
-					f.LowSince = 0
+					f.LowSince, c.used[r.ID] = 0, c.now
 				}
 				f.LastEnd = c.now
 			}

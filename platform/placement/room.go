@@ -42,6 +42,11 @@ func (n *Node) host() rooms.Host {
 	return h
 }
 
+// Room is the room of n without replicas.
+func (n *Node) Room() rooms.Room {
+	return rooms.New(n.host(), n.GPUs, make([]rooms.Slot, len(n.GPUs)))
+}
+
 func (a *attempt) reserve(m *nodeRoom, f *Function, gpus []int) {
 	a.mixPromise(m.node.ID)
 	a.reserved = true

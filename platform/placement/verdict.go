@@ -165,7 +165,7 @@ type roomEstimates struct {
 // estimateWait is the estimated time until f has room, -1 if unknown: on the node
 // where enough busy replicas may be gone soonest. It ignores competing functions.
 func (d *decision) estimateWait(f *Function, over bool) time.Duration {
-	who := waitKey{machine: f.Machine, requires: f.Requires, resources: f.Resources, claims: d.counts.claimsGuarantee(f)}
+	who := waitKey{machine: f.host(), requires: f.Requires, resources: f.Resources, claims: d.counts.claimsGuarantee(f)}
 	if over {
 		who.team = f.Name.Team
 	}

@@ -101,6 +101,7 @@ type Function struct {
 	Name      functions.Name
 	Source    string // key of Node.Cached
 	Machine   string // host whose folder the source is, others must stage it from there; "": any
+	RunsOn    string // host with the folder that its engine runs in; "": any
 	Requires  string // requirements on a node other than room, a key of Node.Rejects; "": none
 	Resources functions.Resources
 	Measured  functions.Bytes // GPU memory of Resources, if that was measured; 0: the model file's

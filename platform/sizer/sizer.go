@@ -47,14 +47,11 @@ func (s Sizer) CheckWeights(ctx context.Context, m *functions.Model) error {
 // out the resources stay empty, which reserves nothing, and the text says why.
 func (s Sizer) Size(ctx context.Context, m *functions.Model) (functions.Resources, string) {
 	spec := &m.Spec
-	switch {
-	case spec.Resources != (functions.Resources{}) || spec.Source == "":
-		return spec.Resources, ""
-	case spec.Engine != functions.EngineVLLM && spec.Engine != functions.EngineSGLang && spec.Engine != functions.EngineLlamaCpp:
+	if !leavesOut(spec) {
 		return spec.Resources, ""
 	}
 	nothing := func(format string, args ...any) (functions.Resources, string) {
-		return functions.Resources{}, "spec.resources is left out, and nothing is reserved: " + fmt.Sprintf(format, args...)
+		return functions.Resources{}, "spec.resources is left out, and nothing is reserved: " + fmt.Sprintf(format, args...) + "; write what thaw init prints, or resources: {memory: 4Gi} for processors"
 	}
 	var withGPUs []functions.Node
 	for _, n := range s.Nodes() {
@@ -79,6 +76,11 @@ func (s Sizer) Size(ctx context.Context, m *functions.Model) (functions.Resource
 		text += fmt.Sprintf("; no node has room for that now, and the largest, %s, has %d x %s: thaw init tells what would fit", node.ID, len(node.GPUs), human(smallest(node)))
 	}
 	return res, text
+}
+
+// leavesOut reports whether a model file leaves resources out that can be worked out.
+func leavesOut(spec *functions.ModelSpec) bool {
+	return spec.Resources == functions.Resources{} && spec.Source != "" && (spec.Engine == functions.EngineVLLM || spec.Engine == functions.EngineSGLang || spec.Engine == functions.EngineLlamaCpp)
 }
 
 // read looks at a model's source and those of its adapters.

@@ -70,6 +70,9 @@ var declarations = []metric{
 	counter("thaw_remote_estimates_total", "Answers of a Remote that named no usage, so that their tokens were estimated.", "model", "team", "by"),
 	counter("thaw_spend_total", "Cost of the requests for a Remote, in the currency of the installation.", "model", "team", "by"),
 	gauge("thaw_remote_spent_today", "What a Remote has cost since midnight UTC.", "model", "team"),
+	gauge("thaw_remote_spend_limit", "The spendPerDay of a Remote that has one.", "model", "team"),
+	gauge("thaw_team_spent_today", "What the requests of a team with a spendPerDay have cost since midnight UTC.", "team"),
+	gauge("thaw_team_spend_limit", "The spendPerDay of a team that has one.", "team"),
 	gauge("thaw_remote_circuit", "1 for the state that the circuit of a Remote is in: closed, open (it is failed) or half_open (one request tries it).", "model", "team", "state"),
 
 	// activator/socket

@@ -11,15 +11,16 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/batches"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
 // openBatches opens the files and batches of a data folder, on a data path.
-func openBatches(c *cli.ServeConfig, data *activator.Activator, cat *catalog.Catalog, gpus func() int, limits *ratelimit.Limits, keys *auth.KeyStore, metrics *telemetry.Registry, log *slog.Logger) (*batches.Server, error) {
+func openBatches(c *cli.ServeConfig, data *activator.Activator, cat *catalog.Catalog, gpus func() int, money *spend.Ledger, limits *ratelimit.Limits, keys *auth.KeyStore, metrics *telemetry.Registry, log *slog.Logger) (*batches.Server, error) {
 	b, err := batches.Open(batches.Options{
-		Data: c.Data, Serve: data.Serve, Describe: data.DescribeModel, Caller: data.Caller, MaxLine: int64(c.MaxBody), GPUs: gpus, Log: log,
+		Data: c.Data, Serve: data.Serve, Describe: data.DescribeModel, Caller: data.Caller, MaxLine: int64(c.MaxBody), GPUs: gpus, Ledger: money, Log: log,
 		HasKey: func(id string) bool {
 			return slices.ContainsFunc(keys.List(""), func(k auth.Key) bool { return k.ID == id })
 		},

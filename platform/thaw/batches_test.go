@@ -9,6 +9,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/thaw-dev/thaw/activator/ratelimit"
@@ -155,21 +156,45 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestBatchServerKilled: the server is killed several times while a batch runs. The next one
-// goes on, and each line has its entry once.
+// TestBatchServerKilled: the server and engines are killed while a batch runs. The next one
+// goes on, and each line has its entry once and is charged once.
 func TestBatchServerKilled(t *testing.T) {
 	t.Parallel()
-	p := spawn(t, map[string]string{"a.yaml": tiny(t, "a", "args: [--token-delay, 20ms]"), "b.yaml": tiny(t, "b", "args: [--token-delay, 20ms]")})
-	made := p.createBatch(p.upload(batchLines("line", 300, "a", "b")))
-	for _, done := range []int{1, 60, 170, 290} {
-		p.eventually("lines have ended", func() bool { return p.batch("GET", "/v1/batches/"+made.ID, "").Counts.Completed >= done })
+	cloud := newCloudAPI(t)
+	p := spawn(t, map[string]string{
+		"a.yaml": tiny(t, "a", "args: [--token-delay, 20ms]"), "b.yaml": tiny(t, "b", "args: [--token-delay, 20ms]"),
+		"cloud.yaml": "apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: cloud}\nspec: {url: " + cloud.URL + "/v1, allow: internal, price: {input: 1000, output: 2000}}\n",
+	})
+	made := p.createBatch(p.upload(batchLines("line", 300, "a", "b") + batchLines("cloud", 100, "cloud")))
+	for _, x := range []struct {
+		done   int
+		engine string // "": the server
+	}{{1, ""}, {130, "a"}, {160, ""}, {270, "b"}, {300, ""}, {390, ""}} {
+		p.eventually("lines have ended", func() bool { return p.batch("GET", "/v1/batches/"+made.ID, "").Counts.Completed >= x.done })
+		if x.engine != "" {
+			pid := 0
+			p.eventually("the engine runs", func() bool { pid = p.engine(x.engine); return pid != 0 })
+			signalPID(t, pid, syscall.SIGKILL)
+			continue
+		}
 		p.kill()
 		p.respawn()
 	}
 	b := p.ended(made.ID)
 	out := p.entries(b.OutputFileID)
-	if b.Status != "completed" || b.Counts.Completed != 300 || b.Counts.Failed != 0 || len(out) != 300 {
+	if b.Status != "completed" || b.Counts.Completed != 400 || b.Counts.Failed != 0 || len(out) != 400 {
 		t.Errorf("%+v, %d lines in the output", b, len(out))
+	}
+	p.kill()
+	p.respawn()
+	var teams struct {
+		Items []struct {
+			Spent float64 `json:"spent_today"`
+		}
+	}
+	r := p.do("GET", "/api/v1/teams", "")
+	if err := json.Unmarshal([]byte(r.body), &teams); err != nil || len(teams.Items) != 1 || math.Abs(teams.Items[0].Spent-0.9) > 1e-9 {
+		t.Errorf("100 lines of 0.009 each: %s %v", r.body, err)
 	}
 }
 

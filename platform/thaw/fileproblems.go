@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"path/filepath"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/sizer"
 )
 
 // announceProblems logs each problem of a file of functions when it begins, and makes an
@@ -42,4 +44,24 @@ func (s *server) announceProblems(now catalog.Problems) {
 	if len(before) > 0 && len(now) == 0 {
 		s.log.Info("every file of functions is used again")
 	}
+}
+
+// runSizes works out the resources that files in the folder of functions leave out, once the
+// memory of this machine's GPUs is known.
+func (s *server) runSizes(ctx context.Context) error {
+	select {
+	case <-s.backend.Ready():
+	case <-ctx.Done():
+		return nil
+	}
+	return ignoreCancel(s.sized.Run(ctx, s.sizes, sizer.FolderEvents{
+		Reread: s.catalog.Reread,
+		Report: func(name functions.Name, text string, known bool) {
+			event := functions.Event{Kind: "resources", Reason: "worked_out", Message: text}
+			if !known {
+				event.Reason = "not_known"
+			}
+			s.backend.PublishEvent(event, name)
+		},
+	}))
 }

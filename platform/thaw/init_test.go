@@ -87,3 +87,30 @@ func TestResourcesLeftOut(t *testing.T) {
 		t.Errorf("%s%s", said, kept())
 	}
 }
+
+// TestResourcesLeftOutInFolder: of a file in the folder of functions they are worked out when
+// it is read; they are shown, are an event, and are there at once after a restart.
+func TestResourcesLeftOutInFolder(t *testing.T) {
+	t.Parallel()
+	file := modelFile("m", "  source: "+tinyDir(t)+"\n  engine: vllm\n")
+	p := start(t, map[string]string{"m.yaml": file}, "--gpus", "2", "--gpu-memory", "24Gi")
+	shows := func(name string) bool {
+		return strings.Contains(p.do("GET", "/api/v1/functions/default/"+name, "").body, `"resources":{"gpus":1,"gpuMemory":`)
+	}
+	p.eventually("the resources are worked out", func() bool { return shows("m") })
+	if events := p.do("GET", "/api/v1/events?kind=resources", "").body; !strings.Contains(events, "was worked out: {gpus: 1, gpuMemory: ") || !strings.Contains(events, `"function":"default/m"`) {
+		t.Error(events)
+	}
+	p.file("away.yaml", modelFile("away", "  source: "+t.TempDir()+"\n  engine: vllm\n"))
+	p.eventually("the log says why they are not known, and what to do", func() bool {
+		log := p.log.String()
+		return strings.Contains(log, "function=default/away") && strings.Contains(log, "write what thaw init prints")
+	})
+	p.file("m.yaml", file+"  scale: {idle: 7m}\n")
+	p.eventually("the file is read again", func() bool {
+		return strings.Contains(p.do("GET", "/api/v1/functions/default/m", "").body, `"idle":"7m`)
+	})
+	if !shows("m") {
+		t.Error("they are forgotten with a change of something else")
+	}
+}

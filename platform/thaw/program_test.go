@@ -44,10 +44,9 @@ func TestMain(m *testing.M) {
 	// More tests run at once than there are cores, since they mostly wait for other processes.
 	flag.Parse()
 	flag.Set("test.parallel", "4")
-	// With the race detector a program sleeps for a second before it exits. A replica would
-	// occupy its memory for that long, and on a busy machine the agent, which waits 1.2 s,
-	// would kill an engine that is still exiting.
-	os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
+	// A replica would occupy its memory for a second longer, and on a busy machine the agent,
+	// which waits 1.2 s, would kill an engine that is still exiting.
+	testkit.ShortenExits()
 	os.Exit(m.Run())
 }
 

@@ -78,6 +78,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	part(s.remotes.Run)
 	part(s.money.Run)
 	part(s.batches.Run)
+	part(s.runSizes)
 	part(func(ctx context.Context) error { return ignoreCancel(s.catalog.Watch(ctx, s.onCatalogChange)) })
 	part(func(context.Context) error { return s.front.Serve(listener) })
 	if s.agentsListener != nil {
@@ -122,6 +123,8 @@ type server struct {
 	batches *batches.Server
 	front   httpserver.Server
 	state   readiness
+	sizes   sizer.Sizer
+	sized   *sizer.Folder // of the folder of functions
 
 	problems       map[catalog.Problem]bool // of files, announced already; of onCatalogChange alone
 	agents         *enroll.Server
@@ -156,9 +159,9 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	if c.Data, err = makeDataFolder(c.Data); err != nil {
 		return nil, err
 	}
-	cat, err := catalog.Open(catalog.Options{Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"), Plain: httpsource.NewHostTrust(os.Getenv).Trusts, Given: givenRemotes(os.Getenv)})
+	cat, sized, err := openCatalog(c)
 	if err != nil {
-		return nil, fmt.Errorf("the functions: %w", err)
+		return nil, err
 	}
 	keys, admin, err := credentials(c.Data)
 	if err != nil {
@@ -186,17 +189,20 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		return nil, err
 	}
 	s := &server{
-		money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Metrics: metrics, Log: log.Logger}),
+		money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Currency: c.Currency, Metrics: metrics, Log: log.Logger}),
 		log: log.Logger, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{TLS: backend.EngineTLS}), agents: agents,
 	}
 	answers := cache.NewStore(min(int64(c.CacheBytes), plan.Limit/4), metrics)
+	if answers != nil {
+		answers.Changed = backend.WeightsChanged
+	}
 	s.act = activator.New(activator.Options{
-		Remotes: s.remotes, Cache: answers,
-		Prewarm: backend.PrewarmBriefly, GPUs: backend.GPUs, Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
+		Remotes: s.remotes, Cache: answers, GPUHourPrice: c.GPUHourPrice, Currency: c.Currency,
+		Prewarm: backend.PrewarmBriefly, Packing: backend.Packing, Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
 		Metrics: metrics, Log: log.Requests,
 	})
 	metrics.Add(s.act.Samples, s.remotes.Samples, answers.Samples)
-	if s.batches, err = openBatches(c, s.act, cat, backend.GPUs, s.limits, keys, metrics, log.Logger); err != nil {
+	if s.batches, err = openBatches(c, s.act, cat, backend.GPUs, money, s.limits, keys, metrics, log.Logger); err != nil {
 		return nil, err
 	}
 	s.remotes.Attach(s.act)
@@ -206,7 +212,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	sizes := sizer.Sizer{Sources: nodestore.OpenSources, Nodes: backend.Nodes}
+	s.sized, s.sizes = sized, sizer.Sizer{Sources: nodestore.OpenSources, Nodes: backend.Nodes}
 	control := api.New(api.Options{
 		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL,
 		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.act}, Starter: backend, Requests: s.act, Stores: backend, Ahead: backend,
@@ -214,7 +220,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.act.DemandOf(n); return d.Active, d.Queued },
 		Oldest:  func(n functions.Name) time.Time { d, _ := s.act.DemandOf(n); return d.Oldest },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
-		TeamUse: backend.TeamUse, Size: sizes.Size, CheckWeights: sizes.CheckWeights, Logs: openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
+		TeamUse: backend.TeamUse, Size: s.sizes.Size, CheckWeights: s.sizes.CheckWeights, Logs: openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
 		Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log.Logger,
 	})
 	s.front = s.newFront(c, loopback, control, newSockets(s.act, backend, metrics, plan.Connections, int(c.ShareOf(int64(plan.Connections))), log.Logger), httpserver.Options{
@@ -223,6 +229,20 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		Connections: httpserver.NewConnections(plan.Connections, int(c.ShareOf(int64(plan.Connections))), metrics.Counter("thaw_connections_dropped_total")),
 	})
 	return s, nil
+}
+
+// openCatalog opens the definitions, and the resources that were worked out for those that
+// leave them out.
+func openCatalog(c *cli.ServeConfig) (*catalog.Catalog, *sizer.Folder, error) {
+	sized, err := sizer.OpenFolder(filepath.Join(c.Data, "resources.json"))
+	if err != nil {
+		return nil, nil, err
+	}
+	cat, err := catalog.Open(catalog.Options{Complete: sized.Complete, Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"), Plain: httpsource.NewHostTrust(os.Getenv).Trusts, Given: givenRemotes(os.Getenv)})
+	if err != nil {
+		return nil, nil, fmt.Errorf("the functions: %w", err)
+	}
+	return cat, sized, nil
 }
 
 // makeDataFolder makes the data folder, and returns its absolute path.

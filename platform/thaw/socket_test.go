@@ -121,5 +121,9 @@ func TestOrigins(t *testing.T) {
 		if allowed := r.header.Get("Access-Control-Allow-Origin"); r.status != 415 || (allowed == "http://localhost:3000") != fields {
 			t.Errorf("%s, compressed: %d, allows %q", path, r.status, allowed)
 		}
+		r = p.do("POST", path, "{}", "Origin", "http://localhost:3000", "X-Long", strings.Repeat("x", 16<<10))
+		if allowed := r.header.Get("Access-Control-Allow-Origin"); r.status != 431 || (allowed == "http://localhost:3000") != fields {
+			t.Errorf("%s, a large head: %d, allows %q", path, r.status, allowed)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	"maps"
@@ -140,9 +141,16 @@ func (p Programs) userCommand(c *Command, r Request, expand func(string) string)
 	for _, a := range r.Spec.Args {
 		c.Argv = append(c.Argv, expand(a))
 	}
+	dir := cmp.Or(r.Spec.Folder, r.Dir)
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+		if r.Spec.Folder != "" {
+			return fmt.Errorf("engine command: spec.folder: %s is no folder of this machine", dir)
+		}
+		dir = "" // the model file is on another machine
+	}
 	program := c.Argv[0]
-	if strings.ContainsRune(program, '/') && !filepath.IsAbs(program) && r.Dir != "" {
-		program = filepath.Join(r.Dir, program)
+	if strings.ContainsRune(program, '/') && !filepath.IsAbs(program) && dir != "" {
+		program = filepath.Join(dir, program)
 	}
 	path, err := p.look(program)
 	if err != nil {
@@ -152,7 +160,7 @@ func (p Programs) userCommand(c *Command, r Request, expand func(string) string)
 	if r.Spec.Health != "" {
 		c.Health = r.Spec.Health
 	}
-	c.Dir = r.Dir
+	c.Dir = dir
 	return nil
 }
 

@@ -92,6 +92,7 @@ func TestPrepare(t *testing.T) {
 		r       Request
 		environ []string
 		argv    string
+		dir     string   // that it runs in
 		env     []string // must be there
 		without []string // must not
 	}{
@@ -123,8 +124,12 @@ func TestPrepare(t *testing.T) {
 			argv: "/x/llama --model " + models + "/q-00001-of-00002.gguf --alias tiny --host 127.0.0.1 --port 7001 --metrics"},
 		{name: "command", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineCommand, Args: []string{"ollama", "--port={port}", "{model}:{name}"}, Env: map[string]string{"HOST": "127.0.0.1:{port}"}}, Path: "/m"},
 			argv: "/bin/ollama --port=7001 /m:tiny", env: []string{"HOST=127.0.0.1:7001"}},
-		{name: "command beside its file", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineCommand, Args: []string{"./serve", "{port}"}}, Dir: "/files"},
-			argv: "/files/serve 7001"},
+		{name: "command beside its file", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineCommand, Args: []string{"./serve", "{port}"}}, Dir: models},
+			argv: models + "/serve 7001", dir: models},
+		{name: "command whose file is on another machine", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineCommand, Args: []string{"serve", "{port}"}}, Dir: "peer://n/files"},
+			argv: "/bin/serve 7001"},
+		{name: "command with a folder", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineCommand, Args: []string{"python3", "./main.py", "{port}"}, Folder: models}, Dir: "/data/functions"},
+			argv: "/bin/python3 ./main.py 7001", dir: models},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.r.Name, c.r.Port = "tiny", 7001
@@ -132,8 +137,8 @@ func TestPrepare(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Join(cmd.Argv, " "); got != c.argv {
-				t.Errorf("argv %s\nwant %s", got, c.argv)
+			if got := strings.Join(cmd.Argv, " "); got != c.argv || cmd.Dir != c.dir {
+				t.Errorf("argv %s in %q\nwant %s in %q", got, cmd.Dir, c.argv, c.dir)
 			}
 			for _, e := range c.env {
 				if !slices.Contains(cmd.Env, e) {

@@ -27,6 +27,7 @@ type monitor struct {
 // sleep.
 func (r *Replica) ready(ctx context.Context) state {
 	r.finishStaging(ctx)
+	r.now.Weights = r.ckpt.Digest
 	r.enter(functions.Ready)
 	if a, ok := r.eng.(adapterEngine); ok {
 		r.adapters.setEngine(a)

@@ -42,7 +42,7 @@ type StageRequest struct {
 type Checkpoint struct {
 	Path    string // of the folder or file
 	Bytes   functions.Bytes
-	Digest  string
+	Digest  string // identifies its bytes; "" unknown
 	Release func()
 	// Cache is a folder the engine may use as its cache; "" for none.
 	Cache string
@@ -188,6 +188,7 @@ type Meta struct {
 	Port    int                 `json:"port"`
 	Path    string              `json:"path"`
 	Bytes   functions.Bytes     `json:"bytes"`
+	Weights string              `json:"weights,omitempty"` // Digest of the checkpoint, where that was known
 	Began   time.Time           `json:"began"`
 	Started time.Time           `json:"started"`
 	Phases  []functions.Span    `json:"phases"`

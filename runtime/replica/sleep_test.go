@@ -392,6 +392,7 @@ func TestEarly(t *testing.T) {
 				}
 				switch c.state {
 				case functions.Ready:
+					synctest.Wait() // until it has begun
 					for l.Status().State == functions.Loading || l.Status().State == functions.Downloading {
 						time.Sleep(second)
 					}

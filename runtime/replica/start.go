@@ -66,7 +66,7 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	}
 	meta := Meta{
 		ID: r.o.ID, Team: r.o.Team, Model: r.o.Model, Spec: r.o.Spec, Dir: r.o.Dir, Digest: r.o.Digest, GPUs: r.o.GPUs,
-		Port: port, Path: req.Path, Bytes: r.ckpt.Bytes, Began: r.o.Began, Started: began, Phases: r.phases,
+		Port: port, Path: req.Path, Bytes: r.ckpt.Bytes, Weights: r.ckpt.Digest, Began: r.o.Began, Started: began, Phases: r.phases,
 		Key: cmd.Key, Health: cmd.Health,
 	}
 	waits := r.missingGPUMemory() != ""
@@ -295,6 +295,7 @@ func (r *Replica) adopting(ctx context.Context) state {
 			r.log.Warn("no lease for an adopted engine's checkpoint", "error", s.err)
 		}
 	}
+	r.ckpt.Digest = m.Weights // what the engine has loaded, not what is staged now
 	cmd := engine.Adopted(m.Spec, m.Model, m.Port)
 	cmd.Key = m.Key
 	if m.Health != "" {

@@ -13,11 +13,16 @@ import (
 // repeats is how often the engine says all it has to say, where it is asked at length.
 const repeats = 100
 
-// runEngine is a small OpenAI-compatible engine that loads for a while: engine PORT LOADS.
+// runEngine is a small OpenAI-compatible engine that loads for a while: engine PORT LOADS. With
+// a negative time it ends with an error.
 func runEngine(args []string) {
 	loads, err := time.ParseDuration(args[1])
 	if err != nil {
 		panic(err)
+	}
+	if loads < 0 {
+		fmt.Println("ERROR the tokenizer of this model is not known")
+		os.Exit(1)
 	}
 	ready := time.Now().Add(loads)
 	fmt.Println("INFO the engine begins to load")

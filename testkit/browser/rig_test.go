@@ -22,6 +22,7 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
+	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
@@ -233,8 +234,17 @@ func chromium(t *testing.T) string {
 	return ""
 }
 
-// open opens a page in a browser of its own.
+// open opens a page in a browser of its own, with the guard of fields.
 func open(t *testing.T, url string) *page {
+	t.Helper()
+	p := openBlank(t)
+	p.guardFields()
+	p.do(chromedp.Navigate(url))
+	return p
+}
+
+// openBlank starts a browser with an empty page.
+func openBlank(t *testing.T) *page {
 	t.Helper()
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium(t)), chromedp.NoSandbox, chromedp.Flag("force-color-profile", "srgb"))
 	alloc, cancelAlloc := chromedp.NewExecAllocator(context.Background(), opts...)
@@ -244,7 +254,7 @@ func open(t *testing.T, url string) *page {
 	if err := chromedp.Listen(ctx, p.listen); err != nil { // it starts the browser
 		t.Fatal(err)
 	}
-	p.do(call(network.Enable, network.EnableParams{}), call(log.Enable, cdp.Empty{}), chromedp.EmulateViewport(1360, 860), chromedp.Navigate(url))
+	p.do(call(network.Enable, network.EnableParams{}), call(log.Enable, cdp.Empty{}), call(cdppage.Enable, cdppage.EnableParams{}), chromedp.EmulateViewport(1360, 860))
 	return p
 }
 
@@ -277,13 +287,20 @@ func (p *page) listen(ev any) {
 	}
 }
 
+// takeFaults returns what the browser has complained of, once.
+func (p *page) takeFaults() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.faults
+	p.faults = nil
+	return f
+}
+
 // wantNoFaults checks that the browser has nothing to complain of but what these explain.
 func (p *page) wantNoFaults(explained ...string) {
 	p.t.Helper()
-	p.mu.Lock()
-	defer p.mu.Unlock()
 next:
-	for _, f := range p.faults {
+	for _, f := range p.takeFaults() {
 		for _, e := range explained {
 			if strings.Contains(f, e) {
 				continue next
@@ -291,7 +308,6 @@ next:
 		}
 		p.t.Errorf("the browser complains: %s", f)
 	}
-	p.faults = nil
 }
 
 func (p *page) do(steps ...chromedp.Action[chromedp.Void]) {

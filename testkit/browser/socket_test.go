@@ -29,7 +29,7 @@ func TestSocket(t *testing.T) {
 	p := start(t, map[string]string{"chat.yaml": model(t, "chat-7b", 0, minute5), "money.yaml": model(t, "money-7b", 0, minute5), "auto.yaml": intentsFile})
 	b := open(t, p.url+"/ui/socket")
 	b.press("button", "Connect")
-	b.sees("connected")
+	b.until("the socket is open", "document.querySelector('.filters [role=status]').textContent === 'connected'")
 	b.write("#text", "hello there ")
 	b.sees("general → chat-7b")
 	b.do(chromedp.KeyEvent("at length: where is my invoice "))

@@ -62,7 +62,35 @@ func Rows() (rows []Row) {
 	rows = append(rows, wholeRows()...)
 	rows = append(rows, encodedRows()...)
 	rows = append(rows, frameRows()...)
-	return append(rows, endRows()...)
+	rows = append(rows, endRows()...)
+	return append(rows, reportRows()...)
+}
+
+// reportRows are further reports: errors in llama.cpp's own field until 2025 (E13), a finished
+// stream whose connection stays open (E14), a proxy's 499 (E15), an error with status 200 (E16),
+// and a stream that was not asked for (E17).
+func reportRows() []Row {
+	const (
+		tooLong = `error: {"code":400,"message":"the request exceeds the available context size","type":"invalid_request_error"}`
+		noSlot  = `error: {"code":500,"message":"slot unavailable","type":"server_error"}`
+	)
+	open := Answer{Head(200, "Content-Type: "+eventsType, "Transfer-Encoding: chunked"), {Chunk: chunkRole + "\n\n" + chunkFinish + "\n\n"}, {Then: Hang}}
+	torn := Answer{Head(200, "Content-Type: "+eventsType, "Transfer-Encoding: chunked"), {Chunk: chunkRole + "\n\n"}, {Pause: 30 * time.Second, Chunk: chunkFinish + "\n\n"}, {Write: "0\r\n\r\n"}}
+	streamed := []string{chunkRole + "\n\n", ": ping\n\n", chunkText + "\n\n", chunkFinish + "\n\n", chunkUsage + "\n\n", end + "\n\n"}
+	whole := []string{`"object":"chat.completion"`, `"role":"assistant","content":"hello"`, `"finish_reason":"stop"`, `"completion_tokens":2`}
+	return []Row{
+		{ID: "E13", Name: "llama.cpp's error first", Stream: true, Answer: Chunked(200, eventsType, true, tooLong+"\n\n"+end+"\n\n"), Status: 400, Words: []string{"exceeds the available context size"}, Absent: []string{"[DONE]", "engine_crashed"}, Requests: 1},
+		{ID: "E13", Name: "llama.cpp's error first, in two parts", Stream: true, Answer: Chunked(200, "", true, tooLong[:20], tooLong[20:]+"\n\n", end+"\n\n"), Status: 400, Words: []string{"exceeds the available context size"}, Absent: []string{"[DONE]", "engine_crashed"}, Requests: 1},
+		{ID: "E13", Name: "llama.cpp's error behind a token", Stream: true, Answer: Chunked(200, eventsType, true, chunkRole+"\n\n", noSlot+"\n\n", end+"\n\n"), Status: 200, Words: []string{`"hel"`, `data: {"error":{"code":500,"message":"slot unavailable","type":"server_error"}}` + "\n\n"}, Absent: []string{"[DONE]", "engine_crashed", "\nerror:"}, Requests: 1, Blamed: true},
+		{ID: "E14", Name: "finished, and the connection stays open", Stream: true, Answer: open, Status: 200, Words: []string{`"hel"`, `"finish_reason":"stop"`}, Absent: []string{"engine_hung"}, Success: true, Requests: 1},
+		{ID: "E14", Name: "half a minute without a token", Stream: true, Answer: torn, Status: 200, Words: []string{`"hel"`, `"finish_reason":"stop"`}, Success: true, Requests: 1},
+		{ID: "E15", Name: "a proxy's 499", Answer: Plain(499, jsonType, `{"error":{"message":"the client closed the request"}}`), Status: 502, Words: []string{"the client closed the request"}, Absent: []string{"engine_crashed"}, Requests: 1},
+		{ID: "E15", Name: "stream, then a proxy's 499", Stream: true, Answer: Plain(499, "text/plain", "the client closed the request"), Status: 502, Words: []string{"the client closed the request"}, Absent: []string{"engine_crashed"}, Requests: 1},
+		{ID: "E16", Name: "plain, an error with status 200", Answer: Plain(200, jsonType, `{"error":{"message":"no such lora","code":404}}`), Status: 404, Words: []string{"no such lora"}, Absent: []string{"engine_crashed"}, Requests: 1},
+		{ID: "E16", Name: "plain, an error that is null", Answer: Plain(200, jsonType, strings.Replace(wholeChat, `"usage"`, `"error":null,"usage"`, 1)), Status: 200, Words: []string{`"error":null`}, Requests: 1},
+		{ID: "E17", Name: "plain, but it streams", Answer: Chunked(200, eventsType, true, streamed...), Status: 200, Words: whole, Absent: []string{"data:"}, Requests: 1},
+		{ID: "E17", Name: "plain, but it streams an error", Answer: Chunked(200, eventsType, true, "data: {\"error\":{\"message\":\"too long\",\"code\":400}}\n\n", end+"\n\n"), Status: 400, Words: []string{"too long"}, Absent: []string{"data:"}, Requests: 1},
+	}
 }
 
 // errorRows are error answers of every form, to a stream (E1, E2) and to a plain request.

@@ -178,6 +178,13 @@ type part struct {
 type Entry struct {
 	CustomID string    `json:"custom_id"`
 	Response *Response `json:"response"`
+	Thaw     Thaw      `json:"thaw"`
+	End      int64     `json:"-"` // the byte at which the line ends
+}
+
+// Thaw is what an entry has beyond OpenAI's: what its line cost, by account.
+type Thaw struct {
+	Charges map[string]float64 `json:"charges"`
 }
 
 // Response is the answer in a line of an output.
@@ -220,6 +227,7 @@ func readEntries(in io.Reader, yield func(Entry)) (size int64, err error) {
 			return size, nil
 		}
 		size += int64(len(line))
+		e.End = size
 		yield(e)
 	}
 }

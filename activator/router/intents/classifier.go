@@ -22,7 +22,7 @@ type Classifier struct {
 	row         int      // words of a row
 	bias        []float32
 	scale       float32 // of weights
-	temperature float32
+	calibration calibration
 	extractors  sync.Pool
 }
 
@@ -33,7 +33,7 @@ var background string
 
 // Fit fits a classifier. The order of the classes is that of their names.
 func Fit(examples []Example) *Classifier {
-	c := &Classifier{temperature: 1, extractors: sync.Pool{New: func() any { return new(extractor) }}}
+	c := &Classifier{extractors: sync.Pool{New: func() any { return new(extractor) }}}
 	for _, e := range examples {
 		c.names = append(c.names, e.Intent)
 	}
@@ -50,18 +50,8 @@ func Fit(examples []Example) *Classifier {
 	}
 	random := rand.New(rand.NewPCG(26, 1))
 	random.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
-	// The temperature is fitted on texts that the weights have not seen. Of few texts each
-	// counts, so the weights are fitted anew; of many, one more pass is as good.
-	held, rounds := len(all)/5, min(max(samplesSeen/len(all), minRounds), maxRounds)
-	m := newModel(len(c.names) + 1)
-	m.fit(all[held:], rounds, firstRate, lastRate)
-	c.temperature = m.fitTemperature(all[:held])
-	if len(all) < fewSamples {
-		m = newModel(len(c.names) + 1)
-		m.fit(all, rounds, firstRate, lastRate)
-	} else {
-		m.fit(all, 1, lastRate, lastRate)
-	}
+	m := newModel(len(c.names)+1, all)
+	c.calibration = m.fit()
 	c.keep(m)
 	return c
 }
@@ -93,11 +83,11 @@ const (
 	laneRows = 0xffff / 0xff      // rows whose bytes add up in 16 bits
 )
 
-// addRows sets sum to the sum of the rows of buckets, eight classes at once.
+// addRows adds the rows of buckets to sum, eight classes at once.
 func (c *Classifier) addRows(found []uint16, sum []int32) {
 	even, odd := make([]uint64, c.row), make([]uint64, c.row)
 	for k := range sum {
-		sum[k] = int32(-zeroWeight * len(found))
+		sum[k] -= int32(zeroWeight * len(found))
 	}
 	for part := range slices.Chunk(found, laneRows) {
 		clear(even)
@@ -126,29 +116,27 @@ func (c *Classifier) addRows(found []uint16, sum []int32) {
 	}
 }
 
-// Classify returns the most likely intent of a text and its probability, 0 to 1; "" with
-// the probability of that if the text most likely has none.
+// Classify returns the most likely intent of a text and the probability that it is right,
+// 0 to 1; "" with the probability of that if the text most likely has none.
 func (c *Classifier) Classify(text string) (intent string, confidence float64) {
 	x := c.extractors.Get().(*extractor)
 	defer c.extractors.Put(x)
 	found := x.extract(text)
-	n := len(c.bias)
-	sum := make([]int32, n)
+	sum := make([]int32, len(c.bias))
 	c.addRows(found, sum)
-	scores := make([]float32, n)
-	by := c.scale * unitValue(len(found))
+	return c.decide(sum, len(found))
+}
+
+// decide returns the intent of a text by the sum of the rows of its buckets.
+func (c *Classifier) decide(sum []int32, buckets int) (intent string, confidence float64) {
+	scores := make([]float32, len(sum))
+	by := c.scale * unitValue(buckets)
 	for k := range scores {
-		scores[k] = (float32(sum[k])*by + c.bias[k]) * c.temperature
+		scores[k] = float32(sum[k])*by + c.bias[k]
 	}
-	softmax(scores)
-	best := 0
-	for k, p := range scores {
-		if p > scores[best] {
-			best = k
-		}
-	}
+	best, confidence := c.calibration.best(scores)
 	if best < len(c.names) {
 		intent = c.names[best]
 	}
-	return intent, math.Round(float64(scores[best])*1e4) / 1e4
+	return intent, math.Round(confidence*1e4) / 1e4
 }

@@ -96,7 +96,7 @@ func TestOneIntent(t *testing.T) {
 func TestAddRows(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 8 {
-		m := newModel(1 + random.IntN(40))
+		m := newModel(1+random.IntN(40), nil)
 		for i := range m.weights {
 			m.weights[i] = float32(random.IntN(255) - 127)
 		}
@@ -113,6 +113,7 @@ func TestAddRows(t *testing.T) {
 			}
 		}
 		want, got := make([]int32, m.classes), make([]int32, m.classes)
+		want[0], got[0] = 17, 17
 		for _, b := range found {
 			for k := range want {
 				want[k] += int32(m.weights[int(b)*m.classes+k])
@@ -153,6 +154,15 @@ func BenchmarkClassify(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			for b.Loop() {
 				c.Classify(text)
+			}
+		})
+		b.Run(fmt.Sprint(n, "/typed"), func(b *testing.B) {
+			var t Typed
+			for i := 0; b.Loop(); i = (i + 1) % n {
+				for text[i] != ' ' {
+					i = (i + 1) % n
+				}
+				c.ClassifyTyped(&t, text[:i+1])
 			}
 		})
 	}

@@ -30,19 +30,27 @@ func (e *extractor) add(bucket uint16) { e.has[bucket/64] |= 1 << (bucket % 64) 
 // minGram to maxGram characters and its words. Case, punctuation and the amount of white
 // space make no difference. The result is valid until the next call.
 func (e *extractor) extract(text string) []uint16 {
-	e.normalise(text)
-	for i := range e.runes {
+	e.runes = append(e.runes[:0], ' ')
+	e.normalise(clipMiddle(text))
+	e.close()
+	return e.read(1)
+}
+
+// read returns the buckets of runes, but for those that the first ones have by themselves.
+// A space is the last of those.
+func (e *extractor) read(known int) []uint16 {
+	for i := max(0, known+1-maxGram); i < len(e.runes); i++ {
 		h := uint32(2166136261)
 		for n := 1; n <= maxGram && i+n <= len(e.runes); n++ {
 			h = (h ^ uint32(e.runes[i+n-1])) * 16777619
-			if n >= minGram {
+			if n >= minGram && i+n > known {
 				e.add(bucketOf(h))
 			}
 		}
 	}
-	word, at := uint32(0), 0
-	for i, r := range e.runes {
-		if r != ' ' {
+	word, at := uint32(0), known-1
+	for i := known; i < len(e.runes); i++ {
+		if r := e.runes[i]; r != ' ' {
 			word = (word ^ uint32(r)) * 2654435769
 			continue
 		}
@@ -68,11 +76,9 @@ func bucketOf(h uint32) uint16 {
 	return uint16(h >> (32 - bucketBits))
 }
 
-// normalise fills runes with the text in lower case, one space for whatever is no letter
-// or digit, and a space at both ends.
+// normalise appends a text to runes, which end in one, in lower case with one space for
+// whatever is no letter or digit.
 func (e *extractor) normalise(text string) {
-	text = clipMiddle(text)
-	e.runes = append(e.runes[:0], ' ')
 	for _, r := range text {
 		switch {
 		case unicode.IsLetter(r) || unicode.IsMark(r):
@@ -83,6 +89,10 @@ func (e *extractor) normalise(text string) {
 			e.runes = append(e.runes, ' ')
 		}
 	}
+}
+
+// close ends runes by a space.
+func (e *extractor) close() {
 	if e.runes[len(e.runes)-1] != ' ' {
 		e.runes = append(e.runes, ' ')
 	}

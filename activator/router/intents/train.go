@@ -11,75 +11,144 @@ type sample struct {
 	class int
 }
 
-// model is a linear model while it is fitted.
+// model is a linear model while it is fitted: one support vector machine for each class
+// against all others, with squared hinge loss. The dual problem is solved coordinate by
+// coordinate (Hsieh et al., "A Dual Coordinate Descent Method for Large-scale Linear SVM",
+// ICML 2008), which needs no rate, has one optimum, and goes on from any state after
+// samples were added or removed.
 type model struct {
+	samples []sample
+	slack   []float32 // of each class: how much its samples may be on the wrong side
 	classes int
 	weights []float32 // buckets rows of classes
-	bias    []float32
+	bias    []float32 // weights of one more feature, which is biasValue for each text, times that
+	dual    []float32 // rows of classes: the share that a sample has in the weights
 
+	random *rand.Rand
 	moved  []int // of one step: the classes whose weights change
 	change []float32
 }
 
 const (
-	firstRate, lastRate = 8.0, 0.8
+	firstRounds = 6 // over the samples
+	moreRounds  = 2 // after few of them changed
 
-	// tiny gradients are not applied: those of most of 150 classes, most of the time.
-	tiny = 0.004
-
-	// Few examples are seen more often than many.
-	samplesSeen          = 100_000
-	minRounds, maxRounds = 5, 60
-
+	// fewSamples is how many texts are scored one fold after the other; of more, the first
+	// fold has enough.
 	fewSamples = 3000
+	folds      = 5
+
+	biasValue  = 0.3  // small: few examples say little about how common an intent is
+	negligible = 1e-3 // change of a dual variable
 )
 
-// newModel returns the model that knows nothing.
-func newModel(classes int) *model {
-	return &model{classes: classes, weights: make([]float32, buckets*classes), bias: make([]float32, classes)}
-}
-
-// fit fits the model by stochastic gradient descent: rounds times over the samples, at a
-// rate that falls from one value to another. Each class counts as much in all as the mean
-// class, within limits, so that the background does not outweigh an intent of five
+// newModel returns the model that knows nothing. Each class counts as much in all as the
+// mean class, within limits, so that the background does not outweigh an intent of five
 // examples.
-func (m *model) fit(samples []sample, rounds int, from, to float64) {
-	size := make([]int, m.classes)
+func newModel(classes int, samples []sample) *model {
+	m := &model{samples: samples, classes: classes, slack: make([]float32, classes), weights: make([]float32, buckets*classes), bias: make([]float32, classes),
+		dual: make([]float32, len(samples)*classes), random: rand.New(rand.NewPCG(26, 2))}
+	size := make([]int, classes)
 	for _, s := range samples {
 		size[s.class]++
 	}
-	mean := float64(len(samples)) / float64(m.classes)
-	random := rand.New(rand.NewPCG(26, 2))
-	order := random.Perm(len(samples))
+	for k, n := range size {
+		m.slack[k] = 1 / (2 * min(max(float32(len(samples))/float32(classes*max(n, 1)), 0.1), 16))
+	}
+	return m
+}
+
+// fit fits the model to all samples, and returns the calibration by texts that the weights
+// had not seen when they were scored.
+func (m *model) fit() calibration {
+	n := 1
+	if len(m.samples) < fewSamples {
+		n = folds
+	}
+	var scored []int
+	var scores []float32
+	for fold := range n {
+		var inside, others []int
+		for i := range m.samples {
+			if i%folds == fold {
+				m.remove(i)
+				inside = append(inside, i)
+			} else {
+				others = append(others, i)
+			}
+		}
+		rounds := moreRounds
+		if fold == 0 {
+			rounds = firstRounds
+		}
+		m.pass(others, rounds)
+		for _, i := range inside {
+			row := make([]float32, m.classes)
+			m.score(m.samples[i].found, row)
+			scored, scores = append(scored, m.samples[i].class), append(scores, row...)
+		}
+	}
+	m.pass(m.random.Perm(len(m.samples)), moreRounds)
+	return calibrate(scored, scores)
+}
+
+// pass improves the model by samples, some rounds.
+func (m *model) pass(of []int, rounds int) {
 	scores := make([]float32, m.classes)
-	for round := range rounds {
-		random.Shuffle(len(order), func(i, k int) { order[i], order[k] = order[k], order[i] })
-		rate := from + (to-from)*float64(round)/float64(rounds)
-		for _, i := range order {
-			s := &samples[i]
-			weight := min(max(mean/float64(size[s.class]), 0.25), 16)
-			m.step(s, float32(rate*weight), scores)
+	for range rounds {
+		m.random.Shuffle(len(of), func(i, k int) { of[i], of[k] = of[k], of[i] })
+		for _, i := range of {
+			m.score(m.samples[i].found, scores)
+			m.step(i, scores)
 		}
 	}
 }
 
-// step moves the model along the gradient of one sample.
-func (m *model) step(s *sample, speed float32, scores []float32) {
-	m.score(s.found, scores)
-	softmax(scores)
-	scores[s.class]--
-	by := speed * unitValue(len(s.found))
+// step moves the dual variables of a sample to where they are best while all others stay.
+func (m *model) step(i int, scores []float32) {
+	s, slack := &m.samples[i], m.slack[m.samples[i].class]
 	m.moved, m.change = m.moved[:0], m.change[:0]
-	for k, g := range scores {
-		if g >= tiny || g <= -tiny {
-			m.bias[k] -= speed * 0.01 * g
-			m.moved, m.change = append(m.moved, k), append(m.change, by*g)
+	for k, score := range scores {
+		sign := float32(-1)
+		if k == s.class {
+			sign = 1
 		}
+		old := m.dual[i*m.classes+k]
+		by := max(old-(sign*score-1+slack*old)/(1+biasValue*biasValue+slack), 0) - old
+		if by > negligible || by < -negligible {
+			m.dual[i*m.classes+k] += by
+			m.moved, m.change = append(m.moved, k), append(m.change, sign*by)
+		}
+	}
+	m.move(s)
+}
+
+// remove takes a sample out of the weights.
+func (m *model) remove(i int) {
+	s := &m.samples[i]
+	m.moved, m.change = m.moved[:0], m.change[:0]
+	for k, d := range m.dual[i*m.classes:][:m.classes] {
+		if k == s.class {
+			d = -d
+		}
+		if d != 0 {
+			m.moved, m.change = append(m.moved, k), append(m.change, d)
+		}
+	}
+	clear(m.dual[i*m.classes:][:m.classes])
+	m.move(s)
+}
+
+// move adds change of a sample's vector to the weights of the moved classes.
+func (m *model) move(s *sample) {
+	for i, k := range m.moved {
+		m.bias[k] += m.change[i] * biasValue * biasValue
+		m.change[i] *= unitValue(len(s.found))
 	}
 	for _, b := range s.found {
 		row := m.weights[int(b)*m.classes:][:m.classes]
 		for i, k := range m.moved {
-			row[k] -= m.change[i]
+			row[k] += m.change[i]
 		}
 	}
 }
@@ -105,49 +174,5 @@ func (m *model) score(found []uint16, scores []float32) {
 	}
 }
 
-// fitTemperature returns the factor of the scores under which the samples are most
-// likely.
-func (m *model) fitTemperature(samples []sample) float32 {
-	best, least := float32(1), math.Inf(1)
-	scores := make([]float32, m.classes)
-	raw := make([]float32, 0, m.classes*len(samples))
-	for _, s := range samples {
-		m.score(s.found, scores)
-		raw = append(raw, scores...)
-	}
-	for t := float32(0.3); t < 4; t *= 1.1 {
-		loss := 0.0
-		for i, s := range samples {
-			for k := range scores {
-				scores[k] = raw[i*m.classes+k] * t
-			}
-			softmax(scores)
-			loss -= math.Log(max(float64(scores[s.class]), 1e-6))
-		}
-		if loss < least {
-			best, least = t, loss
-		}
-	}
-	return best
-}
-
 // unitValue is the value of each of n features of a text: its vector has length 1.
 func unitValue(n int) float32 { return float32(1 / math.Sqrt(float64(max(n, 1)))) }
-
-func softmax(scores []float32) {
-	most := scores[0]
-	for _, s := range scores {
-		most = max(most, s)
-	}
-	sum := float32(0)
-	for k, s := range scores {
-		scores[k] = 0
-		if d := s - most; d > -20 {
-			scores[k] = float32(math.Exp(float64(d)))
-			sum += scores[k]
-		}
-	}
-	for k := range scores {
-		scores[k] /= sum
-	}
-}

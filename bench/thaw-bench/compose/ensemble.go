@@ -200,7 +200,7 @@ func simulateWay(ctx context.Context, way int, seed uint64, all []string, models
 	defer cancel()
 	begun, failed := false, ""
 	begin := func(st *simulate.State) {
-		p := play.New(ctx, st, ensembleGPUs, models, play.Tokens{Input: tokens, Output: answer})
+		p := play.New(ctx, st, models, play.Tokens{Input: tokens, Output: answer})
 		ask := func(member string, then func()) {
 			p.Ask(member, func(e simulate.RequestEnd) {
 				if e.Code != "" {

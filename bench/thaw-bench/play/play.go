@@ -25,8 +25,6 @@ import (
 type Player struct {
 	ctx    context.Context
 	st     *simulate.State
-	models map[string]*functions.Model
-	gpus   int
 	input  int
 	output int
 
@@ -38,15 +36,14 @@ type Player struct {
 // Tokens of each call: of its prompt and of its answer.
 type Tokens struct{ Input, Output int }
 
-// New makes a Player on a fleet of gpus GPUs, and adds itself to st.OnRequestEnd. Members
-// are the models' short names. The end of ctx ends runs that the simulation left.
-func New(ctx context.Context, st *simulate.State, gpus int, models []*functions.Model, each Tokens) *Player {
+// New makes a Player, and adds itself to st.OnRequestEnd. Members are the models' short names. The end of ctx ends runs that the simulation left.
+func New(ctx context.Context, st *simulate.State, models []*functions.Model, each Tokens) *Player {
 	p := &Player{
-		ctx: ctx, st: st, gpus: gpus, input: each.Input, output: each.Output, models: map[string]*functions.Model{}, names: map[string]functions.Name{},
+		ctx: ctx, st: st, input: each.Input, output: each.Output, names: map[string]functions.Name{},
 		calls: map[uint64]func(simulate.RequestEnd){}, early: map[uint64]simulate.RequestEnd{},
 	}
 	for _, m := range models {
-		p.models[m.Metadata.Name], p.names[m.Metadata.Name] = m, m.FullName()
+		p.names[m.Metadata.Name] = m.FullName()
 	}
 	before := st.OnRequestEnd
 	st.OnRequestEnd = func(e simulate.RequestEnd) {
@@ -90,7 +87,7 @@ func (p *Player) Start(plan compose.Plan, done func(Outcome)) {
 		return
 	}
 	r := &run{p: p, began: p.st.Now(), done: done, notes: make(chan note)}
-	r.places = compositions.Places{GPUs: p.gpus, State: r.state}
+	r.places = compositions.Places{Packing: p.st.Loop().Packing, State: r.state}
 	go func() { // ends with Run: its calls end with ctx
 		input := compose.Input{Messages: []compose.Message{{Role: "user", Content: "?"}}}
 		result, err := compose.Run(p.ctx, &plan, input, r.ask, r.places.Ready, r.onEvent)
@@ -168,9 +165,6 @@ func (r *run) ask(ctx context.Context, q compose.Call) (compose.Reply, error) {
 // state is the state of a member. The simulation stands while the run reads it.
 func (r *run) state(member string) compositions.Function {
 	f := compositions.Function{Name: r.p.names[member], Model: true}
-	if m := r.p.models[member]; m != nil {
-		f.GPUs = m.Spec.Resources.GPUs
-	}
 	r.p.st.Functions(func(v simulate.FunctionView) bool {
 		if v.Name != f.Name {
 			return true

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,9 +38,14 @@ type played struct {
 }
 
 // playOne runs a plan on cold models. The last one is the coordinator.
-func playOne(t *testing.T, gpus int, plan compose.Plan) played {
+func playOne(t *testing.T, gpus int, plan compose.Plan, edit ...func(*functions.Model)) played {
 	t.Helper()
 	ms, names := models(6)
+	for _, e := range edit {
+		for _, m := range ms {
+			e(m)
+		}
+	}
 	plan.Members, plan.Coordinator = names[:5], names[5]
 	var host fleet.HostKind
 	host.Default()
@@ -60,7 +66,7 @@ func playOne(t *testing.T, gpus int, plan compose.Plan) played {
 			}
 		},
 		Begin: func(st *simulate.State) {
-			p := New(ctx, st, gpus, ms, Tokens{800, 120})
+			p := New(ctx, st, ms, Tokens{800, 120})
 			st.At(time.Second, func() { p.Start(plan, func(o Outcome) { x.Outcome, ended = o, true }) })
 		},
 	})
@@ -98,6 +104,24 @@ func TestEnsemble(t *testing.T) {
 	}
 }
 
+// TestMemory: what fits together is counted in memory, as the scheduler does: three models of
+// 25 GiB are on a GPU of 80 GiB at once, and one that takes the whole GPU is alone.
+func TestMemory(t *testing.T) {
+	most := func(memory functions.Bytes) int {
+		x := playOne(t, 1, compose.Plan{Pattern: compose.Ensemble, Quorum: 5}, func(m *functions.Model) { m.Spec.Resources.GPUMemory = memory })
+		for name, n := range x.Starts {
+			if n != 1 {
+				t.Errorf("%v: %s was loaded %d times", memory, name, n)
+			}
+		}
+		at := slices.IndexFunc(x.Order, func(e string) bool { return strings.HasPrefix(e, "ready") })
+		return at // starts before the first is READY
+	}
+	if whole, shared := most(0), most(25<<30); whole != 1 || shared != 3 {
+		t.Errorf("%d and %d members start together", whole, shared)
+	}
+}
+
 // TestDebate: m members of which f fit together are loaded at most m + r(m-f) times in r
 // revisions.
 func TestDebate(t *testing.T) {
@@ -127,7 +151,7 @@ func TestRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		var o Outcome
-		New(t.Context(), st, 1, ms, Tokens{}).Start(plan, func(x Outcome) { o = x })
+		New(t.Context(), st, ms, Tokens{}).Start(plan, func(x Outcome) { o = x })
 		if err := st.Pass(t.Context(), time.Second); err != nil || o.Err == nil {
 			t.Errorf("%+v: %v, %v", plan, err, o.Err)
 		}

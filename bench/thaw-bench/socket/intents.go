@@ -21,7 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Decision is the time of one decision about a text with a new word, in seconds.
+// Decision is the processor time of one decision about a text with a new word, in seconds.
 type Decision struct {
 	Text  string  `json:"text"`
 	Bytes int     `json:"mean_bytes"`
@@ -37,6 +37,34 @@ type Accuracy struct {
 	Confident float64 `json:"confident"`   // of those, at or above the threshold
 	Sure      float64 `json:"right_of_it"` // of the confident ones
 	Rejected  float64 `json:"rejected"`    // of the texts that have none
+	Levels    []Level `json:"levels"`      // of all texts, in order
+}
+
+// Level is the texts whose confidence is at or above From and below the next level. A text
+// without an intent counts as right where it is given none.
+type Level struct {
+	From       float64 `json:"from"`
+	Texts      int     `json:"texts"`
+	Right      int     `json:"right"`
+	Confidence float64 `json:"sum_of_confidence"`
+}
+
+// levels are those of [Accuracy], of no text yet. One is around the threshold.
+func levels() []Level {
+	return []Level{{From: 0}, {From: 0.25}, {From: 0.45}, {From: nearThreshold}, {From: 0.85}, {From: 0.95}}
+}
+
+// nearThreshold is where the level around the threshold begins.
+const nearThreshold = 0.65
+
+// rightNear is the share of right ones of the texts whose confidence is near the threshold.
+func (a *Accuracy) rightNear() float64 {
+	for _, l := range a.Levels {
+		if l.From == nearThreshold {
+			return float64(l.Right) / float64(max(l.Texts, 1))
+		}
+	}
+	return 0
 }
 
 const (
@@ -140,7 +168,7 @@ func measureIntents(ctx context.Context, o *Options) (list []Decision, accuracy 
 	}
 	o.Progress("intents: accuracy")
 	accuracy = append(accuracy, checkClassifier("all examples", train, check))
-	few := Accuracy{Fitted: fmt.Sprintf("%d each, mean of %d draws", fewExamples, draws)}
+	few := Accuracy{Fitted: fmt.Sprintf("%d each, mean of %d draws", fewExamples, draws), Levels: levels()}
 	for seed := range draws {
 		x := checkClassifier("", drawFew(train, uint64(seed)), check)
 		few.Examples = x.Examples
@@ -148,6 +176,11 @@ func measureIntents(ctx context.Context, o *Options) (list []Decision, accuracy 
 		few.Confident += x.Confident / draws
 		few.Sure += x.Sure / draws
 		few.Rejected += x.Rejected / draws
+		for i, l := range x.Levels {
+			few.Levels[i].Texts += l.Texts
+			few.Levels[i].Right += l.Right
+			few.Levels[i].Confidence += l.Confidence
+		}
 	}
 	return list, append(accuracy, few), missing, ctx.Err()
 }
@@ -165,7 +198,7 @@ func drawFew(train []labelled, seed uint64) (list []labelled) {
 }
 
 func checkClassifier(name string, train, check []labelled) Accuracy {
-	x := Accuracy{Fitted: name, Examples: len(train)}
+	x := Accuracy{Fitted: name, Examples: len(train), Levels: levels()}
 	var examples []intents.Example
 	for _, t := range train {
 		examples = append(examples, intents.Example(t))
@@ -174,6 +207,15 @@ func checkClassifier(name string, train, check []labelled) Accuracy {
 	var known, right, sure, sureRight, none, rejected float64
 	for _, t := range check {
 		got, confidence := c.Classify(t.Text)
+		at := len(x.Levels) - 1
+		for x.Levels[at].From > confidence {
+			at--
+		}
+		x.Levels[at].Texts++
+		x.Levels[at].Confidence += confidence
+		if got == t.Intent {
+			x.Levels[at].Right++
+		}
 		if t.Intent == "" {
 			none++
 			if got == "" || confidence < shareThreshold {
@@ -225,14 +267,14 @@ func measureDecisions(ctx context.Context, n int, train, check []labelled) ([]De
 	for i, t := range check {
 		short = append(short, prefixes(t.Text)...)
 		if len(long) < 200 {
-			long = append(long, joinTexts(check[i:], 500))
+			long = append(long, prefixes(joinTexts(check[i:], 500))...)
 		}
 	}
 	var out []Decision
 	for _, c := range []struct {
 		name  string
 		texts []string
-	}{{shortText, short}, {"500 bytes", long}, {"4 KiB", []string{joinTexts(check, 4<<10)}}} {
+	}{{shortText, short}, {"500 bytes, at each of its words", long}, {"4 KiB", []string{joinTexts(check, 4<<10)}}} {
 		d, err := timeDecisions(ctx, r, n, c.texts)
 		if err != nil {
 			return nil, err
@@ -263,6 +305,7 @@ func timeDecisions(ctx context.Context, r *router.Router, n int, texts []string)
 		}
 	}
 	d.Bytes /= len(texts)
+	var typed intents.Typed
 	decide := func(body []byte) error {
 		env, err := openai.Peek(body)
 		if err != nil {
@@ -270,6 +313,7 @@ func timeDecisions(ctx context.Context, r *router.Router, n int, texts []string)
 		}
 		r.Decide(router.Input{
 			Features: r.Features(&env, body, chatPath),
+			Typed:    &typed,
 			Text:     func() string { return router.Text(&env, body, chatPath) },
 			Candidate: func(string) functions.RouteCandidate {
 				return functions.RouteCandidate{Kind: functions.KindModel, State: functions.Ready.Word(), ExpectedMS: -1, Cost: -1}
@@ -281,12 +325,17 @@ func timeDecisions(ctx context.Context, r *router.Router, n int, texts []string)
 	defer runtime.UnlockOSThread()
 	times := make([]time.Duration, n)
 	for i := -n / 10; i < n; i++ { // the first ones warm up
-		began := time.Now()
+		began, err := threadTime()
+		if err != nil {
+			return d, err
+		}
 		if err := decide(bodies[(i+n)%len(bodies)]); err != nil {
 			return d, err
 		}
-		if i >= 0 {
-			times[i] = time.Since(began)
+		if ended, err := threadTime(); err != nil {
+			return d, err
+		} else if i >= 0 {
+			times[i] = ended - began
 		}
 	}
 	slices.Sort(times)

@@ -43,7 +43,7 @@ func TestMadeUpIntents(t *testing.T) {
 		}
 		check = append(check, labelled{x.text, x.name})
 	}
-	if x := checkClassifier("", train, check); x.Right != 1 || x.Confident != 1 || x.Sure != 1 || x.Rejected != 1 || x.Examples != 50 {
+	if x := checkClassifier("", train, check); x.Right != 1 || x.Confident != 1 || x.Sure != 1 || x.Rejected != 1 || x.Examples != 50 || x.Levels[len(x.Levels)-1].Right == 0 {
 		t.Errorf("%+v", x)
 	}
 	few := drawFew(append(train, train...), 1)
@@ -55,7 +55,7 @@ func TestMadeUpIntents(t *testing.T) {
 // TestGoals: each part adds its goals, and a page has what is missing.
 func TestGoals(t *testing.T) {
 	r := Result{
-		Decisions: []Decision{{Text: shortText, P99: 60e-6}, {Text: "4 KiB", P99: 1}}, Accuracy: []Accuracy{{Right: 0.95}, {Right: 0.7}}, Missing: []string{"a file"},
+		Decisions: []Decision{{Text: shortText, P99: 60e-6}, {Text: "4 KiB", P99: 1}}, Accuracy: []Accuracy{{Right: 0.95, Levels: []Level{{From: nearThreshold, Texts: 4, Right: 3}}}, {Right: 0.7}}, Missing: []string{"a file"},
 		Idle:   []Idle{{Server: Thaw, Sockets: 10, Typed: 50 << 10, GoneAway: 10}, {Server: EchoServer}, {Server: Thaw, Sockets: 20, Typed: 30 << 10, GoneAway: 19}, {Server: EchoServer}},
 		Typing: []Typing{{Server: Thaw, Median: 60}, {Server: EchoServer, Median: 15}}, Submits: make([]Submit, 3), Cold: &Cold{},
 	}
@@ -64,7 +64,7 @@ func TestGoals(t *testing.T) {
 	for _, g := range r.Goals {
 		met += map[bool]string{true: "+", false: "-"}[g.Met]
 	}
-	if met != "-+-+"+"+-"+"++" {
+	if met != "-++--+"+"+-"+"++" {
 		t.Errorf("%s %+v", met, r.Goals)
 	}
 	var b strings.Builder

@@ -70,6 +70,10 @@ func openFolder(folder string) (openedFolder, error) {
 	if real == "/" || isKernels(real) {
 		return openedFolder{}, &source.Error{Kind: source.BadSource, Detail: "is a folder of the system, not of a model", Fix: "point source at the model's own folder"}
 	}
+	if rev, err := os.ReadFile(filepath.Join(real, "refs", "main")); err == nil && strings.HasPrefix(filepath.Base(real), "models--") {
+		return openedFolder{}, &source.Error{Kind: source.BadSource, Detail: "is the hub's cache of a repository, not one of its revisions",
+			Fix: fmt.Sprintf("point source at snapshots/%.60s below it", strings.TrimSpace(string(rev)))}
+	}
 	p := openedFolder{sub: ".", top: real}
 	// …/models--ORG--NAME/snapshots/REV
 	if snapshots := filepath.Dir(real); filepath.Base(snapshots) == "snapshots" && strings.HasPrefix(filepath.Base(filepath.Dir(snapshots)), "models--") {

@@ -213,7 +213,10 @@ func TestHubCache(t *testing.T) {
 			r.Close()
 		}
 	}
-	put(t, repo, "refs/main", []byte("rev"))
+	put(t, repo, "refs/main", []byte("rev\n"))
+	if _, err := (dir.Source{}).Plan(t.Context(), "file://"+repo, nil); source.KindOf(err) != source.BadSource || !strings.Contains(err.Error(), "snapshots/rev below it") {
+		t.Errorf("the repository itself: %v", err)
+	}
 	for link, kind := range map[string]source.Kind{"../../blobs/gone": source.Missing, "../../../../secret": source.Missing, "/etc/passwd": source.Refused, "../../refs/main": source.Refused, "../../blobs": source.Refused} {
 		name := filepath.Join(snapshot, "tokenizer.json")
 		_ = os.Remove(name)

@@ -71,7 +71,7 @@ func Print(c *kit.Terminal, router string, rec functions.RouteRecord) error {
 		row("stage", string(rec.Stage))
 		row("data", string(rec.Data))
 		row("cold", string(rec.Cold))
-		row("objective", objectiveText(rec.Objective))
+		row("objective", objectiveText(rec.Objective, rec.Currency))
 		row("prewarmed", rec.Prewarm)
 		row("after", rec.After)
 		row("cache", rec.Cache)
@@ -89,13 +89,13 @@ func Print(c *kit.Terminal, router string, rec functions.RouteRecord) error {
 	})
 }
 
-func objectiveText(o functions.Objective) string {
+func objectiveText(o functions.Objective, currency string) string {
 	var parts []string
 	if o.FirstToken > 0 {
 		parts = append(parts, "first token within "+o.FirstToken.String())
 	}
 	if o.CostPerRequest > 0 {
-		parts = append(parts, "cost at most "+strconv.FormatFloat(o.CostPerRequest, 'g', 6, 64))
+		parts = append(parts, strings.TrimSpace("cost at most "+strconv.FormatFloat(o.CostPerRequest, 'g', 6, 64)+" "+currency))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -147,7 +147,7 @@ func candidateKind(rec functions.RouteRecord) kit.Kind[functions.RouteCandidate]
 			}
 			return strconv.FormatFloat(v.ExpectedMS, 'f', 1, 64) + " ms"
 		}),
-		kit.Col("COST", func(v functions.RouteCandidate) string {
+		kit.Col(strings.TrimSpace("COST "+rec.Currency), func(v functions.RouteCandidate) string {
 			if v.Cost < 0 {
 				return "unknown"
 			}

@@ -161,14 +161,20 @@ func TargetsAmong(docs []catalog.Document, d catalog.Document) (names []function
 	return names
 }
 
-// detach makes a document independent of the folder of its file, which the server does not
-// have: paths become absolute, examples of intents become part of the document.
+// detach makes a document independent of the folder of its file: paths become absolute, a
+// command engine with relative arguments names the folder that it runs in, examples of intents become part of the document.
 func detach(d catalog.Document) error {
 	var paths []*string
 	dir := ""
 	switch {
 	case d.Model != nil:
-		dir = d.Model.Dir
+		if dir = d.Model.Dir; d.Model.Spec.Folder == "" && countsFrom(dir, &d.Model.Spec) {
+			abs, err := filepath.Abs(dir)
+			if err != nil {
+				return err
+			}
+			d.Model.Spec.Folder = abs
+		}
 		paths = append(paths, &d.Model.Spec.Source)
 		for i := range d.Model.Spec.Adapters {
 			paths = append(paths, &d.Model.Spec.Adapters[i].Source)
@@ -193,6 +199,15 @@ func detach(d catalog.Document) error {
 		*s = abs
 	}
 	return nil
+}
+
+// countsFrom reports whether an argument of a command engine counts from dir: it says so, or
+// is the name of a file there.
+func countsFrom(dir string, s *functions.ModelSpec) bool {
+	return s.RelativeArg() >= 0 || s.Engine == functions.EngineCommand && slices.ContainsFunc(s.Args, func(arg string) bool {
+		st, err := os.Stat(filepath.Join(dir, arg))
+		return filepath.IsLocal(arg) && err == nil && st.Mode().IsRegular()
+	})
 }
 
 // ReadDeployable reads what deploy sends: all kinds but teams, Routers and then Compositions

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -75,6 +76,12 @@ func (s Setting) set(text string) error {
 			return fmt.Errorf("%q is no number", functions.Clip(text))
 		}
 		s.value.SetInt(int64(n))
+	case reflect.Float64:
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
+			return fmt.Errorf("%q is no number", functions.Clip(text))
+		}
+		s.value.SetFloat(x)
 	case reflect.Slice:
 		var list []string
 		for part := range strings.SplitSeq(text, ",") {
@@ -138,6 +145,8 @@ func (f *flagValue) Type() string {
 		return "bool"
 	case int:
 		return "int"
+	case float64:
+		return "float"
 	case []string:
 		return "strings"
 	}
@@ -300,6 +309,8 @@ func SettingsSchema(config any, title string) []byte {
 			p["type"], p["items"] = "array", map[string]any{"type": "string"}
 		case reflect.String:
 			p["type"] = "string"
+		case reflect.Float64:
+			p["type"] = []string{"string", "number"}
 		default:
 			p["type"] = []string{"string", "integer"}
 		}

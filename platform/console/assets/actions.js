@@ -46,11 +46,14 @@ export const Actions = {
 export function KeyDialog() {
   useActions();
   const { hasKey } = server.useConnection();
-  const dialog = useRef(null), field = useRef(null);
+  const dialog = useRef(null), field = useRef(null), shown = useRef(null);
   useEffect(() => {
-    if (open && !dialog.current.open) { dialog.current.showModal(); field.current.value = ""; }
+    if (open && !dialog.current.open) { shown.current = open; dialog.current.showModal(); field.current.value = ""; }
   });
   const close = () => { open = null; dialog.current.close(); changed(); };
+  const closed = () => { // the event comes later than the dialog closes: it may be asked for again by then
+    if (open === shown.current) { open = null; changed(); }
+  };
   const take = e => {
     e.preventDefault();
     const then = open && open.then, value = field.current.value.trim();
@@ -59,7 +62,7 @@ export function KeyDialog() {
     if (then && value) then();
   };
   return html`
-    <dialog ref=${dialog} aria-labelledby="key-title" onClose=${() => { open = null; changed(); }}>
+    <dialog ref=${dialog} aria-labelledby="key-title" onClose=${closed}>
       <form onSubmit=${take}>
         <h2 id="key-title">Key</h2>
         ${open && open.why && html`<p class="failure">${open.why}</p>`}

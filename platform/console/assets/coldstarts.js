@@ -1,10 +1,10 @@
 // All cold starts that are remembered; and one of them beside the median of its model.
 import { useEffect, useState } from "./npm/hooks.mjs";
-import { Age, bytes, clock, date, Failure, html, Loading, ModelLink, seconds, Section, short, startPath, State, useTitle } from "./parts.js";
+import { Age, bytes, clock, date, Failure, html, Loading, ModelLink, seconds, Section, short, startPath, State, tiers, useTitle } from "./parts.js";
 import { go } from "./paths.js";
 import * as server from "./server.js";
 import { Table } from "./table.js";
-import { endOf, isOpen, lengthOf, medians, order, phaseWords, Waterfall } from "./waterfall.js";
+import { endOf, isOpen, lengthOf, medians, order, phaseWords, stateOf, Waterfall } from "./waterfall.js";
 
 // Strip is a start in one line: its phases one after the other.
 function Strip({ start }) {
@@ -13,12 +13,10 @@ function Strip({ start }) {
   return html`<span class="strip" role="img" aria-label=${text} title=${text}>${start.phases.map((p, i) => html`<i key=${i} class=${"p" + order.indexOf(p.phase)} style=${{ left: (100 * p.start) / length + "%", width: (100 * p.duration) / length + "%" }}></i>`)}${isOpen(start) && html`<i key="open" class="open" style=${{ left: (100 * endOf(start)) / length + "%", right: 0 }}></i>`}</span>`;
 }
 
-const tiers = { GPU_RESIDENT: "GPU", SLEEPING: "asleep", DRAM_CACHED: "memory", NVME_CACHED: "disk", REMOTE: "remote" };
-
 const columns = [
   { head: "Model", cell: s => html`<${ModelLink} name=${s.function} />` },
   { head: "Began", cell: s => html`<a href=${startPath(s.id)}><time class="num" datetime=${s.began}>${clock(s.began)}</time></a>` },
-  { head: "State", cell: s => html`<${State} state=${s.state} percent=${s.state === "READY" || !s.progress || s.progress.percent < 0 ? undefined : s.progress.percent} />` },
+  { head: "State", cell: s => html`<${State} state=${stateOf(s)} percent=${s.state === "READY" || !s.progress || s.progress.percent < 0 ? undefined : s.progress.percent} />` },
   { head: "Phases", class: "wide strip-cell", cell: s => html`<${Strip} start=${s} />` },
   { head: "In all", class: "right num", cell: s => seconds(lengthOf(s)) },
   { head: "From", class: "wide", cell: s => tiers[s.tier] || "–" },
@@ -80,7 +78,7 @@ export function ColdStart({ id }) {
   return html`
     <section class="panel" aria-labelledby="name">
       <header><${Crumbs} title=${short(start.function)} /></header>
-      <p class="start-head"><${State} state=${start.state} /> <strong class="num">${seconds(lengthOf(start))}</strong>
+      <p class="start-head"><${State} state=${stateOf(start)} /> <strong class="num">${seconds(lengthOf(start))}</strong>
         ${of ? html`<span class="dim">the median of its ${of.of} starts is <span class="num">${seconds(of.total)}</span></span>` : html`<span class="dim">the only start that is remembered</span>`}
         ${start.eta_s !== undefined ? html`<span class="dim">about <span class="num">${seconds(start.eta_s)}</span> left</span>` : ""}</p>
       ${start.error && html`<p class="failure">${start.error}</p>`}
@@ -89,6 +87,6 @@ export function ColdStart({ id }) {
     </section>
     <div class="columns">
       <${Section} id="facts" title="What is known of it"><dl class="facts">${facts.filter(f => f[1]).map(([k, v]) => html`<dt>${k}</dt><dd>${v}</dd>`)}</dl><//>
-      <${Section} id="others" title="Other starts of the model">${others.length ? html`<ul class="plain">${others.map(s => html`<li key=${s.id}><a href=${startPath(s.id)}><time class="num">${clock(s.began)}</time></a> <${State} state=${s.state} /> <span class="num">${seconds(lengthOf(s))}</span></li>`)}</ul>` : html`<p class="empty">None is remembered.</p>`}<//>
+      <${Section} id="others" title="Other starts of the model">${others.length ? html`<ul class="plain">${others.map(s => html`<li key=${s.id}><a href=${startPath(s.id)}><time class="num">${clock(s.began)}</time></a> <${State} state=${stateOf(s)} /> <span class="num">${seconds(lengthOf(s))}</span></li>`)}</ul>` : html`<p class="empty">None is remembered.</p>`}<//>
     </div>`;
 }

@@ -1,7 +1,7 @@
 // All models, Routers and Remotes; and one of them with all that is known of it.
 import { useEffect, useRef, useState } from "./npm/hooks.mjs";
 import { Actions } from "./actions.js";
-import { apiPath, Age, bytes, clock, Empty, Failure, html, Loading, ModelLink, seconds, Section, short, startPath, State, Until, useTitle, word } from "./parts.js";
+import { apiPath, Age, bytes, clock, Empty, Failure, html, Loading, ModelLink, seconds, Section, short, startPath, State, tiers, Until, useTitle, word } from "./parts.js";
 import * as server from "./server.js";
 import { Table } from "./table.js";
 
@@ -76,7 +76,7 @@ export function Model({ name }) {
 }
 
 function About({ f, replicas }) {
-  const facts = [["Name", f.name], ["Kind", f.type], ["Engine", f.engine], ["Source", f.source], ["Size", f.bytes && bytes(f.bytes)], ["Cold start", f.expected_s !== undefined && `${seconds(f.expected_s)} at the median`], ["File", f.origin]];
+  const facts = [["Name", f.name], ["Kind", f.type], ["Engine", f.engine], ["Source", f.source], ["Size", f.bytes && bytes(f.bytes)], ["Cold start", f.expected_s !== undefined && `${seconds(f.expected_s)} at the median`], ["Spent today", f.spent_today], ["File", f.origin]];
   return html`<dl class="facts">${facts.filter(x => x[1]).map(([k, v]) => html`<dt>${k}</dt><dd>${v}</dd>`)}</dl>
     ${f.type === "Model" && html`<h2 class="sub">Replicas</h2>${replicas.length ? html`<table><thead><tr><th scope="col">Replica</th><th scope="col">State</th><th scope="col">Where</th><th scope="col" class="right">Requests</th><th scope="col" class="right wide">For</th><th scope="col" class="right wide">Stops in</th></tr></thead><tbody>
       ${replicas.map(r => html`<tr key=${r.id}><th scope="row"><code>${r.id}</code></th><td><${State} state=${r.state} percent=${r.percent} /></td><td>${r.node}${r.gpus && r.gpus.length ? ", GPU " + r.gpus.join(", ") : ""}</td><td class="right num">${r.in_flight}</td><td class="right wide"><${Age} at=${r.since} /></td><td class="right wide">${r.idle_end ? html`<${Until} at=${r.idle_end} />` : "–"}</td></tr>`)}
@@ -172,7 +172,7 @@ function File({ name }) {
   const { value, error } = useAnswer(apiPath(name));
   if (error) return html`<${Failure} error=${error} />`;
   if (!value) return html`<${Loading} />`;
-  const text = toYAML({ apiVersion: "thaw.dev/v1", kind: value.type, metadata: { name: value.model, namespace: value.team }, spec: value.spec || value.router || value.remote || {} });
+  const text = toYAML({ apiVersion: "thaw.dev/v1", kind: value.type, metadata: { name: value.model, namespace: value.team }, spec: value.spec || value.router || value.remote || value.composition });
   return html`<p class="dim">The definition in force, with its defaults${value.origin ? html`; read from <code>${value.origin}</code>` : ""}.</p><pre class="file" tabindex="0" aria-label="Definition">${text}</pre>`;
 }
 
@@ -186,5 +186,5 @@ function Explain({ name }) {
     <${Failure} error=${error} />
     ${value ? html`<p class="answer">${value.now}</p>
       ${value.decided_at ? html`<p>Decided <${Age} at=${value.decided_at} /> ago: <b>${value.chosen || "nothing"}</b>${value.reason ? `, ${value.reason.replaceAll("_", " ")}` : ""}${value.for ? html` for <${ModelLink} name=${value.for} />` : ""}.</p>` : html`<p class="dim">No decision of this kind is remembered.</p>`}
-      ${value.candidates.length > 0 && html`<table><thead><tr><th scope="col">Candidate</th><th scope="col" class="right">Score</th><th scope="col">Why</th></tr></thead><tbody>${value.candidates.map((c, i) => html`<tr key=${i}><th scope="row">${[c.node, c.function && short(c.function), c.replica].filter(Boolean).join(", ") || "of another team"}</th><td class="right num">${c.score === undefined ? "–" : c.score.toFixed(3)}</td><td>${c.why || [c.tier, ...(c.parts || []).map(p => `${p.name} ${p.value.toFixed(3)}`)].filter(Boolean).join(", ")}</td></tr>`)}</tbody></table>${value.others ? html`<p class="dim">and ${value.others} more candidates; the lowest score wins</p>` : ""}`}` : !error && html`<${Loading} />`}`;
+      ${value.candidates.length > 0 && html`<table><thead><tr><th scope="col">Candidate</th><th scope="col" class="right">Score</th><th scope="col">Why</th></tr></thead><tbody>${value.candidates.map((c, i) => html`<tr key=${i}><th scope="row">${[c.node, c.function && short(c.function), c.replica].filter(Boolean).join(", ") || "of another team"}</th><td class="right num">${c.score === undefined ? "–" : c.score.toFixed(3)}</td><td class="why">${c.why || [tiers[c.tier], ...(c.parts || []).filter(p => p.value).map(p => `${p.name} ${p.value.toFixed(3)}`)].filter(Boolean).join(", ")}</td></tr>`)}</tbody></table>${value.others ? html`<p class="dim">and ${value.others} more candidates; the lowest score wins</p>` : ""}`}` : !error && html`<${Loading} />`}`;
 }

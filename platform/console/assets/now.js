@@ -2,10 +2,10 @@
 import { Component } from "./npm/preact.mjs";
 import { useEffect } from "./npm/hooks.mjs";
 import { Actions } from "./actions.js";
-import { Age, Bar, bytes, Empty, html, Loading, ModelLink, seconds, Section, short, startPath, State, Until, useTitle, word } from "./parts.js";
+import { Age, Bar, bytes, Empty, html, Loading, ModelLink, seconds, Section, short, startPath, State, tiers, Until, useTitle, word } from "./parts.js";
 import * as server from "./server.js";
 import { Table } from "./table.js";
-import { lengthOf, medians, Waterfall } from "./waterfall.js";
+import { lengthOf, medians, stateOf, Waterfall } from "./waterfall.js";
 
 export function Now() {
   server.useServer();
@@ -132,7 +132,7 @@ function drawNode({ node, replicas, functions }) {
       ${gpus.length ? gpus : html`<p class="bar-row"><span class="bar-label">GPU</span><span class="dim">none: models run on the processor</span></p>`}
       ${node.memory.total ? html`<${Bar} label="Host memory" segments=${memory} total=${node.memory.total} />` : ""}
       ${node.store.bytes ? html`<${Bar} label="NVMe" segments=${stored(node, functions)} total=${node.store.bytes} />` : ""}
-      ${near.length > 0 && html`<p class="bar-row"><span class="bar-label">At hand</span><span class="chips">${near.slice(0, 24).map(m => html`<span class="chip" key=${m.model}><${ModelLink} name=${m.model} /> ${m.tier === "DRAM_CACHED" ? "memory" : "disk"}</span>`)}${near.length > 24 ? html`<span class="dim">and ${near.length - 24} more</span>` : ""}</span></p>`}
+      ${near.length > 0 && html`<p class="bar-row"><span class="bar-label">At hand</span><span class="chips">${near.slice(0, 24).map(m => html`<span class="chip" key=${m.model}><${ModelLink} name=${m.model} /> ${tiers[m.tier]}</span>`)}${near.length > 24 ? html`<span class="dim">and ${near.length - 24} more</span>` : ""}</span></p>`}
     </div>
   <//>`;
 }
@@ -181,7 +181,7 @@ function LastStart({ starts }) {
   const median = medians(starts, start.function);
   const of = median && median.of > 1 ? median : null;
   return html`<${Section} id="last" title="Last cold start" actions=${html`<a href=${startPath(start.id)}>Details</a>`}>
-    <p class="start-head"><${ModelLink} name=${start.function} /> <${State} state=${start.state} percent=${start.progress && start.progress.percent >= 0 && start.state !== "READY" ? start.progress.percent : undefined} />
+    <p class="start-head"><${ModelLink} name=${start.function} /> <${State} state=${stateOf(start)} percent=${start.progress && start.progress.percent >= 0 && start.state !== "READY" ? start.progress.percent : undefined} />
       <strong class="num">${seconds(lengthOf(start))}</strong>${of ? html` <span class="dim">median <span class="num">${seconds(of.total)}</span></span>` : ""}</p>
     <${Waterfall} start=${start} median=${of} />
     ${start.error && html`<p class="failure">${start.error}</p>`}

@@ -10,6 +10,9 @@ export const html = htm.bind(h);
 const words = { DOWNLOADING: "staging", LOADING_TO_GPU: "loading", READY: "ready", SLEEPING: "sleeping", DRAINING: "draining", FAILED: "failed", UNLOADED: "cold" };
 export const word = state => words[state] || "cold";
 
+// tiers are where the weights of a model are nearest, in words.
+export const tiers = { GPU_RESIDENT: "GPU", SLEEPING: "asleep", DRAM_CACHED: "memory", NVME_CACHED: "disk", REMOTE: "remote" };
+
 export function State({ state, percent }) {
   const w = word(state);
   return html`<span class=${"state " + w}><i class="dot"></i>${w}${percent !== undefined && (w === "staging" || w === "loading") ? html` <span class="num">${percent} %</span>` : ""}</span>`;

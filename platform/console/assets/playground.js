@@ -30,6 +30,7 @@ async function chat(body, signal, on) {
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
+    const at = performance.now();
     const lines = (rest + value).split("\n");
     rest = lines.pop();
     for (const line of lines) {
@@ -40,7 +41,7 @@ async function chat(body, signal, on) {
         const chunk = JSON.parse(line.slice(6));
         if (chunk.error) throw Object.assign(new Error(chunk.error.message), { status: 502 });
         const delta = chunk.choices && chunk.choices[0] && chunk.choices[0].delta;
-        on({ text: (delta && delta.content) || "", thinking: (delta && delta.reasoning_content) || "", usage: chunk.usage, model: chunk.model });
+        on({ at, text: (delta && delta.content) || "", thinking: (delta && delta.reasoning_content) || "", usage: chunk.usage, model: chunk.model });
       }
     }
   }
@@ -75,7 +76,7 @@ export function Playground({ model }) {
     const before = [...turns, { role: "user", content: said }];
     setTurns(before);
     const abort = controller.current = new AbortController();
-    const r = { busy: true, began: performance.now(), model: name, answer: "", thinking: "", chunks: 0 };
+    const r = { busy: true, began: performance.now(), model: name, answer: "", thinking: "", chunks: 0, early: 0 };
     let frame = 0;
     const draw = () => { if (!frame) frame = requestAnimationFrame(() => { frame = 0; setRun({ ...r }); }); };
     draw();
@@ -90,8 +91,9 @@ export function Playground({ model }) {
           r.answer += got.text;
           r.thinking += got.thinking;
           r.chunks++;
-          r.last = performance.now();
+          r.last = got.at;
           if (!r.first) r.first = r.last;
+          if (r.first === r.last) r.early++; // as soon as the first one
           r.served = got.model;
         }
         draw();
@@ -152,7 +154,9 @@ function Reading({ run }) {
   }, [run.busy, run.coldStart]);
   const at = run.busy ? performance.now() : run.ended;
   const tokens = (run.usage && run.usage.completion_tokens) || run.chunks;
-  const rate = run.first && run.last > run.first && tokens > 1 ? (tokens - 1) / ((run.last - run.first) / 1000) : 0;
+  const streamed = run.first ? (run.last - run.first) / 1000 : 0;
+  // A shorter time says how the browser read it, not how the model wrote it.
+  const rate = streamed > 0.1 ? (tokens * (1 - run.early / run.chunks)) / streamed : 0;
   const f = functionOf(run.model);
   const p = run.progress;
   const waits = f && f.type === "Model" && f.state !== "READY";

@@ -28,8 +28,7 @@ export function Socket() {
     socket.current.close();
     socket.current = null;
   };
-  useEffect(() => close, []);
-  useEffect(() => { close(); setStatus("not connected"); }, [hasKey]);
+  useEffect(() => () => { close(); setStatus("not connected"); }, [hasKey]);
   const connect = e => {
     e.preventDefault();
     close();

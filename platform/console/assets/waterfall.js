@@ -26,8 +26,11 @@ export function medians(starts, name) {
   return { of: ready.length, total: middle(ready.map(lengthOf)), phases };
 }
 
-// isOpen reports whether a start goes on; endOf is the end of its last complete phase.
-export const isOpen = start => !["READY", "FAILED", "UNLOADED"].includes(start.state);
+const ended = ["READY", "FAILED", "UNLOADED"];
+// stateOf is the state of a start; one that has no place yet is cold.
+export const stateOf = start => (ended.includes(start.state) || start.node ? start.state : "UNLOADED");
+// isOpen reports whether a phase of a start goes on; endOf is the end of its last complete one.
+export const isOpen = start => !ended.includes(stateOf(start));
 export const endOf = start => Math.max(0, ...start.phases.map(p => p.start + p.duration));
 
 export function Waterfall({ start, median, parts }) {

@@ -67,6 +67,16 @@ func (e *Election) HoldsLease() bool {
 	return e.leads.Load() && time.Since(e.start)-time.Duration(e.renewed.Load()) < renewFor
 }
 
+// newLock makes an access to the Lease for one goroutine: Get, Create and Update of a LeaseLock
+// keep what they read in it.
+func (e *Election) newLock() *resourcelock.LeaseLock {
+	return &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Name: Lease, Namespace: e.namespace},
+		Client:     e.kube.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity},
+	}
+}
+
 // renewalLock records when the lease was last renewed.
 type renewalLock struct {
 	resourcelock.Interface
@@ -110,23 +120,18 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, epoch
 }
 
 func (e *Election) holdLease(ctx context.Context, lead func(ctx context.Context, epoch int64) error) error {
-	lock := &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Name: Lease, Namespace: e.namespace},
-		Client:     e.kube.CoordinationV1(),
-		LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity},
-	}
 	term, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	done := make(chan error, 1)
 	led := make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: renewalLock{lock, e}, LeaseDuration: leaseFor, RenewDeadline: renewFor, RetryPeriod: retryLead, ReleaseOnCancel: true, Name: Lease,
+		Lock: renewalLock{e.newLock(), e}, LeaseDuration: leaseFor, RenewDeadline: renewFor, RetryPeriod: retryLead, ReleaseOnCancel: true, Name: Lease,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) {
 				close(led)
 				e.leads.Store(true)
 				defer e.leads.Store(false)
-				record, _, err := lock.Get(ctx)
+				record, _, err := e.newLock().Get(ctx)
 				if err != nil {
 					done <- fmt.Errorf("the lease: %w", err)
 					end(err)

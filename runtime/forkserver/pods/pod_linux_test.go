@@ -39,8 +39,7 @@ func TestMain(m *testing.M) {
 			inPod(os.Args[2])
 		}
 	}
-	// What the race detector adds to the end of each program, a second, is no part of a test.
-	os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
+	testkit.ShortenExits()
 	os.Exit(m.Run())
 }
 
