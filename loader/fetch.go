@@ -430,7 +430,8 @@ func (j *stagingJob) fetchFromPeers(ctx context.Context, plan *stagingPlan) erro
 		if err == nil && fetched {
 			if err = j.blockArrived(plan, ref); err != nil && source.KindOf(err) != source.Broken {
 				// A bad peer must not fail the staging: the source is asked.
-				j.loader.o.Log.Warn("block from another node is invalid, fetching it from the source", "source", j.location, "file", ref.part.File.Name, "err", err)
+				j.loader.o.Log.Warn("block from another node is invalid, fetching it from the source", "source", j.location, "file", ref.part.File.Name,
+					"err", err)
 				plan.corrupted.Store(true)
 				plan.excludeSenders(ref.part.File.Name)
 				ref.part.DropBlock(ref.block)
@@ -504,6 +505,7 @@ func (j *stagingJob) fetchFromPeer(ctx context.Context, plan *stagingPlan, ref b
 	w.Reset()
 	plan.done.Add(-put)
 	j.loader.counts.wasted.Add(put)
-	j.loader.o.Log.Debug("block from another node failed its checksum", "source", j.location, "file", b.File.Name, "block", b.Index, "err", err)
+	j.loader.o.Log.Debug("block from another node failed its checksum", "source", j.location, "file", b.File.Name, "block", b.Index, "err",
+		err)
 	return false, nil
 }

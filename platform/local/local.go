@@ -95,7 +95,8 @@ func newLocal(o Options) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Local{o: o, epoch: epoch, remote: map[string]*agent.Client{}, seen: map[string]time.Time{}, peerNodes: map[string]peerNode{}, sharingAgents: map[string]bool{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog}, machine: nodestore.Machine()}
+	l := &Local{o: o, epoch: epoch, remote: map[string]*agent.Client{}, seen: map[string]time.Time{}, peerNodes: map[string]peerNode{},
+		sharingAgents: map[string]bool{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog}, machine: nodestore.Machine()}
 	if o.Peering != nil {
 		peering := *o.Peering
 		peering.SharedFolder = l.shared.folder
@@ -269,7 +270,8 @@ func (l *Local) makeWayLocked(id, url string) error {
 			l.forgetLocked(other)
 		case c.URL() != strings.TrimRight(url, "/"):
 		case silent <= liveWithin:
-			return fmt.Errorf("url %.200q is that of the agent %s, which was heard %v ago: end that agent, or use another address", url, other, silent.Round(time.Millisecond))
+			return fmt.Errorf("url %.200q is that of the agent %s, which was heard %v ago: end that agent, or use another address", url, other,
+				silent.Round(time.Millisecond))
 		default:
 			l.forgetLocked(other)
 		}
@@ -309,7 +311,8 @@ func checkEndpoints(hb *functions.Heartbeat, sameMachine bool) error {
 		if m.Endpoint == "" || strings.HasPrefix(m.Endpoint, own) || sameMachine && loopback && err == nil {
 			continue
 		}
-		return fmt.Errorf("the replica %s has the endpoint %.200q, which is not below the agent's own URL: want %.200s/ID", functions.Clip(m.ID), m.Endpoint, strings.TrimRight(own, "/"))
+		return fmt.Errorf("the replica %s has the endpoint %.200q, which is not below the agent's own URL: want %.200s/ID", functions.Clip(m.ID),
+			m.Endpoint, strings.TrimRight(own, "/"))
 	}
 	return nil
 }
@@ -363,7 +366,8 @@ func (l *Local) Peers(agent string) []functions.Peer {
 // httpURL reports whether s is an HTTP URL with a host.
 func httpURL(s string) bool {
 	u, err := url.Parse(s)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.Port() != "" && u.Port() != "0" && u.User == nil && u.RawQuery == ""
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.Port() != "" && u.Port() != "0" &&
+		u.User == nil && u.RawQuery == ""
 }
 
 // maxAgents bounds the memory used by joins under new names.

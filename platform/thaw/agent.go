@@ -55,7 +55,8 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 	if address == "" {
 		if a, ok := listener.Addr().(*net.TCPAddr); ok && a.IP.IsUnspecified() {
 			listener.Close()
-			return &kit.Error{Exit: kit.ExitUsage, What: "--addr " + c.Addr + " says no address at which the server reaches this agent", Hint: "name it with --advertise https://HOST:PORT"}
+			return &kit.Error{Exit: kit.ExitUsage, What: "--addr " + c.Addr + " says no address at which the server reaches this agent",
+				Hint: "name it with --advertise https://HOST:PORT"}
 		}
 		address = "https://" + listener.Addr().String()
 	}

@@ -140,7 +140,8 @@ func findGGUF(path, pattern string) (string, error) {
 	case len(chosen) == 1:
 		return filepath.Join(path, filepath.FromSlash(chosen[0].Files[0].Name)), nil
 	case len(chosen) > 1:
-		return "", fmt.Errorf("engine llamacpp: %s holds %d sets of weights: %s; choose one with spec.weights", path, len(chosen), weightsets.List(chosen))
+		return "", fmt.Errorf("engine llamacpp: %s holds %d sets of weights: %s; choose one with spec.weights", path, len(chosen),
+			weightsets.List(chosen))
 	case len(all) > 0:
 		return "", fmt.Errorf("engine llamacpp: %q matches none of the .gguf files in %s: %s", pattern, path, weightsets.List(all))
 	}
