@@ -82,8 +82,7 @@ func aModel(t *testing.T, fill byte) (folder string) {
 }
 
 func stageRequest(folder string) replica.StageRequest {
-	return replica.StageRequest{Team: "default", Source: folder, Engine: functions.EngineVLLM,
-		Cache: "vllm torch-2 vllm-0.32; linux/amd64 H200 x1; flags 00"}
+	return replica.StageRequest{Team: "default", Source: folder, Engine: functions.EngineVLLM, Cache: "vllm torch-2 vllm-0.32; linux/amd64 H200 x1; flags 00"}
 }
 
 func ignoreProgress(functions.Bytes, functions.Bytes) {}
@@ -367,8 +366,7 @@ func TestStagedFileIsDamaged(t *testing.T) {
 	c.Release()
 	again := stage()
 	defer again.Release()
-	if got, err := os.ReadFile(filepath.Join(again.Path, "model.safetensors")); err != nil || !bytes.Equal(got, want) ||
-		again.Digest != c.Digest {
+	if got, err := os.ReadFile(filepath.Join(again.Path, "model.safetensors")); err != nil || !bytes.Equal(got, want) || again.Digest != c.Digest {
 		t.Errorf("%d bytes of %s, %v", len(got), again.Digest, err)
 	}
 	cancelled, cancel := context.WithCancel(t.Context())

@@ -74,9 +74,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 			f.StringP("namespace", "n", "", "for models whose file names none")
 			f.String("thaw-image", "", "image whose entry point is thaw; left out: that of the controller [THAW_IMAGE]")
 			f.StringArray("image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
-			f.String("vulnerable-engines", "",
-				"engines below the version that fixes a known vulnerability: "+
-					"refuse (default) to start them in pods, or allow [THAW_VULNERABLE_ENGINES]")
+			f.String("vulnerable-engines", "", "engines below the version that fixes a known vulnerability: refuse (default) to start them in pods, or allow [THAW_VULNERABLE_ENGINES]")
 			f.String("store", "", "folder of the loader on each node")
 			f.Duration("request-timeout", 0, "the longest a request may take")
 			f.String("pod", "", "file with what pods of models with GPUs say where spec.pod does not")
@@ -141,9 +139,7 @@ func (c *connection) printDeployed(ctx context.Context, cl *api.Client, done []a
 		}
 		c.Remark("try it:")
 		c.Remark("  thaw run %s \"Hello\"", tables.ShortName(d.Name))
-		c.Remark("  curl -N %s/v1/chat/completions%s -H 'Content-Type: application/json' -d "+
-			"'{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'", cl.Server(), key,
-			tables.ShortName(d.Name))
+		c.Remark("  curl -N %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'", cl.Server(), key, tables.ShortName(d.Name))
 	}
 	return nil
 }

@@ -284,11 +284,10 @@ func TestScenarios(t *testing.T) {
 		return false
 	})
 	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", blobs.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
-	scenario.Run(t, scenario.Options{Minute: minute, Boot: testkit.Timeout, Least: testkit.Timeout},
-		func(t *testing.T, story func(*testing.T, scenario.World)) {
-			t.Parallel()
-			s := newStage(t)
-			defer s.end()
-			story(t, s)
-		})
+	scenario.Run(t, scenario.Options{Minute: minute, Boot: testkit.Timeout, Least: testkit.Timeout}, func(t *testing.T, story func(*testing.T, scenario.World)) {
+		t.Parallel()
+		s := newStage(t)
+		defer s.end()
+		story(t, s)
+	})
 }

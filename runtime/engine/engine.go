@@ -289,8 +289,7 @@ func scratchEnv(have []string, dir string) []string {
 // Adopted is the Command of a running engine, for New; the caller sets its key.
 func Adopted(spec functions.ModelSpec, name string, port int) Command {
 	row, _ := engineRow(spec.Engine)
-	c := Command{Engine: spec.Engine, Name: name, Port: port, Health: row.health, Serves: spec.Serves, Probe: spec.Probe,
-		URL: "http://127.0.0.1:" + strconv.Itoa(port)}
+	c := Command{Engine: spec.Engine, Name: name, Port: port, Health: row.health, Serves: spec.Serves, Probe: spec.Probe, URL: "http://127.0.0.1:" + strconv.Itoa(port)}
 	if spec.Engine == functions.EngineCommand && spec.Health != "" {
 		c.Health = spec.Health
 	}

@@ -169,8 +169,7 @@ func (r *Replica) loadAdapter(ctx, replicaCtx context.Context, eng adapterEngine
 	}
 	sctx, stop := context.WithTimeoutCause(ctx, r.o.Spec.Deadlines.Stage.Std(), fmt.Errorf("not staged within %s", r.o.Spec.Deadlines.Stage))
 	defer stop()
-	c, err := r.o.Stager.Stage(sctx, StageRequest{Team: r.o.Team, Source: a.Source, Dir: r.o.Dir, Files: a.Files},
-		func(_, _ functions.Bytes) {})
+	c, err := r.o.Stager.Stage(sctx, StageRequest{Team: r.o.Team, Source: a.Source, Dir: r.o.Dir, Files: a.Files}, func(_, _ functions.Bytes) {})
 	if err != nil {
 		return fail(AdapterUnavailable, fmt.Errorf("stage: %w", err))
 	}

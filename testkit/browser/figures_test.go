@@ -45,9 +45,7 @@ func TestFigures(t *testing.T) {
 	for _, d := range dayPages {
 		var u [3]memoryUse
 		t.Run(d.name, func(t *testing.T) { u = dayOf(t, p, d.path, d.shows) })
-		growth = append(growth,
-			fmt.Sprintf("%s: %.1f, %.1f, %.1f MiB; %d, %d, %d nodes", d.name, u[0].bytes/(1<<20), u[1].bytes/(1<<20), u[2].bytes/(1<<20), u[0].nodes,
-				u[1].nodes, u[2].nodes))
+		growth = append(growth, fmt.Sprintf("%s: %.1f, %.1f, %.1f MiB; %d, %d, %d nodes", d.name, u[0].bytes/(1<<20), u[1].bytes/(1<<20), u[2].bytes/(1<<20), u[0].nodes, u[1].nodes, u[2].nodes))
 	}
 	commit, _ := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
 	memory, _ := os.ReadFile("/proc/meminfo")
@@ -57,8 +55,7 @@ func TestFigures(t *testing.T) {
 	line := func(what, want string, got string) string { return fmt.Sprintf("| %s | %s | %s |\n", what, want, got) }
 	text := "# The console\n\n" +
 		"Measured by `make bench-console` in Debian's chromium, headless, against `thaw serve` on loopback.\n" +
-		fmt.Sprintf("Commit %s, %s, %d cores, %d GiB, %s/%s. Other work ran on the machine (load %s).\n\n", strings.TrimSpace(string(commit)),
-			time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), (total+1<<19)>>20, runtime.GOOS, runtime.GOARCH, load) +
+		fmt.Sprintf("Commit %s, %s, %d cores, %d GiB, %s/%s. Other work ran on the machine (load %s).\n\n", strings.TrimSpace(string(commit)), time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), (total+1<<19)>>20, runtime.GOOS, runtime.GOARCH, load) +
 		"| what | wanted | measured |\n| --- | --- | --- |\n" +
 		line("first contentful paint, without a cache, median of 7 (worst)", "under 300 ms", paint) +
 		line("the same of a page of one word (`/healthz`), for comparison", "", least) +
@@ -66,15 +63,9 @@ func TestFigures(t *testing.T) {
 		line("script, style and layout of an update of all of 1,000 replicas, mean of 30", "under 16 ms", update) +
 		line("the longest such update", "", longest) +
 		line("processor time of the server with 50 viewers of 200 models, of one core", "under 5 %", share) +
-		line("memory and nodes of the document after a hundredth, a tenth and all of the 86,400 updates of a day", "flat",
-			strings.Join(growth, "<br>")) +
+		line("memory and nodes of the document after a hundredth, a tenth and all of the 86,400 updates of a day", "flat", strings.Join(growth, "<br>")) +
 		line("from `git clone` to the whole of the first answer in the playground", "under 4 min", answer) +
-		"\nThe first paint is that of the bar at the top, which is in the file itself; the lists follow. An update is one change of each of " +
-		"the 1,000 replicas, which the page reads as 1,000 lines and draws once;\nthe time is processor time of the browser's main thread " +
-		"(ScriptDuration, RecalcStyleDuration and LayoutDuration of\nthe DevTools protocol), with the reading of the lines. Memory is that of " +
-		"scripts and of the browser's objects of the page, after garbage was\ncollected. The way to the first answer is a clone of this " +
-		"repository from the disk, `make run` with an empty build cache\nand the modules on the machine, and a browser that is open: the " +
-		"playground, the model `tiny`, a text, its cold start and\nits whole answer.\n"
+		"\nThe first paint is that of the bar at the top, which is in the file itself; the lists follow. An update is one change of each of the 1,000 replicas, which the page reads as 1,000 lines and draws once;\nthe time is processor time of the browser's main thread (ScriptDuration, RecalcStyleDuration and LayoutDuration of\nthe DevTools protocol), with the reading of the lines. Memory is that of scripts and of the browser's objects of the page, after garbage was\ncollected. The way to the first answer is a clone of this repository from the disk, `make run` with an empty build cache\nand the modules on the machine, and a browser that is open: the playground, the model `tiny`, a text, its cold start and\nits whole answer.\n"
 	if err := os.WriteFile(*figures, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
