@@ -18,7 +18,8 @@ func TestAdapterNameInAnswers(t *testing.T) {
 	chunk := strings.ReplaceAll(event1+event2+event3, `"id":"c"`, `"id":"c","model":"pirate"`)
 	plain := strings.Replace(jsonAnswer, `"id"`, `"model" : "pirate","id"`, 1)
 	public := func(s string) string { return strings.ReplaceAll(s, `"pirate"`, `"tiny:pirate"`) }
-	message := "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"model\":\"pirate\",\"content\":[]}}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
+	message := "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"model\":\"pirate\",\"content\":[]}}\n\nevent: " +
+		"message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
 	for _, x := range []struct {
 		name, model, path string
 		stream            bool

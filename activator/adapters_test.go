@@ -106,7 +106,8 @@ func TestAdapterLoadedOnFirstUse(t *testing.T) {
 		}
 		w.act.Publish(f)
 		// Not declared: unknown, whatever the engine has.
-		if r := w.post("/v1/chat/completions", strings.Replace(adapterRequest, "pirate", "cook", 1)); r.status != 404 || r.code() != "model_not_found" {
+		if r := w.post("/v1/chat/completions", strings.Replace(adapterRequest, "pirate", "cook", 1)); r.status != 404 ||
+			r.code() != "model_not_found" {
 			t.Errorf("%d %s", r.status, r.body)
 		}
 		// Listed with its parent, not loaded.

@@ -156,7 +156,8 @@ func TestForcedFunction(t *testing.T) {
 		f.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
 		w.act.Publish(f)
 		ln := newMemoryListener()
-		srv := &http.Server{Handler: httpserver.NewNetHTTPHandler(httpserver.Options{Handler: func(req *httpserver.Request, res *httpserver.Response) { w.act.ServeAs(f.Name, req, res) }})}
+		srv := &http.Server{Handler: httpserver.NewNetHTTPHandler(
+			httpserver.Options{Handler: func(req *httpserver.Request, res *httpserver.Response) { w.act.ServeAs(f.Name, req, res) }})}
 		served := make(chan error, 1)
 		go func() { served <- srv.Serve(ln) }()
 		tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.dial(ctx) }}
@@ -279,7 +280,8 @@ func TestReserve(t *testing.T) {
 			w.act.Publish(testFunction("tiny"))
 			ctx, cancel := context.WithCancelCause(t.Context())
 			go func() { time.Sleep(time.Second); cancel(httpserver.ErrGone) }()
-			if s, e := w.act.Reserve(ctx, ReservationRequest{Name: testFunction("tiny").Name, Team: "default"}); s != nil || e == nil || e.Status != 499 {
+			if s, e := w.act.Reserve(ctx, ReservationRequest{Name: testFunction("tiny").Name, Team: "default"}); s != nil || e == nil ||
+				e.Status != 499 {
 				t.Error(s, e)
 			}
 			if d, _ := w.act.DemandOf(testFunction("tiny").Name); d.Queued != 0 || w.count(&w.nudges) != 1 {
@@ -302,7 +304,8 @@ func TestReserve(t *testing.T) {
 		"as long as the client said": func(t *testing.T, w *testEnv) {
 			w.act.Publish(testFunction("tiny"))
 			began := time.Now()
-			_, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default", Header: http.Header{"Thaw-Max-Wait": {"7"}}.Get})
+			_, e := w.act.Reserve(t.Context(),
+				ReservationRequest{Name: testFunction("tiny").Name, Team: "default", Header: http.Header{"Thaw-Max-Wait": {"7"}}.Get})
 			if e == nil || time.Since(began) != 7*time.Second {
 				t.Error(e, time.Since(began))
 			}
@@ -310,12 +313,14 @@ func TestReserve(t *testing.T) {
 		"drained": func(t *testing.T, w *testEnv) {
 			w.act.Publish(testFunction("tiny"))
 			go func() { time.Sleep(time.Second); w.act.Drain(t.Context()) }()
-			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"}); e == nil || e.Code != openai.ShuttingDown {
+			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"}); e == nil ||
+				e.Code != openai.ShuttingDown {
 				t.Error(e)
 			}
 		},
 		"no such function": func(t *testing.T, w *testEnv) {
-			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("nothing").Name, Team: "default"}); e == nil || e.Status != 404 {
+			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("nothing").Name, Team: "default"}); e == nil ||
+				e.Status != 404 {
 				t.Error(e)
 			}
 		},
@@ -326,7 +331,8 @@ func TestReserve(t *testing.T) {
 			if e != nil {
 				t.Fatal(e)
 			}
-			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"}); e == nil || e.Status != 429 {
+			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"}); e == nil ||
+				e.Status != 429 {
 				t.Error(e)
 			}
 			s.Finish(200)
@@ -342,7 +348,8 @@ func TestReserve(t *testing.T) {
 		"removed while it waits": func(t *testing.T, w *testEnv) {
 			w.act.Publish(revision("tiny-1", "tiny"))
 			go func() { time.Sleep(time.Second); w.act.Remove(testFunction("tiny-1").Name) }()
-			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny-1").Name, Team: "default"}); e == nil || e.Message != "The model `tiny` has been removed." {
+			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny-1").Name, Team: "default"}); e == nil ||
+				e.Message != "The model `tiny` has been removed." {
 				t.Error(e)
 			}
 		},

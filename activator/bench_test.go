@@ -166,7 +166,8 @@ func benchWarm(b *testing.B, stream bool, fields string) {
 	}
 	defer c.Close()
 	body := prompt("tiny", stream)
-	send := []byte(fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\n%sContent-Length: %d\r\n\r\n%s", key, fields, len(body), body))
+	send := []byte(fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAuthorization: "+
+		"Bearer %s\r\n%sContent-Length: %d\r\n\r\n%s", key, fields, len(body), body))
 	br := bufio.NewReader(c)
 	b.ReportAllocs()
 	for b.Loop() {

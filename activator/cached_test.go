@@ -24,7 +24,8 @@ const (
 )
 
 // newCacheEnv is a testEnv with a cache, and the model tiny with it on, READY at e:1.
-func newCacheEnv(t *testing.T, answer func(net.Conn, *http.Request, string) bool, change func(*Options)) (*testEnv, *engine, snapshot.Snapshot) {
+func newCacheEnv(t *testing.T, answer func(net.Conn, *http.Request, string) bool, change func(*Options)) (*testEnv, *engine,
+	snapshot.Snapshot) {
 	var store *cache.Store
 	w := newTestEnv(t, func(o *Options) {
 		store = cache.NewStore(1<<20, o.Metrics)
@@ -46,7 +47,8 @@ func (e *testEnv) asked(eng *engine, body, want string, engine bool, head ...str
 	n := len(eng.requests())
 	r := e.post(chatPath, body, head...)
 	if r.err != nil || r.status != 200 || r.head.Get("thaw-cache") != want || (len(eng.requests()) > n) != engine {
-		e.t.Errorf("%s %v: %d, thaw-cache %q (want %q), the engine was asked: %v, error %v: %s", body, head, r.status, r.head.Get("thaw-cache"), want, len(eng.requests()) > n, r.err, r.body)
+		e.t.Errorf("%s %v: %d, thaw-cache %q (want %q), the engine was asked: %v, error %v: %s", body, head, r.status, r.head.Get("thaw-cache"),
+			want, len(eng.requests()) > n, r.err, r.body)
 	}
 	return r
 }
@@ -392,7 +394,8 @@ func TestCacheOfRouters(t *testing.T) {
 			}
 			res := w.asked(e, body, field, i == 0)
 			rec := w.decision(res)
-			if h := res.head.Get("thaw-route"); !strings.Contains(h, "target=small; stage=rules; cache="+want+"; ") || rec.Cache != want || rec.Code != 200 || (rec.Prewarm != "") != (i == 0) {
+			if h := res.head.Get("thaw-route"); !strings.Contains(h, "target=small; stage=rules; cache="+want+"; ") || rec.Cache != want ||
+				rec.Code != 200 || (rec.Prewarm != "") != (i == 0) {
 				t.Errorf("%s, %+v", h, rec)
 			}
 		}

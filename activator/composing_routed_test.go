@@ -38,7 +38,8 @@ func TestRouterToComposition(t *testing.T) {
 			if r.status != 200 || c.Content != "all" || c.Model != "panel" || len(c.Thaw.Calls) != 3 || c.Thaw.Calls[1].Error != "" {
 				t.Errorf("%+v", r)
 			}
-			if first := rec.Candidates[0]; rec.Target != "panel" || rec.Code != 200 || first.Kind != functions.KindComposition || first.State != "ready" || first.WhyNot != "" {
+			if first := rec.Candidates[0]; rec.Target != "panel" || rec.Code != 200 || first.Kind != functions.KindComposition ||
+				first.State != "ready" || first.WhyNot != "" {
 				t.Errorf("%+v", rec)
 			}
 			if h := r.head.Get("thaw-route"); h != "router=auto; rule=general; target=panel; stage=rules; cache=off; state=ready" {
@@ -64,7 +65,8 @@ func TestRoutedCompositionFails(t *testing.T) {
 		w, _ := routedPanel(t, map[string]string{"a": "one", "judge": "!", "other": "the other"}, func(r *functions.Router) { r.Spec.Retry.Escalate = true })
 		for _, body := range []string{autoRequest, strings.Replace(autoRequest, "{", `{"stream":true,`, 1)} {
 			r := w.post("/v1/chat/completions", body)
-			if rec := w.decision(r); readComposed(t, r.body).Content != "the other" || rec.Target != "other" || rec.After != "panel" || rec.Code != 200 || !strings.Contains(rec.Candidates[0].WhyNot, "it failed this request") {
+			if rec := w.decision(r); readComposed(t, r.body).Content != "the other" || rec.Target != "other" || rec.After != "panel" ||
+				rec.Code != 200 || !strings.Contains(rec.Candidates[0].WhyNot, "it failed this request") {
 				t.Errorf("%+v %+v", r, rec)
 			}
 		}

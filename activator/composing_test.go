@@ -180,14 +180,16 @@ func TestComposition(t *testing.T) {
 				t.Fatalf("%+v", r)
 			}
 			c := readComposed(t, r.body)
-			if c.Content != "the synthesis" || c.Model != "panel" || c.Finish != "stop" || c.Usage.Prompt != 30 || c.Usage.Completion != 6 || c.Reasoning != "" || c.Done != (body == askPanelStream) {
+			if c.Content != "the synthesis" || c.Model != "panel" || c.Finish != "stop" || c.Usage.Prompt != 30 || c.Usage.Completion != 6 ||
+				c.Reasoning != "" || c.Done != (body == askPanelStream) {
 				t.Errorf("%+v\n%s", c, r.body)
 			}
 			if len(c.Thaw.Calls) != 3 || c.Thaw.Composition != "default/panel" || c.Thaw.Agreement == nil || c.Thaw.Agreement.Answers != 2 {
 				t.Errorf("%+v", c.Thaw)
 			}
 			for i, call := range c.Thaw.Calls {
-				if call.ID == "" || call.Prompt != 10 || call.Completion != 2 || call.Error != "" || call.Final != (i == 2) || (call.Member == "judge") != (i == 2) {
+				if call.ID == "" || call.Prompt != 10 || call.Completion != 2 || call.Error != "" || call.Final != (i == 2) ||
+					(call.Member == "judge") != (i == 2) {
 					t.Errorf("call %d: %+v", i, call)
 				}
 			}
@@ -211,7 +213,8 @@ func TestComposition(t *testing.T) {
 				t.Errorf("%s: %s", path, r.body)
 			}
 		}
-		if r := w.post("/v1/chat/completions", strings.Replace(askPanel, "panel", "pannel", 1)); r.status != 404 || !strings.Contains(r.body, "Nearest: `panel`") {
+		if r := w.post("/v1/chat/completions", strings.Replace(askPanel, "panel", "pannel", 1)); r.status != 404 ||
+			!strings.Contains(r.body, "Nearest: `panel`") {
 			t.Errorf("%s", r.body)
 		}
 	})
@@ -231,7 +234,9 @@ func TestCompositionShows(t *testing.T) {
 				r := w.post("/v1/chat/completions", body)
 				got := readComposed(t, r.body)
 				comments := strings.Join(got.Comments, "\n")
-				if got.Content != "perhaps" || strings.Contains(comments, ": thaw state=answered member=a role=member round=1") != (want[0] && body == askPanelStream) || strings.Contains(got.Reasoning, "a (member):\nyes") != want[1] {
+				if got.Content != "perhaps" ||
+					strings.Contains(comments, ": thaw state=answered member=a role=member round=1") != (want[0] && body == askPanelStream) ||
+					strings.Contains(got.Reasoning, "a (member):\nyes") != want[1] {
 					t.Errorf("%s: %+v\n%s", show, got, r.body)
 				}
 			}
@@ -396,7 +401,8 @@ func TestCompositionResidency(t *testing.T) {
 		w.act.SetCompositions([]*functions.Composition{panel(functions.PatternEnsemble, "a", "b", "c")})
 		r := w.post("/v1/chat/completions", askPanelStream)
 		c := readComposed(t, r.body)
-		if c.Content != "all" || len(c.Thaw.Calls) != 4 || c.Thaw.Calls[0].Member != "b" || c.Thaw.Calls[0].Cold || !c.Thaw.Calls[1].Cold || c.Thaw.Calls[1].ColdStart == "" {
+		if c.Content != "all" || len(c.Thaw.Calls) != 4 || c.Thaw.Calls[0].Member != "b" || c.Thaw.Calls[0].Cold || !c.Thaw.Calls[1].Cold ||
+			c.Thaw.Calls[1].ColdStart == "" {
 			t.Errorf("%+v\n%s", c.Thaw, r.body)
 		}
 		if fmt.Sprint(fleet.loads) != "map[a:1 c:1 judge:1]" {
@@ -420,7 +426,8 @@ func TestCompositionPatience(t *testing.T) {
 		w.act.SetCompositions([]*functions.Composition{c})
 		r := w.post("/v1/chat/completions", askPanel)
 		got := readComposed(t, r.body)
-		if r.status != 200 || got.Content != "all" || r.took != 20*time.Second || len(got.Thaw.LeftOut) != 1 || got.Thaw.LeftOut[0].Member != "c" || got.Thaw.LeftOut[0].Reason != "cold beyond patience" {
+		if r.status != 200 || got.Content != "all" || r.took != 20*time.Second || len(got.Thaw.LeftOut) != 1 ||
+			got.Thaw.LeftOut[0].Member != "c" || got.Thaw.LeftOut[0].Reason != "cold beyond patience" {
 			t.Errorf("%v %+v", r.took, got)
 		}
 		if w.count(&w.wakes) != 1 || strings.Contains(strings.Join(m.order(), ""), "c") {
@@ -462,7 +469,8 @@ func TestCompositionDrains(t *testing.T) {
 		w := newTestEnv(t, nil)
 		w.newMembers(map[string]string{"a": "one thing and another", "judge": "all"})
 		w.act.SetCompositions([]*functions.Composition{panel(functions.PatternEnsemble, "a", "b")})
-		if r := w.post("/v1/chat/completions", askPanel); r.status != 503 || r.code() != "service_unavailable" || !strings.Contains(r.body, "b: model_not_found") {
+		if r := w.post("/v1/chat/completions", askPanel); r.status != 503 || r.code() != "service_unavailable" ||
+			!strings.Contains(r.body, "b: model_not_found") {
 			t.Errorf("%+v", r)
 		}
 		w.act.Publish(testFunction("b"))

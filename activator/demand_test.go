@@ -33,7 +33,8 @@ func TestDemandOfChanged(t *testing.T) {
 		t.Fatalf("of nothing: %v", got)
 	}
 	x, y := &a.table.Lookup(testFunction("x").Name).Data.queue, &a.table.Lookup(testFunction("y").Name).Data.queue
-	one, two, far := admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "blue", Bytes: 1}, admission.Request{Team: "red", Bytes: 1}
+	one, two, far := admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "blue", Bytes: 1},
+		admission.Request{Team: "red", Bytes: 1}
 	one.Enter(x, now)
 	id := one.ReplicaID()
 	two.Enter(x, now)
@@ -49,7 +50,8 @@ func TestDemandOfChanged(t *testing.T) {
 		t.Fatalf("all: %+v", got)
 	}
 	one.Leave(now) // the second is admitted by it
-	if got := demandOf(a, false); len(got) != 1 || got["x"].Active != 1 || got["x"].Queued != 0 || !got["x"].LastEnd.Equal(now) || a.InFlightOf(testFunction("x").Name, id) != 1 {
+	if got := demandOf(a, false); len(got) != 1 || got["x"].Active != 1 || got["x"].Queued != 0 || !got["x"].LastEnd.Equal(now) ||
+		a.InFlightOf(testFunction("x").Name, id) != 1 {
 		t.Fatalf("%+v", got)
 	}
 	two.Leave(now)

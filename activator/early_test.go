@@ -33,7 +33,8 @@ func (e *testEnv) shimAt(addr string) *fakeShim {
 		if r.Header.Get(snapshot.EarlyHeader) == "" || p.wait(c) {
 			return goodAnswer(c, r, body)
 		}
-		return p.refuses.Load() && writeString(c, fmt.Sprintf("HTTP/1.1 503 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(notReady), notReady))
+		return p.refuses.Load() &&
+			writeString(c, fmt.Sprintf("HTTP/1.1 503 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(notReady), notReady))
 	})
 	return p
 }
@@ -98,7 +99,8 @@ func TestEarly(t *testing.T) {
 						t.Fatalf("%d requests are at the door", n)
 					}
 					// It waits in line all the same.
-					if d, _ := w.act.DemandOf(testFunction("tiny").Name); d.Queued != 1 || d.Active != 0 || w.act.InFlightOf(testFunction("tiny").Name, "p:1") != 0 {
+					if d, _ := w.act.DemandOf(testFunction("tiny").Name); d.Queued != 1 || d.Active != 0 ||
+						w.act.InFlightOf(testFunction("tiny").Name, "p:1") != 0 {
 						t.Fatalf("%+v", d)
 					}
 					do(t, w, p, got)
@@ -351,7 +353,9 @@ func TestEarlyIsTimed(t *testing.T) {
 			})
 			w.engineAt("p:1", func(c net.Conn, _ *http.Request, _ string) bool {
 				time.Sleep(5 * time.Second)
-				return writeString(c, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nThaw-Held-Us: %s\r\nContent-Length: %d\r\n\r\n%s", header, len(jsonAnswer), jsonAnswer))
+				return writeString(c,
+					fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nThaw-Held-Us: %s\r\nContent-Length: %d\r\n\r\n%s", header,
+						len(jsonAnswer), jsonAnswer))
 			})
 			w.act.Publish(testFunction("tiny"))
 			got := w.startRequests(t.Context(), 1, plainRequest)

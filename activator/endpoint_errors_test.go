@@ -16,7 +16,8 @@ import (
 // form that they know, whatever ended the request.
 func TestErrorsOfEndpoints(t *testing.T) {
 	const messageHead = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"content\":[]}}\n\n"
-	const responseHead = "event: response.created\ndata: {\"type\":\"response.created\",\"sequence_number\":0}\n\nevent: response.in_progress\ndata: {\"type\":\"response.in_progress\",\"sequence_number\":1}\n\n"
+	const responseHead = "event: response.created\ndata: {\"type\":\"response.created\",\"sequence_number\":0}\n\nevent: " +
+		"response.in_progress\ndata: {\"type\":\"response.in_progress\",\"sequence_number\":1}\n\n"
 	anthropic := func(errType string) string { return `{"type":"error","error":{"type":"` + errType + `","message":"` }
 	refused := rude.Plain(400, "application/json", `{"error":{"message":"too long","type":"invalid_request_error","param":null,"code":"x"}}`)
 	for _, x := range []struct {

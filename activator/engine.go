@@ -79,7 +79,7 @@ func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 	if p.remote != nil {
 		name = p.remote.Model()
 	}
-	p.tokens.Asked = p.asksUsageOf(r)
+	p.tokens.Asked = p.stripsUsage() && (p.remote != nil || r.ID != p.tokens.RefusedBy && !p.a.usages.Refuses(r.ID))
 	out.Body = p.env.Splice(make([][]byte, 0, 4), p.http.req.Body, name, p.tokens.Asked)
 	if p.remote != nil {
 		p.remote.Address(out)
@@ -277,5 +277,7 @@ func (p *proxyRequest) recordFirstByte(now time.Time, plain bool) {
 // stopEngine ends the request at the engine, and the timer.
 func (p *proxyRequest) stopEngine() {
 	p.attempt.stop()
-	p.wait.stopTimer()
+	if t := p.wait.timer; t != nil {
+		t.Stop()
+	}
 }

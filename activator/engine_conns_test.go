@@ -69,7 +69,8 @@ func TestUnsolicitedIsReported(t *testing.T) {
 				stray = "and more"
 			}
 			strays--
-			return writeString(c, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s%s", len(jsonAnswer), jsonAnswer, stray))
+			return writeString(c,
+				fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s%s", len(jsonAnswer), jsonAnswer, stray))
 		})
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		for range 4 {
@@ -80,7 +81,8 @@ func TestUnsolicitedIsReported(t *testing.T) {
 		if m := metric(t, w, "thaw_engine_errors_total"); m != "kind=\"unsolicited\" model=\"tiny\" team=\"default\" 2\n" {
 			t.Error(m)
 		}
-		if n := strings.Count(w.logs.String(), "wrote bytes that no request asked for"); n != 1 || !strings.Contains(w.logs.String(), "replica=e:1") {
+		if n := strings.Count(w.logs.String(), "wrote bytes that no request asked for"); n != 1 ||
+			!strings.Contains(w.logs.String(), "replica=e:1") {
 			t.Errorf("%d lines in %s", n, w.logs)
 		}
 	})
@@ -96,7 +98,8 @@ func TestRedirectIsNamed(t *testing.T) {
 			})
 			w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 			r := w.post("/v1/chat/completions", body)
-			if r.status != 502 || r.code() != "internal_error" || !strings.Contains(r.body, "307") || !strings.Contains(r.body, "http://other:1/v1/chat/completions") || len(e.requests()) != 1 {
+			if r.status != 502 || r.code() != "internal_error" || !strings.Contains(r.body, "307") ||
+				!strings.Contains(r.body, "http://other:1/v1/chat/completions") || len(e.requests()) != 1 {
 				t.Errorf("%d requests, %+v", len(e.requests()), r)
 			}
 		})

@@ -329,7 +329,8 @@ func TestLongStream(t *testing.T) {
 func TestEngineRefusesHeldStream(t *testing.T) {
 	refusal := `{"error":{"message":"too long","type":"BadRequestError","param":"input_tokens","code":400}}`
 	answer := func(c net.Conn, r *http.Request, _ string) bool {
-		return writeString(c, fmt.Sprintf("HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(refusal), refusal))
+		return writeString(c,
+			fmt.Sprintf("HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(refusal), refusal))
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestEnv(t, nil)
@@ -483,7 +484,8 @@ func TestDrain(t *testing.T) {
 			})
 		}
 		wg.Go(func() {
-			if r := w.post("/v1/chat/completions", strings.Replace(streamRequest, "tiny", "warm", 1)); r.err != nil || plainEvents(r.body) != streamed {
+			if r := w.post("/v1/chat/completions", strings.Replace(streamRequest, "tiny", "warm", 1)); r.err != nil ||
+				plainEvents(r.body) != streamed {
 				t.Errorf("a stream in flight is left alone: %+v", r)
 			}
 		})
@@ -561,7 +563,8 @@ func TestEngineRefusals(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newTestEnv(t, nil)
 			w.engineAt("e:1", func(conn net.Conn, r *http.Request, _ string) bool {
-				return writeString(conn, fmt.Sprintf("HTTP/1.1 %d X\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", c.status, c.kind, len(c.body), c.body))
+				return writeString(conn,
+					fmt.Sprintf("HTTP/1.1 %d X\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", c.status, c.kind, len(c.body), c.body))
 			})
 			w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 			for _, body := range []string{plainRequest, streamRequest} {

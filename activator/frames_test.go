@@ -53,7 +53,8 @@ func TestErrorFrame(t *testing.T) {
 		{"the caller's fault", streams(frame400, eventDone), goodAnswer, true, 400, "invalid_request", "", 0},
 		{"plain, its core died", func(c net.Conn, _ *http.Request, _ string) bool {
 			b := `{"error":{"message":"EngineCore encountered an issue.","type":"InternalServerError","code":500}}`
-			return writeString(c, fmt.Sprintf("HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(b), b))
+			return writeString(c,
+				fmt.Sprintf("HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(b), b))
 		}, goodAnswer, false, 200, "", `kind="error_frame"`, 1},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -102,7 +103,8 @@ func TestErrorFrameInTheMiddle(t *testing.T) {
 			e := w.engineAt("10.0.0.1:1", streams(append([]string{event1, event2}, end...)...))
 			w.act.Publish(readyAt(testFunction("tiny"), 8, "10.0.0.1:1"))
 			r := w.post("/v1/chat/completions", streamRequest)
-			if r.status != 200 || !strings.Contains(r.body, "illegal memory access") || strings.Contains(r.body, "[DONE]") || r.err == nil || len(e.requests()) != 1 {
+			if r.status != 200 || !strings.Contains(r.body, "illegal memory access") || strings.Contains(r.body, "[DONE]") || r.err == nil ||
+				len(e.requests()) != 1 {
 				t.Errorf("%d %s", r.status, r.body)
 			}
 			synctest.Wait()
@@ -112,7 +114,8 @@ func TestErrorFrameInTheMiddle(t *testing.T) {
 			if m := metric(t, w, "thaw_engine_errors_total"); !strings.Contains(m, `kind="error_frame"`) {
 				t.Errorf("%s", m)
 			}
-			if !strings.Contains(w.logs.String(), "error=engine_error") || len(w.engineRequests()) != 1 || strings.Contains(w.engineRequests()[0], "illegal") {
+			if !strings.Contains(w.logs.String(), "error=engine_error") || len(w.engineRequests()) != 1 ||
+				strings.Contains(w.engineRequests()[0], "illegal") {
 				t.Errorf("%s %v", w.logs, w.engineRequests())
 			}
 		})
@@ -145,7 +148,8 @@ func TestEngineKey(t *testing.T) {
 		f := readyAt(testFunction("tiny"), 8, "10.0.0.1:1")
 		f.Replicas[0].Key = "sk-engine"
 		w.act.Publish(f)
-		r := w.post("/v1/chat/completions", plainRequest, "Authorization", "Bearer client", "X-Request-Id", "http://169.254.169.254/", "X-Api-Key", "client", "Cookie", "a=b")
+		r := w.post("/v1/chat/completions", plainRequest, "Authorization", "Bearer client", "X-Request-Id", "http://169.254.169.254/",
+			"X-Api-Key", "client", "Cookie", "a=b")
 		head := e.requests()[0].head
 		if r.status != 200 || head.Get("Authorization") != "Bearer sk-engine" || head.Get("X-Api-Key")+head.Get("Cookie") != "" {
 			t.Errorf("%d %v", r.status, head)
@@ -184,7 +188,8 @@ func TestErrorFrameKeepsTheReplica(t *testing.T) {
 			return goodAnswer(c, r, body)
 		})
 		w.act.Publish(readyAt(testFunction("tiny"), 8, "10.0.0.1:1"))
-		if r := w.post("/v1/chat/completions", strings.Replace(streamRequest, "hello", "poison", 1)); r.status != 500 || r.code() != "internal_error" || !strings.Contains(r.body, "illegal memory access") {
+		if r := w.post("/v1/chat/completions", strings.Replace(streamRequest, "hello", "poison", 1)); r.status != 500 ||
+			r.code() != "internal_error" || !strings.Contains(r.body, "illegal memory access") {
 			t.Errorf("%+v", r)
 		}
 		if r := w.post("/v1/chat/completions", streamRequest); r.status != 200 || r.body != streamed || r.took > 100*time.Millisecond {

@@ -95,7 +95,8 @@ func TestCallInsideEnds(t *testing.T) {
 			gone := errors.New("gone")
 			ctx, cancel := context.WithCancelCause(t.Context())
 			time.AfterFunc(time.Minute, func() { cancel(gone) })
-			s := call.Open(ctx, w.act.Serve, &call.Caller{Identity: auth.Identity{Team: functions.DefaultTeam}}, "/v1/chat/completions", nil, []byte(body))
+			s := call.Open(ctx, w.act.Serve, &call.Caller{Identity: auth.Identity{Team: functions.DefaultTeam}}, "/v1/chat/completions", nil,
+				[]byte(body))
 			var err error
 			if s.IsEvents() {
 				for err == nil {

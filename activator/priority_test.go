@@ -75,7 +75,8 @@ func TestPriorities(t *testing.T) {
 			}
 		}
 		team("")
-		if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: f.Name, Team: "default", Header: func(string) string { return "urgent" }}); e == nil || e.Status != 400 {
+		if _, e := w.act.Reserve(t.Context(),
+			ReservationRequest{Name: f.Name, Team: "default", Header: func(string) string { return "urgent" }}); e == nil || e.Status != 400 {
 			t.Errorf("a reservation: %v", e)
 		}
 		// A low request that cannot wait for long enough wakes nothing for its retry.

@@ -61,7 +61,8 @@ func TestDemandChanged(t *testing.T) {
 	a.Demand(false, func(Demand) bool { return true })
 	notified = 0
 	now := time.Unix(1000, 0)
-	one, two, far := admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "red", Bytes: 1}
+	one, two, far := admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "red", Bytes: 1},
+		admission.Request{Team: "red", Bytes: 1}
 	x, y := &a.table.Lookup(testFunction("x").Name).Data.queue, &a.table.Lookup(testFunction("y").Name).Data.queue
 	one.Enter(x, now)
 	two.Enter(x, now)

@@ -1,7 +1,6 @@
 package activator
 
 import (
-	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/answer"
@@ -76,13 +75,6 @@ func (p *proxyRequest) reportProblem(problem string) {
 		return
 	}
 	p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), problem)
-}
-
-// nameRemote has an error about an engine name the Remote that is meant, if one is.
-func (p *proxyRequest) nameRemote(e *openai.Error) {
-	if p.remote != nil {
-		e.Message = strings.Replace(e.Message, "The engine", "The remote `"+p.fn.Name.Name+"`", 1)
-	}
 }
 
 // idleBound is how long an answer that has begun may be silent.

@@ -109,7 +109,8 @@ func TestRemotePause(t *testing.T) {
 			limited = false
 			time.Sleep(10 * time.Second)
 			for _, body := range []string{cloudPlain, cloudStream} {
-				if r := ask(body); r.status != 429 || r.code() != "rate_limit_exceeded" || r.head.Get("Retry-After") != "20" || r.head.Get("x-should-retry") != "true" {
+				if r := ask(body); r.status != 429 || r.code() != "rate_limit_exceeded" || r.head.Get("Retry-After") != "20" ||
+					r.head.Get("x-should-retry") != "true" {
 					t.Errorf("%+v", r)
 				}
 			}
@@ -150,7 +151,8 @@ func TestRemoteBreaksInTheMiddle(t *testing.T) {
 				r.Price = functions.Price{Input: 1e6, Output: 1e6}
 			})
 			r := w.post("/v1/chat/completions", cloudStream)
-			if r.status != 200 || r.code() != code || strings.Contains(r.body, "[DONE]") || !strings.Contains(r.body, "The remote `cloud` ") || len(e.requests()) != 1 || r.took > 25*time.Second {
+			if r.status != 200 || r.code() != code || strings.Contains(r.body, "[DONE]") || !strings.Contains(r.body, "The remote `cloud` ") ||
+				len(e.requests()) != 1 || r.took > 25*time.Second {
 				t.Errorf("%s: %+v", name, r)
 			}
 			synctest.Wait()
@@ -181,7 +183,8 @@ func TestRemoteComments(t *testing.T) {
 			})
 			w.cloudAt("cloud:1", func(r *functions.RemoteSpec) { r.Timeouts.Idle = functions.Duration(20 * time.Second) })
 			r := w.post("/v1/chat/completions", cloudStream)
-			if whole := strings.Contains(r.body, "[DONE]"); whole != (wait < leastOfComments) || !whole && (r.code() != "engine_hung" || r.took > 11*time.Minute) {
+			if whole := strings.Contains(r.body, "[DONE]"); whole != (wait < leastOfComments) ||
+				!whole && (r.code() != "engine_hung" || r.took > 11*time.Minute) {
 				t.Errorf("%s of comments: after %s %s", wait, r.took, r.body[max(0, len(r.body)-300):])
 			}
 			time.Sleep(time.Minute) // the other side notes that its connection is closed
@@ -242,16 +245,19 @@ func TestRemoteBudget(t *testing.T) {
 				t.Fatalf("%+v", r)
 			}
 		}
-		if limit, team := metric(t, w, "thaw_remote_spend_limit"), metric(t, w, "thaw_team_spend_limit"); limit != "model=\"cloud\" team=\"default\" 0.6\n" || team != "" {
+		if limit, team := metric(t, w, "thaw_remote_spend_limit"),
+			metric(t, w, "thaw_team_spend_limit"); limit != "model=\"cloud\" team=\"default\" 0.6\n" || team != "" {
 			t.Errorf("limits %q, of a team %q", limit, team)
 		}
 		r := w.post("/v1/chat/completions", cloudStream)
-		if r.status != 429 || r.code() != "insufficient_quota" || r.head.Get("x-should-retry") != "false" || !strings.Contains(r.body, "the remote default/cloud, 0.6 a day, is used up. It renews at 2000-01-02T00:00:00Z") {
+		if r.status != 429 || r.code() != "insufficient_quota" || r.head.Get("x-should-retry") != "false" ||
+			!strings.Contains(r.body, "the remote default/cloud, 0.6 a day, is used up. It renews at 2000-01-02T00:00:00Z") {
 			t.Errorf("%+v", r)
 		}
 		w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{SpendPerDay: 0.5}}}})
 		w.cloudAt("cloud:1", func(r *functions.RemoteSpec) { r.Price = functions.Price{Input: 1e5, Output: 1e5} })
-		if r := w.post("/v1/chat/completions", cloudPlain); r.code() != "insufficient_quota" || !strings.Contains(r.body, "the team default, 0.5 a day") {
+		if r := w.post("/v1/chat/completions", cloudPlain); r.code() != "insufficient_quota" ||
+			!strings.Contains(r.body, "the team default, 0.5 a day") {
 			t.Errorf("%+v", r)
 		}
 		if n := len(e.requests()); n != 2 {
@@ -275,7 +281,8 @@ func TestRemoteIsThaw(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := newTestEnv(t, func(o *Options) { o.Hold = Hold503 })
 		w := newTestEnv(t, func(o *Options) {
-			o.Remotes = remote.New(remote.Options{Getenv: func(string) string { return "*" }, Dial: func(ctx context.Context, _ string) (net.Conn, error) { return other.ln.dial(ctx) }})
+			o.Remotes = remote.New(remote.Options{Getenv: func(string) string { return "*" },
+				Dial: func(ctx context.Context, _ string) (net.Conn, error) { return other.ln.dial(ctx) }})
 		})
 		other.engineAt("e:1", goodAnswer)
 		f := testFunction("tiny")
@@ -284,7 +291,8 @@ func TestRemoteIsThaw(t *testing.T) {
 			r.Model = "tiny"
 			r.Timeouts.FirstToken = functions.Duration(15 * time.Second)
 		})
-		if r := w.post("/v1/chat/completions", cloudPlain); r.status != 503 || r.code() != "model_loading" || r.head.Get("Retry-After") == "" || r.head.Get("Retry-After") == "1" {
+		if r := w.post("/v1/chat/completions", cloudPlain); r.status != 503 || r.code() != "model_loading" || r.head.Get("Retry-After") == "" ||
+			r.head.Get("Retry-After") == "1" {
 			t.Errorf("%+v", r)
 		}
 		go func() {
@@ -292,7 +300,8 @@ func TestRemoteIsThaw(t *testing.T) {
 			other.act.Publish(readyAt(f, 2, "e:1"))
 		}()
 		r := w.post("/v1/chat/completions", cloudStream)
-		if r.status != 200 || r.err != nil || !strings.HasSuffix(r.body, "[DONE]\n\n") || strings.Count(r.body, ": thaw state=loading percent=40") < 10 {
+		if r.status != 200 || r.err != nil || !strings.HasSuffix(r.body, "[DONE]\n\n") ||
+			strings.Count(r.body, ": thaw state=loading percent=40") < 10 {
 			t.Errorf("%+v", r)
 		}
 		wireRules(t, r.body)
@@ -308,10 +317,11 @@ func TestRemoteCircle(t *testing.T) {
 		rounds := 0
 		var w *testEnv
 		w = newTestEnv(t, func(o *Options) {
-			o.Remotes = remote.New(remote.Options{Getenv: func(string) string { return "*" }, Dial: func(ctx context.Context, _ string) (net.Conn, error) {
-				rounds++
-				return w.ln.dial(ctx)
-			}})
+			o.Remotes = remote.New(remote.Options{Getenv: func(string) string { return "*" },
+				Dial: func(ctx context.Context, _ string) (net.Conn, error) {
+					rounds++
+					return w.ln.dial(ctx)
+				}})
 		})
 		w.cloudAt("self:80", func(r *functions.RemoteSpec) { r.Model = "cloud" })
 		if r := w.post("/v1/chat/completions", cloudPlain); r.status != 400 || r.code() != "composition_cycle" || rounds != 3 {
@@ -375,7 +385,8 @@ func TestRemoteDoesNotStream(t *testing.T) {
 		t.Fatalf("%d %v %s", r.status, r.head, r.body)
 	}
 	wireRules(t, r.body)
-	if log := w.logs.String(); !strings.Contains(log, "completion_tokens=500") || strings.Contains(log, "estimated") || strings.Contains(r.body, "usage") {
+	if log := w.logs.String(); !strings.Contains(log, "completion_tokens=500") || strings.Contains(log, "estimated") ||
+		strings.Contains(r.body, "usage") {
 		t.Errorf("%s\n%s", log, r.body)
 	}
 }

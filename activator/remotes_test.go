@@ -40,7 +40,8 @@ func newVendor(t testing.TB, answer func(c net.Conn, r *http.Request, body strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := &vendor{engine: &engine{conns: map[net.Conn]bool{}, answer: answer}, url: "https://" + ln.Addr().String() + "/v1", ln: ln, config: &tls.Config{Certificates: certificate}, roots: roots}
+	v := &vendor{engine: &engine{conns: map[net.Conn]bool{}, answer: answer}, url: "https://" + ln.Addr().String() + "/v1", ln: ln,
+		config: &tls.Config{Certificates: certificate}, roots: roots}
 	v.ends.Go(func() {
 		for {
 			c, err := ln.Accept()
@@ -122,7 +123,8 @@ func vendorAnswer(c net.Conn, r *http.Request, body string) bool {
 func TestRemote(t *testing.T) {
 	v := newVendor(t, vendorAnswer)
 	w, _ := newRemoteEnv(t, v, nil, nil)
-	r := w.post("/v1/chat/completions", cloudPlain, "Authorization", "Bearer client-key", "thaw-session", "s", "thaw-data", "public", "Cookie", "c=1", "X-Forwarded-For", "10.1.1.1")
+	r := w.post("/v1/chat/completions", cloudPlain, "Authorization", "Bearer client-key", "thaw-session", "s", "thaw-data", "public", "Cookie",
+		"c=1", "X-Forwarded-For", "10.1.1.1")
 	if want := strings.Replace(vendorPlain, "vendor-model-2026-01-01", "cloud", 1); r.status != 200 || r.body != want {
 		t.Fatalf("%d %s\nwant %s", r.status, r.body, want)
 	}
@@ -159,7 +161,8 @@ func TestRemoteIsRude(t *testing.T) {
 		return func(c net.Conn, _ *http.Request, _ string) bool { writeString(c, s); return false }
 	}
 	json := func(status, fields, body string) func(net.Conn, *http.Request, string) bool {
-		return raw(fmt.Sprintf("HTTP/1.1 %s X\r\ncontent-type: application/json\r\n%scontent-length: %d\r\n\r\n%s", status, fields, len(body), body))
+		return raw(fmt.Sprintf("HTTP/1.1 %s X\r\ncontent-type: application/json\r\n%scontent-length: %d\r\n\r\n%s", status, fields, len(body),
+			body))
 	}
 	stall := func(c net.Conn, _ *http.Request, _ string) bool {
 		c.Read(make([]byte, 1))

@@ -78,11 +78,13 @@ func TestRouterChooses(t *testing.T) {
 			if res.status != 200 || len(got) != n+1 || !strings.Contains(got[n].body, `"model":"`+c.target+`"`) {
 				t.Fatalf("%+v: %+v", c, res)
 			}
-			if want := "router=auto; rule=" + rule + "; target=" + c.target + "; stage=rules; cache=off; state=ready"; res.head.Get("thaw-route") != want {
+			if want := "router=auto; rule=" + rule + "; target=" + c.target +
+				"; stage=rules; cache=off; state=ready"; res.head.Get("thaw-route") != want {
 				t.Errorf("%+v: %q", c, res.head.Get("thaw-route"))
 			}
 			rec := w.decision(res)
-			if rec.Router != "default/auto" || rec.Rule != rule || rec.Target != c.target || rec.Code != 200 || rec.Data != "public" || len(rec.Candidates) != 1 || rec.Candidates[0].Kind != "Model" {
+			if rec.Router != "default/auto" || rec.Rule != rule || rec.Target != c.target || rec.Code != 200 || rec.Data != "public" ||
+				len(rec.Candidates) != 1 || rec.Candidates[0].Kind != "Model" {
 				t.Errorf("%+v", rec)
 			}
 			if again, ok := w.act.Decisions().Find("default", "mine-"+c.target); !ok || again.ID != rec.ID {
@@ -132,7 +134,8 @@ func TestRouterNames(t *testing.T) {
 		shared := testRouter("m", "default/m")
 		w.act.SetRouters([]*functions.Router{shared, ours}, nil)
 		e := w.engineAt("e:1", goodAnswer)
-		w.act.Publish(readyAt(testFunction("red/m"), 4, "e:1"), readyAt(testFunction("default/m"), 4, "e:1"), readyAt(testFunction("green/auto"), 4, "e:1"))
+		w.act.Publish(readyAt(testFunction("red/m"), 4, "e:1"), readyAt(testFunction("default/m"), 4, "e:1"),
+			readyAt(testFunction("green/auto"), 4, "e:1"))
 		_ = e
 		ask := func(key, model string) result {
 			return w.post("/v1/chat/completions", strings.Replace(autoRequest, "auto", model, 1), "Authorization", key)
@@ -153,11 +156,13 @@ func TestRouterNames(t *testing.T) {
 			{red, "auto2", 404, ""},
 		} {
 			res := ask(c.key, c.model)
-			if res.status != c.status || !strings.HasPrefix(res.head.Get("thaw-route"), c.route) || c.route == "" && res.head.Get("thaw-route") != "" {
+			if res.status != c.status || !strings.HasPrefix(res.head.Get("thaw-route"), c.route) ||
+				c.route == "" && res.head.Get("thaw-route") != "" {
 				t.Errorf("%s: %d %q %s", c.model, res.status, res.head.Get("thaw-route"), res.body)
 			}
 		}
-		if res := ask(blue, "auto"); !strings.Contains(res.body, "the caller may not use it. The team `blue` needs a function of one of these names, or a Router `auto` of its own.") {
+		if res := ask(blue, "auto"); !strings.Contains(res.body,
+			"the caller may not use it. The team `blue` needs a function of one of these names, or a Router `auto` of its own.") {
 			t.Errorf("%s", res.body)
 		}
 		if rec := w.decision(ask(admin, "auto")); rec.Candidates[0].WhyNot != "" {
@@ -227,7 +232,10 @@ func TestDataClass(t *testing.T) {
 			if c.r.status != c.status {
 				t.Errorf("%s: %d %s", c.name, c.r.status, c.r.body)
 			}
-			if c.status == 403 && (c.r.code() != "data_class_refused" || c.r.head.Get("x-should-retry") != "false" || !strings.Contains(c.r.body, "invalid_request_error") || !strings.Contains(c.r.body, "on the Router or the team") || !strings.Contains(c.r.body, "allow: ")) {
+			if c.status == 403 &&
+				(c.r.code() != "data_class_refused" || c.r.head.Get("x-should-retry") != "false" ||
+					!strings.Contains(c.r.body, "invalid_request_error") || !strings.Contains(c.r.body, "on the Router or the team") ||
+					!strings.Contains(c.r.body, "allow: ")) {
 				t.Errorf("%s: %s %v", c.name, c.r.body, c.r.head)
 			}
 		}
@@ -238,7 +246,8 @@ func TestDataClass(t *testing.T) {
 		if r := by("cloud"); r.status != 200 {
 			t.Errorf("the team's class is public: %+v", r)
 		}
-		if _, err := w.act.Reserve(t.Context(), ReservationRequest{Name: functions.Name{Team: "default", Name: "cloud"}, Team: "default"}); err == nil {
+		if _, err := w.act.Reserve(t.Context(),
+			ReservationRequest{Name: functions.Name{Team: "default", Name: "cloud"}, Team: "default"}); err == nil {
 			t.Error("a request that nothing has checked got a slot of a Remote")
 		}
 	})
@@ -298,7 +307,8 @@ func TestModelBecomesRemote(t *testing.T) {
 			if allow == functions.DataPublic && (r.status != 403 || len(seen) != 0) {
 				t.Errorf("%s: %d %s, %d requests left", allow, r.status, r.body, len(seen))
 			}
-			if allow == functions.DataInternal && (r.status != 200 || len(seen) != 1 || seen[0].path != "/v1/chat/completions" || seen[0].head.Get("thaw-depth") != "1") {
+			if allow == functions.DataInternal &&
+				(r.status != 200 || len(seen) != 1 || seen[0].path != "/v1/chat/completions" || seen[0].head.Get("thaw-depth") != "1") {
 				t.Errorf("%s: %d %s, %+v", allow, r.status, r.body, seen)
 			}
 			if err := <-reserved; err == nil {
@@ -353,7 +363,8 @@ func TestColdPolicies(t *testing.T) {
 		w.engineAt("b:1", goodAnswer)
 		w.act.Publish(testFunction("big"), readyAt(testFunction("small"), 4, "s:1"))
 		res := w.post("/v1/chat/completions", autoRequest)
-		if rec := w.decision(res); res.status != 200 || res.took != 0 || rec.Target != "small" || rec.Prewarm != "big" || !strings.HasSuffix(res.head.Get("thaw-route"), "state=ready; prewarm=big") {
+		if rec := w.decision(res); res.status != 200 || res.took != 0 || rec.Target != "small" || rec.Prewarm != "big" ||
+			!strings.HasSuffix(res.head.Get("thaw-route"), "state=ready; prewarm=big") {
 			t.Fatalf("%+v %+v", res, rec)
 		}
 		time.Sleep(2 * time.Second)
@@ -366,7 +377,8 @@ func TestColdPolicies(t *testing.T) {
 		if w.count(&w.wakes) != 0 {
 			t.Error("a hedge is no demand: the model was woken")
 		}
-		if res := w.post("/v1/chat/completions", autoRequest, "thaw-cold", "other"); w.decision(res).Prewarm != "" || w.decision(res).Target != "small" {
+		if res := w.post("/v1/chat/completions", autoRequest, "thaw-cold", "other"); w.decision(res).Prewarm != "" ||
+			w.decision(res).Target != "small" {
 			t.Errorf("%+v", w.decision(res))
 		}
 		time.Sleep(time.Minute)
@@ -461,7 +473,8 @@ func TestEscalate(t *testing.T) {
 					w.act.SetRouters([]*functions.Router{&escalating}, nil)
 					res := w.post("/v1/chat/completions", body)
 					rec := w.decision(res)
-					if res.status != 200 || res.err != nil || rec.Target != "second" || rec.After != "first" || rec.Code != 200 || len(second.requests()) != 1 {
+					if res.status != 200 || res.err != nil || rec.Target != "second" || rec.After != "first" || rec.Code != 200 ||
+						len(second.requests()) != 1 {
 						t.Fatalf("%+v %+v", res, rec)
 					}
 					if !strings.Contains(rec.Candidates[0].WhyNot, "it failed this request") {
@@ -514,7 +527,8 @@ func TestEscalateEnds(t *testing.T) {
 			t.Errorf("an answer that had begun was asked for again: %+v", res)
 		}
 		w.act.Remove(functions.Name{Team: "default", Name: "first"}, functions.Name{Team: "default", Name: "second"})
-		if res := w.post("/v1/chat/completions", autoRequest); res.status != 404 || !strings.Contains(res.body, "has no target for this request (rule `general`): `first`: it does not exist") {
+		if res := w.post("/v1/chat/completions", autoRequest); res.status != 404 ||
+			!strings.Contains(res.body, "has no target for this request (rule `general`): `first`: it does not exist") {
 			t.Errorf("%+v", res)
 		}
 	})
@@ -531,7 +545,8 @@ func TestFullTargets(t *testing.T) {
 			w.act.Publish(f)
 		}
 		res := w.post("/v1/chat/completions", autoRequest)
-		if res.status != 503 || res.code() != "queue_full" || res.head.Get("retry-after") == "" || !strings.Contains(res.body, "`first`: its queue is full; `gone`: it does not exist") {
+		if res.status != 503 || res.code() != "queue_full" || res.head.Get("retry-after") == "" ||
+			!strings.Contains(res.body, "`first`: its queue is full; `gone`: it does not exist") {
 			t.Errorf("%+v", res)
 		}
 	})
@@ -568,7 +583,8 @@ func TestCostOfModels(t *testing.T) {
 			}
 			both.Wait()
 			rec, _ := w.act.DryRoute(auth.Identity{Team: "default"}, "", chatPath, func(string) string { return "" }, []byte(autoRequest))
-			if cost := rec.Candidates[1].Cost; i == 0 && cost != 20 || i > 0 && (cost >= 20 || cost <= 10) || rec.Currency != "EUR" || !strings.Contains(rec.Candidates[0].WhyNot, "used up") {
+			if cost := rec.Candidates[1].Cost; i == 0 && cost != 20 || i > 0 && (cost >= 20 || cost <= 10) || rec.Currency != "EUR" ||
+				!strings.Contains(rec.Candidates[0].WhyNot, "used up") {
 				t.Errorf("%+v", rec)
 			}
 		}
@@ -608,7 +624,8 @@ func TestDryRoute(t *testing.T) {
 			}
 		}
 		for asked, want := range map[string]string{"autoo": "Nearest: `auto`.", "xyzzyxyzzy": "may not use it."} {
-			if _, err := w.act.DryRoute(id, asked, "/v1/completions", func(string) string { return "" }, []byte("{}")); err == nil || !strings.HasSuffix(err.Message, want) {
+			if _, err := w.act.DryRoute(id, asked, "/v1/completions", func(string) string { return "" }, []byte("{}")); err == nil ||
+				!strings.HasSuffix(err.Message, want) {
 				t.Errorf("%s: %v", asked, err)
 			}
 		}

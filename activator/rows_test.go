@@ -72,7 +72,8 @@ func TestBadInput(t *testing.T) {
 			if c.param != "" && !strings.Contains(r.body, `"param":"`+c.param+`"`) {
 				t.Errorf("%s: param in %s", c.description, r.body)
 			}
-			if r.head.Get("x-request-id") == "" || r.head.Get("x-should-retry") != "false" || r.head.Get("Retry-After") != "" || r.head.Get("Content-Type") != "application/json" {
+			if r.head.Get("x-request-id") == "" || r.head.Get("x-should-retry") != "false" || r.head.Get("Retry-After") != "" ||
+				r.head.Get("Content-Type") != "application/json" {
 				t.Errorf("%s: %v", c.description, r.head)
 			}
 			if c.status == 405 && r.head.Get("Allow") == "" || c.status == 401 && r.head.Get("WWW-Authenticate") != "Bearer" {
@@ -89,7 +90,8 @@ func TestBadInput(t *testing.T) {
 		e := w.engineAt("e:1", goodAnswer)
 		w.act.Publish(readyAt(f, 4, "e:1"))
 		for model, want := range map[string]string{"tiny:pirate": "pirate", "red/tiny": "tiny", "tiny": "tiny"} {
-			if r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", model, 1), "Authorization", "Bearer "+red); r.status != 200 {
+			if r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", model, 1), "Authorization",
+				"Bearer "+red); r.status != 200 {
 				t.Errorf("%s: %+v", model, r)
 			}
 			s := e.requests()
@@ -115,7 +117,8 @@ func TestBadInput(t *testing.T) {
 		}
 		// A form goes on as it came.
 		form := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\ntiny\r\n--b--\r\n"
-		if r := w.post("/v1/audio/transcriptions", form, "Authorization", "Bearer "+red, "Content-Type", "multipart/form-data; boundary=b"); r.status != 200 {
+		if r := w.post("/v1/audio/transcriptions", form, "Authorization", "Bearer "+red, "Content-Type",
+			"multipart/form-data; boundary=b"); r.status != 200 {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -139,7 +142,8 @@ func TestOpenUntilTheFirstKey(t *testing.T) {
 			"blue/tin": "`blue/tiny`", "openai/unlike-any": "",
 		} {
 			r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", model, 1))
-			if _, got, _ := strings.Cut(r.body, " Nearest: "); r.status != 404 || !strings.HasPrefix(got, nearest) || (got == "") != (nearest == "") {
+			if _, got, _ := strings.Cut(r.body, " Nearest: "); r.status != 404 || !strings.HasPrefix(got, nearest) ||
+				(got == "") != (nearest == "") {
 				t.Errorf("%q: %+v", model, r)
 			}
 		}
@@ -151,7 +155,8 @@ func TestOpenUntilTheFirstKey(t *testing.T) {
 		if r := w.do(t.Context(), "GET", "/v1/models", "", "Authorization", "Bearer "+blue); strings.Count(r.body, `"id"`) != 1 || !strings.Contains(r.body, `"owned_by":"blue"`) {
 			t.Fatal(r.body)
 		}
-		if r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", "blue/tiny", 1), "Authorization", "Bearer admin-token-of-forty-characters-or-so...."); r.status != 200 {
+		if r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", "blue/tiny", 1), "Authorization",
+			"Bearer admin-token-of-forty-characters-or-so...."); r.status != 200 {
 			t.Fatalf("%+v", r)
 		}
 	})
@@ -355,7 +360,8 @@ func TestBlocked(t *testing.T) {
 			t.Helper()
 			r := w.post("/v1/chat/completions", plainRequest, "thaw-max-wait", "4")
 			after, _ := strconv.Atoi(r.head.Get("Retry-After"))
-			if r.code() != "model_loading" || r.took != 0 || !strings.Contains(r.body, "all GPUs are busy") || !strings.Contains(r.body, wantText) || after < minimum || after > maximum {
+			if r.code() != "model_loading" || r.took != 0 || !strings.Contains(r.body, "all GPUs are busy") || !strings.Contains(r.body, wantText) ||
+				after < minimum || after > maximum {
 				t.Fatalf("Retry-After %d: %+v", after, r)
 			}
 		}
@@ -372,7 +378,8 @@ func TestBlocked(t *testing.T) {
 		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "15"); r.status != 503 || r.took != 0 {
 			t.Fatalf("%+v", r)
 		}
-		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "45"); !strings.Contains(r.body, "eta_s=") || strings.Contains(r.body, "eta_s=3 ") {
+		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "45"); !strings.Contains(r.body, "eta_s=") ||
+			strings.Contains(r.body, "eta_s=3 ") {
 			t.Fatalf("%+v", r)
 		}
 		f.Blocked = &snapshot.Blocked{Code: "no_capacity", Message: "all GPUs are busy", ETA: -1, At: time.Now()}
@@ -400,7 +407,8 @@ func TestBlockedForGood(t *testing.T) {
 		for _, body := range []string{streamRequest, plainRequest} {
 			want := []time.Duration{time.Second, 0}
 			for _, d := range want {
-				if r := w.post("/v1/chat/completions", body); r.status != 503 || r.code() != "model_load_failed" || !strings.Contains(r.body, why) || r.took != d || r.head.Get("Retry-After") != "" || r.head.Get("x-should-retry") != "false" {
+				if r := w.post("/v1/chat/completions", body); r.status != 503 || r.code() != "model_load_failed" || !strings.Contains(r.body, why) ||
+					r.took != d || r.head.Get("Retry-After") != "" || r.head.Get("x-should-retry") != "false" {
 					t.Fatalf("%+v", r)
 				}
 			}
@@ -413,7 +421,8 @@ func TestBlockedForGood(t *testing.T) {
 		w.onWake = nil
 		f.Blocked = &snapshot.Blocked{Code: "no_capacity", Message: "no\nagent\ris connected", ETA: -1}
 		w.act.Publish(f)
-		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "20"); !strings.Contains(r.body, ": thaw state=blocked position=1 why=no agent is connected\n") {
+		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "20"); !strings.Contains(r.body,
+			": thaw state=blocked position=1 why=no agent is connected\n") {
 			t.Errorf("%+v", r)
 		}
 		if r := w.do(t.Context(), "GET", "/v1/models", ""); !strings.Contains(r.body, `"state":"blocked"`) || !strings.Contains(r.body, `is connected"`) {
@@ -539,18 +548,21 @@ func TestTeamLimits(t *testing.T) {
 		if !strings.Contains(r.body, eventUsage) {
 			t.Fatalf("who asks for usage gets it: %q", r.body)
 		}
-		if got := r.head.Get("x-ratelimit-remaining-tokens"); got != "7" || r.head.Get("x-ratelimit-limit-requests") != "3" || r.head.Get("x-ratelimit-remaining-requests") != "1" || r.head.Get("x-ratelimit-reset-requests") != "40s" {
+		if got := r.head.Get("x-ratelimit-remaining-tokens"); got != "7" || r.head.Get("x-ratelimit-limit-requests") != "3" ||
+			r.head.Get("x-ratelimit-remaining-requests") != "1" || r.head.Get("x-ratelimit-reset-requests") != "40s" {
 			t.Errorf("%v", r.head)
 		}
 		w.post("/v1/chat/completions", plainRequest)
 		r = w.post("/v1/chat/completions", plainRequest) // 15 of 12 tokens are used
-		if r.status != 429 || r.code() != "rate_limit_exceeded" || !strings.Contains(r.body, "tokens a minute") || r.head.Get("Retry-After") != "20" {
+		if r.status != 429 || r.code() != "rate_limit_exceeded" || !strings.Contains(r.body, "tokens a minute") ||
+			r.head.Get("Retry-After") != "20" {
 			t.Fatalf("%+v", r)
 		}
 		limits.TokensPerMinute = 0
 		set()
 		r = w.post("/v1/chat/completions", plainRequest)
-		if r.status != 429 || !strings.Contains(r.body, "requests a minute") || r.head.Get("Retry-After") != "20" || r.head.Get("x-should-retry") != "true" {
+		if r.status != 429 || !strings.Contains(r.body, "requests a minute") || r.head.Get("Retry-After") != "20" ||
+			r.head.Get("x-should-retry") != "true" {
 			t.Fatalf("%+v", r)
 		}
 		limits = functions.Limits{ColdStartsPerHour: 1, Concurrent: 2}
@@ -567,7 +579,8 @@ func TestTeamLimits(t *testing.T) {
 		}
 		wg.Wait()
 		wakes := w.count(&w.wakes)
-		if r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", "cold2", 1)); r.status != 429 || !strings.Contains(r.body, "cold starts") || w.count(&w.wakes) != wakes {
+		if r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", "cold2", 1)); r.status != 429 ||
+			!strings.Contains(r.body, "cold starts") || w.count(&w.wakes) != wakes {
 			t.Fatalf("%+v", r)
 		}
 		// Held requests: one waits, the next is refused, and one that need not wait passes.
@@ -580,7 +593,8 @@ func TestTeamLimits(t *testing.T) {
 		if u := w.limits.Usage("default", time.Now()); u.Held != 1 {
 			t.Fatalf("%d are held", u.Held)
 		}
-		if r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", "cold2", 1)); r.status != 429 || r.code() != "rate_limit_exceeded" || !strings.Contains(r.body, "may have 1 requests held") || r.head.Get("Retry-After") != "5" {
+		if r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", "cold2", 1)); r.status != 429 ||
+			r.code() != "rate_limit_exceeded" || !strings.Contains(r.body, "may have 1 requests held") || r.head.Get("Retry-After") != "5" {
 			t.Fatalf("%+v", r)
 		}
 		if r := w.post("/v1/chat/completions", plainRequest); r.status != 200 {
@@ -631,7 +645,8 @@ func TestClientHeadersAreDropped(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		w.post("/v1/chat/completions", plainRequest)
-		if n := strings.Count(w.logs.String(), "msg=request"); n != 2+refusals.PerSecond || !strings.Contains(w.logs.String(), fmt.Sprintf("requests=%d\n", 10001-refusals.PerSecond)) {
+		if n := strings.Count(w.logs.String(), "msg=request"); n != 2+refusals.PerSecond ||
+			!strings.Contains(w.logs.String(), fmt.Sprintf("requests=%d\n", 10001-refusals.PerSecond)) {
 			t.Errorf("%d lines for 10001 refused requests and 2 answered ones", n)
 		}
 	})

@@ -75,7 +75,8 @@ func runRudeRow(t *testing.T, row rude.Row, held bool) {
 	if frames := strings.Count(r.body, `"error"`); row.Stream && !row.Success && frames > 2 || row.Success && (frames > 0 || r.err != nil) {
 		t.Errorf("%d errors in %q, %v", frames, r.body, r.err)
 	}
-	if kinds := r.head.Values("Content-Type"); len(kinds) > 1 || row.Stream && row.Success && !strings.HasPrefix(kinds[0], "text/event-stream") {
+	if kinds := r.head.Values("Content-Type"); len(kinds) > 1 ||
+		row.Stream && row.Success && !strings.HasPrefix(kinds[0], "text/event-stream") {
 		t.Errorf("content types %q", kinds)
 	}
 	if row.RetryAfter != "" && !held && r.head.Get("Retry-After") != row.RetryAfter {

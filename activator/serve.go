@@ -104,7 +104,8 @@ func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Respons
 		p.team = id.Team
 		one := strings.TrimPrefix(strings.TrimPrefix(req.Path, modelsPath), "/")
 		if strings.Contains(one, "%") {
-			one = unescapeModelName(one)
+			// Clients escape the slash and the colon; a name with other escapes does not exist.
+			one = strings.NewReplacer("%2F", "/", "%2f", "/", "%3A", ":", "%3a", ":").Replace(one)
 		}
 		return a.listModels(id, one, res)
 	}()
@@ -114,10 +115,4 @@ func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Respons
 	}
 	res.Set("x-request-id", p.id)
 	p.finish(200)
-}
-
-// unescapeModelName undoes the escapes that clients put into a model's name: the slash
-// and the colon. A name with others does not exist.
-func unescapeModelName(s string) string {
-	return strings.NewReplacer("%2F", "/", "%2f", "/", "%3A", ":", "%3a", ":").Replace(s)
 }

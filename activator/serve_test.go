@@ -16,11 +16,14 @@ func TestWarm(t *testing.T) {
 		w := newTestEnv(t, nil)
 		e := w.engineAt("e:1", goodAnswer)
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
-		r := w.post("/v1/chat/completions", plainRequest, "X-Client-Request-Id", "mine-1", "Authorization", "Bearer dummy", "Cookie", "secret=1", "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+		r := w.post("/v1/chat/completions", plainRequest, "X-Client-Request-Id", "mine-1", "Authorization", "Bearer dummy", "Cookie", "secret=1",
+			"traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 		if r.err != nil || r.status != 200 || r.body != jsonAnswer {
 			t.Fatalf("%+v", r)
 		}
-		if id := r.head.Get("x-request-id"); len(id) != 32 || r.head.Get("thaw-client-request-id") != "mine-1" || r.head.Get("thaw-cold-start") != "" || !strings.Contains(r.head.Get("Server-Timing"), "queue;dur=0.0") || r.head.Get("openai-processing-ms") == "" {
+		if id := r.head.Get("x-request-id"); len(id) != 32 || r.head.Get("thaw-client-request-id") != "mine-1" ||
+			r.head.Get("thaw-cold-start") != "" || !strings.Contains(r.head.Get("Server-Timing"), "queue;dur=0.0") ||
+			r.head.Get("openai-processing-ms") == "" {
 			t.Errorf("head %v", r.head)
 		}
 		s := e.requests()[0]
@@ -38,7 +41,8 @@ func TestWarm(t *testing.T) {
 			t.Error("the engine's request id must be ours")
 		}
 		r = w.post("/v1/chat/completions", streamRequest)
-		if r.err != nil || r.status != 200 || r.body != streamed || r.head.Get("Content-Type") != "text/event-stream; charset=utf-8" || r.head.Get("X-Accel-Buffering") != "no" {
+		if r.err != nil || r.status != 200 || r.body != streamed || r.head.Get("Content-Type") != "text/event-stream; charset=utf-8" ||
+			r.head.Get("X-Accel-Buffering") != "no" {
 			t.Fatalf("%+v", r)
 		}
 		if w.count(&w.wakes) != 0 || len(w.engineRequests()) != 0 {
@@ -115,7 +119,8 @@ func TestColdStream(t *testing.T) {
 				t.Errorf("%s: %s", name, m)
 			}
 		}
-		if tl := w.act.WithFirstTokenPhase(functions.Timeline{ID: "cs-1", State: functions.Ready, Total: 600}); len(tl.Phases) != 1 || tl.Phases[0].Phase != functions.PhaseFirstToken || tl.Phases[0].Start != 600 {
+		if tl := w.act.WithFirstTokenPhase(functions.Timeline{ID: "cs-1", State: functions.Ready, Total: 600}); len(tl.Phases) != 1 ||
+			tl.Phases[0].Phase != functions.PhaseFirstToken || tl.Phases[0].Start != 600 {
 			t.Errorf("%+v", tl)
 		}
 	})

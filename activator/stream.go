@@ -268,7 +268,9 @@ func (s *eventStream) forwardWhole() {
 
 // pass passes on whole events, but keeps the end mark back.
 func (s *eventStream) pass(p []byte) {
-	s.x.countEvents(p)
+	if x := s.x; !x.tokens.Asked && x.stripsUsage() { // their tokens are to be estimated
+		x.tokens.Events += int64(bytes.Count(p, []byte("data:")))
+	}
 	was, failed := s.seen.Done, s.seen.Failed
 	s.out = s.seen.Pass(p)
 	if s.seen.Failed && !failed {
@@ -348,7 +350,9 @@ func (s *eventStream) engineEnded(err error) {
 				e = to
 			}
 		}
-		p.nameRemote(e)
+		if p.remote != nil {
+			e.Message = strings.Replace(e.Message, "The engine", "The remote `"+p.fn.Name.Name+"`", 1)
+		}
 		s.endWithError(e)
 	}
 }

@@ -128,7 +128,8 @@ func TestPoisonIsRefused(t *testing.T) {
 			if want := []int{200, 422, 200, 200}[i]; r.status != want {
 				t.Errorf("%d: %+v", i, r)
 			}
-			if i == 1 && (r.code() != "request_quarantined" || r.head.Get("x-should-retry") != "false" || r.head.Get("Retry-After") != "" || !strings.Contains(r.body, "for the next 10 min")) {
+			if i == 1 && (r.code() != "request_quarantined" || r.head.Get("x-should-retry") != "false" || r.head.Get("Retry-After") != "" ||
+				!strings.Contains(r.body, "for the next 10 min")) {
 				t.Errorf("%+v %v", r, r.head)
 			}
 		}

@@ -1,17 +1,8 @@
 package activator
 
 import (
-	"bytes"
-
 	"github.com/thaw-dev/thaw/activator/answer"
-	"github.com/thaw-dev/thaw/activator/snapshot"
 )
-
-// asksUsageOf reports whether the request goes to a replica with the option that asks for
-// usage.
-func (p *proxyRequest) asksUsageOf(r *snapshot.Replica) bool {
-	return p.stripsUsage() && (p.remote != nil || r.ID != p.tokens.RefusedBy && !p.a.usages.Refuses(r.ID))
-}
 
 // retryWithoutUsage sends a stream to its replica once more where that may have refused the
 // option which the client did not send.
@@ -34,12 +25,5 @@ func (p *proxyRequest) noteUsageOption() {
 	refuses := p.tokens.RefusedBy == id
 	if (p.tokens.Asked || refuses) && p.a.usages.Note(id, refuses) && refuses {
 		p.a.o.Log.Warn("the engine refuses stream_options, which thaw adds to count the tokens of a stream; its streams are sent without, and their tokens are estimated", "id", p.id, "model", p.fn.Name.Name, "team", p.fn.Name.Team, "replica", id)
-	}
-}
-
-// countEvents counts the events of a stream whose tokens are to be estimated.
-func (p *proxyRequest) countEvents(chunk []byte) {
-	if !p.tokens.Asked && p.stripsUsage() {
-		p.tokens.Events += int64(bytes.Count(chunk, []byte("data:")))
 	}
 }

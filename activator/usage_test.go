@@ -37,7 +37,8 @@ func TestUsageOfPlainAnswers(t *testing.T) {
 				w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 				w.limitTokens(12)
 				for _, want := range []string{"12", "7"} {
-					if r := w.post("/v1/chat/completions", plainRequest); r.status != 200 || r.err != nil || r.head.Get("x-ratelimit-remaining-tokens") != want {
+					if r := w.post("/v1/chat/completions", plainRequest); r.status != 200 || r.err != nil ||
+						r.head.Get("x-ratelimit-remaining-tokens") != want {
 						t.Fatalf("%d %v, want %s left: %v", r.status, r.err, want, r.head)
 					}
 				}
@@ -80,7 +81,8 @@ func TestStreamOptionsRefused(t *testing.T) {
 							t.Fatalf("%+v", got)
 						}
 					}
-					if logs := w.logs.String(); strings.Count(logs, "refuses stream_options") != 1 || strings.Count(logs, "estimated=true") != 2 || !strings.Contains(logs, "replica=e:1") {
+					if logs := w.logs.String(); strings.Count(logs, "refuses stream_options") != 1 || strings.Count(logs, "estimated=true") != 2 ||
+						!strings.Contains(logs, "replica=e:1") {
 						t.Error(logs)
 					}
 					// Both are charged: a token for each of four events, and nine for the prompt.

@@ -31,12 +31,6 @@ func (w *wait) setTimer(d time.Duration) {
 	}
 }
 
-func (w *wait) stopTimer() {
-	if w.timer != nil {
-		w.timer.Stop()
-	}
-}
-
 // enter queues the request and decides. Afterwards the phase is waiting, sent
 // (admitted: launch is next) or refused. fresh is false for a second try.
 func (p *proxyRequest) enter(fresh bool) {

@@ -64,7 +64,9 @@ func (e *testEnv) raw(method, path, body string) {
 		e.t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", method, path, len(body), body); err != nil {
+	if _, err := fmt.Fprintf(c,
+		"%s %s HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", method,
+		path, len(body), body); err != nil {
 		return // refused before it was read
 	}
 	io.Copy(io.Discard, c)

@@ -64,7 +64,8 @@ func runColdstart(ctx context.Context, args []string, stdout, stderr io.Writer) 
 			return UsageError(stderr, "-n: 1 to 1000 rounds")
 		}
 		return runEngines(ctx, args, stdout, stderr, engineBench{
-			vllm: *vllm, model: *model, thaw: *thaw, args: *engineArgs, env: *engineEnv, out: *out, rounds: *rounds, each: *each, memory: *memory, asJSON: *asJSON,
+			vllm: *vllm, model: *model, thaw: *thaw, args: *engineArgs, env: *engineEnv, out: *out, rounds: *rounds, each: *each, memory: *memory,
+			asJSON: *asJSON,
 		})
 	}
 	name, err := functions.ParseName(*model, functions.DefaultTeam)
@@ -127,7 +128,8 @@ func regression(regressions []coldstart.Regression) error {
 
 // openPlatform connects to the platform at server, or starts one. end ends a platform
 // that it started and removes its folder after a success.
-func openPlatform(ctx context.Context, stderr io.Writer, server, key, data, thaw, functionsDir string) (p *served.Platform, end func(error), err error) {
+func openPlatform(ctx context.Context, stderr io.Writer, server, key, data, thaw, functionsDir string) (p *served.Platform, end func(error),
+	err error) {
 	if server != "" {
 		if data != "" {
 			if key, err = served.AdminToken(data); err != nil {
@@ -168,7 +170,8 @@ func runEngines(ctx context.Context, args []string, stdout, stderr io.Writer, b 
 	if b.vllm == "" {
 		b.vllm = "vllm"
 	}
-	o := coldstart.EngineOptions{Rounds: b.rounds, Each: b.each, Memory: b.memory, Env: strings.Fields(b.env), Progress: func(s string) { fmt.Fprintln(stderr, s) }}
+	o := coldstart.EngineOptions{Rounds: b.rounds, Each: b.each, Memory: b.memory, Env: strings.Fields(b.env),
+		Progress: func(s string) { fmt.Fprintln(stderr, s) }}
 	if o.VLLM, err = exec.LookPath(b.vllm); err != nil {
 		return UsageError(stderr, "--vllm: %v", err)
 	}

@@ -17,7 +17,8 @@ import (
 
 // arriving stages m with ranges behind the first block held until gate is
 // closed, and answered by then, if it likes, from then on.
-func arriving(t *testing.T, r *remote, hooks ...func(w http.ResponseWriter, q *http.Request) bool) (s *loader.Staging, a *loader.Arrival, open func()) {
+func arriving(t *testing.T, r *remote, hooks ...func(w http.ResponseWriter, q *http.Request) bool) (s *loader.Staging, a *loader.Arrival,
+	open func()) {
 	t.Helper()
 	gate := make(chan struct{})
 	r.srv.Fault(func(w http.ResponseWriter, q *http.Request, n int) bool {

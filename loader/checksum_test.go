@@ -117,7 +117,8 @@ func TestDamagedObject(t *testing.T) {
 		if err := back.CreateBucket("weights"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := back.PutObject("weights", "m/model.safetensors", map[string]string{}, bytes.NewReader(whole), int64(len(whole)), nil); err != nil {
+		if _, err := back.PutObject("weights", "m/model.safetensors", map[string]string{}, bytes.NewReader(whole), int64(len(whole)),
+			nil); err != nil {
 			t.Fatal(err)
 		}
 		inner := gofakes3.New(back, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()

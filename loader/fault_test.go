@@ -198,7 +198,8 @@ func TestFaults(t *testing.T) {
 		r := newRemote(t, store.Options{})
 		var done atomic.Bool
 		r.srv.Fault(func(w http.ResponseWriter, req *http.Request, n int) bool {
-			if n == 0 || !strings.Contains(req.URL.Path, "safetensors") || !strings.Contains(req.Header.Get("Range")+req.Header.Get("x-ms-range"), "=8192-") || done.Swap(true) {
+			if n == 0 || !strings.Contains(req.URL.Path, "safetensors") ||
+				!strings.Contains(req.Header.Get("Range")+req.Header.Get("x-ms-range"), "=8192-") || done.Swap(true) {
 				return false
 			}
 			answer(w, req, body, func(h http.Header, p []byte) []byte { p[100] ^= 4; return p })
@@ -425,7 +426,8 @@ func TestDigestDemanded(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	expectEmpty(t, r.store)
-	if _, err := r.l.Stage(t.Context(), azuretest.Location("m"), loader.StageOptions{Digest: "sha256:../../x"}); source.KindOf(err) != source.BadSource {
+	if _, err := r.l.Stage(t.Context(), azuretest.Location("m"),
+		loader.StageOptions{Digest: "sha256:../../x"}); source.KindOf(err) != source.BadSource {
 		t.Errorf("error %v", err)
 	}
 }
@@ -630,7 +632,8 @@ func TestProgressOfSecondFetch(t *testing.T) {
 	open := func() { once.Do(func() { close(gate) }) }
 	defer open()
 	r.srv.Fault(func(w http.ResponseWriter, req *http.Request, n int) bool {
-		if n == 0 || !strings.Contains(req.URL.Path, "safetensors") || !strings.Contains(req.Header.Get("Range")+req.Header.Get("x-ms-range"), "=8192-") {
+		if n == 0 || !strings.Contains(req.URL.Path, "safetensors") ||
+			!strings.Contains(req.Header.Get("Range")+req.Header.Get("x-ms-range"), "=8192-") {
 			return false
 		}
 		if !flipped.Swap(true) {

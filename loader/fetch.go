@@ -116,9 +116,7 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 				}
 			default:
 				j.loader.o.Log.Warn("file differs from its digest, fetching it again", "source", j.location, "file", p.File.Name)
-				have, _ := p.Bytes()
-				plan.done.Add(-have)
-				if err := p.Reset(); err != nil {
+				if err := plan.reset(p); err != nil {
 					return err
 				}
 			}
@@ -432,7 +430,8 @@ func (j *stagingJob) fetchFromPeers(ctx context.Context, plan *stagingPlan) erro
 		if err == nil && fetched {
 			if err = j.blockArrived(plan, ref); err != nil && source.KindOf(err) != source.Broken {
 				// A bad peer must not fail the staging: the source is asked.
-				j.loader.o.Log.Warn("block from another node is invalid, fetching it from the source", "source", j.location, "file", ref.part.File.Name, "err", err)
+				j.loader.o.Log.Warn("block from another node is invalid, fetching it from the source", "source", j.location, "file", ref.part.File.Name,
+					"err", err)
 				plan.corrupted.Store(true)
 				plan.excludeSenders(ref.part.File.Name)
 				ref.part.DropBlock(ref.block)
@@ -506,6 +505,7 @@ func (j *stagingJob) fetchFromPeer(ctx context.Context, plan *stagingPlan, ref b
 	w.Reset()
 	plan.done.Add(-put)
 	j.loader.counts.wasted.Add(put)
-	j.loader.o.Log.Debug("block from another node failed its checksum", "source", j.location, "file", b.File.Name, "block", b.Index, "err", err)
+	j.loader.o.Log.Debug("block from another node failed its checksum", "source", j.location, "file", b.File.Name, "block", b.Index, "err",
+		err)
 	return false, nil
 }

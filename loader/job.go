@@ -177,7 +177,8 @@ func (j *stagingJob) stage(ctx context.Context) (*Checkpoint, error) {
 			return c, err
 		}
 		if try == 1 {
-			return nil, &source.Error{Kind: source.Changed, Source: j.location, Detail: "changed twice while it was read", Fix: "let the upload finish, then try again", Err: err}
+			return nil, &source.Error{Kind: source.Changed, Source: j.location, Detail: "changed twice while it was read",
+				Fix: "let the upload finish, then try again", Err: err}
 		}
 		j.loader.o.Log.Info("source changed while it was read, planning again", "source", j.location)
 	}
@@ -413,7 +414,8 @@ func notStaged(names []string, left []source.LeftOut) string {
 	if len(names) > maximum {
 		more = ", …"
 	}
-	return fmt.Sprintf("%d %s not staged: %s%s; spec.files stages them", len(names), noun, strings.Join(names[:min(maximum, len(names))], ", "), more)
+	return fmt.Sprintf("%d %s not staged: %s%s; spec.files stages them", len(names), noun,
+		strings.Join(names[:min(maximum, len(names))], ", "), more)
 }
 
 func selectFiles(location string, listing source.Plan, also source.Globs) ([]source.File, []source.LeftOut, error) {
@@ -432,12 +434,14 @@ func selectFiles(location string, listing source.Plan, also source.Globs) ([]sou
 	}
 	for _, file := range listing.Files {
 		if carriesCode(file.Name) {
-			return nil, nil, &source.Error{Kind: source.Refused, Source: location, File: file.Name, Detail: "is the only kind of weights here, and a format that can carry code",
-				Fix: "convert it to safetensors; who trusts it names it in spec.files"}
+			return nil, nil, &source.Error{Kind: source.Refused, Source: location, File: file.Name,
+				Detail: "is the only kind of weights here, and a format that can carry code",
+				Fix:    "convert it to safetensors; who trusts it names it in spec.files"}
 		}
 	}
-	return nil, nil, &source.Error{Kind: source.Missing, Source: location, Detail: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(listing.Files)),
-		Fix: "point source at the folder that holds them"}
+	return nil, nil, &source.Error{Kind: source.Missing, Source: location,
+		Detail: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(listing.Files)),
+		Fix:    "point source at the folder that holds them"}
 }
 
 // carriesCode reports whether loading a file of this format runs code from it.

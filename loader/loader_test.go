@@ -138,7 +138,8 @@ func TestFilesBesideTheList(t *testing.T) {
 		t.Errorf("%+v, %q", plain.Files, note)
 	}
 	code, note := stage("*.py")
-	if len(code.Files) != 3 || !has(code, "modeling.py") || code.Digest == plain.Digest || note != "2 files not staged: README.md, custom/kernels.py; spec.files stages them" {
+	if len(code.Files) != 3 || !has(code, "modeling.py") || code.Digest == plain.Digest ||
+		note != "2 files not staged: README.md, custom/kernels.py; spec.files stages them" {
 		t.Errorf("%+v, %q", code.Files, note)
 	}
 	all, note := stage("*.py", "custom/*", "README.md")
@@ -308,7 +309,8 @@ func TestFolderInPlaceOfDigest(t *testing.T) {
 func TestStageRefuses(t *testing.T) {
 	l := loader.New(loader.Options{Sources: map[string]loader.Source{"file": dir.Source{}, "az": copied{dir.Source{}}}})
 	for src, wantText := range map[string]string{"s3://bucket/x": "az, file", "az://acc/c/p": "no store", "./x": "relative"} {
-		if _, err := l.Stage(t.Context(), src, loader.StageOptions{}); source.KindOf(err) != source.BadSource || !strings.Contains(err.Error(), wantText) {
+		if _, err := l.Stage(t.Context(), src, loader.StageOptions{}); source.KindOf(err) != source.BadSource ||
+			!strings.Contains(err.Error(), wantText) {
 			t.Errorf("%s: %v", src, err)
 		}
 	}

@@ -21,7 +21,8 @@ func Locate(src, base string) (scheme, location string, err error) {
 	}
 	switch {
 	case src == "":
-		return bad("is empty", "a path, file:///abs, az://ACCOUNT/CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://ORG/REPO[@REV] or https://…")
+		return bad("is empty",
+			"a path, file:///abs, az://ACCOUNT/CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://ORG/REPO[@REV] or https://…")
 	case strings.ContainsFunc(src, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return bad("holds a control character", "")
 	}
@@ -37,7 +38,8 @@ func Locate(src, base string) (scheme, location string, err error) {
 	}
 	if scheme, remaining, ok := strings.Cut(src, "://"); ok {
 		if strings.ContainsAny(remaining, "?#") {
-			return bad("holds a query: credentials do not belong in a model file", "leave the query out; for a SAS set AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_SAS_TOKEN")
+			return bad("holds a query: credentials do not belong in a model file",
+				"leave the query out; for a SAS set AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_SAS_TOKEN")
 		}
 		host, _, _ := strings.Cut(remaining, "/")
 		if strings.Contains(host, "@") {
@@ -67,7 +69,8 @@ func Locate(src, base string) (scheme, location string, err error) {
 	}
 	if !filepath.IsAbs(p) {
 		if !filepath.IsAbs(base) {
-			return bad(fmt.Sprintf("%q is relative and the folder of its model file is not known here", src), "write the whole path, or deploy from the file")
+			return bad(fmt.Sprintf("%q is relative and the folder of its model file is not known here", src),
+				"write the whole path, or deploy from the file")
 		}
 		p = filepath.Join(base, p)
 	}

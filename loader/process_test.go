@@ -308,7 +308,8 @@ func TestStagerKilledWaiterTakesOver(t *testing.T) {
 		return false
 	})
 	data := t.TempDir()
-	first := command(t, "stage", "STORE="+data, "SOURCE="+azuretest.Location("m"), "AZURE_STORAGE_CONNECTION_STRING="+r.srv.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
+	first := command(t, "stage", "STORE="+data, "SOURCE="+azuretest.Location("m"),
+		"AZURE_STORAGE_CONNECTION_STRING="+r.srv.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
 	if err := first.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -187,7 +187,8 @@ func (s *stagingPlan) removeRequest(req *rangeRequest) {
 }
 
 // readRange moves n bytes from off on to the disk, piece by piece.
-func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rangeRequest, w *store.Writer, piece []byte, off, n int64) error {
+func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rangeRequest, w *store.Writer, piece []byte, off,
+	n int64) error {
 	file := req.part.File
 	idle := time.AfterFunc(j.loader.o.Retry.Idle, func() { req.cancel(errIdle) })
 	defer idle.Stop()
@@ -243,7 +244,8 @@ func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rang
 }
 
 // fillPiece reads until b is full; have of want bytes came before.
-func (j *stagingJob) fillPiece(ctx context.Context, plan *stagingPlan, req *rangeRequest, body io.Reader, b []byte, idle *time.Timer, have, want int64) (int, error) {
+func (j *stagingJob) fillPiece(ctx context.Context, plan *stagingPlan, req *rangeRequest, body io.Reader, b []byte, idle *time.Timer, have,
+	want int64) (int, error) {
 	got := 0
 	for got < len(b) {
 		began := req.beginWait()
@@ -262,7 +264,8 @@ func (j *stagingJob) fillPiece(ctx context.Context, plan *stagingPlan, req *rang
 			continue
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return got, cancelReason(ctx, &source.Error{Kind: source.Malformed, Detail: fmt.Sprintf("a range ended after %d of %d bytes", have+int64(got), want)})
+			return got, cancelReason(ctx,
+				&source.Error{Kind: source.Malformed, Detail: fmt.Sprintf("a range ended after %d of %d bytes", have+int64(got), want)})
 		}
 		if source.KindOf(err) == "" {
 			// The transport's text may hold the whole URL: it is dropped.

@@ -273,7 +273,8 @@ func TestLinkIsUsed(t *testing.T) {
 					part := float64(len(s.body)) / s.all / took.Seconds()
 					worst = min(worst, part)
 					t.Logf("%.2f of the link in %v, %d in flight at most, %d requests, %d second ones, %d retries, %.1f %% sent twice",
-						part, took.Round(time.Millisecond), s.limit, stats.Requests, stats.Hedges, stats.Retries, 100*float64(s.sent-int64(len(s.body)))/float64(len(s.body)))
+						part, took.Round(time.Millisecond), s.limit, stats.Requests, stats.Hedges, stats.Retries,
+						100*float64(s.sent-int64(len(s.body)))/float64(len(s.body)))
 					if done := float64(s.sent)/float64(len(s.body)) - 1; done > 0.08 {
 						t.Errorf("%.1f %% of the bytes were sent twice", 100*done)
 					}

@@ -36,7 +36,8 @@ func sourceDigests(file source.File) (out []wholeDigest, err error) {
 	if file.SHA256 != "" {
 		want, err := hex.DecodeString(file.SHA256)
 		if err != nil || len(want) != sha256.Size {
-			return nil, &source.Error{Kind: source.Digest, File: file.Name, Detail: fmt.Sprintf("has the sha256 %.80q at its source", file.SHA256), Fix: "64 hex digits"}
+			return nil, &source.Error{Kind: source.Digest, File: file.Name, Detail: fmt.Sprintf("has the sha256 %.80q at its source", file.SHA256),
+				Fix: "64 hex digits"}
 		}
 		add(sha256.New, want)
 		return out, nil
@@ -123,7 +124,8 @@ func digestWhole(ctx context.Context, plan *stagingPlan, p *store.Part, digests 
 
 // readBack reads a part, block by block as they arrive, into pieces taken from used
 // and sent to read. finished: another staging has brought the part.
-func readBack(ctx context.Context, plan *stagingPlan, p *store.Part, used <-chan []byte, read chan<- []byte) (v verdict, finished bool, err error) {
+func readBack(ctx context.Context, plan *stagingPlan, p *store.Part, used <-chan []byte, read chan<- []byte) (v verdict, finished bool,
+	err error) {
 	next := 0
 	for i := range p.Blocks() {
 		if err := awaitBlock(ctx, p, i); err != nil {
@@ -224,13 +226,19 @@ func (j *stagingJob) dropDistrusted(plan *stagingPlan) error {
 			continue
 		}
 		plan.corrupted.Store(true)
-		j.loader.o.Log.Warn("file holds blocks of a node that sent other bytes than the source's, fetching it again", "source", j.location, "file", p.File.Name)
-		have, _ := p.Bytes()
-		plan.done.Add(-have)
-		if err := p.Reset(); err != nil {
+		j.loader.o.Log.Warn("file holds blocks of a node that sent other bytes than the source's, fetching it again", "source", j.location,
+			"file", p.File.Name)
+		if err := plan.reset(p); err != nil {
 			return err
 		}
 		j.progress.update(func(g *Progress) { g.State = Fetching })
 	}
 	return nil
+}
+
+// reset drops what is here of a part.
+func (s *stagingPlan) reset(p *store.Part) error {
+	have, _ := p.Bytes()
+	s.done.Add(-have)
+	return p.Reset()
 }

@@ -78,9 +78,12 @@ func badReceivers(files []*sourceFile) (problems []string) {
 				first[key] = receiver.Name
 			}
 			if !beginsWord(of, receiver.Name) {
-				problems = append(problems, fmt.Sprintf("%s: the receiver %s of %s: want a letter that begins a word of the type's name", f.fset.Position(receiver.Pos()), receiver.Name, of))
+				problems = append(problems,
+					fmt.Sprintf("%s: the receiver %s of %s: want a letter that begins a word of the type's name", f.fset.Position(receiver.Pos()),
+						receiver.Name, of))
 			} else if receiver.Name != first[key] {
-				problems = append(problems, fmt.Sprintf("%s: the receiver %s of %s is called %s elsewhere", f.fset.Position(receiver.Pos()), receiver.Name, of, first[key]))
+				problems = append(problems,
+					fmt.Sprintf("%s: the receiver %s of %s is called %s elsewhere", f.fset.Position(receiver.Pos()), receiver.Name, of, first[key]))
 			}
 		}
 	}

@@ -23,9 +23,12 @@ func ParsePriority(header, team string, most functions.Priority) (Priority, *ope
 	case header == "":
 		return Normal, nil
 	case !slices.Contains(functions.Priorities, asked):
-		return Normal, openai.New(openai.InvalidValue, "The header thaw-priority is high, normal or low, not `"+functions.Clip(header)+"`.").With(PriorityHeader)
+		return Normal, openai.New(openai.InvalidValue,
+			"The header thaw-priority is high, normal or low, not `"+functions.Clip(header)+"`.").With(PriorityHeader)
 	case asked.Above(most):
-		return Normal, openai.New(openai.PermissionDenied, fmt.Sprintf("The header thaw-priority asks for `%s`, and requests of the team `%s` are at most `%s` (priority.max of its team file).", asked, team, most)).With(PriorityHeader)
+		return Normal, openai.New(openai.PermissionDenied,
+			fmt.Sprintf("The header thaw-priority asks for `%s`, and requests of the team `%s` are at most `%s` (priority.max of its team file).",
+				asked, team, most)).With(PriorityHeader)
 	}
 	switch asked {
 	case functions.PriorityHigh:

@@ -39,7 +39,8 @@ func TestParsePriority(t *testing.T) {
 		got, e := ParsePriority(c.header, c.team, bounds[c.team])
 		if got != c.want || (e != nil) != (c.status != 0) {
 			t.Errorf("%s, %.20q: %v, %v", c.team, c.header, got, e)
-		} else if e != nil && (e.Status != c.status || !strings.Contains(e.Message, c.says) || e.Param != PriorityHeader || len(e.Message) > 300) {
+		} else if e != nil &&
+			(e.Status != c.status || !strings.Contains(e.Message, c.says) || e.Param != PriorityHeader || len(e.Message) > 300) {
 			t.Errorf("%s, %.20q: %d %s (%s)", c.team, c.header, e.Status, e.Message, e.Param)
 		}
 	}

@@ -129,7 +129,8 @@ func (q *Queue) best(req *Request, not string, now time.Time, loaded bool) *repl
 		if req.Priority == Low {
 			slots = r.lowSlots
 		}
-		if r == q.apart || r.inFlight >= slots || !r.usable(now) || not != "" && r.Replica.ID == not || loaded && !slices.Contains(r.Replica.Adapters, req.Adapter) {
+		if r == q.apart || r.inFlight >= slots || !r.usable(now) || not != "" && r.Replica.ID == not ||
+			loaded && !slices.Contains(r.Replica.Adapters, req.Adapter) {
 			continue
 		}
 		if minimum == nil || r.load() < minimum.load() || r.load() == minimum.load() && r.Replica.HitRate > minimum.Replica.HitRate {

@@ -132,7 +132,8 @@ func (r *Request) Decide(f *snapshot.Snapshot, t ClientTimeouts, now time.Time) 
 // id of the cold start, "" where it is not known yet; see Queue.ColdStart. admit
 // is called with the queue locked. For a Low request nudge is called in place of start: its
 // demand is enough, and the lease of a wake would evict others.
-func (r *Request) RequestReplica(q *Queue, f *snapshot.Snapshot, again bool, admit func() *openai.Error, start func() (id string), nudge func()) *openai.Error {
+func (r *Request) RequestReplica(q *Queue, f *snapshot.Snapshot, again bool, admit func() *openai.Error, start func() (id string),
+	nudge func()) *openai.Error {
 	q.mu.Lock()
 	first := !q.wakeAsked
 	calls := q.nudged && r.Priority != Low // no other has called start

@@ -95,7 +95,9 @@ func Ask(ctx context.Context, engines Sender, out *upstream.Request, want Want, 
 	if want.Stream && IsSuccess(res.Status) && r.Encoding == "" {
 		r.Begin = bufs.get()
 		n, err := r.Read(r.Begin)
-		for err == nil && n < len(r.Begin) && !openai.HasData(r.Begin[:n]) && !(want.Comments && n > 0 && r.Begin[0] == ':' && r.Begin[n-1] == '\n') && (n < 8 || isEvents(res) || beginsEvents(r.Begin[:n])) { // only comments so far
+		// only comments so far
+		for err == nil && n < len(r.Begin) && !openai.HasData(r.Begin[:n]) &&
+			!(want.Comments && n > 0 && r.Begin[0] == ':' && r.Begin[n-1] == '\n') && (n < 8 || isEvents(res) || beginsEvents(r.Begin[:n])) {
 			var m int
 			m, err = r.Read(r.Begin[n:])
 			n += m
@@ -145,7 +147,8 @@ func (a Answer) readWhole(limit int) Answer {
 		switch {
 		case err != nil:
 			return a.ended(err)
-		case a.Length() < 0 && IsSuccess(a.Response.Status) && !IsJSON(a.Response) && !beginsObject(buf) && !a.Events: // audio is passed on as it arrives
+		// audio is passed on as it arrives
+		case a.Length() < 0 && IsSuccess(a.Response.Status) && !IsJSON(a.Response) && !beginsObject(buf) && !a.Events:
 			return a
 		}
 	}

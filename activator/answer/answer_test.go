@@ -55,7 +55,8 @@ func TestAsk(t *testing.T) {
 			defer a.Response.Close()
 			// How much of what has come one read returns is up to the network.
 			begin := string(a.Begin)
-			if a.Events != x.events || a.End != x.end || x.end && begin != x.begin || begin == "" && x.begin != "" || !strings.HasPrefix(x.begin, begin) || x.events && !strings.Contains(begin, "data: {") {
+			if a.Events != x.events || a.End != x.end || x.end && begin != x.begin || begin == "" && x.begin != "" ||
+				!strings.HasPrefix(x.begin, begin) || x.events && !strings.Contains(begin, "data: {") {
 				t.Errorf("events %v, end %v, %q", a.Events, a.End, begin)
 			}
 		})
@@ -72,7 +73,8 @@ func TestNotHTTP(t *testing.T) {
 		{why, `The engine's answer is not HTTP: its content-length is "5x".`},
 		{errors.New("unsolicited bytes"), "The engine's answer is not HTTP: it came without a request."},
 	} {
-		if _, kind, e := DescribeFailure(&upstream.Error{Addr: "10.0.0.1:1", Kind: upstream.ErrProtocol, Err: x.cause}, false); kind != "protocol" || e.Message != x.words {
+		if _, kind, e := DescribeFailure(&upstream.Error{Addr: "10.0.0.1:1", Kind: upstream.ErrProtocol, Err: x.cause},
+			false); kind != "protocol" || e.Message != x.words {
 			t.Errorf("%s: %v", kind, e)
 		}
 	}
@@ -105,7 +107,8 @@ func TestError(t *testing.T) {
 		{Response: &upstream.Response{Status: 307}, End: true},
 		{Response: &upstream.Response{Status: 200}, Encoding: "br", Begin: []byte("\x00")},
 	} {
-		if e := a.StreamError("/v1/score", now); e.Status != 502 || e.Code == "engine_crashed" || !strings.Contains(e.Message, "The engine answered a stream with status ") || strings.Contains(e.Message, "\x00") {
+		if e := a.StreamError("/v1/score", now); e.Status != 502 || e.Code == "engine_crashed" ||
+			!strings.Contains(e.Message, "The engine answered a stream with status ") || strings.Contains(e.Message, "\x00") {
 			t.Errorf("%+v", e)
 		}
 	}

@@ -53,7 +53,8 @@ func (a *Answer) StreamError(path string, now time.Time) *openai.Error {
 // have.
 func isBareStatus(words string) bool {
 	words = strings.ToLower(words)
-	return words == "not found" || words == "method not allowed" || strings.HasPrefix(words, "404") || strings.HasPrefix(words, "405") || strings.HasPrefix(words, "the engine answered with status")
+	return words == "not found" || words == "method not allowed" || strings.HasPrefix(words, "404") || strings.HasPrefix(words, "405") ||
+		strings.HasPrefix(words, "the engine answered with status")
 }
 
 // EngineDied reports whether b is what vLLM's front end sends while it ends after

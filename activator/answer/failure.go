@@ -77,7 +77,8 @@ func (a *Answer) Failure(at *endpoints.Endpoint, stream, wantsUsage bool) (refus
 
 // redirectError is the error of an engine's redirect, which is not followed.
 func redirectError(res *upstream.Response) *openai.Error {
-	e := openai.New(openai.InternalError, fmt.Sprintf("The engine answered with a redirect (%d) to %q, which is not followed: only one to the same host, port and path but for a final slash is, once.", res.Status, functions.Clip(res.Header("location"))))
+	e := openai.New(openai.InternalError, fmt.Sprintf("The engine answered with a redirect (%d) to %q, which is not followed: only one to "+
+		"the same host, port and path but for a final slash is, once.", res.Status, functions.Clip(res.Header("location"))))
 	e.Status = 502
 	return e.Final()
 }
@@ -114,11 +115,13 @@ func DescribeFailure(err error, hung bool) (problem, kind string, e *openai.Erro
 func DescribeBreak(err error) (problem, kind string, e *openai.Error) {
 	switch {
 	case err == io.EOF:
-		return "it ended a stream without its end mark", "cut", openai.New(openai.EngineCrashed, "The engine ended the answer before it was complete.")
+		return "it ended a stream without its end mark", "cut",
+			openai.New(openai.EngineCrashed, "The engine ended the answer before it was complete.")
 	case errors.Is(err, upstream.ErrSilent):
 		return "it fell silent in the middle of an answer", "hung", openai.New(openai.EngineHung, "")
 	case errors.Is(err, upstream.ErrProtocol):
-		return "its answer became malformed in the middle", "protocol", openai.New(openai.EngineCrashed, "The engine's answer became malformed in the middle.")
+		return "its answer became malformed in the middle", "protocol",
+			openai.New(openai.EngineCrashed, "The engine's answer became malformed in the middle.")
 	}
 	return "it died in the middle of an answer", "died", openai.New(openai.EngineCrashed, "The engine died in the middle of the answer.")
 }

@@ -41,7 +41,8 @@ func readCreation(body []byte) (c creation, window time.Duration, e *openai.Erro
 	if err := json.Unmarshal(body, &c, json.RejectUnknownMembers(true)); err != nil {
 		var s *json.SemanticError
 		if errors.As(err, &s) {
-			return c, 0, openai.New(openai.InvalidValue, "The body is not one of a batch: "+describeMismatch(s)+".").With(strings.TrimPrefix(string(s.JSONPointer), "/"))
+			return c, 0, openai.New(openai.InvalidValue,
+				"The body is not one of a batch: "+describeMismatch(s)+".").With(strings.TrimPrefix(string(s.JSONPointer), "/"))
 		}
 		return c, 0, openai.New(openai.InvalidJSON, "The body is not valid JSON.")
 	}
@@ -55,7 +56,8 @@ func readCreation(body []byte) (c creation, window time.Duration, e *openai.Erro
 	case !slices.Contains(endpoints, c.Endpoint):
 		return invalid("endpoint", "endpoint is `"+functions.Clip(c.Endpoint)+"`; want one of "+strings.Join(endpoints, ", ")+".")
 	case err != nil, window < leastWindow, window > mostWindow:
-		return invalid("completion_window", "completion_window is `"+functions.Clip(c.CompletionWindow)+"`; want 24h, or another time from 1m to 168h.")
+		return invalid("completion_window",
+			"completion_window is `"+functions.Clip(c.CompletionWindow)+"`; want 24h, or another time from 1m to 168h.")
 	case len(c.Metadata) > 16:
 		return invalid("metadata", "metadata has more than 16 members.")
 	case x != nil && (x.Anchor != "created_at" || x.Seconds < leastKeep || x.Seconds > keepFiles):
@@ -84,7 +86,8 @@ func (s *Server) createBatch(id auth.Identity, req *httpserver.Request) (any, *o
 	s.update.Lock()
 	defer s.update.Unlock()
 	if n := len(s.store.Batches(func(r *store.Record) bool { return r.Team == id.Team && !r.Ended() })); n >= maxBatches {
-		return nil, openai.New(openai.RateLimitExceeded, fmt.Sprintf("The team has %d batches that have not ended, as many as one may.", n)).After(openai.MaxRetryAfter)
+		return nil, openai.New(openai.RateLimitExceeded,
+			fmt.Sprintf("The team has %d batches that have not ended, as many as one may.", n)).After(openai.MaxRetryAfter)
 	}
 	f, err := s.store.File(id.Team, c.InputFileID)
 	switch {

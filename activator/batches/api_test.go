@@ -51,7 +51,8 @@ func TestUploads(t *testing.T) {
 			body, kind := form(c.parts...)
 			a := r.do("POST", "/v1/files", body, kind)
 			var e struct{ Error struct{ Code, Param string } }
-			if err := json.Unmarshal([]byte(a.body), &e); err != nil || a.status < 400 || a.status >= 500 || e.Error.Code != c.code || e.Error.Param != c.param {
+			if err := json.Unmarshal([]byte(a.body), &e); err != nil || a.status < 400 || a.status >= 500 || e.Error.Code != c.code ||
+				e.Error.Param != c.param {
 				t.Errorf("%s: %d %s", c.name, a.status, a.body)
 			}
 		}
@@ -305,7 +306,8 @@ func TestBatchFails(t *testing.T) {
 		r := w.open(dir, Options{})
 		defer r.end()
 		b := r.wait(r.create(lines(3, "m0", "none"), "24h"))
-		if b.Status != store.Failed || b.FailedAt == nil || b.OutputFileID != nil || b.ErrorFileID != nil || len(b.Errors.Data) != 1 || *b.Errors.Data[0].Line != 2 || b.Errors.Object != "list" {
+		if b.Status != store.Failed || b.FailedAt == nil || b.OutputFileID != nil || b.ErrorFileID != nil || len(b.Errors.Data) != 1 ||
+			*b.Errors.Data[0].Line != 2 || b.Errors.Object != "list" {
 			t.Errorf("%+v", b)
 		}
 		if len(w.asked) > 0 {

@@ -27,7 +27,8 @@ func TestEachModelIsLoadedOnce(t *testing.T) {
 		defer r.end()
 		id := r.create(lines(500, "m0", "m1", "m2", "m3", "m4", "m2"), "24h", httpserver.Field{Name: "thaw-data", Value: "secret"})
 		b := r.wait(id)
-		if got := counted(r.read(b)); b.Status != store.Completed || got["200"] != 500 || b.ErrorFileID != nil || b.CompletedAt == nil || b.FinalizingAt == nil || b.InProgressAt == nil {
+		if got := counted(r.read(b)); b.Status != store.Completed || got["200"] != 500 || b.ErrorFileID != nil || b.CompletedAt == nil ||
+			b.FinalizingAt == nil || b.InProgressAt == nil {
 			t.Errorf("%+v %v", b, got)
 		}
 		if b.Usage == nil || b.Usage.InputTokens != 1500 || b.Usage.OutputTokens != 1000 || b.Usage.TotalTokens != 2500 {
@@ -196,7 +197,8 @@ func TestCancel(t *testing.T) {
 		}
 		began := time.Now()
 		b := r.wait(id)
-		if got := counted(r.read(b)); b.Status != store.Cancelled || b.CancelledAt == nil || b.CancellingAt == nil || got["200"] != 4 || got["batch_cancelled"] != 96 {
+		if got := counted(r.read(b)); b.Status != store.Cancelled || b.CancelledAt == nil || b.CancellingAt == nil || got["200"] != 4 ||
+			got["batch_cancelled"] != 96 {
 			t.Errorf("%+v %v", b, got)
 		}
 		if d := time.Since(began); d > 3*time.Second {
@@ -225,7 +227,8 @@ func TestKeyDeleted(t *testing.T) {
 		delete(w.keys, "k1")
 		w.mu.Unlock()
 		b := r.wait(id)
-		if got := counted(r.read(b)); b.Status != store.Completed || got["200"] < 9 || got["200"] > 12 || got["invalid_api_key"] != 100-got["200"] {
+		if got := counted(r.read(b)); b.Status != store.Completed || got["200"] < 9 || got["200"] > 12 ||
+			got["invalid_api_key"] != 100-got["200"] {
 			t.Errorf("%+v %v", b, got)
 		}
 	})
@@ -310,7 +313,8 @@ func TestChargedOnce(t *testing.T) {
 			}
 			for _, account := range []string{"remote r", "team default"} {
 				if got := open(copyFolder(t, folder)).Spent(account, time.Now()); got != 30 || b.Status != store.Completed {
-					t.Errorf("killed at moment %d, with %v charged of %d entries: %s is charged %v for 30 lines, %s", i, before, 30-len(x.asked), account, got, b.Status)
+					t.Errorf("killed at moment %d, with %v charged of %d entries: %s is charged %v for 30 lines, %s", i, before, 30-len(x.asked), account,
+						got, b.Status)
 				}
 			}
 		}

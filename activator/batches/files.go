@@ -24,7 +24,8 @@ type file struct {
 }
 
 func showFile(f store.File) any {
-	return file{ID: f.ID, Object: "file", Bytes: f.Bytes, CreatedAt: f.Created, ExpiresAt: f.Expires, Filename: f.Name, Purpose: f.Purpose, Status: "processed"}
+	return file{ID: f.ID, Object: "file", Bytes: f.Bytes, CreatedAt: f.Created, ExpiresAt: f.Expires, Filename: f.Name, Purpose: f.Purpose,
+		Status: "processed"}
 }
 
 // Bounds of what a team may have.

@@ -87,7 +87,8 @@ func parseLine(line []byte, endpoint string) (l inputLine, model string, problem
 	if err := json.Unmarshal(line, &l, json.RejectUnknownMembers(true)); err != nil {
 		var s *json.SemanticError
 		if errors.As(err, &s) {
-			return fault("invalid_json_line", "", "The line is not a request: "+describeMismatch(s)+". Want {\"custom_id\", \"method\", \"url\", \"body\"}.")
+			return fault("invalid_json_line", "",
+				"The line is not a request: "+describeMismatch(s)+". Want {\"custom_id\", \"method\", \"url\", \"body\"}.")
 		}
 		return fault("invalid_json_line", "", "The line is not valid JSON.")
 	}
@@ -145,7 +146,8 @@ func readInput(in io.Reader, endpoint string, most int64, done map[string]bool, 
 		}
 		if first := ids[l.CustomID]; first > 0 {
 			param := "custom_id"
-			return fault(p, store.LineError{Code: "duplicate_custom_id", Param: &param, Message: fmt.Sprintf("The custom_id `%s` is that of line %d too.", functions.Clip(l.CustomID), first)})
+			return fault(p, store.LineError{Code: "duplicate_custom_id", Param: &param,
+				Message: fmt.Sprintf("The custom_id `%s` is that of line %d too.", functions.Clip(l.CustomID), first)})
 		}
 		ids[l.CustomID] = p.number
 		e, asked := unknown[model]

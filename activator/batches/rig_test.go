@@ -49,7 +49,8 @@ type world struct {
 
 func newWorld(t *testing.T, models ...string) *world {
 	w := &world{
-		t: t, load: 10 * time.Second, line: time.Second, models: map[string]bool{}, active: map[string]int{}, waiting: map[string]int{}, most: map[string]int{},
+		t: t, load: 10 * time.Second, line: time.Second, models: map[string]bool{}, active: map[string]int{}, waiting: map[string]int{},
+		most:  map[string]int{},
 		asked: map[string]int{}, callers: map[string]bool{}, lastEnd: map[string]time.Time{}, extra: map[string]int{}, keys: map[string]bool{"k1": true, "k2": true}, changed: make(chan struct{}),
 	}
 	for _, m := range models {
@@ -109,7 +110,8 @@ func (w *world) serve(req *httpserver.Request, res *httpserver.Response) {
 	c := call.Of(req)
 	text := body.Messages[0].Content
 	w.mu.Lock()
-	w.callers[strings.TrimSpace(fmt.Sprintf("%s %s %v %s %s", c.Team, c.KeyID, c.Admin, req.Header("thaw-priority"), req.Header("thaw-data")))] = true
+	w.callers[strings.TrimSpace(fmt.Sprintf("%s %s %v %s %s", c.Team, c.KeyID, c.Admin, req.Header("thaw-priority"),
+		req.Header("thaw-data")))] = true
 	w.asked[text]++
 	try := w.asked[text]
 	w.mu.Unlock()
@@ -173,7 +175,8 @@ func (w *world) demand(yield func(Demand) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for m := range w.models {
-		yield(Demand{Name: functions.Name{Team: "default", Name: m}, GPUs: 1, Active: w.active[m], Queued: w.waiting[m] + w.extra[m], LastEnd: w.lastEnd[m]})
+		yield(Demand{Name: functions.Name{Team: "default", Name: m}, GPUs: 1, Active: w.active[m], Queued: w.waiting[m] + w.extra[m],
+			LastEnd: w.lastEnd[m]})
 	}
 }
 
@@ -363,7 +366,8 @@ func (r *rig) read(b store.Batch) map[string]string {
 		n := 0
 		for l := range strings.Lines(a.body) {
 			var e entry
-			if err := json.Unmarshal([]byte(l), &e); err != nil || a.status != 200 || !strings.HasSuffix(l, "\n") || !strings.HasPrefix(e.ID, "batch_req_") {
+			if err := json.Unmarshal([]byte(l), &e); err != nil || a.status != 200 || !strings.HasSuffix(l, "\n") ||
+				!strings.HasPrefix(e.ID, "batch_req_") {
 				r.t.Fatalf("%d %q: %v", a.status, l, err)
 			}
 			n++

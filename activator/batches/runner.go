@@ -173,6 +173,7 @@ func (s *Server) publish(team, id string) error {
 	s.mu.Lock()
 	delete(s.jobs, id)
 	s.mu.Unlock()
-	s.o.Log.Info("batch ended", "id", id, "team", team, "status", r.Status, "lines", r.RequestCounts.Total, "completed", r.RequestCounts.Completed, "failed", r.RequestCounts.Failed)
+	s.o.Log.Info("batch ended", "id", id, "team", team, "status", r.Status, "lines", r.RequestCounts.Total, "completed",
+		r.RequestCounts.Completed, "failed", r.RequestCounts.Failed)
 	return nil
 }

@@ -215,7 +215,9 @@ func (s *Server) answer(req *httpserver.Request, res *httpserver.Response) (any,
 			"POST": func() (any, *openai.Error) { return s.cancelBatch(id, name) },
 		}
 	default:
-		return nil, openai.New(openai.UnknownEndpoint, "Unknown endpoint: "+functions.Clip(req.Path)+". Files and batches have /v1/files, /v1/files/ID, /v1/files/ID/content, /v1/batches, /v1/batches/ID and /v1/batches/ID/cancel.")
+		return nil, openai.New(openai.UnknownEndpoint,
+			"Unknown endpoint: "+functions.Clip(req.Path)+
+				". Files and batches have /v1/files, /v1/files/ID, /v1/files/ID/content, /v1/batches, /v1/batches/ID and /v1/batches/ID/cancel.")
 	}
 	if f := methods[req.Method]; f != nil {
 		return f()
@@ -241,7 +243,8 @@ func (s *Server) storeError(err error, what, id string) *openai.Error {
 	case errors.Is(err, store.ErrNotFound):
 		return openai.New(openai.NotFound, "No such "+what+": `"+functions.Clip(id)+"`.").With("id")
 	case errors.Is(err, store.ErrInUse):
-		return openai.New(openai.Conflict, "The file `"+id+"` is the input of a batch that has not ended. Cancel the batch first, or wait for its end.")
+		return openai.New(openai.Conflict,
+			"The file `"+id+"` is the input of a batch that has not ended. Cancel the batch first, or wait for its end.")
 	case isFull(err):
 		s.o.Log.Error("the disk of the data folder is full", "error", err)
 		return openai.New(openai.ServiceUnavailable, "The disk of the server has no room for this.").After(time.Minute)
@@ -294,7 +297,8 @@ func readListQuery(query string, limit, most int, allowed ...string) (q listQuer
 			bad = bad || v[0] != "asc" && v[0] != "desc"
 		}
 		if bad {
-			return q, openai.New(openai.InvalidValue, "The query takes "+strings.Join(allowed, ", ")+", each once; limit is from 1 to "+strconv.Itoa(most)+".").With(functions.Clip(name))
+			return q, openai.New(openai.InvalidValue,
+				"The query takes "+strings.Join(allowed, ", ")+", each once; limit is from 1 to "+strconv.Itoa(most)+".").With(functions.Clip(name))
 		}
 	}
 	return q, nil

@@ -117,9 +117,13 @@ func (u *upload) part(p *multipart.Part) error {
 			return nil
 		}
 	default:
-		return openai.New(openai.UnsupportedParameter, "The form takes file, purpose, expires_after[anchor] and expires_after[seconds], not "+functions.Clip(name)+".").With(functions.Clip(name))
+		return openai.New(openai.UnsupportedParameter,
+			"The form takes file, purpose, expires_after[anchor] and expires_after[seconds], not "+functions.Clip(name)+
+				".").With(functions.Clip(name))
 	}
-	return openai.New(openai.InvalidValue, "The part "+name+" has a value that is not allowed; of expires_after the anchor is created_at, and the seconds are from 3600 to 2592000.").With(name)
+	return openai.New(openai.InvalidValue,
+		"The part "+name+" has a value that is not allowed; of expires_after the anchor is created_at, "+
+			"and the seconds are from 3600 to 2592000.").With(name)
 }
 
 // cleanName is a file's name as it is shown.
@@ -144,9 +148,11 @@ func (u *upload) copy(in io.Reader) error {
 		u.count(buf[:n])
 		switch {
 		case u.to.Size()+int64(n) > u.s.maxFile:
-			return openai.New(openai.RequestTooLarge, fmt.Sprintf("The file is larger than %d bytes, which is the most; split it.", u.s.maxFile)).With("file")
+			return openai.New(openai.RequestTooLarge,
+				fmt.Sprintf("The file is larger than %d bytes, which is the most; split it.", u.s.maxFile)).With("file")
 		case u.lines > MaxLines || u.lines == MaxLines && u.text:
-			return openai.New(openai.RequestTooLarge, fmt.Sprintf("The file has more than %d lines, which is the most; split it.", MaxLines)).With("file")
+			return openai.New(openai.RequestTooLarge,
+				fmt.Sprintf("The file has more than %d lines, which is the most; split it.", MaxLines)).With("file")
 		}
 		if _, err := u.to.Write(buf[:n]); err != nil {
 			return u.s.storeError(err, "file", "")
@@ -185,7 +191,8 @@ func (u *upload) check() error {
 	case !u.file:
 		return openai.New(openai.InvalidValue, "The form has no part file.").With("file")
 	case u.purpose != "batch":
-		return openai.New(openai.InvalidValue, "purpose is `"+functions.Clip(u.purpose)+"`; this server takes files for batch only.").With("purpose")
+		return openai.New(openai.InvalidValue,
+			"purpose is `"+functions.Clip(u.purpose)+"`; this server takes files for batch only.").With("purpose")
 	case u.lines == 0:
 		return openai.New(openai.InvalidValue, "The file is empty.").With("file")
 	}

@@ -94,22 +94,29 @@ func hasNoHost(req *httpserver.Request) bool { return req.Host == "" && req.IsHT
 // Check refuses a request of a foreign page, or for a foreign host; nil lets it pass.
 func (g *Guard) Check(req *httpserver.Request) *openai.Error {
 	if g.loopback && !isLocalHost(req.Host, g.hosts) && !hasNoHost(req) {
-		return openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; to add this one, start it with --host "+functions.Clip(hostname(req.Host))+" (THAW_HOST).")
+		return openai.New(openai.MisdirectedRequest,
+			"This server answers on loopback only for loopback names; to add this one, start it with --host "+functions.Clip(hostname(req.Host))+
+				" (THAW_HOST).")
 	}
 	origin := req.Header("Origin")
 	switch {
 	case origin != "" && (sameOrigin(origin, req.Host) || g.lets(origin)):
 		return nil
 	case origin != "" && CheckOrigin(origin) == nil:
-		return openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused; to let this one in, start the server with --origin "+functions.Clip(normalize(origin))+" (THAW_ORIGIN).")
+		return openai.New(openai.OriginNotAllowed,
+			"Requests from other web sites are refused; to let this one in, start the server with --origin "+functions.Clip(normalize(origin))+
+				" (THAW_ORIGIN).")
 	case origin != "":
 		if scheme, _, ok := strings.Cut(normalize(origin), "://"); ok && CheckOrigin(scheme+"://*") == nil {
-			return openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused; to let this app in, start the server with --origin "+functions.Clip(scheme)+"://* (THAW_ORIGIN).")
+			return openai.New(openai.OriginNotAllowed,
+				"Requests from other web sites are refused; to let this app in, start the server with --origin "+functions.Clip(scheme)+
+					"://* (THAW_ORIGIN).")
 		}
 	case req.Header("Sec-Fetch-Site") != "cross-site", g.pages && req.Header("Sec-Fetch-Mode") == "navigate":
 		return nil
 	}
-	return openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused; --origin (THAW_ORIGIN) names the origins that are let in.")
+	return openai.New(openai.OriginNotAllowed,
+		"Requests from other web sites are refused; --origin (THAW_ORIGIN) names the origins that are let in.")
 }
 
 // Wrap guards a handler. It answers the preflights of pages that are let in, and sets the
@@ -135,7 +142,8 @@ func (g *Guard) Wrap(next httpserver.Handler) httpserver.Handler {
 }
 
 // WrapAuthorize guards the check of a head in the same way.
-func (g *Guard) WrapAuthorize(next func(*httpserver.Request, *httpserver.Response) (string, bool)) func(*httpserver.Request, *httpserver.Response) (string, bool) {
+func (g *Guard) WrapAuthorize(next func(*httpserver.Request, *httpserver.Response) (string, bool)) func(*httpserver.Request,
+	*httpserver.Response) (string, bool) {
 	return func(req *httpserver.Request, res *httpserver.Response) (account string, ok bool) {
 		g.Wrap(func(req *httpserver.Request, res *httpserver.Response) { account, ok = next(req, res) })(req, res)
 		return account, ok
@@ -143,8 +151,10 @@ func (g *Guard) WrapAuthorize(next func(*httpserver.Request, *httpserver.Respons
 }
 
 // exposed are the fields of answers that pages may read.
-const exposed = "x-request-id, thaw-client-request-id, thaw-route, thaw-cold-start, thaw-cache, thaw-session, server-timing, retry-after, x-should-retry, openai-processing-ms, " +
-	"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+const exposed = "x-request-id, thaw-client-request-id, thaw-route, thaw-cold-start, thaw-cache, thaw-session, server-timing, " +
+	"retry-after, x-should-retry, openai-processing-ms, " +
+	"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, " +
+	"x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 
 // SetFields sets the fields of an answer that depend on the origin. The answer's own may be shared with
 // other requests, and are not appended to in place.

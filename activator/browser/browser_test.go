@@ -68,7 +68,8 @@ func TestGuard(t *testing.T) {
 		{"127.0.0.1:8080", "tauri://localhost", "", 403, "--origin tauri://* "},
 		{"127.0.0.1:8080", "https://*", "", 403, "--origin"},
 	} {
-		res := ask(g, "GET", c.host, func(_ *httpserver.Request, res *httpserver.Response) { res.Status = 200 }, "Origin", c.origin, "Sec-Fetch-Site", c.site)
+		res := ask(g, "GET", c.host, func(_ *httpserver.Request, res *httpserver.Response) { res.Status = 200 }, "Origin", c.origin,
+			"Sec-Fetch-Site", c.site)
 		if res.Status != c.status || !strings.Contains(string(res.Body), c.names) {
 			t.Errorf("%+v: %d %s", c, res.Status, res.Body)
 		}
@@ -113,13 +114,16 @@ func TestPreflight(t *testing.T) {
 	if v := header(res, "Vary"); !strings.HasPrefix(v, "Origin") {
 		t.Errorf("Vary %q", v)
 	}
-	if res := ask(g, "OPTIONS", "127.0.0.1:8080", next, "Origin", "http://localhost:3000", "Access-Control-Request-Method", "POST"); header(res, "Access-Control-Allow-Private-Network") != "" {
+	if res := ask(g, "OPTIONS", "127.0.0.1:8080", next, "Origin", "http://localhost:3000", "Access-Control-Request-Method",
+		"POST"); header(res, "Access-Control-Allow-Private-Network") != "" {
 		t.Error("a private network is allowed unasked")
 	}
-	if res := ask(g, "OPTIONS", "127.0.0.1:8080", next, "Origin", "http://localhost:3001", "Access-Control-Request-Method", "POST"); res.Status != 403 || called != 0 {
+	if res := ask(g, "OPTIONS", "127.0.0.1:8080", next, "Origin", "http://localhost:3001", "Access-Control-Request-Method",
+		"POST"); res.Status != 403 || called != 0 {
 		t.Errorf("another origin: %+v", res)
 	}
-	if res := ask(g, "POST", "127.0.0.1:8080", next, "Origin", "http://localhost:3000"); res.Status != 401 || header(res, "Access-Control-Allow-Origin") == "" {
+	if res := ask(g, "POST", "127.0.0.1:8080", next, "Origin", "http://localhost:3000"); res.Status != 401 ||
+		header(res, "Access-Control-Allow-Origin") == "" {
 		t.Errorf("an error lacks the fields: %+v", res)
 	}
 }
@@ -128,7 +132,8 @@ func TestPreflight(t *testing.T) {
 func TestSharedFields(t *testing.T) {
 	shared := make([]httpserver.Field, 1, 8)
 	g := New(true, nil, []string{"http://localhost:3000"})
-	ask(g, "POST", "localhost", func(_ *httpserver.Request, res *httpserver.Response) { res.Fields = shared }, "Origin", "http://localhost:3000")
+	ask(g, "POST", "localhost", func(_ *httpserver.Request, res *httpserver.Response) { res.Fields = shared }, "Origin",
+		"http://localhost:3000")
 	if f := shared[:2][1]; f != (httpserver.Field{}) {
 		t.Errorf("%+v was written behind the shared fields", f)
 	}
@@ -163,7 +168,8 @@ func TestForPages(t *testing.T) {
 		{pages, "evil.example", "", "navigate", 421},
 		{strict, "localhost", "", "navigate", 403},
 	} {
-		res := ask(c.guard, "GET", c.host, func(_ *httpserver.Request, res *httpserver.Response) { res.Status = 200 }, "Origin", c.origin, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", c.mode)
+		res := ask(c.guard, "GET", c.host, func(_ *httpserver.Request, res *httpserver.Response) { res.Status = 200 }, "Origin", c.origin,
+			"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", c.mode)
 		if res.Status != c.status {
 			t.Errorf("%s from %q, %s: %d", c.host, c.origin, c.mode, res.Status)
 		}

@@ -96,7 +96,8 @@ func (s *Store) Look(q Request) (*Use, *openai.Error) {
 	c := q.configOf()
 	if s == nil || c == nil {
 		if q.Header == modeOnly {
-			return nil, openai.New(openai.CacheMiss, "No cache is on for `"+q.Function.PublicName().Short()+"`: set cache.exact on it or on its Router.")
+			return nil, openai.New(openai.CacheMiss,
+				"No cache is on for `"+q.Function.PublicName().Short()+"`: set cache.exact on it or on its Router.")
 		}
 		return nil, nil
 	}

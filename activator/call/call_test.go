@@ -68,7 +68,8 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 // TestRequest: the data path sees whom the request is for, and a head that says so where
 // engines and Remotes need it.
 func TestRequest(t *testing.T) {
-	c := &Caller{Identity: auth.Identity{Team: "red", KeyID: "k"}, Parent: "p", Depth: 2, Priority: "low", Data: "secret", Draining: func() bool { return true }}
+	c := &Caller{Identity: auth.Identity{Team: "red", KeyID: "k"}, Parent: "p", Depth: 2, Priority: "low", Data: "secret",
+		Draining: func() bool { return true }}
 	Do(t.Context(), func(req *httpserver.Request, _ *httpserver.Response) {
 		if Of(req) != c || !Of(req).Covered() || req.Method != "POST" || req.Path != "/x" || string(req.Body) != "b" || !req.Draining() {
 			t.Errorf("%+v", req)
@@ -130,11 +131,13 @@ func (f readerFunc) Read([]byte) (int, error) { return 0, f() }
 // TestPanic: a panic of the data path is an error, not the end of the program.
 func TestPanic(t *testing.T) {
 	var p *PanicError
-	if a, err := Do(t.Context(), func(*httpserver.Request, *httpserver.Response) { panic("no") }, &Caller{}, "/x", nil, nil); !errors.As(err, &p) || len(p.Stack) == 0 || a.Status != 500 {
+	if a, err := Do(t.Context(), func(*httpserver.Request, *httpserver.Response) { panic("no") }, &Caller{}, "/x", nil, nil); !errors.As(err,
+		&p) || len(p.Stack) == 0 || a.Status != 500 {
 		t.Errorf("%v", err)
 	}
 	b := &body{Reader: readerFunc(func() error { panic("no") })}
-	if _, err := Do(t.Context(), func(_ *httpserver.Request, res *httpserver.Response) { res.Stream = b }, &Caller{}, "/x", nil, nil); !errors.As(err, &p) || b.closed != 1 {
+	if _, err := Do(t.Context(), func(_ *httpserver.Request, res *httpserver.Response) { res.Stream = b }, &Caller{}, "/x", nil,
+		nil); !errors.As(err, &p) || b.closed != 1 {
 		t.Errorf("%v, closed %d", err, b.closed)
 	}
 }

@@ -28,7 +28,8 @@ func TestRecords(t *testing.T) {
 	}
 	ready := functions.Timeline{ID: "c", State: functions.Ready, Total: 3}
 	done := r.WithFirstTokenPhase(ready)
-	if done = r.WithFirstTokenPhase(done); done.Request != "0" || len(done.Phases) != 1 || done.Phases[0].Start != 3 || done.Phases[0].Duration != 1 {
+	if done = r.WithFirstTokenPhase(done); done.Request != "0" || len(done.Phases) != 1 || done.Phases[0].Start != 3 ||
+		done.Phases[0].Duration != 1 {
 		t.Errorf("%+v", done)
 	}
 	for _, other := range []functions.Timeline{{ID: "c", State: functions.Loading}, {ID: "d", State: functions.Ready}} {

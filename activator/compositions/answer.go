@@ -177,7 +177,9 @@ func (r *run) writeStep(e *compose.Event) {
 
 // memberComment passes on the progress of a member that starts.
 func (r *run) memberComment(member string, line []byte) {
-	if r.out != nil && r.q.Composition.Spec.Show == functions.ShowProgress && strings.HasPrefix(string(line), ": thaw ") && bytes.IndexByte(line, '\r') < 0 { // which ends a line too
+	// which ends a line too
+	if r.out != nil && r.q.Composition.Spec.Show == functions.ShowProgress && strings.HasPrefix(string(line), ": thaw ") &&
+		bytes.IndexByte(line, '\r') < 0 {
 		r.out.write([]byte(string(line)+" member="+member+"\n"), false)
 	}
 }

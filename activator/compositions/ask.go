@@ -107,7 +107,8 @@ func (r *run) ask(ctx context.Context, q compose.Call) (compose.Reply, error) {
 	// stream tells how far it is.
 	a.stream = q.Final && r.out != nil || !a.member.Ready
 	err := a.send(ctx, name, r.formatOf(&q))
-	if e := (*openai.Error)(nil); errors.As(err, &e) && e.Status == 400 && q.JSON != nil && r.isOwnSchema(&q) && ctx.Err() == nil && a.text.Len() == 0 {
+	if e := (*openai.Error)(nil); errors.As(err, &e) && e.Status == 400 && q.JSON != nil && r.isOwnSchema(&q) && ctx.Err() == nil &&
+		a.text.Len() == 0 {
 		err = a.send(ctx, name, nil) // it takes no schema; the prompt has it too
 	}
 	a.end(err)

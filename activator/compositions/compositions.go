@@ -221,9 +221,12 @@ func (r *run) prepare() (e *openai.Error) {
 	}
 	switch {
 	case slices.Contains(path, full.String()):
-		return openai.New(openai.CompositionCycle, "The Composition `"+full.Short()+"` asks itself, through "+functions.Clip(fmt.Sprint(path))+".")
+		return openai.New(openai.CompositionCycle,
+			"The Composition `"+full.Short()+"` asks itself, through "+functions.Clip(fmt.Sprint(path))+".")
 	case depth >= functions.MaxCompositionDepth:
-		return openai.New(openai.CompositionCycle, fmt.Sprintf("The request went through %d Compositions and servers already, and may go through %d.", depth, functions.MaxCompositionDepth))
+		return openai.New(openai.CompositionCycle,
+			fmt.Sprintf("The request went through %d Compositions and servers already, and may go through %d.", depth,
+				functions.MaxCompositionDepth))
 	}
 	if r.client, e = readRequest(q.HTTP.Body, q.Envelope); e != nil {
 		return e
@@ -243,7 +246,8 @@ func (r *run) prepare() (e *openai.Error) {
 	r.input = compose.Input{Messages: r.client.messages, JSON: r.client.schema, MaxTokens: r.client.maxTokens, Sampling: r.client.sampling}
 	r.plan = planOf(&q.Composition.Spec)
 	r.record = functions.CompositionRecord{
-		ID: q.ID, Time: r.began.UTC().Format(time.RFC3339Nano), Composition: full.String(), Pattern: q.Composition.Spec.Pattern, Calls: []functions.CompositionCall{},
+		ID: q.ID, Time: r.began.UTC().Format(time.RFC3339Nano), Composition: full.String(), Pattern: q.Composition.Spec.Pattern,
+		Calls: []functions.CompositionCall{},
 	}
 	return nil
 }
@@ -252,8 +256,9 @@ func (r *run) prepare() (e *openai.Error) {
 func planOf(s *functions.CompositionSpec) *compose.Plan {
 	b := s.Budget
 	p := &compose.Plan{
-		Pattern: compose.Pattern(s.Pattern), Members: s.Members.List, Coordinator: s.Coordinator, Rounds: s.Rounds, Quorum: s.Quorum, Patience: s.Patience.Std(),
-		Budget: compose.Budget{Calls: b.Calls, ColdStarts: b.ColdStarts, Tokens: int64(b.Tokens), Cost: b.Cost, Time: b.Time.Std()},
+		Pattern: compose.Pattern(s.Pattern), Members: s.Members.List, Coordinator: s.Coordinator, Rounds: s.Rounds, Quorum: s.Quorum,
+		Patience: s.Patience.Std(),
+		Budget:   compose.Budget{Calls: b.Calls, ColdStarts: b.ColdStarts, Tokens: int64(b.Tokens), Cost: b.Cost, Time: b.Time.Std()},
 	}
 	if s.Pattern == functions.PatternMaestro {
 		p.Members, p.Agents = nil, s.Members.ByRole()
@@ -281,14 +286,16 @@ func (r *run) end(result *compose.Result, err error) Summary {
 	r.mu.Lock()
 	rec := &r.record
 	for _, l := range result.LeftOut {
-		rec.LeftOut = append(rec.LeftOut, functions.CompositionLeftOut{Member: l.Member, Role: l.Role, Round: l.Round, Step: l.Step, Reason: string(l.Reason)})
+		rec.LeftOut = append(rec.LeftOut,
+			functions.CompositionLeftOut{Member: l.Member, Role: l.Role, Round: l.Round, Step: l.Step, Reason: string(l.Reason)})
 	}
 	if a := result.Agreement; a.Answers > 0 {
 		rec.Agreement = &functions.CompositionAgreement{Answers: a.Answers, Agree: a.Agree, Exact: a.Exact}
 	}
 	rec.Rounds, rec.Prompts, rec.Cost, rec.Code = result.Rounds, result.Prompts, result.Cost, 200
 	rec.Seconds = r.s.o.Now().Sub(r.began).Seconds()
-	summary := Summary{Calls: len(rec.Calls), Prompt: result.Usage.Prompt, Completion: result.Usage.Completion, Cost: result.Cost, First: r.first}
+	summary := Summary{Calls: len(rec.Calls), Prompt: result.Usage.Prompt, Completion: result.Usage.Completion, Cost: result.Cost,
+		First: r.first}
 	r.mu.Unlock()
 	if err != nil {
 		e := r.failure(err)

@@ -186,7 +186,8 @@ func TestLongAnswer(t *testing.T) {
 		answerWith(res, text)
 	}
 	var res httpserver.Response
-	if _, e := g.Serve(g.request(functions.PatternEnsemble, question, nil), &res); e == nil || e.Status != 502 || !strings.Contains(e.Message, "longer than all bounds") {
+	if _, e := g.Serve(g.request(functions.PatternEnsemble, question, nil), &res); e == nil || e.Status != 502 ||
+		!strings.Contains(e.Message, "longer than all bounds") {
 		t.Errorf("%v", e)
 	}
 }

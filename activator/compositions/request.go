@@ -36,7 +36,8 @@ const maxRequest = 2 << 20
 // readRequest reads the body of a request, which the data path has checked to be JSON.
 func readRequest(body []byte, env *openai.Envelope) (c clientRequest, e *openai.Error) {
 	if len(body) > maxRequest {
-		return c, openai.New(openai.RequestTooLarge, fmt.Sprintf("A request to a Composition is at most %d MiB: each of its members gets it.", maxRequest>>20))
+		return c, openai.New(openai.RequestTooLarge,
+			fmt.Sprintf("A request to a Composition is at most %d MiB: each of its members gets it.", maxRequest>>20))
 	}
 	var all map[string]jsontext.Value
 	if err := json.Unmarshal(body, &all); err != nil {
@@ -87,7 +88,8 @@ func isOff(v jsontext.Value) bool {
 }
 
 func unsupported(key, why string) *openai.Error {
-	return openai.New(openai.UnsupportedParameter, "A Composition takes no `"+key+"`: "+why+". Leave it out, or ask a member by its own name.").With(key)
+	return openai.New(openai.UnsupportedParameter,
+		"A Composition takes no `"+key+"`: "+why+". Leave it out, or ask a member by its own name.").With(key)
 }
 
 // readMessages reads messages whose content is text.
@@ -111,7 +113,8 @@ func readMessages(raw jsontext.Value) ([]compose.Message, *openai.Error) {
 		}
 		text, ok := readContent(m.Content)
 		if !ok {
-			return nil, openai.New(openai.UnsupportedParameter, "A Composition takes text alone, and "+at+" holds something else, such as an image.").With(at + ".content")
+			return nil, openai.New(openai.UnsupportedParameter,
+				"A Composition takes text alone, and "+at+" holds something else, such as an image.").With(at + ".content")
 		}
 		messages[i] = compose.Message{Role: m.Role, Content: text}
 	}
@@ -171,5 +174,6 @@ func readFormat(raw jsontext.Value) (format, schema jsontext.Value, e *openai.Er
 			}
 		}
 	}
-	return nil, nil, openai.New(openai.InvalidValue, "response_format is {\"type\": \"text\"}, {\"type\": \"json_object\"} or {\"type\": \"json_schema\", \"json_schema\": {\"name\", \"schema\"}}.").With("response_format")
+	return nil, nil, openai.New(openai.InvalidValue, "response_format is {\"type\": \"text\"}, {\"type\": \"json_object\"} or {\"type\": "+
+		"\"json_schema\", \"json_schema\": {\"name\", \"schema\"}}.").With("response_format")
 }

@@ -202,7 +202,8 @@ func TestRefusedSeesTheHead(t *testing.T) {
 func TestRefusedStreamKeepsTheConnection(t *testing.T) {
 	_, url, clients, _ := startHandler(t, Options{Authorize: wantKey, Handler: echoHandler, MaxBody: 1 << 20})
 	post := func(key string, body io.Reader, length int64) (status int, reused bool) {
-		ctx, cancel := context.WithTimeout(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }}), testTimeout)
+		ctx, cancel := context.WithTimeout(httptrace.WithClientTrace(t.Context(),
+			&httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }}), testTimeout)
 		defer cancel()
 		r, _ := http.NewRequestWithContext(ctx, "POST", url, body)
 		r.ContentLength = length

@@ -32,7 +32,10 @@ func BenchmarkServer(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				req := []byte("POST /v1/chat/completions HTTP/1.1\r\nHost: gw.example.com\r\nAccept: application/json\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-0123456789abcdef0123456789abcdef\r\nUser-Agent: OpenAI/Python 1.99.1\r\nX-Stainless-Lang: python\r\nX-Stainless-Package-Version: 1.99.1\r\nX-Stainless-Os: Linux\r\nX-Stainless-Arch: x64\r\nX-Stainless-Runtime: CPython\r\nX-Stainless-Async: false\r\nContent-Length: 1200\r\n\r\n" + strings.Repeat("x", 1200))
+				req := []byte("POST /v1/chat/completions HTTP/1.1\r\nHost: gw.example.com\r\nAccept: application/json\r\nContent-Type: " +
+					"application/json\r\nAuthorization: Bearer sk-0123456789abcdef0123456789abcdef\r\nUser-Agent: OpenAI/Python " +
+					"1.99.1\r\nX-Stainless-Lang: python\r\nX-Stainless-Package-Version: 1.99.1\r\nX-Stainless-Os: Linux\r\nX-Stainless-Arch: " +
+					"x64\r\nX-Stainless-Runtime: CPython\r\nX-Stainless-Async: false\r\nContent-Length: 1200\r\n\r\n" + strings.Repeat("x", 1200))
 				p := make([]byte, 4096)
 				c.Write(req)
 				size, _ := c.Read(p)
@@ -52,7 +55,10 @@ func BenchmarkServer(b *testing.B) {
 }
 
 func BenchmarkScan(b *testing.B) {
-	raw := []byte("POST /v1/chat/completions HTTP/1.1\r\nHost: gw.example.com\r\nAccept: application/json\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-0123456789abcdef0123456789abcdef\r\nUser-Agent: OpenAI/Python 1.99.1\r\nX-Stainless-Lang: python\r\nX-Stainless-Package-Version: 1.99.1\r\nX-Stainless-Os: Linux\r\nX-Stainless-Arch: x64\r\nX-Stainless-Runtime: CPython\r\nX-Stainless-Async: false\r\nContent-Length: 1200\r\n\r\n")
+	raw := []byte("POST /v1/chat/completions HTTP/1.1\r\nHost: gw.example.com\r\nAccept: application/json\r\nContent-Type: " +
+		"application/json\r\nAuthorization: Bearer sk-0123456789abcdef0123456789abcdef\r\nUser-Agent: OpenAI/Python " +
+		"1.99.1\r\nX-Stainless-Lang: python\r\nX-Stainless-Package-Version: 1.99.1\r\nX-Stainless-Os: Linux\r\nX-Stainless-Arch: " +
+		"x64\r\nX-Stainless-Runtime: CPython\r\nX-Stainless-Async: false\r\nContent-Length: 1200\r\n\r\n")
 	fields := make([]fieldSpan, 0, 32)
 	b.SetBytes(int64(len(raw)))
 	b.ReportAllocs()

@@ -31,7 +31,8 @@ func TestBodiesTogetherAreBounded(t *testing.T) {
 			s.await(func(w *conn) bool { return w.s.o.Bodies.Used() == int64(i+1)*size })
 		}
 		full(head + strings.Repeat("x", size))
-		full("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", size, strings.Repeat("x", size)))
+		full("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" +
+			fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", size, strings.Repeat("x", size)))
 		small := s.dial()
 		for range 2 {
 			small.send(postRequest("small"))
@@ -115,7 +116,8 @@ func TestShareOfBodies(t *testing.T) {
 			waiting := []*client{post("a"), post("a")}
 			<-held
 			<-held
-			if r, b := post("a").ok("POST"); r.StatusCode != 429 || r.Header.Get("Retry-After") == "" || !strings.Contains(b, "rate_limit_exceeded") {
+			if r, b := post("a").ok("POST"); r.StatusCode != 429 || r.Header.Get("Retry-After") == "" ||
+				!strings.Contains(b, "rate_limit_exceeded") {
 				t.Errorf("a third body of the key: %d %v %s", r.StatusCode, r.Header, b)
 			}
 			waiting = append(waiting, post("")) // counts for the address

@@ -246,7 +246,8 @@ func TestPlainRequests(t *testing.T) {
 		for range 2 { // the same connection
 			c.send("POST /a/%2f/b?q=1&r=2 HTTP/1.1\r\nHost: example.com:80\r\nX-B: 1\r\nx-a:  two \r\nX-B: 3\r\nContent-Length: 5\r\n\r\nhello")
 			r, b := c.ok("POST")
-			want := fmt.Sprintf("POST /a/%%2f/b?q=1&r=2 host=example.com:80 body=5:%08x\nHost=example.com:80\nX-B=1\nx-a=two\nX-B=3\nContent-Length=5", crc32.ChecksumIEEE([]byte("hello")))
+			want := fmt.Sprintf("POST /a/%%2f/b?q=1&r=2 host=example.com:80 "+
+				"body=5:%08x\nHost=example.com:80\nX-B=1\nx-a=two\nX-B=3\nContent-Length=5", crc32.ChecksumIEEE([]byte("hello")))
 			if b != want || r.StatusCode != 200 || r.Header.Get("Content-Type") != "text/plain" {
 				t.Errorf("got %d %q\nwant %q", r.StatusCode, b, want)
 			}
@@ -257,8 +258,10 @@ func TestPlainRequests(t *testing.T) {
 			if _, b := c.ok("POST"); !strings.Contains(b, fmt.Sprintf("body=200000:%08x", crc32.ChecksumIEEE([]byte(big)))) {
 				t.Errorf("big body: %.100q", b)
 			}
-			c.send("\r\nPOST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0A\r\n0123456789\r\n0\r\nTrailer: no\r\n\r\n")
-			if _, b := c.ok("POST"); !strings.Contains(b, fmt.Sprintf("body=13:%08x", crc32.ChecksumIEEE([]byte("abc0123456789")))) || strings.Contains(b, "Trailer") {
+			c.send("\r\nPOST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" +
+				"3;x=y\r\nabc\r\n0A\r\n0123456789\r\n0\r\nTrailer: no\r\n\r\n")
+			if _, b := c.ok("POST"); !strings.Contains(b, fmt.Sprintf("body=13:%08x", crc32.ChecksumIEEE([]byte("abc0123456789")))) ||
+				strings.Contains(b, "Trailer") {
 				t.Errorf("chunked body: %.100q", b)
 			}
 			c.send("HEAD /x HTTP/1.1\r\nHost: h\r\n\r\n")

@@ -147,7 +147,8 @@ func (c *conn) next() error {
 		return errRefused
 	}
 	h := &c.head
-	c.requestLine = requestLines[index(c.req.Method == "HEAD")][index(h.http10)][index(c.rejected || c.slot.place == beyond || h.close || h.http10 && !h.keepAlive)]
+	c.requestLine = requestLines[index(c.req.Method == "HEAD")][index(h.http10)][index(c.rejected || c.slot.place == beyond || h.close ||
+		h.http10 && !h.keepAlive)]
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || !c.slot.SetIdle(c.rejected) { // a rejected one may end to make room for another

@@ -79,7 +79,8 @@ func NewConnections(max, perAddress int, count func(labels ...string)) *Connecti
 }
 
 func unboundedConnections() *Connections {
-	return &Connections{max: math.MaxInt, perAddress: math.MaxInt, count: func(...string) {}, open: map[*Slot]struct{}{}, addresses: map[netip.Prefix]int{}, beyond: map[netip.Prefix]int{}}
+	return &Connections{max: math.MaxInt, perAddress: math.MaxInt, count: func(...string) {}, open: map[*Slot]struct{}{},
+		addresses: map[netip.Prefix]int{}, beyond: map[netip.Prefix]int{}}
 }
 
 // Accept waits for the next connection that is within the bounds. Its Slot must be
@@ -315,7 +316,8 @@ func prefixOf(a net.Addr) netip.Prefix {
 
 // addressFull is the answer to a connection beyond the bound of its address.
 func addressFull() *openai.Error {
-	return openai.New(openai.RateLimitExceeded, "Your address has as many connections as one may: end some, or use them for more than one request.").After(5 * time.Second)
+	return openai.New(openai.RateLimitExceeded,
+		"Your address has as many connections as one may: end some, or use them for more than one request.").After(5 * time.Second)
 }
 
 // isHealthPath reports whether a path tells of the server's health: it is served beyond the

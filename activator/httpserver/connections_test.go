@@ -277,7 +277,8 @@ func TestEndIdleUnderTLS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, out := net.Pipe()
 		defer out.Close()
-		server, client := tls.Server(in, &tls.Config{Certificates: certificates, SessionTicketsDisabled: true}), tls.Client(out, &tls.Config{InsecureSkipVerify: true})
+		server, client := tls.Server(in, &tls.Config{Certificates: certificates, SessionTicketsDisabled: true}),
+			tls.Client(out, &tls.Config{InsecureSkipVerify: true})
 		shaken := make(chan error)
 		go func() { shaken <- client.Handshake() }()
 		if err := errors.Join(server.Handshake(), <-shaken); err != nil {
@@ -379,21 +380,22 @@ func serveWithFewDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Silent connections do not time out within the test.
-	srv := NewFiberServer(Options{HeadTimeout: time.Hour, IdleTimeout: time.Hour, Connections: NewConnections(1000, 1000, nil), Handler: func(req *Request, res *Response) {
-		if req.Path != "/stream" {
-			return
-		}
-		c, sent := req.from.(*conn), false
-		res.Close = true
-		res.Stream = newStream(func(p []byte) (int, error) {
-			if !sent {
-				sent = true
-				return copy(p, "begun\n"), nil
+	srv := NewFiberServer(Options{HeadTimeout: time.Hour, IdleTimeout: time.Hour, Connections: NewConnections(1000, 1000, nil),
+		Handler: func(req *Request, res *Response) {
+			if req.Path != "/stream" {
+				return
 			}
-			c.Conn.Read(make([]byte, 1))
-			return copy(p, "the end\n"), io.EOF
-		})
-	}})
+			c, sent := req.from.(*conn), false
+			res.Close = true
+			res.Stream = newStream(func(p []byte) (int, error) {
+				if !sent {
+					sent = true
+					return copy(p, "begun\n"), nil
+				}
+				c.Conn.Read(make([]byte, 1))
+				return copy(p, "the end\n"), io.EOF
+			})
+		}})
 	go srv.Serve(ln)
 	fmt.Printf("\nlistening on %s\n", ln.Addr())
 	io.Copy(io.Discard, os.Stdin)

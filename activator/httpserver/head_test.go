@@ -53,7 +53,8 @@ func FuzzHead(f *testing.F) {
 		if h.chunked {
 			length = -1
 		}
-		if r.Method != at(h.method) || !isTarget(r.RequestURI, at(h.authority), at(h.target)) || r.ContentLength != length || r.ProtoAtLeast(1, 1) == h.http10 {
+		if r.Method != at(h.method) || !isTarget(r.RequestURI, at(h.authority), at(h.target)) || r.ContentLength != length ||
+			r.ProtoAtLeast(1, 1) == h.http10 {
 			t.Fatalf("%q: %+v, net/http reads %+v", raw, h, r)
 		}
 		if r.Host != at(h.host) {
@@ -96,7 +97,8 @@ func FuzzBody(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte, size int) {
 		raw := append([]byte("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"), body...)
-		c := newConn(newServer(Options{MaxBody: 1 << 20}), &writeSlowly{raw: raw, size: 1 + min(max(size, 0), 5000)}, &Slot{all: unboundedConnections()})
+		c := newConn(newServer(Options{MaxBody: 1 << 20}), &writeSlowly{raw: raw, size: 1 + min(max(size, 0), 5000)},
+			&Slot{all: unboundedConnections()})
 		refusal, err := c.readRequest()
 		if err != nil || refusal != nil {
 			return
@@ -106,7 +108,8 @@ func FuzzBody(f *testing.F) {
 			t.Fatal(err)
 		}
 		want, err := io.ReadAll(r.Body)
-		if err != nil && !strings.Contains(err.Error(), "trailer") && !strings.Contains(err.Error(), "malformed") && !strings.Contains(err.Error(), "invalid") {
+		if err != nil && !strings.Contains(err.Error(), "trailer") && !strings.Contains(err.Error(), "malformed") &&
+			!strings.Contains(err.Error(), "invalid") {
 			t.Fatalf("net/http refuses %q: %v", body, err)
 		}
 		if err == nil && !bytes.Equal(c.req.Body, want) {

@@ -17,7 +17,8 @@ const aliveEvery = 15 * time.Second
 // after the first value, or with produce's error if there was none. Close of the stream
 // cancels its context and waits for its return; isOver, if not nil, is polled once a
 // second and ends the stream early.
-func NewLineStream(ctx context.Context, produce func(ctx context.Context, emit func(v any)) error, isOver func() bool) (io.ReadCloser, error) {
+func NewLineStream(ctx context.Context, produce func(ctx context.Context, emit func(v any)) error, isOver func() bool) (io.ReadCloser,
+	error) {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &lineStream{cancel: cancel, isOver: isOver, written: newest.NewSignal(), ended: make(chan struct{})}
 	go func() {

@@ -205,7 +205,8 @@ func (h *NetHTTPHandler) authorize(e *handlerExchange, received bool) (ok bool) 
 }
 
 // read reads the body, or has a receiver read it. An error means that the client is gone.
-func (h *NetHTTPHandler) read(e *handlerExchange, rw http.ResponseWriter, r *http.Request, receiver Receiver, limit int64) (body []byte, refusal *openai.Error, err error) {
+func (h *NetHTTPHandler) read(e *handlerExchange, rw http.ResponseWriter, r *http.Request, receiver Receiver, limit int64) (body []byte,
+	refusal *openai.Error, err error) {
 	if receiver == nil {
 		limit = h.o.MaxBody
 	}

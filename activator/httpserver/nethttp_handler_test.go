@@ -78,7 +78,8 @@ func TestNetHTTPHandler(t *testing.T) {
 		}
 		res.Set("X-One", "1\r\nX-Evil: 1")
 		res.Set("Connection", "close") // not the handler's to say
-		res.Body = fmt.Appendf(nil, "%s %s?%s %s %s %s %d %d", req.Method, req.Path, req.Query, req.Host, req.Header("x-mine"), req.Header("X-None"), len(req.Body), n)
+		res.Body = fmt.Appendf(nil, "%s %s?%s %s %s %s %d %d", req.Method, req.Path, req.Query, req.Host, req.Header("x-mine"),
+			req.Header("X-None"), len(req.Body), n)
 	}})
 	for proto, c := range clients {
 		do := func(method, path string, body io.Reader, head ...string) (int, string, http.Header, error) {
@@ -243,7 +244,8 @@ func (w *waits) Close() error { w.ends <- context.Cause(w.ctx); return nil }
 
 // A body that comes too slowly is not waited for.
 func TestNetHTTPHandlerSlowBody(t *testing.T) {
-	_, url, _, _ := startHandler(t, Options{BodyGrace: 200 * time.Millisecond, BodyRate: 1 << 40, Handler: func(*Request, *Response) { t.Error("it was served") }})
+	_, url, _, _ := startHandler(t,
+		Options{BodyGrace: 200 * time.Millisecond, BodyRate: 1 << 40, Handler: func(*Request, *Response) { t.Error("it was served") }})
 	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -311,7 +313,8 @@ func TestNetHTTPHandlerFailureSent(t *testing.T) {
 		}
 		b, err := io.ReadAll(res.Body)
 		res.Body.Close()
-		if err == nil || proto == "HTTP/1.1" && err != io.ErrUnexpectedEOF || proto == "HTTP/2" && !strings.Contains(err.Error(), "stream error") || string(b) != "frame" {
+		if err == nil || proto == "HTTP/1.1" && err != io.ErrUnexpectedEOF ||
+			proto == "HTTP/2" && !strings.Contains(err.Error(), "stream error") || string(b) != "frame" {
 			t.Errorf("%s: %q %v", proto, b, err)
 		}
 	}

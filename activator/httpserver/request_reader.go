@@ -93,7 +93,8 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 }
 
 func headTooLarge(limit int) *openai.Error {
-	return openai.New(openai.HeadTooLarge, fmt.Sprintf("The request's head is larger than %d bytes: send fewer and shorter fields; a browser's cookies are among them.", limit))
+	return openai.New(openai.HeadTooLarge,
+		fmt.Sprintf("The request's head is larger than %d bytes: send fewer and shorter fields; a browser's cookies are among them.", limit))
 }
 
 // checkHead refuses what is not served on this connection.

@@ -140,7 +140,8 @@ func TestOwnRequest(t *testing.T) {
 		n++
 		break
 	}
-	if q.Header("a") != "1" || q.Header("B") != "2" || q.Header("c") != "" || n != 1 || !q.Draining() || q.IsHTTP10() || q.AsksWebSocket() || string(q.Body) != "hi" {
+	if q.Header("a") != "1" || q.Header("B") != "2" || q.Header("c") != "" || n != 1 || !q.Draining() || q.IsHTTP10() || q.AsksWebSocket() ||
+		string(q.Body) != "hi" {
 		t.Errorf("%+v", q)
 	}
 	ctx.End(ErrGone)

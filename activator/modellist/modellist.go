@@ -39,7 +39,8 @@ const createdEpoch = 1767225600
 // Describe is the item of a function; a nil snapshot is that of an alias whose functions are
 // not published yet.
 func Describe(f *snapshot.Snapshot, name functions.Name, id string, now time.Time) Item {
-	it := Item{ID: id, Object: "model", Created: createdEpoch, OwnedBy: name.Team, Status: Status{Value: "unloaded", State: functions.Unloaded.Word()}}
+	it := Item{ID: id, Object: "model", Created: createdEpoch, OwnedBy: name.Team,
+		Status: Status{Value: "unloaded", State: functions.Unloaded.Word()}}
 	if f == nil {
 		return it
 	}

@@ -262,8 +262,10 @@ func (b *Bucket) Report(team string, m *Membership, first, all bool, now time.Ti
 	if first {
 		c.Seq, c.Left = b.seq, b.left
 	}
-	same := c.Want == b.reported.Want && c.Waiting == b.reported.Waiting && c.Returned == b.reported.Returned && c.Recalled == b.reported.Recalled &&
-		(c.Want == 0 || c.Received == b.reported.Received) && (!all || c.Held == b.reported.Held && c.Used == b.reported.Used && c.Received == b.reported.Received)
+	same := c.Want == b.reported.Want && c.Waiting == b.reported.Waiting && c.Returned == b.reported.Returned &&
+		c.Recalled == b.reported.Recalled &&
+		(c.Want == 0 || c.Received == b.reported.Received) &&
+		(!all || c.Held == b.reported.Held && c.Used == b.reported.Used && c.Received == b.reported.Received)
 	if same && !first {
 		return UsageReport{}, false
 	}

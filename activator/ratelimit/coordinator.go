@@ -240,7 +240,8 @@ func (c *Coordinator) Report(id string, first bool, reports *UsageReports, now t
 const maxUnits = 1 << 52
 
 func (c *Coordinator) apply(id string, m *member, first bool, report *UsageReport, now time.Time) error {
-	if report.Kind >= kindCount || report.Want < 0 || report.Waiting < 0 || report.Used < 0 || report.Held > maxUnits || report.Held < -maxUnits || report.Want > maxUnits || report.Waiting > maxUnits || math.IsNaN(report.Left) {
+	if report.Kind >= kindCount || report.Want < 0 || report.Waiting < 0 || report.Used < 0 || report.Held > maxUnits ||
+		report.Held < -maxUnits || report.Want > maxUnits || report.Waiting > maxUnits || math.IsNaN(report.Left) {
 		return errReport
 	}
 	l := c.limit(Key{report.Team, report.Kind}, now)

@@ -67,7 +67,8 @@ func (l *Log) report(now time.Time, log *slog.Logger) {
 	l.mu.Unlock()
 	for kind, n := range kinds {
 		if n > PerSecond {
-			log.LogAttrs(context.Background(), slog.LevelInfo, "refused requests are not logged one by one", slog.Int("code", kind.code), slog.String("team", kind.team), slog.Int("requests", n-PerSecond))
+			log.LogAttrs(context.Background(), slog.LevelInfo, "refused requests are not logged one by one", slog.Int("code", kind.code),
+				slog.String("team", kind.team), slog.Int("requests", n-PerSecond))
 		}
 	}
 }

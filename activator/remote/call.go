@@ -77,7 +77,8 @@ func (r *Remotes) Begin(req Request) (*Call, *openai.Error) {
 	}
 	c := &Call{t: t, request: req}
 	if depth, _ := strconv.Atoi(req.Depth); depth >= maxDepth {
-		return nil, openai.New(openai.CompositionCycle, fmt.Sprintf("The request went through %d servers already: remotes of each other form a circle.", depth))
+		return nil, openai.New(openai.CompositionCycle,
+			fmt.Sprintf("The request went through %d servers already: remotes of each other form a circle.", depth))
 	}
 	now := r.o.Now()
 	e, changed := c.admit(now)
@@ -147,9 +148,13 @@ func (t *target) budgetError(r *spend.Refusal) *openai.Error {
 		currency = " " + currency
 	}
 	if !r.Used {
-		return openai.New(openai.RateLimitExceeded, fmt.Sprintf("The rest of the budget of %s, %g%s a day, is reserved by requests under way.", r.Budget.Title, r.Budget.Limit, currency)).After(time.Second)
+		return openai.New(openai.RateLimitExceeded,
+			fmt.Sprintf("The rest of the budget of %s, %g%s a day, is reserved by requests under way.", r.Budget.Title, r.Budget.Limit,
+				currency)).After(time.Second)
 	}
-	return openai.New(openai.InsufficientQuota, fmt.Sprintf("The budget of %s, %g%s a day, is used up. It renews at %s.", r.Budget.Title, r.Budget.Limit, currency, r.Renews.Format(time.RFC3339)))
+	return openai.New(openai.InsufficientQuota,
+		fmt.Sprintf("The budget of %s, %g%s a day, is used up. It renews at %s.", r.Budget.Title, r.Budget.Limit, currency,
+			r.Renews.Format(time.RFC3339)))
 }
 
 func (t *target) unavailable(reason string) *openai.Error {
@@ -173,7 +178,8 @@ func (c *Call) Address(out *upstream.Request) {
 	out.Addr, out.Host, out.Secure = t.addr, t.host, t.secure
 	out.Prefix, out.Path = t.path(c.request.Endpoint)
 	depth, _ := strconv.Atoi(c.request.Depth)
-	out.Fields = append(out.Fields, upstream.Field{Name: "accept-encoding", Value: "identity"}, upstream.Field{Name: DepthHeader, Value: strconv.Itoa(max(0, depth) + 1)})
+	out.Fields = append(out.Fields, upstream.Field{Name: "accept-encoding", Value: "identity"},
+		upstream.Field{Name: DepthHeader, Value: strconv.Itoa(max(0, depth) + 1)})
 	if c.key != "" {
 		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + c.key})
 	}
@@ -375,7 +381,8 @@ func (c *Call) plausible(u openai.Usage) bool {
 	if u.Prompt <= prompt && u.Completion <= completion {
 		return true
 	}
-	c.t.owner.o.Log.Warn("a remote claims more tokens than its request can have: they are estimated", "remote", c.t.full, "team", c.request.Team,
+	c.t.owner.o.Log.Warn("a remote claims more tokens than its request can have: they are estimated", "remote", c.t.full, "team",
+		c.request.Team,
 		"prompt_tokens", u.Prompt, "completion_tokens", u.Completion, "most_prompt", prompt, "most_completion", completion)
 	return false
 }

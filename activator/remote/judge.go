@@ -149,7 +149,8 @@ func (c *Call) judgeStatus(status int, body []byte, whole bool) *openai.Error {
 	case status == 404 || status == 405:
 		return openai.New(openai.UnknownEndpoint, fmt.Sprintf("The remote `%s` does not serve %s.", name, c.request.Endpoint))
 	case status == 429:
-		return openai.New(openai.RateLimitExceeded, fmt.Sprintf("The other side of the remote `%s` takes no more requests now.", name)).After(c.RetryAfter())
+		return openai.New(openai.RateLimitExceeded,
+			fmt.Sprintf("The other side of the remote `%s` takes no more requests now.", name)).After(c.RetryAfter())
 	case status < 500:
 		e := openai.New(openai.InvalidRequest, fmt.Sprintf("The remote `%s` refused the request.", name))
 		e.Status = status

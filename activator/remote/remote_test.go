@@ -113,8 +113,11 @@ func TestMoney(t *testing.T) {
 			end()
 		}
 		near := func(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 }
-		if !near(s.SpentToday(cloud), total) || !near(s.TeamSpentToday("b"), cost["b"]) || !near(ledger.Spent("remote default/cloud", now), total) || !near(ledger.Spent("team a", now), cost["a"]) || !near(ledger.Spent("team b", now), cost["b"]) {
-			t.Fatalf("seed %d: %v %v %v, want %v %v", seed, ledger.Spent("remote default/cloud", now), ledger.Spent("team a", now), ledger.Spent("team b", now), total, cost)
+		if !near(s.SpentToday(cloud), total) || !near(s.TeamSpentToday("b"), cost["b"]) ||
+			!near(ledger.Spent("remote default/cloud", now), total) || !near(ledger.Spent("team a", now), cost["a"]) ||
+			!near(ledger.Spent("team b", now), cost["b"]) {
+			t.Fatalf("seed %d: %v %v %v, want %v %v", seed, ledger.Spent("remote default/cloud", now), ledger.Spent("team a", now),
+				ledger.Spent("team b", now), total, cost)
 		}
 		if total > limit+largest+excess || cost["b"] > teamLimit["b"]+largest+excess || refused == 0 {
 			t.Fatalf("seed %d: %v spent, %v by b, %v beyond reservations, %d refused", seed, total, cost["b"], excess, refused)
@@ -152,7 +155,8 @@ func TestLimits(t *testing.T) {
 			t.Fatal(e)
 		}
 	}
-	if e := send(0); e == nil || e.Code != openai.RateLimitExceeded || !strings.Contains(e.Message, "2 requests a minute") || e.RetrySeconds() != 30 {
+	if e := send(0); e == nil || e.Code != openai.RateLimitExceeded || !strings.Contains(e.Message, "2 requests a minute") ||
+		e.RetrySeconds() != 30 {
 		t.Errorf("%+v", e)
 	}
 	now = now.Add(30 * time.Second)
@@ -197,7 +201,8 @@ func TestKeyFile(t *testing.T) {
 		if f.Failure != nil {
 			got = f.Failure.Reason
 		}
-		if f.State != want || !strings.Contains(got, reason) || (len(f.Replicas) == 1) != (want == functions.Ready) || strings.Contains(got, "sk-") {
+		if f.State != want || !strings.Contains(got, reason) || (len(f.Replicas) == 1) != (want == functions.Ready) ||
+			strings.Contains(got, "sk-") {
 			t.Errorf("%s, %q; want %s, %q", f.State, got, want, reason)
 		}
 	}
@@ -338,7 +343,8 @@ func TestClaims(t *testing.T) {
 			c.sent, c.status, c.bytes = true, 200, 400
 			x.claim.Known = true
 			charge := c.End(x.claim, 200, now)
-			if charge.Estimated != x.estimated || !x.estimated && charge.Usage != x.claim || x.estimated && (charge.Usage.Completion != 100 || charge.Cost > 0.01) {
+			if charge.Estimated != x.estimated || !x.estimated && charge.Usage != x.claim ||
+				x.estimated && (charge.Usage.Completion != 100 || charge.Cost > 0.01) {
 				t.Errorf("charged %+v", charge)
 			}
 			if strings.Contains(log.String(), "claims more tokens") != x.estimated {

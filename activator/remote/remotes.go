@@ -200,7 +200,8 @@ func (r *Remotes) publish(t *target) {
 
 // snapshot is the state of t as the data path sees it.
 func (t *target) snapshot(now time.Time) snapshot.Snapshot {
-	f := snapshot.Snapshot{Name: t.spec.FullName(), Remote: t.spec, State: functions.Ready, Progress: functions.NoProgress, Forecast: functions.NoForecast}
+	f := snapshot.Snapshot{Name: t.spec.FullName(), Remote: t.spec, State: functions.Ready, Progress: functions.NoProgress,
+		Forecast: functions.NoForecast}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if reason := t.reason(); reason != "" {

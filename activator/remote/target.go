@@ -62,7 +62,8 @@ type target struct {
 func (r *Remotes) newTarget(spec *functions.Remote) *target {
 	t := &target{owner: r, spec: spec, full: spec.FullName().String(), circuit: newCircuit()}
 	given, usual := spec.Spec.Timeouts, functions.DefaultRemoteTimeouts()
-	t.timeouts = functions.RemoteTimeouts{Connect: cmp.Or(given.Connect, usual.Connect), FirstToken: cmp.Or(given.FirstToken, usual.FirstToken), Idle: cmp.Or(given.Idle, usual.Idle)}
+	t.timeouts = functions.RemoteTimeouts{Connect: cmp.Or(given.Connect, usual.Connect),
+		FirstToken: cmp.Or(given.FirstToken, usual.FirstToken), Idle: cmp.Or(given.Idle, usual.Idle)}
 	l := spec.Spec.Limits
 	t.requests, t.tokens = newBucket(ratelimit.Requests, l.RequestsPerMinute), newBucket(ratelimit.Tokens, l.TokensPerMinute)
 	t.keyFile.path = spec.KeyPath()
@@ -203,13 +204,17 @@ func (t *target) limited(now time.Time) *openai.Error {
 	}
 	name := "`" + t.spec.Metadata.Name + "`"
 	if left := t.heldUntil.Sub(now); left > 0 {
-		return openai.New(openai.RateLimitExceeded, fmt.Sprintf("Rate limit reached: the other side of the remote %s takes no requests for another %d s.", name, wholeSeconds(left))).After(left)
+		return openai.New(openai.RateLimitExceeded,
+			fmt.Sprintf("Rate limit reached: the other side of the remote %s takes no requests for another %d s.", name,
+				wholeSeconds(left))).After(left)
 	}
 	if n := t.requests.Size(); n > 0 && t.requests.Free(&alone, now) < 1 {
-		return openai.New(openai.RateLimitExceeded, fmt.Sprintf("Rate limit reached: the remote %s takes %d requests a minute.", name, n)).After(t.requests.Until(1, &alone, now))
+		return openai.New(openai.RateLimitExceeded,
+			fmt.Sprintf("Rate limit reached: the remote %s takes %d requests a minute.", name, n)).After(t.requests.Until(1, &alone, now))
 	}
 	if n := t.tokens.Size(); n > 0 && t.tokens.Free(&alone, now) <= 0 {
-		return openai.New(openai.RateLimitExceeded, fmt.Sprintf("Rate limit reached: the remote %s takes %d tokens a minute.", name, n)).After(t.tokens.Until(1, &alone, now))
+		return openai.New(openai.RateLimitExceeded,
+			fmt.Sprintf("Rate limit reached: the remote %s takes %d tokens a minute.", name, n)).After(t.tokens.Until(1, &alone, now))
 	}
 	return nil
 }

@@ -318,7 +318,8 @@ func TestReplay(t *testing.T) {
 		header := func(string) string { return tier }
 		text := []string{"", "where is my invoice?", "Prove that there are infinitely many primes."}[w.IntN(3)]
 		rec := r.Decide(Input{
-			Features:  functions.RouteFeatures{TokenCount: w.IntN(1000), Code: w.IntN(2) == 0, Tools: w.IntN(2) == 0, StructuredOutput: w.IntN(2) == 0},
+			Features: functions.RouteFeatures{TokenCount: w.IntN(1000), Code: w.IntN(2) == 0, Tools: w.IntN(2) == 0,
+				StructuredOutput: w.IntN(2) == 0},
 			Text:      func() string { return text },
 			Header:    header,
 			Candidate: func(target string) functions.RouteCandidate { return all[target] },

@@ -172,7 +172,8 @@ func (f *Function) closed(now time.Time) (why string, e *openai.Error) {
 			return d.Error.Message, d.Error
 		}
 	}
-	if m := s.Model; m != nil && !f.Load.AdmitsAtOnce() && f.Load.Queued >= m.Spec.Queue.Requests && (len(s.Replicas) == 0 || f.Load.FreeSlots == 0) {
+	if m := s.Model; m != nil && !f.Load.AdmitsAtOnce() && f.Load.Queued >= m.Spec.Queue.Requests &&
+		(len(s.Replicas) == 0 || f.Load.FreeSlots == 0) {
 		return "its queue is full", admission.QueueFullError()
 	}
 	return "", nil

@@ -351,5 +351,6 @@ func (g *generation) complete() {
 	}
 	g.last.Store(true)
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	g.o.send(completeFrame{Type: "generation_complete", Reason: g.reason, Usage: g.usage, Timing: timing{ms(g.first), ms(g.o.s.o.Now().Sub(g.began)), g.phases}})
+	g.o.send(completeFrame{Type: "generation_complete", Reason: g.reason, Usage: g.usage,
+		Timing: timing{ms(g.first), ms(g.o.s.o.Now().Sub(g.began)), g.phases}})
 }

@@ -284,7 +284,9 @@ func TestRFC6455Handshake(t *testing.T) {
 			b, _ := io.ReadAll(w.head.Body)
 			t.Errorf("section %s, %s: %d %s, want %d", x.section, x.name, w.head.StatusCode, b, x.status)
 		}
-		if x.status == 101 && (h.Get("Sec-WebSocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" || h.Get("Sec-WebSocket-Extensions") != "" || !strings.EqualFold(h.Get("Upgrade"), "websocket")) {
+		if x.status == 101 &&
+			(h.Get("Sec-WebSocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" || h.Get("Sec-WebSocket-Extensions") != "" ||
+				!strings.EqualFold(h.Get("Upgrade"), "websocket")) {
 			t.Errorf("section %s, %s: %v", x.section, x.name, h)
 		}
 		if x.section == "4.4" && h.Get("Sec-WebSocket-Version") != "13" {

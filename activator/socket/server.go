@@ -25,7 +25,8 @@ type Options struct {
 	Caller func(header func(name string) string) (auth.Identity, *openai.Error)
 	// Decide decides what a request would be sent to, and sends and records nothing. typed
 	// remembers the text between decisions; nil: nothing does.
-	Decide func(id auth.Identity, router, path string, header func(string) string, body []byte, typed *intents.Typed) (functions.RouteRecord, *openai.Error)
+	Decide func(id auth.Identity, router, path string, header func(string) string, body []byte, typed *intents.Typed) (functions.RouteRecord,
+		*openai.Error)
 	// Ahead makes targets ready that a decision is sure of; nil: none is.
 	Ahead *Ahead
 	// Sockets bounds the open sockets, and SocketsOfKey those of one key; 65,536 and all.
@@ -184,7 +185,8 @@ func (s *Server) check(req *httpserver.Request) (*socket, *openai.Error) {
 	}
 	router, ok := readQuery(req.Query)
 	if !ok {
-		return nil, openai.New(openai.InvalidValue, "The query is not one this endpoint knows; it takes: router. A key belongs into Authorization or the subprotocol thaw.key.KEY, never into a URL.")
+		return nil, openai.New(openai.InvalidValue, "The query is not one this endpoint knows; it takes: router. A key belongs into "+
+			"Authorization or the subprotocol thaw.key.KEY, never into a URL.")
 	}
 	h, e := readHandshake(req)
 	if e != nil {

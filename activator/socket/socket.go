@@ -163,7 +163,8 @@ func (s *socket) readMessage() bool {
 	if s.messages++; s.messages > maxPerSecond {
 		switch {
 		case s.messages == maxPerSecond+1:
-			return s.fault(openai.New(openai.RateLimitExceeded, "A socket takes 200 messages a second; those beyond are dropped."), websocket.StatusPolicyViolation)
+			return s.fault(openai.New(openai.RateLimitExceeded, "A socket takes 200 messages a second; those beyond are dropped."),
+				websocket.StatusPolicyViolation)
 		case s.messages > 10*maxPerSecond:
 			s.end(websocket.StatusPolicyViolation, string(openai.RateLimitExceeded))
 			return false
@@ -262,7 +263,8 @@ func (s *socket) submit() *openai.Error {
 	if err != nil {
 		return openai.New(openai.InvalidJSON, err.Error())
 	}
-	g := &generation{o: s, body: body, ctx: &httpserver.Context{}, done: make(chan struct{}), began: s.s.o.Now(), ahead: s.prediction.takeLease()}
+	g := &generation{o: s, body: body, ctx: &httpserver.Context{}, done: make(chan struct{}), began: s.s.o.Now(),
+		ahead: s.prediction.takeLease()}
 	s.generation = g
 	go g.run()
 	return nil

@@ -49,7 +49,8 @@ func TestBudgets(t *testing.T) {
 			var refusal *Refusal
 			if q.r, refusal = l.Reserve(noon, q.amount, budgets...); refusal != nil {
 				refused++
-				if refusal.Used != (l.Spent(refusal.Budget.Account, noon) >= refusal.Budget.Limit) || refusal.Renews != time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC) {
+				if refusal.Used != (l.Spent(refusal.Budget.Account, noon) >= refusal.Budget.Limit) ||
+					refusal.Renews != time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC) {
 					t.Fatalf("seed %d: %+v", seed, refusal)
 				}
 				continue

@@ -121,5 +121,7 @@ func (t *Table[K]) Acquit(p K) {
 // Refuse is the answer to a request that is refused for the time that is left.
 func Refuse(left time.Duration) *openai.Error {
 	minutes := strconv.Itoa(max(1, int((left+time.Minute-1)/time.Minute)))
-	return openai.New(openai.RequestQuarantined, "The engine crashed with this request in it, the last time with no other request. An equal request is refused for the next "+minutes+" min. Change the request, or the engine that it crashes.")
+	return openai.New(openai.RequestQuarantined,
+		"The engine crashed with this request in it, the last time with no other request. An equal request is refused for the next "+minutes+
+			" min. Change the request, or the engine that it crashes.")
 }

@@ -218,7 +218,8 @@ func (w *strayWorld) ask(c *Client, tag string) {
 			}
 		}
 		if answers > 2*minAnswers && slowest >= 4*minRest && end-asked < slowest/4 {
-			w.wrong = append(w.wrong, fmt.Sprintf("%s got the answer of %s, which took %v; the slowest had taken %v", tag, other, end-asked, slowest))
+			w.wrong = append(w.wrong,
+				fmt.Sprintf("%s got the answer of %s, which took %v; the slowest had taken %v", tag, other, end-asked, slowest))
 		}
 	}
 }

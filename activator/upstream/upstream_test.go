@@ -36,7 +36,8 @@ func newEngine(t testing.TB, answer func(c net.Conn, r *http.Request, body []byt
 	return newWrappedEngine(t, func(c net.Conn) net.Conn { return c }, answer)
 }
 
-func newWrappedEngine(t testing.TB, wrap func(net.Conn) net.Conn, answer func(c net.Conn, r *http.Request, body []byte, n int) bool) *engine {
+func newWrappedEngine(t testing.TB, wrap func(net.Conn) net.Conn,
+	answer func(c net.Conn, r *http.Request, body []byte, n int) bool) *engine {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -678,7 +679,8 @@ func BenchmarkDo(b *testing.B) {
 	for _, ctx := range []string{"plain", "cancellable"} {
 		b.Run(ctx, func(b *testing.B) {
 			body := strings.Repeat("x", 1500)
-			raw := []byte("HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 10:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: 1500\r\ncontent-type: application/json\r\n\r\n" + body)
+			raw := []byte("HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 10:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: 1500\r\ncontent-type: " +
+				"application/json\r\n\r\n" + body)
 			c := client(b, Options{Dial: func(context.Context, string) (net.Conn, error) { return &loop{answer: raw}, nil }})
 			req := postRequest("e", strings.Repeat("y", 1200))
 			req.Fields = []Field{{"content-type", "application/json"}, {"accept", "application/json"}, {"x-request-id", "0123456789abcdef"}}

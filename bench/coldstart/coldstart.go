@@ -217,7 +217,8 @@ func (r Result) Page(regressions []Regression) string {
 		t.Add(i+1, report.Millis(x.FirstToken), report.Millis(x.Whole), report.Millis(x.Timeline.Total), x.Timeline.Tier)
 	}
 	p.Table(t)
-	p.Text("Phases may overlap: bytes arrive while the engine boots. “ready” counts from the wake to READY by the platform's clock, “unmeasured” is what of the client's time no phase covers.")
+	p.Text("Phases may overlap: bytes arrive while the engine boots. “ready” counts from the wake to READY by the platform's clock, " +
+		"“unmeasured” is what of the client's time no phase covers.")
 	return p.String()
 }
 

@@ -132,7 +132,8 @@ func TestRunRefuses(t *testing.T) {
 		"not thaw":    {&platform{stream: whole}, "is this thaw?"},
 		"no timeline": {&platform{stream: whole, id: "c2"}, "404"},
 	} {
-		_, err := Run(t.Context(), serve(t, c.p), Options{Function: functions.Name{Team: "default", Name: "tiny"}, Rounds: 1, Each: 40 * time.Second})
+		_, err := Run(t.Context(), serve(t, c.p),
+			Options{Function: functions.Name{Team: "default", Name: "tiny"}, Rounds: 1, Each: 40 * time.Second})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}

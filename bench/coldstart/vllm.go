@@ -137,7 +137,8 @@ func RunVLLM(ctx context.Context, o EngineOptions, r EngineResult) (EngineResult
 			}
 			take.Method = w.name
 			r.Takes = append(r.Takes, take)
-			o.Progress(fmt.Sprintf("round %d of %d: %s: first token after %.2f s, %.2f s of processor %s", i+1, o.Rounds, w.name, take.FirstToken, take.CPU, take.Start))
+			o.Progress(fmt.Sprintf("round %d of %d: %s: first token after %.2f s, %.2f s of processor %s", i+1, o.Rounds, w.name, take.FirstToken,
+				take.CPU, take.Start))
 		}
 	}
 	if o.Memory {
@@ -179,7 +180,8 @@ func (p *programs) begin(ctx context.Context) error {
 	dir := filepath.Join(p.o.Dir, "supervisor")
 	kctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	if p.supervisor, err = supervisor.Ensure(kctx, supervisor.Start{Exe: p.o.Thaw, Socket: filepath.Join(dir, "supervisor.sock"), Dir: dir}); err != nil {
+	if p.supervisor, err = supervisor.Ensure(kctx,
+		supervisor.Start{Exe: p.o.Thaw, Socket: filepath.Join(dir, "supervisor.sock"), Dir: dir}); err != nil {
 		return err
 	}
 	env, err := forkserver.FindEnvironment(p.o.VLLM)
@@ -221,7 +223,8 @@ func (p *programs) begin(ctx context.Context) error {
 
 func (p *programs) modelFile() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: %s\nkind: Model\nmetadata: {name: bench}\nspec:\n  source: %q\n  engine: vllm\n  args:\n", functions.APIVersion, "file://"+p.o.Model)
+	fmt.Fprintf(&b, "apiVersion: %s\nkind: Model\nmetadata: {name: bench}\nspec:\n  source: %q\n  engine: vllm\n  args:\n",
+		functions.APIVersion, "file://"+p.o.Model)
 	for _, a := range p.o.Args {
 		fmt.Fprintf(&b, "    - %q\n", a)
 	}
@@ -284,7 +287,8 @@ func (p *programs) command() (engine.Command, string, error) {
 	}
 	have := append(os.Environ(), "THAW_ENGINE_VLLM="+p.o.VLLM)
 	cmd, err := engine.Programs{Environ: func() []string { return have }}.Prepare(engine.Request{
-		Spec: functions.ModelSpec{Engine: functions.EngineVLLM, Args: p.o.Args, Env: env}, Name: "bench", Path: p.o.Model, Port: n, Key: engine.NewKey(),
+		Spec: functions.ModelSpec{Engine: functions.EngineVLLM, Args: p.o.Args, Env: env}, Name: "bench", Path: p.o.Model, Port: n,
+		Key: engine.NewKey(),
 	})
 	return cmd, addr, err
 }

@@ -41,7 +41,8 @@ func (r *EngineResult) reduce() {
 	r.Adds = report.Summarize(adds)
 	r.Goals = nil
 	goal := r.Goals.Add
-	goal(r.Methods[2].Ratio <= 0.10, "zero to first token, warm interpreter, against vllm serve by hand (p50)", "at most 0.10x", fmt.Sprintf("%.3fx", r.Methods[2].Ratio))
+	goal(r.Methods[2].Ratio <= 0.10, "zero to first token, warm interpreter, against vllm serve by hand (p50)", "at most 0.10x",
+		fmt.Sprintf("%.3fx", r.Methods[2].Ratio))
 	goal(r.Methods[1].Ratio <= 1.02, "the same without a warm interpreter", "at most 1.02x", fmt.Sprintf("%.3fx", r.Methods[1].Ratio))
 	// A difference below the scatter of the starts is not judged.
 	got, enough := fmt.Sprintf("%.0f ms", r.Adds.P50*1e3), r.Adds.N >= minRounds && r.Adds.P90-r.Adds.P25 < noisySeconds
@@ -50,7 +51,8 @@ func (r *EngineResult) reduce() {
 	}
 	goal(enough && r.Adds.P50 < 0.050, "what thaw adds to the engine's own time after the fork (p50)", "under 50 ms", got)
 	if r.Memory != nil {
-		goal(r.Memory.Ratio <= 0.5, fmt.Sprintf("memory of %d engines from one parent against as many plain", served3), "at most 0.5x", fmt.Sprintf("%.2fx", r.Memory.Ratio))
+		goal(r.Memory.Ratio <= 0.5, fmt.Sprintf("memory of %d engines from one parent against as many plain", served3), "at most 0.5x",
+			fmt.Sprintf("%.2fx", r.Memory.Ratio))
 	}
 	if slices.ContainsFunc(r.Takes, func(t Take) bool { return t.Method == WithForkServer && t.Start != functions.StartWarm }) {
 		goal(false, "every warm start was one", "all", "some were plain, see their notes")
@@ -102,13 +104,16 @@ func (r EngineResult) Parts(method string) *report.Table {
 // Write writes coldstart-vllm.json and coldstart-vllm.md.
 func (r EngineResult) Write(dir string) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Cold starts of vLLM %s\n\n%s · commit %s · %s\n\n`%s`\n\n", r.Version, r.At.Format("2006-01-02 15:04 UTC"), r.Commit, r.Machine, r.Command)
+	fmt.Fprintf(&b, "# Cold starts of vLLM %s\n\n%s · commit %s · %s\n\n`%s`\n\n", r.Version, r.At.Format("2006-01-02 15:04 UTC"), r.Commit,
+		r.Machine, r.Command)
 	b.WriteString(r.Table().Markdown() + "\n" + r.Judged().Markdown() + "\n")
 	fmt.Fprintf(&b, "The imports that a warm interpreter does once took it %.1f s.", r.Imports)
 	if m := r.Memory; m != nil {
-		fmt.Fprintf(&b, " Alone it has %d MiB; with %d engines all have %d MiB, %d plain ones %d MiB (PSS).", m.Parent>>20, served3, m.Warm>>20, served3, m.Plain>>20)
+		fmt.Fprintf(&b, " Alone it has %d MiB; with %d engines all have %d MiB, %d plain ones %d MiB (PSS).", m.Parent>>20, served3, m.Warm>>20,
+			served3, m.Plain>>20)
 	}
-	b.WriteString("\n\nEach round takes every way once; first token is from asking to the first text, by the client's clock. Processor time is that of all processes of the way until then.\n")
+	b.WriteString("\n\nEach round takes every way once; first token is from asking to the first text, by the client's clock. Processor " +
+		"time is that of all processes of the way until then.\n")
 	for _, method := range []string{WithForkServer, WithoutForkServer} {
 		fmt.Fprintf(&b, "\n## Where the time goes: %s, median start\n\n%s", method, r.Parts(method).Markdown())
 	}

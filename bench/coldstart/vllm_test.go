@@ -21,7 +21,8 @@ func takes(method string, start string, first ...float64) (out []Take) {
 }
 
 func TestReduceEngine(t *testing.T) {
-	r := EngineResult{Provenance: report.NewProvenance(EngineKind, nil, time.Now()), Version: "0.32.0", Memory: &Shared{Plain: 2200 << 20, Warm: 700 << 20, Ratio: 0.32}}
+	r := EngineResult{Provenance: report.NewProvenance(EngineKind, nil, time.Now()), Version: "0.32.0",
+		Memory: &Shared{Plain: 2200 << 20, Warm: 700 << 20, Ratio: 0.32}}
 	for _, l := range [][]Take{
 		takes(HandStarted, "", 20, 18, 22), takes(WithoutForkServer, functions.StartPlain, 20.2, 19, 21), takes(WithForkServer, functions.StartWarm, 1.5, 1.6, 1.4), takes(Forked, "", 1.48, 1.57, 1.39),
 	} {
@@ -50,7 +51,8 @@ func TestReduceEngine(t *testing.T) {
 		}
 	}
 	// One round, or scattered rounds, are too few to judge a small difference.
-	one := EngineResult{Takes: append(append(takes(HandStarted, "", 140), takes(WithForkServer, functions.StartWarm, 10.5)...), takes(Forked, "", 14.6)...)}
+	one := EngineResult{Takes: append(append(takes(HandStarted, "", 140), takes(WithForkServer, functions.StartWarm, 10.5)...),
+		takes(Forked, "", 14.6)...)}
 	one.reduce()
 	if g := one.Goals[2]; g.Met || !strings.Contains(g.Got, "cannot tell") {
 		t.Errorf("%+v", g)

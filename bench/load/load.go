@@ -38,7 +38,8 @@ func (r Request) Bytes() []byte {
 	body := fmt.Sprintf(`{"model":"%s","messages":[{"role":"system","content":"%s"},{"role":"user","content":"%s"}],"temperature":0.7,"max_tokens":256,"stream":%v%s}`,
 		r.Model, pad, r.Prompt, r.Stream, r.Extra)
 	return []byte("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: application/json\r\nContent-Type: application/json\r\n" +
-		"Authorization: Bearer " + key + "\r\nUser-Agent: OpenAI/Python 3.52.0\r\nX-Stainless-Lang: python\r\nX-Stainless-Package-Version: 3.52.0\r\n" +
+		"Authorization: Bearer " + key +
+		"\r\nUser-Agent: OpenAI/Python 3.52.0\r\nX-Stainless-Lang: python\r\nX-Stainless-Package-Version: 3.52.0\r\n" +
 		"X-Stainless-Os: Linux\r\nX-Stainless-Arch: x64\r\nX-Stainless-Runtime: CPython\r\nX-Stainless-Async: false\r\n" +
 		"Content-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
 }

@@ -45,7 +45,8 @@ func TestWaitReturnsExitReason(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
 	defer cancel()
-	if err := p.WaitTCP(ctx, addr); err == nil || !strings.Contains(err.Error(), "no weights") || !strings.Contains(err.Error(), "exit status 3") {
+	if err := p.WaitTCP(ctx, addr); err == nil || !strings.Contains(err.Error(), "no weights") ||
+		!strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("got %v", err)
 	}
 	if err := p.WaitHTTP(ctx, "http://"+addr); err == nil {

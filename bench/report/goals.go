@@ -63,7 +63,8 @@ func (g Goals) Table() *Table {
 // sentences, missing measurements, and the tables.
 func (p Provenance) Page(title, about string, missing []string, parts []Part) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\n`%s`, commit %s, %s\n\n%s. %s\n", title, p.Command, p.Commit, p.At.Format("2006-01-02 15:04 UTC"), p.Machine, about)
+	fmt.Fprintf(&b, "# %s\n\n`%s`, commit %s, %s\n\n%s. %s\n", title, p.Command, p.Commit, p.At.Format("2006-01-02 15:04 UTC"), p.Machine,
+		about)
 	if len(missing) > 0 {
 		fmt.Fprintf(&b, "\nNot found on this machine, so not measured: %s.\n", strings.Join(missing, ", "))
 	}

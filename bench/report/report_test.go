@@ -89,7 +89,8 @@ func TestPicturesAreSelfContained(t *testing.T) {
 func TestWriteAndMade(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")
 	m := NewProvenance("ColdStartBench", []string{"coldstart", "-n", "3"}, time.Unix(1e9, 5))
-	if m.APIVersion != "thaw.dev/v1" || m.Command != "thaw bench coldstart -n 3" || m.Machine.Cores < 1 || m.Commit == "" || m.Machine.String() == "" {
+	if m.APIVersion != "thaw.dev/v1" || m.Command != "thaw bench coldstart -n 3" || m.Machine.Cores < 1 || m.Commit == "" ||
+		m.Machine.String() == "" {
 		t.Errorf("%+v", m)
 	}
 	if err := WriteJSON(dir, "x.json", m); err != nil {

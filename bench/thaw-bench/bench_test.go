@@ -119,7 +119,8 @@ func (t *tinyBench) start(name string) *fakeEngine {
 		argv[i] = strings.ReplaceAll(argv[i], "{port}", port)
 	}
 	t.starts++
-	e := &fakeEngine{url: "http://" + addr, cmd: exec.Command(argv[0], argv[1:]...), ready: make(chan struct{}), id: fmt.Sprintf("cs-%d", t.starts), began: time.Now()}
+	e := &fakeEngine{url: "http://" + addr, cmd: exec.Command(argv[0], argv[1:]...), ready: make(chan struct{}),
+		id: fmt.Sprintf("cs-%d", t.starts), began: time.Now()}
 	e.cmd.Stderr = os.Stderr
 	u, _ := url.Parse(e.url)
 	e.proxy = httputil.NewSingleHostReverseProxy(u)
@@ -249,7 +250,8 @@ func TestColdstart(t *testing.T) {
 		t.Fatal(err)
 	}
 	stderr.Reset()
-	if code := bench.Main(t.Context(), append(args, "--baseline", quicker), &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "spawn got worse") {
+	if code := bench.Main(t.Context(), append(args, "--baseline", quicker), &stdout, &stderr); code != 1 ||
+		!strings.Contains(stderr.String(), "spawn got worse") {
 		t.Errorf("exit %d: %s", code, stderr.String())
 	}
 }
@@ -282,7 +284,8 @@ func TestGatewayQuick(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	if !seen[gateway.Thaw] || !seen[gateway.ReverseProxy] || r.Release == nil || r.Release.Waiters == 0 || r.ZeroToOne == nil || len(r.Goals) == 0 {
+	if !seen[gateway.Thaw] || !seen[gateway.ReverseProxy] || r.Release == nil || r.Release.Waiters == 0 || r.ZeroToOne == nil ||
+		len(r.Goals) == 0 {
 		t.Errorf("parts are missing: %s", b)
 	}
 	if page, err := os.ReadFile(filepath.Join(out, "gateway.md")); err != nil || !strings.Contains(string(page), "| load | gateway |") {

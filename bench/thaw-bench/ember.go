@@ -68,7 +68,8 @@ func runEmber(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	}
 	fmt.Fprintf(stdout, "%s, %s/%s, %d processors, kernel %s, load %s\n\n", runtime.Version(), runtime.GOOS, runtime.GOARCH,
 		runtime.NumCPU(), kernel.Name(), loadAverage())
-	fmt.Fprintln(stdout, "| model | exec to /health 200 | exec to first token | tokens/s, one | CPU ms a token | tokens/s, "+fmt.Sprint(*batch)+" at once | prompt tokens/s | memory |")
+	fmt.Fprintln(stdout, "| model | exec to /health 200 | exec to first token | tokens/s, one | CPU ms a token | tokens/s, "+
+		fmt.Sprint(*batch)+" at once | prompt tokens/s | memory |")
 	fmt.Fprintln(stdout, "| --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, m := range models {
 		if err := measure(ctx, stdout, m.name, m.dir, *starts, *rounds, *tokens, *batch); err != nil {

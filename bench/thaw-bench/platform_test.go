@@ -53,7 +53,8 @@ func agrees(t *testing.T, _, thaw, dir string) {
 	}
 	t.Logf("%+v", a)
 	if len(a.Live) == 0 || !slices.Equal(a.Live, a.Sim) {
-		t.Errorf("live:\n%s\nsimulated:\n%s\ncold requests:\n%s", strings.Join(a.Live, "\n"), strings.Join(a.Sim, "\n"), strings.Join(a.Waits, "\n"))
+		t.Errorf("live:\n%s\nsimulated:\n%s\ncold requests:\n%s", strings.Join(a.Live, "\n"), strings.Join(a.Sim, "\n"),
+			strings.Join(a.Waits, "\n"))
 	}
 }
 

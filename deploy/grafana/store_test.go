@@ -154,7 +154,8 @@ func (*seriesSet) Warnings() annotations.Annotations { return nil }
 
 var grammar = parser.NewParser(parser.Options{})
 
-var engine = promql.NewEngine(promql.EngineOpts{MaxSamples: 10_000_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: grammar})
+var engine = promql.NewEngine(promql.EngineOpts{MaxSamples: 10_000_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute,
+	Parser: grammar})
 
 // query evaluates an expression at one time.
 func (s *store) query(t *testing.T, expression string, at time.Time) promql.Vector {

@@ -78,7 +78,8 @@ func rendered(t *testing.T, e engine.Engine, values string) (objects, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := chartutil.ToRenderValues(c, given, chartutil.ReleaseOptions{Name: "thaw", Namespace: "thaw-system", Revision: 1, IsInstall: true}, nil)
+	all, err := chartutil.ToRenderValues(c, given,
+		chartutil.ReleaseOptions{Name: "thaw", Namespace: "thaw-system", Revision: 1, IsInstall: true}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -148,12 +149,14 @@ func TestValues(t *testing.T) {
 		{"image", "image: {repository: example.com/thaw, tag: '2'}", "DaemonSet thaw-system/thaw-loader", []string{"image: example.com/thaw:2"}, []string{"thaw-dev"}},
 		{"digest", "image: {digest: 'sha256:" + strings.Repeat("a", 64) + "', pullPolicy: Always, pullSecrets: [{name: mine}]}", "Deployment thaw-system/thaw-controller", []string{"image: thaw-dev/thaw@sha256:" + strings.Repeat("a", 64), "imagePullPolicy: Always", "- name: mine"}, nil},
 		{"all nodes", "loader: {nodeSelector: null}", "DaemonSet thaw-system/thaw-loader", nil, []string{"nodeSelector"}},
-		{"a pool", "loader: {nodeSelector: {nvidia.com/gpu.present: null, agentpool: gpu}, store: /mnt/thaw, priorityClassName: system-node-critical, podLabels: {a: b}, env: [{name: X, value: z}]}", "DaemonSet thaw-system/thaw-loader",
+		{"a pool", "loader: {nodeSelector: {nvidia.com/gpu.present: null, agentpool: gpu}, store: /mnt/thaw, priorityClassName: " +
+			"system-node-critical, podLabels: {a: b}, env: [{name: X, value: z}]}", "DaemonSet thaw-system/thaw-loader",
 			[]string{"agentpool: gpu", "path: /mnt/thaw", "--store=/mnt/thaw", "- /mnt/thaw\n", "system-node-critical", "a: b", "name: X"}, []string{"gpu.present", "/var/lib/thaw"}},
 		{"identity", "loader: {serviceAccount: {annotations: {azure.workload.identity/client-id: abc}}}", "ServiceAccount thaw-system/thaw-loader", []string{"azure.workload.identity/client-id: abc"}, nil},
 		{"outside", "activator: {service: {type: LoadBalancer, annotations: {a: b}}, replicas: 3}", "Service thaw-system/thaw", []string{"type: LoadBalancer", "a: b"}, nil},
 		{"more", "activator: {replicas: 3}", "Deployment thaw-system/thaw-activator", []string{"replicas: 3"}, nil},
-		{"how the controller decides", "clusterDomain: k8s.example.com\ncontroller: {eviction: next-use, keepAlive: learned, prewarm: true, prewarmBudget: 1h30m, historyClaim: past}", "Deployment thaw-system/thaw-controller",
+		{"how the controller decides", "clusterDomain: k8s.example.com\ncontroller: {eviction: next-use, keepAlive: learned, prewarm: true, " +
+			"prewarmBudget: 1h30m, historyClaim: past}", "Deployment thaw-system/thaw-controller",
 			[]string{"- --cluster-domain=k8s.example.com\n", "- --eviction=next-use\n", "- --keep-alive=learned\n", "- --prewarm=on\n", "- --prewarm-budget=1h30m\n", "- --data=/history\n", "- mountPath: /history\n", "persistentVolumeClaim:\n          claimName: past\n"}, nil},
 		{"no more than is said", "controller: {eviction: lru}", "Deployment thaw-system/thaw-controller", []string{"- --eviction=lru\n"}, []string{"cluster-domain", "keep-alive", "prewarm", "--data", "history"}},
 		{"how requests wait", "activator: {hold: 503, maxBody: 64Mi}", "Deployment thaw-system/thaw-activator", []string{"- --hold=503\n", "- --max-body=64Mi\n"}, nil},
@@ -187,7 +190,8 @@ func TestValues(t *testing.T) {
 			}
 		})
 	}
-	all, err := render(t, "networkPolicies: {enabled: false}\npodDisruptionBudgets: {enabled: false}\ncontroller: {annotateNodes: false}\npodPolicy: {enabled: false}")
+	all, err := render(t, "networkPolicies: {enabled: false}\npodDisruptionBudgets: {enabled: false}\ncontroller: {annotateNodes: "+
+		"false}\npodPolicy: {enabled: false}")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +268,8 @@ func TestAzure(t *testing.T) {
 			}
 		}
 	}
-	if text, _ := yaml.Marshal(got["DaemonSet thaw-system/thaw-loader"]); strings.Contains(string(text), "gpu.present") || strings.Contains(string(text), "/var/lib/thaw") {
+	if text, _ := yaml.Marshal(got["DaemonSet thaw-system/thaw-loader"]); strings.Contains(string(text), "gpu.present") ||
+		strings.Contains(string(text), "/var/lib/thaw") {
 		t.Errorf("of the plain values there is left:\n%s", text)
 	}
 }

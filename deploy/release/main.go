@@ -106,7 +106,8 @@ func build(p program, path, version string) error {
 	if p.cgo {
 		cgo = "1"
 	}
-	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X github.com/thaw-dev/thaw/platform/cli.Version="+version, "-o", path, packages[p.name])
+	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags",
+		"-s -w -X github.com/thaw-dev/thaw/platform/cli.Version="+version, "-o", path, packages[p.name])
 	c.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOOS=linux", "GOARCH="+p.arch)
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
 	if err := c.Run(); err != nil {

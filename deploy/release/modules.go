@@ -211,16 +211,18 @@ func encodeSPDX(name, path, version string, modules []module) ([]byte, error) {
 	type object = map[string]any
 	const root = "SPDXRef-program"
 	packages := []object{{
-		"SPDXID": root, "name": name, "versionInfo": version, "downloadLocation": "NOASSERTION", "licenseConcluded": "Apache-2.0", "licenseDeclared": "Apache-2.0",
-		"copyrightText": "NOASSERTION", "filesAnalyzed": false, "checksums": []object{{"algorithm": "SHA256", "checksumValue": sum}},
+		"SPDXID": root, "name": name, "versionInfo": version, "downloadLocation": "NOASSERTION", "licenseConcluded": "Apache-2.0",
+		"licenseDeclared": "Apache-2.0",
+		"copyrightText":   "NOASSERTION", "filesAnalyzed": false, "checksums": []object{{"algorithm": "SHA256", "checksumValue": sum}},
 	}}
 	relations := []object{{"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": root}}
 	for i, m := range modules {
 		id := fmt.Sprintf("SPDXRef-module-%d", i+1)
 		licence := strings.Join(m.licences, " AND ")
 		packages = append(packages, object{
-			"SPDXID": id, "name": m.path, "versionInfo": m.version, "downloadLocation": m.source(), "licenseConcluded": licence, "licenseDeclared": licence,
-			"copyrightText": "NOASSERTION", "filesAnalyzed": false, "comment": m.comment(),
+			"SPDXID": id, "name": m.path, "versionInfo": m.version, "downloadLocation": m.source(), "licenseConcluded": licence,
+			"licenseDeclared": licence,
+			"copyrightText":   "NOASSERTION", "filesAnalyzed": false, "comment": m.comment(),
 			"externalRefs": []object{{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": m.purl()}},
 		})
 		relations = append(relations, object{"spdxElementId": root, "relationshipType": "DEPENDS_ON", "relatedSpdxElement": id})

@@ -38,7 +38,8 @@ func TestEmbeddedLibraries(t *testing.T) {
 	}
 	for i, want := range []string{"preact MIT", "htm Apache-2.0"} {
 		m := list[i]
-		if m.path+" "+strings.Join(m.licences, " ") != want || m.purl() != "pkg:npm/"+m.path+"@"+m.version || !slices.Contains(allowed, m.licences[0]) {
+		if m.path+" "+strings.Join(m.licences, " ") != want || m.purl() != "pkg:npm/"+m.path+"@"+m.version ||
+			!slices.Contains(allowed, m.licences[0]) {
 			t.Errorf("%+v, want %s", m, want)
 		}
 	}
@@ -148,7 +149,8 @@ func TestSPDX(t *testing.T) {
 	if len(doc.Packages) != 3 || len(doc.Relationships) != 3 || doc.SpdxVersion != "SPDX-2.3" {
 		t.Fatalf("%s", b)
 	}
-	if p := doc.Packages[2]; p.Name != "example.com/b" || p.LicenseDeclared != "Apache-2.0 AND MIT" || p.ExternalRefs[0].ReferenceLocator != "pkg:golang/example.com/b@v2.0.0" {
+	if p := doc.Packages[2]; p.Name != "example.com/b" || p.LicenseDeclared != "Apache-2.0 AND MIT" ||
+		p.ExternalRefs[0].ReferenceLocator != "pkg:golang/example.com/b@v2.0.0" {
 		t.Errorf("%+v", p)
 	}
 }

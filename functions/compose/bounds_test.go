@@ -39,7 +39,8 @@ func TestPlans(t *testing.T) {
 		s := &script{answer: replies(map[string]string{"a": "1", "b": "2", "c": "3", "j": "4"})}
 		_, err := Run(t.Context(), &c.plan, question("?"), s.ask, nil, nil)
 		var e *Error
-		if (err == nil) != (c.says == "") || err != nil && (!errors.As(err, &e) || e.Kind != BadPlan || !strings.Contains(err.Error(), c.says) || len(s.calls) > 0) {
+		if (err == nil) != (c.says == "") ||
+			err != nil && (!errors.As(err, &e) || e.Kind != BadPlan || !strings.Contains(err.Error(), c.says) || len(s.calls) > 0) {
 			t.Errorf("%+v: %v, want %q; calls %v", c.plan, err, c.says, s.names())
 		}
 	}
@@ -65,7 +66,8 @@ func TestBudgets(t *testing.T) {
 				t.Errorf("%s: %d calls, %d are allowed: %v", pattern, len(s.calls), calls, s.names())
 			}
 			var e *Error
-			if err != nil && (pattern != Maestro && pattern != Graph || !errors.As(err, &e) || e.Kind != BudgetSpent && e.Kind != CoordinatorFailed) {
+			if err != nil && (pattern != Maestro && pattern != Graph || !errors.As(err, &e) ||
+				e.Kind != BudgetSpent && e.Kind != CoordinatorFailed) {
 				t.Errorf("%s with %d calls: %v", pattern, calls, err)
 			}
 			if err == nil && result.Text != "end" {
@@ -107,7 +109,8 @@ func TestSpent(t *testing.T) {
 		result, err := Run(t.Context(), &c.plan, question("?"), s.ask, ready, nil)
 		var e *Error
 		errors.As(err, &e)
-		if (err != nil) != (c.reason != "") || err != nil && (e == nil || e.Kind != BudgetSpent || e.Reason != c.reason || !strings.Contains(err.Error(), c.says)) {
+		if (err != nil) != (c.reason != "") ||
+			err != nil && (e == nil || e.Kind != BudgetSpent || e.Reason != c.reason || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if !slices.Equal(s.names(), c.calls) || len(result.LeftOut) == 0 || result.LeftOut[0].Reason != c.left {
@@ -319,7 +322,8 @@ func TestBudgetOrFailures(t *testing.T) {
 		plan := planOf(Ensemble)
 		plan.Quorum, plan.Budget.ColdStarts = c.quorum, -1
 		var e *Error
-		if _, err := Run(t.Context(), plan, question("?"), s.ask, ready, nil); !errors.As(err, &e) || e.Kind != c.kind || (e.Reason != "") != (c.kind == BudgetSpent) {
+		if _, err := Run(t.Context(), plan, question("?"), s.ask, ready, nil); !errors.As(err, &e) || e.Kind != c.kind ||
+			(e.Reason != "") != (c.kind == BudgetSpent) {
 			t.Errorf("%v with quorum %d: %v", c.texts, c.quorum, err)
 		}
 	}
@@ -328,7 +332,8 @@ func TestBudgetOrFailures(t *testing.T) {
 		plan := planOf(pattern)
 		plan.Budget.Calls = 3
 		_, err := Run(t.Context(), plan, question("?"), s.ask, nil, nil)
-		if err == nil || !strings.Contains(err.Error(), "budget: calls is spent: no call is left to repair the coordinator's plan") || len(s.calls) != 1 {
+		if err == nil || !strings.Contains(err.Error(), "budget: calls is spent: no call is left to repair the coordinator's plan") ||
+			len(s.calls) != 1 {
 			t.Errorf("%s: %v; calls %v", pattern, err, s.names())
 		}
 	}
@@ -410,7 +415,8 @@ func TestEvents(t *testing.T) {
 				t.Errorf("%s: %s is %d calls open", pattern, key, n)
 			}
 		}
-		if kinds[0] != EventRound || slices.Contains(kinds, EventPlan) != (pattern == Maestro || pattern == Graph) || slices.Contains(kinds, EventAgreement) != (pattern == Ensemble || pattern == Debate) {
+		if kinds[0] != EventRound || slices.Contains(kinds, EventPlan) != (pattern == Maestro || pattern == Graph) ||
+			slices.Contains(kinds, EventAgreement) != (pattern == Ensemble || pattern == Debate) {
 			t.Errorf("%s: %v", pattern, kinds)
 		}
 		if result.Prompts != "v1" {
@@ -536,7 +542,8 @@ func TestColdCritic(t *testing.T) {
 			plan, start := planOf(Maestro), time.Now()
 			plan.Patience = 20 * time.Second
 			result, err := Run(t.Context(), plan, question("?"), s.ask, ready, nil)
-			if err != nil || time.Since(start) != c.ends || len(result.Calls) != c.call || len(result.LeftOut) != 1 || result.LeftOut[0].Reason != ReasonPatience {
+			if err != nil || time.Since(start) != c.ends || len(result.Calls) != c.call || len(result.LeftOut) != 1 ||
+				result.LeftOut[0].Reason != ReasonPatience {
 				t.Errorf("%v after %v, %d calls, left out %+v", err, time.Since(start), len(result.Calls), result.LeftOut)
 			}
 		})

@@ -45,7 +45,8 @@ type Call struct {
 	Sampling  jsontext.Value // Input.Sampling, for members' answers and the synthesis
 	Final     bool           // its text is the composition's answer: streamed to the client
 	Next      []string       // members asked after this call, first ones first: to be loaded where room is left beside calls
-	Began     func()         // to be called once the member is loaded and has the request; without it a cold member counts as loading until its answer
+	// to be called once the member is loaded and has the request; without it a cold member counts as loading until its answer
+	Began func()
 }
 
 // Message is one message of a conversation.

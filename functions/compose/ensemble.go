@@ -24,7 +24,8 @@ func (r *run) first(ctx context.Context, decided func([]outcome) bool) ([]outcom
 	r.nextRound()
 	tasks := make([]task, len(r.plan.Members))
 	for i, m := range r.plan.Members {
-		tasks[i].call = Call{Member: m, Role: RoleMember, Round: r.round, Messages: slices.Clone(r.input.Messages), JSON: r.input.JSON, Sampling: r.input.Sampling}
+		tasks[i].call = Call{Member: m, Role: RoleMember, Round: r.round, Messages: slices.Clone(r.input.Messages), JSON: r.input.JSON,
+			Sampling: r.input.Sampling}
 	}
 	p := phase{
 		run: r, tasks: tasks, need: quorumOf(r.plan.Quorum, len(tasks)), patience: r.plan.Patience,

@@ -84,7 +84,8 @@ func TestErrorsName(t *testing.T) {
 	}
 	s = &script{answer: replies(map[string]string{"a": "1", "b": "2", "c": "3", "j": "!"})}
 	_, err = Run(t.Context(), &Plan{Pattern: Ensemble, Members: []string{"a", "b", "c"}, Coordinator: "j"}, question("?"), s.ask, nil, nil)
-	if want := "coordinator j failed: no synthesis: connection reset by peer"; err == nil || err.Error() != want || !errors.Is(err, errBroken) {
+	if want := "coordinator j failed: no synthesis: connection reset by peer"; err == nil || err.Error() != want ||
+		!errors.Is(err, errBroken) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
@@ -105,7 +106,8 @@ func TestConversationIsKept(t *testing.T) {
 			}
 			for _, q := range s.calls {
 				n := len(client)
-				if len(q.Messages) < n || !reflect.DeepEqual(q.Messages[:n-1], client[:n-1]) || !strings.HasPrefix(q.Messages[n-1].Content, behind.Content) {
+				if len(q.Messages) < n || !reflect.DeepEqual(q.Messages[:n-1], client[:n-1]) ||
+					!strings.HasPrefix(q.Messages[n-1].Content, behind.Content) {
 					t.Errorf("%s: %s lost the conversation: %q", pattern, name(q), q.Messages)
 				}
 				if len(q.Messages) > n+1 || len(q.Messages) == n+1 && (behind.Role == "user" || q.Messages[n].Role != "user") {

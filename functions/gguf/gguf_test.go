@@ -75,10 +75,12 @@ func TestRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Text("general.architecture") != "x" || m.Int("x.block_count") != 3 || m.Int("x.long") != math.MaxInt32 || m.Int("x.minus") != 0 || m.Int("x.heads") != 8 || m.Int("x.yes") != 1 {
+	if m.Text("general.architecture") != "x" || m.Int("x.block_count") != 3 || m.Int("x.long") != math.MaxInt32 || m.Int("x.minus") != 0 ||
+		m.Int("x.heads") != 8 || m.Int("x.yes") != 1 {
 		t.Errorf("%+v", m.Values)
 	}
-	if m.Values["x.eps"] != 0.5 || m.Values["x.half"] != 0.25 || m.Values["x.minus"] != -1.0 || m.Values["x.template"] != nil || m.Values["x.scores"] != nil || m.Lengths["x.scores"] != maxList+1 || m.Lengths["x.names"] != 2 {
+	if m.Values["x.eps"] != 0.5 || m.Values["x.half"] != 0.25 || m.Values["x.minus"] != -1.0 || m.Values["x.template"] != nil ||
+		m.Values["x.scores"] != nil || m.Lengths["x.scores"] != maxList+1 || m.Lengths["x.names"] != 2 {
 		t.Errorf("%+v %v", m.Values, m.Lengths)
 	}
 	// Cut anywhere it is an error that says so, and never more than that.

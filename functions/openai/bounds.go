@@ -99,7 +99,8 @@ func (p *peeker) checkMember(key, v []byte, count int) error {
 	case "chat_template_kwargs":
 		return template(key, v)
 	case "chat_template", "request_id", "rid", "kv_transfer_params", "ec_transfer_params", "mm_processor_kwargs", "media_io_kwargs",
-		"api_base", "base_url", "logits_processors", "custom_logit_processor", "custom_params", "vllm_xargs", "extra_args", "lora_path", "lora", "session_params",
+		"api_base", "base_url", "logits_processors", "custom_logit_processor", "custom_params", "vllm_xargs", "extra_args", "lora_path", "lora",
+		"session_params",
 		"bootstrap_host", "bootstrap_port", "bootstrap_room", "data_parallel_rank", "id_slot", "slot_id", "multi_modal_data", "multi_modal_uuids":
 		// Code, addresses, ids of other requests and places in the engine are not for
 		// callers to set.
@@ -173,7 +174,8 @@ const maxTexts = 2
 // holdsJSON reports whether engines read a string of this name as JSON.
 func holdsJSON(name []byte) bool {
 	switch string(name) {
-	case "json", "schema", "json_schema", "guided_json", "structural_tag", "structured_outputs", "response_format", "parameters", "input_schema":
+	case "json", "schema", "json_schema", "guided_json", "structural_tag", "structured_outputs", "response_format", "parameters",
+		"input_schema":
 		return true
 	}
 	return false
@@ -218,7 +220,8 @@ func schemaValue(key, v []byte, deep, texts int) error {
 			return schemaText(key, value, texts)
 		case (c == '-' || c >= '0' && c <= '9') && isRepeat(name):
 			if n, ok := parseInteger(value); !ok || n > MaxRepeat {
-				return &schemaFault{has: fmt.Sprintf("%s %s, which is no integer from 0 to %d", name, value, MaxRepeat), change: "change it or leave it out"}
+				return &schemaFault{has: fmt.Sprintf("%s %s, which is no integer from 0 to %d", name, value, MaxRepeat),
+					change: "change it or leave it out"}
 			}
 		}
 		return nil
@@ -245,7 +248,8 @@ func isRepeat(name []byte) bool {
 }
 
 func badPattern(text string) error {
-	f := &schemaFault{has: "a pattern that RE2 does not take, " + cleanMessage(text), change: "write it without lookarounds, back-references and large counts, or leave it out"}
+	f := &schemaFault{has: "a pattern that RE2 does not take, " + cleanMessage(text),
+		change: "write it without lookarounds, back-references and large counts, or leave it out"}
 	if len(text) > MaxPattern {
 		f.has, f.change = fmt.Sprintf("a pattern of more than %d bytes", MaxPattern), "shorten it or leave it out"
 	}

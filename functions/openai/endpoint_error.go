@@ -36,7 +36,8 @@ func isAnthropicError(d []byte) bool {
 // them, else that of its status.
 func (e *Error) anthropicType() string {
 	switch e.Type {
-	case "authentication_error", "billing_error", "permission_error", "not_found_error", "request_too_large", "rate_limit_error", "api_error", "timeout_error", "overloaded_error":
+	case "authentication_error", "billing_error", "permission_error", "not_found_error", "request_too_large", "rate_limit_error", "api_error",
+		"timeout_error", "overloaded_error":
 		return e.Type
 	}
 	switch e.Status {

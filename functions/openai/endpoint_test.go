@@ -99,7 +99,8 @@ func TestPeekPublic(t *testing.T) {
 // A server without batches says who has them.
 func TestUnknownPathOfBatches(t *testing.T) {
 	for _, path := range []string{"/v1/files", "/v1/files/x/content", "/v1/batches", "/v1/batches/x/cancel"} {
-		if e := UnknownPath("this server does not answer", path); e.Code != UnknownEndpoint || !strings.Contains(e.Message, "not on Kubernetes yet") {
+		if e := UnknownPath("this server does not answer", path); e.Code != UnknownEndpoint ||
+			!strings.Contains(e.Message, "not on Kubernetes yet") {
 			t.Errorf("%s: %v", path, e)
 		}
 	}

@@ -105,7 +105,8 @@ func TestEngineError(t *testing.T) {
 			t.Errorf("%s: %s", x.name, e.Body())
 		}
 		frame := string(e.Frame())
-		if again, _ := Failure([]byte(frame)); again == nil || again.Message != x.message || strings.Count(frame, "\n") != 2 || !holdsMessage(errorMember([]byte(strings.TrimSpace(strings.TrimPrefix(frame, "data: "))))) {
+		if again, _ := Failure([]byte(frame)); again == nil || again.Message != x.message || strings.Count(frame, "\n") != 2 ||
+			!holdsMessage(errorMember([]byte(strings.TrimSpace(strings.TrimPrefix(frame, "data: "))))) {
 			t.Errorf("%s: the frame is %s", x.name, frame)
 		}
 	}

@@ -162,7 +162,8 @@ func TestHonestMedia(t *testing.T) {
 // TestFormFields: fields of a form have the bounds of the JSON members of their names.
 func TestFormFields(t *testing.T) {
 	form := func(name, value string) []byte {
-		return []byte("--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\n" + value + "\r\n--b--\r\n")
+		return []byte("--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b\r\nContent-Disposition: form-data; name=\"" + name +
+			"\"\r\n\r\n" + value + "\r\n--b--\r\n")
 	}
 	for _, x := range []struct {
 		name, value string
@@ -189,7 +190,8 @@ func addressesOf(v any, name string) (found []string) {
 	switch v := v.(type) {
 	case string:
 		switch name {
-		case "image_url", "video_url", "audio_url", "file_url", "image", "video", "audio", "url of media", "prompt_embeds", "image_embeds", "audio_embeds":
+		case "image_url", "video_url", "audio_url", "file_url", "image", "video", "audio", "url of media", "prompt_embeds", "image_embeds",
+			"audio_embeds":
 			if !strings.HasPrefix(v, "data:") {
 				found = append(found, v)
 			}

@@ -258,7 +258,8 @@ func FuzzPeek(f *testing.F) {
 			}
 			t.Fatalf("%q became %q: %v", body, out, err)
 		}
-		if e2.Model != "other/name" || e2.Stream != e.Stream || e2.IncludeUsage != e.Stream && !e.IncludeUsage || e2.Messages != e.Messages || e2.PromptBytes != e.PromptBytes || e2.N != e.N {
+		if e2.Model != "other/name" || e2.Stream != e.Stream || e2.IncludeUsage != e.Stream && !e.IncludeUsage || e2.Messages != e.Messages ||
+			e2.PromptBytes != e.PromptBytes || e2.N != e.N {
 			t.Fatalf("%q became %q: %+v", body, out, e2)
 		}
 		back := bytes.Join(e2.Splice(nil, out, e.Model, false), nil)
@@ -286,7 +287,8 @@ const (
 
 func TestPeekMultipart(t *testing.T) {
 	const ct = `multipart/form-data; boundary=B`
-	body := newForm(filePart, modelPart, "Content-Disposition: form-data; name=\"stream\"\r\n\r\ntrue", "Content-Disposition: form-data; name=\"prompt\"\r\n\r\n")
+	body := newForm(filePart, modelPart, "Content-Disposition: form-data; name=\"stream\"\r\n\r\ntrue",
+		"Content-Disposition: form-data; name=\"prompt\"\r\n\r\n")
 	e, err := PeekMultipart(ct, body)
 	if err != nil || e.Model != "t/whisper" || !e.Stream {
 		t.Fatalf("%+v %v", e, err)
@@ -361,7 +363,8 @@ func TestFormsAsClientsSendThem(t *testing.T) {
 		if x.want == "" {
 			x.want = x.body
 		}
-		if got := string(bytes.Join(e.Splice(nil, []byte(x.body), "whisper", true), nil)); got != strings.Replace(x.want, "t/whisper", "whisper", 1) {
+		if got := string(bytes.Join(e.Splice(nil, []byte(x.body), "whisper", true), nil)); got != strings.Replace(x.want, "t/whisper", "whisper",
+			1) {
 			t.Errorf("%s: %q", x.name, got)
 		}
 	}

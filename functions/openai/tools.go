@@ -110,7 +110,8 @@ func (e *Envelope) CheckTools(engine functions.Engine) *Error {
 	if f == nil || engine != functions.EngineLlamaCpp && !e.formBound {
 		return nil
 	}
-	why := "This request binds the form of its answer (tool_choice, response_format, a strict tool or a grammar), for which the engine compiles schemas into a grammar"
+	why := "This request binds the form of its answer (tool_choice, response_format, a strict tool or a grammar), for which the engine " +
+		"compiles schemas into a grammar"
 	if engine == functions.EngineLlamaCpp {
 		why = "llama.cpp compiles the tools of every request into a grammar"
 	}

@@ -14,7 +14,9 @@ func TestStreamWhole(t *testing.T) {
 		want           []string // in this order
 		absent         string
 	}{
-		{"chat", "/v1/chat/completions", "{\n \"id\":\"c\", \"object\":\"chat.completion\", \"created\":1.0,\n\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"a <b> \\ud83d\\ude00\"},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2}}", true,
+		{"chat", "/v1/chat/completions", "{\n \"id\":\"c\", \"object\":\"chat.completion\", " +
+			"\"created\":1.0,\n\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"a <b> " +
+			"\\ud83d\\ude00\"},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2}}", true,
 			[]string{`"choices":[{"delta":{"role":"assistant","content":"a <b> `, `"finish_reason":"stop"`, `"object":"chat.completion.chunk"`, "\n\ndata: ", `"choices":[]`, `"prompt_tokens":3`, "\n\ndata: [DONE]\n\n"}, `"message"`},
 		{"without usage", "/v1/chat/completions", `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3}}`, false,
 			[]string{`"content":"a"`, "data: [DONE]"}, "usage"},

@@ -136,7 +136,8 @@ func checkCover(tensors []Tensor, data, size int64) error {
 	var at int64
 	for i := range tensors {
 		if t := &tensors[i]; t.Begin != at {
-			return invalid("tensor %s begins at byte %d where %d was due: tensors must follow each other without hole or overlap", quote(t.Name), t.Begin, at)
+			return invalid("tensor %s begins at byte %d where %d was due: tensors must follow each other without hole or overlap", quote(t.Name),
+				t.Begin, at)
 		}
 		at = tensors[i].End
 	}

@@ -51,7 +51,8 @@ func TestEngines(t *testing.T) {
 		if u.Engine == functions.EngineEmber {
 			width = 2
 		}
-		if n.Weights != m.Weights || n.Cache != 4*1024*32*4096*width || n.Program <= 0 || n.Work <= 0 || n.Total()%step != 0 || n.Total() < n.Weights+n.Cache {
+		if n.Weights != m.Weights || n.Cache != 4*1024*32*4096*width || n.Program <= 0 || n.Work <= 0 || n.Total()%step != 0 ||
+			n.Total() < n.Weights+n.Cache {
 			t.Errorf("%+v: %+v", u, n)
 		}
 		less := n.Total()

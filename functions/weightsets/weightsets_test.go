@@ -65,7 +65,9 @@ func TestSiblings(t *testing.T) {
 			t.Errorf("%s: %v", tc.name, got)
 		}
 	}
-	if got := weightsets.List(weightsets.Find(listing("b.gguf a-00001-of-00002.gguf a-00002-of-00002.gguf"))); got != "a-00001-of-00002.gguf and 1 more (2 GiB), b.gguf (1 GiB)" {
+	if got := weightsets.List(
+		weightsets.Find(listing(
+			"b.gguf a-00001-of-00002.gguf a-00002-of-00002.gguf"))); got != "a-00001-of-00002.gguf and 1 more (2 GiB), b.gguf (1 GiB)" {
 		t.Error(got)
 	}
 }

@@ -348,8 +348,10 @@ func TestSharedLinkIsMadeAgain(t *testing.T) {
 // only if it is a regular file of the cache.
 func TestCopyOfReplacedFiles(t *testing.T) {
 	dir, secret := t.TempDir(), filepath.Join(t.TempDir(), "secret")
-	if err := errors.Join(os.WriteFile(secret, []byte("secret"), 0o600), os.WriteFile(filepath.Join(dir, "file"), []byte("kernel"), 0o600), os.Mkdir(filepath.Join(dir, "folder"), 0o700),
-		os.Symlink(secret, filepath.Join(dir, "link")), os.Symlink(filepath.Dir(secret), filepath.Join(dir, "way")), syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(secret, []byte("secret"), 0o600), os.WriteFile(filepath.Join(dir, "file"), []byte("kernel"), 0o600),
+		os.Mkdir(filepath.Join(dir, "folder"), 0o700),
+		os.Symlink(secret, filepath.Join(dir, "link")), os.Symlink(filepath.Dir(secret), filepath.Join(dir, "way")),
+		syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]bool{"file": true, "folder": false, "link": false, "way/secret": false, "pipe": false} {
@@ -369,7 +371,8 @@ func TestNotAllowed(t *testing.T) {
 		t.Error(err)
 	}
 	writeFiles(t, u, map[string]string{"y": "12345678901"})
-	if _, err := u.Publish(t.Context(), &memorySource{files: map[string][]byte{}}, at); err == nil || !strings.Contains(err.Error(), "larger") {
+	if _, err := u.Publish(t.Context(), &memorySource{files: map[string][]byte{}}, at); err == nil ||
+		!strings.Contains(err.Error(), "larger") {
 		t.Error(err)
 	}
 }

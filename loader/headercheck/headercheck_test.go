@@ -144,7 +144,8 @@ func TestGGUF(t *testing.T) {
 
 // An index or a checkpoint that was cloned without its large files is named as that.
 func TestPointers(t *testing.T) {
-	pointer := "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
+	pointer := "version https://git-lfs.github.com/spec/v1\noid " +
+		"sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
 	for _, tc := range []struct{ name, text, want string }{
 		{"model.safetensors", pointer, "is a Git LFS pointer: the file was not downloaded (git lfs pull)"},
 		{"a/model-00001-of-00002.safetensors", pointer, "Git LFS"},
@@ -165,7 +166,8 @@ func TestPointers(t *testing.T) {
 			t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
 		}
 	}
-	if err := headercheck.Shards("model.safetensors.index.json", strings.NewReader(pointer), int64(len(pointer)), nil); source.KindOf(err) != source.Missing || !strings.Contains(err.Error(), "Git LFS") {
+	if err := headercheck.Shards("model.safetensors.index.json", strings.NewReader(pointer), int64(len(pointer)),
+		nil); source.KindOf(err) != source.Missing || !strings.Contains(err.Error(), "Git LFS") {
 		t.Errorf("an index: %v", err)
 	}
 }
@@ -194,13 +196,15 @@ func TestShards(t *testing.T) {
 		have []string
 		kind source.Kind
 	}{{[]string{"m-1.safetensors", "m-2.safetensors"}, ""}, {[]string{"m-1.safetensors"}, source.Missing}} {
-		if err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)), tc.have); source.KindOf(err) != tc.kind {
+		if err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)),
+			tc.have); source.KindOf(err) != tc.kind {
 			t.Errorf("%v: %v", tc.have, err)
 		}
 	}
 	// Shards that were merged: the whole file counts. With half of them there, it does not.
 	for have, kind := range map[string]source.Kind{"model.safetensors": "", "model.safetensors m-1.safetensors": source.Missing, "other.safetensors": source.Missing} {
-		if err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)), strings.Fields(have)); source.KindOf(err) != kind {
+		if err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)),
+			strings.Fields(have)); source.KindOf(err) != kind {
 			t.Errorf("%s: %v", have, err)
 		}
 	}

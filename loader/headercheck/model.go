@@ -107,8 +107,9 @@ func Shards(index string, r io.ReaderAt, size int64, have []string) error {
 		return nil
 	}
 	slices.Sort(missing)
-	return &source.Error{Kind: source.Missing, Detail: fmt.Sprintf("names %d shards, %d of them are not there, the first is %s", len(shards), len(missing), missing[0]),
-		Fix: "copy the missing files beside it"}
+	return &source.Error{Kind: source.Missing,
+		Detail: fmt.Sprintf("names %d shards, %d of them are not there, the first is %s", len(shards), len(missing), missing[0]),
+		Fix:    "copy the missing files beside it"}
 }
 
 // IsIndex reports whether name is an index that Shards reads.

@@ -22,7 +22,8 @@ var mediaTypes = []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".pd
 // Pointer returns an error if a file is what Git LFS leaves in place of a large one. Its
 // first maxPointer bytes are enough.
 func Pointer(raw []byte) error {
-	if len(raw) < maxPointer && slices.ContainsFunc(pointerBeginnings, func(begin string) bool { return bytes.HasPrefix(raw, []byte(begin)) }) {
+	if len(raw) < maxPointer &&
+		slices.ContainsFunc(pointerBeginnings, func(begin string) bool { return bytes.HasPrefix(raw, []byte(begin)) }) {
 		return &source.Error{Kind: source.Missing, Detail: "is a Git LFS pointer: the file was not downloaded", Fix: "git lfs pull"}
 	}
 	return nil

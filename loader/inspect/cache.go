@@ -153,7 +153,8 @@ func layerKinds(c config, count int) []string {
 // withoutWindow counts layers as full whose window is not named.
 func withoutWindow(c config, kinds []string) []string {
 	for i, k := range kinds {
-		if k == layerSliding && c.number("sliding_window", "sliding_window_size") == 0 || k == layerChunked && c.number("attention_chunk_size") == 0 {
+		if k == layerSliding && c.number("sliding_window", "sliding_window_size") == 0 ||
+			k == layerChunked && c.number("attention_chunk_size") == 0 {
 			kinds[i] = layerFull
 		}
 	}

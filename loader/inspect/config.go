@@ -126,10 +126,12 @@ func parseConfig(raw []byte) (facts, error) {
 		m.Vocab = top.number("vocab_size")
 	}
 	m.Inter = interOf(c)
-	m.Media = len(top.part("vision_config")) > 0 || len(top.part("audio_config")) > 0 || len(top.part("thinker_config")) > 0 || f.kind == Listens
+	m.Media = len(top.part("vision_config")) > 0 || len(top.part("audio_config")) > 0 || len(top.part("thinker_config")) > 0 ||
+		f.kind == Listens
 	m.Context, f.contextFrom = contextOf(c)
 	if m.Hidden == 0 || m.Heads == 0 || c.layers() == 0 {
-		return refuse("the architecture %q names no number of layers, heads or hidden size under a name that thaw knows", functions.Clip(f.architecture))
+		return refuse("the architecture %q names no number of layers, heads or hidden size under a name that thaw knows",
+			functions.Clip(f.architecture))
 	}
 	switch {
 	case f.kind == Listens:

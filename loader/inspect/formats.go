@@ -128,7 +128,9 @@ func (c *Checkpoint) readGGUF(r *reader, first source.File) error {
 	key := func(name string) int { return m.Int(arch + "." + name) }
 	layers, hidden, heads, context := key("block_count"), key("embedding_length"), key("attention.head_count"), key("context_length")
 	if arch == "" || layers == 0 || hidden == 0 || heads == 0 || context == 0 || layers > 4096 {
-		return &source.Error{Kind: source.Refused, File: first.Name, Detail: fmt.Sprintf("its metadata does not say how many layers, heads and tokens of context the architecture %q has", functions.Clip(arch)), Fix: byHand}
+		return &source.Error{Kind: source.Refused, File: first.Name,
+			Detail: fmt.Sprintf("its metadata does not say how many layers, heads and tokens of context the architecture %q has",
+				functions.Clip(arch)), Fix: byHand}
 	}
 	c.Architecture, c.Kind, c.ContextFrom, c.Experts = arch, Generates, arch+".context_length", key("expert_count")
 	if slices.Contains([]string{"bert", "nomic-bert", "jina-bert-v2", "modern-bert"}, arch) {
@@ -259,5 +261,6 @@ func (r *reader) onlyAdapter() error {
 			base = "hf://" + base
 		}
 	}
-	return &source.Error{Kind: source.Refused, Detail: "is a LoRA adapter" + of + ", not a model", Fix: "thaw init " + base + " --adapter NAME=SOURCE"}
+	return &source.Error{Kind: source.Refused, Detail: "is a LoRA adapter" + of + ", not a model",
+		Fix: "thaw init " + base + " --adapter NAME=SOURCE"}
 }

@@ -20,7 +20,8 @@ import (
 const (
 	configName  = "config.json"
 	adapterName = "adapter_config.json"
-	byHand      = "write its model file by hand, with resources, as the guide on model files shows; engine: command serves what no engine here does"
+	byHand      = "write its model file by hand, with resources, as the guide on model files shows; engine: command serves what no engine " +
+		"here does"
 )
 
 // Format of the weights.
@@ -127,7 +128,9 @@ func ReadAdapter(ctx context.Context, src string, o Options) (Adapter, string, e
 		return Adapter{}, "", err
 	}
 	if _, ok := r.file(adapterName); !ok {
-		return Adapter{}, "", r.named(&source.Error{Kind: source.Missing, Detail: "is no LoRA adapter: it has no " + adapterName, Fix: "name the folder that PEFT wrote"})
+		return Adapter{}, "",
+			r.named(&source.Error{Kind: source.Missing, Detail: "is no LoRA adapter: it has no " + adapterName,
+				Fix: "name the folder that PEFT wrote"})
 	}
 	a, err := r.adapter("")
 	return a, r.location, r.named(err)
@@ -166,22 +169,25 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 	}
 	switch {
 	case len(st) > 0 && len(gguf) > 0 && want == "":
-		return weightSet{}, &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("holds two sets of weights: %s in safetensors and %s in GGUF", sizeOf(st), sizeOf(gguf)),
-			Fix: "--engine llamacpp means the GGUF, --engine vllm the safetensors"}
+		return weightSet{}, &source.Error{Kind: source.Refused,
+			Detail: fmt.Sprintf("holds two sets of weights: %s in safetensors and %s in GGUF", sizeOf(st), sizeOf(gguf)),
+			Fix:    "--engine llamacpp means the GGUF, --engine vllm the safetensors"}
 	case len(gguf) > 0 && (want == GGUF || want == "" && len(st) == 0):
 		return oneGGUF(gguf)
 	case len(st) > 0 && want != GGUF:
 		return r.oneSafetensors(st, hasConfig)
 	case want == GGUF:
-		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no GGUF file, and llamacpp reads no other", Fix: "leave --engine out, or name a source with a GGUF file"}
+		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no GGUF file, and llamacpp reads no other",
+			Fix: "leave --engine out, or name a source with a GGUF file"}
 	case len(gguf) > 0:
 		return weightSet{}, &source.Error{
 			Kind: source.Missing, Detail: "has its weights in GGUF, which llamacpp alone reads here",
 			Fix: "leave --engine out, or name a source with safetensors",
 		}
 	case len(pickles) > 0:
-		return weightSet{}, &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("has its weights as pickles only (%s), which run code when they are read, so thaw stages none", shortList(pickles)),
-			Fix: "save the model as safetensors: save_pretrained(DIR, safe_serialization=True)"}
+		return weightSet{}, &source.Error{Kind: source.Refused,
+			Detail: fmt.Sprintf("has its weights as pickles only (%s), which run code when they are read, so thaw stages none", shortList(pickles)),
+			Fix:    "save the model as safetensors: save_pretrained(DIR, safe_serialization=True)"}
 	case len(below) > 0:
 		return weightSet{}, &source.Error{
 			Kind: source.Missing, Detail: fmt.Sprintf("has no weights at its top, but below: %s", shortList(below)),
@@ -189,7 +195,8 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 		}
 	}
 	if len(r.files) > 0 && !hasConfig {
-		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no weights: no safetensors and no GGUF file, and no config.json", Fix: "name the folder of one model"}
+		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no weights: no safetensors and no GGUF file, and no config.json",
+			Fix: "name the folder of one model"}
 	}
 	return weightSet{}, &source.Error{
 		Kind: source.Missing, Detail: "has no weights: no safetensors and no GGUF file",
@@ -243,7 +250,8 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 				Fix: "name a source in Hugging Face's layout",
 			}
 		}
-		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has weights and no config.json", Fix: "copy config.json and the tokenizer beside the weights"}
+		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has weights and no config.json",
+			Fix: "copy config.json and the tokenizer beside the weights"}
 	}
 	s := weightSet{format: Safetensors}
 	if index, ok := r.file("model.safetensors.index.json"); ok && !hasFile(files, "model.safetensors") {
@@ -286,7 +294,8 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 		}
 	}
 	if len(s.files) == 0 {
-		return s, &source.Error{Kind: source.Missing, Detail: "has consolidated weights only, which is Mistral's own layout", Fix: "name a source in Hugging Face's layout"}
+		return s, &source.Error{Kind: source.Missing, Detail: "has consolidated weights only, which is Mistral's own layout",
+			Fix: "name a source in Hugging Face's layout"}
 	}
 	if _, _, of, ok := weightsets.Split(s.files[0].Name); ok && of != len(s.files) {
 		return s, incomplete(s.files, of)

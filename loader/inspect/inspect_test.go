@@ -208,7 +208,8 @@ func TestGGUFAgrees(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a.Sizing.CacheOf(100, 1) != b.Sizing.CacheOf(100, 1) || a.Sizing.Context != b.Sizing.Context || a.Sizing.Vocab != b.Sizing.Vocab || a.Sizing.Hidden != b.Sizing.Hidden || a.Sizing.Inter != b.Sizing.Inter || a.Sizing.Heads != b.Sizing.Heads {
+	if a.Sizing.CacheOf(100, 1) != b.Sizing.CacheOf(100, 1) || a.Sizing.Context != b.Sizing.Context || a.Sizing.Vocab != b.Sizing.Vocab ||
+		a.Sizing.Hidden != b.Sizing.Hidden || a.Sizing.Inter != b.Sizing.Inter || a.Sizing.Heads != b.Sizing.Heads {
 		t.Errorf("%+v\n%+v", a.Sizing, b.Sizing)
 	}
 	st, err := os.Stat(filepath.Join(folder, "tiny.gguf"))

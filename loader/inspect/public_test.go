@@ -155,7 +155,8 @@ func TestPublic(t *testing.T) {
 			if c.Stored != p.weights || c.Files != p.shards {
 				t.Errorf("%d bytes in %d files", c.Stored, c.Files)
 			}
-			if c.Architecture != p.architecture || c.Sizing.Context != p.context || c.Experts != p.experts || c.Quantization != p.quantization || c.Latent != p.latent || c.Kind != Generates {
+			if c.Architecture != p.architecture || c.Sizing.Context != p.context || c.Experts != p.experts || c.Quantization != p.quantization ||
+				c.Latent != p.latent || c.Kind != Generates {
 				t.Errorf("%+v", c)
 			}
 			if got := c.Sizing.CacheOf(1, 1); got != p.token {
@@ -217,7 +218,8 @@ func TestPublicFits(t *testing.T) {
 		}
 		got := sizing.FitOn(&f.model, sizing.Use{Engine: functions.EngineVLLM, Context: x.context, Requests: requests}, x.memory, x.count)
 		if got.OK != x.ok || got.Use.GPUs != x.gpus {
-			t.Errorf("%s on %d x %s: %+v, %s each", x.file, x.count, functions.Bytes(x.memory).Human(), got, functions.Bytes(got.Need.Total()).Human())
+			t.Errorf("%s on %d x %s: %+v, %s each", x.file, x.count, functions.Bytes(x.memory).Human(), got,
+				functions.Bytes(got.Need.Total()).Human())
 		}
 	}
 }

@@ -48,7 +48,8 @@ func TestSources(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(pages.Certificate())
 
-	hf, az, gs := huggingface.New(huggingface.Options{Getenv: hub.Getenv}), azure.New(azure.Options{Getenv: blobs.Getenv}), gcs.New(gcs.Options{Getenv: objects.Getenv})
+	hf, az, gs := huggingface.New(huggingface.Options{Getenv: hub.Getenv}), azure.New(azure.Options{Getenv: blobs.Getenv}),
+		gcs.New(gcs.Options{Getenv: objects.Getenv})
 	https := web.New(web.Options{Roots: roots, Getenv: func(k string) string { return map[string]string{httpsource.HostsVariable: "127.0.0.1"}[k] }})
 	for _, end := range []func(){hf.Close, az.Close, gs.Close, https.Close} {
 		t.Cleanup(end)
@@ -65,7 +66,8 @@ func TestSources(t *testing.T) {
 		if err != nil || c.Stored != 1<<20 || c.Architecture != "LlamaForCausalLM" || c.Location != good {
 			t.Errorf("%s: %+v %v", good, c, err)
 		}
-		if _, err := Read(t.Context(), bad, o); source.KindOf(err) != source.Refused || !strings.Contains(err.Error(), "pickles only (pytorch_model.bin)") {
+		if _, err := Read(t.Context(), bad, o); source.KindOf(err) != source.Refused ||
+			!strings.Contains(err.Error(), "pickles only (pytorch_model.bin)") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

@@ -274,8 +274,9 @@ func (s *PeerSource) Read(ctx context.Context, file source.File, offset, length 
 	if err != nil {
 		return nil, err
 	}
-	body, _, err := httpsource.Range(s.node.http, req, httpsource.RangeRequest{Source: file.Ref, File: file, Offset: offset, Length: length, ETag: file.Version,
-		ResponseError: func(r *http.Response) error { return s.responseError(r, file.Ref, file.Name) }})
+	body, _, err := httpsource.Range(s.node.http, req,
+		httpsource.RangeRequest{Source: file.Ref, File: file, Offset: offset, Length: length, ETag: file.Version,
+			ResponseError: func(r *http.Response) error { return s.responseError(r, file.Ref, file.Name) }})
 	return body, httpsource.GoneIsChanged(err)
 }
 

@@ -63,8 +63,9 @@ func TestFolderConformance(t *testing.T) {
 		node := p2p.New(p2p.Options{ID: "other", Nodes: c.peers})
 		t.Cleanup(node.Close)
 		return sourcetest.Location{
-			FolderOnly: true, Source: node.Source(), Location: loader.PeerLocation("home", folder), Nowhere: loader.PeerLocation("home", folder+"/nowhere"),
-			Put: func(t *testing.T, name string, body []byte) { writeFile(t, folder, name, body) },
+			FolderOnly: true, Source: node.Source(), Location: loader.PeerLocation("home", folder),
+			Nowhere: loader.PeerLocation("home", folder+"/nowhere"),
+			Put:     func(t *testing.T, name string, body []byte) { writeFile(t, folder, name, body) },
 			Delete: func(t *testing.T, name string) {
 				if err := os.Remove(filepath.Join(folder, name)); err != nil {
 					t.Fatal(err)
@@ -87,7 +88,8 @@ func TestFolderOfPeer(t *testing.T) {
 	writeFile(t, folder, "notes.md", []byte("CANARY"))
 	c, _ := shareFolder(t, folder, source.Globs{"*.py"}, dir.Source{})
 	n := c.join(t, "one", nil, nil)
-	s, err := n.loader.Stage(t.Context(), "./tiny", loader.StageOptions{Base: loader.PeerLocation("home", filepath.Dir(folder)), Files: source.Globs{"*.py"}})
+	s, err := n.loader.Stage(t.Context(), "./tiny",
+		loader.StageOptions{Base: loader.PeerLocation("home", filepath.Dir(folder)), Files: source.Globs{"*.py"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +257,8 @@ func TestFolderRequests(t *testing.T) {
 		{"/peers/file", folder, "gone.json", "bytes=0-1", 412},
 		{"/peers/file", folder, "model.gguf", "bytes=0-1", 412}, // no version
 	} {
-		if status, b := get(at, tc.path, tc.rng, url.Values{"folder": {tc.folder}, "file": {tc.file}}); status != tc.status || strings.Contains(b, "link.txt\"") {
+		if status, b := get(at, tc.path, tc.rng, url.Values{"folder": {tc.folder}, "file": {tc.file}}); status != tc.status ||
+			strings.Contains(b, "link.txt\"") {
 			t.Errorf("%+v: %d %s", tc, status, b)
 		}
 	}
@@ -290,7 +293,8 @@ func TestSpans(t *testing.T) {
 		t.Fatal(err)
 	}
 	for rng, status := range map[string]int{"": 416, "bytes=0-3": 206, "bytes=3-3": 206, "bytes=0-4": 416, "bytes=4-4": 416, "bytes=2-1": 416, "bytes=-1-2": 416, "bytes=-2": 416, "bytes=0-9223372036854775807": 416, "bits=0-1": 416} {
-		req, err := http.NewRequestWithContext(t.Context(), "GET", at+"/peers/file?"+url.Values{"folder": {folder}, "file": {"model.gguf"}}.Encode(), nil)
+		req, err := http.NewRequestWithContext(t.Context(), "GET",
+			at+"/peers/file?"+url.Values{"folder": {folder}, "file": {"model.gguf"}}.Encode(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

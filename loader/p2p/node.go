@@ -190,7 +190,8 @@ func (n *Node) Handler(server BlockServer) http.Handler {
 // Serve serves other nodes on l until ctx ends; running transfers then have
 // shutdownGrace to finish.
 func (n *Node) Serve(ctx context.Context, l net.Listener, server BlockServer) error {
-	srv := &http.Server{Handler: n.Handler(server), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 16 << 10,
+	srv := &http.Server{Handler: n.Handler(server), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second,
+		IdleTimeout: 90 * time.Second, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(n.o.Log.Handler(), slog.LevelDebug)}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -246,7 +247,8 @@ func (n *Node) serveAnnouncement(server BlockServer, w http.ResponseWriter, r *h
 func (n *Node) serveBlock(server BlockServer, w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	var off, length, wait int64
-	if _, err := fmt.Sscan(q.Get("offset")+" "+q.Get("length")+" "+q.Get("wait"), &off, &length, &wait); err != nil || length <= 0 || length > maxBlockRead || wait < 0 {
+	if _, err := fmt.Sscan(q.Get("offset")+" "+q.Get("length")+" "+q.Get("wait"), &off, &length, &wait); err != nil || length <= 0 ||
+		length > maxBlockRead || wait < 0 {
 		http.Error(w, "offset, length and wait are numbers", http.StatusBadRequest)
 		return
 	}
@@ -288,7 +290,8 @@ func (n *Node) sendAnnouncement(ctx context.Context, at Peer, plan string, messa
 	if err != nil {
 		return announcement{}, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(at.URL, "/")+announcePath+"?plan="+url.QueryEscape(plan), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(at.URL, "/")+announcePath+"?plan="+url.QueryEscape(plan),
+		bytes.NewReader(body))
 	if err != nil {
 		return announcement{}, err
 	}
@@ -313,7 +316,8 @@ func (n *Node) sendAnnouncement(ctx context.Context, at Peer, plan string, messa
 
 // requestBlock requests a block from a node.
 func (n *Node) requestBlock(ctx context.Context, at Peer, plan string, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
-	q := url.Values{"plan": {plan}, "file": {b.File.Name}, "offset": {fmt.Sprint(b.Offset)}, "length": {fmt.Sprint(b.Length)}, "wait": {fmt.Sprint(wait.Milliseconds())}}
+	q := url.Values{"plan": {plan}, "file": {b.File.Name}, "offset": {fmt.Sprint(b.Offset)}, "length": {fmt.Sprint(b.Length)},
+		"wait": {fmt.Sprint(wait.Milliseconds())}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(at.URL, "/")+blocksPath+"?"+q.Encode(), nil)
 	if err != nil {
 		return nil, 0, err
@@ -323,7 +327,8 @@ func (n *Node) requestBlock(ctx context.Context, at Peer, plan string, b loader.
 		return nil, 0, err
 	}
 	var sum uint64
-	if _, serr := fmt.Sscanf(r.Header.Get(checksumHeader), "%x", &sum); r.StatusCode != http.StatusOK || serr != nil || r.ContentLength != b.Length {
+	if _, serr := fmt.Sscanf(r.Header.Get(checksumHeader), "%x", &sum); r.StatusCode != http.StatusOK || serr != nil ||
+		r.ContentLength != b.Length {
 		httpsource.Drain(r)
 		if r.StatusCode == http.StatusConflict {
 			return nil, 0, errNotFetching

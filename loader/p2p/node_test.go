@@ -558,7 +558,8 @@ func TestBlockTimeout(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	w := httptest.NewRecorder()
-	node.Handler(awaitsBlocks{}).ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/peers/blocks?plan=x&file=a&offset=0&length=2&wait=3600000", nil))
+	node.Handler(awaitsBlocks{}).ServeHTTP(w,
+		httptest.NewRequestWithContext(ctx, "GET", "/peers/blocks?plan=x&file=a&offset=0&length=2&wait=3600000", nil))
 	if w.Code != http.StatusServiceUnavailable || ctx.Err() != nil {
 		t.Errorf("%d %s, %v", w.Code, w.Body, ctx.Err())
 	}

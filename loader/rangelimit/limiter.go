@@ -244,7 +244,8 @@ func (l *Limiter) Typical() (h RangeStats, ok bool) {
 	if l.rates.n < minSamples {
 		return RangeStats{}, false
 	}
-	return RangeStats{First: time.Duration(l.firstBytes.at(0.5) * float64(time.Second)), Rate: l.rates.at(0.5), SpreadFactor: max(1, l.spreads.at(0.9))}, true
+	return RangeStats{First: time.Duration(l.firstBytes.at(0.5) * float64(time.Second)), Rate: l.rates.at(0.5),
+		SpreadFactor: max(1, l.spreads.at(0.9))}, true
 }
 
 // Limit is how many ranges may be in flight, urgent ones aside.

@@ -71,7 +71,8 @@ func Select(location string, files []File, also Globs) ([]File, []LeftOut, error
 		}
 		sum += f.Size
 		if s.out = append(s.out, f); len(s.out) > maxFiles {
-			return nil, nil, &Error{Kind: Refused, Source: location, Detail: fmt.Sprintf("holds more than %d files", maxFiles), Fix: "point source at the model's own folder"}
+			return nil, nil, &Error{Kind: Refused, Source: location, Detail: fmt.Sprintf("holds more than %d files", maxFiles),
+				Fix: "point source at the model's own folder"}
 		}
 	}
 	if err := s.dropTwins(); err != nil {
@@ -85,9 +86,10 @@ func Select(location string, files []File, also Globs) ([]File, []LeftOut, error
 
 // LeavesFolder reports whether a name is made to lead out of its folder.
 func LeavesFolder(name string) bool {
-	return strings.HasPrefix(name, "/") || slices.ContainsFunc(strings.FieldsFunc(name, func(r rune) bool { return r == '/' || r == '\\' }), func(part string) bool {
-		return part == "." || part == ".."
-	})
+	return strings.HasPrefix(name, "/") ||
+		slices.ContainsFunc(strings.FieldsFunc(name, func(r rune) bool { return r == '/' || r == '\\' }), func(part string) bool {
+			return part == "." || part == ".."
+		})
 }
 
 func (s *selection) leave(name, reason string) {
@@ -186,9 +188,13 @@ func chooseSet(files []weightsets.File, pattern string) (weightsets.Set, error) 
 	const fix = `name one with spec.weights, such as weights: "*Q4_K_M*", or name its file as the source`
 	switch {
 	case len(chosen) > 1:
-		return weightsets.Set{}, &Error{Kind: Refused, Detail: fmt.Sprintf("holds %d sets of weights, and the engine loads one: %s", len(chosen), weightsets.List(chosen)), Fix: fix}
+		return weightsets.Set{},
+			&Error{Kind: Refused,
+				Detail: fmt.Sprintf("holds %d sets of weights, and the engine loads one: %s", len(chosen), weightsets.List(chosen)), Fix: fix}
 	case len(chosen) == 1 && chosen[0].Missing != "":
-		return weightsets.Set{}, &Error{Kind: Missing, File: chosen[0].Missing, Detail: "is not there, and the shards beside it count it", Fix: "copy it beside the others"}
+		return weightsets.Set{},
+			&Error{Kind: Missing, File: chosen[0].Missing, Detail: "is not there, and the shards beside it count it",
+				Fix: "copy it beside the others"}
 	case len(chosen) == 1:
 		return chosen[0], nil
 	case pattern == functions.AnyGGUF && len(sets) > 0:
@@ -197,7 +203,9 @@ func chooseSet(files []weightsets.File, pattern string) (weightsets.Set, error) 
 			Fix: "name a source with a GGUF file, or another engine",
 		}
 	case len(sets) > 0:
-		return weightsets.Set{}, &Error{Kind: Missing, Detail: fmt.Sprintf("has no weights that %q matches: %s", functions.Clip(pattern), weightsets.List(sets)), Fix: fix}
+		return weightsets.Set{},
+			&Error{Kind: Missing, Detail: fmt.Sprintf("has no weights that %q matches: %s", functions.Clip(pattern), weightsets.List(sets)),
+				Fix: fix}
 	}
 	return weightsets.Set{}, &Error{
 		Kind:   Missing,
@@ -252,7 +260,8 @@ func (s *selection) checkShards() error {
 	for _, w := range sets {
 		first := w.Files[0].Name
 		if folder := path.Dir(first); w.Missing != "" && !weightsets.IsGGUF(first) && !covered[folder] && (!top || folder == ".") {
-			return &Error{Kind: Missing, Source: s.location, File: w.Missing, Detail: "is not there, and the shards beside it count it", Fix: "copy it beside the others"}
+			return &Error{Kind: Missing, Source: s.location, File: w.Missing, Detail: "is not there, and the shards beside it count it",
+				Fix: "copy it beside the others"}
 		}
 	}
 	return nil

@@ -223,7 +223,9 @@ func TestGlobs(t *testing.T) {
 }
 
 func TestError(t *testing.T) {
-	err := fmt.Errorf("start: %w", &source.Error{Kind: source.Missing, Source: "az://a/c/p", File: "config.json", Detail: "is not there", Fix: "put it there", Err: os.ErrNotExist})
+	err := fmt.Errorf("start: %w",
+		&source.Error{Kind: source.Missing, Source: "az://a/c/p", File: "config.json", Detail: "is not there", Fix: "put it there",
+			Err: os.ErrNotExist})
 	if got := err.Error(); got != "start: az://a/c/p: config.json: is not there: file does not exist (put it there)" {
 		t.Error(got)
 	}

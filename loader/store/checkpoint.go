@@ -102,7 +102,8 @@ func ParseDigest(d string) (string, error) {
 	if ok && isHex(h, 64) {
 		return h, nil
 	}
-	return "", &source.Error{Kind: source.BadSource, Detail: fmt.Sprintf("%.80q is not a digest", d), Fix: "sha256: and 64 lower-case hex digits"}
+	return "", &source.Error{Kind: source.BadSource, Detail: fmt.Sprintf("%.80q is not a digest", d),
+		Fix: "sha256: and 64 lower-case hex digits"}
 }
 
 func isHex(s string, n int) bool {

@@ -124,7 +124,8 @@ func (i *Ingest) Prepare(ctx context.Context, locationKey string, files []source
 		if err := source.CheckName(f.Name); err != nil {
 			return err
 		}
-		p := &Part{File: f, block: block, ingest: i, path: filepath.Join(i.dir, partName(f)), knownTree: known[index], former: former[index], changed: make(chan struct{})}
+		p := &Part{File: f, block: block, ingest: i, path: filepath.Join(i.dir, partName(f)), knownTree: known[index], former: former[index],
+			changed: make(chan struct{})}
 		p.have, p.sums, p.digests = make([]bool, p.Blocks()), make([]uint64, p.Blocks()), make([]BlockDigest, p.Blocks())
 		names[filepath.Base(p.path)] = true
 		names[filepath.Base(p.path)+".journal"] = true

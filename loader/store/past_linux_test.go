@@ -43,7 +43,8 @@ func cached(t *testing.T, path string) int {
 	}
 	defer func() { _ = unix.Munmap(m) }()
 	vec := make([]byte, (len(m)+4095)/4096)
-	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(unsafe.SliceData(m))), uintptr(len(m)), uintptr(unsafe.Pointer(unsafe.SliceData(vec)))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(unsafe.SliceData(m))), uintptr(len(m)),
+		uintptr(unsafe.Pointer(unsafe.SliceData(vec)))); errno != 0 {
 		t.Fatal(errno)
 	}
 	n := 0

@@ -213,7 +213,8 @@ func (s *Store) noSpaceError(need, avail, used int64) error {
 }
 
 func noSpaceError(e *NoSpace) error {
-	return &source.Error{Kind: source.NoSpace, Detail: "no room in the store", Fix: "raise the store's budget, free disk, or stop a model that is in use", Err: e}
+	return &source.Error{Kind: source.NoSpace, Detail: "no room in the store",
+		Fix: "raise the store's budget, free disk, or stop a model that is in use", Err: e}
 }
 
 // NoSpace is in the chain of an error of kind NoSpace: a staging needs more bytes than

@@ -182,7 +182,8 @@ func (s *Store) dropOtherFormat(h string) error {
 		return nil
 	}
 	if _, err := os.Stat(s.path("checkpoints", h, pinName)); err == nil && e.Format != format {
-		s.o.Log.Warn("checkpoint of another version of thaw is not used, and stays because it is pinned: delete its folder if no earlier thaw needs it", "folder", s.path("checkpoints", h))
+		s.o.Log.Warn("checkpoint of another version of thaw is not used, and stays because it is pinned: delete its folder if no earlier thaw "+
+			"needs it", "folder", s.path("checkpoints", h))
 		return nil
 	}
 	lease, err := lockFile(s.path("checkpoints", h, "lease"), true, false)

@@ -58,7 +58,8 @@ func (d brokenDisk) ReadAt(b []byte, at int64) (int, error) {
 
 // TestTreeOfBrokenDisk: bytes that cannot be read have no digest.
 func TestTreeOfBrokenDisk(t *testing.T) {
-	if got, err := store.ReadTree(t.Context(), brokenDisk{bytes.NewReader(testBytes(2500, 1))}, 2500, 1000); !errors.Is(err, syscall.EIO) || got != "" {
+	if got, err := store.ReadTree(t.Context(), brokenDisk{bytes.NewReader(testBytes(2500, 1))}, 2500, 1000); !errors.Is(err, syscall.EIO) ||
+		got != "" {
 		t.Errorf("%q, %v", got, err)
 	}
 }
@@ -243,7 +244,8 @@ func TestOtherFormat(t *testing.T) {
 			t.Errorf("%s: %v", e.Source, err)
 		}
 	}
-	if n := strings.Count(log.String(), "checkpoint of another version of thaw deleted"); n != 1 || !strings.Contains(log.String(), one.Digest) {
+	if n := strings.Count(log.String(), "checkpoint of another version of thaw deleted"); n != 1 ||
+		!strings.Contains(log.String(), one.Digest) {
 		t.Errorf("%d deletions logged:\n%s", n, log.String())
 	}
 	if _, err := os.Stat(two.Path); err != nil {

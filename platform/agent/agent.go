@@ -137,13 +137,15 @@ func New(o Options) *Agent {
 	if o.Push == nil {
 		o.Push = func(functions.Heartbeat) {}
 	}
-	a := &Agent{o: o, log: o.Log, replicas: map[string]*managedReplica{}, loopback: true, supervisorChanged: make(chan struct{}), instance: rand.Text()[:12], proxied: newInFlightCounts()}
+	a := &Agent{o: o, log: o.Log, replicas: map[string]*managedReplica{}, loopback: true, supervisorChanged: make(chan struct{}),
+		instance: rand.Text()[:12], proxied: newInFlightCounts()}
 	if a.o.InFlight == nil {
 		a.o.InFlight = a.proxied.of
 	}
 	a.confinement = newConfinement(o.Confine, filepath.Dir(o.Dir), filepath.Join(o.Dir, "engines"), a.log)
 	a.forkServers = newForkServers(forkServersOptions{
-		Mode: o.Warm, Dir: filepath.Join(o.Dir, "warm"), Memory: o.Memory, Used: a.reservedMemory, Keeper: (*spawner)(a).client, Changed: a.pushHeartbeat, Log: a.log,
+		Mode: o.Warm, Dir: filepath.Join(o.Dir, "warm"), Memory: o.Memory, Used: a.reservedMemory, Keeper: (*spawner)(a).client,
+		Changed: a.pushHeartbeat, Log: a.log,
 	})
 	return a
 }
@@ -298,8 +300,9 @@ func (a *Agent) shutDown(ctx context.Context, stopReplicas context.CancelFunc) e
 func (a *Agent) options(req functions.LoadRequest) replica.Options {
 	o := replica.Options{
 		ID: req.ID, Team: req.Team, Model: req.Model, Spec: req.Spec, Dir: req.Dir, Digest: req.Digest, GPUs: req.GPUs,
-		Stager: a.o.Stager, Spawner: (*spawner)(a), Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ, Manual: a.o.Manual, RefuseVulnerable: a.o.RefuseVulnerable},
-		Began: time.Now(), OnChange: func(functions.ReplicaStatus) { a.pushHeartbeat() },
+		Stager: a.o.Stager, Spawner: (*spawner)(a),
+		Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ, Manual: a.o.Manual, RefuseVulnerable: a.o.RefuseVulnerable},
+		Began:    time.Now(), OnChange: func(functions.ReplicaStatus) { a.pushHeartbeat() },
 		InFlight: func() int { return a.o.InFlight(functions.Name{Team: req.Team, Name: req.Model}, req.ID) }, Log: a.log,
 		Scratch: supervisor.ScratchRoot(filepath.Join(a.o.Dir, "supervisor")), FreeGPU: a.o.FreeGPU, GPUHolders: a.o.GPUHolders,
 	}
@@ -366,7 +369,8 @@ func (a *Agent) checkEpochLocked(epoch int64) error {
 		return fmt.Errorf("epoch %d: %w (%d)", epoch, functions.ErrStaleEpoch, a.epoch)
 	}
 	if a.epoch != 0 && epoch-a.epoch > functions.MaxEpochStep {
-		return fmt.Errorf("%w: epoch %d is not one of a server whose last was %d: no later command would be obeyed", ErrBadRequest, epoch, a.epoch)
+		return fmt.Errorf("%w: epoch %d is not one of a server whose last was %d: no later command would be obeyed", ErrBadRequest, epoch,
+			a.epoch)
 	}
 	a.epoch = epoch
 	return nil

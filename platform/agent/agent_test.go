@@ -89,7 +89,8 @@ func TestEpoch(t *testing.T) {
 	if d, _ := l.Heartbeat(); d.Epoch != 7 || len(d.Models) != 0 {
 		t.Fatalf("%+v", d)
 	}
-	if _, err := l.Load(t.Context(), functions.LoadRequest{ID: "../x", Team: "default", Model: "x", Epoch: 7}); !errors.Is(err, ErrBadRequest) {
+	if _, err := l.Load(t.Context(), functions.LoadRequest{ID: "../x", Team: "default", Model: "x", Epoch: 7}); !errors.Is(err,
+		ErrBadRequest) {
 		t.Fatalf("a bad id: %v", err)
 	}
 }
@@ -125,7 +126,8 @@ func TestAdopt(t *testing.T) {
 	l = newLab(t, dir, nil)
 	l.until("it is adopted", func() bool { return l.state("r1") == functions.Ready })
 	after, _ := l.Heartbeat()
-	if len(after.Models) != 1 || after.Models[0].Endpoint != before.Models[0].Endpoint || after.Models[0].Spec == nil || after.Memory.Used != 64<<20 {
+	if len(after.Models) != 1 || after.Models[0].Endpoint != before.Models[0].Endpoint || after.Models[0].Spec == nil ||
+		after.Memory.Used != 64<<20 {
 		t.Fatalf("%+v, was %+v", after.Models, before.Models)
 	}
 }
@@ -213,10 +215,12 @@ func TestHandler(t *testing.T) {
 		t.Error(err)
 	}
 	var ae *functions.AdapterError
-	if err := c.LoadAdapter(t.Context(), functions.AdapterRequest{ID: "r1", Epoch: 5, Name: "pirate"}); !errors.As(err, &ae) || ae.Code != "adapter_not_found" {
+	if err := c.LoadAdapter(t.Context(), functions.AdapterRequest{ID: "r1", Epoch: 5, Name: "pirate"}); !errors.As(err, &ae) ||
+		ae.Code != "adapter_not_found" {
 		t.Errorf("an adapter the model has not: %v", err)
 	}
-	if err := c.LoadAdapter(t.Context(), functions.AdapterRequest{ID: "r1", Epoch: 4, Name: "pirate"}); !errors.Is(err, functions.ErrStaleEpoch) {
+	if err := c.LoadAdapter(t.Context(), functions.AdapterRequest{ID: "r1", Epoch: 4, Name: "pirate"}); !errors.Is(err,
+		functions.ErrStaleEpoch) {
 		t.Errorf("a lower epoch: %v", err)
 	}
 	if err := c.Sleep(t.Context(), functions.SleepRequest{ID: "r9", Epoch: 5, Level: 1}); !errors.Is(err, ErrNoReplica) {

@@ -45,7 +45,8 @@ type arrivingViews struct {
 
 // StageEarly begins to stage a source and makes its files readable before they have
 // arrived. It is a replica.EarlyStager.
-func (s *Stager) StageEarly(ctx context.Context, req replica.StageRequest, progress func(have, total functions.Bytes)) (replica.PartialCheckpoint, error) {
+func (s *Stager) StageEarly(ctx context.Context, req replica.StageRequest,
+	progress func(have, total functions.Bytes)) (replica.PartialCheckpoint, error) {
 	st, err := s.startStaging(ctx, req)
 	if err != nil {
 		return replica.PartialCheckpoint{}, err
@@ -114,7 +115,8 @@ func (s *Stager) newArrivingView(ctx context.Context, req replica.StageRequest, 
 	if err != nil {
 		return nil, err
 	}
-	v := &arrivingView{owner: &s.arrivals, dir: dir, link: filepath.Join(dir, arrivingModel), mountDir: filepath.Join(dir, arrivingFiles), arrival: a}
+	v := &arrivingView{owner: &s.arrivals, dir: dir, link: filepath.Join(dir, arrivingModel), mountDir: filepath.Join(dir, arrivingFiles),
+		arrival: a}
 	if err = os.Mkdir(v.mountDir, 0o755); err == nil {
 		err = os.Symlink(arrivingFiles, v.link)
 	}

@@ -18,7 +18,8 @@ func (s *forkServers) checkBytecode(ctx context.Context, spec *parentSpec) {
 	}
 	command := strings.Join(spec.env.CompileCommand(), " ")
 	if !spec.env.Writable() {
-		s.log.Warn("most of an engine's modules are not compiled and the folder cannot be written: each start takes minutes", "program", spec.env.Program,
+		s.log.Warn("most of an engine's modules are not compiled and the folder cannot be written: each start takes minutes", "program",
+			spec.env.Program,
 			"compiled", have, "of", of, "make it with", command)
 		return
 	}
@@ -26,7 +27,8 @@ func (s *forkServers) checkBytecode(ctx context.Context, spec *parentSpec) {
 	if err != nil {
 		return
 	}
-	s.log.Warn("most of an engine's modules are not compiled; compiling them now, starts take minutes until that is done", "program", spec.env.Program, "compiled", have, "of", of, "with", command)
+	s.log.Warn("most of an engine's modules are not compiled; compiling them now, starts take minutes until that is done", "program",
+		spec.env.Program, "compiled", have, "of", of, "with", command)
 	s.running.Go(func() { s.compileBytecode(ctx, client, spec, of) })
 }
 
@@ -47,7 +49,8 @@ func (s *forkServers) compileBytecode(ctx context.Context, client *supervisor.Cl
 		select {
 		case e := <-child.Exited:
 			have, of := spec.env.Bytecode(forkserver.SamplePackages(spec.row)...)
-			s.log.Info("bytecode compiled", "program", spec.env.Program, "compiled", have, "of", of, "took", time.Since(began).Round(time.Second), "exit", e.String())
+			s.log.Info("bytecode compiled", "program", spec.env.Program, "compiled", have, "of", of, "took", time.Since(began).Round(time.Second),
+				"exit", e.String())
 			return
 		case <-ticker.C:
 			have, _ := spec.env.Bytecode(forkserver.SamplePackages(spec.row)...)

@@ -30,7 +30,8 @@ type Client struct {
 func NewClient(url string, secure *tls.Config) *Client {
 	client := func(answers time.Duration) *http.Client {
 		return &http.Client{
-			Transport:     &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: answers, TLSClientConfig: secure},
+			Transport: &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: answers,
+				TLSClientConfig: secure},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}

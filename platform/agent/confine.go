@@ -144,7 +144,8 @@ func owner(path string) int {
 func (c *confinement) outside(path string) []string {
 	path = filepath.Clean(path)
 	home, _ := os.UserHomeDir()
-	if path == "/" || path == home || path == "/root" || filepath.Dir(path) == "/home" || path == "/tmp" || isBelow(path, c.data) || isBelow(c.data, path) {
+	if path == "/" || path == home || path == "/root" || filepath.Dir(path) == "/home" || path == "/tmp" || isBelow(path, c.data) ||
+		isBelow(c.data, path) {
 		return nil
 	}
 	return []string{path}

@@ -108,8 +108,9 @@ func TestPlanOfScripts(t *testing.T) {
 	}
 	c := &confinement{data: at("holds/data"), dir: at("engines")}
 	cmd := &engine.Command{Engine: functions.EngineCommand, Argv: []string{"/bin/true"}, Env: []string{"USER=root", "HOME=/root"}}
-	r := engine.Request{Path: at("models"), Spec: functions.ModelSpec{Engine: functions.EngineCommand, Source: at("models/s-00002-of-00002.gguf"),
-		Args: []string{"python3", at("srv/main.py"), at("holds/main.py")}, Env: map[string]string{"LOGNAME": "mine"}}}
+	r := engine.Request{Path: at("models"),
+		Spec: functions.ModelSpec{Engine: functions.EngineCommand, Source: at("models/s-00002-of-00002.gguf"),
+			Args: []string{"python3", at("srv/main.py"), at("holds/main.py")}, Env: map[string]string{"LOGNAME": "mine"}}}
 	p, err := c.plan(functions.Name{Team: "t", Name: "m"}, "r", cmd, r)
 	if err != nil {
 		t.Fatal(err)

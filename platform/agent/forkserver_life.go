@@ -125,7 +125,8 @@ func (s *forkServers) refuseReasonLocked(spec *parentSpec, used functions.Bytes)
 	}
 	var oldest *parent
 	for _, p := range s.parents {
-		if _, ready := p.Facts(); ready && p.ending == "" && time.Since(p.used) > parentIdleAfter && (oldest == nil || p.used.Before(oldest.used)) {
+		if _, ready := p.Facts(); ready && p.ending == "" && time.Since(p.used) > parentIdleAfter &&
+			(oldest == nil || p.used.Before(oldest.used)) {
 			oldest = p
 		}
 	}
@@ -141,7 +142,8 @@ func newParent(dir string, spec parentSpec) *parent {
 	socket := filepath.Join(dir, spec.id+".sock")
 	return &parent{
 		parentSpec: spec, socket: socket, since: time.Now(), used: time.Now(), bytes: defaultParentMemory,
-		Parent: forkserver.NewParent(forkserver.ParentOptions{Env: spec.env, Facts: forkserver.SocketFacts(socket), MaxUnanswered: maxUnanswered}),
+		Parent: forkserver.NewParent(forkserver.ParentOptions{Env: spec.env, Facts: forkserver.SocketFacts(socket),
+			MaxUnanswered: maxUnanswered}),
 	}
 }
 
@@ -157,13 +159,15 @@ func (s *forkServers) start(ctx context.Context, spec *parentSpec) error {
 	}
 	p := newParent(s.o.Dir, *spec)
 	os.Remove(p.socket)
-	meta, err := json.Marshal(parentMeta{Warm: spec.row, Program: spec.env.Program, Environ: spec.environ, Script: script, Print: forkserver.Fingerprint(spec.env.InstallFiles())})
+	meta, err := json.Marshal(parentMeta{Warm: spec.row, Program: spec.env.Program, Environ: spec.environ, Script: script,
+		Print: forkserver.Fingerprint(spec.env.InstallFiles())})
 	if err != nil {
 		return err
 	}
 	sctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	child, err := client.Spawn(sctx, supervisor.Process{ID: spec.id, Argv: spec.env.ParentArgv(script, p.socket, spec.row), Env: spec.environ, Dir: s.o.Dir, Meta: meta})
+	child, err := client.Spawn(sctx,
+		supervisor.Process{ID: spec.id, Argv: spec.env.ParentArgv(script, p.socket, spec.row), Env: spec.environ, Dir: s.o.Dir, Meta: meta})
 	if err != nil {
 		return err
 	}

@@ -328,7 +328,8 @@ func (s *forkServers) Parents() (list []functions.WarmParent, bytes functions.By
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.parents {
-		w := functions.WarmParent{Engine: p.row, Program: p.env.Program, State: "starting", Memory: p.bytes, Reserved: s.o.Mode == WarmOn, Since: p.since}
+		w := functions.WarmParent{Engine: p.row, Program: p.env.Program, State: "starting", Memory: p.bytes, Reserved: s.o.Mode == WarmOn,
+			Since: p.since}
 		f, ready := p.Facts()
 		switch {
 		case p.ending != "":
@@ -341,7 +342,8 @@ func (s *forkServers) Parents() (list []functions.WarmParent, bytes functions.By
 	}
 	for id, b := range s.backoff {
 		if b.reason != "" && s.parents[id] == nil {
-			list = append(list, functions.WarmParent{Engine: strings.SplitN(strings.TrimPrefix(id, parentPrefix), "-", 2)[0], State: "failed", Note: b.reason, Since: b.until})
+			list = append(list, functions.WarmParent{Engine: strings.SplitN(strings.TrimPrefix(id, parentPrefix), "-", 2)[0], State: "failed",
+				Note: b.reason, Since: b.until})
 		}
 	}
 	slices.SortFunc(list, func(a, b functions.WarmParent) int {

@@ -308,7 +308,8 @@ func TestForkServerDisabled(t *testing.T) {
 // with or without fork servers.
 func TestBytecodeIsMade(t *testing.T) {
 	t.Parallel()
-	b, err := exec.Command("python3", "-c", "import sys; print(sys.executable, 'python%d.%d' % sys.version_info[:2], sys.implementation.cache_tag)").Output()
+	b, err := exec.Command("python3", "-c",
+		"import sys; print(sys.executable, 'python%d.%d' % sys.version_info[:2], sys.implementation.cache_tag)").Output()
 	if err != nil {
 		testkit.Missing(t, "no python3")
 	}

@@ -86,7 +86,8 @@ func (h *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
 			h.proxy(r, "/"+rest, req, res)
 		}
 	default:
-		setError(res, 404, "unknown_endpoint", "an agent has /load_model, /unload_model, /sleep_model, /load_adapter, /heartbeat, /infer and /replicas/ID/…")
+		setError(res, 404, "unknown_endpoint",
+			"an agent has /load_model, /unload_model, /sleep_model, /load_adapter, /heartbeat, /infer and /replicas/ID/…")
 	}
 }
 
@@ -164,7 +165,8 @@ func (h *Handler) proxy(r *managedReplica, path string, req *httpserver.Request,
 	}
 	h.agent.proxied.add(r.id, 1)
 	err = enginehttp.Forward(h.engines, req, res, enginehttp.Call{
-		Engine: u.Host, Key: r.Status().Key, Method: req.Method, Path: path, Body: enginehttp.BodyOf(req), Done: func() { h.agent.proxied.add(r.id, -1) },
+		Engine: u.Host, Key: r.Status().Key, Method: req.Method, Path: path, Body: enginehttp.BodyOf(req),
+		Done: func() { h.agent.proxied.add(r.id, -1) },
 	})
 	if err != nil {
 		h.agent.proxied.add(r.id, -1)

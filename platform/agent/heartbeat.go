@@ -12,8 +12,10 @@ func (a *Agent) heartbeatLocked() functions.Heartbeat {
 	a.heartbeats++
 	hb := functions.Heartbeat{
 		Life: a.instance, Seq: a.heartbeats,
-		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine, PeerURL: a.o.PeerURL, Borrows: a.o.SharedFolders,
-		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: a.o.Memory}, Sleep: a.o.Sleep, Models: make([]functions.ReplicaStatus, 0, len(a.replicas)),
+		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine, PeerURL: a.o.PeerURL,
+		Borrows: a.o.SharedFolders,
+		GPUs:    []functions.GPU{}, Memory: functions.Capacity{Total: a.o.Memory}, Sleep: a.o.Sleep,
+		Models: make([]functions.ReplicaStatus, 0, len(a.replicas)),
 	}
 	for _, r := range a.replicas {
 		st := r.Status()
@@ -33,7 +35,8 @@ func (a *Agent) heartbeatLocked() functions.Heartbeat {
 		switch {
 		case st.State == functions.Downloading || st.State == functions.Loading:
 			hb.State = functions.NodeLoading
-		case st.State == functions.Ready && hb.State == functions.NodeIdle && a.o.InFlight(functions.Name{Team: st.Team, Name: st.Model}, r.id) > 0:
+		case st.State == functions.Ready && hb.State == functions.NodeIdle &&
+			a.o.InFlight(functions.Name{Team: st.Team, Name: st.Model}, r.id) > 0:
 			hb.State = functions.NodeInferring
 		}
 		hb.Models = append(hb.Models, st)

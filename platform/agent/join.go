@@ -36,7 +36,8 @@ type Join struct {
 func NewJoin(server string, secure *tls.Config, removed func(keys []string), log *slog.Logger) *Join {
 	return &Join{
 		server: strings.TrimRight(server, "/"), removed: removed, log: log, pending: make(chan functions.Heartbeat, 1),
-		http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second, TLSClientConfig: secure},
+		http: &http.Client{Timeout: 5 * time.Second,
+			Transport:     &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second, TLSClientConfig: secure},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}
 }

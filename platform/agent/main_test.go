@@ -105,7 +105,8 @@ func toyEngine(ctx context.Context, port, name string) error {
 // noStage is a stager for models without a source; a staging never ends.
 type noStage struct{}
 
-func (noStage) Stage(ctx context.Context, req replica.StageRequest, progress func(have, total functions.Bytes)) (replica.Checkpoint, error) {
+func (noStage) Stage(ctx context.Context, req replica.StageRequest, progress func(have, total functions.Bytes)) (replica.Checkpoint,
+	error) {
 	progress(1, 100)
 	<-ctx.Done()
 	return replica.Checkpoint{}, context.Cause(ctx)

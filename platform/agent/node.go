@@ -106,12 +106,17 @@ func Open(c Config) (*Node, error) {
 		c.Log.Warn("mounts of an earlier agent cannot be removed", "error", err)
 	}
 	n.stager = NewStager(sh.Loader(), StagerOptions{
-		Arriving: arriving, Early: earlyStartBytes, Caches: compileCaches(c), Trust: c.EngineCaches == CachesTrust, Confined: c.Confine == ConfineAuto && confine.Unavailable() == "", Sources: sh.Sources(), Log: c.Log,
+		Arriving: arriving, Early: earlyStartBytes, Caches: compileCaches(c), Trust: c.EngineCaches == CachesTrust,
+		Confined: c.Confine == ConfineAuto && confine.Unavailable() == "", Sources: sh.Sources(), Log: c.Log,
 	})
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: c.Machine, Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
-		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Inventory: n.inventory, RetainCheckpoint: retainCheckpoint(sh.Checkpoints(), n.stager, c.Log), FilesLost: n.stager.ViewLost, PeerURL: peerURL, SharedFolders: c.Peering != nil, Environ: c.Environ, KeepEngines: c.KeepEngines, Warm: c.Warm, Confine: c.Confine, RefuseVulnerable: c.RefuseVulnerable,
-		Push: c.Push, InFlight: c.InFlight, AbortRequests: c.AbortRequests, Traffic: c.Traffic, FreeGPU: n.freeMemory, GPUHolders: n.facts.Holders, GPUMemoryOf: n.facts.HeldBy, Manual: n.manual, Log: c.Log,
+		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Inventory: n.inventory,
+		RetainCheckpoint: retainCheckpoint(sh.Checkpoints(), n.stager, c.Log), FilesLost: n.stager.ViewLost, PeerURL: peerURL,
+		SharedFolders: c.Peering != nil, Environ: c.Environ, KeepEngines: c.KeepEngines, Warm: c.Warm, Confine: c.Confine,
+		RefuseVulnerable: c.RefuseVulnerable,
+		Push:             c.Push, InFlight: c.InFlight, AbortRequests: c.AbortRequests, Traffic: c.Traffic, FreeGPU: n.freeMemory,
+		GPUHolders: n.facts.Holders, GPUMemoryOf: n.facts.HeldBy, Manual: n.manual, Log: c.Log,
 	})
 	return n, nil
 }

@@ -49,10 +49,12 @@ func (n *Node) Serve(ctx context.Context, f ServeOptions) error {
 		listener = tls.NewListener(listener, f.TLS)
 	}
 	bodies := httpserver.NewBudget(f.Bodies, f.Bodies) // without shares: all requests are the server's
-	handler := httpserver.NewNetHTTPHandler(httpserver.Options{Handler: NewHandler(n.Agent, engines).WithStore(n.store), MaxBody: enginehttp.MaxBody, Bodies: bodies, Logger: n.log})
+	handler := httpserver.NewNetHTTPHandler(httpserver.Options{Handler: NewHandler(n.Agent, engines).WithStore(n.store),
+		MaxBody: enginehttp.MaxBody, Bodies: bodies, Logger: n.log})
 	base, cut := context.WithCancelCause(context.WithoutCancel(ctx)) // requests outlive ctx by the drain
 	defer cut(nil)
-	srv := &http.Server{Handler: handler, BaseContext: func(net.Listener) context.Context { return base }, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)}
+	srv := &http.Server{Handler: handler, BaseContext: func(net.Listener) context.Context { return base }, ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout: time.Minute, ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)}
 
 	// The node ends its engines after the server has been shut down.
 	serveCtx, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -70,7 +70,8 @@ func (s *Stager) Close() {
 }
 
 // Stage downloads a source. It is a replica.Stager.
-func (s *Stager) Stage(ctx context.Context, req replica.StageRequest, progress func(have, total functions.Bytes)) (replica.Checkpoint, error) {
+func (s *Stager) Stage(ctx context.Context, req replica.StageRequest, progress func(have, total functions.Bytes)) (replica.Checkpoint,
+	error) {
 	st, err := s.startStaging(ctx, req)
 	if err != nil {
 		return replica.Checkpoint{}, err

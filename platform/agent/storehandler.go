@@ -86,7 +86,8 @@ func servePrefetch(s *nodestore.Store, req *httpserver.Request, res *httpserver.
 	})
 }
 
-func serveLines(req *httpserver.Request, res *httpserver.Response, produce func(context.Context, func(functions.StoreProgress)) error) error {
+func serveLines(req *httpserver.Request, res *httpserver.Response,
+	produce func(context.Context, func(functions.StoreProgress)) error) error {
 	body, err := httpserver.NewLineStream(req.Context(), func(ctx context.Context, emit func(any)) error {
 		return produce(ctx, func(p functions.StoreProgress) { emit(p) })
 	}, req.Draining)
@@ -139,7 +140,8 @@ func (c *Client) storeRequest(ctx context.Context, method, path string, body any
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, &functions.StoreError{Code: functions.CodeUnreachable, Message: fmt.Sprintf("the agent at %s does not answer: %v", c.url, err)}
+		return nil, &functions.StoreError{Code: functions.CodeUnreachable,
+			Message: fmt.Sprintf("the agent at %s does not answer: %v", c.url, err)}
 	}
 	if res.StatusCode == http.StatusOK {
 		return res, nil
@@ -178,7 +180,8 @@ func (c *Client) storeStream(ctx context.Context, path string, body any, report 
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	last.State, last.Error = "failed", &functions.StoreError{Code: functions.CodeUnreachable, Message: "the agent at " + c.url + " broke off; what has arrived stays"}
+	last.State, last.Error = "failed",
+		&functions.StoreError{Code: functions.CodeUnreachable, Message: "the agent at " + c.url + " broke off; what has arrived stays"}
 	report(last)
 	return nil
 }

@@ -268,13 +268,15 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 func (a *API) browser(req *httpserver.Request) *openai.Error {
 	host := hostname(req.Host)
 	// A browser always sends Host: without one there is no name that it was led by.
-	if a.o.Open && !isLoopback(host) && !(host == "" && req.IsHTTP10()) && !slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
+	if a.o.Open && !isLoopback(host) && !(host == "" && req.IsHTTP10()) &&
+		!slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
 		return openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one.")
 	}
 	if origin := req.Header("Origin"); origin != "" {
 		_, at, ok := strings.Cut(origin, "://")
 		if !ok || !strings.EqualFold(at, req.Host) {
-			return openai.New(openai.OriginNotAllowed, "The control API takes no requests from pages of other web sites, also not of those that --origin names.")
+			return openai.New(openai.OriginNotAllowed,
+				"The control API takes no requests from pages of other web sites, also not of those that --origin names.")
 		}
 	}
 	return nil
@@ -282,7 +284,8 @@ func (a *API) browser(req *httpserver.Request) *openai.Error {
 
 // hostname is Host without its port and brackets.
 func hostname(host string) string {
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") && strings.Count(host, ":") == 1 || strings.Contains(host, "]:") {
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") && strings.Count(host, ":") == 1 ||
+		strings.Contains(host, "]:") {
 		host = host[:i]
 	}
 	return strings.Trim(host, "[]")
@@ -315,11 +318,13 @@ func (a *API) identify(req *httpserver.Request, r permission) (caller, *openai.E
 		// Also where none is needed: a wrong key that works would hide that it is wrong.
 		return caller{}, openai.New(openai.InvalidAPIKey, "")
 	case r == own && !ok:
-		return caller{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: this path requires a key of the model's team or of an admin. Send Authorization: Bearer KEY.")
+		return caller{}, openai.New(openai.InvalidAPIKey,
+			"Incorrect API key provided: this path requires a key of the model's team or of an admin. Send Authorization: Bearer KEY.")
 	case r == read && !ok && !a.open():
 		return caller{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: a key is needed here. Send Authorization: Bearer KEY.")
 	case r == admin && !ok:
-		return caller{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: this wants the admin token (DATA/admin-token) or an admin key.")
+		return caller{}, openai.New(openai.InvalidAPIKey,
+			"Incorrect API key provided: this wants the admin token (DATA/admin-token) or an admin key.")
 	case r == admin && !id.Admin:
 		return caller{}, openai.New(openai.PermissionDenied, "This key may not do that: it wants the admin token or an admin key.")
 	}

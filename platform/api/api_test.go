@@ -129,7 +129,8 @@ func TestRights(t *testing.T) {
 			want := tt.want[e.permission]
 			got := codeOf(answer)
 			if want != "" {
-				if got != want || want == "invalid_api_key" && (status != 401 || head.Get("WWW-Authenticate") != "Bearer") || want == "permission_denied" && status != 403 {
+				if got != want || want == "invalid_api_key" && (status != 401 || head.Get("WWW-Authenticate") != "Bearer") ||
+					want == "permission_denied" && status != 403 {
 					t.Errorf("%s %s as %s: %d %s, want %s", e.method, e.path, tt.who, status, answer, want)
 				}
 				continue
@@ -185,7 +186,8 @@ func TestTeamKeySeesItsTeam(t *testing.T) {
 	}
 	for _, path := range []string{"/api/v1/functions/b/two", "/api/v1/replicas/r-2", "/api/v1/replicas/r-2/logs", "/api/v1/replicas/r-old/logs", "/api/v1/teams/b", "/api/v1/coldstarts/cs-2"} {
 		status, _, body := r.ask(t, "GET", path, r.keyA, "")
-		unknownID, _, none := r.ask(t, "GET", strings.NewReplacer("two", "xyz", "r-2", "r-9", "r-old", "r-9", "teams/b", "teams/x", "cs-2", "cs-9").Replace(path), r.keyA, "")
+		unknownID, _, none := r.ask(t, "GET",
+			strings.NewReplacer("two", "xyz", "r-2", "r-9", "r-old", "r-9", "teams/b", "teams/x", "cs-2", "cs-9").Replace(path), r.keyA, "")
 		if status != 404 || unknownID != 404 || codeOf(body) != codeOf(none) {
 			t.Errorf("%s: %d %s, and for what does not exist %d %s", path, status, body, unknownID, none)
 		}
@@ -207,7 +209,8 @@ func TestLogsOfEnded(t *testing.T) {
 		}
 	})
 	r.keys(t)
-	r.colds = append(r.colds, functions.Timeline{ID: "cs-8", Function: "a/one", Replica: "r-mine"}, functions.Timeline{ID: "cs-9", Function: "b/two", Replica: "r-theirs"})
+	r.colds = append(r.colds, functions.Timeline{ID: "cs-8", Function: "a/one", Replica: "r-mine"},
+		functions.Timeline{ID: "cs-9", Function: "b/two", Replica: "r-theirs"})
 	for _, x := range []struct {
 		id, key string
 		status  int
@@ -217,7 +220,8 @@ func TestLogsOfEnded(t *testing.T) {
 		{"r-theirs", r.keyA, 404, "The replica r-theirs does not exist."},
 		{"r-theirs", r.admin, 404, "no engine was started"},
 	} {
-		if status, _, body := r.ask(t, "GET", "/api/v1/replicas/"+x.id+"/logs", x.key, ""); status != x.status || !strings.Contains(body, x.want) {
+		if status, _, body := r.ask(t, "GET", "/api/v1/replicas/"+x.id+"/logs", x.key, ""); status != x.status ||
+			!strings.Contains(body, x.want) {
 			t.Errorf("%s: %d %s", x.id, status, body)
 		}
 	}
@@ -237,14 +241,16 @@ func TestExplain(t *testing.T) {
 		return e
 	}
 	e := body(r.admin)
-	if e.Kind != "evict" || e.Chosen != "two-1" || e.For != "b/two" || len(e.Candidates) != 2 || *e.Candidates[0].Score != 1.5 || e.Candidates[0].Parts[0].Name != "idle" || e.Candidates[1].Score != nil || e.Others != 1 {
+	if e.Kind != "evict" || e.Chosen != "two-1" || e.For != "b/two" || len(e.Candidates) != 2 || *e.Candidates[0].Score != 1.5 ||
+		e.Candidates[0].Parts[0].Name != "idle" || e.Candidates[1].Score != nil || e.Others != 1 {
 		t.Errorf("%+v", e)
 	}
 	if len(e.Events) != 1 || e.Events[0].Kind != "stop" || e.Events[0].For != "b/two" {
 		t.Errorf("its events: %+v", e.Events)
 	}
 	e = body(r.keyA)
-	if c := e.Candidates[0]; e.Chosen != "" || e.For != "" || c.Function != "" || c.Replica != "" || c.Node != "here" || e.Candidates[1].Function != "a/one" || e.Events[0].For != "" {
+	if c := e.Candidates[0]; e.Chosen != "" || e.For != "" || c.Function != "" || c.Replica != "" || c.Node != "here" ||
+		e.Candidates[1].Function != "a/one" || e.Events[0].For != "" {
 		t.Errorf("another team is named: %+v", e)
 	}
 	r.api.o.Explain = func(string, functions.Name) (functions.Explanation, bool) {
@@ -253,7 +259,8 @@ func TestExplain(t *testing.T) {
 	if e := body(r.keyA); e.Chosen != "" {
 		t.Errorf("a replica of another team is named: %+v", e)
 	}
-	if status, _, body := r.ask(t, "GET", "/api/v1/explain/weather/a/one", r.admin, ""); status != 404 || !strings.Contains(body, "place, evict, cold, scale") {
+	if status, _, body := r.ask(t, "GET", "/api/v1/explain/weather/a/one", r.admin, ""); status != 404 ||
+		!strings.Contains(body, "place, evict, cold, scale") {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, _, body := r.ask(t, "GET", "/api/v1/events?function=a/one&kind=stop", r.admin, ""); status != 200 || !strings.Contains(body, `"seq":2`) || strings.Contains(body, `"seq":3`) || strings.Contains(body, `"seq":1,`) {
@@ -287,7 +294,8 @@ func TestPaths(t *testing.T) {
 	if status, _, _ := r.ask(t, "HEAD", "/api/v1/functions", r.admin, ""); status != 200 {
 		t.Error("HEAD", status)
 	}
-	if status, _, body := r.ask(t, "PUT", "/api/v1/functions/a/new?dryrun", r.admin, modelFile("a", "new")); status != 400 || r.cat.Model(functions.Name{Team: "a", Name: "new"}) != nil {
+	if status, _, body := r.ask(t, "PUT", "/api/v1/functions/a/new?dryrun", r.admin, modelFile("a", "new")); status != 400 ||
+		r.cat.Model(functions.Name{Team: "a", Name: "new"}) != nil {
 		t.Errorf("a misspelt dryRun: %d %s", status, body)
 	}
 }
@@ -439,8 +447,10 @@ func TestClient(t *testing.T) {
 	if err != nil || len(fs) != 2 {
 		t.Fatal(fs, err)
 	}
-	want := Function{Name: "a/one", Team: "a", Model: "one", Kind: functions.KindModel, State: functions.Loading, Engine: "ember", Source: "/w/x", Active: 1, Queued: 2, Waiting: new(began),
-		Percent: positivePtr(41), ETA: optionalSeconds(12 * time.Second), Expected: optionalSeconds(20 * time.Second), ColdStart: "cs-1", Origin: fs[0].Origin}
+	want := Function{Name: "a/one", Team: "a", Model: "one", Kind: functions.KindModel, State: functions.Loading, Engine: "ember",
+		Source: "/w/x", Active: 1, Queued: 2, Waiting: new(began),
+		Percent: positivePtr(41), ETA: optionalSeconds(12 * time.Second), Expected: optionalSeconds(20 * time.Second), ColdStart: "cs-1",
+		Origin: fs[0].Origin}
 	if !reflect.DeepEqual(fs[0], want) {
 		t.Errorf("got %+v", fs[0])
 	}
@@ -503,7 +513,8 @@ func TestClient(t *testing.T) {
 	if ns, err := c.Nodes(ctx); err != nil || len(ns) != 1 || ns[0].ID != "here" {
 		t.Errorf("%+v %v", ns, err)
 	}
-	if ts, err := c.Teams(ctx); err != nil || len(ts) != 2 || ts[0].Functions != 1 || ts[0].Active != 3 || ts[0].TeamUse.GPUs != 1 || ts[0].EvictionsInflicted != 7 {
+	if ts, err := c.Teams(ctx); err != nil || len(ts) != 2 || ts[0].Functions != 1 || ts[0].Active != 3 || ts[0].TeamUse.GPUs != 1 ||
+		ts[0].EvictionsInflicted != 7 {
 		t.Errorf("%+v %v", ts, err)
 	}
 	for id, position := range map[string]int{"cs-1": 0, "req-1": 3} {
@@ -559,7 +570,8 @@ func TestClient(t *testing.T) {
 		t.Error(err, schema)
 	}
 
-	if token, err := c.CreateJoinToken(ctx, JoinTokenRequest{Agent: "n2", Expiry: functions.Duration(time.Hour)}); err != nil || token.Token != "token-of-n2" || token.Server != "https://server:1" || !token.Expires.Equal(began.Add(time.Hour)) {
+	if token, err := c.CreateJoinToken(ctx, JoinTokenRequest{Agent: "n2", Expiry: functions.Duration(time.Hour)}); err != nil ||
+		token.Token != "token-of-n2" || token.Server != "https://server:1" || !token.Expires.Equal(began.Add(time.Hour)) {
 		t.Errorf("%+v %v", token, err)
 	}
 	if _, err := c.CreateJoinToken(ctx, JoinTokenRequest{Agent: "none"}); !errors.As(err, &s) || s.Status != 400 {
@@ -742,7 +754,9 @@ func TestAuthorize(t *testing.T) {
 		{open, "POST", "/api/v1/none", "", "unknown_endpoint"},
 	} {
 		asked := make(chan bool, 1)
-		srv := httptest.NewServer(httpserver.NewNetHTTPHandler(httpserver.Options{Authorize: c.rig.api.Authorize, Handler: func(*httpserver.Request, *httpserver.Response) { asked <- true }}))
+		srv := httptest.NewServer(
+			httpserver.NewNetHTTPHandler(httpserver.Options{Authorize: c.rig.api.Authorize,
+				Handler: func(*httpserver.Request, *httpserver.Response) { asked <- true }}))
 		req, _ := http.NewRequest(c.method, srv.URL+c.path, strings.NewReader(strings.Repeat("x", 64<<10)))
 		req.Header.Set("Authorization", "Bearer "+c.key)
 		if c.key == "" {

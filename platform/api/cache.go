@@ -88,7 +88,8 @@ func (a *API) forgetAnswers(x *exchange, res *httpserver.Response) *openai.Error
 		return bad.With("function")
 	}
 	if d.Router != nil {
-		return openai.New(openai.InvalidValue, name.String()+" is a Router: its answers are kept for its targets; name one of them.").With("function")
+		return openai.New(openai.InvalidValue,
+			name.String()+" is a Router: its answers are kept for its targets; name one of them.").With("function")
 	}
 	return writeJSON(res, 200, ForgottenAnswers{Function: d.FullName().String(), Dropped: a.o.ForgetAnswers(d.FullName())})
 }
@@ -188,7 +189,8 @@ func (a *API) forgetAnswersOf(source, dir string) {
 
 // streamProgress answers with a stream of progress, or with the error of what never
 // began. It ends when the client leaves: what was asked for is called off then.
-func streamProgress(x *exchange, res *httpserver.Response, produce func(context.Context, func(functions.StoreProgress)) error) *openai.Error {
+func streamProgress(x *exchange, res *httpserver.Response,
+	produce func(context.Context, func(functions.StoreProgress)) error) *openai.Error {
 	body, err := httpserver.NewLineStream(x.Context(), func(ctx context.Context, emit func(any)) error {
 		return produce(ctx, func(p functions.StoreProgress) { emit(p) })
 	}, x.Draining)

@@ -60,7 +60,8 @@ func (s *stores) VerifyCheckpoint(_ context.Context, node, digest string, report
 		return &functions.StoreError{Code: functions.CodeNotCached, Message: "no node has it"}
 	}
 	report(functions.StoreProgress{Node: "here", State: "verifying"})
-	report(functions.StoreProgress{Node: "here", State: "failed", Error: &functions.StoreError{Code: "digest_mismatch", Message: "it is rotten"}})
+	report(functions.StoreProgress{Node: "here", State: "failed",
+		Error: &functions.StoreError{Code: "digest_mismatch", Message: "it is rotten"}})
 	return nil
 }
 
@@ -165,7 +166,8 @@ func TestForgetAnswers(t *testing.T) {
 		t.Errorf("dropped: %s", got)
 	}
 	bare := start(t, nil)
-	if status, _, body := bare.ask(t, "DELETE", "/api/v1/cache?function=a/one", bare.admin, ""); status != 404 || !strings.Contains(body, "keeps no answers") {
+	if status, _, body := bare.ask(t, "DELETE", "/api/v1/cache?function=a/one", bare.admin, ""); status != 404 ||
+		!strings.Contains(body, "keeps no answers") {
 		t.Errorf("%d %s", status, body)
 	}
 }

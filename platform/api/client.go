@@ -143,7 +143,8 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 		e.Message = c.server + " answered " + res.Status + ", and not as thaw does: is it the address of a thaw server?"
 	}
 	if u, err := url.Parse(c.server); err == nil && u.Host != "" && u.Path != "" && e.Code == string(openai.UnknownEndpoint) {
-		e.Message += " The path " + u.Path + " stands in the server's address, where the verbs want none: " + strings.TrimSuffix(c.server, u.Path) + "."
+		e.Message += " The path " + u.Path + " stands in the server's address, where the verbs want none: " +
+			strings.TrimSuffix(c.server, u.Path) + "."
 	}
 	return nil, e
 }

@@ -33,7 +33,8 @@ func (a *API) decisions(x *exchange) ([]functions.RouteRecord, *openai.Error) {
 }
 
 func noDecision(id string) *openai.Error {
-	return openai.New(openai.NotFound, "No decision about the request "+id+" is remembered: only requests to a Router have one, and the newest 4096 are kept.")
+	return openai.New(openai.NotFound,
+		"No decision about the request "+id+" is remembered: only requests to a Router have one, and the newest 4096 are kept.")
 }
 
 func (a *API) decision(x *exchange, res *httpserver.Response) *openai.Error {

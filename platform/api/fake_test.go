@@ -136,7 +136,8 @@ func start(t *testing.T, edit func(*Options)) *testAPI {
 	keys.Trust(r.admin)
 	one := functions.Name{Team: "a", Name: "one"}
 	r.fakePlatform = &fakePlatform{
-		snapshots: map[functions.Name]snapshot.Snapshot{one: {Name: one, State: functions.Loading, Progress: functions.Progress{State: functions.Loading, Percent: 41, ETA: 12 * time.Second},
+		snapshots: map[functions.Name]snapshot.Snapshot{one: {Name: one, State: functions.Loading,
+			Progress: functions.Progress{State: functions.Loading, Percent: 41, ETA: 12 * time.Second},
 			Forecast: functions.Forecast{P50: 20 * time.Second}, ColdStart: &functions.Timeline{ID: "cs-1"}}},
 		replicas: []functions.Replica{
 			{ID: "r-1", Function: "a/one", Node: "here", State: functions.Loading, Tier: functions.TierNVMe, Since: began, InFlight: 0, Percent: positivePtr(41)},
@@ -154,7 +155,8 @@ func start(t *testing.T, edit func(*Options)) *testAPI {
 		yield("thaw_active_requests", 1, "two", "b")
 	})
 	o := Options{
-		Catalog: cat, Keys: keys, State: r.fakePlatform, History: r.fakePlatform, Starter: r.fakePlatform, Requests: r.fakePlatform, Stores: &stores{}, Ahead: &fakeAhead{},
+		Catalog: cat, Keys: keys, State: r.fakePlatform, History: r.fakePlatform, Starter: r.fakePlatform, Requests: r.fakePlatform,
+		Stores: &stores{}, Ahead: &fakeAhead{},
 		Demand:  func(n functions.Name) (int, int) { return 1, 2 },
 		Oldest:  func(n functions.Name) time.Time { return began },
 		TeamUse: func(team string) functions.TeamUse { return functions.TeamUse{GPUs: 1, EvictionsInflicted: 7} },
@@ -168,7 +170,8 @@ func start(t *testing.T, edit func(*Options)) *testAPI {
 		Changed: func(context.Context) <-chan struct{} { return r.fakePlatform.changed },
 		Explain: func(kind string, n functions.Name) (functions.Explanation, bool) {
 			score := 1.5
-			return functions.Explanation{Kind: kind, Function: n.String(), State: functions.Unloaded, Now: "It is cold.", Decided: began, Chosen: "two-1", Reason: "demand", For: "b/two", Others: 1,
+			return functions.Explanation{Kind: kind, Function: n.String(), State: functions.Unloaded, Now: "It is cold.", Decided: began,
+				Chosen: "two-1", Reason: "demand", For: "b/two", Others: 1,
 				Candidates: []functions.Candidate{{Node: "here", Replica: "two-1", Function: "b/two", Score: &score, Parts: []functions.ScorePart{{Name: "idle", Value: 1.5}}}, {Node: "there", Replica: "one-1", Function: "a/one", Why: "it is in use"}}}, n.Name != "new"
 		},
 		Ready: func() []string { r.mu.Lock(); defer r.mu.Unlock(); return r.reasons },

@@ -64,9 +64,10 @@ func (a *API) logs(x *exchange, res *httpserver.Response) *openai.Error {
 	}
 	// A replica that has ended is no longer listed, but its log is what one wants to read
 	// then. Its cold start tells whose it was.
-	if _, err := a.findReplica(x); err != nil && x.team() != "" && !slices.ContainsFunc(a.o.History.ColdStarts(0), func(t functions.Timeline) bool {
-		return t.Replica == x.args[0] && x.mayRead(teamOf(t.Function))
-	}) {
+	if _, err := a.findReplica(x); err != nil && x.team() != "" &&
+		!slices.ContainsFunc(a.o.History.ColdStarts(0), func(t functions.Timeline) bool {
+			return t.Replica == x.args[0] && x.mayRead(teamOf(t.Function))
+		}) {
 		return err
 	}
 	on := x.query.on("follow")

@@ -229,7 +229,8 @@ func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 	if kept, ok := a.o.Catalog.Lookup(name); ok && !dry {
 		doc = kept
 	}
-	d := DeployReply{Function: a.view(doc), Created: checked.Created, DryRun: dry, Unchanged: unchanged, Warnings: checked.Warnings, Sized: sized, Unmet: a.unmet(doc)}
+	d := DeployReply{Function: a.view(doc), Created: checked.Created, DryRun: dry, Unchanged: unchanged, Warnings: checked.Warnings,
+		Sized: sized, Unmet: a.unmet(doc)}
 	x.addSpec(&d.Function, doc)
 	status := 200
 	if d.Created && !dry {
@@ -323,11 +324,14 @@ func (a *API) wake(x *exchange, res *httpserver.Response) *openai.Error {
 		lease = max(m.Spec.Scale.Idle.Std(), leastLease)
 	}
 	name := m.FullName()
-	if name.Adapter = w.Adapter; w.Adapter != "" && !slices.ContainsFunc(m.Spec.Adapters, func(x functions.Adapter) bool { return x.Name == w.Adapter }) {
-		return openai.New(openai.AdapterNotFound, "The model "+m.FullName().String()+" has no adapter "+functions.Clip(w.Adapter)+".").With("adapter")
+	if name.Adapter = w.Adapter; w.Adapter != "" &&
+		!slices.ContainsFunc(m.Spec.Adapters, func(x functions.Adapter) bool { return x.Name == w.Adapter }) {
+		return openai.New(openai.AdapterNotFound,
+			"The model "+m.FullName().String()+" has no adapter "+functions.Clip(w.Adapter)+".").With("adapter")
 	}
 	if w.Adapter != "" && a.o.AdaptersByRequest {
-		return openai.New(openai.InvalidValue, "Here an adapter is loaded by the first request that names it: wake "+m.FullName().String()+" without it.").With("adapter")
+		return openai.New(openai.InvalidValue,
+			"Here an adapter is loaded by the first request that names it: wake "+m.FullName().String()+" without it.").With("adapter")
 	}
 	id := a.o.Starter.WakeFor(name, lease)
 	f := a.view(catalog.Document{Model: m})

@@ -11,9 +11,12 @@ import (
 )
 
 const (
-	cloudFile = "apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: cloud, namespace: a}\nspec: {url: \"https://api.example.com/v1\", keyFrom: {env: CLOUD_KEY}}\n"
-	autoFile  = "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto, namespace: a}\nspec: {rules: [{name: all, to: [one, cloud, gone]}]}\n"
-	panelFile = "apiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: panel, namespace: a}\nspec: {pattern: ensemble, members: [one, cloud], coordinator: one, quorum: 1}\n"
+	cloudFile = "apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: cloud, namespace: a}\nspec: {url: \"https://api.example.com/v1\", " +
+		"keyFrom: {env: CLOUD_KEY}}\n"
+	autoFile = "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto, namespace: a}\nspec: {rules: [{name: all, to: [one, cloud, " +
+		"gone]}]}\n"
+	panelFile = "apiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: panel, namespace: a}\nspec: {pattern: ensemble, members: " +
+		"[one, cloud], coordinator: one, quorum: 1}\n"
 )
 
 // TestRoutersAndRemotes: they are deployed, listed, shown and removed as models are.
@@ -39,14 +42,17 @@ func TestRoutersAndRemotes(t *testing.T) {
 		}
 		return status, d, body
 	}
-	if status, d, body := put("cloud", cloudFile, "?dryRun"); status != 200 || !d.Created || !d.DryRun || d.Remote == nil || len(r.cat.Remotes()) != 0 {
+	if status, d, body := put("cloud", cloudFile, "?dryRun"); status != 200 || !d.Created || !d.DryRun || d.Remote == nil ||
+		len(r.cat.Remotes()) != 0 {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, d, body := put("cloud", cloudFile, ""); status != 201 || d.Kind != "Remote" || d.Remote.Allow != functions.DataPublic || d.Spec != nil {
+	if status, d, body := put("cloud", cloudFile, ""); status != 201 || d.Kind != "Remote" || d.Remote.Allow != functions.DataPublic ||
+		d.Spec != nil {
 		t.Errorf("%d %s", status, body)
 	}
 	for _, query := range []string{"", "?dryRun", "?dryRun&beside=a/other"} {
-		if status, _, body := put("auto", autoFile, query); status != 400 || !strings.Contains(body, "there is no function a/gone (deploy it before, or together with this") {
+		if status, _, body := put("auto", autoFile, query); status != 400 ||
+			!strings.Contains(body, "there is no function a/gone (deploy it before, or together with this") {
 			t.Errorf("%s: %d %s", query, status, body)
 		}
 	}
@@ -62,7 +68,8 @@ func TestRoutersAndRemotes(t *testing.T) {
 	if status != 201 || d.Kind != "Router" || d.State != functions.Ready || len(d.Router.Rules) != 1 || len(d.Warnings) != 1 {
 		t.Fatalf("%d %s", status, body)
 	}
-	if w := d.Warnings[0]; !w.Warning || !strings.Contains(w.Error(), "data: public on the Router or its team, or allow: internal on the Remote") {
+	if w := d.Warnings[0]; !w.Warning ||
+		!strings.Contains(w.Error(), "data: public on the Router or its team, or allow: internal on the Remote") {
 		t.Error(w)
 	}
 	if status, _, body := put("auto", strings.Replace(autoFile, "gone", "auto", 1), ""); status != 400 || !strings.Contains(body, "a Router is no target") || !strings.Contains(body, `"param":"spec.rules[0].to[2]"`) {
@@ -71,12 +78,14 @@ func TestRoutersAndRemotes(t *testing.T) {
 	if status, _, body := put("cloud", strings.Replace(autoFile, "{name: auto", "{name: cloud", 1), ""); status == 200 {
 		t.Errorf("a Router in place of a Remote: %s", body)
 	}
-	if status, _, body := put("one", strings.Replace(cloudFile, "name: cloud", "name: one", 1), ""); status != 409 || !strings.Contains(body, "one.yaml:1") {
+	if status, _, body := put("one", strings.Replace(cloudFile, "name: cloud", "name: one", 1), ""); status != 409 ||
+		!strings.Contains(body, "one.yaml:1") {
 		t.Errorf("the name of a model: %d %s", status, body)
 	}
 
 	status, d, body = put("panel", panelFile, "")
-	if status != 201 || d.Kind != "Composition" || d.State != functions.Ready || len(d.Composition.Members.List) != 2 || d.Composition.Budget.Calls != 24 || len(d.Warnings) != 1 || !strings.Contains(d.Warnings[0].Error(), "cloud is never asked") {
+	if status != 201 || d.Kind != "Composition" || d.State != functions.Ready || len(d.Composition.Members.List) != 2 ||
+		d.Composition.Budget.Calls != 24 || len(d.Warnings) != 1 || !strings.Contains(d.Warnings[0].Error(), "cloud is never asked") {
 		t.Fatalf("%d %s", status, body)
 	}
 
@@ -89,10 +98,12 @@ func TestRoutersAndRemotes(t *testing.T) {
 	if f := list[0]; f.Name != "a/auto" || f.Kind != "Router" || f.State != functions.Ready || f.Origin == "" {
 		t.Errorf("%+v", f)
 	}
-	if f := list[1]; f.Name != "a/cloud" || f.Kind != "Remote" || f.State != functions.Failed || f.Problem != "it answers nothing" || f.Source != "https://api.example.com/v1" {
+	if f := list[1]; f.Name != "a/cloud" || f.Kind != "Remote" || f.State != functions.Failed || f.Problem != "it answers nothing" ||
+		f.Source != "https://api.example.com/v1" {
 		t.Errorf("%+v", f)
 	}
-	if f, err := c.Function(t.Context(), functions.Name{Team: "a", Name: "panel"}); err != nil || f.Kind != "Composition" || f.State != functions.Ready || f.Composition.Coordinator != "one" || len(f.Composition.Members.List) != 2 {
+	if f, err := c.Function(t.Context(), functions.Name{Team: "a", Name: "panel"}); err != nil || f.Kind != "Composition" ||
+		f.State != functions.Ready || f.Composition.Coordinator != "one" || len(f.Composition.Members.List) != 2 {
 		t.Errorf("%+v %v", f, err)
 	}
 	teams, err := c.Teams(t.Context())
@@ -111,7 +122,8 @@ func TestRoutersAndRemotes(t *testing.T) {
 			t.Errorf("%d %s", status, body)
 		}
 		for _, verb := range []string{"wake", "stop"} {
-			if status, _, body := r.ask(t, "POST", "/api/v1/functions/a/"+name+"/"+verb, r.admin, ""); status != 400 || !strings.Contains(body, "it has no replicas that start and stop") {
+			if status, _, body := r.ask(t, "POST", "/api/v1/functions/a/"+name+"/"+verb, r.admin, ""); status != 400 ||
+				!strings.Contains(body, "it has no replicas that start and stop") {
 				t.Errorf("%s %s: %d %s", verb, name, status, body)
 			}
 		}

@@ -89,7 +89,8 @@ func (a *API) lists(x *exchange, res *httpserver.Response) *openai.Error {
 	answer := map[string][]json.RawMessage{}
 	for i, name := range names {
 		if known[name] == nil || i > 0 && names[i-1] == name {
-			return openai.New(openai.InvalidValue, "of names lists with commas, each once: "+strings.Join(slices.Sorted(maps.Keys(known)), ", ")+".").With("of")
+			return openai.New(openai.InvalidValue,
+				"of names lists with commas, each once: "+strings.Join(slices.Sorted(maps.Keys(known)), ", ")+".").With("of")
 		}
 		if x.query.on("watch") {
 			continue

@@ -59,7 +59,8 @@ func TestLists(t *testing.T) {
 		}
 	}
 	seen, own := until(all, "replicas synced"), until(mine, "replicas synced")
-	if seen[0] != "functions reset" || !slices.Contains(seen, "functions put a/one") || !slices.Contains(seen, "functions put b/two") || !slices.Contains(seen, "functions synced") {
+	if seen[0] != "functions reset" || !slices.Contains(seen, "functions put a/one") || !slices.Contains(seen, "functions put b/two") ||
+		!slices.Contains(seen, "functions synced") {
 		t.Errorf("%q", seen)
 	}
 	if !slices.Contains(own, "functions put a/one") || slices.Contains(own, "functions put b/two") {

@@ -66,7 +66,8 @@ func TestPrewarm(t *testing.T) {
 	} {
 		hints.err = c.err
 		status, head, answer := r.ask(t, "POST", "/api/v1/prewarm", c.key, c.body)
-		if status != c.status || status == 202 && !strings.Contains(string(answer), c.code) || status != 202 && codeOf(answer) != c.code || c.header != head.Get("Retry-After") {
+		if status != c.status || status == 202 && !strings.Contains(string(answer), c.code) || status != 202 && codeOf(answer) != c.code ||
+			c.header != head.Get("Retry-After") {
 			t.Errorf("%s %v: %d %s (Retry-After %q), want %d %s", c.body, c.err, status, answer, head.Get("Retry-After"), c.status, c.code)
 		}
 	}
@@ -93,11 +94,13 @@ func TestPrewarm(t *testing.T) {
 func TestClusterRefusals(t *testing.T) {
 	r := start(t, func(o *Options) { o.Requests, o.AdaptersByRequest = nil, true })
 	r.keys(t)
-	file := "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: lora, namespace: a}\nspec: {source: az://a/c/m, engine: vllm, resources: {gpus: 1}, adapters: [{name: pirate, source: az://a/c/p}]}\n"
+	file := "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: lora, namespace: a}\nspec: {source: az://a/c/m, engine: vllm, " +
+		"resources: {gpus: 1}, adapters: [{name: pirate, source: az://a/c/p}]}\n"
 	if status, _, body := r.ask(t, "PUT", "/api/v1/functions/a/lora", r.admin, file); status != 201 {
 		t.Fatalf("%d %s", status, body)
 	}
-	if status, _, body := r.ask(t, "GET", "/api/v1/coldstarts/4bf92f3577b34da6a3ce929d0e0e4736", r.admin, ""); status != 404 || !strings.Contains(body, "thaw-cold-start") {
+	if status, _, body := r.ask(t, "GET", "/api/v1/coldstarts/4bf92f3577b34da6a3ce929d0e0e4736", r.admin, ""); status != 404 ||
+		!strings.Contains(body, "thaw-cold-start") {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, _, body := r.ask(t, "GET", "/api/v1/coldstarts/cs-1", r.keyA, ""); status != 200 {

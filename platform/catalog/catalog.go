@@ -144,7 +144,8 @@ func Open(o Options) (*Catalog, error) {
 			return nil, fmt.Errorf("folder for deployed functions: %w", err)
 		}
 	}
-	c := &Catalog{o: o, turn: make(chan struct{}, 1), files: map[string]*file{}, changed: make(chan struct{}), watchers: map[*uint64]struct{}{}, delivered: make(chan struct{})}
+	c := &Catalog{o: o, turn: make(chan struct{}, 1), files: map[string]*file{}, changed: make(chan struct{}),
+		watchers: map[*uint64]struct{}{}, delivered: make(chan struct{})}
 	for _, dir := range c.folders() {
 		if _, err := listFiles(dir); err != nil {
 			return nil, fmt.Errorf("folder of functions: %w", err)
@@ -411,7 +412,8 @@ func readFile(path string, most int64) ([]byte, error) {
 // Where two files name the same thing, the one that was there first keeps it.
 func (c *Catalog) assemble(problems Problems) {
 	old := c.now()
-	p := view{models: map[functions.Name]*functions.Model{}, routers: map[functions.Name]*functions.Router{}, remotes: map[functions.Name]*functions.Remote{},
+	p := view{models: map[functions.Name]*functions.Model{}, routers: map[functions.Name]*functions.Router{},
+		remotes:      map[functions.Name]*functions.Remote{},
 		compositions: map[functions.Name]*functions.Composition{}, teams: map[string]*functions.Team{},
 		docs: map[string]Document{}, from: map[string]string{}, unused: map[string]Problem{}}
 	take := func(path string, keepers bool) {
@@ -503,7 +505,8 @@ func filesDiffer(old, now view) (Change, bool) {
 	slices.SortFunc(ch.Removed, byName)
 	ch.Problems = slices.Clone(now.problems)
 	any := len(ch.Models) > 0 || len(ch.Removed) > 0 || !maps.Equal(old.teams, now.teams) ||
-		!maps.Equal(old.routers, now.routers) || !maps.Equal(old.remotes, now.remotes) || !maps.Equal(old.compositions, now.compositions) || !slices.Equal(old.problems, now.problems)
+		!maps.Equal(old.routers, now.routers) || !maps.Equal(old.remotes, now.remotes) || !maps.Equal(old.compositions, now.compositions) ||
+		!slices.Equal(old.problems, now.problems)
 	return ch, any
 }
 

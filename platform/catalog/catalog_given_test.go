@@ -30,10 +30,12 @@ func TestGiven(t *testing.T) {
 	if r := c.Remotes(); len(r) != 1 || r[0].Spec.Allow != functions.DataInternal || r[0].Spec.URL != "http://127.0.0.1:30000/v1" {
 		t.Errorf("%+v", r)
 	}
-	if p := c.Problems(); len(p) != 1 || !strings.Contains(p[0].Error(), "same.yaml") || !strings.Contains(p[0].Error(), "GATEWAY_SGLANG_ROUTER_URL") {
+	if p := c.Problems(); len(p) != 1 || !strings.Contains(p[0].Error(), "same.yaml") ||
+		!strings.Contains(p[0].Error(), "GATEWAY_SGLANG_ROUTER_URL") {
 		t.Errorf("%d: %v", len(p), p)
 	}
-	if _, err := Open(Options{Given: given("http://sglang.example:30000/v1"), Plain: func(*url.URL) bool { return false }}); err == nil || !strings.Contains(err.Error(), "GATEWAY_SGLANG_ROUTER_URL") {
+	if _, err := Open(Options{Given: given("http://sglang.example:30000/v1"), Plain: func(*url.URL) bool { return false }}); err == nil ||
+		!strings.Contains(err.Error(), "GATEWAY_SGLANG_ROUTER_URL") {
 		t.Errorf("%v", err)
 	}
 }

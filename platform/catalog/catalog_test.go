@@ -51,7 +51,8 @@ func named(name string) functions.Name { return functions.Name{Team: "default", 
 
 func TestFolder(t *testing.T) {
 	c, user, _ := openCatalog(t)
-	write(t, filepath.Join(user, "b.yml"), modelText("b")+"---\n"+modelText("c")+"---\napiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\n")
+	write(t, filepath.Join(user, "b.yml"),
+		modelText("b")+"---\n"+modelText("c")+"---\napiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\n")
 	write(t, filepath.Join(user, ".hidden.yaml"), modelText("d"))
 	write(t, filepath.Join(user, "e.yaml~"), modelText("e"))
 	if err := os.MkdirAll(filepath.Join(user, "weights.yaml", "x"), 0o755); err != nil {
@@ -221,7 +222,8 @@ func TestSameNameTwice(t *testing.T) {
 	write(t, filepath.Join(deployed, "default.a.yaml"), modelText("a"))
 	c.Reload()
 	p = c.Problems()
-	if len(p) != 2 || !strings.Contains(p[0].Error(), "b.yaml:8: ") || !strings.Contains(p[1].Error(), deployed) || !strings.Contains(p[1].Error(), user) {
+	if len(p) != 2 || !strings.Contains(p[0].Error(), "b.yaml:8: ") || !strings.Contains(p[1].Error(), deployed) ||
+		!strings.Contains(p[1].Error(), user) {
 		t.Errorf("problems %v", p)
 	}
 }

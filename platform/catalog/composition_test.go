@@ -42,7 +42,8 @@ func TestDecodeComposition(t *testing.T) {
 	panel.Metadata.Name, panel.Origin = "panel", "f.yaml:1"
 	panel.Spec = functions.CompositionSpec{
 		Pattern: functions.PatternDebate, Members: functions.Members{List: []string{"tiny", "tiny:pirate", "cloud-mini"}}, Coordinator: "tiny", Rounds: 3, Quorum: 2, Patience: functions.Duration(30 * time.Second),
-		Budget: functions.CompositionBudget{Calls: 12, ColdStarts: 2, Tokens: 20000, Cost: 0.05, Time: functions.Duration(5 * time.Minute)}, Show: functions.ShowSteps,
+		Budget: functions.CompositionBudget{Calls: 12, ColdStarts: 2, Tokens: 20000, Cost: 0.05, Time: functions.Duration(5 * time.Minute)},
+		Show:   functions.ShowSteps,
 	}
 	maestro := functions.NewComposition()
 	maestro.Metadata.Name, maestro.Metadata.Namespace, maestro.Origin = "maestro", "ml", "f.yaml:14"
@@ -50,7 +51,8 @@ func TestDecodeComposition(t *testing.T) {
 	maestro.Spec.Members.Agents = functions.Agents{Reasoning: "big", Critic: "default/tiny"}
 	for i, want := range []*functions.Composition{panel, maestro} {
 		d := docs[i]
-		if !reflect.DeepEqual(d.Composition, want) || d.Kind() != functions.KindComposition || d.FullName() != want.FullName() || d.Value() != any(d.Composition) {
+		if !reflect.DeepEqual(d.Composition, want) || d.Kind() != functions.KindComposition || d.FullName() != want.FullName() ||
+			d.Value() != any(d.Composition) {
 			t.Errorf("got  %+v\nwant %+v", d.Composition, want)
 		}
 		// What is kept reads as it was.
@@ -71,7 +73,8 @@ func TestDecodeComposition(t *testing.T) {
 		t.Errorf("%+v", s.Parts())
 	}
 	// The defaults: more than half answer, and all are waited for.
-	docs, err = Decode("f.yaml", []byte(replaced(t, replaced(t, panelText, "  rounds: 3\n  quorum: 2\n  patience: 30s\n", ""), "  show: steps\n", "  show: \"\"\n")))
+	docs, err = Decode("f.yaml",
+		[]byte(replaced(t, replaced(t, panelText, "  rounds: 3\n  quorum: 2\n  patience: 30s\n", ""), "  show: steps\n", "  show: \"\"\n")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +118,8 @@ func TestDecodeRefusesCompositions(t *testing.T) {
 		{"patience of a graph", graph + "  patience: 5s\n", []string{"spec.patience: a graph waits for each answer that it needs (leave it out)"}},
 		{"patience", replaced(t, panelText, "patience: 30s", "patience: 6m"), []string{"spec.patience: 6m is longer than the whole request may take, which is 5m"}},
 		{"few calls", replaced(t, panelText, "calls: 12", "calls: 2"), []string{"spec.budget.calls: 2 calls are too few for an answer, with the coordinator's (3 or more)"}},
-		{"budget", replaced(t, panelText, "calls: 12, coldStarts: 2, tokens: 20000, cost: 0.05, time: 5m", "calls: 1000, coldStarts: -1, tokens: -1, cost: -2, time: 0s"), []string{
+		{"budget", replaced(t, panelText, "calls: 12, coldStarts: 2, tokens: 20000, cost: 0.05, time: 5m",
+			"calls: 1000, coldStarts: -1, tokens: -1, cost: -2, time: 0s"), []string{
 			"spec.budget.calls: 1000 is out of range (between 1 and 256)", "spec.budget.coldStarts: -1 is out of range", "spec.budget.tokens: -1 is out of range", "spec.budget.cost: -2 is no amount of money", "spec.budget.time: 0s is no time for an answer",
 		}},
 		{"show", replaced(t, panelText, "steps", "step"), []string{`spec.show: "step" is no way to show progress thaw knows (did you mean steps?`}},
@@ -138,10 +142,12 @@ func TestDecodeRefusesCompositions(t *testing.T) {
 func TestCompositionParts(t *testing.T) {
 	const models = tiny + "  adapters: [{name: pirate, source: ./p}]\n---\n" + cloudText + "  allow: internal\n---\n"
 	composition := func(name, members, more string) string {
-		return "apiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: " + name + "}\nspec: {pattern: ensemble, members: [" + members + "], coordinator: tiny" + more + "}\n---\n"
+		return "apiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: " + name + "}\nspec: {pattern: ensemble, members: [" + members +
+			"], coordinator: tiny" + more + "}\n---\n"
 	}
 	router := func(name, to string) string {
-		return "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: " + name + "}\nspec: {rules: [{name: all, to: [" + to + "]}], data: public}\n---\n"
+		return "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: " + name + "}\nspec: {rules: [{name: all, to: [" + to +
+			"]}], data: public}\n---\n"
 	}
 	for _, tt := range []struct {
 		name, text string
@@ -160,9 +166,11 @@ func TestCompositionParts(t *testing.T) {
 		{"a target that asks its Router", models + router("pick", "a, tiny") + composition("a", "tiny, pick", ""), []string{
 			"spec.members: the members lead back to this Composition: default/a asks default/pick asks default/a", "spec.rules: the targets lead back to this Router: default/pick asks default/a asks default/pick",
 		}},
-		{"a target too deep", models + router("pick", "a, tiny") + composition("a", "tiny, b", "") + composition("b", "tiny, c", "") + composition("c", "tiny, cloud-mini", ""), []string{
-			"spec.members: a request would go through 4", "spec.rules: a request would go through 4 Compositions and Remotes, one behind the other (at most 3)",
-		}},
+		{"a target too deep",
+			models + router("pick", "a, tiny") + composition("a", "tiny, b", "") + composition("b", "tiny, c", "") +
+				composition("c", "tiny, cloud-mini", ""), []string{
+				"spec.members: a request would go through 4", "spec.rules: a request would go through 4 Compositions and Remotes, one behind the other (at most 3)",
+			}},
 		{"each other", models + composition("a", "tiny, b", "") + composition("b", "tiny, a", ""), []string{
 			"spec.members: the members lead back to this Composition: default/a asks default/b asks default/a (a Composition asks functions that do not ask it)", "default/b asks default/a asks default/b",
 		}},
@@ -208,7 +216,8 @@ func TestCompositionsAreServed(t *testing.T) {
 	if _, err := c.Check(named("third"), third); err == nil || !strings.Contains(err.Error(), "there is no function default/none") {
 		t.Error(err)
 	}
-	if checked, err := c.Check(named("third"), third, named("none")); err != nil || len(checked.Warnings) != 0 || checked.Composition.Origin != "" {
+	if checked, err := c.Check(named("third"), third, named("none")); err != nil || len(checked.Warnings) != 0 ||
+		checked.Composition.Origin != "" {
 		t.Error(checked.Warnings, err)
 	}
 	if _, err := c.Put(named("a"), []byte(strings.Replace(second, "name: second", "name: a", 1))); err == nil {
@@ -220,7 +229,8 @@ func TestCompositionsAreServed(t *testing.T) {
 	// A deployed document that closes a circle is refused.
 	write(t, filepath.Join(user, "p.yaml"), replaced(t, panelText, `[tiny, "tiny:pirate", cloud-mini]`, "[a, second]"))
 	c.Reload()
-	if _, err := c.Put(named("second"), []byte(second)); err == nil || !strings.Contains(err.Error(), "default/second asks default/panel asks default/second") {
+	if _, err := c.Put(named("second"), []byte(second)); err == nil ||
+		!strings.Contains(err.Error(), "default/second asks default/panel asks default/second") {
 		t.Error(err)
 	}
 }

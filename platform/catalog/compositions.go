@@ -27,7 +27,8 @@ func (k knownFunctions) checkComposition(d Document) (problems Problems) {
 		case t.incomplete:
 			continue
 		case t.Remote != nil && class.Rank() > t.Remote.Spec.Allow.Rank():
-			p.Message = fmt.Sprintf("the Remote %s takes %s data at most, and the data of this team is %s, so %[1]s is never asked", part.Target, t.Remote.Spec.Allow, class)
+			p.Message = fmt.Sprintf("the Remote %s takes %s data at most, and the data of this team is %s, so %[1]s is never asked", part.Target,
+				t.Remote.Spec.Allow, class)
 			p.Hint = fmt.Sprintf("data: %s on the team, or allow: %s on the Remote", t.Remote.Spec.Allow, class)
 		default:
 			continue
@@ -49,12 +50,14 @@ func (k knownFunctions) checkWay(d Document, path string) Problems {
 		p.Message = "the members lead back to this Composition: " + functions.Clip(strings.Join(circle, " asks "))
 		p.Hint = "a Composition asks functions that do not ask it"
 		if d.Router != nil {
-			p.Message, p.Hint = strings.Replace(p.Message, "members lead back to this Composition", "targets lead back to this Router", 1), "a Composition that a Router names asks functions that do not ask the Router"
+			p.Message, p.Hint = strings.Replace(p.Message, "members lead back to this Composition", "targets lead back to this Router", 1),
+				"a Composition that a Router names asks functions that do not ask the Router"
 		}
 		return Problems{p}
 	}
 	if n := k.depth(d, map[string]int{}); n > functions.MaxCompositionDepth {
-		p.Message, p.Hint = fmt.Sprintf("a request would go through %d Compositions and Remotes, one behind the other", n), fmt.Sprintf("at most %d, this one counted", functions.MaxCompositionDepth)
+		p.Message, p.Hint = fmt.Sprintf("a request would go through %d Compositions and Remotes, one behind the other", n),
+			fmt.Sprintf("at most %d, this one counted", functions.MaxCompositionDepth)
 		if d.Router != nil {
 			p.Hint = fmt.Sprintf("at most %d", functions.MaxCompositionDepth)
 		}
@@ -76,7 +79,8 @@ func (d Document) problemAt(path string) Problem {
 // team's auto serves all teams.
 func (k knownFunctions) resolve(name functions.Name, team string) Document {
 	d, ok := k[name.WithoutAdapter().String()]
-	if auto := (functions.Name{Team: functions.DefaultTeam, Name: functions.AutoRouter}); !ok && name.Name == functions.AutoRouter && name.Team == team {
+	if auto := (functions.Name{Team: functions.DefaultTeam, Name: functions.AutoRouter}); !ok && name.Name == functions.AutoRouter &&
+		name.Team == team {
 		d = k[auto.String()]
 	}
 	return d

@@ -193,6 +193,20 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 	}
 }
 
+// isNumber reports whether n is the number that is wanted, and adds a problem if not: it
+// is a text, does not parse, or is out of bounds.
+func (d *decoder) isNumber(n ast.Node, path, want string, isText, parses, inBounds bool) bool {
+	if parses && inBounds && !isText {
+		return true
+	}
+	hint := ""
+	if isText && parses {
+		hint = "without quotes"
+	}
+	d.fail(n, path, hint, "%s where %s is wanted", d.describe(n, path), want)
+	return false
+}
+
 // scalar decodes a text, a number, true or false.
 func (d *decoder) scalar(n ast.Node, v reflect.Value, path string) {
 	switch v.Kind() {
@@ -201,15 +215,9 @@ func (d *decoder) scalar(n ast.Node, v reflect.Value, path string) {
 	case reflect.Int, reflect.Int64:
 		raw, isText, ok := scalarText(n)
 		i, err := strconv.ParseInt(raw, 10, 64)
-		if !ok || isText || err != nil || v.OverflowInt(i) {
-			hint := ""
-			if isText && err == nil {
-				hint = "without quotes"
-			}
-			d.fail(n, path, hint, "%s where a whole number is wanted", d.describe(n, path))
-			return
+		if d.isNumber(n, path, "a whole number", isText, err == nil, ok && !v.OverflowInt(i)) {
+			v.SetInt(i)
 		}
-		v.SetInt(i)
 	case reflect.Interface:
 		d.anything(n, v, path)
 	case reflect.Float64:
@@ -218,15 +226,9 @@ func (d *decoder) scalar(n ast.Node, v reflect.Value, path string) {
 			isText = false
 		}
 		f, err := strconv.ParseFloat(raw, 64)
-		if !ok || isText || err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
-			hint := ""
-			if isText && err == nil {
-				hint = "without quotes"
-			}
-			d.fail(n, path, hint, "%s where a number is wanted", d.describe(n, path))
-			return
+		if d.isNumber(n, path, "a number", isText, err == nil, ok && !math.IsInf(f, 0) && !math.IsNaN(f)) {
+			v.SetFloat(f)
 		}
-		v.SetFloat(f)
 	case reflect.Bool:
 		b, ok := n.(*ast.BoolNode)
 		if !ok {

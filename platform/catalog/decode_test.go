@@ -190,7 +190,8 @@ func TestProblemsAreBounded(t *testing.T) {
 }
 
 func TestDecodeJSON(t *testing.T) {
-	b := []byte("{\n\t\"apiVersion\": \"thaw.dev/v1\",\n\t\"kind\": \"Model\", \"metadata\": {\"name\": \"tiny\"},\n\t\"spec\": {\"engine\": \"ember\", \"source\": \"a\\/b \\u00e9\", \"resources\": {\"memory\": 1024}}\n}")
+	b := []byte("{\n\t\"apiVersion\": \"thaw.dev/v1\",\n\t\"kind\": \"Model\", \"metadata\": {\"name\": \"tiny\"},\n\t\"spec\": " +
+		"{\"engine\": \"ember\", \"source\": \"a\\/b \\u00e9\", \"resources\": {\"memory\": 1024}}\n}")
 	docs, err := Decode("f.json", b)
 	if err != nil {
 		t.Fatal(err)
@@ -279,7 +280,8 @@ func TestDecodeInto(t *testing.T) {
 		On     bool            `json:"on"`
 		Hosts  []string        `json:"hosts"`
 	}
-	if err := DecodeInto("c.yaml", []byte("addr: :8080\nmemory: 1Gi\non: true\nhosts: [a]\n"), &c); err != nil || c.Memory != 1<<30 || !c.On || c.Addr != ":8080" || c.Hosts[0] != "a" {
+	if err := DecodeInto("c.yaml", []byte("addr: :8080\nmemory: 1Gi\non: true\nhosts: [a]\n"), &c); err != nil || c.Memory != 1<<30 || !c.On ||
+		c.Addr != ":8080" || c.Hosts[0] != "a" {
 		t.Fatal(err, c)
 	}
 	for file, want := range map[string]string{

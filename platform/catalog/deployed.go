@@ -30,12 +30,14 @@ func (c *Catalog) Check(name functions.Name, data []byte, beside ...functions.Na
 		return Checked{}, err
 	}
 	if len(docs) != 1 || docs[0].Team != nil {
-		return Checked{}, Problems{{Message: "exactly one Model, Router, Remote or Composition is wanted", Hint: "team files belong in the --functions folder"}}
+		return Checked{}, Problems{{Message: "exactly one Model, Router, Remote or Composition is wanted",
+			Hint: "team files belong in the --functions folder"}}
 	}
 	out := Checked{Document: docs[0]}
 	var problems Problems
 	if out.FullName() != name {
-		problems = append(problems, Problem{Path: "metadata.name", Message: fmt.Sprintf("the document is about %s, the path about %s", out.FullName(), name)})
+		problems = append(problems,
+			Problem{Path: "metadata.name", Message: fmt.Sprintf("the document is about %s, the path about %s", out.FullName(), name)})
 	}
 	problems = append(problems, out.relativeFiles()...)
 	p := c.now()
@@ -67,9 +69,11 @@ func (c *Catalog) Check(name functions.Name, data []byte, beside ...functions.Na
 	is := p.docs[name.String()]
 	switch {
 	case exists && at != c.path(name):
-		return Checked{}, fmt.Errorf("%s: %w by %s: edit it there, the server reads the change, or rename this one", name, ErrConflict, is.origin())
+		return Checked{}, fmt.Errorf("%s: %w by %s: edit it there, the server reads the change, or rename this one", name, ErrConflict,
+			is.origin())
 	case exists && is.Kind() != out.Kind():
-		return Checked{}, fmt.Errorf("%s: %w by a deployed %s, and this is a %s: remove that first, or rename this one", name, ErrConflict, is.Kind(), out.Kind())
+		return Checked{}, fmt.Errorf("%s: %w by a deployed %s, and this is a %s: remove that first, or rename this one", name, ErrConflict,
+			is.Kind(), out.Kind())
 	}
 	out.forgetPlace()
 	out.Created = !exists
@@ -94,7 +98,8 @@ func (d *Document) forgetPlace() {
 func (d *Document) relativeFiles() (problems Problems) {
 	relative := func(path, noun, source string) {
 		if source != "" && !strings.Contains(source, "://") && !filepath.IsAbs(source) {
-			problems = append(problems, Problem{Path: path, Message: "a relative " + noun + " has no folder to count from here", Hint: "thaw deploy -f FILE makes it absolute"})
+			problems = append(problems,
+				Problem{Path: path, Message: "a relative " + noun + " has no folder to count from here", Hint: "thaw deploy -f FILE makes it absolute"})
 		}
 	}
 	switch {
@@ -127,8 +132,10 @@ func checkFolder(s *functions.ModelSpec) (problems Problems) {
 			Hint: "put it there under this path, or deploy on the server's machine"}}
 	}
 	if i := s.RelativeArg(); i >= 0 && s.Folder == "" {
-		problems = append(problems, Problem{Path: fmt.Sprintf("spec.args[%d]", i), Message: fmt.Sprintf("%q is relative, and what is deployed has no folder to count from", functions.Clip(s.Args[i])),
-			Hint: "thaw deploy -f FILE fills in spec.folder; or write the whole path of the server's machine"})
+		problems = append(problems,
+			Problem{Path: fmt.Sprintf("spec.args[%d]", i),
+				Message: fmt.Sprintf("%q is relative, and what is deployed has no folder to count from", functions.Clip(s.Args[i])),
+				Hint:    "thaw deploy -f FILE fills in spec.folder; or write the whole path of the server's machine"})
 	}
 	return problems
 }
@@ -199,7 +206,8 @@ func (c *Catalog) remove(name functions.Name) error {
 	case !exists:
 		return fmt.Errorf("%s: %w", name, ErrNotFound)
 	case c.o.Deployed == "" || at != c.path(name):
-		return fmt.Errorf("%s: %w: it stands in %s, which belongs to you and is never written; remove it there", name, ErrConflict, p.docs[name.String()].origin())
+		return fmt.Errorf("%s: %w: it stands in %s, which belongs to you and is never written; remove it there", name, ErrConflict,
+			p.docs[name.String()].origin())
 	}
 	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -76,7 +76,8 @@ func (d *decoder) readExamples(r *functions.Router) (problems []functions.Proble
 			if nearest := functions.Nearest(in.Name, slices.Collect(maps.Keys(byIntent)), 1); len(nearest) > 0 {
 				hint = "did you mean " + nearest[0] + "?"
 			}
-			problems = append(problems, functions.Problem{Path: at, Message: fmt.Sprintf("no line of %s has the intent %s", in.ExamplesFrom, in.Name), Hint: hint})
+			problems = append(problems,
+				functions.Problem{Path: at, Message: fmt.Sprintf("no line of %s has the intent %s", in.ExamplesFrom, in.Name), Hint: hint})
 		}
 	}
 	return problems

@@ -166,7 +166,8 @@ func TestOneNameSpace(t *testing.T) {
 	write(t, r, replaced(t, cloudText, "name: cloud-mini", "name: a")+"---\napiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: a}\n")
 	c.Reload()
 	p := c.Problems()
-	if len(p) != 1 || p[0].Error() != r+":1: metadata.name: default/a: the name of a Remote and a Model is here and at "+filepath.Join(user, "a.yaml")+":1; the other one counts (rename one, or remove it)" {
+	if len(p) != 1 || p[0].Error() != r+":1: metadata.name: default/a: the name of a Remote and a Model is here and at "+
+		filepath.Join(user, "a.yaml")+":1; the other one counts (rename one, or remove it)" {
 		t.Errorf("problems %v", p)
 	}
 	if d, ok := c.Lookup(named("a")); !ok || d.Model == nil || len(c.Remotes()) != 0 || len(c.Teams()) != 1 {
@@ -174,14 +175,16 @@ func TestOneNameSpace(t *testing.T) {
 	}
 	write(t, r, autoText+"---\n"+autoText)
 	c.Reload()
-	if p := c.Problems().Wrong(); len(p) != 1 || !strings.Contains(p[0].Error(), r+":19: metadata.name: router default/auto is here and at "+r+":1; the other one counts") {
+	if p := c.Problems().Wrong(); len(p) != 1 ||
+		!strings.Contains(p[0].Error(), r+":19: metadata.name: router default/auto is here and at "+r+":1; the other one counts") {
 		t.Errorf("problems %v", p)
 	}
 }
 
 func TestAccessors(t *testing.T) {
 	c, user, _ := openCatalog(t)
-	write(t, filepath.Join(user, "r.yaml"), autoText+"---\n"+cloudText+"---\n"+replaced(t, cloudText, "{name: cloud-mini}", "{name: b, namespace: a}"))
+	write(t, filepath.Join(user, "r.yaml"),
+		autoText+"---\n"+cloudText+"---\n"+replaced(t, cloudText, "{name: cloud-mini}", "{name: b, namespace: a}"))
 	c.Reload()
 	routers, remotes := c.Routers(), c.Remotes()
 	if len(routers) != 1 || routers[0].FullName().String() != "default/auto" || len(remotes) != 2 || remotes[0].FullName().String() != "a/b" {
@@ -210,7 +213,8 @@ func TestTargets(t *testing.T) {
 	const models = tiny + "  adapters: [{name: pirate, source: ./p}]\n---\n"
 	const team = "---\napiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: default}\nspec: {data: DATA}\n"
 	router := func(to, data string) string {
-		return "---\napiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: chat}\nspec:\n  rules:\n  - {name: all, to: [" + to + "]}\n  data: " + data + "\n"
+		return "---\napiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: chat}\nspec:\n  rules:\n  - {name: all, to: [" + to +
+			"]}\n  data: " + data + "\n"
 	}
 	unset := func(to string) string { return strings.Replace(router(to, ""), "  data: \n", "", 1) }
 	for _, tt := range []struct{ name, text, want string }{
@@ -275,11 +279,14 @@ func TestProblemsAtOnce(t *testing.T) {
 
 // TestSurvey: the name of a document with problems counts, and it is no target's problem.
 func TestSurvey(t *testing.T) {
-	docs, named, err := Reader{}.Survey("f.yaml", []byte(strings.Replace(tiny, "spec:", "spec:\n  scal: {}", 1)+"---\napiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec: {rules: [{name: all, to: [\"tiny:x\", gone]}]}\n"))
+	docs, named, err := Reader{}.Survey("f.yaml",
+		[]byte(strings.Replace(tiny, "spec:", "spec:\n  scal: {}", 1)+
+			"---\napiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec: {rules: [{name: all, to: [\"tiny:x\", gone]}]}\n"))
 	if err == nil || !named || len(docs) != 2 {
 		t.Fatal(docs, named, err)
 	}
-	if p := CheckTargets(docs); len(p) != 1 || !p[0].Warning || len(p.RequireTargets().Wrong()) != 1 || !strings.Contains(p[0].Message, "default/gone") {
+	if p := CheckTargets(docs); len(p) != 1 || !p[0].Warning || len(p.RequireTargets().Wrong()) != 1 ||
+		!strings.Contains(p[0].Message, "default/gone") {
 		t.Error(p)
 	}
 	if _, named, _ := (Reader{}).Survey("f.yaml", []byte("kind: Modell\nmetadata: {name: gone}\n")); named {
@@ -291,7 +298,8 @@ func TestSurvey(t *testing.T) {
 // the warning goes when the target comes.
 func TestUnknownTargetKeepsRouter(t *testing.T) {
 	c, user, _ := openCatalog(t)
-	write(t, filepath.Join(user, "r.yaml"), "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec: {rules: [{name: all, to: [b]}]}\n")
+	write(t, filepath.Join(user, "r.yaml"),
+		"apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec: {rules: [{name: all, to: [b]}]}\n")
 	c.Reload()
 	if p := c.Problems(); len(p) != 1 || !p[0].Warning || len(p.Wrong()) != 0 || len(c.Routers()) != 1 {
 		t.Fatalf("%v %v", p, c.Routers())
@@ -310,7 +318,8 @@ func TestExamples(t *testing.T) {
 		return name
 	}
 	router := func(from string) string {
-		return "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec:\n  rules: [{name: all, to: [tiny]}]\n  intents:\n    list:\n    - {name: billing, examplesFrom: " + from + "}\n    - {name: card_arrival, examples: [mine], examplesFrom: " + from + "}\n"
+		return "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec:\n  rules: [{name: all, to: [tiny]}]\n  intents:\n    " +
+			"list:\n    - {name: billing, examplesFrom: " + from + "}\n    - {name: card_arrival, examples: [mine], examplesFrom: " + from + "}\n"
 	}
 	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
@@ -343,12 +352,14 @@ func TestExamples(t *testing.T) {
 			continue
 		}
 		list := docs[0].Router.Spec.Intents.List
-		if strings.Join(list[0].Loaded, "|") != "my invoice" || strings.Join(list[1].Loaded, "|") != "where is it|where is it" || list[1].Examples[0] != "mine" {
+		if strings.Join(list[0].Loaded, "|") != "my invoice" || strings.Join(list[1].Loaded, "|") != "where is it|where is it" ||
+			list[1].Examples[0] != "mine" {
 			t.Errorf("%s: %+v", tt.name, list)
 		}
 	}
 	// Who does not ask for examples opens no file.
-	if docs, err := Decode(filepath.Join(dir, "f.yaml"), []byte(router("none"))); err != nil || docs[0].Router.Spec.Intents.List[0].Loaded != nil {
+	if docs, err := Decode(filepath.Join(dir, "f.yaml"), []byte(router("none"))); err != nil ||
+		docs[0].Router.Spec.Intents.List[0].Loaded != nil {
 		t.Error(docs, err)
 	}
 }
@@ -359,7 +370,8 @@ func TestExamplesAreWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, user, _ := openCatalog(t)
 		from := filepath.Join(user, "billing.jsonl")
-		write(t, filepath.Join(user, "r.yaml"), "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec: {rules: [{name: all, to: [a]}], intents: {list: [{name: billing, examplesFrom: billing.jsonl}]}}\n")
+		write(t, filepath.Join(user, "r.yaml"), "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec: {rules: [{name: all, "+
+			"to: [a]}], intents: {list: [{name: billing, examplesFrom: billing.jsonl}]}}\n")
 		loaded := func() string {
 			if len(c.Routers()) == 0 {
 				return "none"
@@ -415,10 +427,12 @@ func TestPutOtherKinds(t *testing.T) {
 	}
 	auto := strings.NewReplacer("[ml/big]", "[a]", `"tiny:pirate", `, "", "[tiny, cloud-mini]", "[a, cloud-mini]", "to: [tiny]", "to: [a]").Replace(autoText)
 	unknown := []byte(replaced(t, auto, "[a, cloud-mini]", "[a, none]"))
-	if _, err := c.Check(named("auto"), unknown); err == nil || !strings.Contains(err.Error(), "there is no function default/none (deploy it before, or together with this") || len(c.Routers()) != 0 {
+	if _, err := c.Check(named("auto"), unknown); err == nil ||
+		!strings.Contains(err.Error(), "there is no function default/none (deploy it before, or together with this") || len(c.Routers()) != 0 {
 		t.Fatal(err)
 	}
-	if checked, err := c.Check(named("auto"), unknown, named("none")); err != nil || !checked.Created || len(checked.Warnings) != 0 || len(c.Routers()) != 0 {
+	if checked, err := c.Check(named("auto"), unknown, named("none")); err != nil || !checked.Created || len(checked.Warnings) != 0 ||
+		len(c.Routers()) != 0 {
 		t.Fatal(checked, err)
 	}
 	if created, err := put("auto", auto); err != nil || !created || len(c.Problems()) != 0 {
@@ -429,7 +443,8 @@ func TestPutOtherKinds(t *testing.T) {
 	}
 	// What was kept reads again as what was given.
 	again, err := Open(Options{Deployed: deployed})
-	if err != nil || len(again.Routers()) != 1 || len(again.Remotes()) != 1 || !reflect.DeepEqual(again.Routers()[0].Spec, c.Routers()[0].Spec) || again.Remotes()[0].Spec.KeyFrom.Env != "CLOUD_KEY" {
+	if err != nil || len(again.Routers()) != 1 || len(again.Remotes()) != 1 ||
+		!reflect.DeepEqual(again.Routers()[0].Spec, c.Routers()[0].Spec) || again.Remotes()[0].Spec.KeyFrom.Env != "CLOUD_KEY" {
 		t.Fatal(err, again.Routers(), again.Remotes(), again.Problems())
 	}
 	for _, tt := range []struct{ what, name, text, want string }{
@@ -456,7 +471,8 @@ func TestPutOtherKinds(t *testing.T) {
 	if p := c.Problems().Wrong(); len(p) != 1 || !strings.Contains(p[0].Error(), "chat2 is a Router, and a Router is no target") {
 		t.Errorf("problems %v", p)
 	}
-	if _, err := put("chat", strings.NewReplacer("name: auto", "name: chat", "[a, cloud-mini]", "[chat2]").Replace(auto)); err == nil || !strings.Contains(err.Error(), "chat2 is a Router") {
+	if _, err := put("chat", strings.NewReplacer("name: auto", "name: chat", "[a, cloud-mini]", "[chat2]").Replace(auto)); err == nil ||
+		!strings.Contains(err.Error(), "chat2 is a Router") {
 		t.Errorf("a Router as target: %v", err)
 	}
 	if err := c.Delete(named("cloud-mini")); err != nil || len(c.Remotes()) != 0 {

@@ -45,7 +45,8 @@ func TestFileProblem(t *testing.T) {
 		}
 		c.Reload()
 		got := c.FileProblem(name)
-		if x.want == "" && got != "" || !strings.Contains(got, x.want) || x.want != "" && !strings.HasSuffix(got, "; the version before it serves on") {
+		if x.want == "" && got != "" || !strings.Contains(got, x.want) ||
+			x.want != "" && !strings.HasSuffix(got, "; the version before it serves on") {
 			t.Errorf("%d: %q", i, got)
 		}
 		if names := c.FunctionsOf(path); len(names) != 1 || names[0] != name {

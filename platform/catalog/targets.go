@@ -59,7 +59,8 @@ func (k knownFunctions) checkRouter(d Document) (problems Problems) {
 			case t.Router != nil:
 				p.Warning, p.Message, p.Hint = false, fmt.Sprintf("%s is a Router, and a Router is no target", target), "name its targets instead"
 			case t.Remote != nil && class.Rank() > t.Remote.Spec.Allow.Rank():
-				p.Message = fmt.Sprintf("the Remote %s takes %s data at most, and the data of this Router is %s, so %s is never chosen", target, t.Remote.Spec.Allow, class, target)
+				p.Message = fmt.Sprintf("the Remote %s takes %s data at most, and the data of this Router is %s, so %s is never chosen", target,
+					t.Remote.Spec.Allow, class, target)
 				p.Hint = fmt.Sprintf("data: %s on the Router or its team, or allow: %s on the Remote", t.Remote.Spec.Allow, class)
 			default:
 				continue

@@ -40,7 +40,8 @@ has a certificate of its own, and the token is worth nothing.`,
 			})
 		}),
 	}
-	token.Flags().StringVar(&r.Agent, "name", "", "the agent that may join; it replaces one of that name (default: any, under a name that is not taken)")
+	token.Flags().StringVar(&r.Agent, "name", "",
+		"the agent that may join; it replaces one of that name (default: any, under a name that is not taken)")
 	token.Flags().DurationVar(&expiry, "expires", time.Hour, "how long it may be used, at most a week; it ends with the server's process too")
 	ls := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "The agents that have joined", Args: kit.ExactArgs(),
@@ -54,7 +55,8 @@ has a certificate of its own, and the token is worth nothing.`,
 		}),
 	}
 	rm := &cobra.Command{
-		Use: "rm NAME...", Short: "Remove agents: the server listens to them no more until they join again", Args: kit.UpToArgs("the name of an agent", 0),
+		Use: "rm NAME...", Short: "Remove agents: the server listens to them no more until they join again",
+		Args:    kit.UpToArgs("the name of an agent", 0),
 		Example: `  thaw agents rm gpu-2`,
 		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			for _, id := range args {

@@ -46,7 +46,8 @@ func TestStdin(t *testing.T) {
 	if out, errs, exit := s.thaw(t, text, "check", "-"); exit != 0 || !strings.Contains(out, "default/piped") {
 		t.Errorf("%d, %q, %q", exit, out, errs)
 	}
-	if _, errs, exit := s.thaw(t, "kind: Model\nspec: {sauce: x}\n", "check", "-"); exit != kit.ExitFailed || !strings.Contains(errs, "stdin:2:") {
+	if _, errs, exit := s.thaw(t, "kind: Model\nspec: {sauce: x}\n", "check", "-"); exit != kit.ExitFailed ||
+		!strings.Contains(errs, "stdin:2:") {
 		t.Errorf("%d, %q", exit, errs)
 	}
 	for i, want := range []string{"default/piped created\n", "default/piped unchanged\n"} {
@@ -98,17 +99,21 @@ func TestCheckEmpty(t *testing.T) {
 		}
 	}
 	for _, path := range []string{empty, comments} {
-		if out, errs, exit := s.thaw(t, "", "check", path); exit != kit.ExitFailed || out != "" || !strings.Contains(errs, path+": the file has no object") || strings.Contains(errs, "good") {
+		if out, errs, exit := s.thaw(t, "", "check", path); exit != kit.ExitFailed || out != "" ||
+			!strings.Contains(errs, path+": the file has no object") || strings.Contains(errs, "good") {
 			t.Errorf("%s: %d, %q, %q", path, exit, out, errs)
 		}
 	}
-	if out, errs, exit := s.thaw(t, "", "check", "-"); exit != kit.ExitFailed || out != "" || !strings.Contains(errs, "stdin: the file has no object") {
+	if out, errs, exit := s.thaw(t, "", "check", "-"); exit != kit.ExitFailed || out != "" ||
+		!strings.Contains(errs, "stdin: the file has no object") {
 		t.Errorf("%d, %q, %q", exit, out, errs)
 	}
-	if out, errs, exit := s.thaw(t, "", "check", "-o", "json", empty); exit != kit.ExitFailed || !strings.Contains(out, "the file has no object") || !strings.Contains(errs, "1 problems") {
+	if out, errs, exit := s.thaw(t, "", "check", "-o", "json", empty); exit != kit.ExitFailed ||
+		!strings.Contains(out, "the file has no object") || !strings.Contains(errs, "1 problems") {
 		t.Errorf("%d, %q, %q", exit, out, errs)
 	}
-	if out, errs, exit := s.thaw(t, "", "check", dir); exit != 0 || !strings.Contains(out, "model default/tiny") || !strings.Contains(errs, "empty.yaml: warning: the file has no object") || !strings.Contains(errs, "1 good") {
+	if out, errs, exit := s.thaw(t, "", "check", dir); exit != 0 || !strings.Contains(out, "model default/tiny") ||
+		!strings.Contains(errs, "empty.yaml: warning: the file has no object") || !strings.Contains(errs, "1 good") {
 		t.Errorf("%d, %q, %q", exit, out, errs)
 	}
 }

@@ -32,7 +32,8 @@ func TestBlockedState(t *testing.T) {
 func TestFinalIsAnError(t *testing.T) {
 	s := start(t)
 	file := filepath.Join(t.TempDir(), "m.yaml")
-	if err := os.WriteFile(file, []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: blocked}\nspec: {engine: command, args: [x, \"{port}\"], health: /h, resources: {gpus: 3}}\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: blocked}\nspec: {engine: command, args: "+
+		"[x, \"{port}\"], health: /h, resources: {gpus: 3}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.steps = []functions.Timeline{{ID: "cs-1", Function: "default/blocked", State: functions.Downloading, Progress: functions.NoProgress}}
@@ -49,7 +50,8 @@ func TestFinalIsAnError(t *testing.T) {
 		res.Set("content-type", "text/event-stream")
 		res.Stream, res.Length = io.NopCloser(strings.NewReader(": thaw state=blocked position=2 why=its state=odd, or so\n"+answered)), -1
 	}
-	if _, errs, exit = s.thaw(t, "", "run", "blocked", "x"); exit != 0 || !strings.Contains(errs, "blocked blocked: its state=odd, or so, number 2 in line\n") {
+	if _, errs, exit = s.thaw(t, "", "run", "blocked", "x"); exit != 0 ||
+		!strings.Contains(errs, "blocked blocked: its state=odd, or so, number 2 in line\n") {
 		t.Errorf("%d %s", exit, errs)
 	}
 }

@@ -85,7 +85,8 @@ func (s localStores) verify(ctx context.Context, digest string, report func(func
 	return s.s.VerifyCheckpoint(ctx, digest, report)
 }
 
-func (c cacheVerbs) withStores(node *string, do func(ctx context.Context, s storeClient, args []string) error) func(*cobra.Command, []string) error {
+func (c cacheVerbs) withStores(node *string, do func(ctx context.Context, s storeClient, args []string) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if !cmd.Flags().Changed("data") {
 			return c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
@@ -98,7 +99,8 @@ func (c cacheVerbs) withStores(node *string, do func(ctx context.Context, s stor
 		if err := c.requireOutput(kit.OutputForms...); err != nil {
 			return err
 		}
-		return c.withLocalStore(cmd.Context(), LocalStoreOptions{}, func(ctx context.Context, s LocalStore) error { return do(ctx, localStores{s}, args) })
+		return c.withLocalStore(cmd.Context(), LocalStoreOptions{},
+			func(ctx context.Context, s LocalStore) error { return do(ctx, localStores{s}, args) })
 	}
 }
 

@@ -16,7 +16,8 @@ import (
 func (v platformVerbs) check() *cobra.Command {
 	var schema bool
 	cmd := &cobra.Command{
-		Use: "check FILE|DIR...", Short: "Say what is wrong with files of models, routers, remotes, compositions and teams, without a server", GroupID: "own",
+		Use: "check FILE|DIR...", Short: "Say what is wrong with files of models, routers, remotes, compositions and teams, without a server",
+		GroupID: "own",
 		Example: `  thaw check model.yaml
   thaw check functions/ -o json
   thaw check - < model.yaml

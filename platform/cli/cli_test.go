@@ -29,7 +29,8 @@ func runCLI(t *testing.T, p Programs, env map[string]string, args ...string) (ou
 func TestServeSettings(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "thaw.yaml")
-	if err := os.WriteFile(file, []byte("addr: 127.0.0.1:1\nmemory: 2Gi\nhost: [a.example, b.example]\ngpus: 2\ngpu-hour-price: 2.5\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("addr: 127.0.0.1:1\nmemory: 2Gi\nhost: [a.example, b.example]\ngpus: 2\ngpu-hour-price: 2.5\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	var got ServeConfig
@@ -38,8 +39,9 @@ func TestServeSettings(t *testing.T) {
 	if _, errs, exit := runCLI(t, p, env, "serve", "--addr", "127.0.0.1:3", "--leave-engines"); exit != 0 {
 		t.Fatal(errs)
 	}
-	want := ServeConfig{Addr: "127.0.0.1:3", Data: filepath.Join(dir, ".local/share/thaw"), GPUs: kit.Count{N: 2}, Memory: kit.Size{Bytes: 2 << 30},
-		Store: 1 << 40, MaxBody: 32 << 20, ClientShare: 50, Hold: "hold", CacheBytes: 256 << 20, Host: []string{"a.example", "b.example"}, LeaveEngines: true, Warm: "auto", Confine: "auto", Vulnerable: "refuse", Caches: "local", Eviction: "lru", KeepAlive: "fixed", Prewarm: "off", PrewarmBudget: functions.Duration(time.Hour), Currency: "EUR", GPUHourPrice: 2.5, PeerAddr: "auto",
+	want := ServeConfig{Addr: "127.0.0.1:3", Data: filepath.Join(dir, ".local/share/thaw"), GPUs: kit.Count{N: 2},
+		Memory: kit.Size{Bytes: 2 << 30},
+		Store:  1 << 40, MaxBody: 32 << 20, ClientShare: 50, Hold: "hold", CacheBytes: 256 << 20, Host: []string{"a.example", "b.example"}, LeaveEngines: true, Warm: "auto", Confine: "auto", Vulnerable: "refuse", Caches: "local", Eviction: "lru", KeepAlive: "fixed", Prewarm: "off", PrewarmBudget: functions.Duration(time.Hour), Currency: "EUR", GPUHourPrice: 2.5, PeerAddr: "auto",
 		OrphanTimeout: 60e9, Drain: 30e9, LogLevel: "info", LogFormat: "text"}
 	if !equal(got, want) {
 		t.Fatalf("got  %+v\nwant %+v", got, want)
@@ -260,7 +262,8 @@ func TestHelp(t *testing.T) {
 		if cmd.Hidden {
 			continue
 		}
-		out, errs, exit := runCLI(t, Programs{Bench: func(context.Context, []string, io.Writer, io.Writer) error { return nil }}, nil, "help", cmd.Name())
+		out, errs, exit := runCLI(t, Programs{Bench: func(context.Context, []string, io.Writer, io.Writer) error { return nil }}, nil, "help",
+			cmd.Name())
 		if exit != 0 || errs != "" {
 			t.Errorf("%s: exit %d, %s", cmd.Name(), exit, errs)
 		}

@@ -27,7 +27,8 @@ const describedEvents = 10
 
 func (m modelVerbs) describe() *cobra.Command {
 	v := &cobra.Command{
-		Use: "describe NAME", Short: "Everything about one function, with its last cold start, or about one team", GroupID: "own", Args: kit.ExactArgs("the name of a function"),
+		Use: "describe NAME", Short: "Everything about one function, with its last cold start, or about one team", GroupID: "own",
+		Args: kit.ExactArgs("the name of a function"),
 		Example: `  thaw describe tiny
   thaw describe ml/llama -o json
   thaw describe team ml`,
@@ -91,9 +92,11 @@ func (p printer) printDescription(d description) {
 	row("From", "%s", f.Origin)
 	if s := f.Spec; s != nil {
 		row("Scale", "min %d, max %d, target %d, idle %s", s.Scale.Min, s.Scale.Max, s.Scale.Target, s.Scale.Idle)
-		row("Resources", "%s, %s each; %s of memory", kit.CountOf(s.Resources.GPUs, "GPU"), s.Resources.GPUMemory.Human(), s.Resources.Memory.Human())
+		row("Resources", "%s, %s each; %s of memory", kit.CountOf(s.Resources.GPUs, "GPU"), s.Resources.GPUMemory.Human(),
+			s.Resources.Memory.Human())
 		row("Queue", "%s, %s, %s", kit.CountOf(s.Queue.Requests, "request"), s.Queue.Bytes.Human(), s.Queue.Wait)
-		row("Deadlines", "stage %s, start %s, first token %s, hang %s, drain %s", s.Deadlines.Stage, s.Deadlines.Start, s.Deadlines.FirstToken, s.Deadlines.Hang, s.Deadlines.Drain)
+		row("Deadlines", "stage %s, start %s, first token %s, hang %s, drain %s", s.Deadlines.Stage, s.Deadlines.Start, s.Deadlines.FirstToken,
+			s.Deadlines.Hang, s.Deadlines.Drain)
 		for _, a := range s.Adapters {
 			state, note := "not loaded", ""
 			for _, r := range d.Replicas {

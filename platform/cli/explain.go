@@ -70,12 +70,15 @@ parts add up to it.`,
 			t, err := cl.ColdStart(ctx, args[0])
 			if s, ok := errors.AsType[*api.StatusError](err); ok && s.Status == 404 {
 				if name, none := m.name(ctx, cl, args[0]); none == nil {
-					return &kit.Error{Exit: kit.ExitNotFound, Err: err, Hint: fmt.Sprintf("%s is a model: thaw explain place %s, or evict, cold, scale", tables.ShortName(name.String()), tables.ShortName(name.String()))}
+					return &kit.Error{Exit: kit.ExitNotFound, Err: err,
+						Hint: fmt.Sprintf("%s is a model: thaw explain place %s, or evict, cold, scale", tables.ShortName(name.String()),
+							tables.ShortName(name.String()))}
 				}
 				if rec, none := cl.Composed(ctx, args[0]); none == nil {
 					return describe.PrintComposed(m.Terminal, tables.ShortName(rec.Composition), rec, startsOf(ctx, cl, &rec))
 				}
-				return &kit.Error{Exit: kit.ExitNotFound, Err: err, Hint: "a request that a Router sent to a ready model: thaw explain route " + functions.Clip(args[0])}
+				return &kit.Error{Exit: kit.ExitNotFound, Err: err,
+					Hint: "a request that a Router sent to a ready model: thaw explain route " + functions.Clip(args[0])}
 			}
 			if err != nil {
 				return err

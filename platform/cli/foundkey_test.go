@@ -19,7 +19,8 @@ func TestFoundKeyOfAnotherServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(s.dir, "m.yaml")
-	if err := os.WriteFile(file, []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: new}\nspec: {engine: ember, source: ./w}\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: new}\nspec: {engine: ember, source: ./w}\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, x := range []struct {

@@ -66,20 +66,24 @@ func TestToKnative(t *testing.T) {
 	if _, errs, exit := runCLI(t, p, nil, "doctor", "--to", "knative", "-f", "m.yaml"); exit != 4 || !slices.Equal(got, []string{"doctor", "--filename=m.yaml"}) {
 		t.Errorf("exit %d %s %q", exit, errs, got)
 	}
-	if _, errs, exit := runCLI(t, p, nil, "doctor", "-f", "m.yaml"); exit != kit.ExitUsage || !strings.Contains(errs, "--filename is for clusters") {
+	if _, errs, exit := runCLI(t, p, nil, "doctor", "-f", "m.yaml"); exit != kit.ExitUsage ||
+		!strings.Contains(errs, "--filename is for clusters") {
 		t.Errorf("exit %d %s", exit, errs)
 	}
-	if _, errs, exit := runCLI(t, p, nil, "doctor", "--to", "knative", "--functions", "f"); exit != kit.ExitUsage || !strings.Contains(errs, "--functions is for servers") {
+	if _, errs, exit := runCLI(t, p, nil, "doctor", "--to", "knative", "--functions", "f"); exit != kit.ExitUsage ||
+		!strings.Contains(errs, "--functions is for servers") {
 		t.Errorf("exit %d %s", exit, errs)
 	}
-	if _, errs, exit := runCLI(t, Programs{}, nil, "deploy", "--to", "knative", "-f", "a"); exit != kit.ExitFailed || !strings.Contains(errs, "this build knows no clusters") {
+	if _, errs, exit := runCLI(t, Programs{}, nil, "deploy", "--to", "knative", "-f", "a"); exit != kit.ExitFailed ||
+		!strings.Contains(errs, "this build knows no clusters") {
 		t.Errorf("exit %d %s", exit, errs)
 	}
 }
 
 // TestNamespaceFlag: every verb that takes --to knative takes -n, --namespace.
 func TestNamespaceFlag(t *testing.T) {
-	root := newRoot(&connection{printer: printer{kit.NewTerminal(strings.NewReader(""), io.Discard, io.Discard, func(string) string { return "" })}, getenv: func(string) string { return "" }})
+	root := newRoot(&connection{printer: printer{kit.NewTerminal(strings.NewReader(""), io.Discard, io.Discard,
+		func(string) string { return "" })}, getenv: func(string) string { return "" }})
 	verbs := 0
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {

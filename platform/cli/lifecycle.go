@@ -54,7 +54,8 @@ func (p printer) printWoken(w api.WakeReply) error {
 func (m modelVerbs) stop() *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
-		Use: "stop NAME", Short: "Drain a model's replicas; the next request starts it again", GroupID: "use", Args: kit.ExactArgs("the name of a model"),
+		Use: "stop NAME", Short: "Drain a model's replicas; the next request starts it again", GroupID: "use",
+		Args: kit.ExactArgs("the name of a model"),
 		Example: `  thaw stop tiny
   thaw stop tiny --wait`,
 		ValidArgsFunction: m.completeNames,

@@ -50,7 +50,8 @@ func (c *LoaderConfig) check() error {
 		return errors.New("token-file: a file with the token of the control stream is needed: --token-file F")
 	}
 	if c.Certs == "" && (c.PeerAddr != "off" || len(c.Peer) > 0) {
-		return errors.New("certs: loaders exchange blocks over TLS only: --certs DIR, with ca.crt, tls.crt and tls.key of the Secret thaw-control-tls")
+		return errors.New("certs: loaders exchange blocks over TLS only: --certs DIR, with ca.crt, tls.crt and tls.key of the Secret " +
+			"thaw-control-tls")
 	}
 	for name, addr := range map[string]string{"addr": c.Addr, "peer-addr": c.PeerAddr} {
 		if _, _, err := net.SplitHostPort(addr); err != nil && addr != "off" {
@@ -67,7 +68,8 @@ func (c *LoaderConfig) check() error {
 	}
 	for _, a := range c.Allow {
 		if scheme, _, ok := strings.Cut(a, "://"); !ok || scheme == "file" {
-			return fmt.Errorf("allow-source: %q is no beginning of a source such as az://acct/models; folders are named with --folder", functions.Clip(a))
+			return fmt.Errorf("allow-source: %q is no beginning of a source such as az://acct/models; folders are named with --folder",
+				functions.Clip(a))
 		}
 	}
 	if err := defaultHostname(&c.Node); err != nil {

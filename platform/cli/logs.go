@@ -19,7 +19,8 @@ func (m modelVerbs) logs() *cobra.Command {
 	var follow bool
 	var tail int
 	cmd := &cobra.Command{
-		Use: "logs NAME|REPLICA", Short: "What a model's engine says", GroupID: "own", Args: kit.ExactArgs("the name of a model or the id of a replica"),
+		Use: "logs NAME|REPLICA", Short: "What a model's engine says", GroupID: "own",
+		Args: kit.ExactArgs("the name of a model or the id of a replica"),
 		Example: `  thaw logs tiny
   thaw logs tiny --follow --tail 20`,
 		ValidArgsFunction: m.completeNames,
@@ -80,7 +81,8 @@ func (c *connection) replicaOf(ctx context.Context, cl *api.Client, word string)
 			return t.Replica, nil
 		}
 	}
-	return "", &kit.Error{Exit: kit.ExitNotFound, What: name.String() + " has no replica, so it says nothing", Hint: "thaw wake " + tables.ShortName(name.String()) + " starts one"}
+	return "", &kit.Error{Exit: kit.ExitNotFound, What: name.String() + " has no replica, so it says nothing",
+		Hint: "thaw wake " + tables.ShortName(name.String()) + " starts one"}
 }
 
 // copyLines passes text on; what would command the terminal is spelled out.

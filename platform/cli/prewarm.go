@@ -17,7 +17,8 @@ func (m modelVerbs) prewarm() *cobra.Command {
 	var lasts time.Duration
 	var tier string
 	cmd := &cobra.Command{
-		Use: "prewarm [NAME]", Short: "Announce requests for a model; without a name, list the announcements", GroupID: "use", Args: kit.UpToArgs("", 1),
+		Use: "prewarm [NAME]", Short: "Announce requests for a model; without a name, list the announcements", GroupID: "use",
+		Args: kit.UpToArgs("", 1),
 		Long: `Announce that requests for a model will come. The model is started where no queued
 request needs the memory, and kept until the time is over or it is used; requests
 for other models come first. Each team has a budget of GPU time for this

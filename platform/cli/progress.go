@@ -42,7 +42,8 @@ func describeProgress(name string, t api.ColdStart, bytesPerSecond float64) stri
 
 // describeStart is a cold start in one line, with the word that changes with its state: of one
 // that no node takes, why. One that no node can ever take is an error.
-func (c *connection) describeStart(ctx context.Context, cl *api.Client, name functions.Name, t api.ColdStart, bytesPerSecond float64) (state, text string, err error) {
+func (c *connection) describeStart(ctx context.Context, cl *api.Client, name functions.Name, t api.ColdStart,
+	bytesPerSecond float64) (state, text string, err error) {
 	if t.Node == "" {
 		switch f, err := cl.Function(ctx, name); {
 		case err == nil && f.Final:
@@ -56,7 +57,9 @@ func (c *connection) describeStart(ctx context.Context, cl *api.Client, name fun
 
 // cannotLoad is the error of a model that no node can ever hold.
 func cannotLoad(name, why string) error {
-	return &kit.Error{Exit: kit.ExitUnavailable, What: tables.ShortName(name) + " cannot be loaded here: " + why, Hint: "thaw explain place " + tables.ShortName(name) + " shows the nodes; it takes less in its spec.resources, or another machine: thaw serve --agents-addr"}
+	return &kit.Error{Exit: kit.ExitUnavailable, What: tables.ShortName(name) + " cannot be loaded here: " + why,
+		Hint: "thaw explain place " + tables.ShortName(name) +
+			" shows the nodes; it takes less in its spec.resources, or another machine: thaw serve --agents-addr"}
 }
 
 // followColdStart shows a cold start until it is READY. An id of "" is a function that is

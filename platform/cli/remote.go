@@ -83,7 +83,8 @@ func (c *connection) findKey(server string) (string, error) {
 			c.keyFrom, c.keyFound = path, true
 			return token, nil
 		case errors.Is(err, os.ErrPermission):
-			return "", &kit.Error{Exit: kit.ExitDenied, What: "the admin token cannot be read", Err: err, Hint: "run as the user of the server, or give --key"}
+			return "", &kit.Error{Exit: kit.ExitDenied, What: "the admin token cannot be read", Err: err,
+				Hint: "run as the user of the server, or give --key"}
 		}
 	}
 	return "", nil
@@ -158,11 +159,13 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 	}
 	var op *net.OpError
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &op) && op.Op == "dial" {
-		return &kit.Error{Exit: kit.ExitUnavailable, What: "no server at " + cl.Server(), Err: unwrapURLError(err), Hint: "start one with thaw serve, or name it with --server URL"}
+		return &kit.Error{Exit: kit.ExitUnavailable, What: "no server at " + cl.Server(), Err: unwrapURLError(err),
+			Hint: "start one with thaw serve, or name it with --server URL"}
 	}
 	var network net.Error
 	_, failed := errors.AsType[*url.Error](err)
-	if failed || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, chatstream.ErrCut) || errors.Is(err, api.ErrLost) {
+	if failed || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, chatstream.ErrCut) ||
+		errors.Is(err, api.ErrLost) {
 		return &kit.Error{Exit: kit.ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: unwrapURLError(err)}
 	}
 	return err
@@ -178,7 +181,8 @@ func unwrapURLError(err error) error {
 
 // remote makes the body of a verb that calls the server. bound is its time limit,
 // which --timeout overrides; 0 is none.
-func (c *connection) remote(bound time.Duration, do func(ctx context.Context, cl *api.Client, args []string) error) func(*cobra.Command, []string) error {
+func (c *connection) remote(bound time.Duration, do func(ctx context.Context, cl *api.Client, args []string) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := c.requireOutput(kit.OutputForms...); err != nil {
 			return err

@@ -15,7 +15,8 @@ import (
 func (m modelVerbs) route() *cobra.Command {
 	var file, router, path string
 	cmd := &cobra.Command{
-		Use: "route [-f request.json | TEXT]", Short: "What a Router would send a request to, without sending it", GroupID: "own", Args: kit.UpToArgs("", 1),
+		Use: "route [-f request.json | TEXT]", Short: "What a Router would send a request to, without sending it", GroupID: "own",
+		Args: kit.UpToArgs("", 1),
 		Long: `Decide about a request as the server would now, and print the decision: the rule
 that matched, the state of its targets, and what was seen in the request. No model
 is asked and nothing is counted or recorded.

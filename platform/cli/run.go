@@ -191,7 +191,8 @@ func (c *connection) send(ctx context.Context, cl *api.Client, l *kit.ProgressLi
 	}
 	came := make(chan head, 1)
 	go func() {
-		res, err := cl.Do(ctx, "POST", "/v1/chat/completions", http.Header{"Content-Type": {"application/json"}, "X-Client-Request-Id": {id}}, bytes.NewReader(body))
+		res, err := cl.Do(ctx, "POST", "/v1/chat/completions", http.Header{"Content-Type": {"application/json"}, "X-Client-Request-Id": {id}},
+			bytes.NewReader(body))
 		came <- head{res, err}
 	}()
 	var r kit.Rate

@@ -13,9 +13,13 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-const answered = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"Ice \"}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"melts.\"},\"finish_reason\":\"stop\"}]}\n\ndata: {\"choices\":[],\"usage\":{}}\n\ndata: [DONE]\n\n"
+const answered = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\ndata: " +
+	"{\"choices\":[{\"delta\":{\"content\":\"Ice \"}}]}\n\ndata: " +
+	"{\"choices\":[{\"delta\":{\"content\":\"melts.\"},\"finish_reason\":\"stop\"}]}\n\ndata: {\"choices\":[],\"usage\":{}}\n\ndata: " +
+	"[DONE]\n\n"
 
-const held = ": thaw state=staging percent=41 eta_s=12 position=3\n: thaw state=staging percent=50 eta_s=10 position=3\n: thaw state=loading\n: other\ndata: {\"choices\":[{\"delta\":{\"content\":\"\"}}]}\n\n"
+const held = ": thaw state=staging percent=41 eta_s=12 position=3\n: thaw state=staging percent=50 eta_s=10 position=3\n: thaw " +
+	"state=loading\n: other\ndata: {\"choices\":[{\"delta\":{\"content\":\"\"}}]}\n\n"
 
 func TestRun(t *testing.T) {
 	s := start(t)
@@ -32,7 +36,8 @@ func TestRun(t *testing.T) {
 	if exit != 0 || out != "Ice melts.\n" {
 		t.Errorf("%d %q %q", exit, out, errs)
 	}
-	if want := "tiny staging [#########...............] 41% eta 12s, number 3 in line\ntiny loading\ncold start: queue 1ms, stage 1.2s\n"; errs != want {
+	if want := "tiny staging [#########...............] 41% eta 12s, number 3 in line\n" +
+		"tiny loading\ncold start: queue 1ms, stage 1.2s\n"; errs != want {
 		t.Errorf("got  %q\nwant %q", errs, want)
 	}
 	if want := `{"model":"tiny","stream":true,"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"What is thaw?"}],"max_tokens":9,"temperature":0}`; body != want {
@@ -57,7 +62,8 @@ func TestRun(t *testing.T) {
 		res.Stream, res.Length = io.NopCloser(strings.NewReader(answered)), -1
 	}
 	out, errs, exit = s.thaw(t, "", "run", "tiny", "x")
-	if want := "tiny staging [#.......................] 7%\ncold start: stage 1.2s, spawn 36ms, total 1.2s\n"; exit != 0 || out != "Ice melts.\n" || errs != want {
+	if want := "tiny staging [#.......................] 7%\ncold start: stage 1.2s, spawn 36ms, total 1.2s\n"; exit != 0 ||
+		out != "Ice melts.\n" || errs != want {
 		t.Errorf("%d %q\ngot  %q\nwant %q", exit, out, errs, want)
 	}
 

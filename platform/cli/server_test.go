@@ -52,11 +52,15 @@ func (p *fakePlatform) Function(n functions.Name) (snapshot.Snapshot, bool) {
 		return snapshot.Snapshot{Name: n, State: functions.Ready, Replicas: []snapshot.Replica{{ID: "r-2"}}, ColdStart: &functions.Timeline{ID: "cs-2"},
 			Forecast: functions.Forecast{P50: 21500 * time.Millisecond}}, true
 	case "tiny":
-		return snapshot.Snapshot{Name: n, State: functions.Downloading, Progress: functions.Progress{State: functions.Downloading, Percent: 41, ETA: 12 * time.Second}, Forecast: functions.NoForecast}, true
+		return snapshot.Snapshot{Name: n, State: functions.Downloading,
+			Progress: functions.Progress{State: functions.Downloading, Percent: 41, ETA: 12 * time.Second}, Forecast: functions.NoForecast}, true
 	case "blocked":
-		return snapshot.Snapshot{Name: n, State: functions.Unloaded, Blocked: &snapshot.Blocked{Code: "no_capacity", Message: "it needs 3 GPUs on one node, and the largest has 1", Final: true}, Forecast: functions.NoForecast}, true
+		return snapshot.Snapshot{Name: n, State: functions.Unloaded,
+			Blocked:  &snapshot.Blocked{Code: "no_capacity", Message: "it needs 3 GPUs on one node, and the largest has 1", Final: true},
+			Forecast: functions.NoForecast}, true
 	case "broken":
-		return snapshot.Snapshot{Name: n, State: functions.Unloaded, Failure: &snapshot.Failure{Reason: "weights_missing: no \x1b[31mconfig.json"}, Forecast: functions.NoForecast}, true
+		return snapshot.Snapshot{Name: n, State: functions.Unloaded,
+			Failure: &snapshot.Failure{Reason: "weights_missing: no \x1b[31mconfig.json"}, Forecast: functions.NoForecast}, true
 	}
 	return snapshot.Snapshot{}, false
 }
@@ -69,7 +73,8 @@ func (p *fakePlatform) Replicas() []functions.Replica {
 
 func (p *fakePlatform) Nodes() []functions.Node {
 	return []functions.Node{
-		{ID: "here", State: functions.NodeInferring, Seen: noon, Memory: functions.Capacity{Total: 8 << 30, Used: 1 << 30}, Store: functions.StoreUse{Bytes: 100 << 30, Used: 3 << 30}, Replicas: 2, Version: "v1",
+		{ID: "here", State: functions.NodeInferring, Seen: noon, Memory: functions.Capacity{Total: 8 << 30, Used: 1 << 30},
+			Store: functions.StoreUse{Bytes: 100 << 30, Used: 3 << 30}, Replicas: 2, Version: "v1",
 			Cached: []functions.CachedModel{{Source: "az://acct/models/llama", Tier: functions.TierDRAM, Bytes: 16 << 30}},
 			Warm:   []functions.WarmParent{{Engine: "vllm", State: "ready", Version: "0.32.0", Memory: 612 << 20, Forks: 3}},
 			GPUs:   []functions.GPU{{Index: 0, Name: "H200", MemoryTotal: 139 << 30, MemoryFree: 100 << 30, Health: "ok"}}},
@@ -77,7 +82,8 @@ func (p *fakePlatform) Nodes() []functions.Node {
 	}
 }
 
-var past = functions.Timeline{ID: "cs-2", Function: "ml/llama", Replica: "r-2", Node: "here", Began: began, State: functions.Ready, Total: 20.5, Bytes: 16 << 30, Tier: functions.TierRemote,
+var past = functions.Timeline{ID: "cs-2", Function: "ml/llama", Replica: "r-2", Node: "here", Began: began, State: functions.Ready,
+	Total: 20.5, Bytes: 16 << 30, Tier: functions.TierRemote,
 	Phases: []functions.Span{
 		{Phase: functions.PhaseQueue, Duration: 0.001}, {Phase: functions.PhasePlace, Start: 0.001, Duration: 0.002}, {Phase: functions.PhaseStage, Start: 0.003, Duration: 11.2},
 		{Phase: functions.PhaseSpawn, Start: 0.003, Duration: 6}, {Phase: functions.PhaseLoad, Start: 11.2, Duration: 8.3}, {Phase: functions.PhaseWarmup, Start: 19.5, Duration: 0.8}, {Phase: functions.PhaseFirstToken, Start: 20.3, Duration: 0.2},
@@ -247,7 +253,8 @@ func start(t *testing.T) *server {
 	limits := &ratelimit.Limits{}
 	limits.SetTeams(teams)
 	a := api.New(api.Options{
-		Catalog: s.cat, Keys: book, Usage: func(team string) ratelimit.Usage { return limits.Usage(team, time.Now()) }, State: s.fakePlatform, History: s.fakePlatform, Starter: s.fakePlatform, Requests: s.fakePlatform, Stores: stores{},
+		Catalog: s.cat, Keys: book, Usage: func(team string) ratelimit.Usage { return limits.Usage(team, time.Now()) }, State: s.fakePlatform,
+		History: s.fakePlatform, Starter: s.fakePlatform, Requests: s.fakePlatform, Stores: stores{},
 		Demand: func(n functions.Name) (int, int) {
 			if n.Name == "tiny" {
 				return 0, 3
@@ -260,7 +267,8 @@ func start(t *testing.T) *server {
 				return functions.TeamUse{}
 			}
 			left, resets := 1800.0, noon.Add(12*time.Hour)
-			return functions.TeamUse{GPUs: 2, RecentGPUs: 1.25, Today: 1800, Total: 98765.4, Left: &left, Resets: &resets, EvictionsInflicted: 3, EvictionsSuffered: 4, Thrash: 1}
+			return functions.TeamUse{GPUs: 2, RecentGPUs: 1.25, Today: 1800, Total: 98765.4, Left: &left, Resets: &resets, EvictionsInflicted: 3,
+				EvictionsSuffered: 4, Thrash: 1}
 		},
 		Explain: func(kind string, n functions.Name) (functions.Explanation, bool) {
 			e := functions.Explanation{Kind: kind, Function: n.String(), State: functions.Ready, Now: "It serves 2 requests with 1 replica."}
@@ -290,13 +298,14 @@ func start(t *testing.T) *server {
 		t.Fatal(err)
 	}
 	s.url = "http://" + l.Addr().String()
-	srv := httpserver.NewFiberServer(httpserver.Options{CutGrace: 10 * time.Millisecond, Handler: func(req *httpserver.Request, res *httpserver.Response) {
-		if strings.HasPrefix(req.Path, "/v1/") {
-			s.chat(req, res)
-			return
-		}
-		a.Serve(req, res)
-	}})
+	srv := httpserver.NewFiberServer(httpserver.Options{CutGrace: 10 * time.Millisecond,
+		Handler: func(req *httpserver.Request, res *httpserver.Response) {
+			if strings.HasPrefix(req.Path, "/v1/") {
+				s.chat(req, res)
+				return
+			}
+			a.Serve(req, res)
+		}})
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
 	t.Cleanup(func() {
@@ -377,7 +386,9 @@ func TestExitCodes(t *testing.T) {
 	key = strings.TrimSpace(key)
 	gone := filepath.Join(s.dir, "gone.yaml")
 	file := filepath.Join(s.dir, "bad.yaml")
-	if err := os.WriteFile(file, []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: x}\nspec: {engine: vlm, source: x, scale: {mx: 1}}\n"), 0o644); err != nil {
+	if err := os.WriteFile(file,
+		[]byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: x}\nspec: {engine: vlm, source: x, scale: {mx: 1}}\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
@@ -474,7 +485,9 @@ func TestInterrupted(t *testing.T) {
 func TestDeploy(t *testing.T) {
 	s := start(t)
 	file := filepath.Join(s.dir, "new.yaml")
-	if err := os.WriteFile(file, []byte("# mine\napiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: new}\nspec: {engine: ember, source: ./weights}\n"), 0o644); err != nil {
+	if err := os.WriteFile(file,
+		[]byte("# mine\napiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: new}\nspec: {engine: ember, source: ./weights}\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	name := functions.Name{Team: "default", Name: "new"}
@@ -484,29 +497,35 @@ func TestDeploy(t *testing.T) {
 	}
 	out, errs, exit = s.thaw(t, "", "deploy", "-f", file)
 	m := s.cat.Model(name)
-	if exit != 0 || out != "default/new created\n" || m == nil || m.Spec.Source != filepath.Join(s.dir, "weights") || !strings.Contains(errs, "curl -N "+s.url+"/v1/chat/completions") {
+	if exit != 0 || out != "default/new created\n" || m == nil || m.Spec.Source != filepath.Join(s.dir, "weights") ||
+		!strings.Contains(errs, "curl -N "+s.url+"/v1/chat/completions") {
 		t.Fatalf("%d %s%s %+v", exit, out, errs, m)
 	}
 	// Waiting shows the way, in plain lines.
 	step := func(st functions.State, percent int, bytes functions.Bytes, err string) functions.Timeline {
-		return functions.Timeline{ID: "cs-1", Function: "default/new", State: st, Error: err, Progress: functions.Progress{State: st, Percent: percent, Bytes: bytes, Total: 4 << 20, ETA: 3 * time.Second}}
+		return functions.Timeline{ID: "cs-1", Function: "default/new", State: st, Error: err,
+			Progress: functions.Progress{State: st, Percent: percent, Bytes: bytes, Total: 4 << 20, ETA: 3 * time.Second}}
 	}
 	s.steps = []functions.Timeline{{}, step(functions.Downloading, 25, 1<<20, ""), step(functions.Downloading, 50, 2<<20, ""), step(functions.Loading, 10, 4<<20, ""), step(functions.Ready, 100, 4<<20, "")}
 	out, errs, exit = s.thaw(t, "", "deploy", "-f", file, "--wait")
-	if exit != 0 || out != "default/new unchanged\n" || !strings.HasPrefix(errs, "new staging [######..................] 25% 1 MiB/4 MiB eta 3s\nnew loading [##......................] 10% eta 3s\ntry it:\n") {
+	if exit != 0 || out != "default/new unchanged\n" ||
+		!strings.HasPrefix(errs,
+			"new staging [######..................] 25% 1 MiB/4 MiB eta 3s\nnew loading [##......................] 10% eta 3s\ntry it:\n") {
 		t.Fatalf("%d %s%s", exit, out, errs)
 	}
 	// And a start that fails says so.
 	failed := step(functions.Failed, -1, 0, "engine_missing: no ember")
 	failed.Node = "here"
 	s.told, s.steps = 0, []functions.Timeline{failed}
-	if _, errs, exit = s.thaw(t, "", "wake", "new", "--wait"); exit != kit.ExitFailed || !strings.Contains(errs, "engine_missing: no ember") || !strings.Contains(errs, "hint: thaw logs new") {
+	if _, errs, exit = s.thaw(t, "", "wake", "new", "--wait"); exit != kit.ExitFailed || !strings.Contains(errs, "engine_missing: no ember") ||
+		!strings.Contains(errs, "hint: thaw logs new") {
 		t.Fatalf("%d %s", exit, errs)
 	}
 	if out, errs, exit = s.thaw(t, "", "wake", "new", "--lease", "2h"); exit != 0 || s.leases[name] != 2*time.Hour {
 		t.Fatalf("%d %s%s", exit, out, errs)
 	}
-	if out, errs, exit = s.thaw(t, "", "pull", "new"); exit != 0 || out != "/store/x\n" || !strings.Contains(errs, "new ready on here: 4 MiB") {
+	if out, errs, exit = s.thaw(t, "", "pull", "new"); exit != 0 || out != "/store/x\n" ||
+		!strings.Contains(errs, "new ready on here: 4 MiB") {
 		t.Fatalf("%d %s%s", exit, out, errs)
 	}
 	if out, errs, exit = s.thaw(t, "", "rm", "new"); exit != 0 || out != "default/new removed\n" || s.cat.Model(name) != nil {
@@ -532,7 +551,8 @@ func TestKeysAndLogs(t *testing.T) {
 			t.Errorf("%s: %d %s%s", arg, exit, out, errs)
 		}
 	}
-	if out, errs, exit := s.thaw(t, "", "check", filepath.Join(s.dir, "functions")); exit != 0 || out != "model default/tiny\nmodel ml/llama\nmodel ml/broken\nteam ml\n" || errs != "4 good\n" {
+	if out, errs, exit := s.thaw(t, "", "check", filepath.Join(s.dir, "functions")); exit != 0 ||
+		out != "model default/tiny\nmodel ml/llama\nmodel ml/broken\nteam ml\n" || errs != "4 good\n" {
 		t.Errorf("%d %s%s", exit, out, errs)
 	}
 	if out, _, exit := s.thaw(t, "", "check", "--schema"); exit != 0 || out != string(functions.Schema()) {
@@ -560,7 +580,8 @@ func TestDoctor(t *testing.T) {
 	s.env["THAW_DATA"] = filepath.Join(s.dir, "functions", "shipped.yaml", "below")
 	s.reasons = []string{"no agent"}
 	out, errs, exit = s.thaw(t, "", "doctor")
-	if exit != kit.ExitFailed || !strings.Contains(out, "no-vllm: ") || !strings.Contains(errs, "mend THAW_ENGINE_VLLM") || !strings.Contains(out, "takes no requests: no agent") {
+	if exit != kit.ExitFailed || !strings.Contains(out, "no-vllm: ") || !strings.Contains(errs, "mend THAW_ENGINE_VLLM") ||
+		!strings.Contains(out, "takes no requests: no agent") {
 		t.Errorf("%d %s%s", exit, out, errs)
 	}
 }

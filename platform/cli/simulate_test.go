@@ -52,7 +52,8 @@ func TestSimulate(t *testing.T) {
 	var words []string
 	for _, it := range got.Items {
 		words = append(words, it.Policy)
-		if it.GPUs != 2 || it.Requests < 100 || it.Cold == nil || it.ColdShare == nil || it.TTFT.P99 == nil || it.TTFT.Max == nil || it.Hours.Wasted == nil || it.Evictions == nil || len(it.Teams) != 2 {
+		if it.GPUs != 2 || it.Requests < 100 || it.Cold == nil || it.ColdShare == nil || it.TTFT.P99 == nil || it.TTFT.Max == nil ||
+			it.Hours.Wasted == nil || it.Evictions == nil || len(it.Teams) != 2 {
 			t.Errorf("%+v", it)
 		}
 	}
@@ -63,11 +64,13 @@ func TestSimulate(t *testing.T) {
 	if strings.Contains(errs, "\x1b") || !strings.Contains(errs, "about 200 requests in 30 min for 6 functions; the models are made up") {
 		t.Error(errs)
 	}
-	again, _, _ := runCLI(t, Programs{}, nil, "simulate", "--fleet", file, "--trace", fewRequests, "--policy", "lru,gdsf", "-o", "json", "--parallel", "1")
+	again, _, _ := runCLI(t, Programs{}, nil, "simulate", "--fleet", file, "--trace", fewRequests, "--policy", "lru,gdsf", "-o", "json",
+		"--parallel", "1")
 	if again != out {
 		t.Error("the same seed, another result")
 	}
-	other, _, _ := runCLI(t, Programs{}, nil, "simulate", "--fleet", file, "--trace", fewRequests, "--policy", "lru,gdsf", "-o", "json", "--seed", "2")
+	other, _, _ := runCLI(t, Programs{}, nil, "simulate", "--fleet", file, "--trace", fewRequests, "--policy", "lru,gdsf", "-o", "json",
+		"--seed", "2")
 	if other == out {
 		t.Error("another seed, the same result")
 	}
@@ -75,16 +78,20 @@ func TestSimulate(t *testing.T) {
 
 func TestSimulateTableAndPage(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.html")
-	out, errs, exit := runCLI(t, Programs{}, nil, "simulate", "--example", "--trace", fewRequests, "--policy", "lru", "--gpus", "1..3", "--p99", "1m", "--html", page, "-o", "wide")
+	out, errs, exit := runCLI(t, Programs{}, nil, "simulate", "--example", "--trace", fewRequests, "--policy", "lru", "--gpus", "1..3",
+		"--p99", "1m", "--html", page, "-o", "wide")
 	if exit != 0 {
 		t.Fatal(errs)
 	}
 	lines := strings.Split(out, "\n")
-	if !strings.HasPrefix(lines[0], "POLICY") || !strings.HasPrefix(lines[3], "lru") || !strings.Contains(out, "TEAM") || !strings.Contains(out, "within 60 s") {
+	if !strings.HasPrefix(lines[0], "POLICY") || !strings.HasPrefix(lines[3], "lru") || !strings.Contains(out, "TEAM") ||
+		!strings.Contains(out, "within 60 s") {
 		t.Error(out)
 	}
 	b, err := os.ReadFile(page)
-	if err != nil || !strings.Contains(string(b), "How many do I need") || !strings.Contains(string(b), "thaw simulate --example --trace gen:models=6,requests=200,hours=0.5,teams=2 --policy lru --gpus 1..3 --p99 1m0s --seed 1") {
+	if err != nil || !strings.Contains(string(b), "How many do I need") ||
+		!strings.Contains(string(b),
+			"thaw simulate --example --trace gen:models=6,requests=200,hours=0.5,teams=2 --policy lru --gpus 1..3 --p99 1m0s --seed 1") {
 		t.Error(err, len(b))
 	}
 }
@@ -117,7 +124,8 @@ time=2026-11-21T10:00:07Z level=INFO msg=request id=b code=200 model=default/hug
 func TestSimulateBadInput(t *testing.T) {
 	file := writeFile(t, "fleet.yaml", "nodes: [{gpus: 2}]")
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: ./x, engine: ember}\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "a.yaml"),
+		[]byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: ./x, engine: ember}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	bad := t.TempDir()
@@ -162,7 +170,8 @@ func TestExampleFleet(t *testing.T) {
 		t.Fatal(errs)
 	}
 	// It is one that simulate takes.
-	if _, errs, exit := runCLI(t, Programs{}, nil, "simulate", "--fleet", writeFile(t, "fleet.yaml", out), "--trace", "gen:models=3,requests=20,hours=0.1"); exit != 0 {
+	if _, errs, exit := runCLI(t, Programs{}, nil, "simulate", "--fleet", writeFile(t, "fleet.yaml", out), "--trace",
+		"gen:models=3,requests=20,hours=0.1"); exit != 0 {
 		t.Error(errs)
 	}
 }

@@ -50,7 +50,8 @@ func (m modelVerbs) pull() *cobra.Command {
 	var folder string
 	var o LocalStoreOptions
 	cmd := &cobra.Command{
-		Use: "pull SOURCE|NAME", Short: "Download a model's weights to this machine or to a server's node", GroupID: "use", Args: kit.ExactArgs("a source or the name of a model"),
+		Use: "pull SOURCE|NAME", Short: "Download a model's weights to this machine or to a server's node", GroupID: "use",
+		Args: kit.ExactArgs("a source or the name of a model"),
 		Long: `Download a model's weights into a store: verified, resumable, published whole or not
 at all. The last line on stdout is the folder that holds them under their own
 names.
@@ -82,7 +83,8 @@ Interrupted or killed, the same command goes on from where it was.`,
 			}
 			if !cmd.Flags().Changed("data") {
 				if o.Budget != 0 || folder != "" || len(o.Peers) > 0 || o.Certs != "" {
-					return kit.Usage("thaw pull "+functions.Clip(args[0])+" --data DIR", "--store, --functions, --peer and --certs are for a pull with --data")
+					return kit.Usage("thaw pull "+functions.Clip(args[0])+" --data DIR",
+						"--store, --functions, --peer and --certs are for a pull with --data")
 				}
 				return m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 					return m.requestPrefetch(ctx, cl, args[0], ask)
@@ -94,8 +96,10 @@ Interrupted or killed, the same command goes on from where it was.`,
 	prefetchFlags(cmd, &ask)
 	cmd.Flags().StringVar(&folder, "functions", "", "with --data: folder of model files that NAME is looked up in [THAW_FUNCTIONS]")
 	cmd.Flags().Var(kit.BytesFlag{Bytes: &o.Budget}, "store", "with --data: the most the store may take; 0 is all the disk has")
-	cmd.Flags().StringArrayVar(&o.Peers, "peer", nil, "with --data: URL of a node that serves its blocks, https://HOST:PORT; may be repeated; the source is asked for the rest")
-	cmd.Flags().StringVar(&o.Certs, "certs", "", "with --peer: folder with ca.crt, tls.crt and tls.key of a node, such as DATA/identity of an agent")
+	cmd.Flags().StringArrayVar(&o.Peers, "peer", nil,
+		"with --data: URL of a node that serves its blocks, https://HOST:PORT; may be repeated; the source is asked for the rest")
+	cmd.Flags().StringVar(&o.Certs, "certs", "",
+		"with --peer: folder with ca.crt, tls.crt and tls.key of a node, such as DATA/identity of an agent")
 	return cmd
 }
 
@@ -129,14 +133,16 @@ func (m modelVerbs) pullHere(ctx context.Context, o LocalStoreOptions, word, fol
 func prefetchFlags(cmd *cobra.Command, ask *api.PrefetchRequest) {
 	cmd.Flags().StringVar(&ask.Node, "node", "", "node of the server; the one with the most room when not given")
 	cmd.Flags().StringVar(&ask.Digest, "digest", "", "sha256:… that it must have")
-	cmd.Flags().StringArrayVar(&ask.Files, "files", nil, "of a SOURCE: pattern of files to bring beside weights, configs and tokenizers, such as 'custom/*.py'; may be repeated")
+	cmd.Flags().StringArrayVar(&ask.Files, "files", nil,
+		"of a SOURCE: pattern of files to bring beside weights, configs and tokenizers, such as 'custom/*.py'; may be repeated")
 	cmd.Flags().BoolVar(&ask.Pin, "pin", false, "keep it from being evicted (thaw cache unpin)")
 }
 
 func (m modelVerbs) prefetch() *cobra.Command {
 	var ask api.PrefetchRequest
 	cmd := &cobra.Command{
-		Use: "prefetch NAME|SOURCE", Short: "Download a model's weights to a node ahead of requests", GroupID: "use", Args: kit.ExactArgs("the name of a model or a source"),
+		Use: "prefetch NAME|SOURCE", Short: "Download a model's weights to a node ahead of requests", GroupID: "use",
+		Args: kit.ExactArgs("the name of a model or a source"),
 		Long: `Download a model's weights into the store of a node of the server, for its next
 start. No engine starts. An interrupt cancels the download; what has arrived stays.`,
 		Example: `  thaw prefetch ml/llama
@@ -164,7 +170,8 @@ func (p printer) requireOutput(known ...string) error {
 
 // isSource reports whether word is a source: it has a scheme, or is written as a path.
 func isSource(word string) bool {
-	return strings.Contains(word, "://") || strings.HasPrefix(word, "file:") || strings.HasPrefix(word, ".") || strings.HasPrefix(word, "~") || filepath.IsAbs(word)
+	return strings.Contains(word, "://") || strings.HasPrefix(word, "file:") || strings.HasPrefix(word, ".") || strings.HasPrefix(word, "~") ||
+		filepath.IsAbs(word)
 }
 
 // displayName is a source or a name where the line has to hold its progress too.

@@ -42,7 +42,8 @@ func (stores) ChangeCheckpoint(_ context.Context, node, digest string, act funct
 func (stores) VerifyCheckpoint(_ context.Context, node, digest string, tell func(functions.StoreProgress)) error {
 	tell(functions.StoreProgress{Node: "here", State: "verifying", Total: 1 << 20})
 	if digest == otherDigest {
-		tell(functions.StoreProgress{Node: "here", State: "failed", Error: &functions.StoreError{Code: "digest_mismatch", Message: "the stored file is not what came"}})
+		tell(functions.StoreProgress{Node: "here", State: "failed",
+			Error: &functions.StoreError{Code: "digest_mismatch", Message: "the stored file is not what came"}})
 		return nil
 	}
 	tell(functions.StoreProgress{Node: "here", State: "ready", Percent: 100, Total: 1 << 20})
@@ -59,7 +60,8 @@ func (stores) Prefetch(_ context.Context, _ string, r functions.PrefetchRequest,
 		tell(functions.StoreProgress{Node: node, State: "failed", Error: &functions.StoreError{Code: "source_denied", Message: "403"}})
 		return nil
 	}
-	tell(functions.StoreProgress{Node: node, State: "ready", Percent: 100, Done: 4 << 20, Total: 4 << 20, Path: "/store/x", Digest: llamaDigest})
+	tell(functions.StoreProgress{Node: node, State: "ready", Percent: 100, Done: 4 << 20, Total: 4 << 20, Path: "/store/x",
+		Digest: llamaDigest})
 	return nil
 }
 
@@ -218,7 +220,8 @@ func TestPullHere(t *testing.T) {
 		h := &localRun{}
 		out, errs, exit := runLocal(t.Context(), h, env, strings.Fields(tt.line)...)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
-		if exit != tt.exit || !strings.Contains(errs, tt.says) || lines[len(lines)-1] != tt.last || tt.source != "" && h.asked.Source != tt.source {
+		if exit != tt.exit || !strings.Contains(errs, tt.says) || lines[len(lines)-1] != tt.last ||
+			tt.source != "" && h.asked.Source != tt.source {
 			t.Errorf("thaw %s: exit %d\n%s--- stderr\n%sasked for %+v", tt.line, exit, out, errs, h.asked)
 		}
 		if h.asked.Source == "hf://o/r" && strings.Join(h.asked.Files, " ") != "*.py a/*.bin" {
@@ -243,7 +246,8 @@ func TestPullInterrupted(t *testing.T) {
 		t.Errorf("exit %d\n%s%s", exit, out, errs)
 	}
 	h = &localRun{hang: true}
-	if _, errs, exit = runLocal(t.Context(), h, nil, "pull", "az://acct/x", "--timeout", "20ms", "--data", t.TempDir()); exit != kit.ExitTimeout || !strings.Contains(errs, "not done within 20ms") {
+	if _, errs, exit = runLocal(t.Context(), h, nil, "pull", "az://acct/x", "--timeout", "20ms", "--data",
+		t.TempDir()); exit != kit.ExitTimeout || !strings.Contains(errs, "not done within 20ms") {
 		t.Errorf("exit %d\n%s", exit, errs)
 	}
 }

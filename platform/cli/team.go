@@ -76,7 +76,8 @@ func (p printer) printTeam(t api.Team) {
 		}
 		return fmt.Sprintf(", %d left", *n)
 	}
-	row("May have", "%s requests at once, %s held, %s a minute%s", bound(l.Concurrent), bound(l.HeldRequests), bound(l.RequestsPerMinute), of(t.Requests))
+	row("May have", "%s requests at once, %s held, %s a minute%s", bound(l.Concurrent), bound(l.HeldRequests), bound(l.RequestsPerMinute),
+		of(t.Requests))
 	row("", "%s tokens a minute%s", bound(l.TokensPerMinute), of(t.Tokens))
 	row("", "%s cold starts an hour%s", bound(l.ColdStartsPerHour), of(t.ColdStarts))
 	row("", "%s GPU-seconds a day%s", bound(l.GPUSecondsPerDay), tables.GPULeft(t))

@@ -33,7 +33,8 @@ func ServesPath(path string) bool { return path == Prefix || strings.HasPrefix(p
 var pages = []string{"", "cold-starts", "models", "router", "playground", "socket"}
 
 // policy lets a page load and ask this server alone, and run what it loads and nothing else.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; " +
+	"form-action 'none'; frame-ancestors 'none'"
 
 // Console serves the files. Its methods may be called concurrently.
 type Console struct {

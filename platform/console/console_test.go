@@ -73,11 +73,13 @@ func TestPages(t *testing.T) {
 	}
 	for _, p := range []string{"/ui/", "/ui/models", "/ui/models/default/tiny", "/ui/playground", "/ui/cold-starts/cs-1", "/ui/router", "/ui/socket"} {
 		res, body := get(t, "GET", url+p)
-		if res.StatusCode != 200 || body != index || res.Header.Get("Content-Type") != "text/html; charset=utf-8" || res.Header.Get("Cache-Control") != "no-cache" {
+		if res.StatusCode != 200 || body != index || res.Header.Get("Content-Type") != "text/html; charset=utf-8" ||
+			res.Header.Get("Cache-Control") != "no-cache" {
 			t.Errorf("%s: %d %v", p, res.StatusCode, res.Header)
 		}
 		policy := res.Header.Get("Content-Security-Policy")
-		if !strings.HasPrefix(policy, "default-src 'none'; script-src 'self'; style-src 'self';") || strings.Contains(policy, "unsafe") || strings.Contains(policy, "http") {
+		if !strings.HasPrefix(policy, "default-src 'none'; script-src 'self'; style-src 'self';") || strings.Contains(policy, "unsafe") ||
+			strings.Contains(policy, "http") {
 			t.Errorf("%s: policy %q", p, policy)
 		}
 		for _, f := range []string{"X-Content-Type-Options", "Referrer-Policy", "X-Frame-Options", "Cross-Origin-Opener-Policy"} {
@@ -138,7 +140,8 @@ func TestEveryAnswer(t *testing.T) {
 	for _, p := range paths {
 		for _, method := range []string{"GET", "HEAD", "POST"} {
 			res, _ := get(t, method, url+p, "If-None-Match", first.Header.Get("Etag"))
-			if res.Header.Get("Content-Security-Policy") != policy || res.Header.Get("X-Content-Type-Options") != "nosniff" || res.Header.Get("Referrer-Policy") == "" {
+			if res.Header.Get("Content-Security-Policy") != policy || res.Header.Get("X-Content-Type-Options") != "nosniff" ||
+				res.Header.Get("Referrer-Policy") == "" {
 				t.Errorf("%s %s: %d %v", method, p, res.StatusCode, res.Header)
 			}
 		}
@@ -148,12 +151,14 @@ func TestEveryAnswer(t *testing.T) {
 func TestMethods(t *testing.T) {
 	url := serve(t, "v1")
 	whole, _ := get(t, "GET", url+"/ui/")
-	if res, body := get(t, "HEAD", url+"/ui/"); res.StatusCode != 200 || body != "" || res.ContentLength != whole.ContentLength || res.Header.Get("Etag") != whole.Header.Get("Etag") {
+	if res, body := get(t, "HEAD", url+"/ui/"); res.StatusCode != 200 || body != "" || res.ContentLength != whole.ContentLength ||
+		res.Header.Get("Etag") != whole.Header.Get("Etag") {
 		t.Errorf("HEAD: %d %q %v", res.StatusCode, body, res.Header)
 	}
 	for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS", "PATCH"} {
 		for _, p := range []string{"/ui", "/ui/", "/ui/nothing"} {
-			if res, body := get(t, method, url+p); res.StatusCode != 405 || res.Header.Get("Allow") != "GET, HEAD" || !strings.Contains(body, "method_not_allowed") {
+			if res, body := get(t, method, url+p); res.StatusCode != 405 || res.Header.Get("Allow") != "GET, HEAD" ||
+				!strings.Contains(body, "method_not_allowed") {
 				t.Errorf("%s %s: %d %s %v", method, p, res.StatusCode, body, res.Header)
 			}
 		}

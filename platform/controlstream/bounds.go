@@ -41,7 +41,8 @@ func (h *Hub) modelToSend(name functions.Name, m *functions.Model) *functions.Mo
 	if team := h.modelBytes[name.Team] + len(b); err != nil || len(b) > maxModel || team > maxTeamModels {
 		h.models[name] = sentModel{from: m}
 		if !ok || before.bytes > 0 {
-			h.o.Log.Warn("activators use defaults for a function: its model, or the models of its team, are too large", "function", name.String(), "bytes", len(b), "team_bytes", team)
+			h.o.Log.Warn("activators use defaults for a function: its model, or the models of its team, are too large", "function", name.String(),
+				"bytes", len(b), "team_bytes", team)
 		}
 		return nil
 	}

@@ -49,7 +49,8 @@ func TestLargeModels(t *testing.T) {
 		s := w.serve(at(1)+":8090", h)
 		f := newFeed()
 		var got Keys
-		a := NewActivator(ActivatorOptions{Addr: "control:8090", Token: secret, ID: "a", Dial: w.dial, Lookup: w.lookup, Log: w.logger(), Keys: func(k Keys) { got = k }})
+		a := NewActivator(ActivatorOptions{Addr: "control:8090", Token: secret, ID: "a", Dial: w.dial, Lookup: w.lookup, Log: w.logger(),
+			Keys: func(k Keys) { got = k }})
 		a.Attach(f)
 		stop := w.run(a.Run)
 		<-a.Synced()
@@ -122,7 +123,8 @@ func TestUpdateParts(t *testing.T) {
 	for i, part := range parts {
 		got.join(part.pack(uint64(i), sent, moment).unpack(known, moment))
 	}
-	if !got.FullSync || len(got.Functions) != len(d.Functions) || len(got.Keys.Keys) != len(d.Keys.Keys) || len(got.Keys.Teams) != 2 || got.Table.Version != 3 || len(known) != len(d.Functions) {
+	if !got.FullSync || len(got.Functions) != len(d.Functions) || len(got.Keys.Keys) != len(d.Keys.Keys) || len(got.Keys.Teams) != 2 ||
+		got.Table.Version != 3 || len(known) != len(d.Functions) {
 		t.Errorf("%v, %d functions, %d keys, %d models known", got.FullSync, len(got.Functions), len(got.Keys.Keys), len(known))
 	}
 }

@@ -184,7 +184,8 @@ func (s *leaderSearch) find(ctx context.Context) (*stream, string) {
 			default:
 				delete(s.asking, a.addr)
 				s.onAnswer(a)
-				if r, ok := errors.AsType[*refusal](a.err); ok && r.status == http.StatusMisdirectedRequest && r.leader != "" && s.failed[r.leader] == "" {
+				if r, ok := errors.AsType[*refusal](a.err); ok && r.status == http.StatusMisdirectedRequest && r.leader != "" &&
+					s.failed[r.leader] == "" {
 					s.dialCandidate(asks, r.leader)
 				}
 			}
@@ -455,9 +456,11 @@ func (o *outbox) put(u Report) {
 // take moves all entries to the empty u. It reports whether there were any.
 func (o *outbox) take(u *Report) bool {
 	*u = Report{
-		Wakes: o.wakes.Values(), DemandHints: o.demandHints.Values(), HealthReports: o.healthReports.Values(), FirstTokens: o.firstTokens.Values(),
-		Demand: o.demand.Values(), Pods: o.pods.Values(), Applied: o.applied, Node: o.node,
+		Wakes: o.wakes.Values(), DemandHints: o.demandHints.Values(), HealthReports: o.healthReports.Values(),
+		FirstTokens: o.firstTokens.Values(),
+		Demand:      o.demand.Values(), Pods: o.pods.Values(), Applied: o.applied, Node: o.node,
 	}
 	*o = newOutbox()
-	return len(u.Wakes)+len(u.DemandHints)+len(u.HealthReports)+len(u.FirstTokens)+len(u.Demand)+len(u.Pods) > 0 || u.Applied > 0 || u.Node != nil
+	return len(u.Wakes)+len(u.DemandHints)+len(u.HealthReports)+len(u.FirstTokens)+len(u.Demand)+len(u.Pods) > 0 || u.Applied > 0 ||
+		u.Node != nil
 }

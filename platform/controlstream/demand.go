@@ -180,7 +180,8 @@ func (h *Hub) applyReport(p *peer, f *reportFrame, u Report) {
 	}
 	for _, d := range u.Demand {
 		maps.DeleteFunc(d.InFlight, func(_ string, n int) bool { return n == 0 })
-		if before, ok := p.demand[d.Name]; ok && f.FullSync && d.like(&before) && !d.LastEnd.After(h.ends[d.Name].any.Add(jitter)) && !d.Low.LastUse.After(h.ends[d.Name].use.Add(jitter)) {
+		if before, ok := p.demand[d.Name]; ok && f.FullSync && d.like(&before) && !d.LastEnd.After(h.ends[d.Name].any.Add(jitter)) &&
+			!d.Low.LastUse.After(h.ends[d.Name].use.Add(jitter)) {
 			continue // unchanged
 		}
 		h.noteRequestEnd(d.Name, d.LastEnd, d.Low.LastUse)
@@ -203,6 +204,7 @@ const jitter = 20 * time.Millisecond
 
 // like reports whether two demands for one function are equal, within jitter.
 func (d *Demand) like(o *Demand) bool {
-	return d.Active == o.Active && d.Queued == o.Queued && d.Low.Active == o.Low.Active && d.Low.Queued == o.Low.Queued && d.Oldest.IsZero() == o.Oldest.IsZero() &&
+	return d.Active == o.Active && d.Queued == o.Queued && d.Low.Active == o.Low.Active && d.Low.Queued == o.Low.Queued &&
+		d.Oldest.IsZero() == o.Oldest.IsZero() &&
 		d.Oldest.Sub(o.Oldest).Abs() <= jitter && maps.Equal(d.InFlight, o.InFlight) && maps.Equal(d.Teams, o.Teams)
 }

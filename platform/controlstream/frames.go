@@ -81,7 +81,8 @@ func (r Report) pack(whole bool, heard uint64, now time.Time) *reportFrame {
 	f.Report.Demand = nil
 	for _, d := range r.Demand {
 		f.Demand = append(f.Demand, demandFrame{
-			Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: elapsedSince(d.Oldest, now), LastEnd: elapsedSince(d.LastEnd, now), Teams: d.Teams, InFlight: d.InFlight,
+			Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: elapsedSince(d.Oldest, now), LastEnd: elapsedSince(d.LastEnd, now),
+			Teams: d.Teams, InFlight: d.InFlight,
 			LowActive: d.Low.Active, LowQueued: d.Low.Queued, LastUse: elapsedSince(d.Low.LastUse, now),
 		})
 	}
@@ -108,7 +109,8 @@ func (f *reportFrame) unpack(now time.Time) (Report, error) {
 			}
 		}
 		u.Demand = append(u.Demand, Demand{
-			Demand: activator.Demand{Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: momentBefore(d.Oldest, now), LastEnd: momentBefore(d.LastEnd, now), Teams: d.Teams,
+			Demand: activator.Demand{Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: momentBefore(d.Oldest, now),
+				LastEnd: momentBefore(d.LastEnd, now), Teams: d.Teams,
 				Low: admission.LowLoad{Active: d.LowActive, Queued: d.LowQueued, LastUse: momentBefore(d.LastUse, now)}},
 			InFlight: d.InFlight,
 		})

@@ -148,7 +148,8 @@ func TestClocksOfTwo(t *testing.T) {
 		ColdStart: &functions.Timeline{Began: moment.Add(-2 * time.Second)},
 	}}}
 	f := d.pack(0, models{}, moment).unpack(models{}, there).Functions[0]
-	if !f.Failure.Until.Equal(there.Add(time.Minute)) || !f.Failure.At.IsZero() || !f.Blocked.At.Equal(there.Add(-time.Second)) || !f.ColdStart.Began.Equal(there.Add(-2*time.Second)) {
+	if !f.Failure.Until.Equal(there.Add(time.Minute)) || !f.Failure.At.IsZero() || !f.Blocked.At.Equal(there.Add(-time.Second)) ||
+		!f.ColdStart.Began.Equal(there.Add(-2*time.Second)) {
 		t.Errorf("%+v %+v %+v", f.Failure, f.Blocked, f.ColdStart)
 	}
 }
@@ -162,7 +163,8 @@ func TestModelsGoOnce(t *testing.T) {
 	sent, got := models{}, models{}
 	var sizes []int
 	var wire bytes.Buffer
-	p := newStream(&wire, maxDown, func(b []byte) error { sizes = append(sizes, len(b)); _, err := wire.Write(b); return err }, maxDown, func() {})
+	p := newStream(&wire, maxDown, func(b []byte) error { sizes = append(sizes, len(b)); _, err := wire.Write(b); return err }, maxDown,
+		func() {})
 	var last Update
 	for i, d := range []Update{
 		{FullSync: true, Functions: []snapshot.Snapshot{f}},

@@ -38,16 +38,18 @@ type HubOptions struct {
 	// does not know yet which replicas run.
 	Quiet bool
 
-	Waker       activator.Waker                                                 // gets wakes, demand hints and health reports of all activators
-	FirstToken  func(name functions.Name, coldStart string, took time.Duration) // may be nil
-	Node        func(id string, hb functions.Heartbeat)                         // a loader's heartbeat; may be nil
-	Pods        func(node string, whole bool, pods []Pod)                       // a loader's pods; whole: it has no others; may be nil
-	Joined      func(kind Kind, id string)                                      // called before a peer's first report; SendToNode reaches it already; may be nil
-	Left        func(kind Kind, id string)                                      // called when a peer's connection ended and no other replaced it; may be nil
-	Coordinator Coordinator                                                     // of the teams' limits; may be nil
-	Applied     func()                                                          // called when an activator routes by another table; may be nil
-	Log         *slog.Logger                                                    // nil discards
-	Now         func() time.Time                                                // default time.Now
+	// gets wakes, demand hints and health reports of all activators
+	Waker      activator.Waker
+	FirstToken func(name functions.Name, coldStart string, took time.Duration) // may be nil
+	Node       func(id string, hb functions.Heartbeat)                         // a loader's heartbeat; may be nil
+	Pods       func(node string, whole bool, pods []Pod)                       // a loader's pods; whole: it has no others; may be nil
+	// called before a peer's first report; SendToNode reaches it already; may be nil
+	Joined      func(kind Kind, id string)
+	Left        func(kind Kind, id string) // called when a peer's connection ended and no other replaced it; may be nil
+	Coordinator Coordinator                // of the teams' limits; may be nil
+	Applied     func()                     // called when an activator routes by another table; may be nil
+	Log         *slog.Logger               // nil discards
+	Now         func() time.Time           // default time.Now
 }
 
 // Hub is the controller's end of all control streams, and the orchestrator's data path: it

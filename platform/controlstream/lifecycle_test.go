@@ -336,7 +336,8 @@ func TestWrongToken(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1)}
 		joined := false
-		h := NewHub(HubOptions{Token: "another-one", Joined: func(Kind, string) { joined = true }, Leads: func() (bool, string) { return false, "10.9.9.9:1" }})
+		h := NewHub(HubOptions{Token: "another-one", Joined: func(Kind, string) { joined = true },
+			Leads: func() (bool, string) { return false, "10.9.9.9:1" }})
 		s := w.serve(at(1)+":8090", h)
 		a, stop := w.activator("a", newFeed())
 		time.Sleep(10 * time.Second)
@@ -543,7 +544,8 @@ func TestNodeReplaced(t *testing.T) {
 		}})
 		s := w.serve(at(1)+":8090", h)
 		node := func(pods ...Pod) (*Client, func()) {
-			c := NewClient(ClientOptions{Addr: "control:8090", Token: secret, Hello: Hello{Kind: KindNode, ID: "n"}, First: func() Report { return Report{Pods: pods} }, Dial: w.dial, Lookup: w.lookup})
+			c := NewClient(ClientOptions{Addr: "control:8090", Token: secret, Hello: Hello{Kind: KindNode, ID: "n"},
+				First: func() Report { return Report{Pods: pods} }, Dial: w.dial, Lookup: w.lookup})
 			return c, w.run(c.Run)
 		}
 		_, stop := node(Pod{UID: "1"}, Pod{UID: "2"})

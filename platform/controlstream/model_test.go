@@ -100,7 +100,8 @@ func (n *naive) inFlight(name functions.Name, replica string) (k int) {
 func TestHubIsNaive(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 9))
-		n := &naive{now: moment, peers: map[string]*said{}, ends: map[functions.Name]time.Time{}, uses: map[functions.Name]time.Time{}, left: map[string]uint64{}}
+		n := &naive{now: moment, peers: map[string]*said{}, ends: map[functions.Name]time.Time{}, uses: map[functions.Name]time.Time{},
+			left: map[string]uint64{}}
 		h := NewHub(HubOptions{Token: secret, Now: func() time.Time { return n.now }})
 		links := map[string]*peer{}
 		names := []functions.Name{name("a"), name("b"), name("c")}

@@ -18,7 +18,10 @@ import (
 //	loader  {"welcome":{"node":"a","uid":"…","store":"/var/lib/thaw"}}
 //	shim    {"stage":{"id":1,"source":"az://acct/models/llama","files":["*.txt"],"digest":"sha256:…"}}
 //	loader  {"staging":{"id":1,"done":1048576,"total":2097152,"state":"fetching"}}
-//	loader  {"staged":{"id":1,"path":"/var/lib/thaw/store/checkpoints/…/files","digest":"sha256:…","bytes":2097152,"files":["config.json",…]}}
+//
+// loader
+// {"staged":{"id":1,"path":"/var/lib/thaw/store/checkpoints/…/files","digest":"sha256:…","bytes":2097152,"files":["config.json",…]}}
+//
 //	        {"failed":{"id":1,"kind":"source_not_found","message":"…","fix":"…"}}
 //	shim    {"verify":{"id":1,"digest":"sha256:…"}}    its engine failed as it does on a damaged file
 //	loader  {"verified":{"id":1,"damaged":true,"error":"…"}}

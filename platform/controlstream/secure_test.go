@@ -62,7 +62,8 @@ func TestCertificates(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 3)
 			go func() { done <- split.Run(ctx) }()
-			secure, plain := &http.Server{Handler: h}, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })}
+			secure, plain := &http.Server{Handler: h},
+				&http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })}
 			Configure(secure)
 			Configure(plain)
 			go func() { done <- secure.Serve(split.Secure) }()

@@ -78,7 +78,8 @@ func (h *Hub) serve(s *stream, from string, shown *tls.ConnectionState) {
 		return
 	}
 	if shown != nil && mtls.Name(shown) != NameOf(hello.Kind) {
-		h.o.Log.Warn("a control stream is refused", "from", from, "peer", hello.ID, "error", fmt.Sprintf("its kind is %q, and its certificate is for %q", hello.Kind, mtls.Name(shown)))
+		h.o.Log.Warn("a control stream is refused", "from", from, "peer", hello.ID, "error",
+			fmt.Sprintf("its kind is %q, and its certificate is for %q", hello.Kind, mtls.Name(shown)))
 		return
 	}
 	p := h.newPeer(hello.Kind, hello.ID, s)
@@ -267,8 +268,10 @@ func (p *peer) nextUpdate() (d Update, seq uint64, any bool) {
 	if p.kind == KindActivator && !h.open {
 		return d, 0, false
 	}
-	d = Update{FullSync: waiting.fullSync, AbortAgent: waiting.aborts.Values(), Peers: waiting.nodePeers, Prefetch: waiting.prefetch.Values(), Stop: waiting.stops.Values(), Owners: waiting.owners}
-	any = waiting.fullSync || len(d.AbortAgent)+len(d.Prefetch)+len(d.Stop)+waiting.dirty.Len() > 0 || waiting.nodePeers != nil || waiting.owners != nil
+	d = Update{FullSync: waiting.fullSync, AbortAgent: waiting.aborts.Values(), Peers: waiting.nodePeers, Prefetch: waiting.prefetch.Values(),
+		Stop: waiting.stops.Values(), Owners: waiting.owners}
+	any = waiting.fullSync || len(d.AbortAgent)+len(d.Prefetch)+len(d.Stop)+waiting.dirty.Len() > 0 || waiting.nodePeers != nil ||
+		waiting.owners != nil
 	if p.kind == KindActivator {
 		if waiting.table && h.table != nil {
 			d.Table, any = h.table, true

@@ -63,7 +63,8 @@ type feed struct {
 }
 
 func newFeed() *feed {
-	return &feed{pictures: map[functions.Name]snapshot.Snapshot{}, demand: map[functions.Name]activator.Demand{}, flights: map[string]int{}, changed: map[functions.Name]bool{}, news: newest.NewSignal()}
+	return &feed{pictures: map[functions.Name]snapshot.Snapshot{}, demand: map[functions.Name]activator.Demand{}, flights: map[string]int{},
+		changed: map[functions.Name]bool{}, news: newest.NewSignal()}
 }
 
 func (f *feed) Publish(fs ...snapshot.Snapshot) {
@@ -233,7 +234,8 @@ func TestOneHub(t *testing.T) {
 	f.fly("r2", 1) // it answered before any snapshot listed it as READY
 	f.want(activator.Demand{Name: name("m"), Active: 3})
 	a.DemandChanged()
-	testkit.Eventually(t, "those of one that no picture names, too", func() bool { return h.InFlightOf(name("m"), "r2") == 1 && h.InFlightOf(name("m"), "r1") == 2 })
+	testkit.Eventually(t, "those of one that no picture names, too",
+		func() bool { return h.InFlightOf(name("m"), "r2") == 1 && h.InFlightOf(name("m"), "r1") == 2 })
 
 	h.Remove(name("n"))
 	testkit.Eventually(t, "n is gone", func() bool { _, ok := f.has(name("n")); return !ok })

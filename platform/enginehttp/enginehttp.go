@@ -38,7 +38,8 @@ type Call struct {
 // Forward sends a request to an engine and makes its answer the response, as a
 // stream. If it returns an error, which is upstream's, it has not touched res.
 func Forward(engines *upstream.Client, req *httpserver.Request, res *httpserver.Response, c Call) error {
-	up := &upstream.Request{Addr: c.Engine, Method: c.Method, Path: c.Path, Body: c.Body, Fields: make([]upstream.Field, 0, len(passedFields)+2)}
+	up := &upstream.Request{Addr: c.Engine, Method: c.Method, Path: c.Path, Body: c.Body,
+		Fields: make([]upstream.Field, 0, len(passedFields)+2)}
 	for _, name := range passedFields {
 		if v := req.Header(name); v != "" {
 			up.Fields = append(up.Fields, upstream.Field{Name: name, Value: v})

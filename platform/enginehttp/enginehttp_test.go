@@ -76,7 +76,8 @@ func TestForward(t *testing.T) {
 	if firstBytes != 1 || len(closes) != 0 {
 		t.Errorf("FirstByte was called %d times, Done %d times more", firstBytes, len(closes))
 	}
-	if res, body := do("PUT"); res.StatusCode != http.StatusMethodNotAllowed || res.Header.Get("Allow") != "POST" || !strings.Contains(body, "POST") {
+	if res, body := do("PUT"); res.StatusCode != http.StatusMethodNotAllowed || res.Header.Get("Allow") != "POST" ||
+		!strings.Contains(body, "POST") {
 		t.Errorf("%d %v %q", res.StatusCode, res.Header, body)
 	}
 }

@@ -150,7 +150,9 @@ func TestJoin(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := Join(ctx, JoinOptions{Server: w.url, Token: foreign, ID: "gpu-3", Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := Join(ctx,
+		JoinOptions{Server: w.url, Token: foreign, ID: "gpu-3", Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("a token of another server was sent to this one: %v", err)
 	}
 	if _, err := w.join("gpu-1", named, t.TempDir()); err != nil {
@@ -174,7 +176,8 @@ func TestJoin(t *testing.T) {
 func TestServersOwnName(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	token := w.token("")
-	if _, err := w.join("head", token, t.TempDir()); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "head is the name of the server's own node: give the agent another with --name") {
+	if _, err := w.join("head", token, t.TempDir()); !errors.Is(err, ErrRefused) ||
+		!strings.Contains(err.Error(), "head is the name of the server's own node: give the agent another with --name") {
 		t.Errorf("%v", err)
 	}
 	if len(w.Agents()) != 0 {
@@ -247,7 +250,8 @@ func TestUsedTokenBesideIdentity(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 			continue
 		}
-		if !strings.Contains(log.String(), "the join token is refused and ignored") || !strings.Contains(log.String(), "unknown, expired or used") {
+		if !strings.Contains(log.String(), "the join token is refused and ignored") ||
+			!strings.Contains(log.String(), "unknown, expired or used") {
 			t.Errorf("%s: the log is %q", what, log.String())
 		}
 		if status, answer := w.post(i.ServerTLS(), heartbeatPath, `{"agent_id":"gpu-1"}`); status != 200 {
@@ -275,7 +279,8 @@ func TestExpiredToken(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	token := w.token("")
 	w.later(DefaultExpiry)
-	if _, err := w.join("late", token, t.TempDir()); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "expired") || len(w.Agents()) != 0 {
+	if _, err := w.join("late", token, t.TempDir()); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "expired") ||
+		len(w.Agents()) != 0 {
 		t.Errorf("%v, %v have joined", err, w.Agents())
 	}
 }
@@ -291,10 +296,12 @@ func TestServerFails(t *testing.T) {
 	var log testkit.Buffer
 	joined := make(chan error, 1)
 	go func() {
-		_, err := Join(t.Context(), JoinOptions{Server: w.url, Token: w.token(""), ID: "gpu-1", Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))})
+		_, err := Join(t.Context(),
+			JoinOptions{Server: w.url, Token: w.token(""), ID: "gpu-1", Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))})
 		joined <- err
 	}()
-	testkit.Eventually(t, "the server has failed once", func() bool { return len(joined) > 0 || strings.Contains(log.String(), "cannot be joined yet") })
+	testkit.Eventually(t, "the server has failed once",
+		func() bool { return len(joined) > 0 || strings.Contains(log.String(), "cannot be joined yet") })
 	if err := os.RemoveAll(w.file()); err != nil {
 		t.Fatal(err)
 	}
@@ -405,7 +412,8 @@ func TestAgentPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "yes") }), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)}
+	srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "yes") }),
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(tls.NewListener(l, one.AgentTLS())) }()
 	defer func() { srv.Close(); <-done }()
@@ -435,7 +443,8 @@ func TestAgentPort(t *testing.T) {
 	if err := w.Remove("gpu-1"); err != nil {
 		t.Fatal(err)
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: w.AgentTLS("gpu-1"), DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: w.AgentTLS("gpu-1"), DisableKeepAlives: true},
+		Timeout: 30 * time.Second}
 	if res, err := client.Get("https://" + l.Addr().String()); err == nil {
 		res.Body.Close()
 		t.Error("the server asks an agent that was removed")

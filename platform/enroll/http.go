@@ -44,8 +44,9 @@ type joinReply struct {
 // Serve serves the agents' port until ctx ends. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
-		Handler: s, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10,
-		ErrorLog: slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
+		Handler: s, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 8 << 10,
+		ErrorLog:       slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
 	}
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
@@ -115,7 +116,8 @@ func (s *Server) heartbeat(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if hb.AgentID != id {
-		return nil, &refusal{403, "wrong_agent", "the certificate is that of the agent " + id + ", and the heartbeat that of " + functions.Clip(hb.AgentID)}
+		return nil, &refusal{403, "wrong_agent",
+			"the certificate is that of the agent " + id + ", and the heartbeat that of " + functions.Clip(hb.AgentID)}
 	}
 	if s.isOwn(id) { // it joined when the server had another name
 		return nil, &refusal{403, "wrong_agent", id + " is the name of the server's own node: the agent has to join again, with another --name"}

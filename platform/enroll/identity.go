@@ -84,7 +84,8 @@ func Join(ctx context.Context, o JoinOptions) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: mtls.Pinned(fingerprint, ServerName), DisableKeepAlives: true}, Timeout: joinWithin}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: mtls.Pinned(fingerprint, ServerName), DisableKeepAlives: true},
+		Timeout: joinWithin}
 	retry, logged := backoff.Backoff{First: joinFirst, Max: joinLast}, ""
 	for {
 		reply, err := postJSON(ctx, client, o.Server+joinPath, joinRequest{Token: o.Token, ID: o.ID, Request: request})
@@ -95,7 +96,8 @@ func Join(ctx context.Context, o JoinOptions) (*Identity, error) {
 			if has == nil || !has.isKnown(ctx) {
 				return nil, err
 			}
-			o.Log.Warn("the join token is refused and ignored: this agent has joined before, and the server knows it", "server", o.Server, "agent", o.ID, "error", err)
+			o.Log.Warn("the join token is refused and ignored: this agent has joined before, and the server knows it", "server", o.Server, "agent",
+				o.ID, "error", err)
 			return has, nil
 		case err == nil:
 			if err := saveIdentity(o, key, reply); err != nil {

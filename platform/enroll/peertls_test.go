@@ -53,7 +53,8 @@ func servePeers(t *testing.T, id string, secure *p2p.TLS) (url string) {
 // get no answer.
 func TestPeerTLS(t *testing.T) {
 	w, other := newWorld(t, t.TempDir()), newWorld(t, t.TempDir())
-	one, two, gone, foreign := w.must("one", t.TempDir()), w.must("two", t.TempDir()), w.must("gone", t.TempDir()), other.must("two", t.TempDir())
+	one, two, gone, foreign := w.must("one", t.TempDir()), w.must("two", t.TempDir()), w.must("gone", t.TempDir()),
+		other.must("two", t.TempDir())
 	atAgent, atServer := servePeers(t, "one", one.PeerTLS()), servePeers(t, "home", w.PeerTLS())
 	announce := func(config *tls.Config, at, as string) (status int, answer string) {
 		t.Helper()

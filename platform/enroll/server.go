@@ -81,7 +81,8 @@ func Open(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agents: %w", err)
 	}
-	s := &Server{o: o, ca: ca, tokens: map[[sha256.Size]byte]*joinToken{}, agents: map[string]functions.JoinedAgent{}, logged: map[string]time.Time{}}
+	s := &Server{o: o, ca: ca, tokens: map[[sha256.Size]byte]*joinToken{}, agents: map[string]functions.JoinedAgent{},
+		logged: map[string]time.Time{}}
 	b, err := os.ReadFile(s.file())
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -243,11 +244,13 @@ func (s *Server) admit(secret, id string, request *x509.CertificateRequest) ([]b
 	case !functions.IsLabel(id):
 		return nil, &refusal{400, "invalid_value", fmt.Sprintf("the agent's name %.80q is no DNS label: --name", id)}
 	case s.isOwn(id):
-		return nil, &refusal{409, "agent_exists", fmt.Sprintf("%s is the name of the server's own node: give the agent another with --name; the token is still good", id)}
+		return nil, &refusal{409, "agent_exists",
+			fmt.Sprintf("%s is the name of the server's own node: give the agent another with --name; the token is still good", id)}
 	case t.agent != "" && t.agent != id:
 		return nil, &refusal{403, "wrong_agent", fmt.Sprintf("the join token is for the agent %s, not for %s", t.agent, id)}
 	case taken && known.Key != key && t.agent == "":
-		return nil, &refusal{409, "agent_exists", fmt.Sprintf("there is an agent %s already: another --name, or a token from thaw agents token --name %s to replace it", id, id)}
+		return nil, &refusal{409, "agent_exists",
+			fmt.Sprintf("there is an agent %s already: another --name, or a token from thaw agents token --name %s to replace it", id, id)}
 	case !taken && len(s.agents) >= maxAgents:
 		return nil, &refusal{409, "too_many_agents", fmt.Sprintf("%d agents have joined already: thaw agents rm ID", maxAgents)}
 	}
@@ -274,7 +277,8 @@ func (s *Server) identify(shown *tls.ConnectionState) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a, ok := s.agents[id]; !ok || a.Key != keyDigest(shown) {
-		return "", &refusal{403, "agent_removed", "the agent " + id + " was removed from the server, or replaced: it has to join again with a token"}
+		return "", &refusal{403, "agent_removed",
+			"the agent " + id + " was removed from the server, or replaced: it has to join again with a token"}
 	}
 	return id, nil
 }

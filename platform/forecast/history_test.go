@@ -257,7 +257,8 @@ func TestAnyHistory(t *testing.T) {
 			}
 			ws := h.Windows(f, w)
 			for i, x := range ws {
-				if x.To < x.From || x.From < 0 || i == 0 && x.From != 0 || i > 0 && x.From < ws[i-1].To || len(ws) > maxWindows || !w.Ahead && len(ws) != 1 {
+				if x.To < x.From || x.From < 0 || i == 0 && x.From != 0 || i > 0 && x.From < ws[i-1].To || len(ws) > maxWindows ||
+					!w.Ahead && len(ws) != 1 {
 					t.Fatalf("seed %d: windows %v", seed, ws)
 				}
 			}

@@ -151,9 +151,12 @@ func TestLearnedKeepAlive(t *testing.T) {
 	for _, ahead := range []bool{true, false} {
 		a, h := learnedKeep(tr, ahead)
 		cold, idle := float64(a.cold)/float64(fixed.cold), float64(a.idle)/float64(fixed.idle)
-		t.Logf("learned, starts ahead %v: %d cold (%.2f %%) of %d uses, %d idle minutes; fixed 10 min: %d (%.2f %%), %d; ratios: cold %.3f, idle %.3f; by half of the day: %.3f/%.3f, %.3f/%.3f", ahead,
-			a.cold, 100*float64(a.cold)/float64(a.uses), a.uses, a.idle, fixed.cold, 100*float64(fixed.cold)/float64(fixed.uses), fixed.idle, cold, idle,
-			float64(h[0].cold)/float64(fh[0].cold), float64(h[0].idle)/float64(fh[0].idle), float64(h[1].cold)/float64(fh[1].cold), float64(h[1].idle)/float64(fh[1].idle))
+		t.Logf("learned, starts ahead %v: %d cold (%.2f %%) of %d uses, %d idle minutes; fixed 10 min: %d (%.2f %%), %d; ratios: cold %.3f, "+
+			"idle %.3f; by half of the day: %.3f/%.3f, %.3f/%.3f", ahead,
+			a.cold, 100*float64(a.cold)/float64(a.uses), a.uses, a.idle, fixed.cold, 100*float64(fixed.cold)/float64(fixed.uses), fixed.idle, cold,
+			idle,
+			float64(h[0].cold)/float64(fh[0].cold), float64(h[0].idle)/float64(fh[0].idle), float64(h[1].cold)/float64(fh[1].cold),
+			float64(h[1].idle)/float64(fh[1].idle))
 		if ahead && (cold > 0.5 || idle > 1.03) {
 			t.Errorf("cold %.3f of fixed (want at most 0.5), idle %.3f (want at most 1.03)", cold, idle)
 		}
@@ -169,7 +172,8 @@ func (o outcome) share() float64 { return float64(o.cold) / float64(o.uses) }
 // from {1,3,8,16,28,64} GiB, and a load costs 8 s and the size at 2 GiB/s. The
 // functions of a minute are used in random order; without room for one, those of the
 // highest score are evicted until there is. use is called after each use.
-func replayEvict(tr [][]int, share float64, seed uint64, score func(f, minute int, perByte float64) float64, use func(f, minute int)) (by [2]outcome) {
+func replayEvict(tr [][]int, share float64, seed uint64, score func(f, minute int, perByte float64) float64,
+	use func(f, minute int)) (by [2]outcome) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	sizes := []float64{1, 3, 8, 16, 28, 64}
 	size, cost := make([]float64, len(tr)), make([]float64, len(tr))
@@ -268,8 +272,10 @@ func TestNextUse(t *testing.T) {
 			return outcome{by[0].cold + by[1].cold, by[0].uses + by[1].uses}.share()
 		}
 		ofLRU, ofBest := all(n)/all(l), all(n)/all(c)
-		t.Logf("sizes of seed %d: LRU %.1f %%, clairvoyant %.1f %%, next use %.1f %%: %.3f of LRU's, %.3f of the clairvoyant's; by half of the day: %.3f and %.3f, %.3f and %.3f", seed,
-			100*all(l), 100*all(c), 100*all(n), ofLRU, ofBest, n[0].share()/l[0].share(), n[0].share()/c[0].share(), n[1].share()/l[1].share(), n[1].share()/c[1].share())
+		t.Logf("sizes of seed %d: LRU %.1f %%, clairvoyant %.1f %%, next use %.1f %%: %.3f of LRU's, %.3f of the clairvoyant's; by half of "+
+			"the day: %.3f and %.3f, %.3f and %.3f", seed,
+			100*all(l), 100*all(c), 100*all(n), ofLRU, ofBest, n[0].share()/l[0].share(), n[0].share()/c[0].share(), n[1].share()/l[1].share(),
+			n[1].share()/c[1].share())
 		if ofLRU > 0.40 || ofBest > 1.1 {
 			t.Errorf("seed %d: %.3f of LRU's (want at most 0.40), %.3f of the clairvoyant's (want at most 1.1)", seed, ofLRU, ofBest)
 		}

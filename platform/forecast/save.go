@@ -55,7 +55,8 @@ func (s Snapshot) MarshalJSON() ([]byte, error) { return json.Marshal(s.file) }
 func (h *History) Snapshot(now time.Time) Snapshot {
 	f := historyFile{Version: fileVersion, Saved: now.Round(0), Functions: make([]functionRecord, 0, len(h.functions))}
 	for name, p := range h.functions {
-		r := functionRecord{Name: name.String(), Begin: p.begin.Round(0), End: p.end.Round(0), Uses: p.usesAt(now), Day: p.daily.day, Seen: p.daily.seen, Today: p.daily.today, Starts: p.starts}
+		r := functionRecord{Name: name.String(), Begin: p.begin.Round(0), End: p.end.Round(0), Uses: p.usesAt(now), Day: p.daily.day,
+			Seen: p.daily.seen, Today: p.daily.today, Starts: p.starts}
 		if p.using {
 			r.End = f.Saved
 			if r.End.Before(r.Begin) {
@@ -192,7 +193,8 @@ func (r *functionRecord) link(all map[functions.Name]*functionUsage) error {
 			return fmt.Errorf("%.80q is no name of a function", a.Name)
 		}
 		who := all[by]
-		if who == nil || who == p || by.Team != name.Team || slices.ContainsFunc(p.followedBy[:k], func(f follower) bool { return f.who == who }) {
+		if who == nil || who == p || by.Team != name.Team ||
+			slices.ContainsFunc(p.followedBy[:k], func(f follower) bool { return f.who == who }) {
 			continue
 		}
 		p.followedBy[k] = follower{who: who, n: a.N, lag: a.Lag}

@@ -66,7 +66,8 @@ func TestExpect(t *testing.T) {
 	}
 	h.Add(StartSample{Node: "b", Tier: functions.TierNVMe, Start: 22 * time.Second})
 	h.Add(StartSample{Node: "b", Tier: functions.TierSleeping, Start: 2 * time.Second})
-	if e := h.Expected(); e.Tier[functions.TierNVMe] != 22*time.Second || e.Node["b"][functions.TierSleeping] != 2*time.Second || e.Node["a"][functions.TierNVMe] != 0 {
+	if e := h.Expected(); e.Tier[functions.TierNVMe] != 22*time.Second || e.Node["b"][functions.TierSleeping] != 2*time.Second ||
+		e.Node["a"][functions.TierNVMe] != 0 {
 		t.Errorf("%v", e)
 	}
 }

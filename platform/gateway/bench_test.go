@@ -53,7 +53,8 @@ func askGateway(b *testing.B, addr, host string) {
 	}
 	defer c.Close()
 	body := `{"model":"x","messages":[{"role":"user","content":"` + strings.Repeat("hello world ", 95) + `"}]}`
-	req := []byte(fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: */*\r\nUser-Agent: bench\r\nContent-Length: %d\r\n\r\n%s", host, len(body), body))
+	req := []byte(fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: "+
+		"*/*\r\nUser-Agent: bench\r\nContent-Length: %d\r\n\r\n%s", host, len(body), body))
 	br := bufio.NewReader(c)
 	b.ReportAllocs()
 	began := processorTime()

@@ -58,7 +58,8 @@ func (g *Gateway) bodyOf(w *writer, r *http.Request) *body {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil
 	}
-	return &body{budget: g.o.Bodies, reads: make(chan struct{}, 1), in: r.Body, control: http.NewResponseController(w.ResponseWriter), sized: r.ContentLength > 0}
+	return &body{budget: g.o.Bodies, reads: make(chan struct{}, 1), in: r.Body, control: http.NewResponseController(w.ResponseWriter),
+		sized: r.ContentLength > 0}
 }
 
 // readWhole reads a small body of declared length completely.

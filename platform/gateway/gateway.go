@@ -125,7 +125,8 @@ func New(o Options) *Gateway {
 	o = o.withDefaults()
 	g := &Gateway{o: o, act: o.Activator, upstreams: trackedConns{open: map[string]map[*trackedConn]struct{}{}}}
 	g.byModel = browser.New(false, nil, nil).Wrap(g.act.Serve)
-	g.openAI = httpserver.NewNetHTTPHandler(httpserver.Options{Handler: g.byModel, Authorize: g.authorize, MaxBody: o.MaxBody, Bodies: o.Bodies, Logger: o.Log})
+	g.openAI = httpserver.NewNetHTTPHandler(httpserver.Options{Handler: g.byModel, Authorize: g.authorize, MaxBody: o.MaxBody,
+		Bodies: o.Bodies, Logger: o.Log})
 	g.h1, g.h2, g.leader = g.transport(false), g.transport(true), g.transport(false)
 	if o.LeaderTLS != nil {
 		g.leader.DialContext = secureDial(g.leader.DialContext, o.LeaderTLS)
@@ -142,7 +143,8 @@ func New(o Options) *Gateway {
 func (g *Gateway) transport(h2 bool) *http.Transport {
 	dial := g.o.Dial
 	if dial == nil {
-		d := net.Dialer{Timeout: 5 * time.Second, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}}
+		d := net.Dialer{Timeout: 5 * time.Second,
+			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}}
 		dial = func(ctx context.Context, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }
 	}
 	t := &http.Transport{
@@ -176,7 +178,8 @@ func (g *Gateway) transport(h2 bool) *http.Transport {
 }
 
 // secureDial returns a dial whose connections are TLS, with the configuration of the moment.
-func secureDial(dial func(ctx context.Context, network, addr string) (net.Conn, error), of func() (*tls.Config, error)) func(ctx context.Context, network, addr string) (net.Conn, error) {
+func secureDial(dial func(ctx context.Context, network, addr string) (net.Conn, error),
+	of func() (*tls.Config, error)) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		config, err := of()
 		if err != nil {

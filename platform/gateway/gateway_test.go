@@ -161,7 +161,8 @@ func functionName(s string) functions.Name {
 
 // newModel returns a function with READY replicas at these addresses.
 func newModel(n string, serves string, plain bool, addrs ...string) snapshot.Snapshot {
-	f := snapshot.Snapshot{Name: functionName(n), ServedModelName: serves, Hidden: serves != "", External: plain, Model: &functions.Model{}, Forecast: functions.Forecast{P50: -1, P90: -1}}
+	f := snapshot.Snapshot{Name: functionName(n), ServedModelName: serves, Hidden: serves != "", External: plain, Model: &functions.Model{},
+		Forecast: functions.Forecast{P50: -1, P90: -1}}
 	f.Model.Spec.Queue = functions.Queue{Wait: functions.Duration(time.Minute), Requests: 1000, Bytes: 64 << 20}
 	for i, a := range addrs {
 		f.State = functions.Ready

@@ -85,7 +85,8 @@ func TestHeads(t *testing.T) {
 		t.Error(host, res.Header)
 	}
 	w.get("b.example.com", "/")
-	if host != "real.example.com" || seen.Get("K-Original-Host") != "b.example.com" || seen.Get("X-Forwarded-Host") != "b.example.com" || seen.Get("X-Forwarded-Proto") != "http" {
+	if host != "real.example.com" || seen.Get("K-Original-Host") != "b.example.com" || seen.Get("X-Forwarded-Host") != "b.example.com" ||
+		seen.Get("X-Forwarded-Proto") != "http" {
 		t.Error(host, seen)
 	}
 	// On the private listener the field is kept: Knative's domain mappings set it.
@@ -192,7 +193,8 @@ func TestUnreachable(t *testing.T) {
 		var e struct {
 			Error struct{ Code, Message string }
 		}
-		if res.StatusCode != c.status || json.Unmarshal([]byte(body), &e) != nil || e.Error.Code != c.code || res.Header.Get("x-should-retry") == "" {
+		if res.StatusCode != c.status || json.Unmarshal([]byte(body), &e) != nil || e.Error.Code != c.code ||
+			res.Header.Get("x-should-retry") == "" {
 			t.Errorf("%s: %d %s %v", c.host, res.StatusCode, body, res.Header)
 		}
 	}
@@ -376,7 +378,8 @@ func upgradeEcho(t *testing.T, addr, host string) (net.Conn, *bufio.Reader) {
 		t.Fatal(err)
 	}
 	c.SetDeadline(time.Now().Add(30 * time.Second))
-	fmt.Fprintf(c, "GET /ws HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x3JJHMbDL1EzLkh9GBhXDw==\r\n\r\n", host)
+	fmt.Fprintf(c, "GET /ws HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: "+
+		"13\r\nSec-WebSocket-Key: x3JJHMbDL1EzLkh9GBhXDw==\r\n\r\n", host)
 	br := bufio.NewReader(c)
 	res, err := http.ReadResponse(br, nil)
 	if err != nil {
@@ -789,13 +792,14 @@ func TestLeader(t *testing.T) {
 		return id
 	}
 	t.Run("TLS", func(t *testing.T) {
-		testLeader(t, func() (*tls.Config, error) { return mtls.Client(identity("activator"), "controller"), nil }, func(t testing.TB, h http.HandlerFunc) string {
-			s := httptest.NewUnstartedServer(h)
-			s.TLS = mtls.Server(func() (*mtls.Identity, error) { return identity("controller"), nil }, "activator")
-			s.StartTLS()
-			t.Cleanup(s.Close)
-			return s.Listener.Addr().String()
-		})
+		testLeader(t, func() (*tls.Config, error) { return mtls.Client(identity("activator"), "controller"), nil },
+			func(t testing.TB, h http.HandlerFunc) string {
+				s := httptest.NewUnstartedServer(h)
+				s.TLS = mtls.Server(func() (*mtls.Identity, error) { return identity("controller"), nil }, "activator")
+				s.StartTLS()
+				t.Cleanup(s.Close)
+				return s.Listener.Addr().String()
+			})
 	})
 }
 
@@ -818,10 +822,12 @@ func testLeader(t *testing.T, secure func() (*tls.Config, error), serve func(tes
 		io.WriteString(rw, r.URL.Path+r.Header.Get("Authorization"))
 	})
 	leader.Store(&addr)
-	if res, body := w.do(w.private, "x", "/api/v1/functions", withHeader("Authorization", "Bearer k")); res.StatusCode != 200 || body != "/api/v1/functionsBearer k" {
+	if res, body := w.do(w.private, "x", "/api/v1/functions", withHeader("Authorization", "Bearer k")); res.StatusCode != 200 ||
+		body != "/api/v1/functionsBearer k" {
 		t.Error(res.StatusCode, body)
 	}
-	if res, body := w.get("x", "/api/v1/functions", withHeader("Authorization", "Bearer k")); res.StatusCode != 404 || !strings.Contains(body, "thaw-local") {
+	if res, body := w.get("x", "/api/v1/functions", withHeader("Authorization", "Bearer k")); res.StatusCode != 404 ||
+		!strings.Contains(body, "thaw-local") {
 		t.Error("from outside:", res.StatusCode, body)
 	}
 	for at, want := range map[string]int{w.public: 404, w.private: 200} {
@@ -832,7 +838,8 @@ func testLeader(t *testing.T, secure func() (*tls.Config, error), serve func(tes
 	open := newWorld(t, func(o *Options, _ *activator.Options) {
 		o.Leader, o.LeaderTLS, o.PublicAPI = func() string { return addr }, secure, true
 	})
-	if res, body := open.get("x", "/api/v1/functions", withHeader("Authorization", "Bearer k")); res.StatusCode != 200 || body != "/api/v1/functionsBearer k" {
+	if res, body := open.get("x", "/api/v1/functions", withHeader("Authorization", "Bearer k")); res.StatusCode != 200 ||
+		body != "/api/v1/functionsBearer k" {
 		t.Error("from outside, where that is allowed:", res.StatusCode, body)
 	}
 	if res, _ := open.get("x", "/metrics"); res.StatusCode != 404 {
@@ -995,7 +1002,8 @@ func TestKeyIsCheckedBeforeTheBody(t *testing.T) {
 		"POST /v1/chat/completions HTTP/1.1\r\nHost: other\r\nExpect: 100-continue\r\nContent-Length: 33000000\r\n",
 		"POST /v1/chat/completions HTTP/1.1\r\nHost: other\r\nTransfer-Encoding: chunked\r\n",
 	} {
-		if got := rawRequest(t, w.public, request+"Authorization: Bearer wrong\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 401 ") || !strings.Contains(got, "invalid_api_key") {
+		if got := rawRequest(t, w.public, request+"Authorization: Bearer wrong\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 401 ") ||
+			!strings.Contains(got, "invalid_api_key") {
 			t.Errorf("%q: %q", request, got)
 		}
 	}

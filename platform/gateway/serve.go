@@ -131,14 +131,16 @@ func (g *Gateway) unhosted(s *listenerHandler, w *writer, r *http.Request) {
 		g.openAI.ServeHTTP(w, r)
 		return
 	case g.o.Leader != nil && strings.HasPrefix(path, "/api/v1/") && !s.private && !g.o.PublicAPI:
-		writeError(w, openai.New(openai.NotFound, "The control API is not served at this address: use the Service thaw-local inside the cluster, or thaw --to knative."))
+		writeError(w, openai.New(openai.NotFound,
+			"The control API is not served at this address: use the Service thaw-local inside the cluster, or thaw --to knative."))
 		return
 	case g.o.Leader != nil && (strings.HasPrefix(path, "/api/v1/") || path == "/metrics" && s.private):
 		w.to = toLeader
 		g.proxyLeader(w, r)
 		return
 	}
-	writeError(w, openai.New(openai.NotFound, "No service answers for the host "+functions.Clip(r.Host)+" here, and the path is none of OpenAI's API."))
+	writeError(w, openai.New(openai.NotFound,
+		"No service answers for the host "+functions.Clip(r.Host)+" here, and the path is none of OpenAI's API."))
 }
 
 // checkRequest returns an error for requests that are unsupported or ambiguous.

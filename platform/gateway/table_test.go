@@ -13,7 +13,8 @@ import (
 )
 
 func compiled(hosts ...controlstream.Host) *table {
-	return compileTable(&controlstream.Table{Version: 7, Hosts: hosts}, func(functions.Name) httpserver.Handler { return func(*httpserver.Request, *httpserver.Response) {} })
+	return compileTable(&controlstream.Table{Version: 7, Hosts: hosts},
+		func(functions.Name) httpserver.Handler { return func(*httpserver.Request, *httpserver.Response) {} })
 }
 
 func splitTo(addr string) []controlstream.Split {

@@ -41,7 +41,8 @@ func TestUnreadBodies(t *testing.T) {
 					engines := upstream.New(upstream.Options{})
 					defer engines.Close()
 					w := &world{t: t, moved: make(chan struct{}, 1)}
-					g := New(Options{Leader: func() string { return "" }, Activator: activator.New(activator.Options{Waker: w, Keys: book, Limits: &w.limits, Engines: engines, Open: true})})
+					g := New(Options{Leader: func() string { return "" },
+						Activator: activator.New(activator.Options{Waker: w, Keys: book, Limits: &w.limits, Engines: engines, Open: true})})
 					g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{
 						{Name: "secure", Secure: true, Paths: []controlstream.Path{{Splits: splitTo("a:1")}}},
 						{Name: "paths", Paths: []controlstream.Path{{Prefix: "/only", Splits: splitTo("a:1")}}},

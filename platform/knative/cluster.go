@@ -165,7 +165,8 @@ func (c *Cluster) Apply(ctx context.Context, s *servingv1.Service, dry bool) (Ou
 		return "", c.WithHint(err, name)
 	case !there:
 		return Created, nil
-	case equality.Semantic.DeepEqual(old.Spec, now.Spec) && equality.Semantic.DeepEqual(old.Labels, now.Labels) && equality.Semantic.DeepEqual(old.Annotations, now.Annotations):
+	case equality.Semantic.DeepEqual(old.Spec, now.Spec) && equality.Semantic.DeepEqual(old.Labels, now.Labels) &&
+		equality.Semantic.DeepEqual(old.Annotations, now.Annotations):
 		return Unchanged, nil
 	}
 	return Changed, nil
@@ -249,7 +250,8 @@ func (c *Cluster) List(ctx context.Context, namespace string) ([]Model, error) {
 
 // setProblem records why the latest revision does not run, unless it is idle or starting.
 func (m *Model) setProblem(c *apis.Condition) {
-	if c != nil && !c.IsTrue() && m.Reason == "" && c.Reason != "NoTraffic" && c.Reason != "Starting" && c.Reason != "Queued" && c.Reason != "Stopping" {
+	if c != nil && !c.IsTrue() && m.Reason == "" && c.Reason != "NoTraffic" && c.Reason != "Starting" && c.Reason != "Queued" &&
+		c.Reason != "Stopping" {
 		m.Reason, m.Message = c.Reason, c.Message
 	}
 }
@@ -286,7 +288,9 @@ func isModel(s *servingv1.Service) bool {
 }
 
 func errNameTaken(name string) error {
-	return &Error{Kind: Refused, What: fmt.Sprintf("%s is a Knative Service, but no model: its template lacks the annotation %s: %s", name, ClassAnnotation, AutoscalerClass), Hint: "take another name, or kubectl delete ksvc"}
+	return &Error{Kind: Refused,
+		What: fmt.Sprintf("%s is a Knative Service, but no model: its template lacks the annotation %s: %s", name, ClassAnnotation,
+			AutoscalerClass), Hint: "take another name, or kubectl delete ksvc"}
 }
 
 func modelOf(s *servingv1.Service) Model {
@@ -331,11 +335,13 @@ func (c *Cluster) WithHint(err error, what string) error {
 		return err
 	case isNotFound(err) && strings.HasPrefix(text, "namespaces "):
 		namespace, _, _ := strings.Cut(what, "/")
-		e.Kind, e.What, e.Hint, e.Err = NotFound, fmt.Sprintf("the cluster has no namespace %s", namespace), "a team is a namespace: thaw-knative team create "+namespace+", or kubectl create namespace "+namespace, nil
+		e.Kind, e.What, e.Hint, e.Err = NotFound, fmt.Sprintf("the cluster has no namespace %s", namespace),
+			"a team is a namespace: thaw-knative team create "+namespace+", or kubectl create namespace "+namespace, nil
 	case isNotFound(err):
 		e.Kind, e.What, e.Err = NotFound, what+" is not on the cluster", nil
 	case status.IsNotFound(err):
-		e.Kind, e.What, e.Hint, e.Err = NotFound, "the cluster at "+c.host+" has no Knative Serving", "its kinds are installed with it: https://knative.dev/docs/install", nil
+		e.Kind, e.What, e.Hint, e.Err = NotFound, "the cluster at "+c.host+" has no Knative Serving",
+			"its kinds are installed with it: https://knative.dev/docs/install", nil
 	case status.IsUnauthorized(err), status.IsForbidden(err):
 		e.Kind = Denied
 	case status.IsInvalid(err), status.IsBadRequest(err):
@@ -382,7 +388,8 @@ func (c *Cluster) Wait(ctx context.Context, namespace, name string) error {
 			case last.Ready == "True":
 				return nil
 			case last.Ready == "False" && last.Reason != "":
-				e := &Error{Kind: Failed, What: fmt.Sprintf("%s/%s: %s: %s", namespace, name, last.Reason, last.Message), Hint: "thaw-knative get " + name + " -n " + namespace}
+				e := &Error{Kind: Failed, What: fmt.Sprintf("%s/%s: %s: %s", namespace, name, last.Reason, last.Message),
+					Hint: "thaw-knative get " + name + " -n " + namespace}
 				if strings.Contains(last.Reason, "ContainerMissing") || strings.Contains(last.Message, "Unable to fetch image") {
 					e.Hint = "--image ENGINE=IMAGE or --thaw-image IMAGE names another; spec.pod.imagePullSecrets the Secrets of private registries"
 				}
@@ -393,7 +400,8 @@ func (c *Cluster) Wait(ctx context.Context, namespace, name string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return &Error{Kind: TimedOut, What: fmt.Sprintf("%s/%s is not ready yet (%s)", namespace, name, cmp.Or(last.Reason, "no status yet")), Hint: "thaw-knative doctor checks whether thaw runs; or raise --timeout"}
+			return &Error{Kind: TimedOut, What: fmt.Sprintf("%s/%s is not ready yet (%s)", namespace, name, cmp.Or(last.Reason, "no status yet")),
+				Hint: "thaw-knative doctor checks whether thaw runs; or raise --timeout"}
 		case <-tick.C:
 		}
 	}

@@ -21,7 +21,8 @@ import (
 func TestControlSecrets(t *testing.T) {
 	secrets := fake.NewClientset().CoreV1().Secrets(System)
 	now, told, leads := time.Now(), 0, true
-	l := NewControlSecrets(ControlSecretsOptions{Secrets: secrets, Secure: true, Leads: func() bool { return leads }, Changed: func() { told++ }, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }})
+	l := NewControlSecrets(ControlSecretsOptions{Secrets: secrets, Secure: true, Leads: func() bool { return leads },
+		Changed: func() { told++ }, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }})
 	if _, err := l.Identity(); err == nil || len(l.AdminTokens()) != 0 {
 		t.Error("an identity of nothing")
 	}

@@ -33,7 +33,8 @@ func trusts(a, b *mtls.Identity, now time.Time) bool {
 func TestRenewControlTLS(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	data := map[string][]byte{TokenKey: []byte("a-token-that-was-there-before-0123456789")} // of an older version
-	if changed, err := RenewControlTLS(data, now); err != nil || !changed || string(data[TokenKey]) != "a-token-that-was-there-before-0123456789" {
+	if changed, err := RenewControlTLS(data, now); err != nil || !changed ||
+		string(data[TokenKey]) != "a-token-that-was-there-before-0123456789" {
 		t.Fatalf("%v %v", changed, err)
 	}
 	if l, err := ReadControlTLS(data); err != nil || l.Identity == nil || len(l.Metrics) < 32 || l.Metrics == l.Token {
@@ -71,7 +72,8 @@ func TestRenewControlTLS(t *testing.T) {
 	}
 	// After a year without renewal everything is replaced.
 	now = now.Add(2 * mtls.Valid)
-	if changed, err := RenewControlTLS(data, now); err != nil || !changed || len(data[nextSinceEntry]) != 0 || !trusts(shown(t, data, "loader"), shown(t, data, "controller"), now) {
+	if changed, err := RenewControlTLS(data, now); err != nil || !changed || len(data[nextSinceEntry]) != 0 ||
+		!trusts(shown(t, data, "loader"), shown(t, data, "controller"), now) {
 		t.Errorf("%v %v", changed, err)
 	}
 	for _, c := range []struct{ key, value string }{{"activator.key", ""}, {"loader.crt", "x"}, {rootsEntry, ""}} {

@@ -51,9 +51,11 @@ func healthy() map[string]runtime.Object {
 	}
 	gpus := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"pool": "gpu"}}}
 	gpus.Spec.Taints = []corev1.Taint{{Key: "nvidia.com/gpu", Value: "present", Effect: "NoSchedule"}, {Key: "node.kubernetes.io/unschedulable", Effect: "NoSchedule"}}
-	gpus.Status.Allocatable = corev1.ResourceList{GPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourceCPU: resource.MustParse("64")}
+	gpus.Status.Allocatable = corev1.ResourceList{GPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("256Gi"),
+		corev1.ResourceCPU: resource.MustParse("64")}
 	plain := &corev1.Node{ObjectMeta: meta("", "plain-1")}
-	plain.Status.Allocatable = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Gi"), corev1.ResourceCPU: resource.MustParse("4")}
+	plain.Status.Allocatable = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Gi"),
+		corev1.ResourceCPU: resource.MustParse("4")}
 	all := []runtime.Object{
 		deployment("thaw-controller"), deployment("thaw-activator"), loader, knativeController, slice("thaw"), slice("thaw-scheduler-hint"), gpus, plain,
 		&coordinationv1.Lease{ObjectMeta: meta(System, "thaw-controller"), Spec: coordinationv1.LeaseSpec{HolderIdentity: new("c-1@10.0.0.1:8090"), RenewTime: &metav1.MicroTime{Time: time.Now()}}},
@@ -89,7 +91,8 @@ func clusterOf(objects map[string]runtime.Object, forbidden ...string) *Cluster 
 	serving := servingfake.NewSimpleClientset()
 	refuse := func(a clienttesting.Action) (bool, runtime.Object, error) {
 		r := a.GetResource().Resource
-		return slices.Contains(forbidden, r) || slices.Contains(forbidden, "*"), nil, status.NewForbidden(schema.GroupResource{Resource: r}, "", errors.New("no"))
+		return slices.Contains(forbidden, r) ||
+			slices.Contains(forbidden, "*"), nil, status.NewForbidden(schema.GroupResource{Resource: r}, "", errors.New("no"))
 	}
 	kube.PrependReactor("*", "*", refuse)
 	serving.PrependReactor("*", "*", refuse)
@@ -99,7 +102,8 @@ func clusterOf(objects map[string]runtime.Object, forbidden ...string) *Cluster 
 // asks renders a model with this spec.
 func asks(t *testing.T, spec string) *servingv1.Service {
 	t.Helper()
-	m := models(t, "a", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: qwen, namespace: ml}\nspec: {source: 'hf://a/b', engine: vllm, "+spec+"}\n")[0]
+	m := models(t, "a", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: qwen, namespace: ml}\nspec: {source: 'hf://a/b', engine: "+
+		"vllm, "+spec+"}\n")[0]
 	s, err := Render(m, Settings{Thaw: thawImage})
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +130,8 @@ func TestCheck(t *testing.T) {
 		{name: "a setting of every model", edit: func(o map[string]runtime.Object) {
 			features(o)["kubernetes.podspec-init-containers"] = "disabled"
 		}, what: "kubernetes.podspec-init-containers is disabled", hint: `kubectl patch configmap config-features -n knative-serving --type merge -p '{"data":{"kubernetes.podspec-init-containers":"enabled"}}'`},
-		{name: "a setting of this model", spec: everything, edit: func(o map[string]runtime.Object) { delete(features(o), "kubernetes.podspec-tolerations") },
+		{name: "a setting of this model", spec: everything,
+			edit: func(o map[string]runtime.Object) { delete(features(o), "kubernetes.podspec-tolerations") },
 			what: "kubernetes.podspec-tolerations is disabled", hint: `-p '{"data":{"kubernetes.podspec-tolerations":"enabled"}}'`},
 		{name: "a setting that this model has no use for", edit: func(o map[string]runtime.Object) { delete(features(o), "kubernetes.podspec-tolerations") }},
 		{name: "no settings at all", edit: func(o map[string]runtime.Object) { delete(o, "ConfigMap config-autoscaler") }, what: "allow-zero-initial-scale is false", hint: "kubectl patch configmap config-autoscaler"},
@@ -144,7 +149,8 @@ func TestCheck(t *testing.T) {
 		{name: "a selector that no node has", spec: "resources: {gpus: 1}, pod: {nodeSelector: {pool: big}}", what: "of gpu-1 its label is not pool=big", hint: "kubectl get nodes --show-labels"},
 		{name: "more than the quota", spec: "resources: {gpus: 3}", edit: func(o map[string]runtime.Object) {
 			o["ResourceQuota thaw"].(*corev1.ResourceQuota).Spec.Hard["requests.nvidia.com/gpu"] = resource.MustParse("2")
-		}, what: "a replica requests 3 of requests.nvidia.com/gpu, and the quota thaw of namespace ml allows 2 in all", hint: "kubectl edit resourcequota thaw -n ml"},
+		}, what: "a replica requests 3 of requests.nvidia.com/gpu, and the quota thaw of namespace ml allows 2 in all",
+			hint: "kubectl edit resourcequota thaw -n ml"},
 		{name: "those that stay are more than the quota", spec: "resources: {gpus: 2}, scale: {min: 3, max: 3}", what: "the minimum of 3 replicas requests 6 of requests.nvidia.com/gpu", hint: "spec.scale.min"},
 		{name: "a quota of something else", spec: "resources: {gpus: 3}", edit: func(o map[string]runtime.Object) {
 			q := o["ResourceQuota thaw"].(*corev1.ResourceQuota)
@@ -173,7 +179,8 @@ func TestCheck(t *testing.T) {
 				return
 			}
 			e, is := errors.AsType[*Error](err)
-			if !is || e.Kind != Refused || !strings.Contains(e.What, x.what) || !strings.Contains(e.Hint, x.hint) || !strings.HasSuffix(e.Hint, skipPreflightHint) {
+			if !is || e.Kind != Refused || !strings.Contains(e.What, x.what) || !strings.Contains(e.Hint, x.hint) ||
+				!strings.HasSuffix(e.Hint, skipPreflightHint) {
 				t.Fatalf("got %+v\nwant %s (%s)", err, x.what, x.hint)
 			}
 			// Doctor reports the same findings, and no more.
@@ -182,7 +189,8 @@ func TestCheck(t *testing.T) {
 				t.Fatal(err)
 			}
 			bad := slices.DeleteFunc(found, func(f Finding) bool { return !f.Bad() })
-			if len(bad) != strings.Count(e.What, "\n")+1 || !strings.Contains(x.what, bad[0].What) && !strings.Contains(bad[0].What, x.what) && !strings.Contains(e.What, bad[0].What) {
+			if len(bad) != strings.Count(e.What, "\n")+1 ||
+				!strings.Contains(x.what, bad[0].What) && !strings.Contains(bad[0].What, x.what) && !strings.Contains(e.What, bad[0].What) {
 				t.Errorf("doctor says %+v", bad)
 			}
 		})
@@ -342,12 +350,14 @@ func TestNamespacePods(t *testing.T) {
 			}
 			continue
 		}
-		if e, is := errors.AsType[*Error](err); !is || !strings.Contains(e.What, want) || !strings.Contains(e.What, "namespace ml") || e.Hint == "" {
+		if e, is := errors.AsType[*Error](err); !is || !strings.Contains(e.What, want) || !strings.Contains(e.What, "namespace ml") ||
+			e.Hint == "" {
 			t.Errorf("%s: %+v", text, err)
 		}
 	}
 	_, err := clusterOf(o).PodDefaults(t.Context(), "gone")
-	if e, is := errors.AsType[*Error](err); !is || e.Kind != NotFound || !strings.Contains(e.What, "no namespace gone") || !strings.Contains(e.Hint, "thaw-knative team create gone") {
+	if e, is := errors.AsType[*Error](err); !is || e.Kind != NotFound || !strings.Contains(e.What, "no namespace gone") ||
+		!strings.Contains(e.Hint, "thaw-knative team create gone") {
 		t.Errorf("%+v", err)
 	}
 	if pod, err := clusterOf(o, "namespaces").PodDefaults(t.Context(), "ml"); err != nil || !pod.IsZero() {

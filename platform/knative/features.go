@@ -35,13 +35,17 @@ var Features = []Feature{
 // PodFeatures are needed by models that set the field under spec.pod. A feature that is on
 // is open to every namespace, so no more is asked for than what a file uses.
 var PodFeatures = []Feature{
-	{Map: "config-features", Key: "kubernetes.podspec-nodeselector", Value: "enabled", Unset: "disabled", Why: "the model uses spec.pod.nodeSelector",
+	{Map: "config-features", Key: "kubernetes.podspec-nodeselector", Value: "enabled", Unset: "disabled",
+		Why:  "the model uses spec.pod.nodeSelector",
 		used: func(p *corev1.PodSpec) bool { return len(p.NodeSelector) > 0 }, field: "nodeSelector"},
-	{Map: "config-features", Key: "kubernetes.podspec-tolerations", Value: "enabled", Unset: "disabled", Why: "the model uses spec.pod.tolerations",
+	{Map: "config-features", Key: "kubernetes.podspec-tolerations", Value: "enabled", Unset: "disabled",
+		Why:  "the model uses spec.pod.tolerations",
 		used: func(p *corev1.PodSpec) bool { return len(p.Tolerations) > 0 }, field: "tolerations"},
-	{Map: "config-features", Key: "kubernetes.podspec-runtimeclassname", Value: "enabled", Unset: "disabled", Why: "the model uses spec.pod.runtimeClassName",
+	{Map: "config-features", Key: "kubernetes.podspec-runtimeclassname", Value: "enabled", Unset: "disabled",
+		Why:  "the model uses spec.pod.runtimeClassName",
 		used: func(p *corev1.PodSpec) bool { return p.RuntimeClassName != nil }, field: "runtimeClassName"},
-	{Map: "config-features", Key: "kubernetes.podspec-priorityclassname", Value: "enabled", Unset: "disabled", Why: "the model uses spec.pod.priorityClassName",
+	{Map: "config-features", Key: "kubernetes.podspec-priorityclassname", Value: "enabled", Unset: "disabled",
+		Why:  "the model uses spec.pod.priorityClassName",
 		used: func(p *corev1.PodSpec) bool { return p.PriorityClassName != "" }, field: "priorityClassName"},
 }
 

@@ -77,10 +77,11 @@ func (c *Cluster) referencedObjects(ctx context.Context, s *servingv1.Service) (
 		err = c.ignoreForbidden(failed, kind+" "+name)
 	}
 	if spec.RuntimeClassName != nil {
-		look("RuntimeClass", *spec.RuntimeClassName, "leave spec.pod.runtimeClassName out where the node's default runtime serves GPUs; kubectl get runtimeclasses", func() error {
-			_, err := c.kube.NodeV1().RuntimeClasses().Get(ctx, *spec.RuntimeClassName, metav1.GetOptions{})
-			return err
-		})
+		look("RuntimeClass", *spec.RuntimeClassName,
+			"leave spec.pod.runtimeClassName out where the node's default runtime serves GPUs; kubectl get runtimeclasses", func() error {
+				_, err := c.kube.NodeV1().RuntimeClasses().Get(ctx, *spec.RuntimeClassName, metav1.GetOptions{})
+				return err
+			})
 	}
 	look("PriorityClass", spec.PriorityClassName, "kubectl get priorityclasses", func() error {
 		_, err := c.kube.SchedulingV1().PriorityClasses().Get(ctx, spec.PriorityClassName, metav1.GetOptions{})
@@ -118,7 +119,9 @@ func nodeFinding(name string, spec *corev1.PodSpec, nodes []corev1.Node) Finding
 		if refusal := pod.Refuses(n.Labels, taints); refusal != "" {
 			if why == "" {
 				why = "of " + n.Name + " " + refusal
-				if j := slices.IndexFunc(taints, func(t functions.Taint) bool { return t.Effect != functions.TaintPreferNoSchedule && !pod.Tolerates(t) }); j >= 0 && strings.Contains(refusal, "taint") {
+				if j := slices.IndexFunc(taints,
+					func(t functions.Taint) bool { return t.Effect != functions.TaintPreferNoSchedule && !pod.Tolerates(t) }); j >= 0 &&
+					strings.Contains(refusal, "taint") {
 					taint = taints[j]
 				}
 			}
@@ -144,12 +147,14 @@ func nodeFinding(name string, spec *corev1.PodSpec, nodes []corev1.Node) Finding
 	case gpu == 0 && gpus.Value() > 0:
 		return badFinding(devicePluginHint, "%s needs %s, and no node of the cluster has one", name, asks)
 	case may == 0 && taint.Key != "":
-		return badFinding(fmt.Sprintf("spec: {pod: {tolerations: [{key: %s, operator: Equal, value: %q, effect: %s}]}}, or %s of the namespace", taint.Key, taint.Value, taint.Effect, PodAnnotation),
+		return badFinding(fmt.Sprintf("spec: {pod: {tolerations: [{key: %s, operator: Equal, value: %q, effect: %s}]}}, or %s of the namespace",
+			taint.Key, taint.Value, taint.Effect, PodAnnotation),
 			"none of %[2]d nodes accepts %[1]s: %[3]s", name, gpu, why)
 	case may == 0 && why != "":
 		return badFinding("kubectl get nodes --show-labels", "none of %[2]d nodes accepts %[1]s: %[3]s", name, gpu, why)
 	case fit == 0:
-		return badFinding("lower spec.resources, or add larger nodes; kubectl describe nodes", "%s needs %s on one node, and the largest usable nodes have %s", name, asks, describeResources(most))
+		return badFinding("lower spec.resources, or add larger nodes; kubectl describe nodes",
+			"%s needs %s on one node, and the largest usable nodes have %s", name, asks, describeResources(most))
 	}
 	return goodFinding("%s fits %d of %d nodes", name, fit, len(nodes))
 }
@@ -206,11 +211,13 @@ func quotaFinding(name string, spec *corev1.PodSpec, replicas int, q *corev1.Res
 		}
 		hint := fmt.Sprintf("lower spec.resources or spec.scale.min; kubectl edit resourcequota %s -n %s", q.Name, q.Namespace)
 		if one.Cmp(hard) > 0 {
-			return badFinding(hint, "%s: a replica requests %s of %s, and the quota %s of namespace %s allows %s in all", name, &one, r, q.Name, q.Namespace, &hard), true
+			return badFinding(hint, "%s: a replica requests %s of %s, and the quota %s of namespace %s allows %s in all", name, &one, r, q.Name,
+				q.Namespace, &hard), true
 		}
 		all := one.DeepCopy()
 		if all.Mul(int64(replicas)); all.Cmp(hard) > 0 {
-			return badFinding(hint, "%s: the minimum of %d replicas requests %s of %s, and the quota %s of namespace %s allows %s in all", name, replicas, &all, r, q.Name, q.Namespace, &hard), true
+			return badFinding(hint, "%s: the minimum of %d replicas requests %s of %s, and the quota %s of namespace %s allows %s in all", name,
+				replicas, &all, r, q.Name, q.Namespace, &hard), true
 		}
 	}
 	return Finding{}, false

@@ -15,9 +15,11 @@ func (c *Cluster) InstalledImage(ctx context.Context) (string, error) {
 	d, err := c.kube.AppsV1().Deployments(System).Get(ctx, controllerName, metav1.GetOptions{})
 	switch {
 	case isNotFound(err):
-		return "", &Error{Kind: NotFound, What: "the image of thaw is not known: thaw is not installed at " + c.host, Hint: installCommand + "; or " + ImageHint}
+		return "", &Error{Kind: NotFound, What: "the image of thaw is not known: thaw is not installed at " + c.host,
+			Hint: installCommand + "; or " + ImageHint}
 	case status.IsForbidden(err):
-		return "", &Error{Kind: Denied, What: "the image of thaw cannot be read from the Deployment " + System + "/" + controllerName, Hint: ImageHint, Err: err}
+		return "", &Error{Kind: Denied, What: "the image of thaw cannot be read from the Deployment " + System + "/" + controllerName,
+			Hint: ImageHint, Err: err}
 	case err != nil:
 		return "", c.WithHint(err, System+"/"+controllerName)
 	}
@@ -26,7 +28,8 @@ func (c *Cluster) InstalledImage(ctx context.Context) (string, error) {
 			return container.Image, nil
 		}
 	}
-	return "", &Error{Kind: NotFound, What: "the Deployment " + System + "/" + controllerName + " has no container " + controllerContainer, Hint: ImageHint}
+	return "", &Error{Kind: NotFound, What: "the Deployment " + System + "/" + controllerName + " has no container " + controllerContainer,
+		Hint: ImageHint}
 }
 
 // controllerContainer is the container of the controller's pods that runs thaw's image.

@@ -141,7 +141,8 @@ func (t *controllerTransport) checkRefusal(res *http.Response) error {
 	case s.Reason == metav1.StatusReasonServiceUnavailable:
 		return &Error{Kind: Away, What: "no controller of thaw runs at " + t.c.host, Hint: hint, Err: cause}
 	case s.Reason == metav1.StatusReasonForbidden, s.Reason == metav1.StatusReasonUnauthorized:
-		return &Error{Kind: Denied, What: "the controller cannot be reached through the API server", Hint: "members of a team use the address of the Service thaw-local, inside the cluster: --server URL and a key", Err: cause}
+		return &Error{Kind: Denied, What: "the controller cannot be reached through the API server",
+			Hint: "members of a team use the address of the Service thaw-local, inside the cluster: --server URL and a key", Err: cause}
 	default:
 		return t.c.WithHint(&status.StatusError{ErrStatus: s}, "the controller")
 	}
@@ -154,7 +155,8 @@ func (c *Cluster) Admin(ctx context.Context) (string, error) {
 	case status.IsForbidden(err):
 		return "", &Error{Kind: Denied, What: "the admin token cannot be read", Hint: "--key KEY or THAW_KEY, a key of the team", Err: err}
 	case isNotFound(err):
-		return "", &Error{Kind: NotFound, What: "thaw is not installed at " + c.host + ", or by an older version", Hint: "thaw-knative install", Err: err}
+		return "", &Error{Kind: NotFound, What: "thaw is not installed at " + c.host + ", or by an older version", Hint: "thaw-knative install",
+			Err: err}
 	case err != nil:
 		return "", c.WithHint(err, "secret "+AdminSecret)
 	}

@@ -37,7 +37,8 @@ func TestController(t *testing.T) {
 			calls := 0
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				b, _ := io.ReadAll(r.Body)
-				if got := r.URL.RequestURI(); got != "/up/api/v1/namespaces/thaw-system/services/https:thaw-controller:8090/proxy/api/v1/functions/a/b?x=y%26" || string(b) != x.body {
+				if got := r.URL.RequestURI(); got != "/up/api/v1/namespaces/thaw-system/"+
+					"services/https:thaw-controller:8090/proxy/api/v1/functions/a/b?x=y%26" || string(b) != x.body {
 					t.Errorf("%s %q", got, b)
 				}
 				if r.Header.Get("Authorization") != "Bearer mine" || r.Header.Get("X-Api-Key") != "sk" || r.Header.Get("Accept") != "text/plain" {
@@ -57,7 +58,8 @@ func TestController(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			req, _ := http.NewRequestWithContext(t.Context(), "POST", "http://thaw-controller/api/v1/functions/a/b?x=y%26", strings.NewReader(x.body))
+			req, _ := http.NewRequestWithContext(t.Context(), "POST", "http://thaw-controller/api/v1/functions/a/b?x=y%26",
+				strings.NewReader(x.body))
 			req.Header.Set("Authorization", "Bearer sk")
 			req.Header.Set("Accept", "text/plain")
 			res, err := way.RoundTrip(req)

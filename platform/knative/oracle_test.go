@@ -327,7 +327,8 @@ func TestWindowsAsKPA(t *testing.T) {
 			stable, short, ok := ours.Means(ask)
 			kStable, kShort, err := theirs.StableAndPanicConcurrency(types.NamespacedName{}, base.Add(ask))
 			if ok != (err == nil) || !near(stable, kStable) || !near(short, kShort) {
-				t.Fatalf("seed %d at %v, %+v: KPA's means are %v and %v (%v), ours %v and %v (%v)", seed, ask, set, kStable, kShort, err, stable, short, ok)
+				t.Fatalf("seed %d at %v, %+v: KPA's means are %v and %v (%v), ours %v and %v (%v)", seed, ask, set, kStable, kShort, err, stable, short,
+					ok)
 			}
 			compared++
 		}

@@ -21,12 +21,14 @@ const PodAnnotation = team.PodAnnotation
 // PodOf returns the placement fields of a pod spec, however it was written. Tolerations
 // with an end count as tolerations; affinities are left to the scheduler.
 func PodOf(spec *corev1.PodSpec) functions.Pod {
-	pod := functions.Pod{NodeSelector: maps.Clone(spec.NodeSelector), ServiceAccountName: spec.ServiceAccountName, PriorityClassName: spec.PriorityClassName}
+	pod := functions.Pod{NodeSelector: maps.Clone(spec.NodeSelector), ServiceAccountName: spec.ServiceAccountName,
+		PriorityClassName: spec.PriorityClassName}
 	if spec.RuntimeClassName != nil {
 		pod.RuntimeClassName = *spec.RuntimeClassName
 	}
 	for _, t := range spec.Tolerations {
-		pod.Tolerations = append(pod.Tolerations, functions.Toleration{Key: t.Key, Operator: string(t.Operator), Value: t.Value, Effect: string(t.Effect)})
+		pod.Tolerations = append(pod.Tolerations,
+			functions.Toleration{Key: t.Key, Operator: string(t.Operator), Value: t.Value, Effect: string(t.Effect)})
 	}
 	for _, s := range spec.ImagePullSecrets {
 		pod.ImagePullSecrets = append(pod.ImagePullSecrets, functions.Reference{Name: s.Name})
@@ -41,7 +43,8 @@ func applyPod(pod *corev1.PodSpec, own functions.Pod) {
 		pod.RuntimeClassName = &own.RuntimeClassName
 	}
 	for _, t := range own.Tolerations {
-		pod.Tolerations = append(pod.Tolerations, corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOperator(t.Operator), Value: t.Value, Effect: corev1.TaintEffect(t.Effect)})
+		pod.Tolerations = append(pod.Tolerations,
+			corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOperator(t.Operator), Value: t.Value, Effect: corev1.TaintEffect(t.Effect)})
 	}
 	for _, s := range own.ImagePullSecrets {
 		pod.ImagePullSecrets = append(pod.ImagePullSecrets, corev1.LocalObjectReference{Name: s.Name})

@@ -179,7 +179,8 @@ func (r *rendering) check() {
 	if bad := validation.IsDNS1035Label(m.Metadata.Name); len(bad) > 0 {
 		r.addProblem("metadata.name", "take one that begins with a letter", "%q cannot be the name of a service of Kubernetes", m.Metadata.Name)
 	} else if len(m.Metadata.Name) > maxName {
-		r.addProblem("metadata.name", fmt.Sprintf("at most %d letters", maxName), "%q is too long: its revisions are named %s-00001 and so on, in 63 letters", m.Metadata.Name, m.Metadata.Name)
+		r.addProblem("metadata.name", fmt.Sprintf("at most %d letters", maxName),
+			"%q is too long: its revisions are named %s-00001 and so on, in 63 letters", m.Metadata.Name, m.Metadata.Name)
 	}
 	if ns := m.Metadata.Namespace; r.s.Namespace != "" && ns != functions.DefaultTeam && ns != r.s.Namespace {
 		r.addProblem("metadata.namespace", "leave one of the two out", "the file says %q, --namespace %q", ns, r.s.Namespace)
@@ -193,11 +194,13 @@ func (r *rendering) check() {
 		v := m.Metadata.Labels[k]
 		switch {
 		case len(validation.IsQualifiedName(k)) > 0:
-			r.addProblem("metadata.labels", "such as tier or example.com/tier: at most 63 letters, digits, '-', '_' and '.' after the '/'", "%q cannot be the key of a label of Kubernetes", k)
+			r.addProblem("metadata.labels", "such as tier or example.com/tier: at most 63 letters, digits, '-', '_' and '.' after the '/'",
+				"%q cannot be the key of a label of Kubernetes", k)
 		case strings.HasPrefix(k, "thaw.dev/") || k == nameLabel || k == managedLabel:
 			r.addProblem("metadata.labels", "leave it out", "%s is set by thaw", k)
 		case len(validation.IsValidLabelValue(v)) > 0:
-			r.addProblem("metadata.labels", "at most 63 letters, digits, '-', '_' and '.'", "%s: %q cannot be the value of a label of Kubernetes", k, v)
+			r.addProblem("metadata.labels", "at most 63 letters, digits, '-', '_' and '.'", "%s: %q cannot be the value of a label of Kubernetes", k,
+				v)
 		}
 	}
 	for _, p := range functions.CheckPod("pod", &r.s.Pod) {
@@ -233,7 +236,8 @@ func (r *rendering) check() {
 		r.addProblem("", "--thaw-image IMAGE", "thaw's image is not set, and every model's pod needs it")
 	}
 	if r.image() == "" {
-		r.addProblem("spec.engine", fmt.Sprintf("--image %s=IMAGE names the one that holds the program", m.Spec.Engine), "there is no image to run engine %s from", m.Spec.Engine)
+		r.addProblem("spec.engine", fmt.Sprintf("--image %s=IMAGE names the one that holds the program", m.Spec.Engine),
+			"there is no image to run engine %s from", m.Spec.Engine)
 	}
 	if !path.IsAbs(r.s.Store) || path.Clean(r.s.Store) != r.s.Store || r.s.Store == "/" {
 		r.addProblem("", "such as "+DefaultStore, "the store %q is not a clean absolute path", r.s.Store)
@@ -248,7 +252,8 @@ func (r *rendering) source(path, source string) {
 	if source == "" || strings.Contains(source, "://") && !strings.HasPrefix(source, "file://") {
 		return
 	}
-	r.addProblem(path, "upload it and name it as az://ACCOUNT/CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://ORG/REPO or https://…",
+	r.addProblem(path, "upload it and name it as az://ACCOUNT/CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://ORG/REPO or "+
+		"https://…",
 		"%s is a folder of this machine, and no pod can read it", source)
 }
 
@@ -361,7 +366,8 @@ func (r *rendering) pod() corev1.PodSpec {
 	if !r.thawInImage() {
 		c.Command = []string{program}
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "thaw", MountPath: path.Dir(program), ReadOnly: true})
-		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "thaw", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+		pod.Volumes = append(pod.Volumes,
+			corev1.Volume{Name: "thaw", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 		pod.InitContainers = []corev1.Container{{
 			Name: "thaw", Image: r.s.Thaw, ImagePullPolicy: corev1.PullIfNotPresent,
 			Args:            []string{"runtime", "--install", program},
@@ -373,7 +379,9 @@ func (r *rendering) pod() corev1.PodSpec {
 	if e := r.m.Spec.Engine; e == functions.EngineVLLM || e == functions.EngineSGLang {
 		// Workers communicate through shared memory, of which a container has 64 MiB.
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "shared", MountPath: "/dev/shm"})
-		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "shared", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}})
+		pod.Volumes = append(pod.Volumes,
+			corev1.Volume{Name: "shared",
+				VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}})
 	}
 	pod.Containers = []corev1.Container{c}
 	return pod
@@ -434,7 +442,8 @@ func (r *rendering) modelText() string {
 	if err != nil {
 		r.addProblem("", "", "cannot be written down: %v", err)
 	} else if len(doc) > maxDocument {
-		r.addProblem("", "keep long args and env in the image", "the model file takes %d bytes, and a service carries at most %d", len(doc), maxDocument)
+		r.addProblem("", "keep long args and env in the image", "the model file takes %d bytes, and a service carries at most %d", len(doc),
+			maxDocument)
 	}
 	return string(doc)
 }

@@ -266,7 +266,8 @@ func TestFeatures(t *testing.T) {
 			t.Errorf("%s has no %s", f.Patch(), want)
 		}
 	}
-	plain, err := Render(models(t, "a", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', engine: vllm}\n")[0], Settings{Thaw: thawImage})
+	plain, err := Render(models(t, "a",
+		"apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', engine: vllm}\n")[0], Settings{Thaw: thawImage})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,14 +293,17 @@ func TestPodDefaults(t *testing.T) {
 	pod := functions.Pod{NodeSelector: map[string]string{"pool": "gpu", "zone": "1"}, Tolerations: []functions.Toleration{{Key: "sku", Operator: "Exists"}}, RuntimeClassName: "nvidia"}
 	spec := func(text string) corev1.PodSpec {
 		t.Helper()
-		s, err := Render(models(t, "a", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', engine: vllm, "+text+"}\n")[0], Settings{Thaw: thawImage, Pod: pod})
+		s, err := Render(models(t, "a",
+			"apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', engine: vllm, "+text+"}\n")[0],
+			Settings{Thaw: thawImage, Pod: pod})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s.Spec.Template.Spec.PodSpec
 	}
 	got := spec("resources: {gpus: 1}, pod: {nodeSelector: {zone: '2'}}")
-	if got.NodeSelector["pool"] != "gpu" || got.NodeSelector["zone"] != "2" || len(got.Tolerations) != 1 || got.Tolerations[0].Key != "sku" || *got.RuntimeClassName != "nvidia" {
+	if got.NodeSelector["pool"] != "gpu" || got.NodeSelector["zone"] != "2" || len(got.Tolerations) != 1 || got.Tolerations[0].Key != "sku" ||
+		*got.RuntimeClassName != "nvidia" {
 		t.Errorf("%+v", got)
 	}
 	if got := spec("pod: {nodeSelector: {zone: '2'}}"); len(got.NodeSelector) != 1 || got.Tolerations != nil || got.RuntimeClassName != nil {
@@ -316,7 +320,9 @@ func TestCPU(t *testing.T) {
 		{"vllm", "{gpus: 1}", "1"}, {"vllm", "{gpus: 4}", "4"}, {"sglang", "{gpus: 2, cpu: 500m}", "500m"}, {"vllm", "{}", "500m"}, {"llamacpp", "{}", "500m"},
 		{"vllm", "{gpus: 8, cpu: 96}", "96"}, {"ember", "{}", "0"}, {"ember", "{cpu: 0.25}", "250m"}, {"command", "{gpus: 1}", "0"},
 	} {
-		s, err := Render(models(t, "a", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', args: ['{port}'], engine: "+x.engine+", resources: "+x.resources+"}\n")[0],
+		s, err := Render(models(t, "a",
+			"apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', args: ['{port}'], engine: "+x.engine+
+				", resources: "+x.resources+"}\n")[0],
 			Settings{Thaw: thawImage, Images: map[functions.Engine]string{functions.EngineCommand: "own", functions.EngineLlamaCpp: "llama"}})
 		if err != nil {
 			t.Fatal(err)
@@ -346,7 +352,8 @@ func TestLocked(t *testing.T) {
 		}
 		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 			x := c.SecurityContext
-			if x == nil || !*x.RunAsNonRoot || *x.RunAsUser == 0 || !*x.ReadOnlyRootFilesystem || *x.AllowPrivilegeEscalation || x.Privileged != nil ||
+			if x == nil || !*x.RunAsNonRoot || *x.RunAsUser == 0 || !*x.ReadOnlyRootFilesystem || *x.AllowPrivilegeEscalation ||
+				x.Privileged != nil ||
 				!slices.Equal(x.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(x.Capabilities.Add) > 0 || x.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 				t.Errorf("%s, %s: %+v", e, c.Name, x)
 			}

@@ -36,11 +36,14 @@ type sourceCredential struct {
 
 var sourceCredentials = map[string]sourceCredential{
 	"az": {[]string{"AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_KEY", "AZURE_STORAGE_CONNECTION_STRING", "AZURE_CLIENT_ID", "AZURE_FEDERATED_TOKEN_FILE"}, "azure.workload.identity/",
-		"--from-literal=AZURE_STORAGE_ACCOUNT=ACCOUNT --from-literal=AZURE_STORAGE_SAS_TOKEN=SAS", "only an identity of the nodes gives them access"},
+		"--from-literal=AZURE_STORAGE_ACCOUNT=ACCOUNT --from-literal=AZURE_STORAGE_SAS_TOKEN=SAS",
+		"only an identity of the nodes gives them access"},
 	"s3": {[]string{"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "THAW_S3_ANONYMOUS"}, "eks.amazonaws.com/",
-		"--from-literal=AWS_ACCESS_KEY_ID=ID --from-literal=AWS_SECRET_ACCESS_KEY=KEY --from-literal=AWS_REGION=REGION", "only a role of the nodes gives them access"},
+		"--from-literal=AWS_ACCESS_KEY_ID=ID --from-literal=AWS_SECRET_ACCESS_KEY=KEY --from-literal=AWS_REGION=REGION",
+		"only a role of the nodes gives them access"},
 	"gs": {[]string{"GOOGLE_APPLICATION_CREDENTIALS", "THAW_GCS_ANONYMOUS"}, "iam.gke.io/",
-		"--from-file=gcs.json=FILE --from-literal=GOOGLE_APPLICATION_CREDENTIALS=" + SourceFolder + "/gcs.json", "only public buckets, or an identity of the nodes, give them access"},
+		"--from-file=gcs.json=FILE --from-literal=GOOGLE_APPLICATION_CREDENTIALS=" + SourceFolder + "/gcs.json",
+		"only public buckets, or an identity of the nodes, give them access"},
 	"hf": {[]string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH"}, "",
 		"--from-literal=HF_TOKEN=TOKEN", "only public repositories can be read"},
 }
@@ -135,7 +138,8 @@ func (c *Cluster) loaderEnvironment(ctx context.Context, spec *corev1.PodSpec) (
 
 func credentialFinding(scheme string, accounts []string, env, annotations map[string]string, secret string) Finding {
 	has := sourceCredentials[scheme]
-	hint := fmt.Sprintf("%s; kubectl create secret generic %s -n %s %s && kubectl rollout restart daemonset/%s -n %s", has.without, secret, System, has.create, loaderName, System)
+	hint := fmt.Sprintf("%s; kubectl create secret generic %s -n %s %s && kubectl rollout restart daemonset/%s -n %s", has.without, secret,
+		System, has.create, loaderName, System)
 	for name := range annotations {
 		if has.annotation != "" && strings.HasPrefix(name, has.annotation) {
 			return goodFinding("loaders have an identity for %s:// sources: %s of the ServiceAccount %s", scheme, name, loaderName)
@@ -145,12 +149,14 @@ func credentialFinding(scheme string, accounts []string, env, annotations map[st
 		if _, set := env[name]; !set {
 			continue
 		}
-		if of := env["AZURE_STORAGE_ACCOUNT"]; (name == "AZURE_STORAGE_SAS_TOKEN" || name == "AZURE_STORAGE_KEY") && (of == "" || len(accounts) > 1 || accounts[0] != of) {
+		if of := env["AZURE_STORAGE_ACCOUNT"]; (name == "AZURE_STORAGE_SAS_TOKEN" || name == "AZURE_STORAGE_KEY") &&
+			(of == "" || len(accounts) > 1 || accounts[0] != of) {
 			others := slices.DeleteFunc(slices.Clone(accounts), func(a string) bool { return a == of })
 			if of == "" {
 				return noteFinding(hint, "%s of the loaders is used for no source: there is no AZURE_STORAGE_ACCOUNT beside it", name)
 			}
-			return noteFinding("it is used for its own account alone; an identity with rights on both serves several", "%s of the loaders is of account %s, and there are sources of %s", name, of, strings.Join(others, ", "))
+			return noteFinding("it is used for its own account alone; an identity with rights on both serves several",
+				"%s of the loaders is of account %s, and there are sources of %s", name, of, strings.Join(others, ", "))
 		}
 		return goodFinding("loaders have a credential for %s:// sources: %s", scheme, name)
 	}

@@ -66,7 +66,9 @@ func TestSources(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if x.what == "" && len(found) > 0 || x.what != "" && (len(found) != 1 || found[0].Good != x.good || found[0].Bad() || !strings.Contains(found[0].What, x.what) || !strings.Contains(found[0].Hint, x.hint)) {
+			if x.what == "" && len(found) > 0 ||
+				x.what != "" && (len(found) != 1 || found[0].Good != x.good || found[0].Bad() || !strings.Contains(found[0].What, x.what) ||
+					!strings.Contains(found[0].Hint, x.hint)) {
 				t.Errorf("it finds %+v", found)
 			}
 			for _, f := range found {

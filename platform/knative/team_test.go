@@ -12,7 +12,9 @@ import (
 
 // TestTeamObjects compares the rendered objects of teams with golden files.
 func TestTeamObjects(t *testing.T) {
-	full := functions.Team{Metadata: functions.Metadata{Name: "ml"}, Spec: functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 1, Max: 4}, Limits: functions.Limits{RequestsPerMinute: 60, StoreBytes: 200 << 30}}}
+	full := functions.Team{Metadata: functions.Metadata{Name: "ml"},
+		Spec: functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 1, Max: 4},
+			Limits: functions.Limits{RequestsPerMinute: 60, StoreBytes: 200 << 30}}}
 	for name, x := range map[string]struct {
 		team functions.Team
 		s    team.Settings

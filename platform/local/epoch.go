@@ -25,7 +25,8 @@ func nextEpoch(dir string) (int64, error) {
 	default:
 		epoch, err = strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 		if err != nil || epoch < 0 {
-			return 0, fmt.Errorf("epoch: %s holds %.40q, want a number; agents refuse a server whose epoch went back, so put one higher than any before", path, b)
+			return 0, fmt.Errorf(
+				"epoch: %s holds %.40q, want a number; agents refuse a server whose epoch went back, so put one higher than any before", path, b)
 		}
 	}
 	epoch++

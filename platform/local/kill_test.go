@@ -171,7 +171,8 @@ func TestKillAgent(t *testing.T) {
 	if readyOn(c.Addr, "c") == "" {
 		t.Fatal("it is not placed elsewhere")
 	}
-	testkit.Eventually(t, "the engine of the lost agent ends", func() bool { return len(engines(tag)) == 1 && len(processesSpeaking(b.Data)) == 0 })
+	testkit.Eventually(t, "the engine of the lost agent ends",
+		func() bool { return len(engines(tag)) == 1 && len(processesSpeaking(b.Data)) == 0 })
 
 	other.Process.Signal(syscall.SIGTERM)
 	if err := other.waitExit(); err != nil {

@@ -30,37 +30,17 @@ import (
 
 // Options of a Local.
 type Options struct {
-	Data    string               // the server's folder
+	// Config is that of the agent in this process. New sets its functions; the server's
+	// files are in its Data too.
+	agent.Config
 	Catalog orchestrator.Catalog // which functions exist; changes are announced by Orchestrator.Changed
 	// AgentTLS returns the configuration of connections to an agent of another machine
 	// (enroll.Server); nil: agents are reached by plain HTTP, for tests.
-	AgentTLS func(id string) *tls.Config
-	Hooks    orchestrator.Hooks
-	Alone    func() bool // no agent has ever joined; nil: some may
-
-	// For the agent in this process; see agent.Config. Name "": the host's name.
-	Name        string
-	Version     string
-	Exe         string
-	KeeperArgs  []string
-	Orphan      time.Duration
-	GPUs        int // negative: all of the machine's
-	GPUMemory   functions.Bytes
-	Memory      functions.Bytes   // 0: 80 % of the machine's
-	Sleep       functions.Bytes   // part of Memory that sleeping engines may use; 0: all of it
-	Store       functions.Bytes   // 0: nearly all of the disk
-	KeepEngines bool              // engines stay when the server ends
-	Warm        agent.WarmMode    // warm interpreters of the agent here; "" is off
-	Confine     agent.ConfineMode // of its engines; "" is off
-	// RefuseVulnerable refuses engines below the version that fixes a known vulnerability.
-	RefuseVulnerable bool
-	Caches           agent.CacheMode // where the agent keeps compile caches; "" is local
-	Environ          func() []string
-	Policy           placement.Policy   // zero: placement.DefaultPolicy
-	Foresight        *foresight.Options // forecasts demand; nil: off. New sets its Prefetch
-	Peering          *nodestore.Peering // block exchange with agents; nil: none
-
-	Log *slog.Logger
+	AgentTLS  func(id string) *tls.Config
+	Hooks     orchestrator.Hooks
+	Alone     func() bool        // no agent has ever joined; nil: some may
+	Policy    placement.Policy   // zero: placement.DefaultPolicy
+	Foresight *foresight.Options // forecasts demand; nil: off. New sets its Prefetch
 }
 
 // Local is the backend. Its methods, and those of its Orchestrator, are safe for
@@ -115,23 +95,21 @@ func newLocal(o Options) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Local{o: o, epoch: epoch, remote: map[string]*agent.Client{}, seen: map[string]time.Time{}, peerNodes: map[string]peerNode{}, sharingAgents: map[string]bool{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog}, machine: nodestore.Machine()}
+	l := &Local{o: o, epoch: epoch, remote: map[string]*agent.Client{}, seen: map[string]time.Time{}, peerNodes: map[string]peerNode{},
+		sharingAgents: map[string]bool{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog}, machine: nodestore.Machine()}
 	if o.Peering != nil {
 		peering := *o.Peering
 		peering.SharedFolder = l.shared.folder
 		o.Peering = &peering
 	}
-	l.node, err = agent.Open(agent.Config{
-		Name: o.Name, Version: o.Version, Data: o.Data, Exe: o.Exe, KeeperArgs: o.KeeperArgs, Orphan: o.Orphan,
-		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Sleep: o.Sleep, Store: o.Store, KeepEngines: o.KeepEngines, Warm: o.Warm, Confine: o.Confine, RefuseVulnerable: o.RefuseVulnerable, EngineCaches: o.Caches, Peering: o.Peering, Environ: o.Environ, Log: o.Log,
-		Push: func(hb functions.Heartbeat) {
-			l.Orchestrator.Heartbeat(hb, l.node)
-			l.first.Do(func() { close(l.ready) })
-		},
-		InFlight:      func(name functions.Name, id string) int { return l.path.InFlightOf(name, id) },
-		AbortRequests: func(url string) { l.path.AbortThrough(url) },
-		Traffic:       func(url string) functions.Traffic { return l.path.Traffic(url) },
-	})
+	o.Push = func(hb functions.Heartbeat) {
+		l.Orchestrator.Heartbeat(hb, l.node)
+		l.first.Do(func() { close(l.ready) })
+	}
+	o.InFlight = func(name functions.Name, id string) int { return l.path.InFlightOf(name, id) }
+	o.AbortRequests = func(url string) { l.path.AbortThrough(url) }
+	o.Traffic = func(url string) functions.Traffic { return l.path.Traffic(url) }
+	l.node, err = agent.Open(o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("local: %w", err)
 	}
@@ -292,7 +270,8 @@ func (l *Local) makeWayLocked(id, url string) error {
 			l.forgetLocked(other)
 		case c.URL() != strings.TrimRight(url, "/"):
 		case silent <= liveWithin:
-			return fmt.Errorf("url %.200q is that of the agent %s, which was heard %v ago: end that agent, or use another address", url, other, silent.Round(time.Millisecond))
+			return fmt.Errorf("url %.200q is that of the agent %s, which was heard %v ago: end that agent, or use another address", url, other,
+				silent.Round(time.Millisecond))
 		default:
 			l.forgetLocked(other)
 		}
@@ -332,7 +311,8 @@ func checkEndpoints(hb *functions.Heartbeat, sameMachine bool) error {
 		if m.Endpoint == "" || strings.HasPrefix(m.Endpoint, own) || sameMachine && loopback && err == nil {
 			continue
 		}
-		return fmt.Errorf("the replica %s has the endpoint %.200q, which is not below the agent's own URL: want %.200s/ID", functions.Clip(m.ID), m.Endpoint, strings.TrimRight(own, "/"))
+		return fmt.Errorf("the replica %s has the endpoint %.200q, which is not below the agent's own URL: want %.200s/ID", functions.Clip(m.ID),
+			m.Endpoint, strings.TrimRight(own, "/"))
 	}
 	return nil
 }
@@ -386,7 +366,8 @@ func (l *Local) Peers(agent string) []functions.Peer {
 // httpURL reports whether s is an HTTP URL with a host.
 func httpURL(s string) bool {
 	u, err := url.Parse(s)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.Port() != "" && u.Port() != "0" && u.User == nil && u.RawQuery == ""
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.Port() != "" && u.Port() != "0" &&
+		u.User == nil && u.RawQuery == ""
 }
 
 // maxAgents bounds the memory used by joins under new names.

@@ -258,8 +258,10 @@ func (m *menu) Teams() []*functions.Team { return nil }
 
 func newServer(c serverConfig, exe string, log *slog.Logger, models *menu) (*server, error) {
 	l, err := New(Options{
-		Data: c.Data, Catalog: models, Name: "here", Exe: exe, Orphan: c.Orphan,
-		GPUs: c.GPUs, Memory: c.Memory, KeepEngines: c.KeepEngines, Policy: c.Policy, Log: log,
+		Config: agent.Config{
+			Data: c.Data, Name: "here", Exe: exe, Orphan: c.Orphan, GPUs: c.GPUs, Memory: c.Memory, KeepEngines: c.KeepEngines, Log: log,
+		},
+		Catalog: models, Policy: c.Policy,
 	})
 	if err != nil {
 		return nil, err

@@ -71,7 +71,8 @@ func TestTurnsOfBusyModels(t *testing.T) {
 				turns[e.Function+" "+e.Kind]++
 			}
 		}
-		return turns["default/x ready"] >= 2 && turns["default/y ready"] >= 2 && turns["default/x stop"]+turns["default/y stop"] >= 3, fmt.Sprint(turns)
+		return turns["default/x ready"] >= 2 && turns["default/y ready"] >= 2 &&
+			turns["default/x stop"]+turns["default/y stop"] >= 3, fmt.Sprint(turns)
 	})
 	over.Store(true)
 	all.Wait()

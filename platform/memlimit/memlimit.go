@@ -80,6 +80,7 @@ func Apply(share Share, log *slog.Logger) Plan {
 	if !set {
 		debug.SetMemoryLimit(p.Limit)
 	}
-	log.Info("memory budget", "limit", functions.Bytes(p.Limit).String(), "from", p.Source, "bodies", functions.Bytes(p.Bodies).String(), "connections", p.Connections)
+	log.Info("memory budget", "limit", functions.Bytes(p.Limit).String(), "from", p.Source, "bodies", functions.Bytes(p.Bodies).String(),
+		"connections", p.Connections)
 	return p
 }

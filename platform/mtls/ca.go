@@ -176,7 +176,8 @@ func newRoot(lifetime time.Duration, now time.Time) (*x509.Certificate, *ecdsa.P
 }
 
 // signLeaf returns a certificate of an authority for servers and clients, as DER.
-func signLeaf(root *x509.Certificate, by *ecdsa.PrivateKey, key crypto.PublicKey, name string, serial *big.Int, from, until time.Time) ([]byte, error) {
+func signLeaf(root *x509.Certificate, by *ecdsa.PrivateKey, key crypto.PublicKey, name string, serial *big.Int, from,
+	until time.Time) ([]byte, error) {
 	return x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: from, NotAfter: until,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},

@@ -22,11 +22,12 @@ func BenchmarkReady(b *testing.B) {
 	}
 	defer sh.Close()
 	received := make(chan struct{}, 1)
-	d := New(Options{Node: "n", Dir: dir, Store: sh, Lines: 1 << 30, IdentifyPod: func(*net.UnixConn) (string, error) { return "u", nil }, Send: func(u controlstream.Report) {
-		if len(u.Pods) > 0 && !u.Pods[0].Gone {
-			received <- struct{}{}
-		}
-	}})
+	d := New(Options{Node: "n", Dir: dir, Store: sh, Lines: 1 << 30, IdentifyPod: func(*net.UnixConn) (string, error) { return "u", nil },
+		Send: func(u controlstream.Report) {
+			if len(u.Pods) > 0 && !u.Pods[0].Gone {
+				received <- struct{}{}
+			}
+		}})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()

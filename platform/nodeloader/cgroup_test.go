@@ -26,7 +26,8 @@ func TestPodOf(t *testing.T) {
 		"seen from our own namespace":       {"0::/../../../burstable/pod" + uidA + "/" + ctr, "0::/", uidA},
 		"the same, of our class":            {"0::/../../pod" + uidA + "/" + ctr, "0::/", uidA},
 		"the same, by systemd":              {"0::/../../../kubepods-burstable.slice/kubepods-burstable-pod" + under(uidA) + ".slice/cri-containerd-" + ctr + ".scope", "0::/", uidA},
-		"version 1, cgroupfs": {"12:pids:/kubepods/burstable/pod" + uidA + "/" + ctr + "\n4:cpu,cpuacct:/kubepods/burstable/pod" + uidA + "/" + ctr +
+		"version 1, cgroupfs": {"12:pids:/kubepods/burstable/pod" + uidA + "/" + ctr + "\n4:cpu,cpuacct:/kubepods/burstable/pod" + uidA + "/" +
+			ctr +
 			"\n1:name=systemd:/kubepods/burstable/pod" + uidA + "/" + ctr + "\n0::/\n", "1:name=systemd:/\n", uidA},
 		"version 1, systemd": {"3:memory:/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + under(uidA) + ".slice/docker-" + ctr + ".scope\n0::/system.slice/containerd.service", "", uidA},
 		"both versions":      {"1:name=systemd:/kubepods/pod" + uidA + "/" + ctr + "\n0::/kubepods/pod" + uidA + "/" + ctr, "", uidA},

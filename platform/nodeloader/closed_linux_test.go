@@ -101,7 +101,8 @@ func TestClosedStore(t *testing.T) {
 	} {
 		if out, err := sh(script); err == nil {
 			t.Errorf("%s: it can: %s\n%s", description, script, out)
-		} else if !strings.Contains(strings.ToLower(out), "denied") && !strings.Contains(out, "not permitted") && !strings.Contains(out, "No such file") {
+		} else if !strings.Contains(strings.ToLower(out), "denied") && !strings.Contains(out, "not permitted") &&
+			!strings.Contains(out, "No such file") {
 			t.Errorf("%s: refused for another reason: %v %s", description, err, out)
 		}
 	}
@@ -118,7 +119,8 @@ func TestClosedStore(t *testing.T) {
 			}
 		}
 	}
-	if list, err := os.ReadDir(filepath.Join(l.dir, filepath.Dir(SocketPath))); err != nil || len(list) != 1 || list[0].Type() != fs.ModeSocket {
+	if list, err := os.ReadDir(filepath.Join(l.dir, filepath.Dir(SocketPath))); err != nil || len(list) != 1 ||
+		list[0].Type() != fs.ModeSocket {
 		t.Errorf("pods mount %v, %v", list, err)
 	}
 	// The leases file is written by another goroutine and may not exist yet; then its mode

@@ -49,7 +49,8 @@ func TestPodIsServed(t *testing.T) {
 	}
 	// The heartbeat lists the checkpoint.
 	l.until("the checkpoint", func(u controlstream.Report) bool {
-		return u.Node != nil && len(u.Node.Cached) == 1 && u.Node.Cached[0].Digest == m.Staged.Digest && u.Node.AgentID == "node-a" && u.Node.Memory.Total == 1<<30
+		return u.Node != nil && len(u.Node.Cached) == 1 && u.Node.Cached[0].Digest == m.Staged.Digest && u.Node.AgentID == "node-a" &&
+			u.Node.Memory.Total == 1<<30
 	})
 	// A repeated request is answered at once.
 	p.want(2, modelLocation)
@@ -60,7 +61,8 @@ func TestPodIsServed(t *testing.T) {
 	l.until("READY", func(u controlstream.Report) bool {
 		return len(u.Pods) == 1 && u.Pods[0].UID == "u1" && u.Pods[0].Status.State == functions.Ready
 	})
-	if first := l.FullReport(); len(first.Pods) != 1 || first.Pods[0].UID != "u1" || first.Pods[0].Status.Endpoint != "http://10.0.0.7:8080" || first.Node == nil {
+	if first := l.FullReport(); len(first.Pods) != 1 || first.Pods[0].UID != "u1" || first.Pods[0].Status.Endpoint != "http://10.0.0.7:8080" ||
+		first.Node == nil {
 		t.Errorf("to a new controller: %+v", first)
 	}
 	p.Close()
@@ -81,7 +83,8 @@ func TestPodMessages(t *testing.T) {
 	p.send(controlstream.FromPod{Status: &st})
 	u := l.until("a status", func(u controlstream.Report) bool { return len(u.Pods) > 0 })
 	got := u.Pods[0].Status
-	if u.Pods[0].UID != "u1" || got.ID != "" || got.Team != "" || got.Model != "" || got.Key != "" || got.Spec != nil || got.GPUs != nil || got.InFlight != 3 {
+	if u.Pods[0].UID != "u1" || got.ID != "" || got.Team != "" || got.Model != "" || got.Key != "" || got.Spec != nil || got.GPUs != nil ||
+		got.InFlight != 3 {
 		t.Errorf("%+v", u.Pods[0])
 	}
 	// A repeated status is sent on: the controller may not have known the pod before.
@@ -234,7 +237,8 @@ func TestRefusals(t *testing.T) {
 			}
 			continue
 		}
-		if m.Failed == nil || m.Failed.Kind != x.kind || !strings.Contains(m.Failed.Message, x.wantText) || m.Failed.Message == "" || strings.Contains(m.Failed.Message, "secret") {
+		if m.Failed == nil || m.Failed.Kind != x.kind || !strings.Contains(m.Failed.Message, x.wantText) || m.Failed.Message == "" ||
+			strings.Contains(m.Failed.Message, "secret") {
 			t.Errorf("%s: %+v, %+v", x.name, m.Staged, m.Failed)
 		}
 	}
@@ -259,7 +263,8 @@ func TestFirstLine(t *testing.T) {
 		if len(all) == 0 && name == "a line too far" {
 			continue // unread input resets the connection
 		}
-		if len(all) != 1 || all[0].Failed == nil || all[0].Failed.Kind != controlstream.KindRefused || !strings.Contains(all[0].Failed.Message, x.wantText) {
+		if len(all) != 1 || all[0].Failed == nil || all[0].Failed.Kind != controlstream.KindRefused ||
+			!strings.Contains(all[0].Failed.Message, x.wantText) {
 			t.Errorf("%s: %+v", name, all)
 		}
 	}
@@ -533,7 +538,8 @@ func TestNoSpace(t *testing.T) {
 	digest := p.staged(1).Digest
 	other := l.pod("u2")
 	other.want(1, "mem://models/other")
-	if m, _ := other.answer(1); m.Failed == nil || m.Failed.Kind != "insufficient_disk" || !strings.Contains(m.Failed.Message, "bytes") && m.Failed.Fix == "" {
+	if m, _ := other.answer(1); m.Failed == nil || m.Failed.Kind != "insufficient_disk" ||
+		!strings.Contains(m.Failed.Message, "bytes") && m.Failed.Fix == "" {
 		t.Fatalf("%+v", m)
 	}
 	p.Close()
@@ -780,7 +786,8 @@ func TestPodThatDoesNotRead(t *testing.T) {
 func TestHeartbeat(t *testing.T) {
 	l := newLab(t, func(o *Options, _ *nodestore.Options, _ *sourcetest.Memory) { o.PeerURL = "http://10.0.0.1:8091" })
 	a, b := l.heartbeat(), l.heartbeat()
-	if b.Seq <= a.Seq || a.Life == "" || a.Life != b.Life || a.Change == 0 || a.Change != b.Change || a.PeerURL != "http://10.0.0.1:8091" || len(a.Models) != 0 {
+	if b.Seq <= a.Seq || a.Life == "" || a.Life != b.Life || a.Change == 0 || a.Change != b.Change || a.PeerURL != "http://10.0.0.1:8091" ||
+		len(a.Models) != 0 {
 		t.Errorf("%+v, %+v", a, b)
 	}
 	p := l.pod("u1")

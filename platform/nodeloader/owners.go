@@ -71,7 +71,8 @@ func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.F
 		case o == nil && !d.governed:
 			return nil
 		case o == nil:
-			wait, problem = firstOwnersWait, "this node's loader has not heard from the controller yet, so it does not know which sources this pod's namespace may have"
+			wait, problem = firstOwnersWait,
+				"this node's loader has not heard from the controller yet, so it does not know which sources this pod's namespace may have"
 		case len(o.Allow) == 0:
 			return nil
 		default:
@@ -83,7 +84,8 @@ func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.F
 		select {
 		case <-changed:
 		case <-late.C:
-			return refusal(problem, "kubectl logs -n thaw-system deploy/thaw-controller says whether it is connected; the pod is started again by itself")
+			return refusal(problem,
+				"kubectl logs -n thaw-system deploy/thaw-controller says whether it is connected; the pod is started again by itself")
 		case <-ctx.Done():
 			late.Stop()
 			return refusal(ctx.Err().Error(), "")
@@ -116,5 +118,6 @@ func (d *Daemon) checkTeam(team, src string) *controlstream.Failed {
 			return nil
 		}
 	}
-	return refusal(fmt.Sprintf("%s is not among the sources that namespace %s may have", location, team), "its annotation thaw.dev/allow-source, which who runs the cluster writes, names them")
+	return refusal(fmt.Sprintf("%s is not among the sources that namespace %s may have", location, team),
+		"its annotation thaw.dev/allow-source, which who runs the cluster writes, names them")
 }

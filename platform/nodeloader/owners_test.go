@@ -75,7 +75,8 @@ func TestFirstListLate(t *testing.T) {
 		d := New(Options{Dir: t.TempDir(), Connected: func() bool { return false }})
 		began := time.Now()
 		f := d.checkPod(t.Context(), podA, modelLocation)
-		if f == nil || f.Kind != controlstream.KindRefused || !strings.Contains(f.Message, "has not heard from the controller") || !strings.Contains(f.Fix, "thaw-controller") || time.Since(began) != firstOwnersWait {
+		if f == nil || f.Kind != controlstream.KindRefused || !strings.Contains(f.Message, "has not heard from the controller") ||
+			!strings.Contains(f.Fix, "thaw-controller") || time.Since(began) != firstOwnersWait {
 			t.Errorf("after %v: %+v", time.Since(began), f)
 		}
 		// A list that comes late leaves the time in which an owner is awaited.

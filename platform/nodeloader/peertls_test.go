@@ -213,7 +213,8 @@ func TestPeersRotate(t *testing.T) {
 	old, next := authority(t), authority(t)
 	// Both are trusted from the start: the loop below is faster than a handshake, where on a
 	// cluster minutes pass between two steps.
-	certsA, certsB := newCertificates(t, old, controlstream.NameLoader, old, next), newCertificates(t, old, controlstream.NameLoader, old, next)
+	certsA, certsB := newCertificates(t, old, controlstream.NameLoader, old, next),
+		newCertificates(t, old, controlstream.NameLoader, old, next)
 	a, at := peerLab(t, "node-0", size, certsA)
 	p := a.pod("u1")
 	for i, location := range []string{modelLocation, otherLocation} {

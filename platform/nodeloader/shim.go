@@ -42,7 +42,8 @@ func (d *Daemon) serve(ctx context.Context, uc *net.UnixConn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
-	s := &shim{d: d, conn: conn, out: newOutbox(func() { conn.Close() }), stages: map[int]*podStaging{}, leases: map[string]*store.Lease{}, bytes: map[string]int64{}}
+	s := &shim{d: d, conn: conn, out: newOutbox(func() { conn.Close() }), stages: map[int]*podStaging{}, leases: map[string]*store.Lease{},
+		bytes: map[string]int64{}}
 	uid, err := d.o.IdentifyPod(uc)
 	if err != nil {
 		d.refuse(conn, "who dials is no pod: "+err.Error())

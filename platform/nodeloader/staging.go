@@ -91,7 +91,8 @@ func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoin
 	d := s.d
 	locationKey, f := d.checkSource(a.Source, a.Files)
 	if f == nil && d.o.Private && !s.folders {
-		f = refusal("this thaw runtime does not take folders over the socket, and the node's store is closed to pods", "deploy the model with a thaw as new as the node's loader")
+		f = refusal("this thaw runtime does not take folders over the socket, and the node's store is closed to pods",
+			"deploy the model with a thaw as new as the node's loader")
 	}
 	if f == nil {
 		f = d.checkPod(ctx, s.uid, a.Source)
@@ -140,7 +141,8 @@ func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoin
 	for _, f := range c.Files {
 		names = append(names, f.Name)
 	}
-	s.out.putWith(controlstream.ToPod{Staged: &controlstream.Staged{ID: a.ID, Path: c.Path, Digest: c.Digest, Bytes: c.Bytes, Files: names, Folder: s.folders}}, folder)
+	s.out.putWith(controlstream.ToPod{Staged: &controlstream.Staged{ID: a.ID, Path: c.Path, Digest: c.Digest, Bytes: c.Bytes, Files: names,
+		Folder: s.folders}}, folder)
 	return c
 }
 
@@ -223,9 +225,11 @@ func (s *shim) forwardProgress(ctx context.Context, id int, locationKey string, 
 				return nil
 			}
 			if !s.reserveBytes(locationKey, p.Total) {
-				return refusal(fmt.Sprintf("with the %d bytes of this the pod would have more staged than the %s it may", p.Total, s.d.o.PodBytes), "--pod-bytes of the node's loader is the bound")
+				return refusal(fmt.Sprintf("with the %d bytes of this the pod would have more staged than the %s it may", p.Total, s.d.o.PodBytes),
+					"--pod-bytes of the node's loader is the bound")
 			}
-			s.out.put(controlstream.ToPod{Staging: &controlstream.Staging{ID: id, Done: p.Done, Total: p.Total, State: string(p.State), Note: p.Note}})
+			s.out.put(controlstream.ToPod{Staging: &controlstream.Staging{ID: id, Done: p.Done, Total: p.Total, State: string(p.State),
+				Note: p.Note}})
 		}
 	}
 }
@@ -282,7 +286,8 @@ func (d *Daemon) checkSource(src string, files source.Globs) (string, *controlst
 				return store.LocationKey(location, files), nil
 			}
 		}
-		return "", refusal(fmt.Sprintf("%s is a folder of the node, and not one of those that are staged", location), "--folder of the node's loader names them; or upload it and name it as az://, s3://, gs:// or hf://")
+		return "", refusal(fmt.Sprintf("%s is a folder of the node, and not one of those that are staged", location),
+			"--folder of the node's loader names them; or upload it and name it as az://, s3://, gs:// or hf://")
 	}
 	for _, a := range d.o.Allow {
 		if isBelow(location, strings.TrimRight(a, "/")) {
@@ -290,7 +295,8 @@ func (d *Daemon) checkSource(src string, files source.Globs) (string, *controlst
 		}
 	}
 	if len(d.o.Allow) > 0 {
-		return "", refusal(fmt.Sprintf("%s is not among the sources that are staged here", location), "--allow-source of the node's loader names them")
+		return "", refusal(fmt.Sprintf("%s is not among the sources that are staged here", location),
+			"--allow-source of the node's loader names them")
 	}
 	return store.LocationKey(location, files), nil
 }

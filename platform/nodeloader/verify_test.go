@@ -78,7 +78,8 @@ func TestVerifyForPod(t *testing.T) {
 	}
 	first.want(2, modelLocation)
 	again := first.staged(2)
-	if b, err := os.ReadFile(filepath.Join(again.Path, "model.safetensors")); err != nil || !bytes.Equal(b, want) || again.Digest != got.Digest {
+	if b, err := os.ReadFile(filepath.Join(again.Path, "model.safetensors")); err != nil || !bytes.Equal(b, want) ||
+		again.Digest != got.Digest {
 		t.Errorf("staged again: %s, %v", again.Digest, err)
 	}
 	if n := l.store.Stats().Bytes["mem"] - read; int(n) != len(want) {

@@ -61,7 +61,8 @@ func Open(o Options) (*Store, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	st, err := store.Open(store.Options{Dir: filepath.Join(o.Data, "store"), Budget: int64(o.Budget), KeepFree: keepFree, Private: o.Private, Log: o.Log})
+	st, err := store.Open(store.Options{Dir: filepath.Join(o.Data, "store"), Budget: int64(o.Budget), KeepFree: keepFree, Private: o.Private,
+		Log: o.Log})
 	if err != nil {
 		return nil, storeError(err)
 	}
@@ -141,7 +142,8 @@ func (s *Store) Refresh() error {
 	for _, e := range entries {
 		use.Used += functions.Bytes(e.Bytes)
 		t, memory, _ := tierOf(e)
-		cached = append(cached, functions.CachedModel{Source: e.Source, Digest: e.Digest, Tier: t, Bytes: functions.Bytes(e.Bytes), Memory: memory})
+		cached = append(cached,
+			functions.CachedModel{Source: e.Source, Digest: e.Digest, Tier: t, Bytes: functions.Bytes(e.Bytes), Memory: memory})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +208,8 @@ func (s *Store) ChangeCheckpoint(ctx context.Context, digest string, act functio
 	case functions.StoreUnpin:
 		err = s.store.Unpin(digest)
 	default:
-		return &functions.StoreError{Code: string(source.BadSource), Message: fmt.Sprintf("%.20q is nothing that is done to a checkpoint", string(act))}
+		return &functions.StoreError{Code: string(source.BadSource),
+			Message: fmt.Sprintf("%.20q is nothing that is done to a checkpoint", string(act))}
 	}
 	if e := storeError(err); e != nil {
 		if e.Code == string(source.Refused) { // by a removal
@@ -278,7 +281,8 @@ func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, repor
 		ReadIntoMemory(ctx, c)
 	}
 	b := functions.Bytes(c.Bytes)
-	report(functions.StoreProgress{Node: s.node, State: "ready", Percent: 100, Done: b, Total: b, Resumed: last.Resumed, Digest: c.Digest, Path: c.Path, InPlace: c.InPlace, Note: last.Note})
+	report(functions.StoreProgress{Node: s.node, State: "ready", Percent: 100, Done: b, Total: b, Resumed: last.Resumed, Digest: c.Digest,
+		Path: c.Path, InPlace: c.InPlace, Note: last.Note})
 	return nil
 }
 
@@ -299,7 +303,8 @@ func (s *Store) Stats() functions.LoaderStats {
 	l, st := s.loader.Stats(), s.store.Stats()
 	out := functions.LoaderStats{
 		Bytes:  make(map[string]functions.Bytes, len(l.Bytes)),
-		Wasted: functions.Bytes(l.Wasted), Resumed: functions.Bytes(l.Resumed), Reused: functions.Bytes(l.Reused), PeerSent: functions.Bytes(l.PeerSent),
+		Wasted: functions.Bytes(l.Wasted), Resumed: functions.Bytes(l.Resumed), Reused: functions.Bytes(l.Reused),
+		PeerSent: functions.Bytes(l.PeerSent),
 		Requests: l.Requests, Retries: l.Retries, Hedges: l.Hedges, Throttles: l.Throttles,
 		Staged: l.Staged, Failed: l.Failed, InFlight: l.InFlight, Stagings: l.Stagings,
 		Evictions: st.Evictions, EvictedBytes: functions.Bytes(st.EvictedBytes), Quarantined: st.Quarantined,

@@ -92,7 +92,8 @@ func TestAdapters(t *testing.T) {
 			t.Errorf("%d left, the node was asked %d times", left, n)
 		}
 		synctest.Wait()
-		if p := r.d.snapshot(fname("x")); fmt.Sprint(p.Replicas[0].Adapters) != "[pirate]" || !p.AdapterLoaded("pirate") || p.AdapterLoaded("poet") {
+		if p := r.d.snapshot(fname("x")); fmt.Sprint(p.Replicas[0].Adapters) != "[pirate]" || !p.AdapterLoaded("pirate") ||
+			p.AdapterLoaded("poet") {
 			t.Errorf("%+v", p.Replicas)
 		}
 
@@ -113,7 +114,8 @@ func TestAdapters(t *testing.T) {
 		if err := r.s.LoadAdapter(t.Context(), wide, id); !errors.As(err, &ae) || ae.Code != "adapter_invalid" {
 			t.Error(err)
 		}
-		if err := r.s.LoadAdapter(t.Context(), pirate, "gone"); err == nil || errors.As(err, &ae) && ae.Code == "adapter_invalid" && ae.Message == "" {
+		if err := r.s.LoadAdapter(t.Context(), pirate, "gone"); err == nil ||
+			errors.As(err, &ae) && ae.Code == "adapter_invalid" && ae.Message == "" {
 			t.Error(err)
 		}
 

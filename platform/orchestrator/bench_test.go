@@ -58,7 +58,8 @@ func BenchmarkReady(b *testing.B) {
 				if i == n {
 					b.Skip("more rounds than functions: say -benchtime 50x")
 				}
-				m := functions.ReplicaStatus{ID: fmt.Sprint("r", i), Team: "default", Model: fmt.Sprint("m", i), State: functions.Ready, Endpoint: "http://127.0.0.1:1"}
+				m := functions.ReplicaStatus{ID: fmt.Sprint("r", i), Team: "default", Model: fmt.Sprint("m", i), State: functions.Ready,
+					Endpoint: "http://127.0.0.1:1"}
 				hb.Models = append(slices.Clone(hb.Models), m)
 				<-time.After(time.Millisecond) // the loop is at rest
 				at := time.Now()

@@ -43,7 +43,8 @@ func (c *catalogReader) read(now placement.Instant) {
 	if c.wasRead && missing > 1 && 2*missing > known {
 		if c.shrunkAt == 0 {
 			c.shrunkAt = now
-			c.event("catalog_recheck", functions.Name{}, "", "", "recheck", fmt.Sprintf("%d of %d functions are gone; looking again", missing, known))
+			c.event("catalog_recheck", functions.Name{}, "", "", "recheck",
+				fmt.Sprintf("%d of %d functions are gone; looking again", missing, known))
 		}
 		if now-c.shrunkAt < recheckAfter {
 			return

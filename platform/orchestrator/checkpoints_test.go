@@ -46,7 +46,8 @@ func TestShelve(t *testing.T) {
 		}
 		hb.Models = nil
 		for i := range rng.IntN(4) {
-			m := functions.ReplicaStatus{ID: fmt.Sprint(i), State: functions.Ready, Spec: &functions.ModelSpec{Source: fmt.Sprintf("az://a/b/m%d", rng.IntN(12))}}
+			m := functions.ReplicaStatus{ID: fmt.Sprint(i), State: functions.Ready,
+				Spec: &functions.ModelSpec{Source: fmt.Sprintf("az://a/b/m%d", rng.IntN(12))}}
 			if rng.IntN(3) == 0 {
 				m.State = functions.Loading
 			}

@@ -112,7 +112,8 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	}
 }
 
-func (o *Orchestrator) onListedReplica(ctx context.Context, n *nodeState, r *replicaState, st *functions.ReplicaStatus, now placement.Instant) {
+func (o *Orchestrator) onListedReplica(ctx context.Context, n *nodeState, r *replicaState, st *functions.ReplicaStatus,
+	now placement.Instant) {
 	if f := r.function; r.specHash == f.specHash && f.RecordGPUMemory(st.GPUMemory, n.Node) {
 		o.event("footprint", f.Name, r.ID, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))
 		o.enqueue(f)
@@ -151,7 +152,8 @@ func (r *replicaState) unchanged(st *functions.ReplicaStatus) bool {
 // refresh copies the fields that an unchanged status may still update.
 func (r *replicaState) refresh(st *functions.ReplicaStatus) {
 	was := &r.status
-	was.Tier, was.Bytes, was.Percent, was.InFlight, was.QueueLength, was.KVCacheHitRate = st.Tier, st.Bytes, st.Percent, st.InFlight, st.QueueLength, st.KVCacheHitRate
+	was.Tier, was.Bytes, was.Percent, was.InFlight, was.QueueLength, was.KVCacheHitRate = st.Tier, st.Bytes, st.Percent, st.InFlight,
+		st.QueueLength, st.KVCacheHitRate
 	was.Phases, was.Error, was.Spec, was.GPUs, was.Start, was.StartNote = st.Phases, st.Error, st.Spec, st.GPUs, st.Start, st.StartNote
 	was.AdapterNotes, was.Since = st.AdapterNotes, st.Since
 }

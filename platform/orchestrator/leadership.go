@@ -62,7 +62,9 @@ func (l *leadership) updateSuperseded() {
 				l.refuse(f, l.lastTurn)
 			}
 		}
-		l.event("superseded", functions.Name{}, "", "", "stale_epoch", fmt.Sprintf("%d of %d agents obey a newer server than this one, whose epoch is %d; it gives no more commands", stale, len(l.nodes), l.epoch))
+		l.event("superseded", functions.Name{}, "", "", "stale_epoch",
+			fmt.Sprintf("%d of %d agents obey a newer server than this one, whose epoch is %d; it gives no more commands", stale, len(l.nodes),
+				l.epoch))
 	} else {
 		l.event("commands_resumed", functions.Name{}, "", "", "", "most agents obey this server again")
 	}
@@ -107,6 +109,7 @@ func (l *leadership) extendSilentNodes(now placement.Instant) {
 		given++
 	}
 	if given > 0 {
-		l.event("nodes_suspicious", functions.Name{}, "", "", "recheck", fmt.Sprintf("%d of %d agents are silent at once; waiting %v more for %d of them", quiet, remote, lease, given))
+		l.event("nodes_suspicious", functions.Name{}, "", "", "recheck",
+			fmt.Sprintf("%d of %d agents are silent at once; waiting %v more for %d of them", quiet, remote, lease, given))
 	}
 }

@@ -179,7 +179,8 @@ func New(o Options) *Orchestrator {
 	s.teams = teamAccounts{Accounts: quota.NewAccounts(o.Ledger), keepRestarted: o.Policy.AppliesMinResidency(), world: w}
 	s.forecaster = foresight.New(o.Foresight, o.Policy.KeepAlive == placement.Learned, foresightLoop{s}, &s.commands.running, o.Log)
 	s.catalog = catalogReader{
-		world: w, catalog: o.Catalog, machine: o.Machine, publisher: &s.publisher, teams: &s.teams, forecaster: s.forecaster, coldStarts: &s.coldStarts,
+		world: w, catalog: o.Catalog, machine: o.Machine, publisher: &s.publisher, teams: &s.teams, forecaster: s.forecaster,
+		coldStarts: &s.coldStarts,
 	}
 	return s
 }

@@ -34,7 +34,8 @@ type fakePath struct {
 }
 
 func newFakePath() *fakePath {
-	return &fakePath{snapshots: map[functions.Name]snapshot.Snapshot{}, queued: map[functions.Name]int{}, since: map[functions.Name]time.Time{},
+	return &fakePath{snapshots: map[functions.Name]snapshot.Snapshot{}, queued: map[functions.Name]int{},
+		since:  map[functions.Name]time.Time{},
 		active: map[string]int{}, of: map[string]functions.Name{}, last: map[functions.Name]time.Time{}, slots: 8,
 		readyAt: map[functions.Name]time.Time{}, failed: map[functions.Name]string{}, ready: make(chan functions.Name, 64)}
 }

@@ -140,7 +140,8 @@ func (p *play) consistent() {
 			is.Replicas = f.Replicas[:0]
 		}
 		if !reflect.DeepEqual(is.Function, f.Function) {
-			p.t.Fatalf("%.3f: the planner does not know the state of %s:\n%+v\nbut\n%+v", p.at.Sub(p.began).Seconds(), f.Name, f.Function, is.Function)
+			p.t.Fatalf("%.3f: the planner does not know the state of %s:\n%+v\nbut\n%+v", p.at.Sub(p.began).Seconds(), f.Name, f.Function,
+				is.Function)
 		}
 		if c := f.coldStart; c != nil && !c.Over != slices.Contains(s.coldStarts.starting.List, f) {
 			p.t.Fatalf("%s has a cold start under way: %v, in the books: %v", f.Name, !c.Over, slices.Contains(s.coldStarts.starting.List, f))
@@ -454,7 +455,8 @@ func (a *playAgent) Load(_ context.Context, req functions.LoadRequest) (function
 	}
 	a.loads = append(a.loads, req.Model)
 	spec := req.Spec
-	a.run(&functions.ReplicaStatus{ID: req.ID, Team: req.Team, Model: req.Model, Spec: &spec, GPUs: req.GPUs, TotalBytes: 1000}, functions.Downloading)
+	a.run(&functions.ReplicaStatus{ID: req.ID, Team: req.Team, Model: req.Model, Spec: &spec, GPUs: req.GPUs, TotalBytes: 1000},
+		functions.Downloading)
 	return functions.LoadReply{ID: req.ID}, nil
 }
 

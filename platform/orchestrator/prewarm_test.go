@@ -91,7 +91,8 @@ func TestPeriodicUseIsPrewarmed(t *testing.T) {
 
 func TestHintIsALease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{}), Budget: 20 * time.Minute}, placement.Policy{}, model("x", short), model("y", short))
+		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{}), Budget: 20 * time.Minute}, placement.Policy{},
+			model("x", short), model("y", short))
 		defer r.stop()
 		r.host(newFakeAgent("here", 1))
 		hint := func(name string, d time.Duration) (functions.Prewarm, time.Duration, error) {
@@ -167,15 +168,16 @@ func TestBytesAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var got []string
-		o := &foresight.Options{History: forecast.New(forecast.Options{}), Prefetch: func(_ context.Context, m *functions.Model, memory bool) error {
-			mu.Lock()
-			defer mu.Unlock()
-			got = append(got, m.Metadata.Name)
-			if memory {
-				return errors.New("no memory to spare")
-			}
-			return nil
-		}}
+		o := &foresight.Options{History: forecast.New(forecast.Options{}),
+			Prefetch: func(_ context.Context, m *functions.Model, memory bool) error {
+				mu.Lock()
+				defer mu.Unlock()
+				got = append(got, m.Metadata.Name)
+				if memory {
+					return errors.New("no memory to spare")
+				}
+				return nil
+			}}
 		r := seeing(t, o, placement.Policy{}, model("x", short))
 		defer r.stop()
 		r.host(newFakeAgent("here", 1))

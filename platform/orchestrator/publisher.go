@@ -56,7 +56,8 @@ func (p *publisher) snapshotOf(f *functionState) snapshot.Snapshot {
 		st := r.status.State
 		if r.serves() && r.status.Endpoint != "" {
 			out.Replicas = append(out.Replicas, snapshot.Replica{
-				ID: r.ID, Endpoint: r.status.Endpoint, Key: r.status.Key, Adapters: r.status.Adapters, EngineQueue: r.status.QueueLength, HitRate: r.status.KVCacheHitRate,
+				ID: r.ID, Endpoint: r.status.Endpoint, Key: r.status.Key, Adapters: r.status.Adapters, EngineQueue: r.status.QueueLength,
+				HitRate: r.status.KVCacheHitRate,
 				Weights: r.status.Weights,
 			})
 		}

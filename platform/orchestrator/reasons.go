@@ -22,7 +22,8 @@ func (o *Orchestrator) Explain(kind string, name functions.Name) (functions.Expl
 		return functions.Explanation{}, false
 	}
 	x, at, ok := o.planner.Explain(f.Name, kind)
-	x.Kind, x.Function, x.State, x.Now = kind, f.Name.String(), f.state(), f.summary(o.now(), o.timeNow(), o.bytesAtHand(f), o.publisher.path.InFlightOf)
+	x.Kind, x.Function, x.State, x.Now = kind, f.Name.String(), f.state(),
+		f.summary(o.now(), o.timeNow(), o.bytesAtHand(f), o.publisher.path.InFlightOf)
 	if !ok {
 		return x, true
 	}
@@ -81,7 +82,8 @@ func (f *functionState) summary(now placement.Instant, wall time.Time, atHand bo
 	case start != nil:
 		return f.startSummary(start, now)
 	case f.failure != nil && wall.Before(f.failure.Until):
-		return fmt.Sprintf("It did not start: %s; it is not tried again before %s have passed.", f.failure.Reason, words.Age(f.failure.Until.Sub(wall)))
+		return fmt.Sprintf("It did not start: %s; it is not tried again before %s have passed.", f.failure.Reason,
+			words.Age(f.failure.Until.Sub(wall)))
 	case f.blocked != nil && f.OnlyLow():
 		return fmt.Sprintf("It is not started: %s%s.", f.blocked.Message, waitingSuffix(f.Queued))
 	case f.blocked != nil:
@@ -95,7 +97,8 @@ func (f *functionState) summary(now placement.Instant, wall time.Time, atHand bo
 		if d := f.starts.WakeTime(false, 50); d >= 0 {
 			rise = "; to wake takes about " + words.Age(d)
 		}
-		return fmt.Sprintf("It sleeps on %s: its weights are in host memory and its GPUs are free%s%s.", last.Node, words.Suffix("asleep", last.reason), rise)
+		return fmt.Sprintf("It sleeps on %s: its weights are in host memory and its GPUs are free%s%s.", last.Node,
+			words.Suffix("asleep", last.reason), rise)
 	case leaving > 0:
 		return fmt.Sprintf("It is on its way out on %s%s.", last.Node, words.Suffix("stop", last.reason))
 	case f.Active+f.Queued > 0 || f.Lease > now:

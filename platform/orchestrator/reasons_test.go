@@ -46,7 +46,8 @@ func TestExplain(t *testing.T) {
 	p.pass(time.Second)
 	summary("x", "It is being started on n (staging)", "requests wait for it", "3 requests wait")
 	x, _ := p.s.Explain("place", fname("x"))
-	if x.Chosen != "n" || x.Reason != "requests wait for it" || len(x.Candidates) != 1 || p.at.Sub(x.Decided) > 1100*time.Millisecond || p.at.Sub(x.Decided) < 900*time.Millisecond {
+	if x.Chosen != "n" || x.Reason != "requests wait for it" || len(x.Candidates) != 1 || p.at.Sub(x.Decided) > 1100*time.Millisecond ||
+		p.at.Sub(x.Decided) < 900*time.Millisecond {
 		t.Errorf("%+v", x)
 	}
 	p.pass(9 * time.Second)

@@ -38,8 +38,10 @@ func (o *Orchestrator) Replicas() []functions.Replica {
 	for _, r := range o.replicas {
 		v := functions.Replica{
 			ID: r.ID, Function: r.function.Name.String(), Node: r.Node, State: r.status.State, Tier: r.status.Tier,
-			Endpoint: r.status.Endpoint, GPUs: r.GPUs, GPUMemory: cmp.Or(r.status.GPUMemory, r.Reserved.GPUMemory), Memory: r.Reserved.Memory, Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
-			Start: r.status.Start, StartNote: r.status.StartNote, SleepLevel: r.status.SleepLevel, Unprobed: r.isUnprobed(), QueueLength: r.status.QueueLength, KVCacheHitRate: r.status.KVCacheHitRate, Adapters: r.status.Adapters, Notes: r.status.AdapterNotes,
+			Endpoint: r.status.Endpoint, GPUs: r.GPUs, GPUMemory: cmp.Or(r.status.GPUMemory, r.Reserved.GPUMemory), Memory: r.Reserved.Memory,
+			Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
+			Start: r.status.Start, StartNote: r.status.StartNote, SleepLevel: r.status.SleepLevel, Unprobed: r.isUnprobed(),
+			QueueLength: r.status.QueueLength, KVCacheHitRate: r.status.KVCacheHitRate, Adapters: r.status.Adapters, Notes: r.status.AdapterNotes,
 			Since: o.wallTime(r.requestedAt),
 		}
 		if p := r.status.Percent; p >= 0 && !v.State.Over() && v.State != functions.Ready {

@@ -236,7 +236,8 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 
 func placementGPU(g functions.GPU) rooms.GPU {
 	// A GPU that no agent reads is dealt out by Kubernetes, whole.
-	return rooms.GPU{Index: g.Index, Memory: max(g.MemoryTotal-g.Foreign, 0), Unhealthy: gpuUnhealthy(g), Group: g.Group, Whole: g.Health == functions.GPUUnknown}
+	return rooms.GPU{Index: g.Index, Memory: max(g.MemoryTotal-g.Foreign, 0), Unhealthy: gpuUnhealthy(g), Group: g.Group,
+		Whole: g.Health == functions.GPUUnknown}
 }
 
 // setIfChanged sets *to to v, and *changed if they differ.

@@ -180,9 +180,10 @@ func TestPlaceThatTakesTime(t *testing.T) {
 	s := New(Options{Now: func() time.Time { return at }})
 	began := s.now()
 	f := &functionState{model: &functions.Model{}}
-	f.starts.Add(forecast.StartSample{Node: "n", Tier: functions.TierNVMe, Total: 3 * time.Second, Start: 3 * time.Second, Phases: map[functions.Phase]time.Duration{
-		functions.PhasePlace: 2 * time.Second, functions.PhaseStage: 0, functions.PhaseSpawn: 500 * time.Millisecond, functions.PhaseLoad: 500 * time.Millisecond, functions.PhaseWarmup: 0,
-	}})
+	f.starts.Add(forecast.StartSample{Node: "n", Tier: functions.TierNVMe, Total: 3 * time.Second, Start: 3 * time.Second,
+		Phases: map[functions.Phase]time.Duration{
+			functions.PhasePlace: 2 * time.Second, functions.PhaseStage: 0, functions.PhaseSpawn: 500 * time.Millisecond, functions.PhaseLoad: 500 * time.Millisecond, functions.PhaseWarmup: 0,
+		}})
 	r := &replicaState{Replica: placement.Replica{ID: "r", Node: "n"}, function: f}
 	c := &coldstart.Start{Owner: f, Wanted: began, Decided: began, Placed: began + time.Millisecond, Target: r}
 	r.status = functions.ReplicaStatus{State: functions.Downloading, Percent: -1, Phases: []functions.Span{{Phase: functions.PhasePlace, Duration: 0.5}}}
@@ -207,9 +208,10 @@ func TestETACountsDown(t *testing.T) {
 	at := time.Unix(1e9, 0)
 	s := New(Options{Now: func() time.Time { return at }})
 	f := &functionState{model: &functions.Model{}}
-	f.starts.Add(forecast.StartSample{Node: "n", Tier: functions.TierNVMe, Total: 14 * time.Second, Start: 14 * time.Second, Phases: map[functions.Phase]time.Duration{
-		functions.PhaseStage: time.Second, functions.PhaseSpawn: 10 * time.Second, functions.PhaseLoad: 3 * time.Second, functions.PhaseWarmup: time.Second,
-	}})
+	f.starts.Add(forecast.StartSample{Node: "n", Tier: functions.TierNVMe, Total: 14 * time.Second, Start: 14 * time.Second,
+		Phases: map[functions.Phase]time.Duration{
+			functions.PhaseStage: time.Second, functions.PhaseSpawn: 10 * time.Second, functions.PhaseLoad: 3 * time.Second, functions.PhaseWarmup: time.Second,
+		}})
 	r := &replicaState{Replica: placement.Replica{ID: "r", Node: "n"}, function: f}
 	r.status = functions.ReplicaStatus{State: functions.Loading, Percent: -1}
 	c := &coldstart.Start{Owner: f, Wanted: s.now(), Decided: s.now(), Placed: s.now(), Target: r}

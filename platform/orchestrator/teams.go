@@ -63,7 +63,8 @@ func (a *teamAccounts) checkDailyBudget(t *quota.Account, now placement.Instant)
 	}
 	a.budgetsChanged = true
 	if t.OverBudget() {
-		a.event("budget_spent", functions.Name{}, "", "", "gpu_seconds", fmt.Sprintf("team %s has used %.0f of %.0f GPU-seconds today", t.Name, t.Today, float64(t.Spec.Limits.GPUSecondsPerDay)))
+		a.event("budget_spent", functions.Name{}, "", "", "gpu_seconds",
+			fmt.Sprintf("team %s has used %.0f of %.0f GPU-seconds today", t.Name, t.Today, float64(t.Spec.Limits.GPUSecondsPerDay)))
 	} else {
 		a.event("budget_available", functions.Name{}, "", "", "gpu_seconds", "team "+t.Name)
 	}
@@ -105,7 +106,8 @@ func (a *teamAccounts) checkStoreShares() {
 	for _, f := range a.functionList {
 		t, size, why := a.account(f.Name.Team), a.sizes[f.Source], ""
 		if limit := t.Spec.Limits.StoreBytes; limit > 0 && size > 0 && f.Machine == "" && t.Stored+size > limit {
-			why = fmt.Sprintf("team %s may keep %s of checkpoints, %s are kept, and this one has %s; thaw cache shows them", t.Name, limit.Human(), t.Stored.Human(), size.Human())
+			why = fmt.Sprintf("team %s may keep %s of checkpoints, %s are kept, and this one has %s; thaw cache shows them", t.Name, limit.Human(),
+				t.Stored.Human(), size.Human())
 		}
 		if why != f.CachedNodesOnly && !f.Gone {
 			f.CachedNodesOnly = why

@@ -52,7 +52,8 @@ func TestTeamAccounts(t *testing.T) {
 	from := p.at
 	p.pass(time.Minute)
 	red := p.s.TeamUse("red")
-	if span := p.at.Sub(from).Seconds(); red.GPUs != 1 || math.Abs(red.Total-span) > 1.5 || math.Abs(red.Today-span) > 1.5 || red.RecentGPUs <= 0 || red.RecentGPUs > 0.11 {
+	if span := p.at.Sub(from).Seconds(); red.GPUs != 1 || math.Abs(red.Total-span) > 1.5 || math.Abs(red.Today-span) > 1.5 ||
+		red.RecentGPUs <= 0 || red.RecentGPUs > 0.11 {
 		t.Errorf("after %v s: %+v", span, red)
 	}
 	if blue := p.s.TeamUse("blue"); blue.GPUs != 0 || blue.Total != 0 {
@@ -64,7 +65,8 @@ func TestTeamAccounts(t *testing.T) {
 	p.path.request("blue", "y")
 	p.pass(20 * time.Second)
 	red, blue := p.s.TeamUse("red"), p.s.TeamUse("blue")
-	if red.EvictionsSuffered != 1 || red.EvictionsInflicted != 0 || blue.EvictionsInflicted != 1 || blue.EvictionsSuffered != 0 || red.GPUs != 0 || blue.GPUs != 1 {
+	if red.EvictionsSuffered != 1 || red.EvictionsInflicted != 0 || blue.EvictionsInflicted != 1 || blue.EvictionsSuffered != 0 ||
+		red.GPUs != 0 || blue.GPUs != 1 {
 		t.Errorf("red %+v\nblue %+v", red, blue)
 	}
 	if p.events("evicted_too_early") != 0 {
@@ -124,7 +126,8 @@ func TestGPUBudget(t *testing.T) {
 	p.path.request("red", "x")
 	p.pass(5 * time.Second)
 	pic := p.path.queueOf(functions.Name{Team: "red", Name: "x"}).pic
-	if pic.Blocked == nil || pic.Blocked.Code != snapshot.BudgetSpent || !strings.Contains(pic.Blocked.Message, "60 GPU-seconds") || len(pic.Replicas) != 0 {
+	if pic.Blocked == nil || pic.Blocked.Code != snapshot.BudgetSpent || !strings.Contains(pic.Blocked.Message, "60 GPU-seconds") ||
+		len(pic.Replicas) != 0 {
 		t.Fatalf("blocked: %+v", pic.Blocked)
 	}
 	if pic := p.path.queueOf(functions.Name{Team: "blue", Name: "y"}).pic; pic.Blocked != nil || len(pic.Replicas) != 1 {
@@ -248,7 +251,8 @@ func TestStoreShare(t *testing.T) {
 	p.path.request("blue", "z")
 	p.pass(10 * time.Second)
 	pic := p.path.queueOf(y).pic
-	if pic.Blocked == nil || pic.Blocked.Code != snapshot.BudgetSpent || !strings.Contains(pic.Blocked.Message, "team red may keep") || len(p.s.functions[y].replicas) != 0 {
+	if pic.Blocked == nil || pic.Blocked.Code != snapshot.BudgetSpent || !strings.Contains(pic.Blocked.Message, "team red may keep") ||
+		len(p.s.functions[y].replicas) != 0 {
 		t.Fatalf("blocked: %+v, %d replicas", pic.Blocked, len(p.s.functions[y].replicas))
 	}
 	if z := p.path.queueOf(functions.Name{Team: "blue", Name: "z"}).pic; len(z.Replicas) != 1 {

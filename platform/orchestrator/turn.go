@@ -37,7 +37,8 @@ func (o *Orchestrator) Turn(ctx context.Context) time.Duration {
 	defer in.clear()
 
 	if skipped := o.advance(); skipped > 0 {
-		o.event("clock_jump", functions.Name{}, "", "", "", fmt.Sprintf("the server stood still for %v; agents' silence in that time does not count", skipped.Round(time.Second)))
+		o.event("clock_jump", functions.Name{}, "", "", "",
+			fmt.Sprintf("the server stood still for %v; agents' silence in that time does not count", skipped.Round(time.Second)))
 	}
 	now := o.lastTurn
 	o.turns++

@@ -68,8 +68,9 @@ func seq(from, n int) []int {
 
 func (f *fleet) run(function *Function, node string, gpus []int) {
 	f.ids++
-	function.Replicas = append(function.Replicas, Replica{ID: fmt.Sprint("r", f.ids), Node: node, State: functions.Ready, GPUs: gpus, Reserved: function.Resources,
-		ReadyAt: f.now - time.Minute - time.Duration(f.rnd.IntN(60))*time.Second, Spawned: true})
+	function.Replicas = append(function.Replicas,
+		Replica{ID: fmt.Sprint("r", f.ids), Node: node, State: functions.Ready, GPUs: gpus, Reserved: function.Resources,
+			ReadyAt: f.now - time.Minute - time.Duration(f.rnd.IntN(60))*time.Second, Spawned: true})
 	function.LastEnd = f.now - time.Duration(2+f.rnd.IntN(60))*time.Second
 }
 

@@ -31,7 +31,8 @@ func (p Policy) Decide(w World, now Instant) Plan {
 // resting reports whether planning can skip f: it has no replicas and no demand. Most
 // functions rest, so this must be cheap.
 func (f *Function) resting(now Instant) bool {
-	return len(f.Replicas) == 0 && f.Queued == 0 && f.Active == 0 && (f.Scale.Min == 0 || f.Gone) && f.Lease <= now && f.Desired == 0 && f.Prewarm <= now
+	return len(f.Replicas) == 0 && f.Queued == 0 && f.Active == 0 && (f.Scale.Min == 0 || f.Gone) && f.Lease <= now && f.Desired == 0 &&
+		f.Prewarm <= now
 }
 
 // decision is what the steps of a plan share: the policy, the world and its teams, and

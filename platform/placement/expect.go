@@ -102,7 +102,8 @@ func (s score) total() float64 { return s.ready + s.packing + s.topology + s.sto
 func (d *decision) score(m *nodeRoom, s *rooms.Room, f *Function) score {
 	t, tier := f.expectedStart(m.node)
 	x := score{ready: t.Seconds(), tier: tier}
-	if over := m.node.Store.Used + f.Size - m.node.Store.Bytes; m.node.Store.Bytes > 0 && tier == functions.TierRemote && f.Size > 0 && over > 0 {
+	if over := m.node.Store.Used + f.Size - m.node.Store.Bytes; m.node.Store.Bytes > 0 && tier == functions.TierRemote && f.Size > 0 &&
+		over > 0 {
 		x.store = costEvict * m.node.rates().Fetch(min(over, f.Size)).Seconds()
 	}
 	k := f.Resources.GPUs

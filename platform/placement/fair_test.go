@@ -180,7 +180,8 @@ func TestFairness(t *testing.T) {
 		bound := heavy.service + unload + load + 3*contestStep
 		worst := slices.Max(light.waits)
 		if worst > bound {
-			t.Errorf("seed %d: a request of the light team waited %v; one service (%v) and one switch (%v) are %v", seed, worst, heavy.service, unload+load, bound)
+			t.Errorf("seed %d: a request of the light team waited %v; one service (%v) and one switch (%v) are %v", seed, worst, heavy.service,
+				unload+load, bound)
 		}
 		if len(light.waits) < 20 || len(light.waiting) > 1 {
 			t.Errorf("seed %d: %d of the light team were let through and %d wait", seed, len(light.waits), len(light.waiting))

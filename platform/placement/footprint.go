@@ -39,5 +39,6 @@ func (f *Function) RecordGPUMemory(held functions.Bytes, n *Node) bool {
 
 // FootprintText says that f reserves more than its model file asks for.
 func (f *Function) FootprintText(asked functions.Bytes) string {
-	return fmt.Sprintf("it holds %s of a GPU, and its model file asks for %s: its next starts reserve what it holds", f.Measured.Human(), asked.Human())
+	return fmt.Sprintf("it holds %s of a GPU, and its model file asks for %s: its next starts reserve what it holds", f.Measured.Human(),
+		asked.Human())
 }

@@ -195,7 +195,8 @@ func (a *attempt) fitsAfterEvictions(f *Function) bool {
 			for i := range list {
 				v := &list[i]
 				team := v.f.Name.Team
-				if n := taken[team]; !busy && a.mayEvict(v, f, n, reasonIdle) || busy && (a.mayEvict(v, f, n, reasonTeamShare) || late && a.mayEvict(v, f, n, reasonTimeSlice)) {
+				if n := taken[team]; !busy && a.mayEvict(v, f, n, reasonIdle) ||
+					busy && (a.mayEvict(v, f, n, reasonTeamShare) || late && a.mayEvict(v, f, n, reasonTimeSlice)) {
 					if !v.r.asleep() {
 						taken[team] += v.r.Reserved.GPUs
 					}
@@ -263,7 +264,8 @@ func (a *attempt) sleeper(f *Function) (best *Replica) {
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
 		at, ok := a.world.index[r.Node]
-		if !ok || !r.asleep() || r.Stopping || r.Stale || a.plan.hasAction(r) || a.world.rooms[at].node.AvoidUntil > a.plan.now || a.world.onUnhealthyGPU(r) {
+		if !ok || !r.asleep() || r.Stopping || r.Stale || a.plan.hasAction(r) || a.world.rooms[at].node.AvoidUntil > a.plan.now ||
+			a.world.onUnhealthyGPU(r) {
 			continue
 		}
 		if best == nil || r.SleptAt > best.SleptAt {
@@ -315,7 +317,8 @@ func (a *attempt) freeFor(f *Function, r *Replica, busy bool, reason string) boo
 		if trial.FitsOn(r.Reserved, r.GPUs) {
 			break
 		}
-		if !a.mayEvict(v, f, taken[v.f.Name.Team], reason) || !slices.ContainsFunc(v.r.GPUs, func(g int) bool { return slices.Contains(r.GPUs, g) }) {
+		if !a.mayEvict(v, f, taken[v.f.Name.Team], reason) ||
+			!slices.ContainsFunc(v.r.GPUs, func(g int) bool { return slices.Contains(r.GPUs, g) }) {
 			continue
 		}
 		res, gpus := v.r.reserves()

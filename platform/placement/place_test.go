@@ -191,7 +191,8 @@ func TestVerdicts(t *testing.T) {
 			CodeCapacity, "it needs 1 GPU on one node, and nothing that holds them is idle", 30*time.Second + 30*time.Second + 20*time.Second},
 		{"on its way: it gets its turn first", []*Node{node("a", 1)},
 			[]*Function{model("u", 1, waiting(1, now-time.Minute), starting("a", true, 0), cold), model("x", 1, waiting(1, now), cold)},
-			CodeCapacity, "it needs 1 GPU on one node, and nothing that holds them is idle", 20*time.Second + 2*time.Minute + 30*time.Second + 20*time.Second},
+			CodeCapacity, "it needs 1 GPU on one node, and nothing that holds them is idle",
+			20*time.Second + 2*time.Minute + 30*time.Second + 20*time.Second},
 		{"the soonest of several", []*Node{node("a", 2)},
 			[]*Function{using("u", "a", now, 0), model("v", 1, ready("a", now-119*time.Second, 1, 1)), model("x", 1, waiting(1, now-29*time.Second), cold)},
 			CodeCapacity, "it needs 1 GPU on one node, and nothing that holds them is idle", 1*time.Second + 30*time.Second + 20*time.Second},
@@ -282,7 +283,8 @@ func TestExplain(t *testing.T) {
 		c.FunctionChanged(f)
 	}
 	c.Plan(now)
-	if e, _, ok := c.Explain(z.Name, explain.Evict); !ok || e.Chosen != "default/x-0" || len(e.Candidates) != 1 || e.Candidates[0].Function != "default/x" {
+	if e, _, ok := c.Explain(z.Name, explain.Evict); !ok || e.Chosen != "default/x-0" || len(e.Candidates) != 1 ||
+		e.Candidates[0].Function != "default/x" {
 		t.Errorf("%+v", e)
 	}
 	if e, _, ok := c.Explain(x.Name, explain.Cold); !ok || e.For != "default/z" || e.Reason != "evicted" {
@@ -295,7 +297,8 @@ func TestExplain(t *testing.T) {
 	x.Active, x.Replicas[0].InFlight = 1, 1
 	c.FunctionChanged(x)
 	c.Plan(now)
-	if e, _, _ := c.Explain(z.Name, explain.Place); e.Chosen != "" || !strings.Contains(e.Reason, "nothing that holds them is idle") || e.Candidates[0].Why != "no room" {
+	if e, _, _ := c.Explain(z.Name, explain.Place); e.Chosen != "" || !strings.Contains(e.Reason, "nothing that holds them is idle") ||
+		e.Candidates[0].Why != "no room" {
 		t.Errorf("%+v", e)
 	}
 }

@@ -263,9 +263,11 @@ func (p *Planner) updateOffers(e *functionEntry) {
 			if busy {
 				list = &m.busy
 			}
-			at, _ := slices.BinarySearchFunc(*list, v, func(a, b victim) int { return cmp.Or(compareVictims(a, b), cmp.Compare(a.born, b.born), -1) })
+			at, _ := slices.BinarySearchFunc(*list, v,
+				func(a, b victim) int { return cmp.Or(compareVictims(a, b), cmp.Compare(a.born, b.born), -1) })
 			*list = slices.Insert(*list, at, v)
-			o := offerKey{replica: v.r.ID, room: v.room, busy: busy, sliceOver: v.sliceOver, residing: v.residing, ready: v.r.State == functions.Ready, low: v.low}
+			o := offerKey{replica: v.r.ID, room: v.room, busy: busy, sliceOver: v.sliceOver, residing: v.residing,
+				ready: v.r.State == functions.Ready, low: v.low}
 			e.offers = append(e.offers, o)
 			if !slices.Contains(was, o) {
 				p.helpCount++

@@ -89,8 +89,11 @@ func (q *pendingQueue) setPending(e *functionEntry, n need, lacks int) {
 		q.clearPending(e)
 		return
 	}
-	key := equivalenceClass{team: n.f.Name.Team, machine: n.f.host(), requires: n.f.Requires, reason: n.reason, resources: n.f.Resources, waits: n.f.waits()}
-	if len(n.f.Replicas) > 0 || n.f.Size > q.world.smallestStore || n.f.CachedNodesOnly != "" || n.f.RetryOn != "" || n.reason == reasonPrewarm { // prewarms depend on the function's own score
+	key := equivalenceClass{team: n.f.Name.Team, machine: n.f.host(), requires: n.f.Requires, reason: n.reason, resources: n.f.Resources,
+		waits: n.f.waits()}
+	// prewarms depend on the function's own score
+	if len(n.f.Replicas) > 0 || n.f.Size > q.world.smallestStore || n.f.CachedNodesOnly != "" || n.f.RetryOn != "" ||
+		n.reason == reasonPrewarm {
 		key.own = e
 	}
 	if e.class != nil && e.class.equivalenceClass == key && e.need == n && e.missing == lacks {
@@ -199,7 +202,8 @@ func (q *pendingQueue) placeFirst(c *pendingClass) {
 			e.sums = 0
 		}
 		q.notePromise(e, e.sums)
-		c.memo = blockedMemo{set: true, at: q.plan.now, plan: q.plan.number, help: q.helpCount, since: e.need.since, born: e.born, left: c.left, turn: a.timeSlice, patient: a.timeSlice && !q.withinPatience(e), verdict: a.verdict}
+		c.memo = blockedMemo{set: true, at: q.plan.now, plan: q.plan.number, help: q.helpCount, since: e.need.since, born: e.born, left: c.left,
+			turn: a.timeSlice, patient: a.timeSlice && !q.withinPatience(e), verdict: a.verdict}
 		if due != math.MaxInt64 {
 			c.memo.due = due
 		}
@@ -325,7 +329,8 @@ func (q *pendingQueue) deactivate(c *pendingClass) {
 // knownBlocked reports whether the next function in c is known to be blocked.
 func (q *pendingQueue) knownBlocked(c *pendingClass) bool {
 	m, e := &c.memo, c.items[c.cursor]
-	if !m.set || q.plan.now-m.at >= q.memoTTL && m.plan != q.plan.number || m.plan != q.plan.number && m.order != q.order || m.help != q.helpCount || m.due != 0 && m.due <= q.plan.now {
+	if !m.set || q.plan.now-m.at >= q.memoTTL && m.plan != q.plan.number || m.plan != q.plan.number && m.order != q.order ||
+		m.help != q.helpCount || m.due != 0 && m.due <= q.plan.now {
 		return false
 	}
 	if order := e.before(m.since, m.born); order < 0 || order == 0 && c.left > m.left {

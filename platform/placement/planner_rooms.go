@@ -266,7 +266,8 @@ func (p *Planner) relieveHostMemory() {
 			var r *Replica
 			for _, e := range p.living {
 				for j := range e.f.Replicas {
-					if s := &e.f.Replicas[j]; s.Node == m.node.ID && s.asleep() && !s.Stopping && !p.plan.hasAction(s) && (r == nil || s.SleptAt < r.SleptAt) {
+					if s := &e.f.Replicas[j]; s.Node == m.node.ID && s.asleep() && !s.Stopping && !p.plan.hasAction(s) &&
+						(r == nil || s.SleptAt < r.SleptAt) {
 						in, r = e, s
 					}
 				}

@@ -275,7 +275,8 @@ func lenient(y *toyCluster, p Plan) {
 			for _, g := range y.w.Functions {
 				if g.Name == a.Function {
 					y.next++
-					g.Replicas = append(slices.Clone(g.Replicas), Replica{ID: fmt.Sprint("r", y.next), Node: a.Node, State: functions.Downloading, GPUs: a.GPUs, Reserved: g.Resources})
+					g.Replicas = append(slices.Clone(g.Replicas),
+						Replica{ID: fmt.Sprint("r", y.next), Node: a.Node, State: functions.Downloading, GPUs: a.GPUs, Reserved: g.Resources})
 				}
 			}
 		case Stop:

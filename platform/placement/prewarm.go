@@ -91,7 +91,8 @@ func (d *decision) worthLess(v *victim, f *Function) bool {
 	if v.busy() {
 		return false
 	}
-	k := eviction.Kept{Used: f.LastEnd, Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse, Bytes: freedBytes(f.Resources), WayBack: f.coldStartTime()}
+	k := eviction.Kept{Used: f.LastEnd, Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse, Bytes: freedBytes(f.Resources),
+		WayBack: f.coldStartTime()}
 	score, _ := d.policy.Eviction.Score(k, d.plan.now)
 	return v.key < score
 }

@@ -58,10 +58,12 @@ func (c *toyCluster) drop(f *Function, id string) {
 }
 
 func newToyCluster(t *testing.T, seed uint64) *toyCluster {
-	y := &toyCluster{t: t, seed: seed, policy: DefaultPolicy, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}, used: map[string]Instant{}, loads: map[*Function]*autoscale.Load{}}
+	y := &toyCluster{t: t, seed: seed, policy: DefaultPolicy, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second,
+		idleFrom: map[string]Instant{}, used: map[string]Instant{}, loads: map[*Function]*autoscale.Load{}}
 	y.policy.Eviction = eviction.Policy(seed % uint64(eviction.NextUse+1))
 	for i := range 1 + y.rnd.IntN(3) {
-		n := &Node{ID: fmt.Sprint("n", i), Machine: fmt.Sprint("m", i), Seen: y.now, Here: i == 0, Memory: functions.Bytes(8+y.rnd.IntN(32)) * gib}
+		n := &Node{ID: fmt.Sprint("n", i), Machine: fmt.Sprint("m", i), Seen: y.now, Here: i == 0,
+			Memory: functions.Bytes(8+y.rnd.IntN(32)) * gib}
 		if y.rnd.IntN(2) == 0 {
 			n.CPU, n.Pods = functions.CPU(1000*(1+y.rnd.IntN(8))), 1+y.rnd.IntN(6)
 		}
@@ -204,13 +206,15 @@ func (c *toyCluster) act(p Plan) {
 			}
 			c.next++
 			held[f.Name.Team] += f.Resources.GPUs
-			f.Replicas = append(f.Replicas, Replica{ID: fmt.Sprint("r", c.next), Node: a.Node, State: functions.Downloading, GPUs: a.GPUs, Reserved: f.Resources})
+			f.Replicas = append(f.Replicas,
+				Replica{ID: fmt.Sprint("r", c.next), Node: a.Node, State: functions.Downloading, GPUs: a.GPUs, Reserved: f.Resources})
 		case Stop:
 			f, r := c.replica(a.Replica)
 			if r == nil || r.Stopping {
 				c.fail("stop of %s that is none", a.Replica)
 			}
-			if r.InFlight > 0 && a.Reason != "removed" && a.Reason != "changed" && a.Reason != "gpu_unhealthy" && a.Reason != "time_slice" && a.Reason != "share" && a.Reason != "priority" {
+			if r.InFlight > 0 && a.Reason != "removed" && a.Reason != "changed" && a.Reason != "gpu_unhealthy" && a.Reason != "time_slice" &&
+				a.Reason != "share" && a.Reason != "priority" {
 				c.fail("busy %s stopped: %s", a.Replica, a.Reason)
 			}
 			c.yields(a, f, r)
@@ -402,7 +406,8 @@ func (c *toyCluster) live() {
 			if c.rnd.IntN(3) == 0 {
 				f.LowQueued += n
 			}
-			f.Uses, f.UsesAt, f.NextUse = f.Uses*math.Exp(-float64(c.now-f.UsesAt)/float64(eviction.UsesDecay))+1, c.now, c.now+time.Duration(c.rnd.IntN(200))*time.Second
+			f.Uses, f.UsesAt, f.NextUse = f.Uses*math.Exp(-float64(c.now-f.UsesAt)/float64(eviction.UsesDecay))+1, c.now,
+				c.now+time.Duration(c.rnd.IntN(200))*time.Second
 		}
 		if c.rnd.IntN(60) == 0 {
 			f.Prewarm = c.now + time.Duration(c.rnd.IntN(60))*time.Second

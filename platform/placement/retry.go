@@ -54,5 +54,6 @@ func (f *Function) sharesMemory(r *Replica) bool {
 // plan.
 func (p *Planner) MayRetry(f *Function) bool {
 	at, ok := p.world.index[f.RetryOn]
-	return ok && slices.ContainsFunc(p.world.rooms[at].idle, func(v victim) bool { return f.sharesMemory(v.r) && p.mayEvict(&v, f, 0, reasonIdle) })
+	return ok && slices.ContainsFunc(p.world.rooms[at].idle,
+		func(v victim) bool { return f.sharesMemory(v.r) && p.mayEvict(&v, f, 0, reasonIdle) })
 }

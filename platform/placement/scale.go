@@ -92,7 +92,8 @@ func (d *decision) scaleFunction(f *Function) (what need, missing int) {
 		// The old recipe serves until the new one can, unless there is no demand.
 		for i := range f.Replicas {
 			r := &f.Replicas[i]
-			if _, ok := d.world.index[r.Node]; ok && r.Stale && !r.Stopping && (freshReady > 0 || want == 0 && r.InFlight == 0 || r.State != functions.Ready) {
+			if _, ok := d.world.index[r.Node]; ok && r.Stale && !r.Stopping &&
+				(freshReady > 0 || want == 0 && r.InFlight == 0 || r.State != functions.Ready) {
 				d.stopReplica(f, r, "changed")
 			}
 		}
@@ -256,7 +257,8 @@ func (d *decision) leastUsed(f *Function) *Replica {
 	var best *Replica
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.world.index[r.Node]; !ok || r.State != functions.Ready || r.InFlight > 0 || r.Stopping || r.GoingToSleep || r.Stale || d.plan.hasAction(r) {
+		if _, ok := d.world.index[r.Node]; !ok || r.State != functions.Ready || r.InFlight > 0 || r.Stopping || r.GoingToSleep || r.Stale ||
+			d.plan.hasAction(r) {
 			continue
 		}
 		if best == nil || r.ReadyAt < best.ReadyAt {

@@ -17,7 +17,8 @@ func sleeps(asleep functions.Bytes) func(*Function) {
 func asleepOn(node string, since Instant, gpus ...int) func(*Function) {
 	return func(f *Function) {
 		f.Replicas = append(f.Replicas, Replica{
-			ID: f.Name.String() + "-z", Node: node, State: functions.Sleeping, GPUs: gpus, Reserved: f.Resources, SleptAt: since, Spawned: true, SleepMemory: f.SleepMemory,
+			ID: f.Name.String() + "-z", Node: node, State: functions.Sleeping, GPUs: gpus, Reserved: f.Resources, SleptAt: since, Spawned: true,
+			SleepMemory: f.SleepMemory,
 		})
 	}
 }

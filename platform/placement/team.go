@@ -60,7 +60,8 @@ type guaranteeCheck struct {
 }
 
 func newTeamCounts() teamCounts {
-	return teamCounts{count: map[string]teamCount{}, held: map[string]int{}, leaving: map[string]int{}, pledged: map[string]int{}, claimed: map[string]int{}}
+	return teamCounts{count: map[string]teamCount{}, held: map[string]int{}, leaving: map[string]int{}, pledged: map[string]int{},
+		claimed: map[string]int{}}
 }
 
 // add adds the GPUs of a team's reservation, or with sign -1 subtracts them.
@@ -201,7 +202,8 @@ func (d *decision) drainOverBudget(f *Function) {
 	d.plan.dueAt(t.OverBudget)
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.world.index[r.Node]; !ok || r.Reserved.GPUs == 0 || r.asleep() || r.GoingToSleep || r.Stopping || r.Cancelled || r.State.Over() {
+		if _, ok := d.world.index[r.Node]; !ok || r.Reserved.GPUs == 0 || r.asleep() || r.GoingToSleep || r.Stopping || r.Cancelled ||
+			r.State.Over() {
 			continue
 		}
 		d.stopReplica(f, r, "budget")

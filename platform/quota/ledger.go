@@ -55,7 +55,8 @@ func OpenLedger(path string) (*Ledger, error) {
 	}
 	if err != nil {
 		aside := path + ".damaged"
-		return l, fmt.Errorf("accounts of teams: %s is put aside as %s and begun anew: %w", path, filepath.Base(aside), errors.Join(err, os.Rename(path, aside)))
+		return l, fmt.Errorf("accounts of teams: %s is put aside as %s and begun anew: %w", path, filepath.Base(aside),
+			errors.Join(err, os.Rename(path, aside)))
 	}
 	l.day, l.entries = f.Day, f.Teams
 	return l, nil

@@ -57,7 +57,8 @@ func TestLedger(t *testing.T) {
 		t.Errorf("gone, the next day: %+v", s.ledger.entries)
 	}
 	// The file is written once in 30 s, and at once where that is forced.
-	if later := now + saveEvery; s.Snapshot(later, wall, false) == nil || s.Snapshot(later+saveEvery-1, wall, false) != nil || s.Snapshot(later+saveEvery, wall, false) == nil {
+	if later := now + saveEvery; s.Snapshot(later, wall, false) == nil || s.Snapshot(later+saveEvery-1, wall, false) != nil ||
+		s.Snapshot(later+saveEvery, wall, false) == nil {
 		t.Error("not written once in 30 s")
 	}
 	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".*")); len(left) > 0 {

@@ -167,7 +167,8 @@ func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, 
 		}
 		body = b
 	}
-	call := enginehttp.Call{Engine: hostPort(st.Endpoint), Key: st.Key, Method: method, Path: path, Body: body, Done: func() { s.inFlight.Add(-1) }}
+	call := enginehttp.Call{Engine: hostPort(st.Endpoint), Key: st.Key, Method: method, Path: path, Body: body,
+		Done: func() { s.inFlight.Add(-1) }}
 	if mark != nil {
 		call.FirstByte = func() { mark.answered.Store(time.Now().UnixNano()) }
 	}

@@ -50,7 +50,8 @@ func TestFirstRequestSpan(t *testing.T) {
 				t.Fatalf("%+v", got)
 			}
 			p := got[0].Parts
-			if aboutEqual(p[0].Duration, c.release) && p[0].Start == 7 && aboutEqual(p[1].Duration, c.engine) && aboutEqual(p[1].Start, 7+c.release) && aboutEqual(got[0].Duration, c.release+c.engine) {
+			if aboutEqual(p[0].Duration, c.release) && p[0].Start == 7 && aboutEqual(p[1].Duration, c.engine) &&
+				aboutEqual(p[1].Start, 7+c.release) && aboutEqual(got[0].Duration, c.release+c.engine) {
 				return
 			}
 			t.Errorf("%+v, want %v and %v", got[0], c.release, c.engine)
@@ -76,7 +77,8 @@ func TestLargestBody(t *testing.T) {
 		<-served
 	}()
 	for more, want := range map[int]int{8 << 10: 404, 1 << 20: 413} {
-		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+listener.Addr().String()+"/nothing", bytes.NewReader(make([]byte, 32<<20+more)))
+		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+listener.Addr().String()+"/nothing",
+			bytes.NewReader(make([]byte, 32<<20+more)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -140,7 +140,8 @@ func (l *loaderClient) onDisconnect(err error) {
 			l.down = time.Now()
 		}
 		if pending {
-			l.log.Error("the node's loader does not answer, and the weights come from it", "socket", l.socket, "error", err, "giving up after", l.loaderTimeout)
+			l.log.Error("the node's loader does not answer, and the weights come from it", "socket", l.socket, "error", err, "giving up after",
+				l.loaderTimeout)
 		} else {
 			l.log.Warn("the node's loader does not answer; dialling again", "socket", l.socket, "error", err)
 		}
@@ -385,8 +386,10 @@ func (e *StageError) Error() string {
 }
 
 // Stage is the replica's Stager.
-func (l *loaderClient) Stage(ctx context.Context, w replica.StageRequest, progress func(have, total functions.Bytes)) (replica.Checkpoint, error) {
-	a := &stagingRequest{Stage: controlstream.Stage{Source: w.Source, Files: w.Files, Digest: w.Digest}, progress: progress, answer: make(chan stagingResult, 1)}
+func (l *loaderClient) Stage(ctx context.Context, w replica.StageRequest, progress func(have, total functions.Bytes)) (replica.Checkpoint,
+	error) {
+	a := &stagingRequest{Stage: controlstream.Stage{Source: w.Source, Files: w.Files, Digest: w.Digest}, progress: progress,
+		answer: make(chan stagingResult, 1)}
 	l.mu.Lock()
 	l.last++
 	a.ID = l.last
@@ -396,7 +399,8 @@ func (l *loaderClient) Stage(ctx context.Context, w replica.StageRequest, progre
 	}
 	l.requests[a.ID] = a
 	if !l.down.IsZero() && l.failure != nil {
-		l.log.Error("the node's loader does not answer, and the weights come from it", "socket", l.socket, "error", l.failure, "giving up after", l.loaderTimeout)
+		l.log.Error("the node's loader does not answer, and the weights come from it", "socket", l.socket, "error", l.failure, "giving up after",
+			l.loaderTimeout)
 	}
 	l.wake.Set()
 	l.mu.Unlock()

@@ -39,7 +39,8 @@ func findNodeForkServer(o Options) *nodeForkServer {
 		return nil
 	}
 	socket := forkserver.HostSocket(o.Sockets)
-	if st, err := os.Lstat(socket); err != nil || st.Mode().Type() != os.ModeSocket || !ownedByRoot(filepath.Dir(socket)) || !ownedByRoot(socket) {
+	if st, err := os.Lstat(socket); err != nil || st.Mode().Type() != os.ModeSocket || !ownedByRoot(filepath.Dir(socket)) ||
+		!ownedByRoot(socket) {
 		return nil
 	}
 	return &nodeForkServer{socket: socket, ready: make(chan struct{})}
@@ -66,7 +67,8 @@ func (s *nodeForkServer) run(ctx context.Context, o Options, cmd engine.Command,
 	}
 	s.mu.Unlock()
 	if reason == "" {
-		o.Log.Info("the node has a warm interpreter", "version", f.Version, "python", f.Python, "after", time.Since(began).Round(time.Millisecond))
+		o.Log.Info("the node has a warm interpreter", "version", f.Version, "python", f.Python, "after",
+			time.Since(began).Round(time.Millisecond))
 		close(s.ready)
 		return
 	}

@@ -45,7 +45,8 @@ type ownForkServer struct {
 
 // newOwnForkServer makes the interpreter for a model's engine; nil if its engine cannot be
 // forked. cmd is the engine's command, with a path that does not matter.
-func newOwnForkServer(o Options, spawner replica.Spawner, programs engine.Programs) (*ownForkServer, engine.Command, func(ctx context.Context)) {
+func newOwnForkServer(o Options, spawner replica.Spawner, programs engine.Programs) (*ownForkServer, engine.Command,
+	func(ctx context.Context)) {
 	m := o.Model
 	row := forkserver.ImportList(string(m.Spec.Engine))
 	if row == "" || !forkserver.Supported || o.NoImports {
@@ -95,7 +96,9 @@ func (s *ownForkServer) serve(ctx context.Context, cmd engine.Command, row, dir 
 	if err != nil {
 		return err
 	}
-	child, err = s.spawner.Spawn(ctx, supervisor.Process{ID: parentID, Argv: env.ParentArgv(script, s.socket, row), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env)), Dir: dir})
+	child, err = s.spawner.Spawn(ctx,
+		supervisor.Process{ID: parentID, Argv: env.ParentArgv(script, s.socket, row), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env)),
+			Dir: dir})
 	if err != nil {
 		return err
 	}

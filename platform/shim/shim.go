@@ -137,7 +137,8 @@ func New(o Options) *Shim {
 	if o.ShutdownDelay <= 0 {
 		o.ShutdownDelay = DefaultShutdownDelay
 	}
-	s := &Shim{o: o, log: o.Log, began: time.Now(), engines: upstream.New(upstream.Options{}), stopped: make(chan controlstream.Drain, 1), decided: make(chan struct{})}
+	s := &Shim{o: o, log: o.Log, began: time.Now(), engines: upstream.New(upstream.Options{}), stopped: make(chan controlstream.Drain, 1),
+		decided: make(chan struct{})}
 	s.decide = sync.OnceFunc(func() { close(s.decided) })
 	s.loader = newLoaderClient(o, func(d controlstream.Drain) {
 		select {
@@ -227,7 +228,8 @@ func (s *Shim) Run(ctx context.Context) error {
 }
 
 func (s *Shim) newServer() httpserver.Server {
-	return httpserver.NewFiberServer(httpserver.Options{Handler: s.serve, MaxBody: enginehttp.MaxBody, Bodies: httpserver.NewBudget(maxBodies, maxBodies), Logger: s.log})
+	return httpserver.NewFiberServer(httpserver.Options{Handler: s.serve, MaxBody: enginehttp.MaxBody,
+		Bodies: httpserver.NewBudget(maxBodies, maxBodies), Logger: s.log})
 }
 
 // startLog copies the engine's log to the container's output until ended is closed. The
@@ -318,8 +320,9 @@ func (s *Shim) options(supervisorClient *supervisor.Client) (replica.Options, fu
 	o := replica.Options{
 		// There is one, and Kubernetes has the name of the pod.
 		ID: "model", Team: m.Metadata.Namespace, Model: m.Metadata.Name, Spec: m.Spec,
-		Stager: s.loader, Spawner: supervisorClient, Programs: engine.Programs{Thaw: s.o.Exe, Environ: func() []string { return environ }, RefuseVulnerable: s.o.RefuseVulnerable},
-		Began: s.began, OnChange: s.onChange, Log: s.log,
+		Stager: s.loader, Spawner: supervisorClient,
+		Programs: engine.Programs{Thaw: s.o.Exe, Environ: func() []string { return environ }, RefuseVulnerable: s.o.RefuseVulnerable},
+		Began:    s.began, OnChange: s.onChange, Log: s.log,
 		InFlight: func() int { return int(s.inFlight.Load()) },
 		Scratch:  supervisor.ScratchRoot(filepath.Join(s.o.Dir, "supervisor")),
 	}

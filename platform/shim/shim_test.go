@@ -115,7 +115,8 @@ func withLoader(t *testing.T, listening bool, do func(t *testing.T, l *loaderCli
 		log := new(bytes.Buffer)
 		f := &fakeLoader{from: time.Now()}
 		f.listening.Store(listening)
-		l := newLoaderClient(Options{Sockets: "/pod/thaw/sockets", LoaderTimeout: time.Minute, Log: slog.New(slog.NewTextHandler(log, nil)), Port: 8080, IP: "10.0.0.7"}, func(controlstream.Drain) {})
+		l := newLoaderClient(Options{Sockets: "/pod/thaw/sockets", LoaderTimeout: time.Minute, Log: slog.New(slog.NewTextHandler(log, nil)),
+			Port: 8080, IP: "10.0.0.7"}, func(controlstream.Drain) {})
 		l.dial = f.dial
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -174,7 +175,8 @@ func TestReconnectResendsState(t *testing.T) {
 		f.send(controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: "x", Message: "gone"}})
 		f.send(controlstream.ToPod{Failed: &controlstream.Failed{ID: 7, Kind: "x", Message: "gone"}})
 		synctest.Wait()
-		if s := log.String(); !strings.Contains(s, "other weights than those in use") || !strings.Contains(s, "does not hold the weights in use") {
+		if s := log.String(); !strings.Contains(s, "other weights than those in use") ||
+			!strings.Contains(s, "does not hold the weights in use") {
 			t.Error(s)
 		}
 	})
@@ -204,7 +206,8 @@ func TestWaitForLoader(t *testing.T) {
 	withLoader(t, false, func(t *testing.T, l *loaderClient, f *fakeLoader, log *bytes.Buffer) {
 		began := time.Now()
 		err := <-staging(l, t.Context(), "az://a/b")
-		if d := time.Since(began); !errors.Is(err, ErrNoLoader) || !strings.Contains(err.Error(), "1m0s") || d < time.Minute || d > time.Minute+dialMax {
+		if d := time.Since(began); !errors.Is(err, ErrNoLoader) || !strings.Contains(err.Error(), "1m0s") || d < time.Minute ||
+			d > time.Minute+dialMax {
 			t.Errorf("after %v: %v", d, err)
 		}
 		if err := l.disconnectError(); err != ErrNoLoader {
@@ -269,7 +272,8 @@ func TestVerify(t *testing.T) {
 				f.send(controlstream.ToPod{Verified: &controlstream.Verified{ID: 2, Damaged: true}}) // of none
 				f.send(c.answer)
 				f.send(c.answer) // once more: ignored
-				if err := <-got; errors.Is(err, replica.ErrDamaged) != c.damaged || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				if err := <-got; errors.Is(err, replica.ErrDamaged) != c.damaged || (err == nil) != (c.want == "") ||
+					err != nil && !strings.Contains(err.Error(), c.want) {
 					t.Error(err)
 				}
 				if h := f.takeReceived(); h != "0s hello; 0s stage 1 az://a/b ; 0s verify 1 sha256:1" {
@@ -325,7 +329,8 @@ func TestVerify(t *testing.T) {
 			f.listening.Store(false)
 			f.closeAll()
 			began := time.Now()
-			if err := <-got; err == nil || errors.Is(err, replica.ErrDamaged) || time.Since(began) < time.Minute || time.Since(began) > time.Minute+dialMax {
+			if err := <-got; err == nil || errors.Is(err, replica.ErrDamaged) || time.Since(began) < time.Minute ||
+				time.Since(began) > time.Minute+dialMax {
 				t.Errorf("after %s: %v", time.Since(began), err)
 			}
 			if l.disconnectError() != nil {
@@ -447,8 +452,10 @@ func FuzzReceive(f *testing.F) {
 		f.Add([]byte(s + "\n" + s + "\n"))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		l := newLoaderClient(Options{Sockets: "/pod/thaw/sockets", LoaderTimeout: time.Minute, Log: slog.New(slog.DiscardHandler)}, func(controlstream.Drain) {})
-		a := &stagingRequest{Stage: controlstream.Stage{ID: 1, Source: "az://a/b"}, answer: make(chan stagingResult, 1), progress: func(_, _ functions.Bytes) {}}
+		l := newLoaderClient(Options{Sockets: "/pod/thaw/sockets", LoaderTimeout: time.Minute, Log: slog.New(slog.DiscardHandler)},
+			func(controlstream.Drain) {})
+		a := &stagingRequest{Stage: controlstream.Stage{ID: 1, Source: "az://a/b"}, answer: make(chan stagingResult, 1),
+			progress: func(_, _ functions.Bytes) {}}
 		l.requests[1], l.last = a, 1
 		for line := range bytes.Lines(b) {
 			var m controlstream.ToPod

@@ -58,8 +58,10 @@ func BenchmarkDay(b *testing.B) {
 		b.ReportMetric((cpuTime(b)-before).Seconds()/float64(r.Requests)*1e6, "cpu-us/request")
 		b.ReportMetric(float64(peakMemory(b))/(1<<20), "peak-MiB")
 		b.ReportMetric((cpuTime(b)-before).Seconds()/float64(r.Turns)*1e6, "cpu-us/turn")
-		b.Logf("%.1f %% of the day, %.0f s, in %v, %v CPU; cold %d (%.3f), starts %d, evictions %d, thrash %d, turns %d, events %d, refused %v, unfinished %d, warm %+v cold %+v, hours %+v", 100*float64(n)/day,
-			r.Seconds, took, cpuTime(b)-before, r.Cold, r.ColdShare, r.Starts, r.Evictions, r.Thrash, r.Turns, r.Events, r.Refused, r.Unfinished, r.TTFTWarm, r.TTFTCold, r.GPUHours)
+		b.Logf("%.1f %% of the day, %.0f s, in %v, %v CPU; cold %d (%.3f), starts %d, evictions %d, thrash %d, turns %d, events %d, refused "+
+			"%v, unfinished %d, warm %+v cold %+v, hours %+v", 100*float64(n)/day,
+			r.Seconds, took, cpuTime(b)-before, r.Cold, r.ColdShare, r.Starts, r.Evictions, r.Thrash, r.Turns, r.Events, r.Refused, r.Unfinished,
+			r.TTFTWarm, r.TTFTCold, r.GPUHours)
 	}
 }
 
@@ -81,7 +83,8 @@ func peakMemory(b *testing.B) int64 { u := usage(b); return int64(u.Maxrss) << 1
 func BenchmarkWarm(b *testing.B) {
 	ms := models(40, func(s *functions.ModelSpec) { s.Resources.GPUMemory = 20 << 30; s.Scale.Min = 1 })
 	b.ReportAllocs()
-	r := runConfig(b, Config{Fleet: hosts(2, 8), Functions: ms, Requests: poisson(ms, b.N, time.Duration(b.N)*10*time.Millisecond, 1), Seed: 1})
+	r := runConfig(b, Config{Fleet: hosts(2, 8), Functions: ms, Requests: poisson(ms, b.N, time.Duration(b.N)*10*time.Millisecond, 1),
+		Seed: 1})
 	b.ReportMetric(float64(r.Events)/float64(b.N), "events/op")
 	b.ReportMetric(float64(r.Turns)/float64(b.N), "turns/op")
 }

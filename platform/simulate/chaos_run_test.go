@@ -172,7 +172,8 @@ func (r *run) host(i int) string { return hostName(i % len(r.experiment.Hosts)) 
 func (r *run) sendRequests(model, n int) {
 	for range n {
 		r.checker.asked++
-		r.st.Ask(simulate.Request{Function: r.experiment.name(model), Input: 100 + r.rng.IntN(400), Output: 1 + r.rng.IntN(200), Low: r.rng.IntN(4) == 0})
+		r.st.Ask(simulate.Request{Function: r.experiment.name(model), Input: 100 + r.rng.IntN(400), Output: 1 + r.rng.IntN(200),
+			Low: r.rng.IntN(4) == 0})
 	}
 }
 

@@ -62,8 +62,10 @@ type replicaRecord struct {
 
 func newChecker(p *run) *checker {
 	return &checker{
-		p: p, states: map[uint64]struct{}{}, ends: map[uint64]int{}, lastEnd: map[functions.Name]time.Duration{}, expected: map[functions.Name]bool{},
-		reps: map[string]*replicaRecord{}, blocked: map[functions.Name]bool{}, startCounts: map[functions.Name]startCount{}, touched: map[string]bool{}, nodes: map[string]time.Duration{},
+		p: p, states: map[uint64]struct{}{}, ends: map[uint64]int{}, lastEnd: map[functions.Name]time.Duration{},
+		expected: map[functions.Name]bool{},
+		reps:     map[string]*replicaRecord{}, blocked: map[functions.Name]bool{}, startCounts: map[functions.Name]startCount{},
+		touched: map[string]bool{}, nodes: map[string]time.Duration{},
 		touchedFunction: map[functions.Name]time.Duration{}, removed: map[functions.Name]bool{}, since: map[string]time.Duration{},
 	}
 }
@@ -194,7 +196,8 @@ func (c *checker) event(e functions.Event) {
 		c.onStart(name, e)
 	case "adopted":
 		if i := c.index(name); i >= 0 {
-			c.reps[e.Replica] = &replicaRecord{id: e.Replica, node: e.Node, f: name, gpus: c.p.experiment.Models[i].GPUs, adopted: true, asleep: e.Reason == string(functions.Sleeping)}
+			c.reps[e.Replica] = &replicaRecord{id: e.Replica, node: e.Node, f: name, gpus: c.p.experiment.Models[i].GPUs, adopted: true,
+				asleep: e.Reason == string(functions.Sleeping)}
 		}
 	case "ready":
 		delete(c.blocked, name)
@@ -326,7 +329,8 @@ func (c *checker) onStop(name functions.Name, b *replicaRecord, e functions.Even
 	}
 	owner, borrower := c.p.experiment.team(name.Team), c.p.experiment.team(evictor.Team)
 	if c.held(name.Team, false)-b.gpus < owner.Guaranteed && c.held(evictor.Team, false)+c.p.experiment.Models[i].GPUs > borrower.Guaranteed {
-		c.fail(3, "%s of %s is taken for %s, which borrows: team %s is owed %d GPUs and keeps %d", b.id, name, evictor, name.Team, owner.Guaranteed, c.held(name.Team, false)-b.gpus)
+		c.fail(3, "%s of %s is taken for %s, which borrows: team %s is owed %d GPUs and keeps %d", b.id, name, evictor, name.Team,
+			owner.Guaranteed, c.held(name.Team, false)-b.gpus)
 	}
 }
 

@@ -177,7 +177,8 @@ func (e *Experiment) drawFaults(rng *rand.Rand) {
 				break
 			}
 		}
-		d := Fault{At: after(faultPeriod), Do: do, Node: rng.IntN(len(e.Hosts)), Model: rng.IntN(len(e.Models)), N: 2 + rng.IntN(6), For: functions.Duration(time.Duration(1+rng.IntN(40)) * time.Second)}
+		d := Fault{At: after(faultPeriod), Do: do, Node: rng.IntN(len(e.Hosts)), Model: rng.IntN(len(e.Models)), N: 2 + rng.IntN(6),
+			For: functions.Duration(time.Duration(1+rng.IntN(40)) * time.Second)}
 		switch do {
 		case jump:
 			// Back by a minute at most: real clocks are monotonic, and a failure's

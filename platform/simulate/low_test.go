@@ -55,20 +55,22 @@ func patient(s *functions.ModelSpec) {
 // time and at normal priority, they cause hundreds.
 func TestLowRequestsShareLoads(t *testing.T) {
 	ms := models(5, patient)
-	if r := runConfig(t, Config{Fleet: hosts(1, 1), Functions: ms, Requests: inOrder(batchOf(ms, 1000, 0, true)), Seed: 3}); r.Answered != 1000 || r.Starts != 5 {
+	if r := runConfig(t, Config{Fleet: hosts(1, 1), Functions: ms, Requests: inOrder(batchOf(ms, 1000, 0, true)),
+		Seed: 3}); r.Answered != 1000 || r.Starts != 5 {
 		t.Errorf("at priority low: %s", resultText(r))
 	}
 	file := batchOf(ms, 1000, 0, false)
 	next := 8
-	r := runConfig(t, Config{Fleet: hosts(1, 1), Functions: ms, Requests: inOrder(file[:next]), Until: 12 * time.Hour, Seed: 3, Begin: func(st *State) {
-		st.OnRequestEnd = func(RequestEnd) {
-			if next < len(file) {
-				next++
-				x := file[next-1]
-				st.After(time.Millisecond, func() { st.Ask(x) })
+	r := runConfig(t, Config{Fleet: hosts(1, 1), Functions: ms, Requests: inOrder(file[:next]), Until: 12 * time.Hour, Seed: 3,
+		Begin: func(st *State) {
+			st.OnRequestEnd = func(RequestEnd) {
+				if next < len(file) {
+					next++
+					x := file[next-1]
+					st.After(time.Millisecond, func() { st.Ask(x) })
+				}
 			}
-		}
-	}})
+		}})
 	if r.Answered != 1000 || r.Starts < 200 {
 		t.Errorf("eight at a time: %s", resultText(r))
 	}
@@ -95,7 +97,8 @@ func TestLowRequestsAreNotNoticed(t *testing.T) {
 		})
 		slices.Sort(first)
 		at := func(share float64) float64 { return first[int(float64(len(first))*share)] }
-		t.Logf("%d of %d requests: p50 %.2f s, p90 %.2f s, p99 %.2f s; %d starts, refused %v", len(first), r.Requests, at(0.5), at(0.9), at(0.99), r.Starts, r.Refused)
+		t.Logf("%d of %d requests: p50 %.2f s, p90 %.2f s, p99 %.2f s; %d starts, refused %v", len(first), r.Requests, at(0.5), at(0.9), at(0.99),
+			r.Starts, r.Refused)
 		return at(0.99), r.Answered
 	}
 	without, few0 := run()

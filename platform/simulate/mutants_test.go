@@ -125,7 +125,8 @@ func TestMutants(t *testing.T) {
 				t.Fatalf("%v\n%s", err, text)
 			}
 			began := time.Now()
-			text, err := exec.CommandContext(t.Context(), program, "-test.run", "^Test(Experiments|Seeds)$", "-seeds", fmt.Sprint(*seeds), "-tries", "0").CombinedOutput()
+			text, err := exec.CommandContext(t.Context(), program, "-test.run", "^Test(Experiments|Seeds)$", "-seeds", fmt.Sprint(*seeds), "-tries",
+				"0").CombinedOutput()
 			first := found.FindString(string(text))
 			if err == nil || first == "" {
 				t.Fatalf("not found in %d seeds, %v:\n%s", *seeds, time.Since(began), text)

@@ -55,7 +55,8 @@ func newNode(st *State, id string, kind *fleet.HostKind) *node {
 	}
 	n.gpus = make([]functions.GPU, kind.GPUs)
 	for i := range n.gpus {
-		n.gpus[i] = functions.GPU{Index: i, UUID: fmt.Sprintf("GPU-%s-%d", id, i), Name: "simulated", MemoryTotal: kind.GPUMemory, MemoryFree: kind.GPUMemory, Health: "ok"}
+		n.gpus[i] = functions.GPU{Index: i, UUID: fmt.Sprintf("GPU-%s-%d", id, i), Name: "simulated", MemoryTotal: kind.GPUMemory,
+			MemoryFree: kind.GPUMemory, Health: "ok"}
 	}
 	return n
 }

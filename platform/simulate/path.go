@@ -403,7 +403,8 @@ func (r *request) end(code openai.Code, message string) {
 	st.active[last] = nil
 	st.active = st.active[:last]
 	if st.OnRequestEnd != nil {
-		st.OnRequestEnd(RequestEnd{ID: r.id, Function: r.f.name, Arrived: r.at, Code: code, Message: message, First: r.first, Replica: r.FailedReplica, Low: r.Priority == admission.Low})
+		st.OnRequestEnd(RequestEnd{ID: r.id, Function: r.f.name, Arrived: r.at, Code: code, Message: message, First: r.first,
+			Replica: r.FailedReplica, Low: r.Priority == admission.Low})
 	}
 	st.pool = append(st.pool, r)
 }
@@ -428,7 +429,8 @@ func (f *function) OnChange() {
 // demand returns the current demand for f; later changes call OnChange again.
 func (f *function) demand() orchestrator.Demand {
 	l, teams := f.queue.TakeDemand(f.st.wall())
-	return orchestrator.Demand{Name: f.name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Low: l.Low, Teams: teams}
+	return orchestrator.Demand{Name: f.name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Low: l.Low,
+		Teams: teams}
 }
 
 // path is the data path of one orchestrator. A replaced orchestrator has none: its data

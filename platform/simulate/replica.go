@@ -132,7 +132,8 @@ func (r *replica) draw(nth int) {
 	}
 	r.draws = StartTimes{
 		Exec: or(e.Exec, execTakes),
-		Plan: scatter(or(e.Plan, planTakes)), Spawn: scatter(e.Spawn.Std()), Warmup: scatter(e.Warmup.Std()), Rise: scatter(e.Rise.Std()), Exit: scatter(or(e.Exit, exitTakes)),
+		Plan: scatter(or(e.Plan, planTakes)), Spawn: scatter(e.Spawn.Std()), Warmup: scatter(e.Warmup.Std()), Rise: scatter(e.Rise.Std()),
+		Exit: scatter(or(e.Exit, exitTakes)),
 	}
 	if times := r.st.c.Times; times != nil {
 		r.draws = times(r.f.name, nth, r.draws)

@@ -112,8 +112,9 @@ func (s *State) result() Result {
 	t := &s.tally
 	r := Result{
 		Policy: s.c.Name, GPUs: s.gpus, Requests: t.requests, Cold: t.cold, Evictions: t.evictions,
-		TTFT: t.ttft.quantiles(), TTFTWarm: t.warmTTFT.quantiles(), TTFTCold: t.coldTTFT.quantiles(), Wait: t.wait.quantiles(), WaitCold: t.coldWait.quantiles(),
-		Thrash: t.thrash, Answered: t.answered, Broken: t.broken, Left: t.left, Refused: t.refused, Unfinished: int64(len(s.active)),
+		TTFT: t.ttft.quantiles(), TTFTWarm: t.warmTTFT.quantiles(), TTFTCold: t.coldTTFT.quantiles(), Wait: t.wait.quantiles(),
+		WaitCold: t.coldWait.quantiles(),
+		Thrash:   t.thrash, Answered: t.answered, Broken: t.broken, Left: t.left, Refused: t.refused, Unfinished: int64(len(s.active)),
 		Starts: t.starts, WakeUps: t.wakeUps, StartsLost: t.lost, Staged: round(t.staged / (1 << 30)),
 		Seconds: round(s.clock.now.Seconds()), Impossible: s.impossible, Skipped: t.skipped, Turns: t.turns, Events: t.events,
 		Teams: []Team{},

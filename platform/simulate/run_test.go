@@ -170,7 +170,8 @@ func TestBadRuns(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	ms := models(4)
-	if _, err := Run(ctx, Config{Fleet: hosts(1, 2), Functions: ms, Requests: poisson(ms, 100000, time.Hour, 1)}); !errors.Is(err, context.Canceled) {
+	if _, err := Run(ctx, Config{Fleet: hosts(1, 2), Functions: ms, Requests: poisson(ms, 100000, time.Hour, 1)}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -309,7 +310,8 @@ func TestTimes(t *testing.T) {
 		t.Fatalf("%+v %v", told, when)
 	}
 	for i := range 3 {
-		if d, want := when["ready"][i].Sub(when["start"][i]), execTakes+time.Duration(i+1)*time.Second+2*time.Second; d < want || d > want+time.Millisecond {
+		if d, want := when["ready"][i].Sub(when["start"][i]), execTakes+time.Duration(i+1)*time.Second+2*time.Second; d < want ||
+			d > want+time.Millisecond {
 			t.Errorf("start %d took %v, want %v", i+1, d, want)
 		}
 	}

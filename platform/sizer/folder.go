@@ -59,7 +59,8 @@ func OpenFolder(path string) (*Folder, error) {
 		err = json.Unmarshal(b, &f.kept)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the resources that were worked out cannot be read from %s: %w; remove the file to have them worked out again", path, err)
+		return nil, fmt.Errorf("the resources that were worked out cannot be read from %s: %w; remove the file to have them worked out again",
+			path, err)
 	}
 	return f, nil
 }

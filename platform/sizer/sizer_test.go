@@ -155,7 +155,8 @@ func TestCheckWeights(t *testing.T) {
 		{"./gone", "", functions.EngineLlamaCpp, ""},
 		{"az://account/container/m", "", functions.EngineLlamaCpp, ""},
 	} {
-		err := s.CheckWeights(t.Context(), &functions.Model{Dir: folder, Spec: functions.ModelSpec{Source: tc.source, Weights: tc.weights, Engine: tc.engine}})
+		err := s.CheckWeights(t.Context(),
+			&functions.Model{Dir: folder, Spec: functions.ModelSpec{Source: tc.source, Weights: tc.weights, Engine: tc.engine}})
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%+v: %v", tc, err)
 		}

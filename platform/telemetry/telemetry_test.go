@@ -18,7 +18,8 @@ func TestDeclarations(t *testing.T) {
 			t.Errorf("%s is declared twice", d.name)
 		}
 		seen[d.name] = true
-		if !strings.HasPrefix(d.name, "thaw_") || !word.MatchString(d.name) || !strings.HasSuffix(d.help, ".") && !strings.HasSuffix(d.help, "…") {
+		if !strings.HasPrefix(d.name, "thaw_") || !word.MatchString(d.name) ||
+			!strings.HasSuffix(d.help, ".") && !strings.HasSuffix(d.help, "…") {
 			t.Errorf("%s: %s", d.name, d.help)
 		}
 		if counts := d.kind == prometheus.CounterValue; counts != strings.HasSuffix(d.name, "_total") {

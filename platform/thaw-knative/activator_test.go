@@ -83,7 +83,8 @@ func (n *node) Load(_ context.Context, req functions.LoadRequest) (functions.Loa
 	defer n.mu.Unlock()
 	if n.reps[req.ID] == nil {
 		n.loads = append(n.loads, req.Model)
-		st := &functions.ReplicaStatus{ID: req.ID, Team: req.Team, Model: req.Model, State: functions.Loading, Spec: &req.Spec, GPUs: req.GPUs, Percent: -1}
+		st := &functions.ReplicaStatus{ID: req.ID, Team: req.Team, Model: req.Model, State: functions.Loading, Spec: &req.Spec, GPUs: req.GPUs,
+			Percent: -1}
 		n.reps[req.ID] = st
 		if n.auto {
 			st.State, st.Endpoint = functions.Ready, n.endpoint(st.ID)

@@ -94,7 +94,8 @@ func TestCluster(t *testing.T) {
 		_, errs, exit := c.knative("deploy", "-f", file, "--dry-run", "--skip-preflight")
 		return exit == kit.ExitUsage && strings.Contains(errs, "thaw-knative doctor") && strings.Contains(errs, patch), errs
 	})
-	if _, errs, exit := c.knative("deploy", "-f", file, "--dry-run"); exit != kit.ExitUsage || !strings.Contains(errs, patch) || !strings.Contains(errs, "thaw is not installed") || strings.Contains(errs, "webhook") {
+	if _, errs, exit := c.knative("deploy", "-f", file, "--dry-run"); exit != kit.ExitUsage || !strings.Contains(errs, patch) ||
+		!strings.Contains(errs, "thaw is not installed") || strings.Contains(errs, "webhook") {
 		t.Errorf("deploy: exit %d %s", exit, errs)
 	}
 	out, errs, exit := c.knative("doctor", "-o", "json")
@@ -132,8 +133,10 @@ func TestCluster(t *testing.T) {
 	if programs == "" {
 		t.Fatal("THAW_PROGRAMS names no folder with thaw and thaw-knative: make e2e")
 	}
-	asked := exec.CommandContext(t.Context(), filepath.Join(programs, "thaw"), "doctor", "--to", "knative", "--kubeconfig", c.kubeconfig, "--namespace", c.namespace)
-	if said, err := asked.CombinedOutput(); err == nil || strings.Count(string(said), "ok ") < 6 || strings.Count(string(said), "BAD ") != 1 || !strings.Contains(string(said), "thaw-knative install") {
+	asked := exec.CommandContext(t.Context(), filepath.Join(programs, "thaw"), "doctor", "--to", "knative", "--kubeconfig", c.kubeconfig,
+		"--namespace", c.namespace)
+	if said, err := asked.CombinedOutput(); err == nil || strings.Count(string(said), "ok ") < 6 || strings.Count(string(said), "BAD ") != 1 ||
+		!strings.Contains(string(said), "thaw-knative install") {
 		t.Fatalf("thaw doctor: %v\n%s", err, said)
 	}
 	c.eventually("acceptance", func() (bool, string) {
@@ -152,7 +155,8 @@ func TestCluster(t *testing.T) {
 		for _, f := range files {
 			text, _ := os.ReadFile(f)
 			f = write(t, filepath.Base(f), strings.ReplaceAll(string(text), ", namespace: ml", ""))
-			out, errs, exit := c.knative("deploy", "-f", f, "--dry-run", "-o", "yaml", "--image", "command=example.com/own:1", "--image", "llamacpp=example.com/llama:1")
+			out, errs, exit := c.knative("deploy", "-f", f, "--dry-run", "-o", "yaml", "--image", "command=example.com/own:1", "--image",
+				"llamacpp=example.com/llama:1")
 			if exit != 0 {
 				t.Fatal(errs)
 			}
@@ -171,7 +175,8 @@ func TestCluster(t *testing.T) {
 					return err == nil, said
 				})
 			}
-			if said := c.kubectl(out, "apply", "--dry-run=server", "-f", "-"); strings.Contains(said, "Warning") || !strings.Contains(said, "created (server dry run)") {
+			if said := c.kubectl(out, "apply", "--dry-run=server", "-f", "-"); strings.Contains(said, "Warning") ||
+				!strings.Contains(said, "created (server dry run)") {
 				t.Errorf("%s: %s", f, said)
 			}
 		}
@@ -213,7 +218,8 @@ func TestCluster(t *testing.T) {
 	})
 
 	// kubectl apply of the print, over what thaw has applied, and back.
-	printed, errs, exit := c.knative("deploy", "-f", file, "--dry-run", "-o", "yaml", "--thaw-image", "dev.local/thaw:other", "--image", "vllm=dev.local/vllm:test")
+	printed, errs, exit := c.knative("deploy", "-f", file, "--dry-run", "-o", "yaml", "--thaw-image", "dev.local/thaw:other", "--image",
+		"vllm=dev.local/vllm:test")
 	if exit != 0 {
 		t.Fatal(errs)
 	}
@@ -239,7 +245,8 @@ func TestCluster(t *testing.T) {
 
 	// A registry that does not answer is told by its image.
 	bad := write(t, "bad.yaml", strings.Replace(model, "qwen", "bad", 1))
-	if _, errs, exit := c.knative("deploy", "--skip-preflight", "-f", bad, "--image", "vllm=registry.invalid/vllm:1", "--thaw-image", "dev.local/thaw:test"); exit != 0 {
+	if _, errs, exit := c.knative("deploy", "--skip-preflight", "-f", bad, "--image", "vllm=registry.invalid/vllm:1", "--thaw-image",
+		"dev.local/thaw:test"); exit != 0 {
 		t.Fatal(errs)
 	}
 	c.eventually("the reason", func() (bool, string) {
@@ -269,11 +276,13 @@ func TestCluster(t *testing.T) {
 	}
 
 	out, errs, exit = c.knative("rm", "qwen", "hand", "gone")
-	if exit != kit.ExitNotFound || !strings.Contains(out, "qwen removed") || !strings.Contains(out, "hand removed") || !strings.Contains(errs, "gone is not on the cluster") {
+	if exit != kit.ExitNotFound || !strings.Contains(out, "qwen removed") || !strings.Contains(out, "hand removed") ||
+		!strings.Contains(errs, "gone is not on the cluster") {
 		t.Fatalf("rm: exit %d\n%s%s", exit, out, errs)
 	}
 	c.eventually("nothing of it is left", func() (bool, string) {
-		out, _ := c.try("", "get", "ksvc,configuration,revision,podautoscaler,deployment", "-l", "serving.knative.dev/service!=theirs", "-o", "name")
+		out, _ := c.try("", "get", "ksvc,configuration,revision,podautoscaler,deployment", "-l", "serving.knative.dev/service!=theirs", "-o",
+			"name")
 		left := strings.ReplaceAll(out, "service.serving.knative.dev/theirs\n", "")
 		return strings.TrimSpace(left) == "" || strings.HasPrefix(left, "No resources"), left
 	})

@@ -29,10 +29,14 @@ func installFlags(c *command, f *kit.FlagSet) {
 	f.IntVar(&i.Activators, "activators", 0, "number of activators (default 2)")
 	f.StringVar(&c.loaders, "loaders", "", "nodes with a loader: LABEL=VALUE, or all (default nvidia.com/gpu.present=true)")
 	f.StringVar(&i.Store, "store", "", "folder of the loader on each node (default "+knative.DefaultStore+")")
-	f.StringVar(&i.Sources, "source-secret", "", "Secret in "+install.Namespace+" whose keys loaders have as variables, and as files in "+knative.SourceFolder+": credentials of sources; used where it exists (default "+knative.SourceSecret+")")
-	f.StringVar(&i.Warm, "warm-image", "", "image of the engine whose warm interpreter each node forks for its pods; it runs as root on the node (default off)")
+	f.StringVar(&i.Sources, "source-secret", "",
+		"Secret in "+install.Namespace+" whose keys loaders have as variables, and as files in "+knative.SourceFolder+
+			": credentials of sources; used where it exists (default "+knative.SourceSecret+")")
+	f.StringVar(&i.Warm, "warm-image", "",
+		"image of the engine whose warm interpreter each node forks for its pods; it runs as root on the node (default off)")
 	f.BoolVar(&i.Expose, "expose", false, "type LoadBalancer for the Service thaw")
-	f.StringVar(&i.History, "history-claim", "", "PersistentVolumeClaim in "+install.Namespace+", which all controllers can mount, to keep history in (default: in memory)")
+	f.StringVar(&i.History, "history-claim", "",
+		"PersistentVolumeClaim in "+install.Namespace+", which all controllers can mount, to keep history in (default: in memory)")
 	kit.RegisterFlags(f, &c.sharedController)
 	kit.RegisterFlags(f, &c.sharedActivator)
 	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
@@ -150,9 +154,11 @@ func (c *command) apply(ctx context.Context, objects []*install.Object, removeWa
 }
 
 func tokenVerb() verb {
-	return verb{"control-token --file FILE", "In the controller's pod: the token of the Secret thaw-control-tls as a file; makes that Secret and thaw-admin where there are none", "  thaw-knative control-token --file /run/thaw/token", func(c *command, f *kit.FlagSet) {
-		f.StringVar(&c.file, "file", "", "where the token goes")
-	}, (*command).writeControlToken, nil}
+	return verb{"control-token --file FILE",
+		"In the controller's pod: the token of the Secret thaw-control-tls as a file; makes that Secret and thaw-admin where there are none",
+		"  thaw-knative control-token --file /run/thaw/token", func(c *command, f *kit.FlagSet) {
+			f.StringVar(&c.file, "file", "", "where the token goes")
+		}, (*command).writeControlToken, nil}
 }
 
 // writeControlToken is what the controller's init container runs.
@@ -172,7 +178,8 @@ func (c *command) writeControlToken(ctx context.Context, args []string) error {
 }
 
 func chownVerb() verb {
-	return verb{"chown-store FOLDER ID", "In the loader's pod: change the owner of the node's folder to the loader's user", "  thaw-knative chown-store " + knative.DefaultStore + " 65532", nil, (*command).chownStore, nil}
+	return verb{"chown-store FOLDER ID", "In the loader's pod: change the owner of the node's folder to the loader's user",
+		"  thaw-knative chown-store " + knative.DefaultStore + " 65532", nil, (*command).chownStore, nil}
 }
 
 // chownStore is what the loader's init container runs, as root with CAP_CHOWN alone.

@@ -131,7 +131,8 @@ func TestInstallSettings(t *testing.T) {
 // TestInstallHistory: a controller without a folder neither reads nor writes history.
 func TestInstallHistory(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	if f := (&controllerSettings{sharedController: sharedController{PolicySettings: cli.PolicySettings{Prewarm: "on"}}}).foresee(log); f.File != "" || f.History == nil || !f.StartAhead {
+	if f := (&controllerSettings{sharedController: sharedController{PolicySettings: cli.PolicySettings{Prewarm: "on"}}}).foresee(
+		log); f.File != "" || f.History == nil || !f.StartAhead {
 		t.Errorf("%+v", f)
 	}
 	dir := t.TempDir()
@@ -255,7 +256,8 @@ func TestNamespace(t *testing.T) {
 		asked = ""
 		out, errs, exit := thaw(t, map[string]string{"THAW_KEY": "sk-1"}, append(strings.Fields(x.args), "--kubeconfig", config)...)
 		exact := strings.HasSuffix(x.args, "-o name") && x.exit == 0
-		if exit != x.exit && x.exit != kit.ExitFailed || !strings.Contains(out+errs, x.want) || exact && out != x.want || x.not != "" && strings.Contains(out+errs, x.not) || x.asked != "" && asked != x.asked {
+		if exit != x.exit && x.exit != kit.ExitFailed || !strings.Contains(out+errs, x.want) || exact && out != x.want ||
+			x.not != "" && strings.Contains(out+errs, x.not) || x.asked != "" && asked != x.asked {
 			t.Errorf("%s: exit %d, asked %q\n%s%s", x.args, exit, asked, out, errs)
 		}
 	}
@@ -320,7 +322,8 @@ func TestClusterInstall(t *testing.T) {
 	can(true, "patch", "nodes") // of which the policy thaw-nodes leaves one annotation: platform/knative/e2e
 	can(false, "update", "services.serving.knative.dev", "-n", c.namespace)
 	for _, account := range []string{"thaw-activator", "thaw-loader"} {
-		if out, _ := c.try("", "auth", "can-i", "list", "pods", "--as", "system:serviceaccount:thaw-system:"+account); !strings.HasPrefix(out, "no") {
+		if out, _ := c.try("", "auth", "can-i", "list", "pods", "--as", "system:serviceaccount:thaw-system:"+account); !strings.HasPrefix(out,
+			"no") {
 			t.Errorf("%s may list pods: %s", account, out)
 		}
 	}
@@ -389,13 +392,15 @@ func TestClusterInstall(t *testing.T) {
 		}
 	}
 	c.kubectl("", "annotate", "namespace", team, "thaw.dev/tokens-per-minute=many")
-	if out, _, exit := thaw(t, nil, "doctor", "-n", team, "--kubeconfig", c.kubeconfig); exit == 0 || !strings.Contains(out, "tokens-per-minute") {
+	if out, _, exit := thaw(t, nil, "doctor", "-n", team, "--kubeconfig", c.kubeconfig); exit == 0 ||
+		!strings.Contains(out, "tokens-per-minute") {
 		t.Errorf("exit %d %s", exit, out)
 	}
 
 	knative("install", "--uninstall", "--timeout", "3m")
 	for _, kind := range []string{"namespace", "clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding", "role,rolebinding,networkpolicy,poddisruptionbudget"} {
-		if out := c.kubectl("", "get", kind, "-A", "-l", "app.kubernetes.io/part-of=thaw,app.kubernetes.io/component", "-o", "name"); strings.TrimSpace(out) != "" && !strings.HasPrefix(out, "No resources") {
+		if out := c.kubectl("", "get", kind, "-A", "-l", "app.kubernetes.io/part-of=thaw,app.kubernetes.io/component", "-o",
+			"name"); strings.TrimSpace(out) != "" && !strings.HasPrefix(out, "No resources") {
 			t.Errorf("left: %s", out)
 		}
 	}

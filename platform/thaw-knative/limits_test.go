@@ -32,7 +32,8 @@ func TestLimitsOfTwoActivators(t *testing.T) {
 		t.Fatalf("%+v", a)
 	}
 	const limit = 30
-	team := functions.Team{Metadata: functions.Metadata{Name: "ml"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: limit}}}
+	team := functions.Team{Metadata: functions.Metadata{Name: "ml"},
+		Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: limit}}}
 	sum := sha256.Sum256([]byte(r.key))
 	began := time.Now()
 	r.bank.SetLimits(map[ratelimit.Key]int64{{Team: "ml", Kind: ratelimit.Requests}: limit}, began)

@@ -39,7 +39,8 @@ func TestClusterPod(t *testing.T) {
 	}
 	file := write(t, "m.yaml", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: pod}\nspec:\n  source: hf://a/b\n  engine: vllm\n"+
 		"  args: [--chat-template, '{{ $(HOME) }} $$x']\n  env: {PRICE: '5$', A: \"two\\nlines\"}\n  resources: {memory: 32Mi}\n")
-	printed, errs, exit := c.knative("deploy", "-f", file, "--dry-run", "-o", "yaml", "--thaw-image", "dev.local/shim:test", "--image", "vllm=dev.local/hello:test", "--store", store)
+	printed, errs, exit := c.knative("deploy", "-f", file, "--dry-run", "-o", "yaml", "--thaw-image", "dev.local/shim:test", "--image",
+		"vllm=dev.local/hello:test", "--store", store)
 	if exit != 0 {
 		t.Fatal(errs)
 	}

@@ -133,7 +133,8 @@ func at[T any](doc map[string]any, keys ...string) (v T) {
 
 func (s *served) startLoader() {
 	s.Helper()
-	cmd := exec.Command(filepath.Join(os.Getenv("THAW_PROGRAMS"), "thaw"), "loader", "--store", s.store, "--node", "node1", "--addr", "off", "--folder", s.folder)
+	cmd := exec.Command(filepath.Join(os.Getenv("THAW_PROGRAMS"), "thaw"), "loader", "--store", s.store, "--node", "node1", "--addr", "off",
+		"--folder", s.folder)
 	cmd.Stdout, cmd.Stderr = s.heard, s.heard
 	if err := cmd.Start(); err != nil {
 		s.Fatal(err)
@@ -239,7 +240,8 @@ func TestClusterRuntime(t *testing.T) {
 	}
 	var line functions.Timeline
 	status, text := s.ask("GET", "/timeline", "")
-	if err := json.Unmarshal([]byte(strings.TrimSuffix(text, "<nil>")), &line); err != nil || status != 200 || line.State != functions.Ready || line.Node != "node1" || len(line.Phases) < 4 {
+	if err := json.Unmarshal([]byte(strings.TrimSuffix(text, "<nil>")), &line); err != nil || status != 200 || line.State != functions.Ready ||
+		line.Node != "node1" || len(line.Phases) < 4 {
 		t.Errorf("the timeline: %d %s", status, text)
 	}
 	uid := s.pod(".metadata.uid")
@@ -335,7 +337,8 @@ func TestClusterVLLM(t *testing.T) {
 		}, "--image", "vllm=dev.local/hello:test")
 	s.startLoader()
 
-	client := openai.NewClient(option.WithBaseURL(s.url+"/v1"), option.WithAPIKey("none"), option.WithHTTPClient(s.http), option.WithMaxRetries(0))
+	client := openai.NewClient(option.WithBaseURL(s.url+"/v1"), option.WithAPIKey("none"), option.WithHTTPClient(s.http),
+		option.WithMaxRetries(0))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	began := time.Now()
@@ -384,7 +387,8 @@ func TestClusterVLLM(t *testing.T) {
 		return len(left) == 0, fmt.Sprint(left)
 	})
 	t.Logf("nothing of it %v after the last request", time.Since(idle).Round(time.Second))
-	if left, err := filepath.Glob("/dev/shm/*"); err != nil || slices.ContainsFunc(left, func(p string) bool { return strings.Contains(p, uid) }) {
+	if left, err := filepath.Glob("/dev/shm/*"); err != nil ||
+		slices.ContainsFunc(left, func(p string) bool { return strings.Contains(p, uid) }) {
 		t.Errorf("%v %v", left, err)
 	}
 	if _, err := os.Stat(filepath.Join("/var/lib/kubelet/pods", uid)); !errors.Is(err, os.ErrNotExist) {

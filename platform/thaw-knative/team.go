@@ -105,10 +105,13 @@ func teamVerb() verb {
 		f.IntVar(&c.gpus, "gpus", 0, "GPUs it may hold at most, as a ResourceQuota; 0 is no limit")
 		f.IntVar(&c.guaranteed, "guaranteed", 0, "GPUs it is guaranteed")
 		f.StringArrayVar(&c.limits, "limit", nil, "LIMIT=VALUE; may be repeated: "+strings.Join(limits, ", "))
-		f.StringVar(&c.pod, "pod", "", "file with what pods of its models with GPUs say where spec.pod does not (nodeSelector, tolerations, …), as the annotation "+team.PodAnnotation)
+		f.StringVar(&c.pod, "pod", "",
+			"file with what pods of its models with GPUs say where spec.pod does not (nodeSelector, tolerations, …), as the annotation "+
+				team.PodAnnotation)
 		f.StringArrayVar(&c.groups, "group", nil, "group that is the team, as the API server knows it; may be repeated")
 		f.StringArrayVar(&c.users, "user", nil, "the same of a user")
-		f.BoolVar(&c.open, "knative-activator", false, "let Knative's own activator reach its engines: every client in the cluster that reaches it then calls them without a key")
+		f.BoolVar(&c.open, "knative-activator", false,
+			"let Knative's own activator reach its engines: every client in the cluster that reaches it then calls them without a key")
 		f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
 	}, (*command).createTeam, nil}
 }

@@ -40,7 +40,8 @@ func write(t *testing.T, name, text string) string {
 	return path
 }
 
-const model = "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: qwen}\nspec: {source: 'hf://a/b', engine: vllm, resources: {gpus: 1}}\n"
+const model = "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: qwen}\nspec: {source: 'hf://a/b', engine: vllm, resources: {gpus: " +
+	"1}}\n"
 
 // kubeconfig leads to a server.
 func kubeconfig(t *testing.T, server string) string {
@@ -122,7 +123,8 @@ func TestPrint(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "gone"))
 	two := write(t, "two.yaml", model+"---\n"+strings.Replace(model, "qwen", "other", 1))
 	out, errs, exit := thaw(t, map[string]string{"THAW_IMAGE": "example.com/thaw:1"}, "deploy", "-f", two, "--dry-run", "-o", "yaml", "--image", "vllm=example.com/vllm:2", "-n", "ml")
-	if exit != 0 || errs != "" || strings.Count(out, "\nkind: Service\n") != 2 || strings.Count(out, "image: example.com/thaw:1") != 2 || strings.Count(out, "image: example.com/vllm:2") != 2 || strings.Count(out, "\n  namespace: ml\n") != 2 {
+	if exit != 0 || errs != "" || strings.Count(out, "\nkind: Service\n") != 2 || strings.Count(out, "image: example.com/thaw:1") != 2 ||
+		strings.Count(out, "image: example.com/vllm:2") != 2 || strings.Count(out, "\n  namespace: ml\n") != 2 {
 		t.Errorf("exit %d %s\n%s", exit, errs, out)
 	}
 	image := map[string]string{"THAW_IMAGE": "example.com/thaw:1"}
@@ -131,7 +133,8 @@ func TestPrint(t *testing.T) {
 		Kind  string
 		Items []struct{ Kind string }
 	}
-	if err := json.Unmarshal([]byte(out), &list); err != nil || exit != 0 || list.Kind != "List" || len(list.Items) != 2 || list.Items[1].Kind != "Service" {
+	if err := json.Unmarshal([]byte(out), &list); err != nil || exit != 0 || list.Kind != "List" || len(list.Items) != 2 ||
+		list.Items[1].Kind != "Service" {
 		t.Errorf("exit %d %v %s\n%s", exit, err, errs, out)
 	}
 	for value, want := range map[string]int{"allow": 2, "refuse": 0} {
@@ -229,7 +232,8 @@ func TestPartlyDone(t *testing.T) {
 			w.WriteHeader(403)
 			w.Write([]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "you cannot look"}`))
 		case r.Method == "PATCH" && name == "qwen":
-			if q := r.URL.Query(); q.Get("fieldManager") != "thaw" || q.Get("force") != "true" || r.Header.Get("Content-Type") != "application/apply-patch+yaml" {
+			if q := r.URL.Query(); q.Get("fieldManager") != "thaw" || q.Get("force") != "true" ||
+				r.Header.Get("Content-Type") != "application/apply-patch+yaml" {
 				t.Errorf("%s %s", r.URL, r.Header)
 			}
 			w.Header().Set("Warning", `299 - "mind \u001b[31m this"`)
@@ -246,8 +250,10 @@ func TestPartlyDone(t *testing.T) {
 	defer server.Close()
 	file := write(t, "two.yaml", model+"---\n"+strings.Replace(model, "qwen", "other", 1))
 	for form, want := range map[string]string{"table": "default/qwen created\n", "name": "default/qwen\n", "yaml": "- name: default/qwen\n  outcome: created\n", "json": `"outcome": "created"`} {
-		out, errs, exit := thaw(t, nil, "deploy", "-f", file, "--thaw-image", "example.com/thaw:1", "-o", form, "--kubeconfig", kubeconfig(t, server.URL))
-		if exit != kit.ExitDenied || !strings.Contains(out, want) || strings.Contains(out, "other") || !strings.Contains(errs, "default/other: exceeded quota") || !strings.Contains(errs, "warning: mind") || strings.Contains(errs, "\x1b") {
+		out, errs, exit := thaw(t, nil, "deploy", "-f", file, "--thaw-image", "example.com/thaw:1", "-o", form, "--kubeconfig",
+			kubeconfig(t, server.URL))
+		if exit != kit.ExitDenied || !strings.Contains(out, want) || strings.Contains(out, "other") ||
+			!strings.Contains(errs, "default/other: exceeded quota") || !strings.Contains(errs, "warning: mind") || strings.Contains(errs, "\x1b") {
 			t.Errorf("%s: exit %d\n%s%s", form, exit, out, errs)
 		}
 	}
@@ -350,7 +356,8 @@ func TestAzureModel(t *testing.T) {
 // is rendered, and what its page has people type is known to the programs.
 func TestExample(t *testing.T) {
 	const at = "../../deploy/example/"
-	out, errs, exit := thaw(t, nil, "deploy", "-f", at+"models/qwen.yaml", "--dry-run", "-o", "yaml", "-n", "ml", "--thaw-image", "example.com/thaw:test")
+	out, errs, exit := thaw(t, nil, "deploy", "-f", at+"models/qwen.yaml", "--dry-run", "-o", "yaml", "-n", "ml", "--thaw-image",
+		"example.com/thaw:test")
 	if exit != 0 {
 		t.Fatalf("exit %d %s", exit, errs)
 	}

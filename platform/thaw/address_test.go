@@ -19,7 +19,8 @@ func TestBusyAddress(t *testing.T) {
 	defer l.Close()
 	p := prepare(t, nil)
 	code := run(t.Context(), append(p.args, "--addr", l.Addr().String()), strings.NewReader(""), p.log, p.log)
-	if _, err := os.Stat(p.data); code != 1 || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(p.log.String(), "cannot listen on "+l.Addr().String()) {
+	if _, err := os.Stat(p.data); code != 1 || !errors.Is(err, fs.ErrNotExist) ||
+		!strings.Contains(p.log.String(), "cannot listen on "+l.Addr().String()) {
 		t.Errorf("%d %v %s", code, err, p.log)
 	}
 }

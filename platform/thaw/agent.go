@@ -40,11 +40,10 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 		return err
 	}
 	server := agent.NewJoin(c.Server, identity.ServerTLS(), identity.SetRemoved, log.Logger)
-	node, err := agent.Open(agent.Config{
-		Name: c.Name, Machine: c.Machine, Version: cli.Version, Data: c.Data, Exe: exe, Orphan: c.OrphanTimeout.Std(),
-		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, KeepEngines: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Confine: agent.ConfineMode(c.Confine), RefuseVulnerable: c.Vulnerable == "refuse", EngineCaches: agent.CacheMode(c.Caches),
-		Peering: lending, Environ: os.Environ, Push: server.Push, Log: log.Logger,
-	})
+	config := agentConfig(c.Data, exe, c.NodeSettings, c.EngineSettings)
+	config.Name, config.Machine, config.Orphan, config.KeepEngines = c.Name, c.Machine, c.OrphanTimeout.Std(), c.LeaveEngines
+	config.Peering, config.Push, config.Log = lending, server.Push, log.Logger
+	node, err := agent.Open(config)
 	if err != nil {
 		return err
 	}
@@ -56,7 +55,8 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 	if address == "" {
 		if a, ok := listener.Addr().(*net.TCPAddr); ok && a.IP.IsUnspecified() {
 			listener.Close()
-			return &kit.Error{Exit: kit.ExitUsage, What: "--addr " + c.Addr + " says no address at which the server reaches this agent", Hint: "name it with --advertise https://HOST:PORT"}
+			return &kit.Error{Exit: kit.ExitUsage, What: "--addr " + c.Addr + " says no address at which the server reaches this agent",
+				Hint: "name it with --advertise https://HOST:PORT"}
 		}
 		address = "https://" + listener.Addr().String()
 	}

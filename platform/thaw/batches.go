@@ -18,9 +18,11 @@ import (
 )
 
 // openBatches opens the files and batches of a data folder, on a data path.
-func openBatches(c *cli.ServeConfig, data *activator.Activator, cat *catalog.Catalog, gpus func() int, money *spend.Ledger, limits *ratelimit.Limits, keys *auth.KeyStore, metrics *telemetry.Registry, log *slog.Logger) (*batches.Server, error) {
+func openBatches(c *cli.ServeConfig, data *activator.Activator, cat *catalog.Catalog, gpus func() int, money *spend.Ledger,
+	limits *ratelimit.Limits, keys *auth.KeyStore, metrics *telemetry.Registry, log *slog.Logger) (*batches.Server, error) {
 	b, err := batches.Open(batches.Options{
-		Data: c.Data, Serve: data.Serve, Describe: data.DescribeModel, Caller: data.Caller, MaxLine: int64(c.MaxBody), GPUs: gpus, Ledger: money, Log: log,
+		Data: c.Data, Serve: data.Serve, Describe: data.DescribeModel, Caller: data.Caller, MaxLine: int64(c.MaxBody), GPUs: gpus, Ledger: money,
+		Log: log,
 		HasKey: func(id string) bool {
 			return slices.ContainsFunc(keys.List(""), func(k auth.Key) bool { return k.ID == id })
 		},

@@ -263,7 +263,8 @@ func TestBatchOfAllKinds(t *testing.T) {
 	}
 	text := `{"custom_id":"t","method":"POST","url":"/v1/completions","body":{"model":"a","prompt":"thaw","max_tokens":3}}`
 	b = p.batch("POST", "/v1/batches", `{"input_file_id":"`+p.upload(text)+`","endpoint":"/v1/completions","completion_window":"1h"}`)
-	if b = p.ended(b.ID); b.Counts.Completed != 1 || !strings.Contains(string(p.entries(b.OutputFileID)["t"].Response.Body), "text_completion") {
+	if b = p.ended(b.ID); b.Counts.Completed != 1 ||
+		!strings.Contains(string(p.entries(b.OutputFileID)["t"].Response.Body), "text_completion") {
 		t.Errorf("%+v", b)
 	}
 }

@@ -56,7 +56,8 @@ func TestCanaries(t *testing.T) {
 
 	ask := func(model, more, auth string, header ...string) reply {
 		body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"echo nothing %s"}],"user":%q%s}`, model, prompt, session, more)
-		return p.do("POST", "/v1/chat/completions", body, append(header, "Authorization", auth, "thaw-session", session, "Cookie", session, "X-Forwarded-For", session)...)
+		return p.do("POST", "/v1/chat/completions", body,
+			append(header, "Authorization", auth, "thaw-session", session, "Cookie", session, "X-Forwarded-For", session)...)
 	}
 	// These succeed.
 	for _, m := range []string{"blob", "tiny", "fake"} {
@@ -88,10 +89,13 @@ func TestCanaries(t *testing.T) {
 	p.do("GET", "/v1/models?key="+inQuery, "", "Authorization", key)
 	p.do("GET", "/api/v1/functions?key="+inQuery, "", "Authorization", key)
 	p.do("POST", "/v1/chat/completions?sig="+inQuery, `{}`)
-	p.raw("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + wrongKey + "\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n" + prompt)
+	p.raw("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + wrongKey +
+		"\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n" + prompt)
 	p.raw("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + wrongKey + "\x01\r\n\r\n")
 	p.raw(prompt + "\r\n\r\n")
-	p.do("PUT", "/api/v1/functions/default/put", modelFile("put", "  source: https://otheraccount.blob.core.windows.net/weights/tiny?sig="+inURL+"\n  engine: ember\n"), "Authorization", adminKey)
+	p.do("PUT", "/api/v1/functions/default/put",
+		modelFile("put", "  source: https://otheraccount.blob.core.windows.net/weights/tiny?sig="+inURL+"\n  engine: ember\n"), "Authorization",
+		adminKey)
 	p.do("POST", "/api/v1/keys", `{"team":"`+prompt+`"`, "Authorization", adminKey)
 	_, joinToken := p.joinToken("")
 	p.do("POST", "/api/v1/heartbeat", `{"agent_id":"x"}`, "Authorization", "Bearer "+wrongKey)
@@ -136,7 +140,8 @@ func TestCanaries(t *testing.T) {
 		}
 	}
 	for _, r := range p.itemsAs("/api/v1/replicas", adminKey) {
-		look(fmt.Sprint("the log of ", r["id"]), []byte(p.do("GET", fmt.Sprint("/api/v1/replicas/", r["id"], "/logs"), "", "Authorization", adminKey).body))
+		look(fmt.Sprint("the log of ", r["id"]),
+			[]byte(p.do("GET", fmt.Sprint("/api/v1/replicas/", r["id"], "/logs"), "", "Authorization", adminKey).body))
 	}
 	if seen < 14 {
 		t.Errorf("only %d documents were read", seen)
@@ -145,7 +150,8 @@ func TestCanaries(t *testing.T) {
 	for _, pid := range append(p.processes(), p.proc.Process.Pid) {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		look(fmt.Sprintf("the arguments of %q", line), line)
-		if bytes.Contains(line, []byte("\x00engine\x00")) || bytes.Contains(line, []byte("\x00fake\x00")) || bytes.Contains(line, []byte("\x00keep\x00")) {
+		if bytes.Contains(line, []byte("\x00engine\x00")) || bytes.Contains(line, []byte("\x00fake\x00")) ||
+			bytes.Contains(line, []byte("\x00keep\x00")) {
 			env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 			engines++
 			look(fmt.Sprintf("the environment of %q", line), env)

@@ -221,10 +221,12 @@ func serveClients(t *testing.T, slow ...string) *served.Platform {
 	}
 	var models strings.Builder
 	for _, k := range kinds {
-		fmt.Fprintf(&models, "---\napiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  engine: command\n  args: [%q, bench-engine, --addr, \"127.0.0.1:{port}\"]\n", fakeEngineOf(k.name).Name, exe)
+		fmt.Fprintf(&models, "---\napiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  engine: command\n  args: [%q, "+
+			"bench-engine, --addr, \"127.0.0.1:{port}\"]\n", fakeEngineOf(k.name).Name, exe)
 	}
 	if len(slow) > 0 {
-		fmt.Fprintf(&models, "---\napiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  engine: command\n  args: [%q, bench-engine, --addr, \"127.0.0.1:{port}\", %s]\n  scale: {target: 32}\n", fakeEngineOf("slow").Name, exe, strings.Join(slow, ", "))
+		fmt.Fprintf(&models, "---\napiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  engine: command\n  args: [%q, "+
+			"bench-engine, --addr, \"127.0.0.1:{port}\", %s]\n  scale: {target: 32}\n", fakeEngineOf("slow").Name, exe, strings.Join(slow, ", "))
 	}
 	if err := os.WriteFile(filepath.Join(folder, "fake.yaml"), []byte(models.String()), 0o600); err != nil {
 		t.Fatal(err)
@@ -292,7 +294,8 @@ func clientCases(t *testing.T, p *served.Platform, of functions.Name, k kind, cl
 	})
 	t.Run("dies", func(t *testing.T) {
 		s := do(t, "dies")
-		if e := s.Error; e == nil || !e.Known || !k.mute && !strings.Contains(e.Message, "died") || !k.words && e.Code != "engine_crashed" || s.Chunks > 5 || s.Finish != "" {
+		if e := s.Error; e == nil || !e.Known || !k.mute && !strings.Contains(e.Message, "died") || !k.words && e.Code != "engine_crashed" ||
+			s.Chunks > 5 || s.Finish != "" {
 			t.Errorf("%+v, error %+v", s, s.Error)
 		}
 	})
@@ -478,11 +481,14 @@ func goClient(base, key, model, fake string) official {
 
 func goBatch(ctx context.Context, c openai.Client, model string) (s seen, err error) {
 	content := batchLines("go", 3, model)
-	file, err := c.Files.New(ctx, openai.FileNewParams{File: openai.File(strings.NewReader(content), "lines.jsonl", "application/jsonl"), Purpose: openai.FilePurposeBatch})
+	file, err := c.Files.New(ctx,
+		openai.FileNewParams{File: openai.File(strings.NewReader(content), "lines.jsonl", "application/jsonl"), Purpose: openai.FilePurposeBatch})
 	if err != nil {
 		return s, err
 	}
-	b, err := c.Batches.New(ctx, openai.BatchNewParams{InputFileID: file.ID, Endpoint: openai.BatchNewParamsEndpointV1ChatCompletions, CompletionWindow: openai.BatchNewParamsCompletionWindow24h})
+	b, err := c.Batches.New(ctx,
+		openai.BatchNewParams{InputFileID: file.ID, Endpoint: openai.BatchNewParamsEndpointV1ChatCompletions,
+			CompletionWindow: openai.BatchNewParamsCompletionWindow24h})
 	for err == nil && b.Status != openai.BatchStatusCompleted && b.Status != openai.BatchStatusFailed {
 		select {
 		case <-ctx.Done():

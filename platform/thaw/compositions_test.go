@@ -63,7 +63,8 @@ func (t *thinker) answer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
-	fmt.Fprintf(w, "data: {\"id\":\"c\",\"model\":\"vendor\",\"choices\":[{\"index\":0,\"delta\":{\"content\":%s},\"finish_reason\":null}]}\n\n", quoted)
+	fmt.Fprintf(w, "data: {\"id\":\"c\",\"model\":\"vendor\","+
+		"\"choices\":[{\"index\":0,\"delta\":{\"content\":%s},\"finish_reason\":null}]}\n\n", quoted)
 	fmt.Fprintf(w, "data: {\"id\":\"c\",\"model\":\"vendor\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n")
 	fmt.Fprintf(w, "data: {\"id\":\"c\",\"model\":\"vendor\",\"choices\":[],%s}\n\ndata: [DONE]\n\n", usage)
 }
@@ -75,7 +76,8 @@ func (t *thinker) hang(text string) {
 }
 
 func (t *thinker) file(name, url, more string) string {
-	return "apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: " + name + "}\nspec: {url: " + url + "/v1, price: {input: 1, output: 2}, allow: internal" + more + "}\n"
+	return "apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: " + name + "}\nspec: {url: " + url +
+		"/v1, price: {input: 1, output: 2}, allow: internal" + more + "}\n"
 }
 
 func compositionFile(name, spec string) string {
@@ -191,7 +193,8 @@ func TestCompositions(t *testing.T) {
 					t.Errorf("%s: %+v", x.model, c)
 				}
 			}
-			if a.usage.Prompt != prompt || a.usage.Completion != completion || prompt == 0 || x.final == "cloud" && a.text != "The cloud's synthesis." {
+			if a.usage.Prompt != prompt || a.usage.Completion != completion || prompt == 0 ||
+				x.final == "cloud" && a.text != "The cloud's synthesis." {
 				t.Errorf("%s: %+v", x.model, a)
 			}
 			if agree := a.thaw.Agreement; x.model == "panel" && (!agree.Exact || agree.Agree != 2 || agree.Answers != 3) {
@@ -206,7 +209,8 @@ func TestCompositions(t *testing.T) {
 			}
 		}
 	}
-	if r := p.do("POST", "/v1/chat/completions", chatBody("broken", "")); r.status != 503 && r.status != 502 || !strings.Contains(r.body, "The Composition `broken` has no answer: ") {
+	if r := p.do("POST", "/v1/chat/completions", chatBody("broken", "")); r.status != 503 && r.status != 502 ||
+		!strings.Contains(r.body, "The Composition `broken` has no answer: ") {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 	if list := p.do("GET", "/v1/models", "").body; strings.Count(list, `"owned_by":"composition"`) != 7 {
@@ -231,7 +235,8 @@ func TestCompositionTakesTurns(t *testing.T) {
 	}, "--gpus", "1")
 	a := readComposedAnswer(t, p.do("POST", "/v1/chat/completions", `{"model":"panel","stream":true,"temperature":0,"messages":[{"role":"user","content":"Hello"}]}`))
 	calls := a.thaw.Calls
-	if len(calls) != 2 || !calls[0].Cold || !calls[1].Cold || calls[1].Start < calls[0].Start+calls[0].Duration || calls[0].ColdStart == calls[1].ColdStart || a.text == "" {
+	if len(calls) != 2 || !calls[0].Cold || !calls[1].Cold || calls[1].Start < calls[0].Start+calls[0].Duration ||
+		calls[0].ColdStart == calls[1].ColdStart || a.text == "" {
 		t.Errorf("%+v", a)
 	}
 	if n := len(p.items("/api/v1/coldstarts")); n != 2 {

@@ -33,7 +33,8 @@ func TestExplain(t *testing.T) {
 		t.Fatal(r.status, r.body)
 	}
 	p.eventually("its request is over", func() bool { return !strings.Contains(explain("place", "one").Now, "serves") })
-	if e := explain("place", "one"); !strings.Contains(e.Now, "ready and idle") || e.Chosen == "" || e.Reason != "requests wait for it" || len(e.Candidates) != 1 {
+	if e := explain("place", "one"); !strings.Contains(e.Now, "ready and idle") || e.Chosen == "" || e.Reason != "requests wait for it" ||
+		len(e.Candidates) != 1 {
 		t.Errorf("placed: %+v", e)
 	}
 	if r := p.chat("two", ""); r.status != 200 {

@@ -39,7 +39,8 @@ func TestBadInput(t *testing.T) {
 		{"method", p.do("GET", "/v1/chat/completions", ""), 405, "", ""},
 	} {
 		f := c.r.failure()
-		if c.r.status != c.status || c.code != "" && f.Code != c.code || !strings.Contains(f.Message+f.Param, c.says) || c.r.header.Get("X-Request-Id") == "" {
+		if c.r.status != c.status || c.code != "" && f.Code != c.code || !strings.Contains(f.Message+f.Param, c.says) ||
+			c.r.header.Get("X-Request-Id") == "" {
 			t.Errorf("%s: %d %+v %v %v", c.name, c.r.status, f, c.r.header, c.r.err)
 		}
 	}
@@ -52,7 +53,8 @@ func TestBadInput(t *testing.T) {
 	if got := p.raw("GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 421") {
 		t.Errorf("a foreign Host on loopback: %q", got)
 	}
-	if got := p.raw("GET /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 403") {
+	if got := p.raw("GET /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n"); !strings.HasPrefix(got,
+		"HTTP/1.1 403") {
 		t.Errorf("a foreign Origin: %q", got)
 	}
 	if n := p.items("/api/v1/coldstarts"); len(n) != 0 {
@@ -135,7 +137,9 @@ func TestStartFails(t *testing.T) {
 			func() { os.WriteFile(st, whole[:len(whole)/2], 0o644) }, func() { os.WriteFile(st, whole, 0o644) }},
 		{"exits while loading", fakeModel("m", "--dies "+flag, ""), "out of GPU memory: CUDA out of memory",
 			func() {
-				os.WriteFile(flag, []byte("Traceback (most recent call last):\n  File \"x.py\", line 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"), 0o644)
+				os.WriteFile(flag, []byte(
+					"Traceback (most recent call last):\n  File \"x.py\", line 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
+					0o644)
 			},
 			func() { os.Remove(flag) }},
 		{"engine missing", modelFile("m", "  engine: vllm\n  source: "+weights+"\n"), "THAW_ENGINE_VLLM", func() {}, nil},
@@ -147,7 +151,8 @@ func TestStartFails(t *testing.T) {
 			for range 4 {
 				wg.Go(func() {
 					r := p.chat("m", "")
-					if f := r.failure(); r.status != 503 || f.Code != "model_load_failed" || !strings.Contains(f.Message+f.Param, c.says) || r.header.Get("Retry-After") != "" || r.header.Get("X-Should-Retry") != "false" {
+					if f := r.failure(); r.status != 503 || f.Code != "model_load_failed" || !strings.Contains(f.Message+f.Param, c.says) ||
+						r.header.Get("Retry-After") != "" || r.header.Get("X-Should-Retry") != "false" {
 						t.Errorf("%d %v %s", r.status, r.header, r.body)
 					}
 				})

@@ -23,7 +23,8 @@ func fakeEngine(args []string) int {
 	loads := f.String("loads", "", "file: not healthy while it is there")
 	holds := f.String("holds", "", "file: a stream goes on after its first word when it is gone")
 	takes := f.Duration("takes", 0, "how long an answer takes")
-	mode := f.String("mode", "", "cut: close in the middle of an answer; half: end a stream without [DONE]; frame: an error frame, then [DONE]; flood: more than a client reads; loud: a log longer than a pipe for each request")
+	mode := f.String("mode", "", "cut: close in the middle of an answer; half: end a stream without [DONE]; frame: an error frame, then "+
+		"[DONE]; flood: more than a client reads; loud: a log longer than a pipe for each request")
 	memory := f.String("memory", "", "file: memory that holds one engine; one that finds it taken ends as engines do for want of memory")
 	reads := f.String("reads", "", "file: paths, one a line, that it tries to read, and tells of on stdout")
 	f.Parse(args)

@@ -30,7 +30,8 @@ func TestDeployedFolder(t *testing.T) {
 	if code := run(t.Context(), []string{"deploy", "-f", filepath.Join(folder, "m.yaml"), "--server", p.url, "--data", p.data}, strings.NewReader(""), &out, &errs); code != 0 {
 		t.Fatalf("exit %d: %s%s", code, out.String(), errs.String())
 	}
-	if kept, err := os.ReadFile(filepath.Join(p.data, "functions", "default.own.yaml")); err != nil || !strings.Contains(string(kept), "folder: "+folder+"\n") || !strings.Contains(string(kept), "srv/main.sh") {
+	if kept, err := os.ReadFile(filepath.Join(p.data, "functions", "default.own.yaml")); err != nil ||
+		!strings.Contains(string(kept), "folder: "+folder+"\n") || !strings.Contains(string(kept), "srv/main.sh") {
 		t.Errorf("%v %s", err, kept)
 	}
 	if a := p.chat("own", ""); a.status != 200 {

@@ -80,7 +80,8 @@ func TestResourcesLeftOut(t *testing.T) {
 		}
 		return string(b)
 	}
-	if said := deploy(""); !strings.Contains(said, "default/m: spec.resources is left out, and was worked out: {gpus: 1, gpuMemory: ") || !strings.Contains(kept(), "gpus: 1\n") {
+	if said := deploy(""); !strings.Contains(said, "default/m: spec.resources is left out, and was worked out: {gpus: 1, gpuMemory: ") ||
+		!strings.Contains(kept(), "gpus: 1\n") {
 		t.Errorf("%s%s", said, kept())
 	}
 	if said := deploy("  resources: {memory: 1Gi}\n"); strings.Contains(said, "worked out") || !strings.Contains(kept(), "gpus: 0\n") {

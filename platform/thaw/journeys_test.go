@@ -138,7 +138,8 @@ func TestHeldStreamReportsState(t *testing.T) {
 	}
 	p := start(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "args: [--ready-delay, 3500ms]")})
 	r := p.chat("tiny", `"stream":true,"max_tokens":4`)
-	if r.status != 200 || !strings.HasPrefix(r.body, ": thaw state=") || !strings.Contains(r.body, ": thaw state=loading") || !strings.Contains(r.body, ": thaw timeline queue=") || r.text() == "" {
+	if r.status != 200 || !strings.HasPrefix(r.body, ": thaw state=") || !strings.Contains(r.body, ": thaw state=loading") ||
+		!strings.Contains(r.body, ": thaw timeline queue=") || r.text() == "" {
 		t.Fatalf("%d %v\n%s", r.status, r.err, r.body)
 	}
 	for i, line := range strings.Split(r.body, "\n\n") {
@@ -165,7 +166,8 @@ func TestDeployGetRemove(t *testing.T) {
 	if r := p.do("PUT", "/api/v1/functions/default/late", file); r.status != 401 {
 		t.Errorf("PUT without a token: %d %s", r.status, r.body)
 	}
-	if r := p.do("PUT", "/api/v1/functions/default/late", file, "Authorization", p.admin(), "Content-Type", "application/yaml"); r.status/100 != 2 {
+	if r := p.do("PUT", "/api/v1/functions/default/late", file, "Authorization", p.admin(), "Content-Type",
+		"application/yaml"); r.status/100 != 2 {
 		t.Fatalf("PUT: %d %s", r.status, r.body)
 	}
 	if r := p.chat("late", `"max_tokens":2`); r.status != 200 {

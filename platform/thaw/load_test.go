@@ -159,7 +159,8 @@ func TestSlowReaders(t *testing.T) {
 		defer c.Close()
 		c.(*net.TCPConn).SetReadBuffer(4 << 10)
 		body := chatBody("flood", `"stream":true`)
-		fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			len(body), body)
 		io.ReadFull(c, make([]byte, 12)) // the answer has begun
 		slow = append(slow, c)
 	}

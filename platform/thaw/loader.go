@@ -52,10 +52,12 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 	if c.Controller != "" {
 		secure, err := controlstream.Certified(c.Certs)
 		if err != nil {
-			return &kit.Error{Exit: kit.ExitUsage, What: "--certs " + c.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
+			return &kit.Error{Exit: kit.ExitUsage, What: "--certs " + c.Certs, Err: err,
+				Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
 		}
 		client = controlstream.NewClient(controlstream.ClientOptions{
-			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return kit.ReadToken(c.TokenFile) }, Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: c.Node, Version: cli.Version}, Log: log.Logger,
+			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return kit.ReadToken(c.TokenFile) },
+			Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: c.Node, Version: cli.Version}, Log: log.Logger,
 			First: func() controlstream.Report { return d.FullReport() }, Down: func(m controlstream.Update) { d.OnUpdate(m) },
 		})
 		o.Send, o.Connected = client.Send, client.Connected
@@ -91,7 +93,8 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 	cancel()
 	parts.Wait()
 	if errors.Is(err, nodeloader.ErrInUse) {
-		return &kit.Error{Exit: kit.ExitUnavailable, Err: err, Hint: "one loader per node: look for another DaemonSet, or a pod that does not end"}
+		return &kit.Error{Exit: kit.ExitUnavailable, Err: err,
+			Hint: "one loader per node: look for another DaemonSet, or a pod that does not end"}
 	}
 	return err
 }
@@ -114,13 +117,15 @@ func openLoaderStore(c cli.LoaderConfig, log *slog.Logger) (store *nodestore.Sto
 		}
 		peerURL = peers.URL
 	}
-	store, err = nodestore.Open(nodestore.Options{Node: c.Node, Data: c.Store, Budget: c.Bytes, Peering: peers, Copies: true, Private: true, Log: log})
+	store, err = nodestore.Open(nodestore.Options{Node: c.Node, Data: c.Store, Budget: c.Bytes, Peering: peers, Copies: true, Private: true,
+		Log: log})
 	return store, peerURL, err
 }
 
 // serveProbes answers probes and Prometheus until ctx ends.
 func serveProbes(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()

@@ -34,7 +34,8 @@ type stalling struct {
 }
 
 func (s *stalling) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if from, _, ok := azuretest.Range(r.Header.Get("x-ms-range")+r.Header.Get("Range"), 1<<40); ok && s.stall.Load() && strings.HasSuffix(r.URL.Path, ".safetensors") {
+	if from, _, ok := azuretest.Range(r.Header.Get("x-ms-range")+r.Header.Get("Range"), 1<<40); ok && s.stall.Load() &&
+		strings.HasSuffix(r.URL.Path, ".safetensors") {
 		w = &slow{ResponseWriter: w, left: s.after - from, gone: r.Context().Done()}
 	}
 	s.Server.ServeHTTP(w, r)

@@ -39,7 +39,8 @@ func TestStartShortOfMemory(t *testing.T) {
 	}
 	retried := 0
 	for _, e := range p.items("/api/v1/events") {
-		if e["kind"] == "retry" && e["function"] == "default/two" && e["reason"] == "host_memory" && strings.Contains(fmt.Sprint(e["message"]), "MemoryError") {
+		if e["kind"] == "retry" && e["function"] == "default/two" && e["reason"] == "host_memory" &&
+			strings.Contains(fmt.Sprint(e["message"]), "MemoryError") {
 			retried++
 		}
 	}

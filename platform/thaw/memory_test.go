@@ -53,7 +53,8 @@ func TestWrongKeysUseNoMemory(t *testing.T) {
 			}
 			defer c.Close()
 			c.SetDeadline(time.Now().Add(patience))
-			fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong\r\nContent-Length: %d\r\n\r\n", 32<<20)
+			fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong\r\nContent-Length: %d\r\n\r\n",
+				32<<20)
 			open.Add(1)
 			wg.Go(func() {
 				for range 32<<20/len(piece) - 1 { // all but the end of the body

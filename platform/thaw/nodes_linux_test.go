@@ -62,8 +62,10 @@ func TestPodThatVanishes(t *testing.T) {
 	// The pod has its own process namespace and /proc, as in a container.
 	scratch := shortFolder(t)
 	c := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && exec "$0" "$@"`, os.Args[0],
-		"runtime", "--port", "0", "--sockets", filepath.Join(store, "sockets"), "--termination-message", filepath.Join(scratch, "none"), "--dir", filepath.Join(scratch, "thaw"))
-	c.Env = append(os.Environ(), "THAW_MODEL="+inPodOf(azuretest.Location("tiny"), "ember", ""), "TMPDIR="+scratch, "HOME="+scratch, "JOURNEY="+scratch)
+		"runtime", "--port", "0", "--sockets", filepath.Join(store, "sockets"), "--termination-message", filepath.Join(scratch, "none"), "--dir",
+		filepath.Join(scratch, "thaw"))
+	c.Env = append(os.Environ(), "THAW_MODEL="+inPodOf(azuretest.Location("tiny"), "ember", ""), "TMPDIR="+scratch, "HOME="+scratch,
+		"JOURNEY="+scratch)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
 	p := &podProcess{platform: &platform{t: t, log: &journal{}, data: scratch}, out: &journal{}, scratch: scratch}
 	c.Stdout, c.Stderr = p.out, p.log

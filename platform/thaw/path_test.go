@@ -134,7 +134,8 @@ func (p *platform) ask(function string) {
 func (p *platform) submit() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(p.url, "http")+"/ws/path", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {p.admin()}}})
+	c, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(p.url, "http")+"/ws/path",
+		&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {p.admin()}}})
 	if err != nil {
 		p.t.Error(err)
 		return

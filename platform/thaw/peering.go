@@ -36,7 +36,8 @@ func peering(where, addr, advertise string, secure *p2p.TLS, others []string) (*
 	}
 	l, err := net.Listen("tcp", where)
 	if err != nil {
-		return nil, &kit.Error{What: "cannot listen on " + where + " for other nodes", Err: err, Hint: "another address, or none: --peer-addr HOST:PORT or --peer-addr off"}
+		return nil, &kit.Error{What: "cannot listen on " + where + " for other nodes", Err: err,
+			Hint: "another address, or none: --peer-addr HOST:PORT or --peer-addr off"}
 	}
 	at := l.Addr().(*net.TCPAddr)
 	if host == "" && at.IP.IsUnspecified() {

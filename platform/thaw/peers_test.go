@@ -28,7 +28,8 @@ func TestNodesDownloadOnce(t *testing.T) {
 	blobs.Fault(nil) // forget earlier requests
 	var all sync.WaitGroup
 	bring := func(node string) {
-		if out, errs, code := verb(t, "prefetch", azuretest.Location("tiny"), "--node", node, "--server", p.url, "--key", strings.TrimPrefix(p.admin(), "Bearer ")); code != 0 {
+		if out, errs, code := verb(t, "prefetch", azuretest.Location("tiny"), "--node", node, "--server", p.url, "--key",
+			strings.TrimPrefix(p.admin(), "Bearer ")); code != 0 {
 			t.Errorf("%s: %d\n%s%s", node, code, out, errs)
 		}
 	}

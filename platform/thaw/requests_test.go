@@ -96,8 +96,11 @@ func TestOldHTTP(t *testing.T) {
 		{"half", `"stream":true`, `"error"`},
 	} {
 		body := chatBody(c.model, c.more)
-		got, err := p.sendRaw(fmt.Sprintf("POST /v1/chat/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
-		if err != nil && c.model == "whole" || !strings.Contains(got, " 200 ") || strings.Contains(strings.ToLower(got), "transfer-encoding") || !strings.Contains(got, c.want) {
+		got, err := p.sendRaw(
+			fmt.Sprintf("POST /v1/chat/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+				len(body), body))
+		if err != nil && c.model == "whole" || !strings.Contains(got, " 200 ") || strings.Contains(strings.ToLower(got), "transfer-encoding") ||
+			!strings.Contains(got, c.want) {
 			t.Errorf("%s %s: %v\n%s", c.model, c.more, err, got)
 		}
 	}
@@ -354,7 +357,8 @@ func TestMachineUnreachable(t *testing.T) {
 		}
 	}
 	rest, err := io.ReadAll(begun)
-	if f := (reply{body: string(rest)}).failure(); !errors.Is(err, io.ErrUnexpectedEOF) || f.Code != "engine_crashed" || strings.Contains(string(rest), "[DONE]") {
+	if f := (reply{body: string(rest)}).failure(); !errors.Is(err, io.ErrUnexpectedEOF) || f.Code != "engine_crashed" ||
+		strings.Contains(string(rest), "[DONE]") {
 		t.Errorf("the stream that had begun: %v\n%s", err, rest)
 	}
 	t.Logf("all were told within %s", time.Since(began))

@@ -87,12 +87,14 @@ func (p *platform) rightsTable(file string) []right {
 			Right string `json:"x-right"`
 		}
 	}
-	if r := p.do("GET", "/openapi.json", "", "Authorization", p.admin()); json.Unmarshal([]byte(r.body), &spec) != nil || len(spec.Paths) < 30 {
+	if r := p.do("GET", "/openapi.json", "", "Authorization", p.admin()); json.Unmarshal([]byte(r.body), &spec) != nil ||
+		len(spec.Paths) < 30 {
 		p.t.Fatalf("the description of the API: %d %s", r.status, r.body)
 	}
 	seen := map[string]bool{}
 	for _, pattern := range slices.Sorted(maps.Keys(spec.Paths)) {
-		path := strings.NewReplacer("{team}", "red", "{kind}", "place", "{name}", "nosuch", "{id}", "nosuch", "{digest}", "nosuch").Replace(pattern)
+		path := strings.NewReplacer("{team}", "red", "{kind}", "place", "{name}", "nosuch", "{id}", "nosuch", "{digest}",
+			"nosuch").Replace(pattern)
 		for _, method := range slices.Sorted(maps.Keys(spec.Paths[pattern])) {
 			row, path := spec.Paths[pattern][method], path
 			part := row.Right + strings.Join(strings.Split(pattern, "/")[:2], "/")
@@ -249,7 +251,8 @@ func TestPathConfusion(t *testing.T) {
 					if who == "no key" && method != "POST" {
 						continue // accepted for that time
 					}
-					got := p.raw(method + " " + f(target) + " HTTP/1.1\r\nHost: " + host + "\r\n" + auth + "Content-Type: application/json\r\nContent-Length: 14\r\nConnection: close\r\n\r\n{\"team\":\"red\"}")
+					got := p.raw(method + " " + f(target) + " HTTP/1.1\r\nHost: " + host + "\r\n" + auth +
+						"Content-Type: application/json\r\nContent-Length: 14\r\nConnection: close\r\n\r\n{\"team\":\"red\"}")
 					m := status.FindStringSubmatch(got)
 					if m == nil || m[1][0] != '4' {
 						t.Errorf("%s: %s %s as %s: %.300q", name, method, f(target), who, got)
@@ -260,7 +263,8 @@ func TestPathConfusion(t *testing.T) {
 	}
 	// A target in absolute form with the authority of Host is the same path, with the same rights.
 	for who, want := range map[string]string{"": "401", "Authorization: " + team + "\r\n": "403"} {
-		got := p.raw("POST http://" + host + "/api/v1/keys HTTP/1.1\r\nHost: " + host + "\r\n" + who + "Content-Type: application/json\r\nContent-Length: 14\r\nConnection: close\r\n\r\n{\"team\":\"red\"}")
+		got := p.raw("POST http://" + host + "/api/v1/keys HTTP/1.1\r\nHost: " + host + "\r\n" + who +
+			"Content-Type: application/json\r\nContent-Length: 14\r\nConnection: close\r\n\r\n{\"team\":\"red\"}")
 		if m := status.FindStringSubmatch(got); m == nil || m[1] != want {
 			t.Errorf("absolute form with %q: %.300q, want %s", who, got, want)
 		}
@@ -447,7 +451,8 @@ func TestAgentRights(t *testing.T) {
 	if r := p.do("DELETE", "/api/v1/agents/second", "", "Authorization", p.admin()); r.status != 204 {
 		t.Errorf("%d %s", r.status, r.body)
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: folder(t, second, enroll.ServerName), DisableKeepAlives: true}, Timeout: patience}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: folder(t, second, enroll.ServerName), DisableKeepAlives: true},
+		Timeout: patience}
 	res, err := client.Post(server+"/api/v1/heartbeat", "application/json", strings.NewReader(beat("second")))
 	if err != nil {
 		t.Fatal(err)

@@ -83,7 +83,8 @@ func TestAuto(t *testing.T) {
 	names := func(r reply, model string) bool { return strings.Contains(r.body, `"model":"`+model+`"`) }
 
 	r, rec := ask("Extract the name and the age as JSON: Anna is 31.", "")
-	if rec.Rule != "extract" || rec.Target != "small" || !names(r, "small") || !strings.HasPrefix(r.header.Get("thaw-route"), "router=auto; rule=extract; target=small; stage=rules; ") {
+	if rec.Rule != "extract" || rec.Target != "small" || !names(r, "small") ||
+		!strings.HasPrefix(r.header.Get("thaw-route"), "router=auto; rule=extract; target=small; stage=rules; ") {
 		t.Errorf("structured: %v %+v", r.header, rec)
 	}
 	if r, rec = ask("Why does this not compile?\n```go\nfunc main() { x := 1 }\n```", ""); rec.Rule != "code" || !names(r, "coder") {
@@ -98,7 +99,9 @@ func TestAuto(t *testing.T) {
 
 	// The big model is cold: the Remote answers, and the model is started.
 	r, rec = ask(hardPrompt, "")
-	if rec.Rule != "hard" || rec.Stage != functions.StageScore || rec.Target != "cloud" || rec.Prewarm != "big" || !names(r, "cloud") || !strings.Contains(r.body, "from the cloud") || !strings.HasSuffix(r.header.Get("thaw-route"), "target=cloud; stage=score; cache=off; state=ready; prewarm=big") {
+	if rec.Rule != "hard" || rec.Stage != functions.StageScore || rec.Target != "cloud" || rec.Prewarm != "big" || !names(r, "cloud") ||
+		!strings.Contains(r.body, "from the cloud") ||
+		!strings.HasSuffix(r.header.Get("thaw-route"), "target=cloud; stage=score; cache=off; state=ready; prewarm=big") {
 		t.Fatalf("hedge: %s %v %+v", r.body, r.header, rec)
 	}
 	if seen := cloud.seen(); len(seen) != 1 || !strings.Contains(seen[0], `"vendor-large"`) {
@@ -113,7 +116,8 @@ func TestAuto(t *testing.T) {
 	// What is secret stays here, also where the big model is cold again.
 	p.do("POST", "/api/v1/functions/default/big/stop", "", auth...)
 	p.eventually("the big model is cold", func() bool { return p.state("default/big") == "" })
-	if r, rec = ask(hardPrompt, "", "thaw-data", "secret"); rec.Target != "big" || rec.Data != "secret" || !names(r, "big") || !strings.Contains(rec.Candidates[1].WhyNot, "the data is secret") {
+	if r, rec = ask(hardPrompt, "", "thaw-data", "secret"); rec.Target != "big" || rec.Data != "secret" || !names(r, "big") ||
+		!strings.Contains(rec.Candidates[1].WhyNot, "the data is secret") {
 		t.Errorf("secret: %+v", rec)
 	}
 	if r := p.do("POST", "/v1/chat/completions", `{"model":"cloud","messages":[{"role":"user","content":"hi"}]}`); r.status != 403 || r.failure().Code != "data_class_refused" {
@@ -131,7 +135,8 @@ func TestAuto(t *testing.T) {
 		}
 		return out.String()
 	}
-	if out := verb("explain", "route", explained); !strings.Contains(out, "auto: cloud\n") || !strings.Contains(out, "prewarmed  big") || strings.Contains(out, "Prove that") {
+	if out := verb("explain", "route", explained); !strings.Contains(out, "auto: cloud\n") || !strings.Contains(out, "prewarmed  big") ||
+		strings.Contains(out, "Prove that") {
 		t.Errorf("%s", out)
 	}
 	if out := verb("route", hardPrompt); !strings.Contains(out, "rule       hard") || !strings.Contains(out, "complexity") {

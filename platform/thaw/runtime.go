@@ -62,17 +62,21 @@ func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer)
 	}
 	log := c.Open(stderr)
 	defer log.Close()
-	log.Info("thaw runtime", "version", cli.Version, "model", m.FullName(), "engine", m.Spec.Engine, "source", m.Spec.Source, "address", net.JoinHostPort(ip, fmt.Sprint(c.Port)), "sockets", c.Sockets)
+	log.Info("thaw runtime", "version", cli.Version, "model", m.FullName(), "engine", m.Spec.Engine, "source", m.Spec.Source, "address",
+		net.JoinHostPort(ip, fmt.Sprint(c.Port)), "sockets", c.Sockets)
 	tuning, stopTuning := context.WithCancel(ctx)
 	defer stopTuning()
 	go httpserver.NewProcTuner().Run(tuning)
 	err = shim.New(shim.Options{
-		Model: m, Listener: listener, IP: ip, Port: c.Port, Sockets: c.Sockets, Dir: c.Dir, Caches: filepath.Join(os.TempDir(), "thaw-caches"), Exe: exe, Version: cli.Version,
-		Environ: os.Environ(), LoaderTimeout: c.LoaderWait.Std(), NoImports: !c.ImportsAhead, NoNodeFork: !c.Warm, RefuseVulnerable: c.Vulnerable == "refuse", Out: stdout, Log: log.Logger,
+		Model: m, Listener: listener, IP: ip, Port: c.Port, Sockets: c.Sockets, Dir: c.Dir, Caches: filepath.Join(os.TempDir(), "thaw-caches"),
+		Exe: exe, Version: cli.Version,
+		Environ: os.Environ(), LoaderTimeout: c.LoaderWait.Std(), NoImports: !c.ImportsAhead, NoNodeFork: !c.Warm,
+		RefuseVulnerable: c.Vulnerable == "refuse", Out: stdout, Log: log.Logger,
 	}).Run(ctx)
 	switch {
 	case errors.Is(err, shim.ErrNoLoader):
-		return &kit.Error{Exit: kit.ExitUnavailable, Err: err, Hint: "kubectl get pods -n thaw-system -l app.kubernetes.io/component=loader -o wide says whether this node has one"}
+		return &kit.Error{Exit: kit.ExitUnavailable, Err: err,
+			Hint: "kubectl get pods -n thaw-system -l app.kubernetes.io/component=loader -o wide says whether this node has one"}
 	case err != nil:
 		return &kit.Error{Exit: kit.ExitFailed, Err: err}
 	}

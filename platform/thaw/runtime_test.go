@@ -187,7 +187,8 @@ func runtimeOf(t *testing.T, store, model string, args ...string) *podProcess {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &podProcess{platform: &platform{t: t, log: &journal{}, data: root}, out: &journal{}, message: filepath.Join(root, "last-words"), scratch: filepath.Join(root, "tmp"), ended: make(chan struct{})}
+	p := &podProcess{platform: &platform{t: t, log: &journal{}, data: root}, out: &journal{}, message: filepath.Join(root, "last-words"),
+		scratch: filepath.Join(root, "tmp"), ended: make(chan struct{})}
 	if err := os.WriteFile(p.message, nil, 0o666); err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +332,8 @@ func TestRuntime(t *testing.T) {
 	l.mu.Lock()
 	port := l.hello.Port
 	l.mu.Unlock()
-	if !strings.HasSuffix(st.Endpoint, fmt.Sprintf(":%d", port)) || strings.Contains(st.Endpoint, "127.0.0.1") || st.Key != "" || st.ID != "" || st.State != functions.Ready || st.Team != "ml" || st.Model != "tiny" {
+	if !strings.HasSuffix(st.Endpoint, fmt.Sprintf(":%d", port)) || strings.Contains(st.Endpoint, "127.0.0.1") || st.Key != "" ||
+		st.ID != "" || st.State != functions.Ready || st.Team != "ml" || st.Model != "tiny" {
 		t.Errorf("the loader was told %+v", st)
 	}
 	if s := l.stages(); len(s) != 1 || s[0].Source != tinySource || len(s[0].Files) != 1 {
@@ -598,7 +600,9 @@ func TestRuntimeAdapters(t *testing.T) {
 	l.has("az://a/pirate", filepath.Join(dir, "pirate"))
 	l.has("az://a/wide", filepath.Join(dir, "wide"))
 	l.open()
-	p := runtimeOf(t, l.store, inPodOf(tinySource, "vllm", "adapters: [{name: pirate, source: az://a/pirate}, {name: wide, source: az://a/wide}, {name: lost, source: az://a/lost}]\n"))
+	p := runtimeOf(t, l.store,
+		inPodOf(tinySource, "vllm",
+			"adapters: [{name: pirate, source: az://a/pirate}, {name: wide, source: az://a/wide}, {name: lost, source: az://a/lost}]\n"))
 	p.ready()
 	for model, want := range map[string]struct {
 		status int
@@ -696,7 +700,8 @@ env: {TORCHDYNAMO_DISABLE: "1", VLLM_TARGET_DEVICE: cpu}
 `))
 	p.eventuallyWithin(5*time.Minute, "ready", func() bool { return p.do("GET", "/readyz", "").status == 200 || p.hasEnded() })
 	line := p.timeline()
-	if line.State != functions.Ready || line.Start != functions.StartPlain || !strings.Contains(line.StartNote, "imported the engine while its weights came") {
+	if line.State != functions.Ready || line.Start != functions.StartPlain ||
+		!strings.Contains(line.StartNote, "imported the engine while its weights came") {
 		t.Fatalf("%+v", line)
 	}
 	t.Logf("READY after %.1f s: %+v", line.Total, line.Phases)

@@ -296,10 +296,11 @@ func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, agents *enroll.Server
 	}
 	foresee := foresight.Open(c.Data, time.Now(), log)
 	foresee.StartAhead, foresee.Budget = c.Prewarm == "on", c.PrewarmBudget.Std()
+	config := agentConfig(c.Data, exe, c.NodeSettings, c.EngineSettings)
+	config.Orphan, config.KeepEngines, config.Peering, config.Log = c.OrphanTimeout.Std(), c.LeaveEngines, peers, log
 	return local.New(local.Options{
-		Data: c.Data, Catalog: cat, AgentTLS: agents.AgentTLS, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),
-		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, KeepEngines: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Confine: agent.ConfineMode(c.Confine), RefuseVulnerable: c.Vulnerable == "refuse", Caches: agent.CacheMode(c.Caches),
-		Environ: os.Environ, Peering: peers, Policy: c.Policy(), Foresight: foresee, Log: log, Alone: func() bool { return len(agents.Agents()) == 0 },
+		Config: config, Catalog: cat, AgentTLS: agents.AgentTLS, Policy: c.Policy(), Foresight: foresee,
+		Alone: func() bool { return len(agents.Agents()) == 0 },
 	})
 }
 
@@ -443,18 +444,20 @@ func catalogTeams(cat *catalog.Catalog) []functions.Team {
 	return out
 }
 
-func gpuCount(c kit.Count) int {
-	if c.Auto {
-		return -1
+// agentConfig is the configuration of an agent by the settings that serve and agent share.
+func agentConfig(data, exe string, n cli.NodeSettings, e cli.EngineSettings) agent.Config {
+	c := agent.Config{
+		Data: data, Exe: exe, Version: cli.Version, Environ: os.Environ, GPUs: n.GPUs.N, GPUMemory: n.GPUMemory, Sleep: n.SleepMemory,
+		Store: n.Store, Warm: agent.WarmMode(e.Warm), Confine: agent.ConfineMode(e.Confine),
+		RefuseVulnerable: e.Vulnerable == "refuse", EngineCaches: agent.CacheMode(e.Caches),
 	}
-	return c.N
-}
-
-func memorySize(s kit.Size) functions.Bytes {
-	if s.Auto {
-		return 0
+	if n.GPUs.Auto {
+		c.GPUs = -1
 	}
-	return s.Bytes
+	if !n.Memory.Auto {
+		c.Memory = n.Memory.Bytes
+	}
+	return c
 }
 
 // ignoreCancel is nil for an end that was asked for.

@@ -40,7 +40,8 @@ func runProgram(ctx context.Context, path string, args []string, stdin io.Reader
 	cmd.WaitDelay = terminateWait
 	err := cmd.Run()
 	if errors.Is(err, fs.ErrNotExist) {
-		return &kit.Error{Exit: kit.ExitFailed, What: fmt.Sprintf("the program for clusters is not beside this one: there is no %s", path), Hint: "make build makes both; keep them in one folder"}
+		return &kit.Error{Exit: kit.ExitFailed, What: fmt.Sprintf("the program for clusters is not beside this one: there is no %s", path),
+			Hint: "make build makes both; keep them in one folder"}
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()

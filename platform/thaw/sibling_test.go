@@ -29,20 +29,23 @@ func TestSiblingProgram(t *testing.T) {
 	}
 	t.Setenv("PATH", filepath.Dir(script("echo wrong"))+":"+os.Getenv("PATH"))
 	exit := run(t.Context(), []string{"deploy", "--to", "knative", "-f", file}, strings.NewReader(""), &out, &errs)
-	if exit != kit.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "there is no ") || !strings.Contains(errs.String(), "hint: make build makes both") {
+	if exit != kit.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "there is no ") ||
+		!strings.Contains(errs.String(), "hint: make build makes both") {
 		t.Errorf("exit %d %s%s", exit, out.String(), errs.String())
 	}
 
 	out.Reset()
 	errs.Reset()
 	err := runProgram(t.Context(), script(`cat; echo "$@"; echo no >&2; exit 3`), []string{"deploy", "--filename=a b"}, strings.NewReader("in\n"), &out, &errs)
-	if e, ok := errors.AsType[*kit.Error](err); !ok || e.Exit != 3 || e.Error() != "" || out.String() != "in\ndeploy --filename=a b\n" || errs.String() != "no\n" {
+	if e, ok := errors.AsType[*kit.Error](err); !ok || e.Exit != 3 || e.Error() != "" || out.String() != "in\ndeploy --filename=a b\n" ||
+		errs.String() != "no\n" {
 		t.Errorf("%v %q %q", err, out.String(), errs.String())
 	}
 	if err := runProgram(t.Context(), script("exit 0"), nil, nil, &out, &errs); err != nil {
 		t.Error(err)
 	}
-	if err := runProgram(t.Context(), script("kill -9 $$"), nil, nil, &out, &errs); err == nil || !strings.Contains(err.Error(), "thaw-knative: signal: killed") {
+	if err := runProgram(t.Context(), script("kill -9 $$"), nil, nil, &out, &errs); err == nil ||
+		!strings.Contains(err.Error(), "thaw-knative: signal: killed") {
 		t.Error(err)
 	}
 

@@ -38,7 +38,8 @@ func fakeVLLM(args []string) int {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, "vllm:num_requests_running %d\nvllm:num_requests_waiting 0\nvllm:generation_tokens_total %d\n", running.Load(), tokens.Load())
+		fmt.Fprintf(w, "vllm:num_requests_running %d\nvllm:num_requests_waiting 0\nvllm:generation_tokens_total %d\n", running.Load(),
+			tokens.Load())
 	})
 	mux.HandleFunc("GET /is_sleeping", func(w http.ResponseWriter, _ *http.Request) {
 		mu.Lock()
@@ -253,8 +254,9 @@ func TestAdapters(t *testing.T) {
 	for _, name := range []string{"pirate", "poet", "wide", "torn", "lost"} {
 		adapters += fmt.Sprintf("{name: %s, source: %s, rank: 16}, ", name, filepath.Join(dir, name))
 	}
-	p := spawnAfter(t, asVLLM(t), map[string]string{"m.yaml": modelFile("m", "  source: "+tinyDir(t)+"\n  engine: vllm\n  args: [--max-loras, \"1\"]\n  adapters: ["+
-		strings.TrimSuffix(adapters, ", ")+"]\n  resources: {memory: 64Mi}\n")}, "--warm", "off")
+	p := spawnAfter(t, asVLLM(t),
+		map[string]string{"m.yaml": modelFile("m", "  source: "+tinyDir(t)+"\n  engine: vllm\n  args: [--max-loras, \"1\"]\n  adapters: ["+
+			strings.TrimSuffix(adapters, ", ")+"]\n  resources: {memory: 64Mi}\n")}, "--warm", "off")
 	r := p.chat("m:pirate", "") // loads model and adapter
 	if r.status != 200 || !strings.HasPrefix(r.text(), "pirate of ") {
 		t.Fatalf("%d %s", r.status, r.body)

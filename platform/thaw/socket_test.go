@@ -31,7 +31,8 @@ spec:
 func TestSocket(t *testing.T) {
 	t.Parallel()
 	p := start(t, map[string]string{"small.yaml": tiny(t, "small", ""), "money.yaml": tiny(t, "money", ""), "auto.yaml": intentFile})
-	c, res, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(p.url, "http")+"/ws/tab-1", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {p.admin()}}})
+	c, res, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(p.url, "http")+"/ws/tab-1",
+		&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {p.admin()}}})
 	if err != nil {
 		t.Fatal(res, err)
 	}

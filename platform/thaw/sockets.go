@@ -17,7 +17,8 @@ import (
 )
 
 // newSockets makes the server of typing-time sessions on a data path.
-func newSockets(data *activator.Activator, backend *local.Local, metrics *telemetry.Registry, sockets, ofKey int, log *slog.Logger) *socket.Server {
+func newSockets(data *activator.Activator, backend *local.Local, metrics *telemetry.Registry, sockets, ofKey int,
+	log *slog.Logger) *socket.Server {
 	return socket.New(socket.Options{
 		Generate: data.Serve, Caller: data.Caller, Decide: data.DryRouteTyped, Sockets: sockets, SocketsOfKey: ofKey, Log: log,
 		Ahead: &socket.Ahead{

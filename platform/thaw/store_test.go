@@ -114,7 +114,8 @@ func TestPullWithoutServer(t *testing.T) {
 	before := len(blobs.Gets())
 	out, _, code = verb(t, "pull", source, "--data", data, "-o", "json", "--pin")
 	var last struct{ State, Path string }
-	if err := json.Unmarshal([]byte(lastLine(out)), &last); err != nil || code != 0 || last.State != "ready" || last.Path != folder || len(blobs.Gets()) != before {
+	if err := json.Unmarshal([]byte(lastLine(out)), &last); err != nil || code != 0 || last.State != "ready" || last.Path != folder ||
+		len(blobs.Gets()) != before {
 		t.Errorf("%d %s (%d ranges were read)", code, out, len(blobs.Gets())-before)
 	}
 

@@ -237,7 +237,8 @@ func (j *vllmJourney) sameTokens(t *testing.T, model, ember string) {
 			w.Logprobs.Tokens[i] = strings.ReplaceAll(token, "\ufffd", "")
 		}
 		if g.Text != w.Text || len(w.Logprobs.Tokens) != 48 || !slices.Equal(g.Logprobs.Tokens, w.Logprobs.Tokens) || got.Usage != want.Usage {
-			t.Errorf("%q:\n vllm says %q %q, %+v\nember says %q %q, %+v", prompt, g.Text, g.Logprobs.Tokens, got.Usage, w.Text, w.Logprobs.Tokens, want.Usage)
+			t.Errorf("%q:\n vllm says %q %q, %+v\nember says %q %q, %+v", prompt, g.Text, g.Logprobs.Tokens, got.Usage, w.Text, w.Logprobs.Tokens,
+				want.Usage)
 		}
 	}
 }

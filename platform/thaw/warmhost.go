@@ -30,7 +30,8 @@ func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Wr
 	}
 	environ := shim.InheritedVariables(os.Environ())
 	programs := engine.Programs{Environ: func() []string { return environ }}
-	cmd, err := programs.Prepare(engine.Request{Spec: functions.ModelSpec{Engine: functions.Engine(c.Engine)}, Name: "any", Path: "/", Port: 1, Scratch: c.Dir})
+	cmd, err := programs.Prepare(engine.Request{Spec: functions.ModelSpec{Engine: functions.Engine(c.Engine)}, Name: "any", Path: "/", Port: 1,
+		Scratch: c.Dir})
 	if err != nil {
 		return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "thaw warm-host runs in the engine's own image"}
 	}
@@ -39,7 +40,8 @@ func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Wr
 		return &kit.Error{Exit: kit.ExitUsage, Err: err}
 	}
 	o := pods.Options{
-		Sockets: c.Sockets, Argv: env.Python, Program: env.Program, Row: forkserver.ImportList(c.Engine), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env)), Dir: c.Dir,
+		Sockets: c.Sockets, Argv: env.Python, Program: env.Program, Row: forkserver.ImportList(c.Engine),
+		Env: forkserver.ParentEnviron(engine.Environ(cmd.Env)), Dir: c.Dir,
 		IdentifyPod: nodeloader.IdentifyPod, Log: log.Logger,
 	}
 	if c.AllowLocal {
@@ -61,7 +63,8 @@ func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Wr
 	fmt.Fprintf(stdout, "interpreter of %s, socket %s\n", env.Program, forkserver.HostSocket(c.Sockets))
 	err = h.Run(ctx)
 	if errors.Is(err, pods.ErrUnable) {
-		return &kit.Error{Exit: kit.ExitUnavailable, Err: err, Hint: "runtime/forkserver/pods.md lists the capabilities and the kernel that it takes; thaw-knative install --warm-image gives it those"}
+		return &kit.Error{Exit: kit.ExitUnavailable, Err: err,
+			Hint: "runtime/forkserver/pods.md lists the capabilities and the kernel that it takes; thaw-knative install --warm-image gives it those"}
 	}
 	return err
 }

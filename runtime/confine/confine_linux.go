@@ -49,13 +49,15 @@ func OwnUsers() bool {
 		return false
 	}
 	status, err := os.ReadFile("/proc/self/status")
-	return err == nil && os.Geteuid() == 0 && strings.Join(strings.Fields(string(users)), " ") == "0 0 4294967295" && canChangeUser(string(status))
+	return err == nil && os.Geteuid() == 0 && strings.Join(strings.Fields(string(users)), " ") == "0 0 4294967295" &&
+		canChangeUser(string(status))
 }
 
 // canChangeUser reports whether a process with this /proc/PID/status can start an engine
 // under another user, end it, and remove its files.
 func canChangeUser(status string) bool {
-	const need = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_KILL | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
+	const need = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_KILL |
+		1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
 	for line := range strings.Lines(status) {
 		if value, ok := strings.CutPrefix(line, "CapEff:"); ok {
 			have, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
@@ -147,7 +149,8 @@ func (o *Opened) addRule(path string, rights uint64) error {
 	var attr [12]byte
 	*(*uint64)(unsafe.Pointer(&attr[0])) = rights
 	*(*int32)(unsafe.Pointer(&attr[8])) = int32(fd)
-	if _, _, e := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, o.file.Fd(), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&attr)), 0, 0, 0); e != 0 {
+	if _, _, e := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, o.file.Fd(), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&attr)), 0, 0,
+		0); e != 0 {
 		return fmt.Errorf("landlock_add_rule: %w", e)
 	}
 	return nil

@@ -126,7 +126,8 @@ func (s *server) unloadAdapter(_ *engine, w http.ResponseWriter, r *http.Request
 	var g adapterRequest
 	f := s.decodeAdapter(w, r, &g)
 	if f == nil && !s.adapters.remove(g.Name) {
-		f = &failure{http.StatusNotFound, "The lora adapter '" + g.Name + "' cannot be found.", "invalid_request_error", "lora_name", "adapter_not_found"}
+		f = &failure{http.StatusNotFound, "The lora adapter '" + g.Name + "' cannot be found.", "invalid_request_error", "lora_name",
+			"adapter_not_found"}
 	}
 	if f != nil {
 		f.write(w)

@@ -209,7 +209,8 @@ func TestUnloadWhileRunning(t *testing.T) {
 	if now := postJSON(t, url, chatPath, askBody("tiny", "Where is my invoice?")).Choices[0].Message.Content; now != base {
 		t.Errorf("the base answers %q, before %q", now, base)
 	}
-	if now := postJSON(t, url, chatPath, askBody("desk", "My screen is broken.")).Choices[0].Message.Content; !strings.HasPrefix(now, "Repair desk. ") {
+	if now := postJSON(t, url, chatPath, askBody("desk", "My screen is broken.")).Choices[0].Message.Content; !strings.HasPrefix(now,
+		"Repair desk. ") {
 		t.Errorf("the new adapter of that name answers %q", now)
 	}
 }

@@ -203,7 +203,8 @@ func TestAnswersAndStreamsAgree(t *testing.T) {
 	talk := `"messages":[{"role":"user","content":"The model"}],"max_completion_tokens":12,"temperature":0,"model":"other"`
 
 	whole := postJSON(t, url, textPath, `{`+text+`}`)
-	if whole.Object != "text_completion" || whole.Model != "tiny" || !strings.HasPrefix(whole.ID, "cmpl-") || *whole.Choices[0].Finish != "length" {
+	if whole.Object != "text_completion" || whole.Model != "tiny" || !strings.HasPrefix(whole.ID, "cmpl-") ||
+		*whole.Choices[0].Finish != "length" {
 		t.Errorf("completion: %+v", whole)
 	}
 	if u := whole.Usage; u.Completion != 12 || u.Total != u.Prompt+12 || u.Prompt == 0 {
@@ -556,7 +557,8 @@ func TestTokenize(t *testing.T) {
 		Tokens []int
 		Strs   []string `json:"token_strs"`
 	}
-	if err := json.Unmarshal([]byte(b), &a); err != nil || a.Count != len(a.Tokens) || a.Max != 512 || strings.Join(a.Strs, "") != "word by word" {
+	if err := json.Unmarshal([]byte(b), &a); err != nil || a.Count != len(a.Tokens) || a.Max != 512 ||
+		strings.Join(a.Strs, "") != "word by word" {
 		t.Errorf("%s", b)
 	}
 	ids, _ := json.Marshal(a.Tokens)
@@ -564,7 +566,8 @@ func TestTokenize(t *testing.T) {
 		t.Error(b)
 	}
 	_, b = postText(t, url+"/tokenize", `{"messages":[{"role":"user","content":"x"}],"return_token_strs":true}`)
-	if err := json.Unmarshal([]byte(b), &a); err != nil || strings.Join(a.Strs, "") != "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n" {
+	if err := json.Unmarshal([]byte(b), &a); err != nil ||
+		strings.Join(a.Strs, "") != "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n" {
 		t.Errorf("%s", b)
 	}
 }

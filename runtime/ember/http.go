@@ -43,7 +43,8 @@ func (s *server) routes() http.Handler {
 		http.NewResponseController(w).SetWriteDeadline(time.Time{})
 		if s.o.Key != "" && !s.authorized(r) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			(&failure{http.StatusUnauthorized, "Unauthorized: this engine requires its key", "invalid_request_error", "", "invalid_api_key"}).write(w)
+			(&failure{http.StatusUnauthorized, "Unauthorized: this engine requires its key", "invalid_request_error", "",
+				"invalid_api_key"}).write(w)
 			return
 		}
 		h, pattern := mux.Handler(r)
@@ -162,7 +163,8 @@ func (s *server) modelCards(e *engine) []modelCard {
 		out = append(out, modelCard{ID: n, Object: "model", Created: s.created, OwnedBy: "thaw", Root: s.o.Names[0], MaxLen: e.maxLen})
 	}
 	for _, a := range s.adapters.loaded() {
-		out = append(out, modelCard{ID: a.name, Object: "model", Created: s.created, OwnedBy: "thaw", Root: a.path, Parent: &s.o.Names[0], MaxLen: e.maxLen})
+		out = append(out, modelCard{ID: a.name, Object: "model", Created: s.created, OwnedBy: "thaw", Root: a.path, Parent: &s.o.Names[0],
+			MaxLen: e.maxLen})
 	}
 	return out
 }
@@ -208,7 +210,8 @@ func (s *server) checkModel(model string) (*llama.Adapter, *failure) {
 }
 
 func noModel(model string) *failure {
-	return &failure{http.StatusNotFound, "The model `" + strings.ToValidUTF8(model, "\uFFFD") + "` does not exist.", "invalid_request_error", "model", "model_not_found"}
+	return &failure{http.StatusNotFound, "The model `" + strings.ToValidUTF8(model, "\uFFFD") + "` does not exist.", "invalid_request_error",
+		"model", "model_not_found"}
 }
 
 // requestID is the caller's X-Request-Id where it can be part of an id, or a new one.

@@ -117,9 +117,12 @@ func parseOptions(args []string, stderr io.Writer) (Options, error) {
 	f.IntVar(&o.MaxBatch, "max-num-batched-tokens", 32, "tokens of one pass")
 	f.IntVar(&o.MaxQueued, "max-num-queued-reqs", 1024, "requests that may wait; beyond them 503")
 	f.IntVar(&o.Threads, "threads", 0, "threads that share a pass; default all processors")
-	f.BoolVar(&o.Copy, "copy", false, "read the weights into memory instead of mapping them: for files that are still arriving, or that will not stay")
-	f.StringVar(&o.WeightsFrom, "weights-from", "", "`server` of the files of weights, where they are not in the folder: unix: and the path of a socket; implies --copy")
-	f.StringVar(&o.ChatTemplate, "chat-template", "", "`family` of the chat template, where the checkpoint's is unknown: plain, chatml, llama3, llama2, mistral")
+	f.BoolVar(&o.Copy, "copy", false,
+		"read the weights into memory instead of mapping them: for files that are still arriving, or that will not stay")
+	f.StringVar(&o.WeightsFrom, "weights-from", "",
+		"`server` of the files of weights, where they are not in the folder: unix: and the path of a socket; implies --copy")
+	f.StringVar(&o.ChatTemplate, "chat-template", "",
+		"`family` of the chat template, where the checkpoint's is unknown: plain, chatml, llama3, llama2, mistral")
 	f.BoolVar(&lora, "enable-lora", false, "take LoRA adapters: /v1/load_lora_adapter and /v1/unload_lora_adapter")
 	f.IntVar(&o.MaxAdapters, "max-loras", 1, "adapters that may be loaded at once, with --enable-lora")
 	f.IntVar(&o.MaxRank, "max-lora-rank", 16, "largest rank of an adapter")

@@ -85,7 +85,8 @@ func decodeBody(w http.ResponseWriter, r *http.Request, v any) *failure {
 	rc.SetReadDeadline(time.Time{})
 	var big *http.MaxBytesError
 	if errors.As(err, &big) {
-		return &failure{http.StatusRequestEntityTooLarge, "the body is larger than " + strconv.Itoa(maxBody) + " bytes", "invalid_request_error", "", "request_too_large"}
+		return &failure{http.StatusRequestEntityTooLarge, "the body is larger than " + strconv.Itoa(maxBody) + " bytes", "invalid_request_error",
+			"", "request_too_large"}
 	}
 	if err != nil {
 		return invalidRequest("", "invalid_body", "the body could not be read: %v", err)
@@ -340,7 +341,8 @@ func (g *generate) sequence(c *loadedModel, isChat bool, prompt []int) (*sequenc
 	}
 	if q.maxTokens > left {
 		return nil, invalidRequest("max_tokens", "context_length_exceeded",
-			"This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the prompt, %d for the completion). Please reduce the length of the prompt or of the completion.",
+			"This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the prompt, %d for the completion). "+
+				"Please reduce the length of the prompt or of the completion.",
 			c.maxLen, len(prompt)+q.maxTokens, len(prompt), q.maxTokens)
 	}
 	if q.minTokens > q.maxTokens {
@@ -390,12 +392,14 @@ func (m *loadedModel) encode(text string, around bool) ([]int, *failure) {
 
 func tooLong(c *loadedModel, about string, n int) *failure {
 	return invalidRequest("input_tokens", "context_length_exceeded",
-		"This model's maximum context length is %d tokens. However, your request has %s%d input tokens. Please reduce the length of the input.", c.maxLen, about, n)
+		"This model's maximum context length is %d tokens. However, your request has %s%d input tokens. Please reduce the length of the input.",
+		c.maxLen, about, n)
 }
 
 // parseInputs reads a string, a list of strings, a list of ids, or a list of such lists.
 func parseInputs(v jsontext.Value, name string, maximum int) ([]input, *failure) {
-	wrong := invalidRequest(name, "invalid_type", "%s must be a string, a list of strings, a list of token ids, or a list of lists of token ids", name)
+	wrong := invalidRequest(name, "invalid_type",
+		"%s must be a string, a list of strings, a list of token ids, or a list of lists of token ids", name)
 	switch v.Kind() {
 	case 0, 'n':
 		return nil, invalidRequest(name, "missing_required_parameter", "%s is missing", name)

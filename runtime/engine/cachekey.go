@@ -73,7 +73,8 @@ func (p Programs) CacheKey(spec functions.ModelSpec, gpu string, count int) stri
 			}
 		}
 	}
-	return fmt.Sprintf("%s %s; %s/%s %s x%d; flags %s", spec.Engine, strings.Join(versions, " "), runtime.GOOS, runtime.GOARCH, gpu, max(1, count),
+	return fmt.Sprintf("%s %s; %s/%s %s x%d; flags %s", spec.Engine, strings.Join(versions, " "), runtime.GOOS, runtime.GOARCH, gpu,
+		max(1, count),
 		hex.EncodeToString(h.Sum(nil)[:8]))
 }
 

@@ -35,7 +35,8 @@ func TestCacheKey(t *testing.T) {
 	}
 	spec := functions.ModelSpec{Engine: functions.EngineVLLM, Args: []string{"--dtype", "float32"}, Env: map[string]string{"VLLM_USE_X": "1", "VLLM_API_KEY": "canary", "HOME": "/root"}}
 	key := of(program).CacheKey(spec, "NVIDIA H200", 2)
-	if !strings.HasPrefix(key, "vllm torch-2.13.0 vllm-0.32.0; ") || !strings.Contains(key, "NVIDIA H200 x2; flags ") || strings.Contains(key, "requests") {
+	if !strings.HasPrefix(key, "vllm torch-2.13.0 vllm-0.32.0; ") || !strings.Contains(key, "NVIDIA H200 x2; flags ") ||
+		strings.Contains(key, "requests") {
 		t.Fatal(key)
 	}
 	if got := CacheEnvironment(key); got != "vllm torch-2.13.0 vllm-0.32.0" {

@@ -55,7 +55,8 @@ func NameConfinement(cause string) string {
 	if !denied.MatchString(cause) {
 		return cause
 	}
-	return cause + " (the engine runs confined: it reads its model, its program and the paths that args and env name; name the path there, or start thaw with --confine off)"
+	return cause + " (the engine runs confined: it reads its model, its program and the paths that args and env name; name the path there, " +
+		"or start thaw with --confine off)"
 }
 
 // RootCause returns one line on why an engine ended, from the end of its log; how, the

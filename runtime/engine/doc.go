@@ -9,7 +9,8 @@
 // | vllm | vllm | serve DIR --served-model-name NAME --host 127.0.0.1 --port N |
 // | sglang | sglang | serve --model-path DIR --served-model-name NAME --host 127.0.0.1 --port N --enable-metrics |
 // | llamacpp | llama-server | --model FILE.gguf --alias NAME --host 127.0.0.1 --port N --metrics |
-// | llamacpp | a Python named by THAW_ENGINE_LLAMACPP | -m llama_cpp.server --model FILE.gguf --model_alias NAME --host 127.0.0.1 --port N |
+// | llamacpp | a Python named by THAW_ENGINE_LLAMACPP | -m llama_cpp.server --model FILE.gguf
+// --model_alias NAME --host 127.0.0.1 --port N |
 // | command | args[0] | args with {port}, {model} and {name} filled in |
 //
 // A program is searched on PATH, unless THAW_ENGINE_EMBER, THAW_ENGINE_VLLM,

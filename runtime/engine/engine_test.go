@@ -70,7 +70,8 @@ func TestNoRemoteCode(t *testing.T) {
 				if told != len(args) {
 					t.Errorf("%s on GPUs %v with args %v: %v %v", e, gpus, args, cmd.Argv, cmd.Env)
 				}
-				if row, _ := engineRow(e); row.python && (!slices.Contains(cmd.Env, "HF_HUB_OFFLINE=1") || !slices.Contains(cmd.Env, "TRANSFORMERS_OFFLINE=1")) {
+				if row, _ := engineRow(e); row.python &&
+					(!slices.Contains(cmd.Env, "HF_HUB_OFFLINE=1") || !slices.Contains(cmd.Env, "TRANSFORMERS_OFFLINE=1")) {
 					t.Errorf("%s may download code: %v", e, cmd.Env)
 				}
 			}
@@ -104,22 +105,28 @@ func TestPrepare(t *testing.T) {
 		{name: "ember elsewhere", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineEmber}, Path: "/m"}, environ: []string{"THAW_ENGINE_EMBER=/x/thaw"},
 			argv: "/x/thaw engine ember --model /m --served-model-name tiny --host 127.0.0.1 --port 7001", without: []string{"THAW_ENGINE_EMBER=/x/thaw"}},
 		{name: "vllm", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineVLLM, Env: map[string]string{"HF_TOKEN": "mine", "HF_HUB_OFFLINE": "0"}}, Path: "/m", Notify: "@n"},
-			argv: "/bin/vllm serve /m --served-model-name tiny --host 127.0.0.1 --port 7001 --shutdown-timeout 1 --dtype float32 --enforce-eager --kv-cache-memory-bytes 268435456 --distributed-executor-backend uni",
-			env:  []string{"HF_TOKEN=mine", "HF_HUB_OFFLINE=0", "TORCHDYNAMO_DISABLE=1", "VLLM_ENABLE_V1_MULTIPROCESSING=0"}, without: []string{"HF_HUB_OFFLINE=1", "NOTIFY_SOCKET=@n"}},
+			argv: "/bin/vllm serve /m --served-model-name tiny --host 127.0.0.1 --port 7001 --shutdown-timeout 1 --dtype float32 --enforce-eager " +
+				"--kv-cache-memory-bytes 268435456 --distributed-executor-backend uni",
+			env: []string{"HF_TOKEN=mine", "HF_HUB_OFFLINE=0", "TORCHDYNAMO_DISABLE=1", "VLLM_ENABLE_V1_MULTIPROCESSING=0"}, without: []string{"HF_HUB_OFFLINE=1", "NOTIFY_SOCKET=@n"}},
 		{name: "vllm on GPUs", r: Request{Spec: gpus, Path: "/m", GPUs: []int{1, 3}, GPUMemory: 80 << 30},
-			argv:    "/bin/vllm serve /m --served-model-name tiny --host 127.0.0.1 --port 7001 --tensor-parallel-size 2 --gpu-memory-utilization 0.500 --shutdown-timeout 1 --enable-lora --max-loras 2 --max-lora-rank 64 --max-model-len=4096",
+			argv: "/bin/vllm serve /m --served-model-name tiny --host 127.0.0.1 --port 7001 --tensor-parallel-size 2 --gpu-memory-utilization " +
+				"0.500 --shutdown-timeout 1 --enable-lora --max-loras 2 --max-lora-rank 64 --max-model-len=4096",
 			without: []string{"VLLM_ENABLE_V1_MULTIPROCESSING=0"},
 			env:     []string{"CUDA_VISIBLE_DEVICES=1,3", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "HF_HUB_OFFLINE=1"}},
 		{name: "sglang", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineSGLang}, Path: "/m"},
 			argv: "/bin/sglang serve --model-path /m --served-model-name tiny --host 127.0.0.1 --port 7001 --enable-metrics"},
 		{name: "sglang on a GPU that others use", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineSGLang, Resources: functions.Resources{GPUs: 1, GPUMemory: 40 << 30}}, Path: "/m", GPUs: []int{0}, GPUMemory: 80 << 30, GPUFree: 60 << 30},
-			argv: "/bin/sglang serve --model-path /m --served-model-name tiny --host 127.0.0.1 --port 7001 --enable-metrics --mem-fraction-static 0.608"},
+			argv: "/bin/sglang serve --model-path /m --served-model-name tiny --host 127.0.0.1 --port 7001 --enable-metrics " +
+				"--mem-fraction-static 0.608"},
 		{name: "sglang on GPUs whose free memory is not known", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineSGLang, Resources: functions.Resources{GPUs: 2, GPUMemory: 40 << 30}}, Path: "/m", GPUs: []int{0, 1}, GPUMemory: 80 << 30},
-			argv: "/bin/sglang serve --model-path /m --served-model-name tiny --host 127.0.0.1 --port 7001 --enable-metrics --tp-size 2 --mem-fraction-static 0.448"},
+			argv: "/bin/sglang serve --model-path /m --served-model-name tiny --host 127.0.0.1 --port 7001 --enable-metrics --tp-size 2 " +
+				"--mem-fraction-static 0.448"},
 		{name: "sglang with all of a GPU", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineSGLang, Resources: functions.Resources{GPUs: 1, GPUMemory: 80 << 30}}, Path: "/m", GPUs: []int{0}, GPUMemory: 80 << 30, GPUFree: 79 << 30},
-			argv: "/bin/sglang serve --model-path /m --served-model-name tiny --host 127.0.0.1 --port 7001 --enable-metrics --mem-fraction-static 0.939"},
+			argv: "/bin/sglang serve --model-path /m --served-model-name tiny --host 127.0.0.1 --port 7001 --enable-metrics " +
+				"--mem-fraction-static 0.939"},
 		{name: "sglang with its own share", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineSGLang, Args: []string{"--mem-fraction-static=0.7"}, Resources: functions.Resources{GPUs: 1, GPUMemory: 40 << 30}}, Path: "/m", GPUs: []int{0}, GPUMemory: 80 << 30},
-			argv: "/bin/sglang serve --model-path /m --served-model-name tiny --host 127.0.0.1 --port 7001 --enable-metrics --mem-fraction-static=0.7"},
+			argv: "/bin/sglang serve --model-path /m --served-model-name tiny --host 127.0.0.1 --port 7001 --enable-metrics " +
+				"--mem-fraction-static=0.7"},
 		{name: "llamacpp", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineLlamaCpp}, Path: models}, environ: []string{"THAW_ENGINE_LLAMACPP=/x/llama"},
 			argv: "/x/llama --model " + models + "/q-00001-of-00002.gguf --alias tiny --host 127.0.0.1 --port 7001 --metrics"},
 		{name: "command", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineCommand, Args: []string{"ollama", "--port={port}", "{model}:{name}"}, Env: map[string]string{"HOST": "127.0.0.1:{port}"}}, Path: "/m"},

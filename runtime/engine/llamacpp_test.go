@@ -45,7 +45,8 @@ func TestKeys(t *testing.T) {
 	p := Programs{Look: func(s string) (string, error) { return s, nil }, Environ: func() []string { return []string{"VLLM_API_KEY=inherited"} }}
 	r := Request{Spec: functions.ModelSpec{Engine: functions.EngineVLLM, Env: map[string]string{"VLLM_API_KEY": "the model's"}}, Name: "m", Path: "/m", Port: 7, Key: "sk-1"}
 	c, err := p.Prepare(r)
-	if err != nil || c.Key != "sk-1" || !slices.Contains(c.Env, "VLLM_API_KEY=sk-1") || strings.Count(strings.Join(c.Env, "\n"), "VLLM_API_KEY=") != 1 || strings.Contains(strings.Join(c.Argv, " "), "sk-1") {
+	if err != nil || c.Key != "sk-1" || !slices.Contains(c.Env, "VLLM_API_KEY=sk-1") ||
+		strings.Count(strings.Join(c.Env, "\n"), "VLLM_API_KEY=") != 1 || strings.Contains(strings.Join(c.Argv, " "), "sk-1") {
 		t.Errorf("%v %+v", err, c)
 	}
 	r.Spec.Args = []string{"--api-key", "mine"}
@@ -71,7 +72,8 @@ func TestKeys(t *testing.T) {
 		if err != nil || c.Key != want || strings.Contains(strings.Join(append(c.Env, c.Argv...), " "), "sk-1") {
 			t.Errorf("SGLang %q: %v %+v", version, err, c)
 		}
-		if file := c.ScratchFiles["key.yaml"]; want != "" && (file != "api-key: sk-1\n" || !slices.Contains(c.Argv, "--config=/s/key.yaml")) || want == "" && len(c.ScratchFiles) > 0 {
+		if file := c.ScratchFiles["key.yaml"]; want != "" && (file != "api-key: sk-1\n" || !slices.Contains(c.Argv, "--config=/s/key.yaml")) ||
+			want == "" && len(c.ScratchFiles) > 0 {
 			t.Errorf("SGLang %q: %q %q", version, file, c.Argv)
 		}
 	}

@@ -72,7 +72,8 @@ func TestManual(t *testing.T) {
 	if b, _ := os.ReadFile(asked); string(b) != "serve --help=all\n" {
 		t.Errorf("asked %q", b)
 	}
-	if !m.lacksFlag(vllm, exe, "--no-such-flag") || m.lacksFlag(vllm, exe, "--shutdown-timeout") || (*Manual)(nil).lacksFlag(vllm, exe, "--x") {
+	if !m.lacksFlag(vllm, exe, "--no-such-flag") || m.lacksFlag(vllm, exe, "--shutdown-timeout") ||
+		(*Manual)(nil).lacksFlag(vllm, exe, "--x") {
 		t.Error("lacks")
 	}
 	// Another version in its place is another environment.

@@ -316,7 +316,8 @@ func hasText(_ string, b []byte) bool {
 }
 
 func isAudio(contentType string, b []byte) bool {
-	return len(b) > 0 && (strings.HasPrefix(contentType, "audio/") || contentType == "application/octet-stream" || contentType == "" && b[0] != '<' && b[0] != '{')
+	return len(b) > 0 && (strings.HasPrefix(contentType, "audio/") || contentType == "application/octet-stream" ||
+		contentType == "" && b[0] != '<' && b[0] != '{')
 }
 
 func hasOutput(_ string, b []byte) bool {
@@ -345,7 +346,8 @@ func isAnswer(contentType string, _ []byte) bool { return contentType != "text/h
 // audioRequest is a form with half a second of silence.
 func audioRequest(name string) (contentType string, body []byte) {
 	const rate, samples = 16000, 8000
-	wav := []byte("RIFF\x00\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x10\x00data\x00\x00\x00\x00")
+	wav := []byte("RIFF\x00\x00\x00\x00WAVEfmt " +
+		"\x10\x00\x00\x00\x01\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x10\x00data\x00\x00\x00\x00")
 	put := binary.LittleEndian.PutUint32
 	put(wav[4:], uint32(len(wav)-8+2*samples))
 	put(wav[24:], rate)

@@ -60,7 +60,8 @@ func TestProbeRudeEngines(t *testing.T) {
 		{name: "an error with status 200 everywhere", others: ok(`{"error":"loading"}`), err: "no token in the answer: loading"},
 		{name: "a page", others: reply("200 OK", "Content-Type: text/html\r\n", "<html>"), err: "no token in the answer: <html>"},
 		{name: "always streams, and goes on", routes: map[string]answer{chat: func(c net.Conn, _ *http.Request) {
-			io.WriteString(c, "HTTP/1.1 200 OK\r\n"+sse+"\r\n: ping\n\ndata: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n")
+			io.WriteString(c, "HTTP/1.1 200 OK\r\n"+sse+
+				"\r\n: ping\n\ndata: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n")
 			for {
 				time.Sleep(time.Second)
 				if _, err := io.WriteString(c, "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n"); err != nil {
@@ -97,7 +98,8 @@ func TestProbeRudeEngines(t *testing.T) {
 				defer cancel()
 				err := e.Token(ctx)
 				if c.err != "" {
-					if err == nil || !strings.Contains(err.Error(), c.err) || !strings.Contains(e.LastAnswer(), strings.TrimPrefix(c.err, "no token in the answer: ")) {
+					if err == nil || !strings.Contains(err.Error(), c.err) ||
+						!strings.Contains(e.LastAnswer(), strings.TrimPrefix(c.err, "no token in the answer: ")) {
 						t.Errorf("%v, want %s; last answer %q", err, c.err, e.LastAnswer())
 					}
 					return

@@ -65,18 +65,9 @@ func (p Programs) program(e functions.Engine, row row, environ []string) (string
 // checkInterpreter returns an error for a script whose interpreter does not exist, as
 // in a virtual environment that was moved: exec would report the script as missing.
 func checkInterpreter(e functions.Engine, path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil // exec reports it
-	}
-	defer f.Close()
-	head := make([]byte, 256)
-	n, _ := f.Read(head)
-	line, _, _ := strings.Cut(string(head[:n]), "\n")
-	line, script := strings.CutPrefix(line, "#!")
-	words := strings.Fields(line)
-	if !script || len(words) == 0 || !filepath.IsAbs(words[0]) {
-		return nil
+	words, _ := readShebang(path)
+	if len(words) == 0 || !filepath.IsAbs(words[0]) {
+		return nil // exec reports what is wrong with the file
 	}
 	if _, err := os.Stat(words[0]); errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("engine %s: %s needs the interpreter %s, which does not exist; was its environment moved?", e, path, words[0])
@@ -149,7 +140,8 @@ func findGGUF(path, pattern string) (string, error) {
 	case len(chosen) == 1:
 		return filepath.Join(path, filepath.FromSlash(chosen[0].Files[0].Name)), nil
 	case len(chosen) > 1:
-		return "", fmt.Errorf("engine llamacpp: %s holds %d sets of weights: %s; choose one with spec.weights", path, len(chosen), weightsets.List(chosen))
+		return "", fmt.Errorf("engine llamacpp: %s holds %d sets of weights: %s; choose one with spec.weights", path, len(chosen),
+			weightsets.List(chosen))
 	case len(all) > 0:
 		return "", fmt.Errorf("engine llamacpp: %q matches none of the .gguf files in %s: %s", pattern, path, weightsets.List(all))
 	}

@@ -96,20 +96,28 @@ func venvHome(prefix string) string {
 	return ""
 }
 
-// interpreter is the interpreter that a script's first line names; "" if it is no
-// script or the interpreter is found by sh.
-func interpreter(path string) string {
+// readShebang returns the words of a script's first line after #!, none of another file's,
+// and the next lines of its first 1024 bytes.
+func readShebang(path string) (words []string, rest string) {
 	f, err := os.Open(path)
 	if err != nil {
-		return ""
+		return nil, ""
 	}
 	defer f.Close()
 	head := make([]byte, 1024)
 	n, _ := f.Read(head)
 	line, rest, _ := strings.Cut(string(head[:n]), "\n")
-	line, script := strings.CutPrefix(line, "#!")
-	words := strings.Fields(line)
-	if !script || len(words) == 0 {
+	if line, isScript := strings.CutPrefix(line, "#!"); isScript {
+		words = strings.Fields(line)
+	}
+	return words, rest
+}
+
+// interpreter is the interpreter that a script's first line names; "" if it is no
+// script or the interpreter is found by sh.
+func interpreter(path string) string {
+	words, rest := readShebang(path)
+	if len(words) == 0 {
 		return ""
 	}
 	switch filepath.Base(words[0]) {

@@ -136,7 +136,8 @@ func refuseVulnerable(e functions.Engine, program string) error {
 			name, version = h.Package, in.Others[h.Package]
 		}
 		if h.Below != "" {
-			return fmt.Errorf("engine %s: %s %s has a known hole: %s; upgrade it to %s or later, or allow it in thaw serve, thaw agent or thaw deploy --to knative: --vulnerable-engines allow", e, name, version, h.Feature, h.Below)
+			return fmt.Errorf("engine %s: %s %s has a known hole: %s; upgrade it to %s or later, or allow it in thaw serve, thaw agent or thaw "+
+				"deploy --to knative: --vulnerable-engines allow", e, name, version, h.Feature, h.Below)
 		}
 	}
 	return nil

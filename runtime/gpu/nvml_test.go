@@ -204,7 +204,8 @@ func TestHolders(t *testing.T) {
 		text = f.Holders(0)
 		return strings.Contains(text, "(sleep)") && strings.Count(text, "process") == 2, text
 	})
-	if want := fmt.Sprintf("process %d (sleep) holds 60 GiB, process %d (gpu.test) holds 2 GiB", other.Process.Pid, os.Getpid()); text != want {
+	if want := fmt.Sprintf("process %d (sleep) holds 60 GiB, process %d (gpu.test) holds 2 GiB", other.Process.Pid,
+		os.Getpid()); text != want {
 		t.Errorf("%s\nwant %s", text, want)
 	}
 	if g := f.List()[0]; g.Foreign != 62<<30 || g.Holders != text {

@@ -52,7 +52,8 @@ type bootEnd struct {
 
 // booting follows a spawned engine until it has generated a token. retry reports
 // that its port was taken and mayRetry was set.
-func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notices <-chan engine.Notice, mayRetry bool) (next state, retry bool) {
+func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notices <-chan engine.Notice, mayRetry bool) (next state,
+	retry bool) {
 	b := &boot{
 		r: r, began: began, mayRetry: mayRetry, notices: notices,
 		ready: make(chan struct{}), events: make(chan bootEvent, 4), lines: make(chan line, 64),

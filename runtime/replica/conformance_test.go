@@ -50,7 +50,8 @@ func requireEnv(t *testing.T, names ...string) []string {
 
 func emberCheckpoint(t *testing.T, b *testSupervisor) {
 	t.Helper()
-	if _, err := checkpoint.Folder(filepath.Join(b.dir, "tiny"), checkpoint.Tiny, strings.Repeat("the ice melts and the water runs over the stones ", 40), 1); err != nil {
+	if _, err := checkpoint.Folder(filepath.Join(b.dir, "tiny"), checkpoint.Tiny,
+		strings.Repeat("the ice melts and the water runs over the stones ", 40), 1); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -180,7 +181,8 @@ func conform(t *testing.T, s replicaKind) {
 				Completion int `json:"completion_tokens"`
 			}
 		}
-		if err := json.Unmarshal(b, &a); err != nil || res.StatusCode != 200 || len(a.Choices) != 1 || a.Choices[0].Finish == "" || a.Usage.Prompt == 0 || a.Usage.Completion == 0 || a.Model != "m" {
+		if err := json.Unmarshal(b, &a); err != nil || res.StatusCode != 200 || len(a.Choices) != 1 || a.Choices[0].Finish == "" ||
+			a.Usage.Prompt == 0 || a.Usage.Completion == 0 || a.Model != "m" {
 			t.Errorf("%d %s %v", res.StatusCode, b, err)
 		}
 	})

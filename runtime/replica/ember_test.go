@@ -40,7 +40,8 @@ func (s *testSupervisor) ember(id string) Options {
 func TestEmber(t *testing.T) {
 	t.Parallel()
 	b := newTestSupervisor(t)
-	if _, err := checkpoint.Folder(filepath.Join(b.dir, "tiny"), checkpoint.Tiny, strings.Repeat("the ice melts and the water runs over the stones ", 40), 1); err != nil {
+	if _, err := checkpoint.Folder(filepath.Join(b.dir, "tiny"), checkpoint.Tiny,
+		strings.Repeat("the ice melts and the water runs over the stones ", 40), 1); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
@@ -78,7 +79,8 @@ func TestEmber(t *testing.T) {
 		l := startReplica(t, b.ember("t"), New)
 		st := l.waitEnd(testTimeout)
 		t.Log(st.Error)
-		if st.State != functions.Failed || !strings.HasPrefix(st.Error, "ember ended while loading: ") || strings.Contains(st.Error, "exit code") {
+		if st.State != functions.Failed || !strings.HasPrefix(st.Error, "ember ended while loading: ") ||
+			strings.Contains(st.Error, "exit code") {
 			t.Errorf("%s %q", st.State, st.Error)
 		}
 	})

@@ -58,7 +58,8 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 	case declared > 0 && rank > declared:
 		return "", fmt.Errorf("its rank is %d and the model file says %d: raise rank there", rank, declared)
 	case rank > maximum:
-		return "", fmt.Errorf("its rank is %d and the engine takes %d at most: say rank: %d in the model file, or --max-lora-rank in its args", rank, maximum, rank)
+		return "", fmt.Errorf("its rank is %d and the engine takes %d at most: say rank: %d in the model file, or --max-lora-rank in its args",
+			rank, maximum, rank)
 	}
 	tensors, err := readHeader(filepath.Join(dir, "adapter_model.safetensors"))
 	if errors.Is(err, os.ErrNotExist) {

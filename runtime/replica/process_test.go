@@ -374,7 +374,8 @@ func TestProcessEnds(t *testing.T) {
 		o := b.options("e", "nohealth")
 		o.Spec.Deadlines.Start = functions.Duration(8 * time.Second) // within which it has said its line, on any machine
 		l := startReplica(t, o, New)
-		if st := l.waitEnd(testTimeout); st.State != functions.Failed || !strings.Contains(st.Error, "not ready within 8s (deadlines.start): /health answered HTTP 503; last line: fake engine") {
+		if st := l.waitEnd(testTimeout); st.State != functions.Failed ||
+			!strings.Contains(st.Error, "not ready within 8s (deadlines.start): /health answered HTTP 503; last line: fake engine") {
 			t.Errorf("%s %q", st.State, st.Error)
 		}
 	})

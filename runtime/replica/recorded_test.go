@@ -55,7 +55,9 @@ func TestBadInput(t *testing.T) {
 		{"out of GPU memory", says("vllm-oom-load", "exit 1"), "vllm ended while loading: out of GPU memory: CUDA out of memory."},
 		{"it knows, and does not end", says("vllm-no-memory", "sleep 600"), "vllm ended while loading: out of memory: Available memory on node 0"},
 		{"it knows, and ignores SIGTERM too", says("vllm-missing-shard", "trap '' TERM; sleep 600 & sleep 600"), "vllm ended while loading: FileNotFoundError: Weight files"},
-		{"an environment that is broken", "#!/bin/sh\necho 'Traceback (most recent call last):\n  File \"/opt/vllm/bin/vllm\", line 5, in <module>\n    from vllm.entrypoints.cli.main import main\nImportError: libcudart.so.12: cannot open shared object file: No such file or directory' >&2; exit 1\n",
+		{"an environment that is broken", "#!/bin/sh\necho 'Traceback (most recent call last):\n  File \"/opt/vllm/bin/vllm\", line 5, in " +
+			"<module>\n    from vllm.entrypoints.cli.main import main\nImportError: libcudart.so.12: cannot open shared object file: No such " +
+			"file or directory' >&2; exit 1\n",
 			"vllm ended while loading: ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"},
 		{"an environment without vLLM", "#!/usr/bin/env python3\nimport sys\nsys.path[:] = [p for p in sys.path if 'site-packages' not in p]\nfrom vllm.entrypoints.cli.main import main\n", "vllm ended while loading: ModuleNotFoundError: No module named 'vllm'"},
 		{"an interpreter that is gone", "#!/opt/gone/bin/python\n", "engine vllm: "},
@@ -115,12 +117,15 @@ func TestPhasesFromTheLog(t *testing.T) {
 	// serve PATH --served-model-name NAME --host H --port N: the lines up to where
 	// half of the weights are here, and the rest once it is let on.
 	on := filepath.Join(b.dir, "on")
-	o := b.recorded(t, "log", fmt.Sprintf("#!/bin/sh\nhead -n 45 %[1]s; printf 'Loading safetensors checkpoint shards:  50%%%% Completed | 1/2\\r'; while [ ! -e %[3]s ]; do sleep 0.05; done; tail -n +46 %[1]s\nexport GORACE=atexit_sleep_ms=0\nexec %[2]s test-engine \"$8\" \"$4\" slow=100ms\n", log, exe, on))
+	o := b.recorded(t, "log", fmt.Sprintf("#!/bin/sh\nhead -n 45 %[1]s; printf 'Loading safetensors checkpoint shards:  50%%%% Completed | "+
+		"1/2\\r'; while [ ! -e %[3]s ]; do sleep 0.05; done; tail -n +46 %[1]s\nexport GORACE=atexit_sleep_ms=0\nexec %[2]s test-engine "+
+		"\"$8\" \"$4\" slow=100ms\n", log, exe, on))
 	began := time.Now()
 	l := startReplica(t, o, New)
 	testkit.Eventually(t, "it loads weights", func() bool {
 		st := l.Status()
-		return st.State == functions.Loading && len(st.Phases) == 2 && st.Phases[1].Phase == functions.PhaseSpawn && len(st.Phases[1].Parts) == 2 && st.Percent == 50
+		return st.State == functions.Loading && len(st.Phases) == 2 && st.Phases[1].Phase == functions.PhaseSpawn &&
+			len(st.Phases[1].Parts) == 2 && st.Percent == 50
 	})
 	loads := time.Now()
 	if b, err := os.ReadFile(l.LogPath()); err != nil || bytes.Contains(b, []byte("Loading weights took")) {

@@ -98,32 +98,33 @@ func TestSleep(t *testing.T) {
 		statuses string // states after the first READY
 		began    bool   // it may have begun to sleep when the wake came
 	}{
-		{name: "sleeps and wakes", s: func() *fakeNode { return &fakeNode{sleepTime: second, wakeTime: 2 * second} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
-			l.Sleep(1, "idle")
-			synctest.Wait()
-			if st := l.Status(); st.State != functions.Sleeping || st.SleepLevel != 0 {
-				t.Errorf("falling asleep: %s %d", st.State, st.SleepLevel)
-			}
-			time.Sleep(3 * second)
-			if st := l.Status(); st.State != functions.Sleeping || st.SleepLevel != 1 || st.Tier != functions.TierSleeping || st.Endpoint == "" {
-				t.Errorf("asleep: %+v", st)
-			}
-			time.Sleep(time.Hour)
-			expectState(t, l, functions.Sleeping)
-			l.WakeUp("asked for")
-			time.Sleep(3 * second)
-			st := l.Status()
-			if st.State != functions.Ready || st.SleepLevel != 0 || st.Tier != functions.TierDRAM {
-				t.Errorf("awake: %+v", st)
-			}
-			var phases []string
-			for _, p := range st.Phases {
-				phases = append(phases, fmt.Sprintf("%s %.0f+%.0f", p.Phase, p.Start, p.Duration))
-			}
-			if got := strings.Join(phases, ", "); got != "load 0+2, warmup 2+0" {
-				t.Error(got)
-			}
-		}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU READY"},
+		{name: "sleeps and wakes", s: func() *fakeNode { return &fakeNode{sleepTime: second, wakeTime: 2 * second} },
+			do: func(t *testing.T, s *fakeNode, l *replicaRun) {
+				l.Sleep(1, "idle")
+				synctest.Wait()
+				if st := l.Status(); st.State != functions.Sleeping || st.SleepLevel != 0 {
+					t.Errorf("falling asleep: %s %d", st.State, st.SleepLevel)
+				}
+				time.Sleep(3 * second)
+				if st := l.Status(); st.State != functions.Sleeping || st.SleepLevel != 1 || st.Tier != functions.TierSleeping || st.Endpoint == "" {
+					t.Errorf("asleep: %+v", st)
+				}
+				time.Sleep(time.Hour)
+				expectState(t, l, functions.Sleeping)
+				l.WakeUp("asked for")
+				time.Sleep(3 * second)
+				st := l.Status()
+				if st.State != functions.Ready || st.SleepLevel != 0 || st.Tier != functions.TierDRAM {
+					t.Errorf("awake: %+v", st)
+				}
+				var phases []string
+				for _, p := range st.Phases {
+					phases = append(phases, fmt.Sprintf("%s %.0f+%.0f", p.Phase, p.Start, p.Duration))
+				}
+				if got := strings.Join(phases, ", "); got != "load 0+2, warmup 2+0" {
+					t.Error(got)
+				}
+			}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU READY"},
 		{name: "in flight finish first", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			s.setMetrics(inflight(10 * second))
 			l.Sleep(2, "evicted")
@@ -154,15 +155,16 @@ func TestSleep(t *testing.T) {
 				t.Errorf("%+v", st)
 			}
 		}, calls: "sleep 1 abort", statuses: "SLEEPING"},
-		{name: "woken while falling asleep", s: func() *fakeNode { return &fakeNode{sleepTime: 5 * second} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
-			l.Sleep(1, "idle")
-			time.Sleep(second)
-			l.WakeUp("asked for")
-			time.Sleep(second)
-			expectState(t, l, functions.Sleeping)
-			time.Sleep(5 * second)
-			expectState(t, l, functions.Ready)
-		}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU READY"},
+		{name: "woken while falling asleep", s: func() *fakeNode { return &fakeNode{sleepTime: 5 * second} },
+			do: func(t *testing.T, s *fakeNode, l *replicaRun) {
+				l.Sleep(1, "idle")
+				time.Sleep(second)
+				l.WakeUp("asked for")
+				time.Sleep(second)
+				expectState(t, l, functions.Sleeping)
+				time.Sleep(5 * second)
+				expectState(t, l, functions.Ready)
+			}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU READY"},
 		{name: "a request waits in the engine", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
@@ -170,13 +172,14 @@ func TestSleep(t *testing.T) {
 			time.Sleep(3 * second)
 			expectState(t, l, functions.Ready)
 		}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU READY"},
-		{name: "a request is queued in the engine", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
-			l.Sleep(1, "idle")
-			time.Sleep(second)
-			s.setMetrics(func() (engine.Metrics, error) { return engine.Metrics{Load: true, Flow: true, Waiting: 1}, nil })
-			time.Sleep(3 * second)
-			expectState(t, l, functions.Ready)
-		}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU READY"},
+		{name: "a request is queued in the engine", s: func() *fakeNode { return &fakeNode{} },
+			do: func(t *testing.T, s *fakeNode, l *replicaRun) {
+				l.Sleep(1, "idle")
+				time.Sleep(second)
+				s.setMetrics(func() (engine.Metrics, error) { return engine.Metrics{Load: true, Flow: true, Waiting: 1}, nil })
+				time.Sleep(3 * second)
+				expectState(t, l, functions.Ready)
+			}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU READY"},
 		{name: "taken back", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			l.WakeUp("asked for") // the later command holds
@@ -189,24 +192,27 @@ func TestSleep(t *testing.T) {
 			l.Unload(30*second, "stopped")
 			l.ended(t, functions.Unloaded, "")
 		}, calls: "sleep 1 wait", statuses: "SLEEPING DRAINING UNLOADED"},
-		{name: "unloaded falling asleep", s: func() *fakeNode { return &fakeNode{sleepTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
-			l.Sleep(1, "idle")
-			time.Sleep(second)
-			l.Unload(0, "stopped")
-			l.ended(t, functions.Unloaded, "")
-		}, calls: "sleep 1 wait", statuses: "SLEEPING DRAINING UNLOADED"},
-		{name: "unloaded waking", s: func() *fakeNode { return &fakeNode{wakeTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
-			l.Sleep(1, "idle")
-			time.Sleep(second)
-			l.WakeUp("asked for")
-			time.Sleep(second)
-			l.Unload(time.Minute, "stopped")
-			l.ended(t, functions.Unloaded, "")
-		}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU DRAINING UNLOADED"},
-		{name: "never sleeps", s: func() *fakeNode { return &fakeNode{sleepTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
-			l.Sleep(1, "idle")
-			l.ended(t, functions.Failed, "vllm does not fall asleep: no answer to /sleep within 1m")
-		}, calls: "sleep 1 wait", statuses: "SLEEPING FAILED"},
+		{name: "unloaded falling asleep", s: func() *fakeNode { return &fakeNode{sleepTime: time.Hour} },
+			do: func(t *testing.T, s *fakeNode, l *replicaRun) {
+				l.Sleep(1, "idle")
+				time.Sleep(second)
+				l.Unload(0, "stopped")
+				l.ended(t, functions.Unloaded, "")
+			}, calls: "sleep 1 wait", statuses: "SLEEPING DRAINING UNLOADED"},
+		{name: "unloaded waking", s: func() *fakeNode { return &fakeNode{wakeTime: time.Hour} },
+			do: func(t *testing.T, s *fakeNode, l *replicaRun) {
+				l.Sleep(1, "idle")
+				time.Sleep(second)
+				l.WakeUp("asked for")
+				time.Sleep(second)
+				l.Unload(time.Minute, "stopped")
+				l.ended(t, functions.Unloaded, "")
+			}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU DRAINING UNLOADED"},
+		{name: "never sleeps", s: func() *fakeNode { return &fakeNode{sleepTime: time.Hour} },
+			do: func(t *testing.T, s *fakeNode, l *replicaRun) {
+				l.Sleep(1, "idle")
+				l.ended(t, functions.Failed, "vllm does not fall asleep: no answer to /sleep within 1m")
+			}, calls: "sleep 1 wait", statuses: "SLEEPING FAILED"},
 		{name: "wake hung", s: func() *fakeNode { return &fakeNode{wakeTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
@@ -285,7 +291,8 @@ func TestAdoptAsleep(t *testing.T) {
 		s.asleep.Store(2)
 		o := s.options()
 		o.Spec.Env = map[string]string{"VLLM_SERVER_DEV_MODE": "1"}
-		meta, err := json.Marshal(Meta{ID: "r1", Team: o.Team, Model: o.Model, Spec: o.Spec, Port: 7001, Path: "/store/m", Began: time.Now(), Started: time.Now()})
+		meta, err := json.Marshal(Meta{ID: "r1", Team: o.Team, Model: o.Model, Spec: o.Spec, Port: 7001, Path: "/store/m", Began: time.Now(),
+			Started: time.Now()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -326,7 +333,8 @@ type arriving struct {
 	whole       atomic.Int64
 }
 
-func (a *arriving) StageEarly(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (PartialCheckpoint, error) {
+func (a *arriving) StageEarly(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (PartialCheckpoint,
+	error) {
 	progress(1, 100)
 	return PartialCheckpoint{
 		Path: "/mnt/m", Complete: a.present, Cache: "/cache/" + req.Cache,
@@ -361,7 +369,8 @@ func TestEarly(t *testing.T) {
 		phases  string
 	}{
 		{name: "bytes first", load: 20 * second, rest: 10 * second, state: functions.Ready, phases: "stage 0+10, spawn 0+10, load 10+10, warmup 20+0"},
-		{name: "engine first", load: 10 * second, rest: 20 * second, state: functions.Ready, phases: "stage 0+20, spawn 0+5, load 5+5, warmup 10+0",
+		{name: "engine first", load: 10 * second, rest: 20 * second, state: functions.Ready,
+			phases: "stage 0+20, spawn 0+5, load 5+5, warmup 10+0",
 			during: func(t *testing.T, a *arriving, l *replicaRun) {
 				time.Sleep(15 * second)
 				expectState(t, l, functions.Loading) // it answers, and no request is sent
@@ -371,11 +380,13 @@ func TestEarly(t *testing.T) {
 		{name: "wrong bytes", load: 20 * second, rest: 10 * second, err: errors.New("digest mismatch"), state: functions.Failed, why: "stage: digest mismatch"},
 		{name: "wrong bytes, engine first", load: second, rest: 10 * second, err: errors.New("digest mismatch"), state: functions.Failed, why: "stage: digest mismatch"},
 		{name: "too slow", load: second, rest: 3 * time.Hour, state: functions.Failed, why: "stage: not staged within 1h"},
-		{name: "called off too late", load: 20 * second, rest: 10 * second, state: functions.Ready, phases: "stage 0+10, spawn 0+10, load 10+10, warmup 20+0",
+		{name: "called off too late", load: 20 * second, rest: 10 * second, state: functions.Ready,
+			phases: "stage 0+10, spawn 0+10, load 10+10, warmup 20+0",
 			during: func(t *testing.T, a *arriving, l *replicaRun) { time.Sleep(second); l.CancelStart() }},
 		{name: "unloaded meanwhile", load: 20 * second, rest: 10 * second, state: functions.Unloaded,
 			during: func(t *testing.T, a *arriving, l *replicaRun) { time.Sleep(second); l.Unload(0, "stopped") }},
-		{name: "the engine dies of it", load: 20 * second, rest: 10 * second, err: errors.New("no such blob"), state: functions.Failed, why: "stage: no such blob",
+		{name: "the engine dies of it", load: 20 * second, rest: 10 * second, err: errors.New("no such blob"), state: functions.Failed,
+			why: "stage: no such blob",
 			during: func(t *testing.T, a *arriving, l *replicaRun) {
 				time.Sleep(10*second - time.Millisecond)
 				a.die(supervisor.Exit{Code: 1, Tail: "OSError: read"})
@@ -509,10 +520,12 @@ func TestWaitForFreeGPUMemory(t *testing.T) {
 				l := startReplica(t, o, New)
 				if c.fails {
 					time.Sleep(c.after - time.Second)
-					if st := l.Status(); st.State != functions.Loading || st.StartNote != "waits for GPU memory: GPU 0 has 1 GiB free, the model needs 40 GiB" {
+					if st := l.Status(); st.State != functions.Loading ||
+						st.StartNote != "waits for GPU memory: GPU 0 has 1 GiB free, the model needs 40 GiB" {
 						t.Errorf("%s %q", st.State, st.StartNote)
 					}
-					l.ended(t, functions.Failed, "insufficient_gpu_memory: GPU 0 has 1 GiB free, the model needs 40 GiB; of GPU 0 process 4711 (python3) holds 60 GiB")
+					l.ended(t, functions.Failed,
+						"insufficient_gpu_memory: GPU 0 has 1 GiB free, the model needs 40 GiB; of GPU 0 process 4711 (python3) holds 60 GiB")
 					if d := time.Since(began); d != c.after || s.spawned.Load() != 0 {
 						t.Errorf("after %v, %d engines started", d, s.spawned.Load())
 					}

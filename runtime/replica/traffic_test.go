@@ -95,21 +95,26 @@ func TestBusyEngine(t *testing.T) {
 			time.Sleep(9 * time.Second)
 			s.serve(false, nil)
 		}},
-		{name: "its client leaves, and it hangs", why: "hung: /metrics not answered for 10s (deadlines.hang: 10s); then no answer to a one-token request within 5s", after: 46 * time.Second, during: func(_ *replicaRun, s *busyEngine) {
-			s.serve(true, plainSince(time.Now()))
-			time.Sleep(30 * time.Second)
-			s.busy.Store(nil)
-		}},
-		{name: "a request hangs", why: "hung: no byte for 2m0s with 1 requests running (deadlines.firstToken: 2m0s); then no answer", after: 126 * time.Second, during: func(_ *replicaRun, s *busyEngine) {
-			s.serve(true, plainSince(time.Now()))
-		}},
-		{name: "a stream hangs", why: "hung: no byte for 10s with 1 requests running (deadlines.hang: 10s); then no answer", after: 16 * time.Second, during: func(_ *replicaRun, s *busyEngine) {
-			last := time.Now()
-			s.serve(true, func(time.Time) functions.Traffic { return functions.Traffic{InFlight: 1, LastByte: last} })
-		}},
-		{name: "it hangs without requests", why: "hung: /metrics not answered for 10s (deadlines.hang: 10s); then no answer", after: 16 * time.Second, during: func(_ *replicaRun, s *busyEngine) {
-			s.serve(true, nil)
-		}},
+		{name: "its client leaves, and it hangs",
+			why:   "hung: /metrics not answered for 10s (deadlines.hang: 10s); then no answer to a one-token request within 5s",
+			after: 46 * time.Second, during: func(_ *replicaRun, s *busyEngine) {
+				s.serve(true, plainSince(time.Now()))
+				time.Sleep(30 * time.Second)
+				s.busy.Store(nil)
+			}},
+		{name: "a request hangs", why: "hung: no byte for 2m0s with 1 requests running (deadlines.firstToken: 2m0s); then no answer",
+			after: 126 * time.Second, during: func(_ *replicaRun, s *busyEngine) {
+				s.serve(true, plainSince(time.Now()))
+			}},
+		{name: "a stream hangs", why: "hung: no byte for 10s with 1 requests running (deadlines.hang: 10s); then no answer",
+			after: 16 * time.Second, during: func(_ *replicaRun, s *busyEngine) {
+				last := time.Now()
+				s.serve(true, func(time.Time) functions.Traffic { return functions.Traffic{InFlight: 1, LastByte: last} })
+			}},
+		{name: "it hangs without requests", why: "hung: /metrics not answered for 10s (deadlines.hang: 10s); then no answer",
+			after: 16 * time.Second, during: func(_ *replicaRun, s *busyEngine) {
+				s.serve(true, nil)
+			}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

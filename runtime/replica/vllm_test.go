@@ -96,7 +96,9 @@ func (v *vllmEnv) startForkServer(t *testing.T) (ready func()) {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(v.dir, "warm.sock")
-	_, err = v.client.Spawn(t.Context(), supervisor.Process{ID: "warm-1", Argv: env.ParentArgv(script, socket, forkserver.ImportList("vllm")), Env: forkserver.ParentEnviron(cmd.Env)})
+	_, err = v.client.Spawn(t.Context(),
+		supervisor.Process{ID: "warm-1", Argv: env.ParentArgv(script, socket, forkserver.ImportList("vllm")),
+			Env: forkserver.ParentEnviron(cmd.Env)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +112,8 @@ func (v *vllmEnv) startForkServer(t *testing.T) (ready func()) {
 			facts, err = forkserver.AskFacts(ctx, socket)
 			return err == nil, fmt.Sprint(err)
 		})
-		t.Logf("warm interpreter: waited %v, %.1f s of imports, %d MiB", time.Since(began).Round(time.Millisecond), facts.Imports, facts.Bytes>>20)
+		t.Logf("warm interpreter: waited %v, %.1f s of imports, %d MiB", time.Since(began).Round(time.Millisecond), facts.Imports,
+			facts.Bytes>>20)
 		if reason := facts.Unusable(); reason != "" {
 			t.Fatal(reason)
 		}
@@ -564,7 +567,8 @@ func (v *vllmEnv) badInput(t *testing.T) {
 	}
 	t.Run("a chat template that fails", func(t *testing.T) {
 		l := v.ready(t, "b5", variant(t, "template", func(dir string) {
-			if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("{{ raise_exception('no such role here') }}"), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("{{ raise_exception('no such role here') }}"),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 		}))

@@ -195,7 +195,8 @@ func Connect(ctx context.Context, socket string) (*Client, error) {
 		return nil, fmt.Errorf("%s: the supervisor has protocol %d, this program %d", socket, r.Hello.Protocol, Protocol)
 	}
 	conn.SetReadDeadline(time.Time{})
-	c := &Client{conn: conn, hello: *r.Hello, done: make(chan struct{}), pending: map[uint64]chan reply{}, children: map[string]*Child{}, exits: map[string]Exit{}}
+	c := &Client{conn: conn, hello: *r.Hello, done: make(chan struct{}), pending: map[uint64]chan reply{}, children: map[string]*Child{},
+		exits: map[string]Exit{}}
 	go c.read()
 	return c, nil
 }
@@ -223,7 +224,9 @@ func (c *Client) Spawn(ctx context.Context, p Process) (*Child, error) {
 		return nil, fmt.Errorf("spawn: %w", err)
 	}
 	if p.Confine != nil && !c.hello.Confines {
-		return nil, fmt.Errorf("spawn %s: the supervisor (process %d) is of an older version and cannot confine engines: end thaw with its engines and start it again", p.ID, c.hello.PID)
+		return nil, fmt.Errorf(
+			"spawn %s: the supervisor (process %d) is of an older version and cannot confine engines: end thaw with its engines and start it again",
+			p.ID, c.hello.PID)
 	}
 	log := p.Log
 	if log == "" {

@@ -234,7 +234,8 @@ func TestForkRefused(t *testing.T) {
 		if !errors.Is(second, ErrNoParent) || !strings.Contains(second.Error(), "no answer within") {
 			t.Errorf("stopped: %v", second)
 		}
-		return inTime && e.Code == 0 && first != nil && strings.Contains(first.Error(), "being forked already"), fmt.Sprint(e, "; the same twice: ", first)
+		return inTime && e.Code == 0 && first != nil &&
+			strings.Contains(first.Error(), "being forked already"), fmt.Sprint(e, "; the same twice: ", first)
 	})
 	syscall.Kill(parent.PID, syscall.SIGCONT)
 	// A fork without a supervisor ends by itself.

@@ -55,7 +55,8 @@ func TestOutputOnFullDisk(t *testing.T) {
 				w.SetWriteDeadline(time.Now().Add(testTimeout))
 				w.WriteString("again\n")
 				b, _ := os.ReadFile(path)
-				return strings.Contains(string(b), "bytes of output were dropped here: ") && strings.Contains(string(b), "no space left on device\n") && strings.HasSuffix(string(b), "again\n"), fmt.Sprintf("%.300q", b)
+				return strings.Contains(string(b), "bytes of output were dropped here: ") && strings.Contains(string(b), "no space left on device\n") &&
+					strings.HasSuffix(string(b), "again\n"), fmt.Sprintf("%.300q", b)
 			})
 		})
 	}

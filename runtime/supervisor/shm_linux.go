@@ -74,7 +74,8 @@ func parseInotify(b []byte) (names []string) {
 // owns; 0 for none.
 func shmInode(name string) uint64 {
 	var st unix.Stat_t
-	if unix.Lstat(filepath.Join(shmDir, name), &st) != nil || int(st.Uid) != os.Getuid() && !confine.IsUser(int(st.Uid)) || st.Mode&unix.S_IFMT != unix.S_IFREG {
+	if unix.Lstat(filepath.Join(shmDir, name), &st) != nil || int(st.Uid) != os.Getuid() && !confine.IsUser(int(st.Uid)) ||
+		st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return 0
 	}
 	return st.Ino

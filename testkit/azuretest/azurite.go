@@ -48,7 +48,8 @@ func startAzurite(t testing.TB, program string) string {
 	}
 	addr := l.Addr().(*net.TCPAddr)
 	l.Close()
-	cmd := exec.Command(program, "--blobHost", "127.0.0.1", "--blobPort", fmt.Sprint(addr.Port), "--location", t.TempDir(), "--silent", "--disableTelemetry")
+	cmd := exec.Command(program, "--blobHost", "127.0.0.1", "--blobPort", fmt.Sprint(addr.Port), "--location", t.TempDir(), "--silent",
+		"--disableTelemetry")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

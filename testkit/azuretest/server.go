@@ -180,7 +180,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !ok:
 		Fail(w, http.StatusNotFound, "ContainerNotFound")
 	case r.Header.Get("x-ms-version") > newestVersion:
-		Refuse(w, http.StatusBadRequest, "InvalidHeaderValue", "The API version "+r.Header.Get("x-ms-version")+" is not supported. Please upgrade.", "")
+		Refuse(w, http.StatusBadRequest, "InvalidHeaderValue",
+			"The API version "+r.Header.Get("x-ms-version")+" is not supported. Please upgrade.", "")
 	case !s.authorized(w, r):
 	case list:
 		s.list(w, r.URL.Query().Get("prefix"))
@@ -205,7 +206,9 @@ func (s *Server) list(w http.ResponseWriter, prefix string) {
 		o := s.blobs[n]
 		b.WriteString("<Blob><Name>")
 		_ = xml.EscapeText(&b, []byte(n))
-		fmt.Fprintf(&b, "</Name><Properties><Last-Modified>Thu, 01 Jan 2026 00:00:00 GMT</Last-Modified><Etag>%s</Etag><Content-Length>%d</Content-Length><Content-MD5>%s</Content-MD5><BlobType>BlockBlob</BlobType></Properties></Blob>",
+		fmt.Fprintf(&b, "</Name><Properties><Last-Modified>Thu, 01 Jan 2026 00:00:00 "+
+			"GMT</Last-Modified><Etag>%s</Etag><Content-Length>%d</Content-Length>"+
+			"<Content-MD5>%s</Content-MD5><BlobType>BlockBlob</BlobType></Properties></Blob>",
 			o.etag, len(o.body), base64.StdEncoding.EncodeToString(o.md5))
 	}
 	b.WriteString(`</Blobs><NextMarker /></EnumerationResults>`)

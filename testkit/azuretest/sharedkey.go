@@ -15,7 +15,8 @@ import (
 // maxSkew is how far x-ms-date may be from now.
 const maxSkew = 15 * time.Minute
 
-const notAuthenticated = "Server failed to authenticate the request. Make sure the value of Authorization header is formed correctly including the signature."
+const notAuthenticated = "Server failed to authenticate the request. Make sure the value of Authorization header is formed correctly " +
+	"including the signature."
 
 // authorized reports whether r is signed with the key or holds SAS; otherwise it answers
 // with 403, and like Azure with the string that should have been signed.
@@ -25,7 +26,8 @@ func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
 		want, err := url.ParseQuery(SAS)
 		for name, values := range want {
 			if err != nil || !slices.Equal(query[name], values) {
-				Refuse(w, http.StatusForbidden, "AuthenticationFailed", notAuthenticated, "Signature did not match. String to sign used was "+query.Get("sig"))
+				Refuse(w, http.StatusForbidden, "AuthenticationFailed", notAuthenticated,
+					"Signature did not match. String to sign used was "+query.Get("sig"))
 				return false
 			}
 		}
@@ -44,7 +46,9 @@ func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
 	mac.Write([]byte(toSign))
 	want := "SharedKey " + Account + ":" + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 	if got := r.Header.Get("Authorization"); got != want {
-		Refuse(w, http.StatusForbidden, "AuthenticationFailed", notAuthenticated, "The MAC signature found in the HTTP request '"+got+"' is not the same as any computed signature. Server used following string to sign: '"+toSign+"'.")
+		Refuse(w, http.StatusForbidden, "AuthenticationFailed", notAuthenticated,
+			"The MAC signature found in the HTTP request '"+got+
+				"' is not the same as any computed signature. Server used following string to sign: '"+toSign+"'.")
 		return false
 	}
 	return true

@@ -68,7 +68,8 @@ func firstAnswer(t *testing.T, cache string) time.Duration {
 	b.write("input[list=names]", "tiny")
 	b.write("#message", "What is thaw?")
 	b.do(chromedp.KeyEvent(kb.Enter))
-	b.until("the answer is complete", "document.querySelectorAll('.turn').length === 2 && document.querySelector('.caret') === null && document.querySelectorAll('.turn p')[1].textContent.length > 20")
+	b.until("the answer is complete", "document.querySelectorAll('.turn').length === 2 && document.querySelector('.caret') === null && "+
+		"document.querySelectorAll('.turn p')[1].textContent.length > 20")
 	took := time.Since(began)
 	b.wantNoFaults()
 	b.sees("The cold start in full")

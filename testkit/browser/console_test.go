@@ -77,7 +77,8 @@ func fleet(t *testing.T) *platform {
 func TestPages(t *testing.T) {
 	p := fleet(t)
 	b := open(t, p.url+"/ui/")
-	b.sees("live", "GPU 0", "research/vision-8b", "2 requests", "it needs 2 GPUs with 79 GiB each on one node", "slow-start", "Last cold start", "Stops in")
+	b.sees("live", "GPU 0", "research/vision-8b", "2 requests", "it needs 2 GPUs with 79 GiB each on one node", "slow-start",
+		"Last cold start", "Stops in")
 	b.sees("broken", "failed", "the tokenizer of this model is not known", "of 9 models")
 	b.check("now")
 	if got := value[string](b, "document.querySelector('.bar').getAttribute('aria-label')"); !strings.Contains(got, "of 80 GiB") {
@@ -93,7 +94,8 @@ func TestPages(t *testing.T) {
 	request := value[string](b, "[...document.querySelectorAll('dt')].find(e => e.textContent === 'Request').nextElementSibling.textContent")
 	b.check("cold-start")
 	b.press("nav a", "Cold starts")
-	value[bool](b, "[...document.querySelectorAll('tr')].find(r => r.textContent.startsWith('giant-400b')).querySelector('td a').click(), true")
+	value[bool](b, "[...document.querySelectorAll('tr')].find(r => r.textContent.startsWith('giant-400b'))."+
+		"querySelector('td a').click(), true")
 	b.sees("What is known of it", "cold") // it has no place yet
 	if got := value[string](b, "[...document.querySelectorAll('.waterfall tbody th')].map(e => e.textContent).join()"); got != "queue" {
 		t.Errorf("the start that has no place yet shows %q", got)
@@ -157,7 +159,8 @@ func TestPages(t *testing.T) {
 // TestMarkup: markup in an answer, a log, an event, a source and an address is text.
 func TestMarkup(t *testing.T) {
 	const markup = `<img src=x onerror=window.hit=1><script>window.hit=1</script><b>bold</b>`
-	bad := fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: bad}\nspec: {source: '/nowhere/%s', engine: ember}\n", "<img src=x onerror=hit=1>")
+	bad := fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: bad}\nspec: {source: '/nowhere/%s', engine: ember}\n",
+		"<img src=x onerror=hit=1>")
 	p := start(t, map[string]string{"chat.yaml": model(t, "chat-7b", 0, minute5), "bad.yaml": bad})
 	b := open(t, p.url+"/ui/playground/default/chat-7b")
 	isText := func(where string) {
@@ -169,7 +172,8 @@ func TestMarkup(t *testing.T) {
 	b.sees("live")
 	b.write("#message", markup)
 	b.press("button", "Send")
-	b.until("the answer has come back", "document.querySelectorAll('.turn').length === 2 && document.body.innerText.split('<b>bold</b>').length > 2")
+	b.until("the answer has come back",
+		"document.querySelectorAll('.turn').length === 2 && document.body.innerText.split('<b>bold</b>').length > 2")
 	isText("playground")
 	b.press("nav a", "Models")
 	b.press("th a", "chat-7b")
@@ -218,7 +222,8 @@ func TestPlayground(t *testing.T) {
 	b.sees("loading")
 	b.until("the answer is complete", "document.querySelectorAll('.turn').length === 2 && document.body.innerText.includes('any more')")
 	b.sees("5 in, 17 out", "The cold start in full", "Time to first token")
-	first := value[string](b, "[...document.querySelectorAll('dt')].find(e => e.textContent === 'Time to first token').nextElementSibling.textContent")
+	first := value[string](b,
+		"[...document.querySelectorAll('dt')].find(e => e.textContent === 'Time to first token').nextElementSibling.textContent")
 	if !strings.HasSuffix(first, " s") {
 		t.Errorf("time to first token: %q", first)
 	}
@@ -230,7 +235,9 @@ func TestPlayground(t *testing.T) {
 	b.press("button", "Send")
 	b.until("a second answer", "document.querySelectorAll('.turn').length === 4 && document.querySelector('.caret') === null")
 	// What comes at once has no rate: the browser may read an answer only when it is whole.
-	if rate := value[float64](b, "parseFloat([...document.querySelectorAll('dt')].find(e => e.textContent === 'Tokens a second').nextElementSibling.textContent) || 0"); rate > 170 {
+	if rate := value[float64](b,
+		"parseFloat([...document.querySelectorAll('dt')].find(e => e.textContent === 'Tokens a second')."+
+			"nextElementSibling.textContent) || 0"); rate > 170 {
 		t.Errorf("%g tokens a second", rate)
 	}
 	b.wantNoFaults()
@@ -368,7 +375,8 @@ func TestBusyFleet(t *testing.T) {
 }
 
 // drawn is whether a row shows this number of requests.
-const drawn = "[...document.querySelectorAll('[aria-label=Replicas] tbody tr')].some(r => r.children.length > 4 && r.children[4].textContent === '%d')"
+const drawn = "[...document.querySelectorAll('[aria-label=Replicas] tbody tr')].some(r => r.children.length > 4 && " +
+	"r.children[4].textContent === '%d')"
 
 // TestKeyboard: all is reached without a mouse.
 func TestKeyboard(t *testing.T) {

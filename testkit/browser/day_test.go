@@ -124,7 +124,8 @@ var dayPages = []struct {
 		return fmt.Sprintf("[...document.querySelectorAll('.figures dd')].some(e => e.textContent.trim() === '%d requests')", second)
 	}},
 	{"a model's events", "/ui/models/default/model-00", func(second int) string {
-		return fmt.Sprintf("document.body.innerText.includes('%d at engines') && document.querySelector('.events').textContent.includes('start %d')", second, second/10*10)
+		return fmt.Sprintf("document.body.innerText.includes('%d at engines') && "+
+			"document.querySelector('.events').textContent.includes('start %d')", second, second/10*10)
 	}},
 	{"Cold starts", "/ui/cold-starts", func(second int) string {
 		return fmt.Sprintf(`document.querySelector('a[href$="cs-%d"]') !== null`, dayModels+second/60)
@@ -140,7 +141,8 @@ func TestDay(t *testing.T) {
 			uses := dayOf(t, p, d.path, d.shows)
 			t.Logf("%+v", uses)
 			if tenth, end := uses[1], uses[2]; end.bytes > 1.2*tenth.bytes || float64(end.nodes) > 1.2*float64(tenth.nodes) {
-				t.Errorf("%.0f bytes and %d nodes after a tenth of the day, %.0f and %d after all of it", tenth.bytes, tenth.nodes, end.bytes, end.nodes)
+				t.Errorf("%.0f bytes and %d nodes after a tenth of the day, %.0f and %d after all of it", tenth.bytes, tenth.nodes, end.bytes,
+					end.nodes)
 			}
 		})
 	}

@@ -66,7 +66,8 @@ func runEngine(args []string) {
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		send := func(choices, more string) {
-			fmt.Fprintf(w, "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[%s]%s}\n\n", choices, more)
+			fmt.Fprintf(w, "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[%s]%s}\n\n", choices,
+				more)
 			w.(http.Flusher).Flush()
 		}
 		for _, word := range words {

@@ -49,7 +49,8 @@ func program(t *testing.T, version string) string {
 		if err != nil {
 			return "", err
 		}
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-X github.com/thaw-dev/thaw/platform/cli.Version="+version, "-o", filepath.Join(dir, "thaw"), "./platform/thaw")
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-X github.com/thaw-dev/thaw/platform/cli.Version="+version, "-o",
+			filepath.Join(dir, "thaw"), "./platform/thaw")
 		cmd.Dir = "../.."
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("%w: %s", err, out)
@@ -207,7 +208,8 @@ func model(t *testing.T, name string, loads time.Duration, spec string) string {
 	if !ok {
 		team, name = "default", team
 	}
-	return fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s, namespace: %s}\nspec:\n  source: ./weights\n  engine: command\n  args: [%q, engine, \"{port}\", %q]\n  health: /v1/models\n  serves: [chat]\n%s", name, team, exe, loads, spec)
+	return fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s, namespace: %s}\nspec:\n  source: ./weights\n  engine: "+
+		"command\n  args: [%q, engine, \"{port}\", %q]\n  health: /v1/models\n  serves: [chat]\n%s", name, team, exe, loads, spec)
 }
 
 // page is a tab of the browser.
@@ -247,7 +249,8 @@ func open(t *testing.T, url string) *page {
 // openBlank starts a browser with an empty page.
 func openBlank(t *testing.T) *page {
 	t.Helper()
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium(t)), chromedp.NoSandbox, chromedp.Flag("force-color-profile", "srgb"))
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium(t)), chromedp.NoSandbox,
+		chromedp.Flag("force-color-profile", "srgb"))
 	alloc, cancelAlloc := chromedp.NewExecAllocator(context.Background(), opts...)
 	ctx, cancel := chromedp.NewContext(alloc)
 	t.Cleanup(func() { cancel(); cancelAlloc() })
@@ -255,7 +258,8 @@ func openBlank(t *testing.T) *page {
 	if err := chromedp.Listen(ctx, p.listen); err != nil { // it starts the browser
 		t.Fatal(err)
 	}
-	p.do(call(network.Enable, network.EnableParams{}), call(log.Enable, cdp.Empty{}), call(cdppage.Enable, cdppage.EnableParams{}), chromedp.EmulateViewport(1360, 860))
+	p.do(call(network.Enable, network.EnableParams{}), call(log.Enable, cdp.Empty{}), call(cdppage.Enable, cdppage.EnableParams{}),
+		chromedp.EmulateViewport(1360, 860))
 	return p
 }
 

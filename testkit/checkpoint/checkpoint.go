@@ -55,7 +55,8 @@ const (
 var specials = []string{EndOfText, Start, End, Pad}
 
 // Template is the ChatML template that the checkpoints carry.
-const Template = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+const Template = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% " +
+	"endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 
 // Tensors returns the names and shapes of a model's tensors, embeddings first.
 func (s Shape) Tensors(vocab int) []tensors.Source {

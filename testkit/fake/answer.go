@@ -83,8 +83,9 @@ func framed(s string) []byte {
 }
 
 const (
-	okJSON  = "HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 10:00:00 GMT\r\nserver: fake\r\ncontent-type: application/json\r\ncontent-length: "
-	okSSE   = "HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 10:00:00 GMT\r\nserver: fake\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+	okJSON = "HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 10:00:00 GMT\r\nserver: fake\r\ncontent-type: application/json\r\ncontent-length: "
+	okSSE  = "HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 10:00:00 GMT\r\nserver: fake\r\ncontent-type: text/event-stream; " +
+		"charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 	loading = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 	missing = "HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 	refused = "HTTP/1.1 411 Length Required\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"

@@ -74,8 +74,10 @@ func reportRows() []Row {
 		tooLong = `error: {"code":400,"message":"the request exceeds the available context size","type":"invalid_request_error"}`
 		noSlot  = `error: {"code":500,"message":"slot unavailable","type":"server_error"}`
 	)
-	open := Answer{Head(200, "Content-Type: "+eventsType, "Transfer-Encoding: chunked"), {Chunk: chunkRole + "\n\n" + chunkFinish + "\n\n"}, {Then: Hang}}
-	torn := Answer{Head(200, "Content-Type: "+eventsType, "Transfer-Encoding: chunked"), {Chunk: chunkRole + "\n\n"}, {Pause: 30 * time.Second, Chunk: chunkFinish + "\n\n"}, {Write: "0\r\n\r\n"}}
+	open := Answer{Head(200, "Content-Type: "+eventsType, "Transfer-Encoding: chunked"), {Chunk: chunkRole + "\n\n" + chunkFinish + "\n\n"},
+		{Then: Hang}}
+	torn := Answer{Head(200, "Content-Type: "+eventsType, "Transfer-Encoding: chunked"), {Chunk: chunkRole + "\n\n"},
+		{Pause: 30 * time.Second, Chunk: chunkFinish + "\n\n"}, {Write: "0\r\n\r\n"}}
 	streamed := []string{chunkRole + "\n\n", ": ping\n\n", chunkText + "\n\n", chunkFinish + "\n\n", chunkUsage + "\n\n", end + "\n\n"}
 	whole := []string{`"object":"chat.completion"`, `"role":"assistant","content":"hello"`, `"finish_reason":"stop"`, `"completion_tokens":2`}
 	return []Row{
@@ -131,7 +133,8 @@ func errorRows() (rows []Row) {
 		row.ID, row.Name, row.Stream = "E2", "plain, then "+f.name, false
 		rows = append(rows, row)
 	}
-	slow := Answer{Head(400, "Content-Type: text/plain", "Connection: close"), {Write: "it says "}, {Pause: 2 * time.Second, Write: "more"}, {Then: Close}}
+	slow := Answer{Head(400, "Content-Type: text/plain", "Connection: close"), {Write: "it says "}, {Pause: 2 * time.Second, Write: "more"},
+		{Then: Close}}
 	torn := Answer{Head(400, "Content-Type: text/plain", "Content-Length: 100"), {Write: "half of its words"}, {Then: Close}}
 	return append(rows,
 		Row{ID: "E2", Name: "words in two parts", Answer: slow, Status: 400, Words: []string{"it says more"}, Absent: []string{"engine_crashed"}, Requests: 1},
@@ -216,7 +219,8 @@ func endRows() (rows []Row) {
 		row := Row{ID: "E8", Name: name, Stream: true, Answer: Chunked(200, eventsType, true, head, tail), Status: 200, Words: []string{`"hel"`, `"finish_reason":"stop"`}, Absent: []string{"error", "engine_crashed"}, Success: true, Requests: 1}
 		rows = append(rows, row)
 		row.Name += ", the connection ends it"
-		row.Answer = Answer{Head(200, "Content-Type: "+eventsType, "Connection: close"), {Write: head}, {Pause: time.Second, Write: tail}, {Then: Close}}
+		row.Answer = Answer{Head(200, "Content-Type: "+eventsType, "Connection: close"), {Write: head}, {Pause: time.Second, Write: tail},
+			{Then: Close}}
 		rows = append(rows, row)
 	}
 	return append(rows, Row{ID: "E8", Name: "not finished and without its blank line", Stream: true, Answer: Chunked(200, eventsType, true, head, chunkText), Status: 200, Words: []string{`"hel"`, "before it was complete"}, Absent: []string{"[DONE]"}, Requests: 1, Blamed: true})

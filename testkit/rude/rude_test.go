@@ -30,7 +30,8 @@ const request = "POST /v1/x HTTP/1.1\r\nHost: e\r\nContent-Length: 2\r\n\r\nhi"
 
 // TestAnswers: what the table says is on the wire, byte for byte, one answer a request.
 func TestAnswers(t *testing.T) {
-	e := Start(t, Plain(400, "text/plain", "no", "Retry-After: 7"), Chunked(200, "text/event-stream", true, "data: x\n\n"), Answer{{Write: "SSH-2.0\r\n"}, {Then: Close}})
+	e := Start(t, Plain(400, "text/plain", "no", "Retry-After: 7"), Chunked(200, "text/event-stream", true, "data: x\n\n"),
+		Answer{{Write: "SSH-2.0\r\n"}, {Then: Close}})
 	c := dial(t, e)
 	io.WriteString(c, request)
 	in := bufio.NewReader(c)
@@ -44,7 +45,8 @@ func TestAnswers(t *testing.T) {
 	}
 	io.WriteString(c, request+request)
 	rest, err := io.ReadAll(in)
-	if want := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/event-stream\r\n\r\n9\r\ndata: x\n\n\r\n0\r\n\r\nSSH-2.0\r\n"; string(rest) != want || err != nil {
+	if want := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/event-stream\r\n\r\n9\r\ndata: " +
+		"x\n\n\r\n0\r\n\r\nSSH-2.0\r\n"; string(rest) != want || err != nil {
 		t.Errorf("%q %v", rest, err)
 	}
 	got := e.Requests()

@@ -144,7 +144,8 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 			if s := strings.Join(names, " "); s != tc.want {
 				t.Errorf("%v: %s, want %s", tc.also, s, tc.want)
 			}
-			if left := tc.also.Skipped(got.Files); len(tc.also) == 0 && !slices.Contains(left, "modeling.py") || slices.ContainsFunc(left, tc.also.Includes) {
+			if left := tc.also.Skipped(got.Files); len(tc.also) == 0 && !slices.Contains(left, "modeling.py") ||
+				slices.ContainsFunc(left, tc.also.Includes) {
 				t.Errorf("%v: left are %v", tc.also, left)
 			}
 		}

@@ -288,7 +288,8 @@ func (s *Store) Publish(r Record, created int64) error {
 		if _, err := s.File(r.Team, *x.id); err == nil {
 			continue
 		}
-		f := File{ID: *x.id, Team: r.Team, Name: strings.TrimPrefix(r.ID, "batch_") + "_" + x.name + ".jsonl", Purpose: "batch_output", Created: created, Expires: created + r.Keep}
+		f := File{ID: *x.id, Team: r.Team, Name: strings.TrimPrefix(r.ID, "batch_") + "_" + x.name + ".jsonl", Purpose: "batch_output",
+			Created: created, Expires: created + r.Keep}
 		if _, err := os.Stat(path); err != nil { // it was moved before the crash
 			path = s.contentOf(f.ID)
 		}

@@ -79,7 +79,8 @@ func TestOpenRemovesWhatACrashLeft(t *testing.T) {
 		}
 	}
 	os.WriteFile(filepath.Join(dir, "files", "file-x.json"), []byte("{"), 0o600)
-	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "file-x.json") || !strings.Contains(err.Error(), "move the file away") {
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "file-x.json") ||
+		!strings.Contains(err.Error(), "move the file away") {
 		t.Errorf("a broken file: %v", err)
 	}
 }
@@ -140,7 +141,8 @@ func TestPublishAfterACrash(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	output, failed := "file-out", "file-err"
-	r := Record{Batch: Batch{ID: "batch_1", Status: Finalizing, OutputFileID: &output, ErrorFileID: &failed}, Team: "t", Keep: 50, Outcome: Completed}
+	r := Record{Batch: Batch{ID: "batch_1", Status: Finalizing, OutputFileID: &output, ErrorFileID: &failed}, Team: "t", Keep: 50,
+		Outcome: Completed}
 	l, err := s.OpenLines(r.ID, nil)
 	if err == nil {
 		err = errors.Join(l.Append([]byte(`{"custom_id":"a"}`), false), l.Append([]byte(`{"custom_id":"b"}`), true), l.Close(), s.Save(r))

@@ -46,7 +46,8 @@ const (
 // mean class, within limits, so that the background does not outweigh an intent of five
 // examples.
 func newModel(classes int, samples []sample) *model {
-	m := &model{samples: samples, classes: classes, slack: make([]float32, classes), weights: make([]float32, buckets*classes), bias: make([]float32, classes),
+	m := &model{samples: samples, classes: classes, slack: make([]float32, classes), weights: make([]float32, buckets*classes),
+		bias: make([]float32, classes),
 		dual: make([]float32, len(samples)*classes), random: rand.New(rand.NewPCG(26, 2))}
 	size := make([]int, classes)
 	for _, s := range samples {

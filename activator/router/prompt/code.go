@@ -72,7 +72,8 @@ func (c *code) identifier(text []byte, start, end int, inside kind) {
 	} else if inside&kindUpper != 0 && letters > 1 && word[0] >= 'a' && word[0] <= 'z' && len(word) > 5 {
 		c.identifiers += 2
 	}
-	if end+1 < len(text) && text[end] == '(' && letters > 1 && !bytes.HasPrefix(text[end:], []byte("(s)")) && !bytes.HasPrefix(text[end:], []byte("(es)")) {
+	if end+1 < len(text) && text[end] == '(' && letters > 1 && !bytes.HasPrefix(text[end:], []byte("(s)")) &&
+		!bytes.HasPrefix(text[end:], []byte("(es)")) {
 		c.symbols++
 		if text[end+1] == ')' || text[end+1] == '"' {
 			c.symbols += 2
@@ -142,7 +143,8 @@ func (c *code) dot(text []byte, i int) {
 		return
 	}
 	switch string(text[i+1 : end]) {
-	case "py", "go", "rs", "js", "ts", "jsx", "tsx", "c", "h", "cc", "cpp", "hpp", "java", "kt", "rb", "php", "cs", "swift", "scala", "sh", "sql", "toml", "proto", "lua", "ipynb":
+	case "py", "go", "rs", "js", "ts", "jsx", "tsx", "c", "h", "cc", "cpp", "hpp", "java", "kt", "rb", "php", "cs", "swift", "scala", "sh",
+		"sql", "toml", "proto", "lua", "ipynb":
 		c.structure += 3
 		if end+1 < len(text) && text[end] == ':' && classes[text[end+1]] == charDigit {
 			c.structure += 6
@@ -170,7 +172,8 @@ func (c *code) symbol(text []byte, i int, begin bool) {
 	case '/':
 		c.slash(text, i, begin)
 	case '#':
-		if begin && (bytes.HasPrefix(rest, []byte("#include")) || bytes.HasPrefix(rest, []byte("#!/")) || bytes.HasPrefix(rest, []byte("#define"))) {
+		if begin && (bytes.HasPrefix(rest, []byte("#include")) || bytes.HasPrefix(rest, []byte("#!/")) ||
+			bytes.HasPrefix(rest, []byte("#define"))) {
 			c.structure += 6
 		}
 	case '@':
@@ -179,7 +182,8 @@ func (c *code) symbol(text []byte, i int, begin bool) {
 		}
 	case '+', '-':
 		switch {
-		case begin && len(rest) > 4 && (bytes.HasPrefix(rest, []byte("+++ ")) || bytes.HasPrefix(rest, []byte("--- "))) && classes[rest[4]] == charLetter:
+		case begin && len(rest) > 4 && (bytes.HasPrefix(rest, []byte("+++ ")) || bytes.HasPrefix(rest, []byte("--- "))) &&
+			classes[rest[4]] == charLetter:
 			c.structure += 3
 		case second == '=' || rest[0] == '+' && second == '+' && !begin:
 			c.symbols += 2

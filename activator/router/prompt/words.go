@@ -36,7 +36,8 @@ const (
 )
 
 // classSentence are the classes whose words are looked for in one sentence.
-const classSentence = classJSON | classAnswer | classJudge | classHarm | classPost | classModerate | classSafe | classUnsafe | classMake | classBuild | classProgram | classLanguage | classExtract | classField
+const classSentence = classJSON | classAnswer | classJudge | classHarm | classPost | classModerate |
+	classSafe | classUnsafe | classMake | classBuild | classProgram | classLanguage | classExtract | classField
 
 const (
 	longestWord = 16

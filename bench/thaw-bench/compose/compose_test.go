@@ -28,7 +28,8 @@ func TestSimulated(t *testing.T) {
 			t.Errorf("%+v", w)
 		}
 	}
-	if b := r.SimulatedBatch; b.Lines != o.SimulatedLines || b.Loads.all() < 5 || b.NaiveLoads.all() <= b.Loads.all() || b.Share <= 0 || b.Share >= 1 {
+	if b := r.SimulatedBatch; b.Lines != o.SimulatedLines || b.Loads.all() < 5 || b.NaiveLoads.all() <= b.Loads.all() || b.Share <= 0 ||
+		b.Share >= 1 {
 		t.Errorf("%+v", b)
 	}
 	r.checkGoals()
@@ -36,7 +37,8 @@ func TestSimulated(t *testing.T) {
 	if err := r.Write(dir); err != nil {
 		t.Fatal(err)
 	}
-	if page, err := os.ReadFile(filepath.Join(dir, "compose.md")); err != nil || !bytes.Contains(page, []byte("| Composition |")) || !bytes.Contains(page, []byte("| the batch |")) {
+	if page, err := os.ReadFile(filepath.Join(dir, "compose.md")); err != nil || !bytes.Contains(page, []byte("| Composition |")) ||
+		!bytes.Contains(page, []byte("| the batch |")) {
 		t.Errorf("%v: %s", err, page)
 	}
 }

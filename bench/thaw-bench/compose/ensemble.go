@@ -195,7 +195,8 @@ func simulateEnsemble(ctx context.Context, o *Options) (*Ensemble, error) {
 }
 
 // simulateWay asks the members in one way.
-func simulateWay(ctx context.Context, way int, seed uint64, all []string, models []*functions.Model) (took time.Duration, l loads, err error) {
+func simulateWay(ctx context.Context, way int, seed uint64, all []string, models []*functions.Model) (took time.Duration, l loads,
+	err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	begun, failed := false, ""
@@ -217,12 +218,13 @@ func simulateWay(ctx context.Context, way int, seed uint64, all []string, models
 			done := func() { took = st.Now() - staged }
 			switch way {
 			case asComposition:
-				p.Start(compose.Plan{Pattern: compose.Ensemble, Members: members, Coordinator: coordinator, Quorum: len(members)}, func(x play.Outcome) {
-					if x.Err != nil {
-						failed = x.Err.Error()
-					}
-					done()
-				})
+				p.Start(compose.Plan{Pattern: compose.Ensemble, Members: members, Coordinator: coordinator, Quorum: len(members)},
+					func(x play.Outcome) {
+						if x.Err != nil {
+							failed = x.Err.Error()
+						}
+						done()
+					})
 			case atOnce:
 				left := len(members)
 				for _, m := range members {

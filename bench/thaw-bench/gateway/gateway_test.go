@@ -21,7 +21,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestSum(t *testing.T) {
 	text := "# HELP x y\n# TYPE thaw_buffered_requests gauge\n" +
-		"thaw_buffered_requests{model=\"a\",team=\"b c\"} 3\nthaw_buffered_requests{model=\"}\"} 4 1700000000\nthaw_buffered_requests 1\nthaw_buffered_requests_total 100\nother 5\n"
+		"thaw_buffered_requests{model=\"a\",team=\"b c\"} 3\nthaw_buffered_requests{model=\"}\"} 4 1700000000\nthaw_buffered_requests " +
+		"1\nthaw_buffered_requests_total 100\nother 5\n"
 	got, err := sumSeries(strings.NewReader(text), "thaw_buffered_requests")
 	if err != nil || got != 8 {
 		t.Errorf("%v %v", got, err)

@@ -112,7 +112,8 @@ func begin(ctx context.Context, name, dir, addr string, argv ...string) (*peer, 
 		p.End(time.Second)
 		return nil, err
 	}
-	return &peer{name: name, addr: addr, pids: func() ([]int, error) { return process.Tree(p.PID) }, end: func() { p.End(5 * time.Second) }}, nil
+	return &peer{name: name, addr: addr, pids: func() ([]int, error) { return process.Tree(p.PID) }, end: func() { p.End(5 * time.Second) }},
+		nil
 }
 
 // program returns a peer's program: the one named, which must exist, or the first of

@@ -84,9 +84,11 @@ func checkGoals(r Result) report.Goals {
 		}
 	}
 	if x := r.Release; x != nil {
-		add(x.First.P99 < 0.001, fmt.Sprintf("readiness to the first held byte, p99 of %d wakes", x.Wakes), "under 1 ms", report.Millis(x.First.P99))
+		add(x.First.P99 < 0.001, fmt.Sprintf("readiness to the first held byte, p99 of %d wakes", x.Wakes), "under 1 ms",
+			report.Millis(x.First.P99))
 		if x.Waiters > 0 {
-			add(x.Last.Max < 0.050, fmt.Sprintf("the last of %d waiters, %d at once", x.Waiters, heldTarget), "under 50 ms", report.Millis(x.Last.Max))
+			add(x.Last.Max < 0.050, fmt.Sprintf("the last of %d waiters, %d at once", x.Waiters, heldTarget), "under 50 ms",
+				report.Millis(x.Last.Max))
 		}
 	}
 	if x := r.ZeroToOne; x != nil {

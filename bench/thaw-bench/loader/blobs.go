@@ -245,7 +245,8 @@ func (s *server) list(w http.ResponseWriter, prefix string) {
 	var b strings.Builder
 	b.WriteString(`<?xml version="1.0" encoding="utf-8"?><EnumerationResults><Blobs>`)
 	item := func(name string, size int64, md5 []byte) {
-		fmt.Fprintf(&b, "<Blob><Name>%s/%s</Name><Properties><Last-Modified>Thu, 01 Jan 2026 00:00:00 GMT</Last-Modified><Etag>%s</Etag><Content-Length>%d</Content-Length>", dir, name, blobVersion(dir, name), size)
+		fmt.Fprintf(&b, "<Blob><Name>%s/%s</Name><Properties><Last-Modified>Thu, 01 Jan 2026 00:00:00 "+
+			"GMT</Last-Modified><Etag>%s</Etag><Content-Length>%d</Content-Length>", dir, name, blobVersion(dir, name), size)
 		if md5 != nil {
 			fmt.Fprintf(&b, "<Content-MD5>%s</Content-MD5>", base64.StdEncoding.EncodeToString(md5))
 		}
@@ -347,7 +348,8 @@ func (s *server) blob(w http.ResponseWriter, r *http.Request, dir, name string, 
 
 // paced sends sections at the shape's rate, from the page cache if possible. An error
 // means that the client disconnected.
-func (s *server) paced(ctx context.Context, w http.ResponseWriter, f *os.File, sections func(maximum int64, yield func(section) error) error) error {
+func (s *server) paced(ctx context.Context, w http.ResponseWriter, f *os.File,
+	sections func(maximum int64, yield func(section) error) error) error {
 	own, slower, maximum := (*bucket)(nil), 1.0, s.noise.period
 	if s.shape.Rate > 0 || s.shape.Total > 0 {
 		own, _ = ctx.Value(ofConnection{}).(*bucket)

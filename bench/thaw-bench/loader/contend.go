@@ -305,7 +305,8 @@ func (d Download) piece(ctx context.Context, addr string, f io.WriterAt, from, t
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
-	_, err = fmt.Fprintf(c, "GET /%s/%s/%s/%s HTTP/1.1\r\nHost: %s\r\nRange: bytes=%d-%d\r\n\r\n", account, container, folder(d.Size, d.MD5), weights, addr, from, to-1)
+	_, err = fmt.Fprintf(c, "GET /%s/%s/%s/%s HTTP/1.1\r\nHost: %s\r\nRange: bytes=%d-%d\r\n\r\n", account, container, folder(d.Size, d.MD5),
+		weights, addr, from, to-1)
 	if err != nil {
 		return err
 	}

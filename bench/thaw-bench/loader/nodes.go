@@ -90,7 +90,8 @@ func (b *bench) stageTogether(ctx context.Context, k int) (last float64, egress 
 		}
 		defer os.RemoveAll(into)
 		others := slices.Concat(addrs[:i], addrs[i+1:])
-		argv := append(b.self(Thaw).argv(server, int64(b.Peers), false, into), "--listen", addr, "--certs", certs, "--peers", strings.Join(others, ","))
+		argv := append(b.self(Thaw).argv(server, int64(b.Peers), false, into), "--listen", addr, "--certs", certs, "--peers",
+			strings.Join(others, ","))
 		p, err := process.Begin(fmt.Sprintf("node-%d", b.n), b.Dir, nil, argv...)
 		if err != nil {
 			return 0, 0, err
@@ -165,7 +166,8 @@ func (b *bench) stream(ctx context.Context) error {
 			return fmt.Errorf("wake it: %w", err)
 		}
 		r.First, r.Boot = append(r.First, first), append(r.Boot, boot)
-		b.Progress(fmt.Sprintf("stream, round %d: download alone %.2f s, start with local bytes %.2f s, start while they come %.2f s", round+1, t, boot, first))
+		b.Progress(fmt.Sprintf("stream, round %d: download alone %.2f s, start with local bytes %.2f s, start while they come %.2f s", round+1, t,
+			boot, first))
 	}
 	b.result.Streamed = r
 	return nil
@@ -195,7 +197,8 @@ func (b *bench) stageOne(ctx context.Context, server string, round int) (float64
 	into := filepath.Join(b.Dir, fmt.Sprintf("alone-%d", round))
 	defer os.RemoveAll(into)
 	began := time.Now()
-	p, err := process.Begin(fmt.Sprintf("alone-%d", round), b.Dir, nil, b.Self, "download", "--with", Thaw, "--server", server, "--folder", filesFolder, "--into", into)
+	p, err := process.Begin(fmt.Sprintf("alone-%d", round), b.Dir, nil, b.Self, "download", "--with", Thaw, "--server", server, "--folder",
+		filesFolder, "--into", into)
 	if err != nil {
 		return 0, err
 	}
@@ -220,7 +223,8 @@ func (b *bench) wake(ctx context.Context, server string, round int) (first, boot
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	file := fmt.Sprintf("apiVersion: %s\nkind: Model\nmetadata: {name: streamed}\nspec:\n  source: az://%s/%s/%s\n  engine: ember\n  args: [--boot-delay, %s]\n  resources: {memory: %s}\n",
+	file := fmt.Sprintf("apiVersion: %s\nkind: Model\nmetadata: {name: streamed}\nspec:\n  source: az://%s/%s/%s\n  engine: ember\n  args: "+
+		"[--boot-delay, %s]\n  resources: {memory: %s}\n",
 		functions.APIVersion, account, container, filesFolder, b.Boot, 4*b.Stream)
 	if err := os.WriteFile(filepath.Join(models, "streamed.yaml"), []byte(file), 0o644); err != nil {
 		return 0, 0, err
@@ -230,7 +234,8 @@ func (b *bench) wake(ctx context.Context, server string, round int) (first, boot
 		return 0, 0, err
 	}
 	defer p.End()
-	done, err := coldstart.Run(ctx, p, coldstart.Options{Function: functions.Name{Team: functions.DefaultTeam, Name: "streamed"}, Rounds: 2, Each: b.Each})
+	done, err := coldstart.Run(ctx, p,
+		coldstart.Options{Function: functions.Name{Team: functions.DefaultTeam, Name: "streamed"}, Rounds: 2, Each: b.Each})
 	if err != nil {
 		return 0, 0, fmt.Errorf("%w: %s", err, p.Process.Tail())
 	}

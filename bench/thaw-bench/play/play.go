@@ -36,7 +36,8 @@ type Player struct {
 // Tokens of each call: of its prompt and of its answer.
 type Tokens struct{ Input, Output int }
 
-// New makes a Player, and adds itself to st.OnRequestEnd. Members are the models' short names. The end of ctx ends runs that the simulation left.
+// New makes a Player, and adds itself to st.OnRequestEnd. Members are the models' short names.
+// The end of ctx ends runs that the simulation left.
 func New(ctx context.Context, st *simulate.State, models []*functions.Model, each Tokens) *Player {
 	p := &Player{
 		ctx: ctx, st: st, input: each.Input, output: each.Output, names: map[string]functions.Name{},

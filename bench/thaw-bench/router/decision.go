@@ -26,8 +26,10 @@ const promptBytes = 4 << 10
 
 // The prompts: one that the rules decide by code, one that needs the score.
 var (
-	codePrompt  = strings.Repeat("func check(list []int) error {\n\tfor i := range list {\n\t\tif list[i] < 0 {\n\t\t\treturn fmt.Errorf(\"item %d: negative\", i)\n\t\t}\n\t}\n\treturn nil\n}\n\n", 40)
-	prosePrompt = strings.Repeat("The engine starts when a request comes in, and it stops after some minutes without one. Why does the first answer of the morning take longer, and what would you change? ", 40)
+	codePrompt = strings.Repeat("func check(list []int) error {\n\tfor i := range list {\n\t\tif list[i] < 0 {\n\t\t\treturn "+
+		"fmt.Errorf(\"item %d: negative\", i)\n\t\t}\n\t}\n\treturn nil\n}\n\n", 40)
+	prosePrompt = strings.Repeat("The engine starts when a request comes in, and it stops after some minutes without one. Why does the "+
+		"first answer of the morning take longer, and what would you change? ", 40)
 )
 
 // measureDecisions times decisions that the rules make, ones that need the score, and the

@@ -13,14 +13,15 @@ const chatPath = "/v1/chat/completions"
 // newRouter returns the Router that the labels are checked with: a rule for each label.
 func newRouter() (*router.Router, error) {
 	yes, half := true, 0.5
-	return router.Compile(&functions.Router{Metadata: functions.Metadata{Namespace: functions.DefaultTeam, Name: functions.AutoRouter}, Spec: functions.RouterSpec{
-		Rules: []functions.Rule{
-			{Name: Extraction, When: functions.When{StructuredOutput: &yes}, To: []string{"small"}},
-			{Name: Code, When: functions.When{Code: &yes}, To: []string{"coder"}},
-			{Name: Reasoning, When: functions.When{ComplexityAbove: &half}, To: []string{"large"}},
-			{Name: General, To: []string{"general"}},
-		},
-	}})
+	return router.Compile(&functions.Router{Metadata: functions.Metadata{Namespace: functions.DefaultTeam, Name: functions.AutoRouter},
+		Spec: functions.RouterSpec{
+			Rules: []functions.Rule{
+				{Name: Extraction, When: functions.When{StructuredOutput: &yes}, To: []string{"small"}},
+				{Name: Code, When: functions.When{Code: &yes}, To: []string{"coder"}},
+				{Name: Reasoning, When: functions.When{ComplexityAbove: &half}, To: []string{"large"}},
+				{Name: General, To: []string{"general"}},
+			},
+		}})
 }
 
 // chatBody is the body of a chat request with one message.
@@ -81,7 +82,8 @@ func Check(prompts []Prompt) ([]Share, error) {
 		if !ok {
 			k = len(list)
 			at[key] = k
-			list = append(list, Share{Source: p.Source.Name, From: p.Source.Repository, Held: p.Source.Held, Label: p.Label, Rules: map[string]int{}})
+			list = append(list, Share{Source: p.Source.Name, From: p.Source.Repository, Held: p.Source.Held, Label: p.Label,
+				Rules: map[string]int{}})
 		}
 		list[k].All++
 		list[k].Rules[rec.Rule]++

@@ -177,9 +177,11 @@ func (r Result) Tables() []report.Part {
 
 // Write writes router.json and router.md into dir.
 func (r Result) Write(dir string) error {
-	return report.Write(dir, "router", r, r.Page("The router", "Decisions are of a chat request with a prompt of 4 KiB, from its bytes to the record; reading the envelope, which every request needs, is not part of them. "+
+	return report.Write(dir, "router", r, r.Page("The router", "Decisions are of a chat request with a prompt of 4 KiB, from its bytes to "+
+		"the record; reading the envelope, which every request needs, is not part of them. "+
 		"The rules are structuredOutput, code, complexityAbove 0.5 and the default. "+
-		"Whole requests are plain, with a prompt of 4 KiB, to an engine that answers at once (testkit/fake), in interleaved rounds, and every answer is checked; the CPU is that of thaw serve. "+
+		"Whole requests are plain, with a prompt of 4 KiB, to an engine that answers at once (testkit/fake), in interleaved rounds, and every "+
+		"answer is checked; the CPU is that of thaw serve. "+
 		"A hedge is of an engine that is up at once. "+
 		"Load average of the machine at the start: "+r.Load, r.Missing, r.Tables()))
 }

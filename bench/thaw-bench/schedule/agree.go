@@ -110,7 +110,8 @@ func script(n int, seed uint64) (out []plannedRequest) {
 func agreeName(i int) string { return fmt.Sprintf("m%d", i+1) }
 
 func agreeModel(source string, i int) string {
-	return fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  source: %s\n  engine: ember\n  args: [--boot-delay, %s]\n  resources: {memory: %d}\n  scale: {idle: %s, target: 8}\n",
+	return fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  source: %s\n  engine: ember\n  args: "+
+		"[--boot-delay, %s]\n  resources: {memory: %d}\n  scale: {idle: %s, target: 8}\n",
 		agreeName(i), source, agreeBoot, agreeSlot, agreeIdle)
 }
 
@@ -295,7 +296,8 @@ func (a *Agreement) live(file string, before, n int) (ids []string, err error) {
 		a.LiveCold++
 		waits = append(waits, l.Waited.Seconds())
 		ids = append(ids, l.Cold)
-		a.Waits = append(a.Waits, fmt.Sprintf("%s %s waited %v", l.Time.Add(-l.Took).Format("15:04:05.000"), l.Model, l.Waited.Round(time.Millisecond)))
+		a.Waits = append(a.Waits,
+			fmt.Sprintf("%s %s waited %v", l.Time.Add(-l.Took).Format("15:04:05.000"), l.Model, l.Waited.Round(time.Millisecond)))
 	}
 	a.LiveP50 = report.Quantile(waits, 0.5)
 	return ids, nil

@@ -156,7 +156,8 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 }
 
 // decideFromEmpty measures full plans of w; each has one more waiting request.
-func decideFromEmpty(ctx context.Context, d *Decisions, policy core.Policy, w core.World, rest []*core.Function, now core.Instant, rounds int) error {
+func decideFromEmpty(ctx context.Context, d *Decisions, policy core.Policy, w core.World, rest []*core.Function, now core.Instant,
+	rounds int) error {
 	var took []float64
 	var allocs uint64
 	var before, after runtime.MemStats

@@ -133,7 +133,8 @@ func measureColdShare(ctx context.Context, o Options) (*Cold, error) {
 		return nil, err
 	}
 	c := &Cold{GPUs: gpus, Capacity: float64(f.GPUMemory()) / float64(total)}
-	c.About = fmt.Sprintf("Cold share on a day of 990 functions (azure-functions, once for each minute in use), models of 1 to 64 GiB drawn by the seed, %s of %s as capacity, a start %v and the bytes at 2 GiB/s, no idle time",
+	c.About = fmt.Sprintf("Cold share on a day of 990 functions (azure-functions, once for each minute in use), models of 1 to 64 GiB "+
+		"drawn by the seed, %s of %s as capacity, a start %v and the bytes at 2 GiB/s, no idle time",
 		f.GPUMemory().Human(), total.Human(), boot)
 	byName := map[string]int64{}
 	for _, r := range out.Runs {
@@ -142,7 +143,8 @@ func measureColdShare(ctx context.Context, o Options) (*Cold, error) {
 			name = "lru, the missed left alone"
 		}
 		byName[name] = r.Cold
-		c.Rows = append(c.Rows, ColdRow{Policy: name, Requests: r.Requests, Cold: r.Cold, Share: r.ColdShare, Evictions: r.Evictions, P99: r.TTFT.P99})
+		c.Rows = append(c.Rows,
+			ColdRow{Policy: name, Requests: r.Requests, Cold: r.Cold, Share: r.ColdShare, Evictions: r.Evictions, P99: r.TTFT.P99})
 	}
 	best := int64(-1)
 	for i := range c.Rows {

@@ -92,8 +92,10 @@ func (r *Result) checkGoals() {
 	}
 	if c := r.Cold; c != nil {
 		g.Add(c.ToLRU <= 0.40, "cold share of "+c.Best+" to lru's", "at most 0.40x", times(c.ToLRU))
-		g.Add(c.ToFuture <= 1.1, "cold share of "+c.Best+" to the greedy rule's that knows the future, weighed with costs", "at most 1.1x", times(c.ToFuture))
-		g.Add(c.ToFurthest <= 1.1, "cold share of "+c.Best+" to the greedy rule's that knows the future, furthest first", "at most 1.1x", times(c.ToFurthest))
+		g.Add(c.ToFuture <= 1.1, "cold share of "+c.Best+" to the greedy rule's that knows the future, weighed with costs", "at most 1.1x",
+			times(c.ToFuture))
+		g.Add(c.ToFurthest <= 1.1, "cold share of "+c.Best+" to the greedy rule's that knows the future, furthest first", "at most 1.1x",
+			times(c.ToFurthest))
 	}
 	if k := r.Keep; k != nil {
 		g.Add(k.Colds <= 0.5, "cold starts, learned to fixed 10 min", "at most 0.5x", times(k.Colds))
@@ -120,7 +122,8 @@ func (r Result) Tables() []report.Part {
 	if d := r.Decision; d != nil {
 		t := &report.Table{Head: []string{fmt.Sprintf("%s models, %s GPUs", study.Count(int64(d.Models)), study.Count(int64(d.GPUs))), "p50", "p99", "max", "allocations"}}
 		t.Add("a wake decision", report.Millis(d.WakeP50), report.Millis(d.WakeP99), report.Millis(d.WakeMax), fmt.Sprintf("%.1f", d.WakeAllocs))
-		t.Add("a full tick from scratch", report.Millis(d.FullP50), report.Millis(d.FullP99), report.Millis(d.FullMax), fmt.Sprintf("%.0f", d.FullAllocs))
+		t.Add("a full tick from scratch", report.Millis(d.FullP50), report.Millis(d.FullP99), report.Millis(d.FullMax),
+			fmt.Sprintf("%.0f", d.FullAllocs))
 		out = append(out, report.Part{Heading: "Decisions", Table: t})
 	}
 	if c := r.Cold; c != nil {

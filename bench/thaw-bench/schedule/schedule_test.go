@@ -21,7 +21,8 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Join(progress, " ") != "decision cold keep" || r.Decision == nil || r.Decision.GPUs != 40 || r.Decision.WakeP99 < r.Decision.WakeP50 || r.Decision.FullP50 <= 0 {
+	if strings.Join(progress, " ") != "decision cold keep" || r.Decision == nil || r.Decision.GPUs != 40 ||
+		r.Decision.WakeP99 < r.Decision.WakeP50 || r.Decision.FullP50 <= 0 {
 		t.Errorf("%v %+v", progress, r.Decision)
 	}
 	// A part that cannot run is reported, and counts as no met goal.

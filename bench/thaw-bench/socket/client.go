@@ -37,7 +37,8 @@ type frame struct {
 func (s *server) dial(ctx context.Context, id int) (*client, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	ws, _, err := websocket.Dial(ctx, fmt.Sprintf("ws://%s/ws/client-%d", s.addr, id), &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + s.key}}})
+	ws, _, err := websocket.Dial(ctx, fmt.Sprintf("ws://%s/ws/client-%d", s.addr, id),
+		&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + s.key}}})
 	if err != nil {
 		return nil, err
 	}

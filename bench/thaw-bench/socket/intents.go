@@ -256,10 +256,11 @@ func measureDecisions(ctx context.Context, n int, train, check []labelled) ([]De
 	if len(list) != manyIntents {
 		return nil, fmt.Errorf("there are %d intents, want %d", len(list), manyIntents)
 	}
-	r, err := router.Compile(&functions.Router{Metadata: functions.Metadata{Namespace: functions.DefaultTeam, Name: functions.AutoRouter}, Spec: functions.RouterSpec{
-		Intents: functions.Intents{List: list},
-		Rules:   []functions.Rule{{Name: "known", When: functions.When{Intent: list[0].Name}, To: []string{"small"}}, {Name: "general", To: []string{"large"}}},
-	}})
+	r, err := router.Compile(&functions.Router{Metadata: functions.Metadata{Namespace: functions.DefaultTeam, Name: functions.AutoRouter},
+		Spec: functions.RouterSpec{
+			Intents: functions.Intents{List: list},
+			Rules:   []functions.Rule{{Name: "known", When: functions.When{Intent: list[0].Name}, To: []string{"small"}}, {Name: "general", To: []string{"large"}}},
+		}})
 	if err != nil {
 		return nil, err
 	}

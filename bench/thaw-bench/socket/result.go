@@ -53,7 +53,8 @@ func (r *Result) checkGoals() {
 			continue
 		}
 		if last {
-			r.Goals.Add(x.Typed <= idleGoal, fmt.Sprintf("memory of an idle socket that has typed, %d sockets", x.Sockets), "at most 40 KiB", formatKiB(x.Typed))
+			r.Goals.Add(x.Typed <= idleGoal, fmt.Sprintf("memory of an idle socket that has typed, %d sockets", x.Sockets), "at most 40 KiB",
+				formatKiB(x.Typed))
 		}
 		r.Goals.Add(x.GoneAway == x.Sockets, fmt.Sprintf("drain with %d sockets", x.Sockets), "each is closed by 1001", fmt.Sprint(x.GoneAway))
 	}
@@ -117,7 +118,8 @@ func (r Result) Tables() []report.Part {
 			if x.Server == Thaw && i+1 < len(r.Idle) {
 				ratio, gone = ratioTo(x.Typed, r.Idle[i+1].Typed), fmt.Sprint(x.GoneAway)
 			}
-			t.Add(fmt.Sprint(x.Sockets), x.Server, fmt.Sprintf("%.1f MiB", float64(x.Before)/(1<<20)), formatKiB(x.Connected), formatKiB(x.Typed), ratio, gone)
+			t.Add(fmt.Sprint(x.Sockets), x.Server, fmt.Sprintf("%.1f MiB", float64(x.Before)/(1<<20)), formatKiB(x.Connected), formatKiB(x.Typed),
+				ratio, gone)
 		}
 		out = append(out, report.Part{Heading: "Memory of idle sockets", Table: t})
 	}
@@ -143,7 +145,8 @@ func (r Result) Tables() []report.Part {
 	}
 	if x := r.Cold; x != nil {
 		t := &report.Table{Head: []string{fmt.Sprintf("first token, engine loads for %g s", x.Load), "n", "p50", "max"}}
-		t.Add(fmt.Sprintf("cold, after %g s of typing, begun after %s (%d were READY at the submit)", x.Typed, report.Millis(x.Sure.P50), x.Hits), x.Ahead.N, report.Millis(x.Ahead.P50), report.Millis(x.Ahead.Max))
+		t.Add(fmt.Sprintf("cold, after %g s of typing, begun after %s (%d were READY at the submit)", x.Typed, report.Millis(x.Sure.P50), x.Hits),
+			x.Ahead.N, report.Millis(x.Ahead.P50), report.Millis(x.Ahead.Max))
 		t.Add("the same models when warm", x.Warm.N, report.Millis(x.Warm.P50), report.Millis(x.Warm.Max))
 		t.Add("cold, submitted at once", x.Plain.N, report.Millis(x.Plain.P50), report.Millis(x.Plain.Max))
 		out = append(out, report.Part{Heading: "A cold start behind typing", Table: t})
@@ -153,10 +156,15 @@ func (r Result) Tables() []report.Part {
 
 // Write writes socket.json and socket.md into dir.
 func (r Result) Write(dir string) error {
-	return report.Write(dir, "socket", r, r.Page("Typing-time sessions", "thaw serve with keys on; the echo server is of the same library (coder/websocket) on net/http and sends each message back. "+
-		"Memory is resident memory, garbage included, beyond that of the server when 50 sockets have come and gone; a socket has typed when ten words were decided about. "+
-		"A typed word is the whole text so far in one frame, 20 ms behind the one before, on 32 sockets, with a ping behind each text; both servers get the same frames, in turns, and thaw decides among 150 made-up intents. "+
-		"Submits are one at a time to an engine that answers at once with 64 tokens (testkit/fake), through the Router. "+
-		"A text that is typed for a cold model names its intent in the first words; a start cannot be hidden that begins later than it takes before the submit. "+
-		"CPU is that of the server's process. Load average of the machine at the start: "+r.Load, r.Missing, r.Tables()))
+	return report.Write(dir, "socket", r,
+		r.Page("Typing-time sessions",
+			"thaw serve with keys on; the echo server is of the same library (coder/websocket) on net/http and sends each message back. "+
+				"Memory is resident memory, garbage included, beyond that of the server when 50 sockets have come and gone; a socket has typed when "+
+				"ten words were decided about. "+
+				"A typed word is the whole text so far in one frame, 20 ms behind the one before, on 32 sockets, with a ping behind each text; both "+
+				"servers get the same frames, in turns, and thaw decides among 150 made-up intents. "+
+				"Submits are one at a time to an engine that answers at once with 64 tokens (testkit/fake), through the Router. "+
+				"A text that is typed for a cold model names its intent in the first words; a start cannot be hidden that begins later than it "+
+				"takes before the submit. "+
+				"CPU is that of the server's process. Load average of the machine at the start: "+r.Load, r.Missing, r.Tables()))
 }

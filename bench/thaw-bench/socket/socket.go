@@ -190,7 +190,8 @@ func (s *server) awaitIntent(ctx context.Context, in intent) error {
 	defer tick.Stop()
 	for {
 		var rec functions.RouteRecord
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.addr+"/predict?text="+url.QueryEscape(in.text), strings.NewReader(""))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.addr+"/predict?text="+url.QueryEscape(in.text),
+			strings.NewReader(""))
 		if err != nil {
 			return err
 		}

@@ -43,7 +43,8 @@ func TestMadeUpIntents(t *testing.T) {
 		}
 		check = append(check, labelled{x.text, x.name})
 	}
-	if x := checkClassifier("", train, check); x.Right != 1 || x.Confident != 1 || x.Sure != 1 || x.Rejected != 1 || x.Examples != 50 || x.Levels[len(x.Levels)-1].Right == 0 {
+	if x := checkClassifier("", train, check); x.Right != 1 || x.Confident != 1 || x.Sure != 1 || x.Rejected != 1 || x.Examples != 50 ||
+		x.Levels[len(x.Levels)-1].Right == 0 {
 		t.Errorf("%+v", x)
 	}
 	few := drawFew(append(train, train...), 1)

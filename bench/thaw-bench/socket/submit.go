@@ -132,7 +132,8 @@ func (c *client) generate(ctx context.Context, submit string) (float64, error) {
 // streamRequest is the request that a submit makes.
 func streamRequest(key string) []byte {
 	body := `{"model":"auto","messages":[{"role":"user","content":"` + submitText + `"}],"stream":true,"stream_options":{"include_usage":true}}`
-	return []byte("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAuthorization: Bearer " + key + "\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
+	return []byte("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAuthorization: Bearer " + key +
+		"\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
 }
 
 func stream(ctx context.Context, k *load.Conn, request []byte) (float64, error) {

@@ -47,7 +47,8 @@ func New(o Options) *Source {
 	}
 	// Any address is dialled: hosts are Azure's or the operator's own. A redirect
 	// is not followed: accounts send none, and it would leak the signature.
-	return &Source{o: o, clients: make(map[string]*containerAccess), endpoints: make(map[string]*endpointSupport), http: httpsource.Client(httpsource.Options{Roots: o.Roots})}
+	return &Source{o: o, clients: make(map[string]*containerAccess), endpoints: make(map[string]*endpointSupport),
+		http: httpsource.Client(httpsource.Options{Roots: o.Roots})}
 }
 
 // Close closes idle connections.
@@ -106,7 +107,8 @@ func (s *Source) planFolder(ctx context.Context, p blobLocation, a *containerAcc
 	if below != "" {
 		below += "/"
 	}
-	pages := a.client.NewListBlobsFlatPager(&container.ListBlobsFlatOptions{Prefix: &below, Include: container.ListBlobsInclude{Metadata: true}})
+	pages := a.client.NewListBlobsFlatPager(&container.ListBlobsFlatOptions{Prefix: &below,
+		Include: container.ListBlobsInclude{Metadata: true}})
 	var plan source.Plan
 	for pages.More() {
 		page, err := pages.NextPage(ctx)
@@ -134,7 +136,8 @@ func (s *Source) planFolder(ctx context.Context, p blobLocation, a *containerAcc
 	}
 	if len(plan.Files) == 0 {
 		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: p.String(),
-			Detail: fmt.Sprintf("container %s of account %s has nothing below %q", p.container, p.account, below), Fix: "check the prefix; names are case-sensitive"}
+			Detail: fmt.Sprintf("container %s of account %s has nothing below %q", p.container, p.account, below),
+			Fix:    "check the prefix; names are case-sensitive"}
 	}
 	return plan, nil
 }
@@ -157,7 +160,8 @@ func fileOf(p blobLocation, below string, b *container.BlobItem) (f source.File,
 	if r := b.Properties.ResourceType; r != nil && *r == "directory" || name == "" || strings.HasSuffix(name, "/") {
 		return f, false, nil
 	}
-	f = source.File{Name: name, Size: *b.Properties.ContentLength, Version: httpsource.QuoteETag(string(*b.Properties.ETag)), Ref: refOf(p, *b.Name)}
+	f = source.File{Name: name, Size: *b.Properties.ContentLength, Version: httpsource.QuoteETag(string(*b.Properties.ETag)),
+		Ref: refOf(p, *b.Name)}
 	if len(b.Properties.ContentMD5) == 16 {
 		f.MD5 = b.Properties.ContentMD5
 	}
@@ -190,7 +194,8 @@ func (s *Source) locateBlob(f source.File) (p blobLocation, name string, a *cont
 	if len(part) != 4 {
 		return p, "", nil, &source.Error{Kind: source.BadSource, File: f.Name, Detail: "is not a file of this source"}
 	}
-	p = blobLocation{endpoint: part[0], account: part[1], container: part[2], prefix: strings.TrimSuffix(strings.TrimSuffix(part[3], f.Name), "/")}
+	p = blobLocation{endpoint: part[0], account: part[1], container: part[2],
+		prefix: strings.TrimSuffix(strings.TrimSuffix(part[3], f.Name), "/")}
 	a, err = s.accessTo(p)
 	return p, part[3], a, err
 }

@@ -32,7 +32,8 @@ const (
 	sasVariable        = "AZURE_STORAGE_SAS_TOKEN"
 )
 
-const howTo = "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or give this machine an identity (workload identity, managed identity, az login)"
+const howTo = "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or give " +
+	"this machine an identity (workload identity, managed identity, az login)"
 
 // newAccess finds the credential for a place and makes a client. A key or a SAS is used
 // only for its own account: it is never sent to another one that a source names.
@@ -62,7 +63,8 @@ func (s *Source) newAccess(p blobLocation) (*containerAccess, error) {
 		case err != nil:
 			return nil, bad(connectionVariable, err.Error(), howTo)
 		case c.account == "":
-			return nil, bad(connectionVariable, "has a SAS of an account that it does not name", "add AccountName="+p.account+" to it if the SAS is of that account")
+			return nil, bad(connectionVariable, "has a SAS of an account that it does not name",
+				"add AccountName="+p.account+" to it if the SAS is of that account")
 		case c.account != p.account:
 			others = append(others, connectionVariable)
 		case c.key != "":
@@ -92,7 +94,8 @@ func (s *Source) newAccess(p blobLocation) (*containerAccess, error) {
 
 // accessWithIdentity makes a client with an identity of this machine. others are the
 // variables that were left out because their credentials are of other accounts.
-func (s *Source) accessWithIdentity(p blobLocation, endpoint string, others []string, opts *container.ClientOptions) (*containerAccess, error) {
+func (s *Source) accessWithIdentity(p blobLocation, endpoint string, others []string, opts *container.ClientOptions) (*containerAccess,
+	error) {
 	fix := howTo
 	if len(others) > 0 {
 		fix = strings.Join(others, " and ") + ": not used, of another account than " + p.account + "; " + fix
@@ -105,7 +108,8 @@ func (s *Source) accessWithIdentity(p blobLocation, endpoint string, others []st
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "no client can be made for this endpoint"}
 	}
-	return &containerAccess{client: client, support: s.supportOf(endpoint), how: "the identity of this machine", fix: "give it the role Storage Blob Data Reader on the container; or " + fix, setUp: fix}, nil
+	return &containerAccess{client: client, support: s.supportOf(endpoint), how: "the identity of this machine",
+		fix: "give it the role Storage Blob Data Reader on the container; or " + fix, setUp: fix}, nil
 }
 
 // identity is azidentity's default chain, made once: it caches its tokens.
@@ -127,7 +131,8 @@ func (s *Source) identity() (azcore.TokenCredential, error) {
 	return s.cred, nil
 }
 
-func (s *Source) accessWithKey(p blobLocation, endpoint, account, key, how string, opts *container.ClientOptions) (*containerAccess, error) {
+func (s *Source) accessWithKey(p blobLocation, endpoint, account, key, how string, opts *container.ClientOptions) (*containerAccess,
+	error) {
 	cred, err := container.NewSharedKeyCredential(account, key)
 	if err != nil {
 		return nil, &source.Error{Kind: source.Denied, Source: p.String(), Detail: "the key in " + how + " is not base64", Fix: howTo}
@@ -136,19 +141,22 @@ func (s *Source) accessWithKey(p blobLocation, endpoint, account, key, how strin
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "no client can be made for this endpoint"}
 	}
-	return &containerAccess{client: client, support: s.supportOf(endpoint), how: "the account key of " + how, fix: "check that the key in " + how + " is the account's, and that this machine's clock is right"}, nil
+	return &containerAccess{client: client, support: s.supportOf(endpoint), how: "the account key of " + how,
+		fix: "check that the key in " + how + " is the account's, and that this machine's clock is right"}, nil
 }
 
 func (s *Source) accessWithSAS(p blobLocation, endpoint, sas, how string, opts *container.ClientOptions) (*containerAccess, error) {
 	sas = strings.TrimPrefix(sas, "?")
 	if _, err := url.ParseQuery(sas); err != nil || !strings.Contains(sas, "sig=") {
-		return nil, &source.Error{Kind: source.Denied, Source: p.String(), Detail: "the SAS in " + how + " is not one: it has no sig=", Fix: howTo}
+		return nil, &source.Error{Kind: source.Denied, Source: p.String(), Detail: "the SAS in " + how + " is not one: it has no sig=",
+			Fix: howTo}
 	}
 	client, err := container.NewClientWithNoCredential(containerURL(endpoint, p)+"?"+sas, opts)
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "no client can be made for this endpoint"}
 	}
-	return &containerAccess{client: client, support: s.supportOf(endpoint), how: "the SAS of " + how, fix: "make a SAS for this container with read and list (sp=rl) that is not over yet"}, nil
+	return &containerAccess{client: client, support: s.supportOf(endpoint), how: "the SAS of " + how,
+		fix: "make a SAS for this container with read and list (sp=rl) that is not over yet"}, nil
 }
 
 func containerURL(endpoint string, p blobLocation) string {
@@ -234,5 +242,6 @@ func noIdentity(err error) bool {
 		return true
 	}
 	// The chain's error for no configured member is not exported.
-	return err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "DefaultAzureCredential")
+	return err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) &&
+		strings.Contains(err.Error(), "DefaultAzureCredential")
 }

@@ -67,7 +67,8 @@ func responseError(p blobLocation, a *containerAccess, name string, r *azcore.Re
 	case unsupported(code): // with any status: Azurite answers 500, which no other try mends
 		e.Kind, e.Fix = source.Refused, "the service lacks a feature of Azure Blob Storage: upgrade it"
 	case code == "InvalidHeaderValue":
-		e.Kind, e.Fix = source.Refused, "the service may not support version "+serviceVersion+" of the API: upgrade it, or start Azurite with --skipApiVersionCheck"
+		e.Kind, e.Fix = source.Refused,
+			"the service may not support version "+serviceVersion+" of the API: upgrade it, or start Azurite with --skipApiVersionCheck"
 	case status == 408 || status == 429 || status >= 500:
 		e.Kind, e.Busy = source.Unavailable, status == 429 || status == 503
 		if r.RawResponse != nil {

@@ -112,7 +112,8 @@ func TestWorkloadIdentity(t *testing.T) {
 	accepted = "bearer-of-two"
 	mu.Unlock()
 	write("two")
-	if err := read(); source.KindOf(err) != source.Denied || !strings.Contains(err.Error(), "Storage Blob Data Reader") || strings.Contains(err.Error(), "bearer-of") {
+	if err := read(); source.KindOf(err) != source.Denied || !strings.Contains(err.Error(), "Storage Blob Data Reader") ||
+		strings.Contains(err.Error(), "bearer-of") {
 		t.Errorf("with the old token: %v", err)
 	}
 	if err := s.Refresh(t.Context(), ""); err != nil {

@@ -82,7 +82,8 @@ func (s *Source) ReadInto(ctx context.Context, f source.File, offset int64, b []
 		return err
 	}
 	if len(sum) == 8 && binary.LittleEndian.Uint64(sum) != crc64.Checksum(b, crc64Table) {
-		return &source.Error{Kind: source.Malformed, File: f.Name, Detail: fmt.Sprintf("the range at byte %d came with a checksum of other bytes", offset)}
+		return &source.Error{Kind: source.Malformed, File: f.Name,
+			Detail: fmt.Sprintf("the range at byte %d came with a checksum of other bytes", offset)}
 	}
 	return nil
 }
@@ -107,7 +108,8 @@ func (s *Source) download(ctx context.Context, f source.File, offset, length int
 		return nil, nil, httpsource.GoneIsChanged(sdkError(ctx, p, a, f.Name, err))
 	}
 	// Checked here, because the SDK accepts any range that comes.
-	body, err := httpsource.ResponseBody(r, httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version})
+	body, err := httpsource.ResponseBody(r,
+		httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version})
 	if err != nil || !checksum {
 		return body, nil, err
 	}
@@ -119,7 +121,8 @@ func (s *Source) download(ctx context.Context, f source.File, offset, length int
 }
 
 // downloadRange sends one request for a range. Its error is the SDK's.
-func (a *containerAccess) downloadRange(ctx context.Context, f source.File, name string, offset, length int64, checksum bool) (*http.Response, error) {
+func (a *containerAccess) downloadRange(ctx context.Context, f source.File, name string, offset, length int64,
+	checksum bool) (*http.Response, error) {
 	if checksum {
 		ctx = context.WithValue(ctx, checksumKey{}, true)
 	}

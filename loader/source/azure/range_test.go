@@ -176,7 +176,8 @@ func TestRefusedRanges(t *testing.T) {
 				return true
 			})
 			err = s.ReadInto(t.Context(), plan.Files[0], 2, make([]byte, 4))
-			if source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.text) || tc.absent != "" && strings.Contains(err.Error(), tc.absent) {
+			if source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.text) ||
+				tc.absent != "" && strings.Contains(err.Error(), tc.absent) {
 				t.Errorf("error %v", err)
 			}
 			if n := len(srv.Gets()); n != tc.gets {
@@ -224,7 +225,8 @@ func TestCredentialsOfOtherAccounts(t *testing.T) {
 			srv.Put("m/x.gguf", []byte("0123456789"))
 			requests := 0
 			srv.Fault(func(w http.ResponseWriter, r *http.Request, n int) bool { requests++; return false })
-			s := azure.New(azure.Options{Roots: roots, Endpoint: srv.URL + "/" + azuretest.Account, Getenv: func(k string) string { return strings.ReplaceAll(tc.env[k], "URL", srv.URL) }})
+			s := azure.New(azure.Options{Roots: roots, Endpoint: srv.URL + "/" + azuretest.Account,
+				Getenv: func(k string) string { return strings.ReplaceAll(tc.env[k], "URL", srv.URL) }})
 			defer s.Close()
 			_, err := s.Plan(t.Context(), tc.location, nil)
 			if tc.want == nil {

@@ -32,7 +32,8 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	if p.prefix != "" {
 		blob = p.prefix + "/" + name
 	}
-	_, err = a.client.NewBlockBlobClient(blob).UploadStream(ctx, httpsource.Exactly(body, size), &blockblob.UploadStreamOptions{BlockSize: uploadBlock, Concurrency: uploads})
+	_, err = a.client.NewBlockBlobClient(blob).UploadStream(ctx, httpsource.Exactly(body, size),
+		&blockblob.UploadStreamOptions{BlockSize: uploadBlock, Concurrency: uploads})
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, Detail: "is shorter than announced", Err: err}
 	}

@@ -14,7 +14,8 @@ func TestAzuriteWrite(t *testing.T) {
 	with := func(key string) *azure.Source {
 		s := azure.New(azure.Options{Getenv: func(k string) string {
 			if k == "AZURE_STORAGE_CONNECTION_STRING" {
-				return "DefaultEndpointsProtocol=http;AccountName=" + azuretest.AzuriteAccount + ";AccountKey=" + key + ";BlobEndpoint=" + endpoint + ";"
+				return "DefaultEndpointsProtocol=http;AccountName=" + azuretest.AzuriteAccount + ";AccountKey=" + key + ";BlobEndpoint=" + endpoint +
+					";"
 			}
 			return ""
 		}})

@@ -56,7 +56,8 @@ func openFolder(folder string) (openedFolder, error) {
 			Fix: "paths in a model file are relative to that file; the hub is hf://ORG/REPO",
 		}
 	case errors.Is(err, fs.ErrPermission):
-		return openedFolder{}, &source.Error{Kind: source.Denied, Detail: "the folder may not be read", Fix: "let the user that runs thaw read it"}
+		return openedFolder{},
+			&source.Error{Kind: source.Denied, Detail: "the folder may not be read", Fix: "let the user that runs thaw read it"}
 	case err != nil:
 		return openedFolder{}, &source.Error{Kind: source.Broken, Detail: "the folder cannot be read", Err: errors.Unwrap(err)}
 	case fi.Mode().IsRegular():
@@ -68,7 +69,8 @@ func openFolder(folder string) (openedFolder, error) {
 		return openedFolder{}, &source.Error{Kind: source.BadSource, Detail: "is neither a folder nor a plain file"}
 	}
 	if real == "/" || isKernels(real) {
-		return openedFolder{}, &source.Error{Kind: source.BadSource, Detail: "is a folder of the system, not of a model", Fix: "point source at the model's own folder"}
+		return openedFolder{},
+			&source.Error{Kind: source.BadSource, Detail: "is a folder of the system, not of a model", Fix: "point source at the model's own folder"}
 	}
 	if rev, err := os.ReadFile(filepath.Join(real, "refs", "main")); err == nil && strings.HasPrefix(filepath.Base(real), "models--") {
 		return openedFolder{}, &source.Error{Kind: source.BadSource, Detail: "is the hub's cache of a repository, not one of its revisions",
@@ -76,7 +78,8 @@ func openFolder(folder string) (openedFolder, error) {
 	}
 	p := openedFolder{sub: ".", top: real}
 	// …/models--ORG--NAME/snapshots/REV
-	if snapshots := filepath.Dir(real); filepath.Base(snapshots) == "snapshots" && strings.HasPrefix(filepath.Base(filepath.Dir(snapshots)), "models--") {
+	if snapshots := filepath.Dir(real); filepath.Base(snapshots) == "snapshots" &&
+		strings.HasPrefix(filepath.Base(filepath.Dir(snapshots)), "models--") {
 		p.top = filepath.Dir(snapshots)
 		p.sub, p.hub = path.Join("snapshots", filepath.Base(real)), true
 	}
@@ -197,7 +200,8 @@ func (l *listing) add(ctx context.Context, at, name string, e fs.DirEntry, above
 }
 
 func (l *listing) addFile(name string, fi fs.FileInfo) {
-	l.plan.Files = append(l.plan.Files, source.File{Name: name, Size: fi.Size(), Version: version(fi), Ref: filepath.Join(l.folder, filepath.FromSlash(name))})
+	l.plan.Files = append(l.plan.Files,
+		source.File{Name: name, Size: fi.Size(), Version: version(fi), Ref: filepath.Join(l.folder, filepath.FromSlash(name))})
 }
 
 const copyLinks = "copy the folder with cp -aL, which copies what links lead to"
@@ -222,7 +226,8 @@ func (f openedFolder) find(at string) (string, fs.FileInfo, error) {
 	}
 	to, err := filepath.Rel(f.top, real)
 	to = filepath.ToSlash(to)
-	inside := err == nil && filepath.IsLocal(to) && (f.sub == "." || to == f.sub || strings.HasPrefix(to, f.sub+"/") || f.hub && path.Dir(to) == "blobs")
+	inside := err == nil && filepath.IsLocal(to) &&
+		(f.sub == "." || to == f.sub || strings.HasPrefix(to, f.sub+"/") || f.hub && path.Dir(to) == "blobs")
 	if !inside {
 		return "", nil, &source.Error{Kind: source.Refused, Detail: "is a link that leads out of the folder", Fix: copyLinks}
 	}

@@ -109,7 +109,8 @@ func TestRefusals(t *testing.T) {
 					r.Close()
 				}
 			}
-			if want == "" && (source.KindOf(err) != source.Missing || !strings.Contains(err.Error(), "t-00002-of-00003.gguf")) || want != "" && err != nil || strings.Join(got, " ") != want {
+			if want == "" && (source.KindOf(err) != source.Missing || !strings.Contains(err.Error(), "t-00002-of-00003.gguf")) ||
+				want != "" && err != nil || strings.Join(got, " ") != want {
 				t.Errorf("%s: %v, %v", name, got, err)
 			}
 			if at := (dir.Source{}).Folder(location); at != folder {
@@ -214,7 +215,8 @@ func TestHubCache(t *testing.T) {
 		}
 	}
 	put(t, repo, "refs/main", []byte("rev\n"))
-	if _, err := (dir.Source{}).Plan(t.Context(), "file://"+repo, nil); source.KindOf(err) != source.BadSource || !strings.Contains(err.Error(), "snapshots/rev below it") {
+	if _, err := (dir.Source{}).Plan(t.Context(), "file://"+repo, nil); source.KindOf(err) != source.BadSource ||
+		!strings.Contains(err.Error(), "snapshots/rev below it") {
 		t.Errorf("the repository itself: %v", err)
 	}
 	for link, kind := range map[string]source.Kind{"../../blobs/gone": source.Missing, "../../../../secret": source.Missing, "/etc/passwd": source.Refused, "../../refs/main": source.Refused, "../../blobs": source.Refused} {

@@ -45,8 +45,10 @@ func New(o Options) *Source {
 		if !strings.Contains(s.endpoint, "://") {
 			s.endpoint = "http://" + s.endpoint
 		}
-		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			s.configError = &source.Error{Kind: source.BadSource, Detail: "STORAGE_EMULATOR_HOST is not a host or an http URL", Fix: "such as http://127.0.0.1:4443"}
+		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
+			u.RawQuery != "" {
+			s.configError = &source.Error{Kind: source.BadSource, Detail: "STORAGE_EMULATOR_HOST is not a host or an http URL",
+				Fix: "such as http://127.0.0.1:4443"}
 		}
 	}
 	none := emulator != "" && o.Getenv("GOOGLE_APPLICATION_CREDENTIALS") == "" && !o.Identity

@@ -77,7 +77,8 @@ func TestErrors(t *testing.T) {
 		srv.Fault(func(w http.ResponseWriter, r *http.Request) bool { gcstest.Fail(w, tc.status, "why"); return true })
 		_, perr := s.Plan(t.Context(), bucket+"/m", nil)
 		_, rerr := s.Read(t.Context(), plan.Files[0], 0, 10)
-		if source.KindOf(perr) != tc.plan || source.KindOf(rerr) != tc.read || !strings.Contains(perr.Error(), tc.wantText) || strings.Contains(perr.Error()+rerr.Error(), "CANARY") {
+		if source.KindOf(perr) != tc.plan || source.KindOf(rerr) != tc.read || !strings.Contains(perr.Error(), tc.wantText) ||
+			strings.Contains(perr.Error()+rerr.Error(), "CANARY") {
 			t.Errorf("%d: %v; %v", tc.status, perr, rerr)
 		}
 	}

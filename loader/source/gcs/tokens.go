@@ -19,7 +19,8 @@ import (
 	"golang.org/x/oauth2/google"
 )
 
-const howTo = "set GOOGLE_APPLICATION_CREDENTIALS, run gcloud auth application-default login, give this machine an identity, or set THAW_GCS_ANONYMOUS=true for a public bucket"
+const howTo = "set GOOGLE_APPLICATION_CREDENTIALS, run gcloud auth application-default login, give this machine an identity, or set " +
+	"THAW_GCS_ANONYMOUS=true for a public bucket"
 
 // Scopes: what a token lets its bearer do.
 const (
@@ -43,7 +44,8 @@ type tokens struct {
 
 func newTokens(env func(string) string, emulated bool, scope string) *tokens {
 	t := &tokens{env: env, scope: scope, http: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: 10 * time.Second,
+		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second,
+		IdleConnTimeout: 10 * time.Second,
 	}}}
 	if v := env("THAW_GCS_ANONYMOUS"); emulated || strings.EqualFold(v, "true") || v == "1" {
 		t.anonymous, t.origin = true, "nothing shown"
@@ -137,7 +139,8 @@ func (t *tokens) fetchFromMetadata(ctx context.Context) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/computeMetadata/v1/instance/service-accounts/default/token?scopes="+t.scope, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		"http://"+host+"/computeMetadata/v1/instance/service-accounts/default/token?scopes="+t.scope, nil)
 	if err != nil {
 		return "", errors.New("GCE_METADATA_HOST is no host")
 	}

@@ -207,7 +207,8 @@ func (t *HostTrust) CheckURL(u *url.URL) error {
 	}
 	switch {
 	case host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") || strings.HasSuffix(host, ".internal"),
-		len(t.nets) == 0 && (!strings.Contains(host, ".") || slices.ContainsFunc(privateNames, func(s string) bool { return strings.HasSuffix(host, s) })):
+		len(t.nets) == 0 && (!strings.Contains(host, ".") ||
+			slices.ContainsFunc(privateNames, func(s string) bool { return strings.HasSuffix(host, s) })):
 		return bad(fmt.Sprintf("%q is not a public host", host))
 	case strings.Trim(host, "0123456789.x") == "" || strings.HasPrefix(host, "0x"):
 		// 2130706433, 0177.1, 0x7f.1: some resolvers read these as addresses.

@@ -101,7 +101,8 @@ func TestDialIsGuarded(t *testing.T) {
 	}
 	none := func(string) string { return "" }
 	err := get(NewHostTrust(none))
-	if source.KindOf(err) != source.Refused || !strings.Contains(err.Error(), HostsVariable) || strings.Contains(err.Error(), "CANARY") || hits != 0 {
+	if source.KindOf(err) != source.Refused || !strings.Contains(err.Error(), HostsVariable) || strings.Contains(err.Error(), "CANARY") ||
+		hits != 0 {
 		t.Errorf("untrusted: %v, %d hits", err, hits)
 	}
 	if err := get(NewHostTrust(none, srv.URL)); err != nil || hits != 1 {

@@ -73,7 +73,8 @@ func TestNetworkFaults(t *testing.T) {
 				if err == nil {
 					body.Close()
 				}
-				if source.KindOf(err) != source.Unavailable || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "CANARY") || time.Since(began) != c.took {
+				if source.KindOf(err) != source.Unavailable || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "CANARY") ||
+					time.Since(began) != c.took {
 					t.Errorf("after %v: %v, want %q after %v", time.Since(began), err, c.text, c.took)
 				}
 			})

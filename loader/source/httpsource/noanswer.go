@@ -41,7 +41,8 @@ func tlsMistake(err error) (detail, fix string) {
 			chain := v.UnverifiedCertificates
 			by = fmt.Sprintf(" (%q)", functions.Clip(chain[len(chain)-1].Issuer.String()))
 		}
-		return "its certificate is from an authority that this machine does not know" + by, "add its CA to those of this machine, or name a file with it in SSL_CERT_FILE, and start thaw anew"
+		return "its certificate is from an authority that this machine does not know" + by,
+			"add its CA to those of this machine, or name a file with it in SSL_CERT_FILE, and start thaw anew"
 	}
 	if h, ok := errors.AsType[x509.HostnameError](err); ok {
 		return fmt.Sprintf("its certificate is not for %q", functions.Clip(h.Host)), "use a name that is in the certificate"

@@ -101,7 +101,8 @@ func TestTLSMistakes(t *testing.T) {
 		if err == nil {
 			body.Close()
 		}
-		if source.KindOf(err) != source.Refused || !strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), x.fix) || strings.Contains(err.Error(), "CANARY") {
+		if source.KindOf(err) != source.Refused || !strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), x.fix) ||
+			strings.Contains(err.Error(), "CANARY") {
 			t.Errorf("%s: %v", x.name, err)
 		}
 		client.CloseIdleConnections()

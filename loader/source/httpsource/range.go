@@ -88,7 +88,8 @@ func cutRange(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 		if ctx := r.Request.Context(); ctx.Err() != nil {
 			return fail(context.Cause(ctx))
 		}
-		return fail(&source.Error{Kind: source.Unavailable, Source: a.Source, File: a.File.Name, Detail: "the connection broke before the range began"})
+		return fail(&source.Error{Kind: source.Unavailable, Source: a.Source, File: a.File.Name,
+			Detail: "the connection broke before the range began"})
 	}
 	return struct {
 		io.Reader
@@ -147,9 +148,11 @@ func ReadFull(ctx context.Context, body io.Reader, b []byte, a RangeRequest) err
 		return context.Cause(ctx)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return &source.Error{Kind: source.Malformed, Source: a.Source, File: a.File.Name, Detail: fmt.Sprintf("the range at byte %d ended after %d of %d bytes", a.Offset, n, len(b))}
+		return &source.Error{Kind: source.Malformed, Source: a.Source, File: a.File.Name,
+			Detail: fmt.Sprintf("the range at byte %d ended after %d of %d bytes", a.Offset, n, len(b))}
 	}
-	return &source.Error{Kind: source.Unavailable, Source: a.Source, File: a.File.Name, Detail: fmt.Sprintf("the connection broke after %d of %d bytes", n, len(b))}
+	return &source.Error{Kind: source.Unavailable, Source: a.Source, File: a.File.Name,
+		Detail: fmt.Sprintf("the connection broke after %d of %d bytes", n, len(b))}
 }
 
 // Status converts a status into an error, for servers without error codes of their

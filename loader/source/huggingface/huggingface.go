@@ -58,8 +58,10 @@ func New(o Options) *Source {
 	named := o.Getenv("HF_ENDPOINT")
 	if named != "" {
 		s.endpoint = strings.TrimRight(named, "/")
-		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			s.configError = &source.Error{Kind: source.BadSource, Detail: "HF_ENDPOINT is not an http or https URL", Fix: "such as https://huggingface.co"}
+		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil ||
+			u.RawQuery != "" {
+			s.configError = &source.Error{Kind: source.BadSource, Detail: "HF_ENDPOINT is not an http or https URL",
+				Fix: "such as https://huggingface.co"}
 		}
 	}
 	s.http = httpsource.Client(httpsource.Options{Trust: httpsource.NewHostTrust(o.Getenv, named), Roots: o.Roots})
@@ -142,9 +144,10 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 			return source.Plan{}, malformed(p, "", "the hub names no commit for the revision")
 		}
 	}
-	return source.PlanFolder(p.sub, func() (source.Plan, error) { return s.planTree(ctx, p, api, commit, token, p.sub, nil) }, func() (source.Plan, error) {
-		return s.planTree(ctx, p, api, commit, token, strings.TrimSuffix(path.Dir(p.sub), "."), weightsets.Siblings(p.sub))
-	})
+	return source.PlanFolder(p.sub, func() (source.Plan, error) { return s.planTree(ctx, p, api, commit, token, p.sub, nil) },
+		func() (source.Plan, error) {
+			return s.planTree(ctx, p, api, commit, token, strings.TrimSuffix(path.Dir(p.sub), "."), weightsets.Siblings(p.sub))
+		})
 }
 
 // planTree lists the files of a folder at a commit; of only, those of these paths, all of
@@ -183,7 +186,9 @@ func (s *Source) planTree(ctx context.Context, p repoLocation, api, commit, toke
 		next = more
 	}
 	if len(plan.Files) == 0 {
-		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: p.String(), Detail: "has no files at commit " + commit[:8], Fix: "check the name; they are case-sensitive"}
+		return source.Plan{},
+			&source.Error{Kind: source.NotFound, Source: p.String(), Detail: "has no files at commit " + commit[:8],
+				Fix: "check the name; they are case-sensitive"}
 	}
 	for _, name := range only {
 		if !slices.ContainsFunc(plan.Files, func(f source.File) bool { return f.Name == path.Base(name) }) {
@@ -340,16 +345,19 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 
 // resolve asks the hub where a file is. The hub answers with the range itself, or with
 // an address of the CDN.
-func (s *Source) resolve(ctx context.Context, p repoLocation, f source.File, full string, request httpsource.RangeRequest) (io.ReadCloser, string, error) {
+func (s *Source) resolve(ctx context.Context, p repoLocation, f source.File, full string, request httpsource.RangeRequest) (io.ReadCloser,
+	string, error) {
 	at := fmt.Sprintf("%s/%s/%s/resolve/%s/%s", s.endpoint, p.org, p.repo, p.rev, escapePath(full))
 	token := s.token()
-	r, err := s.getFollowing(ctx, p, f.Name, at, token, http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", request.Offset, request.Offset+request.Length-1)}})
+	r, err := s.getFollowing(ctx, p, f.Name, at, token,
+		http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", request.Offset, request.Offset+request.Length-1)}})
 	if err != nil {
 		return nil, "", err
 	}
 	if c := r.Header.Get("X-Repo-Commit"); c != "" && c != p.rev {
 		httpsource.Drain(r)
-		return nil, "", &source.Error{Kind: source.Changed, Source: p.String(), File: f.Name, Detail: "the hub returned another commit than requested"}
+		return nil, "", &source.Error{Kind: source.Changed, Source: p.String(), File: f.Name,
+			Detail: "the hub returned another commit than requested"}
 	}
 	if size := r.Header.Get("X-Linked-Size"); size != "" && size != strconv.FormatInt(f.Size, 10) {
 		httpsource.Drain(r)
@@ -415,14 +423,16 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 		e.Kind, e.Detail = source.Denied, "the repository is gated"
 		e.Fix = fmt.Sprintf("accept its conditions at %s/%s/%s, then %s", s.endpoint, p.org, p.repo, login)
 	case code == "RevisionNotFound":
-		e.Kind, e.Detail, e.Fix = source.NotFound, fmt.Sprintf("the repository has no revision %.80q", p.rev), "hf://ORG/REPO@REV: a branch, a tag or a commit"
+		e.Kind, e.Detail, e.Fix = source.NotFound, fmt.Sprintf("the repository has no revision %.80q", p.rev),
+			"hf://ORG/REPO@REV: a branch, a tag or a commit"
 	case code == "EntryNotFound":
 		e.Kind, e.Detail, e.Fix = source.NotFound, "there is no such file or folder in the repository", "names are case-sensitive"
 	case code == "RepoNotFound" || r.StatusCode == 404:
 		e.Kind, e.Detail = source.NotFound, "there is no such repository, or it is private"
 		e.Fix = "check the name; if it is private " + login
 	case r.StatusCode == 401 || r.StatusCode == 403:
-		e.Detail, e.Fix = fmt.Sprintf("the hub says %d: there is no such repository, or it is private", r.StatusCode), "check the name; if it is private "+login
+		e.Detail, e.Fix = fmt.Sprintf("the hub says %d: there is no such repository, or it is private", r.StatusCode),
+			"check the name; if it is private "+login
 	}
 	return e
 }

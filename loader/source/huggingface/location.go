@@ -47,7 +47,8 @@ func parse(location string) (repoLocation, error) {
 		return bad("is not a repository of the hub")
 	}
 	if strings.ContainsAny(rest, "?#") {
-		return repoLocation{}, &source.Error{Kind: source.BadSource, Detail: "the source holds a query or a fragment", Fix: "leave it out; a token comes from HF_TOKEN"}
+		return repoLocation{},
+			&source.Error{Kind: source.BadSource, Detail: "the source holds a query or a fragment", Fix: "leave it out; a token comes from HF_TOKEN"}
 	}
 	parts := strings.Split(strings.Trim(rest, "/"), "/")
 	if len(parts) < 2 {
@@ -65,14 +66,16 @@ func parse(location string) (repoLocation, error) {
 	}
 	p.sub = strings.Join(parts, "/")
 	switch {
-	case len(p.org) > maxName || len(p.repo) > maxName || !repoName.MatchString(p.org) || !repoName.MatchString(p.repo) || strings.Contains(p.org+p.repo, ".."):
+	case len(p.org) > maxName || len(p.repo) > maxName || !repoName.MatchString(p.org) || !repoName.MatchString(p.repo) ||
+		strings.Contains(p.org+p.repo, ".."):
 		return bad(fmt.Sprintf("%.80q is not the name of a repository", p.org+"/"+p.repo))
 	case len(p.rev) > maxRevision || !revision.MatchString(p.rev) || strings.Contains(p.rev, "..") ||
 		slices.ContainsFunc(strings.Split(p.rev, "/"), func(part string) bool { return part == "" || part == "." }):
 		return bad(fmt.Sprintf("%.80q is not a revision", p.rev))
 	}
 	for _, part := range parts {
-		if part == "" || part == "." || part == ".." || strings.ContainsFunc(part, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' || r == '@' }) {
+		if part == "" || part == "." || part == ".." ||
+			strings.ContainsFunc(part, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' || r == '@' }) {
 			return bad(fmt.Sprintf("%.80q is not a folder of a repository", p.sub))
 		}
 	}

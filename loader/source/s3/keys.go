@@ -13,7 +13,8 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-const howTo = "set AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY or AWS_PROFILE, give this machine a role, or set THAW_S3_ANONYMOUS=true for a public bucket"
+const howTo = "set AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY or AWS_PROFILE, give this machine a role, or set THAW_S3_ANONYMOUS=true " +
+	"for a public bucket"
 
 // keys is the credential chain, asked again when its credentials expire.
 type keys struct {

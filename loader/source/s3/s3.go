@@ -53,7 +53,8 @@ func New(o Options) *Source {
 	if raw := firstNonEmpty(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL")); raw != "" {
 		u, err := url.Parse(strings.TrimRight(raw, "/"))
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			s.configError = &source.Error{Kind: source.BadSource, Detail: "AWS_ENDPOINT_URL is not an http or https URL", Fix: "such as https://minio.example.org:9000"}
+			s.configError = &source.Error{Kind: source.BadSource, Detail: "AWS_ENDPOINT_URL is not an http or https URL",
+				Fix: "such as https://minio.example.org:9000"}
 		}
 		s.endpoint = u
 	} else if !hostPart.MatchString(s.region) {
@@ -153,7 +154,8 @@ func (s *Source) sign(req *http.Request, p bucketLocation, region string) error 
 }
 
 // do sends a signed request, once more if the bucket is in another region.
-func (s *Source) do(ctx context.Context, p bucketLocation, method, key string, query url.Values, header http.Header) (*http.Response, error) {
+func (s *Source) do(ctx context.Context, p bucketLocation, method, key string, query url.Values, header http.Header) (*http.Response,
+	error) {
 	if s.configError != nil {
 		return nil, s.configError
 	}
@@ -305,7 +307,8 @@ func (s *Source) digests(ctx context.Context, p bucketLocation, files []source.F
 		wg.Go(func() {
 			defer func() { <-slots }()
 			_, key, _ := strings.Cut(files[i].Ref, "|")
-			if r, err := s.head(ctx, p, key); err == nil && r.StatusCode == http.StatusOK && httpsource.QuoteETag(r.Header.Get("ETag")) == files[i].Version {
+			if r, err := s.head(ctx, p, key); err == nil && r.StatusCode == http.StatusOK &&
+				httpsource.QuoteETag(r.Header.Get("ETag")) == files[i].Version {
 				s.digest(&files[i], r.Header)
 			}
 		})
@@ -359,10 +362,11 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, Detail: "is not a valid address"}
 	}
-	body, _, err := httpsource.Range(s.http, req, httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
-		Sign:          func(req *http.Request) error { return s.sign(req, p, region) },
-		ResponseError: func(r *http.Response) error { return s.responseError(r, p, f.Name) },
-	})
+	body, _, err := httpsource.Range(s.http, req,
+		httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
+			Sign:          func(req *http.Request) error { return s.sign(req, p, region) },
+			ResponseError: func(r *http.Response) error { return s.responseError(r, p, f.Name) },
+		})
 	return body, httpsource.GoneIsChanged(err)
 }
 

@@ -83,7 +83,8 @@ func TestConformance(t *testing.T) {
 		srv := start(t)
 		srv.put(t, "elsewhere/config.json", nil)
 		srv.fault(func(w http.ResponseWriter, r *http.Request) bool {
-			if !strings.HasPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 Credential=AKIDtest/") || strings.Contains(r.Header.Get("Authorization"), "CANARY") {
+			if !strings.HasPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 Credential=AKIDtest/") ||
+				strings.Contains(r.Header.Get("Authorization"), "CANARY") {
 				fail(w, http.StatusForbidden, "AccessDenied")
 				return true
 			}
@@ -133,7 +134,8 @@ func TestErrors(t *testing.T) {
 		srv.fault(func(w http.ResponseWriter, r *http.Request) bool { fail(w, tc.status, tc.code); return true })
 		_, perr := s.Plan(t.Context(), "s3://"+bucket+"/m", nil)
 		_, rerr := s.Read(t.Context(), plan.Files[0], 0, 10)
-		if source.KindOf(perr) != tc.plan || source.KindOf(rerr) != tc.read || !strings.Contains(perr.Error(), tc.wantText) || strings.Contains(perr.Error()+rerr.Error(), "CANARY") {
+		if source.KindOf(perr) != tc.plan || source.KindOf(rerr) != tc.read || !strings.Contains(perr.Error(), tc.wantText) ||
+			strings.Contains(perr.Error()+rerr.Error(), "CANARY") {
 			t.Errorf("%s: %v; %v", tc.code, perr, rerr)
 		}
 	}
@@ -227,7 +229,8 @@ func TestCredentials(t *testing.T) {
 		return false
 	})
 	file := filepath.Join(t.TempDir(), "credentials")
-	if err := os.WriteFile(file, []byte("[default]\naws_access_key_id = WRONG\naws_secret_access_key = x\n[models]\naws_access_key_id = PROFILEKEY\naws_secret_access_key = CANARY\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("[default]\naws_access_key_id = WRONG\naws_secret_access_key = x\n[models]\naws_access_key_id = "+
+		"PROFILEKEY\naws_secret_access_key = CANARY\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
@@ -278,10 +281,12 @@ func TestWebIdentity(t *testing.T) {
 		header.Store(r.Header.Get("Authorization"))
 		return false
 	})
-	s := s3.New(s3.Options{Getenv: srv.env("AWS_ACCESS_KEY_ID", "", "AWS_SHARED_CREDENTIALS_FILE", file+".none", "AWS_WEB_IDENTITY_TOKEN_FILE", file, "AWS_ROLE_ARN", "arn:aws:iam::1:role/r", "AWS_ENDPOINT_URL_STS", sts.URL)})
+	s := s3.New(s3.Options{Getenv: srv.env("AWS_ACCESS_KEY_ID", "", "AWS_SHARED_CREDENTIALS_FILE", file+".none", "AWS_WEB_IDENTITY_TOKEN_FILE",
+		file, "AWS_ROLE_ARN", "arn:aws:iam::1:role/r", "AWS_ENDPOINT_URL_STS", sts.URL)})
 	defer s.Close()
 	for range 2 {
-		if _, err := s.Plan(t.Context(), "s3://"+bucket+"/m", nil); err != nil || !strings.Contains(header.Load().(string), "Credential=KEYone/") {
+		if _, err := s.Plan(t.Context(), "s3://"+bucket+"/m", nil); err != nil ||
+			!strings.Contains(header.Load().(string), "Credential=KEYone/") {
 			t.Fatalf("%v with %v", err, header.Load())
 		}
 	}

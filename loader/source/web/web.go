@@ -61,7 +61,8 @@ const (
 func (s *Source) parse(location string) (*url.URL, error) {
 	u, err := url.Parse(location)
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return nil, &source.Error{Kind: source.BadSource, Detail: "the source is not the address of a folder", Fix: "https://HOST/FOLDER, without query and credentials"}
+		return nil, &source.Error{Kind: source.BadSource, Detail: "the source is not the address of a folder",
+			Fix: "https://HOST/FOLDER, without query and credentials"}
 	}
 	for part := range strings.SplitSeq(strings.Trim(u.Path, "/"), "/") {
 		if part == "." || part == ".." {
@@ -132,7 +133,8 @@ func (s *Source) readSums(ctx context.Context, location string, u *url.URL) ([]s
 	}
 	files, err := parseSums(string(raw))
 	if err != nil {
-		return nil, &source.Error{Kind: source.Corrupt, Source: location, File: "SHA256SUMS", Detail: err.Error(), Fix: "write it with sha256sum * > SHA256SUMS"}
+		return nil, &source.Error{Kind: source.Corrupt, Source: location, File: "SHA256SUMS", Detail: err.Error(),
+			Fix: "write it with sha256sum * > SHA256SUMS"}
 	}
 	return files, nil
 }

@@ -7,9 +7,13 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-const answered = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"Ice \"}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"melts.\"},\"finish_reason\":\"stop\"}]}\n\ndata: {\"choices\":[],\"usage\":{}}\n\ndata: [DONE]\n\n"
+const answered = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\ndata: " +
+	"{\"choices\":[{\"delta\":{\"content\":\"Ice \"}}]}\n\ndata: " +
+	"{\"choices\":[{\"delta\":{\"content\":\"melts.\"},\"finish_reason\":\"stop\"}]}\n\ndata: {\"choices\":[],\"usage\":{}}\n\ndata: " +
+	"[DONE]\n\n"
 
-const held = ": thaw state=staging percent=41 eta_s=12 position=3\n: thaw state=staging percent=50 eta_s=10 position=3\n: thaw state=loading\n: other\ndata: {\"choices\":[{\"delta\":{\"content\":\"\"}}]}\n\n"
+const held = ": thaw state=staging percent=41 eta_s=12 position=3\n: thaw state=staging percent=50 eta_s=10 position=3\n: thaw " +
+	"state=loading\n: other\ndata: {\"choices\":[{\"delta\":{\"content\":\"\"}}]}\n\n"
 
 func FuzzReadStream(f *testing.F) {
 	f.Add(held + answered)

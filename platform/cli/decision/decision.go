@@ -131,30 +131,31 @@ func featuresText(f functions.RouteFeatures) string {
 }
 
 func candidateKind(rec functions.RouteRecord) kit.Kind[functions.RouteCandidate] {
-	return kit.Kind[functions.RouteCandidate]{Word: "Candidate", Name: func(v functions.RouteCandidate) string { return v.Name }, Columns: []kit.Column[functions.RouteCandidate]{
-		kit.Col("", func(v functions.RouteCandidate) string {
-			if v.Name == rec.Target {
-				return "*"
-			}
-			return " "
-		}),
-		kit.Col("TARGET", func(v functions.RouteCandidate) string { return v.Name }),
-		kit.Col("KIND", func(v functions.RouteCandidate) string { return v.Kind }),
-		kit.Col("STATE", func(v functions.RouteCandidate) string { return v.State }),
-		kit.Col("FIRST TOKEN", func(v functions.RouteCandidate) string {
-			if v.ExpectedMS < 0 {
-				return "unknown"
-			}
-			return strconv.FormatFloat(v.ExpectedMS, 'f', 1, 64) + " ms"
-		}),
-		kit.Col(strings.TrimSpace("COST "+rec.Currency), func(v functions.RouteCandidate) string {
-			if v.Cost < 0 {
-				return "unknown"
-			}
-			return costText(v.Cost)
-		}),
-		kit.Col("WHY NOT", func(v functions.RouteCandidate) string { return v.WhyNot }),
-	}}
+	return kit.Kind[functions.RouteCandidate]{Word: "Candidate", Name: func(v functions.RouteCandidate) string { return v.Name },
+		Columns: []kit.Column[functions.RouteCandidate]{
+			kit.Col("", func(v functions.RouteCandidate) string {
+				if v.Name == rec.Target {
+					return "*"
+				}
+				return " "
+			}),
+			kit.Col("TARGET", func(v functions.RouteCandidate) string { return v.Name }),
+			kit.Col("KIND", func(v functions.RouteCandidate) string { return v.Kind }),
+			kit.Col("STATE", func(v functions.RouteCandidate) string { return v.State }),
+			kit.Col("FIRST TOKEN", func(v functions.RouteCandidate) string {
+				if v.ExpectedMS < 0 {
+					return "unknown"
+				}
+				return strconv.FormatFloat(v.ExpectedMS, 'f', 1, 64) + " ms"
+			}),
+			kit.Col(strings.TrimSpace("COST "+rec.Currency), func(v functions.RouteCandidate) string {
+				if v.Cost < 0 {
+					return "unknown"
+				}
+				return costText(v.Cost)
+			}),
+			kit.Col("WHY NOT", func(v functions.RouteCandidate) string { return v.WhyNot }),
+		}}
 }
 
 // costText has four digits that count and no exponent: a request costs millionths.

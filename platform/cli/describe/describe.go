@@ -146,7 +146,8 @@ func WhyRefused(r *functions.RemoteSpec, data functions.DataClass) string {
 		return ""
 	}
 	allow := cmp.Or(r.Allow, functions.DataPublic)
-	return fmt.Sprintf("a request by its name is refused: the team's data is %s, and it takes %s data at most. Set allow: %[1]s in its file, or name it in a Router with data: %[2]s", data, allow)
+	return fmt.Sprintf("a request by its name is refused: the team's data is %s, and it takes %s data at most. Set allow: %[1]s in its "+
+		"file, or name it in a Router with data: %[2]s", data, allow)
 }
 
 // FormatMoney is an amount without trailing zeros.

@@ -161,7 +161,8 @@ type adder func(check, status, hint, format string, args ...any)
 func examineConfinement(add adder) {
 	switch why := confine.Unavailable(); {
 	case why != "":
-		add("confinement", statusWarn, "run checkpoints that you trust only, or give thaw a user of its own", "engines run with the rights of thaw: %s", why)
+		add("confinement", statusWarn, "run checkpoints that you trust only, or give thaw a user of its own",
+			"engines run with the rights of thaw: %s", why)
 	case confine.OwnUsers():
 		add("confinement", statusOK, "", "engines reach their own files only (Landlock, no new privileges), each model under a user of its own")
 	default:
@@ -189,7 +190,8 @@ func (d doctor) examineGPUs(add adder) {
 		if g.Holders != "" {
 			add(fmt.Sprintf("GPU %d memory", g.Index), statusWarn, "end them, or leave the GPU out (--gpus); models get the rest", "%s", g.Holders)
 		}
-		add(fmt.Sprintf("GPU %d", g.Index), status, "", "%s, %s of %s free, %s (%s)", g.Name, g.MemoryFree.Human(), g.MemoryTotal.Human(), g.Health, driver)
+		add(fmt.Sprintf("GPU %d", g.Index), status, "", "%s, %s of %s free, %s (%s)", g.Name, g.MemoryFree.Human(), g.MemoryTotal.Human(),
+			g.Health, driver)
 	}
 }
 
@@ -295,7 +297,8 @@ func (d doctor) examineServer(ctx context.Context, add adder) {
 				_ = l.Close()
 				return
 			}
-			add("server", statusWarn, "thaw serve --addr 127.0.0.1:PORT takes another", "%s is taken, and not by thaw: %v", d.DefaultServer, explained)
+			add("server", statusWarn, "thaw serve --addr 127.0.0.1:PORT takes another", "%s is taken, and not by thaw: %v", d.DefaultServer,
+				explained)
 			return
 		}
 		add("server", statusFail, "", "%v", explained)

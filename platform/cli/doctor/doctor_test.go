@@ -67,7 +67,8 @@ func python(t *testing.T, bytecode bool, packages ...string) (program string) {
 
 func TestDoctorOfEngines(t *testing.T) {
 	model := func(name, engine, more string) string {
-		return "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: " + name + "}\nspec: {engine: " + engine + ", source: /" + more + "}\n---\n"
+		return "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: " + name + "}\nspec: {engine: " + engine + ", source: /" + more +
+			"}\n---\n"
 	}
 	for _, x := range []struct {
 		name     string
@@ -91,11 +92,13 @@ func TestDoctorOfEngines(t *testing.T) {
 		{name: "no bytecode", env: map[string]string{"THAW_ENGINE_VLLM": python(t, false, "vllm-0.32.0")},
 			has: []string{"1 have no bytecode"}, inErrors: []string{"-m compileall"}},
 		{name: "sglang", env: map[string]string{"THAW_ENGINE_SGLANG": python(t, true, "sglang-0.5.0")}, has: []string{"untested: it needs CUDA", "CVE-2026-3059"}},
-		{name: "a command", models: "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: c}\nspec: {engine: command, args: [./no-such, \"{port}\"]}\n", exit: kit.ExitFailed,
+		{name: "a command", models: "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: c}\nspec: {engine: command, args: [./no-such, " +
+			"\"{port}\"]}\n", exit: kit.ExitFailed,
 			has: []string{"no-such, of default/c"}},
 		{name: "a file that does not read", models: "apiVersion: thaw.dev/v2\n", exit: kit.ExitFailed, has: []string{"functions"}, inErrors: []string{"thaw check"}},
-		{name: "too few GPUs", models: "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: g}\nspec: {engine: ember, source: /, resources: {gpus: 8}}\n",
-			has: []string{"default/g wants 8, and here are 0"}},
+		{name: "too few GPUs",
+			models: "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: g}\nspec: {engine: ember, source: /, resources: {gpus: 8}}\n",
+			has:    []string{"default/g wants 8, and here are 0"}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -127,7 +127,8 @@ func (d doctor) examineEngines(ctx context.Context, w wanted, add adder) {
 			add(check, statusOK, "", "not installed; models of it cannot be served here")
 			continue
 		case errors.Is(err, engine.ErrNotInstalled):
-			add(check, statusFail, fmt.Sprintf("install it, or set THAW_ENGINE_%s to its program", strings.ToUpper(string(s.Engine))), "not installed, and needed by %s", needed)
+			add(check, statusFail, fmt.Sprintf("install it, or set THAW_ENGINE_%s to its program", strings.ToUpper(string(s.Engine))),
+				"not installed, and needed by %s", needed)
 			continue
 		case err != nil:
 			// A program named by the variable is expected to work.
@@ -181,7 +182,8 @@ func (d doctor) examinePython(check, broken string, e functions.Engine, program 
 		if !env.Writable() {
 			hint = "as the owner of that folder: " + hint
 		}
-		add(check, statusWarn, hint, "of %d modules looked at, %d have no bytecode: each start compiles them anew, which takes a minute or more", of, of-have)
+		add(check, statusWarn, hint, "of %d modules looked at, %d have no bytecode: each start compiles them anew, which takes a minute or more",
+			of, of-have)
 	} else if of > 0 {
 		add(check, statusOK, "", "its bytecode is there")
 	}
@@ -228,7 +230,8 @@ func (d doctor) examineStart(w wanted, add adder) {
 	for _, name := range slices.Sorted(maps.Keys(w.specs)) {
 		spec := w.specs[name]
 		if spec.Resources.GPUs > gpus {
-			add("GPUs", statusWarn, "it needs another node, or thaw serve --gpus N where the driver cannot be asked", "%s wants %d, and here are %d", name, spec.Resources.GPUs, gpus)
+			add("GPUs", statusWarn, "it needs another node, or thaw serve --gpus N where the driver cannot be asked", "%s wants %d, and here are %d",
+				name, spec.Resources.GPUs, gpus)
 		}
 	}
 }

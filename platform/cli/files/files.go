@@ -18,10 +18,12 @@ import (
 )
 
 // Read decodes every document of files and folders (their .yaml and .yml
-// files); - is stdin, where a relative source counts from the working folder. The error has all problems of all files; warnings are what the documents work
+// files); - is stdin, where a relative source counts from the working folder. The error has all
+// problems of all files; warnings are what the documents work
 // with all the same. whole: they are all there is, so that a Router that names another
 // function is wrong.
-func Read(stdin io.Reader, reader catalog.Reader, paths []string, whole bool) (docs []catalog.Document, warnings catalog.Problems, err error) {
+func Read(stdin io.Reader, reader catalog.Reader, paths []string, whole bool) (docs []catalog.Document, warnings catalog.Problems,
+	err error) {
 	files, err := listFiles(paths)
 	if err != nil {
 		return nil, nil, err
@@ -38,7 +40,9 @@ func Read(stdin io.Reader, reader catalog.Reader, paths []string, whole bool) (d
 			problems = append(problems, p...)
 		}
 		if err == nil && len(got) == 0 {
-			empty = append(empty, catalog.Problem{File: f, Message: "the file has no object", Hint: "an object begins with apiVersion: thaw.dev/v1 and its kind", Warning: true})
+			empty = append(empty,
+				catalog.Problem{File: f, Message: "the file has no object", Hint: "an object begins with apiVersion: thaw.dev/v1 and its kind",
+					Warning: true})
 		}
 		docs, allNamed = append(docs, got...), allNamed && named
 	}
@@ -237,7 +241,8 @@ func ReadDeployable(stdin io.Reader, paths []string) (docs []catalog.Document, f
 			return nil, nil, err
 		}
 		if _, err := catalog.Decode(d.FullName().String(), b); d.Router != nil && err != nil {
-			return nil, nil, &kit.Error{Exit: kit.ExitUsage, What: at + ": with the examples of its intents the router is too large to be sent", Err: err,
+			return nil, nil, &kit.Error{Exit: kit.ExitUsage, What: at + ": with the examples of its intents the router is too large to be sent",
+				Err:  err,
 				Hint: "put its file and the examples into the server's --functions folder"}
 		}
 		files = append(files, b)

@@ -57,7 +57,8 @@ func (d *draft) plan() error {
 	use := sizing.Use{Engine: d.engine, Context: w.context, Requests: w.concurrency}
 	switch {
 	case w.context > c.Sizing.Context:
-		return kit.Usage(fmt.Sprintf("--context %d or less", c.Sizing.Context), "--context %d: the model takes at most %d tokens (%s)", w.context, c.Sizing.Context, c.ContextFrom)
+		return kit.Usage(fmt.Sprintf("--context %d or less", c.Sizing.Context), "--context %d: the model takes at most %d tokens (%s)", w.context,
+			c.Sizing.Context, c.ContextFrom)
 	case w.context > 0:
 	case len(c.Sizing.Cache) == 0:
 		use.Context = c.Sizing.Context
@@ -106,7 +107,8 @@ func (d *draft) chooseEngine() error {
 		d.engine, d.why = e, "as asked for"
 	case c.Format == inspect.GGUF:
 		d.engine, d.why = functions.EngineLlamaCpp, "it reads GGUF"
-	case ember == nil && d.wishes.gpus <= 0 && (c.Stored <= smallAnywhere || c.Stored <= smallHere && d.machine.count == 0 && d.wishes.gpuMemory == 0):
+	case ember == nil && d.wishes.gpus <= 0 &&
+		(c.Stored <= smallAnywhere || c.Stored <= smallHere && d.machine.count == 0 && d.wishes.gpuMemory == 0):
 		d.engine, d.why = functions.EngineEmber, "embedded, for small models on processors; others: --engine vllm"
 	default:
 		d.engine, d.why = functions.EngineVLLM, "it reads safetensors"
@@ -203,7 +205,8 @@ func (d *draft) verdict(here machine) {
 		if f.Use.GPUs == 1 {
 			text = fmt.Sprintf("fits: %s, which has %s", perGPU(f), size)
 		}
-		if most, _ := sizing.Shorter(&d.model, f.Use, here.memory); most > f.Use.Context && f.Use.Context < d.model.Context && len(d.model.Cache) > 0 {
+		if most, _ := sizing.Shorter(&d.model, f.Use, here.memory); most > f.Use.Context && f.Use.Context < d.model.Context &&
+			len(d.model.Cache) > 0 {
 			text += fmt.Sprintf("; up to --context %d would", min(most, d.model.Context))
 		}
 		d.say(text)

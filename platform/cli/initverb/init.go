@@ -78,7 +78,8 @@ make it fit is told: more GPUs, a shorter context, a quantised variant.`,
 	f.StringVar(&w.engine, "engine", "", "engine: vllm, sglang, llamacpp or ember (default: by the checkpoint)")
 	f.IntVar(&w.context, "context", 0, "tokens of a request, prompt and answer (default: what the model takes, at most 8192)")
 	f.IntVar(&w.concurrency, "concurrency", functions.Defaults().Scale.Target, "requests that a replica serves at once")
-	f.TextVar(&gpus, "gpus", kit.Count{Auto: true}, "GPUs that share the model: auto, the fewest that hold it, or a `number`; 0 is processors only")
+	f.TextVar(&gpus, "gpus", kit.Count{Auto: true},
+		"GPUs that share the model: auto, the fewest that hold it, or a `number`; 0 is processors only")
 	f.Var(kit.BytesFlag{Bytes: &w.gpuMemory}, "gpu-memory", "memory of one GPU, where other GPUs than this machine's are meant")
 	f.StringArrayVar(&w.adapters, "adapter", nil, "NAME=SOURCE of a LoRA adapter; may be repeated")
 	return cmd
@@ -160,7 +161,8 @@ func withHint(err error, src string) error {
 	e, ok := errors.AsType[*source.Error](err)
 	if !ok {
 		if errors.Is(err, context.DeadlineExceeded) {
-			return &kit.Error{Exit: kit.ExitTimeout, What: "the source did not answer within " + kit.Span(readTimeout), Hint: "try again; thaw doctor looks at this machine"}
+			return &kit.Error{Exit: kit.ExitTimeout, What: "the source did not answer within " + kit.Span(readTimeout),
+				Hint: "try again; thaw doctor looks at this machine"}
 		}
 		return err
 	}

@@ -164,7 +164,8 @@ func TestInit(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			got := docs[0].Model.Spec
-			if got.Engine != x.want.Engine || strings.Join(got.Args, " ") != strings.Join(x.want.Args, " ") || got.Resources.GPUs != x.want.Resources.GPUs || len(got.Adapters) != len(x.want.Adapters) || len(got.Serves) != len(x.want.Serves) {
+			if got.Engine != x.want.Engine || strings.Join(got.Args, " ") != strings.Join(x.want.Args, " ") ||
+				got.Resources.GPUs != x.want.Resources.GPUs || len(got.Adapters) != len(x.want.Adapters) || len(got.Serves) != len(x.want.Serves) {
 				t.Errorf("%+v\n%s%s", got, out, errs)
 			}
 			for i, a := range x.want.Adapters {
@@ -172,7 +173,8 @@ func TestInit(t *testing.T) {
 					t.Errorf("%+v", got.Adapters[i])
 				}
 			}
-			if (got.Resources.GPUMemory > 0) != (got.Resources.GPUs > 0) || got.Resources.Memory == 0 || x.want.Resources.Memory > 0 && got.Resources.Memory != x.want.Resources.Memory {
+			if (got.Resources.GPUMemory > 0) != (got.Resources.GPUs > 0) || got.Resources.Memory == 0 ||
+				x.want.Resources.Memory > 0 && got.Resources.Memory != x.want.Resources.Memory {
 				t.Errorf("%+v", got.Resources)
 			}
 			if !filepath.IsAbs(got.Source) {

@@ -96,7 +96,8 @@ func UnknownVerb(cmd *cobra.Command, word string) error {
 			names = append(names, sub.Name())
 		}
 	}
-	return Usage(DidYouMean(word, names, 1, cmd.CommandPath()+" --help lists the verbs"), "%q is no verb of %s", functions.Clip(word), cmd.CommandPath())
+	return Usage(DidYouMean(word, names, 1, cmd.CommandPath()+" --help lists the verbs"), "%q is no verb of %s", functions.Clip(word),
+		cmd.CommandPath())
 }
 
 // FlagError makes a usage error of a flag error, with a suggestion for an unknown flag.

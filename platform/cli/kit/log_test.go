@@ -160,7 +160,8 @@ func TestLogThatIsNotRead(t *testing.T) {
 		l.Info("again")
 		synctest.Wait()
 		got := out.messages(t)
-		if want := fmt.Sprintf("dropped %v ", dropped); len(got) != lines-int(dropped)+3 || got[len(got)-2] != want || got[len(got)-1] != "again" {
+		if want := fmt.Sprintf("dropped %v ", dropped); len(got) != lines-int(dropped)+3 || got[len(got)-2] != want ||
+			got[len(got)-1] != "again" {
 			t.Errorf("%d lines, the last %q, want %q and again", len(got), got[max(0, len(got)-3):], want)
 		}
 		l.Close()

@@ -43,7 +43,8 @@ func settingsOf(v reflect.Value, defaults string) (list []Setting) {
 		if f.Tag.Get("json") == "" {
 			continue
 		}
-		s := Setting{Name: f.Tag.Get("json"), env: f.Tag.Get("env"), def: f.Tag.Get("default"), shown: f.Tag.Get("shown"), help: f.Tag.Get("help"), value: v.FieldByIndex(f.Index)}
+		s := Setting{Name: f.Tag.Get("json"), env: f.Tag.Get("env"), def: f.Tag.Get("default"), shown: f.Tag.Get("shown"),
+			help: f.Tag.Get("help"), value: v.FieldByIndex(f.Index)}
 		if s.env == "" {
 			s.env = "THAW_" + strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))
 		}
@@ -233,7 +234,8 @@ func LoadSettings(fs *pflag.FlagSet, config any, file string, getenv func(string
 // BindSettings registers the settings of *config as flags of cmd, and --config unless
 // fileEnv, the variable that names the file too, is empty. load reads them from
 // everywhere and calls check; hint is for its error.
-func BindSettings(cmd *Command, config any, fileEnv string, getenv func(string) string, check func() error, hint string) (load func() (origin map[string]string, err error)) {
+func BindSettings(cmd *Command, config any, fileEnv string, getenv func(string) string, check func() error,
+	hint string) (load func() (origin map[string]string, err error)) {
 	RegisterFlags(cmd.Flags(), config)
 	var file string
 	if fileEnv != "" {

@@ -68,7 +68,8 @@ func (s *Size) UnmarshalText(b []byte) error {
 // CheckPeers validates the addresses that --peer gives.
 func CheckPeers(urls []string) error {
 	for _, s := range urls {
-		if u, err := url.Parse(s); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || strings.Trim(u.Path, "/") != "" {
+		if u, err := url.Parse(s); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" ||
+			strings.Trim(u.Path, "/") != "" {
 			return Usage("https://HOST:PORT, as its --peer-addr says", "--peer %q is not the address of a node", functions.Clip(s))
 		}
 	}

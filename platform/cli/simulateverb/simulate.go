@@ -148,7 +148,8 @@ func (c *command) runSimulation(ctx context.Context, s *simulation, flags *kit.F
 		return usageInput(err)
 	}
 	if s.html != "" {
-		a := study.About{Command: s.command(), Trace: tr, Fleet: fleetWords(st.Fleet), Seed: s.seed, Made: c.Now(), Version: c.version, Sizing: st.Sizing}
+		a := study.About{Command: s.command(), Trace: tr, Fleet: fleetWords(st.Fleet), Seed: s.seed, Made: c.Now(), Version: c.version,
+			Sizing: st.Sizing}
 		if err := os.WriteFile(s.html, []byte(out.Page(a)), 0o644); err != nil {
 			return err
 		}
@@ -204,7 +205,8 @@ func (c *command) readStudy(s *simulation, flags *kit.FlagSet) (st *study.Study,
 		}
 	}
 	// Beside others stands what knowing the future would bring.
-	if len(st.Policies) > 1 && (st.Sizing == nil || st.Sizing.High == st.Sizing.Low) && !slices.ContainsFunc(st.Policies, func(p study.Policy) bool { return p.Future }) {
+	if len(st.Policies) > 1 && (st.Sizing == nil || st.Sizing.High == st.Sizing.Low) &&
+		!slices.ContainsFunc(st.Policies, func(p study.Policy) bool { return p.Future }) {
 		p, err := study.ParsePolicy(study.Clairvoyant)
 		if err != nil {
 			return nil, "", err

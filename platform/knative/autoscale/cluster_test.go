@@ -60,12 +60,15 @@ func open(t *testing.T) *cluster {
 	c.kube = kubernetes.NewForConfigOrDie(config)
 	c.serving = serving.NewForConfigOrDie(config)
 	c.networking = networking.NewForConfigOrDie(config)
-	if _, err := c.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.space}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.space}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	c.standIn = &standIn{api: c.kube, space: c.space, want: map[string]Scale{}, last: map[string]Scale{}, held: map[string]demand{}}
-	c.r, err = New(lend(ctx, t, Options{Config: config, Scales: c.standIn, Demand: c.demanded, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, c.serving, c.networking))
+	c.r, err = New(lend(ctx, t,
+		Options{Config: config, Scales: c.standIn, Demand: c.demanded, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, c.serving,
+		c.networking))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,14 +178,15 @@ func (c *cluster) deploy(name, class, image string, annotations map[string]strin
 	for k, v := range annotations {
 		a[k] = v
 	}
-	s := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: servingv1.ServiceSpec{ConfigurationSpec: servingv1.ConfigurationSpec{
-		Template: servingv1.RevisionTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Annotations: a},
-			Spec: servingv1.RevisionSpec{PodSpec: corev1.PodSpec{Containers: []corev1.Container{{
-				Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
-			}}}},
-		},
-	}}}
+	s := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: servingv1.ServiceSpec{ConfigurationSpec: servingv1.ConfigurationSpec{
+			Template: servingv1.RevisionTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Annotations: a},
+				Spec: servingv1.RevisionSpec{PodSpec: corev1.PodSpec{Containers: []corev1.Container{{
+					Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
+				}}}},
+			},
+		}}}
 	if _, err := c.serving.ServingV1().Services(c.space).Create(c.Context(), s, metav1.CreateOptions{}); err != nil {
 		c.Fatal(err)
 	}
@@ -230,8 +234,9 @@ func (c *cluster) said(name string) (service, revision, pa string) {
 	}
 	p, err := c.serving.AutoscalingV1alpha1().PodAutoscalers(c.space).Get(c.Context(), name+"-00001", metav1.GetOptions{})
 	if err == nil {
-		pa = conditions(p.Status.Conditions, name) + fmt.Sprintf("; desired %d actual %d service %q metrics %q", p.Status.GetDesiredScale(), p.Status.GetActualScale(),
-			strings.ReplaceAll(p.Status.ServiceName, name, "NAME"), strings.ReplaceAll(p.Status.MetricsServiceName, name, "NAME"))
+		pa = conditions(p.Status.Conditions, name) +
+			fmt.Sprintf("; desired %d actual %d service %q metrics %q", p.Status.GetDesiredScale(), p.Status.GetActualScale(),
+				strings.ReplaceAll(p.Status.ServiceName, name, "NAME"), strings.ReplaceAll(p.Status.MetricsServiceName, name, "NAME"))
 	}
 	return service, revision, pa
 }
@@ -298,12 +303,16 @@ func TestClusterZero(t *testing.T) {
 		s, r, p := c.said("ours")
 		ks, kr, kp := c.said("theirs")
 		kp = strings.ReplaceAll(kp, "desired -1", "desired 0")
-		return s == ks && r == kr && p == kp && ready("Active=False NoTraffic")(s, r, p), fmt.Sprintf("\nours:    %s\nknative: %s\nours:    %s\nknative: %s\nours:    %s\nknative: %s", s, ks, r, kr, p, kp)
+		return s == ks && r == kr && p == kp &&
+				ready("Active=False NoTraffic")(s, r, p),
+			fmt.Sprintf("\nours:    %s\nknative: %s\nours:    %s\nknative: %s\nours:    %s\nknative: %s", s, ks, r, kr, p, kp)
 	})
 	s, r, p := c.said("ours")
 	t.Logf("at zero:\n%s\n%s\n%s", s, r, p)
 
-	c.scale("ours-00001", Scale{Desired: 1, Active: corev1.ConditionUnknown, Reason: "WaitingForGPUs", Message: "waiting for 2 GPUs; evicting team-b/llama, idle 14 min"})
+	c.scale("ours-00001",
+		Scale{Desired: 1, Active: corev1.ConditionUnknown, Reason: "WaitingForGPUs",
+			Message: "waiting for 2 GPUs; evicting team-b/llama, idle 14 min"})
 	c.eventually("the reason reaches the revision", within, func() (bool, string) {
 		_, r, _ := c.said("ours")
 		return strings.Contains(r, "Active=Unknown WaitingForGPUs waiting for 2 GPUs; evicting team-b/llama, idle 14 min"), r
@@ -320,7 +329,8 @@ func TestClusterZero(t *testing.T) {
 		t.Errorf("a model that was used is not ready at zero: %s", s)
 	}
 	c.eventually("Events of the Service", within, func() (bool, string) {
-		all, err := c.kube.CoreV1().Events(c.space).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Service,involvedObject.name=ours,source=thaw"})
+		all, err := c.kube.CoreV1().Events(c.space).List(t.Context(),
+			metav1.ListOptions{FieldSelector: "involvedObject.kind=Service,involvedObject.name=ours,source=thaw"})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -355,7 +365,8 @@ func TestClusterFailures(t *testing.T) {
 		s, r, _ := c.said("ours")
 		ks, kr, _ := c.said("theirs")
 		broken := func(s, r string) bool {
-			return (strings.Contains(r, "ResourcesAvailable=False ImagePullBackOff") || strings.Contains(r, "ResourcesAvailable=False ErrImagePull")) &&
+			return (strings.Contains(r, "ResourcesAvailable=False ImagePullBackOff") ||
+				strings.Contains(r, "ResourcesAvailable=False ErrImagePull")) &&
 				strings.Contains(s, "Ready=False") && strings.Contains(s, "ConfigurationsReady=False RevisionFailed")
 		}
 		ours, theirs = ours || broken(s, r), theirs || broken(ks, kr)
@@ -394,7 +405,8 @@ func TestClusterOutside(t *testing.T) {
 			return false, err.Error()
 		}
 		st := d.Status
-		return st.ObservedGeneration >= d.Generation && st.UpdatedReplicas == st.Replicas && st.AvailableReplicas == st.Replicas && st.Replicas > 0, fmt.Sprintf("%+v", st)
+		return st.ObservedGeneration >= d.Generation && st.UpdatedReplicas == st.Replicas && st.AvailableReplicas == st.Replicas &&
+			st.Replicas > 0, fmt.Sprintf("%+v", st)
 	})
 	c.mu.Lock()
 	c.wake = true

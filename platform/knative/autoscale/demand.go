@@ -236,7 +236,8 @@ func (w *demandWatcher) sampleAll(ctx context.Context) map[types.NamespacedName]
 			level = slog.LevelWarn
 		}
 		if blind {
-			w.log.Log(ctx, level, "cannot read the metrics of Knative's activators, so requests through other ingresses start no model: set metrics-protocol: prometheus in config-observability of "+w.system+" and restart the activator", "err", errors.Join(errs...))
+			w.log.Log(ctx, level, "cannot read the metrics of Knative's activators, so requests through other ingresses start no model: set "+
+				"metrics-protocol: prometheus in config-observability of "+w.system+" and restart the activator", "err", errors.Join(errs...))
 		} else {
 			w.log.Log(ctx, level, "reading the metrics of Knative's activators", "activators", good)
 		}

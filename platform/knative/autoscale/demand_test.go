@@ -142,7 +142,8 @@ func has(t *testing.T) *knativeActivators {
 	k.demandWatcher = &demandWatcher{
 		log: slog.New(slog.DiscardHandler), system: "knative-serving",
 		slices: discoverylist.NewEndpointSliceLister(k.activators), ingresses: netlist.NewIngressLister(k.routesOf),
-		isOurs: func(key types.NamespacedName) bool { return key.Namespace == "a" }, anyOurs: func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.models },
+		isOurs:  func(key types.NamespacedName) bool { return key.Namespace == "a" },
+		anyOurs: func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.models },
 		fetch: func(_ context.Context, address string) (io.ReadCloser, error) {
 			k.mu.Lock()
 			defer k.mu.Unlock()
@@ -190,7 +191,8 @@ func (k *knativeActivators) lead(t *testing.T, name, class, namespace string, ba
 	in := &netv1alpha1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{netapi.IngressClassAnnotationKey: class}}}
 	var splits []netv1alpha1.IngressBackendSplit
 	for _, b := range backends {
-		splits = append(splits, netv1alpha1.IngressBackendSplit{IngressBackend: netv1alpha1.IngressBackend{ServiceNamespace: namespace, ServiceName: b}})
+		splits = append(splits,
+			netv1alpha1.IngressBackendSplit{IngressBackend: netv1alpha1.IngressBackend{ServiceNamespace: namespace, ServiceName: b}})
 	}
 	in.Spec.Rules = []netv1alpha1.IngressRule{{}, {HTTP: &netv1alpha1.HTTPIngressRuleValue{Paths: []netv1alpha1.HTTPIngressPath{{Splits: splits}}}}}
 	if err := k.routesOf.Add(in); err != nil {

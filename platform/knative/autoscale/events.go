@@ -77,7 +77,8 @@ func (e *events) recordUnseen(pa *v1alpha1.PodAutoscaler, is bool, class string)
 	e.mu.Unlock()
 	if is && !was {
 		e.recordNote(pa, Note{Reason: "DemandUnseen", Warning: true, Message: fmt.Sprintf(
-			"ingress class %s leads to it, and its requests cannot be counted, so they do not start it: set metrics-protocol: prometheus in config-observability of Knative, or use ingress class %s", class, knative.IngressClass)})
+			"ingress class %s leads to it, and its requests cannot be counted, so they do not start it: set metrics-protocol: prometheus in "+
+				"config-observability of Knative, or use ingress class %s", class, knative.IngressClass)})
 	}
 }
 

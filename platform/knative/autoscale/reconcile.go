@@ -80,7 +80,8 @@ func (r *classReconciler) reconcile(ctx context.Context, pa *v1alpha1.PodAutosca
 }
 
 // ensureService creates or updates the ServerlessService.
-func (r *classReconciler) ensureService(ctx context.Context, pa *v1alpha1.PodAutoscaler, s Scale, known bool) (*netv1alpha1.ServerlessService, error) {
+func (r *classReconciler) ensureService(ctx context.Context, pa *v1alpha1.PodAutoscaler, s Scale,
+	known bool) (*netv1alpha1.ServerlessService, error) {
 	mode := netv1alpha1.SKSOperationModeProxy
 	switch {
 	case !known:

@@ -207,14 +207,16 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 	}
 
 	nets := netinformers.NewSharedInformerFactoryWithOptions(c.networking, Resync, netinformers.WithTransform(r.o.Transform))
-	endpoints := informers.NewSharedInformerFactoryWithOptions(c.kube, Resync, informers.WithNamespace(r.o.System), informers.WithTransform(r.o.Transform),
+	endpoints := informers.NewSharedInformerFactoryWithOptions(c.kube, Resync, informers.WithNamespace(r.o.System),
+		informers.WithTransform(r.o.Transform),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.LabelSelector = discoveryv1.LabelServiceName + "=" + activatorService
 		}))
 	skss := nets.Networking().V1alpha1().ServerlessServices()
 
 	var impl *controller.Impl
-	watcher := r.newDemandWatcher(endpoints.Discovery().V1().EndpointSlices().Lister(), func(key types.NamespacedName) { impl.EnqueueKey(key) })
+	watcher := r.newDemandWatcher(endpoints.Discovery().V1().EndpointSlices().Lister(),
+		func(key types.NamespacedName) { impl.EnqueueKey(key) })
 	k := &classReconciler{
 		base:   &scaling.Base{Client: c.serving, NetworkingClient: c.networking, SKSLister: skss.Lister()},
 		source: r.o.Scales, demand: watcher, events: told, log: r.o.Log,
@@ -244,7 +246,8 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 	r.setRunning(&running{queue: impl, list: r.o.PodAutoscalers.Lister(), events: told})
 	defer r.setRunning(nil)
 	if r.o.Demand != nil {
-		transport := &http.Transport{DialContext: (&net.Dialer{Timeout: pageTimeout}).DialContext, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}
+		transport := &http.Transport{DialContext: (&net.Dialer{Timeout: pageTimeout}).DialContext, MaxIdleConnsPerHost: 1,
+			IdleConnTimeout: time.Minute}
 		defer transport.CloseIdleConnections()
 		watcher.fetch = pageFetcher(&http.Client{Transport: transport})
 		wg.Go(func() { watcher.poll(ctx) })
@@ -275,7 +278,8 @@ func (r *Reconciler) newDemandWatcher(endpoints discoverylist.EndpointSliceListe
 
 // addHandlers has the informers fill the queue of impl and the routes of watcher.
 // remove takes the handlers off again, also after an error.
-func (r *Reconciler) addHandlers(skss cache.SharedIndexInformer, impl *controller.Impl, watcher *demandWatcher) (synced []cache.InformerSynced, remove func(), err error) {
+func (r *Reconciler) addHandlers(skss cache.SharedIndexInformer, impl *controller.Impl,
+	watcher *demandWatcher) (synced []cache.InformerSynced, remove func(), err error) {
 	var removers []func()
 	remove = func() {
 		for _, f := range removers {
@@ -294,7 +298,8 @@ func (r *Reconciler) addHandlers(skss cache.SharedIndexInformer, impl *controlle
 	}
 	owned := controller.FilterController(&v1alpha1.PodAutoscaler{})
 	add(r.o.PodAutoscalers.Informer(), cache.FilteringResourceEventHandler{FilterFunc: r.isOurs, Handler: controller.HandleAll(impl.Enqueue)})
-	add(skss, cache.FilteringResourceEventHandler{FilterFunc: reconciler.ChainFilterFuncs(r.isOurs, owned), Handler: controller.HandleAll(impl.EnqueueControllerOf)})
+	add(skss, cache.FilteringResourceEventHandler{FilterFunc: reconciler.ChainFilterFuncs(r.isOurs, owned),
+		Handler: controller.HandleAll(impl.EnqueueControllerOf)})
 	if r.o.Demand != nil {
 		add(r.o.Ingresses.Informer(), controller.HandleAll(func(any) { watcher.updateForeign() }))
 	}

@@ -79,7 +79,8 @@ func autoscaler(name, class string, annotations map[string]string) *v1alpha1.Pod
 			Namespace: "a", Name: name, UID: "pa-1", Generation: 1, Annotations: a,
 			Labels: map[string]string{"serving.knative.dev/service": "llama", "serving.knative.dev/serviceUID": "ksvc-1"},
 		},
-		Spec: v1alpha1.PodAutoscalerSpec{ScaleTargetRef: corev1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name + "-deployment"}, ProtocolType: "http1"},
+		Spec: v1alpha1.PodAutoscalerSpec{ScaleTargetRef: corev1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment",
+			Name: name + "-deployment"}, ProtocolType: "http1"},
 	}
 }
 
@@ -88,7 +89,8 @@ func faked(t *testing.T, pas ...runtime.Object) *fakes {
 	t.Cleanup(cancel)
 	f := &fakes{late: ctx.Done(),
 		kube: fake.NewClientset(), serving: servingfake.NewSimpleClientset(pas...), nets: netfake.NewSimpleClientset(),
-		statuses: make(chan *v1alpha1.PodAutoscaler, 64), skss: make(chan *netv1alpha1.ServerlessService, 64), events: make(chan *corev1.Event, 64),
+		statuses: make(chan *v1alpha1.PodAutoscaler, 64), skss: make(chan *netv1alpha1.ServerlessService, 64),
+		events: make(chan *corev1.Event, 64),
 	}
 	f.serving.PrependReactor("update", "podautoscalers", func(a acts.Action) (bool, runtime.Object, error) {
 		if a.GetSubresource() != "status" {
@@ -214,14 +216,18 @@ func TestRevisionLifecycle(t *testing.T) {
 
 	sks := f.mode(t, netv1alpha1.SKSOperationModeProxy)
 	owner := metav1.GetControllerOf(sks)
-	if sks.Name != "llama-00001" || sks.Spec.Mode != netv1alpha1.SKSOperationModeProxy || sks.Spec.NumActivators != activatorSubset || sks.Spec.ObjectRef.Name != "llama-00001-deployment" ||
-		owner == nil || owner.Kind != "PodAutoscaler" || owner.UID != "pa-1" || sks.Annotations[knative.ClassAnnotation] != knative.AutoscalerClass {
+	if sks.Name != "llama-00001" || sks.Spec.Mode != netv1alpha1.SKSOperationModeProxy || sks.Spec.NumActivators != activatorSubset ||
+		sks.Spec.ObjectRef.Name != "llama-00001-deployment" ||
+		owner == nil || owner.Kind != "PodAutoscaler" || owner.UID != "pa-1" ||
+		sks.Annotations[knative.ClassAnnotation] != knative.AutoscalerClass {
 		t.Fatalf("%+v", sks)
 	}
 	f.knative(t, sks, false)
 	pa := f.until(t, "ready at zero", func(st *v1alpha1.PodAutoscalerStatus) bool { return st.IsScaleTargetInitialized() })
-	if st := &pa.Status; !st.IsInactive() || st.ServiceName != "llama-00001" || st.MetricsServiceName != "llama-00001-private" || st.GetDesiredScale() != 0 || st.GetActualScale() != 0 ||
-		st.GetCondition(v1alpha1.PodAutoscalerConditionSKSReady).IsTrue() || st.GetCondition(v1alpha1.PodAutoscalerConditionActive).Reason != ReasonNoTraffic || st.ObservedGeneration != 1 {
+	if st := &pa.Status; !st.IsInactive() || st.ServiceName != "llama-00001" || st.MetricsServiceName != "llama-00001-private" ||
+		st.GetDesiredScale() != 0 || st.GetActualScale() != 0 ||
+		st.GetCondition(v1alpha1.PodAutoscalerConditionSKSReady).IsTrue() ||
+		st.GetCondition(v1alpha1.PodAutoscalerConditionActive).Reason != ReasonNoTraffic || st.ObservedGeneration != 1 {
 		t.Errorf("%+v", st)
 	}
 
@@ -232,7 +238,8 @@ func TestRevisionLifecycle(t *testing.T) {
 		return st.IsActivating() && st.GetDesiredScale() == 1 && st.GetCondition(v1alpha1.PodAutoscalerConditionActive).Message == why
 	})
 	for _, want := range []string{"Normal Scaled revision llama-00001: from 0 to 1 replicas", "Warning WaitingForGPUs revision llama-00001: " + why} {
-		if e := f.event(t); e.Type+" "+e.Reason+" "+e.Message != want || e.InvolvedObject.Kind != "Service" || e.InvolvedObject.Name != "llama" || e.InvolvedObject.UID != "ksvc-1" || e.Source.Component != component {
+		if e := f.event(t); e.Type+" "+e.Reason+" "+e.Message != want || e.InvolvedObject.Kind != "Service" || e.InvolvedObject.Name != "llama" ||
+			e.InvolvedObject.UID != "ksvc-1" || e.Source.Component != component {
 			t.Errorf("%+v, want %s", e, want)
 		}
 	}
@@ -249,7 +256,8 @@ func TestRevisionLifecycle(t *testing.T) {
 	r.Changed("a", "llama-00001")
 	f.mode(t, netv1alpha1.SKSOperationModeProxy)
 	f.until(t, "cold again", func(st *v1alpha1.PodAutoscalerStatus) bool {
-		return st.IsInactive() && st.GetActualScale() == 0 && st.GetCondition(v1alpha1.PodAutoscalerConditionReady).IsFalse() && st.IsScaleTargetInitialized()
+		return st.IsInactive() && st.GetActualScale() == 0 && st.GetCondition(v1alpha1.PodAutoscalerConditionReady).IsFalse() &&
+			st.IsScaleTargetInitialized()
 	})
 
 	r.RecordNote("a", "llama-00001", Note{Reason: ReasonEvicted, Message: "for team-a/big"})
@@ -290,7 +298,8 @@ func TestRevisionLifecycle(t *testing.T) {
 // TestBadObjects: a revision that cannot be read, and one whose reconcile panics, have a
 // condition and an Event each; their neighbour goes on.
 func TestBadObjects(t *testing.T) {
-	f := faked(t, autoscaler("panics", knative.AutoscalerClass, nil), autoscaler("unread", knative.AutoscalerClass, nil), autoscaler("good", knative.AutoscalerClass, nil))
+	f := faked(t, autoscaler("panics", knative.AutoscalerClass, nil), autoscaler("unread", knative.AutoscalerClass, nil),
+		autoscaler("good", knative.AutoscalerClass, nil))
 	_, stop := start(t, f, &said{of: map[string]Scale{
 		"a/unread": {Active: corev1.ConditionFalse, Reason: ReasonBadModel, Message: "cannot decode 100% of it"},
 		"a/good":   {Desired: 1},
@@ -319,7 +328,8 @@ func TestBadObjects(t *testing.T) {
 			told[e.Message] = true
 		}
 	}
-	if !told["revision panics: PodAutoscaler a/panics cannot be read: no such revision"] || !told["revision unread: cannot decode 100% of it"] {
+	if !told["revision panics: PodAutoscaler a/panics cannot be read: no such revision"] ||
+		!told["revision unread: cannot decode 100% of it"] {
 		t.Errorf("%v", told)
 	}
 }
@@ -328,7 +338,8 @@ func TestBadObjects(t *testing.T) {
 // changed, and the PodAutoscaler's status has the conflict.
 func TestForeignRevisions(t *testing.T) {
 	f := faked(t, autoscaler("llama-00001", knative.AutoscalerClass, nil))
-	if err := f.nets.Tracker().Add(&netv1alpha1.ServerlessService{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "llama-00001"}}); err != nil {
+	if err := f.nets.Tracker().Add(
+		&netv1alpha1.ServerlessService{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "llama-00001"}}); err != nil {
 		t.Fatal(err)
 	}
 	_, stop := start(t, f, &said{of: map[string]Scale{"a/llama-00001": {Desired: 1}}})
@@ -345,12 +356,15 @@ func TestForeignRevisions(t *testing.T) {
 // TestNamespaceDeleted: a creation that fails in a terminating namespace is no error.
 func TestNamespaceDeleted(t *testing.T) {
 	f := faked(t)
-	going := status.NewForbidden(schema.GroupResource{Resource: "serverlessservices"}, "llama-00001", errors.New("because it is being terminated"))
+	going := status.NewForbidden(schema.GroupResource{Resource: "serverlessservices"}, "llama-00001",
+		errors.New("because it is being terminated"))
 	going.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	refusal := error(going)
 	f.nets.PrependReactor("create", "serverlessservices", func(acts.Action) (bool, runtime.Object, error) { return true, nil, refusal })
 	k := &classReconciler{
-		base:   &scaling.Base{NetworkingClient: f.nets, SKSLister: netlist.NewServerlessServiceLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}))},
+		base: &scaling.Base{NetworkingClient: f.nets,
+			SKSLister: netlist.NewServerlessServiceLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc,
+				cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}))},
 		source: &said{}, demand: &demandWatcher{}, events: &events{last: map[types.NamespacedName]lastReported{}},
 	}
 	pa := autoscaler("llama-00001", knative.AutoscalerClass, nil)

@@ -74,7 +74,8 @@ type newStatus struct {
 // decideStatus derives the status from the controller's state by the rules of Knative's
 // own class.
 func decideStatus(s Scale, known bool, b scaleBounds, before statusBefore) newStatus {
-	v := newStatus{desired: before.desired, active: before.active, reason: before.reason, message: before.message, initialized: before.initialized}
+	v := newStatus{desired: before.desired, active: before.active, reason: before.reason, message: before.message,
+		initialized: before.initialized}
 	first := max(b.min, b.initial)
 	if !known {
 		if !v.initialized && first == 0 && b.hasService {

@@ -45,8 +45,10 @@ func TestDecideStatus(t *testing.T) {
 		"woken":                        {scale: Scale{Desired: 1}, bounds: scaleBounds{hasService: true}, before: statusBefore{active: no, initialized: true}, active: unknown, reason: "Queued", message: queuedMessage, initialized: true, desired: 1},
 		"drains to zero":               {scale: Scale{Ready: 1}, bounds: scaleBounds{hasService: true}, before: statusBefore{active: yes, initialized: true}, active: no, reason: "NoTraffic", message: noTrafficMessage, initialized: true},
 		"waits for GPUs": {
-			scale: Scale{Desired: 1, Active: unknown, Reason: "WaitingForGPUs", Message: "waiting for 2 GPUs; evicting team-b/llama, idle 14 min"}, bounds: scaleBounds{hasService: true}, before: statusBefore{initialized: true},
-			active: unknown, reason: "WaitingForGPUs", message: "waiting for 2 GPUs; evicting team-b/llama, idle 14 min", initialized: true, desired: 1,
+			scale:  Scale{Desired: 1, Active: unknown, Reason: "WaitingForGPUs", Message: "waiting for 2 GPUs; evicting team-b/llama, idle 14 min"},
+			bounds: scaleBounds{hasService: true}, before: statusBefore{initialized: true},
+			active: unknown, reason: "WaitingForGPUs", message: "waiting for 2 GPUs; evicting team-b/llama, idle 14 min", initialized: true,
+			desired: 1,
 		},
 		"a percent sign is a format to Knative":    {scale: Scale{Desired: 1, Active: unknown, Reason: "Staging", Message: "40% of it"}, bounds: scaleBounds{hasService: true}, active: unknown, reason: "Staging", message: "40 percent of it", initialized: true, desired: 1},
 		"not looked at is not failed":              {scale: Scale{Active: no, Reason: ReasonNoTraffic}, bounds: scaleBounds{hasService: true, initial: 1}, active: unknown, reason: "Queued", message: queuedMessage},
@@ -65,8 +67,10 @@ func TestDecideStatus(t *testing.T) {
 		if v.desired != nil {
 			desired = *v.desired
 		}
-		if v.active != c.active || v.reason != c.reason || v.message != c.message || v.initialized != c.initialized || desired != c.desired || v.ready != c.scale.Ready {
-			t.Errorf("%s: %+v (desired %d), want %s %s %q, initialized %v, desired %d", name, v, desired, c.active, c.reason, c.message, c.initialized, c.desired)
+		if v.active != c.active || v.reason != c.reason || v.message != c.message || v.initialized != c.initialized || desired != c.desired ||
+			v.ready != c.scale.Ready {
+			t.Errorf("%s: %+v (desired %d), want %s %s %q, initialized %v, desired %d", name, v, desired, c.active, c.reason, c.message,
+				c.initialized, c.desired)
 		}
 	}
 }
@@ -92,12 +96,16 @@ func TestEventsOnce(t *testing.T) {
 	step(0, Scale{Desired: 1, Active: unknown, Reason: "WaitingForGPUs", Message: "a controller that has just started tells nothing"})
 	step(0, Scale{Desired: 1, Ready: 1, Active: yes})
 	step(time.Second, Scale{}, pendingEvent{"Normal", "Scaled", "from 1 to 0 replicas"})
-	step(time.Second, Scale{Desired: 1, Reason: ReasonQueued, Message: "3 requests wait"}, pendingEvent{"Normal", "Scaled", "from 0 to 1 replicas: 3 requests wait"})
-	step(time.Minute, Scale{Desired: 1, Active: unknown, Reason: "WaitingForGPUs", Message: "evicting b/llama, idle 14 min"}, pendingEvent{"Warning", "WaitingForGPUs", "evicting b/llama, idle 14 min"})
+	step(time.Second, Scale{Desired: 1, Reason: ReasonQueued, Message: "3 requests wait"},
+		pendingEvent{"Normal", "Scaled", "from 0 to 1 replicas: 3 requests wait"})
+	step(time.Minute, Scale{Desired: 1, Active: unknown, Reason: "WaitingForGPUs", Message: "evicting b/llama, idle 14 min"},
+		pendingEvent{"Warning", "WaitingForGPUs", "evicting b/llama, idle 14 min"})
 	step(time.Hour, Scale{Desired: 1, Active: unknown, Reason: "WaitingForGPUs", Message: "evicting b/llama, idle 15.5 min"})
 	step(time.Minute+eventRepeat-1, Scale{Desired: 1, Active: unknown, Reason: "WaitingForGPUs", Message: "evicting c/qwen, idle 1 min"})
-	step(time.Minute+eventRepeat, Scale{Desired: 1, Active: unknown, Reason: "WaitingForGPUs", Message: "evicting c/qwen, idle 2 min"}, pendingEvent{"Warning", "WaitingForGPUs", "evicting c/qwen, idle 2 min"})
+	step(time.Minute+eventRepeat, Scale{Desired: 1, Active: unknown, Reason: "WaitingForGPUs", Message: "evicting c/qwen, idle 2 min"},
+		pendingEvent{"Warning", "WaitingForGPUs", "evicting c/qwen, idle 2 min"})
 	step(time.Hour, Scale{Desired: 1, Active: unknown, Reason: ReasonStarting})
-	step(time.Hour, Scale{Desired: 0, Active: no, Reason: ReasonEvicted, Message: "for team-a/big"}, pendingEvent{"Normal", "Scaled", "from 1 to 0 replicas"}, pendingEvent{"Normal", ReasonEvicted, "for team-a/big"})
+	step(time.Hour, Scale{Desired: 0, Active: no, Reason: ReasonEvicted, Message: "for team-a/big"},
+		pendingEvent{"Normal", "Scaled", "from 1 to 0 replicas"}, pendingEvent{"Normal", ReasonEvicted, "for team-a/big"})
 	step(time.Hour, Scale{Desired: 0, Active: no, Reason: "StartFailed"}, pendingEvent{"Warning", "StartFailed", "StartFailed"})
 }

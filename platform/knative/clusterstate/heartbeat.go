@@ -142,9 +142,11 @@ func (s *State) heartbeat(n *node, on *nodeIndex, now time.Time) functions.Heart
 
 // sameHeartbeat compares two heartbeats except for times and utilisation.
 func sameHeartbeat(a, b *functions.Heartbeat) bool {
-	return a.State == b.State && a.Memory.Total == b.Memory.Total && a.CPU == b.CPU && a.Pods == b.Pods && slices.Equal(a.UnmetRequirements, b.UnmetRequirements) && a.PeerURL == b.PeerURL &&
+	return a.State == b.State && a.Memory.Total == b.Memory.Total && a.CPU == b.CPU && a.Pods == b.Pods &&
+		slices.Equal(a.UnmetRequirements, b.UnmetRequirements) && a.PeerURL == b.PeerURL &&
 		slices.Equal(a.GPUs, b.GPUs) && slices.Equal(a.Cached, b.Cached) && a.Store.Bytes == b.Store.Bytes &&
 		slices.EqualFunc(a.Models, b.Models, func(x, y functions.ReplicaStatus) bool {
-			return x.ID == y.ID && x.State == y.State && x.Endpoint == y.Endpoint && x.Percent == y.Percent && x.Bytes == y.Bytes && x.TotalBytes == y.TotalBytes && x.Error == y.Error && slices.Equal(x.Adapters, y.Adapters) && len(x.Phases) == len(y.Phases)
+			return x.ID == y.ID && x.State == y.State && x.Endpoint == y.Endpoint && x.Percent == y.Percent && x.Bytes == y.Bytes &&
+				x.TotalBytes == y.TotalBytes && x.Error == y.Error && slices.Equal(x.Adapters, y.Adapters) && len(x.Phases) == len(y.Phases)
 		})
 }

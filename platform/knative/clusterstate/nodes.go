@@ -227,7 +227,8 @@ type nodeFacts struct {
 
 func (n *nodeFacts) equal(o *nodeFacts) bool {
 	return n.ready == o.ready && n.cordoned == o.cordoned && n.gpus == o.gpus && n.gpuName == o.gpuName && n.gpuMemory == o.gpuMemory &&
-		n.memory == o.memory && n.cpu == o.cpu && n.pods == o.pods && n.version == o.version && maps.Equal(n.labels, o.labels) && slices.Equal(n.taints, o.taints)
+		n.memory == o.memory && n.cpu == o.cpu && n.pods == o.pods && n.version == o.version && maps.Equal(n.labels, o.labels) &&
+		slices.Equal(n.taints, o.taints)
 }
 
 func readNodeFacts(k *corev1.Node) *nodeFacts {

@@ -51,7 +51,8 @@ func (p *pod) timeChangesState(now time.Time) bool {
 
 func (p *pod) spawned() bool {
 	if p.reported != nil {
-		return p.reported.State != functions.Downloading || slices.ContainsFunc(p.reported.Phases, func(s functions.Span) bool { return s.Phase == functions.PhaseSpawn })
+		return p.reported.State != functions.Downloading ||
+			slices.ContainsFunc(p.reported.Phases, func(s functions.Span) bool { return s.Phase == functions.PhaseSpawn })
 	}
 	return p.running && p.rev != nil && !p.rev.shim
 }

@@ -110,8 +110,10 @@ type replica struct {
 // New makes an empty state.
 func New(o Options) *State {
 	return &State{
-		o: o, nodes: map[string]*node{}, pods: map[types.UID]*pod{}, revisions: map[functions.Name]*revisionState{}, replicas: map[string]*replica{},
-		dirtyNodes: map[string]bool{}, dueScales: map[functions.Name]bool{}, constraints: map[string]*podConstraints{}, wakeup: make(chan struct{}, 1),
+		o: o, nodes: map[string]*node{}, pods: map[types.UID]*pod{}, revisions: map[functions.Name]*revisionState{},
+		replicas:   map[string]*replica{},
+		dirtyNodes: map[string]bool{}, dueScales: map[functions.Name]bool{}, constraints: map[string]*podConstraints{},
+		wakeup: make(chan struct{}, 1),
 	}
 }
 

@@ -211,7 +211,8 @@ func TestReplicaOfAPod(t *testing.T) {
 	s.SetPod(aPod("p1", "n1", runs))
 	s.want("n1", "r1", functions.Loading)
 	s.OnPodStatus("n1", false, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.9:8080"}}})
-	if st := s.want("n1", "r1", functions.Ready); st.Endpoint != "http://10.0.0.9:8080" || st.Team != "a" || st.Model != "web-00001" || len(st.GPUs) != 1 {
+	if st := s.want("n1", "r1", functions.Ready); st.Endpoint != "http://10.0.0.9:8080" || st.Team != "a" || st.Model != "web-00001" ||
+		len(st.GPUs) != 1 {
 		t.Errorf("%+v", st)
 	}
 	if d, a, r := s.State.ReplicaCounts(web); d != 1 || a != 1 || r != 1 {
@@ -454,7 +455,8 @@ func TestClusterStateInAnyOrder(t *testing.T) {
 				did("a Deployment of %d", n)
 				s.SetDeployment(web, n, []string{"", "exceeded quota"}[r.IntN(2)])
 			case 7, 8:
-				n, said := node(), controlstream.Pod{UID: pod(), Gone: r.IntN(4) == 0, Status: functions.ReplicaStatus{State: states[r.IntN(len(states))], Endpoint: "http://10.0.0.9:8080"}}
+				n, said := node(), controlstream.Pod{UID: pod(), Gone: r.IntN(4) == 0,
+					Status: functions.ReplicaStatus{State: states[r.IntN(len(states))], Endpoint: "http://10.0.0.9:8080"}}
 				did("%s says %s is %s, gone %v", n, said.UID, said.Status.State, said.Gone)
 				s.OnPodStatus(n, r.IntN(2) == 0, []controlstream.Pod{said})
 			case 9, 10:
@@ -619,12 +621,14 @@ func TestForeignPods(t *testing.T) {
 func TestNodeCapacity(t *testing.T) {
 	s := newTestCluster(t, true)
 	node := func(name, cpu, pods string, labels map[string]string, taints ...corev1.Taint) {
-		s.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: corev1.NodeSpec{Taints: taints}, Status: corev1.NodeStatus{
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
-			Allocatable: corev1.ResourceList{
-				corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourcePods: resource.MustParse(pods), corev1.ResourceMemory: resource.MustParse("8Gi"),
-			},
-		}})
+		s.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: corev1.NodeSpec{Taints: taints},
+			Status: corev1.NodeStatus{
+				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+				Allocatable: corev1.ResourceList{
+					corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourcePods: resource.MustParse(pods),
+					corev1.ResourceMemory: resource.MustParse("8Gi"),
+				},
+			}})
 	}
 	asks := func(cpu string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
@@ -867,7 +871,8 @@ func TestPhases(t *testing.T) {
 	s := newTestCluster(t, true)
 	s.load("n1", "r1")
 	s.clock = s.clock.Add(300 * time.Millisecond)
-	if st := s.want("n1", "r1", functions.Downloading); len(st.Phases) != 1 || st.Phases[0].Phase != functions.PhasePlace || st.Phases[0].Duration != 0.3 {
+	if st := s.want("n1", "r1", functions.Downloading); len(st.Phases) != 1 || st.Phases[0].Phase != functions.PhasePlace ||
+		st.Phases[0].Duration != 0.3 {
 		t.Errorf("%+v", st.Phases)
 	}
 	s.SetPod(aPod("p1", "n1", runs))
@@ -892,7 +897,8 @@ func TestPhases(t *testing.T) {
 	s.OnProbeSuccess("p1")
 	s.states("n1")
 	s.clock = s.clock.Add(time.Hour)
-	if p := s.want("n1", "r1", functions.Ready).Phases; len(p) != 2 || p[0].Duration != 1 || p[1].Phase != functions.PhaseSpawn || p[1].Start != 1 || p[1].Duration != 1 {
+	if p := s.want("n1", "r1", functions.Ready).Phases; len(p) != 2 || p[0].Duration != 1 || p[1].Phase != functions.PhaseSpawn ||
+		p[1].Start != 1 || p[1].Duration != 1 {
 		t.Errorf("%+v", p)
 	}
 }
@@ -903,7 +909,8 @@ func TestSlim(t *testing.T) {
 	p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "SECRET", Value: "x"}}
 	o, err := slim.Object(p)
 	got := o.(*corev1.Pod)
-	if err != nil || got.ManagedFields != nil || got.Spec.Containers[0].Env != nil || got.Spec.NodeName != "n1" || len(got.Spec.Containers[0].Resources.Limits) != 1 {
+	if err != nil || got.ManagedFields != nil || got.Spec.Containers[0].Env != nil || got.Spec.NodeName != "n1" ||
+		len(got.Spec.Containers[0].Resources.Limits) != 1 {
 		t.Errorf("%+v", got)
 	}
 }

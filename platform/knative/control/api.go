@@ -33,7 +33,8 @@ func (t *leaderTerm) control() http.Handler {
 		Logs: t.logs, Changed: t.orchestrator.Changes, Ready: t.missing,
 		Metrics: t.metrics.Text, Version: t.c.o.Version, Log: t.c.o.Log,
 	})
-	return httpserver.NewNetHTTPHandler(httpserver.Options{Handler: a.Serve, Authorize: a.Authorize, MaxBody: 1 << 20, Bodies: httpserver.NewBudget(64<<20, 32<<20), Logger: t.c.o.Log})
+	return httpserver.NewNetHTTPHandler(httpserver.Options{Handler: a.Serve, Authorize: a.Authorize, MaxBody: 1 << 20,
+		Bodies: httpserver.NewBudget(64<<20, 32<<20), Logger: t.c.o.Log})
 }
 
 func (t *leaderTerm) missing() []string {
@@ -108,7 +109,8 @@ func (c apiCatalog) Models() []*functions.Model {
 
 func (c apiCatalog) Teams() []*functions.Team { return c.r.catalog.Teams() }
 
-var errDeploy = fmt.Errorf("%w: on Kubernetes a model is a Knative Service: thaw deploy --to knative, thaw rm --to knative, or kubectl", catalog.ErrReadOnly)
+var errDeploy = fmt.Errorf("%w: on Kubernetes a model is a Knative Service: thaw deploy --to knative, thaw rm --to knative, or kubectl",
+	catalog.ErrReadOnly)
 
 // A cluster has models alone yet.
 func (c apiCatalog) Routers() []*functions.Router           { return nil }

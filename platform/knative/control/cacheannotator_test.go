@@ -60,7 +60,8 @@ func TestAnnotationText(t *testing.T) {
 		by[s], many = []string{fmt.Sprintf("team/model-%03d", i)}, append(many, cached(s, functions.TierNVMe))
 	}
 	got := annotation(clusterstate.Store{Connected: true, Cached: many}, by, nil)
-	if strings.Count(got, "=") != annotatedModels || !strings.HasPrefix(got, "team/model-000=disk,") || !strings.HasSuffix(got, ",and 236 more") {
+	if strings.Count(got, "=") != annotatedModels || !strings.HasPrefix(got, "team/model-000=disk,") ||
+		!strings.HasSuffix(got, ",and 236 more") {
 		t.Errorf("%q", got)
 	}
 }

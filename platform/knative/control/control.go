@@ -39,14 +39,15 @@ import (
 
 // Options of a controller.
 type Options struct {
-	Config        *rest.Config
-	Namespace     string // of thaw itself, and of its lease
-	Knative       string // namespace of Knative Serving; "" is knative-serving
-	Name          string // of this controller, for logs
-	Advertise     string // HOST:PORT at which peers reach it
-	Listener      net.Listener
-	Token         string                    // that peers present
-	Secure        bool                      // control streams need certificates of the Secret thaw-control-tls, which the leader renews; Token is that Secret's
+	Config    *rest.Config
+	Namespace string // of thaw itself, and of its lease
+	Knative   string // namespace of Knative Serving; "" is knative-serving
+	Name      string // of this controller, for logs
+	Advertise string // HOST:PORT at which peers reach it
+	Listener  net.Listener
+	Token     string // that peers present
+	// control streams need certificates of the Secret thaw-control-tls, which the leader renews; Token is that Secret's
+	Secure        bool
 	Policy        placement.Policy          // zero: placement.DefaultPolicy
 	Public        string                    // name of the activators' Service, for the status of Ingresses
 	Private       string                    // the same, cluster-local
@@ -161,7 +162,8 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 		defer httpserver.EndUnread(w, r)
 		h.ServeHTTP(w, r)
 	})
-	s := &http.Server{Handler: bounded, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	s := &http.Server{Handler: bounded, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	controlstream.Configure(s)
 	return s
 }
@@ -192,7 +194,8 @@ func (c *control) open() error {
 	}
 	lean := informers.WithTransform(slim.Object)
 	c.core = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, lean)
-	c.deployments = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, lean, informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = serving.RevisionLabelKey }))
+	c.deployments = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, lean,
+		informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = serving.RevisionLabelKey }))
 	c.knative = servinginformers.NewSharedInformerFactoryWithOptions(c.serving, 0, servinginformers.WithTransform(slim.Object),
 		servinginformers.WithCustomResyncConfig(map[metav1.Object]time.Duration{&autoscalingv1alpha1.PodAutoscaler{}: autoscale.Resync}))
 	c.ingress = netinformers.NewSharedInformerFactory(c.networking, autoscale.Resync)
@@ -271,7 +274,8 @@ func (c *control) routes(full bool) http.Handler {
 		}
 		mux.Handle("GET /metrics", metrics)
 	}
-	idle := controlstream.NewHub(controlstream.HubOptions{Tokens: c.tokens, Leads: func() (bool, string) { return false, c.election.Leader() }, Log: c.o.Log})
+	idle := controlstream.NewHub(controlstream.HubOptions{Tokens: c.tokens, Leads: func() (bool, string) { return false, c.election.Leader() },
+		Log: c.o.Log})
 	mux.HandleFunc(controlstream.Endpoint, func(w http.ResponseWriter, req *http.Request) {
 		if c.o.Secure && (req.TLS == nil || len(req.TLS.PeerCertificates) == 0) {
 			http.Error(w, "control streams need a certificate", http.StatusForbidden)

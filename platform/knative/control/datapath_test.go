@@ -66,7 +66,8 @@ func TestDemandFromOutside(t *testing.T) {
 	// Outside demand is added to that of our activators.
 	in.demand = []orchestrator.Demand{{Name: web, Active: 3, Queued: 1, Oldest: now.Add(-time.Second), Teams: map[string]int{"b": 1}}}
 	d = all(true)[web.Name]
-	if d.Active != 4 || d.Queued != 3 || !d.Oldest.Equal(now.Add(-time.Second)) || d.Teams["a"] != 2 || d.Teams["b"] != 1 || len(in.demand[0].Teams) != 1 {
+	if d.Active != 4 || d.Queued != 3 || !d.Oldest.Equal(now.Add(-time.Second)) || d.Teams["a"] != 2 || d.Teams["b"] != 1 ||
+		len(in.demand[0].Teams) != 1 {
 		t.Errorf("%+v", d)
 	}
 	in.demand = nil

@@ -15,7 +15,8 @@ func TestFirstToken(t *testing.T) {
 	f.record(functions.Name{}, "cs-1", 9*time.Second) // from another activator
 	phases := []functions.Span{{Phase: functions.PhaseQueue}}
 	got := f.complete(functions.Timeline{ID: "cs-1", State: functions.Ready, Total: 3, Phases: phases})
-	if len(got.Phases) != 2 || got.Phases[1].Phase != functions.PhaseFirstToken || got.Phases[1].Start != 3 || got.Phases[1].Duration != 2 || len(phases) != 1 {
+	if len(got.Phases) != 2 || got.Phases[1].Phase != functions.PhaseFirstToken || got.Phases[1].Start != 3 || got.Phases[1].Duration != 2 ||
+		len(phases) != 1 {
 		t.Errorf("%+v", got)
 	}
 	for _, x := range []functions.Timeline{{ID: "cs-2", State: functions.Ready}, {ID: "cs-1", State: functions.Loading}, {State: functions.Ready}} {

@@ -68,7 +68,8 @@ func (w *kubeWriter) Scale(ctx context.Context, revision functions.Name, deploym
 		if b, err = json.Marshal(ops); err != nil {
 			return err
 		}
-		_, err = w.kube.AppsV1().Deployments(revision.Team).Patch(ctx, deployment, types.JSONPatchType, b, metav1.PatchOptions{FieldManager: "thaw"})
+		_, err = w.kube.AppsV1().Deployments(revision.Team).Patch(ctx, deployment, types.JSONPatchType, b,
+			metav1.PatchOptions{FieldManager: "thaw"})
 		if err == nil || try == 4 || ctx.Err() != nil || status.IsForbidden(err) {
 			return err
 		}
@@ -88,7 +89,8 @@ func (w *kubeWriter) DeleteFirst(ctx context.Context, namespace, pod string) err
 
 func (w *kubeWriter) ForceDelete(ctx context.Context, namespace, pod string, uid types.UID) error {
 	grace := int64(0)
-	err := w.kube.CoreV1().Pods(namespace).Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &uid}})
+	err := w.kube.CoreV1().Pods(namespace).Delete(ctx, pod,
+		metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &uid}})
 	if status.IsNotFound(err) || status.IsConflict(err) {
 		return nil
 	}

@@ -14,7 +14,8 @@ import (
 )
 
 func deployment(annotations map[string]string) *appsv1.Deployment {
-	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "a", Annotations: annotations}, Spec: appsv1.DeploymentSpec{Replicas: new(int32(0))}}
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "a", Annotations: annotations},
+		Spec: appsv1.DeploymentSpec{Replicas: new(int32(0))}}
 }
 
 func newTestWriter(t *testing.T, epoch int64, real, cached *appsv1.Deployment) (*kubeWriter, *fake.Clientset) {
@@ -24,7 +25,8 @@ func newTestWriter(t *testing.T, epoch int64, real, cached *appsv1.Deployment) (
 	if err := store.Add(cached); err != nil {
 		t.Fatal(err)
 	}
-	return &kubeWriter{kube: kube, deployments: appslisters.NewDeploymentLister(store), epoch: epoch, leading: func() bool { return true }, superseded: func() {}}, kube
+	return &kubeWriter{kube: kube, deployments: appslisters.NewDeploymentLister(store), epoch: epoch, leading: func() bool { return true },
+		superseded: func() {}}, kube
 }
 
 func TestScaleIsFenced(t *testing.T) {

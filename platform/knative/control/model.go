@@ -161,5 +161,6 @@ const unreachedIdle = functions.Duration(time.Second)
 func (r *revision) equal(o *revision) bool {
 	a, _ := json.Marshal(r.model)
 	b, _ := json.Marshal(o.model)
-	return r.service == o.service && r.deployment == o.deployment && r.shim == o.shim && r.problem == o.problem && r.unusable == o.unusable && slices.Equal(a, b)
+	return r.service == o.service && r.deployment == o.deployment && r.shim == o.shim && r.problem == o.problem && r.unusable == o.unusable &&
+		slices.Equal(a, b)
 }

@@ -27,7 +27,8 @@ func rendered(t *testing.T, m *functions.Model, name string) (*autoscalingv1alph
 	if err != nil {
 		t.Fatal(err)
 	}
-	rev := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.Namespace, Annotations: s.Spec.Template.Annotations}, Spec: s.Spec.Template.Spec}
+	rev := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.Namespace, Annotations: s.Spec.Template.Annotations},
+		Spec: s.Spec.Template.Spec}
 	pa := &autoscalingv1alpha1.PodAutoscaler{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Namespace: s.Namespace, Annotations: s.Spec.Template.Annotations,
 		Labels: map[string]string{serving.ServiceLabelKey: s.Name, serving.RevisionLabelKey: name},
@@ -45,8 +46,9 @@ func TestReadRendered(t *testing.T) {
 	m := &functions.Model{Metadata: functions.Metadata{Name: "tiny", Namespace: "a", Labels: map[string]string{"tier": "1"}}}
 	m.Spec = functions.ModelSpec{
 		Source: "https://example.org/m", Engine: functions.EngineVLLM, Args: []string{"--x", "$HOME"},
-		Resources: functions.Resources{GPUs: 2, Memory: 1 << 30, CPU: 1500}, Scale: functions.Scale{Min: 1, Max: 3, Target: 5, Idle: functions.Duration(7 * time.Minute)},
-		Queue: functions.Queue{Requests: 9, Bytes: 10, Wait: functions.Duration(time.Minute)},
+		Resources: functions.Resources{GPUs: 2, Memory: 1 << 30, CPU: 1500},
+		Scale:     functions.Scale{Min: 1, Max: 3, Target: 5, Idle: functions.Duration(7 * time.Minute)},
+		Queue:     functions.Queue{Requests: 9, Bytes: 10, Wait: functions.Duration(time.Minute)},
 	}
 	m.Spec.Pod = functions.Pod{
 		NodeSelector: map[string]string{"pool": "gpu"}, Tolerations: []functions.Toleration{{Key: "sku", Operator: "Equal", Value: "gpu", Effect: "NoSchedule"}, {Operator: "Exists"}},
@@ -64,7 +66,8 @@ func TestReadRendered(t *testing.T) {
 	want := m.Spec
 	want.Resources.Pods = 1
 	spec := got.Spec
-	if spec.Source != want.Source || spec.Engine != want.Engine || spec.Args[1] != "$HOME" || spec.Resources != want.Resources || spec.Scale != want.Scale || spec.Queue != want.Queue || spec.Deadlines != want.Deadlines {
+	if spec.Source != want.Source || spec.Engine != want.Engine || spec.Args[1] != "$HOME" || spec.Resources != want.Resources ||
+		spec.Scale != want.Scale || spec.Queue != want.Queue || spec.Deadlines != want.Deadlines {
 		t.Errorf("%+v\nwant %+v", spec, want)
 	}
 	if !reflect.DeepEqual(spec.Pod, want.Pod) {
@@ -87,7 +90,8 @@ func TestReadByHand(t *testing.T) {
 		Annotations: map[string]string{autoscaling.ClassAnnotationKey: knative.AutoscalerClass, autoscaling.TargetAnnotationKey: "2.5", autoscaling.ScaleToZeroPodRetentionPeriodKey: "40s"},
 	}}
 	rev := &servingv1.Revision{Spec: servingv1.RevisionSpec{PodSpec: corev1.PodSpec{Containers: []corev1.Container{{
-		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{knative.GPU: resource.MustParse("1")}, Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}},
+		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{knative.GPU: resource.MustParse("1")},
+			Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}},
 	}}}}}
 	r := readRevision(pa, rev, nil)
 	s := r.model.Spec
@@ -101,8 +105,10 @@ func TestReadByHand(t *testing.T) {
 	rev.Spec.NodeSelector, rev.Spec.RuntimeClassName, rev.Spec.ServiceAccountName = map[string]string{"pool": "gpu"}, new("nvidia"), "models"
 	rev.Spec.Tolerations = []corev1.Toleration{{Key: "sku", Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(5))}}
 	rev.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "mine"}}
-	if p := readRevision(pa, rev, nil).model.Spec.Pod; p.NodeSelector["pool"] != "gpu" || p.RuntimeClassName != "nvidia" || p.ServiceAccountName != "models" ||
-		len(p.Tolerations) != 1 || p.Tolerations[0] != (functions.Toleration{Key: "sku", Operator: "Exists"}) || len(p.ImagePullSecrets) != 1 || p.ImagePullSecrets[0].Name != "mine" {
+	if p := readRevision(pa, rev, nil).model.Spec.Pod; p.NodeSelector["pool"] != "gpu" || p.RuntimeClassName != "nvidia" ||
+		p.ServiceAccountName != "models" ||
+		len(p.Tolerations) != 1 || p.Tolerations[0] != (functions.Toleration{Key: "sku", Operator: "Exists"}) || len(p.ImagePullSecrets) != 1 ||
+		p.ImagePullSecrets[0].Name != "mine" {
 		t.Errorf("by hand: %+v", p)
 	}
 	// Without an initial scale it must have had one replica, as with Knative's own class.

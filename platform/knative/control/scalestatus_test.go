@@ -87,7 +87,8 @@ func TestWaitingWithoutEviction(t *testing.T) {
 			r.settled.Store(true)
 			var moved []functions.Name
 			r.dataPath = &dataPath{
-				activatorHub: &lobby{}, outside: map[functions.Name]outsideDemand{}, dirty: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
+				activatorHub: &lobby{}, outside: map[functions.Name]outsideDemand{}, dirty: map[functions.Name]bool{},
+				queued:    map[functions.Name]bool{},
 				serviceOf: r.catalog.serviceAndKind, published: func(n functions.Name) { moved = append(moved, n) },
 				notReady: func(*snapshot.Snapshot) []snapshot.Replica { return nil },
 				wake:     func(functions.Name) {}, now: func() time.Time { return now },

@@ -32,7 +32,8 @@ import (
 func TestSecurePort(t *testing.T) {
 	kube := fake.NewClientset()
 	log := slog.New(slog.DiscardHandler)
-	l := knative.NewControlSecrets(knative.ControlSecretsOptions{Secrets: kube.CoreV1().Secrets(knative.System), Secure: true, Leads: func() bool { return true }, Log: log})
+	l := knative.NewControlSecrets(knative.ControlSecretsOptions{Secrets: kube.CoreV1().Secrets(knative.System), Secure: true,
+		Leads: func() bool { return true }, Log: log})
 	l.Reload(t.Context())
 	s, err := kube.CoreV1().Secrets(knative.System).Get(t.Context(), knative.ControlTLSSecret, metav1.GetOptions{})
 	if err != nil {
@@ -46,7 +47,8 @@ func TestSecurePort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &control{o: Options{Listener: listener, Secure: true, Log: log}, secrets: l, election: &election.Election{}, metrics: telemetry.NewProcess()}
+	c := &control{o: Options{Listener: listener, Secure: true, Log: log}, secrets: l, election: &election.Election{},
+		metrics: telemetry.NewProcess()}
 	ctx, end := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	failed := make(chan error, 4)
@@ -61,7 +63,8 @@ func TestSecurePort(t *testing.T) {
 
 	get := func(url, token string) (int, string) {
 		t.Helper()
-		transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: id.Roots, ServerName: controlstream.NameController}}
+		transport := &http.Transport{DisableKeepAlives: true,
+			TLSClientConfig: &tls.Config{RootCAs: id.Roots, ServerName: controlstream.NameController}}
 		req, err := http.NewRequestWithContext(t.Context(), "GET", strings.Replace(url, "://", "://"+listener.Addr().String(), 1), nil)
 		if err != nil {
 			t.Fatal(err)

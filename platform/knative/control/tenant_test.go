@@ -39,7 +39,8 @@ const tenantMemory = 10 << 20
 var deepLists = "{\t\"x\":" + strings.Repeat("[", 5500) + strings.Repeat("]", 5500) + "}"
 
 // tenantObjects are the objects of a revision as a tenant may write them.
-func tenantObjects(name, env, annotation string, annotations map[string]string) (*autoscalingv1alpha1.PodAutoscaler, *servingv1.Revision, *servingv1.Service) {
+func tenantObjects(name, env, annotation string, annotations map[string]string) (*autoscalingv1alpha1.PodAutoscaler, *servingv1.Revision,
+	*servingv1.Service) {
 	own := map[string]string{autoscaling.ClassAnnotationKey: knative.AutoscalerClass}
 	for k, v := range annotations {
 		own[k] = v
@@ -100,8 +101,9 @@ func TestBadObjects(t *testing.T) {
 	cores := informers.NewSharedInformerFactory(kube, 0)
 	r := &leaderTerm{log: log, cluster: newTestCluster(nil)}
 	r.catalog = &revisionCatalog{
-		pas: panicking{factory.Autoscaling().V1alpha1().PodAutoscalers().Lister()}, revs: factory.Serving().V1().Revisions().Lister(), services: factory.Serving().V1().Services().Lister(),
-		cluster: r.cluster, log: log, changed: func() {}, revisionsChanged: func() {},
+		pas: panicking{factory.Autoscaling().V1alpha1().PodAutoscalers().Lister()}, revs: factory.Serving().V1().Revisions().Lister(),
+		services: factory.Serving().V1().Services().Lister(),
+		cluster:  r.cluster, log: log, changed: func() {}, revisionsChanged: func() {},
 		revisions: map[functions.Name]*revision{}, resources: map[functions.Name]functions.Resources{},
 	}
 	r.orchestrator = orchestrator.New(orchestrator.Options{Catalog: r.catalog, Log: log})
@@ -151,7 +153,8 @@ func TestBadObjects(t *testing.T) {
 			t.Errorf("%s has no scale", name)
 		case want == "" && (own.problem != "" || own.model.Spec.Engine != functions.EngineVLLM || s.Reason == autoscale.ReasonBadModel):
 			t.Errorf("%s: %+v %+v", name, own, s)
-		case want != "" && (s.Reason != autoscale.ReasonBadModel || s.Active == corev1.ConditionTrue || !strings.Contains(s.Message, want) || len(s.Message) > 600):
+		case want != "" && (s.Reason != autoscale.ReasonBadModel || s.Active == corev1.ConditionTrue || !strings.Contains(s.Message, want) ||
+			len(s.Message) > 600):
 			t.Errorf("%s: %+v", name, s)
 		}
 	}
@@ -167,7 +170,8 @@ func TestBadObjects(t *testing.T) {
 	pods.OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-00001-deployment-p1", Namespace: "a", UID: "p1", Labels: map[string]string{serving.RevisionLabelKey: web.Name}}, Spec: corev1.PodSpec{NodeName: "n1"}}, false)
 	select {
 	case e := <-events:
-		if e.InvolvedObject.Kind != "Pod" || e.InvolvedObject.Name != "bad" || e.Reason != "BadObject" || e.Type != corev1.EventTypeWarning || !strings.Contains(e.Message, "no such label") {
+		if e.InvolvedObject.Kind != "Pod" || e.InvolvedObject.Name != "bad" || e.Reason != "BadObject" || e.Type != corev1.EventTypeWarning ||
+			!strings.Contains(e.Message, "no such label") {
 			t.Errorf("%+v", e)
 		}
 	case <-time.After(30 * time.Second):
@@ -205,7 +209,8 @@ func FuzzReadRevision(f *testing.F) {
 			t.Errorf("%d KiB allocated", n>>10)
 		}
 		s := r.model.Spec
-		if s.Scale.Min < 0 || s.Scale.Max < max(1, s.Scale.Min) || s.Scale.Target < 1 || s.Scale.Idle < 0 || s.Queue.Requests < 1 || s.Queue.Bytes < 1 || s.Queue.Wait < 0 {
+		if s.Scale.Min < 0 || s.Scale.Max < max(1, s.Scale.Min) || s.Scale.Target < 1 || s.Scale.Idle < 0 || s.Queue.Requests < 1 ||
+			s.Queue.Bytes < 1 || s.Queue.Wait < 0 {
 			t.Errorf("%+v %+v", s.Scale, s.Queue)
 		}
 		if s.Resources.GPUs < 0 || s.Resources.Memory < 0 || s.Resources.CPU < 0 {

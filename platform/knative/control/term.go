@@ -82,7 +82,8 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		return err
 	}
 	r.orchestrator.Attach(r.dataPath)
-	r.metrics = c.metrics.Extend(r.orchestrator.Samples, r.hub.Samples, telemetry.Gauge("thaw_reconcile_queue", func() float64 { return float64(r.autoscale.Queued()) }))
+	r.metrics = c.metrics.Extend(r.orchestrator.Samples, r.hub.Samples,
+		telemetry.Gauge("thaw_reconcile_queue", func() float64 { return float64(r.autoscale.Queued()) }))
 	r.api = r.control()
 	c.term.Store(r)
 	defer c.term.Store(nil)
@@ -107,7 +108,8 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 func (t *leaderTerm) makeState() {
 	c := t.c
 	send := func(node string, d controlstream.Update) bool { return t.hub.SendToNode(node, d) }
-	t.probes = clusterstate.NewProber(t.onProbeSuccess, func(uid types.UID) bool { return t.cluster.NeedsProbe(uid) })
+	t.probes = clusterstate.NewProber(func(uid types.UID) { t.cluster.OnProbeSuccess(uid) },
+		func(uid types.UID) bool { return t.cluster.NeedsProbe(uid) })
 	t.writer = &kubeWriter{
 		kube: c.kube, deployments: c.deployments.Apps().V1().Deployments().Lister(), epoch: t.epoch,
 		leading: c.election.HoldsLease, superseded: func() { t.end(election.ErrLost) },
@@ -121,8 +123,9 @@ func (t *leaderTerm) makeState() {
 	t.peering = newPeerAnnouncer(t.cluster.BlockServers, send)
 	t.podOwners = newPodOwners(c, send, t.log)
 	t.catalog = &revisionCatalog{
-		pas: c.knative.Autoscaling().V1alpha1().PodAutoscalers().Lister(), revs: c.knative.Serving().V1().Revisions().Lister(), services: c.knative.Serving().V1().Services().Lister(),
-		cluster: t.cluster, log: t.log, revisions: map[functions.Name]*revision{}, resources: map[functions.Name]functions.Resources{},
+		pas: c.knative.Autoscaling().V1alpha1().PodAutoscalers().Lister(), revs: c.knative.Serving().V1().Revisions().Lister(),
+		services: c.knative.Serving().V1().Services().Lister(),
+		cluster:  t.cluster, log: t.log, revisions: map[functions.Name]*revision{}, resources: map[functions.Name]functions.Resources{},
 		changed: func() { t.orchestrator.Changed() }, revisionsChanged: func() { t.ingress.Changed() },
 	}
 }
@@ -158,7 +161,7 @@ func (t *leaderTerm) makeStreams() {
 	})
 	t.hub = controlstream.NewHub(controlstream.HubOptions{
 		Tokens: c.tokens, Quiet: true, Waker: t.orchestrator, Coordinator: t.limits, Log: t.log,
-		Node: t.onHeartbeat, Pods: t.onPodStatus, Joined: t.onConnect, Left: t.onDisconnect, FirstToken: t.firstTokens.record,
+		Node: t.onHeartbeat, Pods: t.cluster.OnPodStatus, Joined: t.onConnect, Left: t.onDisconnect, FirstToken: t.firstTokens.record,
 		Applied: func() { t.ingress.Changed() },
 	})
 	t.dataPath = &dataPath{
@@ -224,7 +227,8 @@ func (t *leaderTerm) parts() []func(context.Context) error {
 		parts = append(parts, t.hints.Run)
 	}
 	if t.c.o.AnnotateNodes {
-		annotator := &cacheAnnotator{kube: t.c.kube, nodes: t.c.core.Core().V1().Nodes().Lister(), models: t.catalog.ModelSources, stores: t.cluster.Stores, log: t.log}
+		annotator := &cacheAnnotator{kube: t.c.kube, nodes: t.c.core.Core().V1().Nodes().Lister(), models: t.catalog.ModelSources,
+			stores: t.cluster.Stores, log: t.log}
 		parts = append(parts, annotator.Run)
 	}
 	return parts
@@ -277,10 +281,6 @@ func (t *leaderTerm) onHeartbeat(node string, hb functions.Heartbeat) {
 	if t.cluster.OnHeartbeat(node, hb) {
 		t.peering.changed()
 	}
-}
-
-func (t *leaderTerm) onPodStatus(node string, whole bool, pods []controlstream.Pod) {
-	t.cluster.OnPodStatus(node, whole, pods)
 }
 
 func (t *leaderTerm) onConnect(kind controlstream.Kind, id string) {
@@ -346,5 +346,3 @@ func (t *leaderTerm) runForceDeletes(ctx context.Context) error {
 		}
 	}
 }
-
-func (t *leaderTerm) onProbeSuccess(uid types.UID) { t.cluster.OnProbeSuccess(uid) }

@@ -104,7 +104,8 @@ func (s *usageStore) flush(ctx context.Context) {
 
 // write stores the text unless a newer term has written.
 func (s *usageStore) write(ctx context.Context, text []byte) {
-	if s.superseded || s.stored != nil && s.stored.Data[usageKey] == string(text) && s.stored.Annotations[epochAnnotation] == strconv.FormatInt(s.epoch, 10) {
+	if s.superseded || s.stored != nil && s.stored.Data[usageKey] == string(text) &&
+		s.stored.Annotations[epochAnnotation] == strconv.FormatInt(s.epoch, 10) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, usageWriteTimeout)

@@ -51,7 +51,8 @@ func (s *space) pending() (ended func() []string) {
 				}
 			}
 			for _, c := range p.Status.Conditions {
-				if p.DeletionTimestamp == nil && c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable && leaving == 0 {
+				if p.DeletionTimestamp == nil && c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse &&
+					c.Reason == corev1.PodReasonUnschedulable && leaving == 0 {
 					bad = append(bad, p.Name+": "+c.Message)
 				}
 			}
@@ -128,7 +129,8 @@ func quota(s *space) {
 	s.deployed(s.tiny("one", gpu(1), "scale: {idle: 2s}"))
 	other.deployed(other.tiny("two", file...))
 	a := s.byModel("two", 8, false)
-	if a.err != nil || a.status != http.StatusTooManyRequests || a.code() != string(openai.GPUQuotaExceeded) || !strings.Contains(a.body, "it needs 2 GPUs and team "+s.ns+" may hold 1") {
+	if a.err != nil || a.status != http.StatusTooManyRequests || a.code() != string(openai.GPUQuotaExceeded) ||
+		!strings.Contains(a.body, "it needs 2 GPUs and team "+s.ns+" may hold 1") {
 		s.Fatalf("two GPUs of one: %s", a)
 	}
 	s.Logf("refused: %s", a)
@@ -183,7 +185,8 @@ func activatorKilled(s *space) {
 		return want == 1, saw
 	})
 	began := time.Now()
-	if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), pods[0].Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+	if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), pods[0].Name,
+		metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
 		s.Fatal(err)
 	}
 	lost := <-calls[0]
@@ -195,7 +198,8 @@ func activatorKilled(s *space) {
 	}
 	s.Logf("%s after the end of its activator: %s", time.Since(began).Round(time.Millisecond), lost)
 	s.until("Kubernetes knows of its end", func() (bool, string) { // until then Kubernetes routes requests to it
-		list, err := s.core.DiscoveryV1().EndpointSlices(install.Namespace).List(s.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=thaw"})
+		list, err := s.core.DiscoveryV1().EndpointSlices(install.Namespace).List(s.Context(),
+			metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=thaw"})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -268,7 +272,8 @@ func controllerKilled(s *space) {
 		s.Fatal(err)
 	}
 	holder, _, _ := strings.Cut(fmt.Sprint(field(lease, "spec.holderIdentity")), "_") // POD_RANDOM@ADDRESS
-	if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), holder, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+	if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), holder,
+		metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
 		s.Fatal(err)
 	}
 	if held, names := s.gpuPods(); held != gpus || !slices.Contains(names, victim) {
@@ -340,7 +345,8 @@ func serverAway(s *space) {
 	const stable = 10 * time.Second
 	var since time.Time
 	s.until("Kubernetes believes in the activators again", func() (bool, string) {
-		list, err := s.core.DiscoveryV1().EndpointSlices(install.Namespace).List(s.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=thaw"})
+		list, err := s.core.DiscoveryV1().EndpointSlices(install.Namespace).List(s.Context(),
+			metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=thaw"})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -400,7 +406,8 @@ func processOf(s *space, word string) int {
 func (s *suite) thawPods(component string) []corev1.Pod {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	list, err := s.core.CoreV1().Pods(install.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=thaw,app.kubernetes.io/component=" + component})
+	list, err := s.core.CoreV1().Pods(install.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=thaw,app.kubernetes.io/component=" + component})
 	if err != nil {
 		return nil
 	}
@@ -430,7 +437,8 @@ func (s *space) killPods(component string, want int) []corev1.Pod {
 		s.Fatalf("%d pods of %s", len(pods), component)
 	}
 	for _, p := range pods {
-		if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+		if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), p.Name,
+			metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
 			s.Fatal(err)
 		}
 	}

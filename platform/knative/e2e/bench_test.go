@@ -53,9 +53,12 @@ type bench struct {
 	into   *measured
 }
 
-const aboutBench = "A real cluster of deploy/cluster on this machine alone: Kubernetes, Knative Serving and thaw share its cores with what asks. " +
-	"\"Knative's\" is the same pod, with the same engine and thaw's shim, under Knative's own autoscaler class and activator, behind the ingress class edge of deploy/cluster. Rounds are interleaved. " +
-	"While a start is measured no other pod begins or ends, but for the proxies of thaw's former pods: Kubernetes has forgotten those, and they drain for half a minute"
+const aboutBench = "A real cluster of deploy/cluster on this machine alone: Kubernetes, Knative Serving and thaw share its cores with " +
+	"what asks. " +
+	"\"Knative's\" is the same pod, with the same engine and thaw's shim, under Knative's own autoscaler class and activator, behind the " +
+	"ingress class edge of deploy/cluster. Rounds are interleaved. " +
+	"While a start is measured no other pod begins or ends, but for the proxies of thaw's former pods: Kubernetes has forgotten those, and " +
+	"they drain for half a minute"
 
 // TestBench installs thaw and measures. Parts can be selected:
 // make bench-knative RUN=TestBench/wake.
@@ -88,7 +91,8 @@ func TestBench(t *testing.T) {
 		t.Run(part.name, func(t *testing.T) { part.run(&bench{s.space(t), strings.TrimSuffix(theirs, "/"), m}) })
 	}
 	if len(m.parts) > 0 {
-		if err := report.Write(*benchOut, "knative", m, m.Page("Models as Knative Services", aboutBench, nil, append(m.Goals.Parts(), m.parts...))); err != nil {
+		if err := report.Write(*benchOut, "knative", m,
+			m.Page("Models as Knative Services", aboutBench, nil, append(m.Goals.Parts(), m.parts...))); err != nil {
 			t.Fatal(err)
 		}
 		for _, p := range append(m.Goals.Parts(), m.parts...) {
@@ -340,7 +344,8 @@ func benchWarm(b *bench) {
 		}
 		r := rows[0].Sum / rows[1].Sum
 		c.Ratio[kind.name] = r
-		t.Add(kind.name, fmt.Sprintf("%.0f µs", rows[0].Sum), fmt.Sprintf("%.0f µs", rows[1].Sum), ratio(r), strings.TrimSuffix(detail[0], ", "), strings.TrimSuffix(detail[1], ", "), fmt.Sprintf("%d of %d", rows[1].Broken, c.Requests))
+		t.Add(kind.name, fmt.Sprintf("%.0f µs", rows[0].Sum), fmt.Sprintf("%.0f µs", rows[1].Sum), ratio(r), strings.TrimSuffix(detail[0], ", "),
+			strings.TrimSuffix(detail[1], ", "), fmt.Sprintf("%d of %d", rows[1].Broken, c.Requests))
 		b.into.Goals.Add(r <= 0.7, "processor time of a warm request, "+kind.name+", to Knative's", "at most 0.7x", ratio(r))
 	}
 	b.into.Warm = c
@@ -573,7 +578,8 @@ func benchEvict(b *bench) {
 			return told.After(began) && free.After(began), fmt.Sprintf("told to go %s, gone %s", told, free)
 		})
 		scheduled, _ := newest(name, "scheduled")
-		x := evicting{Model: name, Evicted: old, Scheduled: scheduled.Sub(told).Seconds(), Drain: free.Sub(told).Seconds(), Decided: told.Sub(began).Seconds(), Answered: a.took.Seconds()}
+		x := evicting{Model: name, Evicted: old, Scheduled: scheduled.Sub(told).Seconds(), Drain: free.Sub(told).Seconds(),
+			Decided: told.Sub(began).Seconds(), Answered: a.took.Seconds()}
 		x.Beyond = math.Max(0, x.Scheduled-x.Drain)
 		b.into.Eviction = append(b.into.Eviction, x)
 		b.Logf("%+v", x)
@@ -589,7 +595,8 @@ func benchEvict(b *bench) {
 	}
 	var beyond, drain, decided, answered []float64
 	for _, x := range b.into.Eviction {
-		beyond, drain, decided, answered = append(beyond, x.Beyond), append(drain, x.Drain), append(decided, x.Decided), append(answered, x.Answered)
+		beyond, drain, decided, answered = append(beyond, x.Beyond), append(drain, x.Drain), append(decided, x.Decided),
+			append(answered, x.Answered)
 	}
 	t := &report.Table{Head: []string{fmt.Sprintf("%d evictions", len(beyond)), "p50", "worst"}}
 	for _, row := range []struct {

@@ -180,7 +180,8 @@ func benchVLLM(b *bench) {
 			b.knatives(doc, way.service, nil)
 		}
 	}
-	v := &vllmWakes{Rounds: max(1, *benchStarts/5), Ways: map[string]report.Summary{}, Ratio: map[string]float64{}, All: map[string][]float64{}, Spans: map[string][]string{}}
+	v := &vllmWakes{Rounds: max(1, *benchStarts/5), Ways: map[string]report.Summary{}, Ratio: map[string]float64{},
+		All: map[string][]float64{}, Spans: map[string][]string{}}
 	// The first start of each is not counted: it fills the page cache and the node's store.
 	for i := range v.Rounds + 1 {
 		for k := range ways {
@@ -219,7 +220,8 @@ func benchVLLM(b *bench) {
 		v.Ratio[way.name] = s.P50 / v.Ways[ways[knatives].name].P50
 		t.Add(way.name, report.Millis(s.P50), report.Millis(s.Max), ratio(v.Ratio[way.name]))
 		if way.goal > 0 {
-			b.into.Goals.Add(v.Ratio[way.name] <= way.goal, "zero to the first token of a real vLLM, p50 of "+way.name+" to Knative's", fmt.Sprintf("at most %.2fx", way.goal), ratio(v.Ratio[way.name]))
+			b.into.Goals.Add(v.Ratio[way.name] <= way.goal, "zero to the first token of a real vLLM, p50 of "+way.name+" to Knative's",
+				fmt.Sprintf("at most %.2fx", way.goal), ratio(v.Ratio[way.name]))
 		}
 	}
 	b.into.VLLM = v

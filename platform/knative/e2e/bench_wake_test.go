@@ -106,7 +106,8 @@ func benchWake(b *bench) {
 		}
 		b.into.parts = append(b.into.parts, report.Part{Heading: heading, Table: t})
 	}
-	table(wakeHeading, fmt.Sprintf("from the request to the first token, %d starts each", len(w.Rounds)), row{"thaw's classes", w.Thaw}, row{"Knative's", w.Knative})
+	table(wakeHeading, fmt.Sprintf("from the request to the first token, %d starts each", len(w.Rounds)), row{"thaw's classes", w.Thaw},
+		row{"Knative's", w.Knative})
 	table("From READY to the first byte, of thaw's starts", "after the shim's READY",
 		row{"the held request goes on from the pod's door to the engine (the shim's clock)", w.Release},
 		row{"… and the engine took for its first bytes", w.Engine},
@@ -116,8 +117,10 @@ func benchWake(b *bench) {
 	b.into.Goals.Add(w.P50 <= 0.8, "zero to one, p50 to Knative's", "at most 0.8x", ratio(w.P50))
 	b.into.Goals.Add(w.Worst <= 1, "zero to one, worst to Knative's", "at most 1.0x", ratio(w.Worst))
 	// Two readings of one goal: when the request leaves thaw, and when its client sees a token.
-	b.into.Goals.Add(w.Release.P90 < 0.005, fmt.Sprintf("READY to the held request out of the shim, p90 of %d", w.Release.N), "under 5 ms", report.Millis(w.Release.P90))
-	b.into.Goals.Add(w.Client.P90 < 0.005, fmt.Sprintf("READY to the client's first token, p90 of %d", w.Client.N), "under 5 ms", report.Millis(w.Client.P90))
+	b.into.Goals.Add(w.Release.P90 < 0.005, fmt.Sprintf("READY to the held request out of the shim, p90 of %d", w.Release.N), "under 5 ms",
+		report.Millis(w.Release.P90))
+	b.into.Goals.Add(w.Client.P90 < 0.005, fmt.Sprintf("READY to the client's first token, p90 of %d", w.Client.N), "under 5 ms",
+		report.Millis(w.Client.P90))
 }
 
 const wakeHeading = "Zero to one"

@@ -18,7 +18,8 @@ import (
 func bounds(s *space) {
 	s.deployed(s.tiny("bounds", "scale: {idle: 10m}"))
 	s.must("cold", s.byModel("bounds", 2, false))
-	deployments, err := s.core.AppsV1().Deployments(s.ns).List(s.Context(), metav1.ListOptions{LabelSelector: "serving.knative.dev/revision=" + s.revision("bounds")})
+	deployments, err := s.core.AppsV1().Deployments(s.ns).List(s.Context(),
+		metav1.ListOptions{LabelSelector: "serving.knative.dev/revision=" + s.revision("bounds")})
 	if err != nil || len(deployments.Items) != 1 {
 		s.Fatalf("%d Deployments of the revision, %v", len(deployments.Items), err)
 	}
@@ -33,11 +34,13 @@ func bounds(s *space) {
 	controllerPolicies(s)
 	dry := []string{metav1.DryRunAll}
 	scale := func(namespace, name, body string, sub ...string) error {
-		_, err := controller.AppsV1().Deployments(namespace).Patch(s.Context(), name, types.MergePatchType, []byte(body), metav1.PatchOptions{DryRun: dry}, sub...)
+		_, err := controller.AppsV1().Deployments(namespace).Patch(s.Context(), name, types.MergePatchType, []byte(body),
+			metav1.PatchOptions{DryRun: dry}, sub...)
 		return err
 	}
 	write := func(p corev1.Pod, body string, sub ...string) error {
-		_, err := controller.CoreV1().Pods(p.Namespace).Patch(s.Context(), p.Name, types.MergePatchType, []byte(body), metav1.PatchOptions{DryRun: dry}, sub...)
+		_, err := controller.CoreV1().Pods(p.Namespace).Patch(s.Context(), p.Name, types.MergePatchType, []byte(body),
+			metav1.PatchOptions{DryRun: dry}, sub...)
 		return err
 	}
 	remove := func(p corev1.Pod, grace int64) error {

@@ -110,7 +110,8 @@ type kwokLoader struct {
 
 // newKwokCluster starts KWOK, which ends with the test.
 func newKwokCluster(t *testing.T, s *suite) *far {
-	f := &far{T: t, suite: s, loaders: map[string]*kwokLoader{}, pods: map[types.UID]*kwokPod{}, closed: map[string]time.Time{}, byIP: map[string]*kwokPod{}, answers: map[string]int{}}
+	f := &far{T: t, suite: s, loaders: map[string]*kwokLoader{}, pods: map[types.UID]*kwokPod{}, closed: map[string]time.Time{},
+		byIP: map[string]*kwokPod{}, answers: map[string]int{}}
 	program, err := exec.LookPath("kwok")
 	if err != nil {
 		t.Fatalf("%v: deploy/cluster/build makes it", err)
@@ -128,7 +129,8 @@ func newKwokCluster(t *testing.T, s *suite) *far {
 		t.Fatal(err)
 	}
 	kwok := exec.Command(program, "--kubeconfig", s.kubeconfig, "--config", stages, "--manage-all-nodes=false",
-		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake", "--node-ip", "10.88.0.1", "--cidr", farPods, "--node-lease-duration-seconds", "80")
+		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake", "--node-ip", "10.88.0.1", "--cidr", farPods,
+		"--node-lease-duration-seconds", "80")
 	kwok.Stdout, kwok.Stderr = said, said
 	kwok.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := kwok.Start(); err != nil {
@@ -262,7 +264,8 @@ func (f *far) loader(name string) {
 	ctx, stop := context.WithCancel(f.Context())
 	l := &kwokLoader{f: f, node: name, stop: stop, said: map[string]functions.ReplicaStatus{}}
 	l.client = controlstream.NewClient(controlstream.ClientOptions{
-		Addr: f.controller, Token: f.token, TLS: func() (*tls.Config, error) { return f.tls.Clone(), nil }, Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: name, Version: "far"},
+		Addr: f.controller, Token: f.token, TLS: func() (*tls.Config, error) { return f.tls.Clone(), nil },
+		Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: name, Version: "far"},
 		First: l.first, Down: l.hear,
 	})
 	f.mu.Lock()
@@ -328,7 +331,8 @@ func (l *kwokLoader) hear(m controlstream.Update) {
 		l.mu.Lock()
 		has := slices.ContainsFunc(l.cached, func(c functions.CachedModel) bool { return c.Source == r.Spec.Source })
 		if !has {
-			l.cached = append(l.cached, functions.CachedModel{Source: r.Spec.Source, Digest: r.Spec.Source, Tier: functions.TierNVMe, Bytes: 16 << 30})
+			l.cached = append(l.cached,
+				functions.CachedModel{Source: r.Spec.Source, Digest: r.Spec.Source, Tier: functions.TierNVMe, Bytes: 16 << 30})
 		}
 		l.mu.Unlock()
 		if !has {
@@ -352,7 +356,8 @@ func (l *kwokLoader) hear(m controlstream.Update) {
 // watch observes all pods of models.
 func (f *far) watch() {
 	ctx, stop := context.WithCancel(f.Context())
-	factory := informers.NewSharedInformerFactoryWithOptions(f.watching, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = "serving.knative.dev/revision" }))
+	factory := informers.NewSharedInformerFactoryWithOptions(f.watching, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = "serving.knative.dev/revision" }))
 	pods := factory.Core().V1().Pods().Informer()
 	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { f.seen(o.(*corev1.Pod)) },
@@ -603,7 +608,8 @@ func TestClusterKwok(t *testing.T) {
 		s.patch(t, "configmap", "knative-serving", f.Map, map[string]any{"data": map[string]string{f.Key: f.Value}})
 	}
 	// Only the node with a kubelet runs a real loader; the others are played.
-	if out, errs, code := s.program(t.Context(), "thaw-knative", "install", "--image", image, "--loaders", "kubernetes.io/hostname=node1", "--wait", "--timeout", "3m"); code != 0 {
+	if out, errs, code := s.program(t.Context(), "thaw-knative", "install", "--image", image, "--loaders", "kubernetes.io/hostname=node1",
+		"--wait", "--timeout", "3m"); code != 0 {
 		t.Fatalf("install: exit %d\n%s%s", code, out, errs)
 	}
 	t.Cleanup(func() { s.told(t) })
@@ -749,11 +755,13 @@ type kwokResult struct {
 	Goals  report.Goals `json:"goals"`
 }
 
-const aboutKwok = "A real control plane of deploy/cluster with real Knative and thaw on this machine; the nodes are KWOK's, with 8 GPUs each, their loaders and engines are played by the test, which shares the cores"
+const aboutKwok = "A real control plane of deploy/cluster with real Knative and thaw on this machine; the nodes are KWOK's, with 8 GPUs " +
+	"each, their loaders and engines are played by the test, which shares the cores"
 
 func (f *far) report(models int) {
 	f.Helper()
-	m := kwokResult{Provenance: report.NewProvenance("KwokBench", nil, time.Now()), Nodes: *kwokNodes, Models: models, Rest: f.rest, Waves: f.waves}
+	m := kwokResult{Provenance: report.NewProvenance("KwokBench", nil, time.Now()), Nodes: *kwokNodes, Models: models, Rest: f.rest,
+		Waves: f.waves}
 	m.Command, m.Commit = fmt.Sprintf("make bench-kwok KWOK_NODES=%d KWOK_MODELS=%d", *kwokNodes, *kwokModels), *benchCommit
 	memory := f.rest.Memory
 	t := &report.Table{Head: []string{"models asked at once", "pod made p50", "p99", "scheduled p50", "p99", "answered p50", "p99", "pods where the orchestrator placed them", "queue at most", "controller's processor time", "its memory"}}
@@ -763,8 +771,10 @@ func (f *far) report(models int) {
 		if w.Cost.Processor > 0 {
 			cpu = fmt.Sprintf("%.1f s of %.1f s", w.Cost.Processor, w.Cost.Over)
 		}
-		t.Add(fmt.Sprintf("%d, %s", w.Asked, w.What), report.Millis(w.Made.P50), report.Millis(w.Made.P99), report.Millis(w.Scheduled.P50), report.Millis(w.Scheduled.P99),
-			report.Millis(w.Answered.P50), report.Millis(w.Answered.P99), fmt.Sprintf("%d of %d", w.AsChosen, w.Asked), fmt.Sprint(w.Queue), cpu, fmt.Sprintf("%d MiB", w.Cost.Memory>>20))
+		t.Add(fmt.Sprintf("%d, %s", w.Asked, w.What), report.Millis(w.Made.P50), report.Millis(w.Made.P99), report.Millis(w.Scheduled.P50),
+			report.Millis(w.Scheduled.P99),
+			report.Millis(w.Answered.P50), report.Millis(w.Answered.P99), fmt.Sprintf("%d of %d", w.AsChosen, w.Asked), fmt.Sprint(w.Queue), cpu,
+			fmt.Sprintf("%d MiB", w.Cost.Memory>>20))
 	}
 	rest := &report.Table{Head: []string{"at rest", ""}}
 	rest.Add("nodes, each with a loader that speaks every 2 s", fmt.Sprint(m.Nodes))
@@ -788,7 +798,8 @@ func (f *far) quota(sp *space, gpus int) {
 	f.Helper()
 	if _, err := f.core.CoreV1().ResourceQuotas(sp.ns).Create(f.Context(), &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "gpus"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests." + knative.GPU: *resource.NewQuantity(int64(gpus), resource.DecimalSI)}},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests." +
+			knative.GPU: *resource.NewQuantity(int64(gpus), resource.DecimalSI)}},
 	}, metav1.CreateOptions{}); err != nil {
 		f.Fatal(err)
 	}
@@ -807,7 +818,8 @@ func (f *far) deploy(models []kwokModel) {
 		if files[m.sp] == nil {
 			files[m.sp] = &strings.Builder{}
 		}
-		fmt.Fprintf(files[m.sp], "---\n%s", m.sp.model(m.name, "source: az://far/models/"+m.sp.ns+"/"+m.name, "engine: ember", "scale: {max: 1, idle: 30m}", gpu(m.gpus)))
+		fmt.Fprintf(files[m.sp], "---\n%s",
+			m.sp.model(m.name, "source: az://far/models/"+m.sp.ns+"/"+m.name, "engine: ember", "scale: {max: 1, idle: 30m}", gpu(m.gpus)))
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -824,7 +836,8 @@ func (f *far) deploy(models []kwokModel) {
 				f.Error(err)
 				return
 			}
-			if out, errs, code := f.program(f.Context(), "thaw", "deploy", "--to", "knative", "-f", at, "--namespace", sp.ns, "--thaw-image", image, "--timeout", "10m"); code != 0 {
+			if out, errs, code := f.program(f.Context(), "thaw", "deploy", "--to", "knative", "-f", at, "--namespace", sp.ns, "--thaw-image", image,
+				"--timeout", "10m"); code != 0 {
 				f.Errorf("deploy: exit %d\n%s%s", code, out, errs)
 			}
 		})
@@ -901,8 +914,9 @@ func (f *far) wave(what string, models []kwokModel, beside ...func()) kwokWave {
 		}
 	}
 	w := kwokWave{
-		What: what, Asked: len(models), Hinted: hinted, AsChosen: as, Queue: deep, Made: report.Summarize(made), Scheduled: report.Summarize(scheduled),
-		Answered: report.Summarize(answered), All: took.Seconds(), Cost: stopped(),
+		What: what, Asked: len(models), Hinted: hinted, AsChosen: as, Queue: deep, Made: report.Summarize(made),
+		Scheduled: report.Summarize(scheduled),
+		Answered:  report.Summarize(answered), All: took.Seconds(), Cost: stopped(),
 	}
 	for _, x := range []struct {
 		name string
@@ -910,7 +924,8 @@ func (f *far) wave(what string, models []kwokModel, beside ...func()) kwokWave {
 	}{{"pod made", w.Made}, {"scheduled", w.Scheduled}, {"answered", w.Answered}} {
 		f.Logf("%s, %d: %s p50 %s, p99 %s", what, w.Asked, x.name, report.Millis(x.of.P50), report.Millis(x.of.P99))
 	}
-	f.Logf("%s: %d of %d pods on the node that the orchestrator chose; at most %d in the controller's queue; %+v", what, as, len(models), deep, w.Cost)
+	f.Logf("%s: %d of %d pods on the node that the orchestrator chose; at most %d in the controller's queue; %+v", what, as, len(models), deep,
+		w.Cost)
 	f.waves = append(f.waves, w)
 	return w
 }
@@ -1099,7 +1114,8 @@ func (f *far) stop(m kwokModel) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	r, err := http.NewRequestWithContext(f.Context(), http.MethodPost, strings.Replace(url, "http://", "https://", 1)+"/api/v1/functions/"+m.String()+"/stop", nil)
+	r, err := http.NewRequestWithContext(f.Context(), http.MethodPost,
+		strings.Replace(url, "http://", "https://", 1)+"/api/v1/functions/"+m.String()+"/stop", nil)
 	if err != nil {
 		f.Fatal(err)
 	}

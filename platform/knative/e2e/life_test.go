@@ -224,7 +224,8 @@ func evictedPod(s *space) {
 		s.Fatalf("%d pods", len(pods))
 	}
 	was := pods[0].Name
-	if err := s.core.CoreV1().Pods(s.ns).EvictV1(s.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: was, Namespace: s.ns}}); err != nil {
+	if err := s.core.CoreV1().Pods(s.ns).EvictV1(s.Context(),
+		&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: was, Namespace: s.ns}}); err != nil {
 		s.Fatal(err)
 	}
 	s.until("another pod serves", func() (bool, string) {

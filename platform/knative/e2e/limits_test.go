@@ -99,7 +99,8 @@ func (s *spending) check(when string) {
 		over = 4 * s.most
 	}
 	may := s.limit + int(float64(s.limit)*time.Since(s.began).Minutes())
-	s.Logf("%s: %d of %d %s given in %s, %d requests, %d refused", when, given, may, s.kind, time.Since(s.began).Round(100*time.Millisecond), s.requests, s.refused)
+	s.Logf("%s: %d of %d %s given in %s, %d requests, %d refused", when, given, may, s.kind, time.Since(s.began).Round(100*time.Millisecond),
+		s.requests, s.refused)
 	if given > may+over {
 		s.Errorf("%s: %d %s were given, %d a minute are allowed, which is %d by now", when, given, s.kind, s.limit, may)
 	}
@@ -176,7 +177,8 @@ func limits(s *space) {
 	}
 	s.Logf("%d requests of a team without a limit meanwhile", had)
 
-	if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), pods[0].Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+	if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), pods[0].Name,
+		metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
 		s.Fatal(err)
 	}
 	many(len(limited), func(i int) answer { // the refill is granted by the remaining activator

@@ -113,7 +113,9 @@ func policy(s *space) {
 			switch {
 			case r.Message == "" && err != nil:
 				s.Errorf("%s: %s is refused: %v", binding, r.Name, err)
-			case r.Message != "" && (err == nil || !status.IsInvalid(err) && !status.IsForbidden(err) || !strings.Contains(err.Error(), "'thaw-pods' with binding '"+binding+"'") || !strings.Contains(err.Error(), r.Message)):
+			case r.Message != "" &&
+				(err == nil || !status.IsInvalid(err) && !status.IsForbidden(err) ||
+					!strings.Contains(err.Error(), "'thaw-pods' with binding '"+binding+"'") || !strings.Contains(err.Error(), r.Message)):
 				s.Errorf("%s: %s: %v, want a refusal with %q", binding, r.Name, err, r.Message)
 			}
 		}
@@ -192,7 +194,8 @@ func controllerPolicies(s *space) {
 		if x.verb == "PATCH" {
 			kind = string(types.MergePatchType)
 		}
-		if err := client.Verb(x.verb).AbsPath(x.path).Param("dryRun", metav1.DryRunAll).SetHeader("Content-Type", kind).Body([]byte(x.body)).Do(s.Context()).Error(); err == nil || !strings.Contains(err.Error(), x.message) {
+		if err := client.Verb(x.verb).AbsPath(x.path).Param("dryRun", metav1.DryRunAll).SetHeader("Content-Type",
+			kind).Body([]byte(x.body)).Do(s.Context()).Error(); err == nil || !strings.Contains(err.Error(), x.message) {
 			s.Errorf("%s: %v, want a refusal with %q", x.name, err, x.message)
 		}
 	}

@@ -178,7 +178,8 @@ type asked struct {
 }
 
 func newScene(t *testing.T, s *suite, g *gatekeeper) *scene {
-	x := &scene{space: s.space(t), keeper: g, deployed: map[string]bool{}, causes: map[string]string{}, pods: map[string]string{}, starts: map[string]int{}, told: map[string]string{}}
+	x := &scene{space: s.space(t), keeper: g, deployed: map[string]bool{}, causes: map[string]string{}, pods: map[string]string{},
+		starts: map[string]int{}, told: map[string]string{}}
 	g.mu.Lock()
 	g.scenes[x.ns] = x
 	g.mu.Unlock()
@@ -246,7 +247,8 @@ func (s *scene) whole() (bool, string) {
 				return false, name + " has the taint " + t.ToString()
 			}
 		}
-		left, err := s.core.CoreV1().Pods("").List(s.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + name, LabelSelector: "serving.knative.dev/revision"})
+		left, err := s.core.CoreV1().Pods("").List(s.Context(),
+			metav1.ListOptions{FieldSelector: "spec.nodeName=" + name, LabelSelector: "serving.knative.dev/revision"})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -566,7 +568,8 @@ func (s *scene) Restart() {
 		return pod
 	}
 	was := holder()
-	if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), was, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+	if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), was,
+		metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
 		s.Fatal(err)
 	}
 	s.until("another controller leads, and knows what runs", func() (bool, string) {

@@ -48,7 +48,8 @@ func (s *suite) space(t *testing.T) *space {
 // team creates another namespace.
 func (s *suite) team(t *testing.T, name string) *space {
 	t.Helper()
-	made, err := s.core.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-" + name + "-"}}, metav1.CreateOptions{})
+	made, err := s.core.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-" + name + "-"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +246,8 @@ func (s *space) scale(revision string) (want, ready int64, saw string) {
 	why := ""
 	if pa, err := s.get("pa", revision); err == nil {
 		active, reason := condition(pa, "Active")
-		why = fmt.Sprintf("; autoscaler: desired %v, actual %v, active %s %s", field(pa, "status.desiredScale"), field(pa, "status.actualScale"), active, reason)
+		why = fmt.Sprintf("; autoscaler: desired %v, actual %v, active %s %s", field(pa, "status.desiredScale"), field(pa, "status.actualScale"),
+			active, reason)
 	}
 	return want, ready, fmt.Sprintf("%d wanted, %d ready%s", want, ready, why)
 }

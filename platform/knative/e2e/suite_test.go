@@ -255,11 +255,13 @@ func (s *suite) install(t *testing.T) {
 	// For tests only: the loaders' address of the blob server.
 	account := s.blobs.Getenv("AZURE_STORAGE_CONNECTION_STRING")
 	patch := fmt.Sprintf(`{"spec": {"template": {"spec": {"containers": [{"name": "loader", "env": [{"name": "AZURE_STORAGE_CONNECTION_STRING", "value": %q}]}]}}}}`, account)
-	if _, err := s.core.AppsV1().DaemonSets(install.Namespace).Patch(t.Context(), "thaw-loader", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := s.core.AppsV1().DaemonSets(install.Namespace).Patch(t.Context(), "thaw-loader", types.StrategicMergePatchType, []byte(patch),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.told(t) })
-	if out, errs, code := s.program(t.Context(), "thaw-knative", "install", "--image", image, "--loaders", "all", "--wait", "--timeout", "3m"); code != 0 {
+	if out, errs, code := s.program(t.Context(), "thaw-knative", "install", "--image", image, "--loaders", "all", "--wait", "--timeout",
+		"3m"); code != 0 {
 		t.Fatalf("install: exit %d\n%s%s", code, out, errs)
 	}
 	until(t, time.Minute, "a loader with its account", func() (bool, string) {
@@ -327,7 +329,8 @@ func (s *suite) uninstall(t *testing.T) {
 		}
 		return len(left) == 0, strings.Join(left, " ")
 	})
-	if _, errs, code := s.program(t.Context(), "thaw-knative", "install", "--uninstall", "--image", image, "--loaders", "all", "--timeout", "2m"); code != 0 {
+	if _, errs, code := s.program(t.Context(), "thaw-knative", "install", "--uninstall", "--image", image, "--loaders", "all", "--timeout",
+		"2m"); code != 0 {
 		// Models of failed tests block the removal. The next suite must find no thaw.
 		s.program(t.Context(), "thaw-knative", "install", "--uninstall", "--force", "--image", image, "--loaders", "all", "--timeout", "2m")
 		t.Fatalf("uninstall: exit %d\n%s", code, errs)
@@ -350,7 +353,8 @@ func (s *suite) uninstall(t *testing.T) {
 				if strings.HasPrefix(o.GetNamespace(), "e2e-") || strings.HasPrefix(o.GetName(), "e2e-") {
 					continue // belongs to a test that just ended
 				}
-				if strings.Contains(o.GetName(), "thaw") || o.GetNamespace() == install.Namespace || o.GetLabels()["app.kubernetes.io/part-of"] == "thaw" {
+				if strings.Contains(o.GetName(), "thaw") || o.GetNamespace() == install.Namespace ||
+					o.GetLabels()["app.kubernetes.io/part-of"] == "thaw" {
 					left = append(left, gvr.Resource+" "+o.GetNamespace()+"/"+o.GetName())
 				}
 			}
@@ -392,7 +396,8 @@ func (s *suite) told(t *testing.T) {
 			if end == nil || end.ExitCode == 0 || end.ExitCode == 128+int32(syscall.SIGKILL) || end.ExitCode == 128+int32(syscall.SIGTERM) {
 				continue // ended by a test or by Kubernetes
 			}
-			b, err := s.core.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{Container: c.Name, Previous: true, TailLines: new(int64(60))}).DoRaw(ctx)
+			b, err := s.core.CoreV1().Pods(p.Namespace).GetLogs(p.Name,
+				&corev1.PodLogOptions{Container: c.Name, Previous: true, TailLines: new(int64(60))}).DoRaw(ctx)
 			t.Errorf("%s: %s ended with exit code %d (%s %s):\n%s%v", p.Name, c.Name, end.ExitCode, end.Reason, end.Message, b, err)
 		}
 	}

@@ -125,7 +125,8 @@ func guarantee(s *space) {
 		s.Fatalf("red was answered before the answer of %s has ended: %s", victim, a)
 	}
 	red.must("red's call", <-given)
-	s.Logf("red has its GPU %v after it asked, %v after the drained answer", time.Since(asked).Round(10*time.Millisecond), time.Since(drained).Round(10*time.Millisecond))
+	s.Logf("red has its GPU %v after it asked, %v after the drained answer", time.Since(asked).Round(10*time.Millisecond),
+		time.Since(drained).Round(10*time.Millisecond))
 	blue.must("the answer of the other", <-long[other])
 
 	// blue wants its model back, while its other one is busy. red's replica is idle, and stays.
@@ -195,7 +196,8 @@ func turns(s *space) {
 		n := answers["x"].Load() - before
 		return n > 12, fmt.Sprint(n, " answers; stopped: ", e.stops())
 	})
-	s.Logf("x is served again %v after y asked: %d answers of x, %d of y", time.Since(asked).Round(10*time.Millisecond), answers["x"].Load(), answers["y"].Load())
+	s.Logf("x is served again %v after y asked: %d answers of x, %d of y", time.Since(asked).Round(10*time.Millisecond), answers["x"].Load(),
+		answers["y"].Load())
 	x, y := s.ns+"/x", teams["y"].ns+"/y"
 	if got, want := e.stops(), []string{x + " share " + y, y + " share " + x}; len(got) < 2 || !slices.Equal(got[:2], want) {
 		s.Errorf("stopped: %q, want first %q", got, want)

@@ -83,7 +83,8 @@ func engines() (left []string) {
 		if err != nil {
 			continue
 		}
-		if line := strings.ReplaceAll(string(text), "\x00", " "); strings.Contains(line, "vllm serve ") || strings.Contains(line, "VLLM::EngineCore") {
+		if line := strings.ReplaceAll(string(text), "\x00", " "); strings.Contains(line, "vllm serve ") ||
+			strings.Contains(line, "VLLM::EngineCore") {
 			left = append(left, line)
 		}
 	}

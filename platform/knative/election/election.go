@@ -125,7 +125,8 @@ func (e *Election) holdLease(ctx context.Context, lead func(ctx context.Context,
 	done := make(chan error, 1)
 	led := make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: renewalLock{e.newLock(), e}, LeaseDuration: leaseFor, RenewDeadline: renewFor, RetryPeriod: retryLead, ReleaseOnCancel: true, Name: Lease,
+		Lock: renewalLock{e.newLock(), e}, LeaseDuration: leaseFor, RenewDeadline: renewFor, RetryPeriod: retryLead, ReleaseOnCancel: true,
+		Name: Lease,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) {
 				close(led)

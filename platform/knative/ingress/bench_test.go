@@ -12,8 +12,10 @@ func BenchmarkCompile(b *testing.B) {
 	const many = 1000
 	var all []*v1alpha1.Ingress
 	for i := range many {
-		spec := fmt.Sprintf("rules: [{hosts: [m%[1]d.a, m%[1]d.a.svc, m%[1]d.a.svc.cluster.local], visibility: ClusterLocal, http: {paths: [{splits: [%[2]s, %[3]s]}]}}, "+
-			"{hosts: [m%[1]d.a.example.com], visibility: ExternalIP, http: {paths: [{splits: [%[2]s, %[3]s]}]}}]", i, split("rev-1", 80), split("rev-2", 20))
+		spec := fmt.Sprintf("rules: [{hosts: [m%[1]d.a, m%[1]d.a.svc, m%[1]d.a.svc.cluster.local], visibility: ClusterLocal, http: {paths: "+
+			"[{splits: [%[2]s, %[3]s]}]}}, "+
+			"{hosts: [m%[1]d.a.example.com], visibility: ExternalIP, http: {paths: [{splits: [%[2]s, %[3]s]}]}}]", i, split("rev-1", 80),
+			split("rev-2", 20))
 		all = append(all, route(object(b, fmt.Sprintf("m%d", i), spec), fmt.Sprintf("m%d", i)))
 	}
 	known := world()

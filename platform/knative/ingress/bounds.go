@@ -28,9 +28,11 @@ type routeBytes struct {
 func (r *routeBytes) add(namespace string, n int) error {
 	switch {
 	case r.of[namespace]+n > maxTeamRoutes:
-		return fmt.Errorf("the routes of the namespace %s take more than %s: older ones are served, this one is not", namespace, functions.Bytes(maxTeamRoutes).Human())
+		return fmt.Errorf("the routes of the namespace %s take more than %s: older ones are served, this one is not", namespace,
+			functions.Bytes(maxTeamRoutes).Human())
 	case r.all+n > maxRoutes:
-		return fmt.Errorf("the routes of the cluster take more than %s: older ones are served, this one is not", functions.Bytes(maxRoutes).Human())
+		return fmt.Errorf("the routes of the cluster take more than %s: older ones are served, this one is not",
+			functions.Bytes(maxRoutes).Human())
 	}
 	r.of[namespace] += n
 	r.all += n

@@ -57,8 +57,10 @@ const (
 // Compile turns the objects of Class into a table of routes, whose Version is 0, and
 // returns the problems of objects that are not fully served.
 func Compile(objects []*v1alpha1.Ingress, known Lookup) (controlstream.Table, map[types.NamespacedName]*Problem) {
-	c := compiler{lookup: known, hosts: map[hostKey]*pendingHost{}, models: map[functions.Name]bool{}, problems: map[types.NamespacedName]*Problem{}, used: routeBytes{of: map[string]int{}}}
-	objects = slices.DeleteFunc(slices.Clone(objects), func(in *v1alpha1.Ingress) bool { return !isOurClass(in) || in.DeletionTimestamp != nil })
+	c := compiler{lookup: known, hosts: map[hostKey]*pendingHost{}, models: map[functions.Name]bool{},
+		problems: map[types.NamespacedName]*Problem{}, used: routeBytes{of: map[string]int{}}}
+	objects = slices.DeleteFunc(slices.Clone(objects),
+		func(in *v1alpha1.Ingress) bool { return !isOurClass(in) || in.DeletionTimestamp != nil })
 	slices.SortFunc(objects, func(a, b *v1alpha1.Ingress) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
@@ -157,7 +159,8 @@ func (c *compiler) addIngress(in *v1alpha1.Ingress) {
 			h = strings.ToLower(h)
 			at := c.hosts[hostKey{h, internal}]
 			if at == nil {
-				at = &pendingHost{owner: name, Host: controlstream.Host{Name: h, Internal: internal, Secure: !internal && in.Spec.HTTPOption == v1alpha1.HTTPOptionRedirected}}
+				at = &pendingHost{owner: name,
+					Host: controlstream.Host{Name: h, Internal: internal, Secure: !internal && in.Spec.HTTPOption == v1alpha1.HTTPOptionRedirected}}
 				c.hosts[hostKey{h, internal}] = at
 			}
 			if at.owner != name {
@@ -251,7 +254,8 @@ func canonicalFields(in map[string]string) map[string]string {
 }
 
 func (c *compiler) compilePath(owner types.NamespacedName, p *v1alpha1.HTTPIngressPath) controlstream.Path {
-	out := controlstream.Path{Prefix: p.Path, Headers: canonicalFields(exactValues(p.Headers)), Rewrite: p.RewriteHost, Append: canonicalFields(p.AppendHeaders)}
+	out := controlstream.Path{Prefix: p.Path, Headers: canonicalFields(exactValues(p.Headers)), Rewrite: p.RewriteHost,
+		Append: canonicalFields(p.AppendHeaders)}
 	for _, s := range p.Splits {
 		percent := s.Percent
 		if len(p.Splits) == 1 {
@@ -281,10 +285,12 @@ func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress st
 	nowhere := name + ":0" // refused by every machine
 	s := c.lookup.Service(b.ServiceNamespace, b.ServiceName)
 	if s == nil {
-		return nowhere, false, &Problem{Reason: reasonService, Message: fmt.Sprintf("there is no Service %s/%s", b.ServiceNamespace, b.ServiceName), Wait: true}
+		return nowhere, false,
+			&Problem{Reason: reasonService, Message: fmt.Sprintf("there is no Service %s/%s", b.ServiceNamespace, b.ServiceName), Wait: true}
 	}
 	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
-		return p.Name == b.ServicePort.StrVal && b.ServicePort.Type == intstr.String || p.Port == b.ServicePort.IntVal && b.ServicePort.Type == intstr.Int
+		return p.Name == b.ServicePort.StrVal && b.ServicePort.Type == intstr.String ||
+			p.Port == b.ServicePort.IntVal && b.ServicePort.Type == intstr.Int
 	})
 	external := s.Spec.Type == corev1.ServiceTypeExternalName
 	port := corev1.ServicePort{Port: b.ServicePort.IntVal}
@@ -293,10 +299,15 @@ func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress st
 		port = s.Spec.Ports[i]
 	case external && port.Port > 0: // an ExternalName Service need not list its ports
 	default:
-		return nowhere, false, &Problem{Reason: reasonPort, Message: fmt.Sprintf("the Service %s/%s has no port %s", s.Namespace, s.Name, b.ServicePort.String()), Wait: true}
+		return nowhere, false,
+			&Problem{Reason: reasonPort, Message: fmt.Sprintf("the Service %s/%s has no port %s", s.Namespace, s.Name, b.ServicePort.String()),
+				Wait: true}
 	}
 	if port.Name == netapi.ServicePortNameHTTPS {
-		return nowhere, false, &Problem{Reason: reasonTLS, Message: fmt.Sprintf("port %s of the Service %s/%s speaks TLS: system-internal-tls is not supported", b.ServicePort.String(), s.Namespace, s.Name)}
+		return nowhere, false,
+			&Problem{Reason: reasonTLS,
+				Message: fmt.Sprintf("port %s of the Service %s/%s speaks TLS: system-internal-tls is not supported", b.ServicePort.String(),
+					s.Namespace, s.Name)}
 	}
 	h2c = port.Name == netapi.ServicePortNameH2C || port.Name == "h2c"
 	if port.AppProtocol != nil {
@@ -309,7 +320,8 @@ func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress st
 		if net.ParseIP(to) != nil || to == "localhost" || strings.HasSuffix(to, ".localhost") {
 			// An ExternalName is a DNS name. An IP address could bypass rules for names
 			// and reach this machine.
-			return nowhere, false, &Problem{Reason: reasonInvalid, Message: fmt.Sprintf("the Service %s/%s leads to %s, which is not a DNS name", s.Namespace, s.Name, to)}
+			return nowhere, false,
+				&Problem{Reason: reasonInvalid, Message: fmt.Sprintf("the Service %s/%s leads to %s, which is not a DNS name", s.Namespace, s.Name, to)}
 		}
 		return net.JoinHostPort(to, number), h2c, nil
 	case s.Spec.ClusterIP == corev1.ClusterIPNone:
@@ -319,7 +331,8 @@ func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress st
 		}
 		return net.JoinHostPort(name, number), h2c, nil
 	case s.Spec.ClusterIP == "":
-		return nowhere, false, &Problem{Reason: reasonService, Message: fmt.Sprintf("the Service %s/%s has no address yet", s.Namespace, s.Name), Wait: true}
+		return nowhere, false,
+			&Problem{Reason: reasonService, Message: fmt.Sprintf("the Service %s/%s has no address yet", s.Namespace, s.Name), Wait: true}
 	}
 	return net.JoinHostPort(s.Spec.ClusterIP, number), h2c, nil
 }
@@ -329,7 +342,8 @@ func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress st
 func (c *compiler) addModel(in *v1alpha1.Ingress, rule *v1alpha1.IngressRule) {
 	route := in.Labels[serving.RouteLabelKey]
 	name := functions.Name{Team: in.Namespace, Name: route}
-	if route == "" || in.Labels[serving.RouteNamespaceLabelKey] != in.Namespace || c.models[name] || !slices.Contains(rule.Hosts, route+"."+in.Namespace) {
+	if route == "" || in.Labels[serving.RouteNamespaceLabelKey] != in.Namespace || c.models[name] ||
+		!slices.Contains(rule.Hosts, route+"."+in.Namespace) {
 		return
 	}
 	for _, p := range rule.HTTP.Paths {
@@ -368,9 +382,12 @@ func (c *compiler) finishHost(h *pendingHost) bool {
 		to := c.rewrittenHost(p)
 		switch {
 		case p.Rewrite == "" || len(p.Splits) > 1:
-			c.setProblem(h.owner, &Problem{Reason: reasonCircle, Message: fmt.Sprintf("the host %s leads back to the ingress: only one whole path with rewriteHost can", h.Name)})
+			c.setProblem(h.owner,
+				&Problem{Reason: reasonCircle,
+					Message: fmt.Sprintf("the host %s leads back to the ingress: only one whole path with rewriteHost can", h.Name)})
 		case to == nil:
-			c.setProblem(h.owner, &Problem{Reason: reasonService, Message: fmt.Sprintf("the host %s leads to %s, which no ingress has", h.Name, p.Rewrite), Wait: true})
+			c.setProblem(h.owner,
+				&Problem{Reason: reasonService, Message: fmt.Sprintf("the host %s leads to %s, which no ingress has", h.Name, p.Rewrite), Wait: true})
 		case !c.finishHost(to):
 			c.setProblem(h.owner, &Problem{Reason: reasonCircle, Message: fmt.Sprintf("the host %s leads to %s and back", h.Name, to.Name)})
 		default:

@@ -165,7 +165,8 @@ func TestCompile(t *testing.T) {
 			"x [] {} +Foo-Bar=one 100%>a/rev+Foo-Bar=two,X=v\n", ""},
 		"order": {[]string{one("x",
 			whole("web"), "{path: /a, splits: ["+split("two", 100)+"]}", "{path: /a/b, splits: ["+split("web", 100)+"]}",
-			"{headers: {tag: {exact: new}}, splits: ["+split("rev", 100)+"]}", "{path: /a, headers: {tag: {exact: new}}, splits: ["+split("rev", 100)+"]}",
+			"{headers: {tag: {exact: new}}, splits: ["+split("rev", 100)+"]}",
+			"{path: /a, headers: {tag: {exact: new}}, splits: ["+split("rev", 100)+"]}",
 			"{path: /c, splits: ["+split("rev1", 100)+"]}", "{path: /c, splits: ["+split("rev2", 100)+"]}")},
 			"x [/a/b] {} 100%>10.96.0.7:80\nx [/a] {Tag=new} 100%>a/rev\nx [/a] {} 100%>h2c:10.96.0.8:80\n" +
 				"x [/c] {} 100%>a/rev1\nx [/c] {} 100%>a/rev2\nx [] {Tag=new} 100%>a/rev\nx [] {} 100%>10.96.0.7:80\n", ""},
@@ -221,7 +222,8 @@ func TestCompile(t *testing.T) {
 			one("vanity.org", "{rewriteHost: b.a.svc.cluster.local, appendHeaders: {via: vanity}, splits: ["+split("self", 100)+"]}"),
 			"rules: [{hosts: [b.a.svc.cluster.local], visibility: ClusterLocal, http: {paths: [{headers: {tag: {exact: new}}, splits: [" + split("rev-2", 100) + "]}, {splits: [" + split("rev-1", 80) + ", " + split("rev-2", 20) + "]}]}}]"},
 			"b.a.svc.cluster.local internal [] {Tag=new} 100%>a/rev-2\nb.a.svc.cluster.local internal [] {} 80%>a/rev-1 20%>a/rev-2\n" +
-				"vanity.org [] {Tag=new} as b.a.svc.cluster.local +Via=vanity 100%>a/rev-2\nvanity.org [] {} as b.a.svc.cluster.local +Via=vanity 80%>a/rev-1 20%>a/rev-2\n", ""},
+				"vanity.org [] {Tag=new} as b.a.svc.cluster.local +Via=vanity 100%>a/rev-2\nvanity.org [] {} as b.a.svc.cluster.local +Via=vanity " +
+				"80%>a/rev-1 20%>a/rev-2\n", ""},
 		"by way of ourselves, what is given there counts": {[]string{
 			one("v", "{rewriteHost: b, appendHeaders: {tag: new}, splits: ["+split("front", 100)+"]}"),
 			one("b", "{headers: {tag: {exact: old}}, splits: ["+split("rev-1", 100)+"]}", "{headers: {tag: {exact: new}}, splits: ["+split("rev-2", 100)+"]}")},
@@ -272,7 +274,8 @@ func TestCompile(t *testing.T) {
 // TestCompileProbes: a probe for the hash of the routes matches first; otherwise the path
 // is the same.
 func TestCompileProbes(t *testing.T) {
-	in := object(t, "o", one("x", "{path: /a, appendHeaders: {k: v}, splits: ["+split("web", 100)+"]}", "{headers: {tag: {exact: new}}, splits: ["+split("rev", 100)+"]}"))
+	in := object(t, "o", one("x", "{path: /a, appendHeaders: {k: v}, splits: ["+split("web", 100)+"]}",
+		"{headers: {tag: {exact: new}}, splits: ["+split("rev", 100)+"]}"))
 	before := in.DeepCopy()
 	sum, err := kingress.ComputeHash(in)
 	if err != nil {
@@ -309,7 +312,8 @@ func TestCompileProbes(t *testing.T) {
 
 func TestCompileModels(t *testing.T) {
 	rule := func(paths ...string) string {
-		return "rules: [{hosts: [m.a, m.a.svc, m.a.svc.cluster.local], visibility: ClusterLocal, http: {paths: [" + strings.Join(paths, ", ") + "]}}]"
+		return "rules: [{hosts: [m.a, m.a.svc, m.a.svc.cluster.local], visibility: ClusterLocal, http: {paths: [" + strings.Join(paths, ", ") +
+			"]}}]"
 	}
 	canary := "{splits: [" + split("rev-1", 80) + ", " + split("rev-2", 20) + "]}"
 	for name, c := range map[string]struct {
@@ -373,17 +377,21 @@ func TestCompileInvariants(t *testing.T) {
 		host := func() string { return pick("v", "w", "x", "z", "X", "x.a.svc", "x.b.svc", `"*"`) }
 		path := func() string {
 			a, b := pick("80", "50", "0"), pick("20", "50", "100")
-			splits := "{serviceNamespace: a, serviceName: " + pick("web", "rev", "rev-2", "two", "none", "out", "self", "front", "new") + ", servicePort: " + pick("80", "81", "http") + "}"
+			splits := "{serviceNamespace: a, serviceName: " + pick("web", "rev", "rev-2", "two", "none", "out", "self", "front", "new") +
+				", servicePort: " + pick("80", "81", "http") + "}"
 			if dice.IntN(3) == 0 {
-				splits = fmt.Sprintf("{serviceNamespace: a, serviceName: web, servicePort: 80, percent: %s}, {serviceNamespace: a, serviceName: %s, servicePort: 80, percent: %s}", a, pick("rev", "self", "none"), b)
+				splits = fmt.Sprintf("{serviceNamespace: a, serviceName: web, servicePort: 80, percent: %s}, {serviceNamespace: a, serviceName: %s, "+
+					"servicePort: 80, percent: %s}", a, pick("rev", "self", "none"), b)
 			}
-			return "{" + pick("", "path: /a, ", "path: /a/b, ", "path: b, ") + pick("", "", "rewriteHost: v, ", "rewriteHost: w, ", "rewriteHost: x, ") +
+			return "{" + pick("", "path: /a, ", "path: /a/b, ", "path: b, ") +
+				pick("", "", "rewriteHost: v, ", "rewriteHost: w, ", "rewriteHost: x, ") +
 				pick("", "headers: {t: {exact: n}}, ", "headers: {t: {exact: m}}, ") + pick("", "appendHeaders: {t: n}, ") + "splits: [" + splits + "]}"
 		}
 		var all []*v1alpha1.Ingress
 		for i := range 6 {
 			all = append(all, object(t, fmt.Sprintf("o%d", i), "httpOption: "+pick("Enabled", "Redirected")+"\nrules: ["+some(2, func() string {
-				return "{hosts: [" + some(2, host) + "], visibility: " + pick("ExternalIP", "ClusterLocal") + ", http: {paths: [" + some(3, path) + "]}}"
+				return "{hosts: [" + some(2, host) + "], visibility: " + pick("ExternalIP", "ClusterLocal") + ", http: {paths: [" + some(3, path) +
+					"]}}"
 			})+"]"))
 		}
 		table, problems := Compile(all, world())

@@ -284,7 +284,8 @@ func (c *Controller) pushTable(table *controlstream.Table, now time.Time) {
 
 // statusOf returns in with its new status, nil if that is not known yet, and how soon it
 // may change by itself (0: not).
-func (c *Controller) statusOf(in *v1alpha1.Ingress, problem *Problem, s tableState, applied uint64, activators int, now time.Time) (*v1alpha1.Ingress, time.Duration) {
+func (c *Controller) statusOf(in *v1alpha1.Ingress, problem *Problem, s tableState, applied uint64, activators int,
+	now time.Time) (*v1alpha1.Ingress, time.Duration) {
 	pending := !in.IsReady() && (activators == 0 || applied < s.version)
 	if problem == nil && pending && now.Sub(s.since) < activatorWait {
 		return nil, pollInterval // most are ready before this wait is over

@@ -239,7 +239,8 @@ func TestController(t *testing.T) {
 		p.want("o", "True")
 		p.want("other", "nothing")
 		in, _ := p.net.NetworkingV1alpha1().Ingresses("a").Get(t.Context(), "o", metav1.GetOptions{})
-		if a, b := in.Status.PublicLoadBalancer, in.Status.PrivateLoadBalancer; a == nil || b == nil || len(a.Ingress) != 1 || len(b.Ingress) != 1 ||
+		if a, b := in.Status.PublicLoadBalancer, in.Status.PrivateLoadBalancer; a == nil || b == nil || len(a.Ingress) != 1 ||
+			len(b.Ingress) != 1 ||
 			a.Ingress[0].DomainInternal != public || b.Ingress[0].DomainInternal != private {
 			t.Errorf("the load balancers are %v and %v", a, b)
 		}

@@ -19,7 +19,8 @@ import (
 
 // TestPanicOfOneObject: a panic while one object is compiled is a problem of that object.
 func TestPanicOfOneObject(t *testing.T) {
-	good, bad := object(t, "good", one("good.example.com", "{splits: ["+split("web", 100)+"]}")), object(t, "bad", one("bad.example.com", "{splits: ["+split("panics", 100)+"]}"))
+	good, bad := object(t, "good", one("good.example.com", "{splits: ["+split("web", 100)+"]}")),
+		object(t, "bad", one("bad.example.com", "{splits: ["+split("panics", 100)+"]}"))
 	table, problems := Compile([]*v1alpha1.Ingress{bad, good}, Lookup{
 		Revision: func(string, string) bool { return false },
 		Service: func(_, name string) *corev1.Service {
@@ -32,7 +33,8 @@ func TestPanicOfOneObject(t *testing.T) {
 			return s
 		},
 	})
-	if p := problems[types.NamespacedName{Namespace: "a", Name: "bad"}]; p == nil || p.Reason != reasonInvalid || !strings.Contains(p.Message, "no such port") {
+	if p := problems[types.NamespacedName{Namespace: "a", Name: "bad"}]; p == nil || p.Reason != reasonInvalid ||
+		!strings.Contains(p.Message, "no such port") {
 		t.Errorf("%+v", p)
 	}
 	if p := problems[types.NamespacedName{Namespace: "a", Name: "good"}]; p != nil {
@@ -55,7 +57,8 @@ func TestClusterNameOfAnother(t *testing.T) {
 		Public: public, Private: private,
 	}
 	mapping := object(t, "mapping", one("Llama.io", "{splits: ["+split("rev1", 100)+"]}"))
-	service := object(t, "llama", "rules: [{hosts: [llama.io, llama.io.svc], visibility: ClusterLocal, http: {paths: [{splits: [{serviceNamespace: io, serviceName: llama-1, servicePort: 80, percent: 100}]}]}}]")
+	service := object(t, "llama", "rules: [{hosts: [llama.io, llama.io.svc], visibility: ClusterLocal, http: {paths: [{splits: "+
+		"[{serviceNamespace: io, serviceName: llama-1, servicePort: 80, percent: 100}]}]}}]")
 	service.Namespace = "io"
 	inside := object(t, "inside", one("vanity.org", "{rewriteHost: llama.io, splits: ["+split("self", 100)+"]}"))
 	for what, first := range map[string]time.Duration{"the mapping is older": -time.Second, "the service is older": time.Second} {
@@ -72,12 +75,14 @@ func TestClusterNameOfAnother(t *testing.T) {
 // TestHostOfAnother: the problem of an object whose host is taken names no object of another
 // namespace.
 func TestHostOfAnother(t *testing.T) {
-	first, second := object(t, "secret-name", one("x.example.com", "{splits: ["+split("rev1", 100)+"]}")), object(t, "second", one("x.example.com", "{splits: [{serviceNamespace: b, serviceName: rev1, servicePort: 80, percent: 100}]}"))
+	first, second := object(t, "secret-name", one("x.example.com", "{splits: ["+split("rev1", 100)+"]}")),
+		object(t, "second", one("x.example.com", "{splits: [{serviceNamespace: b, serviceName: rev1, servicePort: 80, percent: 100}]}"))
 	second.Namespace = "b"
 	second.CreationTimestamp.Time = first.CreationTimestamp.Add(1e9)
 	_, problems := Compile([]*v1alpha1.Ingress{first, second}, Lookup{Revision: func(string, string) bool { return true }, Service: func(string, string) *corev1.Service { return nil }})
 	p := problems[types.NamespacedName{Namespace: "b", Name: "second"}]
-	if len(problems) != 1 || p == nil || p.Reason != reasonHostTaken || strings.Contains(p.Message, "secret-name") || !strings.Contains(p.Message, "another namespace") {
+	if len(problems) != 1 || p == nil || p.Reason != reasonHostTaken || strings.Contains(p.Message, "secret-name") ||
+		!strings.Contains(p.Message, "another namespace") {
 		t.Errorf("%+v", p)
 	}
 }
@@ -122,7 +127,8 @@ func TestRoutesAreBounded(t *testing.T) {
 	}
 	add("modest", 0, 3, "short")
 	of, table := refused()
-	if of["greedy"] < 10 || of["greedy"] > 29 || of["modest"] != 0 || ofCluster > 0 || !slices.ContainsFunc(table.Hosts, func(h controlstream.Host) bool { return strings.HasSuffix(h.Name, ".modest.example.com") }) {
+	if of["greedy"] < 10 || of["greedy"] > 29 || of["modest"] != 0 || ofCluster > 0 ||
+		!slices.ContainsFunc(table.Hosts, func(h controlstream.Host) bool { return strings.HasSuffix(h.Name, ".modest.example.com") }) {
 		t.Errorf("refused: %v", of)
 	}
 	for n := range 6 {
@@ -147,7 +153,8 @@ func FuzzCompile(f *testing.F) {
 	f.Add(one("a.example.com", "{path: /x, rewriteHost: b.example.com, splits: ["+split("web", 50)+","+split("rev1", 50)+"]}"))
 	f.Add("rules: [{hosts: [a.example.com]}]")
 	f.Add("rules: [{}, null]")
-	f.Add("httpOption: Redirected\nrules: [{hosts: [''], visibility: ClusterLocal, http: {paths: [{headers: {a: {exact: b}}, appendHeaders: {a: b}}]}}]")
+	f.Add("httpOption: Redirected\nrules: [{hosts: [''], visibility: ClusterLocal, http: {paths: [{headers: {a: {exact: b}}, " +
+		"appendHeaders: {a: b}}]}}]")
 	f.Fuzz(func(t *testing.T, spec string) {
 		if len(spec) > 32<<10 {
 			return

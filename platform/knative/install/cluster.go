@@ -60,7 +60,8 @@ func (c *Cluster) resource(x *unstructured.Unstructured) dynamic.ResourceInterfa
 
 // Apply applies the objects and reports each. With dry the server validates what it can
 // without the namespace, and changes nothing.
-func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructured, dry bool, report func(name string, o knative.Outcome)) error {
+func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructured, dry bool,
+	report func(name string, o knative.Outcome)) error {
 	o := metav1.PatchOptions{FieldManager: "thaw", Force: new(true)}
 	if dry {
 		o.DryRun = []string{metav1.DryRunAll}
@@ -148,7 +149,8 @@ func sameObject(old, now *unstructured.Unstructured) bool {
 
 func (c *Cluster) explain(err error, x *unstructured.Unstructured) error {
 	if status.IsNotFound(err) && x.GetNamespace() != "" && x.GetNamespace() != Namespace {
-		return &knative.Error{Kind: knative.NotFound, What: "the cluster has no namespace " + x.GetNamespace(), Hint: "Knative Serving is installed first: https://knative.dev/docs/install"}
+		return &knative.Error{Kind: knative.NotFound, What: "the cluster has no namespace " + x.GetNamespace(),
+			Hint: "Knative Serving is installed first: https://knative.dev/docs/install"}
 	}
 	return c.of.WithHint(err, Name(x))
 }
@@ -189,7 +191,8 @@ func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured
 			moment, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer cancel()
 			e := &knative.Error{Kind: knative.TimedOut, What: "it does not run yet: " + missing, Hint: "kubectl describe pods -n " + Namespace}
-			if pods, err := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(Namespace).List(moment, metav1.ListOptions{}); err == nil {
+			if pods, err := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(Namespace).List(moment,
+				metav1.ListOptions{}); err == nil {
 				if why := podProblem(pods.Items); why != "" {
 					e.Err = errors.New(why)
 				}
@@ -233,7 +236,8 @@ func missingReadiness(x *unstructured.Unstructured) string {
 	}
 	want, ready, new := number("spec", "replicas"), number("status", "availableReplicas"), number("status", "updatedReplicas")
 	if x.GetKind() == "DaemonSet" {
-		want, ready, new = number("status", "desiredNumberScheduled"), number("status", "numberAvailable"), number("status", "updatedNumberScheduled")
+		want, ready, new = number("status", "desiredNumberScheduled"), number("status", "numberAvailable"),
+			number("status", "updatedNumberScheduled")
 	}
 	switch {
 	case number("status", "observedGeneration") < x.GetGeneration():
@@ -258,7 +262,9 @@ func (c *Cluster) Remove(ctx context.Context, objects []*unstructured.Unstructur
 			return err
 		}
 		if len(models) > 0 {
-			return &knative.Error{Kind: knative.Refused, What: fmt.Sprintf("there are models, such as %s/%s (%d in all), which would no longer be scaled", models[0].Namespace, models[0].Name, len(models)),
+			return &knative.Error{Kind: knative.Refused,
+				What: fmt.Sprintf("there are models, such as %s/%s (%d in all), which would no longer be scaled", models[0].Namespace, models[0].Name,
+					len(models)),
 				Hint: "remove them first (thaw-knative rm NAMESPACE/NAME), or --force"}
 		}
 	}

@@ -35,7 +35,8 @@ func ensureToken(ctx context.Context, secrets v1.SecretInterface) (string, error
 				return links.Token, nil
 			}
 		}
-		if errors.Is(err, knative.ErrControlTLS) || errors.Is(err, knative.ErrAdminToken) || status.IsForbidden(err) || status.IsUnauthorized(err) {
+		if errors.Is(err, knative.ErrControlTLS) || errors.Is(err, knative.ErrAdminToken) || status.IsForbidden(err) ||
+			status.IsUnauthorized(err) {
 			return "", err
 		}
 		if last == nil || ctx.Err() == nil {

@@ -81,7 +81,8 @@ func TestKinds(t *testing.T) {
 				}) || len(w.Rules) != 1 || !slices.Equal(w.Rules[0].Resources, []string{"pods"}) || !slices.Equal(w.Rules[0].Operations, []admissionv1.OperationType{admissionv1.Create}) {
 					t.Errorf("%s stands in the way: %+v", Name(x), w)
 				}
-				if c := w.ClientConfig.Service; c == nil || c.Name != schedulerhint.Name || x.GetName() != schedulerhint.Name || c.Namespace != Namespace || len(w.ClientConfig.CABundle) > 0 {
+				if c := w.ClientConfig.Service; c == nil || c.Name != schedulerhint.Name || x.GetName() != schedulerhint.Name ||
+					c.Namespace != Namespace || len(w.ClientConfig.CABundle) > 0 {
 					t.Errorf("%s leads elsewhere: %+v", Name(x), w.ClientConfig)
 				}
 			}
@@ -195,8 +196,10 @@ func TestRights(t *testing.T) {
 			case x.GetName() != name:
 			case x.GetKind() == "ValidatingAdmissionPolicy":
 				p := as[admissionv1.ValidatingAdmissionPolicy](t, x).Spec
-				policy = p.FailurePolicy != nil && *p.FailurePolicy == admissionv1.Fail && p.MatchConstraints != nil && len(p.MatchConstraints.ResourceRules) == 1 &&
-					p.MatchConstraints.NamespaceSelector == nil && p.MatchConstraints.ObjectSelector == nil && len(p.MatchConstraints.ExcludeResourceRules) == 0 && len(p.MatchConditions) == 1 &&
+				policy = p.FailurePolicy != nil && *p.FailurePolicy == admissionv1.Fail && p.MatchConstraints != nil &&
+					len(p.MatchConstraints.ResourceRules) == 1 &&
+					p.MatchConstraints.NamespaceSelector == nil && p.MatchConstraints.ObjectSelector == nil &&
+					len(p.MatchConstraints.ExcludeResourceRules) == 0 && len(p.MatchConditions) == 1 &&
 					p.MatchConditions[0].Expression == `request.userInfo.username == "system:serviceaccount:`+Namespace+`:thaw-controller"` &&
 					slices.Equal(p.MatchConstraints.ResourceRules[0].APIGroups, []string{r.Group}) &&
 					slices.Contains(p.MatchConstraints.ResourceRules[0].Operations, operation) &&
@@ -233,9 +236,10 @@ func TestPodPolicy(t *testing.T) {
 	for _, x := range objects(t, Options{}) {
 		switch x.GetKind() {
 		case "ValidatingAdmissionPolicy":
-			if p := as[admissionv1.ValidatingAdmissionPolicy](t, x).Spec; x.GetName() == "thaw-pods" && (p.MatchConstraints.NamespaceSelector != nil || p.MatchConstraints.ObjectSelector != nil || *p.FailurePolicy != admissionv1.Fail ||
-				// An update changes nothing that is judged, but for ephemeral containers.
-				len(p.MatchConditions) != 1 || p.MatchConditions[0].Expression != `request.operation == "CREATE" || has(request.subResource) && request.subResource == "ephemeralcontainers"`) {
+			if p := as[admissionv1.ValidatingAdmissionPolicy](t, x).Spec; x.GetName() == "thaw-pods" &&
+				(p.MatchConstraints.NamespaceSelector != nil || p.MatchConstraints.ObjectSelector != nil || *p.FailurePolicy != admissionv1.Fail ||
+					// An update changes nothing that is judged, but for ephemeral containers.
+					len(p.MatchConditions) != 1 || p.MatchConditions[0].Expression != `request.operation == "CREATE" || has(request.subResource) && request.subResource == "ephemeralcontainers"`) {
 				t.Errorf("it leaves pods out: %+v", p)
 			}
 		case "ValidatingAdmissionPolicyBinding":
@@ -273,7 +277,8 @@ func TestLocked(t *testing.T) {
 			continue
 		}
 		s := pod.SecurityContext
-		if s == nil || s.RunAsNonRoot == nil || !*s.RunAsNonRoot || s.RunAsUser == nil || *s.RunAsUser == 0 || s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		if s == nil || s.RunAsNonRoot == nil || !*s.RunAsNonRoot || s.RunAsUser == nil || *s.RunAsUser == 0 || s.SeccompProfile == nil ||
+			s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 			t.Errorf("%s: the pod is %+v", Name(x), s)
 		}
 		loader := x.GetName() == "thaw-loader"
@@ -290,7 +295,8 @@ func TestLocked(t *testing.T) {
 		}
 		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 			s := c.SecurityContext
-			if s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation ||
+			if s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || s.AllowPrivilegeEscalation == nil ||
+				*s.AllowPrivilegeEscalation ||
 				s.Capabilities == nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || s.Privileged != nil {
 				t.Errorf("%s: container %s is %+v", Name(x), c.Name, s)
 				continue
@@ -333,7 +339,8 @@ func TestWarm(t *testing.T) {
 		t.Fatal("it is not there")
 	}
 	pod := found.Spec.Template.Spec
-	if pod.HostNetwork || pod.HostIPC || !pod.HostPID || *pod.AutomountServiceAccountToken || pod.NodeSelector["a"] != "b" || len(pod.Containers) != 1 || len(pod.InitContainers) != 1 {
+	if pod.HostNetwork || pod.HostIPC || !pod.HostPID || *pod.AutomountServiceAccountToken || pod.NodeSelector["a"] != "b" ||
+		len(pod.Containers) != 1 || len(pod.InitContainers) != 1 {
 		t.Errorf("%+v", pod)
 	}
 	for _, v := range pod.Volumes {
@@ -341,12 +348,14 @@ func TestWarm(t *testing.T) {
 			t.Errorf("it has %s of the host", v.HostPath.Path)
 		}
 	}
-	if c := pod.InitContainers[0]; c.Image != "example.com/thaw:1" || !*c.SecurityContext.RunAsNonRoot || len(c.SecurityContext.Capabilities.Add) > 0 {
+	if c := pod.InitContainers[0]; c.Image != "example.com/thaw:1" || !*c.SecurityContext.RunAsNonRoot ||
+		len(c.SecurityContext.Capabilities.Add) > 0 {
 		t.Errorf("%+v", c)
 	}
 	c := pod.Containers[0]
 	s := c.SecurityContext
-	if c.Image != "example.com/vllm:1" || !slices.Contains(c.Args, "--sockets=/mnt/thaw/sockets") || s.Privileged != nil || !*s.ReadOnlyRootFilesystem || s.SeccompProfile.Type != corev1.SeccompProfileTypeUnconfined ||
+	if c.Image != "example.com/vllm:1" || !slices.Contains(c.Args, "--sockets=/mnt/thaw/sockets") || s.Privileged != nil ||
+		!*s.ReadOnlyRootFilesystem || s.SeccompProfile.Type != corev1.SeccompProfileTypeUnconfined ||
 		!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
 		!slices.Equal(s.Capabilities.Add, []corev1.Capability{"SYS_ADMIN", "SYS_PTRACE", "SYS_CHROOT", "SETUID", "SETGID", "SETPCAP", "KILL", "DAC_OVERRIDE"}) {
 		t.Errorf("%+v", c)
@@ -382,7 +391,8 @@ func TestOptions(t *testing.T) {
 		{"all nodes", Options{Loaders: map[string]string{}}, `-nodeSelector: -nvidia.com/gpu.present: "true" `},
 		{"a pool", Options{Loaders: map[string]string{"agentpool": "gpu"}}, `-nvidia.com/gpu.present: "true" +agentpool: gpu `},
 		{"store", Options{Store: "/mnt/thaw"}, `-|| v.hostPath.path == "/var/lib/thaw/sockets")' +|| v.hostPath.path == "/mnt/thaw/sockets")' -message: a pod mounts no folder of its node but that of the loader's socket, /var/lib/thaw/sockets +message: a pod mounts no folder of its node but that of the loader's socket, /mnt/thaw/sockets ` +
-			"-- --store=/var/lib/thaw +- --store=/mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -- /var/lib/thaw +- /mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -path: /var/lib/thaw +path: /mnt/thaw "},
+			"-- --store=/var/lib/thaw +- --store=/mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -- /var/lib/thaw +- /mnt/thaw -- " +
+			"mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -path: /var/lib/thaw +path: /mnt/thaw "},
 		{"controller", Options{Controller: []string{"--eviction=lfu", "--prewarm=on"}}, "+- --eviction=lfu +- --prewarm=on "},
 		{"activator", Options{Activator: []string{"--hold=503"}}, "+- --hold=503 "},
 		{"history", Options{History: "past"}, "+- --data=/history +- mountPath: /history +name: history +- name: history +persistentVolumeClaim: +claimName: past "},

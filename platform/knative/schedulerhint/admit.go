@@ -48,7 +48,8 @@ func (h reviewHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not an AdmissionReview", http.StatusBadRequest)
 		return
 	}
-	out := admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Response: h.review(in.Request)}
+	out := admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
+		Response: h.review(in.Request)}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(out) // the API server has gone
 }
@@ -95,7 +96,8 @@ func preferNode(pod *corev1.Pod, node string) operation {
 	list := []corev1.PreferredSchedulingTerm{term}
 	switch a := pod.Spec.Affinity; {
 	case a == nil:
-		return operation{"add", "/spec/affinity", corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: list}}}
+		return operation{"add", "/spec/affinity",
+			corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: list}}}
 	case a.NodeAffinity == nil:
 		return operation{"add", "/spec/affinity/nodeAffinity", corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: list}}
 	case len(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) == 0:

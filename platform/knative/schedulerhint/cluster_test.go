@@ -44,7 +44,8 @@ func TestClusterHint(t *testing.T) {
 		}
 	}
 	space := "hint-" + strings.ReplaceAll(time.Now().UTC().Format("0102-150405.000"), ".", "-")
-	if _, err := c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: space}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: space}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.CoreV1().Services(space).Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: space}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443}}}}, metav1.CreateOptions{}); err != nil {
@@ -55,7 +56,8 @@ func TestClusterHint(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: space},
 		Webhooks: []registrationv1.MutatingWebhook{{
 			Name: "scheduler-hint.thaw.dev", AdmissionReviewVersions: []string{"v1"}, FailurePolicy: &ignore, SideEffects: &none, TimeoutSeconds: new(int32(2)),
-			ClientConfig:      registrationv1.WebhookClientConfig{Service: &registrationv1.ServiceReference{Namespace: space, Name: space, Path: new(path)}},
+			ClientConfig: registrationv1.WebhookClientConfig{Service: &registrationv1.ServiceReference{Namespace: space, Name: space,
+				Path: new(path)}},
 			ObjectSelector:    &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "thaw.dev/model", Operator: metav1.LabelSelectorOpExists}}},
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": space}},
 			Rules: []registrationv1.RuleWithOperations{{
@@ -108,7 +110,8 @@ func TestClusterHint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(t.Context(), space, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := c.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(t.Context(), space, types.JSONPatchType, patch,
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 

@@ -78,8 +78,9 @@ func (w *Webhook) Run(ctx context.Context) error {
 		return nil
 	}
 	server := &http.Server{
-		Handler: reviewHandler{w.o.Hint}, ReadHeaderTimeout: answerTimeout, ReadTimeout: answerTimeout, WriteTimeout: answerTimeout, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(w.o.Log.Handler(), slog.LevelDebug),
+		Handler: reviewHandler{w.o.Hint}, ReadHeaderTimeout: answerTimeout, ReadTimeout: answerTimeout, WriteTimeout: answerTimeout,
+		IdleTimeout: 2 * time.Minute,
+		ErrorLog:    slog.NewLogLogger(w.o.Log.Handler(), slog.LevelDebug),
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return w.cert.Load(), nil
 		}},
@@ -172,7 +173,8 @@ func (w *Webhook) syncEndpointSlice(ctx context.Context, port int32) error {
 		}
 		_, err = slices.Create(ctx, want, metav1.CreateOptions{})
 		return err
-	case equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) && equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences):
+	case equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) &&
+		equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences):
 		return nil
 	}
 	want.ResourceVersion = have.ResourceVersion

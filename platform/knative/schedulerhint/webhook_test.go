@@ -96,10 +96,12 @@ func TestAdmit(t *testing.T) {
 		r.Header.Set("Content-Type", "application/json")
 		reviewHandler{hints}.ServeHTTP(w, r)
 		var out admissionv1.AdmissionReview
-		if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil || w.Code != http.StatusOK || out.Kind != "AdmissionReview" || out.APIVersion != "admission.k8s.io/v1" {
+		if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil || w.Code != http.StatusOK || out.Kind != "AdmissionReview" ||
+			out.APIVersion != "admission.k8s.io/v1" {
 			t.Fatalf("%s: %d %s", name, w.Code, w.Body)
 		}
-		if out.Response == nil || !out.Response.Allowed || out.Response.UID != "7" || string(out.Response.Patch) != c.patch || (c.patch != "") != (out.Response.PatchType != nil) {
+		if out.Response == nil || !out.Response.Allowed || out.Response.UID != "7" || string(out.Response.Patch) != c.patch ||
+			(c.patch != "") != (out.Response.PatchType != nil) {
 			t.Errorf("%s: %s\n%s\nwant %s", name, w.Body, out.Response.Patch, c.patch)
 		}
 	}
@@ -138,13 +140,15 @@ func registered() *fake.Clientset {
 	return fake.NewClientset(
 		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "thaw-system", Name: Name, UID: "s1"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443}}}},
 		&registrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: Name}, Webhooks: []registrationv1.MutatingWebhook{{
-			Name: "scheduler-hint.thaw.dev", ClientConfig: registrationv1.WebhookClientConfig{Service: &registrationv1.ServiceReference{Namespace: "thaw-system", Name: Name}},
+			Name:         "scheduler-hint.thaw.dev",
+			ClientConfig: registrationv1.WebhookClientConfig{Service: &registrationv1.ServiceReference{Namespace: "thaw-system", Name: Name}},
 		}}},
 	)
 }
 
 func options(c *fake.Clientset) Options {
-	return Options{Client: c, Namespace: "thaw-system", Address: "127.0.0.1:0", Advertise: "10.1.2.3", Hint: hints, Log: slog.New(slog.DiscardHandler)}
+	return Options{Client: c, Namespace: "thaw-system", Address: "127.0.0.1:0", Advertise: "10.1.2.3", Hint: hints,
+		Log: slog.New(slog.DiscardHandler)}
 }
 
 // ask calls the webhook as an API server does: it takes the port from the slice and trusts
@@ -163,7 +167,8 @@ func ask(t *testing.T, c *fake.Clientset) (*tls.ConnectionState, []byte, error) 
 	if !pool.AppendCertsFromPEM(in.Webhooks[0].ClientConfig.CABundle) {
 		return nil, nil, errors.New("no authority yet")
 	}
-	if len(slice.Endpoints) != 1 || slice.Endpoints[0].Addresses[0] != "10.1.2.3" || *slice.Ports[0].Name != "https" || slice.OwnerReferences[0].UID != "s1" || slice.AddressType != discoveryv1.AddressTypeIPv4 {
+	if len(slice.Endpoints) != 1 || slice.Endpoints[0].Addresses[0] != "10.1.2.3" || *slice.Ports[0].Name != "https" ||
+		slice.OwnerReferences[0].UID != "s1" || slice.AddressType != discoveryv1.AddressTypeIPv4 {
 		return nil, nil, errors.New("the slice leads elsewhere")
 	}
 	transport := &http.Transport{
@@ -173,7 +178,8 @@ func ask(t *testing.T, c *fake.Clientset) (*tls.ConnectionState, []byte, error) 
 		},
 	}
 	defer transport.CloseIdleConnections()
-	answer, err := (&http.Client{Transport: transport}).Post("https://"+Name+".thaw-system.svc"+path, "application/json", bytes.NewReader(review(t, "a", "CREATE", "pods", pod("llama-00001", nil))))
+	answer, err := (&http.Client{Transport: transport}).Post("https://"+Name+".thaw-system.svc"+path, "application/json",
+		bytes.NewReader(review(t, "a", "CREATE", "pods", pod("llama-00001", nil))))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -325,7 +331,8 @@ func TestCertificate(t *testing.T) {
 		if _, err := secrets.Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if d := second.sync(t.Context(), 8443); d != retryEvery || !strings.Contains(second.lastError, "thaw-knative install") || shown(second) != last {
+		if d := second.sync(t.Context(), 8443); d != retryEvery || !strings.Contains(second.lastError, "thaw-knative install") ||
+			shown(second) != last {
 			t.Errorf("%s: again in %v, %q", what, d, second.lastError)
 		}
 		now = then

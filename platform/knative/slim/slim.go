@@ -89,18 +89,21 @@ func slimPodSpec(spec *corev1.PodSpec) corev1.PodSpec {
 		}
 		return out
 	}
-	return corev1.PodSpec{NodeName: spec.NodeName, InitContainers: few(spec.InitContainers), Containers: few(spec.Containers), Overhead: spec.Overhead}
+	return corev1.PodSpec{NodeName: spec.NodeName, InitContainers: few(spec.InitContainers), Containers: few(spec.Containers),
+		Overhead: spec.Overhead}
 }
 
 // slimRevisionPod keeps what a revision's pods ask of nodes, and the model file in
 // THAW_MODEL.
 func slimRevisionPod(spec *corev1.PodSpec) corev1.PodSpec {
-	out := corev1.PodSpec{ServiceAccountName: spec.ServiceAccountName, PriorityClassName: spec.PriorityClassName, RuntimeClassName: spec.RuntimeClassName, NodeSelector: boundedMap(spec.NodeSelector, "")}
+	out := corev1.PodSpec{ServiceAccountName: spec.ServiceAccountName, PriorityClassName: spec.PriorityClassName,
+		RuntimeClassName: spec.RuntimeClassName, NodeSelector: boundedMap(spec.NodeSelector, "")}
 	out.Tolerations = append(out.Tolerations, spec.Tolerations[:min(len(spec.Tolerations), maxList)]...)
 	out.ImagePullSecrets = append(out.ImagePullSecrets, spec.ImagePullSecrets[:min(len(spec.ImagePullSecrets), maxList)]...)
 	for i := range spec.Containers[:min(len(spec.Containers), maxList)] {
 		c := &spec.Containers[i]
-		lean := corev1.Container{Name: c.Name, Resources: corev1.ResourceRequirements{Limits: readResources(c.Resources.Limits), Requests: readResources(c.Resources.Requests)}}
+		lean := corev1.Container{Name: c.Name,
+			Resources: corev1.ResourceRequirements{Limits: readResources(c.Resources.Limits), Requests: readResources(c.Resources.Requests)}}
 		lean.Ports = append(lean.Ports, c.Ports[:min(len(c.Ports), 1)]...) // Knative's main container has one
 		for _, e := range c.Env {
 			if e.Name == "THAW_MODEL" { // of several the last one counts

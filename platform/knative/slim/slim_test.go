@@ -104,7 +104,8 @@ func TestKept(t *testing.T) {
 	if _, err := knative.DecodeAnnotation(service.Annotations[knative.ModelAnnotation]); err == nil {
 		t.Error("a long annotation is taken")
 	}
-	if q := c.Resources.Limits[knative.GPU]; q.Value() != 2 || rev.Spec.ServiceAccountName != "models" || len(rev.Spec.Tolerations) != maxList {
+	if q := c.Resources.Limits[knative.GPU]; q.Value() != 2 || rev.Spec.ServiceAccountName != "models" ||
+		len(rev.Spec.Tolerations) != maxList {
 		t.Errorf("%+v", rev.Spec)
 	}
 }

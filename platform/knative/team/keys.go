@@ -70,7 +70,8 @@ func Create(ctx context.Context, secrets kube.SecretsGetter, team, name string, 
 		return "", Key{}, err
 	}
 	for range 3 {
-		if _, err = secrets.Secrets(team).Patch(ctx, SecretName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "thaw"}); err == nil {
+		if _, err = secrets.Secrets(team).Patch(ctx, SecretName, types.MergePatchType, patch,
+			metav1.PatchOptions{FieldManager: "thaw"}); err == nil {
 			return secret, k, nil
 		}
 		if !status.IsNotFound(err) {
@@ -123,7 +124,8 @@ func Delete(ctx context.Context, secrets kube.SecretsGetter, team, id string) er
 // List returns the keys of a team, or of all for "", by team and age, and what could not
 // be read.
 func List(ctx context.Context, secrets kube.SecretsGetter, team string) ([]Key, []string, error) {
-	list, err := secrets.Secrets(team).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", SecretName).String()})
+	list, err := secrets.Secrets(team).List(ctx,
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", SecretName).String()})
 	if err != nil {
 		return nil, nil, fmt.Errorf("keys: %w", err)
 	}

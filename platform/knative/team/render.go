@@ -76,7 +76,8 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 	if n := t.Spec.GPUs.Max; n > 0 {
 		objects = append(objects, &corev1.ResourceQuota{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ResourceQuota"}, ObjectMeta: meta(objectName),
-			Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.nvidia.com/gpu": *resource.NewQuantity(int64(n), resource.DecimalSI)}},
+			Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.nvidia.com/gpu": *resource.NewQuantity(int64(n),
+				resource.DecimalSI)}},
 		})
 	}
 	objects = append(objects, newSecret(name), &rbacv1.Role{

@@ -109,7 +109,8 @@ func FromNamespace(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (t func
 				continue
 			}
 			if n.Sign() <= 0 {
-				problems = append(problems, fmt.Sprintf("ResourceQuota %s allows no GPU: thaw takes 0 for no limit, and Kubernetes refuses the pods", q.Name))
+				problems = append(problems,
+					fmt.Sprintf("ResourceQuota %s allows no GPU: thaw takes 0 for no limit, and Kubernetes refuses the pods", q.Name))
 				continue
 			}
 			if v := int(Bounded(&n, maxLimit)); t.Spec.GPUs.Max == 0 || v < t.Spec.GPUs.Max {
@@ -118,7 +119,8 @@ func FromNamespace(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (t func
 		}
 	}
 	if g := t.Spec.GPUs; g.Max > 0 && g.Guaranteed > g.Max {
-		problems = append(problems, fmt.Sprintf("annotation %sgpus-guaranteed: %d GPUs are more than the %d that a ResourceQuota allows", Prefix, g.Guaranteed, g.Max))
+		problems = append(problems,
+			fmt.Sprintf("annotation %sgpus-guaranteed: %d GPUs are more than the %d that a ResourceQuota allows", Prefix, g.Guaranteed, g.Max))
 		t.Spec.GPUs.Guaranteed = g.Max
 	}
 	return t, problems

@@ -27,7 +27,8 @@ import (
 )
 
 func quota(name, key, value string) *corev1.ResourceQuota {
-	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceName(key): resource.MustParse(value)}}}
+	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceName(key): resource.MustParse(value)}}}
 }
 
 func TestFromNamespace(t *testing.T) {
@@ -36,7 +37,8 @@ func TestFromNamespace(t *testing.T) {
 		"thaw.dev/tokens-per-minute": "5", "thaw.dev/cold-starts-per-hour": "6", "thaw.dev/gpu-seconds-per-day": "7", "thaw.dev/store-bytes": "2Gi", "thaw.dev/priority-max": "normal", "other.dev/x": "y",
 	}
 	full := functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 1, Max: 4}, Limits: functions.Limits{
-		Concurrent: 2, HeldRequests: 3, RequestsPerMinute: 4, TokensPerMinute: 5, ColdStartsPerHour: 6, GPUSecondsPerDay: 7, StoreBytes: 2 << 30}, Priority: functions.TeamPriority{Max: functions.PriorityNormal}}
+		Concurrent: 2, HeldRequests: 3, RequestsPerMinute: 4, TokensPerMinute: 5, ColdStartsPerHour: 6, GPUSecondsPerDay: 7, StoreBytes: 2 << 30},
+		Priority: functions.TeamPriority{Max: functions.PriorityNormal}}
 	scoped := quota("scoped", "requests.nvidia.com/gpu", "1")
 	scoped.Spec.Scopes = []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeBestEffort}
 	for _, x := range []struct {
@@ -109,7 +111,9 @@ func TestRenderRoundTrip(t *testing.T) {
 }
 
 func TestRender(t *testing.T) {
-	full := functions.Team{Metadata: functions.Metadata{Name: "ml"}, Spec: functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 1, Max: 4}, Limits: functions.Limits{RequestsPerMinute: 60, StoreBytes: 200 << 30}}}
+	full := functions.Team{Metadata: functions.Metadata{Name: "ml"},
+		Spec: functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 1, Max: 4},
+			Limits: functions.Limits{RequestsPerMinute: 60, StoreBytes: 200 << 30}}}
 	for _, bad := range []functions.Team{
 		{}, {Metadata: functions.Metadata{Name: "A_"}}, {Metadata: functions.Metadata{Name: "kube-system"}}, {Metadata: functions.Metadata{Name: "knative-serving"}}, {Metadata: functions.Metadata{Name: "thaw-system"}},
 		{Metadata: functions.Metadata{Name: "a"}, Spec: functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 2, Max: 1}}},
@@ -219,7 +223,8 @@ func TestLife(t *testing.T) {
 		t.Errorf("%+v %v", id, ok)
 	}
 	list, problems, err := List(t.Context(), core, "a")
-	if err != nil || len(problems) > 0 || len(list) != 2 || list[0].ID != k1.ID || list[0].Name != "laptop" || list[0].Created != "2026-01-02T03:04:05Z" || list[1].ID != k2.ID {
+	if err != nil || len(problems) > 0 || len(list) != 2 || list[0].ID != k1.ID || list[0].Name != "laptop" ||
+		list[0].Created != "2026-01-02T03:04:05Z" || list[1].ID != k2.ID {
 		t.Errorf("%+v %v %v", list, problems, err)
 	}
 	if all, _, err := List(t.Context(), core, ""); err != nil || len(all) != 3 {
@@ -293,7 +298,8 @@ func TestManyKeys(t *testing.T) {
 	}
 	s.Data["a-long-one"] = []byte(`{"name": "` + strings.Repeat("x", maxEntry) + `"}`)
 	keys, problems := Keys([]*corev1.Secret{s})
-	if len(keys.Keys) != maxKeys || keys.Keys[0].ID != "k0000" || len(problems) != 2 || !strings.Contains(problems[0], "1001 entries") || !strings.Contains(problems[1], "a-long-one") {
+	if len(keys.Keys) != maxKeys || keys.Keys[0].ID != "k0000" || len(problems) != 2 || !strings.Contains(problems[0], "1001 entries") ||
+		!strings.Contains(problems[1], "a-long-one") {
 		t.Errorf("%d keys, %q", len(keys.Keys), problems)
 	}
 	for id := range s.Data {

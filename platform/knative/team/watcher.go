@@ -53,9 +53,10 @@ func NewWatcher(o WatcherOptions) *Watcher {
 	}
 	w.keys.Trust(o.Tokens()...)
 	// The controller may read Secrets of this one name only.
-	w.factory = informers.NewSharedInformerFactoryWithOptions(o.Client, 0, informers.WithTransform(o.Transform), informers.WithTweakListOptions(func(l *metav1.ListOptions) {
-		l.FieldSelector = fields.OneTermEqualSelector("metadata.name", SecretName).String()
-	}))
+	w.factory = informers.NewSharedInformerFactoryWithOptions(o.Client, 0, informers.WithTransform(o.Transform),
+		informers.WithTweakListOptions(func(l *metav1.ListOptions) {
+			l.FieldSelector = fields.OneTermEqualSelector("metadata.name", SecretName).String()
+		}))
 	w.secrets = w.factory.Core().V1().Secrets().Lister()
 	return w
 }
@@ -78,7 +79,8 @@ func (w *Watcher) Changed() {
 func (w *Watcher) Run(ctx context.Context) error {
 	informer := w.factory.Core().V1().Secrets().Informer()
 	changed := func(any) { w.Changed() }
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) }, DeleteFunc: changed}); err != nil {
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) },
+		DeleteFunc: changed}); err != nil {
 		return err
 	}
 	w.factory.Start(ctx.Done())

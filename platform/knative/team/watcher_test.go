@@ -50,7 +50,8 @@ func TestReportProblems(t *testing.T) {
 		made <- e
 		return true, e, nil
 	})
-	x := &Watcher{o: WatcherOptions{Client: kube, Log: slog.New(slog.DiscardHandler)}, reported: map[string]string{}, events: make(chan *corev1.Event, 8)}
+	x := &Watcher{o: WatcherOptions{Client: kube, Log: slog.New(slog.DiscardHandler)}, reported: map[string]string{},
+		events: make(chan *corev1.Event, 8)}
 	x.reportProblems("a", []string{"one", "two"})
 	x.reportProblems("a", []string{"one", "two"}) // unchanged
 	x.reportProblems("b", nil)                    // no problems
@@ -73,7 +74,8 @@ func TestReportProblems(t *testing.T) {
 	x.reportProblems("c", []string{"four"})
 	e := <-made
 	// Kubernetes accepts an Event only in the namespace of its object.
-	if e.Namespace != "c" || e.InvolvedObject.Namespace != "c" || e.InvolvedObject.Name != "c" || e.InvolvedObject.Kind != "Namespace" || e.Type != corev1.EventTypeWarning || e.GenerateName == "" || e.Message != "four" {
+	if e.Namespace != "c" || e.InvolvedObject.Namespace != "c" || e.InvolvedObject.Name != "c" || e.InvolvedObject.Kind != "Namespace" ||
+		e.Type != corev1.EventTypeWarning || e.GenerateName == "" || e.Message != "four" {
 		t.Errorf("%+v", e)
 	}
 	cancel()

@@ -56,7 +56,8 @@ func (s *Start) Sample() forecast.StartSample {
 	for _, p := range s.Phases {
 		phases[p.Phase] += boundedSeconds(p.Duration)
 	}
-	return forecast.StartSample{Node: s.Node, Tier: s.Tier, Total: s.End - s.Wanted, Start: s.End - s.Decided, FromDeepSleep: s.FromDeepSleep, Phases: phases}
+	return forecast.StartSample{Node: s.Node, Tier: s.Tier, Total: s.End - s.Wanted, Start: s.End - s.Decided, FromDeepSleep: s.FromDeepSleep,
+		Phases: phases}
 }
 
 // boundedSeconds converts seconds that an agent reported, bounded against overflow.

@@ -207,9 +207,11 @@ func (f *Forecaster) Run(ctx context.Context, now placement.Instant) {
 			}
 			return f.worthHolding(function)
 		}, func(x forecast.Foreseen) {
-			if function := f.loop.Function(x.Name); function != nil && !function.Planned().Gone && function.Usage().prewarm == nil && !function.Usage().inUse {
+			if function := f.loop.Function(x.Name); function != nil && !function.Planned().Gone && function.Usage().prewarm == nil &&
+				!function.Usage().inUse {
 				// A prewarm beyond the budget is dropped and counted.
-				if _, err := f.prewarmer.grant(function, functions.Prewarm{Until: x.Until, Tier: functions.PrewarmGPU, By: byHistory, Why: x.Why}, now); err != nil {
+				if _, err := f.prewarmer.grant(function, functions.Prewarm{Until: x.Until, Tier: functions.PrewarmGPU, By: byHistory, Why: x.Why},
+					now); err != nil {
 					f.loop.Count("thaw_prewarms_total", 1, "over_budget")
 				}
 			}

@@ -74,7 +74,8 @@ func (p *prewarmer) grant(x Function, h functions.Prewarm, now placement.Instant
 		if len(p.leases.List) >= maxHints {
 			return nil, functions.ErrTooManyPrewarms
 		}
-		planned = &prewarm{function: x, Prewarm: functions.Prewarm{ID: p.loop.NewID("pw"), Function: f.Name.String(), State: "planned"}, charged: now}
+		planned = &prewarm{function: x, Prewarm: functions.Prewarm{ID: p.loop.NewID("pw"), Function: f.Name.String(), State: "planned"},
+			charged: now}
 		p.leases.Add(planned)
 	}
 	planned.Tier, planned.By, planned.Why, planned.Until, planned.until, planned.gpus = h.Tier, h.By, h.Why, h.Until, until, gpus

@@ -34,7 +34,8 @@ func TestParse(t *testing.T) {
 // TestScore: which of two that differ in one field is evicted first, by policy.
 func TestScore(t *testing.T) {
 	const now = 100 * time.Hour
-	base := Kept{Used: now - time.Minute, Uses: 5, UsesAt: now - time.Minute, Next: now + time.Hour, WayBack: 10 * time.Second, Bytes: 10 * gib}
+	base := Kept{Used: now - time.Minute, Uses: 5, UsesAt: now - time.Minute, Next: now + time.Hour, WayBack: 10 * time.Second,
+		Bytes: 10 * gib}
 	with := func(edit func(k *Kept)) Kept { k := base; edit(&k); return k }
 	for _, c := range []struct {
 		what   string

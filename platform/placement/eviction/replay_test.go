@@ -175,7 +175,8 @@ func TestOnATrace(t *testing.T) {
 	})
 	best := "lru"
 	for _, name := range policyNames {
-		t.Logf("%-9s cold %.3f, %.2f of lru's, %.2f of the future's; waited %v", name, cold[name], cold[name]/cold["lru"], cold[name]/cold["future"], waited[name])
+		t.Logf("%-9s cold %.3f, %.2f of lru's, %.2f of the future's; waited %v", name, cold[name], cold[name]/cold["lru"],
+			cold[name]/cold["future"], waited[name])
 		if cold[name] < cold[best] {
 			best = name
 		}

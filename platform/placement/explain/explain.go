@@ -101,7 +101,8 @@ func (l *Log) Last(name functions.Name, kinds ...string) (x functions.Explanatio
 	if last == nil {
 		return x, 0, false
 	}
-	x = functions.Explanation{Kind: last.kind, Function: name.String(), Chosen: last.chosen, Reason: last.reason, For: last.forFunction, Others: max(0, last.seen-last.n)}
+	x = functions.Explanation{Kind: last.kind, Function: name.String(), Chosen: last.chosen, Reason: last.reason, For: last.forFunction,
+		Others: max(0, last.seen-last.n)}
 	rows := slices.Clone(last.rows[:last.n])
 	slices.SortStableFunc(rows, func(a, b Row) int { return cmp.Compare(a.Score, b.Score) })
 	for i := range rows {

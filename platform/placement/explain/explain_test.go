@@ -27,7 +27,8 @@ func TestLogIsBounded(t *testing.T) {
 			t.Fatalf("the best of 20 are %v", scores)
 		}
 	}
-	if len(l.records) != keepDecisions || len(l.order) != keepDecisions || l.records[key{names[0], Place}] != nil || l.records[key{names[len(names)-1], Place}] == nil {
+	if len(l.records) != keepDecisions || len(l.order) != keepDecisions || l.records[key{names[0], Place}] != nil ||
+		l.records[key{names[len(names)-1], Place}] == nil {
 		t.Errorf("%d records are kept", len(l.records))
 	}
 }

@@ -39,7 +39,8 @@ func (l *Largest) TooSmall(res functions.Resources, size functions.Bytes, requir
 	case l.FittingGPUs >= res.GPUs && l.Memory >= res.Memory:
 		return "no node that it fits takes one more pod"
 	case l.FittingGPUs >= res.GPUs && res.GPUs > 0:
-		return fmt.Sprintf("it needs %s of host memory beside its GPUs, and the largest node with so many has %s", res.Memory.Human(), l.Memory.Human())
+		return fmt.Sprintf("it needs %s of host memory beside its GPUs, and the largest node with so many has %s", res.Memory.Human(),
+			l.Memory.Human())
 	case l.FittingGPUs >= res.GPUs:
 		return fmt.Sprintf("it needs %s of host memory on one node, and the largest has %s", res.Memory.Human(), l.Memory.Human())
 	case l.GPUs == 0:

@@ -55,7 +55,8 @@ func (k *HostKind) Default() {
 // DefaultEngine is vLLM with a warm compile cache.
 var DefaultEngine = Engine{
 	Spawn: functions.Duration(6 * time.Second), Warmup: functions.Duration(2 * time.Second), Rise: functions.Duration(time.Second),
-	Plan: functions.Duration(200 * time.Millisecond), Exec: functions.Duration(20 * time.Millisecond), Exit: functions.Duration(300 * time.Millisecond),
+	Plan: functions.Duration(200 * time.Millisecond), Exec: functions.Duration(20 * time.Millisecond),
+	Exit:   functions.Duration(300 * time.Millisecond),
 	Spread: 15, Prefill: 8000, Decode: 60,
 }
 

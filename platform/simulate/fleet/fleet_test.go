@@ -60,7 +60,8 @@ func TestBadFleets(t *testing.T) {
 }
 
 func TestWithGPUs(t *testing.T) {
-	f, err := Decode("f", []byte("nodes:\n- {name: big, count: 2, gpus: 8}\n- {name: cpu, count: 3, gpus: 0}\n- {name: small, count: 4, gpus: 1, gpuMemory: 24Gi}"))
+	f, err := Decode("f",
+		[]byte("nodes:\n- {name: big, count: 2, gpus: 8}\n- {name: cpu, count: 3, gpus: 0}\n- {name: small, count: 4, gpus: 1, gpuMemory: 24Gi}"))
 	if err != nil {
 		t.Fatal(err)
 	}

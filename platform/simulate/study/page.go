@@ -273,7 +273,8 @@ func (p *page) curve() {
 	}
 	x := axis{low: float64(p.a.Sizing.Low), high: float64(p.a.Sizing.High)}
 	whole := func(v float64) string { return strconv.Itoa(int(math.Round(v))) }
-	c := newChart("p99 of the time to first token by GPUs", x, axis{low: low / 1.3, high: high * 1.3, log: true}, "GPUs", "p99 of the time to first token", whole, formatSeconds)
+	c := newChart("p99 of the time to first token by GPUs", x, axis{low: low / 1.3, high: high * 1.3, log: true}, "GPUs",
+		"p99 of the time to first token", whole, formatSeconds)
 	if p.o.Goal > 0 {
 		c.level(p.o.Goal.Seconds(), "goal "+Seconds(p.o.Goal.Seconds()))
 	}
@@ -289,7 +290,8 @@ func (p *page) curve() {
 	for _, r := range p.o.Runs {
 		hours = max(hours, total(r.GPUHours))
 	}
-	c = newChart("GPU-hours by GPUs", x, axis{high: hours * 1.05}, "GPUs", "GPU-hours held by models, and all there are (dotted)", whole, formatNumber)
+	c = newChart("GPU-hours by GPUs", x, axis{high: hours * 1.05}, "GPUs", "GPU-hours held by models, and all there are (dotted)", whole,
+		formatNumber)
 	for i, w := range words {
 		c.line(i, w, pointsOf(runs[w], func(r *Run) float64 { return total(r.GPUHours) - r.GPUHours.Free }), func(q point) string {
 			return fmt.Sprintf("%s, %s GPUs: %s GPU-hours held by models", w, whole(q.x), Hours(q.y))
@@ -324,8 +326,10 @@ func (p *page) firstTokens(runs []Run) {
 	for _, r := range runs {
 		high = max(high, r.TTFT.Max)
 	}
-	p.open("Time to first token", "How many of a hundred requests had their first token within a time; to the right of the knee are the cold ones.")
-	c := newChart("Distribution of the time to first token", axis{low: low, high: high * 1.05, log: true}, axis{high: 1}, "time to first token", "share of requests", formatSeconds, percent)
+	p.open("Time to first token",
+		"How many of a hundred requests had their first token within a time; to the right of the knee are the cold ones.")
+	c := newChart("Distribution of the time to first token", axis{low: low, high: high * 1.05, log: true}, axis{high: 1},
+		"time to first token", "share of requests", formatSeconds, percent)
 	var names []string
 	for i, r := range runs {
 		var ps []point
@@ -343,7 +347,8 @@ func (p *page) firstTokens(runs []Run) {
 }
 
 func (p *page) cold(runs []Run) {
-	p.open("Cold requests", "Share of requests that waited for a replica, and how long the middle one and the slowest hundredth waited for their first token.")
+	p.open("Cold requests",
+		"Share of requests that waited for a replica, and how long the middle one and the slowest hundredth waited for their first token.")
 	var rows []bar
 	for i, r := range runs {
 		rows = append(rows, bar{r.Policy.Text, share(r.ColdShare) + ", p99 " + Seconds(r.TTFTCold.P99), []part{{fmt.Sprintf("f c%d", i%colours), "cold share", r.ColdShare}}})
@@ -417,14 +422,16 @@ func (p *page) teams(runs []Run) {
 	if !slices.ContainsFunc(runs, func(r Run) bool { return len(r.Teams) > 1 }) {
 		return
 	}
-	p.open("Teams", "Waiting at the gate and GPU-hours held, for the "+strconv.Itoa(mostTeams)+" that ask most. Evictions are those its functions had others suffer, and suffered.")
+	p.open("Teams", "Waiting at the gate and GPU-hours held, for the "+strconv.Itoa(mostTeams)+
+		" that ask most. Evictions are those its functions had others suffer, and suffered.")
 	for _, r := range runs {
 		teams := slices.SortedFunc(slices.Values(r.Teams), func(a, b simulate.Team) int {
 			return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name, b.Name))
 		})
 		p.f(`<p>%s</p><div class="scroll"><table><thead><tr><th>team</th><th>requests</th><th>cold</th><th>wait p50</th><th>p99</th><th>max</th><th>GPU-hours</th><th>refused</th><th>evicted others</th><th>was evicted</th></tr></thead><tbody>`+"\n", escapeHTML(r.Policy.Text))
 		for _, t := range teams[:min(len(teams), mostTeams)] {
-			p.f("<tr><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td></tr>\n", escapeHTML(t.Name), Count(t.Requests), Count(t.Cold),
+			p.f("<tr><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td></tr>\n",
+				escapeHTML(t.Name), Count(t.Requests), Count(t.Cold),
 				Seconds(t.WaitP50), Seconds(t.WaitP99), Seconds(t.WaitMax), Hours(t.GPUHours), Count(t.Refused), Count(t.Inflicted), Count(t.Suffered))
 		}
 		p.WriteString("</tbody></table></div>\n")

@@ -330,9 +330,11 @@ func (r *studyRun) need(policy int) Need {
 func (n Need) Sentence(goal time.Duration, s *Sizing) string {
 	g := Seconds(goal.Seconds())
 	if n.GPUs == 0 {
-		return fmt.Sprintf("%s: not even %s give 99 of 100 requests their first token within %s (p99 %s).", n.Policy, gpuCount(s.High), g, Seconds(n.P99))
+		return fmt.Sprintf("%s: not even %s give 99 of 100 requests their first token within %s (p99 %s).", n.Policy, gpuCount(s.High), g,
+			Seconds(n.P99))
 	}
-	text := fmt.Sprintf("%s: %s for 99 of 100 requests to have their first token within %s (p99 %s", n.Policy, gpusNeeded(n.GPUs), g, Seconds(n.P99))
+	text := fmt.Sprintf("%s: %s for 99 of 100 requests to have their first token within %s (p99 %s", n.Policy, gpusNeeded(n.GPUs), g,
+		Seconds(n.P99))
 	if n.Below > 0 {
 		text += fmt.Sprintf("; with %d it is %s", n.GPUs-1, Seconds(n.Below))
 	} else if n.GPUs == s.Low {

@@ -109,7 +109,8 @@ func (s *Spec) check(places catalog.Places, file string) error {
 	bound := func(path string, v, minimum, maximum float64) {
 		if !(v >= minimum && v <= maximum) {
 			line, column := places(path)
-			out = append(out, catalog.Problem{File: file, Line: line, Column: column, Path: path, Message: fmt.Sprintf("%v is not within %s to %s", v, short(minimum), short(maximum))})
+			out = append(out, catalog.Problem{File: file, Line: line, Column: column, Path: path,
+				Message: fmt.Sprintf("%v is not within %s to %s", v, short(minimum), short(maximum))})
 		}
 	}
 	bound("models", float64(s.Models), 1, 1e6)

@@ -121,7 +121,8 @@ func (t *Trace) targets(m *Mapped, models []functions.Name) (map[functions.Name]
 			}
 		}
 		if m.Names > 0 && (m.How == MapName || len(to) == 0) {
-			return nil, fmt.Errorf("%d of the %d functions in the trace are no models here: %s%s; --map says what becomes of them: %s leaves them out, %s and %s deal them among the models",
+			return nil, fmt.Errorf("%d of the %d functions in the trace are no models here: %s%s; --map says what becomes of them: %s leaves "+
+				"them out, %s and %s deal them among the models",
 				m.Names, len(t.Uses), strings.Join(unknown, ", "), ellipsis(m.Names, len(unknown)), MapKnown, MapRank, MapRound)
 		}
 	}

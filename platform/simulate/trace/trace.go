@@ -130,7 +130,8 @@ func open(file string, from func() (io.ReadCloser, error), o Options) (*Trace, e
 			return nil, err
 		}
 		if o.Format == "" {
-			return nil, &Error{File: file, Message: "its begin is of no format thaw knows; --format says which it is: " + strings.Join(Formats, ", ")}
+			return nil, &Error{File: file,
+				Message: "its begin is of no format thaw knows; --format says which it is: " + strings.Join(Formats, ", ")}
 		}
 	}
 	switch o.Format {

@@ -64,8 +64,10 @@ time=2026-11-21T10:00:10.000Z level=INFO msg=request id=e code=499 route=/v1/cha
 `
 	llm = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\r\n2023-11-16 18:15:50.9951690,396,109\n"
 	// The same day twice: in invitro's format and in that of the public data set.
-	functionsCSV = "HashFunction,HashApp,HashOwner,minute_1,minute_2,minute_3\nabcdef0123456789,b,c,2,0,1\nABCDEF0123456789,b,c,0,3,0\nffff,b,c,0,0,0\n"
-	publicCSV    = "HashOwner,HashApp,HashFunction,Trigger,1,2,3\nc,b,abcdef0123456789,http,2,0,1\nc,b,ABCDEF0123456789,http,0,3,0\nc,b,ffff,http,0,0,0\n"
+	functionsCSV = "HashFunction,HashApp,HashOwner,minute_1,minute_2,minute_3\n" +
+		"abcdef0123456789,b,c,2,0,1\nABCDEF0123456789,b,c,0,3,0\nffff,b,c,0,0,0\n"
+	publicCSV = "HashOwner,HashApp,HashFunction,Trigger,1,2,3\n" +
+		"c,b,abcdef0123456789,http,2,0,1\nc,b,ABCDEF0123456789,http,0,3,0\nc,b,ffff,http,0,0,0\n"
 )
 
 func TestFormats(t *testing.T) {
@@ -113,14 +115,16 @@ func TestMinutes(t *testing.T) {
 	if got != traceText(t, b.Read()) || got != traceText(t, a.Read()) {
 		t.Error("the same calls, other requests")
 	}
-	if a.Requests != 6 || a.Span != 3*time.Minute || len(a.Uses) != 2 || a.Uses[0] != (Use{functions.Name{Team: "default", Name: "f-abcdef012345"}, 3}) || a.Uses[1].Name.Name != "f-abcdef012345-2" {
+	if a.Requests != 6 || a.Span != 3*time.Minute || len(a.Uses) != 2 ||
+		a.Uses[0] != (Use{functions.Name{Team: "default", Name: "f-abcdef012345"}, 3}) || a.Uses[1].Name.Name != "f-abcdef012345-2" {
 		t.Errorf("%+v", a)
 	}
 	perMinute := map[string]int{}
 	for r := range a.Read() {
 		perMinute[fmt.Sprint(r.Function.Name, " ", int(r.At/time.Minute))]++
 	}
-	if len(perMinute) != 3 || perMinute["f-abcdef012345 0"] != 2 || perMinute["f-abcdef012345-2 1"] != 3 || perMinute["f-abcdef012345 2"] != 1 {
+	if len(perMinute) != 3 || perMinute["f-abcdef012345 0"] != 2 || perMinute["f-abcdef012345-2 1"] != 3 ||
+		perMinute["f-abcdef012345 2"] != 1 {
 		t.Error(perMinute)
 	}
 	if other, _ := open("f", fromText(functionsCSV), Options{Seed: 8}); traceText(t, other.Read()) == got {

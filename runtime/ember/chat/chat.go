@@ -77,7 +77,8 @@ func Load(dir, family string) (*Template, error) {
 		return nil, fmt.Errorf("chat template %q is not known (known: %v)", family, families)
 	}
 	if t.Family == "" {
-		return nil, fmt.Errorf("%s: chat template of an unknown family (known: ChatML, Llama 3, Llama 2, Mistral); name one with --chat-template", dir)
+		return nil, fmt.Errorf("%s: chat template of an unknown family (known: ChatML, Llama 3, Llama 2, Mistral); name one with --chat-template",
+			dir)
 	}
 	return t, nil
 }

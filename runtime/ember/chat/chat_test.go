@@ -47,7 +47,8 @@ func TestLoad(t *testing.T) {
 		b, _ := json.Marshal(map[string]any{"chat_template": template, "bos_token": map[string]any{"content": "<b>"}, "eos_token": "<e>"})
 		return string(b)
 	}
-	qwen := "{%- if tools %}{{- '<|im_start|>system\\n' }}{{- 'x' }}{%- else %}{{- '<|im_start|>system\\nYou are Q.\\nBe kind.<|im_end|>\\n' }}{%- endif %}"
+	qwen := "{%- if tools %}{{- '<|im_start|>system\\n' }}{{- 'x' }}{%- else %}{{- '<|im_start|>system\\nYou are Q.\\nBe " +
+		"kind.<|im_end|>\\n' }}{%- endif %}"
 	for _, c := range []struct {
 		name, config, jinja, family string
 		want                        Template

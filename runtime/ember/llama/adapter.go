@@ -92,7 +92,8 @@ func OpenAdapter(dir string, c *Config, maxRank int) (*Adapter, error) {
 	path := filepath.Join(dir, adapterWeights)
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		if _, err := os.Stat(filepath.Join(dir, "adapter_model.bin")); err == nil {
-			return nil, errors.New("its weights are a pickle (adapter_model.bin), which can run code when it is read: save them as " + adapterWeights)
+			return nil, errors.New("its weights are a pickle (adapter_model.bin), which can run code when it is read: save them as " +
+				adapterWeights)
 		}
 		return nil, errors.New("it has no " + adapterWeights)
 	}
@@ -145,7 +146,8 @@ func bindAdapter(set *safetensors.Set, c *Config, conf *adapterConfig) (*Adapter
 		}
 	}
 	if len(left) > 0 {
-		return nil, fmt.Errorf("tensor %s is not supported, or target_modules does not name it (supported: lora_A and lora_B of %s)", left[0], knownModules())
+		return nil, fmt.Errorf("tensor %s is not supported, or target_modules does not name it (supported: lora_A and lora_B of %s)", left[0],
+			knownModules())
 	}
 	if a.bytes == 0 {
 		return nil, errors.New("target_modules names no module of this model")

@@ -109,7 +109,8 @@ func parseAdapterConfig(b []byte) (c adapterConfig, err error) {
 	case !(math.Abs(*j.Alpha) <= maxAlpha):
 		return c, fmt.Errorf("lora_alpha is %v, which is no sensible number", *j.Alpha)
 	}
-	if name, ok := j.Init.(string); ok && slices.ContainsFunc(changesBase, func(p string) bool { return strings.HasPrefix(strings.ToLower(name), p) }) {
+	if name, ok := j.Init.(string); ok &&
+		slices.ContainsFunc(changesBase, func(p string) bool { return strings.HasPrefix(strings.ToLower(name), p) }) {
 		return c, fmt.Errorf("init_lora_weights is %q: the adapter belongs to changed weights of the base; save it converted to plain LoRA", name)
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {

@@ -141,7 +141,8 @@ const good = `{"architectures":["LlamaForCausalLM"],"hidden_size":64,"intermedia
 
 func TestConfig(t *testing.T) {
 	c, err := llama.ParseConfig([]byte(good + `}`))
-	if err != nil || c.KVHeads != 4 || c.HeadDim != 16 || c.Theta != 10000 || c.Eps != 1e-6 || c.MaxPos != 2048 || c.Tied || c.BOS != -1 || c.EOS != nil {
+	if err != nil || c.KVHeads != 4 || c.HeadDim != 16 || c.Theta != 10000 || c.Eps != 1e-6 || c.MaxPos != 2048 || c.Tied || c.BOS != -1 ||
+		c.EOS != nil {
 		t.Errorf("%+v %v", c, err)
 	}
 	c, err = llama.ParseConfig([]byte(strings.Replace(good, "Llama", "Qwen2", 1) + `,"rope_parameters":{"rope_type":"llama3","rope_theta":5e5,"factor":8,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":8192},"eos_token_id":[1,2],"bos_token_id":7,"head_dim":32}`))

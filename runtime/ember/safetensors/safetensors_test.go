@@ -190,7 +190,8 @@ func TestCopy(t *testing.T) {
 	if err := os.Mkdir(target, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(filepath.Join(dir, "model.safetensors.index.json"), filepath.Join(target, "model.safetensors.index.json")); err != nil {
+	if err := os.Rename(filepath.Join(dir, "model.safetensors.index.json"),
+		filepath.Join(target, "model.safetensors.index.json")); err != nil {
 		t.Fatal(err)
 	}
 	// The weights from elsewhere, the index from the folder.
@@ -206,7 +207,8 @@ func TestCopy(t *testing.T) {
 		t.Error("other bytes")
 	}
 	elsewhere.Close()
-	if err := os.Rename(filepath.Join(target, "model.safetensors.index.json"), filepath.Join(dir, "model.safetensors.index.json")); err != nil {
+	if err := os.Rename(filepath.Join(target, "model.safetensors.index.json"),
+		filepath.Join(dir, "model.safetensors.index.json")); err != nil {
 		t.Fatal(err)
 	}
 	n := 0

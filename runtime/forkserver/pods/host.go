@@ -157,7 +157,8 @@ func (h *Host) runInterpreter(ctx context.Context, script string) error {
 		h.mu.Unlock()
 	}()
 	h.log.Info("the node's interpreter is ready", "program", h.o.Program, "version", p.facts.Version, "pid", p.pid,
-		"imports", time.Duration(p.facts.Imports*float64(time.Second)).Round(10*time.Millisecond), "bytes", p.facts.Bytes, "missing", p.facts.Missing)
+		"imports", time.Duration(p.facts.Imports*float64(time.Second)).Round(10*time.Millisecond), "bytes", p.facts.Bytes, "missing",
+		p.facts.Missing)
 	look := time.NewTicker(forkserver.CheckEvery)
 	defer look.Stop()
 	for {

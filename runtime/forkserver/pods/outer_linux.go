@@ -34,7 +34,8 @@ func applyOuterConfinement(child, of int, pod confinement) error {
 		return fmt.Errorf("its priority of I/O: %w", e)
 	}
 	// A lower value takes a capability that may be missing; a higher one is allowed.
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", child), []byte(strconv.Itoa(pod.oom)), 0); err != nil && !errors.Is(err, os.ErrPermission) {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", child), []byte(strconv.Itoa(pod.oom)), 0); err != nil &&
+		!errors.Is(err, os.ErrPermission) {
 		return err
 	}
 	limits, err := parseLimits(pod.limits)
@@ -237,7 +238,8 @@ func readSeccompFilters(pid, count int) (all [][]byte, flags []uint32, err error
 		}
 		all = append(all, b)
 		m := struct{ off, flags uint64 }{off: uint64(i)}
-		if _, _, e := unix.Syscall6(unix.SYS_PTRACE, ptraceGetMetadata, uintptr(pid), unsafe.Sizeof(m), uintptr(unsafe.Pointer(&m)), 0, 0); e != 0 {
+		if _, _, e := unix.Syscall6(unix.SYS_PTRACE, ptraceGetMetadata, uintptr(pid), unsafe.Sizeof(m), uintptr(unsafe.Pointer(&m)), 0,
+			0); e != 0 {
 			return nil, nil, fmt.Errorf("filter %d: %w", i, e)
 		}
 		flags = append(flags, uint32(m.flags))

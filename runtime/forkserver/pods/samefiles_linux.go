@@ -93,7 +93,8 @@ func overlayLayers(mountinfo string) string {
 
 // stat looks at a path as the process would see it: no link leads outside its root.
 func (r root) stat(path string) (st unix.Stat_t, err error) {
-	fd, err := unix.Openat2(r.fd, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	fd, err := unix.Openat2(r.fd, path,
+		&unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	if err != nil {
 		return st, err
 	}
