@@ -39,7 +39,8 @@ func TestRequestsOfAKey(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		if r := ask(red, plainRequest); r.status != 429 || r.code() != "rate_limit_exceeded" || !strings.Contains(r.body, "--client-share") || r.took != 0 {
+		if r := ask(red, plainRequest); r.status != 429 || r.code() != "rate_limit_exceeded" || !strings.Contains(r.body, "--client-share") ||
+			r.took != 0 {
 			t.Errorf("%+v", r)
 		}
 		if m := metric(t, w, "thaw_quota_rejections_total"); !strings.Contains(m, `reason="key"`) {

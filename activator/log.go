@@ -40,26 +40,23 @@ func (p *proxyRequest) finish(code int) {
 	}
 	p.lease.End(int(used.Prompt+used.Completion), now)
 	p.countEnd(code, now, took)
-	if p.routing != nil {
-		a.decisions.Finish(p.id, code)
-	}
 	ctx := context.Background() // the line is written even if the request was cancelled
 	if !a.o.Log.Enabled(ctx, slog.LevelInfo) || !a.refusals.LogsEnd(p.team, code, now, a.o.Log) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 12)
 	attrs = append(attrs, slog.String("id", p.id), slog.Int("code", code))
-	if p.fn != nil {
+	switch {
+	case p.composition != nil:
+		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", p.composition.FullName().String()), slog.String("team", p.team), slog.Bool("stream", p.stream))
+		attrs = p.composed.Attrs(attrs)
+	case p.fn != nil:
 		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", a.metricsOf(p.fn).FullName), slog.String("team", p.team), slog.Bool("stream", p.stream))
 		if p.fn.Snapshot().ServedModelName != "" {
 			attrs = append(attrs, slog.String("revision", p.fn.Name.Name))
 		}
-	} else if p.composition == nil {
+	default:
 		attrs = append(attrs, slog.String("route", p.route))
-	}
-	if p.composition != nil {
-		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", p.composition.FullName().String()), slog.String("team", p.team), slog.Bool("stream", p.stream))
-		attrs = p.composed.Attrs(attrs)
 	}
 	if p.routing != nil {
 		attrs = p.routeFields(attrs)
@@ -97,6 +94,9 @@ func (p *proxyRequest) finish(code int) {
 // countEnd counts the request, which ended with code after the time that it took.
 func (p *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
 	a := p.a
+	if p.routing != nil {
+		a.decisions.Finish(p.id, code)
+	}
 	if p.composition != nil {
 		p.countComposition(code, took)
 	} else if p.fn == nil {

@@ -51,7 +51,8 @@ func runRouter(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
-	o := router.Options{Rounds: 100_000, RequestRounds: 20, Requests: 4000, Hedges: 60, Checkouts: *sources, Texts: *texts, Progress: func(s string) { fmt.Fprintln(stderr, s) }}
+	o := router.Options{Rounds: 100_000, RequestRounds: 20, Requests: 4000, Hedges: 60, Checkouts: *sources, Texts: *texts,
+		Progress: func(s string) { fmt.Fprintln(stderr, s) }}
 	if *quick {
 		o.Rounds, o.RequestRounds, o.Requests, o.Hedges = 100, 1, 100, 2
 	}

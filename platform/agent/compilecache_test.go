@@ -366,7 +366,8 @@ func TestStagedFileIsDamaged(t *testing.T) {
 	c.Release()
 	again := stage()
 	defer again.Release()
-	if got, err := os.ReadFile(filepath.Join(again.Path, "model.safetensors")); err != nil || !bytes.Equal(got, want) || again.Digest != c.Digest {
+	if got, err := os.ReadFile(filepath.Join(again.Path, "model.safetensors")); err != nil || !bytes.Equal(got, want) ||
+		again.Digest != c.Digest {
 		t.Errorf("%d bytes of %s, %v", len(got), again.Digest, err)
 	}
 	cancelled, cancel := context.WithCancel(t.Context())

@@ -60,7 +60,8 @@ func TestDecisions(t *testing.T) {
 	}
 	bare := start(t, nil)
 	bare.keys(t)
-	if status, _, body := bare.ask(t, "GET", "/api/v1/routes/x", bare.keyAdm, ""); status != 404 || !strings.Contains(body, "keeps no decisions") {
+	if status, _, body := bare.ask(t, "GET", "/api/v1/routes/x", bare.keyAdm, ""); status != 404 ||
+		!strings.Contains(body, "keeps no decisions") {
 		t.Errorf("%d %s", status, body)
 	}
 }

@@ -74,7 +74,9 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 			f.StringP("namespace", "n", "", "for models whose file names none")
 			f.String("thaw-image", "", "image whose entry point is thaw; left out: that of the controller [THAW_IMAGE]")
 			f.StringArray("image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
-			f.String("vulnerable-engines", "", "engines below the version that fixes a known vulnerability: refuse (default) to start them in pods, or allow [THAW_VULNERABLE_ENGINES]")
+			f.String("vulnerable-engines", "",
+				"engines below the version that fixes a known vulnerability: "+
+					"refuse (default) to start them in pods, or allow [THAW_VULNERABLE_ENGINES]")
 			f.String("store", "", "folder of the loader on each node")
 			f.String("gpu-memory", "", gpuMemoryHelp)
 			f.Duration("request-timeout", 0, "the longest a request may take")
@@ -87,7 +89,8 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 }
 
 // gpuMemoryHelp is the help of --gpu-memory of verbs that render models for a cluster.
-const gpuMemoryHelp = "memory of one GPU, for models whose file leaves its resources out; left out: what the labels of the cluster's nodes say"
+const gpuMemoryHelp = "memory of one GPU, for models whose file leaves its resources out; left out: what the labels of the cluster's " +
+	"nodes say"
 
 func (c *connection) wakeAndFollow(ctx context.Context, cl *api.Client, name functions.Name) error {
 	w, err := cl.Wake(ctx, name, 0)
@@ -143,7 +146,9 @@ func (c *connection) printDeployed(ctx context.Context, cl *api.Client, done []a
 		}
 		c.Remark("try it:")
 		c.Remark("  thaw run %s \"Hello\"", tables.ShortName(d.Name))
-		c.Remark("  curl -N %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'", cl.Server(), key, tables.ShortName(d.Name))
+		c.Remark("  curl -N %s/v1/chat/completions%s -H 'Content-Type: application/json' -d "+
+			"'{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'", cl.Server(), key,
+			tables.ShortName(d.Name))
 	}
 	return nil
 }

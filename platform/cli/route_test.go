@@ -15,14 +15,17 @@ import (
 func exampleDecision() functions.RouteRecord {
 	score := 0.75
 	return functions.RouteRecord{
-		ID: "req-1", Time: "2026-11-21T11:59:00Z", Router: "ml/auto", Rule: "hard", Stage: functions.StageScore, Target: "cloud-big", Prewarm: "reasoner", Cold: functions.ColdHedge, Data: functions.DataPublic,
-		Objective: functions.Objective{FirstToken: functions.Duration(2e9), CostPerRequest: 0.01}, Reason: "Rule hard matched; cloud-big answers soonest.", After: "small", Cache: "miss", Code: 200, Outcome: &score, Currency: "EUR",
+		ID: "req-1", Time: "2026-11-21T11:59:00Z", Router: "ml/auto", Rule: "hard", Stage: functions.StageScore, Target: "cloud-big",
+		Prewarm: "reasoner", Cold: functions.ColdHedge, Data: functions.DataPublic,
+		Objective: functions.Objective{FirstToken: functions.Duration(2e9), CostPerRequest: 0.01},
+		Reason:    "Rule hard matched; cloud-big answers soonest.", After: "small", Cache: "miss", Code: 200, Outcome: &score, Currency: "EUR",
 		Candidates: []functions.RouteCandidate{
 			{Name: "reasoner", Kind: "Model", State: "cold", ExpectedMS: 21500, Cost: -1},
 			{Name: "small", Kind: "Model", State: "ready", ExpectedMS: 80.25, Cost: -1, WhyNot: "it failed this request: \x1b[31mboom"},
 			{Name: "cloud-big", Kind: "Remote", State: "ready", ExpectedMS: -1, Cost: 0.0000125},
 		},
-		Features: functions.RouteFeatures{TokenCount: 420, Code: true, Tools: true, Language: "en", Complexity: 0.8125, Intent: "billing", Confidence: 0.9},
+		Features: functions.RouteFeatures{TokenCount: 420, Code: true, Tools: true, Language: "en", Complexity: 0.8125, Intent: "billing",
+			Confidence: 0.9},
 	}
 }
 

@@ -147,7 +147,8 @@ func (c *Cluster) versionFindings(ctx context.Context) ([]Finding, error) {
 	d, err := c.kube.AppsV1().Deployments(servingNamespace).Get(ctx, "controller", metav1.GetOptions{})
 	if err != nil {
 		if isNotFound(err) {
-			return append(found, noteFinding("kubectl get deployments -A -l app.kubernetes.io/name=knative-serving", "Knative's controller is not in namespace %s", servingNamespace)), nil
+			return append(found, noteFinding("kubectl get deployments -A -l app.kubernetes.io/name=knative-serving",
+				"Knative's controller is not in namespace %s", servingNamespace)), nil
 		}
 		return found, c.ignoreForbidden(err, servingNamespace+"/controller")
 	}
@@ -161,7 +162,8 @@ func kubernetesFinding(major, minor, version string) Finding {
 	case err != nil || major != "1":
 		return noteFinding(fmt.Sprintf("thaw is tested with 1.%d", testedKubernetes), "Kubernetes reports version %s", version)
 	case n < oldestKubernetes:
-		return badFinding(fmt.Sprintf("at least 1.%d: older ones have no ValidatingAdmissionPolicy; tested is 1.%d", oldestKubernetes, testedKubernetes), "Kubernetes is %s", version)
+		return badFinding(fmt.Sprintf("at least 1.%d: older ones have no ValidatingAdmissionPolicy; tested is 1.%d", oldestKubernetes,
+			testedKubernetes), "Kubernetes is %s", version)
 	case n == testedKubernetes:
 		return goodFinding("Kubernetes is %s", version)
 	}
@@ -220,7 +222,8 @@ func (c *Cluster) foreignIngress(ctx context.Context) ([]Finding, error) {
 		return []Finding{goodFinding("%s: %s is %s", name, key, has)}, nil
 	}
 	data, _ := json.Marshal(map[string]any{"data": map[string]string{key: "prometheus"}})
-	return []Finding{noteFinding(fmt.Sprintf("requests through other ingresses start no model until they can be counted; kubectl patch configmap %s -n %s --type merge -p '%s' && kubectl rollout restart deployment activator -n %s",
+	return []Finding{noteFinding(fmt.Sprintf("requests through other ingresses start no model until they can be counted; kubectl patch "+
+		"configmap %s -n %s --type merge -p '%s' && kubectl rollout restart deployment activator -n %s",
 		name, servingNamespace, data, servingNamespace), "%s: %s is %s", name, key, has)}, nil
 }
 
@@ -271,7 +274,9 @@ func (c *Cluster) partFindings(ctx context.Context) ([]Finding, error) {
 		for _, k := range slices.Sorted(maps.Keys(d.Spec.Template.Spec.NodeSelector)) {
 			labels = append(labels, k+"="+d.Spec.Template.Spec.NodeSelector[k])
 		}
-		found = append(found, badFinding("install --loaders LABEL=VALUE selects other nodes; kubectl label node NODE "+strings.Join(labels, " "), "no node has a loader: none has the label %s", strings.Join(labels, ", ")))
+		found = append(found,
+			badFinding("install --loaders LABEL=VALUE selects other nodes; kubectl label node NODE "+strings.Join(labels, " "),
+				"no node has a loader: none has the label %s", strings.Join(labels, ", ")))
 	default:
 		image := imageOf(&d.Spec.Template.Spec)
 		images[image] = true
@@ -289,7 +294,9 @@ func (c *Cluster) partFindings(ctx context.Context) ([]Finding, error) {
 		found = append(found, f)
 	}
 	if len(images) > 1 {
-		found = append(found, noteFinding(installCommand, "thaw's parts use %d different images: %s", len(images), strings.Join(slices.Sorted(maps.Keys(images)), ", ")))
+		found = append(found,
+			noteFinding(installCommand, "thaw's parts use %d different images: %s", len(images),
+				strings.Join(slices.Sorted(maps.Keys(images)), ", ")))
 	}
 	return found, nil
 }
@@ -331,7 +338,9 @@ func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
 	case l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" || l.Spec.RenewTime == nil:
 		found = append(found, badFinding(logs, "class %s: no controller leads", AutoscalerClass))
 	case time.Since(l.Spec.RenewTime.Time) > leaseExpiry:
-		found = append(found, badFinding(logs, "class %s: the leader's lease was renewed %s ago, by the clock of this machine", AutoscalerClass, time.Since(l.Spec.RenewTime.Time).Round(time.Second)))
+		found = append(found,
+			badFinding(logs, "class %s: the leader's lease was renewed %s ago, by the clock of this machine", AutoscalerClass,
+				time.Since(l.Spec.RenewTime.Time).Round(time.Second)))
 	default:
 		holder, _, _ := strings.Cut(*l.Spec.HolderIdentity, "@")
 		found = append(found, goodFinding("class %s: %s leads", AutoscalerClass, holder))
@@ -341,7 +350,8 @@ func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
 	case err != nil:
 		return found, c.ignoreForbidden(err, System+"/thaw")
 	case ready == 0:
-		found = append(found, badFinding("kubectl get pods -n "+System+" -l app.kubernetes.io/component=activator", "class %s: no activator is ready", IngressClass))
+		found = append(found,
+			badFinding("kubectl get pods -n "+System+" -l app.kubernetes.io/component=activator", "class %s: no activator is ready", IngressClass))
 	default:
 		found = append(found, goodFinding("class %s: %d activators are ready", IngressClass, ready))
 	}
@@ -357,7 +367,8 @@ func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
 	case err != nil:
 		found = append(found, noteFinding(without+installCommand, "the webhook %s is not registered", webhookName))
 	case len(w.Webhooks) > 0 && len(w.Webhooks[0].ClientConfig.CABundle) == 0:
-		found = append(found, noteFinding(without+"thaw-knative install, or "+schedulerhint.TrustCommand, "API servers do not trust the webhook %s", webhookName))
+		found = append(found,
+			noteFinding(without+"thaw-knative install, or "+schedulerhint.TrustCommand, "API servers do not trust the webhook %s", webhookName))
 	case len(w.Webhooks) == 0 || ready == 0:
 		found = append(found, noteFinding(without+logs, "the webhook %s is not served", webhookName))
 	default:
@@ -368,7 +379,8 @@ func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
 
 // readyAddresses counts the ready addresses of one of thaw's Services.
 func (c *Cluster) readyAddresses(ctx context.Context, service string) (n int, err error) {
-	list, err := c.kube.DiscoveryV1().EndpointSlices(System).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
+	list, err := c.kube.DiscoveryV1().EndpointSlices(System).List(ctx,
+		metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
 	if err != nil {
 		return 0, err
 	}
@@ -467,5 +479,6 @@ func podSecurityFinding(n *corev1.Namespace) Finding {
 	if level == "privileged" {
 		return goodFinding("%s", what)
 	}
-	return badFinding(fmt.Sprintf("it forbids the store's host path; kubectl label namespace %s %s=privileged --overwrite", n.Name, podSecurity), "%s", what)
+	return badFinding(fmt.Sprintf("it forbids the store's host path; kubectl label namespace %s %s=privileged --overwrite", n.Name,
+		podSecurity), "%s", what)
 }

@@ -51,7 +51,9 @@ func (s Sizer) Size(ctx context.Context, m *functions.Model) (functions.Resource
 		return spec.Resources, ""
 	}
 	nothing := func(format string, args ...any) (functions.Resources, string) {
-		return functions.Resources{}, "spec.resources is left out, and nothing is reserved: " + fmt.Sprintf(format, args...) + "; write what thaw init prints, or resources: {memory: 4Gi} for processors"
+		return functions.Resources{},
+			"spec.resources is left out, and nothing is reserved: " + fmt.Sprintf(format, args...) +
+				"; write what thaw init prints, or resources: {memory: 4Gi} for processors"
 	}
 	var withGPUs []functions.Node
 	for _, n := range s.Nodes() {
@@ -68,19 +70,24 @@ func (s Sizer) Size(ctx context.Context, m *functions.Model) (functions.Resource
 	}
 	use := useOf(spec, &model)
 	fit, node := chooseNode(&model, use, withGPUs)
-	res := functions.Resources{GPUs: fit.Use.GPUs, GPUMemory: functions.Bytes(fit.Need.Total()), Memory: functions.Bytes(sizing.HostMemory(fit.Use))}
+	res := functions.Resources{GPUs: fit.Use.GPUs, GPUMemory: functions.Bytes(fit.Need.Total()),
+		Memory: functions.Bytes(sizing.HostMemory(fit.Use))}
 	human := func(n int64) string { return functions.Bytes(n).Human() }
-	text := fmt.Sprintf("spec.resources is left out, and was worked out: {gpus: %d, gpuMemory: %s, memory: %s}. Each GPU has weights of %s, KV cache of %s for %d x %d tokens (requests at once x context), and %s for the engine",
-		res.GPUs, res.GPUMemory, res.Memory, human(fit.Need.Weights), human(fit.Need.Cache), fit.Use.Requests, fit.Use.Context, human(fit.Need.Adapters+fit.Need.Program+fit.Need.Work))
+	text := fmt.Sprintf("spec.resources is left out, and was worked out: {gpus: %d, gpuMemory: %s, memory: %s}. Each GPU has weights of "+
+		"%s, KV cache of %s for %d x %d tokens (requests at once x context), and %s for the engine",
+		res.GPUs, res.GPUMemory, res.Memory, human(fit.Need.Weights), human(fit.Need.Cache), fit.Use.Requests, fit.Use.Context,
+		human(fit.Need.Adapters+fit.Need.Program+fit.Need.Work))
 	if !fit.OK {
-		text += fmt.Sprintf("; no node has room for that now, and the largest, %s, has %d x %s: thaw init tells what would fit", node.ID, len(node.GPUs), human(smallest(node)))
+		text += fmt.Sprintf("; no node has room for that now, and the largest, %s, has %d x %s: thaw init tells what would fit", node.ID,
+			len(node.GPUs), human(smallest(node)))
 	}
 	return res, text
 }
 
 // LeavesOut reports whether a model file leaves resources out that can be worked out.
 func LeavesOut(spec *functions.ModelSpec) bool {
-	return spec.Resources == functions.Resources{} && spec.Source != "" && (spec.Engine == functions.EngineVLLM || spec.Engine == functions.EngineSGLang || spec.Engine == functions.EngineLlamaCpp)
+	return spec.Resources == functions.Resources{} && spec.Source != "" &&
+		(spec.Engine == functions.EngineVLLM || spec.Engine == functions.EngineSGLang || spec.Engine == functions.EngineLlamaCpp)
 }
 
 // read looks at a model's source and those of its adapters.

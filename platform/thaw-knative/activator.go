@@ -112,9 +112,11 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 		DemandChanged: stream.DemandChanged, OnFirstByte: stream.FirstToken,
 		Metrics: registry, Log: log.Requests,
 	})
-	gate = gateway.New(gateway.Options{Activator: act, Leader: stream.Leader, LeaderTLS: certificates, PublicAPI: s.PublicAPI, TrustedProxies: proxies, MaxBody: int64(s.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, s.ShareOf(plan.Bodies)),
-		Connections: httpserver.NewConnections(plan.Connections, int(s.ShareOf(int64(plan.Connections))), registry.Counter("thaw_connections_dropped_total")),
-		Count:       registry.Counter("thaw_gateway_requests_total"), Log: log.Logger})
+	gate = gateway.New(gateway.Options{Activator: act, Leader: stream.Leader, LeaderTLS: certificates, PublicAPI: s.PublicAPI,
+		TrustedProxies: proxies, MaxBody: int64(s.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, s.ShareOf(plan.Bodies)),
+		Connections: httpserver.NewConnections(plan.Connections, int(s.ShareOf(int64(plan.Connections))),
+			registry.Counter("thaw_connections_dropped_total")),
+		Count: registry.Counter("thaw_gateway_requests_total"), Log: log.Logger})
 	stream.Attach(gate.DataPath())
 	keys.limits.ShareLimits(stream.ReportUsageNow)
 	registry.Add(act.Samples, log.Samples, connectedMetric(stream))
@@ -211,7 +213,8 @@ func (s *activatorSettings) metrics(registry *telemetry.Registry) http.Handler {
 
 // sideServer serves probes and Prometheus.
 func sideServer(h http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+	return &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 }
 

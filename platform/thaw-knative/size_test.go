@@ -29,7 +29,8 @@ func TestResourcesLeftOut(t *testing.T) {
 	})
 	source := "hf://" + huggingfacetest.Org + "/" + huggingfacetest.Repo
 	file := write(t, "m.yaml", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: qwen}\nspec: {source: '"+source+"', engine: vllm}\n")
-	away := write(t, "m.yaml", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: qwen}\nspec: {source: 'hf://nobody/none', engine: vllm}\n")
+	away := write(t, "m.yaml",
+		"apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: qwen}\nspec: {source: 'hf://nobody/none', engine: vllm}\n")
 	image := map[string]string{"THAW_IMAGE": "example.com/thaw:1"}
 	for _, x := range []struct {
 		name, file, label string
@@ -74,7 +75,8 @@ func TestResourcesLeftOut(t *testing.T) {
 	if exit != 0 || !strings.Contains(errs, "was worked out") || !strings.Contains(out, `nvidia.com/gpu: "1"`) {
 		t.Errorf("exit %d %s%s", exit, out, errs)
 	}
-	if out, errs, exit = thaw(t, image, "deploy", "-f", file, "--dry-run", "-o", "yaml"); exit != 0 || !strings.Contains(errs, "--gpu-memory 80Gi") || strings.Contains(out, "nvidia.com/gpu") {
+	if out, errs, exit = thaw(t, image, "deploy", "-f", file, "--dry-run", "-o", "yaml"); exit != 0 ||
+		!strings.Contains(errs, "--gpu-memory 80Gi") || strings.Contains(out, "nvidia.com/gpu") {
 		t.Errorf("exit %d %s%s", exit, out, errs)
 	}
 }

@@ -100,13 +100,18 @@ func doctorFlags(c *command, f *kit.FlagSet) {
 
 // renderFlags registers the settings of a cluster that model files do not have.
 func renderFlags(c *command, f *kit.FlagSet) {
-	f.StringVar(&c.thaw, "thaw-image", c.getenv("THAW_IMAGE"), "image whose entry point is thaw; left out: the image of the cluster's controller [THAW_IMAGE]")
+	f.StringVar(&c.thaw, "thaw-image", c.getenv("THAW_IMAGE"),
+		"image whose entry point is thaw; left out: the image of the cluster's controller [THAW_IMAGE]")
 	f.StringArrayVar(&c.images, "image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
 	f.StringVar(&c.store, "store", knative.DefaultStore, "folder of the loader on each node")
-	f.StringVar(&c.vulnerable, "vulnerable-engines", cmp.Or(c.getenv("THAW_VULNERABLE_ENGINES"), "refuse"), "engines below the version that fixes a known vulnerability: pods refuse to start them, or allow [THAW_VULNERABLE_ENGINES]")
-	f.Var(kit.BytesFlag{Bytes: &c.gpuMemory}, "gpu-memory", "memory of one GPU, for models whose file leaves its resources out; left out: what the labels of the cluster's nodes say")
+	f.StringVar(&c.vulnerable, "vulnerable-engines", cmp.Or(c.getenv("THAW_VULNERABLE_ENGINES"), "refuse"),
+		"engines below the version that fixes a known vulnerability: pods refuse to start them, or allow [THAW_VULNERABLE_ENGINES]")
+	f.Var(kit.BytesFlag{Bytes: &c.gpuMemory}, "gpu-memory",
+		"memory of one GPU, for models whose file leaves its resources out; left out: what the labels of the cluster's nodes say")
 	f.DurationVar(&c.request, "request-timeout", knative.DefaultTimeout, "the longest a request may take")
-	f.StringVar(&c.pod, "pod", "", "file with what pods of models with GPUs say where spec.pod does not (nodeSelector, tolerations, …); else the annotation "+knative.PodAnnotation+" of the namespace, where a cluster is asked")
+	f.StringVar(&c.pod, "pod", "",
+		"file with what pods of models with GPUs say where spec.pod does not (nodeSelector, tolerations, …); else the annotation "+
+			knative.PodAnnotation+" of the namespace, where a cluster is asked")
 }
 
 // execute runs the verb that args name.
@@ -181,7 +186,8 @@ func withExitCode(err error) error {
 
 // settings returns the flags that apply to every model.
 func (c *command) settings() (s knative.Settings, err error) {
-	s = knative.Settings{Thaw: c.thaw, Namespace: c.namespace, Store: c.store, Timeout: c.request, Images: map[functions.Engine]string{}, AllowVulnerable: c.vulnerable == "allow"}
+	s = knative.Settings{Thaw: c.thaw, Namespace: c.namespace, Store: c.store, Timeout: c.request, Images: map[functions.Engine]string{},
+		AllowVulnerable: c.vulnerable == "allow"}
 	if c.vulnerable != "allow" && c.vulnerable != "refuse" {
 		return s, kit.Usage("refuse or allow", "--vulnerable-engines: %q is not one of refuse, allow", kit.Plain(c.vulnerable))
 	}
@@ -238,7 +244,8 @@ func (c *command) readPod() (functions.Pod, error) {
 
 // rendered returns models as Knative Services. With a cluster, annotations of its
 // namespaces add defaults for pods.
-func (c *command) rendered(ctx context.Context, settings knative.Settings, models []*functions.Model, cluster *knative.Cluster) ([]*knative.Service, error) {
+func (c *command) rendered(ctx context.Context, settings knative.Settings, models []*functions.Model,
+	cluster *knative.Cluster) ([]*knative.Service, error) {
 	services, err := knative.RenderAll(models, settings)
 	if err != nil || cluster == nil || c.pod != "" {
 		return services, err

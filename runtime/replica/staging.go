@@ -94,7 +94,8 @@ func (r *Replica) stageRequest() StageRequest {
 	if key == "" {
 		key = r.o.Programs.CacheKey(r.o.Spec, r.o.GPUName, len(r.o.GPUs))
 	}
-	return StageRequest{Source: r.o.Spec.Source, Dir: r.o.Dir, Digest: r.o.Digest, Files: r.o.Spec.StagedFiles(), Cache: key, Engine: r.o.Spec.Engine}
+	return StageRequest{Source: r.o.Spec.Source, Dir: r.o.Dir, Digest: r.o.Digest, Files: r.o.Spec.StagedFiles(), Cache: key,
+		Engine: r.o.Spec.Engine}
 }
 
 func (r *Replica) stage(ctx context.Context) stagingResult {

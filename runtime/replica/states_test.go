@@ -187,7 +187,8 @@ func (n *fakeNode) options() Options {
 		Spec: functions.ModelSpec{Source: "m", Engine: functions.EngineVLLM, Deadlines: functions.Deadlines{
 			Stage: 3600 * d, Start: 600 * d, FirstToken: 120 * d, Hang: 10 * d, Drain: 30 * d}},
 		Stager: n, Spawner: n, Dial: func(engine.Command) Engine { return n }, Traffic: n.traffic,
-		Programs: engine.Programs{Look: func(name string) (string, error) { return "/bin/" + name, nil }, Environ: func() []string { return nil }},
+		Programs: engine.Programs{Look: func(name string) (string, error) { return "/bin/" + name, nil },
+			Environ: func() []string { return nil }},
 	}
 }
 
@@ -231,7 +232,8 @@ func TestPhases(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		st := l.Status()
-		if st.State != functions.Ready || st.Bytes != 100 || st.Tier != functions.TierDRAM || !strings.HasPrefix(st.Endpoint, "http://127.0.0.1:") {
+		if st.State != functions.Ready || st.Bytes != 100 || st.Tier != functions.TierDRAM ||
+			!strings.HasPrefix(st.Endpoint, "http://127.0.0.1:") {
 			t.Fatalf("%+v", st)
 		}
 		var got []string
@@ -271,7 +273,8 @@ func TestFailures(t *testing.T) {
 		{name: "cannot spawn", s: &fakeNode{spawnErr: errors.New("exec format error")}, why: "vllm: exec format error"},
 		{name: "exits while loading", s: &fakeNode{loadTime: 20 * second}, during: func(s *fakeNode) {
 			time.Sleep(5 * second)
-			s.die(supervisor.Exit{Code: 1, Tail: "torch.OutOfMemoryError: CUDA out of memory. Tried\nRuntimeError: Engine core initialization failed."})
+			s.die(supervisor.Exit{Code: 1,
+				Tail: "torch.OutOfMemoryError: CUDA out of memory. Tried\nRuntimeError: Engine core initialization failed."})
 		}, why: "vllm ended while loading: out of GPU memory: CUDA out of memory. Tried", after: 5 * second},
 		{name: "another process holds the memory", s: &fakeNode{loadTime: 20 * second}, change: func(o *Options) {
 			o.GPUs, o.GPUHolders = []int{2}, func(index int) string { return fmt.Sprint("process 4711 (python3) holds 60 GiB of ", index) }
@@ -326,7 +329,8 @@ func TestFailures(t *testing.T) {
 				if d := time.Since(began); d > c.after {
 					t.Errorf("after %v, want %v at most", d, c.after)
 				}
-				if st := l.Status(); strings.HasPrefix(c.why, "stage: ") && (len(st.Phases) != 1 || functions.EngineTime(time.Since(began), st.Phases) != 0) {
+				if st := l.Status(); strings.HasPrefix(c.why, "stage: ") &&
+					(len(st.Phases) != 1 || functions.EngineTime(time.Since(began), st.Phases) != 0) {
 					t.Errorf("a failed staging is no time of the engine: %v", st.Phases)
 				}
 				if c.s.killed.Load() != c.kills {
@@ -699,7 +703,8 @@ func TestEnginesKept(t *testing.T) {
 
 func TestAdoptStates(t *testing.T) {
 	meta := func(o Options, began time.Time) json.RawMessage {
-		b, err := json.Marshal(Meta{ID: o.ID, Team: o.Team, Model: o.Model, Spec: o.Spec, Port: 7001, Path: "/store/m", Bytes: 100, Weights: "loaded then", Began: began, Started: began.Add(time.Second),
+		b, err := json.Marshal(Meta{ID: o.ID, Team: o.Team, Model: o.Model, Spec: o.Spec, Port: 7001, Path: "/store/m", Bytes: 100,
+			Weights: "loaded then", Began: began, Started: began.Add(time.Second),
 			Phases: []functions.Span{{Phase: functions.PhaseStage, Duration: 1}}})
 		if err != nil {
 			t.Fatal(err)
@@ -728,7 +733,8 @@ func TestAdoptStates(t *testing.T) {
 			l := adopt(t, s)
 			time.Sleep(time.Second)
 			st := l.Status()
-			if st.State != functions.Ready || st.Endpoint != "http://127.0.0.1:7001" || st.Model != "m" || st.Bytes != 100 || st.Spec.Source != "m" || st.Weights != "loaded then" {
+			if st.State != functions.Ready || st.Endpoint != "http://127.0.0.1:7001" || st.Model != "m" || st.Bytes != 100 ||
+				st.Spec.Source != "m" || st.Weights != "loaded then" {
 				t.Fatalf("%+v", st)
 			}
 			if s.spawned.Load() != 1 || slices.Contains(l.states(), functions.Downloading) {

@@ -36,12 +36,14 @@ type Options struct {
 
 // Whole is the options of the benchmark, Quick those that show that all parts run.
 func Whole() Options {
-	return Options{Rounds: 8, Compositions: 500, Cancels: 4, Ensembles: 2, Seeds: 2, SimulatedLines: 10_000, Lines: 1000, NaiveLines: 16, Visits: 2, Shorten: 1}
+	return Options{Rounds: 8, Compositions: 500, Cancels: 4, Ensembles: 2, Seeds: 2, SimulatedLines: 10_000, Lines: 1000, NaiveLines: 16,
+		Visits: 2, Shorten: 1}
 }
 
 // Quick is described at Whole.
 func Quick() Options {
-	return Options{Rounds: 1, Compositions: 10, Cancels: 1, Ensembles: 1, Seeds: 1, SimulatedLines: 200, Lines: 50, NaiveLines: 10, Shorten: 20}
+	return Options{Rounds: 1, Compositions: 10, Cancels: 1, Ensembles: 1, Seeds: 1, SimulatedLines: 200, Lines: 50, NaiveLines: 10,
+		Shorten: 20}
 }
 
 func (o *Options) load(d time.Duration) time.Duration { return d / time.Duration(max(1, o.Shorten)) }
@@ -90,7 +92,8 @@ func Run(ctx context.Context, o Options, r Result) (_ Result, err error) {
 
 func (r *Result) checkGoals() {
 	if c := r.Cost; c != nil {
-		r.Goals.Add(c.AddedP50 < c.Goal, "CPU of a Composition's call beyond a request by name, median", fmt.Sprintf("under %.0f µs", c.Goal), fmt.Sprintf("%+.1f µs", c.AddedP50))
+		r.Goals.Add(c.AddedP50 < c.Goal, "CPU of a Composition's call beyond a request by name, median", fmt.Sprintf("under %.0f µs", c.Goal),
+			fmt.Sprintf("%+.1f µs", c.AddedP50))
 	}
 	if c := r.Cancel; c != nil {
 		r.Goals.Add(c.Ended.Max < cancelGoal.Seconds(),
@@ -133,13 +136,15 @@ func (r Result) Tables() []report.Part {
 		}{
 			{"a request by name", c.Named}, {fmt.Sprintf("a Composition's request, with its %d calls", c.Calls), c.Whole}, {"of that, for each call", c.Call}, {"a call, beyond a request by name", c.Added},
 		} {
-			t.Add(x.name, fmt.Sprintf("%.1f", report.Quantile(x.values, 0.5)), fmt.Sprintf("%.1f", report.Quantile(x.values, 0)), fmt.Sprintf("%.1f", report.Quantile(x.values, 1)))
+			t.Add(x.name, fmt.Sprintf("%.1f", report.Quantile(x.values, 0.5)), fmt.Sprintf("%.1f", report.Quantile(x.values, 0)),
+				fmt.Sprintf("%.1f", report.Quantile(x.values, 1)))
 		}
 		out = append(out, report.Part{Heading: "A call of a Composition", Table: t})
 	}
 	if c := r.Cancel; c != nil {
 		t := &report.Table{Head: []string{"", "n", "p50", "max"}}
-		t.Add(fmt.Sprintf("all %d calls ended after the client left", c.Members), c.Ended.N, report.Millis(c.Ended.P50), report.Millis(c.Ended.Max))
+		t.Add(fmt.Sprintf("all %d calls ended after the client left", c.Members), c.Ended.N, report.Millis(c.Ended.P50),
+			report.Millis(c.Ended.Max))
 		out = append(out, report.Part{Heading: "A debate that is left in round two", Table: t})
 	}
 	for _, x := range []struct {
@@ -191,18 +196,27 @@ func (b *Batch) table() *report.Table {
 }
 
 // about is the description of the page.
-const about = "The cost is the processor time of thaw serve, user and system, of plain requests to an engine that answers at once (testkit/fake), in interleaved rounds; a Composition's request is divided by its calls, five members and the coordinator, whose prompt has all answers; every answer is checked. " +
-	"A debate is left while the engines work on their second answers, which would take 4 s; the end is when no engine has a request, and each must have seen its client leave. " +
-	"An ensemble of six equal models on two GPUs loads in three turns, the better of the other ways in four, because its coordinator loads after the last answer: " +
+const about = "The cost is the processor time of thaw serve, user and system, of plain requests to an engine that answers at once " +
+	"(testkit/fake), in interleaved rounds; a Composition's request is divided by its calls, five members and the coordinator, whose " +
+	"prompt has all answers; every answer is checked. " +
+	"A debate is left while the engines work on their second answers, which would take 4 s; the end is when no engine has a request, and " +
+	"each must have seen its client leave. " +
+	"An ensemble of six equal models on two GPUs loads in three turns, the better of the other ways in four, because its coordinator loads " +
+	"after the last answer: " +
 	"the loads alone give 0.75x, and what both ways do alike, answers and unloads, brings the ratio above it. " +
-	"No order does better: five loads L and answers g of members on two GPUs take 3L + 3g, and the coordinator's answer follows, so at least 3L + 4g beside 4L + 4g; the Composition takes this, with the coordinator loading beside the fifth member. " +
-	"Live ensembles and batches have engines that are ready 2 s after their start, on GPUs that thaw serve is told of, and each time a thaw serve of its own. " +
+	"No order does better: five loads L and answers g of members on two GPUs take 3L + 3g, and the coordinator's answer follows, so at " +
+	"least 3L + 4g beside 4L + 4g; the Composition takes this, with the coordinator loading beside the fifth member. " +
+	"Live ensembles and batches have engines that are ready 2 s after their start, on GPUs that thaw serve is told of, and each time a " +
+	"thaw serve of its own. " +
 	"Simulated ones have checkpoints on the disk, vLLM's times and a seed per round. " +
-	"The lines of a simulated batch are requests of priority low, all at once; the live batch goes through the Files and Batch API, and each line must be in the output once. " +
-	"Simulated interactive use is visits of 1 to 8 requests to 3 other models, every 6 min on average; the live one is single requests to a cold model 40 s apart, one after the other, so its p99 is the slowest. " +
+	"The lines of a simulated batch are requests of priority low, all at once; the live batch goes through the Files and Batch API, and " +
+	"each line must be in the output once. " +
+	"Simulated interactive use is visits of 1 to 8 requests to 3 other models, every 6 min on average; the live one is single requests to " +
+	"a cold model 40 s apart, one after the other, so its p99 is the slowest. " +
 	"The naive client of the live batch sends its first lines alone; loads are compared per line. "
 
 // Write writes compose.json and compose.md into dir.
 func (r Result) Write(dir string) error {
-	return report.Write(dir, "compose", r, r.Page("Compositions and batches", about+"Load average of the machine at the start: "+r.Load, nil, r.Tables()))
+	return report.Write(dir, "compose", r,
+		r.Page("Compositions and batches", about+"Load average of the machine at the start: "+r.Load, nil, r.Tables()))
 }

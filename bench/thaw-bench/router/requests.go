@@ -84,7 +84,8 @@ func measureRequests(ctx context.Context, o *Options) ([]Cost, error) {
 }
 
 // measureCPU sends n requests and returns the CPU time of a process for each.
-func measureCPU(ctx context.Context, addr string, pid int, q load.Request, n int, check func(load.Answer) error) (micros float64, wrong int, err error) {
+func measureCPU(ctx context.Context, addr string, pid int, q load.Request, n int, check func(load.Answer) error) (micros float64, wrong int,
+	err error) {
 	before, err := process.CPU(pid)
 	if err != nil {
 		return 0, 0, err
