@@ -1,4 +1,5 @@
-// Package auth holds API keys and maps each to its team.
+// Package auth creates, stores and revokes API keys, and finds the team and the rights of the
+// key that a request sends.
 //
 // A key is shown once, when it is made; at rest there is only
 // its HMAC-SHA256 under a key of its own that lies in a file beside, so that a

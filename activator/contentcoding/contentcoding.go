@@ -1,5 +1,5 @@
-// Package contentcoding decodes compressed answers of engines that were asked for plain
-// ones, within bounds of size and ratio.
+// Package contentcoding decodes gzip and deflate answers of engines that were asked for
+// uncompressed ones, within bounds of size and ratio.
 package contentcoding
 
 import (

@@ -1,5 +1,6 @@
-// Package ratelimit limits what teams use: requests at once, requests held at once,
-// requests and tokens a minute, cold starts an hour.
+// Package ratelimit limits what each team uses, in one process or over all activators of a
+// cluster: requests running and waiting at once, requests and tokens a minute, cold starts an
+// hour.
 //
 // [Limits] admits requests of one process. All limits but tokens are counted before the
 // fact and never exceeded. Tokens are charged from the engine's usage afterwards: a team

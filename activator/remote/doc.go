@@ -1,4 +1,5 @@
-// Package remote calls Remotes: OpenAI-compatible APIs that other parties run.
+// Package remote sends requests to OpenAI-compatible APIs that other parties run (Remotes),
+// behind a circuit breaker, limits and budgets, and charges what they cost.
 //
 // A Remote enters the data path as a snapshot with one replica, so that its queue, slots
 // and streams are those of models. [Remotes] publishes the snapshots. A [Call] is one

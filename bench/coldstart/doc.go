@@ -1,4 +1,4 @@
-// Package coldstart measures the time from zero replicas to the first token, as a client
-// sees it and by the platform's phases, and compares it with an earlier run: a phase
-// that became slower fails the benchmark by name.
+// Package coldstart measures cold starts: the time from zero replicas to the first token, by
+// phase and beside an earlier run, of which it lists the phases that became slower; and vLLM
+// started by thaw beside vLLM started by hand.
 package coldstart

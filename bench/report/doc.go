@@ -1,4 +1,5 @@
-// Package report writes the results of benchmarks: medians and quantiles, tables for a
-// terminal, versioned JSON, and charts as one self-contained HTML page or SVG. They have no
-// scripts or external files, and a light and a dark mode.
+// Package report writes the results of benchmarks as JSON and Markdown: medians and quantiles,
+// which goals were met, and the command, commit and machine. It also makes the chart of a cold
+// start's phases, as SVG or one self-contained HTML page without scripts or external files, in
+// a light and a dark mode.
 package report

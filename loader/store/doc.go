@@ -1,5 +1,5 @@
-// Package store keeps checkpoints on the node's disk: verified files, leases of those in
-// use, and eviction of the least recently used.
+// Package store keeps checkpoints on the node's disk: verified files, unfinished downloads
+// that resume, locks on those in use (leases), and eviction of the least recently used.
 //
 //	DATA/store/
 //	  lock                        held while links are made or removed, never while bytes move

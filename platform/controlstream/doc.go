@@ -1,4 +1,4 @@
-// Package controlstream connects the processes of a cluster: the controller, which
+// Package controlstream is the protocol between the processes of a cluster: the controller, which
 // decides, the activators, which hold requests, and on each node the loader, which
 // also speaks for the pods there. It is one idea: the messages, their transport and
 // both of its ends.

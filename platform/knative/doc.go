@@ -1,5 +1,5 @@
-// Package knative runs thaw on Knative Serving: it renders models as Knative Services,
-// applies, lists and removes them, and checks clusters. It is one idea: what the verbs of
+// Package knative renders models as Knative Services, applies, lists and removes them, checks
+// clusters, and keeps the Secrets and certificates of thaw's connections there. It is one idea: what the verbs of
 // thaw-knative and the controller both know of a cluster. Only this package and those below
 // it import knative.dev or k8s.io; they are part of thaw-knative, not of thaw.
 //

@@ -1,5 +1,5 @@
-// Package placement decides on which nodes replicas are started and which replicas are
-// evicted for them. It is pure: a snapshot of the world and a time go in, a plan comes out.
+// Package placement plans how many replicas of each model run and on which nodes, and which
+// replicas are stopped, put to sleep or evicted for them. It is pure: a snapshot of the world and a time go in, a plan comes out.
 // It does no I/O, starts no goroutine and reads no clock, so the local backend, the Knative
 // backend and the simulator make the same decisions.
 //

@@ -1,4 +1,4 @@
-// Package scenario is the conformance suite of backends: the same scenarios run on fakes in
+// Package scenario is the conformance suite of the platform's backends (local, Knative, simulated): the same scenarios run on fakes in
 // virtual time, on real processes and on Kubernetes. A backend implements World, with its
 // own agents, clock and faults.
 package scenario

@@ -1,4 +1,5 @@
-// Package trace reads and generates request traces: which function is requested when.
+// Package trace reads and generates request traces: which function (a model) is requested
+// when, and with how many tokens.
 //
 // Formats, detected by how a file begins:
 //
