@@ -68,7 +68,7 @@ func routes(t *testing.T, self, thaw, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Requests) != 4 || r.Hedge == nil || r.Hedge.First.N != 2 || r.Hedge.Usual.N != 2 || len(r.Goals) != 6 {
+	if len(r.Requests) != 5 || r.Hedge == nil || r.Hedge.First.N != 2 || r.Hedge.Usual.N != 2 || len(r.Goals) != 6 {
 		t.Errorf("%+v", r)
 	}
 	for _, c := range r.Requests {
