@@ -124,6 +124,7 @@ func start(t *testing.T, orphan time.Duration) *harness {
 			if err := c.End(ctx, 50*time.Millisecond); err != nil {
 				t.Error(err)
 			}
+			testkit.Eventually(t, "the present supervisor is gone", func() bool { return processGone(c.PID()) })
 		}
 		h.Client.Close()
 		testkit.Eventually(t, "no supervisor", func() bool { return processGone(h.PID()) })
