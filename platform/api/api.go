@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -62,9 +63,7 @@ type Agents interface {
 type Catalog interface {
 	Model(name functions.Name) *functions.Model
 	Models() []*functions.Model
-	Routers() []*functions.Router
-	Remotes() []*functions.Remote
-	Compositions() []*functions.Composition
+	Documents() []catalog.Document // the functions of all kinds, by name
 	Teams() []*functions.Team
 	// Lookup returns the function of a name, of any kind.
 	Lookup(name functions.Name) (catalog.Document, bool)
@@ -169,9 +168,7 @@ type API struct {
 
 // New makes an API; it starts nothing.
 func New(o Options) *API {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	a := &API{o: o}
 	a.routes = a.table()
 	a.spec = document(a.routes, o.Version)
@@ -188,6 +185,14 @@ type caller struct {
 func (c caller) team() string {
 	if !c.authenticated || c.id.Admin {
 		return ""
+	}
+	return c.id.Team
+}
+
+// ownTeam is the team of names that have none.
+func (c caller) ownTeam() string {
+	if c.id.Admin {
+		return functions.DefaultTeam
 	}
 	return c.id.Team
 }
@@ -261,6 +266,7 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 	x := &exchange{Request: req, caller: caller, args: args, query: q}
 	res.Set("cache-control", "no-store")
 	res.Set("x-content-type-options", "nosniff")
+	res.Status = e.status
 	return e.do(x, res)
 }
 

@@ -58,9 +58,7 @@ func (c *Cluster) Controller() (http.RoundTripper, error) {
 		return nil, &Error{Kind: Refused, What: "the kubeconfig names no usable cluster", Err: err}
 	}
 	transport := client.Transport
-	if transport == nil {
-		transport = http.DefaultTransport
-	}
+	transport = cmp.Or(transport, http.DefaultTransport)
 	base.Path = "/" + strings.Trim(base.Path, "/") // otherwise the joined path lacks a leading slash
 	return &controllerTransport{c, transport, base.JoinPath("api/v1/namespaces", System, "services", controllerService, "proxy")}, nil
 }

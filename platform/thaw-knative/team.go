@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -37,9 +38,7 @@ func (c *command) keys(ctx context.Context, args []string) error {
 	case c.keyName != "" && word != "create":
 		return kit.Usage("leave it out", "--name is for keys create")
 	}
-	if c.team == "" {
-		c.team = c.namespace
-	}
+	c.team = cmp.Or(c.team, c.namespace)
 	if word == "create" && c.team == "" {
 		return kit.Usage("thaw-knative keys create --team NAME", "--team is missing")
 	}

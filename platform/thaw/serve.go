@@ -437,11 +437,7 @@ func teamData(cat *catalog.Catalog) map[string]functions.DataClass {
 }
 
 func catalogTeams(cat *catalog.Catalog) []functions.Team {
-	var out []functions.Team
-	for _, t := range cat.Teams() {
-		out = append(out, *t)
-	}
-	return out
+	return functions.ConvertAll(cat.Teams(), func(t *functions.Team) functions.Team { return *t })
 }
 
 // agentConfig is the configuration of an agent by the settings that serve and agent share.

@@ -1,6 +1,7 @@
 package team
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -59,9 +60,7 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 	case t.Spec.Limits.SpendPerDay != 0:
 		return nil, errors.New("spec.limits.spendPerDay: not on Kubernetes yet; leave it out")
 	}
-	if s.System == "" {
-		s.System = "thaw-system"
-	}
+	s.System = cmp.Or(s.System, "thaw-system")
 	meta := func(object string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: object, Namespace: name, Labels: secretLabels()}
 	}

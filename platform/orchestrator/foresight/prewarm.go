@@ -247,10 +247,7 @@ func (f *Forecaster) Leases() []functions.Prewarm {
 	if f == nil {
 		return nil
 	}
-	out := make([]functions.Prewarm, 0, len(f.prewarmer.leases.List))
-	for _, p := range f.prewarmer.leases.List {
-		out = append(out, p.record())
-	}
+	out := functions.ConvertAll(f.prewarmer.leases.List, func(p *prewarm) functions.Prewarm { return p.record() })
 	slices.SortFunc(out, func(a, b functions.Prewarm) int {
 		return cmp.Or(a.Until.Compare(b.Until), cmp.Compare(a.ID, b.ID))
 	})
