@@ -210,7 +210,7 @@ func (j *stagingJob) fromStore(digest string) (*Checkpoint, error) {
 func checkpointOf(e store.Entry, lease *store.Lease) *Checkpoint {
 	c := &Checkpoint{Path: e.Path, Digest: e.Digest, Bytes: e.Bytes, Lease: lease}
 	for _, f := range e.Files {
-		c.Files = append(c.Files, File{Name: f.Name, Size: f.Size, Tree: f.Tree})
+		c.Files = append(c.Files, File(f))
 	}
 	return c
 }

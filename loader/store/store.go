@@ -201,7 +201,7 @@ func (s *Store) dropOtherFormat(h string) error {
 const newPrefix = ".new-"
 
 // format is the version of the layout and of the manifests. 1 named files by the SHA-256
-// of all their bytes, and itself not at all (former.go); 2 names them by their tree digest.
+// of all their bytes; 2 names them by their tree digest.
 const format = 2
 
 func (s *Store) path(parts ...string) string {
