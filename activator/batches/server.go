@@ -1,6 +1,7 @@
 package batches
 
 import (
+	"cmp"
 	"encoding/json/v2"
 	"errors"
 	"log/slog"
@@ -95,9 +96,7 @@ func (o Options) withDefaults() Options {
 	if o.Count == nil {
 		o.Count = func(string, float64, ...string) {}
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}

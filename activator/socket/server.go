@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"cmp"
 	"encoding/json/v2"
 	"log/slog"
 	"strings"
@@ -65,9 +66,7 @@ func New(o Options) *Server {
 	if o.SessionBytes <= 0 {
 		o.SessionBytes = 64 << 20
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"encoding/json/jsontext"
 	"fmt"
@@ -70,9 +71,7 @@ func readErrorWords(body []byte) errorWords {
 			w.message = string(object)
 		}
 	}
-	if w.status == 0 {
-		w.status = statusOfType(w.errType)
-	}
+	w.status = cmp.Or(w.status, statusOfType(w.errType))
 	return w
 }
 
@@ -155,9 +154,7 @@ func (w errorWords) over(outer errorWords) errorWords {
 	set(&w.errType, outer.errType)
 	set(&w.code, outer.code)
 	set(&w.param, outer.param)
-	if w.status == 0 {
-		w.status = outer.status
-	}
+	w.status = cmp.Or(w.status, outer.status)
 	return w
 }
 

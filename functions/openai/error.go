@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json/jsontext"
 	"math"
 	"strconv"
@@ -180,9 +181,7 @@ type Error struct {
 // own; a code outside the catalogue is answered as a 500.
 func New(code Code, message string) *Error {
 	r := lookup(code)
-	if message == "" {
-		message = r.message
-	}
+	message = cmp.Or(message, r.message)
 	return &Error{Status: r.status, Type: r.errType, Code: code, Message: message, Param: r.param}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -189,12 +190,8 @@ func Allowed(name string) bool {
 	}
 	// sentencepiece models have no extension of their own: by name only, because
 	// anything may be called x.model.
-	for _, p := range []string{"tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm"} {
-		if base == p || strings.HasPrefix(base, p+".v") {
-			return true
-		}
-	}
-	return false
+	sentencePieces := []string{"tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm"}
+	return slices.ContainsFunc(sentencePieces, func(p string) bool { return base == p || strings.HasPrefix(base, p+".v") })
 }
 
 // Weights reports whether name is a file of weights.
