@@ -85,7 +85,7 @@ func headerError(err error, name string) error {
 	g, isGGUF := errors.AsType[*gguf.Error](err)
 	switch {
 	case !ok && !isGGUF:
-		return inFile(err, name)
+		return source.WithFile(err, name)
 	case ok && e.Truncated || isGGUF && g.Truncated:
 		kind = source.Truncated
 	}

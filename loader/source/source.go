@@ -119,6 +119,22 @@ func KindOf(err error) Kind {
 	return ""
 }
 
+// WithSource adds the location to an Error that has none.
+func WithSource(err error, location string) error {
+	if e, ok := errors.AsType[*Error](err); ok && e.Source == "" {
+		e.Source = location
+	}
+	return err
+}
+
+// WithFile adds the file's name to an Error that has none.
+func WithFile(err error, name string) error {
+	if e, ok := errors.AsType[*Error](err); ok && e.File == "" {
+		e.File = name
+	}
+	return err
+}
+
 // Bounds of a name: generous for real checkpoints, small enough for every file system.
 const (
 	maxName    = 512
