@@ -1,6 +1,7 @@
 package activator
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"log/slog"
@@ -158,18 +159,14 @@ func (o Options) withDefaults() Options {
 	def(&o.PadEvery, 15*time.Second)
 	def(&o.StreamIdle, 5*time.Minute)
 	def(&o.PlainAnswer, time.Hour)
-	if o.Hold == "" {
-		o.Hold = HoldSilent
-	}
+	o.Hold = cmp.Or(o.Hold, HoldSilent)
 	if o.BufferBytes <= 0 {
 		o.BufferBytes = 1 << 30
 	}
 	if o.Metrics == nil {
 		o.Metrics = metrics.Nothing{}
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Random == nil {
 		o.Random = rand.IntN
 	}

@@ -85,7 +85,7 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 			// An earlier attempt may have brought a bad first block.
 			if p.Blocks() > 0 && p.Has(0) {
 				if err := checkFirstBlock(blockRef{p, 0}, plan.names); err != nil {
-					return withFileName(p.File.Name, err)
+					return source.WithFile(err, p.File.Name)
 				}
 			}
 		}
@@ -211,7 +211,7 @@ func (j *stagingJob) awaitShared(ctx context.Context, in *store.Ingest, plan *st
 		}
 		ok, err := in.PollShared(ctx, p)
 		if err != nil {
-			return withFileName(p.File.Name, err)
+			return source.WithFile(err, p.File.Name)
 		}
 		if ok {
 			have, _ := p.Bytes()
@@ -379,7 +379,7 @@ func (j *stagingJob) blockArrived(plan *stagingPlan, ref blockRef) error {
 	case plan.toFlush <- ref:
 	default:
 	}
-	return withFileName(ref.part.File.Name, checkFirstBlock(ref, plan.names))
+	return source.WithFile(checkFirstBlock(ref, plan.names), ref.part.File.Name)
 }
 
 // checkFirstBlock validates what the first block holds, before the rest is downloaded.

@@ -81,7 +81,7 @@ func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Par
 		if _, others := plan.peerParts.LoadAndDelete(p); others {
 			return verdictMismatch, nil
 		}
-		return verdictGood, withFileName(p.File.Name, err)
+		return verdictGood, source.WithFile(err, p.File.Name)
 	}
 	return verdictGood, p.Finish()
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 
@@ -172,12 +173,8 @@ func IsSuccess(status int) bool { return status >= 200 && status < 300 }
 // beginsEvents reports whether a body begins as an event stream does, whatever its media type.
 func beginsEvents(p []byte) bool {
 	p = bytes.TrimLeft(p, "\r\n")
-	for _, field := range [...]string{"data:", "event:", "id:", "retry:", "error:", ":"} {
-		if bytes.HasPrefix(p, []byte(field)) {
-			return true
-		}
-	}
-	return false
+	fields := []string{"data:", "event:", "id:", "retry:", "error:", ":"}
+	return slices.ContainsFunc(fields, func(field string) bool { return bytes.HasPrefix(p, []byte(field)) })
 }
 
 // beginsObject reports whether a body begins as JSON's objects do.

@@ -251,7 +251,7 @@ func (r *rig) do(method, target, body string, fields ...httpserver.Field) answer
 				r.t.Fatal(err)
 			}
 			x.Close()
-			answerError(&res, e)
+			res.Refuse(e)
 			return answer{res.Status, string(res.Body), nil}
 		}
 	}

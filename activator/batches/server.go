@@ -1,6 +1,7 @@
 package batches
 
 import (
+	"cmp"
 	"encoding/json/v2"
 	"errors"
 	"log/slog"
@@ -95,9 +96,7 @@ func (o Options) withDefaults() Options {
 	if o.Count == nil {
 		o.Count = func(string, float64, ...string) {}
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -148,15 +147,10 @@ func ServesPath(path string) bool {
 func (s *Server) Authorize(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
 	id, e := s.o.Caller(req.Header)
 	if e != nil {
-		answerError(res, e)
+		res.Set("x-request-id", openai.NewID())
+		res.Refuse(e)
 	}
 	return id.KeyID, e == nil
-}
-
-func answerError(res *httpserver.Response, e *openai.Error) {
-	res.Status, res.Body = e.Status, e.Body()
-	res.Set("x-request-id", openai.NewID())
-	e.Header(func(name, value string) bool { res.Set(name, value); return true })
 }
 
 // Serve answers a request for a path of this server. It is a [httpserver.Handler].
@@ -170,7 +164,8 @@ func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
 		res.Set("content-type", "application/json")
 	}
 	if e != nil {
-		answerError(res, e)
+		res.Set("x-request-id", openai.NewID())
+		res.Refuse(e)
 		return
 	}
 	res.Set("x-request-id", openai.NewID())

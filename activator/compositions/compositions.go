@@ -86,9 +86,7 @@ func New(o Options) *Server {
 	def(&o.Silent, 3*time.Second)
 	def(&o.Comment, 4*time.Second)
 	def(&o.Noop, 45*time.Second)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -328,8 +326,7 @@ func (r *run) failure(err error) *openai.Error {
 	}
 	var failed *compose.Error
 	if !errors.As(err, &failed) {
-		var e *openai.Error
-		if errors.As(err, &e) {
+		if e, ok := errors.AsType[*openai.Error](err); ok {
 			return e
 		}
 		return openai.New(openai.InternalError, "")

@@ -3,6 +3,7 @@ package openai
 import (
 	"encoding/json/jsontext"
 	"encoding/json/v2"
+	"maps"
 	"strconv"
 )
 
@@ -145,9 +146,7 @@ func streamResponse(b []byte, answer object) []byte {
 // clone returns a copy of o with other values for the given members.
 func clone(o object, members ...string) object {
 	c := make(object, len(o)+len(members)/2)
-	for name, value := range o {
-		c[name] = value
-	}
+	maps.Copy(c, o)
 	for i := 0; i+1 < len(members); i += 2 {
 		c[members[i]] = jsontext.Value(members[i+1])
 	}

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -84,7 +85,7 @@ func headerError(err error, name string) error {
 	g, isGGUF := errors.AsType[*gguf.Error](err)
 	switch {
 	case !ok && !isGGUF:
-		return inFile(err, name)
+		return source.WithFile(err, name)
 	case ok && e.Truncated || isGGUF && g.Truncated:
 		kind = source.Truncated
 	}
@@ -137,10 +138,7 @@ func (c *Checkpoint) readGGUF(r *reader, first source.File) error {
 		c.Kind = Embeds
 	}
 	c.Quantization = fileType(m)
-	vocab := key("vocab_size")
-	if vocab == 0 {
-		vocab = int(min(m.Lengths["tokenizer.ggml.tokens"], 1<<24))
-	}
+	vocab := cmp.Or(key("vocab_size"), int(min(m.Lengths["tokenizer.ggml.tokens"], 1<<24)))
 	inter := max(key("feed_forward_length"), key("expert_feed_forward_length")*key("expert_used_count"))
 	c.Sizing = sizing.Model{Weights: c.Stored, Quantized: true, Context: context, Heads: heads, Hidden: hidden, Inter: inter, Vocab: vocab}
 	if c.Kind == Generates {
@@ -165,9 +163,7 @@ func ggufCache(m *gguf.Metadata, arch string, layers, hidden, heads int) (groups
 	if k == 0 {
 		k = hidden / heads
 	}
-	if v == 0 {
-		v = k
-	}
+	v = cmp.Or(v, k)
 	// One number, or one for each layer: 0 where it keeps none.
 	perLayer := m.Numbers(arch + ".attention.head_count_kv")
 	if len(perLayer) == 0 {

@@ -318,7 +318,7 @@ func (r *reader) shards(index source.File, files []source.File) (map[string]bool
 		have = append(have, f.Name)
 	}
 	if err := headercheck.Shards(index.Name, bytesAt(raw), int64(len(raw)), have); err != nil {
-		return nil, inFile(err, index.Name)
+		return nil, source.WithFile(err, index.Name)
 	}
 	var doc struct {
 		Map map[string]string `json:"weight_map"`

@@ -84,18 +84,7 @@ func (r *reader) try(read func() error) error {
 
 // named adds the source to an error.
 func (r *reader) named(err error) error {
-	if e, ok := errors.AsType[*source.Error](err); ok && e.Source == "" {
-		e.Source = r.location
-	}
-	return err
-}
-
-// inFile adds the file to an error.
-func inFile(err error, name string) error {
-	if e, ok := errors.AsType[*source.Error](err); ok && e.File == "" {
-		e.File = name
-	}
-	return err
+	return source.WithSource(err, r.location)
 }
 
 // notObject is why a file could not be read as an object of JSON.
@@ -128,7 +117,7 @@ func (r *reader) small(f source.File) ([]byte, error) {
 		return nil, err
 	}
 	if err := headercheck.Pointer(raw); err != nil {
-		return nil, inFile(err, f.Name)
+		return nil, source.WithFile(err, f.Name)
 	}
 	return raw, nil
 }
@@ -166,7 +155,7 @@ func (r *rangeReader) ReadAt(b []byte, off int64) (int, error) {
 				if r.r.ctx.Err() != nil {
 					return context.Cause(r.r.ctx)
 				}
-				return inFile(asSourceError(err), r.f.Name)
+				return source.WithFile(asSourceError(err), r.f.Name)
 			}
 			return nil
 		})

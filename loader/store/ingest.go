@@ -33,7 +33,6 @@ type Ingest struct {
 	locationKey string
 	block       int64
 	parts       []*Part
-	noFormer    bool // files of a former checkpoint are not taken over
 	removed     bool // the folder is gone, or another claim's
 }
 
@@ -116,15 +115,12 @@ func (i *Ingest) Prepare(ctx context.Context, locationKey string, files []source
 	i.locationKey = locationKey
 	names := map[string]bool{"lock": true, "progress": true}
 	i.block = block
-	known, former := i.s.knownTrees(locationKey, files, block), make([]formerFile, len(files))
-	if !i.noFormer {
-		former = i.s.formerFiles(locationKey, files)
-	}
+	known := i.s.knownTrees(locationKey, files, block)
 	for index, f := range files {
 		if err := source.CheckName(f.Name); err != nil {
 			return err
 		}
-		p := &Part{File: f, block: block, ingest: i, path: filepath.Join(i.dir, partName(f)), knownTree: known[index], former: former[index],
+		p := &Part{File: f, block: block, ingest: i, path: filepath.Join(i.dir, partName(f)), knownTree: known[index],
 			changed: make(chan struct{})}
 		p.have, p.sums, p.digests = make([]bool, p.Blocks()), make([]uint64, p.Blocks()), make([]BlockDigest, p.Blocks())
 		names[filepath.Base(p.path)] = true
@@ -174,11 +170,6 @@ func (i *Ingest) allocate(names map[string]bool) error {
 			return err
 		}
 		if p.otherWriter {
-			continue
-		}
-		if here, err := p.linkFormer(); err != nil {
-			return err
-		} else if here {
 			continue
 		}
 		if fi, err := os.Stat(p.path); err == nil {
@@ -250,15 +241,12 @@ func (i *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
 		if err := s.publish(e); err != nil {
 			return err
 		}
-		former, _ := s.index(i.locationKey)
 		if err := i.writeIndex(e); err != nil {
 			return err
 		}
 		// Under the lock: another staging that needs space does not evict it first.
-		if out, lease, err = s.Acquire(e.Digest); err != nil || former.Digest == "" || former.Block != 0 {
-			return err
-		}
-		return s.dropFormer(former.Digest, e)
+		out, lease, err = s.Acquire(e.Digest)
+		return err
 	})
 	if err == nil {
 		err = s.step("unlink parts")
@@ -292,12 +280,8 @@ func (i *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
 		if err := p.tryClaim(); err != nil || p.otherWriter {
 			return err
 		}
-		if here, err := p.linkFormer(); err != nil {
+		if err := s.reserve(p.File.Size, i.key); err != nil {
 			return err
-		} else if !here {
-			if err := s.reserve(p.File.Size, i.key); err != nil {
-				return err
-			}
 		}
 		if err := p.create(); err != nil {
 			p.dropEmpty()

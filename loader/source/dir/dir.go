@@ -92,12 +92,9 @@ func openFolder(folder string) (openedFolder, error) {
 // isKernels reports whether a folder is one whose files the kernel makes up: reading them
 // may fail, never end, or do something.
 func isKernels(folder string) bool {
-	for _, top := range []string{"/proc", "/sys", "/dev"} {
-		if folder == top || strings.HasPrefix(folder, top+"/") && !strings.HasPrefix(folder, "/dev/shm/") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"/proc", "/sys", "/dev"}, func(top string) bool {
+		return folder == top || strings.HasPrefix(folder, top+"/") && !strings.HasPrefix(folder, "/dev/shm/")
+	})
 }
 
 // Plan lists the folder, subfolders included, and follows links that stay inside. The

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -228,6 +229,15 @@ func QuoteETag(e string) string {
 		return e
 	}
 	return `"` + strings.Trim(e, `"`) + `"`
+}
+
+// EscapePath escapes the parts of a path; [url.URL.JoinPath] would clean and unescape it.
+func EscapePath(name string) string {
+	parts := strings.Split(name, "/")
+	for i, part := range parts {
+		parts[i] = url.PathEscape(part)
+	}
+	return strings.Join(parts, "/")
 }
 
 // Drain reads the rest of a small answer, so that its connection is reused, and closes

@@ -155,7 +155,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 func (s *Source) planTree(ctx context.Context, p repoLocation, api, commit, token, folder string, only []string) (source.Plan, error) {
 	next := api + "/tree/" + commit
 	if folder != "" {
-		next += "/" + escapePath(folder)
+		next += "/" + httpsource.EscapePath(folder)
 	}
 	next += "?recursive=true"
 	var plan source.Plan
@@ -347,7 +347,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 // an address of the CDN.
 func (s *Source) resolve(ctx context.Context, p repoLocation, f source.File, full string, request httpsource.RangeRequest) (io.ReadCloser,
 	string, error) {
-	at := fmt.Sprintf("%s/%s/%s/resolve/%s/%s", s.endpoint, p.org, p.repo, p.rev, escapePath(full))
+	at := fmt.Sprintf("%s/%s/%s/resolve/%s/%s", s.endpoint, p.org, p.repo, p.rev, httpsource.EscapePath(full))
 	token := s.token()
 	r, err := s.getFollowing(ctx, p, f.Name, at, token,
 		http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", request.Offset, request.Offset+request.Length-1)}})
@@ -439,12 +439,4 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 
 func malformed(p repoLocation, name, problem string) error {
 	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, Detail: problem}
-}
-
-func escapePath(name string) string {
-	parts := strings.Split(name, "/")
-	for i, part := range parts {
-		parts[i] = url.PathEscape(part)
-	}
-	return strings.Join(parts, "/")
 }

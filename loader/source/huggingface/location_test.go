@@ -1,6 +1,7 @@
 package huggingface
 
 import (
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 	"net/url"
 	"strings"
 	"testing"
@@ -37,7 +38,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		u, err := url.Parse("https://hub/api/models/" + p.org + "/" + p.repo + "/tree/" + url.PathEscape(p.rev) + "/" + escapePath(p.sub))
+		u, err := url.Parse("https://hub/api/models/" + p.org + "/" + p.repo + "/tree/" + url.PathEscape(p.rev) + "/" + httpsource.EscapePath(p.sub))
 		if err != nil || u.Host != "hub" || u.RawQuery != "" || !strings.HasPrefix(u.JoinPath().Path, "/api/models/"+p.org+"/"+p.repo+"/tree/") {
 			t.Errorf("%q became %+v, %v", in, p, err)
 		}

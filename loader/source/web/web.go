@@ -220,7 +220,7 @@ func (s *Source) headAll(ctx context.Context, location string, u *url.URL, files
 		slots <- struct{}{} // the requests that hold them end with ctx
 		wg.Go(func() {
 			defer func() { <-slots }()
-			f, err := s.head(ctx, location, u.JoinPath(escapePath(files[i].Name)), files[i])
+			f, err := s.head(ctx, location, u.JoinPath(httpsource.EscapePath(files[i].Name)), files[i])
 			if err != nil {
 				cancel(err)
 				return
@@ -233,15 +233,6 @@ func (s *Source) headAll(ctx context.Context, location string, u *url.URL, files
 		return source.Plan{}, context.Cause(ctx)
 	}
 	return source.Plan{Files: files}, nil
-}
-
-// escapePath prepares a name for JoinPath, which would clean and unescape it.
-func escapePath(name string) string {
-	parts := strings.Split(name, "/")
-	for i, p := range parts {
-		parts[i] = url.PathEscape(p)
-	}
-	return strings.Join(parts, "/")
 }
 
 func (s *Source) get(ctx context.Context, location, method string, u *url.URL) (*http.Response, error) {
@@ -347,7 +338,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	if err != nil || u.Scheme != "https" {
 		return nil, &source.Error{Kind: source.BadSource, File: f.Name, Detail: "is not a file of this source"}
 	}
-	location := strings.TrimSuffix(strings.TrimSuffix(f.Ref, escapePath(f.Name)), "/")
+	location := strings.TrimSuffix(strings.TrimSuffix(f.Ref, httpsource.EscapePath(f.Name)), "/")
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.Ref, nil)
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: location, File: f.Name, Detail: "is not a valid address"}
