@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/thaw-dev/thaw/activator/contentcoding"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -31,6 +32,7 @@ type Answer struct {
 	Events   bool               // the body is an event stream
 	Begin    []byte             // first bytes of the body, decoded; all of it where End is set
 	End      bool               // nothing follows Begin
+	Began    bool               // Begin is an error that came behind the first events of a stream
 	Err      error              // there is no answer; Begin has what came before it broke
 	body     io.Reader          // the rest of it, if it is changed on its way; nil: Response
 }
@@ -41,6 +43,11 @@ type Want struct {
 	Whole    bool   // of a stream that comes all the same, all is read, since it can be made a plain answer
 	Comments bool   // a stream's comments count as its first data: another thaw may load the model
 	Model    string // its name in the answer; "": as the engine writes it
+
+	// Of a stream that is read whole: its choices, how long it may be silent, and how long all
+	// of it may take.
+	Choices    int
+	Idle, Most time.Duration
 }
 
 // Read reads on in the body, after Begin.
@@ -121,7 +128,7 @@ func Ask(ctx context.Context, engines Sender, out *upstream.Request, want Want, 
 		return r.readWhole(maxUnstreamed)
 	}
 	if r.Events = want.Whole && IsSuccess(res.Status) && isEvents(res); r.Events {
-		return r.readWhole(maxUnstreamed)
+		return r.readStream(&want)
 	}
 	return r.readWhole(maxWholeAnswer)
 }
@@ -149,7 +156,7 @@ func (a Answer) readWhole(limit int) Answer {
 		case err != nil:
 			return a.ended(err)
 		// audio is passed on as it arrives
-		case a.Length() < 0 && IsSuccess(a.Response.Status) && !IsJSON(a.Response) && !beginsObject(buf) && !a.Events:
+		case a.Length() < 0 && IsSuccess(a.Response.Status) && !IsJSON(a.Response) && !beginsObject(buf):
 			return a
 		}
 	}

@@ -165,12 +165,12 @@ func isNoop(chunk []byte) bool {
 	return false
 }
 
-// PlainOf returns the plain answer that the events of a whole stream make up; nil where it
-// cannot be made.
+// PlainOf returns the plain answer that the events of a stream make up; nil where it cannot
+// be made, and where neither the end mark nor all its choices show that the stream is whole.
 func PlainOf(path string, events []byte) []byte {
-	chunks, ok := readEvents(events)
+	chunks, marked := readEvents(events)
 	chunks, usage := takeUsage(chunks)
-	if !ok || !wholeEvents(chunks) {
+	if !marked && !wholeEvents(chunks) {
 		return nil
 	}
 	return plainOf(path, chunks, usage)

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -201,5 +202,40 @@ func TestServedBeforeSwitching(t *testing.T) {
 	}
 	if n := x.served - from; n < int(DefaultPolicy.TimeSlice/x.service)*x.Scale.Target {
 		t.Errorf("%d were served in its turn", n)
+	}
+}
+
+// TestTeamsAllow: what the teams' shares and guarantees forbid they also forbid after more of the
+// owner's GPUs were taken. The search for victims relies on it.
+func TestTeamsAllow(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	forbidden := 0
+	for range 20_000 {
+		d := &decision{counts: newTeamCounts(), policy: DefaultPolicy}
+		d.plan.now = time.Hour
+		d.counts.teams = map[string]Team{}
+		for _, team := range []string{"a", "b"} {
+			d.counts.teams[team] = Team{TeamGPUs: functions.TeamGPUs{Guaranteed: rnd.IntN(4)},
+				Used: float64(rnd.IntN(900)), Hosted: float64(rnd.IntN(900))}
+			d.counts.held[team], d.counts.leaving[team] = 2+rnd.IntN(6), rnd.IntN(2)
+			d.counts.pledged[team], d.counts.claimed[team] = rnd.IntN(2), rnd.IntN(2)
+		}
+		f := &Function{Name: functions.Name{Team: "a", Name: "f"}, Queued: rnd.IntN(2), Resources: functions.Resources{GPUs: rnd.IntN(3)}}
+		r := &Replica{State: functions.Ready, InFlight: rnd.IntN(2), Reserved: functions.Resources{GPUs: rnd.IntN(3)}}
+		v := &victim{f: &Function{Name: functions.Name{Team: []string{"a", "b"}[rnd.IntN(2)]}}, r: r, sliceOver: rnd.IntN(2) == 0}
+		for _, reason := range []string{reasonIdle, reasonTimeSlice, reasonTeamShare, reasonPrewarm} {
+			for n, before := 0, true; n < 5; n++ {
+				may := d.teamsAllow(v, f, n, reason)
+				if may && !before {
+					t.Fatalf("%s: allowed with %d GPUs taken, and not with fewer: %+v %+v", reason, n, d.counts, v)
+				}
+				if before = may; !may {
+					forbidden++
+				}
+			}
+		}
+	}
+	if forbidden == 0 {
+		t.Error("nothing is ever forbidden")
 	}
 }

@@ -86,7 +86,7 @@ func (p Policy) Planner() *Planner {
 	planner.policy, planner.log, planner.counts = p, explain.NewLog(), newTeamCounts()
 	planner.world = world{nodes: map[string]*Node{}, index: map[string]int{}}
 	planner.plan = plan{acted: map[string]struct{}{}, slept: map[functions.Name]struct{}{}}
-	planner.estimates.known = map[waitKey]roomEstimate{}
+	planner.estimates.known, planner.candidates.allowed = map[waitKey]roomEstimate{}, map[ownerKey]bool{}
 	planner.queue = pendingQueue{
 		decision: &planner.decision, memoTTL: memoTTL, classes: map[equivalenceClass]*pendingClass{}, blocked: map[functions.Name]Verdict{},
 	}
@@ -242,11 +242,7 @@ func (p *Planner) reopen(e *functionEntry) {
 // updateOffers replaces e's replicas in the eviction lists of the rooms.
 func (p *Planner) updateOffers(e *functionEntry) {
 	for _, o := range e.offers {
-		m := &p.world.rooms[o.room]
-		list := &m.idle
-		if o.busy {
-			list = &m.busy
-		}
+		list := p.world.rooms[o.room].change(o.busy)
 		*list = slices.DeleteFunc(*list, func(v victim) bool { return v.f.Name == e.f.Name })
 	}
 	was := append(p.oldOffers[:0], e.offers...)
@@ -258,11 +254,7 @@ func (p *Planner) updateOffers(e *functionEntry) {
 	for _, busy := range []bool{false, true} {
 		for _, v := range p.offering(busy) {
 			v.born = e.born
-			m := &p.world.rooms[v.room]
-			list := &m.idle
-			if busy {
-				list = &m.busy
-			}
+			list := p.world.rooms[v.room].change(busy)
 			at, _ := slices.BinarySearchFunc(*list, v,
 				func(a, b victim) int { return cmp.Or(compareVictims(a, b), cmp.Compare(a.born, b.born), -1) })
 			*list = slices.Insert(*list, at, v)
@@ -295,9 +287,8 @@ func (p *Planner) withdrawOffers(e *functionEntry) {
 		if p.world.stale {
 			break
 		}
-		m := &p.world.rooms[o.room]
-		m.idle = slices.DeleteFunc(m.idle, func(v victim) bool { return v.f.Name == e.f.Name })
-		m.busy = slices.DeleteFunc(m.busy, func(v victim) bool { return v.f.Name == e.f.Name })
+		list := p.world.rooms[o.room].change(o.busy)
+		*list = slices.DeleteFunc(*list, func(v victim) bool { return v.f.Name == e.f.Name })
 	}
 	e.offers = e.offers[:0]
 }
