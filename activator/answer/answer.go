@@ -61,6 +61,32 @@ func (b decodedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// lineFeedBody is an event stream whose lines end with a carriage return alone; here they end
+// with a line feed.
+type lineFeedBody struct{ body io.Reader }
+
+func (b lineFeedBody) Read(p []byte) (int, error) {
+	n, err := b.body.Read(p)
+	toLineFeeds(p[:n])
+	return n, err
+}
+
+func toLineFeeds(p []byte) {
+	for i := bytes.IndexByte(p, '\r'); i >= 0; i = bytes.IndexByte(p, '\r') {
+		p[i] = '\n'
+		p = p[i+1:]
+	}
+}
+
+// convertLineEnds makes line feeds of the carriage returns that end the lines of an event
+// stream, from its begin on.
+func (a *Answer) convertLineEnds(begin []byte) {
+	if openai.EndsLinesByCR(begin) && (isEvents(a.Response) || beginsEvents(begin)) {
+		toLineFeeds(begin)
+		a.body = lineFeedBody{&Answer{Response: a.Response, body: a.body}}
+	}
+}
+
 // Length is that of the body as the client gets it; -1 is unknown.
 func (a *Answer) Length() int64 {
 	if a.body != nil {
@@ -95,12 +121,14 @@ func Ask(ctx context.Context, engines Sender, out *upstream.Request, want Want, 
 	if want.Stream && IsSuccess(res.Status) && r.Encoding == "" {
 		r.Begin = bufs.get()
 		n, err := r.Read(r.Begin)
+		r.convertLineEnds(r.Begin[:n])
 		// only comments so far
 		for err == nil && n < len(r.Begin) && !openai.HasData(r.Begin[:n]) &&
 			!(want.Comments && n > 0 && r.Begin[0] == ':' && r.Begin[n-1] == '\n') && (n < 8 || isEvents(res) || beginsEvents(r.Begin[:n])) {
 			var m int
 			m, err = r.Read(r.Begin[n:])
 			n += m
+			r.convertLineEnds(r.Begin[:n])
 		}
 		r.Events = isEvents(res) || beginsEvents(r.Begin[:n])
 		if r.Begin, r.End = r.Begin[:n], err == io.EOF; r.Events && (n > 0 || err == nil) {
@@ -120,7 +148,9 @@ func Ask(ctx context.Context, engines Sender, out *upstream.Request, want Want, 
 		return r.readWhole(maxUnstreamed)
 	}
 	if r.Events = want.Whole && IsSuccess(res.Status) && isEvents(res); r.Events {
-		return r.readWhole(maxUnstreamed)
+		r = r.readWhole(maxUnstreamed)
+		r.convertLineEnds(r.Begin)
+		return r
 	}
 	return r.readWhole(maxWholeAnswer)
 }

@@ -63,7 +63,8 @@ func Rows() (rows []Row) {
 	rows = append(rows, encodedRows()...)
 	rows = append(rows, frameRows()...)
 	rows = append(rows, endRows()...)
-	return append(rows, reportRows()...)
+	rows = append(rows, reportRows()...)
+	return append(rows, dialectRows()...)
 }
 
 // reportRows are further reports: errors in llama.cpp's own field until 2025 (E13), a finished
