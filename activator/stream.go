@@ -269,8 +269,11 @@ func (s *eventStream) pass(p []byte) {
 	}
 	was, failed := s.seen.Done, s.seen.Failed
 	s.out = s.seen.Pass(p)
+	if s.seen.InLines {
+		s.out = openai.JoinData(s.out)
+	}
 	if s.seen.Failed && !failed {
-		s.out = openai.FrameErrors(s.out)
+		s.out = openai.FrameErrors(s.out, s.x.endpoint.Path, openai.NextSequence(s.out, s.sequence))
 		s.died = s.died || answer.EngineDied(s.out)
 	}
 	if s.x.endpoint == &endpoints.Responses {

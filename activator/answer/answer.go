@@ -69,6 +69,34 @@ func (b decodedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// lineFeedBody is an event stream whose lines end with a carriage return alone; here they end
+// with a line feed.
+type lineFeedBody struct{ body io.Reader }
+
+func (b lineFeedBody) Read(p []byte) (int, error) {
+	n, err := b.body.Read(p)
+	toLineFeeds(p[:n])
+	return n, err
+}
+
+func toLineFeeds(p []byte) {
+	for i := bytes.IndexByte(p, '\r'); i >= 0; i = bytes.IndexByte(p, '\r') {
+		p[i] = '\n'
+		p = p[i+1:]
+	}
+}
+
+// convertLineEnds makes line feeds of the carriage returns that end the lines of an event
+// stream, from its begin on, and reports whether it has any.
+func (a *Answer) convertLineEnds(begin []byte) bool {
+	if !openai.EndsLinesByCR(begin) || !isEvents(a.Response) && !beginsEvents(begin) {
+		return false
+	}
+	toLineFeeds(begin)
+	a.body = lineFeedBody{&Answer{Response: a.Response, body: a.body}}
+	return true
+}
+
 // Length is that of the body as the client gets it; -1 is unknown.
 func (a *Answer) Length() int64 {
 	if a.body != nil {
@@ -103,12 +131,14 @@ func Ask(ctx context.Context, engines Sender, out *upstream.Request, want Want, 
 	if want.Stream && IsSuccess(res.Status) && r.Encoding == "" {
 		r.Begin = bufs.get()
 		n, err := r.Read(r.Begin)
+		r.convertLineEnds(r.Begin[:n])
 		// only comments so far
 		for err == nil && n < len(r.Begin) && !openai.HasData(r.Begin[:n]) &&
 			!(want.Comments && n > 0 && r.Begin[0] == ':' && r.Begin[n-1] == '\n') && (n < 8 || isEvents(res) || beginsEvents(r.Begin[:n])) {
 			var m int
 			m, err = r.Read(r.Begin[n:])
 			n += m
+			r.convertLineEnds(r.Begin[:n])
 		}
 		r.Events = isEvents(res) || beginsEvents(r.Begin[:n])
 		if r.Begin, r.End = r.Begin[:n], err == io.EOF; r.Events && (n > 0 || err == nil) {

@@ -27,9 +27,12 @@ func (a Answer) readStream(want *Want) Answer {
 		}
 		a.Response.LimitSilence(idle)
 		a.Begin = slices.Grow(a.Begin, 4<<10)
-		n, err := a.Read(a.Begin[len(a.Begin):cap(a.Begin)])
-		a.Begin = a.Begin[:len(a.Begin)+n]
-		seen.Pass(a.Begin[len(a.Begin)-n:])
+		from := len(a.Begin)
+		n, err := a.Read(a.Begin[from:cap(a.Begin)])
+		if a.Begin = a.Begin[:from+n]; a.convertLineEnds(a.Begin) {
+			seen, from = openai.Stream{}, 0
+		}
+		seen.Pass(a.Begin[from:])
 		if err == nil && time.Now().After(limit) {
 			err = upstream.ErrSilent // only comments, or tokens without an end
 		}

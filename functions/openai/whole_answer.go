@@ -5,6 +5,8 @@ import (
 	"encoding/json/v2"
 	"maps"
 	"strconv"
+
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 )
 
 // object is a JSON object whose values stay as they are.
@@ -15,7 +17,7 @@ type object map[string]jsontext.Value
 // chunk with the usage of a chat or completion.
 func StreamWhole(path string, body []byte, usage bool) []byte {
 	var answer object
-	if decodeInto(&answer, body) != nil || answer == nil {
+	if decodeInto(&answer, body) != nil && decodeInto(&answer, pythonjson.WithNulls(body)) != nil || answer == nil {
 		return nil
 	}
 	b := make([]byte, 0, len(body)+512)

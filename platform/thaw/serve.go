@@ -50,16 +50,13 @@ import (
 func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) error {
 	log := c.Open(stderr)
 	defer log.Close()
-	// A start that fails at a busy address leaves no folder with an admin token, which client
-	// verbs would find and send.
-	if _, err := onLoopback(c.Addr); err != nil {
+	listeners, err := listen(c.Addr)
+	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", c.Addr)
-	if err != nil {
-		return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: thaw serve --addr 127.0.0.1:8081"}
+	for _, l := range listeners {
+		defer l.Close()
 	}
-	defer listener.Close()
 	s, err := openServer(&c, log)
 	if err != nil {
 		return err
@@ -80,15 +77,17 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	part(s.batches.Run)
 	part(s.runSizes)
 	part(func(ctx context.Context) error { return ignoreCancel(s.catalog.Watch(ctx, s.onCatalogChange)) })
-	part(func(context.Context) error { return s.front.Serve(listener) })
+	for _, l := range listeners {
+		part(func(context.Context) error { return s.front.Serve(l) })
+	}
 	if s.agentsListener != nil {
 		part(func(ctx context.Context) error { return s.agents.Serve(ctx, s.agentsListener) })
 	}
 	select {
 	case <-s.backend.Ready():
 		s.state.serving.Store(true)
-		s.log.Info("serving", "addr", listener.Addr().String(), "functions", len(s.catalog.Models()), "data", c.Data)
-		fmt.Fprintf(stdout, "thaw serves on http://%s\n", listener.Addr())
+		s.log.Info("serving", "addr", listeners[0].Addr().String(), "functions", len(s.catalog.Models()), "data", c.Data)
+		fmt.Fprintf(stdout, "thaw serves on http://%s\n", listeners[0].Addr())
 	case <-life.Done():
 	case <-ctx.Done():
 	}

@@ -66,7 +66,8 @@ func Rows() (rows []Row) {
 	rows = append(rows, frameRows()...)
 	rows = append(rows, endRows()...)
 	rows = append(rows, plainRows()...)
-	return append(rows, reportRows()...)
+	rows = append(rows, reportRows()...)
+	return append(rows, dialectRows()...)
 }
 
 // reportRows are further reports: errors in llama.cpp's own field until 2025 (E13), a finished
