@@ -30,20 +30,21 @@ type Options struct {
 	SimulatedLines int // of a batch, for each seed
 	Lines          int // of the live batch
 	NaiveLines     int // of those, that the naive client sends live
-	Visits         int // interactive requests beside the live batch
+	Visits         int // of interactive use beside the live batch
+	VisitRequests  int // in each of them: one to a cold model, and those that follow
 	Shorten        int // divides the times that live engines load
 }
 
 // Whole is the options of the benchmark, Quick those that show that all parts run.
 func Whole() Options {
-	return Options{Rounds: 8, Compositions: 500, Cancels: 4, Ensembles: 2, Seeds: 2, SimulatedLines: 10_000, Lines: 1000, NaiveLines: 16,
-		Visits: 2, Shorten: 1}
+	return Options{Rounds: 8, Compositions: 500, Cancels: 4, Ensembles: 2, Seeds: 2, SimulatedLines: 10_000, Lines: 1000, NaiveLines: 12,
+		Visits: 4, VisitRequests: 55, Shorten: 1}
 }
 
 // Quick is described at Whole.
 func Quick() Options {
 	return Options{Rounds: 1, Compositions: 10, Cancels: 1, Ensembles: 1, Seeds: 1, SimulatedLines: 200, Lines: 50, NaiveLines: 10,
-		Shorten: 20}
+		Visits: 1, VisitRequests: 5, Shorten: 20}
 }
 
 func (o *Options) load(d time.Duration) time.Duration { return d / time.Duration(max(1, o.Shorten)) }
@@ -211,8 +212,9 @@ const about = "The cost is the processor time of thaw serve, user and system, of
 	"Simulated ones have checkpoints on the disk, vLLM's times and a seed per round. " +
 	"The lines of a simulated batch are requests of priority low, all at once; the live batch goes through the Files and Batch API, and " +
 	"each line must be in the output once. " +
-	"Simulated interactive use is visits of 1 to 8 requests to 3 other models, every 6 min on average; the live one is single requests to " +
-	"a cold model 40 s apart, one after the other, so its p99 is the slowest. " +
+	"Simulated interactive use is visits of 1 to 8 requests to 3 other models, every 6 min on average; the live one is visits to " +
+	"models of their own, each while lines of a model run: a request to the cold model and then more, one after the other. The same requests " +
+	"go to a second thaw serve without a batch at the same times; as more than 1 % of them are cold, the p99 is that of cold requests. " +
 	"The naive client of the live batch sends its first lines alone; loads are compared per line. "
 
 // Write writes compose.json and compose.md into dir.
