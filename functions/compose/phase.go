@@ -363,11 +363,25 @@ func (p *phase) accept(m note) {
 	p.result.Cost += m.reply.Cost
 	p.on(Event{
 		Kind: EventEnd, Member: made.Member, Role: made.Role, Step: made.Step, Round: made.Round, Final: made.Final,
-		Text: m.reply.Text, Cold: made.Cold, Took: made.Took, Err: o.err,
+		Text: m.reply.Text, Cold: made.Cold, Over: p.over(made.Member), Took: made.Took, Err: o.err,
 	})
 	if o.left != "" {
 		p.report(m.task, o.left)
 	}
+}
+
+// over reports whether the run asks a member no more. A phase without members after it is a
+// round that the same members are asked again after, or the last call.
+func (p *phase) over(member string) bool {
+	if p.next == nil || member == p.plan.Coordinator || slices.Contains(p.next, member) {
+		return false
+	}
+	for i := range p.tasks {
+		if p.tasks[i].call.Member == member && p.open(i) {
+			return false
+		}
+	}
+	return true
 }
 
 // giveUp leaves out the calls whose members are not loaded, once patience is over and the
