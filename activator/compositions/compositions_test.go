@@ -3,6 +3,7 @@ package compositions
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -154,6 +155,40 @@ func TestOwnSchema(t *testing.T) {
 	for _, b := range g.bodies {
 		if !strings.Contains(b, `"response_format":{"type":"json_object"}`) {
 			t.Errorf("%s", b)
+		}
+	}
+}
+
+// TestRelease: a model is released when it has answered and is asked no more: each member of
+// an ensemble and of the last round of a debate, and no coordinator.
+func TestRelease(t *testing.T) {
+	for pattern, want := range map[functions.Pattern]string{functions.PatternEnsemble: "a b", functions.PatternDebate: "a a b b a b"} {
+		g := newRig(0)
+		for _, name := range []string{"a", "b", "judge"} {
+			g.states[name] = Function{Model: true, Ready: true}
+		}
+		var got []string
+		g.answer = func(body string, res *httpserver.Response) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			if name := body[len(`{"model":"`):][:1]; pattern == functions.PatternDebate && name != "j" {
+				got = append(got, name)
+			}
+			answerWith(res, fmt.Sprint("a text that is ", len(g.bodies), body[:12]))
+		}
+		g.o.Release = func(name functions.Name) { got = append(got, name.Name) }
+		var res httpserver.Response
+		q := g.request(pattern, question, nil)
+		q.Composition.Spec.Rounds = 1
+		if _, e := g.Serve(q, &res); e != nil {
+			t.Fatal(e)
+		}
+		if rounds := len(got) - 2; rounds > 0 {
+			slices.Sort(got[:rounds])
+		}
+		slices.Sort(got[len(got)-2:])
+		if s := strings.Join(got, " "); s != want {
+			t.Errorf("%s: %s, want %s", pattern, s, want)
 		}
 	}
 }
