@@ -216,7 +216,8 @@ const about = "The cost is the processor time of thaw serve, user and system, of
 	"each line must be in the output once. " +
 	"Simulated interactive use is visits of 1 to 8 requests to 3 other models, every 6 min on average; the live one is visits to " +
 	"models of their own, each while lines of a model run: a request to the cold model and then more, one after the other. The same " +
-	"requests go to a second thaw serve without a batch at the same times; as more than 1 % of them are cold, the p99 is that of cold requests. " +
+	"requests go to a second thaw serve without a batch at the same times; as more than 1 % of them are cold, the p99 is that of cold " +
+	"requests. " +
 	"The naive client of the live batch sends its first lines alone; loads are compared per line. "
 
 // Write writes compose.json and compose.md into dir.
