@@ -137,6 +137,9 @@ func (r *run) onEvent(e compose.Event) {
 	case compose.EventBegin:
 		add("state", "asking")
 	case compose.EventEnd:
+		if e.Reason != "" {
+			return // the next event says it
+		}
 		if e.Err != nil {
 			add("state", "missing")
 		} else {

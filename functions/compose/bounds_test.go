@@ -285,9 +285,17 @@ func TestDecided(t *testing.T) {
 			ask := func(ctx context.Context, q Call) (Reply, error) {
 				reply, err := s.ask(ctx, q)
 				reply.Usage.Completion = 2
+				if err != nil {
+					err = context.Cause(ctx)
+				}
 				return reply, err
 			}
 			result, err := Run(t.Context(), plan, in, ask, s.ready, nil)
+			for _, m := range result.Calls {
+				if m.Err != nil && (m.Err.Error() != "given up: decided without it" || !errors.Is(m.Err, context.Canceled)) {
+					t.Errorf("%s: %s ended with %v", c.name, m.Member, m.Err)
+				}
+			}
 			if err != nil || result.Text != "42" || time.Since(start) != c.ends || len(result.LeftOut) != c.left {
 				t.Errorf("%s: %q, %v after %v, left out %+v", c.name, result.Text, err, time.Since(start), result.LeftOut)
 			}

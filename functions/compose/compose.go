@@ -174,7 +174,7 @@ type EventKind string
 const (
 	EventRound     EventKind = "round"     // Round begins
 	EventBegin     EventKind = "begin"     // a call begins
-	EventEnd       EventKind = "end"       // it has ended: Text, or Err
+	EventEnd       EventKind = "end"       // it has ended: Text, or Err; with Reason EventLeftOut follows
 	EventLeftOut   EventKind = "left_out"  // Reason
 	EventPlan      EventKind = "plan"      // the coordinator's choice: Steps; with Err what was done in its place
 	EventAgreement EventKind = "agreement" // Agreement
