@@ -135,6 +135,8 @@ type Options struct {
 	// Packing is that of [compositions.Options], for Compositions whose members take turns; nil:
 	// all models fit together.
 	Packing func() func(functions.Name) bool
+	// Release is that of [compositions.Options].
+	Release func(name functions.Name)
 	// Random returns a number from 0 to below n, which chooses a function of an alias;
 	// that of math/rand/v2.
 	Random func(n int) int

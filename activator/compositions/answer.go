@@ -115,6 +115,11 @@ func (r *run) onEvent(e compose.Event) {
 		r.startNext(e.Next, true)
 		return
 	}
+	if e.Over && r.s.o.Release != nil {
+		if f := r.state(e.Member); f.Model {
+			r.s.o.Release(f.Name)
+		}
+	}
 	show := r.q.Composition.Spec.Show
 	if show == functions.ShowSteps && e.Kind == compose.EventEnd && !e.Final && e.Err == nil {
 		r.writeStep(&e)
@@ -132,6 +137,9 @@ func (r *run) onEvent(e compose.Event) {
 	case compose.EventBegin:
 		add("state", "asking")
 	case compose.EventEnd:
+		if e.Reason != "" {
+			return // the next event says it
+		}
 		if e.Err != nil {
 			add("state", "missing")
 		} else {
@@ -144,6 +152,9 @@ func (r *run) onEvent(e compose.Event) {
 	case compose.EventPlan:
 		add("state", "planned")
 		add("steps", strconv.Itoa(len(e.Steps)))
+		if e.Err != nil {
+			add("plan", "replaced")
+		}
 	case compose.EventAgreement:
 		add("state", "compared")
 		add("answers", strconv.Itoa(e.Agreement.Answers))

@@ -48,6 +48,9 @@ type Options struct {
 	// Wake starts a model that is asked as soon as the calls under way have ended, for a
 	// team; nil: its own request starts it. It does not wait.
 	Wake func(name functions.Name, team string)
+	// Release tells the platform that a model has answered and its Composition asks it no
+	// more: another may have its room at once; nil: it is told nothing. It does not wait.
+	Release func(name functions.Name)
 	// Silent is how long a stream waits before its 200 goes out, Comment the period of
 	// comments and Noop that of chunks that add nothing; 3 s, 4 s and 45 s.
 	Silent, Comment, Noop time.Duration
@@ -290,7 +293,7 @@ func (r *run) end(result *compose.Result, err error) Summary {
 	if a := result.Agreement; a.Answers > 0 {
 		rec.Agreement = &functions.CompositionAgreement{Answers: a.Answers, Agree: a.Agree, Exact: a.Exact}
 	}
-	rec.Rounds, rec.Prompts, rec.Cost, rec.Code = result.Rounds, result.Prompts, result.Cost, 200
+	rec.Rounds, rec.Prompts, rec.PlanError, rec.Cost, rec.Code = result.Rounds, result.Prompts, result.PlanError, result.Cost, 200
 	rec.Seconds = r.s.o.Now().Sub(r.began).Seconds()
 	summary := Summary{Calls: len(rec.Calls), Prompt: result.Usage.Prompt, Completion: result.Usage.Completion, Cost: result.Cost,
 		First: r.first}

@@ -70,7 +70,7 @@ func (d *decision) victimsOf(f *Function, idle, busy []victim) ([]victim, []vict
 			}
 			busy = append(busy, v)
 			spare--
-		case r.ReadyAt+d.policy.Residency > d.plan.now:
+		case r.ReadyAt+d.policy.Residency > d.plan.now && f.Released < r.ReadyAt:
 			d.plan.dueAt(r.ReadyAt + d.policy.Residency)
 			v.residing = true
 			busy = append(busy, v)

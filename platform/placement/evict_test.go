@@ -87,6 +87,15 @@ func TestWhoLeaves(t *testing.T) {
 			model("b", 1, bytes(70), scale, ready("n", 1, 1, 0)),
 			model("c", 1, bytes(60), scale, ready("n", 1, 0, 1), last(time.Minute)),
 			model("z", 1, bytes(60), waiting(1, now-1))}, want: "stop default/c-0 (evicted)"},
+		{what: "none that has just become ready", e: eviction.LRU, gpus: 1, fs: []*Function{
+			model("x", 1, scale, ready("n", now-time.Second/2, 0, 0), last(time.Second/4)),
+			model("z", 1, waiting(1, now-1))}, want: ""},
+		{what: "unless who started it is through with it", e: eviction.LRU, gpus: 1, fs: []*Function{
+			model("x", 1, scale, ready("n", now-time.Second/2, 0, 0), last(time.Second/4), with(func(f *Function) { f.Released = now - time.Second/8 })),
+			model("z", 1, waiting(1, now-1))}, want: "stop default/x-0 (evicted)"},
+		{what: "and not by a former start", e: eviction.LRU, gpus: 1, fs: []*Function{
+			model("x", 1, scale, ready("n", now-time.Second/2, 0, 0), last(time.Second/4), with(func(f *Function) { f.Released = now - time.Second })),
+			model("z", 1, waiting(1, now-1))}, want: ""},
 		{what: "one that was missed lately stays", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("x", 1, scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.MinResidency = now + time.Minute })),
 			model("y", 1, scale, ready("n", 1, 0, 1), last(time.Minute)),
