@@ -6,6 +6,9 @@ import "bytes"
 // below were set by hand and checked on labelled prompts; see bench/thaw-bench/router.
 const codePoints = 6
 
+// shortWords are the words of a short text, two of which that may be of programming are a stronger sign.
+const shortWords = 30
+
 // code gathers the signs of code in a text.
 type code struct {
 	structure   int // points for fences, diffs, traces, statements, paths
@@ -29,7 +32,9 @@ func (c *code) found(words int) bool {
 		return true
 	}
 	lexical := 4*min(c.languages, 3) + 3*min(c.programs, 2) + 2*min(c.maybe, 4) + 4*min(c.syntax, 3)
-	if c.languages+c.programs+c.syntax == 0 && c.maybe < 3 {
+	if words <= shortWords && c.maybe > 1 {
+		lexical += c.maybe // of a short text a larger part
+	} else if c.languages+c.programs+c.syntax == 0 && c.maybe < 3 {
 		lexical /= 2
 	}
 	signs := min(c.identifiers, 4) + min(c.symbols, 8)
@@ -56,9 +61,9 @@ func (c *code) ask(verb, object wordClass) {
 	c.asked = max(c.asked, points)
 }
 
-// word counts a word; bit is one of 64 that is its own, more or less, so that a word that
-// is repeated is counted once.
-func (c *code) word(class wordClass, bit uint64) {
+// word counts a word, once if it is repeated or stands in the plural too.
+func (c *code) word(word []byte, class wordClass) {
+	bit := uint64(1) << ((word[0] + 11*word[min(2, len(word)-1)]) & 63)
 	if class&(classSyntax|classLanguage|classProgram|classMaybe) == 0 || c.counted&bit != 0 {
 		return
 	}

@@ -118,6 +118,12 @@ func TestParts(t *testing.T) {
 		"Pick the five most important keywords of the abstract." + story:                             true,
 		"Text:" + story + "\nHighlight each event in the text.":                                      true,
 
+		"Could you list the ingredients and amounts?" + strings.Repeat(story, 4):           true,
+		"I want you to create a table with one row per flight." + strings.Repeat(story, 4): true,
+		"Extract who met whom." + story:                                                    true,
+
+		"Create a table with one row per planet.": false,
+		"Is this a good plot? It is about a man whom a king asked to find a woman of many names." + strings.Repeat(story, 4):  false,
 		"Write a Python function that extracts all dates from a text.":                                                        false,
 		"How do I extract the columns of a DataFrame in Python?":                                                              false,
 		"Add half a teaspoon of vanilla extract, then stir.":                                                                  false,

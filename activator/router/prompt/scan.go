@@ -32,8 +32,10 @@ type scan struct {
 	verb     wordClass // of the last verb of the sentence that may ask for code; 0: none
 	verbEnd  int       // where it ends
 	finds    bool      // a verb of classFind is in the imperative
+	begins   wordClass // of the verb that the sentence begins with
 	last     int       // where its last word of a class ends
 	parts    int       // where the last sentence ends that asks for parts of a text
+	bare     int       // where the first one ends that does so if a text is beside it
 }
 
 // counts are the parts that the estimate of tokens is made of. Words of fewer than 16
@@ -174,7 +176,7 @@ func (s *scan) read(text []byte) {
 func (s *scan) end(size int) {
 	s.endSentence()
 	s.unpackStops()
-	if s.parts > 0 && size-s.parts <= partsEnd {
+	if s.wantsParts(size) {
 		s.found |= foundParts
 	}
 }
@@ -441,9 +443,15 @@ func (s *scan) classed(text []byte, start, end int, class wordClass, begin bool)
 func (s *scan) noteSigns(text []byte, start, end int, class wordClass, begin bool) {
 	if class&classSentence != 0 {
 		s.last = end
-		s.finds = s.finds || class&classFind != 0 && isImperative(text[:start])
+		if class&(classFind|classConstruct) != 0 {
+			imperative, begins := isImperative(text[:start])
+			if begins {
+				s.begins |= class
+			}
+			s.finds = s.finds || imperative && class&classFind != 0
+		}
 	}
-	s.code.word(class, 1<<((uint(text[start])+7*uint(end-start))%64))
+	s.code.word(text[start:end], class)
 	if class&classSecond != 0 && s.previous&classFirst != 0 {
 		s.code.programs++
 	}
@@ -509,18 +517,12 @@ func (s *scan) phrase(class wordClass) {
 	s.sentence |= class & classSentence
 }
 
-const (
-	verbReach = 24 // bytes between a verb and the code that it asks for
-
-	// A request for parts of a text is among so many first or last bytes: the text itself is between.
-	partsBegin = 800
-	partsEnd   = 400
-)
+const verbReach = 24 // bytes between a verb and the code that it asks for
 
 // endSentence draws the conclusions from the words of a sentence.
 func (s *scan) endSentence() {
-	w, finds := s.sentence, s.finds
-	s.sentence, s.previous, s.verb, s.finds = 0, 0, 0, false
+	w, finds, begins := s.sentence, s.finds, s.begins
+	s.sentence, s.previous, s.verb, s.finds, s.begins = 0, 0, 0, false, 0
 	if w == 0 {
 		return
 	}
@@ -532,10 +534,8 @@ func (s *scan) endSentence() {
 	if has(classJSON|classAnswer|classInto) && w&classAsked == 0 {
 		s.found |= foundJSON
 	}
-	if w&(classAsked|classLanguage) == 0 && !s.code.certain() && asksForParts(w, finds) {
-		if s.parts = s.last; s.last <= partsBegin {
-			s.found |= foundParts
-		}
+	if w&(classAsked|classLanguage) == 0 && !s.code.certain() {
+		s.noteParts(w, begins, finds)
 	}
 	if has(classSafe|classUnsafe) && w&(classJudge|classPost|classAnswer) != 0 || has(classUnsafe|classPost|classJudge) {
 		s.found |= foundVerdict | foundSafePair
@@ -543,37 +543,6 @@ func (s *scan) endSentence() {
 	if has(classHarm|classPost|classJudge) || has(classModerate|classPost) {
 		s.found |= foundVerdict
 	}
-}
-
-// isImperative reports whether a verb behind a text begins a sentence or follows please, to
-// or and.
-func isImperative(text []byte) bool {
-	i := len(text) - 1
-	if i < 1 || text[i] != ' ' {
-		return i < 0 || kinds[text[i]] == kindNone
-	}
-	switch text[i-1] {
-	case '.', '?', '!', ':', ',', ';', '-', '*', '#', '\n':
-		return true
-	}
-	return bytes.HasSuffix(text, []byte("lease ")) || bytes.HasSuffix(text, []byte("to ")) || bytes.HasSuffix(text, []byte("and "))
-}
-
-// asksForParts reports whether a sentence with words of these classes asks for parts of a
-// text; found: a verb of classFind is in the imperative.
-func asksForParts(w wordClass, found bool) bool {
-	const parts = classEntity | classField
-	switch {
-	case w&classExtract != 0:
-		return found || w&(parts|classText|classAll) != 0
-	case w&classText == 0 || w&parts == 0:
-		return false
-	case w&classFind != 0:
-		return found || w&(classEntity|classAll|classTable) != 0
-	case w&classTable != 0:
-		return w&(classConstruct|classAnswer) != 0
-	}
-	return w&parts == parts && w&classAll != 0 // which people are mentioned
 }
 
 // mark reads a mark of punctuation that is not in a word.
