@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -71,18 +72,45 @@ var Sources = []Source{
 	{Name: "MBPP in Java and Go", Repository: "amazon-science/mxeval", Path: "data/mbxp/mb[gj]p_*.jsonl", Text: []string{"prompt"}, Label: Code},
 	{Name: "DeepKE entities", Repository: "zjunlp/DeepKE", Path: "example/llm/InstructKGC/data/NER/test.json", Text: []string{"instruction"}, Label: Extraction},
 
-	// Held out. Their licences: Auto-J has none in its repository, CodeAlpaca's data are CC BY-NC 4.0, NQ-open is CC BY-SA
-	// 3.0, XSTest CC BY 4.0, the others MIT.
-	{Name: "Auto-J, requests by scenario", Repository: "GAIR-NLP/auto-j", Path: "data/test/testdata_pairwise.jsonl", Text: []string{"prompt"}, Category: "scenario", Labels: scenarios, Held: true, Most: 2000},
-	{Name: "CodeAlpaca", Repository: "sahil280114/codealpaca", Path: "data/code_alpaca_2k.json", Text: []string{"instruction", "input"}, Label: Code, Held: true},
-	{Name: "AGIEval, LSAT, games", Repository: "microsoft/AGIEval", Path: "data/v1/lsat-ar.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning, Held: true},
-	{Name: "AGIEval, LSAT, arguments", Repository: "microsoft/AGIEval", Path: "data/v1/lsat-lr.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning, Held: true},
-	{Name: "AGIEval, SAT, mathematics", Repository: "microsoft/AGIEval", Path: "data/v1/sat-math.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning, Held: true},
-	{Name: "AGIEval, MATH", Repository: "microsoft/AGIEval", Path: "data/v1/math.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning, Held: true},
-	{Name: "TheoremQA", Repository: "wenhuchen/TheoremQA", Path: "theoremqa_test.json", Text: []string{"Question"}, Label: Reasoning, Held: true},
-	{Name: "NQ-open", Repository: "google-research-datasets/natural-questions", Path: "nq_open/NQ-open.dev.jsonl", Text: []string{"question"}, Label: General, Held: true},
-	{Name: "XSTest", Repository: "paul-rottger/exaggerated-safety", Path: "xstest_prompts.csv", Text: []string{"prompt"}, Label: General, Held: true},
-	{Name: "IFEval", Repository: "microsoft/llm-steer-instruct", Path: "data/format/ifeval_single_instr_format.jsonl", Text: []string{"prompt"}, Category: "instruction_id_list.0", Labels: map[string]string{"detectable_format:json_format": Extraction}, Held: true},
+	// Held out before, until their prompts were read. Their licences: Auto-J has none in its repository, CodeAlpaca's data are
+	// CC BY-NC 4.0, NQ-open is CC BY-SA 3.0, XSTest CC BY 4.0, the others MIT.
+	{Name: "Auto-J, requests by scenario", Repository: "GAIR-NLP/auto-j", Path: "data/test/testdata_pairwise.jsonl", Text: []string{"prompt"}, Category: "scenario", Labels: scenarios, Most: 2000},
+	{Name: "CodeAlpaca", Repository: "sahil280114/codealpaca", Path: "data/code_alpaca_2k.json", Text: []string{"instruction", "input"}, Label: Code},
+	{Name: "AGIEval, LSAT, games", Repository: "microsoft/AGIEval", Path: "data/v1/lsat-ar.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning},
+	{Name: "AGIEval, LSAT, arguments", Repository: "microsoft/AGIEval", Path: "data/v1/lsat-lr.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning},
+	{Name: "AGIEval, SAT, mathematics", Repository: "microsoft/AGIEval", Path: "data/v1/sat-math.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning},
+	{Name: "AGIEval, MATH", Repository: "microsoft/AGIEval", Path: "data/v1/math.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning},
+	{Name: "TheoremQA", Repository: "wenhuchen/TheoremQA", Path: "theoremqa_test.json", Text: []string{"Question"}, Label: Reasoning},
+	{Name: "NQ-open", Repository: "google-research-datasets/natural-questions", Path: "nq_open/NQ-open.dev.jsonl", Text: []string{"question"}, Label: General},
+	{Name: "XSTest", Repository: "paul-rottger/exaggerated-safety", Path: "xstest_prompts.csv", Text: []string{"prompt"}, Label: General},
+	{Name: "IFEval", Repository: "microsoft/llm-steer-instruct", Path: "data/format/ifeval_single_instr_format.jsonl", Text: []string{"prompt"}, Category: "instruction_id_list.0", Labels: map[string]string{"detectable_format:json_format": Extraction}},
+
+	// Held out. They were chosen by their authors' descriptions, before any of their prompts was read: English, the label
+	// named by the authors, of each the prompts that Load spreads over the file. Their licences: FollowBench, PAL, BiGGen
+	// Bench, AlpacaEval and TruthfulQA are under Apache 2.0, ODEX under CC BY-SA 4.0, ClassEval and SciBench under MIT; the
+	// other repositories have none.
+	{Name: "On-Demand-IE", Repository: "yzjiao/On-Demand-IE", Path: "dataset/test_data.json", Text: []string{"instruction", "text"}, Label: Extraction, Held: true},
+	{Name: "FollowBench, CoNLL and WikiEvents", Repository: "YJiangcm/FollowBench", Path: "data/content_constraints.json", Text: []string{"instruction"}, Category: "source", Labels: map[string]string{"CONLL2003": Extraction, "WIKIEVENTS": Extraction}, Held: true},
+	{Name: "StackEval", Repository: "ProsusAI/stack-eval", Path: "data/stack-eval.jsonl", Text: []string{"question"}, Label: Code, Held: true},
+	{Name: "ODEX", Repository: "zorazrw/odex", Path: "data/en_test.jsonl", Text: []string{"intent"}, Label: Code, Held: true},
+	{Name: "ClassEval", Repository: "FudanSELab/ClassEval", Path: "data/ClassEval_data.json", Text: []string{"skeleton"}, Label: Code, Held: true},
+	{Name: "ASDiv", Repository: "reasoning-machines/pal", Path: "datasets/asdiv.jsonl", Text: []string{"input"}, Label: Reasoning, Held: true},
+	{Name: "ReClor", Repository: "csitfun/LogiEval", Path: "Data/reclor.jsonl", Text: []string{"input.1.content"}, Label: Reasoning, Held: true},
+	{Name: "FraCaS", Repository: "csitfun/LogiEval", Path: "Data/fracas.jsonl", Text: []string{"input.1.content"}, Label: Reasoning, Held: true},
+	{Name: "SciBench", Repository: "mandyyyyii/scibench", Path: "dataset/original/*.json", Text: []string{"problem_text"}, Label: Reasoning, Held: true},
+	{Name: "BiGGen Bench", Repository: "prometheus-eval/prometheus-eval", Path: "BiGGen-Bench/sample_responses.json", Text: []string{"input"}, Category: "task", Labels: bigGen, Held: true},
+	{Name: "AlpacaEval, helpful", Repository: "tatsu-lab/alpaca_eval", Path: "results/GPO-Llama-3-8B-Instruct-GPM-2B/model_outputs.json", Text: []string{"instruction"}, Category: "dataset", Labels: map[string]string{"helpful_base": General}, Held: true},
+	{Name: "FollowBench, style", Repository: "YJiangcm/FollowBench", Path: "data/style_constraints.json", Text: []string{"instruction"}, Label: General, Held: true},
+	{Name: "TruthfulQA", Repository: "frankxwang/probing-experiments", Path: "TruthfulQA.csv", Text: []string{"Question"}, Label: General, Held: true},
+	{Name: "EQ-Bench, creative writing", Repository: "EQ-bench/creative-writing-bench", Path: "data/creative_writing_prompts_v3.json", Text: []string{"writing_prompt"}, Label: General, Held: true},
+	{Name: "WebQuestions", Repository: "brmson/dataset-factoid-webquestions", Path: "main/test.json", Text: []string{"qText"}, Label: General, Held: true},
+}
+
+// bigGen are the tasks of BiGGen Bench whose label their names leave no doubt of.
+var bigGen = map[string]string{
+	"abductive": Reasoning, "competition_mwp": Reasoning, "deductive": Reasoning, "first_order_logic": Reasoning, "high_school_mwp": Reasoning,
+	"inductive": Reasoning, "math_proof": Reasoning, "table_reason": Reasoning, "code_revision": Code, "coding_for_math": Code,
+	"writing_a_speech": General, "essay_revision": General, "education_content_creation": General, "poem_writing": General,
 }
 
 // scenarios are those of Auto-J; a scenario that is none of the labels is left out.
@@ -245,10 +273,11 @@ func member(v any, path string) any {
 		case map[string]any:
 			v = x[name]
 		case []any:
-			if len(x) == 0 {
+			at, err := strconv.Atoi(name)
+			if err != nil || at >= len(x) {
 				return nil
 			}
-			v = x[0]
+			v = x[at]
 		default:
 			return nil
 		}
