@@ -353,7 +353,6 @@ func TestDialFails(t *testing.T) {
 	}
 }
 
-// An engine that refuses a body early is heard.
 // TestSecure: a request that is to go over TLS goes over TLS or not at all, also where a plain
 // connection to the address is idle.
 func TestSecure(t *testing.T) {
@@ -402,8 +401,33 @@ func TestSecure(t *testing.T) {
 	if n := requests.Load(); n != 1 {
 		t.Errorf("%d plain requests, want 1", n)
 	}
+
+	// A certificate that does not match: the connection is closed.
+	var closed atomic.Int32
+	wrong := client(t, Options{
+		TLS: func(string) *tls.Config { return &tls.Config{ServerName: "example.com"} },
+		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+			nc, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+			return &countedClose{nc, &closed}, err
+		},
+	})
+	if err := do(wrong, known, true); !errors.Is(err, ErrDial) || closed.Load() == 0 {
+		t.Errorf("an unknown certificate: %v, %d closed", err, closed.Load())
+	}
 }
 
+// countedClose is a connection whose closes are counted.
+type countedClose struct {
+	net.Conn
+	n *atomic.Int32
+}
+
+func (c *countedClose) Close() error {
+	c.n.Add(1)
+	return c.Conn.Close()
+}
+
+// An engine that refuses a body early is heard.
 func TestEarlyAnswer(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -727,7 +751,9 @@ func TestBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const head = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 		pause := []time.Duration{time.Second, time.Second, time.Second}
+		dials := 0
 		c := New(Options{Dial: func(context.Context, string) (net.Conn, error) {
+			dials++
 			local, remote := net.Pipe()
 			go func() {
 				defer remote.Close()
@@ -747,6 +773,16 @@ func TestBound(t *testing.T) {
 			return local, nil
 		}})
 		defer c.Close()
+		unbounded := func() (string, time.Duration, error) {
+			began := time.Now()
+			r, err := c.Do(t.Context(), &Request{Addr: "e", Method: "GET", Path: "/"})
+			if err != nil {
+				return "", time.Since(began), err
+			}
+			defer r.Close()
+			b, err := io.ReadAll(r)
+			return string(b), time.Since(began), err
+		}
 		ask := func() (string, time.Duration, error) {
 			began := time.Now()
 			r, err := c.Do(t.Context(), &Request{Addr: "e", Method: "GET", Path: "/", Bound: 1500 * time.Millisecond})
@@ -771,6 +807,10 @@ func TestBound(t *testing.T) {
 				t.Error(b, d, err)
 			}
 			time.Sleep(2 * time.Second)
+		}
+		// A request without a bound has none on that connection either.
+		if b, d, err := unbounded(); b != "ab" || d != 3*time.Second || err != nil || dials != 1 {
+			t.Error(b, d, err, dials)
 		}
 		pause[2] = time.Minute
 		// At most an eighth of the bound late.
@@ -808,6 +848,40 @@ func TestNoRetryAfterTheFirstByte(t *testing.T) {
 	if r, err = c.Do(t.Context(), postRequest(e.addr, "{}")); !errors.Is(err, ErrNoAnswer) || seen.Load() != 2 {
 		t.Errorf("%v %v, %d requests for 2", r, err, seen.Load())
 	}
+}
+
+// A connection that is in use for longer than an engine may take to read a request is used on.
+func TestLongUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dials := 0
+		c := New(Options{Dial: func(context.Context, string) (net.Conn, error) {
+			dials++
+			local, remote := net.Pipe()
+			go func() {
+				defer remote.Close()
+				for br := bufio.NewReader(remote); ; {
+					if _, err := http.ReadRequest(br); err != nil {
+						return
+					}
+					io.WriteString(remote, okHello)
+				}
+			}()
+			return local, nil
+		}})
+		defer c.Close()
+		for range 60 {
+			r, err := c.Do(t.Context(), &Request{Addr: "e", Method: "GET", Path: "/"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.ReadAll(r)
+			r.Close()
+			time.Sleep(2 * time.Second)
+		}
+		if dials != 1 {
+			t.Errorf("%d connections", dials)
+		}
+	})
 }
 
 // An engine that does not read its requests is given up, whatever it may take to answer.
