@@ -850,6 +850,44 @@ func TestNoRetryAfterTheFirstByte(t *testing.T) {
 	}
 }
 
+// lateContext has a client whose departure is noticed when the test says so.
+type lateContext struct {
+	context.Context
+	leave func()
+}
+
+func (c *lateContext) AfterFunc(f func()) func() bool {
+	c.leave = f
+	return func() bool { return false } // f has begun
+}
+
+// The departure of a client that is noticed after its answer cuts no later request on the
+// connection.
+func TestLateCancel(t *testing.T) {
+	left := &lateContext{Context: t.Context()}
+	e := newEngine(t, func(c net.Conn, _ *http.Request, _ []byte, n int) bool {
+		if n == 1 {
+			left.leave()
+		}
+		_, err := io.WriteString(c, okHello)
+		return err == nil
+	})
+	c := client(t, Options{})
+	for _, ctx := range []context.Context{left, t.Context()} {
+		r, err := c.Do(ctx, postRequest(e.addr, "{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(r); string(b) != "hello" || err != nil {
+			t.Errorf("%q, %v", b, err)
+		}
+		r.Close()
+	}
+	if n := e.conns.Load(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+}
+
 // A connection that is in use for longer than an engine may take to read a request is used on.
 func TestLongUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
