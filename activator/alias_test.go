@@ -75,7 +75,8 @@ func TestAliases(t *testing.T) {
 		if got := w.list(blue); got != "own unloaded" {
 			t.Error(got)
 		}
-		if got := w.list(admin); got != "blue/own unloaded, early unloaded, plain unloaded, tiny loaded, tiny:pirate loaded, zulu loaded, zulu:pirate loaded" {
+		want := "blue/own unloaded, early unloaded, plain unloaded, tiny loaded, tiny:pirate loaded, zulu loaded, zulu:pirate loaded"
+		if got := w.list(admin); got != want {
 			t.Error(got)
 		}
 		send := func(model, key string) result {

@@ -215,7 +215,8 @@ func TestCancelWhileFinishing(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if a := r.do("POST", "/v1/batches/"+id+"/cancel", ""); a.status != 409 || !strings.Contains(a.body, "finalizing and cannot be cancelled") {
+		if a := r.do("POST", "/v1/batches/"+id+"/cancel", ""); a.status != 409 ||
+			!strings.Contains(a.body, "finalizing and cannot be cancelled") {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 		if b := r.batch(id); b.Status != store.Finalizing || b.CancellingAt != nil {
