@@ -134,6 +134,8 @@ func TestAnswers(t *testing.T) {
 		{"short chunk", chunked + "6\r\nhello", true, 200, -1, "hello", io.ErrUnexpectedEOF, false},
 		{"no last chunk", chunked + "5\r\nhello\r\n", true, 200, -1, "hello", io.ErrUnexpectedEOF, false},
 		{"no end of trailers", chunked + "5\r\nhello\r\n0\r\n", true, 200, -1, "hello", io.ErrUnexpectedEOF, false},
+		{"endless trailers", chunked + "5\r\nhello\r\n0\r\n" + strings.Repeat("x: y\r\n", 65), true, 200, -1, "hello", ErrProtocol, false},
+		{"endless 1xx", strings.Repeat("HTTP/1.1 103 Early\r\n\r\n", 20), true, 0, 0, "", ErrProtocol, false},
 		{"chunk too long", chunked + "4\r\nhello\r\n0\r\n\r\n", false, 200, -1, "hell", ErrProtocol, false},
 		{"chunk size", chunked + "5x\r\nhello\r\n", false, 200, -1, "", ErrProtocol, false},
 		{"huge chunk", chunked + "fffffffff\r\n", false, 200, -1, "", ErrProtocol, false},
@@ -848,6 +850,43 @@ func TestNoRetryAfterTheFirstByte(t *testing.T) {
 	if r, err = c.Do(t.Context(), postRequest(e.addr, "{}")); !errors.Is(err, ErrNoAnswer) || seen.Load() != 2 {
 		t.Errorf("%v %v, %d requests for 2", r, err, seen.Load())
 	}
+}
+
+// No more than MaxIdle connections are kept for an address.
+func TestMaxIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var open, most atomic.Int32
+		c := New(Options{MaxIdle: 2, IdleTimeout: time.Hour, Dial: func(context.Context, string) (net.Conn, error) {
+			local, remote := net.Pipe()
+			most.Store(max(most.Load(), open.Add(1)))
+			go func() {
+				defer open.Add(-1)
+				for br := bufio.NewReader(remote); ; {
+					if _, err := http.ReadRequest(br); err != nil {
+						return
+					}
+					io.WriteString(remote, "HTTP/1.1 204 No Content\r\n\r\n")
+				}
+			}()
+			return local, nil
+		}})
+		defer c.Close()
+		var all []*Response
+		for range 5 {
+			r, err := c.Do(t.Context(), &Request{Addr: "e", Method: "GET", Path: "/"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, r)
+		}
+		for _, r := range all {
+			r.Close()
+		}
+		synctest.Wait()
+		if open.Load() != 2 || most.Load() != 5 {
+			t.Errorf("%d of %d connections are kept", open.Load(), most.Load())
+		}
+	})
 }
 
 // lateContext has a client whose departure is noticed when the test says so.
