@@ -66,15 +66,17 @@ func TestAliases(t *testing.T) {
 		one, two := revision("red/tiny-00001", "tiny"), revision("red/tiny-00002", "tiny")
 		one.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
 		w.act.Publish(readyAt(one, 8, "e:1"), two, testFunction("red/plain"), testFunction("blue/own"), testFunction("red/zulu"))
-		w.act.SetAliases([]Alias{alias80("red/tiny", "red/tiny-00001", "red/tiny-00002"), alias80("red/early", "red/early-00001")})
+		w.act.SetAliases([]Alias{alias80("red/tiny", "red/tiny-00001", "red/tiny-00002"), alias80("red/early", "red/early-00001"),
+			alias80("red/zulu", "red/tiny-00001")}) // in place of the function of that name
 
-		if got := w.list(red); got != "early unloaded, plain unloaded, tiny loaded, tiny:pirate loaded, zulu unloaded" {
+		if got := w.list(red); got != "early unloaded, plain unloaded, tiny loaded, tiny:pirate loaded, zulu loaded, zulu:pirate loaded" {
 			t.Error(got)
 		}
 		if got := w.list(blue); got != "own unloaded" {
 			t.Error(got)
 		}
-		if got := w.list(admin); got != "blue/own unloaded, early unloaded, plain unloaded, tiny loaded, tiny:pirate loaded, zulu unloaded" {
+		want := "blue/own unloaded, early unloaded, plain unloaded, tiny loaded, tiny:pirate loaded, zulu loaded, zulu:pirate loaded"
+		if got := w.list(admin); got != want {
 			t.Error(got)
 		}
 		send := func(model, key string) result {

@@ -525,6 +525,40 @@ func TestNextWithinBudget(t *testing.T) {
 	}
 }
 
+// TestNextBesideColdStart: a cold start that is under way counts in the budget of what is
+// prepared next.
+func TestNextBesideColdStart(t *testing.T) {
+	for starts, want := range map[int]string{0: "d", 1: "j", 2: "d"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{answer: replies(map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "j": "end"})}
+			s.took = func(q Call) time.Duration {
+				if q.Member == "b" { // it is loaded for so long
+					return time.Minute
+				}
+				return time.Second
+			}
+			ready := func(busy, want []string) []Group {
+				switch {
+				case want[0] == "j":
+					return []Group{{Warm: want}}
+				case len(busy) == 0:
+					return []Group{{Warm: []string{"a"}, Cold: []string{"b"}}, {Warm: []string{"c"}}, {Cold: []string{"d"}}}
+				case slices.Contains(want, "c"):
+					return []Group{{Warm: []string{"c"}}, {Cold: []string{"d"}}}
+				}
+				return []Group{{}, {Cold: want}}
+			}
+			plan := &Plan{Pattern: Ensemble, Members: []string{"a", "b", "c", "d"}, Coordinator: "j", Quorum: 2, Budget: Budget{ColdStarts: starts}}
+			if _, err := Run(t.Context(), plan, question("?"), s.ask, ready, nil); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(s.find(t, "c/member/1").Next, ""); got != want {
+				t.Errorf("%d cold starts: after c %q, want %q", starts, got, want)
+			}
+		})
+	}
+}
+
 // TestColdCritic: a critic that would not be loaded within patience is done without.
 func TestColdCritic(t *testing.T) {
 	for _, c := range []struct {
