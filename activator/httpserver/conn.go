@@ -48,7 +48,8 @@ type conn struct {
 	head        head        // of the head
 	text        string      // buf[headAt:headEnd], once asked for
 	large       []byte      // the body where buf is too small for it
-	charged     int64       // what the server counts for it; written under mu
+	grown       int64       // by how much buf has grown for a body
+	charged     int64       // what the server counts for large and grown; written under mu
 	requestLine []byte      // what the server behind still has to read
 	req         Request
 	res         Response
