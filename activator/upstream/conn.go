@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/http1"
+	"github.com/thaw-dev/thaw/activator/tcp"
 )
 
 // oneWrite is up to where head and body are copied together and sent in one
@@ -87,6 +88,7 @@ type conn struct {
 type fieldSpan struct{ name, colon, value, end int }
 
 func newConn(c *Client, addr string, nc net.Conn) *conn {
+	nc = tcp.Wrap(nc)
 	return &conn{c: c, addr: addr, netConn: nc, socket: newSocket(nc), reader: bufio.NewReaderSize(nc, 8<<10), lastByte: new(atomic.Int64)}
 }
 

@@ -71,6 +71,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	parts, life := errgroup.WithContext(life)
 	part := func(run func(context.Context) error) { parts.Go(func() error { return run(life) }) }
 	part(httpserver.NewProcTuner().Run)
+	part(s.memory.PaceCollector)
 	part(s.backend.Run)
 	part(s.remotes.Run)
 	part(s.money.Run)
@@ -124,6 +125,7 @@ type server struct {
 	state   readiness
 	sizes   sizer.Sizer
 	sized   *sizer.Folder // of the folder of functions
+	memory  memlimit.Plan
 
 	problems       map[catalog.Problem]bool // of files, announced already; of onCatalogChange alone
 	agents         *enroll.Server
@@ -188,7 +190,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		return nil, err
 	}
 	s := &server{
-		money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Currency: c.Currency, Metrics: metrics, Log: log.Logger}),
+		memory: plan, money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Currency: c.Currency, Metrics: metrics, Log: log.Logger}),
 		log: log.Logger, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{TLS: backend.EngineTLS}), agents: agents,
 	}
 	answers := cache.NewStore(min(int64(c.CacheBytes), plan.Limit/4), metrics)
