@@ -40,10 +40,8 @@ func open(ctx context.Context, src string, o Options) (*reader, error) {
 	}
 	from, ok := o.Sources[scheme]
 	if !ok {
-		return nil, &source.Error{
-			Kind: source.BadSource, Source: location, Detail: fmt.Sprintf("the scheme %q is not known here", scheme),
-			Fix: "known are " + strings.Join(slices.Sorted(maps.Keys(o.Sources)), ", "),
-		}
+		return nil, source.Fail(source.BadSource, fmt.Sprintf("the scheme %q is not known here", scheme),
+			"known are "+strings.Join(slices.Sorted(maps.Keys(o.Sources)), ", ")).At(location, "")
 	}
 	r := &reader{ctx: ctx, from: from, scheme: scheme, location: location}
 	var plan source.Plan
