@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -239,7 +240,8 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 		return weightSet{}, source.Fail(source.Missing, "has weights and no config.json", "copy config.json and the tokenizer beside the weights")
 	}
 	s := weightSet{format: Safetensors}
-	if index, ok := r.file("model.safetensors.index.json"); ok && !hasFile(files, "model.safetensors") {
+	whole := slices.ContainsFunc(files, func(f source.File) bool { return f.Name == "model.safetensors" })
+	if index, ok := r.file("model.safetensors.index.json"); ok && !whole {
 		used, err := r.shards(index, files)
 		if err != nil {
 			return s, err
@@ -286,10 +288,6 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 	return s, nil
 }
 
-func hasFile(files []source.File, name string) bool {
-	return slices.ContainsFunc(files, func(f source.File) bool { return f.Name == name })
-}
-
 // shards returns the names of the files that an index uses; all must be there.
 func (r *reader) shards(index source.File, files []source.File) (map[string]bool, error) {
 	raw, err := r.small(index)
@@ -300,7 +298,7 @@ func (r *reader) shards(index source.File, files []source.File) (map[string]bool
 	for _, f := range files {
 		have = append(have, f.Name)
 	}
-	if err := headercheck.Shards(index.Name, bytesAt(raw), int64(len(raw)), have); err != nil {
+	if err := headercheck.Shards(index.Name, bytes.NewReader(raw), int64(len(raw)), have); err != nil {
 		return nil, source.WithFile(err, index.Name)
 	}
 	var doc struct {

@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -128,8 +127,6 @@ func (r *reader) checkPointer(f source.File) error {
 	_, err := r.small(f)
 	return err
 }
-
-func bytesAt(raw []byte) io.ReaderAt { return bytes.NewReader(raw) }
 
 // rangeReader reads ranges of a file.
 type rangeReader struct {
