@@ -431,9 +431,8 @@ func selectFiles(location string, listing source.Plan, also source.Globs) ([]sou
 	}
 	for _, file := range listing.Files {
 		if carriesCode(file.Name) {
-			return nil, nil, &source.Error{Kind: source.Refused, Source: location, File: file.Name,
-				Detail: "is the only kind of weights here, and a format that can carry code",
-				Fix:    "convert it to safetensors; who trusts it names it in spec.files"}
+			return nil, nil, source.Fail(source.Refused, "is the only kind of weights here, and a format that can carry code",
+				"convert it to safetensors; who trusts it names it in spec.files").At(location, file.Name)
 		}
 	}
 	return nil, nil, &source.Error{Kind: source.Missing, Source: location,

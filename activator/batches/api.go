@@ -186,9 +186,4 @@ func (s *Server) change(team, id string, f func(*store.Record) bool) (store.Reco
 }
 
 // wake has Run look for something to do.
-func (s *Server) wake() {
-	select {
-	case s.kick <- struct{}{}:
-	default:
-	}
-}
+func (s *Server) wake() { s.kick.Set() }

@@ -20,6 +20,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -110,7 +111,7 @@ type Server struct {
 	maxFile int64 // MaxFile; less in tests
 	store   *store.Store
 	uploads atomic.Int32
-	kick    chan struct{} // has an element when there is something to do
+	kick    newest.Signal // set when there is something to do
 
 	update sync.Mutex // held while a record is read, changed and saved
 
@@ -129,7 +130,7 @@ func Open(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{o: o, maxFile: MaxFile, store: st, kick: make(chan struct{}, 1), jobs: map[string]*job{}}, nil
+	return &Server{o: o, maxFile: MaxFile, store: st, kick: newest.NewSignal(), jobs: map[string]*job{}}, nil
 }
 
 const (

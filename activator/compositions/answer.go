@@ -2,6 +2,7 @@ package compositions
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -37,10 +38,7 @@ func (r *run) plainAnswer(result *compose.Result) []byte {
 func (r *run) finishReason() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.finish == "" {
-		return "stop"
-	}
-	return r.finish
+	return cmp.Or(r.finish, "stop")
 }
 
 func appendUsage(b []byte, u compose.Usage) []byte {

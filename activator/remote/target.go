@@ -157,10 +157,7 @@ func (t *target) turn(now time.Time) bool {
 
 // broken is why no request can be sent, whatever the circuit; "" one can. mu is held.
 func (t *target) broken() string {
-	if t.badURL != "" {
-		return t.badURL
-	}
-	return t.keyReason
+	return cmp.Or(t.badURL, t.keyReason)
 }
 
 // reason is why the Remote is failed; "" it is ready. mu is held.

@@ -223,11 +223,8 @@ func (r *reader) adapter(folder string) (Adapter, error) {
 		return a, notObject(f.Name, err)
 	}
 	if doc.Type != "" && !strings.EqualFold(doc.Type, "LORA") {
-		return a, &source.Error{
-			Kind: source.Refused, File: f.Name,
-			Detail: fmt.Sprintf("is an adapter of the kind %q; engines load LoRA alone", functions.Clip(doc.Type)),
-			Fix:    "merge it into its model",
-		}
+		return a, source.Fail(source.Refused, fmt.Sprintf("is an adapter of the kind %q; engines load LoRA alone", functions.Clip(doc.Type)),
+			"merge it into its model").At("", f.Name)
 	}
 	a.Rank, a.Base = doc.Rank, doc.Base
 	for _, f := range r.files {
@@ -236,10 +233,8 @@ func (r *reader) adapter(folder string) (Adapter, error) {
 		}
 	}
 	if a.Bytes == 0 {
-		return a, &source.Error{
-			Kind: source.Missing, File: path.Join(folder, "adapter_model.safetensors"),
-			Detail: "is not there, so the adapter has no weights", Fix: "save it as safetensors beside " + adapterName,
-		}
+		return a, source.Fail(source.Missing, "is not there, so the adapter has no weights",
+			"save it as safetensors beside "+adapterName).At("", path.Join(folder, "adapter_model.safetensors"))
 	}
 	return a, nil
 }
@@ -257,6 +252,5 @@ func (r *reader) onlyAdapter() error {
 			base = "hf://" + base
 		}
 	}
-	return &source.Error{Kind: source.Refused, Detail: "is a LoRA adapter" + of + ", not a model",
-		Fix: "thaw init " + base + " --adapter NAME=SOURCE"}
+	return source.Fail(source.Refused, "is a LoRA adapter"+of+", not a model", "thaw init "+base+" --adapter NAME=SOURCE")
 }

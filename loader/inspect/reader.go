@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,10 +39,8 @@ func open(ctx context.Context, src string, o Options) (*reader, error) {
 	}
 	from, ok := o.Sources[scheme]
 	if !ok {
-		return nil, &source.Error{
-			Kind: source.BadSource, Source: location, Detail: fmt.Sprintf("the scheme %q is not known here", scheme),
-			Fix: "known are " + strings.Join(slices.Sorted(maps.Keys(o.Sources)), ", "),
-		}
+		return nil, source.Fail(source.BadSource, fmt.Sprintf("the scheme %q is not known here", scheme),
+			"known are "+strings.Join(slices.Sorted(maps.Keys(o.Sources)), ", ")).At(location, "")
 	}
 	r := &reader{ctx: ctx, from: from, scheme: scheme, location: location}
 	var plan source.Plan
@@ -130,8 +127,6 @@ func (r *reader) checkPointer(f source.File) error {
 	_, err := r.small(f)
 	return err
 }
-
-func bytesAt(raw []byte) io.ReaderAt { return bytes.NewReader(raw) }
 
 // rangeReader reads ranges of a file.
 type rangeReader struct {

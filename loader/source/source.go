@@ -84,6 +84,15 @@ type Error struct {
 	Err  error
 }
 
+// Fail makes an Error: what happened, and how to fix it.
+func Fail(kind Kind, detail, fix string) *Error { return &Error{Kind: kind, Detail: detail, Fix: fix} }
+
+// At sets the location and the file that an Error is about.
+func (e *Error) At(location, file string) *Error {
+	e.Source, e.File = location, file
+	return e
+}
+
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Source != "" {

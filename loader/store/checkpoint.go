@@ -99,8 +99,7 @@ func ParseDigest(d string) (string, error) {
 	if ok && isHex(h, 64) {
 		return h, nil
 	}
-	return "", &source.Error{Kind: source.BadSource, Detail: fmt.Sprintf("%.80q is not a digest", d),
-		Fix: "sha256: and 64 lower-case hex digits"}
+	return "", source.Fail(source.BadSource, fmt.Sprintf("%.80q is not a digest", d), "sha256: and 64 lower-case hex digits")
 }
 
 func isHex(s string, n int) bool {
@@ -179,11 +178,9 @@ func (s *Store) entry(h string) (Entry, error) {
 		return Entry{}, fmt.Errorf("manifest of %s: %w", h, err)
 	}
 	if e.Format != format || !e.valid(h) {
-		return Entry{Format: e.Format}, &source.Error{
-			Kind:   source.Missing,
-			Detail: "checkpoint sha256:" + h + " was written by another version of thaw or is damaged",
-			Fix:    "it is deleted when no process uses it, and staged again",
-		}
+		return Entry{Format: e.Format}, source.Fail(source.Missing,
+			"checkpoint sha256:"+h+" was written by another version of thaw or is damaged",
+			"it is deleted when no process uses it, and staged again")
 	}
 	e.Path = filepath.Join(dir, "files")
 	if fi, err := os.Stat(filepath.Join(dir, "lease")); err == nil {
@@ -308,11 +305,8 @@ func (s *Store) Verify(ctx context.Context, digest string) error {
 // checkpoint's: another verification has removed it, and it may have been staged again.
 func (s *Store) quarantine(e Entry, folder os.FileInfo, bad []os.FileInfo) error {
 	if now, err := os.Stat(e.Path); errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(now, folder) {
-		return &source.Error{
-			Kind: source.Missing, Source: e.Source,
-			Detail: "checkpoint " + e.Digest + " was removed while it was verified",
-			Fix:    "it is fetched again when a model needs it",
-		}
+		return source.Fail(source.Missing, "checkpoint "+e.Digest+" was removed while it was verified",
+			"it is fetched again when a model needs it").At(e.Source, "")
 	} else if err != nil {
 		return err
 	}

@@ -47,12 +47,6 @@ func LocationKey(location string, also source.Globs) string {
 	return fmt.Sprintf("%s\n%q", location, also)
 }
 
-// locationOf returns the location of a place; no location holds a control character.
-func locationOf(locationKey string) string {
-	location, _, _ := strings.Cut(locationKey, "\n")
-	return location
-}
-
 // Key names a staging on the node: a place and its demanded digest, if any.
 func Key(locationKey, digest string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", locationKey, digest))
@@ -209,7 +203,8 @@ func (i *Ingest) Commit() (Entry, *Lease, error) {
 	if i.s.o.NoDigests {
 		return Entry{}, nil, diskError("", errors.New("a store without digests publishes nothing"))
 	}
-	e := Entry{Format: format, Block: i.block, Source: locationOf(i.locationKey), Created: time.Now().UTC().Truncate(time.Second)}
+	location, _, _ := strings.Cut(i.locationKey, "\n") // no location holds a control character
+	e := Entry{Format: format, Block: i.block, Source: location, Created: time.Now().UTC().Truncate(time.Second)}
 	for _, p := range i.parts {
 		tree := p.Tree()
 		if tree == "" {

@@ -149,8 +149,7 @@ func (s *Source) accessWithKey(p blobLocation, endpoint, account, key, how strin
 func (s *Source) accessWithSAS(p blobLocation, endpoint, sas, how string, opts *container.ClientOptions) (*containerAccess, error) {
 	sas = strings.TrimPrefix(sas, "?")
 	if _, err := url.ParseQuery(sas); err != nil || !strings.Contains(sas, "sig=") {
-		return nil, &source.Error{Kind: source.Denied, Source: p.String(), Detail: "the SAS in " + how + " is not one: it has no sig=",
-			Fix: howTo}
+		return nil, source.Fail(source.Denied, "the SAS in "+how+" is not one: it has no sig=", howTo).At(p.String(), "")
 	}
 	client, err := container.NewClientWithNoCredential(containerURL(endpoint, p)+"?"+sas, opts)
 	if err != nil {

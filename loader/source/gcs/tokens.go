@@ -181,10 +181,7 @@ func (t *tokens) reset() {
 func (t *tokens) describe() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.origin == "" {
-		return "no credentials"
-	}
-	return t.origin
+	return cmp.Or(t.origin, "no credentials")
 }
 
 func (t *tokens) close() { t.http.CloseIdleConnections() }

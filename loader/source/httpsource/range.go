@@ -194,11 +194,8 @@ func Network(ctx context.Context, location, file string, err error) error {
 		return &source.Error{Kind: e.Kind, Source: location, File: file, Detail: e.Detail, Fix: e.Fix}
 	}
 	if r, ok := errors.AsType[refusedAddr](err); ok {
-		return &source.Error{
-			Kind: source.Refused, Source: location, File: file,
-			Detail: fmt.Sprintf("the host is at %s, which is not a public address", r.addr),
-			Fix:    "if it is meant, name the host in " + HostsVariable,
-		}
+		return source.Fail(source.Refused, fmt.Sprintf("the host is at %s, which is not a public address", r.addr),
+			"if it is meant, name the host in "+HostsVariable).At(location, file)
 	}
 	e := NoAnswer(err)
 	e.Source, e.File, e.Detail = location, file, "cannot be reached: "+e.Detail

@@ -60,8 +60,7 @@ func New(o Options) *Source {
 		s.endpoint = strings.TrimRight(named, "/")
 		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil ||
 			u.RawQuery != "" {
-			s.configError = &source.Error{Kind: source.BadSource, Detail: "HF_ENDPOINT is not an http or https URL",
-				Fix: "such as https://huggingface.co"}
+			s.configError = source.Fail(source.BadSource, "HF_ENDPOINT is not an http or https URL", "such as https://huggingface.co")
 		}
 	}
 	s.http = httpsource.Client(httpsource.Options{Trust: httpsource.NewHostTrust(o.Getenv, named), Roots: o.Roots})
@@ -177,25 +176,20 @@ func (s *Source) planTree(ctx context.Context, p repoLocation, api, commit, toke
 				return source.Plan{}, err
 			}
 			if plan.Files = append(plan.Files, f); len(plan.Files) > maxFiles {
-				return source.Plan{}, &source.Error{
-					Kind: source.Refused, Source: p.String(), Detail: fmt.Sprintf("holds more than %d files", maxFiles),
-					Fix: "name a folder of it: hf://ORG/REPO/FOLDER",
-				}
+				return source.Plan{}, source.Fail(source.Refused, fmt.Sprintf("holds more than %d files", maxFiles),
+					"name a folder of it: hf://ORG/REPO/FOLDER").At(p.String(), "")
 			}
 		}
 		next = more
 	}
 	if len(plan.Files) == 0 {
-		return source.Plan{},
-			&source.Error{Kind: source.NotFound, Source: p.String(), Detail: "has no files at commit " + commit[:8],
-				Fix: "check the name; they are case-sensitive"}
+		return source.Plan{}, source.Fail(source.NotFound, "has no files at commit "+commit[:8],
+			"check the name; they are case-sensitive").At(p.String(), "")
 	}
 	for _, name := range only {
 		if !slices.ContainsFunc(plan.Files, func(f source.File) bool { return f.Name == path.Base(name) }) {
-			return source.Plan{}, &source.Error{
-				Kind: source.Missing, Source: p.String(), File: path.Base(name),
-				Detail: "is not there, and the names beside it count it", Fix: "copy it beside the others",
-			}
+			return source.Plan{}, source.Fail(source.Missing, "is not there, and the names beside it count it",
+				"copy it beside the others").At(p.String(), path.Base(name))
 		}
 	}
 	return plan, nil

@@ -1,10 +1,11 @@
 package huggingface
 
 import (
-	"github.com/thaw-dev/thaw/loader/source/httpsource"
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
 func TestParse(t *testing.T) {

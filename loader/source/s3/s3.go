@@ -54,8 +54,7 @@ func New(o Options) *Source {
 	if raw := cmp.Or(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL")); raw != "" {
 		u, err := url.Parse(strings.TrimRight(raw, "/"))
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			s.configError = &source.Error{Kind: source.BadSource, Detail: "AWS_ENDPOINT_URL is not an http or https URL",
-				Fix: "such as https://minio.example.org:9000"}
+			s.configError = source.Fail(source.BadSource, "AWS_ENDPOINT_URL is not an http or https URL", "such as https://minio.example.org:9000")
 		}
 		s.endpoint = u
 	} else if !hostPart.MatchString(s.region) {
