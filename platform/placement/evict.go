@@ -227,8 +227,8 @@ func (d *decision) mayLeave(v *victim, f *Function, reason string) bool {
 	return (reason != reasonPrewarm || d.worthLess(v, f)) && (reason != reasonTimeSlice || v.sliceOver)
 }
 
-// teamsAllow is the part of mayEvict that depends on the teams and, of the replica, on what
-// ownerKey holds. What it refuses it also refuses with more taken.
+// teamsAllow is the part of mayEvict that depends on the teams and, of the replica, on
+// ownerKind. What it refuses it also refuses with more taken.
 func (d *decision) teamsAllow(v *victim, f *Function, taken int, reason string) bool {
 	owner, asker := v.f.Name.Team, f.Name.Team
 	switch reason {
@@ -306,8 +306,7 @@ func (a *attempt) evict(v *victim, f *Function, reason string, needs functions.R
 func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 	room, gone, least := -1, []int(nil), math.Inf(1)
 	x, candidates := &a.search, &a.candidates
-	clear(candidates.allowed)
-	*candidates = evictionList{d: a.decision, f: f, reason: reason, out: candidates.out, allowed: candidates.allowed}
+	*candidates = evictionList{d: a.decision, f: f, reason: reason, out: candidates.out, number: candidates.number + 1}
 	record := a.log.Begin(a.plan.now, f.Name, explain.Evict, reason)
 	for at := range a.world.rooms {
 		m := &a.world.rooms[at]
@@ -360,16 +359,31 @@ type evictionList struct {
 	f      *Function
 	reason string
 	out    []victims.Victim // reused
-
-	// What teamsAllow said of a victim alone: thousands of replicas have few owners.
-	allowed map[ownerKey]bool
+	number uint64           // of the call of makeRoom
 }
 
-// ownerKey is what teamsAllow reads of a victim.
-type ownerKey struct {
-	team                    string
-	gpus                    int
-	asleep, busy, sliceOver bool
+// owner is a team that has functions. Its verdicts are those of teamsAllow in one call of
+// makeRoom, of victims alone: thousands of replicas have few owners.
+type owner struct {
+	functions int
+	number    uint64 // of the call that the verdicts are of
+	verdicts  [ownerKinds]bool
+	known     [ownerKinds]bool
+}
+
+// ownerKinds is the number of kinds of victims whose verdicts are kept.
+const ownerKinds = 8 << 3
+
+// ownerKind is what teamsAllow reads of v but for its owner; ownerKinds or more for one whose
+// verdict is not kept.
+func (v *victim) ownerKind() int {
+	kind := v.r.Reserved.GPUs
+	for _, x := range [...]bool{v.r.asleep(), v.busy(), v.sliceOver} {
+		if kind *= 2; x {
+			kind++
+		}
+	}
+	return kind
 }
 
 func (l *evictionList) victims() []victims.Victim {
@@ -394,14 +408,15 @@ func (l *evictionList) MayEvict(i, taken int) bool {
 	if !l.d.mayLeave(v, l.f, l.reason) {
 		return false
 	}
-	if taken > 0 {
+	o, kind := v.owner, v.ownerKind()
+	if taken > 0 || kind >= ownerKinds {
 		return l.d.teamsAllow(v, l.f, taken, l.reason)
 	}
-	key := ownerKey{v.f.Name.Team, v.r.Reserved.GPUs, v.r.asleep(), v.busy(), v.sliceOver}
-	may, known := l.allowed[key]
-	if !known {
-		may = l.d.teamsAllow(v, l.f, 0, l.reason)
-		l.allowed[key] = may
+	if o.number != l.number {
+		o.number, o.known = l.number, [ownerKinds]bool{}
 	}
-	return may
+	if !o.known[kind] {
+		o.known[kind], o.verdicts[kind] = true, l.d.teamsAllow(v, l.f, 0, l.reason)
+	}
+	return o.verdicts[kind]
 }

@@ -23,6 +23,7 @@ type Planner struct {
 	decision
 	queue     pendingQueue
 	functions map[functions.Name]*functionEntry
+	owners    map[string]*owner // by team
 	born      uint64
 	slab      []functionEntry // preallocated entries
 	touched   []*functionEntry
@@ -38,10 +39,11 @@ type Planner struct {
 
 // functionEntry is the planner's state of a function.
 type functionEntry struct {
-	f    *Function
-	born uint64  // sequence number of the first report
-	due  Instant // time of its next evaluation
-	at   int     // index in timers; -1 none
+	f     *Function
+	owner *owner
+	born  uint64  // sequence number of the first report
+	due   Instant // time of its next evaluation
+	at    int     // index in timers; -1 none
 
 	offersDue Instant // when its offers change with time alone
 
@@ -82,11 +84,11 @@ type reservation struct {
 
 // Planner returns a planner of the policy without nodes or functions.
 func (p Policy) Planner() *Planner {
-	planner := &Planner{functions: map[functions.Name]*functionEntry{}}
+	planner := &Planner{functions: map[functions.Name]*functionEntry{}, owners: map[string]*owner{}}
 	planner.policy, planner.log, planner.counts = p, explain.NewLog(), newTeamCounts()
 	planner.world = world{nodes: map[string]*Node{}, index: map[string]int{}}
 	planner.plan = plan{acted: map[string]struct{}{}, slept: map[functions.Name]struct{}{}}
-	planner.estimates.known, planner.candidates.allowed = map[waitKey]roomEstimate{}, map[ownerKey]bool{}
+	planner.estimates.known = map[waitKey]roomEstimate{}
 	planner.queue = pendingQueue{
 		decision: &planner.decision, memoTTL: memoTTL, classes: map[equivalenceClass]*pendingClass{}, blocked: map[functions.Name]Verdict{},
 	}
@@ -136,7 +138,13 @@ func (p *Planner) FunctionChanged(f *Function) {
 		}
 		e, p.slab = &p.slab[0], p.slab[1:]
 		p.born++
-		*e = functionEntry{born: p.born, at: -1}
+		o := p.owners[f.Name.Team]
+		if o == nil {
+			o = &owner{}
+			p.owners[f.Name.Team] = o
+		}
+		o.functions++
+		*e = functionEntry{owner: o, born: p.born, at: -1}
 		p.functions[f.Name] = e
 	}
 	e.f = f
@@ -158,6 +166,9 @@ func (p *Planner) Drop(name functions.Name) {
 		return
 	}
 	delete(p.functions, name)
+	if e.owner.functions--; e.owner.functions == 0 {
+		delete(p.owners, name.Team)
+	}
 	p.releaseReservations(e)
 	p.withdrawOffers(e)
 	p.queue.clearPending(e)
@@ -253,7 +264,7 @@ func (p *Planner) updateOffers(e *functionEntry) {
 	e.offersDue, p.plan.next = p.plan.next, outer
 	for _, busy := range []bool{false, true} {
 		for _, v := range p.offering(busy) {
-			v.born = e.born
+			v.owner, v.born = e.owner, e.born
 			list := p.world.rooms[v.room].change(busy)
 			at, _ := slices.BinarySearchFunc(*list, v,
 				func(a, b victim) int { return cmp.Or(compareVictims(a, b), cmp.Compare(a.born, b.born), -1) })
