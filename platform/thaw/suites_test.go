@@ -118,3 +118,26 @@ func TestSuiteOfOpenAI(t *testing.T) {
 			`"input_file_id"`, strconv.Quote(file.ID), `"batch_id"`, strconv.Quote(batch.ID)},
 	}.run(t, p.url+"/v1")
 }
+
+// TestSuitesVLLM runs the tests of the official clients whose endpoints a real vLLM has: those of
+// Anthropic's client, and OpenAI's responses. One engine serves them by the names that they send.
+func TestSuitesVLLM(t *testing.T) {
+	files := map[string]string{"suite.yaml": modelFile("suite", "  source: "+realVLLM(t)+`
+  engine: vllm
+  args: [--dtype, float32, --enforce-eager, --max-model-len, "2048", --max-num-seqs, "16", --kv-cache-memory-bytes, "33554432",
+    --enable-auto-tool-choice, --tool-call-parser, hermes]
+  env: {TORCHDYNAMO_DISABLE: "1", VLLM_TARGET_DEVICE: cpu}
+  resources: {memory: 1000Mi}
+  scale: {idle: 1h}
+`)}
+	for _, name := range []string{"claude-opus-5-5", "claude-mythos-preview", "gpt-6-astra"} {
+		files[name+".yaml"] = "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: " + name + "}\nspec:\n  rules: [{name: all, to: [suite]}]\n"
+	}
+	p := start(t, files)
+	suite{
+		project: "anthropic", table: "anthropic.tsv", passes: 200,
+		files: []string{"test_messages.py", "test_models.py", "beta/test_messages.py", "beta/test_models.py"},
+		names: []string{`"model_id"`, `"suite"`, "max_tokens=1024", "max_tokens=4"},
+	}.run(t, p.url)
+	suite{project: "openai", table: "openai-vllm.tsv", passes: 20, files: []string{"test_responses.py"}}.run(t, p.url+"/v1")
+}
