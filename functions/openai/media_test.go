@@ -134,6 +134,7 @@ func TestHonestMedia(t *testing.T) {
 		`"messages":[{"role":"user","content":[{"type":"file","file":{"filename":"a.pdf","file_data":"data:application/pdf;base64,AAAA"}}]}]`,
 		`"messages":[{"role":"user","content":[{"type":"file","file":{"file_id":"file-1"}}]}]`,
 		`"messages":[{"role":"assistant","audio":{"id":"audio_1"},"content":null}],"modalities":["text","audio"],"audio":{"voice":"alloy","format":"wav"}`,
+		`"input":"a","image":{"context_compression":"auto"}`,
 		`"messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"iVBOR"},"cache_control":{"type":"ephemeral"}}]}]`,
 		`"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"read","input":{"file":"/etc/hosts","image":"a.png","url":"https://a"}}]}]`,
 		`"messages":[{"role":"assistant","tool_calls":[{"id":"t","type":"function","function":{"name":"f","arguments":"{\"image_url\":\"https://a\"}"}}]}]`,
