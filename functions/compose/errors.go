@@ -63,8 +63,8 @@ var (
 // givenUp is the cause of the end of a call that is left out.
 type givenUp Reason
 
-func (e givenUp) Error() string        { return "given up: " + string(e) }
-func (e givenUp) Is(target error) bool { return target == context.Canceled }
+func (g givenUp) Error() string        { return "given up: " + string(g) }
+func (g givenUp) Is(target error) bool { return target == context.Canceled }
 
 // stopped returns the error of a run whose ctx has ended, else nil.
 func stopped(ctx context.Context) error {
