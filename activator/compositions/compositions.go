@@ -45,6 +45,9 @@ type Options struct {
 	// Prewarm starts a model that is needed later, on the budget of prewarms; nil: none is
 	// started. It does not wait.
 	Prewarm func(name functions.Name, by string)
+	// Stage stages the bytes of a model that cannot start yet, behind what requests wait for;
+	// nil: its start does. It does not wait.
+	Stage func(name functions.Name, by string)
 	// Wake starts a model that is asked as soon as the calls under way have ended, for a
 	// team; nil: its own request starts it. It does not wait.
 	Wake func(name functions.Name, team string)
@@ -275,6 +278,7 @@ func (r *run) compose(ctx context.Context) (result compose.Result, err error) {
 			err = openai.New(openai.InternalError, "")
 		}
 	}()
+	r.stageLater()
 	return compose.Run(ctx, r.plan, r.input, r.ask, r.places.Ready, r.onEvent)
 }
 

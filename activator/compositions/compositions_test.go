@@ -192,6 +192,36 @@ func TestRelease(t *testing.T) {
 	}
 }
 
+// TestStage: the models that do not start with the first ones are staged meanwhile, in the order
+// in which they are asked; not those of a request that prepares nothing.
+func TestStage(t *testing.T) {
+	for name, x := range map[string]struct {
+		pattern functions.Pattern
+		gpus    int
+		starts  int // that its budget allows; 0: no bound
+		staged  string
+	}{
+		"they take turns":       {functions.PatternEnsemble, 1, 0, "b judge"},
+		"all members fit":       {functions.PatternEnsemble, 2, 0, "judge"},
+		"a bound of starts":     {functions.PatternEnsemble, 1, 5, ""},
+		"the coordinator first": {functions.PatternGraph, 1, 0, "a b"},
+	} {
+		g := newRig(x.gpus)
+		for _, m := range []string{"a", "b", "judge"} {
+			g.states[m] = Function{Model: true}
+		}
+		g.answer = func(body string, res *httpserver.Response) { answerWith(res, "a text that is "+body[:12]) }
+		var staged []string
+		g.o.Stage = func(name functions.Name, by string) { staged = append(staged, name.Name) }
+		q := g.request(x.pattern, question, nil)
+		q.Composition.Spec.Budget.ColdStarts = x.starts
+		var res httpserver.Response
+		if _, e := g.Serve(q, &res); e != nil || strings.Join(staged, " ") != x.staged {
+			t.Errorf("%s: %v, %v", name, staged, e)
+		}
+	}
+}
+
 // TestCost: what the calls cost by the prices of their members.
 func TestCost(t *testing.T) {
 	g := newRig(0)

@@ -186,6 +186,9 @@ func TestBytesAhead(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if err := r.s.StageAhead(fname("x"), "k1"); err != nil { // it has a lease
+			t.Fatal(err)
+		}
 		r.pass(5 * time.Second)
 		var states []string
 		for _, p := range r.s.Prewarms() {

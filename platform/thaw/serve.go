@@ -199,7 +199,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	}
 	s.act = activator.New(activator.Options{
 		Remotes: s.remotes, Cache: answers, GPUHourPrice: c.GPUHourPrice, Currency: c.Currency,
-		Prewarm: backend.PrewarmBriefly, Packing: backend.Packing, Release: backend.Release, Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
+		Prewarm: backend.PrewarmBriefly, Packing: backend.Packing, Release: backend.Release, Stage: backend.StageAhead, Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
 		KeyRequests: httpserver.NewBudget(int64(plan.Connections), c.ShareOf(int64(plan.Connections))),
 		Metrics:     metrics, Log: log.Requests,
 	})
