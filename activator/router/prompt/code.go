@@ -6,7 +6,7 @@ import "bytes"
 // below were set by hand and checked on labelled prompts; see bench/thaw-bench/router.
 const codePoints = 6
 
-// shortWords are the words of a short text, two of which that may be of programming are a stronger sign.
+// shortWords are the words of a short text, two of which that may be of programming are a stronger sign if one is technical.
 const shortWords = 30
 
 // code gathers the signs of code in a text.
@@ -16,9 +16,11 @@ type code struct {
 	symbols     int
 	inFence     bool
 	asked       int // points for a sentence that asks to write a function, a query, …
+	inline      int // names between backticks
 	formulas    int // commands of formulas (such as a fraction), and formulas between dollars
 
 	languages, maybeLanguages, programs, maybe, syntax int // different words
+	technical                                          int // of maybe
 	counted                                            uint64
 }
 
@@ -32,14 +34,17 @@ func (c *code) found(words int) bool {
 		return true
 	}
 	lexical := 4*min(c.languages, 3) + 3*min(c.programs, 2) + 2*min(c.maybe, 4) + 4*min(c.syntax, 3)
-	if words <= shortWords && c.maybe > 1 {
+	if words <= shortWords && c.technical > 0 && c.maybe > 1 {
 		lexical += c.maybe // of a short text a larger part
-	} else if c.languages+c.programs+c.syntax == 0 && c.maybe < 3 {
+	} else if c.languages+c.programs+c.syntax == 0 && (c.maybe < 3 || c.technical == 0) {
 		lexical /= 2
 	}
-	signs := min(c.identifiers, 4) + min(c.symbols, 8)
+	signs := min(c.identifiers, 4) + min(c.symbols, 8)*200/max(words, 200)
 	if c.formulas > 1 { // functions, graphs and brackets are those of mathematics
 		lexical, signs = 4*min(c.languages, 3), 0
+	}
+	if words <= shortWords && c.inline > 0 {
+		signs += 4
 	}
 	lexical += 4 * min(c.maybeLanguages, 1)
 	lexical = lexical * 80 / max(words, 80)
@@ -77,6 +82,9 @@ func (c *code) word(word []byte, class wordClass) {
 		c.programs++
 	default:
 		c.maybe++
+		if class&classTechnical != 0 {
+			c.technical++
+		}
 	}
 }
 
@@ -199,6 +207,7 @@ func (c *code) symbol(text []byte, i int, begin bool) {
 			c.inFence = !c.inFence
 		} else if kinds[second] != kindNone && (i == 0 || text[i-1] == ' ' || text[i-1] == '\n') {
 			c.symbols += 2 // a name among words
+			c.inline++
 		}
 	case '/':
 		c.slash(text, i, begin)

@@ -20,7 +20,7 @@ func (s *scan) noteParts(w, begins wordClass, found bool) {
 		}
 		return
 	}
-	find := begins&classFind != 0 && w&(classEntity|classField) != 0
+	find := begins&(classFind|classGive) != 0 && w&(classEntity|classField|classExtract) != 0 || found && w&classExtract != 0
 	if s.bare == 0 && (find || begins&classConstruct != 0 && w&classTable != 0) {
 		s.bare = s.last
 	}
@@ -55,8 +55,8 @@ func isImperative(text []byte) (imperative, begins bool) {
 }
 
 // politeBefore are what stands before a verb in the imperative: please, can you, could you,
-// (I want) you to, (your task) is to.
-var politeBefore = [][]byte{[]byte("lease "), []byte("an you "), []byte("ould you "), []byte("you to "), []byte(" is to ")}
+// (I want) you to, (your task) is to, help me.
+var politeBefore = [][]byte{[]byte("lease "), []byte("an you "), []byte("ould you "), []byte("you to "), []byte(" is to "), []byte("help me ")}
 
 // asksForParts reports whether a sentence with words of these classes asks for parts of a
 // text; found: a verb of classFind is in the imperative.
@@ -69,6 +69,8 @@ func asksForParts(w, begins wordClass, found bool) bool {
 		return false
 	case w&classFind != 0:
 		return found || w&(classEntity|classAll|classTable) != 0
+	case begins&classGive != 0:
+		return w&classField != 0
 	case w&classTable != 0:
 		return w&(classConstruct|classAnswer) != 0
 	}

@@ -75,6 +75,12 @@ func TestText(t *testing.T) {
 		{"Reverse this list.\nnumbers = [4, 8, 15]", 0},
 		{"Reverse the elements of this list.\nnumbers = [4, 8, 15]", code},
 		{"Why does `sort -n` print the elements in this order? I gave it two arguments.", code},
+		{"Turn the tuple `pair` around.", code},
+		{"Swap the keys and values of the dict d.", code},
+		{"add milk and eggs to my shopping list", 0},
+		{"The island was settled in 1850.\n==Geography==\nIt is flat." + strings.Repeat(" The coast has many bays and few towns.", 60) + "\n==Towns==\nNone.", 0},
+		{"My class has a test tomorrow, can you help me?", 0},
+		{"Who are the key characters of the script?", 0},
 		{"Which island in Indonesia is larger, Java or Bali?", 0},
 		{"We want to spend two weeks in Java, what can we see there?", 0},
 		{"The summer program has 40 places, the winter program 25. How many places has the program?", 0},
@@ -120,6 +126,9 @@ func TestParts(t *testing.T) {
 
 		"Could you list the ingredients and amounts?" + strings.Repeat(story, 4):           true,
 		"I want you to create a table with one row per flight." + strings.Repeat(story, 4): true,
+		"Gather data on prices and routes from these reports." + story:                     true,
+		"Give me the names of the travellers and what they do." + strings.Repeat(story, 4): true,
+		"Can you help me extract plots and settings?" + strings.Repeat(story, 4):           true,
 		"Extract who met whom." + story:                                                    true,
 
 		"Create a table with one row per planet.": false,

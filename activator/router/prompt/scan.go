@@ -31,6 +31,7 @@ type scan struct {
 	previous wordClass // of the word before
 	verb     wordClass // of the last verb of the sentence that may ask for code; 0: none
 	verbEnd  int       // where it ends
+	asked    bool      // the sentence asks for code
 	finds    bool      // a verb of classFind is in the imperative
 	begins   wordClass // of the verb that the sentence begins with
 	last     int       // where its last word of a class ends
@@ -422,7 +423,7 @@ func (s *scan) classed(text []byte, start, end int, class wordClass, begin bool)
 	}
 	s.phrase(class)
 	if class&(classObject|classTask) != 0 && s.verb != 0 && start-s.verbEnd <= verbReach {
-		s.sentence |= classAsked
+		s.asked = true
 		s.code.ask(s.verb, class)
 	}
 	if class&(classMake|classConstruct) != 0 {
@@ -443,7 +444,7 @@ func (s *scan) classed(text []byte, start, end int, class wordClass, begin bool)
 func (s *scan) noteSigns(text []byte, start, end int, class wordClass, begin bool) {
 	if class&classSentence != 0 {
 		s.last = end
-		if class&(classFind|classConstruct) != 0 {
+		if class&(classFind|classConstruct|classGive) != 0 {
 			imperative, begins := isImperative(text[:start])
 			if begins {
 				s.begins |= class
@@ -521,26 +522,26 @@ const verbReach = 24 // bytes between a verb and the code that it asks for
 
 // endSentence draws the conclusions from the words of a sentence.
 func (s *scan) endSentence() {
-	w, finds, begins := s.sentence, s.finds, s.begins
-	s.sentence, s.previous, s.verb, s.finds, s.begins = 0, 0, 0, false, 0
+	w, asked, finds, begins := s.sentence, s.asked, s.finds, s.begins
+	s.sentence, s.previous, s.verb, s.asked, s.finds, s.begins = 0, 0, 0, false, false, 0
 	if w == 0 {
 		return
 	}
 	if w&(classMake|classConstruct|classBuild) != 0 && w&classLanguage != 0 || w&(classMake|classConstruct) != 0 && w&classMaybeLanguage != 0 {
 		s.code.asked = max(s.code.asked, 3)
-		w |= classAsked
+		asked = true
 	}
 	has := func(all wordClass) bool { return w&all == all }
-	if has(classJSON|classAnswer|classInto) && w&classAsked == 0 {
+	if has(classJSON|classAnswer|classInto) && !asked {
 		s.found |= foundJSON
 	}
-	if w&(classAsked|classLanguage) == 0 && !s.code.certain() {
+	if !asked && w&classLanguage == 0 && !s.code.certain() {
 		s.noteParts(w, begins, finds)
 	}
 	if has(classSafe|classUnsafe) && w&(classJudge|classPost|classAnswer) != 0 || has(classUnsafe|classPost|classJudge) {
 		s.found |= foundVerdict | foundSafePair
 	}
-	if has(classHarm|classPost|classJudge) || has(classModerate|classPost) {
+	if has(classHarm | classPost | classJudge) {
 		s.found |= foundVerdict
 	}
 }

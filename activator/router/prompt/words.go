@@ -25,7 +25,6 @@ const (
 	classJudge         // asks for a verdict: classify, is, check
 	classHarm          // what is forbidden: toxic, hateful
 	classPost          // what is judged: comment, message
-	classModerate      // moderation
 	classSafe          //
 	classUnsafe        //
 	classStatement     // begins a line of code
@@ -33,6 +32,7 @@ const (
 	classMaybeLanguage // a name of one that means something else too: Java, C
 	classProgram       // a word of programming: algorithm, compiler
 	classMaybe         // a word of programming that has another meaning too
+	classTechnical     // the other meaning is rare in speech: array, encode
 	classFirst         // the first word of a term of programming: linked
 	classSecond        // its second: list
 	classMake          // asks for code where it stands before classObject or classTask: implement, debug
@@ -47,18 +47,17 @@ const (
 	classEntity        // parts of a text, by a name that texts have parts by: entities, keywords
 	classField         // what texts have parts of: names, dates
 	classText          // the text: passage, email, following
+	classGive          // asks for what classField is of a text: give, tell
 	classTable         // the form of what was found: table, columns
-
-	classAsked // of a sentence: code is asked for
 )
 
 const (
 	// classForm are the classes whose words tell the form of the answer, also in a text that is code for certain.
-	classForm = classJSON | classAnswer | classShape | classJudge | classHarm | classPost | classModerate | classSafe | classUnsafe |
+	classForm = classJSON | classAnswer | classShape | classJudge | classHarm | classPost | classSafe | classUnsafe |
 		classLanguage | classMake | classConstruct | classBuild | classObject | classTask
 
 	// classSentence are the classes whose words are looked for in one sentence.
-	classSentence = classForm&^classShape | classExtract | classFind | classAll | classEntity | classField | classText | classTable
+	classSentence = classForm&^classShape | classExtract | classFind | classGive | classAll | classEntity | classField | classText | classTable
 )
 
 const (
@@ -79,14 +78,15 @@ var vocabulary = []struct {
 	{classJudge, "classify check judge assess decide determine flag label rate evaluate is are does detect identify moderate violate violates contains contain whether categorize categorise verdict"},
 	{classHarm, "toxic toxicity harmful hateful hate offensive abusive nsfw harassment obscene racist sexist policy guidelines inappropriate profanity threatening disallowed violates"},
 	{classPost, "content message messages comment comments text post posts conversation prompt response responses review tweet tweets user input sentence utterance speech statement request"},
-	{classModerate, "moderation moderate moderator"},
+	{classHarm | classJudge, "moderation moderate moderator"},
 	{classSafe, "safe"},
 	{classUnsafe, "unsafe"},
 	{classStatement, "def class import from return function func public private protected static const let var fn struct enum package interface select insert update delete create if for while elif else try except catch use using namespace template async await void int assert print echo switch module type impl export at diff error panic"},
 	{classLanguage, "python javascript typescript golang perl php kotlin scala haskell fortran cobol abap elixir clojure applescript sql mysql postgresql sqlite mongodb bash html css django numpy pytorch tensorflow dockerfile kubernetes kubectl terraform github regex regexp nodejs npm jquery ajax webpack gcc makefile cmake cuda opengl vba vbscript matlab xpath graphql redis nginx linux pytest junit laravel leetcode powershell csharp clang llvm sqlalchemy numba codebase shell matplotlib sklearn selenium oop"},
 	{classMaybeLanguage, "c r go java ruby swift rust dart lua julia assembly"},
 	{classProgram, "algorithm algorithms api apis snippet subroutine compiler recursion pseudocode"},
-	{classMaybe, "function functions code program programs java ruby rust swift react angular spring rails flask pandas docker git node vue unix latex yaml script scripts methods endpoint component loop loops recursive variable variables array arrays string strings integer integers pointer database schema unit tests test library framework exception bug stack heap queue linked binary hashmap dictionary tuple boolean parameter parameters argument arguments command regular expression parser webpage app backend frontend server thread threads crash crashes error errors compile compiles subarray matrix class classes method query queries constructor graph node nodes vertex sort sorted ascending descending iterate programming elements element index indices characters substring whitespace directory duplicates concatenate append parse timestamp datetime unicode ascii encode decode byte bytes dictionaries localhost runtime exceptions interface module modules callback async deploy"},
+	{classMaybe, "function functions code program programs java ruby rust swift react angular spring rails pandas node script scripts methods component loop loops variable schema unit tests test library framework exception bug stack heap queue linked binary dictionary parameter parameters argument arguments command regular expression app server thread threads crash crashes error errors compiles class classes method graph nodes vertex sort sorted ascending descending elements element index characters brackets file files path key keys column columns row rows runtime exceptions interface module modules"},
+	{classMaybe | classTechnical, "flask docker git vue unix latex yaml endpoint recursive variables array arrays string strings integer integers pointer database hashmap tuple boolean parser webpage backend frontend compile subarray matrix query queries constructor iterate programming indices substring whitespace directory duplicates concatenate append parse timestamp datetime unicode ascii encode decode byte bytes dictionaries dict dicts nested newline newlines http ftp url urls epoch parentheses delimited tuples matrices localhost callback async deploy"},
 	{classFirst, "linked binary regular hash data while for abstract object web unit"},
 	{classSecond, "list lists tree trees expression expressions map maps table tables structure structures loop loops class classes oriented server servers test tests"},
 	{classMake, "write implement debug refactor optimize optimise fix rewrite code program coding programming"},
@@ -96,11 +96,12 @@ var vocabulary = []struct {
 	{classTask, "program programs class method query webpage endpoint module struct component"},
 	{classSyntax, "elif nullptr println printf sizeof stdin stdout stderr lambda kwargs args isinstance malloc std argv typedef endif ifdef xrange goroutine mutex segfault segmentation traceback nullpointerexception typeerror valueerror keyerror syntaxerror indexerror attributeerror refactoring debugger dataframe subarray substring subsequence nums palindromic dijkstra"},
 	{classExtract, "extract extracts extracting extracted extraction"},
-	{classFind, "extract identify identity list find highlight locate detect recognize recognise retrieve collect pull select choose pick gather tag annotate fill"},
+	{classFind, "extract identify identity list find highlight locate detect recognize recognise retrieve collect pull select choose pick gather gathering collect collecting collate mine harvest uncover uncovering aggregate compile obtain tag annotate fill"},
+	{classGive, "give provide tell show get return present analyze analyse analyzing"},
 	{classAll, "all any every each mentioned mentions"},
 	{classEntity, "entity entities keyword keywords keyphrase keyphrases mentioned mentions attributes triple triples triplets tuples ner acronyms spans slots"},
-	{classField, "entity entities triple triples triplets ner spans information name names date dates field fields email emails address addresses phone facts quotes event events location locations organization organizations organisations people person persons companies company products brands cities countries places diseases drugs chemicals genes proteins species symptoms treatments medications dosages diagnoses skills ingredients amounts prices quantities items phrases details titles roles relations relationships authors urls citations"},
-	{classText, "text passage paragraph article document following below above given sentence sentences review report email clause transcript resume invoice contract abstract conversation dialogue description excerpt notes message tweet biography story news page letter log chat interview"},
+	{classField, "entity entities triple triples triplets ner spans information info data insights statistics findings results name names date dates field fields email emails address addresses phone facts quotes event events location locations organization organizations organisations people person persons companies company products brands cities countries places diseases drugs chemicals genes proteins species symptoms treatments medications dosages diagnoses skills ingredients amounts prices quantities items phrases details titles roles relations relationships authors urls citations"},
+	{classText, "text passage paragraph article document following below above given sentence sentences review report email clause transcript resume invoice contract abstract conversation dialogue description excerpt notes message tweet biography page letter log chat interview texts passages paragraphs articles documents reports reviews record records logs transcripts messages postings statements scripts papers invoices resumes abstracts descriptions conversations"},
 	{classTable, "table columns column tabular rows tuples triples bullet"},
 }
 
