@@ -347,6 +347,21 @@ func TestReserve(t *testing.T) {
 				t.Error(got)
 			}
 		},
+		"its client leaves in the middle of an answer": func(t *testing.T, w *testEnv) {
+			w.act.Publish(readyAt(testFunction("tiny"), 8, "e:1"))
+			ctx, leave := context.WithCancel(t.Context())
+			s, e := w.act.Reserve(ctx, ReservationRequest{Name: testFunction("tiny").Name, Team: "default"})
+			if e != nil {
+				t.Fatal(e)
+			}
+			s.FirstByte()
+			leave()
+			s.BrokeMidAnswer()
+			s.Finish(499)
+			if got := w.engineRequests(); len(got) != 0 {
+				t.Errorf("the replica is blamed: %v", got)
+			}
+		},
 		"removed while it waits": func(t *testing.T, w *testEnv) {
 			w.act.Publish(revision("tiny-1", "tiny"))
 			go func() { time.Sleep(time.Second); w.act.Remove(testFunction("tiny-1").Name) }()
