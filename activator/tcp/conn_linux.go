@@ -14,6 +14,15 @@ type Conn struct {
 	*net.TCPConn
 	raw     syscall.RawConn
 	in, out transfer
+	asking  asking                // of the Ask under way, which has in
+	asked   func(fd uintptr) bool // ask, made once
+}
+
+// asking is the state of an Ask.
+type asking struct {
+	request []byte
+	sent    int  // bytes of it
+	came    bool // something was read, or its end
 }
 
 // transfer is the state of one direction.
@@ -36,7 +45,7 @@ func Wrap(c net.Conn) net.Conn {
 		return c
 	}
 	w := &Conn{TCPConn: t, raw: raw}
-	w.in.call, w.out.call = w.receive, w.send
+	w.in.call, w.out.call, w.asked = w.receive, w.send, w.ask
 	return w
 }
 
@@ -67,11 +76,51 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return n, nil
 }
 
+// Ask sends a request and reads from its answer into p, as a Write and a Read do. With early
+// nothing was sent: n and err are of what was there to be read before. It sends what the
+// kernel takes at once, and reads only where that is all. No Write may run beside it.
+func (c *Conn) Ask(request, p []byte) (sent, n int, early bool, err error) {
+	t := &c.in
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c.asking = asking{request: request}
+	n, err = t.do(p, c.raw.Read, c.asked)
+	sent, early = c.asking.sent, c.asking.came && c.asking.sent == 0
+	switch came := c.asking.came; {
+	case err != nil:
+		err = c.fail("ask", err)
+	case came && n == 0:
+		err = io.EOF
+	}
+	c.asking.request = nil
+	return sent, n, early, err
+}
+
+// ask is a step of Ask; false: it waits for the answer. The wait ends with all that comes
+// behind its beginning, which the first receive is behind.
+func (c *Conn) ask(fd uintptr) bool {
+	a := &c.asking
+	if a.sent == len(a.request) {
+		a.came = c.receive(fd)
+		return a.came
+	}
+	if a.came = c.receive(fd); a.came {
+		return true
+	}
+	a.sent, c.in.err = sendPart(fd, a.request)
+	return c.in.err != 0 || a.sent < len(a.request)
+}
+
 func (t *transfer) run(p []byte, wait func(func(uintptr) bool) error) (n int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.do(p, wait, t.call)
+}
+
+// do has wait call step until it returns true.
+func (t *transfer) do(p []byte, wait func(func(uintptr) bool) error, step func(uintptr) bool) (n int, err error) {
 	t.bytes, t.n, t.err = p, 0, 0
-	err = wait(t.call)
+	err = wait(step)
 	if t.bytes = nil; t.err != 0 {
 		err = os.NewSyscallError("socket", t.err)
 	}
@@ -107,20 +156,27 @@ func (c *Conn) receive(fd uintptr) bool {
 // send writes until all is written; false: the buffer of the kernel is full.
 func (c *Conn) send(fd uintptr) bool {
 	t := &c.out
-	for t.n < len(t.bytes) {
-		rest := t.bytes[t.n:]
+	n := 0
+	n, t.err = sendPart(fd, t.bytes[t.n:])
+	t.n += n
+	return t.err != 0 || t.n == len(t.bytes)
+}
+
+// sendPart writes as much as the kernel takes at once.
+func sendPart(fd uintptr, p []byte) (sent int, err syscall.Errno) {
+	for sent < len(p) {
+		rest := p[sent:]
 		n, _, err := syscall.RawSyscall6(syscall.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&rest[0])), uintptr(len(rest)),
 			syscall.MSG_NOSIGNAL, 0, 0)
 		switch err {
 		case 0:
-			t.n += int(n)
+			sent += int(n)
 		case syscall.EINTR:
 		case syscall.EAGAIN:
-			return false
+			return sent, 0
 		default:
-			t.err = err
-			return true
+			return sent, err
 		}
 	}
-	return true
+	return sent, 0
 }
