@@ -6,7 +6,6 @@ import (
 	"os"
 	"sync"
 	"syscall"
-	"unsafe"
 )
 
 // Conn is a TCP connection. Its methods may be called concurrently, as those of any net.Conn.
@@ -139,14 +138,14 @@ func (c *Conn) fail(op string, err error) error {
 func (c *Conn) receive(fd uintptr) bool {
 	t := &c.in
 	for {
-		n, _, err := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&t.bytes[0])), uintptr(len(t.bytes)), 0, 0, 0)
+		n, err := receiveOnce(fd, t.bytes)
 		switch err {
 		case syscall.EINTR:
 			continue
 		case syscall.EAGAIN:
 			return false
 		case 0:
-			t.n = int(n)
+			t.n = n
 		}
 		t.err = err
 		return true
@@ -165,12 +164,10 @@ func (c *Conn) send(fd uintptr) bool {
 // sendPart writes as much as the kernel takes at once.
 func sendPart(fd uintptr, p []byte) (sent int, err syscall.Errno) {
 	for sent < len(p) {
-		rest := p[sent:]
-		n, _, err := syscall.RawSyscall6(syscall.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&rest[0])), uintptr(len(rest)),
-			syscall.MSG_NOSIGNAL, 0, 0)
+		n, err := sendOnce(fd, p[sent:])
 		switch err {
 		case 0:
-			sent += int(n)
+			sent += n
 		case syscall.EINTR:
 		case syscall.EAGAIN:
 			return sent, 0
