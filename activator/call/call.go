@@ -86,12 +86,7 @@ type Answer struct {
 
 // Header returns a field of the answer's head; "" where there is none.
 func (a *Answer) Header(name string) string {
-	for _, f := range a.Fields {
-		if strings.EqualFold(f.Name, name) {
-			return f.Value
-		}
-	}
-	return ""
+	return httpserver.FieldOf(a.Fields, name)
 }
 
 // Problem is the error that the answer holds; nil where its status is below 400.

@@ -111,6 +111,16 @@ type Response struct {
 // Set appends a field.
 func (r *Response) Set(name, value string) { r.Fields = append(r.Fields, Field{name, value}) }
 
+// FieldOf is the value of the first field of a name, whatever its case; "" where there is none.
+func FieldOf(fields []Field, name string) string {
+	for _, f := range fields {
+		if strings.EqualFold(f.Name, name) {
+			return f.Value
+		}
+	}
+	return ""
+}
+
 // Refuse makes it the answer of an error.
 func (r *Response) Refuse(e *openai.Error) {
 	r.Status, r.Body = e.Status, e.Body()

@@ -237,15 +237,10 @@ func isKept(name string) bool {
 
 // header is a field of each of the socket's requests.
 func (s *socket) header(name string) string {
-	for _, f := range s.fields {
-		if strings.EqualFold(f.Name, name) {
-			return f.Value
-		}
-	}
-	if strings.EqualFold(name, "thaw-session") {
+	if strings.EqualFold(name, "thaw-session") { // which the fields of the handshake leave out
 		return s.key.client
 	}
-	return ""
+	return httpserver.FieldOf(s.fields, name)
 }
 
 // body is that of a chat request with a text, or with messages.
