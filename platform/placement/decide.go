@@ -44,9 +44,10 @@ type decision struct {
 	counts    teamCounts
 	plan      plan
 	estimates roomEstimates
-	living    []*functionEntry // functions with replicas or demand, in the order of their first report
-	helpCount uint64           // incremented by every change that may unblock a function
-	attempt   *attempt         // at the need that is being placed; nil while functions are scaled
+	living    []*functionEntry  // functions with replicas or demand, in the order of their first report
+	owners    map[string]*owner // by team
+	helpCount uint64            // incremented by every change that may unblock a function
+	attempt   *attempt          // at the need that is being placed; nil while functions are scaled
 
 	// Buffers of makeRoom.
 	search     victims.Search

@@ -308,6 +308,9 @@ func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 	x, candidates := &a.search, &a.candidates
 	*candidates = evictionList{d: a.decision, f: f, reason: reason, out: candidates.out, number: candidates.number + 1}
 	record := a.log.Begin(a.plan.now, f.Name, explain.Evict, reason)
+	if reason == reasonTeamShare && !a.anyOwnerOverShare(f) {
+		return false
+	}
 	for at := range a.world.rooms {
 		m := &a.world.rooms[at]
 		list := m.offers(busy)
@@ -340,6 +343,21 @@ func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 	gpus, _ := m.soon.Choose(f.Resources)
 	a.reserve(m, f, gpus)
 	return true
+}
+
+// anyOwnerOverShare reports whether any team may lose some busy replica to f by its share: one
+// with at most one GPU, whose time slice is over, is the first that it loses.
+func (d *decision) anyOwnerOverShare(f *Function) bool {
+	for team := range d.owners {
+		owner := Function{Name: functions.Name{Team: team}}
+		for gpus := range 2 {
+			r := Replica{State: functions.Ready, InFlight: 1, Reserved: functions.Resources{GPUs: gpus}}
+			if d.teamsAllow(&victim{f: &owner, r: &r, sliceOver: true}, f, 0, reasonTeamShare) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // victimRow is the record of an eviction candidate: cost of its set, freed memory,

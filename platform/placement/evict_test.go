@@ -242,6 +242,11 @@ func TestTeamsAllow(t *testing.T) {
 					forbidden++
 				}
 			}
+			one := *r
+			one.Reserved.GPUs = min(1, r.Reserved.GPUs)
+			if d.teamsAllow(v, f, 0, reason) && !d.teamsAllow(&victim{f: v.f, r: &one, sliceOver: true}, f, 0, reason) {
+				t.Fatalf("%s: allowed for %d GPUs, and not for one: %+v %+v", reason, r.Reserved.GPUs, d.counts, v)
+			}
 		}
 	}
 	if forbidden == 0 {

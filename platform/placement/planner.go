@@ -23,7 +23,6 @@ type Planner struct {
 	decision
 	queue     pendingQueue
 	functions map[functions.Name]*functionEntry
-	owners    map[string]*owner // by team
 	born      uint64
 	slab      []functionEntry // preallocated entries
 	touched   []*functionEntry
@@ -84,8 +83,8 @@ type reservation struct {
 
 // Planner returns a planner of the policy without nodes or functions.
 func (p Policy) Planner() *Planner {
-	planner := &Planner{functions: map[functions.Name]*functionEntry{}, owners: map[string]*owner{}}
-	planner.policy, planner.log, planner.counts = p, explain.NewLog(), newTeamCounts()
+	planner := &Planner{functions: map[functions.Name]*functionEntry{}}
+	planner.owners, planner.policy, planner.log, planner.counts = map[string]*owner{}, p, explain.NewLog(), newTeamCounts()
 	planner.world = world{nodes: map[string]*Node{}, index: map[string]int{}}
 	planner.plan = plan{acted: map[string]struct{}{}, slept: map[functions.Name]struct{}{}}
 	planner.estimates.known = map[waitKey]roomEstimate{}
