@@ -163,6 +163,7 @@ func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
 			e = openai.New(openai.InternalError, "")
 		}
 		res.Set("content-type", "application/json")
+		res.Set("cache-control", "no-store")
 	}
 	if e != nil {
 		res.Set("x-request-id", openai.NewID())

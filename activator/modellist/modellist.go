@@ -142,5 +142,6 @@ func write(res *httpserver.Response, out any) *openai.Error {
 	}
 	res.Body = body
 	res.Set("content-type", "application/json")
+	res.Set("cache-control", "no-store") // states change, and it is the caller's own list
 	return nil
 }

@@ -131,12 +131,8 @@ func TestSuitesVLLM(t *testing.T) {
   scale: {idle: 1h}
 `)}
 	for _, name := range []string{"claude-opus-5-5", "claude-mythos-preview", "gpt-6-astra"} {
-		files[name+".yaml"] = `apiVersion: thaw.dev/v1
-kind: Router
-metadata: {name: ` + name + `}
-spec:
-  rules: [{name: all, to: [suite]}]
-`
+		files[name+".yaml"] = "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: " + name + "}\n" +
+			"spec:\n  rules: [{name: all, to: [suite]}]\n"
 	}
 	p := start(t, files)
 	suite{
