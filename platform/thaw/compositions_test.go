@@ -225,6 +225,31 @@ func TestCompositions(t *testing.T) {
 	}
 }
 
+// TestCompositionClients: every client calls a Composition like a model, plain and streamed,
+// whether its answer is that of the members or the coordinator's.
+func TestCompositionClients(t *testing.T) {
+	t.Parallel()
+	cloud := newThinker(t)
+	p := start(t, map[string]string{
+		"a.yaml": tiny(t, "a", ""), "cloud.yaml": cloud.file("cloud", cloud.URL, ""), "other.yaml": cloud.file("other", cloud.URL, ""),
+		"agreed.yaml":  compositionFile("agreed", "pattern: ensemble, members: [cloud, other], coordinator: a"),
+		"written.yaml": compositionFile("written", "pattern: ensemble, members: [a, cloud], coordinator: a"),
+	})
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			for _, model := range []string{"agreed", "written"} {
+				do := k.open(t, p.url+"/v1", "none", model, model)
+				for _, name := range []string{"cold_stream", "cold_plain"} {
+					s, err := do(t.Context(), name)
+					if err != nil || s.Failed != "" || s.Error != nil || s.Text == "" || s.Usage == 0 || s.Finish != "stop" && s.Finish != "length" {
+						t.Errorf("%s, %s: %+v, %v", model, name, s, err)
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestCompositionTakesTurns: of two models on one GPU each is loaded once, the second when
 // the first has answered. Its bytes are staged before.
 func TestCompositionTakesTurns(t *testing.T) {
