@@ -268,12 +268,12 @@ func TestCompositionTakesTurns(t *testing.T) {
 	if n := len(p.items("/api/v1/coldstarts")); n != 2 {
 		t.Errorf("%d cold starts, want one of each model", n)
 	}
-	staged := slices.ContainsFunc(p.items("/api/v1/events"), func(e map[string]any) bool {
-		return e["kind"] == "prewarm" && e["function"] == "default/small-b" && e["message"] == functions.PrewarmDisk
+	p.eventually("the second model is staged, for the time in which the first one works", func() bool {
+		return strings.Contains(p.do("GET", "/metrics", "").body, `thaw_prewarms_total{result="fetched"} 1`) &&
+			slices.ContainsFunc(p.items("/api/v1/events"), func(e map[string]any) bool {
+				return e["kind"] == "prewarm" && e["function"] == "default/small-b" && e["message"] == functions.PrewarmDisk
+			})
 	})
-	if !staged {
-		t.Error("the second model is not staged while the first one works")
-	}
 }
 
 // TestCompositionOnAgents: members are on the machines of agents, as many at once as fit there,
