@@ -196,7 +196,10 @@ func (l *Local) stageModel(ctx context.Context, m *functions.Model, memory bool)
 		return nil // it has no weights
 	}
 	node := ""
-	if _, at, err := loader.Locate(m.Spec.Source, m.Dir); err == nil {
+	if scheme, at, err := loader.Locate(m.Spec.Source, m.Dir); err == nil {
+		if scheme == "file" {
+			node = l.node.ID() // another machine need not have the folder
+		}
 		for _, n := range l.Nodes() {
 			if !n.Lost && slices.ContainsFunc(n.Cached, func(c functions.CachedModel) bool { return c.Source == at }) {
 				node = n.ID
