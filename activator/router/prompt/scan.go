@@ -218,9 +218,13 @@ func (s *scan) readWords(text []byte, i int, begin bool) int {
 		class := e.class & wordClass(same)
 		packed += e.stops & same
 		s.counts.lengths[n%longestWord]++
-		if class >= firstActive && (!certain || class&classForm != 0) {
+		switch {
+		case class < firstActive:
+		case !certain || class&classPhrase != 0 || s.previous&classJSON != 0:
 			s.classed(text, i, i+int(n), class, begin)
 			certain = s.code.certain()
+		default:
+			s.sentence |= class & classSentence
 		}
 		s.previous = class
 		if !certain && (inside != 0 || next != ' ' && (next == '(' || n == 1)) {
@@ -244,6 +248,10 @@ func (s *scan) readWords(text []byte, i int, begin bool) int {
 			break
 		}
 		s.counts.marks++
+		for certain && i+longestWord < len(text) && classes[text[i]] <= charQuiet {
+			s.counts.marks++
+			i++
+		}
 		if text[i] == ' ' {
 			i, blank = i+1, 1
 		}
@@ -520,13 +528,17 @@ func (s *scan) phrase(class wordClass) {
 
 const verbReach = 24 // bytes between a verb and the code that it asks for
 
-// endSentence draws the conclusions from the words of a sentence.
+// endSentence forgets the words of a sentence once it has drawn the conclusions from them.
 func (s *scan) endSentence() {
-	w, asked, finds, begins := s.sentence, s.asked, s.finds, s.begins
-	s.sentence, s.previous, s.verb, s.asked, s.finds, s.begins = 0, 0, 0, false, false, 0
-	if w == 0 {
-		return
+	if s.previous = 0; s.sentence != 0 {
+		s.judgeSentence()
 	}
+}
+
+// judgeSentence draws the conclusions from the words of a sentence.
+func (s *scan) judgeSentence() {
+	w, asked, finds, begins := s.sentence, s.asked, s.finds, s.begins
+	s.sentence, s.verb, s.asked, s.finds, s.begins = 0, 0, false, false, 0
 	if w&(classMake|classConstruct|classBuild) != 0 && w&classLanguage != 0 || w&(classMake|classConstruct) != 0 && w&classMaybeLanguage != 0 {
 		s.code.asked = max(s.code.asked, 3)
 		asked = true

@@ -52,12 +52,13 @@ const (
 )
 
 const (
-	// classForm are the classes whose words tell the form of the answer, also in a text that is code for certain.
-	classForm = classJSON | classAnswer | classShape | classJudge | classHarm | classPost | classSafe | classUnsafe |
-		classLanguage | classMake | classConstruct | classBuild | classObject | classTask
+	// classPhrase are the classes whose words matter beside others.
+	classPhrase = classJSON | classMake | classConstruct | classObject | classTask
 
 	// classSentence are the classes whose words are looked for in one sentence.
-	classSentence = classForm&^classShape | classExtract | classFind | classGive | classAll | classEntity | classField | classText | classTable
+	classSentence = classJSON | classAnswer | classJudge | classHarm | classPost | classSafe | classUnsafe |
+		classLanguage | classMake | classConstruct | classBuild | classObject | classTask |
+		classExtract | classFind | classGive | classAll | classEntity | classField | classText | classTable
 )
 
 const (
