@@ -29,6 +29,7 @@ type fakeNode struct {
 
 	spawnErr error
 	spawned  atomic.Int64
+	closed   atomic.Int64 // clients of engines
 	killed   atomic.Int64
 	termed   atomic.Int64
 	ignored  map[syscall.Signal]bool // signals that do not end the process
@@ -179,7 +180,7 @@ func (n *fakeNode) Metrics(context.Context) (engine.Metrics, error) {
 	return engine.Metrics{Load: true, Flow: true}, nil
 }
 
-func (n *fakeNode) Close() {}
+func (n *fakeNode) Close() { n.closed.Add(1) }
 
 func (n *fakeNode) options() Options {
 	d := functions.Duration(time.Second)
@@ -347,6 +348,9 @@ func TestFailures(t *testing.T) {
 				if c.s.spawned.Load() > 0 && want != 1 {
 					t.Errorf("lease released %d times", want)
 				}
+				if n := c.s.spawned.Load(); n != c.s.closed.Load() {
+					t.Errorf("%d engines started, the clients of %d closed", n, c.s.closed.Load())
+				}
 				if c.name == "port taken for ever" && c.s.spawned.Load() != portTries {
 					t.Errorf("%d tries", c.s.spawned.Load())
 				}
@@ -458,6 +462,19 @@ func TestUnloadAnywhere(t *testing.T) {
 			}
 		})
 	})
+}
+
+// Of several Unloads the shortest drain counts, in whatever order they come.
+func TestUnloadsAreMerged(t *testing.T) {
+	for _, drains := range [][]time.Duration{{time.Hour, time.Second}, {time.Second, time.Hour}} {
+		r := New((&fakeNode{}).options())
+		for _, d := range drains {
+			r.Unload(d, d.String())
+		}
+		if c := r.takeCommands(); !c.unload || c.drain != time.Second || c.reason != "1s" {
+			t.Errorf("%v: %+v", drains, c)
+		}
+	}
 }
 
 func TestDrain(t *testing.T) {
