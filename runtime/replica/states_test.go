@@ -298,7 +298,8 @@ func TestFailures(t *testing.T) {
 		{name: "no first token", s: func() *fakeNode { s := &fakeNode{}; s.hang.Store(true); return s }(), why: "vllm: no first token within 10m (deadlines.start): no answer; it wrote nothing", after: 10*time.Minute + second, kills: 1},
 		{name: "first token is an error", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 500, Body: "CUDA error"} }}, why: "vllm: no first token within 10m (deadlines.start): the probe answered HTTP 500: CUDA error", after: 10*time.Minute + second, kills: 1},
 		{name: "the key is refused", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 401, Body: "Unauthorized"} }}, why: "vllm: first token: HTTP 401: Unauthorized", after: 11 * second, kills: 1},
-		{name: "it goes on writing that it failed", s: &fakeNode{loadTime: time.Hour, log: filepath.Join(t.TempDir(), "log")}, change: func(o *Options) {
+		{name: "it goes on writing that it failed", s: &fakeNode{loadTime: time.Hour}, change: func(o *Options) {
+			o.Spawner.(*fakeNode).log = filepath.Join(t.TempDir(), "log")
 			write(t, o.Spawner.(*fakeNode).log, func(io.Writer) error { return nil })
 		}, during: func(s *fakeNode) {
 			for i := range 50 {
