@@ -126,3 +126,32 @@ func TestPriorityAtNextTarget(t *testing.T) {
 		all.Wait()
 	})
 }
+
+// TestLowRequestsLeaveBuffer: low requests take half of the bytes of waiting bodies at most.
+func TestLowRequestsLeaveBuffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, func(o *Options) { o.BufferBytes = 100 * int64(len(plainRequest)) })
+		w.act.Publish(testFunction("tiny"))
+		count := map[string]int{}
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		send := func(priority string) {
+			for range 60 {
+				all.Go(func() {
+					r := w.post("/v1/chat/completions", plainRequest, "thaw-priority", priority, "thaw-max-wait", "10s")
+					mu.Lock()
+					defer mu.Unlock()
+					count[priority+" "+r.code()]++
+				})
+				synctest.Wait()
+			}
+		}
+		send("low")
+		send("normal")
+		// 50 low ones fit, and as many others: fewer by what a body takes beside its bytes.
+		if low, normal := count["low queue_full"], count["normal queue_full"]; low < 10 || low > 15 || normal < 10 || normal > 15 {
+			t.Errorf("%v", count)
+		}
+		all.Wait()
+	})
+}

@@ -56,6 +56,8 @@ func TestWatch(t *testing.T) {
 			{at: 4, m: c(1, 20, 5, 5)},  // it is over, the next has no token yet
 			{at: 30, m: c(1, 20, 5, 5)}, // its prompt is long
 			{at: 124, m: c(1, 20, 5, 5), suspect: true}}},
+		{"a long prompt after requests that were aborted", []step{
+			{at: 1, m: c(0, 0, 6, 4)}, {at: 2, m: c(1, 0, 6, 4)}, {at: 30, m: c(1, 0, 6, 4)}, {at: 124, m: c(1, 0, 6, 4), suspect: true}}},
 		{"counted, and standing still", []step{{at: 1, m: c(0, 0, 4, 3)}, {at: 2, m: c(1, 0, 4, 3)}, {at: 3, m: c(1, 9, 5, 3)}, {at: 13, m: c(1, 9, 5, 3), suspect: true}}},
 		{"began and stopped between two looks", []step{{at: 1, m: m(0, 5)}, {at: 2, m: m(1, 9)}, {at: 12, m: m(1, 9), suspect: true}}},
 		{"the same, counted", []step{{at: 1, m: c(0, 5, 4, 4)}, {at: 2, m: c(1, 9, 5, 4)}, {at: 12, m: c(1, 9, 5, 4), suspect: true}}},

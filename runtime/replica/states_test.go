@@ -1,10 +1,14 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -27,8 +31,10 @@ type fakeNode struct {
 	released  atomic.Int64
 	calledOff atomic.Bool
 
+	log      string // path; "": there is none
 	spawnErr error
 	spawned  atomic.Int64
+	closed   atomic.Int64 // clients of engines
 	killed   atomic.Int64
 	termed   atomic.Int64
 	ignored  map[syscall.Signal]bool // signals that do not end the process
@@ -87,7 +93,7 @@ func (n *fakeNode) Spawn(_ context.Context, p supervisor.Process) (*supervisor.C
 		return nil, fmt.Errorf("spawn r1: %w: it is dead", supervisor.ErrNoParent)
 	}
 	n.spawned.Add(1)
-	c, exit := supervisor.NewChild(p.ID, 42, "/log/"+p.ID)
+	c, exit := supervisor.NewChild(p.ID, 42, cmp.Or(n.log, "/log/"+p.ID))
 	n.mu.Lock()
 	n.exit, n.gone = exit, false
 	n.mu.Unlock()
@@ -179,7 +185,7 @@ func (n *fakeNode) Metrics(context.Context) (engine.Metrics, error) {
 	return engine.Metrics{Load: true, Flow: true}, nil
 }
 
-func (n *fakeNode) Close() {}
+func (n *fakeNode) Close() { n.closed.Add(1) }
 
 func (n *fakeNode) options() Options {
 	d := functions.Duration(time.Second)
@@ -292,6 +298,22 @@ func TestFailures(t *testing.T) {
 		{name: "no first token", s: func() *fakeNode { s := &fakeNode{}; s.hang.Store(true); return s }(), why: "vllm: no first token within 10m (deadlines.start): no answer; it wrote nothing", after: 10*time.Minute + second, kills: 1},
 		{name: "first token is an error", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 500, Body: "CUDA error"} }}, why: "vllm: no first token within 10m (deadlines.start): the probe answered HTTP 500: CUDA error", after: 10*time.Minute + second, kills: 1},
 		{name: "the key is refused", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 401, Body: "Unauthorized"} }}, why: "vllm: first token: HTTP 401: Unauthorized", after: 11 * second, kills: 1},
+		{name: "it goes on writing that it failed", s: &fakeNode{loadTime: time.Hour}, change: func(o *Options) {
+			o.Spawner.(*fakeNode).log = filepath.Join(t.TempDir(), "log")
+			write(t, o.Spawner.(*fakeNode).log, func(io.Writer) error { return nil })
+		}, during: func(s *fakeNode) {
+			for i := range 50 {
+				time.AfterFunc(time.Duration(i)*100*time.Millisecond, func() {
+					f, err := os.OpenFile(s.log, os.O_WRONLY|os.O_APPEND, 0)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer f.Close()
+					fmt.Fprintln(f, "RuntimeError: Engine core initialization failed. See root cause above.")
+				})
+			}
+		}, why: "vllm ended while loading: ", after: 2 * second, kills: 1},
 		{name: "the key is refused at times", s: &fakeNode{tokenErr: func(n int64) error {
 			if n%2 == 0 {
 				return &engine.StatusError{Status: 401, Body: "Unauthorized"}
@@ -346,6 +368,9 @@ func TestFailures(t *testing.T) {
 				want := c.s.released.Load()
 				if c.s.spawned.Load() > 0 && want != 1 {
 					t.Errorf("lease released %d times", want)
+				}
+				if n := c.s.spawned.Load(); n != c.s.closed.Load() {
+					t.Errorf("%d engines started, the clients of %d closed", n, c.s.closed.Load())
 				}
 				if c.name == "port taken for ever" && c.s.spawned.Load() != portTries {
 					t.Errorf("%d tries", c.s.spawned.Load())
@@ -420,6 +445,19 @@ func TestCancelStart(t *testing.T) {
 	})
 }
 
+// The cause of a failure is looked for in the log of its own try.
+func TestLogOfTheTry(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	before, now := "OSError: [Errno 98] Address already in use\n", "ValueError: bad kernel\n"
+	write(t, path, func(w io.Writer) error { _, err := io.WriteString(w, before+now); return err })
+	r := New((&fakeNode{}).options())
+	r.logAt.Store(&path)
+	r.logFrom = int64(len(before))
+	if got := r.logTail(supervisor.Exit{}); got != now {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestUnloadAnywhere(t *testing.T) {
 	t.Run("staging", func(t *testing.T) {
 		s := &fakeNode{stageTime: time.Minute}
@@ -458,6 +496,19 @@ func TestUnloadAnywhere(t *testing.T) {
 			}
 		})
 	})
+}
+
+// Of several Unloads the shortest drain counts, in whatever order they come.
+func TestUnloadsAreMerged(t *testing.T) {
+	for _, drains := range [][]time.Duration{{time.Hour, time.Second}, {time.Second, time.Hour}} {
+		r := New((&fakeNode{}).options())
+		for _, d := range drains {
+			r.Unload(d, d.String())
+		}
+		if c := r.takeCommands(); !c.unload || c.drain != time.Second || c.reason != "1s" {
+			t.Errorf("%v: %+v", drains, c)
+		}
+	}
 }
 
 func TestDrain(t *testing.T) {
