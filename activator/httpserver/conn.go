@@ -47,6 +47,7 @@ type conn struct {
 	headEnd     int         // buf[headAt:headEnd] is the head of this exchange
 	headAt      int         // 2 where a stray CR LF came before it
 	fields      []fieldSpan // of the head
+	lengths     uint64      // of its fields' names, one bit for each; see lengthBit
 	head        head        // of the head
 	text        string      // buf[headAt:headEnd], once asked for
 	large       []byte      // the body where buf is too small for it
@@ -219,7 +220,14 @@ func (c *conn) headText() string {
 	return c.text
 }
 
+// lengthBit is the bit for names of n bytes: most fields that are asked for are not there, and
+// no field has a name of their length.
+func lengthBit(n int) uint64 { return 1 << (n & 63) }
+
 func (c *conn) header(name string) (value string) {
+	if c.lengths&lengthBit(len(name)) == 0 {
+		return ""
+	}
 	head := c.headText()
 	found := false
 	for _, f := range c.fields {

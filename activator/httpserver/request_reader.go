@@ -120,7 +120,12 @@ func (c *conn) headTimeout() time.Duration {
 // readHead reads the head that ends at an offset; the request is set where it is whole.
 func (c *conn) readHead(end int) (e *openai.Error) {
 	c.headEnd, c.r = end, end
-	if c.head, c.fields, e = parseHead(c.buf[c.headAt:end], c.fields); c.head.whole {
+	c.head, c.fields, e = parseHead(c.buf[c.headAt:end], c.fields)
+	c.lengths = 0
+	for _, f := range c.fields {
+		c.lengths |= lengthBit(int(f.colon - f.name))
+	}
+	if c.head.whole {
 		c.setRequest()
 	}
 	return e

@@ -38,6 +38,9 @@ const (
 	writeRate = 1 << 20
 )
 
+// longBound is the shortest Bound that may be late, by a part in 64.
+const longBound = 10 * time.Minute
+
 // conn is one connection to an engine. Between get and finish it belongs to the
 // goroutine of its exchange; only cancel comes from elsewhere.
 type conn struct {
@@ -126,7 +129,8 @@ func (c *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 	c.mu.Unlock()
 	c.answered, c.early = false, false
 	c.bodyBegan.Store(false)
-	c.begunAt.Store(time.Now().UnixNano())
+	now := time.Now()
+	c.begunAt.Store(now.UnixNano())
 	if a, ok := ctx.(interface {
 		AfterFunc(func()) func() bool
 	}); ok { // httpserver's own; package context would do the same with four more allocations
@@ -137,7 +141,13 @@ func (c *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 
 	switch {
 	case r.Bound > 0:
-		c.setReadDeadline(time.Now().Add(r.Bound))
+		most := r.Bound
+		if most >= longBound {
+			most += most / 64 // not per request
+		}
+		if left := c.until.Sub(now); left < r.Bound || left > most {
+			c.setReadDeadline(now.Add(most))
+		}
 	case !c.until.IsZero(): // that of the exchange before
 		c.setReadDeadline(time.Time{})
 	}
@@ -379,8 +389,9 @@ func (c *conn) readHead(res *Response, headOnly bool) error {
 	if _, err := c.reader.Peek(1); err != nil {
 		return err
 	}
-	c.answered, c.firstByte = true, time.Since(c.sentAt)
-	c.lastByte.Store(time.Now().UnixNano())
+	now := time.Now()
+	c.answered, c.firstByte = true, now.Sub(c.sentAt)
+	c.lastByte.Store(now.UnixNano())
 	for informational := 0; ; informational++ {
 		if err := c.readOneHead(res); err != nil {
 			return err

@@ -54,7 +54,8 @@ type Request struct {
 	Body   [][]byte
 	Fresh  bool // on a new connection, for a request that was sent before
 	// Bound is how long the engine may be silent, until the head and between
-	// two reads of the body; 0 is no bound. Response.LimitSilence sets it anew.
+	// two reads of the body; 0 is no bound. Response.LimitSilence sets it anew. One of ten
+	// minutes or more is up to a part in 64 late.
 	Bound time.Duration
 }
 

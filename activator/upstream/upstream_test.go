@@ -828,6 +828,49 @@ func TestBound(t *testing.T) {
 	})
 }
 
+// A long bound is not set anew for each request, and holds all the same.
+func TestLongBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const bound = time.Hour
+		c := New(Options{IdleTimeout: bound, Dial: func(context.Context, string) (net.Conn, error) {
+			local, remote := net.Pipe()
+			go func() {
+				defer remote.Close()
+				br := bufio.NewReader(remote)
+				for {
+					r, err := http.ReadRequest(br)
+					if err != nil {
+						return
+					}
+					if r.URL.Path == "/answer" {
+						io.WriteString(remote, okHello)
+					}
+				}
+			}()
+			return local, nil
+		}})
+		defer c.Close()
+		ask := func(path string) (time.Duration, error) {
+			began := time.Now()
+			r, err := c.Do(t.Context(), &Request{Addr: "e", Method: "GET", Path: path, Bound: bound})
+			if err == nil {
+				io.ReadAll(r)
+				r.Close()
+			}
+			return time.Since(began), err
+		}
+		for range 50 {
+			if _, err := ask("/answer"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(30 * time.Second)
+		}
+		if d, err := ask("/silence"); d < bound || d > bound+bound/64 || !errors.Is(err, ErrSilent) {
+			t.Error(d, err)
+		}
+	})
+}
+
 // A request is not sent a second time once its answer has begun, on a connection that was
 // used before as little as on a new one: the engine would generate twice.
 func TestNoRetryAfterTheFirstByte(t *testing.T) {
