@@ -88,8 +88,18 @@ func TestVLLMCompositions(t *testing.T) {
 	for _, pattern := range []string{"ensemble", "debate", "maestro", "graph"} {
 		t.Run(pattern, func(t *testing.T) {
 			began := time.Now()
-			r := p.do("POST", "/v1/chat/completions", `{"model":"`+pattern+`","stream":true,"stream_options":{"include_usage":true},`+
-				`"temperature":0.8,"seed":7,"stop":["."],"max_tokens":100,"messages":[{"role":"user","content":"Why is the sky blue? Name two reasons."}]}`)
+			ask := func() reply {
+				judge.take()
+				return p.do("POST", "/v1/chat/completions", `{"model":"`+pattern+`","stream":true,"stream_options":{"include_usage":true},`+
+					`"temperature":0.8,"seed":7,"stop":["."],"max_tokens":100,`+
+					`"messages":[{"role":"user","content":"Why is the sky blue? Name two reasons."}]}`)
+			}
+			r := ask()
+			// An answer without a token is missing. The marks differ each time, and so do the answers.
+			for tries := 0; tries < 3 && !strings.HasSuffix(r.body, "data: [DONE]\n\n") && strings.Contains(r.body, "the answer is empty"); tries++ {
+				t.Logf("%d %s", r.status, r.body)
+				r = ask()
+			}
 			a := readComposedAnswer(t, r)
 			t.Logf("%v: %d calls, plan: %q, %q", time.Since(began).Round(time.Second), len(a.thaw.Calls), a.thaw.PlanError, a.text)
 			checkComposed(t, &a)

@@ -205,8 +205,9 @@ const about = "The cost is the processor time of thaw serve, user and system, of
 	"each must have seen its client leave. " +
 	"An ensemble of six equal models on two GPUs loads in three turns, the better of the other ways in four, because its coordinator loads " +
 	"after the last answer. No order does better: five loads L and answers g of members on two GPUs take 3L + 3g, and the coordinator's " +
-	"answer follows, so at least 3L + 4g beside 4L + 4g. The simulated L is about 11.4 s alone and g 2.1 s, which gives 0.79x; 0.75x would " +
-	"need answers that take no time. " +
+	"answer follows, so at least 3L + 4g beside 4L + 4g. The simulated L is about 11.4 s and g 2.1 s, which gives 0.79x; 0.75x would need " +
+	"answers that take no time. Starting two loads apart, so that their copies do not share the rate, was tried and gains nothing: 0.79x to " +
+	"0.82x. " +
 	"A live L is 2 s and g 0.2 s. There the other ways wait as well: a replica that is READY for less than a second is not evicted, " +
 	"because its client may ask it again, and a Composition says when it will not. Without that wait the live ratio would be 0.77x at best. " +
 	"Live ensembles and batches have engines that are ready 2 s after their start, on GPUs that thaw serve is told of, and each time a " +
