@@ -8,6 +8,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement/eviction"
 	"github.com/thaw-dev/thaw/platform/placement/explain"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 	"github.com/thaw-dev/thaw/platform/placement/victims"
 )
 
@@ -306,7 +307,7 @@ func (a *attempt) evict(v *victim, f *Function, reason string, needs functions.R
 func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 	room, gone, least := -1, []int(nil), math.Inf(1)
 	x, candidates := &a.search, &a.candidates
-	*candidates = evictionList{d: a.decision, f: f, reason: reason, out: candidates.out, number: candidates.number + 1}
+	candidates.begin(a.decision, f, reason)
 	record := a.log.Begin(a.plan.now, f.Name, explain.Evict, reason)
 	if reason == reasonTeamShare && !a.anyOwnerOverShare(f) {
 		return false
@@ -317,7 +318,9 @@ func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 		if len(list) == 0 || !a.eligible(m, f) || !m.fitsEmpty(f.Resources) || !m.mayFit(f.Resources, busy) {
 			continue
 		}
-		candidates.list = list
+		if !candidates.makesRoom(list, &m.soon) {
+			continue
+		}
 		x.Begin(candidates.victims(), candidates, &m.soon, f.Resources)
 		if x.AtLeast >= least {
 			continue
@@ -376,8 +379,36 @@ type evictionList struct {
 	list   []victim
 	f      *Function
 	reason string
-	out    []victims.Victim // reused
-	number uint64           // of the call of makeRoom
+	number uint64 // of the call of makeRoom
+
+	// Of each victim: whether it may be evicted without others of its team.
+	alone []bool
+
+	// Buffers.
+	out   []victims.Victim
+	trial rooms.Room
+}
+
+func (l *evictionList) begin(d *decision, f *Function, reason string) {
+	l.d, l.f, l.reason = d, f, reason
+	l.number++
+}
+
+// makesRoom takes the victims of a node, and reports whether those that may be evicted make
+// room for f if all of them are.
+func (l *evictionList) makesRoom(list []victim, room *rooms.Room) bool {
+	l.list, l.alone = list, l.alone[:0]
+	l.trial.Set(room)
+	any := false
+	for i := range list {
+		may := l.mayEvictAlone(&list[i])
+		l.alone = append(l.alone, may)
+		if may {
+			any = true
+			l.trial.Give(list[i].r.reserves())
+		}
+	}
+	return any && l.trial.Fits(l.f.Resources)
 }
 
 // owner is a team that has functions. Its verdicts are those of teamsAllow in one call of
@@ -422,13 +453,16 @@ func (l *evictionList) Team(i int) string { return l.list[i].f.Name.Team }
 func (l *evictionList) Frees(i int) (functions.Resources, []int) { return l.list[i].r.reserves() }
 
 func (l *evictionList) MayEvict(i, taken int) bool {
-	v := &l.list[i]
+	return l.alone[i] && (taken == 0 || l.d.teamsAllow(&l.list[i], l.f, taken, l.reason))
+}
+
+func (l *evictionList) mayEvictAlone(v *victim) bool {
 	if !l.d.mayLeave(v, l.f, l.reason) {
 		return false
 	}
 	o, kind := v.owner, v.ownerKind()
-	if taken > 0 || kind >= ownerKinds {
-		return l.d.teamsAllow(v, l.f, taken, l.reason)
+	if kind >= ownerKinds {
+		return l.d.teamsAllow(v, l.f, 0, l.reason)
 	}
 	if o.number != l.number {
 		o.number, o.known = l.number, [ownerKinds]bool{}

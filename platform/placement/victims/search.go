@@ -39,18 +39,9 @@ type Search struct {
 
 	trial    rooms.Room
 	set, out []int
-	alone    []verdict // whether each victim may be evicted without others of its team
 	per      []gpuVictims
 	marks    []bool
 }
-
-type verdict uint8
-
-const (
-	unknown verdict = iota
-	allowed
-	refused
-)
 
 // gpuVictims is the set of victims whose eviction frees one GPU.
 type gpuVictims struct {
@@ -62,7 +53,7 @@ type gpuVictims struct {
 // replica with these needs. The node has this room.
 func (s *Search) Begin(list []Victim, rules Rules, room *rooms.Room, needs functions.Resources) {
 	s.list, s.rules, s.room, s.needs = list, rules, room, needs
-	s.AtLeast, s.alone = math.Inf(1), s.alone[:0]
+	s.AtLeast = math.Inf(1)
 	perGPU := math.Inf(1)
 	for _, v := range list {
 		s.AtLeast = min(s.AtLeast, v.Cost)
@@ -83,13 +74,7 @@ func (s *Search) reset() {
 
 // add puts victim i into the set, if it may be evicted.
 func (s *Search) add(i int) bool {
-	if s.alone[i] == unknown {
-		s.alone[i] = refused
-		if s.rules.MayEvict(i, 0) {
-			s.alone[i] = allowed
-		}
-	}
-	if s.alone[i] == refused {
+	if !s.rules.MayEvict(i, 0) { // the most frequent answer
 		return false
 	}
 	taken := 0
@@ -122,7 +107,6 @@ func (s *Search) Best(bound float64) ([]int, float64) {
 		}
 	}
 	s.out = s.out[:0]
-	s.alone = append(s.alone, make([]verdict, len(s.list))...)
 	s.reset()
 	stays := false
 	for i := range s.list {
