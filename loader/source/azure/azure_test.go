@@ -127,6 +127,7 @@ func TestAnswers(t *testing.T) {
 			azuretest.Fail(w, 403, "AuthorizationPermissionMismatch")
 		}, source.Denied, 0, "sp=rl"},
 		{"404 container", func(w http.ResponseWriter, r *http.Request) { azuretest.Fail(w, 404, "ContainerNotFound") }, source.NotFound, 0, "no such container"},
+		{"416", func(w http.ResponseWriter, r *http.Request) { azuretest.Fail(w, 416, "InvalidRange") }, source.Changed, 0, "overwritten"},
 		{"409 archived", func(w http.ResponseWriter, r *http.Request) { azuretest.Fail(w, 409, "BlobArchived") }, source.Refused, 0, "archive"},
 		{"429", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Retry-After", "7")

@@ -215,6 +215,10 @@ func TestRefusals(t *testing.T) {
 			w.Header().Set("X-Repo-Commit", "x")
 			_, _ = w.Write(nil)
 		}, source.Changed},
+		"another size": {func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Linked-Size", "4999")
+			http.Redirect(w, r, srv.CDN+"/x", http.StatusFound)
+		}, source.Malformed},
 		"busy":                 {func(w http.ResponseWriter, r *http.Request) { w.Header().Set("Retry-After", "1"); w.WriteHeader(429) }, source.Unavailable},
 		"html":                 {func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte("<html>")) }, source.Malformed},
 		"gone":                 {func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(404) }, source.Changed},

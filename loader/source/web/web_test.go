@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -135,6 +136,34 @@ func TestConformance(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestManyFiles: a folder has more files than are asked for their size at once.
+func TestManyFiles(t *testing.T) {
+	folder := t.TempDir()
+	for i := range 3 * maxHeads {
+		put(t, folder, fmt.Sprintf("m/%d.json", i), []byte("{}"))
+	}
+	s, at := serve(t, tagged(folder))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	type planned struct {
+		plan source.Plan
+		err  error
+	}
+	got := make(chan planned, 1)
+	go func() {
+		plan, err := s.Plan(ctx, at+"/m", nil)
+		got <- planned{plan, err}
+	}()
+	select {
+	case p := <-got:
+		if p.err != nil || len(p.plan.Files) != 3*maxHeads {
+			t.Errorf("%d files, %v", len(p.plan.Files), p.err)
+		}
+	case <-ctx.Done():
+		t.Fatal("the folder is not listed")
 	}
 }
 
