@@ -64,7 +64,8 @@ func Rows() (rows []Row) {
 	rows = append(rows, frameRows()...)
 	rows = append(rows, endRows()...)
 	rows = append(rows, reportRows()...)
-	return append(rows, dialectRows()...)
+	rows = append(rows, dialectRows()...)
+	return append(rows, foreignRows()...)
 }
 
 // reportRows are further reports: errors in llama.cpp's own field until 2025 (E13), a finished
