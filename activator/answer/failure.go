@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -41,6 +42,8 @@ func (a *Answer) Failure(at *endpoints.Endpoint, stream, wantsUsage bool) (refus
 		return redirectError(a.Response), nil
 	case a.Response.Status >= 500 && a.End && EngineDied(a.Begin):
 		return nil, &EngineError{}
+	case IsSuccess(a.Response.Status) && a.Encoding == "" && a.End && at.Streams && !a.Events && isNoAnswer(a.Begin):
+		return a.foreignError(), nil
 	case !IsSuccess(a.Response.Status) || a.Encoding != "", !stream && !(at.Usage && a.End):
 		return nil, nil
 	case a.Events && !at.Usage && bytes.Contains(a.Begin, []byte("event:")):
@@ -69,10 +72,31 @@ func (a *Answer) Failure(at *endpoints.Endpoint, stream, wantsUsage bool) (refus
 	if !stream {
 		return nil, nil
 	}
-	if events := openai.StreamWhole(at.Path, a.Begin, wantsUsage); events != nil {
-		a.Begin, a.Events = events, true
+	events := openai.StreamWhole(at.Path, a.Begin, wantsUsage)
+	if events == nil {
+		return a.foreignError(), nil
 	}
+	a.Begin, a.Events = events, true
 	return nil, nil
+}
+
+// isNoAnswer reports whether a whole body is nothing, or a page, such as that of a proxy's login.
+func isNoAnswer(body []byte) bool {
+	body = bytes.TrimSpace(body)
+	return len(body) == 0 || body[0] == '<'
+}
+
+// foreignError is the error of an answer that a client of the endpoint cannot read although its
+// status is that of a success.
+func (a *Answer) foreignError() *openai.Error {
+	e := openai.EngineError(502, nil, a.Begin, time.Time{}).Final()
+	what := "an empty body"
+	if len(bytes.TrimSpace(a.Begin)) > 0 {
+		what = cmp.Or(functions.Clip(a.Response.Header("content-type")), "no media type") + ": " + functions.Clip(e.Message)
+	}
+	e.Message = fmt.Sprintf("The engine answered with status %d and %s", a.Response.Status, what)
+	e.JSON = nil
+	return e
 }
 
 // redirectError is the error of an engine's redirect, which is not followed.

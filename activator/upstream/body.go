@@ -27,7 +27,7 @@ func (c *conn) nextChunk() error {
 	if err != nil {
 		return err
 	}
-	n, _, ok := http1.ParseChunkSize(l)
+	n, _, ok := http1.ParseChunkSize(bytes.TrimRight(l, " \t")) // some servers pad it
 	if !ok {
 		return protocolError("a chunk's size is %.20q", l)
 	}

@@ -136,6 +136,7 @@ func TestAnswers(t *testing.T) {
 		{"no end of trailers", chunked + "5\r\nhello\r\n0\r\n", true, 200, -1, "hello", io.ErrUnexpectedEOF, false},
 		{"endless trailers", chunked + "5\r\nhello\r\n0\r\n" + strings.Repeat("x: y\r\n", 65), true, 200, -1, "hello", ErrProtocol, false},
 		{"chunk too long", chunked + "4\r\nhello\r\n0\r\n\r\n", false, 200, -1, "hell", ErrProtocol, false},
+		{"padded chunk size", chunked + "5  \r\nhello\r\n0 \t\r\n\r\n", false, 200, -1, "hello", nil, true},
 		{"chunk size", chunked + "5x\r\nhello\r\n", false, 200, -1, "", ErrProtocol, false},
 		{"huge chunk", chunked + "fffffffff\r\n", false, 200, -1, "", ErrProtocol, false},
 		{"not http", "SSH-2.0-x\r\n", false, 0, 0, "", ErrProtocol, false},

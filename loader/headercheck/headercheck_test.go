@@ -208,6 +208,10 @@ func TestShards(t *testing.T) {
 			t.Errorf("%s: %v", have, err)
 		}
 	}
+	torn := []byte("{\"metadata\":{\"x\":\"\xff\"},\"weight_map\":{\"a\":\"m-1.safetensors\"}}")
+	if err := headercheck.Shards("i", bytes.NewReader(torn), int64(len(torn)), []string{"m-1.safetensors"}); err == nil || !strings.Contains(err.Error(), "line 1, column 19") {
+		t.Errorf("torn UTF-8: %v", err)
+	}
 	for _, bad := range []string{``, `{}`, `{"weight_map":[]}`, `{"weight_map":{"a":1}}`, `null`} {
 		if err := headercheck.Shards("i", strings.NewReader(bad), int64(len(bad)), nil); err == nil {
 			t.Errorf("%q was taken", bad)

@@ -82,6 +82,9 @@ func Shards(index string, r io.ReaderAt, size int64, have []string) error {
 	if err != nil {
 		return err
 	}
+	if err := pythonjson.CheckObject(raw); err != nil {
+		return &source.Error{Kind: source.Corrupt, Detail: "not an index of shards that engines can read: " + err.Error()}
+	}
 	var doc struct {
 		Map map[string]string `json:"weight_map"`
 	}

@@ -6,7 +6,7 @@ import "strings"
 // with a carriage return alone (E18), JSON in several lines of data (E19), calls of tools
 // without an index (E20), NaN and torn characters in an answer whose form is changed (E21), and
 // OpenAI's frame of an error on an endpoint that has an event for it (E22).
-func dialectRows() (rows []Row) {
+func dialectRows() []Row {
 	byCR := func(frames ...string) (out []string) {
 		for _, f := range frames {
 			out = append(out, f+"\r\r")
@@ -51,4 +51,35 @@ func dialectRows() (rows []Row) {
 		{ID: "E22", Name: "messages, an event of its own", Stream: true, Path: "/v1/messages", Answer: Chunked(200, eventsType, true, begun, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"busy\"}}\n\n"), Status: 200, Words: []string{"event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"busy\"}}\n\n"}, Requests: 1, Blamed: true},
 		{ID: "E22", Name: "responses, OpenAI's frame of an error", Stream: true, Path: "/v1/responses", Answer: Chunked(200, eventsType, true, "event: response.created\ndata: {\"type\":\"response.created\",\"sequence_number\":0}\n\n", inner), Status: 200, Words: []string{"event: error\ndata: {\"type\":\"error\",\"code\":", "out of slots", `"sequence_number":1}`}, Requests: 1, Blamed: true},
 	}
+}
+
+// foreignRows are answers with a status of success that no client of the endpoint can read:
+// nothing, a page, and JSON in lines (E23).
+func foreignRows() (rows []Row) {
+	page := Plain(200, "text/html", "<html><title>Sign in</title><body>Please sign in</body></html>")
+	lines := `{"message":{"content":"hi"},"done":false}` + "\n" + `{"done":true}` + "\n"
+	for _, f := range []struct {
+		name   string
+		answer Answer
+		words  string
+	}{
+		{"nothing with a length", Plain(200, jsonType, ""), "an empty body"},
+		{"nothing in chunks", Chunked(200, eventsType, true), "an empty body"},
+		{"blanks", Plain(200, jsonType, "\n\n"), "an empty body"},
+		{"204", Answer{Head(204)}, "an empty body"},
+		{"a page and 200", page, "text/html: Sign in"},
+	} {
+		row := Row{ID: "E23", Name: "plain, then " + f.name, Answer: f.answer, Status: 502, Words: []string{f.words}, Absent: []string{"engine_crashed"}, Requests: 1, Blamed: true}
+		if f.name == "nothing in chunks" {
+			row.Answer = Chunked(200, jsonType, true)
+		}
+		rows = append(rows, row)
+		row.Answer, row.Name, row.Stream = f.answer, "stream, then "+f.name, true
+		if f.name == "nothing in chunks" {
+			continue // an event stream that ends at once is one that broke
+		}
+		rows = append(rows, row)
+	}
+	rows = append(rows, Row{ID: "E23", Name: "stream, then JSON in lines", Stream: true, Answer: Chunked(200, "application/x-ndjson", true, lines), Status: 502, Words: []string{"application/x-ndjson"}, Absent: []string{"engine_crashed"}, Requests: 1, Blamed: true})
+	return append(rows, Row{ID: "E23", Name: "messages, then a page", Path: "/v1/messages", Answer: page, Status: 502, Words: []string{`"type":"error"`, "text/html: Sign in"}, Requests: 1, Blamed: true})
 }

@@ -67,7 +67,8 @@ func Rows() (rows []Row) {
 	rows = append(rows, endRows()...)
 	rows = append(rows, plainRows()...)
 	rows = append(rows, reportRows()...)
-	return append(rows, dialectRows()...)
+	rows = append(rows, dialectRows()...)
+	return append(rows, foreignRows()...)
 }
 
 // reportRows are further reports: errors in llama.cpp's own field until 2025 (E13), a finished

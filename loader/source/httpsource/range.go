@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -64,7 +65,9 @@ func ResponseBody(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 	}
 	var err error
 	if r.StatusCode == http.StatusPartialContent || r.StatusCode == http.StatusOK {
-		if err = checkRange(r, a); err == nil {
+		if err = checkRange(r, a); err == nil && r.ContentLength < 0 { // a proxy has it in chunks
+			return limitBody(r, a.Length), nil
+		} else if err == nil {
 			return r.Body, nil
 		}
 	} else if a.ResponseError != nil {
@@ -92,10 +95,15 @@ func cutRange(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 		return fail(&source.Error{Kind: source.Unavailable, Source: a.Source, File: a.File.Name,
 			Detail: "the connection broke before the range began"})
 	}
+	return limitBody(r, a.Length), nil
+}
+
+// limitBody is the first n bytes of an answer's body.
+func limitBody(r *http.Response, n int64) io.ReadCloser {
 	return struct {
 		io.Reader
 		io.Closer
-	}{io.LimitReader(r.Body, a.Length), r.Body}, nil
+	}{io.LimitReader(r.Body, n), r.Body}
 }
 
 // checkVersion returns an error for an answer with other bytes than the planned ones.
@@ -130,7 +138,7 @@ func checkRange(r *http.Response, a RangeRequest) error {
 		}
 		return bad(fmt.Sprintf("the answer is %.60q where %q was asked for", got, want))
 	}
-	if r.ContentLength != a.Length {
+	if r.ContentLength >= 0 && r.ContentLength != a.Length {
 		return bad(fmt.Sprintf("the answer has not the %d bytes asked for", a.Length))
 	}
 	if a.ETag != "" && r.Header.Get("ETag") == "" {
@@ -172,6 +180,10 @@ func Status(r *http.Response, location, file string) *source.Error {
 		e.Kind, e.RetryAfter, e.Busy = source.Unavailable, RetryAfter(r.Header, time.Now()), code == 429 || code == 503
 	case code/100 == 3:
 		e.Detail += ": a redirect that is not followed"
+		if to, err := r.Location(); err == nil {
+			e.Detail += ", to " + functions.Clip(to.Scheme+"://"+to.Host)
+			e.Fix = "name that server in place of this one, if it is meant"
+		}
 	}
 	return e
 }

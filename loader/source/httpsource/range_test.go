@@ -1,0 +1,51 @@
+package httpsource
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// TestRangeInChunks: a range whose length stands in Content-Range alone, as proxies and mirrors
+// send it, is read; one with more bytes is cut, one with fewer is short.
+func TestRangeInChunks(t *testing.T) {
+	for body, want := range map[string]string{"hello": "hello", "hello, and more": "hello", "he": "he"} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Range", "bytes 2-6/10")
+			w.WriteHeader(http.StatusPartialContent)
+			w.(http.Flusher).Flush() // no Content-Length
+			io.WriteString(w, body)
+		}))
+		defer srv.Close()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, res, err := Range(srv.Client(), req, RangeRequest{Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 5})
+		if err != nil || res.ContentLength != -1 {
+			t.Fatalf("%q: %v", body, err)
+		}
+		if b, err := io.ReadAll(got); string(b) != want || err != nil {
+			t.Errorf("%q: %q %v", body, b, err)
+		}
+		got.Close()
+	}
+}
+
+// TestRedirectIsNamed: an error of a redirect names the server that it points at, without the
+// path and the query, which may be signed.
+func TestRedirectIsNamed(t *testing.T) {
+	res := &http.Response{StatusCode: 308, Header: http.Header{"Location": {"https://hub.example/secret?sig=CANARY"}}}
+	e := Status(res, "hf://o/r", "")
+	if !strings.Contains(e.Error(), "308") || !strings.Contains(e.Error(), "https://hub.example") || strings.Contains(e.Error(), "secret") ||
+		strings.Contains(e.Error(), "CANARY") || e.Fix == "" {
+		t.Error(e)
+	}
+	if e := Status(&http.Response{StatusCode: 304, Header: http.Header{}}, "s", ""); e.Fix != "" {
+		t.Error(e)
+	}
+}
