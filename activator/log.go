@@ -95,7 +95,7 @@ func (p *proxyRequest) finish(code int) {
 func (p *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
 	a := p.a
 	if p.routing != nil {
-		a.decisions.Finish(p.id, code)
+		a.decisions.Finish(p.routing.logged, code)
 	}
 	if p.composition != nil {
 		p.countComposition(code, took)

@@ -22,7 +22,8 @@ type routing struct {
 	by      *routes.Route
 	request routes.Request
 	record  *functions.RouteRecord // of the newest decision; the log of decisions has it
-	header  string                 // thaw-route
+	logged  *routes.Logged
+	header  string // thaw-route
 }
 
 // SetRouters replaces all Routers, and the classes of data that teams have set. A request
@@ -105,7 +106,7 @@ func (p *proxyRequest) follow(rec *functions.RouteRecord) *openai.Error {
 	}
 	rec.Currency = a.o.Currency
 	t.record, t.header = rec, routes.Header(rec, p.team)
-	a.decisions.Put(p.team, p.clientID, rec)
+	t.logged = a.decisions.Put(t.logged, p.team, p.clientID, rec)
 	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, p.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache, routes.StateOf(rec))(1)
 	return e
 }

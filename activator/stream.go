@@ -140,6 +140,9 @@ func (s *eventStream) Read(p []byte) (int, error) {
 	}
 }
 
+// Buffered is how many bytes wait to be sent.
+func (s *eventStream) Buffered() int { return len(s.out) }
+
 // Close is called by the server once, in all cases. The client left a stream that was
 // not read to its end, unless the end mark has gone out: old clients close right at
 // it.

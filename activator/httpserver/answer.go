@@ -174,6 +174,8 @@ func (s *responseStream) Read(p []byte) (n int, err error) {
 	if err == io.EOF && s.chunks {
 		s.conn.holdEnd = true
 	}
+	more, ok := s.in.(interface{ Buffered() int })
+	s.conn.holdMore = ok && err == nil && s.chunks && more.Buffered() > 0
 	if n > 0 {
 		err = nil
 	}

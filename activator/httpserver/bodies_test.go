@@ -2,9 +2,12 @@ package httpserver
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"testing"
+
+	"github.com/thaw-dev/thaw/testkit/httpservertest"
 )
 
 // Large bodies take at most their Budget of memory together; small ones are served beside
@@ -133,4 +136,62 @@ func TestShareOfBodies(t *testing.T) {
 			}
 		})
 	}
+}
+
+// heldStream yields the given parts, one each time that it is let go.
+type heldStream struct {
+	parts chan string
+	out   string
+}
+
+func (s *heldStream) Read(p []byte) (int, error) {
+	if s.out == "" {
+		part, ok := <-s.parts
+		if !ok {
+			return 0, io.EOF
+		}
+		s.out = part
+	}
+	n := copy(p, s.out)
+	s.out = s.out[n:]
+	return n, nil
+}
+
+func (s *heldStream) Close() error  { return nil }
+func (s *heldStream) Buffered() int { return len(s.out) }
+
+// What a stream has at once goes out in one write, up to a bound, and waits for nothing else.
+func TestBufferedBytesGoOutTogether(t *testing.T) {
+	ln := httpservertest.Listen()
+	parts := make(chan string)
+	srv := NewFiberServer(Options{Handler: func(_ *Request, res *Response) { res.Stream = &heldStream{parts: parts} }})
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ln) }()
+	conn, err := ln.Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(conn, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+	p := make([]byte, 1<<20)
+	for _, x := range []struct{ size, writes int }{{10 << 10, 1}, {100, 1}, {4 << 10, 1}, {60 << 10, 2}, {1, 1}} {
+		parts <- strings.Repeat("x", x.size)
+		got, writes := 0, 0
+		for ; got < x.size; writes++ {
+			n, err := conn.Read(p) // as much as one write has
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += strings.Count(string(p[:n]), "x")
+		}
+		if got != x.size || writes != x.writes {
+			t.Errorf("%d bytes of %d in %d writes, want %d", got, x.size, writes, x.writes)
+		}
+	}
+	close(parts)
+	if b, err := io.ReadAll(io.LimitReader(conn, 5)); string(b) != "0\r\n\r\n" {
+		t.Errorf("the end is %q, %v", b, err)
+	}
+	conn.Close()
+	srv.Shutdown(t.Context())
+	<-done
 }

@@ -61,6 +61,7 @@ type conn struct {
 	readUntil   time.Time // the deadlines as they stand on Conn
 	writeUntil  time.Time
 	holdEnd     bool   // the stream has ended: its last bytes and its end go out together
+	holdMore    bool   // the stream has more bytes at once: they go out with these
 	held        []byte // what waits for that
 	failureSent bool   // the stream has reported its failure: the connection ends by FIN
 	opened      time.Time
@@ -192,7 +193,7 @@ func setMethod(s *string, b []byte) {
 func (c *conn) resetExchange() {
 	c.text = ""
 	c.fields, c.head.whole = c.fields[:0], false
-	c.holdEnd = false
+	c.holdEnd, c.holdMore = false, false
 	if cap(c.large) > keepBody {
 		c.large = nil
 	}
@@ -260,19 +261,23 @@ func (c *conn) asksWebSocket() bool { return c.head.upgrade }
 
 // Write sends p in pieces, each under a deadline of its own.
 func (c *conn) Write(p []byte) (int, error) {
-	if c.holdEnd {
-		c.held = append(c.held, p...)
-		if bytes.HasSuffix(c.held, []byte("0\r\n\r\n")) {
-			if err := c.flush(); err != nil {
-				return 0, err
-			}
-		}
-		return len(p), nil
+	if !c.holdEnd && !c.holdMore && len(c.held) == 0 {
+		return c.write(p)
 	}
-	return c.write(p)
+	c.held = append(c.held, p...)
+	whole := !c.holdMore || len(c.held) >= onePiece/2
+	if c.holdEnd {
+		whole = bytes.HasSuffix(c.held, []byte("0\r\n\r\n"))
+	}
+	if whole {
+		if err := c.flush(); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
 }
 
-// flush sends the bytes held back for the end of a stream.
+// flush sends the bytes held back for what follows them.
 func (c *conn) flush() error {
 	if len(c.held) == 0 {
 		return nil

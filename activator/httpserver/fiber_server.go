@@ -18,8 +18,8 @@ func NewFiberServer(o Options) Server {
 		DisableDefaultDate:        true,
 		DisableDefaultContentType: true,
 		DisableHeaderNormalizing:  true,
-		ReadBufferSize:            256, // it reads our request line only
-		WriteBufferSize:           4<<10 + 64,
+		ReadBufferSize:            256,  // it reads our request line only
+		WriteBufferSize:           4864, // a size class of Go's: a piece of 4 KiB with a head before it
 		BodyLimit:                 1,
 		StreamRequestBody:         false,
 		// The default would repeat unparsable input, secrets included. The front lets

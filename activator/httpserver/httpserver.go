@@ -97,7 +97,8 @@ type Response struct {
 	// that the client cannot take the part for the whole; with ErrFailureSent all bytes
 	// before it arrive. Close is called exactly once, whatever happens, and no
 	// Read after it. Read may be called by another goroutine than the handler's,
-	// never by two at a time.
+	// never by two at a time. It may have Buffered() int, how many bytes the next Reads return
+	// at once: these go out with the bytes before them.
 	Stream io.ReadCloser
 	// Length of Stream where it is known; -1 (or 0 with a Stream) is chunked.
 	Length int64

@@ -15,75 +15,67 @@ type Log struct {
 	// Scored, which may be nil and is set before use, is called with each outcome.
 	Scored func(rec functions.RouteRecord, team string, score float64)
 
-	mu       sync.Mutex
-	byID     map[string]*logged
-	byClient map[clientKey]*logged // of two requests with one id the newer
-	ring     []*logged
-	next     int // the oldest in a full ring
+	mu   sync.Mutex
+	ring []*Logged
+	next int // the oldest in a full ring
 }
 
-// clientKey is a client's own id of a request: those of one team cannot hide another's.
-type clientKey struct{ team, id string }
-
-type logged struct {
+// Logged is the place of one request in a Log.
+type Logged struct {
 	record   *functions.RouteRecord
 	team     string // whose request it was
 	clientID string
 }
 
-// Put stores a record, which its caller does not change any more. A later decision about
-// the same request replaces it.
-func (l *Log) Put(team, clientID string, rec *functions.RouteRecord) {
+// Put stores a record, which its caller does not change any more, and returns its place. A
+// later decision about the same request replaces the record at the place of the earlier one;
+// at is nil for the first.
+func (l *Log) Put(at *Logged, team, clientID string, rec *functions.RouteRecord) *Logged {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if old := l.byID[rec.ID]; old != nil {
-		old.record = rec
-		return
+	if at != nil {
+		at.record = rec
+		return at
 	}
-	if l.byID == nil {
-		l.byID, l.byClient = map[string]*logged{}, map[clientKey]*logged{}
-	}
-	e := &logged{rec, team, clientID}
+	at = &Logged{rec, team, clientID}
 	if len(l.ring) < maxRecords {
-		l.ring = append(l.ring, e)
+		l.ring = append(l.ring, at)
 	} else {
-		old := l.ring[l.next]
-		delete(l.byID, old.record.ID)
-		if k := (clientKey{old.team, old.clientID}); l.byClient[k] == old {
-			delete(l.byClient, k)
-		}
-		l.ring[l.next] = e
+		l.ring[l.next] = at
 		l.next = (l.next + 1) % maxRecords
 	}
-	l.byID[rec.ID] = e
-	if clientID != "" {
-		l.byClient[clientKey{team, clientID}] = e
-	}
+	return at
 }
 
 // Finish notes the status of the answer of a request.
-func (l *Log) Finish(id string, code int) {
+func (l *Log) Finish(at *Logged, code int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.byID[id]; e != nil {
-		e.record.Code = code
+	if at != nil {
+		at.record.Code = code
 	}
 }
 
-// find returns the record of a request of the team; with team "" of any. mu is held.
-func (l *Log) find(team, id string) *logged {
-	if e := l.byID[id]; e != nil && (team == "" || e.team == team) {
-		return e
-	}
-	if team != "" {
-		return l.byClient[clientKey{team, id}]
+// find returns the record of a request of the team, with team "" of any: by its id, or else
+// the newest by the client's own, since those of one team cannot hide another's. An index
+// would cost each request more than this search costs the few who ask. mu is held.
+func (l *Log) find(team, id string) (byClient *Logged) {
+	if id == "" {
+		return nil
 	}
 	for i := range l.ring { // the newest first
-		if e := l.ring[(l.next+2*len(l.ring)-1-i)%len(l.ring)]; e.clientID == id && id != "" {
+		e := l.ring[(l.next+2*len(l.ring)-1-i)%len(l.ring)]
+		if team != "" && e.team != team {
+			continue
+		}
+		if e.record.ID == id {
 			return e
 		}
+		if byClient == nil && e.clientID == id {
+			byClient = e
+		}
 	}
-	return nil
+	return byClient
 }
 
 // Find returns the record of a request of the team (of any with ""), by its id or by the

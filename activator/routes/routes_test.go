@@ -61,8 +61,10 @@ func TestLog(t *testing.T) {
 	l.Scored = func(rec functions.RouteRecord, team string, score float64) {
 		scored = append(scored, fmt.Sprint(rec.ID, team, score))
 	}
-	put := func(team, id, client string) { l.Put(team, client, &functions.RouteRecord{ID: id, Target: "a"}) }
-	put("red", "1", "mine")
+	put := func(team, id, client string) *Logged {
+		return l.Put(nil, team, client, &functions.RouteRecord{ID: id, Target: "a"})
+	}
+	first := put("red", "1", "mine")
 	put("blue", "2", "mine")
 	put("red", "3", "")
 	for _, c := range []struct{ team, id, want string }{
@@ -72,8 +74,10 @@ func TestLog(t *testing.T) {
 			t.Errorf("%q %q: %q, want %q", c.team, c.id, rec.ID, c.want)
 		}
 	}
-	l.Put("red", "", &functions.RouteRecord{ID: "1", Target: "b", After: "a"})
-	l.Finish("1", 200)
+	if l.Put(first, "red", "", &functions.RouteRecord{ID: "1", Target: "b", After: "a"}) != first {
+		t.Error("a later decision has a place of its own")
+	}
+	l.Finish(first, 200)
 	if rec, ok := l.Find("red", "mine"); !ok || rec.After != "a" || rec.Code != 200 {
 		t.Errorf("a later decision replaces the record: %+v", rec)
 	}
@@ -89,9 +93,19 @@ func TestLog(t *testing.T) {
 	for i := range 2*maxRecords + 7 {
 		put("red", fmt.Sprint("n", i), fmt.Sprint("c", i))
 	}
-	if len(l.byID) != maxRecords || len(l.byClient) != maxRecords || len(l.ring) != maxRecords {
-		t.Errorf("%d %d %d records are kept", len(l.byID), len(l.byClient), len(l.ring))
+	if len(l.ring) != maxRecords {
+		t.Errorf("%d records are kept", len(l.ring))
 	}
+	if _, ok := l.Find("red", fmt.Sprint("n", maxRecords+6)); ok {
+		t.Error("an old record is found")
+	}
+	for _, id := range []string{fmt.Sprint("n", maxRecords+7), fmt.Sprint("c", 2*maxRecords+6)} {
+		if _, ok := l.Find("red", id); !ok {
+			t.Errorf("%s is not found", id)
+		}
+	}
+	l.Finish(nil, 200) // of a request without a decision
+	l.Finish(first, 500)
 	if list := l.Newest("", 2); list[0].ID != fmt.Sprint("n", 2*maxRecords+6) || list[1].ID != fmt.Sprint("n", 2*maxRecords+5) {
 		t.Errorf("%+v", list)
 	}

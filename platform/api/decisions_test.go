@@ -16,8 +16,8 @@ func TestDecisions(t *testing.T) {
 	log := &routes.Log{}
 	var scores []float64
 	log.Scored = func(_ functions.RouteRecord, _ string, score float64) { scores = append(scores, score) }
-	log.Put("a", "mine", &functions.RouteRecord{ID: "req-a", Router: "a/auto", Target: "one"})
-	log.Put("b", "mine", &functions.RouteRecord{ID: "req-b", Router: "b/auto", Target: "two"})
+	log.Put(nil, "a", "mine", &functions.RouteRecord{ID: "req-a", Router: "a/auto", Target: "one"})
+	log.Put(nil, "b", "mine", &functions.RouteRecord{ID: "req-b", Router: "b/auto", Target: "two"})
 	x := start(t, func(o *Options) {
 		o.Decisions = log
 		o.DryRoute = func(id auth.Identity, router, path string, header func(string) string, body []byte) (functions.RouteRecord, *openai.Error) {

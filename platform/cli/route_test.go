@@ -32,7 +32,7 @@ func exampleDecision() functions.RouteRecord {
 func decisions() *routes.Log {
 	log := &routes.Log{}
 	rec := exampleDecision()
-	log.Put("ml", "mine", &rec)
+	log.Put(nil, "ml", "mine", &rec)
 	return log
 }
 
