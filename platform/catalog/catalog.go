@@ -163,13 +163,7 @@ func Open(o Options) (*Catalog, error) {
 }
 
 func (c *Catalog) folders() []string {
-	var dirs []string
-	for _, d := range []string{c.o.Folder, c.o.Deployed} {
-		if d != "" {
-			dirs = append(dirs, d)
-		}
-	}
-	return dirs
+	return slices.DeleteFunc([]string{c.o.Folder, c.o.Deployed}, func(d string) bool { return d == "" })
 }
 
 // Models are all models, by name.

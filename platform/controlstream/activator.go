@@ -167,21 +167,14 @@ func (a *Activator) beforeUpdate(d *Update) (names []functions.Name, gone map[fu
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if d.FullSync {
-		named := map[functions.Name]bool{}
-		for i := range d.Functions {
-			named[d.Functions[i].Name] = true
-		}
+		named := functions.SetOf(d.Functions, func(f snapshot.Snapshot) functions.Name { return f.Name })
 		for name := range a.fns {
 			if !named[name] {
 				names = append(names, name)
 			}
 		}
 	} else {
-		for _, name := range d.Removed {
-			if a.fns[name] != nil {
-				names = append(names, name)
-			}
-		}
+		names = functions.Filter(d.Removed, func(name functions.Name) bool { return a.fns[name] != nil })
 	}
 	gone = make(map[functions.Name][]string, len(names))
 	for _, name := range names {

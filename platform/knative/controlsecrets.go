@@ -9,6 +9,7 @@ import (
 
 	core "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
@@ -59,12 +60,10 @@ func (s *ControlSecrets) Run(ctx context.Context) error {
 		if _, err := s.Identity(); err != nil && s.o.Secure || len(s.AdminTokens()) == 0 { // no peer can connect
 			next = time.Second
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, next) {
 			return nil
-		case <-time.After(next):
-			s.Reload(ctx)
 		}
+		s.Reload(ctx)
 	}
 }
 

@@ -181,24 +181,16 @@ func (s *activatorSettings) drainRequests(ctx, life context.Context, state *read
 func (s *activatorSettings) listen(ctx context.Context) (public, private, metrics net.Listener, err error) {
 	var open []net.Listener
 	for _, x := range [][2]string{{"--addr", s.Addr}, {"--private-addr", s.PrivateAddr}, {"--metrics-addr", s.MetricsAddr}} {
-		l, err := listenTCP(ctx, x[0], x[1])
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", x[1])
 		if err != nil {
 			for _, l := range open {
 				l.Close()
 			}
-			return nil, nil, nil, err
+			return nil, nil, nil, &kit.Error{What: "cannot listen on " + x[1], Err: err, Hint: "another address: " + x[0]}
 		}
 		open = append(open, l)
 	}
 	return open[0], open[1], open[2], nil
-}
-
-func listenTCP(ctx context.Context, flag, addr string) (net.Listener, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
-	if err != nil {
-		return nil, &kit.Error{What: "cannot listen on " + addr, Err: err, Hint: "another address: " + flag}
-	}
-	return l, nil
 }
 
 func (s *activatorSettings) metrics(registry *telemetry.Registry) http.Handler {

@@ -142,7 +142,7 @@ func (s *server) close() {
 // onCatalogChange applies changed teams and functions.
 func (s *server) onCatalogChange(change catalog.Change) {
 	s.announceProblems(change.Problems)
-	s.limits.SetTeams(catalogTeams(s.catalog))
+	s.limits.SetTeams(functions.ConvertAll(s.catalog.Teams(), func(t *functions.Team) functions.Team { return *t }))
 	s.remotes.Set(s.catalog.Remotes())
 	s.act.SetRouters(s.catalog.Routers(), teamData(s.catalog))
 	s.act.SetCompositions(s.catalog.Compositions())
@@ -434,10 +434,6 @@ func teamData(cat *catalog.Catalog) map[string]functions.DataClass {
 		}
 	}
 	return data
-}
-
-func catalogTeams(cat *catalog.Catalog) []functions.Team {
-	return functions.ConvertAll(cat.Teams(), func(t *functions.Team) functions.Team { return *t })
 }
 
 // agentConfig is the configuration of an agent by the settings that serve and agent share.

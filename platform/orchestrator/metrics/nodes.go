@@ -67,10 +67,5 @@ func sampleLoader(node string, s *functions.LoaderStats, yield func(metric strin
 
 // isSchemeWord reports whether s can be the scheme of a source.
 func isSchemeWord(s string) bool {
-	for _, c := range s {
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
-			return false
-		}
-	}
-	return s != "" && len(s) <= 10
+	return s != "" && len(s) <= 10 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }
