@@ -102,9 +102,11 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	defer engines.Close()
 	var gate *gateway.Gateway // made before the control stream runs
 	stream := controlstream.NewActivator(controlstream.ActivatorOptions{
-		Addr: s.Controller, Token: token, ID: s.ID, Version: cli.Version, Log: log.Logger,
-		Keys: keys.set, RateLimits: keys.limits, TLS: certificates, Reread: func() (string, error) { return kit.ReadToken(s.TokenFile) },
-		Table: func(t *controlstream.Table) { gate.SetTable(t) },
+		ClientOptions: controlstream.ClientOptions{
+			Addr: s.Controller, Token: token, Hello: controlstream.Hello{ID: s.ID, Version: cli.Version}, Log: log.Logger,
+			TLS: certificates, Reread: func() (string, error) { return kit.ReadToken(s.TokenFile) },
+		},
+		Keys: keys.set, RateLimits: keys.limits, Table: func(t *controlstream.Table) { gate.SetTable(t) },
 	})
 	act := activator.New(activator.Options{
 		Waker: stream, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(s.Hold), BufferBytes: plan.Bodies,
