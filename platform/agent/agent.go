@@ -482,7 +482,6 @@ func (a *Agent) LoadAdapter(ctx context.Context, req functions.AdapterRequest) e
 	return err
 }
 
-// commandedReplica is the replica that a command of the epoch is for.
 func (a *Agent) commandedReplica(id string, epoch int64) (*managedReplica, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

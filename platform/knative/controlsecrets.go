@@ -13,7 +13,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
-// ControlSecretsOptions of a ControlSecrets.
 type ControlSecretsOptions struct {
 	Secrets core.SecretInterface // of thaw's own namespace
 	Secure  bool                 // read the Secret thaw-control-tls too

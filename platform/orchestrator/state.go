@@ -23,7 +23,6 @@ import (
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
-// functionState is the state of a function.
 type functionState struct {
 	placement.Function
 	charged    quota.Holdings

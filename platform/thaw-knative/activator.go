@@ -25,7 +25,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
-// activatorSettings are the settings of an activator.
 type activatorSettings struct {
 	Addr          string             `json:"addr" default:":8080" help:"where requests from outside come in"`
 	PrivateAddr   string             `json:"private-addr" default:":8081" help:"where requests from inside the cluster come in"`

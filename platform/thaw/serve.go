@@ -439,9 +439,11 @@ func teamData(cat *catalog.Catalog) map[string]functions.DataClass {
 // agentConfig is the configuration of an agent by the settings that serve and agent share.
 func agentConfig(data, exe string, n cli.NodeSettings, e cli.EngineSettings) agent.Config {
 	c := agent.Config{
-		Data: data, Exe: exe, Version: cli.Version, Environ: os.Environ, GPUs: n.GPUs.N, GPUMemory: n.GPUMemory, Sleep: n.SleepMemory,
-		Store: n.Store, Warm: agent.WarmMode(e.Warm), Confine: agent.ConfineMode(e.Confine),
-		RefuseVulnerable: e.Vulnerable == "refuse", EngineCaches: agent.CacheMode(e.Caches),
+		Options: agent.Options{
+			Exe: exe, Version: cli.Version, Environ: os.Environ, Sleep: n.SleepMemory, Warm: agent.WarmMode(e.Warm),
+			Confine: agent.ConfineMode(e.Confine), RefuseVulnerable: e.Vulnerable == "refuse",
+		},
+		Data: data, GPUs: n.GPUs.N, GPUMemory: n.GPUMemory, Store: n.Store, EngineCaches: agent.CacheMode(e.Caches),
 	}
 	if n.GPUs.Auto {
 		c.GPUs = -1

@@ -217,7 +217,6 @@ func (c *revisionCatalog) Models() []*functions.Model {
 	return functions.ConvertAll(keys, func(key functions.Name) *functions.Model { return c.revisions[key].model })
 }
 
-// Teams returns the teams.
 func (c *revisionCatalog) Teams() []*functions.Team {
 	c.mu.Lock()
 	defer c.mu.Unlock()

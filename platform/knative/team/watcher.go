@@ -23,7 +23,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// WatcherOptions of a Watcher.
 type WatcherOptions struct {
 	Client     kubernetes.Interface
 	Namespaces corelisters.NamespaceLister

@@ -27,7 +27,6 @@ func New() *Counters {
 	return &Counters{values: map[count]float64{{metric: "thaw_heartbeats_late_total"}: 0, {metric: "thaw_thrash_total"}: 0}}
 }
 
-// Add adds value to a counter.
 func (c *Counters) Add(metric string, value float64, labels ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

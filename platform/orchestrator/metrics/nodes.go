@@ -7,7 +7,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// SampleNode yields the metrics of one node.
 func SampleNode(n functions.Node, yield func(metric string, value float64, labels ...string)) {
 	bytes := func(metric string, v functions.Bytes, labels ...string) {
 		yield(metric, float64(v), append([]string{n.ID}, labels...)...)
