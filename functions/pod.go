@@ -66,10 +66,8 @@ func (t Toleration) covers(taint Taint) bool {
 	if t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
 		return false
 	}
-	if t.Operator == TolerationExists {
-		return true
-	}
-	return t.Key != "" && (t.Operator == "" || t.Operator == TolerationEqual) && t.Value == taint.Value
+	return t.Operator == TolerationExists ||
+		t.Key != "" && (t.Operator == "" || t.Operator == TolerationEqual) && t.Value == taint.Value
 }
 
 // Refuses returns why a node with these labels and taints cannot hold p; "" if it can.

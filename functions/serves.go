@@ -87,11 +87,7 @@ func (p Probe) MarshalJSON() ([]byte, error) {
 }
 
 func endpointNames() []string {
-	names := make([]string, len(Endpoints))
-	for i, e := range Endpoints {
-		names[i] = string(e)
-	}
-	return names
+	return ConvertAll(Endpoints, func(e Endpoint) string { return string(e) })
 }
 
 // checkProbe checks what an engine serves and how that is probed.

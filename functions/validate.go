@@ -332,11 +332,7 @@ func checkWord[T ~string](p *problems, path, noun string, word T, list []T) {
 }
 
 func joinWords[T ~string](list []T) string {
-	words := make([]string, len(list))
-	for i, w := range list {
-		words[i] = string(w)
-	}
-	return strings.Join(words, ", ")
+	return strings.Join(ConvertAll(list, func(w T) string { return string(w) }), ", ")
 }
 
 func isEnv(s string) bool {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -137,7 +138,7 @@ func New(o Options) *Agent {
 		o.Push = func(functions.Heartbeat) {}
 	}
 	a := &Agent{o: o, log: o.Log, replicas: map[string]*managedReplica{}, loopback: true, supervisorChanged: make(chan struct{}),
-		instance: rand.Text()[:12], proxied: newInFlightCounts()}
+		instance: rand.Text()[:12], proxied: &inFlightCounts{n: map[string]int{}}}
 	if a.o.InFlight == nil {
 		a.o.InFlight = a.proxied.of
 	}
@@ -232,7 +233,7 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 			k.Forget(look, p.ID)
 			continue
 		}
-		if isParentProcess(p.ID) {
+		if strings.HasPrefix(p.ID, parentPrefix) {
 			a.forkServers.adopt(rctx, k, p)
 			continue
 		}
@@ -481,7 +482,6 @@ func (a *Agent) LoadAdapter(ctx context.Context, req functions.AdapterRequest) e
 	return err
 }
 
-// commandedReplica is the replica that a command of the epoch is for.
 func (a *Agent) commandedReplica(id string, epoch int64) (*managedReplica, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

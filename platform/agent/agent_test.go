@@ -207,7 +207,7 @@ func TestHandler(t *testing.T) {
 	}
 	l.SetURL(url, false)
 	var hb functions.Heartbeat
-	err := c.postQuick(t.Context(), "/heartbeat", nil, &hb)
+	err := c.post(t.Context(), c.http, "/heartbeat", nil, &hb)
 	if err != nil || hb.AgentID != "n" || len(hb.Models) != 1 || hb.Models[0].Endpoint != url+"/replicas/r1" || hb.Epoch != 5 {
 		t.Fatalf("%+v %v", hb, err)
 	}

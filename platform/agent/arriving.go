@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -272,10 +274,7 @@ func (a *arrivingViews) add(v *arrivingView) bool {
 func (a *arrivingViews) close() {
 	a.mu.Lock()
 	a.closed = true
-	var all []*arrivingView
-	for _, v := range a.views {
-		all = append(all, v)
-	}
+	all := slices.Collect(maps.Values(a.views))
 	a.mu.Unlock()
 	for _, v := range all {
 		v.unmount()

@@ -49,18 +49,18 @@ func (c *Client) Close() {
 
 // Load starts a replica.
 func (c *Client) Load(ctx context.Context, req functions.LoadRequest) (reply functions.LoadReply, err error) {
-	err = c.postQuick(ctx, "/load_model", req, &reply)
+	err = c.post(ctx, c.http, "/load_model", req, &reply)
 	return reply, err
 }
 
 // Unload ends a replica.
 func (c *Client) Unload(ctx context.Context, req functions.UnloadRequest) error {
-	return c.postQuick(ctx, "/unload_model", req, nil)
+	return c.post(ctx, c.http, "/unload_model", req, nil)
 }
 
 // Sleep sends a replica to sleep, or with level 0 wakes it.
 func (c *Client) Sleep(ctx context.Context, req functions.SleepRequest) error {
-	return c.postQuick(ctx, "/sleep_model", req, nil)
+	return c.post(ctx, c.http, "/sleep_model", req, nil)
 }
 
 // LoadAdapter has a replica load an adapter, and returns when that is done; ctx bounds it.
@@ -70,7 +70,7 @@ func (c *Client) LoadAdapter(ctx context.Context, req functions.AdapterRequest) 
 
 // Verify has a replica check its engine.
 func (c *Client) Verify(ctx context.Context, id, problem string) error {
-	return c.postQuick(ctx, "/replicas/"+url.PathEscape(id)+"/verify", problem, nil)
+	return c.post(ctx, c.http, "/replicas/"+url.PathEscape(id)+"/verify", problem, nil)
 }
 
 // Logs opens the log of a replica; see Agent.Logs.
@@ -80,17 +80,15 @@ func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool) (i
 	if err != nil {
 		return nil, err
 	}
+	if res.StatusCode == http.StatusOK {
+		return res.Body, nil
+	}
+	defer res.Body.Close()
+	_, description := readProblem(res)
 	if res.StatusCode == http.StatusNotFound {
-		defer res.Body.Close()
-		_, description := readProblem(res)
 		return nil, fmt.Errorf("%w: %s", ErrNoLog, strings.TrimPrefix(description, ErrNoLog.Error()+": "))
 	}
-	if res.StatusCode != http.StatusOK {
-		defer res.Body.Close()
-		_, description := readProblem(res)
-		return nil, fmt.Errorf("agent %s: %d %s", c.url, res.StatusCode, description)
-	}
-	return res.Body, nil
+	return nil, fmt.Errorf("agent %s: %d %s", c.url, res.StatusCode, description)
 }
 
 func (c *Client) send(ctx context.Context, client *http.Client, method, path string, body any) (*http.Response, error) {
@@ -115,14 +113,7 @@ func (c *Client) send(ctx context.Context, client *http.Client, method, path str
 // maxReply bounds what is read of an agent's answer.
 const maxReply = 16 << 20
 
-func (c *Client) postQuick(ctx context.Context, path string, in, out any) error {
-	return c.post(ctx, c.http, path, in, out)
-}
-
 func (c *Client) post(ctx context.Context, client *http.Client, path string, in, out any) error {
-	if in == nil {
-		in = struct{}{}
-	}
 	res, err := c.send(ctx, client, "POST", path, in)
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)

@@ -76,11 +76,8 @@ func (c *confinement) plan(name functions.Name, replica string, cmd *engine.Comm
 		return nil, fmt.Errorf("confine: %w", err)
 	}
 	p := &confine.Plan{User: user, Read: append(confine.System(), adapters), Write: []string{home}}
-	for _, path := range []string{cmd.Scratch, r.Cache, strings.TrimPrefix(r.Weights, "unix:")} {
-		if path != "" {
-			p.Write = append(p.Write, path)
-		}
-	}
+	paths := []string{cmd.Scratch, r.Cache, strings.TrimPrefix(r.Weights, "unix:")}
+	p.Write = append(p.Write, slices.DeleteFunc(paths, func(path string) bool { return path == "" })...)
 	p.Write = append(p.Write, r.CacheShared...) // not what links in the cache lead to: the engine makes such links
 	if files := sourceFiles(r); files != nil {
 		for _, file := range files {

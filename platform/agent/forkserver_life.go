@@ -4,9 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"syscall"
 	"time"
 
@@ -204,9 +205,6 @@ func (s *forkServers) adopt(ctx context.Context, client *supervisor.Client, r su
 	s.watch(ctx, p)
 }
 
-// isParentProcess reports whether a process of the supervisor is a warm interpreter.
-func isParentProcess(id string) bool { return strings.HasPrefix(id, parentPrefix) }
-
 // watch enters a parent and watches it until it ends.
 func (s *forkServers) watch(ctx context.Context, p *parent) {
 	s.mu.Lock()
@@ -328,10 +326,7 @@ func (s *forkServers) requestEndLocked(p *parent, reason string) {
 func (s *forkServers) checkParents(ctx context.Context) {
 	s.evictIfMemoryShort()
 	s.mu.Lock()
-	list := make([]*parent, 0, len(s.parents))
-	for _, p := range s.parents {
-		list = append(list, p)
-	}
+	list := slices.Collect(maps.Values(s.parents))
 	s.mu.Unlock()
 	for _, p := range list {
 		was, ready := p.Facts()

@@ -1,12 +1,10 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"strings"
 
@@ -180,16 +178,11 @@ func (h *Handler) proxy(r *managedReplica, path string, req *httpserver.Request,
 }
 
 func decode(req *httpserver.Request, res *httpserver.Response, v any) bool {
-	d := json.NewDecoder(bytes.NewReader(req.Body))
-	if err := d.Decode(v); err != nil {
+	err := json.Unmarshal(req.Body, v)
+	if err != nil {
 		setError(res, 400, "invalid_json", "the body is not what is expected here: "+err.Error())
-		return false
 	}
-	if _, err := d.Token(); err != io.EOF {
-		setError(res, 400, "invalid_json", "the body goes on after its end")
-		return false
-	}
-	return true
+	return err == nil
 }
 
 // refuse answers with the status of a command's error.

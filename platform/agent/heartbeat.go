@@ -41,12 +41,7 @@ func (a *Agent) heartbeatLocked() functions.Heartbeat {
 		}
 		hb.Models = append(hb.Models, st)
 	}
-	slices.SortFunc(hb.Models, func(x, y functions.ReplicaStatus) int {
-		if x.ID < y.ID {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(hb.Models, func(x, y functions.ReplicaStatus) int { return strings.Compare(x.ID, y.ID) })
 	parents, bytes := a.forkServers.Parents()
 	hb.Warm = parents
 	hb.Memory.Used += bytes
@@ -65,8 +60,6 @@ type inFlightCounts struct {
 	mu sync.Mutex
 	n  map[string]int
 }
-
-func newInFlightCounts() *inFlightCounts { return &inFlightCounts{n: map[string]int{}} }
 
 func (c *inFlightCounts) of(_ functions.Name, id string) int {
 	c.mu.Lock()

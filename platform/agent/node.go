@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/enginecache"
@@ -21,35 +20,15 @@ import (
 	"github.com/thaw-dev/thaw/runtime/gpu"
 )
 
-// Config of a whole node.
+// Config of a whole node: that of its agent, and of what lies below it. Open sets those of
+// the agent's options that are parts of the node.
 type Config struct {
-	Name        string // of the node; "" is the host's name
-	Machine     string // identity of the host, see nodestore.Machine; "" is that
-	Version     string
-	Data        string // folder: store and agent live below it
-	Exe         string // the thaw program
-	KeeperArgs  []string
-	Orphan      time.Duration
-	GPUs        int             // negative: all there are
-	GPUMemory   functions.Bytes // of each; 0: all of it
-	Memory      functions.Bytes // for replicas together; 0: 80 % of the machine's
-	Sleep       functions.Bytes // of that, what they may hold asleep; 0: all of it
-	Store       functions.Bytes // of checkpoints; 0: all the disk has but 256 MiB
-	KeepEngines bool
-	Warm        WarmMode
-	Confine     ConfineMode // of engines; "" is off
-	// RefuseVulnerable: see Options.
-	RefuseVulnerable bool
-	Environ          func() []string
-	Push             func(functions.Heartbeat)
-	InFlight         func(name functions.Name, replica string) int
-	AbortRequests    func(url string) // ends our requests to an engine
-	Traffic          func(url string) functions.Traffic
-	Log              *slog.Logger
-
-	// EngineCaches is what happens to compile caches; "" is CachesLocal.
-	EngineCaches CacheMode
-
+	Options                      // ID: "" is the host's name; Machine: "" is nodestore.Machine; Memory: 0 is 80 % of the machine's
+	Data         string          // folder: store and agent live below it
+	GPUs         int             // negative: all there are
+	GPUMemory    functions.Bytes // of each; 0: all of it
+	Store        functions.Bytes // of checkpoints; 0: all the disk has but 256 MiB
+	EngineCaches CacheMode       // what happens to compile caches; "" is CachesLocal
 	// Peering shares the downloading of bytes with other nodes; nil: they are
 	// not.
 	Peering *nodestore.Peering
@@ -75,13 +54,9 @@ func Open(c Config) (*Node, error) {
 		}
 		c.Memory = m
 	}
-	if c.Name == "" {
-		c.Name = hostLabel()
-	}
-	if c.Machine == "" {
-		c.Machine = nodestore.Machine()
-	}
-	sh, err := nodestore.Open(nodestore.Options{Node: c.Name, Data: c.Data, Budget: c.Store, Peering: c.Peering, Log: c.Log})
+	c.ID = cmp.Or(c.ID, hostLabel())
+	c.Machine = cmp.Or(c.Machine, nodestore.Machine())
+	sh, err := nodestore.Open(nodestore.Options{Node: c.ID, Data: c.Data, Budget: c.Store, Peering: c.Peering, Log: c.Log})
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
@@ -108,15 +83,12 @@ func Open(c Config) (*Node, error) {
 		Arriving: arriving, Early: earlyStartBytes, Caches: compileCaches(c), Trust: c.EngineCaches == CachesTrust,
 		Confined: c.Confine == ConfineAuto && confine.Unavailable() == "", Sources: sh.Sources(), Log: c.Log,
 	})
-	n.Agent = New(Options{
-		ID: c.Name, Version: c.Version, Machine: c.Machine, Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
-		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Inventory: n.inventory,
-		RetainCheckpoint: retainCheckpoint(sh.Checkpoints(), n.stager, c.Log), FilesLost: n.stager.ViewLost, PeerURL: peerURL,
-		SharedFolders: c.Peering != nil, Environ: c.Environ, KeepEngines: c.KeepEngines, Warm: c.Warm, Confine: c.Confine,
-		RefuseVulnerable: c.RefuseVulnerable,
-		Push:             c.Push, InFlight: c.InFlight, AbortRequests: c.AbortRequests, Traffic: c.Traffic, FreeGPU: n.freeMemory,
-		GPUHolders: n.facts.Holders, GPUMemoryOf: n.facts.HeldBy, Manual: n.manual, Log: c.Log,
-	})
+	o := c.Options
+	o.Dir, o.Stager, o.Inventory = filepath.Join(c.Data, "agent"), n.stager, n.inventory
+	o.RetainCheckpoint, o.FilesLost = retainCheckpoint(sh.Checkpoints(), n.stager, c.Log), n.stager.ViewLost
+	o.PeerURL, o.SharedFolders = peerURL, c.Peering != nil
+	o.FreeGPU, o.GPUHolders, o.GPUMemoryOf, o.Manual = n.freeMemory, n.facts.Holders, n.facts.HeldBy, n.manual
+	n.Agent = New(o)
 	return n, nil
 }
 

@@ -14,14 +14,12 @@ func (a *Agent) connectSupervisor(ctx context.Context) (*supervisor.Client, erro
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	return supervisor.Ensure(ctx, supervisor.Start{
-		Exe: a.o.Exe, Args: a.o.KeeperArgs, Socket: a.Socket(), Dir: a.supervisorDir(), Orphan: a.o.Orphan,
+		Exe: a.o.Exe, Args: a.o.KeeperArgs, Orphan: a.o.Orphan,
+		Dir: a.supervisorDir(), Socket: filepath.Join(a.supervisorDir(), "supervisor.sock"),
 	})
 }
 
 func (a *Agent) supervisorDir() string { return filepath.Join(a.o.Dir, "supervisor") }
-
-// Socket of the agent's keeper.
-func (a *Agent) Socket() string { return filepath.Join(a.supervisorDir(), "supervisor.sock") }
 
 func (a *Agent) setSupervisor(k *supervisor.Client, broken string) {
 	a.mu.Lock()

@@ -364,16 +364,13 @@ func (e *endpoint) match(path string) (args []string, ok bool) {
 			}
 			continue
 		}
-		if !isWord(got) {
+		if !openai.ValidID(got) || got == "." || got == ".." {
 			return nil, false
 		}
 		args = append(args, got)
 	}
 	return args, true
 }
-
-// isWord: what an id or a name can be.
-func isWord(s string) bool { return openai.ValidID(s) && s != "." && s != ".." }
 
 func writeError(res *httpserver.Response, err *openai.Error) {
 	*res = httpserver.Response{Status: err.Status, Body: append(err.Body(), '\n')}

@@ -208,7 +208,6 @@ func (c *Client) Replicas(ctx context.Context) ([]functions.Replica, error) {
 	return getItems[functions.Replica](ctx, c, "/api/v1/replicas")
 }
 
-// Nodes are all nodes.
 func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
 	return getItems[Node](ctx, c, "/api/v1/nodes")
 }

@@ -19,13 +19,13 @@ func teamOf(function string) string {
 	return team
 }
 
+// readable returns the items whose team the caller may see, never nil.
+func readable[T any](x *exchange, items []T, team func(T) string) []T {
+	return slices.DeleteFunc(append([]T{}, items...), func(v T) bool { return !x.mayRead(team(v)) })
+}
+
 func (a *API) replicas(x *exchange) ([]functions.Replica, *openai.Error) {
-	items := []functions.Replica{}
-	for _, r := range a.o.State.Replicas() {
-		if x.mayRead(teamOf(r.Function)) {
-			items = append(items, r)
-		}
-	}
+	items := readable(x, a.o.State.Replicas(), func(r functions.Replica) string { return teamOf(r.Function) })
 	slices.SortFunc(items, func(p, q functions.Replica) int {
 		return cmp.Or(cmp.Compare(p.Function, q.Function), p.Since.Compare(q.Since), cmp.Compare(p.ID, q.ID))
 	})

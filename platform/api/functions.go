@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -20,12 +19,7 @@ func (a *API) lookup(x *exchange) (catalog.Document, *openai.Error) {
 	name := x.name()
 	d, ok := a.o.Catalog.Lookup(name)
 	if !ok || !x.mayRead(name.Team) {
-		var names []string
-		for _, d := range a.o.Catalog.Documents() {
-			if x.mayRead(d.FullName().Team) {
-				names = append(names, d.FullName().String())
-			}
-		}
+		names := functions.ConvertAll(a.documents(x), func(d catalog.Document) string { return d.FullName().String() })
 		err := notFound("The function " + name.String())
 		if nearest := functions.Nearest(name.String(), names, 3); len(nearest) > 0 {
 			err.Message += " Did you mean " + strings.Join(nearest, ", ") + "?"
@@ -100,7 +94,7 @@ func (a *API) viewModel(f *Function, m *functions.Model) {
 			f.State = functions.Failed
 		}
 	case now.Blocked != nil:
-		f.Problem = cmp.Or(now.Blocked.Message, blockedReason(now.Blocked))
+		f.Problem = cmp.Or(now.Blocked.Message, strings.ReplaceAll(now.Blocked.Code, "_", " "))
 		if f.Replicas == 0 {
 			f.Blocked, f.Final = now.Blocked.Code, now.Blocked.Final
 		}
@@ -116,16 +110,13 @@ func (a *API) unmet(d catalog.Document) string {
 	return d.Model.Spec.Resources.Unmet(a.o.State.Nodes())
 }
 
-func blockedReason(b *snapshot.Blocked) string { return strings.ReplaceAll(b.Code, "_", " ") }
-
 func (a *API) functions(x *exchange) ([]Function, *openai.Error) {
-	items := []Function{}
-	for _, d := range a.o.Catalog.Documents() {
-		if x.mayRead(d.FullName().Team) {
-			items = append(items, a.view(d))
-		}
-	}
-	return items, nil
+	return functions.ConvertAll(a.documents(x), a.view), nil
+}
+
+// documents returns the functions that the caller may see.
+func (a *API) documents(x *exchange) []catalog.Document {
+	return readable(x, a.o.Catalog.Documents(), func(d catalog.Document) string { return d.FullName().Team })
 }
 
 func (a *API) function(x *exchange, res *httpserver.Response) *openai.Error {

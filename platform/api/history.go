@@ -25,13 +25,8 @@ func (a *API) coldStarts(x *exchange) ([]ColdStart, *openai.Error) {
 	if !ok {
 		return nil, openai.New(openai.InvalidValue, "limit is a number, at most 1000.").With("limit")
 	}
-	items := []ColdStart{}
-	for _, t := range a.o.History.ColdStarts(1000) {
-		if x.mayRead(teamOf(t.Function)) && len(items) < limit {
-			items = append(items, coldStartView(t))
-		}
-	}
-	return items, nil
+	items := readable(x, a.o.History.ColdStarts(1000), func(t functions.Timeline) string { return teamOf(t.Function) })
+	return functions.ConvertAll(items[:min(limit, len(items))], coldStartView), nil
 }
 
 func (a *API) coldStart(x *exchange, res *httpserver.Response) *openai.Error {

@@ -119,11 +119,7 @@ func capitalize(s string) string {
 func (a *API) prewarms(x *exchange, res *httpserver.Response) *openai.Error {
 	out := Prewarms{Items: []functions.Prewarm{}}
 	if a.o.Ahead != nil {
-		for _, p := range a.o.Ahead.Prewarms() {
-			if x.mayRead(teamOf(p.Function)) {
-				out.Items = append(out.Items, p)
-			}
-		}
+		out.Items = readable(x, a.o.Ahead.Prewarms(), func(p functions.Prewarm) string { return teamOf(p.Function) })
 		if team := x.team(); team != "" {
 			left := a.o.Ahead.PrewarmLeft(team).Seconds()
 			out.Left = &left

@@ -3,7 +3,7 @@
 //
 // A Load averages the requests in flight over a long and a short window and derives
 // from them how many replicas are needed, and how many must not be scaled down yet, as
-// Knative's autoscaler does: rate limits, a panic that keeps the replicas of a burst, a
-// scale-down delay. Want adds waiting requests, leases and the bounds of the model file.
-// Package placement decides where the replicas run.
+// Knative's autoscaler does: rate limits, and a panic that keeps the replicas of a burst.
+// Want adds waiting requests, leases and the bounds of the model file. Package placement
+// decides where the replicas run.
 package autoscale

@@ -35,13 +35,10 @@ type Settings struct {
 	// (1000). MaxDown bounds the reduction, as a divisor of them (2: half).
 	MaxUp, MaxDown float64
 
-	// Delay is how long fewer replicas must have sufficed before a scale-down (0).
-	Delay time.Duration
-
 	// Patient scales by the windows alone, as Knative does: waiting requests count
 	// once they are in a window, and replicas kept by a panic are also started.
-	// Otherwise waiting requests start replicas at once, and panic, Delay and
-	// MaxDown only keep existing replicas.
+	// Otherwise waiting requests start replicas at once, and panic and MaxDown
+	// only keep existing replicas.
 	Patient bool
 }
 
@@ -90,7 +87,6 @@ type Load struct {
 
 	panicked   time.Duration // last time over the threshold; 0: no panic
 	panicMost  int           // most replicas needed in this panic
-	delayed    []delayedPeak // peaks within Delay: decreasing, in the order of time
 	evaluation int64         // number of the last evaluation, plus one
 
 	needed, desired int
@@ -101,11 +97,6 @@ type loadWindow struct {
 	buckets int64
 	first   int64 // first bucket written since the window was empty
 	sum     int64
-}
-
-type delayedPeak struct {
-	evaluation int64
-	want       int
 }
 
 const (
@@ -276,29 +267,8 @@ func (l *Load) Scale(now time.Duration, ready, target int) (needed, desired int)
 		l.panicMost = max(l.panicMost, held, int(min(rise, up)))
 		held = l.panicMost
 	}
-	l.desired = l.delayedWant(held)
+	l.desired = held
 	return l.needed, l.desired
-}
-
-// delayedWant is the largest want of the last Delay.
-func (l *Load) delayedWant(want int) int {
-	if l.settings.Delay <= 0 {
-		return want
-	}
-	keep := int64((l.settings.Delay + l.settings.Every - 1) / l.settings.Every)
-	n := len(l.delayed)
-	for n > 0 && l.delayed[n-1].want <= want {
-		n--
-	}
-	l.delayed = append(l.delayed[:n], delayedPeak{l.evaluation, want})
-	old := 0
-	for l.evaluation-l.delayed[old].evaluation >= keep {
-		old++
-	}
-	if old > 0 {
-		l.delayed = l.delayed[:copy(l.delayed, l.delayed[old:])]
-	}
-	return l.delayed[0].want
 }
 
 // Over reports whether the Load holds no information any more: the caller may drop it

@@ -85,8 +85,6 @@ func TestScale(t *testing.T) {
 		{what: "up by a rate", set: Settings{MaxUp: 3}, steps: []at{{0, 800, 1, 0, 0}, {4 * time.Second, 800, 1, 3, 3}, {4 * time.Second, 800, 3, 9, 9}}},
 		{what: "down by a rate", set: Settings{MaxDown: 4}, steps: []at{
 			{0, 80, 10, 0, 0}, {time.Minute, 0, 10, 10, 10}, {2 * time.Minute, 0, 10, 0, 2}, {2 * time.Second, 0, 2, 0, 0}}},
-		{what: "down after a delay", set: Settings{Delay: 30 * time.Second, Stable: 6 * time.Second}, steps: []at{
-			{0, 80, 10, 0, 0}, {10 * time.Second, 8, 10, 10, 10}, {10 * time.Second, 8, 10, 1, 10}, {20 * time.Second, 8, 10, 1, 5}, {40 * time.Second, 8, 5, 1, 2}}},
 		{what: "found running", first: func(l *Load) { l.Adopt(time.Second, 4) }, steps: []at{
 			{0, 1, 4, 0, 4}, {50 * time.Second, 1, 4, 1, 4}, {20 * time.Second, 1, 4, 1, 2}}},
 	} {
@@ -106,11 +104,11 @@ func TestScale(t *testing.T) {
 }
 
 // TestLoadIsOver: a Load without requests is over, and desires no replicas, once the
-// windows have passed and MaxDown and Delay no longer apply.
+// windows have passed and MaxDown no longer applies.
 func TestLoadIsOver(t *testing.T) {
 	for seed := range uint64(100) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
-		set := Settings{Delay: time.Duration(rnd.IntN(3)*30) * time.Second, MaxDown: 2 + rnd.Float64()*2}.withDefaults()
+		set := Settings{MaxDown: 2 + rnd.Float64()*2}.withDefaults()
 		l, now := NewLoad(set), time.Second
 		for range 100 {
 			now += time.Duration(rnd.Int64N(int64(3 * time.Second)))
@@ -122,7 +120,7 @@ func TestLoadIsOver(t *testing.T) {
 		for ; !l.Over(now); now += time.Second {
 			_, desired := l.Scale(now, ready, 8)
 			ready = min(ready, desired)
-			if now-end > 2*set.Stable+8*(set.Delay+set.Every) { // halved eight times at most
+			if now-end > 2*set.Stable+8*set.Every { // halved eight times at most
 				t.Fatalf("seed %d: after %v %d are desired", seed, now-end, desired)
 			}
 		}

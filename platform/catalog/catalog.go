@@ -126,9 +126,7 @@ type Change struct {
 // Open reads both folders once. A file that cannot be decoded is in Problems and not
 // an error: the others are served. A folder that cannot be listed is an error.
 func Open(o Options) (*Catalog, error) {
-	if o.Every <= 0 {
-		o.Every = DefaultEvery
-	}
+	o.Every = cmp.Or(max(o.Every, 0), DefaultEvery)
 	for _, dir := range []*string{&o.Folder, &o.Deployed} {
 		if *dir == "" {
 			continue
@@ -163,13 +161,7 @@ func Open(o Options) (*Catalog, error) {
 }
 
 func (c *Catalog) folders() []string {
-	var dirs []string
-	for _, d := range []string{c.o.Folder, c.o.Deployed} {
-		if d != "" {
-			dirs = append(dirs, d)
-		}
-	}
-	return dirs
+	return slices.DeleteFunc([]string{c.o.Folder, c.o.Deployed}, func(d string) bool { return d == "" })
 }
 
 // Models are all models, by name.
@@ -469,7 +461,6 @@ func (c *Catalog) assemble(problems Problems) {
 	c.view = p
 }
 
-// add adds a document to the view.
 func (v *view) add(key string, d Document) {
 	v.docs[key] = d
 	switch {

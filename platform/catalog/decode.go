@@ -120,9 +120,7 @@ func position(n ast.Node) *token.Position {
 	return n.GetToken().Position
 }
 
-// position is where path stands in the file, or the nearest of its parents.
-func (d *decoder) position(path string) *token.Position { return nearestPlace(d.places, path) }
-
+// nearestPlace is where path stands in the file, or the nearest of its parents.
 func nearestPlace(places map[string]*token.Position, path string) *token.Position {
 	for {
 		if p := places[path]; p != nil || path == "" {

@@ -54,7 +54,9 @@ func (w *yamlWriter) value(indent string, began bool) error {
 	if w.in.PeekKind() == end {
 		w.out.WriteString(empty)
 	} else if !began && w.out.Len() > 0 {
-		w.trim()
+		if b := w.out.Bytes(); b[len(b)-1] == ' ' { // the blank after a key
+			w.out.Truncate(len(b) - 1)
+		}
 		w.out.WriteByte('\n')
 	}
 	for w.in.PeekKind() != end {
@@ -85,13 +87,6 @@ func (w *yamlWriter) item(list bool, indent string) error {
 		indent += "  "
 	}
 	return w.value(indent, false)
-}
-
-// trim takes the blank after a key away.
-func (w *yamlWriter) trim() {
-	if b := w.out.Bytes(); b[len(b)-1] == ' ' {
-		w.out.Truncate(len(b) - 1)
-	}
 }
 
 var (

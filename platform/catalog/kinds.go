@@ -42,49 +42,40 @@ type Document struct {
 	incomplete bool   // it has problems, or it is elsewhere: its name alone counts
 }
 
-// Kind is one of Kinds.
-func (d Document) Kind() string {
+// parts are the kind of the document, the name of its function (of a team, the team's name
+// twice), and the Model, Router, Remote, Composition or Team.
+func (d Document) parts() (kind string, name functions.Name, value any) {
 	switch {
 	case d.Router != nil:
-		return functions.KindRouter
+		return functions.KindRouter, d.Router.FullName(), d.Router
 	case d.Remote != nil:
-		return functions.KindRemote
+		return functions.KindRemote, d.Remote.FullName(), d.Remote
 	case d.Composition != nil:
-		return functions.KindComposition
+		return functions.KindComposition, d.Composition.FullName(), d.Composition
 	case d.Team != nil:
-		return functions.KindTeam
+		return functions.KindTeam, functions.Name{Team: d.Team.Metadata.Name, Name: d.Team.Metadata.Name}, d.Team
+	case d.Model != nil:
+		return functions.KindModel, d.Model.FullName(), d.Model
 	}
-	return functions.KindModel
+	return functions.KindModel, functions.Name{}, d.Model
+}
+
+// Kind is one of Kinds.
+func (d Document) Kind() string {
+	kind, _, _ := d.parts()
+	return kind
 }
 
 // FullName is the name of the function; of a team, its name twice.
 func (d Document) FullName() functions.Name {
-	switch {
-	case d.Router != nil:
-		return d.Router.FullName()
-	case d.Remote != nil:
-		return d.Remote.FullName()
-	case d.Composition != nil:
-		return d.Composition.FullName()
-	case d.Team != nil:
-		return functions.Name{Team: d.Team.Metadata.Name, Name: d.Team.Metadata.Name}
-	}
-	return d.Model.FullName()
+	_, name, _ := d.parts()
+	return name
 }
 
 // Value is the Model, Router, Remote, Composition or Team.
 func (d Document) Value() any {
-	switch {
-	case d.Router != nil:
-		return d.Router
-	case d.Remote != nil:
-		return d.Remote
-	case d.Composition != nil:
-		return d.Composition
-	case d.Team != nil:
-		return d.Team
-	}
-	return d.Model
+	_, _, value := d.parts()
+	return value
 }
 
 // Name is what the document is about, for messages: model TEAM/NAME or team NAME.
@@ -270,7 +261,7 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 	}
 	for _, p := range problems {
 		if !d.spoils(p.Path) {
-			d.add(d.position(p.Path), p.Path, p.Hint, p.Message)
+			d.add(nearestPlace(d.places, p.Path), p.Path, p.Hint, p.Message)
 		}
 	}
 	doc.incomplete = len(d.problems) > before

@@ -61,13 +61,8 @@ func (p Problems) Error() string {
 }
 
 // Wrong are the problems that are no warnings.
-func (p Problems) Wrong() (out Problems) {
-	for _, x := range p {
-		if !x.Warning {
-			out = append(out, x)
-		}
-	}
-	return out
+func (p Problems) Wrong() Problems {
+	return functions.Filter(p, func(x Problem) bool { return !x.Warning })
 }
 
 // RequireTargets makes errors of the targets that are not there.

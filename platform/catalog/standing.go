@@ -1,9 +1,6 @@
 package catalog
 
 import (
-	"slices"
-	"strings"
-
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -18,12 +15,7 @@ func (c *Catalog) FileProblem(name functions.Name) string {
 }
 
 // FunctionsOf are the functions that the file serves, by name.
-func (c *Catalog) FunctionsOf(file string) (names []functions.Name) {
-	for _, d := range c.now().docs {
-		if d.Team == nil && d.File == file {
-			names = append(names, d.FullName())
-		}
-	}
-	slices.SortFunc(names, func(a, b functions.Name) int { return strings.Compare(a.String(), b.String()) })
-	return names
+func (c *Catalog) FunctionsOf(file string) []functions.Name {
+	docs := functions.Filter(c.Documents(), func(d Document) bool { return d.File == file })
+	return functions.ConvertAll(docs, Document.FullName)
 }

@@ -51,7 +51,7 @@ func (k knownFunctions) checkRouter(d Document) (problems Problems) {
 			p := d.problemAt(fmt.Sprintf("spec.rules[%d].to[%d]", i, j))
 			p.Warning = true
 			name, _ := functions.ParseName(target, r.Metadata.Namespace) // it was validated
-			t, class := k[name.WithoutAdapter().String()], k.class(r)
+			t, class := k[name.WithoutAdapter().String()], cmp.Or(r.Spec.Data, k.classOfTeam(r.Metadata.Namespace))
 			switch p.Message, p.Hint = k.missing(naming{team: r.Metadata.Namespace, everyone: everyone}, target); {
 			case p.Message != "":
 				p.Unknown = true
@@ -74,11 +74,6 @@ func (k knownFunctions) checkRouter(d Document) (problems Problems) {
 		problems = append(problems, never...)
 	}
 	return append(problems, k.checkWay(d, "spec.rules")...)
-}
-
-// class is the class of the data that comes to a Router.
-func (k knownFunctions) class(r *functions.Router) functions.DataClass {
-	return cmp.Or(r.Spec.Data, k.classOfTeam(r.Metadata.Namespace))
 }
 
 // classOfTeam is the class of the data of a team's requests.

@@ -41,56 +41,39 @@ or by the last part of that.`,
 	return cmd
 }
 
-// storeClient is a server's stores or this machine's, one like the other.
-type storeClient interface {
-	list(ctx context.Context) ([]functions.CacheEntry, error)
-	change(ctx context.Context, digest string, act functions.StoreAction) (nodes []string, err error)
-	verify(ctx context.Context, digest string, report func(functions.StoreProgress)) error
+// checkpointStores are a server's stores or this machine's, one like the other.
+type checkpointStores struct {
+	list   func(ctx context.Context) ([]functions.CacheEntry, error)
+	change func(ctx context.Context, digest string, act functions.StoreAction) (nodes []string, err error)
+	verify func(ctx context.Context, digest string, report func(functions.StoreProgress)) error
 }
 
-type serverStores struct {
-	c    printer
-	cl   *api.Client
-	node string
-}
-
-func (s serverStores) list(ctx context.Context) ([]functions.CacheEntry, error) {
-	got, err := s.cl.Cache(ctx, s.node)
-	if len(got.Silent) > 0 {
-		s.c.Remark("no answer from %s", strings.Join(got.Silent, ", "))
+// serverStores are the stores of a server's node, or of all its nodes with "".
+func (c cacheVerbs) serverStores(cl *api.Client, node string) checkpointStores {
+	return checkpointStores{
+		list: func(ctx context.Context) ([]functions.CacheEntry, error) {
+			got, err := cl.Cache(ctx, node)
+			if len(got.Silent) > 0 {
+				c.Remark("no answer from %s", strings.Join(got.Silent, ", "))
+			}
+			return got.Items, err
+		},
+		change: func(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
+			k, err := cl.ChangeCheckpoint(ctx, node, digest, act)
+			return k.Nodes, err
+		},
+		verify: func(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
+			return cl.VerifyCheckpoint(ctx, node, digest, report)
+		},
 	}
-	return got.Items, err
 }
 
-func (s serverStores) change(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
-	k, err := s.cl.ChangeCheckpoint(ctx, s.node, digest, act)
-	return k.Nodes, err
-}
-
-func (s serverStores) verify(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
-	return s.cl.VerifyCheckpoint(ctx, s.node, digest, report)
-}
-
-type localStores struct{ s LocalStore }
-
-func (s localStores) list(ctx context.Context) ([]functions.CacheEntry, error) {
-	return s.s.Cached(ctx)
-}
-
-func (s localStores) change(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
-	return []string{""}, s.s.ChangeCheckpoint(ctx, digest, act)
-}
-
-func (s localStores) verify(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
-	return s.s.VerifyCheckpoint(ctx, digest, report)
-}
-
-func (c cacheVerbs) withStores(node *string, do func(ctx context.Context, s storeClient, args []string) error) func(*cobra.Command,
+func (c cacheVerbs) withStores(node *string, do func(ctx context.Context, s checkpointStores, args []string) error) func(*cobra.Command,
 	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if !cmd.Flags().Changed("data") {
 			return c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-				return do(ctx, serverStores{c.printer, cl, *node}, args)
+				return do(ctx, c.serverStores(cl, *node), args)
 			})(cmd, args)
 		}
 		if *node != "" {
@@ -100,7 +83,12 @@ func (c cacheVerbs) withStores(node *string, do func(ctx context.Context, s stor
 			return err
 		}
 		return c.withLocalStore(cmd.Context(), LocalStoreOptions{},
-			func(ctx context.Context, s LocalStore) error { return do(ctx, localStores{s}, args) })
+			func(ctx context.Context, s LocalStore) error {
+				change := func(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
+					return []string{""}, s.ChangeCheckpoint(ctx, digest, act)
+				}
+				return do(ctx, checkpointStores{s.Cached, change, s.VerifyCheckpoint}, args)
+			})
 	}
 }
 
@@ -137,7 +125,7 @@ func (c cacheVerbs) cacheLs(node *string) *cobra.Command {
 		Example: `  thaw cache ls
   thaw cache ls --node gpu-7 -o wide
   thaw cache ls -o name`,
-		RunE: c.withStores(node, func(ctx context.Context, s storeClient, _ []string) error {
+		RunE: c.withStores(node, func(ctx context.Context, s checkpointStores, _ []string) error {
 			items, err := s.list(ctx)
 			if err != nil {
 				return err
@@ -181,7 +169,7 @@ func (c cacheVerbs) cacheAct(node *string, act functions.StoreAction, verb, abou
 	return &cobra.Command{
 		Use: verb + " CHECKPOINT...", Short: about, Args: kit.UpToArgs("the digest of a checkpoint", 0),
 		Example: "  thaw cache " + verb + " 5f0c9a\n  thaw cache " + verb + " az://acct/models/llama --data /var/lib/thaw",
-		RunE: c.withStores(node, func(ctx context.Context, s storeClient, args []string) error {
+		RunE: c.withStores(node, func(ctx context.Context, s checkpointStores, args []string) error {
 			ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // a removal deletes files
 			defer cancel()
 			items, err := s.list(ctx)
@@ -248,7 +236,7 @@ came. What differs is taken out, with every checkpoint that holds it, and is
 fetched again when it is next needed. Exits with 1 when anything differed.`,
 		Example: `  thaw cache verify 5f0c9a
   thaw cache verify --all -o json`,
-		RunE: c.withStores(node, func(ctx context.Context, s storeClient, args []string) error {
+		RunE: c.withStores(node, func(ctx context.Context, s checkpointStores, args []string) error {
 			if all == (len(args) > 0) {
 				return kit.Usage("thaw cache verify --all", "name checkpoints, or give --all")
 			}

@@ -46,11 +46,7 @@ func (m modelVerbs) describe() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, r := range replicas {
-				if r.Function == d.Function.Name {
-					d.Replicas = append(d.Replicas, r)
-				}
-			}
+			d.Replicas = functions.Filter(replicas, func(r functions.Replica) bool { return r.Function == d.Function.Name })
 			if id := d.Function.ColdStart; id != "" {
 				if t, err := cl.ColdStart(ctx, id); err == nil {
 					d.ColdStart = &t
@@ -60,11 +56,7 @@ func (m modelVerbs) describe() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, e := range events {
-				if e.Function == d.Function.Name {
-					d.Events = append(d.Events, e)
-				}
-			}
+			d.Events = functions.Filter(events, func(e functions.Event) bool { return e.Function == d.Function.Name })
 			d.Events = d.Events[max(0, len(d.Events)-describedEvents):]
 			return m.PrintDocument("Description", d.Function.Name, d, func() { m.printDescription(d) })
 		}),

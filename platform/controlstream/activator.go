@@ -1,10 +1,6 @@
 package controlstream
 
 import (
-	"context"
-	"crypto/tls"
-	"log/slog"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,32 +30,22 @@ type RateLimits interface {
 	OnDisconnect(now time.Time)
 }
 
-// ActivatorOptions configure an Activator. Addr, Token and ID must be set, and Attach must
-// be called before Run.
+// ActivatorOptions configure an Activator. Addr, Token and Hello.ID must be set, and Attach
+// must be called before Run.
 type ActivatorOptions struct {
-	Addr       string // HOST:PORT of the controller; all addresses of HOST are tried
-	Token      string
-	ID         string // this activator's ID: the name of its pod
-	Version    string
-	Table      func(*Table) // applies the newest table before it returns; may be nil
-	Keys       func(Keys)   // applies the newest keys; may be nil
-	RateLimits RateLimits   // nil: there are no limits
-	Log        *slog.Logger // nil discards
-
-	TLS    func() (*tls.Config, error) // as in ClientOptions
-	Reread func() (string, error)      // as in ClientOptions
-
-	Dial   func(ctx context.Context, addr string) (net.Conn, error) // as in ClientOptions
-	Lookup func(ctx context.Context, host string) ([]string, error) // as in ClientOptions
+	ClientOptions              // NewActivator sets Hello.Kind; Hello.ID is the name of its pod
+	Table         func(*Table) // applies the newest table before it returns; may be nil
+	Keys          func(Keys)   // applies the newest keys; may be nil
+	RateLimits    RateLimits   // nil: there are no limits
 }
 
 // Activator is an activator's end of its control stream: it publishes the controller's
 // snapshots to the data path and reports the demand there. It is the data path's
 // activator.Waker. Without a connection the last snapshots stay published.
 type Activator struct {
-	o      ActivatorOptions
-	client *Client
-	feed   Feed // set by Attach, before Run
+	*Client
+	o    ActivatorOptions
+	feed Feed // set by Attach, before Run
 
 	synced     chan struct{} // closed after the first full sync
 	syncedOnce atomic.Bool
@@ -73,13 +59,11 @@ type Activator struct {
 // NewActivator returns an Activator; it starts nothing.
 func NewActivator(o ActivatorOptions) *Activator {
 	a := &Activator{o: o, synced: make(chan struct{}), fns: map[functions.Name]*snapshot.Snapshot{}, removed: map[functions.Name][]string{}}
-	a.client = NewClient(ClientOptions{
-		Addr: o.Addr, Token: o.Token, Hello: Hello{Kind: KindActivator, ID: o.ID, Version: o.Version}, Log: o.Log,
-		TLS: o.TLS, Reread: o.Reread, Dial: o.Dial, Lookup: o.Lookup,
-	})
-	a.client.hears, a.client.demand = a.onUpdate, a.demand
+	o.Hello.Kind = KindActivator
+	a.Client = NewClient(o.ClientOptions)
+	a.Client.hears, a.Client.demand = a.onUpdate, a.demand
 	if o.RateLimits != nil {
-		a.client.ended = func() { o.RateLimits.OnDisconnect(time.Now()) }
+		a.ended = func() { o.RateLimits.OnDisconnect(time.Now()) }
 	}
 	return a
 }
@@ -87,45 +71,36 @@ func NewActivator(o ActivatorOptions) *Activator {
 // Attach sets the data path, whose constructor needs the Activator as its Waker.
 func (a *Activator) Attach(feed Feed) { a.feed = feed }
 
-// Run keeps a connection to the leader until ctx ends.
-func (a *Activator) Run(ctx context.Context) error { return a.client.Run(ctx) }
-
 // Synced returns a channel that is closed after the controller's first full sync.
 func (a *Activator) Synced() <-chan struct{} { return a.synced }
 
-// Connected reports whether there is a connection now.
-func (a *Activator) Connected() bool { return a.client.Connected() }
-
-// Leader is the HOST:PORT of the connected controller, "" while there is none.
-func (a *Activator) Leader() string { return a.client.Leader() }
-
 // DemandChanged reports that the demand has changed (activator.Options.DemandChanged).
-func (a *Activator) DemandChanged() { a.client.demandChanged.Set() }
+func (a *Activator) DemandChanged() { a.demandChanged.Set() }
 
 // ReportUsageNow has the rate-limit usage reported now (ratelimit.Limits.ShareLimits).
-func (a *Activator) ReportUsageNow() { a.client.reportDue.Set() }
+func (a *Activator) ReportUsageNow() { a.reportDue.Set() }
 
 // Wake requests a first replica. It returns "": the cold start's id comes with the next
 // snapshot.
 func (a *Activator) Wake(name functions.Name, team string) string {
-	a.client.Send(Report{Wakes: []Wake{{Name: name, Team: team}}})
+	a.Send(Report{Wakes: []Wake{{Name: name, Team: team}}})
 	return ""
 }
 
 // Nudge reports a change of demand that the controller should check now.
 func (a *Activator) Nudge(name functions.Name) {
-	a.client.Send(Report{DemandHints: []functions.Name{name}})
+	a.Send(Report{DemandHints: []functions.Name{name}})
 }
 
 // ReportFailure reports a replica that failed a request.
 func (a *Activator) ReportFailure(name functions.Name, replica, problem string) {
-	a.client.Send(Report{HealthReports: []HealthReport{{Name: name, Replica: replica, Problem: problem}}})
+	a.Send(Report{HealthReports: []HealthReport{{Name: name, Replica: replica, Problem: problem}}})
 }
 
 // FirstToken reports the time from READY to the engine's first byte for the first request
 // of a cold start (activator.Options.OnFirstByte).
 func (a *Activator) FirstToken(name functions.Name, coldStart string, took time.Duration) {
-	a.client.Send(Report{FirstTokens: []FirstToken{{Name: name, ColdStart: coldStart, Seconds: took.Seconds()}}})
+	a.Send(Report{FirstTokens: []FirstToken{{Name: name, ColdStart: coldStart, Seconds: took.Seconds()}}})
 }
 
 // onUpdate applies an update of the controller. Calls are sequential.
@@ -151,10 +126,10 @@ func (a *Activator) onUpdate(d Update, seq uint64) {
 		if a.o.Table != nil {
 			a.o.Table(d.Table)
 		}
-		a.client.Send(Report{Applied: d.Table.Version})
+		a.Send(Report{Applied: d.Table.Version})
 	}
 	if len(d.Functions)+len(gone) > 0 {
-		a.client.reportDue.Set() // acknowledge the snapshots: a replica that left the routes may be ended then
+		a.reportDue.Set() // acknowledge the snapshots: a replica that left the routes may be ended then
 	}
 	if d.FullSync && !a.syncedOnce.Swap(true) {
 		close(a.synced)
@@ -167,21 +142,14 @@ func (a *Activator) beforeUpdate(d *Update) (names []functions.Name, gone map[fu
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if d.FullSync {
-		named := map[functions.Name]bool{}
-		for i := range d.Functions {
-			named[d.Functions[i].Name] = true
-		}
+		named := functions.SetOf(d.Functions, func(f snapshot.Snapshot) functions.Name { return f.Name })
 		for name := range a.fns {
 			if !named[name] {
 				names = append(names, name)
 			}
 		}
 	} else {
-		for _, name := range d.Removed {
-			if a.fns[name] != nil {
-				names = append(names, name)
-			}
-		}
+		names = functions.Filter(d.Removed, func(name functions.Name) bool { return a.fns[name] != nil })
 	}
 	gone = make(map[functions.Name][]string, len(names))
 	for _, name := range names {

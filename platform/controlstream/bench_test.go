@@ -96,11 +96,11 @@ func linked(b *testing.B, n int) (h *Hub, w ringing, as []*Activator, fs []bell,
 	addr := listen(b, h)
 	for i := range n {
 		f := bell{newFeed(), make(chan time.Time, 1<<16)}
-		a := NewActivator(ActivatorOptions{Addr: addr, Token: secret, ID: fmt.Sprint(i),
+		a := NewActivator(ActivatorOptions{ClientOptions: ClientOptions{Addr: addr, Token: secret, Hello: Hello{ID: fmt.Sprint(i)},
 			Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 				c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 				return counted{c, read, wrote, writes}, err
-			}})
+			}}})
 		a.Attach(f)
 		start(b, a.Run)
 		<-a.Synced()

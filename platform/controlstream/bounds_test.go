@@ -49,8 +49,8 @@ func TestLargeModels(t *testing.T) {
 		s := w.serve(at(1)+":8090", h)
 		f := newFeed()
 		var got Keys
-		a := NewActivator(ActivatorOptions{Addr: "control:8090", Token: secret, ID: "a", Dial: w.dial, Lookup: w.lookup, Log: w.logger(),
-			Keys: func(k Keys) { got = k }})
+		a := NewActivator(ActivatorOptions{ClientOptions: ClientOptions{Addr: "control:8090", Token: secret, Hello: Hello{ID: "a"}, Dial: w.dial,
+			Lookup: w.lookup, Log: w.logger()}, Keys: func(k Keys) { got = k }})
 		a.Attach(f)
 		stop := w.run(a.Run)
 		<-a.Synced()

@@ -164,10 +164,7 @@ func (h *Hub) InFlightOf(name functions.Name, replica string) (n int) {
 // applyReport records the demand of an activator; mu must be held.
 func (h *Hub) applyReport(p *peer, f *reportFrame, u Report) {
 	if f.FullSync {
-		named := make(map[functions.Name]bool, len(u.Demand))
-		for _, d := range u.Demand {
-			named[d.Name] = true
-		}
+		named := functions.SetOf(u.Demand, func(d Demand) functions.Name { return d.Name })
 		for name := range p.demand {
 			if !named[name] {
 				delete(p.demand, name)

@@ -179,7 +179,8 @@ func (t *town) lookup(_ context.Context, name string) ([]string, error) {
 
 // activator starts an activator in the town.
 func (t *town) activator(id string, f Feed) (*Activator, func()) {
-	a := NewActivator(ActivatorOptions{Addr: "control:8090", Token: secret, ID: id, Dial: t.dial, Lookup: t.lookup, Log: t.logger()})
+	a := NewActivator(ActivatorOptions{ClientOptions: ClientOptions{Addr: "control:8090", Token: secret, Hello: Hello{ID: id}, Dial: t.dial,
+		Lookup: t.lookup, Log: t.logger()}})
 	a.Attach(f)
 	return a, t.run(a.Run)
 }
@@ -349,7 +350,8 @@ func TestWrongToken(t *testing.T) {
 		h.Close()
 		none := NewHub(HubOptions{}) // a hub without a token refuses too
 		s = w.serve(at(1)+":8090", none)
-		b := NewActivator(ActivatorOptions{Addr: "control:8090", ID: "b", Dial: w.dial, Lookup: w.lookup})
+		b := NewActivator(ActivatorOptions{ClientOptions: ClientOptions{Addr: "control:8090", Hello: Hello{ID: "b"}, Dial: w.dial,
+			Lookup: w.lookup}})
 		b.Attach(newFeed())
 		stop = w.run(b.Run)
 		time.Sleep(10 * time.Second)

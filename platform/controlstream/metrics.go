@@ -1,6 +1,5 @@
 package controlstream
 
-// Samples yields the metrics of the hub.
 func (h *Hub) Samples(yield func(metric string, value float64, labels ...string)) {
 	h.mu.Lock()
 	there, away := map[Kind]int{}, 0

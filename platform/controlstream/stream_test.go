@@ -175,7 +175,7 @@ func (w *wakes) asked(n functions.Name) string {
 // join dials an activator at addr and attaches f.
 func join(t testing.TB, addr, id string, f Feed) (*Activator, func()) {
 	t.Helper()
-	a := NewActivator(ActivatorOptions{Addr: addr, Token: secret, ID: id})
+	a := NewActivator(ActivatorOptions{ClientOptions: ClientOptions{Addr: addr, Token: secret, Hello: Hello{ID: id}}})
 	a.Attach(f)
 	return a, start(t, a.Run)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/p2p"
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
@@ -72,11 +73,7 @@ func (i *Identity) PeerTLS() *p2p.TLS {
 
 // SetRemoved sets the digests of the keys of removed agents, as the server names them.
 func (i *Identity) SetRemoved(keys []string) {
-	set := make(map[string]bool, len(keys))
-	for _, key := range keys {
-		set[key] = true
-	}
-	i.removed.Store(&set)
+	i.removed.Store(new(functions.SetOf(keys, func(key string) string { return key })))
 }
 
 // PeerTLS is the TLS of the exchange of blocks between the server's own node and the agents

@@ -57,19 +57,12 @@ func (b *Budgets) Check(team string, asked time.Duration, now placement.Instant)
 	return nil
 }
 
-// Reserve subtracts d from the budget of a team and from that of all teams.
+// Reserve subtracts d from the budget of a team and from that of all teams; a negative
+// d is given back to both.
 func (b *Budgets) Reserve(team string, d time.Duration) {
-	b.total.spent += d
+	b.total.spent = max(b.total.spent+d, 0)
 	if t := b.teams[team]; t != nil {
-		t.spent += d
-	}
-}
-
-// Refund adds d back to both budgets.
-func (b *Budgets) Refund(team string, d time.Duration) {
-	b.total.spent = max(b.total.spent-d, 0)
-	if t := b.teams[team]; t != nil {
-		t.spent = max(t.spent-d, 0)
+		t.spent = max(t.spent+d, 0)
 	}
 }
 

@@ -31,12 +31,6 @@ type savedStart struct {
 	Phases map[functions.Phase]time.Duration `json:"phases,omitempty"`
 }
 
-type savedFile struct {
-	Version int                    `json:"version"`
-	History json.RawMessage        `json:"history"`
-	Starts  map[string]SavedStarts `json:"starts"`
-}
-
 // Save returns the samples in the form of a file.
 func (t *StartTimes) Save(recipe uint64) SavedStarts {
 	x := SavedStarts{Recipe: recipe}
@@ -66,7 +60,7 @@ func ReadFile(r io.Reader, h *History, now time.Time) (map[functions.Name]SavedS
 	if len(b) > MaxFile {
 		return nil, fmt.Errorf("more than %d MiB", MaxFile>>20)
 	}
-	var m savedFile
+	var m File
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&m); err != nil {
@@ -99,7 +93,7 @@ func ReadFile(r io.Reader, h *History, now time.Time) (map[functions.Name]SavedS
 		}
 		starts[name] = x
 	}
-	if err := h.Load(bytes.NewReader(m.History), now); err != nil {
+	if err := h.load(m.History, now); err != nil {
 		return nil, err
 	}
 	return starts, nil

@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"cmp"
+	"container/heap"
 	"math"
 	"slices"
 	"time"
@@ -203,7 +204,7 @@ func (h *History) Ahead(now time.Time, worth func(functions.Name) (Worth, bool),
 	clear(h.fresh)
 	h.fresh = h.fresh[:0]
 	for len(h.due) > 0 && !h.due[0].at.After(now) {
-		d := h.due.pop()
+		d := heap.Pop(&h.due).(plannedStart)
 		p := d.of
 		if d.life != p.useCount || p.using {
 			continue
@@ -229,7 +230,9 @@ func (h *History) plan(p *functionUsage, now time.Time, worth func(functions.Nam
 	}
 	w.Ahead = true
 	if !p.hint.IsZero() && p.hint.Add(hintLasts).After(now) {
-		h.due.push(plannedStart{at: laterTime(p.hint.Add(-w.Start), now), until: p.hint.Add(hintLasts), why: "follows", of: p, life: p.useCount})
+		heap.Push(&h.due, plannedStart{
+			at: laterTime(p.hint.Add(-w.Start), now), until: p.hint.Add(hintLasts), why: "follows", of: p, life: p.useCount,
+		})
 		p.hint = time.Time{}
 	}
 	var first plannedStart
@@ -249,7 +252,7 @@ func (h *History) plan(p *functionUsage, now time.Time, worth func(functions.Nam
 	}
 	if !first.at.IsZero() {
 		first.of, first.life = p, p.useCount
-		h.due.push(first)
+		heap.Push(&h.due, first)
 	}
 }
 
@@ -271,37 +274,18 @@ type plannedStart struct {
 // startHeap is a heap of planned starts, the earliest first.
 type startHeap []plannedStart
 
-func (s *startHeap) push(x plannedStart) {
-	*s = append(*s, x)
-	h := *s
-	for i := len(h) - 1; i > 0; {
-		up := (i - 1) / 2
-		if !h[i].before(h[up]) {
-			return
-		}
-		h[i], h[up] = h[up], h[i]
-		i = up
-	}
-}
+func (s startHeap) Len() int           { return len(s) }
+func (s startHeap) Less(i, j int) bool { return s[i].before(s[j]) }
+func (s startHeap) Swap(i, j int)      { s[i], s[j] = s[j], s[i] }
+func (s *startHeap) Push(x any)        { *s = append(*s, x.(plannedStart)) }
 
-func (s *startHeap) pop() plannedStart {
-	h := *s
-	top, last := h[0], len(h)-1
-	h[0] = h[last]
-	h[last] = plannedStart{}
-	h = h[:last]
-	*s = h
-	for i := 0; ; {
-		down := 2*i + 1
-		if down+1 < last && h[down+1].before(h[down]) {
-			down++
-		}
-		if down >= last || !h[down].before(h[i]) {
-			return top
-		}
-		h[i], h[down] = h[down], h[i]
-		i = down
-	}
+// Pop implements heap.Interface.
+func (s *startHeap) Pop() any {
+	last := len(*s) - 1
+	x := (*s)[last]
+	(*s)[last] = plannedStart{}
+	*s = (*s)[:last]
+	return x
 }
 
 // before orders equal times by name, so that every run has the same order.

@@ -296,7 +296,7 @@ func reload(t *testing.T, h *History, now time.Time) {
 	}
 	text := b.String()
 	g := New(Options{Max: 20})
-	if err := g.Load(&b, now); err != nil {
+	if err := loadText(g, b.String(), now); err != nil {
 		t.Fatalf("what was saved does not read: %v\n%s", err, text)
 	}
 	for name, p := range h.functions {
@@ -343,7 +343,7 @@ func TestLongPauseIsNoIdleTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := New(Options{})
-		if err := g.Load(&b, at(32).Add(c.pause)); err != nil {
+		if err := loadText(g, b.String(), at(32).Add(c.pause)); err != nil {
 			t.Fatal(err)
 		}
 		use(g, named(1), at(200))
@@ -358,16 +358,16 @@ func TestLoadRefuses(t *testing.T) {
 		return `{"version":1,"saved":"2026-03-02T00:00:00Z","functions":[{"name":"t/f","begin":"2026-03-01T00:00:00Z","end":"2026-03-01T00:01:00Z","uses":1,"today":[0,0]` + s + `}]}`
 	}
 	h := New(Options{Max: 2})
-	if err := h.Load(strings.NewReader(one("")), epoch); err != nil || h.Len() != 1 {
+	if err := loadText(h, one(""), epoch); err != nil || h.Len() != 1 {
 		t.Fatalf("the plain one: %v", err)
 	}
 	for _, c := range []struct{ text, want string }{
-		{``, "EOF"},
+		{``, "invalid character"},
 		{`{`, "EOF"},
 		{`[]`, "cannot unmarshal"},
 		{`{"version":2}`, "version 2"},
 		{`{"version":1,"more":1}`, "unknown field"},
-		{one("") + "{}", "follows"},
+		{one("") + `}{"version":1`, "follows"},
 		{strings.Replace(one(""), "t/f", "f", 1), "no name"},
 		{strings.Replace(one(""), "t/f", "../f", 1), "no name"},
 		{strings.Replace(one(""), "00:01:00", "-1", 1), ""},
@@ -389,7 +389,7 @@ func TestLoadRefuses(t *testing.T) {
 		{one(`,"after":[{},{},{},{},{}]`), "more than 4"},
 		{strings.Replace(one(""), `[{`, `[{"name":"t/f","begin":"2026-03-01T00:00:00Z","end":"2026-03-01T00:01:00Z","uses":1,"today":[0,0]},{`, 1), "twice"},
 	} {
-		err := h.Load(strings.NewReader(c.text), epoch)
+		err := loadText(h, c.text, epoch)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.120s: %v, want an error with %q", c.text, err, c.want)
 		}
@@ -397,7 +397,7 @@ func TestLoadRefuses(t *testing.T) {
 			t.Fatalf("%.120s: what did not read has changed the history", c.text)
 		}
 	}
-	if err := New(Options{Max: 1}).Load(strings.NewReader(strings.Replace(one(""), `[{`, `[{"name":"t/g","begin":"2026-03-01T00:00:00Z","end":"2026-03-01T00:01:00Z","uses":1,"today":[0,0]},{`, 1)), epoch); err == nil {
+	if err := loadText(New(Options{Max: 1}), strings.Replace(one(""), `[{`, `[{"name":"t/g","begin":"2026-03-01T00:00:00Z","end":"2026-03-01T00:01:00Z","uses":1,"today":[0,0]},{`, 1), epoch); err == nil {
 		t.Error("more functions than allowed were loaded")
 	}
 }
@@ -416,7 +416,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add([]byte(`{"version":1,"saved":"2026-03-02T00:00:00Z","functions":[]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		h := New(Options{Max: 20})
-		if h.Load(bytes.NewReader(text), at(200)) != nil {
+		if loadText(h, string(text), at(200)) != nil {
 			return
 		}
 		for name := range h.functions {
@@ -510,7 +510,13 @@ func BenchmarkNextUse(b *testing.B) {
 	})
 }
 
-// Save writes the history as JSON for Load.
+// loadText loads a history from the text of a file.
+func loadText(h *History, text string, now time.Time) error {
+	_, err := ReadFile(strings.NewReader(`{"version":1,"history":`+text+`}`), h, now)
+	return err
+}
+
+// Save writes the history as JSON for loadText.
 func (h *History) Save(w io.Writer, now time.Time) error {
 	return json.NewEncoder(w).Encode(h.Snapshot(now))
 }

@@ -1,25 +1,24 @@
 package forecast
 
 import (
-	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// MaxFile is the largest file that Load reads.
+// MaxFile is the largest file that ReadFile reads.
 const MaxFile = 64 << 20
 
 const fileVersion = 1
 
-type historyFile struct {
+// Snapshot is a copy of a history, in the form of its file.
+type Snapshot struct {
 	Version   int              `json:"version"`
 	Saved     time.Time        `json:"saved"`
 	Functions []functionRecord `json:"functions"`
@@ -45,15 +44,9 @@ type followerRecord struct {
 	Lag  time.Duration `json:"lag"` // in nanoseconds
 }
 
-// Snapshot is a copy of a history, to be written as JSON later.
-type Snapshot struct{ file historyFile }
-
-// MarshalJSON encodes the snapshot for Load.
-func (s Snapshot) MarshalJSON() ([]byte, error) { return json.Marshal(s.file) }
-
 // Snapshot copies the history. In the copy, a current use ends now.
 func (h *History) Snapshot(now time.Time) Snapshot {
-	f := historyFile{Version: fileVersion, Saved: now.Round(0), Functions: make([]functionRecord, 0, len(h.functions))}
+	f := Snapshot{Version: fileVersion, Saved: now.Round(0), Functions: make([]functionRecord, 0, len(h.functions))}
 	for name, p := range h.functions {
 		r := functionRecord{Name: name.String(), Begin: p.begin.Round(0), End: p.end.Round(0), Uses: p.usesAt(now), Day: p.daily.day,
 			Seen: p.daily.seen, Today: p.daily.today, Starts: p.starts}
@@ -76,35 +69,14 @@ func (h *History) Snapshot(now time.Time) Snapshot {
 		}
 		f.Functions = append(f.Functions, r)
 	}
-	slices.SortFunc(f.Functions, func(a, b functionRecord) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
-	return Snapshot{f}
+	slices.SortFunc(f.Functions, func(a, b functionRecord) int { return strings.Compare(a.Name, b.Name) })
+	return f
 }
 
-// Load replaces the history by a saved one. On an error h is unchanged. An idle time
+// load replaces the history by a saved one. On an error h is unchanged. An idle time
 // that began before the save is learned only if now is within five minutes of the
 // save, so that no use can have been missed.
-func (h *History) Load(r io.Reader, now time.Time) error {
-	b, err := io.ReadAll(io.LimitReader(r, MaxFile+1))
-	if err != nil {
-		return fmt.Errorf("history: %w", err)
-	}
-	if len(b) > MaxFile {
-		return fmt.Errorf("history: more than %d MiB", MaxFile>>20)
-	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	var f historyFile
-	if err := d.Decode(&f); err != nil {
-		return fmt.Errorf("history: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("history: something follows it")
-	}
+func (h *History) load(f Snapshot, now time.Time) error {
 	if f.Version != fileVersion {
 		return fmt.Errorf("history: version %d, want %d", f.Version, fileVersion)
 	}

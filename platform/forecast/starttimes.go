@@ -58,9 +58,6 @@ func (t *StartTimes) Add(s StartSample) {
 	t.cachedValid, t.expectValid = false, false
 }
 
-// Clear removes all samples.
-func (t *StartTimes) Clear() { *t = StartTimes{} }
-
 // Len returns the number of samples.
 func (t *StartTimes) Len() int { return len(t.samples) }
 
@@ -72,22 +69,14 @@ func (t *StartTimes) Forecast(atHand bool) functions.Forecast {
 		return t.cached
 	}
 	t.cachedValid, t.cachedAtHand, t.cached = true, atHand, functions.NoForecast
-	var like []StartSample
 	cold := slices.DeleteFunc(slices.Clone(t.samples), func(s StartSample) bool { return s.Tier == functions.TierSleeping })
 	if len(cold) == 0 {
 		return t.cached
 	}
-	for _, s := range cold {
-		if (s.Tier != functions.TierRemote) == atHand {
-			like = append(like, s)
-		}
-	}
+	like := functions.Filter(cold, func(s StartSample) bool { return (s.Tier != functions.TierRemote) == atHand })
 	if len(like) == 0 {
-		for _, s := range cold {
-			if atHand {
-				s = s.withoutStaging()
-			}
-			like = append(like, s)
+		if like = cold; atHand {
+			like = functions.ConvertAll(cold, StartSample.withoutStaging)
 		}
 	}
 	var totals []time.Duration

@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"slices"
 	"time"
 )
 
@@ -112,9 +113,7 @@ func (t *idleTimes) worth(w Worth, buf []point) []Window {
 	if n := len(out); n == 0 || out[n-1].From > 0 {
 		out = append(out, Window{}) // an empty first window: no keep-alive
 	}
-	for i, j := 0, len(out)-1; i < j; i, j = i+1, j-1 {
-		out[i], out[j] = out[j], out[i]
-	}
+	slices.Reverse(out)
 	return out
 }
 

@@ -43,7 +43,6 @@ type body struct {
 // readsOn is how long a new sending waits for an earlier one's pending read.
 const readsOn = 100 * time.Millisecond
 
-// bodySending is one sending of the body.
 type bodySending struct {
 	b      *body
 	at     int         // offset in kept: bytes sent so far

@@ -2,8 +2,10 @@ package gateway
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -129,10 +131,7 @@ func (t *trackedConns) add(addr string, c net.Conn) net.Conn {
 
 func (t *trackedConns) cut(addr string) {
 	t.mu.Lock()
-	var all []*trackedConn
-	for w := range t.open[addr] {
-		all = append(all, w)
-	}
+	all := slices.Collect(maps.Keys(t.open[addr]))
 	t.mu.Unlock()
 	for _, w := range all {
 		w.Close()

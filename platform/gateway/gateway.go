@@ -69,21 +69,12 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d <= 0 {
-			*d = v
-		}
-	}
-	def(&o.CutGrace, 500*time.Millisecond)
-	def(&o.HeadTimeout, 10*time.Second)
-	def(&o.IdleTimeout, 200*time.Second)
-	if o.MaxBody <= 0 {
-		o.MaxBody = 32 << 20
-	}
+	o.CutGrace = cmp.Or(max(o.CutGrace, 0), 500*time.Millisecond)
+	o.HeadTimeout = cmp.Or(max(o.HeadTimeout, 0), 10*time.Second)
+	o.IdleTimeout = cmp.Or(max(o.IdleTimeout, 0), 200*time.Second)
+	o.MaxBody = cmp.Or(max(o.MaxBody, 0), 32<<20)
 	o.Bodies = cmp.Or(o.Bodies, httpserver.NewBudget(256<<20, 128<<20))
-	if o.Connections == nil {
-		o.Connections = httpserver.NewConnections(1<<20, 1<<20, nil)
-	}
+	o.Connections = cmp.Or(o.Connections, httpserver.NewConnections(1<<20, 1<<20, nil))
 	if o.Draw == nil {
 		o.Draw = rand.IntN
 	}

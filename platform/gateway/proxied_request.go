@@ -17,6 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -62,7 +63,6 @@ const bufferSize = 16 << 10
 // bufferPool holds the copy buffers of the proxies. It is an httputil.BufferPool.
 type bufferPool struct{ pool sync.Pool }
 
-// Get returns a buffer.
 func (p *bufferPool) Get() []byte {
 	if b, ok := p.pool.Get().(*[bufferSize]byte); ok {
 		return b[:]
@@ -70,7 +70,6 @@ func (p *bufferPool) Get() []byte {
 	return make([]byte, bufferSize)
 }
 
-// Put returns a buffer to the pool.
 func (p *bufferPool) Put(b []byte) {
 	if len(b) == bufferSize {
 		p.pool.Put((*[bufferSize]byte)(b))
@@ -218,12 +217,7 @@ func (g *Gateway) sendOnce(w *writer, r *http.Request, p *proxiedRequest, pause 
 			g.writeFailure(w, r, p, b, err)
 			return
 		}
-		wait := time.NewTimer(pause)
-		select {
-		case <-r.Context().Done():
-		case <-wait.C:
-		}
-		wait.Stop()
+		backoff.Sleep(r.Context(), pause)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 )
 
 // ParsePrefixes parses the address ranges of Options.TrustedProxies, such as 10.0.0.0/8 or
@@ -35,12 +36,7 @@ func (g *Gateway) trusts(remote string) bool {
 	if len(g.o.TrustedProxies) == 0 {
 		return peer.IsPrivate() || peer.IsLoopback() || peer.IsLinkLocalUnicast()
 	}
-	for _, p := range g.o.TrustedProxies {
-		if p.Contains(peer) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(g.o.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(peer) })
 }
 
 // dropForwardedProto removes the field with which a proxy reports that TLS ended there,

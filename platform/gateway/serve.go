@@ -14,7 +14,6 @@ import (
 // maxHead bounds the head of a request, in bytes.
 const maxHead = 8 << 10
 
-// listenerHandler is the handler of one listener.
 type listenerHandler struct {
 	g       *Gateway
 	private bool

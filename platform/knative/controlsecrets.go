@@ -9,10 +9,10 @@ import (
 
 	core "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
-// ControlSecretsOptions of a ControlSecrets.
 type ControlSecretsOptions struct {
 	Secrets core.SecretInterface // of thaw's own namespace
 	Secure  bool                 // read the Secret thaw-control-tls too
@@ -59,12 +59,10 @@ func (s *ControlSecrets) Run(ctx context.Context) error {
 		if _, err := s.Identity(); err != nil && s.o.Secure || len(s.AdminTokens()) == 0 { // no peer can connect
 			next = time.Second
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, next) {
 			return nil
-		case <-time.After(next):
-			s.Reload(ctx)
 		}
+		s.Reload(ctx)
 	}
 }
 

@@ -102,7 +102,7 @@
 //
 // The number of replicas is decided by platform/autoscale and placement.Policy.Want
 // by the rules of Knative's default autoscaler, KPA: a long and a short window, a target,
-// a panic threshold, rates up and down, a delay before scaling down. The tests here compare
+// a panic threshold, rates up and down. The tests here compare
 // it with KPA itself (knative.dev/serving/pkg/autoscaler/scaling): both get the same random
 // loads, with pods that become ready late, and every decision and window must be equal.
 //
@@ -111,7 +111,7 @@
 //
 //   - Queued requests start replicas at once. KPA counts them only as a mean over the
 //     last seconds.
-//   - A panic, the delay and the rate down keep replicas that are there. In KPA
+//   - A panic and the rate down keep replicas that are there. In KPA
 //     they also go on starting what a burst asked for that is over; a start costs
 //     a GPU for a minute and may evict another model.
 //   - The last replica ends after the model's idle time without a request,
@@ -122,8 +122,8 @@
 //     more. KPA keeps its window for as long as the revision exists.
 //   - Replicas found running by a new orchestrator are kept for a window: as in
 //     KPA (autoscale.Load.Adopt).
-//   - Not there: requests per second as the metric, activation scale, the
-//     exponentially weighted window, excess burst capacity (our activator never
+//   - Not there: requests per second as the metric, activation scale, a delay
+//     before scaling down, the exponentially weighted window, excess burst capacity (our activator never
 //     leaves the path), revisions without a route (a removed function ends at once).
 //
 // The settings correspond so:
@@ -134,7 +134,6 @@
 //	Utilisation  container-concurrency-target-percentage / 100 (KPA: 70, ours: 100)
 //	MaxUp        max-scale-up-rate
 //	MaxDown      max-scale-down-rate
-//	Delay        scale-down-delay
 //	Every        the autoscaler's tick, 2 s
 //	Bucket       its bucket, 1 s
 package knative

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
@@ -98,12 +99,8 @@ func (t *controllerTransport) RoundTrip(req *http.Request) (*http.Response, erro
 		}
 		if res.StatusCode == http.StatusMisdirectedRequest && try < maxTries {
 			res.Body.Close()
-			if try > 4 { // several misses in a row: there may be no leader now
-				select {
-				case <-req.Context().Done():
-					return nil, req.Context().Err()
-				case <-time.After(250 * time.Millisecond):
-				}
+			if try > 4 && !backoff.Sleep(req.Context(), 250*time.Millisecond) { // several misses in a row: there may be no leader now
+				return nil, req.Context().Err()
 			}
 			continue
 		}

@@ -60,7 +60,7 @@ func newKPA(a autoscale.Settings, target, ready int) *kpa {
 	k.scaler = scaling.New(*attribute.EmptySet(), noop.NewMeterProvider(), "team", "model", k, k, &scaling.DeciderSpec{
 		MaxScaleUpRate: a.MaxUp, MaxScaleDownRate: a.MaxDown, ScalingMetric: "concurrency",
 		TargetValue: float64(target) * a.Utilisation, TotalValue: float64(target), TargetBurstCapacity: 200,
-		PanicThreshold: a.Threshold, StableWindow: a.Stable, ScaleDownDelay: a.Delay, Reachable: true,
+		PanicThreshold: a.Threshold, StableWindow: a.Stable, Reachable: true,
 	})
 	return k
 }
@@ -75,7 +75,6 @@ func settings(r *rand.Rand) autoscale.Settings {
 		Threshold:   pick(2, 2, 1.1, 1.5, 10),
 		MaxUp:       pick(1000, 1000, 1.1, 2, 10),
 		MaxDown:     pick(2, 2, 1.1, 5, 1000),
-		Delay:       time.Duration(pick(0, 0, 7, 30, 120)) * time.Second,
 		Patient:     true,
 	}
 	a.Panic = max(time.Duration(float64(a.Stable)*pick(0.1, 0.1, 0.01, 0.37, 1)), time.Second)
@@ -152,7 +151,7 @@ func (s *seen) note(before, after, needed int) {
 		s.zeros++
 	}
 	if after > needed {
-		s.panics++ // also kept by the delay or the rate: more than the load needs
+		s.panics++ // also kept by the rate: more than the load needs
 	}
 }
 

@@ -2,7 +2,6 @@ package knative
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 
@@ -93,10 +92,4 @@ func readPodDefaults(n *corev1.Namespace) (functions.Pod, error) {
 		return functions.Pod{}, fmt.Errorf("namespace %s: %w", n.Name, err)
 	}
 	return pod, nil
-}
-
-// PodText encodes a spec.pod for the annotation.
-func PodText(pod functions.Pod) (string, error) {
-	b, err := json.Marshal(pod)
-	return string(b), err
 }

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
@@ -55,15 +56,8 @@ func (c *Cluster) podPolicyFindings(ctx context.Context) ([]Finding, error) {
 		return nil, c.ignoreForbidden(err, "namespaces")
 	}
 	if len(off.Items) > 0 {
-		names := namesOf(off.Items)
+		names := functions.ConvertAll(off.Items, func(n corev1.Namespace) string { return n.Name })
 		return []Finding{noteFinding("kubectl label namespace "+strings.Join(names, " ")+" "+PodPolicyLabel+"-", what+"%s has the label %s=off", strings.Join(names, ", "), PodPolicyLabel)}, nil
 	}
 	return []Finding{goodFinding("pods mount no folder of their node but that of the loader's socket, in all namespaces")}, nil
-}
-
-func namesOf(namespaces []corev1.Namespace) (names []string) {
-	for i := range namespaces {
-		names = append(names, namespaces[i].Name)
-	}
-	return names
 }

@@ -94,7 +94,7 @@ func TestBadStarts(t *testing.T) {
 // epoch.
 func TestInUse(t *testing.T) {
 	dir := t.TempDir()
-	o := Options{Config: agent.Config{Data: dir, Memory: 1 << 30, Name: "here"}, Catalog: &menu{}}
+	o := Options{Config: agent.Config{Data: dir, Options: agent.Options{Memory: 1 << 30, ID: "here"}}, Catalog: &menu{}}
 	first, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestInUse(t *testing.T) {
 }
 
 func TestHeartbeats(t *testing.T) {
-	l, err := New(Options{Config: agent.Config{Data: t.TempDir(), Memory: 1 << 30, Name: "here"}, Catalog: &menu{}})
+	l, err := New(Options{Config: agent.Config{Data: t.TempDir(), Options: agent.Options{Memory: 1 << 30, ID: "here"}}, Catalog: &menu{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestHeartbeats(t *testing.T) {
 // TestForeignEndpoint: the replicas of an agent are reached through the agent, or on loopback
 // if the agent is on the server's machine.
 func TestForeignEndpoint(t *testing.T) {
-	l, err := New(Options{Config: agent.Config{Data: t.TempDir(), Memory: 1 << 30, Name: "here"}, Catalog: &menu{}})
+	l, err := New(Options{Config: agent.Config{Data: t.TempDir(), Options: agent.Options{Memory: 1 << 30, ID: "here"}}, Catalog: &menu{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestForeignEndpoint(t *testing.T) {
 // TestSharedAddress: an address belongs to one agent: to another one only after the first was
 // removed or is no longer heard, and then the first is forgotten.
 func TestSharedAddress(t *testing.T) {
-	l, err := New(Options{Config: agent.Config{Data: t.TempDir(), Memory: 1 << 30, Name: "here"}, Catalog: &menu{}})
+	l, err := New(Options{Config: agent.Config{Data: t.TempDir(), Options: agent.Options{Memory: 1 << 30, ID: "here"}}, Catalog: &menu{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -188,7 +188,8 @@ func serveAgent(config string) error {
 	log := testLog(os.Stderr)
 	join := agent.NewJoin(c.Server, nil, nil, log)
 	n, err := agent.Open(agent.Config{
-		Name: c.Name, Data: c.Data, Exe: exe, Orphan: c.Orphan, GPUs: c.GPUs, Memory: c.Memory, Push: join.Push, Log: log,
+		Options: agent.Options{ID: c.Name, Exe: exe, Orphan: c.Orphan, Memory: c.Memory, Push: join.Push, Log: log},
+		Data:    c.Data, GPUs: c.GPUs,
 	})
 	if err != nil {
 		return err
@@ -259,7 +260,8 @@ func (m *menu) Teams() []*functions.Team { return nil }
 func newServer(c serverConfig, exe string, log *slog.Logger, models *menu) (*server, error) {
 	l, err := New(Options{
 		Config: agent.Config{
-			Data: c.Data, Name: "here", Exe: exe, Orphan: c.Orphan, GPUs: c.GPUs, Memory: c.Memory, KeepEngines: c.KeepEngines, Log: log,
+			Options: agent.Options{ID: "here", Exe: exe, Orphan: c.Orphan, Memory: c.Memory, KeepEngines: c.KeepEngines, Log: log},
+			Data:    c.Data, GPUs: c.GPUs,
 		},
 		Catalog: models, Policy: c.Policy,
 	})

@@ -63,10 +63,7 @@ func (l *Local) Cached(ctx context.Context, node string) (list []functions.Cache
 		return err
 	})
 	slices.SortFunc(list, func(a, b functions.CacheEntry) int {
-		if c := b.LastUsed.Compare(a.LastUsed); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Node+a.Digest, b.Node+b.Digest)
+		return cmp.Or(b.LastUsed.Compare(a.LastUsed), strings.Compare(a.Node+a.Digest, b.Node+b.Digest))
 	})
 	slices.Sort(silent)
 	return list, silent, err

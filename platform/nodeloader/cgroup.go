@@ -1,7 +1,9 @@
 package nodeloader
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -49,11 +51,7 @@ func podOf(text, self string) (uid string, err error) {
 	return uid, nil
 }
 
-type noPodError struct{}
-
-func (noPodError) Error() string { return "it is in no pod's control group" }
-
-var errNoPod error = noPodError{}
+var errNoPod = errors.New("it is in no pod's control group")
 
 // groups yields the paths of a /proc/PID/cgroup, split into elements, by their controllers.
 func groups(text string) func(yield func(string, []string) bool) {
@@ -91,7 +89,7 @@ func podPart(part, before string) string {
 	if !ok {
 		return ""
 	}
-	name, uid, ok := cutAtLast(slice, "-pod")
+	name, uid, ok := strings.CutLast(slice, "-pod")
 	uid = strings.ReplaceAll(uid, "_", "-")
 	if !ok || !isUID(uid) || !strings.Contains(name, "kubepods") {
 		return ""
@@ -99,29 +97,8 @@ func podPart(part, before string) string {
 	return uid
 }
 
-func cutAtLast(s, sep string) (before, after string, ok bool) {
-	i := strings.LastIndex(s, sep)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+len(sep):], true
-}
-
 // isUID reports whether s is the UID of a pod that the API server created. Static pods have
 // other UIDs, and run no models.
-func isUID(s string) bool {
-	if len(s) != 36 {
-		return false
-	}
-	for i, c := range []byte(s) {
-		switch {
-		case i == 8 || i == 13 || i == 18 || i == 23:
-			if c != '-' {
-				return false
-			}
-		case (c < '0' || c > '9') && (c < 'a' || c > 'f'):
-			return false
-		}
-	}
-	return true
-}
+func isUID(s string) bool { return uidPattern.MatchString(s) }
+
+var uidPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)

@@ -126,22 +126,15 @@ func New(o Options) *Daemon {
 	if !governed {
 		o.Connected = func() bool { return false }
 	}
-	o.Pods, o.Lines, o.PodStages, o.Stages = orDefault(o.Pods, 512), orDefault(o.Lines, 200), orDefault(o.PodStages, 16),
-		orDefault(o.Stages, 64)
-	o.PrefetchFor, o.LockWait = orDefault(o.PrefetchFor, 5*time.Minute), orDefault(o.LockWait, 30*time.Second)
+	o.Pods, o.Lines, o.PodStages, o.Stages = cmp.Or(o.Pods, 512), cmp.Or(o.Lines, 200), cmp.Or(o.PodStages, 16),
+		cmp.Or(o.Stages, 64)
+	o.PrefetchFor, o.LockWait = cmp.Or(o.PrefetchFor, 5*time.Minute), cmp.Or(o.LockWait, 30*time.Second)
 	return &Daemon{
 		o: o, log: o.Log, governed: governed, instance: strconv.FormatInt(time.Now().UnixNano(), 36),
 		changes: newest.NewSignal(), slots: make(chan struct{}, o.Stages), reading: make(chan struct{}, 1), ready: make(chan struct{}),
 		shims: map[string]*shim{}, connections: map[string]int{}, prefetches: map[string]*prefetch{}, pendingStops: map[string]pendingStop{},
 		leased: map[string]int{}, ownersChanged: make(chan struct{}),
 	}
-}
-
-func orDefault[T int | time.Duration](v, def T) T {
-	if v == 0 {
-		return def
-	}
-	return v
 }
 
 // ErrInUse reports that another daemon has locked the folder.

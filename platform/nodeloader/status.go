@@ -51,12 +51,7 @@ func sanitizeStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
 	return st
 }
 
-func clipText(s string, n int) string {
-	if len(s) > n {
-		s = s[:n]
-	}
-	return s
-}
+func clipText(s string, n int) string { return s[:min(len(s), n)] }
 
 // lineLimiter bounds the lines per second that are read from a pod.
 type lineLimiter struct {

@@ -41,11 +41,7 @@ type peerList struct {
 }
 
 func newPeerList(urls []string) *peerList {
-	o := &peerList{}
-	for _, u := range urls {
-		o.fixed = append(o.fixed, p2p.Peer{URL: u})
-	}
-	return o
+	return &peerList{fixed: functions.ConvertAll(urls, func(u string) p2p.Peer { return p2p.Peer{URL: u} })}
 }
 
 // nodes returns a list that may be kept but not changed.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
@@ -70,7 +71,7 @@ func (c *catalogReader) read(now placement.Instant) {
 			f.endPause()
 		}
 		if was != f.specHash {
-			f.starts.Clear()
+			f.starts = forecast.StartTimes{}
 			c.forecaster.RestoreStarts(f)
 		}
 		c.markChanged(f)

@@ -32,10 +32,7 @@ func (c *checkpoints) updateCachedSources(n *nodeState, was, now *functions.Hear
 			old, list = old[:len(old)-1], list[:len(list)-1]
 		}
 		if len(old) > 0 {
-			stays := make(map[string]bool, len(now.Cached))
-			for i := range now.Cached {
-				stays[now.Cached[i].Source] = true
-			}
+			stays := functions.SetOf(now.Cached, func(c functions.CachedModel) string { return c.Source })
 			for i := range old {
 				if o := &old[i]; !stays[o.Source] && n.Tiers[o.Source] != "" {
 					c.dropCachedSource(n, o.Source)
@@ -128,8 +125,5 @@ func (c *checkpoints) recordSize(source string, bytes functions.Bytes) {
 
 // bytesAtHand reports whether a node has the bytes of f.
 func (c *checkpoints) bytesAtHand(f *functionState) bool {
-	if f.Machine != "" || f.Source == "" {
-		return true
-	}
-	return c.copies[f.Source] > 0
+	return f.Machine != "" || f.Source == "" || c.copies[f.Source] > 0
 }

@@ -191,12 +191,9 @@ func allNewlyUnhealthy(before []rooms.GPU, now []functions.GPU) bool {
 	if len(before) == 0 || len(now) < 2 {
 		return false
 	}
-	for _, g := range now {
-		if !gpuUnhealthy(g) || slices.ContainsFunc(before, func(b rooms.GPU) bool { return b.Index == g.Index && b.Unhealthy }) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(now, func(g functions.GPU) bool {
+		return !gpuUnhealthy(g) || slices.ContainsFunc(before, func(b rooms.GPU) bool { return b.Index == g.Index && b.Unhealthy })
+	})
 }
 
 func gpuUnhealthy(g functions.GPU) bool {

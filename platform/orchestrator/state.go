@@ -23,7 +23,6 @@ import (
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
-// functionState is the state of a function.
 type functionState struct {
 	placement.Function
 	charged    quota.Holdings
@@ -184,12 +183,9 @@ func hasProcess(st functions.ReplicaStatus) bool {
 	case functions.Loading, functions.Ready, functions.Sleeping, functions.Draining:
 		return true
 	}
-	for _, p := range st.Phases {
-		if p.Phase == functions.PhaseSpawn || p.Phase == functions.PhaseLoad {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(st.Phases, func(p functions.Span) bool {
+		return p.Phase == functions.PhaseSpawn || p.Phase == functions.PhaseLoad
+	})
 }
 
 // setFrom applies a heartbeat. It reports whether fields that the planner reads changed.
@@ -209,24 +205,13 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 	setIfChanged(&changed, &n.CPU, hb.CPU)
 	setIfChanged(&changed, &n.Pods, hb.Pods)
 	if len(n.Rejects) != len(hb.UnmetRequirements) || slices.ContainsFunc(hb.UnmetRequirements, func(b string) bool { return !n.Rejects[b] }) {
-		n.Rejects, changed = make(map[string]bool, len(hb.UnmetRequirements)), true
-		for _, b := range hb.UnmetRequirements {
-			n.Rejects[b] = true
-		}
+		n.Rejects, changed = functions.SetOf(hb.UnmetRequirements, func(b string) string { return b }), true
 	}
 	setIfChanged(&changed, &n.Sleep, hb.Sleep)
 	_, sleeps := b.node.(Sleeper)
 	setIfChanged(&changed, &n.NoSleep, !sleeps)
-	same := len(n.GPUs) == len(hb.GPUs)
-	for i := 0; same && i < len(hb.GPUs); i++ {
-		same = n.GPUs[i] == placementGPU(hb.GPUs[i])
-	}
-	if !same {
-		gpus := make([]rooms.GPU, 0, len(hb.GPUs))
-		for _, g := range hb.GPUs {
-			gpus = append(gpus, placementGPU(g))
-		}
-		n.GPUs, changed = gpus, true
+	if !slices.EqualFunc(n.GPUs, hb.GPUs, func(a rooms.GPU, b functions.GPU) bool { return a == placementGPU(b) }) {
+		n.GPUs, changed = functions.ConvertAll(hb.GPUs, placementGPU), true
 	}
 	changed = n.setStore(hb.Store) || changed
 	n.last = *hb

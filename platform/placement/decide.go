@@ -7,6 +7,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement/explain"
+	"github.com/thaw-dev/thaw/platform/placement/rooms"
 	"github.com/thaw-dev/thaw/platform/placement/victims"
 )
 
@@ -183,13 +184,8 @@ func (w *world) onUnhealthyGPU(r *Replica) bool {
 	if len(r.GPUs) == 0 {
 		return false
 	}
-	n := w.rooms[w.index[r.Node]].node
-	for _, g := range n.GPUs {
-		if g.Unhealthy && slices.Contains(r.GPUs, g.Index) {
-			return true
-		}
-	}
-	return false
+	gpus := w.rooms[w.index[r.Node]].node.GPUs
+	return slices.ContainsFunc(gpus, func(g rooms.GPU) bool { return g.Unhealthy && slices.Contains(r.GPUs, g.Index) })
 }
 
 func (d *decision) stopReplica(f *Function, r *Replica, reason string) {

@@ -103,10 +103,7 @@ func (a *attempt) place(n need) bool {
 			return true
 		}
 	}
-	if a.dropStale(f) {
-		return true
-	}
-	return a.refuse(f)
+	return a.dropStale(f) || a.refuse(f)
 }
 
 // placeWithinMaximum evicts idle replicas of f's own team, which holds its maximum. A
@@ -114,17 +111,11 @@ func (a *attempt) place(n need) bool {
 func (a *attempt) placeWithinMaximum(f *Function) bool {
 	res, team := f.Resources, f.Name.Team
 	most := a.counts.teams[team].Max
-	if res.GPUs > most {
-		return a.refuse(f)
-	}
-	if !a.world.fitsAnyEmpty(f) {
+	if res.GPUs > most || !a.world.fitsAnyEmpty(f) {
 		return a.refuse(f)
 	}
 	if !a.fitsAfterEvictions(f) || !a.fitsMaximum(f, most) {
-		if a.dropStale(f) {
-			return true
-		}
-		return a.refuse(f) // evictions would not make enough room
+		return a.dropStale(f) || a.refuse(f) // evictions would not make enough room
 	}
 	// Evicting another team's replicas would not help.
 	for a.counts.staying(team)+res.GPUs > most {

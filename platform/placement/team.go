@@ -104,10 +104,7 @@ func (t *teamCounts) belowShare(a, b string, gpus bool) bool {
 // for its other waiting functions included.
 func (t *teamCounts) atMaximum(team string, gpus int) bool {
 	most := t.teams[team].Max
-	if most <= 0 || gpus == 0 {
-		return false
-	}
-	return t.held[team]+gpus > most || t.staying(team)+gpus > most
+	return most > 0 && gpus > 0 && (t.held[team]+gpus > most || t.staying(team)+gpus > most)
 }
 
 // claimsGuarantee reports whether f's team stays within its guarantee with f, cached.

@@ -42,7 +42,6 @@ func OpenLedger(path string) (*Ledger, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
 	}
-	var f ledgerFile
 	if err == nil && info.Size() > maxLedger {
 		err = fmt.Errorf("%d bytes are too many", info.Size())
 	}
@@ -51,14 +50,13 @@ func OpenLedger(path string) (*Ledger, error) {
 		data, err = os.ReadFile(path)
 	}
 	if err == nil {
-		f, err = parseLedger(data)
+		err = l.restore(data)
 	}
 	if err != nil {
 		aside := path + ".damaged"
 		return l, fmt.Errorf("accounts of teams: %s is put aside as %s and begun anew: %w", path, filepath.Base(aside),
 			errors.Join(err, os.Rename(path, aside)))
 	}
-	l.day, l.entries = f.Day, f.Teams
 	return l, nil
 }
 
@@ -70,32 +68,27 @@ func NewLedger(text []byte, save func(text []byte)) (*Ledger, error) {
 	if len(text) == 0 {
 		return l, nil
 	}
-	f, err := parseLedger(text)
-	if err != nil {
-		return l, err
-	}
-	l.day, l.entries = f.Day, f.Teams
-	return l, nil
+	return l, l.restore(text)
 }
 
-func parseLedger(data []byte) (f ledgerFile, err error) {
+// restore reads the entries; on an error l is unchanged.
+func (l *Ledger) restore(data []byte) error {
+	f := ledgerFile{Teams: map[string]Entry{}}
 	if err := json.Unmarshal(data, &f); err != nil {
-		return ledgerFile{}, err
-	}
-	if f.Teams == nil {
-		f.Teams = map[string]Entry{}
+		return err
 	}
 	for name, e := range f.Teams {
 		for _, x := range []float64{e.Today, e.Total, e.Used, e.Hosted} {
 			if x < 0 || math.IsNaN(x) || math.IsInf(x, 0) {
-				return ledgerFile{}, fmt.Errorf("team %.80q: %v is no account", name, x)
+				return fmt.Errorf("team %.80q: %v is no account", name, x)
 			}
 		}
 		if !functions.IsLabel(name) {
-			return ledgerFile{}, fmt.Errorf("%.80q is no team", name)
+			return fmt.Errorf("%.80q is no team", name)
 		}
 	}
-	return f, nil
+	l.day, l.entries = f.Day, f.Teams
+	return nil
 }
 
 // Snapshot settles all accounts and returns a function that writes them to the

@@ -8,13 +8,10 @@ import (
 // Backoff is the pause before the next start after n consecutive failures: 1 s,
 // doubled each time, at most a minute. Backoff(0) is 0.
 func Backoff(n int) time.Duration {
-	switch {
-	case n <= 0:
+	if n <= 0 {
 		return 0
-	case n > 6:
-		return time.Minute
 	}
-	return min(time.Second<<(n-1), time.Minute)
+	return min(time.Second<<min(n-1, 6), time.Minute)
 }
 
 // Pauses after starts that failed by one cause. The first pause is as long as the

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 )
 
 // A checkpoint is a folder of the node that the pod's user cannot reach by its path.
@@ -47,7 +46,8 @@ func newOpenFolder(dir string, f *os.File, files []string) (_ *openFolder, err e
 	if err := os.MkdirAll(w.path(), 0o700); err != nil {
 		return nil, err
 	}
-	if err := os.Symlink(procPath(f), filepath.Join(dir, folderAt)); err != nil {
+	inProc := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()) // which the children of this process can use
+	if err := os.Symlink(inProc, filepath.Join(dir, folderAt)); err != nil {
 		return nil, err
 	}
 	for _, name := range files {
@@ -75,11 +75,6 @@ func newOpenFolder(dir string, f *os.File, files []string) (_ *openFolder, err e
 		return nil, fmt.Errorf("the weights from the loader: %w", err)
 	}
 	return w, nil
-}
-
-// procPath is a path to an open file of this process that its children can use.
-func procPath(f *os.File) string {
-	return filepath.Join("/proc", strconv.Itoa(os.Getpid()), "fd", strconv.FormatUint(uint64(f.Fd()), 10))
 }
 
 // path is the folder that the engine gets.

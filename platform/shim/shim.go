@@ -128,12 +128,8 @@ type Shim struct {
 func New(o Options) *Shim {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Out = cmp.Or(o.Out, io.Discard)
-	if o.LoaderTimeout <= 0 {
-		o.LoaderTimeout = DefaultLoaderTimeout
-	}
-	if o.ShutdownDelay <= 0 {
-		o.ShutdownDelay = DefaultShutdownDelay
-	}
+	o.LoaderTimeout = cmp.Or(max(o.LoaderTimeout, 0), DefaultLoaderTimeout)
+	o.ShutdownDelay = cmp.Or(max(o.ShutdownDelay, 0), DefaultShutdownDelay)
 	s := &Shim{o: o, log: o.Log, began: time.Now(), engines: upstream.New(upstream.Options{}), stopped: make(chan controlstream.Drain, 1),
 		decided: make(chan struct{})}
 	s.decide = sync.OnceFunc(func() { close(s.decided) })

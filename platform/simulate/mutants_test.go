@@ -48,7 +48,7 @@ var bugs = []struct {
 		{"platform/orchestrator/sleep.go", `r.SleepMemory = r.function.sleepMemory()`, `r.SleepMemory = 0`},
 	}},
 	{"ignore team quotas", []edit{
-		{"platform/placement/team.go", `if most <= 0 || gpus == 0 {`, `if true {`},
+		{"platform/placement/team.go", `return most > 0 && gpus > 0 && (`, `return most < 0 && (`},
 	}},
 	{"start a second replica while one starts", []edit{
 		{"platform/placement/scale.go", "\t\tdefault:\n\t\t\tstarting++", "\t\tdefault:\n\t\t\tstarting--"},

@@ -313,7 +313,6 @@ func (s *State) deliverHeartbeat(n *node) {
 	}
 }
 
-// delayedHeartbeat is a delayed heartbeat.
 type delayedHeartbeat struct {
 	n   *node
 	doc functions.Heartbeat

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/loader/durable"
 )
 
@@ -27,7 +28,7 @@ const (
 // Its methods may be called concurrently.
 type Folder struct {
 	path string
-	wake chan struct{} // has an element when a model may be due
+	wake newest.Signal // set when a model may be due
 
 	mu     sync.Mutex
 	wanted map[string]*wanted // by the model's name
@@ -50,7 +51,7 @@ type kept struct {
 
 // OpenFolder reads what was worked out earlier from the file at path.
 func OpenFolder(path string) (*Folder, error) {
-	f := &Folder{path: path, wake: make(chan struct{}, 1), wanted: map[string]*wanted{}, kept: map[string]kept{}}
+	f := &Folder{path: path, wake: newest.NewSignal(), wanted: map[string]*wanted{}, kept: map[string]kept{}}
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return f, nil
@@ -81,10 +82,7 @@ func (f *Folder) Complete(m *functions.Model) {
 	}
 	f.wanted[name] = w
 	m.Spec.Resources = f.kept[name].Resources
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
+	f.wake.Set()
 }
 
 // digestOf identifies what resources are worked out from.

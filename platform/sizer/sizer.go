@@ -55,12 +55,7 @@ func (s Sizer) Size(ctx context.Context, m *functions.Model) (functions.Resource
 			"spec.resources is left out, and nothing is reserved: " + fmt.Sprintf(format, args...) +
 				"; write what thaw init prints, or resources: {memory: 4Gi} for processors"
 	}
-	var withGPUs []functions.Node
-	for _, n := range s.Nodes() {
-		if len(n.GPUs) > 0 && !n.Lost && smallest(n) > 0 {
-			withGPUs = append(withGPUs, n)
-		}
-	}
+	withGPUs := functions.Filter(s.Nodes(), func(n functions.Node) bool { return len(n.GPUs) > 0 && !n.Lost && smallest(n) > 0 })
 	if len(withGPUs) == 0 {
 		return nothing("no node has a GPU whose memory is known, so the engine runs on processors")
 	}

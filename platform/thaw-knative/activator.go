@@ -25,7 +25,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
-// activatorSettings are the settings of an activator.
 type activatorSettings struct {
 	Addr          string             `json:"addr" default:":8080" help:"where requests from outside come in"`
 	PrivateAddr   string             `json:"private-addr" default:":8081" help:"where requests from inside the cluster come in"`
@@ -102,9 +101,11 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	defer engines.Close()
 	var gate *gateway.Gateway // made before the control stream runs
 	stream := controlstream.NewActivator(controlstream.ActivatorOptions{
-		Addr: s.Controller, Token: token, ID: s.ID, Version: cli.Version, Log: log.Logger,
-		Keys: keys.set, RateLimits: keys.limits, TLS: certificates, Reread: func() (string, error) { return kit.ReadToken(s.TokenFile) },
-		Table: func(t *controlstream.Table) { gate.SetTable(t) },
+		ClientOptions: controlstream.ClientOptions{
+			Addr: s.Controller, Token: token, Hello: controlstream.Hello{ID: s.ID, Version: cli.Version}, Log: log.Logger,
+			TLS: certificates, Reread: func() (string, error) { return kit.ReadToken(s.TokenFile) },
+		},
+		Keys: keys.set, RateLimits: keys.limits, Table: func(t *controlstream.Table) { gate.SetTable(t) },
 	})
 	act := activator.New(activator.Options{
 		Waker: stream, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(s.Hold), BufferBytes: plan.Bodies,
@@ -182,24 +183,16 @@ func (s *activatorSettings) drainRequests(ctx, life context.Context, state *read
 func (s *activatorSettings) listen(ctx context.Context) (public, private, metrics net.Listener, err error) {
 	var open []net.Listener
 	for _, x := range [][2]string{{"--addr", s.Addr}, {"--private-addr", s.PrivateAddr}, {"--metrics-addr", s.MetricsAddr}} {
-		l, err := listenTCP(ctx, x[0], x[1])
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", x[1])
 		if err != nil {
 			for _, l := range open {
 				l.Close()
 			}
-			return nil, nil, nil, err
+			return nil, nil, nil, &kit.Error{What: "cannot listen on " + x[1], Err: err, Hint: "another address: " + x[0]}
 		}
 		open = append(open, l)
 	}
 	return open[0], open[1], open[2], nil
-}
-
-func listenTCP(ctx context.Context, flag, addr string) (net.Listener, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
-	if err != nil {
-		return nil, &kit.Error{What: "cannot listen on " + addr, Err: err, Hint: "another address: " + flag}
-	}
-	return l, nil
 }
 
 func (s *activatorSettings) metrics(registry *telemetry.Registry) http.Handler {

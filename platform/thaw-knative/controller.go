@@ -20,7 +20,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
-// controllerSettings are the settings of a controller.
 type controllerSettings struct {
 	Addr             string `json:"addr" default:":8090" help:"where activators, loaders and the control API come in"`
 	Advertise        string `json:"advertise" help:"HOST:PORT at which they reach this controller" shown:"POD_IP and the port of --addr"`

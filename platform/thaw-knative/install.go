@@ -177,11 +177,6 @@ func (c *command) writeControlToken(ctx context.Context, args []string) error {
 	return install.WriteToken(c.file, token)
 }
 
-func chownVerb() verb {
-	return verb{"chown-store FOLDER ID", "In the loader's pod: change the owner of the node's folder to the loader's user",
-		"  thaw-knative chown-store " + knative.DefaultStore + " 65532", nil, (*command).chownStore, nil}
-}
-
 // chownStore is what the loader's init container runs, as root with CAP_CHOWN alone.
 func (c *command) chownStore(_ context.Context, args []string) error {
 	if len(args) != 2 {

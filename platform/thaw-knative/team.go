@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -138,9 +139,11 @@ func (c *command) createTeam(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		if s.Pod, err = knative.PodText(pod); err != nil {
+		text, err := json.Marshal(pod)
+		if err != nil {
 			return err
 		}
+		s.Pod = string(text)
 	}
 	if c.open {
 		s.Knative = "knative-serving"

@@ -80,7 +80,8 @@ func verbs() []verb {
 		keysVerb(),
 		tokenVerb(),
 		teamVerb(),
-		chownVerb(),
+		{"chown-store FOLDER ID", "In the loader's pod: change the owner of the node's folder to the loader's user",
+			"  thaw-knative chown-store " + knative.DefaultStore + " 65532", nil, (*command).chownStore, nil},
 		{"version", "Print the version", "  thaw-knative version", nil, (*command).version, nil},
 	}
 }

@@ -41,7 +41,7 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 	}
 	server := agent.NewJoin(c.Server, identity.ServerTLS(), identity.SetRemoved, log.Logger)
 	config := agentConfig(c.Data, exe, c.NodeSettings, c.EngineSettings)
-	config.Name, config.Machine, config.Orphan, config.KeepEngines = c.Name, c.Machine, c.OrphanTimeout.Std(), c.LeaveEngines
+	config.ID, config.Machine, config.Orphan, config.KeepEngines = c.Name, c.Machine, c.OrphanTimeout.Std(), c.LeaveEngines
 	config.Peering, config.Push, config.Log = lending, server.Push, log.Logger
 	node, err := agent.Open(config)
 	if err != nil {

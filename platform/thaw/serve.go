@@ -143,7 +143,7 @@ func (s *server) close() {
 // onCatalogChange applies changed teams and functions.
 func (s *server) onCatalogChange(change catalog.Change) {
 	s.announceProblems(change.Problems)
-	s.limits.SetTeams(catalogTeams(s.catalog))
+	s.limits.SetTeams(functions.ConvertAll(s.catalog.Teams(), func(t *functions.Team) functions.Team { return *t }))
 	s.remotes.Set(s.catalog.Remotes())
 	s.act.SetRouters(s.catalog.Routers(), teamData(s.catalog))
 	s.act.SetCompositions(s.catalog.Compositions())
@@ -437,16 +437,14 @@ func teamData(cat *catalog.Catalog) map[string]functions.DataClass {
 	return data
 }
 
-func catalogTeams(cat *catalog.Catalog) []functions.Team {
-	return functions.ConvertAll(cat.Teams(), func(t *functions.Team) functions.Team { return *t })
-}
-
 // agentConfig is the configuration of an agent by the settings that serve and agent share.
 func agentConfig(data, exe string, n cli.NodeSettings, e cli.EngineSettings) agent.Config {
 	c := agent.Config{
-		Data: data, Exe: exe, Version: cli.Version, Environ: os.Environ, GPUs: n.GPUs.N, GPUMemory: n.GPUMemory, Sleep: n.SleepMemory,
-		Store: n.Store, Warm: agent.WarmMode(e.Warm), Confine: agent.ConfineMode(e.Confine),
-		RefuseVulnerable: e.Vulnerable == "refuse", EngineCaches: agent.CacheMode(e.Caches),
+		Options: agent.Options{
+			Exe: exe, Version: cli.Version, Environ: os.Environ, Sleep: n.SleepMemory, Warm: agent.WarmMode(e.Warm),
+			Confine: agent.ConfineMode(e.Confine), RefuseVulnerable: e.Vulnerable == "refuse",
+		},
+		Data: data, GPUs: n.GPUs.N, GPUMemory: n.GPUMemory, Store: n.Store, EngineCaches: agent.CacheMode(e.Caches),
 	}
 	if n.GPUs.Auto {
 		c.GPUs = -1

@@ -72,7 +72,7 @@ func (t *Terminal) Report(ctx context.Context, err error) int {
 	}
 	lines := strings.Split(strings.TrimRight(err.Error(), "\n"), "\n")
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s %s\n", t.red("error:"), Plain(lines[0]))
+	fmt.Fprintf(&text, "%s %s\n", t.paint("31", "error:", t.ErrTTY), Plain(lines[0]))
 	for _, l := range lines[1:] {
 		fmt.Fprintf(&text, "       %s\n", Plain(l))
 	}

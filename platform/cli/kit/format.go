@@ -49,10 +49,6 @@ func Seconds(s *float64) string {
 	return Span(time.Duration(*s * float64(time.Second)))
 }
 
-func JoinInts(list []int) string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ","), "[]")
-}
-
 // Readable is Plain for text of several lines: tabs and line ends stay.
 func Readable(s string) string {
 	var b strings.Builder

@@ -11,18 +11,14 @@ import (
 // FreeDisk is what an ordinary user may still write at path.
 func FreeDisk(path string) (functions.Bytes, error) {
 	var s unix.Statfs_t
-	if err := unix.Statfs(path, &s); err != nil {
-		return 0, err
-	}
-	return functions.Bytes(int64(s.Bavail) * int64(s.Bsize)), nil
+	err := unix.Statfs(path, &s)
+	return functions.Bytes(int64(s.Bavail) * int64(s.Bsize)), err
 }
 
 // OpenFiles is how many files a process may have open. Go raises the soft limit
 // to the hard one for itself, so that is what counts.
 func OpenFiles() (uint64, error) {
 	var r unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
-		return 0, err
-	}
-	return r.Cur, nil
+	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r)
+	return r.Cur, err
 }

@@ -141,12 +141,7 @@ func PrintOne[T any](t *Terminal, k Kind[T], v T) error {
 // PrintTable aligns columns; widths, when given, are kept and grown from table to
 // table, so that the lines of a watch stay under their heads.
 func PrintTable[T any](w io.Writer, k Kind[T], items []T, wide bool, widths *[]int) {
-	var columns []Column[T]
-	for _, col := range k.Columns {
-		if wide || !col.Wide {
-			columns = append(columns, col)
-		}
-	}
+	columns := functions.Filter(k.Columns, func(col Column[T]) bool { return wide || !col.Wide })
 	var rows [][]string
 	if widths == nil || *widths == nil {
 		heads := functions.ConvertAll(columns, func(col Column[T]) string { return col.Head })

@@ -43,8 +43,6 @@ func (t *Terminal) paint(code, s string, tty bool) string {
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-func (t *Terminal) red(s string) string { return t.paint("31", s, t.ErrTTY) }
-
 // Dim is for stdout, where it is a terminal.
 func (t *Terminal) Dim(s string) string { return t.paint("2", s, t.OutTTY) }
 

@@ -1,6 +1,7 @@
 package tables
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -31,20 +32,12 @@ func StateWithPercent(f api.Function) string {
 	return s
 }
 
-// engineWord is the engine of a model; of other functions, their kind.
-func engineWord(f api.Function) string {
-	if f.Engine == "" {
-		return strings.ToLower(f.Kind)
-	}
-	return string(f.Engine)
-}
-
 // Functions is the table of the functions.
 func Functions() kit.Kind[api.Function] {
 	return kit.Kind[api.Function]{Word: "Function", Path: "/api/v1/functions", Columns: []kit.Column[api.Function]{
 		kit.Col("NAME", func(f api.Function) string { return ShortName(f.Name) }),
 		kit.Col("STATE", StateWithPercent),
-		kit.Col("ENGINE", engineWord),
+		kit.Col("ENGINE", func(f api.Function) string { return cmp.Or(string(f.Engine), strings.ToLower(f.Kind)) }),
 		kit.Col("REPLICAS", func(f api.Function) string { return strconv.Itoa(f.Replicas) }),
 		kit.Col("ACTIVE", func(f api.Function) string { return strconv.Itoa(f.Active) }),
 		kit.Col("QUEUED", func(f api.Function) string { return strconv.Itoa(f.Queued) }),
@@ -71,7 +64,9 @@ func Replicas(term *kit.Terminal) kit.Kind[functions.Replica] {
 		}),
 		kit.Col("TIER", func(r functions.Replica) string { return string(r.Tier) }),
 		kit.Col("NODE", func(r functions.Replica) string { return r.Node }),
-		kit.Col("GPU", func(r functions.Replica) string { return kit.JoinInts(r.GPUs) }),
+		kit.Col("GPU", func(r functions.Replica) string {
+			return strings.Trim(strings.ReplaceAll(fmt.Sprint(r.GPUs), " ", ","), "[]")
+		}),
 		kit.Col("SIZE", func(r functions.Replica) string {
 			if b := max(r.Total, r.Bytes); b > 0 {
 				return b.Human()

@@ -52,7 +52,6 @@ const (
 // Resync is how often every PodAutoscaler is reconciled without a change.
 const Resync = 10 * time.Minute
 
-// Options of New.
 type Options struct {
 	Config *rest.Config // of the API server; Run copies it for clients that write only while it runs
 	Scales ScaleSource

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 )
 
 // desired is the number of pods that each revision needs; absent means 0. mu must be held.
@@ -109,10 +110,8 @@ func (s *State) writeScaleAsLeader(ctx context.Context, r *revisionState) error 
 		if !errors.Is(err, functions.ErrStaleEpoch) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, staleEpochRetry) {
 			return ctx.Err()
-		case <-time.After(staleEpochRetry):
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/thaw-dev/thaw/functions/backoff"
 )
 
 // prober probes pods without the shim: their queue-proxy answers a probe once the
@@ -61,10 +63,8 @@ func (p *Prober) probeUntilReady(ctx context.Context, x Probe) {
 			p.onReady(x.uid)
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 		wait = min(wait*21/20, time.Second)
 	}

@@ -152,7 +152,6 @@ func (t *leaderTerm) Function(name functions.Name) (snapshot.Snapshot, bool) {
 	return f, true
 }
 
-// Replicas lists all replicas.
 func (t *leaderTerm) Replicas() []functions.Replica {
 	list := t.orchestrator.Replicas()
 	for i := range list {
@@ -161,10 +160,8 @@ func (t *leaderTerm) Replicas() []functions.Replica {
 	return list
 }
 
-// Nodes lists all nodes.
 func (t *leaderTerm) Nodes() []functions.Node { return t.orchestrator.Nodes() }
 
-// ColdStart returns the timeline of a cold start.
 func (t *leaderTerm) ColdStart(id string) (functions.Timeline, bool) {
 	timeline, ok := t.orchestrator.ColdStart(id)
 	timeline.Function = t.public(timeline.Function)

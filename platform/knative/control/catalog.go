@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -146,15 +147,7 @@ func (c *revisionCatalog) drop(key functions.Name) {
 
 // updateService reads the revisions of a Service again.
 func (c *revisionCatalog) updateService(namespace, name string) {
-	c.mu.Lock()
-	var of []functions.Name
-	for key, r := range c.revisions {
-		if key.Team == namespace && r.service == name {
-			of = append(of, key)
-		}
-	}
-	c.mu.Unlock()
-	for _, key := range of {
+	for _, key := range c.revisionsOf(functions.Name{Team: namespace, Name: name}) {
 		c.updateRevision(key.Team, key.Name)
 	}
 }
@@ -197,10 +190,7 @@ func (c *revisionCatalog) revisionsOf(service functions.Name) []functions.Name {
 	}
 	// Revision names end in a number; a longer one is later.
 	slices.SortFunc(out, func(a, b functions.Name) int {
-		if len(a.Name) != len(b.Name) {
-			return len(a.Name) - len(b.Name)
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(len(a.Name)-len(b.Name), strings.Compare(a.Name, b.Name))
 	})
 	return out
 }
@@ -223,16 +213,10 @@ func (c *revisionCatalog) setTeams(teams []functions.Team) {
 func (c *revisionCatalog) Models() []*functions.Model {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make([]*functions.Model, 0, len(c.revisions))
-	for _, key := range slices.SortedFunc(maps.Keys(c.revisions), func(a, b functions.Name) int {
-		return strings.Compare(a.String(), b.String())
-	}) {
-		out = append(out, c.revisions[key].model)
-	}
-	return out
+	keys := slices.SortedFunc(maps.Keys(c.revisions), func(a, b functions.Name) int { return strings.Compare(a.String(), b.String()) })
+	return functions.ConvertAll(keys, func(key functions.Name) *functions.Model { return c.revisions[key].model })
 }
 
-// Teams returns the teams.
 func (c *revisionCatalog) Teams() []*functions.Team {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,25 +53,14 @@ func (s *sharedLimits) allConnected() bool {
 	if err != nil {
 		return false
 	}
-	connected := map[string]bool{}
-	for _, id := range s.connected() {
-		connected[id] = true
-	}
-	for _, p := range pods {
-		if podIsReady(p) && !connected[p.Name] {
-			return false
-		}
-	}
-	return true
+	connected := s.connected()
+	return !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return podIsReady(p) && !slices.Contains(connected, p.Name) })
 }
 
 func podIsReady(p *corev1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // isDead reports whether a disconnected activator's pod is gone. An activator that is no

@@ -15,6 +15,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/knative/clusterstate"
@@ -254,10 +255,7 @@ func (t *leaderTerm) openWhenComplete(ctx context.Context) error {
 	t.cluster.SendHeartbeats(true)
 	// one turn takes in all reports before the first snapshot is published
 	t.orchestrator.Changed()
-	select {
-	case <-ctx.Done():
-	case <-time.After(50 * time.Millisecond):
-	}
+	backoff.Sleep(ctx, 50*time.Millisecond)
 	// A starting activator serves once it knows the models, so it should know routes and
 	// keys by then. The wait is bounded: with the API server away they may never come.
 	bounded, cancel := context.WithTimeout(ctx, t.c.o.Settle)

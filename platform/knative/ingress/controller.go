@@ -23,6 +23,7 @@ import (
 	networking "knative.dev/networking/pkg/client/clientset/versioned"
 	netinformers "knative.dev/networking/pkg/client/informers/externalversions/networking/v1alpha1"
 
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
@@ -50,7 +51,7 @@ type Options struct {
 // they are applied. Only the leader runs one.
 type Controller struct {
 	o      Options
-	wakeup chan struct{}
+	wakeup newest.Signal
 	pushed chan struct{} // closed with the first table
 
 	// owned by Run
@@ -87,16 +88,13 @@ const statusWriters = 8
 func New(o Options) *Controller {
 	o.Ingresses.Informer()
 	o.Services.Informer()
-	return &Controller{o: o, wakeup: make(chan struct{}, 1), pushed: make(chan struct{}), states: map[types.NamespacedName]tableState{}}
+	return &Controller{o: o, wakeup: newest.NewSignal(), pushed: make(chan struct{}), states: map[types.NamespacedName]tableState{}}
 }
 
 // Changed announces a new answer of Revision or Applied. It never blocks and is safe for
 // concurrent use.
 func (c *Controller) Changed() {
-	select {
-	case c.wakeup <- struct{}{}:
-	default: // already pending
-	}
+	c.wakeup.Set()
 }
 
 // Pushed is closed after the first table, even an empty one: before that, an activator

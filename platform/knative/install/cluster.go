@@ -35,10 +35,7 @@ type Cluster struct {
 // Open makes a Cluster without sending a request.
 func Open(of *knative.Cluster) (*Cluster, error) {
 	client, err := dynamic.NewForConfig(of.Config())
-	if err != nil {
-		return nil, err
-	}
-	return &Cluster{of, client}, nil
+	return &Cluster{of, client}, err
 }
 
 // Name is KIND NAME of an object, with its namespace unless that is thaw's own.

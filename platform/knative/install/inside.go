@@ -11,6 +11,7 @@ import (
 	status "k8s.io/apimachinery/pkg/api/errors"
 	v1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/loader/durable"
 	"github.com/thaw-dev/thaw/platform/knative"
 )
@@ -42,10 +43,8 @@ func ensureToken(ctx context.Context, secrets v1.SecretInterface) (string, error
 		if last == nil || ctx.Err() == nil {
 			last = err // the last error says more than the deadline
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, time.Second) {
 			return "", fmt.Errorf("the Secrets %s and %s: %w", knative.ControlTLSSecret, knative.AdminSecret, last)
-		case <-time.After(time.Second):
 		}
 	}
 }

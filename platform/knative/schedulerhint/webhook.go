@@ -32,7 +32,6 @@ const (
 	answerTimeout = 5 * time.Second  // bounds a request
 )
 
-// Options of New.
 type Options struct {
 	Client    kubernetes.Interface
 	Namespace string // of the Service

@@ -135,7 +135,6 @@ func slimRevisionPod(spec *corev1.PodSpec) corev1.PodSpec {
 	return out
 }
 
-// readResources returns the resources that are read.
 func readResources(in corev1.ResourceList) corev1.ResourceList {
 	var out corev1.ResourceList
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, knative.GPU} {

@@ -18,10 +18,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// WatcherOptions of a Watcher.
 type WatcherOptions struct {
 	Client     kubernetes.Interface
 	Namespaces corelisters.NamespaceLister
@@ -39,7 +40,7 @@ type Watcher struct {
 	factory   informers.SharedInformerFactory // only the Secrets that hold keys
 	secrets   corelisters.SecretLister
 	keys      *auth.KeyStore
-	wakeup    chan struct{}
+	wakeup    newest.Signal
 	firstSent chan struct{}      // closed after Apply was called once
 	reported  map[string]string  // problems already logged, by namespace; Run's
 	events    chan *corev1.Event // to be created
@@ -48,7 +49,7 @@ type Watcher struct {
 // NewWatcher starts nothing. Until the keys are listed, its KeyStore accepts tokens only.
 func NewWatcher(o WatcherOptions) *Watcher {
 	w := &Watcher{
-		o: o, keys: auth.NewReplicatedKeyStore(), wakeup: make(chan struct{}, 1), firstSent: make(chan struct{}),
+		o: o, keys: auth.NewReplicatedKeyStore(), wakeup: newest.NewSignal(), firstSent: make(chan struct{}),
 		reported: map[string]string{}, events: make(chan *corev1.Event, 64),
 	}
 	w.keys.Trust(o.Tokens()...)
@@ -69,10 +70,7 @@ func (w *Watcher) Applied() <-chan struct{} { return w.firstSent }
 
 // Changed schedules a new reading.
 func (w *Watcher) Changed() {
-	select {
-	case w.wakeup <- struct{}{}:
-	default:
-	}
+	w.wakeup.Set()
 }
 
 // Run reads and sends until ctx ends.
@@ -100,12 +98,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		}
 		w.read()
 		first.Do(func() { close(w.firstSent) })
-		// namespaces are created in bursts
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(20 * time.Millisecond):
-		}
+		backoff.Sleep(ctx, 20*time.Millisecond) // namespaces are created in bursts
 	}
 }
 

@@ -119,7 +119,7 @@ func (p *prewarmer) refund(planned *prewarm, now placement.Instant) {
 		back = planned.granted // it never held a GPU
 	}
 	planned.granted -= back
-	p.budgets.Refund(planned.function.Planned().Name.Team, back)
+	p.budgets.Reserve(planned.function.Planned().Name.Team, -back)
 }
 
 // settle adds up the GPU time of a lease, and ends it when its time is over.

@@ -27,17 +27,12 @@ func New() *Counters {
 	return &Counters{values: map[count]float64{{metric: "thaw_heartbeats_late_total"}: 0, {metric: "thaw_thrash_total"}: 0}}
 }
 
-func countOf(metric string, labels []string) count {
-	c := count{metric: metric}
-	c.n = copy(c.labels[:], labels)
-	return c
-}
-
-// Add adds value to a counter.
 func (c *Counters) Add(metric string, value float64, labels ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.values[countOf(metric, labels)] += value
+	x := count{metric: metric}
+	x.n = copy(x.labels[:], labels)
+	c.values[x] += value
 }
 
 // Each yields all counters, without a lock: the reader may be slow.

@@ -7,7 +7,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// SampleNode yields the metrics of one node.
 func SampleNode(n functions.Node, yield func(metric string, value float64, labels ...string)) {
 	bytes := func(metric string, v functions.Bytes, labels ...string) {
 		yield(metric, float64(v), append([]string{n.ID}, labels...)...)
@@ -67,10 +66,5 @@ func sampleLoader(node string, s *functions.LoaderStats, yield func(metric strin
 
 // isSchemeWord reports whether s can be the scheme of a source.
 func isSchemeWord(s string) bool {
-	for _, c := range s {
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
-			return false
-		}
-	}
-	return s != "" && len(s) <= 10
+	return s != "" && len(s) <= 10 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }

@@ -141,9 +141,7 @@ func (s *Study) Run(ctx context.Context) (*Outcome, error) {
 			out.Needs = append(out.Needs, w.need(i))
 		}
 	}
-	for _, j := range w.finishedJobs() {
-		out.Runs = append(out.Runs, w.done[j])
-	}
+	out.Runs = functions.ConvertAll(w.finishedJobs(), func(j job) Run { return w.done[j] })
 	return out, nil
 }
 

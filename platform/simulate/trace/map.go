@@ -100,10 +100,7 @@ func (t *Trace) targets(m *Mapped, models []functions.Name) (map[functions.Name]
 			to[u.Name] = models[i%len(models)]
 		}
 	default:
-		known := make(map[functions.Name]bool, len(models))
-		for _, n := range models {
-			known[n] = true
-		}
+		known := functions.SetOf(models, func(n functions.Name) functions.Name { return n })
 		var unknown []string
 		for _, u := range t.Uses {
 			if base := u.Name.WithoutAdapter(); known[base] {
