@@ -93,3 +93,36 @@ func TestPriorities(t *testing.T) {
 		}
 	})
 }
+
+// TestPriorityAtNextTarget: a request that its Router gives to the next target keeps its
+// priority there.
+func TestPriorityAtNextTarget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		r := testRouter("first", "second")
+		r.Spec.Retry.Escalate = true
+		w.act.SetRouters([]*functions.Router{r}, nil)
+		second := testFunction("second")
+		w.act.Publish(readyAt(testFunction("first"), 4, "nobody:1"), second)
+		w.engineAt("s:1", goodAnswer)
+		var all sync.WaitGroup
+		all.Go(func() {
+			if res := w.post("/v1/chat/completions", autoRequest, "thaw-priority", "low"); res.status != 200 {
+				t.Errorf("%+v", res)
+			}
+		})
+		synctest.Wait()
+		waits := 0
+		w.act.Demand(true, func(d Demand) bool {
+			if d.Name == second.Name {
+				waits = d.Low.Queued
+			}
+			return true
+		})
+		if waits != 1 {
+			t.Errorf("%d low requests wait for the second target", waits)
+		}
+		w.act.Publish(readyAt(second, 4, "s:1"))
+		all.Wait()
+	})
+}

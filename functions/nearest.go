@@ -2,6 +2,7 @@ package functions
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -45,6 +46,23 @@ func Nearest(word string, from []string, n int) []string {
 		names = append(names, c.name)
 	}
 	return names
+}
+
+// DidYouMean is a hint with the at most n names nearest to word; "" where none is near.
+func DidYouMean(word string, names []string, n int) string {
+	if near := Nearest(word, names, n); len(near) > 0 {
+		return "did you mean " + strings.Join(near, ", ") + "?"
+	}
+	return ""
+}
+
+// UnknownWord is the error of a word that is none of the choices, which are a noun each.
+func UnknownWord(word, noun string, choices []string) error {
+	hint := DidYouMean(word, choices, 1)
+	if hint != "" {
+		hint = "; " + hint
+	}
+	return fmt.Errorf("%q is no %s%s (%s)", Clip(word), noun, hint, strings.Join(choices, ", "))
 }
 
 // distance is how many letters must be added, dropped, changed or swapped with

@@ -4,6 +4,7 @@
 package call
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -150,9 +151,7 @@ func Open(ctx context.Context, serve httpserver.Handler, c *Caller, path string,
 	} else {
 		s.Status, s.Fields, s.Body, s.body = res.Status, res.Fields, res.Body, res.Stream
 	}
-	if s.Status == 0 {
-		s.Status = 200
-	}
+	s.Status = cmp.Or(s.Status, 200)
 	kind, _, _ := mime.ParseMediaType(s.Header("content-type"))
 	s.events = s.body != nil && kind == "text/event-stream"
 	return s

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/thaw-dev/thaw/activator/tcp"
 )
 
 const (
@@ -48,7 +50,8 @@ type conn struct {
 	head        head        // of the head
 	text        string      // buf[headAt:headEnd], once asked for
 	large       []byte      // the body where buf is too small for it
-	charged     int64       // what the server counts for it; written under mu
+	grown       int64       // by how much buf has grown for a body
+	charged     int64       // what the server counts for large and grown; written under mu
 	requestLine []byte      // what the server behind still has to read
 	req         Request
 	res         Response
@@ -80,7 +83,7 @@ type conn struct {
 }
 
 func newConn(s *server, c net.Conn, slot *Slot) *conn {
-	w := &conn{Conn: c, s: s, slot: slot, opened: time.Now()}
+	w := &conn{Conn: tcp.Wrap(c), s: s, slot: slot, opened: time.Now()}
 	w.req.from = w
 	return w
 }
@@ -296,7 +299,7 @@ func (c *conn) write(p []byte) (n int, err error) {
 // resetOnClose makes the coming close a TCP reset: for bodies that end with the connection, and
 // for clients that stopped reading, to which the kernel would go on sending for minutes.
 func (c *conn) resetOnClose() {
-	if t, ok := withoutTLS(c.Conn).(*net.TCPConn); ok {
+	if t, ok := withoutTLS(c.Conn).(interface{ SetLinger(int) error }); ok {
 		t.SetLinger(0)
 	}
 }

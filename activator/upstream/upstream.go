@@ -278,7 +278,7 @@ func (c *conn) startTLS(ctx context.Context) error {
 		c.netConn.Close()
 		return fmt.Errorf("%s is to be reached over TLS, and no certificate of it is known: no agent of this server answers there", c.addr)
 	}
-	c.secure = true
+	c.secure, c.asker = true, nil
 	c.under = &pollable{Conn: c.netConn, socket: c.socket}
 	conn := tls.Client(c.under, config)
 	c.netConn = conn

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -131,9 +132,7 @@ type managedReplica struct {
 
 // New returns an agent that has not begun.
 func New(o Options) *Agent {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Push == nil {
 		o.Push = func(functions.Heartbeat) {}
 	}

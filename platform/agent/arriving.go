@@ -137,10 +137,7 @@ func (s *Stager) newArrivingView(ctx context.Context, req replica.StageRequest, 
 // serveView mounts the files or, where nothing can be mounted and the engine can read from
 // a socket, serves the weights on one.
 func (s *Stager) serveView(ctx context.Context, req replica.StageRequest, v *arrivingView) error {
-	files := make([]mount.File, 0, len(v.arrival.Files))
-	for _, f := range v.arrival.Files {
-		files = append(files, mount.File{Name: f.Name, Size: f.Size})
-	}
+	files := functions.ConvertAll(v.arrival.Files, func(f loader.File) mount.File { return mount.File{Name: f.Name, Size: f.Size} })
 	o := mount.Options{Log: s.o.Log}
 	var m *mount.Mount
 	err := fmt.Errorf("%w: it is disabled", mount.ErrUnavailable)

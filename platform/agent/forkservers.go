@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"log/slog"
@@ -116,9 +117,7 @@ type parentMeta struct {
 }
 
 func newForkServers(o forkServersOptions) *forkServers {
-	if o.Mode == "" {
-		o.Mode = WarmOff
-	}
+	o.Mode = cmp.Or(o.Mode, WarmOff)
 	return &forkServers{
 		o: o, log: o.Log, wake: newest.NewSignal(), parents: map[string]*parent{}, requested: map[string]*parentSpec{},
 		bytecodeChecks: map[string]*parentSpec{}, backoff: map[string]retryState{},

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -66,9 +67,7 @@ type Node struct {
 
 // Open makes a node and polls the machine once. It makes its folders and starts nothing.
 func Open(c Config) (*Node, error) {
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	if c.Memory == 0 {
 		m, err := nodestore.Memory()
 		if err != nil {

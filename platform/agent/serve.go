@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -34,12 +35,8 @@ const cutGrace = 500 * time.Millisecond
 // Serve is `thaw agent`: it runs the node, its API and its heartbeats to a server until
 // ctx ends or one of them fails. It is called once, in place of Run.
 func (n *Node) Serve(ctx context.Context, f ServeOptions) error {
-	if f.Drain == 0 {
-		f.Drain = 10 * time.Second
-	}
-	if f.Bodies == 0 {
-		f.Bodies = 256 << 20
-	}
+	f.Drain = cmp.Or(f.Drain, 10*time.Second)
+	f.Bodies = cmp.Or(f.Bodies, 256<<20)
 	f.Join.onPeers = n.SetPeers
 	n.SetURL(f.URL, n.sameMachine(f.Join.server))
 	engines := upstream.New(upstream.Options{})

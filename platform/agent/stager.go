@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -55,9 +56,7 @@ const abandonedFor = time.Hour
 
 // NewStager is the stager of a loader. Close it before the loader.
 func NewStager(l *loader.Loader, o StagerOptions) *Stager {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Stager{loader: l, o: o, ctx: ctx, cancel: cancel}
 }

@@ -1,10 +1,10 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -62,9 +62,7 @@ type Agents interface {
 type Catalog interface {
 	Model(name functions.Name) *functions.Model
 	Models() []*functions.Model
-	Routers() []*functions.Router
-	Remotes() []*functions.Remote
-	Compositions() []*functions.Composition
+	Documents() []catalog.Document // the functions of all kinds, by name
 	Teams() []*functions.Team
 	// Lookup returns the function of a name, of any kind.
 	Lookup(name functions.Name) (catalog.Document, bool)
@@ -169,9 +167,7 @@ type API struct {
 
 // New makes an API; it starts nothing.
 func New(o Options) *API {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	a := &API{o: o}
 	a.routes = a.table()
 	a.spec = document(a.routes, o.Version)
@@ -188,6 +184,14 @@ type caller struct {
 func (c caller) team() string {
 	if !c.authenticated || c.id.Admin {
 		return ""
+	}
+	return c.id.Team
+}
+
+// ownTeam is the team of names that have none.
+func (c caller) ownTeam() string {
+	if c.id.Admin {
+		return functions.DefaultTeam
 	}
 	return c.id.Team
 }
@@ -261,6 +265,7 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 	x := &exchange{Request: req, caller: caller, args: args, query: q}
 	res.Set("cache-control", "no-store")
 	res.Set("x-content-type-options", "nosniff")
+	res.Status = e.status
 	return e.do(x, res)
 }
 
@@ -268,7 +273,7 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 func (a *API) browser(req *httpserver.Request) *openai.Error {
 	host := hostname(req.Host)
 	// A browser always sends Host: without one there is no name that it was led by.
-	if a.o.Open && !isLoopback(host) && !(host == "" && req.IsHTTP10()) &&
+	if a.o.Open && !functions.IsLoopbackHost(host) && !(host == "" && req.IsHTTP10()) &&
 		!slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
 		return openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one.")
 	}
@@ -289,14 +294,6 @@ func hostname(host string) string {
 		host = host[:i]
 	}
 	return strings.Trim(host, "[]")
-}
-
-func isLoopback(host string) bool {
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
 }
 
 // identify decides whether the caller may use a path of this right.

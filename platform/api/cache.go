@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
@@ -61,7 +62,7 @@ func (a *API) cache(x *exchange, res *httpserver.Response) *openai.Error {
 	if list == nil {
 		list = []functions.CacheEntry{}
 	}
-	return writeJSON(res, 200, Cache{Items: list, Silent: silent})
+	return writeJSON(res, Cache{Items: list, Silent: silent})
 }
 
 // ForgottenAnswers is how many answers of a function were dropped.
@@ -71,14 +72,7 @@ type ForgottenAnswers struct {
 }
 
 func (a *API) forgetAnswers(x *exchange, res *httpserver.Response) *openai.Error {
-	if a.o.ForgetAnswers == nil {
-		return openai.New(openai.NotFound, "This server keeps no answers.")
-	}
-	team := functions.DefaultTeam
-	if !x.id.Admin {
-		team = x.id.Team
-	}
-	name, err := functions.ParseName(x.query["function"], team)
+	name, err := functions.ParseName(x.query["function"], x.ownTeam())
 	if err != nil {
 		return openai.New(openai.InvalidValue, "function: "+err.Error()).With("function")
 	}
@@ -91,11 +85,11 @@ func (a *API) forgetAnswers(x *exchange, res *httpserver.Response) *openai.Error
 		return openai.New(openai.InvalidValue,
 			name.String()+" is a Router: its answers are kept for its targets; name one of them.").With("function")
 	}
-	return writeJSON(res, 200, ForgottenAnswers{Function: d.FullName().String(), Dropped: a.o.ForgetAnswers(d.FullName())})
+	return writeJSON(res, ForgottenAnswers{Function: d.FullName().String(), Dropped: a.o.ForgetAnswers(d.FullName())})
 }
 
 // storeAction is an endpoint that does one thing to a checkpoint.
-func (a *API) storeAction(act functions.StoreAction) func(*exchange, *httpserver.Response) *openai.Error {
+func (a *API) storeAction(act functions.StoreAction) handler {
 	return func(x *exchange, res *httpserver.Response) *openai.Error {
 		digest, bad := x.digest()
 		if bad != nil {
@@ -105,22 +99,14 @@ func (a *API) storeAction(act functions.StoreAction) func(*exchange, *httpserver
 		if err != nil {
 			return storeFailure(err)
 		}
-		return writeJSON(res, 200, StoreReply{Digest: digest, Nodes: nodes})
+		return writeJSON(res, StoreReply{Digest: digest, Nodes: nodes})
 	}
 }
 
 // digest of the path: a colon is no part of a plain word, so it is the hex alone.
 func (e *exchange) digest() (string, *openai.Error) {
 	h := e.args[0]
-	if len(h) == 64 {
-		for _, c := range h {
-			if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-				h = ""
-				break
-			}
-		}
-	}
-	if len(h) != 64 {
+	if len(h) != 64 || strings.Trim(h, "0123456789abcdef") != "" {
 		return "", openai.New(openai.InvalidValue, "A checkpoint is named by the 64 hex digits of its digest, without sha256: before them.")
 	}
 	return "sha256:" + h, nil

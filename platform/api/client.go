@@ -3,6 +3,7 @@ package api
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -158,6 +159,12 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	return read1(res, out)
 }
 
+// requestJSON sends in (nil: nothing) as JSON and returns the answer.
+func requestJSON[T any](ctx context.Context, c *Client, method, path string, in any) (out T, err error) {
+	err = c.call(ctx, method, path, in, &out)
+	return out, err
+}
+
 // send sends in (nil: nothing) as JSON.
 func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	if in == nil {
@@ -187,8 +194,7 @@ func read1(res *http.Response, out any) error {
 }
 
 func getItems[T any](ctx context.Context, c *Client, path string) ([]T, error) {
-	var l List[T]
-	err := c.call(ctx, "GET", path, nil, &l)
+	l, err := requestJSON[List[T]](ctx, c, "GET", path, nil)
 	return l.Items, err
 }
 
@@ -246,10 +252,8 @@ func (c *Client) EventsOf(ctx context.Context, since uint64, function, kind stri
 
 // Explain returns the reasons of a function's state; kind is one of ExplainKinds.
 func (c *Client) Explain(ctx context.Context, kind string, name functions.Name) (functions.Explanation, error) {
-	var e functions.Explanation
 	path := "/api/v1/explain/" + url.PathEscape(kind) + "/" + url.PathEscape(name.Team) + "/" + url.PathEscape(name.Name)
-	err := c.call(ctx, "GET", path, nil, &e)
-	return e, err
+	return requestJSON[functions.Explanation](ctx, c, "GET", path, nil)
 }
 
 func functionPath(name functions.Name) string {
@@ -258,9 +262,7 @@ func functionPath(name functions.Name) string {
 
 // Function is one, with its spec.
 func (c *Client) Function(ctx context.Context, name functions.Name) (Function, error) {
-	var f Function
-	err := c.call(ctx, "GET", functionPath(name), nil, &f)
-	return f, err
+	return requestJSON[Function](ctx, c, "GET", functionPath(name), nil)
 }
 
 // Deploy keeps a file of a function on the server. For a dry run the functions beside it
@@ -288,32 +290,25 @@ func (c *Client) Remove(ctx context.Context, name functions.Name) error {
 
 // ForgetAnswers drops the cached answers of a model or a Remote.
 func (c *Client) ForgetAnswers(ctx context.Context, name functions.Name) (ForgottenAnswers, error) {
-	var d ForgottenAnswers
-	err := c.call(ctx, "DELETE", "/api/v1/cache?function="+name.String(), nil, &d)
-	return d, err
+	return requestJSON[ForgottenAnswers](ctx, c, "DELETE", "/api/v1/cache?function="+name.String(), nil)
 }
 
 // Wake asks for a replica, to stay for lease (0: for its idle time, at
 // least a minute).
 func (c *Client) Wake(ctx context.Context, name functions.Name, lease time.Duration) (WakeReply, error) {
-	var w WakeReply
-	err := c.call(ctx, "POST", functionPath(name)+"/wake", WakeRequest{Lease: functions.Duration(lease), Adapter: name.Adapter}, &w)
-	return w, err
+	return requestJSON[WakeReply](ctx, c, "POST", functionPath(name)+"/wake",
+		WakeRequest{Lease: functions.Duration(lease), Adapter: name.Adapter})
 }
 
 // Prewarm announces requests for a model before until (the zero time: within ten
 // minutes); tier is gpu ("" too), memory or nvme.
 func (c *Client) Prewarm(ctx context.Context, name functions.Name, until time.Time, tier string) (Prewarmed, error) {
-	var p Prewarmed
-	err := c.call(ctx, "POST", "/api/v1/prewarm", PrewarmRequest{Model: name.String(), Until: until, Tier: tier}, &p)
-	return p, err
+	return requestJSON[Prewarmed](ctx, c, "POST", "/api/v1/prewarm", PrewarmRequest{Model: name.String(), Until: until, Tier: tier})
 }
 
 // Prewarms are those that hold.
 func (c *Client) Prewarms(ctx context.Context) (Prewarms, error) {
-	var p Prewarms
-	err := c.call(ctx, "GET", "/api/v1/prewarm", nil, &p)
-	return p, err
+	return requestJSON[Prewarms](ctx, c, "GET", "/api/v1/prewarm", nil)
 }
 
 // Route is what a Router would send a request to; router and path may be "". body is the
@@ -339,37 +334,27 @@ func (c *Client) Route(ctx context.Context, router, path string, body []byte) (f
 
 // Decision is the decision about a request, by its id or the client's own.
 func (c *Client) Decision(ctx context.Context, id string) (functions.RouteRecord, error) {
-	var rec functions.RouteRecord
-	err := c.call(ctx, "GET", "/api/v1/routes/"+url.PathEscape(id), nil, &rec)
-	return rec, err
+	return requestJSON[functions.RouteRecord](ctx, c, "GET", "/api/v1/routes/"+url.PathEscape(id), nil)
 }
 
 // Composed is what a Composition did for a request, by its id or the client's own.
 func (c *Client) Composed(ctx context.Context, id string) (functions.CompositionRecord, error) {
-	var rec functions.CompositionRecord
-	err := c.call(ctx, "GET", "/api/v1/compositions/"+url.PathEscape(id), nil, &rec)
-	return rec, err
+	return requestJSON[functions.CompositionRecord](ctx, c, "GET", "/api/v1/compositions/"+url.PathEscape(id), nil)
 }
 
 // Stop drains the replicas of a function.
 func (c *Client) Stop(ctx context.Context, name functions.Name) (WakeReply, error) {
-	var w WakeReply
-	err := c.call(ctx, "POST", functionPath(name)+"/stop", nil, &w)
-	return w, err
+	return requestJSON[WakeReply](ctx, c, "POST", functionPath(name)+"/stop", nil)
 }
 
 // ColdStart is one, by its id or a request's.
 func (c *Client) ColdStart(ctx context.Context, id string) (ColdStart, error) {
-	var t ColdStart
-	err := c.call(ctx, "GET", "/api/v1/coldstarts/"+url.PathEscape(id), nil, &t)
-	return t, err
+	return requestJSON[ColdStart](ctx, c, "GET", "/api/v1/coldstarts/"+url.PathEscape(id), nil)
 }
 
 // CreateKey makes a key; the answer has its secret, this once.
 func (c *Client) CreateKey(ctx context.Context, k KeyRequest) (NewKey, error) {
-	var n NewKey
-	err := c.call(ctx, "POST", "/api/v1/keys", k, &n)
-	return n, err
+	return requestJSON[NewKey](ctx, c, "POST", "/api/v1/keys", k)
 }
 
 // DeleteKey ends a key.
@@ -390,21 +375,15 @@ func cachePath(digest string) string {
 
 // Cache is what the nodes have, or one of them.
 func (c *Client) Cache(ctx context.Context, node string) (Cache, error) {
-	var out Cache
-	err := c.call(ctx, "GET", onNode("/api/v1/cache", node), nil, &out)
-	return out, err
+	return requestJSON[Cache](ctx, c, "GET", onNode("/api/v1/cache", node), nil)
 }
 
 // ChangeCheckpoint removes, pins or unpins a checkpoint on a node, or on all that hold it.
 func (c *Client) ChangeCheckpoint(ctx context.Context, node, digest string, act functions.StoreAction) (StoreReply, error) {
-	var out StoreReply
-	var err error
 	if act == functions.StoreRemove {
-		err = c.call(ctx, "DELETE", onNode(cachePath(digest), node), nil, &out)
-	} else {
-		err = c.call(ctx, "POST", onNode(cachePath(digest)+"/"+string(act), node), nil, &out)
+		return requestJSON[StoreReply](ctx, c, "DELETE", onNode(cachePath(digest), node), nil)
 	}
-	return out, err
+	return requestJSON[StoreReply](ctx, c, "POST", onNode(cachePath(digest)+"/"+string(act), node), nil)
 }
 
 // VerifyCheckpoint verifies a checkpoint on a node, or on all that hold it, and reports the
@@ -426,29 +405,36 @@ func (c *Client) progress(ctx context.Context, path string, in any, report func(
 		return err
 	}
 	defer res.Body.Close()
-	lines := bufio.NewScanner(res.Body)
+	over := false
+	err = readLines(ctx, res.Body, func(p functions.StoreProgress) bool {
+		over = p.Over()
+		report(p)
+		return true
+	})
+	if over && errors.Is(err, ErrLost) {
+		return nil
+	}
+	return err
+}
+
+// readLines passes every line of a stream of JSON to each until that returns false; ErrLost if
+// the stream ended before.
+func readLines[T any](ctx context.Context, r io.Reader, each func(T) bool) error {
+	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
-	budgetErr := false
 	for lines.Scan() {
 		if len(lines.Bytes()) == 0 {
 			continue
 		}
-		var p functions.StoreProgress
-		if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
+		var v T
+		if err := json.Unmarshal(lines.Bytes(), &v); err != nil {
 			return fmt.Errorf("the answer is not what thaw says: %w", err)
 		}
-		budgetErr = p.Over()
-		report(p)
+		if !each(v) {
+			return nil
+		}
 	}
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case lines.Err() != nil:
-		return lines.Err()
-	case !budgetErr:
-		return ErrLost
-	}
-	return nil
+	return cmp.Or(ctx.Err(), lines.Err(), ErrLost)
 }
 
 // Agents are the agents of other machines that have joined.
@@ -458,9 +444,7 @@ func (c *Client) Agents(ctx context.Context) ([]functions.JoinedAgent, error) {
 
 // CreateJoinToken makes a join token; the answer has it, this once.
 func (c *Client) CreateJoinToken(ctx context.Context, r JoinTokenRequest) (JoinToken, error) {
-	var t JoinToken
-	err := c.call(ctx, "POST", "/api/v1/agents/tokens", r, &t)
-	return t, err
+	return requestJSON[JoinToken](ctx, c, "POST", "/api/v1/agents/tokens", r)
 }
 
 // RemoveAgent ends the rights of an agent.
@@ -517,27 +501,7 @@ func Watch[T any](ctx context.Context, c *Client, path string, onChange func(Cha
 		return err
 	}
 	defer res.Body.Close()
-	lines := bufio.NewScanner(res.Body)
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
-		if len(lines.Bytes()) == 0 {
-			continue
-		}
-		var ch Change[T]
-		if err := json.Unmarshal(lines.Bytes(), &ch); err != nil {
-			return fmt.Errorf("the watch is not what thaw says: %w", err)
-		}
-		if !onChange(ch) {
-			return nil
-		}
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err := lines.Err(); err != nil {
-		return err
-	}
-	return ErrLost
+	return readLines(ctx, res.Body, onChange)
 }
 
 // Skew is how far the server's clock is ahead of ours, to the second; negative

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
@@ -13,18 +14,7 @@ type Outcome struct {
 	Score *float64 `json:"score"`
 }
 
-// noRouters refuses what is about Routers where the data path is another process.
-func (a *API) noRouters() *openai.Error {
-	if a.o.Decisions != nil {
-		return nil
-	}
-	return openai.New(openai.NotFound, "This server keeps no decisions of Routers.")
-}
-
 func (a *API) decisions(x *exchange) ([]functions.RouteRecord, *openai.Error) {
-	if err := a.noRouters(); err != nil {
-		return nil, err
-	}
 	limit, ok := x.query.number("limit", 100, 1000)
 	if !ok {
 		return nil, openai.New(openai.InvalidValue, "limit is a number, at most 1000.").With("limit")
@@ -38,20 +28,14 @@ func noDecision(id string) *openai.Error {
 }
 
 func (a *API) decision(x *exchange, res *httpserver.Response) *openai.Error {
-	if err := a.noRouters(); err != nil {
-		return err
-	}
 	rec, ok := a.o.Decisions.Find(x.team(), x.args[0])
 	if !ok {
 		return noDecision(x.args[0])
 	}
-	return writeJSON(res, 200, rec)
+	return writeJSON(res, rec)
 }
 
 func (a *API) setOutcome(x *exchange, res *httpserver.Response) *openai.Error {
-	if err := a.noRouters(); err != nil {
-		return err
-	}
 	var o Outcome
 	if err := decodeBody(x, &o); err != nil {
 		return err
@@ -63,35 +47,19 @@ func (a *API) setOutcome(x *exchange, res *httpserver.Response) *openai.Error {
 	if !ok {
 		return noDecision(x.args[0])
 	}
-	return writeJSON(res, 200, rec)
+	return writeJSON(res, rec)
 }
 
-func (a *API) dryRoute(x *exchange, res *httpserver.Response) *openai.Error {
-	if err := a.noRouters(); err != nil {
-		return err
-	}
+func (a *API) dryRoute(x *exchange) (functions.RouteRecord, *openai.Error) {
 	id := x.id
-	if id.Admin {
-		id.Team = functions.DefaultTeam
-	}
-	path := x.query["path"]
-	if path == "" {
-		path = "/v1/chat/completions"
-	}
-	rec, err := a.o.DryRoute(id, x.query["router"], path, x.Header, x.Body)
-	if err != nil {
-		return err
-	}
-	return writeJSON(res, 200, rec)
+	id.Team = x.ownTeam()
+	return a.o.DryRoute(id, x.query["router"], cmp.Or(x.query["path"], "/v1/chat/completions"), x.Header, x.Body)
 }
 
 func (a *API) composed(x *exchange, res *httpserver.Response) *openai.Error {
-	if a.o.Composed == nil {
-		return openai.New(openai.NotFound, "This server keeps no records of Compositions.")
-	}
 	rec, ok := a.o.Composed(x.team(), x.args[0])
 	if !ok {
 		return openai.New(openai.NotFound, "No request "+x.args[0]+" to a Composition is remembered: the newest 1024 are kept.")
 	}
-	return writeJSON(res, 200, rec)
+	return writeJSON(res, rec)
 }

@@ -33,23 +33,12 @@ func (a *API) replicas(x *exchange) ([]functions.Replica, *openai.Error) {
 }
 
 func (a *API) findReplica(x *exchange) (functions.Replica, *openai.Error) {
-	items, err := a.replicas(x)
-	if err != nil {
-		return functions.Replica{}, err
-	}
+	items, _ := a.replicas(x) // it never fails
 	i := slices.IndexFunc(items, func(r functions.Replica) bool { return r.ID == x.args[0] })
 	if i < 0 {
 		return functions.Replica{}, notFound("The replica " + x.args[0])
 	}
 	return items[i], nil
-}
-
-func (a *API) replica(x *exchange, res *httpserver.Response) *openai.Error {
-	r, err := a.findReplica(x)
-	if err != nil {
-		return err
-	}
-	return writeJSON(res, 200, r)
 }
 
 const (
@@ -121,23 +110,6 @@ func (a *API) nodes(x *exchange) ([]Node, *openai.Error) {
 	return items, nil
 }
 
-func (a *API) node(x *exchange, res *httpserver.Response) *openai.Error {
-	items, err := a.nodes(x)
-	if err != nil {
-		return err
-	}
-	return writeItem(res, items, "The node "+x.args[0], func(n Node) bool { return n.ID == x.args[0] })
-}
-
-// writeItem answers with the first item that matches; without one, what is not found.
-func writeItem[T any](res *httpserver.Response, items []T, what string, match func(T) bool) *openai.Error {
-	i := slices.IndexFunc(items, match)
-	if i < 0 {
-		return notFound(what)
-	}
-	return writeJSON(res, 200, items[i])
-}
-
 // teams are those with a file, a function or a key.
 func (a *API) teams(x *exchange) ([]Team, *openai.Error) {
 	byName := map[string]*Team{}
@@ -153,7 +125,7 @@ func (a *API) teams(x *exchange) ([]Team, *openai.Error) {
 		v := get(t.Metadata.Name)
 		v.GPUs, v.Limits, v.Data = t.Spec.GPUs, t.Spec.Limits, t.Spec.Data
 	}
-	for _, d := range a.documents() {
+	for _, d := range a.o.Catalog.Documents() {
 		v := get(d.FullName().Team)
 		v.Functions++
 		active, queued := a.o.Demand(d.FullName())
@@ -191,12 +163,4 @@ func (a *API) teams(x *exchange) ([]Team, *openai.Error) {
 	}
 	slices.SortFunc(items, func(p, q Team) int { return cmp.Compare(p.Name, q.Name) })
 	return items, nil
-}
-
-func (a *API) team(x *exchange, res *httpserver.Response) *openai.Error {
-	items, err := a.teams(x)
-	if err != nil {
-		return err
-	}
-	return writeItem(res, items, "The team "+x.args[0], func(t Team) bool { return t.Name == x.args[0] })
 }

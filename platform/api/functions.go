@@ -15,31 +15,13 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-func (a *API) documents() []catalog.Document {
-	var docs []catalog.Document
-	for _, m := range a.o.Catalog.Models() {
-		docs = append(docs, catalog.Document{Model: m})
-	}
-	for _, r := range a.o.Catalog.Routers() {
-		docs = append(docs, catalog.Document{Router: r})
-	}
-	for _, r := range a.o.Catalog.Remotes() {
-		docs = append(docs, catalog.Document{Remote: r})
-	}
-	for _, c := range a.o.Catalog.Compositions() {
-		docs = append(docs, catalog.Document{Composition: c})
-	}
-	slices.SortFunc(docs, func(d, e catalog.Document) int { return cmp.Compare(d.FullName().String(), e.FullName().String()) })
-	return docs
-}
-
 // lookup returns the function that a path names, if the caller may see it.
 func (a *API) lookup(x *exchange) (catalog.Document, *openai.Error) {
 	name := x.name()
 	d, ok := a.o.Catalog.Lookup(name)
 	if !ok || !x.mayRead(name.Team) {
 		var names []string
-		for _, d := range a.documents() {
+		for _, d := range a.o.Catalog.Documents() {
 			if x.mayRead(d.FullName().Team) {
 				names = append(names, d.FullName().String())
 			}
@@ -138,7 +120,7 @@ func blockedReason(b *snapshot.Blocked) string { return strings.ReplaceAll(b.Cod
 
 func (a *API) functions(x *exchange) ([]Function, *openai.Error) {
 	items := []Function{}
-	for _, d := range a.documents() {
+	for _, d := range a.o.Catalog.Documents() {
 		if x.mayRead(d.FullName().Team) {
 			items = append(items, a.view(d))
 		}
@@ -156,7 +138,7 @@ func (a *API) function(x *exchange, res *httpserver.Response) *openai.Error {
 		f.Problem = cmp.Or(f.Problem, a.unmet(d))
 	}
 	x.addSpec(&f, d)
-	return writeJSON(res, 200, f)
+	return writeJSON(res, f)
 }
 
 // addSpec adds the spec of d to its view, as the caller may see it. Where the server reads
@@ -232,11 +214,10 @@ func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 	d := DeployReply{Function: a.view(doc), Created: checked.Created, DryRun: dry, Unchanged: unchanged, Warnings: checked.Warnings,
 		Sized: sized, Unmet: a.unmet(doc)}
 	x.addSpec(&d.Function, doc)
-	status := 200
 	if d.Created && !dry {
-		status = 201
+		res.Status = 201
 	}
-	return writeJSON(res, status, d)
+	return writeJSON(res, d)
 }
 
 // isDeployed reports whether a function says what doc says already.
@@ -288,7 +269,6 @@ func (a *API) remove(x *exchange, res *httpserver.Response) *openai.Error {
 	if err := a.o.Catalog.Delete(x.name()); err != nil {
 		return catalogFailure(err)
 	}
-	res.Status = 204
 	return nil
 }
 
@@ -320,9 +300,7 @@ func (a *API) wake(x *exchange, res *httpserver.Response) *openai.Error {
 	if lease > maxLease {
 		return openai.New(openai.InvalidValue, "A lease is at most 7 days; scale.min keeps a replica for good.").With("lease")
 	}
-	if lease == 0 {
-		lease = max(m.Spec.Scale.Idle.Std(), leastLease)
-	}
+	lease = cmp.Or(lease, max(m.Spec.Scale.Idle.Std(), leastLease))
 	name := m.FullName()
 	if name.Adapter = w.Adapter; w.Adapter != "" &&
 		!slices.ContainsFunc(m.Spec.Adapters, func(x functions.Adapter) bool { return x.Name == w.Adapter }) {
@@ -338,7 +316,7 @@ func (a *API) wake(x *exchange, res *httpserver.Response) *openai.Error {
 	if f.State == functions.Ready {
 		id = ""
 	}
-	return writeJSON(res, 202, WakeReply{Function: f.Name, State: f.State, ColdStart: id})
+	return writeJSON(res, WakeReply{Function: f.Name, State: f.State, ColdStart: id})
 }
 
 func (a *API) stop(x *exchange, res *httpserver.Response) *openai.Error {
@@ -351,5 +329,5 @@ func (a *API) stop(x *exchange, res *httpserver.Response) *openai.Error {
 	if !f.State.Over() { // it has been told to go, though it has not heard yet
 		f.State = functions.Draining
 	}
-	return writeJSON(res, 202, WakeReply{Function: f.Name, State: f.State})
+	return writeJSON(res, WakeReply{Function: f.Name, State: f.State})
 }

@@ -52,7 +52,7 @@ func (a *API) coldStart(x *exchange, res *httpserver.Response) *openai.Error {
 	}
 	c := coldStartView(t)
 	c.Position = position
-	return writeJSON(res, 200, c)
+	return writeJSON(res, c)
 }
 
 func (a *API) events(x *exchange) ([]functions.Event, *openai.Error) {
@@ -125,5 +125,5 @@ func (a *API) explain(x *exchange, res *httpserver.Response) *openai.Error {
 		return err
 	}
 	v.Events = events[max(0, len(events)-explainedEvents):]
-	return writeJSON(res, 200, v)
+	return writeJSON(res, v)
 }

@@ -105,12 +105,9 @@ func (a *API) lists(x *exchange, res *httpserver.Response) *openai.Error {
 		}
 	}
 	if !x.query.on("watch") {
-		return writeJSON(res, 200, answer)
+		return writeJSON(res, answer)
 	}
-	var watchers []*live.Watcher
-	for _, name := range names {
-		watchers = append(watchers, a.sharedList(x.team(), name).Watch())
-	}
+	watchers := functions.ConvertAll(names, func(name string) *live.Watcher { return a.sharedList(x.team(), name).Watch() })
 	look := func(b []byte) ([]byte, bool) {
 		for _, w := range watchers {
 			b = w.Append(b)

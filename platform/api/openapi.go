@@ -102,10 +102,7 @@ func (s *schemas) ofBody(body any) any {
 	if !ok {
 		return s.of(reflect.TypeOf(body))
 	}
-	var list []any
-	for _, b := range several {
-		list = append(list, s.of(reflect.TypeOf(b)))
-	}
+	list := functions.ConvertAll(several, func(b any) any { return s.of(reflect.TypeOf(b)) })
 	return map[string]any{"oneOf": list}
 }
 

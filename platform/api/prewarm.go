@@ -1,8 +1,8 @@
 package api
 
 import (
+	"cmp"
 	"errors"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -59,11 +59,7 @@ func (a *API) prewarm(x *exchange, res *httpserver.Response) *openai.Error {
 	if err := decodeBody(x, &w); err != nil {
 		return err
 	}
-	team := functions.DefaultTeam
-	if !x.id.Admin {
-		team = x.id.Team
-	}
-	name, bad := functions.ParseName(w.Model, team)
+	name, bad := functions.ParseName(w.Model, x.ownTeam())
 	if bad != nil {
 		return openai.New(openai.InvalidValue, "model: "+bad.Error()).With("model")
 	}
@@ -72,9 +68,7 @@ func (a *API) prewarm(x *exchange, res *httpserver.Response) *openai.Error {
 	if err != nil {
 		return err.With("model")
 	}
-	if w.Tier == "" {
-		w.Tier = tiers[0].name
-	}
+	w.Tier = cmp.Or(w.Tier, tiers[0].name)
 	tier := slices.IndexFunc(tiers, func(t struct{ name, will string }) bool { return t.name == w.Tier })
 	if tier < 0 {
 		return openai.New(openai.InvalidValue, "tier is gpu, memory or nvme.").With("tier")
@@ -88,14 +82,10 @@ func (a *API) prewarm(x *exchange, res *httpserver.Response) *openai.Error {
 	case w.Until.Sub(now) > maxPrewarm:
 		return openai.New(openai.InvalidValue, "A prewarm holds for at most a day; scale.min keeps a replica for good.").With("until")
 	}
-	by := x.id.KeyID
-	if by == "" {
-		by = "admin"
-	}
 	if a.o.Ahead == nil {
 		return openai.New(openai.UnknownEndpoint, "This platform starts nothing ahead.")
 	}
-	p, no := a.o.Ahead.Prewarm(m.FullName(), w.Until, w.Tier, by)
+	p, no := a.o.Ahead.Prewarm(m.FullName(), w.Until, w.Tier, cmp.Or(x.id.KeyID, "admin"))
 	if budgetErr, ok := errors.AsType[*functions.PrewarmBudgetError](no); ok {
 		if budgetErr.In > 0 {
 			return openai.New(openai.PrewarmBudgetExceeded, capitalize(budgetErr.Error())+".").With("until").After(budgetErr.In)
@@ -116,7 +106,7 @@ func (a *API) prewarm(x *exchange, res *httpserver.Response) *openai.Error {
 	if p.State == "ready" {
 		out.Will = "it is ready, and kept until then"
 	}
-	return writeJSON(res, http.StatusAccepted, out)
+	return writeJSON(res, out)
 }
 
 func capitalize(s string) string {
@@ -139,5 +129,5 @@ func (a *API) prewarms(x *exchange, res *httpserver.Response) *openai.Error {
 			out.Left = &left
 		}
 	}
-	return writeJSON(res, http.StatusOK, out)
+	return writeJSON(res, out)
 }

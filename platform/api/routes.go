@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/thaw-dev/thaw/activator/auth"
@@ -35,7 +36,7 @@ type endpoint struct {
 	body         any // a value of the type of the body, or oneOf several; nil: none
 	status       int
 	answer       any // a value of the type of the answer; nil: text, or nothing with 204
-	do           func(*exchange, *httpserver.Response) *openai.Error
+	do           handler
 	segments     []string
 }
 
@@ -51,12 +52,12 @@ func (a *API) table() []endpoint {
 		{method: "POST", path: "/api/v1/functions/{team}/{name}/wake", permission: admin, summary: "Wake a function, for a lease or its idle time, at least a minute.", body: WakeRequest{}, status: 202, answer: WakeReply{}, do: a.wake},
 		{method: "POST", path: "/api/v1/functions/{team}/{name}/stop", permission: admin, summary: "Drain the replicas of a function. Demand brings it back.", status: 202, answer: WakeReply{}, do: a.stop},
 		{method: "GET", path: "/api/v1/replicas", query: []string{"watch"}, summary: "All replicas.", answer: List[functions.Replica]{}, do: listHandler(a, a.replicas, func(r functions.Replica) string { return r.ID })},
-		{method: "GET", path: "/api/v1/replicas/{id}", summary: "One replica.", answer: functions.Replica{}, do: a.replica},
+		{method: "GET", path: "/api/v1/replicas/{id}", summary: "One replica.", answer: functions.Replica{}, do: reply(a.findReplica)},
 		{method: "GET", path: "/api/v1/replicas/{id}/logs", query: []string{"follow", "tail"}, summary: "The log of a replica's engine, as text.", do: a.logs},
 		{method: "GET", path: "/api/v1/nodes", query: []string{"watch"}, summary: "All nodes.", answer: List[Node]{}, do: listHandler(a, a.nodes, func(n Node) string { return n.ID })},
-		{method: "GET", path: "/api/v1/nodes/{id}", summary: "One node.", answer: Node{}, do: a.node},
+		{method: "GET", path: "/api/v1/nodes/{id}", summary: "One node.", answer: Node{}, do: itemHandler("The node ", a.nodes, func(n Node) string { return n.ID })},
 		{method: "GET", path: "/api/v1/teams", query: []string{"watch"}, summary: "All teams.", answer: List[Team]{}, do: listHandler(a, a.teams, func(t Team) string { return t.Name })},
-		{method: "GET", path: "/api/v1/teams/{team}", summary: "One team.", answer: Team{}, do: a.team},
+		{method: "GET", path: "/api/v1/teams/{team}", summary: "One team.", answer: Team{}, do: itemHandler("The team ", a.teams, func(t Team) string { return t.Name })},
 		{method: "GET", path: "/api/v1/coldstarts", query: []string{"watch", "limit"}, summary: "The newest cold starts, newest first.", answer: List[ColdStart]{}, do: listHandler(a, a.coldStarts, func(c ColdStart) string { return c.ID })},
 		{method: "GET", path: "/api/v1/coldstarts/{id}", summary: "One cold start, by its id, a request's id or the client's X-Client-Request-Id.", answer: ColdStart{}, do: a.coldStart},
 		{method: "GET", path: "/api/v1/explain/{kind}/{team}/{name}", summary: "Why a function is as it is: kind is place (where it was placed, or why nowhere), evict (what was evicted for it), cold (why it lost a replica) or scale (why it wants more), with the candidates and scores of the last decision.", answer: functions.Explanation{}, do: a.explain},
@@ -67,7 +68,7 @@ func (a *API) table() []endpoint {
 		{method: "POST", path: "/api/v1/keys", permission: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: a.createKey},
 		{method: "DELETE", path: "/api/v1/keys/{id}", permission: admin, summary: "Revoke a key at once.", status: 204, do: a.deleteKey},
 		{method: "GET", path: "/api/v1/cache", permission: admin, query: []string{"node"}, summary: "The checkpoints in the stores of the nodes, last used first.", answer: Cache{}, do: a.cache},
-		{method: "DELETE", path: "/api/v1/cache", permission: own, query: []string{"function"}, summary: "Drop the cached answers of a model or a Remote, NAME or TEAM/NAME, with a key of its team or of an admin.", answer: ForgottenAnswers{}, do: a.forgetAnswers},
+		{method: "DELETE", path: "/api/v1/cache", permission: own, query: []string{"function"}, summary: "Drop the cached answers of a model or a Remote, NAME or TEAM/NAME, with a key of its team or of an admin.", answer: ForgottenAnswers{}, do: needs(a.o.ForgetAnswers != nil, "This server keeps no answers.", a.forgetAnswers)},
 		{method: "DELETE", path: "/api/v1/cache/{digest}", permission: admin, query: []string{"node"}, summary: "Remove a checkpoint that is not in use; digest is its 64 hex digits.", answer: StoreReply{}, do: a.storeAction(functions.StoreRemove)},
 		{method: "POST", path: "/api/v1/cache/{digest}/pin", permission: admin, query: []string{"node"}, summary: "Keep a checkpoint from being evicted.", answer: StoreReply{}, do: a.storeAction(functions.StorePin)},
 		{method: "POST", path: "/api/v1/cache/{digest}/unpin", permission: admin, query: []string{"node"}, summary: "Take a pin back.", answer: StoreReply{}, do: a.storeAction(functions.StoreUnpin)},
@@ -75,14 +76,14 @@ func (a *API) table() []endpoint {
 		{method: "POST", path: "/api/v1/prefetch", permission: admin, summary: "Bring a model's weights, or a source, to a node: lines of JSON until one is ready or failed. It is called off when the client leaves; what has arrived stays.", body: PrefetchRequest{}, answer: functions.StoreProgress{}, do: a.prefetch},
 		{method: "POST", path: "/api/v1/prewarm", permission: own, summary: "Announce requests for a model, with a key of its team or of an admin. It is started where no queued request needs the memory, or its bytes are brought near; it is a lease until then, on a budget of GPU time. Once more renews it.", body: PrewarmRequest{}, status: 202, answer: Prewarmed{}, do: a.prewarm},
 		{method: "GET", path: "/api/v1/prewarm", summary: "The prewarms that hold, those of history among them.", answer: Prewarms{}, do: a.prewarms},
-		{method: "POST", path: "/api/v1/route", permission: own, query: []string{"router", "path"}, summary: "Decide what a Router would send a request to, without sending it: the body is that of a request to path (/v1/chat/completions by default), the header fields are its own. router names the Router; else the body's model does, else it is auto.", body: map[string]any{}, answer: functions.RouteRecord{}, do: a.dryRoute},
-		{method: "GET", path: "/api/v1/routes", query: []string{"watch", "limit"}, summary: "The newest decisions of Routers, newest first.", answer: List[functions.RouteRecord]{}, do: listHandler(a, a.decisions, func(r functions.RouteRecord) string { return r.ID })},
-		{method: "GET", path: "/api/v1/routes/{id}", permission: own, summary: "The decision about one request, by its id or the client's X-Client-Request-Id.", answer: functions.RouteRecord{}, do: a.decision},
-		{method: "GET", path: "/api/v1/compositions/{id}", permission: own, summary: "What a Composition did for one request, by its id or the client's X-Client-Request-Id: each call with its time, tokens and cold start.", answer: functions.CompositionRecord{}, do: a.composed},
-		{method: "POST", path: "/api/v1/routes/{id}/outcome", permission: own, summary: "Report how good the answer to a request was, from 0 to 1; it is stored with the decision and counted.", body: Outcome{}, answer: functions.RouteRecord{}, do: a.setOutcome},
-		{method: "GET", path: "/api/v1/agents", permission: admin, summary: "The agents of other machines that have joined.", answer: List[functions.JoinedAgent]{}, do: a.agents},
-		{method: "POST", path: "/api/v1/agents/tokens", permission: admin, summary: "Make a join token, with which one agent may join once. It is in this answer and nowhere else.", body: JoinTokenRequest{}, status: 201, answer: JoinToken{}, do: a.createJoinToken},
-		{method: "DELETE", path: "/api/v1/agents/{id}", permission: admin, summary: "Remove an agent: the server listens to it no more until it joins again.", status: 204, do: a.removeAgent},
+		{method: "POST", path: "/api/v1/route", permission: own, query: []string{"router", "path"}, summary: "Decide what a Router would send a request to, without sending it: the body is that of a request to path (/v1/chat/completions by default), the header fields are its own. router names the Router; else the body's model does, else it is auto.", body: map[string]any{}, answer: functions.RouteRecord{}, do: needs(a.o.Decisions != nil, noRouters, reply(a.dryRoute))},
+		{method: "GET", path: "/api/v1/routes", query: []string{"watch", "limit"}, summary: "The newest decisions of Routers, newest first.", answer: List[functions.RouteRecord]{}, do: needs(a.o.Decisions != nil, noRouters, listHandler(a, a.decisions, func(r functions.RouteRecord) string { return r.ID }))},
+		{method: "GET", path: "/api/v1/routes/{id}", permission: own, summary: "The decision about one request, by its id or the client's X-Client-Request-Id.", answer: functions.RouteRecord{}, do: needs(a.o.Decisions != nil, noRouters, a.decision)},
+		{method: "GET", path: "/api/v1/compositions/{id}", permission: own, summary: "What a Composition did for one request, by its id or the client's X-Client-Request-Id: each call with its time, tokens and cold start.", answer: functions.CompositionRecord{}, do: needs(a.o.Composed != nil, "This server keeps no records of Compositions.", a.composed)},
+		{method: "POST", path: "/api/v1/routes/{id}/outcome", permission: own, summary: "Report how good the answer to a request was, from 0 to 1; it is stored with the decision and counted.", body: Outcome{}, answer: functions.RouteRecord{}, do: needs(a.o.Decisions != nil, noRouters, a.setOutcome)},
+		{method: "GET", path: "/api/v1/agents", permission: admin, summary: "The agents of other machines that have joined.", answer: List[functions.JoinedAgent]{}, do: needs(a.o.Agents != nil, noAgents, a.agents)},
+		{method: "POST", path: "/api/v1/agents/tokens", permission: admin, summary: "Make a join token, with which one agent may join once. It is in this answer and nowhere else.", body: JoinTokenRequest{}, status: 201, answer: JoinToken{}, do: needs(a.o.Agents != nil, noAgents, a.createJoinToken)},
+		{method: "DELETE", path: "/api/v1/agents/{id}", permission: admin, summary: "Remove an agent: the server listens to it no more until it joins again.", status: 204, do: needs(a.o.Agents != nil, noAgents, a.removeAgent)},
 		{method: "GET", path: "/metrics", summary: "Metrics, as Prometheus reads them.", do: a.metrics},
 		{method: "GET", path: "/healthz", permission: probe, summary: "200 while the process lives.", do: a.healthz},
 		{method: "GET", path: "/livez", permission: probe, summary: "The same as /healthz.", do: a.healthz},
@@ -96,13 +97,58 @@ func (a *API) table() []endpoint {
 	return rows
 }
 
+// handler answers the requests of one row. The status of an answer is the row's, unless the
+// handler sets another.
+type handler = func(*exchange, *httpserver.Response) *openai.Error
+
+// The reasons why a server does not have some rows.
+const (
+	noAgents  = "This server takes no agents of other machines: thaw serve --agents-addr HOST:PORT."
+	noRouters = "This server keeps no decisions of Routers."
+)
+
+// needs is a handler that answers that what it is about does not exist, with the reason, where
+// the server does not have it.
+func needs(has bool, reason string, do handler) handler {
+	if has {
+		return do
+	}
+	return func(*exchange, *httpserver.Response) *openai.Error { return openai.New(openai.NotFound, reason) }
+}
+
+// reply is a handler that answers with what get returns.
+func reply[T any](get func(*exchange) (T, *openai.Error)) handler {
+	return func(x *exchange, res *httpserver.Response) *openai.Error {
+		v, err := get(x)
+		if err != nil {
+			return err
+		}
+		return writeJSON(res, v)
+	}
+}
+
+// itemHandler answers with the item of a list that the path names; noun is for the error.
+func itemHandler[T any](noun string, list func(*exchange) ([]T, *openai.Error), key func(T) string) handler {
+	return reply(func(x *exchange) (none T, _ *openai.Error) {
+		items, err := list(x)
+		if err != nil {
+			return none, err
+		}
+		i := slices.IndexFunc(items, func(v T) bool { return key(v) == x.args[0] })
+		if i < 0 {
+			return none, notFound(noun + x.args[0])
+		}
+		return items[i], nil
+	})
+}
+
 // writeJSON writes v as JSON.
-func writeJSON(res *httpserver.Response, status int, v any) *openai.Error {
+func writeJSON(res *httpserver.Response, v any) *openai.Error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return openai.New(openai.InternalError, "")
 	}
-	res.Status, res.Body = status, append(b, '\n')
+	res.Body = append(b, '\n')
 	res.Set("content-type", "application/json")
 	return nil
 }

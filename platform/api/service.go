@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -21,7 +22,7 @@ func (a *API) keys(x *exchange, res *httpserver.Response) *openai.Error {
 	if keys == nil {
 		keys = []auth.Key{}
 	}
-	return writeJSON(res, 200, List[auth.Key]{keys})
+	return writeJSON(res, List[auth.Key]{keys})
 }
 
 func (a *API) createKey(x *exchange, res *httpserver.Response) *openai.Error {
@@ -29,9 +30,7 @@ func (a *API) createKey(x *exchange, res *httpserver.Response) *openai.Error {
 	if err := decodeBody(x, &k); err != nil {
 		return err
 	}
-	if k.Team == "" {
-		k.Team = functions.DefaultTeam
-	}
+	k.Team = cmp.Or(k.Team, functions.DefaultTeam)
 	if !functions.IsLabel(k.Team) {
 		return openai.New(openai.InvalidValue, "A team is a DNS label: lower-case letters, digits and '-'.").With("team")
 	}
@@ -40,7 +39,7 @@ func (a *API) createKey(x *exchange, res *httpserver.Response) *openai.Error {
 		return openai.New(openai.InvalidValue, "The key was not made: "+err.Error())
 	}
 	a.o.Log.Info("key made", "id", key.ID, "team", key.Team, "admin", key.Admin)
-	return writeJSON(res, 201, NewKey{Key: key, Secret: secret})
+	return writeJSON(res, NewKey{Key: key, Secret: secret})
 }
 
 func (a *API) deleteKey(x *exchange, res *httpserver.Response) *openai.Error {
@@ -52,23 +51,11 @@ func (a *API) deleteKey(x *exchange, res *httpserver.Response) *openai.Error {
 		return openai.New(openai.InternalError, "The key was not ended: "+err.Error())
 	}
 	a.o.Log.Info("key ended", "id", x.args[0])
-	res.Status = 204
 	return nil
 }
 
-// noAgents refuses what is about agents where the server takes none.
-func (a *API) noAgents() *openai.Error {
-	if a.o.Agents != nil {
-		return nil
-	}
-	return openai.New(openai.NotFound, "This server takes no agents of other machines: thaw serve --agents-addr HOST:PORT.")
-}
-
 func (a *API) agents(_ *exchange, res *httpserver.Response) *openai.Error {
-	if err := a.noAgents(); err != nil {
-		return err
-	}
-	return writeJSON(res, 200, List[functions.JoinedAgent]{a.o.Agents.Agents()})
+	return writeJSON(res, List[functions.JoinedAgent]{a.o.Agents.Agents()})
 }
 
 func (a *API) createJoinToken(x *exchange, res *httpserver.Response) *openai.Error {
@@ -76,21 +63,15 @@ func (a *API) createJoinToken(x *exchange, res *httpserver.Response) *openai.Err
 	if err := decodeBody(x, &r); err != nil {
 		return err
 	}
-	if err := a.noAgents(); err != nil {
-		return err
-	}
 	secret, expires, err := a.o.Agents.NewToken(r.Agent, r.Expiry.Std())
 	if err != nil {
 		return openai.New(openai.InvalidValue, "The join token was not made: "+err.Error()+".")
 	}
 	a.o.Log.Info("join token made", "agent", r.Agent, "expires", expires)
-	return writeJSON(res, 201, JoinToken{Token: secret, Agent: r.Agent, Expires: expires.UTC().Truncate(time.Second), Server: a.o.AgentsURL})
+	return writeJSON(res, JoinToken{Token: secret, Agent: r.Agent, Expires: expires.UTC().Truncate(time.Second), Server: a.o.AgentsURL})
 }
 
 func (a *API) removeAgent(x *exchange, res *httpserver.Response) *openai.Error {
-	if err := a.noAgents(); err != nil {
-		return err
-	}
 	err := a.o.Agents.Remove(x.args[0])
 	if errors.Is(err, functions.ErrNotFound) {
 		return notFound("The agent " + x.args[0])
@@ -98,7 +79,6 @@ func (a *API) removeAgent(x *exchange, res *httpserver.Response) *openai.Error {
 	if err != nil {
 		return openai.New(openai.InternalError, "The agent was not removed: "+err.Error())
 	}
-	res.Status = 204
 	return nil
 }
 
@@ -125,14 +105,13 @@ func (a *API) readyz(x *exchange, res *httpserver.Response) *openai.Error {
 		r.Reasons = append(r.Reasons, "shutting down")
 	}
 	r.Ready = len(r.Reasons) == 0
-	status := 200
 	if !r.Ready {
-		status = 503
+		res.Status = 503
 	}
 	if !x.authenticated && !a.open() {
 		r.Reasons = nil
 	}
-	return writeJSON(res, status, r)
+	return writeJSON(res, r)
 }
 
 func (a *API) openapi(_ *exchange, res *httpserver.Response) *openai.Error {

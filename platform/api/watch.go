@@ -25,15 +25,14 @@ type Change[T any] struct {
 
 // listHandler answers a list, or watches it. key names an item; items whose key is ""
 // are never removed nor changed (events).
-func listHandler[T any](a *API, get func(*exchange) ([]T, *openai.Error), key func(T) string) func(*exchange,
-	*httpserver.Response) *openai.Error {
+func listHandler[T any](a *API, get func(*exchange) ([]T, *openai.Error), key func(T) string) handler {
 	return func(x *exchange, res *httpserver.Response) *openai.Error {
 		items, err := get(x)
 		if err != nil {
 			return err
 		}
 		if !x.query.on("watch") {
-			return writeJSON(res, 200, List[T]{items})
+			return writeJSON(res, List[T]{items})
 		}
 		w := &watch[T]{key: key, sent: map[string]string{}}
 		w.compare(items)

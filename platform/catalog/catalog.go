@@ -198,10 +198,23 @@ func (c *Catalog) Lookup(name functions.Name) (Document, bool) {
 	return d, ok
 }
 
+// Documents are the functions of all kinds, by name.
+func (c *Catalog) Documents() []Document {
+	var docs []Document
+	for _, d := range c.now().docs {
+		if d.Team == nil {
+			docs = append(docs, d)
+		}
+	}
+	slices.SortFunc(docs, func(a, b Document) int { return cmp.Compare(a.key(), b.key()) })
+	return docs
+}
+
 // Teams are all teams with a file, by name.
 func (c *Catalog) Teams() []*functions.Team {
-	p := c.now()
-	return sortedTeams(p.teams)
+	return slices.SortedFunc(maps.Values(c.now().teams), func(a, b *functions.Team) int {
+		return cmp.Compare(a.Metadata.Name, b.Metadata.Name)
+	})
 }
 
 // Problems returns the present problems of both folders.
@@ -514,12 +527,4 @@ func sorted[T interface{ FullName() functions.Name }](m map[functions.Name]T) []
 	return slices.SortedFunc(maps.Values(m), func(a, b T) int {
 		return cmp.Compare(a.FullName().String(), b.FullName().String())
 	})
-}
-
-func sortedTeams(m map[string]*functions.Team) []*functions.Team {
-	teams := make([]*functions.Team, 0, len(m))
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		teams = append(teams, m[name])
-	}
-	return teams
 }

@@ -459,8 +459,8 @@ func describeType(t reflect.Type) string {
 }
 
 func suggestName(word string, names []string) string {
-	if nearest := functions.Nearest(word, names, 1); len(nearest) > 0 {
-		return "did you mean " + nearest[0] + "?"
+	if hint := functions.DidYouMean(word, names, 1); hint != "" {
+		return hint
 	}
 	return "one of " + strings.Join(slices.Sorted(slices.Values(names)), ", ")
 }

@@ -212,7 +212,7 @@ func (c *Catalog) remove(name functions.Name) error {
 	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := syncDir(filepath.Dir(at)); err != nil {
+	if err := durable.SyncDir(filepath.Dir(at)); err != nil {
 		return err
 	}
 	delete(c.files, at)
@@ -229,13 +229,4 @@ func (c *Catalog) refresh(path string) {
 	}
 	c.files[path] = f
 	c.assemble(nil)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

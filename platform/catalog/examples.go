@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -72,10 +73,8 @@ func (d *decoder) readExamples(r *functions.Router) (problems []functions.Proble
 			continue
 		}
 		if in.Loaded = byIntent[in.Name]; len(in.Loaded) == 0 {
-			hint := "its intents are " + functions.Clip(strings.Join(slices.Sorted(maps.Keys(byIntent)), ", "))
-			if nearest := functions.Nearest(in.Name, slices.Collect(maps.Keys(byIntent)), 1); len(nearest) > 0 {
-				hint = "did you mean " + nearest[0] + "?"
-			}
+			intents := slices.Sorted(maps.Keys(byIntent))
+			hint := cmp.Or(functions.DidYouMean(in.Name, intents, 1), "its intents are "+functions.Clip(strings.Join(intents, ", ")))
 			problems = append(problems,
 				functions.Problem{Path: at, Message: fmt.Sprintf("no line of %s has the intent %s", in.ExamplesFrom, in.Name), Hint: hint})
 		}

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // Problem is one thing wrong, and where. Line and Column count from 1; 0 where
@@ -47,17 +49,14 @@ func (p Problem) Error() string {
 	if p.Hint != "" {
 		b.WriteString(" (" + p.Hint + ")")
 	}
-	return spellControls(b.String())
+	return Plain(b.String())
 }
 
 // Problems are everything wrong with what was read, in the order of the file.
 type Problems []Problem
 
 func (p Problems) Error() string {
-	lines := make([]string, len(p))
-	for i, x := range p {
-		lines[i] = x.Error()
-	}
+	lines := functions.ConvertAll(p, func(x Problem) string { return x.Error() })
 	return strings.Join(lines, "\n")
 }
 
@@ -80,16 +79,17 @@ func (p Problems) RequireTargets() Problems {
 	return out
 }
 
-// spellControls keeps a terminal or a log from obeying what a file said: control
-// characters are spelled out, and a line break is one too.
-func spellControls(s string) string {
-	if !strings.ContainsFunc(s, unicode.IsControl) {
+// Plain spells out control characters: text of a server or a file must not control the terminal
+// or a log.
+func Plain(s string) string {
+	bad := func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }
+	if !strings.ContainsFunc(s, bad) {
 		return s
 	}
 	var b strings.Builder
 	for _, r := range s {
-		if unicode.IsControl(r) {
-			q := strconv.QuoteRune(r)
+		if bad(r) {
+			q := strconv.QuoteRuneToASCII(r)
 			b.WriteString(q[1 : len(q)-1])
 		} else {
 			b.WriteRune(r)

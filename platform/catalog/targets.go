@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -77,10 +78,7 @@ func (k knownFunctions) checkRouter(d Document) (problems Problems) {
 
 // class is the class of the data that comes to a Router.
 func (k knownFunctions) class(r *functions.Router) functions.DataClass {
-	if r.Spec.Data != "" {
-		return r.Spec.Data
-	}
-	return k.classOfTeam(r.Metadata.Namespace)
+	return cmp.Or(r.Spec.Data, k.classOfTeam(r.Metadata.Namespace))
 }
 
 // classOfTeam is the class of the data of a team's requests.
@@ -111,14 +109,8 @@ func (k knownFunctions) missing(in naming, target string) (message, hint string)
 	case ok && d.Model == nil && (d.Router == nil || in.routers):
 		return fmt.Sprintf("%s is a %s, and a %[2]s has no adapters", name.WithoutAdapter(), d.Kind()), "leave out :" + name.Adapter
 	case ok && d.Model != nil && !slices.ContainsFunc(d.Model.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name.Adapter }):
-		var adapters []string
-		for _, a := range d.Model.Spec.Adapters {
-			adapters = append(adapters, a.Name)
-		}
-		if nearest := functions.Nearest(name.Adapter, adapters, 1); len(nearest) > 0 {
-			hint = "did you mean " + nearest[0] + "?"
-		}
-		return fmt.Sprintf("the model %s has no adapter %s", name.WithoutAdapter(), name.Adapter), hint
+		adapters := functions.ConvertAll(d.Model.Spec.Adapters, func(a functions.Adapter) string { return a.Name })
+		return fmt.Sprintf("the model %s has no adapter %s", name.WithoutAdapter(), name.Adapter), functions.DidYouMean(name.Adapter, adapters, 1)
 	case ok:
 		return "", ""
 	}
@@ -136,8 +128,5 @@ func (k knownFunctions) missing(in naming, target string) (message, hint string)
 		}
 		names = append(names, key)
 	}
-	if nearest := functions.Nearest(target, names, 1); len(nearest) > 0 {
-		hint = "did you mean " + nearest[0] + "?"
-	}
-	return fmt.Sprintf("there is no function %s", name.WithoutAdapter()), hint
+	return fmt.Sprintf("there is no function %s", name.WithoutAdapter()), functions.DidYouMean(target, names, 1)
 }

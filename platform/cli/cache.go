@@ -170,10 +170,7 @@ func matchDigests(items []functions.CacheEntry, words []string) ([]string, error
 				out = append(out, found[0])
 			}
 		default:
-			var s []string
-			for _, d := range found {
-				s = append(s, shortDigest(d))
-			}
+			s := functions.ConvertAll(found, func(d string) string { return shortDigest(d) })
 			return nil, kit.Usage("name one: "+strings.Join(s, ", "), "%s names more than one checkpoint", functions.Clip(w))
 		}
 	}

@@ -281,9 +281,6 @@ func (c *connection) completeNames(cmd *cobra.Command, args []string, _ string) 
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	var names []string
-	for _, f := range all {
-		names = append(names, tables.ShortName(f.Name))
-	}
+	names := functions.ConvertAll(all, func(f api.Function) string { return tables.ShortName(f.Name) })
 	return names, cobra.ShellCompDirectiveNoFileComp
 }

@@ -29,10 +29,7 @@ func (m modelVerbs) describeTeam() *cobra.Command {
 			}
 			i := slices.IndexFunc(teams, func(t api.Team) bool { return t.Name == args[0] })
 			if i < 0 {
-				var names []string
-				for _, t := range teams {
-					names = append(names, t.Name)
-				}
+				names := functions.ConvertAll(teams, func(t api.Team) string { return t.Name })
 				e := &kit.Error{Exit: kit.ExitNotFound, What: "there is no team " + functions.Clip(args[0])}
 				if len(names) > 0 {
 					e.Hint = "there is " + kit.Plain(strings.Join(names[:min(len(names), 10)], ", "))

@@ -123,8 +123,7 @@ func (c *Console) Serve(req *httpserver.Request, res *httpserver.Response) {
 	if req.Method != "GET" && req.Method != "HEAD" {
 		e := openai.New(openai.MethodNotAllowed, "Use GET here.")
 		e.Allow = "GET, HEAD"
-		res.Status, res.Body = e.Status, e.Body()
-		e.Header(func(name, value string) bool { res.Set(name, value); return true })
+		res.Refuse(e)
 		return
 	}
 	if req.Path == Prefix {

@@ -1,6 +1,7 @@
 package controlstream
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -68,9 +69,7 @@ type connection struct{ addr string }
 
 // NewClient returns a Client; it starts nothing.
 func NewClient(o ClientOptions) *Client {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Dial == nil {
 		d := net.Dialer{Timeout: dialTimeout}
 		o.Dial = func(ctx context.Context, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }
@@ -280,10 +279,7 @@ func (c *Client) addresses(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]string, len(addrs))
-	for i, a := range addrs {
-		out[i] = net.JoinHostPort(a, port)
-	}
+	out := functions.ConvertAll(addrs, func(a string) string { return net.JoinHostPort(a, port) })
 	return out, nil
 }
 

@@ -104,10 +104,7 @@ func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
 	}
 	names := h.demandChanged.Values()
 	h.demandChanged.Clear()
-	out := make([]activator.Demand, len(names))
-	for i, name := range names {
-		out[i] = h.sum(name)
-	}
+	out := functions.ConvertAll(names, func(name functions.Name) activator.Demand { return h.sum(name) })
 	h.mu.Unlock()
 	for i := range out {
 		if !yield(out[i]) { // the others stay marked for the next call

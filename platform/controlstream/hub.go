@@ -1,6 +1,7 @@
 package controlstream
 
 import (
+	"cmp"
 	"log/slog"
 	"math"
 	"net"
@@ -124,9 +125,7 @@ func (h *Hub) newPeer(kind Kind, id string, s *stream) *peer {
 
 // NewHub returns a Hub; it starts nothing.
 func NewHub(o HubOptions) *Hub {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}

@@ -1,6 +1,7 @@
 package enroll
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
@@ -145,19 +146,13 @@ func (s *Server) withFormer(agents map[string]functions.JoinedAgent) []functions
 func (s *Server) removedKeys() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	keys := make([]string, 0, len(s.former))
-	for _, a := range s.former {
-		keys = append(keys, a.Key)
-	}
-	return keys
+	return functions.ConvertAll(s.former, func(a functions.JoinedAgent) string { return a.Key })
 }
 
 // NewToken makes a join token for an agent, or with "" for any whose id is not taken. 0 is
 // DefaultExpiry. Tokens end with the process.
 func (s *Server) NewToken(agent string, expiry time.Duration) (token string, expires time.Time, err error) {
-	if expiry == 0 {
-		expiry = DefaultExpiry
-	}
+	expiry = cmp.Or(expiry, DefaultExpiry)
 	if expiry < 0 || expiry > maxExpiry {
 		return "", expires, fmt.Errorf("a join token lasts more than 0 and at most %v", maxExpiry)
 	}
@@ -188,11 +183,7 @@ func (s *Server) isOwn(id string) bool { return s.o.Own != nil && s.o.Own() == i
 func (s *Server) Agents() []functions.JoinedAgent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := []functions.JoinedAgent{}
-	for _, id := range slices.Sorted(maps.Keys(s.agents)) {
-		list = append(list, s.agents[id])
-	}
-	return list
+	return functions.ConvertAll(slices.Sorted(maps.Keys(s.agents)), func(id string) functions.JoinedAgent { return s.agents[id] })
 }
 
 // Remove ends the right of an agent to speak to the server, and the tokens that its key has

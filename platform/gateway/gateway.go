@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -79,9 +80,7 @@ func (o Options) withDefaults() Options {
 	if o.MaxBody <= 0 {
 		o.MaxBody = 32 << 20
 	}
-	if o.Bodies == nil {
-		o.Bodies = httpserver.NewBudget(256<<20, 128<<20)
-	}
+	o.Bodies = cmp.Or(o.Bodies, httpserver.NewBudget(256<<20, 128<<20))
 	if o.Connections == nil {
 		o.Connections = httpserver.NewConnections(1<<20, 1<<20, nil)
 	}
@@ -91,9 +90,7 @@ func (o Options) withDefaults() Options {
 	if o.Count == nil {
 		o.Count = func(...string) {}
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return o
 }
 

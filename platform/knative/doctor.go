@@ -123,10 +123,7 @@ func (c *Cluster) Check(ctx context.Context, services ...*servingv1.Service) err
 	case 1:
 		return &Error{Kind: Refused, What: found[0].What, Hint: found[0].Hint + skipPreflightHint}
 	}
-	lines := make([]string, len(found))
-	for i, f := range found {
-		lines[i] = f.What + " (" + f.Hint + ")"
-	}
+	lines := functions.ConvertAll(found, func(f Finding) string { return f.What + " (" + f.Hint + ")" })
 	return &Error{Kind: Refused, What: strings.Join(lines, "\n"), Hint: "mend each" + skipPreflightHint}
 }
 

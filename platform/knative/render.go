@@ -114,12 +114,8 @@ type Service = servingv1.Service
 // running replicas keep it.
 func Render(m *functions.Model, s Settings) (*servingv1.Service, error) {
 	r := rendering{m: m, s: s}
-	if r.s.Store == "" {
-		r.s.Store = DefaultStore
-	}
-	if r.s.Timeout == 0 {
-		r.s.Timeout = DefaultTimeout
-	}
+	r.s.Store = cmp.Or(r.s.Store, DefaultStore)
+	r.s.Timeout = cmp.Or(r.s.Timeout, DefaultTimeout)
 	r.check()
 	service := r.service()
 	if len(r.problems) > 0 {
@@ -258,10 +254,7 @@ func (r *rendering) source(path, source string) {
 }
 
 func (r *rendering) namespace() string {
-	if r.s.Namespace != "" {
-		return r.s.Namespace
-	}
-	return r.m.Metadata.Namespace
+	return cmp.Or(r.s.Namespace, r.m.Metadata.Namespace)
 }
 
 // image is the engine's image; ember's is thaw itself.

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -71,9 +72,7 @@ var ErrInUse = errors.New("another thaw serve uses this folder: stop it, or name
 // New locks the folder and raises its epoch. It starts nothing. The data path, which
 // refers to the backend, is attached before Run.
 func New(o Options) (*Local, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if err := os.MkdirAll(o.Data, 0o700); err != nil {
 		return nil, fmt.Errorf("local: %w", err)
 	}

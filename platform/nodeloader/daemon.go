@@ -1,6 +1,7 @@
 package nodeloader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,9 +115,7 @@ const (
 
 // New returns a Daemon; it starts nothing.
 func New(o Options) *Daemon {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.IdentifyPod == nil {
 		o.IdentifyPod = IdentifyPod
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
@@ -137,10 +138,7 @@ func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoin
 	d.endPrefetch(locationKey)
 	d.counts.staged.Add(1)
 	d.notifyChange()
-	names := make([]string, 0, len(c.Files))
-	for _, f := range c.Files {
-		names = append(names, f.Name)
-	}
+	names := functions.ConvertAll(c.Files, func(f loader.File) string { return f.Name })
 	s.out.putWith(controlstream.ToPod{Staged: &controlstream.Staged{ID: a.ID, Path: c.Path, Digest: c.Digest, Bytes: c.Bytes, Files: names,
 		Folder: s.folders}}, folder)
 	return c

@@ -1,6 +1,7 @@
 package nodestore
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -58,9 +59,7 @@ type Options struct {
 // Open opens the store below a data folder, with its own loader. Other processes may have
 // the same folder open. It creates folders and starts nothing; the caller closes it.
 func Open(o Options) (*Store, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	st, err := store.Open(store.Options{Dir: filepath.Join(o.Data, "store"), Budget: int64(o.Budget), KeepFree: keepFree, Private: o.Private,
 		Log: o.Log})
 	if err != nil {
@@ -243,7 +242,11 @@ func (s *Store) VerifyCheckpoint(ctx context.Context, digest string, report func
 // returns an error only if it did not start. When ctx ends the staging is cancelled unless
 // another caller shares it; the bytes that have arrived stay.
 func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, report func(functions.StoreProgress)) error {
-	st, err := s.loader.Stage(ctx, r.Source, loader.StageOptions{Base: r.Dir, Digest: r.Digest, Files: r.Files})
+	o := loader.StageOptions{Base: r.Dir, Digest: r.Digest, Files: r.Files}
+	if r.Low {
+		o.Priority = loader.Low
+	}
+	st, err := s.loader.Stage(ctx, r.Source, o)
 	if err != nil {
 		return storeError(err)
 	}

@@ -56,10 +56,7 @@ func (l *peerList) nodes() []p2p.Peer {
 }
 
 func (l *peerList) setDiscovered(list []functions.Peer) {
-	peers := make([]p2p.Peer, 0, len(list))
-	for _, p := range list {
-		peers = append(peers, p2p.Peer{ID: p.ID, URL: p.URL})
-	}
+	peers := functions.ConvertAll(list, func(p functions.Peer) p2p.Peer { return p2p.Peer{ID: p.ID, URL: p.URL} })
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.discovered = peers

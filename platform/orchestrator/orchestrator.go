@@ -137,9 +137,7 @@ func New(o Options) *Orchestrator {
 	if o.Policy == (placement.Policy{}) {
 		o.Policy = placement.DefaultPolicy
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}

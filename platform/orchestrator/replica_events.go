@@ -1,6 +1,7 @@
 package orchestrator
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -103,9 +104,7 @@ func (l *lifecycle) removeReplica(r *replicaState, why string) {
 // backoff of the next start.
 func (l *lifecycle) onFailure(ctx context.Context, r *replicaState, cause string, now placement.Instant) {
 	f := r.function
-	if cause == "" {
-		cause = "the engine ended"
-	}
+	cause = cmp.Or(cause, "the engine ended")
 	if n := l.nodes[r.Node]; l.leadership.mayCommand(n) {
 		l.commands.unload(ctx, n, functions.UnloadRequest{ID: r.ID, Reason: "failed"})
 	}

@@ -1,6 +1,7 @@
 package orchestrator
 
 import (
+	"cmp"
 	"encoding/json"
 	"hash/fnv"
 	"math"
@@ -198,9 +199,7 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 	setIfChanged(&changed, &n.Machine, hb.Machine)
 	setIfChanged(&changed, &n.Borrows, hb.Borrows)
 	memory := hb.Memory.Total
-	if memory == 0 {
-		memory = math.MaxInt64 / 4 // not reported: unlimited
-	}
+	memory = cmp.Or(memory, math.MaxInt64/4) // not reported: unlimited
 	for _, w := range hb.Warm {
 		if w.Reserved {
 			memory = max(memory-w.Memory, 0)

@@ -87,6 +87,7 @@ type need struct {
 type victim struct {
 	f             *Function
 	r             *Replica
+	owner         *owner
 	room          int
 	lastUse       Instant
 	evictedInPlan uint64 // number of the plan that evicts it

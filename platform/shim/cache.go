@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
@@ -68,9 +69,7 @@ func copySmallFiles(from, to string) (first error) {
 		}
 		b, err := os.ReadFile(filepath.Join(from, e.Name()))
 		if err != nil {
-			if first == nil {
-				first = err
-			}
+			first = cmp.Or(first, err)
 			continue
 		}
 		if err := durable.WriteFile(path, b, 0o600); err != nil {

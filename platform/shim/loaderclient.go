@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -339,9 +340,7 @@ func (l *loaderClient) onLine(m controlstream.ToPod, store string, open *os.File
 		}
 		a.delivered = err == nil
 		// From now on these very bytes.
-		if a.Digest == "" {
-			a.Digest = m.Staged.Digest
-		}
+		a.Digest = cmp.Or(a.Digest, m.Staged.Digest)
 		m.Staged.Path = path
 		a.finishLocked(stagingResult{Staged: *m.Staged, err: err})
 	case m.Verified != nil:

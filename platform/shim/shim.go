@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,12 +126,8 @@ type Shim struct {
 
 // New makes a shim; nothing happens before Run.
 func New(o Options) *Shim {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Out == nil {
-		o.Out = io.Discard
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Out = cmp.Or(o.Out, io.Discard)
 	if o.LoaderTimeout <= 0 {
 		o.LoaderTimeout = DefaultLoaderTimeout
 	}

@@ -46,6 +46,14 @@ type Result struct {
 	TTFTSteps []Step   `json:"-"` // distribution of the time to first token
 }
 
+// AllRefused is the number of refused requests.
+func (r *Result) AllRefused() (n int64) {
+	for _, k := range r.Refused {
+		n += k
+	}
+	return n
+}
+
 // GPUHours splits the hours of all GPUs: the sum is GPUs times the simulated time. A
 // model that uses a fraction of a GPU's memory holds that fraction of its hours.
 //

@@ -143,6 +143,7 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 		})
 	}
 	part(httpserver.NewProcTuner().Run)
+	part(plan.PaceCollector)
 	part(stream.Run)
 	part(func(context.Context) error { return side.Serve(metrics) })
 	part(func(context.Context) error { return gate.Serve(public, private) })

@@ -102,9 +102,7 @@ func (s *controllerSettings) run(ctx context.Context, c *command) error {
 	}
 	defer listener.Close()
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	if s.Advertise == "" {
-		s.Advertise = net.JoinHostPort(cmp.Or(c.getenv("POD_IP"), "127.0.0.1"), port)
-	}
+	s.Advertise = cmp.Or(s.Advertise, net.JoinHostPort(cmp.Or(c.getenv("POD_IP"), "127.0.0.1"), port))
 	memlimit.Apply(memlimit.Alone, log.Logger)
 	foresee := func() *foresight.Options { return s.foresee(log.Logger) }
 	name := func(service string) string { return service + "." + s.Namespace + ".svc." + s.ClusterDomain }

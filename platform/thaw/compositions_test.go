@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -225,7 +226,7 @@ func TestCompositions(t *testing.T) {
 }
 
 // TestCompositionTakesTurns: of two models on one GPU each is loaded once, the second when
-// the first has answered.
+// the first has answered. Its bytes are staged before.
 func TestCompositionTakesTurns(t *testing.T) {
 	t.Parallel()
 	const gpu = "resources: {gpus: 1}\n"
@@ -241,6 +242,12 @@ func TestCompositionTakesTurns(t *testing.T) {
 	}
 	if n := len(p.items("/api/v1/coldstarts")); n != 2 {
 		t.Errorf("%d cold starts, want one of each model", n)
+	}
+	staged := slices.ContainsFunc(p.items("/api/v1/events"), func(e map[string]any) bool {
+		return e["kind"] == "prewarm" && e["function"] == "default/small-b" && e["message"] == functions.PrewarmDisk
+	})
+	if !staged {
+		t.Error("the second model is not staged while the first one works")
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"net"
 	"net/url"
 
@@ -45,9 +46,7 @@ func peering(where, addr, advertise string, secure *p2p.TLS, others []string) (*
 		l.Close()
 		return p, nil
 	}
-	if host == "" {
-		host = at.IP.String()
-	}
+	host = cmp.Or(host, at.IP.String())
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	p.Listener, p.URL = l, "https://"+net.JoinHostPort(host, port)
 	return p, nil

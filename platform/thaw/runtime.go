@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,12 +55,8 @@ func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer)
 	if err != nil {
 		return &kit.Error{What: fmt.Sprintf("cannot listen on port %d", c.Port), Err: err}
 	}
-	if c.Port == 0 {
-		c.Port = listener.Addr().(*net.TCPAddr).Port
-	}
-	if c.Dir == "" {
-		c.Dir = filepath.Join(os.TempDir(), fmt.Sprintf("thaw-%d", c.Port))
-	}
+	c.Port = cmp.Or(c.Port, listener.Addr().(*net.TCPAddr).Port)
+	c.Dir = cmp.Or(c.Dir, filepath.Join(os.TempDir(), fmt.Sprintf("thaw-%d", c.Port)))
 	log := c.Open(stderr)
 	defer log.Close()
 	log.Info("thaw runtime", "version", cli.Version, "model", m.FullName(), "engine", m.Spec.Engine, "source", m.Spec.Source, "address",

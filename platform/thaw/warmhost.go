@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,9 +26,7 @@ import (
 func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Writer) error {
 	log := c.Open(stderr)
 	defer log.Close()
-	if c.Dir == "" {
-		c.Dir = filepath.Join(os.TempDir(), "thaw-warm-host")
-	}
+	c.Dir = cmp.Or(c.Dir, filepath.Join(os.TempDir(), "thaw-warm-host"))
 	environ := shim.InheritedVariables(os.Environ())
 	programs := engine.Programs{Environ: func() []string { return environ }}
 	cmd, err := programs.Prepare(engine.Request{Spec: functions.ModelSpec{Engine: functions.Engine(c.Engine)}, Name: "any", Path: "/", Port: 1,

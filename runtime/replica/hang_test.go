@@ -86,8 +86,10 @@ func TestWatch(t *testing.T) {
 				}
 				if got != "" {
 					w.cleared(now)
-					if again := w.observe(now.Add(time.Second), now.Add(time.Second), s.m, s.err, functions.Traffic{}); again != "" {
-						t.Errorf("suspected again at once: %s", again)
+					for _, traffic := range []functions.Traffic{s.t.traffic(zero), {}} { // the same requests, or none
+						if again := w.observe(now.Add(time.Second), now.Add(time.Second), s.m, s.err, traffic); again != "" {
+							t.Errorf("suspected again at once with %+v: %s", traffic, again)
+						}
 					}
 				}
 			}

@@ -46,6 +46,7 @@ type fakeNode struct {
 	sleepTime, wakeTime time.Duration
 	wakeErr             error
 	refuse              error        // of the next adapter
+	path                string       // of the last one
 	asleep              atomic.Int64 // level
 
 	noParent bool // the parent cannot fork
@@ -291,6 +292,12 @@ func TestFailures(t *testing.T) {
 		{name: "no first token", s: func() *fakeNode { s := &fakeNode{}; s.hang.Store(true); return s }(), why: "vllm: no first token within 10m (deadlines.start): no answer; it wrote nothing", after: 10*time.Minute + second, kills: 1},
 		{name: "first token is an error", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 500, Body: "CUDA error"} }}, why: "vllm: no first token within 10m (deadlines.start): the probe answered HTTP 500: CUDA error", after: 10*time.Minute + second, kills: 1},
 		{name: "the key is refused", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 401, Body: "Unauthorized"} }}, why: "vllm: first token: HTTP 401: Unauthorized", after: 11 * second, kills: 1},
+		{name: "the key is refused at times", s: &fakeNode{tokenErr: func(n int64) error {
+			if n%2 == 0 {
+				return &engine.StatusError{Status: 401, Body: "Unauthorized"}
+			}
+			return &engine.StatusError{Status: 500, Body: "loading"}
+		}}, why: "vllm: no first token within 10m (deadlines.start): the probe answered HTTP ", after: 10*time.Minute + second, kills: 1},
 		{name: "dies at its first token", s: &fakeNode{loadTime: second}, change: func(o *Options) {
 			s := o.Spawner.(*fakeNode)
 			s.tokenErr = func(int64) error {
@@ -472,6 +479,7 @@ func TestDrain(t *testing.T) {
 		{name: "no metrics", min: 30 * time.Second, max: 30 * time.Second},
 		{name: "only the owner knows", owner: true, until: 5 * time.Second, min: 5 * time.Second, max: 5*time.Second + 200*time.Millisecond},
 		{name: "more haste", known: true, until: time.Hour, again: 3 * time.Second, min: 4 * time.Second, max: 4 * time.Second},
+		{name: "less haste changes nothing", known: true, until: time.Hour, again: time.Minute, min: 30 * time.Second, max: 30 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package chatstream
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -24,10 +25,7 @@ type aside struct {
 }
 
 func (a *aside) reasoning() string {
-	if a.Reasoning != "" {
-		return a.Reasoning
-	}
-	return a.Reasoning2
+	return cmp.Or(a.Reasoning, a.Reasoning2)
 }
 
 func (a *aside) isEmpty() bool { return a.reasoning() == "" && a.Refusal == "" && len(a.Tools) == 0 }

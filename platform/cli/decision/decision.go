@@ -3,6 +3,7 @@
 package decision
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,9 +57,7 @@ func readBounded(r io.Reader) ([]byte, error) {
 func Print(c *kit.Terminal, router string, rec functions.RouteRecord) error {
 	return c.PrintDocument("Route", rec.ID, rec, func() {
 		target := rec.Target
-		if target == "" {
-			target = "no target"
-		}
+		target = cmp.Or(target, "no target")
 		fmt.Fprintf(c.Out, "%s: %s\n%s\n\n", kit.Plain(router), kit.Plain(target), kit.Plain(rec.Reason))
 		row := func(name, value string) {
 			if value != "" {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,9 +37,7 @@ func (d doctor) wantedModels(ctx context.Context, folder string, add adder) want
 			w.by[e] = append(w.by[e], name)
 		}
 	}
-	if folder == "" {
-		folder = d.Getenv("THAW_FUNCTIONS")
-	}
+	folder = cmp.Or(folder, d.Getenv("THAW_FUNCTIONS"))
 	deployed := ""
 	if dirs, err := d.DataFolders(); err == nil {
 		for _, dir := range slices.Backward(dirs) {
@@ -137,9 +136,7 @@ func (d doctor) examineEngines(ctx context.Context, w wanted, add adder) {
 			continue
 		}
 		version := in.Version
-		if version == "" {
-			version = "of unknown version"
-		}
+		version = cmp.Or(version, "of unknown version")
 		switch {
 		case s.Within(in.Version):
 			add(check, statusOK, "", "%s, %s, a version that was tested", in.Program, version)

@@ -122,7 +122,8 @@ func (d *draft) planAdapters() {
 		return
 	}
 	if d.engine != functions.EngineVLLM && d.engine != functions.EngineEmber {
-		d.remarks = append(d.remarks, fmt.Sprintf("left out: %s, which %s does not serve here", counted(len(d.adapters), "adapter"), d.engine))
+		d.remarks = append(d.remarks,
+			fmt.Sprintf("left out: %s, which %s does not serve here", kit.CountOf(len(d.adapters), "adapter"), d.engine))
 		d.adapters = nil
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/sizing"
 	"github.com/thaw-dev/thaw/loader/inspect"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 func (d *draft) file() string {
@@ -79,7 +80,7 @@ func (d *draft) described() string {
 	case c.DType != "":
 		words = append(words, oneLine(c.DType))
 	}
-	text := strings.Join(append(words, fmt.Sprintf("%s of %s", counted(c.Files, "file"), human(c.Stored))), ", ")
+	text := strings.Join(append(words, fmt.Sprintf("%s of %s", kit.CountOf(c.Files, "file"), human(c.Stored))), ", ")
 	if len(c.Left) > 0 {
 		text += fmt.Sprintf("; not read by the engine: %s", oneLine(strings.Join(c.Left[:min(3, len(c.Left))], ", ")))
 		if more := len(c.Left) - 3; more > 0 {
@@ -106,7 +107,7 @@ func (d *draft) arithmetic() []string {
 		}
 	}
 	row(n.Weights, "weights%s", d.ofAll(d.model.Weights))
-	row(n.Cache, "KV cache: %s x %d tokens, %s", counted(u.Requests, "request"), u.Context, d.layers())
+	row(n.Cache, "KV cache: %s x %d tokens, %s", kit.CountOf(u.Requests, "request"), u.Context, d.layers())
 	row(n.Adapters, "adapters: %d x %s", d.model.Slots, human(d.model.Adapter))
 	row(n.Program, "%s itself", d.engine)
 	row(n.Work, "what a batch takes")
@@ -124,10 +125,7 @@ func (d *draft) ofAll(all int64) string {
 
 // layers describes what the cache has, for all GPUs together.
 func (d *draft) layers() string {
-	var parts []string
-	for _, l := range d.model.Cache {
-		parts = append(parts, layersText(l, d.engine))
-	}
+	parts := functions.ConvertAll(d.model.Cache, func(l sizing.Layers) string { return layersText(l, d.engine) })
 	return strings.Join(parts, " + ")
 }
 
@@ -138,9 +136,9 @@ func layersText(l sizing.Layers, e functions.Engine) string {
 	}
 	var parts []string
 	if l.Token > 0 {
-		text := fmt.Sprintf("%s x %d bytes a token", counted(l.Count, "layer"), l.Token*factor)
+		text := fmt.Sprintf("%s x %d bytes a token", kit.CountOf(l.Count, "layer"), l.Token*factor)
 		if l.Heads > 0 {
-			text += fmt.Sprintf(" (%s)", counted(l.Heads, "KV head"))
+			text += fmt.Sprintf(" (%s)", kit.CountOf(l.Heads, "KV head"))
 		}
 		if l.Window > 0 {
 			text += fmt.Sprintf(", at most %d tokens", l.Window)
@@ -148,17 +146,9 @@ func layersText(l sizing.Layers, e functions.Engine) string {
 		parts = append(parts, text)
 	}
 	if l.State > 0 {
-		parts = append(parts, fmt.Sprintf("%s x %s a request", counted(l.Count, "layer"), human(l.State*factor)))
+		parts = append(parts, fmt.Sprintf("%s x %s a request", kit.CountOf(l.Count, "layer"), human(l.State*factor)))
 	}
 	return strings.Join(parts, " + ")
-}
-
-// counted is so many things, by the name of one.
-func counted(n int, one string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %ss", n, one)
 }
 
 // plain are texts that YAML reads as themselves.

@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -61,14 +62,9 @@ func NewRoot(name, short string, groups ...[2]string) *Command {
 	if len(groups) > 0 {
 		root.SetHelpCommandGroupID(groups[0][0])
 	}
-	setTemplates(root)
-	return root
-}
-
-// setTemplates gives root and its verbs the project's form of help.
-func setTemplates(root *cobra.Command) {
 	root.SetHelpTemplate(helpTemplate)
 	root.SetUsageTemplate(usageTemplate)
+	return root
 }
 
 // HideInherited leaves the flags of all verbs out of the help of cmd, a verb that
@@ -146,10 +142,7 @@ func UpToArgs(name string, most int) Args {
 
 // DidYouMean is the hint with the most n names nearest to word, else the other hint.
 func DidYouMean(word string, names []string, n int, other string) string {
-	if near := functions.Nearest(word, names, n); len(near) > 0 {
-		return "did you mean " + strings.Join(near, ", ") + "?"
-	}
-	return other
+	return cmp.Or(functions.DidYouMean(word, names, n), other)
 }
 
 type (

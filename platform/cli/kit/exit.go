@@ -8,10 +8,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
@@ -95,24 +93,8 @@ func (t *Terminal) Report(ctx context.Context, err error) int {
 	return exit
 }
 
-// Plain spells out control characters: text of a server or a file must not control
-// the terminal.
-func Plain(s string) string {
-	bad := func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }
-	if !strings.ContainsFunc(s, bad) {
-		return s
-	}
-	var b strings.Builder
-	for _, r := range s {
-		if bad(r) {
-			q := strconv.QuoteRuneToASCII(r)
-			b.WriteString(q[1 : len(q)-1])
-		} else {
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
+// Plain spells out control characters, as [catalog.Plain] does.
+func Plain(s string) string { return catalog.Plain(s) }
 
 // RootCause returns the cause of an error of a file or a program, without the name.
 func RootCause(err error) error {

@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"cmp"
 	"encoding"
 	"encoding/json"
 	"fmt"
@@ -45,9 +46,7 @@ func settingsOf(v reflect.Value, defaults string) (list []Setting) {
 		}
 		s := Setting{Name: f.Tag.Get("json"), env: f.Tag.Get("env"), def: f.Tag.Get("default"), shown: f.Tag.Get("shown"),
 			help: f.Tag.Get("help"), value: v.FieldByIndex(f.Index)}
-		if s.env == "" {
-			s.env = "THAW_" + strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))
-		}
+		s.env = cmp.Or(s.env, "THAW_"+strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_")))
 		if name, def, _ := strings.Cut(defaults, "="); name == s.Name {
 			s.def = def
 		}
@@ -340,10 +339,7 @@ func (s Setting) Quoted() string {
 	case reflect.String:
 		return strconv.Quote(s.value.String())
 	case reflect.Slice:
-		var list []string
-		for _, x := range s.value.Interface().([]string) {
-			list = append(list, strconv.Quote(x))
-		}
+		list := functions.ConvertAll(s.value.Interface().([]string), func(x string) string { return strconv.Quote(x) })
 		return "[" + strings.Join(list, ", ") + "]"
 	}
 	return s.Text()

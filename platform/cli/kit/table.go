@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -148,15 +149,10 @@ func PrintTable[T any](w io.Writer, k Kind[T], items []T, wide bool, widths *[]i
 	}
 	var rows [][]string
 	if widths == nil || *widths == nil {
-		heads := make([]string, len(columns))
-		for i, col := range columns {
-			heads[i] = col.Head
-		}
+		heads := functions.ConvertAll(columns, func(col Column[T]) string { return col.Head })
 		rows = append(rows, heads)
 	}
-	if widths == nil {
-		widths = new([]int)
-	}
+	widths = cmp.Or(widths, new([]int))
 	if *widths == nil {
 		*widths = make([]int, len(columns))
 	}

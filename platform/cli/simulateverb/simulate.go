@@ -3,6 +3,7 @@
 package simulateverb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,7 +159,7 @@ func (c *command) runSimulation(ctx context.Context, s *simulation, flags *kit.F
 	if c.Output == "json" || c.Output == "yaml" {
 		return c.Encode(simulations{functions.APIVersion, "SimulationList", out.Runs, out.Needs})
 	}
-	kit.PrintTable(c.Out, simulationKind, out.Runs, c.Output == "wide", nil)
+	kit.PrintTable(c.Out, simulationKind(), out.Runs, c.Output == "wide", nil)
 	c.printSummary(out, st.Sizing)
 	return nil
 }
@@ -171,9 +172,7 @@ func (c *command) readStudy(s *simulation, flags *kit.FlagSet) (st *study.Study,
 		if st.Fleet, err = fleet.Decode("example", []byte(exampleFleet)); err != nil {
 			return nil, "", err
 		}
-		if s.trace == "" {
-			s.trace = exampleTrace
-		}
+		s.trace = cmp.Or(s.trace, exampleTrace)
 		if !flags.Changed("policy") {
 			s.policy = examplePolicy
 		}
@@ -226,10 +225,7 @@ func (c *command) readStudy(s *simulation, flags *kit.FlagSet) (st *study.Study,
 	if err := s.readModels(st, t); err != nil {
 		return nil, "", err
 	}
-	names := make([]functions.Name, len(st.Models))
-	for i, m := range st.Models {
-		names[i] = m.FullName()
-	}
+	names := functions.ConvertAll(st.Models, func(m *functions.Model) functions.Name { return m.FullName() })
 	m, err := t.Onto(names, s.how, s.seed)
 	if err != nil {
 		return nil, "", &kit.Error{Exit: kit.ExitUsage, What: "--trace " + functions.Clip(s.trace), Err: err}
@@ -368,36 +364,13 @@ func simulationProgress(p study.Progress, took time.Duration) string {
 }
 
 // simulationKind is the table of results, with more columns with -o wide.
-var simulationKind = kit.Kind[study.Run]{
-	Word: "Simulation", Name: func(r study.Run) string { return r.Policy.Text },
-	Columns: []kit.Column[study.Run]{
-		kit.Col("POLICY", func(r study.Run) string { return r.Policy.Text }),
-		kit.Col("GPUS", func(r study.Run) string { return strconv.Itoa(r.GPUs) }),
-		kit.Col("REQUESTS", func(r study.Run) string { return study.Count(r.Requests) }),
-		kit.Col("COLD", func(r study.Run) string { return study.Count(r.Cold) }),
-		kit.Col("SHARE", func(r study.Run) string { return strconv.FormatFloat(r.ColdShare*100, 'f', 2, 64) + "%" }),
-		kit.Col("P50", func(r study.Run) string { return study.Seconds(r.TTFT.P50) }),
-		kit.Col("P90", func(r study.Run) string { return study.Seconds(r.TTFT.P90) }),
-		kit.Col("P99", func(r study.Run) string { return study.Seconds(r.TTFT.P99) }),
-		kit.Col("MAX", func(r study.Run) string { return study.Seconds(r.TTFT.Max) }),
-		kit.WideCol("WARM-P99", func(r study.Run) string { return study.Seconds(r.TTFTWarm.P99) }),
-		kit.Col("COLD-P50", func(r study.Run) string { return study.Seconds(r.TTFTCold.P50) }),
-		kit.WideCol("COLD-P99", func(r study.Run) string { return study.Seconds(r.TTFTCold.P99) }),
-		kit.Col("BUSY-H", func(r study.Run) string { return study.Hours(r.GPUHours.Busy) }),
-		kit.Col("IDLE-H", func(r study.Run) string { return study.Hours(r.GPUHours.Idle) }),
-		kit.Col("LOAD-H", func(r study.Run) string { return study.Hours(r.GPUHours.Loading) }),
-		kit.Col("WASTE-H", func(r study.Run) string { return study.Hours(r.GPUHours.Wasted) }),
-		kit.Col("EVICTED", func(r study.Run) string { return study.Count(r.Evictions) }),
-		kit.Col("THRASH", func(r study.Run) string { return study.Count(r.Thrash) }),
-		kit.Col("REFUSED", func(r study.Run) string {
-			n := int64(0)
-			for _, k := range r.Refused {
-				n += k
-			}
-			return study.Count(n)
-		}),
-		kit.WideCol("TOOK", func(r study.Run) string { return kit.Span(r.Took) }),
-	},
+func simulationKind() kit.Kind[study.Run] {
+	k := kit.Kind[study.Run]{Word: "Simulation", Name: func(r study.Run) string { return r.Policy.Text }}
+	for _, c := range study.Columns {
+		k.Columns = append(k.Columns, kit.Column[study.Run]{Head: c.Head, Wide: c.Wide, Cell: c.Cell})
+	}
+	k.Columns = append(k.Columns, kit.WideCol("TOOK", func(r study.Run) string { return kit.Span(r.Took) }))
+	return k
 }
 
 // printSummary prints what follows the table.

@@ -1,6 +1,7 @@
 package tables
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -58,8 +59,5 @@ func Watch[T any](ctx context.Context, c *kit.Terminal, cl *api.Client, k kit.Ki
 		}
 		return printing == nil
 	})
-	if printing != nil {
-		return printing
-	}
-	return err
+	return cmp.Or(printing, err)
 }

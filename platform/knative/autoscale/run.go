@@ -1,6 +1,7 @@
 package autoscale
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,9 +109,7 @@ func New(o Options) (*Reconciler, error) {
 	if o.Config == nil || o.Scales == nil || o.Log == nil || o.PodAutoscalers == nil || o.Ingresses == nil {
 		return nil, errors.New("autoscale: Config, Scales, Log, PodAutoscalers and Ingresses are needed")
 	}
-	if o.System == "" {
-		o.System = "knative-serving"
-	}
+	o.System = cmp.Or(o.System, "knative-serving")
 	return &Reconciler{o: o, class: knative.AutoscalerClass}, nil
 }
 

@@ -1,6 +1,7 @@
 package autoscale
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -116,16 +117,12 @@ func decideStatus(s Scale, known bool, b scaleBounds, before statusBefore) newSt
 	}
 	switch v.active {
 	case corev1.ConditionFalse:
-		if v.reason == "" {
-			v.reason = ReasonNoTraffic
-		}
+		v.reason = cmp.Or(v.reason, ReasonNoTraffic)
 		if v.message == "" && v.reason == ReasonNoTraffic {
 			v.message = noTrafficMessage
 		}
 	case corev1.ConditionUnknown:
-		if v.reason == "" {
-			v.reason = ReasonQueued
-		}
+		v.reason = cmp.Or(v.reason, ReasonQueued)
 		if v.message == "" && v.reason == ReasonQueued {
 			v.message = queuedMessage
 		}

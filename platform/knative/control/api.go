@@ -1,12 +1,14 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net/http"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -112,10 +114,12 @@ func (c apiCatalog) Teams() []*functions.Team { return c.r.catalog.Teams() }
 var errDeploy = fmt.Errorf("%w: on Kubernetes a model is a Knative Service: thaw deploy --to knative, thaw rm --to knative, or kubectl",
 	catalog.ErrReadOnly)
 
-// A cluster has models alone yet.
-func (c apiCatalog) Routers() []*functions.Router           { return nil }
-func (c apiCatalog) Remotes() []*functions.Remote           { return nil }
-func (c apiCatalog) Compositions() []*functions.Composition { return nil }
+// Documents are the models: a cluster has no functions of other kinds yet.
+func (c apiCatalog) Documents() []catalog.Document {
+	docs := functions.ConvertAll(c.Models(), func(m *functions.Model) catalog.Document { return catalog.Document{Model: m} })
+	slices.SortFunc(docs, func(a, b catalog.Document) int { return cmp.Compare(a.FullName().String(), b.FullName().String()) })
+	return docs
+}
 
 func (c apiCatalog) Lookup(name functions.Name) (catalog.Document, bool) {
 	m := c.Model(name)

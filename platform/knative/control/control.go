@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -90,9 +91,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Policy == (placement.Policy{}) {
 		o.Policy = placement.DefaultPolicy
 	}
-	if o.Settle == 0 {
-		o.Settle = 3 * time.Second
-	}
+	o.Settle = cmp.Or(o.Settle, 3*time.Second)
 	c := &control{o: o}
 	if err := c.open(); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -130,9 +131,7 @@ func (r *revision) readScaling(m *functions.Model, pa *autoscalingv1alpha1.PodAu
 	}
 	s := &m.Spec.Scale
 	number(autoscaling.MaxScaleAnnotationKey, &s.Max)
-	if s.Max == 0 {
-		s.Max = unboundedReplicas
-	}
+	s.Max = cmp.Or(s.Max, unboundedReplicas)
 	number(autoscaling.TargetAnnotationKey, &s.Target)
 	s.Target = max(s.Target, 1)
 	s.Min = 0

@@ -150,10 +150,7 @@ func (c *compiler) addIngress(in *v1alpha1.Ingress) {
 		return
 	}
 	for i, rule := range probed.Spec.Rules {
-		var paths []controlstream.Path
-		for _, p := range rule.HTTP.Paths {
-			paths = append(paths, c.compilePath(name, &p))
-		}
+		paths := functions.ConvertAll(rule.HTTP.Paths, func(p v1alpha1.HTTPIngressPath) controlstream.Path { return c.compilePath(name, &p) })
 		internal := rule.Visibility == v1alpha1.IngressVisibilityClusterLocal
 		for _, h := range rule.Hosts {
 			h = strings.ToLower(h)

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/thaw-dev/thaw/deploy/kustomize"
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
@@ -191,11 +192,7 @@ const historyDir = "/history"
 
 // toAnyList converts texts to a list of an unstructured object.
 func toAnyList(texts []string) []any {
-	var list []any
-	for _, s := range texts {
-		list = append(list, s)
-	}
-	return list
+	return functions.ConvertAll(texts, func(s string) any { return s })
 }
 
 // appendField appends to a list of an unstructured object.

@@ -2,6 +2,7 @@ package schedulerhint
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -63,9 +64,7 @@ func New(o Options) (*Webhook, error) {
 	if net.ParseIP(o.Advertise) == nil {
 		return nil, fmt.Errorf("schedulerhint: Advertise %q is no IP address", o.Advertise)
 	}
-	if o.Name == "" {
-		o.Name = Name
-	}
+	o.Name = cmp.Or(o.Name, Name)
 	return &Webhook{o: o, now: time.Now}, nil
 }
 

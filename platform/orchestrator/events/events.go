@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -43,9 +44,7 @@ func (l *Log) After(seq uint64) []functions.Event {
 // Publish adds an event about a function, or with no name about the machines.
 func (l *Log) Publish(v functions.Event, name functions.Name) {
 	v.At = l.wallClock()
-	if v.Message == "" {
-		v.Message = words.Sentence(v.Kind, v.Reason)
-	}
+	v.Message = cmp.Or(v.Message, words.Sentence(v.Kind, v.Reason))
 	if name.Name != "" {
 		v.Function = name.String()
 	}

@@ -1,7 +1,9 @@
 package study
 
 import (
+	"fmt"
 	"hash/fnv"
+	"slices"
 	"strconv"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -57,20 +59,13 @@ func Names(t *trace.Trace, n int) (out []functions.Name) {
 	if len(out) == 0 {
 		width := len(strconv.Itoa(n))
 		for i := range n {
-			num := strconv.Itoa(i + 1)
-			for len(num) < width {
-				num = "0" + num
-			}
-			out = append(out, functions.Name{Team: functions.DefaultTeam, Name: "m" + num})
+			out = append(out, functions.Name{Team: functions.DefaultTeam, Name: fmt.Sprintf("m%0*d", width, i+1)})
 		}
 	}
 	seen := map[functions.Name]bool{}
-	kept := out[:0]
-	for _, n := range out {
-		if !seen[n] {
-			seen[n] = true
-			kept = append(kept, n)
-		}
-	}
-	return kept
+	return slices.DeleteFunc(out, func(n functions.Name) bool {
+		twice := seen[n]
+		seen[n] = true
+		return twice
+	})
 }

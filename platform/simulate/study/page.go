@@ -130,6 +130,10 @@ func (o *Outcome) shownRuns() (out []Run) {
 func (p *page) f(format string, args ...any) { fmt.Fprintf(&p.Builder, format, args...) }
 
 func (p *page) head() {
+	version := ""
+	if p.a.Version != "" {
+		version = ", thaw " + escapeHTML(p.a.Version)
+	}
 	p.f(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>thaw simulate</title>
@@ -139,14 +143,7 @@ func (p *page) head() {
 <p>%s</p>
 <p><code>%s</code></p>
 <p>%s, seed %d%s</p>
-`, pageStyle, colourRules(), escapeHTML(p.a.Trace), escapeHTML(p.a.Fleet), escapeHTML(p.a.Command), escapeHTML(p.a.Made.UTC().Format("2006-01-02 15:04 UTC")), p.a.Seed, escapeHTML(prefixed(", thaw ", p.a.Version)))
-}
-
-func prefixed(before, s string) string {
-	if s == "" {
-		return ""
-	}
-	return before + s
+`, pageStyle, colourRules(), escapeHTML(p.a.Trace), escapeHTML(p.a.Fleet), escapeHTML(p.a.Command), escapeHTML(p.a.Made.UTC().Format("2006-01-02 15:04 UTC")), p.a.Seed, version)
 }
 
 func escapeHTML(s string) string { return html.EscapeString(s) }
@@ -171,37 +168,35 @@ func (p *page) answers() {
 	p.close()
 }
 
-// columns are the columns of the main table.
-var columns = []struct {
-	head string
-	cell func(*Run) string
-}{
-	{"policy", func(r *Run) string { return r.Policy.Text }},
-	{"GPUs", func(r *Run) string { return strconv.Itoa(r.GPUs) }},
-	{"requests", func(r *Run) string { return Count(r.Requests) }},
-	{"cold", func(r *Run) string { return Count(r.Cold) }},
-	{"cold share", func(r *Run) string { return share(r.ColdShare) }},
-	{"TTFT p50", func(r *Run) string { return Seconds(r.TTFT.P50) }},
-	{"p90", func(r *Run) string { return Seconds(r.TTFT.P90) }},
-	{"p99", func(r *Run) string { return Seconds(r.TTFT.P99) }},
-	{"max", func(r *Run) string { return Seconds(r.TTFT.Max) }},
-	{"warm p99", func(r *Run) string { return Seconds(r.TTFTWarm.P99) }},
-	{"cold p50", func(r *Run) string { return Seconds(r.TTFTCold.P50) }},
-	{"cold p99", func(r *Run) string { return Seconds(r.TTFTCold.P99) }},
-	{"GPU-h busy", func(r *Run) string { return Hours(r.GPUHours.Busy) }},
-	{"idle", func(r *Run) string { return Hours(r.GPUHours.Idle) }},
-	{"loading", func(r *Run) string { return Hours(r.GPUHours.Loading) }},
-	{"wasted", func(r *Run) string { return Hours(r.GPUHours.Wasted) }},
-	{"evictions", func(r *Run) string { return Count(r.Evictions) }},
-	{"thrash", func(r *Run) string { return Count(r.Thrash) }},
-	{"refused", func(r *Run) string { return Count(refused(&r.Result)) }},
+// Column is a column of the table of runs: its head, and the one of its shorter form, which
+// programs' terminals have.
+type Column struct {
+	Title, Head string
+	Wide        bool // left out of a short table
+	Cell        func(Run) string
 }
 
-func refused(r *simulate.Result) (n int64) {
-	for _, k := range r.Refused {
-		n += k
-	}
-	return n
+// Columns are the columns of the table of runs.
+var Columns = []Column{
+	{"policy", "POLICY", false, func(r Run) string { return r.Policy.Text }},
+	{"GPUs", "GPUS", false, func(r Run) string { return strconv.Itoa(r.GPUs) }},
+	{"requests", "REQUESTS", false, func(r Run) string { return Count(r.Requests) }},
+	{"cold", "COLD", false, func(r Run) string { return Count(r.Cold) }},
+	{"cold share", "SHARE", false, func(r Run) string { return strconv.FormatFloat(r.ColdShare*100, 'f', 2, 64) + "%" }},
+	{"TTFT p50", "P50", false, func(r Run) string { return Seconds(r.TTFT.P50) }},
+	{"p90", "P90", false, func(r Run) string { return Seconds(r.TTFT.P90) }},
+	{"p99", "P99", false, func(r Run) string { return Seconds(r.TTFT.P99) }},
+	{"max", "MAX", false, func(r Run) string { return Seconds(r.TTFT.Max) }},
+	{"warm p99", "WARM-P99", true, func(r Run) string { return Seconds(r.TTFTWarm.P99) }},
+	{"cold p50", "COLD-P50", false, func(r Run) string { return Seconds(r.TTFTCold.P50) }},
+	{"cold p99", "COLD-P99", true, func(r Run) string { return Seconds(r.TTFTCold.P99) }},
+	{"GPU-h busy", "BUSY-H", false, func(r Run) string { return Hours(r.GPUHours.Busy) }},
+	{"idle", "IDLE-H", false, func(r Run) string { return Hours(r.GPUHours.Idle) }},
+	{"loading", "LOAD-H", false, func(r Run) string { return Hours(r.GPUHours.Loading) }},
+	{"wasted", "WASTE-H", false, func(r Run) string { return Hours(r.GPUHours.Wasted) }},
+	{"evictions", "EVICTED", false, func(r Run) string { return Count(r.Evictions) }},
+	{"thrash", "THRASH", false, func(r Run) string { return Count(r.Thrash) }},
+	{"refused", "REFUSED", false, func(r Run) string { return Count(r.AllRefused()) }},
 }
 
 func (p *page) table() {
@@ -211,8 +206,8 @@ func (p *page) table() {
 	}
 	p.open("Side by side", text)
 	p.WriteString(`<div class="scroll"><table><thead><tr>`)
-	for _, c := range columns {
-		p.f("<th>%s</th>", c.head)
+	for _, c := range Columns {
+		p.f("<th>%s</th>", c.Title)
 	}
 	p.WriteString("</tr></thead><tbody>\n")
 	best := p.o.best()
@@ -226,8 +221,8 @@ func (p *page) table() {
 			class = ` class="best"`
 		}
 		p.f("<tr%s>", class)
-		for _, c := range columns {
-			p.f("<td>%s</td>", escapeHTML(c.cell(r)))
+		for _, c := range Columns {
+			p.f("<td>%s</td>", escapeHTML(c.Cell(*r)))
 		}
 		p.WriteString("</tr>\n")
 	}

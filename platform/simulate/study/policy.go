@@ -46,7 +46,7 @@ func ParsePolicy(text string) (Policy, error) {
 	parts := strings.Split(text, "+")
 	var ok bool
 	if p.Eviction, ok = evictions[parts[0]]; !ok {
-		return p, unknown(parts[0], "policy", PolicyNames)
+		return p, functions.UnknownWord(parts[0], "policy", PolicyNames)
 	}
 	p.Future = parts[0] == Clairvoyant || parts[0] == Furthest
 	for _, part := range parts[1:] {
@@ -65,7 +65,7 @@ func ParsePolicy(text string) (Policy, error) {
 			}
 			p.Idle = max(d.Std(), time.Nanosecond)
 		default:
-			return p, unknown(part, "part of a policy", Parts)
+			return p, functions.UnknownWord(part, "part of a policy", Parts)
 		}
 	}
 	return p, nil
@@ -84,14 +84,6 @@ func ParsePolicies(text string) (out []Policy, err error) {
 		out = append(out, p)
 	}
 	return out, nil
-}
-
-func unknown(text, option string, choices []string) error {
-	hint := ""
-	if nearest := functions.Nearest(text, choices, 1); len(nearest) > 0 {
-		hint = "; did you mean " + nearest[0] + "?"
-	}
-	return fmt.Errorf("%q is no %s%s (%s)", functions.Clip(text), option, hint, strings.Join(choices, ", "))
 }
 
 // schedule returns the policy in placement's terms.

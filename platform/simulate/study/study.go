@@ -1,8 +1,10 @@
 package study
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"runtime"
 	"slices"
@@ -10,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/simulate"
@@ -143,6 +147,9 @@ func (s *Study) Run(ctx context.Context) (*Outcome, error) {
 	return out, nil
 }
 
+// samples is the number of points of a run over time.
+const samples = 240
+
 // studyRun is the progress of a study.
 type studyRun struct {
 	s      *Study
@@ -151,49 +158,17 @@ type studyRun struct {
 	done   map[job]Run
 	at     map[job]simulate.Progress
 	runs   int
-	err    error
 }
 
 // runJobs executes the jobs concurrently.
 func (r *studyRun) runJobs(ctx context.Context, jobs []job) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	n := r.s.Parallel
-	if n <= 0 {
-		n = runtime.GOMAXPROCS(0)
-	}
 	r.runs += len(jobs)
-	next := make(chan job)
-	var workers sync.WaitGroup
-	for range min(n, len(jobs)) {
-		workers.Go(func() {
-			for j := range next {
-				if err := r.one(ctx, j); err != nil {
-					r.mu.Lock()
-					if r.err == nil {
-						r.err = err
-					}
-					r.mu.Unlock()
-					stop()
-					return
-				}
-			}
-		})
-	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(cmp.Or(max(0, r.s.Parallel), runtime.GOMAXPROCS(0)))
 	for _, j := range jobs {
-		select {
-		case next <- j:
-			continue
-		case <-ctx.Done():
-		}
-		break
+		g.Go(func() error { return r.one(ctx, j) })
 	}
-	close(next)
-	workers.Wait()
-	if r.err == nil {
-		r.err = ctx.Err()
-	}
-	return r.err
+	return g.Wait()
 }
 
 func (r *studyRun) one(ctx context.Context, j job) error {
@@ -207,7 +182,7 @@ func (r *studyRun) one(ctx context.Context, j job) error {
 		Policy: p.schedule(), Name: p.Text, Seed: s.Seed,
 		// Learning does not affect a policy that ignores forecasts.
 		Learn: true, Ahead: p.Prewarm, AheadBudget: s.Budget, AheadTeams: min(1, int(s.Budget)),
-		Sample: s.sample(), Progress: func(now simulate.Progress) { r.progress(j, now) },
+		Sample: max(s.Span/samples, time.Second), Progress: func(now simulate.Progress) { r.progress(j, now) },
 	}
 	if p.Future {
 		c.Next = r.future.next
@@ -222,11 +197,6 @@ func (r *studyRun) one(ctx context.Context, j job) error {
 	r.mu.Unlock()
 	r.progress(j, simulate.Progress{Requests: s.Requests, Cold: result.Cold, At: math.MaxInt64})
 	return nil
-}
-
-func (s *Study) sample() time.Duration {
-	const parts = 240
-	return max(s.Span/parts, time.Second)
 }
 
 func (r *studyRun) progress(j job, now simulate.Progress) {
@@ -250,27 +220,15 @@ func (r *studyRun) progress(j job, now simulate.Progress) {
 }
 
 func (r *studyRun) finishedJobs() []job {
-	var out []job
-	for j := range r.done {
-		out = append(out, j)
-	}
-	slices.SortFunc(out, func(a, b job) int {
-		if a.policy != b.policy {
-			return a.policy - b.policy
-		}
-		return a.gpus - b.gpus
+	return slices.SortedFunc(maps.Keys(r.done), func(a, b job) int {
+		return cmp.Or(a.policy-b.policy, a.gpus-b.gpus)
 	})
-	return out
 }
 
 // good reports whether a run reaches the goal with at most 1 % of its requests refused
 // for lack of room.
 func (r *studyRun) good(result *Run) bool {
-	refused := int64(0)
-	for _, n := range result.Refused {
-		refused += n
-	}
-	return result.Answered > 0 && result.TTFT.P99 <= r.s.Sizing.Goal.Seconds() && refused*100 <= result.Requests
+	return result.Answered > 0 && result.TTFT.P99 <= r.s.Sizing.Goal.Seconds() && result.AllRefused()*100 <= result.Requests
 }
 
 // gap returns the sizes between which the goal is reached: every tried size from high up
@@ -315,8 +273,7 @@ func (r *studyRun) need(policy int) Need {
 	n := Need{Policy: r.s.Policies[policy].Text}
 	low, high := r.gap(policy)
 	if high == 0 {
-		result := r.done[job{policy, r.s.Sizing.High}]
-		n.P99 = result.TTFT.P99
+		n.P99 = r.done[job{policy, r.s.Sizing.High}].TTFT.P99
 		return n
 	}
 	n.GPUs, n.P99 = high, r.done[job{policy, high}].TTFT.P99

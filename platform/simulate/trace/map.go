@@ -36,11 +36,7 @@ type Mapped struct {
 // round-robin and zipf.
 func (t *Trace) Onto(models []functions.Name, how string, seed uint64) (*Mapped, error) {
 	if !slices.Contains(Maps, how) {
-		hint := ""
-		if nearest := functions.Nearest(how, Maps, 1); len(nearest) > 0 {
-			hint = "; did you mean " + nearest[0] + "?"
-		}
-		return nil, fmt.Errorf("%q is no way to map a trace%s (%s)", functions.Clip(how), hint, strings.Join(Maps, ", "))
+		return nil, functions.UnknownWord(how, "way to map a trace", Maps)
 	}
 	named := len(t.Uses) > 0
 	if how == MapAuto {
@@ -121,19 +117,15 @@ func (t *Trace) targets(m *Mapped, models []functions.Name) (map[functions.Name]
 			}
 		}
 		if m.Names > 0 && (m.How == MapName || len(to) == 0) {
-			return nil, fmt.Errorf("%d of the %d functions in the trace are no models here: %s%s; --map says what becomes of them: %s leaves "+
+			if m.Names > len(unknown) {
+				unknown = append(unknown, "…")
+			}
+			return nil, fmt.Errorf("%d of the %d functions in the trace are no models here: %s; --map says what becomes of them: %s leaves "+
 				"them out, %s and %s deal them among the models",
-				m.Names, len(t.Uses), strings.Join(unknown, ", "), ellipsis(m.Names, len(unknown)), MapKnown, MapRank, MapRound)
+				m.Names, len(t.Uses), strings.Join(unknown, ", "), MapKnown, MapRank, MapRound)
 		}
 	}
 	return to, nil
-}
-
-func ellipsis(all, shown int) string {
-	if all > shown {
-		return ", …"
-	}
-	return ""
 }
 
 func inTurn(read Requests, models []functions.Name) Requests {

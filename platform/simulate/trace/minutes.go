@@ -43,7 +43,7 @@ func openMinutes(s *source, o Options) (*Trace, error) {
 	in.ReuseRecord = true
 	head, err := in.Read()
 	if err != nil {
-		return nil, s.fail(1, "%v", csvError(err))
+		return nil, s.csvError(err)
 	}
 	column, name, whole, seen := make([]int, len(head)), -1, 0, map[int]bool{}
 	for i, h := range head {
@@ -75,7 +75,7 @@ func openMinutes(s *source, o Options) (*Trace, error) {
 			break
 		}
 		if err != nil {
-			return nil, s.fail(csvLine(err), "%v", csvError(err))
+			return nil, s.csvError(err)
 		}
 		m := minutes{name: functions.Name{Team: functions.DefaultTeam, Name: hashed(row[name], len(rows), taken)}}
 		total := int64(0)
@@ -86,7 +86,7 @@ func openMinutes(s *source, o Options) (*Trace, error) {
 			n, err := strconv.ParseUint(strings.TrimSpace(cell), 10, 32)
 			if err != nil || n > maxCalls {
 				line, _ := in.FieldPos(i)
-				return nil, s.fail(line, "%s: %q is no number of calls in a minute", head0(column[i]), functions.Clip(cell))
+				return nil, s.fail(line, "%s: %q is no number of calls in a minute", "minute "+strconv.Itoa(column[i]+1), functions.Clip(cell))
 			}
 			if o.PerMinute > 0 {
 				n = min(n, uint64(o.PerMinute))
@@ -165,21 +165,13 @@ func hashed(hash string, row int, taken map[string]bool) string {
 	return name
 }
 
-func head0(column int) string { return "minute " + strconv.Itoa(column+1) }
-
-func csvError(err error) error {
+// csvError is the error of the CSV reader with its place.
+func (s *source) csvError(err error) error {
 	if e, ok := errors.AsType[*csv.ParseError](err); ok {
-		return e.Err
+		return s.fail(e.Line, "%v", e.Err)
 	}
 	if err == io.EOF {
-		return errors.New("the file is empty")
+		return s.fail(1, "the file is empty")
 	}
-	return err
-}
-
-func csvLine(err error) int {
-	if e, ok := errors.AsType[*csv.ParseError](err); ok {
-		return e.Line
-	}
-	return 0
+	return s.fail(0, "%v", err)
 }

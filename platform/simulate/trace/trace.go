@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
 // Request is one arrival.
@@ -104,11 +105,7 @@ const maxForeign = 1000
 // open is Open for a reader; each call of from returns one at the start.
 func open(file string, from func() (io.ReadCloser, error), o Options) (*Trace, error) {
 	if o.Format != "" && !slices.Contains(Formats, o.Format) {
-		hint := ""
-		if nearest := functions.Nearest(o.Format, Formats, 1); len(nearest) > 0 {
-			hint = "; did you mean " + nearest[0] + "?"
-		}
-		return nil, fmt.Errorf("%q is no format of a trace%s (%s)", functions.Clip(o.Format), hint, strings.Join(Formats, ", "))
+		return nil, functions.UnknownWord(o.Format, "format of a trace", Formats)
 	}
 	s := &source{file: file, from: from}
 	if read := 0; o.Format == "" {
@@ -170,7 +167,7 @@ type source struct {
 }
 
 func (s *source) fail(line int, format string, args ...any) error {
-	return &Error{File: s.file, Line: line, Message: plainText(fmt.Sprintf(format, args...))}
+	return &Error{File: s.file, Line: line, Message: catalog.Plain(fmt.Sprintf(format, args...))}
 }
 
 // errStop ends lines early without an error.
@@ -385,14 +382,4 @@ func ByUse(uses []Use) []Use {
 	return slices.SortedFunc(slices.Values(uses), func(a, b Use) int {
 		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name.String(), b.Name.String()))
 	})
-}
-
-// plainText replaces control characters, which a terminal might execute.
-func plainText(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return '\ufffd'
-		}
-		return r
-	}, s)
 }
