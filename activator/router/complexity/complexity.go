@@ -69,8 +69,12 @@ func (t *Text) read(text string) {
 			previous = t.add(h, previous)
 			continue
 		case c >= '0' && c <= '9':
+			start := i
 			for i < len(text) && (text[i] >= '0' && text[i] <= '9' || text[i] == '.' || text[i] == ',') {
 				i++
+			}
+			if i < len(text) && start > 0 && (text[i] == ')' && text[start-1] == '(' || text[i] == ':' && inWord[text[start-1]]) {
+				t.Counts[5]++ // (1) and Answer1:
 			}
 			t.Counts[1]++
 			previous = t.add(numberWord, previous)

@@ -11,6 +11,8 @@ func TestScore(t *testing.T) {
 		"A farmer has 17 sheep and buys 3 more each week. Every sheep eats 2 kg of hay a day. How many kg of hay does he need in the fourth week?":                                 true,
 		"Anna is older than Ben. Ben is older than Carl. Dora is younger than Carl. Which of the following must be true?\n(A) Dora is older than Ben\n(B) Anna is older than Dora": true,
 		"Two trains leave two cities that are 300 km apart at the same time. One travels at 60 km/h, the other at 90 km/h. After how many minutes do they meet?":                   true,
+		"All bakers are early risers. No early riser is lazy. If somebody is not lazy, then they are diligent. Ben is a baker or a poet.\nBen is diligent.":                        true,
+		"Pick the right answer: which of these melts first in the sun?\nAnswer1: ice Answer2: iron Answer3: glass Answer4: stone":                                                  true,
 		"hello, how are you?":                                           false,
 		"Write a short poem about autumn leaves.":                       false,
 		"translate good morning to spanish":                             false,
@@ -36,6 +38,22 @@ func TestRead(t *testing.T) {
 	long := strings.Repeat("and ", 10000)
 	if *Read("prove " + long + "theorem") == *Read(long) {
 		t.Error("the ends of a long text do not count")
+	}
+}
+
+// TestChoices: the marks of choices count, however they are written.
+func TestChoices(t *testing.T) {
+	for text, want := range map[string]int{
+		"Which?\nA. yes\nB. no":          2,
+		"Which?\nA) yes\nB) no":          2,
+		"Which? (A) yes (B) no":          2,
+		"Which? (1) yes (2) no (3) both": 3,
+		"Answer1: yes Answer2: no":       2,
+		"It has 12: six and six (or 7).": 0,
+	} {
+		if got := Read(text).Counts[5]; got != want {
+			t.Errorf("%d, want %d: %s", got, want, text)
+		}
 	}
 }
 

@@ -61,7 +61,7 @@ func Read(env *openai.Envelope, body []byte) functions.RouteFeatures {
 	r.tokens += float64(len(tools))*tokensPerSchemaByte + float64(len(env.Section(body, openai.SectionTexts)))*tokensPerTextByte
 	f.TokenCount = int(r.tokens + 0.5)
 	f.Images = r.images
-	code := r.user.code.found(r.user.words)
+	code := r.user.code.found(r.user.words) && !r.user.demandsParts()
 	f.Code = code || r.earlier && len(r.joined) < followUpBytes && len(r.joined) > 0
 	f.StructuredOutput = env.Structured(body) || r.user.found&foundJSON != 0 || r.user.found&foundParts != 0 && !code
 	f.Safety = r.user.found&foundVerdict != 0 || r.system.found&foundSafePair != 0

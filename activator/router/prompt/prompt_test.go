@@ -131,6 +131,18 @@ func TestParts(t *testing.T) {
 		"Can you help me extract plots and settings?" + strings.Repeat(story, 4):           true,
 		"Extract who met whom." + story:                                                    true,
 
+		"Extract the triples of the note by these relations: flew_to(person,place), worksFor(person,firm), met_on(person,date).\nExample: flew_to(Max Hill,Rome)\nNote:" + story + "\nOutput:": true,
+		"Text: Anna Berg flew to Lima.\nWhich phrases name a place in the text?":                                  true,
+		"Anna Berg, of Acme, flew to Lima on Friday.\nWhat stands for a company in this sentence?":                true,
+		"You will be given a note. You have to find the name of the traveller.\nAnna Berg flew to Lima.":          true,
+		"Identify the entities of the type person.\nMessage: Anna Berg and Paul Ochoa flew to Lima.":              true,
+		"Extract the URL from the string `line` and append it to the array.":                                      false,
+		"Find all dates in the log below.\n```\nfor i in range(10):\n    print(i)\n```\nWhy does it not compile?": false,
+		"In which text is it?": false,
+		"What is in the text?": false,
+		"Anna flew to Lima and then to Rome with Paul.\nWhat is the best title of the text?":                false,
+		"Choose the right answer to the question about the passage." + story + "\n(A) A person (B) A place": false,
+
 		"Create a table with one row per planet.": false,
 		"Is this a good plot? It is about a man whom a king asked to find a woman of many names." + strings.Repeat(story, 4):  false,
 		"Write a Python function that extracts all dates from a text.":                                                        false,

@@ -27,16 +27,19 @@ type scan struct {
 	script   [scripts]int // characters
 	counts   counts       // for tokens
 
-	sentence wordClass // of the words since the last end of a sentence
-	previous wordClass // of the word before
-	verb     wordClass // of the last verb of the sentence that may ask for code; 0: none
-	verbEnd  int       // where it ends
-	asked    bool      // the sentence asks for code
-	finds    bool      // a verb of classFind is in the imperative
-	begins   wordClass // of the verb that the sentence begins with
-	last     int       // where its last word of a class ends
-	parts    int       // where the last sentence ends that asks for parts of a text
-	bare     int       // where the first one ends that does so if a text is beside it
+	sentence  wordClass // of the words since the last end of a sentence
+	previous  wordClass // of the word before
+	verb      wordClass // of the last verb of the sentence that may ask for code; 0: none
+	verbEnd   int       // where it ends
+	asked     bool      // the sentence asks for code
+	finds     bool      // a verb of classFind is in the imperative
+	begins    wordClass // of the verb that the sentence begins with
+	last      int       // where its last word of a class ends
+	parts     int       // where the last sentence ends that asks for parts of a text
+	bare      int       // where the first one ends that does so if a text is beside it
+	demand    bool      // one that does so is in the imperative or is a question about the text
+	given     bool      // there is a word for a text with a colon behind it
+	mentioned bool      // an earlier sentence has a word for a text
 }
 
 // counts are the parts that the estimate of tokens is made of. Words of fewer than 16
@@ -170,14 +173,14 @@ func (s *scan) read(text []byte) {
 			i, begin = s.readMarks(text, i, begin)
 		}
 	}
-	s.end(len(text))
+	s.end(text)
 }
 
-// end draws the conclusions from the whole text, of so many bytes.
-func (s *scan) end(size int) {
+// end draws the conclusions from the whole text.
+func (s *scan) end(text []byte) {
 	s.endSentence()
 	s.unpackStops()
-	if s.wantsParts(size) {
+	if s.wantsParts(text) {
 		s.found |= foundParts
 	}
 }
@@ -452,6 +455,9 @@ func (s *scan) classed(text []byte, start, end int, class wordClass, begin bool)
 func (s *scan) noteSigns(text []byte, start, end int, class wordClass, begin bool) {
 	if class&classSentence != 0 {
 		s.last = end
+		if class&classText != 0 && end < len(text) && text[end] == ':' {
+			s.given = true
+		}
 		if class&(classFind|classConstruct|classGive) != 0 {
 			imperative, begins := isImperative(text[:start])
 			if begins {

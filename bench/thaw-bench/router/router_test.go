@@ -16,14 +16,15 @@ func writeSources(t *testing.T) (checkouts, texts string) {
 	t.Helper()
 	checkouts, texts = t.TempDir(), t.TempDir()
 	for name, content := range map[string]string{
-		"yizhongw/self-instruct/data/seed_tasks.jsonl":                    "{\"instruction\":\"Write a poem.\",\"instances\":[{\"input\":\"about the sea\"}]}\n\n",
-		"lgw863/LogiQA-dataset/Test.txt":                                  "\na\nAnna is older than Ben.\nWho is the oldest?\nA.Anna\nB.Ben\n\nb\nx\ny\nA.z\n",
-		"nlpxucan/WizardLM/WizardCoder/data/mbppplus.json":                `{"Mbpp/2":"Write a python function to add two numbers.","Mbpp/3":"Write a function that sorts."}`,
-		"lm-sys/FastChat/fastchat/llm_judge/data/mt_bench/question.jsonl": "{\"category\":\"coding\",\"turns\":[\"Fix this Python code.\"]}\n{\"category\":\"stem\",\"turns\":[\"left out\"]}\n",
-		"suzgunmirac/BIG-Bench-Hard/bbh/navigate.json":                    `{"canary":"x","examples":[{"input":"Take 2 steps."},{"input":"Take 3 steps."}]}`,
-		"csitfun/LogiEval/Data/fracas.jsonl":                              `{"input":[{"content":"left out"},{"content":"Does it follow?"}]}` + "\n" + `{"input":[{"content":"left out"}]}`,
-		"suzgunmirac/BIG-Bench-Hard/bbh/snarks.json":                      `{"examples":[{"input":"left out"}]}`,
-		"kojima-takeshi188/zero_shot_cot/dataset/AQuA/test.json":          "{\"question\":\"What is 2 + 2?\",\"options\":[\"A)3\",\"B)4\"]}\n{\"question\":\"And 3 + 3?\"}\n",
+		"yizhongw/self-instruct/data/seed_tasks.jsonl":                              "{\"instruction\":\"Write a poem.\",\"instances\":[{\"input\":\"about the sea\"}]}\n\n",
+		"lgw863/LogiQA-dataset/Test.txt":                                            "\na\nAnna is older than Ben.\nWho is the oldest?\nA.Anna\nB.Ben\n\nb\nx\ny\nA.z\n",
+		"nlpxucan/WizardLM/WizardCoder/data/mbppplus.json":                          `{"Mbpp/2":"Write a python function to add two numbers.","Mbpp/3":"Write a function that sorts."}`,
+		"lm-sys/FastChat/fastchat/llm_judge/data/mt_bench/question.jsonl":           "{\"category\":\"coding\",\"turns\":[\"Fix this Python code.\"]}\n{\"category\":\"stem\",\"turns\":[\"left out\"]}\n",
+		"suzgunmirac/BIG-Bench-Hard/bbh/navigate.json":                              `{"canary":"x","examples":[{"input":"Take 2 steps."},{"input":"Take 3 steps."}]}`,
+		"circle-hit/SAPT/CL_Benchmark/SuperNI/task181_outcome_extraction/test.json": `{"Definition":["Name the outcome."],"Instances":[{"input":"It was cured."},{"input":"It grew."}]}`,
+		"csitfun/LogiEval/Data/fracas.jsonl":                                        `{"input":[{"content":"left out"},{"content":"Does it follow?"}]}` + "\n" + `{"input":[{"content":"left out"}]}`,
+		"suzgunmirac/BIG-Bench-Hard/bbh/snarks.json":                                `{"examples":[{"input":"left out"}]}`,
+		"kojima-takeshi188/zero_shot_cot/dataset/AQuA/test.json":                    "{\"question\":\"What is 2 + 2?\",\"options\":[\"A)3\",\"B)4\"]}\n{\"question\":\"And 3 + 3?\"}\n",
 	} {
 		file := filepath.Join(checkouts, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -61,13 +62,15 @@ func TestSources(t *testing.T) {
 		"BIG-Bench Hard|reasoning|Take 3 steps.",
 		"MT bench|code|Fix this Python code.",
 		"FraCaS|reasoning|Does it follow?",
+		"SAPT, task181_outcome_extraction|extraction|Name the outcome.\nIt was cured.",
+		"SAPT, task181_outcome_extraction|extraction|Name the outcome.\nIt grew.",
 	}
 	a, _ := json.MarshalIndent(got, "", " ")
 	b, _ := json.MarshalIndent(want, "", " ")
 	if !bytes.Equal(a, b) {
 		t.Errorf("%s, want\n%s", a, b)
 	}
-	if len(missing) != len(Sources)-8 {
+	if len(missing) != len(Sources)-9 {
 		t.Errorf("missing: %v", missing)
 	}
 	held, repositories := 0, map[string]bool{}

@@ -29,11 +29,12 @@ type Source struct {
 	Repository string
 	Path       string            // a pattern; "texts:FILE" is a file of the folder of texts
 	List       string            // member that holds the list; "": lines, or the top level
+	Before     string            // member of the document that stands before each text; "": none
 	Text       []string          // members that make the text, such as turns.0
 	Label      string            // of all, or by Category
 	Category   string            // member that names the category
 	Labels     map[string]string // of categories; others are left out
-	Held       bool              // nothing is fitted on it, and no rule was changed for it
+	Held       bool              // nothing is fitted on it, and no rule was changed for it; set by heldOut
 	Most       int               // prompts that are used, spread evenly; 0: 200
 	Skip       []string          // parts of file names that are left out
 }
@@ -45,7 +46,9 @@ var bench = map[string]string{
 
 // Sources are the labelled prompts. Word problems and logic puzzles are reasoning; requests
 // to an assistant, questions to a bank, writing and look-ups are general.
-var Sources = []Source{
+var Sources = slices.Concat(seen, heldOut())
+
+var seen = []Source{
 	{Name: "gsm8k (train)", Repository: "openai/grade-school-math", Path: "texts:gsm8k-train-1000.jsonl", Text: []string{"text"}, Label: Reasoning},
 	{Name: "AQuA", Repository: "kojima-takeshi188/zero_shot_cot", Path: "dataset/AQuA/test.json", Text: []string{"question", "options"}, Label: Reasoning},
 	{Name: "LogiQA", Repository: "lgw863/LogiQA-dataset", Path: "Test.txt", Label: Reasoning},
@@ -104,32 +107,84 @@ var Sources = []Source{
 	{Name: "EQ-Bench, creative writing", Repository: "EQ-bench/creative-writing-bench", Path: "data/creative_writing_prompts_v3.json", Text: []string{"writing_prompt"}, Label: General},
 	{Name: "WebQuestions", Repository: "brmson/dataset-factoid-webquestions", Path: "main/test.json", Text: []string{"qText"}, Label: General},
 
-	// Held out. They were chosen by their authors' descriptions, before any of their prompts was read: English, the label
-	// named by the authors, of each the prompts that Load spreads over the file. Their licences: Text2KGBench, LLM-Adapters,
+	// Held out after those, until the first figures of theirs were read. Their licences: Text2KGBench, LLM-Adapters,
 	// Koala's test set and DangerousQA are under Apache 2.0, UniversalNER and HumanEvalFix under MIT, FOLIO under CC BY-SA
 	// 4.0, NLU-Evaluation-Data under CC BY 4.0, CyberSecEval under the Llama 3.2 community licence.
-	{Name: "Text2KGBench, Wikidata", Repository: "cenguix/Text2KGBench", Path: "data/wikidata_tekgen/baselines/prompts/ont_*_prompts.jsonl", Text: []string{"prompt"}, Label: Extraction, Most: 100, Held: true},
-	{Name: "Text2KGBench, DBpedia", Repository: "cenguix/Text2KGBench", Path: "data/dbpedia_webnlg/baselines/prompts/ont_*_prompts.jsonl", Text: []string{"prompt"}, Label: Extraction, Most: 100, Held: true},
-	{Name: "UniversalNER, CrossNER, AI", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_AI.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40, Held: true},
-	{Name: "UniversalNER, CrossNER, literature", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_literature.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40, Held: true},
-	{Name: "UniversalNER, CrossNER, music", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_music.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40, Held: true},
-	{Name: "UniversalNER, CrossNER, politics", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_politics.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40, Held: true},
-	{Name: "UniversalNER, CrossNER, science", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_science.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40, Held: true},
-	{Name: "CyberSecEval, instructions", Repository: "meta-llama/PurpleLlama", Path: "CybersecurityBenchmarks/datasets/instruct/instruct.json", Text: []string{"test_case_prompt"}, Label: Code, Held: true},
-	{Name: "HumanEvalFix, C++", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/cpp/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30, Held: true},
-	{Name: "HumanEvalFix, Go", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/go/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30, Held: true},
-	{Name: "HumanEvalFix, Java", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/java/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30, Held: true},
-	{Name: "HumanEvalFix, JavaScript", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/js/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30, Held: true},
-	{Name: "HumanEvalFix, Python", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/python/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30, Held: true},
-	{Name: "HumanEvalFix, Rust", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/rust/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30, Held: true},
-	{Name: "AddSub", Repository: "AGI-Edgerunners/LLM-Adapters", Path: "dataset/AddSub/test.json", Text: []string{"instruction"}, Label: Reasoning, Held: true},
-	{Name: "SingleEq", Repository: "AGI-Edgerunners/LLM-Adapters", Path: "dataset/SingleEq/test.json", Text: []string{"instruction"}, Label: Reasoning, Held: true},
-	{Name: "ARC, challenge", Repository: "AGI-Edgerunners/LLM-Adapters", Path: "dataset/ARC-Challenge/test.json", Text: []string{"instruction"}, Label: Reasoning, Held: true},
-	{Name: "FOLIO (train)", Repository: "Yale-LILY/FOLIO", Path: "data/v0.0/folio-train.jsonl", Text: []string{"premises", "conclusion"}, Label: Reasoning, Most: 100, Held: true},
-	{Name: "FOLIO (validation)", Repository: "Yale-LILY/FOLIO", Path: "data/v0.0/folio-validation.jsonl", Text: []string{"premises", "conclusion"}, Label: Reasoning, Most: 100, Held: true},
-	{Name: "Koala's test set", Repository: "arnav-gudibande/koala-test-set", Path: "koala_test_set.jsonl", Text: []string{"prompt"}, Label: General, Held: true},
-	{Name: "NLU-Evaluation-Data", Repository: "xliuhw/NLU-Evaluation-Data", Path: "CrossValidation/autoGeneFromRealAnno/autoGene_2018_03_22-13_01_25_169/CrossValidation/KFold_1/testset/annotated/*/*.json", Text: []string{"text"}, Label: General, List: "test_data_annotation", Held: true},
-	{Name: "DangerousQA", Repository: "declare-lab/red-instruct", Path: "harmful_questions/dangerousqa.json", Label: General, Held: true},
+	{Name: "Text2KGBench, Wikidata", Repository: "cenguix/Text2KGBench", Path: "data/wikidata_tekgen/baselines/prompts/ont_*_prompts.jsonl", Text: []string{"prompt"}, Label: Extraction, Most: 100},
+	{Name: "Text2KGBench, DBpedia", Repository: "cenguix/Text2KGBench", Path: "data/dbpedia_webnlg/baselines/prompts/ont_*_prompts.jsonl", Text: []string{"prompt"}, Label: Extraction, Most: 100},
+	{Name: "UniversalNER, CrossNER, AI", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_AI.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40},
+	{Name: "UniversalNER, CrossNER, literature", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_literature.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40},
+	{Name: "UniversalNER, CrossNER, music", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_music.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40},
+	{Name: "UniversalNER, CrossNER, politics", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_politics.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40},
+	{Name: "UniversalNER, CrossNER, science", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_science.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40},
+	{Name: "CyberSecEval, instructions", Repository: "meta-llama/PurpleLlama", Path: "CybersecurityBenchmarks/datasets/instruct/instruct.json", Text: []string{"test_case_prompt"}, Label: Code},
+	{Name: "HumanEvalFix, C++", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/cpp/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30},
+	{Name: "HumanEvalFix, Go", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/go/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30},
+	{Name: "HumanEvalFix, Java", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/java/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30},
+	{Name: "HumanEvalFix, JavaScript", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/js/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30},
+	{Name: "HumanEvalFix, Python", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/python/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30},
+	{Name: "HumanEvalFix, Rust", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/rust/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30},
+	{Name: "AddSub", Repository: "AGI-Edgerunners/LLM-Adapters", Path: "dataset/AddSub/test.json", Text: []string{"instruction"}, Label: Reasoning},
+	{Name: "SingleEq", Repository: "AGI-Edgerunners/LLM-Adapters", Path: "dataset/SingleEq/test.json", Text: []string{"instruction"}, Label: Reasoning},
+	{Name: "ARC, challenge", Repository: "AGI-Edgerunners/LLM-Adapters", Path: "dataset/ARC-Challenge/test.json", Text: []string{"instruction"}, Label: Reasoning},
+	{Name: "FOLIO (train)", Repository: "Yale-LILY/FOLIO", Path: "data/v0.0/folio-train.jsonl", Text: []string{"premises", "conclusion"}, Label: Reasoning, Most: 100},
+	{Name: "FOLIO (validation)", Repository: "Yale-LILY/FOLIO", Path: "data/v0.0/folio-validation.jsonl", Text: []string{"premises", "conclusion"}, Label: Reasoning, Most: 100},
+	{Name: "Koala's test set", Repository: "arnav-gudibande/koala-test-set", Path: "koala_test_set.jsonl", Text: []string{"prompt"}, Label: General},
+	{Name: "NLU-Evaluation-Data", Repository: "xliuhw/NLU-Evaluation-Data", Path: "CrossValidation/autoGeneFromRealAnno/autoGene_2018_03_22-13_01_25_169/CrossValidation/KFold_1/testset/annotated/*/*.json", Text: []string{"text"}, Label: General, List: "test_data_annotation"},
+	{Name: "DangerousQA", Repository: "declare-lab/red-instruct", Path: "harmful_questions/dangerousqa.json", Label: General},
+}
+
+// heldOut returns the sources that are held out. They were chosen by the names of their files and of the categories that
+// their authors gave them, before any of their prompts was read: English, all tasks of a category, of each the prompts that
+// Load spreads over the file. Tasks of classification and of questions about a text have none of the labels and are left out.
+// Their licences: Arena-Hard, MT-Bench-101, FLAN and Natural Instructions, which FLAN and SAPT have their tasks from, are under
+// Apache 2.0, GSM-Symbolic under a licence of Apple's; ADELIE, SAPT and SecurityEval have none in their repositories.
+func heldOut() (list []Source) {
+	add := func(s Source) {
+		s.Held = true
+		list = append(list, s)
+	}
+	for subcategory, label := range map[string]string{"coding": Code, "math": Reasoning, "creative_writing": General} {
+		add(Source{Name: "Arena-Hard 2.0, " + subcategory, Repository: "lmarena/arena-hard-auto", Path: "data/arena-hard-v2.0/question.jsonl", Text: []string{"prompt"},
+			Category: "subcategory", Labels: map[string]string{subcategory: label}})
+	}
+	// Mathematical and general reasoning, rephrasing of content and of form.
+	for task, label := range map[string]string{"MR": Reasoning, "GR": Reasoning, "CR": General, "FR": General} {
+		add(Source{Name: "MT-Bench-101, " + task, Repository: "mtbench101/mt-bench-101", Path: "data/subjective/mtbench101.jsonl", Text: []string{"history.0.user"},
+			Category: "task", Labels: map[string]string{task: label}})
+	}
+	// niv2.json is NATINST_META_DATA of constants_niv2.py as JSON: of each task that flan_collection_info.csv names, if it is in
+	// English, its definition, its example's input, and its Generic Task Category.
+	for label, categories := range map[string][]string{
+		Extraction: {"Information Extraction", "Named Entity Recognition", "Keyword Tagging", "Overlap Extraction"},
+		Code:       {"Text to Code", "Code to Text"},
+		Reasoning:  {"Mathematics", "Temporal Reasoning"},
+		General: {"Story Composition", "Title Generation", "Summarization", "Poem Generation", "Dialogue Generation",
+			"Paraphrasing", "Text Simplification", "Style Transfer", "Question Rewriting", "Question Generation", "Explanation",
+			"Sentence Composition", "Sentence Perturbation", "Sentence Expansion", "Sentence Compression",
+			"Data to Text", "Rhyme Generation", "Grammar Error Correction"},
+	} {
+		for _, category := range categories {
+			add(Source{Name: "Natural Instructions, " + category, Repository: "google-research/FLAN", Path: "flan/v2/niv2.json", Text: []string{"definition", "input"},
+				Category: "category", Labels: map[string]string{category: label}})
+		}
+	}
+	for task, label := range map[string]string{
+		"task181_outcome_extraction": Extraction, "task1510_evalution_relation_extraction": Extraction, "task748_glucose_reverse_cause_event_detection": Extraction,
+		"task1290_xsum_summarization": General, "task1572_samsum_summary": General, "task511_reddit_tifu_long_text_summarization": General,
+		"task1590_diplomacy_text_generation": General, "task1729_personachat_generate_next": General, "task639_multi_woz_user_utterance_generation": General,
+	} {
+		add(Source{Name: "SAPT, " + task, Repository: "circle-hit/SAPT", Path: "CL_Benchmark/SuperNI/" + task + "/test.json",
+			List: "Instances", Before: "Definition.0", Text: []string{"input"}, Label: label, Most: 20})
+	}
+	add(Source{Name: "ADELIE, Few-NERD", Repository: "THU-KEG/ADELIE", Path: "unified_data/test_format/zeroshot/few-nerd-supervised.jsonl",
+		Text: []string{"messages.0.content"}, Label: Extraction, Most: 60})
+	add(Source{Name: "SecurityEval", Repository: "s2e-lab/SecurityEval", Path: "dataset.jsonl",
+		Text: []string{"Prompt"}, Label: Code})
+	add(Source{Name: "GSM-Symbolic, P2", Repository: "apple/ml-gsm-symbolic", Path: "generated_data/GSM_p2.jsonl",
+		Text: []string{"question"}, Label: Reasoning, Most: 100})
+	slices.SortFunc(list, func(a, b Source) int { return strings.Compare(a.Name, b.Name) })
+	return list
 }
 
 // bigGen are the tasks of BiGGen Bench whose label their names leave no doubt of.
@@ -229,6 +284,7 @@ func (s *Source) parse(raw []byte) (list []Prompt, err error) {
 	}
 	var rows []any
 	var document any
+	before := ""
 	if strings.HasSuffix(s.Path, ".csv") {
 		table, err := csv.NewReader(bytes.NewReader(raw)).ReadAll()
 		if err != nil {
@@ -242,6 +298,9 @@ func (s *Source) parse(raw []byte) (list []Prompt, err error) {
 			rows = append(rows, row)
 		}
 	} else if !strings.HasSuffix(s.Path, ".jsonl") && json.Unmarshal(raw, &document) == nil {
+		if s.Before != "" {
+			before, _ = member(document, s.Before).(string)
+		}
 		if s.List != "" {
 			document = member(document, s.List)
 		}
@@ -267,7 +326,7 @@ func (s *Source) parse(raw []byte) (list []Prompt, err error) {
 		}
 	}
 	for _, row := range rows {
-		p := Prompt{Source: s, Label: s.Label}
+		p := Prompt{Source: s, Label: s.Label, Text: before}
 		if text, ok := row.(string); ok {
 			p.Text = text
 		}
