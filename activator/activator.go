@@ -1,6 +1,7 @@
 package activator
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"log/slog"
@@ -127,6 +128,9 @@ type Options struct {
 	// Prewarm starts a function that a Router's policy "hedge" did not wait for, under a
 	// lease on the team's budget; nil: none is started. It does not wait for the start.
 	Prewarm func(name functions.Name, until time.Time, by string) error
+	// Stage stages the bytes of a model that a Composition asks later; nil: none are. It does
+	// not wait.
+	Stage func(name functions.Name, by string) error
 	// GPUHourPrice is what an hour of a GPU costs in Currency, of models without a price; 0:
 	// unknown.
 	GPUHourPrice float64
@@ -134,6 +138,8 @@ type Options struct {
 	// Packing is that of [compositions.Options], for Compositions whose members take turns; nil:
 	// all models fit together.
 	Packing func() func(functions.Name) bool
+	// Release is that of [compositions.Options].
+	Release func(name functions.Name)
 	// Random returns a number from 0 to below n, which chooses a function of an alias;
 	// that of math/rand/v2.
 	Random func(n int) int
@@ -158,18 +164,14 @@ func (o Options) withDefaults() Options {
 	def(&o.PadEvery, 15*time.Second)
 	def(&o.StreamIdle, 5*time.Minute)
 	def(&o.PlainAnswer, time.Hour)
-	if o.Hold == "" {
-		o.Hold = HoldSilent
-	}
+	o.Hold = cmp.Or(o.Hold, HoldSilent)
 	if o.BufferBytes <= 0 {
 		o.BufferBytes = 1 << 30
 	}
 	if o.Metrics == nil {
 		o.Metrics = metrics.Nothing{}
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Random == nil {
 		o.Random = rand.IntN
 	}
@@ -189,6 +191,7 @@ type Activator struct {
 	paces        sync.Map // *routes.Pace of Compositions, by functions.Name
 	families     *routes.Families
 	prewarms     routes.Prewarms
+	stagings     routes.Prewarms
 	decisions    routes.Log
 	changed      demand.Changes[*function]
 	waiting      waiters.Index[*proxyRequest]
@@ -222,6 +225,9 @@ type function struct {
 func New(o Options) *Activator {
 	a := &Activator{o: o.withDefaults(), families: routes.NewFamilies()}
 	a.prewarms.Start = o.Prewarm
+	if o.Stage != nil {
+		a.stagings.Start = func(name functions.Name, _ time.Time, by string) error { return o.Stage(name, by) }
+	}
 	a.compositions = a.newCompositions()
 	a.decisions.Scored = func(r functions.RouteRecord, team string, score float64) {
 		a.o.Metrics.Series("thaw_route_outcomes", r.Router, team, r.Rule, r.Target)(score)

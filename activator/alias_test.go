@@ -66,15 +66,17 @@ func TestAliases(t *testing.T) {
 		one, two := revision("red/tiny-00001", "tiny"), revision("red/tiny-00002", "tiny")
 		one.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
 		w.act.Publish(readyAt(one, 8, "e:1"), two, testFunction("red/plain"), testFunction("blue/own"), testFunction("red/zulu"))
-		w.act.SetAliases([]Alias{alias80("red/tiny", "red/tiny-00001", "red/tiny-00002"), alias80("red/early", "red/early-00001")})
+		w.act.SetAliases([]Alias{alias80("red/tiny", "red/tiny-00001", "red/tiny-00002"), alias80("red/early", "red/early-00001"),
+			alias80("red/zulu", "red/tiny-00001")}) // in place of the function of that name
 
-		if got := w.list(red); got != "early unloaded, plain unloaded, tiny loaded, tiny:pirate loaded, zulu unloaded" {
+		if got := w.list(red); got != "early unloaded, plain unloaded, tiny loaded, tiny:pirate loaded, zulu loaded, zulu:pirate loaded" {
 			t.Error(got)
 		}
 		if got := w.list(blue); got != "own unloaded" {
 			t.Error(got)
 		}
-		if got := w.list(admin); got != "blue/own unloaded, early unloaded, plain unloaded, tiny loaded, tiny:pirate loaded, zulu unloaded" {
+		want := "blue/own unloaded, early unloaded, plain unloaded, tiny loaded, tiny:pirate loaded, zulu loaded, zulu:pirate loaded"
+		if got := w.list(admin); got != want {
 			t.Error(got)
 		}
 		send := func(model, key string) result {
@@ -343,6 +345,21 @@ func TestReserve(t *testing.T) {
 			s.Finish(502)
 			if got := w.engineRequests(); len(got) != 1 || !strings.Contains(got[0], "in the middle of an answer") {
 				t.Error(got)
+			}
+		},
+		"its client leaves in the middle of an answer": func(t *testing.T, w *testEnv) {
+			w.act.Publish(readyAt(testFunction("tiny"), 8, "e:1"))
+			ctx, leave := context.WithCancel(t.Context())
+			s, e := w.act.Reserve(ctx, ReservationRequest{Name: testFunction("tiny").Name, Team: "default"})
+			if e != nil {
+				t.Fatal(e)
+			}
+			s.FirstByte()
+			leave()
+			s.BrokeMidAnswer()
+			s.Finish(499)
+			if got := w.engineRequests(); len(got) != 0 {
+				t.Errorf("the replica is blamed: %v", got)
 			}
 		},
 		"removed while it waits": func(t *testing.T, w *testEnv) {

@@ -369,6 +369,22 @@ func TestCacheOfOtherWeights(t *testing.T) {
 	})
 }
 
+// TestCacheOfUnknownWeights: answers of a replica whose weights were not known are not given
+// for one whose weights are.
+func TestCacheOfUnknownWeights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, e, f := newCacheEnv(t, goodAnswer, nil)
+		s := readyAt(f, 4, "e:1")
+		w.act.Publish(s)
+		w.asked(e, coolPlain, "miss", true)
+		w.asked(e, coolPlain, "exact; age=0", false)
+		s.Replicas[0].Weights = "a"
+		w.act.Publish(s)
+		w.asked(e, coolPlain, "miss", true)
+		w.asked(e, coolPlain, "exact; age=0", false)
+	})
+}
+
 // TestCacheOfRouters: the answer belongs to the function that the Router chose; header,
 // record and metrics say what came of the cache, and a hit prewarms nothing.
 func TestCacheOfRouters(t *testing.T) {

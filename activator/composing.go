@@ -18,6 +18,8 @@ import (
 func (a *Activator) newCompositions() *compositions.Server {
 	return compositions.New(compositions.Options{
 		Serve: a.Serve, State: a.memberState, Packing: a.o.Packing, Silent: a.o.Silent, Comment: a.o.Comment, Noop: a.o.Noop, Log: a.o.Log, Now: a.o.Now,
+		Release: a.o.Release,
+		Stage:   func(name functions.Name, by string) { a.stagings.Ask(name, by, a.o.Now()) },
 		Prewarm: func(name functions.Name, by string) { a.prewarms.Ask(name, by, a.o.Now()) },
 		Wake: func(name functions.Name, team string) {
 			if a.o.Limits.AdmitColdStart(team, a.o.Now()) == nil {

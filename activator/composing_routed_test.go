@@ -102,3 +102,33 @@ func TestCompositionExpected(t *testing.T) {
 		}
 	})
 }
+
+// TestCompositionOfOtherTeam: a model of another team is not loaded ahead, as the next one
+// would be.
+func TestCompositionOfOtherTeam(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var started []string
+		w := newTestEnv(t, func(o *Options) {
+			o.Open = false
+			o.Prewarm = func(name functions.Name, _ time.Time, _ string) error {
+				started = append(started, name.String())
+				return nil
+			}
+		})
+		key, _, err := w.keys.Create("default", "", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.newMembers(map[string]string{"a": "Paris", "b": "Paris"})
+		for _, team := range []string{"blue", "default"} {
+			w.act.Publish(testFunction(team + "/coordinator"))
+			c := panel(functions.PatternEnsemble, "a", "b")
+			c.Spec.Coordinator = team + "/coordinator"
+			w.act.SetCompositions([]*functions.Composition{c})
+			r := w.post("/v1/chat/completions", askPanel, "Authorization", "Bearer "+key)
+			if got := len(started) + w.count(&w.wakes); r.status != 200 || (got > 0) != (team == "default") {
+				t.Errorf("%s: %q prewarmed, %d wakes: %+v", team, started, w.count(&w.wakes), r)
+			}
+		}
+	})
+}

@@ -134,7 +134,8 @@ func sendToEngine(ctx context.Context, engines answer.Sender, out *upstream.Requ
 }
 
 func (p *proxyRequest) want() answer.Want {
-	return answer.Want{Stream: p.stream, Whole: !p.stream && p.endpoint.Usage, Comments: p.remote != nil, Model: p.answerName}
+	return answer.Want{Stream: p.stream, Whole: !p.stream && p.endpoint.Usage, Comments: p.remote != nil, Model: p.answerName,
+		Choices: p.env.N, Idle: p.idleBound(), Most: p.a.o.PlainAnswer}
 }
 
 // onReply handles the engine's first bytes, or their absence.
@@ -201,7 +202,7 @@ func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 		}
 		e = openai.New(openai.AdapterUnavailable, "")
 	} else {
-		e = p.reportFailure(r.Err, now)
+		e = p.reportFailure(r.Err, len(r.Begin) > 0, now)
 	}
 	p.retry(e, len(r.Begin) > 0, now, async)
 }
@@ -212,7 +213,10 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 	refusal, failure := r.Failure(p.endpoint, p.stream, p.env.IncludeUsage || p.stripsUsage())
 	if failure != nil {
 		r.Response.Close()
-		*r = answer.Answer{Err: failure}
+		if !r.Began {
+			r.Begin = nil // the error is all that came: another replica may be asked
+		}
+		*r = answer.Answer{Err: failure, Begin: r.Begin}
 	}
 	if refusal == nil {
 		return false
@@ -221,7 +225,11 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 	p.stopEngine()
 	if refusal.Status >= 500 {
 		p.a.metricsOf(p.fn).CountFailure("error_frame", 1)
-		p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), answer.ErrorBeforeToken)
+		problem := answer.ErrorBeforeToken
+		if r.Began {
+			problem = answer.ErrorInAnswer
+		}
+		p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), problem)
 	}
 	p.leave()
 	p.refuse(refusal)

@@ -18,13 +18,16 @@ func (e *adapterLoadError) Error() string { return e.err.Error() }
 
 func (e *adapterLoadError) Unwrap() error { return e.err }
 
-// reportFailure leaves a replica that failed the request before its first byte, starts
-// its cool-down and reports it to the platform. The error is for the client, where no
-// other replica can help.
-func (p *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
+// reportFailure leaves a replica that failed the request, before its first byte or with began
+// in the middle of an answer, starts its cool-down and reports it to the platform. The error is
+// for the client, where no other replica can help.
+func (p *proxyRequest) reportFailure(err error, began bool, now time.Time) *openai.Error {
 	problem, kind, e := answer.DescribeFailure(err, errors.Is(err, upstream.ErrSilent))
-	p.a.metricsOf(p.fn).CountFailure(kind, 1)
 	var frame *answer.EngineError
+	if began && !errors.As(err, &frame) {
+		problem, kind, e = answer.DescribeBreak(err)
+	}
+	p.a.metricsOf(p.fn).CountFailure(kind, 1)
 	broken := !errors.As(err, &frame) || frame.IsDead() // else it may have failed over this request alone
 	if sent, ok := errors.AsType[*upstream.Error](err); ok && sent.Resent {
 		p.queued.Retried = true

@@ -326,6 +326,29 @@ func TestLongStream(t *testing.T) {
 	})
 }
 
+// So is a plain answer that is too large to be kept.
+func TestLongPlain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		body := `{"data":"` + strings.Repeat("x", 3<<20) + `"}`
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
+			writeString(c, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body)))
+			writeString(c, body[:2<<20])
+			for i := range 20 {
+				time.Sleep(time.Minute)
+				if !writeString(c, body[2<<20+i:2<<20+i+1]) {
+					return false
+				}
+			}
+			return writeString(c, body[2<<20+20:])
+		})
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+		if r := w.post("/v1/embeddings", `{"model":"tiny","input":"x"}`); r.body != body || r.err != nil {
+			t.Fatalf("%d bytes after %v, %v", len(r.body), r.took, r.err)
+		}
+	})
+}
+
 func TestEngineRefusesHeldStream(t *testing.T) {
 	refusal := `{"error":{"message":"too long","type":"BadRequestError","param":"input_tokens","code":400}}`
 	answer := func(c net.Conn, r *http.Request, _ string) bool {

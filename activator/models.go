@@ -15,14 +15,14 @@ import (
 
 // listModels lists the models that the caller may name, or one of them. It reads
 // snapshots and wakes nothing: consoles poll it.
-func (a *Activator) listModels(id auth.Identity, one string, res *httpserver.Response) *openai.Error {
+func (a *Activator) listModels(id auth.Identity, one string, form modellist.Form, res *httpserver.Response) *openai.Error {
 	now, onDemand := a.o.Now(), a.o.Adapters != nil
 	if one != "" {
 		it, e := a.describe(id, one, now)
 		if e != nil {
 			return e
 		}
-		return modellist.Write(res, it)
+		return modellist.WriteOne(res, it, form)
 	}
 	items := []modellist.Item{}
 	for name, e := range a.listed(id) {
@@ -52,7 +52,7 @@ func (a *Activator) listModels(id auth.Identity, one string, res *httpserver.Res
 			items = append(items, modellist.Ready(nameFor(name, id), "composition"))
 		}
 	}
-	return modellist.Write(res, modellist.List(items))
+	return modellist.WriteList(res, items, form)
 }
 
 // describe is the item of one model that the caller may name.
@@ -86,7 +86,7 @@ func snapshotOf(e *entry) *snapshot.Snapshot {
 // DescribeModel is the item of one model that the caller may name, as JSON.
 func (a *Activator) DescribeModel(id auth.Identity, model string) ([]byte, *openai.Error) {
 	var res httpserver.Response
-	e := a.listModels(id, model, &res)
+	e := a.listModels(id, model, modellist.OpenAI, &res)
 	return res.Body, e
 }
 

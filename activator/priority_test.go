@@ -93,3 +93,65 @@ func TestPriorities(t *testing.T) {
 		}
 	})
 }
+
+// TestPriorityAtNextTarget: a request that its Router gives to the next target keeps its
+// priority there.
+func TestPriorityAtNextTarget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		r := testRouter("first", "second")
+		r.Spec.Retry.Escalate = true
+		w.act.SetRouters([]*functions.Router{r}, nil)
+		second := testFunction("second")
+		w.act.Publish(readyAt(testFunction("first"), 4, "nobody:1"), second)
+		w.engineAt("s:1", goodAnswer)
+		var all sync.WaitGroup
+		all.Go(func() {
+			if res := w.post("/v1/chat/completions", autoRequest, "thaw-priority", "low"); res.status != 200 {
+				t.Errorf("%+v", res)
+			}
+		})
+		synctest.Wait()
+		waits := 0
+		w.act.Demand(true, func(d Demand) bool {
+			if d.Name == second.Name {
+				waits = d.Low.Queued
+			}
+			return true
+		})
+		if waits != 1 {
+			t.Errorf("%d low requests wait for the second target", waits)
+		}
+		w.act.Publish(readyAt(second, 4, "s:1"))
+		all.Wait()
+	})
+}
+
+// TestLowRequestsLeaveBuffer: low requests take half of the bytes of waiting bodies at most.
+func TestLowRequestsLeaveBuffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, func(o *Options) { o.BufferBytes = 100 * int64(len(plainRequest)) })
+		w.act.Publish(testFunction("tiny"))
+		count := map[string]int{}
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		send := func(priority string) {
+			for range 60 {
+				all.Go(func() {
+					r := w.post("/v1/chat/completions", plainRequest, "thaw-priority", priority, "thaw-max-wait", "10s")
+					mu.Lock()
+					defer mu.Unlock()
+					count[priority+" "+r.code()]++
+				})
+				synctest.Wait()
+			}
+		}
+		send("low")
+		send("normal")
+		// 50 low ones fit, and as many others: fewer by what a body takes beside its bytes.
+		if low, normal := count["low queue_full"], count["normal queue_full"]; low < 10 || low > 15 || normal < 10 || normal > 15 {
+			t.Errorf("%v", count)
+		}
+		all.Wait()
+	})
+}

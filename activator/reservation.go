@@ -139,7 +139,7 @@ func (r *Reservation) Failed(reason error) *openai.Error {
 		reason = &upstream.Error{Addr: r.Endpoint, Kind: upstream.ErrDial, Err: reason}
 	}
 	now := p.a.o.Now()
-	p.retry(p.reportFailure(reason, now), false, now, false)
+	p.retry(p.reportFailure(reason, false, now), false, now, false)
 	return r.await()
 }
 

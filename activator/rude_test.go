@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/testkit/rude"
 )
@@ -88,12 +89,16 @@ func runRudeRow(t *testing.T, row rude.Row, held bool) {
 	if got := w.engineRequests(); (len(got) > 0) != row.Blamed || len(got) > 1 {
 		t.Errorf("the platform was asked to look: %v", got)
 	}
-	if m := metric(t, w, "thaw_engine_errors_total"); strings.Contains(m, `kind="died"`) {
-		t.Errorf("it counts as a crash: %s", m)
+	if m := metric(t, w, "thaw_engine_errors_total"); strings.Contains(m, `kind="died"`) != row.Died {
+		t.Errorf("a crash is counted: %v; %s", !row.Died, m)
+	}
+	if row.Within > 0 && r.took > row.Within {
+		t.Errorf("answered after %v, want %v", r.took, row.Within)
 	}
 	if w.act.InFlightOf(testFunction("tiny").Name, "e:1") != 0 {
 		t.Error("the request is still counted")
 	}
+	time.Sleep(2 * time.Minute) // until an engine that pauses finds its connection closed
 }
 
 // TestRudeEngineOverTCP: over a true connection a decoded answer leaves it for the next
@@ -127,26 +132,26 @@ func TestRudeEngineOverTCP(t *testing.T) {
 	}
 }
 
-// TestSilenceOfFinished: a stream that has finished may be silent for finishedIdle; where several
+// TestSilenceOfFinished: a stream that has finished may be silent for FinishedIdle; where several
 // choices are asked for, one that has finished says nothing about the others.
 func TestSilenceOfFinished(t *testing.T) {
 	head := rude.Head(200, "Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 	one := `data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}` + "\n\n"
 	other := strings.NewReplacer(`"index":0`, `"index":1`, `"a"`, `"b"`).Replace(one)
 	for name, x := range map[string]struct {
-		body   string
-		answer rude.Answer
-		words  string
-		took   time.Duration
+		body  string
+		plays rude.Answer
+		words string
+		took  time.Duration
 	}{
-		"in the first read": {streamRequest, rude.Answer{head, {Chunk: one}, {Then: rude.Hang}}, `"a"`, finishedIdle},
-		"in a later read":   {streamRequest, rude.Answer{head, {Chunk: other[:40]}, {Pause: time.Second, Chunk: other[40:]}, {Then: rude.Hang}}, `"b"`, finishedIdle + time.Second},
+		"in the first read": {streamRequest, rude.Answer{head, {Chunk: one}, {Then: rude.Hang}}, `"a"`, answer.FinishedIdle},
+		"in a later read":   {streamRequest, rude.Answer{head, {Chunk: other[:40]}, {Pause: time.Second, Chunk: other[40:]}, {Then: rude.Hang}}, `"b"`, answer.FinishedIdle + time.Second},
 		"of several":        {strings.Replace(streamRequest, `"stream"`, `"n":2,"stream"`, 1), rude.Answer{head, {Chunk: one}, {Pause: 30 * time.Second, Chunk: other + "data: [DONE]\n\n"}, {Write: "0\r\n\r\n"}}, "[DONE]", 30 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestEnv(t, nil)
-				w.engineAt("e:1", func(c net.Conn, _ *http.Request, _ string) bool { return x.answer.Play(c) })
+				w.engineAt("e:1", func(c net.Conn, _ *http.Request, _ string) bool { return x.plays.Play(c) })
 				w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 				if r := w.post("/v1/chat/completions", x.body); r.status != 200 || !strings.Contains(r.body, x.words) || strings.Contains(r.body, `"error"`) || r.took < x.took || r.took > x.took+x.took/4 { // the deadline is set rarely
 					t.Errorf("%+v", r)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/modellist"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -91,6 +92,7 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 
 func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Response, began time.Time) {
 	p := proxyRequest{a: a, http: httpSource{req: req}, id: openai.NewID(), began: began, route: modelsPath}
+	form := modellist.Form(p.http.header("anthropic-version") != "")
 	e := func() *openai.Error {
 		if req.Method != "GET" && req.Method != "HEAD" {
 			e := openai.New(openai.MethodNotAllowed, "Use GET here.")
@@ -107,9 +109,12 @@ func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Respons
 			// Clients escape the slash and the colon; a name with other escapes does not exist.
 			one = strings.NewReplacer("%2F", "/", "%2f", "/", "%3A", ":", "%3a", ":").Replace(one)
 		}
-		return a.listModels(id, one, res)
+		return a.listModels(id, one, form, res)
 	}()
 	if e != nil {
+		if form == modellist.Anthropic {
+			e = e.For(endpoints.Messages.Path)
+		}
 		p.refuseNow(res, e)
 		return
 	}

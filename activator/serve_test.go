@@ -40,10 +40,12 @@ func TestWarm(t *testing.T) {
 		if s.head.Get("X-Request-Id") != r.head.Get("x-request-id") {
 			t.Error("the engine's request id must be ours")
 		}
-		r = w.post("/v1/chat/completions", streamRequest)
-		if r.err != nil || r.status != 200 || r.body != streamed || r.head.Get("Content-Type") != "text/event-stream; charset=utf-8" ||
-			r.head.Get("X-Accel-Buffering") != "no" {
-			t.Fatalf("%+v", r)
+		for id, kept := range map[string]bool{strings.Repeat("a", 128): true, strings.Repeat("a", 129): false, "a b": false} {
+			r = w.post("/v1/chat/completions", streamRequest, "X-Client-Request-Id", id)
+			if r.err != nil || r.status != 200 || r.body != streamed || r.head.Get("Content-Type") != "text/event-stream; charset=utf-8" ||
+				r.head.Get("X-Accel-Buffering") != "no" || (r.head.Get("thaw-client-request-id") == id) != kept {
+				t.Fatalf("%+v", r)
+			}
 		}
 		if w.count(&w.wakes) != 0 || len(w.engineRequests()) != 0 {
 			t.Fatal("nothing to wake or ask")

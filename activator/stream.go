@@ -113,10 +113,6 @@ type eventStream struct {
 // maxEvent is how much of one event is kept until it is whole.
 const maxEvent = 256 << 10
 
-// finishedIdle is how long a stream may be silent behind its finish_reason. Usage and the end
-// mark come at once where they come.
-const finishedIdle = 10 * time.Second
-
 func (s *eventStream) Read(p []byte) (int, error) {
 	for {
 		if len(s.out) > 0 {
@@ -248,7 +244,7 @@ func (s *eventStream) forward() {
 func (s *eventStream) limitSilence() {
 	bound := s.x.idleBound()
 	if s.seen.Finished && s.x.env.N == 1 {
-		bound = min(bound, finishedIdle)
+		bound = min(bound, answer.FinishedIdle)
 	}
 	s.x.attempt.reply.Response.LimitSilence(bound)
 }
@@ -273,8 +269,11 @@ func (s *eventStream) pass(p []byte) {
 	}
 	was, failed := s.seen.Done, s.seen.Failed
 	s.out = s.seen.Pass(p)
+	if s.seen.InLines {
+		s.out = openai.JoinData(s.out)
+	}
 	if s.seen.Failed && !failed {
-		s.out = openai.FrameErrors(s.out)
+		s.out = openai.FrameErrors(s.out, s.x.endpoint.Path, openai.NextSequence(s.out, s.sequence))
 		s.died = s.died || answer.EngineDied(s.out)
 	}
 	if s.x.endpoint == &endpoints.Responses {
@@ -297,12 +296,7 @@ func (s *eventStream) readPastMark() {
 	p := s.x
 	if !p.attempt.reply.End {
 		s.mark = bytes.Clone(s.mark)
-		p.attempt.reply.Response.LimitSilence(time.Second)
-		for {
-			if _, err := p.attempt.reply.Read(s.buf); err != nil {
-				break // bytes after the end mark are ignored
-			}
-		}
+		p.attempt.reply.ReadOut(s.buf) // bytes after the end mark are ignored
 	}
 	s.engineEnded(io.EOF)
 }
@@ -381,7 +375,7 @@ func (s *eventStream) countEngineError() {
 	if s.died {
 		p.countCrash(nil, p.a.o.Now())
 	}
-	p.reportProblem("it sent an error in the middle of an answer")
+	p.reportProblem(answer.ErrorInAnswer)
 }
 
 // endWithError ends the stream with an error frame.

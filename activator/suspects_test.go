@@ -1,12 +1,14 @@
 package activator
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -310,6 +312,32 @@ func TestEndedEngineIsNoCrash(t *testing.T) {
 			if r := w.post("/v1/chat/completions", body); r.status != 200 || strings.Contains(r.body, "quarantined") {
 				t.Errorf("%+v", r)
 			}
+		}
+	})
+}
+
+// A suspect whose client leaves in the middle of the answer stays one: the engine might have
+// crashed later.
+func TestSuspectWhoseClientLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		var tries atomic.Int32
+		w.engineAt("e:1", func(c net.Conn, _ *http.Request, _ string) bool {
+			if tries.Add(1) == 1 {
+				return false
+			}
+			writeString(c, chunkHead)
+			chunk(c, event1)
+			time.Sleep(time.Minute)
+			return false
+		})
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+		ctx, leave := context.WithCancel(t.Context())
+		time.AfterFunc(20*time.Second, leave)
+		r := w.do(ctx, "POST", "/v1/chat/completions", streamRequest)
+		time.Sleep(2 * time.Minute)
+		if tries.Load() != 2 || w.act.suspects.Empty() {
+			t.Errorf("%d tries, no suspect is left: %v; %+v", tries.Load(), w.act.suspects.Empty(), r)
 		}
 	})
 }

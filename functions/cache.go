@@ -37,6 +37,7 @@ type PrefetchRequest struct {
 	Files  []string `json:"files,omitempty"`  // patterns of files beside the list
 	Pin    bool     `json:"pin,omitempty"`
 	Memory bool     `json:"memory,omitempty"` // also read it into the page cache, as far as memory allows
+	Low    bool     `json:"low,omitempty"`    // behind what requests wait for
 }
 
 // StoreProgress is one line about something that takes a while in a store: a

@@ -2,6 +2,7 @@ package functions
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -147,9 +148,7 @@ const (
 
 // SetDefaults sets the defaults that depend on the pattern.
 func (s *CompositionSpec) SetDefaults() {
-	if s.Show == "" {
-		s.Show = ShowProgress
-	}
+	s.Show = cmp.Or(s.Show, ShowProgress)
 	if s.Rounds == 0 && s.Pattern == PatternDebate {
 		s.Rounds = defaultRounds
 	}

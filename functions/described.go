@@ -108,7 +108,7 @@ var described = map[string]string{
 	"Router.spec.rules":                         "Tried in order; the first that matches decides. The last has no when.",
 	"Router.spec.rules[].name":                  "The name of the rule, in records and headers. A DNS label.",
 	"Router.spec.rules[].when":                  "All that is given must hold; left out, the rule always matches.",
-	"Router.spec.rules[].when.structuredOutput": "The request asks for JSON or a schema.",
+	"Router.spec.rules[].when.structuredOutput": "The request asks for JSON, a schema or parts of a text.",
 	"Router.spec.rules[].when.code":             "The prompt holds code, errors of compilers or paths.",
 	"Router.spec.rules[].when.safety":           "The request asks for a moderation verdict.",
 	"Router.spec.rules[].when.tools":            "The request offers tools.",

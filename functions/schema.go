@@ -85,6 +85,12 @@ var words = map[string][]string{
 	"Composition.spec.show":                 wordsOf(Shows),
 }
 
+// enums are the words that values of a type may be.
+var enums = map[reflect.Type]any{
+	reflect.TypeFor[Engine](): Engines, reflect.TypeFor[DataClass](): DataClasses, reflect.TypeFor[Priority](): Priorities,
+	reflect.TypeFor[ColdPolicy](): ColdPolicies,
+}
+
 func wordsOf[T ~string](list []T) []string { return strings.Split(joinWords(list), ", ") }
 
 // schemaOf describes one type. def holds the defaults, where there are any.
@@ -106,17 +112,8 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 	case reflect.TypeFor[Duration]():
 		s["type"], s["pattern"] = "string", durationPattern
 		return withDefault(s, def)
-	case reflect.TypeFor[Engine]():
-		s["type"], s["enum"] = "string", Engines
-		return s
-	case reflect.TypeFor[DataClass]():
-		s["type"], s["enum"] = "string", DataClasses
-		return withDefault(s, def)
-	case reflect.TypeFor[Priority]():
-		s["type"], s["enum"] = "string", Priorities
-		return withDefault(s, def)
-	case reflect.TypeFor[ColdPolicy]():
-		s["type"], s["enum"] = "string", ColdPolicies
+	case reflect.TypeFor[Engine](), reflect.TypeFor[DataClass](), reflect.TypeFor[Priority](), reflect.TypeFor[ColdPolicy]():
+		s["type"], s["enum"] = "string", enums[t]
 		return withDefault(s, def)
 	case reflect.TypeFor[Members]():
 		s = schemaOf(reflect.TypeFor[Agents](), path, reflect.Value{})

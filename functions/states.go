@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -21,21 +22,11 @@ const (
 
 // Word is the state as people see it: in comments, ps, progress and metrics.
 func (s State) Word() string {
-	switch s {
-	case Downloading:
-		return "staging"
-	case Loading:
-		return "loading"
-	case Ready:
-		return "ready"
-	case Sleeping:
-		return "sleeping"
-	case Draining:
-		return "draining"
-	case Failed:
-		return "failed"
-	}
-	return "cold"
+	return cmp.Or(stateWords[s], "cold")
+}
+
+var stateWords = map[State]string{
+	Downloading: "staging", Loading: "loading", Ready: "ready", Sleeping: "sleeping", Draining: "draining", Failed: "failed",
 }
 
 // Over reports whether the replica has ended.

@@ -85,7 +85,7 @@ func checkURL(s string, plain func(*url.URL) bool) (message, hint string) {
 			return fmt.Sprintf("%q is one endpoint, and the base of all is wanted", Clip(s)), fmt.Sprintf("did you mean %s?", Clip(base))
 		}
 	}
-	if u.Scheme == "http" && !isLoopbackHost(u.Hostname()) && plain != nil && !plain(u) {
+	if u.Scheme == "http" && !IsLoopbackHost(u.Hostname()) && plain != nil && !plain(u) {
 		return "plain http would send the key and the prompts readable", "write https://, or name the host in THAW_SOURCE_HOSTS of the server"
 	}
 	return "", ""
@@ -99,8 +99,8 @@ func validPort(u *url.URL) bool {
 	return err == nil && n > 0 && n < 1<<16
 }
 
-// isLoopbackHost reports whether a host of a URL is this machine.
-func isLoopbackHost(host string) bool {
+// IsLoopbackHost reports whether a host of a URL is this machine.
+func IsLoopbackHost(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
 	}

@@ -85,7 +85,7 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 			// An earlier attempt may have brought a bad first block.
 			if p.Blocks() > 0 && p.Has(0) {
 				if err := checkFirstBlock(blockRef{p, 0}, plan.names); err != nil {
-					return withFileName(p.File.Name, err)
+					return source.WithFile(err, p.File.Name)
 				}
 			}
 		}
@@ -102,18 +102,13 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 			plan.corrupted.Store(true)
 			switch {
 			case v == verdictBlockLost && round >= maxCorruptRounds:
-				return &source.Error{
-					Kind: source.Broken, File: p.File.Name, Detail: "the disk gives back other bytes than were written",
-					Fix: "look after the disk and the memory of this machine",
-				}
+				return source.Fail(source.Broken, "the disk gives back other bytes than were written",
+					"look after the disk and the memory of this machine").At("", p.File.Name)
 			case v == verdictBlockLost:
 				j.loader.o.Log.Warn("a block was not read back as it was written, fetching it again", "source", j.location, "file", p.File.Name)
 			case round > 0:
-				return &source.Error{
-					Kind: source.Digest, File: p.File.Name,
-					Detail: "came twice with bytes that are not those of the digest the source keeps",
-					Fix:    "upload it again",
-				}
+				return source.Fail(source.Digest, "came twice with bytes that are not those of the digest the source keeps",
+					"upload it again").At("", p.File.Name)
 			default:
 				j.loader.o.Log.Warn("file differs from its digest, fetching it again", "source", j.location, "file", p.File.Name)
 				if err := plan.reset(p); err != nil {
@@ -211,7 +206,7 @@ func (j *stagingJob) awaitShared(ctx context.Context, in *store.Ingest, plan *st
 		}
 		ok, err := in.PollShared(ctx, p)
 		if err != nil {
-			return withFileName(p.File.Name, err)
+			return source.WithFile(err, p.File.Name)
 		}
 		if ok {
 			have, _ := p.Bytes()
@@ -379,7 +374,7 @@ func (j *stagingJob) blockArrived(plan *stagingPlan, ref blockRef) error {
 	case plan.toFlush <- ref:
 	default:
 	}
-	return withFileName(ref.part.File.Name, checkFirstBlock(ref, plan.names))
+	return source.WithFile(checkFirstBlock(ref, plan.names), ref.part.File.Name)
 }
 
 // checkFirstBlock validates what the first block holds, before the rest is downloaded.

@@ -210,7 +210,7 @@ func (j *stagingJob) fromStore(digest string) (*Checkpoint, error) {
 func checkpointOf(e store.Entry, lease *store.Lease) *Checkpoint {
 	c := &Checkpoint{Path: e.Path, Digest: e.Digest, Bytes: e.Bytes, Lease: lease}
 	for _, f := range e.Files {
-		c.Files = append(c.Files, File{Name: f.Name, Size: f.Size, Tree: f.Tree})
+		c.Files = append(c.Files, File(f))
 	}
 	return c
 }
@@ -332,10 +332,7 @@ func (j *stagingJob) checkDigest(got string) error {
 
 // nameSource adds the location to an error that has none.
 func (j *stagingJob) nameSource(err error) error {
-	if e, ok := errors.AsType[*source.Error](err); ok && e.Source == "" {
-		e.Source = j.location
-	}
-	return err
+	return source.WithSource(err, j.location)
 }
 
 // listSource lists the source, with retries, and checks the listing.
@@ -434,9 +431,8 @@ func selectFiles(location string, listing source.Plan, also source.Globs) ([]sou
 	}
 	for _, file := range listing.Files {
 		if carriesCode(file.Name) {
-			return nil, nil, &source.Error{Kind: source.Refused, Source: location, File: file.Name,
-				Detail: "is the only kind of weights here, and a format that can carry code",
-				Fix:    "convert it to safetensors; who trusts it names it in spec.files"}
+			return nil, nil, source.Fail(source.Refused, "is the only kind of weights here, and a format that can carry code",
+				"convert it to safetensors; who trusts it names it in spec.files").At(location, file.Name)
 		}
 	}
 	return nil, nil, &source.Error{Kind: source.Missing, Source: location,
@@ -470,7 +466,7 @@ func (j *stagingJob) inPlace(ctx context.Context, from InPlace) (*Checkpoint, er
 	for _, file := range files {
 		tree, err := j.inPlaceFile(ctx, from, file, names)
 		if err != nil {
-			return nil, j.nameSource(withFileName(file.Name, err))
+			return nil, j.nameSource(source.WithFile(err, file.Name))
 		}
 		c.Files = append(c.Files, File{Name: file.Name, Size: file.Size, Tree: tree})
 		list = append(list, store.File{Name: file.Name, Size: file.Size, Tree: tree})
@@ -520,14 +516,6 @@ func validateFile(name string, r io.ReaderAt, size int64, names []string) error 
 		return headercheck.Shards(name, r, size, names)
 	}
 	return headercheck.File(name, r, size)
-}
-
-// withFileName adds the file's name to an error that has none.
-func withFileName(name string, err error) error {
-	if e, ok := errors.AsType[*source.Error](err); ok && e.File == "" {
-		e.File = name
-	}
-	return err
 }
 
 // open waits for the plan, then opens the part, or the published file if the part is

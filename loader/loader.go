@@ -120,9 +120,7 @@ type Loader struct {
 
 // New returns a loader. It starts nothing; Close ends what Stage started.
 func New(o Options) *Loader {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Block = cmp.Or(o.Block, 8<<20)
 	o.Parallel = cmp.Or(o.Parallel, maxRanges)
 	o.Retry.Attempts = cmp.Or(o.Retry.Attempts, math.MaxInt)

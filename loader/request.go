@@ -72,7 +72,7 @@ func (j *stagingJob) downloadRange(ctx context.Context, plan *stagingPlan, r *bl
 			}
 			tries++
 			if err := j.backOff(ctx, plan, tries, began, fruitless, err); err != nil {
-				return withFileName(name, err)
+				return source.WithFile(err, name)
 			}
 		}
 		if err := plan.limiter.Acquire(ctx, j.priority(), false); err != nil {

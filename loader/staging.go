@@ -63,7 +63,7 @@ func (p Progress) ETA() (eta time.Duration, ok bool) {
 type File struct {
 	Name string
 	Size int64
-	Tree string // hex tree digest (store.Tree); empty for a folder used in place without a demanded digest, and in a former checkpoint
+	Tree string // hex tree digest (store.Tree); empty for a folder used in place without a demanded digest
 }
 
 // Checkpoint is a model's files, verified, in one folder.

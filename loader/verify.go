@@ -36,8 +36,7 @@ func sourceDigests(file source.File) (out []wholeDigest, err error) {
 	if file.SHA256 != "" {
 		want, err := hex.DecodeString(file.SHA256)
 		if err != nil || len(want) != sha256.Size {
-			return nil, &source.Error{Kind: source.Digest, File: file.Name, Detail: fmt.Sprintf("has the sha256 %.80q at its source", file.SHA256),
-				Fix: "64 hex digits"}
+			return nil, source.Fail(source.Digest, fmt.Sprintf("has the sha256 %.80q at its source", file.SHA256), "64 hex digits").At("", file.Name)
 		}
 		add(sha256.New, want)
 		return out, nil
@@ -81,7 +80,7 @@ func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Par
 		if _, others := plan.peerParts.LoadAndDelete(p); others {
 			return verdictMismatch, nil
 		}
-		return verdictGood, withFileName(p.File.Name, err)
+		return verdictGood, source.WithFile(err, p.File.Name)
 	}
 	return verdictGood, p.Finish()
 }

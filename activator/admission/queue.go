@@ -18,7 +18,7 @@ type Listener interface{ OnChange() }
 // bytes: there may be ten thousand.
 type Queue struct {
 	// Demand, set before anything else, is called when the demand has changed:
-	// once, and again only after TakeDemand.
+	// once, and again only after TakeDemand or TakeLoad.
 	Demand Listener
 
 	mu        sync.Mutex // guards everything below
@@ -33,7 +33,7 @@ type Queue struct {
 	lastUse   time.Time     // see LowLoad.LastUse
 	lastReady time.Time     // when a replica was last READY; zero: never
 	changed   chan struct{} // nil while there is no listener
-	announced bool          // Demand was called and TakeDemand not since
+	announced bool          // Demand was called, and TakeDemand or TakeLoad not since
 	apart     *replica      // gets no other requests: one runs alone there, or is about to; nil: none
 	runsAlone bool          // a request runs alone at apart
 
@@ -283,6 +283,14 @@ func (q *Queue) TakeDemand(now time.Time) (l Load, teams map[string]int) {
 		}
 	}
 	return q.load(now), teams
+}
+
+// TakeLoad is TakeDemand without the teams.
+func (q *Queue) TakeLoad(now time.Time) Load {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.announced = false
+	return q.load(now)
 }
 
 // ColdStart is the id of the cold start that was asked for last; "" unknown.

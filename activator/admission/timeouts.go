@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -81,9 +82,7 @@ func HeldComment(b []byte, f *snapshot.Snapshot, now time.Time, position int) []
 	case f.Starting():
 		percent = f.Progress.Percent
 	}
-	if position == 0 {
-		position = -1
-	}
+	position = cmp.Or(position, -1)
 	b = openai.Comment(b, state, percent, left, position)
 	if reason != "" {
 		b = openai.AppendReason(b, reason)

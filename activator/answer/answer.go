@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/thaw-dev/thaw/activator/contentcoding"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -30,6 +32,7 @@ type Answer struct {
 	Events   bool               // the body is an event stream
 	Begin    []byte             // first bytes of the body, decoded; all of it where End is set
 	End      bool               // nothing follows Begin
+	Began    bool               // Begin is an error that came behind the first events of a stream
 	Err      error              // there is no answer; Begin has what came before it broke
 	body     io.Reader          // the rest of it, if it is changed on its way; nil: Response
 }
@@ -40,6 +43,11 @@ type Want struct {
 	Whole    bool   // of a stream that comes all the same, all is read, since it can be made a plain answer
 	Comments bool   // a stream's comments count as its first data: another thaw may load the model
 	Model    string // its name in the answer; "": as the engine writes it
+
+	// Of a stream that is read whole: its choices, how long it may be silent, and how long all
+	// of it may take.
+	Choices    int
+	Idle, Most time.Duration
 }
 
 // Read reads on in the body, after Begin.
@@ -59,6 +67,34 @@ func (b decodedBody) Read(p []byte) (int, error) {
 		err = fmt.Errorf("%w: %w", upstream.ErrProtocol, err)
 	}
 	return n, err
+}
+
+// lineFeedBody is an event stream whose lines end with a carriage return alone; here they end
+// with a line feed.
+type lineFeedBody struct{ body io.Reader }
+
+func (b lineFeedBody) Read(p []byte) (int, error) {
+	n, err := b.body.Read(p)
+	toLineFeeds(p[:n])
+	return n, err
+}
+
+func toLineFeeds(p []byte) {
+	for i := bytes.IndexByte(p, '\r'); i >= 0; i = bytes.IndexByte(p, '\r') {
+		p[i] = '\n'
+		p = p[i+1:]
+	}
+}
+
+// convertLineEnds makes line feeds of the carriage returns that end the lines of an event
+// stream, from its begin on, and reports whether it has any.
+func (a *Answer) convertLineEnds(begin []byte) bool {
+	if !openai.EndsLinesByCR(begin) || !isEvents(a.Response) && !beginsEvents(begin) {
+		return false
+	}
+	toLineFeeds(begin)
+	a.body = lineFeedBody{&Answer{Response: a.Response, body: a.body}}
+	return true
 }
 
 // Length is that of the body as the client gets it; -1 is unknown.
@@ -95,12 +131,14 @@ func Ask(ctx context.Context, engines Sender, out *upstream.Request, want Want, 
 	if want.Stream && IsSuccess(res.Status) && r.Encoding == "" {
 		r.Begin = bufs.get()
 		n, err := r.Read(r.Begin)
+		r.convertLineEnds(r.Begin[:n])
 		// only comments so far
 		for err == nil && n < len(r.Begin) && !openai.HasData(r.Begin[:n]) &&
 			!(want.Comments && n > 0 && r.Begin[0] == ':' && r.Begin[n-1] == '\n') && (n < 8 || isEvents(res) || beginsEvents(r.Begin[:n])) {
 			var m int
 			m, err = r.Read(r.Begin[n:])
 			n += m
+			r.convertLineEnds(r.Begin[:n])
 		}
 		r.Events = isEvents(res) || beginsEvents(r.Begin[:n])
 		if r.Begin, r.End = r.Begin[:n], err == io.EOF; r.Events && (n > 0 || err == nil) {
@@ -120,7 +158,7 @@ func Ask(ctx context.Context, engines Sender, out *upstream.Request, want Want, 
 		return r.readWhole(maxUnstreamed)
 	}
 	if r.Events = want.Whole && IsSuccess(res.Status) && isEvents(res); r.Events {
-		return r.readWhole(maxUnstreamed)
+		return r.readStream(&want)
 	}
 	return r.readWhole(maxWholeAnswer)
 }
@@ -148,7 +186,7 @@ func (a Answer) readWhole(limit int) Answer {
 		case err != nil:
 			return a.ended(err)
 		// audio is passed on as it arrives
-		case a.Length() < 0 && IsSuccess(a.Response.Status) && !IsJSON(a.Response) && !beginsObject(buf) && !a.Events:
+		case a.Length() < 0 && IsSuccess(a.Response.Status) && !IsJSON(a.Response) && !beginsObject(buf):
 			return a
 		}
 	}
@@ -172,12 +210,8 @@ func IsSuccess(status int) bool { return status >= 200 && status < 300 }
 // beginsEvents reports whether a body begins as an event stream does, whatever its media type.
 func beginsEvents(p []byte) bool {
 	p = bytes.TrimLeft(p, "\r\n")
-	for _, field := range [...]string{"data:", "event:", "id:", "retry:", "error:", ":"} {
-		if bytes.HasPrefix(p, []byte(field)) {
-			return true
-		}
-	}
-	return false
+	fields := []string{"data:", "event:", "id:", "retry:", "error:", ":"}
+	return slices.ContainsFunc(fields, func(field string) bool { return bytes.HasPrefix(p, []byte(field)) })
 }
 
 // beginsObject reports whether a body begins as JSON's objects do.

@@ -56,7 +56,7 @@ func (a *Answer) Failure(at *endpoints.Endpoint, stream, wantsUsage bool) (refus
 			return nil, nil
 		case EngineDied([]byte(e.Message)):
 			return nil, &EngineError{}
-		case stated && e.Status >= 500:
+		case stated && e.Status >= 500 && !a.Began:
 			return nil, &EngineError{e}
 		}
 		return e, nil
@@ -83,8 +83,11 @@ func redirectError(res *upstream.Response) *openai.Error {
 	return e.Final()
 }
 
-// ErrorBeforeToken describes a replica whose engine failed a request in its own words.
-const ErrorBeforeToken = "it answered with an error of its own before any token"
+// What is said of a replica whose engine failed a request in its own words.
+const (
+	ErrorBeforeToken = "it answered with an error of its own before any token"
+	ErrorInAnswer    = "it sent an error in the middle of an answer"
+)
 
 // DescribeFailure describes a failure for the platform, for the metrics, and for the
 // client whose second try fails too.

@@ -39,8 +39,7 @@ type creation struct {
 // readCreation reads and checks the body; window is its completion_window.
 func readCreation(body []byte) (c creation, window time.Duration, e *openai.Error) {
 	if err := json.Unmarshal(body, &c, json.RejectUnknownMembers(true)); err != nil {
-		var s *json.SemanticError
-		if errors.As(err, &s) {
+		if s, ok := errors.AsType[*json.SemanticError](err); ok {
 			return c, 0, openai.New(openai.InvalidValue,
 				"The body is not one of a batch: "+describeMismatch(s)+".").With(strings.TrimPrefix(string(s.JSONPointer), "/"))
 		}
@@ -98,10 +97,8 @@ func (s *Server) createBatch(id auth.Identity, req *httpserver.Request) (any, *o
 	}
 	now := s.o.Now()
 	r := store.Record{
-		Batch: store.Batch{
-			ID: "batch_" + openai.NewID(), Object: "batch", Endpoint: c.Endpoint, InputFileID: f.ID, CompletionWindow: c.CompletionWindow,
-			Status: store.Validating, CreatedAt: now.Unix(), ExpiresAt: now.Add(window).Unix(), Metadata: c.Metadata,
-		},
+		ID: "batch_" + openai.NewID(), Object: "batch", Endpoint: c.Endpoint, InputFileID: f.ID, CompletionWindow: c.CompletionWindow,
+		Status: store.Validating, CreatedAt: now.Unix(), ExpiresAt: now.Add(window).Unix(), Metadata: c.Metadata,
 		Team: id.Team, KeyID: id.KeyID, Admin: id.Admin, Data: strings.Clone(data), Keep: keepFiles,
 	}
 	if x := c.OutputExpiresAfter; x != nil {
@@ -189,9 +186,4 @@ func (s *Server) change(team, id string, f func(*store.Record) bool) (store.Reco
 }
 
 // wake has Run look for something to do.
-func (s *Server) wake() {
-	select {
-	case s.kick <- struct{}{}:
-	default:
-	}
-}
+func (s *Server) wake() { s.kick.Set() }

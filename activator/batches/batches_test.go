@@ -178,6 +178,53 @@ func TestRetries(t *testing.T) {
 	})
 }
 
+// A model that cannot be loaded is tried again after pauses that grow.
+func TestPausesOfLoads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "broken")
+		var tries []time.Time
+		w.answers = func(string, string, int) (int, string, string) {
+			tries = append(tries, time.Now())
+			return 503, "x-should-retry: false", `{"error":{"message":"no","type":"server_error","param":null,"code":"model_load_failed"}}`
+		}
+		r := w.open(t.TempDir(), Options{})
+		defer r.end()
+		r.wait(r.create(lines(1, "broken"), "24h"))
+		if len(tries) != maxTries {
+			t.Fatalf("%d tries", len(tries))
+		}
+		for i, want := 1, loadPause; i < len(tries); i, want = i+1, 2*want {
+			if gap := tries[i].Sub(tries[i-1]); gap < want || gap > want+time.Second {
+				t.Errorf("try %d comes %v after the one before, want %v", i+1, gap, want)
+			}
+		}
+	})
+}
+
+// A batch that is being finished is not cancelled any more.
+func TestCancelWhileFinishing(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0")
+		r := w.open(dir, Options{})
+		id := r.create(lines(1, "m0"), "24h")
+		r.end()
+		if _, err := r.change("default", id, func(b *store.Record) bool {
+			b.Status, b.Outcome = store.Finalizing, store.Completed
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if a := r.do("POST", "/v1/batches/"+id+"/cancel", ""); a.status != 409 ||
+			!strings.Contains(a.body, "finalizing and cannot be cancelled") {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+		if b := r.batch(id); b.Status != store.Finalizing || b.CancellingAt != nil {
+			t.Errorf("%+v", b)
+		}
+	})
+}
+
 // A cancelled batch has an entry for each line within seconds; the lines that run are cut.
 func TestCancel(t *testing.T) {
 	dir := t.TempDir()
@@ -320,6 +367,30 @@ func TestChargedOnce(t *testing.T) {
 		}
 		if behind < 8 || len(folders) < 20 {
 			t.Errorf("at %d of %d moments the ledger was behind the entries", behind, len(folders))
+		}
+	})
+}
+
+// Lines that failed are charged for what they cost.
+func TestFailuresAreCharged(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "m0")
+		ledger, err := spend.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.ledger, w.fails = ledger, true
+		r := w.open(dir, Options{})
+		defer r.end()
+		b := r.wait(r.create(lines(5, "m0"), "24h"))
+		if got := ledger.Spent("team default", time.Now()); got != 5 || b.RequestCounts.Failed != 5 {
+			t.Errorf("%v charged for 5 lines: %+v", got, b.RequestCounts)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.running != 0 || r.bytes != 0 {
+			t.Errorf("%d lines of %d bytes count as running", r.running, r.bytes)
 		}
 	})
 }

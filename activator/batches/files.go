@@ -90,6 +90,7 @@ func (s *Server) content(id auth.Identity, name string, res *httpserver.Response
 	}
 	res.Stream, res.Length = f, meta.Bytes
 	res.Set("content-type", "application/octet-stream")
+	res.Set("cache-control", "no-store")
 	res.Set("content-disposition", "attachment")
 	res.Set("x-content-type-options", "nosniff")
 	return nil

@@ -85,8 +85,7 @@ func parseLine(line []byte, endpoint string) (l inputLine, model string, problem
 		return l, "", e
 	}
 	if err := json.Unmarshal(line, &l, json.RejectUnknownMembers(true)); err != nil {
-		var s *json.SemanticError
-		if errors.As(err, &s) {
+		if s, ok := errors.AsType[*json.SemanticError](err); ok {
 			return fault("invalid_json_line", "",
 				"The line is not a request: "+describeMismatch(s)+". Want {\"custom_id\", \"method\", \"url\", \"body\"}.")
 		}

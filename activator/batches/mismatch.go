@@ -1,6 +1,7 @@
 package batches
 
 import (
+	"cmp"
 	"encoding/json/v2"
 	"errors"
 	"reflect"
@@ -22,10 +23,7 @@ func describeMismatch(e *json.SemanticError) string {
 	if errors.Is(e.Err, json.ErrUnknownName) {
 		return name + " is no member of it"
 	}
-	is := jsonKinds[byte(e.JSONKind)]
-	if is == "" {
-		is = "of another kind"
-	}
+	is := cmp.Or(jsonKinds[byte(e.JSONKind)], "of another kind")
 	if want := wantedKind(e.GoType); want != "" && want != is {
 		return name + " is " + is + ", not " + want
 	}

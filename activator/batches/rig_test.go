@@ -45,6 +45,7 @@ type world struct {
 	ledger  *spend.Ledger // of the next server; each answer costs 1
 	changed chan struct{} // closed when there is another model or less to do
 	answers func(model, text string, try int) (status int, head, body string)
+	fails   bool // answers are errors, which cost as much
 }
 
 func newWorld(t *testing.T, models ...string) *world {
@@ -147,6 +148,9 @@ func (w *world) serve(req *httpserver.Request, res *httpserver.Response) {
 	case <-time.After(w.line):
 		res.Body = []byte(`{"id":"c","model":"` + body.Model + `",` + "\n" + `"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`)
 		res.Set("x-request-id", "r")
+		if w.fails {
+			res.Status, res.Body = 400, []byte(`{"error":{"message":"no","type":"invalid_request_error","code":"content_filter"}}`)
+		}
 	case <-gone:
 		res.Status = httpserver.StatusClientLeft
 	}
@@ -251,7 +255,7 @@ func (r *rig) do(method, target, body string, fields ...httpserver.Field) answer
 				r.t.Fatal(err)
 			}
 			x.Close()
-			answerError(&res, e)
+			res.Refuse(e)
 			return answer{res.Status, string(res.Body), nil}
 		}
 	}

@@ -34,8 +34,7 @@ func (s *Server) Run(ctx context.Context) error {
 		if !opening {
 			if r, ok := q.unopened(now); ok {
 				opening = true
-				q.opening.Add(1)
-				go func() { defer q.opening.Done(); opened <- q.open(ctx, r) }()
+				q.opening.Go(func() { opened <- q.open(ctx, r) })
 			}
 		}
 		q.step(ctx, now)

@@ -256,9 +256,7 @@ func (s *scheduler) endJobs(ctx context.Context, now time.Time, keys bool) {
 			g.queue = rest
 		}
 		s.inputs[id] = nil
-		s.workers.Add(1)
-		go func() {
-			defer s.workers.Done()
+		s.workers.Go(func() {
 			err := parent.finish(ctx, j, in)
 			if err != nil && ctx.Err() == nil {
 				parent.o.Log.Error("a batch could not be ended; it is tried again", "id", id, "error", err)
@@ -271,7 +269,7 @@ func (s *scheduler) endJobs(ctx context.Context, now time.Time, keys bool) {
 				delete(s.inputs, id)
 			}
 			parent.wake()
-		}()
+		})
 	}
 	for key, g := range s.groups {
 		if len(g.queue) == 0 && g.running == 0 {
@@ -290,9 +288,7 @@ func (s *scheduler) flush() {
 		if s.inputs[id] == nil {
 			continue
 		}
-		s.workers.Add(1)
-		go func() {
-			defer s.workers.Done()
+		s.workers.Go(func() {
 			j.writing.Lock()
 			defer j.writing.Unlock()
 			if j.dirty && !j.ended {
@@ -301,7 +297,7 @@ func (s *scheduler) flush() {
 					s.s.o.Log.Error("the entries of a batch could not be flushed", "id", id, "error", err)
 				}
 			}
-		}()
+		})
 	}
 }
 
@@ -454,9 +450,7 @@ func (s *scheduler) run(g *group, x queued) {
 	s.spare[g.id.Team]--
 	failed := g.failed
 	parent.begin(j, x.p)
-	s.workers.Add(1)
-	go func() {
-		defer s.workers.Done()
+	s.workers.Go(func() {
 		began := parent.o.Now()
 		a := parent.runLine(j, x.p, failed)
 		if a.ended {
@@ -492,7 +486,7 @@ func (s *scheduler) run(g *group, x queued) {
 				g.notBefore = until
 			}
 		}
-	}()
+	})
 }
 
 // close waits for the lines that run, whose context has ended, and closes the files. What

@@ -1,6 +1,7 @@
 package batches
 
 import (
+	"cmp"
 	"encoding/json/v2"
 	"errors"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -95,9 +97,7 @@ func (o Options) withDefaults() Options {
 	if o.Count == nil {
 		o.Count = func(string, float64, ...string) {}
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -111,7 +111,7 @@ type Server struct {
 	maxFile int64 // MaxFile; less in tests
 	store   *store.Store
 	uploads atomic.Int32
-	kick    chan struct{} // has an element when there is something to do
+	kick    newest.Signal // set when there is something to do
 
 	update sync.Mutex // held while a record is read, changed and saved
 
@@ -130,7 +130,7 @@ func Open(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{o: o, maxFile: MaxFile, store: st, kick: make(chan struct{}, 1), jobs: map[string]*job{}}, nil
+	return &Server{o: o, maxFile: MaxFile, store: st, kick: newest.NewSignal(), jobs: map[string]*job{}}, nil
 }
 
 const (
@@ -148,15 +148,10 @@ func ServesPath(path string) bool {
 func (s *Server) Authorize(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
 	id, e := s.o.Caller(req.Header)
 	if e != nil {
-		answerError(res, e)
+		res.Set("x-request-id", openai.NewID())
+		res.Refuse(e)
 	}
 	return id.KeyID, e == nil
-}
-
-func answerError(res *httpserver.Response, e *openai.Error) {
-	res.Status, res.Body = e.Status, e.Body()
-	res.Set("x-request-id", openai.NewID())
-	e.Header(func(name, value string) bool { res.Set(name, value); return true })
 }
 
 // Serve answers a request for a path of this server. It is a [httpserver.Handler].
@@ -168,9 +163,11 @@ func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
 			e = openai.New(openai.InternalError, "")
 		}
 		res.Set("content-type", "application/json")
+		res.Set("cache-control", "no-store")
 	}
 	if e != nil {
-		answerError(res, e)
+		res.Set("x-request-id", openai.NewID())
+		res.Refuse(e)
 		return
 	}
 	res.Set("x-request-id", openai.NewID())

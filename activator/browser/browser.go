@@ -124,9 +124,8 @@ func (g *Guard) Check(req *httpserver.Request) *openai.Error {
 func (g *Guard) Wrap(next httpserver.Handler) httpserver.Handler {
 	return func(req *httpserver.Request, res *httpserver.Response) {
 		if e := g.Check(req).For(req.Path); e != nil {
-			res.Status, res.Body = e.Status, e.Body()
 			res.Set("x-request-id", openai.NewID())
-			e.Header(func(name, value string) bool { res.Set(name, value); return true })
+			res.Refuse(e)
 			if len(g.origins) > 0 {
 				res.Set("Vary", "Origin")
 			}

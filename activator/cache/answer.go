@@ -63,8 +63,8 @@ func newAnswer(path string, body []byte, events bool, usage openai.Usage) *answe
 		a.plain.Store(newText([][]byte{v}, "", ""))
 		return a
 	}
-	chunks, ok := readEvents(body)
-	if !ok || !a.both() {
+	chunks, marked := readEvents(body)
+	if !marked || !a.both() {
 		return nil
 	}
 	if chunks, a.usage = takeUsage(chunks); a.usage == nil && usage.Known {
@@ -189,30 +189,32 @@ func (t *text) body(id string, events, withUsage bool) []byte {
 	return b
 }
 
-// readEvents returns the data of the events of a whole stream: comments and chunks that
-// add nothing left out; false where the stream has no end mark, or is of another kind.
-func readEvents(body []byte) (chunks [][]byte, ok bool) {
+// readEvents returns the data of the events of a stream up to its end mark: comments and
+// chunks that add nothing left out, and so is a last line that is torn. There is none of a
+// stream of another kind. marked reports whether the end mark came, and nothing behind it.
+func readEvents(body []byte) (chunks [][]byte, marked bool) {
 	for line := range bytes.Lines(body) {
+		whole := line[len(line)-1] == '\n'
 		line = bytes.TrimRight(line, "\r\n")
+		if len(line) == 0 || line[0] == ':' {
+			continue
+		}
+		text, ok := bytes.CutPrefix(line, []byte("data:"))
+		data := jsontext.Value(bytes.Clone(bytes.TrimSpace(text)))
 		switch {
-		case len(line) == 0 || line[0] == ':':
-			continue
-		case ok || !bytes.HasPrefix(line, []byte("data:")):
+		case marked:
+			return chunks, false
+		case ok && string(data) == "[DONE]":
+			marked = len(chunks) > 0
+		case ok && data.Compact() == nil && data.Kind() == '{':
+			if !isNoop(data) {
+				chunks = append(chunks, data)
+			}
+		case whole:
 			return nil, false
-		}
-		data := jsontext.Value(bytes.TrimSpace(line[len("data:"):]))
-		if string(data) == "[DONE]" {
-			ok = true
-			continue
-		}
-		if data = bytes.Clone(data); data.Compact() != nil || data.Kind() != '{' {
-			return nil, false
-		}
-		if !isNoop(data) {
-			chunks = append(chunks, data)
 		}
 	}
-	return chunks, ok && len(chunks) > 0
+	return chunks, marked
 }
 
 // dataOf is the objects of events that were kept.

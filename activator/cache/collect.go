@@ -150,8 +150,8 @@ func (c *collected) addCalls(v jsontext.Value) bool {
 	}
 	for _, e := range list {
 		parts := membersOf(e)
-		i, err := strconv.Atoi(string(value(parts, "index")))
-		if err != nil {
+		i, ok := c.callIndex(parts)
+		if !ok {
 			return false
 		}
 		if c.calls == nil {
@@ -184,6 +184,28 @@ func (c *collected) addCalls(v jsontext.Value) bool {
 		}
 	}
 	return true
+}
+
+// callIndex is the index of the call that a part belongs to. Some engines write none: a part
+// with another id, or with a name and no id, then begins the next call.
+func (c *collected) callIndex(parts []member) (int, bool) {
+	if v := value(parts, "index"); !isNull(v) {
+		i, err := strconv.Atoi(string(v))
+		return i, err == nil
+	}
+	last := -1
+	id := value(parts, "id")
+	for i, k := range c.calls {
+		if !isNull(id) && string(id) == string(k.id) {
+			return i, true
+		}
+		last = max(last, i)
+	}
+	name := value(membersOf(value(parts, "function")), "name")
+	if last < 0 || !isNull(id) && string(id) != `""` || !isNull(name) && string(name) != `""` {
+		last++
+	}
+	return last, true
 }
 
 func (c *collected) addLogprobs(v jsontext.Value) bool {

@@ -6,6 +6,9 @@ import (
 	"encoding/json/v2"
 	"slices"
 	"strconv"
+
+	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 )
 
 // member of an object; the order is kept.
@@ -165,12 +168,22 @@ func isNoop(chunk []byte) bool {
 	return false
 }
 
-// PlainOf returns the plain answer that the events of a whole stream make up; nil where it
-// cannot be made.
+// PlainOf returns the plain answer that the events of a stream make up; nil where it cannot
+// be made, and where neither the end mark nor all its choices show that the stream is whole.
+// Engines in Python may write numbers that JSON does not have, pieces of characters, and JSON
+// in lines.
 func PlainOf(path string, events []byte) []byte {
-	chunks, ok := readEvents(events)
+	if plain := collectEvents(path, events); plain != nil {
+		return plain
+	}
+	events = bytes.ToValidUTF8(openai.JoinData(events), []byte("\ufffd"))
+	return collectEvents(path, pythonjson.WithNulls(events))
+}
+
+func collectEvents(path string, events []byte) []byte {
+	chunks, marked := readEvents(events)
 	chunks, usage := takeUsage(chunks)
-	if !ok || !wholeEvents(chunks) {
+	if !marked && !wholeEvents(chunks) {
 		return nil
 	}
 	return plainOf(path, chunks, usage)

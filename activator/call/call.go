@@ -4,6 +4,7 @@
 package call
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,12 +86,7 @@ type Answer struct {
 
 // Header returns a field of the answer's head; "" where there is none.
 func (a *Answer) Header(name string) string {
-	for _, f := range a.Fields {
-		if strings.EqualFold(f.Name, name) {
-			return f.Value
-		}
-	}
-	return ""
+	return httpserver.FieldOf(a.Fields, name)
 }
 
 // Problem is the error that the answer holds; nil where its status is below 400.
@@ -150,9 +146,7 @@ func Open(ctx context.Context, serve httpserver.Handler, c *Caller, path string,
 	} else {
 		s.Status, s.Fields, s.Body, s.body = res.Status, res.Fields, res.Body, res.Stream
 	}
-	if s.Status == 0 {
-		s.Status = 200
-	}
+	s.Status = cmp.Or(s.Status, 200)
 	kind, _, _ := mime.ParseMediaType(s.Header("content-type"))
 	s.events = s.body != nil && kind == "text/event-stream"
 	return s

@@ -2,6 +2,7 @@ package compositions
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -37,10 +38,7 @@ func (r *run) plainAnswer(result *compose.Result) []byte {
 func (r *run) finishReason() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.finish == "" {
-		return "stop"
-	}
-	return r.finish
+	return cmp.Or(r.finish, "stop")
 }
 
 func appendUsage(b []byte, u compose.Usage) []byte {
@@ -115,6 +113,11 @@ func (r *run) onEvent(e compose.Event) {
 		r.startNext(e.Next, true)
 		return
 	}
+	if e.Over && r.s.o.Release != nil {
+		if f := r.state(e.Member); f.Model {
+			r.s.o.Release(f.Name)
+		}
+	}
 	show := r.q.Composition.Spec.Show
 	if show == functions.ShowSteps && e.Kind == compose.EventEnd && !e.Final && e.Err == nil {
 		r.writeStep(&e)
@@ -132,6 +135,9 @@ func (r *run) onEvent(e compose.Event) {
 	case compose.EventBegin:
 		add("state", "asking")
 	case compose.EventEnd:
+		if e.Reason != "" {
+			return // the next event says it
+		}
 		if e.Err != nil {
 			add("state", "missing")
 		} else {
@@ -144,6 +150,9 @@ func (r *run) onEvent(e compose.Event) {
 	case compose.EventPlan:
 		add("state", "planned")
 		add("steps", strconv.Itoa(len(e.Steps)))
+		if e.Err != nil {
+			add("plan", "replaced")
+		}
 	case compose.EventAgreement:
 		add("state", "compared")
 		add("answers", strconv.Itoa(e.Agreement.Answers))

@@ -158,8 +158,7 @@ func (a *asked) end(err error) {
 
 // errorText is an error for people.
 func errorText(err error) string {
-	var e *openai.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*openai.Error](err); ok {
 		return e.Message
 	}
 	return err.Error()

@@ -45,9 +45,15 @@ type Options struct {
 	// Prewarm starts a model that is needed later, on the budget of prewarms; nil: none is
 	// started. It does not wait.
 	Prewarm func(name functions.Name, by string)
+	// Stage stages the bytes of a model that cannot start yet, behind what requests wait for;
+	// nil: its start does. It does not wait.
+	Stage func(name functions.Name, by string)
 	// Wake starts a model that is asked as soon as the calls under way have ended, for a
 	// team; nil: its own request starts it. It does not wait.
 	Wake func(name functions.Name, team string)
+	// Release tells the platform that a model has answered and its Composition asks it no
+	// more: another may have its room at once; nil: it is told nothing. It does not wait.
+	Release func(name functions.Name)
 	// Silent is how long a stream waits before its 200 goes out, Comment the period of
 	// comments and Noop that of chunks that add nothing; 3 s, 4 s and 45 s.
 	Silent, Comment, Noop time.Duration
@@ -86,9 +92,7 @@ func New(o Options) *Server {
 	def(&o.Silent, 3*time.Second)
 	def(&o.Comment, 4*time.Second)
 	def(&o.Noop, 45*time.Second)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -274,6 +278,7 @@ func (r *run) compose(ctx context.Context) (result compose.Result, err error) {
 			err = openai.New(openai.InternalError, "")
 		}
 	}()
+	r.stageLater()
 	return compose.Run(ctx, r.plan, r.input, r.ask, r.places.Ready, r.onEvent)
 }
 
@@ -292,7 +297,7 @@ func (r *run) end(result *compose.Result, err error) Summary {
 	if a := result.Agreement; a.Answers > 0 {
 		rec.Agreement = &functions.CompositionAgreement{Answers: a.Answers, Agree: a.Agree, Exact: a.Exact}
 	}
-	rec.Rounds, rec.Prompts, rec.Cost, rec.Code = result.Rounds, result.Prompts, result.Cost, 200
+	rec.Rounds, rec.Prompts, rec.PlanError, rec.Cost, rec.Code = result.Rounds, result.Prompts, result.PlanError, result.Cost, 200
 	rec.Seconds = r.s.o.Now().Sub(r.began).Seconds()
 	summary := Summary{Calls: len(rec.Calls), Prompt: result.Usage.Prompt, Completion: result.Usage.Completion, Cost: result.Cost,
 		First: r.first}
@@ -328,8 +333,7 @@ func (r *run) failure(err error) *openai.Error {
 	}
 	var failed *compose.Error
 	if !errors.As(err, &failed) {
-		var e *openai.Error
-		if errors.As(err, &e) {
+		if e, ok := errors.AsType[*openai.Error](err); ok {
 			return e
 		}
 		return openai.New(openai.InternalError, "")

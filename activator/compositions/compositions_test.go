@@ -3,6 +3,7 @@ package compositions
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -154,6 +155,69 @@ func TestOwnSchema(t *testing.T) {
 	for _, b := range g.bodies {
 		if !strings.Contains(b, `"response_format":{"type":"json_object"}`) {
 			t.Errorf("%s", b)
+		}
+	}
+}
+
+// TestRelease: a model is released when it has answered and is asked no more: each member of
+// an ensemble, those of a debate in its last round, and no coordinator.
+func TestRelease(t *testing.T) {
+	for pattern, calls := range map[functions.Pattern]int{functions.PatternEnsemble: 1, functions.PatternDebate: 3} {
+		g := newRig(0)
+		for _, name := range []string{"a", "b", "judge"} {
+			g.states[name] = Function{Model: true, Ready: true}
+		}
+		g.answer = func(body string, res *httpserver.Response) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			answerWith(res, fmt.Sprint("a text that is ", len(g.bodies), body[:12]))
+		}
+		var released []string
+		g.o.Release = func(name functions.Name) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			if released = append(released, name.Name); len(g.bodies) < calls {
+				t.Errorf("%s: %s is released after %d calls", pattern, name.Name, len(g.bodies))
+			}
+		}
+		q := g.request(pattern, question, nil)
+		q.Composition.Spec.Rounds = 1
+		var res httpserver.Response
+		if _, e := g.Serve(q, &res); e != nil {
+			t.Fatal(e)
+		}
+		if slices.Sort(released); strings.Join(released, " ") != "a b" {
+			t.Errorf("%s: %v are released", pattern, released)
+		}
+	}
+}
+
+// TestStage: the models that do not start with the first ones are staged meanwhile, in the order
+// in which they are asked; not those of a request that prepares nothing.
+func TestStage(t *testing.T) {
+	for name, x := range map[string]struct {
+		pattern functions.Pattern
+		gpus    int
+		starts  int // that its budget allows; 0: no bound
+		staged  string
+	}{
+		"they take turns":       {functions.PatternEnsemble, 1, 0, "b judge"},
+		"all members fit":       {functions.PatternEnsemble, 2, 0, "judge"},
+		"a bound of starts":     {functions.PatternEnsemble, 1, 5, ""},
+		"the coordinator first": {functions.PatternGraph, 1, 0, "a b"},
+	} {
+		g := newRig(x.gpus)
+		for _, m := range []string{"a", "b", "judge"} {
+			g.states[m] = Function{Model: true}
+		}
+		g.answer = func(body string, res *httpserver.Response) { answerWith(res, "a text that is "+body[:12]) }
+		var staged []string
+		g.o.Stage = func(name functions.Name, by string) { staged = append(staged, name.Name) }
+		q := g.request(x.pattern, question, nil)
+		q.Composition.Spec.Budget.ColdStarts = x.starts
+		var res httpserver.Response
+		if _, e := g.Serve(q, &res); e != nil || strings.Join(staged, " ") != x.staged {
+			t.Errorf("%s: %v, %v", name, staged, e)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package compositions
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -132,12 +133,47 @@ func (p *Places) Next(members []string, due bool) (models []functions.Name) {
 	return models
 }
 
+// stageLater stages the models that are asked later and do not start with the first ones: the
+// bytes come while those work.
+func (r *run) stageLater() {
+	if r.s.o.Stage == nil || r.preparesNothing() {
+		return
+	}
+	first, later := r.plan.Members, []string{r.plan.Coordinator}
+	if r.plan.Pattern == compose.Maestro || r.plan.Pattern == compose.Graph {
+		first, later = later, slices.Concat(r.plan.Members, slices.Sorted(maps.Values(r.plan.Agents)))
+	}
+	groups := r.places.Ready(nil, first)
+	var ahead []string
+	for _, g := range groups[1:] {
+		ahead = append(ahead, g.Cold...)
+	}
+	staged := map[functions.Name]bool{}
+	for _, m := range groups[0].Cold {
+		staged[r.state(m).Name] = true // its start does
+	}
+	for _, m := range append(ahead, later...) {
+		if f := r.state(m); f.Model && !f.Ready && !staged[f.Name] {
+			staged[f.Name] = true
+			r.s.o.Stage(f.Name, r.by())
+		}
+	}
+}
+
+// preparesNothing reports whether the request leaves members to their own requests. A bound of
+// cold starts does, because those count.
+func (r *run) preparesNothing() bool {
+	return r.plan.Budget.ColdStarts != 0 || r.q.HTTP.Header("thaw-warm") == "never"
+}
+
+// by names the Composition to the platform.
+func (r *run) by() string { return "composition " + r.q.Composition.FullName().String() }
+
 // startNext starts members that are asked next and fit beside those that run: on the budget
 // of prewarms, which evicts only what is worth less, and once they are due as their requests
-// would, which may evict a member that has answered. A bound of cold starts leaves them to
-// their own requests, which count.
+// would, which may evict a member that has answered.
 func (r *run) startNext(next []string, due bool) {
-	if r.plan.Budget.ColdStarts != 0 || len(next) == 0 || due && r.q.Low || r.q.HTTP.Header("thaw-warm") == "never" {
+	if r.preparesNothing() || len(next) == 0 || due && r.q.Low {
 		return
 	}
 	for _, name := range r.places.Next(next, due) {
@@ -145,7 +181,7 @@ func (r *run) startNext(next []string, due bool) {
 		case due && r.s.o.Wake != nil:
 			r.s.o.Wake(name, r.q.Caller.Team)
 		case !due && r.s.o.Prewarm != nil:
-			r.s.o.Prewarm(name, "composition "+r.q.Composition.FullName().String())
+			r.s.o.Prewarm(name, r.by())
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions/compose"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -37,8 +38,8 @@ type stream struct {
 	unread  []byte
 	end     error         // behind unread; nil: more comes
 	data    bool          // begun is closed
-	changed chan struct{} // has an element when there is something to read
-	space   chan struct{} // has an element when something was read
+	changed newest.Signal // set when there is something to read
+	space   newest.Signal // set when something was read
 
 	// Set by the run's goroutine before end is set.
 
@@ -50,7 +51,7 @@ type stream struct {
 // serveStream starts the run and returns when its answer begins, or it failed, or after
 // Options.Silent.
 func (r *run) serveStream(res *httpserver.Response) (Summary, *openai.Error) {
-	st := &stream{r: r, done: make(chan struct{}), begun: make(chan struct{}), changed: make(chan struct{}, 1), space: make(chan struct{}, 1)}
+	st := &stream{r: r, done: make(chan struct{}), begun: make(chan struct{}), changed: newest.NewSignal(), space: newest.NewSignal()}
 	st.ctx, st.cancel = context.WithCancelCause(r.ctx)
 	gap := admission.ParseTimeouts(r.q.HTTP.Header, true).Gap
 	st.period = commentPeriod(r.s.o.Comment, gap)
@@ -134,7 +135,7 @@ func (s *stream) write(b []byte, data bool) error {
 			s.unread = append(s.unread, b...)
 			s.begin(data)
 			s.mu.Unlock()
-			signal(s.changed)
+			s.changed.Set()
 			return nil
 		}
 		s.mu.Unlock()
@@ -160,14 +161,7 @@ func (s *stream) finish(b []byte, end error) {
 	s.unread, s.end = append(s.unread, b...), end
 	s.begin(true)
 	s.mu.Unlock()
-	signal(s.changed)
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	s.changed.Set()
 }
 
 // Read returns what was written, or a comment or a chunk that adds nothing where there was
@@ -207,7 +201,7 @@ func (s *stream) take(p []byte) (n int, err error, ok bool) {
 		}
 	}
 	s.comment = s.r.s.o.Now().Add(s.period)
-	signal(s.space)
+	s.space.Set()
 	return n, err, true
 }
 

@@ -1,9 +1,11 @@
 package httpserver
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net"
 	"net/http"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/httpservertest"
 )
 
@@ -341,4 +344,58 @@ func TestHeadBoundStays(t *testing.T) {
 			t.Errorf("a head of 14 KiB on an old connection: %d, want 431", r.StatusCode)
 		}
 	})
+}
+
+// A buffer that has grown for a body of some KiB serves the connection's next requests: they
+// come in one read, and their head is not checked twice. It counts for the account.
+func TestGrownBufferStays(t *testing.T) {
+	var asked atomic.Int32
+	bodies := NewBudget(1<<20, 1<<20)
+	ln := httpservertest.Listen()
+	srv := NewFiberServer(Options{Bodies: bodies, Handler: echoHandler, Authorize: func(req *Request, _ *Response) (string, bool) {
+		asked.Add(1)
+		return req.Header("X-Key"), true
+	}})
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ln) }()
+	conn, err := ln.Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(conn)
+	for i, x := range []struct {
+		key         string
+		size        int
+		asked       int32
+		used, share int64
+	}{
+		{"a", 5 << 10, 1, 4 << 10, 4 << 10},
+		{"a", 5 << 10, 1, 4 << 10, 4 << 10},
+		{"b", 7 << 10, 1, 4 << 10, 0},
+		{"b", 15 << 10, 2, 12 << 10, 12 << 10},
+		{"b", 15 << 10, 2, 12 << 10, 12 << 10},
+		{"b", 16 << 10, 3, 28 << 10, 28 << 10}, // no place behind its head
+	} {
+		body := strings.Repeat(x.key, x.size)
+		sum := fmt.Sprintf("body=%d:%08x", x.size, crc32.ChecksumIEEE([]byte(body)))
+		go fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: h\r\nX-Key: %s\r\nContent-Length: %d\r\n\r\n%s", x.key, x.size, body)
+		res, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(i, err)
+		}
+		if b, err := io.ReadAll(res.Body); err != nil || !strings.Contains(string(b), sum) {
+			t.Errorf("request %d: %s, %v; want %s", i, b, err, sum)
+		}
+		bodies.mu.Lock()
+		used, share := bodies.used, bodies.accounts[x.key]
+		bodies.mu.Unlock()
+		if asked.Load() != x.asked || used != x.used || share != x.share {
+			t.Errorf("request %d: Authorize was asked %d times, %d bytes count, %d of them for %s; want %d, %d, %d",
+				i, asked.Load(), used, share, x.key, x.asked, x.used, x.share)
+		}
+	}
+	conn.Close()
+	testkit.Eventually(t, "the bytes of a closed connection do not count", func() bool { return bodies.Used() == 0 })
+	srv.Shutdown(t.Context())
+	<-done
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/thaw-dev/thaw/activator/tcp"
 )
 
 const (
@@ -45,10 +47,12 @@ type conn struct {
 	headEnd     int         // buf[headAt:headEnd] is the head of this exchange
 	headAt      int         // 2 where a stray CR LF came before it
 	fields      []fieldSpan // of the head
+	lengths     uint64      // of its fields' names, one bit for each; see lengthBit
 	head        head        // of the head
 	text        string      // buf[headAt:headEnd], once asked for
 	large       []byte      // the body where buf is too small for it
-	charged     int64       // what the server counts for it; written under mu
+	grown       int64       // by how much buf has grown for a body
+	charged     int64       // what the server counts for large and grown; written under mu
 	requestLine []byte      // what the server behind still has to read
 	req         Request
 	res         Response
@@ -80,7 +84,7 @@ type conn struct {
 }
 
 func newConn(s *server, c net.Conn, slot *Slot) *conn {
-	w := &conn{Conn: c, s: s, slot: slot, opened: time.Now()}
+	w := &conn{Conn: tcp.Wrap(c), s: s, slot: slot, opened: time.Now()}
 	w.req.from = w
 	return w
 }
@@ -216,7 +220,14 @@ func (c *conn) headText() string {
 	return c.text
 }
 
+// lengthBit is the bit for names of n bytes: most fields that are asked for are not there, and
+// no field has a name of their length.
+func lengthBit(n int) uint64 { return 1 << (n & 63) }
+
 func (c *conn) header(name string) (value string) {
+	if c.lengths&lengthBit(len(name)) == 0 {
+		return ""
+	}
 	head := c.headText()
 	found := false
 	for _, f := range c.fields {
@@ -296,7 +307,7 @@ func (c *conn) write(p []byte) (n int, err error) {
 // resetOnClose makes the coming close a TCP reset: for bodies that end with the connection, and
 // for clients that stopped reading, to which the kernel would go on sending for minutes.
 func (c *conn) resetOnClose() {
-	if t, ok := withoutTLS(c.Conn).(*net.TCPConn); ok {
+	if t, ok := withoutTLS(c.Conn).(interface{ SetLinger(int) error }); ok {
 		t.SetLinger(0)
 	}
 }

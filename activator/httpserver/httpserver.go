@@ -7,6 +7,8 @@ import (
 	"net"
 	"strings"
 	"time"
+
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // What a request's context ends with: both its Err and its [context.Cause].
@@ -108,6 +110,22 @@ type Response struct {
 
 // Set appends a field.
 func (r *Response) Set(name, value string) { r.Fields = append(r.Fields, Field{name, value}) }
+
+// FieldOf is the value of the first field of a name, whatever its case; "" where there is none.
+func FieldOf(fields []Field, name string) string {
+	for _, f := range fields {
+		if strings.EqualFold(f.Name, name) {
+			return f.Value
+		}
+	}
+	return ""
+}
+
+// Refuse makes it the answer of an error.
+func (r *Response) Refuse(e *openai.Error) {
+	r.Status, r.Body = e.Status, e.Body()
+	e.Header(func(name, value string) bool { r.Set(name, value); return true })
+}
 
 // Handler answers one request. It is called concurrently, once per request, and
 // may block; Response comes empty. A panic is answered 500 and the connection

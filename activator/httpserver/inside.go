@@ -1,7 +1,5 @@
 package httpserver
 
-import "strings"
-
 // NewRequest makes a request of this program's own, for a [Handler] that serves it like one
 // of a client. ctx ends it; draining reports whether it would have to end soon.
 func NewRequest(method, path string, fields []Field, body []byte, ctx *Context, draining func() bool) *Request {
@@ -31,12 +29,7 @@ type ownExchange struct {
 }
 
 func (o *ownExchange) header(name string) string {
-	for _, f := range o.list {
-		if strings.EqualFold(f.Name, name) {
-			return f.Value
-		}
-	}
-	return ""
+	return FieldOf(o.list, name)
 }
 
 func (o *ownExchange) eachField(yield func(Field) bool) {

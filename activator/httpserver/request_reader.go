@@ -120,7 +120,12 @@ func (c *conn) headTimeout() time.Duration {
 // readHead reads the head that ends at an offset; the request is set where it is whole.
 func (c *conn) readHead(end int) (e *openai.Error) {
 	c.headEnd, c.r = end, end
-	if c.head, c.fields, e = parseHead(c.buf[c.headAt:end], c.fields); c.head.whole {
+	c.head, c.fields, e = parseHead(c.buf[c.headAt:end], c.fields)
+	c.lengths = 0
+	for _, f := range c.fields {
+		c.lengths |= lengthBit(int(f.colon - f.name))
+	}
+	if c.head.whole {
 		c.setRequest()
 	}
 	return e
@@ -200,9 +205,13 @@ func (c *conn) readBody() (refusal *openai.Error, err error) {
 	if !c.slot.SetIdle(false) {
 		return nil, errConnClosed
 	}
-	if account != c.account { // the buffer of an earlier body counts for another
-		c.setCharged(0)
-		c.large, c.account = nil, account
+	if account != c.account { // the buffers of an earlier body count for another
+		c.large = nil
+		c.charge(0)
+		c.account = account
+		if err := c.setCharged(0); err != nil {
+			return bodyRefusal(err, limit)
+		}
 	}
 	if h.length > limit {
 		return tooLarge(limit), nil
@@ -222,14 +231,8 @@ func (c *conn) readBody() (refusal *openai.Error, err error) {
 	case h.chunked:
 		c.large, err = readBody(&in, c.large[:0], -1, o.MaxBody, c)
 		c.req.Body = c.large
-	case c.r+int(h.length) <= len(c.buf): // it fits behind the head
-		end := c.r + int(h.length)
-		for c.w < end && err == nil {
-			var n int
-			n, err = in.receive(c.buf[c.w:end])
-			c.w += n
-		}
-		c.req.Body, c.r = c.buf[c.r:end:end], end
+	case h.length <= keepBody && c.r+int(h.length) <= max(len(c.buf), keepBody):
+		err = c.readBehindHead(&in, c.r+int(h.length))
 	default:
 		c.large, err = readBody(&in, c.large[:0], int(h.length), o.MaxBody, c)
 		c.req.Body = c.large
@@ -237,9 +240,38 @@ func (c *conn) readBody() (refusal *openai.Error, err error) {
 	return bodyRefusal(err, limit)
 }
 
-// setCharged is that of a bodyCounter.
-func (c *conn) setCharged(n int) error {
-	more := int64(n) - c.charged
+// readBehindHead reads the body behind its head, up to end. A buffer that has grown for it
+// stays: the next request of this size comes with one read, and so without Authorize.
+func (c *conn) readBehindHead(in *connBody, end int) error {
+	if end > len(c.buf) {
+		to := keepBody
+		for to/2 >= end {
+			to /= 2
+		}
+		grown := c.grown
+		c.grown, c.large = int64(to-firstBuffer), nil
+		if err := c.setCharged(0); err != nil {
+			c.grown = grown
+			return err
+		}
+		c.buf = append(make([]byte, 0, to), c.buf...)[:to]
+	}
+	for c.w < end {
+		n, err := in.receive(c.buf[c.w:end])
+		if c.w += n; err != nil {
+			return err
+		}
+	}
+	c.req.Body, c.r = c.buf[c.r:end:end], end
+	return nil
+}
+
+// setCharged is that of a bodyCounter, for a body beside the connection's buffer.
+func (c *conn) setCharged(n int) error { return c.charge(int64(n) + c.grown) }
+
+// charge counts n bytes for the account of the connection in place of those before.
+func (c *conn) charge(n int64) error {
+	more := n - c.charged
 	if more == 0 {
 		return nil
 	}
@@ -251,6 +283,6 @@ func (c *conn) setCharged(n int) error {
 	if err := c.s.o.Bodies.Add(c.account, more); err != nil {
 		return err
 	}
-	c.charged = int64(n)
+	c.charged = n
 	return nil
 }

@@ -26,6 +26,7 @@ func (c *conn) upgrade(f func(*Upgraded)) {
 		u.ctx.End(ErrDraining)
 	}
 	c.mu.Unlock()
+	c.grown = 0
 	c.setCharged(0)
 	c.buf, c.large, c.fields, c.text = nil, nil, nil, "" // a socket may live for days
 	c.r, c.w = 0, 0

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -138,10 +139,7 @@ func ObserveColdStart(sink Sink, before, f *snapshot.Snapshot) {
 	if t.State == functions.Failed {
 		result = "failed"
 	}
-	source := string(t.Tier)
-	if source == "" {
-		source = "unknown"
-	}
+	source := cmp.Or(string(t.Tier), "unknown")
 	name := f.PublicName()
 	sink.Series("thaw_cold_start_seconds", name.Name, name.Team, result)(t.Total)
 	for _, p := range t.Phases {

@@ -77,26 +77,71 @@ func (i Item) WithAdapter(f *snapshot.Snapshot, id, parent, adapter string, onDe
 	return i
 }
 
-// List is the answer with several items.
-func List(items []Item) any {
-	return struct {
-		Object string `json:"object"`
-		Data   []Item `json:"data"`
-	}{"list", items}
-}
-
 // Ready is the item of a Router or a Composition, which is always there.
 func Ready(id, kind string) Item {
 	return Item{ID: id, Object: "model", Created: createdEpoch, OwnedBy: kind, Status: Status{Value: "loaded", State: functions.Ready.Word()}}
 }
 
-// Write answers with an item, or a list of them.
-func Write(res *httpserver.Response, out any) *openai.Error {
+// Form is that of an answer.
+type Form bool
+
+// OpenAI's form is the common one; requests with the field anthropic-version get Anthropic's.
+const (
+	OpenAI    Form = false
+	Anthropic Form = true
+)
+
+// anthropicItem is one model in Anthropic's list.
+type anthropicItem struct {
+	Type        string    `json:"type"`
+	ID          string    `json:"id"`
+	DisplayName string    `json:"display_name"`
+	CreatedAt   time.Time `json:"created_at"`
+	Lifecycle   string    `json:"lifecycle"`
+}
+
+func (i Item) anthropic() anthropicItem {
+	return anthropicItem{"model", i.ID, i.ID, time.Unix(i.Created, 0).UTC(), "active"}
+}
+
+// WriteOne answers with an item.
+func WriteOne(res *httpserver.Response, it Item, form Form) *openai.Error {
+	if form == Anthropic {
+		return write(res, it.anthropic())
+	}
+	return write(res, it)
+}
+
+// WriteList answers with all items: Anthropic's list has one page too.
+func WriteList(res *httpserver.Response, items []Item, form Form) *openai.Error {
+	if form == OpenAI {
+		return write(res, struct {
+			Object string `json:"object"`
+			Data   []Item `json:"data"`
+		}{"list", items})
+	}
+	page := struct {
+		Data    []anthropicItem `json:"data"`
+		HasMore bool            `json:"has_more"`
+		FirstID *string         `json:"first_id"`
+		LastID  *string         `json:"last_id"`
+	}{Data: []anthropicItem{}}
+	for i := range items {
+		page.Data = append(page.Data, items[i].anthropic())
+	}
+	if len(items) > 0 {
+		page.FirstID, page.LastID = &items[0].ID, &items[len(items)-1].ID
+	}
+	return write(res, page)
+}
+
+func write(res *httpserver.Response, out any) *openai.Error {
 	body, err := json.Marshal(out)
 	if err != nil {
 		return openai.New(openai.InternalError, "")
 	}
 	res.Body = body
 	res.Set("content-type", "application/json")
+	res.Set("cache-control", "no-store") // states change, and it is the caller's own list
 	return nil
 }

@@ -61,9 +61,9 @@ func TestWithAdapter(t *testing.T) {
 	}
 }
 
-func TestWrite(t *testing.T) {
+func TestWriteList(t *testing.T) {
 	var res httpserver.Response
-	if err := Write(&res, List([]Item{Ready("r", "router")})); err != nil {
+	if err := WriteList(&res, []Item{Ready("r", "router")}, OpenAI); err != nil {
 		t.Fatal(err)
 	}
 	const want = `{"object":"list","data":[{"id":"r","object":"model","created":1767225600,"owned_by":"router","status":{"value":"loaded","state":"ready"}}]}`

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"log/slog"
@@ -74,9 +75,7 @@ func New(o Options) *Remotes {
 	if o.Ledger == nil {
 		o.Ledger, _ = spend.Open("")
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
@@ -101,7 +100,7 @@ func (t *target) parseURL() {
 	t.addr = net.JoinHostPort(u.Hostname(), port)
 	t.prefix = strings.TrimSuffix(u.EscapedPath(), "/")
 	t.root = strings.TrimSuffix(t.prefix, "/v1")
-	if isLoopbackHost(u.Hostname()) {
+	if functions.IsLoopbackHost(u.Hostname()) {
 		return
 	}
 	if err := t.owner.trust.CheckURL(u); err != nil {
@@ -111,18 +110,10 @@ func (t *target) parseURL() {
 	}
 }
 
-// isLoopbackHost reports whether a host is this machine by its name.
-func isLoopbackHost(host string) bool {
-	if a, err := netip.ParseAddr(host); err == nil {
-		return a.Unmap().IsLoopback()
-	}
-	return strings.EqualFold(host, "localhost")
-}
-
 // dial connects to the Remote, at an address that is checked.
 func (t *target) dial(ctx context.Context, addr string) (net.Conn, error) {
 	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
-	if host, _, err := net.SplitHostPort(addr); err == nil && isLoopbackHost(host) {
+	if host, _, err := net.SplitHostPort(addr); err == nil && functions.IsLoopbackHost(host) {
 		return httpsource.DialLoopback(ctx, d, addr)
 	}
 	return t.owner.trust.DialPublic(ctx, d, addr)
@@ -166,10 +157,7 @@ func (t *target) turn(now time.Time) bool {
 
 // broken is why no request can be sent, whatever the circuit; "" one can. mu is held.
 func (t *target) broken() string {
-	if t.badURL != "" {
-		return t.badURL
-	}
-	return t.keyReason
+	return cmp.Or(t.badURL, t.keyReason)
 }
 
 // reason is why the Remote is failed; "" it is ready. mu is held.

@@ -339,6 +339,11 @@ func TestReplay(t *testing.T) {
 			if again := r.Replay(read, head); !reflect.DeepEqual(again, rec) {
 				t.Fatalf("seed %d:\n%+v\n%+v", seed, rec, again)
 			}
+			edited := *r // since the decision
+			edited.spec.Objective, edited.spec.Cold = functions.Objective{CostPerRequest: 1e-9}, functions.ColdOther
+			if again := edited.Replay(read, head); !reflect.DeepEqual(again, rec) {
+				t.Fatalf("seed %d, by the edited Router:\n%+v\n%+v", seed, rec, again)
+			}
 		}
 		eligible := 0
 		for _, c := range rec.Candidates {

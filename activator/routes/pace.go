@@ -1,6 +1,7 @@
 package routes
 
 import (
+	"cmp"
 	"math"
 	"strings"
 	"sync/atomic"
@@ -60,10 +61,7 @@ func (p *Pace) ObserveCost(cost float64) { p.cost.observe(cost) }
 // firstToken is the expected time to the first token at a replica with a free slot;
 // negative if unknown. Where no stream was measured a plain answer is the upper bound.
 func (p *Pace) firstToken() time.Duration {
-	v := p.first.value()
-	if v == 0 {
-		v = p.plain.value()
-	}
+	v := cmp.Or(p.first.value(), p.plain.value())
 	if v == 0 {
 		return -1
 	}

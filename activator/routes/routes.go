@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -55,10 +56,7 @@ func NewSet(before *Set, routers []*functions.Router, data map[string]functions.
 		}
 		s.byName[name] = &Route{Name: name, Spec: r, decider: d}
 	}
-	for _, r := range s.byName {
-		s.sorted = append(s.sorted, r)
-	}
-	slices.SortFunc(s.sorted, func(a, b *Route) int {
+	s.sorted = slices.SortedFunc(maps.Values(s.byName), func(a, b *Route) int {
 		return cmp.Or(cmp.Compare(a.Name.Team, b.Name.Team), cmp.Compare(a.Name.Name, b.Name.Name))
 	})
 	return s

@@ -153,10 +153,5 @@ func (s *Snapshot) DeclaresAdapter(name string) bool {
 	if s.Model == nil {
 		return false
 	}
-	for i := range s.Model.Spec.Adapters {
-		if s.Model.Spec.Adapters[i].Name == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Model.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name })
 }

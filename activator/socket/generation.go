@@ -124,17 +124,8 @@ func (g *generation) ask() {
 	}
 }
 
-func field(res *httpserver.Response, name string) string {
-	for _, f := range res.Fields {
-		if strings.EqualFold(f.Name, name) {
-			return f.Value
-		}
-	}
-	return ""
-}
-
 func isEventStream(res *httpserver.Response) bool {
-	kind, _, _ := strings.Cut(field(res, "content-type"), ";")
+	kind, _, _ := strings.Cut(httpserver.FieldOf(res.Fields, "content-type"), ";")
 	return res.Stream != nil && strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }
 
@@ -150,17 +141,17 @@ func readPlain(res *httpserver.Response) []byte {
 func (g *generation) startFrame(res *httpserver.Response) startFrame {
 	f := startFrame{Type: "generation_start"}
 	target := ""
-	for part := range strings.SplitSeq(field(res, "thaw-route"), ";") {
+	for part := range strings.SplitSeq(httpserver.FieldOf(res.Fields, "thaw-route"), ";") {
 		key, value, _ := strings.Cut(strings.TrimSpace(part), "=")
 		if key == "target" {
 			target = value
 		}
 	}
 	f.Model, f.Adapter, _ = strings.Cut(target, ":")
-	if f.Cold = field(res, "thaw-cold-start") != ""; f.Cold {
+	if f.Cold = httpserver.FieldOf(res.Fields, "thaw-cold-start") != ""; f.Cold {
 		f.ETA = g.o.prediction.expected(target)
 	}
-	_, f.Moved, _ = strings.Cut(field(res, "thaw-session"), "why=")
+	_, f.Moved, _ = strings.Cut(httpserver.FieldOf(res.Fields, "thaw-session"), "why=")
 	if g.ahead != nil {
 		g.ahead.settle(target, f.Cold, g.began)
 	}

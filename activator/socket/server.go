@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"cmp"
 	"encoding/json/v2"
 	"log/slog"
 	"strings"
@@ -65,9 +66,7 @@ func New(o Options) *Server {
 	if o.SessionBytes <= 0 {
 		o.SessionBytes = 64 << 20
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -104,7 +103,8 @@ func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
 		}
 	}
 	if e != nil {
-		answerError(res, e)
+		res.Set("x-request-id", openai.NewID())
+		res.Refuse(e)
 	}
 }
 
@@ -113,7 +113,8 @@ func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
 func (s *Server) Authorize(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
 	id, e := s.o.Caller(req.Header)
 	if e != nil {
-		answerError(res, e)
+		res.Set("x-request-id", openai.NewID())
+		res.Refuse(e)
 	}
 	return id.KeyID, e == nil
 }
@@ -133,12 +134,6 @@ func (s *Server) upgrade(req *httpserver.Request, res *httpserver.Response) *ope
 		o.run(u)
 	}
 	return nil
-}
-
-func answerError(res *httpserver.Response, e *openai.Error) {
-	res.Status, res.Body = e.Status, e.Body()
-	res.Set("x-request-id", openai.NewID())
-	e.Header(func(name, value string) bool { res.Set(name, value); return true })
 }
 
 // enter counts a socket, or refuses it.
@@ -242,15 +237,10 @@ func isKept(name string) bool {
 
 // header is a field of each of the socket's requests.
 func (s *socket) header(name string) string {
-	for _, f := range s.fields {
-		if strings.EqualFold(f.Name, name) {
-			return f.Value
-		}
-	}
-	if strings.EqualFold(name, "thaw-session") {
+	if strings.EqualFold(name, "thaw-session") { // which the fields of the handshake leave out
 		return s.key.client
 	}
-	return ""
+	return httpserver.FieldOf(s.fields, name)
 }
 
 // body is that of a chat request with a text, or with messages.

@@ -27,6 +27,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/loader/durable"
 )
 
@@ -54,7 +55,7 @@ type Refusal struct {
 // Ledger holds the accounts. Its methods may be called concurrently.
 type Ledger struct {
 	path  string        // "": nothing is kept
-	dirty chan struct{} // has an element while the file is older than the sums
+	dirty newest.Signal // set while the file is older than the sums
 
 	writing sync.Mutex // held while the file is written
 	written int        // changes that the file has; guarded by writing
@@ -81,7 +82,7 @@ type kept struct {
 
 // Open reads the sums from the data folder; "" keeps none.
 func Open(data string) (*Ledger, error) {
-	l := &Ledger{dirty: make(chan struct{}, 1), accounts: map[string]*account{}, logs: map[string]int64{}}
+	l := &Ledger{dirty: newest.NewSignal(), accounts: map[string]*account{}, logs: map[string]int64{}}
 	if data == "" {
 		return l, nil
 	}
@@ -156,10 +157,7 @@ func (l *Ledger) Flush() error {
 // change notes that the file is older than the sums. mu is held.
 func (l *Ledger) change() {
 	l.changes++
-	select {
-	case l.dirty <- struct{}{}:
-	default:
-	}
+	l.dirty.Set()
 }
 
 // turn begins a new day if the last one is over. mu is held.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/http1"
+	"github.com/thaw-dev/thaw/activator/tcp"
 )
 
 // oneWrite is up to where head and body are copied together and sent in one
@@ -37,6 +38,9 @@ const (
 	writeRate = 1 << 20
 )
 
+// longBound is the shortest Bound that may be late, by a part in 64.
+const longBound = 10 * time.Minute
+
 // conn is one connection to an engine. Between get and finish it belongs to the
 // goroutine of its exchange; only cancel comes from elsewhere.
 type conn struct {
@@ -46,6 +50,9 @@ type conn struct {
 	netConn  net.Conn
 	socket   *socket   // nil: it cannot be looked at
 	under    *pollable // under TLS
+	asker    asker     // nil: a request is sent and its answer read by two calls
+	asks     []byte    // the request that the next read of the answer sends before
+	sendErr  error     // that it failed with
 	reader   *bufio.Reader
 	writeBuf []byte // what is sent
 	headBuf  []byte // the head that came, fields only
@@ -87,7 +94,11 @@ type conn struct {
 type fieldSpan struct{ name, colon, value, end int }
 
 func newConn(c *Client, addr string, nc net.Conn) *conn {
-	return &conn{c: c, addr: addr, netConn: nc, socket: newSocket(nc), reader: bufio.NewReaderSize(nc, 8<<10), lastByte: new(atomic.Int64)}
+	nc = tcp.Wrap(nc)
+	k := &conn{c: c, addr: addr, netConn: nc, socket: newSocket(nc), lastByte: new(atomic.Int64)}
+	k.asker, _ = nc.(asker)
+	k.reader = bufio.NewReaderSize(source{k}, 8<<10)
+	return k
 }
 
 func (c *conn) closeConn() {
@@ -118,7 +129,8 @@ func (c *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 	c.mu.Unlock()
 	c.answered, c.early = false, false
 	c.bodyBegan.Store(false)
-	c.begunAt.Store(time.Now().UnixNano())
+	now := time.Now()
+	c.begunAt.Store(now.UnixNano())
 	if a, ok := ctx.(interface {
 		AfterFunc(func()) func() bool
 	}); ok { // httpserver's own; package context would do the same with four more allocations
@@ -129,18 +141,31 @@ func (c *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 
 	switch {
 	case r.Bound > 0:
-		c.setReadDeadline(time.Now().Add(r.Bound))
+		most := r.Bound
+		if most >= longBound {
+			most += most / 64 // not per request
+		}
+		if left := c.until.Sub(now); left < r.Bound || left > most {
+			c.setReadDeadline(now.Add(most))
+		}
 	case !c.until.IsZero(): // that of the exchange before
 		c.setReadDeadline(time.Time{})
 	}
-	if err := c.checkSilent(); err != nil {
-		return nil, err
+	size := 0
+	for _, p := range r.Body {
+		size += len(p)
+	}
+	asks := c.asker != nil && c.reused && size <= oneWrite
+	if !asks {
+		if err := c.checkSilent(); err != nil {
+			return nil, err
+		}
 	}
 	if c.watched {
 		c.watched = false
 		defer c.c.watch(c)()
 	}
-	werr := c.send(r)
+	werr := c.send(r, size, asks)
 	switch {
 	case errors.Is(werr, os.ErrDeadlineExceeded), errors.Is(werr, errEarly):
 		return nil, werr
@@ -150,7 +175,11 @@ func (c *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 	// An engine may refuse a body before it has read it: then the answer is there although
 	// writing failed. It is believed on a new connection only.
 	res := &Response{k: c}
-	if err := c.readHead(res, r.Method == "HEAD"); err != nil {
+	err := c.readHead(res, r.Method == "HEAD")
+	if asks {
+		werr, c.sendErr = c.sendErr, nil
+	}
+	if err != nil {
 		if werr != nil && !errors.Is(err, ErrProtocol) {
 			err = werr
 		}
@@ -237,11 +266,8 @@ func (c *conn) finish() {
 	c.c.put(c)
 }
 
-func (c *conn) send(r *Request) error {
-	size := 0
-	for _, p := range r.Body {
-		size += len(p)
-	}
+// send sends a request whose body has size bytes. With asks it leaves it to the next read.
+func (c *conn) send(r *Request, size int, asks bool) error {
 	now, wait := time.Now(), writeWait+time.Duration(size/writeRate)*time.Second
 	if c.writeUntil.Sub(now) < wait {
 		c.writeUntil = now.Add(wait + writeWait/2) // not per request
@@ -278,6 +304,10 @@ func (c *conn) send(r *Request) error {
 			b = append(b, p...)
 		}
 		c.writeBuf = b
+		if asks {
+			c.asks = b
+			return nil
+		}
 		_, err := c.netConn.Write(b)
 		return err
 	}
@@ -359,8 +389,9 @@ func (c *conn) readHead(res *Response, headOnly bool) error {
 	if _, err := c.reader.Peek(1); err != nil {
 		return err
 	}
-	c.answered, c.firstByte = true, time.Since(c.sentAt)
-	c.lastByte.Store(time.Now().UnixNano())
+	now := time.Now()
+	c.answered, c.firstByte = true, now.Sub(c.sentAt)
+	c.lastByte.Store(now.UnixNano())
 	for informational := 0; ; informational++ {
 		if err := c.readOneHead(res); err != nil {
 			return err

@@ -86,3 +86,41 @@ func (p *pollable) Read(b []byte) (int, error) {
 	}
 	return p.Conn.Read(b)
 }
+
+// asker is a connection that looks for bytes, sends a request and waits for its answer in one
+// call, which costs less than four.
+type asker interface {
+	Ask(request, p []byte) (sent, n int, early bool, err error)
+}
+
+// source is what a connection's answers are read from. It sends the request before, where
+// conn.send left that to it.
+type source struct{ c *conn }
+
+func (s source) Read(p []byte) (int, error) {
+	c := s.c
+	request := c.asks
+	if request == nil {
+		return c.netConn.Read(p)
+	}
+	c.asks = nil
+	sent, n, early, err := c.asker.Ask(request, p)
+	switch {
+	case early && n > 0 && !isTimeoutAnswer(p[:n]):
+		return 0, errUnsolicited
+	case early:
+		return 0, errStale
+	case sent == len(request):
+		return n, err
+	case err == nil: // the kernel took a part
+		_, err = c.netConn.Write(request[sent:])
+	}
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return 0, err
+	case err != nil && c.look() == spoke:
+		return 0, errEarly
+	}
+	c.sendErr = err // the answer may be there all the same
+	return c.netConn.Read(p)
+}

@@ -296,6 +296,35 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
+// What was found before a redirect is reported with the answer behind it.
+func TestReportBeforeRedirect(t *testing.T) {
+	var requests int
+	e := newEngine(t, func(c net.Conn, r *http.Request, _ []byte, _ int) bool {
+		requests++
+		switch {
+		case requests == 1:
+			io.WriteString(c, okHello+" and more")
+		case strings.HasSuffix(r.URL.Path, "/"):
+			io.WriteString(c, okHello)
+		default:
+			fmt.Fprintf(c, "HTTP/1.1 307 R\r\nlocation: %s/\r\ncontent-length: 0\r\n\r\n", r.URL.Path)
+		}
+		return true
+	})
+	c := client(t, Options{})
+	for i, want := range []int{0, 1, 0} {
+		r, err := c.Do(t.Context(), postRequest(e.addr, "x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.ReadAll(r)
+		if r.Status != 200 || r.Unsolicited != want || r.FirstUnsolicited != (want > 0) {
+			t.Errorf("answer %d: %d, %d found, first %v", i+1, r.Status, r.Unsolicited, r.FirstUnsolicited)
+		}
+		r.Close()
+	}
+}
+
 // BenchmarkLook is the check of an idle connection before a request, and BenchmarkDoTCP a
 // whole exchange over loopback, beside which it stands.
 func BenchmarkLook(b *testing.B) {

@@ -54,7 +54,8 @@ type Request struct {
 	Body   [][]byte
 	Fresh  bool // on a new connection, for a request that was sent before
 	// Bound is how long the engine may be silent, until the head and between
-	// two reads of the body; 0 is no bound. Response.LimitSilence sets it anew.
+	// two reads of the body; 0 is no bound. Response.LimitSilence sets it anew. One of ten
+	// minutes or more is up to a part in 64 late.
 	Bound time.Duration
 }
 
@@ -278,7 +279,7 @@ func (c *conn) startTLS(ctx context.Context) error {
 		c.netConn.Close()
 		return fmt.Errorf("%s is to be reached over TLS, and no certificate of it is known: no agent of this server answers there", c.addr)
 	}
-	c.secure = true
+	c.secure, c.asker = true, nil
 	c.under = &pollable{Conn: c.netConn, socket: c.socket}
 	conn := tls.Client(c.under, config)
 	c.netConn = conn

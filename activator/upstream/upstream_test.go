@@ -134,6 +134,7 @@ func TestAnswers(t *testing.T) {
 		{"short chunk", chunked + "6\r\nhello", true, 200, -1, "hello", io.ErrUnexpectedEOF, false},
 		{"no last chunk", chunked + "5\r\nhello\r\n", true, 200, -1, "hello", io.ErrUnexpectedEOF, false},
 		{"no end of trailers", chunked + "5\r\nhello\r\n0\r\n", true, 200, -1, "hello", io.ErrUnexpectedEOF, false},
+		{"endless trailers", chunked + "5\r\nhello\r\n0\r\n" + strings.Repeat("x: y\r\n", 65), true, 200, -1, "hello", ErrProtocol, false},
 		{"chunk too long", chunked + "4\r\nhello\r\n0\r\n\r\n", false, 200, -1, "hell", ErrProtocol, false},
 		{"chunk size", chunked + "5x\r\nhello\r\n", false, 200, -1, "", ErrProtocol, false},
 		{"huge chunk", chunked + "fffffffff\r\n", false, 200, -1, "", ErrProtocol, false},
@@ -159,7 +160,9 @@ func TestAnswers(t *testing.T) {
 			})
 			c := client(t, Options{})
 			for range 2 {
-				r, err := c.Do(t.Context(), postRequest(e.addr, "{}"))
+				q := postRequest(e.addr, "{}")
+				q.Bound = 20 * time.Second // a fault that waits for ever ends here
+				r, err := c.Do(t.Context(), q)
 				if err == nil {
 					if r.Status != x.status || r.Length != x.length {
 						t.Errorf("status %d length %d", r.Status, r.Length)
@@ -353,7 +356,6 @@ func TestDialFails(t *testing.T) {
 	}
 }
 
-// An engine that refuses a body early is heard.
 // TestSecure: a request that is to go over TLS goes over TLS or not at all, also where a plain
 // connection to the address is idle.
 func TestSecure(t *testing.T) {
@@ -402,8 +404,33 @@ func TestSecure(t *testing.T) {
 	if n := requests.Load(); n != 1 {
 		t.Errorf("%d plain requests, want 1", n)
 	}
+
+	// A certificate that does not match: the connection is closed.
+	var closed atomic.Int32
+	wrong := client(t, Options{
+		TLS: func(string) *tls.Config { return &tls.Config{ServerName: "example.com"} },
+		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+			nc, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+			return &countedClose{nc, &closed}, err
+		},
+	})
+	if err := do(wrong, known, true); !errors.Is(err, ErrDial) || closed.Load() == 0 {
+		t.Errorf("an unknown certificate: %v, %d closed", err, closed.Load())
+	}
 }
 
+// countedClose is a connection whose closes are counted.
+type countedClose struct {
+	net.Conn
+	n *atomic.Int32
+}
+
+func (c *countedClose) Close() error {
+	c.n.Add(1)
+	return c.Conn.Close()
+}
+
+// An engine that refuses a body early is heard.
 func TestEarlyAnswer(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -727,7 +754,9 @@ func TestBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const head = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 		pause := []time.Duration{time.Second, time.Second, time.Second}
+		dials := 0
 		c := New(Options{Dial: func(context.Context, string) (net.Conn, error) {
+			dials++
 			local, remote := net.Pipe()
 			go func() {
 				defer remote.Close()
@@ -747,6 +776,16 @@ func TestBound(t *testing.T) {
 			return local, nil
 		}})
 		defer c.Close()
+		unbounded := func() (string, time.Duration, error) {
+			began := time.Now()
+			r, err := c.Do(t.Context(), &Request{Addr: "e", Method: "GET", Path: "/"})
+			if err != nil {
+				return "", time.Since(began), err
+			}
+			defer r.Close()
+			b, err := io.ReadAll(r)
+			return string(b), time.Since(began), err
+		}
 		ask := func() (string, time.Duration, error) {
 			began := time.Now()
 			r, err := c.Do(t.Context(), &Request{Addr: "e", Method: "GET", Path: "/", Bound: 1500 * time.Millisecond})
@@ -772,6 +811,10 @@ func TestBound(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second)
 		}
+		// A request without a bound has none on that connection either.
+		if b, d, err := unbounded(); b != "ab" || d != 3*time.Second || err != nil || dials != 1 {
+			t.Error(b, d, err, dials)
+		}
 		pause[2] = time.Minute
 		// At most an eighth of the bound late.
 		if b, d, err := ask(); b != "a" || d < 3500*time.Millisecond || d > 3700*time.Millisecond || !errors.Is(err, ErrSilent) {
@@ -782,6 +825,49 @@ func TestBound(t *testing.T) {
 			t.Error(b, d, err)
 		}
 		time.Sleep(2 * time.Minute)
+	})
+}
+
+// A long bound is not set anew for each request, and holds all the same.
+func TestLongBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const bound = time.Hour
+		c := New(Options{IdleTimeout: bound, Dial: func(context.Context, string) (net.Conn, error) {
+			local, remote := net.Pipe()
+			go func() {
+				defer remote.Close()
+				br := bufio.NewReader(remote)
+				for {
+					r, err := http.ReadRequest(br)
+					if err != nil {
+						return
+					}
+					if r.URL.Path == "/answer" {
+						io.WriteString(remote, okHello)
+					}
+				}
+			}()
+			return local, nil
+		}})
+		defer c.Close()
+		ask := func(path string) (time.Duration, error) {
+			began := time.Now()
+			r, err := c.Do(t.Context(), &Request{Addr: "e", Method: "GET", Path: path, Bound: bound})
+			if err == nil {
+				io.ReadAll(r)
+				r.Close()
+			}
+			return time.Since(began), err
+		}
+		for range 50 {
+			if _, err := ask("/answer"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(30 * time.Second)
+		}
+		if d, err := ask("/silence"); d < bound || d > bound+bound/64 || !errors.Is(err, ErrSilent) {
+			t.Error(d, err)
+		}
 	})
 }
 
@@ -808,6 +894,115 @@ func TestNoRetryAfterTheFirstByte(t *testing.T) {
 	if r, err = c.Do(t.Context(), postRequest(e.addr, "{}")); !errors.Is(err, ErrNoAnswer) || seen.Load() != 2 {
 		t.Errorf("%v %v, %d requests for 2", r, err, seen.Load())
 	}
+}
+
+// No more than MaxIdle connections are kept for an address.
+func TestMaxIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var open, most atomic.Int32
+		c := New(Options{MaxIdle: 2, IdleTimeout: time.Hour, Dial: func(context.Context, string) (net.Conn, error) {
+			local, remote := net.Pipe()
+			most.Store(max(most.Load(), open.Add(1)))
+			go func() {
+				defer open.Add(-1)
+				for br := bufio.NewReader(remote); ; {
+					if _, err := http.ReadRequest(br); err != nil {
+						return
+					}
+					io.WriteString(remote, "HTTP/1.1 204 No Content\r\n\r\n")
+				}
+			}()
+			return local, nil
+		}})
+		defer c.Close()
+		var all []*Response
+		for range 5 {
+			r, err := c.Do(t.Context(), &Request{Addr: "e", Method: "GET", Path: "/"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, r)
+		}
+		for _, r := range all {
+			r.Close()
+		}
+		synctest.Wait()
+		if open.Load() != 2 || most.Load() != 5 {
+			t.Errorf("%d of %d connections are kept", open.Load(), most.Load())
+		}
+	})
+}
+
+// lateContext has a client whose departure is noticed when the test says so.
+type lateContext struct {
+	context.Context
+	leave func()
+}
+
+func (c *lateContext) AfterFunc(f func()) func() bool {
+	c.leave = f
+	return func() bool { return false } // f has begun
+}
+
+// The departure of a client that is noticed after its answer cuts no later request on the
+// connection.
+func TestLateCancel(t *testing.T) {
+	left := &lateContext{Context: t.Context()}
+	e := newEngine(t, func(c net.Conn, _ *http.Request, _ []byte, n int) bool {
+		if n == 1 {
+			left.leave()
+		}
+		_, err := io.WriteString(c, okHello)
+		return err == nil
+	})
+	c := client(t, Options{})
+	for _, ctx := range []context.Context{left, t.Context()} {
+		r, err := c.Do(ctx, postRequest(e.addr, "{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(r); string(b) != "hello" || err != nil {
+			t.Errorf("%q, %v", b, err)
+		}
+		r.Close()
+	}
+	if n := e.conns.Load(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+// A connection that is in use for longer than an engine may take to read a request is used on.
+func TestLongUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dials := 0
+		c := New(Options{Dial: func(context.Context, string) (net.Conn, error) {
+			dials++
+			local, remote := net.Pipe()
+			go func() {
+				defer remote.Close()
+				for br := bufio.NewReader(remote); ; {
+					if _, err := http.ReadRequest(br); err != nil {
+						return
+					}
+					io.WriteString(remote, okHello)
+				}
+			}()
+			return local, nil
+		}})
+		defer c.Close()
+		for range 60 {
+			r, err := c.Do(t.Context(), &Request{Addr: "e", Method: "GET", Path: "/"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.ReadAll(r)
+			r.Close()
+			time.Sleep(2 * time.Second)
+		}
+		if dials != 1 {
+			t.Errorf("%d connections", dials)
+		}
+	})
 }
 
 // An engine that does not read its requests is given up, whatever it may take to answer.

@@ -285,9 +285,17 @@ func TestDecided(t *testing.T) {
 			ask := func(ctx context.Context, q Call) (Reply, error) {
 				reply, err := s.ask(ctx, q)
 				reply.Usage.Completion = 2
+				if err != nil {
+					err = context.Cause(ctx)
+				}
 				return reply, err
 			}
 			result, err := Run(t.Context(), plan, in, ask, s.ready, nil)
+			for _, m := range result.Calls {
+				if m.Err != nil && (m.Err.Error() != "given up: decided without it" || !errors.Is(m.Err, context.Canceled)) {
+					t.Errorf("%s: %s ended with %v", c.name, m.Member, m.Err)
+				}
+			}
 			if err != nil || result.Text != "42" || time.Since(start) != c.ends || len(result.LeftOut) != c.left {
 				t.Errorf("%s: %q, %v after %v, left out %+v", c.name, result.Text, err, time.Since(start), result.LeftOut)
 			}
@@ -301,7 +309,7 @@ func TestDecided(t *testing.T) {
 }
 
 // TestBudgetOrFailures: a run that the budget alone did not fail is no spent budget; a plan
-// that cannot be repaired within it is one.
+// that cannot be repaired within it is replaced.
 func TestBudgetOrFailures(t *testing.T) {
 	ready := func(_, want []string) []Group {
 		if len(want) == 3 {
@@ -331,10 +339,9 @@ func TestBudgetOrFailures(t *testing.T) {
 		s := &script{answer: replies(everyPattern[pattern])} // a plan of two parts
 		plan := planOf(pattern)
 		plan.Budget.Calls = 3
-		_, err := Run(t.Context(), plan, question("?"), s.ask, nil, nil)
-		if err == nil || !strings.Contains(err.Error(), "budget: calls is spent: no call is left to repair the coordinator's plan") ||
-			len(s.calls) != 1 {
-			t.Errorf("%s: %v; calls %v", pattern, err, s.names())
+		result, err := Run(t.Context(), plan, question("?"), s.ask, nil, nil)
+		if err != nil || !strings.Contains(result.PlanError, "no call to repair it") || len(s.calls) != 3 {
+			t.Errorf("%s: %v, %+v; calls %v", pattern, err, result, s.names())
 		}
 	}
 }
@@ -515,6 +522,40 @@ func TestNextWithinBudget(t *testing.T) {
 		if got := strings.Join(s.find(t, "a/member/1").Next, ""); got != c.next {
 			t.Errorf("%+v: after a %q, want %q", c.budget, got, c.next)
 		}
+	}
+}
+
+// TestNextBesideColdStart: a cold start that is under way counts in the budget of what is
+// prepared next.
+func TestNextBesideColdStart(t *testing.T) {
+	for starts, want := range map[int]string{0: "d", 1: "j", 2: "d"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{answer: replies(map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "j": "end"})}
+			s.took = func(q Call) time.Duration {
+				if q.Member == "b" { // it is loaded for so long
+					return time.Minute
+				}
+				return time.Second
+			}
+			ready := func(busy, want []string) []Group {
+				switch {
+				case want[0] == "j":
+					return []Group{{Warm: want}}
+				case len(busy) == 0:
+					return []Group{{Warm: []string{"a"}, Cold: []string{"b"}}, {Warm: []string{"c"}}, {Cold: []string{"d"}}}
+				case slices.Contains(want, "c"):
+					return []Group{{Warm: []string{"c"}}, {Cold: []string{"d"}}}
+				}
+				return []Group{{}, {Cold: want}}
+			}
+			plan := &Plan{Pattern: Ensemble, Members: []string{"a", "b", "c", "d"}, Coordinator: "j", Quorum: 2, Budget: Budget{ColdStarts: starts}}
+			if _, err := Run(t.Context(), plan, question("?"), s.ask, ready, nil); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(s.find(t, "c/member/1").Next, ""); got != want {
+				t.Errorf("%d cold starts: after c %q, want %q", starts, got, want)
+			}
+		})
 	}
 }
 

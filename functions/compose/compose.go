@@ -122,6 +122,7 @@ type Result struct {
 	Agreement Agreement
 	LeftOut   []LeftOut
 	Prompts   string // version of the prompts
+	PlanError string // why the coordinator's plan was not used: each member got the whole request; "": it was, or there is none
 }
 
 // Made is a call that was made, in the order in which they began.
@@ -173,9 +174,9 @@ type EventKind string
 const (
 	EventRound     EventKind = "round"     // Round begins
 	EventBegin     EventKind = "begin"     // a call begins
-	EventEnd       EventKind = "end"       // it has ended: Text, or Err
+	EventEnd       EventKind = "end"       // it has ended: Text, or Err; with Reason EventLeftOut follows
 	EventLeftOut   EventKind = "left_out"  // Reason
-	EventPlan      EventKind = "plan"      // the coordinator's choice: Steps
+	EventPlan      EventKind = "plan"      // the coordinator's choice: Steps; with Err what was done in its place
 	EventAgreement EventKind = "agreement" // Agreement
 	EventWait      EventKind = "wait"      // nothing begins until a call has ended, or patience has: Busy and Next
 )
@@ -188,6 +189,7 @@ type Event struct {
 	Final              bool
 	Text               string // the answer, whole
 	Cold               bool
+	Over               bool // of EventEnd: the run asks the member no more
 	Took               time.Duration
 	Err                error
 	Reason             Reason

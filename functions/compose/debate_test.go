@@ -24,6 +24,7 @@ func TestDebate(t *testing.T) {
 		{"a change in one place only in spaces", map[string]string{"a": "1", "b": "2", "c/member/1": "three men", "c/member/2": " Three  men. ", "j": "end"}, 5, 2, 7, "end", false},
 		{"a failed revision keeps the answer", map[string]string{"a": "4", "b/member/1": "4", "b/member/2": "!", "c/member/1": "5", "c/member/2": "4"}, 5, 2, 6, "4", true},
 		{"a member without an answer does not take part", map[string]string{"a": "4", "b": "5", "c/member/1": "!", "c": "5", "j": "end"}, 5, 2, 6, "end", false},
+		{"a revision is of the member that wrote it", map[string]string{"a/member/1": "!", "b": "4", "c/member/1": "5", "c/member/2": "4"}, 5, 2, 5, "4", true},
 		{"no rounds", map[string]string{"a": "4", "b": "5", "c": "6", "j": "5"}, 0, 1, 4, "5", false},
 	} {
 		s := &script{answer: replies(c.answers)}

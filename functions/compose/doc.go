@@ -24,6 +24,9 @@
 // dependencies, as strict JSON that is checked and may be repaired once, runs each subtask
 // as soon as those that it needs have ended, and lets the coordinator write the answer.
 //
+// If the coordinator of a maestro or a graph writes no plan that can be used, each agent or
+// member gets the whole request, and the coordinator writes the answer from theirs.
+//
 // # Loads
 //
 // Which calls may begin is decided anew whenever one has ended: Ready sorts the members

@@ -60,6 +60,12 @@ var (
 	errNoReturn = errors.New("the call did not return")
 )
 
+// givenUp is the cause of the end of a call that is left out.
+type givenUp Reason
+
+func (g givenUp) Error() string        { return "given up: " + string(g) }
+func (g givenUp) Is(target error) bool { return target == context.Canceled }
+
 // stopped returns the error of a run whose ctx has ended, else nil.
 func stopped(ctx context.Context) error {
 	if ctx.Err() == nil {

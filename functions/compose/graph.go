@@ -21,6 +21,9 @@ type subtask struct {
 	Needs  []string `json:"needs"`
 }
 
+// wholeTask is the task of each member where the coordinator's plan cannot be used.
+const wholeTask = "Answer the whole request above."
+
 // idForm is the form of an id: short, and plain in a heading.
 var idForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,31}$`)
 
@@ -39,11 +42,16 @@ func (r *run) graph(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if r.result.PlanError != "" { // each member does all of it
+		for i, m := range r.plan.Members[:r.callsLeft(min(len(r.plan.Members), MaxSubtasks))] {
+			subtasks = append(subtasks, subtask{ID: fmt.Sprintf("whole-%d", i+1), Task: wholeTask, Member: m})
+		}
+	}
 	steps := make([]Step, len(subtasks))
 	for i, s := range subtasks {
 		steps[i] = Step{ID: s.ID, Role: RoleMember, Member: s.Member, Task: s.Task, Needs: s.Needs}
 	}
-	r.on(Event{Kind: EventPlan, Round: r.round, Steps: steps})
+	r.reportPlan(steps)
 	tasks := r.graphTasks(subtasks)
 	p := phase{run: r, tasks: tasks, need: quorumOf(r.plan.Quorum, len(tasks)), next: []string{r.plan.Coordinator}}
 	outcomes := p.gather(ctx)

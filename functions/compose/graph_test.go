@@ -219,6 +219,41 @@ func TestDecomposition(t *testing.T) {
 	}
 }
 
+// TestGraphReplaced: where no plan can be used each member gets the whole request, as many as
+// the budget allows, and the event says why.
+func TestGraphReplaced(t *testing.T) {
+	for calls, want := range map[int]string{
+		0: "j/coordinator/1 j/coordinator/1 a/member/1/whole-1 b/member/1/whole-2 c/member/1/whole-3 j/coordinator/1/final",
+		4: "j/coordinator/1 j/coordinator/1 a/member/1/whole-1 j/coordinator/1/final",
+		3: "j/coordinator/1 a/member/1/whole-1 j/coordinator/1/final",
+	} {
+		plan := planOf(Graph)
+		plan.Budget.Calls = calls
+		s := &script{answer: func(q Call) (Reply, error) { return Reply{Text: "no plan"}, nil }}
+		var replaced []Event
+		result, err := Run(t.Context(), plan, question("Do it."), s.ask, nil, func(e Event) {
+			if e.Kind == EventPlan {
+				replaced = append(replaced, e)
+			}
+		})
+		got := s.names()
+		for _, name := range strings.Fields(want) {
+			if i := slices.Index(got, name); i >= 0 {
+				got = slices.Delete(got, i, i+1)
+			} else {
+				t.Errorf("%d calls: no %s", calls, name)
+			}
+		}
+		if err != nil || len(got) > 0 || result.Text != "no plan" || !strings.Contains(result.PlanError, "no valid JSON") ||
+			len(replaced) != 1 || replaced[0].Err == nil {
+			t.Errorf("%d calls: %+v, %v; more calls %v; events %+v", calls, result, err, got, replaced)
+		}
+		if text := last(t, s.find(t, "a/member/1/whole-1")); !strings.Contains(text, ">>>\n"+wholeTask+"\n<<<end") {
+			t.Errorf("%s", text)
+		}
+	}
+}
+
 // FuzzDecomposition: whatever the coordinator writes, a run ends, asks only members of the
 // plan and within its bounds, and each subtask after those that it needs.
 func FuzzDecomposition(f *testing.F) {
@@ -250,7 +285,7 @@ func FuzzDecomposition(f *testing.F) {
 		}
 		subtasks, invalid := parseDecomposition(text, plan.Members, MaxSubtasks)
 		var e *Error
-		if err != nil && !errors.As(err, &e) || err == nil && invalid != nil {
+		if err != nil && !errors.As(err, &e) || err == nil && invalid != nil && result.PlanError == "" {
 			t.Fatalf("%v after %v", err, invalid)
 		}
 		if err != nil {

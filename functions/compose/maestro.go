@@ -39,11 +39,16 @@ func (r *run) maestro(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if r.result.PlanError != "" { // each agent does all of it
+		for _, role := range roles[:r.callsLeft(len(roles))] {
+			chosen = append(chosen, assignment{Role: role, Task: wholeTask})
+		}
+	}
 	steps := make([]Step, len(chosen))
 	for i, a := range chosen {
 		steps[i] = Step{Role: a.Role, Member: r.plan.Agents[a.Role], Task: a.Task}
 	}
-	r.on(Event{Kind: EventPlan, Round: r.round, Steps: steps})
+	r.reportPlan(steps)
 	list, err := r.askAgents(ctx, steps)
 	if err != nil {
 		return err

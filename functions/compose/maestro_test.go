@@ -49,6 +49,7 @@ func FuzzAssignments(f *testing.F) {
 func TestMaestro(t *testing.T) {
 	valid := `{"agents":[{"role":"code","task":"write it"},{"role":"research","task":"look it up"}]}`
 	whole := []string{"a/research/1", "b/critic/1", "c/code/1", "j/coordinator/1", "j/coordinator/1/final"}
+	replaced := []string{"a/research/1", "b/critic/1", "c/code/1", "j/coordinator/1", "j/coordinator/1", "j/coordinator/1/final"}
 	for _, c := range []struct {
 		name    string
 		answers map[string]string
@@ -61,13 +62,13 @@ func TestMaestro(t *testing.T) {
 		{name: "no critic's answer", answers: map[string]string{"j/coordinator/1": valid, "a": "found", "b": "!", "c": "written", "j": "end"}, calls: whole},
 		{name: "one agent fails", answers: map[string]string{"j/coordinator/1": valid, "a": "!", "b": "fine", "c": "written", "j": "end"}, kind: NoQuorum, says: "1 of 2 needed (a: connection reset"},
 		{name: "no analysis", answers: map[string]string{"j/coordinator/1": "!"}, kind: CoordinatorFailed, says: "coordinator j failed: no plan: connection reset"},
-		{name: "prose twice", answers: map[string]string{"j": "I would ask research."}, kind: CoordinatorFailed, says: "its plan was invalid twice: no valid JSON"},
-		{name: "a role without a member", answers: map[string]string{"j": `{"agents":[{"role":"creative","task":"x"}]}`}, kind: CoordinatorFailed, says: `agents[0].role is "creative", not one of research, code`},
-		{name: "the critic as an agent", answers: map[string]string{"j": `{"agents":[{"role":"critic","task":"x"}]}`}, kind: CoordinatorFailed, says: `"critic", not one of`},
-		{name: "a role twice", answers: map[string]string{"j": `{"agents":[{"role":"code","task":"x"},{"role":"code","task":"y"}]}`}, kind: CoordinatorFailed, says: "code was chosen before"},
-		{name: "no task", answers: map[string]string{"j": `{"agents":[{"role":"code","task":" "}]}`}, kind: CoordinatorFailed, says: "agents[0].task has 0 bytes"},
-		{name: "no agents", answers: map[string]string{"j": `{"agents":[]}`}, kind: CoordinatorFailed, says: "agents has 0 entries"},
-		{name: "a key of its own", answers: map[string]string{"j": `{"agents":[{"role":"code","task":"x","calls":99}]}`}, kind: CoordinatorFailed, says: "calls"},
+		{name: "prose twice", answers: map[string]string{"a": "found", "b": "fine", "c": "written", "j": "end", "j/coordinator/1": "I would ask research."}, calls: replaced, says: "invalid twice: no valid JSON"},
+		{name: "a role without a member", answers: map[string]string{"a": "found", "b": "fine", "c": "written", "j": "end", "j/coordinator/1": `{"agents":[{"role":"creative","task":"x"}]}`}, calls: replaced, says: `agents[0].role is "creative", not one of research, code`},
+		{name: "the critic as an agent", answers: map[string]string{"a": "found", "b": "fine", "c": "written", "j": "end", "j/coordinator/1": `{"agents":[{"role":"critic","task":"x"}]}`}, calls: replaced, says: `"critic", not one of`},
+		{name: "a role twice", answers: map[string]string{"a": "found", "b": "fine", "c": "written", "j": "end", "j/coordinator/1": `{"agents":[{"role":"code","task":"x"},{"role":"code","task":"y"}]}`}, calls: replaced, says: "code was chosen before"},
+		{name: "no task", answers: map[string]string{"a": "found", "b": "fine", "c": "written", "j": "end", "j/coordinator/1": `{"agents":[{"role":"code","task":" "}]}`}, calls: replaced, says: "agents[0].task has 0 bytes"},
+		{name: "no agents", answers: map[string]string{"a": "found", "b": "fine", "c": "written", "j": "end", "j/coordinator/1": `{"agents":[]}`}, calls: replaced, says: "agents has 0 entries"},
+		{name: "a key of its own", answers: map[string]string{"a": "found", "b": "fine", "c": "written", "j": "end", "j/coordinator/1": `{"agents":[{"role":"code","task":"x","calls":99}]}`}, calls: replaced, says: "calls"},
 	} {
 		s := &script{answer: replies(c.answers)}
 		plan := planOf(Maestro)
@@ -83,6 +84,9 @@ func TestMaestro(t *testing.T) {
 		if err != nil || result.Text != "end" || !slices.Equal(s.names(), c.calls) {
 			t.Errorf("%s: %q, %v; calls %v", c.name, result.Text, err, s.names())
 		}
+		if (result.PlanError != "") != (c.says != "") || !strings.Contains(result.PlanError, c.says) {
+			t.Errorf("%s: the plan: %s", c.name, result.PlanError)
+		}
 		final := last(t, s.find(t, "j/coordinator/1/final"))
 		if reviewed := strings.Contains(final, "Review by the critic"); reviewed != (c.answers["b"] == "fine") {
 			t.Errorf("%s: %s", c.name, final)
@@ -90,7 +94,11 @@ func TestMaestro(t *testing.T) {
 		if analysis := s.find(t, "j/coordinator/1"); !analysis.JSON.IsValid() || strings.Join(analysis.Next, "") != "ac" {
 			t.Errorf("%s: schema %s, next %v", c.name, analysis.JSON, analysis.Next)
 		}
-		if agent := s.find(t, "c/code/1"); strings.Join(agent.Next, "") != "bj" || !strings.Contains(last(t, agent), ">>>\nwrite it\n<<<end") {
+		task := "write it"
+		if c.says != "" {
+			task = wholeTask
+		}
+		if agent := s.find(t, "c/code/1"); strings.Join(agent.Next, "") != "bj" || !strings.Contains(last(t, agent), ">>>\n"+task+"\n<<<end") {
 			t.Errorf("%s: next %v: %s", c.name, agent.Next, last(t, agent))
 		}
 	}

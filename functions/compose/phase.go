@@ -65,7 +65,7 @@ type flight struct {
 	cold   bool // its member was not loaded then
 	load   bool // the call is the first one to that member: a cold start is counted for it
 	loaded bool // the member has the request
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	made   int // index of its record
 	start  time.Time
 }
@@ -273,7 +273,7 @@ func (p *phase) launch(ctx context.Context, tasks []int, groups []Group) {
 		})
 		p.on(Event{Kind: EventBegin, Member: q.Member, Role: q.Role, Step: q.Step, Round: q.Round, Final: q.Final, Cold: f.cold})
 		var own context.Context
-		own, f.cancel = context.WithCancel(ctx)
+		own, f.cancel = context.WithCancelCause(ctx)
 		p.calls.Go(func() {
 			m := note{task: i, ended: true, err: errNoReturn}
 			defer func() {
@@ -337,7 +337,7 @@ func (p *phase) accept(m note) {
 	if m.panicked != nil {
 		panic(m.panicked)
 	}
-	f.cancel()
+	f.cancel(nil)
 	p.flying--
 	o.ended, o.reply, o.err, o.text = true, m.reply, m.err, visible(m.reply.Text)
 	if o.err == nil && strings.TrimSpace(o.text) == "" {
@@ -363,11 +363,25 @@ func (p *phase) accept(m note) {
 	p.result.Cost += m.reply.Cost
 	p.on(Event{
 		Kind: EventEnd, Member: made.Member, Role: made.Role, Step: made.Step, Round: made.Round, Final: made.Final,
-		Text: m.reply.Text, Cold: made.Cold, Took: made.Took, Err: o.err,
+		Text: m.reply.Text, Cold: made.Cold, Over: p.over(made.Member), Took: made.Took, Err: o.err, Reason: o.left,
 	})
 	if o.left != "" {
 		p.report(m.task, o.left)
 	}
+}
+
+// over reports whether the run asks a member no more. A phase without members after it is a
+// round that the same members are asked again after, or the last call.
+func (p *phase) over(member string) bool {
+	if p.next == nil || member == p.plan.Coordinator || slices.Contains(p.next, member) {
+		return false
+	}
+	for i := range p.tasks {
+		if p.tasks[i].call.Member == member && p.open(i) {
+			return false
+		}
+	}
+	return true
 }
 
 // giveUp leaves out the calls whose members are not loaded, once patience is over and the
@@ -409,7 +423,7 @@ func (p *phase) stop(ctx context.Context) {
 func (p *phase) leave(i int, reason Reason) {
 	p.outcomes[i].left = reason
 	if p.inFlight(i) {
-		p.flights[i].cancel()
+		p.flights[i].cancel(givenUp(reason))
 		return
 	}
 	p.report(i, reason)

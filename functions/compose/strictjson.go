@@ -51,7 +51,9 @@ func jsonList(names []string) string {
 }
 
 // askPlan asks the coordinator for JSON and decodes it. An invalid reply is quoted back to
-// it once, with the error, if the budget leaves a call for that and one for the plan.
+// it once, with the error, if the budget leaves a call for that and one for the plan. If no
+// reply can be used it returns without an error, and Result.PlanError says why: the caller
+// then shares out the whole request.
 func (r *run) askPlan(ctx context.Context, text string, schema jsontext.Value, next []string, decode func(string) error) error {
 	q := Call{Member: r.plan.Coordinator, Role: RoleCoordinator, Messages: r.messages(text), JSON: schema}
 	o := r.one(ctx, q, next)
@@ -63,7 +65,8 @@ func (r *run) askPlan(ctx context.Context, text string, schema jsontext.Value, n
 		return nil
 	}
 	if r.callsLeft(2) < 2 {
-		return &Error{Kind: BudgetSpent, Reason: ReasonCalls, Detail: fmt.Sprintf("no call is left to repair the coordinator's plan (%v)", first)}
+		r.result.PlanError = fmt.Sprintf("the coordinator's plan was invalid, and budget.calls leaves no call to repair it: %v", first)
+		return nil
 	}
 	repair, err := r.quoteIn(promptRepair, []quotation{{"What is wrong with it", first.Error()}, {"Your reply", o.text}})
 	if err != nil {
@@ -74,9 +77,18 @@ func (r *run) askPlan(ctx context.Context, text string, schema jsontext.Value, n
 		return r.coordinatorError(ctx, o, fmt.Sprintf("its plan was invalid (%v) and not repaired", first))
 	}
 	if second := decode(o.text); second != nil {
-		return &Error{Kind: CoordinatorFailed, Member: r.plan.Coordinator, Detail: "its plan was invalid twice", Err: second}
+		r.result.PlanError = fmt.Sprintf("the coordinator's plan was invalid twice: %v", second)
 	}
 	return nil
+}
+
+// reportPlan reports the steps of a plan, or of the one in its place.
+func (r *run) reportPlan(steps []Step) {
+	e := Event{Kind: EventPlan, Round: r.round, Steps: steps}
+	if r.result.PlanError != "" {
+		e.Err = errors.New(r.result.PlanError)
+	}
+	r.on(e)
 }
 
 // distinct returns list without repeats.

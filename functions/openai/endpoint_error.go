@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json/jsontext"
 	"strconv"
 )
@@ -40,28 +41,21 @@ func (e *Error) anthropicType() string {
 		"timeout_error", "overloaded_error":
 		return e.Type
 	}
-	switch e.Status {
-	case 401:
-		return "authentication_error"
-	case 402:
-		return "billing_error"
-	case 403:
-		return "permission_error"
-	case 404:
-		return "not_found_error"
-	case 413:
-		return "request_too_large"
-	case 429:
-		return "rate_limit_error"
-	case 504:
-		return "timeout_error"
-	case 503, 529:
-		return "overloaded_error"
-	}
 	if e.Status < 500 {
-		return "invalid_request_error"
+		return cmp.Or(anthropicTypes[e.Status], "invalid_request_error")
 	}
-	return "api_error"
+	return cmp.Or(anthropicTypes[e.Status], "api_error")
+}
+
+var anthropicTypes = map[int]string{
+	401: "authentication_error",
+	402: "billing_error",
+	403: "permission_error",
+	404: "not_found_error",
+	413: "request_too_large",
+	429: "rate_limit_error",
+	504: "timeout_error",
+	503: "overloaded_error", 529: "overloaded_error",
 }
 
 // FrameFor is the error as one event of a stream in the form of the endpoint at path.

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"encoding/json/jsontext"
 	"fmt"
@@ -70,9 +71,7 @@ func readErrorWords(body []byte) errorWords {
 			w.message = string(object)
 		}
 	}
-	if w.status == 0 {
-		w.status = statusOfType(w.errType)
-	}
+	w.status = cmp.Or(w.status, statusOfType[w.errType])
 	return w
 }
 
@@ -155,9 +154,7 @@ func (w errorWords) over(outer errorWords) errorWords {
 	set(&w.errType, outer.errType)
 	set(&w.code, outer.code)
 	set(&w.param, outer.param)
-	if w.status == 0 {
-		w.status = outer.status
-	}
+	w.status = cmp.Or(w.status, outer.status)
 	return w
 }
 
@@ -226,59 +223,38 @@ func clipText(s string, n int) string {
 	return s[:n]
 }
 
-// codeOfStatus is the catalogue's code for an engine's status. None of them means that the
+// codesOfStatus has the catalogue's codes for an engine's status. None of them means that the
 // engine died: it answered.
-func codeOfStatus(status int) Code {
-	switch status {
-	case 401:
-		return InvalidAPIKey
-	case 403:
-		return PermissionDenied
-	case 404:
-		return NotFound
-	case 405:
-		return MethodNotAllowed
-	case 408:
-		return RequestTimeout
-	case 409:
-		return Conflict
-	case 413:
-		return RequestTooLarge
-	case 429:
-		return RateLimitExceeded
-	case 503:
-		return QueueFull
-	case 502, 504, 529:
-		return ServiceUnavailable
-	}
-	if status < 500 {
-		return InvalidRequest
-	}
-	return InternalError
+var codesOfStatus = map[int]Code{
+	401: InvalidAPIKey,
+	403: PermissionDenied,
+	404: NotFound,
+	405: MethodNotAllowed,
+	408: RequestTimeout,
+	409: Conflict,
+	413: RequestTooLarge,
+	429: RateLimitExceeded,
+	503: QueueFull,
+	502: ServiceUnavailable, 504: ServiceUnavailable, 529: ServiceUnavailable,
 }
 
-// statusOfType is the status that an error of a type has at OpenAI, Anthropic and vLLM; 0
-// for other types.
-func statusOfType(errType string) int {
-	switch errType {
-	case "invalid_request_error", "BadRequestError":
-		return 400
-	case "authentication_error":
-		return 401
-	case "permission_error":
-		return 403
-	case "not_found_error", "NotFoundError":
-		return 404
-	case "request_too_large":
-		return 413
-	case "rate_limit_error", "insufficient_quota":
-		return 429
-	case "server_error", "api_error", "InternalServerError", "internal_error":
-		return 500
-	case "overloaded_error":
-		return 529
+func codeOfStatus(status int) Code {
+	if status < 500 {
+		return cmp.Or(codesOfStatus[status], InvalidRequest)
 	}
-	return 0
+	return cmp.Or(codesOfStatus[status], InternalError)
+}
+
+// statusOfType has the status that an error of a type has at OpenAI, Anthropic and vLLM.
+var statusOfType = map[string]int{
+	"invalid_request_error": 400, "BadRequestError": 400,
+	"authentication_error": 401,
+	"permission_error":     403,
+	"not_found_error":      404, "NotFoundError": 404,
+	"request_too_large": 413,
+	"rate_limit_error":  429, "insufficient_quota": 429,
+	"server_error": 500, "api_error": 500, "InternalServerError": 500, "internal_error": 500,
+	"overloaded_error": 529,
 }
 
 // setAdvice takes the engine's own advice on when to try again.

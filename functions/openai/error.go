@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json/jsontext"
 	"math"
 	"strconv"
@@ -69,84 +70,52 @@ type catalogueRow struct {
 	message string        // the default
 }
 
-// lookup is the whole catalogue. A retry is advised only with 429, 502, 503 and
-// 504: openai clients obey the advice even on a 400.
+// catalogue has all rows but that of InternalError. A retry is advised only with 429, 502, 503
+// and 504: openai clients obey the advice even on a 400.
+var catalogue = map[Code]catalogueRow{
+	InvalidAPIKey:            {401, typeRequest, "", 0, false, "Incorrect API key provided."},
+	ModelNotFound:            {404, typeRequest, "model", 0, false, "The model does not exist."},
+	InvalidJSON:              {400, typeRequest, "", 0, false, "The body is not valid JSON."},
+	InvalidRequest:           {400, typeRequest, "", 0, false, "The request is not well formed."},
+	InvalidValue:             {400, typeRequest, "", 0, false, "A parameter has a value that is not allowed."},
+	UnsupportedParameter:     {400, typeRequest, "", 0, false, "A parameter is not supported."},
+	MissingRequiredParameter: {400, typeRequest, "model", 0, false, "You must provide a model parameter."},
+	UnknownEndpoint:          {404, typeRequest, "", 0, false, "Unknown endpoint."},
+	NotFound:                 {404, typeRequest, "", 0, false, "Not found."},
+	CacheMiss:                {404, typeRequest, "", 0, false, "Not found."},
+	MethodNotAllowed:         {405, typeRequest, "", 0, false, "This method is not allowed here."},
+	RequestTimeout:           {408, typeRequest, "", 0, false, "The request arrived too slowly."},
+	Conflict:                 {409, typeRequest, "", 0, false, "The request conflicts with the present state."},
+	RequestTooLarge:          {413, typeRequest, "", 0, false, "The body is too large."},
+	UnsupportedEncoding:      {415, typeRequest, "", 0, false, "Compressed bodies are not accepted: send the body without Content-Encoding."},
+	MisdirectedRequest:       {421, typeRequest, "", 0, false, "This server does not answer for that host."},
+	RequestQuarantined:       {422, typeRequest, "", 0, false, "This request has crashed engines before and is not run again."},
+	CompositionCycle:         {400, typeRequest, "", 0, false, "The request goes through too many functions."},
+	AdapterNotFound:          {404, typeRequest, "model", 0, false, "The adapter does not exist."},
+	AdapterInvalid:           {400, typeRequest, "model", 0, false, "The adapter does not fit the model."},
+	AdapterUnavailable:       {503, typeServer, "", 5 * time.Second, true, "The adapter could not be loaded now."},
+	HeadTooLarge:             {431, typeRequest, "", 0, false, "The request's head is too large."},
+	OriginNotAllowed:         {403, typeRequest, "", 0, false, "This origin is not allowed."},
+	DataClassRefused:         {403, typeRequest, "model", 0, false, "The data of this request may not be sent there."},
+	PermissionDenied:         {403, typeRequest, "", 0, false, "This key may not do that."},
+	ContextLengthExceeded:    {400, typeRequest, "", 0, false, "The prompt is longer than the model's context."},
+	RateLimitExceeded:        {429, typeRate, "", time.Second, true, "Rate limit reached."},
+	InsufficientQuota:        {429, "insufficient_quota", "", 0, false, "The team's budget is used up."},
+	GPUQuotaExceeded:         {429, typeRate, "", 30 * time.Second, true, "The team's GPU quota is in use."},
+	PrewarmBudgetExceeded:    {429, typeRate, "", time.Minute, true, "The budget of prewarms is used up."},
+	QueueFull:                {503, typeServer, "", 5 * time.Second, true, "The queue for this model is full."},
+	ModelLoading:             {503, typeServer, "", 10 * time.Second, true, "The model is loading."},
+	ModelLoadFailed:          {503, typeServer, "", 0, false, "The model could not be loaded."},
+	ServiceUnavailable:       {503, typeServer, "", 5 * time.Second, true, "The service cannot be reached now."},
+	ShuttingDown:             {503, typeServer, "", time.Second, true, "The server is shutting down."},
+	EngineCrashed:            {502, typeServer, "", time.Second, true, "The engine died before it answered."},
+	EngineHung:               {504, typeServer, "", time.Second, true, "The engine stopped making progress."},
+	QueueTimeout:             {504, typeServer, "", 5 * time.Second, true, "No replica took the request in time."},
+}
+
 func lookup(c Code) catalogueRow {
-	switch c {
-	case InvalidAPIKey:
-		return catalogueRow{401, typeRequest, "", 0, false, "Incorrect API key provided."}
-	case ModelNotFound:
-		return catalogueRow{404, typeRequest, "model", 0, false, "The model does not exist."}
-	case InvalidJSON:
-		return catalogueRow{400, typeRequest, "", 0, false, "The body is not valid JSON."}
-	case InvalidRequest:
-		return catalogueRow{400, typeRequest, "", 0, false, "The request is not well formed."}
-	case InvalidValue:
-		return catalogueRow{400, typeRequest, "", 0, false, "A parameter has a value that is not allowed."}
-	case UnsupportedParameter:
-		return catalogueRow{400, typeRequest, "", 0, false, "A parameter is not supported."}
-	case MissingRequiredParameter:
-		return catalogueRow{400, typeRequest, "model", 0, false, "You must provide a model parameter."}
-	case UnknownEndpoint:
-		return catalogueRow{404, typeRequest, "", 0, false, "Unknown endpoint."}
-	case NotFound, CacheMiss:
-		return catalogueRow{404, typeRequest, "", 0, false, "Not found."}
-	case MethodNotAllowed:
-		return catalogueRow{405, typeRequest, "", 0, false, "This method is not allowed here."}
-	case RequestTimeout:
-		return catalogueRow{408, typeRequest, "", 0, false, "The request arrived too slowly."}
-	case Conflict:
-		return catalogueRow{409, typeRequest, "", 0, false, "The request conflicts with the present state."}
-	case RequestTooLarge:
-		return catalogueRow{413, typeRequest, "", 0, false, "The body is too large."}
-	case UnsupportedEncoding:
-		return catalogueRow{415, typeRequest, "", 0, false, "Compressed bodies are not accepted: send the body without Content-Encoding."}
-	case MisdirectedRequest:
-		return catalogueRow{421, typeRequest, "", 0, false, "This server does not answer for that host."}
-	case RequestQuarantined:
-		return catalogueRow{422, typeRequest, "", 0, false, "This request has crashed engines before and is not run again."}
-	case CompositionCycle:
-		return catalogueRow{400, typeRequest, "", 0, false, "The request goes through too many functions."}
-	case AdapterNotFound:
-		return catalogueRow{404, typeRequest, "model", 0, false, "The adapter does not exist."}
-	case AdapterInvalid:
-		return catalogueRow{400, typeRequest, "model", 0, false, "The adapter does not fit the model."}
-	case AdapterUnavailable:
-		return catalogueRow{503, typeServer, "", 5 * time.Second, true, "The adapter could not be loaded now."}
-	case HeadTooLarge:
-		return catalogueRow{431, typeRequest, "", 0, false, "The request's head is too large."}
-	case OriginNotAllowed:
-		return catalogueRow{403, typeRequest, "", 0, false, "This origin is not allowed."}
-	case DataClassRefused:
-		return catalogueRow{403, typeRequest, "model", 0, false, "The data of this request may not be sent there."}
-	case PermissionDenied:
-		return catalogueRow{403, typeRequest, "", 0, false, "This key may not do that."}
-	case ContextLengthExceeded:
-		return catalogueRow{400, typeRequest, "", 0, false, "The prompt is longer than the model's context."}
-	case RateLimitExceeded:
-		return catalogueRow{429, typeRate, "", time.Second, true, "Rate limit reached."}
-	case InsufficientQuota:
-		return catalogueRow{429, "insufficient_quota", "", 0, false, "The team's budget is used up."}
-	case GPUQuotaExceeded:
-		return catalogueRow{429, typeRate, "", 30 * time.Second, true, "The team's GPU quota is in use."}
-	case PrewarmBudgetExceeded:
-		return catalogueRow{429, typeRate, "", time.Minute, true, "The budget of prewarms is used up."}
-	case QueueFull:
-		return catalogueRow{503, typeServer, "", 5 * time.Second, true, "The queue for this model is full."}
-	case ModelLoading:
-		return catalogueRow{503, typeServer, "", 10 * time.Second, true, "The model is loading."}
-	case ModelLoadFailed:
-		return catalogueRow{503, typeServer, "", 0, false, "The model could not be loaded."}
-	case ServiceUnavailable:
-		return catalogueRow{503, typeServer, "", 5 * time.Second, true, "The service cannot be reached now."}
-	case ShuttingDown:
-		return catalogueRow{503, typeServer, "", time.Second, true, "The server is shutting down."}
-	case EngineCrashed:
-		return catalogueRow{502, typeServer, "", time.Second, true, "The engine died before it answered."}
-	case EngineHung:
-		return catalogueRow{504, typeServer, "", time.Second, true, "The engine stopped making progress."}
-	case QueueTimeout:
-		return catalogueRow{504, typeServer, "", 5 * time.Second, true, "No replica took the request in time."}
+	if row, ok := catalogue[c]; ok {
+		return row
 	}
 	return catalogueRow{500, typeServer, "", 0, false, "Something went wrong inside the server."}
 }
@@ -180,9 +149,7 @@ type Error struct {
 // own; a code outside the catalogue is answered as a 500.
 func New(code Code, message string) *Error {
 	r := lookup(code)
-	if message == "" {
-		message = r.message
-	}
+	message = cmp.Or(message, r.message)
 	return &Error{Status: r.status, Type: r.errType, Code: code, Message: message, Param: r.param}
 }
 

@@ -28,6 +28,8 @@ func TestFailure(t *testing.T) {
 		{"a code out of range", `data: {"error":{"message":"x","code":40312}}` + "\n", 500, "x", false},
 		{"a chunk first", `data: {"id":"c","choices":[]}` + "\n\n" + `data: {"error":{"code":500}}` + "\n\n", 0, "", false},
 		{"a chunk that speaks of errors", `data: {"id":"error","choices":[{"delta":{"content":"{\"error\":1}"}}]}` + "\n\n", 0, "", false},
+		{"in lines", "data: {\r\ndata: \"error\": {\"message\": \"x\",\r\ndata: \"code\": 400}\r\ndata: }\r\n\r\n", 400, "x", true},
+		{"in lines, not whole", "data: {\ndata: \"error\": {\"message\": \"x\"}\ndata: }\n", 0, "", false},
 		{"not whole", `data: {"error":{"message":"x"`, 0, "", false},
 		{"the end alone", "data: [DONE]\n\n", 0, "", false},
 		{"nothing", "", 0, "", false},

@@ -134,7 +134,7 @@ func memberKind(name []byte, of nameKind) nameKind {
 	case mediaName:
 		switch string(name) {
 		case "type", "detail", "format", "media_type", "mime_type", "filename", "name", "title", "voice", "id", "file_id", "uuid",
-			"cache_control", "transcript", "language":
+			"cache_control", "transcript", "language", "context_compression":
 			return plainName
 		}
 		if kind != dataName && kind != embedsName {

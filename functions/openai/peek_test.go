@@ -98,6 +98,7 @@ func TestPeekRefuses(t *testing.T) {
 		{"plus", `{"model":"m","x":+1}`, InvalidJSON, "", "value"},
 		{"dot", `{"model":"m","x":1.}`, InvalidJSON, "", "number"},
 		{"no exponent", `{"model":"m","x":1e}`, InvalidJSON, "", "number"},
+		{"infinite by its digits", `{"model":"m","x":12345e305}`, InvalidJSON, "", "too large"},
 		{"infinite", `{"model":"m","x":1e309}`, InvalidJSON, "", "too large"},
 		{"infinite too", `{"model":"m","x":1e99999999999999999999}`, InvalidJSON, "", "too large"},
 		{"long number", `{"model":"m","x":1` + strings.Repeat("0", 64) + `}`, InvalidJSON, "", "too large"},

@@ -24,11 +24,13 @@ type Stream struct {
 	Finished bool // some choice has a finish_reason
 	Failed   bool // the engine sent an error: [DONE] after it is no success
 	Done     bool // [DONE], or the end event of the responses and messages endpoints
+	InLines  bool // the JSON of some event has several lines of data
 	Usage    Usage
 
 	line  []byte // a line that has begun and not ended
 	long  bool   // it is longer than maxLine: not parsed
 	blank bool   // the line before was removed, and so is the empty one after it
+	data  []byte // of an event whose JSON has more lines
 	out   []byte
 }
 
@@ -140,7 +142,11 @@ func (s *Stream) watch(p []byte) {
 // look reads one line with its end. It returns true for a chunk that carries usage and
 // nothing else.
 func (s *Stream) look(l []byte) bool {
-	l = bytes.TrimRight(l, "\r\n")
+	if l = bytes.TrimRight(l, "\r\n"); len(l) == 0 && len(s.data) > 0 {
+		s.lookAtData(s.data)
+		s.data = s.data[:0]
+		return false
+	}
 	if e, ok := bytes.CutPrefix(l, []byte("event:")); ok {
 		switch string(bytes.TrimSpace(e)) {
 		case "error", "response.failed":
@@ -164,6 +170,22 @@ func (s *Stream) look(l []byte) bool {
 		return false
 	}
 	s.Started = true
+	if len(s.data) > 0 || goesOn(d) {
+		s.InLines = true
+		if s.data = append(append(s.data, d...), '\n'); len(s.data) > maxLine {
+			s.data = s.data[:0]
+		}
+		return false
+	}
+	return s.lookAtData(d)
+}
+
+// goesOn reports whether d is the first of several lines of one JSON object, each with a
+// field data of its own, as engines write that print JSON in lines.
+func goesOn(d []byte) bool { return d[0] == '{' && d[len(d)-1] != '}' }
+
+// lookAtData reads the JSON of one event, as [Stream.look] does.
+func (s *Stream) lookAtData(d []byte) bool {
 	if IsErrorObject(d) {
 		s.Failed = true
 		return false
@@ -228,12 +250,31 @@ func Failure(p []byte) (e *Error, stated bool) {
 		if d = bytes.TrimSpace(d); !data || len(d) == 0 {
 			continue // a comment, the name of an event, an empty line
 		}
+		if goesOn(d) {
+			if d = joinData(d, p); d == nil {
+				return nil, false
+			}
+		}
 		if !named && !IsErrorObject(d) {
 			return nil, false
 		}
 		return frameError(d)
 	}
 	return nil, false
+}
+
+// joinData adds the lines of data in p up to an empty line; nil if that has not come.
+func joinData(first, p []byte) []byte {
+	data := bytes.Clone(first)
+	for l := range bytes.Lines(p) {
+		if len(bytes.TrimRight(l, "\r\n")) == 0 {
+			return data
+		}
+		if d, ok := bytes.CutPrefix(l, []byte("data:")); ok {
+			data = append(data, d...)
+		}
+	}
+	return nil
 }
 
 // WholeError reads an error that an engine answered with a status of success; nil if body is

@@ -138,23 +138,71 @@ func HasData(p []byte) bool {
 	return false
 }
 
+// EndsLinesByCR reports whether the first line of a stream ends with a carriage return alone,
+// one of the three ends that the standard of event streams allows.
+func EndsLinesByCR(p []byte) bool {
+	i := bytes.IndexByte(p, '\r')
+	return i >= 0 && i+1 < len(p) && p[i+1] != '\n' && bytes.IndexByte(p[:i], '\n') < 0
+}
+
 // errorField begins the line in which llama.cpp until 2025 wrote an error. Event streams have
 // no such field, so clients skip it.
 const errorField = "error:"
 
-// FrameErrors returns whole events with the lines of errorField as error frames.
-func FrameErrors(p []byte) []byte {
-	if !bytes.HasPrefix(p, []byte(errorField)) && !bytes.Contains(p, []byte("\n"+errorField)) {
+// FrameErrors returns whole events of the endpoint at path with the engine's errors as frames
+// that the endpoint's clients read: the lines of errorField, and on endpoints that have an
+// event for errors, errors without it. sequence is the number of the next event.
+func FrameErrors(p []byte, path string, sequence int64) []byte {
+	hasEvent := path == "/v1/messages" || path == "/v1/responses"
+	if !hasEvent && !bytes.HasPrefix(p, []byte(errorField)) && !bytes.Contains(p, []byte("\n"+errorField)) {
 		return p
 	}
 	var out []byte
+	named := false
 	for l := range bytes.Lines(p) {
-		if d, ok := bytes.CutPrefix(l, []byte(errorField)); ok {
-			if d = bytes.TrimSpace(d); !jsontext.Value(d).IsValid() {
-				d = appendQuoted(nil, string(d))
+		switch field, value, _ := bytes.Cut(bytes.TrimRight(l, "\r\n"), []byte(":")); string(field) {
+		case "event":
+			named = string(bytes.TrimSpace(value)) == "error"
+		case "error", "data":
+			value = bytes.TrimSpace(value)
+			if isError := string(field) == "error"; !isError && (named || !hasEvent || !IsErrorObject(value)) {
+				break
+			} else if isError {
+				value = frameOfText(value)
 			}
-			l = append(append([]byte(`data: {"error":`), d...), "}\n"...)
+			if hasEvent {
+				e, _ := frameError(value)
+				l = bytes.TrimSuffix(e.FrameFor(path, sequence), []byte("\n"))
+			} else {
+				l = append(append([]byte("data: "), value...), '\n')
+			}
 		}
+		out = append(out, l...)
+	}
+	return out
+}
+
+// frameOfText is the error of a line of errorField as an object.
+func frameOfText(d []byte) []byte {
+	if !jsontext.Value(d).IsValid() {
+		d = appendQuoted(nil, string(d))
+	}
+	return append(append([]byte(`{"error":`), d...), '}')
+}
+
+// JoinData returns whole events with the JSON of each in one line of data, as clients expect
+// that read OpenAI's streams line by line.
+func JoinData(p []byte) []byte {
+	var out []byte
+	joins := false
+	for l := range bytes.Lines(p) {
+		d, isData := bytes.CutPrefix(l, []byte("data:"))
+		if joins && isData {
+			out = append(bytes.TrimRight(out, "\r\n"), l[len("data:"):]...)
+			continue
+		}
+		d = bytes.TrimSpace(d)
+		joins = isData && len(d) > 0 && goesOn(d)
 		out = append(out, l...)
 	}
 	return out

@@ -16,11 +16,19 @@ type UsageScan struct {
 	escape  bool // behind a backslash in it
 	expects bool // the next string is a key, at depth 1 or in usage
 	isKey   bool // the present string is one
-	key     []byte
-	buffer  [maxUsageKey]byte // of key
-	number  *int64            // receives the digits of the present value; nil: it is another value
+	key     [maxUsageKey]byte
+	keySize int
+	number  usageNumber // what the digits of the present value are
 	digits  int
 }
+
+type usageNumber uint8
+
+const (
+	otherValue usageNumber = iota
+	promptTokens
+	completionTokens
+)
 
 type scanState uint8
 
@@ -40,6 +48,7 @@ func (s *UsageScan) Usage() Usage { return s.usage }
 
 // Pass looks at p.
 func (s *UsageScan) Pass(p []byte) {
+	quote := 0 // behind i: where the next one is
 	for i := 0; i < len(p) && s.state != scanOver; i++ {
 		c := p[i]
 		switch {
@@ -48,21 +57,32 @@ func (s *UsageScan) Pass(p []byte) {
 			s.keep(c)
 		case s.inside:
 			if !s.isKey { // most of an answer
-				n := bytes.IndexAny(p[i:], `"\`)
+				if quote <= i {
+					if quote = bytes.IndexByte(p[i:], '"'); quote < 0 {
+						quote = len(p) - i
+					}
+					quote += i
+				}
+				n := bytes.IndexByte(p[i:quote], '\\')
 				if n < 0 {
+					n = quote - i
+				}
+				if i += n; i == len(p) {
 					return
 				}
-				i += n
 				c = p[i]
 			}
 			s.passString(c)
 		case s.state == scanBegins:
 			s.begin(c)
-		default:
+		case s.number != otherValue || isStructure[c]:
 			s.passStructure(c)
 		}
 	}
 }
+
+// isStructure are the bytes outside strings that passStructure notes beside digits.
+var isStructure = [256]bool{'"': true, '{': true, '}': true, '[': true, ']': true, ',': true, ':': true}
 
 // begin notes a byte before the object.
 func (s *UsageScan) begin(c byte) {
@@ -77,8 +97,9 @@ func (s *UsageScan) begin(c byte) {
 
 // keep notes a byte of a key.
 func (s *UsageScan) keep(c byte) {
-	if s.isKey && len(s.key) < maxUsageKey {
-		s.key = append(s.key, c)
+	if s.isKey && s.keySize < maxUsageKey {
+		s.key[s.keySize] = c
+		s.keySize++
 	}
 }
 
@@ -94,27 +115,28 @@ func (s *UsageScan) passString(c byte) {
 }
 
 func (s *UsageScan) passStructure(c byte) {
-	if s.number != nil {
+	if s.number != otherValue {
 		if c >= '0' && c <= '9' && s.digits < maxUsageDigits {
-			*s.number = *s.number*10 + int64(c-'0')
+			tokens := s.tokens()
+			*tokens = *tokens*10 + int64(c-'0')
 			s.digits++
 			s.usage.Known = true
 			return
 		}
 		if c != ' ' && c != '\t' && c != '\r' && c != '\n' || s.digits > 0 {
-			s.number = nil
+			s.number = otherValue
 		}
 	}
 	switch c {
 	case '"':
 		s.inside, s.isKey = true, s.expects
 		if s.expects {
-			s.key, s.expects = s.buffer[:0], false
+			s.keySize, s.expects = 0, false
 		}
 	case '{', '[':
 		s.depth++
 		if s.depth == 2 {
-			s.counts = c == '{' && keyEquals(s.key, "usage")
+			s.counts = c == '{' && keyEquals(s.key[:s.keySize], "usage")
 		}
 		s.expects = s.depth == 2 && s.counts
 	case '}', ']':
@@ -124,7 +146,7 @@ func (s *UsageScan) passStructure(c byte) {
 		s.expects = false
 	case ',':
 		s.expects = s.depth == 1 || s.depth == 2 && s.counts
-		s.key = s.buffer[:0]
+		s.keySize = 0
 	case ':':
 		if s.depth == 2 && s.counts {
 			s.expectNumber()
@@ -134,13 +156,22 @@ func (s *UsageScan) passStructure(c byte) {
 
 // expectNumber prepares for the value of a member of usage.
 func (s *UsageScan) expectNumber() {
-	for _, name := range [...]string{"prompt_tokens", "input_tokens", "completion_tokens", "output_tokens"} {
-		if keyEquals(s.key, name) {
-			if s.number = &s.usage.Completion; name == "prompt_tokens" || name == "input_tokens" {
-				s.number = &s.usage.Prompt
-			}
-			*s.number, s.digits = 0, 0
-			return
-		}
+	key := s.key[:s.keySize]
+	switch {
+	case keyEquals(key, "prompt_tokens"), keyEquals(key, "input_tokens"):
+		s.number = promptTokens
+	case keyEquals(key, "completion_tokens"), keyEquals(key, "output_tokens"):
+		s.number = completionTokens
+	default:
+		return
 	}
+	*s.tokens(), s.digits = 0, 0
+}
+
+// tokens is the count that number names.
+func (s *UsageScan) tokens() *int64 {
+	if s.number == promptTokens {
+		return &s.usage.Prompt
+	}
+	return &s.usage.Completion
 }

@@ -44,3 +44,16 @@ func TestUsageScan(t *testing.T) {
 		}
 	}
 }
+
+func BenchmarkUsageScan(b *testing.B) {
+	body := []byte(`{"id":"chatcmpl-0123456789abcdef","object":"chat.completion","created":1694268190,"model":"m","choices":[{"index":0,` +
+		`"message":{"role":"assistant","content":"` + strings.Repeat("lorem ipsum ", 106) + `"},"finish_reason":"stop"}],` +
+		`"usage":{"prompt_tokens":17,"completion_tokens":212,"total_tokens":229}}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		var s UsageScan
+		if s.Pass(body); !s.Usage().Known {
+			b.Fatal("it has no usage")
+		}
+	}
+}

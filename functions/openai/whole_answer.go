@@ -3,7 +3,10 @@ package openai
 import (
 	"encoding/json/jsontext"
 	"encoding/json/v2"
+	"maps"
 	"strconv"
+
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 )
 
 // object is a JSON object whose values stay as they are.
@@ -14,7 +17,7 @@ type object map[string]jsontext.Value
 // chunk with the usage of a chat or completion.
 func StreamWhole(path string, body []byte, usage bool) []byte {
 	var answer object
-	if decodeInto(&answer, body) != nil || answer == nil {
+	if decodeInto(&answer, body) != nil && decodeInto(&answer, pythonjson.WithNulls(body)) != nil || answer == nil {
 		return nil
 	}
 	b := make([]byte, 0, len(body)+512)
@@ -145,9 +148,7 @@ func streamResponse(b []byte, answer object) []byte {
 // clone returns a copy of o with other values for the given members.
 func clone(o object, members ...string) object {
 	c := make(object, len(o)+len(members)/2)
-	for name, value := range o {
-		c[name] = value
-	}
+	maps.Copy(c, o)
 	for i := 0; i+1 < len(members); i += 2 {
 		c[members[i]] = jsontext.Value(members[i+1])
 	}

@@ -176,6 +176,9 @@ func TestStreamAtEverySplit(t *testing.T) {
 		{"responses", "event: response.completed\ndata: {\"response\":{\"usage\":{\"input_tokens\":17,\"output_tokens\":62}}}\n\n", "", Stream{Started: true, Done: true, Usage: usage}},
 		{"messages", "event: message_start\ndata: {\"message\":{\"usage\":{\"cache_read_input_tokens\":3,\"input_tokens\":17}}}\n\nevent: message_delta\ndata: {\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":62}}\n\nevent: message_stop\ndata: {}\n\n", "", Stream{Started: true, Finished: true, Done: true, Usage: usage}},
 		{"no space", "data:" + chunkB[6:], "", Stream{Started: true, Finished: true}},
+		{"JSON in lines", "data: {\ndata:  \"choices\": [{\"finish_reason\": \"stop\"}],\r\ndata:  \"usage\": {\ndata: \"prompt_tokens\": 17, \"completion_tokens\": 62}\ndata: }\r\n\r\n" + chunkA, "", Stream{Started: true, Finished: true, Usage: usage}},
+		{"an error in lines", chunkA + "data: {\ndata:  \"error\": \"x\"\ndata: }\n\n" + Done, "", Stream{Started: true, Failed: true, Done: true}},
+		{"JSON in lines that does not end", "data: {\ndata: \"usage\": {\"prompt_tokens\": 17}", "", Stream{Started: true}},
 		{"usage twice", chunkU + chunkA + chunkU, chunkA, Stream{Started: true, Usage: usage}},
 	} {
 		for _, take := range []bool{false, true} {
@@ -260,9 +263,48 @@ func TestLongLinesPass(t *testing.T) {
 	}
 }
 
+// TestLinesOfOneEvent: one event's lines are kept up to a bound, and the events after it count.
+func TestLinesOfOneEvent(t *testing.T) {
+	var s Stream
+	s.Pass([]byte("data: {\n"))
+	line := []byte("data: " + strings.Repeat("y", 64<<10) + "\n")
+	for range 40 {
+		if s.Pass(line); len(s.data) > maxLine {
+			t.Fatal("it keeps everything")
+		}
+	}
+	if s.Pass([]byte("\n" + chunkB)); !s.Finished || !s.InLines {
+		t.Errorf("finished %v, in lines %v", s.Finished, s.InLines)
+	}
+}
+
+func TestJoinData(t *testing.T) {
+	for in, want := range map[string]string{
+		chunkA + chunkS + Done:                                  chunkA + chunkS + Done,
+		"data: {\r\ndata: \"a\":\ndata:1\ndata: }\n\n" + chunkA: "data: { \"a\":1 }\n\n" + chunkA,
+		"event: x\ndata: {\n: c\ndata: }\n\n":                   "event: x\ndata: {\n: c\ndata: }\n\n",
+		"data: {\n\ndata: {}\n\n":                               "data: {\n\ndata: {}\n\n",
+	} {
+		if got := string(JoinData([]byte(in))); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestEndsLinesByCR(t *testing.T) {
+	for in, want := range map[string]bool{
+		"data: x\r\r": true, ": c\rdata: x": true, "data: x\r": false, "data: x\r\n\r\n": false, "data: x\n\r\r": false, "": false, "data: x": false,
+	} {
+		if got := EndsLinesByCR([]byte(in)); got != want {
+			t.Errorf("%q: %v", in, got)
+		}
+	}
+}
+
 func FuzzStream(f *testing.F) {
 	f.Add([]byte(chunkA+chunkU+Done), 7)
 	f.Add([]byte(chunkU+chunkS+chunkU), 1)
+	f.Add([]byte("data: {\ndata: \"usage\": {\"prompt_tokens\": 17}\ndata: }\n\n"), 3)
 	f.Fuzz(func(t *testing.T, in []byte, size int) {
 		if size <= 0 {
 			size = 1
@@ -278,7 +320,7 @@ func FuzzStream(f *testing.F) {
 			if take {
 				out.Write(s.Rest())
 			}
-			s.line, s.out, s.blank, s.long = nil, nil, false, false
+			s.line, s.out, s.data, s.blank, s.long = nil, nil, nil, false, false
 			return out.String(), s
 		}
 		whole, a := run(false, len(in)+1)

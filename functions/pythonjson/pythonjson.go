@@ -19,7 +19,7 @@ import (
 // mistakes. raw itself is not changed.
 func Standard(raw []byte) []byte {
 	out := raw
-	replace := func(at int, old, by string) {
+	eachExtension(raw, func(at int, old, by string) {
 		if &out[0] == &raw[0] {
 			out = bytes.Clone(raw)
 		}
@@ -27,7 +27,28 @@ func Standard(raw []byte) []byte {
 		for i := at + len(by); i < at+len(old); i++ {
 			out[i] = ' '
 		}
-	}
+	})
+	return out
+}
+
+// WithNulls is [Standard] with null for NaN, in place of a zero that would be taken for a
+// value. It is longer by a byte for each.
+func WithNulls(raw []byte) []byte {
+	var out []byte
+	end := 0
+	eachExtension(raw, func(at int, old, by string) {
+		if old == "NaN" {
+			by = "null"
+		}
+		out = append(append(out, raw[end:at]...), by...)
+		end = at + len(old)
+	})
+	return append(out, raw[end:]...)
+}
+
+// eachExtension calls replace with each place of raw that is not standard JSON, what stands
+// there, and what may stand there instead.
+func eachExtension(raw []byte, replace func(at int, old, by string)) {
 	for i := 0; i < len(raw); i++ {
 		switch raw[i] {
 		case '"':
@@ -42,7 +63,6 @@ func Standard(raw []byte) []byte {
 			}
 		}
 	}
-	return out
 }
 
 // isWhole reports whether token stands at i as a value of its own: 1NaN is none.

@@ -29,6 +29,17 @@ func TestStandard(t *testing.T) {
 	}
 }
 
+func TestWithNulls(t *testing.T) {
+	for in, want := range map[string]string{
+		`{"a": NaN, "b":[-Infinity,Infinity], "c": "NaN \ud83d"}`: `{"a": null, "b":[null,null], "c": "NaN \ufffd"}`,
+		`{"a": 1}`: `{"a": 1}`, `NaN`: `null`, ``: ``,
+	} {
+		if got := string(pythonjson.WithNulls([]byte(in))); got != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+}
+
 // What Python's json takes is taken, and what it refuses is refused with its place.
 func TestCheckObject(t *testing.T) {
 	for _, good := range []string{`{}`, ` {"a": NaN} `, `{"rope": {"factor": Infinity, "low": -Infinity}}`, `{"a": "\ud83d"}`, `{"a": 1, "a": 2}`, `{"a": 1e999}`, "{\"a\":\t\"\x7f\"}\n"} {

@@ -2,6 +2,7 @@
 package durable
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"path/filepath"
@@ -30,9 +31,7 @@ type calls struct {
 
 func (c calls) writeFile(path string, data []byte, perm os.FileMode) error {
 	dir, base := filepath.Split(filepath.Clean(path))
-	if dir == "" {
-		dir = "."
-	}
+	dir = cmp.Or(dir, ".")
 	f, err := os.CreateTemp(dir, "."+base+"-*.new")
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package enginecache
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -59,15 +60,9 @@ type Caches struct {
 
 // New returns the caches below a folder; nothing is made before it is used.
 func New(o Options) *Caches {
-	if o.Budget == 0 {
-		o.Budget = 8 << 30
-	}
-	if o.MaxBytes == 0 {
-		o.MaxBytes = 2 << 30
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Budget = cmp.Or(o.Budget, 8<<30)
+	o.MaxBytes = cmp.Or(o.MaxBytes, 2<<30)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Caches{o: o}
 }
 

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -56,17 +57,13 @@ func attentionOf(c config, hidden, heads int) (full, sliding sizing.Layers) {
 	if many, known := c.is("multi_query"); kv == 0 && known && many {
 		kv = 1
 	}
-	if kv == 0 {
-		kv = heads
-	}
+	kv = cmp.Or(kv, heads)
 	size := c.number("head_dim", "kv_channels", "attention_head_dim")
 	if size == 0 {
 		size = hidden / heads
 	}
 	layer := func(heads, k, v int) sizing.Layers {
-		if v == 0 {
-			v = k
-		}
+		v = cmp.Or(v, k)
 		return sizing.Layers{Token: int64(heads) * int64(k+v) * width, Heads: heads}
 	}
 	or := func(keys string, otherwise int) int {

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -112,19 +113,16 @@ func parseConfig(raw []byte) (facts, error) {
 	}
 	f.kind = kindOf(f.architecture, modelType)
 	if f.kind == "" || top["is_encoder_decoder"] == true && f.kind != Listens {
-		return refuse("the architecture %q is none that thaw knows", functions.Clip(orText(f.architecture, modelType)))
+		return refuse("the architecture %q is none that thaw knows", functions.Clip(cmp.Or(f.architecture, modelType)))
 	}
-	f.dtype = orText(c.text("torch_dtype"), orText(c.text("dtype"), orText(top.text("torch_dtype"), top.text("dtype"))))
+	f.dtype = cmp.Or(c.text("torch_dtype"), c.text("dtype"), top.text("torch_dtype"), top.text("dtype"))
 	f.quantization = quantizationOf(top, c)
 	f.experts = c.number("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
 	m := &f.model
 	m.Quantized = f.quantization != ""
 	m.Hidden = c.number("hidden_size", "n_embd", "d_model", "dim")
 	m.Heads = c.number("num_attention_heads", "n_head", "n_heads", "decoder_attention_heads")
-	m.Vocab = c.number("padded_vocab_size", "vocab_size")
-	if m.Vocab == 0 {
-		m.Vocab = top.number("vocab_size")
-	}
+	m.Vocab = cmp.Or(c.number("padded_vocab_size", "vocab_size"), top.number("vocab_size"))
 	m.Inter = interOf(c)
 	m.Media = len(top.part("vision_config")) > 0 || len(top.part("audio_config")) > 0 || len(top.part("thinker_config")) > 0 ||
 		f.kind == Listens
@@ -148,13 +146,6 @@ func parseConfig(raw []byte) (facts, error) {
 
 func (c config) layers() int {
 	return c.number("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
-}
-
-func orText(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // kindOf is what a model of this architecture answers, "" where that is not known. The
@@ -193,10 +184,7 @@ func quantizationOf(top, c config) string {
 	if len(q) == 0 {
 		return ""
 	}
-	name := q.text("quant_method")
-	if name == "" {
-		name = "quantised"
-	}
+	name := cmp.Or(q.text("quant_method"), "quantised")
 	bits := q.number("bits", "w_bit")
 	for _, g := range q.part("config_groups") {
 		if group, ok := g.(map[string]any); ok && bits == 0 {
@@ -213,9 +201,7 @@ func quantizationOf(top, c config) string {
 // the experts it visits, whichever is more.
 func interOf(c config) int {
 	dense := c.number("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "decoder_ffn_dim")
-	if dense == 0 {
-		dense = 4 * c.number("hidden_size", "n_embd", "d_model")
-	}
+	dense = cmp.Or(dense, 4*c.number("hidden_size", "n_embd", "d_model"))
 	expert := c.number("moe_intermediate_size", "expert_ffn_hidden_size")
 	visited := c.number("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "top_k_experts")
 	if expert == 0 && c.number("num_local_experts") > 0 {
@@ -241,7 +227,7 @@ func contextOf(c config) (tokens int, from string) {
 	if factor <= 1 {
 		return tokens, from
 	}
-	switch kind, before := orText(r.text("rope_type"), r.text("type")), r.number("original_max_position_embeddings"); {
+	switch kind, before := cmp.Or(r.text("rope_type"), r.text("type")), r.number("original_max_position_embeddings"); {
 	case kind == "yarn" && before > 0:
 		if scaled := int(float64(before) * factor); scaled > tokens {
 			return scaled, "rope_scaling"

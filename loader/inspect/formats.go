@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -84,7 +85,7 @@ func headerError(err error, name string) error {
 	g, isGGUF := errors.AsType[*gguf.Error](err)
 	switch {
 	case !ok && !isGGUF:
-		return inFile(err, name)
+		return source.WithFile(err, name)
 	case ok && e.Truncated || isGGUF && g.Truncated:
 		kind = source.Truncated
 	}
@@ -137,10 +138,7 @@ func (c *Checkpoint) readGGUF(r *reader, first source.File) error {
 		c.Kind = Embeds
 	}
 	c.Quantization = fileType(m)
-	vocab := key("vocab_size")
-	if vocab == 0 {
-		vocab = int(min(m.Lengths["tokenizer.ggml.tokens"], 1<<24))
-	}
+	vocab := cmp.Or(key("vocab_size"), int(min(m.Lengths["tokenizer.ggml.tokens"], 1<<24)))
 	inter := max(key("feed_forward_length"), key("expert_feed_forward_length")*key("expert_used_count"))
 	c.Sizing = sizing.Model{Weights: c.Stored, Quantized: true, Context: context, Heads: heads, Hidden: hidden, Inter: inter, Vocab: vocab}
 	if c.Kind == Generates {
@@ -165,9 +163,7 @@ func ggufCache(m *gguf.Metadata, arch string, layers, hidden, heads int) (groups
 	if k == 0 {
 		k = hidden / heads
 	}
-	if v == 0 {
-		v = k
-	}
+	v = cmp.Or(v, k)
 	// One number, or one for each layer: 0 where it keeps none.
 	perLayer := m.Numbers(arch + ".attention.head_count_kv")
 	if len(perLayer) == 0 {
@@ -227,11 +223,8 @@ func (r *reader) adapter(folder string) (Adapter, error) {
 		return a, notObject(f.Name, err)
 	}
 	if doc.Type != "" && !strings.EqualFold(doc.Type, "LORA") {
-		return a, &source.Error{
-			Kind: source.Refused, File: f.Name,
-			Detail: fmt.Sprintf("is an adapter of the kind %q; engines load LoRA alone", functions.Clip(doc.Type)),
-			Fix:    "merge it into its model",
-		}
+		return a, source.Fail(source.Refused, fmt.Sprintf("is an adapter of the kind %q; engines load LoRA alone", functions.Clip(doc.Type)),
+			"merge it into its model").At("", f.Name)
 	}
 	a.Rank, a.Base = doc.Rank, doc.Base
 	for _, f := range r.files {
@@ -240,10 +233,8 @@ func (r *reader) adapter(folder string) (Adapter, error) {
 		}
 	}
 	if a.Bytes == 0 {
-		return a, &source.Error{
-			Kind: source.Missing, File: path.Join(folder, "adapter_model.safetensors"),
-			Detail: "is not there, so the adapter has no weights", Fix: "save it as safetensors beside " + adapterName,
-		}
+		return a, source.Fail(source.Missing, "is not there, so the adapter has no weights",
+			"save it as safetensors beside "+adapterName).At("", path.Join(folder, "adapter_model.safetensors"))
 	}
 	return a, nil
 }
@@ -261,6 +252,5 @@ func (r *reader) onlyAdapter() error {
 			base = "hf://" + base
 		}
 	}
-	return &source.Error{Kind: source.Refused, Detail: "is a LoRA adapter" + of + ", not a model",
-		Fix: "thaw init " + base + " --adapter NAME=SOURCE"}
+	return source.Fail(source.Refused, "is a LoRA adapter"+of+", not a model", "thaw init "+base+" --adapter NAME=SOURCE")
 }

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -129,8 +130,7 @@ func ReadAdapter(ctx context.Context, src string, o Options) (Adapter, string, e
 	}
 	if _, ok := r.file(adapterName); !ok {
 		return Adapter{}, "",
-			r.named(&source.Error{Kind: source.Missing, Detail: "is no LoRA adapter: it has no " + adapterName,
-				Fix: "name the folder that PEFT wrote"})
+			r.named(source.Fail(source.Missing, "is no LoRA adapter: it has no "+adapterName, "name the folder that PEFT wrote"))
 	}
 	a, err := r.adapter("")
 	return a, r.location, r.named(err)
@@ -180,28 +180,22 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no GGUF file, and llamacpp reads no other",
 			Fix: "leave --engine out, or name a source with a GGUF file"}
 	case len(gguf) > 0:
-		return weightSet{}, &source.Error{
-			Kind: source.Missing, Detail: "has its weights in GGUF, which llamacpp alone reads here",
-			Fix: "leave --engine out, or name a source with safetensors",
-		}
+		return weightSet{}, source.Fail(source.Missing, "has its weights in GGUF, which llamacpp alone reads here",
+			"leave --engine out, or name a source with safetensors")
 	case len(pickles) > 0:
 		return weightSet{}, &source.Error{Kind: source.Refused,
 			Detail: fmt.Sprintf("has its weights as pickles only (%s), which run code when they are read, so thaw stages none", shortList(pickles)),
 			Fix:    "save the model as safetensors: save_pretrained(DIR, safe_serialization=True)"}
 	case len(below) > 0:
-		return weightSet{}, &source.Error{
-			Kind: source.Missing, Detail: fmt.Sprintf("has no weights at its top, but below: %s", shortList(below)),
-			Fix: "name the folder that holds config.json and the weights",
-		}
+		return weightSet{}, source.Fail(source.Missing, fmt.Sprintf("has no weights at its top, but below: %s", shortList(below)),
+			"name the folder that holds config.json and the weights")
 	}
 	if len(r.files) > 0 && !hasConfig {
 		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no weights: no safetensors and no GGUF file, and no config.json",
 			Fix: "name the folder of one model"}
 	}
-	return weightSet{}, &source.Error{
-		Kind: source.Missing, Detail: "has no weights: no safetensors and no GGUF file",
-		Fix: "copy them beside config.json, or name the folder that has them",
-	}
+	return weightSet{}, source.Fail(source.Missing, "has no weights: no safetensors and no GGUF file",
+		"copy them beside config.json, or name the folder that has them")
 }
 
 // oneGGUF groups the shards of a model. Several models are an error that lists them.
@@ -220,10 +214,8 @@ func oneGGUF(files []source.File) (weightSet, error) {
 			list = append(list, key+" ("+sizeOf(s)+")")
 		}
 		slices.Sort(list)
-		return weightSet{}, &source.Error{
-			Kind: source.Refused, Detail: fmt.Sprintf("holds %d sets of weights: %s", len(sets), shortList(list)),
-			Fix: "name its file as the source; a model file chooses it with weights: PATTERN",
-		}
+		return weightSet{}, source.Fail(source.Refused, fmt.Sprintf("holds %d sets of weights: %s", len(sets), shortList(list)),
+			"name its file as the source; a model file chooses it with weights: PATTERN")
 	}
 	slices.SortFunc(files, func(a, b source.File) int { return strings.Compare(a.Name, b.Name) })
 	if _, _, of, ok := weightsets.Split(files[0].Name); ok && of != len(files) {
@@ -233,11 +225,8 @@ func oneGGUF(files []source.File) (weightSet, error) {
 }
 
 func incomplete(files []source.File, of int) error {
-	return &source.Error{
-		Kind:   source.Missing,
-		Detail: fmt.Sprintf("has %d of the %d files that the name %s counts", len(files), of, files[0].Name),
-		Fix:    "copy the missing files beside them",
-	}
+	return source.Fail(source.Missing, fmt.Sprintf("has %d of the %d files that the name %s counts", len(files), of, files[0].Name),
+		"copy the missing files beside them")
 }
 
 // oneSafetensors is what vLLM reads of a folder: the shards of its index, else all files
@@ -245,16 +234,14 @@ func incomplete(files []source.File, of int) error {
 func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet, error) {
 	if !hasConfig {
 		if _, ok := r.file("params.json"); ok {
-			return weightSet{}, &source.Error{
-				Kind: source.Missing, Detail: "has params.json and no config.json: that is Mistral's own layout",
-				Fix: "name a source in Hugging Face's layout",
-			}
+			return weightSet{}, source.Fail(source.Missing, "has params.json and no config.json: that is Mistral's own layout",
+				"name a source in Hugging Face's layout")
 		}
-		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has weights and no config.json",
-			Fix: "copy config.json and the tokenizer beside the weights"}
+		return weightSet{}, source.Fail(source.Missing, "has weights and no config.json", "copy config.json and the tokenizer beside the weights")
 	}
 	s := weightSet{format: Safetensors}
-	if index, ok := r.file("model.safetensors.index.json"); ok && !hasFile(files, "model.safetensors") {
+	whole := slices.ContainsFunc(files, func(f source.File) bool { return f.Name == "model.safetensors" })
+	if index, ok := r.file("model.safetensors.index.json"); ok && !whole {
 		used, err := r.shards(index, files)
 		if err != nil {
 			return s, err
@@ -287,11 +274,9 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 			list = append(list, key+" ("+sizeOf(set)+")")
 		}
 		slices.Sort(list)
-		return s, &source.Error{
-			Kind:   source.Refused,
-			Detail: fmt.Sprintf("holds %d sets of weights and no index that says which are meant: %s", len(sets), shortList(list)),
-			Fix:    "copy the one that is meant, with config.json and the tokenizer, into a folder of its own and name that",
-		}
+		return s, source.Fail(source.Refused,
+			fmt.Sprintf("holds %d sets of weights and no index that says which are meant: %s", len(sets), shortList(list)),
+			"copy the one that is meant, with config.json and the tokenizer, into a folder of its own and name that")
 	}
 	if len(s.files) == 0 {
 		return s, &source.Error{Kind: source.Missing, Detail: "has consolidated weights only, which is Mistral's own layout",
@@ -301,10 +286,6 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 		return s, incomplete(s.files, of)
 	}
 	return s, nil
-}
-
-func hasFile(files []source.File, name string) bool {
-	return slices.ContainsFunc(files, func(f source.File) bool { return f.Name == name })
 }
 
 // shards returns the names of the files that an index uses; all must be there.
@@ -317,8 +298,8 @@ func (r *reader) shards(index source.File, files []source.File) (map[string]bool
 	for _, f := range files {
 		have = append(have, f.Name)
 	}
-	if err := headercheck.Shards(index.Name, bytesAt(raw), int64(len(raw)), have); err != nil {
-		return nil, inFile(err, index.Name)
+	if err := headercheck.Shards(index.Name, bytes.NewReader(raw), int64(len(raw)), have); err != nil {
+		return nil, source.WithFile(err, index.Name)
 	}
 	var doc struct {
 		Map map[string]string `json:"weight_map"`

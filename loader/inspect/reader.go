@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,10 +39,8 @@ func open(ctx context.Context, src string, o Options) (*reader, error) {
 	}
 	from, ok := o.Sources[scheme]
 	if !ok {
-		return nil, &source.Error{
-			Kind: source.BadSource, Source: location, Detail: fmt.Sprintf("the scheme %q is not known here", scheme),
-			Fix: "known are " + strings.Join(slices.Sorted(maps.Keys(o.Sources)), ", "),
-		}
+		return nil, source.Fail(source.BadSource, fmt.Sprintf("the scheme %q is not known here", scheme),
+			"known are "+strings.Join(slices.Sorted(maps.Keys(o.Sources)), ", ")).At(location, "")
 	}
 	r := &reader{ctx: ctx, from: from, scheme: scheme, location: location}
 	var plan source.Plan
@@ -84,18 +81,7 @@ func (r *reader) try(read func() error) error {
 
 // named adds the source to an error.
 func (r *reader) named(err error) error {
-	if e, ok := errors.AsType[*source.Error](err); ok && e.Source == "" {
-		e.Source = r.location
-	}
-	return err
-}
-
-// inFile adds the file to an error.
-func inFile(err error, name string) error {
-	if e, ok := errors.AsType[*source.Error](err); ok && e.File == "" {
-		e.File = name
-	}
-	return err
+	return source.WithSource(err, r.location)
 }
 
 // notObject is why a file could not be read as an object of JSON.
@@ -128,7 +114,7 @@ func (r *reader) small(f source.File) ([]byte, error) {
 		return nil, err
 	}
 	if err := headercheck.Pointer(raw); err != nil {
-		return nil, inFile(err, f.Name)
+		return nil, source.WithFile(err, f.Name)
 	}
 	return raw, nil
 }
@@ -141,8 +127,6 @@ func (r *reader) checkPointer(f source.File) error {
 	_, err := r.small(f)
 	return err
 }
-
-func bytesAt(raw []byte) io.ReaderAt { return bytes.NewReader(raw) }
 
 // rangeReader reads ranges of a file.
 type rangeReader struct {
@@ -166,7 +150,7 @@ func (r *rangeReader) ReadAt(b []byte, off int64) (int, error) {
 				if r.r.ctx.Err() != nil {
 					return context.Cause(r.r.ctx)
 				}
-				return inFile(asSourceError(err), r.f.Name)
+				return source.WithFile(asSourceError(err), r.f.Name)
 			}
 			return nil
 		})

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -28,9 +29,4 @@ type Options struct {
 	Log *slog.Logger
 }
 
-func (o Options) log() *slog.Logger {
-	if o.Log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return o.Log
-}
+func (o Options) log() *slog.Logger { return cmp.Or(o.Log, slog.New(slog.DiscardHandler)) }

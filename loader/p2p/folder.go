@@ -210,10 +210,8 @@ func (s *PeerSource) findPeer(location string) (at, folder string, err error) {
 			return strings.TrimRight(n.URL, "/"), folder, nil
 		}
 	}
-	return "", "", &source.Error{
-		Kind: source.Unavailable, Source: location,
-		Detail: "the node " + id + " shares no folders now, or is not known here", Fix: "start it with --peer-addr",
-	}
+	return "", "", source.Fail(source.Unavailable, "the node "+id+" shares no folders now, or is not known here",
+		"start it with --peer-addr").At(location, "")
 }
 
 func (s *PeerSource) newRequest(ctx context.Context, path, at string, q url.Values) (*http.Request, error) {

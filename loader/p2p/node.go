@@ -2,6 +2,7 @@ package p2p
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -79,21 +80,11 @@ var _ loader.Peers = (*Node)(nil)
 
 // New returns a Node. It starts nothing.
 func New(o Options) *Node {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Block == 0 {
-		o.Block = 8 << 20
-	}
-	if o.AnnounceEvery == 0 {
-		o.AnnounceEvery = 250 * time.Millisecond
-	}
-	if o.PeerTimeout == 0 {
-		o.PeerTimeout = 10 * time.Second
-	}
-	if o.BlockTimeout == 0 {
-		o.BlockTimeout = time.Minute
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Block = cmp.Or(o.Block, 8<<20)
+	o.AnnounceEvery = cmp.Or(o.AnnounceEvery, 250*time.Millisecond)
+	o.PeerTimeout = cmp.Or(o.PeerTimeout, 10*time.Second)
+	o.BlockTimeout = cmp.Or(o.BlockTimeout, time.Minute)
 	n := &Node{o: o, http: httpsource.Client(httpsource.Options{}), swarms: make(map[string]*swarm)}
 	transport := n.http.Transport.(*http.Transport)
 	// The serving node waits for a block before it sends the response header.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -83,6 +84,15 @@ type Error struct {
 	Err  error
 }
 
+// Fail makes an Error: what happened, and how to fix it.
+func Fail(kind Kind, detail, fix string) *Error { return &Error{Kind: kind, Detail: detail, Fix: fix} }
+
+// At sets the location and the file that an Error is about.
+func (e *Error) At(location, file string) *Error {
+	e.Source, e.File = location, file
+	return e
+}
+
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Source != "" {
@@ -116,6 +126,22 @@ func KindOf(err error) Kind {
 		return e.Kind
 	}
 	return ""
+}
+
+// WithSource adds the location to an Error that has none.
+func WithSource(err error, location string) error {
+	if e, ok := errors.AsType[*Error](err); ok && e.Source == "" {
+		e.Source = location
+	}
+	return err
+}
+
+// WithFile adds the file's name to an Error that has none.
+func WithFile(err error, name string) error {
+	if e, ok := errors.AsType[*Error](err); ok && e.File == "" {
+		e.File = name
+	}
+	return err
 }
 
 // Bounds of a name: generous for real checkpoints, small enough for every file system.
@@ -189,12 +215,8 @@ func Allowed(name string) bool {
 	}
 	// sentencepiece models have no extension of their own: by name only, because
 	// anything may be called x.model.
-	for _, p := range []string{"tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm"} {
-		if base == p || strings.HasPrefix(base, p+".v") {
-			return true
-		}
-	}
-	return false
+	sentencePieces := []string{"tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm"}
+	return slices.ContainsFunc(sentencePieces, func(p string) bool { return base == p || strings.HasPrefix(base, p+".v") })
 }
 
 // Weights reports whether name is a file of weights.

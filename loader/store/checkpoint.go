@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,16 +22,14 @@ import (
 type File struct {
 	Name string `json:"name"`
 	Size int64  `json:"size"`
-	Tree string `json:"tree"` // hex tree digest of its blocks; "" in a former checkpoint
-	// SHA256 names a file of a former checkpoint.
-	SHA256 string `json:"sha256,omitempty"`
+	Tree string `json:"tree"` // hex tree digest of its blocks
 }
 
 // Entry is a published checkpoint.
 type Entry struct {
-	// Format of the store that wrote the manifest; 0 for a former checkpoint.
+	// Format of the store that wrote the manifest; another one is not read.
 	Format int `json:"format"`
-	// Block is the size of the blocks of the files' tree digests; 0 for a former one.
+	// Block is the size of the blocks of the files' tree digests.
 	Block int64 `json:"block"`
 	// Digest is "sha256:" and the hex digest of the list of files: equal digests mean
 	// equal files under equal names.
@@ -102,8 +99,7 @@ func ParseDigest(d string) (string, error) {
 	if ok && isHex(h, 64) {
 		return h, nil
 	}
-	return "", &source.Error{Kind: source.BadSource, Detail: fmt.Sprintf("%.80q is not a digest", d),
-		Fix: "sha256: and 64 lower-case hex digits"}
+	return "", source.Fail(source.BadSource, fmt.Sprintf("%.80q is not a digest", d), "sha256: and 64 lower-case hex digits")
 }
 
 func isHex(s string, n int) bool {
@@ -181,14 +177,10 @@ func (s *Store) entry(h string) (Entry, error) {
 	if err := json.Unmarshal(raw, &e); err != nil {
 		return Entry{}, fmt.Errorf("manifest of %s: %w", h, err)
 	}
-	if e.former() && e.validFormer(h) {
-		e.Block = 0
-	} else if e.Format != format || !e.valid(h) {
-		return Entry{Format: e.Format}, &source.Error{
-			Kind:   source.Missing,
-			Detail: "checkpoint sha256:" + h + " was written by another version of thaw or is damaged",
-			Fix:    "it is deleted when no process uses it, and staged again",
-		}
+	if e.Format != format || !e.valid(h) {
+		return Entry{Format: e.Format}, source.Fail(source.Missing,
+			"checkpoint sha256:"+h+" was written by another version of thaw or is damaged",
+			"it is deleted when no process uses it, and staged again")
 	}
 	e.Path = filepath.Join(dir, "files")
 	if fi, err := os.Stat(filepath.Join(dir, "lease")); err == nil {
@@ -313,11 +305,8 @@ func (s *Store) Verify(ctx context.Context, digest string) error {
 // checkpoint's: another verification has removed it, and it may have been staged again.
 func (s *Store) quarantine(e Entry, folder os.FileInfo, bad []os.FileInfo) error {
 	if now, err := os.Stat(e.Path); errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(now, folder) {
-		return &source.Error{
-			Kind: source.Missing, Source: e.Source,
-			Detail: "checkpoint " + e.Digest + " was removed while it was verified",
-			Fix:    "it is fetched again when a model needs it",
-		}
+		return source.Fail(source.Missing, "checkpoint "+e.Digest+" was removed while it was verified",
+			"it is fetched again when a model needs it").At(e.Source, "")
 	} else if err != nil {
 		return err
 	}
@@ -334,7 +323,7 @@ func (s *Store) quarantine(e Entry, folder os.FileInfo, bad []os.FileInfo) error
 		drop := other.Digest == e.Digest
 		for _, f := range other.Files {
 			if isBad(filepath.Join(other.Path, filepath.FromSlash(f.Name))) {
-				drop, found[f.Tree+f.SHA256] = true, true
+				drop, found[f.Tree] = true, true
 			}
 		}
 		if !drop {
@@ -348,14 +337,15 @@ func (s *Store) quarantine(e Entry, folder os.FileInfo, bad []os.FileInfo) error
 			return err
 		}
 	}
-	s.quarantined.Add(int64(len(found)))
-	// A file may be a blob under two names: that of a former format, and its tree digest.
-	return filepath.WalkDir(s.path("blobs"), func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !isBad(name) {
-			return ignoreMissing(err)
+	for tree := range found {
+		s.quarantined.Add(1)
+		if name := s.blob(tree); isBad(name) {
+			if err := ignoreMissing(os.Remove(name)); err != nil {
+				return err
+			}
 		}
-		return ignoreMissing(os.Remove(name))
-	})
+	}
+	return nil
 }
 
 // compareFile reports whether a file below root has its digest, and returns the file that
@@ -369,10 +359,6 @@ func compareFile(ctx context.Context, root *os.Root, file File, block int64) (go
 	info, err = f.Stat()
 	if err != nil || info.Size() != file.Size {
 		return false, info, err
-	}
-	if file.SHA256 != "" {
-		sum, err := readSHA256(ctx, f, file.Size)
-		return sum == file.SHA256, info, err
 	}
 	tree, err := ReadTree(ctx, f, file.Size, block)
 	return tree == file.Tree, info, err

@@ -44,10 +44,8 @@
 //	checkpoint  "sha256:" and the hex SHA-256 of the lines "<file> <size> <name>\n", sorted
 //
 // So nodes that stage one model agree on its digest if they agree on the block size. The
-// manifest records the block size and the format of the store. Checkpoints of the former
-// format stay usable; the next staging of their source reads their files once and takes
-// them over (former.go). Open deletes checkpoints of any other format that no process uses,
-// and says so; they are staged again.
+// manifest records the block size and the format of the store. Open deletes checkpoints
+// of another format that no process uses, and says so; they are staged again.
 //
 // # Space
 //

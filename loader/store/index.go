@@ -57,7 +57,7 @@ func (s *Store) DigestOfPlan(key string) string {
 type planIndex struct {
 	LocationKey string     `json:"location"` // with the patterns of files staged beside
 	Digest      string     `json:"digest"`
-	Block       int64      `json:"block"` // size of the blocks of the trees; 0: the digest is of a former checkpoint
+	Block       int64      `json:"block"` // size of the blocks of the trees
 	Files       []planFile `json:"files"`
 }
 
@@ -93,10 +93,10 @@ func (s *Store) LastDigest(locationKey string) string {
 }
 
 // DigestOf returns the digest of the published checkpoint of these files in these
-// versions; "" if there is none, or one of a former format, which Prepare takes over.
+// versions; "" if there is none.
 func (s *Store) DigestOf(locationKey string, files []source.File) string {
 	ix, ok := s.index(locationKey)
-	if !ok || ix.Block == 0 || len(ix.Files) != len(files) { // without blocks: a former checkpoint, to be taken over
+	if !ok || len(ix.Files) != len(files) {
 		return ""
 	}
 	byName := make(map[string]planFile, len(ix.Files))

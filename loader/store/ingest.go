@@ -33,7 +33,6 @@ type Ingest struct {
 	locationKey string
 	block       int64
 	parts       []*Part
-	noFormer    bool // files of a former checkpoint are not taken over
 	removed     bool // the folder is gone, or another claim's
 }
 
@@ -46,12 +45,6 @@ func LocationKey(location string, also source.Globs) string {
 	}
 	also = slices.Compact(slices.Sorted(slices.Values(also)))
 	return fmt.Sprintf("%s\n%q", location, also)
-}
-
-// locationOf returns the location of a place; no location holds a control character.
-func locationOf(locationKey string) string {
-	location, _, _ := strings.Cut(locationKey, "\n")
-	return location
 }
 
 // Key names a staging on the node: a place and its demanded digest, if any.
@@ -116,15 +109,12 @@ func (i *Ingest) Prepare(ctx context.Context, locationKey string, files []source
 	i.locationKey = locationKey
 	names := map[string]bool{"lock": true, "progress": true}
 	i.block = block
-	known, former := i.s.knownTrees(locationKey, files, block), make([]formerFile, len(files))
-	if !i.noFormer {
-		former = i.s.formerFiles(locationKey, files)
-	}
+	known := i.s.knownTrees(locationKey, files, block)
 	for index, f := range files {
 		if err := source.CheckName(f.Name); err != nil {
 			return err
 		}
-		p := &Part{File: f, block: block, ingest: i, path: filepath.Join(i.dir, partName(f)), knownTree: known[index], former: former[index],
+		p := &Part{File: f, block: block, ingest: i, path: filepath.Join(i.dir, partName(f)), knownTree: known[index],
 			changed: make(chan struct{})}
 		p.have, p.sums, p.digests = make([]bool, p.Blocks()), make([]uint64, p.Blocks()), make([]BlockDigest, p.Blocks())
 		names[filepath.Base(p.path)] = true
@@ -176,11 +166,6 @@ func (i *Ingest) allocate(names map[string]bool) error {
 		if p.otherWriter {
 			continue
 		}
-		if here, err := p.linkFormer(); err != nil {
-			return err
-		} else if here {
-			continue
-		}
 		if fi, err := os.Stat(p.path); err == nil {
 			need += max(p.File.Size-fi.Size(), 0)
 		} else {
@@ -218,7 +203,8 @@ func (i *Ingest) Commit() (Entry, *Lease, error) {
 	if i.s.o.NoDigests {
 		return Entry{}, nil, diskError("", errors.New("a store without digests publishes nothing"))
 	}
-	e := Entry{Format: format, Block: i.block, Source: locationOf(i.locationKey), Created: time.Now().UTC().Truncate(time.Second)}
+	location, _, _ := strings.Cut(i.locationKey, "\n") // no location holds a control character
+	e := Entry{Format: format, Block: i.block, Source: location, Created: time.Now().UTC().Truncate(time.Second)}
 	for _, p := range i.parts {
 		tree := p.Tree()
 		if tree == "" {
@@ -250,15 +236,12 @@ func (i *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
 		if err := s.publish(e); err != nil {
 			return err
 		}
-		former, _ := s.index(i.locationKey)
 		if err := i.writeIndex(e); err != nil {
 			return err
 		}
 		// Under the lock: another staging that needs space does not evict it first.
-		if out, lease, err = s.Acquire(e.Digest); err != nil || former.Digest == "" || former.Block != 0 {
-			return err
-		}
-		return s.dropFormer(former.Digest, e)
+		out, lease, err = s.Acquire(e.Digest)
+		return err
 	})
 	if err == nil {
 		err = s.step("unlink parts")
@@ -292,12 +275,8 @@ func (i *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
 		if err := p.tryClaim(); err != nil || p.otherWriter {
 			return err
 		}
-		if here, err := p.linkFormer(); err != nil {
+		if err := s.reserve(p.File.Size, i.key); err != nil {
 			return err
-		} else if !here {
-			if err := s.reserve(p.File.Size, i.key); err != nil {
-				return err
-			}
 		}
 		if err := p.create(); err != nil {
 			p.dropEmpty()

@@ -24,7 +24,6 @@ type Part struct {
 	path      string
 	block     int64
 	knownTree string // tree digest of bytes the store may have
-	former    formerFile
 	// linked: the bytes are those of an existing blob, nothing is written.
 	linked bool
 	// otherWriter: another staging, here or in another process, brings a file of
@@ -213,9 +212,6 @@ func (p *Part) resume(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.journal = journal
-	if p.former.path != "" {
-		return p.digestFormer(ctx)
-	}
 	var buf []byte
 	for i, r := range sums {
 		if err := ctx.Err(); err != nil {
@@ -305,7 +301,6 @@ func (p *Part) Reset() error {
 		return diskError(p.File.Name, err)
 	} else if n, _ := linkCount(fi); n > 1 {
 		// See create: this inode must not be written, and readers have it open.
-		p.ingest.noFormer = true
 		return &source.Error{Kind: source.Changed, File: p.File.Name, Detail: "of an earlier checkpoint is not what its source names now"}
 	}
 	return nil

@@ -194,7 +194,7 @@ func (s *Store) evictable() (int64, error) {
 	for _, e := range list {
 		for _, f := range e.Files {
 			if e.Pinned {
-				retained[f.Tree+f.SHA256] = f.Size
+				retained[f.Tree] = f.Size
 			}
 		}
 	}

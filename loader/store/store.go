@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -65,23 +66,15 @@ func (s *Store) Stats() Stats {
 
 // Open makes the folders and removes what earlier processes left half deleted.
 func Open(o Options) (*Store, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	abs, err := filepath.Abs(o.Dir)
 	if err != nil {
 		return nil, diskError("", err)
 	}
 	o.Dir = abs
-	if o.High == 0 {
-		o.High = 0.95
-	}
-	if o.Low == 0 {
-		o.Low = 0.85
-	}
-	if o.DirectFrom == 0 {
-		o.DirectFrom = directFrom
-	}
+	o.High = cmp.Or(o.High, 0.95)
+	o.Low = cmp.Or(o.Low, 0.85)
+	o.DirectFrom = cmp.Or(o.DirectFrom, directFrom)
 	s := &Store{o: o}
 	for _, d := range folders {
 		if err = os.MkdirAll(s.path(d), s.folderMode()); err != nil {
@@ -201,7 +194,7 @@ func (s *Store) dropOtherFormat(h string) error {
 const newPrefix = ".new-"
 
 // format is the version of the layout and of the manifests. 1 named files by the SHA-256
-// of all their bytes, and itself not at all (former.go); 2 names them by their tree digest.
+// of all their bytes; 2 names them by their tree digest.
 const format = 2
 
 func (s *Store) path(parts ...string) string {

@@ -442,3 +442,18 @@ func TestRotBeforeCommit(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func damageFile(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Chmod(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte{0xff, 0xfe, 0xfd}, 1500); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -274,7 +273,7 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 func (a *API) browser(req *httpserver.Request) *openai.Error {
 	host := hostname(req.Host)
 	// A browser always sends Host: without one there is no name that it was led by.
-	if a.o.Open && !isLoopback(host) && !(host == "" && req.IsHTTP10()) &&
+	if a.o.Open && !functions.IsLoopbackHost(host) && !(host == "" && req.IsHTTP10()) &&
 		!slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
 		return openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one.")
 	}
@@ -295,14 +294,6 @@ func hostname(host string) string {
 		host = host[:i]
 	}
 	return strings.Trim(host, "[]")
-}
-
-func isLoopback(host string) bool {
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
 }
 
 // identify decides whether the caller may use a path of this right.

@@ -103,7 +103,7 @@ func (s *MoneySettings) Check() error {
 // setting is named: package kit makes flag, variable, key, help, example and schema
 // of them.
 type ServeConfig struct {
-	Addr      string `json:"addr" default:"127.0.0.1:8080" help:"address to listen on; other than loopback it wants keys"`
+	Addr      string `json:"addr" default:"127.0.0.1:8080" help:"address to listen on; 127.0.0.1 and localhost also mean ::1, where it is free; other than loopback it wants keys"`
 	Data      string `json:"data" help:"folder for the store, keys, tokens and deployed functions" shown:"$XDG_DATA_HOME/thaw or ~/.local/share/thaw"`
 	Functions string `json:"functions" help:"folder of model and team files; read, never written"`
 	NodeSettings

@@ -123,8 +123,7 @@ func (c *Console) Serve(req *httpserver.Request, res *httpserver.Response) {
 	if req.Method != "GET" && req.Method != "HEAD" {
 		e := openai.New(openai.MethodNotAllowed, "Use GET here.")
 		e.Allow = "GET, HEAD"
-		res.Status, res.Body = e.Status, e.Body()
-		e.Header(func(name, value string) bool { res.Set(name, value); return true })
+		res.Refuse(e)
 		return
 	}
 	if req.Path == Prefix {
@@ -134,7 +133,7 @@ func (c *Console) Serve(req *httpserver.Request, res *httpserver.Response) {
 	}
 	all := c.files()
 	if f := all.assets[req.Path]; f != nil {
-		res.Set("cache-control", "public, max-age=31536000, immutable")
+		res.Set("cache-control", "max-age=31536000, immutable")
 		res.Set("cross-origin-resource-policy", "same-origin")
 		f.send(req, res)
 		return
@@ -151,6 +150,7 @@ func (c *Console) Serve(req *httpserver.Request, res *httpserver.Response) {
 		res.Status = 404 // the page says so
 	case matchesTag(req.Header("If-None-Match"), all.tag):
 		res.Set("etag", tag)
+		res.Set("vary", "accept-encoding")
 		res.Status = 304
 		return
 	default:

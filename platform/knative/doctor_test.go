@@ -27,6 +27,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	servingfake "knative.dev/serving/pkg/client/clientset/versioned/fake"
+
+	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
 // healthy returns the objects of a cluster without any problem, by KIND NAME.
@@ -68,7 +70,7 @@ func healthy() map[string]runtime.Object {
 			"kubernetes.podspec-tolerations": "enabled", "kubernetes.podspec-runtimeclassname": "enabled", "kubernetes.podspec-priorityclassname": "enabled"}},
 		&corev1.ConfigMap{ObjectMeta: meta(servingNamespace, "config-autoscaler"), Data: map[string]string{"allow-zero-initial-scale": "true"}},
 		&corev1.ConfigMap{ObjectMeta: meta(servingNamespace, "config-observability"), Data: map[string]string{"metrics-protocol": "prometheus"}},
-		&corev1.ResourceQuota{ObjectMeta: meta("ml", "thaw"), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.nvidia.com/gpu": resource.MustParse("4"), "requests.cpu": resource.MustParse("100"), "pods": resource.MustParse("10")}}},
+		&corev1.ResourceQuota{ObjectMeta: meta("ml", "thaw"), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.nvidia.com/gpu": resource.MustParse("4"), "requests.cpu": resource.MustParse("100"), "pods": resource.MustParse("10"), team.ServicesQuota: resource.MustParse("5")}}},
 		&nodev1.RuntimeClass{ObjectMeta: meta("", "nvidia")}, &schedulingv1.PriorityClass{ObjectMeta: meta("", "interactive")},
 		&corev1.ServiceAccount{ObjectMeta: meta("ml", "models")}, &corev1.Secret{ObjectMeta: meta("ml", "registry")},
 	}
@@ -194,6 +196,26 @@ func TestCheck(t *testing.T) {
 				t.Errorf("doctor says %+v", bad)
 			}
 		})
+	}
+}
+
+// TestServicesQuota: a namespace without a quota of Knative Services is named, with the command
+// that makes one.
+func TestServicesQuota(t *testing.T) {
+	for _, bounded := range []bool{true, false} {
+		objects := healthy()
+		if !bounded {
+			delete(objects["ResourceQuota thaw"].(*corev1.ResourceQuota).Spec.Hard, team.ServicesQuota)
+		}
+		found, err := clusterOf(objects).Doctor(t.Context(), "ml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := slices.DeleteFunc(found, func(f Finding) bool { return !strings.Contains(f.What, "nothing bounds how many") })
+		if bounded && len(notes) > 0 ||
+			!bounded && (len(notes) != 1 || notes[0].Bad() || !strings.HasSuffix(notes[0].Hint, "--hard=count/services.serving.knative.dev=500")) {
+			t.Errorf("bounded %v: %+v", bounded, notes)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -223,10 +224,15 @@ func (c *Cluster) limits(ctx context.Context, n *corev1.Namespace) ([]Finding, e
 		quotas[i] = &list.Items[i]
 	}
 	_, problems := team.FromNamespace(n, quotas)
-	if len(problems) == 0 {
-		return []Finding{{What: fmt.Sprintf("namespace %s: its limits read", n.Name), Good: true}}, nil
-	}
 	var found []Finding
+	if !slices.ContainsFunc(quotas, func(q *corev1.ResourceQuota) bool { _, bounded := q.Spec.Hard[team.ServicesQuota]; return bounded }) {
+		hint := fmt.Sprintf("kubectl create quota thaw-services -n %s --hard=%s=%d", n.Name, team.ServicesQuota, team.DefaultServices)
+		found = append(found, noteFinding(hint,
+			"namespace %s: nothing bounds how many Knative Services it has, all of which thaw's controller caches", n.Name))
+	}
+	if len(problems) == 0 {
+		return append(found, goodFinding("namespace %s: its limits read", n.Name)), nil
+	}
 	for _, p := range problems {
 		found = append(found, Finding{What: fmt.Sprintf("namespace %s: %s", n.Name, p), Hint: "until then it is no limit"})
 	}

@@ -186,14 +186,17 @@ func weightsChanged(m *functions.Model, weights string, nodes func() []functions
 	return slices.ContainsFunc(nodes(), func(n functions.Node) bool { return slices.ContainsFunc(n.Cached, other) })
 }
 
-// stageModel stages a model on a node, and with memory also into its page cache: on a node that
+// stageModel stages a model ahead of its use, and with memory also into the page cache: on a node that
 // has it, else on the one with the most free space.
 func (l *Local) stageModel(ctx context.Context, m *functions.Model, memory bool) error {
 	if m.Spec.Source == "" {
 		return nil // it has no weights
 	}
 	node := ""
-	if _, at, err := loader.Locate(m.Spec.Source, m.Dir); err == nil {
+	if scheme, at, err := loader.Locate(m.Spec.Source, m.Dir); err == nil {
+		if scheme == "file" {
+			node = l.node.ID() // another machine need not have the folder
+		}
 		for _, n := range l.Nodes() {
 			if !n.Lost && slices.ContainsFunc(n.Cached, func(c functions.CachedModel) bool { return c.Source == at }) {
 				node = n.ID
@@ -202,7 +205,7 @@ func (l *Local) stageModel(ctx context.Context, m *functions.Model, memory bool)
 		}
 	}
 	var last functions.StoreProgress
-	r := functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir, Files: m.Spec.StagedFiles(), Memory: memory}
+	r := functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir, Files: m.Spec.StagedFiles(), Memory: memory, Low: true}
 	if err := l.Prefetch(ctx, node, r, func(p functions.StoreProgress) { last = p }); err != nil {
 		return err
 	}

@@ -1,11 +1,16 @@
 package memlimit
 
 import (
+	"context"
 	"log/slog"
 	"math"
+	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"syscall"
 	"testing"
+
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // The runtime's limit stays as GOMEMLIMIT set it; without it, it is the plan's.
@@ -70,5 +75,58 @@ func TestDivide(t *testing.T) {
 		if sum := got.Bodies + int64(got.Connections)*perConnection; sum > got.Limit/8*5 {
 			t.Errorf("%s: the parts are %d bytes of %d", row.name, sum, got.Limit)
 		}
+	}
+}
+
+// Little memory in use lets 32 MiB of garbage come, at most four times what is in use and at
+// most an eighth of the limit; much lets as much come again.
+func TestPercent(t *testing.T) {
+	const mi = int64(1 << 20)
+	for _, row := range []struct {
+		limit, inUse int64
+		want         int
+	}{
+		{3584 * mi, 0, 400},
+		{3584 * mi, 4 * mi, 400},
+		{3584 * mi, 8 * mi, 400},
+		{3584 * mi, 16 * mi, 200},
+		{3584 * mi, 32 * mi, 100},
+		{3584 * mi, 1000 * mi, 100},
+		{128 * mi, 8 * mi, 200},
+		{64 * mi, 8 * mi, 100},
+	} {
+		if got := (Plan{Limit: row.limit}).percent(row.inUse); got != row.want {
+			t.Errorf("%d MiB of %d in use: %d percent, want %d", row.inUse/mi, row.limit/mi, got, row.want)
+		}
+	}
+}
+
+// The pace follows the memory in use, and ends with its context; GOGC turns it off.
+func TestPaceCollector(t *testing.T) {
+	plan := Plan{Limit: 1 << 30}
+	percent := func() int {
+		s := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+		metrics.Read(s)
+		return int(s[0].Value.Uint64())
+	}
+	before := percent()
+	defer debug.SetGCPercent(before)
+	for _, given := range []string{"100", ""} {
+		t.Setenv("GOGC", given)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- plan.PaceCollector(ctx) }()
+		if given == "" {
+			testkit.Eventually(t, "little memory is in use", func() bool { return percent() > 100 })
+			used := make([]byte, 64<<20)
+			runtime.GC()
+			testkit.Eventually(t, "much memory is in use", func() bool { return percent() == 100 })
+			runtime.KeepAlive(used)
+			cancel()
+		}
+		if err := <-done; err != nil || percent() != 100 {
+			t.Errorf("GOGC=%s: %v, %d percent at the end", given, err, percent())
+		}
+		cancel()
 	}
 }

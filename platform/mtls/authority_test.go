@@ -323,6 +323,31 @@ func TestSplit(t *testing.T) {
 	plain.Close()
 }
 
+// TestSilentPeer: a connection that says nothing, or stops in its handshake, is closed.
+func TestSilentPeer(t *testing.T) {
+	for name, first := range map[string]string{"silent": "", "half a handshake": string([]byte{recordHandshake, 3})} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &Split{log: slog.New(slog.DiscardHandler), config: &tls.Config{}}
+				peer, conn := net.Pipe()
+				ctx, end := context.WithTimeout(t.Context(), time.Hour)
+				defer end()
+				go s.greet(ctx, conn)
+				began := time.Now()
+				if first != "" {
+					io.WriteString(peer, first)
+				}
+				for err := error(nil); err == nil; { // an alert may come first
+					_, err = peer.Read(make([]byte, 1<<10))
+				}
+				if took := time.Since(began); took < greetFor || took > greetFor+2*time.Second {
+					t.Errorf("closed after %v", took)
+				}
+			})
+		})
+	}
+}
+
 // TestOldTLS: a peer with a valid certificate that speaks no TLS 1.3 is refused.
 func TestOldTLS(t *testing.T) {
 	ours := issue(t, time.Now())

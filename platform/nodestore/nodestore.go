@@ -242,7 +242,11 @@ func (s *Store) VerifyCheckpoint(ctx context.Context, digest string, report func
 // returns an error only if it did not start. When ctx ends the staging is cancelled unless
 // another caller shares it; the bytes that have arrived stay.
 func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, report func(functions.StoreProgress)) error {
-	st, err := s.loader.Stage(ctx, r.Source, loader.StageOptions{Base: r.Dir, Digest: r.Digest, Files: r.Files})
+	o := loader.StageOptions{Base: r.Dir, Digest: r.Digest, Files: r.Files}
+	if r.Low {
+		o.Priority = loader.Low
+	}
+	st, err := s.loader.Stage(ctx, r.Source, o)
 	if err != nil {
 		return storeError(err)
 	}

@@ -102,6 +102,15 @@ func (o *Orchestrator) PrewarmBriefly(name functions.Name, until time.Time, by s
 	return err
 }
 
+// stageAheadFor bounds a staging ahead of demand.
+const stageAheadFor = time.Hour
+
+// StageAhead stages the bytes of a function on a disk, behind what requests wait for.
+func (o *Orchestrator) StageAhead(name functions.Name, by string) error {
+	_, err := o.Prewarm(name, o.wallClock().Add(stageAheadFor), functions.PrewarmDisk, by)
+	return err
+}
+
 // EndPrewarm ends the lease that by holds on the start of a function, where it holds one: a
 // replica that no request has used stops.
 func (o *Orchestrator) EndPrewarm(name functions.Name, by string) {

@@ -26,6 +26,7 @@ type inbox struct {
 type updates struct {
 	wakes          newest.Map[functions.Name, wakeRequest]
 	nudges         newest.Map[functions.Name, struct{}]
+	releases       newest.Map[functions.Name, struct{}]
 	heartbeats     newest.Map[string, heartbeat]
 	healthReports  newest.Map[string, healthReport] // by replica
 	loaded         newest.Map[string, commandResult]
@@ -40,6 +41,7 @@ type updates struct {
 func (u *updates) clear() {
 	u.wakes.Clear()
 	u.nudges.Clear()
+	u.releases.Clear()
 	u.heartbeats.Clear()
 	u.healthReports.Clear()
 	u.loaded.Clear()
@@ -146,6 +148,12 @@ func (i *inbox) dropStartID(name functions.Name, id string) {
 // or the last waiter left.
 func (i *inbox) Nudge(name functions.Name) {
 	i.put(func(u *updates) { u.nudges.Put(name.WithoutAdapter(), struct{}{}) })
+}
+
+// Release reports that a function has answered the request that it was started for, and gets
+// no other one from there soon: the policy's residency does not keep its replicas.
+func (i *inbox) Release(name functions.Name) {
+	i.put(func(u *updates) { u.releases.Put(name.WithoutAdapter(), struct{}{}) })
 }
 
 // ReportFailure reports that a replica failed on the data path. Its agent then verifies

@@ -186,6 +186,9 @@ func TestBytesAhead(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if err := r.s.StageAhead(fname("x"), "k1"); err != nil { // it has a lease
+			t.Fatal(err)
+		}
 		r.pass(5 * time.Second)
 		var states []string
 		for _, p := range r.s.Prewarms() {
@@ -286,6 +289,33 @@ func TestPrewarmUsedAtOnce(t *testing.T) {
 			t.Errorf("%v late and %v without room, want 1 and 0", late, none)
 		}
 	})
+}
+
+// TestRelease: a replica that is READY for less than Policy.Residency is evicted for demand
+// once it was released, and not before.
+func TestRelease(t *testing.T) {
+	for _, released := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, 1, model("x"), model("y"))
+			defer r.stop()
+			r.host(newFakeAgent("here", 1))
+			r.d.ask(r.s, fname("x"), 1)
+			for r.states("x") != "[READY@here]" {
+				r.pass(10 * time.Millisecond)
+			}
+			r.d.done(fname("x"))
+			r.d.ask(r.s, fname("y"), 1)
+			r.pass(100 * time.Millisecond)
+			r.want("in its residency", r.states("x"), "[READY@here]")
+			if released {
+				r.s.Release(fname("x"))
+			}
+			r.pass(100 * time.Millisecond)
+			if ready := r.states("x") == "[READY@here]"; ready == released {
+				t.Errorf("released: %v, READY: %v", released, ready)
+			}
+		})
+	}
 }
 
 // TestBriefPrewarm: a lease that is given up stops the unused replica, and touches no lease

@@ -102,6 +102,12 @@ func (o *Orchestrator) applyUpdates(ctx context.Context, in *updates, now placem
 	for _, x := range in.stops.Entries() {
 		o.lifecycle.stopFunction(x.Key, now)
 	}
+	for _, x := range in.releases.Entries() {
+		if f := o.functions[x.Key]; f != nil {
+			f.Released = now
+			o.enqueue(f)
+		}
+	}
 	for _, x := range in.wakes.Entries() {
 		o.onWake(x.Key, x.Value, now)
 	}

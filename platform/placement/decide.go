@@ -45,9 +45,10 @@ type decision struct {
 	counts    teamCounts
 	plan      plan
 	estimates roomEstimates
-	living    []*functionEntry // functions with replicas or demand, in the order of their first report
-	helpCount uint64           // incremented by every change that may unblock a function
-	attempt   *attempt         // at the need that is being placed; nil while functions are scaled
+	living    []*functionEntry  // functions with replicas or demand, in the order of their first report
+	owners    map[string]*owner // by team
+	helpCount uint64            // incremented by every change that may unblock a function
+	attempt   *attempt          // at the need that is being placed; nil while functions are scaled
 
 	// Buffers of makeRoom.
 	search     victims.Search
@@ -88,6 +89,7 @@ type need struct {
 type victim struct {
 	f             *Function
 	r             *Replica
+	owner         *owner
 	room          int
 	lastUse       Instant
 	evictedInPlan uint64 // number of the plan that evicts it

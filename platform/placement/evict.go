@@ -70,7 +70,7 @@ func (d *decision) victimsOf(f *Function, idle, busy []victim) ([]victim, []vict
 			}
 			busy = append(busy, v)
 			spare--
-		case r.ReadyAt+d.policy.Residency > d.plan.now:
+		case r.ReadyAt+d.policy.Residency > d.plan.now && f.Released < r.ReadyAt:
 			d.plan.dueAt(r.ReadyAt + d.policy.Residency)
 			v.residing = true
 			busy = append(busy, v)
@@ -213,20 +213,27 @@ const (
 // mayEvict reports whether v may be evicted for f for this reason, after replicas with
 // taken GPUs of its team were chosen.
 func (d *decision) mayEvict(v *victim, f *Function, taken int, reason string) bool {
+	return d.mayLeave(v, f, reason) && d.teamsAllow(v, f, taken, reason)
+}
+
+// mayLeave is the part of mayEvict that depends on the replica.
+func (d *decision) mayLeave(v *victim, f *Function, reason string) bool {
 	if v.f == f || v.residing || d.plan.isLeaving(v) {
 		return false
 	}
 	if d.attempt != nil && d.attempt.low && v.low != lowIdle && v.low != lowOver {
 		return false
 	}
+	return (reason != reasonPrewarm || d.worthLess(v, f)) && (reason != reasonTimeSlice || v.sliceOver)
+}
+
+// teamsAllow is the part of mayEvict that depends on the teams and, of the replica, on
+// ownerKind. What it refuses it also refuses with more taken.
+func (d *decision) teamsAllow(v *victim, f *Function, taken int, reason string) bool {
 	owner, asker := v.f.Name.Team, f.Name.Team
 	switch reason {
-	case reasonPrewarm:
-		if !d.worthLess(v, f) {
-			return false
-		}
 	case reasonTimeSlice:
-		if !v.sliceOver || owner != asker && v.busy() && d.counts.belowShare(owner, asker, v.r.Reserved.GPUs > 0) {
+		if owner != asker && v.busy() && d.counts.belowShare(owner, asker, v.r.Reserved.GPUs > 0) {
 			return false
 		}
 	case reasonTeamShare:
@@ -299,12 +306,15 @@ func (a *attempt) evict(v *victim, f *Function, reason string, needs functions.R
 func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 	room, gone, least := -1, []int(nil), math.Inf(1)
 	x, candidates := &a.search, &a.candidates
-	*candidates = evictionList{d: a.decision, f: f, reason: reason, out: candidates.out}
+	*candidates = evictionList{d: a.decision, f: f, reason: reason, out: candidates.out, number: candidates.number + 1}
 	record := a.log.Begin(a.plan.now, f.Name, explain.Evict, reason)
+	if reason == reasonTeamShare && !a.anyOwnerOverShare(f) {
+		return false
+	}
 	for at := range a.world.rooms {
 		m := &a.world.rooms[at]
 		list := m.offers(busy)
-		if len(list) == 0 || !a.eligible(m, f) || !m.fitsEmpty(f.Resources) {
+		if len(list) == 0 || !a.eligible(m, f) || !m.fitsEmpty(f.Resources) || !m.mayFit(f.Resources, busy) {
 			continue
 		}
 		candidates.list = list
@@ -335,6 +345,21 @@ func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 	return true
 }
 
+// anyOwnerOverShare reports whether any team may lose some busy replica to f by its share: one
+// with at most one GPU, whose time slice is over, is the first that it loses.
+func (d *decision) anyOwnerOverShare(f *Function) bool {
+	for team := range d.owners {
+		owner := Function{Name: functions.Name{Team: team}}
+		for gpus := range 2 {
+			r := Replica{State: functions.Ready, InFlight: 1, Reserved: functions.Resources{GPUs: gpus}}
+			if d.teamsAllow(&victim{f: &owner, r: &r, sliceOver: true}, f, 0, reasonTeamShare) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // victimRow is the record of an eviction candidate: cost of its set, freed memory,
 // idle time and time to READY if started again.
 func (d *decision) victimRow(m *nodeRoom, v *victim, loss float64, why string) explain.Row {
@@ -352,6 +377,31 @@ type evictionList struct {
 	f      *Function
 	reason string
 	out    []victims.Victim // reused
+	number uint64           // of the call of makeRoom
+}
+
+// owner is a team that has functions. Its verdicts are those of teamsAllow in one call of
+// makeRoom, of victims alone: thousands of replicas have few owners.
+type owner struct {
+	functions int
+	number    uint64 // of the call that the verdicts are of
+	verdicts  [ownerKinds]bool
+	known     [ownerKinds]bool
+}
+
+// ownerKinds is the number of kinds of victims whose verdicts are kept.
+const ownerKinds = 8 << 3
+
+// ownerKind is what teamsAllow reads of v but for its owner; ownerKinds or more for one whose
+// verdict is not kept.
+func (v *victim) ownerKind() int {
+	kind := v.r.Reserved.GPUs
+	for _, x := range [...]bool{v.r.asleep(), v.busy(), v.sliceOver} {
+		if kind *= 2; x {
+			kind++
+		}
+	}
+	return kind
 }
 
 func (l *evictionList) victims() []victims.Victim {
@@ -372,5 +422,19 @@ func (l *evictionList) Team(i int) string { return l.list[i].f.Name.Team }
 func (l *evictionList) Frees(i int) (functions.Resources, []int) { return l.list[i].r.reserves() }
 
 func (l *evictionList) MayEvict(i, taken int) bool {
-	return l.d.mayEvict(&l.list[i], l.f, taken, l.reason)
+	v := &l.list[i]
+	if !l.d.mayLeave(v, l.f, l.reason) {
+		return false
+	}
+	o, kind := v.owner, v.ownerKind()
+	if taken > 0 || kind >= ownerKinds {
+		return l.d.teamsAllow(v, l.f, taken, l.reason)
+	}
+	if o.number != l.number {
+		o.number, o.known = l.number, [ownerKinds]bool{}
+	}
+	if !o.known[kind] {
+		o.known[kind], o.verdicts[kind] = true, l.d.teamsAllow(v, l.f, 0, l.reason)
+	}
+	return o.verdicts[kind]
 }

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +87,15 @@ func TestWhoLeaves(t *testing.T) {
 			model("b", 1, bytes(70), scale, ready("n", 1, 1, 0)),
 			model("c", 1, bytes(60), scale, ready("n", 1, 0, 1), last(time.Minute)),
 			model("z", 1, bytes(60), waiting(1, now-1))}, want: "stop default/c-0 (evicted)"},
+		{what: "none that has just become ready", e: eviction.LRU, gpus: 1, fs: []*Function{
+			model("x", 1, scale, ready("n", now-time.Second/2, 0, 0), last(time.Second/4)),
+			model("z", 1, waiting(1, now-1))}, want: ""},
+		{what: "unless who started it is through with it", e: eviction.LRU, gpus: 1, fs: []*Function{
+			model("x", 1, scale, ready("n", now-time.Second/2, 0, 0), last(time.Second/4), with(func(f *Function) { f.Released = now - time.Second/8 })),
+			model("z", 1, waiting(1, now-1))}, want: "stop default/x-0 (evicted)"},
+		{what: "and not by a former start", e: eviction.LRU, gpus: 1, fs: []*Function{
+			model("x", 1, scale, ready("n", now-time.Second/2, 0, 0), last(time.Second/4), with(func(f *Function) { f.Released = now - time.Second })),
+			model("z", 1, waiting(1, now-1))}, want: ""},
 		{what: "one that was missed lately stays", e: eviction.LRU, gpus: 2, fs: []*Function{
 			model("x", 1, scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.MinResidency = now + time.Minute })),
 			model("y", 1, scale, ready("n", 1, 0, 1), last(time.Minute)),
@@ -201,5 +211,45 @@ func TestServedBeforeSwitching(t *testing.T) {
 	}
 	if n := x.served - from; n < int(DefaultPolicy.TimeSlice/x.service)*x.Scale.Target {
 		t.Errorf("%d were served in its turn", n)
+	}
+}
+
+// TestTeamsAllow: what the teams' shares and guarantees forbid they also forbid after more of the
+// owner's GPUs were taken. The search for victims relies on it.
+func TestTeamsAllow(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	forbidden := 0
+	for range 20_000 {
+		d := &decision{counts: newTeamCounts(), policy: DefaultPolicy}
+		d.plan.now = time.Hour
+		d.counts.teams = map[string]Team{}
+		for _, team := range []string{"a", "b"} {
+			d.counts.teams[team] = Team{TeamGPUs: functions.TeamGPUs{Guaranteed: rnd.IntN(4)},
+				Used: float64(rnd.IntN(900)), Hosted: float64(rnd.IntN(900))}
+			d.counts.held[team], d.counts.leaving[team] = 2+rnd.IntN(6), rnd.IntN(2)
+			d.counts.pledged[team], d.counts.claimed[team] = rnd.IntN(2), rnd.IntN(2)
+		}
+		f := &Function{Name: functions.Name{Team: "a", Name: "f"}, Queued: rnd.IntN(2), Resources: functions.Resources{GPUs: rnd.IntN(3)}}
+		r := &Replica{State: functions.Ready, InFlight: rnd.IntN(2), Reserved: functions.Resources{GPUs: rnd.IntN(3)}}
+		v := &victim{f: &Function{Name: functions.Name{Team: []string{"a", "b"}[rnd.IntN(2)]}}, r: r, sliceOver: rnd.IntN(2) == 0}
+		for _, reason := range []string{reasonIdle, reasonTimeSlice, reasonTeamShare, reasonPrewarm} {
+			for n, before := 0, true; n < 5; n++ {
+				may := d.teamsAllow(v, f, n, reason)
+				if may && !before {
+					t.Fatalf("%s: allowed with %d GPUs taken, and not with fewer: %+v %+v", reason, n, d.counts, v)
+				}
+				if before = may; !may {
+					forbidden++
+				}
+			}
+			one := *r
+			one.Reserved.GPUs = min(1, r.Reserved.GPUs)
+			if d.teamsAllow(v, f, 0, reason) && !d.teamsAllow(&victim{f: v.f, r: &one, sliceOver: true}, f, 0, reason) {
+				t.Fatalf("%s: allowed for %d GPUs, and not for one: %+v %+v", reason, r.Reserved.GPUs, d.counts, v)
+			}
+		}
+	}
+	if forbidden == 0 {
+		t.Error("nothing is ever forbidden")
 	}
 }

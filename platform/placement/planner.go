@@ -38,10 +38,11 @@ type Planner struct {
 
 // functionEntry is the planner's state of a function.
 type functionEntry struct {
-	f    *Function
-	born uint64  // sequence number of the first report
-	due  Instant // time of its next evaluation
-	at   int     // index in timers; -1 none
+	f     *Function
+	owner *owner
+	born  uint64  // sequence number of the first report
+	due   Instant // time of its next evaluation
+	at    int     // index in timers; -1 none
 
 	offersDue Instant // when its offers change with time alone
 
@@ -83,7 +84,7 @@ type reservation struct {
 // Planner returns a planner of the policy without nodes or functions.
 func (p Policy) Planner() *Planner {
 	planner := &Planner{functions: map[functions.Name]*functionEntry{}}
-	planner.policy, planner.log, planner.counts = p, explain.NewLog(), newTeamCounts()
+	planner.owners, planner.policy, planner.log, planner.counts = map[string]*owner{}, p, explain.NewLog(), newTeamCounts()
 	planner.world = world{nodes: map[string]*Node{}, index: map[string]int{}}
 	planner.plan = plan{acted: map[string]struct{}{}, slept: map[functions.Name]struct{}{}}
 	planner.estimates.known = map[waitKey]roomEstimate{}
@@ -136,7 +137,13 @@ func (p *Planner) FunctionChanged(f *Function) {
 		}
 		e, p.slab = &p.slab[0], p.slab[1:]
 		p.born++
-		*e = functionEntry{born: p.born, at: -1}
+		o := p.owners[f.Name.Team]
+		if o == nil {
+			o = &owner{}
+			p.owners[f.Name.Team] = o
+		}
+		o.functions++
+		*e = functionEntry{owner: o, born: p.born, at: -1}
 		p.functions[f.Name] = e
 	}
 	e.f = f
@@ -158,6 +165,9 @@ func (p *Planner) Drop(name functions.Name) {
 		return
 	}
 	delete(p.functions, name)
+	if e.owner.functions--; e.owner.functions == 0 {
+		delete(p.owners, name.Team)
+	}
 	p.releaseReservations(e)
 	p.withdrawOffers(e)
 	p.queue.clearPending(e)
@@ -242,11 +252,7 @@ func (p *Planner) reopen(e *functionEntry) {
 // updateOffers replaces e's replicas in the eviction lists of the rooms.
 func (p *Planner) updateOffers(e *functionEntry) {
 	for _, o := range e.offers {
-		m := &p.world.rooms[o.room]
-		list := &m.idle
-		if o.busy {
-			list = &m.busy
-		}
+		list := p.world.rooms[o.room].change(o.busy)
 		*list = slices.DeleteFunc(*list, func(v victim) bool { return v.f.Name == e.f.Name })
 	}
 	was := append(p.oldOffers[:0], e.offers...)
@@ -257,12 +263,8 @@ func (p *Planner) updateOffers(e *functionEntry) {
 	e.offersDue, p.plan.next = p.plan.next, outer
 	for _, busy := range []bool{false, true} {
 		for _, v := range p.offering(busy) {
-			v.born = e.born
-			m := &p.world.rooms[v.room]
-			list := &m.idle
-			if busy {
-				list = &m.busy
-			}
+			v.owner, v.born = e.owner, e.born
+			list := p.world.rooms[v.room].change(busy)
 			at, _ := slices.BinarySearchFunc(*list, v,
 				func(a, b victim) int { return cmp.Or(compareVictims(a, b), cmp.Compare(a.born, b.born), -1) })
 			*list = slices.Insert(*list, at, v)
@@ -295,9 +297,8 @@ func (p *Planner) withdrawOffers(e *functionEntry) {
 		if p.world.stale {
 			break
 		}
-		m := &p.world.rooms[o.room]
-		m.idle = slices.DeleteFunc(m.idle, func(v victim) bool { return v.f.Name == e.f.Name })
-		m.busy = slices.DeleteFunc(m.busy, func(v victim) bool { return v.f.Name == e.f.Name })
+		list := p.world.rooms[o.room].change(o.busy)
+		*list = slices.DeleteFunc(*list, func(v victim) bool { return v.f.Name == e.f.Name })
 	}
 	e.offers = e.offers[:0]
 }

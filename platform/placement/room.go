@@ -21,6 +21,31 @@ type nodeRoom struct {
 	waiting bool        // replicas are stopping or falling asleep here
 
 	idle, busy []victim // evictable replicas in eviction order; sleepers are among the idle
+
+	idleSum, busySum reservedSum // what all of idle, and all of busy, reserve
+}
+
+// reservedSum is what a list of victims reserves, added up when it is asked for.
+type reservedSum struct {
+	known bool // false after a change of the list
+	rooms.Room
+}
+
+// mayFit reports whether res may fit once all idle replicas are evicted, or with busy all
+// busy ones; false is certain.
+func (r *nodeRoom) mayFit(res functions.Resources, busy bool) bool {
+	sum, list := &r.idleSum, r.offers(busy)
+	if busy {
+		sum = &r.busySum
+	}
+	if !sum.known {
+		sum.known = true
+		sum.Clear(r.gpus)
+		for i := range list {
+			sum.Give(list[i].r.reserves())
+		}
+	}
+	return r.soon.MayFitWith(&sum.Room, res)
 }
 
 func (r *nodeRoom) offers(busy bool) []victim {
@@ -28,6 +53,16 @@ func (r *nodeRoom) offers(busy bool) []victim {
 		return r.busy
 	}
 	return r.idle
+}
+
+// change returns one of the lists, to be changed.
+func (r *nodeRoom) change(busy bool) *[]victim {
+	if busy {
+		r.busySum.known = false
+		return &r.busy
+	}
+	r.idleSum.known = false
+	return &r.idle
 }
 
 // host is the host room of n; resources that n does not report are unlimited.

@@ -62,14 +62,15 @@ func (a *attempt) refuse(f *Function) bool {
 
 // missingText names the first missing resource on the node with the fewest missing
 // ones, among nodes that f would fit if they were empty.
-func (w *world) missingText(f *Function) (what string) {
+func (w *world) missingText(f *Function) string {
 	res, fewest := f.Resources, math.MaxInt
+	var first func() string
 	for i := range w.rooms {
 		m := &w.rooms[i]
 		if !m.node.admits(f) || !m.node.storeFits(f) || !m.fitsEmpty(res) {
 			continue
 		}
-		some, n := "", 0
+		n, some := 0, (func() string)(nil)
 		for _, x := range [...]struct {
 			short bool
 			what  func() string
@@ -81,18 +82,18 @@ func (w *world) missingText(f *Function) (what string) {
 		} {
 			switch {
 			case x.short && n == 0:
-				some, n = x.what(), 1
+				some, n = x.what, 1
 			case x.short:
 				n++
 			}
 		}
 		if n > 0 && n < fewest {
-			what, fewest = some, n
+			first, fewest = some, n
 		}
 	}
 	switch { // only this plan's promises are in the way
-	case what != "":
-		return what
+	case first != nil:
+		return first()
 	case res.GPUs > 0:
 		return explain.MissingGPUs(res)
 	}

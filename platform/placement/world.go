@@ -125,6 +125,8 @@ type Function struct {
 	// before this moment, except for requests that waited for Patience.
 	MinResidency Instant
 
+	Released Instant // Policy.Residency does not keep replicas that were READY before; 0 never
+
 	Replicas []Replica
 }
 

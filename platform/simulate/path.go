@@ -428,9 +428,8 @@ func (f *function) OnChange() {
 
 // demand returns the current demand for f; later changes call OnChange again.
 func (f *function) demand() orchestrator.Demand {
-	l, teams := f.queue.TakeDemand(f.st.wall())
-	return orchestrator.Demand{Name: f.name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Low: l.Low,
-		Teams: teams}
+	l := f.queue.TakeLoad(f.st.wall())
+	return orchestrator.Demand{Name: f.name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Low: l.Low}
 }
 
 // path is the data path of one orchestrator. A replaced orchestrator has none: its data

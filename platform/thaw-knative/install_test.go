@@ -65,6 +65,7 @@ func TestWrongOnClusters(t *testing.T) {
 		{"team create ml --limit wages=1", kit.ExitUsage, "is not a limit"},
 		{"team create ml --limit concurent=1", kit.ExitUsage, "did you mean concurrent?"},
 		{"team create ml --gpus 1 --guaranteed 2", kit.ExitUsage, "cannot be guaranteed"},
+		{"team create ml --services -1", kit.ExitUsage, "-1 is no number of services"},
 		{"team create ml -n x", kit.ExitUsage, "the namespace is the team itself"},
 		{"team create ml", kit.ExitUsage, "there is no kubeconfig"},
 		{"ps", kit.ExitUsage, "there is no kubeconfig"},
@@ -99,8 +100,13 @@ func TestPrints(t *testing.T) {
 		t.Errorf("exit %d %s %v\n%s", exit, errs, err, out)
 	}
 	out, errs, exit = thaw(t, nil, "team", "create", "ml", "--gpus", "2", "--limit", "concurrent=3", "--dry-run", "-o", "yaml")
-	if exit != 0 || errs != "" || !strings.Contains(out, `thaw.dev/concurrent: "3"`) || !strings.Contains(out, `requests.nvidia.com/gpu: "2"`) {
+	if exit != 0 || errs != "" || !strings.Contains(out, `thaw.dev/concurrent: "3"`) || !strings.Contains(out, `requests.nvidia.com/gpu: "2"`) ||
+		!strings.Contains(out, `count/services.serving.knative.dev: "500"`) {
 		t.Errorf("exit %d %s\n%s", exit, errs, out)
+	}
+	out, errs, exit = thaw(t, nil, "team", "create", "ml", "--services", "0", "--dry-run", "-o", "yaml")
+	if exit != 0 || errs != "" || strings.Contains(out, "ResourceQuota") {
+		t.Errorf("without a limit: exit %d %s\n%s", exit, errs, out)
 	}
 }
 

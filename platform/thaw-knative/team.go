@@ -104,6 +104,8 @@ func teamVerb() verb {
 		}
 		f.IntVar(&c.gpus, "gpus", 0, "GPUs it may hold at most, as a ResourceQuota; 0 is no limit")
 		f.IntVar(&c.guaranteed, "guaranteed", 0, "GPUs it is guaranteed")
+		f.IntVar(&c.services, "services", team.DefaultServices,
+			"models (Knative Services) it may have at most, as a ResourceQuota; 0 is no limit")
 		f.StringArrayVar(&c.limits, "limit", nil, "LIMIT=VALUE; may be repeated: "+strings.Join(limits, ", "))
 		f.StringVar(&c.pod, "pod", "",
 			"file with what pods of its models with GPUs say where spec.pod does not (nodeSelector, tolerations, …), as the annotation "+
@@ -131,7 +133,7 @@ func (c *command) createTeam(ctx context.Context, args []string) error {
 			return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "such as --limit requests-per-minute=600"}
 		}
 	}
-	s := team.Settings{Groups: c.groups, Users: c.users, System: install.Namespace}
+	s := team.Settings{Groups: c.groups, Users: c.users, Services: c.services, System: install.Namespace}
 	if c.pod != "" {
 		pod, err := c.readPod()
 		if err != nil {

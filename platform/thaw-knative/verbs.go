@@ -48,10 +48,10 @@ type command struct {
 	loaders, file          string
 	wait, uninstall, force bool
 
-	team, keyName         string
-	gpus, guaranteed      int
-	limits, groups, users []string
-	open                  bool
+	team, keyName              string
+	gpus, guaranteed, services int
+	limits, groups, users      []string
+	open                       bool
 }
 
 // verb is one verb on a cluster.

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -22,5 +24,46 @@ func TestBusyAddress(t *testing.T) {
 	if _, err := os.Stat(p.data); code != 1 || !errors.Is(err, fs.ErrNotExist) ||
 		!strings.Contains(p.log.String(), "cannot listen on "+l.Addr().String()) {
 		t.Errorf("%d %v %s", code, err, p.log)
+	}
+}
+
+// TestBothLoopbacks: a client that knows localhost by its IPv6 address alone is served, by that
+// name and by the address; one that has that port already keeps it.
+func TestBothLoopbacks(t *testing.T) {
+	all, err := listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(all[0].Addr().String())
+	for _, l := range all {
+		l.Close()
+	}
+	if len(all) != 2 {
+		t.Skip("there is no IPv6 here")
+	}
+	for _, addr := range []string{"127.0.0.1:" + port, "localhost:" + port} {
+		p := start(t, nil, "--addr", addr)
+		for host, at := range map[string]string{"127.0.0.1": "127.0.0.1", "[::1]": "::1", "localhost": "::1"} {
+			dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(at, port))
+			}
+			c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
+			res, err := c.Get("http://" + host + ":" + port + "/v1/models")
+			if err != nil || res.StatusCode != 200 {
+				t.Errorf("%s at %s: %v %v", host, addr, res, err)
+			} else {
+				res.Body.Close()
+			}
+		}
+		p.stop()
+	}
+	other, err := net.Listen("tcp6", "[::1]:"+port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	p := start(t, nil, "--addr", "127.0.0.1:"+port)
+	if p.url != "http://127.0.0.1:"+port {
+		t.Error(p.url)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -224,8 +225,33 @@ func TestCompositions(t *testing.T) {
 	}
 }
 
+// TestCompositionClients: every client calls a Composition like a model, plain and streamed,
+// whether its answer is that of the members or the coordinator's.
+func TestCompositionClients(t *testing.T) {
+	t.Parallel()
+	cloud := newThinker(t)
+	p := start(t, map[string]string{
+		"a.yaml": tiny(t, "a", ""), "cloud.yaml": cloud.file("cloud", cloud.URL, ""), "other.yaml": cloud.file("other", cloud.URL, ""),
+		"agreed.yaml":  compositionFile("agreed", "pattern: ensemble, members: [cloud, other], coordinator: a"),
+		"written.yaml": compositionFile("written", "pattern: ensemble, members: [a, cloud], coordinator: a"),
+	})
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			for _, model := range []string{"agreed", "written"} {
+				do := k.open(t, p.url+"/v1", "none", model, model)
+				for _, name := range []string{"cold_stream", "cold_plain"} {
+					s, err := do(t.Context(), name)
+					if err != nil || s.Failed != "" || s.Error != nil || s.Text == "" || s.Usage == 0 || s.Finish != "stop" && s.Finish != "length" {
+						t.Errorf("%s, %s: %+v, %v", model, name, s, err)
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestCompositionTakesTurns: of two models on one GPU each is loaded once, the second when
-// the first has answered.
+// the first has answered. Its bytes are staged before.
 func TestCompositionTakesTurns(t *testing.T) {
 	t.Parallel()
 	const gpu = "resources: {gpus: 1}\n"
@@ -242,6 +268,12 @@ func TestCompositionTakesTurns(t *testing.T) {
 	if n := len(p.items("/api/v1/coldstarts")); n != 2 {
 		t.Errorf("%d cold starts, want one of each model", n)
 	}
+	p.eventually("the second model is staged, for the time in which the first one works", func() bool {
+		return strings.Contains(p.do("GET", "/metrics", "").body, `thaw_prewarms_total{result="fetched"} 1`) &&
+			slices.ContainsFunc(p.items("/api/v1/events"), func(e map[string]any) bool {
+				return e["kind"] == "prewarm" && e["function"] == "default/small-b" && e["message"] == functions.PrewarmDisk
+			})
+	})
 }
 
 // TestCompositionOnAgents: members are on the machines of agents, as many at once as fit there,

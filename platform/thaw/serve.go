@@ -50,16 +50,13 @@ import (
 func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) error {
 	log := c.Open(stderr)
 	defer log.Close()
-	// A start that fails at a busy address leaves no folder with an admin token, which client
-	// verbs would find and send.
-	if _, err := onLoopback(c.Addr); err != nil {
+	listeners, err := listen(c.Addr)
+	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", c.Addr)
-	if err != nil {
-		return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: thaw serve --addr 127.0.0.1:8081"}
+	for _, l := range listeners {
+		defer l.Close()
 	}
-	defer listener.Close()
 	s, err := openServer(&c, log)
 	if err != nil {
 		return err
@@ -74,21 +71,24 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	parts, life := errgroup.WithContext(life)
 	part := func(run func(context.Context) error) { parts.Go(func() error { return run(life) }) }
 	part(httpserver.NewProcTuner().Run)
+	part(s.memory.PaceCollector)
 	part(s.backend.Run)
 	part(s.remotes.Run)
 	part(s.money.Run)
 	part(s.batches.Run)
 	part(s.runSizes)
 	part(func(ctx context.Context) error { return ignoreCancel(s.catalog.Watch(ctx, s.onCatalogChange)) })
-	part(func(context.Context) error { return s.front.Serve(listener) })
+	for _, l := range listeners {
+		part(func(context.Context) error { return s.front.Serve(l) })
+	}
 	if s.agentsListener != nil {
 		part(func(ctx context.Context) error { return s.agents.Serve(ctx, s.agentsListener) })
 	}
 	select {
 	case <-s.backend.Ready():
 		s.state.serving.Store(true)
-		s.log.Info("serving", "addr", listener.Addr().String(), "functions", len(s.catalog.Models()), "data", c.Data)
-		fmt.Fprintf(stdout, "thaw serves on http://%s\n", listener.Addr())
+		s.log.Info("serving", "addr", listeners[0].Addr().String(), "functions", len(s.catalog.Models()), "data", c.Data)
+		fmt.Fprintf(stdout, "thaw serves on http://%s\n", listeners[0].Addr())
 	case <-life.Done():
 	case <-ctx.Done():
 	}
@@ -125,6 +125,7 @@ type server struct {
 	state   readiness
 	sizes   sizer.Sizer
 	sized   *sizer.Folder // of the folder of functions
+	memory  memlimit.Plan
 
 	problems       map[catalog.Problem]bool // of files, announced already; of onCatalogChange alone
 	agents         *enroll.Server
@@ -189,7 +190,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		return nil, err
 	}
 	s := &server{
-		money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Currency: c.Currency, Metrics: metrics, Log: log.Logger}),
+		memory: plan, money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Currency: c.Currency, Metrics: metrics, Log: log.Logger}),
 		log: log.Logger, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{TLS: backend.EngineTLS}), agents: agents,
 	}
 	answers := cache.NewStore(min(int64(c.CacheBytes), plan.Limit/4), metrics)
@@ -198,7 +199,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	}
 	s.act = activator.New(activator.Options{
 		Remotes: s.remotes, Cache: answers, GPUHourPrice: c.GPUHourPrice, Currency: c.Currency,
-		Prewarm: backend.PrewarmBriefly, Packing: backend.Packing, Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
+		Prewarm: backend.PrewarmBriefly, Packing: backend.Packing, Release: backend.Release, Stage: backend.StageAhead, Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
 		KeyRequests: httpserver.NewBudget(int64(plan.Connections), c.ShareOf(int64(plan.Connections))),
 		Metrics:     metrics, Log: log.Requests,
 	})

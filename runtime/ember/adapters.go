@@ -94,7 +94,7 @@ type adapterRequest struct {
 // maxAdapterName bounds the name of an adapter.
 const maxAdapterName = 256
 
-func (s *server) loadAdapter(e *engine, w http.ResponseWriter, r *http.Request) {
+func (s *server) loadAdapter(e *engine, w http.ResponseWriter, r *http.Request) *failure {
 	var g adapterRequest
 	f := s.decodeAdapter(w, r, &g)
 	switch {
@@ -109,32 +109,30 @@ func (s *server) loadAdapter(e *engine, w http.ResponseWriter, r *http.Request) 
 		f = s.adapters.reserve(g.Name, g.Path, s.o.MaxAdapters)
 	}
 	if f != nil {
-		f.write(w)
-		return
+		return f
 	}
 	a, err := llama.OpenAdapter(g.Path, &e.model.Config, s.o.MaxRank)
 	s.adapters.finish(g.Name, a)
 	if err != nil {
-		invalidRequest("lora_path", "invalid_adapter", "the adapter %s cannot be loaded: %v", g.Name, err).write(w)
-		return
+		return invalidRequest("lora_path", "invalid_adapter", "the adapter %s cannot be loaded: %v", g.Name, err)
 	}
 	s.o.Log.Info("adapter loaded", "adapter", g.Name, "rank", a.Rank(), "bytes", a.Bytes())
 	writeText(w, "Success: LoRA adapter '"+g.Name+"' added successfully.")
+	return nil
 }
 
-func (s *server) unloadAdapter(_ *engine, w http.ResponseWriter, r *http.Request) {
+func (s *server) unloadAdapter(_ *engine, w http.ResponseWriter, r *http.Request) *failure {
 	var g adapterRequest
-	f := s.decodeAdapter(w, r, &g)
-	if f == nil && !s.adapters.remove(g.Name) {
-		f = &failure{http.StatusNotFound, "The lora adapter '" + g.Name + "' cannot be found.", "invalid_request_error", "lora_name",
-			"adapter_not_found"}
+	if f := s.decodeAdapter(w, r, &g); f != nil {
+		return f
 	}
-	if f != nil {
-		f.write(w)
-		return
+	if !s.adapters.remove(g.Name) {
+		return &failure{http.StatusNotFound, "The lora adapter '" + g.Name + "' cannot be found.", "invalid_request_error", "lora_name",
+			"adapter_not_found"}
 	}
 	s.o.Log.Info("adapter unloaded", "adapter", g.Name)
 	writeText(w, "Success: LoRA adapter '"+g.Name+"' removed successfully.")
+	return nil
 }
 
 func (s *server) decodeAdapter(w http.ResponseWriter, r *http.Request, g *adapterRequest) *failure {

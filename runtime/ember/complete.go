@@ -1,6 +1,7 @@
 package ember
 
 import (
+	"cmp"
 	"context"
 	"encoding/json/v2"
 	"errors"
@@ -94,24 +95,22 @@ type generation struct {
 	e       *engine
 }
 
-func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) {
+func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) *failure {
 	g, adapter, f := s.decodeGenerate(w, r)
-	var in []input
-	if f == nil {
-		in, f = parseInputs(g.Prompt, "prompt", 1)
+	if f != nil {
+		return f
 	}
+	in, f := parseInputs(g.Prompt, "prompt", 1)
 	if f == nil && g.Echo && g.Logprobs.Kind() == '0' {
 		f = invalidRequest("echo", "unsupported_parameter", "echo together with logprobs is not supported")
 	}
 	if f != nil {
-		f.write(w)
-		return
+		return f
 	}
 	sp := &generation{adapter: adapter, head: completion{ID: "cmpl-" + requestID(r), Object: "text_completion"}}
 	prompt, f := in[0].encode(e.loadedModel, true)
 	if f != nil {
-		f.write(w)
-		return
+		return f
 	}
 	if g.Echo {
 		sp.around = in[0].text
@@ -119,24 +118,31 @@ func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) 
 			sp.around = e.tok.Decode(prompt, true)
 		}
 	}
-	s.generate(e, w, r, g, sp, prompt)
+	return s.generate(e, w, r, g, sp, prompt)
 }
 
-func (s *server) chat(e *engine, w http.ResponseWriter, r *http.Request) {
+func (s *server) chat(e *engine, w http.ResponseWriter, r *http.Request) *failure {
 	g, adapter, f := s.decodeGenerate(w, r)
-	var prompt []int
-	if f == nil {
-		prompt, f = e.render(g.Messages, true)
-	}
 	if f != nil {
-		f.write(w)
-		return
+		return f
+	}
+	prompt, f := e.render(g.Messages, true)
+	if f != nil {
+		return f
 	}
 	sp := &generation{isChat: true, adapter: adapter, head: completion{ID: "chatcmpl-" + requestID(r), Object: "chat.completion"}}
 	if g.Stream {
 		sp.head.Object = "chat.completion.chunk"
 	}
-	s.generate(e, w, r, g, sp, prompt)
+	return s.generate(e, w, r, g, sp, prompt)
+}
+
+// decodeNaming reads a request, and returns the adapter that its model names.
+func (s *server) decodeNaming(w http.ResponseWriter, r *http.Request, v any, model *string) (*llama.Adapter, *failure) {
+	if f := decodeBody(w, r, v); f != nil {
+		return nil, f
+	}
+	return s.checkModel(*model)
 }
 
 // decodeGenerate reads and validates a request, and returns it with the adapter that it names.
@@ -166,23 +172,20 @@ func (e *engine) render(ms []message, answer bool) ([]int, *failure) {
 	return e.encode(text, false)
 }
 
-func (s *server) generate(e *engine, w http.ResponseWriter, r *http.Request, g *generate, sp *generation, prompt []int) {
+func (s *server) generate(e *engine, w http.ResponseWriter, r *http.Request, g *generate, sp *generation,
+	prompt []int) *failure {
 	q, f := g.sequence(e.loadedModel, sp.isChat, prompt)
 	if f == nil {
 		q.adapter = sp.adapter
 		f = submitSequence(e.loop, q)
 	}
 	if f != nil {
-		f.write(w)
-		return
+		return f
 	}
 	defer e.loop.withdraw(q)
 	sp.e = e
 	sp.head.Created = time.Now().Unix()
-	sp.head.Model = s.o.Names[0]
-	if g.Model != "" {
-		sp.head.Model = g.Model
-	}
+	sp.head.Model = cmp.Or(g.Model, s.o.Names[0])
 	began := time.Now()
 	var end piece
 	if g.Stream {
@@ -199,6 +202,7 @@ func (s *server) generate(e *engine, w http.ResponseWriter, r *http.Request, g *
 	}
 	s.o.Log.Info("request", "id", sp.head.ID, "prompt_tokens", len(prompt), "completion_tokens", end.generated,
 		"finish", reason, "took", time.Since(began).Round(100*time.Microsecond))
+	return nil
 }
 
 func submitSequence(l *loop, q *sequence) *failure {

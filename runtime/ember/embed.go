@@ -1,14 +1,13 @@
 package ember
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json/jsontext"
 	"errors"
 	"math"
 	"net/http"
-
-	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
 
 // maxInputs bounds the texts of one embeddings request.
@@ -41,23 +40,20 @@ type embedAnswer struct {
 
 // embeddings answers with the mean of the last hidden states of each text's tokens,
 // scaled to length 1 as in OpenAI's API.
-func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
+func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) *failure {
 	var g embedRequest
-	var adapter *llama.Adapter
-	f := decodeBody(w, r, &g)
-	if f == nil {
-		adapter, f = s.checkModel(g.Model)
-	}
+	adapter, f := s.decodeNaming(w, r, &g, &g.Model)
 	switch {
 	case f != nil:
+		return f
 	case g.Encoding != "" && g.Encoding != "float" && g.Encoding != "base64":
-		f = invalidRequest("encoding_format", "invalid_value", "encoding_format is %q, want float or base64", g.Encoding)
+		return invalidRequest("encoding_format", "invalid_value", "encoding_format is %q, want float or base64", g.Encoding)
 	case g.Dimensions != nil && *g.Dimensions != e.model.Hidden:
-		f = invalidRequest("dimensions", "unsupported_parameter", "dimensions: this model's embeddings have %d", e.model.Hidden)
+		return invalidRequest("dimensions", "unsupported_parameter", "dimensions: this model's embeddings have %d", e.model.Hidden)
 	}
-	var in []input
-	if f == nil {
-		in, f = parseInputs(g.Input, "input", maxInputs)
+	in, f := parseInputs(g.Input, "input", maxInputs)
+	if f != nil {
+		return f
 	}
 	var qs []*sequence
 	for _, x := range in {
@@ -66,25 +62,17 @@ func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
 			f = checkLength(e.loadedModel, q.prompt, 0)
 		}
 		if f != nil {
-			break
+			return f
 		}
 		qs = append(qs, q)
 	}
-	if f != nil {
-		f.write(w)
-		return
-	}
 	for _, q := range qs {
 		if f := submitSequence(e.loop, q); f != nil {
-			f.write(w)
-			return
+			return f
 		}
 		defer e.loop.withdraw(q)
 	}
-	a := embedAnswer{ID: "embd-" + requestID(r), Object: "list", Created: s.created, Model: s.o.Names[0]}
-	if g.Model != "" {
-		a.Model = g.Model
-	}
+	a := embedAnswer{ID: "embd-" + requestID(r), Object: "list", Created: s.created, Model: cmp.Or(g.Model, s.o.Names[0])}
 	for i, q := range qs {
 		p := nextPiece(r.Context(), q)
 		for !p.over() {
@@ -92,9 +80,9 @@ func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
 		}
 		if p.err != nil {
 			if errors.Is(p.err, errStopped) {
-				unavailable("shutting_down", p.err.Error()).write(w)
+				return unavailable("shutting_down", p.err.Error())
 			}
-			return
+			return nil
 		}
 		normalizeVector(p.hidden)
 		d := embedding{i, "embedding", p.hidden}
@@ -110,6 +98,7 @@ func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
 	}
 	a.Usage.Total = a.Usage.Prompt
 	writeJSON(w, http.StatusOK, a)
+	return nil
 }
 
 func normalizeVector(x []float32) {

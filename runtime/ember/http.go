@@ -29,8 +29,8 @@ func (s *server) routes() http.Handler {
 	mux.HandleFunc("GET /ping", s.health)
 	mux.HandleFunc("GET /version", s.version)
 	mux.HandleFunc("GET /metrics", s.scrape)
-	mux.HandleFunc("GET /v1/models", s.models)
-	mux.HandleFunc("GET /v1/models/{name...}", s.model)
+	mux.HandleFunc("GET /v1/models", s.whenLoaded(s.models))
+	mux.HandleFunc("GET /v1/models/{name...}", s.whenLoaded(s.model))
 	mux.HandleFunc("POST /v1/completions", s.whenLoaded(s.completions))
 	mux.HandleFunc("POST /v1/chat/completions", s.whenLoaded(s.chat))
 	mux.HandleFunc("POST /v1/embeddings", s.whenLoaded(s.embeddings))
@@ -93,17 +93,19 @@ func (s *errorShapingWriter) Write(b []byte) (int, error) {
 	return s.ResponseWriter.Write(b)
 }
 
-// whenLoaded refuses requests until the model is loaded.
-func (s *server) whenLoaded(f func(*engine, http.ResponseWriter, *http.Request)) http.HandlerFunc {
+// whenLoaded refuses requests until the model is loaded, and writes the failure that handle
+// returns.
+func (s *server) whenLoaded(handle func(*engine, http.ResponseWriter, *http.Request) *failure) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.active.Add(1)
 		defer s.active.Add(-1)
-		e := s.engine.Load()
-		if e == nil {
-			unavailable("model_loading", "the model is still loading").write(w)
-			return
+		f := unavailable("model_loading", "the model is still loading")
+		if e := s.engine.Load(); e != nil {
+			f = handle(e, w, r)
 		}
-		f(e, w, r)
+		if f != nil {
+			f.write(w)
+		}
 	}
 }
 
@@ -169,32 +171,23 @@ func (s *server) modelCards(e *engine) []modelCard {
 	return out
 }
 
-func (s *server) models(w http.ResponseWriter, r *http.Request) {
-	e := s.engine.Load()
-	if e == nil {
-		unavailable("model_loading", "the model is still loading").write(w)
-		return
-	}
+func (s *server) models(e *engine, w http.ResponseWriter, r *http.Request) *failure {
 	writeJSON(w, http.StatusOK, struct {
 		Object string      `json:"object"`
 		Data   []modelCard `json:"data"`
 	}{"list", s.modelCards(e)})
+	return nil
 }
 
-func (s *server) model(w http.ResponseWriter, r *http.Request) {
-	e := s.engine.Load()
-	if e == nil {
-		unavailable("model_loading", "the model is still loading").write(w)
-		return
-	}
+func (s *server) model(e *engine, w http.ResponseWriter, r *http.Request) *failure {
 	name := r.PathValue("name")
 	for _, c := range s.modelCards(e) {
 		if c.ID == name {
 			writeJSON(w, http.StatusOK, c)
-			return
+			return nil
 		}
 	}
-	noModel(name).write(w)
+	return noModel(name)
 }
 
 // checkModel returns the adapter that a request's model names, nil for the model itself,

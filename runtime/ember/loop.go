@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
 
@@ -25,7 +26,7 @@ type loop struct {
 	mu       sync.Mutex
 	waiting  []*sequence // FIFO, guarded by mu
 	draining bool        // guarded by mu: new sequences are refused
-	wake     chan struct{}
+	wake     newest.Signal
 
 	running    []*sequence    // the loop's own, in order of admission
 	spare      []*llama.Cache // for the next sequences, at most maxSpare bytes
@@ -46,7 +47,7 @@ var (
 
 // submit puts a sequence into the queue. It returns errFull or errDraining.
 func (l *loop) submit(q *sequence) error {
-	q.ready = make(chan struct{}, 1)
+	q.ready = newest.NewSignal()
 	q.arrived = time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,7 +59,7 @@ func (l *loop) submit(q *sequence) error {
 		return errFull
 	}
 	l.waiting = append(l.waiting, q)
-	l.wakeUp()
+	l.wake.Set()
 	return nil
 }
 
@@ -70,14 +71,7 @@ func (l *loop) withdraw(q *sequence) {
 	if i := slices.Index(l.waiting, q); i >= 0 {
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
-	l.wakeUp()
-}
-
-func (l *loop) wakeUp() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	l.wake.Set()
 }
 
 // drain refuses new sequences; the loop ends after the last one.
@@ -85,7 +79,7 @@ func (l *loop) drain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.draining = true
-	l.wakeUp()
+	l.wake.Set()
 }
 
 func (l *loop) queued() int {

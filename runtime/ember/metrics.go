@@ -45,15 +45,11 @@ type histogram struct {
 
 func (h *histogram) observe(v float64) {
 	h.mu.Lock()
-	h.counts[min(bucketIndex(h.bounds, v), len(h.counts)-1)]++
+	i, _ := slices.BinarySearch(h.bounds, v)
+	h.counts[min(i, len(h.counts)-1)]++
 	h.sum += v
 	h.n++
 	h.mu.Unlock()
-}
-
-func bucketIndex(bounds []float64, v float64) int {
-	i, _ := slices.BinarySearch(bounds, v)
-	return i
 }
 
 var escapeLabel = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)

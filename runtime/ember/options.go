@@ -1,6 +1,7 @@
 package ember
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -68,9 +69,7 @@ func (o *Options) defaults() error {
 	if o.Model == "" {
 		return errors.New("no model: --model DIR is required")
 	}
-	if o.Host == "" {
-		o.Host = "127.0.0.1"
-	}
+	o.Host = cmp.Or(o.Host, "127.0.0.1")
 	for _, d := range []struct {
 		name   string
 		v      *int
@@ -83,9 +82,7 @@ func (o *Options) defaults() error {
 		if *d.v < 0 || *d.v > 1<<16 {
 			return fmt.Errorf("%s %d: want 1 to 65536", d.name, *d.v)
 		}
-		if *d.v == 0 {
-			*d.v = d.normal
-		}
+		*d.v = cmp.Or(*d.v, d.normal)
 	}
 	o.MaxBatch = max(o.MaxBatch, o.MaxSeqs)
 	if o.MaxLen < 0 {
@@ -94,9 +91,7 @@ func (o *Options) defaults() error {
 	if o.WeightsFrom != "" && !strings.HasPrefix(o.WeightsFrom, unixScheme) {
 		return fmt.Errorf("--weights-from %q: want unix:PATH", o.WeightsFrom)
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return nil
 }
 

@@ -83,8 +83,7 @@ func decodeBody(w http.ResponseWriter, r *http.Request, v any) *failure {
 	rc.SetReadDeadline(time.Now().Add(readBound))
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	rc.SetReadDeadline(time.Time{})
-	var big *http.MaxBytesError
-	if errors.As(err, &big) {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return &failure{http.StatusRequestEntityTooLarge, "the body is larger than " + strconv.Itoa(maxBody) + " bytes", "invalid_request_error",
 			"", "request_too_large"}
 	}
@@ -92,12 +91,10 @@ func decodeBody(w http.ResponseWriter, r *http.Request, v any) *failure {
 		return invalidRequest("", "invalid_body", "the body could not be read: %v", err)
 	}
 	if err := json.Unmarshal(b, v, jsontext.AllowDuplicateNames(true)); err != nil {
-		var syntax *jsontext.SyntacticError
-		if errors.As(err, &syntax) {
+		if _, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 			return invalidRequest("", "invalid_json", "the body is not JSON: %v", err)
 		}
-		var wrong *json.SemanticError
-		if errors.As(err, &wrong) {
+		if wrong, ok := errors.AsType[*json.SemanticError](err); ok {
 			p := strings.TrimPrefix(string(wrong.JSONPointer), "/")
 			return invalidRequest(p, "invalid_type", "%s has the wrong type: %s", strconv.Quote(p), wrong.JSONKind)
 		}

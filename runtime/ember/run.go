@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/functions/newest"
 )
 
 // server is the HTTP server. engine is nil while loading.
@@ -85,7 +86,7 @@ func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, se
 		return nil
 	}
 	l := &loop{c: c, maxSeqs: s.o.MaxSeqs, maxBatch: s.o.MaxBatch, maxQueued: s.o.MaxQueued,
-		tokenDelay: s.o.TokenDelay, metrics: s.metrics, wake: make(chan struct{}, 1)}
+		tokenDelay: s.o.TokenDelay, metrics: s.metrics, wake: newest.NewSignal()}
 	// The loop outlives ctx by at most ShutdownTimeout.
 	working, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
 
@@ -38,7 +39,7 @@ type sequence struct {
 	abandoned atomic.Bool // its client has gone
 	mu        sync.Mutex
 	out       piece
-	ready     chan struct{} // holds a token when out has news
+	ready     newest.Signal // set when out has news
 }
 
 // piece is what a sequence generated since the last takePiece.
@@ -62,10 +63,7 @@ func (s *sequence) publish(add func(p *piece)) {
 	s.mu.Lock()
 	add(&s.out)
 	s.mu.Unlock()
-	select {
-	case s.ready <- struct{}{}:
-	default:
-	}
+	s.ready.Set()
 }
 
 // takePiece returns what was generated since the last call.

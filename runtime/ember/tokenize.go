@@ -13,15 +13,14 @@ type tokenizeRequest struct {
 	WithTokens       bool      `json:"return_token_strs"`
 }
 
-func (s *server) tokenize(e *engine, w http.ResponseWriter, r *http.Request) {
+func (s *server) tokenize(e *engine, w http.ResponseWriter, r *http.Request) *failure {
 	var g tokenizeRequest
-	f := decodeBody(w, r, &g)
-	if f == nil {
-		_, f = s.checkModel(g.Model)
+	if _, f := s.decodeNaming(w, r, &g, &g.Model); f != nil {
+		return f
 	}
 	var ids []int
+	var f *failure
 	switch {
-	case f != nil:
 	case g.Messages != nil:
 		ids, f = e.render(g.Messages, g.Answer == nil || *g.Answer)
 	case g.Prompt != nil:
@@ -30,8 +29,7 @@ func (s *server) tokenize(e *engine, w http.ResponseWriter, r *http.Request) {
 		f = invalidRequest("prompt", "missing_required_parameter", "prompt or messages is missing")
 	}
 	if f != nil {
-		f.write(w)
-		return
+		return f
 	}
 	a := struct {
 		Count  int      `json:"count"`
@@ -50,33 +48,27 @@ func (s *server) tokenize(e *engine, w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	writeJSON(w, http.StatusOK, a)
+	return nil
 }
 
-func (s *server) detokenize(e *engine, w http.ResponseWriter, r *http.Request) {
+func (s *server) detokenize(e *engine, w http.ResponseWriter, r *http.Request) *failure {
 	var g struct {
 		Model  string `json:"model"`
 		Tokens *[]int `json:"tokens"`
 	}
-	f := decodeBody(w, r, &g)
-	if f == nil {
-		_, f = s.checkModel(g.Model)
+	if _, f := s.decodeNaming(w, r, &g, &g.Model); f != nil {
+		return f
 	}
-	if f == nil && g.Tokens == nil {
-		f = invalidRequest("tokens", "missing_required_parameter", "tokens is missing")
+	if g.Tokens == nil {
+		return invalidRequest("tokens", "missing_required_parameter", "tokens is missing")
 	}
-	if f == nil {
-		for _, id := range *g.Tokens {
-			if id < 0 || id >= e.tok.Size() {
-				f = invalidRequest("tokens", "invalid_value", "token id %d is outside the vocabulary of %d", id, e.tok.Size())
-				break
-			}
+	for _, id := range *g.Tokens {
+		if id < 0 || id >= e.tok.Size() {
+			return invalidRequest("tokens", "invalid_value", "token id %d is outside the vocabulary of %d", id, e.tok.Size())
 		}
-	}
-	if f != nil {
-		f.write(w)
-		return
 	}
 	writeJSON(w, http.StatusOK, struct {
 		Prompt string `json:"prompt"`
 	}{e.tok.Decode(*g.Tokens, true)})
+	return nil
 }

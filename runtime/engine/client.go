@@ -90,8 +90,7 @@ func ConnectionRefused(err error) bool { return errors.Is(err, syscall.ECONNREFU
 // Metrics reads the engine's metrics; ErrNoMetrics if it answers without any.
 func (c *Client) Metrics(ctx context.Context) (Metrics, error) {
 	b, err := c.do(ctx, http.MethodGet, "/metrics", nil, 8<<20)
-	var se *StatusError
-	if errors.As(err, &se) {
+	if _, ok := errors.AsType[*StatusError](err); ok {
 		return Metrics{}, ErrNoMetrics
 	}
 	if err != nil {
@@ -236,8 +235,7 @@ func (c *Client) send(ctx context.Context, method, path, contentType string, bod
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		var ue *url.Error
-		if errors.As(err, &ue) {
+		if ue, ok := errors.AsType[*url.Error](err); ok {
 			err = ue.Err // without the internal address
 		}
 		return nil, fmt.Errorf("%s: %w", path, err)

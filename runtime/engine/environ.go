@@ -44,8 +44,8 @@ func isSecret(name, value string) bool {
 			return true
 		}
 	}
-	if i := strings.Index(value, "://"); i >= 0 {
-		host, _, _ := strings.Cut(value[i+3:], "/")
+	if _, after, ok := strings.Cut(value, "://"); ok {
+		host, _, _ := strings.Cut(after, "/")
 		if user, _, ok := strings.Cut(host, "@"); ok && strings.Contains(user, ":") {
 			return true
 		}

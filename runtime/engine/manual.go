@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -75,9 +76,7 @@ func NewManual(dir string, o ManualOptions) *Manual {
 	if o.Quiet == nil {
 		o.Quiet = func() bool { return true }
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Manual{dir: dir, o: o, known: map[string]*flagList{}, tried: map[string]bool{}, requests: make(chan helpRequest, 8)}
 }
 
@@ -258,7 +257,7 @@ func parseHelp(help string) (flags []string) {
 		if i := strings.Index(rest, "  "); i > 0 { // the description begins
 			rest = rest[:i]
 		}
-		for _, alt := range strings.Split(rest, ", ") {
+		for alt := range strings.SplitSeq(rest, ", ") {
 			name, _, _ := strings.Cut(strings.TrimSpace(alt), " ")
 			name, _, _ = strings.Cut(name, "=")
 			if strings.HasPrefix(name, "--") && len(name) > 2 {

@@ -178,8 +178,7 @@ func (c *Client) requestToken(ctx context.Context, q tokenProbe) error {
 		return err
 	}
 	answer, err := readAnswer(res, q.path, maxProbeAnswer)
-	var se *StatusError
-	if errors.As(err, &se) {
+	if se, ok := errors.AsType[*StatusError](err); ok {
 		c.answered(q.path, se.Error())
 	}
 	if err != nil {

@@ -149,8 +149,7 @@ func findGGUF(path, pattern string) (string, error) {
 }
 
 func lookPathError(err error) string {
-	var ee *exec.Error
-	if errors.As(err, &ee) {
+	if ee, ok := errors.AsType[*exec.Error](err); ok {
 		err = ee.Err
 	}
 	return err.Error()

@@ -145,10 +145,7 @@ func (n *nvmlDriver) holders(index int) (list []holder) {
 			continue
 		}
 		for _, p := range infos {
-			h := holder{pid: int(p.Pid), bytes: functions.Bytes(p.UsedGpuMemory)}
-			if h.bytes < 0 { // NVML_VALUE_NOT_AVAILABLE
-				h.bytes = 0
-			}
+			h := holder{pid: int(p.Pid), bytes: max(functions.Bytes(p.UsedGpuMemory), 0)} // NVML_VALUE_NOT_AVAILABLE is negative
 			if !seen[h.pid] {
 				seen[h.pid] = true
 				list = append(list, h)

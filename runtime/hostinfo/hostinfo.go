@@ -48,16 +48,3 @@ func parseLimit(text string) int64 {
 	}
 	return n
 }
-
-// ReadMemory reads the machine's memory. The error is set where nothing is known.
-func ReadMemory() (Memory, error) { return readMemory() }
-
-// GroupLimit is the tightest memory limit in bytes on the way up from this process's
-// control group; 0 where there is none.
-func GroupLimit() int64 { return groupLimit() }
-
-// MaxFiles is how many files this process may have open; 0 where that is not known.
-func MaxFiles() int { return maxFiles() }
-
-// BootID identifies this boot of the machine; "" where that is not known.
-func BootID() string { return bootID() }

@@ -2,15 +2,15 @@ package hostinfo
 
 import "golang.org/x/sys/unix"
 
-// readMemory knows the total alone: macOS has no one number for what is available.
-func readMemory() (Memory, error) {
+// ReadMemory knows the total alone: macOS has no one number for what is available.
+func ReadMemory() (Memory, error) {
 	n, err := unix.SysctlUint64("hw.memsize")
 	return Memory{Total: int64(n)}, err
 }
 
-func groupLimit() int64 { return 0 }
+func GroupLimit() int64 { return 0 }
 
-func bootID() string {
+func BootID() string {
 	s, err := unix.Sysctl("kern.bootsessionuuid")
 	if err != nil {
 		return ""
@@ -18,7 +18,7 @@ func bootID() string {
 	return s
 }
 
-func maxFiles() int {
+func MaxFiles() int {
 	var l unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) != nil {
 		return 0

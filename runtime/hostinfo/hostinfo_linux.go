@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func readMemory() (Memory, error) {
+// ReadMemory reads the machine's memory. The error is set where nothing is known.
+func ReadMemory() (Memory, error) {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return Memory{}, err
@@ -21,7 +22,9 @@ func readMemory() (Memory, error) {
 	return m, nil
 }
 
-func groupLimit() int64 {
+// GroupLimit is the tightest memory limit in bytes on the way up from this process's
+// control group; 0 where there is none.
+func GroupLimit() int64 {
 	minimum := int64(0)
 	read := func(path string) {
 		if b, err := os.ReadFile(path); err == nil {
@@ -54,7 +57,8 @@ func groupLimit() int64 {
 	}
 }
 
-func bootID() string {
+// BootID identifies this boot of the machine; "" where that is not known.
+func BootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
@@ -62,7 +66,8 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-func maxFiles() int {
+// MaxFiles is how many files this process may have open; 0 where that is not known.
+func MaxFiles() int {
 	var l unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) != nil {
 		return 0

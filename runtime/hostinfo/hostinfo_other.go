@@ -4,10 +4,10 @@ package hostinfo
 
 import "errors"
 
-func readMemory() (Memory, error) { return Memory{}, errors.ErrUnsupported }
+func ReadMemory() (Memory, error) { return Memory{}, errors.ErrUnsupported }
 
-func groupLimit() int64 { return 0 }
+func GroupLimit() int64 { return 0 }
 
-func bootID() string { return "" }
+func BootID() string { return "" }
 
-func maxFiles() int { return 0 }
+func MaxFiles() int { return 0 }

@@ -215,8 +215,7 @@ func (r *Replica) loadAdapter(ctx, replicaCtx context.Context, eng adapterEngine
 }
 
 func adapterErrorCode(err error) string {
-	var se *engine.StatusError
-	if errors.As(err, &se) {
+	if se, ok := errors.AsType[*engine.StatusError](err); ok {
 		switch se.Status {
 		case http.StatusNotFound:
 			return AdapterNotFound

@@ -292,6 +292,23 @@ func TestLoadAdapter(t *testing.T) {
 			t.Error(n)
 		}
 	})
+	confined := filepath.Join(t.TempDir(), "adapters")
+	run("of a confined engine", func(o *Options) { o.AdapterDir = confined }, func(t *testing.T, lib *library, l *replicaRun) {
+		load(t, l, "a", "", "")
+		if _, err := os.Stat(filepath.Join(confined, "a", "adapter_model.safetensors")); err != nil || lib.path != filepath.Join(confined, "a") {
+			t.Errorf("loaded from %s: %v", lib.path, err)
+		}
+		l.Unload(0, "done")
+		l.ended(t, functions.Unloaded, "")
+		if _, err := os.Stat(confined); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the copies outlive the replica: %v", err)
+		}
+	})
+	noFolder := filepath.Join(t.TempDir(), "file")
+	write(t, noFolder, func(io.Writer) error { return nil })
+	run("that cannot be linked", func(o *Options) { o.AdapterDir = noFolder }, func(t *testing.T, _ *library, l *replicaRun) {
+		load(t, l, "a", AdapterUnavailable, "adapter a: ")
+	})
 	run("an engine without", func(o *Options) { o.Spec.Engine = functions.EngineSGLang }, func(t *testing.T, lib *library, l *replicaRun) {
 		load(t, l, "a", AdapterInvalid, "adapter a: engine sglang loads no adapters")
 	})

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -274,9 +275,7 @@ func (b *boot) onDeadline(ctx context.Context) *bootEnd {
 	r := b.r
 	b.stopProbes()
 	answer, problem := r.eng.LastAnswer(), "not ready"
-	if answer == "" {
-		answer = "no answer"
-	}
+	answer = cmp.Or(answer, "no answer")
 	if !b.healthyAt.IsZero() {
 		problem = "no first token"
 	}

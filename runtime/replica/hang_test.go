@@ -56,6 +56,8 @@ func TestWatch(t *testing.T) {
 			{at: 4, m: c(1, 20, 5, 5)},  // it is over, the next has no token yet
 			{at: 30, m: c(1, 20, 5, 5)}, // its prompt is long
 			{at: 124, m: c(1, 20, 5, 5), suspect: true}}},
+		{"a long prompt after requests that were aborted", []step{
+			{at: 1, m: c(0, 0, 6, 4)}, {at: 2, m: c(1, 0, 6, 4)}, {at: 30, m: c(1, 0, 6, 4)}, {at: 124, m: c(1, 0, 6, 4), suspect: true}}},
 		{"counted, and standing still", []step{{at: 1, m: c(0, 0, 4, 3)}, {at: 2, m: c(1, 0, 4, 3)}, {at: 3, m: c(1, 9, 5, 3)}, {at: 13, m: c(1, 9, 5, 3), suspect: true}}},
 		{"began and stopped between two looks", []step{{at: 1, m: m(0, 5)}, {at: 2, m: m(1, 9)}, {at: 12, m: m(1, 9), suspect: true}}},
 		{"the same, counted", []step{{at: 1, m: c(0, 5, 4, 4)}, {at: 2, m: c(1, 9, 5, 4)}, {at: 12, m: c(1, 9, 5, 4), suspect: true}}},
@@ -86,8 +88,10 @@ func TestWatch(t *testing.T) {
 				}
 				if got != "" {
 					w.cleared(now)
-					if again := w.observe(now.Add(time.Second), now.Add(time.Second), s.m, s.err, functions.Traffic{}); again != "" {
-						t.Errorf("suspected again at once: %s", again)
+					for _, traffic := range []functions.Traffic{s.t.traffic(zero), {}} { // the same requests, or none
+						if again := w.observe(now.Add(time.Second), now.Add(time.Second), s.m, s.err, traffic); again != "" {
+							t.Errorf("suspected again at once with %+v: %s", traffic, again)
+						}
 					}
 				}
 			}

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -45,9 +46,7 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 	for _, r := range c.Ranks {
 		rank = max(rank, r)
 	}
-	if maximum == 0 {
-		maximum = defaultRank
-	}
+	maximum = cmp.Or(maximum, defaultRank)
 	switch {
 	case c.Type != "" && !strings.EqualFold(c.Type, "LORA"):
 		return "", fmt.Errorf("its peft_type is %q; only LORA can be served", c.Type)

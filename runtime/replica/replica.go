@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -261,9 +262,7 @@ type commands struct {
 
 // New makes a replica; Run starts it.
 func New(o Options) *Replica {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Began.IsZero() {
 		o.Began = time.Now()
 	}

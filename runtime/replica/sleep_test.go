@@ -57,7 +57,7 @@ func (n *fakeNode) SleepLevel(context.Context) (int, error) { return int(n.aslee
 func (n *fakeNode) LoadAdapter(_ context.Context, name, path string) error {
 	n.call("load %s", name)
 	err := n.refuse
-	n.refuse = nil
+	n.refuse, n.path = nil, path
 	return err
 }
 

@@ -77,7 +77,6 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 		if cmd, plan, err = r.prepare(req); err != nil {
 			return r.failed(err.Error()), false
 		}
-		meta.Key = cmd.Key
 	}
 	began = time.Now()
 	meta.Started = began

@@ -1,10 +1,14 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -27,8 +31,10 @@ type fakeNode struct {
 	released  atomic.Int64
 	calledOff atomic.Bool
 
+	log      string // path; "": there is none
 	spawnErr error
 	spawned  atomic.Int64
+	closed   atomic.Int64 // clients of engines
 	killed   atomic.Int64
 	termed   atomic.Int64
 	ignored  map[syscall.Signal]bool // signals that do not end the process
@@ -46,6 +52,7 @@ type fakeNode struct {
 	sleepTime, wakeTime time.Duration
 	wakeErr             error
 	refuse              error        // of the next adapter
+	path                string       // of the last one
 	asleep              atomic.Int64 // level
 
 	noParent bool // the parent cannot fork
@@ -86,7 +93,7 @@ func (n *fakeNode) Spawn(_ context.Context, p supervisor.Process) (*supervisor.C
 		return nil, fmt.Errorf("spawn r1: %w: it is dead", supervisor.ErrNoParent)
 	}
 	n.spawned.Add(1)
-	c, exit := supervisor.NewChild(p.ID, 42, "/log/"+p.ID)
+	c, exit := supervisor.NewChild(p.ID, 42, cmp.Or(n.log, "/log/"+p.ID))
 	n.mu.Lock()
 	n.exit, n.gone = exit, false
 	n.mu.Unlock()
@@ -178,7 +185,7 @@ func (n *fakeNode) Metrics(context.Context) (engine.Metrics, error) {
 	return engine.Metrics{Load: true, Flow: true}, nil
 }
 
-func (n *fakeNode) Close() {}
+func (n *fakeNode) Close() { n.closed.Add(1) }
 
 func (n *fakeNode) options() Options {
 	d := functions.Duration(time.Second)
@@ -291,6 +298,28 @@ func TestFailures(t *testing.T) {
 		{name: "no first token", s: func() *fakeNode { s := &fakeNode{}; s.hang.Store(true); return s }(), why: "vllm: no first token within 10m (deadlines.start): no answer; it wrote nothing", after: 10*time.Minute + second, kills: 1},
 		{name: "first token is an error", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 500, Body: "CUDA error"} }}, why: "vllm: no first token within 10m (deadlines.start): the probe answered HTTP 500: CUDA error", after: 10*time.Minute + second, kills: 1},
 		{name: "the key is refused", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 401, Body: "Unauthorized"} }}, why: "vllm: first token: HTTP 401: Unauthorized", after: 11 * second, kills: 1},
+		{name: "it goes on writing that it failed", s: &fakeNode{loadTime: time.Hour}, change: func(o *Options) {
+			o.Spawner.(*fakeNode).log = filepath.Join(t.TempDir(), "log")
+			write(t, o.Spawner.(*fakeNode).log, func(io.Writer) error { return nil })
+		}, during: func(s *fakeNode) {
+			for i := range 50 {
+				time.AfterFunc(time.Duration(i)*100*time.Millisecond, func() {
+					f, err := os.OpenFile(s.log, os.O_WRONLY|os.O_APPEND, 0)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer f.Close()
+					fmt.Fprintln(f, "RuntimeError: Engine core initialization failed. See root cause above.")
+				})
+			}
+		}, why: "vllm ended while loading: ", after: 2 * second, kills: 1},
+		{name: "the key is refused at times", s: &fakeNode{tokenErr: func(n int64) error {
+			if n%2 == 0 {
+				return &engine.StatusError{Status: 401, Body: "Unauthorized"}
+			}
+			return &engine.StatusError{Status: 500, Body: "loading"}
+		}}, why: "vllm: no first token within 10m (deadlines.start): the probe answered HTTP ", after: 10*time.Minute + second, kills: 1},
 		{name: "dies at its first token", s: &fakeNode{loadTime: second}, change: func(o *Options) {
 			s := o.Spawner.(*fakeNode)
 			s.tokenErr = func(int64) error {
@@ -339,6 +368,9 @@ func TestFailures(t *testing.T) {
 				want := c.s.released.Load()
 				if c.s.spawned.Load() > 0 && want != 1 {
 					t.Errorf("lease released %d times", want)
+				}
+				if n := c.s.spawned.Load(); n != c.s.closed.Load() {
+					t.Errorf("%d engines started, the clients of %d closed", n, c.s.closed.Load())
 				}
 				if c.name == "port taken for ever" && c.s.spawned.Load() != portTries {
 					t.Errorf("%d tries", c.s.spawned.Load())
@@ -413,6 +445,19 @@ func TestCancelStart(t *testing.T) {
 	})
 }
 
+// The cause of a failure is looked for in the log of its own try.
+func TestLogOfTheTry(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	before, now := "OSError: [Errno 98] Address already in use\n", "ValueError: bad kernel\n"
+	write(t, path, func(w io.Writer) error { _, err := io.WriteString(w, before+now); return err })
+	r := New((&fakeNode{}).options())
+	r.logAt.Store(&path)
+	r.logFrom = int64(len(before))
+	if got := r.logTail(supervisor.Exit{}); got != now {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestUnloadAnywhere(t *testing.T) {
 	t.Run("staging", func(t *testing.T) {
 		s := &fakeNode{stageTime: time.Minute}
@@ -453,6 +498,19 @@ func TestUnloadAnywhere(t *testing.T) {
 	})
 }
 
+// Of several Unloads the shortest drain counts, in whatever order they come.
+func TestUnloadsAreMerged(t *testing.T) {
+	for _, drains := range [][]time.Duration{{time.Hour, time.Second}, {time.Second, time.Hour}} {
+		r := New((&fakeNode{}).options())
+		for _, d := range drains {
+			r.Unload(d, d.String())
+		}
+		if c := r.takeCommands(); !c.unload || c.drain != time.Second || c.reason != "1s" {
+			t.Errorf("%v: %+v", drains, c)
+		}
+	}
+}
+
 func TestDrain(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -472,6 +530,7 @@ func TestDrain(t *testing.T) {
 		{name: "no metrics", min: 30 * time.Second, max: 30 * time.Second},
 		{name: "only the owner knows", owner: true, until: 5 * time.Second, min: 5 * time.Second, max: 5*time.Second + 200*time.Millisecond},
 		{name: "more haste", known: true, until: time.Hour, again: 3 * time.Second, min: 4 * time.Second, max: 4 * time.Second},
+		{name: "less haste changes nothing", known: true, until: time.Hour, again: time.Minute, min: 30 * time.Second, max: 30 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -228,10 +229,7 @@ func (c *Client) Spawn(ctx context.Context, p Process) (*Child, error) {
 			"spawn %s: the supervisor (process %d) is of an older version and cannot confine engines: end thaw with its engines and start it again",
 			p.ID, c.hello.PID)
 	}
-	log := p.Log
-	if log == "" {
-		log = LogPath(c.hello.Dir, p.ID)
-	}
+	log := cmp.Or(p.Log, LogPath(c.hello.Dir, p.ID))
 	child, _ := NewChild(p.ID, 0, log)
 	c.mu.Lock()
 	old := c.children[p.ID]

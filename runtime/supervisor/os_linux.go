@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -142,15 +143,7 @@ func parentOf(pid int) (int, bool) {
 // hasEnvironment reports whether a process was started with this NAME=VALUE.
 func hasEnvironment(pid int, line string) bool {
 	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	if err != nil {
-		return false
-	}
-	for v := range bytes.SplitSeq(env, []byte{0}) {
-		if string(v) == line {
-			return true
-		}
-	}
-	return false
+	return err == nil && slices.Contains(strings.Split(string(env), "\x00"), line)
 }
 
 // endSession kills the processes left in the session of a dead supervisor. The

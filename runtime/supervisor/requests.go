@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -93,9 +94,7 @@ func (s *supervisor) spawn(p Process, from *client, seq uint64) (int, error) {
 	} else if _, err := os.Stat(p.Dir); err != nil {
 		return 0, err // exec would report the program as missing
 	}
-	if p.Log == "" {
-		p.Log = LogPath(s.o.Dir, p.ID)
-	}
+	p.Log = cmp.Or(p.Log, LogPath(s.o.Dir, p.ID))
 	if p.Scratch != "" {
 		if err := makeScratch(p.Scratch, p.ScratchFiles); err != nil {
 			return 0, fmt.Errorf("scratch folder: %w", err)
@@ -182,7 +181,7 @@ func execute(p Process, out uintptr) (pid int, release func(), err error) {
 }
 
 func (s *supervisor) addProcess(p Process, pid int, j *outputLog) {
-	pr := &process{log: j, scratch: p.Scratch, Running: Running{ID: p.ID, PID: pid, Log: p.Log, Started: time.Now(), Meta: p.Meta}}
+	pr := &process{log: j, scratch: p.Scratch, ID: p.ID, PID: pid, Log: p.Log, Started: time.Now(), Meta: p.Meta}
 	s.byID[p.ID], s.byPID[pid] = pr, pr
 	if s.spawned++; s.spawned%16 == 1 {
 		s.pruneLogs()

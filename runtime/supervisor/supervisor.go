@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -57,9 +58,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Grace <= 0 {
 		o.Grace = DefaultGrace
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("supervisor: %w", err)
 	}

@@ -16,14 +16,16 @@ type Row struct {
 	Stream     bool   // the request has "stream": true
 	Path       string // "" is chat completions
 	Answer     Answer
-	Status     int      // of the answer to the client, where its head was not sent before
-	Words      []string // in the body, in this order
-	Absent     []string // not in the body
-	Code, Type string   // of the error, "" any
-	RetryAfter string   // "" any
-	Success    bool     // a whole answer and no error
-	Requests   int      // how often the engine is asked
-	Blamed     bool     // the replica is reported to the platform
+	Status     int           // of the answer to the client, where its head was not sent before
+	Words      []string      // in the body, in this order
+	Absent     []string      // not in the body
+	Code, Type string        // of the error, "" any
+	RetryAfter string        // "" any
+	Success    bool          // a whole answer and no error
+	Requests   int           // how often the engine is asked
+	Blamed     bool          // the replica is reported to the platform
+	Died       bool          // it counts as a crash of the engine
+	Within     time.Duration // of virtual time, until the client has the answer; 0 any
 }
 
 func gzipped(s string) string {
@@ -63,7 +65,9 @@ func Rows() (rows []Row) {
 	rows = append(rows, encodedRows()...)
 	rows = append(rows, frameRows()...)
 	rows = append(rows, endRows()...)
-	return append(rows, reportRows()...)
+	rows = append(rows, plainRows()...)
+	rows = append(rows, reportRows()...)
+	return append(rows, dialectRows()...)
 }
 
 // reportRows are further reports: errors in llama.cpp's own field until 2025 (E13), a finished

@@ -6,15 +6,22 @@ import "bytes"
 // below were set by hand and checked on labelled prompts; see bench/thaw-bench/router.
 const codePoints = 6
 
+// shortWords are the words of a short text, two of which that may be of programming are a stronger sign if one is technical.
+const shortWords = 30
+
 // code gathers the signs of code in a text.
 type code struct {
 	structure   int // points for fences, diffs, traces, statements, paths
 	identifiers int // points, at most 4 of which count: field names are asked for in prose too
 	symbols     int
 	inFence     bool
-	asked       bool // a sentence asks to write a function, a query, …
+	asked       int // points for a sentence that asks to write a function, a query, …
+	inline      int // names between backticks
+	formulas    int // commands of formulas (such as a fraction), and formulas between dollars
 
-	languages, programs, maybe, syntax int // words
+	languages, maybeLanguages, programs, maybe, syntax int // different words
+	technical                                          int // of maybe
+	counted                                            uint64
 }
 
 // certain reports whether no further sign is needed.
@@ -23,31 +30,61 @@ func (c *code) certain() bool { return c.structure >= codePoints }
 // found reports whether a text of so many words is code or about code. Words count by
 // their density: a long text about anything has some of them.
 func (c *code) found(words int) bool {
-	lexical := 4*min(c.languages, 3) + 3*min(c.programs, 2) + 2*min(c.maybe, 4) + 4*min(c.syntax, 3)
-	if c.asked {
-		lexical += 3
+	if c.certain() {
+		return true
 	}
-	if c.languages+c.programs+c.syntax == 0 && c.maybe < 3 {
+	lexical := 4*min(c.languages, 3) + 3*min(c.programs, 2) + 2*min(c.maybe, 4) + 4*min(c.syntax, 3)
+	if words <= shortWords && c.technical > 0 && c.maybe > 1 {
+		lexical += c.maybe // of a short text a larger part
+	} else if c.languages+c.programs+c.syntax == 0 && (c.maybe < 3 || c.technical == 0) {
 		lexical /= 2
 	}
+	signs := min(c.identifiers, 4) + min(c.symbols, 8)*200/max(words, 200)
+	if c.formulas > 1 { // functions, graphs and brackets are those of mathematics
+		lexical, signs = 4*min(c.languages, 3), 0
+	}
+	if words <= shortWords && c.inline > 0 {
+		signs += 4
+	}
+	lexical += 4 * min(c.maybeLanguages, 1)
 	lexical = lexical * 80 / max(words, 80)
 	if c.languages > 0 && words <= 40 {
 		lexical += 2
 	}
-	return c.structure+min(c.identifiers, 4)+min(c.symbols, 8)+lexical >= codePoints
+	return c.structure+signs+lexical+c.asked >= codePoints
 }
 
-func (c *code) word(class wordClass) {
+// ask notes that a verb asks for code.
+func (c *code) ask(verb, object wordClass) {
+	points := 4
 	switch {
-	case class < classLanguage:
+	case object&classObject != 0:
+		points = codePoints
+	case verb&classMake != 0:
+		points = 5
+	}
+	c.asked = max(c.asked, points)
+}
+
+// word counts a word, once if it is repeated or stands in the plural too.
+func (c *code) word(word []byte, class wordClass) {
+	bit := uint64(1) << ((word[0] + 11*word[min(2, len(word)-1)]) & 63)
+	if class&(classSyntax|classLanguage|classProgram|classMaybe) == 0 || c.counted&bit != 0 {
+		return
+	}
+	c.counted |= bit
+	switch {
 	case class&classSyntax != 0:
 		c.syntax++
 	case class&classLanguage != 0:
 		c.languages++
 	case class&classProgram != 0:
 		c.programs++
-	case class&classMaybe != 0:
+	default:
 		c.maybe++
+		if class&classTechnical != 0 {
+			c.technical++
+		}
 	}
 }
 
@@ -127,7 +164,7 @@ func (c *code) statement(text []byte, start, end int) {
 	case "SELECT", "INSERT", "UPDATE", "DELETE", "CREATE":
 		c.structure += 5
 	default:
-		if last == ';' || last == '{' {
+		if last == ';' || last == '{' || rest[0] == '(' || rest[0] == ' ' && rest[1] == '(' && last == ')' {
 			c.structure += 3
 		}
 	}
@@ -168,6 +205,9 @@ func (c *code) symbol(text []byte, i int, begin bool) {
 				c.structure += fencePoints(text[i+len(fence):])
 			}
 			c.inFence = !c.inFence
+		} else if kinds[second] != kindNone && (i == 0 || text[i-1] == ' ' || text[i-1] == '\n') {
+			c.symbols += 2 // a name among words
+			c.inline++
 		}
 	case '/':
 		c.slash(text, i, begin)
@@ -198,15 +238,20 @@ func (c *code) symbol(text []byte, i int, begin bool) {
 		if begin && (len(rest) == 1 || rest[1] == '\n' || rest[1] == ';') {
 			c.symbols++
 		}
-	case '\\':
-		if i > 0 && text[i-1] == ':' && len(rest) > 1 && classes[rest[1]] == charLetter {
-			c.structure += 3
+	case '$':
+		if isFormula(text[i:min(len(text), i+64)]) {
+			c.formulas++
 		}
+	case '\\':
+		c.backslash(text, i)
 	case ':', '|':
 		if second == rest[0] {
 			c.symbols += 2
 		}
 	case '=':
+		if beginsLine(text[:i]) {
+			c.assignment(rest)
+		}
 		if second == '>' || second == '=' {
 			c.symbols += 2
 		}
@@ -223,6 +268,55 @@ func (c *code) symbol(text []byte, i int, begin bool) {
 			c.symbols++
 		}
 	}
+}
+
+// backslash reads a command of a formula, or a path of Windows.
+func (c *code) backslash(text []byte, i int) {
+	if i+2 >= len(text) {
+		return
+	}
+	next := text[i+1]
+	escape := next == 'n' || next == 't' || next == 'r'
+	if kinds[next] == kindLower && !escape && kinds[text[i+2]] == kindLower && (i == 0 || kinds[text[i-1]] == kindNone) {
+		c.formulas++
+	}
+	drive := i > 1 && text[i-1] == ':' && classes[text[i-2]] == charLetter && (i == 2 || kinds[text[i-3]] == kindNone)
+	if drive && classes[next] == charLetter {
+		c.structure += 3
+	}
+}
+
+// assignment reads what follows a name at the beginning of a line, from the sign on.
+func (c *code) assignment(rest []byte) {
+	if len(rest) < 3 || rest[1] != ' ' {
+		return
+	}
+	c.symbols += 2
+	switch rest[2] {
+	case '[', '"', '{', '\'':
+		c.structure += 3
+	}
+}
+
+// beginsLine reports whether a text ends with a line of one name and a blank.
+func beginsLine(text []byte) bool {
+	i := len(text) - 1
+	if i < 1 || text[i] != ' ' {
+		return false
+	}
+	for i--; i >= 0 && kinds[text[i]]&(kindLower|kindUpper|kindDigit|kindUnder) != 0; i-- {
+	}
+	return i < len(text)-2 && (i < 0 || text[i] == '\n')
+}
+
+// isFormula reports whether text begins with a short formula between dollars, and not with
+// an amount or a variable.
+func isFormula(text []byte) bool {
+	n := bytes.IndexByte(text[1:], '$') + 1
+	if n < 2 || text[1] == ' ' || text[n-1] == ' ' || bytes.IndexByte(text[:n], '\n') >= 0 {
+		return false
+	}
+	return n+1 == len(text) || kinds[text[n+1]] == kindNone
 }
 
 // slash reads a comment or an absolute path of two parts.

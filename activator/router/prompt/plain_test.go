@@ -35,8 +35,7 @@ func readPlainly(s *scan, text []byte) {
 		}
 		i++
 	}
-	s.endSentence()
-	s.unpackStops()
+	s.end(len(text))
 }
 
 // TestReadPlainly: the fast reading of a text sees what the plain one does.
@@ -72,7 +71,7 @@ func TestReadPlainly(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	pieces := []string{"json", "JSON", " ", "  ", ", ", ". ", ".  ", ".", "? ", "!", "\n", "\t", "(", ")", "C#", "c++", "is", "This", "comment", "toxic", "return", "as", "def f(x):\n", "if x {\n", "fooBar", "foo_bar", "TypeError",
 		"日本", "é", "über", "main.go:12", "`", "```go\n", "```", "a1", "1", "/usr/bin", "diff --git ", "averyverylongwordwithoutend", "abcdefgh", "abcdefghi", "abcdefghijklmno", "abcdefghijklmnop", "safe", "unsafe", "classify",
-		"\\", "\"", "返回", "Ж", "ñ", "_x", "__init__", "select", "SELECT ", "x=>y", "&&", "::", "\x00", "\x7f", "K", "name", "extract", "[", "]", "@", "{", "|", "~"}
+		"\\", "\"", "返回", "Ж", "ñ", "_x", "__init__", "select", "SELECT ", "x=>y", "&&", "::", "\x00", "\x7f", "K", "name", "extract", "entities", "passage", "list", "all", "write", "function", "in", "Java", "linked", "$", "\\frac", " = [", "[", "]", "@", "{", "|", "~"}
 	for range 20000 {
 		var text []byte
 		for range random.IntN(60) {
@@ -99,7 +98,7 @@ func TestVocabularyHasSlots(t *testing.T) {
 	n := 0
 	for i := range table.slots {
 		e := &table.slots[i]
-		if e.class == 0 {
+		if e.hash == 0 {
 			continue
 		}
 		n++

@@ -61,8 +61,9 @@ func Read(env *openai.Envelope, body []byte) functions.RouteFeatures {
 	r.tokens += float64(len(tools))*tokensPerSchemaByte + float64(len(env.Section(body, openai.SectionTexts)))*tokensPerTextByte
 	f.TokenCount = int(r.tokens + 0.5)
 	f.Images = r.images
-	f.Code = r.user.code.found(r.user.words) || r.earlier && len(r.joined) < followUpBytes && len(r.joined) > 0
-	f.StructuredOutput = env.Structured(body) || r.user.found&foundJSON != 0
+	code := r.user.code.found(r.user.words)
+	f.Code = code || r.earlier && len(r.joined) < followUpBytes && len(r.joined) > 0
+	f.StructuredOutput = env.Structured(body) || r.user.found&foundJSON != 0 || r.user.found&foundParts != 0 && !code
 	f.Safety = r.user.found&foundVerdict != 0 || r.system.found&foundSafePair != 0
 	f.Language = r.user.language()
 	f.PromptFamily = r.nameFamily()

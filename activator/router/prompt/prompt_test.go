@@ -67,6 +67,29 @@ func TestText(t *testing.T) {
 		{"Return a JSON object with the keys first_name and last_name: Ann Lee", json},
 		{"List the cities. Output only valid JSON.", json},
 		{"What is JSON and who invented it?", 0},
+		{"Write a program that counts the vowels of a word.", code},
+		{"Develop an algorithm that detects a cycle.", code},
+		{"Build a class that stores the scores of all players in an array.", code},
+		{"Describe how a hash map and a linked list differ.", code},
+		{"Implement a while loop in Java that prints the odd numbers.", code},
+		{"Reverse this list.\nnumbers = [4, 8, 15]", 0},
+		{"Reverse the elements of this list.\nnumbers = [4, 8, 15]", code},
+		{"Why does `sort -n` print the elements in this order? I gave it two arguments.", code},
+		{"Turn the tuple `pair` around.", code},
+		{"Swap the keys and values of the dict d.", code},
+		{"add milk and eggs to my shopping list", 0},
+		{"The island was settled in 1850.\n==Geography==\nIt is flat." + strings.Repeat(" The coast has many bays and few towns.", 60) + "\n==Towns==\nNone.", 0},
+		{"My class has a test tomorrow, can you help me?", 0},
+		{"Who are the key characters of the script?", 0},
+		{"Which island in Indonesia is larger, Java or Bali?", 0},
+		{"We want to spend two weeks in Java, what can we see there?", 0},
+		{"The summer program has 40 places, the winter program 25. How many places has the program?", 0},
+		{"Create a class schedule for the autumn term.", 0},
+		{`Let $f(x) = \frac{x}{2}$ and $g(x) = \sqrt{x}$ be functions. Find $f(g(16))$.`, 0},
+		{`Compute \[\sum_{k=1}^{n} \cos(k\theta)\] as a function of $n$ and $\theta$.`, 0},
+		{`Write a Python function that computes $\sum_{k=1}^{n} k^2$ and $\prod_k k$.`, code},
+		{"It costs $5 here and $7 there; which shop is cheaper?", 0},
+		{"Note:\\nThe contract ends here.\\nTerms:\\nNone.", 0},
 		{"Is the following comment toxic? \"you are an idiot\"", safety},
 		{"Classify this message as safe or unsafe: let us meet at noon", safety},
 		{"Is it safe to eat raw eggs?", 0},
@@ -81,6 +104,49 @@ func TestText(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("code %v, JSON %v, safety %v: %s", f.Code, f.StructuredOutput, f.Safety, c.text)
+		}
+	}
+}
+
+// TestParts: a request for parts of a text, in words, binds the form of the answer.
+func TestParts(t *testing.T) {
+	const story = "\nOn Friday Anna Berg flew from Oslo to Lima. She met Paul Ochoa of Acme there.\nThey signed on Sunday."
+	for text, want := range map[string]bool{
+		"Extract the dates and the places." + story:                                                  true,
+		"Please extract every person from the text below:" + story:                                   true,
+		"Identify all named entities in the following paragraph." + story:                            true,
+		"List the people mentioned in this article." + story:                                         true,
+		"Find all locations in the report and separate them with commas." + story:                    true,
+		"Which companies are mentioned in the text?" + story:                                         true,
+		"Give me all entities of the text with their types." + story:                                 true,
+		"You are an expert of contracts. Pull the names of both parties from this contract." + story: true,
+		"Make a table of the names and cities of the passage." + story:                               true,
+		"Pick the five most important keywords of the abstract." + story:                             true,
+		"Text:" + story + "\nHighlight each event in the text.":                                      true,
+
+		"Could you list the ingredients and amounts?" + strings.Repeat(story, 4):           true,
+		"I want you to create a table with one row per flight." + strings.Repeat(story, 4): true,
+		"Gather data on prices and routes from these reports." + story:                     true,
+		"Give me the names of the travellers and what they do." + strings.Repeat(story, 4): true,
+		"Can you help me extract plots and settings?" + strings.Repeat(story, 4):           true,
+		"Extract who met whom." + story:                                                    true,
+
+		"Create a table with one row per planet.": false,
+		"Is this a good plot? It is about a man whom a king asked to find a woman of many names." + strings.Repeat(story, 4):  false,
+		"Write a Python function that extracts all dates from a text.":                                                        false,
+		"How do I extract the columns of a DataFrame in Python?":                                                              false,
+		"Add half a teaspoon of vanilla extract, then stir.":                                                                  false,
+		"Write an article and use all of the following keywords: sun, sea, sand":                                              false,
+		"Summarize the following article." + story:                                                                            false,
+		"Which one of the following is mentioned in the passage?" + story:                                                     false,
+		"Create a table that compares trains and planes.":                                                                     false,
+		"List the largest cities of Peru.":                                                                                    false,
+		"Tell me a story about people in a small town." + story:                                                               false,
+		"Find the sum of all values of n for which both given statements are true.":                                           false,
+		"What do you make of it?" + strings.Repeat(story, 9) + " Extract the names from the text." + strings.Repeat(story, 9): false,
+	} {
+		if got := readBody(t, chat(text)).StructuredOutput; got != want {
+			t.Errorf("%v: %s", got, text)
 		}
 	}
 }

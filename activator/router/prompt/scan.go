@@ -13,6 +13,7 @@ const (
 	foundJSON     found = 1 << iota // "reply in JSON"
 	foundVerdict                    // a moderation verdict
 	foundSafePair                   // the same, in words that no instruction about manners uses
+	foundParts                      // parts of a text: entities, dates
 )
 
 // scan is what reading texts has shown.
@@ -28,6 +29,14 @@ type scan struct {
 
 	sentence wordClass // of the words since the last end of a sentence
 	previous wordClass // of the word before
+	verb     wordClass // of the last verb of the sentence that may ask for code; 0: none
+	verbEnd  int       // where it ends
+	asked    bool      // the sentence asks for code
+	finds    bool      // a verb of classFind is in the imperative
+	begins   wordClass // of the verb that the sentence begins with
+	last     int       // where its last word of a class ends
+	parts    int       // where the last sentence ends that asks for parts of a text
+	bare     int       // where the first one ends that does so if a text is beside it
 }
 
 // counts are the parts that the estimate of tokens is made of. Words of fewer than 16
@@ -161,8 +170,16 @@ func (s *scan) read(text []byte) {
 			i, begin = s.readMarks(text, i, begin)
 		}
 	}
+	s.end(len(text))
+}
+
+// end draws the conclusions from the whole text, of so many bytes.
+func (s *scan) end(size int) {
 	s.endSentence()
 	s.unpackStops()
+	if s.wantsParts(size) {
+		s.found |= foundParts
+	}
 }
 
 // isWord reports whether a word begins with c.
@@ -201,9 +218,13 @@ func (s *scan) readWords(text []byte, i int, begin bool) int {
 		class := e.class & wordClass(same)
 		packed += e.stops & same
 		s.counts.lengths[n%longestWord]++
-		if class > stopMask && (!certain || class&(classSentence|classShape) != 0) {
+		switch {
+		case class < firstActive:
+		case !certain || class&classPhrase != 0 || s.previous&classJSON != 0:
 			s.classed(text, i, i+int(n), class, begin)
 			certain = s.code.certain()
+		default:
+			s.sentence |= class & classSentence
 		}
 		s.previous = class
 		if !certain && (inside != 0 || next != ' ' && (next == '(' || n == 1)) {
@@ -227,6 +248,10 @@ func (s *scan) readWords(text []byte, i int, begin bool) int {
 			break
 		}
 		s.counts.marks++
+		for certain && i+longestWord < len(text) && classes[text[i]] <= charQuiet {
+			s.counts.marks++
+			i++
+		}
 		if text[i] == ' ' {
 			i, blank = i+1, 1
 		}
@@ -378,7 +403,7 @@ func (s *scan) word(text []byte, i int, begin bool) int {
 		s.packed += e.stops & same
 		s.addStops(1)
 	}
-	if class > stopMask {
+	if class >= firstActive {
 		s.classed(text, start, i, class, begin)
 	}
 	s.previous = class
@@ -401,10 +426,16 @@ func (s *scan) noteIdentifier(text []byte, start, end int, first, inside kind) {
 
 // classed notes a word of the vocabulary that is more than a stop word.
 func (s *scan) classed(text []byte, start, end int, class wordClass, begin bool) {
+	if !s.code.certain() {
+		s.noteSigns(text, start, end, class, begin)
+	}
 	s.phrase(class)
-	s.code.word(class)
-	if begin && class&classStatement != 0 && !s.code.certain() {
-		s.code.statement(text, start, end)
+	if class&(classObject|classTask) != 0 && s.verb != 0 && start-s.verbEnd <= verbReach {
+		s.asked = true
+		s.code.ask(s.verb, class)
+	}
+	if class&(classMake|classConstruct) != 0 {
+		s.verb, s.verbEnd = class, end
 	}
 	if class&classJSON != 0 && (start > 0 && text[start-1] >= 0x80 || end < len(text) && text[end] >= 0x80) {
 		around := text[max(0, start-40):min(len(text), end+40)]
@@ -413,6 +444,32 @@ func (s *scan) classed(text []byte, start, end int, class wordClass, begin bool)
 				s.found |= foundJSON
 			}
 		}
+	}
+}
+
+// noteSigns notes a word of the vocabulary as a sign of code or of a request for parts of a
+// text. In a text that is code for certain neither matters.
+func (s *scan) noteSigns(text []byte, start, end int, class wordClass, begin bool) {
+	if class&classSentence != 0 {
+		s.last = end
+		if class&(classFind|classConstruct|classGive) != 0 {
+			imperative, begins := isImperative(text[:start])
+			if begins {
+				s.begins |= class
+			}
+			s.finds = s.finds || imperative && class&classFind != 0
+		}
+	}
+	s.code.word(text[start:end], class)
+	if class&classSecond != 0 && s.previous&classFirst != 0 {
+		s.code.programs++
+	}
+	if class&classMaybeLanguage != 0 && s.previous&classUsing != 0 && kinds[text[start]] == kindUpper {
+		s.code.maybeLanguages++
+		s.sentence |= classMaybeLanguage
+	}
+	if begin && class&classStatement != 0 {
+		s.code.statement(text, start, end)
 	}
 }
 
@@ -469,23 +526,34 @@ func (s *scan) phrase(class wordClass) {
 	s.sentence |= class & classSentence
 }
 
-// endSentence draws the conclusions from the words of a sentence.
+const verbReach = 24 // bytes between a verb and the code that it asks for
+
+// endSentence forgets the words of a sentence once it has drawn the conclusions from them.
 func (s *scan) endSentence() {
-	w := s.sentence
-	s.sentence, s.previous = 0, 0
-	if w == 0 {
-		return
+	if s.previous = 0; s.sentence != 0 {
+		s.judgeSentence()
 	}
-	asked := w&classMake != 0 && w&classProgram != 0 || w&(classMake|classBuild) != 0 && w&classLanguage != 0
-	s.code.asked = s.code.asked || asked
+}
+
+// judgeSentence draws the conclusions from the words of a sentence.
+func (s *scan) judgeSentence() {
+	w, asked, finds, begins := s.sentence, s.asked, s.finds, s.begins
+	s.sentence, s.verb, s.asked, s.finds, s.begins = 0, 0, false, false, 0
+	if w&(classMake|classConstruct|classBuild) != 0 && w&classLanguage != 0 || w&(classMake|classConstruct) != 0 && w&classMaybeLanguage != 0 {
+		s.code.asked = max(s.code.asked, 3)
+		asked = true
+	}
 	has := func(all wordClass) bool { return w&all == all }
-	if (has(classJSON|classAnswer|classInto) || has(classExtract|classField)) && !asked {
+	if has(classJSON|classAnswer|classInto) && !asked {
 		s.found |= foundJSON
+	}
+	if !asked && w&classLanguage == 0 && !s.code.certain() {
+		s.noteParts(w, begins, finds)
 	}
 	if has(classSafe|classUnsafe) && w&(classJudge|classPost|classAnswer) != 0 || has(classUnsafe|classPost|classJudge) {
 		s.found |= foundVerdict | foundSafePair
 	}
-	if has(classHarm|classPost|classJudge) || has(classModerate|classPost) {
+	if has(classHarm | classPost | classJudge) {
 		s.found |= foundVerdict
 	}
 }

@@ -7,37 +7,59 @@ import (
 	"strings"
 )
 
-// wordClass is a set of classes of a word. The lowest bits are the languages whose stop
-// word it is.
+// wordClass is a set of classes of a word.
 type wordClass uint32
 
+// Classes that matter only for the word behind.
 const (
-	stopMask wordClass = 1<<languages - 1
+	classInto  wordClass = 1 << iota // what stands before JSON where it is the form of the answer
+	classUsing                       // what stands before a language: in, using
 
-	classJSON      wordClass = 1 << (iota + languages - 1)
-	classAnswer              // a verb that asks for an answer: return, reply, extract
-	classInto                // what stands before JSON where it is the form of the answer
-	classShape               // what stands behind it there
-	classJudge               // asks for a verdict: classify, is, check
-	classHarm                // what is forbidden: toxic, hateful
-	classPost                // what is judged: comment, message
-	classModerate            // moderation
-	classSafe                //
-	classUnsafe              //
-	classStatement           // begins a line of code
-	classLanguage            // a programming language or tool
-	classProgram             // what programmers write: function, query
-	classMaybe               // a word of programming that has another meaning too
-	classMake                // asks for code where it stands beside classProgram: implement, debug
-	classBuild               // asks for code where it stands beside classLanguage: create, design
-	classSyntax              // a word of code alone: elif, nullptr
-	classExtract             // asks for parts of a text
-	classField               // a part of a text: name, date
+	firstActive // the lowest of the other classes
 )
 
-// classSentence are the classes whose words are looked for in one sentence.
-const classSentence = classJSON | classAnswer | classJudge | classHarm | classPost | classModerate |
-	classSafe | classUnsafe | classMake | classBuild | classProgram | classLanguage | classExtract | classField
+const (
+	classJSON          = firstActive << iota
+	classAnswer        // a verb that asks for an answer: return, reply
+	classShape         // what stands behind JSON where it is the form of the answer
+	classJudge         // asks for a verdict: classify, is, check
+	classHarm          // what is forbidden: toxic, hateful
+	classPost          // what is judged: comment, message
+	classSafe          //
+	classUnsafe        //
+	classStatement     // begins a line of code
+	classLanguage      // a programming language or tool
+	classMaybeLanguage // a name of one that means something else too: Java, C
+	classProgram       // a word of programming: algorithm, compiler
+	classMaybe         // a word of programming that has another meaning too
+	classTechnical     // the other meaning is rare in speech: array, encode
+	classFirst         // the first word of a term of programming: linked
+	classSecond        // its second: list
+	classMake          // asks for code where it stands before classObject or classTask: implement, debug
+	classConstruct     // likewise, but more often of something else: create, design
+	classBuild         // asks for code where it stands beside classLanguage: explain, use
+	classObject        // code that is asked for: function, algorithm
+	classTask          // likewise, with another meaning: class, program
+	classSyntax        // a word of code alone: elif, nullptr
+	classExtract       // asks for parts of a text: extract
+	classFind          // likewise, with another meaning: list, identify
+	classAll           // of which all are asked for: all, every, mentioned
+	classEntity        // parts of a text, by a name that texts have parts by: entities, keywords
+	classField         // what texts have parts of: names, dates
+	classText          // the text: passage, email, following
+	classGive          // asks for what classField is of a text: give, tell
+	classTable         // the form of what was found: table, columns
+)
+
+const (
+	// classPhrase are the classes whose words matter beside others.
+	classPhrase = classJSON | classMake | classConstruct | classObject | classTask
+
+	// classSentence are the classes whose words are looked for in one sentence.
+	classSentence = classJSON | classAnswer | classJudge | classHarm | classPost | classSafe | classUnsafe |
+		classLanguage | classMake | classConstruct | classBuild | classObject | classTask |
+		classExtract | classFind | classGive | classAll | classEntity | classField | classText | classTable
+)
 
 const (
 	longestWord = 16
@@ -52,22 +74,36 @@ var vocabulary = []struct {
 	{classJSON, "json jsonl csv yaml xml"},
 	{classAnswer, "return returns returning reply respond answer output outputs produce give provide format formatted extract generate list present deliver send response result results structured use antworte gib liefere extrahiere ausgabe réponds répondez renvoie extrais retourne responde devuelve extrae rispondi estrai restituisci responda extraia retorne"},
 	{classInto, "as in into valid only strict strictly raw pure single compact minified well-formed format formato als im au en como"},
+	{classUsing, "in using with"},
 	{classShape, "object objects array dictionary dict string strings format schema only output document response structure list with containing having"},
 	{classJudge, "classify check judge assess decide determine flag label rate evaluate is are does detect identify moderate violate violates contains contain whether categorize categorise verdict"},
 	{classHarm, "toxic toxicity harmful hateful hate offensive abusive nsfw harassment obscene racist sexist policy guidelines inappropriate profanity threatening disallowed violates"},
 	{classPost, "content message messages comment comments text post posts conversation prompt response responses review tweet tweets user input sentence utterance speech statement request"},
-	{classModerate, "moderation moderate moderator"},
+	{classHarm | classJudge, "moderation moderate moderator"},
 	{classSafe, "safe"},
 	{classUnsafe, "unsafe"},
 	{classStatement, "def class import from return function func public private protected static const let var fn struct enum package interface select insert update delete create if for while elif else try except catch use using namespace template async await void int assert print echo switch module type impl export at diff error panic"},
-	{classLanguage, "python javascript typescript golang perl php kotlin scala haskell sql mysql postgresql sqlite mongodb bash html css django numpy pytorch tensorflow dockerfile kubernetes kubectl terraform github regex regexp nodejs npm jquery webpack gcc makefile cmake cuda opengl vba matlab xpath graphql redis nginx linux pytest junit laravel leetcode powershell csharp clang llvm sqlalchemy numba codebase"},
-	{classProgram, "function functions code program programs algorithm algorithms api snippet subroutine compiler recursion"},
-	{classMaybe, "java ruby rust swift react angular spring rails flask pandas docker git node vue unix latex yaml matplotlib script scripts methods endpoint component loop loops recursive variable variables array arrays string strings integer integers pointer database schema unit tests test library framework exception bug stack heap queue linked binary hashmap dictionary tuple boolean parameter parameters argument arguments command regular expression parser webpage app backend frontend server thread threads crash crashes error errors compile compiles output input subarray matrix class classes method query queries constructor graph node nodes vertex"},
+	{classLanguage, "python javascript typescript golang perl php kotlin scala haskell fortran cobol abap elixir clojure applescript sql mysql postgresql sqlite mongodb bash html css django numpy pytorch tensorflow dockerfile kubernetes kubectl terraform github regex regexp nodejs npm jquery ajax webpack gcc makefile cmake cuda opengl vba vbscript matlab xpath graphql redis nginx linux pytest junit laravel leetcode powershell csharp clang llvm sqlalchemy numba codebase shell matplotlib sklearn selenium oop"},
+	{classMaybeLanguage, "c r go java ruby swift rust dart lua julia assembly"},
+	{classProgram, "algorithm algorithms api apis snippet subroutine compiler recursion pseudocode"},
+	{classMaybe, "function functions code program programs java ruby rust swift react angular spring rails pandas node script scripts methods component loop loops variable schema unit tests test library framework exception bug stack heap queue linked binary dictionary parameter parameters argument arguments command regular expression app server thread threads crash crashes error errors compiles class classes method graph nodes vertex sort sorted ascending descending elements element index characters brackets file files path key keys column columns row rows runtime exceptions interface module modules"},
+	{classMaybe | classTechnical, "flask docker git vue unix latex yaml endpoint recursive variables array arrays string strings integer integers pointer database hashmap tuple boolean parser webpage backend frontend compile subarray matrix query queries constructor iterate programming indices substring whitespace directory duplicates concatenate append parse timestamp datetime unicode ascii encode decode byte bytes dictionaries dict dicts nested newline newlines http ftp url urls epoch parentheses delimited tuples matrices localhost callback async deploy"},
+	{classFirst, "linked binary regular hash data while for abstract object web unit"},
+	{classSecond, "list lists tree trees expression expressions map maps table tables structure structures loop loops class classes oriented server servers test tests"},
 	{classMake, "write implement debug refactor optimize optimise fix rewrite code program coding programming"},
-	{classBuild, "create generate build develop design complete convert translate define explain install use using make run want need"},
-	{classExtract, "extract extracting"},
-	{classField, "information name names date dates entity entities keyword keywords field fields attributes values data text passage paragraph article document following email emails address addresses phone numbers facts quotes events locations organizations people person"},
+	{classConstruct, "create generate build develop design construct define make"},
+	{classBuild, "complete convert translate explain install use using run want need"},
+	{classObject, "function functions code algorithm algorithms snippet subroutine api pseudocode"},
+	{classTask, "program programs class method query webpage endpoint module struct component"},
 	{classSyntax, "elif nullptr println printf sizeof stdin stdout stderr lambda kwargs args isinstance malloc std argv typedef endif ifdef xrange goroutine mutex segfault segmentation traceback nullpointerexception typeerror valueerror keyerror syntaxerror indexerror attributeerror refactoring debugger dataframe subarray substring subsequence nums palindromic dijkstra"},
+	{classExtract, "extract extracts extracting extracted extraction"},
+	{classFind, "extract identify identity list find highlight locate detect recognize recognise retrieve collect pull select choose pick gather gathering collect collecting collate mine harvest uncover uncovering aggregate compile obtain tag annotate fill"},
+	{classGive, "give provide tell show get return present analyze analyse analyzing"},
+	{classAll, "all any every each mentioned mentions"},
+	{classEntity, "entity entities keyword keywords keyphrase keyphrases mentioned mentions attributes triple triples triplets tuples ner acronyms spans slots"},
+	{classField, "entity entities triple triples triplets ner spans information info data insights statistics findings results name names date dates field fields email emails address addresses phone facts quotes event events location locations organization organizations organisations people person persons companies company products brands cities countries places diseases drugs chemicals genes proteins species symptoms treatments medications dosages diagnoses skills ingredients amounts prices quantities items phrases details titles roles relations relationships authors urls citations"},
+	{classText, "text passage paragraph article document following below above given sentence sentences review report email clause transcript resume invoice contract abstract conversation dialogue description excerpt notes message tweet biography page letter log chat interview texts passages paragraphs articles documents reports reviews record records logs transcripts messages postings statements scripts papers invoices resumes abstracts descriptions conversations"},
+	{classTable, "table columns column tabular rows tuples triples bullet"},
 }
 
 // wordEntry is a word. Stops has 1 in the bits of each language of which it is a stop word,
@@ -82,13 +118,6 @@ const (
 	bitsPacked = 6
 	maxPacked  = 1<<bitsPacked - 1
 )
-
-func packStops(class wordClass) (packed uint64) {
-	for k := range languages {
-		packed |= uint64(class>>k&1) << (bitsPacked * k)
-	}
-	return packed
-}
 
 // hashWord hashes the n bytes at start, at most longestWord, without their case: letters
 // of ASCII and of Latin scripts differ from their capitals by one bit.
@@ -140,21 +169,22 @@ type wordTable struct {
 var table = *makeTable()
 
 func makeTable() *wordTable {
-	classes := map[uint32]wordClass{}
-	add := func(class wordClass, words string) {
-		for word := range strings.FieldsSeq(words) {
-			classes[hashWord([]byte(word), 0, len(word))] |= class
+	words := map[uint32]wordEntry{}
+	add := func(list string, class wordClass, stops uint64) {
+		for word := range strings.FieldsSeq(list) {
+			h := hashWord([]byte(word), 0, len(word))
+			words[h] = wordEntry{h, words[h].class | class, words[h].stops | stops}
 		}
 	}
-	for k, words := range stopWords {
-		add(1<<k, words)
+	for k, list := range stopWords {
+		add(list, 0, 1<<(bitsPacked*k))
 	}
 	for _, v := range vocabulary {
-		add(v.class, v.words)
+		add(v.words, v.class, 0)
 	}
-	var buckets [1 << bucketBits][]uint32
-	for _, h := range slices.Sorted(maps.Keys(classes)) {
-		buckets[h%(1<<bucketBits)] = append(buckets[h%(1<<bucketBits)], h)
+	var buckets [1 << bucketBits][]wordEntry
+	for _, h := range slices.Sorted(maps.Keys(words)) {
+		buckets[h%(1<<bucketBits)] = append(buckets[h%(1<<bucketBits)], words[h])
 	}
 	order := make([]int, len(buckets))
 	for i := range order {
@@ -163,7 +193,7 @@ func makeTable() *wordTable {
 	slices.SortStableFunc(order, func(a, b int) int { return len(buckets[b]) - len(buckets[a]) })
 	t := new(wordTable)
 	for _, k := range order {
-		for t.moves[k] = 0; !t.place(buckets[k], classes); t.moves[k]++ {
+		for t.moves[k] = 0; !t.place(buckets[k]); t.moves[k]++ {
 			if t.moves[k] >= 1<<tableBits {
 				panic("prompt: two words of the vocabulary have one slot")
 			}
@@ -173,16 +203,16 @@ func makeTable() *wordTable {
 }
 
 // place takes the slots of words, or of none where one is taken.
-func (t *wordTable) place(words []uint32, classes map[uint32]wordClass) bool {
-	for i, h := range words {
-		at := t.slotOf(h)
-		if t.slots[at].class != 0 {
+func (t *wordTable) place(words []wordEntry) bool {
+	for i, w := range words {
+		at := t.slotOf(w.hash)
+		if t.slots[at].hash != 0 {
 			for _, placed := range words[:i] {
-				t.slots[t.slotOf(placed)] = wordEntry{}
+				t.slots[t.slotOf(placed.hash)] = wordEntry{}
 			}
 			return false
 		}
-		t.slots[at] = wordEntry{h, classes[h], packStops(classes[h])}
+		t.slots[at] = w
 	}
 	return true
 }

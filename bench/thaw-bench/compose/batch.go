@@ -43,7 +43,6 @@ const (
 	linePause   = 100 * time.Millisecond // of a live engine before its answer
 	batchLoad   = 2 * time.Second        // of a live engine
 	batchIdle   = 10 * time.Second       // after which a model of no use is stopped
-	visitPause  = 40 * time.Second       // between live interactive requests: longer than Batches keep off the GPU
 )
 
 func (b *Batch) finish() {
@@ -52,22 +51,19 @@ func (b *Batch) finish() {
 	}
 }
 
-// measureBatch sends interactive requests alone, runs a batch live beside such requests,
-// and then runs the naive client. Each has a thaw serve of its own, and each interactive
-// request a model of its own, of the same GPU.
+// measureBatch runs a batch live beside interactive requests, sends the same requests at the
+// same times to a platform without a batch, and then runs the naive client. Each has a thaw
+// serve of its own.
 func measureBatch(ctx context.Context, o *Options) (*Batch, error) {
 	b := &Batch{Lines: o.Lines, NaiveLines: o.NaiveLines, Models: len(members), GPUs: 1}
-	for _, x := range []struct {
-		name string
-		step func(context.Context, *Options, *platform, *Batch) error
-	}{{"alone", visitAlone}, {"batch", playBatch}, {"naive", playNaively}} {
-		if err := o.withModels(ctx, x.name, func(p *platform) error { return x.step(ctx, o, p, b) }); err != nil {
-			return nil, fmt.Errorf("%s: %w", x.name, err)
-		}
-		o.Progress("batch: " + x.name)
+	err := o.withModels(ctx, "alone", func(alone *platform) error {
+		return o.withModels(ctx, "batch", func(p *platform) error { return playBatch(ctx, o, p, alone, b) })
+	})
+	if err == nil {
+		err = o.withModels(ctx, "naive", func(p *platform) error { return playNaively(ctx, o, p, b) })
 	}
 	b.finish()
-	return b, nil
+	return b, err
 }
 
 // withModels runs a step on a platform of one GPU.
@@ -85,41 +81,26 @@ func (o *Options) withModels(ctx context.Context, name string, step func(*platfo
 	}
 	defer p.End()
 	if err := step(p); err != nil {
-		return fmt.Errorf("%w: %s", err, p.Process.Tail())
+		return fmt.Errorf("%s: %w: %s", name, err, p.Process.Tail())
 	}
+	o.Progress("batch: " + name + " has ended")
 	return nil
 }
 
-// visitAlone sends interactive requests while the GPU is free.
-func visitAlone(ctx context.Context, o *Options, p *platform, b *Batch) error {
-	var alone []float64
-	for i := range o.Visits {
-		first, _, err := p.ask(ctx, fmt.Sprint(chat, i), "Hello", true)
-		if err == nil {
-			err = p.Stop(ctx, fullName(fmt.Sprint(chat, i)))
-		}
-		if err != nil {
-			return err
-		}
-		alone = append(alone, first.Seconds())
-	}
-	b.Alone, b.AloneP50 = report.Quantile(alone, 0.99), report.Quantile(alone, 0.5)
-	return nil
-}
-
-// playBatch runs a batch and interactive requests.
-func playBatch(ctx context.Context, o *Options, p *platform, b *Batch) error {
+// playBatch runs a batch and interactive requests, which a platform without a batch gets too.
+func playBatch(ctx context.Context, o *Options, p, alone *platform, b *Batch) error {
 	began := time.Now()
 	id, err := p.createBatch(ctx, o.Lines)
 	if err != nil {
 		return err
 	}
-	with, err := p.visit(ctx, o, id)
+	with, without, err := p.visit(ctx, o, alone, id)
 	if err != nil {
 		return err
 	}
-	b.Seconds = time.Since(began).Seconds()
-	b.Interactive, b.With, b.WithP50 = len(with), report.Quantile(with, 0.99), report.Quantile(with, 0.5)
+	b.Seconds, b.Interactive = time.Since(began).Seconds(), len(with)
+	b.With, b.WithP50 = report.Quantile(with, 0.99), report.Quantile(with, 0.5)
+	b.Alone, b.AloneP50 = report.Quantile(without, 0.99), report.Quantile(without, 0.5)
 	b.Loads, err = p.loads(ctx, members)
 	return err
 }
@@ -135,42 +116,58 @@ func playNaively(ctx context.Context, o *Options, p *platform, b *Batch) (err er
 	return err
 }
 
-// visit waits until a batch has completed, checks its output, and asks other models from
-// time to time. It returns the seconds to the first token of each of these requests.
-func (p *platform) visit(ctx context.Context, o *Options, id string) (first []float64, err error) {
-	// The first visit comes in the batch's second window.
-	next := time.Now().Add(2 * o.load(batchLoad))
-	tick := time.NewTicker(100 * time.Millisecond)
+// visit waits until a batch has completed, and checks its output. While its lines run, visits
+// ask for other models: each is a cold request and requests that follow it, and each request
+// goes to the platform without a batch as well, at the same time. It returns the seconds to
+// the first token of these requests, beside the batch and without it.
+func (p *platform) visit(ctx context.Context, o *Options, alone *platform, id string) (with, without []float64, err error) {
+	visits := 0
+	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		s, err := p.batch(ctx, id)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if s.Status == "completed" {
-			if s.Counts.Completed != o.Lines || s.Counts.Failed != 0 {
-				return nil, fmt.Errorf("the batch has %+v of %d lines", s.Counts, o.Lines)
+			if s.Counts.Completed != o.Lines || s.Counts.Failed != 0 || visits != o.Visits {
+				return nil, nil, fmt.Errorf("the batch has %+v of %d lines after %d visits", s.Counts, o.Lines, visits)
 			}
-			return first, p.checkOutput(ctx, s.Output, o.Lines)
+			return with, without, p.checkOutput(ctx, s.Output, o.Lines)
 		}
 		if s.Status != "validating" && s.Status != "in_progress" && s.Status != "finalizing" {
-			return nil, fmt.Errorf("the batch is %s", s.Status)
+			return nil, nil, fmt.Errorf("the batch is %s", s.Status)
 		}
-		if len(first) < o.Visits && s.Counts.Completed > 0 && time.Now().After(next) {
-			took, _, err := p.ask(ctx, fmt.Sprint(chat, len(first)), "Hello", true)
-			if err != nil {
-				return nil, err
+		// In the middle of a model's lines.
+		if visits < o.Visits && s.Counts.Completed >= (2*visits+1)*o.Lines/(2*(o.Visits+1)) {
+			model := fmt.Sprint(chat, visits)
+			for range o.VisitRequests {
+				a, b, err := askBoth(ctx, p, alone, model)
+				if err != nil {
+					return nil, nil, err
+				}
+				with, without = append(with, a.Seconds()), append(without, b.Seconds())
 			}
-			first = append(first, took.Seconds())
-			o.Progress(fmt.Sprintf("batch: %d of %d lines, a visit after %v", s.Counts.Completed, o.Lines, took.Round(time.Millisecond)))
-			next = time.Now().Add(visitPause)
+			visits++
+			o.Progress(fmt.Sprintf("batch: a visit after %d of %d lines", s.Counts.Completed, o.Lines))
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, nil, ctx.Err()
 		}
 	}
+}
+
+// askBoth sends the same request to two platforms at once, and returns when each sent its
+// first token.
+func askBoth(ctx context.Context, p, q *platform, model string) (first, second time.Duration, err error) {
+	var wg sync.WaitGroup
+	var other error
+	wg.Go(func() { second, _, other = q.ask(ctx, model, "Hello", true) })
+	first, _, err = p.ask(ctx, model, "Hello", true)
+	wg.Wait()
+	return first, second, errors.Join(err, other)
 }
 
 // linePrompt is the prompt of every line.

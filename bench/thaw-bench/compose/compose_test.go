@@ -24,7 +24,7 @@ func TestSimulated(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, w := range r.SimulatedEnsemble.Ways {
-		if len(w.Seconds) != o.Seeds || w.Median <= 0 || w.most() < 1 || len(w.Starts) != 6 || w.GPU <= 0 {
+		if len(w.Seconds) != o.EnsembleSeeds || w.Median <= 0 || w.most() < 1 || len(w.Starts) != 6 || w.GPU <= 0 {
 			t.Errorf("%+v", w)
 		}
 	}

@@ -172,8 +172,8 @@ const (
 	answer = 120       // of a simulated answer
 )
 
-// simulateEnsemble asks the members in all ways, on a simulated fleet. All checkpoints are on
-// the disk.
+// simulateEnsemble asks the members in all ways, on a simulated fleet. All checkpoints are
+// staged, and in host memory.
 func simulateEnsemble(ctx context.Context, o *Options) (*Ensemble, error) {
 	all := append(members[:len(members):len(members)], coordinator)
 	var models []*functions.Model
@@ -181,7 +181,7 @@ func simulateEnsemble(ctx context.Context, o *Options) (*Ensemble, error) {
 		models = append(models, simulatedModel(m, 5*time.Minute))
 	}
 	e := newEnsemble()
-	for seed := range o.Seeds {
+	for seed := range o.EnsembleSeeds {
 		for i := range ways {
 			took, l, err := simulateWay(ctx, i, uint64(seed+1), all, models)
 			if err != nil {

@@ -21,6 +21,7 @@ func writeSources(t *testing.T) (checkouts, texts string) {
 		"nlpxucan/WizardLM/WizardCoder/data/mbppplus.json":                `{"Mbpp/2":"Write a python function to add two numbers.","Mbpp/3":"Write a function that sorts."}`,
 		"lm-sys/FastChat/fastchat/llm_judge/data/mt_bench/question.jsonl": "{\"category\":\"coding\",\"turns\":[\"Fix this Python code.\"]}\n{\"category\":\"stem\",\"turns\":[\"left out\"]}\n",
 		"suzgunmirac/BIG-Bench-Hard/bbh/navigate.json":                    `{"canary":"x","examples":[{"input":"Take 2 steps."},{"input":"Take 3 steps."}]}`,
+		"csitfun/LogiEval/Data/fracas.jsonl":                              `{"input":[{"content":"left out"},{"content":"Does it follow?"}]}` + "\n" + `{"input":[{"content":"left out"}]}`,
 		"suzgunmirac/BIG-Bench-Hard/bbh/snarks.json":                      `{"examples":[{"input":"left out"}]}`,
 		"kojima-takeshi188/zero_shot_cot/dataset/AQuA/test.json":          "{\"question\":\"What is 2 + 2?\",\"options\":[\"A)3\",\"B)4\"]}\n{\"question\":\"And 3 + 3?\"}\n",
 	} {
@@ -59,13 +60,14 @@ func TestSources(t *testing.T) {
 		"BIG-Bench Hard|reasoning|Take 2 steps.",
 		"BIG-Bench Hard|reasoning|Take 3 steps.",
 		"MT bench|code|Fix this Python code.",
+		"FraCaS|reasoning|Does it follow?",
 	}
 	a, _ := json.MarshalIndent(got, "", " ")
 	b, _ := json.MarshalIndent(want, "", " ")
 	if !bytes.Equal(a, b) {
 		t.Errorf("%s, want\n%s", a, b)
 	}
-	if len(missing) != len(Sources)-7 {
+	if len(missing) != len(Sources)-8 {
 		t.Errorf("missing: %v", missing)
 	}
 	held, repositories := 0, map[string]bool{}
@@ -104,7 +106,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Decisions) != 4 || len(r.Labels) != 7 || len(r.Goals) != 7 {
+	if len(r.Decisions) != 4 || len(r.Labels) != 8 || len(r.Goals) != 7 {
 		t.Errorf("%+v", r)
 	}
 	for _, s := range r.Labels {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -71,18 +72,71 @@ var Sources = []Source{
 	{Name: "MBPP in Java and Go", Repository: "amazon-science/mxeval", Path: "data/mbxp/mb[gj]p_*.jsonl", Text: []string{"prompt"}, Label: Code},
 	{Name: "DeepKE entities", Repository: "zjunlp/DeepKE", Path: "example/llm/InstructKGC/data/NER/test.json", Text: []string{"instruction"}, Label: Extraction},
 
-	// Held out. Their licences: Auto-J has none in its repository, CodeAlpaca's data are CC BY-NC 4.0, NQ-open is CC BY-SA
-	// 3.0, XSTest CC BY 4.0, the others MIT.
-	{Name: "Auto-J, requests by scenario", Repository: "GAIR-NLP/auto-j", Path: "data/test/testdata_pairwise.jsonl", Text: []string{"prompt"}, Category: "scenario", Labels: scenarios, Held: true, Most: 2000},
-	{Name: "CodeAlpaca", Repository: "sahil280114/codealpaca", Path: "data/code_alpaca_2k.json", Text: []string{"instruction", "input"}, Label: Code, Held: true},
-	{Name: "AGIEval, LSAT, games", Repository: "microsoft/AGIEval", Path: "data/v1/lsat-ar.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning, Held: true},
-	{Name: "AGIEval, LSAT, arguments", Repository: "microsoft/AGIEval", Path: "data/v1/lsat-lr.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning, Held: true},
-	{Name: "AGIEval, SAT, mathematics", Repository: "microsoft/AGIEval", Path: "data/v1/sat-math.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning, Held: true},
-	{Name: "AGIEval, MATH", Repository: "microsoft/AGIEval", Path: "data/v1/math.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning, Held: true},
-	{Name: "TheoremQA", Repository: "wenhuchen/TheoremQA", Path: "theoremqa_test.json", Text: []string{"Question"}, Label: Reasoning, Held: true},
-	{Name: "NQ-open", Repository: "google-research-datasets/natural-questions", Path: "nq_open/NQ-open.dev.jsonl", Text: []string{"question"}, Label: General, Held: true},
-	{Name: "XSTest", Repository: "paul-rottger/exaggerated-safety", Path: "xstest_prompts.csv", Text: []string{"prompt"}, Label: General, Held: true},
-	{Name: "IFEval", Repository: "microsoft/llm-steer-instruct", Path: "data/format/ifeval_single_instr_format.jsonl", Text: []string{"prompt"}, Category: "instruction_id_list.0", Labels: map[string]string{"detectable_format:json_format": Extraction}, Held: true},
+	// Held out before, until their prompts were read. Their licences: Auto-J has none in its repository, CodeAlpaca's data are
+	// CC BY-NC 4.0, NQ-open is CC BY-SA 3.0, XSTest CC BY 4.0, the others MIT.
+	{Name: "Auto-J, requests by scenario", Repository: "GAIR-NLP/auto-j", Path: "data/test/testdata_pairwise.jsonl", Text: []string{"prompt"}, Category: "scenario", Labels: scenarios, Most: 2000},
+	{Name: "CodeAlpaca", Repository: "sahil280114/codealpaca", Path: "data/code_alpaca_2k.json", Text: []string{"instruction", "input"}, Label: Code},
+	{Name: "AGIEval, LSAT, games", Repository: "microsoft/AGIEval", Path: "data/v1/lsat-ar.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning},
+	{Name: "AGIEval, LSAT, arguments", Repository: "microsoft/AGIEval", Path: "data/v1/lsat-lr.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning},
+	{Name: "AGIEval, SAT, mathematics", Repository: "microsoft/AGIEval", Path: "data/v1/sat-math.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning},
+	{Name: "AGIEval, MATH", Repository: "microsoft/AGIEval", Path: "data/v1/math.jsonl", Text: []string{"passage", "question", "options"}, Label: Reasoning},
+	{Name: "TheoremQA", Repository: "wenhuchen/TheoremQA", Path: "theoremqa_test.json", Text: []string{"Question"}, Label: Reasoning},
+	{Name: "NQ-open", Repository: "google-research-datasets/natural-questions", Path: "nq_open/NQ-open.dev.jsonl", Text: []string{"question"}, Label: General},
+	{Name: "XSTest", Repository: "paul-rottger/exaggerated-safety", Path: "xstest_prompts.csv", Text: []string{"prompt"}, Label: General},
+	{Name: "IFEval", Repository: "microsoft/llm-steer-instruct", Path: "data/format/ifeval_single_instr_format.jsonl", Text: []string{"prompt"}, Category: "instruction_id_list.0", Labels: map[string]string{"detectable_format:json_format": Extraction}},
+
+	// Held out after those, until theirs were read too. Their licences: FollowBench, PAL, BiGGen
+	// Bench, AlpacaEval and TruthfulQA are under Apache 2.0, ODEX under CC BY-SA 4.0, ClassEval and SciBench under MIT; the
+	// other repositories have none.
+	{Name: "On-Demand-IE", Repository: "yzjiao/On-Demand-IE", Path: "dataset/test_data.json", Text: []string{"instruction", "text"}, Label: Extraction},
+	{Name: "FollowBench, CoNLL and WikiEvents", Repository: "YJiangcm/FollowBench", Path: "data/content_constraints.json", Text: []string{"instruction"}, Category: "source", Labels: map[string]string{"CONLL2003": Extraction, "WIKIEVENTS": Extraction}},
+	{Name: "StackEval", Repository: "ProsusAI/stack-eval", Path: "data/stack-eval.jsonl", Text: []string{"question"}, Label: Code},
+	{Name: "ODEX", Repository: "zorazrw/odex", Path: "data/en_test.jsonl", Text: []string{"intent"}, Label: Code},
+	{Name: "ClassEval", Repository: "FudanSELab/ClassEval", Path: "data/ClassEval_data.json", Text: []string{"skeleton"}, Label: Code},
+	{Name: "ASDiv", Repository: "reasoning-machines/pal", Path: "datasets/asdiv.jsonl", Text: []string{"input"}, Label: Reasoning},
+	{Name: "ReClor", Repository: "csitfun/LogiEval", Path: "Data/reclor.jsonl", Text: []string{"input.1.content"}, Label: Reasoning},
+	{Name: "FraCaS", Repository: "csitfun/LogiEval", Path: "Data/fracas.jsonl", Text: []string{"input.1.content"}, Label: Reasoning},
+	{Name: "SciBench", Repository: "mandyyyyii/scibench", Path: "dataset/original/*.json", Text: []string{"problem_text"}, Label: Reasoning},
+	{Name: "BiGGen Bench", Repository: "prometheus-eval/prometheus-eval", Path: "BiGGen-Bench/sample_responses.json", Text: []string{"input"}, Category: "task", Labels: bigGen},
+	{Name: "AlpacaEval, helpful", Repository: "tatsu-lab/alpaca_eval", Path: "results/GPO-Llama-3-8B-Instruct-GPM-2B/model_outputs.json", Text: []string{"instruction"}, Category: "dataset", Labels: map[string]string{"helpful_base": General}},
+	{Name: "FollowBench, style", Repository: "YJiangcm/FollowBench", Path: "data/style_constraints.json", Text: []string{"instruction"}, Label: General},
+	{Name: "TruthfulQA", Repository: "frankxwang/probing-experiments", Path: "TruthfulQA.csv", Text: []string{"Question"}, Label: General},
+	{Name: "EQ-Bench, creative writing", Repository: "EQ-bench/creative-writing-bench", Path: "data/creative_writing_prompts_v3.json", Text: []string{"writing_prompt"}, Label: General},
+	{Name: "WebQuestions", Repository: "brmson/dataset-factoid-webquestions", Path: "main/test.json", Text: []string{"qText"}, Label: General},
+
+	// Held out. They were chosen by their authors' descriptions, before any of their prompts was read: English, the label
+	// named by the authors, of each the prompts that Load spreads over the file. Their licences: Text2KGBench, LLM-Adapters,
+	// Koala's test set and DangerousQA are under Apache 2.0, UniversalNER and HumanEvalFix under MIT, FOLIO under CC BY-SA
+	// 4.0, NLU-Evaluation-Data under CC BY 4.0, CyberSecEval under the Llama 3.2 community licence.
+	{Name: "Text2KGBench, Wikidata", Repository: "cenguix/Text2KGBench", Path: "data/wikidata_tekgen/baselines/prompts/ont_*_prompts.jsonl", Text: []string{"prompt"}, Label: Extraction, Most: 100, Held: true},
+	{Name: "Text2KGBench, DBpedia", Repository: "cenguix/Text2KGBench", Path: "data/dbpedia_webnlg/baselines/prompts/ont_*_prompts.jsonl", Text: []string{"prompt"}, Label: Extraction, Most: 100, Held: true},
+	{Name: "UniversalNER, CrossNER, AI", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_AI.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40, Held: true},
+	{Name: "UniversalNER, CrossNER, literature", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_literature.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40, Held: true},
+	{Name: "UniversalNER, CrossNER, music", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_music.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40, Held: true},
+	{Name: "UniversalNER, CrossNER, politics", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_politics.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40, Held: true},
+	{Name: "UniversalNER, CrossNER, science", Repository: "universal-ner/universal-ner", Path: "src/eval/test_data/CrossNER_science.json", Text: []string{"conversations.0.value", "conversations.2.value"}, Label: Extraction, Most: 40, Held: true},
+	{Name: "CyberSecEval, instructions", Repository: "meta-llama/PurpleLlama", Path: "CybersecurityBenchmarks/datasets/instruct/instruct.json", Text: []string{"test_case_prompt"}, Label: Code, Held: true},
+	{Name: "HumanEvalFix, C++", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/cpp/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30, Held: true},
+	{Name: "HumanEvalFix, Go", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/go/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30, Held: true},
+	{Name: "HumanEvalFix, Java", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/java/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30, Held: true},
+	{Name: "HumanEvalFix, JavaScript", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/js/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30, Held: true},
+	{Name: "HumanEvalFix, Python", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/python/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30, Held: true},
+	{Name: "HumanEvalFix, Rust", Repository: "bigcode-project/octopack", Path: "evaluation/create/humaneval-x/data/rust/data/humanevalpack.jsonl", Text: []string{"instruction"}, Label: Code, Most: 30, Held: true},
+	{Name: "AddSub", Repository: "AGI-Edgerunners/LLM-Adapters", Path: "dataset/AddSub/test.json", Text: []string{"instruction"}, Label: Reasoning, Held: true},
+	{Name: "SingleEq", Repository: "AGI-Edgerunners/LLM-Adapters", Path: "dataset/SingleEq/test.json", Text: []string{"instruction"}, Label: Reasoning, Held: true},
+	{Name: "ARC, challenge", Repository: "AGI-Edgerunners/LLM-Adapters", Path: "dataset/ARC-Challenge/test.json", Text: []string{"instruction"}, Label: Reasoning, Held: true},
+	{Name: "FOLIO (train)", Repository: "Yale-LILY/FOLIO", Path: "data/v0.0/folio-train.jsonl", Text: []string{"premises", "conclusion"}, Label: Reasoning, Most: 100, Held: true},
+	{Name: "FOLIO (validation)", Repository: "Yale-LILY/FOLIO", Path: "data/v0.0/folio-validation.jsonl", Text: []string{"premises", "conclusion"}, Label: Reasoning, Most: 100, Held: true},
+	{Name: "Koala's test set", Repository: "arnav-gudibande/koala-test-set", Path: "koala_test_set.jsonl", Text: []string{"prompt"}, Label: General, Held: true},
+	{Name: "NLU-Evaluation-Data", Repository: "xliuhw/NLU-Evaluation-Data", Path: "CrossValidation/autoGeneFromRealAnno/autoGene_2018_03_22-13_01_25_169/CrossValidation/KFold_1/testset/annotated/*/*.json", Text: []string{"text"}, Label: General, List: "test_data_annotation", Held: true},
+	{Name: "DangerousQA", Repository: "declare-lab/red-instruct", Path: "harmful_questions/dangerousqa.json", Label: General, Held: true},
+}
+
+// bigGen are the tasks of BiGGen Bench whose label their names leave no doubt of.
+var bigGen = map[string]string{
+	"abductive": Reasoning, "competition_mwp": Reasoning, "deductive": Reasoning, "first_order_logic": Reasoning, "high_school_mwp": Reasoning,
+	"inductive": Reasoning, "math_proof": Reasoning, "table_reason": Reasoning, "code_revision": Code, "coding_for_math": Code,
+	"writing_a_speech": General, "essay_revision": General, "education_content_creation": General, "poem_writing": General,
 }
 
 // scenarios are those of Auto-J; a scenario that is none of the labels is left out.
@@ -245,10 +299,11 @@ func member(v any, path string) any {
 		case map[string]any:
 			v = x[name]
 		case []any:
-			if len(x) == 0 {
+			at, err := strconv.Atoi(name)
+			if err != nil || at >= len(x) {
 				return nil
 			}
-			v = x[0]
+			v = x[at]
 		default:
 			return nil
 		}

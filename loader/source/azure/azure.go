@@ -127,10 +127,8 @@ func (s *Source) planFolder(ctx context.Context, p blobLocation, a *containerAcc
 				continue
 			}
 			if plan.Files = append(plan.Files, f); len(plan.Files) > maxBlobs {
-				return source.Plan{}, &source.Error{
-					Kind: source.Refused, Source: p.String(), Detail: fmt.Sprintf("holds more than %d blobs", maxBlobs),
-					Fix: "point source at the model's own folder",
-				}
+				return source.Plan{}, source.Fail(source.Refused, fmt.Sprintf("holds more than %d blobs", maxBlobs),
+					"point source at the model's own folder").At(p.String(), "")
 			}
 		}
 	}

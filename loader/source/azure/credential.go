@@ -1,6 +1,7 @@
 package azure
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -148,8 +149,7 @@ func (s *Source) accessWithKey(p blobLocation, endpoint, account, key, how strin
 func (s *Source) accessWithSAS(p blobLocation, endpoint, sas, how string, opts *container.ClientOptions) (*containerAccess, error) {
 	sas = strings.TrimPrefix(sas, "?")
 	if _, err := url.ParseQuery(sas); err != nil || !strings.Contains(sas, "sig=") {
-		return nil, &source.Error{Kind: source.Denied, Source: p.String(), Detail: "the SAS in " + how + " is not one: it has no sig=",
-			Fix: howTo}
+		return nil, source.Fail(source.Denied, "the SAS in "+how+" is not one: it has no sig=", howTo).At(p.String(), "")
 	}
 	client, err := container.NewClientWithNoCredential(containerURL(endpoint, p)+"?"+sas, opts)
 	if err != nil {
@@ -193,21 +193,15 @@ func parseConnection(raw, account string) (connection, error) {
 			return c, errors.New("has neither BlobEndpoint nor AccountName")
 		}
 		protocol, suffix := kv["defaultendpointsprotocol"], kv["endpointsuffix"]
-		if protocol == "" {
-			protocol = "https"
-		}
-		if suffix == "" {
-			suffix = "core.windows.net"
-		}
+		protocol = cmp.Or(protocol, "https")
+		suffix = cmp.Or(suffix, "core.windows.net")
 		c.endpoint = fmt.Sprintf("%s://%s.blob.%s", protocol, c.account, suffix)
 	}
 	u, err := url.Parse(c.endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" {
 		return c, errors.New("has a BlobEndpoint that is not an http or https URL")
 	}
-	if c.account == "" {
-		c.account = accountOf(u)
-	}
+	c.account = cmp.Or(c.account, accountOf(u))
 	switch {
 	case c.key != "" && c.account == "":
 		return c, errors.New("has an AccountKey and no AccountName")

@@ -37,10 +37,8 @@ func parse(location string) (blobLocation, error) {
 	}
 	if strings.ContainsAny(location, "?#@") {
 		// Not repeated: a query may be a signature.
-		return blobLocation{}, &source.Error{
-			Kind: source.BadSource, Detail: "the source holds a query, a fragment or a user name",
-			Fix: "leave it out; for a SAS set AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_SAS_TOKEN",
-		}
+		return blobLocation{}, source.Fail(source.BadSource, "the source holds a query, a fragment or a user name",
+			"leave it out; for a SAS set AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_SAS_TOKEN")
 	}
 	var p blobLocation
 	var rest string

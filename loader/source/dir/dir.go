@@ -51,10 +51,8 @@ func openFolder(folder string) (openedFolder, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return openedFolder{}, &source.Error{
-			Kind: source.NotFound, Detail: "there is no such folder",
-			Fix: "paths in a model file are relative to that file; the hub is hf://ORG/REPO",
-		}
+		return openedFolder{}, source.Fail(source.NotFound, "there is no such folder",
+			"paths in a model file are relative to that file; the hub is hf://ORG/REPO")
 	case errors.Is(err, fs.ErrPermission):
 		return openedFolder{},
 			&source.Error{Kind: source.Denied, Detail: "the folder may not be read", Fix: "let the user that runs thaw read it"}
@@ -92,12 +90,9 @@ func openFolder(folder string) (openedFolder, error) {
 // isKernels reports whether a folder is one whose files the kernel makes up: reading them
 // may fail, never end, or do something.
 func isKernels(folder string) bool {
-	for _, top := range []string{"/proc", "/sys", "/dev"} {
-		if folder == top || strings.HasPrefix(folder, top+"/") && !strings.HasPrefix(folder, "/dev/shm/") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"/proc", "/sys", "/dev"}, func(top string) bool {
+		return folder == top || strings.HasPrefix(folder, top+"/") && !strings.HasPrefix(folder, "/dev/shm/")
+	})
 }
 
 // Plan lists the folder, subfolders included, and follows links that stay inside. The
@@ -156,10 +151,8 @@ func (l *listing) list(ctx context.Context, at, name string, above []fs.FileInfo
 			return context.Cause(ctx)
 		}
 		if l.count++; l.count > maxEntries {
-			return withLocation(l.location, "", &source.Error{
-				Kind: source.Refused, Detail: fmt.Sprintf("holds more than %d files", maxEntries),
-				Fix: "point source at the model's own folder",
-			})
+			return withLocation(l.location, "", source.Fail(source.Refused, fmt.Sprintf("holds more than %d files", maxEntries),
+				"point source at the model's own folder"))
 		}
 		if err := l.add(ctx, path.Join(at, e.Name()), path.Join(name, e.Name()), e, above); err != nil {
 			return err

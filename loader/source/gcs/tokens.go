@@ -1,6 +1,7 @@
 package gcs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -133,10 +134,7 @@ func (t *tokens) findCredentials() error {
 // fetchFromMetadata asks the metadata server, one hop away; without one, access is
 // anonymous.
 func (t *tokens) fetchFromMetadata(ctx context.Context) (string, error) {
-	host := t.env("GCE_METADATA_HOST")
-	if host == "" {
-		host = "169.254.169.254"
-	}
+	host := cmp.Or(t.env("GCE_METADATA_HOST"), "169.254.169.254")
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
@@ -183,10 +181,7 @@ func (t *tokens) reset() {
 func (t *tokens) describe() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.origin == "" {
-		return "no credentials"
-	}
-	return t.origin
+	return cmp.Or(t.origin, "no credentials")
 }
 
 func (t *tokens) close() { t.http.CloseIdleConnections() }

@@ -31,10 +31,8 @@ func ParseBucket(scheme, location string, longest int) (Bucket, error) {
 		return bad("is not a folder of a bucket")
 	}
 	if strings.ContainsAny(rest, "?#@") {
-		return Bucket{}, &source.Error{
-			Kind: source.BadSource, Detail: "the source holds a query, a fragment or a user name",
-			Fix: "leave it out; credentials come from the environment",
-		}
+		return Bucket{}, source.Fail(source.BadSource, "the source holds a query, a fragment or a user name",
+			"leave it out; credentials come from the environment")
 	}
 	b := Bucket{Scheme: scheme}
 	b.Name, b.Prefix, _ = strings.Cut(rest, "/")
@@ -107,11 +105,8 @@ func (b Bucket) List(page func(from string) (files []source.File, next string, e
 			}
 			f.Name, f.Ref = name, b.Ref(key)
 			if plan.Files = append(plan.Files, f); len(plan.Files) > listFiles {
-				return source.Plan{}, &source.Error{
-					Kind: source.Refused, Source: b.String(),
-					Detail: fmt.Sprintf("holds more than %d objects", listFiles),
-					Fix:    "point source at the model's own folder",
-				}
+				return source.Plan{}, source.Fail(source.Refused, fmt.Sprintf("holds more than %d objects", listFiles),
+					"point source at the model's own folder").At(b.String(), "")
 			}
 		}
 		if from = next; from == "" {
@@ -119,11 +114,8 @@ func (b Bucket) List(page func(from string) (files []source.File, next string, e
 		}
 	}
 	if len(plan.Files) == 0 {
-		return source.Plan{}, &source.Error{
-			Kind: source.NotFound, Source: b.String(),
-			Detail: fmt.Sprintf("bucket %s has nothing below %q", b.Name, b.Prefix),
-			Fix:    "check the prefix; names are case-sensitive",
-		}
+		return source.Plan{}, source.Fail(source.NotFound, fmt.Sprintf("bucket %s has nothing below %q", b.Name, b.Prefix),
+			"check the prefix; names are case-sensitive").At(b.String(), "")
 	}
 	return plan, nil
 }

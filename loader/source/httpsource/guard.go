@@ -79,15 +79,8 @@ func hostPort(u *url.URL) string {
 
 func (t *HostTrust) trustsHost(trustsHost, port string) bool {
 	trustsHost = strings.ToLower(strings.TrimSuffix(trustsHost, "."))
-	if t.hosts[trustsHost] || t.hosts[net.JoinHostPort(trustsHost, port)] {
-		return true
-	}
-	for _, s := range t.suffixes {
-		if strings.HasSuffix(trustsHost, s) {
-			return true
-		}
-	}
-	return false
+	return t.hosts[trustsHost] || t.hosts[net.JoinHostPort(trustsHost, port)] ||
+		slices.ContainsFunc(t.suffixes, func(s string) bool { return strings.HasSuffix(trustsHost, s) })
 }
 
 // Trusts reports whether the operator allows the host of a URL, by name or by address.
@@ -244,12 +237,7 @@ func Public(a netip.Addr) bool {
 			return false
 		}
 	}
-	for _, p := range reservedNets {
-		if p.Contains(a) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(reservedNets, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // maxRedirects bounds a chain of redirects.

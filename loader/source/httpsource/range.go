@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -193,11 +194,8 @@ func Network(ctx context.Context, location, file string, err error) error {
 		return &source.Error{Kind: e.Kind, Source: location, File: file, Detail: e.Detail, Fix: e.Fix}
 	}
 	if r, ok := errors.AsType[refusedAddr](err); ok {
-		return &source.Error{
-			Kind: source.Refused, Source: location, File: file,
-			Detail: fmt.Sprintf("the host is at %s, which is not a public address", r.addr),
-			Fix:    "if it is meant, name the host in " + HostsVariable,
-		}
+		return source.Fail(source.Refused, fmt.Sprintf("the host is at %s, which is not a public address", r.addr),
+			"if it is meant, name the host in "+HostsVariable).At(location, file)
 	}
 	e := NoAnswer(err)
 	e.Source, e.File, e.Detail = location, file, "cannot be reached: "+e.Detail
@@ -228,6 +226,15 @@ func QuoteETag(e string) string {
 		return e
 	}
 	return `"` + strings.Trim(e, `"`) + `"`
+}
+
+// EscapePath escapes the parts of a path; [url.URL.JoinPath] would clean and unescape it.
+func EscapePath(name string) string {
+	parts := strings.Split(name, "/")
+	for i, part := range parts {
+		parts[i] = url.PathEscape(part)
+	}
+	return strings.Join(parts, "/")
 }
 
 // Drain reads the rest of a small answer, so that its connection is reused, and closes

@@ -60,8 +60,7 @@ func New(o Options) *Source {
 		s.endpoint = strings.TrimRight(named, "/")
 		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil ||
 			u.RawQuery != "" {
-			s.configError = &source.Error{Kind: source.BadSource, Detail: "HF_ENDPOINT is not an http or https URL",
-				Fix: "such as https://huggingface.co"}
+			s.configError = source.Fail(source.BadSource, "HF_ENDPOINT is not an http or https URL", "such as https://huggingface.co")
 		}
 	}
 	s.http = httpsource.Client(httpsource.Options{Trust: httpsource.NewHostTrust(o.Getenv, named), Roots: o.Roots})
@@ -155,7 +154,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 func (s *Source) planTree(ctx context.Context, p repoLocation, api, commit, token, folder string, only []string) (source.Plan, error) {
 	next := api + "/tree/" + commit
 	if folder != "" {
-		next += "/" + escapePath(folder)
+		next += "/" + httpsource.EscapePath(folder)
 	}
 	next += "?recursive=true"
 	var plan source.Plan
@@ -177,25 +176,20 @@ func (s *Source) planTree(ctx context.Context, p repoLocation, api, commit, toke
 				return source.Plan{}, err
 			}
 			if plan.Files = append(plan.Files, f); len(plan.Files) > maxFiles {
-				return source.Plan{}, &source.Error{
-					Kind: source.Refused, Source: p.String(), Detail: fmt.Sprintf("holds more than %d files", maxFiles),
-					Fix: "name a folder of it: hf://ORG/REPO/FOLDER",
-				}
+				return source.Plan{}, source.Fail(source.Refused, fmt.Sprintf("holds more than %d files", maxFiles),
+					"name a folder of it: hf://ORG/REPO/FOLDER").At(p.String(), "")
 			}
 		}
 		next = more
 	}
 	if len(plan.Files) == 0 {
-		return source.Plan{},
-			&source.Error{Kind: source.NotFound, Source: p.String(), Detail: "has no files at commit " + commit[:8],
-				Fix: "check the name; they are case-sensitive"}
+		return source.Plan{}, source.Fail(source.NotFound, "has no files at commit "+commit[:8],
+			"check the name; they are case-sensitive").At(p.String(), "")
 	}
 	for _, name := range only {
 		if !slices.ContainsFunc(plan.Files, func(f source.File) bool { return f.Name == path.Base(name) }) {
-			return source.Plan{}, &source.Error{
-				Kind: source.Missing, Source: p.String(), File: path.Base(name),
-				Detail: "is not there, and the names beside it count it", Fix: "copy it beside the others",
-			}
+			return source.Plan{}, source.Fail(source.Missing, "is not there, and the names beside it count it",
+				"copy it beside the others").At(p.String(), path.Base(name))
 		}
 	}
 	return plan, nil
@@ -347,7 +341,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 // an address of the CDN.
 func (s *Source) resolve(ctx context.Context, p repoLocation, f source.File, full string, request httpsource.RangeRequest) (io.ReadCloser,
 	string, error) {
-	at := fmt.Sprintf("%s/%s/%s/resolve/%s/%s", s.endpoint, p.org, p.repo, p.rev, escapePath(full))
+	at := fmt.Sprintf("%s/%s/%s/resolve/%s/%s", s.endpoint, p.org, p.repo, p.rev, httpsource.EscapePath(full))
 	token := s.token()
 	r, err := s.getFollowing(ctx, p, f.Name, at, token,
 		http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", request.Offset, request.Offset+request.Length-1)}})
@@ -439,12 +433,4 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 
 func malformed(p repoLocation, name, problem string) error {
 	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, Detail: problem}
-}
-
-func escapePath(name string) string {
-	parts := strings.Split(name, "/")
-	for i, part := range parts {
-		parts[i] = url.PathEscape(part)
-	}
-	return strings.Join(parts, "/")
 }

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -117,6 +120,48 @@ func TestSignaturesExpire(t *testing.T) {
 	}
 	if n := srv.Signed(); n != 2 {
 		t.Errorf("%d signatures", n)
+	}
+}
+
+// TestCDNHostGone: where a file's host cannot be reached any more, the hub is asked for another.
+func TestCDNHostGone(t *testing.T) {
+	srv := huggingfacetest.New(t)
+	big := bytes.Repeat([]byte("a"), 5000)
+	srv.Commit("main", map[string][]byte{"model.safetensors": big})
+	var reads atomic.Int32
+	first := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reads.Add(1)
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(big))
+	}))
+	defer first.Close()
+	srv.Fault(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, "/resolve/") {
+			return false
+		}
+		http.Redirect(w, r, first.URL+"/model", http.StatusFound)
+		return true
+	})
+	s := huggingface.New(huggingface.Options{Getenv: func(k string) string {
+		if k == "THAW_SOURCE_HOSTS" {
+			return "127.0.0.1"
+		}
+		return srv.Getenv(k)
+	}})
+	defer s.Close()
+	plan, err := s.Plan(t.Context(), repo, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := read(t, s, plan.Files[0]); err != nil || !bytes.Equal(got, big) || reads.Load() != 1 {
+		t.Fatalf("%d bytes, %v, %d reads of the first host", len(got), err, reads.Load())
+	}
+	srv.Fault(nil)
+	first.Close()
+	if _, err := read(t, s, plan.Files[0]); source.KindOf(err) != source.Unavailable {
+		t.Errorf("of the host that is gone: %v", err)
+	}
+	if got, err := read(t, s, plan.Files[0]); err != nil || !bytes.Equal(got, big) {
+		t.Errorf("of the next one: %d bytes, %v", len(got), err)
 	}
 }
 

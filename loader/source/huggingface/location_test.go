@@ -4,6 +4,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
 func TestParse(t *testing.T) {
@@ -37,7 +39,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		u, err := url.Parse("https://hub/api/models/" + p.org + "/" + p.repo + "/tree/" + url.PathEscape(p.rev) + "/" + escapePath(p.sub))
+		u, err := url.Parse("https://hub/api/models/" + p.org + "/" + p.repo + "/tree/" + url.PathEscape(p.rev) + "/" + httpsource.EscapePath(p.sub))
 		if err != nil || u.Host != "hub" || u.RawQuery != "" || !strings.HasPrefix(u.JoinPath().Path, "/api/models/"+p.org+"/"+p.repo+"/tree/") {
 			t.Errorf("%q became %+v, %v", in, p, err)
 		}

@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -48,28 +49,18 @@ func New(o Options) *Source {
 		o.Getenv = os.Getenv
 	}
 	s := &Source{http: httpsource.Client(httpsource.Options{}), keys: newKeys(o.Getenv), regions: make(map[string]string)}
-	s.region = firstNonEmpty(o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
+	s.region = cmp.Or(o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
 	s.virtual = o.Getenv("THAW_S3_STYLE") == "virtual"
-	if raw := firstNonEmpty(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL")); raw != "" {
+	if raw := cmp.Or(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL")); raw != "" {
 		u, err := url.Parse(strings.TrimRight(raw, "/"))
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			s.configError = &source.Error{Kind: source.BadSource, Detail: "AWS_ENDPOINT_URL is not an http or https URL",
-				Fix: "such as https://minio.example.org:9000"}
+			s.configError = source.Fail(source.BadSource, "AWS_ENDPOINT_URL is not an http or https URL", "such as https://minio.example.org:9000")
 		}
 		s.endpoint = u
 	} else if !hostPart.MatchString(s.region) {
 		s.configError = &source.Error{Kind: source.BadSource, Detail: "AWS_REGION is not the name of a region", Fix: "such as eu-central-1"}
 	}
 	return s
-}
-
-func firstNonEmpty(values ...string) string {
-	for _, w := range values {
-		if w != "" {
-			return w
-		}
-	}
-	return ""
 }
 
 // Close closes idle connections.

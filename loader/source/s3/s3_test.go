@@ -193,6 +193,7 @@ func TestDigests(t *testing.T) {
 		{"none but the ETag", nil, "md5"},
 		{"under a key", map[string]string{"X-Amz-Server-Side-Encryption": "aws:kms"}, ""},
 		{"a compatible's own key", map[string]string{"X-Amz-Server-Side-Encryption": "AES256"}, ""},
+		{"a customer's key", map[string]string{"X-Amz-Server-Side-Encryption-Customer-Algorithm": "AES256"}, ""},
 		{"crc32c", map[string]string{"X-Amz-Checksum-Crc32c": b64([]byte{byte(crc >> 24), byte(crc >> 16), byte(crc >> 8), byte(crc)}), "X-Amz-Checksum-Type": "FULL_OBJECT"}, "crc32c"},
 		{"crc32c of parts", map[string]string{"X-Amz-Checksum-Crc32c": b64(make([]byte, 4)) + "-3", "X-Amz-Checksum-Type": "COMPOSITE"}, "md5"},
 		{"crc64", map[string]string{"X-Amz-Checksum-Crc64nvme": b64(make([]byte, 8))}, "crc64"},

@@ -106,10 +106,8 @@ func (s *Source) planFolder(ctx context.Context, location string, u *url.URL, al
 		}
 	}
 	if len(files) == 0 {
-		return source.Plan{}, &source.Error{
-			Kind: source.NotFound, Source: location, Detail: "its page lists no files",
-			Fix: "let the server list the folder, or put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)",
-		}
+		return source.Plan{}, source.Fail(source.NotFound, "its page lists no files",
+			"let the server list the folder, or put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)").At(location, "")
 	}
 	return s.headAll(ctx, location, u, files, also)
 }
@@ -133,8 +131,7 @@ func (s *Source) readSums(ctx context.Context, location string, u *url.URL) ([]s
 	}
 	files, err := parseSums(string(raw))
 	if err != nil {
-		return nil, &source.Error{Kind: source.Corrupt, Source: location, File: "SHA256SUMS", Detail: err.Error(),
-			Fix: "write it with sha256sum * > SHA256SUMS"}
+		return nil, source.Fail(source.Corrupt, err.Error(), "write it with sha256sum * > SHA256SUMS").At(location, "SHA256SUMS")
 	}
 	return files, nil
 }
@@ -166,10 +163,8 @@ func (s *Source) readIndex(ctx context.Context, location string, top *url.URL) (
 		}
 		names, err := parseIndex(r.Header.Get("Content-Type"), raw, r.Request.URL)
 		if err != nil {
-			return nil, &source.Error{
-				Kind: source.Refused, Source: location, Detail: "its page is no list of files: " + err.Error(),
-				Fix: "let the server list the folder, or put a SHA256SUMS beside the files",
-			}
+			return nil, source.Fail(source.Refused, "its page is no list of files: "+err.Error(),
+				"let the server list the folder, or put a SHA256SUMS beside the files").At(location, "")
 		}
 		for _, name := range names {
 			full := path.Join(folder, name)
@@ -179,20 +174,14 @@ func (s *Source) readIndex(ctx context.Context, location string, top *url.URL) (
 			case below && strings.Count(full, "/") < maxDepth && !strings.HasPrefix(path.Base(full), "."):
 				seen[full] = true
 				if todo = append(todo, full); len(todo) > maxFolders {
-					return nil, &source.Error{
-						Kind: source.Refused, Source: location,
-						Detail: fmt.Sprintf("has more than %d folders", maxFolders),
-						Fix:    "point source at the model's own folder",
-					}
+					return nil, source.Fail(source.Refused, fmt.Sprintf("has more than %d folders", maxFolders),
+						"point source at the model's own folder").At(location, "")
 				}
 			case !below:
 				seen[full] = true
 				if files = append(files, source.File{Name: full}); len(files) > maxFiles {
-					return nil, &source.Error{
-						Kind: source.Refused, Source: location,
-						Detail: fmt.Sprintf("lists more than %d files", maxFiles),
-						Fix:    "point source at the model's own folder",
-					}
+					return nil, source.Fail(source.Refused, fmt.Sprintf("lists more than %d files", maxFiles),
+						"point source at the model's own folder").At(location, "")
 				}
 			}
 		}
@@ -220,7 +209,7 @@ func (s *Source) headAll(ctx context.Context, location string, u *url.URL, files
 		slots <- struct{}{} // the requests that hold them end with ctx
 		wg.Go(func() {
 			defer func() { <-slots }()
-			f, err := s.head(ctx, location, u.JoinPath(escapePath(files[i].Name)), files[i])
+			f, err := s.head(ctx, location, u.JoinPath(httpsource.EscapePath(files[i].Name)), files[i])
 			if err != nil {
 				cancel(err)
 				return
@@ -233,15 +222,6 @@ func (s *Source) headAll(ctx context.Context, location string, u *url.URL, files
 		return source.Plan{}, context.Cause(ctx)
 	}
 	return source.Plan{Files: files}, nil
-}
-
-// escapePath prepares a name for JoinPath, which would clean and unescape it.
-func escapePath(name string) string {
-	parts := strings.Split(name, "/")
-	for i, p := range parts {
-		parts[i] = url.PathEscape(p)
-	}
-	return strings.Join(parts, "/")
 }
 
 func (s *Source) get(ctx context.Context, location, method string, u *url.URL) (*http.Response, error) {
@@ -299,11 +279,8 @@ func (s *Source) head(ctx context.Context, location string, u *url.URL, f source
 	case f.SHA256 != "":
 		f.Version = "sha256:" + f.SHA256
 	default:
-		return f, &source.Error{
-			Kind: source.Refused, Source: location, File: f.Name,
-			Detail: "the server gives neither ETag nor Last-Modified: a change while it is read would not be noticed",
-			Fix:    "put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)",
-		}
+		return f, source.Fail(source.Refused, "the server gives neither ETag nor Last-Modified: a change while it is read would not be noticed",
+			"put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)").At(location, f.Name)
 	}
 	return f, nil
 }
@@ -347,7 +324,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	if err != nil || u.Scheme != "https" {
 		return nil, &source.Error{Kind: source.BadSource, File: f.Name, Detail: "is not a file of this source"}
 	}
-	location := strings.TrimSuffix(strings.TrimSuffix(f.Ref, escapePath(f.Name)), "/")
+	location := strings.TrimSuffix(strings.TrimSuffix(f.Ref, httpsource.EscapePath(f.Name)), "/")
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.Ref, nil)
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: location, File: f.Name, Detail: "is not a valid address"}
@@ -362,11 +339,8 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	}
 	body, r, err := httpsource.Range(s.http, req, a)
 	if err != nil && r != nil && r.StatusCode == http.StatusOK && source.KindOf(err) == source.Malformed {
-		err = &source.Error{
-			Kind: source.Refused, Source: location, File: f.Name,
-			Detail: "the server does not give ranges of it, and it is too large to be read whole",
-			Fix:    "serve it with ranges (Accept-Ranges: bytes)",
-		}
+		err = source.Fail(source.Refused, "the server does not give ranges of it, and it is too large to be read whole",
+			"serve it with ranges (Accept-Ranges: bytes)").At(location, f.Name)
 		if r.ContentLength >= 0 && r.ContentLength != f.Size {
 			err = &source.Error{Kind: source.Changed, Source: location, File: f.Name, Detail: "has another size than was listed"}
 		}

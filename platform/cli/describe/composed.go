@@ -34,6 +34,9 @@ func PrintComposed(c *kit.Terminal, name string, rec functions.CompositionRecord
 			}
 			row("agreement", "%d of %d answers are equal%s", a.Agree, a.Answers, words)
 		}
+		if rec.PlanError != "" {
+			row("plan", "each member got the whole request: %s", rec.PlanError)
+		}
 		var prompt, completion int64
 		for _, x := range rec.Calls {
 			prompt, completion = prompt+x.Prompt, completion+x.Completion

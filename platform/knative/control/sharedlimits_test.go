@@ -15,6 +15,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
+var activatorLabels = map[string]string{"app.kubernetes.io/part-of": "thaw", "app.kubernetes.io/component": "activator"}
+
 // TestLimitsAfterNewLeader: a new leader deals out limits of teams once every ready activator
 // has connected, and without one that does not connect after ten seconds.
 func TestLimitsAfterNewLeader(t *testing.T) {
@@ -30,7 +32,7 @@ func TestLimitsAfterNewLeader(t *testing.T) {
 			pods := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 			for _, name := range []string{"a", "b"} {
 				pods.Add(&corev1.Pod{
-					ObjectMeta: metav1.ObjectMeta{Namespace: "thaw-system", Name: name, Labels: map[string]string{"app.kubernetes.io/part-of": "thaw", "app.kubernetes.io/component": "activator"}},
+					ObjectMeta: metav1.ObjectMeta{Namespace: "thaw-system", Name: name, Labels: activatorLabels},
 					Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 				})
 			}
@@ -61,5 +63,26 @@ func TestLimitsAfterNewLeader(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestDeadActivator: an activator is dead where its pod has ended or is gone; where activators
+// are no pods, none is known to be.
+func TestDeadActivator(t *testing.T) {
+	pods := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	s := &sharedLimits{pods: corelisters.NewPodLister(pods).Pods("thaw-system")}
+	if s.isDead("a") {
+		t.Error("dead, and no activator is a pod")
+	}
+	for name, phase := range map[string]corev1.PodPhase{"runs": corev1.PodRunning, "failed": corev1.PodFailed, "ended": corev1.PodSucceeded} {
+		pods.Add(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "thaw-system", Name: name, Labels: activatorLabels},
+			Status:     corev1.PodStatus{Phase: phase},
+		})
+	}
+	for name, want := range map[string]bool{"runs": false, "failed": true, "ended": true, "gone": true} {
+		if got := s.isDead(name); got != want {
+			t.Errorf("%s: dead is %v", name, got)
+		}
 	}
 }

@@ -1,6 +1,8 @@
 // Package slim cuts the objects of a cluster down to what the controller reads of them,
 // before they go into its caches. Tenants write most of these objects, up to 1.5 MiB each:
-// what is cached of one of them is at most 256 KiB, whatever it holds.
+// what is cached of one of them is at most 256 KiB, whatever it holds, and of one that another
+// autoscaler scales only its name. The number of objects is bounded by the quota of
+// their namespace (package team).
 package slim
 
 import (
@@ -9,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	autoscaling "knative.dev/serving/pkg/apis/autoscaling"
 	autoscalingv1alpha1 "knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
@@ -50,13 +53,30 @@ func Object(obj any) (any, error) {
 		o.Annotations, o.Labels = boundedMap(o.Annotations, knative.ModelAnnotation), boundedMap(o.Labels, serving.GroupNamePrefix)
 		o.Spec, o.Status, o.Finalizers, o.OwnerReferences = servingv1.ServiceSpec{}, servingv1.ServiceStatus{}, nil, nil
 	case *servingv1.Revision:
-		o.Annotations, o.Labels = nil, boundedMap(o.Labels, serving.GroupNamePrefix)
-		spec := servingv1.RevisionSpec{ContainerConcurrency: o.Spec.ContainerConcurrency, PodSpec: slimRevisionPod(&o.Spec.PodSpec)}
-		o.Spec, o.Status, o.Finalizers, o.OwnerReferences = spec, servingv1.RevisionStatus{}, nil, nil
+		spec, labels := servingv1.RevisionSpec{}, map[string]string(nil)
+		if !isOtherClass(o) {
+			spec = servingv1.RevisionSpec{ContainerConcurrency: o.Spec.ContainerConcurrency, PodSpec: slimRevisionPod(&o.Spec.PodSpec)}
+			labels = boundedMap(o.Labels, serving.GroupNamePrefix)
+		}
+		o.Annotations, o.Labels, o.Spec, o.Status, o.Finalizers, o.OwnerReferences = nil, labels, spec, servingv1.RevisionStatus{}, nil, nil
 	case *autoscalingv1alpha1.PodAutoscaler: // its status alone is written back
+		if isOtherClass(o) {
+			o.Annotations, o.Labels = map[string]string{autoscaling.ClassAnnotationKey: o.Annotations[autoscaling.ClassAnnotationKey]}, nil
+			o.Spec, o.Status = autoscalingv1alpha1.PodAutoscalerSpec{}, autoscalingv1alpha1.PodAutoscalerStatus{}
+			o.Finalizers, o.OwnerReferences = nil, nil
+			break
+		}
 		o.Annotations, o.Labels = boundedMap(o.Annotations, ".dev/"), boundedMap(o.Labels, serving.GroupNamePrefix)
 	}
 	return obj, nil
+}
+
+// isOtherClass reports whether another autoscaler than thaw's scales a Revision or a
+// PodAutoscaler: nothing but its name is read. A Revision without the annotation is of the
+// cluster's default class, which may be thaw's.
+func isOtherClass(o metav1.Object) bool {
+	class := o.GetAnnotations()[autoscaling.ClassAnnotationKey]
+	return class != "" && class != knative.AutoscalerClass
 }
 
 // boundedMap returns the entries whose names contain a text, without those that are too long

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	autoscaling "knative.dev/serving/pkg/apis/autoscaling"
 	autoscalingv1alpha1 "knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
@@ -80,6 +81,27 @@ func TestBounded(t *testing.T) {
 		}
 		if o.GetName() != "a" || o.GetNamespace() != "t" || o.GetUID() != "u" {
 			t.Errorf("%T lost who it is", o)
+		}
+	}
+}
+
+// TestOtherClass: of what another autoscaler scales only the name is cached.
+func TestOtherClass(t *testing.T) {
+	for _, o := range large(t) {
+		_, isService := o.(*servingv1.Service)
+		o.GetAnnotations()[autoscaling.ClassAnnotationKey] = autoscaling.KPA
+		if _, err := Object(o); err != nil {
+			t.Fatal(err)
+		}
+		after, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !isService && len(after) > 4<<10 || o.GetName() != "a" || o.GetUID() != "u" {
+			t.Errorf("%T: %d bytes are kept: %.300s", o, len(after), after)
+		}
+		if pa, ok := o.(*autoscalingv1alpha1.PodAutoscaler); ok && pa.Annotations[autoscaling.ClassAnnotationKey] != autoscaling.KPA {
+			t.Errorf("its class is lost: %v", pa.Annotations)
 		}
 	}
 }

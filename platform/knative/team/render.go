@@ -29,15 +29,24 @@ const objectName = "thaw-team" // name of the objects in a team's namespace
 
 // Settings of Render.
 type Settings struct {
-	Groups  []string // the team's members as the API server knows them; may be empty
-	Users   []string
-	System  string // thaw's namespace; "": thaw-system
-	Pod     string // PodAnnotation; may be empty
-	Knative string // Knative's namespace, whose activator may reach the engines; "": only thaw may
+	Groups   []string // the team's members as the API server knows them; may be empty
+	Users    []string
+	Services int    // most Knative Services it may have; 0: no limit
+	System   string // thaw's namespace; "": thaw-system
+	Pod      string // PodAnnotation; may be empty
+	Knative  string // Knative's namespace, whose activator may reach the engines; "": only thaw may
 }
 
+// ServicesQuota is the resource of a ResourceQuota that bounds the number of a team's Knative
+// Services. The controller caches them all, and a team's members can write nothing else that
+// it caches.
+const ServicesQuota = corev1.ResourceName("count/services.serving.knative.dev")
+
+// DefaultServices is how many Knative Services a team may have where nothing else is asked for.
+const DefaultServices = 500
+
 // Render returns the objects of a team's namespace in an order in which they can be
-// created. Empty ones are left out: a quota without GPUs, a binding without members.
+// created. Empty ones are left out: a quota without limits, a binding without members.
 func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 	name := t.Metadata.Name
 	if bad := validation.IsDNS1123Label(name); len(bad) > 0 {
@@ -45,6 +54,9 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 	}
 	if !IsTeam(name) {
 		return nil, fmt.Errorf("%q belongs to the cluster itself", name)
+	}
+	if s.Services < 0 {
+		return nil, fmt.Errorf("%d is no number of services", s.Services)
 	}
 	if g := t.Spec.GPUs; g.Max < 0 || g.Guaranteed < 0 || g.Max > 0 && g.Guaranteed > g.Max {
 		return nil, fmt.Errorf("%d GPUs cannot be guaranteed of %d", g.Guaranteed, g.Max)
@@ -72,12 +84,8 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 		space.Annotations[PodAnnotation] = s.Pod
 	}
 	objects := []runtime.Object{space}
-	if n := t.Spec.GPUs.Max; n > 0 {
-		objects = append(objects, &corev1.ResourceQuota{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ResourceQuota"}, ObjectMeta: meta(objectName),
-			Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.nvidia.com/gpu": *resource.NewQuantity(int64(n),
-				resource.DecimalSI)}},
-		})
+	if q := quota(meta(objectName), t.Spec.GPUs.Max, s.Services); len(q.Spec.Hard) > 0 {
+		objects = append(objects, q)
 	}
 	objects = append(objects, newSecret(name), &rbacv1.Role{
 		TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "Role"}, ObjectMeta: meta(objectName),
@@ -110,6 +118,18 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 		objects = append(objects, b)
 	}
 	return append(objects, networkPolicy(meta(objectName), s)), nil
+}
+
+// quota bounds the GPUs and the Knative Services of a namespace; 0 is no bound.
+func quota(meta metav1.ObjectMeta, gpus, services int) *corev1.ResourceQuota {
+	hard := corev1.ResourceList{}
+	for name, n := range map[corev1.ResourceName]int{"requests.nvidia.com/gpu": gpus, ServicesQuota: services} {
+		if n > 0 {
+			hard[name] = *resource.NewQuantity(int64(n), resource.DecimalSI)
+		}
+	}
+	return &corev1.ResourceQuota{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ResourceQuota"}, ObjectMeta: meta,
+		Spec: corev1.ResourceQuotaSpec{Hard: hard}}
 }
 
 // networkPolicy admits only thaw's parts and the team to the pods of the namespace's

@@ -26,7 +26,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-func quota(name, key, value string) *corev1.ResourceQuota {
+func quotaOf(name, key, value string) *corev1.ResourceQuota {
 	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceName(key): resource.MustParse(value)}}}
 }
@@ -39,7 +39,7 @@ func TestFromNamespace(t *testing.T) {
 	full := functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 1, Max: 4}, Limits: functions.Limits{
 		Concurrent: 2, HeldRequests: 3, RequestsPerMinute: 4, TokensPerMinute: 5, ColdStartsPerHour: 6, GPUSecondsPerDay: 7, StoreBytes: 2 << 30},
 		Priority: functions.TeamPriority{Max: functions.PriorityNormal}}
-	scoped := quota("scoped", "requests.nvidia.com/gpu", "1")
+	scoped := quotaOf("scoped", "requests.nvidia.com/gpu", "1")
 	scoped.Spec.Scopes = []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeBestEffort}
 	for _, x := range []struct {
 		name        string
@@ -49,15 +49,15 @@ func TestFromNamespace(t *testing.T) {
 		problems    []string // parts of the reported sentences
 	}{
 		{name: "nothing"},
-		{name: "everything", annotations: all, quotas: []*corev1.ResourceQuota{quota("a", "requests.nvidia.com/gpu", "4")}, want: full},
-		{name: "the least of several", quotas: []*corev1.ResourceQuota{quota("a", "requests.nvidia.com/gpu", "4"), quota("b", "limits.nvidia.com/gpu", "2"), quota("c", "requests.cpu", "1")}, want: functions.TeamSpec{GPUs: functions.TeamGPUs{Max: 2}}},
+		{name: "everything", annotations: all, quotas: []*corev1.ResourceQuota{quotaOf("a", "requests.nvidia.com/gpu", "4")}, want: full},
+		{name: "the least of several", quotas: []*corev1.ResourceQuota{quotaOf("a", "requests.nvidia.com/gpu", "4"), quotaOf("b", "limits.nvidia.com/gpu", "2"), quotaOf("c", "requests.cpu", "1")}, want: functions.TeamSpec{GPUs: functions.TeamGPUs{Max: 2}}},
 		{name: "of some pods only", quotas: []*corev1.ResourceQuota{scoped}},
-		{name: "no GPU at all", quotas: []*corev1.ResourceQuota{quota("none", "requests.nvidia.com/gpu", "0")}, problems: []string{"ResourceQuota none allows no GPU"}},
+		{name: "no GPU at all", quotas: []*corev1.ResourceQuota{quotaOf("none", "requests.nvidia.com/gpu", "0")}, problems: []string{"ResourceQuota none allows no GPU"}},
 		{name: "no numbers", annotations: map[string]string{"thaw.dev/concurrent": "many", "thaw.dev/requests-per-minute": "-1", "thaw.dev/store-bytes": "big", "thaw.dev/tokens-per-minute": "1e3", "thaw.dev/held-requests": "99999999999999999999", "thaw.dev/gpu-seconds-per-day": ""},
 			problems: []string{"concurrent: \"many\" is not a number", "held-requests", "requests-per-minute", "tokens-per-minute", "gpu-seconds-per-day", "store-bytes"}},
 		{name: "no priority", annotations: map[string]string{"thaw.dev/priority-max": "lowest"}, problems: []string{`priority-max: "lowest" is not high, normal or low`}},
 		{name: "a slip", annotations: map[string]string{"thaw.dev/request-per-minute": "4"}, problems: []string{"did you mean thaw.dev/requests-per-minute?"}},
-		{name: "more than there may be", annotations: map[string]string{"thaw.dev/gpus-guaranteed": "3"}, quotas: []*corev1.ResourceQuota{quota("a", "requests.nvidia.com/gpu", "2")},
+		{name: "more than there may be", annotations: map[string]string{"thaw.dev/gpus-guaranteed": "3"}, quotas: []*corev1.ResourceQuota{quotaOf("a", "requests.nvidia.com/gpu", "2")},
 			want: functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 2, Max: 2}}, problems: []string{"3 GPUs are more than the 2"}},
 	} {
 		got, problems := FromNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ml", Annotations: x.annotations}}, x.quotas)
@@ -333,4 +333,25 @@ func FuzzFromNamespace(f *testing.F) {
 			t.Errorf("%+v %q", x.Spec, problems)
 		}
 	})
+}
+
+// TestRenderServices: a team without GPUs has a quota of Knative Services, where one is set.
+func TestRenderServices(t *testing.T) {
+	team := functions.Team{Metadata: functions.Metadata{Name: "ml"}}
+	for n, want := range map[int]string{0: "", 7: "7"} {
+		objects, err := Render(&team, Settings{Services: n})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, o := range objects {
+			if q, ok := o.(*corev1.ResourceQuota); ok {
+				v := q.Spec.Hard[ServicesQuota]
+				got = v.String()
+			}
+		}
+		if got != want {
+			t.Errorf("--services %d: the quota is %q", n, got)
+		}
+	}
 }

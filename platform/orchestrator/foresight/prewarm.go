@@ -70,6 +70,12 @@ func (p *prewarmer) grant(x Function, h functions.Prewarm, now placement.Instant
 		return nil, err
 	}
 	planned := old
+	if h.Tier != functions.PrewarmGPU {
+		if held := p.stagingLease(x, h); held != nil {
+			held.Until, held.until = h.Until, max(held.until, until)
+			return held, nil
+		}
+	}
 	if planned == nil || h.Tier != functions.PrewarmGPU {
 		if len(p.leases.List) >= maxHints {
 			return nil, functions.ErrTooManyPrewarms
@@ -87,6 +93,17 @@ func (p *prewarmer) grant(x Function, h functions.Prewarm, now placement.Instant
 	}
 	p.loop.Event("prewarm", f.Name, cmp.Or(h.Why, h.By), h.Tier)
 	return planned, nil
+}
+
+// stagingLease returns the lease by which the same holder has staged a function's bytes in the
+// same tier, or is about to; nil where there is none, or it failed.
+func (p *prewarmer) stagingLease(x Function, h functions.Prewarm) *prewarm {
+	for _, l := range p.leases.List {
+		if l.function == x && l.Tier == h.Tier && l.By == h.By && l.State != "failed" {
+			return l
+		}
+	}
+	return nil
 }
 
 // reserve reserves GPU time for a lease until then.

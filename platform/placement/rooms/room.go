@@ -84,6 +84,11 @@ func (r *Room) Set(o *Room) {
 	r.Host, r.gpus, r.slots = o.Host, o.gpus, append(r.slots[:0], o.slots...)
 }
 
+// Clear makes r a room with nothing in it, in the memory that r has.
+func (r *Room) Clear(gpus []GPU) {
+	r.Host, r.gpus, r.slots = Host{}, gpus, append(r.slots[:0], make([]Slot, len(gpus))...)
+}
+
 // Take subtracts what a replica reserves, on GPUs by their index in the node's numbering.
 func (r *Room) Take(res functions.Resources, gpus []int) { r.Move(res, gpus, 1) }
 
@@ -110,12 +115,15 @@ func (r *Room) Move(res functions.Resources, gpus []int, sign int) {
 
 // FitsGPU reports whether GPU i has so much memory left; 0 asks for the whole GPU.
 func (r *Room) FitsGPU(i int, memory functions.Bytes) bool {
-	gpu, slot := &r.gpus[i], &r.slots[i]
+	return r.gpus[i].fits(&r.slots[i], memory)
+}
+
+func (g *GPU) fits(slot *Slot, memory functions.Bytes) bool {
 	switch {
-	case gpu.Unhealthy || slot.whole > 0:
+	case g.Unhealthy || slot.whole > 0:
 		return false
-	case memory == 0 || gpu.whole():
-		return slot.users == 0 && gpu.holds(memory)
+	case memory == 0 || g.whole():
+		return slot.users <= 0 && g.holds(memory)
 	}
 	return slot.left >= memory
 }
@@ -136,6 +144,23 @@ func (r *Room) LackingGPUs(res functions.Resources) int {
 
 // Fits reports whether res fits, without choosing GPUs.
 func (r *Room) Fits(res functions.Resources) bool { return r.Covers(res) && r.LackingGPUs(res) == 0 }
+
+// MayFitWith reports whether res fits r together with more of the same node. The two may
+// overlap: false is certain.
+func (r *Room) MayFitWith(more *Room, res functions.Resources) bool {
+	host := Host{r.Memory + more.Memory, r.CPU + more.CPU, r.Pods + more.Pods}
+	if !host.Covers(res) {
+		return false
+	}
+	left := res.GPUs
+	for i := 0; i < len(r.gpus) && left > 0; i++ {
+		a, b := &r.slots[i], &more.slots[i]
+		if r.gpus[i].fits(&Slot{a.users + b.users, a.whole + b.whole, a.left + b.left}, res.GPUMemory) {
+			left--
+		}
+	}
+	return left <= 0
+}
 
 // FitsEmpty reports whether res fits an empty node.
 func FitsEmpty(host *Host, gpus []GPU, res functions.Resources) bool {

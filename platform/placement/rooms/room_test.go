@@ -1,6 +1,7 @@
 package rooms
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -53,5 +54,47 @@ func TestChoose(t *testing.T) {
 		if room.Host != before.Host || !slices.Equal(room.slots, before.slots) {
 			t.Errorf("%s: what was taken and given back is missing", c.what)
 		}
+	}
+}
+
+// TestMayFitWith: what fits once all of a list has left is never excluded, also where some of it
+// has left the room already.
+func TestMayFitWith(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	excluded := 0
+	for range 20_000 {
+		gpus := []GPU{{Index: 0, Memory: 80}, {Index: 1, Memory: 80, Whole: rnd.IntN(3) == 0}, {Index: 2, Memory: 40, Unhealthy: rnd.IntN(4) == 0}}
+		room := New(Host{Memory: 10, CPU: 10, Pods: 3}, gpus, make([]Slot, len(gpus)))
+		any := func() functions.Resources {
+			return functions.Resources{GPUs: 1 + rnd.IntN(2), GPUMemory: functions.Bytes(rnd.IntN(4) * 30),
+				Memory: functions.Bytes(rnd.IntN(8)), Pods: rnd.IntN(3)}
+		}
+		var sum Room
+		sum.Clear(gpus)
+		leaves := room.Clone()
+		for range rnd.IntN(5) {
+			res, on := any(), []int{rnd.IntN(3)}
+			room.Take(res, on)
+			leaves.Take(res, on)
+			if rnd.IntN(3) == 0 {
+				continue // it stays
+			}
+			leaves.Give(res, on)
+			sum.Give(res, on)
+			if rnd.IntN(3) == 0 {
+				room.Give(res, on) // it has left already
+			}
+		}
+		needs := any()
+		may := room.MayFitWith(&sum, needs)
+		if leaves.Fits(needs) && !may {
+			t.Fatalf("%+v is excluded from %+v with %+v", needs, room, sum)
+		}
+		if !may {
+			excluded++
+		}
+	}
+	if excluded == 0 {
+		t.Error("nothing is ever excluded")
 	}
 }

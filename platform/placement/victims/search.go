@@ -22,7 +22,8 @@ type Rules interface {
 	// Team is the team of victim i.
 	Team(i int) string
 	// MayEvict reports whether victim i may be evicted together with others of its team
-	// that have so many GPUs.
+	// that have so many GPUs. With more it is not allowed where it is not with fewer. The
+	// answer stays the same during a search.
 	MayEvict(i, taken int) bool
 }
 
@@ -38,9 +39,18 @@ type Search struct {
 
 	trial    rooms.Room
 	set, out []int
+	alone    []verdict // whether each victim may be evicted without others of its team
 	per      []gpuVictims
 	marks    []bool
 }
+
+type verdict uint8
+
+const (
+	unknown verdict = iota
+	allowed
+	refused
+)
 
 // gpuVictims is the set of victims whose eviction frees one GPU.
 type gpuVictims struct {
@@ -52,7 +62,7 @@ type gpuVictims struct {
 // replica with these needs. The node has this room.
 func (s *Search) Begin(list []Victim, rules Rules, room *rooms.Room, needs functions.Resources) {
 	s.list, s.rules, s.room, s.needs = list, rules, room, needs
-	s.AtLeast = math.Inf(1)
+	s.AtLeast, s.alone = math.Inf(1), s.alone[:0]
 	perGPU := math.Inf(1)
 	for _, v := range list {
 		s.AtLeast = min(s.AtLeast, v.Cost)
@@ -73,13 +83,22 @@ func (s *Search) reset() {
 
 // add puts victim i into the set, if it may be evicted.
 func (s *Search) add(i int) bool {
+	if s.alone[i] == unknown {
+		s.alone[i] = refused
+		if s.rules.MayEvict(i, 0) {
+			s.alone[i] = allowed
+		}
+	}
+	if s.alone[i] == refused {
+		return false
+	}
 	taken := 0
 	for _, j := range s.set {
-		if s.rules.Team(j) == s.rules.Team(i) {
+		if s.list[j].GPUs > 0 && s.rules.Team(j) == s.rules.Team(i) {
 			taken += s.list[j].GPUs
 		}
 	}
-	if !s.rules.MayEvict(i, taken) {
+	if taken > 0 && !s.rules.MayEvict(i, taken) {
 		return false
 	}
 	res, gpus := s.rules.Frees(i)
@@ -103,6 +122,7 @@ func (s *Search) Best(bound float64) ([]int, float64) {
 		}
 	}
 	s.out = s.out[:0]
+	s.alone = append(s.alone, make([]verdict, len(s.list))...)
 	s.reset()
 	stays := false
 	for i := range s.list {

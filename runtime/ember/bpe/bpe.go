@@ -192,7 +192,9 @@ func (t *Tokenizer) nextAdded(s string) (at, end, id int) {
 				continue
 			}
 			k, ok := t.byText[s[i:i+n]]
-			if ok && !(t.added[k].SingleWord && (wordBefore(s[:i]) || wordAfter(s[i+n:]))) {
+			before, _ := utf8.DecodeLastRuneInString(s[:i])
+			after, _ := utf8.DecodeRuneInString(s[i+n:])
+			if ok && !(t.added[k].SingleWord && (inWord(before) || inWord(after))) {
 				return i, i + n, k
 			}
 		}
@@ -200,15 +202,7 @@ func (t *Tokenizer) nextAdded(s string) (at, end, id int) {
 	return 0, 0, -1
 }
 
-func wordBefore(s string) bool {
-	r, n := utf8.DecodeLastRuneInString(s)
-	return n > 0 && (r == '_' || slowClass(r) == letter || slowClass(r) == number)
-}
-
-func wordAfter(s string) bool {
-	r, n := utf8.DecodeRuneInString(s)
-	return n > 0 && (r == '_' || slowClass(r) == letter || slowClass(r) == number)
-}
+func inWord(r rune) bool { return r == '_' || slowClass(r) == letter || slowClass(r) == number }
 
 func (t *Tokenizer) encodeText(out []int, s string) []int {
 	if s == "" {

@@ -9,19 +9,46 @@ const Four = 4
 // the next group: the group stays in the first cache level, the rows in the second.
 const block = 16
 
+// rowKernels are the products of rows and vectors of one type of weights: of four rows and four
+// vectors, of one row and four vectors, of four rows and one vector, and of one row and one.
+type rowKernels[W uint16 | float32] struct {
+	tile     func(w []W, xs []float32) [Four * Four]float32
+	oneRow   func(w []W, xs []float32) [Four]float32
+	fourRows func(w []W, x []float32) [Four]float32
+	dot      func(w []W, x []float32) float32
+}
+
+var (
+	kernelsBF16 = rowKernels[uint16]{tileBF16, oneRowBF16, fourRowsBF16, dotBF16}
+	kernelsF32  = rowKernels[float32]{tileF32, oneRowF32, fourWeightsF32, Dot}
+)
+
+// oneRowF32 uses that the product is symmetric: four vectors against one row.
+func oneRowF32(w, xs []float32) (o [Four]float32) {
+	fourRowsF32(&o, xs, len(w), w)
+	return o
+}
+
 // BF16 multiplies rows lo..hi-1 of a row-major matrix of bfloat16 weights with n
 // vectors. w has rows of cols elements, x holds the n vectors of cols elements one
 // after another, and the product of row r and vector v goes to out[v*stride+r].
 // Two and three vectors are faster when x is long enough for four.
 func BF16(out []float32, stride int, w []uint16, x []float32, cols, lo, hi, n int) {
+	kernelsBF16.multiply(out, stride, w, x, cols, lo, hi, n)
+}
+
+// F32 is [BF16] for weights of four bytes.
+func F32(out []float32, stride int, w, x []float32, cols, lo, hi, n int) {
+	kernelsF32.multiply(out, stride, w, x, cols, lo, hi, n)
+}
+
+func (k *rowKernels[W]) multiply(out []float32, stride int, w []W, x []float32, cols, lo, hi, n int) {
 	if lo >= hi || n == 0 {
 		return
 	}
 	_ = w[hi*cols-1]
 	_ = x[n*cols-1]
 	_ = out[(n-1)*stride+hi-1]
-	var o [Four]float32
-	var t [Four * Four]float32
 	for b := lo; b < hi; b += block {
 		e := min(b+block, hi)
 		v := 0
@@ -33,15 +60,14 @@ func BF16(out []float32, stride int, w []uint16, x []float32, cols, lo, hi, n in
 			xs := x[at*cols : (at+Four)*cols]
 			r := b
 			for ; r+Four <= e; r += Four {
-				tileBF16(&t, w[r*cols:(r+Four)*cols], xs)
-				for k, s := range t {
-					if j := k % Four; j < width {
-						out[(at+j)*stride+r+k/Four] = s
+				for i, s := range k.tile(w[r*cols:(r+Four)*cols], xs) {
+					if j := i % Four; j < width {
+						out[(at+j)*stride+r+i/Four] = s
 					}
 				}
 			}
 			for ; r < e; r++ {
-				oneRowBF16(&o, w[r*cols:(r+1)*cols], xs)
+				o := k.oneRow(w[r*cols:(r+1)*cols], xs)
 				for j, s := range o[:width] {
 					out[(at+j)*stride+r] = s
 				}
@@ -52,11 +78,11 @@ func BF16(out []float32, stride int, w []uint16, x []float32, cols, lo, hi, n in
 			xv := x[v*cols : (v+1)*cols]
 			r := b
 			for ; r+Four <= e; r += Four {
-				fourRowsBF16(&o, w[r*cols:(r+Four)*cols], xv)
+				o := k.fourRows(w[r*cols:(r+Four)*cols], xv)
 				copy(out[v*stride+r:], o[:])
 			}
 			for ; r < e; r++ {
-				out[v*stride+r] = dotBF16(w[r*cols:(r+1)*cols], xv)
+				out[v*stride+r] = k.dot(w[r*cols:(r+1)*cols], xv)
 			}
 		}
 	}
@@ -75,57 +101,6 @@ func nextGroup(v, n, remaining int) (at, width int) {
 		return 0, n
 	}
 	return 0, 0
-}
-
-// F32 is [BF16] for weights of four bytes.
-func F32(out []float32, stride int, w, x []float32, cols, lo, hi, n int) {
-	if lo >= hi || n == 0 {
-		return
-	}
-	_ = w[hi*cols-1]
-	_ = x[n*cols-1]
-	_ = out[(n-1)*stride+hi-1]
-	var o [Four]float32
-	var t [Four * Four]float32
-	for b := lo; b < hi; b += block {
-		e := min(b+block, hi)
-		v := 0
-		for n-v > 1 {
-			at, width := nextGroup(v, n, len(x)/cols)
-			if width == 0 {
-				break
-			}
-			xs := x[at*cols : (at+Four)*cols]
-			r := b
-			for ; r+Four <= e; r += Four {
-				tileF32(&t, w[r*cols:(r+Four)*cols], xs)
-				for k, s := range t {
-					if j := k % Four; j < width {
-						out[(at+j)*stride+r+k/Four] = s
-					}
-				}
-			}
-			for ; r < e; r++ {
-				// The product is symmetric: four vectors against one row.
-				fourRowsF32(&o, xs, cols, w[r*cols:(r+1)*cols])
-				for j, s := range o[:width] {
-					out[(at+j)*stride+r] = s
-				}
-			}
-			v = at + width
-		}
-		for ; v < n; v++ {
-			xv := x[v*cols : (v+1)*cols]
-			r := b
-			for ; r+Four <= e; r += Four {
-				fourWeightsF32(&o, w[r*cols:(r+Four)*cols], xv)
-				copy(out[v*stride+r:], o[:])
-			}
-			for ; r < e; r++ {
-				out[v*stride+r] = Dot(w[r*cols:(r+1)*cols], xv)
-			}
-		}
-	}
 }
 
 // Rows computes out[t] = rows[t*stride : t*stride+len(x)] · x for every t.

@@ -67,36 +67,38 @@ func dotF32(w, x []float32) float32 {
 	return o[0]
 }
 
-func oneRowBF16(o *[Four]float32, w []uint16, xs []float32) {
+func oneRowBF16(w []uint16, xs []float32) (o [Four]float32) {
 	c := len(w)
 	n := c &^ 15
 	if !avx2 || n == 0 {
-		genericOneRowBF16(o, w, xs)
-		return
+		genericOneRowBF16(&o, w, xs)
+		return o
 	}
 	_ = xs[Four*c-1]
-	oneRowBF16AVX2(o, &w[0], &xs[0], 4*c, n)
+	oneRowBF16AVX2(&o, &w[0], &xs[0], 4*c, n)
 	for i := n; i < c; i++ {
 		for j := range o {
 			o[j] += float32(FromBF16(w[i]) * xs[j*c+i])
 		}
 	}
+	return o
 }
 
-func fourRowsBF16(o *[Four]float32, w []uint16, x []float32) {
+func fourRowsBF16(w []uint16, x []float32) (o [Four]float32) {
 	c := len(x)
 	n := c &^ 15
 	if !avx2 || n == 0 {
-		genericFourRowsBF16(o, w, x)
-		return
+		genericFourRowsBF16(&o, w, x)
+		return o
 	}
 	_ = w[Four*c-1]
-	fourRowsBF16AVX2(o, &w[0], 2*c, &x[0], n)
+	fourRowsBF16AVX2(&o, &w[0], 2*c, &x[0], n)
 	for i := n; i < c; i++ {
 		for j := range o {
 			o[j] += float32(FromBF16(w[j*c+i]) * x[i])
 		}
 	}
+	return o
 }
 
 func fourRowsF32(o *[Four]float32, rows []float32, stride int, x []float32) {
@@ -116,20 +118,21 @@ func fourRowsF32(o *[Four]float32, rows []float32, stride int, x []float32) {
 }
 
 // fourWeightsF32 is fourRowsF32 for rows that lie in memory one behind the other.
-func fourWeightsF32(o *[Four]float32, w, x []float32) {
+func fourWeightsF32(w, x []float32) (o [Four]float32) {
 	c := len(x)
 	n := c &^ 15
 	if !avx2 || n == 0 {
-		genericFourRowsF32(o, w, c, x)
-		return
+		genericFourRowsF32(&o, w, c, x)
+		return o
 	}
 	_ = w[Four*c-1]
-	fourWeightsF32AVX2(o, &w[0], 4*c, &x[0], n)
+	fourWeightsF32AVX2(&o, &w[0], 4*c, &x[0], n)
 	for i := n; i < c; i++ {
 		for j := range o {
 			o[j] += float32(w[j*c+i] * x[i])
 		}
 	}
+	return o
 }
 
 func addScaled(y []float32, a float32, x []float32) {
@@ -140,25 +143,26 @@ func addScaled(y []float32, a float32, x []float32) {
 	axpyAVX2(&y[0], a, &x[0], len(y))
 }
 
-func tileBF16(o *[Four * Four]float32, w []uint16, xs []float32) {
+func tileBF16(w []uint16, xs []float32) (o [Four * Four]float32) {
 	c := len(w) / Four
 	n := c &^ 15
 	if !avx512 || n == 0 {
 		for r := range Four {
-			oneRowBF16((*[Four]float32)(o[r*Four:]), w[r*c:(r+1)*c], xs)
+			*(*[Four]float32)(o[r*Four:]) = oneRowBF16(w[r*c:(r+1)*c], xs)
 		}
-		return
+		return o
 	}
 	_ = xs[Four*c-1]
-	tileBF16AVX512(o, &w[0], 2*c, &xs[0], 4*c, n)
+	tileBF16AVX512(&o, &w[0], 2*c, &xs[0], 4*c, n)
 	for i := n; i < c; i++ {
 		for k := range o {
 			o[k] += float32(FromBF16(w[k/Four*c+i]) * xs[k%Four*c+i])
 		}
 	}
+	return o
 }
 
-func tileF32(o *[Four * Four]float32, w, xs []float32) {
+func tileF32(w, xs []float32) (o [Four * Four]float32) {
 	c := len(w) / Four
 	n := c &^ 15
 	if !avx512 || n == 0 {
@@ -169,13 +173,14 @@ func tileF32(o *[Four * Four]float32, w, xs []float32) {
 				o[r*Four+v] = s
 			}
 		}
-		return
+		return o
 	}
 	_ = xs[Four*c-1]
-	tileF32AVX512(o, &w[0], 4*c, &xs[0], 4*c, n)
+	tileF32AVX512(&o, &w[0], 4*c, &xs[0], 4*c, n)
 	for i := n; i < c; i++ {
 		for k := range o {
 			o[k] += float32(w[k/Four*c+i] * xs[k%Four*c+i])
 		}
 	}
+	return o
 }

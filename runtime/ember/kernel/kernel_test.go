@@ -41,18 +41,18 @@ func TestKernelsAgree(t *testing.T) {
 		xs := vectors(rng, 4*c)
 		var got, want [Four]float32
 
-		oneRowBF16(&got, w[:c], xs)
+		got = oneRowBF16(w[:c], xs)
 		genericOneRowBF16(&want, w[:c], xs)
 		for j := range got {
 			expectEqual(t, fmt.Sprint("one row bf16 ", c, j), got[j], want[j])
 		}
-		fourRowsBF16(&got, w, xs[:c])
+		got = fourRowsBF16(w, xs[:c])
 		genericFourRowsBF16(&want, w, xs[:c])
 		for j := range got {
 			expectEqual(t, fmt.Sprint("four rows bf16 ", c, j), got[j], want[j])
 			expectEqual(t, fmt.Sprint("dot bf16 ", c, j), dotBF16(w[j*c:(j+1)*c], xs[:c]), want[j])
 		}
-		fourWeightsF32(&got, f[:4*c], xs[:c])
+		got = fourWeightsF32(f[:4*c], xs[:c])
 		genericFourRowsF32(&want, f, c, xs[:c])
 		for j := range got {
 			expectEqual(t, fmt.Sprint("four weights f32 ", c, j), got[j], want[j])
@@ -64,12 +64,12 @@ func TestKernelsAgree(t *testing.T) {
 			expectEqual(t, fmt.Sprint("dot f32 ", c, j), Dot(f[j*(c+4):j*(c+4)+c], xs[:c]), want[j])
 		}
 		var tile, tileWant [Four * Four]float32
-		tileBF16(&tile, w, xs)
+		tile = tileBF16(w, xs)
 		genericTileBF16(&tileWant, w, xs)
 		for j := range tile {
 			expectEqual(t, fmt.Sprint("tile bf16 ", c, j), tile[j], tileWant[j])
 		}
-		tileF32(&tile, f[:4*c], xs)
+		tile = tileF32(f[:4*c], xs)
 		genericTileF32(&tileWant, f[:4*c], xs)
 		for j := range tile {
 			expectEqual(t, fmt.Sprint("tile f32 ", c, j), tile[j], tileWant[j])

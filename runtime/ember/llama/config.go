@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,9 +103,7 @@ func ParseConfig(b []byte) (Config, error) {
 	}
 	c := Config{Hidden: j.Hidden, Inter: j.Inter, Layers: j.Layers, Heads: j.Heads, KVHeads: j.KVHeads, HeadDim: j.HeadDim,
 		Vocab: j.Vocab, MaxPos: j.MaxPos, Eps: 1e-6, Theta: 10000, BOS: -1, DType: j.TorchDType}
-	if c.DType == "" {
-		c.DType = j.DType
-	}
+	c.DType = cmp.Or(c.DType, j.DType)
 	switch {
 	case len(j.Architectures) > 0:
 		c.Architecture = j.Architectures[0]
@@ -127,15 +126,11 @@ func ParseConfig(b []byte) (Config, error) {
 	if j.Tied != nil {
 		c.Tied = *j.Tied
 	}
-	if c.KVHeads == 0 {
-		c.KVHeads = c.Heads
-	}
+	c.KVHeads = cmp.Or(c.KVHeads, c.Heads)
 	if c.HeadDim == 0 && c.Heads > 0 {
 		c.HeadDim = c.Hidden / c.Heads
 	}
-	if c.MaxPos == 0 {
-		c.MaxPos = 2048
-	}
+	c.MaxPos = cmp.Or(c.MaxPos, 2048)
 	if err := j.checkFeatures(); err != nil {
 		return c, err
 	}
@@ -172,10 +167,7 @@ func (c *Config) rope(r *ropeJSON) error {
 	if r == nil {
 		return nil
 	}
-	t := r.RopeType
-	if t == "" {
-		t = r.Type
-	}
+	t := cmp.Or(r.RopeType, r.Type)
 	switch t {
 	case "", "default":
 		return nil

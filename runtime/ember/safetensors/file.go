@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -112,14 +113,9 @@ func openFolder(dir string, open func(paths ...string) (*Set, error)) (*Set, err
 		}
 		shards[name] = true
 	}
-	names := make([]string, 0, len(shards))
-	for n := range shards {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	paths := make([]string, len(names))
-	for i, n := range names {
-		paths[i] = filepath.Join(dir, n)
+	var paths []string
+	for _, n := range slices.Sorted(maps.Keys(shards)) {
+		paths = append(paths, filepath.Join(dir, n))
 	}
 	s, err := open(paths...)
 	if err != nil {
@@ -265,12 +261,7 @@ func (s *Set) Lookup(name string) (Tensor, bool) {
 
 // Names lists the tensors, sorted.
 func (s *Set) Names() []string {
-	out := make([]string, 0, len(s.byName))
-	for n := range s.byName {
-		out = append(out, n)
-	}
-	slices.Sort(out)
-	return out
+	return slices.Sorted(maps.Keys(s.byName))
 }
 
 // Bytes is a tensor's data in the mapping, little endian. It must not be written.

@@ -170,10 +170,8 @@ func (p *parent) forkThroughGate(g gate, peer peercred.Peer, pod confinement) (i
 // checkConfined refuses processes that are not confined as thaw renders pods. They start
 // their engines themselves.
 func checkConfined(pod confinement) error {
-	for _, id := range append(strings.Fields(pod.status["Uid"]), strings.Fields(pod.status["Gid"])...) {
-		if id == "0" {
-			return errors.New("its process is root's")
-		}
+	if slices.Contains(append(strings.Fields(pod.status["Uid"]), strings.Fields(pod.status["Gid"])...), "0") {
+		return errors.New("its process is root's")
 	}
 	for _, c := range []string{"CapInh", "CapPrm", "CapEff", "CapAmb"} {
 		if v, err := parseHex(pod.status[c]); err != nil || v != 0 {
@@ -217,7 +215,7 @@ func (p *parent) openPlan(pid int, pod confinement) (fds []int, err error) {
 		return nil, fmt.Errorf("its groups: %w", err)
 	}
 	x := childPlan{UID: uid, GID: gid, Groups: []int{}, Flags: pod.flags, Filters: []string{}}
-	for _, g := range strings.Fields(pod.status["Groups"]) {
+	for g := range strings.FieldsSeq(pod.status["Groups"]) {
 		n, err := strconv.Atoi(g)
 		if err != nil {
 			return nil, err

@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,9 +72,7 @@ type Host struct {
 
 // New makes a host; nothing happens before Run.
 func New(o Options) *Host {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.AtOnce <= 0 {
 		o.AtOnce = DefaultAtOnce
 	}

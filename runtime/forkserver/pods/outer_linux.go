@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -172,16 +173,8 @@ func groupAt(mountinfo []byte, controllers, path string) (at string, ok bool) {
 }
 
 func hasOptions(options string, want []string) bool {
-	have := map[string]bool{}
-	for o := range strings.SplitSeq(options, ",") {
-		have[o] = true
-	}
-	for _, w := range want {
-		if !have[w] {
-			return false
-		}
-	}
-	return true
+	have := strings.Split(options, ",")
+	return !slices.ContainsFunc(want, func(w string) bool { return !slices.Contains(have, w) })
 }
 
 // mount is a line of a mountinfo.
