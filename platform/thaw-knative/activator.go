@@ -101,10 +101,8 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	defer engines.Close()
 	var gate *gateway.Gateway // made before the control stream runs
 	stream := controlstream.NewActivator(controlstream.ActivatorOptions{
-		ClientOptions: controlstream.ClientOptions{
-			Addr: s.Controller, Token: token, Hello: controlstream.Hello{ID: s.ID, Version: cli.Version}, Log: log.Logger,
-			TLS: certificates, Reread: func() (string, error) { return kit.ReadToken(s.TokenFile) },
-		},
+		ClientOptions: controlstream.ClientOptions{Addr: s.Controller, Token: token, TLS: certificates, Log: log.Logger,
+			Hello: controlstream.Hello{ID: s.ID, Version: cli.Version}, Reread: func() (string, error) { return kit.ReadToken(s.TokenFile) }},
 		Keys: keys.set, RateLimits: keys.limits, Table: func(t *controlstream.Table) { gate.SetTable(t) },
 	})
 	act := activator.New(activator.Options{
