@@ -147,6 +147,7 @@ func (c *Conn) receive(fd uintptr) bool {
 			return false
 		case 0:
 			t.n = int(n)
+			noteReceive(fd)
 		}
 		t.err = err
 		return true
@@ -164,6 +165,7 @@ func (c *Conn) send(fd uintptr) bool {
 
 // sendPart writes as much as the kernel takes at once.
 func sendPart(fd uintptr, p []byte) (sent int, err syscall.Errno) {
+	noteSend()
 	for sent < len(p) {
 		rest := p[sent:]
 		n, _, err := syscall.RawSyscall6(syscall.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&rest[0])), uintptr(len(rest)),
