@@ -79,6 +79,11 @@ func TestAliases(t *testing.T) {
 		if got := w.list(admin); got != want {
 			t.Error(got)
 		}
+		for one, status := range map[string]int{"tiny": 200, "tiny:pirate": 200, "tiny:ninja": 404, "red/tiny": 200, "none": 404} {
+			if r := w.do(t.Context(), "GET", "/v1/models/"+one, "", "Authorization", "Bearer "+red); r.status != status {
+				t.Errorf("%s: %d %s", one, r.status, r.body)
+			}
+		}
 		send := func(model, key string) result {
 			return w.post("/v1/chat/completions", `{"model":"`+model+`","messages":[]}`, "Authorization", "Bearer "+key)
 		}

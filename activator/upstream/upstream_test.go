@@ -123,6 +123,7 @@ func TestAnswers(t *testing.T) {
 		{"bare LF", "HTTP/1.1 200 OK\ncontent-length: 5\n\nhello", false, 200, 5, "hello", nil, true},
 		{"chunks", chunked + "5\r\nhello\r\n1;x=y\r\n!\r\n0\r\n\r\n", false, 200, -1, "hello!", nil, true},
 		{"trailers", chunked + "5\r\nhello\r\n0\r\nx-sum: 1\r\ny: 2\r\n\r\n", false, 200, -1, "hello", nil, true},
+		{"304", "HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n", false, 304, 0, "", nil, true},
 		{"1xx", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: x\r\n\r\n" + okHello, false, 200, 5, "hello", nil, true},
 		{"close", "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhello", true, 200, 5, "hello", nil, false},
 		{"1.0", "HTTP/1.0 200 OK\r\n\r\nhello", true, 200, -1, "hello", nil, false},
@@ -932,6 +933,29 @@ func TestMaxIdle(t *testing.T) {
 			t.Errorf("%d of %d connections are kept", open.Load(), most.Load())
 		}
 	})
+}
+
+// The host field is the request's own where it has one.
+func TestHostField(t *testing.T) {
+	hosts := make(chan string, 1)
+	e := newEngine(t, func(c net.Conn, r *http.Request, _ []byte, _ int) bool {
+		hosts <- r.Host
+		_, err := io.WriteString(c, okHello)
+		return err == nil
+	})
+	c := client(t, Options{})
+	for host, want := range map[string]string{"": e.addr, "api.example.com": "api.example.com"} {
+		q := postRequest(e.addr, "{}")
+		q.Host = host
+		r, err := c.Do(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		if got := <-hosts; got != want {
+			t.Errorf("host %q, want %q", got, want)
+		}
+	}
 }
 
 // lateContext has a client whose departure is noticed when the test says so.

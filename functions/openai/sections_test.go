@@ -32,3 +32,23 @@ func TestSections(t *testing.T) {
 		}
 	}
 }
+
+// TestStructured: which requests bind the form of their answer.
+func TestStructured(t *testing.T) {
+	for body, want := range map[string]bool{
+		`{"model":"m","tools":[{"type":"function","name":"f","strict":true}]}`:               true, // as responses have it
+		`{"model":"m","tools":[{"type":"function","function":{"name":"f","strict":true}}]}`:  true,
+		`{"model":"m","tools":[{"type":"function","function":{"name":"f","strict":false}}]}`: false,
+		`{"model":"m","tools":[{"function":{"parameters":{"strict":true}}}]}`:                false, // a parameter of that name
+		`{"model":"m","response_format":{"type":"json_object"}}`:                             true,
+		`{"model":"m","response_format":{"type":"text"}}`:                                    false,
+		`{"model":"m","text":{"format":{"type":"json_schema"}}}`:                             true,
+		`{"model":"m","guided_choice":["a"]}`:                                                true,
+		`{"model":"m"}`:                                                                      false,
+	} {
+		e, err := Peek([]byte(body))
+		if got := e.Structured([]byte(body)); got != want || err != nil {
+			t.Errorf("%s: %v, %v", body, got, err)
+		}
+	}
+}

@@ -35,9 +35,11 @@ type fakeNode struct {
 	spawnErr error
 	spawned  atomic.Int64
 	closed   atomic.Int64 // clients of engines
-	killed   atomic.Int64
-	termed   atomic.Int64
-	ignored  map[syscall.Signal]bool // signals that do not end the process
+
+	forgotten atomic.Int64 // processes
+	killed    atomic.Int64
+	termed    atomic.Int64
+	ignored   map[syscall.Signal]bool // signals that do not end the process
 
 	loadTime   time.Duration
 	tokenErr   func(n int64) error // for the n-th request of a token
@@ -122,7 +124,7 @@ func (n *fakeNode) Signal(_ context.Context, _ string, sig syscall.Signal) error
 	return nil
 }
 
-func (n *fakeNode) Forget(context.Context, string) error { return nil }
+func (n *fakeNode) Forget(context.Context, string) error { n.forgotten.Add(1); return nil }
 
 func (n *fakeNode) Await(ctx context.Context, listening func()) error {
 	select {
@@ -255,8 +257,8 @@ func TestPhases(t *testing.T) {
 		}
 		l.Unload(30*time.Second, "idle")
 		l.ended(t, functions.Unloaded, "")
-		if s.released.Load() != 1 || s.termed.Load() != 1 || s.killed.Load() != 0 {
-			t.Errorf("released %d, terminated %d, killed %d", s.released.Load(), s.termed.Load(), s.killed.Load())
+		if s.released.Load() != 1 || s.termed.Load() != 1 || s.killed.Load() != 0 || s.forgotten.Load() != 1 {
+			t.Errorf("released %d, terminated %d, killed %d, forgotten %d", s.released.Load(), s.termed.Load(), s.killed.Load(), s.forgotten.Load())
 		}
 	})
 }
