@@ -33,14 +33,10 @@ func (p *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 	}
 	runs := p.a.runs
 	k := runKey{fingerprint: p.fingerprint(), team: p.team, key: keyID, idempotency: idempotency}
-	patience, _ := admission.ParseSpan(p.source.header("X-Stainless-Timeout"))
-	if gap, ok := admission.ParseSpan(p.source.header("X-Stainless-Read-Timeout")); ok && (patience == 0 || gap < patience) {
-		patience = gap
-	}
 	var retryableFrom time.Time
 	if idempotency != "" {
 		retryableFrom = p.began
-	} else if patience > 0 {
+	} else if patience := admission.OfficialTimeout(p.source.header); patience > 0 {
 		retryableFrom = p.began.Add(patience - patience/10)
 	}
 	client := p.http.req.Context()

@@ -37,6 +37,16 @@ func ParseTimeouts(header func(string) string, stream bool) ClientTimeouts {
 	return p
 }
 
+// OfficialTimeout is after how long an official client sends a plain request again, by the
+// shorter of its two timeouts; 0 if it names none.
+func OfficialTimeout(header func(string) string) time.Duration {
+	total, _ := ParseSpan(header("X-Stainless-Timeout"))
+	if gap, ok := ParseSpan(header("X-Stainless-Read-Timeout")); ok && (total == 0 || gap < total) {
+		return gap
+	}
+	return total
+}
+
 // beforeTimeout returns the wait after which a client with the timeout d is answered: its
 // clock began before the request arrived, and an answer at the same instant is lost.
 func beforeTimeout(d time.Duration) time.Duration {
