@@ -109,7 +109,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Decisions) != 4 || len(r.Labels) != 8 || len(r.Goals) != 7 {
+	if len(r.Decisions) != 4 || len(r.Labels) != 9 || len(r.Goals) != 7 {
 		t.Errorf("%+v", r)
 	}
 	for _, s := range r.Labels {

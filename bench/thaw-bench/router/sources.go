@@ -135,10 +135,12 @@ var seen = []Source{
 }
 
 // heldOut returns the sources that are held out. They were chosen by the names of their files and of the categories that
-// their authors gave them, before any of their prompts was read: English, all tasks of a category, of each the prompts that
-// Load spreads over the file. Tasks of classification and of questions about a text have none of the labels and are left out.
-// Their licences: Arena-Hard, MT-Bench-101, FLAN and Natural Instructions, which FLAN and SAPT have their tasks from, are under
-// Apache 2.0, GSM-Symbolic under a licence of Apple's; ADELIE, SAPT and SecurityEval have none in their repositories.
+// their authors gave them, before any of their prompts was read: all tasks of a category, of each the prompts that Load
+// spreads over the file, of Natural Instructions those in English; Arena-Hard's are in many languages. They were evaluated
+// once, and what went to a wrong rule was read after that, so they count as seen once a rule is changed. Tasks of
+// classification and of questions about a text have none of the labels and are left out. Their licences: Arena-Hard,
+// MT-Bench-101, FLAN and Natural Instructions, which FLAN and SAPT have their tasks from, are under Apache 2.0, GSM-Symbolic
+// under a licence of Apple's; ADELIE, SAPT and SecurityEval have none in their repositories.
 func heldOut() (list []Source) {
 	add := func(s Source) {
 		s.Held = true
