@@ -1,3 +1,3 @@
-// Package coldstarts remembers which cold starts recent requests took part in, and how long
-// each took from READY to the first byte of its engine.
+// Package coldstarts remembers which cold start each recent request waited for, and adds to the
+// cold start's timeline its first request and how long the engine took for the first byte.
 package coldstarts

@@ -1,5 +1,6 @@
 // Package remote sends requests to OpenAI-compatible APIs that other parties run (Remotes),
-// behind a circuit breaker, limits and budgets, and charges what they cost.
+// behind a circuit breaker, limits and budgets, charges what they cost to the ledger of package
+// spend, and publishes the state of each Remote.
 //
 // A Remote enters the data path as a snapshot with one replica, so that its queue, slots
 // and streams are those of models. [Remotes] publishes the snapshots. A [Call] is one

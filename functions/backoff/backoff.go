@@ -1,4 +1,5 @@
-// Package backoff computes the pauses between retries.
+// Package backoff pauses between retries: each pause is twice the one before, up to a maximum,
+// until a success resets it; a context ends it.
 package backoff
 
 import (

@@ -1,6 +1,6 @@
-// Package weightsets finds the sets of weights in a listing of files: a GGUF file or its
-// shards, and the safetensors of a folder. Of GGUF an engine loads one set, so that a folder
-// with several needs a choice.
+// Package weightsets groups the files of a listing into sets of weights (a GGUF file or its
+// shards, the safetensors of a folder), names shards that are missing, and chooses a set by a
+// pattern. Of GGUF an engine loads one set, so that a folder with several needs a choice.
 package weightsets
 
 import (

@@ -1,4 +1,4 @@
-// Package tensors writes safetensors files for tests.
+// Package tensors writes the tensors that a test gives it to a stream, as a safetensors file.
 package tensors
 
 import (

@@ -1,4 +1,5 @@
-// Package dir reads models from a folder on this machine, in place.
+// Package dir reads models from a folder on this machine, in place, and writes engines' compile
+// caches there.
 //
 // The folder is the user's; what is in it may have come from anywhere. So a link is
 // followed only while what it leads to lies inside the folder, or is a blob of the same

@@ -1,5 +1,5 @@
-// Package decision implements parts of the verb thaw route: it reads the request to decide
-// about, and prints which function the Router chose and why.
+// Package decision implements the two ends of the verb thaw route: it reads the body of the
+// request to decide about, which the verb sends, and prints the decision that comes back.
 package decision
 
 import (

@@ -1,3 +1,4 @@
-// Package events keeps the newest events of the control loop. Each has a kind, a reason as a
-// word and as a sentence, and a number; the log and a hook get it as it happens.
+// Package events keeps the newest events of the control loop in memory, and passes each as it
+// happens to the log, to a hook and to those who follow. An event has a number, a kind, and a
+// reason as a word and as a sentence.
 package events

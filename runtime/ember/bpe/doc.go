@@ -1,5 +1,5 @@
-// Package bpe turns text into tokens and back as Hugging Face's byte-level BPE
-// tokenizers do (GPT-2, Llama 3, Qwen2, SmolLM).
+// Package bpe reads a tokenizer.json, and turns text into tokens and back as Hugging Face's
+// byte-level BPE tokenizers do (GPT-2, Llama 3, Qwen2, SmolLM).
 //
 // tokenizer.json is large (a hundred thousand names, as many merges or more) and
 // delays the first token, so a scanner reads its two large tables into flat tables:
@@ -9,5 +9,6 @@
 // Load refuses what would be tokenized wrongly: another model type, a normalizer other
 // than NFC, an unknown split pattern.
 //
-// Special tokens are recognised anywhere in a text, as in Hugging Face and vLLM. A Tokenizer is safe for concurrent use.
+// Special tokens are recognised anywhere in a text, as in Hugging Face and vLLM. A Tokenizer is
+// safe for concurrent use.
 package bpe

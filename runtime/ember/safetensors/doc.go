@@ -1,5 +1,5 @@
-// Package safetensors reads Hugging Face's safetensors files without copying the
-// weights, and writes small ones.
+// Package safetensors maps Hugging Face's safetensors files into memory and gives the bytes of
+// their tensors without copying them.
 //
 // A file is mapped and its header validated (functions/safetensors) first, so a
 // truncated or crafted file is an error and never a read outside the mapping.
