@@ -53,7 +53,7 @@ func TestHTTPLint(t *testing.T) {
 	for _, path := range []string{"/v1/models", "/v1/models/tiny", "/v1/models/none", "/v1/nothing", "/v1/files", "/readyz", "/livez", "/healthz",
 		"/metrics", "/api/v1/functions", "/api/v1/none", "/ui", "/ui/", "/ui/none", asset, "/"} {
 		over.Go(func() {
-			for _, note := range redbotNotes(t, filepath.Join(where, "bin", "redbot"), p.url+path) {
+			for _, note := range redbotNotes(t, where, p.url+path) {
 				t.Errorf("%s: %s", path, note)
 			}
 		})
@@ -65,7 +65,7 @@ func TestHTTPLint(t *testing.T) {
 		"an unknown model": `{"model":"none","messages":[]}`,
 		"broken JSON":      `{`,
 	} {
-		cmd := exec.CommandContext(t.Context(), filepath.Join(where, "bin", "httplint"), "-n")
+		cmd := pythonProgram(t, where, "httplint", "-n")
 		cmd.Stdin = strings.NewReader(p.raw(fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"+
 			"Content-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(body), body)))
 		out, err := cmd.CombinedOutput()
@@ -85,9 +85,16 @@ func TestHTTPLint(t *testing.T) {
 	}
 }
 
+// pythonProgram is a program that pip has installed in a folder, which was moved since: the
+// program names an interpreter of the former one.
+func pythonProgram(t *testing.T, folder, name string, args ...string) *exec.Cmd {
+	bin := filepath.Join(folder, "bin")
+	return exec.CommandContext(t.Context(), filepath.Join(bin, "python"), append([]string{filepath.Join(bin, name)}, args...)...)
+}
+
 // redbotNotes are REDbot's warnings about the resource at url.
-func redbotNotes(t *testing.T, program, url string) (warnings []string) {
-	out, err := exec.CommandContext(t.Context(), program, "-o", "har", url).Output()
+func redbotNotes(t *testing.T, folder, url string) (warnings []string) {
+	out, err := pythonProgram(t, folder, "redbot", "-o", "har", url).Output()
 	var har struct {
 		Log struct {
 			Entries []struct {
