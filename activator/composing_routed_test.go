@@ -2,6 +2,7 @@ package activator
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,11 +108,11 @@ func TestCompositionExpected(t *testing.T) {
 // would be.
 func TestCompositionOfOtherTeam(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var started []string
+		var started atomic.Int32
 		w := newTestEnv(t, func(o *Options) {
 			o.Open = false
-			o.Prewarm = func(name functions.Name, _ time.Time, _ string) error {
-				started = append(started, name.String())
+			o.Prewarm = func(functions.Name, time.Time, string) error {
+				started.Add(1)
 				return nil
 			}
 		})
@@ -126,8 +127,9 @@ func TestCompositionOfOtherTeam(t *testing.T) {
 			c.Spec.Coordinator = team + "/coordinator"
 			w.act.SetCompositions([]*functions.Composition{c})
 			r := w.post("/v1/chat/completions", askPanel, "Authorization", "Bearer "+key)
-			if got := len(started) + w.count(&w.wakes); r.status != 200 || (got > 0) != (team == "default") {
-				t.Errorf("%s: %q prewarmed, %d wakes: %+v", team, started, w.count(&w.wakes), r)
+			synctest.Wait()
+			if got := int(started.Load()) + w.count(&w.wakes); r.status != 200 || (got > 0) != (team == "default") {
+				t.Errorf("%s: %d prewarmed, %d wakes: %+v", team, started.Load(), w.count(&w.wakes), r)
 			}
 		}
 	})
