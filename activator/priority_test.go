@@ -149,9 +149,11 @@ func TestLowRequestsLeaveBuffer(t *testing.T) {
 		send("low")
 		send("normal")
 		// 50 low ones fit, and as many others: fewer by what a body takes beside its bytes.
+		mu.Lock()
 		if low, normal := count["low queue_full"], count["normal queue_full"]; low < 10 || low > 15 || normal < 10 || normal > 15 {
 			t.Errorf("%v", count)
 		}
+		mu.Unlock()
 		all.Wait()
 	})
 }
