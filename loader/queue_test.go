@@ -30,6 +30,17 @@ func partsOf(t *testing.T, blocks ...int) []*store.Part {
 	return in.Parts()
 }
 
+// putBlock writes block i of four bytes.
+func putBlock(t *testing.T, p *store.Part, i int) {
+	t.Helper()
+	w := p.Writer(i)
+	w.Reset()
+	at, _ := p.Range(i)
+	if _, _, err := w.Write(at, []byte("1234")); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func completeRun(t *testing.T, q *queue, r *blockRange, n int) {
 	t.Helper()
 	for range n {
@@ -37,9 +48,7 @@ func completeRun(t *testing.T, q *queue, r *blockRange, n int) {
 		if !ok {
 			return
 		}
-		if err := r.part.Put(i, []byte("1234")); err != nil {
-			t.Fatal(err)
-		}
+		putBlock(t, r.part, i)
 	}
 }
 
@@ -126,9 +135,7 @@ func TestQueueLosesNothing(t *testing.T) {
 				taken = taken[1:]
 				fetched := rnd.IntN(2) == 0
 				if fetched {
-					if err := ref.part.Put(ref.block, []byte("1234")); err != nil {
-						t.Fatal(err)
-					}
+					putBlock(t, ref.part, ref.block)
 				}
 				q.donePeer(ref, fetched)
 			case k == 5 && len(runs) > 0:

@@ -166,7 +166,9 @@ func newRigWithin(t testing.TB, writes time.Duration, change func(*Options)) *ri
 		engine.CloseClientConnections()
 		engine.Close()
 		http.DefaultClient.CloseIdleConnections()
-		if n := r.server.Open(); n != 0 {
+		r.server.mu.Lock()
+		defer r.server.mu.Unlock()
+		if n := r.server.all; n != 0 {
 			t.Errorf("%d sockets are still counted", n)
 		}
 	})

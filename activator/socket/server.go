@@ -160,13 +160,6 @@ func (s *Server) leave(account string) {
 	}
 }
 
-// Open is how many sockets are open.
-func (s *Server) Open() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.all
-}
-
 // check checks a request before its upgrade.
 func (s *Server) check(req *httpserver.Request) (*socket, *openai.Error) {
 	client, _ := strings.CutPrefix(req.Path, Path)

@@ -89,13 +89,6 @@ func (s *Stream) Pass(p []byte) []byte {
 	return s.out
 }
 
-// Rest returns the bytes held back at the end of the stream, to be sent on.
-func (s *Stream) Rest() []byte {
-	l := s.line
-	s.line = nil
-	return l
-}
-
 // maybeUsage reports whether p could hold the chunk to be removed.
 func maybeUsage(p []byte) bool {
 	i := memberValue(p, "choices")

@@ -252,18 +252,6 @@ func (p *Part) blockWritten(w *Writer, sum uint64) error {
 	return nil
 }
 
-// Put writes the whole of block i.
-func (p *Part) Put(i int, data []byte) error {
-	off, n := p.Range(i)
-	if int64(len(data)) != n {
-		return diskError(p.File.Name, fmt.Errorf("block %d has %d bytes, not %d", i, len(data), n))
-	}
-	w := p.Writer(i)
-	w.Reset()
-	_, _, err := w.Write(off, data)
-	return err
-}
-
 func (p *Part) writeError(err error) error {
 	if !isDiskFull(err) {
 		return diskError(p.File.Name, err)

@@ -79,9 +79,7 @@ type Options struct {
 	// GPUMemoryOf is the memory that a replica holds of each GPU, at most, 0 unknown; nil:
 	// nothing is known.
 	GPUMemoryOf func(replica string) functions.Bytes
-	// Manual, if not nil, checks args of models; the agent runs it.
-	Manual *engine.Manual
-	Log    *slog.Logger
+	Log         *slog.Logger
 }
 
 const (
@@ -301,7 +299,7 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 	o := replica.Options{
 		ID: req.ID, Team: req.Team, Model: req.Model, Spec: req.Spec, Dir: req.Dir, Digest: req.Digest, GPUs: req.GPUs,
 		Stager: a.o.Stager, Spawner: (*spawner)(a),
-		Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ, Manual: a.o.Manual, RefuseVulnerable: a.o.RefuseVulnerable},
+		Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ, RefuseVulnerable: a.o.RefuseVulnerable},
 		Began:    time.Now(), OnChange: func(functions.ReplicaStatus) { a.pushHeartbeat() },
 		InFlight: func() int { return a.o.InFlight(functions.Name{Team: req.Team, Name: req.Model}, req.ID) }, Log: a.log,
 		Scratch: supervisor.ScratchRoot(filepath.Join(a.o.Dir, "supervisor")), FreeGPU: a.o.FreeGPU, GPUHolders: a.o.GPUHolders,
@@ -544,19 +542,6 @@ func (a *Agent) SetURL(url string, shares bool) {
 	a.url, a.loopback = url, shares
 	a.mu.Unlock()
 	a.pushHeartbeat()
-}
-
-// Idle reports that no replica is starting or draining and none serves a request.
-func (a *Agent) Idle() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, r := range a.replicas {
-		switch st := r.Status(); {
-		case st.State == functions.Downloading || st.State == functions.Loading || st.State == functions.Draining || st.InFlight > 0:
-			return false
-		}
-	}
-	return true
 }
 
 // reservedMemory is the host memory that replicas have reserved.

@@ -16,7 +16,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/runtime/confine"
-	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/gpu"
 )
 
@@ -41,7 +40,6 @@ type Node struct {
 	stager    *Stager
 	inventory *InventoryPoller
 	facts     *gpu.Facts
-	manual    *engine.Manual
 }
 
 // Open makes a node and polls the machine once. It makes its folders and starts nothing.
@@ -67,9 +65,6 @@ func Open(c Config) (*Node, error) {
 		c.Log.Info("no GPUs", "why", reason)
 	}
 	n := &Node{facts: facts, store: sh}
-	n.manual = engine.NewManual(filepath.Join(c.Data, "agent", "flags"), engine.ManualOptions{
-		Environ: c.Environ, Quiet: func() bool { return n.Agent.Idle() }, Log: c.Log,
-	})
 	n.inventory = NewInventoryPoller(facts, sh, c.GPUs, c.GPUMemory)
 	var peerURL string
 	if c.Peering != nil {
@@ -87,7 +82,7 @@ func Open(c Config) (*Node, error) {
 	o.Dir, o.Stager, o.Inventory = filepath.Join(c.Data, "agent"), n.stager, n.inventory
 	o.RetainCheckpoint, o.FilesLost = retainCheckpoint(sh.Checkpoints(), n.stager, c.Log), n.stager.ViewLost
 	o.PeerURL, o.SharedFolders = peerURL, c.Peering != nil
-	o.FreeGPU, o.GPUHolders, o.GPUMemoryOf, o.Manual = n.freeMemory, n.facts.Holders, n.facts.HeldBy, n.manual
+	o.FreeGPU, o.GPUHolders, o.GPUMemoryOf = n.freeMemory, n.facts.Holders, n.facts.HeldBy
 	n.Agent = New(o)
 	return n, nil
 }
@@ -136,7 +131,6 @@ func (n *Node) Run(ctx context.Context) error {
 			n.pushHeartbeat()
 		})
 	})
-	background.Go(func() { n.manual.Run(look) })
 	background.Go(func() { n.store.Run(look) })
 	err := n.Agent.Run(ctx)
 	stop()

@@ -34,7 +34,7 @@ type demandFrame struct {
 	Oldest, LastEnd time.Duration // ago; negative: none
 
 	LowActive, LowQueued int           // of Active and Queued: of priority low
-	LastUse              time.Duration // ago, of admission.LowLoad; an older peer says 0
+	LastUse              time.Duration // ago, of admission.LowLoad
 	Teams                map[string]int
 	InFlight             map[string]int
 }

@@ -76,10 +76,9 @@ type (
 
 	// Welcome answers Shim.
 	Welcome struct {
-		Node     string `json:"node"`
-		UID      string `json:"uid"`                // the pod's UID in Kubernetes
-		Store    string `json:"store"`              // the node's folder that contains all paths of Staged
-		Verifies bool   `json:"verifies,omitempty"` // this loader answers Verify
+		Node  string `json:"node"`
+		UID   string `json:"uid"`   // the pod's UID in Kubernetes
+		Store string `json:"store"` // the node's folder that contains all paths of Staged
 	}
 
 	// Staging is the progress of a Stage: sent at once, on each change of state, and

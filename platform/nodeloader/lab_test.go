@@ -271,7 +271,7 @@ func (l *lab) pod(uid string) *caller {
 	p := l.dial(uid)
 	p.send(controlstream.FromPod{Hello: &controlstream.Shim{PodIP: "10.0.0.7", Port: 8080, Version: "v1"}})
 	m := p.receive()
-	if m.Welcome == nil || *m.Welcome != (controlstream.Welcome{Node: "node-a", UID: uid, Store: l.dir, Verifies: true}) {
+	if m.Welcome == nil || *m.Welcome != (controlstream.Welcome{Node: "node-a", UID: uid, Store: l.dir}) {
 		l.t.Fatalf("welcome: %+v", m)
 	}
 	return p

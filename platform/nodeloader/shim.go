@@ -116,7 +116,7 @@ func (d *Daemon) register(s *shim) (old *shim) {
 	defer d.mu.Unlock()
 	old = d.shims[s.uid]
 	d.shims[s.uid] = s
-	s.out.put(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: d.o.Node, UID: s.uid, Store: d.o.Dir, Verifies: true}})
+	s.out.put(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: d.o.Node, UID: s.uid, Store: d.o.Dir}})
 	if stop, ok := d.pendingStops[s.uid]; ok {
 		delete(d.pendingStops, s.uid)
 		if time.Since(stop.at) <= stopWait {

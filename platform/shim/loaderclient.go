@@ -66,7 +66,6 @@ type loaderClient struct {
 	down        time.Time // since when there is no loader; zero while there is
 	failure     error     // the last dial's
 	gaveUp      bool      // a staging was given up for want of a loader
-	verifies    bool      // the connected loader answers controlstream.Verify
 }
 
 // stagingRequest is one staging, from the request until its checkpoint is released.
@@ -229,14 +228,11 @@ func (l *loaderClient) onWelcome(w controlstream.Welcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.log.Info("the node's loader answers", "node", w.Node, "pod", w.UID, "after", time.Since(l.down).Round(time.Millisecond))
-	l.node, l.down, l.failure, l.verifies = w.Node, time.Time{}, nil, w.Verifies
+	l.node, l.down, l.failure = w.Node, time.Time{}, nil
 	for _, a := range l.requests {
 		a.sent, a.held = false, false
 		if a.verification != nil {
 			a.verification.sent = false
-		}
-		if !w.Verifies {
-			a.finishVerificationLocked(controlstream.Verified{Error: errNoVerify.Error()})
 		}
 	}
 	l.sentCount = 0
@@ -426,18 +422,11 @@ func (l *loaderClient) Stage(ctx context.Context, w replica.StageRequest, progre
 	}
 }
 
-// errNoVerify: an older loader skips the request.
-var errNoVerify = errors.New("the node's loader is of an older version, which does not verify checkpoints for pods")
-
 // verify has the loader read a held checkpoint again. The error is replica.ErrDamaged if the
 // loader has removed it. If the loader ends meanwhile the next one is asked.
 func (l *loaderClient) verify(ctx context.Context, a *stagingRequest) error {
 	v := &verification{answer: make(chan controlstream.Verified, 1)}
 	l.mu.Lock()
-	if l.down.IsZero() && !l.verifies {
-		l.mu.Unlock()
-		return errNoVerify
-	}
 	a.verification = v
 	l.wake.Set()
 	l.mu.Unlock()

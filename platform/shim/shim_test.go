@@ -34,7 +34,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // fakeLoader is the loader's end: each dial is one connection of a script.
 type fakeLoader struct {
 	listening atomic.Bool
-	older     atomic.Bool // it does not verify checkpoints
 	mu        sync.Mutex
 	open      []net.Conn
 	received  []controlstream.FromPod
@@ -65,7 +64,7 @@ func (f *fakeLoader) listen(c net.Conn) {
 		f.received, f.at = append(f.received, m), append(f.at, time.Since(f.from))
 		f.mu.Unlock()
 		if m.Hello != nil {
-			f.send(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: "n", UID: "u", Store: "/node/thaw", Verifies: !f.older.Load()}})
+			f.send(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: "n", UID: "u", Store: "/node/thaw"}})
 		}
 	}
 }
@@ -299,26 +298,6 @@ func TestVerify(t *testing.T) {
 			}
 			f.send(controlstream.ToPod{Verified: &controlstream.Verified{ID: 1, Damaged: true}})
 			if err := <-got; !errors.Is(err, replica.ErrDamaged) {
-				t.Error(err)
-			}
-		})
-	})
-	t.Run("the next loader is older", func(t *testing.T) {
-		withLoader(t, true, func(t *testing.T, l *loaderClient, f *fakeLoader, _ *bytes.Buffer) {
-			got := begin(t, l, f, t.Context())
-			f.older.Store(true)
-			f.closeAll()
-			if err := <-got; err == nil || err.Error() != errNoVerify.Error() {
-				t.Error(err)
-			}
-		})
-	})
-	t.Run("an older loader", func(t *testing.T) {
-		withLoader(t, false, func(t *testing.T, l *loaderClient, f *fakeLoader, _ *bytes.Buffer) {
-			f.older.Store(true)
-			f.listening.Store(true)
-			time.Sleep(time.Second)
-			if err := <-begin(t, l, f, t.Context()); err != errNoVerify {
 				t.Error(err)
 			}
 		})

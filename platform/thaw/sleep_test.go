@@ -20,8 +20,8 @@ import (
 // adapters, behind a key. It is started as vLLM is, by a program of its own name (asVLLM).
 // While the file that FAKE_WAKE names exists, every wake fails.
 func fakeVLLM(args []string) int {
-	if len(args) < 2 || args[0] != "serve" || strings.HasPrefix(args[1], "--help") {
-		return 2 // it has no flags manual, so flags are not checked
+	if len(args) < 2 || args[0] != "serve" {
+		return 2
 	}
 	flag := func(name string) string {
 		if i := slices.Index(args, name); i >= 0 && i+1 < len(args) {

@@ -26,8 +26,8 @@
 //
 // # Arguments
 //
-// Flags of the model file are validated against those of the installed engine (Manual,
-// from its --help); the error for an unknown one names the nearest. A vLLM without a
+// The cause of a vLLM that does not take a flag of the model file names the nearest one
+// that the supported version has (NameFlag). A vLLM without a
 // GPU has these defaults: float32 if the CPU has no bfloat16, eager, a KV cache of
 // resources.memory without weights and 1 GiB (else as large as the weights, 256 MiB to
 // 4 GiB), and no worker process on a machine with one NUMA node. On GPUs

@@ -28,8 +28,6 @@ type Programs struct {
 	// RefuseVulnerable refuses an installation below the version that fixes a known
 	// vulnerability.
 	RefuseVulnerable bool
-	// Manual, if not nil, validates args against the flags of the installed engine.
-	Manual *Manual
 }
 
 // Request is one engine to prepare.
@@ -62,8 +60,6 @@ type Request struct {
 	// Key is the API key that the engine requires, see NewKey; "" for none. It is
 	// passed in the environment, never on the command line.
 	Key string
-
-	lacksFlag func(flag string) bool // reports that the installed engine has no such flag
 }
 
 // Command is how to start an engine and where to reach it.
@@ -189,12 +185,6 @@ func (p Programs) engineCommand(c *Command, r Request, row row, environ []string
 			return row, nil, err
 		}
 	}
-	if p.Manual != nil {
-		if err := p.Manual.Check(e, program, r.Spec.Args); err != nil {
-			return row, nil, err
-		}
-	}
-	r.lacksFlag = func(flag string) bool { return p.Manual.lacksFlag(e, program, flag) }
 	args, err := row.args(r)
 	if err != nil {
 		return row, nil, err

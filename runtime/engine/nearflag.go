@@ -13,7 +13,7 @@ import (
 var vllmFlags string
 
 // NameFlag adds to the cause of an engine that does not take a flag the nearest one that the
-// supported version has: until --help was read (Manual) args are not validated.
+// supported version has.
 func NameFlag(e functions.Engine, cause string) string {
 	_, rest, ok := strings.Cut(cause, "unrecognized arguments: ")
 	if !ok || e != functions.EngineVLLM {
@@ -21,8 +21,9 @@ func NameFlag(e functions.Engine, cause string) string {
 	}
 	flags := strings.Fields(vllmFlags)
 	for arg := range strings.FieldsSeq(rest) {
-		name, ok := flagName(arg)
-		if !ok {
+		// Without a path into a JSON argument (--compilation-config.mode=0).
+		name, _, _ := strings.Cut(functions.FlagName(arg), ".")
+		if len(name) < 3 || !strings.HasPrefix(name, "--") {
 			continue
 		}
 		negated := strings.HasPrefix(name, "--no-")
@@ -39,4 +40,18 @@ func NameFlag(e functions.Engine, cause string) string {
 		return cause + " (did you mean " + nearest + "?)"
 	}
 	return cause
+}
+
+// nearestFlag is the flag with the most similar name; "" if none is similar.
+func nearestFlag(name string, flags []string) (best string) {
+	if near := functions.Nearest(name, flags, 1); len(near) > 0 {
+		return near[0]
+	}
+	// Words left out or added: --memory-utilization for --gpu-memory-utilization.
+	for _, f := range flags {
+		if n := strings.TrimPrefix(name, "--"); len(n) >= 6 && strings.Contains(f, n) && (best == "" || len(f) < len(best)) {
+			best = f
+		}
+	}
+	return best
 }

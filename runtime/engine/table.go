@@ -25,7 +25,6 @@ type row struct {
 	streams     []string                  // flags with which it maps no file; nil: it cannot be started early
 	cache       func(dir string) []string // variables that set the folder of its compile caches
 	marks       []logMark                 // steps of its start in its log
-	help        []string                  // arguments that print its flags in argparse's form; nil: flags are not validated
 	python      bool                      // leaves files in TMPDIR, sockets among them
 	// defaults returns what is added if the model file does not set it
 	defaults func(Request, Host) (args, env []string)
@@ -82,7 +81,6 @@ func engineRow(e functions.Engine) (row, bool) {
 			env:   []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"},
 			key:   "VLLM_API_KEY",
 			args:  vllmArgs, defaults: vllmOnCPU, marks: vllmMarks, python: true,
-			help: []string{"serve", "--help=all"},
 		}, true
 	case functions.EngineSGLang:
 		return row{

@@ -25,7 +25,7 @@ func vllmArgs(r Request) ([]string, error) {
 		a = append(a, "--gpu-memory-utilization", s)
 	}
 	// Without it the API server hangs after SIGTERM until every stream is closed.
-	if !hasFlag(r.Spec.Args, "--shutdown-timeout") && (r.lacksFlag == nil || !r.lacksFlag("--shutdown-timeout")) {
+	if !hasFlag(r.Spec.Args, "--shutdown-timeout") {
 		a = append(a, "--shutdown-timeout", "1")
 	}
 	return append(a, loraArgs(r.Spec)...), nil

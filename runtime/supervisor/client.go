@@ -224,11 +224,6 @@ func (c *Client) Spawn(ctx context.Context, p Process) (*Child, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("spawn: %w", err)
 	}
-	if p.Confine != nil && !c.hello.Confines {
-		return nil, fmt.Errorf(
-			"spawn %s: the supervisor (process %d) is of an older version and cannot confine engines: end thaw with its engines and start it again",
-			p.ID, c.hello.PID)
-	}
 	log := cmp.Or(p.Log, LogPath(c.hello.Dir, p.ID))
 	child, _ := NewChild(p.ID, 0, log)
 	c.mu.Lock()
@@ -342,9 +337,6 @@ func (c *Client) request(ctx context.Context, r request) (reply, error) {
 	}
 	select {
 	case a := <-ch:
-		if reason, ok := strings.CutPrefix(a.Error, ErrNoParent.Error()); ok {
-			return a, fmt.Errorf("%w%s", ErrNoParent, reason)
-		}
 		if a.NoParent {
 			return a, fmt.Errorf("%w: %s", ErrNoParent, strings.TrimPrefix(a.Error, ErrNoParent.Error()+": "))
 		}

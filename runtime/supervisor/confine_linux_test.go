@@ -1,17 +1,14 @@
 package supervisor
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -153,42 +150,6 @@ func TestConfine(t *testing.T) {
 	// One that cannot be confined is not started.
 	if _, err := h.Spawn(t.Context(), Process{ID: "closed", Argv: []string{"/bin/true"}, Dir: data, Confine: &confine.Plan{}}); err == nil || !strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("a program that the plan does not list: %v", err)
-	}
-}
-
-// TestOldSupervisorConfinesNothing: a supervisor of a version without plans is sent none:
-// it would start the process unconfined.
-func TestOldSupervisorConfinesNothing(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
-	ln, err := net.Listen("unix", sock)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	sent := make(chan string, 1)
-	go func() {
-		conn, err := ln.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		fmt.Fprintln(conn, `{"hello":{"protocol":1,"pid":41,"dir":"/data/supervisor"}}`)
-		b := make([]byte, 1<<10)
-		n, _ := conn.Read(b)
-		sent <- string(b[:n])
-	}()
-	c, err := Connect(t.Context(), sock)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	if _, err := c.Spawn(ctx, Process{ID: "a", Argv: []string{"/bin/true"}, Confine: &confine.Plan{}}); err == nil || !strings.Contains(err.Error(), "older version") {
-		t.Error(err)
-	}
-	c.conn.Close()
-	if got := <-sent; got != "" {
-		t.Errorf("it was sent %s", got)
 	}
 }
 

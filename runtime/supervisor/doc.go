@@ -37,7 +37,7 @@
 // A unix stream socket of mode 0600 in a folder of mode 0700; lines of JSON of
 // at most MaxLine bytes. The supervisor sends the first:
 //
-//	<- {"hello":{"protocol":1,"pid":41,"dir":"/data/supervisor","confines":true}}
+//	<- {"hello":{"protocol":1,"pid":41,"dir":"/data/supervisor"}}
 //	-> {"seq":1,"op":"spawn","process":{"id":"r1","argv":["/bin/x"],"env":["A=b"],"meta":{…}}}
 //	<- {"seq":1,"pid":77}
 //	-> {"seq":7,"op":"spawn","process":{"id":"r2","argv":["/bin/x"],"via":"/data/warm/x.sock"}}

@@ -212,7 +212,7 @@ func (s *supervisor) onClient(e clientEvent) {
 	case e.req == nil:
 		s.clients[e.from] = true
 		s.orphan.Stop()
-		e.from.send(reply{Hello: &hello{Protocol: Protocol, PID: os.Getpid(), Dir: s.o.Dir, Confines: true}})
+		e.from.send(reply{Hello: &hello{Protocol: Protocol, PID: os.Getpid(), Dir: s.o.Dir}})
 	case e.req.Op == "end":
 		e.from.send(reply{Seq: e.req.Seq})
 		s.end(time.Duration(e.req.Grace)*time.Millisecond, "requested by the agent")

@@ -100,9 +100,6 @@ type hello struct {
 	Protocol int    `json:"protocol"`
 	PID      int    `json:"pid"`
 	Dir      string `json:"dir"`
-	// Confines reports that it obeys Process.Confine. One of an older version would
-	// ignore that field.
-	Confines bool `json:"confines,omitempty"`
 }
 
 type request struct {

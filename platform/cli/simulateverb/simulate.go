@@ -70,9 +70,8 @@ Models: those of --functions. Without it a model is made up for each function of
 the trace, or --models of them where it names none: checkpoints of 1, 3, 8, 16,
 28 or 64 GiB by the seed, and as much GPU memory.
 --map says how the trace's functions find their models: by name (name; known
-leaves out what is not there), the most asked for to the first (rank), in turn
-(round-robin), or each request by Zipf's law (zipf: what a trace without names
-gets).
+leaves out what is not there), the most asked for to the first (rank), or each
+request by Zipf's law (zipf: what a trace without names gets).
 
 Policies: lru, lfu, gdsf, next-use, each with +learned (keep-alive from history),
 +prewarm (starts ahead), +idle=10m (one idle time for all), +bare (no protection
@@ -284,9 +283,7 @@ func traceWords(t *trace.Trace, m *trace.Mapped, models int, invented bool) stri
 	switch {
 	case m.How == trace.MapZipf:
 		text += fmt.Sprintf(" that name no models, dealt among %s by Zipf's law", countOf(models, "model"))
-	case len(t.Uses) == 0:
-		text += fmt.Sprintf(" that name no models, dealt among %s in turn", countOf(models, "model"))
-	case m.How == trace.MapRank || m.How == trace.MapRound:
+	case m.How == trace.MapRank:
 		text += fmt.Sprintf(" for %s, dealt among %s by %s", countOf(len(t.Uses), "function"), countOf(models, "model"), m.How)
 	default:
 		text += " for " + countOf(len(t.Uses), "function")

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
@@ -45,7 +46,7 @@ type State struct {
 	dirtyNodes  map[string]bool // nodes whose heartbeat is due at once
 	dueScales   map[functions.Name]bool
 	constraints map[string]*podConstraints // by what pods require of a node
-	wakeup      chan struct{}              // wakes Run; capacity 1
+	wakeup      newest.Signal              // wakes Run
 }
 
 // Options are what a State reports to and how it changes the cluster.
@@ -113,7 +114,7 @@ func New(o Options) *State {
 		o: o, nodes: map[string]*node{}, pods: map[types.UID]*pod{}, revisions: map[functions.Name]*revisionState{},
 		replicas:   map[string]*replica{},
 		dirtyNodes: map[string]bool{}, dueScales: map[functions.Name]bool{}, constraints: map[string]*podConstraints{},
-		wakeup: make(chan struct{}, 1),
+		wakeup: newest.NewSignal(),
 	}
 }
 
@@ -145,19 +146,12 @@ func (s *State) Run(ctx context.Context) error {
 	}
 }
 
-func (s *State) wakeRun() {
-	select {
-	case s.wakeup <- struct{}{}:
-	default:
-	}
-}
-
 // markNode makes the heartbeat of a node due. mu must be held.
 func (s *State) markNode(node string) {
 	if node != "" {
 		s.dirtyNodes[node] = true
 	}
-	s.wakeRun()
+	s.wakeup.Set()
 }
 
 // SetRevision adds or updates a revision.
@@ -251,7 +245,7 @@ func (s *State) SetDeployment(name functions.Name, replicas int, refuse string) 
 	if r.observed != replicas {
 		r.observed = replicas
 		s.dueScales[name] = true
-		s.wakeRun()
+		s.wakeup.Set()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
@@ -17,18 +18,11 @@ const announceDelay = 200 * time.Millisecond
 type peerAnnouncer struct {
 	servers func() (to []string, peers []functions.Peer) // nodes with a connected loader, and block servers by ID
 	send    func(node string, d controlstream.Update) bool
-	wakeup  chan struct{} // capacity 1
+	wakeup  newest.Signal
 }
 
 func newPeerAnnouncer(lend func() ([]string, []functions.Peer), tell func(string, controlstream.Update) bool) *peerAnnouncer {
-	return &peerAnnouncer{servers: lend, send: tell, wakeup: make(chan struct{}, 1)}
-}
-
-func (p *peerAnnouncer) changed() {
-	select {
-	case p.wakeup <- struct{}{}:
-	default:
-	}
+	return &peerAnnouncer{servers: lend, send: tell, wakeup: newest.NewSignal()}
 }
 
 // Run announces until ctx ends.

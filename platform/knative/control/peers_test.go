@@ -40,7 +40,7 @@ func TestPeering(t *testing.T) {
 			to = append(to, name)
 			lenders = append(lenders, functions.Peer{ID: name, URL: "http://" + name})
 			mu.Unlock()
-			p.changed()
+			p.wakeup.Set()
 		}
 		mu.Lock()
 		to = append(to, "lends-nothing")
@@ -76,7 +76,7 @@ func TestPeering(t *testing.T) {
 		if count() != 501 {
 			t.Error("told again though nothing changed")
 		}
-		p.changed()
+		p.wakeup.Set()
 		if calls := count(); calls != 2*501 {
 			t.Errorf("%d messages", calls)
 		}

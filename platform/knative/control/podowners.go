@@ -12,6 +12,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
@@ -34,7 +35,7 @@ type podOwners struct {
 	informers  []cache.SharedIndexInformer // of namespaces and pods
 	send       func(node string, d controlstream.Update) bool
 	log        *slog.Logger
-	wakeup     chan struct{}  // capacity 1
+	wakeup     newest.Signal
 	conns      chan connEvent // connects and disconnects of loaders
 
 	sent map[string]*controlstream.Owners // by node with a connected loader; nil: nothing sent
@@ -51,7 +52,7 @@ func newPodOwners(c *control, tell func(string, controlstream.Update) bool, log 
 	return &podOwners{
 		namespaces: core.Namespaces().Lister(), pods: core.Pods().Lister(),
 		informers: []cache.SharedIndexInformer{core.Namespaces().Informer(), core.Pods().Informer()},
-		send:      tell, log: log, wakeup: make(chan struct{}, 1), conns: make(chan connEvent, 4096), sent: map[string]*controlstream.Owners{},
+		send:      tell, log: log, wakeup: newest.NewSignal(), conns: make(chan connEvent, 4096), sent: map[string]*controlstream.Owners{},
 	}
 }
 
@@ -66,12 +67,7 @@ func (o *podOwners) loaderChanged(node string, in bool) {
 
 // Run sends until ctx ends.
 func (o *podOwners) Run(ctx context.Context) error {
-	changed := func(any) {
-		select {
-		case o.wakeup <- struct{}{}:
-		default:
-		}
-	}
+	changed := func(any) { o.wakeup.Set() }
 	for _, i := range o.informers {
 		h, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, DeleteFunc: changed, UpdateFunc: func(was, is any) {
 			if p, ok := is.(*corev1.Pod); ok && p.Spec.NodeName == was.(*corev1.Pod).Spec.NodeName {

@@ -277,14 +277,14 @@ func (t *leaderTerm) openWhenComplete(ctx context.Context) error {
 
 func (t *leaderTerm) onHeartbeat(node string, hb functions.Heartbeat) {
 	if t.cluster.OnHeartbeat(node, hb) {
-		t.peering.changed()
+		t.peering.wakeup.Set()
 	}
 }
 
 func (t *leaderTerm) onConnect(kind controlstream.Kind, id string) {
 	t.c.o.Log.Info("joined", "kind", string(kind), "id", id)
 	if kind == controlstream.KindNode {
-		t.peering.changed()
+		t.peering.wakeup.Set()
 		t.podOwners.loaderChanged(id, true)
 		return
 	}

@@ -12,16 +12,15 @@ import (
 
 // Ways to map the functions of a trace to models.
 const (
-	MapAuto  = "auto"        // name if the trace names functions, else zipf
-	MapName  = "name"        // the model of the same name; a missing one is an error
-	MapKnown = "known"       // the model of the same name; requests for missing ones are dropped
-	MapRank  = "rank"        // the n-th most requested function becomes the n-th model, modulo their number
-	MapRound = "round-robin" // in order of first appearance; request by request if none is named
-	MapZipf  = "zipf"        // each request draws a model by Zipf's law (1.1), the first model the likeliest
+	MapAuto  = "auto"  // name if the trace names functions, else zipf
+	MapName  = "name"  // the model of the same name; a missing one is an error
+	MapKnown = "known" // the model of the same name; requests for missing ones are dropped
+	MapRank  = "rank"  // the n-th most requested function becomes the n-th model, modulo their number
+	MapZipf  = "zipf"  // each request draws a model by Zipf's law (1.1), the first model the likeliest
 )
 
 // Maps are the names of the ways, for flags.
-var Maps = []string{MapAuto, MapName, MapKnown, MapRank, MapRound, MapZipf}
+var Maps = []string{MapAuto, MapName, MapKnown, MapRank, MapZipf}
 
 // Mapped is a trace whose requests name existing models.
 type Mapped struct {
@@ -32,8 +31,8 @@ type Mapped struct {
 	Names int    // dropped functions
 }
 
-// Onto maps the trace to models, which must not be empty. Their order matters for rank,
-// round-robin and zipf.
+// Onto maps the trace to models, which must not be empty. Their order matters for rank
+// and zipf.
 func (t *Trace) Onto(models []functions.Name, how string, seed uint64) (*Mapped, error) {
 	if !slices.Contains(Maps, how) {
 		return nil, functions.UnknownWord(how, "way to map a trace", Maps)
@@ -50,11 +49,7 @@ func (t *Trace) Onto(models []functions.Name, how string, seed uint64) (*Mapped,
 		return m, nil
 	}
 	if !named {
-		if how != MapRound {
-			return nil, fmt.Errorf("the trace names no functions: it can be mapped by %s or %s", MapZipf, MapRound)
-		}
-		m.Read = inTurn(t.read, models)
-		return m, nil
+		return nil, fmt.Errorf("the trace names no functions: it can be mapped by %s alone", MapZipf)
 	}
 	to, err := t.targets(m, models)
 	if err != nil {
@@ -95,10 +90,6 @@ func (t *Trace) targets(m *Mapped, models []functions.Name) (map[functions.Name]
 		for i, u := range ByUse(t.Uses) {
 			to[u.Name] = models[i%len(models)]
 		}
-	case MapRound:
-		for i, u := range t.Uses {
-			to[u.Name] = models[i%len(models)]
-		}
 	default:
 		known := functions.SetOf(models, func(n functions.Name) functions.Name { return n })
 		var unknown []string
@@ -118,24 +109,11 @@ func (t *Trace) targets(m *Mapped, models []functions.Name) (map[functions.Name]
 				unknown = append(unknown, "…")
 			}
 			return nil, fmt.Errorf("%d of the %d functions in the trace are no models here: %s; --map says what becomes of them: %s leaves "+
-				"them out, %s and %s deal them among the models",
-				m.Names, len(t.Uses), strings.Join(unknown, ", "), MapKnown, MapRank, MapRound)
+				"them out, %s deals them among the models",
+				m.Names, len(t.Uses), strings.Join(unknown, ", "), MapKnown, MapRank)
 		}
 	}
 	return to, nil
-}
-
-func inTurn(read Requests, models []functions.Name) Requests {
-	return func(yield func(Request, error) bool) {
-		i := 0
-		for r, err := range read {
-			r.Function = models[i%len(models)]
-			i++
-			if !yield(r, err) {
-				return
-			}
-		}
-	}
 }
 
 // dealRequests assigns each request to a model drawn by Zipf's law.

@@ -366,8 +366,6 @@ func TestMapOntoModels(t *testing.T) {
 		{"left out", log, models[:1], MapKnown, "tiny tiny", 1},
 		{"none known", log, []functions.Name{{Team: "a", Name: "b"}}, MapKnown, "3 of the 3 functions", 0},
 		{"by rank", log, models, MapRank, "tiny tiny llama", 0},
-		{"in turn", log, models, MapRound, "llama tiny tiny", 0},
-		{"no names in turn", moon, models, MapRound, "tiny llama tiny llama", 0},
 		{"no names, one model", moon, models[:1], MapAuto, "tiny tiny tiny tiny", 0},
 		{"no names by name", moon, models, MapName, "names no functions", 0},
 		{"no such way", moon, models, "rnk", "did you mean rank?", 0},
