@@ -180,6 +180,9 @@ func (s *scan) read(text []byte) {
 func (s *scan) end(text []byte) {
 	s.endSentence()
 	s.unpackStops()
+	if s.script[han]+s.script[kana] >= fewWide {
+		s.readWide(text)
+	}
 	if s.wantsParts(text) {
 		s.found |= foundParts
 	}
@@ -459,9 +462,11 @@ func (s *scan) noteSigns(text []byte, start, end int, class wordClass, begin boo
 			s.given = true
 		}
 		if class&(classFind|classConstruct|classGive) != 0 {
-			imperative, begins := isImperative(text[:start])
+			imperative, begins, polite := isImperative(text[:start])
 			if begins {
 				s.begins |= class
+			} else if polite {
+				s.begins |= class & (classFind | classConstruct)
 			}
 			s.finds = s.finds || imperative && class&classFind != 0
 		}
