@@ -96,25 +96,25 @@ func cutLastWord(text []byte) (before, word []byte) {
 }
 
 // isImperative reports whether a verb behind a text is in the imperative: it begins a
-// sentence, or follows please or the like (polite), or it follows to or and.
-func isImperative(text []byte) (imperative, begins, polite bool) {
+// sentence or follows please or the like, or it follows to or and.
+func isImperative(text []byte) (imperative, begins bool) {
 	i := len(text) - 1
 	if i < 1 || text[i] != ' ' {
 		begins = i < 0 || text[i] == '\n'
-		return begins || kinds[text[i]] == kindNone, begins, false
+		return begins || kinds[text[i]] == kindNone, begins
 	}
 	switch text[i-1] {
 	case '.', '?', '!', ':', '-', '*', '#', '\n':
-		return true, true, false
+		return true, true
 	case ',', ';':
-		return true, false, false
+		return true, false
 	}
 	for _, before := range politeBefore {
 		if bytes.HasSuffix(text, before) {
-			return true, false, true
+			return true, true
 		}
 	}
-	return bytes.HasSuffix(text, []byte("to ")) || bytes.HasSuffix(text, []byte("and ")), false, false
+	return bytes.HasSuffix(text, []byte("to ")) || bytes.HasSuffix(text, []byte("and ")), false
 }
 
 // politeBefore are what stands before a verb in the imperative: please, can you, could you,

@@ -130,6 +130,7 @@ func TestParts(t *testing.T) {
 		"Give me the names of the travellers and what they do." + strings.Repeat(story, 4): true,
 		"Can you help me extract plots and settings?" + strings.Repeat(story, 4):           true,
 		"Here is a message. You are asked to recognize the name of one firm." + story:      true,
+		"Please extract who met whom." + story:                                             true,
 		"Your job is to generate the entities of the passage." + story:                     true,
 		"This job is about identifying the object of a sentence." + story:                  true,
 		"Parse the description into pairs of a key and a value." + story:                   true,

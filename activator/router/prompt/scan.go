@@ -462,11 +462,9 @@ func (s *scan) noteSigns(text []byte, start, end int, class wordClass, begin boo
 			s.given = true
 		}
 		if class&(classFind|classConstruct|classGive) != 0 {
-			imperative, begins, polite := isImperative(text[:start])
+			imperative, begins := isImperative(text[:start])
 			if begins {
 				s.begins |= class
-			} else if polite {
-				s.begins |= class & (classFind | classConstruct)
 			}
 			s.finds = s.finds || imperative && class&classFind != 0
 		}

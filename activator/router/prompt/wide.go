@@ -27,18 +27,18 @@ func byteWords(list string) [][]byte { return bytes.Fields([]byte(list)) }
 func (s *scan) readWide(text []byte) {
 	begin, end := text[:min(len(text), partsBegin)], text[max(0, len(text)-partsEnd):]
 	for _, part := range [...][]byte{begin, end} {
-		if near(part, wideExtract, wideField) || near(part, wideExtract, wideEntity) || near(part, wideFind, wideEntity) {
+		if standsBeside(part, wideExtract, wideField) || standsBeside(part, wideExtract, wideEntity) || standsBeside(part, wideFind, wideEntity) {
 			s.found |= foundParts
 		}
-		if near(part, wideWrite, wideCode) {
+		if standsBeside(part, wideWrite, wideCode) {
 			s.code.asked = codePoints
 		}
 	}
 }
 
-// near reports whether one of the words stands behind one of the verbs, within a reach, or
+// standsBeside reports whether one of the words stands behind one of the verbs, within a reach, or
 // before it.
-func near(text []byte, verbs, words [][]byte) bool {
+func standsBeside(text []byte, verbs, words [][]byte) bool {
 	for _, verb := range verbs {
 		for at := 0; ; {
 			i := bytes.Index(text[at:], verb)

@@ -134,12 +134,13 @@ var seen = []Source{
 	{Name: "DangerousQA", Repository: "declare-lab/red-instruct", Path: "harmful_questions/dangerousqa.json", Label: General},
 }
 
-// seenLast returns the sources that were held out last, until what went to a wrong rule was read. They were chosen by the names of their files and of the categories that
-// their authors gave them, before any of their prompts was read: all tasks of a category, of each the prompts that Load
-// spreads over the file, of Natural Instructions those in English; Arena-Hard's are in many languages. Tasks of
-// classification and of questions about a text have none of the labels and are left out. Their licences: Arena-Hard,
-// MT-Bench-101, FLAN and Natural Instructions, which FLAN and SAPT have their tasks from, are under Apache 2.0, GSM-Symbolic
-// under a licence of Apple's; ADELIE, SAPT and SecurityEval have none in their repositories.
+// seenLast returns the sources that were held out last, until what went to a wrong rule was read. They were chosen by
+// the names of their files and of the categories that their authors gave them, before any of their prompts was read:
+// all tasks of a category, of each the prompts that Load spreads over the file, of Natural Instructions those in
+// English; Arena-Hard's are in many languages. Tasks of classification and of questions about a text have none of the
+// labels and are left out. Their licences: Arena-Hard, MT-Bench-101, FLAN and Natural Instructions, which FLAN and
+// SAPT have their tasks from, are under Apache 2.0, GSM-Symbolic under a licence of Apple's; ADELIE, SAPT and
+// SecurityEval have none in their repositories.
 func seenLast() (list []Source) {
 	add := func(s Source) { list = append(list, s) }
 	for subcategory, label := range map[string]string{"coding": Code, "math": Reasoning, "creative_writing": General} {
@@ -191,8 +192,9 @@ func seenLast() (list []Source) {
 // Of each, Load spreads the prompts over the file. About half of the requests for parts of a text are in Chinese; the word
 // problems of MGSM are in ten languages. Two files were put together of their templates and of texts of CrossNER, five or
 // four of each template: instructions.json of the zero-shot instructions RE, NER, EE, ES, EP and EEA of InstructUIE's
-// instruction_config.json, prompts.json of the templates NER_* of LLM-IE's benchmark that have a place for a text. Their licences: InstructUIE, HelloBench
-// and Logic-LLM are under MIT, MGSM is under CC BY-SA 4.0, CoSQA under C-UDA; the other repositories have none.
+// instruction_config.json, prompts.json of the templates NER_* of LLM-IE's benchmark that have a place for a text. Their
+// prompts were evaluated once, and which sources went to which rules was read after that. Their licences: InstructUIE,
+// HelloBench and Logic-LLM are under MIT, MGSM is under CC BY-SA 4.0, CoSQA under C-UDA; the other repositories have none.
 func heldOut() (list []Source) {
 	add := func(s Source) {
 		s.Held = true
@@ -212,7 +214,8 @@ func heldOut() (list []Source) {
 	}
 	add(Source{Name: "CoSQA", Repository: "Jun-jie-Huang/CoCLR", Path: "data/search/cosqa-retrieval-test-500.json", Text: []string{"doc"}, Label: Code, Most: 100})
 	for _, language := range []string{"bn", "de", "es", "fr", "ja", "ru", "sw", "te", "th", "zh"} {
-		add(Source{Name: "MGSM, " + language, Repository: "google-research/url-nlp", Path: "mgsm/mgsm_" + language + ".tsv", Label: Reasoning, Most: 15})
+		add(Source{Name: "MGSM, " + language, Repository: "google-research/url-nlp", Path: "mgsm/mgsm_" + language + ".tsv",
+			Label: Reasoning, Most: 15})
 	}
 	for _, change := range []string{"numerical substitution", "digit expansion", "integer-decimal-fraction conversion", "adding operation",
 		"reversing operation", "problem understanding", "critical thinking", "distraction insertion"} {
@@ -225,7 +228,8 @@ func heldOut() (list []Source) {
 	for file, categories := range map[string]string{
 		"open_ended_qa":             "Science Tech write food movie Sport health travel music book",
 		"heuristic_text_generation": "keyword_writing roleplaying_writing screenplay_writing story_writing argumentative_writing",
-		"chat":                      "creative_write guide_generation academic_write script_write character_creation idea_generation report_write rewrite continue_write curriculum_development",
+		"chat": "creative_write guide_generation academic_write script_write character_creation idea_generation report_write " +
+			"rewrite continue_write curriculum_development",
 	} {
 		for category := range strings.FieldsSeq(categories) {
 			add(Source{Name: "HelloBench, " + file + ", " + category, Repository: "Quehry/HelloBench", Path: "data/main_data/" + file + ".jsonl", Text: []string{"instruction"},
@@ -321,23 +325,29 @@ func Load(checkouts, texts string) (prompts []Prompt, missing []string, err erro
 	return prompts, missing, nil
 }
 
-// parse reads one file: lines of JSON, one document, a table (a text in the first column), or LogiQA's blocks of eight lines.
-func (s *Source) parse(raw []byte) (list []Prompt, err error) {
+// parseText reads a table with a text in the first column, or LogiQA's blocks of eight lines.
+func (s *Source) parseText(raw string) (list []Prompt) {
 	if strings.HasSuffix(s.Path, ".tsv") {
-		for line := range strings.Lines(string(raw)) {
+		for line := range strings.Lines(raw) {
 			if text, _, ok := strings.Cut(line, "\t"); ok {
 				list = append(list, Prompt{s, text, s.Label})
 			}
 		}
-		return list, nil
+		return list
 	}
-	if strings.HasSuffix(s.Path, ".txt") {
-		for block := range strings.SplitSeq(string(raw), "\n\n") {
-			if lines := strings.Split(strings.TrimSpace(block), "\n"); len(lines) > 3 {
-				list = append(list, Prompt{s, strings.Join(lines[1:], "\n"), s.Label})
-			}
+	for block := range strings.SplitSeq(raw, "\n\n") {
+		if lines := strings.Split(strings.TrimSpace(block), "\n"); len(lines) > 3 {
+			list = append(list, Prompt{s, strings.Join(lines[1:], "\n"), s.Label})
 		}
-		return list, nil
+	}
+	return list
+}
+
+// parse reads one file: lines of JSON, one document, a table, or what parseText reads.
+func (s *Source) parse(raw []byte) (list []Prompt, err error) {
+	switch filepath.Ext(s.Path) {
+	case ".tsv", ".txt":
+		return s.parseText(string(raw)), nil
 	}
 	var rows []any
 	var document any
