@@ -55,7 +55,7 @@ func (t *Text) read(text string) {
 	for i := 0; i < len(text); {
 		c := text[i]
 		switch {
-		case c >= firstLong:
+		case c > firstIndic || c == firstIndic && isIndicDigit(text[i:]):
 			previous = t.readLong(text[i:], previous)
 			i += 3
 			if c >= 0xF0 {
@@ -109,21 +109,29 @@ func (t *Text) read(text string) {
 
 const (
 	firstBeyond = 0xCE // the first byte of Greek, and of the scripts behind it
-	firstLong   = 0xE0 // the first byte of characters of three bytes
+	firstIndic  = 0xE0 // the first byte of the scripts of India and of Thai, whose words are long
 )
 
-// readLong reads the character of three or four bytes that text begins with. A letter is a
-// word of its own: many scripts have no spaces between words.
+// isIndicDigit reports whether text begins with a digit of a script of India, or of Thai.
+func isIndicDigit(text string) bool {
+	if len(text) < 3 {
+		return false
+	}
+	second, third := text[1], text[2]
+	return second&1 == 1 && second >= 0xA5 && second <= 0xB5 && third >= 0xA6 && third <= 0xAF ||
+		second == 0xB9 && third >= 0x90 && third <= 0x99
+}
+
+// readLong reads the character of three or four bytes that text begins with, of India's scripts only a digit. A
+// letter is a word of its own: the scripts of China and Japan have no spaces between words.
 func (t *Text) readLong(text string, previous uint32) uint32 {
 	if len(text) < 3 || text[0] >= 0xF0 {
 		return 0
 	}
 	switch second, third := text[1], text[2]; text[0] {
-	case 0xE0: // the digits of the scripts of India, and of Thai
-		if second&1 == 1 && second >= 0xA5 && second <= 0xB5 && third >= 0xA6 && third <= 0xAF || second == 0xB9 && third >= 0x90 && third <= 0x99 {
-			t.Counts[1]++
-			return t.add(numberWord, previous)
-		}
+	case firstIndic:
+		t.Counts[1]++
+		return t.add(numberWord, previous)
 	case 0xE2:
 		if second >= 0x86 && second <= 0x8B { // arrows and operators
 			t.Counts[3]++
@@ -167,10 +175,10 @@ var numerals = func() (t [1 << 10]uint32) {
 	return t
 }()
 
-// inWord are the bytes of words: letters of ASCII, characters of two bytes, the apostrophe.
+// inWord are the bytes of words: letters of ASCII, characters of two bytes and of India's scripts, the apostrophe.
 var inWord = func() (t [256]bool) {
 	for c := range t {
-		t[c] = c|0x20 >= 'a' && c|0x20 <= 'z' || c >= 0x80 && c < firstLong || c == '\''
+		t[c] = c|0x20 >= 'a' && c|0x20 <= 'z' || c >= 0x80 && c <= firstIndic || c == '\''
 	}
 	return t
 }()
