@@ -19,7 +19,9 @@ const (
 	// range of each count.
 	Features = Buckets + counts*ranges
 
-	counts = 6 // words, numbers, question marks, marks of mathematics, lines, marks of a choice
+	// words, numbers, question marks, marks of mathematics, lines, marks of a choice, words
+	// and characters of scripts beyond Latin, numbers per 64 words
+	counts = 8
 	ranges = 8 // 0, 1, 2 and 3, 4 to 7, …
 
 	maxBytes = 8 << 10 // of a longer text the beginning and the end are read, half each
@@ -45,6 +47,7 @@ func (t *Text) readEnds(text string) {
 		text = text[len(text)-maxBytes/2:]
 	}
 	t.read(text)
+	t.Counts[7] = 64 * t.Counts[1] / max(t.Counts[0], 1)
 }
 
 func (t *Text) read(text string) {
@@ -52,7 +55,17 @@ func (t *Text) read(text string) {
 	for i := 0; i < len(text); {
 		c := text[i]
 		switch {
+		case c > firstIndic || c == firstIndic && isIndicDigit(text[i:]):
+			previous = t.readLong(text[i:], previous)
+			i += 3
+			if c >= 0xF0 {
+				i++
+			}
+			continue
 		case inWord[c] && c != '\'':
+			if c >= firstBeyond {
+				t.Counts[6]++
+			}
 			start := i
 			for i++; i < len(text) && inWord[text[i]]; i++ {
 			}
@@ -94,6 +107,59 @@ func (t *Text) read(text string) {
 	}
 }
 
+const (
+	firstBeyond = 0xCE // the first byte of Greek, and of the scripts behind it
+	firstIndic  = 0xE0 // the first byte of the scripts of India and of Thai, whose words are long
+)
+
+// isIndicDigit reports whether text begins with a digit of a script of India, or of Thai.
+func isIndicDigit(text string) bool {
+	if len(text) < 3 {
+		return false
+	}
+	second, third := text[1], text[2]
+	return second&1 == 1 && second >= 0xA5 && second <= 0xB5 && third >= 0xA6 && third <= 0xAF ||
+		second == 0xB9 && third >= 0x90 && third <= 0x99
+}
+
+// readLong reads the character of three or four bytes that text begins with, of India's scripts only a digit. A
+// letter is a word of its own: the scripts of China and Japan have no spaces between words.
+func (t *Text) readLong(text string, previous uint32) uint32 {
+	if len(text) < 3 || text[0] >= 0xF0 {
+		return 0
+	}
+	switch second, third := text[1], text[2]; text[0] {
+	case firstIndic:
+		t.Counts[1]++
+		return t.add(numberWord, previous)
+	case 0xE2:
+		if second >= 0x86 && second <= 0x8B { // arrows and operators
+			t.Counts[3]++
+			return 0
+		}
+		if second == 0x80 { // quotation marks, dashes
+			return previous
+		}
+		return 0
+	case 0xE3:
+		if second == 0x80 { // its own punctuation
+			return 0
+		}
+	case 0xEF:
+		switch {
+		case second == 0xBC && third == 0x9F:
+			t.Counts[2]++
+		case second == 0xBC && third >= 0x90 && third <= 0x99: // digits of full width
+			t.Counts[1]++
+			return t.add(numberWord, previous)
+		}
+		return 0
+	}
+	t.Counts[0]++
+	t.Counts[6]++
+	return t.add(hashWord(text, 0, 3), previous)
+}
+
 // numberWord is the word that stands for every number.
 const numberWord = 1
 
@@ -109,10 +175,10 @@ var numerals = func() (t [1 << 10]uint32) {
 	return t
 }()
 
-// inWord are the bytes of words: letters of ASCII, characters beyond it, the apostrophe.
+// inWord are the bytes of words: letters of ASCII, characters of two bytes and of India's scripts, the apostrophe.
 var inWord = func() (t [256]bool) {
 	for c := range t {
-		t[c] = c|0x20 >= 'a' && c|0x20 <= 'z' || c >= 0x80 || c == '\''
+		t[c] = c|0x20 >= 'a' && c|0x20 <= 'z' || c >= 0x80 && c <= firstIndic || c == '\''
 	}
 	return t
 }()

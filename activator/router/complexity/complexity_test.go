@@ -13,6 +13,11 @@ func TestScore(t *testing.T) {
 		"Two trains leave two cities that are 300 km apart at the same time. One travels at 60 km/h, the other at 90 km/h. After how many minutes do they meet?":                   true,
 		"All bakers are early risers. No early riser is lazy. If somebody is not lazy, then they are diligent. Ben is a baker or a poet.\nBen is diligent.":                        true,
 		"Pick the right answer: which of these melts first in the sun?\nAnswer1: ice Answer2: iron Answer3: glass Answer4: stone":                                                  true,
+		"Lea kauft 4 Hefte zu je 3 Euro und zahlt mit 20 Euro. Wie viel Wechselgeld bekommt sie?":                                                                                  true,
+		"小明有12个苹果，给了妹妹5个，还剩几个？":                                                                                                                                                    true,
+		"รถไฟออกจากสถานี 3 ขบวน ขบวนละ 120 คน ลงไป 45 คน เหลือกี่คน":                                                                                                               true,
+		"写一首关于春天的诗":                                                     false,
+		"Напиши рассказ о море":                                         false,
 		"hello, how are you?":                                           false,
 		"Write a short poem about autumn leaves.":                       false,
 		"translate good morning to spanish":                             false,
@@ -38,6 +43,23 @@ func TestRead(t *testing.T) {
 	long := strings.Repeat("and ", 10000)
 	if *Read("prove " + long + "theorem") == *Read(long) {
 		t.Error("the ends of a long text do not count")
+	}
+}
+
+// TestScripts: in other scripts letters without spaces between words are words, and numbers, questions and
+// operators count as in English.
+func TestScripts(t *testing.T) {
+	for text, want := range map[string][2]int{ // numbers, question marks
+		"小明有12个，还剩５个？": {2, 1},
+		"१२ और ৭?":     {3, 1}, // one by one
+		"x ≤ 3":        {1, 0},
+	} {
+		if got := Read(text); [2]int{got.Counts[1], got.Counts[2]} != want {
+			t.Errorf("%v, want %v: %s", got.Counts, want, text)
+		}
+	}
+	if *Read("苹果。") == *Read("苹果香蕉。") || Read("a ≤ b").Counts[3] != 1 {
+		t.Error("a character or an operator makes no difference")
 	}
 }
 

@@ -16,7 +16,8 @@ const (
 // begins with, if it asks for parts of a text; found: a verb of classFind is in the
 // imperative.
 func (s *scan) noteParts(w, begins wordClass, found bool) {
-	asks := asksForParts(w, begins, found) || s.mentioned && begins&classFind != 0 && w&(classEntity|classField) != 0
+	asks := asksForParts(w, begins, found) || s.mentioned && begins&classFind != 0 && w&(classEntity|classField) != 0 ||
+		begins&classConstruct != 0 && w&classEntity != 0 && (s.mentioned || w&classText != 0)
 	s.mentioned = s.mentioned || w&classText != 0
 	if asks {
 		s.demand = s.demand || found
@@ -95,7 +96,7 @@ func cutLastWord(text []byte) (before, word []byte) {
 }
 
 // isImperative reports whether a verb behind a text is in the imperative: it begins a
-// sentence or follows please, or it follows to or and.
+// sentence or follows please or the like, or it follows to or and.
 func isImperative(text []byte) (imperative, begins bool) {
 	i := len(text) - 1
 	if i < 1 || text[i] != ' ' {
@@ -117,9 +118,11 @@ func isImperative(text []byte) (imperative, begins bool) {
 }
 
 // politeBefore are what stands before a verb in the imperative: please, can you, could you,
-// (I want) you to, (your task) is to, (you) have to, need to, should, must, help me.
-var politeBefore = [][]byte{[]byte("lease "), []byte("an you "), []byte("ould you "), []byte("you to "), []byte(" is to "), []byte("help me "),
-	[]byte("ou have to "), []byte("ou need to "), []byte("ou should "), []byte("ou must ")}
+// (I want) you to, (your task) is to, is about, (you) have to, need to, should, must,
+// (you are) expected to, asked to, required to, help me.
+var politeBefore = [][]byte{[]byte("lease "), []byte("an you "), []byte("ould you "), []byte("you to "), []byte(" is to "), []byte(" is about "),
+	[]byte("help me "), []byte("ou have to "), []byte("ou need to "), []byte("ou should "), []byte("ou must "),
+	[]byte("re expected to "), []byte("re asked to "), []byte("re required to ")}
 
 // asksForParts reports whether a sentence with words of these classes asks for parts of a
 // text; found: a verb of classFind is in the imperative.

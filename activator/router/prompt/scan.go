@@ -180,6 +180,9 @@ func (s *scan) read(text []byte) {
 func (s *scan) end(text []byte) {
 	s.endSentence()
 	s.unpackStops()
+	if s.script[han]+s.script[kana] >= fewWide {
+		s.readWide(text)
+	}
 	if s.wantsParts(text) {
 		s.found |= foundParts
 	}
