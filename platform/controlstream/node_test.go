@@ -11,13 +11,13 @@ import (
 // TestLinesToTheLetter: the JSON must not change, because the versions may differ.
 func TestLinesToTheLetter(t *testing.T) {
 	for want, v := range map[string]any{
-		`{"hello":{"pod_ip":"10.0.0.7","port":8080,"version":"v1"}}`:                  FromPod{Hello: &Shim{"10.0.0.7", 8080, "v1", false}},
-		`{"hello":{"pod_ip":"10.0.0.7","port":8080,"version":"v1","folders":true}}`:   FromPod{Hello: &Shim{"10.0.0.7", 8080, "v1", true}},
-		`{"stage":{"id":1,"source":"az://a/b","files":["*.py"],"digest":"sha256:1"}}`: FromPod{Stage: &Stage{1, "az://a/b", []string{"*.py"}, "sha256:1"}},
-		`{"welcome":{"node":"n","uid":"u","store":"/s"}}`:                             ToPod{Welcome: &Welcome{"n", "u", "/s"}},
-		`{"verify":{"id":1,"digest":"sha256:1"}}`:                                     FromPod{Verify: &Verify{1, "sha256:1"}},
-		`{"verified":{"id":1,"damaged":true,"error":"e"}}`:                            ToPod{Verified: &Verified{1, true, "e"}},
-		`{"verified":{"id":1}}`: ToPod{Verified: &Verified{ID: 1}},
+		`{"hello":{"pod_ip":"10.0.0.7","port":8080,"version":"v1"}}`:                                FromPod{Hello: &Shim{"10.0.0.7", 8080, "v1", false}},
+		`{"hello":{"pod_ip":"10.0.0.7","port":8080,"version":"v1","folders":true}}`:                 FromPod{Hello: &Shim{"10.0.0.7", 8080, "v1", true}},
+		`{"stage":{"id":1,"source":"az://a/b","files":["*.py"],"digest":"sha256:1"}}`:               FromPod{Stage: &Stage{1, "az://a/b", []string{"*.py"}, "sha256:1"}},
+		`{"welcome":{"node":"n","uid":"u","store":"/s"}}`:                                           ToPod{Welcome: &Welcome{"n", "u", "/s"}},
+		`{"verify":{"id":1,"digest":"sha256:1"}}`:                                                   FromPod{Verify: &Verify{1, "sha256:1"}},
+		`{"verified":{"id":1,"damaged":true,"error":"e"}}`:                                          ToPod{Verified: &Verified{1, true, "e"}},
+		`{"verified":{"id":1}}`:                                                                     ToPod{Verified: &Verified{ID: 1}},
 		`{"staging":{"id":1,"done":1,"total":2,"state":"fetching"}}`:                                ToPod{Staging: &Staging{ID: 1, Done: 1, Total: 2, State: "fetching"}},
 		`{"staged":{"id":1,"path":"/p","digest":"sha256:1","bytes":3,"files":["a","b/c"]}}`:         ToPod{Staged: &Staged{1, "/p", "sha256:1", 3, []string{"a", "b/c"}, false}},
 		`{"staged":{"id":1,"path":"/p","digest":"sha256:1","bytes":3,"files":["a"],"folder":true}}`: ToPod{Staged: &Staged{1, "/p", "sha256:1", 3, []string{"a"}, true}},
