@@ -59,8 +59,9 @@ func (s *scan) readWide(text []byte) {
 func (s *scan) noteWide(text []byte, i int) {
 	around := text[max(0, i-wideReach):min(len(text), i+wideReach)]
 	text = text[i:]
-	if hasWord(text, wideExtract, bytes.HasPrefix) && (hasWord(around, wideField, bytes.Contains) || hasWord(around, wideEntity, bytes.Contains)) ||
-		hasWord(text, wideFind, bytes.HasPrefix) && hasWord(around, wideEntity, bytes.Contains) {
+	entity := hasWord(around, wideEntity, bytes.Contains)
+	extract := hasWord(text, wideExtract, bytes.HasPrefix)
+	if extract && (entity || hasWord(around, wideField, bytes.Contains)) || entity && hasWord(text, wideFind, bytes.HasPrefix) {
 		s.found |= foundParts
 	}
 	if hasWord(text, wideWrite, bytes.HasPrefix) && hasWord(around, wideCode, bytes.Contains) {
