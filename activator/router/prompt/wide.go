@@ -22,37 +22,57 @@ var (
 
 func byteWords(list string) [][]byte { return bytes.Fields([]byte(list)) }
 
+// wideFirst has the places of the first characters of the verbs.
+var wideFirst = func() (t [1 << 11]bool) {
+	for _, verbs := range [...][][]byte{wideExtract, wideFind, wideWrite} {
+		for _, verb := range verbs {
+			t[placeOf(verb)] = true
+		}
+	}
+	return t
+}()
+
+// placeOf returns the place of the character of three bytes that text begins with.
+func placeOf(text []byte) int {
+	return int(text[0]&1)<<10 | int(text[1]&0x3F)<<4 ^ int(text[2]&0x3F)
+}
+
 // readWide looks for a request in Chinese or Japanese at the beginning and the end of a
 // text: for parts of the text, or for code.
 func (s *scan) readWide(text []byte) {
 	begin, end := text[:min(len(text), partsBegin)], text[max(0, len(text)-partsEnd):]
 	for _, part := range [...][]byte{begin, end} {
-		if standsBeside(part, wideExtract, wideField) || standsBeside(part, wideExtract, wideEntity) || standsBeside(part, wideFind, wideEntity) {
-			s.found |= foundParts
-		}
-		if standsBeside(part, wideWrite, wideCode) {
-			s.code.asked = codePoints
+		for i := 0; i+2 < len(part); {
+			if part[i] < firstWide {
+				i++
+				continue
+			}
+			if wideFirst[placeOf(part[i:])] {
+				s.noteWide(part, i)
+			}
+			i += 3
 		}
 	}
 }
 
-// standsBeside reports whether one of the words stands behind one of the verbs, within a reach, or
-// before it.
-func standsBeside(text []byte, verbs, words [][]byte) bool {
-	for _, verb := range verbs {
-		for at := 0; ; {
-			i := bytes.Index(text[at:], verb)
-			if i < 0 {
-				break
-			}
-			at += i
-			around := text[max(0, at-wideReach):min(len(text), at+len(verb)+wideReach)]
-			for _, word := range words {
-				if bytes.Contains(around, word) {
-					return true
-				}
-			}
-			at += len(verb)
+// noteWide notes what is asked for beside the verb at i.
+func (s *scan) noteWide(text []byte, i int) {
+	around := text[max(0, i-wideReach):min(len(text), i+wideReach)]
+	text = text[i:]
+	entity := hasWord(around, wideEntity, bytes.Contains)
+	extract := hasWord(text, wideExtract, bytes.HasPrefix)
+	if extract && (entity || hasWord(around, wideField, bytes.Contains)) || entity && hasWord(text, wideFind, bytes.HasPrefix) {
+		s.found |= foundParts
+	}
+	if hasWord(text, wideWrite, bytes.HasPrefix) && hasWord(around, wideCode, bytes.Contains) {
+		s.code.asked = codePoints
+	}
+}
+
+func hasWord(text []byte, words [][]byte, has func(text, word []byte) bool) bool {
+	for _, word := range words {
+		if has(text, word) {
+			return true
 		}
 	}
 	return false
