@@ -282,7 +282,8 @@ func TestCompositionOnAgents(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{"panel.yaml": compositionFile("panel", "pattern: ensemble, members: [a, b, c, d], coordinator: a, quorum: 4, patience: 5m")}
 	for _, name := range []string{"a", "b", "c", "d"} {
-		files[name+".yaml"] = tiny(t, name, "args: [--token-delay, 20ms]\nresources: {memory: 2Gi}")
+		// The batch waits for as long as a model that others have used may be idle.
+		files[name+".yaml"] = tiny(t, name, "args: [--token-delay, 20ms]\nresources: {memory: 2Gi}\nscale: {idle: 3s}")
 	}
 	p := spawn(t, files, "--memory", "1Gi")
 	kill := p.agent("second", "--memory", "3Gi")

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -200,13 +201,24 @@ func prepare(t *testing.T, files map[string]string, args ...string) *platform {
 	for name, text := range files {
 		p.file(name, text)
 	}
-	agents, err := net.Listen("tcp", "127.0.0.1:0") // a port that stays where the server is started again
-	if err != nil {
-		t.Fatal(err)
-	}
-	agents.Close()
-	p.args = append([]string{"serve", "--addr", "127.0.0.1:0", "--agents-addr", agents.Addr().String(), "--data", p.data, "--functions", p.functions, "--log-level", "debug"}, args...)
+	p.args = append([]string{"serve", "--addr", "127.0.0.1:0", "--agents-addr", freeAddress(t), "--data", p.data, "--functions", p.functions, "--log-level", "debug"}, args...)
 	return p
+}
+
+// freeAddress is one that stays where a server is started again. Its port is below those that
+// systems give to connections.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	var err error
+	for range 100 {
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", 10000+rand.IntN(20000))); err == nil {
+			l.Close()
+			return l.Addr().String()
+		}
+	}
+	t.Fatal(err)
+	return ""
 }
 
 // file writes a model file.
