@@ -23,6 +23,7 @@ func writeSources(t *testing.T) (checkouts, texts string) {
 		"suzgunmirac/BIG-Bench-Hard/bbh/navigate.json":                              `{"canary":"x","examples":[{"input":"Take 2 steps."},{"input":"Take 3 steps."}]}`,
 		"circle-hit/SAPT/CL_Benchmark/SuperNI/task181_outcome_extraction/test.json": `{"Definition":["Name the outcome."],"Instances":[{"input":"It was cured."},{"input":"It grew."}]}`,
 		"google-research/url-nlp/mgsm/mgsm_zh.tsv":                                  "三加四是多少？\t7\nno answer\n",
+		"qishenghu/CodeInstruct/edit_eval/edit_eval.jsonl":                          `{"instruction":"Fix this Python function.","input":"def f(): pass"}`,
 		"csitfun/LogiEval/Data/fracas.jsonl":                                        `{"input":[{"content":"left out"},{"content":"Does it follow?"}]}` + "\n" + `{"input":[{"content":"left out"}]}`,
 		"suzgunmirac/BIG-Bench-Hard/bbh/snarks.json":                                `{"examples":[{"input":"left out"}]}`,
 		"kojima-takeshi188/zero_shot_cot/dataset/AQuA/test.json":                    "{\"question\":\"What is 2 + 2?\",\"options\":[\"A)3\",\"B)4\"]}\n{\"question\":\"And 3 + 3?\"}\n",
@@ -66,13 +67,14 @@ func TestSources(t *testing.T) {
 		"SAPT, task181_outcome_extraction|extraction|Name the outcome.\nIt was cured.",
 		"SAPT, task181_outcome_extraction|extraction|Name the outcome.\nIt grew.",
 		"MGSM, zh|reasoning|三加四是多少？",
+		"EditEval|code|Fix this Python function.\ndef f(): pass",
 	}
 	a, _ := json.MarshalIndent(got, "", " ")
 	b, _ := json.MarshalIndent(want, "", " ")
 	if !bytes.Equal(a, b) {
 		t.Errorf("%s, want\n%s", a, b)
 	}
-	if len(missing) != len(Sources)-10 {
+	if len(missing) != len(Sources)-11 {
 		t.Errorf("missing: %v", missing)
 	}
 	held, repositories := 0, map[string]bool{}
@@ -111,7 +113,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Decisions) != 4 || len(r.Labels) != 10 || len(r.Goals) != 7 {
+	if len(r.Decisions) != 4 || len(r.Labels) != 11 || len(r.Goals) != 7 {
 		t.Errorf("%+v", r)
 	}
 	for _, s := range r.Labels {

@@ -46,7 +46,7 @@ var bench = map[string]string{
 
 // Sources are the labelled prompts. Word problems and logic puzzles are reasoning; requests
 // to an assistant, questions to a bank, writing and look-ups are general.
-var Sources = slices.Concat(seen, seenLast(), heldOut())
+var Sources = slices.Concat(seen, seenThird(), seenFourth(), heldOut())
 
 var seen = []Source{
 	{Name: "gsm8k (train)", Repository: "openai/grade-school-math", Path: "texts:gsm8k-train-1000.jsonl", Text: []string{"text"}, Label: Reasoning},
@@ -134,14 +134,14 @@ var seen = []Source{
 	{Name: "DangerousQA", Repository: "declare-lab/red-instruct", Path: "harmful_questions/dangerousqa.json", Label: General},
 }
 
-// seenLast returns the sources that were held out last, until what went to a wrong rule was read. They were chosen by
+// seenThird returns the third hold-out, which was held out until what went to a wrong rule was read. They were chosen by
 // the names of their files and of the categories that their authors gave them, before any of their prompts was read:
 // all tasks of a category, of each the prompts that Load spreads over the file, of Natural Instructions those in
 // English; Arena-Hard's are in many languages. Tasks of classification and of questions about a text have none of the
 // labels and are left out. Their licences: Arena-Hard, MT-Bench-101, FLAN and Natural Instructions, which FLAN and
 // SAPT have their tasks from, are under Apache 2.0, GSM-Symbolic under a licence of Apple's; ADELIE, SAPT and
 // SecurityEval have none in their repositories.
-func seenLast() (list []Source) {
+func seenThird() (list []Source) {
 	add := func(s Source) { list = append(list, s) }
 	for subcategory, label := range map[string]string{"coding": Code, "math": Reasoning, "creative_writing": General} {
 		add(Source{Name: "Arena-Hard 2.0, " + subcategory, Repository: "lmarena/arena-hard-auto", Path: "data/arena-hard-v2.0/question.jsonl", Text: []string{"prompt"},
@@ -186,22 +186,18 @@ func seenLast() (list []Source) {
 	return list
 }
 
-// heldOut returns the sources that are held out. They were chosen by the names of their files and of the tasks and
-// categories that their authors gave them, before any of their prompts was read, where the task is the label: requests to
-// search for code count, questions about a text, classification and commands for a shell that a program runs do not.
-// Of each, Load spreads the prompts over the file. About half of the requests for parts of a text are in Chinese; the word
-// problems of MGSM are in ten languages. Two files were put together of their templates and of texts of CrossNER, five or
-// four of each template: instructions.json of the zero-shot instructions RE, NER, EE, ES, EP and EEA of InstructUIE's
-// instruction_config.json, prompts.json of the templates NER_* of LLM-IE's benchmark that have a place for a text. Their
-// prompts were evaluated once; see router-labels.md in bench/results. Which sources went to which rules was read after that,
-// none of their texts. Because of these figures the words of India's scripts are read whole since then, so the next figures
-// of the label reasoning need others. Their licences: InstructUIE,
-// HelloBench and Logic-LLM are under MIT, MGSM is under CC BY-SA 4.0, CoSQA under C-UDA; the other repositories have none.
-func heldOut() (list []Source) {
-	add := func(s Source) {
-		s.Held = true
-		list = append(list, s)
-	}
+// seenFourth returns the fourth hold-out, which was held out until the rules that its sources went to were read; none of their
+// texts was, but because of these figures the words of India's scripts are read whole since then. They were chosen by the names
+// of their files and of the tasks and categories that their authors gave them, before any of their prompts was read, where the
+// task is the label: requests to search for code count, questions about a text, classification and commands for a shell that a
+// program runs do not. Of each, Load spreads the prompts over the file. About half of the requests for parts of a text are in
+// Chinese; the word problems of MGSM are in ten languages. Two files were put together of their templates and of texts of
+// CrossNER, five or four of each template: instructions.json of the zero-shot instructions RE, NER, EE, ES, EP and EEA of
+// InstructUIE's instruction_config.json, prompts.json of the templates NER_* of LLM-IE's benchmark that have a place for a text.
+// Their licences: InstructUIE, HelloBench and Logic-LLM are under MIT, MGSM is under CC BY-SA 4.0, CoSQA under C-UDA; the other
+// repositories have none.
+func seenFourth() (list []Source) {
+	add := func(s Source) { list = append(list, s) }
 	add(Source{Name: "InstructUIE, instructions", Repository: "BeyonderXX/InstructUIE", Path: "instructions.json", Text: []string{"instruction", "text"}, Label: Extraction})
 	add(Source{Name: "LLM-IE, templates", Repository: "daviden1013/LLM-IE_Benchmark", Path: "prompts.json", Text: []string{"prompt"}, Label: Extraction})
 	for file, label := range map[string]string{"extraction": Extraction, "keywords_extraction": Extraction, "Summarization": General} {
@@ -240,6 +236,110 @@ func heldOut() (list []Source) {
 	}
 	slices.SortFunc(list, func(a, b Source) int { return strings.Compare(a.Name, b.Name) })
 	return list
+}
+
+// heldOut returns the sources that are held out, the fifth hold-out. They were chosen by the names of their files and
+// members and of the tasks and categories that their authors gave them, before any of their prompts was read, where the task
+// is the label; questions about a text and classification are none. Of each, Load spreads the prompts over the file, which
+// has them whole; one file was put together: requests.json has the members context and prompts of WikiEvents' test.json,
+// one behind the other. BELLE's evaluation set and LawBench are in Chinese, the others in English, WritingBench in both. LawBench's
+// tasks are 2-6, entities, 2-7, summaries of opinions, 2-10, trigger words, 3-7, damages in figures, and 3-8, consultation.
+// Their licences: EditEval, TabMWP, MuSR and LogicBench are under MIT, Instructdial, LawBench, BELLE,
+// Qiskit HumanEval, LongWriter, WritingBench and BPO under Apache 2.0, ParEval under one of its own, the others have none.
+func heldOut() (list []Source) {
+	add := func(s Source) {
+		s.Held = true
+		list = append(list, s)
+	}
+	// byCategory adds a source for each of the categories, which are the values of a member.
+	byCategory := func(s Source, label, categories string) {
+		name := s.Name
+		for category := range strings.SplitSeq(categories, "|") {
+			s.Name, s.Labels = name+", "+category, map[string]string{category: label}
+			add(s)
+		}
+	}
+	heldExtraction(add)
+	heldCode(add, byCategory)
+	heldReasoning(add, byCategory)
+	dolly := Source{Name: "BPO, Dolly", Repository: "thu-coai/BPO", Path: "data/testset/dolly_eval.json",
+		Text: []string{"instruction", "context"}, Category: "category", Most: 30}
+	byCategory(dolly, Extraction, "information_extraction")
+	byCategory(dolly, General, "open_qa|general_qa|brainstorming|creative_writing|summarization")
+	dialogue := Source{Name: "Instructdial", Repository: "prakharguptaz/Instructdial", Path: "scripts/text2textfiles/sample_text2text.json",
+		Text: []string{"prompt"}, Category: "task", Most: 8}
+	byCategory(dialogue, General, "response_generation|summarization|persona_grounded_generation|advice_generation|"+
+		"question_generation|persuasion_generation|recovery_generation|edit_generation")
+	dialogue.Most = 40
+	byCategory(dialogue, Extraction, "slot_value_generation")
+	belle := Source{Name: "BELLE", Repository: "LianjiaTech/BELLE", Path: "eval/eval_set.json",
+		Text: []string{"question"}, Category: "class", Most: 20}
+	byCategory(belle, Extraction, "extract")
+	byCategory(belle, Code, "code")
+	byCategory(belle, Reasoning, "math")
+	belle.Most = 10
+	byCategory(belle, General, "open qa|brainstorming|rewrite|generation|summarization")
+	byCategory(Source{Name: "LongBench-Write", Repository: "THUDM/LongWriter", Path: "evaluation/longbench_write_en.jsonl",
+		Text: []string{"prompt"}, Category: "type", Most: 6}, General, "Literature and Creative Writing|Popular Science|Functional Writing|"+
+		"Academic and Monograph|News Report|Community Forum|Education and Training")
+	byCategory(Source{Name: "WritingBench, length", Repository: "X-PLUG/WritingBench",
+		Path: "benchmark_query/requirement/length/length_subset.jsonl", Text: []string{"query"}, Category: "domain1", Most: 5},
+		General, "Literature & Arts|Politics & Law|Advertising & Marketing|Education|"+
+			"Academic & Engineering|Finance & Business")
+	for task, label := range map[string]string{"2-6": Extraction, "2-10": Extraction, "2-7": General, "3-7": Reasoning, "3-8": General} {
+		most := 20
+		if label == General {
+			most = 10
+		}
+		add(Source{Name: "LawBench, " + task, Repository: "open-compass/LawBench", Path: "data/zero_shot/" + task + ".json",
+			Text: []string{"instruction", "question"}, Label: label, Most: most})
+	}
+	slices.SortFunc(list, func(a, b Source) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+func heldExtraction(add func(Source)) {
+	add(Source{Name: "Self-Improve NER, WikiGold", Repository: "Emma1066/Self-Improve-Zero-Shot-NER",
+		Path: "prompts/self_consistent_annotate/wikigold/self_annotation/train_shuffle_42/zs/train_shuffle_42_prompts__0.json",
+		Text: []string{"prompt"}, Label: Extraction, Most: 40})
+	add(Source{Name: "LLMs for CSS, WikiEvents", Repository: "SALT-NLP/LLMs_for_CSS", Path: "css_data/wikievents/requests.json",
+		Text: []string{"text"}, Label: Extraction, Most: 40})
+}
+
+func heldCode(add func(Source), byCategory func(s Source, label, categories string)) {
+	add(Source{Name: "EditEval", Repository: "qishenghu/CodeInstruct", Path: "edit_eval/edit_eval.jsonl",
+		Text: []string{"instruction", "input"}, Label: Code, Most: 50})
+	byCategory(Source{Name: "LLMSecEval", Repository: "tuhh-softsec/LLMSecEval", Path: "Dataset/LLMSecEval-Prompts_dataset.json",
+		Text: []string{"Manually-fixed NL Prompt"}, Category: "Language", Most: 30}, Code, "C|Python")
+	byCategory(Source{Name: "ParEval", Repository: "parallelcodefoundry/ParEval", Path: "prompts/generation-prompts.json",
+		Text: []string{"prompt"}, Category: "problem_type", Most: 5}, Code,
+		"geometry|graph|reduce|scan|transform|sparse_la|histogram|search|fft|dense_la|sort|stencil")
+	byCategory(Source{Name: "Qiskit HumanEval", Repository: "qiskit-community/qiskit-human-eval",
+		Path: "dataset/dataset_qiskit_test_human_eval.json", Text: []string{"prompt"}, Category: "difficulty_scale", Most: 25},
+		Code, "basic|intermediate|difficult")
+}
+
+func heldReasoning(add func(Source), byCategory func(s Source, label, categories string)) {
+	for logic, axioms := range map[string]string{
+		"propositional_logic": "bidirectional_dilemma commutation constructive_dilemma destructive_dilemma disjunctive_syllogism " +
+			"hypothetical_syllogism material_implication modus_tollens",
+		"first_order_logic": "bidirectional_dilemma constructive_dilemma destructive_dilemma disjunctive_syllogism " +
+			"existential_generalization hypothetical_syllogism modus_ponens modus_tollens universal_instantiation",
+		"nm_logic": "default_reasoning_default default_reasoning_irr default_reasoning_open default_reasoning_several " +
+			"reasoning_about_exceptions_1 reasoning_about_exceptions_2 reasoning_about_exceptions_3 reasoning_about_priority",
+	} {
+		for axiom := range strings.FieldsSeq(axioms) {
+			add(Source{Name: "LogicBench, " + logic + ", " + axiom, Repository: "Mihir3009/LogicBench",
+				Path: "data/LogicBench(Eval)/BQA/" + logic + "/" + axiom + "/data_instances.json", List: "samples",
+				Text: []string{"context", "qa_pairs.0.question"}, Label: Reasoning, Most: 3})
+		}
+	}
+	byCategory(Source{Name: "TabMWP", Repository: "lupantech/PromptPG", Path: "data/tabmwp/problems_test1k.json",
+		Text: []string{"table_title", "table", "question", "choices"}, Category: "ques_type", Most: 30}, Reasoning, "free_text|multi_choice")
+	for _, task := range []string{"murder_mystery", "object_placements", "team_allocation"} {
+		add(Source{Name: "MuSR, " + task, Repository: "Zayne-sprague/MuSR", Path: "viewer/small_datasets/small_" + task + ".json",
+			Text: []string{"context", "questions.0.question", "questions.0.choices"}, Label: Reasoning, Most: 5})
+	}
 }
 
 // bigGen are the tasks of BiGGen Bench whose label their names leave no doubt of.
