@@ -1,6 +1,6 @@
 """Writes a GGUF checkpoint of a Llama as a Hugging Face folder, in BF16.
 
-    python instruct.py FILE.gguf FOLDER
+    python checkpoint.py FILE.gguf FOLDER
 
 vLLM reads no GGUF. The package gguf has the forms of numbers, transformers the tokenizer.
 """
