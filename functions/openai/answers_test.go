@@ -122,6 +122,8 @@ func TestWordsOfErrors(t *testing.T) {
 		{`{"detail":[{"loc":["body"],"msg":"m","type":"missing"}]}`, "body: m", "server_error", "internal_error", ""},
 		{`{"detail":[{"loc":[],"msg":"m","type":"missing"}]}`, ": m", "server_error", "internal_error", ""},
 		{`{"loc":["a"],"type":"t"}`, `{"loc":["a"],"type":"t"}`, "t", "internal_error", ""},
+		{strings.Repeat("[", 5) + `"a"` + strings.Repeat("]", 5), strings.Repeat("[", 5) + `"a"` + strings.Repeat("]", 5), "server_error", "internal_error", ""},
+		{`[[[["a"]]]]`, "a", "server_error", "internal_error", ""},
 		{`null`, "The engine answered with status 500 and no text.", "server_error", "internal_error", ""},
 		{`[]`, "The engine answered with status 500 and no text.", "server_error", "internal_error", ""},
 		{`{"a":1}{"message":"b"}`, `{"a":1}{"message":"b"}`, "server_error", "internal_error", ""},
@@ -139,6 +141,10 @@ func TestWordsOfErrors(t *testing.T) {
 		if e.Message != x.message || e.Type != x.errType || string(e.Code) != x.code || e.Param != x.param || !utf8.ValidString(e.Message) {
 			t.Errorf("%.200s:\n%.200q %q %q %q", x.in, e.Message, e.Type, e.Code, e.Param)
 		}
+	}
+	const more = `{"error":{"message":"a","more":1},"request_id":"r"}`
+	if e := EngineError(400, nil, []byte(more), time.Time{}); string(e.Frame()) != "data: "+more+"\n\n" {
+		t.Errorf("a frame loses what the engine wrote: %s", e.Frame())
 	}
 	// The words stay the engine's own where clients find them there.
 	for in, own := range map[string]bool{

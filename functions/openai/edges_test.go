@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -146,7 +147,7 @@ func TestUnsupportedNames(t *testing.T) {
 		"media_io_kwargs api_base base_url logits_processors " +
 		"custom_logit_processor custom_params vllm_xargs extra_args lora_path lora session_params " +
 		"bootstrap_host bootstrap_port bootstrap_room data_parallel_rank id_slot slot_id " +
-		" multi_modal_data multi_modal_uuids x_embeds prompt_embeds") {
+		"multi_modal_data multi_modal_uuids x_embeds prompt_embeds") {
 		for _, value := range []string{`"a"`, "1", "true", "false", "{}", "[]"} {
 			if e := peekAsLlama(`"` + name + `":` + value); e == nil || e.Code != UnsupportedParameter || e.Param != "/"+name || !strings.Contains(e.Message, name) {
 				t.Errorf("%s: %s: %v", name, value, e)
@@ -254,6 +255,79 @@ func TestSectionsOfEachName(t *testing.T) {
 		body := []byte(`{"model":"m",` + more + `}`)
 		if e, err := Peek(body); err != nil || e.Structured(body) != want {
 			t.Errorf("%s: structured %v, %v", more, !want, err)
+		}
+	}
+}
+
+// TestEdgesOfForms: bounds of a form, and heads of parts that parsers read in two ways.
+func TestEdgesOfForms(t *testing.T) {
+	part := func(head, value string) string { return "--b\r\n" + head + "\r\n\r\n" + value + "\r\n" }
+	field := func(name, value string) string { return part(`Content-Disposition: form-data; name="`+name+`"`, value) }
+	fields := func(n int) (all string) {
+		for i := range n {
+			all += field(fmt.Sprint("p", i), "a")
+		}
+		return all
+	}
+	head := func(size int) string {
+		const begin = "Content-Disposition: form-data; name=\"a\"\r\nX: "
+		return part(begin+strings.Repeat("x", size-len(begin)), "a")
+	}
+	model := field("model", "m")
+	for name, x := range map[string]struct{ in, out string }{
+		"parts": {fields(63), fields(64)}, "the head of a part": {head(1024), head(1025)},
+		"a part twice":      {field("a[]", "1") + field("a[]", "2"), field("a", "1") + field("a", "2")},
+		"space in a field":  {part("Content-Disposition: form-data; name=\"a\"\r\nX-Y: z", "a"), part("Content-Disposition: form-data; name=\"a\"\r\nX Y: z", "a")},
+		"tab in a field":    {part("Content-Disposition: form-data; name=\"a\"\r\nX-Y:\tz", "a"), part("Content-Disposition : form-data; name=\"a\"", "a")},
+		"no colon":          {"", part("Content-Disposition: form-data; name=\"a\"\r\nX", "a")},
+		"two dispositions":  {part("CONTENT-disposition: form-data; name=\"a\"", "a"), part("Content-Disposition: form-data; name=\"a\"\r\nContent-Disposition: form-data; name=\"a\"", "a")},
+		"no disposition":    {"", part("X: y", "a")},
+		"attachment":        {"", part(`Content-Disposition: attachment; name="a"`, "a")},
+		"no name":           {"", part("Content-Disposition: form-data", "a")},
+		"a name in parts":   {part(`Content-Disposition: form-data; x="; name*0=y"; name="a"`, "a"), part(`Content-Disposition: form-data; name*0="a"`, "a")},
+		"an extended name":  {part(`Content-Disposition: form-data; name="a"; filename*=UTF-8''a`, "a"), part(`Content-Disposition: form-data; name="a"; name*=UTF-8''b`, "a")},
+		"a backslash":       {"", part(`Content-Disposition: form-data; name="a\\b"`, "a")},
+		"a line feed alone": {"", part("Content-Disposition: form-data; name=\"a\"\nX: y", "a")},
+		"a model as a file": {part(`Content-Disposition: form-data; name="file"; filename="model"`, "a"), part(`Content-Disposition: form-data; name="Model"; filename="a"`, "a")},
+		"a miscased model":  {field("models", "a"), field("Model", "a")},
+		"stream":            {field("stream", "True"), field("stream", "yes")},
+		"no stream":         {field("stream", "0"), field("stream", "2")},
+	} {
+		for body, ok := range map[string]bool{x.in: true, x.out: false} {
+			for _, whole := range []string{model + body, body + model} {
+				e, err := PeekMultipart("multipart/form-data; boundary=b", []byte(whole+"--b--\r\n"))
+				if (err == nil) != ok || ok && (e.Model != "m" || e.Stream != strings.Contains(body, "True")) {
+					t.Errorf("%s: %.300q: %v, %+v", name, body, err, e)
+				}
+			}
+		}
+	}
+	for value, ok := range map[string]bool{strings.Repeat("m", 256): true, strings.Repeat("m", 257): false, " ~": true,
+		"a\x1f": false, "a\x7f": false, "\u00e9": false, "": false} {
+		body := []byte(field("model", value) + "--b--")
+		if e, err := PeekMultipart("multipart/form-data; boundary=b", body); (err == nil) != ok || ok && e.Model != value {
+			t.Errorf("model %.20q: %v", value, err)
+		}
+	}
+	for size, ok := range map[int]bool{1: true, 70: true, 71: false} {
+		boundary := strings.Repeat("b", size)
+		body := strings.ReplaceAll(model+"--b--", "--b", "--"+boundary)
+		if _, err := PeekMultipart("multipart/form-data; boundary="+boundary, []byte(body)); (err == nil) != ok {
+			t.Errorf("a boundary of %d bytes: %v", size, err)
+		}
+	}
+	for body, want := range map[string]string{ // what the engine gets
+		model + "--b--": model + "--b--", "\r\n" + model + "--b--": model + "--b--", "x\r\n" + model + "--b--\r\n": model + "--b--\r\n", model + "--b-- \t\r\nx": model + "--b--",
+		"x" + model + "--b--": "", model + "--b--x": "", model + "--b--\r\n--b": "", model: "", model + "--b": "", model + "--bx--": "", strings.Replace(model, "--b\r", "--b \t\r", 1) + "--b--": strings.Replace(model, "--b\r", "--b \t\r", 1) + "--b--",
+		strings.Replace(model, "--b\r", "--bx\r", 1) + "--b--": "",
+	} {
+		e, err := PeekMultipart("multipart/form-data; boundary=b", []byte(body))
+		got := ""
+		if err == nil {
+			got = string(bytes.Join(e.Splice(nil, []byte(body), "m", true), nil))
+		}
+		if got != want {
+			t.Errorf("%q became %q, want %q (%v)", body, got, want, err)
 		}
 	}
 }
