@@ -94,10 +94,58 @@ func assertAnswer(t testing.TB, raw string) *engine {
 	})
 }
 
+// client makes a Client of which nothing is left at the test's end, see expectEnd.
 func client(t testing.TB, o Options) *Client {
 	c := New(o)
-	t.Cleanup(c.Close)
+	var mu sync.Mutex
+	var opened []net.Conn
+	dial := c.o.Dial
+	c.o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+		nc, err := dial(ctx, addr)
+		if _, test := nc.(*loop); err == nil && !test {
+			mu.Lock()
+			opened = append(opened, nc)
+			mu.Unlock()
+		}
+		return nc, err
+	}
+	t.Cleanup(func() {
+		c.Close()
+		mu.Lock()
+		defer mu.Unlock()
+		expectEnd(t, c, opened)
+	})
 	return c
+}
+
+// expectEnd checks a Client that was closed and whose answers were: every connection it
+// opened is closed, and its counts are those of its peers.
+func expectEnd(t testing.TB, c *Client, opened []net.Conn) {
+	t.Helper()
+	for _, nc := range opened {
+		if err := nc.SetDeadline(time.Time{}); !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("a connection of %d is open: %v", len(opened), err)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	marked, unreported := 0, 0
+	for addr, p := range c.peers {
+		if p.single {
+			marked++
+		} else {
+			t.Errorf("%s is kept: %+v", addr, p)
+		}
+		if p.found > 0 {
+			unreported++
+		}
+		if len(p.conns) > 0 || len(p.idle) > 0 || p.starved != 0 {
+			t.Errorf("%s: %d connections, %d idle, %d starved", addr, len(p.conns), len(p.idle), p.starved)
+		}
+	}
+	if c.count != 0 || c.marked != marked || int(c.unreported.Load()) != unreported {
+		t.Errorf("%d idle, %d marked of %d, %d unreported of %d", c.count, c.marked, marked, c.unreported.Load(), unreported)
+	}
 }
 
 func postRequest(addr, body string) *Request {
