@@ -29,6 +29,9 @@ type fakeNode struct {
 	stageTime time.Duration
 	stageErr  error
 	released  atomic.Int64
+	staged    atomic.Int64 // that were to be released
+	dialed    atomic.Int64
+	replicas  int
 	calledOff atomic.Bool
 
 	log      string // path; "": there is none
@@ -81,6 +84,7 @@ func (n *fakeNode) Stage(ctx context.Context, req StageRequest, progress func(ha
 	if n.stageErr != nil {
 		return Checkpoint{}, n.stageErr
 	}
+	n.staged.Add(1)
 	return Checkpoint{Path: "/store/" + req.Source, Bytes: 100, Digest: "staged now", Release: func() { n.released.Add(1) }}, nil
 }
 
@@ -189,13 +193,23 @@ func (n *fakeNode) Metrics(context.Context) (engine.Metrics, error) {
 
 func (n *fakeNode) Close() { n.closed.Add(1) }
 
+// check checks what a run leaves: every lease is released, every client closed and, unless the
+// process was left to the supervisor, every process forgotten.
+func (n *fakeNode) check(t *testing.T, over bool) {
+	t.Helper()
+	if n.staged.Load() != n.released.Load() || n.dialed.Load() != n.closed.Load() || over && n.spawned.Load() != n.forgotten.Load() {
+		t.Errorf("%d checkpoints and %d released, %d clients and %d closed, %d processes and %d forgotten", n.staged.Load(), n.released.Load(),
+			n.dialed.Load(), n.closed.Load(), n.spawned.Load(), n.forgotten.Load())
+	}
+}
+
 func (n *fakeNode) options() Options {
 	d := functions.Duration(time.Second)
 	return Options{
 		ID: "r1", Team: "default", Model: "m",
 		Spec: functions.ModelSpec{Source: "m", Engine: functions.EngineVLLM, Deadlines: functions.Deadlines{
 			Stage: 3600 * d, Start: 600 * d, FirstToken: 120 * d, Hang: 10 * d, Drain: 30 * d}},
-		Stager: n, Spawner: n, Dial: func(engine.Command) Engine { return n }, Traffic: n.traffic,
+		Stager: n, Spawner: n, Dial: func(engine.Command) Engine { n.dialed.Add(1); return n }, Traffic: n.traffic,
 		Programs: engine.Programs{Look: func(name string) (string, error) { return "/bin/" + name, nil },
 			Environ: func() []string { return nil }},
 	}
