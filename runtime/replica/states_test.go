@@ -32,6 +32,7 @@ type fakeNode struct {
 	staged    atomic.Int64 // that were to be released
 	dialed    atomic.Int64
 	replicas  int
+	asked     []StageRequest
 	calledOff atomic.Bool
 
 	log      string // path; "": there is none
@@ -70,6 +71,9 @@ type fakeNode struct {
 }
 
 func (n *fakeNode) Stage(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
+	n.mu.Lock()
+	n.asked = append(n.asked, req)
+	n.mu.Unlock()
 	for i := range 10 {
 		progress(functions.Bytes(i*10), 100)
 		select {

@@ -267,7 +267,8 @@ func TestBuckets(t *testing.T) {
 		"gs://abc/x", "abc", "s3:/abc", "s3://", "s3://ab", "s3://a", "s3://-abc", "s3://abc-", "s3://.abc", "s3://Abc", "s3://a..b", "s3://a/b", "s3://" + strings.Repeat("a", 64), "s3://abc?x", "s3://abc/x?y",
 		"s3://abc/#x", "s3://u@abc/x", "s3://abc/x\\y", "s3://abc/x\x1f", "s3://abc/x\x7f", "s3://abc/.", "s3://abc/..", "s3://abc/a/../b", "s3://abc/a/./b", "s3://abc/a//b",
 	} {
-		if _, err := ParseBucket("s3", bad, 63); source.KindOf(err) != source.BadSource {
+		_, err := ParseBucket("s3", bad, 63)
+		if e, _ := errors.AsType[*source.Error](err); e == nil || e.Kind != source.BadSource || e.Fix == "" {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
