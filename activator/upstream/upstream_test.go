@@ -94,7 +94,8 @@ func assertAnswer(t testing.TB, raw string) *engine {
 	})
 }
 
-// client makes a Client of which nothing is left at the test's end, see expectEnd.
+// client makes a Client of which nothing is left at the test's end, see expectEnd. A test that
+// waits for ever fails after a minute.
 func client(t testing.TB, o Options) *Client {
 	c := New(o)
 	var mu sync.Mutex
@@ -109,11 +110,13 @@ func client(t testing.TB, o Options) *Client {
 		}
 		return nc, err
 	}
+	stuck := time.AfterFunc(time.Minute, func() { panic(t.Name() + " does not end") })
 	t.Cleanup(func() {
 		c.Close()
 		mu.Lock()
 		defer mu.Unlock()
 		expectEnd(t, c, opened)
+		stuck.Stop()
 	})
 	return c
 }
@@ -148,8 +151,9 @@ func expectEnd(t testing.TB, c *Client, opened []net.Conn) {
 	}
 }
 
+// postRequest is a request whose engine may be silent for no longer than a test should wait.
 func postRequest(addr, body string) *Request {
-	return &Request{Addr: addr, Method: "POST", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}
+	return &Request{Addr: addr, Method: "POST", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}, Bound: 20 * time.Second}
 }
 
 const okHello = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
@@ -760,6 +764,7 @@ func BenchmarkDo(b *testing.B) {
 				"application/json\r\n\r\n" + body)
 			c := client(b, Options{Dial: func(context.Context, string) (net.Conn, error) { return &loop{answer: raw}, nil }})
 			req := postRequest("e", strings.Repeat("y", 1200))
+			req.Bound = 0
 			req.Fields = []Field{{"content-type", "application/json"}, {"accept", "application/json"}, {"x-request-id", "0123456789abcdef"}}
 			x := context.Background()
 			if ctx != "plain" {

@@ -3,8 +3,12 @@ package replica
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,4 +143,123 @@ func TestFreeGPUMemoryIsKnown(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 	})
+}
+
+// TestOptionsWithoutDeadlines: a deadline that is not set is the default, and one that is stays.
+func TestOptionsWithoutDeadlines(t *testing.T) {
+	def := functions.Defaults().Deadlines
+	r := New(Options{})
+	if got := r.o.Spec.Deadlines; got.Stage != def.Stage || got.Start != def.Start || got.FirstToken != def.FirstToken ||
+		got.Hang != def.Hang {
+		t.Errorf("%+v, want %+v", got, def)
+	}
+	own := functions.Deadlines{Stage: 1, Start: 2, FirstToken: 3, Hang: 4, Drain: 5}
+	if got := New(Options{Spec: functions.ModelSpec{Deadlines: own}}).o.Spec.Deadlines; got != own {
+		t.Errorf("%+v, want %+v", got, own)
+	}
+	if r := New(Options{Spec: functions.ModelSpec{Engine: functions.EngineSGLang}}); r.Engine() != functions.EngineSGLang ||
+		r.LogPath() != "" || r.o.Dial == nil || r.o.Began.IsZero() {
+		t.Errorf("%+v", r.o)
+	}
+}
+
+// TestEndOfAnEngine: an engine that ignores SIGTERM is killed after its grace, one that does not
+// is not, and the memory that a start was short of is in its status.
+func TestEndOfAnEngine(t *testing.T) {
+	for stubborn, want := range map[bool]time.Duration{false: 0, true: termGrace} {
+		n := &fakeNode{ignored: map[syscall.Signal]bool{syscall.SIGTERM: stubborn}}
+		virtual(t, n, func(t *testing.T, l *replicaRun) {
+			time.Sleep(time.Minute)
+			began := time.Now()
+			l.Unload(0, "idle")
+			l.ended(t, functions.Unloaded, "")
+			if took := time.Since(began); took != want || n.termed.Load() != 1 || n.killed.Load() != map[bool]int64{true: 1}[stubborn] {
+				t.Errorf("stubborn %v: ended after %v, %d SIGTERM, %d SIGKILL", stubborn, took, n.termed.Load(), n.killed.Load())
+			}
+		})
+	}
+	for tail, want := range map[string]functions.Shortage{
+		"torch.OutOfMemoryError: CUDA out of memory. Tried": functions.ShortOfGPUMemory, "ValueError: no such file": "",
+	} {
+		n := &fakeNode{loadTime: time.Hour}
+		virtual(t, n, func(t *testing.T, l *replicaRun) {
+			time.Sleep(time.Minute)
+			n.die(supervisor.Exit{Code: 1, Tail: tail})
+			l.ended(t, functions.Failed, "vllm ended while loading")
+			if st := l.Status(); st.ShortOf != want || st.Tier != functions.TierNVMe {
+				t.Errorf("%s: short of %q, tier %s", tail, st.ShortOf, st.Tier)
+			}
+		})
+		ready := &fakeNode{}
+		virtual(t, ready, func(t *testing.T, l *replicaRun) {
+			time.Sleep(time.Minute)
+			ready.die(supervisor.Exit{Code: 1, Tail: tail})
+			l.ended(t, functions.Failed, "vllm ended while ready")
+			if st := l.Status(); st.ShortOf != "" {
+				t.Errorf("%s: a replica that was READY is short of %q", tail, st.ShortOf)
+			}
+		})
+	}
+}
+
+// TestLinkFolder: a folder of links has every file below the other, also where that has links,
+// replaces what was there, and stays where it belongs.
+func TestLinkFolder(t *testing.T) {
+	dir := t.TempDir()
+	from := filepath.Join(dir, "store")
+	for name, text := range map[string]string{"blob": "weights", "store/a.json": "{}", "store/d/b.json": "[]", "out/a/old": "old"} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{"store/w.safetensors": "../blob", "short": "store"} {
+		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, at := range []string{from, filepath.Join(dir, "short")} {
+		got, err := linkFolder(at, filepath.Join(dir, "out", "a"))
+		if err != nil || got != filepath.Join(dir, "out", "a") {
+			t.Fatal(got, err)
+		}
+		all := map[string]string{}
+		filepath.WalkDir(got, func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			raw, _ := os.ReadFile(path)
+			rel, _ := filepath.Rel(got, path)
+			if all[rel] = string(raw); !d.Type().IsRegular() {
+				t.Errorf("%s is %s", rel, d.Type())
+			}
+			return nil
+		})
+		if want := map[string]string{"a.json": "{}", "d/b.json": "[]", "w.safetensors": "weights"}; !maps.Equal(all, want) {
+			t.Errorf("%v, want %v", all, want)
+		}
+	}
+	for from, to := range map[string]string{from: dir + "/out/..", filepath.Join(dir, "none"): dir + "/out/b"} {
+		if got, err := linkFolder(from, to); err == nil || got != "" {
+			t.Errorf("%s to %s: %q, %v", from, to, got, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "blob")); err != nil {
+		t.Error("a folder above was removed:", err)
+	}
+	to := filepath.Join(dir, "copy")
+	if err := copyFile(filepath.Join(dir, "blob"), to); err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := os.ReadFile(to); string(raw) != "weights" || err != nil {
+		t.Errorf("%q, %v", raw, err)
+	}
+	for from, to := range map[string]string{filepath.Join(dir, "none"): filepath.Join(dir, "x"), filepath.Join(dir, "blob"): to, dir: filepath.Join(dir, "y")} {
+		if err := copyFile(from, to); err == nil {
+			t.Errorf("%s was copied to %s", from, to)
+		}
+	}
 }
