@@ -25,19 +25,19 @@ type pieces struct {
 	sizes []int // of the next reads; then all at once
 }
 
-func (c *pieces) SetReadDeadline(time.Time) error { return nil }
+func (p *pieces) SetReadDeadline(time.Time) error { return nil }
 
-func (c *pieces) Read(p []byte) (int, error) {
-	if len(c.left) == 0 {
+func (p *pieces) Read(b []byte) (int, error) {
+	if len(p.left) == 0 {
 		return 0, io.EOF
 	}
-	n := min(len(p), len(c.left))
-	if len(c.sizes) > 0 {
-		n = min(n, c.sizes[0])
-		c.sizes = c.sizes[1:]
+	n := min(len(b), len(p.left))
+	if len(p.sizes) > 0 {
+		n = min(n, p.sizes[0])
+		p.sizes = p.sizes[1:]
 	}
-	copy(p, c.left[:n])
-	c.left = c.left[n:]
+	copy(b, p.left[:n])
+	p.left = p.left[n:]
 	return n, nil
 }
 
