@@ -263,3 +263,25 @@ func TestLinkFolder(t *testing.T) {
 		}
 	}
 }
+
+// TestShorterDrains: of several drains the one that is over first counts, in whatever order they
+// are asked for.
+func TestShorterDrains(t *testing.T) {
+	for _, drains := range [][]time.Duration{{60, 10, 30}, {60, 30, 10}, {10, 60}, {30, 10, 10, 60}} {
+		n := &fakeNode{metrics: func() (engine.Metrics, error) { return engine.Metrics{Running: 1, Load: true, Flow: true}, nil }}
+		virtual(t, n, func(t *testing.T, l *replicaRun) {
+			time.Sleep(time.Minute)
+			began, first := time.Now(), 24*time.Hour
+			for i, d := range drains {
+				l.Unload(d*time.Second, "idle")
+				synctest.Wait()
+				first = min(first, time.Duration(i)*time.Second+d*time.Second)
+				time.Sleep(time.Second)
+			}
+			l.ended(t, functions.Unloaded, "")
+			if took := time.Since(began); took < first || took > first+abortWait {
+				t.Errorf("%v: ended after %v, want %v", drains, took, first)
+			}
+		})
+	}
+}

@@ -32,6 +32,7 @@ type fakeNode struct {
 	staged    atomic.Int64 // that were to be released
 	dialed    atomic.Int64
 	replicas  int
+	lastWords string // of a process that a signal ends
 	asked     []StageRequest
 	calledOff atomic.Bool
 
@@ -127,7 +128,7 @@ func (n *fakeNode) Signal(_ context.Context, _ string, sig syscall.Signal) error
 		n.termed.Add(1)
 	}
 	if !n.ignored[sig] {
-		n.die(supervisor.Exit{Code: -1, Signal: sig})
+		n.die(supervisor.Exit{Code: -1, Signal: sig, Tail: n.lastWords})
 	}
 	return nil
 }
@@ -314,6 +315,7 @@ func TestFailures(t *testing.T) {
 			s.die(supervisor.Exit{Code: -1, Signal: syscall.SIGKILL, Tail: "INFO all is well"})
 		}, why: "vllm ended while loading: ended by signal 9 (killed)", after: 5 * second},
 		{name: "never ready", s: &fakeNode{loadTime: time.Hour}, why: "vllm: not ready within 10m", after: 10 * time.Minute, kills: 1},
+		{name: "never ready, and its log says why", s: &fakeNode{loadTime: time.Hour, lastWords: "ValueError: a bad value"}, why: "vllm: not ready within 10m (deadlines.start): no answer; ValueError: a bad value", after: 10 * time.Minute, kills: 1},
 		{name: "never ready, cannot be killed", s: &fakeNode{loadTime: time.Hour, ignored: map[syscall.Signal]bool{syscall.SIGKILL: true}}, why: "vllm: not ready within 10m", after: 10*time.Minute + 2*second, kills: 1},
 		{name: "no first token", s: func() *fakeNode { s := &fakeNode{}; s.hang.Store(true); return s }(), why: "vllm: no first token within 10m (deadlines.start): no answer; it wrote nothing", after: 10*time.Minute + second, kills: 1},
 		{name: "first token is an error", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 500, Body: "CUDA error"} }}, why: "vllm: no first token within 10m (deadlines.start): the probe answered HTTP 500: CUDA error", after: 10*time.Minute + second, kills: 1},
