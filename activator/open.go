@@ -133,8 +133,8 @@ func (p *proxyRequest) countForKey() *openai.Error {
 	return nil
 }
 
-func (p *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
-	p.a.countLimited(p.team, r.Limit)
+func (a *Activator) limitError(team string, r *ratelimit.Refusal) *openai.Error {
+	a.countLimited(team, r.Limit)
 	return openai.New(openai.RateLimitExceeded, r.Message).After(max(time.Second, r.RetryAfter))
 }
 
