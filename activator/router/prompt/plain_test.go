@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -90,6 +91,29 @@ func TestReadPlainly(t *testing.T) {
 			}
 		}
 		same(text)
+	}
+}
+
+// TestAsksAtEnd: a question at the end is one of a bounded length, behind a text of some length.
+func TestAsksAtEnd(t *testing.T) {
+	question := func(n int) string {
+		return "Which" + strings.Repeat(" x", (n-21)/2) + strings.Repeat("x", (n-21)%2) + " are in the text?"
+	}
+	for _, x := range []struct {
+		text string
+		asks bool
+	}{
+		{strings.Repeat("x", askedText-1) + "\n" + question(60), true},
+		{strings.Repeat("x", askedText-2) + "\n" + question(60), false},
+		{strings.Repeat("x\n", 500) + question(askedQuestion) + " \n", true},
+		{strings.Repeat("x\n", 500) + question(askedQuestion+1), false},
+		{strings.Repeat("x\n", 500) + question(60) + "\n" + strings.Repeat("x", askedQuestion), false},
+		{question(60), false},
+		{"?", false},
+	} {
+		if asksAtEnd([]byte(x.text)) != x.asks {
+			t.Errorf("%v, want %v: %q", !x.asks, x.asks, x.text)
+		}
 	}
 }
 

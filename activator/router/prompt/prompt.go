@@ -71,15 +71,20 @@ func Read(env *openai.Envelope, body []byte) functions.RouteFeatures {
 }
 
 // Text returns the text that complexity and intents are judged by: that of the user's
-// newest turn, "" if there is none.
-func Text(env *openai.Envelope, body []byte) string {
+// newest turn, empty if there is none. It may be a part of body.
+func Text(env *openai.Envelope, body []byte) []byte {
 	r := readers.Get().(*reader)
 	defer r.release()
 	r.reset()
 	r.only = true
 	r.readPrompt(env.Section(body, openai.SectionPrompt))
+	if len(r.turn) == 1 {
+		if lit := r.body[r.turn[0].at:r.turn[0].end]; !hasEscape(lit) {
+			return lit[1 : len(lit)-1]
+		}
+	}
 	r.joinTurn()
-	return string(r.joined)
+	return bytes.Clone(r.joined)
 }
 
 func (r *reader) reset() {
