@@ -2,11 +2,15 @@ package prompt
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // readPlainly is [scan.read] word by word and byte by byte.
@@ -91,6 +95,37 @@ func TestReadPlainly(t *testing.T) {
 			}
 		}
 		same(text)
+	}
+}
+
+// TestSystemAgain: a text of the system that is that of the request before is read as another one.
+func TestSystemAgain(t *testing.T) {
+	body := func(texts ...string) []byte {
+		b := []byte(`{"model":"m","messages":[`)
+		for _, text := range texts {
+			b = fmt.Appendf(b, `{"role":"system","content":%q},`, text)
+		}
+		return append(b, `{"role":"user","content":"Hello there."}]}`...)
+	}
+	moderator := "Classify each message: is it safe or unsafe? " + strings.Repeat("Answer with one word. ", 30)
+	for _, b := range [][]byte{body(moderator), body("Be kind."), body("Be kind.", moderator), body("", moderator), body("Is it safe", "or unsafe? Classify the message.")} {
+		read := func(b []byte) functions.RouteFeatures {
+			env, err := openai.Peek(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return Read(&env, b)
+		}
+		read(body("Another one."))
+		want := read(b)
+		if strings.Contains(string(b), "Classify each") && !want.Safety {
+			t.Errorf("%s: %+v", b, want)
+		}
+		for range 3 {
+			if got := read(b); got != want {
+				t.Errorf("%s: %+v, want %+v", b, got, want)
+			}
+		}
 	}
 }
 
