@@ -51,10 +51,7 @@ func (r *run) close(ctx context.Context, answers []outcome, prompt string) error
 	r.result.Agreement = agreement
 	r.on(Event{Kind: EventAgreement, Round: r.round, Agreement: agreement})
 	if best >= 0 {
-		r.result.Text = answers[best].text
-		if r.input.JSON != nil {
-			r.result.Text = unwrapFence(r.result.Text)
-		}
+		r.adopt(answers[best])
 		return nil
 	}
 	var list []quotation
@@ -67,7 +64,7 @@ func (r *run) close(ctx context.Context, answers []outcome, prompt string) error
 	if err != nil {
 		return err
 	}
-	return r.synthesise(ctx, text)
+	return r.synthesise(ctx, text, answers)
 }
 
 // fits reports whether the answer can stand for the synthesis: it is JSON where the client

@@ -69,7 +69,10 @@ func (r *run) graph(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.synthesise(ctx, text)
+	if r.result.PlanError == "" {
+		outcomes = nil // each answers a part
+	}
+	return r.synthesise(ctx, text, outcomes)
 }
 
 func decompositionSchema(members []string, limit int) jsontext.Value {
