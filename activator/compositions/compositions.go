@@ -353,8 +353,6 @@ func (r *run) failure(err error) *openai.Error {
 		e := *cause
 		e.Message, e.JSON, e.Param = text, nil, ""
 		return &e
-	case failed.Kind == compose.BadPlan:
-		return openai.New(openai.InternalError, text)
 	}
 	return openai.New(openai.EngineCrashed, text)
 }
