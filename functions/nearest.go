@@ -81,8 +81,9 @@ func Distance(a, b string, limit int) int {
 		prev[j] = j
 	}
 	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
+		from, to := max(1, i-limit), min(len(b), i+limit) // beyond these it is more than limit
+		row[from-1] = i - from + 1
+		for j := from; j <= to; j++ {
 			change := prev[j-1]
 			if a[i-1] != b[j-1] {
 				change++
@@ -92,8 +93,11 @@ func Distance(a, b string, limit int) int {
 				row[j] = min(row[j], before[j-2]+1)
 			}
 		}
-		if slices.Min(row[:len(b)+1]) > limit {
+		if slices.Min(row[from-1:to+1]) > limit {
 			return limit + 1
+		}
+		if to < len(b) {
+			row[to+1] = limit + 1
 		}
 		before, prev, row = prev, row, before
 	}
