@@ -169,7 +169,7 @@ var described = map[string]string{
 	"Composition.spec.show":              "What a client sees of the calls: progress (comments on a stream), steps (the members' answers as reasoning content) or none.",
 }
 
-// describe returns the description of a key, which is at KIND.PATH; "" for none.
+// describe returns the description of a key, which begins with its kind; "" for none.
 func describe(key string) string {
 	_, path, _ := strings.Cut(key, ".")
 	return cmp.Or(described[key], described[path])
