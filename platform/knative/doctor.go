@@ -17,6 +17,7 @@ import (
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
 )
 
@@ -121,10 +122,10 @@ func (c *Cluster) Check(ctx context.Context, services ...*servingv1.Service) err
 	case 0:
 		return nil
 	case 1:
-		return &Error{Kind: Refused, What: found[0].What, Hint: found[0].Hint + skipPreflightHint}
+		return &kit.Error{Exit: kit.ExitUsage, What: found[0].What, Hint: found[0].Hint + skipPreflightHint}
 	}
 	lines := functions.ConvertAll(found, func(f Finding) string { return f.What + " (" + f.Hint + ")" })
-	return &Error{Kind: Refused, What: strings.Join(lines, "\n"), Hint: "mend each" + skipPreflightHint}
+	return &kit.Error{Exit: kit.ExitUsage, What: strings.Join(lines, "\n"), Hint: "mend each" + skipPreflightHint}
 }
 
 // ignoreForbidden returns nil for an error that only says that the account may not look.

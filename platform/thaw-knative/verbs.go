@@ -175,16 +175,6 @@ func (c *command) clusterVerb(v verb) *kit.Command {
 	return cmd
 }
 
-// withExitCode gives an error of the cluster the exit code that thaw's have.
-func withExitCode(err error) error {
-	e, ok := errors.AsType[*knative.Error](err)
-	if !ok {
-		return err
-	}
-	exit := map[knative.Kind]int{knative.Refused: kit.ExitUsage, knative.NotFound: kit.ExitNotFound, knative.Denied: kit.ExitDenied, knative.TimedOut: kit.ExitTimeout, knative.Away: kit.ExitUnavailable}[e.Kind]
-	return &kit.Error{Exit: cmp.Or(exit, kit.ExitFailed), Hint: e.Hint, Err: err}
-}
-
 // settings returns the flags that apply to every model.
 func (c *command) settings() (s knative.Settings, err error) {
 	s = knative.Settings{Thaw: c.thaw, Namespace: c.namespace, Store: c.store, Timeout: c.request, Images: map[functions.Engine]string{},
@@ -465,8 +455,8 @@ func (c *command) get(ctx context.Context, args []string) error {
 
 // orKind adds to the error of a model that is not there the kind that its name is near.
 func orKind(err error, word string) error {
-	e, ok := errors.AsType[*knative.Error](err)
-	if ok && e.Kind == knative.NotFound && e.Hint == "" {
+	e, ok := errors.AsType[*kit.Error](err)
+	if ok && e.Exit == kit.ExitNotFound && e.Hint == "" {
 		e.Hint = kit.DidYouMean(word, cli.Kinds(), 1, "kinds are "+strings.Join(cli.Kinds(), ", "))
 	}
 	return err
