@@ -14,11 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/pager"
 	"knative.dev/pkg/apis"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned/typed/serving/v1"
@@ -37,8 +40,14 @@ type Access struct {
 // requestTimeout bounds one request; Knative's webhook may use 10 s of it.
 const requestTimeout = 30 * time.Second
 
-// pageSize is the number of objects per list request.
-const pageSize = 500
+// eachItem calls f for each object of a list, which it reads in pages.
+func eachItem[L runtime.Object, T any](ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), f func(*T)) error {
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) })
+	return pages.EachListItem(ctx, metav1.ListOptions{}, func(x runtime.Object) error {
+		f(any(x).(*T))
+		return nil
+	})
+}
 
 // Cluster manages the Knative Services of a cluster that are models. It is safe for
 // concurrent use and needs no closing.
@@ -178,38 +187,21 @@ type Model struct {
 // List returns the models of a namespace sorted by name; "" means all namespaces.
 func (c *Cluster) List(ctx context.Context, namespace string) ([]Model, error) {
 	models := []Model{}
-	o := metav1.ListOptions{Limit: pageSize}
-	for {
-		page, err := c.serving.Services(namespace).List(ctx, o)
-		if err != nil {
-			return nil, c.WithHint(err, "the services of "+cmp.Or(namespace, "all namespaces"))
+	err := eachItem(ctx, c.serving.Services(namespace).List, func(s *servingv1.Service) {
+		if isModel(s) {
+			models = append(models, modelOf(s))
 		}
-		for i := range page.Items {
-			if s := &page.Items[i]; isModel(s) {
-				models = append(models, modelOf(s))
-			}
-		}
-		if o.Continue = page.Continue; o.Continue == "" {
-			break
-		}
+	})
+	if err != nil {
+		return nil, c.WithHint(err, "the services of "+cmp.Or(namespace, "all namespaces"))
 	}
 	if len(models) > 0 {
 		// A model at zero is ready even if its last start failed; its revision has the
 		// reason. Accounts that may not read revisions miss it.
 		why := map[string]*apis.Condition{}
-		for o := (metav1.ListOptions{Limit: pageSize}); ; {
-			page, err := c.serving.Revisions(namespace).List(ctx, o)
-			if err != nil {
-				break
-			}
-			for i := range page.Items {
-				r := &page.Items[i]
-				why[r.Namespace+"/"+r.Name] = r.Status.GetCondition(servingv1.RevisionConditionActive)
-			}
-			if o.Continue = page.Continue; o.Continue == "" {
-				break
-			}
-		}
+		_ = eachItem(ctx, c.serving.Revisions(namespace).List, func(r *servingv1.Revision) {
+			why[r.Namespace+"/"+r.Name] = r.Status.GetCondition(servingv1.RevisionConditionActive)
+		})
 		for i := range models {
 			models[i].setProblem(why[models[i].Namespace+"/"+models[i].Revision])
 		}
@@ -349,33 +341,27 @@ var _ rest.WarningHandler = warningHandler(nil)
 // Wait returns when a model accepts requests; for one at zero, when Knative routes to it.
 // The error has the reason: a missing image, a quota, a controller that does not run.
 func (c *Cluster) Wait(ctx context.Context, namespace, name string) error {
-	tick := time.NewTicker(250 * time.Millisecond)
-	defer tick.Stop()
 	var last Model
-	for {
+	err := wait.PollUntilContextCancel(ctx, 250*time.Millisecond, true, func(ctx context.Context) (ready bool, err error) {
 		s, err := c.service(ctx, namespace, name)
-		if err == nil && s.Status.ObservedGeneration == s.Generation {
-			last = modelOf(s)
-			switch {
-			case last.Ready == "True":
-				return nil
-			case last.Ready == "False" && last.Reason != "":
-				e := &kit.Error{Exit: kit.ExitFailed, What: fmt.Sprintf("%s/%s: %s: %s", namespace, name, last.Reason, last.Message),
-					Hint: "thaw-knative get " + name + " -n " + namespace}
-				if strings.Contains(last.Reason, "ContainerMissing") || strings.Contains(last.Message, "Unable to fetch image") {
-					e.Hint = "--image ENGINE=IMAGE or --thaw-image IMAGE names another; spec.pod.imagePullSecrets the Secrets of private registries"
-				}
-				return e
-			}
-		} else if err != nil && ctx.Err() == nil {
-			return err
+		if err != nil || s.Status.ObservedGeneration != s.Generation {
+			return false, err
 		}
-		select {
-		case <-ctx.Done():
-			return &kit.Error{Exit: kit.ExitTimeout,
-				What: fmt.Sprintf("%s/%s is not ready yet (%s)", namespace, name, cmp.Or(last.Reason, "no status yet")),
-				Hint: "thaw-knative doctor checks whether thaw runs; or raise --timeout"}
-		case <-tick.C:
+		last = modelOf(s)
+		if last.Ready != "False" || last.Reason == "" {
+			return last.Ready == "True", nil
 		}
+		e := &kit.Error{Exit: kit.ExitFailed, What: fmt.Sprintf("%s/%s: %s: %s", namespace, name, last.Reason, last.Message),
+			Hint: "thaw-knative get " + name + " -n " + namespace}
+		if strings.Contains(last.Reason, "ContainerMissing") || strings.Contains(last.Message, "Unable to fetch image") {
+			e.Hint = "--image ENGINE=IMAGE or --thaw-image IMAGE names another; spec.pod.imagePullSecrets the Secrets of private registries"
+		}
+		return false, e
+	})
+	if ctx.Err() == nil {
+		return err
 	}
+	return &kit.Error{Exit: kit.ExitTimeout,
+		What: fmt.Sprintf("%s/%s is not ready yet (%s)", namespace, name, cmp.Or(last.Reason, "no status yet")),
+		Hint: "thaw-knative doctor checks whether thaw runs; or raise --timeout"}
 }
