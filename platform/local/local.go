@@ -374,7 +374,7 @@ const maxAgents = 4096
 
 // Logs opens the log of a replica on any node: its last lines and, with follow, new ones
 // until ctx ends. The log of a replica that has ended is on the node of its cold start, as
-// long as it is kept. agent.ErrNoLog: it has no log.
+// long as it is kept. functions.ErrNotFound: it has no log.
 func (l *Local) Logs(ctx context.Context, replica string, lines int, follow bool) (io.ReadCloser, error) {
 	switch n := l.NodeOf(replica).(type) {
 	case *agent.Node:

@@ -222,7 +222,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.act.DemandOf(n); return d.Active, d.Queued },
 		Oldest:  func(n functions.Name) time.Time { d, _ := s.act.DemandOf(n); return d.Oldest },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
-		TeamUse: backend.TeamUse, Size: s.sizes.Size, CheckWeights: s.sizes.CheckWeights, Logs: openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
+		TeamUse: backend.TeamUse, Size: s.sizes.Size, CheckWeights: s.sizes.CheckWeights, Logs: backend.Logs, Changed: backend.Changes, Ready: s.state.missing,
 		Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log.Logger,
 	})
 	s.front = s.newFront(c, loopback, control, newSockets(s.act, backend, metrics, plan.Connections, int(c.ShareOf(int64(plan.Connections))), log.Logger), httpserver.Options{
