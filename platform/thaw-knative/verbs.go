@@ -107,7 +107,7 @@ func renderFlags(c *command, f *kit.FlagSet) {
 	f.StringVar(&c.store, "store", knative.DefaultStore, "folder of the loader on each node")
 	f.StringVar(&c.vulnerable, "vulnerable-engines", cmp.Or(c.getenv("THAW_VULNERABLE_ENGINES"), "refuse"),
 		"engines below the version that fixes a known vulnerability: pods refuse to start them, or allow [THAW_VULNERABLE_ENGINES]")
-	f.Var(kit.BytesFlag{Bytes: &c.gpuMemory}, "gpu-memory",
+	f.TextVar(&c.gpuMemory, "gpu-memory", functions.Bytes(0),
 		"memory of one GPU, for models whose file leaves its resources out; left out: what the labels of the cluster's nodes say")
 	f.DurationVar(&c.request, "request-timeout", knative.DefaultTimeout, "the longest a request may take")
 	f.StringVar(&c.pod, "pod", "",
