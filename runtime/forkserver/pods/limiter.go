@@ -20,10 +20,6 @@ type podRequest struct {
 	at  time.Time
 }
 
-func newRequestLimiter(pod, all int, within time.Duration) *requestLimiter {
-	return &requestLimiter{pod: pod, all: all, within: within}
-}
-
 // allow counts a request, or returns why it is refused. A refused one is not counted, so
 // that a pod that asks too often still gets its share, and takes no other pod's.
 func (l *requestLimiter) allow(pod string, now time.Time) string {
