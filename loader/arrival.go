@@ -209,7 +209,6 @@ func (a *Arrival) find(ctx context.Context, name string) (*os.File, error) {
 	return f, nil
 }
 
-// Close closes the files.
 func (a *Arrival) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -40,7 +40,6 @@ type Swarm interface {
 	Leave()
 }
 
-// Block is one block of a file.
 type Block struct {
 	File           source.File
 	Index          int
@@ -60,7 +59,6 @@ type BlockRead struct {
 	lease  *store.Lease
 }
 
-// Close closes the file and releases its lease.
 func (r *BlockRead) Close() error {
 	defer r.lease.Release()
 	return r.File.Close()

@@ -24,7 +24,6 @@ type Reader struct {
 	off    int64 // of Read, owned by its caller
 }
 
-// Size of the file in bytes.
 func (r *Reader) Size() int64 { return r.size }
 
 // ReadAt implements io.ReaderAt and waits for missing blocks.

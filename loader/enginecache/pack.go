@@ -30,7 +30,6 @@ const (
 	rangeBytes  = 8 << 20 // of a pack that are asked for at once
 )
 
-// cacheFile is one file of a cache.
 type cacheFile struct {
 	name string
 	size int64
@@ -61,7 +60,6 @@ type Writer interface {
 	Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error
 }
 
-// ErrNone means that the source has no such cache.
 var ErrNone = errors.New("the source has no such cache")
 
 // listFiles lists the regular files of a folder, in order, without links and other

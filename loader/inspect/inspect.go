@@ -58,7 +58,6 @@ type Checkpoint struct {
 	Left []string
 }
 
-// Adapter is a LoRA adapter.
 type Adapter struct {
 	Folder string // below the source; empty for a source of its own
 	Base   string // the model that it says it was trained on
@@ -66,7 +65,6 @@ type Adapter struct {
 	Bytes  int64
 }
 
-// Options of a read.
 type Options struct {
 	Sources map[string]loader.Source
 	// Folder is what a relative path counts from.

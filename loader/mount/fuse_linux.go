@@ -278,7 +278,6 @@ func (i *rootInode) OnAdd(ctx context.Context) {
 	}
 }
 
-// fileInode is one file.
 type fileInode struct {
 	fs.Inode
 	*sharedState

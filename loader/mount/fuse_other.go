@@ -10,7 +10,6 @@ import (
 // Mount is a folder of files that are still arriving; there is none here.
 type Mount struct{}
 
-// New is for Linux.
 func New(string, []File, Bytes, *slog.Logger) (*Mount, error) {
 	return nil, fmt.Errorf("%w: FUSE is used on Linux only", ErrUnavailable)
 }
@@ -18,7 +17,6 @@ func New(string, []File, Bytes, *slog.Logger) (*Mount, error) {
 // TryUnmount always succeeds.
 func (*Mount) TryUnmount() bool { return true }
 
-// Close has nothing to close.
 func (*Mount) Close() {}
 
 // Sweep finds nothing.

@@ -75,7 +75,6 @@ func serveFiles(files []File, from Bytes, log *slog.Logger) http.Handler {
 	})
 }
 
-// content is one file for one request.
 type content struct {
 	ctx  context.Context // of the request, whose life this has
 	from Bytes

@@ -221,7 +221,6 @@ func (g *Gateway) SetTable(t *controlstream.Table) {
 // gateway's connections.
 func (g *Gateway) DataPath() DataPath { return DataPath{g.act, g} }
 
-// DataPath is the Activator of a Gateway.
 type DataPath struct {
 	*activator.Activator
 	g *Gateway

@@ -265,5 +265,4 @@ func Count(n int64) string {
 	return s
 }
 
-// Hours formats a number of hours.
 func Hours(v float64) string { return strconv.FormatFloat(v, 'f', precision(v), 64) }

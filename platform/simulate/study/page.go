@@ -57,13 +57,11 @@ func total(h simulate.GPUHours) (sum float64) {
 // label is an entry of a legend.
 type label struct{ Class, Name string }
 
-// policyRuns is a policy and the runs with it.
 type policyRuns struct {
 	label
 	runs []Run
 }
 
-// teamRun is a run with its largest teams.
 type teamRun struct {
 	Policy Policy
 	Teams  []simulate.Team
@@ -162,7 +160,6 @@ type Column struct {
 	Cell        func(Run) string
 }
 
-// Columns are the columns of the table of runs.
 var Columns = []Column{
 	{"policy", "POLICY", false, func(r Run) string { return r.Policy.Text }},
 	{"GPUs", "GPUS", false, func(r Run) string { return strconv.Itoa(r.GPUs) }},

@@ -18,7 +18,6 @@ import (
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 )
 
-// Options of a node's interpreter.
 type Options struct {
 	Sockets string   // the node's folder that its pods mount read-only
 	Argv    []string // the interpreter, without its program; see forkserver.Environment.Python

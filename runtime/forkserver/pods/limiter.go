@@ -6,7 +6,6 @@ import (
 	"time"
 )
 
-// requestLimiter bounds the requests of each pod and of all of them.
 type requestLimiter struct {
 	pod, all int
 	within   time.Duration
