@@ -92,7 +92,8 @@ const mostTeams = 20
 
 // Page returns the outcome as one self-contained HTML page.
 func (o *Outcome) Page(a About) string {
-	p := &page{About: a, Outcome: o, Columns: Columns, Clairvoyant: Clairvoyant, Best: o.best(), MostTeams: mostTeams, Impossible: o.impossible()}
+	p := &page{About: a, Outcome: o, Columns: Columns, Clairvoyant: Clairvoyant, Best: o.best(), MostTeams: mostTeams,
+		Impossible: o.impossible()}
 	p.ReadsFuture = slices.ContainsFunc(o.Runs, func(r Run) bool { return r.Policy.Future })
 	for _, k := range kinds {
 		p.Kinds = append(p.Kinds, label{k.name, k.name})
