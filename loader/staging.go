@@ -144,10 +144,3 @@ func (s *Staging) Release() {
 	s.job.addPriority(s.priority, -1)
 	s.job.release()
 }
-
-// Open returns a reader of one file that may still be arriving: a read waits for
-// exactly the blocks it touches, and those are fetched first. ctx bounds the wait for
-// the plan, not the reads.
-func (s *Staging) Open(ctx context.Context, name string) (*Reader, error) {
-	return s.job.open(ctx, name)
-}
