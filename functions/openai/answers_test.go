@@ -69,7 +69,7 @@ func TestAdviceOfEngines(t *testing.T) {
 		"Sun, 29 Nov 2026 08:00:30 GMT": 30 * time.Second, "Sunday, 29-Nov-26 08:00:31 GMT": 31 * time.Second, "Sun Nov 29 08:00:32 2026": 32 * time.Second,
 		"Sun, 29 Nov 2026 08:00:00 GMT": 0, "Sun, 29 Nov 2026 09:00:00 GMT": MaxRetryAfter, "Sun, 29 Nov 2026 07:59:59 GMT": 0,
 	} {
-		if got := ParseRetryAfter(value, now); got != want {
+		if got := ParseRetryAfter(value, now, MaxRetryAfter); got != want {
 			t.Errorf("%q: %v, want %v", value, got, want)
 		}
 	}
