@@ -14,8 +14,8 @@ func (f *function) OnChange() { f.changed.Add(f) }
 
 // demand is the demand for the function now; later changes call OnChange again.
 func (f *function) demand(now time.Time) Demand {
-	l, teams := f.queue.TakeDemand(now)
-	return Demand{Name: f.self.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Low: l.Low, Teams: teams}
+	l := f.queue.TakeLoad(now)
+	return Demand{Name: f.self.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Low: l.Low}
 }
 
 // Demand yields the functions whose demand, or the requests in flight at one of their

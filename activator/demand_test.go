@@ -40,7 +40,7 @@ func TestDemandOfChanged(t *testing.T) {
 	two.Enter(x, now)
 	far.Enter(y, now)
 	got := demandOf(a, false)
-	if len(got) != 2 || got["x"].Active != 1 || got["x"].Queued != 1 || got["x"].Teams["blue"] != 1 || got["y"].Queued != 1 {
+	if len(got) != 2 || got["x"].Active != 1 || got["x"].Queued != 1 || got["y"].Queued != 1 {
 		t.Fatalf("%+v", got)
 	}
 	if got := demandOf(a, false); len(got) != 0 {

@@ -12,8 +12,8 @@ import (
 // noTimelineWaker is a Waker in another process: it returns no id.
 type noTimelineWaker struct{ *testEnv }
 
-func (w noTimelineWaker) Wake(name functions.Name, team string) string {
-	w.testEnv.Wake(name, team)
+func (w noTimelineWaker) Wake(name functions.Name) string {
+	w.testEnv.Wake(name)
 	return ""
 }
 

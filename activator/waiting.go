@@ -145,7 +145,7 @@ func (p *proxyRequest) wake(w admission.Wake) (refusal *openai.Error) {
 	}
 	switch w {
 	case admission.Replica:
-		id := a.o.Waker.Wake(p.fn.Name, team)
+		id := a.o.Waker.Wake(p.fn.Name)
 		q.Woken(id)
 		p.queued.ColdStart = id
 	case admission.Nudge:

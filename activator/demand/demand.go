@@ -17,7 +17,6 @@ type Demand struct {
 	Oldest  time.Time // arrival of the longest waiting request, of a low one only where no other waits; zero if none waits
 	LastEnd time.Time // of the last request; zero if there was none
 	Low     admission.LowLoad
-	Teams   map[string]int // waiting requests per team; nil if none waits
 }
 
 // Changes lists the functions whose demand has changed since the last call of Each. A function

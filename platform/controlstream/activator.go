@@ -82,8 +82,8 @@ func (a *Activator) ReportUsageNow() { a.reportDue.Set() }
 
 // Wake requests a first replica. It returns "": the cold start's id comes with the next
 // snapshot.
-func (a *Activator) Wake(name functions.Name, team string) string {
-	a.Send(Report{Wakes: []Wake{{Name: name, Team: team}}})
+func (a *Activator) Wake(name functions.Name) string {
+	a.Send(Report{Wakes: []Wake{{Name: name}}})
 	return ""
 }
 
@@ -230,19 +230,15 @@ func (a *Activator) demand(all, first bool, u *Report) (whole bool, heard uint64
 }
 
 // addResumeState adds what a new controller needs: each function's last use, or a cold function
-// would look idle since ever, and wakes for the teams with queued requests. mu must be
+// would look idle since ever, and wakes for queued requests. mu must be
 // held.
 func (a *Activator) addResumeState(u *Report) {
 	busy := make(map[functions.Name]bool, len(u.Demand))
 	for _, d := range u.Demand {
 		busy[d.Name] = true
 		n := a.fns[d.Name]
-		if d.Queued <= d.Low.Queued || n == nil || len(n.Replicas) > 0 {
-			continue
-		}
-		for team := range d.Teams {
-			u.Wakes = append(u.Wakes, Wake{Name: d.Name, Team: team})
-			break
+		if d.Queued > d.Low.Queued && n != nil && len(n.Replicas) == 0 {
+			u.Wakes = append(u.Wakes, Wake{Name: d.Name})
 		}
 	}
 	for name := range a.fns {

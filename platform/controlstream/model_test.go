@@ -75,12 +75,6 @@ func (n *naive) of(name functions.Name) activator.Demand {
 		if out.Oldest = others; others.IsZero() {
 			out.Oldest = low
 		}
-		for team, k := range d.Teams {
-			if out.Teams == nil {
-				out.Teams = map[string]int{}
-			}
-			out.Teams[team] += k
-		}
 	}
 	return out
 }
@@ -116,7 +110,6 @@ func TestHubIsNaive(t *testing.T) {
 			}
 			if d.Queued = r.IntN(3); d.Queued > 0 {
 				d.Oldest = n.now.Add(-time.Duration(r.IntN(10)) * 100 * time.Millisecond)
-				d.Teams = map[string]int{fmt.Sprint("t", r.IntN(2)): d.Queued}
 			}
 			if r.IntN(2) == 0 {
 				d.LastEnd = n.now.Add(-time.Duration(r.IntN(10)) * 100 * time.Millisecond)

@@ -56,7 +56,7 @@ func (w *world) move() {
 	}
 }
 
-func (w *world) Wake(name functions.Name, _ string) string {
+func (w *world) Wake(name functions.Name) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wakes = append(w.wakes, name)

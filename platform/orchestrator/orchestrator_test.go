@@ -120,7 +120,7 @@ func (p *fakePath) ask(s *Orchestrator, name functions.Name, n int) string {
 	p.mu.Unlock()
 	switch {
 	case cold:
-		return s.Wake(name, name.Team)
+		return s.Wake(name)
 	case left > 0:
 		s.Nudge(name)
 	}
@@ -464,7 +464,7 @@ func TestColdToReady(t *testing.T) {
 		h := r.host(newFakeAgent("here", 1))
 		id := r.d.ask(r.s, fname("x"), 100)
 		for range 50 {
-			if again := r.s.Wake(fname("x"), ""); again != id {
+			if again := r.s.Wake(fname("x")); again != id {
 				t.Fatalf("a second cold start %s beside %s", again, id)
 			}
 		}

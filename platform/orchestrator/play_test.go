@@ -307,7 +307,7 @@ func (p *playPath) ask(name string, n int) string {
 	p.release(l)
 	switch {
 	case len(l.pic.Replicas) == 0:
-		return p.p.s.Wake(l.name, l.name.Team)
+		return p.p.s.Wake(l.name)
 	case l.queued > 0:
 		p.p.s.Nudge(l.name)
 	}

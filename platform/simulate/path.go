@@ -217,7 +217,7 @@ func (r *request) wake(w admission.Wake) *openai.Error {
 	}
 	switch w {
 	case admission.Replica:
-		r.ColdStart = st.orchestrator.Wake(f.name, r.team.name)
+		r.ColdStart = st.orchestrator.Wake(f.name)
 		f.queue.Woken(r.ColdStart)
 	case admission.Nudge:
 		st.orchestrator.Nudge(f.name)

@@ -164,12 +164,5 @@ func (o outsideDemand) addTo(d orchestrator.Demand) orchestrator.Demand {
 	} else if !d.Low.LastUse.IsZero() && o.endedAt.After(d.Low.LastUse) {
 		d.Low.LastUse = o.endedAt
 	}
-	if o.queued > 0 {
-		teams := map[string]int{d.Name.Team: o.queued}
-		for t, n := range d.Teams {
-			teams[t] += n
-		}
-		d.Teams = teams
-	}
 	return d
 }

@@ -57,23 +57,22 @@ func TestDemandFromOutside(t *testing.T) {
 		t.Errorf("rang %d times", rang)
 	}
 	d := all(false)[web.Name]
-	if d.Active != 1 || d.Queued != 2 || !d.Oldest.Equal(now) || d.Teams["a"] != 2 {
+	if d.Active != 1 || d.Queued != 2 || !d.Oldest.Equal(now) {
 		t.Errorf("%+v", d)
 	}
 	if len(all(false)) != 0 || len(all(true)) != 1 {
 		t.Error("what did not change is told again, or what is there is not")
 	}
 	// Outside demand is added to that of our activators.
-	in.demand = []orchestrator.Demand{{Name: web, Active: 3, Queued: 1, Oldest: now.Add(-time.Second), Teams: map[string]int{"b": 1}}}
+	in.demand = []orchestrator.Demand{{Name: web, Active: 3, Queued: 1, Oldest: now.Add(-time.Second)}}
 	d = all(true)[web.Name]
-	if d.Active != 4 || d.Queued != 3 || !d.Oldest.Equal(now.Add(-time.Second)) || d.Teams["a"] != 2 || d.Teams["b"] != 1 ||
-		len(in.demand[0].Teams) != 1 {
+	if d.Active != 4 || d.Queued != 3 || !d.Oldest.Equal(now.Add(-time.Second)) {
 		t.Errorf("%+v", d)
 	}
 	in.demand = nil
 	now = now.Add(time.Minute)
 	p.SetOutsideDemand(web, 0, 0)
-	if d := all(false)[web.Name]; d.Active+d.Queued != 0 || !d.LastEnd.Equal(now) || d.Teams != nil {
+	if d := all(false)[web.Name]; d.Active+d.Queued != 0 || !d.LastEnd.Equal(now) {
 		t.Errorf("%+v", d)
 	}
 	// Unchanged demand of our activators is still included.
