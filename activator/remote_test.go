@@ -58,7 +58,7 @@ func TestDemandChanged(t *testing.T) {
 	notified := 0
 	a := New(Options{DemandChanged: func() { notified++ }})
 	a.Publish(readyAt(testFunction("x"), 8, "r"), readyAt(testFunction("y"), 8, "s"))
-	a.Demand(false, func(Demand) bool { return true })
+	a.Demand(false, func(Demand) {})
 	notified = 0
 	now := time.Unix(1000, 0)
 	one, two, far := admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "red", Bytes: 1},

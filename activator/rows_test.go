@@ -315,7 +315,7 @@ func TestQueueFull(t *testing.T) {
 			}
 		}
 		var d Demand
-		w.act.Demand(false, func(x Demand) bool { d = x; return true })
+		w.act.Demand(false, func(x Demand) { d = x })
 		if d.Queued != 3 || d.Oldest.IsZero() {
 			t.Errorf("%+v", d)
 		}

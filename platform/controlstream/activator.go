@@ -17,7 +17,7 @@ type Feed interface {
 	Publish(fs ...snapshot.Snapshot)
 	Remove(names ...functions.Name)
 	AbortThrough(agent string)
-	Demand(all bool, yield func(activator.Demand) bool)
+	Demand(all bool, yield func(activator.Demand))
 	DemandOf(name functions.Name) (activator.Demand, bool)
 	EachInFlight(name functions.Name, yield func(replica string, n int))
 	InFlightOf(name functions.Name, replica string) int
@@ -198,7 +198,7 @@ func (a *Activator) demand(all, first bool, u *Report) (whole bool, heard uint64
 	if a.o.RateLimits != nil {
 		u.RateLimits = a.o.RateLimits.Reports(first, all, time.Now())
 	}
-	a.feed.Demand(all, func(d activator.Demand) bool {
+	a.feed.Demand(all, func(d activator.Demand) {
 		var flights map[string]int
 		a.feed.EachInFlight(d.Name, func(replica string, n int) {
 			if flights == nil {
@@ -207,7 +207,6 @@ func (a *Activator) demand(all, first bool, u *Report) (whole bool, heard uint64
 			flights[replica] = n
 		})
 		u.Demand = append(u.Demand, Demand{Demand: d, InFlight: flights})
-		return true
 	})
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -80,7 +80,7 @@ func (h *Hub) DemandOf(name functions.Name) activator.Demand {
 // Demand yields the demand of each function whose demand, or whose replicas' requests in
 // flight, may have changed since the last call; with all also of every function that has
 // requests. Calls must be sequential.
-func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
+func (h *Hub) Demand(all bool, yield func(activator.Demand)) {
 	h.mu.Lock()
 	h.dropLostActivators(h.o.Now())
 	if all {
@@ -93,19 +93,11 @@ func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
 		}
 		h.prune()
 	}
-	names := h.demandChanged.Values()
+	out := functions.ConvertAll(h.demandChanged.Values(), h.sum)
 	h.demandChanged.Clear()
-	out := functions.ConvertAll(names, func(name functions.Name) activator.Demand { return h.sum(name) })
 	h.mu.Unlock()
-	for i := range out {
-		if !yield(out[i]) { // the others stay marked for the next call
-			h.mu.Lock()
-			for _, name := range names[i+1:] {
-				h.demandChanged.Put(name, name)
-			}
-			h.mu.Unlock()
-			return
-		}
+	for _, d := range out {
+		yield(d)
 	}
 }
 

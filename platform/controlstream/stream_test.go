@@ -92,7 +92,7 @@ func (f *feed) AbortThrough(agent string) {
 	f.news.Set()
 }
 
-func (f *feed) Demand(all bool, yield func(activator.Demand) bool) {
+func (f *feed) Demand(all bool, yield func(activator.Demand)) {
 	f.mu.Lock()
 	var out []activator.Demand
 	for n, d := range f.demand {
@@ -191,10 +191,7 @@ func ready(n functions.Name, replicas ...string) snapshot.Snapshot {
 
 func gather(h *Hub, all bool) map[functions.Name]activator.Demand {
 	out := map[functions.Name]activator.Demand{}
-	h.Demand(all, func(d activator.Demand) bool {
-		out[d.Name] = d
-		return true
-	})
+	h.Demand(all, func(d activator.Demand) { out[d.Name] = d })
 	return out
 }
 

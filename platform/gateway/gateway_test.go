@@ -142,7 +142,7 @@ func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
 }
 
 func demands(a *activator.Activator) (out []activator.Demand) {
-	a.Demand(true, func(d activator.Demand) bool { out = append(out, d); return true })
+	a.Demand(true, func(d activator.Demand) { out = append(out, d) })
 	return out
 }
 

@@ -47,7 +47,7 @@ type DataPath interface {
 	// Demand yields the functions whose demand, or whose requests in flight at a
 	// replica, may have changed since the last call, also to zero; with all, also
 	// every other function that has requests.
-	Demand(all bool, yield func(Demand) bool)
+	Demand(all bool, yield func(Demand))
 	InFlightOf(name functions.Name, replica string) int
 	// AbortThrough ends the requests in flight through the lost agent at this URL.
 	AbortThrough(agent string)

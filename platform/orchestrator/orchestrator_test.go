@@ -79,7 +79,7 @@ func (p *fakePath) Remove(names ...functions.Name) {
 	}
 }
 
-func (p *fakePath) Demand(all bool, yield func(Demand) bool) {
+func (p *fakePath) Demand(all bool, yield func(Demand)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for n := range p.snapshots {
@@ -89,9 +89,7 @@ func (p *fakePath) Demand(all bool, yield func(Demand) bool) {
 				x.Active += a
 			}
 		}
-		if !yield(x) { // unchanged demand may be yielded again
-			return
-		}
+		yield(x) // unchanged demand may be yielded again
 	}
 }
 

@@ -203,7 +203,7 @@ func (w *benchWorld) ask(i, n int) {
 	w.changed = append(w.changed, w.names[i])
 }
 
-func (w *benchWorld) Demand(all bool, yield func(Demand) bool) {
+func (w *benchWorld) Demand(all bool, yield func(Demand)) {
 	for _, n := range w.changed {
 		yield(w.demand(n))
 	}
