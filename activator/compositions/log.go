@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/newest"
 )
 
 // maxRecords bounds the requests that a Log remembers.
@@ -14,8 +15,7 @@ const maxRecords = 1024
 type Log struct {
 	mu   sync.Mutex
 	byID map[string]*logged
-	ring []*logged
-	next int // the oldest in a full ring
+	ring newest.Ring[*logged]
 }
 
 type logged struct {
@@ -36,12 +36,8 @@ func (l *Log) put(team, clientID string, rec functions.CompositionRecord) {
 		l.byID = map[string]*logged{}
 	}
 	e := &logged{rec, team, clientID}
-	if len(l.ring) < maxRecords {
-		l.ring = append(l.ring, e)
-	} else {
-		delete(l.byID, l.ring[l.next].record.ID)
-		l.ring[l.next] = e
-		l.next = (l.next + 1) % maxRecords
+	if old, full := l.ring.Put(e, maxRecords); full {
+		delete(l.byID, old.record.ID)
 	}
 	l.byID[rec.ID] = e
 }
@@ -54,8 +50,8 @@ func (l *Log) Find(team, id string) (functions.CompositionRecord, bool) {
 	if e := l.byID[id]; e != nil && (team == "" || e.team == team) {
 		return e.record, true
 	}
-	for i := range l.ring {
-		if e := l.ring[(l.next+2*len(l.ring)-1-i)%len(l.ring)]; id != "" && e.clientID == id && (team == "" || e.team == team) {
+	for e := range l.ring.All {
+		if id != "" && e.clientID == id && (team == "" || e.team == team) {
 			return e.record, true
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/newest"
 )
 
 // maxRecords bounds the decisions that a Log remembers.
@@ -16,8 +17,7 @@ type Log struct {
 	Scored func(rec functions.RouteRecord, team string, score float64)
 
 	mu   sync.Mutex
-	ring []*Logged
-	next int // the oldest in a full ring
+	ring newest.Ring[*Logged]
 }
 
 // Logged is the place of one request in a Log.
@@ -38,12 +38,7 @@ func (l *Log) Put(at *Logged, team, clientID string, rec *functions.RouteRecord)
 		return at
 	}
 	at = &Logged{rec, team, clientID}
-	if len(l.ring) < maxRecords {
-		l.ring = append(l.ring, at)
-	} else {
-		l.ring[l.next] = at
-		l.next = (l.next + 1) % maxRecords
-	}
+	l.ring.Put(at, maxRecords)
 	return at
 }
 
@@ -63,8 +58,7 @@ func (l *Log) find(team, id string) (byClient *Logged) {
 	if id == "" {
 		return nil
 	}
-	for i := range l.ring { // the newest first
-		e := l.ring[(l.next+2*len(l.ring)-1-i)%len(l.ring)]
+	for e := range l.ring.All {
 		if team != "" && e.team != team {
 			continue
 		}
@@ -116,8 +110,7 @@ func (l *Log) Newest(team string, limit int) []functions.RouteRecord {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := []functions.RouteRecord{}
-	for i := range l.ring {
-		e := l.ring[(l.next+2*len(l.ring)-1-i)%len(l.ring)]
+	for e := range l.ring.All {
 		if len(out) == limit {
 			break
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -93,8 +94,8 @@ func TestLog(t *testing.T) {
 	for i := range 2*maxRecords + 7 {
 		put("red", fmt.Sprint("n", i), fmt.Sprint("c", i))
 	}
-	if len(l.ring) != maxRecords {
-		t.Errorf("%d records are kept", len(l.ring))
+	if n := len(slices.Collect(l.ring.All)); n != maxRecords {
+		t.Errorf("%d records are kept", n)
 	}
 	if _, ok := l.Find("red", fmt.Sprint("n", maxRecords+6)); ok {
 		t.Error("an old record is found")
