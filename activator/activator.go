@@ -263,11 +263,6 @@ func (a *Activator) onPublish(e *entry, before *snapshot.Snapshot) {
 
 func sameEndpoint(a, b snapshot.Replica) bool { return a.ID == b.ID && a.Endpoint == b.Endpoint }
 
-// readmitAfterCoolDown admits waiting requests again after the cool-down of a replica.
-func (a *Activator) readmitAfterCoolDown(e *entry) {
-	time.AfterFunc(admission.CoolDown, func() { e.Data.queue.Readmit(a.o.Now()) })
-}
-
 // Remove removes functions and rejects the requests that wait for them.
 func (a *Activator) Remove(names ...functions.Name) {
 	a.table.Remove(func(e *entry) {

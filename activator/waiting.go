@@ -214,10 +214,9 @@ func (p *proxyRequest) endWait() {
 
 // resolveColdStart fills in the id of the cold start where it was unknown on arrival.
 func (p *proxyRequest) resolveColdStart() {
-	if p.queued.ColdStart != "" {
-		return
+	if p.queued.ColdStart == "" {
+		p.queued.ColdStart = p.fn.Data.queue.ColdStart()
 	}
-	p.queued.ColdStart = p.fn.Data.queue.ColdStart()
 	if p.queued.ColdStart != "" {
 		return
 	}

@@ -223,13 +223,6 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 	}
 }
 
-func setInMap[K comparable, V any](m *map[K]V, k K, v V) {
-	if *m == nil {
-		*m = map[K]V{}
-	}
-	(*m)[k] = v
-}
-
 // WakeFor is a Wake with a lease that does not depend on waiters; 0: until the replica
 // is READY and its idle time begins. It ends the pause after failed starts. If a replica is READY already, WakeFor returns the
 // last cold start ("" if it was adopted). An adapter in name is loaded too.
