@@ -231,8 +231,7 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 		}
 		p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), problem)
 	}
-	p.leave()
-	p.refuse(refusal)
+	p.withdraw(refusal)
 	return true
 }
 

@@ -58,7 +58,11 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 	held := false
 	defer func() {
 		if !held { // also on a panic
-			p.finish(p.failureStatus())
+			code := 500
+			if p.fail != nil {
+				code = p.fail.Status
+			}
+			p.finish(code)
 		}
 	}()
 	e, alias := a.lookup(w.Name)
@@ -106,13 +110,6 @@ func (r *Reservation) await() *openai.Error {
 		p.reason = string(p.fail.Code)
 	}
 	return p.fail
-}
-
-func (p *proxyRequest) failureStatus() int {
-	if p.fail == nil {
-		return 500
-	}
-	return p.fail.Status
 }
 
 // ColdStart is the id of the cold start that the request took part in; "" where it

@@ -1,5 +1,6 @@
 // Package newest passes the newest value of each key from a producer that must not block to
-// a consumer that takes all at once, with one pending signal.
+// a consumer that takes all at once, with one pending signal. It also keeps the newest values
+// of a sequence (Ring).
 package newest
 
 // Map holds the newest value of each key, in the order in which the keys were first

@@ -65,10 +65,7 @@ type Demand struct {
 }
 
 // Wake requests a first replica.
-type Wake struct {
-	Name functions.Name
-	Team string // team of the waiting request
-}
+type Wake struct{ Name functions.Name }
 
 // HealthReport reports a replica that failed a request.
 type HealthReport struct {
