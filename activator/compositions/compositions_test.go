@@ -355,8 +355,8 @@ func TestLog(t *testing.T) {
 	var l Log
 	for i := range maxRecords + 10 {
 		id := fmt.Sprint(i)
-		l.put("red", "mine", functions.CompositionRecord{ID: id})
-		l.put("red", "mine", functions.CompositionRecord{ID: id, Code: 200})
+		at := l.log.Put(nil, maxRecords, "red", id, "mine", functions.CompositionRecord{ID: id})
+		l.log.Put(at, maxRecords, "red", id, "mine", functions.CompositionRecord{ID: id, Code: 200})
 	}
 	if _, ok := l.Find("red", "9"); ok {
 		t.Error("an old record is kept")
@@ -367,7 +367,7 @@ func TestLog(t *testing.T) {
 	if rec, ok := l.Find("red", "mine"); !ok || rec.ID != fmt.Sprint(maxRecords+9) {
 		t.Errorf("%+v", rec)
 	}
-	if _, ok := l.Find("blue", "mine"); ok || len(l.byID) != maxRecords {
+	if _, ok := l.Find("blue", "mine"); ok || len(l.log.Newest("", maxRecords+1)) != maxRecords {
 		t.Error("another team's, or too many")
 	}
 }

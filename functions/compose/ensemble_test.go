@@ -166,7 +166,7 @@ var everyPattern = map[Pattern]map[string]string{
 
 func planOf(p Pattern) *Plan {
 	return &Plan{
-		Pattern: p, Members: []string{"a", "b", "c"}, Coordinator: "j", Rounds: 2, Random: seeded(),
+		Pattern: p, Members: []string{"a", "b", "c"}, Coordinator: "j", Rounds: 2, Mark: seeded(),
 		Agents: map[string]string{RoleResearch: "a", RoleCode: "c", RoleCritic: "b"},
 	}
 }

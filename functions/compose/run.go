@@ -3,7 +3,6 @@ package compose
 import (
 	"context"
 	"crypto/rand"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +16,6 @@ type run struct {
 	ready Ready
 	on    func(Event)
 
-	random       io.Reader
 	start        time.Time
 	collectUntil time.Time // after it only the synthesis is asked; zero: no bound
 	round        int
@@ -27,10 +25,10 @@ type run struct {
 }
 
 func newRun(p *Plan, in Input, ask Ask, ready Ready, on func(Event)) *run {
-	r := &run{plan: p, input: in, ask: ask, ready: ready, on: on, random: p.Random, start: time.Now()}
+	r := &run{plan: new(*p), input: in, ask: ask, ready: ready, on: on, start: time.Now()}
 	r.result.Prompts = promptVersion
-	if r.random == nil {
-		r.random = rand.Reader
+	if p.Mark == nil {
+		r.plan.Mark = rand.Text
 	}
 	if r.on == nil {
 		r.on = func(Event) {}
