@@ -140,10 +140,7 @@ func (r *reader) readPrompt(v []byte) {
 // addUser adds the texts of a value to the user's turn and returns where it ends. An
 // array of numbers is a prompt of token ids.
 func (r *reader) addUser(i int) int {
-	if !r.open {
-		r.endTurn()
-	}
-	r.open = true
+	r.beginUser()
 	if r.body[i] == '[' {
 		if k := skipSpace(r.body, i+1); r.body[k] >= '0' && r.body[k] <= '9' {
 			for ; r.body[k] != ']'; k++ {
@@ -156,6 +153,14 @@ func (r *reader) addUser(i int) int {
 		}
 	}
 	return r.eachText(i, ofUser)
+}
+
+// beginUser begins a turn of the user, unless the text before is of it.
+func (r *reader) beginUser() {
+	if !r.open {
+		r.endTurn()
+	}
+	r.open = true
 }
 
 func (r *reader) addText(at span, of author) {
@@ -187,7 +192,10 @@ func (r *reader) readMessage(i int) int {
 	switch {
 	case role == "user" || role == "":
 		for _, at := range content {
-			if at.end > 0 {
+			if at.end > 0 && r.body[at.at] == '"' {
+				r.beginUser()
+				r.addText(at, ofUser)
+			} else if at.end > 0 {
 				r.addUser(at.at)
 			}
 		}
