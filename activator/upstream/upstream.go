@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -100,18 +101,10 @@ type Client struct {
 
 // New makes a Client; it dials nothing.
 func New(o Options) *Client {
-	if o.DialTimeout <= 0 {
-		o.DialTimeout = 5 * time.Second
-	}
-	if o.IdleTimeout <= 0 {
-		o.IdleTimeout = 4 * time.Second
-	}
-	if o.MaxIdle <= 0 {
-		o.MaxIdle = 256
-	}
-	if o.MaxHead <= 0 {
-		o.MaxHead = 32 << 10
-	}
+	o.DialTimeout = cmp.Or(o.DialTimeout, 5*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 4*time.Second)
+	o.MaxIdle = cmp.Or(o.MaxIdle, 256)
+	o.MaxHead = cmp.Or(o.MaxHead, 32<<10)
 	if o.Dial == nil {
 		// Keepalives find a machine without power or network in twenty seconds.
 		d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}}
