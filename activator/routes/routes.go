@@ -56,9 +56,7 @@ func NewSet(before *Set, routers []*functions.Router, data map[string]functions.
 		}
 		s.byName[name] = &Route{Name: name, Spec: r, decider: d}
 	}
-	s.sorted = slices.SortedFunc(maps.Values(s.byName), func(a, b *Route) int {
-		return cmp.Or(cmp.Compare(a.Name.Team, b.Name.Team), cmp.Compare(a.Name.Name, b.Name.Name))
-	})
+	s.sorted = slices.SortedFunc(maps.Values(s.byName), func(a, b *Route) int { return a.Name.Compare(b.Name) })
 	return s
 }
 

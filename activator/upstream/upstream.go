@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -176,7 +175,8 @@ func (c *Client) send(ctx context.Context, r *Request) (*Response, error) {
 			return res, nil
 		}
 		k.abandon()
-		failed := &Error{Addr: r.Addr, Kind: ErrNoAnswer, Err: err, Resent: resent}
+		failed := k.failed(ErrNoAnswer, err)
+		failed.Resent = resent
 		switch {
 		case ctx.Err() != nil:
 			failed.Kind, failed.Err = ErrCancelled, context.Cause(ctx)
@@ -194,13 +194,7 @@ func (c *Client) send(ctx context.Context, r *Request) (*Response, error) {
 		case errors.Is(err, errEarly):
 			reuse, early = false, true
 			continue
-		case errors.Is(err, ErrProtocol):
-			failed.Kind = ErrProtocol
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			failed.Kind = ErrSilent
-		case k.wasAborted():
-			failed.Err = fmt.Errorf("%w: %w", ErrCut, err)
-		case k.reused && !k.answered && !resent && time.Since(k.sentAt) < atOnce:
+		case failed.Kind == ErrNoAnswer && !k.wasAborted() && k.reused && !k.answered && !resent && time.Since(k.sentAt) < atOnce:
 			// The engine closed it while it was idle: the request was never read.
 			reuse, resent = false, true
 			continue
