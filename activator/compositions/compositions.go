@@ -311,7 +311,10 @@ func (r *run) end(result *compose.Result, err error) Summary {
 	if a := result.Agreement; a.Answers > 0 {
 		rec.Agreement = &functions.CompositionAgreement{Answers: a.Answers, Agree: a.Agree, Exact: a.Exact}
 	}
-	rec.Rounds, rec.Prompts, rec.PlanError, rec.Cost, rec.Code = result.Rounds, result.Prompts, result.PlanError, result.Cost, 200
+	rec.Rounds, rec.Prompts, rec.Cost, rec.Code = result.Rounds, result.Prompts, result.Cost, 200
+	if rec.PlanError, rec.AnsweredBy = result.PlanError, result.AnsweredBy; rec.AnsweredBy != "" {
+		r.finish = "stop" // not that of the empty synthesis
+	}
 	rec.Seconds = r.s.o.Now().Sub(r.began).Seconds()
 	summary := Summary{Calls: len(rec.Calls), Prompt: result.Usage.Prompt, Completion: result.Usage.Completion, Cost: result.Cost,
 		First: r.first}

@@ -256,6 +256,44 @@ func TestLongAnswer(t *testing.T) {
 	}
 }
 
+// TestEmptySynthesis: where the coordinator writes nothing, the client gets a member's answer,
+// plain and streamed, and the record names the member.
+func TestEmptySynthesis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(0)
+		g.answer = func(body string, res *httpserver.Response) {
+			switch {
+			case !strings.HasPrefix(body, `{"model":"judge"`):
+				answerWith(res, "a text that is "+body[:12])
+			case strings.Contains(body, `"stream":true`):
+				res.Set("content-type", "text/event-stream")
+				res.Stream = io.NopCloser(strings.NewReader(`data: {"choices":[{"index":0,"delta":{"content":""},"finish_reason":"length"}]}` + "\n\n"))
+			default:
+				answerWith(res, "")
+			}
+		}
+		for _, body := range []string{question, strings.Replace(question, "{", `{"stream":true,`, 1)} {
+			var res httpserver.Response
+			_, e := g.Serve(g.request(functions.PatternEnsemble, body, func(int, string, Summary) {}), &res)
+			if e != nil {
+				t.Fatal(e)
+			}
+			if res.Stream != nil {
+				res.Body, _ = io.ReadAll(res.Stream)
+				res.Stream.Close()
+			}
+			for _, want := range []string{`"content":"a text that is {\"model\":\"a\""}`, `"finish_reason":"stop"`, `"answered_by":"a"`} {
+				if !strings.Contains(string(res.Body), want) {
+					t.Errorf("no %s in %s", want, res.Body)
+				}
+			}
+			if res.Stream != nil && !strings.Contains(string(res.Body), ": thaw state=replaced member=a round=1\n") {
+				t.Errorf("no comment in %s", res.Body)
+			}
+		}
+	})
+}
+
 // TestPanic: a panic of the data path is a member's failure.
 func TestPanic(t *testing.T) {
 	g := newRig(0)

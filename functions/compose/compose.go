@@ -122,6 +122,8 @@ type Result struct {
 	LeftOut   []LeftOut
 	Prompts   string // version of the prompts
 	PlanError string // why the coordinator's plan was not used: each member got the whole request; "": it was, or there is none
+
+	AnsweredBy string // the member whose answer Text is, because the coordinator's was empty; "": none
 }
 
 // Made is a call that was made, in the order in which they began.
@@ -177,6 +179,7 @@ const (
 	EventLeftOut   EventKind = "left_out"  // Reason
 	EventPlan      EventKind = "plan"      // the coordinator's choice: Steps; with Err what was done in its place
 	EventAgreement EventKind = "agreement" // Agreement
+	EventReplaced  EventKind = "replaced"  // the synthesis is empty: Member's answer stands for it
 	EventWait      EventKind = "wait"      // nothing begins until a call has ended, or patience has: Busy and Next
 )
 

@@ -44,10 +44,7 @@ func (r *run) close(ctx context.Context, answers []outcome, prompt string) error
 	r.result.Agreement = agreement
 	r.on(Event{Kind: EventAgreement, Round: r.round, Agreement: agreement})
 	if best >= 0 {
-		r.result.Text = answers[best].text
-		if r.input.JSON != nil {
-			r.result.Text = unwrapFence(r.result.Text)
-		}
+		r.adopt(answers[best])
 		return nil
 	}
 	var list []quotation
@@ -56,7 +53,7 @@ func (r *run) close(ctx context.Context, answers []outcome, prompt string) error
 			list = append(list, quotation{fmt.Sprintf("Answer %d", len(list)+1), answers[i].text})
 		}
 	}
-	return r.synthesise(ctx, r.quoteIn(prompt, list))
+	return r.synthesise(ctx, r.quoteIn(prompt, list), answers)
 }
 
 // fits reports whether the answer can stand for the synthesis: it is JSON where the client

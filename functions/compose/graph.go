@@ -62,7 +62,11 @@ func (r *run) graph(ctx context.Context) error {
 	for i := range all {
 		all[i] = i
 	}
-	return r.synthesise(ctx, r.quoteIn(promptGraph, quoteSubtasks(subtasks, outcomes, all)))
+	text = r.quoteIn(promptGraph, quoteSubtasks(subtasks, outcomes, all))
+	if r.result.PlanError == "" {
+		outcomes = nil // each answers a part
+	}
+	return r.synthesise(ctx, text, outcomes)
 }
 
 func decompositionSchema(members []string, limit int) jsontext.Value {

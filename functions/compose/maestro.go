@@ -49,7 +49,7 @@ func (r *run) maestro(ctx context.Context) error {
 		steps[i] = Step{Role: a.Role, Member: r.plan.Agents[a.Role], Task: a.Task}
 	}
 	r.reportPlan(steps)
-	list, err := r.askAgents(ctx, steps)
+	list, whole, err := r.askAgents(ctx, steps)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (r *run) maestro(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.synthesise(ctx, r.quoteIn(promptMaestro, append(list, review...)))
+	return r.synthesise(ctx, r.quoteIn(promptMaestro, append(list, review...)), whole)
 }
 
 // parseAssignments decodes and checks the coordinator's choice.
@@ -86,7 +86,8 @@ func parseAssignments(text string, roles []string, limit int) ([]assignment, err
 	return choice.Agents, nil
 }
 
-func (r *run) askAgents(ctx context.Context, steps []Step) ([]quotation, error) {
+// askAgents returns the agents' answers as quotations, and those that answer the whole request.
+func (r *run) askAgents(ctx context.Context, steps []Step) (list []quotation, whole []outcome, err error) {
 	tasks := make([]task, len(steps))
 	for i, s := range steps {
 		text := r.quoteIn(promptAgent, []quotation{{"Task", s.Task}}, "role", s.Role)
@@ -99,15 +100,17 @@ func (r *run) askAgents(ctx context.Context, steps []Step) ([]quotation, error) 
 	p := phase{run: r, tasks: tasks, need: quorumOf(r.plan.Quorum, len(tasks)), patience: r.plan.Patience, next: next}
 	outcomes, err := p.answers(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var list []quotation
+	if r.result.PlanError != "" {
+		whole = outcomes
+	}
 	for i, o := range outcomes {
 		if o.answered() {
 			list = append(list, quotation{fmt.Sprintf("Answer of the %s agent", steps[i].Role), o.text})
 		}
 	}
-	return list, nil
+	return list, whole, nil
 }
 
 // review asks the critic, if there is one. Without its answer the run goes on: patience

@@ -20,11 +20,12 @@ type task struct {
 
 // outcome is what became of a task.
 type outcome struct {
-	reply Reply
-	text  string // the answer without a model's reasoning
-	err   error
-	left  Reason // why it was not asked, or given up
-	ended bool
+	member string // that was asked
+	reply  Reply
+	text   string // the answer without a model's reasoning
+	err    error
+	left   Reason // why it was not asked, or given up
+	ended  bool
 
 	key   string // of text, once it was compared
 	exact bool
@@ -335,7 +336,7 @@ func (p *phase) accept(m note) {
 	}
 	f.cancel(nil)
 	p.flying--
-	o.ended, o.reply, o.err, o.text = true, m.reply, m.err, visible(m.reply.Text)
+	o.ended, o.member, o.reply, o.err, o.text = true, p.tasks[m.task].call.Member, m.reply, m.err, visible(m.reply.Text)
 	if o.err == nil && strings.TrimSpace(o.text) == "" {
 		o.err = errEmpty
 	}

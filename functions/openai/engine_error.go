@@ -30,7 +30,7 @@ const (
 //
 //	{"error":{"message","type","param","code"}}    OpenAI, vLLM, SGLang, llama.cpp
 //	{"type":"error","error":{"type","message"}}    Anthropic
-//	{"error":"…"}                                  Ollama, TGI
+//	{"error":"…","error_type"}                     Ollama, TGI
 //	{"object":"error","message","type","code"}     older vLLM
 //	{"detail":"…"}, {"detail":[{"loc","msg"}]}     FastAPI
 //	[{"error":{"code","message","status"}}]        Google
@@ -104,8 +104,10 @@ func wordsOf(v any, depth int) (w errorWords) {
 }
 
 func wordsOfObject(v map[string]any, depth int) (w errorWords) {
-	if s, ok := v["type"].(string); ok && s != "error" {
-		w.errType = s
+	for _, name := range [...]string{"type", "error_type"} {
+		if s, ok := v[name].(string); ok && s != "error" {
+			w.errType = cmp.Or(w.errType, s)
+		}
 	}
 	w.param, _ = v["param"].(string)
 	for _, name := range [...]string{"code", "status", "status_code", "statusCode"} {
@@ -234,7 +236,7 @@ func codeOfStatus(status int) Code {
 	return cmp.Or(codesOfStatus[status], InternalError)
 }
 
-// statusOfType has the status that an error of a type has at OpenAI, Anthropic and vLLM.
+// statusOfType has the status that an error of a type has at OpenAI, Anthropic, vLLM and TGI.
 var statusOfType = map[string]int{
 	"invalid_request_error": 400, "BadRequestError": 400,
 	"authentication_error": 401,
@@ -244,6 +246,7 @@ var statusOfType = map[string]int{
 	"rate_limit_error":  429, "insufficient_quota": 429,
 	"server_error": 500, "api_error": 500, "InternalServerError": 500, "internal_error": 500,
 	"overloaded_error": 529,
+	"validation":       422, "template_error": 422, "tool_error": 422, "overloaded": 429,
 }
 
 // setAdvice takes the engine's own advice on when to try again.

@@ -159,7 +159,7 @@ func (s *Stream) lookAtData(d []byte) bool {
 		i := memberValue(d, "finish_reason")
 		for at := 0; i >= 0 && !s.Finished; i = memberValue(d[at:], "finish_reason") {
 			at += i
-			s.Finished = at < len(d) && d[at] == '"'
+			s.Finished = at+1 < len(d) && d[at] == '"' && d[at+1] != '"' // some engines write an empty one in each chunk
 		}
 		if i = memberValue(d, "stop_reason"); i >= 0 && i < len(d) && d[i] == '"' { // the messages endpoint
 			s.Finished = true

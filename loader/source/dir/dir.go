@@ -142,6 +142,10 @@ func (l *listing) list(ctx context.Context, at, name string, above []fs.FileInfo
 	if err == nil {
 		entries, err = fs.ReadDir(l.root.FS(), at)
 	}
+	if errors.Is(err, fs.ErrPermission) && name != "" { // such as lost+found of a volume
+		l.plan.Left = append(l.plan.Left, source.LeftOut{Name: name, Reason: "is a folder that may not be read"})
+		return nil
+	}
 	if err != nil {
 		return withLocation(l.location, name, &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err})
 	}
@@ -161,7 +165,6 @@ func (l *listing) list(ctx context.Context, at, name string, above []fs.FileInfo
 	return nil
 }
 
-// add adds one entry of a folder.
 func (l *listing) add(ctx context.Context, at, name string, e fs.DirEntry, above []fs.FileInfo) error {
 	hidden := strings.HasPrefix(e.Name(), ".")
 	if e.IsDir() {
