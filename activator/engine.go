@@ -134,7 +134,11 @@ func sendToEngine(ctx context.Context, engines answer.Sender, out *upstream.Requ
 }
 
 func (p *proxyRequest) want() answer.Want {
-	return answer.Want{Stream: p.stream, Whole: !p.stream && p.endpoint.Usage, Comments: p.remote != nil, Model: p.answerName,
+	name := p.answerName
+	if r := p.remote.Remote(); r != nil { // which names the model as its other side does
+		name = r.Metadata.Name
+	}
+	return answer.Want{Stream: p.stream, Whole: !p.stream && p.endpoint.Usage, Comments: p.remote != nil, Model: name,
 		Choices: p.env.N, Idle: p.idleBound(), Most: p.a.o.PlainAnswer}
 }
 

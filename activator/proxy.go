@@ -10,7 +10,6 @@ import (
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/compositions"
-	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
@@ -31,7 +30,7 @@ type proxyRequest struct {
 	began  time.Time
 
 	id, clientID string
-	endpoint     *endpoints.Endpoint
+	endpoint     *openai.Endpoint
 	route        string        // label where there is no endpoint
 	identity     auth.Identity // of the caller, once the head was checked
 	team         string

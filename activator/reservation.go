@@ -6,7 +6,6 @@ import (
 	"net"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -41,7 +40,7 @@ type Reservation struct {
 }
 
 // otherEndpoint labels paths outside the OpenAI allow-list.
-var otherEndpoint = endpoints.Endpoint{Path: metrics.Other}
+var otherEndpoint = openai.Endpoint{Path: metrics.Other}
 
 // Reserve finds a slot at a replica of the function: at once where one is free,
 // otherwise the request is queued, the function is woken, and the request waits as

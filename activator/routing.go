@@ -10,7 +10,6 @@ import (
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/cache"
-	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/router/intents"
 	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/activator/snapshot"
@@ -255,7 +254,7 @@ func (a *Activator) DryRoute(id auth.Identity, router, path string, header func(
 // DryRouteTyped is DryRoute for a text that is being typed, of which typed remembers what has
 // come before; nil: nothing.
 func (a *Activator) DryRouteTyped(id auth.Identity, router, path string, header func(string) string, body []byte, typed *intents.Typed) (rec functions.RouteRecord, e *openai.Error) {
-	at := endpoints.Find(path)
+	at := openai.FindEndpoint(path)
 	if at == nil || at.Form {
 		return rec, openai.New(openai.InvalidValue, "path is one of the endpoints with a JSON body, such as /v1/chat/completions.").With("path")
 	}

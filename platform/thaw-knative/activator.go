@@ -267,9 +267,9 @@ type keyReceiver struct {
 }
 
 func (k *keyReceiver) set(all controlstream.Keys) {
-	replicated := make([]auth.ReplicatedKey, len(all.Keys))
+	replicated := make([]auth.StoredKey, len(all.Keys))
 	for i, one := range all.Keys {
-		replicated[i] = auth.ReplicatedKey{Key: auth.Key{ID: one.ID, Name: one.Name, Team: one.Team, Admin: one.Admin}, Hash: one.Hash}
+		replicated[i] = auth.StoredKey{Key: auth.Key{ID: one.ID, Name: one.Name, Team: one.Team, Admin: one.Admin}, Hash: one.Hash}
 	}
 	if err := k.store.Set(replicated); err != nil {
 		k.log.Warn("some keys do not count", "error", err)

@@ -212,9 +212,9 @@ func TestLife(t *testing.T) {
 		t.Fatal(keys, problems)
 	}
 	book := auth.NewReplicatedKeyStore()
-	var fed []auth.ReplicatedKey
+	var fed []auth.StoredKey
 	for _, k := range keys.Keys {
-		fed = append(fed, auth.ReplicatedKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team}, Hash: k.Hash})
+		fed = append(fed, auth.StoredKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team}, Hash: k.Hash})
 	}
 	if err := book.Set(fed); err != nil {
 		t.Fatal(err)

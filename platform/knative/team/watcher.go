@@ -132,9 +132,9 @@ func (w *Watcher) read() {
 	found, problems := Keys(secrets)
 	w.reportProblems("", problems)
 	keys.Keys = found.Keys
-	fed := make([]auth.ReplicatedKey, 0, len(keys.Keys))
+	fed := make([]auth.StoredKey, 0, len(keys.Keys))
 	for _, k := range keys.Keys {
-		fed = append(fed, auth.ReplicatedKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team, Admin: k.Admin}, Hash: k.Hash})
+		fed = append(fed, auth.StoredKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team, Admin: k.Admin}, Hash: k.Hash})
 	}
 	w.keys.Trust(w.o.Tokens()...)
 	if err := w.keys.Set(fed); err != nil {
