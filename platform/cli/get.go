@@ -91,7 +91,7 @@ func (m modelVerbs) get() *cobra.Command {
 			if follow {
 				return kit.Usage("thaw keys list", "keys cannot be watched")
 			}
-			return showList(ctx, m.printer, cl, tables.Keys(m.Terminal), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, m.programs.Team) })
+			return showList(ctx, m.printer, cl, tables.Keys(m.Terminal), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, m.cluster.Namespace) })
 		}),
 	}
 	watchFlag(cmd, &follow)

@@ -118,7 +118,7 @@ func renderFlags(c *command, f *kit.FlagSet) {
 // execute runs the verb that args name.
 func (c *command) execute(ctx context.Context, args []string) error {
 	if len(args) > 0 && isControllerVerb(args[0], args[1:]) {
-		return c.ask(ctx, args[0], args[1:])
+		return c.ask(ctx, args)
 	}
 	root := c.root()
 	root.SetArgs(append([]string{}, args...)) // nil would mean the arguments of the process
@@ -137,7 +137,7 @@ func (c *command) root() *kit.Command {
 	}
 	for word, short := range controllerVerbs {
 		cmd := &kit.Command{Use: word, Short: short, GroupID: "controller", RunE: func(*kit.Command, []string) error { return nil }}
-		cmd.SetHelpFunc(func(cmd *kit.Command, _ []string) { _ = c.ask(cmd.Context(), word, []string{"--help"}) })
+		cmd.SetHelpFunc(func(cmd *kit.Command, _ []string) { _ = c.ask(cmd.Context(), []string{word, "--help"}) })
 		root.AddCommand(cmd)
 	}
 	root.AddCommand(c.controllerPart(), c.activatorPart())
