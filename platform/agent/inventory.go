@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/runtime/gpu"
 )
@@ -38,16 +39,10 @@ const (
 
 // Run polls until ctx ends.
 func (p *InventoryPoller) Run(ctx context.Context) error {
-	t := time.NewTicker(gpuPollEvery)
-	defer t.Stop()
-	for n := 1; ; n++ {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-			p.refresh(n%storePollEvery == 0)
-		}
+	for n := 1; backoff.Sleep(ctx, gpuPollEvery); n++ {
+		p.refresh(n%storePollEvery == 0)
 	}
+	return nil
 }
 
 func (p *InventoryPoller) refresh(store bool) {
