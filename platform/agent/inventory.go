@@ -2,7 +2,7 @@ package agent
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -19,8 +19,7 @@ type InventoryPoller struct {
 	count  int             // GPUs to offer; negative: all
 	memory functions.Bytes // of each GPU to offer; 0: all of it
 
-	mu   sync.Mutex
-	gpus []functions.GPU
+	gpus atomic.Pointer[[]functions.GPU]
 }
 
 // NewInventoryPoller polls once. facts may be nil. count and memory limit what is offered;
@@ -55,9 +54,7 @@ func (p *InventoryPoller) refresh(store bool) {
 	if store {
 		_ = p.store.Refresh() // on an error the last listing stays
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.gpus = gpus
+	p.gpus.Store(&gpus)
 }
 
 // offeredGPUs are the GPUs of the driver, cut to count and memory.
@@ -83,11 +80,7 @@ func offeredGPUs(found []functions.GPU, count int, memory functions.Bytes) []fun
 }
 
 // GPUs are those of the last poll.
-func (p *InventoryPoller) GPUs() []functions.GPU {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.gpus
-}
+func (p *InventoryPoller) GPUs() []functions.GPU { return *p.gpus.Load() }
 
 // Store is the store's use at the last poll.
 func (p *InventoryPoller) Store() (functions.StoreUse, []functions.CachedModel) {
