@@ -91,3 +91,19 @@ func (s Signal) Set() {
 	default:
 	}
 }
+
+// Offer puts v into c, a channel with one place, instead of a value that was not taken yet. It
+// does not block.
+func Offer[T any](c chan T, v T) {
+	for {
+		select {
+		case c <- v:
+			return
+		default:
+		}
+		select {
+		case <-c: // superseded by v
+		default:
+		}
+	}
+}

@@ -73,3 +73,12 @@ func TestSignal(t *testing.T) {
 	default:
 	}
 }
+
+func TestOffer(t *testing.T) {
+	c := make(chan int, 1)
+	Offer(c, 1)
+	Offer(c, 2)
+	if v := <-c; v != 2 || len(c) != 0 {
+		t.Errorf("got %d, then %d more", v, len(c))
+	}
+}
