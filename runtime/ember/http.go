@@ -34,8 +34,6 @@ func (s *server) routes() http.Handler {
 	mux.HandleFunc("POST /v1/completions", s.whenLoaded(s.completions))
 	mux.HandleFunc("POST /v1/chat/completions", s.whenLoaded(s.chat))
 	mux.HandleFunc("POST /v1/embeddings", s.whenLoaded(s.embeddings))
-	mux.HandleFunc("POST /tokenize", s.whenLoaded(s.tokenize))
-	mux.HandleFunc("POST /detokenize", s.whenLoaded(s.detokenize))
 	mux.HandleFunc("POST /v1/load_lora_adapter", s.whenLoaded(s.loadAdapter))
 	mux.HandleFunc("POST /v1/unload_lora_adapter", s.whenLoaded(s.unloadAdapter))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

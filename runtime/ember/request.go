@@ -369,11 +369,11 @@ type input struct {
 	ids    bool
 }
 
-func (i input) encode(c *loadedModel, around bool) ([]int, *failure) {
+func (i input) encode(c *loadedModel) ([]int, *failure) {
 	if i.ids {
 		return i.tokens, nil
 	}
-	return c.encode(i.text, around)
+	return c.encode(i.text, true)
 }
 
 // encode refuses text that must be too long before tokenizing it. The factor of four

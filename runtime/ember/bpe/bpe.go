@@ -129,14 +129,11 @@ func (t *Tokenizer) Bytes(id int) []byte {
 	return t.names.bytes(int32(id))
 }
 
-// Decode joins the text of tokens, without special ones unless requested. Invalid bytes
-// become U+FFFD.
-func (t *Tokenizer) Decode(ids []int, special bool) string {
+// Decode joins the text of tokens. Invalid bytes become U+FFFD.
+func (t *Tokenizer) Decode(ids []int) string {
 	var b []byte
 	for _, id := range ids {
-		if special || !t.Special(id) {
-			b = append(b, t.Bytes(id)...)
-		}
+		b = append(b, t.Bytes(id)...)
 	}
 	return strings.ToValidUTF8(string(b), "\uFFFD")
 }
