@@ -228,7 +228,6 @@ func (j *stagingJob) claimStore(ctx context.Context) (*store.Ingest, error) {
 	}
 }
 
-// fetchAndCommit plans, fetches, verifies and commits.
 func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Checkpoint, error) {
 	j.progress.update(func(p *Progress) { *p = Progress{State: Planning} })
 	files, err := j.listSource(ctx)

@@ -115,5 +115,4 @@ func Shards(index string, r io.ReaderAt, size int64, have []string) error {
 		Fix:    "copy the missing files beside it"}
 }
 
-// IsIndex reports whether name is an index that Shards reads.
 func IsIndex(name string) bool { return strings.HasSuffix(name, ".safetensors.index.json") }

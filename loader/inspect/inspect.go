@@ -25,7 +25,6 @@ const (
 		"here does"
 )
 
-// Format of the weights.
 type Format string
 
 const (
@@ -120,7 +119,6 @@ func CheckWeights(ctx context.Context, src string, o Options) error {
 	return r.narrow(o)
 }
 
-// ReadAdapter looks at a source that is a LoRA adapter.
 func ReadAdapter(ctx context.Context, src string, o Options) (Adapter, string, error) {
 	r, err := open(ctx, src, o)
 	if err != nil {

@@ -303,7 +303,6 @@ func (s *swarm) announce(ctx context.Context) <-chan struct{} {
 // maxPeersAsked is how many nodes are asked for a block before the source is.
 const maxPeersAsked = 3
 
-// Fetch reads a block from another node.
 func (s *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint64, bool) {
 	i := s.number(b.File.Name, b.Index)
 	if i < 0 {

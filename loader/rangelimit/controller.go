@@ -136,7 +136,6 @@ func (c *controller) step(m sample) {
 	}
 }
 
-// setLimit sets a limit to be measured.
 func (c *controller) setLimit(limit int) {
 	c.limit = max(c.min, min(limit, c.max))
 	c.skip, c.missedOnce = 1, false

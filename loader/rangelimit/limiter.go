@@ -38,7 +38,6 @@ const UrgentExtra = 4
 // measureEvery is the interval at which the rate is measured.
 const measureEvery = 150 * time.Millisecond
 
-// Priority of a staging among the others.
 type Priority int
 
 // High: a request waits for the staging. Low: none does.

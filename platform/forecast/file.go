@@ -31,7 +31,6 @@ type savedStart struct {
 	Phases map[functions.Phase]time.Duration `json:"phases,omitempty"`
 }
 
-// Save returns the samples in the form of a file.
 func (t *StartTimes) Save(recipe uint64) SavedStarts {
 	x := SavedStarts{Recipe: recipe}
 	for _, s := range t.samples {

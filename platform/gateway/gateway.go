@@ -361,7 +361,6 @@ func (g *Gateway) server(base context.Context, h http.Handler) *http.Server {
 	}
 }
 
-// writeError sends a typed error.
 func writeError(w http.ResponseWriter, e *openai.Error) {
 	h := w.Header()
 	h.Set("X-Request-Id", openai.NewID())

@@ -11,7 +11,6 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// maxHead bounds the head of a request, in bytes.
 const maxHead = 8 << 10
 
 type listenerHandler struct {

@@ -26,7 +26,6 @@ type host struct {
 	rules  []rule
 }
 
-// rule is one path of a host.
 type rule struct {
 	prefix  string
 	headers []field // all must match

@@ -248,7 +248,6 @@ func (g *generation) writeWhole(w http.ResponseWriter, r *http.Request, q *seque
 	}
 }
 
-// writeBound bounds the write of one chunk to a client.
 const writeBound = 30 * time.Second
 
 // writeStream writes chunks; each has all that was generated during the last write.

@@ -362,7 +362,6 @@ func checkLength(c *loadedModel, prompt []int, more int) *failure {
 	return nil
 }
 
-// input is one text or list of tokens.
 type input struct {
 	text   string
 	tokens []int

@@ -48,7 +48,6 @@ func (c *Conn) readFrom(r io.Reader) {
 	c.lines.Buffer(nil, c.max)
 }
 
-// Dial connects to the socket at path.
 func Dial(ctx context.Context, path string, max int) (*Conn, error) {
 	short, done, err := ShortPath(path)
 	if err != nil {

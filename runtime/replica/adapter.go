@@ -14,7 +14,6 @@ import (
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
-// Codes of an AdapterError.
 const (
 	AdapterNotFound    = "adapter_not_found"   // the model or its source has no such adapter: 404
 	AdapterInvalid     = "adapter_invalid"     // the files are not an adapter of this model: 400

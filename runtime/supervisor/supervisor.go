@@ -25,7 +25,6 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Defaults of Options.
 const (
 	DefaultOrphan = 60 * time.Second
 	DefaultGrace  = 2 * time.Second

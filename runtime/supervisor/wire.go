@@ -17,7 +17,6 @@ const Protocol = 1
 
 const MaxLine = 4 << 20
 
-// writeWait bounds the write of one line.
 const writeWait = 5 * time.Second
 
 var (
@@ -29,7 +28,6 @@ var (
 	ErrNoParent = errors.New("no warm interpreter")
 )
 
-// Process describes a process to start.
 type Process struct {
 	// ID is unique among running processes of the supervisor: 1 to 128 letters,
 	// digits, '.', '_' and '-'. An ended process's id may be used again.

@@ -240,7 +240,6 @@ func Public(a netip.Addr) bool {
 	return !slices.ContainsFunc(reservedNets, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// maxRedirects bounds a chain of redirects.
 const maxRedirects = 5
 
 // checkRedirect allows few redirects, none from https to http, and none to an address

@@ -98,7 +98,6 @@ func (s *Source) token() string {
 	return strings.TrimSpace(string(raw))
 }
 
-// treeEntry is a file of a repository's tree.
 type treeEntry struct {
 	Type string `json:"type"`
 	OID  string `json:"oid"`

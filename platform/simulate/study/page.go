@@ -54,7 +54,6 @@ func total(h simulate.GPUHours) (sum float64) {
 	return sum
 }
 
-// label is an entry of a legend.
 type label struct{ Class, Name string }
 
 type policyRuns struct {
@@ -67,7 +66,6 @@ type teamRun struct {
 	Teams  []simulate.Team
 }
 
-// page is what page.html shows.
 type page struct {
 	About
 	*Outcome
@@ -316,7 +314,6 @@ func overTime(r Run) *chart {
 	return c
 }
 
-// largestTeams returns the teams that ask most.
 func largestTeams(r Run) []simulate.Team {
 	teams := slices.SortedFunc(slices.Values(r.Teams), func(a, b simulate.Team) int {
 		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name, b.Name))

@@ -100,7 +100,6 @@ func decodeTwoByte(b []byte) (r, n int) {
 // Size is one more than the largest token id.
 func (t *Tokenizer) Size() int { return t.size }
 
-// Longest is the length in bytes of the longest token.
 func (t *Tokenizer) Longest() int { return t.longest }
 
 // Pattern is how text is split into words.

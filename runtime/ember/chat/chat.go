@@ -47,13 +47,11 @@ type Template struct {
 	Dated, Today bool
 }
 
-// Message is one turn.
 type Message struct {
 	Role    string
 	Content string
 }
 
-// maxConfig bounds the template's files.
 const maxConfig = 16 << 20
 
 // Load reads the template of a checkpoint's folder: chat_template.jinja, else the

@@ -39,7 +39,6 @@ type file struct {
 	data []byte // what follows the header
 }
 
-// maxIndex bounds the index of a sharded checkpoint.
 const maxIndex = 64 << 20
 
 // OpenFolder maps model.safetensors, or the files that
@@ -253,13 +252,11 @@ func (s *Set) Size() int64 {
 	return n
 }
 
-// Lookup finds a tensor's entry.
 func (s *Set) Lookup(name string) (Tensor, bool) {
 	p, ok := s.byName[name]
 	return p.Tensor, ok
 }
 
-// Names lists the tensors, sorted.
 func (s *Set) Names() []string {
 	return slices.Sorted(maps.Keys(s.byName))
 }

@@ -79,14 +79,12 @@ func New(o Options) *Host {
 	return &Host{o: o, log: o.Log, limiter: limiter, slots: make(chan struct{}, o.AtOnce)}
 }
 
-// Ready reports whether engines can be forked now.
 func (h *Host) Ready() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.parent != nil
 }
 
-// Counts are the forked engines and the refused requests.
 func (h *Host) Counts() (forked, refused int64) { return h.forked.Load(), h.refused.Load() }
 
 // Run keeps an interpreter until ctx ends, and starts another when it has ended. The error
