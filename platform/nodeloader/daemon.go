@@ -21,6 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
 // SocketPath is the socket's path below Options.Dir. Pods mount its folder and nothing
@@ -221,32 +222,12 @@ func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
 	return nil, fmt.Errorf("%s: %w", lock.Path(), err)
 }
 
-// listen replaces the socket in one step: a shim reaches either the old one, which has no
-// listener any more, or this one.
 func (d *Daemon) listen() (*net.UnixListener, error) {
-	// Listen under a short name: the path of a socket has at most 107 bytes.
 	path := filepath.Join(d.o.Dir, SocketPath)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
-	temporary := path + "~"
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	// Pods have users of their own; IdentifyPod checks the caller.
-	if err = os.Chmod(temporary, 0o666); err == nil {
-		err = os.Rename(temporary, path)
-	}
-	if err != nil {
-		l.Close()
-		return nil, err
-	}
-	return l, nil
+	return jsonsocket.ListenPublic(path) // pods have users of their own; IdentifyPod checks the caller
 }
 
 // accept serves shims until the listener is closed.
