@@ -138,8 +138,7 @@ func (g *Gateway) transport(h2 bool) *http.Transport {
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			c, err := dial(ctx, addr)
 			if err != nil {
-				var op *net.OpError
-				if !errors.As(err, &op) {
+				if _, ok := errors.AsType[*net.OpError](err); !ok {
 					err = &net.OpError{Op: "dial", Net: "tcp", Err: err}
 				}
 				return nil, err

@@ -76,6 +76,7 @@ type Daemon struct {
 	changes newest.Signal // the node's checkpoints may have changed
 	slots   chan struct{} // one per running staging of a pod
 	reading chan struct{} // one entry while a checkpoint is verified
+	conns   chan struct{} // one per connection
 	serving atomic.Bool   // shims are served
 	ready   chan struct{} // closed once shims are served
 
@@ -86,7 +87,6 @@ type Daemon struct {
 	mu            sync.Mutex // guards all fields below; never held over I/O
 	ctx           context.Context
 	ending        bool
-	conns         int
 	connections   map[string]int         // connections by pod UID, including those before their hello
 	complainAfter time.Time              // refusals are not logged until then
 	shims         map[string]*shim       // by pod UID
@@ -133,6 +133,7 @@ func New(o Options) *Daemon {
 	return &Daemon{
 		o: o, log: o.Log, governed: governed, instance: strconv.FormatInt(time.Now().UnixNano(), 36),
 		changes: newest.NewSignal(), slots: make(chan struct{}, o.Stages), reading: make(chan struct{}, 1), ready: make(chan struct{}),
+		conns: make(chan struct{}, o.Pods),
 		shims: map[string]*shim{}, connections: map[string]int{}, prefetches: map[string]*prefetch{}, pendingStops: map[string]pendingStop{},
 		leased: map[string]int{}, ownersChanged: make(chan struct{}),
 	}
@@ -246,33 +247,19 @@ func (d *Daemon) accept(ctx context.Context, l *net.UnixListener, parts *sync.Wa
 			backoff.Sleep(ctx, 100*time.Millisecond)
 			continue
 		}
-		if !d.addConnection() {
+		select {
+		case d.conns <- struct{}{}:
+		default:
 			d.counts.refused.Add(1)
 			d.complain("too many connections", "most", d.o.Pods)
 			conn.Close()
 			continue
 		}
 		parts.Go(func() {
-			defer d.removeConnection()
+			defer func() { <-d.conns }()
 			d.serve(ctx, conn)
 		})
 	}
-}
-
-func (d *Daemon) addConnection() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.conns >= d.o.Pods {
-		return false
-	}
-	d.conns++
-	return true
-}
-
-func (d *Daemon) removeConnection() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.conns--
 }
 
 // countConnection adds n to a pod's connections; false if there are too many.

@@ -196,8 +196,7 @@ func (r *Replica) loadAdapter(ctx, replicaCtx context.Context, eng adapterEngine
 		}
 	}
 	if err := eng.LoadAdapter(ctx, a.Name, path); err != nil {
-		var se *engine.StatusError
-		if !errors.As(err, &se) || se.Status != http.StatusBadRequest || !engine.AdapterLoaded(se) {
+		if se, ok := errors.AsType[*engine.StatusError](err); !ok || se.Status != http.StatusBadRequest || !engine.AdapterLoaded(se) {
 			release()
 			return fail(adapterErrorCode(err), err)
 		}
@@ -242,8 +241,7 @@ func (r *Replica) freeAdapterSlot(ctx context.Context, eng adapterEngine) error 
 		s.mu.Unlock()
 		err := eng.UnloadAdapter(ctx, old)
 		release()
-		var se *engine.StatusError
-		if err != nil && (!errors.As(err, &se) || se.Status != http.StatusNotFound) {
+		if se, ok := errors.AsType[*engine.StatusError](err); err != nil && (!ok || se.Status != http.StatusNotFound) {
 			return fmt.Errorf("no free slot: unload %s: %w", old, err)
 		}
 	}
