@@ -510,7 +510,8 @@ func (j *stagingJob) inPlaceFile(ctx context.Context, from InPlace, file source.
 // validateFile checks a whole file before any engine reads it.
 func validateFile(name string, r io.ReaderAt, size int64, names []string) error {
 	if headercheck.IsIndex(name) {
-		return headercheck.Shards(name, r, size, names)
+		_, err := headercheck.Shards(name, r, size, names)
+		return err
 	}
 	return headercheck.File(name, r, size)
 }
