@@ -228,7 +228,6 @@ func (j *stagingJob) claimStore(ctx context.Context) (*store.Ingest, error) {
 	}
 }
 
-// fetchAndCommit plans, fetches, verifies and commits.
 func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Checkpoint, error) {
 	j.progress.update(func(p *Progress) { *p = Progress{State: Planning} })
 	files, err := j.listSource(ctx)
@@ -511,7 +510,8 @@ func (j *stagingJob) inPlaceFile(ctx context.Context, from InPlace, file source.
 // validateFile checks a whole file before any engine reads it.
 func validateFile(name string, r io.ReaderAt, size int64, names []string) error {
 	if headercheck.IsIndex(name) {
-		return headercheck.Shards(name, r, size, names)
+		_, err := headercheck.Shards(name, r, size, names)
+		return err
 	}
 	return headercheck.File(name, r, size)
 }

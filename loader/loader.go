@@ -169,7 +169,6 @@ func (l *Loader) limiter(location string) *rangelimit.Limiter {
 // cleared.
 const maxLimiters = 1000
 
-// Priority of a staging among the others.
 type Priority = rangelimit.Priority
 
 // High: a request waits for the staging. Low: none does.

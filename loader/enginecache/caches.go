@@ -36,7 +36,6 @@ func (k Key) String() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Options of the caches of a node.
 type Options struct {
 	// Dir is made when it is needed.
 	Dir string

@@ -356,7 +356,6 @@ func extractFile(root *os.Root, t io.Reader, h *tar.Header) error {
 	return errors.Join(err, out.Close())
 }
 
-// packReader reads ranges of a file of a source.
 type packReader struct {
 	ctx  context.Context
 	from Remote

@@ -3,14 +3,12 @@ package inspect
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/sizing"
 	"github.com/thaw-dev/thaw/functions/weightsets"
 	"github.com/thaw-dev/thaw/loader"
@@ -25,7 +23,6 @@ const (
 		"here does"
 )
 
-// Format of the weights.
 type Format string
 
 const (
@@ -120,7 +117,6 @@ func CheckWeights(ctx context.Context, src string, o Options) error {
 	return r.narrow(o)
 }
 
-// ReadAdapter looks at a source that is a LoRA adapter.
 func ReadAdapter(ctx context.Context, src string, o Options) (Adapter, string, error) {
 	r, err := open(ctx, src, o)
 	if err != nil {
@@ -242,7 +238,7 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 			return s, err
 		}
 		for _, f := range files {
-			if used[f.Name] {
+			if slices.Contains(used, f.Name) {
 				s.files = append(s.files, f)
 			} else {
 				s.left = append(s.left, f.Name)
@@ -266,29 +262,14 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 }
 
 // shards returns the names of the files that an index uses; all must be there.
-func (r *reader) shards(index source.File, files []source.File) (map[string]bool, error) {
+func (r *reader) shards(index source.File, files []source.File) ([]string, error) {
 	raw, err := r.small(index)
 	if err != nil {
 		return nil, err
 	}
-	var have []string
-	for _, f := range files {
-		have = append(have, f.Name)
-	}
-	if err := headercheck.Shards(index.Name, bytes.NewReader(raw), int64(len(raw)), have); err != nil {
-		return nil, source.WithFile(err, index.Name)
-	}
-	var doc struct {
-		Map map[string]string `json:"weight_map"`
-	}
-	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
-		return nil, &source.Error{Kind: source.Corrupt, File: index.Name, Detail: "is no index of shards", Err: err}
-	}
-	used := map[string]bool{}
-	for _, name := range doc.Map {
-		used[name] = true
-	}
-	return used, nil
+	have := functions.ConvertAll(files, func(f source.File) string { return f.Name })
+	used, err := headercheck.Shards(index.Name, bytes.NewReader(raw), int64(len(raw)), have)
+	return used, source.WithFile(err, index.Name)
 }
 
 func sizeOf(files []source.File) string {

@@ -23,7 +23,6 @@ const (
 	maxSmall = 64 << 20 // bytes of a file that is read whole: an index of shards
 )
 
-// reader reads the files of one listing.
 type reader struct {
 	ctx              context.Context
 	from             loader.Source
@@ -102,7 +101,6 @@ func (r *reader) file(name string) (source.File, bool) {
 	return r.files[i], true
 }
 
-// small returns a whole file.
 func (r *reader) small(f source.File) ([]byte, error) {
 	if f.Size > maxSmall {
 		return nil, &source.Error{Kind: source.Refused, File: f.Name, Detail: fmt.Sprintf("has %d bytes; at most %d are read", f.Size, maxSmall)}

@@ -160,7 +160,6 @@ const (
 	blocksPath      = "/peers/blocks"
 )
 
-// Handler serves other nodes.
 func (n *Node) Handler(server BlockServer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+announcePath, func(w http.ResponseWriter, r *http.Request) { n.serveAnnouncement(server, w, r) })
@@ -271,7 +270,6 @@ func (n *Node) serveBlock(server BlockServer, w http.ResponseWriter, r *http.Req
 	_, _ = io.Copy(w, io.LimitReader(read.File, length)) // sendfile
 }
 
-// maxBlockRead bounds the range of one read.
 const maxBlockRead = 256 << 20
 
 func (n *Node) sendAnnouncement(ctx context.Context, at Peer, plan string, message announcement) (announcement, error) {

@@ -56,14 +56,6 @@ func newController(start, minimum, maximum int) controller {
 	return controller{min: minimum, max: maximum, limit: max(minimum, min(start, maximum)), skip: 1}
 }
 
-// resumedController starts from the number found by an earlier process, and rests
-// before it tries another.
-func resumedController(start, minimum, maximum int) controller {
-	p := newController(start, minimum, maximum)
-	p.state = resting
-	return p
-}
-
 // reset forgets what an earlier process found, unless this one has tested it already.
 func (c *controller) reset() {
 	if c.failedTries == 0 && c.throttleScore == 0 {
@@ -144,7 +136,6 @@ func (c *controller) step(m sample) {
 	}
 }
 
-// setLimit sets a limit to be measured.
 func (c *controller) setLimit(limit int) {
 	c.limit = max(c.min, min(limit, c.max))
 	c.skip, c.missedOnce = 1, false

@@ -11,7 +11,6 @@ import (
 	"github.com/thaw-dev/thaw/functions/weightsets"
 )
 
-// Bounds of a plan.
 const (
 	maxFiles = 10_000
 	maxBytes = int64(1) << 46 // 64 TiB: a sum that large is a lie

@@ -24,7 +24,6 @@ type File struct {
 	Tree string `json:"tree"` // hex tree digest of its blocks
 }
 
-// Entry is a published checkpoint.
 type Entry struct {
 	// Format of the store that wrote the manifest; another one is not read.
 	Format int `json:"format"`
@@ -79,7 +78,6 @@ func (s *Store) setPin(digest string, setPin bool) error {
 // pinName is the file that marks a checkpoint as pinned.
 const pinName = "pin"
 
-// Digest returns the digest of a checkpoint with these files.
 func Digest(files []File) string {
 	lines := make([]string, 0, len(files))
 	for _, f := range files {

@@ -209,7 +209,6 @@ func (s *Store) step(name string) error {
 	return s.o.Step(name)
 }
 
-// fsync flushes a file or a folder to the disk.
 func (s *Store) fsync(f *os.File) error {
 	if s.o.Fsync != nil {
 		return s.o.Fsync(f)

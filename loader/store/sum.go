@@ -49,7 +49,6 @@ func (s *Sum) Sum64() uint64 {
 	return s.leaves.Sum64()
 }
 
-// Reset begins anew.
 func (s *Sum) Reset() {
 	s.leaf.Reset()
 	s.leaves.Reset()

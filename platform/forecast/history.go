@@ -266,7 +266,6 @@ type plannedStart struct {
 	life      uint32
 }
 
-// startHeap is a heap of planned starts, the earliest first.
 type startHeap []plannedStart
 
 func (s startHeap) Len() int           { return len(s) }
@@ -274,7 +273,6 @@ func (s startHeap) Less(i, j int) bool { return s[i].before(s[j]) }
 func (s startHeap) Swap(i, j int)      { s[i], s[j] = s[j], s[i] }
 func (s *startHeap) Push(x any)        { *s = append(*s, x.(plannedStart)) }
 
-// Pop implements heap.Interface.
 func (s *startHeap) Pop() any {
 	last := len(*s) - 1
 	x := (*s)[last]

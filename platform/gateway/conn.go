@@ -63,7 +63,6 @@ func (c *clientConn) SetWriteDeadline(time.Time) error { return nil }
 // SetDeadline sets the read deadline only.
 func (c *clientConn) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
 
-// CloseWrite closes the sending side.
 func (c *clientConn) CloseWrite() error {
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return h.CloseWrite()

@@ -138,8 +138,7 @@ func (g *Gateway) transport(h2 bool) *http.Transport {
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			c, err := dial(ctx, addr)
 			if err != nil {
-				var op *net.OpError
-				if !errors.As(err, &op) {
+				if _, ok := errors.AsType[*net.OpError](err); !ok {
 					err = &net.OpError{Op: "dial", Net: "tcp", Err: err}
 				}
 				return nil, err
@@ -361,7 +360,6 @@ func (g *Gateway) server(base context.Context, h http.Handler) *http.Server {
 	}
 }
 
-// writeError sends a typed error.
 func writeError(w http.ResponseWriter, e *openai.Error) {
 	h := w.Header()
 	h.Set("X-Request-Id", openai.NewID())

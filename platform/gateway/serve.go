@@ -11,7 +11,6 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// maxHead bounds the head of a request, in bytes.
 const maxHead = 8 << 10
 
 type listenerHandler struct {
@@ -145,8 +144,7 @@ func (g *Gateway) unhosted(s *listenerHandler, w *writer, r *http.Request) {
 func checkRequest(r *http.Request) *openai.Error {
 	switch {
 	case r.Method == http.MethodConnect:
-		e := openai.New(openai.MethodNotAllowed, "CONNECT is not served.")
-		return e
+		return openai.New(openai.MethodNotAllowed, "CONNECT is not served.")
 	case r.URL.Scheme != "" || r.URL.Opaque != "" || !strings.HasPrefix(r.RequestURI, "/"):
 		return openai.New(openai.InvalidRequest, "The request's head is not well formed: the target is not a path.")
 	case r.Host == "":

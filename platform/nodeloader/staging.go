@@ -69,7 +69,6 @@ func refusal(reason, fix string) *controlstream.Failed {
 	return &controlstream.Failed{Kind: controlstream.KindRefused, Message: reason, Fix: fix}
 }
 
-// failure converts an error for a pod.
 func failure(err error) *controlstream.Failed {
 	e, ok := errors.AsType[*source.Error](err)
 	if !ok {

@@ -10,7 +10,6 @@ import (
 // Unavailable is why no engine can be confined on this machine.
 func Unavailable() string { return "it needs Linux" }
 
-// OwnUsers reports whether engines can have users of their own.
 func OwnUsers() bool { return false }
 
 // Opened is a plan whose ruleset was made; there is none on this system.

@@ -362,18 +362,17 @@ func checkLength(c *loadedModel, prompt []int, more int) *failure {
 	return nil
 }
 
-// input is one text or list of tokens.
 type input struct {
 	text   string
 	tokens []int
 	ids    bool
 }
 
-func (i input) encode(c *loadedModel, around bool) ([]int, *failure) {
+func (i input) encode(c *loadedModel) ([]int, *failure) {
 	if i.ids {
 		return i.tokens, nil
 	}
-	return c.encode(i.text, around)
+	return c.encode(i.text, true)
 }
 
 // encode refuses text that must be too long before tokenizing it. The factor of four

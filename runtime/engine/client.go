@@ -65,7 +65,6 @@ type Client struct {
 	busyAt            atomic.Int64               // when it was first busy instead, in unix nanoseconds; 0: it was not
 }
 
-// New makes the client of a started command.
 func New(c Command) *Client {
 	row, _ := engineRow(c.Engine)
 	t := &http.Transport{
@@ -237,7 +236,6 @@ func (c *Client) send(ctx context.Context, method, path, contentType string, bod
 	return res, nil
 }
 
-// readAnswer reads at most limit bytes of an answer.
 func readAnswer(res *http.Response, path string, limit int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(res.Body, limit))
 	if err != nil {

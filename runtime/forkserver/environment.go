@@ -38,7 +38,6 @@ var importLists = map[string]string{"vllm": "vllm"}
 // ImportList is the import list of an engine; "" if it cannot be forked.
 func ImportList(engine string) string { return importLists[engine] }
 
-// Environment is an installation of a Python program.
 type Environment struct {
 	Program      string   // the command, as engines are started
 	Python       []string // the interpreter and its flags, from the command's first line

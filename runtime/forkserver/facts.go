@@ -64,7 +64,6 @@ func AskFacts(ctx context.Context, socket string) (Facts, error) {
 	return a.check()
 }
 
-// factsAnswer is a parent's answer to the request for its facts.
 type factsAnswer struct {
 	Facts *Facts `json:"facts"`
 	Error string `json:"error"`

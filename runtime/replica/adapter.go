@@ -14,7 +14,6 @@ import (
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
-// Codes of an AdapterError.
 const (
 	AdapterNotFound    = "adapter_not_found"   // the model or its source has no such adapter: 404
 	AdapterInvalid     = "adapter_invalid"     // the files are not an adapter of this model: 400
@@ -197,8 +196,7 @@ func (r *Replica) loadAdapter(ctx, replicaCtx context.Context, eng adapterEngine
 		}
 	}
 	if err := eng.LoadAdapter(ctx, a.Name, path); err != nil {
-		var se *engine.StatusError
-		if !errors.As(err, &se) || se.Status != http.StatusBadRequest || !engine.AdapterLoaded(se) {
+		if se, ok := errors.AsType[*engine.StatusError](err); !ok || se.Status != http.StatusBadRequest || !engine.AdapterLoaded(se) {
 			release()
 			return fail(adapterErrorCode(err), err)
 		}

@@ -197,7 +197,6 @@ type Meta struct {
 	Health  string              `json:"health,omitempty"`
 }
 
-// ParseMeta reads the Meta of a process of the supervisor.
 func ParseMeta(r supervisor.Running) (Meta, error) {
 	var m Meta
 	if err := json.Unmarshal(r.Meta, &m); err != nil {

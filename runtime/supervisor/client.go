@@ -51,9 +51,7 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 		}
 		*p = abs
 	}
-	if s.Orphan <= 0 {
-		s.Orphan = DefaultOrphan
-	}
+	s.Orphan = cmp.Or(max(s.Orphan, 0), DefaultOrphan)
 	cmd, err := s.command()
 	if err != nil {
 		return nil, fmt.Errorf("supervisor: %w", err)

@@ -4,6 +4,7 @@ package tail
 
 import (
 	"bytes"
+	"cmp"
 	"io"
 	"os"
 	"time"
@@ -38,9 +39,7 @@ type Follower struct {
 
 // New returns a Follower; nothing is read before Read.
 func New(o Options) *Follower {
-	if o.Every <= 0 {
-		o.Every = DefaultEvery
-	}
+	o.Every = cmp.Or(max(o.Every, 0), DefaultEvery)
 	return &Follower{o: o, file: o.File}
 }
 

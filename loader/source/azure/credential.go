@@ -26,7 +26,6 @@ type containerAccess struct {
 	setUp string
 }
 
-// The variables that hold a credential.
 const (
 	connectionVariable = "AZURE_STORAGE_CONNECTION_STRING"
 	keyVariable        = "AZURE_STORAGE_KEY"

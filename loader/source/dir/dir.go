@@ -121,7 +121,6 @@ func (s Source) Plan(ctx context.Context, location string, also source.Globs) (s
 	return l.plan, nil
 }
 
-// listing walks through a folder.
 type listing struct {
 	openedFolder
 	location string
@@ -270,7 +269,6 @@ func (s Source) Open(file source.File) (*os.File, error) {
 	return f, nil
 }
 
-// Read returns a range of a file of a plan.
 func (s Source) Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

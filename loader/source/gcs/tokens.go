@@ -176,7 +176,6 @@ func (t *tokens) reset() {
 	}
 }
 
-// describe names the origin of the credentials.
 func (t *tokens) describe() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

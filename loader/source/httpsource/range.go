@@ -148,7 +148,6 @@ func checkRange(r *http.Response, a RangeRequest) error {
 	return nil
 }
 
-// ReadFull reads exactly len(b) bytes of body into b.
 func ReadFull(ctx context.Context, body io.Reader, b []byte, a RangeRequest) error {
 	n, err := io.ReadFull(body, b)
 	if err == nil {

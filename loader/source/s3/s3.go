@@ -203,7 +203,6 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	})
 }
 
-// planFolder lists the objects below a prefix.
 func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan, error) {
 	plan, err := p.List(func(from string) ([]source.File, string, error) {
 		query := url.Values{"list-type": {"2"}, "prefix": {p.Key("")}, "encoding-type": {"url"}}

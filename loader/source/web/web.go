@@ -77,7 +77,6 @@ func (s *Source) parse(location string) (*url.URL, error) {
 	return u, nil
 }
 
-// Plan finds the files of a folder.
 func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
 	u, err := s.parse(location)
 	if err != nil {

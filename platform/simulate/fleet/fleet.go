@@ -11,7 +11,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// Fleet is the nodes of a simulation and its engine times.
 type Fleet struct {
 	Nodes  []HostKind `json:"nodes"`
 	Engine Engine     `json:"engine"`
@@ -163,7 +162,6 @@ func (f *Fleet) problems(file string, places catalog.Places) (out catalog.Proble
 	return out
 }
 
-// Hosts yields every host's name and kind.
 func (f *Fleet) Hosts(yield func(id string, n *HostKind) bool) {
 	for i := range f.Nodes {
 		n := &f.Nodes[i]

@@ -165,7 +165,6 @@ type bars struct {
 	Rows     []bar
 }
 
-// bar is one row of a bar chart.
 type bar struct {
 	Label, Note string
 	Y           int
@@ -173,7 +172,6 @@ type bar struct {
 	Parts       []part
 }
 
-// part is one segment of a bar.
 type part struct {
 	label
 	Text     string

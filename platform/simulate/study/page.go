@@ -31,7 +31,8 @@ var pageHTML string
 
 // pageTemplate is parsed for the first page, not at every start of the program.
 var pageTemplate = sync.OnceValue(func() *template.Template {
-	functions := template.FuncMap{"seconds": Seconds, "count": Count, "hours": Hours}
+	functions := template.FuncMap{"seconds": Seconds, "count": Count, "hours": Hours, "largest": largestTeams,
+		"columns": func() []Column { return Columns }}
 	return template.Must(template.New("page").Funcs(functions).Parse(pageHTML))
 })
 
@@ -54,7 +55,6 @@ func total(h simulate.GPUHours) (sum float64) {
 	return sum
 }
 
-// label is an entry of a legend.
 type label struct{ Class, Name string }
 
 type policyRuns struct {
@@ -62,17 +62,9 @@ type policyRuns struct {
 	runs []Run
 }
 
-type teamRun struct {
-	Policy Policy
-	Teams  []simulate.Team
-}
-
-// page is what page.html shows.
 type page struct {
 	About
 	*Outcome
-	Columns     []Column
-	Clairvoyant string
 	ReadsFuture bool // a policy does
 	Best        int  // index of the best run; -1 for none
 	Policies    []policyRuns
@@ -82,18 +74,13 @@ type page struct {
 	Kinds       []label // of GPU-hours
 	HeldKinds   []label // those of GPUs that are held
 	OverTime    []*chart
-	MostTeams   int
-	TeamRuns    []teamRun
+	TeamRuns    []Run // with more than one team
 	Impossible  []string
 }
 
-// mostTeams is the largest number of teams shown.
-const mostTeams = 20
-
 // Page returns the outcome as one self-contained HTML page.
 func (o *Outcome) Page(a About) string {
-	p := &page{About: a, Outcome: o, Columns: Columns, Clairvoyant: Clairvoyant, Best: o.best(), MostTeams: mostTeams,
-		Impossible: o.impossible()}
+	p := &page{About: a, Outcome: o, Best: o.best(), Impossible: o.impossible()}
 	p.ReadsFuture = slices.ContainsFunc(o.Runs, func(r Run) bool { return r.Policy.Future })
 	for _, k := range kinds {
 		p.Kinds = append(p.Kinds, label{k.name, k.name})
@@ -117,7 +104,7 @@ func (o *Outcome) Page(a About) string {
 			p.OverTime = append(p.OverTime, overTime(r))
 		}
 		if len(r.Teams) > 1 {
-			p.TeamRuns = append(p.TeamRuns, teamRun{r.Policy, largestTeams(r)})
+			p.TeamRuns = append(p.TeamRuns, r)
 		}
 	}
 	var b strings.Builder
@@ -316,12 +303,11 @@ func overTime(r Run) *chart {
 	return c
 }
 
-// largestTeams returns the teams that ask most.
-func largestTeams(r Run) []simulate.Team {
-	teams := slices.SortedFunc(slices.Values(r.Teams), func(a, b simulate.Team) int {
+func largestTeams(all []simulate.Team) []simulate.Team {
+	teams := slices.SortedFunc(slices.Values(all), func(a, b simulate.Team) int {
 		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name, b.Name))
 	})
-	return teams[:min(len(teams), mostTeams)]
+	return teams[:min(len(teams), 20)]
 }
 
 // impossible lists at most 50 models that no node can hold.

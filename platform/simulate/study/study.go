@@ -154,7 +154,6 @@ type studyRun struct {
 	runs   int
 }
 
-// runJobs executes the jobs concurrently.
 func (r *studyRun) runJobs(ctx context.Context, jobs []job) error {
 	r.runs += len(jobs)
 	g, ctx := errgroup.WithContext(ctx)

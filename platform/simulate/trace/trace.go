@@ -31,7 +31,6 @@ type Request struct {
 // Requests is a trace's requests in the order of At; the first error ends it.
 type Requests = iter.Seq2[Request, error]
 
-// Names of the formats.
 const (
 	Thaw           = "thaw"
 	AzureFunctions = "azure-functions"
@@ -78,7 +77,6 @@ type Trace struct {
 	read     Requests
 }
 
-// Read returns the requests from the start.
 func (t *Trace) Read() Requests { return t.read }
 
 // Open opens a trace: a file, gzip-compressed or not, or "gen:" and a Spec.
@@ -170,7 +168,6 @@ func (s *source) fail(line int, format string, args ...any) error {
 // errStop ends lines early without an error.
 var errStop = errors.New("stop")
 
-// maxLine is the largest length of a line.
 const maxLine = 1 << 20
 
 // reader opens the file, decompressed.

@@ -18,7 +18,6 @@ const maxVocab = 1 << 21
 // maxFile bounds tokenizer.json. The largest known ones have some 30 MB.
 const maxFile = 256 << 20
 
-// Load reads a tokenizer.json.
 func Load(path string) (*Tokenizer, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -81,7 +80,6 @@ func (s step) flatten() []step {
 	return out
 }
 
-// Parse reads the content of a tokenizer.json.
 func Parse(b []byte) (*Tokenizer, error) {
 	t := &Tokenizer{}
 	t.names.arena = make([]byte, 0, len(b)/4) // the vocabulary is about half of it, and as much syntax as text

@@ -72,7 +72,6 @@ type Adapter struct {
 
 func (a *Adapter) Rank() int { return a.rank }
 
-// Bytes is the adapter's memory.
 func (a *Adapter) Bytes() int { return a.bytes }
 
 const adapterWeights = "adapter_model.safetensors"

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
 type Options struct {
@@ -79,14 +79,12 @@ func New(o Options) *Host {
 	return &Host{o: o, log: o.Log, limiter: limiter, slots: make(chan struct{}, o.AtOnce)}
 }
 
-// Ready reports whether engines can be forked now.
 func (h *Host) Ready() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.parent != nil
 }
 
-// Counts are the forked engines and the refused requests.
 func (h *Host) Counts() (forked, refused int64) { return h.forked.Load(), h.refused.Load() }
 
 // Run keeps an interpreter until ctx ends, and starts another when it has ended. The error
@@ -240,24 +238,6 @@ func listenHost(sockets string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	in := fmt.Sprintf("/proc/self/fd/%d/", dir.Fd())
-	for _, name := range []string{base, base + "~"} {
-		if err := os.Remove(in + name); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, err
-		}
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: in + base + "~", Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	err = os.Chmod(in+base+"~", 0o666) // access is decided per process, by the kernel's credentials
-	if err == nil {
-		err = os.Rename(in+base+"~", in+base)
-	}
-	if err != nil {
-		l.Close()
-		return nil, err
-	}
-	return l, nil
+	// Access is decided per process, by the kernel's credentials.
+	return jsonsocket.ListenPublic(fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), base))
 }
