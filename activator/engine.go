@@ -134,7 +134,11 @@ func sendToEngine(ctx context.Context, engines answer.Sender, out *upstream.Requ
 }
 
 func (p *proxyRequest) want() answer.Want {
-	return answer.Want{Stream: p.stream, Whole: !p.stream && p.endpoint.Usage, Comments: p.remote != nil, Model: p.answerName,
+	name := p.answerName
+	if r := p.remote.Remote(); r != nil { // which names the model as its other side does
+		name = r.Metadata.Name
+	}
+	return answer.Want{Stream: p.stream, Whole: !p.stream && p.endpoint.Usage, Comments: p.remote != nil, Model: name,
 		Choices: p.env.N, Idle: p.idleBound(), Most: p.a.o.PlainAnswer}
 }
 
@@ -231,8 +235,7 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 		}
 		p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), problem)
 	}
-	p.leave()
-	p.refuse(refusal)
+	p.withdraw(refusal)
 	return true
 }
 
@@ -270,10 +273,7 @@ func (p *proxyRequest) recordFirstByte(now time.Time, plain bool) {
 		i, _ := metrics.Cold(p.queued.Cold)
 		p.a.metricsOf(p.fn).PlainAnswer[i](now.Sub(p.began).Seconds())
 	}
-	if !p.queued.Cold || p.queued.ColdStart == "" {
-		return
-	}
-	if !p.a.coldStarts.RememberFirstByte(p.queued.ColdStart, p.attempt.firstByteTook) {
+	if !p.queued.Cold || p.queued.ColdStart == "" || !p.a.coldStarts.RememberFirstByte(p.queued.ColdStart, p.attempt.firstByteTook) {
 		return
 	}
 	metrics.ObserveFirstByte(p.a.o.Metrics, p.fn.Snapshot(), p.attempt.firstByteTook)

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
-	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/refusals"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
@@ -315,8 +314,8 @@ func TestQueueFull(t *testing.T) {
 			}
 		}
 		var d Demand
-		w.act.Demand(false, func(x Demand) bool { d = x; return true })
-		if d.Queued != 3 || d.Teams["default"] != 3 || d.Oldest.IsZero() {
+		w.act.Demand(false, func(x Demand) { d = x })
+		if d.Queued != 3 || d.Oldest.IsZero() {
 			t.Errorf("%+v", d)
 		}
 		if m := metric(t, w, "thaw_buffered_requests"); !strings.Contains(m, "3") {
@@ -486,7 +485,8 @@ func TestHoldModes(t *testing.T) {
 		w.engineAt("e:1", goodAnswer)
 		w.act.Publish(testFunction("tiny"))
 		w.onWake = func() { time.Sleep(10 * time.Second); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) }
-		if r := w.post("/v1/chat/completions", plainRequest); r.code() != "model_loading" || r.took != 0 || w.count(&w.wakes) != 1 {
+		r := w.post("/v1/chat/completions", plainRequest)
+		if r.code() != "model_loading" || r.took != 0 || w.count(&w.wakes) != 1 || w.count(&w.nudges) != 0 { // a nudge would end the lease
 			t.Fatalf("%+v", r)
 		}
 		if r := w.post("/v1/chat/completions", streamRequest); r.status != 200 || r.took != 10*time.Second {
@@ -793,18 +793,19 @@ func TestDecide(t *testing.T) {
 		"ready":                        {ready, admission.Load{FreeSlots: 4}, admission.ClientTimeouts{}, admission.Serve, "", false},
 		"ready and full":               {ready, admission.Load{Active: 4}, admission.ClientTimeouts{}, admission.Wait, "", false},
 		"ready, others wait":           {ready, admission.Load{FreeSlots: 4, Queued: 1}, admission.ClientTimeouts{}, admission.Wait, "", false},
-		"at rest":                      {f, admission.Load{}, admission.ClientTimeouts{}, admission.Wake, "", false},
-		"at rest, some patience":       {f, admission.Load{}, admission.ClientTimeouts{Wait: time.Second}, admission.Wake, "", false},
+		"at rest":                      {f, admission.Load{}, admission.ClientTimeouts{}, admission.Wait, "", true},
+		"at rest, some patience":       {f, admission.Load{}, admission.ClientTimeouts{Wait: time.Second}, admission.Wait, "", true},
 		"coming":                       {coming, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Wait, "", false},
 		"coming too late":              {coming, admission.Load{}, admission.ClientTimeouts{Wait: 20 * time.Second}, admission.Refuse, openai.ModelLoading, true},
 		"broken":                       {brokenOne, admission.Load{}, admission.ClientTimeouts{}, admission.Refuse, openai.ModelLoadFailed, false},
-		"mended":                       {repaired, admission.Load{}, admission.ClientTimeouts{}, admission.Wake, "", false},
+		"mended":                       {repaired, admission.Load{}, admission.ClientTimeouts{}, admission.Wait, "", true},
 		"slow":                         {slow, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Refuse, openai.ModelLoading, true},
 		"slow, never":                  {slow, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute, NoWake: true}, admission.Refuse, openai.ModelLoading, false},
 		"slow, but most of it is over": {under, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Wait, "", false},
 	} {
 		d := admission.Decide(&c.f, c.l, c.p, now)
-		if d.Verdict != c.want || d.WakeForRetry != c.warm || (d.Error != nil) != (c.code != "") || d.Error != nil && d.Error.Code != c.code {
+		if d.Verdict != c.want || (d.Wake == admission.Replica) != c.warm || (d.Error != nil) != (c.code != "") ||
+			d.Error != nil && d.Error.Code != c.code {
 			t.Errorf("%s: %+v", name, d)
 		}
 	}
@@ -855,13 +856,10 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 		red, _, _ := w.keys.Create("red", "", false)
 		w.keys.Create("blue", "", false)
 		w.act.Publish(readyAt(testFunction("red/mine"), 4, "e:1"), readyAt(testFunction("blue/theirs"), 4, "e:1"))
-		paths := []string{"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
-		for i := range endpoints.Plain {
-			paths = append(paths, endpoints.Plain[i].Path)
-		}
+		paths := functions.ConvertAll(openai.Endpoints[:], func(e openai.Endpoint) string { return e.Path })
 		send := func(path, model string) result {
 			body, kind := fmt.Sprintf(`{"model":%q,"input":"x"}`, model), "application/json"
-			if ep := endpoints.Find(path); ep.Form {
+			if ep := openai.FindEndpoint(path); ep.Form {
 				body, kind = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n"+model+"\r\n--b--\r\n", "multipart/form-data; boundary=b"
 			}
 			return w.post(path, body, "Authorization", "Bearer "+red, "Content-Type", kind)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/answer"
-	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -279,7 +278,7 @@ func (s *eventStream) pass(p []byte) {
 		s.out = openai.FrameErrors(s.out, s.x.endpoint.Path, openai.NextSequence(s.out, s.sequence))
 		s.died = s.died || answer.EngineDied(s.out)
 	}
-	if s.x.endpoint == &endpoints.Responses {
+	if s.x.endpoint.Path == "/v1/responses" {
 		s.sequence = openai.NextSequence(s.out, s.sequence)
 	}
 	if s.seen.Token && s.x.tokens.FirstTook == 0 {

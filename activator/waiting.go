@@ -1,11 +1,11 @@
 package activator
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
-	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -64,8 +64,7 @@ func (p *proxyRequest) enter(fresh bool) {
 	p.phase = waiting
 	p.wait.since = now
 	if e := p.countBuffered(size, now); e != nil {
-		p.leave()
-		p.refuse(e)
+		p.withdraw(e)
 		return
 	}
 	if fresh || p.wait.deadline.IsZero() {
@@ -77,35 +76,18 @@ func (p *proxyRequest) enter(fresh bool) {
 	// the request.
 	f := p.fn.Snapshot()
 	if p.fn.Removed() {
-		p.leave()
-		p.refuse(openai.New(openai.ModelNotFound, ""))
+		p.withdraw(openai.New(openai.ModelNotFound, ""))
 		return
 	}
-	switch d, alone := p.queued.Decide(f, p.wait.timeouts, now); {
-	case d.Verdict == admission.Refuse:
-		p.leave()
-		if d.WakeForRetry {
-			if e := p.wake(f, true); e != nil {
-				p.refuse(e)
-				return
-			}
-		}
-		p.refuse(d.Error)
+	d := p.queued.Decide(f, p.wait.timeouts, now)
+	if e := cmp.Or(p.wake(d.Wake), d.Error); e != nil {
+		p.withdraw(e)
 		return
-	case len(f.Replicas) > 0:
-		a.o.Waker.Nudge(p.fn.Name)
-	default:
-		if e := p.wake(f, alone); e != nil {
-			p.leave()
-			p.refuse(e)
-			return
-		}
 	}
 	a.waiting.Add(p, p.id, p.clientID)
 	p.wait.indexed = true
 	if a.draining.Load() || p.source.mustDrain() {
-		p.leave()
-		p.refuse(openai.New(openai.ShuttingDown, ""))
+		p.withdraw(openai.New(openai.ShuttingDown, ""))
 		return
 	}
 	p.wait.changed = q.Changed()
@@ -117,7 +99,7 @@ func (p *proxyRequest) enter(fresh bool) {
 func (p *proxyRequest) countBuffered(size int64, now time.Time) *openai.Error {
 	if !p.caller.Covered() {
 		if r := ratelimit.RetryUntilAllotment(p.source.context, func() *ratelimit.Refusal { return p.a.o.Limits.AdmitWaiting(p.team, now) }); r != nil {
-			return p.limitError(r)
+			return p.a.limitError(p.team, r)
 		}
 	}
 	p.wait.counted = true
@@ -139,22 +121,33 @@ func (p *proxyRequest) waitDeadline() time.Time {
 	return p.began.Add(wait)
 }
 
-// wake asks the platform for a first replica, once however many requests wait. The
-// team whose request begins a cold start is charged for it.
-func (p *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
-	r := ratelimit.RetryUntilAllotment(p.source.context, func() (r *ratelimit.Refusal) {
-		p.queued.RequestReplica(&p.fn.Data.queue, f, again, func() *openai.Error {
-			if r = p.a.o.Limits.AdmitColdStart(p.team, p.a.o.Now()); r != nil {
-				return openai.New(openai.RateLimitExceeded, r.Message)
-			}
-			return nil
-		}, func() string { return p.a.o.Waker.Wake(p.fn.Name, p.team) }, func() { p.a.o.Waker.Nudge(p.fn.Name) })
-		return r
-	})
-	if r != nil {
-		return p.limitError(r)
+// wake asks the platform for what the queue has decided. The team whose request begins a cold
+// start is charged for it; where its limits refuse that, the next that waits is asked.
+func (p *proxyRequest) wake(w admission.Wake) (refusal *openai.Error) {
+	a, q := p.a, &p.fn.Data.queue
+	team, ok := p.team, true
+	for ok && w == admission.Begin {
+		r := ratelimit.RetryUntilAllotment(p.source.context, func() *ratelimit.Refusal { return a.o.Limits.AdmitColdStart(team, a.o.Now()) })
+		if r == nil {
+			w = q.ConfirmBegin()
+			break
+		}
+		e := a.limitError(team, r)
+		if refusal == nil {
+			refusal = e
+			p.leave()
+		}
+		team, ok = q.RefuseBegin(e)
 	}
-	return nil
+	switch w {
+	case admission.Replica:
+		id := a.o.Waker.Wake(p.fn.Name)
+		q.Woken(id)
+		p.queued.ColdStart = id
+	case admission.Nudge:
+		a.o.Waker.Nudge(p.fn.Name)
+	}
+	return refusal
 }
 
 // admitTeam reads the request's priority and counts it against the team's limits. It waits
@@ -172,13 +165,19 @@ func (p *proxyRequest) admitTeam(team string) (e *openai.Error) {
 		return r
 	})
 	if r != nil {
-		return p.limitError(r)
+		return p.a.limitError(p.team, r)
 	}
 	return nil
 }
 
 func (p *proxyRequest) refuse(e *openai.Error) {
 	p.phase, p.fail = refused, e
+}
+
+// withdraw refuses a request that has a place in the queue or a slot at a replica.
+func (p *proxyRequest) withdraw(e *openai.Error) {
+	p.leave()
+	p.refuse(e)
 }
 
 // leave releases the place in the queue, or the slot at the replica.
@@ -215,10 +214,9 @@ func (p *proxyRequest) endWait() {
 
 // resolveColdStart fills in the id of the cold start where it was unknown on arrival.
 func (p *proxyRequest) resolveColdStart() {
-	if p.queued.ColdStart != "" {
-		return
+	if p.queued.ColdStart == "" {
+		p.queued.ColdStart = p.fn.Data.queue.ColdStart()
 	}
-	p.queued.ColdStart = p.fn.Data.queue.ColdStart()
 	if p.queued.ColdStart != "" {
 		return
 	}

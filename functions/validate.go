@@ -40,7 +40,7 @@ func (p *problems) add(path, hint, format string, args ...any) {
 
 const labelHint = "1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or digit"
 
-// checkHead checks what models and teams have in common.
+// checkHead checks what all kinds have in common.
 func (p *problems) checkHead(version, kind, want string, meta Metadata) {
 	if version != APIVersion {
 		p.add("apiVersion", "write apiVersion: "+APIVersion, "%q is no version thaw knows", Clip(version))
@@ -60,16 +60,15 @@ func (p *problems) checkHead(version, kind, want string, meta Metadata) {
 	}
 }
 
-func (p *problems) checkNamespace(namespace string) {
-	if !IsLabel(namespace) {
-		p.add("metadata.namespace", labelHint, "%q is no DNS label", Clip(namespace))
+// checkFunction checks the head of a kind of function. The name that "model": "auto" means is a
+// Router's.
+func (p *problems) checkFunction(version, kind, want string, meta Metadata) {
+	p.checkHead(version, kind, want, meta)
+	if !IsLabel(meta.Namespace) {
+		p.add("metadata.namespace", labelHint, "%q is no DNS label", Clip(meta.Namespace))
 	}
-}
-
-// checkAuto refuses the name that "model": "auto" means, of anything but a Router.
-func (p *problems) checkAuto(name string) {
-	if name == AutoRouter {
-		p.add("metadata.name", "take another name", "%q is reserved for a Router: a request that names it lets one choose", name)
+	if meta.Name == AutoRouter && want != KindRouter {
+		p.add("metadata.name", "take another name", "%q is reserved for a Router: a request that names it lets one choose", meta.Name)
 	}
 }
 
@@ -77,9 +76,7 @@ func (p *problems) checkAuto(name string) {
 // alone: whether the weights exist, the loader checks.
 func Validate(m *Model) []Problem {
 	var p problems
-	p.checkHead(m.APIVersion, m.Kind, KindModel, m.Metadata)
-	p.checkNamespace(m.Metadata.Namespace)
-	p.checkAuto(m.Metadata.Name)
+	p.checkFunction(m.APIVersion, m.Kind, KindModel, m.Metadata)
 	s := &m.Spec
 	p.checkEngine(s)
 	p.checkAdapters(s.Adapters)
@@ -134,17 +131,10 @@ func ValidateTeam(t *Team) []Problem {
 		p.add("spec.gpus.guaranteed", "raise max or lower guaranteed", "guaranteed %d is more than max %d", g.Guaranteed, g.Max)
 	}
 	l := t.Spec.Limits
-	for _, x := range []struct {
-		key   string
-		value int
-	}{
-		{"concurrent", l.Concurrent}, {"heldRequests", l.HeldRequests}, {"requestsPerMinute", l.RequestsPerMinute}, {"tokensPerMinute", l.TokensPerMinute},
-		{"coldStartsPerHour", l.ColdStartsPerHour}, {"gpuSecondsPerDay", l.GPUSecondsPerDay},
-	} {
-		if x.value < 0 {
-			p.add("spec.limits."+x.key, "0 means no limit", "%d is below 0", x.value)
-		}
-	}
+	p.checkLimits([]limit{
+		{"concurrent", l.Concurrent}, {"heldRequests", l.HeldRequests}, {"requestsPerMinute", l.RequestsPerMinute},
+		{"tokensPerMinute", l.TokensPerMinute}, {"coldStartsPerHour", l.ColdStartsPerHour}, {"gpuSecondsPerDay", l.GPUSecondsPerDay},
+	})
 	p.checkSize("spec.limits.storeBytes", l.StoreBytes)
 	p.checkAmount("spec.limits.spendPerDay", l.SpendPerDay)
 	checkWord(&p, "spec.data", "class of data", t.Spec.Data, DataClasses)
@@ -152,13 +142,25 @@ func ValidateTeam(t *Team) []Problem {
 	return p
 }
 
-func (p *problems) checkEngine(s *ModelSpec) {
-	switch {
-	case s.Engine == "":
-		p.add("spec.engine", "one of "+joinWords(Engines), "an engine is needed")
-	default:
-		checkWord(p, "spec.engine", "engine", s.Engine, Engines)
+// limit is a number of the key limits.
+type limit struct {
+	key   string
+	value int
+}
+
+func (p *problems) checkLimits(limits []limit) {
+	for _, l := range limits {
+		if l.value < 0 {
+			p.add("spec.limits."+l.key, "0 means no limit", "%d is below 0", l.value)
+		}
 	}
+}
+
+func (p *problems) checkEngine(s *ModelSpec) {
+	if s.Engine == "" {
+		p.add("spec.engine", "one of "+joinWords(Engines), "an engine is needed")
+	}
+	checkWord(p, "spec.engine", "engine", s.Engine, Engines)
 	if s.Engine == EngineCommand {
 		if s.Health != "" && (!strings.HasPrefix(s.Health, "/") || !printable(s.Health) || strings.ContainsAny(s.Health, " #")) {
 			p.add("spec.health", "such as /health", "%q is no path", Clip(s.Health))
@@ -324,16 +326,30 @@ func checkWord[T ~string](p *problems, path, noun string, word T, list []T) {
 	if word == "" || slices.Contains(list, word) {
 		return
 	}
-	hint := "one of " + joinWords(list)
-	if nearest := Nearest(string(word), strings.Split(joinWords(list), ", "), 1); len(nearest) > 0 {
-		hint = "did you mean " + nearest[0] + "? " + hint
-	}
+	hint := strings.TrimLeft(DidYouMean(string(word), wordsOf(list), 1)+" one of "+joinWords(list), " ")
 	p.add(path, hint, "%q is no %s thaw knows", Clip(string(word)), noun)
 }
 
-func joinWords[T ~string](list []T) string {
-	return strings.Join(ConvertAll(list, func(w T) string { return string(w) }), ", ")
+// checkWords checks that words are of the list, each once.
+func checkWords[T ~string](p *problems, path, noun string, words, list []T) {
+	for i, word := range words {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		switch {
+		case word == "":
+			p.add(at, "one of "+joinWords(list), "an empty word names nothing")
+		case slices.Contains(words[:i], word):
+			p.add(at, "name it once", "%q is already in this list", Clip(string(word)))
+		default:
+			checkWord(p, at, noun, word, list)
+		}
+	}
 }
+
+func wordsOf[T ~string](list []T) []string {
+	return ConvertAll(list, func(w T) string { return string(w) })
+}
+
+func joinWords[T ~string](list []T) string { return strings.Join(wordsOf(list), ", ") }
 
 func isEnv(s string) bool {
 	for i, r := range s {

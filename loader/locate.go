@@ -87,7 +87,6 @@ func PeerLocation(node, folder string) string {
 	return PeerScheme + "://" + node + (&url.URL{Path: filepath.ToSlash(folder)}).EscapedPath()
 }
 
-// ParsePeerLocation splits what PeerLocation joined.
 func ParsePeerLocation(location string) (node, folder string, ok bool) {
 	remaining, ok := strings.CutPrefix(location, PeerScheme+"://")
 	if !ok {

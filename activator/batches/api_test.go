@@ -100,12 +100,12 @@ func TestUploads(t *testing.T) {
 // A body that breaks on its way leaves nothing behind, and is not called the client's fault.
 func TestUploadBreaks(t *testing.T) {
 	dir := t.TempDir()
-	s, err := Open(Options{Data: dir, Caller: caller})
+	s, err := Open(withDefaults(Options{Data: dir, Caller: caller}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	body, kind := form("purpose", "batch", "file", strings.Repeat("{}\n", 1000))
-	req := httpserver.NewRequest("POST", "/v1/files", []httpserver.Field{kind}, nil, &httpserver.Context{}, nil)
+	req := httpserver.NewRequest(nil, "POST", "/v1/files", []httpserver.Field{kind}, nil, &httpserver.Context{}, nil)
 	u, limit := s.Receive(req)
 	broken := io.MultiReader(strings.NewReader(body[:1000]), brokenReader{})
 	if err := u.Receive(broken); err == nil || limit < MaxFile {
@@ -351,7 +351,7 @@ func FuzzReadInput(f *testing.F) {
 
 // FuzzUpload: a form is taken whole or refused, however it is cut.
 func FuzzUpload(f *testing.F) {
-	s, err := Open(Options{Data: f.TempDir(), Caller: caller})
+	s, err := Open(withDefaults(Options{Data: f.TempDir(), Caller: caller}))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -359,7 +359,7 @@ func FuzzUpload(f *testing.F) {
 	f.Add([]byte(body), kind.Value)
 	f.Add([]byte(body[:100]), kind.Value)
 	f.Fuzz(func(t *testing.T, body []byte, kind string) {
-		u, _ := s.Receive(httpserver.NewRequest("POST", "/v1/files", []httpserver.Field{{Name: "Content-Type", Value: kind}}, nil, &httpserver.Context{}, nil))
+		u, _ := s.Receive(httpserver.NewRequest(nil, "POST", "/v1/files", []httpserver.Field{{Name: "Content-Type", Value: kind}}, nil, &httpserver.Context{}, nil))
 		err := u.Receive(iotest.OneByteReader(bytes.NewReader(body)))
 		if _, ok := err.(*openai.Error); err != nil && !ok {
 			t.Errorf("%v", err)

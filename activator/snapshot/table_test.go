@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -61,9 +60,9 @@ func TestSlots(t *testing.T) {
 }
 
 func TestNearest(t *testing.T) {
-	tab := NewTable[struct{}](nil)
+	tab := NewTable(func(*Entry[struct{}]) {})
 	for _, n := range []string{"tiny", "tinny", "llama-3-8b", "llama-3-70b", "qwen", "other/tiny2"} {
-		tab.Put(nil, Snapshot{Name: parseName(n)})
+		tab.Put(ignore, Snapshot{Name: parseName(n)})
 	}
 	for _, c := range []struct {
 		ask  string
@@ -82,7 +81,7 @@ func TestNearest(t *testing.T) {
 }
 
 func TestConcurrent(t *testing.T) {
-	tab := NewTable[struct{}](nil)
+	tab := NewTable(func(*Entry[struct{}]) {})
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
@@ -90,9 +89,9 @@ func TestConcurrent(t *testing.T) {
 				n := parseName(fmt.Sprintf("f%d", (i*7+j)%20))
 				switch j % 5 {
 				case 0:
-					tab.Remove(nil, n)
+					tab.Remove(func(*Entry[struct{}]) {}, n)
 				case 1, 2:
-					tab.Put(nil, Snapshot{Name: n})
+					tab.Put(ignore, Snapshot{Name: n})
 				default:
 					if e := tab.Lookup(n); e != nil && e.Snapshot().Name != n {
 						t.Error("wrong picture")
@@ -105,12 +104,12 @@ func TestConcurrent(t *testing.T) {
 }
 
 func BenchmarkLookup10000(b *testing.B) {
-	tab := NewTable[struct{}](nil)
+	tab := NewTable(func(*Entry[struct{}]) {})
 	fs := make([]Snapshot, 10000)
 	for i := range fs {
 		fs[i].Name = parseName(fmt.Sprintf("model-%d", i))
 	}
-	tab.Put(nil, fs...)
+	tab.Put(ignore, fs...)
 	n := parseName("model-7777")
 	b.ReportAllocs()
 	for b.Loop() {
@@ -119,22 +118,25 @@ func BenchmarkLookup10000(b *testing.B) {
 }
 
 func BenchmarkNearest10000(b *testing.B) {
-	tab := NewTable[struct{}](nil)
+	tab := NewTable(func(*Entry[struct{}]) {})
 	fs := make([]Snapshot, 10000)
 	for i := range fs {
 		fs[i].Name = parseName(fmt.Sprintf("model-%d-instruct", i))
 	}
-	tab.Put(nil, fs...)
+	tab.Put(ignore, fs...)
 	b.ReportAllocs()
 	for b.Loop() {
 		tab.Nearest("default", "model-instruct-987654", 3)
 	}
 }
 
+// ignore ignores a change.
+func ignore(*Entry[struct{}], *Snapshot) {}
+
 func FuzzNearest(f *testing.F) {
-	tab := NewTable[struct{}](nil)
+	tab := NewTable(func(*Entry[struct{}]) {})
 	for _, n := range []string{"tiny", "tinny", "llama-3-8b"} {
-		tab.Put(nil, Snapshot{Name: parseName(n)})
+		tab.Put(ignore, Snapshot{Name: parseName(n)})
 	}
 	f.Add("tiny")
 	f.Add("\xff\x00")
@@ -143,42 +145,4 @@ func FuzzNearest(f *testing.F) {
 			t.Error(got)
 		}
 	})
-}
-
-// The banded distance against the plain one.
-func TestDistance(t *testing.T) {
-	plain := func(a, b string) int {
-		row := make([]int, len(b)+1)
-		for j := range row {
-			row[j] = j
-		}
-		for i := 1; i <= len(a); i++ {
-			diagonal := row[0]
-			row[0] = i
-			for j := 1; j <= len(b); j++ {
-				cost := diagonal
-				if a[i-1] != b[j-1] {
-					cost++
-				}
-				diagonal = row[j]
-				row[j] = min(cost, row[j]+1, row[j-1]+1)
-			}
-		}
-		return row[len(b)]
-	}
-	r := rand.New(rand.NewPCG(3, 3))
-	randomWord := func() string {
-		b := make([]byte, r.IntN(12))
-		for i := range b {
-			b[i] = "abc"[r.IntN(3)]
-		}
-		return string(b)
-	}
-	for range 20000 {
-		a, b := randomWord(), randomWord()
-		want := plain(a, b)
-		if got := editDistance(a, b, 3); got != want && (want <= 3 || got <= 3) {
-			t.Fatalf("%q %q: %d, want %d", a, b, got, want)
-		}
-	}
 }

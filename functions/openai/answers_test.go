@@ -69,7 +69,7 @@ func TestAdviceOfEngines(t *testing.T) {
 		"Sun, 29 Nov 2026 08:00:30 GMT": 30 * time.Second, "Sunday, 29-Nov-26 08:00:31 GMT": 31 * time.Second, "Sun Nov 29 08:00:32 2026": 32 * time.Second,
 		"Sun, 29 Nov 2026 08:00:00 GMT": 0, "Sun, 29 Nov 2026 09:00:00 GMT": MaxRetryAfter, "Sun, 29 Nov 2026 07:59:59 GMT": 0,
 	} {
-		if got := ParseRetryAfter(value, now); got != want {
+		if got := ParseRetryAfter(value, now, MaxRetryAfter); got != want {
 			t.Errorf("%q: %v, want %v", value, got, want)
 		}
 	}
@@ -305,9 +305,9 @@ func TestIDs(t *testing.T) {
 	if ValidID("") || !ValidID(strings.Repeat("a", 128)) || ValidID(strings.Repeat("a", 129)) {
 		t.Error("the length of an id")
 	}
-	for _, path := range public {
-		if form := strings.HasPrefix(path, "/v1/audio/trans"); !Public(path) || IsForm(path) != form {
-			t.Errorf("%s takes a form: %v", path, IsForm(path))
+	for _, e := range Endpoints {
+		if form := strings.HasPrefix(e.Path, "/v1/audio/trans"); !Public(e.Path) || IsForm(e.Path) != form {
+			t.Errorf("%s takes a form: %v", e.Path, IsForm(e.Path))
 		}
 	}
 }

@@ -3,21 +3,49 @@ package openai
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// public is the whole allow-list of [Public].
-var public = []string{
-	"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
-	"/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/tokenize", "/detokenize",
-	"/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations",
+// Endpoint is a path of an engine that a client may reach, with POST.
+type Endpoint struct {
+	Path    string
+	Streams bool // "stream": true makes the answer an event stream with an end mark
+	Form    bool // multipart/form-data; all others accept JSON
+	Usage   bool // supports stream_options.include_usage
+	Noop    func(b []byte, model string, created time.Time) []byte
 }
 
-// Public reports whether a client may reach an endpoint of an engine, with POST.
-// It is the whole allow-list: engines have many more paths, and some of them
-// load code, stop the engine or tell of other people's requests.
-func Public(path string) bool { return slices.Contains(public, path) }
+// Endpoints is the whole allow-list: engines have many more paths, and some of them load
+// code, stop the engine or tell of other people's requests.
+var Endpoints = [...]Endpoint{
+	{Path: "/v1/chat/completions", Streams: true, Usage: true, Noop: NoopChat},
+	{Path: "/v1/completions", Streams: true, Usage: true, Noop: NoopCompletion},
+	{Path: "/v1/responses", Streams: true}, // events are numbered: comments only
+	{Path: "/v1/messages", Streams: true},
+	{Path: "/v1/messages/count_tokens"},
+	{Path: "/v1/embeddings"},
+	{Path: "/v1/rerank"}, {Path: "/v2/rerank"}, {Path: "/rerank"},
+	{Path: "/v1/score"},
+	{Path: "/tokenize"}, {Path: "/detokenize"},
+	{Path: "/v1/audio/speech"},
+	{Path: "/v1/audio/transcriptions", Form: true},
+	{Path: "/v1/audio/translations", Form: true},
+}
+
+// FindEndpoint returns the endpoint of a path; nil where a client may not reach it.
+func FindEndpoint(path string) *Endpoint {
+	for i := range Endpoints {
+		if Endpoints[i].Path == path {
+			return &Endpoints[i]
+		}
+	}
+	return nil
+}
+
+// Public reports whether a client may reach a path of an engine.
+func Public(path string) bool { return FindEndpoint(path) != nil }
 
 // UnknownPath is the answer to a path that is not served. It names the one that is meant, if
 // there is one; what says who does not answer it.
@@ -42,8 +70,9 @@ func nearestPath(path string) string {
 	if Public(path) {
 		return path
 	}
-	best, ending, short := "", "", make([]string, 0, len(public)+1)
-	for _, p := range append(public[:len(public):len(public)], "/v1/models") {
+	paths := append(functions.ConvertAll(Endpoints[:], func(e Endpoint) string { return e.Path }), "/v1/models")
+	best, ending, short := "", "", make([]string, 0, len(paths))
+	for _, p := range paths {
 		s := strings.TrimPrefix(p, "/v1")
 		short = append(short, s)
 		for _, s := range []string{p, s} {
@@ -56,7 +85,7 @@ func nearestPath(path string) string {
 		return best
 	}
 	if nearest := functions.Nearest(strings.TrimPrefix(path, "/v1"), short, 1); len(nearest) > 0 {
-		if p := "/v1" + nearest[0]; slices.Contains(public, p) || nearest[0] == "/models" {
+		if p := "/v1" + nearest[0]; slices.Contains(paths, p) {
 			return p
 		}
 		return nearest[0]
@@ -64,9 +93,10 @@ func nearestPath(path string) string {
 	return ""
 }
 
-// IsForm reports whether a public endpoint accepts multipart/form-data. All others accept JSON.
+// IsForm reports whether a public endpoint accepts multipart/form-data.
 func IsForm(path string) bool {
-	return path == "/v1/audio/transcriptions" || path == "/v1/audio/translations"
+	e := FindEndpoint(path)
+	return e != nil && e.Form
 }
 
 // splicedKeys are the keys that Splice may add to a body: model and stream_options.

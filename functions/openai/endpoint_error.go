@@ -22,15 +22,7 @@ func (e *Error) For(path string) *Error {
 // isAnthropicError reports whether d is {"type":"error","error":{"type","message"}}.
 func isAnthropicError(d []byte) bool {
 	inner := errorMember(d)
-	if !holdsMessage(inner) || memberValue(inner, "type") < 0 {
-		return false
-	}
-	named := false
-	eachMember(d, func(name, value []byte) bool {
-		named = named || string(name) == "type" && string(value) == `"error"`
-		return !named
-	})
-	return named
+	return holdsMessage(inner) && memberValue(inner, "type") >= 0 && string(memberNamed(d, "type")) == `"error"`
 }
 
 // anthropicType is the error's type among those of Anthropic's API: its own if that is one of
@@ -69,12 +61,7 @@ func (e *Error) FrameFor(path string, sequence int64) []byte {
 		}
 	case "/v1/responses":
 		d = appendQuoted([]byte(`{"type":"error","code":`), string(e.Code))
-		d = append(appendQuoted(append(d, `,"message":`...), e.Message), `,"param":`...)
-		if e.Param == "" {
-			d = append(d, "null"...)
-		} else {
-			d = appendQuoted(d, e.Param)
-		}
+		d = appendParam(appendQuoted(append(d, `,"message":`...), e.Message), e.Param)
 		d = append(strconv.AppendInt(append(d, `,"sequence_number":`...), sequence, 10), '}')
 	default:
 		return e.Frame()

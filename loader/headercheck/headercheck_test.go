@@ -166,7 +166,7 @@ func TestPointers(t *testing.T) {
 			t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
 		}
 	}
-	if err := headercheck.Shards("model.safetensors.index.json", strings.NewReader(pointer), int64(len(pointer)),
+	if _, err := headercheck.Shards("model.safetensors.index.json", strings.NewReader(pointer), int64(len(pointer)),
 		nil); source.KindOf(err) != source.Missing || !strings.Contains(err.Error(), "Git LFS") {
 		t.Errorf("an index: %v", err)
 	}
@@ -181,6 +181,12 @@ func TestConfigOfPython(t *testing.T) {
 		{"config.json", "{\n \"a\": nan\n}", "line 2, column 8"},
 		{"text_encoder/config.json", `{"a": 1,}`, "line 1, column 8"},
 		{"config.json", `["a"]`, "not a JSON object"},
+		{"config.json", `<?xml version="1.0"?><Error><Code>BlobNotFound</Code></Error>`, "a page (HTML or XML)"},
+		{"config.json", "Entry not found", `text that begins with "Entry no"`},
+		{"config.json", strings.Repeat("\x00", 400), "begins with zeros"},
+		{"m.gguf", "<!doctype html><html><title>Sign in</title></html>", "not a GGUF file: it is a page"},
+		{"m.gguf", strings.Repeat("\x00", 400), "begins with zeros: its download or copy was not finished"},
+		{"m.safetensors", "<!doctype html><html><title>Sign in</title></html>", "not a valid safetensors file: it is a page"},
 		{"generation_config.json", `{"a": nan}`, ""}, // the engine's matter
 	} {
 		err := headercheck.File(tc.name, strings.NewReader(tc.text), int64(len(tc.text)))
@@ -196,24 +202,24 @@ func TestShards(t *testing.T) {
 		have []string
 		kind source.Kind
 	}{{[]string{"m-1.safetensors", "m-2.safetensors"}, ""}, {[]string{"m-1.safetensors"}, source.Missing}} {
-		if err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)),
+		if _, err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)),
 			tc.have); source.KindOf(err) != tc.kind {
 			t.Errorf("%v: %v", tc.have, err)
 		}
 	}
 	// Shards that were merged: the whole file counts. With half of them there, it does not.
 	for have, kind := range map[string]source.Kind{"model.safetensors": "", "model.safetensors m-1.safetensors": source.Missing, "other.safetensors": source.Missing} {
-		if err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)),
+		if _, err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)),
 			strings.Fields(have)); source.KindOf(err) != kind {
 			t.Errorf("%s: %v", have, err)
 		}
 	}
 	torn := []byte("{\"metadata\":{\"x\":\"\xff\"},\"weight_map\":{\"a\":\"m-1.safetensors\"}}")
-	if err := headercheck.Shards("i", bytes.NewReader(torn), int64(len(torn)), []string{"m-1.safetensors"}); err == nil || !strings.Contains(err.Error(), "line 1, column 19") {
+	if _, err := headercheck.Shards("i", bytes.NewReader(torn), int64(len(torn)), []string{"m-1.safetensors"}); err == nil || !strings.Contains(err.Error(), "line 1, column 19") {
 		t.Errorf("torn UTF-8: %v", err)
 	}
 	for _, bad := range []string{``, `{}`, `{"weight_map":[]}`, `{"weight_map":{"a":1}}`, `null`} {
-		if err := headercheck.Shards("i", strings.NewReader(bad), int64(len(bad)), nil); err == nil {
+		if _, err := headercheck.Shards("i", strings.NewReader(bad), int64(len(bad)), nil); err == nil {
 			t.Errorf("%q was taken", bad)
 		}
 	}

@@ -1,16 +1,20 @@
 package headercheck
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json/jsontext"
 	jsonv2 "encoding/json/v2"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"slices"
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions/pythonjson"
+	"github.com/thaw-dev/thaw/functions/safetensors"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -44,7 +48,8 @@ func GGUF(r io.ReaderAt, size int64) error {
 		return err
 	}
 	if string(head[:4]) != "GGUF" {
-		return &source.Error{Kind: source.Corrupt, Detail: "not a GGUF file: it does not begin with GGUF"}
+		return &source.Error{Kind: source.Corrupt,
+			Detail: "not a GGUF file: " + cmp.Or(safetensors.Describe(head[:8]), "it does not begin with GGUF")}
 	}
 	if v := binary.LittleEndian.Uint32(head[4:]); v < 2 || v > 3 {
 		return &source.Error{Kind: source.Corrupt, Detail: fmt.Sprintf("GGUF version %d is not known", v)}
@@ -59,7 +64,11 @@ func checkJSONObject(r io.ReaderAt, size int64) error {
 	}
 	// Engines read it with Python, which takes more than the standard.
 	if err := pythonjson.CheckObject(raw); err != nil {
-		return &source.Error{Kind: source.Corrupt, Detail: "not a JSON object that engines can read", Err: err}
+		e := &source.Error{Kind: source.Corrupt, Detail: "not a JSON object that engines can read", Err: err}
+		if what := safetensors.Describe(raw[:min(len(raw), 8)]); what != "" && bytes.IndexByte([]byte("{[ \t\r\n"), raw[0]) < 0 {
+			e.Detail += ": " + what
+		}
+		return e
 	}
 	return nil
 }
@@ -72,33 +81,31 @@ func readAll(r io.ReaderAt, size int64) ([]byte, error) {
 	return raw, readFull(r, raw)
 }
 
-// Shards checks an index of sharded weights (…safetensors.index.json named
-// index) against the names that are there, and names the first that is not.
-func Shards(index string, r io.ReaderAt, size int64, have []string) error {
+// Shards returns the sorted names of the files that an index of sharded weights
+// (…safetensors.index.json named index) uses. It checks them against the names that are
+// there, and names the first that is not.
+func Shards(index string, r io.ReaderAt, size int64, have []string) ([]string, error) {
 	if err := checkPointer(index, r, size); err != nil {
-		return err
+		return nil, err
 	}
 	raw, err := readAll(r, size)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := pythonjson.CheckObject(raw); err != nil {
-		return &source.Error{Kind: source.Corrupt, Detail: "not an index of shards that engines can read: " + err.Error()}
+		return nil, &source.Error{Kind: source.Corrupt, Detail: "not an index of shards that engines can read: " + err.Error()}
 	}
 	var doc struct {
 		Map map[string]string `json:"weight_map"`
 	}
 	if err := jsonv2.Unmarshal(pythonjson.Standard(raw), &doc, jsontext.AllowDuplicateNames(true)); err != nil || len(doc.Map) == 0 {
-		return &source.Error{Kind: source.Corrupt, Detail: "not an index of shards: it has no weight_map"}
+		return nil, &source.Error{Kind: source.Corrupt, Detail: "not an index of shards: it has no weight_map"}
 	}
-	shards := make(map[string]bool)
-	for _, s := range doc.Map {
-		shards[s] = true
-	}
+	shards := slices.Compact(slices.Sorted(maps.Values(doc.Map)))
 	var missing []string
-	for s := range shards {
+	for _, s := range shards {
 		if err := source.CheckName(s); err != nil {
-			return err
+			return nil, err
 		}
 		if !slices.Contains(have, path.Join(path.Dir(index), s)) {
 			missing = append(missing, s)
@@ -107,13 +114,11 @@ func Shards(index string, r io.ReaderAt, size int64, have []string) error {
 	// Merged into one file, whose index was left behind: readers take the whole file.
 	whole := slices.Contains(have, path.Join(path.Dir(index), "model.safetensors"))
 	if len(missing) == 0 || len(missing) == len(shards) && whole {
-		return nil
+		return shards, nil
 	}
-	slices.Sort(missing)
-	return &source.Error{Kind: source.Missing,
+	return nil, &source.Error{Kind: source.Missing,
 		Detail: fmt.Sprintf("names %d shards, %d of them are not there, the first is %s", len(shards), len(missing), missing[0]),
 		Fix:    "copy the missing files beside it"}
 }
 
-// IsIndex reports whether name is an index that Shards reads.
 func IsIndex(name string) bool { return strings.HasSuffix(name, ".safetensors.index.json") }

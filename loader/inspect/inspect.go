@@ -3,14 +3,12 @@ package inspect
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/sizing"
 	"github.com/thaw-dev/thaw/functions/weightsets"
 	"github.com/thaw-dev/thaw/loader"
@@ -25,7 +23,6 @@ const (
 		"here does"
 )
 
-// Format of the weights.
 type Format string
 
 const (
@@ -58,7 +55,6 @@ type Checkpoint struct {
 	Left []string
 }
 
-// Adapter is a LoRA adapter.
 type Adapter struct {
 	Folder string // below the source; empty for a source of its own
 	Base   string // the model that it says it was trained on
@@ -66,7 +62,6 @@ type Adapter struct {
 	Bytes  int64
 }
 
-// Options of a read.
 type Options struct {
 	Sources map[string]loader.Source
 	// Folder is what a relative path counts from.
@@ -122,7 +117,6 @@ func CheckWeights(ctx context.Context, src string, o Options) error {
 	return r.narrow(o)
 }
 
-// ReadAdapter looks at a source that is a LoRA adapter.
 func ReadAdapter(ctx context.Context, src string, o Options) (Adapter, string, error) {
 	r, err := open(ctx, src, o)
 	if err != nil {
@@ -173,7 +167,9 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 			Detail: fmt.Sprintf("holds two sets of weights: %s in safetensors and %s in GGUF", sizeOf(st), sizeOf(gguf)),
 			Fix:    "--engine llamacpp means the GGUF, --engine vllm the safetensors"}
 	case len(gguf) > 0 && (want == GGUF || want == "" && len(st) == 0):
-		return oneGGUF(gguf)
+		slices.SortFunc(gguf, func(a, b source.File) int { return strings.Compare(a.Name, b.Name) })
+		return weightSet{format: GGUF, files: gguf},
+			checkOneSet(gguf, "", "name its file as the source; a model file chooses it with weights: PATTERN")
 	case len(st) > 0 && want != GGUF:
 		return r.oneSafetensors(st, hasConfig)
 	case want == GGUF:
@@ -198,13 +194,14 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 		"copy them beside config.json, or name the folder that has them")
 }
 
-// oneGGUF groups the shards of a model. Several models are an error that lists them.
-func oneGGUF(files []source.File) (weightSet, error) {
+// checkOneSet returns an error if files are the shards of several models, whose list follows
+// the note in it, or not all of one. way is how to name one of several.
+func checkOneSet(files []source.File, note, way string) error {
 	sets := map[string][]source.File{}
 	for _, f := range files {
 		key := f.Name
-		if name, _, _, ok := weightsets.Split(f.Name); ok {
-			key = name
+		if stem, _, _, ok := weightsets.Split(f.Name); ok {
+			key = stem
 		}
 		sets[key] = append(sets[key], f)
 	}
@@ -214,19 +211,13 @@ func oneGGUF(files []source.File) (weightSet, error) {
 			list = append(list, key+" ("+sizeOf(s)+")")
 		}
 		slices.Sort(list)
-		return weightSet{}, source.Fail(source.Refused, fmt.Sprintf("holds %d sets of weights: %s", len(sets), shortList(list)),
-			"name its file as the source; a model file chooses it with weights: PATTERN")
+		return source.Fail(source.Refused, fmt.Sprintf("holds %d sets of weights%s: %s", len(sets), note, shortList(list)), way)
 	}
-	slices.SortFunc(files, func(a, b source.File) int { return strings.Compare(a.Name, b.Name) })
 	if _, _, of, ok := weightsets.Split(files[0].Name); ok && of != len(files) {
-		return weightSet{}, incomplete(files, of)
+		return source.Fail(source.Missing, fmt.Sprintf("has %d of the %d files that the name %s counts", len(files), of, files[0].Name),
+			"copy the missing files beside them")
 	}
-	return weightSet{format: GGUF, files: files}, nil
-}
-
-func incomplete(files []source.File, of int) error {
-	return source.Fail(source.Missing, fmt.Sprintf("has %d of the %d files that the name %s counts", len(files), of, files[0].Name),
-		"copy the missing files beside them")
+	return nil
 }
 
 // oneSafetensors is what vLLM reads of a folder: the shards of its index, else all files
@@ -247,7 +238,7 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 			return s, err
 		}
 		for _, f := range files {
-			if used[f.Name] {
+			if slices.Contains(used, f.Name) {
 				s.files = append(s.files, f)
 			} else {
 				s.left = append(s.left, f.Name)
@@ -255,63 +246,30 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 		}
 		return s, nil
 	}
-	sets := map[string][]source.File{}
 	for _, f := range files {
 		if strings.HasPrefix(f.Name, "consolidated") && len(files) > 1 {
 			s.left = append(s.left, f.Name)
-			continue
+		} else {
+			s.files = append(s.files, f)
 		}
-		key := f.Name
-		if stem, _, _, ok := weightsets.Split(f.Name); ok {
-			key = stem
-		}
-		sets[key] = append(sets[key], f)
-		s.files = append(s.files, f)
-	}
-	if len(sets) > 1 {
-		var list []string
-		for key, set := range sets {
-			list = append(list, key+" ("+sizeOf(set)+")")
-		}
-		slices.Sort(list)
-		return s, source.Fail(source.Refused,
-			fmt.Sprintf("holds %d sets of weights and no index that says which are meant: %s", len(sets), shortList(list)),
-			"copy the one that is meant, with config.json and the tokenizer, into a folder of its own and name that")
 	}
 	if len(s.files) == 0 {
 		return s, &source.Error{Kind: source.Missing, Detail: "has consolidated weights only, which is Mistral's own layout",
 			Fix: "name a source in Hugging Face's layout"}
 	}
-	if _, _, of, ok := weightsets.Split(s.files[0].Name); ok && of != len(s.files) {
-		return s, incomplete(s.files, of)
-	}
-	return s, nil
+	return s, checkOneSet(s.files, " and no index that says which are meant",
+		"copy the one that is meant, with config.json and the tokenizer, into a folder of its own and name that")
 }
 
 // shards returns the names of the files that an index uses; all must be there.
-func (r *reader) shards(index source.File, files []source.File) (map[string]bool, error) {
+func (r *reader) shards(index source.File, files []source.File) ([]string, error) {
 	raw, err := r.small(index)
 	if err != nil {
 		return nil, err
 	}
-	var have []string
-	for _, f := range files {
-		have = append(have, f.Name)
-	}
-	if err := headercheck.Shards(index.Name, bytes.NewReader(raw), int64(len(raw)), have); err != nil {
-		return nil, source.WithFile(err, index.Name)
-	}
-	var doc struct {
-		Map map[string]string `json:"weight_map"`
-	}
-	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
-		return nil, &source.Error{Kind: source.Corrupt, File: index.Name, Detail: "is no index of shards", Err: err}
-	}
-	used := map[string]bool{}
-	for _, name := range doc.Map {
-		used[name] = true
-	}
-	return used, nil
+	have := functions.ConvertAll(files, func(f source.File) string { return f.Name })
+	used, err := headercheck.Shards(index.Name, bytes.NewReader(raw), int64(len(raw)), have)
+	return used, source.WithFile(err, index.Name)
 }
 
 func sizeOf(files []source.File) string {

@@ -23,7 +23,6 @@ const (
 	maxSmall = 64 << 20 // bytes of a file that is read whole: an index of shards
 )
 
-// reader reads the files of one listing.
 type reader struct {
 	ctx              context.Context
 	from             loader.Source
@@ -31,7 +30,6 @@ type reader struct {
 	files            []source.File
 }
 
-// open lists a source.
 func open(ctx context.Context, src string, o Options) (*reader, error) {
 	scheme, location, err := loader.Locate(src, o.Folder)
 	if err != nil {
@@ -79,7 +77,6 @@ func (r *reader) try(read func() error) error {
 	}
 }
 
-// named adds the source to an error.
 func (r *reader) named(err error) error {
 	return source.WithSource(err, r.location)
 }
@@ -104,7 +101,6 @@ func (r *reader) file(name string) (source.File, bool) {
 	return r.files[i], true
 }
 
-// small returns a whole file.
 func (r *reader) small(f source.File) ([]byte, error) {
 	if f.Size > maxSmall {
 		return nil, &source.Error{Kind: source.Refused, File: f.Name, Detail: fmt.Sprintf("has %d bytes; at most %d are read", f.Size, maxSmall)}
@@ -128,7 +124,6 @@ func (r *reader) checkPointer(f source.File) error {
 	return err
 }
 
-// rangeReader reads ranges of a file.
 type rangeReader struct {
 	r *reader
 	f source.File

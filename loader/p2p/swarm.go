@@ -303,7 +303,6 @@ func (s *swarm) announce(ctx context.Context) <-chan struct{} {
 // maxPeersAsked is how many nodes are asked for a block before the source is.
 const maxPeersAsked = 3
 
-// Fetch reads a block from another node.
 func (s *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint64, bool) {
 	i := s.number(b.File.Name, b.Index)
 	if i < 0 {
@@ -328,7 +327,7 @@ func (s *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint6
 		}
 		body, sum, err := s.fetchFrom(ctx, p, node, b, time.Until(until))
 		if err == nil {
-			return &trackedBody{ReadCloser: body, m: s, i: i, p: p, left: b.Length}, sum, true
+			return body, sum, true
 		}
 		if ctx.Err() != nil {
 			break
@@ -406,20 +405,8 @@ func (s *swarm) fetchFrom(ctx context.Context, p *member, node Peer, b loader.Bl
 		done()
 		return nil, 0, err
 	}
-	return &closeHook{ReadCloser: body, end: func() { stop(); cancel(nil); done() }}, sum, nil
-}
-
-// closeHook calls end once when the body is closed.
-type closeHook struct {
-	io.ReadCloser
-	once sync.Once
-	end  func()
-}
-
-func (h *closeHook) Close() error {
-	err := h.ReadCloser.Close()
-	h.once.Do(h.end)
-	return err
+	end := sync.OnceFunc(func() { stop(); cancel(nil); done() })
+	return &trackedBody{ReadCloser: body, m: s, i: s.number(b.File.Name, b.Index), p: p, left: b.Length, end: end}, sum, nil
 }
 
 // trackedBody marks the block as present when all of it was read.
@@ -429,6 +416,12 @@ type trackedBody struct {
 	i    int
 	p    *member
 	left int64
+	end  func() // when it is closed
+}
+
+func (b *trackedBody) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
 }
 
 func (b *trackedBody) Read(to []byte) (int, error) {

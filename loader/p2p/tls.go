@@ -81,7 +81,6 @@ func newSecureTransport(t *http.Transport, secure *TLS) *secureTransport {
 	return &secureTransport{t, secure}
 }
 
-// RoundTrip implements http.RoundTripper.
 func (s *secureTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "https" {
 		if req.Body != nil {

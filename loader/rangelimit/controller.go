@@ -34,7 +34,6 @@ const (
 	trying
 )
 
-// sample is one measurement of a source.
 type sample struct {
 	at   time.Time
 	rate float64 // bytes a second since the last sample
@@ -55,14 +54,6 @@ const (
 func newController(start, minimum, maximum int) controller {
 	minimum = min(minimum, maximum)
 	return controller{min: minimum, max: maximum, limit: max(minimum, min(start, maximum)), skip: 1}
-}
-
-// resumedController starts from the number found by an earlier process, and rests
-// before it tries another.
-func resumedController(start, minimum, maximum int) controller {
-	p := newController(start, minimum, maximum)
-	p.state = resting
-	return p
 }
 
 // reset forgets what an earlier process found, unless this one has tested it already.
@@ -145,7 +136,6 @@ func (c *controller) step(m sample) {
 	}
 }
 
-// setLimit sets a limit to be measured.
 func (c *controller) setLimit(limit int) {
 	c.limit = max(c.min, min(limit, c.max))
 	c.skip, c.missedOnce = 1, false

@@ -1,6 +1,7 @@
 package rangelimit
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -37,7 +38,6 @@ const UrgentExtra = 4
 // measureEvery is the interval at which the rate is measured.
 const measureEvery = 150 * time.Millisecond
 
-// Priority of a staging among the others.
 type Priority int
 
 // High: a request waits for the staging. Low: none does.
@@ -49,9 +49,9 @@ const (
 // New returns a limiter of at most maximum ranges, which begins with what an earlier
 // process measured of the source.
 func New(maximum int, was Link) *Limiter {
-	l := &Limiter{control: newController(startRanges, minRanges, maximum), earlier: was}
+	l := &Limiter{control: newController(cmp.Or(was.Streams, startRanges), minRanges, maximum), earlier: was}
 	if was.Streams > 0 {
-		l.control = resumedController(was.Streams, minRanges, maximum)
+		l.control.state = resting // before another number is tried
 	}
 	return l
 }

@@ -44,7 +44,6 @@ func (l Link) valid() bool {
 	return l.Streams >= minRanges && l.Streams <= 1024 && l.First >= 0 && l.First < 3600 && l.Rate >= 0 && l.Rate < 1e12
 }
 
-// Get returns the recent stats of a host.
 func (f *LinkFile) Get(host string) (Link, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,14 +18,12 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// File is one file of a checkpoint.
 type File struct {
 	Name string `json:"name"`
 	Size int64  `json:"size"`
 	Tree string `json:"tree"` // hex tree digest of its blocks
 }
 
-// Entry is a published checkpoint.
 type Entry struct {
 	// Format of the store that wrote the manifest; another one is not read.
 	Format int `json:"format"`
@@ -62,7 +60,6 @@ func (e Entry) Open(name string) (*os.File, error) {
 // and Verify ignore it.
 func (s *Store) Pin(digest string) error { return s.setPin(digest, true) }
 
-// Unpin undoes Pin.
 func (s *Store) Unpin(digest string) error { return s.setPin(digest, false) }
 
 func (s *Store) setPin(digest string, setPin bool) error {
@@ -81,7 +78,6 @@ func (s *Store) setPin(digest string, setPin bool) error {
 // pinName is the file that marks a checkpoint as pinned.
 const pinName = "pin"
 
-// Digest returns the digest of a checkpoint with these files.
 func Digest(files []File) string {
 	lines := make([]string, 0, len(files))
 	for _, f := range files {

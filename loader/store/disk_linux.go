@@ -48,5 +48,4 @@ func openDirect(path string) *os.File {
 // they are written by O_DIRECT.
 func disableReadAhead(f *os.File) { _ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_RANDOM) }
 
-// startRead starts to read n bytes from off into the cache.
 func startRead(f *os.File, off, n int64) { _ = unix.Fadvise(int(f.Fd()), off, n, unix.FADV_WILLNEED) }

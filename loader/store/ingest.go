@@ -427,7 +427,6 @@ func (i *Ingest) Close() {
 	i.lock.Close()
 }
 
-// Discard deletes what arrived.
 func (i *Ingest) Discard() error {
 	i.closeParts()
 	return diskError("", i.remove())

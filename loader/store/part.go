@@ -53,7 +53,6 @@ type Part struct {
 // Blocks is how many blocks the file has; 0 for an empty one.
 func (p *Part) Blocks() int { return int((p.File.Size + p.block - 1) / p.block) }
 
-// Range returns where block i lies.
 func (p *Part) Range(i int) (offset, length int64) {
 	offset = int64(i) * p.block
 	return offset, min(p.block, p.File.Size-offset)

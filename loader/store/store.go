@@ -13,7 +13,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// Options of a store.
 type Options struct {
 	// Dir is made if it is not there.
 	Dir string
@@ -210,7 +209,6 @@ func (s *Store) step(name string) error {
 	return s.o.Step(name)
 }
 
-// fsync flushes a file or a folder to the disk.
 func (s *Store) fsync(f *os.File) error {
 	if s.o.Fsync != nil {
 		return s.o.Fsync(f)
@@ -238,7 +236,6 @@ func (s *Store) locked(fn func() error) error {
 	return fn()
 }
 
-// diskError wraps an error of the disk.
 func diskError(file string, err error) error {
 	if err == nil || source.KindOf(err) != "" {
 		return err

@@ -183,7 +183,6 @@ func (p *Part) write(b []byte, at int64) error {
 	}
 }
 
-// directFrom is the default of Options.DirectFrom.
 const directFrom = 32 << 20
 
 // pageSize is the alignment of O_DIRECT, in the file and in memory.

@@ -86,7 +86,7 @@ func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool) (i
 	defer res.Body.Close()
 	_, description := readProblem(res)
 	if res.StatusCode == http.StatusNotFound {
-		return nil, fmt.Errorf("%w: %s", ErrNoLog, strings.TrimPrefix(description, ErrNoLog.Error()+": "))
+		return nil, fmt.Errorf("%w: %s", functions.ErrNotFound, strings.TrimPrefix(description, functions.ErrNotFound.Error()+": "))
 	}
 	return nil, fmt.Errorf("agent %s: %d %s", c.url, res.StatusCode, description)
 }
@@ -142,7 +142,7 @@ func (c *Client) post(ctx context.Context, client *http.Client, path string, in,
 
 // readProblem reads an error answer: its code, "" if it has none, and its message.
 func readProblem(res *http.Response) (code, description string) {
-	b, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
+	b, _ := io.ReadAll(io.LimitReader(res.Body, 1<<16))
 	var p problem
 	if json.Unmarshal(b, &p) == nil && p.Error.Message != "" {
 		return p.Error.Code, p.Error.Message

@@ -20,33 +20,26 @@ const (
 // SavedStarts are the measured starts of one function. They are valid only for the
 // recipe that they were measured with.
 type SavedStarts struct {
-	Recipe  uint64       `json:"recipe,string"`
-	Samples []savedStart `json:"samples"`
+	Recipe  uint64        `json:"recipe,string"`
+	Samples []StartSample `json:"samples"`
 }
 
-type savedStart struct {
-	Node   string                            `json:"node"`
-	Tier   functions.Tier                    `json:"tier"`
-	Total  time.Duration                     `json:"total"`
-	Phases map[functions.Phase]time.Duration `json:"phases,omitempty"`
-}
-
-// Save returns the samples in the form of a file.
 func (t *StartTimes) Save(recipe uint64) SavedStarts {
 	x := SavedStarts{Recipe: recipe}
 	for _, s := range t.samples {
 		if s.FromDeepSleep {
 			continue // rare, and the file has no field for it
 		}
-		x.Samples = append(x.Samples, savedStart{s.Node, s.Tier, min(max(s.Total, 0), longestStart), s.Phases})
+		s.Total = min(max(s.Total, 0), longestStart)
+		x.Samples = append(x.Samples, s)
 	}
 	return x
 }
 
-// Restore adds saved samples to h.
 func (s SavedStarts) Restore(h *StartTimes) {
 	for _, sample := range s.Samples {
-		h.Add(StartSample{Node: sample.Node, Tier: sample.Tier, Total: sample.Total, Phases: sample.Phases})
+		sample.Start = 0 // not in the file
+		h.Add(sample)
 	}
 }
 

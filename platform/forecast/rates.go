@@ -18,7 +18,6 @@ type RateGauge struct {
 // minSampleBytes is the smallest transfer used as a sample: below it latency dominates.
 const minSampleBytes = 1 << 20
 
-// Add records a measured rate.
 func (g *RateGauge) Add(rate float64) {
 	g.last[g.n%len(g.last)] = rate
 	g.n++

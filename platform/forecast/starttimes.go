@@ -22,12 +22,12 @@ type StartTimes struct {
 
 // StartSample is one start that came to READY.
 type StartSample struct {
-	Node          string
-	Tier          functions.Tier
-	Total         time.Duration // from the wake
-	Start         time.Duration // from the placement decision
-	FromDeepSleep bool          // a wake-up from sleep level 2, without weights in memory
-	Phases        map[functions.Phase]time.Duration
+	Node          string                            `json:"node"`
+	Tier          functions.Tier                    `json:"tier"`
+	Total         time.Duration                     `json:"total"` // from the wake
+	Start         time.Duration                     `json:"-"`     // from the placement decision
+	FromDeepSleep bool                              `json:"-"`     // a wake-up from sleep level 2, without weights in memory
+	Phases        map[functions.Phase]time.Duration `json:"phases,omitempty"`
 }
 
 const keepSamples = 16
@@ -58,7 +58,6 @@ func (t *StartTimes) Add(s StartSample) {
 	t.cachedValid, t.expectValid = false, false
 }
 
-// Len returns the number of samples.
 func (t *StartTimes) Len() int { return len(t.samples) }
 
 // Forecast predicts the next cold start. If the bytes are on a node (atHand), it uses

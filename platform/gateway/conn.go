@@ -16,7 +16,6 @@ import (
 // writeWait bounds each write to a client, so a client that stops reading is disconnected.
 const writeWait = 30 * time.Second
 
-// clientConn is one connection of a client.
 type clientConn struct {
 	net.Conn
 	slot  *httpserver.Slot
@@ -64,7 +63,6 @@ func (c *clientConn) SetWriteDeadline(time.Time) error { return nil }
 // SetDeadline sets the read deadline only.
 func (c *clientConn) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
 
-// CloseWrite closes the sending side.
 func (c *clientConn) CloseWrite() error {
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return h.CloseWrite()

@@ -21,7 +21,6 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// proxiedRequest is one request that is proxied unread, and its response.
 type proxiedRequest struct {
 	g           *Gateway
 	proxy       httputil.ReverseProxy
@@ -237,7 +236,6 @@ func (g *Gateway) readSmallBody(w *writer, r *http.Request, b *body) bool {
 	panic(http.ErrAbortHandler) // the client has disconnected
 }
 
-// proxyLeader proxies a request to the leading controller's API.
 func (g *Gateway) proxyLeader(w *writer, r *http.Request) {
 	addr := g.o.Leader()
 	if addr == "" {

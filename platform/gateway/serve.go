@@ -11,7 +11,6 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// maxHead bounds the head of a request, in bytes.
 const maxHead = 8 << 10
 
 type listenerHandler struct {
@@ -19,7 +18,6 @@ type listenerHandler struct {
 	private bool
 }
 
-// ServeHTTP answers one request.
 func (h *listenerHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	g := h.g
 	if c := connOf(r.Context()); c != nil && c.slot.Ended() {
@@ -146,8 +144,7 @@ func (g *Gateway) unhosted(s *listenerHandler, w *writer, r *http.Request) {
 func checkRequest(r *http.Request) *openai.Error {
 	switch {
 	case r.Method == http.MethodConnect:
-		e := openai.New(openai.MethodNotAllowed, "CONNECT is not served.")
-		return e
+		return openai.New(openai.MethodNotAllowed, "CONNECT is not served.")
 	case r.URL.Scheme != "" || r.URL.Opaque != "" || !strings.HasPrefix(r.RequestURI, "/"):
 		return openai.New(openai.InvalidRequest, "The request's head is not well formed: the target is not a path.")
 	case r.Host == "":

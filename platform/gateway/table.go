@@ -26,7 +26,6 @@ type host struct {
 	rules  []rule
 }
 
-// rule is one path of a host.
 type rule struct {
 	prefix  string
 	headers []field // all must match
@@ -162,13 +161,7 @@ func hostname(s string) string {
 	if i := strings.LastIndexByte(s, ':'); i >= 0 && strings.IndexByte(s[i:], ']') < 0 {
 		s = s[:i]
 	}
-	s = strings.TrimSuffix(s, ".")
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; c >= 'A' && c <= 'Z' {
-			return strings.ToLower(s)
-		}
-	}
-	return s
+	return strings.ToLower(strings.TrimSuffix(s, "."))
 }
 
 // aliases returns the table's routes by model name.

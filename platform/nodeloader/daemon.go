@@ -21,6 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
 // SocketPath is the socket's path below Options.Dir. Pods mount its folder and nothing
@@ -75,6 +76,7 @@ type Daemon struct {
 	changes newest.Signal // the node's checkpoints may have changed
 	slots   chan struct{} // one per running staging of a pod
 	reading chan struct{} // one entry while a checkpoint is verified
+	conns   chan struct{} // one per connection
 	serving atomic.Bool   // shims are served
 	ready   chan struct{} // closed once shims are served
 
@@ -85,7 +87,6 @@ type Daemon struct {
 	mu            sync.Mutex // guards all fields below; never held over I/O
 	ctx           context.Context
 	ending        bool
-	conns         int
 	connections   map[string]int         // connections by pod UID, including those before their hello
 	complainAfter time.Time              // refusals are not logged until then
 	shims         map[string]*shim       // by pod UID
@@ -132,12 +133,12 @@ func New(o Options) *Daemon {
 	return &Daemon{
 		o: o, log: o.Log, governed: governed, instance: strconv.FormatInt(time.Now().UnixNano(), 36),
 		changes: newest.NewSignal(), slots: make(chan struct{}, o.Stages), reading: make(chan struct{}, 1), ready: make(chan struct{}),
+		conns: make(chan struct{}, o.Pods),
 		shims: map[string]*shim{}, connections: map[string]int{}, prefetches: map[string]*prefetch{}, pendingStops: map[string]pendingStop{},
 		leased: map[string]int{}, ownersChanged: make(chan struct{}),
 	}
 }
 
-// ErrInUse reports that another daemon has locked the folder.
 var ErrInUse = errors.New("another loader uses this folder")
 
 // Run serves until ctx ends, and then returns nil. Running stagings stop then; the next
@@ -222,32 +223,12 @@ func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
 	return nil, fmt.Errorf("%s: %w", lock.Path(), err)
 }
 
-// listen replaces the socket in one step: a shim reaches either the old one, which has no
-// listener any more, or this one.
 func (d *Daemon) listen() (*net.UnixListener, error) {
-	// Listen under a short name: the path of a socket has at most 107 bytes.
 	path := filepath.Join(d.o.Dir, SocketPath)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
-	temporary := path + "~"
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	// Pods have users of their own; IdentifyPod checks the caller.
-	if err = os.Chmod(temporary, 0o666); err == nil {
-		err = os.Rename(temporary, path)
-	}
-	if err != nil {
-		l.Close()
-		return nil, err
-	}
-	return l, nil
+	return jsonsocket.ListenPublic(path) // pods have users of their own; IdentifyPod checks the caller
 }
 
 // accept serves shims until the listener is closed.
@@ -266,33 +247,19 @@ func (d *Daemon) accept(ctx context.Context, l *net.UnixListener, parts *sync.Wa
 			backoff.Sleep(ctx, 100*time.Millisecond)
 			continue
 		}
-		if !d.addConnection() {
+		select {
+		case d.conns <- struct{}{}:
+		default:
 			d.counts.refused.Add(1)
 			d.complain("too many connections", "most", d.o.Pods)
 			conn.Close()
 			continue
 		}
 		parts.Go(func() {
-			defer d.removeConnection()
+			defer func() { <-d.conns }()
 			d.serve(ctx, conn)
 		})
 	}
-}
-
-func (d *Daemon) addConnection() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.conns >= d.o.Pods {
-		return false
-	}
-	d.conns++
-	return true
-}
-
-func (d *Daemon) removeConnection() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.conns--
 }
 
 // countConnection adds n to a pod's connections; false if there are too many.
@@ -322,7 +289,6 @@ func (d *Daemon) complain(description string, args ...any) {
 	}
 }
 
-// OnUpdate applies an update of the controller.
 func (d *Daemon) OnUpdate(m controlstream.Update) {
 	if m.Peers != nil {
 		// A controller that has just started sends none, and the discovered nodes are kept.

@@ -68,13 +68,8 @@
 // # Engines start after the whole checkpoint is staged
 //
 // On one machine an engine boots from a mount while its weights arrive (loader/mount). In
-// pods it does not. Knative lets mounts propagate into pods
-// (kubernetes.podspec-volumes-mount-propagation), but all pods would see a mount below the
-// store, and kubelet would meet it when it is dead. A detached mount (fsmount) could be
-// sent over the socket as checkpoints are: it would be one pod's alone, and end with the
-// last process that has it open. But making it needs CAP_SYS_ADMIN and /dev/fuse, so a
-// privileged container that hands it to the loader, which has no capability. It is not
-// built.
+// pods it does not: all pods would see a mount below the store, kubelet would meet it when
+// it is dead, and a mount of one pod alone takes a privileged container.
 //
 // # Prefetches
 //

@@ -18,7 +18,6 @@ type Health struct {
 	Store      functions.Bytes `json:"store"`
 }
 
-// Health returns the present state.
 func (d *Daemon) Health() Health {
 	use, _ := d.o.Store.Usage()
 	h := Health{Node: d.o.Node, Ready: d.serving.Load(), Connected: d.o.Connected(), Used: use.Used, Store: use.Bytes}

@@ -55,7 +55,6 @@ func (d *Daemon) sendHeartbeats(ctx context.Context, dropLeases func()) {
 	}
 }
 
-// heartbeat returns the node's present state.
 func (d *Daemon) heartbeat() functions.Heartbeat {
 	use, cached := d.o.Store.Usage()
 	hb := functions.Heartbeat{

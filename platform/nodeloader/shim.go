@@ -163,7 +163,6 @@ func (s *shim) readLines(ctx context.Context, staging *sync.WaitGroup) error {
 	}
 }
 
-// onStatus sends a status to the controller at once.
 func (s *shim) onStatus(status functions.ReplicaStatus) {
 	st := sanitizeStatus(status)
 	// A repeated status is sent too: the controller may not have known the pod the
@@ -177,7 +176,6 @@ func (s *shim) onStatus(status functions.ReplicaStatus) {
 	}
 }
 
-// release releases all checkpoints that the pod held.
 func (s *shim) release() {
 	s.mu.Lock()
 	held := s.leases
@@ -203,7 +201,6 @@ type outbox struct {
 	closed   bool
 }
 
-// outMessage is a line, with the folder that is sent with it.
 type outMessage struct {
 	controlstream.ToPod
 	folder *os.File // nil: none; closed once the line is sent or dropped

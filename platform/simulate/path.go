@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -187,44 +188,41 @@ func (r *request) enter() {
 		return
 	}
 	counted := r.Cold
-	switch d, alone := r.Decide(f.snapshot, st.c.ClientTimeouts, wall); {
-	case d.Verdict == admission.Refuse:
+	d := r.Decide(f.snapshot, st.c.ClientTimeouts, wall)
+	if r.Cold && !counted {
+		st.tally.cold++
+		r.team.cold++
+	}
+	if e := cmp.Or(r.wake(d.Wake), d.Error); e != nil {
 		r.leave()
-		if d.WakeForRetry {
-			if e := r.wake(true); e != nil {
-				r.refuse(e)
-				return
-			}
-		}
-		r.refuse(d.Error)
+		r.refuse(e)
 		return
-	case len(f.snapshot.Replicas) > 0:
-		st.orchestrator.Nudge(f.name)
-	default:
-		if !counted {
-			st.tally.cold++
-			r.team.cold++
-		}
-		if e := r.wake(alone); e != nil {
-			r.leave()
-			r.refuse(e)
-			return
-		}
 	}
 	r.arm()
 }
 
-// wake asks the orchestrator for a first replica.
-func (r *request) wake(again bool) *openai.Error {
+// wake asks the orchestrator for what the queue has decided.
+func (r *request) wake(w admission.Wake) *openai.Error {
 	st, f := r.st, r.f
-	return r.RequestReplica(f.queue, f.snapshot, again, func() *openai.Error {
+	if w == admission.Begin {
 		if st.limited {
 			if refusal := st.limits.AdmitColdStart(r.team.name, st.wall()); refusal != nil {
-				return openai.New(openai.RateLimitExceeded, refusal.Message)
+				e := openai.New(openai.RateLimitExceeded, refusal.Message)
+				r.leave()
+				f.queue.RefuseBegin(e) // no other can have come since
+				return e
 			}
 		}
-		return nil
-	}, func() string { return st.orchestrator.Wake(f.name, r.team.name) }, func() { st.orchestrator.Nudge(f.name) })
+		w = f.queue.ConfirmBegin()
+	}
+	switch w {
+	case admission.Replica:
+		r.ColdStart = st.orchestrator.Wake(f.name)
+		f.queue.Woken(r.ColdStart)
+	case admission.Nudge:
+		st.orchestrator.Nudge(f.name)
+	}
+	return nil
 }
 
 // arm schedules the timeout of r's current step.
@@ -481,37 +479,28 @@ func (p *path) Remove(names ...functions.Name) {
 
 // Demand yields the functions whose demand may have changed since the last call, and
 // with all every other function that has requests.
-func (p *path) Demand(all bool, yield func(orchestrator.Demand) bool) {
+func (p *path) Demand(all bool, yield func(orchestrator.Demand)) {
 	st := p.State
 	if p.superseded() {
 		return
 	}
 	changed := st.demandChanged
 	st.demandChanged, st.spare = st.spare[:0], nil
-	for i, f := range changed {
-		if !yield(f.demand()) {
-			st.demandChanged = append(st.demandChanged, changed[i+1:]...)
-			return
-		}
+	for _, f := range changed {
+		yield(f.demand())
 	}
 	clear(changed)
 	st.spare = changed[:0]
 	if !all {
 		return
 	}
-	stillBusy := st.busy[:0]
-	more := true
-	for _, f := range st.busy {
+	st.busy = slices.DeleteFunc(st.busy, func(f *function) bool {
 		d := f.demand()
-		if d.Active+d.Queued == 0 {
-			f.busy = false
-			continue
+		if f.busy = d.Active+d.Queued > 0; f.busy {
+			yield(d)
 		}
-		stillBusy = append(stillBusy, f)
-		more = more && yield(d)
-	}
-	clear(st.busy[len(stillBusy):])
-	st.busy = stillBusy
+		return !f.busy
+	})
 }
 
 // InFlightOf returns the number of requests at a replica.

@@ -105,9 +105,6 @@ func TestShippedAdapters(t *testing.T) {
 	if vector("tiny") == vector("billing") || !strings.Contains(vector("billing"), "embedding") {
 		t.Error(vector("billing"))
 	}
-	if code, b := postText(t, url+"/tokenize", `{"model":"repair","prompt":"x"}`); code != 200 {
-		t.Error(code, b)
-	}
 }
 
 // TestAdapterCalls: loading and unloading answer as vLLM's calls do, slots are bounded,

@@ -12,7 +12,6 @@ import (
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
 
-// usage counts tokens.
 type usage struct {
 	Prompt     int `json:"prompt_tokens"`
 	Total      int `json:"total_tokens"`
@@ -108,14 +107,14 @@ func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) 
 		return f
 	}
 	sp := &generation{adapter: adapter, head: completion{ID: "cmpl-" + requestID(r), Object: "text_completion"}}
-	prompt, f := in[0].encode(e.loadedModel, true)
+	prompt, f := in[0].encode(e.loadedModel)
 	if f != nil {
 		return f
 	}
 	if g.Echo {
 		sp.around = in[0].text
 		if in[0].ids {
-			sp.around = e.tok.Decode(prompt, true)
+			sp.around = e.tok.Decode(prompt)
 		}
 	}
 	return s.generate(e, w, r, g, sp, prompt)
@@ -126,7 +125,7 @@ func (s *server) chat(e *engine, w http.ResponseWriter, r *http.Request) *failur
 	if f != nil {
 		return f
 	}
-	prompt, f := e.render(g.Messages, true)
+	prompt, f := e.render(g.Messages)
 	if f != nil {
 		return f
 	}
@@ -135,14 +134,6 @@ func (s *server) chat(e *engine, w http.ResponseWriter, r *http.Request) *failur
 		sp.head.Object = "chat.completion.chunk"
 	}
 	return s.generate(e, w, r, g, sp, prompt)
-}
-
-// decodeNaming reads a request, and returns the adapter that its model names.
-func (s *server) decodeNaming(w http.ResponseWriter, r *http.Request, v any, model *string) (*llama.Adapter, *failure) {
-	if f := decodeBody(w, r, v); f != nil {
-		return nil, f
-	}
-	return s.checkModel(*model)
 }
 
 // decodeGenerate reads and validates a request, and returns it with the adapter that it names.
@@ -160,16 +151,16 @@ func (s *server) decodeGenerate(w http.ResponseWriter, r *http.Request) (*genera
 }
 
 // render turns messages into tokens. The template writes the special tokens itself.
-func (e *engine) render(ms []message, answer bool) ([]int, *failure) {
+func (m *loadedModel) render(ms []message) ([]int, *failure) {
 	c, f := conversation(ms)
 	if f != nil {
 		return nil, f
 	}
-	text, err := e.template.Render(c, answer, time.Now())
+	text, err := m.template.Render(c, time.Now())
 	if err != nil {
 		return nil, invalidRequest("messages", "invalid_value", "%v", err)
 	}
-	return e.encode(text, false)
+	return m.encode(text, false)
 }
 
 func (s *server) generate(e *engine, w http.ResponseWriter, r *http.Request, g *generate, sp *generation,
@@ -257,7 +248,6 @@ func (g *generation) writeWhole(w http.ResponseWriter, r *http.Request, q *seque
 	}
 }
 
-// writeBound bounds the write of one chunk to a client.
 const writeBound = 30 * time.Second
 
 // writeStream writes chunks; each has all that was generated during the last write.

@@ -4,7 +4,7 @@
 //
 // It has vLLM's API, so that the platform treats both alike: GET /health
 // (503 while loading), /v1/models, /v1/completions, /v1/chat/completions,
-// /v1/embeddings, /tokenize, /detokenize, /version, /metrics with vLLM's names, and with
+// /v1/embeddings, /version, /metrics with vLLM's names, and with
 // --enable-lora /v1/load_lora_adapter and /v1/unload_lora_adapter: a request that names an
 // adapter as its model is answered with it.
 // Two differences: the listener is open from the first millisecond and reports loading,

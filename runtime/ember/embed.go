@@ -42,7 +42,10 @@ type embedAnswer struct {
 // scaled to length 1 as in OpenAI's API.
 func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) *failure {
 	var g embedRequest
-	adapter, f := s.decodeNaming(w, r, &g, &g.Model)
+	if f := decodeBody(w, r, &g); f != nil {
+		return f
+	}
+	adapter, f := s.checkModel(g.Model)
 	switch {
 	case f != nil:
 		return f
@@ -58,7 +61,7 @@ func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) *
 	var qs []*sequence
 	for _, x := range in {
 		q := &sequence{sampling: sampling{repetition: 1}, embed: true, logprobs: -1, adapter: adapter}
-		if q.prompt, f = x.encode(e.loadedModel, true); f == nil {
+		if q.prompt, f = x.encode(e.loadedModel); f == nil {
 			f = checkLength(e.loadedModel, q.prompt, 0)
 		}
 		if f != nil {

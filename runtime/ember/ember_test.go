@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/thaw-dev/thaw/runtime/ember/bpe"
 	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
@@ -321,9 +323,6 @@ func TestBadRequests(t *testing.T) {
 		{"/v1/embeddings", `{"input":"x","encoding_format":"hex"}`, 400, "invalid_value", "encoding_format"},
 		{"/v1/embeddings", `{"input":"x","dimensions":3}`, 400, "unsupported_parameter", "dimensions"},
 		{"/v1/embeddings", `{"input":["x",""]}`, 400, "invalid_value", "prompt"},
-		{"/tokenize", `{}`, 400, "missing_required_parameter", "prompt"},
-		{"/detokenize", `{}`, 400, "missing_required_parameter", "tokens"},
-		{"/detokenize", `{"tokens":[-1]}`, 400, "invalid_value", "tokens"},
 		{"/v1/nothing", `{}`, 404, "unknown_endpoint", ""},
 		{"/health", `{}`, 405, "method_not_allowed", ""},
 		{"/v1/models", `{}`, 405, "method_not_allowed", ""},
@@ -374,7 +373,8 @@ func TestToleratedFields(t *testing.T) {
 }
 
 func TestSamplingOptions(t *testing.T) {
-	url := start(t, Options{Model: folder(t, shape)})
+	dir := folder(t, shape)
+	url := start(t, Options{Model: dir})
 	request := func(more string) reply {
 		return postJSON(t, url, textPath, `{"prompt":"The model","max_tokens":10,`+more+`}`)
 	}
@@ -405,10 +405,12 @@ func TestSamplingOptions(t *testing.T) {
 		t.Errorf("include_stop: %+v", a)
 	}
 	// The end mark (im_end is the third special token of the random checkpoint).
-
-	_, b := postText(t, url+"/tokenize", `{"prompt":"<|im_end|>"}`)
-	id := regexp.MustCompile(`"tokens":\[(\d+)\]`).FindStringSubmatch(b)[1]
-	bias := `"temperature":0,"logit_bias":{"` + id + `":100}`
+	tok, err := bpe.Load(filepath.Join(dir, "tokenizer.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ := tok.Find("<|im_end|>")
+	bias := `"temperature":0,"logit_bias":{"` + strconv.Itoa(id) + `":100}`
 	if a := request(bias); *a.Choices[0].Finish != "stop" || a.Choices[0].Stop != nil || a.Choices[0].Text != "" || a.Usage.Completion != 1 {
 		t.Errorf("end mark: %+v", a)
 	}
@@ -548,27 +550,16 @@ func TestEmbeddings(t *testing.T) {
 	}
 }
 
-func TestTokenize(t *testing.T) {
-	url := start(t, Options{Model: folder(t, shape)})
-	_, b := postText(t, url+"/tokenize", `{"prompt":"word by word","return_token_strs":true}`)
-	var a struct {
-		Count  int
-		Max    int `json:"max_model_len"`
-		Tokens []int
-		Strs   []string `json:"token_strs"`
+// TestRender: a chat's messages become the template's text, with its special tokens.
+func TestRender(t *testing.T) {
+	m, err := loadModel(t.Context(), &Options{Model: folder(t, shape)}, func(int) {})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := json.Unmarshal([]byte(b), &a); err != nil || a.Count != len(a.Tokens) || a.Max != 512 ||
-		strings.Join(a.Strs, "") != "word by word" {
-		t.Errorf("%s", b)
-	}
-	ids, _ := json.Marshal(a.Tokens)
-	if _, b := postText(t, url+"/detokenize", `{"tokens":`+string(ids)+`}`); b != `{"prompt":"word by word"}` {
-		t.Error(b)
-	}
-	_, b = postText(t, url+"/tokenize", `{"messages":[{"role":"user","content":"x"}],"return_token_strs":true}`)
-	if err := json.Unmarshal([]byte(b), &a); err != nil ||
-		strings.Join(a.Strs, "") != "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n" {
-		t.Errorf("%s", b)
+	defer m.model.Close()
+	ids, f := m.render([]message{{Role: "user", Content: []byte(`"x"`)}})
+	if text := m.tok.Decode(ids); f != nil || text != "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n" {
+		t.Errorf("%q, %v", text, f)
 	}
 }
 
@@ -794,7 +785,7 @@ func TestLoadErrors(t *testing.T) {
 		{"config no JSON", edit("config.json", func(b []byte) []byte { return b[:10] }), "config.json: unexpected end of JSON"},
 		{"rope", replaceText("config.json", `"rope_theta"`, `"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "rope_theta"`), `rope_scaling "yarn" is not supported`},
 		{"quantized", replaceText("config.json", `"rope_theta"`, `"quantization_config": {"bits": 4}, "rope_theta"`), "quantized weights are not supported"},
-		{"tokenizer no JSON", edit("tokenizer.json", func(b []byte) []byte { return b[:len(b)/2] }), "vocab: unexpected end of JSON"},
+		{"tokenizer no JSON", edit("tokenizer.json", func(b []byte) []byte { return b[:len(b)/2] }), "vocab: jsontext: unexpected EOF"},
 		{"tokenizer kind", replaceText("tokenizer.json", `"type": "BPE"`, `"type": "Unigram"`), `type "Unigram" is not supported`},
 		{"tokenizer cut", replaceText("tokenizer.json", `"pre_tokenizer": {`, `"pre_tokenizer": {"type": "Metaspace"}, "x": {`), "pre_tokenizer Metaspace is not supported"},
 		{"vocabulary too small", replaceText("config.json", `"vocab_size": `, `"vocab_size": 3, "x": `), "config.json asks for [3 64]"},

@@ -4,9 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
-	"encoding/hex"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -34,8 +34,6 @@ func (s *server) routes() http.Handler {
 	mux.HandleFunc("POST /v1/completions", s.whenLoaded(s.completions))
 	mux.HandleFunc("POST /v1/chat/completions", s.whenLoaded(s.chat))
 	mux.HandleFunc("POST /v1/embeddings", s.whenLoaded(s.embeddings))
-	mux.HandleFunc("POST /tokenize", s.whenLoaded(s.tokenize))
-	mux.HandleFunc("POST /detokenize", s.whenLoaded(s.detokenize))
 	mux.HandleFunc("POST /v1/load_lora_adapter", s.whenLoaded(s.loadAdapter))
 	mux.HandleFunc("POST /v1/unload_lora_adapter", s.whenLoaded(s.unloadAdapter))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -207,18 +205,12 @@ func noModel(model string) *failure {
 		"model", "model_not_found"}
 }
 
+var validID = regexp.MustCompile(`^[a-zA-Z0-9_.:-]{1,128}$`)
+
 // requestID is the caller's X-Request-Id where it can be part of an id, or a new one.
 func requestID(r *http.Request) string {
-	id := r.Header.Get("X-Request-Id")
-	ok := id != "" && len(id) <= 128
-	for i := 0; ok && i < len(id); i++ {
-		c := id[i]
-		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' || c == ':'
-	}
-	if ok {
+	if id := r.Header.Get("X-Request-Id"); validID.MatchString(id) {
 		return id
 	}
-	var b [16]byte
-	rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
+	return rand.Text()
 }

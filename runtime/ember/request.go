@@ -19,7 +19,6 @@ import (
 // maxBody bounds a request, as the gateway does.
 const maxBody = 32 << 20
 
-// readBound bounds the reading of a body.
 const readBound = time.Minute
 
 // generate is the body of a completion, of a chat or not. Unknown fields are
@@ -71,7 +70,6 @@ type message struct {
 	} `json:"tool_calls"`
 }
 
-// decodeBody reads a JSON body into v.
 func decodeBody(w http.ResponseWriter, r *http.Request, v any) *failure {
 	if t := r.Header.Get("Content-Type"); t != "" {
 		if m, _, err := mime.ParseMediaType(t); err != nil || m != "application/json" && !strings.HasSuffix(m, "+json") {
@@ -364,18 +362,17 @@ func checkLength(c *loadedModel, prompt []int, more int) *failure {
 	return nil
 }
 
-// input is one text or list of tokens.
 type input struct {
 	text   string
 	tokens []int
 	ids    bool
 }
 
-func (i input) encode(c *loadedModel, around bool) ([]int, *failure) {
+func (i input) encode(c *loadedModel) ([]int, *failure) {
 	if i.ids {
 		return i.tokens, nil
 	}
-	return c.encode(i.text, around)
+	return c.encode(i.text, true)
 }
 
 // encode refuses text that must be too long before tokenizing it. The factor of four

@@ -30,7 +30,6 @@ type tokenProbe struct {
 	event func(data []byte) (done, part bool)
 }
 
-// maxProbeAnswer bounds what is read of an answer.
 const maxProbeAnswer = 4 << 20
 
 // busyWait is how long an engine may be busy at one endpoint before others are asked: it

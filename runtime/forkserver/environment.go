@@ -38,7 +38,6 @@ var importLists = map[string]string{"vllm": "vllm"}
 // ImportList is the import list of an engine; "" if it cannot be forked.
 func ImportList(engine string) string { return importLists[engine] }
 
-// Environment is an installation of a Python program.
 type Environment struct {
 	Program      string   // the command, as engines are started
 	Python       []string // the interpreter and its flags, from the command's first line
@@ -48,7 +47,6 @@ type Environment struct {
 // ErrNoScript means that a program is no Python script, so it cannot be forked.
 var ErrNoScript = errors.New("it is no Python script")
 
-// FindEnvironment finds the environment of a program.
 func FindEnvironment(program string) (Environment, error) {
 	f, err := os.Open(program)
 	if err != nil {
@@ -100,7 +98,6 @@ func interpreter(head string) []string {
 	return words
 }
 
-// ParentArgv is the command of a parent.
 func (e Environment) ParentArgv(script, socket, row string) []string {
 	return append(append([]string{}, e.Python...), script, socket, e.Program, row)
 }

@@ -36,7 +36,6 @@ type Facts struct {
 // Protocol that parents speak.
 const Protocol = 1
 
-// maxAnswer bounds the answer of a parent.
 const maxAnswer = 4 << 20
 
 // AskFacts asks a parent for its facts on the unix socket at the path. It waits until the
@@ -65,7 +64,6 @@ func AskFacts(ctx context.Context, socket string) (Facts, error) {
 	return a.check()
 }
 
-// factsAnswer is a parent's answer to the request for its facts.
 type factsAnswer struct {
 	Facts *Facts `json:"facts"`
 	Error string `json:"error"`

@@ -48,7 +48,28 @@ func (c *Conn) readFrom(r io.Reader) {
 	c.lines.Buffer(nil, c.max)
 }
 
-// Dial connects to the socket at path.
+// ListenPublic listens on a socket that every user may dial, in place of an earlier one: a
+// client reaches either that, which has no listener any more, or this one.
+func ListenPublic(path string) (*net.UnixListener, error) {
+	temporary := path + "~"
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	if err = os.Chmod(temporary, 0o666); err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
 func Dial(ctx context.Context, path string, max int) (*Conn, error) {
 	short, done, err := ShortPath(path)
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
-// Codes of an AdapterError.
 const (
 	AdapterNotFound    = "adapter_not_found"   // the model or its source has no such adapter: 404
 	AdapterInvalid     = "adapter_invalid"     // the files are not an adapter of this model: 400
@@ -197,8 +196,7 @@ func (r *Replica) loadAdapter(ctx, replicaCtx context.Context, eng adapterEngine
 		}
 	}
 	if err := eng.LoadAdapter(ctx, a.Name, path); err != nil {
-		var se *engine.StatusError
-		if !errors.As(err, &se) || se.Status != http.StatusBadRequest || !engine.AdapterLoaded(se) {
+		if se, ok := errors.AsType[*engine.StatusError](err); !ok || se.Status != http.StatusBadRequest || !engine.AdapterLoaded(se) {
 			release()
 			return fail(adapterErrorCode(err), err)
 		}
@@ -227,7 +225,8 @@ func adapterErrorCode(err error) string {
 	return AdapterUnavailable
 }
 
-// freeAdapterSlot unloads the least recently used adapters until a slot is free.
+// freeAdapterSlot unloads the least recently used adapters until a slot is free. One that the
+// engine does not unload stays in the list.
 func (r *Replica) freeAdapterSlot(ctx context.Context, eng adapterEngine) error {
 	s := &r.adapters
 	for {
@@ -242,10 +241,16 @@ func (r *Replica) freeAdapterSlot(ctx context.Context, eng adapterEngine) error 
 		delete(s.leases, old)
 		s.mu.Unlock()
 		err := eng.UnloadAdapter(ctx, old)
-		release()
-		var se *engine.StatusError
-		if err != nil && (!errors.As(err, &se) || se.Status != http.StatusNotFound) {
-			return fmt.Errorf("no free slot: unload %s: %w", old, err)
+		if se, ok := errors.AsType[*engine.StatusError](err); err == nil || ok && se.Status == http.StatusNotFound {
+			release()
+			continue
 		}
+		s.mu.Lock()
+		if s.eng == eng && !slices.Contains(s.loaded, old) { // for all that is known it is still there
+			s.loaded, s.leases[old], release = slices.Insert(s.loaded, 0, old), release, func() {}
+		}
+		s.mu.Unlock()
+		release()
+		return fmt.Errorf("no free slot: unload %s: %w", old, err)
 	}
 }

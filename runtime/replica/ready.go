@@ -211,12 +211,11 @@ func (r *Replica) checkEngine(ctx context.Context) reading {
 	defer cancel()
 	unhealthy := make(chan string, 1)
 	go func() {
-		var se *engine.StatusError
-		if err := r.eng.Health(hctx); errors.As(err, &se) {
-			unhealthy <- "/health: " + err.Error()
-			return
+		problem, err := "", r.eng.Health(hctx)
+		if _, ok := errors.AsType[*engine.StatusError](err); ok {
+			problem = "/health: " + err.Error()
 		}
-		unhealthy <- ""
+		unhealthy <- problem
 	}()
 	m := r.readMetrics(ctx, pollWait)
 	t := time.NewTimer(healthLate)

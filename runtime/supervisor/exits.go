@@ -29,7 +29,6 @@ func (s *supervisor) reap() (any bool) {
 	return any
 }
 
-// processExited handles the exit of a group leader.
 func (s *supervisor) processExited(pid int, ws syscall.WaitStatus) {
 	p := s.byPID[pid]
 	// The group's number is not reused while it has members.

@@ -12,7 +12,6 @@ import (
 	"time"
 )
 
-// Options of a supervisor.
 type Options struct {
 	// Socket is the unix socket it listens on.
 	Socket string
@@ -26,7 +25,6 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Defaults of Options.
 const (
 	DefaultOrphan = 60 * time.Second
 	DefaultGrace  = 2 * time.Second
@@ -52,12 +50,7 @@ const idVariable = "THAW_SUPERVISED="
 // every group it started is gone. It reaps every child of this process, so the
 // process must be its own. It returns ErrRunning if the folder has a supervisor.
 func Run(ctx context.Context, o Options) error {
-	if o.Orphan <= 0 {
-		o.Orphan = DefaultOrphan
-	}
-	if o.Grace <= 0 {
-		o.Grace = DefaultGrace
-	}
+	o.Orphan, o.Grace = cmp.Or(max(o.Orphan, 0), DefaultOrphan), cmp.Or(max(o.Grace, 0), DefaultGrace)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("supervisor: %w", err)

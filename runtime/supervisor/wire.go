@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -14,13 +15,10 @@ import (
 // Protocol is the version that a supervisor sends in its hello.
 const Protocol = 1
 
-// MaxLine bounds one line of the protocol.
 const MaxLine = 4 << 20
 
-// writeWait bounds the write of one line.
 const writeWait = 5 * time.Second
 
-// Errors for errors.Is.
 var (
 	// ErrRunning reports that another supervisor has the folder.
 	ErrRunning = errors.New("another supervisor runs in this folder")
@@ -30,7 +28,6 @@ var (
 	ErrNoParent = errors.New("no warm interpreter")
 )
 
-// Process describes a process to start.
 type Process struct {
 	// ID is unique among running processes of the supervisor: 1 to 128 letters,
 	// digits, '.', '_' and '-'. An ended process's id may be used again.
@@ -124,7 +121,7 @@ type reply struct {
 }
 
 func (p *Process) check() error {
-	if !validID(p.ID) {
+	if !validID.MatchString(p.ID) {
 		return fmt.Errorf("invalid process id %.140q: want 1 to 128 letters, digits, '.', '_' or '-'", p.ID)
 	}
 	if len(p.Argv) == 0 || p.Argv[0] == "" {
@@ -140,17 +137,4 @@ func (p *Process) check() error {
 	return nil
 }
 
-func validID(id string) bool {
-	if len(id) == 0 || len(id) > 128 || id[0] == '.' {
-		return false
-	}
-	for i := 0; i < len(id); i++ {
-		c := id[i]
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
-		default:
-			return false
-		}
-	}
-	return true
-}
+var validID = regexp.MustCompile(`^[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,127}$`)

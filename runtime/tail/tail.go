@@ -4,6 +4,7 @@ package tail
 
 import (
 	"bytes"
+	"cmp"
 	"io"
 	"os"
 	"time"
@@ -12,7 +13,6 @@ import (
 // DefaultEvery is the pause between two looks at a file without news.
 const DefaultEvery = 200 * time.Millisecond
 
-// Options of a Follower.
 type Options struct {
 	// Path is the log's path, or "" while it is not known. It may be called
 	// before every read. A file that does not exist yet is waited for.
@@ -39,9 +39,7 @@ type Follower struct {
 
 // New returns a Follower; nothing is read before Read.
 func New(o Options) *Follower {
-	if o.Every <= 0 {
-		o.Every = DefaultEvery
-	}
+	o.Every = cmp.Or(max(o.Every, 0), DefaultEvery)
 	return &Follower{o: o, file: o.File}
 }
 
@@ -107,7 +105,6 @@ func (f *Follower) openNext() bool {
 	return true
 }
 
-// Close closes the log.
 func (f *Follower) Close() error {
 	if f.next != nil {
 		f.next.Close()

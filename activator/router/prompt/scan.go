@@ -197,7 +197,11 @@ func isWord(c byte) bool { return classes[c] == charLetter || classes[c] == char
 // and the others by [scan.word].
 func (s *scan) readWords(text []byte, i int, begin bool) int {
 	blank, words, packed, certain := 0, 0, s.packed, s.code.certain()
-	for i+longestWord < len(text) && words <= maxPacked/2 {
+	for i+longestWord < len(text) {
+		if words > maxPacked/2 {
+			s.addWords(words, packed)
+			words, packed = 0, s.packed
+		}
 		p := (*[longestWord + 1]byte)(text[i : i+longestWord+1 : i+longestWord+1])
 		n, hash, inside := uint(0), uint32(0), uint64(0)
 		low := binary.LittleEndian.Uint64(p[:8])
@@ -216,7 +220,12 @@ func (s *scan) readWords(text []byte, i int, begin bool) int {
 		}
 		next := p[n%longestWord]
 		if n == 0 || next != ' ' && kinds[next] != kindNone { // no word, or none of letters alone
-			break
+			if isWord(text[i]) {
+				break
+			}
+			i, begin = s.readMarks(text, i-blank, begin)
+			blank, certain = 0, s.code.certain()
+			continue
 		}
 		words++
 		e := table.find(hash)
@@ -234,11 +243,7 @@ func (s *scan) readWords(text []byte, i int, begin bool) int {
 		}
 		s.previous = class
 		if !certain && (inside != 0 || next != ' ' && (next == '(' || n == 1)) {
-			upper := kind(0)
-			if inside != 0 {
-				upper = kindUpper
-			}
-			s.noteIdentifier(text, i, i+int(n), kindLower, upper)
+			s.noteIdentifier(text, i, i+int(n), kindLower, kindUpper*kind(min(inside, 1)))
 			certain = s.code.certain()
 		}
 		begin, blank = false, 1
@@ -251,7 +256,7 @@ func (s *scan) readWords(text []byte, i int, begin bool) int {
 			s.endSentence()
 		} else if mark != charQuiet && (mark != charMark || !certain) {
 			i-- // it needs a closer look
-			break
+			continue
 		}
 		s.counts.marks++
 		for certain && i+longestWord < len(text) && classes[text[i]] <= charQuiet {
@@ -262,8 +267,7 @@ func (s *scan) readWords(text []byte, i int, begin bool) int {
 			i, blank = i+1, 1
 		}
 	}
-	s.words, s.packed = s.words+words, packed
-	s.addStops(words)
+	s.addWords(words, packed)
 	if i < len(text) && isWord(text[i]) {
 		return s.word(text, i, begin)
 	}
@@ -508,6 +512,12 @@ func (s *scan) wide(text []byte, i int) int {
 	}
 	s.previous = 0
 	return i
+}
+
+// addWords counts words, whose stop words are in packed.
+func (s *scan) addWords(words int, packed uint64) {
+	s.words, s.packed = s.words+words, packed
+	s.addStops(words)
 }
 
 // addStops adds the stop words among so many words to the counts, if they are many.

@@ -26,7 +26,6 @@ type containerAccess struct {
 	setUp string
 }
 
-// The variables that hold a credential.
 const (
 	connectionVariable = "AZURE_STORAGE_CONNECTION_STRING"
 	keyVariable        = "AZURE_STORAGE_KEY"
@@ -163,7 +162,6 @@ func containerURL(endpoint string, p blobLocation) string {
 	return strings.TrimSuffix(endpoint, "/") + "/" + url.PathEscape(p.container)
 }
 
-// connection is a parsed connection string.
 type connection struct{ endpoint, account, key, sas string }
 
 // developer is the account that every Azurite has, with its well-known key

@@ -89,7 +89,6 @@ func unsupported(code string) bool {
 	return code == "FeatureNotSupported" || code == "UnsupportedHeader"
 }
 
-// maxMessage bounds the message of a service, in bytes.
 const maxMessage = 500
 
 // serviceMessage returns the first line of the message in the body of a refusal; ""

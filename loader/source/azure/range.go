@@ -64,7 +64,6 @@ func (headerPolicy) Do(req *policy.Request) (*http.Response, error) {
 	return req.Next()
 }
 
-// Read returns a range of a blob in the version of the plan.
 func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
 	body, _, err := s.download(ctx, f, offset, length, false)
 	return body, err

@@ -121,7 +121,6 @@ func (s Source) Plan(ctx context.Context, location string, also source.Globs) (s
 	return l.plan, nil
 }
 
-// listing walks through a folder.
 type listing struct {
 	openedFolder
 	location string
@@ -142,6 +141,10 @@ func (l *listing) list(ctx context.Context, at, name string, above []fs.FileInfo
 	if err == nil {
 		entries, err = fs.ReadDir(l.root.FS(), at)
 	}
+	if errors.Is(err, fs.ErrPermission) && name != "" { // such as lost+found of a volume
+		l.plan.Left = append(l.plan.Left, source.LeftOut{Name: name, Reason: "is a folder that may not be read"})
+		return nil
+	}
 	if err != nil {
 		return withLocation(l.location, name, &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err})
 	}
@@ -161,7 +164,6 @@ func (l *listing) list(ctx context.Context, at, name string, above []fs.FileInfo
 	return nil
 }
 
-// add adds one entry of a folder.
 func (l *listing) add(ctx context.Context, at, name string, e fs.DirEntry, above []fs.FileInfo) error {
 	hidden := strings.HasPrefix(e.Name(), ".")
 	if e.IsDir() {
@@ -267,7 +269,6 @@ func (s Source) Open(file source.File) (*os.File, error) {
 	return f, nil
 }
 
-// Read returns a range of a file of a plan.
 func (s Source) Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

@@ -16,7 +16,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-// Options of a source.
 type Options struct {
 	// Getenv reads the environment; os.Getenv when nil.
 	Getenv func(string) string
@@ -55,7 +54,6 @@ func New(o Options) *Source {
 	return s
 }
 
-// Close closes idle connections.
 func (s *Source) Close() { s.http.CloseIdleConnections(); s.tokens.close(); s.writes.close() }
 
 // Refresh forgets the credentials, so that the next request looks for them.
@@ -90,7 +88,6 @@ func (s *Source) object(p bucketLocation, key string) string {
 	return s.endpoint + "/storage/v1/b/" + p.Name + "/o/" + url.PathEscape(key)
 }
 
-// getJSON requests a document of the API.
 func (s *Source) getJSON(ctx context.Context, p bucketLocation, at string, query url.Values, into any) error {
 	if s.configError != nil {
 		return s.configError
@@ -151,7 +148,6 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	})
 }
 
-// planFolder lists the objects below a prefix.
 func (s *Source) planFolder(ctx context.Context, p bucketLocation, also source.Globs) (source.Plan, error) {
 	return p.List(func(from string) ([]source.File, string, error) {
 		query := url.Values{"fields": {"nextPageToken,items(" + fields + ")"}, "maxResults": {"1000"}, "prefix": {p.Key("")}}

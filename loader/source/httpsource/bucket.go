@@ -62,7 +62,6 @@ func (b Bucket) Key(name string) string {
 // Ref returns a file's Ref: bucket and key.
 func (b Bucket) Ref(key string) string { return b.Name + "|" + key }
 
-// ParseRef splits what Bucket.Ref joined.
 func ParseRef(scheme string, f source.File) (b Bucket, key string, err error) {
 	name, key, ok := strings.Cut(f.Ref, "|")
 	if !ok {
@@ -71,7 +70,6 @@ func ParseRef(scheme string, f source.File) (b Bucket, key string, err error) {
 	return Bucket{scheme, name, strings.TrimSuffix(strings.TrimSuffix(key, f.Name), "/")}, key, nil
 }
 
-// Malformed is the error of an invalid answer.
 func (b Bucket) Malformed(name, problem string) error {
 	return &source.Error{Kind: source.Malformed, Source: b.String(), File: name, Detail: problem}
 }
@@ -134,7 +132,6 @@ func (b Bucket) NewUpload(ctx context.Context, method, url, name string, body io
 	return req, nil
 }
 
-// Upload sends a request of NewUpload.
 func (b Bucket) Upload(client *http.Client, req *http.Request, name string) (*http.Response, error) {
 	r, err := client.Do(req)
 	if errors.Is(err, io.ErrUnexpectedEOF) {

@@ -172,8 +172,7 @@ func DialLoopback(ctx context.Context, d net.Dialer, addr string) (net.Conn, err
 
 // IsRefused reports whether err is the refusal of an address that is not public, and which.
 func IsRefused(err error) (addr netip.Addr, ok bool) {
-	var r refusedAddr
-	ok = errors.As(err, &r)
+	r, ok := errors.AsType[refusedAddr](err)
 	return r.addr, ok
 }
 
@@ -240,7 +239,6 @@ func Public(a netip.Addr) bool {
 	return !slices.ContainsFunc(reservedNets, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// maxRedirects bounds a chain of redirects.
 const maxRedirects = 5
 
 // checkRedirect allows few redirects, none from https to http, and none to an address

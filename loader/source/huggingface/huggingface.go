@@ -1,6 +1,7 @@
 package huggingface
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -24,7 +25,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-// Options of a source.
 type Options struct {
 	// Getenv reads the environment; os.Getenv when nil.
 	Getenv func(string) string
@@ -67,7 +67,6 @@ func New(o Options) *Source {
 	return s
 }
 
-// Close closes idle connections.
 func (s *Source) Close() { s.http.CloseIdleConnections() }
 
 const (
@@ -82,33 +81,23 @@ const (
 
 // token returns the token for the hub; empty for public access.
 func (s *Source) token() string {
-	for _, name := range []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} {
-		if t := strings.TrimSpace(s.env(name)); t != "" {
-			return t
-		}
+	if t := cmp.Or(strings.TrimSpace(s.env("HF_TOKEN")), strings.TrimSpace(s.env("HUGGING_FACE_HUB_TOKEN"))); t != "" {
+		return t
 	}
-	file := s.env("HF_TOKEN_PATH")
-	if file == "" {
-		cacheHome := s.env("HF_HOME")
-		if cacheHome == "" {
-			if cache := s.env("XDG_CACHE_HOME"); cache != "" {
-				cacheHome = filepath.Join(cache, "huggingface")
-			} else if user := s.env("HOME"); user != "" {
-				cacheHome = filepath.Join(user, ".cache", "huggingface")
-			} else {
-				return ""
-			}
+	below := func(variable string, path ...string) string {
+		if dir := s.env(variable); dir != "" {
+			return filepath.Join(append([]string{dir}, path...)...)
 		}
-		file = filepath.Join(cacheHome, "token")
+		return ""
 	}
-	raw, err := os.ReadFile(file)
+	raw, err := os.ReadFile(cmp.Or(s.env("HF_TOKEN_PATH"), below("HF_HOME", "token"), below("XDG_CACHE_HOME", "huggingface", "token"),
+		below("HOME", ".cache", "huggingface", "token")))
 	if err != nil || len(raw) > 4096 {
 		return ""
 	}
 	return strings.TrimSpace(string(raw))
 }
 
-// treeEntry is a file of a repository's tree.
 type treeEntry struct {
 	Type string `json:"type"`
 	OID  string `json:"oid"`
@@ -253,7 +242,6 @@ func (s *Source) nextPage(p repoLocation, header string) (string, error) {
 	return u.String(), nil
 }
 
-// isHub reports whether u is the hub itself.
 func (s *Source) isHub(u *url.URL) bool {
 	return u.User == nil && (u.Scheme+"://"+u.Host == s.endpoint || strings.HasPrefix(u.String(), s.endpoint+"/"))
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-// Options of a source.
 type Options struct {
 	// Getenv reads the environment; os.Getenv if nil. The library reads profiles and
 	// roles from the process by itself.
@@ -63,7 +62,6 @@ func New(o Options) *Source {
 	return s
 }
 
-// Close closes idle connections.
 func (s *Source) Close() { s.http.CloseIdleConnections(); s.keys.close() }
 
 // Refresh forgets the credentials, so that the next request looks for them.
@@ -205,7 +203,6 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	})
 }
 
-// planFolder lists the objects below a prefix.
 func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan, error) {
 	plan, err := p.List(func(from string) ([]source.File, string, error) {
 		query := url.Values{"list-type": {"2"}, "prefix": {p.Key("")}, "encoding-type": {"url"}}

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -19,9 +20,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	v1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
 )
@@ -146,7 +149,7 @@ func sameObject(old, now *unstructured.Unstructured) bool {
 
 func (c *Cluster) explain(err error, x *unstructured.Unstructured) error {
 	if status.IsNotFound(err) && x.GetNamespace() != "" && x.GetNamespace() != Namespace {
-		return &knative.Error{Kind: knative.NotFound, What: "the cluster has no namespace " + x.GetNamespace(),
+		return &kit.Error{Exit: kit.ExitNotFound, What: "the cluster has no namespace " + x.GetNamespace(),
 			Hint: "Knative Serving is installed first: https://knative.dev/docs/install"}
 	}
 	return c.of.WithHint(err, Name(x))
@@ -156,48 +159,38 @@ const waitInterval = 500 * time.Millisecond
 
 // Wait returns when all workloads run. The error names those that do not.
 func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured) error {
-	tick := time.NewTicker(waitInterval)
-	defer tick.Stop()
 	missing := "nothing was seen"
-	for {
+	err := wait.PollUntilContextCancel(ctx, waitInterval, true, func(ctx context.Context) (bool, error) {
 		var still []string
 		for _, x := range objects {
 			if x.GetKind() != "Deployment" && x.GetKind() != "DaemonSet" {
 				continue
 			}
 			now, err := c.resource(x).Get(ctx, x.GetName(), metav1.GetOptions{})
-			if ctx.Err() != nil {
-				break
-			}
 			if err != nil {
-				return c.explain(err, x)
+				return false, cmp.Or(ctx.Err(), c.explain(err, x))
 			}
 			if what := missingReadiness(now); what != "" {
 				still = append(still, x.GetName()+": "+what)
 			}
 		}
-		if ctx.Err() == nil {
-			if len(still) == 0 {
-				return nil
-			}
-			missing = strings.Join(still, "; ")
-		}
-		select {
-		case <-ctx.Done():
-			// ctx has ended, but the reason is worth another request
-			moment, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-			defer cancel()
-			e := &knative.Error{Kind: knative.TimedOut, What: "it does not run yet: " + missing, Hint: "kubectl describe pods -n " + Namespace}
-			if pods, err := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(Namespace).List(moment,
-				metav1.ListOptions{}); err == nil {
-				if why := podProblem(pods.Items); why != "" {
-					e.Err = errors.New(why)
-				}
-			}
-			return e
-		case <-tick.C:
+		missing = strings.Join(still, "; ")
+		return missing == "", nil
+	})
+	if ctx.Err() == nil || err == nil {
+		return err
+	}
+	// ctx has ended, but the reason is worth another request
+	moment, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	e := &kit.Error{Exit: kit.ExitTimeout, What: "it does not run yet: " + missing, Hint: "kubectl describe pods -n " + Namespace}
+	if pods, err := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(Namespace).List(moment,
+		metav1.ListOptions{}); err == nil {
+		if why := podProblem(pods.Items); why != "" {
+			e.Err = errors.New(why)
 		}
 	}
+	return e
 }
 
 // podProblem is why the first failing pod does not run, in the words of its node or the
@@ -252,14 +245,14 @@ func missingReadiness(x *unstructured.Unstructured) string {
 func (c *Cluster) Remove(ctx context.Context, objects []*unstructured.Unstructured, force bool, report func(name string)) error {
 	if !force {
 		models, err := c.of.List(ctx, "")
-		if e, is := err.(*knative.Error); is && e.Kind == knative.NotFound {
+		if e, is := err.(*kit.Error); is && e.Exit == kit.ExitNotFound {
 			err = nil // without Knative there are no models
 		}
 		if err != nil {
 			return err
 		}
 		if len(models) > 0 {
-			return &knative.Error{Kind: knative.Refused,
+			return &kit.Error{Exit: kit.ExitUsage,
 				What: fmt.Sprintf("there are models, such as %s/%s (%d in all), which would no longer be scaled", models[0].Namespace, models[0].Name,
 					len(models)),
 				Hint: "remove them first (thaw-knative rm NAMESPACE/NAME), or --force"}
@@ -313,22 +306,17 @@ func (c *Cluster) RemoveWarmHosts(ctx context.Context, dry bool, report func(nam
 }
 
 func (c *Cluster) waitAbsent(ctx context.Context, x *unstructured.Unstructured) error {
-	tick := time.NewTicker(waitInterval)
-	defer tick.Stop()
-	for {
+	err := wait.PollUntilContextCancel(ctx, waitInterval, true, func(ctx context.Context) (bool, error) {
 		_, err := c.resource(x).Get(ctx, x.GetName(), metav1.GetOptions{})
-		if status.IsNotFound(err) {
-			return nil
+		if err == nil || status.IsNotFound(err) {
+			return err != nil, nil
 		}
-		if err != nil && ctx.Err() == nil {
-			return c.explain(err, x)
-		}
-		select {
-		case <-ctx.Done():
-			return &knative.Error{Kind: knative.TimedOut, What: Name(x) + " is still going away", Hint: "run it again with a longer --timeout"}
-		case <-tick.C:
-		}
+		return false, c.explain(err, x)
+	})
+	if err != nil && ctx.Err() != nil {
+		return &kit.Error{Exit: kit.ExitTimeout, What: Name(x) + " is still going away", Hint: "run it again with a longer --timeout"}
 	}
+	return err
 }
 
 func (c *Cluster) removeAnnotations(ctx context.Context, report func(string)) error {

@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"knative.dev/pkg/controller"
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions/backoff"
@@ -30,6 +32,7 @@ type WatcherOptions struct {
 	Transform  cache.TransformFunc // of the Secrets that hold keys, before they are cached
 	Tokens     func() []string     // that open the control API
 	Apply      func(controlstream.Keys)
+	Events     record.EventRecorder
 	Log        *slog.Logger
 }
 
@@ -41,16 +44,15 @@ type Watcher struct {
 	secrets   corelisters.SecretLister
 	keys      *auth.KeyStore
 	wakeup    newest.Signal
-	firstSent chan struct{}      // closed after Apply was called once
-	reported  map[string]string  // problems already logged, by namespace; Run's
-	events    chan *corev1.Event // to be created
+	firstSent chan struct{}     // closed after Apply was called once
+	reported  map[string]string // problems already logged, by namespace; Run's
 }
 
 // NewWatcher starts nothing. Until the keys are listed, its KeyStore accepts tokens only.
 func NewWatcher(o WatcherOptions) *Watcher {
 	w := &Watcher{
 		o: o, keys: auth.NewReplicatedKeyStore(), wakeup: newest.NewSignal(), firstSent: make(chan struct{}),
-		reported: map[string]string{}, events: make(chan *corev1.Event, 64),
+		reported: map[string]string{},
 	}
 	w.keys.Trust(o.Tokens()...)
 	// The controller may read Secrets of this one name only.
@@ -76,16 +78,11 @@ func (w *Watcher) Changed() {
 // Run reads and sends until ctx ends.
 func (w *Watcher) Run(ctx context.Context) error {
 	informer := w.factory.Core().V1().Secrets().Informer()
-	changed := func(any) { w.Changed() }
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) },
-		DeleteFunc: changed}); err != nil {
+	if _, err := informer.AddEventHandler(controller.HandleAll(func(any) { w.Changed() })); err != nil {
 		return err
 	}
 	w.factory.Start(ctx.Done())
 	defer w.factory.Shutdown()
-	var sending sync.WaitGroup
-	defer sending.Wait()
-	sending.Go(func() { w.sendEvents(ctx) })
 	// Until the keys are listed, no key is accepted.
 	cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
 	w.Changed()
@@ -134,12 +131,8 @@ func (w *Watcher) read() {
 	found, problems := Keys(secrets)
 	w.reportProblems("", problems)
 	keys.Keys = found.Keys
-	fed := make([]auth.ReplicatedKey, 0, len(keys.Keys))
-	for _, k := range keys.Keys {
-		fed = append(fed, auth.ReplicatedKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team, Admin: k.Admin}, Hash: k.Hash})
-	}
 	w.keys.Trust(w.o.Tokens()...)
-	if err := w.keys.Set(fed); err != nil {
+	if err := w.keys.Set(keys.Replicated()); err != nil {
 		w.reportProblems(" ", []string{err.Error()})
 	}
 	w.o.Apply(keys)
@@ -158,46 +151,12 @@ func (w *Watcher) reportProblems(of string, problems []string) {
 	if of = strings.TrimSpace(of); text == "" || of == "" {
 		return
 	}
-	w.Report(corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: of, Namespace: of}, "BadSettings", text)
-}
-
-// Report queues a warning as an Event of an object in a team's namespace. It does not
-// wait: what does not fit is only in the log.
-func (w *Watcher) Report(about corev1.ObjectReference, reason, text string) {
 	if len(text) > maxEventMessage {
 		text = text[:maxEventMessage] + "…"
 	}
-	select {
-	case w.events <- warningEvent(about, reason, text):
-	default:
-	}
+	w.o.Events.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: of, Namespace: of}, corev1.EventTypeWarning,
+		"BadSettings", text)
 }
 
 // maxEventMessage bounds an Event's message; Kubernetes refuses more than 1,024 bytes.
 const maxEventMessage = 500
-
-func warningEvent(about corev1.ObjectReference, reason, text string) *corev1.Event {
-	now := metav1.Now()
-	return &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{GenerateName: "thaw-team-", Namespace: about.Namespace},
-		InvolvedObject: about,
-		Type:           corev1.EventTypeWarning, Reason: reason, Message: text,
-		Source: corev1.EventSource{Component: "thaw"}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
-	}
-}
-
-// sendEvents creates Events until ctx ends. A refused one is only logged.
-func (w *Watcher) sendEvents(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case e := <-w.events:
-			within, cancel := context.WithTimeout(ctx, 10*time.Second)
-			if _, err := w.o.Client.CoreV1().Events(e.Namespace).Create(within, e, metav1.CreateOptions{}); err != nil && ctx.Err() == nil {
-				w.o.Log.Warn("cannot create an Event", "namespace", e.Namespace, "error", err)
-			}
-			cancel()
-		}
-	}
-}

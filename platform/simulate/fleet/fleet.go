@@ -11,7 +11,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// Fleet is the nodes of a simulation and its engine times.
 type Fleet struct {
 	Nodes  []HostKind `json:"nodes"`
 	Engine Engine     `json:"engine"`
@@ -65,13 +64,11 @@ var DefaultEngine = Engine{
 //go:embed example.yaml
 var Example []byte
 
-// Limits of a fleet.
 const (
 	maxHosts = 100_000
 	maxGPUs  = 64 // of a host
 )
 
-// Read reads a fleet file.
 func Read(file string) (*Fleet, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -165,7 +162,6 @@ func (f *Fleet) problems(file string, places catalog.Places) (out catalog.Proble
 	return out
 }
 
-// Hosts yields every host's name and kind.
 func (f *Fleet) Hosts(yield func(id string, n *HostKind) bool) {
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
@@ -177,7 +173,6 @@ func (f *Fleet) Hosts(yield func(id string, n *HostKind) bool) {
 	}
 }
 
-// GPUs returns the number of GPUs.
 func (f *Fleet) GPUs() (n int) {
 	for i := range f.Nodes {
 		n += f.Nodes[i].Count * f.Nodes[i].GPUs

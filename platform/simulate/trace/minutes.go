@@ -13,7 +13,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Limits of a trace by the minute.
 const (
 	maxMinutes = 60 * 24 * 31
 	maxCalls   = 10_000_000 // of one function in one minute

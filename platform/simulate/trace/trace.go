@@ -18,7 +18,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// Request is one arrival.
 type Request struct {
 	At            time.Duration  // since the start of the trace
 	Function      functions.Name // name in the trace; zero if it has none
@@ -32,7 +31,6 @@ type Request struct {
 // Requests is a trace's requests in the order of At; the first error ends it.
 type Requests = iter.Seq2[Request, error]
 
-// Names of the formats.
 const (
 	Thaw           = "thaw"
 	AzureFunctions = "azure-functions"
@@ -41,7 +39,6 @@ const (
 	Gen            = "gen"
 )
 
-// Formats are all formats, for flags.
 var Formats = []string{Thaw, AzureFunctions, Mooncake, AzureLLM, Gen}
 
 // Error is a mistake in a trace file. Line counts from 1; 0 is the whole file.
@@ -58,7 +55,6 @@ func (e *Error) Error() string {
 	return e.File + ": " + e.Message
 }
 
-// Options of Open.
 type Options struct {
 	Format    string // one of Formats; empty: detected from the file
 	Seed      uint64 // of all random draws
@@ -81,7 +77,6 @@ type Trace struct {
 	read     Requests
 }
 
-// Read returns the requests from the start.
 func (t *Trace) Read() Requests { return t.read }
 
 // Open opens a trace: a file, gzip-compressed or not, or "gen:" and a Spec.
@@ -173,7 +168,6 @@ func (s *source) fail(line int, format string, args ...any) error {
 // errStop ends lines early without an error.
 var errStop = errors.New("stop")
 
-// maxLine is the largest length of a line.
 const maxLine = 1 << 20
 
 // reader opens the file, decompressed.

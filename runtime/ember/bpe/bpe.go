@@ -100,7 +100,6 @@ func decodeTwoByte(b []byte) (r, n int) {
 // Size is one more than the largest token id.
 func (t *Tokenizer) Size() int { return t.size }
 
-// Longest is the length in bytes of the longest token.
 func (t *Tokenizer) Longest() int { return t.longest }
 
 // Pattern is how text is split into words.
@@ -129,14 +128,11 @@ func (t *Tokenizer) Bytes(id int) []byte {
 	return t.names.bytes(int32(id))
 }
 
-// Decode joins the text of tokens, without special ones unless requested. Invalid bytes
-// become U+FFFD.
-func (t *Tokenizer) Decode(ids []int, special bool) string {
+// Decode joins the text of tokens. Invalid bytes become U+FFFD.
+func (t *Tokenizer) Decode(ids []int) string {
 	var b []byte
 	for _, id := range ids {
-		if special || !t.Special(id) {
-			b = append(b, t.Bytes(id)...)
-		}
+		b = append(b, t.Bytes(id)...)
 	}
 	return strings.ToValidUTF8(string(b), "\uFFFD")
 }

@@ -47,13 +47,11 @@ type Template struct {
 	Dated, Today bool
 }
 
-// Message is one turn.
 type Message struct {
 	Role    string
 	Content string
 }
 
-// maxConfig bounds the template's files.
 const maxConfig = 16 << 20
 
 // Load reads the template of a checkpoint's folder: chat_template.jinja, else the
@@ -197,9 +195,9 @@ func tokenText(raw json.RawMessage) string {
 	return ""
 }
 
-// Render writes the conversation, with answer followed by the mark that begins the
-// assistant's message. now is for templates with a date.
-func (t *Template) Render(ms []Message, answer bool, now time.Time) (string, error) {
+// Render writes the conversation, followed by the mark that begins the assistant's message.
+// now is for templates with a date.
+func (t *Template) Render(ms []Message, now time.Time) (string, error) {
 	var b strings.Builder
 	switch t.Family {
 	case ChatML:
@@ -209,11 +207,9 @@ func (t *Template) Render(ms []Message, answer bool, now time.Time) (string, err
 		for _, m := range ms {
 			b.WriteString("<|im_start|>" + m.Role + "\n" + m.Content + "<|im_end|>\n")
 		}
-		if answer {
-			b.WriteString("<|im_start|>assistant\n")
-		}
+		b.WriteString("<|im_start|>assistant\n")
 	case Llama3:
-		t.llama3(&b, ms, answer, now)
+		t.llama3(&b, ms, now)
 	case Llama2, Mistral:
 		if err := t.inst(&b, ms); err != nil {
 			return "", err
@@ -222,14 +218,12 @@ func (t *Template) Render(ms []Message, answer bool, now time.Time) (string, err
 		for _, m := range ms {
 			b.WriteString(m.Role + ": " + m.Content + "\n")
 		}
-		if answer {
-			b.WriteString("assistant:")
-		}
+		b.WriteString("assistant:")
 	}
 	return b.String(), nil
 }
 
-func (t *Template) llama3(b *strings.Builder, ms []Message, answer bool, now time.Time) {
+func (t *Template) llama3(b *strings.Builder, ms []Message, now time.Time) {
 	turn := func(role, text string) {
 		b.WriteString("<|start_header_id|>" + role + "<|end_header_id|>\n\n" + strings.TrimSpace(text) + "<|eot_id|>")
 	}
@@ -249,9 +243,7 @@ func (t *Template) llama3(b *strings.Builder, ms []Message, answer bool, now tim
 	for _, m := range ms {
 		turn(m.Role, m.Content)
 	}
-	if answer {
-		b.WriteString("<|start_header_id|>assistant<|end_header_id|>\n\n")
-	}
+	b.WriteString("<|start_header_id|>assistant<|end_header_id|>\n\n")
 }
 
 // inst writes alternating user and assistant messages, the only roles of Llama 2 and

@@ -70,10 +70,8 @@ type Adapter struct {
 	layers [][modules]lowRank
 }
 
-// Rank is the adapter's rank.
 func (a *Adapter) Rank() int { return a.rank }
 
-// Bytes is the adapter's memory.
 func (a *Adapter) Bytes() int { return a.bytes }
 
 const adapterWeights = "adapter_model.safetensors"

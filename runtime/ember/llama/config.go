@@ -80,7 +80,6 @@ type configJSON struct {
 
 var architectures = map[string]string{"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
 
-// ReadConfig reads and checks DIR/config.json.
 func ReadConfig(dir string) (Config, error) {
 	path := filepath.Join(dir, "config.json")
 	b, err := os.ReadFile(path)
@@ -199,7 +198,6 @@ func (j *configJSON) checkFeatures() error {
 	return nil
 }
 
-// checkSizes returns an error for a size out of bounds.
 func (c *Config) checkSizes() error {
 	for _, d := range []struct {
 		name     string

@@ -37,7 +37,6 @@ func (c *Cache) reserve(capacity, width int) {
 // Len is the number of filled positions.
 func (c *Cache) Len() int { return c.n }
 
-// Bytes is the memory of the cache.
 func (c *Cache) Bytes() int {
 	n := 0
 	for i := range c.k {

@@ -21,7 +21,6 @@ type layer struct {
 	gate, up, down    matrix
 }
 
-// Model is a loaded checkpoint.
 type Model struct {
 	Config
 	embed, head matrix

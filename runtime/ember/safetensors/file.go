@@ -39,7 +39,6 @@ type file struct {
 	data []byte // what follows the header
 }
 
-// maxIndex bounds the index of a sharded checkpoint.
 const maxIndex = 64 << 20
 
 // OpenFolder maps model.safetensors, or the files that
@@ -105,16 +104,14 @@ func openFolder(dir string, open func(paths ...string) (*Set, error)) (*Set, err
 	if len(f.WeightMap) == 0 {
 		return nil, fmt.Errorf("%s: weight_map is missing or empty", index)
 	}
-	shards := map[string]bool{}
 	for t, name := range f.WeightMap {
 		// A manifest must not reach outside its folder.
 		if name == "" || name != filepath.Base(name) || strings.ContainsAny(name, `/\`) || name == ".." {
 			return nil, fmt.Errorf("%s: tensor %s is in %q, which is not a file name", index, t, name)
 		}
-		shards[name] = true
 	}
 	var paths []string
-	for _, n := range slices.Sorted(maps.Keys(shards)) {
+	for _, n := range slices.Compact(slices.Sorted(maps.Values(f.WeightMap))) {
 		paths = append(paths, filepath.Join(dir, n))
 	}
 	s, err := open(paths...)
@@ -253,13 +250,11 @@ func (s *Set) Size() int64 {
 	return n
 }
 
-// Lookup finds a tensor's entry.
 func (s *Set) Lookup(name string) (Tensor, bool) {
 	p, ok := s.byName[name]
 	return p.Tensor, ok
 }
 
-// Names lists the tensors, sorted.
 func (s *Set) Names() []string {
 	return slices.Sorted(maps.Keys(s.byName))
 }

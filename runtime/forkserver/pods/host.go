@@ -3,11 +3,11 @@ package pods
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -15,9 +15,9 @@ import (
 
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
-// Options of a node's interpreter.
 type Options struct {
 	Sockets string   // the node's folder that its pods mount read-only
 	Argv    []string // the interpreter, without its program; see forkserver.Environment.Python
@@ -73,29 +73,18 @@ type Host struct {
 // New makes a host; nothing happens before Run.
 func New(o Options) *Host {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	if o.AtOnce <= 0 {
-		o.AtOnce = DefaultAtOnce
-	}
-	if o.PerPod <= 0 {
-		o.PerPod = DefaultPerPod
-	}
-	if o.PerNode <= 0 {
-		o.PerNode = DefaultPerNode
-	}
-	if o.Within <= 0 {
-		o.Within = DefaultWithin
-	}
-	return &Host{o: o, log: o.Log, limiter: newRequestLimiter(o.PerPod, o.PerNode, o.Within), slots: make(chan struct{}, o.AtOnce)}
+	o.AtOnce, o.PerPod = cmp.Or(o.AtOnce, DefaultAtOnce), cmp.Or(o.PerPod, DefaultPerPod)
+	o.PerNode, o.Within = cmp.Or(o.PerNode, DefaultPerNode), cmp.Or(o.Within, DefaultWithin)
+	limiter := &requestLimiter{pod: o.PerPod, all: o.PerNode, within: o.Within}
+	return &Host{o: o, log: o.Log, limiter: limiter, slots: make(chan struct{}, o.AtOnce)}
 }
 
-// Ready reports whether engines can be forked now.
 func (h *Host) Ready() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.parent != nil
 }
 
-// Counts are the forked engines and the refused requests.
 func (h *Host) Counts() (forked, refused int64) { return h.forked.Load(), h.refused.Load() }
 
 // Run keeps an interpreter until ctx ends, and starts another when it has ended. The error
@@ -234,18 +223,7 @@ func (h *Host) refuse(conn *net.UnixConn, pod string, reason error) {
 	h.refused.Add(1)
 	h.log.Warn("a request is refused", "pod", pod, "why", reason)
 	conn.SetWriteDeadline(time.Now().Add(time.Second))
-	fmt.Fprintf(conn, "{\"error\": %q}\n", truncate(asciiOnly(reason.Error()), 300))
-}
-
-// asciiOnly replaces what is quoted differently in Go and in JSON.
-func asciiOnly(s string) string {
-	b := []byte(s)
-	for i, c := range b {
-		if c < 0x20 || c > 0x7e {
-			b[i] = '?'
-		}
-	}
-	return string(b)
+	json.NewEncoder(conn).Encode(map[string]string{"error": truncate(reason.Error(), 300)})
 }
 
 func truncate(s string, n int) string { return s[:min(len(s), n)] }
@@ -260,24 +238,6 @@ func listenHost(sockets string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	in := fmt.Sprintf("/proc/self/fd/%d/", dir.Fd())
-	for _, name := range []string{base, base + "~"} {
-		if err := os.Remove(in + name); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, err
-		}
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: in + base + "~", Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	err = os.Chmod(in+base+"~", 0o666) // access is decided per process, by the kernel's credentials
-	if err == nil {
-		err = os.Rename(in+base+"~", in+base)
-	}
-	if err != nil {
-		l.Close()
-		return nil, err
-	}
-	return l, nil
+	// Access is decided per process, by the kernel's credentials.
+	return jsonsocket.ListenPublic(fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), base))
 }
