@@ -206,6 +206,7 @@ func TestPlanOfOneFile(t *testing.T) {
 		t.Error(err)
 	}
 	list, file := source.Plan{Files: []source.File{{Name: "listed"}}}, source.Plan{Files: []source.File{{Name: "one"}}}
+	large, refused := source.Plan{Files: []source.File{{Name: "one", Size: 1}}}, &source.Error{Kind: source.Refused} // what is empty may mark a folder
 	for _, x := range []struct {
 		location           string
 		listErr, fileErr   error
@@ -213,7 +214,8 @@ func TestPlanOfOneFile(t *testing.T) {
 		wantErr            error
 		listed, askedAsOne bool
 	}{
-		{"p/m.gguf", nil, nil, "one", nil, false, true}, {"p/m.safetensors", nil, other, "", other, false, true}, {"p/v1.5", nil, nil, "listed", nil, true, false}, {"p", gone, nil, "", gone, true, false},
+		{"p/m.gguf", nil, nil, "one", nil, false, true}, {"p/m.safetensors", nil, other, "", other, false, true}, {"p/v1.5", nil, nil, "listed", nil, true, false}, {"p", gone, nil, "", gone, true, true}, {"p/large", gone, nil, "one", nil, true, true},
+		{"p/large", refused, nil, "", refused, true, false},
 		{"p/m.onnx", gone, nil, "one", nil, true, true}, {"p/m.onnx", &source.Error{Kind: source.Refused}, nil, "one", nil, true, true}, {"p/m.onnx", other, nil, "", other, true, false}, {"p/m.onnx", gone, other, "", gone, true, true},
 	} {
 		listed, one := false, false
@@ -227,6 +229,9 @@ func TestPlanOfOneFile(t *testing.T) {
 			one = true
 			if x.fileErr != nil {
 				return source.Plan{}, x.fileErr
+			}
+			if x.location == "p/large" {
+				return large, nil
 			}
 			return file, nil
 		})
