@@ -293,7 +293,7 @@ func TestBadLines(t *testing.T) {
 			}
 		}
 	}
-	var utf16 strings.Builder // as PowerShell writes it
+	var utf16 strings.Builder // as shells of Windows write it
 	for _, c := range "\ufeff" + good {
 		utf16.Write([]byte{byte(c), byte(c >> 8)})
 	}
