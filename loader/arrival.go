@@ -11,9 +11,10 @@ import (
 )
 
 // Arrival is one plan of a staging: a tree of files that can be read before they have
-// arrived. Unlike a Reader it stays with its plan: if the source changes, reads fail
-// instead of mixing two versions. Its methods are safe for concurrent use; Close is
-// called once, after them.
+// arrived. It stays with its plan: if the source changes, reads fail instead of mixing two
+// versions. Every block that it returns matched its checksum; the digest of a whole file is
+// known only when the staging is ready (Verified). Its methods are safe for concurrent use;
+// Close is called once, after them.
 type Arrival struct {
 	job  *stagingJob
 	plan *stagingPlan // nil if all files were here at the start
@@ -107,7 +108,7 @@ func (a *Arrival) ReadAt(ctx context.Context, name string, b []byte, off int64) 
 		}
 		block := a.job.loader.o.Block
 		for i, last := int(off/block), int((off+int64(len(b))-1)/block); i <= last; i++ {
-			if err := a.await(ctx, p, i); err != nil {
+			if err := a.await(ctx, p, i, true); err != nil {
 				return 0, err
 			}
 		}
@@ -129,7 +130,8 @@ func (a *Arrival) ReadAt(ctx context.Context, name string, b []byte, off int64) 
 	return n, nil
 }
 
-func (a *Arrival) await(ctx context.Context, p *store.Part, i int) error {
+// await waits for a block, which is fetched first; with ahead the blocks after it are next.
+func (a *Arrival) await(ctx context.Context, p *store.Part, i int, ahead bool) error {
 	for first := true; ; first = false {
 		next := p.Changed()
 		if err := a.changed(p.File.Name); err != nil {
@@ -140,7 +142,9 @@ func (a *Arrival) await(ctx context.Context, p *store.Part, i int) error {
 		}
 		if first {
 			a.plan.queue.prioritize(blockRef{p, i})
-			a.plan.queue.prefetchAfter(p, i)
+			if ahead {
+				a.plan.queue.prefetchAfter(p, i)
+			}
 		}
 		select {
 		case <-next:
@@ -209,7 +213,6 @@ func (a *Arrival) find(ctx context.Context, name string) (*os.File, error) {
 	return f, nil
 }
 
-// Close closes the files.
 func (a *Arrival) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

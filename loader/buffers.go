@@ -45,7 +45,6 @@ func (p *bufferPool) put(b []byte) {
 	<-p.slots
 }
 
-// trim frees the buffers that are not in use.
 func (p *bufferPool) trim() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

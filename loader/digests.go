@@ -2,7 +2,6 @@ package loader
 
 import "sync"
 
-// maxDigests bounds the cache.
 const maxDigests = 10_000
 
 // digestCache keeps the digests of files used in place, by path, size and modification

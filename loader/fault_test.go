@@ -485,14 +485,14 @@ func TestReadersDuringArrival(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Release()
-	f, err := s.Open(t.Context(), "model.safetensors")
+	f, err := s.Arriving(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
 	want := r.want["model.safetensors"]
 	b := make([]byte, 100)
-	if n, err := f.ReadAt(b, 0); n != 100 || err != nil || !bytes.Equal(b, want[:100]) {
+	if n, err := f.ReadAt(t.Context(), "model.safetensors", b, 0); n != 100 || err != nil || !bytes.Equal(b, want[:100]) {
 		t.Fatalf("front: %d, %v", n, err)
 	}
 	if p := s.Progress(); p.State != loader.Fetching {
@@ -500,7 +500,7 @@ func TestReadersDuringArrival(t *testing.T) {
 	}
 	got := make(chan error)
 	go func() {
-		_, err := f.ReadAt(b, int64(len(want)-100))
+		_, err := f.ReadAt(t.Context(), "model.safetensors", b, int64(len(want)-100))
 		if err == nil && !bytes.Equal(b, want[len(want)-100:]) {
 			err = errors.New("other bytes")
 		}
@@ -510,7 +510,7 @@ func TestReadersDuringArrival(t *testing.T) {
 	if err := <-got; err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Open(t.Context(), "none.json"); source.KindOf(err) != source.Missing {
+	if _, err := f.ReadAt(t.Context(), "none.json", b, 0); source.KindOf(err) != source.Missing {
 		t.Errorf("error %v", err)
 	}
 	c, err := s.Wait(t.Context())
@@ -519,19 +519,19 @@ func TestReadersDuringArrival(t *testing.T) {
 	}
 	defer c.Lease.Release()
 	// The open reader and a new one both work after publication.
-	lateReader, err := s.Open(t.Context(), "model.safetensors")
+	lateReader, err := s.Arriving(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lateReader.Close()
-	for _, rd := range []*loader.Reader{f, lateReader} {
-		if _, err := rd.ReadAt(b, 5000); err != nil || !bytes.Equal(b, want[5000:5100]) {
+	for _, rd := range []*loader.Arrival{f, lateReader} {
+		if _, err := rd.ReadAt(t.Context(), "model.safetensors", b, 5000); err != nil || !bytes.Equal(b, want[5000:5100]) {
 			t.Errorf("after: %v", err)
 		}
 	}
 }
 
-func TestClosingAReaderEndsItsWait(t *testing.T) {
+func TestEndOfContextEndsARead(t *testing.T) {
 	r := newRemote(t, store.Options{})
 	r.srv.Fault(func(w http.ResponseWriter, req *http.Request, n int) bool {
 		if n > 4 {
@@ -544,18 +544,20 @@ func TestClosingAReaderEndsItsWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := s.Open(t.Context(), "model.safetensors")
+	f, err := s.Arriving(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer f.Close()
+	ctx, cancel := context.WithCancel(t.Context())
 	got := make(chan error)
 	go func() {
-		_, err := f.ReadAt(make([]byte, 1), f.Size()-1)
+		_, err := f.ReadAt(ctx, "model.safetensors", make([]byte, 1), int64(len(r.want["model.safetensors"])-1))
 		got <- err
 	}()
-	f.Close()
-	if err := <-got; err == nil {
-		t.Error("read after close")
+	cancel()
+	if err := <-got; !errors.Is(err, context.Canceled) {
+		t.Error("read after the end of its context:", err)
 	}
 	// The last release calls it off.
 	s.Release()

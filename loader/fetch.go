@@ -294,7 +294,6 @@ func (j *stagingJob) serveUrgent(ctx context.Context, group *errgroup.Group, pla
 	}
 }
 
-// maxRange is the longest range of one request.
 const maxRange = 64 << 20
 
 // blocksPerRequest grows with the time to the first byte, and shrinks towards the end

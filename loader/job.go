@@ -7,9 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -522,49 +520,6 @@ func validateFile(name string, r io.ReaderAt, size int64, names []string) error 
 		return headercheck.Shards(name, r, size, names)
 	}
 	return headercheck.File(name, r, size)
-}
-
-// open waits for the plan, then opens the part, or the published file if the part is
-// gone.
-func (j *stagingJob) open(ctx context.Context, name string) (*Reader, error) {
-	select {
-	case <-j.planned:
-	case <-j.done:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	j.mu.Lock()
-	plan := j.plan
-	j.mu.Unlock()
-	missing := &source.Error{Kind: source.Missing, Source: j.location, File: name, Detail: "is not part of it"}
-	if plan != nil {
-		p := plan.parts[name]
-		if p == nil {
-			return nil, missing
-		}
-		if file, err := p.Open(); err == nil {
-			return &Reader{job: j, plan: plan, part: p, file: file, size: p.File.Size, closed: make(chan struct{})}, nil
-		}
-		// The part was just published.
-	}
-	select {
-	case <-j.done:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	if j.err != nil {
-		return nil, j.err
-	}
-	for _, c := range j.result.Files {
-		if c.Name == name {
-			file, err := os.Open(filepath.Join(j.result.Path, filepath.FromSlash(name)))
-			if err != nil {
-				return nil, &source.Error{Kind: source.Broken, Source: j.location, File: name, Detail: "cannot be opened", Err: err}
-			}
-			return &Reader{job: j, file: file, size: c.Size, closed: make(chan struct{})}, nil
-		}
-	}
-	return nil, missing
 }
 
 // minLinkBlocks is how many blocks a download must have brought for its source to count

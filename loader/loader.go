@@ -61,7 +61,6 @@ type Refresher interface {
 	Refresh(ctx context.Context, location string) error
 }
 
-// Options of a loader.
 type Options struct {
 	// Store may be nil: then only folders on this machine can be used.
 	Store *store.Store
@@ -141,7 +140,6 @@ const (
 	pieceSize = 1 << 20
 )
 
-// sourceHost returns scheme and host of a location.
 func sourceHost(location string) string {
 	scheme, remaining, ok := strings.Cut(location, "://")
 	if !ok {
@@ -180,7 +178,6 @@ const (
 	Low  = rangelimit.Low
 )
 
-// StageOptions of one Stage.
 type StageOptions struct {
 	// Base is the folder of the model file, for a relative source.
 	Base string

@@ -40,7 +40,6 @@ type Swarm interface {
 	Leave()
 }
 
-// Block is one block of a file.
 type Block struct {
 	File           source.File
 	Index          int
@@ -60,7 +59,6 @@ type BlockRead struct {
 	lease  *store.Lease
 }
 
-// Close closes the file and releases its lease.
 func (r *BlockRead) Close() error {
 	defer r.lease.Release()
 	return r.File.Close()
@@ -90,30 +88,29 @@ func (l *Loader) openRange(ctx context.Context, planKey, name string, off, n int
 	if n <= 0 || off < 0 || l.o.Store == nil {
 		return nil, missing
 	}
-	j := l.jobOfPlan(planKey)
-	if j == nil {
+	a := l.arrivalOfPlan(planKey)
+	if a == nil {
 		return l.openPublished(planKey, name, off, n, missing)
 	}
-	r, err := j.open(ctx, name)
+	p := a.plan.parts[name]
+	if p == nil || off+n > p.File.Size {
+		return nil, missing
+	}
+	for i := off / l.o.Block; i <= (off+n-1)/l.o.Block; i++ {
+		if err := a.await(ctx, p, int(i), false); err != nil {
+			return nil, err
+		}
+	}
+	file, err := a.find(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	if off+n > r.size {
-		return nil, errors.Join(missing, r.Close())
-	}
-	stop := context.AfterFunc(ctx, func() { r.cancel() })
-	err = r.wait(off, n)
-	stop()
-	if err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	read := &BlockRead{SectionReader: io.NewSectionReader(r.file, off, n), File: r.file, Offset: off}
-	if r.part != nil {
-		// The checksum of a whole block was computed when it arrived.
-		i := int(off / l.o.Block)
-		if from, complete := r.part.Range(i); from == off && complete == n {
-			read.Sum, read.summed = r.part.BlockSum(i)
-		}
+	store.ReadAhead(file, off, n)
+	read := &BlockRead{SectionReader: io.NewSectionReader(file, off, n), File: file, Offset: off}
+	// The checksum of a whole block was computed when it arrived.
+	i := int(off / l.o.Block)
+	if from, complete := p.Range(i); from == off && complete == n {
+		read.Sum, read.summed = p.BlockSum(i)
 	}
 	return read, nil
 }
@@ -144,7 +141,8 @@ func (l *Loader) HasPlan(planKey string) bool {
 	return l.o.Store != nil && l.o.Store.DigestOfPlan(planKey) != ""
 }
 
-func (l *Loader) jobOfPlan(planKey string) *stagingJob {
+// arrivalOfPlan returns the files of a running staging; nil if there is none of the plan.
+func (l *Loader) arrivalOfPlan(planKey string) *Arrival {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, j := range l.jobs {
@@ -152,7 +150,7 @@ func (l *Loader) jobOfPlan(planKey string) *stagingJob {
 		plan := j.plan
 		j.mu.Unlock()
 		if plan != nil && plan.key == planKey {
-			return j
+			return &Arrival{job: j, plan: plan}
 		}
 	}
 	return nil

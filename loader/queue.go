@@ -8,7 +8,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// blockRef is one block to fetch.
 type blockRef struct {
 	part  *store.Part
 	block int

@@ -16,7 +16,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// rangeRequest is one request in flight.
 type rangeRequest struct {
 	part   *store.Part
 	blocks *blockRange

@@ -8,7 +8,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// State of a staging.
 type State string
 
 // The states, in order; Ready and Failed are ends.
@@ -22,7 +21,6 @@ const (
 	Failed     State = "failed"
 )
 
-// Progress of a staging at one moment.
 type Progress struct {
 	State State
 	// Done of Total bytes are here; Total is 0 before the plan is known.
@@ -59,7 +57,6 @@ func (p Progress) ETA() (eta time.Duration, ok bool) {
 	return time.Duration(float64(p.Total-p.Done) / p.Rate * float64(time.Second)), true
 }
 
-// File is one file of a checkpoint.
 type File struct {
 	Name string
 	Size int64
@@ -98,7 +95,6 @@ func newStaging(j *stagingJob, o StageOptions) *Staging {
 	return s
 }
 
-// Progress returns the present progress.
 func (s *Staging) Progress() Progress { return s.job.progress.now() }
 
 // Events returns a channel that holds the latest progress only; it is closed after the
@@ -147,11 +143,4 @@ func (s *Staging) Release() {
 	s.released = true
 	s.job.addPriority(s.priority, -1)
 	s.job.release()
-}
-
-// Open returns a reader of one file that may still be arriving: a read waits for
-// exactly the blocks it touches, and those are fetched first. ctx bounds the wait for
-// the plan, not the reads.
-func (s *Staging) Open(ctx context.Context, name string) (*Reader, error) {
-	return s.job.open(ctx, name)
 }

@@ -19,7 +19,6 @@ import (
 // nvme is the polynomial of CRC-64/NVME, reversed, as S3 and Azure count.
 const nvme = 0x9a6c9329ac4bc9b5
 
-// wholeDigest is a digest that a source names of a whole file.
 type wholeDigest struct {
 	hash.Hash
 	want []byte
@@ -187,7 +186,6 @@ func writeDigests(digests []wholeDigest, b []byte) {
 	wg.Wait()
 }
 
-// awaitBlock waits for a block.
 func awaitBlock(ctx context.Context, p *store.Part, i int) error {
 	for {
 		next := p.Changed()

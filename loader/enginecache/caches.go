@@ -362,7 +362,7 @@ func folderSize(dir string) (sum int64) {
 
 // copyFiles copies regular files. An engine may put other files in their place meanwhile:
 // no link is followed out of the folder, and what is not regular is an error.
-func copyFiles(ctx context.Context, from, into string, files []File) error {
+func copyFiles(ctx context.Context, from, into string, files []cacheFile) error {
 	root, err := os.OpenRoot(from)
 	if err != nil {
 		return err
@@ -372,7 +372,7 @@ func copyFiles(ctx context.Context, from, into string, files []File) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := copyFile(root, filepath.FromSlash(f.Name), filepath.Join(into, filepath.FromSlash(f.Name)), f.Size); err != nil {
+		if err := copyFile(root, filepath.FromSlash(f.name), filepath.Join(into, filepath.FromSlash(f.name)), f.size); err != nil {
 			return err
 		}
 	}

@@ -12,7 +12,7 @@
 //
 // Beside the weights, at the source:
 //
-//	_thaw/cache/<key>.json    manifest: the key again, every file with its sha256
+//	_thaw/cache/<key>.json    manifest: the key again, the digest of the pack
 //	_thaw/cache/<sha256>.tar  the files
 //
 // # Decisions
@@ -28,6 +28,6 @@
 // damage and partial files, not against users who may write both files.
 //
 // A pack is complete or absent: the manifest is written after it, and the extracted
-// folder is renamed into place after every digest matched. Names are
+// folder is renamed into place after the digest matched. Names are
 // checked, links and devices are refused, bytes and files are bounded.
 package enginecache

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -92,11 +93,11 @@ func contents(t *testing.T, u *CacheUse) map[string]string {
 	}
 	out := map[string]string{}
 	for _, f := range files {
-		b, err := os.ReadFile(filepath.Join(u.Path(), f.Name))
+		b, err := os.ReadFile(filepath.Join(u.Path(), f.name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		out[f.Name] = string(b)
+		out[f.name] = string(b)
 	}
 	return out
 }
@@ -215,10 +216,18 @@ func TestRefused(t *testing.T) {
 		{"another model's", other, func(s *memorySource) { s.files[name(other)] = s.files[name(key)] }},
 		{"no JSON", key, func(s *memorySource) { s.files[name(key)] = []byte("x") }},
 		{"another format", key, func(s *memorySource) { change(s, func(m *manifest) { m.Format = 2 }) }},
-		{"leaves the folder", key, func(s *memorySource) { change(s, func(m *manifest) { m.Files[0].Name = "../x" }) }},
-		{"absolute", key, func(s *memorySource) { change(s, func(m *manifest) { m.Files[0].Name = "/x" }) }},
-		{"twice", key, func(s *memorySource) { change(s, func(m *manifest) { m.Files[1] = m.Files[0] }) }},
-		{"sums", key, func(s *memorySource) { change(s, func(m *manifest) { m.Bytes++ }) }},
+		{"absolute", key, func(s *memorySource) { repack(s, &tar.Header{Typeflag: tar.TypeReg, Name: "/x", Size: 1}) }},
+		{"twice", key, func(s *memorySource) {
+			h := &tar.Header{Typeflag: tar.TypeReg, Name: "x", Size: 1}
+			repack(s, h, h)
+		}},
+		{"too many files", key, func(s *memorySource) {
+			hs := make([]*tar.Header, maxFiles+1)
+			for i := range hs {
+				hs[i] = &tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprint(i)}
+			}
+			repack(s, hs...)
+		}},
 		{"too large", key, func(s *memorySource) { change(s, func(m *manifest) { m.Size = 1 << 50 }) }},
 		{"pack gone", key, func(s *memorySource) { delete(s.files, pack) }},
 		{"pack cut", key, func(s *memorySource) { s.files[pack] = s.files[pack][:700] }},
@@ -236,7 +245,14 @@ func TestRefused(t *testing.T) {
 			repack(s, &tar.Header{Typeflag: tar.TypeSymlink, Name: "triton/k.so", Linkname: "/etc/passwd"})
 		}},
 		{"out of the pack", key, func(s *memorySource) { repack(s, &tar.Header{Typeflag: tar.TypeReg, Name: "../../x", Size: 1}) }},
-		{"files lack", key, func(s *memorySource) { repack(s) }},
+		{"no pack", key, func(s *memorySource) {
+			repack(s)
+			for n := range s.files {
+				if strings.HasSuffix(n, ".tar") {
+					s.files[n] = bytes.Repeat([]byte("x"), len(s.files[n]))
+				}
+			}
+		}},
 	} {
 		s := &memorySource{files: maps.Clone(good.files)}
 		c.do(s)
@@ -356,7 +372,7 @@ func TestCopyOfReplacedFiles(t *testing.T) {
 	}
 	for name, want := range map[string]bool{"file": true, "folder": false, "link": false, "way/secret": false, "pipe": false} {
 		into := t.TempDir()
-		err := copyFiles(t.Context(), dir, into, []File{{Name: name, Size: 6}})
+		err := copyFiles(t.Context(), dir, into, []cacheFile{{name, 6}})
 		b, _ := os.ReadFile(filepath.Join(into, name))
 		if (err == nil) != want || want != (string(b) == "kernel") || string(b) == "secret" {
 			t.Errorf("%s: %v %q", name, err, b)
@@ -378,23 +394,16 @@ func TestNotAllowed(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	m := manifest{Format: 1, Key: key, Pack: strings.Repeat("a", 64), Size: 9, Bytes: 1, Files: []File{{"x", 1, strings.Repeat("b", 64)}}}
+	m := manifest{Format: 1, Key: key, Pack: strings.Repeat("a", 64), Size: 9}
 	b, _ := json.Marshal(m)
 	f.Add(b)
-	f.Add([]byte(`{"format":1,"files":[{"name":"../x"}]}`))
+	f.Add([]byte(`{"format":1,"pack":"../x"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := parseManifest(b, key, 1<<20)
 		if err != nil {
 			return
 		}
-		var sum int64
-		for _, x := range m.Files {
-			if !filepath.IsLocal(filepath.FromSlash(x.Name)) || x.Size < 0 {
-				t.Fatalf("%+v", x)
-			}
-			sum += x.Size
-		}
-		if m.Key != key || sum > 1<<20 || m.Size > 1<<20 {
+		if m.Key != key || !filepath.IsLocal(m.Pack) || m.Size < 0 || m.Size > 1<<20 {
 			t.Fatalf("%+v", m)
 		}
 	})

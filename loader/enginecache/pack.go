@@ -2,6 +2,7 @@ package enginecache
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -9,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -27,18 +27,15 @@ const Folder = "_thaw/cache"
 const (
 	maxFiles    = 20_000
 	maxManifest = 8 << 20
-	// read is how much of a pack is asked for at once.
-	read = 8 << 20
+	rangeBytes  = 8 << 20 // of a pack that are asked for at once
 )
 
-// File is one file of a pack.
-type File struct {
-	Name   string `json:"name"`
-	Size   int64  `json:"size"`
-	SHA256 string `json:"sha256"`
+type cacheFile struct {
+	name string
+	size int64
 }
 
-// manifest lists the content of a pack and the key it belongs to.
+// manifest names a pack and the key it belongs to.
 type manifest struct {
 	Format int `json:"format"` // 1
 	Key    Key `json:"key"`
@@ -46,9 +43,7 @@ type manifest struct {
 	// otherwise.
 	Model string `json:"model"`
 	Pack  string `json:"pack"` // sha256 of the tar file
-	Size  int64  `json:"size"`
-	Bytes int64  `json:"bytes"` // of the files
-	Files []File `json:"files"`
+	Size  int64  `json:"size"` // of the tar file
 }
 
 // Remote is a source of caches; loader.Source implements it.
@@ -65,13 +60,12 @@ type Writer interface {
 	Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error
 }
 
-// ErrNone means that the source has no such cache.
 var ErrNone = errors.New("the source has no such cache")
 
 // listFiles lists the regular files of a folder, in order, without links and other
 // types.
-func listFiles(dir string, maximum int64) ([]File, error) {
-	var files []File
+func listFiles(dir string, maximum int64) ([]cacheFile, error) {
+	var files []cacheFile
 	var sum int64
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -96,7 +90,7 @@ func listFiles(dir string, maximum int64) ([]File, error) {
 			return err
 		}
 		sum += fi.Size()
-		files = append(files, File{Name: name, Size: fi.Size()})
+		files = append(files, cacheFile{name, fi.Size()})
 		if len(files) > maxFiles || sum > maximum {
 			return fmt.Errorf("the cache is larger than %d files or %d bytes", maxFiles, maximum)
 		}
@@ -147,7 +141,7 @@ func (u *CacheUse) Publish(ctx context.Context, to Writer, location string, also
 	defer tmp.Close()
 	m := manifest{Format: 1, Model: u.key.Model}
 	sum := sha256.New()
-	if m.Files, m.Bytes, err = writePack(ctx, io.MultiWriter(tmp, sum), filepath.Join(u.dir, cacheName), files); err != nil {
+	if err := writePack(ctx, io.MultiWriter(tmp, sum), filepath.Join(u.dir, cacheName), files); err != nil {
 		return 0, err
 	}
 	m.Pack = hex.EncodeToString(sum.Sum(nil))
@@ -175,51 +169,44 @@ func (u *CacheUse) Publish(ctx context.Context, to Writer, location string, also
 }
 
 // writePack writes files as a reproducible tar.
-func writePack(ctx context.Context, w io.Writer, dir string, files []File) (out []File, sum int64, err error) {
+func writePack(ctx context.Context, w io.Writer, dir string, files []cacheFile) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, 0, err
+		return err
 	}
 	defer root.Close()
 	t := tar.NewWriter(w)
 	for _, f := range files {
 		if ctx.Err() != nil {
-			return nil, 0, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
-		if f, err = packFile(t, root, f); err != nil {
-			return nil, 0, err
+		if err := packFile(t, root, f); err != nil {
+			return err
 		}
-		out = append(out, f)
-		sum += f.Size
 	}
-	return out, sum, t.Close()
+	return t.Close()
 }
 
-func packFile(t *tar.Writer, root *os.Root, f File) (File, error) {
-	in, fi, err := openRegular(root, filepath.FromSlash(f.Name))
+func packFile(t *tar.Writer, root *os.Root, f cacheFile) error {
+	in, fi, err := openRegular(root, filepath.FromSlash(f.name))
 	if err != nil {
-		return f, err
+		return err
 	}
 	defer in.Close()
 	// Triton maps shared objects that it compiled: the mode matters.
-	mode := int64(0o600)
-	if fi.Mode()&0o100 != 0 {
-		mode = 0o700
+	mode := int64(0o600 | fi.Mode()&0o100)
+	if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: f.name, Size: f.size, Mode: mode, Format: tar.FormatPAX}); err != nil {
+		return err
 	}
-	if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Size: f.Size, Mode: mode, Format: tar.FormatPAX}); err != nil {
-		return f, err
+	if _, err := io.CopyN(t, in, f.size); err != nil {
+		return fmt.Errorf("%s changes while it is packed: %w", f.name, err)
 	}
-	h := sha256.New()
-	if _, err := io.CopyN(io.MultiWriter(t, h), in, f.Size); err != nil {
-		return f, fmt.Errorf("%s changes while it is packed: %w", f.Name, err)
-	}
-	f.SHA256 = hex.EncodeToString(h.Sum(nil))
-	return f, nil
+	return nil
 }
 
 // Fetch reads the cache of a key from a source into an empty one, and returns the
 // digest of its model; ErrNone if the source has none. Nothing enters the cache before
-// every digest matched.
+// the pack's digest matched.
 func (u *CacheUse) Fetch(ctx context.Context, from Remote, location string, key Key) (model string, bytes int64, err error) {
 	have, err := listNames(ctx, from, location+"/"+Folder)
 	if err != nil {
@@ -242,7 +229,7 @@ func (u *CacheUse) Fetch(ctx context.Context, from Remote, location string, key 
 		return "", 0, err
 	}
 	defer os.RemoveAll(tmp)
-	if err := unpack(ctx, from, p, m, tmp); err != nil {
+	if err := unpack(ctx, from, p, m, tmp, u.c.o.MaxBytes); err != nil {
 		return "", 0, err
 	}
 	// Shared links stay; the rest of the pack is moved in.
@@ -306,23 +293,8 @@ func parseManifest(b []byte, key Key, maximum int64) (m manifest, err error) {
 		return m, fmt.Errorf("the manifest of the cache has the format %d, not 1", m.Format)
 	case m.Key != key:
 		return m, errors.New("the manifest of the cache belongs to another key")
-	case !isHex(m.Pack) || m.Size < 0 || m.Size > maximum || m.Bytes < 0 || m.Bytes > maximum || len(m.Files) > maxFiles:
+	case !isHex(m.Pack) || m.Size < 0 || m.Size > maximum:
 		return m, errors.New("the manifest of the cache is invalid")
-	}
-	var sum int64
-	seen := make(map[string]bool, len(m.Files))
-	for _, f := range m.Files {
-		if err := checkName(f.Name); err != nil {
-			return m, err
-		}
-		if f.Size < 0 || f.Size > m.Bytes || !isHex(f.SHA256) || seen[f.Name] {
-			return m, fmt.Errorf("the manifest of the cache: file %.80q makes no sense", f.Name)
-		}
-		seen[f.Name] = true
-		sum += f.Size
-	}
-	if sum != m.Bytes {
-		return m, fmt.Errorf("the manifest of the cache: files of %d bytes, %d promised", sum, m.Bytes)
 	}
 	return m, nil
 }
@@ -331,22 +303,19 @@ func isHex(s string) bool {
 	return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// unpack extracts a pack into an empty folder, checking every digest on the way.
-func unpack(ctx context.Context, from Remote, p source.File, m manifest, into string) error {
+// unpack extracts a pack into an empty folder, of which nothing may be used after an error.
+func unpack(ctx context.Context, from Remote, p source.File, m manifest, into string, maximum int64) error {
 	root, err := os.OpenRoot(into)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	want := make(map[string]File, len(m.Files))
-	for _, f := range m.Files {
-		want[f.Name] = f
-	}
 	digest := sha256.New()
-	r := &packReader{ctx: ctx, from: from, file: p, hash: digest}
-	defer r.close()
+	ranges := io.NewSectionReader(&packReader{ctx, from, p}, 0, p.Size)
+	r := io.TeeReader(bufio.NewReaderSize(ranges, rangeBytes), digest)
 	t := tar.NewReader(r)
-	for {
+	var sum int64
+	for files := 1; ; files++ {
 		h, err := t.Next()
 		if err == io.EOF {
 			break
@@ -354,17 +323,15 @@ func unpack(ctx context.Context, from Remote, p source.File, m manifest, into st
 		if err != nil {
 			return fmt.Errorf("the pack of the cache: %w", err)
 		}
-		f, ok := want[h.Name]
-		if !ok || h.Typeflag != tar.TypeReg || h.Size != f.Size {
-			return fmt.Errorf("the pack of the cache: %.80q is not what its manifest promises", h.Name)
-		}
-		delete(want, h.Name)
-		if err := extractFile(root, t, f, h.Mode&0o100 != 0); err != nil {
+		if err := checkName(h.Name); err != nil {
 			return err
 		}
-	}
-	if len(want) > 0 {
-		return fmt.Errorf("the pack of the cache lacks %d files", len(want))
+		if sum += h.Size; h.Typeflag != tar.TypeReg || h.Size > maximum || sum > maximum || files > maxFiles {
+			return fmt.Errorf("the pack of the cache: %.80q is no file, or one too many", h.Name)
+		}
+		if err := extractFile(root, t, h); err != nil {
+			return err
+		}
 	}
 	// The tail, which tar does not read.
 	if _, err := io.Copy(io.Discard, r); err != nil {
@@ -376,70 +343,31 @@ func unpack(ctx context.Context, from Remote, p source.File, m manifest, into st
 	return nil
 }
 
-func extractFile(root *os.Root, t io.Reader, f File, runs bool) error {
-	name := filepath.FromSlash(f.Name)
+func extractFile(root *os.Root, t io.Reader, h *tar.Header) error {
+	name := filepath.FromSlash(h.Name)
 	if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
 	}
-	mode := fs.FileMode(0o600)
-	if runs {
-		mode = 0o700
-	}
-	out, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	out, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600|fs.FileMode(h.Mode)&0o100)
 	if err != nil {
 		return err
 	}
-	h := sha256.New()
-	_, err = io.CopyN(io.MultiWriter(out, h), t, f.Size)
-	if err = errors.Join(err, out.Close()); err != nil {
-		return err
-	}
-	if got := hex.EncodeToString(h.Sum(nil)); got != f.SHA256 {
-		return fmt.Errorf("the pack of the cache: %.80q has the digest %s, %s is promised", f.Name, got, f.SHA256)
-	}
-	return nil
+	_, err = io.CopyN(out, t, h.Size)
+	return errors.Join(err, out.Close())
 }
 
-// packReader reads a file of a source from start to end.
+// packReader reads ranges of a file of a source.
 type packReader struct {
 	ctx  context.Context
 	from Remote
 	file source.File
-	hash hash.Hash
-	at   int64
-	body io.ReadCloser
-	left int64 // of body
 }
 
-func (r *packReader) Read(b []byte) (int, error) {
-	if r.left == 0 {
-		r.close()
-		if r.at >= r.file.Size {
-			return 0, io.EOF
-		}
-		n := min(read, r.file.Size-r.at)
-		body, err := r.from.Read(r.ctx, r.file, r.at, n)
-		if err != nil {
-			return 0, err
-		}
-		r.body, r.left = body, n
+func (r *packReader) ReadAt(b []byte, off int64) (int, error) {
+	body, err := r.from.Read(r.ctx, r.file, off, int64(len(b)))
+	if err != nil {
+		return 0, err
 	}
-	n, err := r.body.Read(b[:min(int64(len(b)), r.left)])
-	r.hash.Write(b[:n])
-	r.at += int64(n)
-	r.left -= int64(n)
-	if err == io.EOF {
-		err = nil
-		if r.left > 0 {
-			err = io.ErrUnexpectedEOF
-		}
-	}
-	return n, err
-}
-
-func (r *packReader) close() {
-	if r.body != nil {
-		r.body.Close()
-		r.body = nil
-	}
+	defer body.Close()
+	return io.ReadFull(body, b)
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// maxHeader bounds the header that is read of one safetensors file.
 const maxHeader = 16 << 20
 
 // readSafetensors reads the configuration and the header of the first file.
@@ -116,7 +115,6 @@ func (r *reader) modelOpt(f source.File) (string, error) {
 // every so many-th layer sees everything.
 var slidingPeriods = map[string]int{"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4}
 
-// readGGUF reads the metadata of the first file.
 func (c *Checkpoint) readGGUF(r *reader, first source.File) error {
 	if err := r.checkPointer(first); err != nil {
 		return err

@@ -58,7 +58,6 @@ type Checkpoint struct {
 	Left []string
 }
 
-// Adapter is a LoRA adapter.
 type Adapter struct {
 	Folder string // below the source; empty for a source of its own
 	Base   string // the model that it says it was trained on
@@ -66,7 +65,6 @@ type Adapter struct {
 	Bytes  int64
 }
 
-// Options of a read.
 type Options struct {
 	Sources map[string]loader.Source
 	// Folder is what a relative path counts from.
@@ -173,7 +171,9 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 			Detail: fmt.Sprintf("holds two sets of weights: %s in safetensors and %s in GGUF", sizeOf(st), sizeOf(gguf)),
 			Fix:    "--engine llamacpp means the GGUF, --engine vllm the safetensors"}
 	case len(gguf) > 0 && (want == GGUF || want == "" && len(st) == 0):
-		return oneGGUF(gguf)
+		slices.SortFunc(gguf, func(a, b source.File) int { return strings.Compare(a.Name, b.Name) })
+		return weightSet{format: GGUF, files: gguf},
+			checkOneSet(gguf, "", "name its file as the source; a model file chooses it with weights: PATTERN")
 	case len(st) > 0 && want != GGUF:
 		return r.oneSafetensors(st, hasConfig)
 	case want == GGUF:
@@ -198,13 +198,14 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 		"copy them beside config.json, or name the folder that has them")
 }
 
-// oneGGUF groups the shards of a model. Several models are an error that lists them.
-func oneGGUF(files []source.File) (weightSet, error) {
+// checkOneSet returns an error if files are the shards of several models, whose list follows
+// the note in it, or not all of one. way is how to name one of several.
+func checkOneSet(files []source.File, note, way string) error {
 	sets := map[string][]source.File{}
 	for _, f := range files {
 		key := f.Name
-		if name, _, _, ok := weightsets.Split(f.Name); ok {
-			key = name
+		if stem, _, _, ok := weightsets.Split(f.Name); ok {
+			key = stem
 		}
 		sets[key] = append(sets[key], f)
 	}
@@ -214,19 +215,13 @@ func oneGGUF(files []source.File) (weightSet, error) {
 			list = append(list, key+" ("+sizeOf(s)+")")
 		}
 		slices.Sort(list)
-		return weightSet{}, source.Fail(source.Refused, fmt.Sprintf("holds %d sets of weights: %s", len(sets), shortList(list)),
-			"name its file as the source; a model file chooses it with weights: PATTERN")
+		return source.Fail(source.Refused, fmt.Sprintf("holds %d sets of weights%s: %s", len(sets), note, shortList(list)), way)
 	}
-	slices.SortFunc(files, func(a, b source.File) int { return strings.Compare(a.Name, b.Name) })
 	if _, _, of, ok := weightsets.Split(files[0].Name); ok && of != len(files) {
-		return weightSet{}, incomplete(files, of)
+		return source.Fail(source.Missing, fmt.Sprintf("has %d of the %d files that the name %s counts", len(files), of, files[0].Name),
+			"copy the missing files beside them")
 	}
-	return weightSet{format: GGUF, files: files}, nil
-}
-
-func incomplete(files []source.File, of int) error {
-	return source.Fail(source.Missing, fmt.Sprintf("has %d of the %d files that the name %s counts", len(files), of, files[0].Name),
-		"copy the missing files beside them")
+	return nil
 }
 
 // oneSafetensors is what vLLM reads of a folder: the shards of its index, else all files
@@ -255,37 +250,19 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 		}
 		return s, nil
 	}
-	sets := map[string][]source.File{}
 	for _, f := range files {
 		if strings.HasPrefix(f.Name, "consolidated") && len(files) > 1 {
 			s.left = append(s.left, f.Name)
-			continue
+		} else {
+			s.files = append(s.files, f)
 		}
-		key := f.Name
-		if stem, _, _, ok := weightsets.Split(f.Name); ok {
-			key = stem
-		}
-		sets[key] = append(sets[key], f)
-		s.files = append(s.files, f)
-	}
-	if len(sets) > 1 {
-		var list []string
-		for key, set := range sets {
-			list = append(list, key+" ("+sizeOf(set)+")")
-		}
-		slices.Sort(list)
-		return s, source.Fail(source.Refused,
-			fmt.Sprintf("holds %d sets of weights and no index that says which are meant: %s", len(sets), shortList(list)),
-			"copy the one that is meant, with config.json and the tokenizer, into a folder of its own and name that")
 	}
 	if len(s.files) == 0 {
 		return s, &source.Error{Kind: source.Missing, Detail: "has consolidated weights only, which is Mistral's own layout",
 			Fix: "name a source in Hugging Face's layout"}
 	}
-	if _, _, of, ok := weightsets.Split(s.files[0].Name); ok && of != len(s.files) {
-		return s, incomplete(s.files, of)
-	}
-	return s, nil
+	return s, checkOneSet(s.files, " and no index that says which are meant",
+		"copy the one that is meant, with config.json and the tokenizer, into a folder of its own and name that")
 }
 
 // shards returns the names of the files that an index uses; all must be there.

@@ -31,7 +31,6 @@ type reader struct {
 	files            []source.File
 }
 
-// open lists a source.
 func open(ctx context.Context, src string, o Options) (*reader, error) {
 	scheme, location, err := loader.Locate(src, o.Folder)
 	if err != nil {
@@ -79,7 +78,6 @@ func (r *reader) try(read func() error) error {
 	}
 }
 
-// named adds the source to an error.
 func (r *reader) named(err error) error {
 	return source.WithSource(err, r.location)
 }
@@ -128,7 +126,6 @@ func (r *reader) checkPointer(f source.File) error {
 	return err
 }
 
-// rangeReader reads ranges of a file.
 type rangeReader struct {
 	r *reader
 	f source.File

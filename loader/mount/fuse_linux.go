@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"log/slog"
 	"os"
 	"path"
@@ -46,27 +45,27 @@ type Mount struct {
 }
 
 // New mounts files at dir, an empty folder, and returns when it can be used. An error
-// that wraps ErrUnavailable means that this machine cannot mount. The caller closes
-// the mount.
-func New(dir string, files []File, from Bytes, o Options) (*Mount, error) {
+// that wraps ErrUnavailable means that this machine cannot mount. The first failed read of
+// each file is logged. The caller closes the mount.
+func New(dir string, files []File, from Bytes, log *slog.Logger) (*Mount, error) {
 	fd, err := attach(dir)
 	if err != nil {
 		return nil, err
 	}
-	return serveMount(fd, dir, files, from, o)
+	return serveMount(fd, dir, files, from, log)
 }
 
 // serveMount serves files at dir, where the device fd is mounted.
-func serveMount(fd int, dir string, files []File, from Bytes, o Options) (*Mount, error) {
+func serveMount(fd int, dir string, files []File, from Bytes, log *slog.Logger) (*Mount, error) {
 	m := &Mount{dir: dir, done: make(chan struct{}), closed: make(chan struct{})}
-	root := &rootInode{files: files, sharedState: &sharedState{from: from, log: o.log(), createdAt: time.Now(), logged: make(map[string]bool)}}
+	root := &rootInode{files: files, sharedState: &sharedState{from: from, log: log, createdAt: time.Now(), logged: make(map[string]bool)}}
 	long := cacheForever
 	options := &fs.Options{
 		EntryTimeout: &long, AttrTimeout: &long, NegativeTimeout: &long,
 		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
 		MountOptions: fuse.MountOptions{
 			MaxBackground: maxBackground, MaxWrite: maxRead, MaxReadAhead: maxRead, DisableXAttrs: true,
-			Name: "thaw", FsName: "thaw", Logger: log.New(fuseLog{root.sharedState}, "", 0),
+			Name: "thaw", FsName: "thaw", Logger: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		},
 	}
 	server, err := fuse.NewServer(fs.NewNodeFS(root, options), "/dev/fd/"+strconv.Itoa(fd), &options.MountOptions)
@@ -251,14 +250,6 @@ func (s *sharedState) complain(name string, off int64, err error) {
 	}
 }
 
-// fuseLog receives go-fuse's own messages.
-type fuseLog struct{ t *sharedState }
-
-func (l fuseLog) Write(b []byte) (int, error) {
-	l.t.log.Debug("fuse", "says", strings.TrimSpace(string(b)))
-	return len(b), nil
-}
-
 // rootInode is the root; the folders below it are plain inodes.
 type rootInode struct {
 	fs.Inode
@@ -287,7 +278,6 @@ func (i *rootInode) OnAdd(ctx context.Context) {
 	}
 }
 
-// fileInode is one file.
 type fileInode struct {
 	fs.Inode
 	*sharedState

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -64,7 +65,7 @@ func readOwnMount(dir string) {
 		<-b.asked
 		fmt.Println("waits")
 	}()
-	m, err := serveMount(fd, dir, []File{{Name: "w", Size: 4096}}, b, Options{})
+	m, err := serveMount(fd, dir, []File{{Name: "w", Size: 4096}}, b, slog.New(slog.DiscardHandler))
 	if err == nil {
 		err = withoutDevice(fd, func() error {
 			f, err := unix.Open(filepath.Join(dir, "w"), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_DIRECT, 0)
@@ -130,7 +131,7 @@ func readPage(name string) {
 // mounted makes a mount, or skips where there can be none.
 func mounted(t *testing.T, from *tap) *Mount {
 	t.Helper()
-	m, err := New(t.TempDir(), from.list(), from, Options{})
+	m, err := New(t.TempDir(), from.list(), from, slog.New(slog.DiscardHandler))
 	if errors.Is(err, ErrUnavailable) {
 		testkit.Missing(t, err)
 	}
@@ -408,7 +409,7 @@ func BenchmarkRead(b *testing.B) {
 	buf := make([]byte, 4<<20)
 	b.SetBytes(256 << 20)
 	for b.Loop() {
-		m, err := New(b.TempDir(), src.list(), src, Options{})
+		m, err := New(b.TempDir(), src.list(), src, slog.New(slog.DiscardHandler))
 		if err != nil {
 			testkit.Missing(b, err)
 		}

@@ -2,23 +2,21 @@
 
 package mount
 
-import "fmt"
+import (
+	"fmt"
+	"log/slog"
+)
 
 // Mount is a folder of files that are still arriving; there is none here.
 type Mount struct{}
 
-// New is for Linux.
-func New(string, []File, Bytes, Options) (*Mount, error) {
+func New(string, []File, Bytes, *slog.Logger) (*Mount, error) {
 	return nil, fmt.Errorf("%w: FUSE is used on Linux only", ErrUnavailable)
 }
-
-// Path is never asked for.
-func (*Mount) Path() string { return "" }
 
 // TryUnmount always succeeds.
 func (*Mount) TryUnmount() bool { return true }
 
-// Close has nothing to close.
 func (*Mount) Close() {}
 
 // Sweep finds nothing.

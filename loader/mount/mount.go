@@ -1,10 +1,8 @@
 package mount
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 )
 
 // File is one file of a tree; Name is slash-separated and below the folder.
@@ -22,11 +20,3 @@ type Bytes interface {
 
 // ErrUnavailable means that this machine cannot mount; it is wrapped with the reason.
 var ErrUnavailable = errors.New("FUSE is not available")
-
-// Options of a tree.
-type Options struct {
-	// Log may be nil. The first failed read of each file is logged.
-	Log *slog.Logger
-}
-
-func (o Options) log() *slog.Logger { return cmp.Or(o.Log, slog.New(slog.DiscardHandler)) }

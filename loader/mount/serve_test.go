@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -17,12 +18,13 @@ import (
 // served is an endpoint and a client of it.
 func served(t *testing.T, src Bytes, files []File) *http.Client {
 	t.Helper()
-	e, err := Serve(filepath.Join(t.TempDir(), "s"), files, src, Options{})
+	socket := filepath.Join(t.TempDir(), "s")
+	e, err := Serve(socket, files, src, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", e.Path())
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}
 	t.Cleanup(func() { tr.CloseIdleConnections(); e.Close(); e.Close() })
 	return &http.Client{Transport: tr, Timeout: time.Minute}

@@ -36,7 +36,6 @@ const (
 	maxList  = 16 << 20
 )
 
-// folderList is a listing on the wire.
 type folderList struct {
 	Files []folderFile `json:"files"`
 }
@@ -194,7 +193,6 @@ func parseRange(s string) (off, n int64, ok bool) {
 // loader.PeerLocation.
 type PeerSource struct{ node *Node }
 
-// Source returns the source of folders that peers share.
 func (n *Node) Source() *PeerSource { return &PeerSource{n} }
 
 var _ loader.Source = (*PeerSource)(nil)

@@ -22,13 +22,11 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-// Peer is another node.
 type Peer struct {
 	ID  string // empty if not known yet
 	URL string // https://HOST:PORT of its Serve; http:// without TLS
 }
 
-// Options of a Node.
 type Options struct {
 	// ID of this node, unique among all.
 	ID string
@@ -305,7 +303,6 @@ func (n *Node) sendAnnouncement(ctx context.Context, at Peer, plan string, messa
 	return out, nil
 }
 
-// requestBlock requests a block from a node.
 func (n *Node) requestBlock(ctx context.Context, at Peer, plan string, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
 	q := url.Values{"plan": {plan}, "file": {b.File.Name}, "offset": {fmt.Sprint(b.Offset)}, "length": {fmt.Sprint(b.Length)},
 		"wait": {fmt.Sprint(wait.Milliseconds())}}

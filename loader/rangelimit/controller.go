@@ -34,7 +34,6 @@ const (
 	trying
 )
 
-// sample is one measurement of a source.
 type sample struct {
 	at   time.Time
 	rate float64 // bytes a second since the last sample

@@ -219,7 +219,6 @@ func Allowed(name string) bool {
 	return slices.ContainsFunc(sentencePieces, func(p string) bool { return base == p || strings.HasPrefix(base, p+".v") })
 }
 
-// Weights reports whether name is a file of weights.
 func Weights(name string) bool {
 	switch strings.ToLower(path.Ext(name)) {
 	case ".safetensors", ".gguf":

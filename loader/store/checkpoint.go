@@ -18,7 +18,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// File is one file of a checkpoint.
 type File struct {
 	Name string `json:"name"`
 	Size int64  `json:"size"`
@@ -62,7 +61,6 @@ func (e Entry) Open(name string) (*os.File, error) {
 // and Verify ignore it.
 func (s *Store) Pin(digest string) error { return s.setPin(digest, true) }
 
-// Unpin undoes Pin.
 func (s *Store) Unpin(digest string) error { return s.setPin(digest, false) }
 
 func (s *Store) setPin(digest string, setPin bool) error {

@@ -13,7 +13,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// Options of a store.
 type Options struct {
 	// Dir is made if it is not there.
 	Dir string
@@ -238,7 +237,6 @@ func (s *Store) locked(fn func() error) error {
 	return fn()
 }
 
-// diskError wraps an error of the disk.
 func diskError(file string, err error) error {
 	if err == nil || source.KindOf(err) != "" {
 		return err

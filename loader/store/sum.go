@@ -17,7 +17,6 @@ type Sum struct {
 
 const leafSize = 64 << 10
 
-// Write adds b.
 func (s *Sum) Write(b []byte) {
 	for len(b) > 0 {
 		if s.leafBytes == 0 && len(b) >= leafSize {

@@ -140,11 +140,10 @@ func (s *Stager) newArrivingView(ctx context.Context, req replica.StageRequest, 
 // a socket, serves the weights on one.
 func (s *Stager) serveView(ctx context.Context, req replica.StageRequest, v *arrivingView) error {
 	files := functions.ConvertAll(v.arrival.Files, func(f loader.File) mount.File { return mount.File{Name: f.Name, Size: f.Size} })
-	o := mount.Options{Log: s.o.Log}
 	var m *mount.Mount
 	err := fmt.Errorf("%w: it is disabled", mount.ErrUnavailable)
 	if !s.o.NoMount {
-		m, err = mount.New(v.mountDir, files, v.arrival, o)
+		m, err = mount.New(v.mountDir, files, v.arrival, s.o.Log)
 	}
 	if err == nil {
 		v.server = m
@@ -173,11 +172,12 @@ func (s *Stager) serveView(ctx context.Context, req replica.StageRequest, v *arr
 			return err
 		}
 	}
-	e, serr := mount.Serve(filepath.Join(v.dir, arrivingBytes), files, v.arrival, o)
+	socket := filepath.Join(v.dir, arrivingBytes)
+	e, serr := mount.Serve(socket, files, v.arrival, s.o.Log)
 	if serr != nil {
 		return serr // such as a path that is too long for a socket
 	}
-	v.server, v.weights = endpointServer{e, v.mountDir}, "unix:"+e.Path()
+	v.server, v.weights = endpointServer{e, v.mountDir}, "unix:"+socket
 	return nil
 }
 

@@ -43,7 +43,6 @@ func (t *StartTimes) Save(recipe uint64) SavedStarts {
 	return x
 }
 
-// Restore adds saved samples to h.
 func (s SavedStarts) Restore(h *StartTimes) {
 	for _, sample := range s.Samples {
 		h.Add(StartSample{Node: sample.Node, Tier: sample.Tier, Total: sample.Total, Phases: sample.Phases})

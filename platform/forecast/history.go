@@ -10,7 +10,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Options configure a History.
 type Options struct {
 	Max int // most functions kept; 0: 20,000. Further ones are not learned
 }
@@ -25,7 +24,6 @@ type History struct {
 	points    []point
 }
 
-// functionUsage is the history of one function.
 type functionUsage struct {
 	name  functions.Name
 	idle  idleTimes
@@ -53,15 +51,12 @@ const (
 	maxSaveGap    = 5 * time.Minute
 )
 
-// New returns an empty history.
 func New(o Options) *History {
 	return &History{max: cmp.Or(max(o.Max, 0), manyFunctions), functions: map[functions.Name]*functionUsage{}, points: make([]point, 0, 128)}
 }
 
-// Len is the number of functions in h.
 func (h *History) Len() int { return len(h.functions) }
 
-// Forget removes a function.
 func (h *History) Forget(name functions.Name) {
 	p := h.functions[name]
 	if p == nil {

@@ -58,7 +58,6 @@ func (t *StartTimes) Add(s StartSample) {
 	t.cachedValid, t.expectValid = false, false
 }
 
-// Len returns the number of samples.
 func (t *StartTimes) Len() int { return len(t.samples) }
 
 // Forecast predicts the next cold start. If the bytes are on a node (atHand), it uses

@@ -16,7 +16,6 @@ import (
 // writeWait bounds each write to a client, so a client that stops reading is disconnected.
 const writeWait = 30 * time.Second
 
-// clientConn is one connection of a client.
 type clientConn struct {
 	net.Conn
 	slot  *httpserver.Slot

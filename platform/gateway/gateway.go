@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -119,7 +118,7 @@ func New(o Options) *Gateway {
 	if o.LeaderTLS != nil {
 		g.leader.DialContext = secureDial(g.leader.DialContext, o.LeaderTLS)
 	}
-	g.quiet = log.New(debugWriter{o.Log}, "", 0)
+	g.quiet = slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug) // net/http's errors about clients
 	g.table.Store(compileTable(nil, g.functionHandler))
 	base, cut := context.WithCancelCause(context.Background()) // requests outlive Serve's caller: Shutdown drains them
 	g.cut = cut
@@ -222,7 +221,6 @@ func (g *Gateway) SetTable(t *controlstream.Table) {
 // gateway's connections.
 func (g *Gateway) DataPath() DataPath { return DataPath{g.act, g} }
 
-// DataPath is the Activator of a Gateway.
 type DataPath struct {
 	*activator.Activator
 	g *Gateway
@@ -361,14 +359,6 @@ func (g *Gateway) server(base context.Context, h http.Handler) *http.Server {
 		ConnState:   onState,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 	}
-}
-
-// debugWriter logs net/http's errors about clients at debug level.
-type debugWriter struct{ log *slog.Logger }
-
-func (w debugWriter) Write(p []byte) (int, error) {
-	w.log.Debug(strings.TrimSpace(string(p)))
-	return len(p), nil
 }
 
 // writeError sends a typed error.

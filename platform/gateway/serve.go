@@ -19,7 +19,6 @@ type listenerHandler struct {
 	private bool
 }
 
-// ServeHTTP answers one request.
 func (h *listenerHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	g := h.g
 	if c := connOf(r.Context()); c != nil && c.slot.Ended() {

@@ -16,7 +16,6 @@ type writer struct {
 	hijacked bool   // the connection became a WebSocket
 }
 
-// Unwrap is for [http.ResponseController].
 func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // WriteHeader sends a head. A 1xx head is not the last one.

@@ -137,7 +137,6 @@ func New(o Options) *Daemon {
 	}
 }
 
-// ErrInUse reports that another daemon has locked the folder.
 var ErrInUse = errors.New("another loader uses this folder")
 
 // Run serves until ctx ends, and then returns nil. Running stagings stop then; the next
@@ -322,7 +321,6 @@ func (d *Daemon) complain(description string, args ...any) {
 	}
 }
 
-// OnUpdate applies an update of the controller.
 func (d *Daemon) OnUpdate(m controlstream.Update) {
 	if m.Peers != nil {
 		// A controller that has just started sends none, and the discovered nodes are kept.

@@ -203,7 +203,6 @@ type outbox struct {
 	closed   bool
 }
 
-// outMessage is a line, with the folder that is sent with it.
 type outMessage struct {
 	controlstream.ToPod
 	folder *os.File // nil: none; closed once the line is sent or dropped

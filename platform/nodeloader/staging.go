@@ -21,7 +21,6 @@ import (
 // maxPodCheckpoints bounds the checkpoints of one pod: a model and its adapters.
 const maxPodCheckpoints = 256
 
-// podStaging is a staging that runs for a pod.
 type podStaging struct {
 	controlstream.Stage
 	cancel context.CancelFunc
@@ -299,7 +298,6 @@ func (d *Daemon) checkSource(src string, files source.Globs) (string, *controlst
 	return store.LocationKey(location, files), nil
 }
 
-// isBelow reports whether name is at or below root.
 func isBelow(name, root string) bool {
 	rest, ok := strings.CutPrefix(name, root)
 	return ok && (rest == "" || rest[0] == '/' || strings.HasSuffix(root, "/"))

@@ -16,20 +16,15 @@ func OwnUsers() bool { return false }
 // Opened is a plan whose ruleset was made; there is none on this system.
 type Opened struct{}
 
-// Open returns an error on this system.
 func (p Plan) Open() (*Opened, error) { return nil, errors.New("confine: " + Unavailable()) }
 
-// File is the ruleset.
 func (o *Opened) File() *os.File { return nil }
 
 // Groups are the groups of the devices that the plan's user needs.
 func (o *Opened) Groups() []int { return nil }
 
-// Close closes the ruleset.
 func (o *Opened) Close() {}
 
-// Apply returns an error on this system.
 func (o *Opened) Apply() error { return errors.New("confine: " + Unavailable()) }
 
-// Check returns an error on this system.
 func (p Plan) Check(int) error { return errors.New("confine: " + Unavailable()) }

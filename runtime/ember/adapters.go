@@ -91,7 +91,6 @@ type adapterRequest struct {
 	Path string `json:"lora_path"`
 }
 
-// maxAdapterName bounds the name of an adapter.
 const maxAdapterName = 256
 
 func (s *server) loadAdapter(e *engine, w http.ResponseWriter, r *http.Request) *failure {

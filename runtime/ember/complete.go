@@ -12,7 +12,6 @@ import (
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
 
-// usage counts tokens.
 type usage struct {
 	Prompt     int `json:"prompt_tokens"`
 	Total      int `json:"total_tokens"`

@@ -794,7 +794,7 @@ func TestLoadErrors(t *testing.T) {
 		{"config no JSON", edit("config.json", func(b []byte) []byte { return b[:10] }), "config.json: unexpected end of JSON"},
 		{"rope", replaceText("config.json", `"rope_theta"`, `"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "rope_theta"`), `rope_scaling "yarn" is not supported`},
 		{"quantized", replaceText("config.json", `"rope_theta"`, `"quantization_config": {"bits": 4}, "rope_theta"`), "quantized weights are not supported"},
-		{"tokenizer no JSON", edit("tokenizer.json", func(b []byte) []byte { return b[:len(b)/2] }), "vocab: unexpected end of JSON"},
+		{"tokenizer no JSON", edit("tokenizer.json", func(b []byte) []byte { return b[:len(b)/2] }), "vocab: jsontext: unexpected EOF"},
 		{"tokenizer kind", replaceText("tokenizer.json", `"type": "BPE"`, `"type": "Unigram"`), `type "Unigram" is not supported`},
 		{"tokenizer cut", replaceText("tokenizer.json", `"pre_tokenizer": {`, `"pre_tokenizer": {"type": "Metaspace"}, "x": {`), "pre_tokenizer Metaspace is not supported"},
 		{"vocabulary too small", replaceText("config.json", `"vocab_size": `, `"vocab_size": 3, "x": `), "config.json asks for [3 64]"},

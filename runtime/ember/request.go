@@ -19,7 +19,6 @@ import (
 // maxBody bounds a request, as the gateway does.
 const maxBody = 32 << 20
 
-// readBound bounds the reading of a body.
 const readBound = time.Minute
 
 // generate is the body of a completion, of a chat or not. Unknown fields are
@@ -71,7 +70,6 @@ type message struct {
 	} `json:"tool_calls"`
 }
 
-// decodeBody reads a JSON body into v.
 func decodeBody(w http.ResponseWriter, r *http.Request, v any) *failure {
 	if t := r.Header.Get("Content-Type"); t != "" {
 		if m, _, err := mime.ParseMediaType(t); err != nil || m != "application/json" && !strings.HasSuffix(m, "+json") {

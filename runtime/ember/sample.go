@@ -19,7 +19,6 @@ type sampling struct {
 
 const greedyBelow = 1e-5
 
-// choice is a token and its weight.
 type choice struct {
 	id int
 	p  float64

@@ -12,7 +12,6 @@ import (
 	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
 )
 
-// unixScheme is the prefix of WeightsFrom.
 const unixScheme = "unix:"
 
 // weights opens files at WeightsFrom; nil if that is not set. The server waits for

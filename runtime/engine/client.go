@@ -18,7 +18,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Errors of calls to an engine.
 var (
 	// ErrNoMetrics reports an engine without metrics.
 	ErrNoMetrics = errors.New("the engine has no metrics")
@@ -81,10 +80,8 @@ func New(c Command) *Client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// ConnectionRefused reports whether err is a refused connection.
 func ConnectionRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 // Metrics reads the engine's metrics; ErrNoMetrics if it answers without any.
@@ -108,7 +105,6 @@ func (c *Client) LoadAdapter(ctx context.Context, name, path string) error {
 	return c.adapterCall(ctx, "/v1/load_lora_adapter", map[string]string{"lora_name": name, "lora_path": path})
 }
 
-// UnloadAdapter unloads an adapter.
 func (c *Client) UnloadAdapter(ctx context.Context, name string) error {
 	return c.adapterCall(ctx, "/v1/unload_lora_adapter", map[string]string{"lora_name": name})
 }
@@ -131,7 +127,6 @@ func (c *Client) adapterCall(ctx context.Context, path string, v any) error {
 // SleepMode is how requests in flight end when an engine falls asleep.
 type SleepMode string
 
-// Modes of Sleep.
 const (
 	SleepWait  SleepMode = "wait"  // they finish first
 	SleepAbort SleepMode = "abort" // they end with finish_reason abort
@@ -159,7 +154,6 @@ func (c *Client) Wake(ctx context.Context, level int) error {
 	return c.sleepCall(ctx, http.MethodPost, "/wake_up?tags=kv_cache", nil)
 }
 
-// Sleeping reports whether the engine sleeps.
 func (c *Client) Sleeping(ctx context.Context) (bool, error) {
 	var a struct {
 		Sleeping bool `json:"is_sleeping"`

@@ -14,7 +14,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Programs finds the programs of engines.
 type Programs struct {
 	// Thaw is the path of the thaw binary, which includes ember.
 	Thaw string

@@ -7,7 +7,6 @@ import (
 	"strconv"
 )
 
-// Metrics is one reading of an engine's metrics.
 type Metrics struct {
 	Running int // requests in generation
 	Waiting int // requests in the engine's queue

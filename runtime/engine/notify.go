@@ -56,7 +56,6 @@ func (n *Notify) Addr() string { return n.addr }
 // dropped, the one of readiness is not.
 func (n *Notify) C() <-chan Notice { return n.ch }
 
-// Close closes the socket.
 func (n *Notify) Close() {
 	n.conn.Close()
 	n.done.Wait()

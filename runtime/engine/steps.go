@@ -46,7 +46,6 @@ type Steps struct {
 	serving bool
 }
 
-// Done is a step with its times.
 type Done struct {
 	Step
 	From, To time.Time
@@ -93,7 +92,6 @@ func (s *Steps) Current() (Step, bool) {
 	return s.marks[s.at].Step, true
 }
 
-// Done returns the finished steps.
 func (s *Steps) Done() []Done { return s.done }
 
 // Serving records that the engine serves; the last step is its first token.

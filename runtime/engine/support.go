@@ -62,7 +62,6 @@ func Table() []Support {
 	}
 }
 
-// Known returns the Support of an engine.
 func Known(e functions.Engine) Support {
 	t := Table()
 	if i := slices.IndexFunc(t, func(s Support) bool { return s.Engine == e }); i >= 0 {

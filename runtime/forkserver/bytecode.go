@@ -46,7 +46,6 @@ func SamplePackages(row string) []string {
 	return []string{row, row + "/v1/engine", row + "/entrypoints", row + "/config", "torch", "torch/_dynamo", "torch/distributed", "transformers", "pydantic", "fastapi"}
 }
 
-// CompileCommand is the command that compiles an environment's bytecode.
 func (e Environment) CompileCommand() []string {
 	return append(append([]string{}, e.Python...), "-m", "compileall", "-q", "-j", "0", e.SitePackages)
 }

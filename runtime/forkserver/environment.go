@@ -48,7 +48,6 @@ type Environment struct {
 // ErrNoScript means that a program is no Python script, so it cannot be forked.
 var ErrNoScript = errors.New("it is no Python script")
 
-// FindEnvironment finds the environment of a program.
 func FindEnvironment(program string) (Environment, error) {
 	f, err := os.Open(program)
 	if err != nil {
@@ -100,7 +99,6 @@ func interpreter(head string) []string {
 	return words
 }
 
-// ParentArgv is the command of a parent.
 func (e Environment) ParentArgv(script, socket, row string) []string {
 	return append(append([]string{}, e.Python...), script, socket, e.Program, row)
 }

@@ -36,7 +36,6 @@ type Facts struct {
 // Protocol that parents speak.
 const Protocol = 1
 
-// maxAnswer bounds the answer of a parent.
 const maxAnswer = 4 << 20
 
 // AskFacts asks a parent for its facts on the unix socket at the path. It waits until the

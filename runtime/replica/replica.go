@@ -116,7 +116,6 @@ type Engine interface {
 	Close()
 }
 
-// Options of a replica.
 type Options struct {
 	ID, Team, Model string
 	Spec            functions.ModelSpec
@@ -306,7 +305,6 @@ func Adopt(o Options, p supervisor.Running, child *supervisor.Child) (*Replica, 
 	return r, nil
 }
 
-// Status returns a snapshot.
 func (r *Replica) Status() functions.ReplicaStatus {
 	s := *r.status.Load()
 	s.Since = time.Since(time.Unix(0, r.since.Load())).Milliseconds()
@@ -436,7 +434,6 @@ func (r *Replica) enter(s functions.State) {
 	r.log.Info("replica", "state", s, "was", was, "error", r.now.Error)
 }
 
-// notify publishes and calls OnChange.
 func (r *Replica) notify() {
 	r.publish()
 	r.notifyAfter = time.Now().Add(200 * time.Millisecond)

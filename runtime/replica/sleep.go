@@ -164,7 +164,6 @@ func (r *Replica) fallAsleep(ctx context.Context, s sleeper, level int) error {
 	return err
 }
 
-// errWakeTimeout reports an engine that did not wake in time.
 var errWakeTimeout = errors.New("wake hung")
 
 // waking is LOADING_TO_GPU of an engine that slept.

@@ -174,7 +174,6 @@ func NewChild(id string, pid int, log string) (c *Child, exit func(Exit)) {
 	}
 }
 
-// Connect connects to the supervisor on a socket.
 func Connect(ctx context.Context, socket string) (*Client, error) {
 	conn, err := jsonsocket.Dial(ctx, socket, MaxLine)
 	if err != nil {
@@ -202,7 +201,6 @@ func Connect(ctx context.Context, socket string) (*Client, error) {
 	return c, nil
 }
 
-// PID of the supervisor.
 func (c *Client) PID() int { return c.hello.PID }
 
 // Done is closed when the connection has ended and, if the supervisor died, its

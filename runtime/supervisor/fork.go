@@ -15,7 +15,6 @@ import (
 // loop.
 const forkWait = 5 * time.Second
 
-// maxForks bounds the forks in progress.
 const maxForks = 16
 
 // forking is a spawn through a parent, in progress.

@@ -80,7 +80,6 @@ func newOutputLog(path string, max int64) (*outputLog, *os.File, error) {
 	return j, w, nil
 }
 
-// open opens the log, if it can be opened.
 func (l *outputLog) open() {
 	err := os.MkdirAll(filepath.Dir(l.path), 0o700)
 	if err == nil {
@@ -177,7 +176,6 @@ func (l *outputLog) finish(within time.Duration) {
 	}
 }
 
-// lastBytes is the end of the log.
 func (l *outputLog) lastBytes() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,7 +12,6 @@ import (
 	"time"
 )
 
-// Options of a supervisor.
 type Options struct {
 	// Socket is the unix socket it listens on.
 	Socket string

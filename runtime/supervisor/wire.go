@@ -14,13 +14,11 @@ import (
 // Protocol is the version that a supervisor sends in its hello.
 const Protocol = 1
 
-// MaxLine bounds one line of the protocol.
 const MaxLine = 4 << 20
 
 // writeWait bounds the write of one line.
 const writeWait = 5 * time.Second
 
-// Errors for errors.Is.
 var (
 	// ErrRunning reports that another supervisor has the folder.
 	ErrRunning = errors.New("another supervisor runs in this folder")

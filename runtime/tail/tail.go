@@ -12,7 +12,6 @@ import (
 // DefaultEvery is the pause between two looks at a file without news.
 const DefaultEvery = 200 * time.Millisecond
 
-// Options of a Follower.
 type Options struct {
 	// Path is the log's path, or "" while it is not known. It may be called
 	// before every read. A file that does not exist yet is waited for.
@@ -107,7 +106,6 @@ func (f *Follower) openNext() bool {
 	return true
 }
 
-// Close closes the log.
 func (f *Follower) Close() error {
 	if f.next != nil {
 		f.next.Close()

@@ -16,7 +16,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-// Options of a source.
 type Options struct {
 	// Getenv reads the environment; os.Getenv if nil. azidentity reads the process's
 	// by itself.
@@ -51,7 +50,6 @@ func New(o Options) *Source {
 		http: httpsource.Client(httpsource.Options{Roots: o.Roots})}
 }
 
-// Close closes idle connections.
 func (s *Source) Close() { s.http.CloseIdleConnections() }
 
 // Refresh drops identities and tokens, so that the next request looks for them again,
@@ -101,7 +99,6 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	})
 }
 
-// planFolder lists the blobs below a prefix.
 func (s *Source) planFolder(ctx context.Context, p blobLocation, a *containerAccess) (source.Plan, error) {
 	below := p.prefix
 	if below != "" {

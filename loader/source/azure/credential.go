@@ -163,7 +163,6 @@ func containerURL(endpoint string, p blobLocation) string {
 	return strings.TrimSuffix(endpoint, "/") + "/" + url.PathEscape(p.container)
 }
 
-// connection is a parsed connection string.
 type connection struct{ endpoint, account, key, sas string }
 
 // developer is the account that every Azurite has, with its well-known key

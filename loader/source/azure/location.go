@@ -9,7 +9,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// blobLocation is a parsed location.
 type blobLocation struct {
 	account, container string
 	prefix             string // without a slash at either end; empty for the whole container

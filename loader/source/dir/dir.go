@@ -165,7 +165,6 @@ func (l *listing) list(ctx context.Context, at, name string, above []fs.FileInfo
 	return nil
 }
 
-// add adds one entry of a folder.
 func (l *listing) add(ctx context.Context, at, name string, e fs.DirEntry, above []fs.FileInfo) error {
 	hidden := strings.HasPrefix(e.Name(), ".")
 	if e.IsDir() {

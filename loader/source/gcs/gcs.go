@@ -16,7 +16,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-// Options of a source.
 type Options struct {
 	// Getenv reads the environment; os.Getenv when nil.
 	Getenv func(string) string
@@ -55,7 +54,6 @@ func New(o Options) *Source {
 	return s
 }
 
-// Close closes idle connections.
 func (s *Source) Close() { s.http.CloseIdleConnections(); s.tokens.close(); s.writes.close() }
 
 // Refresh forgets the credentials, so that the next request looks for them.

@@ -89,7 +89,6 @@ func (t *tokens) store(token string, lifetime time.Duration) {
 	t.token, t.until = token, time.Now().Add(max(min(lifetime-time.Minute, time.Hour), 10*time.Second))
 }
 
-// kinds of credentials files.
 var kinds = []google.CredentialsType{google.ServiceAccount, google.AuthorizedUser, google.ExternalAccount, google.ExternalAccountAuthorizedUser, google.ImpersonatedServiceAccount}
 
 func (t *tokens) findCredentials() error {

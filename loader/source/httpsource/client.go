@@ -13,7 +13,6 @@ import (
 // and a fast link needs many.
 const Conns = 256
 
-// Options of a client.
 type Options struct {
 	// Trust guards what is dialled; nil dials any address: for hosts that no model
 	// file can name.
@@ -38,7 +37,6 @@ const (
 	headerTimeout    = 10 * time.Second
 )
 
-// Client is an http.Client for ranges.
 func Client(o Options) *http.Client {
 	d := &net.Dialer{KeepAlive: 15 * time.Second, Control: limitReceiveBuffer, Resolver: o.resolver}
 	t := &http.Transport{

@@ -121,7 +121,6 @@ func checkVersion(r *http.Response, a RangeRequest) error {
 	return nil
 }
 
-// checkRange returns an error for an answer that is not the requested range.
 func checkRange(r *http.Response, a RangeRequest) error {
 	bad := func(problem string) error {
 		return &source.Error{Kind: source.Malformed, Source: a.Source, File: a.File.Name, Detail: problem}

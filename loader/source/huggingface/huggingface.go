@@ -24,7 +24,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-// Options of a source.
 type Options struct {
 	// Getenv reads the environment; os.Getenv when nil.
 	Getenv func(string) string
@@ -67,7 +66,6 @@ func New(o Options) *Source {
 	return s
 }
 
-// Close closes idle connections.
 func (s *Source) Close() { s.http.CloseIdleConnections() }
 
 const (
@@ -253,7 +251,6 @@ func (s *Source) nextPage(p repoLocation, header string) (string, error) {
 	return u.String(), nil
 }
 
-// isHub reports whether u is the hub itself.
 func (s *Source) isHub(u *url.URL) bool {
 	return u.User == nil && (u.Scheme+"://"+u.Host == s.endpoint || strings.HasPrefix(u.String(), s.endpoint+"/"))
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// repoLocation is a parsed location.
 type repoLocation struct {
 	org, repo string
 	rev       string // main if the location names none
@@ -34,7 +33,6 @@ var (
 
 const maxName, maxRevision = 96, 200
 
-// isCommit reports whether s is a commit id.
 func isCommit(s string) bool { return len(s) == 40 && strings.Trim(s, "0123456789abcdef") == "" }
 
 // parse reads hf://ORG/REPO[@REV][/FOLDER].

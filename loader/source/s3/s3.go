@@ -23,7 +23,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-// Options of a source.
 type Options struct {
 	// Getenv reads the environment; os.Getenv if nil. The library reads profiles and
 	// roles from the process by itself.
@@ -63,7 +62,6 @@ func New(o Options) *Source {
 	return s
 }
 
-// Close closes idle connections.
 func (s *Source) Close() { s.http.CloseIdleConnections(); s.keys.close() }
 
 // Refresh forgets the credentials, so that the next request looks for them.

@@ -19,7 +19,6 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-// Options of a source.
 type Options struct {
 	// Getenv reads the environment; os.Getenv when nil.
 	Getenv func(string) string
@@ -42,7 +41,6 @@ func New(o Options) *Source {
 	return &Source{trust: t, http: httpsource.Client(httpsource.Options{Trust: t, Follow: true, Roots: o.Roots})}
 }
 
-// Close closes idle connections.
 func (s *Source) Close() { s.http.CloseIdleConnections() }
 
 const (

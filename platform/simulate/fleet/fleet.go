@@ -65,13 +65,11 @@ var DefaultEngine = Engine{
 //go:embed example.yaml
 var Example []byte
 
-// Limits of a fleet.
 const (
 	maxHosts = 100_000
 	maxGPUs  = 64 // of a host
 )
 
-// Read reads a fleet file.
 func Read(file string) (*Fleet, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -177,7 +175,6 @@ func (f *Fleet) Hosts(yield func(id string, n *HostKind) bool) {
 	}
 }
 
-// GPUs returns the number of GPUs.
 func (f *Fleet) GPUs() (n int) {
 	for i := range f.Nodes {
 		n += f.Nodes[i].Count * f.Nodes[i].GPUs

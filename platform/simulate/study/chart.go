@@ -2,21 +2,19 @@ package study
 
 import (
 	"fmt"
-	"html"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// The charts are inline SVG without script, font or URL. The title of a mark has its
-// exact value; browsers show it on hover.
+// The edges of a chart's area, as page.html draws it.
 const (
-	chartWide = 760
-	chartHigh = 300
-	leftEdge  = 64
-	rightEdge = 20
-	topEdge   = 26
-	lowEdge   = 46
+	chartWidth = 760
+	leftEdge   = 64
+	rightEdge  = 740
+	topEdge    = 26
+	lowEdge    = 254
 )
 
 // axis maps values to coordinates. A logarithmic one starts above 0.
@@ -34,7 +32,7 @@ func (a axis) at(v float64) float64 {
 	if high <= low {
 		return a.from
 	}
-	return a.from + (min(max(v, low), high)-low)/(high-low)*(a.to-a.from)
+	return roundTenth(a.from + (min(max(v, low), high)-low)/(high-low)*(a.to-a.from))
 }
 
 // marks returns the grid lines: powers of ten, or round numbers.
@@ -74,134 +72,146 @@ func roundStep(span float64) float64 {
 	return unit * 10
 }
 
-// chart is a diagram with two axes.
+// roundTenth rounds a coordinate to what can be seen.
+func roundTenth(v float64) float64 { return math.Round(v*10) / 10 }
+
+// chart is a diagram with two axes. Its fields are in coordinates.
 type chart struct {
-	b    strings.Builder
-	x, y axis
+	Label, XName, YName string
+	Policy              string // of the run that is shown; "" for all
+	XMarks, YMarks      []mark
+	Level               *mark // a dashed horizontal line; nil for none
+	Areas, Lines        []curve
+	x, y                axis
+}
+
+// mark is a labelled position on an axis.
+type mark struct {
+	At   float64
+	Text string
+}
+
+// curve is a line, or the edge of an area.
+type curve struct {
+	label
+	Dashes string
+	Points string // X,Y X,Y …
+	Dots   []dot
+}
+
+// dot is a marked point of a line.
+type dot struct {
+	X, Y float64
+	Text string
 }
 
 func newChart(label string, x, y axis, xName, yName string, xFormat, yFormat func(float64) string) *chart {
-	c := &chart{x: x, y: y}
-	c.x.from, c.x.to = leftEdge, chartWide-rightEdge
-	c.y.from, c.y.to = chartHigh-lowEdge, topEdge
-	fmt.Fprintf(&c.b, `<svg role="img" aria-label="%s" viewBox="0 0 %d %d">`, html.EscapeString(label), chartWide, chartHigh)
-	for _, v := range c.y.marks() {
-		y := c.y.at(v)
-		fmt.Fprintf(&c.b, `<line class="grid" x1="%d" y1="%.1f" x2="%d" y2="%.1f"/><text class="dim" x="%d" y="%.1f" text-anchor="end">%s</text>`,
-			leftEdge, y, chartWide-rightEdge, y, leftEdge-8, y+4, html.EscapeString(yFormat(v)))
+	x.from, x.to = leftEdge, rightEdge
+	y.from, y.to = lowEdge, topEdge
+	c := &chart{Label: label, XName: xName, YName: yName, x: x, y: y}
+	for _, v := range y.marks() {
+		c.YMarks = append(c.YMarks, mark{y.at(v), yFormat(v)})
 	}
-	for _, v := range c.x.marks() {
-		x := c.x.at(v)
-		fmt.Fprintf(&c.b, `<line class="grid" x1="%.1f" y1="%d" x2="%.1f" y2="%d"/><text class="dim" x="%.1f" y="%d" text-anchor="middle">%s</text>`,
-			x, topEdge, x, chartHigh-lowEdge, x, chartHigh-lowEdge+16, html.EscapeString(xFormat(v)))
+	for _, v := range x.marks() {
+		c.XMarks = append(c.XMarks, mark{x.at(v), xFormat(v)})
 	}
-	fmt.Fprintf(&c.b, `<text class="dim" x="%d" y="%d" text-anchor="end">%s</text><text class="dim" x="%d" y="12">%s</text>`,
-		chartWide-rightEdge, chartHigh-8, html.EscapeString(xName), 4, html.EscapeString(yName))
 	return c
 }
 
-// point is a point of a line or of an area's edge.
+// point is a point of a line or of an area's edge, in values.
 type point struct{ x, y float64 }
 
-// line draws a curve of colour n; dots mark its points.
+const colours = 8
+
+// colourOf returns the class of the colour of the n-th policy.
+func colourOf(n int) string { return "c" + strconv.Itoa(n%colours) }
+
+// line draws a curve of colour n; dots, if not nil, labels its points.
 func (c *chart) line(n int, name string, points []point, dots func(p point) string) {
 	if len(points) == 0 {
 		return
 	}
 	// Dashes keep lines visible that lie on top of each other.
-	dash := []string{"", ` stroke-dasharray="9 4"`, ` stroke-dasharray="3 3"`, ` stroke-dasharray="12 3 3 3"`}[n%4]
-	fmt.Fprintf(&c.b, `<polyline class="l c%d"%s points="`, n%colours, dash)
+	dashes := []string{"none", "9 4", "3 3", "12 3 3 3"}[n%4]
+	l := curve{label: label{colourOf(n), name}, Dashes: dashes, Points: c.coordinates(points)}
 	for _, p := range points {
-		fmt.Fprintf(&c.b, "%.1f,%.1f ", c.x.at(p.x), c.y.at(p.y))
+		if dots != nil {
+			l.Dots = append(l.Dots, dot{c.x.at(p.x), c.y.at(p.y), dots(p)})
+		}
 	}
-	fmt.Fprintf(&c.b, `"><title>%s</title></polyline>`, html.EscapeString(name))
-	if dots == nil {
-		return
-	}
+	c.Lines = append(c.Lines, l)
+}
+
+func (c *chart) coordinates(points []point) string {
+	var b strings.Builder
 	for _, p := range points {
-		fmt.Fprintf(&c.b, `<circle class="f c%d" cx="%.1f" cy="%.1f" r="4"><title>%s</title></circle>`, n%colours, c.x.at(p.x), c.y.at(p.y), html.EscapeString(dots(p)))
+		fmt.Fprintf(&b, "%v,%v ", c.x.at(p.x), c.y.at(p.y))
 	}
+	return b.String()
 }
 
 // area fills between two edges with the same x values.
-func (c *chart) area(class, name string, low, high []point) {
-	fmt.Fprintf(&c.b, `<polygon class="%s" points="`, class)
-	for _, p := range high {
-		fmt.Fprintf(&c.b, "%.1f,%.1f ", c.x.at(p.x), c.y.at(p.y))
-	}
-	for i := len(low) - 1; i >= 0; i-- {
-		fmt.Fprintf(&c.b, "%.1f,%.1f ", c.x.at(low[i].x), c.y.at(low[i].y))
-	}
-	fmt.Fprintf(&c.b, `"><title>%s</title></polygon>`, html.EscapeString(name))
+func (c *chart) area(name string, low, high []point) {
+	back := slices.Clone(low)
+	slices.Reverse(back)
+	c.Areas = append(c.Areas, curve{label: label{name, name}, Points: c.coordinates(slices.Concat(high, back))})
 }
 
-// level draws a dashed horizontal line.
-func (c *chart) level(y float64, name string) {
-	at := c.y.at(y)
-	fmt.Fprintf(&c.b, `<line class="level" x1="%d" y1="%.1f" x2="%d" y2="%.1f"/><text class="dim" x="%d" y="%.1f" text-anchor="end">%s</text>`,
-		leftEdge, at, chartWide-rightEdge, at, chartWide-rightEdge-4, at-5, html.EscapeString(name))
-}
-
-func (c *chart) String() string { return c.b.String() + "</svg>" }
-
-// part is one segment of a bar.
-type part struct {
-	class string
-	name  string
-	value float64
+// bars are rows of stacked segments.
+type bars struct {
+	Label    string
+	Height   int
+	LabelEnd float64 // where the rows' labels end
+	Rows     []bar
 }
 
 // bar is one row of a bar chart.
 type bar struct {
-	label, note string
-	parts       []part
+	Label, Note string
+	Y           int
+	NoteX       float64
+	Parts       []part
 }
 
-// drawBars draws rows of stacked segments.
-func drawBars(label string, rows []bar, text func(float64) string) string {
-	const row, high = 30, 18
-	maximum, widest := 0.0, 4
+// part is one segment of a bar.
+type part struct {
+	label
+	Text     string
+	Y        int
+	X, Width float64
+	value    float64
+}
+
+// newBars lays out rows of which labels, notes and the values of parts are set.
+func newBars(title string, rows []bar, text func(float64) string) bars {
+	const rowHeight, noteWidth = 30, 150
+	maximum, widest := 1e-9, 4
 	for _, r := range rows {
 		sum := 0.0
-		for _, p := range r.parts {
+		for _, p := range r.Parts {
 			sum += p.value
 		}
-		maximum = max(maximum, sum)
-		widest = max(widest, len(r.label))
+		maximum, widest = max(maximum, sum), max(widest, len(r.Label))
 	}
 	left := float64(min(widest*8+16, 260))
-	const right = 150
-	scale := (chartWide - left - right) / max(maximum, 1e-9)
-	var b strings.Builder
-	fmt.Fprintf(&b, `<svg role="img" aria-label="%s" viewBox="0 0 %d %d">`, html.EscapeString(label), chartWide, len(rows)*row+6)
-	for i, r := range rows {
-		y, x := i*row+4, left
-		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="end">%s</text>`, left-10, y+14, html.EscapeString(r.label))
-		for _, p := range r.parts {
-			w := p.value * scale
-			if w <= 0 {
-				continue
-			}
-			fmt.Fprintf(&b, `<rect class="%s" x="%.1f" y="%d" width="%.1f" height="%d"><title>%s: %s %s</title></rect>`,
-				p.class, x, y, max(w, 0.5), high, html.EscapeString(r.label), html.EscapeString(p.name), html.EscapeString(text(p.value)))
-			x += w
+	scale := (chartWidth - left - noteWidth) / maximum
+	for i := range rows {
+		r := &rows[i]
+		r.Parts = slices.DeleteFunc(r.Parts, func(p part) bool { return p.value <= 0 })
+		r.Y = i*rowHeight + 4
+		x := left
+		for j := range r.Parts {
+			p := &r.Parts[j]
+			p.X, p.Y, p.Width = roundTenth(x), r.Y, roundTenth(max(p.value*scale, 0.5))
+			p.Text = fmt.Sprintf("%s: %s %s", r.Label, p.Name, text(p.value))
+			x += p.value * scale
 		}
-		fmt.Fprintf(&b, `<text class="dim" x="%.1f" y="%d">%s</text>`, x+8, y+14, html.EscapeString(r.note))
+		r.NoteX = roundTenth(x + 8)
 	}
-	b.WriteString("</svg>")
-	return b.String()
+	return bars{Label: title, Height: len(rows)*rowHeight + 6, LabelEnd: left - 10, Rows: rows}
 }
 
-// legend draws colour names from alternating classes and names.
-func legend(pairs ...string) string {
-	var b strings.Builder
-	b.WriteString(`<p class="legend">`)
-	for i := 0; i+1 < len(pairs); i += 2 {
-		fmt.Fprintf(&b, `<span><i class="%s"></i>%s</span>`, pairs[i], html.EscapeString(pairs[i+1]))
-	}
-	b.WriteString("</p>")
-	return b.String()
-}
+func wholeNumber(v float64) string { return strconv.Itoa(int(math.Round(v))) }
 
 // formatNumber formats an axis label with up to three decimals.
 func formatNumber(v float64) string { return strconv.FormatFloat(math.Round(v*1000)/1000, 'f', -1, 64) }
@@ -255,5 +265,4 @@ func Count(n int64) string {
 	return s
 }
 
-// Hours formats a number of hours.
 func Hours(v float64) string { return strconv.FormatFloat(v, 'f', precision(v), 64) }

@@ -11,7 +11,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement/eviction"
 )
 
-// Policy is the policy of a run.
 type Policy struct {
 	Text     string // as given
 	Eviction eviction.Policy

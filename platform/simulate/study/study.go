@@ -46,7 +46,6 @@ type Sizing struct {
 	Goal      time.Duration // for the p99 of the time to first token; 0: none
 }
 
-// Progress of a study.
 type Progress struct {
 	Done, Runs int           // runs
 	Share      float64       // fraction of the requests of all known runs
@@ -54,7 +53,6 @@ type Progress struct {
 	At         time.Duration // virtual time of the slowest run
 }
 
-// Run is a finished run.
 type Run struct {
 	Policy Policy `json:"-"`
 	simulate.Result
@@ -103,7 +101,6 @@ func (s *Sizing) steps() (out []int) {
 	return out
 }
 
-// job is a run to execute.
 type job struct {
 	policy int
 	gpus   int // 0: the fleet as it is
@@ -148,7 +145,6 @@ func (s *Study) Run(ctx context.Context) (*Outcome, error) {
 // samples is the number of points of a run over time.
 const samples = 240
 
-// studyRun is the progress of a study.
 type studyRun struct {
 	s      *Study
 	future future     // for policies that read it

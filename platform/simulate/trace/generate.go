@@ -167,7 +167,6 @@ func (s *Spec) shares() []float64 {
 	return out
 }
 
-// peakHour is the hour of the day with the highest rate.
 const peakHour = 14
 
 // burstyRate is one model's state: a Poisson process whose rate switches between

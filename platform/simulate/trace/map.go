@@ -10,7 +10,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Ways to map the functions of a trace to models.
 const (
 	MapAuto  = "auto"  // name if the trace names functions, else zipf
 	MapName  = "name"  // the model of the same name; a missing one is an error

@@ -18,7 +18,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// Request is one arrival.
 type Request struct {
 	At            time.Duration  // since the start of the trace
 	Function      functions.Name // name in the trace; zero if it has none
@@ -41,7 +40,6 @@ const (
 	Gen            = "gen"
 )
 
-// Formats are all formats, for flags.
 var Formats = []string{Thaw, AzureFunctions, Mooncake, AzureLLM, Gen}
 
 // Error is a mistake in a trace file. Line counts from 1; 0 is the whole file.
@@ -58,7 +56,6 @@ func (e *Error) Error() string {
 	return e.File + ": " + e.Message
 }
 
-// Options of Open.
 type Options struct {
 	Format    string // one of Formats; empty: detected from the file
 	Seed      uint64 // of all random draws

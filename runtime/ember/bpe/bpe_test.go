@@ -165,8 +165,8 @@ func TestRefused(t *testing.T) {
 		b    []byte
 		want string
 	}{
-		{"empty", nil, "unexpected end"},
-		{"cut", good.json()[:500], "unexpected end"},
+		{"empty", nil, "EOF"},
+		{"cut", good.json()[:500], "unexpected EOF"},
 		{"behind", append(good.json(), 'x'), "want the end"},
 		{"no model", []byte(`{"pre_tokenizer":{"type":"ByteLevel"}}`), "model is missing"},
 		{"no pre_tokenizer", with(func(s *source) { s.fields = `"x":1` }), "pre_tokenizer is missing"},
@@ -188,7 +188,7 @@ func TestRefused(t *testing.T) {
 		{"added too large", with(func(s *source) { s.fields = level + `,"added_tokens":[{"id":1073741824,"content":"x"}]` }), "id 1073741824"},
 		{"added negative", with(func(s *source) { s.fields = level + `,"added_tokens":[{"id":-1,"content":"x"}]` }), "id -1"},
 		{"added empty", with(func(s *source) { s.fields = level + `,"added_tokens":[{"id":1,"content":""}]` }), "is empty"},
-		{"deep", []byte(strings.Repeat(`{"a":`, 1000)), "nested deeper"},
+		{"deep", []byte(strings.Repeat(`{"a":`, 20000)), "max depth"},
 	} {
 		if _, err := Parse(c.b); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)

@@ -2,7 +2,7 @@
 // byte-level BPE tokenizers do (GPT-2, Llama 3, Qwen2, SmolLM).
 //
 // tokenizer.json is large (a hundred thousand names, as many merges or more) and
-// delays the first token, so a scanner reads its two large tables into flat tables:
+// delays the first token, so its two large tables are read value by value into flat tables:
 // names as bytes of one arena, two open-addressed hash tables without pointers.
 // encoding/json reads the rest.
 //

@@ -1,9 +1,12 @@
 package bpe
 
 import (
+	"bytes"
 	"encoding/json"
+	"encoding/json/jsontext"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -81,37 +84,33 @@ func (s step) flatten() []step {
 // Parse reads the content of a tokenizer.json.
 func Parse(b []byte) (*Tokenizer, error) {
 	t := &Tokenizer{}
-	s := &scanner{b: b}
-	var addedRaw, pre, norm, post []byte
+	t.names.arena = make([]byte, 0, len(b)/4) // the vocabulary is about half of it, and as much syntax as text
+	d := newDecoder(b)
+	var addedRaw, pre, norm, post jsontext.Value
+	raw := map[string]*jsontext.Value{"added_tokens": &addedRaw, "pre_tokenizer": &pre, "normalizer": &norm, "post_processor": &post}
 	model := false
-	err := s.object(func(key string) (err error) {
-		switch key {
-		case "added_tokens":
-			addedRaw, err = s.skip()
-		case "pre_tokenizer":
-			pre, err = s.skip()
-		case "normalizer":
-			norm, err = s.skip()
-		case "post_processor":
-			post, err = s.skip()
-		case "model":
-			if model {
-				return errors.New("model stands there twice")
-			}
+	err := readObject(d, func(key string) (err error) {
+		switch to := raw[key]; {
+		case to != nil:
+			*to, err = d.ReadValue()
+			*to = bytes.Clone(*to)
+		case key == "model" && model:
+			err = errors.New("model stands there twice")
+		case key == "model":
 			model = true
-			if err = t.model(s); err != nil {
+			if err = t.model(d); err != nil {
 				err = fmt.Errorf("model: %w", err)
 			}
 		default:
-			_, err = s.skip()
+			err = d.SkipValue()
 		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if s.peek() != 0 {
-		return nil, s.syntaxError("the end")
+	if _, err := d.ReadToken(); err != io.EOF {
+		return nil, fmt.Errorf("want the end at byte %d", d.InputOffset())
 	}
 	if !model {
 		return nil, errors.New("model is missing")
@@ -203,18 +202,18 @@ func (t *Tokenizer) cutting(pre, norm []byte) error {
 
 // model reads the two large tables; merges before the vocabulary, which no known file
 // has, are read after it.
-func (t *Tokenizer) model(s *scanner) error {
+func (t *Tokenizer) model(d *jsontext.Decoder) error {
 	var typ string
-	var later *scanner
+	var later *jsontext.Decoder
 	vocab, merged := false, false
-	err := s.object(func(key string) error {
+	err := readObject(d, func(key string) error {
 		switch key {
 		case "vocab":
 			if vocab {
 				return errors.New("vocab stands there twice")
 			}
 			vocab = true
-			if err := t.readVocab(s); err != nil {
+			if err := t.readVocab(d); err != nil {
 				return fmt.Errorf("vocab: %w", err)
 			}
 			return nil
@@ -224,13 +223,13 @@ func (t *Tokenizer) model(s *scanner) error {
 			}
 			merged = true
 			if !vocab {
-				raw, err := s.skip()
-				later = &scanner{b: raw}
+				raw, err := d.ReadValue()
+				later = newDecoder(bytes.Clone(raw))
 				return err
 			}
-			return t.readMerges(s)
+			return t.readMerges(d)
 		}
-		v, err := s.skip()
+		v, err := d.ReadValue()
 		if err != nil {
 			return err
 		}
@@ -269,22 +268,16 @@ func (t *Tokenizer) model(s *scanner) error {
 	return nil
 }
 
-func (t *Tokenizer) readVocab(s *scanner) error {
+func (t *Tokenizer) readVocab(d *jsontext.Decoder) error {
 	n := &t.names
-	left := len(s.b) - s.at // the vocabulary is about half of it
-	n.arena = make([]byte, 0, left/4+64)
-	n.grow(int32(min(left/48, maxVocab)))
-	err := s.list('{', '}', func() error {
+	err := readList(d, jsontext.KindBeginObject, func() error {
 		start := len(n.arena)
-		b, err := s.text(n.arena)
+		b, err := readText(d, n.arena)
 		if err != nil {
 			return err
 		}
 		n.arena = b[:start+len(decodeByteLevel(b[start:]))]
-		if err := s.byte(':'); err != nil {
-			return err
-		}
-		id, err := s.id()
+		id, err := readID(d)
 		if err != nil {
 			return err
 		}
@@ -312,20 +305,20 @@ func (t *Tokenizer) readVocab(s *scanner) error {
 	return nil
 }
 
-func (t *Tokenizer) readMerges(s *scanner) error {
+func (t *Tokenizer) readMerges(d *jsontext.Decoder) error {
 	t.merges = newMerges(min(t.names.count, maxVocab))
 	rank, last := int32(0), int32(-1)
 	var l, r, buf []byte
-	err := s.list('[', ']', func() error {
+	err := readList(d, jsontext.KindBeginArray, func() error {
 		var err error
-		if s.peek() == '[' { // ["a", "b"], newer files
+		if d.PeekKind() == jsontext.KindBeginArray { // ["a", "b"], newer files
 			k := 0
-			err = s.list('[', ']', func() (err error) {
+			err = readList(d, jsontext.KindBeginArray, func() (err error) {
 				switch k {
 				case 0:
-					l, err = s.text(l[:0])
+					l, err = readText(d, l[:0])
 				case 1:
-					r, err = s.text(r[:0])
+					r, err = readText(d, r[:0])
 				default:
 					err = errors.New("a merge of more than two")
 				}
@@ -336,7 +329,7 @@ func (t *Tokenizer) readMerges(s *scanner) error {
 				err = errors.New("a merge of less than two")
 			}
 		} else { // "a b"
-			if buf, err = s.text(buf[:0]); err == nil {
+			if buf, err = readText(d, buf[:0]); err == nil {
 				i := slices.Index(buf, ' ')
 				if i < 0 {
 					return fmt.Errorf("%q is not a pair", buf)

@@ -70,7 +70,6 @@ type Adapter struct {
 	layers [][modules]lowRank
 }
 
-// Rank is the adapter's rank.
 func (a *Adapter) Rank() int { return a.rank }
 
 // Bytes is the adapter's memory.

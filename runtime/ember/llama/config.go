@@ -199,7 +199,6 @@ func (j *configJSON) checkFeatures() error {
 	return nil
 }
 
-// checkSizes returns an error for a size out of bounds.
 func (c *Config) checkSizes() error {
 	for _, d := range []struct {
 		name     string

@@ -3,6 +3,7 @@ package pods
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,7 +18,6 @@ import (
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 )
 
-// Options of a node's interpreter.
 type Options struct {
 	Sockets string   // the node's folder that its pods mount read-only
 	Argv    []string // the interpreter, without its program; see forkserver.Environment.Python
@@ -73,19 +73,10 @@ type Host struct {
 // New makes a host; nothing happens before Run.
 func New(o Options) *Host {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	if o.AtOnce <= 0 {
-		o.AtOnce = DefaultAtOnce
-	}
-	if o.PerPod <= 0 {
-		o.PerPod = DefaultPerPod
-	}
-	if o.PerNode <= 0 {
-		o.PerNode = DefaultPerNode
-	}
-	if o.Within <= 0 {
-		o.Within = DefaultWithin
-	}
-	return &Host{o: o, log: o.Log, limiter: newRequestLimiter(o.PerPod, o.PerNode, o.Within), slots: make(chan struct{}, o.AtOnce)}
+	o.AtOnce, o.PerPod = cmp.Or(o.AtOnce, DefaultAtOnce), cmp.Or(o.PerPod, DefaultPerPod)
+	o.PerNode, o.Within = cmp.Or(o.PerNode, DefaultPerNode), cmp.Or(o.Within, DefaultWithin)
+	limiter := &requestLimiter{pod: o.PerPod, all: o.PerNode, within: o.Within}
+	return &Host{o: o, log: o.Log, limiter: limiter, slots: make(chan struct{}, o.AtOnce)}
 }
 
 // Ready reports whether engines can be forked now.
@@ -234,18 +225,7 @@ func (h *Host) refuse(conn *net.UnixConn, pod string, reason error) {
 	h.refused.Add(1)
 	h.log.Warn("a request is refused", "pod", pod, "why", reason)
 	conn.SetWriteDeadline(time.Now().Add(time.Second))
-	fmt.Fprintf(conn, "{\"error\": %q}\n", truncate(asciiOnly(reason.Error()), 300))
-}
-
-// asciiOnly replaces what is quoted differently in Go and in JSON.
-func asciiOnly(s string) string {
-	b := []byte(s)
-	for i, c := range b {
-		if c < 0x20 || c > 0x7e {
-			b[i] = '?'
-		}
-	}
-	return string(b)
+	json.NewEncoder(conn).Encode(map[string]string{"error": truncate(reason.Error(), 300)})
 }
 
 func truncate(s string, n int) string { return s[:min(len(s), n)] }

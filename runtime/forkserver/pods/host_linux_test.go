@@ -431,7 +431,7 @@ func TestGroupAt(t *testing.T) {
 
 // TestPace: asks that are too many count for nothing, and are allowed again later.
 func TestPace(t *testing.T) {
-	p := newRequestLimiter(2, 3, time.Minute)
+	p := &requestLimiter{pod: 2, all: 3, within: time.Minute}
 	now := time.Now()
 	for i, x := range []struct {
 		pod  string

@@ -6,7 +6,6 @@ import (
 	"time"
 )
 
-// requestLimiter bounds the requests of each pod and of all of them.
 type requestLimiter struct {
 	pod, all int
 	within   time.Duration
@@ -18,10 +17,6 @@ type requestLimiter struct {
 type podRequest struct {
 	pod string
 	at  time.Time
-}
-
-func newRequestLimiter(pod, all int, within time.Duration) *requestLimiter {
-	return &requestLimiter{pod: pod, all: all, within: within}
 }
 
 // allow counts a request, or returns why it is refused. A refused one is not counted, so

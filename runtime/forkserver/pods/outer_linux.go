@@ -177,7 +177,6 @@ func hasOptions(options string, want []string) bool {
 	return !slices.ContainsFunc(want, func(w string) bool { return !slices.Contains(have, w) })
 }
 
-// mount is a line of a mountinfo.
 type mount struct{ root, point, kind, super string }
 
 func parseMount(line string) (m mount, ok bool) {
