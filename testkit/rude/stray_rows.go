@@ -115,12 +115,19 @@ func keptOpenRows() []Row {
 		slow = append(slow, Step{Pause: 15 * time.Second, Chunk: ": keep-alive\n\n"})
 	}
 	slow = append(slow, Step{Chunk: chunkRole + "\n\n" + finish + done}, Step{Write: "0\r\n\r\n"})
+	blanks := open("\n", "\n\n", chunkRole+"\n\n", "\n", chunkText+"\n\n\n\n", finish, "\n", done)
+	blanks = append(blanks, Step{Write: "0\r\n\r\n"})
+	const response = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":\"r\"}}\n\n"
+	const incomplete = "event: response.incomplete\ndata: {\"type\":\"response.incomplete\",\"response\":{\"id\":\"r\"}}\n\n"
 	named := strings.ReplaceAll(chunkRole+"\n\n"+chunkText+"\n\n"+finish, "data: {", "id: 1\nevent: message\nretry: 1000\ndata: {")
 	return []Row{
 		{ID: "E41", Name: "messages, pings behind the stop reason for ever", Stream: true, Path: "/v1/messages", Answer: append(pings, Step{Then: Hang}), Status: 200, Words: []string{"message_start", "end_turn"}, Absent: []string{"event: error"}, Success: true, Requests: 1, Within: time.Minute},
 		{ID: "E41", Name: "messages, the end and the connection stays open", Stream: true, Path: "/v1/messages", Answer: append(open(began, stopped, ended), Step{Then: Hang}), Status: 200, Words: []string{"message_start", "end_turn", "message_stop"}, Absent: []string{"event: error"}, Success: true, Requests: 1, Within: 20 * time.Second},
 		{ID: "E41", Name: "chat, comments behind the finish for ever", Stream: true, Answer: append(open(chunkRole+"\n\n", finish, ": ping\n\n"), append(pings[3:len(pings):len(pings)], Step{Then: Hang})...), Status: 200, Words: []string{`"hel"`, `"finish_reason":"stop"`}, Absent: []string{"engine_hung"}, Success: true, Odd: true, Requests: 1, Within: time.Minute},
 		{ID: "E41", Name: "messages, an empty stop reason at the beginning, then death", Stream: true, Path: "/v1/messages", Answer: append(open(strings.Replace(began, `"content":[]`, `"content":[],"stop_reason":""`, 1)), Step{Pause: 30 * time.Second, Then: Close}), Status: 200, Words: []string{"message_start", "event: error"}, Requests: 1, Blamed: true, Died: true},
+		{ID: "E41", Name: "responses, incomplete and the connection stays open", Stream: true, Path: "/v1/responses", Answer: append(open(response, incomplete), Step{Then: Hang}), Status: 200, Words: []string{"response.created", "response.incomplete"}, Absent: []string{"event: error"}, Success: true, Requests: 1, Within: 20 * time.Second},
+		{ID: "E44", Name: "blank lines between events", Stream: true, Odd: true, Answer: blanks, Status: 200, Words: []string{`"hel"`, `"lo"`, "[DONE]"}, Success: true, Requests: 1},
+		{ID: "E44", Name: "plain, blank lines between events", Answer: blanks, Status: 200, Words: []string{`"role":"assistant","content":"hello"`}, Success: true, Requests: 1},
 		{ID: "E42", Name: "no choices", Answer: Plain(200, jsonType, `{"id":"c","object":"chat.completion","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":0}}`), Status: 200, Words: []string{`"choices":[]`}, Success: true, Requests: 1},
 		{ID: "E42", Name: "stream, no choices", Stream: true, Answer: Plain(200, jsonType, `{"id":"c","object":"chat.completion","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":0}}`), Status: 200, Words: []string{"[DONE]"}, Success: true, Requests: 1},
 		{ID: "E43", Name: "two documents", Answer: Plain(200, jsonType, `{"content":"slot unavailable"}`+"\n"+wholeChat), Status: 200, Words: []string{"slot unavailable", `"hello"`}, Success: true, Requests: 1},
