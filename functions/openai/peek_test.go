@@ -195,6 +195,12 @@ func TestSplice(t *testing.T) {
 			t.Errorf("%s:\n%s, want\n%s", x.body, got, x.want)
 		}
 	}
+	for more, asks := range map[string]bool{``: false, `,"stream":true`: true, `,"stream":false`: false, `,"stream":true,"stream_options":{"include_usage":true}`: false, `,"stream":true,"stream_options":{"include_usage":false}`: true} {
+		e, err := Peek([]byte(`{"model":"m"` + more + `}`))
+		if err != nil || e.AsksUsage() != asks || strings.Contains(spliced(t, `{"model":"m"`+more+`}`, "m", true), `"include_usage":true`) != (asks || e.IncludeUsage) {
+			t.Errorf("%s: asks for usage %v, %v", more, e.AsksUsage(), err)
+		}
+	}
 	if got := spliced(t, `{"model":"m"}`, "a\"b", false); got != `{"model":"a\"b"}` {
 		t.Error(got)
 	}
