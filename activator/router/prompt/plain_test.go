@@ -35,7 +35,7 @@ func readPlainly(s *scan, text []byte) {
 		}
 		i++
 	}
-	s.end(text)
+	s.end()
 }
 
 // TestReadPlainly: the fast reading of a text sees what the plain one does.
