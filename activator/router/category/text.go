@@ -192,23 +192,21 @@ func (t *Text) readPart(text []byte, part Part) {
 func (t *Text) readWord(text []byte, i int) int {
 	c := &t.counts
 	c[countWords]++
-	if isCapital(text[i]) {
-		c[countCapitals]++
+	c[countCapitals] += int(inWord[text[i]] & wordCapital)
+	inside := uint8(0)
+	for i++; i < len(text); i++ {
+		of := inWord[text[i]]
+		if of == 0 {
+			if text[i] == '(' {
+				c[countCalls]++
+			}
+			break
+		}
+		inside |= of
 	}
-	inside := false
-	for i++; i < len(text) && inWord[text[i]]; i++ {
-		inside = inside || isCapital(text[i]) || text[i] == '_'
-	}
-	if inside {
-		c[countInside]++
-	}
-	if i < len(text) && text[i] == '(' {
-		c[countCalls]++
-	}
+	c[countInside] += int(inside&wordCapital | inside&wordLine>>1)
 	return i
 }
-
-func isCapital(c byte) bool { return c >= 'A' && c <= 'Z' }
 
 // class is the class of a byte.
 type class uint8
@@ -244,13 +242,26 @@ var classes = func() (t [256]class) {
 	return t
 }()
 
-// inWord are the bytes of words behind the first.
-var inWord = func() (t [256]bool) {
+// inWord says of each byte of a word behind the first what it is.
+var inWord = func() (t [256]uint8) {
 	for c := range t {
-		t[c] = classes[c] == letter || c == '\'' || c == '_'
+		switch {
+		case c >= 'A' && c <= 'Z':
+			t[c] = wordByte | wordCapital
+		case c == '_':
+			t[c] = wordByte | wordLine
+		case classes[c] == letter || c == '\'':
+			t[c] = wordByte
+		}
 	}
 	return t
 }()
+
+const (
+	wordCapital = 1 << iota
+	wordLine    // the line that stands for a blank
+	wordByte
+)
 
 // hashWord hashes text[start:end] without the case of its letters, eight bytes at a time.
 func hashWord(text []byte, start, end int) uint32 {
