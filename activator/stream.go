@@ -214,7 +214,7 @@ func (s *eventStream) forward() {
 		s.forwardWhole()
 		if r.End && (len(s.out) == 0 || s.lo == s.hi) {
 			s.engineEnded(io.EOF)
-		} else if s.seen.Finished {
+		} else if s.seen.Finished || s.seen.Done {
 			s.limitSilence()
 		}
 		return
@@ -245,7 +245,7 @@ func (s *eventStream) forward() {
 // limitSilence sets how long the engine may be silent from now on.
 func (s *eventStream) limitSilence() {
 	bound := s.x.idleBound()
-	if s.seen.Finished && s.x.env.N == 1 {
+	if s.seen.Finished && s.x.env.N == 1 || s.seen.Done {
 		bound = min(bound, answer.FinishedIdle)
 	}
 	s.x.attempt.reply.Response.LimitSilence(bound)

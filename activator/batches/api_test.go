@@ -293,6 +293,14 @@ func TestBadLines(t *testing.T) {
 			}
 		}
 	}
+	var utf16 strings.Builder // as shells of Windows write it
+	for _, c := range "\ufeff" + good {
+		utf16.Write([]byte{byte(c), byte(c >> 8)})
+	}
+	x, _ := readInput(strings.NewReader(utf16.String()), "/v1/chat/completions", 4096, nil, nil)
+	if len(x.faults) == 0 || !strings.Contains(x.faults[0].Message, "UTF-8") {
+		t.Errorf("UTF-16: %+v", x.faults)
+	}
 	if x, _ := readInput(strings.NewReader(strings.Repeat("nope\n", 1000)), "", 100, nil, nil); len(x.faults) != maxFaults {
 		t.Errorf("%d faults are told", len(x.faults))
 	}

@@ -53,6 +53,10 @@ func UnknownPath(what, path string) *Error {
 	if strings.HasPrefix(path, "/v1/files") || strings.HasPrefix(path, "/v1/batches") {
 		return New(UnknownEndpoint, "Files and batches are answered by `thaw serve`, and not on Kubernetes yet.")
 	}
+	below := func(folder string) bool { return len(path) > len(folder) && strings.HasPrefix(path, folder) }
+	if below("/v1/responses/") || below("/v1/chat/completions/") {
+		return New(UnknownEndpoint, "Answers are not kept here, so there is none to read, change, cancel or delete: send the whole conversation.")
+	}
 	text := "Unknown endpoint: " + what + " " + functions.Clip(path) + "."
 	if nearest := nearestPath(path); nearest != "" && nearest != path {
 		text += " Nearest: `" + nearest + "`."
@@ -60,15 +64,27 @@ func UnknownPath(what, path string) *Error {
 	return New(UnknownEndpoint, text)
 }
 
+// otherPaths has paths of Ollama's and TGI's own APIs, and those that clients ask to find out
+// who is there, and what serves the same here.
+var otherPaths = map[string]string{
+	"/": "/v1/models", "/v1": "/v1/models", "/info": "/v1/models",
+	"/api/tags": "/v1/models", "/api/ps": "/v1/models", "/api/show": "/v1/models", "/api/version": "/v1/models",
+	"/api/chat": "/v1/chat/completions", "/api/generate": "/v1/completions", "/api/embed": "/v1/embeddings",
+	"/generate": "/v1/completions", "/generate_stream": "/v1/completions", "/completion": "/v1/completions",
+}
+
 // nearestPath is the path that is meant by one of other spelling: with another prefix or none,
 // with a slash too many, in capitals, or with a typing error; "" if there is none.
 func nearestPath(path string) string {
-	if len(path) > 256 {
+	if len(path) > 256 || path == "" {
 		return ""
 	}
 	path = strings.ToLower("/" + strings.Join(strings.FieldsFunc(path, func(r rune) bool { return r == '/' }), "/"))
 	if Public(path) {
 		return path
+	}
+	if p := otherPaths[path]; p != "" {
+		return p
 	}
 	paths := append(functions.ConvertAll(Endpoints[:], func(e Endpoint) string { return e.Path }), "/v1/models")
 	best, ending, short := "", "", make([]string, 0, len(paths))

@@ -101,7 +101,10 @@ func (p *peeker) run() (err error) {
 	if i == len(b) {
 		return invalidJSON("", "it is empty.")
 	}
-	if b[i] != '{' {
+	switch {
+	case b[i] == '"':
+		return invalidJSON("", "an object is expected, not a string: it may have been encoded twice.")
+	case b[i] != '{':
 		return invalidJSON("", "an object is expected.")
 	}
 	opened := i + 1

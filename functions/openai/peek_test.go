@@ -72,6 +72,7 @@ func TestPeekRefuses(t *testing.T) {
 		{"blank", " \n", InvalidJSON, "", "empty"},
 		{"not json", "hello", InvalidJSON, "", "object"},
 		{"array", "[]", InvalidJSON, "", "object"},
+		{"encoded twice", `"{\"model\":\"m\"}"`, InvalidJSON, "", "not a string: it may have been encoded twice"},
 		{"form", "model=tiny", InvalidJSON, "", "object"},
 		{"two byte order marks", "\xef\xbb\xbf\xef\xbb\xbf{\"model\":\"m\"}", InvalidJSON, "", "object"},
 		{"byte order mark alone", "\xef\xbb\xbf", InvalidJSON, "", "empty"},

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"sync"
 
+	"github.com/thaw-dev/thaw/activator/router/category"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -50,7 +51,8 @@ type span struct{ at, end int }
 var readers = sync.Pool{New: func() any { return new(reader) }}
 
 // Read returns the features of a body that env was peeked from, all but those that need
-// more than the body: RepeatedPrefix, Session, Complexity (-1) and Intent.
+// more than the body: RepeatedPrefix, Session and Intent. Complexity is -1 where there is no
+// text, or code for certain.
 func Read(env *openai.Envelope, body []byte) functions.RouteFeatures {
 	r := readers.Get().(*reader)
 	defer r.release()
@@ -64,13 +66,30 @@ func Read(env *openai.Envelope, body []byte) functions.RouteFeatures {
 	r.tokens += float64(len(tools))*tokensPerSchemaByte + float64(len(env.Section(body, openai.SectionTexts)))*tokensPerTextByte
 	f.TokenCount = int(r.tokens + 0.5)
 	f.Images = r.images
-	code := r.user.code.found(r.user.words) && !r.user.demandsParts()
-	f.Code = code || r.earlier && len(r.joined) < followUpBytes && len(r.joined) > 0
-	f.StructuredOutput = env.Structured(body) || r.user.found&foundJSON != 0 || r.user.found&foundParts != 0 && !code
+	f.Code = r.user.code.certain()
+	f.StructuredOutput = env.Structured(body) || r.user.found&foundJSON != 0
+	if len(r.joined) > 0 {
+		r.judge(&f)
+	}
 	f.Safety = r.user.found&foundVerdict != 0 || r.system.found&foundSafePair != 0
 	f.Language = r.user.language()
 	f.PromptFamily = r.nameFamily()
 	return f
+}
+
+// leastCode is the share of code with which signs of code that are not certain decide.
+const leastCode = 0.02
+
+// judge sets what the category of the newest turn decides. Code that is certain is not judged.
+func (r *reader) judge(f *functions.RouteFeatures) {
+	if !f.Code {
+		shares := category.Judge(r.joined)
+		is := shares.Category()
+		f.Complexity = shares.Complexity()
+		f.Code = is == category.Code && !f.StructuredOutput || shares[category.Code] > leastCode && r.user.code.found(r.user.words)
+		f.StructuredOutput = f.StructuredOutput || is == category.Extraction && !f.Code
+	}
+	f.Code = f.Code || r.earlier && len(r.joined) < followUpBytes
 }
 
 // Text returns the text that complexity and intents are judged by: that of the user's

@@ -13,7 +13,6 @@ const (
 	foundJSON     found = 1 << iota // "reply in JSON"
 	foundVerdict                    // a moderation verdict
 	foundSafePair                   // the same, in words that no instruction about manners uses
-	foundParts                      // parts of a text: entities, dates
 )
 
 // scan is what reading texts has shown.
@@ -27,19 +26,11 @@ type scan struct {
 	script   [scripts]int // characters
 	counts   counts       // for tokens
 
-	sentence  wordClass // of the words since the last end of a sentence
-	previous  wordClass // of the word before
-	verb      wordClass // of the last verb of the sentence that may ask for code; 0: none
-	verbEnd   int       // where it ends
-	asked     bool      // the sentence asks for code
-	finds     bool      // a verb of classFind is in the imperative
-	begins    wordClass // of the verb that the sentence begins with
-	last      int       // where its last word of a class ends
-	parts     int       // where the last sentence ends that asks for parts of a text
-	bare      int       // where the first one ends that does so if a text is beside it
-	demand    bool      // one that does so is in the imperative or is a question about the text
-	given     bool      // there is a word for a text with a colon behind it
-	mentioned bool      // an earlier sentence has a word for a text
+	sentence wordClass // of the words since the last end of a sentence
+	previous wordClass // of the word before
+	verb     wordClass // of the last verb of the sentence that may ask for code; 0: none
+	verbEnd  int       // where it ends
+	asked    bool      // the sentence asks for code
 }
 
 // counts are the parts that the estimate of tokens is made of. Words of fewer than 16
@@ -173,19 +164,13 @@ func (s *scan) read(text []byte) {
 			i, begin = s.readMarks(text, i, begin)
 		}
 	}
-	s.end(text)
+	s.end()
 }
 
 // end draws the conclusions from the whole text.
-func (s *scan) end(text []byte) {
+func (s *scan) end() {
 	s.endSentence()
 	s.unpackStops()
-	if s.script[han]+s.script[kana] >= fewWide {
-		s.readWide(text)
-	}
-	if s.wantsParts(text) {
-		s.found |= foundParts
-	}
 }
 
 // isWord reports whether a word begins with c.
@@ -457,22 +442,9 @@ func (s *scan) classed(text []byte, start, end int, class wordClass, begin bool)
 	}
 }
 
-// noteSigns notes a word of the vocabulary as a sign of code or of a request for parts of a
-// text. In a text that is code for certain neither matters.
+// noteSigns notes a word of the vocabulary as a sign of code. In a text that is code for
+// certain it does not matter.
 func (s *scan) noteSigns(text []byte, start, end int, class wordClass, begin bool) {
-	if class&classSentence != 0 {
-		s.last = end
-		if class&classText != 0 && end < len(text) && text[end] == ':' {
-			s.given = true
-		}
-		if class&(classFind|classConstruct|classGive) != 0 {
-			imperative, begins := isImperative(text[:start])
-			if begins {
-				s.begins |= class
-			}
-			s.finds = s.finds || imperative && class&classFind != 0
-		}
-	}
 	s.code.word(text[start:end], class)
 	if class&classSecond != 0 && s.previous&classFirst != 0 {
 		s.code.programs++
@@ -556,8 +528,8 @@ func (s *scan) endSentence() {
 
 // judgeSentence draws the conclusions from the words of a sentence.
 func (s *scan) judgeSentence() {
-	w, asked, finds, begins := s.sentence, s.asked, s.finds, s.begins
-	s.sentence, s.verb, s.asked, s.finds, s.begins = 0, 0, false, false, 0
+	w, asked := s.sentence, s.asked
+	s.sentence, s.verb, s.asked = 0, 0, false
 	if w&(classMake|classConstruct|classBuild) != 0 && w&classLanguage != 0 || w&(classMake|classConstruct) != 0 && w&classMaybeLanguage != 0 {
 		s.code.asked = max(s.code.asked, 3)
 		asked = true
@@ -565,9 +537,6 @@ func (s *scan) judgeSentence() {
 	has := func(all wordClass) bool { return w&all == all }
 	if has(classJSON|classAnswer|classInto) && !asked {
 		s.found |= foundJSON
-	}
-	if !asked && w&classLanguage == 0 && !s.code.certain() {
-		s.noteParts(w, begins, finds)
 	}
 	if has(classSafe|classUnsafe) && w&(classJudge|classPost|classAnswer) != 0 || has(classUnsafe|classPost|classJudge) {
 		s.found |= foundVerdict | foundSafePair
