@@ -1,6 +1,7 @@
 package httpsource
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -201,6 +202,10 @@ func plainWords(r *http.Response) string {
 		return ""
 	}
 	b, err := io.ReadAll(io.LimitReader(r.Body, 200))
+	r.Body = struct { // a source may look for a code of its own there
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(b), r.Body), r.Body}
 	words := strings.TrimSpace(string(b))
 	odd := func(c rune) bool { return c < ' ' || c > '~' || strings.ContainsRune("/=&?%+@", c) }
 	long := func(word string) bool { return len(word) > 30 }
