@@ -8,12 +8,20 @@ const maxQuoted = 80
 // Clip shortens s to 80 bytes and an ellipsis, for a message that quotes input. It
 // does not cut inside a character.
 func Clip(s string) string {
-	if len(s) <= maxQuoted {
+	if short := ClipTo(s, maxQuoted); len(short) < len(s) {
+		return short + "…"
+	}
+	return s
+}
+
+// ClipTo shortens s to n bytes, and does not cut inside a character.
+func ClipTo(s string, n int) string {
+	if len(s) <= n {
 		return s
 	}
-	end := maxQuoted
-	for end > maxQuoted-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+	end := n
+	for end > max(0, n-utf8.UTFMax) && !utf8.RuneStart(s[end]) {
 		end--
 	}
-	return s[:end] + "…"
+	return s[:end]
 }

@@ -107,17 +107,6 @@ func ServesPath(path string) bool {
 	return path == filesPath || path == batchesPath || strings.HasPrefix(path, filesPath+"/") || strings.HasPrefix(path, batchesPath+"/")
 }
 
-// Authorize refuses the body of a request whose key is wrong. It is
-// [httpserver.Options].Authorize.
-func (s *Server) Authorize(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
-	id, e := s.o.Caller(req.Header)
-	if e != nil {
-		res.Set("x-request-id", openai.NewID())
-		res.Refuse(e)
-	}
-	return id.KeyID, e == nil
-}
-
 // Serve answers a request for a path of this server. It is a [httpserver.Handler].
 func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
 	res.Set("x-request-id", openai.NewID())

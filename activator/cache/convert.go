@@ -110,12 +110,7 @@ func wholePlain(path string, v jsontext.Value) bool {
 	switch path {
 	case pathChat, pathCompletions:
 		choices, _ := elements(value(top, "choices"))
-		for _, c := range choices {
-			if !ended(membersOf(c)) {
-				return false
-			}
-		}
-		return len(choices) > 0
+		return len(choices) > 0 && !slices.ContainsFunc(choices, func(c jsontext.Value) bool { return !ended(membersOf(c)) })
 	case "/v1/responses":
 		return string(value(top, "status")) == `"completed"`
 	case "/v1/messages":

@@ -13,6 +13,7 @@ import (
 	"mime"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/auth"
@@ -56,6 +57,20 @@ func Of(req *httpserver.Request) *Caller {
 	return nil
 }
 
+// Authorize is an [httpserver.Options].Authorize that refuses the body of a request whose key
+// is wrong. caller is the identity of a client; header returns the value of a field that it sent.
+func Authorize(caller func(header func(string) string) (auth.Identity, *openai.Error)) func(*httpserver.Request,
+	*httpserver.Response) (string, bool) {
+	return func(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
+		id, e := caller(req.Header)
+		if e != nil {
+			res.Set("x-request-id", openai.NewID())
+			res.Refuse(e)
+		}
+		return id.KeyID, e == nil
+	}
+}
+
 // Covered reports whether a parent's place in the team's limits covers the request.
 func (c *Caller) Covered() bool { return c != nil && c.Parent != "" }
 
@@ -93,6 +108,16 @@ func (a *Answer) Header(name string) string {
 	return httpserver.FieldOf(a.Fields, name)
 }
 
+// RouteTarget is the target that a Router chose; "" where none did.
+func (a *Answer) RouteTarget() string {
+	for part := range strings.SplitSeq(a.Header("thaw-route"), ";") {
+		if target, ok := strings.CutPrefix(strings.TrimSpace(part), "target="); ok {
+			return target
+		}
+	}
+	return ""
+}
+
 // Problem is the error that the answer holds; nil where its status is below 400.
 func (a *Answer) Problem() *openai.Error {
 	if a.Status < 400 {
@@ -108,8 +133,7 @@ func (a *Answer) Problem() *openai.Error {
 func Do(ctx context.Context, serve httpserver.Handler, c *Caller, path string, fields []httpserver.Field, body []byte) (Answer, error) {
 	s := Open(ctx, serve, c, path, fields, body)
 	defer s.Close()
-	err := s.readAll()
-	return s.Answer, err
+	return s.Whole()
 }
 
 // Stream is an answer while it comes. One goroutine uses it.
@@ -186,22 +210,8 @@ func guard(f func() error) (err error) {
 // IsEvents reports whether the answer is an event stream, which Next reads.
 func (s *Stream) IsEvents() bool { return s.events }
 
-// Whole reads an answer that is no event stream, up to MaxAnswer.
+// Whole reads the rest of an answer, up to MaxAnswer, into its Body.
 func (s *Stream) Whole() (Answer, error) {
-	err := s.readAll()
-	return s.Answer, err
-}
-
-// cause is the cause of ctx where that ended, else err.
-func (s *Stream) cause(err error) error {
-	if s.ctx.Err() != nil {
-		return context.Cause(s.ctx)
-	}
-	return err
-}
-
-// readAll reads the rest of the answer into Body.
-func (s *Stream) readAll() error {
 	for s.body != nil && s.end == nil {
 		s.read()
 		if len(s.lines) > MaxAnswer {
@@ -211,13 +221,22 @@ func (s *Stream) readAll() error {
 	if s.body != nil {
 		s.Body, s.lines = s.lines, nil
 	}
+	var err error
 	switch {
 	case s.end != nil && s.end != io.EOF:
-		return s.cause(s.end)
+		err = s.cause(s.end)
 	case s.Status == httpserver.StatusClientLeft:
-		return s.cause(httpserver.ErrGone)
+		err = s.cause(httpserver.ErrGone)
 	}
-	return nil
+	return s.Answer, err
+}
+
+// cause is the cause of ctx where that ended, else err.
+func (s *Stream) cause(err error) error {
+	if s.ctx.Err() != nil {
+		return context.Cause(s.ctx)
+	}
+	return err
 }
 
 const (

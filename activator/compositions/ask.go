@@ -235,11 +235,9 @@ func (a *asked) broken(ctx context.Context, err error) error {
 func (a *asked) noteHead(s *call.Stream) {
 	cold := s.Header("thaw-cold-start")
 	a.reply.Cold = cold != ""
-	for part := range strings.SplitSeq(s.Header("thaw-route"), ";") { // a Router chose
-		if target, ok := strings.CutPrefix(strings.TrimSpace(part), "target="); ok {
-			if f, ok := a.r.s.o.State(a.r.q.Caller, a.r.nameOf(target)); ok {
-				a.member.Price = f.Price
-			}
+	if target := s.RouteTarget(); target != "" {
+		if f, ok := a.r.s.o.State(a.r.q.Caller, a.r.nameOf(target)); ok {
+			a.member.Price = f.Price
 		}
 	}
 	a.r.mu.Lock()

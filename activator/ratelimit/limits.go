@@ -12,18 +12,18 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// The limit of a Refusal; also the label of the metric.
-const (
-	LimitConcurrent = "concurrent"
-	LimitHeld       = "held"
-	LimitRequests   = "requests"
-	LimitTokens     = "tokens"
-	LimitColdStarts = "cold_starts"
-)
+// refusals are the Limit of each kind's Refusal, and its message about a team and a limit.
+var refusals = [kindCount]struct{ limit, message string }{
+	Requests:   {"requests", "Rate limit reached: team %s may send %d requests a minute."},
+	Tokens:     {"tokens", "Rate limit reached: team %s may use %d tokens a minute."},
+	ColdStarts: {"cold_starts", "Rate limit reached: team %s may cause %d cold starts an hour."},
+	Concurrent: {"concurrent", "Rate limit reached: team %s may run %d requests at once."},
+	Held:       {"held", "Rate limit reached: team %s may have %d requests held."},
+}
 
 // Refusal names the used-up limit of a team and when to retry.
 type Refusal struct {
-	Limit      string
+	Limit      string // also the label of the metric
 	Message    string
 	RetryAfter time.Duration
 
@@ -145,21 +145,26 @@ type Lease struct {
 // ended exactly once. team must come from a key or
 // from the configuration: an account is kept for each.
 func (l *Limits) Admit(team string, now time.Time) (Lease, *Refusal) {
+	a, r := l.admit(team, now, Concurrent, Tokens, Requests)
+	return Lease{a: a}, r
+}
+
+// admit takes a unit of each of these limits, but no tokens, unless one of them is used up.
+func (l *Limits) admit(team string, now time.Time, kinds ...Kind) (*account, *Refusal) {
 	a := l.account(team)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.exhausted(Concurrent, now) {
-		return Lease{}, a.refuse(Concurrent, now, LimitConcurrent, "team %s may run %d requests at once", team)
+	for _, k := range kinds {
+		if a.exhausted(k, now) {
+			return nil, a.refuse(k, now, team)
+		}
 	}
-	if a.exhausted(Tokens, now) {
-		return Lease{}, a.refuse(Tokens, now, LimitTokens, "team %s may use %d tokens a minute", team)
+	for _, k := range kinds {
+		if k != Tokens {
+			a.take(k, 1, now)
+		}
 	}
-	if a.exhausted(Requests, now) {
-		return Lease{}, a.refuse(Requests, now, LimitRequests, "team %s may send %d requests a minute", team)
-	}
-	a.take(Requests, 1, now)
-	a.take(Concurrent, 1, now)
-	return Lease{a: a}, nil
+	return a, nil
 }
 
 // Cover returns a lease for a request of a team that another one's lease covers: it takes no
@@ -198,10 +203,10 @@ func (a *account) requestAllotment(b *Bucket) {
 }
 
 // refuse makes the refusal; mu must be held.
-func (a *account) refuse(k Kind, now time.Time, limit, format, team string) *Refusal {
+func (a *account) refuse(k Kind, now time.Time, team string) *Refusal {
 	b := &a.buckets[k]
 	remote, after := b.Missing(a.limiter.memberOf(), now)
-	r := &Refusal{Limit: limit, Message: "Rate limit reached: " + fmt.Sprintf(format, team, b.Size()) + ".", RetryAfter: after}
+	r := &Refusal{Limit: refusals[k].limit, Message: fmt.Sprintf(refusals[k].message, team, b.Size()), RetryAfter: after}
 	if remote {
 		r.account, r.kind, r.allotments = a, k, a.allotments
 	}
@@ -272,16 +277,11 @@ func (l Lease) End(tokens int, now time.Time) {
 // AdmitWaiting counts a request of a team that begins to wait, or refuses it. Without a refusal
 // EndWaiting must be called exactly once when the wait ends.
 func (l *Limits) AdmitWaiting(team string, now time.Time) *Refusal {
-	a := l.account(team)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.exhausted(Held, now) {
-		r := a.refuse(Held, now, LimitHeld, "team %s may have %d requests held", team)
+	_, r := l.admit(team, now, Held)
+	if r != nil {
 		r.RetryAfter = heldRetry
-		return r
 	}
-	a.take(Held, 1, now)
-	return nil
+	return r
 }
 
 // heldRetry is the Retry-After of a refusal of AdmitWaiting.
@@ -342,14 +342,8 @@ func (l *Limits) MaxPriority(team string) functions.Priority {
 
 // AdmitColdStart counts a cold start of a team or refuses it.
 func (l *Limits) AdmitColdStart(team string, now time.Time) *Refusal {
-	a := l.account(team)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.exhausted(ColdStarts, now) {
-		return a.refuse(ColdStarts, now, LimitColdStarts, "team %s may cause %d cold starts an hour", team)
-	}
-	a.take(ColdStarts, 1, now)
-	return nil
+	_, r := l.admit(team, now, ColdStarts)
+	return r
 }
 
 // Usage of a team now. A limit of 0 is none, and what remains of it then

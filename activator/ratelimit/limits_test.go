@@ -27,7 +27,7 @@ func TestLimits(t *testing.T) {
 	if r != nil || !a.NeedsUsage() {
 		t.Fatal(r)
 	}
-	if _, r = l.Admit("red", t0); r == nil || r.Limit != LimitConcurrent {
+	if _, r = l.Admit("red", t0); r == nil || r.Limit != "concurrent" {
 		t.Fatal(r)
 	}
 	u := l.Usage("red", t0)
@@ -36,7 +36,7 @@ func TestLimits(t *testing.T) {
 	}
 	a.End(150, t0)
 	b.End(0, t0)
-	if _, r = l.Admit("red", t0); r == nil || r.Limit != LimitTokens || r.RetryAfter != 30600*time.Millisecond {
+	if _, r = l.Admit("red", t0); r == nil || r.Limit != "tokens" || r.RetryAfter != 30600*time.Millisecond {
 		t.Fatalf("%+v", r)
 	}
 	t1 := t0.Add(time.Minute)
@@ -47,7 +47,7 @@ func TestLimits(t *testing.T) {
 		}
 		a.End(0, t1)
 	}
-	if _, r = l.Admit("red", t1); r == nil || r.Limit != LimitRequests || r.RetryAfter != 10*time.Second {
+	if _, r = l.Admit("red", t1); r == nil || r.Limit != "requests" || r.RetryAfter != 10*time.Second {
 		t.Fatalf("%+v", r)
 	}
 	for range 2 {
@@ -55,7 +55,7 @@ func TestLimits(t *testing.T) {
 			t.Fatal(r)
 		}
 	}
-	if r := l.AdmitColdStart("red", t1); r == nil || r.Limit != LimitColdStarts || r.RetryAfter != 30*time.Minute {
+	if r := l.AdmitColdStart("red", t1); r == nil || r.Limit != "cold_starts" || r.RetryAfter != 30*time.Minute {
 		t.Fatalf("%+v", r)
 	}
 	// New limits forget nothing that was used, and a team that is not told any more is free.
@@ -81,7 +81,7 @@ func TestNoTokenLeft(t *testing.T) {
 	l.SetTeams(newTeam("red", functions.Limits{TokensPerMinute: 100}))
 	a, _ := l.Admit("red", t0)
 	a.End(100, t0)
-	if _, r := l.Admit("red", t0); r == nil || r.Limit != LimitTokens {
+	if _, r := l.Admit("red", t0); r == nil || r.Limit != "tokens" {
 		t.Fatalf("%+v", r)
 	}
 	if _, r := l.Admit("red", t0.Add(time.Second)); r != nil {
@@ -99,7 +99,7 @@ func TestHeld(t *testing.T) {
 		t.Fatal(r)
 	}
 	r := l.AdmitWaiting("red", t0)
-	if r == nil || r.Limit != LimitHeld || r.RetryAfter != 5*time.Second || !strings.Contains(r.Message, "team red may have 2 requests held") {
+	if r == nil || r.Limit != "held" || r.RetryAfter != 5*time.Second || !strings.Contains(r.Message, "team red may have 2 requests held") {
 		t.Fatalf("%+v", r)
 	}
 	if l.AdmitWaiting("blue", t0) != nil {

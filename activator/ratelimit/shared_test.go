@@ -267,7 +267,7 @@ func TestShareConcurrent(t *testing.T) {
 			t.Fatal(no)
 		}
 	}
-	if no := r.takeWaiting(b); no == nil || no.Limit != LimitConcurrent || no.account != nil {
+	if no := r.takeWaiting(b); no == nil || no.Limit != "concurrent" || no.account != nil {
 		t.Fatalf("a fifth: %+v", no)
 	}
 	for range 4 {

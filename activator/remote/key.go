@@ -81,10 +81,8 @@ func cleanKey(raw []byte, place string) (key, reason string) {
 	case len(raw) > maxKey:
 		return "", place + " holds more than a key"
 	}
-	for _, c := range raw {
-		if c <= ' ' || c >= 0x7f {
-			return "", place + " holds characters that no key has"
-		}
+	if bytes.ContainsFunc(raw, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		return "", place + " holds characters that no key has"
 	}
 	return string(raw), ""
 }

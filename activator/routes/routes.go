@@ -375,10 +375,8 @@ func Header(rec *functions.RouteRecord, team string) string {
 
 // StateOf is the state of the target of a record; "" where there is none.
 func StateOf(rec *functions.RouteRecord) string {
-	for i := range rec.Candidates {
-		if rec.Candidates[i].Name == rec.Target {
-			return rec.Candidates[i].State
-		}
+	if i := slices.IndexFunc(rec.Candidates, func(c functions.RouteCandidate) bool { return c.Name == rec.Target }); i >= 0 {
+		return rec.Candidates[i].State
 	}
 	return ""
 }

@@ -100,13 +100,7 @@ func (g *generation) ask() {
 // startFrame reads what the Router chose from the answer's head.
 func (g *generation) startFrame(head *call.Answer) startFrame {
 	f := startFrame{Type: "generation_start"}
-	target := ""
-	for part := range strings.SplitSeq(head.Header("thaw-route"), ";") {
-		key, value, _ := strings.Cut(strings.TrimSpace(part), "=")
-		if key == "target" {
-			target = value
-		}
-	}
+	target := head.RouteTarget()
 	f.Model, f.Adapter, _ = strings.Cut(target, ":")
 	if f.Cold = head.Header("thaw-cold-start") != ""; f.Cold {
 		f.ETA = g.o.prediction.expected(target)

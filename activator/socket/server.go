@@ -100,17 +100,6 @@ func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
 	}
 }
 
-// Authorize refuses the body of a request whose key is wrong. It is
-// [httpserver.Options].Authorize.
-func (s *Server) Authorize(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
-	id, e := s.o.Caller(req.Header)
-	if e != nil {
-		res.Set("x-request-id", openai.NewID())
-		res.Refuse(e)
-	}
-	return id.KeyID, e == nil
-}
-
 // upgrade checks the request, the key and the bounds, and then the connection is a socket.
 func (s *Server) upgrade(req *httpserver.Request, res *httpserver.Response) *openai.Error {
 	o, e := s.check(req)

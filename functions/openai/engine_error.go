@@ -13,7 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // Bounds of what is kept of an engine's error.
@@ -186,12 +187,12 @@ func readPlainWords(body []byte) string {
 func (w errorWords) toError(status int) *Error {
 	e := New(codeOfStatus(status), "")
 	e.Status = status
-	e.Param = clipText(w.param, maxWord)
-	if e.Message = clipText(w.message, maxWords); e.Message == "" {
+	e.Param = functions.ClipTo(w.param, maxWord)
+	if e.Message = functions.ClipTo(w.message, maxWords); e.Message == "" {
 		e.Message = "The engine answered with status " + strconv.Itoa(status) + " and no text."
 	}
-	e.Type = cmp.Or(clipText(w.errType, maxWord), e.Type)
-	e.Code = cmp.Or(Code(clipText(w.code, maxWord)), e.Code)
+	e.Type = cmp.Or(functions.ClipTo(w.errType, maxWord), e.Type)
+	e.Code = cmp.Or(Code(functions.ClipTo(w.code, maxWord)), e.Code)
 	retry := false
 	switch status {
 	case 429, 502, 503, 504, 529:
@@ -201,17 +202,6 @@ func (w errorWords) toError(status int) *Error {
 		e.RetryAfter = time.Second
 	}
 	return e
-}
-
-// clipText shortens s to n bytes and does not cut inside a character.
-func clipText(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
 }
 
 // codesOfStatus has the catalogue's codes for an engine's status. None of them means that the

@@ -28,21 +28,11 @@ func NewEngineID(gateway string) string {
 
 // ValidID reports whether a client's own request id is accepted.
 func ValidID(s string) bool {
-	if len(s) == 0 || len(s) > 128 {
-		return false
-	}
-	for i := 0; i < len(s); i++ {
-		if !isWordByte(s[i]) {
-			return false
-		}
-	}
-	return true
+	return s != "" && len(s) <= 128 && strings.Trim(s, wordBytes) == ""
 }
 
-// isWordByte reports whether c is a letter, a digit, '.', '_' or '-'.
-func isWordByte(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
-}
+// wordBytes are the bytes of an id or a salt.
+const wordBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
 // ValidTrace reports whether s is a W3C traceparent of version 00.
 func ValidTrace(s string) bool {

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 )
 
@@ -187,10 +188,6 @@ func (m *mediaChecker) checkString(name, literal []byte, kind nameKind) error {
 // isAddress reports whether a text is a URL or the path of a file.
 func isAddress(text string) bool {
 	text = strings.ToLower(strings.TrimSpace(text))
-	for _, prefix := range []string{"/", "./", "../", "~", `\\`, "file:", "http:", "https:", "ftp:"} {
-		if strings.HasPrefix(text, prefix) {
-			return true
-		}
-	}
-	return strings.Contains(text, "://")
+	prefixes := []string{"/", "./", "../", "~", `\\`, "file:", "http:", "https:", "ftp:"}
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(text, p) }) || strings.Contains(text, "://")
 }

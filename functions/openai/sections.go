@@ -15,33 +15,29 @@ const (
 	sections
 )
 
-// sectionOf returns the section of a top-level member.
-func sectionOf(key []byte) (Section, bool) {
-	switch string(key) {
-	case "messages", "input", "prompt":
-		return SectionPrompt, true
-	case "system", "instructions":
-		return SectionSystem, true
-	case "documents", "queries", "text_2", "data_2", "items", "inputs", "texts":
-		return SectionTexts, true
-	case "tools", "functions":
-		return SectionTools, true
-	case "response_format", "output_format", "text":
-		return SectionFormat, true
-	case "guided_json", "guided_choice", "guided_grammar", "guided_regex", "structured_outputs", "structural_tag",
-		"json_schema", "grammar", "ebnf", "regex":
-		return SectionGuided, true
-	}
-	return 0, false
-}
-
 // addSection remembers where a top-level member is.
 func (e *Envelope) addSection(key []byte, at span, null bool) {
-	s, ok := sectionOf(key)
-	if !ok || null || e.sections[s] != (span{}) && string(key) != "messages" {
+	var s Section
+	switch string(key) {
+	case "messages", "input", "prompt":
+		s = SectionPrompt
+	case "system", "instructions":
+		s = SectionSystem
+	case "documents", "queries", "text_2", "data_2", "items", "inputs", "texts":
+		s = SectionTexts
+	case "tools", "functions":
+		s = SectionTools
+	case "response_format", "output_format", "text":
+		s = SectionFormat
+	case "guided_json", "guided_choice", "guided_grammar", "guided_regex", "structured_outputs", "structural_tag",
+		"json_schema", "grammar", "ebnf", "regex":
+		s = SectionGuided
+	default:
 		return
 	}
-	e.sections[s] = at
+	if !null && (e.sections[s] == (span{}) || string(key) == "messages") {
+		e.sections[s] = at
+	}
 }
 
 // Section returns a section of the body that e was read from; nil where it has none.

@@ -12,7 +12,7 @@ import (
 // answered by the console, as one that comes with it.
 func TestConsoleTakesNoBody(t *testing.T) {
 	pages := console.New(cli.Version).Serve
-	authorize := authorizeBy(nil, nil, nil, pages, nil)
+	authorize := authorizeBy(nil, nil, pages, nil)
 	for _, method := range []string{"POST", "PUT"} {
 		for _, path := range []string{"/ui", "/ui/", "/ui/models"} {
 			var late, whole httpserver.Response

@@ -20,6 +20,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/batches"
 	"github.com/thaw-dev/thaw/activator/browser"
 	"github.com/thaw-dev/thaw/activator/cache"
+	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
@@ -332,7 +333,7 @@ func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, s
 			control.Serve(req, res)
 		}
 	})
-	o.Authorize = authorizeBy(guard.WrapAuthorize(s.act.Authorize), guard.WrapAuthorize(s.batches.Authorize), guard.WrapAuthorize(sockets.Authorize), pages, control)
+	o.Authorize = authorizeBy(guard.WrapAuthorize(s.act.Authorize), guard.WrapAuthorize(call.Authorize(s.act.Caller)), pages, control)
 	o.Receive = s.batches.Receive
 	o.Refused = func(req *httpserver.Request, res *httpserver.Response) {
 		if batches.ServesPath(req.Path) || activator.ServesPath(req.Path) || socket.TakesOrigins(req.Path) {
@@ -365,15 +366,14 @@ func dispatch(data, files, sockets, control httpserver.Handler) httpserver.Handl
 type headCheck = func(*httpserver.Request, *httpserver.Response) (key string, ok bool)
 
 // authorizeBy has the one that dispatch passes a request to check its head.
-func authorizeBy(data, files, sockets headCheck, pages httpserver.Handler, control *api.API) headCheck {
+// Of files, batches and sockets only the key is checked.
+func authorizeBy(data, keyed headCheck, pages httpserver.Handler, control *api.API) headCheck {
 	return func(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
 		switch {
-		case batches.ServesPath(req.Path):
-			return files(req, res)
+		case batches.ServesPath(req.Path) || socket.ServesPath(req.Path):
+			return keyed(req, res)
 		case activator.ServesPath(req.Path):
 			return data(req, res)
-		case socket.ServesPath(req.Path):
-			return sockets(req, res)
 		case console.ServesPath(req.Path): // takes no body, so this is its answer
 			pages(req, res)
 			res.Set("x-request-id", openai.NewID())

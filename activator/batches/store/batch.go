@@ -3,6 +3,7 @@ package store
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"errors"
@@ -106,10 +107,8 @@ func (b *Batch) Ended() bool {
 
 // EndedAt is when the batch got its last status; 0: it has not.
 func (b *Batch) EndedAt() int64 {
-	for _, at := range []*int64{b.CompletedAt, b.FailedAt, b.ExpiredAt, b.CancelledAt} {
-		if at != nil {
-			return *at
-		}
+	if at := cmp.Or(b.CompletedAt, b.FailedAt, b.ExpiredAt, b.CancelledAt); at != nil {
+		return *at
 	}
 	return 0
 }
