@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -158,13 +159,8 @@ func hostLabel() string {
 		host = "node"
 	}
 	host, _, _ = strings.Cut(host, ".")
-	b := []byte(strings.ToLower(host))
-	for i := range b {
-		if c := b[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
-			b[i] = '-'
-		}
-	}
-	if s := strings.Trim(string(b), "-"); s != "" && len(s) <= 63 {
+	host = regexp.MustCompile("[^a-z0-9]").ReplaceAllString(strings.ToLower(host), "-")
+	if s := strings.Trim(host, "-"); s != "" && len(s) <= 63 {
 		return s
 	}
 	return "node"

@@ -122,11 +122,7 @@ func (a *API) reread(x *exchange, res *httpserver.Response) *openai.Error {
 	})
 }
 
-func (a *API) prefetch(x *exchange, res *httpserver.Response) *openai.Error {
-	var body PrefetchRequest
-	if err := decodeBody(x, &body); err != nil {
-		return err
-	}
+func (a *API) prefetch(x *exchange, body PrefetchRequest, res *httpserver.Response) *openai.Error {
 	if (body.Model == "") == (body.Source == "") {
 		return openai.New(openai.InvalidValue, "Give model or source, one of them.").With(cmp.Or(map[bool]string{true: "source"}[body.Model != ""], "model"))
 	}

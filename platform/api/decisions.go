@@ -35,11 +35,7 @@ func (a *API) decision(x *exchange, res *httpserver.Response) *openai.Error {
 	return writeJSON(res, rec)
 }
 
-func (a *API) setOutcome(x *exchange, res *httpserver.Response) *openai.Error {
-	var o Outcome
-	if err := decodeBody(x, &o); err != nil {
-		return err
-	}
+func (a *API) setOutcome(x *exchange, o Outcome, res *httpserver.Response) *openai.Error {
 	if o.Score == nil || !(*o.Score >= 0 && *o.Score <= 1) || math.IsNaN(*o.Score) {
 		return openai.New(openai.InvalidValue, `The body is {"score": S} with a number from 0 (bad) to 1 (good).`).With("score")
 	}

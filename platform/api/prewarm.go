@@ -54,11 +54,7 @@ var tiers = []struct{ name, will string }{
 	{"nvme", "its bytes are brought to a node's disk"},
 }
 
-func (a *API) prewarm(x *exchange, res *httpserver.Response) *openai.Error {
-	var w PrewarmRequest
-	if err := decodeBody(x, &w); err != nil {
-		return err
-	}
+func (a *API) prewarm(x *exchange, w PrewarmRequest, res *httpserver.Response) *openai.Error {
 	name, bad := functions.ParseName(w.Model, x.ownTeam())
 	if bad != nil {
 		return openai.New(openai.InvalidValue, "model: "+bad.Error()).With("model")

@@ -65,7 +65,7 @@ func (a *API) table() []endpoint {
 		{method: "GET", path: "/api/v1/lists", query: []string{"of", "watch"}, summary: "Several lists at once: of names them, with commas (functions, replicas, nodes, coldstarts, events, routes). With watch one stream of the changes of all: lines as of the other lists, with the name of the list. A list begins with a reset, its items and synced; a reader that is too slow gets these once more.", answer: Lists{}, do: a.lists},
 		{method: "GET", path: "/api/v1/schema", summary: "The JSON schema of the files: models, routers, remotes, compositions and teams.", answer: map[string]any{}, do: a.schema},
 		{method: "GET", path: "/api/v1/keys", permission: admin, query: []string{"team"}, summary: "All keys, without their secrets.", answer: List[auth.Key]{}, do: a.keys},
-		{method: "POST", path: "/api/v1/keys", permission: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: a.createKey},
+		{method: "POST", path: "/api/v1/keys", permission: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: withBody(a.createKey)},
 		{method: "DELETE", path: "/api/v1/keys/{id}", permission: admin, summary: "Revoke a key at once.", status: 204, do: a.deleteKey},
 		{method: "GET", path: "/api/v1/cache", permission: admin, query: []string{"node"}, summary: "The checkpoints in the stores of the nodes, last used first.", answer: Cache{}, do: a.cache},
 		{method: "DELETE", path: "/api/v1/cache", permission: own, query: []string{"function"}, summary: "Drop the cached answers of a model or a Remote, NAME or TEAM/NAME, with a key of its team or of an admin.", answer: ForgottenAnswers{}, do: needs(a.o.ForgetAnswers != nil, "This server keeps no answers.", a.forgetAnswers)},
@@ -73,16 +73,16 @@ func (a *API) table() []endpoint {
 		{method: "POST", path: "/api/v1/cache/{digest}/pin", permission: admin, query: []string{"node"}, summary: "Keep a checkpoint from being evicted.", answer: StoreReply{}, do: a.storeAction(functions.StorePin)},
 		{method: "POST", path: "/api/v1/cache/{digest}/unpin", permission: admin, query: []string{"node"}, summary: "Take a pin back.", answer: StoreReply{}, do: a.storeAction(functions.StoreUnpin)},
 		{method: "POST", path: "/api/v1/cache/{digest}/verify", permission: admin, query: []string{"node"}, summary: "Read a checkpoint again and take out what is not what it was: lines of JSON until one is ready or failed, for every node.", answer: functions.StoreProgress{}, do: a.reread},
-		{method: "POST", path: "/api/v1/prefetch", permission: admin, summary: "Bring a model's weights, or a source, to a node: lines of JSON until one is ready or failed. It is called off when the client leaves; what has arrived stays.", body: PrefetchRequest{}, answer: functions.StoreProgress{}, do: a.prefetch},
-		{method: "POST", path: "/api/v1/prewarm", permission: own, summary: "Announce requests for a model, with a key of its team or of an admin. It is started where no queued request needs the memory, or its bytes are brought near; it is a lease until then, on a budget of GPU time. Once more renews it.", body: PrewarmRequest{}, status: 202, answer: Prewarmed{}, do: a.prewarm},
+		{method: "POST", path: "/api/v1/prefetch", permission: admin, summary: "Bring a model's weights, or a source, to a node: lines of JSON until one is ready or failed. It is called off when the client leaves; what has arrived stays.", body: PrefetchRequest{}, answer: functions.StoreProgress{}, do: withBody(a.prefetch)},
+		{method: "POST", path: "/api/v1/prewarm", permission: own, summary: "Announce requests for a model, with a key of its team or of an admin. It is started where no queued request needs the memory, or its bytes are brought near; it is a lease until then, on a budget of GPU time. Once more renews it.", body: PrewarmRequest{}, status: 202, answer: Prewarmed{}, do: withBody(a.prewarm)},
 		{method: "GET", path: "/api/v1/prewarm", summary: "The prewarms that hold, those of history among them.", answer: Prewarms{}, do: a.prewarms},
 		{method: "POST", path: "/api/v1/route", permission: own, query: []string{"router", "path"}, summary: "Decide what a Router would send a request to, without sending it: the body is that of a request to path (/v1/chat/completions by default), the header fields are its own. router names the Router; else the body's model does, else it is auto.", body: map[string]any{}, answer: functions.RouteRecord{}, do: needs(a.o.Decisions != nil, noRouters, reply(a.dryRoute))},
 		{method: "GET", path: "/api/v1/routes", query: []string{"watch", "limit"}, summary: "The newest decisions of Routers, newest first.", answer: List[functions.RouteRecord]{}, do: needs(a.o.Decisions != nil, noRouters, listHandler(a, a.decisions, func(r functions.RouteRecord) string { return r.ID }))},
 		{method: "GET", path: "/api/v1/routes/{id}", permission: own, summary: "The decision about one request, by its id or the client's X-Client-Request-Id.", answer: functions.RouteRecord{}, do: needs(a.o.Decisions != nil, noRouters, a.decision)},
 		{method: "GET", path: "/api/v1/compositions/{id}", permission: own, summary: "What a Composition did for one request, by its id or the client's X-Client-Request-Id: each call with its time, tokens and cold start.", answer: functions.CompositionRecord{}, do: needs(a.o.Composed != nil, "This server keeps no records of Compositions.", a.composed)},
-		{method: "POST", path: "/api/v1/routes/{id}/outcome", permission: own, summary: "Report how good the answer to a request was, from 0 to 1; it is stored with the decision and counted.", body: Outcome{}, answer: functions.RouteRecord{}, do: needs(a.o.Decisions != nil, noRouters, a.setOutcome)},
+		{method: "POST", path: "/api/v1/routes/{id}/outcome", permission: own, summary: "Report how good the answer to a request was, from 0 to 1; it is stored with the decision and counted.", body: Outcome{}, answer: functions.RouteRecord{}, do: needs(a.o.Decisions != nil, noRouters, withBody(a.setOutcome))},
 		{method: "GET", path: "/api/v1/agents", permission: admin, summary: "The agents of other machines that have joined.", answer: List[functions.JoinedAgent]{}, do: needs(a.o.Agents != nil, noAgents, a.agents)},
-		{method: "POST", path: "/api/v1/agents/tokens", permission: admin, summary: "Make a join token, with which one agent may join once. It is in this answer and nowhere else.", body: JoinTokenRequest{}, status: 201, answer: JoinToken{}, do: needs(a.o.Agents != nil, noAgents, a.createJoinToken)},
+		{method: "POST", path: "/api/v1/agents/tokens", permission: admin, summary: "Make a join token, with which one agent may join once. It is in this answer and nowhere else.", body: JoinTokenRequest{}, status: 201, answer: JoinToken{}, do: needs(a.o.Agents != nil, noAgents, withBody(a.createJoinToken))},
 		{method: "DELETE", path: "/api/v1/agents/{id}", permission: admin, summary: "Remove an agent: the server listens to it no more until it joins again.", status: 204, do: needs(a.o.Agents != nil, noAgents, a.removeAgent)},
 		{method: "GET", path: "/metrics", summary: "Metrics, as Prometheus reads them.", do: a.metrics},
 		{method: "GET", path: "/healthz", permission: probe, summary: "200 while the process lives.", do: a.healthz},
@@ -159,6 +159,17 @@ func notFound(thing string) *openai.Error {
 
 // maxBody bounds the small JSON bodies; a model file has the catalog's own bound.
 const maxBody = 4 << 20
+
+// withBody answers a request with a JSON body.
+func withBody[T any](do func(*exchange, T, *httpserver.Response) *openai.Error) handler {
+	return func(x *exchange, res *httpserver.Response) *openai.Error {
+		var body T
+		if err := decodeBody(x, &body); err != nil {
+			return err
+		}
+		return do(x, body, res)
+	}
+}
 
 // decodeBody reads a JSON body strictly. An empty one is the zero value.
 func decodeBody(x *exchange, v any) *openai.Error {

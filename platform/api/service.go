@@ -25,11 +25,7 @@ func (a *API) keys(x *exchange, res *httpserver.Response) *openai.Error {
 	return writeJSON(res, List[auth.Key]{keys})
 }
 
-func (a *API) createKey(x *exchange, res *httpserver.Response) *openai.Error {
-	var k KeyRequest
-	if err := decodeBody(x, &k); err != nil {
-		return err
-	}
+func (a *API) createKey(_ *exchange, k KeyRequest, res *httpserver.Response) *openai.Error {
 	k.Team = cmp.Or(k.Team, functions.DefaultTeam)
 	if !functions.IsLabel(k.Team) {
 		return openai.New(openai.InvalidValue, "A team is a DNS label: lower-case letters, digits and '-'.").With("team")
@@ -58,11 +54,7 @@ func (a *API) agents(_ *exchange, res *httpserver.Response) *openai.Error {
 	return writeJSON(res, List[functions.JoinedAgent]{a.o.Agents.Agents()})
 }
 
-func (a *API) createJoinToken(x *exchange, res *httpserver.Response) *openai.Error {
-	var r JoinTokenRequest
-	if err := decodeBody(x, &r); err != nil {
-		return err
-	}
+func (a *API) createJoinToken(_ *exchange, r JoinTokenRequest, res *httpserver.Response) *openai.Error {
 	secret, expires, err := a.o.Agents.NewToken(r.Agent, r.Expiry.Std())
 	if err != nil {
 		return openai.New(openai.InvalidValue, "The join token was not made: "+err.Error()+".")

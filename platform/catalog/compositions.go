@@ -88,18 +88,7 @@ func (k knownFunctions) resolve(name functions.Name, team string) Document {
 
 // named lists the functions that a Composition or a Router names and that there are.
 func (k knownFunctions) named(d Document) (docs []Document) {
-	var targets []string
-	switch {
-	case d.Composition != nil:
-		for _, p := range d.Composition.Spec.Parts() {
-			targets = append(targets, p.Target)
-		}
-	case d.Router != nil:
-		for _, r := range d.Router.Spec.Rules {
-			targets = append(targets, r.To...)
-		}
-	}
-	for _, t := range targets {
+	for _, t := range d.Targets() {
 		team := d.FullName().Team
 		name, err := functions.ParseName(t, team)
 		if next := k.resolve(name, team); err == nil && (next.Composition != nil || next.Router != nil || next.Remote != nil) {

@@ -97,6 +97,21 @@ func (d Document) key() string {
 
 func (d Document) origin() string { return d.File + ":" + strconv.Itoa(d.Line) }
 
+// Targets are what a Router or a Composition names, in its own words.
+func (d Document) Targets() (targets []string) {
+	switch {
+	case d.Composition != nil:
+		for _, p := range d.Composition.Spec.Parts() {
+			targets = append(targets, p.Target)
+		}
+	case d.Router != nil:
+		for _, r := range d.Router.Spec.Rules {
+			targets = append(targets, r.To...)
+		}
+	}
+	return targets
+}
+
 // Duplicates lists the documents whose name an earlier one has.
 func Duplicates(docs []Document) (problems Problems) {
 	first := map[string]Document{}

@@ -7,9 +7,6 @@
 // the other verbs call a server through api.Client. Package kit has what is shared
 // with thaw-knative.
 //
-// It is one package because the verbs share one client, its keys and its errors, and
-// the tables of the same records.
-//
 // Output: results go to stdout, everything else to stderr. Colours and bars are for
 // terminals only; otherwise progress is plain lines, one per change of state or 5 s.
 // JSON and YAML are an interface, tables are not. Text of servers and files is
@@ -23,6 +20,6 @@
 // else the file of --config, else the default; thaw config view --show-origin
 // shows which. All four use the same name of a setting.
 //
-// It is one idea: the verbs of one program, which share the server client and the forms
-// of output.
+// It is one idea: the verbs of one program, which share the server client, its keys and
+// errors, the tables of the same records and the forms of output.
 package cli

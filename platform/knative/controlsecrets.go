@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	core "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -25,16 +25,18 @@ type ControlSecretsOptions struct {
 // ControlSecrets holds what the controller reads of thaw's Secrets, reread at intervals:
 // the admin token, and the token and certificate of the control streams.
 type ControlSecrets struct {
-	o ControlSecretsOptions
+	o         ControlSecretsOptions
+	read      atomic.Pointer[controlSecrets] // the values of the last Reload
+	lastError string                         // Reload's
+}
 
-	mu          sync.Mutex
+type controlSecrets struct {
 	admin       string
 	token       string
 	former      string
 	formerUntil time.Time // when former expires
 	metrics     string
 	id          *mtls.Identity
-	lastError   string
 }
 
 const (
@@ -49,7 +51,9 @@ func NewControlSecrets(o ControlSecretsOptions) *ControlSecrets {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &ControlSecrets{o: o}
+	s := &ControlSecrets{o: o}
+	s.read.Store(&controlSecrets{})
+	return s
 }
 
 // Run reloads until ctx ends. Without an API server the last values stay.
@@ -66,7 +70,7 @@ func (s *ControlSecrets) Run(ctx context.Context) error {
 	}
 }
 
-// Reload reads the Secrets once.
+// Reload reads the Secrets once. It is called by one goroutine at a time.
 func (s *ControlSecrets) Reload(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -78,15 +82,15 @@ func (s *ControlSecrets) Reload(ctx context.Context) {
 		read, failed = EnsureControlTLS(ctx, s.o.Secrets, s.o.Leads(), now)
 		err = errors.Join(err, failed)
 	}
-	s.mu.Lock()
-	changed := s.apply(admin, read, now)
+	values := *s.read.Load()
+	changed := values.apply(admin, read, now)
+	s.read.Store(&values)
 	message := ""
 	if err != nil {
 		message = err.Error()
 	}
 	repeated := message == s.lastError
 	s.lastError = message
-	s.mu.Unlock()
 	if message != "" && !repeated && ctx.Err() == nil {
 		s.o.Log.Warn("cannot read or renew thaw's Secrets", "error", err)
 	}
@@ -96,8 +100,8 @@ func (s *ControlSecrets) Reload(ctx context.Context) {
 }
 
 // apply takes what was read, "" and nil where that failed, and reports whether tokens
-// changed. mu must be held.
-func (s *ControlSecrets) apply(admin string, read *ControlTLS, now time.Time) (changed bool) {
+// changed.
+func (s *controlSecrets) apply(admin string, read *ControlTLS, now time.Time) (changed bool) {
 	if admin != "" && admin != s.admin {
 		s.admin, changed = admin, true
 	}
@@ -119,39 +123,30 @@ func (s *ControlSecrets) apply(admin string, read *ControlTLS, now time.Time) (c
 
 // Tokens lists those that open a control stream, the newest first.
 func (s *ControlSecrets) Tokens() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.former == "" {
-		return []string{s.token}
+	read := s.read.Load()
+	if read.former == "" {
+		return []string{read.token}
 	}
-	return []string{s.token, s.former}
+	return []string{read.token, read.former}
 }
 
 // AdminTokens lists those that open the control API; empty before the Secret was read.
 func (s *ControlSecrets) AdminTokens() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.admin == "" {
-		return nil
+	if admin := s.read.Load().admin; admin != "" {
+		return []string{admin}
 	}
-	return []string{s.admin}
+	return nil
 }
 
 // MetricsToken opens /metrics; "" before the Secret was read.
-func (s *ControlSecrets) MetricsToken() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.metrics
-}
+func (s *ControlSecrets) MetricsToken() string { return s.read.Load().metrics }
 
 var errNoIdentity = errors.New("the control certificates are not known yet")
 
 // Identity is the controller's certificate.
 func (s *ControlSecrets) Identity() (*mtls.Identity, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.id == nil {
-		return nil, errNoIdentity
+	if id := s.read.Load().id; id != nil {
+		return id, nil
 	}
-	return s.id, nil
+	return nil, errNoIdentity
 }

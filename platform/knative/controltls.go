@@ -80,11 +80,7 @@ func RenewControlTLS(data map[string][]byte, now time.Time) (changed bool, err e
 		return nil
 	}
 	forget := func() {
-		for key := range data {
-			if strings.HasPrefix(key, nextPrefix) {
-				delete(data, key)
-			}
-		}
+		maps.DeleteFunc(data, func(key string, _ []byte) bool { return strings.HasPrefix(key, nextPrefix) })
 	}
 	since, reads := time.Parse(time.RFC3339, string(data[nextSinceEntry]))
 	switch {

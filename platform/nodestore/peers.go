@@ -2,7 +2,8 @@ package nodestore
 
 import (
 	"net"
-	"sync"
+	"slices"
+	"sync/atomic"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/p2p"
@@ -34,10 +35,8 @@ func (p *Peering) folders() *p2p.SharedFolders {
 
 // peerList is the list of other nodes: the configured and the discovered ones.
 type peerList struct {
-	fixed []p2p.Peer
-
-	mu         sync.Mutex // guards discovered
-	discovered []p2p.Peer
+	fixed      []p2p.Peer
+	discovered atomic.Pointer[[]p2p.Peer]
 }
 
 func newPeerList(urls []string) *peerList {
@@ -46,14 +45,13 @@ func newPeerList(urls []string) *peerList {
 
 // nodes returns a list that may be kept but not changed.
 func (l *peerList) nodes() []p2p.Peer {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return append(l.discovered[:len(l.discovered):len(l.discovered)], l.fixed...)
+	if discovered := l.discovered.Load(); discovered != nil {
+		return slices.Concat(*discovered, l.fixed)
+	}
+	return l.fixed
 }
 
 func (l *peerList) setDiscovered(list []functions.Peer) {
 	peers := functions.ConvertAll(list, func(p functions.Peer) p2p.Peer { return p2p.Peer{ID: p.ID, URL: p.URL} })
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.discovered = peers
+	l.discovered.Store(&peers)
 }

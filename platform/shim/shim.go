@@ -284,8 +284,6 @@ func (s *Shim) startSupervisor(shimCtx context.Context, background *sync.WaitGro
 	})
 	ctx, cancel := context.WithTimeout(shimCtx, supervisorWait)
 	defer cancel()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
 	for {
 		c, err := supervisor.Connect(ctx, socket)
 		if err == nil {
@@ -296,7 +294,7 @@ func (s *Shim) startSupervisor(shimCtx context.Context, background *sync.WaitGro
 			return nil, err
 		case <-ctx.Done():
 			return nil, err
-		case <-tick.C:
+		case <-time.After(time.Millisecond):
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"sync"
 	"time"
@@ -177,11 +178,7 @@ func (f *Folder) finish(w *wanted, resources functions.Resources, text string, o
 // write writes the file, without models whose files are gone or have their own resources. mu is
 // held.
 func (f *Folder) write() error {
-	for name := range f.kept {
-		if f.wanted[name] == nil {
-			delete(f.kept, name)
-		}
-	}
+	maps.DeleteFunc(f.kept, func(name string, _ kept) bool { return f.wanted[name] == nil })
 	b, err := json.Marshal(f.kept)
 	if err != nil {
 		return err

@@ -3,9 +3,11 @@
 package sizer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -166,9 +168,5 @@ func chooseNode(m *sizing.Model, u sizing.Use, nodes []functions.Node) (sizing.F
 
 // smallest is the memory of a node's smallest GPU.
 func smallest(n functions.Node) int64 {
-	least := n.GPUs[0].MemoryTotal
-	for _, g := range n.GPUs {
-		least = min(least, g.MemoryTotal)
-	}
-	return int64(least)
+	return int64(slices.MinFunc(n.GPUs, func(a, b functions.GPU) int { return cmp.Compare(a.MemoryTotal, b.MemoryTotal) }).MemoryTotal)
 }

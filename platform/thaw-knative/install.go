@@ -108,17 +108,14 @@ func (c *command) install(ctx context.Context, _ []string) error {
 		return e
 	}
 	if c.dry && c.isDocument() {
-		return c.printObjects(objects)
+		return printObjects(c, objects)
 	}
 	return c.apply(ctx, objects, c.installation.Warm == "")
 }
 
 // printObjects prints objects as kubectl apply takes them.
-func (c *command) printObjects(objects []*install.Object) error {
-	if c.Output == "json" {
-		return c.Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
-	}
-	b, err := knative.ObjectsYAML(objects...)
+func printObjects[T any](c *command, objects []T) error {
+	b, err := knative.FormatObjects(c.Output, objects...)
 	if err != nil {
 		return err
 	}

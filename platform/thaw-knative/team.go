@@ -161,7 +161,7 @@ func (c *command) createTeam(ctx context.Context, args []string) error {
 		return err
 	}
 	if c.dry && c.isDocument() {
-		return c.printObjects(docs)
+		return printObjects(c, docs)
 	}
 	return c.apply(ctx, docs, false)
 }

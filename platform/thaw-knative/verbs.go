@@ -323,12 +323,7 @@ func (c *command) printRendered(ctx context.Context, settings knative.Settings, 
 	if err != nil {
 		return err
 	}
-	b, err := knative.FormatObjects(c.Output, services...)
-	if err != nil {
-		return err
-	}
-	_, err = c.Out.Write(b)
-	return err
+	return printObjects(c, services)
 }
 
 // teamHint is the hint where a model is wanted and a file has a team.

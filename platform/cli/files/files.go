@@ -142,18 +142,7 @@ func ReadModels(stdin io.Reader, paths []string, teamHint string) ([]*functions.
 
 // TargetsAmong are the documents of docs that d names, if it is a Router or a Composition.
 func TargetsAmong(docs []catalog.Document, d catalog.Document) (names []functions.Name) {
-	var targets []string
-	switch {
-	case d.Router != nil:
-		for _, rule := range d.Router.Spec.Rules {
-			targets = append(targets, rule.To...)
-		}
-	case d.Composition != nil:
-		for _, part := range d.Composition.Spec.Parts() {
-			targets = append(targets, part.Target)
-		}
-	}
-	team := d.FullName().Team
+	targets, team := d.Targets(), d.FullName().Team
 	for _, x := range docs {
 		if slices.ContainsFunc(targets, func(target string) bool {
 			n, err := functions.ParseName(target, team)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -234,18 +235,12 @@ func (d *draft) freeName(name string) string {
 	}
 }
 
+// noLabel matches what a DNS label has not, or only as "-".
+var noLabel = regexp.MustCompile("[^a-z0-9]+")
+
 // label makes a DNS label of the last part of a source.
 func label(word string) string {
-	var b strings.Builder
-	for _, r := range strings.ToLower(word) {
-		switch {
-		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
-			b.WriteRune(r)
-		case !strings.HasSuffix(b.String(), "-"):
-			b.WriteByte('-')
-		}
-	}
-	s := strings.Trim(b.String(), "-")
+	s := strings.Trim(noLabel.ReplaceAllString(strings.ToLower(word), "-"), "-")
 	s = strings.Trim(s[:min(len(s), 63)], "-")
 	if s == "" || s == functions.AutoRouter {
 		return "model"

@@ -6,7 +6,7 @@
 // a hint to the scheduler (platform/knative/schedulerhint); if the pod is scheduled
 // elsewhere, the planned replica vanishes and the pod is adopted as another one. A pod
 // that existed before this controller, or that replaces an evicted one, is a replica
-// named after the pod. Each of these waits is bounded: adoptDelay, replacementWait,
+// named after the pod, which the orchestrator adopts. Each of these waits is bounded: adoptDelay, replacementWait,
 // unschedulable.
 //
 // A pod is READY when its shim reports so through the loader of its node, seconds before

@@ -30,11 +30,6 @@ type Writer interface {
 // its replicas. Informers and loaders report to it, and it sends heartbeats to the
 // orchestrator; the orchestrator's Load and Unload become scales of Deployments. One mutex
 // guards it; no callback is called under it.
-//
-// The orchestrator names replicas, a Deployment only counts pods. A new replica is one
-// more pod of its revision, and the first unbound pod of the revision is bound to it. A
-// pod that no replica waits for (it existed before this controller, or replaces an evicted
-// one) becomes a replica named after the pod, which the orchestrator adopts.
 type State struct {
 	o Options
 
