@@ -100,9 +100,9 @@ func (p *proxyRequest) readClass() (e *openai.Error) {
 }
 
 // compose answers a request for a Composition, or begins the stream that answers it.
-func (p *proxyRequest) compose(id auth.Identity, res *httpserver.Response) {
+func (p *proxyRequest) compose(res *httpserver.Response) {
 	summary, e := p.a.compositions.Serve(&compositions.Request{
-		ID: p.id, ClientID: p.clientID, Composition: p.composition, Caller: id, From: p.caller, Data: p.data, Envelope: &p.env, Stream: p.stream, Low: p.queued.Priority == admission.Low, HTTP: p.http.req,
+		ID: p.id, ClientID: p.clientID, Composition: p.composition, Caller: p.identity, From: p.caller, Data: p.data, Envelope: &p.env, Stream: p.stream, Low: p.queued.Priority == admission.Low, HTTP: p.http.req,
 		Finished: func(code int, reason string, summary compositions.Summary) {
 			p.reason, p.composed = reason, summary
 			p.finish(code)
@@ -111,7 +111,7 @@ func (p *proxyRequest) compose(id auth.Identity, res *httpserver.Response) {
 	p.composed = summary
 	switch {
 	case e != nil:
-		if p.routing != nil && routes.MayEscalate(e) && p.composeNext(e, id, res) {
+		if p.routing != nil && routes.MayEscalate(e) && p.composeNext(e, res) {
 			return
 		}
 		p.reason = string(e.Code)
@@ -130,7 +130,7 @@ func (p *proxyRequest) compose(id auth.Identity, res *httpserver.Response) {
 
 // composeNext gives a request that its Composition failed to the next target of its Router;
 // false where there is none.
-func (p *proxyRequest) composeNext(failed *openai.Error, id auth.Identity, res *httpserver.Response) bool {
+func (p *proxyRequest) composeNext(failed *openai.Error, res *httpserver.Response) bool {
 	moved, e := p.followNext(failed.Message)
 	switch {
 	case !moved:
@@ -139,7 +139,7 @@ func (p *proxyRequest) composeNext(failed *openai.Error, id auth.Identity, res *
 		p.reason = string(e.Code)
 		p.refuseNow(res, e)
 	case p.composition != nil:
-		p.compose(id, res)
+		p.compose(res)
 	default:
 		p.run(res)
 		p.cached.Record(res)

@@ -270,10 +270,7 @@ func (p *proxyRequest) recordFirstByte(now time.Time, plain bool) {
 		i, _ := metrics.Cold(p.queued.Cold)
 		p.a.metricsOf(p.fn).PlainAnswer[i](now.Sub(p.began).Seconds())
 	}
-	if !p.queued.Cold || p.queued.ColdStart == "" {
-		return
-	}
-	if !p.a.coldStarts.RememberFirstByte(p.queued.ColdStart, p.attempt.firstByteTook) {
+	if !p.queued.Cold || p.queued.ColdStart == "" || !p.a.coldStarts.RememberFirstByte(p.queued.ColdStart, p.attempt.firstByteTook) {
 		return
 	}
 	metrics.ObserveFirstByte(p.a.o.Metrics, p.fn.Snapshot(), p.attempt.firstByteTook)

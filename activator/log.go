@@ -24,7 +24,7 @@ func (p *proxyRequest) finish(code int) {
 	}
 	p.leave()
 	if p.counted {
-		a.o.KeyRequests.Add(p.keyID, -1) // gives back: no error
+		a.o.KeyRequests.Add(p.identity.KeyID, -1) // gives back: no error
 	}
 	now := a.o.Now()
 	took := now.Sub(p.began)

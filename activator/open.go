@@ -14,40 +14,45 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-func (a *Activator) newRequest(req *httpserver.Request, forced *functions.Name) *proxyRequest {
-	p := &proxyRequest{a: a, http: httpSource{req: req}, caller: call.Of(req), id: openai.NewID(), began: a.o.Now(), endpoint: endpoints.Find(req.Path), forced: forced}
-	p.source = &p.http
-	if id := req.Header("X-Client-Request-Id"); openai.ValidID(id) {
-		p.clientID = id
-	} else if id := req.Header("X-Request-Id"); openai.ValidID(id) {
-		p.clientID = id
+// newRequest makes the request of a client, or takes up the one that Authorize has made. Path
+// and method are checked, and the key once.
+func (a *Activator) newRequest(req *httpserver.Request) (p *proxyRequest, e *openai.Error) {
+	p, checked := req.Opened.(*proxyRequest)
+	if !checked {
+		p = &proxyRequest{a: a, caller: call.Of(req), id: openai.NewID()}
+		p.source = &p.http
+		if id := req.Header("X-Client-Request-Id"); openai.ValidID(id) {
+			p.clientID = id
+		} else if id := req.Header("X-Request-Id"); openai.ValidID(id) {
+			p.clientID = id
+		}
 	}
-	return p
+	p.http.req, p.began, p.endpoint = req, a.o.Now(), endpoints.Find(req.Path)
+	if e = p.checkHead(); e == nil && !checked {
+		p.identity, e = a.identify(req)
+	}
+	return p, e
 }
 
-// checkHead checks the endpoint, the method and the key.
-func (p *proxyRequest) checkHead() (auth.Identity, *openai.Error) {
+// checkHead checks the endpoint and the method.
+func (p *proxyRequest) checkHead() *openai.Error {
 	if p.endpoint == nil {
-		return auth.Identity{}, openai.UnknownPath("this server does not answer", p.http.req.Path)
+		return openai.UnknownPath("this server does not answer", p.http.req.Path)
 	}
 	if p.http.req.Method != "POST" {
 		e := openai.New(openai.MethodNotAllowed, "Use POST here.")
 		e.Allow = "POST"
-		return auth.Identity{}, e
+		return e
 	}
-	return p.a.identify(p.http.req)
+	return nil
 }
 
-// open checks the head and the body, finds the function and returns the caller.
-func (p *proxyRequest) open() (auth.Identity, *openai.Error) {
-	a, req := p.a, p.http.req
-	id, e := p.checkHead()
-	if e != nil {
-		return id, e
-	}
-	p.team, p.keyID = id.Team, id.KeyID
+// open checks the body behind a checked head, and finds the function.
+func (p *proxyRequest) open() *openai.Error {
+	a, req, id := p.a, p.http.req, p.identity
+	p.team = id.Team
 	if e := p.countForKey(); e != nil {
-		return id, e
+		return e
 	}
 	forced := p.forced != nil
 	var err error
@@ -63,13 +68,13 @@ func (p *proxyRequest) open() (auth.Identity, *openai.Error) {
 	}
 	if err != nil {
 		if e, ok := err.(*openai.Error); ok {
-			return id, e
+			return e
 		}
-		return id, openai.New(openai.InvalidJSON, err.Error())
+		return openai.New(openai.InvalidJSON, err.Error())
 	}
 	p.stream = p.env.Stream && p.endpoint.Streams
 	if p.stream && req.Host == "" && req.IsHTTP10() {
-		return id, openai.New(openai.InvalidRequest, "A stream needs HTTP/1.1, with Host: over HTTP/1.0 its break cannot be told from its end.")
+		return openai.New(openai.InvalidRequest, "A stream needs HTTP/1.1, with Host: over HTTP/1.0 its break cannot be told from its end.")
 	}
 	asked, name := p.env.Model, functions.Name{}
 	if forced {
@@ -79,48 +84,48 @@ func (p *proxyRequest) open() (auth.Identity, *openai.Error) {
 			name.Adapter = adapter
 		}
 	} else if name, err = functions.ParseName(asked, id.Team); err != nil {
-		return id, a.unknownModel(asked, functions.Name{Name: name.Name}, id)
+		return a.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
 	if !canSee(id, name.Team) {
-		return id, a.unknownModel(asked, functions.Name{Name: name.Name}, id)
+		return a.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
 	if !forced {
 		if c := a.findComposition(name); c != nil {
-			return id, p.openComposition(c)
+			return p.openComposition(c)
 		}
 		if r := a.findRouter(asked, name); r != nil {
-			return id, p.chooseTarget(r, id)
+			return p.chooseTarget(r)
 		}
 	}
-	if e = p.readClass(); e != nil {
-		return id, e
+	if e := p.readClass(); e != nil {
+		return e
 	}
 	en, alias := a.lookup(name.WithoutAdapter())
 	if en == nil {
 		if alias {
-			return id, unpublishedError(name)
+			return unpublishedError(name)
 		}
-		return id, a.unknownModel(asked, name, id)
+		return a.unknownModel(asked, name, id)
 	}
 	if forced && !en.Snapshot().DeclaresAdapter(name.Adapter) {
 		name.Adapter = "" // the colon belongs to a name that is ignored
 	}
 	if !p.use(en, name) {
-		return id, a.unknownModel(asked, name, id)
+		return a.unknownModel(asked, name, id)
 	}
-	if e = p.checkData(); e == nil {
-		e = p.lookUp(nil)
+	if e := p.checkData(); e != nil {
+		return e
 	}
-	return id, e
+	return p.lookUp(nil)
 }
 
 // countForKey counts a client's request for its key until it ends. Calls of thaw itself have
 // no connection.
 func (p *proxyRequest) countForKey() *openai.Error {
-	if p.a.o.KeyRequests == nil || p.keyID == "" || call.Of(p.http.req) != nil {
+	if p.a.o.KeyRequests == nil || p.identity.KeyID == "" || call.Of(p.http.req) != nil {
 		return nil
 	}
-	if p.a.o.KeyRequests.Add(p.keyID, 1) != nil {
+	if p.a.o.KeyRequests.Add(p.identity.KeyID, 1) != nil {
 		p.a.countLimited(p.team, "key")
 		return openai.New(openai.RateLimitExceeded, "This key has as many requests under way as one key may: wait for some of them, or raise --client-share.")
 	}
@@ -128,8 +133,8 @@ func (p *proxyRequest) countForKey() *openai.Error {
 	return nil
 }
 
-func (p *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
-	p.a.countLimited(p.team, r.Limit)
+func (a *Activator) limitError(team string, r *ratelimit.Refusal) *openai.Error {
+	a.countLimited(team, r.Limit)
 	return openai.New(openai.RateLimitExceeded, r.Message).After(max(time.Second, r.RetryAfter))
 }
 

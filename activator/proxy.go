@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/compositions"
@@ -31,8 +32,9 @@ type proxyRequest struct {
 
 	id, clientID string
 	endpoint     *endpoints.Endpoint
-	route        string // label where there is no endpoint
-	team, keyID  string
+	route        string        // label where there is no endpoint
+	identity     auth.Identity // of the caller, once the head was checked
+	team         string
 	counted      bool // in Options.KeyRequests
 	env          openai.Envelope
 	forced       *functions.Name // the function, where the body does not name it; else nil
@@ -233,7 +235,7 @@ func (p *proxyRequest) expire(now time.Time) {
 // launch sends an admitted request to its replica. With async a goroutine asks
 // the engine, so that comments can go out meanwhile.
 func (p *proxyRequest) launch(async bool) {
-	e, _ := p.isQuarantined()
+	_, e := p.findSuspect() // it may have been found to blame while it waited
 	if e == nil {
 		e = p.recheckRemote(p.a.o.Now())
 	}

@@ -23,7 +23,7 @@ type runKey struct {
 
 // joinRun answers a retry by the request that it repeats. Otherwise it returns false: the
 // request runs by itself, and retries of it may join it.
-func (p *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
+func (p *proxyRequest) joinRun(res *httpserver.Response) bool {
 	if p.stream || p.hold() == HoldPad {
 		return false
 	}
@@ -32,7 +32,7 @@ func (p *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 		return false
 	}
 	runs := p.a.runs
-	k := runKey{fingerprint: p.fingerprint(), team: p.team, key: keyID, idempotency: idempotency}
+	k := runKey{fingerprint: p.fingerprint(), team: p.team, key: p.identity.KeyID, idempotency: idempotency}
 	var retryableFrom time.Time
 	if idempotency != "" {
 		retryableFrom = p.began

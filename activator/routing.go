@@ -77,8 +77,8 @@ func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.En
 	return t, nil
 }
 
-func (p *proxyRequest) chooseTarget(r *routes.Route, id auth.Identity) (e *openai.Error) {
-	q := routes.Request{ID: p.id, Team: id.Team, Admin: id.Admin, Header: p.http.req.Header}
+func (p *proxyRequest) chooseTarget(r *routes.Route) (e *openai.Error) {
+	q := routes.Request{ID: p.id, Team: p.team, Admin: p.identity.Admin, Header: p.http.req.Header}
 	if p.routing, e = p.a.newRouting(r, q, &p.env, p.http.req.Body, p.endpoint.Path, false); e != nil {
 		return e
 	}
@@ -139,7 +139,7 @@ func (p *proxyRequest) take(rec *functions.RouteRecord) *openai.Error {
 // lookUp looks the request up in the cache of its function, or of the Router that chose it.
 func (p *proxyRequest) lookUp(r *functions.Router) (e *openai.Error) {
 	p.cached, e = p.a.o.Cache.Look(cache.Request{
-		Header: p.source.header(cache.Header), Team: p.team, KeyID: p.keyID, Router: r, Function: p.fn.Snapshot(), Adapter: p.queued.Adapter,
+		Header: p.source.header(cache.Header), Team: p.team, KeyID: p.identity.KeyID, Router: r, Function: p.fn.Snapshot(), Adapter: p.queued.Adapter,
 		Path: p.endpoint.Path, Stream: p.stream, Envelope: &p.env, Body: p.http.req.Body, Now: p.began,
 	})
 	return e

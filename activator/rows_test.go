@@ -486,7 +486,8 @@ func TestHoldModes(t *testing.T) {
 		w.engineAt("e:1", goodAnswer)
 		w.act.Publish(testFunction("tiny"))
 		w.onWake = func() { time.Sleep(10 * time.Second); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) }
-		if r := w.post("/v1/chat/completions", plainRequest); r.code() != "model_loading" || r.took != 0 || w.count(&w.wakes) != 1 {
+		r := w.post("/v1/chat/completions", plainRequest)
+		if r.code() != "model_loading" || r.took != 0 || w.count(&w.wakes) != 1 || w.count(&w.nudges) != 0 { // a nudge would end the lease
 			t.Fatalf("%+v", r)
 		}
 		if r := w.post("/v1/chat/completions", streamRequest); r.status != 200 || r.took != 10*time.Second {
@@ -793,18 +794,19 @@ func TestDecide(t *testing.T) {
 		"ready":                        {ready, admission.Load{FreeSlots: 4}, admission.ClientTimeouts{}, admission.Serve, "", false},
 		"ready and full":               {ready, admission.Load{Active: 4}, admission.ClientTimeouts{}, admission.Wait, "", false},
 		"ready, others wait":           {ready, admission.Load{FreeSlots: 4, Queued: 1}, admission.ClientTimeouts{}, admission.Wait, "", false},
-		"at rest":                      {f, admission.Load{}, admission.ClientTimeouts{}, admission.Wake, "", false},
-		"at rest, some patience":       {f, admission.Load{}, admission.ClientTimeouts{Wait: time.Second}, admission.Wake, "", false},
+		"at rest":                      {f, admission.Load{}, admission.ClientTimeouts{}, admission.Wait, "", true},
+		"at rest, some patience":       {f, admission.Load{}, admission.ClientTimeouts{Wait: time.Second}, admission.Wait, "", true},
 		"coming":                       {coming, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Wait, "", false},
 		"coming too late":              {coming, admission.Load{}, admission.ClientTimeouts{Wait: 20 * time.Second}, admission.Refuse, openai.ModelLoading, true},
 		"broken":                       {brokenOne, admission.Load{}, admission.ClientTimeouts{}, admission.Refuse, openai.ModelLoadFailed, false},
-		"mended":                       {repaired, admission.Load{}, admission.ClientTimeouts{}, admission.Wake, "", false},
+		"mended":                       {repaired, admission.Load{}, admission.ClientTimeouts{}, admission.Wait, "", true},
 		"slow":                         {slow, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Refuse, openai.ModelLoading, true},
 		"slow, never":                  {slow, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute, NoWake: true}, admission.Refuse, openai.ModelLoading, false},
 		"slow, but most of it is over": {under, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Wait, "", false},
 	} {
 		d := admission.Decide(&c.f, c.l, c.p, now)
-		if d.Verdict != c.want || d.WakeForRetry != c.warm || (d.Error != nil) != (c.code != "") || d.Error != nil && d.Error.Code != c.code {
+		if d.Verdict != c.want || (d.Wake == admission.Replica) != c.warm || (d.Error != nil) != (c.code != "") ||
+			d.Error != nil && d.Error.Code != c.code {
 			t.Errorf("%s: %+v", name, d)
 		}
 	}

@@ -32,19 +32,19 @@ func (a *Activator) ServeAs(name functions.Name, req *httpserver.Request, res *h
 }
 
 // Authorize checks the head of a request: path, method and key. It returns the
-// key's id, or answers the request itself. It is [httpserver.Options].Authorize.
+// key's id and leaves the request for Serve, or answers it. It is [httpserver.Options].Authorize.
 func (a *Activator) Authorize(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
 	if isModelsPath(req.Path) {
 		a.serveModels(req, res, a.o.Now()) // needs no body
 		return "", false
 	}
-	p := a.newRequest(req, nil)
-	id, e := p.checkHead()
+	p, e := a.newRequest(req)
 	if e != nil {
 		p.refuseNow(res, e)
 		return "", false
 	}
-	return id.KeyID, true
+	req.Opened = p
+	return p.identity.KeyID, true
 }
 
 func isModelsPath(path string) bool {
@@ -56,7 +56,8 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 		a.serveModels(req, res, a.o.Now())
 		return
 	}
-	p := a.newRequest(req, forced)
+	p, e := a.newRequest(req)
+	p.forced = forced
 	defer func() {
 		if v := recover(); v != nil { // the server answers it; what the request holds must be released
 			p.reason = string(openai.InternalError)
@@ -65,9 +66,11 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 			panic(v)
 		}
 	}()
-	id, e := p.open()
+	if e == nil {
+		e = p.open()
+	}
 	if e == nil && p.composition == nil {
-		if e = p.checkSuspect(); e == nil && !p.cached.Hit() && p.joinRun(id.KeyID, res) {
+		if e = p.checkSuspect(); e == nil && !p.cached.Hit() && p.joinRun(res) {
 			return
 		}
 	}
@@ -78,7 +81,7 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 	case e != nil:
 		p.refuseNow(res, e)
 	case p.composition != nil:
-		p.compose(id, res)
+		p.compose(res)
 	case p.cached.Hit():
 		p.setCommonFields(res)
 		p.cached.Replay(res, p.id)

@@ -53,34 +53,26 @@ func (p *proxyRequest) fingerprint() fingerprint {
 	return f
 }
 
-// checkSuspect refuses a request that is to blame for crashes of engines, and has one that
-// was in two of them run alone.
-func (p *proxyRequest) checkSuspect() *openai.Error {
-	if p.a.suspects.Empty() {
-		return nil
+// findSuspect returns in how many crashes of engines the request was, as another that is equal
+// to it, and refuses one that is to blame for them.
+func (p *proxyRequest) findSuspect() (crashes int, e *openai.Error) {
+	if _, known := p.source.body(); !known || p.a.suspects.Empty() {
+		return 0, nil
 	}
 	now := p.a.o.Now()
 	v := p.a.suspects.Find(p.fingerprint(), now)
 	if v.Crashes >= suspects.CrashesToRefuse {
-		return suspects.Refuse(v.Until.Sub(now))
+		e = suspects.Refuse(v.Until.Sub(now))
 	}
-	p.blame.suspected = v.Crashes > 0
-	p.queued.Alone = v.Crashes >= suspects.CrashesToRunAlone
-	return nil
+	return v.Crashes, e
 }
 
-// isQuarantined reports whether the request was found to blame while it waited, as another
-// that is equal to it.
-func (p *proxyRequest) isQuarantined() (e *openai.Error, yes bool) {
-	if _, known := p.source.body(); !known || p.a.suspects.Empty() {
-		return nil, false
-	}
-	now := p.a.o.Now()
-	v := p.a.suspects.Find(p.fingerprint(), now)
-	if v.Crashes < suspects.CrashesToRefuse {
-		return nil, false
-	}
-	return suspects.Refuse(v.Until.Sub(now)), true
+// checkSuspect refuses a request that is to blame for crashes of engines, and has one that
+// was in two of them run alone.
+func (p *proxyRequest) checkSuspect() *openai.Error {
+	crashes, e := p.findSuspect()
+	p.blame.suspected, p.queued.Alone = crashes > 0, crashes >= suspects.CrashesToRunAlone
+	return e
 }
 
 // countCrash notes that the engine crashed with the request in it, by the error of the

@@ -54,6 +54,7 @@ func TestStreamOptionsRefused(t *testing.T) {
 		"400":           rude.Plain(400, "application/json", `{"error":{"message":"Unrecognized request argument supplied: stream_options","type":"invalid_request_error"}}`),
 		"FastAPI's 422": rude.Plain(422, "application/json", `{"detail":[{"type":"extra_forbidden","loc":["body","stream_options"],"msg":"Extra inputs are not permitted"}]}`),
 		"a text":        rude.Plain(400, "text/plain", "unknown field\n"),
+		"Mistral's":     rude.Plain(422, "application/json", `{"object":"error","message":{"detail":[{"type":"extra_forbidden","loc":["body","stream_options"],"msg":"Extra inputs are not permitted"}]},"type":"invalid_request_error"}`),
 	} {
 		for _, held := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {

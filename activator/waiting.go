@@ -1,11 +1,11 @@
 package activator
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
-	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -81,25 +81,11 @@ func (p *proxyRequest) enter(fresh bool) {
 		p.refuse(openai.New(openai.ModelNotFound, ""))
 		return
 	}
-	switch d, alone := p.queued.Decide(f, p.wait.timeouts, now); {
-	case d.Verdict == admission.Refuse:
+	d := p.queued.Decide(f, p.wait.timeouts, now)
+	if e := cmp.Or(p.wake(d.Wake), d.Error); e != nil {
 		p.leave()
-		if d.WakeForRetry {
-			if e := p.wake(f, true); e != nil {
-				p.refuse(e)
-				return
-			}
-		}
-		p.refuse(d.Error)
+		p.refuse(e)
 		return
-	case len(f.Replicas) > 0:
-		a.o.Waker.Nudge(p.fn.Name)
-	default:
-		if e := p.wake(f, alone); e != nil {
-			p.leave()
-			p.refuse(e)
-			return
-		}
 	}
 	a.waiting.Add(p, p.id, p.clientID)
 	p.wait.indexed = true
@@ -117,7 +103,7 @@ func (p *proxyRequest) enter(fresh bool) {
 func (p *proxyRequest) countBuffered(size int64, now time.Time) *openai.Error {
 	if !p.caller.Covered() {
 		if r := ratelimit.RetryUntilAllotment(p.source.context, func() *ratelimit.Refusal { return p.a.o.Limits.AdmitWaiting(p.team, now) }); r != nil {
-			return p.limitError(r)
+			return p.a.limitError(p.team, r)
 		}
 	}
 	p.wait.counted = true
@@ -139,22 +125,33 @@ func (p *proxyRequest) waitDeadline() time.Time {
 	return p.began.Add(wait)
 }
 
-// wake asks the platform for a first replica, once however many requests wait. The
-// team whose request begins a cold start is charged for it.
-func (p *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
-	r := ratelimit.RetryUntilAllotment(p.source.context, func() (r *ratelimit.Refusal) {
-		p.queued.RequestReplica(&p.fn.Data.queue, f, again, func() *openai.Error {
-			if r = p.a.o.Limits.AdmitColdStart(p.team, p.a.o.Now()); r != nil {
-				return openai.New(openai.RateLimitExceeded, r.Message)
-			}
-			return nil
-		}, func() string { return p.a.o.Waker.Wake(p.fn.Name, p.team) }, func() { p.a.o.Waker.Nudge(p.fn.Name) })
-		return r
-	})
-	if r != nil {
-		return p.limitError(r)
+// wake asks the platform for what the queue has decided. The team whose request begins a cold
+// start is charged for it; where its limits refuse that, the next that waits is asked.
+func (p *proxyRequest) wake(w admission.Wake) (refusal *openai.Error) {
+	a, q := p.a, &p.fn.Data.queue
+	team, ok := p.team, true
+	for ok && w == admission.Begin {
+		r := ratelimit.RetryUntilAllotment(p.source.context, func() *ratelimit.Refusal { return a.o.Limits.AdmitColdStart(team, a.o.Now()) })
+		if r == nil {
+			w = q.ConfirmBegin()
+			break
+		}
+		e := a.limitError(team, r)
+		if refusal == nil {
+			refusal = e
+			p.leave()
+		}
+		team, ok = q.RefuseBegin(e)
 	}
-	return nil
+	switch w {
+	case admission.Replica:
+		id := a.o.Waker.Wake(p.fn.Name, team)
+		q.Woken(id)
+		p.queued.ColdStart = id
+	case admission.Nudge:
+		a.o.Waker.Nudge(p.fn.Name)
+	}
+	return refusal
 }
 
 // admitTeam reads the request's priority and counts it against the team's limits. It waits
@@ -172,7 +169,7 @@ func (p *proxyRequest) admitTeam(team string) (e *openai.Error) {
 		return r
 	})
 	if r != nil {
-		return p.limitError(r)
+		return p.a.limitError(p.team, r)
 	}
 	return nil
 }

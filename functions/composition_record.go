@@ -8,8 +8,9 @@ type CompositionRecord struct {
 	Pattern     Pattern               `json:"pattern"`
 	Calls       []CompositionCall     `json:"calls"` // in the order in which they began
 	LeftOut     []CompositionLeftOut  `json:"left_out,omitempty"`
-	Agreement   *CompositionAgreement `json:"agreement,omitempty"`  // nil: answers were not compared
-	PlanError   string                `json:"plan_error,omitempty"` // why each member got the whole request in place of the coordinator's plan
+	Agreement   *CompositionAgreement `json:"agreement,omitempty"`   // nil: answers were not compared
+	PlanError   string                `json:"plan_error,omitempty"`  // why each member got the whole request in place of the coordinator's plan
+	AnsweredBy  string                `json:"answered_by,omitempty"` // the member whose answer is the Composition's, because the coordinator's was empty
 	Rounds      int                   `json:"rounds,omitempty"`
 	Prompts     string                `json:"prompts,omitempty"` // version of the prompts
 	Cost        float64               `json:"cost,omitempty"`

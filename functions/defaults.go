@@ -1,6 +1,9 @@
 package functions
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Defaults returns the spec that a model file is decoded over, so that an explicit 0 in
 // the file stays a 0.
@@ -30,30 +33,21 @@ func NewModel() *Model {
 // SetDefaults fills zero fields. It is for models built by a program; a file is decoded
 // over NewModel instead, because a 0 written in a file is not an absent value.
 func (m *Model) SetDefaults() {
-	setDefault(&m.APIVersion, APIVersion)
-	setDefault(&m.Kind, KindModel)
-	setDefault(&m.Metadata.Namespace, DefaultTeam)
+	m.APIVersion, m.Kind = cmp.Or(m.APIVersion, APIVersion), cmp.Or(m.Kind, KindModel)
+	m.Metadata.Namespace = cmp.Or(m.Metadata.Namespace, DefaultTeam)
 	s, d := &m.Spec, Defaults()
 	if s.Engine == EngineCommand {
-		setDefault(&s.Health, DefaultHealth)
+		s.Health = cmp.Or(s.Health, DefaultHealth)
 	}
-	setDefault(&s.Scale.Max, max(d.Scale.Max, s.Scale.Min))
-	setDefault(&s.Scale.Target, d.Scale.Target)
-	setDefault(&s.Scale.Idle, d.Scale.Idle)
-	setDefault(&s.Queue.Requests, d.Queue.Requests)
-	setDefault(&s.Queue.Bytes, d.Queue.Bytes)
-	setDefault(&s.Queue.Wait, d.Queue.Wait)
-	setDefault(&s.Deadlines.Stage, d.Deadlines.Stage)
-	setDefault(&s.Deadlines.Start, d.Deadlines.Start)
-	setDefault(&s.Deadlines.FirstToken, d.Deadlines.FirstToken)
-	setDefault(&s.Deadlines.Hang, d.Deadlines.Hang)
-	setDefault(&s.Deadlines.Drain, d.Deadlines.Drain)
-}
-
-// setDefault sets *p to v if it is zero.
-func setDefault[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
-	}
+	s.Scale.Max = cmp.Or(s.Scale.Max, max(d.Scale.Max, s.Scale.Min))
+	s.Scale.Target = cmp.Or(s.Scale.Target, d.Scale.Target)
+	s.Scale.Idle = cmp.Or(s.Scale.Idle, d.Scale.Idle)
+	s.Queue.Requests = cmp.Or(s.Queue.Requests, d.Queue.Requests)
+	s.Queue.Bytes = cmp.Or(s.Queue.Bytes, d.Queue.Bytes)
+	s.Queue.Wait = cmp.Or(s.Queue.Wait, d.Queue.Wait)
+	s.Deadlines.Stage = cmp.Or(s.Deadlines.Stage, d.Deadlines.Stage)
+	s.Deadlines.Start = cmp.Or(s.Deadlines.Start, d.Deadlines.Start)
+	s.Deadlines.FirstToken = cmp.Or(s.Deadlines.FirstToken, d.Deadlines.FirstToken)
+	s.Deadlines.Hang = cmp.Or(s.Deadlines.Hang, d.Deadlines.Hang)
+	s.Deadlines.Drain = cmp.Or(s.Deadlines.Drain, d.Deadlines.Drain)
 }

@@ -28,14 +28,12 @@ func Nearest(word string, from []string, n int) []string {
 		if len(name) > maxNearest {
 			continue
 		}
-		d := distance(low, strings.ToLower(name))
-		prefix := len(low) >= 2 && strings.HasPrefix(strings.ToLower(name), low)
-		begins := 1
-		if prefix {
-			begins = 0
+		c := candidate{name, Distance(low, strings.ToLower(name), maxNearest), 1}
+		if len(low) >= 2 && strings.HasPrefix(strings.ToLower(name), low) {
+			c.begins = 0
 		}
-		if d <= 1+min(len(word), len(name))/3 || prefix {
-			nearest = append(nearest, candidate{name, d, begins})
+		if c.distance <= 1+min(len(word), len(name))/3 || c.begins == 0 {
+			nearest = append(nearest, c)
 		}
 	}
 	slices.SortFunc(nearest, func(a, b candidate) int {
@@ -65,16 +63,27 @@ func UnknownWord(word, noun string, choices []string) error {
 	return fmt.Errorf("%q is no %s%s (%s)", Clip(word), noun, hint, strings.Join(choices, ", "))
 }
 
-// distance is how many letters must be added, dropped, changed or swapped with
-// their neighbour to make b of a.
-func distance(a, b string) int {
-	before, prev, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range prev {
+// Distance is how many letters must be added, dropped, changed or swapped with their
+// neighbour to make b of a; more than limit where it is more, or a word is longer than 64 bytes.
+func Distance(a, b string, limit int) int {
+	if max(len(a), len(b)) > maxNearest || max(len(a)-len(b), len(b)-len(a)) > limit {
+		return limit + 1
+	}
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	var rows [3][maxNearest + 1]int
+	before, prev, row := &rows[0], &rows[1], &rows[2]
+	for j := range len(b) + 1 {
 		prev[j] = j
 	}
 	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
+		from, to := max(1, i-limit), min(len(b), i+limit) // beyond these it is more than limit
+		row[from-1] = i - from + 1
+		for j := from; j <= to; j++ {
 			change := prev[j-1]
 			if a[i-1] != b[j-1] {
 				change++
@@ -83,6 +92,12 @@ func distance(a, b string) int {
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
 				row[j] = min(row[j], before[j-2]+1)
 			}
+		}
+		if slices.Min(row[from-1:to+1]) > limit {
+			return limit + 1
+		}
+		if to < len(b) {
+			row[to+1] = limit + 1
 		}
 		before, prev, row = prev, row, before
 	}

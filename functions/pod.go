@@ -127,9 +127,9 @@ func (p Pod) Over(under Pod) Pod {
 	}
 	p.Tolerations = union(p.Tolerations, under.Tolerations)
 	p.ImagePullSecrets = union(p.ImagePullSecrets, under.ImagePullSecrets)
-	setDefault(&p.RuntimeClassName, under.RuntimeClassName)
-	setDefault(&p.ServiceAccountName, under.ServiceAccountName)
-	setDefault(&p.PriorityClassName, under.PriorityClassName)
+	p.RuntimeClassName = cmp.Or(p.RuntimeClassName, under.RuntimeClassName)
+	p.ServiceAccountName = cmp.Or(p.ServiceAccountName, under.ServiceAccountName)
+	p.PriorityClassName = cmp.Or(p.PriorityClassName, under.PriorityClassName)
 	return p
 }
 
@@ -217,15 +217,7 @@ func (p *problems) checkObjectName(path, name string, needed bool) {
 }
 
 func isSubdomain(s string) bool {
-	if len(s) > 253 {
-		return false
-	}
-	for part := range strings.SplitSeq(s, ".") {
-		if !IsLabel(part) {
-			return false
-		}
-	}
-	return true
+	return len(s) <= 253 && !slices.ContainsFunc(strings.Split(s, "."), func(part string) bool { return !IsLabel(part) })
 }
 
 // isLabelKey reports whether s is NAME or DOMAIN/NAME.
@@ -239,16 +231,7 @@ func isLabelKey(s string) bool {
 // isLabelValue reports whether s is empty, or at most 63 letters, digits, '-', '_'
 // and '.', with a letter or digit at both ends.
 func isLabelValue(s string) bool {
-	if len(s) > 63 {
-		return false
-	}
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		case (c == '-' || c == '_' || c == '.') && i > 0 && i < len(s)-1:
-		default:
-			return false
-		}
-	}
-	return true
+	return s == "" || len(s) <= 63 && strings.Trim(s, lettersAndDigits+"-_.") == "" && !strings.ContainsAny(s[:1]+s[len(s)-1:], "-_.")
 }
+
+const lettersAndDigits = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"

@@ -74,7 +74,7 @@ const (
 // words are the words that a text may be.
 var words = map[string][]string{
 	"Model.spec.pod.tolerations[].operator": {TolerationEqual, TolerationExists},
-	"Model.spec.serves[]":                   endpointNames(),
+	"Model.spec.serves[]":                   wordsOf(Endpoints),
 	"Model.spec.pod.tolerations[].effect":   {TaintNoSchedule, TaintPreferNoSchedule, TaintNoExecute},
 	"Router.spec.intents.classifier":        {ClassifierBuiltin},
 	"Router.spec.cache.exact.scope":         CacheScopes,
@@ -91,12 +91,10 @@ var enums = map[reflect.Type]any{
 	reflect.TypeFor[ColdPolicy](): ColdPolicies,
 }
 
-func wordsOf[T ~string](list []T) []string { return strings.Split(joinWords(list), ", ") }
-
 // schemaOf describes one type. def holds the defaults, where there are any.
 func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 	s := map[string]any{}
-	if d := described[path]; d != "" {
+	if d := describe(path); d != "" {
 		s["description"] = d
 	}
 	switch t {

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -42,18 +40,11 @@ const (
 
 // UnmarshalText reads auto or none.
 func (p *Probe) UnmarshalText(t []byte) error {
-	switch word := string(t); word {
-	case probeAuto:
-		*p = Probe{}
-	case probeNone:
-		*p = Probe{None: true}
-	default:
-		const forms = "auto, none, or {path: /v1/…, body: {…}}"
-		if nearest := Nearest(word, []string{probeAuto, probeNone}, 1); len(nearest) > 0 {
-			return fmt.Errorf("%q is no probe; did you mean %s? One of %s", Clip(word), nearest[0], forms)
-		}
-		return fmt.Errorf("%q is no probe: one of %s", Clip(word), forms)
+	word := string(t)
+	if word != probeAuto && word != probeNone {
+		return UnknownWord(word, "probe", []string{probeAuto, probeNone, "{path: /v1/…, body: {…}}"})
 	}
+	*p = Probe{None: word == probeNone}
 	return nil
 }
 
@@ -86,26 +77,9 @@ func (p Probe) MarshalJSON() ([]byte, error) {
 	return json.Marshal(request(p))
 }
 
-func endpointNames() []string {
-	return ConvertAll(Endpoints, func(e Endpoint) string { return string(e) })
-}
-
 // checkProbe checks what an engine serves and how that is probed.
 func (p *problems) checkProbe(s *ModelSpec) {
-	names := endpointNames()
-	for i, e := range s.Serves {
-		at := fmt.Sprintf("spec.serves[%d]", i)
-		switch {
-		case !slices.Contains(Endpoints, e):
-			hint := "one of " + strings.Join(names, ", ")
-			if nearest := Nearest(string(e), names, 1); len(nearest) > 0 {
-				hint = "did you mean " + nearest[0] + "? " + hint
-			}
-			p.add(at, hint, "%q is no endpoint thaw knows", Clip(string(e)))
-		case slices.Contains(s.Serves[:i], e):
-			p.add(at, "name each once", "%q is already there", e)
-		}
-	}
+	checkWords(p, "spec.serves", "endpoint", s.Serves, Endpoints)
 	switch probe := &s.Probe; {
 	case !probe.None && probe.Path == "" && probe.Body == nil:
 	case s.Engine != EngineCommand:

@@ -134,17 +134,10 @@ func ValidateTeam(t *Team) []Problem {
 		p.add("spec.gpus.guaranteed", "raise max or lower guaranteed", "guaranteed %d is more than max %d", g.Guaranteed, g.Max)
 	}
 	l := t.Spec.Limits
-	for _, x := range []struct {
-		key   string
-		value int
-	}{
-		{"concurrent", l.Concurrent}, {"heldRequests", l.HeldRequests}, {"requestsPerMinute", l.RequestsPerMinute}, {"tokensPerMinute", l.TokensPerMinute},
-		{"coldStartsPerHour", l.ColdStartsPerHour}, {"gpuSecondsPerDay", l.GPUSecondsPerDay},
-	} {
-		if x.value < 0 {
-			p.add("spec.limits."+x.key, "0 means no limit", "%d is below 0", x.value)
-		}
-	}
+	p.checkLimits([]limit{
+		{"concurrent", l.Concurrent}, {"heldRequests", l.HeldRequests}, {"requestsPerMinute", l.RequestsPerMinute},
+		{"tokensPerMinute", l.TokensPerMinute}, {"coldStartsPerHour", l.ColdStartsPerHour}, {"gpuSecondsPerDay", l.GPUSecondsPerDay},
+	})
 	p.checkSize("spec.limits.storeBytes", l.StoreBytes)
 	p.checkAmount("spec.limits.spendPerDay", l.SpendPerDay)
 	checkWord(&p, "spec.data", "class of data", t.Spec.Data, DataClasses)
@@ -152,13 +145,25 @@ func ValidateTeam(t *Team) []Problem {
 	return p
 }
 
-func (p *problems) checkEngine(s *ModelSpec) {
-	switch {
-	case s.Engine == "":
-		p.add("spec.engine", "one of "+joinWords(Engines), "an engine is needed")
-	default:
-		checkWord(p, "spec.engine", "engine", s.Engine, Engines)
+// limit is a number of the key limits.
+type limit struct {
+	key   string
+	value int
+}
+
+func (p *problems) checkLimits(limits []limit) {
+	for _, l := range limits {
+		if l.value < 0 {
+			p.add("spec.limits."+l.key, "0 means no limit", "%d is below 0", l.value)
+		}
 	}
+}
+
+func (p *problems) checkEngine(s *ModelSpec) {
+	if s.Engine == "" {
+		p.add("spec.engine", "one of "+joinWords(Engines), "an engine is needed")
+	}
+	checkWord(p, "spec.engine", "engine", s.Engine, Engines)
 	if s.Engine == EngineCommand {
 		if s.Health != "" && (!strings.HasPrefix(s.Health, "/") || !printable(s.Health) || strings.ContainsAny(s.Health, " #")) {
 			p.add("spec.health", "such as /health", "%q is no path", Clip(s.Health))
@@ -324,16 +329,30 @@ func checkWord[T ~string](p *problems, path, noun string, word T, list []T) {
 	if word == "" || slices.Contains(list, word) {
 		return
 	}
-	hint := "one of " + joinWords(list)
-	if nearest := Nearest(string(word), strings.Split(joinWords(list), ", "), 1); len(nearest) > 0 {
-		hint = "did you mean " + nearest[0] + "? " + hint
-	}
+	hint := strings.TrimLeft(DidYouMean(string(word), wordsOf(list), 1)+" one of "+joinWords(list), " ")
 	p.add(path, hint, "%q is no %s thaw knows", Clip(string(word)), noun)
 }
 
-func joinWords[T ~string](list []T) string {
-	return strings.Join(ConvertAll(list, func(w T) string { return string(w) }), ", ")
+// checkWords checks that words are of the list, each once.
+func checkWords[T ~string](p *problems, path, noun string, words, list []T) {
+	for i, word := range words {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		switch {
+		case word == "":
+			p.add(at, "one of "+joinWords(list), "an empty word names nothing")
+		case slices.Contains(words[:i], word):
+			p.add(at, "name it once", "%q is already in this list", Clip(string(word)))
+		default:
+			checkWord(p, at, noun, word, list)
+		}
+	}
 }
+
+func wordsOf[T ~string](list []T) []string {
+	return ConvertAll(list, func(w T) string { return string(w) })
+}
+
+func joinWords[T ~string](list []T) string { return strings.Join(wordsOf(list), ", ") }
 
 func isEnv(s string) bool {
 	for i, r := range s {

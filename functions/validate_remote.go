@@ -36,14 +36,8 @@ func ValidateRemote(r *Remote, plain func(*url.URL) bool) []Problem {
 		p.add("spec.keyFrom.file", "such as /run/secrets/cloud-key", "this is no path of a file")
 	}
 	p.checkPrice("spec.price", s.Price)
-	for _, x := range []struct {
-		key   string
-		value int
-	}{{"concurrent", s.Limits.Concurrent}, {"requestsPerMinute", s.Limits.RequestsPerMinute}, {"tokensPerMinute", s.Limits.TokensPerMinute}} {
-		if x.value < 0 {
-			p.add("spec.limits."+x.key, "0 means no limit", "%d is below 0", x.value)
-		}
-	}
+	l := s.Limits
+	p.checkLimits([]limit{{"concurrent", l.Concurrent}, {"requestsPerMinute", l.RequestsPerMinute}, {"tokensPerMinute", l.TokensPerMinute}})
 	p.checkAmount("spec.limits.spendPerDay", s.Limits.SpendPerDay)
 	p.checkDuration("spec.timeouts.connect", s.Timeouts.Connect)
 	p.checkDuration("spec.timeouts.firstToken", s.Timeouts.FirstToken)

@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -139,12 +140,10 @@ func (p *problems) checkWhen(path string, w *When, intents []string) {
 	}
 	if w.Intent != "" && !slices.Contains(intents, w.Intent) {
 		hint := "add it to spec.intents.list"
-		if nearest := Nearest(w.Intent, intents, 1); len(nearest) > 0 {
-			hint = "did you mean " + nearest[0] + "?"
-		} else if len(intents) > 0 {
+		if len(intents) > 0 {
 			hint += "; there is " + Clip(strings.Join(intents, ", "))
 		}
-		p.add(path+".intent", hint, "%q is no intent of this Router", Clip(w.Intent))
+		p.add(path+".intent", cmp.Or(DidYouMean(w.Intent, intents, 1), hint), "%q is no intent of this Router", Clip(w.Intent))
 	}
 	p.checkHeaders(path+".header", w.Header)
 }
@@ -179,13 +178,7 @@ func (p *problems) checkHeaders(path string, header map[string]string) {
 
 // isToken reports whether s can be the name of a header (RFC 9110).
 func isToken(s string) bool {
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
-			return false
-		}
-	}
-	return s != "" && len(s) <= 128
+	return s != "" && len(s) <= 128 && strings.Trim(s, lettersAndDigits+"!#$%&'*+-.^_`|~") == ""
 }
 
 // languages are the codes of ISO 639-1.
@@ -199,8 +192,7 @@ func (p *problems) checkLanguage(path, s string) {
 		return
 	}
 	hint := "a code of ISO 639-1 in small letters, such as en or de"
-	code, _, _ := strings.Cut(strings.ReplaceAll(strings.ToLower(s), "_", "-"), "-")
-	if IsLanguage(code) {
+	if code, _, _ := strings.Cut(strings.ReplaceAll(strings.ToLower(s), "_", "-"), "-"); IsLanguage(code) {
 		hint = "did you mean " + code + "?"
 	}
 	p.add(path, hint, "%q is no code of a language", Clip(s))
@@ -251,13 +243,7 @@ func CheckExample(s string) string {
 }
 
 func isIntent(s string) bool {
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
-			return false
-		}
-	}
-	return s != "" && len(s) <= 63
+	return s != "" && len(s) <= 63 && strings.Trim(s, lettersAndDigits+"-_.") == ""
 }
 
 func (p *problems) checkCache(path string, c Cache) {
@@ -269,17 +255,7 @@ func (p *problems) checkCache(path string, c Cache) {
 		p.add(path+".ttl", "such as 10m, at most 720h", "%s is no time to keep an answer", ttl)
 	}
 	checkWord(p, path+".scope", "scope", c.Exact.Scope, CacheScopes)
-	for i, a := range c.Exact.Also {
-		at := fmt.Sprintf("%s.also[%d]", path, i)
-		switch {
-		case a == "":
-			p.add(at, "one of "+joinWords(CacheAlso), "an empty word names nothing")
-		case slices.Contains(c.Exact.Also[:i], a):
-			p.add(at, "name it once", "%q is already in this list", Clip(a))
-		default:
-			checkWord(p, at, "part of a request", a, CacheAlso)
-		}
-	}
+	checkWords(p, path+".also", "part of a request", c.Exact.Also, CacheAlso)
 }
 
 // checkShare checks a number from 0 to 1.

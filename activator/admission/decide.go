@@ -16,16 +16,15 @@ type Verdict uint8
 // The verdicts.
 const (
 	Serve  Verdict = iota // a READY replica has a slot for it
-	Wait                  // it waits, and a replica is READY or on its way
-	Wake                  // it waits, and the function must be woken
+	Wait                  // it waits
 	Refuse                // answered at once with Decision.Error
 )
 
 // Decision is a verdict and its arguments.
 type Decision struct {
-	Verdict      Verdict
-	Error        *openai.Error // of Refuse
-	WakeForRetry bool          // of Refuse: wake the function for the retry all the same
+	Verdict Verdict
+	Error   *openai.Error // of Refuse
+	Wake    Wake          // a refused request too may have the function woken: for its retry
 }
 
 // ClientTimeouts is how long a client waits, as far as it is known.
@@ -37,29 +36,35 @@ type ClientTimeouts struct {
 }
 
 // Decide returns what becomes of a request for the function of snapshot f, whose queue
-// has load l. It is pure, but for the jitter of Retry-After.
-func Decide(f *snapshot.Snapshot, l Load, p ClientTimeouts, now time.Time) Decision {
+// has load l. It is pure, but for the jitter of Retry-After. Wake is what the request alone would
+// ask; see Request.Decide.
+func Decide(f *snapshot.Snapshot, l Load, t ClientTimeouts, now time.Time) Decision {
 	if len(f.Replicas) > 0 {
 		if l.AdmitsAtOnce() {
 			return Decision{Verdict: Serve}
 		}
 		return Decision{Verdict: Wait}
 	}
+	forRetry := Replica
+	if t.NoWake {
+		forRetry = NoWake
+	}
 	if BreakerOpen(f, now) {
 		return Decision{Verdict: Refuse, Error: loadFailedError(f)}
 	}
 	if e := blockedError(f, now); e != nil {
-		// The platform decides anew at the next wake; a spent budget stays
-		// spent.
-		return Decision{Verdict: Refuse, Error: e, WakeForRetry: !p.NoWake && e.Code == openai.GPUQuotaExceeded}
+		if e.Code != openai.GPUQuotaExceeded { // the platform decides anew at the next wake; a spent budget stays spent
+			forRetry = NoWake
+		}
+		return Decision{Verdict: Refuse, Error: e, Wake: forRetry}
 	}
-	if p.RefuseToWait || p.Wait > 0 && pessimisticETA(f, now) > p.Wait {
-		return Decision{Verdict: Refuse, Error: loadingError(f, now), WakeForRetry: !p.NoWake}
+	if t.RefuseToWait || t.Wait > 0 && pessimisticETA(f, now) > t.Wait {
+		return Decision{Verdict: Refuse, Error: loadingError(f, now), Wake: forRetry}
 	}
 	if f.Starting() {
 		return Decision{Verdict: Wait}
 	}
-	return Decision{Verdict: Wake}
+	return Decision{Verdict: Wait, Wake: Replica}
 }
 
 // BreakerOpen reports whether the breaker is open.

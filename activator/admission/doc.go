@@ -23,9 +23,9 @@
 // KV cache is hit more often is chosen. Rendezvous hashing moves only
 // the keys of a replica that appears or disappears.
 //
-// Request is the life of one request at a queue: Enter, Decide, RequestReplica, then
-// admitted, and MarkFailed, Retry or Leave. The package does no I/O, starts no
-// goroutine and reads no clock: the platform pushes capacity with Publish, which
-// admits waiting requests before it returns. The HTTP proxy, the reservation and
-// the simulator run the same code.
+// Request is the life of one request at a queue: Enter and, if it waits, Decide, whose value
+// also says what to ask of the platform; then it is admitted, and MarkFailed, Retry or Leave.
+// The package does no I/O, starts no goroutine, reads no clock and calls none but Listeners:
+// the platform pushes capacity with Publish, which admits waiting requests before it returns.
+// The HTTP proxy, the reservation and the simulator run the same code.
 package admission

@@ -10,7 +10,6 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 func TestParsePriority(t *testing.T) {
@@ -258,8 +257,18 @@ func TestWakeOfLow(t *testing.T) {
 	for _, p := range []Priority{Low, Low, Normal, Low, High} {
 		r := &Request{Priority: p}
 		r.Enter(q, t0)
-		r.RequestReplica(q, f, false, func() *openai.Error { did = append(did, "admit"); return nil },
-			func() string { did = append(did, "start"); return "cs-1" }, func() { did = append(did, "nudge") })
+		w := r.Decide(f, ClientTimeouts{}, t0).Wake
+		if w == Begin {
+			did = append(did, "admit")
+			w = q.ConfirmBegin()
+		}
+		switch w {
+		case Replica:
+			did = append(did, "start")
+			q.Woken("cs-1")
+		case Nudge:
+			did = append(did, "nudge")
+		}
 	}
 	if got := strings.Join(did, " "); got != "admit nudge start" || q.ColdStart() != "cs-1" {
 		t.Errorf("%s, %q", got, q.ColdStart())

@@ -39,9 +39,10 @@ type Queue struct {
 
 	sessions sessions
 
-	wakeAsked bool   // RequestReplica was called and has had no result yet
-	nudged    bool   // only Low requests have called it
-	coldStart string // id of the cold start that RequestReplica returned last
+	claim     *claim // a request asks the limits of its team whether it may begin a cold start; nil: none does
+	wakeAsked bool   // a first replica was asked for, with no result yet
+	nudged    bool   // only Low requests have asked
+	coldStart string // id of the last cold start; see Woken
 }
 
 // limits of what may wait. Zero is zero: no request may.

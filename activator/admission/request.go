@@ -111,61 +111,30 @@ func (r *Request) ReplicaID() string {
 	return r.Grant.Replica.ID
 }
 
-// Decide returns what becomes of a waiting request. f is read after Enter: a
-// failure that is published later rejects the request. Unless it is refused, the
-// caller carries out the rest: it reports the demand where a replica is READY and
-// calls RequestReplica otherwise. Alone is set where no other request waits.
-func (r *Request) Decide(f *snapshot.Snapshot, t ClientTimeouts, now time.Time) (d Decision, alone bool) {
-	l := r.queue.Load(now)
-	d = Decide(f, l, t, now)
-	d.WakeForRetry = d.WakeForRetry && r.Priority != Low // that wake evicts idle replicas
-	if d.Verdict != Refuse && len(f.Replicas) == 0 {
-		r.Cold = true
-	}
-	return d, l.Queued == 1
-}
-
-// RequestReplica asks the platform for a first replica, once however many requests wait.
-// The request that begins a cold start must pass admit first; later requests join
-// the start. With again it is asked anew: an earlier wake may have been cancelled,
-// and the retry of a refused request is the only demand there is. ask returns the
-// id of the cold start, "" where it is not known yet; see Queue.ColdStart. admit
-// is called with the queue locked. For a Low request nudge is called in place of start: its
-// demand is enough, and the lease of a wake would evict others.
-func (r *Request) RequestReplica(q *Queue, f *snapshot.Snapshot, again bool, admit func() *openai.Error, start func() (id string),
-	nudge func()) *openai.Error {
+// Decide decides what becomes of a request that waits for the function of snapshot f. f is read
+// after Enter: a failure that is published later rejects the request. A refused one has left.
+// The caller carries out Decision.Wake, whatever the verdict.
+func (r *Request) Decide(f *snapshot.Snapshot, t ClientTimeouts, now time.Time) Decision {
+	q := r.queue
 	q.mu.Lock()
-	first := !q.wakeAsked
-	calls := q.nudged && r.Priority != Low // no other has called start
-	if first && !f.Starting() {
-		if e := admit(); e != nil {
-			q.mu.Unlock()
-			return e
+	defer q.mu.Unlock()
+	alone := q.queued() == 1
+	d := Decide(f, q.load(now), t, now)
+	switch {
+	case d.Verdict == Refuse:
+		wasLast := r.leave(now)
+		if d.Wake != NoWake && r.Priority != Low { // the wake of a low one would evict idle replicas
+			d.Wake = q.wake(r, f, true)
+		} else if d.Wake = NoWake; wasLast {
+			d.Wake = Nudge
 		}
+	case len(f.Replicas) > 0:
+		d.Wake = Nudge
+	default:
+		r.Cold = true
+		d.Wake = q.wake(r, f, alone)
 	}
-	q.wakeAsked, q.nudged = true, r.Priority == Low && (first || q.nudged)
-	if !first && !again && !calls {
-		r.ColdStart = q.coldStart
-		q.mu.Unlock()
-		return nil
-	}
-	if first {
-		q.coldStart = "" // an earlier one's
-	}
-	q.mu.Unlock()
-	id := ""
-	if r.Priority == Low {
-		nudge()
-	} else {
-		id = start()
-	}
-	q.mu.Lock()
-	if id != "" {
-		q.coldStart = id
-	}
-	q.mu.Unlock()
-	r.ColdStart = id
-	return nil
+	return d
 }
 
 // AdmitAt admits a waiting request out of turn, at a replica that has answered it
@@ -235,9 +204,16 @@ func (r *Request) Leave(now time.Time) (wasLast bool) {
 	if q == nil {
 		return false
 	}
-	r.queue = nil
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	return r.leave(now)
+}
+
+// leave is Leave with the queue's mutex held.
+func (r *Request) leave(now time.Time) (wasLast bool) {
+	q := r.queue
+	r.queue = nil
+	q.dropClaim(r)
 	switch {
 	case r.teamQueue != nil:
 		q.orderOf(r).remove(r)

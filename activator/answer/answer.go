@@ -160,7 +160,11 @@ func Ask(ctx context.Context, engines Sender, out *upstream.Request, want Want, 
 	if r.Events = want.Whole && IsSuccess(res.Status) && isEvents(res); r.Events {
 		return r.readStream(&want)
 	}
-	return r.readWhole(maxWholeAnswer)
+	r = r.readWhole(maxWholeAnswer)
+	if r.Events = want.Whole && r.Err == nil && IsSuccess(res.Status) && r.Encoding == "" && beginsEvents(r.Begin); r.Events {
+		return r.readStream(&want)
+	}
+	return r
 }
 
 // readWhole reads all of an answer up to limit, or what is there of one that is passed on as

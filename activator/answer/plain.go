@@ -19,6 +19,8 @@ const FinishedIdle = 10 * time.Second
 // maxUnstreamed bytes, or its first error.
 func (a Answer) readStream(want *Want) Answer {
 	var seen openai.Stream
+	a.convertLineEnds(a.Begin)
+	seen.Pass(a.Begin)
 	limit := time.Now().Add(want.Most)
 	for len(a.Begin) < maxUnstreamed {
 		idle := want.Idle
@@ -27,8 +29,11 @@ func (a Answer) readStream(want *Want) Answer {
 		}
 		a.Response.LimitSilence(idle)
 		a.Begin = slices.Grow(a.Begin, 4<<10)
-		from := len(a.Begin)
-		n, err := a.Read(a.Begin[from:cap(a.Begin)])
+		from, n := len(a.Begin), 0
+		var err error
+		if !seen.Done && !seen.Failed {
+			n, err = a.Read(a.Begin[from:cap(a.Begin)])
+		}
 		if a.Begin = a.Begin[:from+n]; a.convertLineEnds(a.Begin) {
 			seen, from = openai.Stream{}, 0
 		}

@@ -169,10 +169,7 @@ func (s *Server) cancelBatch(id auth.Identity, name string) (any, *openai.Error)
 }
 
 // now is the time as a batch has it.
-func (s *Server) now() *int64 {
-	t := s.o.Now().Unix()
-	return &t
-}
+func (s *Server) now() *int64 { return new(s.o.Now().Unix()) }
 
 // change changes a batch of a team and saves it, unless f returns false.
 func (s *Server) change(team, id string, f func(*store.Record) bool) (store.Record, error) {

@@ -100,7 +100,7 @@ func TestUploads(t *testing.T) {
 // A body that breaks on its way leaves nothing behind, and is not called the client's fault.
 func TestUploadBreaks(t *testing.T) {
 	dir := t.TempDir()
-	s, err := Open(Options{Data: dir, Caller: caller})
+	s, err := Open(withDefaults(Options{Data: dir, Caller: caller}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +351,7 @@ func FuzzReadInput(f *testing.F) {
 
 // FuzzUpload: a form is taken whole or refused, however it is cut.
 func FuzzUpload(f *testing.F) {
-	s, err := Open(Options{Data: f.TempDir(), Caller: caller})
+	s, err := Open(withDefaults(Options{Data: f.TempDir(), Caller: caller}))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -38,22 +38,17 @@ type place struct {
 func eachLine(in io.Reader, most int64, yield func(p place, line []byte) bool) (end place, err error) {
 	sc := bufio.NewScanner(in)
 	sc.Buffer(nil, int(most)+2)
-	at := int64(0)
-	sc.Split(func(data []byte, atEOF bool) (int, []byte, error) {
-		if i := bytes.IndexByte(data, '\n'); i >= 0 {
-			return i + 1, data[:i+1], nil
-		}
-		if atEOF && len(data) > 0 {
-			return len(data), data, nil
-		}
-		return 0, nil, nil
+	at, size := int64(0), 0
+	sc.Split(func(data []byte, atEOF bool) (_ int, line []byte, err error) {
+		size, line, err = bufio.ScanLines(data, atEOF)
+		return size, line, err
 	})
 	number := int32(0)
 	for sc.Scan() {
 		line := sc.Bytes()
 		number++
-		p := place{at: at, size: int32(len(line)), number: number}
-		at += int64(len(line))
+		p := place{at: at, size: int32(size), number: number}
+		at += int64(size)
 		if number == 1 {
 			line = bytes.TrimPrefix(line, []byte("\ufeff"))
 		}
@@ -72,17 +67,22 @@ func (p place) read(in io.ReaderAt) (l inputLine, err error) {
 	return l, json.Unmarshal(bytes.TrimPrefix(b, []byte("\ufeff")), &l)
 }
 
+// lineError is a fault of a line; param is what of it is wrong, "" the whole line.
+func lineError(code, param, message string) *store.LineError {
+	e := &store.LineError{Code: code, Message: message}
+	if param != "" {
+		e.Param = &param
+	}
+	return e
+}
+
 // maxCustomID bounds a custom_id in bytes.
 const maxCustomID = 512
 
 // parseLine reads a line strictly. model is the one that its body names.
 func parseLine(line []byte, endpoint string) (l inputLine, model string, problem *store.LineError) {
 	fault := func(code, param, text string) (inputLine, string, *store.LineError) {
-		e := &store.LineError{Code: code, Message: text}
-		if param != "" {
-			e.Param = &param
-		}
-		return l, "", e
+		return l, "", lineError(code, param, text)
 	}
 	if err := json.Unmarshal(line, &l, json.RejectUnknownMembers(true)); err != nil {
 		if s, ok := errors.AsType[*json.SemanticError](err); ok {
@@ -132,21 +132,19 @@ type input struct {
 func readInput(in io.Reader, endpoint string, most int64, done map[string]bool, known func(model string) *openai.Error) (*input, error) {
 	out := &input{models: map[string][]place{}}
 	ids, unknown := map[string]int32{}, map[string]*openai.Error{}
-	fault := func(p place, e store.LineError) bool {
-		n := int(p.number)
-		e.Line = &n
-		out.faults = append(out.faults, e)
+	fault := func(p place, e *store.LineError) bool {
+		e.Line = new(int(p.number))
+		out.faults = append(out.faults, *e)
 		return len(out.faults) < maxFaults
 	}
 	end, err := eachLine(in, most, func(p place, line []byte) bool {
 		l, model, problem := parseLine(line, endpoint)
 		if problem != nil {
-			return fault(p, *problem)
+			return fault(p, problem)
 		}
 		if first := ids[l.CustomID]; first > 0 {
-			param := "custom_id"
-			return fault(p, store.LineError{Code: "duplicate_custom_id", Param: &param,
-				Message: fmt.Sprintf("The custom_id `%s` is that of line %d too.", functions.Clip(l.CustomID), first)})
+			return fault(p, lineError("duplicate_custom_id", "custom_id",
+				fmt.Sprintf("The custom_id `%s` is that of line %d too.", functions.Clip(l.CustomID), first)))
 		}
 		ids[l.CustomID] = p.number
 		e, asked := unknown[model]
@@ -155,8 +153,7 @@ func readInput(in io.Reader, endpoint string, most int64, done map[string]bool, 
 			unknown[model] = e
 		}
 		if e != nil {
-			param := "body.model"
-			return fault(p, store.LineError{Code: string(e.Code), Param: &param, Message: e.Message})
+			return fault(p, lineError(string(e.Code), "body.model", e.Message))
 		}
 		if out.total++; !done[l.CustomID] {
 			out.left++
@@ -165,7 +162,7 @@ func readInput(in io.Reader, endpoint string, most int64, done map[string]bool, 
 		return true
 	})
 	if errors.Is(err, bufio.ErrTooLong) {
-		fault(end, store.LineError{Code: "line_too_large", Message: fmt.Sprintf("The line is larger than %d bytes.", most)})
+		fault(end, lineError("line_too_large", "", fmt.Sprintf("The line is larger than %d bytes.", most)))
 		err = nil
 	}
 	if err == nil && out.total == 0 && len(out.faults) == 0 {

@@ -58,30 +58,25 @@ func (j *job) used() *store.Usage {
 	if !j.counted {
 		return nil
 	}
-	u := j.usage
-	return &u
+	return new(j.usage)
 }
 
-// use adds the usage that an answer tells. Server.mu is held, or the job is not in Server.jobs yet.
-func (j *job) use(body []byte) {
-	var scan openai.UsageScan
-	scan.Pass(body)
-	if u := scan.Usage(); u.Known {
-		j.counted = true
-		j.usage.InputTokens += int64(u.Prompt)
-		j.usage.OutputTokens += int64(u.Completion)
-		j.usage.TotalTokens += int64(u.Prompt) + int64(u.Completion)
-	}
-}
-
-// count counts an entry. Server.mu is held, or the job is not in Server.jobs yet.
+// count counts an entry, and the usage that its answer tells. Server.mu is held, or the job is
+// not in Server.jobs yet.
 func (j *job) count(failed bool, answer []byte) {
 	if failed {
 		j.counts.Failed++
 		return
 	}
 	j.counts.Completed++
-	j.use(answer)
+	var scan openai.UsageScan
+	scan.Pass(answer)
+	if u := scan.Usage(); u.Known {
+		j.counted = true
+		j.usage.InputTokens += u.Prompt
+		j.usage.OutputTokens += u.Completion
+		j.usage.TotalTokens += u.Prompt + u.Completion
+	}
 }
 
 // entry is one line of an output or of errors.
@@ -200,12 +195,8 @@ func (s *Server) open(ctx context.Context, r store.Record) (j *job, in *input, e
 		known = func(string) *openai.Error { return nil } // it was there, and may be again
 		j.lines, err = s.store.OpenLines(r.ID, func(e store.Entry, failed bool) {
 			s.o.Ledger.Replay(logOf(r.ID, failed), e.End, e.Thaw.Charges, s.o.Now())
-			var answer []byte
-			if e.Response != nil {
-				answer = e.Response.Body
-			}
 			done[e.CustomID] = true
-			j.count(failed, answer)
+			j.count(failed, e.Response.Body)
 		})
 		if err != nil {
 			return j, nil, err

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
+	"math"
 	"mime/multipart"
 	"os"
 	"strings"
@@ -201,6 +203,19 @@ type rig struct {
 	end func() // ends Run
 }
 
+// withDefaults sets what a test leaves out to what has no effect.
+func withDefaults(o Options) Options {
+	if o.Ledger == nil {
+		o.Ledger, _ = spend.Open("")
+	}
+	if o.Spare == nil {
+		o.Spare = func(string) int { return math.MaxInt }
+	}
+	o.MaxLine, o.Log, o.Now = 32<<20, slog.New(slog.DiscardHandler), time.Now
+	o.Count = func(string, float64, ...string) {}
+	return o
+}
+
 // open opens a server and runs it until end, or the end of the test.
 func (w *world) open(dir string, o Options) *rig {
 	w.t.Helper()
@@ -210,7 +225,7 @@ func (w *world) open(dir string, o Options) *rig {
 		o.GPUs = func() int { return 1 }
 	}
 	o.HasKey = func(id string) bool { w.mu.Lock(); defer w.mu.Unlock(); return w.keys[id] }
-	s, err := Open(o)
+	s, err := Open(withDefaults(o))
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -38,18 +38,15 @@ func (s *Server) Run(ctx context.Context) error {
 			}
 		}
 		q.step(ctx, now)
-		timer := time.NewTimer(q.patience())
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return nil
 		case o := <-opened:
 			opening = false
 			q.add(o)
 		case <-s.kick:
-		case <-timer.C:
+		case <-time.After(q.patience()):
 		}
-		timer.Stop()
 	}
 }
 

@@ -244,16 +244,12 @@ func (s *scheduler) endJobs(ctx context.Context, now time.Time, keys bool) {
 			continue
 		}
 		for _, g := range s.groups { // what has no entry gets one from finish
-			rest := g.queue[:0]
-			for _, x := range g.queue {
+			g.queue = slices.DeleteFunc(g.queue, func(x queued) bool {
 				if x.j == j {
 					in.models[g.model] = append(in.models[g.model], x.p)
-				} else {
-					rest = append(rest, x)
 				}
-			}
-			clear(g.queue[len(rest):])
-			g.queue = rest
+				return x.j == j
+			})
 		}
 		s.inputs[id] = nil
 		s.workers.Go(func() {
@@ -519,6 +515,5 @@ func newFileID(size int64) *string {
 	if size == 0 {
 		return nil
 	}
-	id := "file-" + openai.NewID()
-	return &id
+	return new("file-" + openai.NewID())
 }

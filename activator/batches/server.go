@@ -5,9 +5,9 @@ import (
 	"encoding/json/v2"
 	"errors"
 	"log/slog"
-	"math"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,7 +24,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Options of a Server. Data, Serve, Describe and Caller must be set.
+// Options of a Server. Those without a default must be set.
 type Options struct {
 	// Data is the data folder; files and batches are in its folder batches.
 	Data string
@@ -34,30 +34,29 @@ type Options struct {
 	Describe func(id auth.Identity, model string) ([]byte, *openai.Error)
 	// Caller is the identity of a client; header returns the value of a field that it sent.
 	Caller func(header func(name string) string) (auth.Identity, *openai.Error)
-	// HasKey reports whether the key of an id is valid still; nil: all are.
+	// HasKey reports whether the key of an id is valid still.
 	HasKey func(id string) bool
 	// Spare is how many lines may be sent now so that a team's limits have room for its other
-	// requests; nil: any number.
+	// requests.
 	Spare func(team string) int
-	// Ledger is charged with what lines cost; nil: one that is kept nowhere.
+	// Ledger is charged with what lines cost.
 	Ledger *spend.Ledger
-	// Demand yields the demand for each function that runs on this server's machines; nil:
-	// there is none but that of lines.
+	// Demand yields the demand for each function that runs on this server's machines.
 	Demand func(yield func(Demand) bool)
-	// GPUs is how many there are; nil: none.
+	// GPUs is how many there are.
 	GPUs func() int
 	// Concurrency bounds the lines of one model at once; 16.
 	Concurrency int
 	// Quiet is how long after a request that is no line a function keeps its place, and how
 	// long after one waited no cold model is loaded for lines; 30 s.
 	Quiet time.Duration
-	// MaxLine bounds a line in bytes, as a body is; 32 MiB.
+	// MaxLine bounds a line in bytes, as a body is.
 	MaxLine int64
-	// Count counts for a metric; nil: nothing is counted.
+	// Count counts for a metric.
 	Count func(metric string, value float64, labels ...string)
-	// Log gets a line per batch that begins or ends; nil is silence.
+	// Log gets a line per batch that begins or ends.
 	Log *slog.Logger
-	// Now is the clock; time.Now.
+	// Now is the clock.
 	Now func() time.Time
 }
 
@@ -67,41 +66,6 @@ type Demand struct {
 	GPUs           int // that a replica takes
 	Active, Queued int
 	LastEnd        time.Time // of a request; zero: there was none
-}
-
-func (o Options) withDefaults() Options {
-	if o.HasKey == nil {
-		o.HasKey = func(string) bool { return true }
-	}
-	if o.Ledger == nil {
-		o.Ledger, _ = spend.Open("")
-	}
-	if o.Demand == nil {
-		o.Demand = func(func(Demand) bool) {}
-	}
-	if o.Spare == nil {
-		o.Spare = func(string) int { return math.MaxInt }
-	}
-	if o.GPUs == nil {
-		o.GPUs = func() int { return 0 }
-	}
-	if o.Concurrency <= 0 {
-		o.Concurrency = 16
-	}
-	if o.Quiet <= 0 {
-		o.Quiet = 30 * time.Second
-	}
-	if o.MaxLine <= 0 {
-		o.MaxLine = 32 << 20
-	}
-	if o.Count == nil {
-		o.Count = func(string, float64, ...string) {}
-	}
-	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	return o
 }
 
 // Server serves the paths, and its Run runs the batches. Its methods may be called
@@ -125,7 +89,7 @@ type Server struct {
 
 // Open opens the folder; Run must follow for batches to be run.
 func Open(o Options) (*Server, error) {
-	o = o.withDefaults()
+	o.Concurrency, o.Quiet = cmp.Or(o.Concurrency, 16), cmp.Or(o.Quiet, 30*time.Second)
 	st, err := store.Open(filepath.Join(o.Data, "batches"))
 	if err != nil {
 		return nil, err
@@ -156,6 +120,7 @@ func (s *Server) Authorize(req *httpserver.Request, res *httpserver.Response) (k
 
 // Serve answers a request for a path of this server. It is a [httpserver.Handler].
 func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
+	res.Set("x-request-id", openai.NewID())
 	out, e := s.answer(req, res)
 	if e == nil && out != nil {
 		var err error
@@ -166,11 +131,8 @@ func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
 		res.Set("cache-control", "no-store")
 	}
 	if e != nil {
-		res.Set("x-request-id", openai.NewID())
 		res.Refuse(e)
-		return
 	}
-	res.Set("x-request-id", openai.NewID())
 }
 
 // answer returns what is to be sent as JSON, unless it has set the answer itself.
@@ -179,39 +141,30 @@ func (s *Server) answer(req *httpserver.Request, res *httpserver.Response) (any,
 	if e != nil {
 		return nil, e
 	}
-	kind, rest, _ := strings.Cut(strings.TrimPrefix(req.Path, "/v1/"), "/")
-	name, action, _ := strings.Cut(rest, "/")
-	one, bare := strings.HasPrefix(rest, name) && name != "", rest == "" && !strings.HasSuffix(req.Path, "/")
-	var methods map[string]func() (any, *openai.Error)
-	switch {
-	case kind == "files" && bare:
-		methods = map[string]func() (any, *openai.Error){
+	parts := strings.SplitN(strings.TrimPrefix(req.Path, "/v1/"), "/", 4)
+	var name string
+	if len(parts) > 1 && parts[1] != "" {
+		name, parts[1] = parts[1], "ID"
+	}
+	type action = func() (any, *openai.Error)
+	methods := map[string]map[string]action{
+		"files": {
 			"GET":  func() (any, *openai.Error) { return s.listFiles(id, req) },
 			"POST": func() (any, *openai.Error) { return s.createFile(id, req) },
-		}
-	case kind == "files" && one && rest == name:
-		methods = map[string]func() (any, *openai.Error){
+		},
+		"files/ID": {
 			"GET":    func() (any, *openai.Error) { return s.getFile(id, name) },
 			"DELETE": func() (any, *openai.Error) { return s.deleteFile(id, name) },
-		}
-	case kind == "files" && one && action == "content":
-		methods = map[string]func() (any, *openai.Error){
-			"GET": func() (any, *openai.Error) { return nil, s.content(id, name, res) },
-		}
-	case kind == "batches" && bare:
-		methods = map[string]func() (any, *openai.Error){
+		},
+		"files/ID/content": {"GET": func() (any, *openai.Error) { return nil, s.content(id, name, res) }},
+		"batches": {
 			"GET":  func() (any, *openai.Error) { return s.listBatches(id, req) },
 			"POST": func() (any, *openai.Error) { return s.createBatch(id, req) },
-		}
-	case kind == "batches" && one && rest == name:
-		methods = map[string]func() (any, *openai.Error){
-			"GET": func() (any, *openai.Error) { return s.getBatch(id, name) },
-		}
-	case kind == "batches" && one && action == "cancel":
-		methods = map[string]func() (any, *openai.Error){
-			"POST": func() (any, *openai.Error) { return s.cancelBatch(id, name) },
-		}
-	default:
+		},
+		"batches/ID":        {"GET": func() (any, *openai.Error) { return s.getBatch(id, name) }},
+		"batches/ID/cancel": {"POST": func() (any, *openai.Error) { return s.cancelBatch(id, name) }},
+	}[strings.Join(parts, "/")]
+	if methods == nil {
 		return nil, openai.New(openai.UnknownEndpoint,
 			"Unknown endpoint: "+functions.Clip(req.Path)+
 				". Files and batches have /v1/files, /v1/files/ID, /v1/files/ID/content, /v1/batches, /v1/batches/ID and /v1/batches/ID/cancel.")
@@ -219,19 +172,10 @@ func (s *Server) answer(req *httpserver.Request, res *httpserver.Response) (any,
 	if f := methods[req.Method]; f != nil {
 		return f()
 	}
-	return nil, methodNotAllowed(methods)
-}
-
-func methodNotAllowed[F any](methods map[string]F) *openai.Error {
-	var allowed []string
-	for _, m := range []string{"GET", "POST", "DELETE"} {
-		if _, ok := methods[m]; ok {
-			allowed = append(allowed, m)
-		}
-	}
-	e := openai.New(openai.MethodNotAllowed, "Use "+strings.Join(allowed, " or ")+" here.")
+	allowed := slices.DeleteFunc([]string{"GET", "POST", "DELETE"}, func(m string) bool { return methods[m] == nil })
+	e = openai.New(openai.MethodNotAllowed, "Use "+strings.Join(allowed, " or ")+" here.")
 	e.Allow = strings.Join(allowed, ", ")
-	return e
+	return nil, e
 }
 
 // storeError is the answer where the store failed; what names the thing that was asked for.
@@ -276,11 +220,7 @@ func readListQuery(query string, limit, most int, allowed ...string) (q listQuer
 	}
 	q.limit = limit
 	for name, v := range values {
-		known := false
-		for _, a := range allowed {
-			known = known || a == name
-		}
-		bad := !known || len(v) != 1
+		bad := !slices.Contains(allowed, name) || len(v) != 1
 		switch name {
 		case "after":
 			q.after = v[0]
@@ -304,17 +244,10 @@ func readListQuery(query string, limit, most int, allowed ...string) (q listQuer
 // paginate cuts the page that q asks for out of items. ids are the items' own.
 func paginate[T any](q listQuery, items []T, id func(T) string, show func(T) any) (any, *openai.Error) {
 	if q.ascending {
-		for i, j := 0, len(items)-1; i < j; i, j = i+1, j-1 {
-			items[i], items[j] = items[j], items[i]
-		}
+		slices.Reverse(items)
 	}
 	if q.after != "" {
-		at := -1
-		for i := range items {
-			if id(items[i]) == q.after {
-				at = i
-			}
-		}
+		at := slices.IndexFunc(items, func(x T) bool { return id(x) == q.after })
 		if at < 0 {
 			return nil, openai.New(openai.InvalidValue, "after names nothing in this list: `"+functions.Clip(q.after)+"`.").With("after")
 		}
@@ -323,9 +256,8 @@ func paginate[T any](q listQuery, items []T, id func(T) string, show func(T) any
 	p := page{Object: "list", Data: []any{}, HasMore: len(items) > q.limit}
 	for i, x := range items[:min(len(items), q.limit)] {
 		p.Data = append(p.Data, show(x))
-		name := id(x)
-		if p.LastID = &name; i == 0 {
-			p.FirstID = &name
+		if p.LastID = new(id(x)); i == 0 {
+			p.FirstID = p.LastID
 		}
 	}
 	return p, nil

@@ -189,18 +189,19 @@ func (t *text) body(id string, events, withUsage bool) []byte {
 	return b
 }
 
-// readEvents returns the data of the events of a stream up to its end mark: comments and
-// chunks that add nothing left out, and so is a last line that is torn. There is none of a
+// readEvents returns the data of the events of a stream up to its end mark: comments (also those
+// that come as data) and chunks that add nothing are left out, and so is a last line that is torn. There is none of a
 // stream of another kind. marked reports whether the end mark came, and nothing behind it.
 func readEvents(body []byte) (chunks [][]byte, marked bool) {
 	for line := range bytes.Lines(body) {
 		whole := line[len(line)-1] == '\n'
 		line = bytes.TrimRight(line, "\r\n")
-		if len(line) == 0 || line[0] == ':' {
+		text, ok := bytes.CutPrefix(line, []byte("data:"))
+		if text = bytes.TrimSpace(text); len(text) == 0 || text[0] == ':' || bytes.HasPrefix(line, []byte("id:")) ||
+			bytes.HasPrefix(line, []byte("retry:")) {
 			continue
 		}
-		text, ok := bytes.CutPrefix(line, []byte("data:"))
-		data := jsontext.Value(bytes.Clone(bytes.TrimSpace(text)))
+		data := jsontext.Value(bytes.Clone(text))
 		switch {
 		case marked:
 			return chunks, false

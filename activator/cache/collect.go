@@ -16,6 +16,7 @@ func plainOf(path string, chunks [][]byte, usage []byte) []byte {
 	for _, chunk := range chunks {
 		for _, m := range membersOf(chunk) {
 			switch {
+			case m.name == "choices" && isNull(m.value):
 			case m.name == "choices":
 				list, ok := elements(m.value)
 				if !ok {
@@ -104,12 +105,10 @@ func (c *collected) add(choice []member) bool {
 			}
 		case "logprobs":
 			ok = c.addLogprobs(m.value)
-		case "finish_reason", "stop_reason", "matched_stop":
-			if value(c.rest, m.name) == nil || !isNull(m.value) {
+		default: // finish_reason, stop_reason, what filters of content found
+			if value(c.rest, m.name) == nil || !isNull(m.value) && string(m.value) != `""` {
 				c.rest = setMember(c.rest, m.name, m.value)
 			}
-		default:
-			ok = isNull(m.value)
 		}
 		if !ok {
 			return false

@@ -135,7 +135,7 @@ func wholeEvents(chunks [][]byte) bool {
 	for _, chunk := range chunks {
 		top := membersOf(chunk)
 		choices, ok := elements(value(top, "choices"))
-		if !ok || !isNull(value(top, "error")) {
+		if !ok && len(value(top, "choices")) != len("null") || !isNull(value(top, "error")) {
 			return false
 		}
 		for _, c := range choices {

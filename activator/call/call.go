@@ -4,6 +4,7 @@
 package call
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,7 +13,6 @@ import (
 	"mime"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/auth"
@@ -26,6 +26,8 @@ import (
 // no request of a client can carry one.
 type Caller struct {
 	auth.Identity
+	// Keyed: the fields of the request have a key, which names its caller as that of a client's.
+	Keyed bool
 	// Parent is the id of the request that this one is a part of; "" none. The parent's
 	// place in the team's limits covers it: it needs none of its own and is no request of
 	// the minute, but its tokens and its money are charged.
@@ -48,8 +50,10 @@ type Caller struct {
 
 // Of returns the caller of a request; nil where that is a client's.
 func Of(req *httpserver.Request) *Caller {
-	c, _ := req.Origin().(*Caller)
-	return c
+	if c, _ := req.Origin().(*Caller); c != nil && !c.Keyed {
+		return c
+	}
+	return nil
 }
 
 // Covered reports whether a parent's place in the team's limits covers the request.
@@ -110,7 +114,8 @@ func Do(ctx context.Context, serve httpserver.Handler, c *Caller, path string, f
 
 // Stream is an answer while it comes. One goroutine uses it.
 type Stream struct {
-	Answer // Body is set where the answer is no event stream
+	Answer        // Body is set where the answer is no event stream
+	OnRead func() // is called before each read, which may wait; nil: nothing is
 
 	ctx    context.Context
 	own    *httpserver.Context
@@ -133,13 +138,9 @@ func Open(ctx context.Context, serve httpserver.Handler, c *Caller, path string,
 		}
 		s.own.End(cause)
 	})
-	draining := c.Draining
-	if draining == nil {
-		draining = func() bool { return false }
-	}
 	var res httpserver.Response
 	if s.end = guard(func() error {
-		serve(httpserver.NewRequestFrom(c, "POST", path, c.fields(fields), body, s.own, draining), &res)
+		serve(httpserver.NewRequestFrom(c, "POST", path, c.fields(fields), body, s.own, c.draining), &res)
 		return nil
 	}); s.end != nil {
 		s.Status = 500
@@ -152,15 +153,16 @@ func Open(ctx context.Context, serve httpserver.Handler, c *Caller, path string,
 	return s
 }
 
+func (c *Caller) draining() bool { return c.Draining != nil && c.Draining() }
+
 // fields are those of the head.
 func (c *Caller) fields(more []httpserver.Field) []httpserver.Field {
-	all := make([]httpserver.Field, 0, len(more)+4)
+	all := append(make([]httpserver.Field, 0, len(more)+4), more...)
 	add := func(name, value string) {
 		if value != "" {
 			all = append(all, httpserver.Field{Name: name, Value: value})
 		}
 	}
-	all = append(all, more...)
 	add("Content-Type", "application/json")
 	add("thaw-priority", c.Priority)
 	add("thaw-data", string(c.Data))
@@ -227,6 +229,9 @@ func (s *Stream) read() {
 	if s.buffer == nil {
 		s.buffer = make([]byte, readSize)
 	}
+	if s.OnRead != nil {
+		s.OnRead()
+	}
 	n := 0
 	if err := guard(func() (err error) { n, err = s.body.Read(s.buffer); return err }); err != nil {
 		s.end = err
@@ -243,7 +248,7 @@ func (s *Stream) Next() ([]byte, error) {
 			return nil, ErrTooLarge
 		}
 		switch {
-		case whole && len(line) > 0 && line[0] == ':', whole && strings.HasPrefix(string(line[:min(5, len(line))]), "data:"):
+		case whole && (bytes.HasPrefix(line, []byte(":")) || bytes.HasPrefix(line, []byte("data:"))):
 			return line, nil
 		case whole:
 		case s.end != nil && s.end != io.EOF || s.body == nil:
@@ -258,14 +263,9 @@ func (s *Stream) Next() ([]byte, error) {
 
 // cutLine cuts the first line off what was read; not whole: it is the beginning of one.
 func (s *Stream) cutLine() (line []byte, whole bool) {
-	for i, c := range s.lines {
-		if c == '\n' {
-			line, s.lines = s.lines[:i], s.lines[i+1:]
-			if n := len(line); n > 0 && line[n-1] == '\r' {
-				line = line[:n-1]
-			}
-			return line, true
-		}
+	if line, rest, whole := bytes.Cut(s.lines, []byte{'\n'}); whole {
+		s.lines = rest
+		return bytes.TrimSuffix(line, []byte{'\r'}), true
 	}
 	if s.end == io.EOF && len(s.lines) > 0 { // the last line has no end
 		line, s.lines = s.lines, nil

@@ -157,6 +157,8 @@ func (r *run) onEvent(e compose.Event) {
 		add("state", "compared")
 		add("answers", strconv.Itoa(e.Agreement.Answers))
 		add("agree", strconv.Itoa(e.Agreement.Agree))
+	case compose.EventReplaced:
+		add("state", "replaced")
 	default:
 		return
 	}

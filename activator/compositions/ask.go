@@ -282,10 +282,7 @@ func (a *asked) encode(name string, format jsontext.Value) []byte {
 }
 
 func appendText(b []byte, s string) []byte {
-	out, err := jsontext.AppendQuote(b, s)
-	if err != nil { // it is not UTF-8, and what is not was replaced
-		return out
-	}
+	out, _ := jsontext.AppendQuote(b, s) // an error says that what is not UTF-8 was replaced
 	return out
 }
 

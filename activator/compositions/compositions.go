@@ -24,6 +24,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/records"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/compose"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -78,6 +79,20 @@ type Server struct {
 	o       Options
 	set     atomic.Pointer[set]
 	Records Log
+}
+
+// maxRecords bounds the requests that a Log remembers.
+const maxRecords = 1024
+
+// Log has the records of the newest requests. Its methods may be called concurrently.
+type Log struct {
+	log records.Log[functions.CompositionRecord]
+}
+
+// Find returns the record of a request of the team (of any with ""), by its id or by the
+// client's own, of which the newest counts.
+func (l *Log) Find(team, id string) (functions.CompositionRecord, bool) {
+	return l.log.Find(team, id, nil)
 }
 
 // set is immutable.
@@ -179,6 +194,7 @@ type run struct {
 	id     string      // of the answer
 	name   string      // the Composition's, in the answer
 	places Places
+	stored *records.Entry[functions.CompositionRecord]
 
 	mu      sync.Mutex
 	record  functions.CompositionRecord // as it is now
@@ -196,14 +212,14 @@ func (s *Server) Serve(q *Request, res *httpserver.Response) (Summary, *openai.E
 	if e := r.prepare(); e != nil {
 		return Summary{}, e
 	}
-	s.Records.put(q.Caller.Team, q.ClientID, r.recordNow())
+	r.store()
 	if q.Stream {
 		return r.serveStream(res)
 	}
 	result, err := r.compose(r.ctx)
 	summary := r.end(&result, err)
 	if err != nil {
-		if gone := r.ctx.Err(); gone != nil && errors.Is(gone, httpserver.ErrGone) {
+		if errors.Is(r.ctx.Err(), httpserver.ErrGone) {
 			res.Status = httpserver.StatusClientLeft
 			return summary, nil
 		}
@@ -297,23 +313,27 @@ func (r *run) end(result *compose.Result, err error) Summary {
 	if a := result.Agreement; a.Answers > 0 {
 		rec.Agreement = &functions.CompositionAgreement{Answers: a.Answers, Agree: a.Agree, Exact: a.Exact}
 	}
-	rec.Rounds, rec.Prompts, rec.PlanError, rec.Cost, rec.Code = result.Rounds, result.Prompts, result.PlanError, result.Cost, 200
+	rec.Rounds, rec.Prompts, rec.Cost, rec.Code = result.Rounds, result.Prompts, result.Cost, 200
+	if rec.PlanError, rec.AnsweredBy = result.PlanError, result.AnsweredBy; rec.AnsweredBy != "" {
+		r.finish = "stop" // not that of the empty synthesis
+	}
 	rec.Seconds = r.s.o.Now().Sub(r.began).Seconds()
 	summary := Summary{Calls: len(rec.Calls), Prompt: result.Usage.Prompt, Completion: result.Usage.Completion, Cost: result.Cost,
 		First: r.first}
-	r.mu.Unlock()
 	if err != nil {
 		e := r.failure(err)
-		code := e.Status
-		if gone := r.ctx.Err(); gone != nil && errors.Is(gone, httpserver.ErrGone) {
-			code = 499
+		if rec.Code, rec.Error = e.Status, e.Message; errors.Is(r.ctx.Err(), httpserver.ErrGone) {
+			rec.Code = httpserver.StatusClientLeft
 		}
-		r.mu.Lock()
-		rec.Code, rec.Error = code, e.Message
-		r.mu.Unlock()
 	}
-	r.s.Records.put(r.q.Caller.Team, r.q.ClientID, r.recordNow())
+	r.mu.Unlock()
+	r.store()
 	return summary
+}
+
+// store stores the record as it is now.
+func (r *run) store() {
+	r.stored = r.s.Records.log.Put(r.stored, maxRecords, r.q.Caller.Team, r.q.ID, r.q.ClientID, r.recordNow())
 }
 
 // recordNow is a copy of the record.
@@ -353,8 +373,6 @@ func (r *run) failure(err error) *openai.Error {
 		e := *cause
 		e.Message, e.JSON, e.Param = text, nil, ""
 		return &e
-	case failed.Kind == compose.BadPlan:
-		return openai.New(openai.InternalError, text)
 	}
 	return openai.New(openai.EngineCrashed, text)
 }

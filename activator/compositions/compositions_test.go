@@ -256,6 +256,44 @@ func TestLongAnswer(t *testing.T) {
 	}
 }
 
+// TestEmptySynthesis: where the coordinator writes nothing, the client gets a member's answer,
+// plain and streamed, and the record names the member.
+func TestEmptySynthesis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(0)
+		g.answer = func(body string, res *httpserver.Response) {
+			switch {
+			case !strings.HasPrefix(body, `{"model":"judge"`):
+				answerWith(res, "a text that is "+body[:12])
+			case strings.Contains(body, `"stream":true`):
+				res.Set("content-type", "text/event-stream")
+				res.Stream = io.NopCloser(strings.NewReader(`data: {"choices":[{"index":0,"delta":{"content":""},"finish_reason":"length"}]}` + "\n\n"))
+			default:
+				answerWith(res, "")
+			}
+		}
+		for _, body := range []string{question, strings.Replace(question, "{", `{"stream":true,`, 1)} {
+			var res httpserver.Response
+			_, e := g.Serve(g.request(functions.PatternEnsemble, body, func(int, string, Summary) {}), &res)
+			if e != nil {
+				t.Fatal(e)
+			}
+			if res.Stream != nil {
+				res.Body, _ = io.ReadAll(res.Stream)
+				res.Stream.Close()
+			}
+			for _, want := range []string{`"content":"a text that is {\"model\":\"a\""}`, `"finish_reason":"stop"`, `"answered_by":"a"`} {
+				if !strings.Contains(string(res.Body), want) {
+					t.Errorf("no %s in %s", want, res.Body)
+				}
+			}
+			if res.Stream != nil && !strings.Contains(string(res.Body), ": thaw state=replaced member=a round=1\n") {
+				t.Errorf("no comment in %s", res.Body)
+			}
+		}
+	})
+}
+
 // TestPanic: a panic of the data path is a member's failure.
 func TestPanic(t *testing.T) {
 	g := newRig(0)
@@ -317,8 +355,8 @@ func TestLog(t *testing.T) {
 	var l Log
 	for i := range maxRecords + 10 {
 		id := fmt.Sprint(i)
-		l.put("red", "mine", functions.CompositionRecord{ID: id})
-		l.put("red", "mine", functions.CompositionRecord{ID: id, Code: 200})
+		at := l.log.Put(nil, maxRecords, "red", id, "mine", functions.CompositionRecord{ID: id})
+		l.log.Put(at, maxRecords, "red", id, "mine", functions.CompositionRecord{ID: id, Code: 200})
 	}
 	if _, ok := l.Find("red", "9"); ok {
 		t.Error("an old record is kept")
@@ -329,7 +367,7 @@ func TestLog(t *testing.T) {
 	if rec, ok := l.Find("red", "mine"); !ok || rec.ID != fmt.Sprint(maxRecords+9) {
 		t.Errorf("%+v", rec)
 	}
-	if _, ok := l.Find("blue", "mine"); ok || len(l.byID) != maxRecords {
+	if _, ok := l.Find("blue", "mine"); ok || len(l.log.Newest("", maxRecords+1)) != maxRecords {
 		t.Error("another team's, or too many")
 	}
 }

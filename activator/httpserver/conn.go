@@ -198,7 +198,7 @@ func (c *conn) resetExchange() {
 		c.large = nil
 	}
 	c.setCharged(cap(c.large))
-	c.req.Body = nil
+	c.req.Body, c.req.Opened = nil, nil
 	n := copy(c.buf, c.buf[c.r:c.w])
 	c.r, c.w = 0, n
 	clear(c.res.Fields)

@@ -38,6 +38,8 @@ type Request struct {
 	Body   []byte
 	// Received took the body where [Options].Receive had one for it; Body is nil then.
 	Received Receiver
+	// Opened is what [Options].Authorize has set for the Handler; nil where it was not asked.
+	Opened any
 
 	from exchange
 }

@@ -186,6 +186,11 @@ func (b *Bucket) Apply(g *Allotment, now time.Time) {
 	if b.exhausted, b.exhaustedAt = g.Exhausted, now; b.exhausted > 0 {
 		b.reported.Waiting = 0 // they have their answer
 	}
+	b.wake()
+}
+
+// wake ends the waits that Await began.
+func (b *Bucket) wake() {
 	if b.changed != nil {
 		close(b.changed)
 		b.changed = nil
@@ -195,10 +200,7 @@ func (b *Bucket) Apply(g *Allotment, now time.Time) {
 // OnDisconnect wakes waiters: no allotment comes any more.
 func (b *Bucket) OnDisconnect(m *Membership, now time.Time) {
 	b.refill(m, now)
-	if b.changed != nil {
-		close(b.changed)
-		b.changed = nil
-	}
+	b.wake()
 }
 
 // NeedsReport reports whether the bucket should be reported now and not later.

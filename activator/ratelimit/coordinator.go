@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -211,10 +212,7 @@ func (c *Coordinator) Report(id string, first bool, reports *UsageReports, now t
 		m = &member{holds: map[*limit]*holding{}}
 		c.members[id] = m
 	}
-	if m == nil || !m.disconnectedAt.IsZero() {
-		return nil // of a connection that has ended
-	}
-	if reports == nil {
+	if m == nil || !m.disconnectedAt.IsZero() || reports == nil { // of a connection that has ended, or empty
 		return nil
 	}
 	if !(reports.Share >= 0 && reports.Share <= 1) {
@@ -279,12 +277,7 @@ func (c *Coordinator) apply(id string, m *member, first bool, report *UsageRepor
 
 func (c *Coordinator) dropHoldings(m *member) {
 	for l, h := range m.holds {
-		for i := range l.holdings {
-			if l.holdings[i] == h {
-				l.holdings = append(l.holdings[:i], l.holdings[i+1:]...)
-				break
-			}
-		}
+		l.holdings = slices.DeleteFunc(l.holdings, func(x *holding) bool { return x == h })
 	}
 	clear(m.holds)
 }
@@ -399,11 +392,7 @@ func (c *Coordinator) allot(l *limit, now time.Time) {
 	if free -= first; free > 0 && now.Sub(l.recallAt) >= recallPause {
 		c.divide(l, min(free, wanted-first), func(h *holding) *int64 { return &h.want })
 	}
-	unmet := false
-	for _, h := range l.holdings {
-		unmet = unmet || h.want > 0
-	}
-	if unmet {
+	if slices.ContainsFunc(l.holdings, func(h *holding) bool { return h.want > 0 }) {
 		c.unmet[l] = true
 	} else {
 		delete(c.unmet, l)
@@ -449,9 +438,7 @@ func (c *Coordinator) divide(l *limit, n int64, need func(*holding) *int64) {
 			h.granted += k
 			h.have += k
 			h.want -= k
-			if h.waiting -= k; h.waiting < 0 {
-				h.waiting = 0
-			}
+			h.waiting = max(0, h.waiting-k)
 			l.level -= float64(k)
 		}
 		l.turn++
@@ -461,13 +448,10 @@ func (c *Coordinator) divide(l *limit, n int64, need func(*holding) *int64) {
 // requestRecall recalls the spare units of a limit that requests wait for. It reports
 // whether a recall under way may still bring some.
 func (c *Coordinator) requestRecall(l *limit, now time.Time) bool {
-	waits, pending, any := false, false, false
-	for _, h := range l.holdings {
-		waits = waits || h.waiting > 0
-	}
-	if !waits {
+	if !slices.ContainsFunc(l.holdings, func(h *holding) bool { return h.waiting > 0 }) {
 		return false
 	}
+	pending, any := false, false
 	for _, h := range l.holdings {
 		if !h.member.disconnectedAt.IsZero() || h.have <= 0 || h.waiting > 0 {
 			continue

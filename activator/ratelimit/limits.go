@@ -63,6 +63,14 @@ func (l *Limits) newAccount() *account {
 
 var unshared Membership
 
+// all is the accounts of all teams that there are. It must not be changed.
+func (l *Limits) all() map[string]*account {
+	if m := l.accounts.Load(); m != nil {
+		return *m
+	}
+	return nil
+}
+
 func (l *Limits) memberOf() *Membership {
 	if m := l.membership.Load(); m != nil {
 		return m
@@ -88,9 +96,7 @@ func (l *Limits) SetTeams(teams []functions.Team) {
 	for _, t := range teams {
 		specs[t.Metadata.Name] = t.Spec
 	}
-	if old := l.accounts.Load(); old != nil {
-		maps.Copy(next, *old)
-	}
+	maps.Copy(next, l.all())
 	for name := range specs {
 		if next[name] == nil {
 			next[name] = l.newAccount()
@@ -113,20 +119,16 @@ func (a *account) setLimits(spec functions.TeamSpec) {
 }
 
 func (l *Limits) account(team string) *account {
-	if m := l.accounts.Load(); m != nil {
-		if a := (*m)[team]; a != nil {
-			return a
-		}
+	if a := l.all()[team]; a != nil {
+		return a
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	next := map[string]*account{}
-	if old := l.accounts.Load(); old != nil {
-		if a := (*old)[team]; a != nil {
-			return a
-		}
-		maps.Copy(next, *old)
+	if a := l.all()[team]; a != nil {
+		return a
 	}
+	next := map[string]*account{}
+	maps.Copy(next, l.all())
 	a := l.newAccount()
 	next[team] = a
 	l.accounts.Store(&next)
@@ -304,26 +306,29 @@ func (l Lease) NeedsUsage() bool {
 	return l.a.buckets[Tokens].Size() > 0
 }
 
-// SpendPerDay is how much money the team may spend a day; 0 is no limit.
-func (l *Limits) SpendPerDay(team string) float64 {
-	m := l.accounts.Load()
-	if m == nil || (*m)[team] == nil {
-		return 0
+// settings are what the team's file says of it; nothing where it has none.
+func (l *Limits) settings(team string) (limits functions.Limits, priority functions.Priority) {
+	a := l.all()[team]
+	if a == nil {
+		return limits, ""
 	}
-	a := (*m)[team]
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.limits.SpendPerDay
+	return a.limits, a.priority
+}
+
+// SpendPerDay is how much money the team may spend a day; 0 is no limit.
+func (l *Limits) SpendPerDay(team string) float64 {
+	limits, _ := l.settings(team)
+	return limits.SpendPerDay
 }
 
 // SpendLimits are the teams whose money is limited, each with its SpendPerDay.
 func (l *Limits) SpendLimits() map[string]float64 {
 	limits := map[string]float64{}
-	if m := l.accounts.Load(); m != nil {
-		for team := range *m {
-			if n := l.SpendPerDay(team); n > 0 {
-				limits[team] = n
-			}
+	for team := range l.all() {
+		if n := l.SpendPerDay(team); n > 0 {
+			limits[team] = n
 		}
 	}
 	return limits
@@ -331,14 +336,8 @@ func (l *Limits) SpendLimits() map[string]float64 {
 
 // MaxPriority is the highest priority that requests of the team may have; "" is any.
 func (l *Limits) MaxPriority(team string) functions.Priority {
-	m := l.accounts.Load()
-	if m == nil || (*m)[team] == nil {
-		return ""
-	}
-	a := (*m)[team]
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.priority
+	_, priority := l.settings(team)
+	return priority
 }
 
 // AdmitColdStart counts a cold start of a team or refuses it.
@@ -383,18 +382,10 @@ func (u Usage) SetFields(res interface{ Set(name, value string) }) {
 
 // Usage of a team now.
 func (l *Limits) Usage(team string, now time.Time) Usage {
-	m := l.accounts.Load()
-	if m == nil {
-		return Usage{}
-	}
-	a := (*m)[team]
+	a := l.all()[team]
 	if a == nil {
 		return Usage{}
 	}
-	return a.usage(now)
-}
-
-func (a *account) usage(now time.Time) Usage {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := a.limiter.memberOf()

@@ -24,10 +24,8 @@ func (l *Limits) Reports(first, all bool, now time.Time) *UsageReports {
 		t.Connected = true
 	}
 	out := &UsageReports{Share: t.Share}
-	if m := l.accounts.Load(); m != nil {
-		for team, a := range *m {
-			a.reports(team, &was, &t, first, all, now, out)
-		}
+	for team, a := range l.all() {
+		a.reports(team, &was, &t, first, all, now, out)
 	}
 	if first {
 		l.membership.Store(&t)
@@ -85,14 +83,12 @@ func (l *Limits) OnDisconnect(now time.Time) {
 	}
 	t.Connected, t.Since = false, now
 	l.membership.Store(&t)
-	if m := l.accounts.Load(); m != nil {
-		for _, a := range *m {
-			a.mu.Lock()
-			a.allotments++ // waiters must not go on waiting
-			for k := range a.buckets {
-				a.buckets[k].OnDisconnect(&t, now)
-			}
-			a.mu.Unlock()
+	for _, a := range l.all() {
+		a.mu.Lock()
+		a.allotments++ // waiters must not go on waiting
+		for k := range a.buckets {
+			a.buckets[k].OnDisconnect(&t, now)
 		}
+		a.mu.Unlock()
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -184,8 +183,8 @@ func (c *Call) judgeFrame(e *openai.Error) *openai.Error {
 
 // holdRequests keeps requests back until the other side takes some again.
 func (c *Call) holdRequests() {
-	pause, ok := c.pause()
-	if !ok {
+	pause := c.pause()
+	if pause == 0 {
 		return
 	}
 	t := c.t
@@ -197,31 +196,13 @@ func (c *Call) holdRequests() {
 	}
 }
 
-// pause is the Retry-After of the answer: seconds, or a date.
-func (c *Call) pause() (time.Duration, bool) {
-	if c.after == "" {
-		return 0, false
-	}
-	if s, err := strconv.ParseFloat(c.after, 64); err == nil {
-		if !(s > 0) {
-			return 0, false
-		}
-		return time.Duration(min(s, maxPause.Seconds()) * float64(time.Second)), true
-	}
-	at, err := http.ParseTime(c.after)
-	if err != nil {
-		return 0, false
-	}
-	d := min(at.Sub(c.t.owner.o.Now()), maxPause)
-	return d, d > 0
+// pause is the Retry-After of the answer; 0: it has none.
+func (c *Call) pause() time.Duration {
+	return openai.ParseRetryAfter(c.after, c.t.owner.o.Now(), maxPause)
 }
 
 // RetryAfter is after how long the client may try again: as the other side has it, or in a
 // second, and never more than clients bear.
 func (c *Call) RetryAfter() time.Duration {
-	d, ok := c.pause()
-	if !ok {
-		return time.Second
-	}
-	return min(max(d, time.Second), openai.MaxRetryAfter)
+	return min(max(c.pause(), time.Second), openai.MaxRetryAfter)
 }

@@ -16,7 +16,7 @@ import (
 // and limits have no room. Header returns a field of the request's head.
 type Input struct {
 	Features  functions.RouteFeatures
-	Text      func() string
+	Text      func() []byte
 	Typed     *intents.Typed // what is remembered of a text that is being typed; nil: nothing
 	Header    func(name string) string
 	Candidate func(target string) functions.RouteCandidate
@@ -64,7 +64,7 @@ type evaluation struct {
 	router   *Router
 	features functions.RouteFeatures
 	header   func(string) string
-	text     func() string
+	text     func() []byte
 	typed    *intents.Typed
 
 	replayed bool   // features are complete: nothing is computed
@@ -72,7 +72,7 @@ type evaluation struct {
 
 	scored, classified bool
 	read               bool // text has been called
-	content            string
+	content            []byte
 }
 
 func (e *evaluation) decide(candidate func(string) functions.RouteCandidate, cold functions.ColdPolicy, data functions.DataClass, objective functions.Objective) functions.RouteRecord {
@@ -160,7 +160,7 @@ func (e *evaluation) complexity() float64 {
 // was below it stays in the features.
 func (e *evaluation) intent() string {
 	if !e.classified && !e.replayed && e.router.intents != nil && e.readText() {
-		intent, confidence := e.router.intents.ClassifyTyped(e.typed, e.content)
+		intent, confidence := e.router.intents.ClassifyTyped(e.typed, string(e.content))
 		e.features.Confidence = confidence
 		if confidence >= e.router.threshold {
 			e.features.Intent = intent
@@ -176,7 +176,7 @@ func (e *evaluation) readText() bool {
 		e.content = e.text()
 	}
 	e.read = true
-	return e.content != ""
+	return len(e.content) > 0
 }
 
 // choose sets Target, Prewarm and Reason from Candidates, Objective and Cold.

@@ -186,7 +186,7 @@ func TestLazy(t *testing.T) {
 		{functions.RouteFeatures{TokenCount: 50, Images: true}, "billing", functions.StageIntent, 1},
 	} {
 		reads := 0
-		rec := r.Decide(Input{Features: c.f, Text: func() string { reads++; return "Where is my invoice?" }, Candidate: candidates()})
+		rec := r.Decide(Input{Features: c.f, Text: func() []byte { reads++; return []byte("Where is my invoice?") }, Candidate: candidates()})
 		if rec.Rule != c.rule || rec.Stage != c.stage || reads != c.reads {
 			t.Errorf("%+v: rule %s, stage %s, %d reads", c, rec.Rule, rec.Stage, reads)
 		}
@@ -227,7 +227,7 @@ func TestFeatures(t *testing.T) {
 	if !f.Code || f.TokenCount < 8 || f.TokenCount > 16 || f.Language != "en" || f.Complexity != -1 {
 		t.Errorf("%+v", f)
 	}
-	if text := Text(&env, body, "/v1/chat/completions"); text != "Write a Python function.\nPlease." {
+	if text := string(Text(&env, body, "/v1/chat/completions")); text != "Write a Python function.\nPlease." {
 		t.Errorf("%q", text)
 	}
 	if f := r.Features(&env, body, "/v1/audio/transcriptions"); f != (functions.RouteFeatures{Complexity: -1}) {
@@ -320,7 +320,7 @@ func TestReplay(t *testing.T) {
 		rec := r.Decide(Input{
 			Features: functions.RouteFeatures{TokenCount: w.IntN(1000), Code: w.IntN(2) == 0, Tools: w.IntN(2) == 0,
 				StructuredOutput: w.IntN(2) == 0},
-			Text:      func() string { return text },
+			Text:      func() []byte { return []byte(text) },
 			Header:    header,
 			Candidate: func(target string) functions.RouteCandidate { return all[target] },
 			Cold:      append(functions.ColdPolicies, "")[w.IntN(4)],

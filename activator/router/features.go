@@ -17,10 +17,10 @@ func (r *Router) Features(env *openai.Envelope, body []byte, path string) functi
 }
 
 // Text returns the text of a request that complexity and intents are judged by: that of
-// the user's newest turn.
-func Text(env *openai.Envelope, body []byte, path string) string {
+// the user's newest turn. It may be a part of body.
+func Text(env *openai.Envelope, body []byte, path string) []byte {
 	if openai.IsForm(path) {
-		return ""
+		return nil
 	}
 	return prompt.Text(env, body)
 }

@@ -172,7 +172,7 @@ type Request struct {
 	Find func(functions.Name) (Function, bool)
 	Now  time.Time
 
-	text    func() string // of the newest turn
+	text    func() []byte // of the newest turn
 	path    string        // of the endpoint
 	answers int           // that it asks for
 	depth   int           // Compositions whose parts are looked at
@@ -226,7 +226,7 @@ func (r *Route) Read(q *Request, env *openai.Envelope, body []byte, path string,
 		q.Features.RepeatedPrefix = seen.look(q.Team, f, q.Now, !dry)
 	}
 	q.MaxTokens, q.path, q.answers = env.MaxTokens, path, env.N
-	q.text = func() string { return router.Text(env, body, path) }
+	q.text = func() []byte { return router.Text(env, body, path) }
 }
 
 // Choose decides. The record's target is "" where no candidate is eligible; Refusal is

@@ -93,8 +93,8 @@ func TestLog(t *testing.T) {
 	for i := range 2*maxRecords + 7 {
 		put("red", fmt.Sprint("n", i), fmt.Sprint("c", i))
 	}
-	if len(l.ring) != maxRecords {
-		t.Errorf("%d records are kept", len(l.ring))
+	if n := len(l.Newest("", 2*maxRecords)); n != maxRecords {
+		t.Errorf("%d records are kept", n)
 	}
 	if _, ok := l.Find("red", fmt.Sprint("n", maxRecords+6)); ok {
 		t.Error("an old record is found")

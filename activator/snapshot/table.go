@@ -176,7 +176,7 @@ func (t *Table[S]) Nearest(team, name string, n int, also ...string) []string {
 			if bits.OnesCount64(want^mask) > 2*maxDistance {
 				return
 			}
-			if d = editDistance(name, candidate, maxDistance); d > maxDistance || d >= len(name) {
+			if d = functions.Distance(name, candidate, maxDistance); d > maxDistance || d >= len(name) {
 				return
 			}
 		}
@@ -209,44 +209,4 @@ func letterSet(s string) (m uint64) {
 		m |= 1 << (s[i] & 63)
 	}
 	return m
-}
-
-// editDistance is the edit distance of two short names, or more than limit where it is
-// more. Only the band of cells within the limit is computed.
-func editDistance(a, b string, limit int) int {
-	if len(a) > 63 || len(b) > 63 || len(a)-len(b) > limit || len(b)-len(a) > limit {
-		return limit + 1
-	}
-	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
-		a, b = a[1:], b[1:]
-	}
-	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
-		a, b = a[:len(a)-1], b[:len(b)-1]
-	}
-	var row [65]int
-	for j := range len(b) + 1 {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		from, to := max(1, i-limit), min(len(b), i+limit)
-		diagonal := row[from-1]
-		row[from-1] = limit + 1
-		if from == 1 {
-			row[0] = i
-		}
-		best := row[from-1]
-		for j := from; j <= to; j++ {
-			cost := diagonal
-			if a[i-1] != b[j-1] {
-				cost++
-			}
-			diagonal = row[j] // at the band's upper edge still from the first row, and more than limit
-			row[j] = min(cost, row[j]+1, row[j-1]+1)
-			best = min(best, row[j])
-		}
-		if best > limit {
-			return limit + 1
-		}
-	}
-	return row[len(b)]
 }

@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -143,42 +142,4 @@ func FuzzNearest(f *testing.F) {
 			t.Error(got)
 		}
 	})
-}
-
-// The banded distance against the plain one.
-func TestDistance(t *testing.T) {
-	plain := func(a, b string) int {
-		row := make([]int, len(b)+1)
-		for j := range row {
-			row[j] = j
-		}
-		for i := 1; i <= len(a); i++ {
-			diagonal := row[0]
-			row[0] = i
-			for j := 1; j <= len(b); j++ {
-				cost := diagonal
-				if a[i-1] != b[j-1] {
-					cost++
-				}
-				diagonal = row[j]
-				row[j] = min(cost, row[j]+1, row[j-1]+1)
-			}
-		}
-		return row[len(b)]
-	}
-	r := rand.New(rand.NewPCG(3, 3))
-	randomWord := func() string {
-		b := make([]byte, r.IntN(12))
-		for i := range b {
-			b[i] = "abc"[r.IntN(3)]
-		}
-		return string(b)
-	}
-	for range 20000 {
-		a, b := randomWord(), randomWord()
-		want := plain(a, b)
-		if got := editDistance(a, b, 3); got != want && (want <= 3 || got <= 3) {
-			t.Fatalf("%q %q: %d, want %d", a, b, got, want)
-		}
-	}
 }

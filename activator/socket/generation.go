@@ -7,12 +7,12 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -28,23 +28,18 @@ type generation struct {
 	began     time.Time
 	ahead     *lease // what was prepared for it; nil: nothing
 
-	pending []byte // of a line that is not whole
-	frame   []byte // the last token's
-	ended   bool   // the answer had its end mark
-	failed  bool   // an error frame was sent
-	first   time.Duration
-	usage   jsontext.Value
-	reason  string
-	phases  map[string]int
+	frame  []byte // the last token's
+	ended  bool   // the answer had its end mark
+	failed bool   // an error frame was sent
+	first  time.Duration
+	usage  jsontext.Value
+	reason string
+	phases map[string]int
 }
 
-const (
-	maxLine  = 1 << 20
-	maxPlain = 16 << 20 // of an answer that is no stream
-	// patience is sent as the client's bound between two bytes: the data path writes
-	// progress three times as often.
-	patience = "1.5"
-)
+// patience is sent as the client's bound between two bytes: the data path writes progress
+// three times as often.
+const patience = "1.5"
 
 // run asks and writes frames until the answer has ended. Then the socket takes the next
 // submit, or ends with its server.
@@ -73,111 +68,54 @@ func (g *generation) run() {
 
 // ask sends the request and passes the answer on.
 func (g *generation) ask() {
-	var res httpserver.Response
-	closed := false
-	closeOnce := func() {
-		if res.Stream != nil && !closed {
-			closed = true
-			res.Stream.Close()
-		}
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			g.o.s.o.Log.Error("a generation of a socket panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
-			g.fail(string(openai.InternalError), openai.New(openai.InternalError, "").Message)
-		}
-		closeOnce()
-	}()
 	o := g.o
 	fields := append([]httpserver.Field{
-		{Name: "Content-Type", Value: "application/json"}, {Name: "X-Stainless-Read-Timeout", Value: patience},
-		{Name: "thaw-session", Value: o.key.client},
+		{Name: "X-Stainless-Read-Timeout", Value: patience}, {Name: "thaw-session", Value: o.key.client},
 	}, o.fields...)
 	if a := o.handshake.authorization; a != "" {
 		fields = append(fields, httpserver.Field{Name: "Authorization", Value: a})
 	}
-	isDraining := func() bool {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		return o.draining
+	s := call.Open(g.ctx, o.s.o.Generate, &call.Caller{Keyed: true, Draining: o.isDraining}, generatePath, fields, g.body)
+	defer s.Close()
+	if s.Status < 400 {
+		o.send(g.startFrame(&s.Answer))
 	}
-	o.s.o.Generate(httpserver.NewRequest("POST", generatePath, fields, g.body, g.ctx, isDraining), &res)
-	if res.Status >= 400 {
-		g.failBy(readPlain(&res))
+	if !s.IsEvents() {
+		answer, err := s.Whole()
+		g.plain(&answer, err)
 		return
 	}
-	o.send(g.startFrame(&res))
-	if !isEventStream(&res) {
-		g.plain(readPlain(&res))
-		return
-	}
-	buf := make([]byte, 4<<10)
+	s.OnRead = o.conn.release
 	for !g.failed {
-		n, err := res.Stream.Read(buf)
+		line, err := s.Next()
 		o.conn.hold() // what came together goes on together
-		g.pass(buf[:n])
 		if err != nil {
 			g.end(err)
 			return // the last frame is behind
 		}
-		o.conn.release()
+		g.line(line)
 	}
-}
-
-func isEventStream(res *httpserver.Response) bool {
-	kind, _, _ := strings.Cut(httpserver.FieldOf(res.Fields, "content-type"), ";")
-	return res.Stream != nil && strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
-}
-
-func readPlain(res *httpserver.Response) []byte {
-	if res.Stream == nil {
-		return res.Body
-	}
-	b, _ := io.ReadAll(io.LimitReader(res.Stream, maxPlain))
-	return b
 }
 
 // startFrame reads what the Router chose from the answer's head.
-func (g *generation) startFrame(res *httpserver.Response) startFrame {
+func (g *generation) startFrame(head *call.Answer) startFrame {
 	f := startFrame{Type: "generation_start"}
 	target := ""
-	for part := range strings.SplitSeq(httpserver.FieldOf(res.Fields, "thaw-route"), ";") {
+	for part := range strings.SplitSeq(head.Header("thaw-route"), ";") {
 		key, value, _ := strings.Cut(strings.TrimSpace(part), "=")
 		if key == "target" {
 			target = value
 		}
 	}
 	f.Model, f.Adapter, _ = strings.Cut(target, ":")
-	if f.Cold = httpserver.FieldOf(res.Fields, "thaw-cold-start") != ""; f.Cold {
+	if f.Cold = head.Header("thaw-cold-start") != ""; f.Cold {
 		f.ETA = g.o.prediction.expected(target)
 	}
-	_, f.Moved, _ = strings.Cut(httpserver.FieldOf(res.Fields, "thaw-session"), "why=")
+	_, f.Moved, _ = strings.Cut(head.Header("thaw-session"), "why=")
 	if g.ahead != nil {
 		g.ahead.settle(target, f.Cold, g.began)
 	}
 	return f
-}
-
-// pass passes on the lines of the answer that are whole.
-func (g *generation) pass(p []byte) {
-	for !g.failed {
-		i := bytes.IndexByte(p, '\n')
-		if i < 0 {
-			break
-		}
-		line := p[:i]
-		if len(g.pending) > 0 {
-			line = append(g.pending, line...)
-			g.pending = g.pending[:0]
-		}
-		g.line(bytes.TrimSuffix(line, []byte("\r")))
-		p = p[i+1:]
-	}
-	if len(g.pending)+len(p) > maxLine {
-		g.fail(string(openai.EngineCrashed), "The engine sent a line beyond all bounds.")
-		return
-	}
-	g.pending = append(g.pending, p...)
 }
 
 func (g *generation) line(line []byte) {
@@ -279,29 +217,36 @@ func (g *generation) take(c *chunk) {
 }
 
 // plain passes on an answer that is no stream.
-func (g *generation) plain(b []byte) {
+func (g *generation) plain(a *call.Answer, err error) {
+	if err != nil {
+		g.end(err)
+		return
+	}
 	var c chunk
-	if err := json.Unmarshal(b, &c, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil || len(c.Choices) == 0 {
-		g.failBy(b)
+	if a.Status >= 400 || json.Unmarshal(a.Body, &c, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) != nil ||
+		len(c.Choices) == 0 {
+		g.failBy(a.Body)
 		return
 	}
 	g.take(&c)
 }
 
-// end ends an answer whose stream ended with err.
+// end ends an answer that ended with err.
 func (g *generation) end(err error) {
-	if len(g.pending) > 0 && !g.failed {
-		g.line(g.pending)
-	}
-	if g.failed || g.ended || g.cancelled.Load() || err == io.EOF && g.reason != "" {
+	if g.ended || g.cancelled.Load() || err == io.EOF && g.reason != "" {
 		return
 	}
-	if errors.Is(g.ctx.Err(), httpserver.ErrDraining) {
-		e := openai.New(openai.ShuttingDown, "")
-		g.fail(string(e.Code), e.Message)
-		return
+	e := openai.New(openai.EngineCrashed, "The answer broke off.")
+	switch panicked, ok := errors.AsType[*call.PanicError](err); {
+	case ok:
+		g.o.s.o.Log.Error("a generation of a socket panicked", slog.Any("panic", panicked.Value), slog.String("stack", string(panicked.Stack)))
+		e = openai.New(openai.InternalError, "")
+	case errors.Is(g.ctx.Err(), httpserver.ErrDraining):
+		e = openai.New(openai.ShuttingDown, "")
+	case errors.Is(err, call.ErrTooLarge):
+		e = openai.New(openai.EngineCrashed, "The engine sent a line beyond all bounds.")
 	}
-	g.fail(string(openai.EngineCrashed), "The answer broke off.")
+	g.fail(string(e.Code), e.Message)
 }
 
 // failBy sends the error that an answer holds.

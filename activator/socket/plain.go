@@ -3,6 +3,8 @@ package socket
 import (
 	"encoding/json"
 	"net/url"
+	"slices"
+	"strings"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
@@ -46,16 +48,11 @@ func (s *Server) predict(req *httpserver.Request, res *httpserver.Response) *ope
 }
 
 func allowMethods(req *httpserver.Request, allowed ...string) *openai.Error {
-	e := openai.New(openai.MethodNotAllowed, "Use "+allowed[0]+" here.")
-	for i, m := range allowed {
-		if req.Method == m {
-			return nil
-		}
-		if i > 0 {
-			e.Allow += ", "
-		}
-		e.Allow += m
+	if slices.Contains(allowed, req.Method) {
+		return nil
 	}
+	e := openai.New(openai.MethodNotAllowed, "Use "+allowed[0]+" here.")
+	e.Allow = strings.Join(allowed, ", ")
 	return e
 }
 

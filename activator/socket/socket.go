@@ -96,6 +96,12 @@ func (s *socket) drain() {
 	}
 }
 
+func (s *socket) isDraining() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.draining
+}
+
 func (s *socket) goAway() { s.ws.Close(websocket.StatusGoingAway, "shutting down") }
 
 // send writes one frame. Where that fails, as it does where the client does not read, the

@@ -489,10 +489,10 @@ func (c *conn) readOneHead(res *Response) error {
 			c.remain = n
 			continue
 		case "transfer-encoding":
-			if c.chunked || !http1.EqualFold(value, "chunked") {
+			if !http1.EqualFold(value, "chunked") {
 				return protocolError("its transfer-encoding is %.60q", value)
 			}
-			c.chunked = true
+			c.chunked = true // also twice: applications that copy fields behind a server that adds its own
 			continue
 		case "connection":
 			c.close = c.close || http1.EqualFold(value, "close")

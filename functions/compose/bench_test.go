@@ -35,7 +35,7 @@ func BenchmarkRun(b *testing.B) {
 			b.ReportAllocs()
 			calls, before := 0, cpuTime(b)
 			plan := planOf(c.pattern)
-			plan.Random = nil
+			plan.Mark = nil
 			for b.Loop() {
 				result, err := Run(b.Context(), plan, in, ask, ready, nil)
 				if err != nil {

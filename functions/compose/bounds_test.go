@@ -12,38 +12,8 @@ import (
 	"time"
 )
 
-// TestPlans: a plan that cannot run is refused before any call.
-func TestPlans(t *testing.T) {
-	abc := []string{"a", "b", "c"}
-	for _, c := range []struct {
-		plan Plan
-		says string // of the error; "": it runs
-	}{
-		{Plan{Pattern: Ensemble, Members: abc, Coordinator: "j"}, ""},
-		{Plan{Pattern: Ensemble, Members: abc, Coordinator: "j", Budget: Budget{Calls: 3}}, ""},
-		{Plan{Pattern: "swarm", Members: abc, Coordinator: "j"}, `pattern "swarm" is none`},
-		{Plan{Pattern: Ensemble, Coordinator: "j"}, "members is empty"},
-		{Plan{Pattern: Debate, Members: []string{"a", "a"}, Coordinator: "j"}, `members: "a" is empty or named twice`},
-		{Plan{Pattern: Ensemble, Members: abc}, "coordinator is missing"},
-		{Plan{Pattern: Ensemble, Members: abc, Coordinator: "j", Quorum: 4}, "quorum 4 of 3 members"},
-		{Plan{Pattern: Ensemble, Members: abc, Coordinator: "j", Quorum: -1}, "quorum -1"},
-		{Plan{Pattern: Debate, Members: abc, Coordinator: "j", Rounds: -1}, "negative"},
-		{Plan{Pattern: Ensemble, Members: abc, Coordinator: "j", Budget: Budget{Calls: 2}}, "budget.calls is 2: a run needs at least 3"},
-		{Plan{Pattern: Graph, Members: abc, Coordinator: "j", Budget: Budget{Calls: 2}}, "a run needs at least 3"},
-		{Plan{Pattern: Ensemble, Members: abc, Coordinator: "j", Budget: Budget{Cost: -1}}, "budget is negative"},
-		{Plan{Pattern: Maestro, Members: abc, Coordinator: "j"}, "no agent beside the critic"},
-		{Plan{Pattern: Maestro, Agents: map[string]string{"critic": "a"}, Coordinator: "j"}, "no agent beside the critic"},
-		{Plan{Pattern: Maestro, Agents: map[string]string{"poet": "a"}, Coordinator: "j"}, `"poet" is no role`},
-		{Plan{Pattern: Maestro, Agents: map[string]string{"code": ""}, Coordinator: "j"}, "code has no member"},
-	} {
-		s := &script{answer: replies(map[string]string{"a": "1", "b": "2", "c": "3", "j": "4"})}
-		_, err := Run(t.Context(), &c.plan, question("?"), s.ask, nil, nil)
-		var e *Error
-		if (err == nil) != (c.says == "") ||
-			err != nil && (!errors.As(err, &e) || e.Kind != BadPlan || !strings.Contains(err.Error(), c.says) || len(s.calls) > 0) {
-			t.Errorf("%+v: %v, want %q; calls %v", c.plan, err, c.says, s.names())
-		}
-	}
+// TestNoMessages: a request without messages is refused before any call.
+func TestNoMessages(t *testing.T) {
 	if _, err := Run(t.Context(), planOf(Ensemble), Input{}, nil, nil, nil); err == nil || err.Error() != "request: no messages" {
 		t.Error(err)
 	}

@@ -3,7 +3,6 @@ package compose
 import (
 	"context"
 	"encoding/json/jsontext"
-	"io"
 	"time"
 )
 
@@ -75,7 +74,7 @@ type Input struct {
 	Sampling  jsontext.Value // temperature and the like, passed on as it is
 }
 
-// Plan is a composition, checked and with the file's defaults filled in.
+// Plan is a composition that [functions.ValidateComposition] has accepted.
 type Plan struct {
 	Pattern     Pattern
 	Members     []string          // all patterns but maestro, without repeats
@@ -85,8 +84,8 @@ type Plan struct {
 	Quorum      int           // answers that are enough; 0: more than half of those asked for
 	Patience    time.Duration // how long a round waits for cold members beyond the quorum; 0: no bound. Not for graph
 	Budget      Budget
-	Quoted      int       // bytes of all answers that one message quotes; 0: 128 KiB. Long ones are cut first
-	Random      io.Reader // source of the marks around quotations, of one run at a time; nil: crypto/rand
+	Quoted      int           // bytes of all answers that one message quotes; 0: 128 KiB. Long ones are cut first
+	Mark        func() string // draws 128 random bits for the marks around quotations; nil: crypto/rand
 }
 
 // Budget bounds a run; 0 is no bound.
@@ -123,6 +122,8 @@ type Result struct {
 	LeftOut   []LeftOut
 	Prompts   string // version of the prompts
 	PlanError string // why the coordinator's plan was not used: each member got the whole request; "": it was, or there is none
+
+	AnsweredBy string // the member whose answer Text is, because the coordinator's was empty; "": none
 }
 
 // Made is a call that was made, in the order in which they began.
@@ -178,6 +179,7 @@ const (
 	EventLeftOut   EventKind = "left_out"  // Reason
 	EventPlan      EventKind = "plan"      // the coordinator's choice: Steps; with Err what was done in its place
 	EventAgreement EventKind = "agreement" // Agreement
+	EventReplaced  EventKind = "replaced"  // the synthesis is empty: Member's answer stands for it
 	EventWait      EventKind = "wait"      // nothing begins until a call has ended, or patience has: Busy and Next
 )
 
@@ -212,9 +214,6 @@ type Step struct {
 // time, and returns only after every call to ask has returned. Errors are of type *Error,
 // or wrap context.Cause(ctx) if ctx ended.
 func Run(ctx context.Context, p *Plan, in Input, ask Ask, ready Ready, on func(Event)) (Result, error) {
-	if err := p.check(); err != nil {
-		return Result{}, err
-	}
 	if len(in.Messages) == 0 {
 		return Result{}, &Error{Kind: BadInput, Detail: "no messages"}
 	}

@@ -47,14 +47,9 @@ func (r *run) revise(ctx context.Context, answers []outcome) (changed bool, err 
 		if !answers[i].answered() {
 			continue
 		}
-		text, err := r.revision(answers, i)
-		if err != nil {
-			return false, err
-		}
 		owners = append(owners, i)
-		tasks = append(tasks, task{call: Call{
-			Member: m, Role: RoleMember, Round: r.round, Messages: r.messages(text), JSON: r.input.JSON, Sampling: r.input.Sampling,
-		}})
+		tasks = append(tasks, task{call: Call{Member: m, Role: RoleMember, Round: r.round, Messages: r.messages(r.revision(answers, i)),
+			JSON: r.input.JSON, Sampling: r.input.Sampling}})
 	}
 	p := phase{
 		run: r, tasks: tasks, need: quorumOf(r.plan.Quorum, len(tasks)), patience: r.plan.Patience,
@@ -66,9 +61,7 @@ func (r *run) revise(ctx context.Context, answers []outcome) (changed bool, err 
 		}
 		before, _ := answers[owners[i]].normalForm()
 		after, _ := o.normalForm()
-		if before != after {
-			changed = true
-		}
+		changed = changed || before != after
 		answers[owners[i]] = o
 	}
 	return changed, stopped(ctx)
@@ -84,7 +77,7 @@ func (r *run) afterRound() []string {
 }
 
 // revision returns the text that shows a member the answers.
-func (r *run) revision(answers []outcome, own int) (string, error) {
+func (r *run) revision(answers []outcome, own int) string {
 	list := []quotation{{"Your answer", answers[own].text}}
 	for i := range answers {
 		if i != own && answers[i].answered() {

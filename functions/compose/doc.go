@@ -25,7 +25,9 @@
 // as soon as those that it needs have ended, and lets the coordinator write the answer.
 //
 // If the coordinator of a maestro or a graph writes no plan that can be used, each agent or
-// member gets the whole request, and the coordinator writes the answer from theirs.
+// member gets the whole request, and the coordinator writes the answer from theirs. If what
+// it writes is empty, the first answer to the whole request that meets the client's schema and
+// max_tokens is the composition's.
 //
 // # Loads
 //

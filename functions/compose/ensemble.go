@@ -31,14 +31,7 @@ func (r *run) first(ctx context.Context, decided func([]outcome) bool) ([]outcom
 		run: r, tasks: tasks, need: quorumOf(r.plan.Quorum, len(tasks)), patience: r.plan.Patience,
 		next: r.afterRound(), decided: decided,
 	}
-	answers := p.gather(ctx)
-	if err := stopped(ctx); err != nil {
-		return nil, err
-	}
-	if p.got < p.need {
-		return nil, tooFew(tasks, answers, p.need)
-	}
-	return answers, nil
+	return p.answers(ctx)
 }
 
 // close gives the composition the answer that more than half of the answers agree on, or
@@ -51,10 +44,7 @@ func (r *run) close(ctx context.Context, answers []outcome, prompt string) error
 	r.result.Agreement = agreement
 	r.on(Event{Kind: EventAgreement, Round: r.round, Agreement: agreement})
 	if best >= 0 {
-		r.result.Text = answers[best].text
-		if r.input.JSON != nil {
-			r.result.Text = unwrapFence(r.result.Text)
-		}
+		r.adopt(answers[best])
 		return nil
 	}
 	var list []quotation
@@ -63,11 +53,7 @@ func (r *run) close(ctx context.Context, answers []outcome, prompt string) error
 			list = append(list, quotation{fmt.Sprintf("Answer %d", len(list)+1), answers[i].text})
 		}
 	}
-	text, err := r.quoteIn(prompt, list)
-	if err != nil {
-		return err
-	}
-	return r.synthesise(ctx, text)
+	return r.synthesise(ctx, r.quoteIn(prompt, list), answers)
 }
 
 // fits reports whether the answer can stand for the synthesis: it is JSON where the client

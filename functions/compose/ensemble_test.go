@@ -21,7 +21,8 @@ func TestEnsemble(t *testing.T) {
 		maxTokens int
 		text      string
 		agreement Agreement
-		left      bool // the coordinator was asked
+		left      bool   // the coordinator was asked
+		by        string // the member whose answer stands for the synthesis
 		kind      ErrorKind
 	}{
 		{name: "all agree", answers: map[string]string{"a": "Paris.", "b": "paris", "c": "**Paris**"}, text: "Paris.", agreement: Agreement{3, 3, true}},
@@ -39,7 +40,9 @@ func TestEnsemble(t *testing.T) {
 		{name: "reasoning does not count", answers: map[string]string{"a": "<think>6*7</think>\n\n42", "b": "42", "c": "!"}, text: "42", agreement: Agreement{2, 2, true}},
 		{name: "below the quorum", answers: map[string]string{"a": "!", "b": "!", "c": "42", "j": "42"}, kind: NoQuorum},
 		{name: "no coordinator", answers: map[string]string{"a": "1", "b": "2", "c": "3", "j": "!"}, kind: CoordinatorFailed, agreement: Agreement{3, 1, false}, left: true},
-		{name: "a silent coordinator", answers: map[string]string{"a": "1", "b": "2", "c": "3", "j": ""}, kind: CoordinatorFailed, agreement: Agreement{3, 1, false}, left: true},
+		{name: "a silent coordinator", answers: map[string]string{"a": "!", "b": "2", "c": "3", "j": " \n"}, text: "2", by: "b", agreement: Agreement{2, 1, false}, left: true},
+		{name: "a silent coordinator, one answer fits", answers: map[string]string{"a": "no", "b": "none", "c": "```\n{}\n```", "j": ""}, schema: `{}`, text: "{}", by: "c", agreement: Agreement{3, 1, false}, left: true},
+		{name: "a silent coordinator, no answer fits", answers: map[string]string{"a": "no", "b": "none", "c": "not"}, schema: `{}`, kind: CoordinatorFailed, agreement: Agreement{3, 1, false}, left: true},
 	} {
 		s := &script{answer: replies(c.answers)}
 		in := question("?")
@@ -52,11 +55,12 @@ func TestEnsemble(t *testing.T) {
 		if errors.As(err, &e); err != nil && (e == nil || e.Kind != c.kind) || (err == nil) != (c.kind == "") {
 			t.Errorf("%s: error %v, want kind %q", c.name, err, c.kind)
 		}
-		if result.Text != c.text || result.Agreement != c.agreement {
-			t.Errorf("%s: %q with %+v, want %q with %+v", c.name, result.Text, result.Agreement, c.text, c.agreement)
+		if result.Text != c.text || result.Agreement != c.agreement || result.AnsweredBy != c.by {
+			t.Errorf("%s: %q with %+v by %q, want %q with %+v by %q", c.name,
+				result.Text, result.Agreement, result.AnsweredBy, c.text, c.agreement, c.by)
 		}
 		asked := slices.Contains(s.names(), "j/coordinator/1/final")
-		if asked != c.left || result.Streamed != (asked && err == nil) || len(result.Calls) != len(s.calls) {
+		if asked != c.left || result.Streamed != (asked && err == nil && c.by == "") || len(result.Calls) != len(s.calls) {
 			t.Errorf("%s: calls %v, streamed %v, %d recorded", c.name, s.names(), result.Streamed, len(result.Calls))
 		}
 		var usage Usage
@@ -68,6 +72,36 @@ func TestEnsemble(t *testing.T) {
 		}
 		if usage != result.Usage || cost != result.Cost || usage.Prompt == 0 {
 			t.Errorf("%s: usage %+v, cost %v; of the calls %+v, %v", c.name, result.Usage, result.Cost, usage, cost)
+		}
+	}
+}
+
+// TestSilentCoordinator: where the synthesis is empty, the first answer to the whole request
+// stands for it; an answer to a part does not.
+func TestSilentCoordinator(t *testing.T) {
+	for _, c := range []struct {
+		pattern Pattern
+		plan    string
+		by      string
+	}{
+		{Ensemble, "", "a"}, {Debate, "", "a"}, {Maestro, "prose", "a"}, {Graph, "prose", "a"},
+		{Maestro, everyPattern[Maestro]["j/coordinator/1"], ""}, {Graph, everyPattern[Graph]["j/coordinator/1"], ""},
+	} {
+		s := &script{answer: replies(map[string]string{"j/coordinator/1": c.plan, "j": "", "a": "one", "b": "two", "c": "three"})}
+		var replaced []string
+		result, err := Run(t.Context(), planOf(c.pattern), question("?"), s.ask, nil, func(e Event) {
+			if e.Kind == EventReplaced {
+				replaced = append(replaced, e.Member)
+			}
+		})
+		if c.by == "" {
+			if want := "coordinator j failed: no synthesis: the answer is empty"; err == nil || err.Error() != want || replaced != nil {
+				t.Errorf("%s: %v with %v, want %s", c.pattern, err, replaced, want)
+			}
+			continue
+		}
+		if err != nil || result.AnsweredBy != c.by || result.Text != "one" || result.Streamed || !slices.Equal(replaced, []string{c.by}) {
+			t.Errorf("%s: %+v, %v, %v", c.pattern, result, err, replaced)
 		}
 	}
 }
@@ -132,7 +166,7 @@ var everyPattern = map[Pattern]map[string]string{
 
 func planOf(p Pattern) *Plan {
 	return &Plan{
-		Pattern: p, Members: []string{"a", "b", "c"}, Coordinator: "j", Rounds: 2, Random: seeded(),
+		Pattern: p, Members: []string{"a", "b", "c"}, Coordinator: "j", Rounds: 2, Mark: seeded(),
 		Agents: map[string]string{RoleResearch: "a", RoleCode: "c", RoleCritic: "b"},
 	}
 }

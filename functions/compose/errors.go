@@ -14,7 +14,6 @@ type ErrorKind string
 
 // The kinds of errors.
 const (
-	BadPlan           ErrorKind = "plan"        // the composition can never run
 	BadInput          ErrorKind = "input"       // the request is none
 	NoQuorum          ErrorKind = "quorum"      // too few answers
 	CoordinatorFailed ErrorKind = "coordinator" // no analysis, decomposition or synthesis
@@ -33,8 +32,6 @@ type Error struct {
 func (e *Error) Error() string {
 	var b strings.Builder
 	switch e.Kind {
-	case BadPlan:
-		b.WriteString("composition: ")
 	case BadInput:
 		b.WriteString("request: ")
 	case NoQuorum:

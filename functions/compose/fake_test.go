@@ -108,7 +108,11 @@ func last(t *testing.T, q Call) string {
 }
 
 // seeded is a source of marks that a test repeats.
-func seeded() *rand.ChaCha8 { return rand.NewChaCha8([32]byte{1}) }
+// seeded draws the same marks in every run of a test.
+func seeded() func() string {
+	source := rand.NewChaCha8([32]byte{1})
+	return func() string { return fmt.Sprintf("%016X%016X", source.Uint64(), source.Uint64()) }
+}
 
 // places is a server with room for a few models: a model that is not loaded waits for a
 // place, which it takes from the idle model that was used least recently.

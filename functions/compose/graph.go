@@ -54,22 +54,19 @@ func (r *run) graph(ctx context.Context) error {
 	r.reportPlan(steps)
 	tasks := r.graphTasks(subtasks)
 	p := phase{run: r, tasks: tasks, need: quorumOf(r.plan.Quorum, len(tasks)), next: []string{r.plan.Coordinator}}
-	outcomes := p.gather(ctx)
-	if err := stopped(ctx); err != nil {
+	outcomes, err := p.answers(ctx)
+	if err != nil {
 		return err
-	}
-	if p.got < p.need {
-		return tooFew(tasks, outcomes, p.need)
 	}
 	all := make([]int, len(subtasks))
 	for i := range all {
 		all[i] = i
 	}
-	text, err = r.quoteIn(promptGraph, quoteSubtasks(subtasks, outcomes, all))
-	if err != nil {
-		return err
+	text = r.quoteIn(promptGraph, quoteSubtasks(subtasks, outcomes, all))
+	if r.result.PlanError == "" {
+		outcomes = nil // each answers a part
 	}
-	return r.synthesise(ctx, text)
+	return r.synthesise(ctx, text, outcomes)
 }
 
 func decompositionSchema(members []string, limit int) jsontext.Value {
@@ -158,9 +155,9 @@ func (r *run) graphTasks(subtasks []subtask) []task {
 		tasks[i] = task{
 			call:  Call{Member: s.Member, Role: RoleMember, Round: r.round, Step: s.ID, Sampling: r.input.Sampling},
 			needs: needs,
-			messages: func(outcomes []outcome) ([]Message, error) {
-				text, err := r.quoteIn(promptSubtask, append([]quotation{{"Part " + s.ID, s.Task}}, quoteSubtasks(subtasks, outcomes, needs)...))
-				return r.messages(text), err
+			messages: func(outcomes []outcome) []Message {
+				parts := append([]quotation{{"Part " + s.ID, s.Task}}, quoteSubtasks(subtasks, outcomes, needs)...)
+				return r.messages(r.quoteIn(promptSubtask, parts))
 			},
 		}
 	}

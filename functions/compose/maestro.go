@@ -49,7 +49,7 @@ func (r *run) maestro(ctx context.Context) error {
 		steps[i] = Step{Role: a.Role, Member: r.plan.Agents[a.Role], Task: a.Task}
 	}
 	r.reportPlan(steps)
-	list, err := r.askAgents(ctx, steps)
+	list, whole, err := r.askAgents(ctx, steps)
 	if err != nil {
 		return err
 	}
@@ -57,11 +57,7 @@ func (r *run) maestro(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	text, err := r.quoteIn(promptMaestro, append(list, review...))
-	if err != nil {
-		return err
-	}
-	return r.synthesise(ctx, text)
+	return r.synthesise(ctx, r.quoteIn(promptMaestro, append(list, review...)), whole)
 }
 
 // parseAssignments decodes and checks the coordinator's choice.
@@ -90,13 +86,11 @@ func parseAssignments(text string, roles []string, limit int) ([]assignment, err
 	return choice.Agents, nil
 }
 
-func (r *run) askAgents(ctx context.Context, steps []Step) ([]quotation, error) {
+// askAgents returns the agents' answers as quotations, and those that answer the whole request.
+func (r *run) askAgents(ctx context.Context, steps []Step) (list []quotation, whole []outcome, err error) {
 	tasks := make([]task, len(steps))
 	for i, s := range steps {
-		text, err := r.quoteIn(promptAgent, []quotation{{"Task", s.Task}}, "role", s.Role)
-		if err != nil {
-			return nil, err
-		}
+		text := r.quoteIn(promptAgent, []quotation{{"Task", s.Task}}, "role", s.Role)
 		tasks[i].call = Call{Member: s.Member, Role: s.Role, Round: r.round, Messages: r.messages(text), Sampling: r.input.Sampling}
 	}
 	next := []string{r.plan.Coordinator}
@@ -104,20 +98,19 @@ func (r *run) askAgents(ctx context.Context, steps []Step) ([]quotation, error) 
 		next = distinct([]string{critic, r.plan.Coordinator})
 	}
 	p := phase{run: r, tasks: tasks, need: quorumOf(r.plan.Quorum, len(tasks)), patience: r.plan.Patience, next: next}
-	outcomes := p.gather(ctx)
-	if err := stopped(ctx); err != nil {
-		return nil, err
+	outcomes, err := p.answers(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
-	if p.got < p.need {
-		return nil, tooFew(tasks, outcomes, p.need)
+	if r.result.PlanError != "" {
+		whole = outcomes
 	}
-	var list []quotation
 	for i, o := range outcomes {
 		if o.answered() {
 			list = append(list, quotation{fmt.Sprintf("Answer of the %s agent", steps[i].Role), o.text})
 		}
 	}
-	return list, nil
+	return list, whole, nil
 }
 
 // review asks the critic, if there is one. Without its answer the run goes on: patience
@@ -127,14 +120,8 @@ func (r *run) review(ctx context.Context, list []quotation) ([]quotation, error)
 	if critic == "" {
 		return nil, nil
 	}
-	text, err := r.quoteIn(promptCritic, list)
-	if err != nil {
-		return nil, err
-	}
-	p := phase{
-		run: r, tasks: []task{{call: Call{Member: critic, Role: RoleCritic, Round: r.round, Messages: r.messages(text)}}},
-		patience: r.plan.Patience, next: []string{r.plan.Coordinator},
-	}
+	call := Call{Member: critic, Role: RoleCritic, Round: r.round, Messages: r.messages(r.quoteIn(promptCritic, list))}
+	p := phase{run: r, tasks: []task{{call: call}}, patience: r.plan.Patience, next: []string{r.plan.Coordinator}}
 	o := p.gather(ctx)[0]
 	if err := stopped(ctx); err != nil || !o.answered() {
 		return nil, err

@@ -15,16 +15,17 @@ type task struct {
 	call  Call
 	needs []int // tasks of the phase that must have ended before
 	// messages, if not nil, makes the call's messages when it begins.
-	messages func([]outcome) ([]Message, error)
+	messages func([]outcome) []Message
 }
 
 // outcome is what became of a task.
 type outcome struct {
-	reply Reply
-	text  string // the answer without a model's reasoning
-	err   error
-	left  Reason // why it was not asked, or given up
-	ended bool
+	member string // that was asked
+	reply  Reply
+	text   string // the answer without a model's reasoning
+	err    error
+	left   Reason // why it was not asked, or given up
+	ended  bool
 
 	key   string // of text, once it was compared
 	exact bool
@@ -122,6 +123,18 @@ func (p *phase) gather(ctx context.Context) []outcome {
 	return p.outcomes
 }
 
+// answers makes the calls and returns their outcomes if enough of them are answers.
+func (p *phase) answers(ctx context.Context) ([]outcome, error) {
+	outcomes := p.gather(ctx)
+	if err := stopped(ctx); err != nil {
+		return nil, err
+	}
+	if p.got < p.need {
+		return nil, tooFew(p.tasks, outcomes, p.need)
+	}
+	return outcomes, nil
+}
+
 // begin starts every call that may begin now. Afterwards a call is in flight, or every
 // task has an outcome.
 func (p *phase) begin(ctx context.Context) {
@@ -144,15 +157,14 @@ func (p *phase) begin(ctx context.Context) {
 			}
 		}
 		chosen, deferred := p.choose(groups[0], free)
-		if len(chosen) == 0 && p.flying == 0 {
-			if len(deferred) > 0 && p.got < p.need {
-				chosen = deferred
-			} else if len(deferred) > 0 {
+		if len(chosen) == 0 && p.flying == 0 && len(deferred) > 0 {
+			if p.got >= p.need {
 				for _, i := range deferred {
 					p.leave(i, ReasonPatience)
 				}
 				continue
 			}
+			chosen = deferred
 		}
 		p.launch(ctx, chosen, groups)
 		if p.flying > 0 {
@@ -191,14 +203,12 @@ func (p *phase) choose(group Group, free []int) (chosen, deferred []int) {
 }
 
 // free lists the tasks that have no outcome, are not begun and need no other's end.
-func (p *phase) free() (list []int) {
-	for i := range p.tasks {
-		if p.open(i) && !p.flights[i].begun && !slices.ContainsFunc(p.tasks[i].needs, p.open) {
-			list = append(list, i)
-		}
-	}
-	return list
+func (p *phase) free() []int {
+	return p.list(func(i int) bool { return p.waiting(i) && !slices.ContainsFunc(p.tasks[i].needs, p.open) })
 }
+
+// waiting reports whether task i has no outcome and is not begun.
+func (p *phase) waiting(i int) bool { return p.open(i) && !p.flights[i].begun }
 
 // open reports whether task i has no outcome yet.
 func (p *phase) open(i int) bool {
@@ -209,23 +219,22 @@ func (p *phase) inFlight(i int) bool { return p.flights[i].begun && !p.outcomes[
 
 // busy lists the members with calls in flight.
 func (p *phase) busy() []string {
-	var list []int
+	return p.members(p.list(p.inFlight))
+}
+
+// list lists the tasks that f accepts.
+func (p *phase) list(f func(i int) bool) (list []int) {
 	for i := range p.tasks {
-		if p.inFlight(i) {
+		if f(i) {
 			list = append(list, i)
 		}
 	}
-	return p.members(list)
+	return list
 }
 
 // loading reports whether a call in flight has a cold start of the member counted.
 func (p *phase) loading(member string) bool {
-	for i := range p.tasks {
-		if p.tasks[i].call.Member == member && p.flights[i].load && p.inFlight(i) {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(p.members(p.list(func(i int) bool { return p.flights[i].load && p.inFlight(i) })), member)
 }
 
 // members lists the members of tasks, each once.
@@ -250,11 +259,7 @@ func (p *phase) launch(ctx context.Context, tasks []int, groups []Group) {
 		}
 		q := t.call
 		if t.messages != nil {
-			var err error
-			if q.Messages, err = t.messages(p.outcomes); err != nil {
-				p.outcomes[i] = outcome{err: err, ended: true}
-				continue
-			}
+			q.Messages = t.messages(p.outcomes)
 		}
 		q.Next = slices.DeleteFunc(slices.Clone(next), func(m string) bool { return m == q.Member })
 		var began atomic.Bool
@@ -304,13 +309,7 @@ func (p *phase) after(tasks []int, groups []Group) []string {
 		}
 		return p.next
 	}
-	var waiting []int
-	for i := range p.tasks {
-		if p.open(i) && !p.flights[i].begun && !slices.Contains(tasks, i) {
-			waiting = append(waiting, i)
-		}
-	}
-	if len(waiting) > 0 {
+	if waiting := p.list(func(i int) bool { return p.waiting(i) && !slices.Contains(tasks, i) }); len(waiting) > 0 {
 		return p.members(waiting)
 	}
 	return p.next
@@ -319,10 +318,8 @@ func (p *phase) after(tasks []int, groups []Group) []string {
 // following lists the members after the phase once all of its calls have begun, as far as the
 // number of calls allows.
 func (p *phase) following() []string {
-	for i := range p.tasks {
-		if p.open(i) && !p.flights[i].begun {
-			return nil
-		}
+	if len(p.list(p.waiting)) > 0 {
+		return nil
 	}
 	return p.next
 }
@@ -339,7 +336,7 @@ func (p *phase) accept(m note) {
 	}
 	f.cancel(nil)
 	p.flying--
-	o.ended, o.reply, o.err, o.text = true, m.reply, m.err, visible(m.reply.Text)
+	o.ended, o.member, o.reply, o.err, o.text = true, p.tasks[m.task].call.Member, m.reply, m.err, visible(m.reply.Text)
 	if o.err == nil && strings.TrimSpace(o.text) == "" {
 		o.err = errEmpty
 	}
@@ -376,12 +373,7 @@ func (p *phase) over(member string) bool {
 	if p.next == nil || member == p.plan.Coordinator || slices.Contains(p.next, member) {
 		return false
 	}
-	for i := range p.tasks {
-		if p.tasks[i].call.Member == member && p.open(i) {
-			return false
-		}
-	}
-	return true
+	return !slices.Contains(p.members(p.list(p.open)), member)
 }
 
 // giveUp leaves out the calls whose members are not loaded, once patience is over and the
@@ -399,8 +391,13 @@ func (p *phase) giveUp() {
 	default:
 		return
 	}
+	p.leaveAll(reason, func(i int) bool { return !p.flights[i].begun || p.flights[i].cold && !p.flights[i].loaded })
+}
+
+// leaveAll gives up the tasks without an outcome that f accepts.
+func (p *phase) leaveAll(reason Reason, f func(i int) bool) {
 	for i := range p.tasks {
-		if f := p.flights[i]; p.outcomes[i].left == "" && p.open(i) && (!f.begun || f.cold && !f.loaded) {
+		if p.outcomes[i].left == "" && p.open(i) && f(i) {
 			p.leave(i, reason)
 		}
 	}
@@ -412,11 +409,7 @@ func (p *phase) stop(ctx context.Context) {
 	if context.Cause(ctx) == errTime {
 		reason = ReasonTime
 	}
-	for i := range p.tasks {
-		if p.outcomes[i].left == "" && p.open(i) {
-			p.leave(i, reason)
-		}
-	}
+	p.leaveAll(reason, func(int) bool { return true })
 }
 
 // leave gives task i up: it is cancelled if it is in flight, and reported when it has ended.

@@ -2,9 +2,7 @@ package compose
 
 import (
 	"embed"
-	"encoding/hex"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strings"
@@ -41,26 +39,10 @@ var (
 
 // fillPrompt replaces {{name}} by value, given in pairs. A value is not searched again.
 func fillPrompt(prompt string, pairs ...string) string {
-	size := len(prompt)
-	for _, p := range pairs {
-		size += len(p)
+	for i := 0; i < len(pairs); i += 2 {
+		pairs[i] = "{{" + pairs[i] + "}}"
 	}
-	var b strings.Builder
-	b.Grow(size)
-	for {
-		before, rest, found := strings.Cut(prompt, "{{")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		var name string
-		name, prompt, _ = strings.Cut(rest, "}}")
-		for i := 0; i < len(pairs); i += 2 {
-			if pairs[i] == name {
-				b.WriteString(pairs[i+1])
-			}
-		}
-	}
+	return strings.NewReplacer(pairs...).Replace(prompt)
 }
 
 // defaultQuoted bounds the quoted texts of one message in bytes, so that a member that
@@ -73,7 +55,7 @@ type quotation struct{ title, text string }
 // quote returns the quotations, each between two lines with one random mark. The mark is
 // drawn now, after every quoted text was complete, and again if one should contain it:
 // the members saw the marks of earlier messages, never this one.
-func (r *run) quote(list ...quotation) (string, error) {
+func (r *run) quote(list ...quotation) string {
 	texts, size := make([]string, len(list)), 0
 	for i, q := range list {
 		texts[i] = strings.ToValidUTF8(q.text, "\uFFFD")
@@ -83,9 +65,9 @@ func (r *run) quote(list ...quotation) (string, error) {
 		texts[i] = clipText(texts[i], bound)
 		size += len(q.title) + len(texts[i]) + 100
 	}
-	mark, err := drawMark(r.random, texts)
-	if err != nil {
-		return "", err
+	mark := r.plan.Mark()
+	for slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(t, mark) }) {
+		mark = r.plan.Mark()
 	}
 	var b strings.Builder
 	b.Grow(size)
@@ -95,31 +77,7 @@ func (r *run) quote(list ...quotation) (string, error) {
 		}
 		fmt.Fprintf(&b, "%s:\n<<<begin %s>>>\n%s\n<<<end %s>>>", q.title, mark, texts[i], mark)
 	}
-	return b.String(), nil
-}
-
-// drawMark returns 128 random bits in hexadecimal that are in none of texts.
-func drawMark(random io.Reader, texts []string) (string, error) {
-	for range 8 {
-		var raw [16]byte
-		if _, err := io.ReadFull(random, raw[:]); err != nil {
-			return "", fmt.Errorf("no random mark for a quotation: %w", err)
-		}
-		mark := hex.EncodeToString(raw[:])
-		if !containsMark(texts, mark) {
-			return mark, nil
-		}
-	}
-	return "", fmt.Errorf("no random mark for a quotation: the source repeats itself")
-}
-
-func containsMark(texts []string, mark string) bool {
-	for _, t := range texts {
-		if strings.Contains(t, mark) {
-			return true
-		}
-	}
-	return false
+	return b.String()
 }
 
 // fairBound returns the largest b for which texts, each cut to b bytes, have at most total
@@ -154,12 +112,8 @@ func clipText(text string, n int) string {
 }
 
 // quoteIn fills the quotations into prompt as {{answers}}, and the pairs.
-func (r *run) quoteIn(prompt string, list []quotation, pairs ...string) (string, error) {
-	quoted, err := r.quote(list...)
-	if err != nil {
-		return "", err
-	}
-	return fillPrompt(prompt, append(pairs, "answers", quoted)...), nil
+func (r *run) quoteIn(prompt string, list []quotation, pairs ...string) string {
+	return fillPrompt(prompt, append(pairs, "answers", r.quote(list...))...)
 }
 
 // visible returns text without the reasoning that some models write in front of it.

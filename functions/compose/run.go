@@ -3,7 +3,6 @@ package compose
 import (
 	"context"
 	"crypto/rand"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +16,6 @@ type run struct {
 	ready Ready
 	on    func(Event)
 
-	random       io.Reader
 	start        time.Time
 	collectUntil time.Time // after it only the synthesis is asked; zero: no bound
 	round        int
@@ -27,10 +25,10 @@ type run struct {
 }
 
 func newRun(p *Plan, in Input, ask Ask, ready Ready, on func(Event)) *run {
-	r := &run{plan: p, input: in, ask: ask, ready: ready, on: on, random: p.Random, start: time.Now()}
+	r := &run{plan: new(*p), input: in, ask: ask, ready: ready, on: on, start: time.Now()}
 	r.result.Prompts = promptVersion
-	if r.random == nil {
-		r.random = rand.Reader
+	if p.Mark == nil {
+		r.plan.Mark = rand.Text
 	}
 	if r.on == nil {
 		r.on = func(Event) {}
@@ -109,17 +107,32 @@ func (r *run) one(ctx context.Context, q Call, next []string) outcome {
 	return p.gather(ctx)[0]
 }
 
-// synthesise lets the coordinator write the composition's answer.
-func (r *run) synthesise(ctx context.Context, text string) error {
+// synthesise lets the coordinator write the composition's answer. If that is empty, the first
+// of answers, which answer the whole request, that the client can use stands for it.
+func (r *run) synthesise(ctx context.Context, text string, answers []outcome) error {
 	o := r.one(ctx, Call{
 		Member: r.plan.Coordinator, Role: RoleCoordinator, Messages: r.messages(text),
 		JSON: r.input.JSON, MaxTokens: r.input.MaxTokens, Sampling: r.input.Sampling, Final: true,
 	}, nil)
-	if !o.answered() {
+	if o.answered() {
+		r.result.Text, r.result.Streamed = o.reply.Text, true
+		return nil
+	}
+	i := slices.IndexFunc(answers, func(a outcome) bool { return a.answered() && r.fits(a) })
+	if o.err != errEmpty || i < 0 {
 		return r.coordinatorError(ctx, o, "no synthesis")
 	}
-	r.result.Text, r.result.Streamed = o.reply.Text, true
+	r.adopt(answers[i])
+	r.result.AnsweredBy = answers[i].member
+	r.on(Event{Kind: EventReplaced, Member: answers[i].member, Round: r.round})
 	return nil
+}
+
+// adopt makes a member's answer the composition's.
+func (r *run) adopt(o outcome) {
+	if r.result.Text = o.text; r.input.JSON != nil {
+		r.result.Text = unwrapFence(o.text)
+	}
 }
 
 // coordinatorError returns the error of a call to the coordinator that has no answer.

@@ -68,10 +68,7 @@ func (r *run) askPlan(ctx context.Context, text string, schema jsontext.Value, n
 		r.result.PlanError = fmt.Sprintf("the coordinator's plan was invalid, and budget.calls leaves no call to repair it: %v", first)
 		return nil
 	}
-	repair, err := r.quoteIn(promptRepair, []quotation{{"What is wrong with it", first.Error()}, {"Your reply", o.text}})
-	if err != nil {
-		return err
-	}
+	repair := r.quoteIn(promptRepair, []quotation{{"What is wrong with it", first.Error()}, {"Your reply", o.text}})
 	q.Messages = r.messages(text + "\n\n" + repair)
 	if o = r.one(ctx, q, next); !o.answered() {
 		return r.coordinatorError(ctx, o, fmt.Sprintf("its plan was invalid (%v) and not repaired", first))

@@ -69,12 +69,7 @@ func (e *Error) FrameFor(path string, sequence int64) []byte {
 		}
 	case "/v1/responses":
 		d = appendQuoted([]byte(`{"type":"error","code":`), string(e.Code))
-		d = append(appendQuoted(append(d, `,"message":`...), e.Message), `,"param":`...)
-		if e.Param == "" {
-			d = append(d, "null"...)
-		} else {
-			d = appendQuoted(d, e.Param)
-		}
+		d = appendParam(appendQuoted(append(d, `,"message":`...), e.Message), e.Param)
 		d = append(strconv.AppendInt(append(d, `,"sequence_number":`...), sequence, 10), '}')
 	default:
 		return e.Frame()

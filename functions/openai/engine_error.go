@@ -30,7 +30,7 @@ const (
 //
 //	{"error":{"message","type","param","code"}}    OpenAI, vLLM, SGLang, llama.cpp
 //	{"type":"error","error":{"type","message"}}    Anthropic
-//	{"error":"…"}                                  Ollama, TGI
+//	{"error":"…","error_type"}                     Ollama, TGI
 //	{"object":"error","message","type","code"}     older vLLM
 //	{"detail":"…"}, {"detail":[{"loc","msg"}]}     FastAPI
 //	[{"error":{"code","message","status"}}]        Google
@@ -104,8 +104,10 @@ func wordsOf(v any, depth int) (w errorWords) {
 }
 
 func wordsOfObject(v map[string]any, depth int) (w errorWords) {
-	if s, ok := v["type"].(string); ok && s != "error" {
-		w.errType = s
+	for _, name := range [...]string{"type", "error_type"} {
+		if s, ok := v[name].(string); ok && s != "error" {
+			w.errType = cmp.Or(w.errType, s)
+		}
 	}
 	w.param, _ = v["param"].(string)
 	for _, name := range [...]string{"code", "status", "status_code", "statusCode"} {
@@ -146,15 +148,8 @@ func isString(v any) bool { _, ok := v.(string); return ok }
 
 // over returns w with what it does not state from outer.
 func (w errorWords) over(outer errorWords) errorWords {
-	set := func(to *string, from string) {
-		if *to == "" {
-			*to = from
-		}
-	}
-	set(&w.errType, outer.errType)
-	set(&w.code, outer.code)
-	set(&w.param, outer.param)
-	w.status = cmp.Or(w.status, outer.status)
+	w.errType, w.code = cmp.Or(w.errType, outer.errType), cmp.Or(w.code, outer.code)
+	w.param, w.status = cmp.Or(w.param, outer.param), cmp.Or(w.status, outer.status)
 	return w
 }
 
@@ -195,16 +190,12 @@ func (w errorWords) toError(status int) *Error {
 	if e.Message = clipText(w.message, maxWords); e.Message == "" {
 		e.Message = "The engine answered with status " + strconv.Itoa(status) + " and no text."
 	}
-	if w.errType != "" {
-		e.Type = clipText(w.errType, maxWord)
-	}
-	if w.code != "" {
-		e.Code = Code(clipText(w.code, maxWord))
-	}
+	e.Type = cmp.Or(clipText(w.errType, maxWord), e.Type)
+	e.Code = cmp.Or(Code(clipText(w.code, maxWord)), e.Code)
 	retry := false
 	switch status {
 	case 429, 502, 503, 504, 529:
-		retry = string(e.Code) != string(InsufficientQuota) && e.Type != string(InsufficientQuota)
+		retry = e.Code != InsufficientQuota && e.Type != string(InsufficientQuota)
 	}
 	if e.Retry = &retry; retry {
 		e.RetryAfter = time.Second
@@ -245,7 +236,7 @@ func codeOfStatus(status int) Code {
 	return cmp.Or(codesOfStatus[status], InternalError)
 }
 
-// statusOfType has the status that an error of a type has at OpenAI, Anthropic and vLLM.
+// statusOfType has the status that an error of a type has at OpenAI, Anthropic, vLLM and TGI.
 var statusOfType = map[string]int{
 	"invalid_request_error": 400, "BadRequestError": 400,
 	"authentication_error": 401,
@@ -255,13 +246,14 @@ var statusOfType = map[string]int{
 	"rate_limit_error":  429, "insufficient_quota": 429,
 	"server_error": 500, "api_error": 500, "InternalServerError": 500, "internal_error": 500,
 	"overloaded_error": 529,
+	"validation":       422, "template_error": 422, "tool_error": 422, "overloaded": 429,
 }
 
 // setAdvice takes the engine's own advice on when to try again.
 func (e *Error) setAdvice(header func(name string) string, now time.Time) {
-	after := ParseRetryAfter(header("retry-after"), now)
+	after := ParseRetryAfter(header("retry-after"), now, MaxRetryAfter)
 	if ms, err := strconv.ParseFloat(header("retry-after-ms"), 64); err == nil && ms > 0 && after == 0 {
-		after = secondsOf(ms / 1000)
+		after = secondsOf(ms/1000, MaxRetryAfter)
 	}
 	retry := *e.Retry
 	if after > 0 {
@@ -279,24 +271,24 @@ func (e *Error) setAdvice(header func(name string) string, now time.Time) {
 }
 
 // ParseRetryAfter reads a Retry-After field, seconds or a date; 0 where there is none or it
-// is over. It returns at most MaxRetryAfter.
-func ParseRetryAfter(value string, now time.Time) time.Duration {
+// is over. It returns at most maximum.
+func ParseRetryAfter(value string, now time.Time, maximum time.Duration) time.Duration {
 	value = strings.TrimSpace(value)
 	if s, err := strconv.ParseFloat(value, 64); err == nil {
-		return secondsOf(s)
+		return secondsOf(s, maximum)
 	}
 	at, err := http.ParseTime(value)
 	if err != nil {
 		return 0
 	}
-	return secondsOf(at.Sub(now).Seconds())
+	return secondsOf(at.Sub(now).Seconds(), maximum)
 }
 
-func secondsOf(s float64) time.Duration {
+func secondsOf(s float64, maximum time.Duration) time.Duration {
 	if math.IsNaN(s) || s <= 0 {
 		return 0
 	}
-	return time.Duration(min(s, MaxRetryAfter.Seconds()) * float64(time.Second))
+	return time.Duration(min(s, maximum.Seconds()) * float64(time.Second))
 }
 
 // IsErrorObject reports whether a JSON object, such as a chunk of a stream, is an error: it

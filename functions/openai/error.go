@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json/jsontext"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -168,8 +169,7 @@ func (e *Error) After(d time.Duration) *Error {
 // Final returns e with the advice not to retry, for chaining: a crash that was
 // already retried once.
 func (e *Error) Final() *Error {
-	no := false
-	e.Retry = &no
+	e.Retry = new(false)
 	return e
 }
 
@@ -177,9 +177,7 @@ func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
 // ShouldRetry is the value of x-should-retry.
 func (e *Error) ShouldRetry() bool {
-	switch {
-	case e.Status == 408, e.Status == 409, e.Status == 425, e.Status == 429, e.Status >= 500:
-	default:
+	if !slices.Contains([]int{408, 409, 425, 429}, e.Status) && e.Status < 500 {
 		return false // official clients obey it even on a 400
 	}
 	if e.Retry != nil {
@@ -191,10 +189,7 @@ func (e *Error) ShouldRetry() bool {
 // RetrySeconds is Retry-After in whole seconds: 1 to 55, or 0 for none. Terminal
 // errors have none: the AI SDK would sleep and then retry regardless.
 func (e *Error) RetrySeconds() int {
-	d := lookup(e.Code).after
-	if e.RetryAfter > 0 {
-		d = e.RetryAfter
-	}
+	d := cmp.Or(max(e.RetryAfter, 0), lookup(e.Code).after)
 	if d == 0 || !e.ShouldRetry() {
 		return 0
 	}
@@ -205,20 +200,18 @@ func (e *Error) RetrySeconds() int {
 // Header yields the header fields of the answer, content type included; the
 // names are in lower case.
 func (e *Error) Header(yield func(name, value string) bool) {
-	if !yield("content-type", "application/json") {
-		return
+	after, authenticate := "", ""
+	if s := e.RetrySeconds(); s > 0 {
+		after = strconv.Itoa(s)
 	}
-	if !yield("x-should-retry", strconv.FormatBool(e.ShouldRetry())) {
-		return
+	if e.Status == 401 {
+		authenticate = "Bearer"
 	}
-	if s := e.RetrySeconds(); s > 0 && !yield("retry-after", strconv.Itoa(s)) {
-		return
-	}
-	if e.Status == 401 && !yield("www-authenticate", "Bearer") {
-		return
-	}
-	if e.Allow != "" {
-		yield("allow", e.Allow)
+	for _, f := range [...][2]string{{"content-type", "application/json"}, {"x-should-retry", strconv.FormatBool(e.ShouldRetry())},
+		{"retry-after", after}, {"www-authenticate", authenticate}, {"allow", e.Allow}} {
+		if f[1] != "" && !yield(f[0], f[1]) {
+			return
+		}
 	}
 }
 
@@ -246,12 +239,7 @@ func (e *Error) Frame() []byte {
 func (e *Error) append(b []byte) []byte {
 	b = appendQuoted(append(b, `{"error":{"message":`...), e.Message)
 	b = appendQuoted(append(b, `,"type":`...), e.Type)
-	b = append(b, `,"param":`...)
-	if e.Param == "" {
-		b = append(b, "null"...)
-	} else {
-		b = appendQuoted(b, e.Param)
-	}
+	b = appendParam(b, e.Param)
 	b = appendQuoted(append(b, `,"code":`...), string(e.Code))
 	if d := e.Thaw; d != nil {
 		b = append(b, `,"thaw":{`...)
@@ -271,6 +259,14 @@ func (e *Error) append(b []byte) []byte {
 		b = append(b, '}')
 	}
 	return append(b, '}', '}')
+}
+
+// appendParam appends the member param; an empty one is null.
+func appendParam(b []byte, param string) []byte {
+	if b = append(b, `,"param":`...); param == "" {
+		return append(b, "null"...)
+	}
+	return appendQuoted(b, param)
 }
 
 // appendQuoted appends s as a JSON string. Invalid UTF-8 becomes U+FFFD; the error that

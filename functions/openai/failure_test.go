@@ -84,7 +84,7 @@ func TestEngineError(t *testing.T) {
 		{"FastAPI, nothing", `{"detail":[]}`, 422, `{"detail":[]}`, "invalid_request_error", "invalid_request", false},
 		{"Anthropic", `{"type":"error","error":{"type":"not_found_error","message":"model: x"},"request_id":"r"}`, 404, "model: x", "not_found_error", "not_found", true},
 		{"Ollama", `{"error":"model 'x' not found"}`, 404, "model 'x' not found", "invalid_request_error", "not_found", true},
-		{"TGI", `{"error":"Input validation error","error_type":"validation"}`, 422, "Input validation error", "invalid_request_error", "invalid_request", true},
+		{"TGI", `{"error":"Input validation error","error_type":"validation"}`, 422, "Input validation error", "validation", "invalid_request", true},
 		{"OAuth", `{"error":"invalid_grant","error_description":"it has expired"}`, 401, "invalid_grant: it has expired", "invalid_request_error", "invalid_api_key", true},
 		{"Spring", `{"timestamp":"2026","status":500,"error":"Internal Server Error","message":"out of memory","path":"/v1"}`, 500, "Internal Server Error: out of memory", "server_error", "internal_error", true},
 		{"Google", `[{"error":{"code":429,"message":"quota","status":"RESOURCE_EXHAUSTED"}}]`, 429, "quota", "rate_limit_error", "RESOURCE_EXHAUSTED", false},

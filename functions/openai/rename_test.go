@@ -27,7 +27,7 @@ func TestRenamer(t *testing.T) {
 		{"not JSON", false, `<a "model":"v">}}]`, `<a "model":"v">}}]`},
 		{"events", true, ": {\"model\":\"v\"}\nevent: x\ndata: {\"model\":\"v\"}\r\n\r\ndata:{\"a\":1,\"model\":\"v\"}\n\ndata: [DONE]\n\n", ": {\"model\":\"v\"}\nevent: x\ndata: {\"model\":\"NEW\"}\r\n\r\ndata:{\"a\":1,\"model\":\"NEW\"}\n\ndata: [DONE]\n\n"},
 		{"an event that is broken", true, "data: {\"model\":\"v\n\ndata: {\"model\":\"v\"}\n\n", "data: {\"model\":\"NEW\"\n\ndata: {\"model\":\"NEW\"}\n\n"},
-		{"almost data", true, "dat: {\"model\":\"v\"}\ndatum\n", "dat: {\"model\":\"v\"}\ndatum\n"},
+		{"almost data", true, "dat: {\"model\":\"v\"}\ndatum\ndata{\"model\":\"v\"}\n", "dat: {\"model\":\"v\"}\ndatum\ndata{\"model\":\"v\"}\n"},
 	} {
 		for size := 1; size <= len(c.body); size++ {
 			r := NewRenamer("NEW", c.events)

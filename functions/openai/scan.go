@@ -41,52 +41,51 @@ const maxLine = 1 << 20
 // removed or held back, a buffer that is valid until the next call. With TakeUsage a
 // line is held back until it is whole.
 func (s *Stream) Pass(p []byte) []byte {
-	if !s.TakeUsage {
-		s.watch(p)
-		return p
-	}
-	if len(s.line) == 0 && !s.long && !s.blank && len(p) > 0 && p[len(p)-1] == '\n' && !maybeUsage(p) {
-		s.watch(p) // whole lines, none of them in question: nothing is copied
-		return p
-	}
 	s.out = s.out[:0]
-	for len(p) > 0 {
-		i := bytes.IndexByte(p, '\n')
-		if s.long { // the begin of this line was already passed on
-			if i < 0 {
-				s.out = append(s.out, p...)
-				break
-			}
-			s.out = append(s.out, p[:i+1]...)
-			s.long = false
-			p = p[i+1:]
-			continue
+	// Whole lines of which none is in question are not copied.
+	takes := s.TakeUsage && (len(s.line) > 0 || s.long || s.blank || len(p) == 0 || p[len(p)-1] != '\n' || maybeUsage(p))
+	for rest := p; len(rest) > 0; {
+		i := bytes.IndexByte(rest, '\n')
+		whole := i >= 0
+		l := rest
+		if whole {
+			l = rest[:i+1]
 		}
-		if i < 0 {
-			if s.line = append(s.line, p...); len(s.line) > maxLine {
-				s.out = append(s.out, s.line...)
-				s.line, s.long = s.line[:0], true
-			}
-			break
-		}
-		l := p[:i+1]
-		p = p[i+1:]
-		if len(s.line) > 0 {
+		rest = rest[len(l):]
+		if !s.long && (!whole || len(s.line) > 0) {
 			s.line = append(s.line, l...)
 			l = s.line
 		}
 		switch {
-		case s.blank && (len(l) == 1 || string(l) == "\r\n"):
-			s.blank = false
+		case s.long: // the begin of this line was already passed on
+			s.long = !whole
+		case !whole && len(l) <= maxLine:
+			return s.passed(takes, p)
+		case !whole:
+			s.long = true
+		case takes && s.blank && len(bytes.TrimRight(l, "\r\n")) == 0:
+			s.blank, l = false, nil
 		case s.look(l):
-			s.blank = true
+			if s.blank = takes; takes {
+				l = nil
+			}
 		default:
 			s.blank = false
+		}
+		if takes {
 			s.out = append(s.out, l...)
 		}
 		s.line = s.line[:0]
 	}
-	return s.out
+	return s.passed(takes, p)
+}
+
+// passed is what Pass returns of p.
+func (s *Stream) passed(takes bool, p []byte) []byte {
+	if takes {
+		return s.out
+	}
+	return p
 }
 
 // maybeUsage reports whether p could hold the chunk to be removed.
@@ -102,34 +101,6 @@ func maybeUsage(p []byte) bool {
 		i = memberValue(p, "choices")
 	}
 	return false
-}
-
-// watch inspects the lines of p.
-func (s *Stream) watch(p []byte) {
-	for len(p) > 0 {
-		i := bytes.IndexByte(p, '\n')
-		if i < 0 {
-			if s.long {
-				return
-			}
-			if s.line = append(s.line, p...); len(s.line) > maxLine {
-				s.line, s.long = s.line[:0], true
-			}
-			return
-		}
-		l := p[:i+1]
-		p = p[i+1:]
-		switch {
-		case s.long:
-			s.long = false
-		case len(s.line) > 0:
-			s.line = append(s.line, l...)
-			s.look(s.line)
-			s.line = s.line[:0]
-		default:
-			s.look(l)
-		}
-	}
 }
 
 // look reads one line with its end. It returns true for a chunk that carries usage and
@@ -188,7 +159,7 @@ func (s *Stream) lookAtData(d []byte) bool {
 		i := memberValue(d, "finish_reason")
 		for at := 0; i >= 0 && !s.Finished; i = memberValue(d[at:], "finish_reason") {
 			at += i
-			s.Finished = at < len(d) && d[at] == '"'
+			s.Finished = at+1 < len(d) && d[at] == '"' && d[at+1] != '"' // some engines write an empty one in each chunk
 		}
 		if i = memberValue(d, "stop_reason"); i >= 0 && i < len(d) && d[i] == '"' { // the messages endpoint
 			s.Finished = true
@@ -227,12 +198,11 @@ func hasToken(d []byte) bool {
 func Failure(p []byte) (e *Error, stated bool) {
 	named := false
 	for len(p) > 0 {
-		i := bytes.IndexByte(p, '\n')
-		if i < 0 {
+		l, rest, whole := bytes.Cut(p, []byte{'\n'})
+		if !whole {
 			return nil, false
 		}
-		l := bytes.TrimRight(p[:i], "\r")
-		p = p[i+1:]
+		l, p = bytes.TrimRight(l, "\r"), rest
 		if event, ok := bytes.CutPrefix(l, []byte("event:")); ok {
 			named = string(bytes.TrimSpace(event)) == "error"
 		}

@@ -125,15 +125,10 @@ func CompleteEvents(p []byte) int {
 
 // HasData reports whether a stream has a whole line of data, or of an error.
 func HasData(p []byte) bool {
-	for len(p) > 0 {
-		i := bytes.IndexByte(p, '\n')
-		if i < 0 {
-			return false
-		}
-		if bytes.HasPrefix(p, []byte("data:")) || bytes.HasPrefix(p, []byte(errorField)) {
+	for l := range bytes.Lines(p) {
+		if l[len(l)-1] == '\n' && (bytes.HasPrefix(l, []byte("data:")) || bytes.HasPrefix(l, []byte(errorField))) {
 			return true
 		}
-		p = p[i+1:]
 	}
 	return false
 }

@@ -54,13 +54,47 @@ func truncated(format string, args ...any) error {
 	return &Error{Truncated: true, Reason: fmt.Sprintf(format, args...)}
 }
 
+// Describe says what a file is whose first bytes are these, where it is not what its name says:
+// nothing yet, an archive, a page, text; "" where that is not known. 8 bytes are enough.
+func Describe(first []byte) string {
+	begins := func(with ...string) bool {
+		return slices.ContainsFunc(with, func(w string) bool { return bytes.HasPrefix(first, []byte(w)) })
+	}
+	text := len(first) > 0
+	for _, c := range first {
+		text = text && (c >= ' ' && c < 0x7f || c == '\n' || c == '\r' || c == '\t')
+	}
+	switch {
+	case len(first) > 0 && len(bytes.Trim(first, "\x00")) == 0:
+		return "it begins with zeros: its download or copy was not finished"
+	case begins("PK\x03\x04", "\x80\x02", "\x80\x04"):
+		return "it is a zip or a pickle, as PyTorch writes (.bin, .pt): convert it to safetensors"
+	case begins("GGUF"):
+		return "it is a GGUF file"
+	case begins("\x1f\x8b", "\x28\xb5\x2f\xfd"):
+		return "it is compressed: decompress it"
+	case text && begins("<"):
+		return "it is a page (HTML or XML), such as the error of a server that was stored in its place"
+	case text:
+		return fmt.Sprintf("it is text that begins with %q", first)
+	}
+	return ""
+}
+
 // HeaderEnd returns where the data of a file of size bytes begins, from the file's
 // first 8 bytes.
 func HeaderEnd(first [prefixSize]byte, size int64) (int64, error) {
+	return headerEnd(first, size, MaxHeader)
+}
+
+func headerEnd(first [prefixSize]byte, size int64, limit uint64) (int64, error) {
 	n := binary.LittleEndian.Uint64(first[:])
+	what := Describe(first[:])
 	switch {
-	case n > MaxHeader:
-		return 0, invalid("the header claims %d bytes; at most %d are read", n, MaxHeader)
+	case what != "" && (n > limit || n == 0 || int64(n)+prefixSize > size):
+		return 0, invalid("%s", what)
+	case n > limit:
+		return 0, invalid("the header claims %d bytes; at most %d are read", n, limit)
 	case n < 2:
 		return 0, invalid("the header is %d bytes long, which holds nothing", n)
 	case int64(n)+prefixSize > size:
@@ -80,10 +114,7 @@ func Read(r io.ReaderAt, size, limit int64) (tensors []Tensor, data int64, err e
 	if err := readFull(r, first[:], 0); err != nil {
 		return nil, 0, err
 	}
-	if n := binary.LittleEndian.Uint64(first[:]); n > uint64(limit) {
-		return nil, 0, invalid("the header claims %d bytes; at most %d are read", n, limit)
-	}
-	end, err := HeaderEnd(first, size)
+	end, err := headerEnd(first, size, uint64(limit))
 	if err != nil {
 		return nil, 0, err
 	}

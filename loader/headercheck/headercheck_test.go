@@ -181,6 +181,12 @@ func TestConfigOfPython(t *testing.T) {
 		{"config.json", "{\n \"a\": nan\n}", "line 2, column 8"},
 		{"text_encoder/config.json", `{"a": 1,}`, "line 1, column 8"},
 		{"config.json", `["a"]`, "not a JSON object"},
+		{"config.json", `<?xml version="1.0"?><Error><Code>BlobNotFound</Code></Error>`, "a page (HTML or XML)"},
+		{"config.json", "Entry not found", `text that begins with "Entry no"`},
+		{"config.json", strings.Repeat("\x00", 400), "begins with zeros"},
+		{"m.gguf", "<!doctype html><html><title>Sign in</title></html>", "not a GGUF file: it is a page"},
+		{"m.gguf", strings.Repeat("\x00", 400), "begins with zeros: its download or copy was not finished"},
+		{"m.safetensors", "<!doctype html><html><title>Sign in</title></html>", "not a valid safetensors file: it is a page"},
 		{"generation_config.json", `{"a": nan}`, ""}, // the engine's matter
 	} {
 		err := headercheck.File(tc.name, strings.NewReader(tc.text), int64(len(tc.text)))

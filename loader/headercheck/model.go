@@ -1,6 +1,8 @@
 package headercheck
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json/jsontext"
 	jsonv2 "encoding/json/v2"
@@ -12,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions/pythonjson"
+	"github.com/thaw-dev/thaw/functions/safetensors"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -45,7 +48,8 @@ func GGUF(r io.ReaderAt, size int64) error {
 		return err
 	}
 	if string(head[:4]) != "GGUF" {
-		return &source.Error{Kind: source.Corrupt, Detail: "not a GGUF file: it does not begin with GGUF"}
+		return &source.Error{Kind: source.Corrupt,
+			Detail: "not a GGUF file: " + cmp.Or(safetensors.Describe(head[:8]), "it does not begin with GGUF")}
 	}
 	if v := binary.LittleEndian.Uint32(head[4:]); v < 2 || v > 3 {
 		return &source.Error{Kind: source.Corrupt, Detail: fmt.Sprintf("GGUF version %d is not known", v)}
@@ -60,7 +64,11 @@ func checkJSONObject(r io.ReaderAt, size int64) error {
 	}
 	// Engines read it with Python, which takes more than the standard.
 	if err := pythonjson.CheckObject(raw); err != nil {
-		return &source.Error{Kind: source.Corrupt, Detail: "not a JSON object that engines can read", Err: err}
+		e := &source.Error{Kind: source.Corrupt, Detail: "not a JSON object that engines can read", Err: err}
+		if what := safetensors.Describe(raw[:min(len(raw), 8)]); what != "" && bytes.IndexByte([]byte("{[ \t\r\n"), raw[0]) < 0 {
+			e.Detail += ": " + what
+		}
+		return e
 	}
 	return nil
 }

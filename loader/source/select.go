@@ -301,10 +301,12 @@ func PlanFolder(location string, list, file func() (Plan, error)) (Plan, error) 
 	}
 	plan, err := list()
 	// A page of the web that is no list may be the file.
-	if kind := KindOf(err); kind != NotFound && kind != Refused || path.Ext(location) == "" {
+	named := path.Ext(location) != ""
+	if kind := KindOf(err); kind != NotFound && (kind != Refused || !named) {
 		return plan, err
 	}
-	if one, ferr := file(); ferr == nil {
+	// What is empty and looks like a folder marks one.
+	if one, ferr := file(); ferr == nil && (named || len(one.Files) != 1 || one.Files[0].Size > 0) {
 		return one, nil
 	}
 	return plan, err

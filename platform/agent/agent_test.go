@@ -243,7 +243,7 @@ func TestHandler(t *testing.T) {
 	if received != "engine of x\n" {
 		t.Errorf("log %q", received)
 	}
-	if _, err := c.Logs(t.Context(), "r9", 5, false); !errors.Is(err, ErrNoLog) {
+	if _, err := c.Logs(t.Context(), "r9", 5, false); !errors.Is(err, functions.ErrNotFound) {
 		t.Errorf("the log of a replica that is not here: %v", err)
 	}
 

@@ -86,7 +86,7 @@ func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool) (i
 	defer res.Body.Close()
 	_, description := readProblem(res)
 	if res.StatusCode == http.StatusNotFound {
-		return nil, fmt.Errorf("%w: %s", ErrNoLog, strings.TrimPrefix(description, ErrNoLog.Error()+": "))
+		return nil, fmt.Errorf("%w: %s", functions.ErrNotFound, strings.TrimPrefix(description, functions.ErrNotFound.Error()+": "))
 	}
 	return nil, fmt.Errorf("agent %s: %d %s", c.url, res.StatusCode, description)
 }

@@ -36,8 +36,8 @@ func TestKeptLog(t *testing.T) {
 		log.Close()
 	}
 	for _, id := range []string{"r2", "../other", "..", "", ".", "a/b", strings.Repeat("a", 300), "r1.log/../../other"} {
-		if log, err := a.Logs(t.Context(), id, 1, false); !errors.Is(err, ErrNoLog) || log != nil || strings.Count(err.Error(), "no log") != 1 ||
-			!strings.Contains(err.Error(), "no engine was started") {
+		if log, err := a.Logs(t.Context(), id, 1, false); !errors.Is(err, functions.ErrNotFound) || log != nil ||
+			strings.Count(err.Error(), "not found") != 1 || !strings.Contains(err.Error(), "no engine was started") {
 			t.Errorf("%q: %v", functions.Clip(id), err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 	"github.com/thaw-dev/thaw/runtime/tail"
 )
@@ -45,11 +46,9 @@ func (h *Handler) logs(id string, req *httpserver.Request, res *httpserver.Respo
 	res.Stream, res.Length = log, -1
 }
 
-// ErrNoLog means that a replica has written no log, or that it is not kept here.
-var ErrNoLog = errors.New("no log")
-
 // Logs opens the log of a replica at its last lines; with follow it goes on until ctx or
-// the replica ends. The log of a replica that has ended is there as long as it is kept.
+// the replica ends. The log of a replica that has ended is there as long as it is kept. The error
+// is functions.ErrNotFound where there is none.
 func (a *Agent) Logs(ctx context.Context, id string, lines int, follow bool) (io.ReadCloser, error) {
 	r := a.replicaByID(id)
 	path := ""
@@ -62,13 +61,13 @@ func (a *Agent) Logs(ctx context.Context, id string, lines int, follow bool) (io
 	switch {
 	case err == nil:
 	case r != nil && path == "" && r.Status().State.Over():
-		return nil, fmt.Errorf("%w: no engine was started for it", ErrNoLog)
+		return nil, fmt.Errorf("%w: no engine was started for it", functions.ErrNotFound)
 	case r != nil && path == "":
-		return nil, fmt.Errorf("%w: no engine has been started for it yet", ErrNoLog)
+		return nil, fmt.Errorf("%w: no engine has been started for it yet", functions.ErrNotFound)
 	case r == nil && (path == "" || errors.Is(err, fs.ErrNotExist)):
-		return nil, fmt.Errorf("%w: no engine was started for it on this node, or its log is no longer kept", ErrNoLog)
+		return nil, fmt.Errorf("%w: no engine was started for it on this node, or its log is no longer kept", functions.ErrNotFound)
 	default:
-		return nil, fmt.Errorf("%w: %w", ErrNoLog, err)
+		return nil, fmt.Errorf("%w: %w", functions.ErrNotFound, err)
 	}
 	start, err := lastLinesOffset(f, lines)
 	if err == nil {

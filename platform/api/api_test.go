@@ -20,6 +20,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api/live"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -664,13 +665,10 @@ func TestAuthorizationIsExact(t *testing.T) {
 func TestWatchSendsEmptyLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		c := &watch[Team]{key: func(x Team) string { return x.Name }, sent: map[string]string{}}
-		c.compare([]Team{{Name: "a"}, {Name: "b"}})
-		w := &stream{ctx: ctx, cancel: cancel, buf: c.buf, look: func(b []byte) ([]byte, bool) {
-			c.buf = b
-			c.compare([]Team{{Name: "a"}})
-			return c.buf, true
-		}}
+		items := []live.Item{{Key: "a", JSON: []byte(`{"name":"a"}`)}, {Key: "b", JSON: []byte(`{"name":"b"}`)}}
+		changes := live.New("", func() []live.Item { return items }, time.Now).Watch()
+		w := &stream{ctx: ctx, cancel: cancel, buf: changes.Append(nil), look: func(b []byte) ([]byte, bool) { return changes.Append(b), true }}
+		items = items[:1]
 		buf := make([]byte, 4096)
 		var got []string
 		began := time.Now()

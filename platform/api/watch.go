@@ -2,12 +2,12 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/platform/api/live"
 )
 
 const (
@@ -27,25 +27,22 @@ type Change[T any] struct {
 // are never removed nor changed (events).
 func listHandler[T any](a *API, get func(*exchange) ([]T, *openai.Error), key func(T) string) handler {
 	return func(x *exchange, res *httpserver.Response) *openai.Error {
-		items, err := get(x)
-		if err != nil {
-			return err
-		}
 		if !x.query.on("watch") {
-			return writeJSON(res, List[T]{items})
-		}
-		w := &watch[T]{key: key, sent: map[string]string{}}
-		w.compare(items)
-		w.line(Change[T]{Event: "synced"})
-		a.stream(x, res, func(b []byte) ([]byte, bool) {
 			items, err := get(x)
 			if err != nil {
-				return b, false
+				return err
 			}
-			w.buf = b
-			w.compare(items)
-			return w.buf, true
-		}).buf = w.buf
+			return writeJSON(res, List[T]{items})
+		}
+		var failed *openai.Error
+		read := itemsOf(get, key)
+		changes := live.New("", func() (items []live.Item) { items, failed = read(x); return items }, time.Now).Watch()
+		look := func(b []byte) ([]byte, bool) { b = changes.Append(b); return b, failed == nil }
+		first, ok := look(nil)
+		if !ok {
+			return failed
+		}
+		a.stream(x, res, look).buf = first
 		return nil
 	}
 }
@@ -122,49 +119,6 @@ func (s *stream) Close() error {
 		s.closed()
 	}
 	return nil
-}
-
-// watch compares a list with what the client knows.
-type watch[T any] struct {
-	key  func(T) string
-	sent map[string]string // what the client knows, as JSON
-	buf  []byte
-}
-
-// compare writes the difference between items and the last ones to the buffer.
-func (w *watch[T]) compare(items []T) {
-	present := make(map[string]bool, len(items))
-	for i := range items {
-		k := w.key(items[i])
-		b, err := json.Marshal(items[i])
-		if err != nil {
-			continue
-		}
-		if k == "" {
-			k = string(b)
-		}
-		present[k] = true
-		if w.sent[k] != string(b) {
-			w.sent[k] = string(b)
-			w.line(Change[T]{Event: "put", Item: &items[i]})
-		}
-	}
-	for k := range w.sent {
-		if present[k] {
-			continue
-		}
-		delete(w.sent, k)
-		if k[0] != '{' { // an event that is no longer kept has not been undone
-			w.line(Change[T]{Event: "removed", Name: k})
-		}
-	}
-}
-
-func (w *watch[T]) line(c Change[T]) {
-	b, err := json.Marshal(c)
-	if err == nil {
-		w.buf = append(append(w.buf, b...), '\n')
-	}
 }
 
 // followed is a log that is followed: it ends when the server begins to shut down,

@@ -104,15 +104,10 @@ func versionOf(path string, info fs.FileInfo) fileVersion {
 
 // view is one consistent view; it is never changed, only replaced.
 type view struct {
-	models       map[functions.Name]*functions.Model
-	routers      map[functions.Name]*functions.Router
-	remotes      map[functions.Name]*functions.Remote
-	compositions map[functions.Name]*functions.Composition
-	teams        map[string]*functions.Team
-	docs         map[string]Document // by Document.key
-	from         map[string]string   // Document.key to file
-	problems     Problems
-	unused       map[string]Problem // the first problem of a file whose documents before it stay
+	docs     map[string]Document // by Document.key
+	from     map[string]string   // Document.key to file
+	problems Problems
+	unused   map[string]Problem // the first problem of a file whose documents before it stay
 }
 
 // Change is one notification of Watch. Models has new and changed models, Removed the
@@ -164,24 +159,47 @@ func (c *Catalog) folders() []string {
 	return slices.DeleteFunc([]string{c.o.Folder, c.o.Deployed}, func(d string) bool { return d == "" })
 }
 
+// ofKind returns the documents of one kind, by name: those of which value is not nil.
+func ofKind[T any](c *Catalog, value func(Document) *T) (list []*T) {
+	docs := c.now().docs
+	for _, key := range slices.Sorted(maps.Keys(docs)) {
+		if v := value(docs[key]); v != nil {
+			list = append(list, v)
+		}
+	}
+	return list
+}
+
 // Models are all models, by name.
 func (c *Catalog) Models() []*functions.Model {
-	return sorted(c.now().models)
+	return ofKind(c, func(d Document) *functions.Model { return d.Model })
 }
 
 // Model is one, or nil. The name's adapter is looked past.
 func (c *Catalog) Model(name functions.Name) *functions.Model {
-	return c.now().models[name.WithoutAdapter()]
+	d, _ := c.Lookup(name)
+	return d.Model
 }
 
 // Routers are all Routers, by name.
-func (c *Catalog) Routers() []*functions.Router { return sorted(c.now().routers) }
+func (c *Catalog) Routers() []*functions.Router {
+	return ofKind(c, func(d Document) *functions.Router { return d.Router })
+}
 
 // Remotes are all Remotes, by name.
-func (c *Catalog) Remotes() []*functions.Remote { return sorted(c.now().remotes) }
+func (c *Catalog) Remotes() []*functions.Remote {
+	return ofKind(c, func(d Document) *functions.Remote { return d.Remote })
+}
 
 // Compositions are all Compositions, by name.
-func (c *Catalog) Compositions() []*functions.Composition { return sorted(c.now().compositions) }
+func (c *Catalog) Compositions() []*functions.Composition {
+	return ofKind(c, func(d Document) *functions.Composition { return d.Composition })
+}
+
+// Teams are all teams with a file, by name.
+func (c *Catalog) Teams() []*functions.Team {
+	return ofKind(c, func(d Document) *functions.Team { return d.Team })
+}
 
 // Lookup returns the function of a name, of any kind; false if there is none. The name's
 // adapter is ignored.
@@ -192,21 +210,9 @@ func (c *Catalog) Lookup(name functions.Name) (Document, bool) {
 
 // Documents are the functions of all kinds, by name.
 func (c *Catalog) Documents() []Document {
-	var docs []Document
-	for _, d := range c.now().docs {
-		if d.Team == nil {
-			docs = append(docs, d)
-		}
-	}
+	docs := slices.DeleteFunc(slices.Collect(maps.Values(c.now().docs)), func(d Document) bool { return d.Team != nil })
 	slices.SortFunc(docs, func(a, b Document) int { return cmp.Compare(a.key(), b.key()) })
 	return docs
-}
-
-// Teams are all teams with a file, by name.
-func (c *Catalog) Teams() []*functions.Team {
-	return slices.SortedFunc(maps.Values(c.now().teams), func(a, b *functions.Team) int {
-		return cmp.Compare(a.Metadata.Name, b.Metadata.Name)
-	})
 }
 
 // Problems returns the present problems of both folders.
@@ -417,10 +423,7 @@ func readFile(path string, most int64) ([]byte, error) {
 // Where two files name the same thing, the one that was there first keeps it.
 func (c *Catalog) assemble(problems Problems) {
 	old := c.now()
-	p := view{models: map[functions.Name]*functions.Model{}, routers: map[functions.Name]*functions.Router{},
-		remotes:      map[functions.Name]*functions.Remote{},
-		compositions: map[functions.Name]*functions.Composition{}, teams: map[string]*functions.Team{},
-		docs: map[string]Document{}, from: map[string]string{}, unused: map[string]Problem{}}
+	p := view{docs: map[string]Document{}, from: map[string]string{}, unused: map[string]Problem{}}
 	take := func(path string, keepers bool) {
 		for _, d := range c.files[path].docs {
 			key := d.key()
@@ -431,8 +434,7 @@ func (c *Catalog) assemble(problems Problems) {
 				problems = append(problems, duplicate(d, first))
 				continue
 			}
-			p.from[key] = path
-			p.add(key, d)
+			p.from[key], p.docs[key] = path, d
 		}
 	}
 	// The user's folder comes first, then names in their order.
@@ -453,28 +455,12 @@ func (c *Catalog) assemble(problems Problems) {
 	p.problems = append(problems, checkTargets(p.docs)...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, any := filesDiffer(c.view, p); any || c.view.models == nil {
+	if _, any := filesDiffer(c.view, p); any || c.view.docs == nil {
 		c.version++
 		close(c.changed)
 		c.changed = make(chan struct{})
 	}
 	c.view = p
-}
-
-func (v *view) add(key string, d Document) {
-	v.docs[key] = d
-	switch {
-	case d.Model != nil:
-		v.models[d.FullName()] = d.Model
-	case d.Router != nil:
-		v.routers[d.FullName()] = d.Router
-	case d.Remote != nil:
-		v.remotes[d.FullName()] = d.Remote
-	case d.Composition != nil:
-		v.compositions[d.FullName()] = d.Composition
-	case d.Team != nil:
-		v.teams[d.Team.Metadata.Name] = d.Team
-	}
 }
 
 // duplicate is the problem of a document whose name another one has.
@@ -490,32 +476,25 @@ func (c *Catalog) rank(path string) int {
 	return 1
 }
 
-// filesDiffer returns what changed from old to now. Models and teams are compared
-// by pointer: a file that is not read again keeps its own.
-func filesDiffer(old, now view) (Change, bool) {
-	var ch Change
-	for name, m := range now.models {
-		if old.models[name] != m {
-			ch.Models = append(ch.Models, m)
-		}
-	}
-	for name := range old.models {
-		if now.models[name] == nil {
-			ch.Removed = append(ch.Removed, name)
-		}
-	}
-	byName := func(a, b functions.Name) int { return cmp.Compare(a.String(), b.String()) }
-	slices.SortFunc(ch.Models, func(a, b *functions.Model) int { return byName(a.FullName(), b.FullName()) })
-	slices.SortFunc(ch.Removed, byName)
+// filesDiffer returns what changed from old to now. Documents are compared by pointer: a
+// file that is not read again keeps its own.
+func filesDiffer(old, now view) (ch Change, any bool) {
 	ch.Problems = slices.Clone(now.problems)
-	any := len(ch.Models) > 0 || len(ch.Removed) > 0 || !maps.Equal(old.teams, now.teams) ||
-		!maps.Equal(old.routers, now.routers) || !maps.Equal(old.remotes, now.remotes) || !maps.Equal(old.compositions, now.compositions) ||
-		!slices.Equal(old.problems, now.problems)
+	any = !slices.Equal(old.problems, now.problems)
+	for _, key := range slices.Sorted(maps.Keys(now.docs)) {
+		if d := now.docs[key]; d.Value() != old.docs[key].Value() {
+			any = true
+			if d.Model != nil {
+				ch.Models = append(ch.Models, d.Model)
+			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(old.docs)) {
+		d, is := old.docs[key], now.docs[key]
+		any = any || is.Value() != d.Value()
+		if d.Model != nil && is.Model == nil {
+			ch.Removed = append(ch.Removed, d.FullName())
+		}
+	}
 	return ch, any
-}
-
-func sorted[T interface{ FullName() functions.Name }](m map[functions.Name]T) []T {
-	return slices.SortedFunc(maps.Values(m), func(a, b T) int {
-		return cmp.Compare(a.FullName().String(), b.FullName().String())
-	})
 }

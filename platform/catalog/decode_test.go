@@ -104,7 +104,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"list for a mapping", tiny + "  scale: [1]\n", `f.yaml:7:10: spec.scale: a list where keys and values are wanted`},
 		{"text for a list", tiny + "  args: a\n", `f.yaml:7:9: spec.args: the text "a" where a list is wanted`},
 		{"nothing for text", edit("source: ./tiny", "source:"), `f.yaml:5:10: spec.source: nothing where text is wanted`},
-		{"probe misspelt", tiny + "  probe: nnoe\n", `f.yaml:7:10: spec.probe: "nnoe" is no probe; did you mean none? One of auto, none, or {path: /v1/…, body: {…}}`},
+		{"probe misspelt", tiny + "  probe: nnoe\n", `f.yaml:7:10: spec.probe: "nnoe" is no probe; did you mean none? (auto, none, {path: /v1/…, body: {…}})`},
 		{"unknown key of a probe", tiny + "  probe: {pth: /v1}\n", `f.yaml:7:11: spec.probe.pth: unknown key (did you mean path?)`},
 		{"list for a probe", tiny + "  probe: [none]\n", `f.yaml:7:10: spec.probe: a list where auto, none, or a path and a body is wanted`},
 		{"endpoint misspelt", tiny + "  serves: [chats]\n", `f.yaml:7:12: spec.serves[0]: "chats" is no endpoint thaw knows (did you mean chat? one of chat, completions, embeddings, rerank, score, transcriptions, speech, responses)`},

@@ -39,8 +39,8 @@ func TestServeSettings(t *testing.T) {
 	if _, errs, exit := runCLI(t, p, env, "serve", "--addr", "127.0.0.1:3", "--leave-engines"); exit != 0 {
 		t.Fatal(errs)
 	}
-	want := ServeConfig{Addr: "127.0.0.1:3", Data: filepath.Join(dir, ".local/share/thaw"), GPUs: kit.Count{N: 2},
-		Memory: kit.Size{Bytes: 2 << 30},
+	want := ServeConfig{Addr: "127.0.0.1:3", Data: filepath.Join(dir, ".local/share/thaw"), GPUs: 2,
+		Memory: 2 << 30,
 		Store:  1 << 40, MaxBody: 32 << 20, ClientShare: 50, Hold: "hold", CacheBytes: 256 << 20, Host: []string{"a.example", "b.example"}, LeaveEngines: true, Warm: "auto", Confine: "auto", Vulnerable: "refuse", Caches: "local", Eviction: "lru", KeepAlive: "fixed", Prewarm: "off", PrewarmBudget: functions.Duration(time.Hour), Currency: "EUR", GPUHourPrice: 2.5, PeerAddr: "auto",
 		OrphanTimeout: 60e9, Drain: 30e9, LogLevel: "info", LogFormat: "text"}
 	if !equal(got, want) {

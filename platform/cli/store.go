@@ -95,7 +95,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 	}
 	prefetchFlags(cmd, &ask)
 	cmd.Flags().StringVar(&folder, "functions", "", "with --data: folder of model files that NAME is looked up in [THAW_FUNCTIONS]")
-	cmd.Flags().Var(kit.BytesFlag{Bytes: &o.Budget}, "store", "with --data: the most the store may take; 0 is all the disk has")
+	cmd.Flags().TextVar(&o.Budget, "store", functions.Bytes(0), "with --data: the most the store may take; 0 is all the disk has")
 	cmd.Flags().StringArrayVar(&o.Peers, "peer", nil,
 		"with --data: URL of a node that serves its blocks, https://HOST:PORT; may be repeated; the source is asked for the rest")
 	cmd.Flags().StringVar(&o.Certs, "certs", "",

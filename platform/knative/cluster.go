@@ -14,46 +14,21 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/pager"
 	"knative.dev/pkg/apis"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned/typed/serving/v1"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
-
-// Kind is the kind of an Error.
-type Kind int
-
-const (
-	Failed   Kind = iota // the cluster failed
-	Refused              // the request is invalid
-	NotFound             // the object does not exist
-	Denied               // not allowed, or over a quota
-	TimedOut             // no answer in time
-	Away                 // no API server answers; retrying may help
-)
-
-// Error is a failure of the cluster, with a hint what to do.
-type Error struct {
-	Kind Kind
-	What string
-	Hint string
-	Err  error // the cluster's answer; may be nil
-}
-
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.What
-	}
-	return e.What + ": " + e.Err.Error()
-}
-
-func (e *Error) Unwrap() error { return e.Err }
 
 // Access selects a cluster and an account.
 type Access struct {
@@ -65,8 +40,14 @@ type Access struct {
 // requestTimeout bounds one request; Knative's webhook may use 10 s of it.
 const requestTimeout = 30 * time.Second
 
-// pageSize is the number of objects per list request.
-const pageSize = 500
+// eachItem calls f for each object of a list, which it reads in pages.
+func eachItem[L runtime.Object, T any](ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), f func(*T)) error {
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) })
+	return pages.EachListItem(ctx, metav1.ListOptions{}, func(x runtime.Object) error {
+		f(any(x).(*T))
+		return nil
+	})
+}
 
 // Cluster manages the Knative Services of a cluster that are models. It is safe for
 // concurrent use and needs no closing.
@@ -89,9 +70,9 @@ func Open(a Access) (*Cluster, error) {
 	config, err := loader.ClientConfig()
 	if err != nil {
 		if clientcmd.IsEmptyConfig(err) {
-			return nil, &Error{Kind: Refused, What: "there is no kubeconfig", Hint: hint}
+			return nil, &kit.Error{Exit: kit.ExitUsage, What: "there is no kubeconfig", Hint: hint}
 		}
-		return nil, &Error{Kind: Refused, What: "the kubeconfig names no usable cluster", Hint: hint, Err: err}
+		return nil, &kit.Error{Exit: kit.ExitUsage, What: "the kubeconfig names no usable cluster", Hint: hint, Err: err}
 	}
 	config.Timeout = requestTimeout
 	config.QPS, config.Burst = -1, 0 // one user; the server has its own limits
@@ -99,7 +80,7 @@ func Open(a Access) (*Cluster, error) {
 	config.WarningHandler = warningHandler(a.Warn)
 	namespace, _, err := loader.Namespace()
 	if err != nil {
-		return nil, &Error{Kind: Refused, What: "the kubeconfig names no namespace", Err: err}
+		return nil, &kit.Error{Exit: kit.ExitUsage, What: "the kubeconfig names no namespace", Err: err}
 	}
 	c := &Cluster{config: config, namespace: cmp.Or(namespace, functions.DefaultTeam), host: config.Host}
 	if c.serving, err = servingclient.NewForConfig(config); err == nil {
@@ -109,7 +90,7 @@ func Open(a Access) (*Cluster, error) {
 		c.kube, err = kubernetes.NewForConfig(config)
 	}
 	if err != nil {
-		return nil, &Error{Kind: Refused, What: "the kubeconfig names no usable cluster", Hint: hint, Err: err}
+		return nil, &kit.Error{Exit: kit.ExitUsage, What: "the kubeconfig names no usable cluster", Hint: hint, Err: err}
 	}
 	return c, nil
 }
@@ -206,38 +187,21 @@ type Model struct {
 // List returns the models of a namespace sorted by name; "" means all namespaces.
 func (c *Cluster) List(ctx context.Context, namespace string) ([]Model, error) {
 	models := []Model{}
-	o := metav1.ListOptions{Limit: pageSize}
-	for {
-		page, err := c.serving.Services(namespace).List(ctx, o)
-		if err != nil {
-			return nil, c.WithHint(err, "the services of "+cmp.Or(namespace, "all namespaces"))
+	err := eachItem(ctx, c.serving.Services(namespace).List, func(s *servingv1.Service) {
+		if isModel(s) {
+			models = append(models, modelOf(s))
 		}
-		for i := range page.Items {
-			if s := &page.Items[i]; isModel(s) {
-				models = append(models, modelOf(s))
-			}
-		}
-		if o.Continue = page.Continue; o.Continue == "" {
-			break
-		}
+	})
+	if err != nil {
+		return nil, c.WithHint(err, "the services of "+cmp.Or(namespace, "all namespaces"))
 	}
 	if len(models) > 0 {
 		// A model at zero is ready even if its last start failed; its revision has the
 		// reason. Accounts that may not read revisions miss it.
 		why := map[string]*apis.Condition{}
-		for o := (metav1.ListOptions{Limit: pageSize}); ; {
-			page, err := c.serving.Revisions(namespace).List(ctx, o)
-			if err != nil {
-				break
-			}
-			for i := range page.Items {
-				r := &page.Items[i]
-				why[r.Namespace+"/"+r.Name] = r.Status.GetCondition(servingv1.RevisionConditionActive)
-			}
-			if o.Continue = page.Continue; o.Continue == "" {
-				break
-			}
-		}
+		_ = eachItem(ctx, c.serving.Revisions(namespace).List, func(r *servingv1.Revision) {
+			why[r.Namespace+"/"+r.Name] = r.Status.GetCondition(servingv1.RevisionConditionActive)
+		})
 		for i := range models {
 			models[i].setProblem(why[models[i].Namespace+"/"+models[i].Revision])
 		}
@@ -288,7 +252,7 @@ func isModel(s *servingv1.Service) bool {
 }
 
 func errNameTaken(name string) error {
-	return &Error{Kind: Refused,
+	return &kit.Error{Exit: kit.ExitUsage,
 		What: fmt.Sprintf("%s is a Knative Service, but no model: its template lacks the annotation %s: %s", name, ClassAnnotation,
 			AutoscalerClass), Hint: "take another name, or kubectl delete ksvc"}
 }
@@ -325,9 +289,9 @@ func isNotFound(err error) bool {
 	return ok && status.IsNotFound(err) && s.Status().Details != nil && s.Status().Details.Name != ""
 }
 
-// WithHint turns an error of the cluster into an Error with a hint.
+// WithHint gives an error of the cluster an exit code and a hint.
 func (c *Cluster) WithHint(err error, what string) error {
-	e := &Error{Kind: Failed, What: what, Err: err}
+	e := &kit.Error{Exit: kit.ExitFailed, What: what, Err: err}
 	_, answered := errors.AsType[*status.StatusError](err)
 	text := err.Error()
 	switch {
@@ -335,17 +299,17 @@ func (c *Cluster) WithHint(err error, what string) error {
 		return err
 	case isNotFound(err) && strings.HasPrefix(text, "namespaces "):
 		namespace, _, _ := strings.Cut(what, "/")
-		e.Kind, e.What, e.Hint, e.Err = NotFound, fmt.Sprintf("the cluster has no namespace %s", namespace),
+		e.Exit, e.What, e.Hint, e.Err = kit.ExitNotFound, fmt.Sprintf("the cluster has no namespace %s", namespace),
 			"a team is a namespace: thaw-knative team create "+namespace+", or kubectl create namespace "+namespace, nil
 	case isNotFound(err):
-		e.Kind, e.What, e.Err = NotFound, what+" is not on the cluster", nil
+		e.Exit, e.What, e.Err = kit.ExitNotFound, what+" is not on the cluster", nil
 	case status.IsNotFound(err):
-		e.Kind, e.What, e.Hint, e.Err = NotFound, "the cluster at "+c.host+" has no Knative Serving",
+		e.Exit, e.What, e.Hint, e.Err = kit.ExitNotFound, "the cluster at "+c.host+" has no Knative Serving",
 			"its kinds are installed with it: https://knative.dev/docs/install", nil
 	case status.IsUnauthorized(err), status.IsForbidden(err):
-		e.Kind = Denied
+		e.Exit = kit.ExitDenied
 	case status.IsInvalid(err), status.IsBadRequest(err):
-		e.Kind = Refused
+		e.Exit = kit.ExitUsage
 		for i, f := range refusedFeatures(text) {
 			if i == 0 {
 				e.Hint = "thaw-knative doctor lists what Knative has to allow"
@@ -358,11 +322,11 @@ func (c *Cluster) WithHint(err error, what string) error {
 	case status.IsConflict(err):
 		e.What, e.Hint = what+" was changed concurrently", "try again"
 	case errors.Is(err, context.DeadlineExceeded), status.IsTimeout(err), status.IsServerTimeout(err), isTimeout(err):
-		e.Kind = TimedOut
+		e.Exit = kit.ExitTimeout
 	case !answered, status.IsServiceUnavailable(err), status.IsTooManyRequests(err):
-		e.Kind, e.What, e.Hint = Away, "no API server answers at "+c.host, "compare kubectl cluster-info"
+		e.Exit, e.What, e.Hint = kit.ExitUnavailable, "no API server answers at "+c.host, "compare kubectl cluster-info"
 	case strings.Contains(text, "failed calling webhook"):
-		e.Kind, e.Hint = Away, "Knative's webhook is not there yet: kubectl get pods -n "+servingNamespace
+		e.Exit, e.Hint = kit.ExitUnavailable, "Knative's webhook is not there yet: kubectl get pods -n "+servingNamespace
 	}
 	return e
 }
@@ -377,32 +341,27 @@ var _ rest.WarningHandler = warningHandler(nil)
 // Wait returns when a model accepts requests; for one at zero, when Knative routes to it.
 // The error has the reason: a missing image, a quota, a controller that does not run.
 func (c *Cluster) Wait(ctx context.Context, namespace, name string) error {
-	tick := time.NewTicker(250 * time.Millisecond)
-	defer tick.Stop()
 	var last Model
-	for {
+	err := wait.PollUntilContextCancel(ctx, 250*time.Millisecond, true, func(ctx context.Context) (ready bool, err error) {
 		s, err := c.service(ctx, namespace, name)
-		if err == nil && s.Status.ObservedGeneration == s.Generation {
-			last = modelOf(s)
-			switch {
-			case last.Ready == "True":
-				return nil
-			case last.Ready == "False" && last.Reason != "":
-				e := &Error{Kind: Failed, What: fmt.Sprintf("%s/%s: %s: %s", namespace, name, last.Reason, last.Message),
-					Hint: "thaw-knative get " + name + " -n " + namespace}
-				if strings.Contains(last.Reason, "ContainerMissing") || strings.Contains(last.Message, "Unable to fetch image") {
-					e.Hint = "--image ENGINE=IMAGE or --thaw-image IMAGE names another; spec.pod.imagePullSecrets the Secrets of private registries"
-				}
-				return e
-			}
-		} else if err != nil && ctx.Err() == nil {
-			return err
+		if err != nil || s.Status.ObservedGeneration != s.Generation {
+			return false, err
 		}
-		select {
-		case <-ctx.Done():
-			return &Error{Kind: TimedOut, What: fmt.Sprintf("%s/%s is not ready yet (%s)", namespace, name, cmp.Or(last.Reason, "no status yet")),
-				Hint: "thaw-knative doctor checks whether thaw runs; or raise --timeout"}
-		case <-tick.C:
+		last = modelOf(s)
+		if last.Ready != "False" || last.Reason == "" {
+			return last.Ready == "True", nil
 		}
+		e := &kit.Error{Exit: kit.ExitFailed, What: fmt.Sprintf("%s/%s: %s: %s", namespace, name, last.Reason, last.Message),
+			Hint: "thaw-knative get " + name + " -n " + namespace}
+		if strings.Contains(last.Reason, "ContainerMissing") || strings.Contains(last.Message, "Unable to fetch image") {
+			e.Hint = "--image ENGINE=IMAGE or --thaw-image IMAGE names another; spec.pod.imagePullSecrets the Secrets of private registries"
+		}
+		return false, e
+	})
+	if ctx.Err() == nil {
+		return err
 	}
+	return &kit.Error{Exit: kit.ExitTimeout,
+		What: fmt.Sprintf("%s/%s is not ready yet (%s)", namespace, name, cmp.Or(last.Reason, "no status yet")),
+		Hint: "thaw-knative doctor checks whether thaw runs; or raise --timeout"}
 }

@@ -11,12 +11,11 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	core "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/platform/knative/secret"
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
@@ -143,47 +142,20 @@ func ReadControlTLS(data map[string][]byte) (*ControlTLS, error) {
 // EnsureControlTLS reads the Secret thaw-control-tls; with renew it also creates and
 // renews it. Concurrent callers get the same content.
 func EnsureControlTLS(ctx context.Context, secrets core.SecretInterface, renew bool, now time.Time) (*ControlTLS, error) {
-	for range 5 {
+	if !renew {
 		s, err := secrets.Get(ctx, ControlTLSSecret, metav1.GetOptions{})
-		if renew && status.IsNotFound(err) {
-			s = &corev1.Secret{
-				ObjectMeta: secretMeta(ControlTLSSecret), Type: corev1.SecretTypeOpaque, Data: map[string][]byte{},
-			}
-			if _, err = RenewControlTLS(s.Data, now); err != nil {
-				return nil, err
-			}
-			s, err = secrets.Create(ctx, s, metav1.CreateOptions{})
-			if status.IsAlreadyExists(err) {
-				continue
-			}
-		}
 		if err != nil {
 			return nil, err
 		}
-		if renew {
-			if s.Data == nil {
-				s.Data = map[string][]byte{}
-			}
-			changed, err := RenewControlTLS(s.Data, now)
-			if err != nil {
-				return nil, err
-			}
-			if changed {
-				if s, err = secrets.Update(ctx, s, metav1.UpdateOptions{}); status.IsConflict(err) {
-					continue
-				}
-				if err != nil {
-					return nil, err
-				}
-			}
-		}
 		return ReadControlTLS(s.Data)
 	}
-	return nil, fmt.Errorf("%w is being changed concurrently", ErrControlTLS)
-}
-
-func secretMeta(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Name: name, Labels: map[string]string{"app.kubernetes.io/part-of": "thaw"}}
+	data, err := secret.Ensure(ctx, secrets, ControlTLSSecret, func(data map[string][]byte, _ bool) (bool, error) {
+		return RenewControlTLS(data, now)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ReadControlTLS(data)
 }
 
 func readToken(data map[string][]byte) (string, error) {
@@ -197,22 +169,18 @@ func readToken(data map[string][]byte) (string, error) {
 // EnsureAdminToken returns the token of the Secret thaw-admin, which it makes where there is
 // none. Concurrent callers get the same one.
 func EnsureAdminToken(ctx context.Context, secrets core.SecretInterface) (string, error) {
-	for range 5 {
-		s, err := secrets.Get(ctx, AdminSecret, metav1.GetOptions{})
-		if status.IsNotFound(err) {
-			s, err = secrets.Create(ctx, &corev1.Secret{ObjectMeta: secretMeta(AdminSecret), Type: corev1.SecretTypeOpaque, Data: map[string][]byte{TokenKey: randomToken()}}, metav1.CreateOptions{})
-			if status.IsAlreadyExists(err) {
-				continue
-			}
+	data, err := secret.Ensure(ctx, secrets, AdminSecret, func(data map[string][]byte, isNew bool) (bool, error) {
+		if isNew {
+			data[TokenKey] = randomToken()
 		}
-		if err != nil {
-			return "", err
-		}
-		token, err := readToken(s.Data)
-		if err != nil {
-			return "", fmt.Errorf("%w %w", ErrAdminToken, err)
-		}
-		return token, nil
+		return isNew, nil
+	})
+	if err != nil {
+		return "", err
 	}
-	return "", fmt.Errorf("%w is being changed concurrently", ErrAdminToken)
+	token, err := readToken(data)
+	if err != nil {
+		return "", fmt.Errorf("%w %w", ErrAdminToken, err)
+	}
+	return token, nil
 }

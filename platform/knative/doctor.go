@@ -17,6 +17,7 @@ import (
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
 )
 
@@ -69,12 +70,13 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*ser
 	if _, err := c.serving.Services(c.namespace).List(ctx, metav1.ListOptions{Limit: 1}); err != nil && !status.IsForbidden(err) {
 		return nil, c.WithHint(err, "Knative Services")
 	}
-	found := []Finding{goodFinding("Knative Serving answers on %s", c.host)}
-	checks := []func(context.Context) ([]Finding, error){
+	checks := []check{
+		func(context.Context) ([]Finding, error) {
+			return []Finding{goodFinding("Knative Serving answers on %s", c.host)}, nil
+		},
 		c.versionFindings,
 		func(ctx context.Context) ([]Finding, error) { return c.featureFindings(ctx, Needs(services...)) },
-		c.foreignIngress, c.partFindings, c.leaderAndClasses, c.podPolicyFindings,
-		func(ctx context.Context) ([]Finding, error) { return c.gpuFindings(ctx) },
+		c.foreignIngress, c.partFindings, c.leaderAndClasses, c.podPolicyFindings, c.gpuFindings,
 		func(ctx context.Context) ([]Finding, error) { return c.namespaceFindings(ctx, namespace) },
 	}
 	fit := fitChecker{c: c}
@@ -82,6 +84,13 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*ser
 		checks = append(checks, func(ctx context.Context) ([]Finding, error) { return fit.checkService(ctx, s) })
 	}
 	checks = append(checks, func(ctx context.Context) ([]Finding, error) { return c.sourceFindings(ctx, services) })
+	return runChecks(ctx, checks)
+}
+
+type check = func(context.Context) ([]Finding, error)
+
+// runChecks returns what the checks find, up to the first that fails.
+func runChecks(ctx context.Context, checks []check) (found []Finding, err error) {
 	for _, check := range checks {
 		more, err := check(ctx)
 		if err != nil {
@@ -96,35 +105,31 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*ser
 // lacks, and whether any node and quota could ever hold them. Checks that the account may
 // not make are left out.
 func (c *Cluster) Check(ctx context.Context, services ...*servingv1.Service) error {
-	var found []Finding
-	checks := []func() ([]Finding, error){
-		func() ([]Finding, error) { return c.featureFindings(ctx, Needs(services...)) },
-		func() ([]Finding, error) { return c.notInstalled(ctx) },
+	checks := []check{
+		func(ctx context.Context) ([]Finding, error) { return c.featureFindings(ctx, Needs(services...)) },
+		c.notInstalled,
 	}
 	seen, fit := map[string]bool{}, fitChecker{c: c}
 	for _, s := range services {
 		if !seen[s.Namespace] {
 			seen[s.Namespace] = true
-			checks = append(checks, func() ([]Finding, error) { return c.podSecurity(ctx, s.Namespace) })
+			checks = append(checks, func(ctx context.Context) ([]Finding, error) { return c.podSecurity(ctx, s.Namespace) })
 		}
-		checks = append(checks, func() ([]Finding, error) { return fit.checkService(ctx, s) })
+		checks = append(checks, func(ctx context.Context) ([]Finding, error) { return fit.checkService(ctx, s) })
 	}
-	for _, check := range checks {
-		more, err := check()
-		if err != nil {
-			return err
-		}
-		found = append(found, more...)
+	found, err := runChecks(ctx, checks)
+	if err != nil {
+		return err
 	}
 	found = slices.DeleteFunc(found, func(f Finding) bool { return !f.Bad() })
 	switch len(found) {
 	case 0:
 		return nil
 	case 1:
-		return &Error{Kind: Refused, What: found[0].What, Hint: found[0].Hint + skipPreflightHint}
+		return &kit.Error{Exit: kit.ExitUsage, What: found[0].What, Hint: found[0].Hint + skipPreflightHint}
 	}
 	lines := functions.ConvertAll(found, func(f Finding) string { return f.What + " (" + f.Hint + ")" })
-	return &Error{Kind: Refused, What: strings.Join(lines, "\n"), Hint: "mend each" + skipPreflightHint}
+	return &kit.Error{Exit: kit.ExitUsage, What: strings.Join(lines, "\n"), Hint: "mend each" + skipPreflightHint}
 }
 
 // ignoreForbidden returns nil for an error that only says that the account may not look.
@@ -393,18 +398,12 @@ func (c *Cluster) readyAddresses(ctx context.Context, service string) (n int, er
 
 const devicePluginHint = "GPUs appear once a device plugin reports them (nvidia.com/gpu under allocatable); kubectl describe nodes"
 
-// nodes lists the cluster's nodes; visible is false if the account may not.
+// nodes lists the cluster's nodes; seen is false if the account may not.
 func (c *Cluster) nodes(ctx context.Context) (nodes []corev1.Node, seen bool, err error) {
-	for o := (metav1.ListOptions{Limit: pageSize}); ; {
-		page, err := c.core.Nodes().List(ctx, o)
-		if err != nil {
-			return nil, false, c.ignoreForbidden(err, "nodes")
-		}
-		nodes = append(nodes, page.Items...)
-		if o.Continue = page.Continue; o.Continue == "" {
-			return nodes, true, nil
-		}
+	if err := eachItem(ctx, c.core.Nodes().List, func(n *corev1.Node) { nodes = append(nodes, *n) }); err != nil {
+		return nil, false, c.ignoreForbidden(err, "nodes")
 	}
+	return nodes, true, nil
 }
 
 // GPUsOf returns how many GPUs a node has, and the name and memory of each by the labels of

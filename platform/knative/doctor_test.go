@@ -28,6 +28,7 @@ import (
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	servingfake "knative.dev/serving/pkg/client/clientset/versioned/fake"
 
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
@@ -180,8 +181,8 @@ func TestCheck(t *testing.T) {
 				}
 				return
 			}
-			e, is := errors.AsType[*Error](err)
-			if !is || e.Kind != Refused || !strings.Contains(e.What, x.what) || !strings.Contains(e.Hint, x.hint) ||
+			e, is := errors.AsType[*kit.Error](err)
+			if !is || e.Exit != kit.ExitUsage || !strings.Contains(e.What, x.what) || !strings.Contains(e.Hint, x.hint) ||
 				!strings.HasSuffix(e.Hint, skipPreflightHint) {
 				t.Fatalf("got %+v\nwant %s (%s)", err, x.what, x.hint)
 			}
@@ -372,13 +373,13 @@ func TestNamespacePods(t *testing.T) {
 			}
 			continue
 		}
-		if e, is := errors.AsType[*Error](err); !is || !strings.Contains(e.What, want) || !strings.Contains(e.What, "namespace ml") ||
+		if e, is := errors.AsType[*kit.Error](err); !is || !strings.Contains(e.What, want) || !strings.Contains(e.What, "namespace ml") ||
 			e.Hint == "" {
 			t.Errorf("%s: %+v", text, err)
 		}
 	}
 	_, err := clusterOf(o).PodDefaults(t.Context(), "gone")
-	if e, is := errors.AsType[*Error](err); !is || e.Kind != NotFound || !strings.Contains(e.What, "no namespace gone") ||
+	if e, is := errors.AsType[*kit.Error](err); !is || e.Exit != kit.ExitNotFound || !strings.Contains(e.What, "no namespace gone") ||
 		!strings.Contains(e.Hint, "thaw-knative team create gone") {
 		t.Errorf("%+v", err)
 	}

@@ -5,6 +5,8 @@ import (
 
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // ImageHint is the way out where the image of thaw is not known.
@@ -15,10 +17,10 @@ func (c *Cluster) InstalledImage(ctx context.Context) (string, error) {
 	d, err := c.kube.AppsV1().Deployments(System).Get(ctx, controllerName, metav1.GetOptions{})
 	switch {
 	case isNotFound(err):
-		return "", &Error{Kind: NotFound, What: "the image of thaw is not known: thaw is not installed at " + c.host,
+		return "", &kit.Error{Exit: kit.ExitNotFound, What: "the image of thaw is not known: thaw is not installed at " + c.host,
 			Hint: installCommand + "; or " + ImageHint}
 	case status.IsForbidden(err):
-		return "", &Error{Kind: Denied, What: "the image of thaw cannot be read from the Deployment " + System + "/" + controllerName,
+		return "", &kit.Error{Exit: kit.ExitDenied, What: "the image of thaw cannot be read from the Deployment " + System + "/" + controllerName,
 			Hint: ImageHint, Err: err}
 	case err != nil:
 		return "", c.WithHint(err, System+"/"+controllerName)
@@ -28,8 +30,8 @@ func (c *Cluster) InstalledImage(ctx context.Context) (string, error) {
 			return container.Image, nil
 		}
 	}
-	return "", &Error{Kind: NotFound, What: "the Deployment " + System + "/" + controllerName + " has no container " + controllerContainer,
-		Hint: ImageHint}
+	return "", &kit.Error{Exit: kit.ExitNotFound,
+		What: "the Deployment " + System + "/" + controllerName + " has no container " + controllerContainer, Hint: ImageHint}
 }
 
 // controllerContainer is the container of the controller's pods that runs thaw's image.

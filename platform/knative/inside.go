@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
@@ -53,11 +54,11 @@ func (c *Cluster) Controller() (http.RoundTripper, error) {
 	config.Timeout = 0 // log streams have no timeout
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return nil, &Error{Kind: Refused, What: "the kubeconfig names no usable cluster", Err: err}
+		return nil, &kit.Error{Exit: kit.ExitUsage, What: "the kubeconfig names no usable cluster", Err: err}
 	}
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
-		return nil, &Error{Kind: Refused, What: "the kubeconfig names no usable cluster", Err: err}
+		return nil, &kit.Error{Exit: kit.ExitUsage, What: "the kubeconfig names no usable cluster", Err: err}
 	}
 	transport := client.Transport
 	transport = cmp.Or(transport, http.DefaultTransport)
@@ -133,11 +134,11 @@ func (t *controllerTransport) checkRefusal(res *http.Response) error {
 	const hint = "kubectl get pods -n " + System
 	switch cause := errors.New(s.Message); {
 	case s.Reason == metav1.StatusReasonNotFound:
-		return &Error{Kind: NotFound, What: "thaw is not installed at " + t.c.host, Hint: "thaw-knative install", Err: cause}
+		return &kit.Error{Exit: kit.ExitNotFound, What: "thaw is not installed at " + t.c.host, Hint: "thaw-knative install", Err: cause}
 	case s.Reason == metav1.StatusReasonServiceUnavailable:
-		return &Error{Kind: Away, What: "no controller of thaw runs at " + t.c.host, Hint: hint, Err: cause}
+		return &kit.Error{Exit: kit.ExitUnavailable, What: "no controller of thaw runs at " + t.c.host, Hint: hint, Err: cause}
 	case s.Reason == metav1.StatusReasonForbidden, s.Reason == metav1.StatusReasonUnauthorized:
-		return &Error{Kind: Denied, What: "the controller cannot be reached through the API server",
+		return &kit.Error{Exit: kit.ExitDenied, What: "the controller cannot be reached through the API server",
 			Hint: "members of a team use the address of the Service thaw-local, inside the cluster: --server URL and a key", Err: cause}
 	default:
 		return t.c.WithHint(&status.StatusError{ErrStatus: s}, "the controller")
@@ -149,10 +150,11 @@ func (c *Cluster) Admin(ctx context.Context) (string, error) {
 	s, err := c.core.Secrets(System).Get(ctx, AdminSecret, metav1.GetOptions{})
 	switch {
 	case status.IsForbidden(err):
-		return "", &Error{Kind: Denied, What: "the admin token cannot be read", Hint: "--key KEY or THAW_KEY, a key of the team", Err: err}
+		return "", &kit.Error{Exit: kit.ExitDenied, What: "the admin token cannot be read",
+			Hint: "--key KEY or THAW_KEY, a key of the team", Err: err}
 	case isNotFound(err):
-		return "", &Error{Kind: NotFound, What: "thaw is not installed at " + c.host + ", or by an older version", Hint: "thaw-knative install",
-			Err: err}
+		return "", &kit.Error{Exit: kit.ExitNotFound, What: "thaw is not installed at " + c.host + ", or by an older version",
+			Hint: "thaw-knative install", Err: err}
 	case err != nil:
 		return "", c.WithHint(err, "secret "+AdminSecret)
 	}
@@ -162,12 +164,13 @@ func (c *Cluster) Admin(ctx context.Context) (string, error) {
 // CreateKey creates a key of a team and returns its secret, which is not stored.
 func (c *Cluster) CreateKey(ctx context.Context, of, name string) (string, team.Key, error) {
 	if !team.IsTeam(of) {
-		return "", team.Key{}, &Error{Kind: Refused, What: fmt.Sprintf("%s belongs to the cluster itself", of), Hint: "a team's own namespace"}
+		return "", team.Key{}, &kit.Error{Exit: kit.ExitUsage, What: fmt.Sprintf("%s belongs to the cluster itself", of),
+			Hint: "a team's own namespace"}
 	}
 	secret, k, err := team.Create(ctx, c.core, of, name, time.Now())
 	if err != nil {
 		if _, answered := errors.AsType[*status.StatusError](err); !answered && ctx.Err() == nil && strings.HasPrefix(err.Error(), "the name") {
-			return "", k, &Error{Kind: Refused, What: err.Error()}
+			return "", k, &kit.Error{Exit: kit.ExitUsage, What: err.Error()}
 		}
 		return "", k, c.WithHint(err, of+"/"+team.SecretName)
 	}
@@ -176,7 +179,7 @@ func (c *Cluster) CreateKey(ctx context.Context, of, name string) (string, team.
 
 // DeleteKey deletes a key; of "" searches all teams.
 func (c *Cluster) DeleteKey(ctx context.Context, of, id string) error {
-	gone := &Error{Kind: NotFound, What: fmt.Sprintf("there is no key %.80s", id), Hint: "thaw-knative keys list"}
+	gone := &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("there is no key %.80s", id), Hint: "thaw-knative keys list"}
 	if of == "" {
 		all, _, err := c.Keys(ctx, "")
 		if err != nil {

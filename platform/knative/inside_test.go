@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // TestController: requests reach the controller unchanged through an API server that picks
@@ -21,17 +23,17 @@ func TestController(t *testing.T) {
 		body    string
 		answers []string // CODE TEXT, the last one repeated
 		want    string   // of the answer's body
-		kind    Kind     // of the error, if want is empty
+		exit    int      // of the error, if want is empty
 		calls   int
 	}{
 		{name: "leads", answers: []string{"200 yes"}, want: "yes", calls: 1},
 		{name: "the other leads", body: "hello", answers: []string{"421 no", "421 no", "421 no", "200 yes"}, want: "yes", calls: 4},
 		{name: "its own refusal", answers: []string{`404 {"error": {"message": "no function"}}`}, want: `{"error": {"message": "no function"}}`, calls: 1},
-		{name: "not installed", answers: []string{"404 " + fmt.Sprintf(status, 404, "NotFound")}, kind: NotFound, calls: 1},
-		{name: "none runs", answers: []string{"503 " + fmt.Sprintf(status, 503, "ServiceUnavailable")}, kind: Away, calls: 1},
-		{name: "may not", answers: []string{"403 " + fmt.Sprintf(status, 403, "Forbidden")}, kind: Denied, calls: 1},
-		{name: "is not known", answers: []string{"401 " + fmt.Sprintf(status, 401, "Unauthorized")}, kind: Denied, calls: 1},
-		{name: "breaks", answers: []string{"500 " + fmt.Sprintf(status, 500, "InternalError")}, kind: Failed, calls: 1},
+		{name: "not installed", answers: []string{"404 " + fmt.Sprintf(status, 404, "NotFound")}, exit: kit.ExitNotFound, calls: 1},
+		{name: "none runs", answers: []string{"503 " + fmt.Sprintf(status, 503, "ServiceUnavailable")}, exit: kit.ExitUnavailable, calls: 1},
+		{name: "may not", answers: []string{"403 " + fmt.Sprintf(status, 403, "Forbidden")}, exit: kit.ExitDenied, calls: 1},
+		{name: "is not known", answers: []string{"401 " + fmt.Sprintf(status, 401, "Unauthorized")}, exit: kit.ExitDenied, calls: 1},
+		{name: "breaks", answers: []string{"500 " + fmt.Sprintf(status, 500, "InternalError")}, exit: kit.ExitFailed, calls: 1},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			calls := 0
@@ -66,8 +68,8 @@ func TestController(t *testing.T) {
 			if calls != x.calls {
 				t.Errorf("%d calls", calls)
 			}
-			if e, is := errors.AsType[*Error](err); is {
-				if x.want != "" || e.Kind != x.kind || e.Hint == "" && x.kind != Failed {
+			if e, is := errors.AsType[*kit.Error](err); is {
+				if x.want != "" || e.Exit != x.exit || e.Hint == "" && x.exit != kit.ExitFailed {
 					t.Errorf("%+v", e)
 				}
 				return

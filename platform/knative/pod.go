@@ -10,6 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
@@ -77,7 +78,8 @@ func (c *Cluster) PodDefaults(ctx context.Context, namespace string) (functions.
 	}
 	pod, err := readPodDefaults(n)
 	if err != nil {
-		return pod, &Error{Kind: Refused, What: err.Error(), Hint: "kubectl annotate namespace " + namespace + " " + PodAnnotation + "-"}
+		return pod, &kit.Error{Exit: kit.ExitUsage, What: err.Error(),
+			Hint: "kubectl annotate namespace " + namespace + " " + PodAnnotation + "-"}
 	}
 	return pod, nil
 }

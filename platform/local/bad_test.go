@@ -186,8 +186,8 @@ func TestSharedAddress(t *testing.T) {
 	const url = "https://10.0.0.2:9000"
 	known := func(want string) {
 		t.Helper()
-		if ids := slices.Sorted(maps.Keys(l.remote)); strings.Join(ids, " ") != want || len(l.seen) != len(ids) || len(l.peerNodes) != len(ids) {
-			t.Errorf("%v %v %v, want %s", ids, l.seen, l.peerNodes, want)
+		if ids := slices.Sorted(maps.Keys(l.remote)); strings.Join(ids, " ") != want || len(l.Peers("")) != len(ids) {
+			t.Errorf("%v %v, want %s", ids, l.Peers(""), want)
 		}
 	}
 	for _, err := range []error{beat("a", url), beat("a", url+"/")} {
@@ -199,7 +199,7 @@ func TestSharedAddress(t *testing.T) {
 		t.Errorf("the address of a live agent: %v", err)
 	}
 	known("a")
-	l.seen["a"] = time.Now().Add(-liveWithin)
+	l.remote["a"].seen = time.Now().Add(-liveWithin)
 	if err := beat("b", url); err != nil {
 		t.Error(err)
 	}
@@ -209,7 +209,7 @@ func TestSharedAddress(t *testing.T) {
 		t.Error(err)
 	}
 	known("c")
-	l.seen["c"] = time.Now().Add(-forgetAfter)
+	l.remote["c"].seen = time.Now().Add(-forgetAfter)
 	if err := beat("d", "https://10.0.0.4:9000"); err != nil {
 		t.Error(err)
 	}

@@ -38,7 +38,6 @@ type Options struct {
 	// AgentTLS returns the configuration of connections to an agent of another machine
 	// (enroll.Server); nil: agents are reached by plain HTTP, for tests.
 	AgentTLS  func(id string) *tls.Config
-	Hooks     orchestrator.Hooks
 	Alone     func() bool        // no agent has ever joined; nil: some may
 	Policy    placement.Policy   // zero: placement.DefaultPolicy
 	Foresight *foresight.Options // forecasts demand; nil: off. New sets its Prefetch
@@ -57,13 +56,18 @@ type Local struct {
 	machine string // host to which the catalog's local paths belong
 	epoch   int64
 
-	mu            sync.Mutex
-	remote        map[string]*agent.Client // by agent id
-	seen          map[string]time.Time     // last heartbeat, by agent id; the keys are those of remote
-	peerNodes     map[string]peerNode      // by agent id
-	sharingAgents map[string]bool          // agents that stage this machine's folders
-	first         sync.Once
-	ready         chan struct{}
+	mu     sync.Mutex
+	remote map[string]*remoteAgent // by agent id
+	first  sync.Once
+	ready  chan struct{}
+}
+
+// remoteAgent is an agent of another machine.
+type remoteAgent struct {
+	*agent.Client
+	seen    time.Time // last heartbeat
+	peerURL string    // where it serves blocks; "": nowhere
+	shares  bool      // it stages this machine's folders
 }
 
 // ErrInUse means that another server has the folder.
@@ -94,8 +98,8 @@ func newLocal(o Options) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Local{o: o, epoch: epoch, remote: map[string]*agent.Client{}, seen: map[string]time.Time{}, peerNodes: map[string]peerNode{},
-		sharingAgents: map[string]bool{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog}, machine: nodestore.Machine()}
+	l := &Local{o: o, epoch: epoch, remote: map[string]*remoteAgent{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog},
+		machine: nodestore.Machine()}
 	if o.Peering != nil {
 		peering := *o.Peering
 		peering.SharedFolder = l.shared.folder
@@ -124,7 +128,7 @@ func newLocal(o Options) (*Local, error) {
 	l.Orchestrator = orchestrator.New(orchestrator.Options{
 		Foresight: o.Foresight,
 		Ledger:    teamUse,
-		Epoch:     epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Policy: o.Policy, Hooks: o.Hooks, Log: o.Log, Alone: o.Alone,
+		Epoch:     epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Policy: o.Policy, Log: o.Log, Alone: o.Alone,
 	})
 	return l, nil
 }
@@ -224,37 +228,27 @@ func (l *Local) OnHeartbeat(hb functions.Heartbeat, sameMachine bool) error {
 		l.mu.Unlock()
 		return err
 	}
-	c := l.remote[hb.AgentID]
-	if c == nil || c.URL() != strings.TrimRight(hb.URL, "/") {
-		if c == nil && len(l.remote) >= maxAgents {
-			l.mu.Unlock()
-			return fmt.Errorf("there are %d agents already", maxAgents)
-		}
-		if c != nil {
-			c.Close()
-		}
+	was := l.remote[hb.AgentID]
+	if was == nil && len(l.remote) >= maxAgents {
+		l.mu.Unlock()
+		return fmt.Errorf("there are %d agents already", maxAgents)
+	}
+	l.normalizeBorrowed(&hb)
+	now := &remoteAgent{seen: time.Now(), peerURL: hb.PeerURL, shares: hb.Borrows}
+	if was != nil && was.URL() == strings.TrimRight(hb.URL, "/") {
+		now.Client = was.Client
+	} else {
 		var secure *tls.Config
 		if l.o.AgentTLS != nil {
 			secure = l.o.AgentTLS(hb.AgentID)
 		}
-		c = agent.NewClient(hb.URL, secure)
-		l.remote[hb.AgentID] = c
+		l.forgetLocked(hb.AgentID)
+		now.Client = agent.NewClient(hb.URL, secure)
 	}
-	l.seen[hb.AgentID] = time.Now()
-	if hb.PeerURL == "" {
-		delete(l.peerNodes, hb.AgentID)
-	} else {
-		l.peerNodes[hb.AgentID] = peerNode{functions.Peer{ID: hb.AgentID, URL: hb.PeerURL}, time.Now()}
-	}
-	l.normalizeBorrowed(&hb)
-	if hb.Borrows {
-		l.sharingAgents[hb.AgentID] = true
-	} else {
-		delete(l.sharingAgents, hb.AgentID)
-	}
+	l.remote[hb.AgentID] = now
 	l.mu.Unlock()
 	l.node.SetPeers(l.Peers(l.node.ID()))
-	l.Orchestrator.Heartbeat(hb, c)
+	l.Orchestrator.Heartbeat(hb, now.Client)
 	return nil
 }
 
@@ -262,7 +256,7 @@ func (l *Local) OnHeartbeat(hb functions.Heartbeat, sameMachine bool) error {
 // another reports that url; it refuses the url of an agent with recent heartbeats. mu must be held.
 func (l *Local) makeWayLocked(id, url string) error {
 	for other, c := range l.remote {
-		silent := time.Since(l.seen[other])
+		silent := time.Since(c.seen)
 		switch {
 		case other == id:
 		case silent > forgetAfter:
@@ -295,9 +289,6 @@ func (l *Local) forgetLocked(id string) {
 		c.Close()
 	}
 	delete(l.remote, id)
-	delete(l.seen, id)
-	delete(l.peerNodes, id)
-	delete(l.sharingAgents, id)
 }
 
 // checkEndpoints checks that requests for an agent's replicas go to the agent, or to engines
@@ -332,12 +323,6 @@ func (l *Local) EngineTLS(addr string) *tls.Config {
 	return nil
 }
 
-// peerNode is a block server and the time of its last heartbeat.
-type peerNode struct {
-	functions.Peer
-	seen time.Time
-}
-
 // peerTTL is how long a node is announced to others after its last heartbeat. A node that
 // has ended costs them a refused connection.
 const peerTTL = 15 * time.Second
@@ -350,12 +335,9 @@ func (l *Local) Peers(agent string) []functions.Peer {
 	if at := l.node.PeerURL(); at != "" && agent != l.node.ID() {
 		out = append(out, functions.Peer{ID: l.node.ID(), URL: at})
 	}
-	for id, p := range l.peerNodes {
-		switch {
-		case time.Since(p.seen) > peerTTL:
-			delete(l.peerNodes, id)
-		case id != agent:
-			out = append(out, p.Peer)
+	for id, c := range l.remote {
+		if id != agent && c.peerURL != "" && time.Since(c.seen) <= peerTTL {
+			out = append(out, functions.Peer{ID: id, URL: c.peerURL})
 		}
 	}
 	slices.SortFunc(out, func(a, b functions.Peer) int { return strings.Compare(a.ID, b.ID) })
@@ -374,7 +356,7 @@ const maxAgents = 4096
 
 // Logs opens the log of a replica on any node: its last lines and, with follow, new ones
 // until ctx ends. The log of a replica that has ended is on the node of its cold start, as
-// long as it is kept. agent.ErrNoLog: it has no log.
+// long as it is kept. functions.ErrNotFound: it has no log.
 func (l *Local) Logs(ctx context.Context, replica string, lines int, follow bool) (io.ReadCloser, error) {
 	switch n := l.NodeOf(replica).(type) {
 	case *agent.Node:

@@ -31,7 +31,7 @@ func (l *Local) stores(node string) (map[string]functions.Store, error) {
 	defer l.mu.Unlock()
 	for id, c := range l.remote {
 		if node == id || node == "" && !lost[id] {
-			out[id] = c
+			out[id] = c.Client
 		}
 	}
 	if len(out) == 0 {
@@ -158,7 +158,7 @@ func (l *Local) Prefetch(ctx context.Context, node string, r functions.PrefetchR
 		return err
 	}
 	l.mu.Lock()
-	if l.sharingAgents[node] {
+	if c := l.remote[node]; c != nil && c.shares {
 		r.Dir = loader.PeerLocation(l.node.ID(), cmp.Or(r.Dir, "/"))
 	}
 	l.mu.Unlock()

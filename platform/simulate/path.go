@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -187,44 +188,41 @@ func (r *request) enter() {
 		return
 	}
 	counted := r.Cold
-	switch d, alone := r.Decide(f.snapshot, st.c.ClientTimeouts, wall); {
-	case d.Verdict == admission.Refuse:
+	d := r.Decide(f.snapshot, st.c.ClientTimeouts, wall)
+	if r.Cold && !counted {
+		st.tally.cold++
+		r.team.cold++
+	}
+	if e := cmp.Or(r.wake(d.Wake), d.Error); e != nil {
 		r.leave()
-		if d.WakeForRetry {
-			if e := r.wake(true); e != nil {
-				r.refuse(e)
-				return
-			}
-		}
-		r.refuse(d.Error)
+		r.refuse(e)
 		return
-	case len(f.snapshot.Replicas) > 0:
-		st.orchestrator.Nudge(f.name)
-	default:
-		if !counted {
-			st.tally.cold++
-			r.team.cold++
-		}
-		if e := r.wake(alone); e != nil {
-			r.leave()
-			r.refuse(e)
-			return
-		}
 	}
 	r.arm()
 }
 
-// wake asks the orchestrator for a first replica.
-func (r *request) wake(again bool) *openai.Error {
+// wake asks the orchestrator for what the queue has decided.
+func (r *request) wake(w admission.Wake) *openai.Error {
 	st, f := r.st, r.f
-	return r.RequestReplica(f.queue, f.snapshot, again, func() *openai.Error {
+	if w == admission.Begin {
 		if st.limited {
 			if refusal := st.limits.AdmitColdStart(r.team.name, st.wall()); refusal != nil {
-				return openai.New(openai.RateLimitExceeded, refusal.Message)
+				e := openai.New(openai.RateLimitExceeded, refusal.Message)
+				r.leave()
+				f.queue.RefuseBegin(e) // no other can have come since
+				return e
 			}
 		}
-		return nil
-	}, func() string { return st.orchestrator.Wake(f.name, r.team.name) }, func() { st.orchestrator.Nudge(f.name) })
+		w = f.queue.ConfirmBegin()
+	}
+	switch w {
+	case admission.Replica:
+		r.ColdStart = st.orchestrator.Wake(f.name, r.team.name)
+		f.queue.Woken(r.ColdStart)
+	case admission.Nudge:
+		st.orchestrator.Nudge(f.name)
+	}
+	return nil
 }
 
 // arm schedules the timeout of r's current step.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -92,24 +91,16 @@ func (c *command) ask(ctx context.Context, word string, args []string) error {
 func (c *command) controller(ctx context.Context, key string) (*api.Client, error) {
 	cluster, err := knative.Open(c.access)
 	if err != nil {
-		return nil, withExitCode(err)
+		return nil, err
 	}
 	transport, err := cluster.Controller()
 	if err != nil {
-		return nil, withExitCode(err)
+		return nil, err
 	}
 	if key == "" {
 		if key, err = cluster.Admin(ctx); err != nil {
-			return nil, withExitCode(err)
+			return nil, err
 		}
 	}
-	return api.NewClientOver(explained{transport}, "http://thaw-controller."+knative.System, key)
-}
-
-// explained gives transport errors the exit codes of the program.
-type explained struct{ http.RoundTripper }
-
-func (e explained) RoundTrip(r *http.Request) (*http.Response, error) {
-	res, err := e.RoundTripper.RoundTrip(r)
-	return res, withExitCode(err)
+	return api.NewClientOver(transport, "http://thaw-controller."+knative.System, key)
 }

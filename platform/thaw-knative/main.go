@@ -22,5 +22,5 @@ func main() {
 // run is the program as tests call it.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	c := &command{Terminal: kit.NewTerminal(nil, stdout, stderr, getenv), getenv: getenv}
-	return c.Report(ctx, withExitCode(c.execute(ctx, args)))
+	return c.Report(ctx, c.execute(ctx, args))
 }

@@ -107,7 +107,7 @@ func renderFlags(c *command, f *kit.FlagSet) {
 	f.StringVar(&c.store, "store", knative.DefaultStore, "folder of the loader on each node")
 	f.StringVar(&c.vulnerable, "vulnerable-engines", cmp.Or(c.getenv("THAW_VULNERABLE_ENGINES"), "refuse"),
 		"engines below the version that fixes a known vulnerability: pods refuse to start them, or allow [THAW_VULNERABLE_ENGINES]")
-	f.Var(kit.BytesFlag{Bytes: &c.gpuMemory}, "gpu-memory",
+	f.TextVar(&c.gpuMemory, "gpu-memory", functions.Bytes(0),
 		"memory of one GPU, for models whose file leaves its resources out; left out: what the labels of the cluster's nodes say")
 	f.DurationVar(&c.request, "request-timeout", knative.DefaultTimeout, "the longest a request may take")
 	f.StringVar(&c.pod, "pod", "",
@@ -173,16 +173,6 @@ func (c *command) clusterVerb(v verb) *kit.Command {
 		return v.run(c, ctx, args)
 	}
 	return cmd
-}
-
-// withExitCode gives an error of the cluster the exit code that thaw's have.
-func withExitCode(err error) error {
-	e, ok := errors.AsType[*knative.Error](err)
-	if !ok {
-		return err
-	}
-	exit := map[knative.Kind]int{knative.Refused: kit.ExitUsage, knative.NotFound: kit.ExitNotFound, knative.Denied: kit.ExitDenied, knative.TimedOut: kit.ExitTimeout, knative.Away: kit.ExitUnavailable}[e.Kind]
-	return &kit.Error{Exit: cmp.Or(exit, kit.ExitFailed), Hint: e.Hint, Err: err}
 }
 
 // settings returns the flags that apply to every model.
@@ -465,8 +455,8 @@ func (c *command) get(ctx context.Context, args []string) error {
 
 // orKind adds to the error of a model that is not there the kind that its name is near.
 func orKind(err error, word string) error {
-	e, ok := errors.AsType[*knative.Error](err)
-	if ok && e.Kind == knative.NotFound && e.Hint == "" {
+	e, ok := errors.AsType[*kit.Error](err)
+	if ok && e.Exit == kit.ExitNotFound && e.Hint == "" {
 		e.Hint = kit.DidYouMean(word, cli.Kinds(), 1, "kinds are "+strings.Join(cli.Kinds(), ", "))
 	}
 	return err

@@ -22,7 +22,7 @@ func openBatches(c *cli.ServeConfig, data *activator.Activator, cat *catalog.Cat
 	limits *ratelimit.Limits, keys *auth.KeyStore, metrics *telemetry.Registry, log *slog.Logger) (*batches.Server, error) {
 	b, err := batches.Open(batches.Options{
 		Data: c.Data, Serve: data.Serve, Describe: data.DescribeModel, Caller: data.Caller, MaxLine: int64(c.MaxBody), GPUs: gpus, Ledger: money,
-		Log: log,
+		Log: log, Now: time.Now,
 		HasKey: func(id string) bool {
 			return slices.ContainsFunc(keys.List(""), func(k auth.Key) bool { return k.ID == id })
 		},

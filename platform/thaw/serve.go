@@ -222,7 +222,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.act.DemandOf(n); return d.Active, d.Queued },
 		Oldest:  func(n functions.Name) time.Time { d, _ := s.act.DemandOf(n); return d.Oldest },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
-		TeamUse: backend.TeamUse, Size: s.sizes.Size, CheckWeights: s.sizes.CheckWeights, Logs: openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
+		TeamUse: backend.TeamUse, Size: s.sizes.Size, CheckWeights: s.sizes.CheckWeights, Logs: backend.Logs, Changed: backend.Changes, Ready: s.state.missing,
 		Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log.Logger,
 	})
 	s.front = s.newFront(c, loopback, control, newSockets(s.act, backend, metrics, plan.Connections, int(c.ShareOf(int64(plan.Connections))), log.Logger), httpserver.Options{
@@ -439,20 +439,13 @@ func teamData(cat *catalog.Catalog) map[string]functions.DataClass {
 
 // agentConfig is the configuration of an agent by the settings that serve and agent share.
 func agentConfig(data, exe string, n cli.NodeSettings, e cli.EngineSettings) agent.Config {
-	c := agent.Config{
+	return agent.Config{
 		Options: agent.Options{
-			Exe: exe, Version: cli.Version, Environ: os.Environ, Sleep: n.SleepMemory, Warm: agent.WarmMode(e.Warm),
-			Confine: agent.ConfineMode(e.Confine), RefuseVulnerable: e.Vulnerable == "refuse",
+			Exe: exe, Version: cli.Version, Environ: os.Environ, Memory: functions.Bytes(n.Memory), Sleep: n.SleepMemory,
+			Warm: agent.WarmMode(e.Warm), Confine: agent.ConfineMode(e.Confine), RefuseVulnerable: e.Vulnerable == "refuse",
 		},
-		Data: data, GPUs: n.GPUs.N, GPUMemory: n.GPUMemory, Store: n.Store, EngineCaches: agent.CacheMode(e.Caches),
+		Data: data, GPUs: int(n.GPUs), GPUMemory: n.GPUMemory, Store: n.Store, EngineCaches: agent.CacheMode(e.Caches),
 	}
-	if n.GPUs.Auto {
-		c.GPUs = -1
-	}
-	if !n.Memory.Auto {
-		c.Memory = n.Memory.Bytes
-	}
-	return c
 }
 
 // ignoreCancel is nil for an end that was asked for.

@@ -1,15 +1,8 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"io"
-	"strings"
-
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/local"
 )
 
@@ -31,14 +24,4 @@ func (h history) ColdStarts(limit int) []functions.Timeline {
 		list[i] = h.act.WithFirstTokenPhase(list[i])
 	}
 	return list
-}
-
-func openLogs(l *local.Local) func(context.Context, string, int, bool) (io.ReadCloser, error) {
-	return func(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error) {
-		r, err := l.Logs(ctx, replica, tail, follow)
-		if errors.Is(err, agent.ErrNoLog) {
-			return nil, fmt.Errorf("%w: %s", functions.ErrNotFound, strings.TrimPrefix(err.Error(), agent.ErrNoLog.Error()+": "))
-		}
-		return r, err
-	}
 }

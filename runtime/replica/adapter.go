@@ -225,7 +225,8 @@ func adapterErrorCode(err error) string {
 	return AdapterUnavailable
 }
 
-// freeAdapterSlot unloads the least recently used adapters until a slot is free.
+// freeAdapterSlot unloads the least recently used adapters until a slot is free. One that the
+// engine does not unload stays in the list.
 func (r *Replica) freeAdapterSlot(ctx context.Context, eng adapterEngine) error {
 	s := &r.adapters
 	for {
@@ -240,9 +241,16 @@ func (r *Replica) freeAdapterSlot(ctx context.Context, eng adapterEngine) error 
 		delete(s.leases, old)
 		s.mu.Unlock()
 		err := eng.UnloadAdapter(ctx, old)
-		release()
-		if se, ok := errors.AsType[*engine.StatusError](err); err != nil && (!ok || se.Status != http.StatusNotFound) {
-			return fmt.Errorf("no free slot: unload %s: %w", old, err)
+		if se, ok := errors.AsType[*engine.StatusError](err); err == nil || ok && se.Status == http.StatusNotFound {
+			release()
+			continue
 		}
+		s.mu.Lock()
+		if s.eng == eng && !slices.Contains(s.loaded, old) { // for all that is known it is still there
+			s.loaded, s.leases[old], release = slices.Insert(s.loaded, 0, old), release, func() {}
+		}
+		s.mu.Unlock()
+		release()
+		return fmt.Errorf("no free slot: unload %s: %w", old, err)
 	}
 }

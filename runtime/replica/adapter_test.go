@@ -231,6 +231,33 @@ func TestLoadAdapter(t *testing.T) {
 			t.Error(statuses)
 		}
 	})
+	for name, refusal := range map[string]error{"the engine refuses to unload one": &engine.StatusError{Status: 500, Body: "busy"}, "the answer to an unload is lost": io.ErrUnexpectedEOF} {
+		run(name, nil, func(t *testing.T, lib *library, l *replicaRun) {
+			load(t, l, "a", "", "")
+			load(t, l, "b", "", "")
+			lib.keep = refusal
+			load(t, l, "c", AdapterUnavailable, "adapter c: no free slot: unload a: ")
+			if got := l.Status().Adapters; !slices.Equal(got, []string{"a", "b"}) {
+				t.Errorf("the engine has a and b, the replica lists %v", got)
+			}
+			if _, released := lib.lists(); released != "c" {
+				t.Errorf("released %s", released)
+			}
+			load(t, l, "c", "", "")
+			if got := lib.called(); got != "load a, load b, unload a, unload a, load c" {
+				t.Error(got)
+			}
+		})
+	}
+	run("the engine has lost one", nil, func(t *testing.T, lib *library, l *replicaRun) {
+		load(t, l, "a", "", "")
+		load(t, l, "b", "", "")
+		lib.keep = &engine.StatusError{Status: 404, Body: "no such adapter"}
+		load(t, l, "c", "", "")
+		if got := l.Status().Adapters; !slices.Equal(got, []string{"b", "c"}) {
+			t.Error(got)
+		}
+	})
 	run("one load for all who ask", nil, func(t *testing.T, lib *library, l *replicaRun) {
 		lib.slow = 10 * time.Second
 		done := make(chan error)

@@ -63,7 +63,9 @@ func (n *fakeNode) LoadAdapter(_ context.Context, name, path string) error {
 
 func (n *fakeNode) UnloadAdapter(_ context.Context, name string) error {
 	n.call("unload %s", name)
-	return nil
+	err := n.keep
+	n.keep = nil
+	return err
 }
 
 // newSleepingReplica is a replica of a model whose engine can sleep, READY.

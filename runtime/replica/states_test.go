@@ -53,7 +53,7 @@ type fakeNode struct {
 	// of engines that sleep, and load adapters
 	sleepTime, wakeTime time.Duration
 	wakeErr             error
-	refuse              error        // of the next adapter
+	refuse, keep        error        // of the next adapter: to load it, to unload it
 	path                string       // of the last one
 	asleep              atomic.Int64 // level
 

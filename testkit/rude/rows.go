@@ -22,6 +22,7 @@ type Row struct {
 	Code, Type string        // of the error, "" any
 	RetryAfter string        // "" any
 	Success    bool          // a whole answer and no error
+	Odd        bool          // lines of a stream are the engine's own, unlike those that thaw writes
 	Requests   int           // how often the engine is asked
 	Blamed     bool          // the replica is reported to the platform
 	Died       bool          // it counts as a crash of the engine
@@ -68,7 +69,8 @@ func Rows() (rows []Row) {
 	rows = append(rows, plainRows()...)
 	rows = append(rows, reportRows()...)
 	rows = append(rows, dialectRows()...)
-	return append(rows, foreignRows()...)
+	rows = append(rows, foreignRows()...)
+	return append(rows, strayRows()...)
 }
 
 // reportRows are further reports: errors in llama.cpp's own field until 2025 (E13), a finished

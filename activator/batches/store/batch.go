@@ -74,23 +74,18 @@ type LineError struct {
 }
 
 // Usage is the sum of the tokens that the engines reported.
+// The details, which are not known, are there for the official clients.
 type Usage struct {
-	InputTokens   int64 `json:"input_tokens"`
-	InputDetails  Cache `json:"input_tokens_details"`
-	OutputTokens  int64 `json:"output_tokens"`
-	OutputDetails Think `json:"output_tokens_details"`
-	TotalTokens   int64 `json:"total_tokens"`
-}
-
-// Cache and Think are parts of Usage that the official clients want.
-type (
-	Cache struct {
+	InputTokens  int64 `json:"input_tokens"`
+	InputDetails struct {
 		Cached int64 `json:"cached_tokens"`
-	}
-	Think struct {
+	} `json:"input_tokens_details"`
+	OutputTokens  int64 `json:"output_tokens"`
+	OutputDetails struct {
 		Reasoning int64 `json:"reasoning_tokens"`
-	}
-)
+	} `json:"output_tokens_details"`
+	TotalTokens int64 `json:"total_tokens"`
+}
 
 // Record is a batch with what is not shown of it.
 type Record struct {
@@ -176,20 +171,17 @@ type part struct {
 
 // Entry is what is read of a line of an output.
 type Entry struct {
-	CustomID string    `json:"custom_id"`
-	Response *Response `json:"response"`
-	Thaw     Thaw      `json:"thaw"`
-	End      int64     `json:"-"` // the byte at which the line ends
+	CustomID string `json:"custom_id"`
+	Response struct {
+		Body jsontext.Value `json:"body"` // nil in a line of the errors without an answer
+	} `json:"response"`
+	Thaw Thaw  `json:"thaw"`
+	End  int64 `json:"-"` // the byte at which the line ends
 }
 
 // Thaw is what an entry has beyond OpenAI's: what its line cost, by account.
 type Thaw struct {
 	Charges map[string]float64 `json:"charges"`
-}
-
-// Response is the answer in a line of an output.
-type Response struct {
-	Body jsontext.Value `json:"body"`
 }
 
 // OpenLines opens the entries of a batch and yields those that are there. What an entry was

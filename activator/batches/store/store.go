@@ -15,7 +15,6 @@ import (
 	"encoding/json/v2"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -112,7 +111,11 @@ func (s *Store) removeStrays() error {
 	ending := map[string]bool{}
 	for _, r := range s.batches {
 		if !r.Ended() {
-			ending[deref(r.OutputFileID)], ending[deref(r.ErrorFileID)] = true, true
+			for _, id := range []*string{r.OutputFileID, r.ErrorFileID} {
+				if id != nil {
+					ending[*id] = true
+				}
+			}
 		}
 	}
 	entries, err := os.ReadDir(filepath.Join(s.dir, "files"))
@@ -141,13 +144,6 @@ func (s *Store) removeStrays() error {
 		}
 	}
 	return nil
-}
-
-func deref(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
 
 func (s *Store) metaOf(id string) string    { return filepath.Join(s.dir, "files", id+".json") }
@@ -317,5 +313,3 @@ func (s *Store) Expire(now time.Time) error {
 	}
 	return errors.Join(errs...)
 }
-
-var _ io.Writer = (*Upload)(nil)

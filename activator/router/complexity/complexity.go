@@ -37,11 +37,11 @@ type Text struct {
 // Read analyses a text. Case makes no difference, and all numbers are alike.
 func Read(text string) *Text {
 	var t Text
-	t.readEnds(text)
+	t.readEnds([]byte(text))
 	return &t
 }
 
-func (t *Text) readEnds(text string) {
+func (t *Text) readEnds(text []byte) {
 	if len(text) > maxBytes {
 		t.read(text[:maxBytes/2])
 		text = text[len(text)-maxBytes/2:]
@@ -50,11 +50,12 @@ func (t *Text) readEnds(text string) {
 	t.Counts[7] = 64 * t.Counts[1] / max(t.Counts[0], 1)
 }
 
-func (t *Text) read(text string) {
+func (t *Text) read(text []byte) {
 	previous := uint32(0)
 	for i := 0; i < len(text); {
 		c := text[i]
 		switch {
+		case c == ' ': // changes nothing; most that is no word is one
 		case c > firstIndic || c == firstIndic && isIndicDigit(text[i:]):
 			previous = t.readLong(text[i:], previous)
 			i += 3
@@ -113,7 +114,7 @@ const (
 )
 
 // isIndicDigit reports whether text begins with a digit of a script of India, or of Thai.
-func isIndicDigit(text string) bool {
+func isIndicDigit(text []byte) bool {
 	if len(text) < 3 {
 		return false
 	}
@@ -124,7 +125,7 @@ func isIndicDigit(text string) bool {
 
 // readLong reads the character of three or four bytes that text begins with, of India's scripts only a digit. A
 // letter is a word of its own: the scripts of China and Japan have no spaces between words.
-func (t *Text) readLong(text string, previous uint32) uint32 {
+func (t *Text) readLong(text []byte, previous uint32) uint32 {
 	if len(text) < 3 || text[0] >= 0xF0 {
 		return 0
 	}
@@ -166,7 +167,7 @@ const numberWord = 1
 // numerals are the hashes of numbers that are spelled out, each in the slot of its own.
 var numerals = func() (t [1 << 10]uint32) {
 	for word := range strings.FieldsSeq("two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty hundred thousand half twice") {
-		h := hashWord(word, 0, len(word))
+		h := hashWord([]byte(word), 0, len(word))
 		if t[h%uint32(len(t))] != 0 {
 			panic("complexity: two numerals have one slot")
 		}
@@ -184,13 +185,12 @@ var inWord = func() (t [256]bool) {
 }()
 
 // hashWord hashes text[start:end] without the case of its letters, eight bytes at a time.
-func hashWord(text string, start, end int) uint32 {
+func hashWord(text []byte, start, end int) uint32 {
 	h := uint64(end - start)
 	for ; start < end; start += 8 {
 		var w uint64
 		if start+8 <= len(text) {
-			w = uint64(text[start]) | uint64(text[start+1])<<8 | uint64(text[start+2])<<16 | uint64(text[start+3])<<24 |
-				uint64(text[start+4])<<32 | uint64(text[start+5])<<40 | uint64(text[start+6])<<48 | uint64(text[start+7])<<56
+			w = binary.LittleEndian.Uint64(text[start:])
 			if n := end - start; n < 8 {
 				w &= 1<<(8*n) - 1
 			}
@@ -235,9 +235,15 @@ func (t *Text) Each(f func(feature int, value float64)) {
 		}
 	}
 	for k, n := range t.Counts {
-		f(Buckets+k*ranges+min(bits.Len(uint(n)), ranges-1), 0.25)
+		f(rangeOf(k, n), countValue)
 	}
 }
+
+// countValue is the value of a range that a count is in.
+const countValue = 0.25
+
+// rangeOf is the feature of the range that count k is in.
+func rangeOf(k, n int) int { return Buckets + k*ranges + min(bits.Len(uint(n)), ranges-1) }
 
 // Header is the number of bytes before the weights in weights.bin: the scale of the
 // weights and the bias, as 32-bit floats, little-endian. Each weight is a signed byte.
@@ -247,7 +253,7 @@ const Header = 8
 var weights []byte
 
 // Score rates a text, 0 to 1. Above a half the sources call it reasoning.
-func Score(text string) float64 {
+func Score(text []byte) float64 {
 	var t Text
 	t.readEnds(text)
 	return scoreBy(&t, weights)
@@ -259,8 +265,17 @@ func scoreBy(t *Text, weights []byte) float64 {
 	}
 	scale := float64(math.Float32frombits(binary.LittleEndian.Uint32(weights)))
 	bias := float64(math.Float32frombits(binary.LittleEndian.Uint32(weights[4:])))
-	sum := 0.0
-	t.Each(func(feature int, value float64) { sum += float64(int8(weights[Header+feature])) * value })
+	n, words := 0, 0
+	for i, w := range t.Found {
+		of := weights[Header+i*64 : Header+(i+1)*64]
+		for n += bits.OnesCount64(w); w != 0; w &= w - 1 {
+			words += int(int8(of[bits.TrailingZeros64(w)&63]))
+		}
+	}
+	sum := float64(words) / math.Sqrt(float64(max(n, 1)))
+	for k, n := range t.Counts {
+		sum += float64(int8(weights[Header+rangeOf(k, n)])) * countValue
+	}
 	return math.Round(1e4/(1+math.Exp(-sum*scale-bias))) / 1e4
 }
 

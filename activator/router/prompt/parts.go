@@ -60,10 +60,14 @@ const (
 // asksAtEnd reports whether the last line is a question for what is in the text before it,
 // such as "Which phrases name a place in the text?".
 func asksAtEnd(text []byte) bool {
-	text = bytes.TrimRight(text, " \t\r\n")
-	at := bytes.LastIndexByte(text, '\n') + 1
-	question, asks := bytes.CutSuffix(text[at:], []byte("?"))
-	if !asks || at < askedText || len(question) > askedQuestion || !hasPrefixFold(question, "what ") && !hasPrefixFold(question, "which ") {
+	text, asks := bytes.CutSuffix(bytes.TrimRight(text, " \t\r\n"), []byte("?"))
+	if !asks {
+		return false
+	}
+	near := text[max(0, len(text)-askedQuestion-1):] // a line that begins before is too long
+	line := bytes.LastIndexByte(near, '\n')
+	question := near[line+1:]
+	if line < 0 || len(text)-len(question) < askedText || !hasPrefixFold(question, "what ") && !hasPrefixFold(question, "which ") {
 		return false
 	}
 	question, word := cutLastWord(question)

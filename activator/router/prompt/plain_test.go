@@ -2,10 +2,15 @@ package prompt
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // readPlainly is [scan.read] word by word and byte by byte.
@@ -90,6 +95,60 @@ func TestReadPlainly(t *testing.T) {
 			}
 		}
 		same(text)
+	}
+}
+
+// TestSystemAgain: a text of the system that is that of the request before is read as another one.
+func TestSystemAgain(t *testing.T) {
+	body := func(texts ...string) []byte {
+		b := []byte(`{"model":"m","messages":[`)
+		for _, text := range texts {
+			b = fmt.Appendf(b, `{"role":"system","content":%q},`, text)
+		}
+		return append(b, `{"role":"user","content":"Hello there."}]}`...)
+	}
+	moderator := "Classify each message: is it safe or unsafe? " + strings.Repeat("Answer with one word. ", 30)
+	for _, b := range [][]byte{body(moderator), body("Be kind."), body("Be kind.", moderator), body("", moderator), body("Is it safe", "or unsafe? Classify the message.")} {
+		read := func(b []byte) functions.RouteFeatures {
+			env, err := openai.Peek(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return Read(&env, b)
+		}
+		read(body("Another one."))
+		want := read(b)
+		if strings.Contains(string(b), "Classify each") && !want.Safety {
+			t.Errorf("%s: %+v", b, want)
+		}
+		for range 3 {
+			if got := read(b); got != want {
+				t.Errorf("%s: %+v, want %+v", b, got, want)
+			}
+		}
+	}
+}
+
+// TestAsksAtEnd: a question at the end is one of a bounded length, behind a text of some length.
+func TestAsksAtEnd(t *testing.T) {
+	question := func(n int) string {
+		return "Which" + strings.Repeat(" x", (n-21)/2) + strings.Repeat("x", (n-21)%2) + " are in the text?"
+	}
+	for _, x := range []struct {
+		text string
+		asks bool
+	}{
+		{strings.Repeat("x", askedText-1) + "\n" + question(60), true},
+		{strings.Repeat("x", askedText-2) + "\n" + question(60), false},
+		{strings.Repeat("x\n", 500) + question(askedQuestion) + " \n", true},
+		{strings.Repeat("x\n", 500) + question(askedQuestion+1), false},
+		{strings.Repeat("x\n", 500) + question(60) + "\n" + strings.Repeat("x", askedQuestion), false},
+		{question(60), false},
+		{"?", false},
+	} {
+		if asksAtEnd([]byte(x.text)) != x.asks {
+			t.Errorf("%v, want %v: %q", !x.asks, x.asks, x.text)
+		}
 	}
 }
 

@@ -40,6 +40,9 @@ type reader struct {
 
 	named [familyBytes]byte // a family that was named before, by this reader
 	known string            // its name
+
+	first     []byte // the first text of the system in a request before
+	firstScan scan   // what reading it has shown
 }
 
 type span struct{ at, end int }
@@ -71,15 +74,20 @@ func Read(env *openai.Envelope, body []byte) functions.RouteFeatures {
 }
 
 // Text returns the text that complexity and intents are judged by: that of the user's
-// newest turn, "" if there is none.
-func Text(env *openai.Envelope, body []byte) string {
+// newest turn, empty if there is none. It may be a part of body.
+func Text(env *openai.Envelope, body []byte) []byte {
 	r := readers.Get().(*reader)
 	defer r.release()
 	r.reset()
 	r.only = true
 	r.readPrompt(env.Section(body, openai.SectionPrompt))
+	if len(r.turn) == 1 {
+		if lit := r.body[r.turn[0].at:r.turn[0].end]; !hasEscape(lit) {
+			return lit[1 : len(lit)-1]
+		}
+	}
 	r.joinTurn()
-	return string(r.joined)
+	return bytes.Clone(r.joined)
 }
 
 func (r *reader) reset() {
@@ -90,7 +98,7 @@ func (r *reader) reset() {
 
 func (r *reader) release() {
 	r.body = nil
-	if cap(r.buffer)+cap(r.joined)+cap(r.turn) <= keptBuffer {
+	if cap(r.buffer)+cap(r.joined)+cap(r.turn)+cap(r.first) <= keptBuffer {
 		readers.Put(r)
 	}
 }
@@ -328,11 +336,24 @@ func (r *reader) beginning(at span, most int) []byte {
 func (r *reader) addOther(text []byte, system bool) {
 	r.addFamily(text)
 	if system {
-		r.system.read(text)
+		r.readSystemText(text)
 		r.tokens += r.system.takeTokens()
 		return
 	}
 	r.count(text)
+}
+
+// readSystemText reads a text of the system. The first one is often that of the request before.
+func (r *reader) readSystemText(text []byte) {
+	switch {
+	case r.system != scan{}:
+		r.system.read(text)
+	case len(text) > 0 && bytes.Equal(text, r.first):
+		r.system = r.firstScan
+	default:
+		r.system.read(text)
+		r.first, r.firstScan = append(r.first[:0], text...), r.system
+	}
 }
 
 // count reads a text of which only the tokens and code matter.

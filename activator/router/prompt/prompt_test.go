@@ -338,7 +338,7 @@ func FuzzEscapes(f *testing.F) {
 		}
 		a, _ := openai.Peek([]byte(plain))
 		b, _ := openai.Peek([]byte(spelled))
-		if x, y := Text(&a, []byte(plain)), Text(&b, []byte(spelled)); x != y || x != text {
+		if x, y := string(Text(&a, []byte(plain))), string(Text(&b, []byte(spelled))); x != y || x != text {
 			t.Errorf("%q, %q, want %q", x, y, text)
 		}
 	})

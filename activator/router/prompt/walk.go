@@ -107,8 +107,7 @@ func appendText(dst, literal []byte, most int) []byte {
 			}
 			plain := bits.TrailingZeros64(w) / 8
 			i, n = i+plain, n+plain
-		}
-		if s[i] != '\\' {
+		} else if s[i] != '\\' {
 			dst[n] = s[i]
 			i, n = i+1, n+1
 			continue

@@ -42,7 +42,7 @@ func decide(r *router.Router, body []byte) (functions.RouteRecord, error) {
 func input(r *router.Router, env *openai.Envelope, body []byte) router.Input {
 	return router.Input{
 		Features: r.Features(env, body, chatPath),
-		Text:     func() string { return router.Text(env, body, chatPath) },
+		Text:     func() []byte { return router.Text(env, body, chatPath) },
 		Candidate: func(string) functions.RouteCandidate {
 			return functions.RouteCandidate{Kind: functions.KindModel, State: functions.Ready.Word(), ExpectedMS: -1, Cost: -1}
 		},

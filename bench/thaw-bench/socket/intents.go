@@ -315,7 +315,7 @@ func timeDecisions(ctx context.Context, r *router.Router, n int, texts []string)
 		r.Decide(router.Input{
 			Features: r.Features(&env, body, chatPath),
 			Typed:    &typed,
-			Text:     func() string { return router.Text(&env, body, chatPath) },
+			Text:     func() []byte { return router.Text(&env, body, chatPath) },
 			Candidate: func(string) functions.RouteCandidate {
 				return functions.RouteCandidate{Kind: functions.KindModel, State: functions.Ready.Word(), ExpectedMS: -1, Cost: -1}
 			},

@@ -141,6 +141,10 @@ func (l *listing) list(ctx context.Context, at, name string, above []fs.FileInfo
 	if err == nil {
 		entries, err = fs.ReadDir(l.root.FS(), at)
 	}
+	if errors.Is(err, fs.ErrPermission) && name != "" { // such as lost+found of a volume
+		l.plan.Left = append(l.plan.Left, source.LeftOut{Name: name, Reason: "is a folder that may not be read"})
+		return nil
+	}
 	if err != nil {
 		return withLocation(l.location, name, &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err})
 	}

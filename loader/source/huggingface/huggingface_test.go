@@ -165,6 +165,47 @@ func TestCDNHostGone(t *testing.T) {
 	}
 }
 
+// TestCDNRefuses: where a new address is refused as the one before, the reason is shown, and
+// nothing that is an address or a signature.
+func TestCDNRefuses(t *testing.T) {
+	srv := huggingfacetest.New(t)
+	srv.Commit("main", map[string][]byte{"model.safetensors": bytes.Repeat([]byte("a"), 5000)})
+	for body, want := range map[string]string{
+		"Auth failed: invalid range\n":                           "the server answered 403: Auth failed: invalid range",
+		"no https://cdn.example/x?sig=CANARY here":               "the server answered 403",
+		"CANARY" + strings.Repeat("0123456789", 10) + " expired": "the server answered 403",
+	} {
+		var reads atomic.Int32
+		cdn := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			reads.Add(1)
+			http.Error(w, body, http.StatusForbidden)
+		}))
+		srv.Fault(func(w http.ResponseWriter, r *http.Request) bool {
+			if !strings.Contains(r.URL.Path, "/resolve/") {
+				return false
+			}
+			http.Redirect(w, r, cdn.URL+"/model", http.StatusFound)
+			return true
+		})
+		s := huggingface.New(huggingface.Options{Getenv: func(k string) string {
+			if k == "THAW_SOURCE_HOSTS" {
+				return "127.0.0.1"
+			}
+			return srv.Getenv(k)
+		}})
+		plan, err := s.Plan(t.Context(), repo, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = read(t, s, plan.Files[0])
+		if source.KindOf(err) != source.Denied || !strings.HasSuffix(err.Error(), want) || reads.Load() != 2 {
+			t.Errorf("%v after %d reads, want %q", err, reads.Load(), want)
+		}
+		s.Close()
+		cdn.Close()
+	}
+}
+
 func TestTokens(t *testing.T) {
 	srv := huggingfacetest.New(t)
 	srv.Commit("main", map[string][]byte{"config.json": []byte("{}")})

@@ -324,8 +324,17 @@ func TestOneFile(t *testing.T) {
 	srv := start(t)
 	srv.put(t, "m/x.gguf", []byte("0123456789"))
 	srv.put(t, "m/y.gguf", []byte("0123456789"))
+	for _, key := range []string{"m/churn", "m/churn-logs", "m/churn-report/a.json", "m/lab/config.json", "m/lab-hf/config.json", "m/empty"} {
+		srv.put(t, key, []byte(strings.Repeat("x", len(strings.TrimPrefix(key, "m/empty")))))
+	}
 	s := s3.New(s3.Options{Getenv: srv.env()})
 	defer s.Close()
+	for at, want := range map[string]string{"churn": "churn", "lab": "config.json", "lab/": "config.json", "la": "", "empty": ""} {
+		plan, err := s.Plan(t.Context(), "s3://"+bucket+"/m/"+at, nil)
+		if want == "" && source.KindOf(err) != source.NotFound || want != "" && (len(plan.Files) != 1 || plan.Files[0].Name != want) {
+			t.Errorf("%s: %+v, %v", at, plan.Files, err)
+		}
+	}
 	plan, err := s.Plan(t.Context(), "s3://"+bucket+"/m/x.gguf", nil)
 	if err != nil || len(plan.Files) != 1 || plan.Files[0].Name != "x.gguf" || plan.Files[0].Size != 10 {
 		t.Fatalf("%+v, %v", plan, err)

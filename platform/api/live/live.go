@@ -10,7 +10,7 @@ import (
 
 // Line is one change of a list. A reset is followed by all items and by synced.
 type Line struct {
-	List  string          `json:"list"`
+	List  string          `json:"list,omitempty"`
 	Event string          `json:"event"` // reset, put, removed, synced
 	Item  json.RawMessage `json:"item,omitempty"`
 	Name  string          `json:"name,omitempty"`
@@ -54,7 +54,8 @@ type known struct {
 	look uint64 // the last one that saw it
 }
 
-// New makes a list. read is called by one watcher at a time.
+// New makes a list. read is called by one watcher at a time. One without a name has no reset
+// in its lines.
 func New(name string, read func() []Item, now func() time.Time) *List {
 	return &List{name: name, read: read, now: now}
 }
@@ -159,7 +160,9 @@ func (l *List) write(line Line) {
 }
 
 func (l *List) appendWhole(b []byte) []byte {
-	b = appendLine(b, Line{List: l.name, Event: "reset"})
+	if l.name != "" {
+		b = appendLine(b, Line{List: l.name, Event: "reset"})
+	}
 	for _, k := range l.order {
 		b = appendLine(b, Line{List: l.name, Event: "put", Item: k.json})
 	}

@@ -37,6 +37,9 @@ func PrintComposed(c *kit.Terminal, name string, rec functions.CompositionRecord
 		if rec.PlanError != "" {
 			row("plan", "each member got the whole request: %s", rec.PlanError)
 		}
+		if rec.AnsweredBy != "" {
+			row("text", "of %s: the coordinator's was empty", rec.AnsweredBy)
+		}
 		var prompt, completion int64
 		for _, x := range rec.Calls {
 			prompt, completion = prompt+x.Prompt, completion+x.Completion

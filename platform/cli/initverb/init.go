@@ -67,9 +67,7 @@ make it fit is told: more GPUs, a shorter context, a quantised variant.`,
   thaw init hf://ORG/MODEL-GGUF --gpus 0
   thaw init hf://ORG/BASE --adapter pirate=hf://ORG/PIRATE-LORA`,
 		RunE: func(cmd *kit.Command, args []string) error {
-			if w.gpus = gpus.N; gpus.Auto {
-				w.gpus = -1
-			}
+			w.gpus = int(gpus)
 			return o.run(cmd.Context(), args[0], w)
 		},
 	}
@@ -78,9 +76,9 @@ make it fit is told: more GPUs, a shorter context, a quantised variant.`,
 	f.StringVar(&w.engine, "engine", "", "engine: vllm, sglang, llamacpp or ember (default: by the checkpoint)")
 	f.IntVar(&w.context, "context", 0, "tokens of a request, prompt and answer (default: what the model takes, at most 8192)")
 	f.IntVar(&w.concurrency, "concurrency", functions.Defaults().Scale.Target, "requests that a replica serves at once")
-	f.TextVar(&gpus, "gpus", kit.Count{Auto: true},
+	f.TextVar(&gpus, "gpus", kit.Count(-1),
 		"GPUs that share the model: auto, the fewest that hold it, or a `number`; 0 is processors only")
-	f.Var(kit.BytesFlag{Bytes: &w.gpuMemory}, "gpu-memory", "memory of one GPU, where other GPUs than this machine's are meant")
+	f.TextVar(&w.gpuMemory, "gpu-memory", functions.Bytes(0), "memory of one GPU, where other GPUs than this machine's are meant")
 	f.StringArrayVar(&w.adapters, "adapter", nil, "NAME=SOURCE of a LoRA adapter; may be repeated")
 	return cmd
 }

@@ -358,20 +358,3 @@ func MakeAbsolute(paths ...*string) error {
 	}
 	return nil
 }
-
-// BytesFlag is a size as a flag.
-type BytesFlag struct{ Bytes *functions.Bytes }
-
-func (f BytesFlag) String() string {
-	if f.Bytes == nil {
-		return "0"
-	}
-	return f.Bytes.String()
-}
-
-func (f BytesFlag) Set(s string) (err error) {
-	*f.Bytes, err = functions.ParseBytes(s)
-	return err
-}
-
-func (BytesFlag) Type() string { return "bytes" }

@@ -9,59 +9,47 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Count is a number, or auto: as many as the machine has.
-type Count struct {
-	Auto bool
-	N    int
-}
+// Count is a number, or negative for auto: as many as the machine has.
+type Count int
 
-func (c Count) String() string {
-	if c.Auto {
-		return "auto"
+func (c Count) MarshalText() ([]byte, error) {
+	if c < 0 {
+		return []byte("auto"), nil
 	}
-	return strconv.Itoa(c.N)
+	return strconv.AppendInt(nil, int64(c), 10), nil
 }
-
-func (c Count) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 func (c *Count) UnmarshalText(b []byte) error {
 	if string(b) == "auto" {
-		*c = Count{Auto: true}
+		*c = -1
 		return nil
 	}
 	n, err := strconv.Atoi(string(b))
 	if err != nil || n < 0 {
 		return fmt.Errorf("%q is neither auto nor a number", functions.Clip(string(b)))
 	}
-	*c = Count{N: n}
+	*c = Count(n)
 	return nil
 }
 
-// Size is a number of bytes, or auto: what the machine has.
-type Size struct {
-	Auto bool
-	functions.Bytes
-}
+// Size is a number of bytes, or 0 for auto: what the machine has.
+type Size functions.Bytes
 
-func (s Size) String() string {
-	if s.Auto {
-		return "auto"
+func (s Size) MarshalText() ([]byte, error) {
+	if s == 0 {
+		return []byte("auto"), nil
 	}
-	return s.Bytes.String()
+	return functions.Bytes(s).MarshalText()
 }
-
-func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 func (s *Size) UnmarshalText(b []byte) error {
 	if string(b) == "auto" {
-		*s = Size{Auto: true}
+		*s = 0
 		return nil
 	}
-	n, err := functions.ParseBytes(string(b))
-	if err != nil {
+	if err := (*functions.Bytes)(s).UnmarshalText(b); err != nil {
 		return fmt.Errorf("%q is neither auto nor a size such as 64Gi", functions.Clip(string(b)))
 	}
-	*s = Size{Bytes: n}
 	return nil
 }
 

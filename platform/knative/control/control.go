@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -76,6 +75,7 @@ type control struct {
 	deployments informers.SharedInformerFactory
 	knative     servinginformers.SharedInformerFactory
 	ingress     netinformers.SharedInformerFactory
+	synced      []cache.InformerSynced // of all informers
 	election    *election.Election
 	metrics     *telemetry.Registry
 	secrets     *knative.ControlSecrets
@@ -116,8 +116,8 @@ func Run(ctx context.Context, o Options) error {
 		c.knative.Shutdown()
 		c.ingress.Shutdown()
 	}()
-	if err := c.synced(ctx); err != nil {
-		return err
+	if !cache.WaitForCacheSync(ctx.Done(), c.synced...) {
+		return ctx.Err()
 	}
 	err := c.election.Run(ctx, c.lead)
 	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
@@ -210,6 +210,7 @@ func (c *control) open() error {
 		}); err != nil {
 			return err
 		}
+		c.synced = append(c.synced, i.HasSynced)
 	}
 	c.election = election.New(c.kube, c.o.Namespace, c.o.Name, c.o.Advertise, c.o.Log)
 	c.secrets = knative.NewControlSecrets(knative.ControlSecretsOptions{
@@ -222,26 +223,6 @@ func (c *control) open() error {
 	})
 	c.metrics = telemetry.NewProcess(c.o.Samples...)
 	return nil
-}
-
-// synced waits until every informer has listed its objects.
-func (c *control) synced(ctx context.Context) error {
-	for _, got := range []map[any]bool{anyKeys(c.core.WaitForCacheSync(ctx.Done())), anyKeys(c.deployments.WaitForCacheSync(ctx.Done())), anyKeys(c.knative.WaitForCacheSync(ctx.Done())), anyKeys(c.ingress.WaitForCacheSync(ctx.Done()))} {
-		for kind, ok := range got {
-			if !ok && ctx.Err() == nil {
-				return fmt.Errorf("control: %v cannot be listed", kind)
-			}
-		}
-	}
-	return ctx.Err()
-}
-
-func anyKeys[K comparable](m map[K]bool) map[any]bool {
-	out := map[any]bool{}
-	for k, v := range m {
-		out[k] = v
-	}
-	return out
 }
 
 // routes is the handler of the controller's port. full is false for plain connections

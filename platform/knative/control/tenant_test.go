@@ -13,8 +13,10 @@ import (
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	kubecore "k8s.io/client-go/kubernetes/typed/core/v1"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	autoscaling "knative.dev/serving/pkg/apis/autoscaling"
 	autoscalingv1alpha1 "knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
 	"knative.dev/serving/pkg/apis/serving"
@@ -99,7 +101,10 @@ func TestBadObjects(t *testing.T) {
 	})
 	log := slog.New(slog.DiscardHandler)
 	cores := informers.NewSharedInformerFactory(kube, 0)
-	r := &leaderTerm{log: log, cluster: newTestCluster(nil)}
+	broadcaster := record.NewBroadcaster()
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(&kubecore.EventSinkImpl{Interface: kube.CoreV1().Events("")})
+	r := &leaderTerm{log: log, cluster: newTestCluster(nil), events: broadcaster.NewRecorder(eventScheme(), corev1.EventSource{})}
 	r.catalog = &revisionCatalog{
 		pas: panicking{factory.Autoscaling().V1alpha1().PodAutoscalers().Lister()}, revs: factory.Serving().V1().Revisions().Lister(),
 		services: factory.Serving().V1().Services().Lister(),
@@ -111,7 +116,7 @@ func TestBadObjects(t *testing.T) {
 	r.settled.Store(true)
 	r.teams = team.NewWatcher(team.WatcherOptions{
 		Client: kube, Namespaces: cores.Core().V1().Namespaces().Lister(), Quotas: cores.Core().V1().ResourceQuotas().Lister(),
-		Tokens: func() []string { return []string{"x"} }, Apply: func(controlstream.Keys) {}, Log: log,
+		Tokens: func() []string { return []string{"x"} }, Apply: func(controlstream.Keys) {}, Events: r.events, Log: log,
 	})
 	done := make(chan struct{})
 	go func() { defer close(done); _ = r.teams.Run(t.Context()) }()

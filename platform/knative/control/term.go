@@ -11,7 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	kube "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
@@ -43,6 +46,7 @@ type leaderTerm struct {
 	autoscale    *autoscale.Reconciler
 	ingress      *ingress.Controller
 	teams        *team.Watcher
+	events       record.EventRecorder
 	api          http.Handler
 	metrics      *telemetry.Registry
 	settled      atomic.Bool // activators get snapshots
@@ -68,6 +72,10 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		c: c, epoch: epoch, end: end, log: c.o.Log.With("epoch", epoch),
 		forceDeletes: make(chan func(context.Context), 1024),
 	}
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(&kube.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
+	r.events = broadcaster.NewRecorder(eventScheme(), corev1.EventSource{Component: "thaw"})
 	r.makeState()
 	r.makeOrchestrator(ctx)
 	r.makeStreams()
@@ -191,7 +199,7 @@ func (t *leaderTerm) makeReconcilers() (err error) {
 	})
 	t.teams = team.NewWatcher(team.WatcherOptions{
 		Client: c.kube, Namespaces: c.core.Core().V1().Namespaces().Lister(), Quotas: c.core.Core().V1().ResourceQuotas().Lister(),
-		Transform: slim.Object, Tokens: c.secrets.AdminTokens, Log: c.o.Log,
+		Transform: slim.Object, Tokens: c.secrets.AdminTokens, Events: t.events, Log: c.o.Log,
 		Apply: func(k controlstream.Keys) {
 			t.catalog.setTeams(k.Teams)
 			t.limits.setTeams(k.Teams)

@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/reference"
 	"knative.dev/serving/pkg/apis/serving"
 	servingscheme "knative.dev/serving/pkg/client/clientset/versioned/scheme"
 
@@ -34,7 +34,9 @@ func objectHandler[T metav1.Object](r *leaderTerm, set, drop func(T)) cache.Reso
 			return
 		}
 		if err := knative.Protect(r.log, fmt.Sprintf("%T %s/%s", obj, o.GetNamespace(), o.GetName()), func() { f(o) }); err != nil {
-			r.reportObject(obj, err.Error())
+			if about, ok := obj.(runtime.Object); ok && o.GetNamespace() != "" {
+				r.events.Event(about, corev1.EventTypeWarning, "BadObject", err.Error())
+			}
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -81,19 +83,12 @@ func (t *leaderTerm) watch(ctx context.Context) error {
 	return nil
 }
 
-// reportObject creates an Event of an object that cannot be read.
-func (t *leaderTerm) reportObject(obj any, text string) {
-	o, ok := obj.(runtime.Object)
-	if !ok {
-		return
-	}
-	about, err := reference.GetReference(scheme.Scheme, o)
-	if err != nil {
-		about, err = reference.GetReference(servingscheme.Scheme, o)
-	}
-	if err == nil && about.Namespace != "" {
-		t.teams.Report(*about, "BadObject", text)
-	}
+// eventScheme returns the kinds of the objects that Events may be about.
+func eventScheme() *runtime.Scheme {
+	kinds := runtime.NewScheme()
+	utilruntime.Must(scheme.AddToScheme(kinds))
+	utilruntime.Must(servingscheme.AddToScheme(kinds))
+	return kinds
 }
 
 func (t *leaderTerm) stopWatching() {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	v1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
 )
@@ -146,7 +147,7 @@ func sameObject(old, now *unstructured.Unstructured) bool {
 
 func (c *Cluster) explain(err error, x *unstructured.Unstructured) error {
 	if status.IsNotFound(err) && x.GetNamespace() != "" && x.GetNamespace() != Namespace {
-		return &knative.Error{Kind: knative.NotFound, What: "the cluster has no namespace " + x.GetNamespace(),
+		return &kit.Error{Exit: kit.ExitNotFound, What: "the cluster has no namespace " + x.GetNamespace(),
 			Hint: "Knative Serving is installed first: https://knative.dev/docs/install"}
 	}
 	return c.of.WithHint(err, Name(x))
@@ -187,7 +188,7 @@ func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured
 			// ctx has ended, but the reason is worth another request
 			moment, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer cancel()
-			e := &knative.Error{Kind: knative.TimedOut, What: "it does not run yet: " + missing, Hint: "kubectl describe pods -n " + Namespace}
+			e := &kit.Error{Exit: kit.ExitTimeout, What: "it does not run yet: " + missing, Hint: "kubectl describe pods -n " + Namespace}
 			if pods, err := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(Namespace).List(moment,
 				metav1.ListOptions{}); err == nil {
 				if why := podProblem(pods.Items); why != "" {
@@ -252,14 +253,14 @@ func missingReadiness(x *unstructured.Unstructured) string {
 func (c *Cluster) Remove(ctx context.Context, objects []*unstructured.Unstructured, force bool, report func(name string)) error {
 	if !force {
 		models, err := c.of.List(ctx, "")
-		if e, is := err.(*knative.Error); is && e.Kind == knative.NotFound {
+		if e, is := err.(*kit.Error); is && e.Exit == kit.ExitNotFound {
 			err = nil // without Knative there are no models
 		}
 		if err != nil {
 			return err
 		}
 		if len(models) > 0 {
-			return &knative.Error{Kind: knative.Refused,
+			return &kit.Error{Exit: kit.ExitUsage,
 				What: fmt.Sprintf("there are models, such as %s/%s (%d in all), which would no longer be scaled", models[0].Namespace, models[0].Name,
 					len(models)),
 				Hint: "remove them first (thaw-knative rm NAMESPACE/NAME), or --force"}
@@ -325,7 +326,7 @@ func (c *Cluster) waitAbsent(ctx context.Context, x *unstructured.Unstructured) 
 		}
 		select {
 		case <-ctx.Done():
-			return &knative.Error{Kind: knative.TimedOut, What: Name(x) + " is still going away", Hint: "run it again with a longer --timeout"}
+			return &kit.Error{Exit: kit.ExitTimeout, What: Name(x) + " is still going away", Hint: "run it again with a longer --timeout"}
 		case <-tick.C:
 		}
 	}

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	core "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/thaw-dev/thaw/platform/knative/secret"
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
@@ -45,53 +45,41 @@ func ReadCertificate(ctx context.Context, secrets core.SecretInterface, host str
 	if err != nil {
 		return nil, err
 	}
-	return parse(s, host, now)
+	return parse(s.Data, host, now)
 }
 
-func parse(s *corev1.Secret, host string, now time.Time) (*Certificate, error) {
-	id, err := mtls.Read(s.Data[rootEntry], mtls.Leaf{Cert: s.Data[corev1.TLSCertKey], Key: s.Data[corev1.TLSPrivateKeyKey]})
+func parse(data map[string][]byte, host string, now time.Time) (*Certificate, error) {
+	id, err := mtls.Read(data[rootEntry], mtls.Leaf{Cert: data[corev1.TLSCertKey], Key: data[corev1.TLSPrivateKeyKey]})
 	if err == nil {
 		_, err = id.Cert.Leaf.Verify(x509.VerifyOptions{Roots: id.Roots, DNSName: host, CurrentTime: now})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the Secret %s holds no certificate for %s (delete it, then thaw-knative install): %w", SecretName, host, err)
 	}
-	return &Certificate{s.Data[rootEntry], id.Cert}, nil
+	return &Certificate{data[rootEntry], id.Cert}, nil
 }
 
 // EnsureCertificate reads the Secret, and creates it if it is missing. With renew an old or
 // invalid certificate is replaced; the registration must trust the new one then.
 func EnsureCertificate(ctx context.Context, secrets core.SecretInterface, host string, renew bool, now time.Time) (*Certificate, error) {
-	old, err := secrets.Get(ctx, SecretName, metav1.GetOptions{})
-	if err != nil && !status.IsNotFound(err) {
-		return nil, err
-	}
-	missing := err != nil
-	if !missing {
-		c, err := parse(old, host, now)
-		if !renew || err == nil && !mtls.Old(old.Data[corev1.TLSCertKey], now) {
-			return c, err
+	data, err := secret.Ensure(ctx, secrets, SecretName, func(data map[string][]byte, isNew bool) (bool, error) {
+		if !isNew {
+			_, err := parse(data, host, now)
+			if !renew || err == nil && !mtls.Old(data[corev1.TLSCertKey], now) {
+				return false, err
+			}
 		}
-	}
-	made, err := mtls.IssueFor(certificateLifetime, now, host)
+		made, err := mtls.IssueFor(certificateLifetime, now, host)
+		if err != nil {
+			return false, err
+		}
+		leaf := made.Leaves[host]
+		clear(data)
+		data[rootEntry], data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey] = made.Root, leaf.Cert, leaf.Key
+		return true, nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	leaf := made.Leaves[host]
-	next := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: SecretName, Labels: map[string]string{"app.kubernetes.io/part-of": "thaw"}}}
-	if !missing {
-		next = old.DeepCopy()
-	}
-	next.Data = map[string][]byte{rootEntry: made.Root, corev1.TLSCertKey: leaf.Cert, corev1.TLSPrivateKeyKey: leaf.Key}
-	if missing {
-		if next, err = secrets.Create(ctx, next, metav1.CreateOptions{}); status.IsAlreadyExists(err) {
-			return ReadCertificate(ctx, secrets, host, now)
-		}
-	} else {
-		next, err = secrets.Update(ctx, next, metav1.UpdateOptions{}) // fails if another process has renewed it
-	}
-	if err != nil {
-		return nil, err
-	}
-	return parse(next, host, now)
+	return parse(data, host, now)
 }

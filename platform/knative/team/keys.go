@@ -22,6 +22,7 @@ import (
 	kube "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/platform/knative/secret"
 )
 
 // SecretName is the Secret in a team's namespace with its API keys: entries by key id,
@@ -93,12 +94,10 @@ func Create(ctx context.Context, secrets kube.SecretsGetter, team, name string, 
 func newSecret(team string) *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: metav1.ObjectMeta{Name: SecretName, Namespace: team, Labels: secretLabels()},
+		ObjectMeta: metav1.ObjectMeta{Name: SecretName, Namespace: team, Labels: secret.Labels()},
 		Type:       corev1.SecretTypeOpaque,
 	}
 }
-
-func secretLabels() map[string]string { return map[string]string{"app.kubernetes.io/part-of": "thaw"} }
 
 // Delete deletes a key; activators know a moment later. ErrNoKey: the team has no key of
 // that id.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative/secret"
 )
 
 // Label marks the namespace of a team. deploy/kustomize/base/pod-policy.yaml restricts its
@@ -74,7 +75,7 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 	}
 	s.System = cmp.Or(s.System, "thaw-system")
 	meta := func(object string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Name: object, Namespace: name, Labels: secretLabels()}
+		return metav1.ObjectMeta{Name: object, Namespace: name, Labels: secret.Labels()}
 	}
 	space := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{Label: name}, Annotations: Annotations(t)}}
 	if s.Pod != "" {

@@ -146,7 +146,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-func secret(namespace string, entries map[string]string) *corev1.Secret {
+func keySecret(namespace string, entries map[string]string) *corev1.Secret {
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: SecretName, Namespace: namespace}, Data: map[string][]byte{}}
 	for id, e := range entries {
 		s.Data[id] = []byte(e)
@@ -156,11 +156,11 @@ func secret(namespace string, entries map[string]string) *corev1.Secret {
 
 func TestKeys(t *testing.T) {
 	hash := func(c string) string { return strings.Repeat(c, 64) }
-	other := secret("a", map[string]string{"x": `{"hash": "` + hash("9") + `"}`})
+	other := keySecret("a", map[string]string{"x": `{"hash": "` + hash("9") + `"}`})
 	other.Name = "mine"
 	keys, problems := Keys([]*corev1.Secret{
-		secret("a", map[string]string{"k1": `{"name": "n", "hash": "` + hash("A") + `"}`, "k2": `{`, "k3": `{"hash": "ab"}`, "k4": `{"hash": "` + hash("g") + `"}`}),
-		secret("b", map[string]string{"k5": `{"hash": "` + hash("a") + `"}`, "k6": `{"hash": "` + hash("b") + `", "team": "a", "admin": true}`}),
+		keySecret("a", map[string]string{"k1": `{"name": "n", "hash": "` + hash("A") + `"}`, "k2": `{`, "k3": `{"hash": "ab"}`, "k4": `{"hash": "` + hash("g") + `"}`}),
+		keySecret("b", map[string]string{"k5": `{"hash": "` + hash("a") + `"}`, "k6": `{"hash": "` + hash("b") + `", "team": "a", "admin": true}`}),
 		other,
 	})
 	if got := fmt.Sprint(keys.Keys); got != "[{k1 n a false "+hash("a")+"} {k6  b false "+hash("b")+"}]" {
@@ -250,7 +250,7 @@ func TestRace(t *testing.T) {
 			return false, nil, nil
 		}
 		first = false
-		if err := c.Tracker().Add(secret("a", map[string]string{"theirs": `{"hash": "` + strings.Repeat("a", 64) + `"}`})); err != nil {
+		if err := c.Tracker().Add(keySecret("a", map[string]string{"theirs": `{"hash": "` + strings.Repeat("a", 64) + `"}`})); err != nil {
 			t.Error(err)
 		}
 		return true, nil, status.NewAlreadyExists(schema.GroupResource{Resource: "secrets"}, SecretName)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions/backoff"
@@ -30,6 +31,7 @@ type WatcherOptions struct {
 	Transform  cache.TransformFunc // of the Secrets that hold keys, before they are cached
 	Tokens     func() []string     // that open the control API
 	Apply      func(controlstream.Keys)
+	Events     record.EventRecorder
 	Log        *slog.Logger
 }
 
@@ -41,16 +43,15 @@ type Watcher struct {
 	secrets   corelisters.SecretLister
 	keys      *auth.KeyStore
 	wakeup    newest.Signal
-	firstSent chan struct{}      // closed after Apply was called once
-	reported  map[string]string  // problems already logged, by namespace; Run's
-	events    chan *corev1.Event // to be created
+	firstSent chan struct{}     // closed after Apply was called once
+	reported  map[string]string // problems already logged, by namespace; Run's
 }
 
 // NewWatcher starts nothing. Until the keys are listed, its KeyStore accepts tokens only.
 func NewWatcher(o WatcherOptions) *Watcher {
 	w := &Watcher{
 		o: o, keys: auth.NewReplicatedKeyStore(), wakeup: newest.NewSignal(), firstSent: make(chan struct{}),
-		reported: map[string]string{}, events: make(chan *corev1.Event, 64),
+		reported: map[string]string{},
 	}
 	w.keys.Trust(o.Tokens()...)
 	// The controller may read Secrets of this one name only.
@@ -83,9 +84,6 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 	w.factory.Start(ctx.Done())
 	defer w.factory.Shutdown()
-	var sending sync.WaitGroup
-	defer sending.Wait()
-	sending.Go(func() { w.sendEvents(ctx) })
 	// Until the keys are listed, no key is accepted.
 	cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
 	w.Changed()
@@ -158,46 +156,12 @@ func (w *Watcher) reportProblems(of string, problems []string) {
 	if of = strings.TrimSpace(of); text == "" || of == "" {
 		return
 	}
-	w.Report(corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: of, Namespace: of}, "BadSettings", text)
-}
-
-// Report queues a warning as an Event of an object in a team's namespace. It does not
-// wait: what does not fit is only in the log.
-func (w *Watcher) Report(about corev1.ObjectReference, reason, text string) {
 	if len(text) > maxEventMessage {
 		text = text[:maxEventMessage] + "…"
 	}
-	select {
-	case w.events <- warningEvent(about, reason, text):
-	default:
-	}
+	w.o.Events.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: of, Namespace: of}, corev1.EventTypeWarning,
+		"BadSettings", text)
 }
 
 // maxEventMessage bounds an Event's message; Kubernetes refuses more than 1,024 bytes.
 const maxEventMessage = 500
-
-func warningEvent(about corev1.ObjectReference, reason, text string) *corev1.Event {
-	now := metav1.Now()
-	return &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{GenerateName: "thaw-team-", Namespace: about.Namespace},
-		InvolvedObject: about,
-		Type:           corev1.EventTypeWarning, Reason: reason, Message: text,
-		Source: corev1.EventSource{Component: "thaw"}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
-	}
-}
-
-// sendEvents creates Events until ctx ends. A refused one is only logged.
-func (w *Watcher) sendEvents(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case e := <-w.events:
-			within, cancel := context.WithTimeout(ctx, 10*time.Second)
-			if _, err := w.o.Client.CoreV1().Events(e.Namespace).Create(within, e, metav1.CreateOptions{}); err != nil && ctx.Err() == nil {
-				w.o.Log.Warn("cannot create an Event", "namespace", e.Namespace, "error", err)
-			}
-			cancel()
-		}
-	}
-}

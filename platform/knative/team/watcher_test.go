@@ -1,16 +1,14 @@
 package team
 
 import (
-	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
-	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
@@ -40,44 +38,26 @@ func TestAdminTokenChanges(t *testing.T) {
 	}
 }
 
-// TestReportProblems: unreadable settings of a team are reported once, as a valid Event in its
+// TestReportProblems: unreadable settings of a team are reported once, as an Event of their
 // namespace.
 func TestReportProblems(t *testing.T) {
-	kube := fake.NewClientset()
-	made := make(chan *corev1.Event, 8)
-	kube.PrependReactor("create", "events", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		e := a.(k8stesting.CreateAction).GetObject().(*corev1.Event)
-		made <- e
-		return true, e, nil
-	})
-	x := &Watcher{o: WatcherOptions{Client: kube, Log: slog.New(slog.DiscardHandler)}, reported: map[string]string{},
-		events: make(chan *corev1.Event, 8)}
+	events := record.NewFakeRecorder(8)
+	events.IncludeObject = true
+	x := &Watcher{o: WatcherOptions{Events: events, Log: slog.New(slog.DiscardHandler)}, reported: map[string]string{}}
 	x.reportProblems("a", []string{"one", "two"})
 	x.reportProblems("a", []string{"one", "two"}) // unchanged
 	x.reportProblems("b", nil)                    // no problems
 	x.reportProblems("", []string{"of no team"})
 	x.reportProblems("a", nil) // repaired
-	x.reportProblems("a", []string{"three"})
-	close(x.events)
-	var got []string
-	for e := range x.events {
-		got = append(got, e.Namespace+": "+e.Message)
+	x.reportProblems("a", []string{strings.Repeat("3", 2*maxEventMessage)})
+	close(events.Events)
+	got := []string{}
+	for e := range events.Events {
+		got = append(got, e)
 	}
-	if len(got) != 2 || got[0] != "a: one; two" || got[1] != "a: three" {
+	object := " involvedObject{kind=Namespace,apiVersion=v1}"
+	want := []string{"Warning BadSettings one; two" + object, "Warning BadSettings " + strings.Repeat("3", maxEventMessage) + "…" + object}
+	if !slices.Equal(got, want) {
 		t.Fatalf("%q", got)
 	}
-
-	x.events = make(chan *corev1.Event, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); x.sendEvents(ctx) }()
-	x.reportProblems("c", []string{"four"})
-	e := <-made
-	// Kubernetes accepts an Event only in the namespace of its object.
-	if e.Namespace != "c" || e.InvolvedObject.Namespace != "c" || e.InvolvedObject.Name != "c" || e.InvolvedObject.Kind != "Namespace" ||
-		e.Type != corev1.EventTypeWarning || e.GenerateName == "" || e.Message != "four" {
-		t.Errorf("%+v", e)
-	}
-	cancel()
-	<-done
 }
