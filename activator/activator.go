@@ -43,7 +43,7 @@ type Waker interface {
 	// Wake requests a first replica because a request waits, or was refused and will
 	// be retried. It returns the id of the cold start under way or begun, "" where
 	// there is none.
-	Wake(name functions.Name, team string) (coldStartID string)
+	Wake(name functions.Name) (coldStartID string)
 	// Nudge reports a change of demand that may need a decision: the queue grew past
 	// the slots of the replicas, or the last waiting request left.
 	Nudge(name functions.Name)
@@ -262,11 +262,6 @@ func (a *Activator) onPublish(e *entry, before *snapshot.Snapshot) {
 }
 
 func sameEndpoint(a, b snapshot.Replica) bool { return a.ID == b.ID && a.Endpoint == b.Endpoint }
-
-// readmitAfterCoolDown admits waiting requests again after the cool-down of a replica.
-func (a *Activator) readmitAfterCoolDown(e *entry) {
-	time.AfterFunc(admission.CoolDown, func() { e.Data.queue.Readmit(a.o.Now()) })
-}
 
 // Remove removes functions and rejects the requests that wait for them.
 func (a *Activator) Remove(names ...functions.Name) {

@@ -11,13 +11,6 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// adapterName is the function's name with the adapter of the request.
-func (p *proxyRequest) adapterName() functions.Name {
-	n := p.fn.Name
-	n.Adapter = p.queued.Adapter
-	return n
-}
-
 // adapterLoad returns what loads the adapter at r before the request is sent; nil
 // where nothing must be loaded.
 func (p *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) error {
@@ -25,7 +18,8 @@ func (p *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) er
 	if p.queued.Adapter == "" || adapters == nil {
 		return nil
 	}
-	name := p.adapterName()
+	name := p.fn.Name
+	name.Adapter = p.queued.Adapter
 	if slices.Contains(r.Adapters, p.queued.Adapter) && !p.attempt.adapterRetried {
 		if p.fn.Data.uses.Due(r.ID, p.queued.Adapter, p.a.o.Now()) {
 			adapters.UseAdapter(name, r.ID)

@@ -72,7 +72,7 @@ func (a *Activator) listed(id auth.Identity) iter.Seq2[functions.Name, *entry] {
 		next := func(before *functions.Name) bool { // the aliases that come before a name
 			for len(names) > 0 {
 				n := names[0]
-				if before != nil && aliases.Compare(n, *before) > 0 {
+				if before != nil && n.Compare(*before) > 0 {
 					return true
 				}
 				names = names[1:]

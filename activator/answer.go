@@ -12,15 +12,9 @@ import (
 
 // refuseNow answers with an error and ends the request.
 func (p *proxyRequest) refuseNow(res *httpserver.Response, e *openai.Error) {
-	res.Status = e.Status
 	p.setCommonFields(res)
-	writeError(res, e.For(p.http.req.Path))
+	res.Refuse(e.For(p.http.req.Path))
 	p.finish(e.Status)
-}
-
-func writeError(res *httpserver.Response, e *openai.Error) {
-	e.Header(func(name, value string) bool { res.Set(name, value); return true })
-	res.Body = e.Body()
 }
 
 // setCommonFields sets the fields every answer carries.
@@ -77,12 +71,10 @@ func (p *proxyRequest) serverTiming(now time.Time) string {
 func (p *proxyRequest) phases(spans []openai.Span) []openai.Span {
 	if !p.queued.Cold {
 		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: p.wait.took})
-	} else {
-		if t := p.fn.Snapshot().ColdStart; t != nil && t.ID == p.queued.ColdStart {
-			for _, phase := range t.Phases {
-				if phase.Phase != functions.PhaseFirstToken {
-					spans = append(spans, openai.Span{Phase: string(phase.Phase), Took: time.Duration(phase.Duration * float64(time.Second))})
-				}
+	} else if t := p.fn.Snapshot().ColdStart; t != nil && t.ID == p.queued.ColdStart {
+		for _, phase := range t.Phases {
+			if phase.Phase != functions.PhaseFirstToken {
+				spans = append(spans, openai.Span{Phase: string(phase.Phase), Took: time.Duration(phase.Duration * float64(time.Second))})
 			}
 		}
 	}

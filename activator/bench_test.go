@@ -223,7 +223,7 @@ func BenchmarkRouted(b *testing.B) {
 			fields := []httpserver.Field{{Name: "Content-Type", Value: "application/json"}, {Name: "Authorization", Value: "Bearer " + key}}
 			ask := func() {
 				var res httpserver.Response
-				a.Serve(httpserver.NewRequest("POST", chatPath, fields, body, &httpserver.Context{}, func() bool { return false }), &res)
+				a.Serve(httpserver.NewRequest(nil, "POST", chatPath, fields, body, &httpserver.Context{}, func() bool { return false }), &res)
 				if res.Status > 200 || len(res.Body) < 10 {
 					b.Fatal(res.Status, string(res.Body))
 				}

@@ -389,7 +389,7 @@ func TestCompositionResidency(t *testing.T) {
 		fleet := &gpuFleet{room: 1, loads: map[string]int{}}
 		w := newTestEnv(t, func(o *Options) {
 			o.Waker, o.Packing = fleet, oneGPU
-			o.Prewarm = func(n functions.Name, _ time.Time, _ string) error { fleet.Wake(n, ""); return nil }
+			o.Prewarm = func(n functions.Name, _ time.Time, _ string) error { fleet.Wake(n); return nil }
 		})
 		m := w.newMembers(map[string]string{"a": "one thing and another", "b": "something else altogether", "c": "a third thing that is said", "judge": "all"})
 		m.took = time.Second
@@ -562,7 +562,7 @@ func (g *gpuFleet) publish(name string, ready bool) {
 	g.m.w.act.Publish(f)
 }
 
-func (g *gpuFleet) Wake(name functions.Name, _ string) string {
+func (g *gpuFleet) Wake(name functions.Name) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.starts == nil {

@@ -134,7 +134,11 @@ func sendToEngine(ctx context.Context, engines answer.Sender, out *upstream.Requ
 }
 
 func (p *proxyRequest) want() answer.Want {
-	return answer.Want{Stream: p.stream, Whole: !p.stream && p.endpoint.Usage, Comments: p.remote != nil, Model: p.answerName,
+	name := p.answerName
+	if r := p.remote.Remote(); r != nil { // which names the model as its other side does
+		name = r.Metadata.Name
+	}
+	return answer.Want{Stream: p.stream, Whole: !p.stream && p.endpoint.Usage, Comments: p.remote != nil, Model: name,
 		Choices: p.env.N, Idle: p.idleBound(), Most: p.a.o.PlainAnswer}
 }
 
@@ -231,8 +235,7 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 		}
 		p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), problem)
 	}
-	p.leave()
-	p.refuse(refusal)
+	p.withdraw(refusal)
 	return true
 }
 

@@ -35,7 +35,8 @@ func (p *proxyRequest) reportFailure(err error, began bool, now time.Time) *open
 	p.queued.MarkFailed(broken, now)
 	p.leave()
 	if broken {
-		p.a.readmitAfterCoolDown(p.fn)
+		a, q := p.a, &p.fn.Data.queue
+		time.AfterFunc(admission.CoolDown, func() { q.Readmit(a.o.Now()) })
 	}
 	p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.FailedReplica, problem)
 	if kind == "died" || frame != nil && frame.IsDead() {

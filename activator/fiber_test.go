@@ -23,7 +23,7 @@ import (
 // fakeWaker is a platform that reports its calls.
 type fakeWaker struct{ wake, nudge, ask chan string }
 
-func (w fakeWaker) Wake(n functions.Name, _ string) string       { w.wake <- n.String(); return "cs-1" }
+func (w fakeWaker) Wake(n functions.Name) string                 { w.wake <- n.String(); return "cs-1" }
 func (w fakeWaker) Nudge(n functions.Name)                       { w.nudge <- n.String() }
 func (w fakeWaker) ReportFailure(n functions.Name, id, _ string) { w.ask <- id }
 

@@ -8,9 +8,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/thaw-dev/thaw/activator/endpoints"
-	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 const (
@@ -161,20 +158,6 @@ func TestEngineKey(t *testing.T) {
 			t.Error("the engine's key is shown")
 		}
 	})
-}
-
-// find and openai.Public are one list.
-func TestAllowListMatchesRoutes(t *testing.T) {
-	for _, e := range append([]endpoints.Endpoint{endpoints.Chat, endpoints.Completions, endpoints.Responses, endpoints.Messages}, endpoints.Plain[:]...) {
-		if !openai.Public(e.Path) || openai.IsForm(e.Path) != e.Form || endpoints.Find(e.Path) == nil {
-			t.Errorf("%s", e.Path)
-		}
-	}
-	for _, path := range enginePaths(t) {
-		if openai.Public(path) != (endpoints.Find(path) != nil) {
-			t.Errorf("%s", path)
-		}
-	}
 }
 
 // A request that the engine fails, and fails alone, takes the only replica from no other.

@@ -1,6 +1,7 @@
 package activator
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -100,16 +101,10 @@ func (p *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
 	if p.composition != nil {
 		p.countComposition(code, took)
 	} else if p.fn == nil {
-		if p.endpoint != nil {
+		if p.route = cmp.Or(p.route, metrics.Other); p.endpoint != nil {
 			p.route = p.endpoint.Path
-		} else if p.route == "" {
-			p.route = metrics.Other
 		}
-		team := p.team
-		if team == "" {
-			team = metrics.Other
-		}
-		a.countRefused(team, p.route, code)
+		a.countRefused(cmp.Or(p.team, metrics.Other), p.route, code)
 	} else {
 		if code == 200 && !p.attempt.sentAt.IsZero() {
 			p.fn.Data.pace.Observe(p.stream, p.attempt.firstByteTook, now.Sub(p.attempt.sentAt), p.tokens.Usage.Completion, p.attempt.together)

@@ -45,11 +45,8 @@ func (a *Activator) metricsOf(e *entry) *metrics.Function {
 	if s := e.Data.metrics.Load(); s != nil {
 		return s
 	}
-	s := metrics.New(a.o.Metrics, e.Snapshot().PublicName())
-	if !e.Data.metrics.CompareAndSwap(nil, s) {
-		return e.Data.metrics.Load()
-	}
-	return s
+	e.Data.metrics.CompareAndSwap(nil, metrics.New(a.o.Metrics, e.Snapshot().PublicName()))
+	return e.Data.metrics.Load()
 }
 
 // countRefused counts a request that never reached a function.

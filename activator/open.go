@@ -7,7 +7,6 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/call"
-	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
@@ -27,7 +26,7 @@ func (a *Activator) newRequest(req *httpserver.Request) (p *proxyRequest, e *ope
 			p.clientID = id
 		}
 	}
-	p.http.req, p.began, p.endpoint = req, a.o.Now(), endpoints.Find(req.Path)
+	p.http.req, p.began, p.endpoint = req, a.o.Now(), openai.FindEndpoint(req.Path)
 	if e = p.checkHead(); e == nil && !checked {
 		p.identity, e = a.identify(req)
 	}

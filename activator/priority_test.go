@@ -47,11 +47,10 @@ func TestPriorities(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		w.act.Demand(true, func(d Demand) bool {
+		w.act.Demand(true, func(d Demand) {
 			if d.Queued != 6 || d.Low.Queued != 2 {
 				t.Errorf("%+v", d)
 			}
-			return true
 		})
 		w.act.Publish(readyAt(f, 1, "e:1"))
 		all.Wait()
@@ -113,11 +112,10 @@ func TestPriorityAtNextTarget(t *testing.T) {
 		})
 		synctest.Wait()
 		waits := 0
-		w.act.Demand(true, func(d Demand) bool {
+		w.act.Demand(true, func(d Demand) {
 			if d.Name == second.Name {
 				waits = d.Low.Queued
 			}
-			return true
 		})
 		if waits != 1 {
 			t.Errorf("%d low requests wait for the second target", waits)

@@ -10,7 +10,6 @@ import (
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/compositions"
-	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
@@ -31,7 +30,7 @@ type proxyRequest struct {
 	began  time.Time
 
 	id, clientID string
-	endpoint     *endpoints.Endpoint
+	endpoint     *openai.Endpoint
 	route        string        // label where there is no endpoint
 	identity     auth.Identity // of the caller, once the head was checked
 	team         string
@@ -214,22 +213,17 @@ func (p *proxyRequest) advance(limit time.Time, async bool) step {
 // contextEnded ends a request whose context has ended: the client left, or the
 // server's drain is over.
 func (p *proxyRequest) contextEnded() {
-	if errors.Is(context.Cause(p.source.context()), httpserver.ErrDraining) {
-		p.stopEngine()
-		p.leave()
-		p.refuse(openai.New(openai.ShuttingDown, ""))
-		return
-	}
 	p.stopEngine()
 	p.leave()
-	p.phase = clientLeft
+	if p.phase = clientLeft; errors.Is(context.Cause(p.source.context()), httpserver.ErrDraining) {
+		p.refuse(openai.New(openai.ShuttingDown, ""))
+	}
 }
 
 // expire ends a wait that reached its deadline.
 func (p *proxyRequest) expire(now time.Time) {
 	e := p.fn.Data.queue.ExpiredError(p.fn.Snapshot(), p.wait.since, now)
-	p.leave()
-	p.refuse(e)
+	p.withdraw(e)
 }
 
 // launch sends an admitted request to its replica. With async a goroutine asks
@@ -240,8 +234,7 @@ func (p *proxyRequest) launch(async bool) {
 		e = p.recheckRemote(p.a.o.Now())
 	}
 	if e != nil {
-		p.leave()
-		p.refuse(e)
+		p.withdraw(e)
 		return
 	}
 	if p.leads() {

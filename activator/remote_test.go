@@ -12,8 +12,8 @@ import (
 // noTimelineWaker is a Waker in another process: it returns no id.
 type noTimelineWaker struct{ *testEnv }
 
-func (w noTimelineWaker) Wake(name functions.Name, team string) string {
-	w.testEnv.Wake(name, team)
+func (w noTimelineWaker) Wake(name functions.Name) string {
+	w.testEnv.Wake(name)
 	return ""
 }
 
@@ -58,7 +58,7 @@ func TestDemandChanged(t *testing.T) {
 	notified := 0
 	a := New(Options{DemandChanged: func() { notified++ }})
 	a.Publish(readyAt(testFunction("x"), 8, "r"), readyAt(testFunction("y"), 8, "s"))
-	a.Demand(false, func(Demand) bool { return true })
+	a.Demand(false, func(Demand) {})
 	notified = 0
 	now := time.Unix(1000, 0)
 	one, two, far := admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "red", Bytes: 1},

@@ -63,8 +63,7 @@ func (p *proxyRequest) onRemoteReply(r answer.Answer, now time.Time) {
 		r.Response.Close()
 	}
 	p.stopEngine()
-	p.leave()
-	p.refuse(e)
+	p.withdraw(e)
 }
 
 // reportProblem reports a replica that failed in the middle of an answer: to the platform,

@@ -6,7 +6,6 @@ import (
 	"net"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -41,7 +40,7 @@ type Reservation struct {
 }
 
 // otherEndpoint labels paths outside the OpenAI allow-list.
-var otherEndpoint = endpoints.Endpoint{Path: metrics.Other}
+var otherEndpoint = openai.Endpoint{Path: metrics.Other}
 
 // Reserve finds a slot at a replica of the function: at once where one is free,
 // otherwise the request is queued, the function is woken, and the request waits as
@@ -58,7 +57,11 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 	held := false
 	defer func() {
 		if !held { // also on a panic
-			p.finish(p.failureStatus())
+			code := 500
+			if p.fail != nil {
+				code = p.fail.Status
+			}
+			p.finish(code)
 		}
 	}()
 	e, alias := a.lookup(w.Name)
@@ -106,13 +109,6 @@ func (r *Reservation) await() *openai.Error {
 		p.reason = string(p.fail.Code)
 	}
 	return p.fail
-}
-
-func (p *proxyRequest) failureStatus() int {
-	if p.fail == nil {
-		return 500
-	}
-	return p.fail.Status
 }
 
 // ColdStart is the id of the cold start that the request took part in; "" where it

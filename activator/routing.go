@@ -4,12 +4,12 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
+	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/cache"
-	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/router/intents"
 	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/activator/snapshot"
@@ -48,7 +48,7 @@ func (a *Activator) findRouter(asked string, name functions.Name) *routes.Route 
 }
 
 // functionNow is what a decision about a request of the team knows of a function.
-func (a *Activator) functionNow(team string, name functions.Name) (routes.Function, bool) {
+func (a *Activator) functionNow(team string, name functions.Name, now time.Time) (routes.Function, bool) {
 	if c := a.findComposition(name); c != nil {
 		return routes.Function{Composition: c, Pace: a.paceOf(name)}, true
 	}
@@ -57,7 +57,7 @@ func (a *Activator) functionNow(team string, name functions.Name) (routes.Functi
 		isRouter := a.findRouter(name.Name, name) != nil
 		return routes.Function{Router: isRouter}, isRouter
 	}
-	f := routes.Function{Snapshot: e.Snapshot(), Load: e.Data.queue.Load(a.o.Now()), Pace: &e.Data.pace, GPUHourPrice: a.o.GPUHourPrice}
+	f := routes.Function{Snapshot: e.Snapshot(), Load: e.Data.queue.Load(now), Pace: &e.Data.pace, GPUHourPrice: a.o.GPUHourPrice}
 	if f.Snapshot.Remote != nil {
 		f.Refusal = a.o.Remotes.Refusal(e.Name, team, a.o.Limits.SpendPerDay(team))
 	}
@@ -68,8 +68,8 @@ func (a *Activator) functionNow(team string, name functions.Name) (routes.Functi
 func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.Envelope, body []byte, path string, dry bool) (*routing, *openai.Error) {
 	t := &routing{by: r, request: q}
 	team := q.Team
-	t.request.Find = func(name functions.Name) (routes.Function, bool) { return a.functionNow(team, name) }
 	t.request.Now = a.o.Now()
+	t.request.Find = func(name functions.Name) (routes.Function, bool) { return a.functionNow(team, name, t.request.Now) }
 	if e := a.routers.Load().ReadHeaders(&t.request, r); e != nil {
 		return nil, e
 	}
@@ -254,7 +254,7 @@ func (a *Activator) DryRoute(id auth.Identity, router, path string, header func(
 // DryRouteTyped is DryRoute for a text that is being typed, of which typed remembers what has
 // come before; nil: nothing.
 func (a *Activator) DryRouteTyped(id auth.Identity, router, path string, header func(string) string, body []byte, typed *intents.Typed) (rec functions.RouteRecord, e *openai.Error) {
-	at := endpoints.Find(path)
+	at := openai.FindEndpoint(path)
 	if at == nil || at.Form {
 		return rec, openai.New(openai.InvalidValue, "path is one of the endpoints with a JSON body, such as /v1/chat/completions.").With("path")
 	}
@@ -301,7 +301,8 @@ func (a *Activator) Foresee(id auth.Identity, rec *functions.RouteRecord) (o Out
 	}
 	rules := r.Spec.Spec.Rules
 	o.Conditional = len(rules) == 1 || rules[len(rules)-1].Name != rec.Rule
-	q := routes.Request{Team: id.Team, Admin: id.Admin, Now: a.o.Now(), Find: func(name functions.Name) (routes.Function, bool) { return a.functionNow(id.Team, name) }}
+	now := a.o.Now()
+	q := routes.Request{Team: id.Team, Admin: id.Admin, Now: now, Find: func(name functions.Name) (routes.Function, bool) { return a.functionNow(id.Team, name, now) }}
 	name, f, ok := r.Target(&q, rec.Target)
 	if ok {
 		o.Function, o.Snapshot = name, f.Snapshot

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
-	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/refusals"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
@@ -315,8 +314,8 @@ func TestQueueFull(t *testing.T) {
 			}
 		}
 		var d Demand
-		w.act.Demand(false, func(x Demand) bool { d = x; return true })
-		if d.Queued != 3 || d.Teams["default"] != 3 || d.Oldest.IsZero() {
+		w.act.Demand(false, func(x Demand) { d = x })
+		if d.Queued != 3 || d.Oldest.IsZero() {
 			t.Errorf("%+v", d)
 		}
 		if m := metric(t, w, "thaw_buffered_requests"); !strings.Contains(m, "3") {
@@ -857,13 +856,10 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 		red, _, _ := w.keys.Create("red", "", false)
 		w.keys.Create("blue", "", false)
 		w.act.Publish(readyAt(testFunction("red/mine"), 4, "e:1"), readyAt(testFunction("blue/theirs"), 4, "e:1"))
-		paths := []string{"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
-		for i := range endpoints.Plain {
-			paths = append(paths, endpoints.Plain[i].Path)
-		}
+		paths := functions.ConvertAll(openai.Endpoints[:], func(e openai.Endpoint) string { return e.Path })
 		send := func(path, model string) result {
 			body, kind := fmt.Sprintf(`{"model":%q,"input":"x"}`, model), "application/json"
-			if ep := endpoints.Find(path); ep.Form {
+			if ep := openai.FindEndpoint(path); ep.Form {
 				body, kind = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n"+model+"\r\n--b--\r\n", "multipart/form-data; boundary=b"
 			}
 			return w.post(path, body, "Authorization", "Bearer "+red, "Content-Type", kind)

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/modellist"
 	"github.com/thaw-dev/thaw/functions"
@@ -16,7 +15,7 @@ const modelsPath = "/v1/models"
 // ServesPath reports whether a path is the activator's: all of /v1, and the other
 // paths of the allow-list.
 func ServesPath(path string) bool {
-	return strings.HasPrefix(path, "/v1/") || path == "/v1" || endpoints.Find(path) != nil
+	return strings.HasPrefix(path, "/v1/") || path == "/v1" || openai.FindEndpoint(path) != nil
 }
 
 // Serve answers one request. It is a [httpserver.Handler].
@@ -116,7 +115,7 @@ func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Respons
 	}()
 	if e != nil {
 		if form == modellist.Anthropic {
-			e = e.For(endpoints.Messages.Path)
+			e = e.For("/v1/messages")
 		}
 		p.refuseNow(res, e)
 		return

@@ -12,7 +12,6 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/answer"
-	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -215,7 +214,7 @@ func (s *eventStream) forward() {
 		s.forwardWhole()
 		if r.End && (len(s.out) == 0 || s.lo == s.hi) {
 			s.engineEnded(io.EOF)
-		} else if s.seen.Finished {
+		} else if s.seen.Finished || s.seen.Done {
 			s.limitSilence()
 		}
 		return
@@ -246,7 +245,7 @@ func (s *eventStream) forward() {
 // limitSilence sets how long the engine may be silent from now on.
 func (s *eventStream) limitSilence() {
 	bound := s.x.idleBound()
-	if s.seen.Finished && s.x.env.N == 1 {
+	if s.seen.Finished && s.x.env.N == 1 || s.seen.Done {
 		bound = min(bound, answer.FinishedIdle)
 	}
 	s.x.attempt.reply.Response.LimitSilence(bound)
@@ -279,7 +278,7 @@ func (s *eventStream) pass(p []byte) {
 		s.out = openai.FrameErrors(s.out, s.x.endpoint.Path, openai.NextSequence(s.out, s.sequence))
 		s.died = s.died || answer.EngineDied(s.out)
 	}
-	if s.x.endpoint == &endpoints.Responses {
+	if s.x.endpoint.Path == "/v1/responses" {
 		s.sequence = openai.NextSequence(s.out, s.sequence)
 	}
 	if s.seen.Token && s.x.tokens.FirstTook == 0 {

@@ -5,7 +5,6 @@ import (
 	"hash/maphash"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/suspects"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -23,7 +22,7 @@ import (
 
 // fingerprint identifies equal requests of a function.
 type fingerprint struct {
-	endpoint     *endpoints.Endpoint
+	endpoint     *openai.Endpoint
 	function     *entry
 	adapter      string
 	size         int

@@ -64,8 +64,7 @@ func (p *proxyRequest) enter(fresh bool) {
 	p.phase = waiting
 	p.wait.since = now
 	if e := p.countBuffered(size, now); e != nil {
-		p.leave()
-		p.refuse(e)
+		p.withdraw(e)
 		return
 	}
 	if fresh || p.wait.deadline.IsZero() {
@@ -77,21 +76,18 @@ func (p *proxyRequest) enter(fresh bool) {
 	// the request.
 	f := p.fn.Snapshot()
 	if p.fn.Removed() {
-		p.leave()
-		p.refuse(openai.New(openai.ModelNotFound, ""))
+		p.withdraw(openai.New(openai.ModelNotFound, ""))
 		return
 	}
 	d := p.queued.Decide(f, p.wait.timeouts, now)
 	if e := cmp.Or(p.wake(d.Wake), d.Error); e != nil {
-		p.leave()
-		p.refuse(e)
+		p.withdraw(e)
 		return
 	}
 	a.waiting.Add(p, p.id, p.clientID)
 	p.wait.indexed = true
 	if a.draining.Load() || p.source.mustDrain() {
-		p.leave()
-		p.refuse(openai.New(openai.ShuttingDown, ""))
+		p.withdraw(openai.New(openai.ShuttingDown, ""))
 		return
 	}
 	p.wait.changed = q.Changed()
@@ -145,7 +141,7 @@ func (p *proxyRequest) wake(w admission.Wake) (refusal *openai.Error) {
 	}
 	switch w {
 	case admission.Replica:
-		id := a.o.Waker.Wake(p.fn.Name, team)
+		id := a.o.Waker.Wake(p.fn.Name)
 		q.Woken(id)
 		p.queued.ColdStart = id
 	case admission.Nudge:
@@ -176,6 +172,12 @@ func (p *proxyRequest) admitTeam(team string) (e *openai.Error) {
 
 func (p *proxyRequest) refuse(e *openai.Error) {
 	p.phase, p.fail = refused, e
+}
+
+// withdraw refuses a request that has a place in the queue or a slot at a replica.
+func (p *proxyRequest) withdraw(e *openai.Error) {
+	p.leave()
+	p.refuse(e)
 }
 
 // leave releases the place in the queue, or the slot at the replica.
@@ -212,10 +214,9 @@ func (p *proxyRequest) endWait() {
 
 // resolveColdStart fills in the id of the cold start where it was unknown on arrival.
 func (p *proxyRequest) resolveColdStart() {
-	if p.queued.ColdStart != "" {
-		return
+	if p.queued.ColdStart == "" {
+		p.queued.ColdStart = p.fn.Data.queue.ColdStart()
 	}
-	p.queued.ColdStart = p.fn.Data.queue.ColdStart()
 	if p.queued.ColdStart != "" {
 		return
 	}

@@ -52,7 +52,7 @@ type testEnv struct {
 	firstTokens  int
 }
 
-func (e *testEnv) Wake(name functions.Name, team string) string {
+func (e *testEnv) Wake(name functions.Name) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.wakes++

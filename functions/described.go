@@ -2,175 +2,31 @@ package functions
 
 import (
 	"cmp"
+	_ "embed"
 	"strings"
+	"sync"
 )
 
-// described has the description of every key of the files, of a key that several kinds have
-// once and without the kind. A key without a line, or a line without a key, fails the tests.
-var described = map[string]string{
-	"metadata":                        "Names it.",
-	"metadata.namespace":              "The team that owns it. A DNS label.",
-	"apiVersion":                      "The version of this format.",
-	"kind":                            "What this document is.",
-	"metadata.name":                   "What a client asks for in the OpenAI field model. A DNS label.",
-	"metadata.labels":                 "Free text for people and tools.",
-	"spec.limits.concurrent":          "Requests at once.",
-	"spec.limits.requestsPerMinute":   "Requests a minute.",
-	"spec.limits.tokensPerMinute":     "Tokens a minute.",
-	"spec.cache":                      "Caches of answers; left out, there is none.",
-	"spec.cache.exact":                "Answers a request that repeats an earlier one byte for byte in all that changes an answer. Sampled answers (no temperature, or one above 0) are not kept unless told.",
-	"spec.cache.exact.ttl":            "How long an answer is kept, such as 10m.",
-	"spec.cache.exact.scope":          "Who shares answers: team, which is meant where it is left out, or key.",
-	"spec.cache.exact.anyTemperature": "Keep sampled answers too.",
-	"spec.cache.exact.also":           "Keep answers to requests with these too: tools, images, n.",
-	"spec.price":                      "What tokens cost, per million, in the currency of the installation.",
-	"spec.price.input":                "Of the prompt.",
-	"spec.price.output":               "Of the answer.",
-	"spec.limits.spendPerDay":         "Money a day, in the currency of the installation; a day ends at midnight UTC.",
+// describedKeys has a line for each key of the files, KEY: DESCRIPTION, and for a key that
+// several kinds have one without the kind. A key without a line, or a line without a key,
+// fails the tests.
+//
+//go:embed described.txt
+var describedKeys string
 
-	"Model":                              "A model: weights, the engine that serves them, and how it scales.",
-	"Model.spec":                         "What to serve and how.",
-	"Model.spec.source":                  "Where the weights are: a path from this file, file:///abs, az://ACCOUNT/CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://ORG/REPO[@REV], the https form of a blob folder, or https://HOST/FOLDER with a list of its files.",
-	"Model.spec.files":                   "Files of the source that are staged beside weights (safetensors, GGUF), configs, tokenizers and chat templates: patterns of names below its folder, where * stays within one folder. Such as custom/*.py, which may run on the machine.",
-	"Model.spec.engine":                  "The program that serves the weights.",
-	"Model.spec.args":                    "The engine's own arguments; for command the whole argv. {port}, {model} and {name} are filled in.",
-	"Model.spec.env":                     "Added to the engine's environment.",
-	"Model.spec.folder":                  "The folder that a command engine runs in, on the server's machine: an absolute path. Left out: that of the file; thaw deploy fills it in where args begin with ./ or ../.",
-	"Model.spec.health":                  "Where a command engine answers its health; /health unless said.",
-	"Model.spec.serves":                  "The endpoints that the engine answers; the first is asked for READY. Left out: the first of this order that answers.",
-	"Model.spec.serves[]":                "One endpoint.",
-	"Model.spec.probe":                   "How a command engine shows that it is ready: auto asks an endpoint of serves, none trusts its health alone, and a path with a body is a POST that it answers with 2xx.",
-	"Model.spec.probe.path":              "Where the request goes.",
-	"Model.spec.probe.body":              "The JSON of the request.",
-	"Model.spec.adapters":                "LoRA adapters, asked for as NAME:ADAPTER.",
-	"Model.spec.adapters[].name":         "The name of the adapter. A DNS label.",
-	"Model.spec.adapters[].source":       "Where the adapter's weights are, spelled as a model's source.",
-	"Model.spec.exclude":                 "Files and folders of the source that are not staged: patterns of names below its folder, as in files; a folder's name leaves out all that is below it.",
-	"Model.spec.weights":                 "The set of weights that is staged and loaded where the source holds several, such as *Q4_K_M*: a pattern that matches one of them. A pattern without a slash matches names in every folder.",
-	"Model.spec.adapters[].files":        "Files of its source that are staged beside the usual ones, as spec.files.",
-	"Model.spec.adapters[].rank":         "The rank of the adapter, where the engine wants to know it.",
-	"Model.spec.resources":               "What one replica takes. Left out, it is worked out from the source for vllm, sglang and llamacpp where a node has a GPU; elsewhere nothing is reserved.",
-	"Model.spec.resources.gpus":          "How many GPUs.",
-	"Model.spec.resources.gpuMemory":     "Memory on each GPU, such as 40Gi.",
-	"Model.spec.resources.memory":        "The host's memory, such as 4Gi.",
-	"Model.spec.resources.cpu":           "Processors that are set aside for it on Kubernetes, such as 2 or 500m.",
-	"Model.spec.scale":                   "How many replicas.",
-	"Model.spec.scale.min":               "Replicas that stay, asked for or not.",
-	"Model.spec.scale.max":               "Replicas at most.",
-	"Model.spec.scale.target":            "Requests one replica is meant to serve at once.",
-	"Model.spec.scale.idle":              "How long a replica lives after its last request's end.",
-	"Model.spec.queue":                   "Bounds of the requests held while the model is not ready.",
-	"Model.spec.queue.requests":          "How many.",
-	"Model.spec.queue.bytes":             "How many bytes of bodies together.",
-	"Model.spec.queue.wait":              "How long each.",
-	"Model.spec.deadlines":               "Bounds of the stages of a replica's life.",
-	"Model.spec.deadlines.stage":         "For the weights to arrive.",
-	"Model.spec.deadlines.start":         "From the engine's process to its first generated token.",
-	"Model.spec.deadlines.firstToken":    "For a request's first token.",
-	"Model.spec.deadlines.hang":          "How long tokens may stop flowing before the replica is suspected.",
-	"Model.spec.deadlines.drain":         "For requests under way when a replica is told to end.",
-	"Team":                               "A team: a namespace, its GPUs and its limits.",
-	"Team.metadata.name":                 "The name of the team, which is the namespace of its models. A DNS label.",
-	"Team.metadata.namespace":            "The same as name, or left out.",
-	"Team.spec":                          "What the team may take.",
-	"Team.spec.gpus":                     "The GPUs of the team.",
-	"Team.spec.gpus.guaranteed":          "GPUs the team is owed whenever it asks.",
-	"Team.spec.gpus.max":                 "GPUs the team may hold at most; 0 means no limit.",
-	"Team.spec.limits":                   "Limits of the team; absent or 0 means no limit.",
-	"Team.spec.limits.heldRequests":      "Requests held at once, for models that are cold or busy.",
-	"Team.spec.limits.coldStartsPerHour": "Cold starts an hour.",
-	"Team.spec.limits.gpuSecondsPerDay":  "Seconds of GPU a day.",
-	"Team.spec.limits.storeBytes":        "Bytes of checkpoints the team may keep in the store.",
-
-	"Model.spec.pod":                         "What the model's pod says to a Kubernetes cluster beside what it takes, spelled as in a pod; elsewhere it is not read.",
-	"Model.spec.pod.nodeSelector":            "Labels of the nodes it may have. Knative has to allow it: kubernetes.podspec-nodeselector.",
-	"Model.spec.pod.tolerations":             "Taints of nodes that it may have all the same. Knative has to allow it: kubernetes.podspec-tolerations.",
-	"Model.spec.pod.tolerations[].key":       "The taint's key; without one, and with operator Exists, every taint.",
-	"Model.spec.pod.tolerations[].operator":  "Equal, which is meant where it is left out, or Exists.",
-	"Model.spec.pod.tolerations[].value":     "The taint's value, with Equal.",
-	"Model.spec.pod.tolerations[].effect":    "The taint's effect; every one where it is left out.",
-	"Model.spec.pod.runtimeClassName":        "The runtime that makes its containers, such as nvidia. Knative has to allow it: kubernetes.podspec-runtimeclassname.",
-	"Model.spec.pod.imagePullSecrets":        "Secrets of the model's namespace with which its images are pulled.",
-	"Model.spec.pod.imagePullSecrets[].name": "The name of the Secret.",
-	"Model.spec.pod.serviceAccountName":      "The account of the model's namespace that it runs as. It gets no token of it.",
-	"Model.spec.pod.priorityClassName":       "The class that says which pods make way for it where nodes are full. Knative has to allow it: kubernetes.podspec-priorityclassname.",
-
-	"Team.spec.priority":     "The order of the team's requests.",
-	"Team.spec.priority.max": "The highest priority that a request of the team may ask for by thaw-priority: high (meant where it is left out), normal or low.",
-	"Team.spec.data":         "How far the data of the team's requests may travel where a Router names no class: public, internal (meant where it is left out) or secret. A Remote gets only classes up to its allow.",
-
-	"Router":                   "A router: a function that chooses a function for each request. The one named auto is what \"model\": \"auto\" means.",
-	"Router.spec":              "How to choose.",
-	"Router.spec.rules":        "Tried in order; the first that matches decides. The last has no when.",
-	"Router.spec.rules[].name": "The name of the rule, in records and headers. A DNS label.",
-	"Router.spec.rules[].when": "All that is given must hold; left out, the rule always matches.",
-	"Router.spec.rules[].when.structuredOutput": "The request asks for JSON, a schema or parts of a text.",
-	"Router.spec.rules[].when.code":             "The prompt holds code, errors of compilers or paths.",
-	"Router.spec.rules[].when.safety":           "The request asks for a moderation verdict.",
-	"Router.spec.rules[].when.tools":            "The request offers tools.",
-	"Router.spec.rules[].when.images":           "The request holds images.",
-	"Router.spec.rules[].when.repeatedPrefix":   "The beginning of the prompt was seen lately.",
-	"Router.spec.rules[].when.language":         "The language of the prompt, as ISO 639-1 has it, such as en.",
-	"Router.spec.rules[].when.tokensBelow":      "The prompt has fewer tokens, by an estimate.",
-	"Router.spec.rules[].when.tokensAbove":      "The prompt has more tokens, by an estimate.",
-	"Router.spec.rules[].when.complexityAbove":  "The prompt's complexity, 0 to 1, is above this.",
-	"Router.spec.rules[].when.complexityBelow":  "The prompt's complexity, 0 to 1, is below this.",
-	"Router.spec.rules[].when.intent":           "The intent that was recognised; one of spec.intents.list.",
-	"Router.spec.rules[].when.header":           "Headers of the request, name to exact value.",
-	"Router.spec.rules[].to":                    "Targets in order of preference: NAME, NAME:ADAPTER or TEAM/NAME of a Model, a Remote or a Composition.",
-	"Router.spec.intents":                       "Intents, recognised by example utterances.",
-	"Router.spec.intents.threshold":             "Below this confidence, 0 to 1, a request has no intent.",
-	"Router.spec.intents.classifier":            "How they are recognised; builtin is meant where it is left out.",
-	"Router.spec.intents.list":                  "The intents.",
-	"Router.spec.intents.list[].name":           "The name of the intent: letters, digits, '-', '_' and '.'.",
-	"Router.spec.intents.list[].examples":       "Sentences as people write them.",
-	"Router.spec.intents.list[].examplesFrom":   "A file of lines {\"text\": …, \"intent\": …}, counted from the folder of this file; lines of other intents are not read.",
-	"Router.spec.objective":                     "What a target should meet; left out, there is no bound.",
-	"Router.spec.objective.firstToken":          "The expected time to the first token.",
-	"Router.spec.objective.costPerRequest":      "The expected cost of the request, in the currency of the installation.",
-	"Router.spec.cold":                          "Where no target meets the objective: wait takes the first, other the one that answers soonest, hedge that one too and prewarms the first.",
-	"Router.spec.retry":                         "What happens after a failure.",
-	"Router.spec.retry.escalate":                "Try the next target after a failure before the first byte.",
-	"Router.spec.data":                          "How far the data of what comes here may travel: public, internal or secret; left out, the team's, else internal. A Remote gets only classes up to its allow.",
-
-	"Remote":                          "A remote: an OpenAI-compatible API that another party runs, called by name like a model.",
-	"Remote.spec":                     "Where it is and what may be sent there.",
-	"Remote.spec.url":                 "The base that paths such as /chat/completions follow, such as https://api.example.com/v1. Plain http only to this machine and to hosts in THAW_SOURCE_HOSTS.",
-	"Remote.spec.model":               "The name of the model at the other side; left out, the remote's own.",
-	"Remote.spec.keyFrom":             "Where the server reads the key; never the key itself. Left out, none is sent.",
-	"Remote.spec.keyFrom.env":         "An environment variable of the server, read at its start.",
-	"Remote.spec.keyFrom.file":        "A file of the server's machine, counted from the folder of this file, read again when it changes.",
-	"Remote.spec.limits":              "Limits of everyone's use together; absent or 0 means no limit.",
-	"Remote.spec.timeouts":            "Bounds of the wait for the other side.",
-	"Remote.spec.timeouts.connect":    "For the connection.",
-	"Remote.spec.timeouts.firstToken": "For the first byte of the answer.",
-	"Remote.spec.timeouts.idle":       "For the silence between bytes.",
-	"Remote.spec.allow":               "The highest class of data that may be sent there: public, internal or secret.",
-
-	"Composition":                        "A composition: a function that asks several functions and answers once, called by name like a model.",
-	"Composition.spec":                   "Whom it asks, and how.",
-	"Composition.spec.pattern":           "ensemble asks all members at once, debate in rounds of critique, maestro lets the coordinator choose among agents, graph decomposes the request into subtasks.",
-	"Composition.spec.members":           "The functions that are asked: a list of NAME, NAME:ADAPTER or TEAM/NAME of any kind; of a maestro keys and values.",
-	"Composition.spec.members.research":  "The agent that gathers facts.",
-	"Composition.spec.members.reasoning": "The agent that thinks a problem through.",
-	"Composition.spec.members.creative":  "The agent that writes and invents.",
-	"Composition.spec.members.code":      "The agent that writes code.",
-	"Composition.spec.members.critic":    "The agent that reviews the others' answers.",
-	"Composition.spec.coordinator":       "The function that judges, plans and writes the answer.",
-	"Composition.spec.rounds":            "Rounds of a debate; 2 where it is left out.",
-	"Composition.spec.quorum":            "How many members' answers are enough, of an ensemble or a debate; left out, more than half.",
-	"Composition.spec.patience":          "How long members that are cold are waited for once the quorum has answered; 20s where a quorum is given, else without a bound.",
-	"Composition.spec.budget":            "Bounds of one request.",
-	"Composition.spec.budget.calls":      "Calls to members and the coordinator.",
-	"Composition.spec.budget.coldStarts": "Cold starts; left out, there is no bound.",
-	"Composition.spec.budget.tokens":     "Tokens of all calls together; left out, there is no bound.",
-	"Composition.spec.budget.cost":       "Money, in the currency of the installation; left out, there is no bound.",
-	"Composition.spec.budget.time":       "From the request to the end of its answer.",
-	"Composition.spec.show":              "What a client sees of the calls: progress (comments on a stream), steps (the members' answers as reasoning content) or none.",
-}
+// described returns the descriptions by key.
+var described = sync.OnceValue(func() map[string]string {
+	texts := map[string]string{}
+	for line := range strings.Lines(describedKeys) {
+		if key, text, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ": "); ok {
+			texts[key] = text
+		}
+	}
+	return texts
+})
 
 // describe returns the description of a key, which begins with its kind; "" for none.
 func describe(key string) string {
 	_, path, _ := strings.Cut(key, ".")
-	return cmp.Or(described[key], described[path])
+	return cmp.Or(described()[key], described()[path])
 }

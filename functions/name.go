@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -56,6 +57,11 @@ func (n Name) Short() string {
 
 // WithoutAdapter is the name without its adapter.
 func (n Name) WithoutAdapter() Name { return Name{Team: n.Team, Name: n.Name} }
+
+// Compare orders names by team and name.
+func (n Name) Compare(other Name) int {
+	return cmp.Or(cmp.Compare(n.Team, other.Team), cmp.Compare(n.Name, other.Name))
+}
 
 // IsLabel reports whether s is a DNS label: 1 to 63 lower-case letters, digits
 // and '-', beginning and ending with a letter or digit.

@@ -12,7 +12,7 @@ type RouteFeatures struct {
 	RepeatedPrefix   bool    `json:"repeatedPrefix"`
 	PromptFamily     string  `json:"promptFamily,omitempty"` // hash of the beginning of the prompt, 16 hex digits
 	Session          string  `json:"session,omitempty"`      // hash of thaw-session, 16 hex digits
-	Complexity       float64 `json:"complexity"`             // 0 to 1; -1: not computed, an earlier rule decided
+	Complexity       float64 `json:"complexity"`             // 0 to 1; -1: not computed
 	Intent           string  `json:"intent,omitempty"`
 	Confidence       float64 `json:"confidence,omitempty"` // of the intent, 0 to 1
 }

@@ -1,6 +1,9 @@
 package functions
 
-import "reflect"
+import (
+	"reflect"
+	"slices"
+)
 
 // Kinds of documents beside models and teams.
 const (
@@ -28,13 +31,10 @@ var DataClasses = []DataClass{DataPublic, DataInternal, DataSecret}
 // Rank orders classes: public 0, internal 1, secret 2. A class that is unset or unknown
 // ranks as secret, so that a mistake confines data.
 func (c DataClass) Rank() int {
-	switch c {
-	case DataPublic:
-		return 0
-	case DataInternal:
-		return 1
+	if i := slices.Index(DataClasses, c); i >= 0 {
+		return i
 	}
-	return 2
+	return len(DataClasses) - 1
 }
 
 // Router is one router file: a function that chooses a function.

@@ -55,7 +55,7 @@ func TestEveryKeyIsDescribed(t *testing.T) {
 	for name, def := range doc.Defs {
 		walk(name, def.(map[string]any))
 	}
-	for path := range described {
+	for path := range described() {
 		if !seen[path] {
 			t.Errorf("%s is described, but no file has it", path)
 		}

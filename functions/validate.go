@@ -40,7 +40,7 @@ func (p *problems) add(path, hint, format string, args ...any) {
 
 const labelHint = "1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or digit"
 
-// checkHead checks what models and teams have in common.
+// checkHead checks what all kinds have in common.
 func (p *problems) checkHead(version, kind, want string, meta Metadata) {
 	if version != APIVersion {
 		p.add("apiVersion", "write apiVersion: "+APIVersion, "%q is no version thaw knows", Clip(version))
@@ -60,16 +60,15 @@ func (p *problems) checkHead(version, kind, want string, meta Metadata) {
 	}
 }
 
-func (p *problems) checkNamespace(namespace string) {
-	if !IsLabel(namespace) {
-		p.add("metadata.namespace", labelHint, "%q is no DNS label", Clip(namespace))
+// checkFunction checks the head of a kind of function. The name that "model": "auto" means is a
+// Router's.
+func (p *problems) checkFunction(version, kind, want string, meta Metadata) {
+	p.checkHead(version, kind, want, meta)
+	if !IsLabel(meta.Namespace) {
+		p.add("metadata.namespace", labelHint, "%q is no DNS label", Clip(meta.Namespace))
 	}
-}
-
-// checkAuto refuses the name that "model": "auto" means, of anything but a Router.
-func (p *problems) checkAuto(name string) {
-	if name == AutoRouter {
-		p.add("metadata.name", "take another name", "%q is reserved for a Router: a request that names it lets one choose", name)
+	if meta.Name == AutoRouter && want != KindRouter {
+		p.add("metadata.name", "take another name", "%q is reserved for a Router: a request that names it lets one choose", meta.Name)
 	}
 }
 
@@ -77,9 +76,7 @@ func (p *problems) checkAuto(name string) {
 // alone: whether the weights exist, the loader checks.
 func Validate(m *Model) []Problem {
 	var p problems
-	p.checkHead(m.APIVersion, m.Kind, KindModel, m.Metadata)
-	p.checkNamespace(m.Metadata.Namespace)
-	p.checkAuto(m.Metadata.Name)
+	p.checkFunction(m.APIVersion, m.Kind, KindModel, m.Metadata)
 	s := &m.Spec
 	p.checkEngine(s)
 	p.checkAdapters(s.Adapters)

@@ -22,9 +22,7 @@ const partHint = "NAME, NAME:ADAPTER or TEAM/NAME of a function"
 // members exist, and lead back to it, the catalog checks.
 func ValidateComposition(c *Composition) []Problem {
 	var p problems
-	p.checkHead(c.APIVersion, c.Kind, KindComposition, c.Metadata)
-	p.checkNamespace(c.Metadata.Namespace)
-	p.checkAuto(c.Metadata.Name)
+	p.checkFunction(c.APIVersion, c.Kind, KindComposition, c.Metadata)
 	s := &c.Spec
 	if s.Pattern == "" {
 		p.add("spec.pattern", "one of "+joinWords(Patterns), "a pattern is needed")
@@ -52,11 +50,7 @@ func (p *problems) checkMembers(self Name, s *CompositionSpec) {
 		p.add(path, "such as {reasoning: NAME, code: NAME, critic: NAME}", "a maestro's members are named by what they are for: research, reasoning, creative, code and critic")
 		return
 	case s.Pattern == PatternMaestro:
-		critic := 0
-		if agents["critic"] != "" {
-			critic = 1
-		}
-		if len(agents) == critic {
+		if delete(agents, "critic"); len(agents) == 0 {
 			p.add(path, "such as {reasoning: NAME, code: NAME, critic: NAME}", "a maestro needs an agent that answers, and there is none")
 		}
 	case s.Pattern != "" && len(agents) > 0:

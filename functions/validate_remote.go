@@ -16,9 +16,7 @@ const maxURL = 2048
 // texts quote no key: neither one in the URL nor what stands in keyFrom.
 func ValidateRemote(r *Remote, plain func(*url.URL) bool) []Problem {
 	var p problems
-	p.checkHead(r.APIVersion, r.Kind, KindRemote, r.Metadata)
-	p.checkNamespace(r.Metadata.Namespace)
-	p.checkAuto(r.Metadata.Name)
+	p.checkFunction(r.APIVersion, r.Kind, KindRemote, r.Metadata)
 	s := &r.Spec
 	if message, hint := checkURL(s.URL, plain); message != "" {
 		p.add("spec.url", hint, "%s", message)

@@ -40,8 +40,7 @@ var CacheAlso = []string{"tools", "images", "n"}
 // targets exist, the catalog checks.
 func ValidateRouter(r *Router) []Problem {
 	var p problems
-	p.checkHead(r.APIVersion, r.Kind, KindRouter, r.Metadata)
-	p.checkNamespace(r.Metadata.Namespace)
+	p.checkFunction(r.APIVersion, r.Kind, KindRouter, r.Metadata)
 	s := &r.Spec
 	intents := p.checkIntents(&s.Intents)
 	p.checkRules(r.FullName(), s.Rules, intents)

@@ -427,6 +427,12 @@ func selectFiles(location string, listing source.Plan, also source.Globs) ([]sou
 				"convert it to safetensors; who trusts it names it in spec.files").At(location, file.Name)
 		}
 	}
+	for _, file := range listing.Files {
+		if folder := path.Dir(file.Name); source.Weights(folder) {
+			return nil, nil, source.Fail(source.Missing, "is a folder, and engines read a file of that name",
+				"point source at the folder that holds the files").At(location, folder)
+		}
+	}
 	return nil, nil, &source.Error{Kind: source.Missing, Source: location,
 		Detail: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(listing.Files)),
 		Fix:    "point source at the folder that holds them"}

@@ -255,6 +255,7 @@ func TestFolderInPlaceBad(t *testing.T) {
 		wantText string
 	}{
 		{"empty", func(t *testing.T, f string) {}, loader.StageOptions{}, source.Missing, "no weights"},
+		{"a folder in a file's place", func(t *testing.T, f string) { write(t, f, "model.safetensors/x.json", []byte("{}")) }, loader.StageOptions{}, source.Missing, "model.safetensors: is a folder"},
 		{"cut short", func(t *testing.T, f string) { write(t, f, "model.safetensors", good[:50_000]) }, loader.StageOptions{}, source.Truncated, "50000 bytes"},
 		{"a shard missing", func(t *testing.T, f string) {
 			write(t, f, "a.safetensors", good)

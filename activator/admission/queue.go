@@ -18,7 +18,7 @@ type Listener interface{ OnChange() }
 // bytes: there may be ten thousand.
 type Queue struct {
 	// Demand, set before anything else, is called when the demand has changed:
-	// once, and again only after TakeDemand or TakeLoad.
+	// once, and again only after TakeLoad.
 	Demand Listener
 
 	mu        sync.Mutex // guards everything below
@@ -33,7 +33,7 @@ type Queue struct {
 	lastUse   time.Time     // see LowLoad.LastUse
 	lastReady time.Time     // when a replica was last READY; zero: never
 	changed   chan struct{} // nil while there is no listener
-	announced bool          // Demand was called, and TakeDemand or TakeLoad not since
+	announced bool          // Demand was called, and TakeLoad not since
 	apart     *replica      // gets no other requests: one runs alone there, or is about to; nil: none
 	runsAlone bool          // a request runs alone at apart
 
@@ -269,24 +269,7 @@ func (q *Queue) load(now time.Time) Load {
 // queued is how many requests wait. mu is held.
 func (q *Queue) queued() int { return q.waiting.count + q.low.count + q.alone.count }
 
-// TakeDemand is the load, with the number of waiting requests per team (nil if
-// none waits). Changes after it are announced to Demand again.
-func (q *Queue) TakeDemand(now time.Time) (l Load, teams map[string]int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.announced = false
-	if q.queued() > 0 {
-		teams = make(map[string]int, len(q.waiting.teamQueues))
-		for _, o := range q.orders() {
-			for team, a := range o.teamQueues {
-				teams[team] += a.count
-			}
-		}
-	}
-	return q.load(now), teams
-}
-
-// TakeLoad is TakeDemand without the teams.
+// TakeLoad is the load. Changes after it are announced to Demand again.
 func (q *Queue) TakeLoad(now time.Time) Load {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -106,14 +106,12 @@ func (q *Queue) RefuseBegin(reason *openai.Error) (team string, ok bool) {
 
 // dropClaim makes the claim forget a request that leaves. mu is held.
 func (q *Queue) dropClaim(r *Request) {
-	c := q.claim
-	if c == nil {
-		return
+	if c := q.claim; c != nil {
+		if c.by == r {
+			c.by = nil
+		}
+		c.joined = slices.DeleteFunc(c.joined, func(x *Request) bool { return x == r })
 	}
-	if c.by == r {
-		c.by = nil
-	}
-	c.joined = slices.DeleteFunc(c.joined, func(x *Request) bool { return x == r })
 }
 
 // Woken notes the id of the cold start that the platform has answered a wake with; "": it is

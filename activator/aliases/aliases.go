@@ -1,3 +1,5 @@
+// Package aliases has the names that stand for several functions, each with a share of the
+// requests.
 package aliases
 
 import (
@@ -54,16 +56,11 @@ func NewSet(all []Alias) *Set {
 		}
 		s.byName[one.Name] = t
 	}
-	slices.SortFunc(s.names, Compare)
+	slices.SortFunc(s.names, functions.Name.Compare)
 	for _, n := range s.names {
 		s.byTeam[n.Team] = append(s.byTeam[n.Team], n.Name)
 	}
 	return s
-}
-
-// Compare orders names by team and name.
-func Compare(a, b functions.Name) int {
-	return cmp.Or(cmp.Compare(a.Team, b.Team), cmp.Compare(a.Name, b.Name))
 }
 
 // Find is what a name stands for; nil where it is no alias.

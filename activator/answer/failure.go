@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/endpoints"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -36,7 +35,7 @@ func (e *EngineError) IsDead() bool { return e.Answer == nil }
 // after the death of its core process. A failure is tried on another replica. A refusal is
 // the answer: an error of the caller's, or one that does not name a status, which another
 // run would most likely repeat.
-func (a *Answer) Failure(at *endpoints.Endpoint, stream, wantsUsage bool) (refusal *openai.Error, failure error) {
+func (a *Answer) Failure(at *openai.Endpoint, stream, wantsUsage bool) (refusal *openai.Error, failure error) {
 	switch {
 	case a.Response.Status >= 300 && a.Response.Status < 400:
 		return redirectError(a.Response), nil

@@ -48,13 +48,24 @@ const Prefix = "sk-thaw-"
 
 type digest [sha256.Size]byte
 
-type stored struct {
+// StoredKey is a key with the hash of its secret: in a file the HMAC, in hex, and where keys
+// are kept elsewhere the SHA-256 of the secret, which is 256 random bits.
+type StoredKey struct {
 	Key
-	Hash string `json:"hash"` // hex
+	Hash string `json:"hash"`
+}
+
+// digest decodes the hash.
+func (k *StoredKey) digest() (d digest, err error) {
+	h, err := hex.DecodeString(k.Hash)
+	if err != nil || len(h) != len(d) {
+		return d, fmt.Errorf("keys: the hash of key %q is damaged", k.ID)
+	}
+	return digest(h), nil
 }
 
 type file struct {
-	Keys []stored `json:"keys"`
+	Keys []StoredKey `json:"keys"`
 	// Required stays true after the first key: ending the last one opens nothing.
 	Required bool `json:"required,omitempty"`
 }
@@ -66,8 +77,8 @@ type KeyStore struct {
 	path       string
 	macs       sync.Pool // of *mac
 	mu         sync.Mutex
-	keys       []stored // under mu, in order of creation
-	required   bool     // under mu: there has been a key
+	keys       []StoredKey // under mu, in order of creation
+	required   bool        // under mu: there has been a key
 	lookup     atomic.Pointer[map[digest]Identity]
 	admins     []digest // fixed secrets that are admin; under mu, and in lookup
 }
@@ -93,8 +104,8 @@ func Open(path string) (*KeyStore, error) {
 	}
 	b.macs.New = func() any { return &mac{Hash: hmac.New(sha256.New, []byte(secret))} }
 	for _, k := range f.Keys {
-		if h, err := hex.DecodeString(k.Hash); err != nil || len(h) != sha256.Size {
-			return nil, fmt.Errorf("keys: %s: the hash of key %q is damaged", path, k.ID)
+		if _, err := k.digest(); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	b.keys, b.required = f.Keys, f.Required || len(f.Keys) > 0
@@ -109,9 +120,7 @@ func (s *KeyStore) index() {
 		m[d] = Identity{Team: functions.DefaultTeam, Admin: true}
 	}
 	for _, k := range s.keys {
-		var d digest
-		h, _ := hex.DecodeString(k.Hash)
-		copy(d[:], h)
+		d, _ := k.digest() // checked before
 		m[d] = Identity{KeyID: k.ID, Team: k.Team, Admin: k.Admin}
 	}
 	s.lookup.Store(&m)
@@ -179,7 +188,7 @@ func (s *KeyStore) Create(team, name string, admin bool) (secret string, k Key, 
 	defer s.mu.Unlock()
 	id := hex.EncodeToString(randomBytes(6))
 	k = Key{ID: id, Name: name, Team: team, Admin: admin, Created: time.Now().UTC().Truncate(time.Second)}
-	keys := append(slices.Clone(s.keys), stored{k, hex.EncodeToString(d[:])})
+	keys := append(slices.Clone(s.keys), StoredKey{k, hex.EncodeToString(d[:])})
 	if err := s.save(keys); err != nil {
 		return "", Key{}, err
 	}
@@ -190,7 +199,7 @@ func (s *KeyStore) Create(team, name string, admin bool) (secret string, k Key, 
 func (s *KeyStore) Delete(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	keys := slices.DeleteFunc(slices.Clone(s.keys), func(k stored) bool {
+	keys := slices.DeleteFunc(slices.Clone(s.keys), func(k StoredKey) bool {
 		return subtle.ConstantTimeCompare([]byte(k.ID), []byte(id)) == 1
 	})
 	if len(keys) == len(s.keys) {
@@ -213,7 +222,7 @@ func (s *KeyStore) List(team string) []Key {
 }
 
 // save writes the file and then uses keys; mu must be held.
-func (s *KeyStore) save(keys []stored) error {
+func (s *KeyStore) save(keys []StoredKey) error {
 	if s.replicated {
 		return ErrReplicated
 	}

@@ -2,16 +2,8 @@ package auth
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"fmt"
 )
-
-// ReplicatedKey is a key whose store is elsewhere.
-type ReplicatedKey struct {
-	Key
-	Hash string // hex of the SHA-256 of the secret, which is 256 random bits
-}
 
 // ErrReplicated refuses to change keys whose store is elsewhere.
 var ErrReplicated = errors.New("keys are kept elsewhere")
@@ -27,15 +19,15 @@ func NewReplicatedKeyStore() *KeyStore {
 
 // Set replaces all keys of a replicated store. Keys with a damaged hash are left out and
 // reported in the error.
-func (s *KeyStore) Set(keys []ReplicatedKey) error {
+func (s *KeyStore) Set(keys []StoredKey) error {
 	var bad error
-	next := make([]stored, 0, len(keys))
+	next := make([]StoredKey, 0, len(keys))
 	for _, k := range keys {
-		if h, err := hex.DecodeString(k.Hash); err != nil || len(h) != sha256.Size {
-			bad = errors.Join(bad, fmt.Errorf("keys: the hash of key %q is damaged", k.ID))
+		if _, err := k.digest(); err != nil {
+			bad = errors.Join(bad, err)
 			continue
 		}
-		next = append(next, stored(k))
+		next = append(next, k)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,8 +11,8 @@ func TestReplicatedKeyStore(t *testing.T) {
 	b := NewReplicatedKeyStore()
 	b.Trust("admin-secret")
 	sum := sha256.Sum256([]byte("sk-thaw-one"))
-	one := ReplicatedKey{Key{ID: "1", Team: "a"}, hex.EncodeToString(sum[:])}
-	if err := b.Set([]ReplicatedKey{one, {Key{ID: "2", Team: "b"}, "xyz"}}); err == nil {
+	one := StoredKey{Key{ID: "1", Team: "a"}, hex.EncodeToString(sum[:])}
+	if err := b.Set([]StoredKey{one, {Key{ID: "2", Team: "b"}, "xyz"}}); err == nil {
 		t.Error("a damaged hash is taken")
 	}
 	if id, ok := b.Lookup("sk-thaw-one"); !ok || id.Team != "a" || id.Admin {

@@ -105,7 +105,7 @@ func TestUploadBreaks(t *testing.T) {
 		t.Fatal(err)
 	}
 	body, kind := form("purpose", "batch", "file", strings.Repeat("{}\n", 1000))
-	req := httpserver.NewRequest("POST", "/v1/files", []httpserver.Field{kind}, nil, &httpserver.Context{}, nil)
+	req := httpserver.NewRequest(nil, "POST", "/v1/files", []httpserver.Field{kind}, nil, &httpserver.Context{}, nil)
 	u, limit := s.Receive(req)
 	broken := io.MultiReader(strings.NewReader(body[:1000]), brokenReader{})
 	if err := u.Receive(broken); err == nil || limit < MaxFile {
@@ -293,6 +293,14 @@ func TestBadLines(t *testing.T) {
 			}
 		}
 	}
+	var utf16 strings.Builder // as shells of Windows write it
+	for _, c := range "\ufeff" + good {
+		utf16.Write([]byte{byte(c), byte(c >> 8)})
+	}
+	x, _ := readInput(strings.NewReader(utf16.String()), "/v1/chat/completions", 4096, nil, nil)
+	if len(x.faults) == 0 || !strings.Contains(x.faults[0].Message, "UTF-8") {
+		t.Errorf("UTF-16: %+v", x.faults)
+	}
 	if x, _ := readInput(strings.NewReader(strings.Repeat("nope\n", 1000)), "", 100, nil, nil); len(x.faults) != maxFaults {
 		t.Errorf("%d faults are told", len(x.faults))
 	}
@@ -359,7 +367,7 @@ func FuzzUpload(f *testing.F) {
 	f.Add([]byte(body), kind.Value)
 	f.Add([]byte(body[:100]), kind.Value)
 	f.Fuzz(func(t *testing.T, body []byte, kind string) {
-		u, _ := s.Receive(httpserver.NewRequest("POST", "/v1/files", []httpserver.Field{{Name: "Content-Type", Value: kind}}, nil, &httpserver.Context{}, nil))
+		u, _ := s.Receive(httpserver.NewRequest(nil, "POST", "/v1/files", []httpserver.Field{{Name: "Content-Type", Value: kind}}, nil, &httpserver.Context{}, nil))
 		err := u.Receive(iotest.OneByteReader(bytes.NewReader(body)))
 		if _, ok := err.(*openai.Error); err != nil && !ok {
 			t.Errorf("%v", err)

@@ -89,6 +89,9 @@ func parseLine(line []byte, endpoint string) (l inputLine, model string, problem
 			return fault("invalid_json_line", "",
 				"The line is not a request: "+describeMismatch(s)+". Want {\"custom_id\", \"method\", \"url\", \"body\"}.")
 		}
+		if bytes.IndexByte(line, 0) >= 0 {
+			return fault("invalid_json_line", "", "The line is not valid JSON: it has zero bytes, as text in UTF-16 has. Save the file as UTF-8.")
+		}
 		return fault("invalid_json_line", "", "The line is not valid JSON.")
 	}
 	switch {

@@ -259,7 +259,7 @@ func (r *rig) do(method, target, body string, fields ...httpserver.Field) answer
 	r.t.Helper()
 	path, query, _ := strings.Cut(target, "?")
 	all := append(fields, httpserver.Field{Name: "Authorization", Value: "Bearer k1/default"})
-	req := httpserver.NewRequest(method, path, all, []byte(body), &httpserver.Context{}, func() bool { return false })
+	req := httpserver.NewRequest(nil, method, path, all, []byte(body), &httpserver.Context{}, func() bool { return false })
 	req.Query = query
 	var res httpserver.Response
 	if x, _ := r.Receive(req); x != nil {

@@ -13,7 +13,7 @@ func ask(g *Guard, method, host string, next httpserver.Handler, fields ...strin
 	for i := 0; i+1 < len(fields); i += 2 {
 		list = append(list, httpserver.Field{Name: fields[i], Value: fields[i+1]})
 	}
-	req := httpserver.NewRequest(method, "/v1/models", list, nil, &httpserver.Context{}, func() bool { return false })
+	req := httpserver.NewRequest(nil, method, "/v1/models", list, nil, &httpserver.Context{}, func() bool { return false })
 	req.Host = host
 	var res httpserver.Response
 	g.Wrap(next)(req, &res)

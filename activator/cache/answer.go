@@ -189,15 +189,22 @@ func (t *text) body(id string, events, withUsage bool) []byte {
 	return b
 }
 
-// readEvents returns the data of the events of a stream up to its end mark: comments (also those
-// that come as data) and chunks that add nothing are left out, and so is a last line that is torn. There is none of a
-// stream of another kind. marked reports whether the end mark came, and nothing behind it.
+// readEvents returns the data of the events of a stream up to its end mark. Comments (also those
+// that come as data), pings, chunks that add nothing, and a last line that is torn are left out.
+// There is none of a stream of another kind. marked reports whether the end mark came, and nothing behind it.
 func readEvents(body []byte) (chunks [][]byte, marked bool) {
+	ping := false
 	for line := range bytes.Lines(body) {
 		whole := line[len(line)-1] == '\n'
 		line = bytes.TrimRight(line, "\r\n")
+		if name, ok := bytes.CutPrefix(line, []byte("event:")); ok || len(line) == 0 {
+			name = bytes.TrimSpace(name)
+			if ping = string(name) == "ping"; ping || len(name) == 0 || string(name) == "message" {
+				continue
+			}
+		}
 		text, ok := bytes.CutPrefix(line, []byte("data:"))
-		if text = bytes.TrimSpace(text); len(text) == 0 || text[0] == ':' || bytes.HasPrefix(line, []byte("id:")) ||
+		if text = bytes.TrimSpace(text); ping || len(text) == 0 || text[0] == ':' || bytes.HasPrefix(line, []byte("id:")) ||
 			bytes.HasPrefix(line, []byte("retry:")) {
 			continue
 		}

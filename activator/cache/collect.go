@@ -1,9 +1,9 @@
 package cache
 
 import (
-	"cmp"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
+	"maps"
 	"slices"
 	"strconv"
 )
@@ -29,7 +29,7 @@ func plainOf(path string, chunks [][]byte, usage []byte) []byte {
 						return nil
 					}
 					if choices[i] == nil {
-						choices[i] = &collected{index: i}
+						choices[i] = &collected{}
 					}
 					if !choices[i].add(choice) {
 						return nil
@@ -46,14 +46,9 @@ func plainOf(path string, chunks [][]byte, usage []byte) []byte {
 			}
 		}
 	}
-	sorted := make([]*collected, 0, len(choices))
-	for _, c := range choices {
-		sorted = append(sorted, c)
-	}
-	slices.SortFunc(sorted, func(a, b *collected) int { return cmp.Compare(a.index, b.index) })
-	list := make([]jsontext.Value, len(sorted))
-	for i, c := range sorted {
-		list[i] = c.object(path == pathChat)
+	var list []jsontext.Value
+	for _, i := range slices.Sorted(maps.Keys(choices)) {
+		list = append(list, choices[i].object(i, path == pathChat))
 	}
 	top = setMember(top, "choices", array(list))
 	if usage != nil {
@@ -64,7 +59,6 @@ func plainOf(path string, chunks [][]byte, usage []byte) []byte {
 
 // collected is one choice of a stream, put together.
 type collected struct {
-	index    int
 	texts    []textMember // of the message, in order
 	calls    map[int]*call
 	logprobs []member
@@ -79,7 +73,6 @@ type textMember struct {
 
 // call is one call of a tool.
 type call struct {
-	index     int
 	id, kind  jsontext.Value
 	name      string
 	arguments []byte
@@ -158,7 +151,7 @@ func (c *collected) addCalls(v jsontext.Value) bool {
 		}
 		k := c.calls[i]
 		if k == nil {
-			k = &call{index: i, kind: jsontext.Value(`"function"`)}
+			k = &call{kind: jsontext.Value(`"function"`)}
 			c.calls[i] = k
 		}
 		if id := value(parts, "id"); !isNull(id) && string(id) != `""` {
@@ -234,8 +227,8 @@ func (c *collected) addLogprobs(v jsontext.Value) bool {
 }
 
 // object is the choice of a plain answer.
-func (c *collected) object(chat bool) jsontext.Value {
-	out := []member{{"index", jsontext.Value(strconv.Itoa(c.index))}}
+func (c *collected) object(index int, chat bool) jsontext.Value {
+	out := []member{{"index", jsontext.Value(strconv.Itoa(index))}}
 	var message []member
 	for _, t := range c.texts {
 		v := jsontext.Value("null")
@@ -266,13 +259,9 @@ func (c *collected) object(chat bool) jsontext.Value {
 }
 
 func (c *collected) callList() jsontext.Value {
-	calls := make([]*call, 0, len(c.calls))
-	for _, k := range c.calls {
-		calls = append(calls, k)
-	}
-	slices.SortFunc(calls, func(a, b *call) int { return cmp.Compare(a.index, b.index) })
-	list := make([]jsontext.Value, len(calls))
-	for i, k := range calls {
+	var list []jsontext.Value
+	for _, i := range slices.Sorted(maps.Keys(c.calls)) {
+		k := c.calls[i]
 		name, _ := jsontext.AppendQuote(nil, k.name)
 		arguments, _ := jsontext.AppendQuote(nil, k.arguments)
 		f := object([]member{{"name", name}, {"arguments", arguments}})
@@ -280,7 +269,7 @@ func (c *collected) callList() jsontext.Value {
 		if k.id != nil {
 			one = append(one, member{"id", k.id})
 		}
-		list[i] = object(append(one, member{"type", k.kind}, member{"function", f}))
+		list = append(list, object(append(one, member{"type", k.kind}, member{"function", f})))
 	}
 	return array(list)
 }

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
+	"maps"
 	"slices"
 	"strconv"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/functions/pythonjson"
 )
@@ -71,15 +73,8 @@ func elements(v jsontext.Value) (list []jsontext.Value, ok bool) {
 }
 
 func array(list []jsontext.Value) jsontext.Value {
-	return slices.Concat([]byte{'['}, bytes.Join(asBytes(list), []byte{','}), []byte{']'})
-}
-
-func asBytes(list []jsontext.Value) [][]byte {
-	out := make([][]byte, len(list))
-	for i, v := range list {
-		out[i] = v
-	}
-	return out
+	parts := functions.ConvertAll(list, func(v jsontext.Value) []byte { return v })
+	return slices.Concat([]byte{'['}, bytes.Join(parts, []byte{','}), []byte{']'})
 }
 
 // concat adds an array to another.
@@ -147,12 +142,7 @@ func wholeEvents(chunks [][]byte) bool {
 			}
 		}
 	}
-	for _, done := range over {
-		if !done {
-			return false
-		}
-	}
-	return len(over) > 0
+	return len(over) > 0 && !slices.Contains(slices.Collect(maps.Values(over)), false)
 }
 
 // isNoop reports whether a chunk is one that a held stream got while it waited.

@@ -218,12 +218,7 @@ func (u *Use) Record(res *httpserver.Response) {
 	if !u.Stores() || res.Status != 200 {
 		return
 	}
-	kind := ""
-	for _, f := range res.Fields {
-		if f.Name == "content-type" {
-			kind = f.Value
-		}
-	}
+	kind := httpserver.FieldOf(res.Fields, "content-type")
 	events := strings.HasPrefix(kind, "text/event-stream")
 	if events != u.stream || !events && !strings.HasPrefix(kind, "application/json") {
 		return

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"container/list"
 	"crypto/sha256"
 	"encoding/json"
 	"slices"
@@ -41,7 +42,7 @@ type Store struct {
 	mu        sync.Mutex
 	used      int64
 	byKey     map[[32]byte]*entry
-	list      entry // newest.. oldest, in a ring
+	list      list.List // of *entry, the newest first
 	functions map[functions.Name]*function
 }
 
@@ -57,13 +58,13 @@ type function struct {
 }
 
 type entry struct {
-	key        [32]byte
-	of         *function
-	answer     *answer
-	size       int64
-	at         time.Time
-	ttl        time.Duration
-	prev, next *entry
+	key    [32]byte
+	of     *function
+	answer *answer
+	size   int64
+	at     time.Time
+	ttl    time.Duration
+	place  *list.Element // in Store.list
 }
 
 // NewStore makes a store of so many bytes; nil, which keeps nothing, where there are none.
@@ -72,9 +73,7 @@ func NewStore(budget int64, metrics Metrics) *Store {
 	if budget <= 0 {
 		return nil
 	}
-	s := &Store{budget: budget, metrics: metrics, byKey: map[[32]byte]*entry{}, functions: map[functions.Name]*function{}}
-	s.list.prev, s.list.next = &s.list, &s.list
-	return s
+	return &Store{budget: budget, metrics: metrics, byKey: map[[32]byte]*entry{}, functions: map[functions.Name]*function{}}
 }
 
 // documentOf is the file of a function; its address changes where the file may have changed.
@@ -208,7 +207,7 @@ func (s *Store) purge(name functions.Name) int {
 
 // drop removes an entry; the lock is held.
 func (s *Store) drop(e *entry) {
-	e.prev.next, e.next.prev = e.next, e.prev
+	s.list.Remove(e.place)
 	delete(s.byKey, e.key)
 	delete(e.of.entries, e)
 	s.used -= e.size
@@ -231,14 +230,8 @@ func (s *Store) get(key [32]byte, now time.Time, ttl time.Duration) (*answer, ti
 	if age >= ttl {
 		return nil, 0
 	}
-	e.prev.next, e.next.prev = e.next, e.prev
-	s.pushFront(e)
+	s.list.MoveToFront(e.place)
 	return e.answer, age
-}
-
-func (s *Store) pushFront(e *entry) {
-	e.prev, e.next = &s.list, s.list.next
-	e.prev.next, e.next.prev = e, e
 }
 
 // put keeps an answer of a function, unless that was purged since. The least recently used
@@ -256,10 +249,10 @@ func (s *Store) put(key [32]byte, f *function, a *answer, now time.Time, ttl tim
 	e := &entry{key: key, of: f, answer: a, size: size, at: now, ttl: ttl}
 	s.byKey[key] = e
 	f.entries[e] = struct{}{}
-	s.pushFront(e)
+	e.place = s.list.PushFront(e)
 	s.used += size
 	for s.used > s.budget {
-		s.drop(s.list.prev)
+		s.drop(s.list.Back().Value.(*entry))
 		s.evicted.Add(1)
 	}
 	return true

@@ -161,7 +161,7 @@ func TestConcurrentUse(t *testing.T) {
 		t.Errorf("%d bytes used, entries have %d", s.used, sum)
 	}
 	s.Purge(functions.Name{Team: "a", Name: "m"})
-	if s.used != 0 || s.list.next != &s.list {
+	if s.used != 0 || s.list.Len() != 0 {
 		t.Errorf("%d bytes left", s.used)
 	}
 }

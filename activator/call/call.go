@@ -140,7 +140,7 @@ func Open(ctx context.Context, serve httpserver.Handler, c *Caller, path string,
 	})
 	var res httpserver.Response
 	if s.end = guard(func() error {
-		serve(httpserver.NewRequestFrom(c, "POST", path, c.fields(fields), body, s.own, c.draining), &res)
+		serve(httpserver.NewRequest(c, "POST", path, c.fields(fields), body, s.own, c.draining), &res)
 		return nil
 	}); s.end != nil {
 		s.Status = 500

@@ -1,3 +1,5 @@
+// Package coldstarts remembers which cold start each recent request waited for, and adds to the
+// cold start's timeline its first request and how long the engine took for the first byte.
 package coldstarts
 
 import (
@@ -5,6 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/newest"
 )
 
 // Bounds of what Records remembers.
@@ -13,36 +16,31 @@ const (
 	maxColdStarts = 1024
 )
 
-// newest is a map of the newest entries.
-type newest[V any] struct {
-	of    map[string]V
-	order []string // a ring
-	next  int
+// index is a map of the newest entries.
+type index[V any] struct {
+	of  map[string]V
+	ids newest.Ring[string]
 }
 
-func (n *newest[V]) put(id string, v V, maximum int) {
-	if n.of == nil {
-		n.of = map[string]V{}
+func (i *index[V]) put(id string, v V, bound int) {
+	if i.of == nil {
+		i.of = map[string]V{}
 	}
-	if _, ok := n.of[id]; !ok {
-		if len(n.order) < maximum {
-			n.order = append(n.order, id)
-		} else {
-			delete(n.of, n.order[n.next])
-			n.order[n.next] = id
-			n.next = (n.next + 1) % maximum
+	if _, ok := i.of[id]; !ok {
+		if old, full := i.ids.Put(id, bound); full {
+			delete(i.of, old)
 		}
 	}
-	n.of[id] = v
+	i.of[id] = v
 }
 
 // Records are those of one activator. Only requests that waited are in it, so a warm request
 // pays nothing. The zero value is empty; its methods may be called concurrently.
 type Records struct {
 	mu         sync.Mutex
-	started    newest[string]        // cold start ids, by request id and client's own
-	causes     newest[string]        // the first request's id, by cold start id
-	firstBytes newest[time.Duration] // times to the first byte, by cold start id
+	started    index[string]        // cold start ids, by request id and client's own
+	causes     index[string]        // the first request's id, by cold start id
+	firstBytes index[time.Duration] // times to the first byte, by cold start id
 }
 
 // Remember stores the cold start that a request took part in. An empty id is none.

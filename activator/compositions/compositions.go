@@ -122,9 +122,7 @@ func (s *Server) Set(all []*functions.Composition) {
 	for _, c := range all {
 		n.byName[c.FullName()] = c
 	}
-	slices.SortFunc(n.sorted, func(a, b *functions.Composition) int {
-		return cmp.Compare(a.FullName().String(), b.FullName().String())
-	})
+	slices.SortFunc(n.sorted, func(a, b *functions.Composition) int { return a.FullName().Compare(b.FullName()) })
 	s.set.Store(n)
 }
 

@@ -82,7 +82,7 @@ func (r *rig) request(pattern functions.Pattern, body string, finished func(int,
 	}
 	return &Request{
 		ID: "r", Composition: c, Caller: auth.Identity{Team: functions.DefaultTeam}, Envelope: &env, Stream: env.Stream, Finished: finished,
-		HTTP: httpserver.NewRequest("POST", Path, nil, []byte(body), &httpserver.Context{}, func() bool { return false }),
+		HTTP: httpserver.NewRequest(nil, "POST", Path, nil, []byte(body), &httpserver.Context{}, func() bool { return false }),
 	}
 }
 

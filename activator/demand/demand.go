@@ -1,3 +1,5 @@
+// Package demand is the demand for functions as the platform reads it: what has changed since
+// it was read last, and what is still in flight for functions that were removed.
 package demand
 
 import (
@@ -17,7 +19,6 @@ type Demand struct {
 	Oldest  time.Time // arrival of the longest waiting request, of a low one only where no other waits; zero if none waits
 	LastEnd time.Time // of the last request; zero if there was none
 	Low     admission.LowLoad
-	Teams   map[string]int // waiting requests per team; nil if none waits
 }
 
 // Changes lists the functions whose demand has changed since the last call of Each. A function
@@ -41,26 +42,19 @@ func (c *Changes[F]) Add(f F) {
 	}
 }
 
-// Each yields the functions and takes them off the list, until yield returns false: the others
-// are for the next call. It must not be called concurrently.
-func (c *Changes[F]) Each(yield func(F) bool) (all bool) {
+// Each yields the functions and takes them off the list. It must not be called concurrently.
+func (c *Changes[F]) Each(yield func(F)) {
 	c.mu.Lock()
 	changed := c.list
 	c.list, c.spare = c.spare, nil
 	c.mu.Unlock()
-	for i, f := range changed {
-		if !yield(f) {
-			c.mu.Lock()
-			c.list = append(c.list, changed[i+1:]...)
-			c.mu.Unlock()
-			return false
-		}
+	for _, f := range changed {
+		yield(f)
 	}
 	clear(changed)
 	c.mu.Lock()
 	c.spare = changed[:0]
 	c.mu.Unlock()
-	return true
 }
 
 // Removed has the functions that were removed while requests of theirs were in flight. The

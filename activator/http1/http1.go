@@ -42,9 +42,9 @@ func IsFramingField(name string) bool {
 }
 
 // HasControl reports whether a field's value has a control character other than a tab.
-func HasControl(value []byte) bool {
-	for _, c := range value {
-		if c < ' ' && c != '\t' || c == 0x7f {
+func HasControl[T string | []byte](value T) bool {
+	for i := range len(value) {
+		if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
 			return true
 		}
 	}

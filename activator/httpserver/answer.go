@@ -22,19 +22,28 @@ func (c *conn) refuse(e *openai.Error) {
 	} else {
 		setRefusal(&res, e)
 	}
-	b := make([]byte, 0, 512+len(res.Body))
-	b = append(strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(res.Status), 10), ' ')
-	b = append(append(b, http.StatusText(res.Status)...), "\r\ndate: "...)
-	b = append(append(b, c.s.date.now(time.Now())...), "\r\nconnection: close\r\ncontent-length: "...)
-	b = append(strconv.AppendInt(b, int64(len(res.Body)), 10), '\r', '\n')
-	for _, f := range res.Fields {
-		b = append(append(append(append(b, f.Name...), ": "...), f.Value...), '\r', '\n')
-	}
-	b = append(append(b, '\r', '\n'), res.Body...)
+	b := appendLastAnswer(nil, &res, c.s.date.now(time.Now()))
 	waits := c.slot.place != beyond || c.slot.refuse()
 	if _, err := c.write(b); err == nil && waits {
 		HalfClose(c.Conn)
 	}
+}
+
+// appendLastAnswer appends an answer that ends its connection: its head, and its body where it
+// has no stream.
+func appendLastAnswer(b []byte, res *Response, date string) []byte {
+	b = append(strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(res.Status), 10), ' ')
+	b = append(append(append(b, http.StatusText(res.Status)...), "\r\ndate: "...), date...)
+	b = append(b, "\r\nconnection: close\r\n"...)
+	if res.Stream == nil {
+		b = append(strconv.AppendInt(append(b, "content-length: "...), int64(len(res.Body)), 10), '\r', '\n')
+	}
+	for _, f := range res.Fields {
+		if !isOwnField(f.Name) {
+			b = append(append(append(append(b, f.Name...), ": "...), cleanValue(f.Value)...), '\r', '\n')
+		}
+	}
+	return append(append(b, '\r', '\n'), res.Body...)
 }
 
 // HalfClose sends FIN and waits a moment for the client to end the connection: closing
@@ -93,11 +102,8 @@ func callHandler(h Handler, req *Request, res *Response, log *slog.Logger) {
 }
 
 func setRefusal(res *Response, e *openai.Error) {
-	res.Status, res.Body = e.Status, e.Body()
 	res.Set("x-request-id", openai.NewID())
-	for name, value := range e.Header {
-		res.Set(name, value)
-	}
+	res.Refuse(e)
 }
 
 // setRefusal has res refuse a request whose head is whole and that no handler sees.

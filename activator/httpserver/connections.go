@@ -5,10 +5,10 @@ import (
 	"errors"
 	"math"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -335,13 +335,10 @@ func refuseConnection(c net.Conn, reason string) bool {
 	if reason == "address" {
 		e = addressFull()
 	}
-	body := e.Body()
-	b := append(strconv.AppendInt([]byte("HTTP/1.1 "), int64(e.Status), 10), " Refused\r\nconnection: close\r\ncontent-length: "...)
-	b = append(strconv.AppendInt(b, int64(len(body)), 10), '\r', '\n')
-	for name, value := range e.Header {
-		b = append(append(append(append(b, name...), ": "...), value...), '\r', '\n')
-	}
-	c.SetDeadline(time.Now().Add(10 * time.Millisecond)) // not waited for: it fits an empty socket
-	_, err := c.Write(append(append(b, '\r', '\n'), body...))
+	var res Response
+	res.Refuse(e)
+	now := time.Now()
+	c.SetDeadline(now.Add(10 * time.Millisecond)) // not waited for: it fits an empty socket
+	_, err := c.Write(appendLastAnswer(nil, &res, now.UTC().Format(http.TimeFormat)))
 	return err == nil
 }

@@ -72,18 +72,12 @@ func (w *watcher) close() {
 }
 
 func rawConn(c net.Conn) syscall.RawConn {
-	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
-		c = t.NetConn()
+	if sc, ok := withoutTLS(c).(syscall.Conn); ok {
+		if raw, err := sc.SyscallConn(); err == nil {
+			return raw
+		}
 	}
-	sc, ok := c.(syscall.Conn)
-	if !ok {
-		return nil
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
-		return nil
-	}
-	return raw
+	return nil
 }
 
 // watchConn watches w's connection; 0 if it cannot be watched here.

@@ -4,10 +4,11 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
+
+	"github.com/thaw-dev/thaw/activator/http1"
 )
 
 // NewFiberServer makes the server that serves; it starts nothing.
@@ -110,15 +111,7 @@ func (f *fiberServer) handle(c *fiber.Ctx) error {
 // plainStream writes head and body of an answer that ends with its connection.
 func (c *conn) plainStream(res *Response, s *responseStream) {
 	defer s.Close()
-	b := append(strconv.AppendInt([]byte("HTTP/1.1 "), int64(res.Status), 10), ' ')
-	b = append(append(b, http.StatusText(res.Status)...), "\r\nDate: "...)
-	b = append(append(b, c.s.date.now(time.Now())...), "\r\nConnection: close\r\n"...)
-	for _, x := range res.Fields {
-		if !isOwnField(x.Name) {
-			b = append(append(append(append(b, x.Name...), ": "...), cleanValue(x.Value)...), '\r', '\n')
-		}
-	}
-	b = append(b, '\r', '\n')
+	b := appendLastAnswer(nil, res, c.s.date.now(time.Now()))
 	if c.req.Method == "HEAD" {
 		c.write(b)
 		return
@@ -140,16 +133,14 @@ func (c *conn) plainStream(res *Response, s *responseStream) {
 
 // cleanValue replaces control characters of a value by spaces.
 func cleanValue(v string) string {
-	for i := range len(v) {
-		if v[i] < ' ' && v[i] != '\t' || v[i] == 0x7f {
-			b := []byte(v)
-			for i, c := range b {
-				if c < ' ' && c != '\t' || c == 0x7f {
-					b[i] = ' '
-				}
-			}
-			return string(b)
+	if !http1.HasControl(v) {
+		return v
+	}
+	b := []byte(v)
+	for i := range b {
+		if http1.HasControl(b[i : i+1]) {
+			b[i] = ' '
 		}
 	}
-	return v
+	return string(b)
 }

@@ -1,6 +1,7 @@
 package httpserver
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -191,37 +192,20 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d <= 0 {
-			*d = v
-		}
-	}
-	if o.MaxBody <= 0 {
-		o.MaxBody = 32 << 20
-	}
-	if o.Bodies == nil {
-		o.Bodies = NewBudget(256<<20, 128<<20)
-	}
-	if o.Connections == nil {
-		o.Connections = unboundedConnections()
-	}
-	if o.MaxHead <= 0 {
-		o.MaxHead = 8 << 10
-	}
-	def(&o.IdleTimeout, 200*time.Second)
-	def(&o.HeadTimeout, 10*time.Second)
-	def(&o.BodyGrace, 5*time.Second)
-	def(&o.BodyIdle, 10*time.Second)
-	def(&o.BodyTimeout, 2*time.Minute)
-	if o.BodyRate <= 0 {
-		o.BodyRate = 1 << 10
-	}
-	def(&o.WriteTimeout, 30*time.Second)
-	def(&o.WatchAfter, 50*time.Millisecond)
-	def(&o.CutGrace, 500*time.Millisecond)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.MaxBody = cmp.Or(o.MaxBody, 32<<20)
+	o.Bodies = cmp.Or(o.Bodies, NewBudget(256<<20, 128<<20))
+	o.Connections = cmp.Or(o.Connections, unboundedConnections())
+	o.MaxHead = cmp.Or(o.MaxHead, 8<<10)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 200*time.Second)
+	o.HeadTimeout = cmp.Or(o.HeadTimeout, 10*time.Second)
+	o.BodyGrace = cmp.Or(o.BodyGrace, 5*time.Second)
+	o.BodyRate = cmp.Or(o.BodyRate, 1<<10)
+	o.BodyIdle = cmp.Or(o.BodyIdle, 10*time.Second)
+	o.BodyTimeout = cmp.Or(o.BodyTimeout, 2*time.Minute)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, 30*time.Second)
+	o.WatchAfter = cmp.Or(o.WatchAfter, 50*time.Millisecond)
+	o.CutGrace = cmp.Or(o.CutGrace, 500*time.Millisecond)
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	return o
 }
 

@@ -1,14 +1,9 @@
 package httpserver
 
 // NewRequest makes a request of this program's own, for a [Handler] that serves it like one
-// of a client. ctx ends it; draining reports whether it would have to end soon.
-func NewRequest(method, path string, fields []Field, body []byte, ctx *Context, draining func() bool) *Request {
-	return NewRequestFrom(nil, method, path, fields, body, ctx, draining)
-}
-
-// NewRequestFrom is NewRequest with an origin, which tells the Handler whom the request is
-// made for.
-func NewRequestFrom(origin any, method, path string, fields []Field, body []byte, ctx *Context, draining func() bool) *Request {
+// of a client. origin tells the Handler whom it is made for; ctx ends it; draining reports
+// whether it would have to end soon.
+func NewRequest(origin any, method, path string, fields []Field, body []byte, ctx *Context, draining func() bool) *Request {
 	return &Request{Method: method, Path: path, Body: body, from: &ownExchange{origin: origin, list: fields, ctx: ctx, draining: draining}}
 }
 

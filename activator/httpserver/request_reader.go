@@ -101,7 +101,8 @@ func headTooLarge(limit int) *openai.Error {
 func (c *conn) checkHead() *openai.Error {
 	h, q := &c.head, &c.req
 	if h.upgrade && !(h.webSocket && q.Method == "GET" && c.s.o.Upgrades != nil && c.s.o.Upgrades(q.Path)) {
-		return openai.New(openai.InvalidRequest, "Upgrades are not served on this connection.")
+		return openai.New(openai.InvalidRequest,
+			"Upgrades are not served on this connection: send the request with POST, and \"stream\": true for events.")
 	}
 	if c.slot.place == beyond && (!isHealthPath(q.Path) || h.chunked || h.length > 0) {
 		return addressFull()

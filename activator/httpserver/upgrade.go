@@ -3,6 +3,8 @@ package httpserver
 import (
 	"runtime/debug"
 	"time"
+
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // Upgraded is the connection of a client whose request asked for a WebSocket. Each write
@@ -50,6 +52,13 @@ func (u *Upgraded) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	return u.w.Conn.Read(p)
+}
+
+// Refuse sends the answer of an error; the connection ends behind it.
+func (u *Upgraded) Refuse(e *openai.Error) {
+	var res Response
+	res.Refuse(e)
+	u.Write(appendLastAnswer(nil, &res, u.w.s.date.now(time.Now())))
 }
 
 // Write sends p; a client that does not read it in time is reset.

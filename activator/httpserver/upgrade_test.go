@@ -134,7 +134,7 @@ func TestUpgradedDrain(t *testing.T) {
 // TestOwnRequest: a request of this program's own has its head, body and end.
 func TestOwnRequest(t *testing.T) {
 	ctx := &Context{}
-	q := NewRequest("POST", "/x", []Field{{"A", "1"}, {"b", "2"}}, []byte("hi"), ctx, func() bool { return true })
+	q := NewRequest(nil, "POST", "/x", []Field{{"A", "1"}, {"b", "2"}}, []byte("hi"), ctx, func() bool { return true })
 	n := 0
 	for range q.Fields {
 		n++

@@ -1,3 +1,5 @@
+// Package metrics counts what becomes of the requests of each function. The metrics are
+// declared elsewhere; here are the series of one function, resolved once.
 package metrics
 
 import (
@@ -149,10 +151,10 @@ func ObserveColdStart(sink Sink, before, f *snapshot.Snapshot) {
 
 // ObserveFirstByte observes the last phase of a cold start of f, up to the first byte.
 func ObserveFirstByte(sink Sink, f *snapshot.Snapshot, took time.Duration) {
-	source := "unknown"
-	name := f.PublicName()
-	if t := f.ColdStart; t != nil && t.Tier != "" {
-		source = string(t.Tier)
+	var tier functions.Tier
+	if f.ColdStart != nil {
+		tier = f.ColdStart.Tier
 	}
+	source, name := cmp.Or(string(tier), "unknown"), f.PublicName()
 	sink.Series("thaw_cold_start_phase_seconds", name.Name, name.Team, string(functions.PhaseFirstToken), source, "ready")(took.Seconds())
 }

@@ -5,14 +5,15 @@ package records
 import (
 	"iter"
 	"sync"
+
+	"github.com/thaw-dev/thaw/functions/newest"
 )
 
 // Log has the records of the newest requests. The zero value is empty. Its methods may be
 // called concurrently.
 type Log[R any] struct {
 	mu   sync.Mutex
-	ring []*Entry[R]
-	next int // the oldest in a full ring
+	ring newest.Ring[*Entry[R]]
 }
 
 // Entry is the place of one request in a Log.
@@ -32,20 +33,14 @@ func (l *Log[R]) Put(at *Entry[R], maximum int, team, id, clientID string, recor
 		return at
 	}
 	at = &Entry[R]{id, clientID, team, record}
-	if len(l.ring) < maximum {
-		l.ring = append(l.ring, at)
-	} else {
-		l.ring[l.next] = at
-		l.next = (l.next + 1) % maximum
-	}
+	l.ring.Put(at, maximum)
 	return at
 }
 
 // newest yields the entries of a team (of all with ""), the newest first. mu is held.
 func (l *Log[R]) newest(team string) iter.Seq[*Entry[R]] {
 	return func(yield func(*Entry[R]) bool) {
-		for i := range l.ring {
-			e := l.ring[(l.next+2*len(l.ring)-1-i)%len(l.ring)]
+		for e := range l.ring.All {
 			if (team == "" || e.team == team) && !yield(e) {
 				return
 			}

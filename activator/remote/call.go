@@ -194,8 +194,7 @@ func (c *Call) Idle() time.Duration { return c.t.timeouts.Idle.Std() }
 // errEncoded is an answer in an encoding that was not asked for.
 var errEncoded = errors.New("its answer is compressed although that was not asked for")
 
-// Do sends a request and returns when the head of the answer is there. In the body the
-// model has the Remote's public name.
+// Do sends a request and returns when the head of the answer is there.
 func (c *Call) Do(ctx context.Context, out *upstream.Request) (*upstream.Response, error) {
 	c.sent = true
 	res, err := c.t.client.Do(ctx, out)
@@ -208,55 +207,35 @@ func (c *Call) Do(ctx context.Context, out *upstream.Request) (*upstream.Respons
 		res.Close()
 		return nil, errEncoded
 	}
-	kind := res.Header("content-type")
-	events := strings.HasPrefix(kind, "text/event-stream")
-	var rename *openai.Renamer
-	if res.Status < 300 && (events || strings.HasPrefix(kind, "application/json")) {
-		rename = openai.NewRenamer(c.t.spec.Metadata.Name, events)
-	}
 	if res.Status < 300 {
+		events := strings.HasPrefix(res.Header("content-type"), "text/event-stream")
 		res.Filter(func(body io.Reader) io.Reader {
-			return &answer{c: c, body: body, events: events, rename: rename, mask: newKeyMask(c.key), data: c.t.owner.o.Now()}
+			return &answer{c: c, body: body, events: events, mask: newKeyMask(c.key), data: c.t.owner.o.Now()}
 		})
 	}
 	return res, nil
 }
 
-// answer is the body of an answer, in which the model has its public name, and the key is
-// masked.
+// answer is the body of an answer, in which the key is masked.
 type answer struct {
 	c      *Call
 	body   io.Reader
 	events bool
-	rename *openai.Renamer // nil: the body has no name of the model
 	mask   *keyMask
 	data   time.Time // of the last data of a stream
-	in     []byte
-	buffer []byte
-	out    []byte // of buffer, to be read next
+	in     [4 << 10]byte
+	out    []byte // to be read next
 	err    error
 }
 
 func (a *answer) Read(p []byte) (int, error) {
-	if a.rename == nil && a.mask == nil {
-		n, err := a.body.Read(p)
-		a.c.bytes += int64(n)
-		return n, err
-	}
-	if a.in == nil {
-		a.in = make([]byte, 4<<10)
-	}
 	for len(a.out) == 0 && a.err == nil {
-		n, err := a.body.Read(a.in)
+		n, err := a.body.Read(a.in[:])
 		a.c.bytes += int64(n)
 		if a.events {
 			err = a.countEvents(a.in[:n], err)
 		}
 		a.out, a.err = a.mask.pass(a.in[:n], err != nil), err
-		if a.rename != nil {
-			a.buffer = a.rename.Append(a.buffer[:0], a.out)
-			a.out = a.buffer
-		}
 	}
 	n := copy(p, a.out)
 	if a.out = a.out[n:]; len(a.out) == 0 {

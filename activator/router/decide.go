@@ -3,7 +3,7 @@ package router
 import (
 	"math"
 
-	"github.com/thaw-dev/thaw/activator/router/complexity"
+	"github.com/thaw-dev/thaw/activator/router/category"
 	"github.com/thaw-dev/thaw/activator/router/intents"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -29,7 +29,7 @@ type Input struct {
 // Time, After, Cache and Code.
 func (r *Router) Decide(in Input) functions.RouteRecord {
 	f := in.Features
-	f.Complexity, f.Intent, f.Confidence = -1, "", 0
+	f.Intent, f.Confidence = "", 0
 	e := evaluation{router: r, features: f, header: in.Header, text: in.Text, typed: in.Typed}
 	cold := in.Cold
 	if cold == "" {
@@ -149,8 +149,8 @@ func (e *evaluation) headersHold(rule *functions.Rule) bool {
 }
 
 func (e *evaluation) complexity() float64 {
-	if !e.scored && !e.replayed && e.readText() {
-		e.features.Complexity = complexity.Score(e.content)
+	if !e.scored && !e.replayed && e.features.Complexity < 0 && e.readText() {
+		e.features.Complexity = category.Judge(e.content).Complexity()
 	}
 	e.scored = true
 	return e.features.Complexity

@@ -23,8 +23,8 @@ func (r *Route) composed(q *Request, c functions.RouteCandidate, f Function) (_ 
 		return c, "a Composition answers " + chatPath + " alone", openai.New(openai.UnknownEndpoint, "")
 	case q.Features.Tools || q.Features.Images || q.answers > 1:
 		return c, "a Composition takes no tools, no images and no n above 1", openai.New(openai.UnsupportedParameter, "")
-	case q.failureOf(c.Name) != "":
-		return c, "it failed this request: " + q.failureOf(c.Name), openai.New(openai.EngineCrashed, "")
+	case q.failed[c.Name] != "":
+		return c, "it failed this request: " + q.failed[c.Name], openai.New(openai.EngineCrashed, "")
 	case q.depth >= functions.MaxCompositionDepth:
 		return c, "its members lead too deep", openai.New(openai.CompositionCycle, "")
 	case q.Sent:
@@ -47,7 +47,7 @@ func (r *Route) composed(q *Request, c functions.RouteCandidate, f Function) (_ 
 		m := r.candidate(q, target)
 		switch {
 		case m.WhyNot != "":
-			e = q.refused[len(q.refused)-1].err
+			e = q.refused[len(q.refused)-1]
 			if missing += fmt.Sprintf("; `%s`: %s", part.Target, m.WhyNot); part.Path == "spec.coordinator" {
 				return c, "its coordinator `" + part.Target + "` cannot be asked: " + m.WhyNot, e
 			}

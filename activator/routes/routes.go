@@ -56,9 +56,7 @@ func NewSet(before *Set, routers []*functions.Router, data map[string]functions.
 		}
 		s.byName[name] = &Route{Name: name, Spec: r, decider: d}
 	}
-	s.sorted = slices.SortedFunc(maps.Values(s.byName), func(a, b *Route) int {
-		return cmp.Or(cmp.Compare(a.Name.Team, b.Name.Team), cmp.Compare(a.Name.Name, b.Name.Name))
-	})
+	s.sorted = slices.SortedFunc(maps.Values(s.byName), func(a, b *Route) int { return a.Name.Compare(b.Name) })
 	return s
 }
 
@@ -172,22 +170,13 @@ type Request struct {
 	Find func(functions.Name) (Function, bool)
 	Now  time.Time
 
-	text    func() []byte // of the newest turn
-	path    string        // of the endpoint
-	answers int           // that it asks for
-	depth   int           // Compositions whose parts are looked at
-	failed  []failedTarget
-	refused []refusedTarget // of the last decision
-}
-
-type failedTarget struct {
-	name   string
-	reason string
-}
-
-type refusedTarget struct {
-	name string
-	err  *openai.Error
+	text    func() []byte     // of the newest turn
+	path    string            // of the endpoint
+	answers int               // that it asks for
+	depth   int               // Compositions whose parts are looked at
+	after   string            // the target that failed the request last
+	failed  map[string]string // why targets failed it
+	refused []*openai.Error   // answers of targets that the last decision refused
 }
 
 // ReadHeaders reads the class of data and the policy for cold functions of a request that
@@ -238,9 +227,7 @@ func (r *Route) Choose(q *Request) functions.RouteRecord {
 		Candidate: func(target string) functions.RouteCandidate { return r.candidate(q, target) },
 	})
 	rec.ID, rec.Time = q.ID, q.Now.UTC().Format(time.RFC3339Nano)
-	if n := len(q.failed); n > 0 {
-		rec.After = q.failed[n-1].name
-	}
+	rec.After = q.after
 	rec.Cache = cmp.Or(rec.Cache, "off")
 	return rec
 }
@@ -248,17 +235,10 @@ func (r *Route) Choose(q *Request) functions.RouteRecord {
 // Fail notes that a target failed the request before the first byte of an answer: no
 // later decision about the request takes it.
 func (r *Request) Fail(target, reason string) {
-	r.failed = append(r.failed, failedTarget{target, reason})
-}
-
-// failureOf is why a target failed the request; "" it did not.
-func (r *Request) failureOf(target string) string {
-	for _, failed := range r.failed {
-		if failed.name == target {
-			return failed.reason
-		}
+	if r.failed == nil {
+		r.failed = map[string]string{}
 	}
-	return ""
+	r.after, r.failed[target] = target, reason
 }
 
 // Target is the function that a rule's target means: of the caller's team where a function
@@ -285,7 +265,7 @@ func (r *Route) candidate(q *Request, target string) functions.RouteCandidate {
 	c := functions.RouteCandidate{Name: target, ExpectedMS: -1, Cost: -1}
 	refuse := func(why string, e *openai.Error) functions.RouteCandidate {
 		c.WhyNot = why
-		q.refused = append(q.refused, refusedTarget{target, e})
+		q.refused = append(q.refused, e)
 		return c
 	}
 	name, f, ok := r.Target(q, target)
@@ -323,7 +303,7 @@ func (r *Route) candidate(q *Request, target string) functions.RouteCandidate {
 		c.ExpectedMS = float64(d.Microseconds()) / 1000
 	}
 	c.Cost = f.cost(q.Features.TokenCount, q.MaxTokens)
-	if reason := q.failureOf(target); reason != "" {
+	if reason := q.failed[target]; reason != "" {
 		return refuse("it failed this request: "+reason, openai.New(openai.EngineCrashed, ""))
 	}
 	if why, e := f.closed(q.Now); e != nil {
@@ -338,28 +318,18 @@ func (r *Route) Refusal(q *Request, rec *functions.RouteRecord) *openai.Error {
 	if len(q.refused) == 0 {
 		return openai.New(openai.ServiceUnavailable, "No rule of the Router `"+r.Name.Short()+"` has a target for this request.")
 	}
-	e := q.refused[0].err
-	for _, c := range q.refused {
-		if c.err.ShouldRetry() {
-			e = c.err
-			break
-		}
-	}
+	e := q.refused[max(0, slices.IndexFunc(q.refused, (*openai.Error).ShouldRetry))]
 	if e.Code == openai.DataClassRefused {
 		return e
 	}
 	text := "The Router `" + r.Name.Short() + "` has no target for this request (rule `" + rec.Rule + "`): "
-	n := 0
+	var reasons []string
 	for _, c := range rec.Candidates {
-		if c.WhyNot == "" {
-			continue
+		if c.WhyNot != "" {
+			reasons = append(reasons, "`"+c.Name+"`: "+c.WhyNot)
 		}
-		if n++; n > 1 {
-			text += "; "
-		}
-		text += "`" + c.Name + "`: " + c.WhyNot
 	}
-	text += "."
+	text += strings.Join(reasons, "; ") + "."
 	switch {
 	case e.Code != openai.ModelNotFound && e.Code != openai.AdapterNotFound:
 	case r.Name.Team != q.Team:

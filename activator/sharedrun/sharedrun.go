@@ -164,11 +164,7 @@ func (r *Run) Leave() {
 // answer whose client has left is kept for the rest of the grace. Retries find the run until
 // Finish returns.
 func (r *Run) Finish(res *httpserver.Response) {
-	r.finish(res)
-	r.remove()
-}
-
-func (r *Run) finish(res *httpserver.Response) {
+	defer r.remove()
 	r.mu.Lock()
 	r.over = true
 	streams := res != nil && res.Stream != nil

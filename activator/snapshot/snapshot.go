@@ -125,12 +125,7 @@ func (s *Snapshot) HasReplica(replica string) bool { return s.ReplicaIndex(repli
 
 // ReplicaIndex of a replica that takes requests, -1 for any other.
 func (s *Snapshot) ReplicaIndex(replica string) int {
-	for i := range s.Replicas {
-		if s.Replicas[i].ID == replica {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(s.Replicas, func(r Replica) bool { return r.ID == replica })
 }
 
 // Starting reports whether a cold start is under way.
@@ -140,12 +135,7 @@ func (s *Snapshot) Starting() bool {
 
 // AdapterLoaded reports whether a replica that takes requests has the adapter loaded.
 func (s *Snapshot) AdapterLoaded(name string) bool {
-	for i := range s.Replicas {
-		if slices.Contains(s.Replicas[i].Adapters, name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Replicas, func(r Replica) bool { return slices.Contains(r.Adapters, name) })
 }
 
 // DeclaresAdapter reports whether the model declares the adapter.

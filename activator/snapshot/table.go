@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"maps"
 	"math/bits"
 	"slices"
 	"strings"
@@ -40,61 +41,41 @@ type index[S any] struct {
 	all    []*Entry[S]            // sorted by team and name
 }
 
-// NewTable returns an empty table. fresh, which may be nil, is called once on every
-// new entry, after its first snapshot is set and before a reader can find it.
+// NewTable returns an empty table. fresh is called once on every new entry, after its first
+// snapshot is set and before a reader can find it.
 func NewTable[S any](fresh func(*Entry[S])) *Table[S] {
 	t := &Table[S]{fresh: fresh}
 	t.index.Store(&index[S]{})
 	return t
 }
 
-// Put stores snapshots and calls each (which may be nil) on every entry with its
-// previous snapshot, nil for a new one. Calls of Put and Remove are serialised, so
+// Put stores snapshots and calls each on every entry with its previous snapshot, nil for a
+// new one. Calls of Put and Remove are serialised, so
 // each sees the changes of one function in order.
 func (t *Table[S]) Put(each func(e *Entry[S], before *Snapshot), fs ...Snapshot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.index.Load()
-	var added []*Entry[S]
-	var seen map[functions.Name]*Entry[S]
-	for i := range fs {
-		f := &fs[i]
-		if _, ok := old.byName[f.Name]; ok {
-			continue
-		}
-		if _, ok := seen[f.Name]; ok {
-			continue
-		}
-		e := &Entry[S]{Name: f.Name, letterMask: letterSet(f.Name.Name)}
-		c := *f
-		e.snapshot.Store(&c)
-		if t.fresh != nil {
+	added := map[functions.Name]*Entry[S]{}
+	for _, f := range fs { // f is a copy: the caller may reuse its slice
+		if old.byName[f.Name] == nil && added[f.Name] == nil {
+			e := &Entry[S]{Name: f.Name, letterMask: letterSet(f.Name.Name)}
+			e.snapshot.Store(&f)
 			t.fresh(e)
+			added[f.Name] = e
 		}
-		if seen == nil {
-			seen = map[functions.Name]*Entry[S]{}
-		}
-		seen[f.Name] = e
-		added = append(added, e)
 	}
 	if len(added) > 0 {
-		t.index.Store(buildIndex(append(slices.Clone(old.all), added...)))
+		t.index.Store(buildIndex(slices.AppendSeq(slices.Clone(old.all), maps.Values(added))))
 	}
-	for i := range fs {
-		f := fs[i] // a copy: the caller may reuse its slice
-		if e, ok := seen[f.Name]; ok {
-			e.snapshot.Store(&f)
-			if each != nil {
-				each(e, nil)
-			}
-			delete(seen, f.Name)
-			continue
-		}
+	for _, f := range fs {
 		e := t.index.Load().byName[f.Name]
 		before := e.snapshot.Swap(&f)
-		if each != nil {
-			each(e, before)
+		if added[f.Name] != nil {
+			before = nil
+			delete(added, f.Name)
 		}
+		each(e, before)
 	}
 }
 
@@ -113,20 +94,13 @@ func (t *Table[S]) Remove(each func(e *Entry[S]), names ...functions.Name) {
 		return
 	}
 	t.index.Store(buildIndex(slices.DeleteFunc(slices.Clone(old.all), (*Entry[S]).Removed)))
-	if each != nil {
-		for _, e := range dropped {
-			each(e)
-		}
+	for _, e := range dropped {
+		each(e)
 	}
 }
 
 func buildIndex[S any](all []*Entry[S]) *index[S] {
-	slices.SortFunc(all, func(a, b *Entry[S]) int {
-		if c := strings.Compare(a.Name.Team, b.Name.Team); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Name.Name, b.Name.Name)
-	})
+	slices.SortFunc(all, func(a, b *Entry[S]) int { return a.Name.Compare(b.Name) })
 	x := &index[S]{byName: make(map[functions.Name]*Entry[S], len(all)), byTeam: map[string][]*Entry[S]{}, all: all}
 	for i, e := range all {
 		x.byName[e.Name] = e
@@ -197,11 +171,7 @@ func (t *Table[S]) Nearest(team, name string, n int, also ...string) []string {
 		}
 	}
 	slices.SortStableFunc(found, func(a, b match) int { return a.d - b.d })
-	var out []string
-	for i := 0; i < len(found) && i < n; i++ {
-		out = append(out, found[i].name)
-	}
-	return out
+	return functions.ConvertAll(found[:min(n, len(found))], func(m match) string { return m.name })
 }
 
 func letterSet(s string) (m uint64) {

@@ -60,9 +60,9 @@ func TestSlots(t *testing.T) {
 }
 
 func TestNearest(t *testing.T) {
-	tab := NewTable[struct{}](nil)
+	tab := NewTable(func(*Entry[struct{}]) {})
 	for _, n := range []string{"tiny", "tinny", "llama-3-8b", "llama-3-70b", "qwen", "other/tiny2"} {
-		tab.Put(nil, Snapshot{Name: parseName(n)})
+		tab.Put(ignore, Snapshot{Name: parseName(n)})
 	}
 	for _, c := range []struct {
 		ask  string
@@ -81,7 +81,7 @@ func TestNearest(t *testing.T) {
 }
 
 func TestConcurrent(t *testing.T) {
-	tab := NewTable[struct{}](nil)
+	tab := NewTable(func(*Entry[struct{}]) {})
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
@@ -89,9 +89,9 @@ func TestConcurrent(t *testing.T) {
 				n := parseName(fmt.Sprintf("f%d", (i*7+j)%20))
 				switch j % 5 {
 				case 0:
-					tab.Remove(nil, n)
+					tab.Remove(func(*Entry[struct{}]) {}, n)
 				case 1, 2:
-					tab.Put(nil, Snapshot{Name: n})
+					tab.Put(ignore, Snapshot{Name: n})
 				default:
 					if e := tab.Lookup(n); e != nil && e.Snapshot().Name != n {
 						t.Error("wrong picture")
@@ -104,12 +104,12 @@ func TestConcurrent(t *testing.T) {
 }
 
 func BenchmarkLookup10000(b *testing.B) {
-	tab := NewTable[struct{}](nil)
+	tab := NewTable(func(*Entry[struct{}]) {})
 	fs := make([]Snapshot, 10000)
 	for i := range fs {
 		fs[i].Name = parseName(fmt.Sprintf("model-%d", i))
 	}
-	tab.Put(nil, fs...)
+	tab.Put(ignore, fs...)
 	n := parseName("model-7777")
 	b.ReportAllocs()
 	for b.Loop() {
@@ -118,22 +118,25 @@ func BenchmarkLookup10000(b *testing.B) {
 }
 
 func BenchmarkNearest10000(b *testing.B) {
-	tab := NewTable[struct{}](nil)
+	tab := NewTable(func(*Entry[struct{}]) {})
 	fs := make([]Snapshot, 10000)
 	for i := range fs {
 		fs[i].Name = parseName(fmt.Sprintf("model-%d-instruct", i))
 	}
-	tab.Put(nil, fs...)
+	tab.Put(ignore, fs...)
 	b.ReportAllocs()
 	for b.Loop() {
 		tab.Nearest("default", "model-instruct-987654", 3)
 	}
 }
 
+// ignore ignores a change.
+func ignore(*Entry[struct{}], *Snapshot) {}
+
 func FuzzNearest(f *testing.F) {
-	tab := NewTable[struct{}](nil)
+	tab := NewTable(func(*Entry[struct{}]) {})
 	for _, n := range []string{"tiny", "tinny", "llama-3-8b"} {
-		tab.Put(nil, Snapshot{Name: parseName(n)})
+		tab.Put(ignore, Snapshot{Name: parseName(n)})
 	}
 	f.Add("tiny")
 	f.Add("\xff\x00")

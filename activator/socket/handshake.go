@@ -107,15 +107,6 @@ func (s *switcher) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return s.conn, bufio.NewReadWriter(bufio.NewReaderSize(s.conn, bufferBytes), bufio.NewWriterSize(s.conn, bufferBytes)), nil
 }
 
-// writeRefusal answers a handshake with an error.
-func writeRefusal(u *httpserver.Upgraded, e *openai.Error) {
-	body := e.Body()
-	b := []byte("HTTP/1.1 " + strconv.Itoa(e.Status) + " " + http.StatusText(e.Status) + "\r\nConnection: close\r\nContent-Length: " +
-		strconv.Itoa(len(body)) + "\r\n")
-	e.Header(func(name, value string) bool { b = append(b, name+": "+value+"\r\n"...); return true })
-	u.Write(append(append(b, "\r\n"...), body...))
-}
-
 // field is the value of a header field that names the caller, as [auth.Secret] reads them.
 func (h *handshake) field(name string) string {
 	if name == "Authorization" {

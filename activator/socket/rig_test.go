@@ -75,7 +75,7 @@ func (l *logBuffer) String() string {
 
 type waker struct{ r *rig }
 
-func (w waker) Wake(n functions.Name, _ string) string {
+func (w waker) Wake(n functions.Name) string {
 	select {
 	case w.r.wakes <- n:
 	default:

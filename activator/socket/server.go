@@ -54,18 +54,10 @@ type Server struct {
 
 // New makes a server; it starts nothing.
 func New(o Options) *Server {
-	if o.Sockets <= 0 {
-		o.Sockets = 65_536
-	}
-	if o.SocketsOfKey <= 0 {
-		o.SocketsOfKey = o.Sockets
-	}
-	if o.Idle <= 0 {
-		o.Idle = time.Hour
-	}
-	if o.SessionBytes <= 0 {
-		o.SessionBytes = 64 << 20
-	}
+	o.Sockets = cmp.Or(o.Sockets, 65_536)
+	o.SocketsOfKey = cmp.Or(o.SocketsOfKey, o.Sockets)
+	o.Idle = cmp.Or(o.Idle, time.Hour)
+	o.SessionBytes = cmp.Or(o.SessionBytes, 64<<20)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
@@ -127,7 +119,7 @@ func (s *Server) upgrade(req *httpserver.Request, res *httpserver.Response) *ope
 	}
 	res.Upgrade = func(u *httpserver.Upgraded) { // after this handler, whose request is over
 		if e := s.enter(o.account()); e != nil {
-			writeRefusal(u, e)
+			u.Refuse(e)
 			return
 		}
 		defer s.leave(o.account())

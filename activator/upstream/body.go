@@ -97,20 +97,25 @@ func (c *conn) read(p []byte) (n int, err error) {
 	if err == nil || n > 0 {
 		return n, nil
 	}
-	if cause := c.cancelCause(); cause != nil {
-		return 0, &Error{Addr: c.addr, Kind: ErrCancelled, Err: cause}
-	}
 	c.close = true
-	if c.wasAborted() {
-		return 0, &Error{Addr: c.addr, Kind: io.ErrUnexpectedEOF, Err: fmt.Errorf("%w: %w", ErrCut, err)}
+	return 0, c.failed(io.ErrUnexpectedEOF, err)
+}
+
+// failed is the error of the exchange that err ended; kind is what it is where nothing else is
+// known of it.
+func (c *conn) failed(kind, err error) *Error {
+	e := &Error{Addr: c.addr, Kind: kind, Err: err}
+	switch cause := c.cancelCause(); {
+	case cause != nil:
+		e.Kind, e.Err = ErrCancelled, cause
+	case errors.Is(err, ErrProtocol):
+		e.Kind = ErrProtocol
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		e.Kind = ErrSilent
+	case c.wasAborted():
+		e.Err = fmt.Errorf("%w: %w", ErrCut, err)
 	}
-	if errors.Is(err, ErrProtocol) {
-		return 0, &Error{Addr: c.addr, Kind: ErrProtocol, Err: err}
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return 0, &Error{Addr: c.addr, Kind: ErrSilent, Err: err}
-	}
-	return 0, &Error{Addr: c.addr, Kind: io.ErrUnexpectedEOF, Err: err}
+	return e
 }
 
 // readChunks fills p from as many chunks as are there; it waits only for the

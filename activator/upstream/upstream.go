@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -100,18 +100,10 @@ type Client struct {
 
 // New makes a Client; it dials nothing.
 func New(o Options) *Client {
-	if o.DialTimeout <= 0 {
-		o.DialTimeout = 5 * time.Second
-	}
-	if o.IdleTimeout <= 0 {
-		o.IdleTimeout = 4 * time.Second
-	}
-	if o.MaxIdle <= 0 {
-		o.MaxIdle = 256
-	}
-	if o.MaxHead <= 0 {
-		o.MaxHead = 32 << 10
-	}
+	o.DialTimeout = cmp.Or(o.DialTimeout, 5*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 4*time.Second)
+	o.MaxIdle = cmp.Or(o.MaxIdle, 256)
+	o.MaxHead = cmp.Or(o.MaxHead, 32<<10)
 	if o.Dial == nil {
 		// Keepalives find a machine without power or network in twenty seconds.
 		d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}}
@@ -183,7 +175,8 @@ func (c *Client) send(ctx context.Context, r *Request) (*Response, error) {
 			return res, nil
 		}
 		k.abandon()
-		failed := &Error{Addr: r.Addr, Kind: ErrNoAnswer, Err: err, Resent: resent}
+		failed := k.failed(ErrNoAnswer, err)
+		failed.Resent = resent
 		switch {
 		case ctx.Err() != nil:
 			failed.Kind, failed.Err = ErrCancelled, context.Cause(ctx)
@@ -201,13 +194,7 @@ func (c *Client) send(ctx context.Context, r *Request) (*Response, error) {
 		case errors.Is(err, errEarly):
 			reuse, early = false, true
 			continue
-		case errors.Is(err, ErrProtocol):
-			failed.Kind = ErrProtocol
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			failed.Kind = ErrSilent
-		case k.wasAborted():
-			failed.Err = fmt.Errorf("%w: %w", ErrCut, err)
-		case k.reused && !k.answered && !resent && time.Since(k.sentAt) < atOnce:
+		case failed.Kind == ErrNoAnswer && !k.wasAborted() && k.reused && !k.answered && !resent && time.Since(k.sentAt) < atOnce:
 			// The engine closed it while it was idle: the request was never read.
 			reuse, resent = false, true
 			continue

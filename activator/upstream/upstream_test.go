@@ -94,14 +94,66 @@ func assertAnswer(t testing.TB, raw string) *engine {
 	})
 }
 
+// client makes a Client of which nothing is left at the test's end, see expectEnd. A test that
+// waits for ever fails after a minute.
 func client(t testing.TB, o Options) *Client {
 	c := New(o)
-	t.Cleanup(c.Close)
+	var mu sync.Mutex
+	var opened []net.Conn
+	dial := c.o.Dial
+	c.o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+		nc, err := dial(ctx, addr)
+		if _, test := nc.(*loop); err == nil && !test {
+			mu.Lock()
+			opened = append(opened, nc)
+			mu.Unlock()
+		}
+		return nc, err
+	}
+	stuck := time.AfterFunc(time.Minute, func() { panic(t.Name() + " does not end") })
+	t.Cleanup(func() {
+		c.Close()
+		mu.Lock()
+		defer mu.Unlock()
+		expectEnd(t, c, opened)
+		stuck.Stop()
+	})
 	return c
 }
 
+// expectEnd checks a Client that was closed and whose answers were: every connection it
+// opened is closed, and its counts are those of its peers.
+func expectEnd(t testing.TB, c *Client, opened []net.Conn) {
+	t.Helper()
+	for _, nc := range opened {
+		if err := nc.SetDeadline(time.Time{}); !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("a connection of %d is open: %v", len(opened), err)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	marked, unreported := 0, 0
+	for addr, p := range c.peers {
+		if p.single {
+			marked++
+		} else {
+			t.Errorf("%s is kept: %+v", addr, p)
+		}
+		if p.found > 0 {
+			unreported++
+		}
+		if len(p.conns) > 0 || len(p.idle) > 0 || p.starved != 0 {
+			t.Errorf("%s: %d connections, %d idle, %d starved", addr, len(p.conns), len(p.idle), p.starved)
+		}
+	}
+	if c.count != 0 || c.marked != marked || int(c.unreported.Load()) != unreported {
+		t.Errorf("%d idle, %d marked of %d, %d unreported of %d", c.count, c.marked, marked, c.unreported.Load(), unreported)
+	}
+}
+
+// postRequest is a request whose engine may be silent for no longer than a test should wait.
 func postRequest(addr, body string) *Request {
-	return &Request{Addr: addr, Method: "POST", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}
+	return &Request{Addr: addr, Method: "POST", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}, Bound: 20 * time.Second}
 }
 
 const okHello = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
@@ -712,6 +764,7 @@ func BenchmarkDo(b *testing.B) {
 				"application/json\r\n\r\n" + body)
 			c := client(b, Options{Dial: func(context.Context, string) (net.Conn, error) { return &loop{answer: raw}, nil }})
 			req := postRequest("e", strings.Repeat("y", 1200))
+			req.Bound = 0
 			req.Fields = []Field{{"content-type", "application/json"}, {"accept", "application/json"}, {"x-request-id", "0123456789abcdef"}}
 			x := context.Background()
 			if ctx != "plain" {

@@ -19,7 +19,7 @@ const aboutRouter = `Measures how a Router decides. Writes router.json and route
 Parts (--only): decision  the time of a decision about a prompt of 4 KiB: by the
                           rules alone, and with the complexity score
                 labels    labelled prompts of public sources that meet the
-                          right rule; nothing is fitted on a third of them
+                          right rule; nothing is fitted on those held out
                 requests  processor time of thaw serve per request: by the name of
                           a model, through Routers, from the cache (Linux)
                 hedge     a cold model with a warm sibling: first tokens, and the
@@ -29,13 +29,13 @@ labels and --fit need the sources: a folder of checkouts OWNER/NAME of the
 repositories that bench/thaw-bench/router/sources.go names (--sources), and one with the
 files that it names texts:FILE (--texts). A source that is not there is left out.
 
---fit FILE fits the weights of the complexity score on the sources that are not
+--fit FILE fits the model of categories of requests on the sources that are not
 held out, and measures nothing.
 
 Examples:
   bin/thaw-bench router --sources DIR --texts DIR --out bench/results
   bin/thaw-bench router --only decision
-  bin/thaw-bench router --sources DIR --texts DIR --fit activator/router/complexity/weights.bin
+  bin/thaw-bench router --sources DIR --texts DIR --fit activator/router/category/weights.bin
   bin/thaw-bench router --quick
 `
 

@@ -38,6 +38,18 @@ const (
 
 var widths = map[uint32]int{typeU8: 1, typeI8: 1, typeU16: 2, typeI16: 2, typeU32: 4, typeI32: 4, typeF32: 4, typeBool: 1, typeU64: 8, typeI64: 8, typeF64: 8}
 
+// numbers decode the types of numbers.
+var numbers = map[uint32]func(b []byte) float64{
+	typeU8: number[uint8], typeBool: number[uint8], typeI8: number[int8], typeU16: number[uint16], typeI16: number[int16], typeU32: number[uint32],
+	typeI32: number[int32], typeF32: number[float32], typeU64: number[uint64], typeI64: number[int64], typeF64: number[float64],
+}
+
+func number[T uint8 | int8 | uint16 | int16 | uint32 | int32 | float32 | uint64 | int64 | float64](b []byte) float64 {
+	var v T
+	binary.Decode(b, binary.LittleEndian, &v) // b has the type's width
+	return float64(v)
+}
+
 // Metadata are the keys and values. Numbers and booleans are float64, which holds every
 // size that a configuration names exactly; texts are string; lists of numbers are
 // []float64. A list that is not kept is in Lengths only.
@@ -100,7 +112,7 @@ func Read(r io.ReaderAt, size int64) (*Metadata, error) {
 		return nil, invalid("%d keys; at most %d are read", keys, maxKeys)
 	}
 	for range keys {
-		key := d.text(maxKey)
+		key := d.key()
 		kind := d.u32()
 		if d.err != nil {
 			break
@@ -162,12 +174,17 @@ func (d *decoder) skip(n uint64) {
 	d.fail(err)
 }
 
-// text reads a text of at most most bytes; a longer key is an error.
-func (d *decoder) text(most int) string {
+// key reads the name of a key.
+func (d *decoder) key() string {
 	n := d.u64()
-	if d.err == nil && n > uint64(most) {
+	if d.err == nil && n > maxKey {
 		d.err = invalid("a name of %d bytes", n)
 	}
+	return d.text(n)
+}
+
+// text reads a text of n bytes.
+func (d *decoder) text(n uint64) string {
 	if d.err != nil {
 		return ""
 	}
@@ -185,10 +202,7 @@ func (d *decoder) value(m *Metadata, key string, kind uint32) {
 			d.skip(n)
 			return
 		}
-		b := make([]byte, n)
-		_, err := io.ReadFull(d.r, b)
-		d.fail(err)
-		m.Values[key] = string(b)
+		m.Values[key] = d.text(n)
 	case typeList:
 		d.list(m, key)
 	default:
@@ -231,27 +245,4 @@ func (d *decoder) list(m *Metadata, key string) {
 	}
 }
 
-func (d *decoder) number(kind uint32) float64 {
-	b := d.bytes(widths[kind])
-	switch kind {
-	case typeU8, typeBool:
-		return float64(b[0])
-	case typeI8:
-		return float64(int8(b[0]))
-	case typeU16:
-		return float64(binary.LittleEndian.Uint16(b))
-	case typeI16:
-		return float64(int16(binary.LittleEndian.Uint16(b)))
-	case typeU32:
-		return float64(binary.LittleEndian.Uint32(b))
-	case typeI32:
-		return float64(int32(binary.LittleEndian.Uint32(b)))
-	case typeF32:
-		return float64(math.Float32frombits(binary.LittleEndian.Uint32(b)))
-	case typeU64:
-		return float64(binary.LittleEndian.Uint64(b))
-	case typeI64:
-		return float64(int64(binary.LittleEndian.Uint64(b)))
-	}
-	return math.Float64frombits(binary.LittleEndian.Uint64(b))
-}
+func (d *decoder) number(kind uint32) float64 { return numbers[kind](d.bytes(widths[kind])) }

@@ -1,5 +1,6 @@
 // Package newest passes the newest value of each key from a producer that must not block to
-// a consumer that takes all at once, with one pending signal.
+// a consumer that takes all at once, with one pending signal. It also keeps the newest values
+// of a sequence (Ring).
 package newest
 
 // Map holds the newest value of each key, in the order in which the keys were first
@@ -88,5 +89,21 @@ func (s Signal) Set() {
 	select {
 	case s <- struct{}{}:
 	default:
+	}
+}
+
+// Offer puts v into c, a channel with one place, instead of a value that was not taken yet. It
+// does not block.
+func Offer[T any](c chan T, v T) {
+	for {
+		select {
+		case c <- v:
+			return
+		default:
+		}
+		select {
+		case <-c: // superseded by v
+		default:
+		}
 	}
 }

@@ -6,6 +6,24 @@ import (
 	"testing"
 )
 
+func TestRing(t *testing.T) {
+	var r Ring[int]
+	for v := range 5 {
+		if old, full := r.Put(v, 3); full != (v >= 3) || full && old != v-3 {
+			t.Errorf("%d replaces %d, %v", v, old, full)
+		}
+	}
+	var got []int
+	for v := range r.All {
+		if got = append(got, v); v == 3 {
+			break
+		}
+	}
+	if !slices.Equal(got, []int{4, 3}) || !slices.Equal(slices.Collect(r.All), []int{4, 3, 2}) {
+		t.Error(got, slices.Collect(r.All))
+	}
+}
+
 func TestMap(t *testing.T) {
 	m := Map[string, int]{Max: 3}
 	for i, k := range []string{"b", "a", "b", "c", "d", "a"} {
@@ -53,5 +71,14 @@ func TestSignal(t *testing.T) {
 	case <-s:
 		t.Error("two Sets before a receive are two signals")
 	default:
+	}
+}
+
+func TestOffer(t *testing.T) {
+	c := make(chan int, 1)
+	Offer(c, 1)
+	Offer(c, 2)
+	if v := <-c; v != 2 || len(c) != 0 {
+		t.Errorf("got %d, then %d more", v, len(c))
 	}
 }

@@ -305,9 +305,9 @@ func TestIDs(t *testing.T) {
 	if ValidID("") || !ValidID(strings.Repeat("a", 128)) || ValidID(strings.Repeat("a", 129)) {
 		t.Error("the length of an id")
 	}
-	for _, path := range public {
-		if form := strings.HasPrefix(path, "/v1/audio/trans"); !Public(path) || IsForm(path) != form {
-			t.Errorf("%s takes a form: %v", path, IsForm(path))
+	for _, e := range Endpoints {
+		if form := strings.HasPrefix(e.Path, "/v1/audio/trans"); !Public(e.Path) || IsForm(e.Path) != form {
+			t.Errorf("%s takes a form: %v", e.Path, IsForm(e.Path))
 		}
 	}
 }

@@ -2,9 +2,6 @@
 // request without decoding its whole body, errors, token usage, and the lines of event
 // streams.
 //
-// It is one idea, one wire format: requests, answers, streams and errors share its bounds
-// and one scanner of JSON.
-//
 // The package works on bytes only. Which model exists, which key may call it and when
 // to wait are decided by the activator. The rules were measured against real clients;
 // each stands beside the function that keeps it. The three most important:

@@ -276,24 +276,28 @@ func TestEdgesOfForms(t *testing.T) {
 	model := field("model", "m")
 	for name, x := range map[string]struct{ in, out string }{
 		"parts": {fields(63), fields(64)}, "the head of a part": {head(1024), head(1025)},
-		"a part twice":      {field("a[]", "1") + field("a[]", "2"), field("a", "1") + field("a", "2")},
-		"space in a field":  {part("Content-Disposition: form-data; name=\"a\"\r\nX-Y: z", "a"), part("Content-Disposition: form-data; name=\"a\"\r\nX Y: z", "a")},
-		"tab in a field":    {part("Content-Disposition: form-data; name=\"a\"\r\nX-Y:\tz", "a"), part("Content-Disposition : form-data; name=\"a\"", "a")},
-		"no colon":          {"", part("Content-Disposition: form-data; name=\"a\"\r\nX", "a")},
-		"two dispositions":  {part("CONTENT-disposition: form-data; name=\"a\"", "a"), part("Content-Disposition: form-data; name=\"a\"\r\nContent-Disposition: form-data; name=\"a\"", "a")},
-		"no disposition":    {"", part("X: y", "a")},
-		"attachment":        {"", part(`Content-Disposition: attachment; name="a"`, "a")},
-		"no name":           {"", part("Content-Disposition: form-data", "a")},
-		"a name in parts":   {part(`Content-Disposition: form-data; x="; name*0=y"; name="a"`, "a"), part(`Content-Disposition: form-data; name*0="a"`, "a")},
-		"an extended name":  {part(`Content-Disposition: form-data; name="a"; filename*=UTF-8''a`, "a"), part(`Content-Disposition: form-data; name="a"; name*=UTF-8''b`, "a")},
-		"a backslash":       {"", part(`Content-Disposition: form-data; name="a\\b"`, "a")},
-		"a line feed alone": {"", part("Content-Disposition: form-data; name=\"a\"\nX: y", "a")},
-		"a model as a file": {part(`Content-Disposition: form-data; name="file"; filename="model"`, "a"), part(`Content-Disposition: form-data; name="Model"; filename="a"`, "a")},
-		"a miscased model":  {field("models", "a"), field("Model", "a")},
-		"stream":            {field("stream", "True"), field("stream", "yes")},
-		"no stream":         {field("stream", "0"), field("stream", "2")},
+		"a part twice":        {field("a[]", "1") + field("a[]", "2"), field("a", "1") + field("a", "2")},
+		"two files of a name": {part(`Content-Disposition: form-data; name="f"; filename="a"`, "1") + part(`Content-Disposition: form-data; name="f"; filename="b"`, "2"), ""},
+		"space in a field":    {part("Content-Disposition: form-data; name=\"a\"\r\nX-Y: z", "a"), part("Content-Disposition: form-data; name=\"a\"\r\nX Y: z", "a")},
+		"tab in a field":      {part("Content-Disposition: form-data; name=\"a\"\r\nX-Y:\tz", "a"), part("Content-Disposition : form-data; name=\"a\"", "a")},
+		"no colon":            {"", part("Content-Disposition: form-data; name=\"a\"\r\nX", "a")},
+		"two dispositions":    {part("CONTENT-disposition: form-data; name=\"a\"", "a"), part("Content-Disposition: form-data; name=\"a\"\r\nContent-Disposition: form-data; name=\"a\"", "a")},
+		"no disposition":      {"", part("X: y", "a")},
+		"attachment":          {"", part(`Content-Disposition: attachment; name="a"`, "a")},
+		"no name":             {"", part("Content-Disposition: form-data", "a")},
+		"a name in parts":     {part(`Content-Disposition: form-data; x="; name*0=y"; name="a"`, "a"), part(`Content-Disposition: form-data; name*0="a"`, "a")},
+		"an extended name":    {part(`Content-Disposition: form-data; name="a"; filename*=UTF-8''a`, "a"), part(`Content-Disposition: form-data; name="a"; name*=UTF-8''b`, "a")},
+		"a backslash":         {"", part(`Content-Disposition: form-data; name="a\\b"`, "a")},
+		"a line feed alone":   {"", part("Content-Disposition: form-data; name=\"a\"\nX: y", "a")},
+		"a model as a file":   {part(`Content-Disposition: form-data; name="file"; filename="model"`, "a"), part(`Content-Disposition: form-data; name="Model"; filename="a"`, "a")},
+		"a miscased model":    {field("models", "a"), field("Model", "a")},
+		"stream":              {field("stream", "True"), field("stream", "yes")},
+		"no stream":           {field("stream", "0"), field("stream", "2")},
 	} {
 		for body, ok := range map[string]bool{x.in: true, x.out: false} {
+			if body == "" && !ok {
+				continue
+			}
 			for _, whole := range []string{model + body, body + model} {
 				e, err := PeekMultipart("multipart/form-data; boundary=b", []byte(whole+"--b--\r\n"))
 				if (err == nil) != ok || ok && (e.Model != "m" || e.Stream != strings.Contains(body, "True")) {

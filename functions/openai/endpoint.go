@@ -3,27 +3,59 @@ package openai
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// public is the whole allow-list of [Public].
-var public = []string{
-	"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
-	"/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/tokenize", "/detokenize",
-	"/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations",
+// Endpoint is a path of an engine that a client may reach, with POST.
+type Endpoint struct {
+	Path    string
+	Streams bool // "stream": true makes the answer an event stream with an end mark
+	Form    bool // multipart/form-data; all others accept JSON
+	Usage   bool // supports stream_options.include_usage
+	Noop    func(b []byte, model string, created time.Time) []byte
 }
 
-// Public reports whether a client may reach an endpoint of an engine, with POST.
-// It is the whole allow-list: engines have many more paths, and some of them
-// load code, stop the engine or tell of other people's requests.
-func Public(path string) bool { return slices.Contains(public, path) }
+// Endpoints is the whole allow-list: engines have many more paths, and some of them load
+// code, stop the engine or tell of other people's requests.
+var Endpoints = [...]Endpoint{
+	{Path: "/v1/chat/completions", Streams: true, Usage: true, Noop: NoopChat},
+	{Path: "/v1/completions", Streams: true, Usage: true, Noop: NoopCompletion},
+	{Path: "/v1/responses", Streams: true}, // events are numbered: comments only
+	{Path: "/v1/messages", Streams: true},
+	{Path: "/v1/messages/count_tokens"},
+	{Path: "/v1/embeddings"},
+	{Path: "/v1/rerank"}, {Path: "/v2/rerank"}, {Path: "/rerank"},
+	{Path: "/v1/score"},
+	{Path: "/tokenize"}, {Path: "/detokenize"},
+	{Path: "/v1/audio/speech"},
+	{Path: "/v1/audio/transcriptions", Form: true},
+	{Path: "/v1/audio/translations", Form: true},
+}
+
+// FindEndpoint returns the endpoint of a path; nil where a client may not reach it.
+func FindEndpoint(path string) *Endpoint {
+	for i := range Endpoints {
+		if Endpoints[i].Path == path {
+			return &Endpoints[i]
+		}
+	}
+	return nil
+}
+
+// Public reports whether a client may reach a path of an engine.
+func Public(path string) bool { return FindEndpoint(path) != nil }
 
 // UnknownPath is the answer to a path that is not served. It names the one that is meant, if
 // there is one; what says who does not answer it.
 func UnknownPath(what, path string) *Error {
 	if strings.HasPrefix(path, "/v1/files") || strings.HasPrefix(path, "/v1/batches") {
 		return New(UnknownEndpoint, "Files and batches are answered by `thaw serve`, and not on Kubernetes yet.")
+	}
+	below := func(folder string) bool { return len(path) > len(folder) && strings.HasPrefix(path, folder) }
+	if below("/v1/responses/") || below("/v1/chat/completions/") {
+		return New(UnknownEndpoint, "Answers are not kept here, so there is none to read, change, cancel or delete: send the whole conversation.")
 	}
 	text := "Unknown endpoint: " + what + " " + functions.Clip(path) + "."
 	if nearest := nearestPath(path); nearest != "" && nearest != path {
@@ -32,18 +64,31 @@ func UnknownPath(what, path string) *Error {
 	return New(UnknownEndpoint, text)
 }
 
+// otherPaths has paths of Ollama's and TGI's own APIs, and those that clients ask to find out
+// who is there, and what serves the same here.
+var otherPaths = map[string]string{
+	"/": "/v1/models", "/v1": "/v1/models", "/info": "/v1/models",
+	"/api/tags": "/v1/models", "/api/ps": "/v1/models", "/api/show": "/v1/models", "/api/version": "/v1/models",
+	"/api/chat": "/v1/chat/completions", "/api/generate": "/v1/completions", "/api/embed": "/v1/embeddings",
+	"/generate": "/v1/completions", "/generate_stream": "/v1/completions", "/completion": "/v1/completions",
+}
+
 // nearestPath is the path that is meant by one of other spelling: with another prefix or none,
 // with a slash too many, in capitals, or with a typing error; "" if there is none.
 func nearestPath(path string) string {
-	if len(path) > 256 {
+	if len(path) > 256 || path == "" {
 		return ""
 	}
 	path = strings.ToLower("/" + strings.Join(strings.FieldsFunc(path, func(r rune) bool { return r == '/' }), "/"))
 	if Public(path) {
 		return path
 	}
-	best, ending, short := "", "", make([]string, 0, len(public)+1)
-	for _, p := range append(public[:len(public):len(public)], "/v1/models") {
+	if p := otherPaths[path]; p != "" {
+		return p
+	}
+	paths := append(functions.ConvertAll(Endpoints[:], func(e Endpoint) string { return e.Path }), "/v1/models")
+	best, ending, short := "", "", make([]string, 0, len(paths))
+	for _, p := range paths {
 		s := strings.TrimPrefix(p, "/v1")
 		short = append(short, s)
 		for _, s := range []string{p, s} {
@@ -56,7 +101,7 @@ func nearestPath(path string) string {
 		return best
 	}
 	if nearest := functions.Nearest(strings.TrimPrefix(path, "/v1"), short, 1); len(nearest) > 0 {
-		if p := "/v1" + nearest[0]; slices.Contains(public, p) || nearest[0] == "/models" {
+		if p := "/v1" + nearest[0]; slices.Contains(paths, p) {
 			return p
 		}
 		return nearest[0]
@@ -64,9 +109,10 @@ func nearestPath(path string) string {
 	return ""
 }
 
-// IsForm reports whether a public endpoint accepts multipart/form-data. All others accept JSON.
+// IsForm reports whether a public endpoint accepts multipart/form-data.
 func IsForm(path string) bool {
-	return path == "/v1/audio/transcriptions" || path == "/v1/audio/translations"
+	e := FindEndpoint(path)
+	return e != nil && e.Form
 }
 
 // splicedKeys are the keys that Splice may add to a body: model and stream_options.

@@ -22,15 +22,7 @@ func (e *Error) For(path string) *Error {
 // isAnthropicError reports whether d is {"type":"error","error":{"type","message"}}.
 func isAnthropicError(d []byte) bool {
 	inner := errorMember(d)
-	if !holdsMessage(inner) || memberValue(inner, "type") < 0 {
-		return false
-	}
-	named := false
-	eachMember(d, func(name, value []byte) bool {
-		named = named || string(name) == "type" && string(value) == `"error"`
-		return !named
-	})
-	return named
+	return holdsMessage(inner) && memberValue(inner, "type") >= 0 && string(memberNamed(d, "type")) == `"error"`
 }
 
 // anthropicType is the error's type among those of Anthropic's API: its own if that is one of

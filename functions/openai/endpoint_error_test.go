@@ -45,6 +45,23 @@ func TestErrorForms(t *testing.T) {
 			t.Errorf("%s was changed", x.e.Code)
 		}
 	}
+	// Only what is whole in Anthropic's form stays as it is.
+	for in, stays := range map[string]bool{
+		`{"type":"error","error":{"type":"x","message":"no"}}`: true, `{"error":{"message":"no","type":"x"},"a":1,"type":"error"}`: true, `{"type":"errors","error":{"type":"x","message":"no"}}`: false,
+		`{"error":{"type":"x","message":"no"}}`: false, `{"type":"error","error":{"message":"no"}}`: false, `{"type":"error","error":{"type":"x"}}`: false, `{"type":"error","error":"no"}`: false, `["error"]`: false,
+	} {
+		e := New(InternalError, "no")
+		e.JSON = []byte(in)
+		want := in
+		if !stays {
+			want = `{"type":"error","error":{"type":"api_error","message":"no"}}`
+		}
+		for _, path := range []string{"/v1/messages", "/v1/messages/count_tokens"} {
+			if got := string(e.For(path).Body()); got != want {
+				t.Errorf("%s on %s: %s", in, path, got)
+			}
+		}
+	}
 	if (*Error)(nil).For("/v1/messages") != nil {
 		t.Error("no error became one")
 	}

@@ -106,6 +106,18 @@ func TestUnknownPathOfBatches(t *testing.T) {
 	}
 }
 
+// Answers are not kept: one that is asked for by its id says so.
+func TestUnknownPathOfAnswers(t *testing.T) {
+	for path, want := range map[string]bool{
+		"/v1/responses/resp_1": true, "/v1/responses/resp_1/cancel": true, "/v1/chat/completions/chatcmpl-1": true,
+		"/v1/chat/completions/": false, "/v1/responses/": false, "/v1/responsess": false,
+	} {
+		if e := UnknownPath("this server does not answer", path); e.Status != 404 || strings.Contains(e.Message, "not kept here") != want {
+			t.Errorf("%s: %v", path, e)
+		}
+	}
+}
+
 func TestUnknownPathNamesThePathMeant(t *testing.T) {
 	for path, want := range map[string]string{
 		"/chat/completions":                       "/v1/chat/completions",
@@ -125,7 +137,14 @@ func TestUnknownPathNamesThePathMeant(t *testing.T) {
 		"/pause":                                  "",
 		"/v1/load_lora_adapter":                   "",
 		"/v1/files":                               "",
-		"/":                                       "",
+		"/":                                       "/v1/models",
+		"/v1":                                     "/v1/models",
+		"/v1/":                                    "/v1/models",
+		"/api/tags":                               "/v1/models",
+		"/api/chat":                               "/v1/chat/completions",
+		"/api/generate":                           "/v1/completions",
+		"/api/embed":                              "/v1/embeddings",
+		"/generate_stream":                        "/v1/completions",
 		"":                                        "",
 		"/" + strings.Repeat("a/", 4000):          "",
 	} {

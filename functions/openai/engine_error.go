@@ -323,10 +323,13 @@ func holdsMessage(v []byte) bool {
 }
 
 // errorMember returns the member error of an object; nil if it has none.
-func errorMember(d []byte) (v []byte) {
+func errorMember(d []byte) []byte { return memberNamed(d, "error") }
+
+// memberNamed returns the first member of a name of an object; nil if it has none.
+func memberNamed(d []byte, name string) (v []byte) {
 	if len(d) > 0 && d[0] == '{' {
-		eachMember(d, func(name, value []byte) bool {
-			if string(name) == "error" {
+		eachMember(d, func(n, value []byte) bool {
+			if string(n) == name {
 				v = value
 			}
 			return v == nil

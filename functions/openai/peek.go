@@ -92,7 +92,7 @@ func invalidJSON(param, format string, args ...any) *Error {
 	return New(InvalidJSON, "The body is not valid JSON: "+fmt.Sprintf(format, args...)).With(param)
 }
 
-func (p *peeker) run() error {
+func (p *peeker) run() (err error) {
 	b := p.b
 	if !utf8.Valid(b) {
 		return invalidJSON("", "it is not valid UTF-8.")
@@ -101,33 +101,16 @@ func (p *peeker) run() error {
 	if i == len(b) {
 		return invalidJSON("", "it is empty.")
 	}
-	if b[i] != '{' {
+	switch {
+	case b[i] == '"':
+		return invalidJSON("", "an object is expected, not a string: it may have been encoded twice.")
+	case b[i] != '{':
 		return invalidJSON("", "an object is expected.")
 	}
 	opened := i + 1
-	i = skipSpace(b, opened)
-	if i < len(b) && b[i] == '}' {
-		p.env.empty = true
-		i++
-	} else {
-		for {
-			end, err := p.member(i)
-			if err != nil {
-				return err
-			}
-			i = skipSpace(b, end)
-			if i == len(b) {
-				return invalidJSON("", "it ends inside the object.")
-			}
-			if b[i] == '}' {
-				i++
-				break
-			}
-			if b[i] != ',' {
-				return invalidJSON("", "a comma or } is expected at byte %d.", i)
-			}
-			i = skipSpace(b, i+1)
-		}
+	i, p.env.empty, err = p.object(i, "", p.member)
+	if err != nil {
+		return err
 	}
 	if i = skipSpace(b, i); i != len(b) {
 		return invalidJSON("", "data follows the object at byte %d.", i)
@@ -148,43 +131,51 @@ func (p *peeker) run() error {
 	return nil
 }
 
-// key reads the name of a member from i and returns it and where it ends.
-func (p *peeker) key(i int) (key []byte, end int, err error) {
-	end, escaped, err := scanString(p.b, i)
-	if err != nil {
-		return nil, 0, err
-	}
-	if escaped {
-		return unquote(p.b[i:end]), end, nil
-	}
-	return p.b[i+1 : end-1], end, nil
-}
-
-// colon skips the colon after a name that ends at i and returns where the value begins. where
-// is the pointer of the object.
-func (p *peeker) colon(i int, where string) (at int, err error) {
-	if i = skipSpace(p.b, i); i == len(p.b) || p.b[i] != ':' {
-		return 0, invalidJSON(where, "a colon is expected at byte %d.", i)
-	}
-	return skipSpace(p.b, i+1), nil
-}
-
-// member reads one top-level name and value from i and returns where it ends.
-func (p *peeker) member(i int) (int, error) {
+// object reads the object at i and returns where it ends, and whether it is empty. where is its
+// pointer; member reads the value at an index, which has this name, and returns where it ends.
+func (p *peeker) object(i int, where string, member func(key []byte, at int) (int, error)) (end int, empty bool, err error) {
 	b := p.b
-	key, end, err := p.key(i)
-	if err != nil {
-		return 0, err
+	if i = skipSpace(b, i+1); i < len(b) && b[i] == '}' {
+		return i + 1, true, nil
 	}
+	for {
+		end, escaped, err := scanString(b, i)
+		if err != nil {
+			return 0, false, err
+		}
+		key := b[i+1 : end-1]
+		if escaped {
+			key = unquote(b[i:end])
+		}
+		if i = skipSpace(b, end); i == len(b) || b[i] != ':' {
+			return 0, false, invalidJSON(where, "a colon is expected at byte %d.", i)
+		}
+		if end, err = member(key, skipSpace(b, i+1)); err != nil {
+			return 0, false, err
+		}
+		if i = skipSpace(b, end); i == len(b) {
+			return 0, false, invalidJSON(where, "it ends inside the object.")
+		}
+		if b[i] == '}' {
+			return i + 1, false, nil
+		}
+		if b[i] != ',' {
+			return 0, false, invalidJSON(where, "a comma or } is expected at byte %d.", i)
+		}
+		i = skipSpace(b, i+1)
+	}
+}
+
+// member reads the value at an index of a top-level member and returns where it ends.
+func (p *peeker) member(key []byte, at int) (int, error) {
+	b := p.b
 	if err := p.addKey(key); err != nil {
 		return 0, err
 	}
-	at, err := p.colon(end, "")
-	if err != nil {
-		return 0, err
-	}
 	if string(key) == "stream_options" && at < len(b) && b[at] == '{' {
-		return p.streamOptions(at)
+		end, bare, err := p.object(at, "/stream_options", p.streamOption)
+		p.env.options, p.env.bare = span{at, end}, bare
+		return end, err
 	}
 	p.media = false
 	end, count, err := scanValue(b, at, 1, &p.media)
@@ -297,56 +288,24 @@ func (p *peeker) note(key []byte, at span, count int) error {
 	return nil
 }
 
-// streamOptions reads the object at i; only include_usage means anything to us.
-func (p *peeker) streamOptions(i int) (int, error) {
-	b := p.b
-	at := i
-	i = skipSpace(b, i+1)
-	p.env.bare = true
-	if i < len(b) && b[i] == '}' {
-		p.env.options = span{at, i + 1}
-		return i + 1, nil
+// streamOption reads a member of stream_options; only include_usage means anything to us.
+func (p *peeker) streamOption(key []byte, at int) (end int, err error) {
+	end, _, err = scanValue(p.b, at, 2, nil)
+	if err != nil || string(key) != "include_usage" {
+		return end, err
 	}
-	p.env.bare = false
-	for {
-		key, end, err := p.key(i)
-		if err != nil {
-			return 0, err
-		}
-		vat, err := p.colon(end, "/stream_options")
-		if err != nil {
-			return 0, err
-		}
-		end, _, err = scanValue(b, vat, 2, nil)
-		if err != nil {
-			return 0, err
-		}
-		if string(key) == "include_usage" {
-			if p.env.usage != (span{}) {
-				return 0, New(InvalidJSON, "The body is ambiguous: a key appears twice.").With("/stream_options/include_usage")
-			}
-			p.env.usage = span{vat, end}
-			switch string(b[vat:end]) {
-			case "true":
-				p.env.IncludeUsage = true
-			case "false", "null":
-			default:
-				return 0, outside(key, "must be a boolean, true or false").With("/stream_options/include_usage")
-			}
-		}
-		i = skipSpace(b, end)
-		if i == len(b) {
-			return 0, invalidJSON("/stream_options", "it ends inside the object.")
-		}
-		if b[i] == '}' {
-			p.env.options = span{at, i + 1}
-			return i + 1, nil
-		}
-		if b[i] != ',' {
-			return 0, invalidJSON("/stream_options", "a comma or } is expected at byte %d.", i)
-		}
-		i = skipSpace(b, i+1)
+	if p.env.usage != (span{}) {
+		return 0, New(InvalidJSON, "The body is ambiguous: a key appears twice.").With("/stream_options/include_usage")
 	}
+	p.env.usage = span{at, end}
+	switch string(p.b[at:end]) {
+	case "true":
+		p.env.IncludeUsage = true
+	case "false", "null":
+	default:
+		return 0, outside(key, "must be a boolean, true or false").With("/stream_options/include_usage")
+	}
+	return end, nil
 }
 
 func (p *peeker) maxTokens(key, v []byte, rank int) error {

@@ -72,6 +72,7 @@ func TestPeekRefuses(t *testing.T) {
 		{"blank", " \n", InvalidJSON, "", "empty"},
 		{"not json", "hello", InvalidJSON, "", "object"},
 		{"array", "[]", InvalidJSON, "", "object"},
+		{"encoded twice", `"{\"model\":\"m\"}"`, InvalidJSON, "", "not a string: it may have been encoded twice"},
 		{"form", "model=tiny", InvalidJSON, "", "object"},
 		{"two byte order marks", "\xef\xbb\xbf\xef\xbb\xbf{\"model\":\"m\"}", InvalidJSON, "", "object"},
 		{"byte order mark alone", "\xef\xbb\xbf", InvalidJSON, "", "empty"},
@@ -192,6 +193,12 @@ func TestSplice(t *testing.T) {
 	} {
 		if got := spliced(t, x.body, "tiny", x.usage); got != x.want {
 			t.Errorf("%s:\n%s, want\n%s", x.body, got, x.want)
+		}
+	}
+	for more, asks := range map[string]bool{``: false, `,"stream":true`: true, `,"stream":false`: false, `,"stream":true,"stream_options":{"include_usage":true}`: false, `,"stream":true,"stream_options":{"include_usage":false}`: true} {
+		e, err := Peek([]byte(`{"model":"m"` + more + `}`))
+		if err != nil || e.AsksUsage() != asks || strings.Contains(spliced(t, `{"model":"m"`+more+`}`, "m", true), `"include_usage":true`) != (asks || e.IncludeUsage) {
+			t.Errorf("%s: asks for usage %v, %v", more, e.AsksUsage(), err)
 		}
 	}
 	if got := spliced(t, `{"model":"m"}`, "a\"b", false); got != `{"model":"a\"b"}` {

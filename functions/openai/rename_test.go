@@ -21,6 +21,7 @@ func TestRenamer(t *testing.T) {
 		{"no string", false, `{"model":null,"a":"b","model":{"model":"v"},"model":["v"],"model":1}`, `{"model":null,"a":"b","model":{"model":"v"},"model":["v"],"model":1}`},
 		{"value like the key", false, `{"a":"model","b":"model"}`, `{"a":"model","b":"model"}`},
 		{"long key", false, `{"` + strings.Repeat("k", 100) + `":"v","model":"v"}`, `{"` + strings.Repeat("k", 100) + `":"v","model":"NEW"}`},
+		{"keys about as long as may be", false, `{"` + strings.Repeat("k", 31) + `":1,"` + strings.Repeat("k", 32) + `":1,"` + strings.Repeat("k", 33) + `":1,"model":"v"}`, `{"` + strings.Repeat("k", 31) + `":1,"` + strings.Repeat("k", 32) + `":1,"` + strings.Repeat("k", 33) + `":1,"model":"NEW"}`},
 		{"array", false, `[{"model":"v"}]`, `[{"model":"v"}]`},
 		{"response", false, `{"type":"x","response":{"id":{"model":"a"},"model":"v"},"other":{"model":"v"}}`, `{"type":"x","response":{"id":{"model":"a"},"model":"NEW"},"other":{"model":"v"}}`},
 		{"message", false, `{"message":{"model":"v"}}`, `{"message":{"model":"NEW"}}`},

@@ -159,9 +159,9 @@ func (s *Stream) lookAtData(d []byte) bool {
 		i := memberValue(d, "finish_reason")
 		for at := 0; i >= 0 && !s.Finished; i = memberValue(d[at:], "finish_reason") {
 			at += i
-			s.Finished = at+1 < len(d) && d[at] == '"' && d[at+1] != '"' // some engines write an empty one in each chunk
+			s.Finished = holdsText(d, at) // some engines write an empty one in each chunk
 		}
-		if i = memberValue(d, "stop_reason"); i >= 0 && i < len(d) && d[i] == '"' { // the messages endpoint
+		if i = memberValue(d, "stop_reason"); i >= 0 && holdsText(d, i) { // the messages endpoint
 			s.Finished = true
 		}
 	}
@@ -176,6 +176,9 @@ func (s *Stream) lookAtData(d []byte) bool {
 	return i < len(d) && d[i] == ']'
 }
 
+// holdsText reports whether a string that is not empty begins at i.
+func holdsText(d []byte, i int) bool { return i+1 < len(d) && d[i] == '"' && d[i+1] != '"' }
+
 // hasToken reports whether a chunk holds generated text or a tool call: chunks of the
 // role, of an answer's creation, and of usage do not.
 func hasToken(d []byte) bool {
@@ -185,7 +188,7 @@ func hasToken(d []byte) bool {
 			continue
 		}
 		j := skipSpace(d, i+1)
-		if d[i] == '"' && d[i+1] != '"' || name == "tool_calls" && d[i] == '[' && j < len(d) && d[j] != ']' {
+		if holdsText(d, i) || name == "tool_calls" && d[i] == '[' && j < len(d) && d[j] != ']' {
 			return true
 		}
 	}

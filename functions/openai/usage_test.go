@@ -18,6 +18,7 @@ func TestUsageScan(t *testing.T) {
 		{"at the end", `{` + choices + `,` + usage + `}`, both},
 		{"at the beginning", `{` + usage + `,` + choices + `}`, both},
 		{"before a field that the client chose", `{` + choices + `,` + usage + `,` + logprobs + `}`, both},
+		{"behind blanks", "\r\t \n{" + usage + "\r}", both},
 		{"in lines", "\n{\n \"usage\" : {\n  \"input_tokens\" : 17 ,\n  \"output_tokens\" : 212\n }\n,\"a\":1}\n", both},
 		{"with an escape in its name", `{"\u0075sage":{"prompt_tokens":17,"completion_tokens":212}}`, both},
 		{"twice", `{"usage":{"prompt_tokens":1,"completion_tokens":1},"id":"\\","usage":{"prompt_tokens":17,"completion_tokens":212}}`, both},

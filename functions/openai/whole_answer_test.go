@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -47,6 +48,32 @@ func TestStreamWhole(t *testing.T) {
 		s.Pass([]byte(got))
 		if !s.Done || s.Failed || !s.Started || strings.Contains(x.in, "usage") && x.path != "/v1/chat/completions" && !s.Usage.Known {
 			t.Errorf("%s: %+v", x.name, s)
+		}
+	}
+	// The events of each endpoint, in order.
+	for _, x := range []struct{ path, in, want string }{
+		{"/v1/responses", `{"id":"r","status":"completed","output":[{"id":"i","content":[{"type":"output_text","text":"a"},{"type":"refusal"},{"type":"output_text","text":"b"}]},{"id":"f","type":"function_call"}]}`,
+			"created output_item.added content_part.added output_text.delta output_text.done content_part.done " +
+				"content_part.added output_text.delta output_text.done content_part.done output_item.done " +
+				"output_item.added output_item.done completed"},
+		{"/v1/responses", `{"status":"incomplete","output":[]}`, "created incomplete"}, {"/v1/responses", `{"status":"failed"}`, "created failed"},
+		{"/v1/messages", `{"content":[{"type":"thinking","thinking":"x","signature":"s"},{"type":"thinking","thinking":"y"},{"type":"text","text":"z"},{"type":"other"}]}`,
+			"message_start content_block_start content_block_delta content_block_delta content_block_stop " +
+				"content_block_start content_block_delta content_block_stop " +
+				"content_block_start content_block_delta content_block_stop content_block_start content_block_stop message_delta message_stop"},
+	} {
+		var names []string
+		sequence := 0
+		for event := range strings.SplitSeq(strings.TrimSuffix(string(StreamWhole(x.path, []byte(x.in), false)), "\n\n"), "\n\n") {
+			name, data, _ := strings.Cut(strings.TrimPrefix(event, "event: "), "\ndata: ")
+			names = append(names, strings.TrimPrefix(name, "response."))
+			if !strings.Contains(data, `"type":"`+name+`"`) || strings.Contains(x.path, "responses") && !strings.Contains(data, fmt.Sprintf(`"sequence_number":%d,`, sequence)) {
+				t.Errorf("%s, event %d: %s", x.path, sequence, event)
+			}
+			sequence++
+		}
+		if got := strings.Join(names, " "); got != x.want {
+			t.Errorf("%s:\n%s, want\n%s", x.path, got, x.want)
 		}
 	}
 	for _, in := range []string{"", "null", "[]", "{", "hello", `"x"`} {

@@ -87,27 +87,22 @@ func Find(files []File) []Set {
 	slices.Sort(order)
 	sets := make([]Set, 0, len(order))
 	for _, key := range order {
-		s := Set{Files: groups[key]}
-		slices.SortFunc(s.Files, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
-		for _, f := range s.Files {
-			s.addMissing(f.Name)
-		}
-		sets = append(sets, s)
+		slices.SortFunc(groups[key], func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
+		sets = append(sets, newSet(groups[key]))
 	}
 	return sets
 }
 
-// addMissing looks for the shards beside one.
-func (s *Set) addMissing(name string) {
-	if s.Missing != "" {
-		return
-	}
-	for _, other := range Siblings(name) {
-		if !slices.ContainsFunc(s.Files, func(f File) bool { return f.Name == other }) {
-			s.Missing = other
-			return
+// newSet makes a set of files and looks for the shards beside each.
+func newSet(files []File) Set {
+	for _, f := range files {
+		for _, other := range Siblings(f.Name) {
+			if !slices.ContainsFunc(files, func(f File) bool { return f.Name == other }) {
+				return Set{files, other}
+			}
 		}
 	}
+	return Set{Files: files}
 }
 
 // Matches reports whether a pattern means a file: its whole name, a folder that it is in,
@@ -138,21 +133,10 @@ func Choose(sets []Set, pattern string) (out []Set) {
 		}
 		if !IsGGUF(s.Files[0].Name) {
 			var names []string
-			for _, f := range s.Files {
-				if matches(f) {
-					names = append(names, Siblings(f.Name)...)
-				}
+			for _, f := range functions.Filter(s.Files, matches) {
+				names = append(names, Siblings(f.Name)...)
 			}
-			chosen := Set{}
-			for _, f := range s.Files {
-				if slices.Contains(names, f.Name) {
-					chosen.Files = append(chosen.Files, f)
-				}
-			}
-			for _, f := range chosen.Files {
-				chosen.addMissing(f.Name)
-			}
-			s = chosen
+			s = newSet(functions.Filter(s.Files, func(f File) bool { return slices.Contains(names, f.Name) }))
 		}
 		out = append(out, s)
 	}

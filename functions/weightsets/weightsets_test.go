@@ -45,6 +45,7 @@ func TestFindAndChoose(t *testing.T) {
 		{"model.safetensors m.gguf", "*", "m.gguf model.safetensors"},
 		{"m.gguf", "*Q8*", ""},
 		{"M.GGUF", "*.GGUF", "M.GGUF"},
+		{"m-00001-of-00001.gguf config.json", "*.gguf", "m-00001-of-00001.gguf"},
 	} {
 		if got := names(weightsets.Choose(weightsets.Find(listing(tc.files)), tc.pattern)); got != tc.want {
 			t.Errorf("%s of %s: %q, want %q", tc.pattern, tc.files, got, tc.want)

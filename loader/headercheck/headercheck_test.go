@@ -27,6 +27,8 @@ func TestSafetensorsGood(t *testing.T) {
 		"one":         fileBytes(`{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}`, 24),
 		"none":        fileBytes(`{}`, 0),
 		"metadata":    fileBytes(`{"__metadata__":{"format":"pt"},"a":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}}`, 8),
+		"no metadata": fileBytes(`{"__metadata__":{},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1),
+		"null":        fileBytes(`{"__metadata__":null,"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1),
 		"any order":   fileBytes(`{"b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]},"a":{"data_offsets":[0,3],"shape":[3],"dtype":"U8"}}`, 5),
 		"scalar":      fileBytes(`{"a":{"dtype":"I64","shape":[],"data_offsets":[0,8]}}`, 8),
 		"empty shape": fileBytes(`{"a":{"dtype":"F32","shape":[0,9],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1),

@@ -73,7 +73,9 @@ func TestSelect(t *testing.T) {
 		f("a:model.gguf"), f("sub/tokenizer .json", "x/con.safetensors"), f("tokenizer.json."+"json", "vocab\x01.json"),
 		{{Name: "a.json", Size: -1}}, {{Name: "a.json", Size: 1 << 50}}, {{Name: "a.json", Size: 1 << 45}, {Name: "b.json", Size: 1 << 45}, {Name: "c.json", Size: 1}},
 	} {
-		if _, _, err := source.Select("s", bad, nil); source.KindOf(err) != source.Refused {
+		_, _, err := source.Select("s", bad, nil)
+		if e, _ := errors.AsType[*source.Error](err); e == nil || e.Kind != source.Refused || e.Source != "s" ||
+			!strings.Contains(e.Error(), ".") {
 			t.Errorf("%v: %v", bad, err)
 		}
 	}
@@ -98,6 +100,7 @@ func TestSelectLeavesOut(t *testing.T) {
 		{[]string{"run/con.txt", "x\xff.json", "end..txt", "m.gguf", "tab\t.txt", " lead.json", `back\slash.json`}, nil, "m.gguf end..txt", "run/con.txt x\xff.json tab\t.txt  lead.json back\\slash.json"},
 		{[]string{"nul.py", "m.py", "M.py", "m.gguf"}, source.Globs{"*", "*/*"}, "m.py m.gguf", "nul.py M.py"},
 		{[]string{"README:1.md", "m.gguf"}, nil, "m.gguf", ""}, // not staged anyway
+		{[]string{"config.json/x.txt", "config.json"}, nil, "config.json", "config.json/x.txt"},
 	} {
 		var files []source.File
 		for _, n := range tc.names {
@@ -167,6 +170,10 @@ func TestSelectWeights(t *testing.T) {
 		{"a program loads what it likes", "a.gguf b.gguf x/y.bin", functions.ModelSpec{Engine: functions.EngineCommand}, "a.gguf b.gguf x/y.bin"},
 		{"consolidated and original", sharded + " consolidated.safetensors params.json original/params.json original/tokenizer.model", functions.ModelSpec{Engine: functions.EngineVLLM}, sharded + " params.json"},
 		{"consolidated shards beside one file", "model.safetensors consolidated-00001-of-00002.safetensors consolidated-00002-of-00002.safetensors", functions.ModelSpec{Engine: functions.EngineSGLang}, "model.safetensors"},
+		{"a text beside it", "model.safetensors consolidated.json Consolidated.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM}, "consolidated.json model.safetensors"},
+		{"an index of shards beside one file", "model.safetensors model-00001-of-00001.safetensors model.safetensors.index.json", functions.ModelSpec{Engine: functions.EngineVLLM}, "model-00001-of-00001.safetensors model.safetensors model.safetensors.index.json"},
+		{"another file than the whole one", "other.safetensors consolidated.safetensors model.safetensors.index.json", functions.ModelSpec{Engine: functions.EngineVLLM}, "consolidated.safetensors model.safetensors.index.json other.safetensors"},
+		{"no weights", "config.json a.txt", functions.ModelSpec{Engine: functions.EngineLlamaCpp}, "!holds no weights (*.safetensors, *.gguf); 2 other files are there (point source"},
 		{"consolidated alone", "consolidated.safetensors params.json", functions.ModelSpec{Engine: functions.EngineVLLM}, "consolidated.safetensors params.json"},
 		{"consolidated chosen", sharded + " consolidated.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM, Weights: "consolidated*"}, "config.json consolidated.safetensors model.safetensors.index.json"},
 		{"consolidated named", "model.safetensors consolidated.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM, Files: []string{"consolidated*"}}, "consolidated.safetensors model.safetensors"},
@@ -218,6 +225,24 @@ func TestGlobs(t *testing.T) {
 		all := source.Globs{"*.py", "*/*.py", "*/*/*.py"}
 		if got, _, err := source.Select("s", bad, all); source.KindOf(err) != source.Refused {
 			t.Errorf("%v: %v, %v", bad, got, err)
+		}
+	}
+}
+
+// TestSkipped: what a pattern could add, sorted, without what must not be named.
+func TestSkipped(t *testing.T) {
+	var files []source.File
+	for _, n := range []string{"z.py", "config.json", ".h.py", "_thaw/x.py", "a.py", "b:c.py", "d/e.bin", "x.txt", "y.md", "!z.md"} {
+		files = append(files, source.File{Name: n})
+	}
+	for _, x := range []struct {
+		also source.Globs
+		want string
+	}{
+		{nil, "!z.md a.py d/e.bin y.md z.py"}, {source.Globs{"a.*"}, "!z.md d/e.bin y.md z.py"}, {source.Globs{"!a.py", "!d"}, "!z.md y.md z.py"}, {source.Globs{"!x.txt", "[!"}, "!z.md a.py d/e.bin y.md z.py"},
+	} {
+		if got := strings.Join(x.also.Skipped(files), " "); got != x.want {
+			t.Errorf("%v: %s, want %s", x.also, got, x.want)
 		}
 	}
 }

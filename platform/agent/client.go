@@ -142,7 +142,7 @@ func (c *Client) post(ctx context.Context, client *http.Client, path string, in,
 
 // readProblem reads an error answer: its code, "" if it has none, and its message.
 func readProblem(res *http.Response) (code, description string) {
-	b, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
+	b, _ := io.ReadAll(io.LimitReader(res.Body, 1<<16))
 	var p problem
 	if json.Unmarshal(b, &p) == nil && p.Error.Message != "" {
 		return p.Error.Code, p.Error.Message

@@ -2,10 +2,11 @@ package agent
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/runtime/gpu"
 )
@@ -18,8 +19,7 @@ type InventoryPoller struct {
 	count  int             // GPUs to offer; negative: all
 	memory functions.Bytes // of each GPU to offer; 0: all of it
 
-	mu   sync.Mutex
-	gpus []functions.GPU
+	gpus atomic.Pointer[[]functions.GPU]
 }
 
 // NewInventoryPoller polls once. facts may be nil. count and memory limit what is offered;
@@ -38,16 +38,10 @@ const (
 
 // Run polls until ctx ends.
 func (p *InventoryPoller) Run(ctx context.Context) error {
-	t := time.NewTicker(gpuPollEvery)
-	defer t.Stop()
-	for n := 1; ; n++ {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-			p.refresh(n%storePollEvery == 0)
-		}
+	for n := 1; backoff.Sleep(ctx, gpuPollEvery); n++ {
+		p.refresh(n%storePollEvery == 0)
 	}
+	return nil
 }
 
 func (p *InventoryPoller) refresh(store bool) {
@@ -60,9 +54,7 @@ func (p *InventoryPoller) refresh(store bool) {
 	if store {
 		_ = p.store.Refresh() // on an error the last listing stays
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.gpus = gpus
+	p.gpus.Store(&gpus)
 }
 
 // offeredGPUs are the GPUs of the driver, cut to count and memory.
@@ -88,11 +80,7 @@ func offeredGPUs(found []functions.GPU, count int, memory functions.Bytes) []fun
 }
 
 // GPUs are those of the last poll.
-func (p *InventoryPoller) GPUs() []functions.GPU {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.gpus
-}
+func (p *InventoryPoller) GPUs() []functions.GPU { return *p.gpus.Load() }
 
 // Store is the store's use at the last poll.
 func (p *InventoryPoller) Store() (functions.StoreUse, []functions.CachedModel) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
@@ -43,19 +44,7 @@ func NewJoin(server string, secure *tls.Config, removed func(keys []string), log
 }
 
 // Push takes a heartbeat. It is called by one goroutine at a time and does not block.
-func (j *Join) Push(hb functions.Heartbeat) {
-	for {
-		select {
-		case j.pending <- hb:
-			return
-		default:
-		}
-		select {
-		case <-j.pending: // superseded by hb
-		default:
-		}
-	}
-}
+func (j *Join) Push(hb functions.Heartbeat) { newest.Offer(j.pending, hb) }
 
 const (
 	joinFirst = 100 * time.Millisecond

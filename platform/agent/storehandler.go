@@ -147,11 +147,11 @@ func (c *Client) storeRequest(ctx context.Context, method, path string, body any
 		return res, nil
 	}
 	defer res.Body.Close()
-	var p problem
-	if json.NewDecoder(http.MaxBytesReader(nil, res.Body, 1<<16)).Decode(&p) != nil || p.Error.Code == "" {
+	code, message := readProblem(res)
+	if code == "" {
 		return nil, &functions.StoreError{Code: functions.CodeUnreachable, Message: fmt.Sprintf("the agent at %s answered %s", c.url, res.Status)}
 	}
-	return nil, &functions.StoreError{Code: p.Error.Code, Message: p.Error.Message}
+	return nil, &functions.StoreError{Code: code, Message: message}
 }
 
 // storeStream reads a stream of progress to its last line.

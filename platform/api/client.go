@@ -219,11 +219,7 @@ func (c *Client) Teams(ctx context.Context) ([]Team, error) {
 
 // Keys are the keys of a team, or all where it is "".
 func (c *Client) Keys(ctx context.Context, team string) ([]auth.Key, error) {
-	path := "/api/v1/keys"
-	if team != "" {
-		path += "?team=" + url.QueryEscape(team)
-	}
-	return getItems[auth.Key](ctx, c, path)
+	return getItems[auth.Key](ctx, c, "/api/v1/keys?team="+url.QueryEscape(team))
 }
 
 // ColdStarts are the newest, newest first.
@@ -233,19 +229,13 @@ func (c *Client) ColdStarts(ctx context.Context, limit int) ([]ColdStart, error)
 
 // Events are those after one's seq, oldest first.
 func (c *Client) Events(ctx context.Context, since uint64) ([]functions.Event, error) {
-	return getItems[functions.Event](ctx, c, "/api/v1/events?since="+strconv.FormatUint(since, 10))
+	return c.EventsOf(ctx, since, "", "")
 }
 
 // EventsOf are those of one function (TEAM/NAME; "": all) and of one kind ("":
 // any), after one's seq, oldest first.
 func (c *Client) EventsOf(ctx context.Context, since uint64, function, kind string) ([]functions.Event, error) {
-	q := url.Values{"since": {strconv.FormatUint(since, 10)}}
-	if function != "" {
-		q.Set("function", function)
-	}
-	if kind != "" {
-		q.Set("kind", kind)
-	}
+	q := url.Values{"since": {strconv.FormatUint(since, 10)}, "function": {function}, "kind": {kind}}
 	return getItems[functions.Event](ctx, c, "/api/v1/events?"+q.Encode())
 }
 
@@ -313,18 +303,9 @@ func (c *Client) Prewarms(ctx context.Context) (Prewarms, error) {
 // Route is what a Router would send a request to; router and path may be "". body is the
 // request's, in JSON.
 func (c *Client) Route(ctx context.Context, router, path string, body []byte) (functions.RouteRecord, error) {
-	q := url.Values{}
-	for name, value := range map[string]string{"router": router, "path": path} {
-		if value != "" {
-			q.Set(name, value)
-		}
-	}
-	to := "/api/v1/route"
-	if len(q) > 0 {
-		to += "?" + q.Encode()
-	}
 	var rec functions.RouteRecord
-	res, err := c.Do(ctx, "POST", to, http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(body))
+	res, err := c.Do(ctx, "POST", "/api/v1/route?"+url.Values{"router": {router}, "path": {path}}.Encode(),
+		http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(body))
 	if err == nil {
 		err = read1(res, &rec)
 	}
@@ -362,9 +343,6 @@ func (c *Client) DeleteKey(ctx context.Context, id string) error {
 }
 
 func onNode(path, node string) string {
-	if node == "" {
-		return path
-	}
 	return path + "?node=" + url.QueryEscape(node)
 }
 

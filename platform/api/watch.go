@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/api/live"
 )
@@ -83,23 +84,16 @@ type stream struct {
 func (s *stream) Read(p []byte) (int, error) {
 	last := time.Now()
 	for len(s.buf) == 0 {
-		look := time.NewTimer(pollEvery)
 		select {
 		case <-s.ctx.Done():
-			look.Stop()
 			return 0, io.EOF
 		case _, ok := <-s.changed:
 			if !ok {
 				s.changed = nil
 			}
-			look.Reset(minUpdateGap)
-			select {
-			case <-s.ctx.Done():
-			case <-look.C:
-			}
-		case <-look.C:
+			backoff.Sleep(s.ctx, minUpdateGap)
+		case <-time.After(pollEvery):
 		}
-		look.Stop()
 		var ok bool
 		if s.buf, ok = s.look(s.buf); !ok {
 			return 0, io.EOF
@@ -146,17 +140,9 @@ func openFollowed(x *exchange, open func(context.Context) (io.ReadCloser, error)
 	f := &followed{ReadCloser: r, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(f.done)
-		look := time.NewTicker(pollEvery)
-		defer look.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-look.C:
-				if x.Draining() {
-					cancel()
-					return
-				}
+		for backoff.Sleep(ctx, pollEvery) {
+			if x.Draining() {
+				cancel()
 			}
 		}
 	}()

@@ -273,8 +273,7 @@ func (c *Catalog) waitDelivered() {
 	c.mu.Lock()
 	want := c.version
 	c.mu.Unlock()
-	bound := time.NewTimer(deliverTimeout)
-	defer bound.Stop()
+	bound := time.After(deliverTimeout)
 	for {
 		c.mu.Lock()
 		pending, delivered := false, c.delivered
@@ -287,7 +286,7 @@ func (c *Catalog) waitDelivered() {
 		}
 		select {
 		case <-delivered:
-		case <-bound.C:
+		case <-bound:
 			return
 		}
 	}

@@ -44,12 +44,9 @@ type Programs struct {
 	// Knative runs thaw-knative; args are all after its name. An Error without
 	// text means that the program has printed its error.
 	Knative func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error
-	// Client returns the client for verbs that call a server; key is that of
-	// --key or THAW_KEY. nil: the client of the server at --server.
-	Client func(key string) (*api.Client, error)
-	// Team is the team of names that have none, and the one whose objects lists show;
-	// "": lists show those of all teams.
-	Team string
+	// Client returns the client of a cluster's controller for verbs that call a server; key is
+	// that of --key or THAW_KEY. nil: the client of the server at --server.
+	Client func(c ClusterFlags, key string) (*api.Client, error)
 	// OpenStore opens the store below a data folder.
 	OpenStore func(LocalStoreOptions) (LocalStore, error)
 	// Sources opens the sources of weights, by scheme; end closes their connections.
@@ -93,6 +90,7 @@ type connection struct {
 	keyFrom           string // where the key was found, for the hint when it is wrong
 	keyFound          bool   // in a data folder: neither flag nor variable named it
 	timeout           time.Duration
+	cluster           ClusterFlags // of a program that has Programs.Client
 }
 
 type (

@@ -257,7 +257,8 @@ func TestGatewayNames(t *testing.T) {
 
 // TestHelp: every verb has examples, and they come before the flags.
 func TestHelp(t *testing.T) {
-	c := &connection{printer: printer{kit.NewTerminal(nil, io.Discard, io.Discard, func(string) string { return "" })}}
+	getenv := func(string) string { return "" }
+	c := &connection{printer: printer{kit.NewTerminal(nil, io.Discard, io.Discard, getenv)}, getenv: getenv}
 	for _, cmd := range newRoot(c).Commands() {
 		if cmd.Hidden {
 			continue

@@ -72,25 +72,13 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 	m.toKnative(cmd, cluster{
 		flags: func(f *kit.FlagSet) {
 			f.StringP("namespace", "n", "", "for models whose file names none")
-			f.String("thaw-image", "", "image whose entry point is thaw; left out: that of the controller [THAW_IMAGE]")
-			f.StringArray("image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
-			f.String("vulnerable-engines", "",
-				"engines below the version that fixes a known vulnerability: "+
-					"refuse (default) to start them in pods, or allow [THAW_VULNERABLE_ENGINES]")
-			f.String("store", "", "folder of the loader on each node")
-			f.String("gpu-memory", "", gpuMemoryHelp)
-			f.Duration("request-timeout", 0, "the longest a request may take")
-			f.String("pod", "", "file with what pods of models with GPUs say where spec.pod does not")
+			new(kit.RenderFlags).Register(f, m.getenv, "", 0)
 			f.Bool("skip-preflight", false, "do not look first whether the cluster could run them")
 		},
 		passed: []string{"filename", "dry-run", "wait"},
 	})
 	return cmd
 }
-
-// gpuMemoryHelp is the help of --gpu-memory of verbs that render models for a cluster.
-const gpuMemoryHelp = "memory of one GPU, for models whose file leaves its resources out; left out: what the labels of the cluster's " +
-	"nodes say"
 
 func (c *connection) wakeAndFollow(ctx context.Context, cl *api.Client, name functions.Name) error {
 	w, err := cl.Wake(ctx, name, 0)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -121,7 +120,6 @@ func (p printer) printDescription(d description) {
 
 // waterfall draws the phases of a cold start beneath each other.
 func (p printer) waterfall(t api.ColdStart) {
-	const wide = 40
 	end := t.Total
 	for _, phase := range t.Phases {
 		end = max(end, phase.Start+phase.Duration)
@@ -138,13 +136,8 @@ func (p printer) waterfall(t api.ColdStart) {
 		fmt.Fprintf(p.Out, "  started once more, after idle models were evicted: %s\n", kit.Plain(t.Retried))
 	}
 	line := func(name, mark string, start, duration float64, share string) {
-		from, to := 0, 0
-		if end > 0 {
-			from = min(max(int(start/end*wide), 0), wide-1)
-			to = min(max(int((start+duration)/end*wide+0.5), from+1), wide)
-		}
-		bar := strings.Repeat(" ", from) + strings.Repeat(mark, to-from)
-		fmt.Fprintf(p.Out, "  %-12s |%-*s| %s%s\n", kit.Plain(name), wide, bar, kit.Seconds(&duration), share)
+		fmt.Fprintf(p.Out, "  %-12s |%-*s| %s%s\n", kit.Plain(name), kit.SegmentWidth, kit.Segment(mark, start, duration, end),
+			kit.Seconds(&duration), share)
 	}
 	for _, phase := range t.Phases {
 		line(string(phase.Phase), "=", phase.Start, phase.Duration, "")

@@ -21,10 +21,7 @@ func (c *connection) doctor() *cobra.Command {
 		flags: func(f *kit.FlagSet) {
 			f.StringP("namespace", "n", "", "whose pods are meant")
 			f.StringArrayP("filename", "f", nil, "file or folder of model files: what these need as well; may be repeated")
-			f.String("thaw-image", "", "image whose entry point is thaw; left out: that of the controller [THAW_IMAGE]")
-			f.StringArray("image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
-			f.String("gpu-memory", "", gpuMemoryHelp)
-			f.String("pod", "", "file with what pods of models with GPUs say where spec.pod does not")
+			new(kit.RenderFlags).Register(f, c.getenv, "", 0)
 		},
 		never: []string{"functions"},
 	})

@@ -91,7 +91,7 @@ func (m modelVerbs) get() *cobra.Command {
 			if follow {
 				return kit.Usage("thaw keys list", "keys cannot be watched")
 			}
-			return showList(ctx, m.printer, cl, tables.Keys(m.Terminal), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, m.programs.Team) })
+			return showList(ctx, m.printer, cl, tables.Keys(m.Terminal), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, m.cluster.Namespace) })
 		}),
 	}
 	watchFlag(cmd, &follow)
@@ -143,20 +143,14 @@ func (m modelVerbs) ps() *cobra.Command {
   thaw ps --to knative -n ml    of a team on a cluster, by way of its API server
   thaw ps -o json`,
 		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
-			ofTeam := func(r functions.Replica) bool { return m.showsFunction(r.Function) }
-			if follow {
-				return tables.Watch(ctx, m.Terminal, cl, tables.Replicas(m.Terminal), ofTeam)
+			k := tables.Replicas(m.Terminal)
+			k.Keep = func(r functions.Replica) bool { return m.showsFunction(r.Function) }
+			err := showList(ctx, m.printer, cl, k, follow, "", cl.Replicas)
+			if err != nil || follow || m.Output != "table" && m.Output != "wide" {
+				return err
 			}
 			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 			defer cancel()
-			replicas, err := cl.Replicas(ctx)
-			if err != nil {
-				return err
-			}
-			replicas = slices.DeleteFunc(replicas, func(r functions.Replica) bool { return !ofTeam(r) })
-			if err := kit.PrintList(m.Terminal, tables.Replicas(m.Terminal), replicas); err != nil || m.Output != "table" && m.Output != "wide" {
-				return err
-			}
 			all, err := cl.Functions(ctx)
 			if err != nil {
 				return err

@@ -9,6 +9,10 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
+// ClusterFlags select a cluster and a team there, which is a namespace: of names that have
+// none, and the one whose objects lists show; "": lists show those of all teams.
+type ClusterFlags struct{ Kubeconfig, Context, Namespace string }
+
 // cluster describes how a verb runs on a cluster instead of a server.
 type cluster struct {
 	flags  func(*kit.FlagSet) // for clusters only, beside those that select one
@@ -37,6 +41,14 @@ func (c *connection) toKnative(cmd *cobra.Command, target cluster) {
 	own.AddFlagSet(only)
 	server := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if c.programs.Client != nil {
+			value := func(name string) string { return cmd.Flag(name).Value.String() }
+			c.cluster = ClusterFlags{value("kubeconfig"), value("context"), value("namespace")}
+			if n := c.cluster.Namespace; n != "" && !functions.IsLabel(n) {
+				return kit.Usage("the name of a namespace, which is the team", "%q cannot be a namespace", kit.Plain(n))
+			}
+			return server(cmd, args)
+		}
 		switch to {
 		case "":
 			var wrong error

@@ -34,7 +34,7 @@ const queryTimeout = 30 * time.Second
 // client returns a client of the server and sets keyFrom.
 func (c *connection) client() (*api.Client, error) {
 	if c.programs.Client != nil {
-		return c.programs.Client(c.givenKey())
+		return c.programs.Client(c.cluster, c.givenKey())
 	}
 	server := cmp.Or(c.server, c.getenv("THAW_SERVER"), DefaultServer)
 	key, err := c.findKey(server)
@@ -245,8 +245,8 @@ func (c *connection) name(ctx context.Context, cl *api.Client, word string) (fun
 		return n, kit.Usage("write "+teams[0]+"/"+n.Name, "%s is a function of more than one team: %s", n.Name, strings.Join(teams, ", "))
 	default:
 		what := "there is no function " + n.Short()
-		if c.programs.Team != "" {
-			what += " of team " + c.programs.Team
+		if c.cluster.Namespace != "" {
+			what += " of team " + c.cluster.Namespace
 		}
 		return n, &kit.Error{Exit: kit.ExitNotFound, What: what, Hint: kit.DidYouMean(n.Name, names, 3, "thaw models lists them")}
 	}
@@ -255,7 +255,7 @@ func (c *connection) name(ctx context.Context, cl *api.Client, word string) (fun
 
 // showsTeam reports whether lists show what belongs to a team.
 func (c *connection) showsTeam(team string) bool {
-	return c.programs.Team == "" || team == c.programs.Team
+	return c.cluster.Namespace == "" || team == c.cluster.Namespace
 }
 
 // showsFunction reports whether lists show what belongs to a function, TEAM/NAME; what

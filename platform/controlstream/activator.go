@@ -17,7 +17,7 @@ type Feed interface {
 	Publish(fs ...snapshot.Snapshot)
 	Remove(names ...functions.Name)
 	AbortThrough(agent string)
-	Demand(all bool, yield func(activator.Demand) bool)
+	Demand(all bool, yield func(activator.Demand))
 	DemandOf(name functions.Name) (activator.Demand, bool)
 	EachInFlight(name functions.Name, yield func(replica string, n int))
 	InFlightOf(name functions.Name, replica string) int
@@ -82,8 +82,8 @@ func (a *Activator) ReportUsageNow() { a.reportDue.Set() }
 
 // Wake requests a first replica. It returns "": the cold start's id comes with the next
 // snapshot.
-func (a *Activator) Wake(name functions.Name, team string) string {
-	a.Send(Report{Wakes: []Wake{{Name: name, Team: team}}})
+func (a *Activator) Wake(name functions.Name) string {
+	a.Send(Report{Wakes: []Wake{{Name: name}}})
 	return ""
 }
 
@@ -198,7 +198,7 @@ func (a *Activator) demand(all, first bool, u *Report) (whole bool, heard uint64
 	if a.o.RateLimits != nil {
 		u.RateLimits = a.o.RateLimits.Reports(first, all, time.Now())
 	}
-	a.feed.Demand(all, func(d activator.Demand) bool {
+	a.feed.Demand(all, func(d activator.Demand) {
 		var flights map[string]int
 		a.feed.EachInFlight(d.Name, func(replica string, n int) {
 			if flights == nil {
@@ -207,7 +207,6 @@ func (a *Activator) demand(all, first bool, u *Report) (whole bool, heard uint64
 			flights[replica] = n
 		})
 		u.Demand = append(u.Demand, Demand{Demand: d, InFlight: flights})
-		return true
 	})
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -230,19 +229,15 @@ func (a *Activator) demand(all, first bool, u *Report) (whole bool, heard uint64
 }
 
 // addResumeState adds what a new controller needs: each function's last use, or a cold function
-// would look idle since ever, and wakes for the teams with queued requests. mu must be
+// would look idle since ever, and wakes for queued requests. mu must be
 // held.
 func (a *Activator) addResumeState(u *Report) {
 	busy := make(map[functions.Name]bool, len(u.Demand))
 	for _, d := range u.Demand {
 		busy[d.Name] = true
 		n := a.fns[d.Name]
-		if d.Queued <= d.Low.Queued || n == nil || len(n.Replicas) > 0 {
-			continue
-		}
-		for team := range d.Teams {
-			u.Wakes = append(u.Wakes, Wake{Name: d.Name, Team: team})
-			break
+		if d.Queued > d.Low.Queued && n != nil && len(n.Replicas) == 0 {
+			u.Wakes = append(u.Wakes, Wake{Name: d.Name})
 		}
 	}
 	for name := range a.fns {

@@ -43,7 +43,7 @@ func (b bell) Publish(fs ...snapshot.Snapshot) { b.rang <- time.Now(); b.feed.Pu
 
 type ringing struct{ rang chan time.Time }
 
-func (r ringing) Wake(functions.Name, string) string           { r.rang <- time.Now(); return "" }
+func (r ringing) Wake(functions.Name) string                   { r.rang <- time.Now(); return "" }
 func (r ringing) Nudge(functions.Name)                         {}
 func (r ringing) ReportFailure(functions.Name, string, string) {}
 func (r ringing) heard(b *testing.B, what string) time.Time    { return awaited(b, what, r.rang) }
@@ -148,10 +148,10 @@ func BenchmarkWake(b *testing.B) {
 	took := make([]time.Duration, 0, b.N)
 	bytes, frames := wrote.Load(), writes.Load()
 	for i := 0; b.Loop(); i++ {
-		fs[0].want(activator.Demand{Name: name("m"), Queued: i + 1, Oldest: time.Now(), Teams: map[string]int{"a": i + 1}})
+		fs[0].want(activator.Demand{Name: name("m"), Queued: i + 1, Oldest: time.Now()})
 		began := time.Now()
 		as[0].DemandChanged()
-		as[0].Wake(name("m"), "a")
+		as[0].Wake(name("m"))
 		took = append(took, w.heard(b, "the wake").Sub(began))
 	}
 	b.ReportMetric(float64(wrote.Load()-bytes)/float64(len(took)), "B/wake")

@@ -36,9 +36,6 @@ type requestEnds struct{ any, use time.Time }
 
 func (h *Hub) noteRequestEnd(name functions.Name, at, use time.Time) {
 	e := h.ends[name]
-	if use.IsZero() {
-		use = at // of a request that is not of priority low
-	}
 	if at.After(e.any) {
 		e.any = at
 	}
@@ -69,12 +66,6 @@ func (h *Hub) sum(name functions.Name) activator.Demand {
 		out.Queued += d.Queued
 		out.Low.Active += d.Low.Active
 		out.Low.Queued += d.Low.Queued
-		for team, n := range d.Teams {
-			if out.Teams == nil {
-				out.Teams = map[string]int{}
-			}
-			out.Teams[team] += n
-		}
 	}
 	return out
 }
@@ -89,7 +80,7 @@ func (h *Hub) DemandOf(name functions.Name) activator.Demand {
 // Demand yields the demand of each function whose demand, or whose replicas' requests in
 // flight, may have changed since the last call; with all also of every function that has
 // requests. Calls must be sequential.
-func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
+func (h *Hub) Demand(all bool, yield func(activator.Demand)) {
 	h.mu.Lock()
 	h.dropLostActivators(h.o.Now())
 	if all {
@@ -102,19 +93,11 @@ func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
 		}
 		h.prune()
 	}
-	names := h.demandChanged.Values()
+	out := functions.ConvertAll(h.demandChanged.Values(), h.sum)
 	h.demandChanged.Clear()
-	out := functions.ConvertAll(names, func(name functions.Name) activator.Demand { return h.sum(name) })
 	h.mu.Unlock()
-	for i := range out {
-		if !yield(out[i]) { // the others stay marked for the next call
-			h.mu.Lock()
-			for _, name := range names[i+1:] {
-				h.demandChanged.Put(name, name)
-			}
-			h.mu.Unlock()
-			return
-		}
+	for _, d := range out {
+		yield(d)
 	}
 }
 
@@ -174,11 +157,15 @@ func (h *Hub) applyReport(p *peer, f *reportFrame, u Report) {
 	}
 	for _, d := range u.Demand {
 		maps.DeleteFunc(d.InFlight, func(_ string, n int) bool { return n == 0 })
-		if before, ok := p.demand[d.Name]; ok && f.FullSync && d.like(&before) && !d.LastEnd.After(h.ends[d.Name].any.Add(jitter)) &&
-			!d.Low.LastUse.After(h.ends[d.Name].use.Add(jitter)) {
+		ends, use := h.ends[d.Name], d.Low.LastUse
+		if use.IsZero() {
+			use = d.LastEnd // of a request that is not of priority low
+		}
+		if before, ok := p.demand[d.Name]; ok && f.FullSync && d.like(&before) && !d.LastEnd.After(ends.any.Add(jitter)) &&
+			!use.After(ends.use.Add(jitter)) {
 			continue // unchanged
 		}
-		h.noteRequestEnd(d.Name, d.LastEnd, d.Low.LastUse)
+		h.noteRequestEnd(d.Name, d.LastEnd, use)
 		h.demandChanged.Put(d.Name, d.Name)
 		if d.Active+d.Queued+len(d.InFlight) == 0 {
 			delete(p.demand, d.Name)
@@ -200,5 +187,5 @@ const jitter = 20 * time.Millisecond
 func (d *Demand) like(o *Demand) bool {
 	return d.Active == o.Active && d.Queued == o.Queued && d.Low.Active == o.Low.Active && d.Low.Queued == o.Low.Queued &&
 		d.Oldest.IsZero() == o.Oldest.IsZero() &&
-		d.Oldest.Sub(o.Oldest).Abs() <= jitter && maps.Equal(d.InFlight, o.InFlight) && maps.Equal(d.Teams, o.Teams)
+		d.Oldest.Sub(o.Oldest).Abs() <= jitter && maps.Equal(d.InFlight, o.InFlight)
 }

@@ -35,7 +35,6 @@ type demandFrame struct {
 
 	LowActive, LowQueued int           // of Active and Queued: of priority low
 	LastUse              time.Duration // ago, of admission.LowLoad
-	Teams                map[string]int
 	InFlight             map[string]int
 }
 
@@ -82,7 +81,7 @@ func (r Report) pack(whole bool, heard uint64, now time.Time) *reportFrame {
 	for _, d := range r.Demand {
 		f.Demand = append(f.Demand, demandFrame{
 			Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: elapsedSince(d.Oldest, now), LastEnd: elapsedSince(d.LastEnd, now),
-			Teams: d.Teams, InFlight: d.InFlight,
+			InFlight:  d.InFlight,
 			LowActive: d.Low.Active, LowQueued: d.Low.Queued, LastUse: elapsedSince(d.Low.LastUse, now),
 		})
 	}
@@ -98,11 +97,6 @@ func (f *reportFrame) unpack(now time.Time) (Report, error) {
 		if d.Active < 0 || d.Queued < 0 || d.LowActive < 0 || d.LowQueued < 0 {
 			return Report{}, errDemand
 		}
-		for _, n := range d.Teams {
-			if n < 0 {
-				return Report{}, errDemand
-			}
-		}
 		for _, n := range d.InFlight {
 			if n < 0 {
 				return Report{}, errDemand
@@ -110,8 +104,8 @@ func (f *reportFrame) unpack(now time.Time) (Report, error) {
 		}
 		u.Demand = append(u.Demand, Demand{
 			Demand: activator.Demand{Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: momentBefore(d.Oldest, now),
-				LastEnd: momentBefore(d.LastEnd, now), Teams: d.Teams,
-				Low: admission.LowLoad{Active: d.LowActive, Queued: d.LowQueued, LastUse: momentBefore(d.LastUse, now)}},
+				LastEnd: momentBefore(d.LastEnd, now),
+				Low:     admission.LowLoad{Active: d.LowActive, Queued: d.LowQueued, LastUse: momentBefore(d.LastUse, now)}},
 			InFlight: d.InFlight,
 		})
 	}

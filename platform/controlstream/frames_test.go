@@ -259,7 +259,6 @@ func TestBadFrames(t *testing.T) {
 		"active":  {Demand: activator.Demand{Active: -1}},
 		"queued":  {Demand: activator.Demand{Queued: -1}},
 		"low":     {Demand: activator.Demand{Low: admission.LowLoad{Queued: -1}}},
-		"teams":   {Demand: activator.Demand{Teams: map[string]int{"a": -1}}},
 		"flights": {InFlight: map[string]int{"a": -1}},
 	} {
 		if _, err := (Report{Demand: []Demand{d}}).pack(true, 0, moment).unpack(moment); !errors.Is(err, errDemand) {

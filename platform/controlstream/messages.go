@@ -2,6 +2,7 @@ package controlstream
 
 import (
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
@@ -65,10 +66,7 @@ type Demand struct {
 }
 
 // Wake requests a first replica.
-type Wake struct {
-	Name functions.Name
-	Team string // team of the waiting request
-}
+type Wake struct{ Name functions.Name }
 
 // HealthReport reports a replica that failed a request.
 type HealthReport struct {
@@ -134,6 +132,13 @@ type Key struct {
 	Team  string
 	Admin bool
 	Hash  string // hex of the SHA-256 of the secret, which is 256 random bits
+}
+
+// Replicated returns the keys as a key store takes them.
+func (k *Keys) Replicated() []auth.StoredKey {
+	return functions.ConvertAll(k.Keys, func(k Key) auth.StoredKey {
+		return auth.StoredKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team, Admin: k.Admin}, Hash: k.Hash}
+	})
 }
 
 // Table routes requests by host and by model. It is compiled from the Ingress objects of

@@ -75,12 +75,6 @@ func (n *naive) of(name functions.Name) activator.Demand {
 		if out.Oldest = others; others.IsZero() {
 			out.Oldest = low
 		}
-		for team, k := range d.Teams {
-			if out.Teams == nil {
-				out.Teams = map[string]int{}
-			}
-			out.Teams[team] += k
-		}
 	}
 	return out
 }
@@ -116,7 +110,6 @@ func TestHubIsNaive(t *testing.T) {
 			}
 			if d.Queued = r.IntN(3); d.Queued > 0 {
 				d.Oldest = n.now.Add(-time.Duration(r.IntN(10)) * 100 * time.Millisecond)
-				d.Teams = map[string]int{fmt.Sprint("t", r.IntN(2)): d.Queued}
 			}
 			if r.IntN(2) == 0 {
 				d.LastEnd = n.now.Add(-time.Duration(r.IntN(10)) * 100 * time.Millisecond)
@@ -162,11 +155,7 @@ func TestHubIsNaive(t *testing.T) {
 		}
 		look := func(all bool) {
 			n.expire()
-			h.Demand(all, func(d activator.Demand) bool {
-				mirror[d.Name] = d
-				return r.IntN(8) > 0 // stop early at times
-			})
-			h.Demand(false, func(d activator.Demand) bool { mirror[d.Name] = d; return true })
+			h.Demand(all, func(d activator.Demand) { mirror[d.Name] = d })
 			for _, of := range names {
 				want := n.of(of)
 				got, ok := mirror[of]

@@ -201,7 +201,7 @@ func (h *Hub) absorb(p *peer, f *reportFrame, u Report) error {
 	}
 	if w := h.o.Waker; w != nil { // after the demand, which the Waker reads
 		for _, x := range u.Wakes {
-			w.Wake(x.Name, x.Team)
+			w.Wake(x.Name)
 		}
 		for _, name := range u.DemandHints {
 			w.Nudge(name)

@@ -92,7 +92,7 @@ func (f *feed) AbortThrough(agent string) {
 	f.news.Set()
 }
 
-func (f *feed) Demand(all bool, yield func(activator.Demand) bool) {
+func (f *feed) Demand(all bool, yield func(activator.Demand)) {
 	f.mu.Lock()
 	var out []activator.Demand
 	for n, d := range f.demand {
@@ -151,22 +151,22 @@ func (f *feed) has(n functions.Name) (snapshot.Snapshot, bool) {
 // wakes is a Waker that records its calls.
 type wakes struct {
 	mu sync.Mutex
-	of map[functions.Name]string
+	of map[functions.Name]bool
 }
 
-func (w *wakes) Wake(n functions.Name, team string) string {
+func (w *wakes) Wake(n functions.Name) string {
 	w.mu.Lock()
 	if w.of == nil {
-		w.of = map[functions.Name]string{}
+		w.of = map[functions.Name]bool{}
 	}
-	w.of[n] = team
+	w.of[n] = true
 	w.mu.Unlock()
 	return ""
 }
 func (w *wakes) Nudge(functions.Name)                         {}
 func (w *wakes) ReportFailure(functions.Name, string, string) {}
 
-func (w *wakes) asked(n functions.Name) string {
+func (w *wakes) asked(n functions.Name) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.of[n]
@@ -191,10 +191,7 @@ func ready(n functions.Name, replicas ...string) snapshot.Snapshot {
 
 func gather(h *Hub, all bool) map[functions.Name]activator.Demand {
 	out := map[functions.Name]activator.Demand{}
-	h.Demand(all, func(d activator.Demand) bool {
-		out[d.Name] = d
-		return true
-	})
+	h.Demand(all, func(d activator.Demand) { out[d.Name] = d })
 	return out
 }
 
@@ -212,12 +209,12 @@ func TestOneHub(t *testing.T) {
 	if p, ok := f.has(name("m")); !ok || p.State != functions.Unloaded {
 		t.Fatalf("the activator has %+v, %v", p, ok)
 	}
-	f.want(activator.Demand{Name: name("m"), Queued: 3, Oldest: time.Now().Add(-time.Minute), Teams: map[string]int{"b": 3}})
+	f.want(activator.Demand{Name: name("m"), Queued: 3, Oldest: time.Now().Add(-time.Minute)})
 	a.DemandChanged()
-	a.Wake(name("m"), "b")
-	testkit.Eventually(t, "the wake comes", func() bool { return w.asked(name("m")) == "b" })
+	a.Wake(name("m"))
+	testkit.Eventually(t, "the wake comes", func() bool { return w.asked(name("m")) })
 	d := gather(h, false)[name("m")]
-	if age := time.Since(d.Oldest); d.Queued != 3 || d.Teams["b"] != 3 || age < time.Minute || age > 2*time.Minute {
+	if age := time.Since(d.Oldest); d.Queued != 3 || age < time.Minute || age > 2*time.Minute {
 		t.Fatalf("demand %+v", d)
 	}
 	if d := gather(h, true)[name("m")]; d.Queued != 3 {

@@ -141,7 +141,7 @@ func TestForwardReportsUnsolicited(t *testing.T) {
 func TestCheckRequest(t *testing.T) {
 	const body = `{"model":"m","tools":[{"name":"f","input_schema":{"maxLength":524288}}]}`
 	for engine, refused := range map[functions.Engine]bool{functions.EngineVLLM: false, functions.EngineLlamaCpp: true, "": false} {
-		req := httpserver.NewRequest("POST", "/v1/messages", nil, []byte(body), nil, nil)
+		req := httpserver.NewRequest(nil, "POST", "/v1/messages", nil, []byte(body), nil, nil)
 		if _, e := CheckRequest(req, req.Path, engine); (e != nil) != refused {
 			t.Errorf("%s: %v", engine, e)
 		}

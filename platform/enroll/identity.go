@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
@@ -171,10 +170,7 @@ func certificateRequest(o JoinOptions) (secret, request []byte, err error) {
 		}
 	}
 	if key == nil {
-		if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
-			return nil, nil, err
-		}
-		if secret, err = mtls.KeyPEM(key); err != nil {
+		if key, secret, err = mtls.NewKey(); err != nil {
 			return nil, nil, err
 		}
 		if err := durable.WriteFile(path, secret, 0o600); err != nil {
@@ -259,16 +255,7 @@ func (i *Identity) roots() *x509.CertPool {
 
 // AgentTLS is the configuration of the agent's own port, which takes its server alone.
 func (i *Identity) AgentTLS() *tls.Config {
-	config := mtls.Server(i.folder.Identity, ServerName)
-	next := config.GetConfigForClient
-	config.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-		c, err := next(h)
-		if err == nil {
-			c.NextProtos = []string{"http/1.1"}
-		}
-		return c, err
-	}
-	return config
+	return mtls.Server(i.folder.Identity, ServerName)
 }
 
 // Run renews the certificate when half of its lifetime is over, until ctx ends.

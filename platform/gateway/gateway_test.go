@@ -56,7 +56,7 @@ func (w *world) move() {
 	}
 }
 
-func (w *world) Wake(name functions.Name, _ string) string {
+func (w *world) Wake(name functions.Name) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wakes = append(w.wakes, name)
@@ -142,7 +142,7 @@ func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
 }
 
 func demands(a *activator.Activator) (out []activator.Demand) {
-	a.Demand(true, func(d activator.Demand) bool { out = append(out, d); return true })
+	a.Demand(true, func(d activator.Demand) { out = append(out, d) })
 	return out
 }
 

@@ -1,7 +1,8 @@
 // Package knative renders models as Knative Services, applies, lists and removes them, checks
 // clusters, and keeps the Secrets and certificates of thaw's connections there. It is one idea: what the verbs of
 // thaw-knative and the controller both know of a cluster. Only this package and those below
-// it import knative.dev or k8s.io; they are part of thaw-knative, not of thaw.
+// it import knative.dev or k8s.io; they are part of thaw-knative, not of thaw. The activator, the
+// loader and the shim do not use Kubernetes: platform/controlstream, gateway, nodeloader and shim.
 //
 // # A model is a Knative Service
 //
@@ -84,19 +85,6 @@
 // Cluster.Check checks whether a model could run at all: Knative's settings, whether thaw
 // is installed, whether a node would hold it if empty, and whether a quota allows it.
 // Checks that the account may not make are skipped. --skip-preflight skips all.
-//
-// # Packages
-//
-//	control        the controller: adapts the cluster to platform/orchestrator
-//	autoscale      status of PodAutoscalers of class thaw.dev
-//	ingress        Ingresses of class thaw.ingress.networking.knative.dev as activators' routes
-//	schedulerhint  node hints for the scheduler
-//	team           namespaces as teams: quotas, limits, keys
-//	install        the objects of an installation, and every right with its reason
-//	e2e            the suite on a real cluster
-//
-// The activator, the loader and the shim do not use Kubernetes: platform/controlstream,
-// gateway, nodeloader and shim.
 //
 // # Scaling as Knative scales
 //

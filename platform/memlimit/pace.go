@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"github.com/thaw-dev/thaw/functions/backoff"
 )
 
 const (
@@ -31,8 +33,6 @@ func (p Plan) PaceCollector(ctx context.Context) error {
 	}
 	defer debug.SetGCPercent(usualPercent)
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	t := time.NewTicker(paceEvery)
-	defer t.Stop()
 	for set := usualPercent; ; {
 		metrics.Read(live)
 		// Each change stops the program for a moment.
@@ -40,10 +40,8 @@ func (p Plan) PaceCollector(ctx context.Context) error {
 			debug.SetGCPercent(n)
 			set = n
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, paceEvery) {
 			return nil
-		case <-t.C:
 		}
 	}
 }

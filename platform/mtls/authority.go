@@ -1,9 +1,6 @@
 package mtls
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -37,21 +34,17 @@ func Issue(now time.Time, names ...string) (*Issued, error) { return IssueFor(Va
 
 // IssueFor is Issue with another lifetime than Valid.
 func IssueFor(lifetime time.Duration, now time.Time, names ...string) (*Issued, error) {
-	root, key, err := newRoot(lifetime, now)
+	root, key, _, err := newRoot(lifetime, now)
 	if err != nil {
 		return nil, err
 	}
 	out := &Issued{Root: certPEM(root.Raw), Leaves: map[string]Leaf{}}
 	for i, name := range names {
-		own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		own, secret, err := NewKey()
 		if err != nil {
 			return nil, err
 		}
 		der, err := signLeaf(root, key, own.Public(), name, big.NewInt(now.UnixNano()+1+int64(i)), root.NotBefore, root.NotAfter)
-		if err != nil {
-			return nil, err
-		}
-		secret, err := KeyPEM(own)
 		if err != nil {
 			return nil, err
 		}

@@ -64,15 +64,11 @@ func OpenCA(dir string, now time.Time) (*CA, error) {
 }
 
 func makeCA(dir string, now time.Time) (*CA, error) {
-	root, key, err := newRoot(validCA, now)
+	root, key, secret, err := newRoot(validCA, now)
 	if err != nil {
 		return nil, err
 	}
 	c := &CA{root: root, key: key, pem: certPEM(root.Raw), own: map[string]*Identity{}}
-	secret, err := KeyPEM(key)
-	if err != nil {
-		return nil, err
-	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -116,15 +112,11 @@ func (c *CA) Identity(name string, now time.Time) (*Identity, error) {
 	if id := c.own[name]; id != nil && !Old(certPEM(id.Cert.Certificate[0]), now) {
 		return id, nil
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, secret, err := NewKey()
 	if err != nil {
 		return nil, err
 	}
 	cert, err := c.Sign(key.Public(), name, now)
-	if err != nil {
-		return nil, err
-	}
-	secret, err := KeyPEM(key)
 	if err != nil {
 		return nil, err
 	}
@@ -157,22 +149,22 @@ func Pinned(fingerprint, server string) *tls.Config {
 }
 
 // newRoot makes an authority.
-func newRoot(lifetime time.Duration, now time.Time) (*x509.Certificate, *ecdsa.PrivateKey, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+func newRoot(lifetime time.Duration, now time.Time) (root *x509.Certificate, key *ecdsa.PrivateKey, secret []byte, err error) {
+	key, secret, err = NewKey()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	root := &x509.Certificate{
+	root = &x509.Certificate{
 		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "thaw"},
 		NotBefore: now.Add(-skew), NotAfter: now.Add(lifetime),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, root, root, key.Public(), key)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	root, err = x509.ParseCertificate(der)
-	return root, key, err
+	return root, key, secret, err
 }
 
 // signLeaf returns a certificate of an authority for servers and clients, as DER.
@@ -188,11 +180,12 @@ func certPEM(der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// KeyPEM encodes a private key.
-func KeyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(key)
+// NewKey makes a private key; secret is the same as PEM.
+func NewKey() (key *ecdsa.PrivateKey, secret []byte, err error) {
+	key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	return key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), err
 }

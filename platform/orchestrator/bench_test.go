@@ -26,7 +26,7 @@ func (m *readyMarker) Publish(fs ...snapshot.Snapshot) {
 	}
 }
 func (m *readyMarker) Remove(...functions.Name) {}
-func (m *readyMarker) Demand(all bool, yield func(Demand) bool) {
+func (m *readyMarker) Demand(all bool, yield func(Demand)) {
 	yield(Demand{Name: fname("m0"), Queued: 1, Oldest: time.Now()})
 }
 func (m *readyMarker) InFlightOf(functions.Name, string) int { return 0 }

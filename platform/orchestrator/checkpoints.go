@@ -120,7 +120,10 @@ func (c *checkpoints) recordSize(source string, bytes functions.Bytes) {
 	if len(c.sizes) > c.maxSizes {
 		clear(c.sizes)
 	}
-	setInMap(&c.sizes, source, bytes)
+	if c.sizes == nil {
+		c.sizes = map[string]functions.Bytes{}
+	}
+	c.sizes[source] = bytes
 }
 
 // bytesAtHand reports whether a node has the bytes of f.

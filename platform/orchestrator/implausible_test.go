@@ -256,7 +256,7 @@ func TestTwoServers(t *testing.T) {
 		old.Turn(context.Background())
 		p.pass(50 * time.Millisecond)
 	}
-	old.Wake(fname("m0"), "default") // no agent has reported the newer epoch to the old server
+	old.Wake(fname("m0")) // no agent has reported the newer epoch to the old server
 	turn()
 	turn()
 	if loads := len(p.log) - began; loads > 1 {
@@ -280,7 +280,7 @@ func TestTwoServers(t *testing.T) {
 		old.Stop(fname(fmt.Sprint("m", i)))
 	}
 	turn()
-	old.Wake(fname("m0"), "default")
+	old.Wake(fname("m0"))
 	for range 20 {
 		turn()
 		p.pass(time.Second)

@@ -95,7 +95,7 @@ func (i *inbox) take() *updates {
 
 // Wake requests a replica of a function and returns the id of its cold start, the same
 // for all callers.
-func (i *inbox) Wake(name functions.Name, team string) string {
+func (i *inbox) Wake(name functions.Name) string {
 	return i.requestWake(name.WithoutAdapter(), wakeLease, 0)
 }
 

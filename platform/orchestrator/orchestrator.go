@@ -47,7 +47,7 @@ type DataPath interface {
 	// Demand yields the functions whose demand, or whose requests in flight at a
 	// replica, may have changed since the last call, also to zero; with all, also
 	// every other function that has requests.
-	Demand(all bool, yield func(Demand) bool)
+	Demand(all bool, yield func(Demand))
 	InFlightOf(name functions.Name, replica string) int
 	// AbortThrough ends the requests in flight through the lost agent at this URL.
 	AbortThrough(agent string)
@@ -221,13 +221,6 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 		o.forecaster.Save(false)
 		o.saveLedger(false)
 	}
-}
-
-func setInMap[K comparable, V any](m *map[K]V, k K, v V) {
-	if *m == nil {
-		*m = map[K]V{}
-	}
-	(*m)[k] = v
 }
 
 // WakeFor is a Wake with a lease that does not depend on waiters; 0: until the replica

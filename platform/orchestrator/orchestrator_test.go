@@ -79,7 +79,7 @@ func (p *fakePath) Remove(names ...functions.Name) {
 	}
 }
 
-func (p *fakePath) Demand(all bool, yield func(Demand) bool) {
+func (p *fakePath) Demand(all bool, yield func(Demand)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for n := range p.snapshots {
@@ -89,9 +89,7 @@ func (p *fakePath) Demand(all bool, yield func(Demand) bool) {
 				x.Active += a
 			}
 		}
-		if !yield(x) { // unchanged demand may be yielded again
-			return
-		}
+		yield(x) // unchanged demand may be yielded again
 	}
 }
 
@@ -120,7 +118,7 @@ func (p *fakePath) ask(s *Orchestrator, name functions.Name, n int) string {
 	p.mu.Unlock()
 	switch {
 	case cold:
-		return s.Wake(name, name.Team)
+		return s.Wake(name)
 	case left > 0:
 		s.Nudge(name)
 	}
@@ -464,7 +462,7 @@ func TestColdToReady(t *testing.T) {
 		h := r.host(newFakeAgent("here", 1))
 		id := r.d.ask(r.s, fname("x"), 100)
 		for range 50 {
-			if again := r.s.Wake(fname("x"), ""); again != id {
+			if again := r.s.Wake(fname("x")); again != id {
 				t.Fatalf("a second cold start %s beside %s", again, id)
 			}
 		}

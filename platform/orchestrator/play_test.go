@@ -307,7 +307,7 @@ func (p *playPath) ask(name string, n int) string {
 	p.release(l)
 	switch {
 	case len(l.pic.Replicas) == 0:
-		return p.p.s.Wake(l.name, l.name.Team)
+		return p.p.s.Wake(l.name)
 	case l.queued > 0:
 		p.p.s.Nudge(l.name)
 	}
@@ -327,7 +327,7 @@ func (p *playPath) Remove(names ...functions.Name) {
 	}
 }
 
-func (p *playPath) Demand(all bool, yield func(Demand) bool) {
+func (p *playPath) Demand(all bool, yield func(Demand)) {
 	for _, l := range p.list {
 		if !l.changed && !all {
 			continue
@@ -336,8 +336,8 @@ func (p *playPath) Demand(all bool, yield func(Demand) bool) {
 		for _, a := range l.active {
 			x.Active += a
 		}
-		if (l.changed || x.Active+x.Queued > 0) && !yield(x) {
-			return
+		if l.changed || x.Active+x.Queued > 0 {
+			yield(x)
 		}
 		l.changed = false
 	}

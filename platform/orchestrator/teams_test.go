@@ -23,7 +23,7 @@ func (p *playPath) request(team, name string) {
 	}
 	l.queued, l.changed = l.queued+1, true
 	if p.release(l); len(l.pic.Replicas) == 0 {
-		p.p.s.Wake(l.name, team)
+		p.p.s.Wake(l.name)
 	}
 }
 

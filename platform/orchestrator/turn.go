@@ -157,10 +157,10 @@ func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 // readDemand applies changed demand; with all it also verifies the other functions and
 // advances the load windows of busy ones.
 func (o *Orchestrator) readDemand(now placement.Instant, all bool) {
-	o.publisher.path.Demand(all, func(d Demand) bool {
+	o.publisher.path.Demand(all, func(d Demand) {
 		f := o.functions[d.Name.WithoutAdapter()]
 		if f == nil || f.Gone {
-			return true
+			return
 		}
 		f.demandTurn = o.turns
 		was := f.demandSummary()
@@ -179,7 +179,6 @@ func (o *Orchestrator) readDemand(now placement.Instant, all bool) {
 		if was != f.demandSummary() || !all {
 			o.enqueue(f)
 		}
-		return true
 	})
 	if !all {
 		return

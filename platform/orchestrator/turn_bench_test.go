@@ -44,7 +44,7 @@ func BenchmarkTurnWake(b *testing.B) {
 				w.ask(i, 1)
 				began := w.s.now()
 				b.StartTimer()
-				w.s.Wake(w.names[i], "default")
+				w.s.Wake(w.names[i])
 				timed()
 				b.StopTimer()
 				w.runCommands()
@@ -170,7 +170,7 @@ func newBench(b *testing.B, fns, nodes, gpus, ready, waiting int) *benchWorld {
 	w.s.Changed()
 	for i := ready; i < ready+waiting; i++ {
 		w.ask(i, 1)
-		w.s.Wake(w.names[i], "default")
+		w.s.Wake(w.names[i])
 	}
 	w.rest()
 	return w
@@ -203,7 +203,7 @@ func (w *benchWorld) ask(i, n int) {
 	w.changed = append(w.changed, w.names[i])
 }
 
-func (w *benchWorld) Demand(all bool, yield func(Demand) bool) {
+func (w *benchWorld) Demand(all bool, yield func(Demand)) {
 	for _, n := range w.changed {
 		yield(w.demand(n))
 	}

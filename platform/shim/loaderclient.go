@@ -460,8 +460,8 @@ func (l *loaderClient) SendStatus(s functions.ReplicaStatus) {
 
 // FlushStatus waits until the newest status has been sent, at most flushWait.
 func (l *loaderClient) FlushStatus(ctx context.Context) {
-	t := time.NewTimer(flushWait)
-	defer t.Stop()
+	ctx, cancel := context.WithTimeout(ctx, flushWait)
+	defer cancel()
 	for {
 		l.mu.Lock()
 		done, sentChanged := l.sentCount >= l.statusCount || !l.down.IsZero(), l.sentChanged
@@ -471,8 +471,6 @@ func (l *loaderClient) FlushStatus(ctx context.Context) {
 		}
 		select {
 		case <-sentChanged:
-		case <-t.C:
-			return
 		case <-ctx.Done():
 			return
 		}

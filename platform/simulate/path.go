@@ -217,7 +217,7 @@ func (r *request) wake(w admission.Wake) *openai.Error {
 	}
 	switch w {
 	case admission.Replica:
-		r.ColdStart = st.orchestrator.Wake(f.name, r.team.name)
+		r.ColdStart = st.orchestrator.Wake(f.name)
 		f.queue.Woken(r.ColdStart)
 	case admission.Nudge:
 		st.orchestrator.Nudge(f.name)
@@ -479,37 +479,28 @@ func (p *path) Remove(names ...functions.Name) {
 
 // Demand yields the functions whose demand may have changed since the last call, and
 // with all every other function that has requests.
-func (p *path) Demand(all bool, yield func(orchestrator.Demand) bool) {
+func (p *path) Demand(all bool, yield func(orchestrator.Demand)) {
 	st := p.State
 	if p.superseded() {
 		return
 	}
 	changed := st.demandChanged
 	st.demandChanged, st.spare = st.spare[:0], nil
-	for i, f := range changed {
-		if !yield(f.demand()) {
-			st.demandChanged = append(st.demandChanged, changed[i+1:]...)
-			return
-		}
+	for _, f := range changed {
+		yield(f.demand())
 	}
 	clear(changed)
 	st.spare = changed[:0]
 	if !all {
 		return
 	}
-	stillBusy := st.busy[:0]
-	more := true
-	for _, f := range st.busy {
+	st.busy = slices.DeleteFunc(st.busy, func(f *function) bool {
 		d := f.demand()
-		if d.Active+d.Queued == 0 {
-			f.busy = false
-			continue
+		if f.busy = d.Active+d.Queued > 0; f.busy {
+			yield(d)
 		}
-		stillBusy = append(stillBusy, f)
-		more = more && yield(d)
-	}
-	clear(st.busy[len(stillBusy):])
-	st.busy = stillBusy
+		return !f.busy
+	})
 }
 
 // InFlightOf returns the number of requests at a replica.

@@ -127,8 +127,8 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	defer public.Close()
 	defer private.Close()
 	defer metrics.Close()
-	state := &readiness{stream: stream}
-	side := sideServer(sideHandler(s.metrics(registry), state.missing), log.Logger)
+	var draining atomic.Bool
+	side := sideServer(sideHandler(s.metrics(registry), func() []string { return missing(&draining, stream) }), log.Logger)
 
 	// The parts run until life ends, which is after the requests have drained.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -147,7 +147,7 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	part(func(context.Context) error { return side.Serve(metrics) })
 	part(func(context.Context) error { return gate.Serve(public, private) })
 	log.Info("serving", "addr", public.Addr().String(), "private", private.Addr().String(), "metrics", metrics.Addr().String(), "id", s.ID)
-	s.drainRequests(ctx, life, state, gate, log.Logger)
+	s.drainRequests(ctx, life, &draining, gate, log.Logger)
 	cause := context.Cause(life)
 	side.Close()
 	end(nil)
@@ -160,13 +160,13 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 
 // drainRequests waits until ctx or life ends, and shuts the gate down: first readiness
 // fails for ShutdownDelay, then active requests have the rest of drain.
-func (s *activatorSettings) drainRequests(ctx, life context.Context, state *readiness, gate *gateway.Gateway, log *slog.Logger) {
+func (s *activatorSettings) drainRequests(ctx, life context.Context, draining *atomic.Bool, gate *gateway.Gateway, log *slog.Logger) {
 	select {
 	case <-ctx.Done():
 		log.Info("draining", "for", s.Drain.String())
 	case <-life.Done():
 	}
-	state.draining.Store(true)
+	draining.Store(true)
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Drain.Std())
 	defer cancel()
 	select {
@@ -230,19 +230,14 @@ func sideHandler(metrics http.Handler, missing func() []string) http.Handler {
 	return mux
 }
 
-// readiness lists the reasons not to be ready. An activator that loses its controller
+// missing lists the reasons not to be ready. An activator that loses its controller
 // stays ready and serves with what it knows.
-type readiness struct {
-	stream   *controlstream.Activator
-	draining atomic.Bool
-}
-
-func (r *readiness) missing() []string {
-	if r.draining.Load() {
+func missing(draining *atomic.Bool, stream *controlstream.Activator) []string {
+	if draining.Load() {
 		return []string{"shutting down"}
 	}
 	select {
-	case <-r.stream.Synced():
+	case <-stream.Synced():
 		return nil
 	default:
 		return []string{"the controller has not sent the models yet"}
@@ -267,11 +262,7 @@ type keyReceiver struct {
 }
 
 func (k *keyReceiver) set(all controlstream.Keys) {
-	replicated := make([]auth.ReplicatedKey, len(all.Keys))
-	for i, one := range all.Keys {
-		replicated[i] = auth.ReplicatedKey{Key: auth.Key{ID: one.ID, Name: one.Name, Team: one.Team, Admin: one.Admin}, Hash: one.Hash}
-	}
-	if err := k.store.Set(replicated); err != nil {
+	if err := k.store.Set(all.Replicated()); err != nil {
 		k.log.Warn("some keys do not count", "error", err)
 	}
 	k.limits.SetTeams(all.Teams)

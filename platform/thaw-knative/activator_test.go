@@ -439,7 +439,7 @@ func TestTwoActivators(t *testing.T) {
 	a, b := r.chatAsync(one, true, heard), r.chatAsync(two, true, heard)
 	doomed := r.chatAsync(one, false, nil)
 	testkit.Eventually(t, "three wait", func() bool { return r.hub.DemandOf(revision).Queued == 3 })
-	if d := r.hub.DemandOf(revision); d.Teams["ml"] != 3 || d.Oldest.IsZero() {
+	if d := r.hub.DemandOf(revision); d.Oldest.IsZero() {
 		t.Errorf("demand %+v", d)
 	}
 	testkit.Eventually(t, "a replica is asked for", func() bool { n, _ := r.node.counts(); return n > 0 })

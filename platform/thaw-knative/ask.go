@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
@@ -52,35 +51,12 @@ func firstWord(args []string) string {
 }
 
 // ask runs a verb of thaw with the controller for its server.
-func (c *command) ask(ctx context.Context, word string, args []string) error {
-	rest := []string{word}
-	for len(args) > 0 {
-		arg := args[0]
-		args = args[1:]
-		name, value, has := strings.Cut(arg, "=")
-		if rest, short := strings.CutPrefix(arg, "-n"); short && rest != "" { // as -nNAME
-			name, value, has = "-n", strings.TrimPrefix(rest, "="), true
-		}
-		into := map[string]*string{"--kubeconfig": &c.access.Kubeconfig, "--context": &c.access.Context, "--namespace": &c.namespace, "-n": &c.namespace}[name]
-		switch {
-		case name == "--all-namespaces" || name == "-A": // as it is anyway
-		case into == nil:
-			rest = append(rest, arg)
-		case has:
-			*into = value
-		case len(args) == 0:
-			return kit.Usage("such as "+name+" NAME", "%s wants a value", name)
-		default:
-			*into, args = args[0], args[1:]
-		}
-	}
-	if c.namespace != "" && !functions.IsLabel(c.namespace) {
-		return kit.Usage("the name of a namespace, which is the team", "%q cannot be a namespace", kit.Plain(c.namespace))
-	}
-	c.access.Warn = func(string) {} // warnings about a proxy are useless
-	exit := cli.Main(ctx, rest, strings.NewReader(""), c.Out, c.Err, cli.Programs{
-		Getenv: c.getenv, Team: c.namespace,
-		Client: func(key string) (*api.Client, error) { return c.controller(ctx, key) },
+func (c *command) ask(ctx context.Context, args []string) error {
+	exit := cli.Main(ctx, args, strings.NewReader(""), c.Out, c.Err, cli.Programs{
+		Getenv: c.getenv,
+		Client: func(flags cli.ClusterFlags, key string) (*api.Client, error) {
+			return connectController(ctx, flags, key)
+		},
 	})
 	if exit != 0 {
 		return &kit.Error{Exit: exit} // it has printed the cause
@@ -88,8 +64,8 @@ func (c *command) ask(ctx context.Context, word string, args []string) error {
 	return nil
 }
 
-func (c *command) controller(ctx context.Context, key string) (*api.Client, error) {
-	cluster, err := knative.Open(c.access)
+func connectController(ctx context.Context, flags cli.ClusterFlags, key string) (*api.Client, error) {
+	cluster, err := knative.Open(knative.Access{Kubeconfig: flags.Kubeconfig, Context: flags.Context})
 	if err != nil {
 		return nil, err
 	}

@@ -25,8 +25,8 @@ func (c *command) size(ctx context.Context, models []*functions.Model, cluster *
 	var nodes []functions.Node
 	hint := ""
 	switch {
-	case c.gpuMemory > 0:
-		nodes = []functions.Node{{ID: "--gpu-memory", GPUs: slices.Repeat([]functions.GPU{{MemoryTotal: c.gpuMemory}}, mostGPUs)}}
+	case c.render.GPUMemory > 0:
+		nodes = []functions.Node{{ID: "--gpu-memory", GPUs: slices.Repeat([]functions.GPU{{MemoryTotal: c.render.GPUMemory}}, mostGPUs)}}
 	case cluster != nil:
 		var err error
 		if nodes, err = cluster.GPUNodes(ctx); err != nil {

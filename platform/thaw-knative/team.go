@@ -107,7 +107,7 @@ func teamVerb() verb {
 		f.IntVar(&c.services, "services", team.DefaultServices,
 			"models (Knative Services) it may have at most, as a ResourceQuota; 0 is no limit")
 		f.StringArrayVar(&c.limits, "limit", nil, "LIMIT=VALUE; may be repeated: "+strings.Join(limits, ", "))
-		f.StringVar(&c.pod, "pod", "",
+		f.StringVar(&c.render.Pod, "pod", "",
 			"file with what pods of its models with GPUs say where spec.pod does not (nodeSelector, tolerations, …), as the annotation "+
 				team.PodAnnotation)
 		f.StringArrayVar(&c.groups, "group", nil, "group that is the team, as the API server knows it; may be repeated")
@@ -134,7 +134,7 @@ func (c *command) createTeam(ctx context.Context, args []string) error {
 		}
 	}
 	s := team.Settings{Groups: c.groups, Users: c.users, Services: c.services, System: install.Namespace}
-	if c.pod != "" {
+	if c.render.Pod != "" {
 		pod, err := c.readPod()
 		if err != nil {
 			return err

@@ -27,20 +27,14 @@ type command struct {
 	getenv func(string) string
 	flags  *kit.FlagSet // of the verb
 
-	access     knative.Access
-	namespace  string
-	timeout    time.Duration
-	all        bool
-	files      []string
-	dry        bool
-	thaw       string
-	images     []string
-	store      string
-	request    time.Duration
-	pod        string
-	unchecked  bool
-	vulnerable string
-	gpuMemory  functions.Bytes
+	access    knative.Access
+	namespace string
+	timeout   time.Duration
+	all       bool
+	files     []string
+	dry       bool
+	unchecked bool
+	render    kit.RenderFlags
 
 	installation install.Options
 	sharedController
@@ -91,34 +85,18 @@ func deployFlags(c *command, f *kit.FlagSet) {
 	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
 	f.BoolVar(&c.wait, "wait", false, "until the models can be asked for, within --timeout")
 	f.BoolVar(&c.unchecked, "skip-preflight", false, "apply without checking whether the cluster can run them")
-	renderFlags(c, f)
+	c.render.Register(f, c.getenv, knative.DefaultStore, knative.DefaultTimeout)
 }
 
 func doctorFlags(c *command, f *kit.FlagSet) {
 	f.StringArrayVarP(&c.files, "filename", "f", nil, "file or folder of model files: what these need as well; may be repeated")
-	renderFlags(c, f)
-}
-
-// renderFlags registers the settings of a cluster that model files do not have.
-func renderFlags(c *command, f *kit.FlagSet) {
-	f.StringVar(&c.thaw, "thaw-image", c.getenv("THAW_IMAGE"),
-		"image whose entry point is thaw; left out: the image of the cluster's controller [THAW_IMAGE]")
-	f.StringArrayVar(&c.images, "image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
-	f.StringVar(&c.store, "store", knative.DefaultStore, "folder of the loader on each node")
-	f.StringVar(&c.vulnerable, "vulnerable-engines", cmp.Or(c.getenv("THAW_VULNERABLE_ENGINES"), "refuse"),
-		"engines below the version that fixes a known vulnerability: pods refuse to start them, or allow [THAW_VULNERABLE_ENGINES]")
-	f.TextVar(&c.gpuMemory, "gpu-memory", functions.Bytes(0),
-		"memory of one GPU, for models whose file leaves its resources out; left out: what the labels of the cluster's nodes say")
-	f.DurationVar(&c.request, "request-timeout", knative.DefaultTimeout, "the longest a request may take")
-	f.StringVar(&c.pod, "pod", "",
-		"file with what pods of models with GPUs say where spec.pod does not (nodeSelector, tolerations, …); else the annotation "+
-			knative.PodAnnotation+" of the namespace, where a cluster is asked")
+	c.render.Register(f, c.getenv, knative.DefaultStore, knative.DefaultTimeout)
 }
 
 // execute runs the verb that args name.
 func (c *command) execute(ctx context.Context, args []string) error {
 	if len(args) > 0 && isControllerVerb(args[0], args[1:]) {
-		return c.ask(ctx, args[0], args[1:])
+		return c.ask(ctx, args)
 	}
 	root := c.root()
 	root.SetArgs(append([]string{}, args...)) // nil would mean the arguments of the process
@@ -137,7 +115,7 @@ func (c *command) root() *kit.Command {
 	}
 	for word, short := range controllerVerbs {
 		cmd := &kit.Command{Use: word, Short: short, GroupID: "controller", RunE: func(*kit.Command, []string) error { return nil }}
-		cmd.SetHelpFunc(func(cmd *kit.Command, _ []string) { _ = c.ask(cmd.Context(), word, []string{"--help"}) })
+		cmd.SetHelpFunc(func(cmd *kit.Command, _ []string) { _ = c.ask(cmd.Context(), []string{word, "--help"}) })
 		root.AddCommand(cmd)
 	}
 	root.AddCommand(c.controllerPart(), c.activatorPart())
@@ -177,19 +155,19 @@ func (c *command) clusterVerb(v verb) *kit.Command {
 
 // settings returns the flags that apply to every model.
 func (c *command) settings() (s knative.Settings, err error) {
-	s = knative.Settings{Thaw: c.thaw, Namespace: c.namespace, Store: c.store, Timeout: c.request, Images: map[functions.Engine]string{},
-		AllowVulnerable: c.vulnerable == "allow"}
-	if c.vulnerable != "allow" && c.vulnerable != "refuse" {
-		return s, kit.Usage("refuse or allow", "--vulnerable-engines: %q is not one of refuse, allow", kit.Plain(c.vulnerable))
+	s = knative.Settings{Thaw: c.render.Image, Namespace: c.namespace, Store: c.render.Store, Timeout: c.render.Request,
+		Images: map[functions.Engine]string{}, AllowVulnerable: c.render.Vulnerable == "allow"}
+	if c.render.Vulnerable != "allow" && c.render.Vulnerable != "refuse" {
+		return s, kit.Usage("refuse or allow", "--vulnerable-engines: %q is not one of refuse, allow", kit.Plain(c.render.Vulnerable))
 	}
-	for _, word := range c.images {
+	for _, word := range c.render.Images {
 		engine, image, ok := strings.Cut(word, "=")
 		if !ok || image == "" || !slices.Contains(functions.Engines, functions.Engine(engine)) {
 			return s, kit.Usage("such as vllm="+knative.DefaultImage(functions.EngineVLLM), "%q does not name an engine and its image", word)
 		}
 		s.Images[functions.Engine(engine)] = image
 	}
-	if c.pod != "" {
+	if c.render.Pod != "" {
 		if s.Pod, err = c.readPod(); err != nil {
 			return s, err
 		}
@@ -209,8 +187,8 @@ func withAnyImage(s knative.Settings) knative.Settings {
 
 // thawImage returns the image that is set, or else that of the cluster's controller.
 func (c *command) thawImage(ctx context.Context) (string, error) {
-	if c.thaw != "" {
-		return c.thaw, nil
+	if c.render.Image != "" {
+		return c.render.Image, nil
 	}
 	cluster, err := knative.Open(c.access)
 	if err != nil {
@@ -220,13 +198,13 @@ func (c *command) thawImage(ctx context.Context) (string, error) {
 }
 
 func (c *command) readPod() (functions.Pod, error) {
-	text, err := os.ReadFile(c.pod)
+	text, err := os.ReadFile(c.render.Pod)
 	if errors.Is(err, fs.ErrNotExist) {
 		return functions.Pod{}, &kit.Error{Exit: kit.ExitNotFound, Err: err}
 	} else if err != nil {
 		return functions.Pod{}, err
 	}
-	pod, err := knative.ReadPod(c.pod, text)
+	pod, err := knative.ReadPod(c.render.Pod, text)
 	if err != nil {
 		return pod, &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "what stands under spec.pod of a model file, by itself"}
 	}
@@ -238,7 +216,7 @@ func (c *command) readPod() (functions.Pod, error) {
 func (c *command) rendered(ctx context.Context, settings knative.Settings, models []*functions.Model,
 	cluster *knative.Cluster) ([]*knative.Service, error) {
 	services, err := knative.RenderAll(models, settings)
-	if err != nil || cluster == nil || c.pod != "" {
+	if err != nil || cluster == nil || c.render.Pod != "" {
 		return services, err
 	}
 	defaults := map[string]functions.Pod{}

@@ -136,7 +136,12 @@ func TestWaysToSendABody(t *testing.T) {
 		"100-continue, not awaited": head + fmt.Sprintf("Expect: 100-continue\r\nContent-Length: %d\r\n\r\n%s", len(body), body),
 		"two in one write":          fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", len(body), body) + head + fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body),
 		"no content type":           fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body),
-		"white space around":        strings.Replace(head, "Host: localhost", "Host:  \t localhost  ", 1) + fmt.Sprintf("Content-Length: %d \r\n\r\n  %s\n ", len(body)+4, body),
+		"an offer of HTTP/2": strings.Replace(head, "Connection: close",
+			"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB", 1) +
+			"Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(body), body),
+		"a query": strings.Replace(head, "completions ", "completions?api-version=1&beta=true ", 1) +
+			fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body),
+		"white space around": strings.Replace(head, "Host: localhost", "Host:  \t localhost  ", 1) + fmt.Sprintf("Content-Length: %d \r\n\r\n  %s\n ", len(body)+4, body),
 	} {
 		got, err := p.sendRaw(s)
 		if n := strings.Count(got, `"finish_reason":"stop"`); err != nil || n != 1+strings.Count(name, "two in one") {

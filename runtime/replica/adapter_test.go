@@ -163,6 +163,23 @@ func (l *library) lists() (staged, released string) {
 	return strings.Join(l.staged, " "), strings.Join(l.released, " ")
 }
 
+func TestAdapterForModel(t *testing.T) {
+	for files, want := range map[string]bool{
+		"adapter_config.json adapter_model.safetensors": true, "adapter_config.json config.json model.safetensors": false,
+		"adapter_config.json m.gguf": false, "adapter_config.json params.json": false, "model.safetensors": false, "": false,
+	} {
+		dir := filepath.Join(t.TempDir(), "a[1]") // no pattern
+		for _, name := range append(strings.Fields(files), "x") {
+			write(t, filepath.Join(dir, name), func(io.Writer) error { return nil })
+		}
+		for e, want := range map[functions.Engine]bool{functions.EngineVLLM: want, functions.EngineEmber: want, functions.EngineCommand: false} {
+			if err := refuseAdapter(e, dir); (err != nil) != want || err != nil && !strings.Contains(err.Error(), "under adapters") {
+				t.Errorf("%s of %s: %v", files, e, err)
+			}
+		}
+	}
+}
+
 func TestLoadAdapter(t *testing.T) {
 	dir := t.TempDir()
 	for _, n := range []string{"a", "b", "c"} {

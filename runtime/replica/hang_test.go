@@ -2,6 +2,7 @@ package replica
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,6 +85,19 @@ func TestWatch(t *testing.T) {
 				now := zero.Add(time.Duration(s.at) * time.Second)
 				got := w.observe(now, now, s.m, s.err, s.t.traffic(zero))
 				if (got != "") != s.suspect {
+					t.Errorf("at %ds: %q", s.at, got)
+				}
+				// The next reading comes before the engine becomes suspected.
+				next, least := w.next(now), 20*time.Millisecond
+				due := w.suspectAt.Sub(now)
+				switch {
+				case next < least, next > pollEvery, s.m.Running+s.m.Waiting > 0 && s.m.Flow && next > busyEvery:
+					t.Errorf("at %ds: the next reading comes after %v", s.at, next)
+				case !w.suspectAt.IsZero() && due > 0 && next > max(due, least), w.suspectAt.IsZero() && !w.busy && next != pollEvery:
+					t.Errorf("at %ds: the next reading comes after %v, and it is suspected after %v", s.at, next, due)
+				}
+				if got != "" && (!strings.Contains(got, "(deadlines.hang: 10s)") && !strings.Contains(got, "(deadlines.firstToken: 2m0s)") ||
+					strings.Contains(got, "/metrics") != (s.err != nil && s.t.inFlight == 0 || s.err != nil && w.hasFlow)) {
 					t.Errorf("at %ds: %q", s.at, got)
 				}
 				if got != "" {

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/safetensors"
 )
 
@@ -19,6 +21,21 @@ const defaultRank = 16
 
 // headLimit bounds the header of an adapter's weights.
 const headLimit = 16 << 20
+
+// refuseAdapter returns an error for a LoRA adapter in the place of a model: engines say only
+// that it has no config.json.
+func refuseAdapter(e functions.Engine, dir string) error {
+	isThere := func(pattern string) bool {
+		found, _ := fs.Glob(os.DirFS(dir), pattern)
+		return len(found) > 0
+	}
+	isModel := isThere("config.json") || isThere("*.gguf") || isThere("params.json")
+	if e == functions.EngineCommand || isModel || !isThere("adapter_config.json") {
+		return nil
+	}
+	return errors.New("the source is a LoRA adapter (adapter_config.json and no config.json), not a model: " +
+		"name it under adapters in the file of the model that it was trained on")
+}
 
 // inspectAdapter validates a LoRA adapter (a folder in peft's form) before the engine
 // loads it: its errors are clearer, and a bad adapter may break the engine. declared is

@@ -96,9 +96,83 @@ func startReplica(t *testing.T, o Options, construct func(Options) *Replica) *re
 	l.Replica = construct(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel
-	go func() { l.done <- l.Run(ctx) }()
-	t.Cleanup(cancel)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		l.done <- l.Run(ctx)
+	}()
+	node, _ := o.Spawner.(*fakeNode)
+	if node != nil {
+		node.replicas++
+	}
+	t.Cleanup(func() {
+		cancel()
+		<-over
+		l.check()
+		if node != nil && node.replicas == 1 {
+			node.check(t, l.Status().State.Over())
+		}
+	})
 	return l
+}
+
+// follows are the states that may follow each.
+var follows = map[functions.State][]functions.State{
+	functions.Downloading: {functions.Loading, functions.Unloaded, functions.Failed},
+	functions.Loading:     {functions.Downloading, functions.Ready, functions.Sleeping, functions.Draining, functions.Unloaded, functions.Failed},
+	functions.Ready:       {functions.Sleeping, functions.Draining, functions.Failed},
+	functions.Sleeping:    {functions.Loading, functions.Ready, functions.Draining, functions.Failed},
+	functions.Draining:    {functions.Unloaded, functions.Failed},
+}
+
+// check checks what every run reports: states in an order that is allowed, and statuses whose
+// fields fit their state.
+func (r *replicaRun) check() {
+	r.t.Helper()
+	states := r.states()
+	for i, s := range states[1:] {
+		if !slices.Contains(follows[states[i]], s) {
+			r.t.Errorf("%s follows %s: %v", s, states[i], states)
+		}
+	}
+	r.mu.Lock()
+	all := append(slices.Clone(r.statuses), r.Status())
+	r.mu.Unlock()
+	for _, s := range all {
+		over := s.State.Over()
+		bad := ""
+		switch {
+		case s.State == functions.Failed != (s.Error != ""):
+			bad = "its error"
+		case over && (s.Endpoint != "" || s.Key != "" || s.InFlight != 0 || s.QueueLength != 0 || s.SleepLevel != 0):
+			bad = "what an end leaves"
+		case (s.State == functions.Ready || s.State == functions.Sleeping || s.State == functions.Draining) && s.Endpoint == "":
+			bad = "no endpoint"
+		case s.State == functions.Downloading && s.Tier != functions.TierRemote && len(s.Phases) == 0:
+			bad = "a start that is ahead"
+		case s.SleepLevel != 0 && (s.State != functions.Sleeping && s.State != functions.Draining || s.Tier != functions.TierSleeping):
+			bad = "its sleep"
+		case s.State == functions.Ready && s.Tier != functions.TierDRAM && s.Tier != functions.TierGPU, s.State == functions.Failed &&
+			s.Tier == functions.TierGPU:
+			bad = "its tier"
+		case s.Percent < -1 || s.Percent > 100 || s.TotalBytes > 0 && s.Bytes > s.TotalBytes || s.Since < 0:
+			bad = "its progress"
+		case s.ID != r.o.ID || s.Model != r.o.Model || s.Team != r.o.Team:
+			bad = "its names"
+		}
+		if bad != "" {
+			r.t.Errorf("%s of a status: %+v", bad, s)
+		}
+		for i, p := range s.Phases {
+			if p.Duration < 0 || i > 0 && slices.Index(functions.Phases, s.Phases[i-1].Phase) > slices.Index(functions.Phases, p.Phase) {
+				r.t.Errorf("phases of a status: %+v", s.Phases)
+			}
+		}
+	}
+	last := all[len(all)-2]
+	if now := r.Status(); now.State != last.State || now.Error != last.Error || now.Endpoint != last.Endpoint {
+		r.t.Errorf("the last report is %+v, and its status %+v", last, now)
+	}
 }
 
 func (r *replicaRun) states() (out []functions.State) {

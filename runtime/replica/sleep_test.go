@@ -350,6 +350,7 @@ func (a *arriving) StageEarly(ctx context.Context, req StageRequest, progress fu
 				return Checkpoint{}, a.err
 			}
 			a.whole.Add(1)
+			a.staged.Add(1)
 			return Checkpoint{Path: "/store/m", Bytes: 100, Release: func() { a.released.Add(1) }}, nil
 		},
 		EngineReady: func() { a.idleBacklog.Add(1) },

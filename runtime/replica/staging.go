@@ -99,8 +99,20 @@ func (r *Replica) stageRequest() StageRequest {
 }
 
 func (r *Replica) stage(ctx context.Context) stagingResult {
-	c, err := r.o.Stager.Stage(ctx, r.stageRequest(), r.setStaged)
-	return stagingResult{ckpt: c, err: err}
+	return r.staged(r.o.Stager.Stage(ctx, r.stageRequest(), r.setStaged))
+}
+
+// staged is the result of a staging that is over.
+func (r *Replica) staged(c Checkpoint, err error) stagingResult {
+	if err == nil {
+		if err = refuseAdapter(r.o.Spec.Engine, c.Path); err != nil && c.Release != nil {
+			c.Release()
+		}
+	}
+	if err != nil {
+		return stagingResult{err: err}
+	}
+	return stagingResult{ckpt: c}
 }
 
 func (r *Replica) setStaged(have, total functions.Bytes) {
@@ -127,7 +139,7 @@ func (r *Replica) stageFiles(ctx context.Context) stagingResult {
 	if a.EngineReady != nil {
 		a.EngineReady()
 	}
-	return stagingResult{ckpt: c, err: err}
+	return r.staged(c, err)
 }
 
 func (r *Replica) reportStaging() {

@@ -29,6 +29,11 @@ type fakeNode struct {
 	stageTime time.Duration
 	stageErr  error
 	released  atomic.Int64
+	staged    atomic.Int64 // that were to be released
+	dialed    atomic.Int64
+	replicas  int
+	lastWords string // of a process that a signal ends
+	asked     []StageRequest
 	calledOff atomic.Bool
 
 	log      string // path; "": there is none
@@ -67,6 +72,9 @@ type fakeNode struct {
 }
 
 func (n *fakeNode) Stage(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
+	n.mu.Lock()
+	n.asked = append(n.asked, req)
+	n.mu.Unlock()
 	for i := range 10 {
 		progress(functions.Bytes(i*10), 100)
 		select {
@@ -81,6 +89,7 @@ func (n *fakeNode) Stage(ctx context.Context, req StageRequest, progress func(ha
 	if n.stageErr != nil {
 		return Checkpoint{}, n.stageErr
 	}
+	n.staged.Add(1)
 	return Checkpoint{Path: "/store/" + req.Source, Bytes: 100, Digest: "staged now", Release: func() { n.released.Add(1) }}, nil
 }
 
@@ -119,7 +128,7 @@ func (n *fakeNode) Signal(_ context.Context, _ string, sig syscall.Signal) error
 		n.termed.Add(1)
 	}
 	if !n.ignored[sig] {
-		n.die(supervisor.Exit{Code: -1, Signal: sig})
+		n.die(supervisor.Exit{Code: -1, Signal: sig, Tail: n.lastWords})
 	}
 	return nil
 }
@@ -189,13 +198,23 @@ func (n *fakeNode) Metrics(context.Context) (engine.Metrics, error) {
 
 func (n *fakeNode) Close() { n.closed.Add(1) }
 
+// check checks what a run leaves: every lease is released, every client closed and, unless the
+// process was left to the supervisor, every process forgotten.
+func (n *fakeNode) check(t *testing.T, over bool) {
+	t.Helper()
+	if n.staged.Load() != n.released.Load() || n.dialed.Load() != n.closed.Load() || over && n.spawned.Load() != n.forgotten.Load() {
+		t.Errorf("%d checkpoints and %d released, %d clients and %d closed, %d processes and %d forgotten", n.staged.Load(), n.released.Load(),
+			n.dialed.Load(), n.closed.Load(), n.spawned.Load(), n.forgotten.Load())
+	}
+}
+
 func (n *fakeNode) options() Options {
 	d := functions.Duration(time.Second)
 	return Options{
 		ID: "r1", Team: "default", Model: "m",
 		Spec: functions.ModelSpec{Source: "m", Engine: functions.EngineVLLM, Deadlines: functions.Deadlines{
 			Stage: 3600 * d, Start: 600 * d, FirstToken: 120 * d, Hang: 10 * d, Drain: 30 * d}},
-		Stager: n, Spawner: n, Dial: func(engine.Command) Engine { return n }, Traffic: n.traffic,
+		Stager: n, Spawner: n, Dial: func(engine.Command) Engine { n.dialed.Add(1); return n }, Traffic: n.traffic,
 		Programs: engine.Programs{Look: func(name string) (string, error) { return "/bin/" + name, nil },
 			Environ: func() []string { return nil }},
 	}
@@ -296,6 +315,7 @@ func TestFailures(t *testing.T) {
 			s.die(supervisor.Exit{Code: -1, Signal: syscall.SIGKILL, Tail: "INFO all is well"})
 		}, why: "vllm ended while loading: ended by signal 9 (killed)", after: 5 * second},
 		{name: "never ready", s: &fakeNode{loadTime: time.Hour}, why: "vllm: not ready within 10m", after: 10 * time.Minute, kills: 1},
+		{name: "never ready, and its log says why", s: &fakeNode{loadTime: time.Hour, lastWords: "ValueError: a bad value"}, why: "vllm: not ready within 10m (deadlines.start): no answer; ValueError: a bad value", after: 10 * time.Minute, kills: 1},
 		{name: "never ready, cannot be killed", s: &fakeNode{loadTime: time.Hour, ignored: map[syscall.Signal]bool{syscall.SIGKILL: true}}, why: "vllm: not ready within 10m", after: 10*time.Minute + 2*second, kills: 1},
 		{name: "no first token", s: func() *fakeNode { s := &fakeNode{}; s.hang.Store(true); return s }(), why: "vllm: no first token within 10m (deadlines.start): no answer; it wrote nothing", after: 10*time.Minute + second, kills: 1},
 		{name: "first token is an error", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 500, Body: "CUDA error"} }}, why: "vllm: no first token within 10m (deadlines.start): the probe answered HTTP 500: CUDA error", after: 10*time.Minute + second, kills: 1},

@@ -70,7 +70,7 @@ func Rows() (rows []Row) {
 	rows = append(rows, reportRows()...)
 	rows = append(rows, dialectRows()...)
 	rows = append(rows, foreignRows()...)
-	return append(rows, strayRows()...)
+	return append(append(rows, strayRows()...), keptOpenRows()...)
 }
 
 // reportRows are further reports: errors in llama.cpp's own field until 2025 (E13), a finished

@@ -81,3 +81,65 @@ func strayRows() []Row {
 	}
 	return rows
 }
+
+// keptOpenRows are streams of the messages endpoint that finish and do not end (E41), answers
+// without choices or with a second document (E42, E43), fields of event streams that are no data
+// (E44), and what is kept where a stream is made a plain answer (E45).
+func keptOpenRows() []Row {
+	const (
+		began   = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"content\":[]}}\n\n"
+		stopped = "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{}}\n\n"
+		ended   = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
+		ping    = "event: ping\ndata: {\"type\": \"ping\"}\n\n"
+		dated   = "event: ping\ndata: 2025-07-15 10:00:00.123456+00:00\n\n"
+		finish  = chunkFinish + "\n\n"
+		done    = end + "\n\n"
+		both    = `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","reasoning_content":"hm","content":"hello"},"finish_reason":null}]}` + "\n\n"
+		broken  = `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","tool_calls":[{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":"{\"a\":\\\\D<|"}}]},"finish_reason":null}]}` + "\n\n"
+		probs   = `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":"hello"},"logprobs":{"content":[{"token":"hello","logprob":-0.5}]},"finish_reason":"stop"}]}` + "\n\n"
+	)
+	stream := func(parts ...string) Answer { return Chunked(200, eventsType, true, parts...) }
+	open := func(parts ...string) Answer {
+		a := Answer{Head(200, "Content-Type: "+eventsType, "Transfer-Encoding: chunked")}
+		for _, p := range parts {
+			a = append(a, Step{Chunk: p})
+		}
+		return a
+	}
+	pings := open(began, stopped)
+	for range 60 {
+		pings = append(pings, Step{Pause: 15 * time.Second, Chunk: ping})
+	}
+	slow := Answer{Head(200, "Content-Type: "+eventsType, "Transfer-Encoding: chunked")}
+	for range 6 {
+		slow = append(slow, Step{Pause: 15 * time.Second, Chunk: ": keep-alive\n\n"})
+	}
+	slow = append(slow, Step{Chunk: chunkRole + "\n\n" + finish + done}, Step{Write: "0\r\n\r\n"})
+	blanks := open("\n", "\n\n", chunkRole+"\n\n", "\n", chunkText+"\n\n\n\n", finish, "\n", done)
+	blanks = append(blanks, Step{Write: "0\r\n\r\n"})
+	const response = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":\"r\"}}\n\n"
+	const incomplete = "event: response.incomplete\ndata: {\"type\":\"response.incomplete\",\"response\":{\"id\":\"r\"}}\n\n"
+	named := strings.ReplaceAll(chunkRole+"\n\n"+chunkText+"\n\n"+finish, "data: {", "id: 1\nevent: message\nretry: 1000\ndata: {")
+	return []Row{
+		{ID: "E41", Name: "messages, pings behind the stop reason for ever", Stream: true, Path: "/v1/messages", Answer: append(pings, Step{Then: Hang}), Status: 200, Words: []string{"message_start", "end_turn"}, Absent: []string{"event: error"}, Success: true, Requests: 1, Within: time.Minute},
+		{ID: "E41", Name: "messages, the end and the connection stays open", Stream: true, Path: "/v1/messages", Answer: append(open(began, stopped, ended), Step{Then: Hang}), Status: 200, Words: []string{"message_start", "end_turn", "message_stop"}, Absent: []string{"event: error"}, Success: true, Requests: 1, Within: 20 * time.Second},
+		{ID: "E41", Name: "chat, comments behind the finish for ever", Stream: true, Answer: append(open(chunkRole+"\n\n", finish, ": ping\n\n"), append(pings[3:len(pings):len(pings)], Step{Then: Hang})...), Status: 200, Words: []string{`"hel"`, `"finish_reason":"stop"`}, Absent: []string{"engine_hung"}, Success: true, Odd: true, Requests: 1, Within: time.Minute},
+		{ID: "E41", Name: "messages, an empty stop reason at the beginning, then death", Stream: true, Path: "/v1/messages", Answer: append(open(strings.Replace(began, `"content":[]`, `"content":[],"stop_reason":""`, 1)), Step{Pause: 30 * time.Second, Then: Close}), Status: 200, Words: []string{"message_start", "event: error"}, Requests: 1, Blamed: true, Died: true},
+		{ID: "E41", Name: "responses, incomplete and the connection stays open", Stream: true, Path: "/v1/responses", Answer: append(open(response, incomplete), Step{Then: Hang}), Status: 200, Words: []string{"response.created", "response.incomplete"}, Absent: []string{"event: error"}, Success: true, Requests: 1, Within: 20 * time.Second},
+		{ID: "E44", Name: "blank lines between events", Stream: true, Odd: true, Answer: blanks, Status: 200, Words: []string{`"hel"`, `"lo"`, "[DONE]"}, Success: true, Requests: 1},
+		{ID: "E44", Name: "plain, blank lines between events", Answer: blanks, Status: 200, Words: []string{`"role":"assistant","content":"hello"`}, Success: true, Requests: 1},
+		{ID: "E42", Name: "no choices", Answer: Plain(200, jsonType, `{"id":"c","object":"chat.completion","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":0}}`), Status: 200, Words: []string{`"choices":[]`}, Success: true, Requests: 1},
+		{ID: "E42", Name: "stream, no choices", Stream: true, Answer: Plain(200, jsonType, `{"id":"c","object":"chat.completion","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":0}}`), Status: 200, Words: []string{"[DONE]"}, Success: true, Requests: 1},
+		{ID: "E43", Name: "two documents", Answer: Plain(200, jsonType, `{"content":"slot unavailable"}`+"\n"+wholeChat), Status: 200, Words: []string{"slot unavailable", `"hello"`}, Success: true, Requests: 1},
+		{ID: "E44", Name: "a ping with a date", Stream: true, Odd: true, Answer: stream(dated, chunkRole+"\n\n", dated, chunkText+"\n\n", finish, done), Status: 200, Words: []string{`"hel"`, `"lo"`, "[DONE]"}, Success: true, Requests: 1},
+		{ID: "E44", Name: "plain, a ping with a date", Answer: stream(dated, chunkRole+"\n\n", dated, chunkText+"\n\n", finish, done), Status: 200, Words: []string{`"role":"assistant","content":"hello"`}, Success: true, Requests: 1},
+		{ID: "E44", Name: "names of events, ids and times", Stream: true, Odd: true, Answer: stream(named, done), Status: 200, Words: []string{`"hel"`, `"lo"`, "[DONE]"}, Success: true, Requests: 1},
+		{ID: "E44", Name: "plain, names of events, ids and times", Answer: stream(named, done), Status: 200, Words: []string{`"role":"assistant","content":"hello"`}, Success: true, Requests: 1},
+		{ID: "E44", Name: "comments for a minute and a half", Stream: true, Odd: true, Answer: slow, Status: 200, Words: []string{`"hel"`, "[DONE]"}, Success: true, Requests: 1},
+		{ID: "E45", Name: "plain, reasoning and text in one delta", Answer: stream(both, finish, done), Status: 200, Words: []string{`"reasoning_content":"hm"`, `"content":"hello"`}, Success: true, Requests: 1},
+		{ID: "E45", Name: "plain, arguments that are no JSON", Answer: stream(broken, finish, done), Status: 200, Words: []string{`"name":"f","arguments":"{\"a\":\\\\D`}, Success: true, Requests: 1},
+		{ID: "E45", Name: "plain, logprobs in the chunk that finishes", Answer: stream(probs, done), Status: 200, Words: []string{`"content":"hello"`, `"logprob":-0.5`, `"finish_reason":"stop"`}, Success: true, Requests: 1},
+		{ID: "E45", Name: "an empty field for foreign pages", Answer: Plain(200, jsonType, wholeChat, "Access-Control-Allow-Origin: ", "Connection: close"), Status: 200, Words: []string{`"hello"`}, Success: true, Requests: 1},
+		{ID: "E45", Name: "plain, usage null without choices", Answer: stream(chunkRole+"\n\n", chunkText+"\n\n", finish, `data: {"id":"c","object":"chat.completion.chunk","choices":[],"usage":null}`+"\n\n", done), Status: 200, Words: []string{`"content":"hello"`}, Success: true, Requests: 1},
+	}
+}

@@ -40,7 +40,7 @@ func readPlainly(s *scan, text []byte) {
 		}
 		i++
 	}
-	s.end(text)
+	s.end()
 }
 
 // TestReadPlainly: the fast reading of a text sees what the plain one does.
@@ -125,29 +125,6 @@ func TestSystemAgain(t *testing.T) {
 			if got := read(b); got != want {
 				t.Errorf("%s: %+v, want %+v", b, got, want)
 			}
-		}
-	}
-}
-
-// TestAsksAtEnd: a question at the end is one of a bounded length, behind a text of some length.
-func TestAsksAtEnd(t *testing.T) {
-	question := func(n int) string {
-		return "Which" + strings.Repeat(" x", (n-21)/2) + strings.Repeat("x", (n-21)%2) + " are in the text?"
-	}
-	for _, x := range []struct {
-		text string
-		asks bool
-	}{
-		{strings.Repeat("x", askedText-1) + "\n" + question(60), true},
-		{strings.Repeat("x", askedText-2) + "\n" + question(60), false},
-		{strings.Repeat("x\n", 500) + question(askedQuestion) + " \n", true},
-		{strings.Repeat("x\n", 500) + question(askedQuestion+1), false},
-		{strings.Repeat("x\n", 500) + question(60) + "\n" + strings.Repeat("x", askedQuestion), false},
-		{question(60), false},
-		{"?", false},
-	} {
-		if asksAtEnd([]byte(x.text)) != x.asks {
-			t.Errorf("%v, want %v: %q", !x.asks, x.asks, x.text)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"sync"
 
+	"github.com/thaw-dev/thaw/activator/router/category"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -50,7 +51,8 @@ type span struct{ at, end int }
 var readers = sync.Pool{New: func() any { return new(reader) }}
 
 // Read returns the features of a body that env was peeked from, all but those that need
-// more than the body: RepeatedPrefix, Session, Complexity (-1) and Intent.
+// more than the body: RepeatedPrefix, Session and Intent. Complexity is -1 where there is no
+// text, or code for certain.
 func Read(env *openai.Envelope, body []byte) functions.RouteFeatures {
 	r := readers.Get().(*reader)
 	defer r.release()
@@ -64,13 +66,30 @@ func Read(env *openai.Envelope, body []byte) functions.RouteFeatures {
 	r.tokens += float64(len(tools))*tokensPerSchemaByte + float64(len(env.Section(body, openai.SectionTexts)))*tokensPerTextByte
 	f.TokenCount = int(r.tokens + 0.5)
 	f.Images = r.images
-	code := r.user.code.found(r.user.words) && !r.user.demandsParts()
-	f.Code = code || r.earlier && len(r.joined) < followUpBytes && len(r.joined) > 0
-	f.StructuredOutput = env.Structured(body) || r.user.found&foundJSON != 0 || r.user.found&foundParts != 0 && !code
+	f.Code = r.user.code.certain()
+	f.StructuredOutput = env.Structured(body) || r.user.found&foundJSON != 0
+	if len(r.joined) > 0 {
+		r.judge(&f)
+	}
 	f.Safety = r.user.found&foundVerdict != 0 || r.system.found&foundSafePair != 0
 	f.Language = r.user.language()
 	f.PromptFamily = r.nameFamily()
 	return f
+}
+
+// leastCode is the share of code with which signs of code that are not certain decide.
+const leastCode = 0.02
+
+// judge sets what the category of the newest turn decides. Code that is certain is not judged.
+func (r *reader) judge(f *functions.RouteFeatures) {
+	if !f.Code {
+		shares := category.Judge(r.joined)
+		is := shares.Category()
+		f.Complexity = shares.Complexity()
+		f.Code = is == category.Code && !f.StructuredOutput || shares[category.Code] > leastCode && r.user.code.found(r.user.words)
+		f.StructuredOutput = f.StructuredOutput || is == category.Extraction && !f.Code
+	}
+	f.Code = f.Code || r.earlier && len(r.joined) < followUpBytes
 }
 
 // Text returns the text that complexity and intents are judged by: that of the user's
@@ -140,10 +159,7 @@ func (r *reader) readPrompt(v []byte) {
 // addUser adds the texts of a value to the user's turn and returns where it ends. An
 // array of numbers is a prompt of token ids.
 func (r *reader) addUser(i int) int {
-	if !r.open {
-		r.endTurn()
-	}
-	r.open = true
+	r.beginUser()
 	if r.body[i] == '[' {
 		if k := skipSpace(r.body, i+1); r.body[k] >= '0' && r.body[k] <= '9' {
 			for ; r.body[k] != ']'; k++ {
@@ -156,6 +172,14 @@ func (r *reader) addUser(i int) int {
 		}
 	}
 	return r.eachText(i, ofUser)
+}
+
+// beginUser begins a turn of the user, unless the text before is of it.
+func (r *reader) beginUser() {
+	if !r.open {
+		r.endTurn()
+	}
+	r.open = true
 }
 
 func (r *reader) addText(at span, of author) {
@@ -187,7 +211,10 @@ func (r *reader) readMessage(i int) int {
 	switch {
 	case role == "user" || role == "":
 		for _, at := range content {
-			if at.end > 0 {
+			if at.end > 0 && r.body[at.at] == '"' {
+				r.beginUser()
+				r.addText(at, ofUser)
+			} else if at.end > 0 {
 				r.addUser(at.at)
 			}
 		}

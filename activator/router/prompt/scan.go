@@ -13,7 +13,6 @@ const (
 	foundJSON     found = 1 << iota // "reply in JSON"
 	foundVerdict                    // a moderation verdict
 	foundSafePair                   // the same, in words that no instruction about manners uses
-	foundParts                      // parts of a text: entities, dates
 )
 
 // scan is what reading texts has shown.
@@ -27,19 +26,11 @@ type scan struct {
 	script   [scripts]int // characters
 	counts   counts       // for tokens
 
-	sentence  wordClass // of the words since the last end of a sentence
-	previous  wordClass // of the word before
-	verb      wordClass // of the last verb of the sentence that may ask for code; 0: none
-	verbEnd   int       // where it ends
-	asked     bool      // the sentence asks for code
-	finds     bool      // a verb of classFind is in the imperative
-	begins    wordClass // of the verb that the sentence begins with
-	last      int       // where its last word of a class ends
-	parts     int       // where the last sentence ends that asks for parts of a text
-	bare      int       // where the first one ends that does so if a text is beside it
-	demand    bool      // one that does so is in the imperative or is a question about the text
-	given     bool      // there is a word for a text with a colon behind it
-	mentioned bool      // an earlier sentence has a word for a text
+	sentence wordClass // of the words since the last end of a sentence
+	previous wordClass // of the word before
+	verb     wordClass // of the last verb of the sentence that may ask for code; 0: none
+	verbEnd  int       // where it ends
+	asked    bool      // the sentence asks for code
 }
 
 // counts are the parts that the estimate of tokens is made of. Words of fewer than 16
@@ -173,19 +164,13 @@ func (s *scan) read(text []byte) {
 			i, begin = s.readMarks(text, i, begin)
 		}
 	}
-	s.end(text)
+	s.end()
 }
 
 // end draws the conclusions from the whole text.
-func (s *scan) end(text []byte) {
+func (s *scan) end() {
 	s.endSentence()
 	s.unpackStops()
-	if s.script[han]+s.script[kana] >= fewWide {
-		s.readWide(text)
-	}
-	if s.wantsParts(text) {
-		s.found |= foundParts
-	}
 }
 
 // isWord reports whether a word begins with c.
@@ -197,7 +182,11 @@ func isWord(c byte) bool { return classes[c] == charLetter || classes[c] == char
 // and the others by [scan.word].
 func (s *scan) readWords(text []byte, i int, begin bool) int {
 	blank, words, packed, certain := 0, 0, s.packed, s.code.certain()
-	for i+longestWord < len(text) && words <= maxPacked/2 {
+	for i+longestWord < len(text) {
+		if words > maxPacked/2 {
+			s.addWords(words, packed)
+			words, packed = 0, s.packed
+		}
 		p := (*[longestWord + 1]byte)(text[i : i+longestWord+1 : i+longestWord+1])
 		n, hash, inside := uint(0), uint32(0), uint64(0)
 		low := binary.LittleEndian.Uint64(p[:8])
@@ -216,7 +205,12 @@ func (s *scan) readWords(text []byte, i int, begin bool) int {
 		}
 		next := p[n%longestWord]
 		if n == 0 || next != ' ' && kinds[next] != kindNone { // no word, or none of letters alone
-			break
+			if isWord(text[i]) {
+				break
+			}
+			i, begin = s.readMarks(text, i-blank, begin)
+			blank, certain = 0, s.code.certain()
+			continue
 		}
 		words++
 		e := table.find(hash)
@@ -234,11 +228,7 @@ func (s *scan) readWords(text []byte, i int, begin bool) int {
 		}
 		s.previous = class
 		if !certain && (inside != 0 || next != ' ' && (next == '(' || n == 1)) {
-			upper := kind(0)
-			if inside != 0 {
-				upper = kindUpper
-			}
-			s.noteIdentifier(text, i, i+int(n), kindLower, upper)
+			s.noteIdentifier(text, i, i+int(n), kindLower, kindUpper*kind(min(inside, 1)))
 			certain = s.code.certain()
 		}
 		begin, blank = false, 1
@@ -251,7 +241,7 @@ func (s *scan) readWords(text []byte, i int, begin bool) int {
 			s.endSentence()
 		} else if mark != charQuiet && (mark != charMark || !certain) {
 			i-- // it needs a closer look
-			break
+			continue
 		}
 		s.counts.marks++
 		for certain && i+longestWord < len(text) && classes[text[i]] <= charQuiet {
@@ -262,8 +252,7 @@ func (s *scan) readWords(text []byte, i int, begin bool) int {
 			i, blank = i+1, 1
 		}
 	}
-	s.words, s.packed = s.words+words, packed
-	s.addStops(words)
+	s.addWords(words, packed)
 	if i < len(text) && isWord(text[i]) {
 		return s.word(text, i, begin)
 	}
@@ -453,22 +442,9 @@ func (s *scan) classed(text []byte, start, end int, class wordClass, begin bool)
 	}
 }
 
-// noteSigns notes a word of the vocabulary as a sign of code or of a request for parts of a
-// text. In a text that is code for certain neither matters.
+// noteSigns notes a word of the vocabulary as a sign of code. In a text that is code for
+// certain it does not matter.
 func (s *scan) noteSigns(text []byte, start, end int, class wordClass, begin bool) {
-	if class&classSentence != 0 {
-		s.last = end
-		if class&classText != 0 && end < len(text) && text[end] == ':' {
-			s.given = true
-		}
-		if class&(classFind|classConstruct|classGive) != 0 {
-			imperative, begins := isImperative(text[:start])
-			if begins {
-				s.begins |= class
-			}
-			s.finds = s.finds || imperative && class&classFind != 0
-		}
-	}
 	s.code.word(text[start:end], class)
 	if class&classSecond != 0 && s.previous&classFirst != 0 {
 		s.code.programs++
@@ -510,6 +486,12 @@ func (s *scan) wide(text []byte, i int) int {
 	return i
 }
 
+// addWords counts words, whose stop words are in packed.
+func (s *scan) addWords(words int, packed uint64) {
+	s.words, s.packed = s.words+words, packed
+	s.addStops(words)
+}
+
 // addStops adds the stop words among so many words to the counts, if they are many.
 func (s *scan) addStops(words int) {
 	if s.inPacked += words; s.inPacked > maxPacked/2 {
@@ -546,8 +528,8 @@ func (s *scan) endSentence() {
 
 // judgeSentence draws the conclusions from the words of a sentence.
 func (s *scan) judgeSentence() {
-	w, asked, finds, begins := s.sentence, s.asked, s.finds, s.begins
-	s.sentence, s.verb, s.asked, s.finds, s.begins = 0, 0, false, false, 0
+	w, asked := s.sentence, s.asked
+	s.sentence, s.verb, s.asked = 0, 0, false
 	if w&(classMake|classConstruct|classBuild) != 0 && w&classLanguage != 0 || w&(classMake|classConstruct) != 0 && w&classMaybeLanguage != 0 {
 		s.code.asked = max(s.code.asked, 3)
 		asked = true
@@ -555,9 +537,6 @@ func (s *scan) judgeSentence() {
 	has := func(all wordClass) bool { return w&all == all }
 	if has(classJSON|classAnswer|classInto) && !asked {
 		s.found |= foundJSON
-	}
-	if !asked && w&classLanguage == 0 && !s.code.certain() {
-		s.noteParts(w, begins, finds)
 	}
 	if has(classSafe|classUnsafe) && w&(classJudge|classPost|classAnswer) != 0 || has(classUnsafe|classPost|classJudge) {
 		s.found |= foundVerdict | foundSafePair

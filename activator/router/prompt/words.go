@@ -41,14 +41,6 @@ const (
 	classObject        // code that is asked for: function, algorithm
 	classTask          // likewise, with another meaning: class, program
 	classSyntax        // a word of code alone: elif, nullptr
-	classExtract       // asks for parts of a text: extract
-	classFind          // likewise, with another meaning: list, identify
-	classAll           // of which all are asked for: all, every, mentioned
-	classEntity        // parts of a text, by a name that texts have parts by: entities, keywords
-	classField         // what texts have parts of: names, dates
-	classText          // the text: passage, email, following
-	classGive          // asks for what classField is of a text: give, tell
-	classTable         // the form of what was found: table, columns
 )
 
 const (
@@ -57,8 +49,7 @@ const (
 
 	// classSentence are the classes whose words are looked for in one sentence.
 	classSentence = classJSON | classAnswer | classJudge | classHarm | classPost | classSafe | classUnsafe |
-		classLanguage | classMake | classConstruct | classBuild | classObject | classTask |
-		classExtract | classFind | classGive | classAll | classEntity | classField | classText | classTable
+		classLanguage | classMake | classConstruct | classBuild | classObject | classTask
 )
 
 const (
@@ -96,14 +87,6 @@ var vocabulary = []struct {
 	{classObject, "function functions code algorithm algorithms snippet subroutine api pseudocode"},
 	{classTask, "program programs class method query webpage endpoint module struct component"},
 	{classSyntax, "elif nullptr println printf sizeof stdin stdout stderr lambda kwargs args isinstance malloc std argv typedef endif ifdef xrange goroutine mutex segfault segmentation traceback nullpointerexception typeerror valueerror keyerror syntaxerror indexerror attributeerror refactoring debugger dataframe subarray substring subsequence nums palindromic dijkstra"},
-	{classExtract, "extract extracts extracting extracted extraction"},
-	{classFind, "extract identify identity list find highlight locate detect recognize recognise retrieve collect pull select choose pick gather gathering collect collecting collate mine harvest uncover uncovering aggregate compile obtain tag annotate fill recognition label indicate identifying recognizing parse"},
-	{classGive, "give provide tell show get return present analyze analyse analyzing"},
-	{classAll, "all any every each mentioned mentions"},
-	{classEntity, "entity entities keyword keywords keyphrase keyphrases mentioned mentions attributes triple triples triplets tuples ner acronyms spans slots"},
-	{classField, "person organization location disease drug gene chemical phrase keyword span aspect aspects opinion opinions outcome event triplet relation name term terms word words entity entities triple triples triplets ner spans information info data insights statistics findings results name names date dates field fields email emails address addresses phone facts quotes event events location locations organization organizations organisations people person persons companies company products brands cities countries places diseases drugs chemicals genes proteins species symptoms treatments medications dosages diagnoses skills ingredients amounts prices quantities items phrases details titles roles relations relationships authors urls citations pairs subject object pronouns nouns topic doses"},
-	{classText, "input text passage paragraph article document following below above given sentence sentences review report email clause transcript resume invoice contract abstract conversation dialogue description excerpt notes message tweet biography page letter log chat interview texts passages paragraphs articles documents reports reviews record records logs transcripts messages postings statements scripts papers invoices resumes abstracts descriptions conversations"},
-	{classTable, "table columns column tabular rows tuples triples bullet"},
 }
 
 // wordEntry is a word. Stops has 1 in the bits of each language of which it is a stop word,

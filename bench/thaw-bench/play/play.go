@@ -233,7 +233,7 @@ const prewarmFor = 5 * time.Minute
 func (r *run) startNext(next []string, due bool) {
 	for _, name := range r.places.Next(next, due) {
 		if due {
-			r.p.st.Loop().Wake(name, name.Team)
+			r.p.st.Loop().Wake(name)
 		} else {
 			_ = r.p.st.Prewarm(name, prewarmFor, "composition") // refused: its own request starts it
 		}

@@ -1,78 +1,174 @@
 package router
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 
-	"github.com/thaw-dev/thaw/activator/router/complexity"
+	"github.com/thaw-dev/thaw/activator/router/category"
 )
 
 const (
-	fitRounds  = 60
-	fitRate    = 1.5
-	fitFavour  = 2.0  // a hard request that goes to a small model costs more than the reverse
-	fitPenalty = 2e-5 // of the square of a weight, at each step
+	fitRounds       = 6
+	fitRate         = 0.5
+	fitFirst        = 0.1 // added to the root of the squared steps of a weight
+	fitPenalty      = 1e-5
+	fitMost         = 40    // prompts of a source
+	fitRepositories = 5     // that a feature must be in: words of one source say what it is about
+	fitFeatures     = 16000 // at most
+	fitLargest      = 20    // weight of a prompt
 )
 
-// group is the prompts of one label of a source.
+// group is the prompts of one label of a repository.
 type group struct {
-	source *Source
-	label  string
+	repository string
+	label      string
 }
 
-// Fit fits the weights of the complexity score by logistic regression: reasoning against
-// general prompts and extraction, of the sources that are not held out. Every group
-// counts alike, reasoning fitFavour times. Words that only one source has say what the source is about, so they have
-// no weight.
+// example is a prompt as the model sees it.
+type example struct {
+	text   *category.Text
+	group  group
+	is     category.Category
+	weight float64
+	values []value
+}
+
+// value is the value of a feature, by its place among the weights.
+type value struct {
+	feature int
+	value   float64
+}
+
+var categoryOf = map[string]category.Category{Extraction: category.Extraction, Code: category.Code, Reasoning: category.Reasoning, General: category.General}
+
+// Fit fits the model of categories by logistic regression on the sources that are not held out and
+// on examples.txt. Every repository counts alike, and so does every label.
 func Fit(prompts []Prompt) []byte {
-	type example struct {
-		text  *complexity.Text
-		group group
-		want  float64
+	list := readExamples(prompts)
+	features := chooseFeatures(list)
+	at := map[uint32]int{}
+	for i, hash := range features {
+		at[hash] = i
 	}
-	var list []example
-	size := map[group]int{}
-	seen := make([]map[*Source]bool, complexity.Features)
+	for i := range list {
+		list[i].setValues(at)
+	}
+	weights := descend(list, len(features)+category.Ranges)
+	known := make([]category.Feature, len(features))
+	for i, hash := range features {
+		known[i] = category.Feature{Hash: hash, Weights: weights[i]}
+	}
+	return category.Encode(known, [category.Ranges][category.Categories]float64(weights[len(features):]))
+}
+
+// readExamples reads what is fitted on, and weighs it.
+func readExamples(prompts []Prompt) (list []example) {
+	used := map[*Source]map[string][]Prompt{}
+	var order []*Source
 	for _, p := range prompts {
-		if p.Source.Held || p.Label == Code {
+		if p.Source.Held {
 			continue
 		}
-		e := example{text: complexity.Read(p.Text), group: group{p.Source, p.Label}}
-		if p.Label == Reasoning {
-			e.want = 1
+		if used[p.Source] == nil {
+			used[p.Source] = map[string][]Prompt{}
+			order = append(order, p.Source)
 		}
-		list = append(list, e)
-		size[e.group]++
-		e.text.Each(func(feature int, _ float64) {
-			if seen[feature] == nil {
-				seen[feature] = map[*Source]bool{}
-			}
-			seen[feature][p.Source] = true
-		})
+		used[p.Source][p.Label] = append(used[p.Source][p.Label], p)
 	}
-	weights := make([]float64, complexity.Features)
-	bias := 0.0
+	add := func(p Prompt) {
+		list = append(list, example{text: category.Read([]byte(p.Text)), group: group{p.Source.Repository, p.Label}, is: categoryOf[p.Label]})
+	}
+	for _, s := range order {
+		for _, label := range Labels {
+			all := used[s][label]
+			for k := range min(fitMost, len(all)) {
+				add(all[k*len(all)/min(fitMost, len(all))])
+			}
+		}
+	}
+	for _, p := range makeExamples(prompts) {
+		add(p)
+	}
+	size, groups := map[group]int{}, map[string]int{}
+	for _, e := range list {
+		if size[e.group] == 0 {
+			groups[e.group.label]++
+		}
+		size[e.group]++
+	}
+	for i := range list {
+		e := &list[i]
+		e.weight = min(float64(len(list))/category.Categories/float64(groups[e.group.label])/float64(size[e.group]), fitLargest)
+	}
+	return list
+}
+
+// chooseFeatures returns the hashes that most repositories have.
+func chooseFeatures(list []example) []uint32 {
+	in := map[uint32]map[string]bool{}
+	for _, e := range list {
+		for part := range category.Parts {
+			for _, hash := range e.text.Features(part) {
+				if in[hash] == nil {
+					in[hash] = map[string]bool{}
+				}
+				in[hash][e.group.repository] = true
+			}
+		}
+	}
+	maps.DeleteFunc(in, func(_ uint32, repositories map[string]bool) bool { return len(repositories) < fitRepositories })
+	features := slices.SortedFunc(maps.Keys(in), func(a, b uint32) int {
+		return cmp.Or(len(in[b])-len(in[a]), cmp.Compare(a, b))
+	})
+	return features[:min(len(features), fitFeatures)]
+}
+
+// setValues sets the values of the features that the model knows, as the model weighs them.
+func (e *example) setValues(at map[uint32]int) {
+	for part := range category.Parts {
+		places := map[int]bool{}
+		for _, hash := range e.text.Features(part) {
+			if i, ok := at[hash]; ok {
+				places[i] = true
+			}
+		}
+		for _, i := range slices.Sorted(maps.Keys(places)) {
+			e.values = append(e.values, value{i, category.PartValue(part, len(places))})
+		}
+	}
+	for c := range category.Counts {
+		e.values = append(e.values, value{len(at) + e.text.Range(c), category.RangeValue})
+	}
+}
+
+// descend fits the weights, each with steps that become smaller with the sum of their squares.
+func descend(list []example, size int) [][category.Categories]float64 {
+	weights, squares := make([][category.Categories]float64, size), make([][category.Categories]float64, size)
 	random := rand.New(rand.NewPCG(26, 3))
-	mean := float64(len(list)) / float64(len(size))
 	for round := range fitRounds {
 		rate := fitRate * (1 - 0.9*float64(round)/fitRounds)
 		for _, i := range random.Perm(len(list)) {
 			e := &list[i]
-			sum := bias
-			e.text.Each(func(feature int, value float64) { sum += weights[feature] * value })
-			step := rate * mean / float64(size[e.group]) * (e.want - 1/(1+math.Exp(-sum)))
-			if e.want == 1 {
-				step *= fitFavour
-			}
-			step = min(max(step, -3), 3)
-			bias += 0.02 * step
-			e.text.Each(func(feature int, value float64) {
-				if len(seen[feature]) > 1 {
-					weights[feature] += step * value
+			var sum [category.Categories]float64
+			for _, v := range e.values {
+				for k := range sum {
+					sum[k] += weights[v.feature][k] * v.value
 				}
-				weights[feature] *= 1 - fitPenalty*rate*100
-			})
+			}
+			missed := category.SoftMax(sum)
+			missed[e.is]--
+			for _, v := range e.values {
+				for k := range sum {
+					w, q := &weights[v.feature][k], &squares[v.feature][k]
+					slope := missed[k]*e.weight*v.value + fitPenalty**w
+					*q += slope * slope
+					*w -= rate * slope / (math.Sqrt(*q) + fitFirst)
+				}
+			}
 		}
 	}
-	return complexity.Encode(weights, bias)
+	return weights
 }

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
-	"github.com/thaw-dev/thaw/activator/router/complexity"
+	"github.com/thaw-dev/thaw/activator/router/category"
 )
 
 // writeSources writes a few prompts where the sources are looked for.
@@ -77,15 +79,28 @@ func TestSources(t *testing.T) {
 	if len(missing) != len(Sources)-11 {
 		t.Errorf("missing: %v", missing)
 	}
-	held, repositories := 0, map[string]bool{}
+	held, seen := map[string]map[string]bool{}, map[string]bool{}
 	for _, s := range Sources {
-		repositories[s.Repository] = true
-		if s.Held {
-			held++
+		for _, label := range append(slices.Collect(maps.Values(s.Labels)), s.Label) {
+			if !s.Held {
+				seen[s.Repository] = true
+				continue
+			}
+			if held[label] == nil {
+				held[label] = map[string]bool{}
+			}
+			held[label][s.Repository] = true
 		}
 	}
-	if held*3 < len(Sources) {
-		t.Errorf("%d of %d sources are held out, want a third", held, len(Sources))
+	for label, least := range map[string]int{Extraction: 4, Code: 2, Reasoning: 4, General: 3} {
+		if len(held[label]) < least {
+			t.Errorf("%s: %d repositories are held out, want %d", label, len(held[label]), least)
+		}
+		for r := range held[label] {
+			if seen[r] {
+				t.Errorf("%s is held out and fitted on", r)
+			}
+		}
 	}
 }
 
@@ -102,8 +117,8 @@ func TestFit(t *testing.T) {
 			fitted = append(fitted, p)
 		}
 	}
-	if len(weights) != complexity.Header+complexity.Features || !bytes.Equal(weights, Fit(fitted)) {
-		t.Errorf("%d bytes, or others without the held-out sources", len(weights))
+	if _, err := category.Decode(weights); err != nil || !bytes.Equal(weights, Fit(fitted)) {
+		t.Errorf("%v, or %d bytes are others without the held-out sources", err, len(weights))
 	}
 }
 

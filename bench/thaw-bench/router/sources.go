@@ -46,7 +46,7 @@ var bench = map[string]string{
 
 // Sources are the labelled prompts. Word problems and logic puzzles are reasoning; requests
 // to an assistant, questions to a bank, writing and look-ups are general.
-var Sources = slices.Concat(seen, seenThird(), seenFourth(), heldOut())
+var Sources = slices.Concat(seen, seenThird(), seenFourth(), seenFifth(), heldOut())
 
 var seen = []Source{
 	{Name: "gsm8k (train)", Repository: "openai/grade-school-math", Path: "texts:gsm8k-train-1000.jsonl", Text: []string{"text"}, Label: Reasoning},
@@ -238,7 +238,8 @@ func seenFourth() (list []Source) {
 	return list
 }
 
-// heldOut returns the sources that are held out, the fifth hold-out. They were chosen by the names of their files and
+// seenFifth returns the fifth hold-out, which was held out until what went to a wrong rule was read.
+// They were chosen by the names of their files and
 // members and of the tasks and categories that their authors gave them, before any of their prompts was read, where the task
 // is the label; questions about a text and classification are none. Of each, Load spreads the prompts over the file, which
 // has them whole; one file was put together: requests.json has the members context and prompts of WikiEvents' test.json,
@@ -246,11 +247,8 @@ func seenFourth() (list []Source) {
 // tasks are 2-6, entities, 2-7, summaries of opinions, 2-10, trigger words, 3-7, damages in figures, and 3-8, consultation.
 // Their licences: EditEval, TabMWP, MuSR and LogicBench are under MIT, Instructdial, LawBench, BELLE,
 // Qiskit HumanEval, LongWriter, WritingBench and BPO under Apache 2.0, ParEval under one of its own, the others have none.
-func heldOut() (list []Source) {
-	add := func(s Source) {
-		s.Held = true
-		list = append(list, s)
-	}
+func seenFifth() (list []Source) {
+	add := func(s Source) { list = append(list, s) }
 	// byCategory adds a source for each of the categories, which are the values of a member.
 	byCategory := func(s Source, label, categories string) {
 		name := s.Name
@@ -259,9 +257,9 @@ func heldOut() (list []Source) {
 			add(s)
 		}
 	}
-	heldExtraction(add)
-	heldCode(add, byCategory)
-	heldReasoning(add, byCategory)
+	fifthExtraction(add)
+	fifthCode(add, byCategory)
+	fifthReasoning(add, byCategory)
 	dolly := Source{Name: "BPO, Dolly", Repository: "thu-coai/BPO", Path: "data/testset/dolly_eval.json",
 		Text: []string{"instruction", "context"}, Category: "category", Most: 30}
 	byCategory(dolly, Extraction, "information_extraction")
@@ -298,7 +296,7 @@ func heldOut() (list []Source) {
 	return list
 }
 
-func heldExtraction(add func(Source)) {
+func fifthExtraction(add func(Source)) {
 	add(Source{Name: "Self-Improve NER, WikiGold", Repository: "Emma1066/Self-Improve-Zero-Shot-NER",
 		Path: "prompts/self_consistent_annotate/wikigold/self_annotation/train_shuffle_42/zs/train_shuffle_42_prompts__0.json",
 		Text: []string{"prompt"}, Label: Extraction, Most: 40})
@@ -306,7 +304,7 @@ func heldExtraction(add func(Source)) {
 		Text: []string{"text"}, Label: Extraction, Most: 40})
 }
 
-func heldCode(add func(Source), byCategory func(s Source, label, categories string)) {
+func fifthCode(add func(Source), byCategory func(s Source, label, categories string)) {
 	add(Source{Name: "EditEval", Repository: "qishenghu/CodeInstruct", Path: "edit_eval/edit_eval.jsonl",
 		Text: []string{"instruction", "input"}, Label: Code, Most: 50})
 	byCategory(Source{Name: "LLMSecEval", Repository: "tuhh-softsec/LLMSecEval", Path: "Dataset/LLMSecEval-Prompts_dataset.json",
@@ -319,7 +317,7 @@ func heldCode(add func(Source), byCategory func(s Source, label, categories stri
 		Code, "basic|intermediate|difficult")
 }
 
-func heldReasoning(add func(Source), byCategory func(s Source, label, categories string)) {
+func fifthReasoning(add func(Source), byCategory func(s Source, label, categories string)) {
 	for logic, axioms := range map[string]string{
 		"propositional_logic": "bidirectional_dilemma commutation constructive_dilemma destructive_dilemma disjunctive_syllogism " +
 			"hypothetical_syllogism material_implication modus_tollens",

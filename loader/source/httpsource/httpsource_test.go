@@ -389,6 +389,71 @@ func TestCallerDisconnects(t *testing.T) {
 	}
 }
 
+// TestEndpoints: an endpoint and a proxy are trusted at the port where they are dialled, and
+// at no other.
+func TestEndpoints(t *testing.T) {
+	trust := NewHostTrust(func(k string) string {
+		return map[string]string{"HTTPS_PROXY": "proxy-a", "https_proxy": "https://proxy-b", "HTTP_PROXY": "proxy-c:3128", "http_proxy": "http://proxy-d",
+			"ALL_PROXY": "socks5://proxy-e", "all_proxy": "socks5://proxy-f:9"}[k]
+	}, "", "http://A.example", "https://b.example/x", "c.example:9000", "http://[::1]:8")
+	for address, want := range map[string]bool{
+		"http://a.example": true, "https://a.example": false, "https://b.example": true, "http://b.example": false, "http://c.example:9000": true, "http://c.example": false, "http://[::1]:8": true, "http://[::1]:9": false,
+		"http://proxy-a": true, "https://proxy-b": true, "http://proxy-c:3128": true, "http://proxy-d": true, "http://proxy-e:1080": true, "http://proxy-f:9": true, "http://proxy-g": false, "http://a.example.:80": true,
+	} {
+		u, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if trust.Trusts(u) != want {
+			t.Errorf("%s: %v", address, !want)
+		}
+		if err := trust.CheckURL(u); err != nil {
+			if e, _ := errors.AsType[*source.Error](err); e == nil || !strings.Contains(e.Fix, HostsVariable) {
+				t.Errorf("%s: no way out of %v", address, err)
+			}
+		}
+	}
+}
+
+// TestDials: a dial of a public name reaches no address of this machine, and one of loopback no
+// other; the error says which it was.
+func TestDials(t *testing.T) {
+	srv := httptest.NewServer(http.NotFoundHandler())
+	defer srv.Close()
+	addr := srv.Listener.Addr().String()
+	none := func(string) string { return "" }
+	for name, dial := range map[string]func(addr string) (net.Conn, error){
+		"public": func(addr string) (net.Conn, error) {
+			return NewHostTrust(none).DialPublic(t.Context(), net.Dialer{}, addr)
+		},
+		"trusted": func(addr string) (net.Conn, error) {
+			return NewHostTrust(none, addr).DialPublic(t.Context(), net.Dialer{}, addr)
+		},
+		"loopback": func(addr string) (net.Conn, error) { return DialLoopback(t.Context(), net.Dialer{}, addr) },
+	} {
+		c, err := dial(addr)
+		if (err == nil) != (name != "public") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			c.Close()
+		} else if at, ok := IsRefused(err); !ok || at != netip.MustParseAddr("127.0.0.1") || !strings.Contains(err.Error(), HostsVariable) {
+			t.Errorf("%s: %v, %v, %v", name, at, ok, err)
+		}
+		if _, err := dial("no port"); err == nil {
+			t.Errorf("%s: an address without a port", name)
+		}
+	}
+	if _, err := DialLoopback(t.Context(), net.Dialer{}, "192.0.2.1:80"); err == nil {
+		t.Error("another machine was dialled")
+	} else if at, ok := IsRefused(err); !ok || at != netip.MustParseAddr("192.0.2.1") {
+		t.Error(err)
+	}
+	if _, ok := IsRefused(io.EOF); ok {
+		t.Error("another error is a refusal")
+	}
+}
+
 func TestTrusts(t *testing.T) {
 	trust := NewHostTrust(func(k string) string {
 		return map[string]string{HostsVariable: "models.lan, gate.lan:8000, .corp.example, 10.0.0.0/8"}[k]

@@ -130,6 +130,9 @@ func checkRange(r *http.Response, a RangeRequest) error {
 	}
 	got := r.Header.Get("Content-Range")
 	if r.StatusCode != http.StatusPartialContent || got == "" {
+		if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media == "text/html" {
+			return bad("a page (text/html) came in place of the file, such as a login or what a proxy blocks with")
+		}
 		return bad("a range was asked for and the whole file came")
 	}
 	wantRange := fmt.Sprintf("bytes %d-%d/", a.Offset, a.Offset+a.Length-1)

@@ -36,6 +36,25 @@ func TestRangeInChunks(t *testing.T) {
 	}
 }
 
+// TestPageForRange: a page in place of a range, as logins and firewalls answer, is called one.
+func TestPageForRange(t *testing.T) {
+	for media, want := range map[string]string{"text/html; charset=utf-8": "a page (text/html) came", "application/octet-stream": "the whole file came"} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", media)
+			io.WriteString(w, "<html><title>Blocked</title></html>")
+		}))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = Range(srv.Client(), req, RangeRequest{Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 5})
+		if source.KindOf(err) != source.Malformed || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", media, err)
+		}
+		srv.Close()
+	}
+}
+
 // TestRedirectIsNamed: an error of a redirect names the server that it points at, without the
 // path and the query, which may be signed.
 func TestRedirectIsNamed(t *testing.T) {

@@ -69,7 +69,6 @@ func title(role, step string, round int) string {
 
 // printCalls draws the calls beneath each other.
 func printCalls(c *kit.Terminal, rec *functions.CompositionRecord, starts map[string]api.ColdStart) {
-	const wide = 40
 	end := rec.Seconds
 	names := 0
 	for _, x := range rec.Calls {
@@ -77,11 +76,6 @@ func printCalls(c *kit.Terminal, rec *functions.CompositionRecord, starts map[st
 		names = max(names, len(x.Member)+3+len(title(x.Role, x.Step, x.Round)))
 	}
 	for _, x := range rec.Calls {
-		from, to := 0, 0
-		if end > 0 {
-			from = min(max(int(x.Start/end*wide), 0), wide-1)
-			to = min(max(int((x.Start+x.Duration)/end*wide+0.5), from+1), wide)
-		}
 		mark := "="
 		if x.Final {
 			mark = "#"
@@ -90,8 +84,8 @@ func printCalls(c *kit.Terminal, rec *functions.CompositionRecord, starts map[st
 		if x.Error != "" {
 			line = fmt.Sprintf("%s, failed: %s", kit.Seconds(&x.Duration), x.Error)
 		}
-		bar := strings.Repeat(" ", from) + strings.Repeat(mark, to-from)
-		fmt.Fprintf(c.Out, "  %-*s |%-*s| %s\n", names, kit.Plain(x.Member+" ("+title(x.Role, x.Step, x.Round)+")"), wide, bar, kit.Plain(line))
+		fmt.Fprintf(c.Out, "  %-*s |%-*s| %s\n", names, kit.Plain(x.Member+" ("+title(x.Role, x.Step, x.Round)+")"), kit.SegmentWidth,
+			kit.Segment(mark, x.Start, x.Duration, end), kit.Plain(line))
 		if !x.Cold {
 			continue
 		}

@@ -84,11 +84,9 @@ func (t *Terminal) Report(ctx context.Context, err error) int {
 		defer close(written)
 		io.WriteString(t.Err, text.String())
 	}()
-	end := time.NewTimer(logCloseFor) // a stderr that is not read must not keep the program from ending
-	defer end.Stop()
 	select {
 	case <-written:
-	case <-end.C:
+	case <-time.After(logCloseFor): // a stderr that is not read must not keep the program from ending
 	}
 	return exit
 }

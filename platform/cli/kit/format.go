@@ -2,7 +2,7 @@ package kit
 
 import (
 	"fmt"
-	"strings"
+	"regexp"
 	"time"
 )
 
@@ -50,18 +50,6 @@ func Seconds(s *float64) string {
 }
 
 // Readable is Plain for text of several lines: tabs and line ends stay.
-func Readable(s string) string {
-	var b strings.Builder
-	for part := range strings.SplitAfterSeq(s, "\n") {
-		for j, word := range strings.Split(strings.TrimSuffix(part, "\n"), "\t") {
-			if j > 0 {
-				b.WriteByte('\t')
-			}
-			b.WriteString(Plain(word))
-		}
-		if strings.HasSuffix(part, "\n") {
-			b.WriteByte('\n')
-		}
-	}
-	return b.String()
-}
+func Readable(s string) string { return words.ReplaceAllStringFunc(s, Plain) }
+
+var words = regexp.MustCompile("[^\t\n]+")

@@ -86,12 +86,10 @@ func (s LogSettings) Open(w io.Writer) *Log {
 	}
 	l.close = sync.OnceFunc(func() {
 		close(l.closing)
-		t := time.NewTimer(logCloseFor)
-		defer t.Stop()
 		select {
 		case <-l.ended:
 			signal.Stop(broken)
-		case <-t.C:
+		case <-time.After(logCloseFor):
 		}
 	})
 	go l.write()

@@ -93,3 +93,16 @@ func Bar(percent int) string {
 	n := min(max(percent, 0), 100) * barWide / 100
 	return "[" + strings.Repeat("#", n) + strings.Repeat(".", barWide-n) + "]"
 }
+
+// SegmentWidth is the width of the lines of Segment.
+const SegmentWidth = 40
+
+// Segment draws with mark where a part of end seconds lies in them; it is at least one mark wide.
+func Segment(mark string, start, duration, end float64) string {
+	from, to := 0, 0
+	if end > 0 {
+		from = min(max(int(start/end*SegmentWidth), 0), SegmentWidth-1)
+		to = min(max(int((start+duration)/end*SegmentWidth+0.5), from+1), SegmentWidth)
+	}
+	return strings.Repeat(" ", from) + strings.Repeat(mark, to-from)
+}

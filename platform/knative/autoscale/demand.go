@@ -24,6 +24,7 @@ import (
 	netv1alpha1 "knative.dev/networking/pkg/apis/networking/v1alpha1"
 	netlist "knative.dev/networking/pkg/client/listers/networking/v1alpha1"
 
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
@@ -169,15 +170,8 @@ func (w *demandWatcher) anyForeign() bool {
 
 // poll polls until ctx ends.
 func (w *demandWatcher) poll(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
-		next := pollIdle
+	for next := time.Duration(0); backoff.Sleep(ctx, next); {
+		next = pollIdle
 		switch {
 		case !w.anyOurs():
 			w.reportChanges(map[types.NamespacedName]demand{})
@@ -191,7 +185,6 @@ func (w *demandWatcher) poll(ctx context.Context) {
 				next = pollForeign
 			}
 		}
-		timer.Reset(next)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -92,8 +93,7 @@ type Reconciler struct {
 	o     Options
 	class string
 
-	mu  sync.Mutex
-	now *running // while Run runs
+	now atomic.Pointer[running] // while Run runs
 }
 
 // running is the state of one Run.
@@ -114,7 +114,7 @@ func New(o Options) (*Reconciler, error) {
 
 // Changed enqueues a revision whose Scale has changed.
 func (r *Reconciler) Changed(namespace, revision string) {
-	if now := r.running(); now != nil {
+	if now := r.now.Load(); now != nil {
 		now.queue.EnqueueKey(types.NamespacedName{Namespace: namespace, Name: revision})
 	}
 }
@@ -122,7 +122,7 @@ func (r *Reconciler) Changed(namespace, revision string) {
 // RecordNote records an Event of a revision's Knative Service. It does not wait, and does
 // nothing while Run does not run.
 func (r *Reconciler) RecordNote(namespace, revision string, n Note) {
-	now := r.running()
+	now := r.now.Load()
 	if now == nil {
 		return
 	}
@@ -131,21 +131,9 @@ func (r *Reconciler) RecordNote(namespace, revision string, n Note) {
 	}
 }
 
-func (r *Reconciler) running() *running {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.now
-}
-
-func (r *Reconciler) setRunning(now *running) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.now = now
-}
-
 // Queued is the length of the work queue; 0 while Run does not run.
 func (r *Reconciler) Queued() int {
-	if now := r.running(); now != nil {
+	if now := r.now.Load(); now != nil {
 		return now.queue.WorkQueue().Len()
 	}
 	return 0
@@ -241,8 +229,8 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return nil
 	}
-	r.setRunning(&running{queue: impl, list: r.o.PodAutoscalers.Lister(), events: told})
-	defer r.setRunning(nil)
+	r.now.Store(&running{queue: impl, list: r.o.PodAutoscalers.Lister(), events: told})
+	defer r.now.Store(nil)
 	if r.o.Demand != nil {
 		transport := &http.Transport{DialContext: (&net.Dialer{Timeout: pageTimeout}).DialContext, MaxIdleConnsPerHost: 1,
 			IdleConnTimeout: time.Minute}

@@ -273,7 +273,7 @@ func TestRevisionLifecycle(t *testing.T) {
 
 	// The next leader continues from the written status: no Event is repeated.
 	stop()
-	if r.Changed("a", "llama-00001"); r.running() != nil {
+	if r.Changed("a", "llama-00001"); r.now.Load() != nil {
 		t.Error("it runs on")
 	}
 	f.kube.ClearActions()

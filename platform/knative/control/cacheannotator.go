@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/clusterstate"
@@ -51,17 +53,11 @@ type modelSource struct {
 }
 
 func (c *cacheAnnotator) Run(ctx context.Context) error {
-	t := time.NewTicker(annotateEvery)
-	defer t.Stop()
 	c.absentSince = map[string]time.Time{}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case now := <-t.C:
-			c.annotate(ctx, now)
-		}
+	for backoff.Sleep(ctx, annotateEvery) {
+		c.annotate(ctx, time.Now())
 	}
+	return nil
 }
 
 // annotate writes the annotation of nodes on which it differs.
@@ -101,11 +97,7 @@ func (c *cacheAnnotator) annotate(ctx context.Context, now time.Time) {
 			break
 		}
 	}
-	for name := range c.absentSince {
-		if !there[name] {
-			delete(c.absentSince, name)
-		}
-	}
+	maps.DeleteFunc(c.absentSince, func(name string, _ time.Time) bool { return !there[name] })
 }
 
 // write writes one annotation and reports whether the round may go on.

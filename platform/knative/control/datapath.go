@@ -85,7 +85,7 @@ func (p *dataPath) SetOutsideDemand(name functions.Name, active, queued int) {
 }
 
 // Demand yields the activators' demand plus that which bypasses them.
-func (p *dataPath) Demand(all bool, yield func(orchestrator.Demand) bool) {
+func (p *dataPath) Demand(all bool, yield func(orchestrator.Demand)) {
 	p.mu.Lock()
 	changed := p.dirty
 	p.dirty = map[functions.Name]bool{}
@@ -101,32 +101,21 @@ func (p *dataPath) Demand(all bool, yield func(orchestrator.Demand) bool) {
 		rest = maps.Clone(p.queued)
 	}
 	p.mu.Unlock()
-	stopped := false
-	deliver := func(d orchestrator.Demand) bool {
-		if !yield(d) {
-			return false
-		}
+	deliver := func(d orchestrator.Demand) {
+		d = add[d.Name].addTo(d)
+		yield(d)
 		p.noteRead(d)
 		delete(rest, d.Name)
-		return true
 	}
-	p.activatorHub.Demand(all, func(d orchestrator.Demand) bool {
+	p.activatorHub.Demand(all, func(d orchestrator.Demand) {
 		delete(changed, d.Name)
-		stopped = !deliver(add[d.Name].addTo(d))
-		return !stopped
+		deliver(d)
 	})
 	for n := range changed { // unchanged at our activators, and still counted
-		if stopped || !deliver(add[n].addTo(p.activatorHub.DemandOf(n))) {
-			p.mu.Lock()
-			p.dirty[n] = true
-			p.mu.Unlock()
-			stopped = true
-		}
+		deliver(p.activatorHub.DemandOf(n))
 	}
 	for n := range rest { // the activators that held these requests are gone
-		if !stopped {
-			p.noteRead(orchestrator.Demand{Name: n})
-		}
+		p.noteRead(orchestrator.Demand{Name: n})
 	}
 }
 
@@ -163,13 +152,6 @@ func (o outsideDemand) addTo(d orchestrator.Demand) orchestrator.Demand {
 		d.LastEnd, d.Low.LastUse = o.endedAt, time.Time{}
 	} else if !d.Low.LastUse.IsZero() && o.endedAt.After(d.Low.LastUse) {
 		d.Low.LastUse = o.endedAt
-	}
-	if o.queued > 0 {
-		teams := map[string]int{d.Name.Team: o.queued}
-		for t, n := range d.Teams {
-			teams[t] += n
-		}
-		d.Teams = teams
 	}
 	return d
 }

@@ -1,46 +1,32 @@
 package control
 
 import (
-	"sync"
 	"time"
+
+	"k8s.io/utils/lru"
 
 	"github.com/thaw-dev/thaw/functions"
 )
 
 // firstTokens keeps the first_token phase of cold starts, which only activators measure:
-// from READY to the first byte of the engine's answer. The zero value is empty.
-type firstTokens struct {
-	mu        sync.Mutex
-	durations map[string]time.Duration // by cold start id
-	order     []string                 // oldest first
-}
+// from READY to the first byte of the engine's answer. Its values are time.Duration, by cold
+// start id.
+type firstTokens struct{ *lru.Cache }
 
 const maxFirstTokens = 1024
 
+func newFirstTokens() firstTokens { return firstTokens{lru.New(maxFirstTokens)} }
+
 // record stores the phase of a cold start. The first report of several activators counts.
-func (f *firstTokens) record(_ functions.Name, coldStart string, took time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if _, ok := f.durations[coldStart]; ok || coldStart == "" {
-		return
+func (f firstTokens) record(_ functions.Name, coldStart string, took time.Duration) {
+	if _, ok := f.Get(coldStart); !ok && coldStart != "" {
+		f.Add(coldStart, took)
 	}
-	if f.durations == nil {
-		f.durations = map[string]time.Duration{}
-	}
-	if len(f.order) == maxFirstTokens {
-		delete(f.durations, f.order[0])
-		f.order = f.order[1:]
-	}
-	f.durations[coldStart] = took
-	f.order = append(f.order, coldStart)
 }
 
-func (f *firstTokens) complete(t functions.Timeline) functions.Timeline {
-	f.mu.Lock()
-	took, ok := f.durations[t.ID]
-	f.mu.Unlock()
-	if !ok {
-		return t
+func (f firstTokens) complete(t functions.Timeline) functions.Timeline {
+	if took, ok := f.Get(t.ID); ok {
+		return t.WithFirstToken(took.(time.Duration))
 	}
-	return t.WithFirstToken(took)
+	return t
 }

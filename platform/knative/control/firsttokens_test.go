@@ -9,7 +9,7 @@ import (
 )
 
 func TestFirstToken(t *testing.T) {
-	var f firstTokens
+	f := newFirstTokens()
 	f.record(functions.Name{}, "", time.Second)
 	f.record(functions.Name{}, "cs-1", 2*time.Second)
 	f.record(functions.Name{}, "cs-1", 9*time.Second) // from another activator
@@ -27,7 +27,7 @@ func TestFirstToken(t *testing.T) {
 	for i := range 3 * maxFirstTokens {
 		f.record(functions.Name{}, fmt.Sprint(i), time.Second)
 	}
-	if len(f.durations) != maxFirstTokens || len(f.order) != maxFirstTokens {
-		t.Errorf("%d are kept", len(f.durations))
+	if f.Len() != maxFirstTokens {
+		t.Errorf("%d are kept", f.Len())
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
@@ -33,10 +34,8 @@ func (p *peerAnnouncer) Run(ctx context.Context) error {
 			return nil
 		case <-p.wakeup:
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, announceDelay) {
 			return nil
-		case <-time.After(announceDelay):
 		}
 		select { // changes during the delay are included
 		case <-p.wakeup:

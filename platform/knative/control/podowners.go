@@ -12,6 +12,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
@@ -95,11 +96,7 @@ func (o *podOwners) Run(ctx context.Context) error {
 		case <-again.C:
 		}
 		o.sendChanged()
-		select { // pods are created in bursts, and no shim connects within this time
-		case <-ctx.Done():
-			return nil
-		case <-time.After(20 * time.Millisecond):
-		}
+		backoff.Sleep(ctx, 20*time.Millisecond) // pods are created in bursts, and no shim connects within this time
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 )
 
 // sharedLimits enforces the limits of teams over all activators together.
@@ -28,15 +29,8 @@ var activatorPods = labels.SelectorFromSet(labels.Set{"app.kubernetes.io/part-of
 
 // Run deals out units as they accrue, until ctx ends.
 func (s *sharedLimits) Run(ctx context.Context) error {
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
 	began, gathered := time.Now(), false
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	for backoff.Sleep(ctx, 100*time.Millisecond) {
 		now := time.Now()
 		if !gathered && s.ready() && (s.allConnected() || now.Sub(began) >= gatherFor) {
 			gathered = true
@@ -44,6 +38,7 @@ func (s *sharedLimits) Run(ctx context.Context) error {
 		}
 		s.Tick(now)
 	}
+	return nil
 }
 
 // allConnected reports whether all ready activators are connected, so that the coordinator

@@ -69,7 +69,7 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	r := &leaderTerm{
-		c: c, epoch: epoch, end: end, log: c.o.Log.With("epoch", epoch),
+		c: c, epoch: epoch, firstTokens: newFirstTokens(), end: end, log: c.o.Log.With("epoch", epoch),
 		forceDeletes: make(chan func(context.Context), 1024),
 	}
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
@@ -246,18 +246,9 @@ func (t *leaderTerm) parts() []func(context.Context) error {
 // openWhenComplete waits, up to Options.Settle, until all pods have reported, and then
 // opens the hub to activators. Before, they would see no replicas.
 func (t *leaderTerm) openWhenComplete(ctx context.Context) error {
-	late := time.NewTimer(t.c.o.Settle)
-	defer late.Stop()
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
-	for over := false; !over; {
-		select {
-		case <-ctx.Done():
+	for end, over := time.Now().Add(t.c.o.Settle), false; !over && time.Now().Before(end); over = t.cluster.AllPodsReported() {
+		if !backoff.Sleep(ctx, 20*time.Millisecond) {
 			return nil
-		case <-late.C:
-			over = true
-		case <-poll.C:
-			over = t.cluster.AllPodsReported()
 		}
 	}
 	t.cluster.SendHeartbeats(true)

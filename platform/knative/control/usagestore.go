@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	core "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/quota"
 )
 
@@ -63,19 +64,7 @@ func (s *usageStore) load(ctx context.Context) (*quota.Ledger, error) {
 }
 
 // enqueue replaces a text that was not written yet.
-func (s *usageStore) enqueue(text []byte) {
-	for {
-		select {
-		case s.pending <- text:
-			return
-		default:
-		}
-		select {
-		case <-s.pending:
-		default:
-		}
-	}
-}
+func (s *usageStore) enqueue(text []byte) { newest.Offer(s.pending, text) }
 
 // Run writes until ctx ends.
 func (s *usageStore) Run(ctx context.Context) error {

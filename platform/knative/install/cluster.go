@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	v1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
@@ -157,48 +159,38 @@ const waitInterval = 500 * time.Millisecond
 
 // Wait returns when all workloads run. The error names those that do not.
 func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured) error {
-	tick := time.NewTicker(waitInterval)
-	defer tick.Stop()
 	missing := "nothing was seen"
-	for {
+	err := wait.PollUntilContextCancel(ctx, waitInterval, true, func(ctx context.Context) (bool, error) {
 		var still []string
 		for _, x := range objects {
 			if x.GetKind() != "Deployment" && x.GetKind() != "DaemonSet" {
 				continue
 			}
 			now, err := c.resource(x).Get(ctx, x.GetName(), metav1.GetOptions{})
-			if ctx.Err() != nil {
-				break
-			}
 			if err != nil {
-				return c.explain(err, x)
+				return false, cmp.Or(ctx.Err(), c.explain(err, x))
 			}
 			if what := missingReadiness(now); what != "" {
 				still = append(still, x.GetName()+": "+what)
 			}
 		}
-		if ctx.Err() == nil {
-			if len(still) == 0 {
-				return nil
-			}
-			missing = strings.Join(still, "; ")
-		}
-		select {
-		case <-ctx.Done():
-			// ctx has ended, but the reason is worth another request
-			moment, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-			defer cancel()
-			e := &kit.Error{Exit: kit.ExitTimeout, What: "it does not run yet: " + missing, Hint: "kubectl describe pods -n " + Namespace}
-			if pods, err := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(Namespace).List(moment,
-				metav1.ListOptions{}); err == nil {
-				if why := podProblem(pods.Items); why != "" {
-					e.Err = errors.New(why)
-				}
-			}
-			return e
-		case <-tick.C:
+		missing = strings.Join(still, "; ")
+		return missing == "", nil
+	})
+	if ctx.Err() == nil || err == nil {
+		return err
+	}
+	// ctx has ended, but the reason is worth another request
+	moment, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	e := &kit.Error{Exit: kit.ExitTimeout, What: "it does not run yet: " + missing, Hint: "kubectl describe pods -n " + Namespace}
+	if pods, err := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(Namespace).List(moment,
+		metav1.ListOptions{}); err == nil {
+		if why := podProblem(pods.Items); why != "" {
+			e.Err = errors.New(why)
 		}
 	}
+	return e
 }
 
 // podProblem is why the first failing pod does not run, in the words of its node or the
@@ -314,22 +306,17 @@ func (c *Cluster) RemoveWarmHosts(ctx context.Context, dry bool, report func(nam
 }
 
 func (c *Cluster) waitAbsent(ctx context.Context, x *unstructured.Unstructured) error {
-	tick := time.NewTicker(waitInterval)
-	defer tick.Stop()
-	for {
+	err := wait.PollUntilContextCancel(ctx, waitInterval, true, func(ctx context.Context) (bool, error) {
 		_, err := c.resource(x).Get(ctx, x.GetName(), metav1.GetOptions{})
-		if status.IsNotFound(err) {
-			return nil
+		if err == nil || status.IsNotFound(err) {
+			return err != nil, nil
 		}
-		if err != nil && ctx.Err() == nil {
-			return c.explain(err, x)
-		}
-		select {
-		case <-ctx.Done():
-			return &kit.Error{Exit: kit.ExitTimeout, What: Name(x) + " is still going away", Hint: "run it again with a longer --timeout"}
-		case <-tick.C:
-		}
+		return false, c.explain(err, x)
+	})
+	if err != nil && ctx.Err() != nil {
+		return &kit.Error{Exit: kit.ExitTimeout, What: Name(x) + " is still going away", Hint: "run it again with a longer --timeout"}
 	}
+	return err
 }
 
 func (c *Cluster) removeAnnotations(ctx context.Context, report func(string)) error {

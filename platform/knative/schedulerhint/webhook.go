@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/thaw-dev/thaw/functions/backoff"
 )
 
 const (
@@ -83,28 +86,19 @@ func (w *Webhook) Run(ctx context.Context) error {
 			return w.cert.Load(), nil
 		}},
 	}
-	served := make(chan error, 1)
-	go func() { served <- server.ServeTLS(listener, "", "") }()
-	defer func() {
-		server.Close()
-		<-served
-	}()
-	port := int32(listener.Addr().(*net.TCPAddr).Port)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-served:
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer server.Close()
+	serving.Go(func() {
+		if err := server.ServeTLS(listener, "", ""); ctx.Err() == nil {
 			w.o.Log.Error("no more node hints", "error", err)
-			served <- err
-			<-ctx.Done()
-			return nil
-		case <-timer.C:
 		}
-		timer.Reset(w.sync(ctx, port))
+	})
+	port := int32(listener.Addr().(*net.TCPAddr).Port)
+	for next := time.Duration(0); backoff.Sleep(ctx, next); {
+		next = w.sync(ctx, port)
 	}
+	return nil
 }
 
 // sync brings the objects up to date and returns the time until the next check.

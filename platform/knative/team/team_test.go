@@ -212,11 +212,7 @@ func TestLife(t *testing.T) {
 		t.Fatal(keys, problems)
 	}
 	book := auth.NewReplicatedKeyStore()
-	var fed []auth.ReplicatedKey
-	for _, k := range keys.Keys {
-		fed = append(fed, auth.ReplicatedKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team}, Hash: k.Hash})
-	}
-	if err := book.Set(fed); err != nil {
+	if err := book.Set(keys.Replicated()); err != nil {
 		t.Fatal(err)
 	}
 	if id, ok := book.Lookup(s1); !ok || id.Team != "a" || id.KeyID != k1.ID || id.Admin {

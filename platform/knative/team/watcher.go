@@ -17,6 +17,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"knative.dev/pkg/controller"
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions/backoff"
@@ -77,9 +78,7 @@ func (w *Watcher) Changed() {
 // Run reads and sends until ctx ends.
 func (w *Watcher) Run(ctx context.Context) error {
 	informer := w.factory.Core().V1().Secrets().Informer()
-	changed := func(any) { w.Changed() }
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) },
-		DeleteFunc: changed}); err != nil {
+	if _, err := informer.AddEventHandler(controller.HandleAll(func(any) { w.Changed() })); err != nil {
 		return err
 	}
 	w.factory.Start(ctx.Done())
@@ -132,12 +131,8 @@ func (w *Watcher) read() {
 	found, problems := Keys(secrets)
 	w.reportProblems("", problems)
 	keys.Keys = found.Keys
-	fed := make([]auth.ReplicatedKey, 0, len(keys.Keys))
-	for _, k := range keys.Keys {
-		fed = append(fed, auth.ReplicatedKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team, Admin: k.Admin}, Hash: k.Hash})
-	}
 	w.keys.Trust(w.o.Tokens()...)
-	if err := w.keys.Set(fed); err != nil {
+	if err := w.keys.Set(keys.Replicated()); err != nil {
 		w.reportProblems(" ", []string{err.Error()})
 	}
 	w.o.Apply(keys)

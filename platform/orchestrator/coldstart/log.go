@@ -2,6 +2,7 @@ package coldstart
 
 import (
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -11,18 +12,14 @@ const Keep = 1000
 // Log holds the newest cold starts.
 type Log struct {
 	byID map[string]*Start
-	ring []*Start
+	ring newest.Ring[*Start]
 }
 
 // Add adds a cold start, and forgets the oldest beyond Keep.
 func (l *Log) Add(s *Start) {
-	if len(l.ring) >= 2*Keep {
-		l.ring = append(l.ring[:0], l.ring[len(l.ring)-Keep:]...)
+	if old, full := l.ring.Put(s, Keep); full {
+		delete(l.byID, old.ID)
 	}
-	if len(l.ring) >= Keep {
-		delete(l.byID, l.ring[len(l.ring)-Keep].ID)
-	}
-	l.ring = append(l.ring, s)
 	if l.byID == nil {
 		l.byID = map[string]*Start{}
 	}
@@ -38,8 +35,10 @@ func (l *Log) Newest(limit int, now placement.Instant) (out []functions.Timeline
 	if limit <= 0 || limit > Keep {
 		limit = Keep
 	}
-	for i := len(l.ring) - 1; i >= 0 && len(out) < limit; i-- {
-		out = append(out, l.ring[i].At(now))
+	for s := range l.ring.All {
+		if out = append(out, s.At(now)); len(out) == limit {
+			break
+		}
 	}
 	return out
 }

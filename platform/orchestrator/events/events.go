@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/orchestrator/words"
 )
 
@@ -22,7 +24,7 @@ type Log struct {
 
 	ringMu sync.Mutex
 	seq    uint64
-	ring   []functions.Event
+	ring   newest.Ring[functions.Event]
 }
 
 // New returns a Log. hook gets every event, and may be nil.
@@ -34,11 +36,15 @@ func New(wallClock func() time.Time, log *slog.Logger, hook func(functions.Event
 func (l *Log) After(seq uint64) []functions.Event {
 	l.ringMu.Lock()
 	defer l.ringMu.Unlock()
-	from := max(0, len(l.ring)-Keep)
-	for from < len(l.ring) && l.ring[from].Seq <= seq {
-		from++
+	var out []functions.Event
+	for v := range l.ring.All {
+		if v.Seq <= seq {
+			break
+		}
+		out = append(out, v)
 	}
-	return append([]functions.Event(nil), l.ring[from:]...)
+	slices.Reverse(out)
+	return out
 }
 
 // Publish adds an event about a function, or with no name about the machines.
@@ -66,10 +72,7 @@ func (l *Log) add(v functions.Event) {
 	defer l.ringMu.Unlock()
 	l.seq++
 	v.Seq = l.seq
-	if len(l.ring) >= 2*Keep {
-		l.ring = append(l.ring[:0], l.ring[len(l.ring)-Keep:]...)
-	}
-	l.ring = append(l.ring, v)
+	l.ring.Put(v, Keep)
 }
 
 // Followers are channels that get each value, unless their buffer is full.

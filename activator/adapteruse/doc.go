@@ -1,2 +1,0 @@
-// Package adapteruse limits how often the use of a loaded adapter is reported.
-package adapteruse

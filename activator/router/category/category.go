@@ -1,0 +1,231 @@
+// Package category judges what a text asks for: one for parts of a text, for code, for
+// reasoning, or another. It is a linear model over hashed words, pairs of words and a few
+// counts. What it knows is in weights.bin, which thaw-bench router --fit writes;
+// bench/thaw-bench/router names the public sources.
+package category
+
+import (
+	_ "embed"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"sync"
+)
+
+// Category is a class of requests.
+type Category int
+
+// The categories.
+const (
+	Extraction Category = iota // parts of a text: names, dates, fields
+	Code
+	Reasoning // word problems, proofs, puzzles
+	General
+
+	Categories = 4
+)
+
+// Shares are the probabilities of the categories, together 1.
+type Shares [Categories]float64
+
+// Category returns the most probable one.
+func (s Shares) Category() Category {
+	best := Extraction
+	for k, share := range s {
+		if share > s[best] {
+			best = Category(k)
+		}
+	}
+	return best
+}
+
+// Complexity returns how likely a request needs a large model, 0 to 1: reasoning among what
+// is reasoning or general.
+func (s Shares) Complexity() float64 {
+	return math.Round(1e4*s[Reasoning]/(s[Reasoning]+s[General])) / 1e4
+}
+
+// Judge returns the shares of a text.
+func Judge(text []byte) Shares {
+	var t Text
+	t.read(text)
+	return shipped().judge(&t)
+}
+
+//go:embed weights.bin
+var weights []byte
+
+var shipped = sync.OnceValue(func() *Model {
+	m, err := Decode(weights)
+	if err != nil {
+		panic(err)
+	}
+	return m
+})
+
+// Weights are those of one feature, for each category; multiplied by the scale of the model.
+type Weights [Categories]int8
+
+const (
+	slotBits = 15
+	maxKnown = 1 << (slotBits - 1)
+	header   = 8
+	entry    = 4 + Categories
+)
+
+// Model has the weights of the features that it knows. It is immutable.
+type Model struct {
+	scale  float64
+	known  []known
+	ranges [counts * ranges]Weights
+	slots  [1 << slotBits]uint16 // of the place behind that in known; 0: none
+}
+
+type known struct {
+	hash    uint32
+	weights Weights
+}
+
+// Decode reads a model: the scale as a 32-bit float and the number of known features, then
+// each with its hash and weights, then the weights of the ranges; little-endian.
+func Decode(file []byte) (*Model, error) {
+	m := new(Model)
+	if len(file) < header {
+		return nil, fmt.Errorf("category: %d bytes are no model", len(file))
+	}
+	n := int(binary.LittleEndian.Uint32(file[4:]))
+	if n > maxKnown || len(file) != header+n*entry+len(m.ranges)*Categories {
+		return nil, fmt.Errorf("category: a model of %d features has not %d bytes", n, len(file))
+	}
+	m.scale = float64(math.Float32frombits(binary.LittleEndian.Uint32(file)))
+	m.known = make([]known, n)
+	rest := file[header:]
+	for i := range m.known {
+		k := known{hash: binary.LittleEndian.Uint32(rest)}
+		rest = rest[4:]
+		rest = k.weights.decode(rest)
+		m.known[i] = k
+		at := k.hash >> (32 - slotBits)
+		for m.slots[at] != 0 {
+			at = (at + 1) % (1 << slotBits)
+		}
+		m.slots[at] = uint16(i + 1)
+	}
+	for i := range m.ranges {
+		rest = m.ranges[i].decode(rest)
+	}
+	return m, nil
+}
+
+func (w *Weights) decode(from []byte) (rest []byte) {
+	for k := range w {
+		w[k] = int8(from[k])
+	}
+	return from[Categories:]
+}
+
+// find returns the place of a feature, -1 if it is not known.
+func (m *Model) find(hash uint32) int {
+	for at := hash >> (32 - slotBits); m.slots[at] != 0; at = (at + 1) % (1 << slotBits) {
+		if i := int(m.slots[at]) - 1; m.known[i].hash == hash {
+			return i
+		}
+	}
+	return -1
+}
+
+// Weights of a feature by the part of the text that it is in: of so many features of a part
+// each has this share of the root of their number.
+var partWeights = [Parts]float64{Body: 0.7, First: 1, Last: 1}
+
+// RangeValue is the value of the range of a count.
+const RangeValue = 0.25
+
+// judge adds up the weights of a text. A feature that a part has twice counts once.
+func (m *Model) judge(t *Text) Shares {
+	var sum [Categories]float64
+	for part := range Parts {
+		var seen [maxKnown / 64]uint64
+		var of [Categories]int32
+		n := 0
+		for _, hash := range t.Features(part) {
+			i := m.find(hash)
+			if i < 0 || seen[i/64]>>(i%64)&1 != 0 {
+				continue
+			}
+			seen[i/64] |= 1 << (i % 64)
+			n++
+			for k, w := range m.known[i].weights {
+				of[k] += int32(w)
+			}
+		}
+		for k := range sum {
+			sum[k] += float64(of[k]) * PartValue(part, n)
+		}
+	}
+	for i := range counts {
+		for k, w := range m.ranges[t.Range(i)] {
+			sum[k] += float64(w) * RangeValue
+		}
+	}
+	for k := range sum {
+		sum[k] *= m.scale
+	}
+	return SoftMax(sum)
+}
+
+// PartValue is the value of each of n features of a part.
+func PartValue(part Part, n int) float64 {
+	return partWeights[part] / math.Sqrt(float64(max(n, 1)))
+}
+
+// SoftMax turns sums of weights into shares.
+func SoftMax(sum [Categories]float64) (s Shares) {
+	largest, all := max(sum[0], sum[1], sum[2], sum[3]), 0.0
+	for k := range s {
+		s[k] = math.Exp(sum[k] - largest)
+		all += s[k]
+	}
+	for k := range s {
+		s[k] /= all
+	}
+	return s
+}
+
+// Feature is a feature and its weights, before they are scaled.
+type Feature struct {
+	Hash    uint32
+	Weights [Categories]float64
+}
+
+// Encode returns the file of a model; see [Decode].
+func Encode(features []Feature, ofRanges [Ranges][Categories]float64) []byte {
+	largest := 1e-9
+	each := func(f func(w [Categories]float64)) {
+		for _, x := range features {
+			f(x.Weights)
+		}
+		for _, w := range ofRanges {
+			f(w)
+		}
+	}
+	each(func(w [Categories]float64) {
+		for _, x := range w {
+			largest = max(largest, math.Abs(x))
+		}
+	})
+	scale := largest / math.MaxInt8
+	out := binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(scale)))
+	out = binary.LittleEndian.AppendUint32(out, uint32(len(features)))
+	i := 0
+	each(func(w [Categories]float64) {
+		if i < len(features) {
+			out = binary.LittleEndian.AppendUint32(out, features[i].Hash)
+		}
+		i++
+		for _, x := range w {
+			out = append(out, byte(int8(math.Round(x/scale))))
+		}
+	})
+	return out
+}

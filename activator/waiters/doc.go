@@ -1,2 +1,0 @@
-// Package waiters finds the requests that wait, by their ids, and knows when none waits.
-package waiters

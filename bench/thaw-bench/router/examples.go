@@ -1,0 +1,179 @@
+package router
+
+import (
+	_ "embed"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+)
+
+// examples.txt has requests that were written for fitting, below a line "# LABEL" those of a
+// label, each with what may vary: one of {a|b|c}, and the places @T for a text of several
+// sentences, @S a sentence, @D a dialogue, @C a text in Chinese, @C1 a few characters of one,
+// @K code, @F and @F2 a fact, @W a word, @N a name, @# a number. They were written after what
+// the first five hold-outs got wrong, and before the sixth was chosen.
+//
+//go:embed examples.txt
+var examplesFile string
+
+const (
+	perExample  = 12 // texts that are made of one
+	perFamily   = 6  // examples that count as one repository
+	longPassage = 150
+)
+
+// exampleSources are what the texts of the examples are from.
+var exampleSources = struct{ texts, chinese, code []string }{
+	texts:   []string{"circle-hit/SAPT"},
+	chinese: []string{"Abbey4799/CELLO", "LianjiaTech/BELLE"},
+	code:    []string{"amazon-science/mxeval", "FudanSELab/ClassEval"},
+}
+
+// generator makes texts of examples.
+type generator struct {
+	random                                                   *rand.Rand
+	texts, sentences, dialogues, chinese, code, words, facts []string
+}
+
+var (
+	names   = strings.Fields("Anna Ben Carla Deepak Emma Farid Grace Hugo Ines Jamal Kira Liam Mona Noah Olga Pedro Quinn Rosa Sam Tara")
+	numbers = strings.Fields("2 3 4 5 7 8 10 12 15 20 24 30 48 60 100 120 250")
+	facts   = strings.Split("If @N studies, @N passes the exam.|All cats are animals.|Every person who likes tea is calm.|No @W is a @W.|"+
+		"Either @N goes to the park or @N stays at home.|@N does not like coffee.|"+
+		"If someone is sick, they stay in bed.|@N is a teacher or a doctor.|"+
+		"Some birds cannot fly.|It rained, so the street was wet.|@N arrived before @N.|Whoever owns a dog walks every day.", "|")
+
+	choice     = regexp.MustCompile(`\{([^{}]*)\}`)
+	oneMark    = regexp.MustCompile(`\[(.)(.)\]`)
+	endOfPart  = regexp.MustCompile(`[.!?] |\n`)
+	instructed = regexp.MustCompile(`请|总结|概括|写|根据|要求|？|以下|下面`)
+	place      = regexp.MustCompile(`@(F2|C1|[TSDCKFWN#])`)
+)
+
+// makeExamples makes the texts of examples.txt; those whose passages are of sources that
+// are not there are left out.
+func makeExamples(prompts []Prompt) (list []Prompt) {
+	g := newGenerator(prompts)
+	label := ""
+	var source *Source
+	n := 0
+	for line := range strings.Lines(examplesFile) {
+		line = strings.TrimSuffix(line, "\n")
+		if name, ok := strings.CutPrefix(line, "# "); ok {
+			label, n = name, 0
+			continue
+		}
+		if n%perFamily == 0 {
+			source = &Source{Name: "examples", Repository: fmt.Sprintf("examples of %s %d", label, n/perFamily)}
+		}
+		n++
+		for range perExample {
+			if text, ok := g.expand(line); ok {
+				list = append(list, Prompt{source, text, label})
+			}
+		}
+	}
+	return list
+}
+
+func newGenerator(prompts []Prompt) *generator {
+	g := &generator{random: rand.New(rand.NewPCG(26, 5)), facts: facts}
+	from := func(p *Prompt, repositories []string) bool {
+		for _, r := range repositories {
+			if p.Source.Repository == r && !p.Source.Held {
+				return true
+			}
+		}
+		return false
+	}
+	for i := range prompts {
+		switch p := &prompts[i]; {
+		case p.Label == General && from(p, exampleSources.texts):
+			if _, text, ok := strings.Cut(p.Text, "\n"); ok && len(text) > longPassage {
+				g.addText(text)
+			}
+		case p.Label == General && from(p, exampleSources.chinese):
+			for part := range strings.SplitAfterSeq(p.Text, "。") {
+				if n := len([]rune(part)); n > 20 && n < 200 && len(part) > 2*n && !instructed.MatchString(part) {
+					g.chinese = append(g.chinese, part)
+				}
+			}
+		case p.Label == Code && from(p, exampleSources.code):
+			g.code = append(g.code, p.Text)
+		}
+	}
+	return g
+}
+
+func (g *generator) addText(text string) {
+	g.texts = append(g.texts, text)
+	if strings.Count(text, ":") > 3 && strings.Contains(text, "\n") {
+		g.dialogues = append(g.dialogues, text)
+	}
+	for _, s := range endOfPart.Split(text, -1) {
+		if len(s) > 40 && len(s) < 300 {
+			g.sentences = append(g.sentences, s+".")
+		}
+		for word := range strings.FieldsSeq(s) {
+			if len(word) > 3 && !strings.ContainsFunc(word, func(r rune) bool { return r|0x20 < 'a' || r|0x20 > 'z' }) {
+				g.words = append(g.words, word)
+			}
+		}
+	}
+}
+
+// expand makes one text of an example, if there is a passage for each of its places.
+func (g *generator) expand(example string) (text string, ok bool) {
+	for choice.MatchString(example) {
+		at := choice.FindStringSubmatchIndex(example)
+		example = example[:at[0]] + g.pick(strings.Split(example[at[2]:at[3]], "|")) + example[at[1]:]
+	}
+	example = oneMark.ReplaceAllStringFunc(example, func(s string) string { return s[1+g.random.IntN(2):][:1] })
+	example = strings.ReplaceAll(example, `\n`, "\n")
+	ok = true
+	var fill func(string) string
+	fill = func(name string) string {
+		s := ""
+		switch name {
+		case "@T":
+			s = cutText(g.pick(g.texts), []int{300, 600, 1200, 2500}[g.random.IntN(4)])
+		case "@S":
+			s = g.pick(g.sentences)
+		case "@D":
+			s = cutText(g.pick(g.dialogues), 800)
+		case "@C1":
+			s = string([]rune(g.pick(g.chinese) + strings.Repeat(" ", 12))[:12])
+		case "@C":
+			for range 1 + g.random.IntN(3) {
+				s += g.pick(g.chinese)
+			}
+		case "@K":
+			s = cutText(g.pick(g.code), 900)
+		case "@F", "@F2":
+			s = place.ReplaceAllStringFunc(g.pick(g.facts), fill)
+		case "@W":
+			s = g.pick(g.words)
+		case "@N":
+			s = g.pick(names)
+		case "@#":
+			s = g.pick(numbers)
+		}
+		ok = ok && s != ""
+		return s
+	}
+	text = place.ReplaceAllStringFunc(example, fill)
+	return text, ok
+}
+
+// pick returns one of a list, "" of none.
+func (g *generator) pick(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[g.random.IntN(len(list))]
+}
+
+func cutText(text string, most int) string {
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
+}

@@ -1,0 +1,287 @@
+package replica
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/confine"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
+)
+
+// TestWhatIsAsked: what the stager, the engine and the supervisor are asked for is what the
+// replica's options say, and a later agent finds it in the notes of the process.
+func TestWhatIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &fakeNode{stageTime: time.Second, loadTime: 4 * time.Second}
+		o := n.options()
+		o.Dir, o.Digest, o.GPUs, o.GPUMemory, o.GPUName, o.Scratch, o.Cache = "/models", "sha", []int{3, 1, 2}, 80<<30, "H200", "/scratch", "key"
+		o.Spec.Files, o.Spec.Exclude, o.Spec.Weights = []string{"*.py"}, []string{"logs"}, "*Q4*"
+		o.Spec.Resources = functions.Resources{GPUs: 3, GPUMemory: 10 << 30}
+		o.FreeGPU = func(index int) (functions.Bytes, bool) { return functions.Bytes(20+index) << 30, true }
+		var asked engine.Request
+		plan := &confine.Plan{}
+		o.Confine = func(cmd *engine.Command, r engine.Request) (*confine.Plan, error) {
+			asked = r
+			cmd.Dir, cmd.ScratchFiles = "/work", map[string]string{"f": "x"}
+			return plan, nil
+		}
+		o.ForkParent = func(cmd engine.Command) (string, string) { return "", "no parent of " + cmd.Dir }
+		began := time.Now()
+		l := startReplica(t, o, New)
+		time.Sleep(time.Minute)
+		expectState(t, l, functions.Ready)
+		want := StageRequest{Source: "m", Dir: "/models", Digest: "sha", Files: o.Spec.StagedFiles(), Cache: "key", Engine: functions.EngineVLLM}
+		if len(n.asked) != 1 || !reflect.DeepEqual(n.asked[0], want) {
+			t.Errorf("staged %+v, want %+v", n.asked, want)
+		}
+		if asked.Name != "m" || asked.Path != "/store/m" || asked.Dir != "/models" || fmt.Sprint(asked.GPUs) != "[3 1 2]" ||
+			asked.GPUMemory != 80<<30 || asked.GPUFree != 21<<30 ||
+			asked.Port <= 0 || asked.Key == "" || !strings.HasPrefix(asked.Scratch, "/scratch/") || asked.Streamed ||
+			!reflect.DeepEqual(asked.Spec, o.Spec) {
+			t.Errorf("the engine is prepared by %+v", asked)
+		}
+		p := n.spawns[0]
+		var m Meta
+		if err := json.Unmarshal(p.Meta, &m); err != nil || p.ID != "r1" || p.Dir != "/work" || p.Confine != plan || p.Scratch == "" ||
+			len(p.ScratchFiles) != 1 || len(p.Argv) == 0 || p.ForkSocket != "" {
+			t.Errorf("%+v, %v", p, err)
+		}
+		if !m.Began.Equal(began) || !m.Started.Equal(began.Add(time.Second)) || len(m.Phases) != 1 || m.Key != asked.Key ||
+			m.Port != asked.Port || m.Health != "/health" {
+			t.Errorf("notes %+v", m)
+		}
+		m.Began, m.Started, m.Phases, m.Key, m.Port, m.Health = time.Time{}, time.Time{}, nil, "", 0, ""
+		note := Meta{ID: "r1", Team: "default", Model: "m", Spec: o.Spec, Dir: "/models", Digest: "sha", GPUs: o.GPUs, Path: "/store/m",
+			Bytes: 100, Weights: "staged now",
+			Start: functions.StartPlain, Note: "no parent of /work"}
+		if !reflect.DeepEqual(m, note) {
+			t.Errorf("notes %+v, want %+v", m, note)
+		}
+		st := l.Status()
+		if st.Weights != "staged now" || st.Tier != functions.TierGPU || st.Start != functions.StartPlain ||
+			st.StartNote != "no parent of /work" || st.Key != asked.Key ||
+			fmt.Sprint(st.GPUs) != "[3 1 2]" || !strings.HasSuffix(st.Endpoint, fmt.Sprint(":", asked.Port)) ||
+			!reflect.DeepEqual(*st.Spec, o.Spec) {
+			t.Errorf("status %+v", st)
+		}
+		for id, bad := range map[string]string{"r1": `{"id":"r2","port":1}`, "r2": `{"id":"r2","port":0}`, "r3": `{"id":"r3","port":65536}`, "r4": `{`} {
+			if _, err := Adopt(o, supervisor.Running{ID: id, Meta: []byte(bad)}, nil); err == nil || !strings.Contains(err.Error(), id) {
+				t.Errorf("%s: %v", bad, err)
+			}
+		}
+		if m, err := ParseMeta(supervisor.Running{ID: "r1", Meta: p.Meta}); err != nil || m.Port != asked.Port {
+			t.Errorf("%+v, %v", m, err)
+		}
+	})
+}
+
+// TestCommandsOnce: a command of the owner is followed once, whatever comes after it.
+func TestCommandsOnce(t *testing.T) {
+	n := &fakeNode{}
+	virtual(t, n, func(t *testing.T, l *replicaRun) {
+		time.Sleep(time.Minute)
+		expectState(t, l, functions.Ready)
+		before := n.tokens.Load()
+		l.Suspect("x")
+		time.Sleep(time.Minute)
+		once := n.tokens.Load() - before
+		l.WakeUp("y") // nothing sleeps
+		time.Sleep(time.Minute)
+		if got := n.tokens.Load() - before; once == 0 || got != once {
+			t.Errorf("%d probes for one suspicion, then %d", once, got)
+		}
+	})
+}
+
+// TestFreeGPUMemoryIsKnown: the engine is told of the least free memory, and of none where a
+// GPU does not say; a start that waited says so until it goes on.
+func TestFreeGPUMemoryIsKnown(t *testing.T) {
+	for _, x := range []struct {
+		free []functions.Bytes // of GPU 0, 1 and 2; 0 is not known
+		want functions.Bytes
+	}{{[]functions.Bytes{30, 20, 40}, 20}, {[]functions.Bytes{20, 30, 40}, 20}, {[]functions.Bytes{30, 0, 40}, 0}, {nil, 0}} {
+		n := &fakeNode{}
+		o := n.options()
+		o.GPUs = []int{0, 1, 2}
+		if x.free != nil {
+			o.FreeGPU = func(index int) (functions.Bytes, bool) { return x.free[index], x.free[index] > 0 }
+		}
+		if got := New(o).leastFreeGPU(); got != x.want {
+			t.Errorf("%v: %d, want %d", x.free, got, x.want)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		n := &fakeNode{}
+		o := n.options()
+		o.GPUs, o.Spec.Resources = []int{1}, functions.Resources{GPUs: 1, GPUMemory: 10 << 30}
+		began := time.Now()
+		o.FreeGPU = func(int) (functions.Bytes, bool) {
+			if time.Since(began) < time.Minute {
+				return 9 << 30, true
+			}
+			return 10 << 30, true
+		}
+		l := startReplica(t, o, New)
+		time.Sleep(30 * time.Second)
+		if st := l.Status(); st.State != functions.Loading ||
+			st.StartNote != "waits for GPU memory: GPU 1 has 9 GiB free, the model needs 10 GiB" || n.spawned.Load() != 0 {
+			t.Errorf("%+v, %d processes", st, n.spawned.Load())
+		}
+		time.Sleep(time.Minute)
+		if st := l.Status(); st.State != functions.Ready || st.StartNote != "" {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestOptionsWithoutDeadlines: a deadline that is not set is the default, and one that is stays.
+func TestOptionsWithoutDeadlines(t *testing.T) {
+	def := functions.Defaults().Deadlines
+	r := New(Options{})
+	if got := r.o.Spec.Deadlines; got.Stage != def.Stage || got.Start != def.Start || got.FirstToken != def.FirstToken ||
+		got.Hang != def.Hang {
+		t.Errorf("%+v, want %+v", got, def)
+	}
+	own := functions.Deadlines{Stage: 1, Start: 2, FirstToken: 3, Hang: 4, Drain: 5}
+	if got := New(Options{Spec: functions.ModelSpec{Deadlines: own}}).o.Spec.Deadlines; got != own {
+		t.Errorf("%+v, want %+v", got, own)
+	}
+	if r := New(Options{Spec: functions.ModelSpec{Engine: functions.EngineSGLang}}); r.Engine() != functions.EngineSGLang ||
+		r.LogPath() != "" || r.o.Dial == nil || r.o.Began.IsZero() {
+		t.Errorf("%+v", r.o)
+	}
+}
+
+// TestEndOfAnEngine: an engine that ignores SIGTERM is killed after its grace, one that does not
+// is not, and the memory that a start was short of is in its status.
+func TestEndOfAnEngine(t *testing.T) {
+	for stubborn, want := range map[bool]time.Duration{false: 0, true: termGrace} {
+		n := &fakeNode{ignored: map[syscall.Signal]bool{syscall.SIGTERM: stubborn}}
+		virtual(t, n, func(t *testing.T, l *replicaRun) {
+			time.Sleep(time.Minute)
+			began := time.Now()
+			l.Unload(0, "idle")
+			l.ended(t, functions.Unloaded, "")
+			if took := time.Since(began); took != want || n.termed.Load() != 1 || n.killed.Load() != map[bool]int64{true: 1}[stubborn] {
+				t.Errorf("stubborn %v: ended after %v, %d SIGTERM, %d SIGKILL", stubborn, took, n.termed.Load(), n.killed.Load())
+			}
+		})
+	}
+	for tail, want := range map[string]functions.Shortage{
+		"torch.OutOfMemoryError: CUDA out of memory. Tried": functions.ShortOfGPUMemory, "ValueError: no such file": "",
+	} {
+		n := &fakeNode{loadTime: time.Hour}
+		virtual(t, n, func(t *testing.T, l *replicaRun) {
+			time.Sleep(time.Minute)
+			n.die(supervisor.Exit{Code: 1, Tail: tail})
+			l.ended(t, functions.Failed, "vllm ended while loading")
+			if st := l.Status(); st.ShortOf != want || st.Tier != functions.TierNVMe {
+				t.Errorf("%s: short of %q, tier %s", tail, st.ShortOf, st.Tier)
+			}
+		})
+		ready := &fakeNode{}
+		virtual(t, ready, func(t *testing.T, l *replicaRun) {
+			time.Sleep(time.Minute)
+			ready.die(supervisor.Exit{Code: 1, Tail: tail})
+			l.ended(t, functions.Failed, "vllm ended while ready")
+			if st := l.Status(); st.ShortOf != "" {
+				t.Errorf("%s: a replica that was READY is short of %q", tail, st.ShortOf)
+			}
+		})
+	}
+}
+
+// TestLinkFolder: a folder of links has every file below the other, also where that has links,
+// replaces what was there, and stays where it belongs.
+func TestLinkFolder(t *testing.T) {
+	dir := t.TempDir()
+	from := filepath.Join(dir, "store")
+	for name, text := range map[string]string{"blob": "weights", "store/a.json": "{}", "store/d/b.json": "[]", "out/a/old": "old"} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{"store/w.safetensors": "../blob", "short": "store"} {
+		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, at := range []string{from, filepath.Join(dir, "short")} {
+		got, err := linkFolder(at, filepath.Join(dir, "out", "a"))
+		if err != nil || got != filepath.Join(dir, "out", "a") {
+			t.Fatal(got, err)
+		}
+		all := map[string]string{}
+		filepath.WalkDir(got, func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			raw, _ := os.ReadFile(path)
+			rel, _ := filepath.Rel(got, path)
+			if all[rel] = string(raw); !d.Type().IsRegular() {
+				t.Errorf("%s is %s", rel, d.Type())
+			}
+			return nil
+		})
+		if want := map[string]string{"a.json": "{}", "d/b.json": "[]", "w.safetensors": "weights"}; !maps.Equal(all, want) {
+			t.Errorf("%v, want %v", all, want)
+		}
+	}
+	for from, to := range map[string]string{from: dir + "/out/..", filepath.Join(dir, "none"): dir + "/out/b"} {
+		if got, err := linkFolder(from, to); err == nil || got != "" {
+			t.Errorf("%s to %s: %q, %v", from, to, got, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "blob")); err != nil {
+		t.Error("a folder above was removed:", err)
+	}
+	to := filepath.Join(dir, "copy")
+	if err := copyFile(filepath.Join(dir, "blob"), to); err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := os.ReadFile(to); string(raw) != "weights" || err != nil {
+		t.Errorf("%q, %v", raw, err)
+	}
+	for from, to := range map[string]string{filepath.Join(dir, "none"): filepath.Join(dir, "x"), filepath.Join(dir, "blob"): to, dir: filepath.Join(dir, "y")} {
+		if err := copyFile(from, to); err == nil {
+			t.Errorf("%s was copied to %s", from, to)
+		}
+	}
+}
+
+// TestShorterDrains: of several drains the one that is over first counts, in whatever order they
+// are asked for.
+func TestShorterDrains(t *testing.T) {
+	for _, drains := range [][]time.Duration{{60, 10, 30}, {60, 30, 10}, {10, 60}, {30, 10, 10, 60}} {
+		n := &fakeNode{metrics: func() (engine.Metrics, error) { return engine.Metrics{Running: 1, Load: true, Flow: true}, nil }}
+		virtual(t, n, func(t *testing.T, l *replicaRun) {
+			time.Sleep(time.Minute)
+			began, first := time.Now(), 24*time.Hour
+			for i, d := range drains {
+				l.Unload(d*time.Second, "idle")
+				synctest.Wait()
+				first = min(first, time.Duration(i)*time.Second+d*time.Second)
+				time.Sleep(time.Second)
+			}
+			l.ended(t, functions.Unloaded, "")
+			if took := time.Since(began); took < first || took > first+abortWait {
+				t.Errorf("%v: ended after %v, want %v", drains, took, first)
+			}
+		})
+	}
+}
