@@ -291,7 +291,10 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 		return nil, j.nameSource(err)
 	}
 	j.progress.update(func(p *Progress) { p.State = Publishing })
-	if err := j.checkDigest(store.Digest(storeFiles(in.Parts()))); err != nil {
+	staged := functions.ConvertAll(in.Parts(), func(p *store.Part) store.File {
+		return store.File{Name: p.File.Name, Size: p.File.Size, Tree: p.Tree()}
+	})
+	if err := j.checkDigest(store.Digest(staged)); err != nil {
 		return nil, errors.Join(err, in.Discard())
 	}
 	e, lease, err := in.Commit()
@@ -299,14 +302,6 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 		return nil, j.nameSource(err)
 	}
 	return checkpointOf(e, lease), nil
-}
-
-func storeFiles(parts []*store.Part) []store.File {
-	var out []store.File
-	for _, p := range parts {
-		out = append(out, store.File{Name: p.File.Name, Size: p.File.Size, Tree: p.Tree()})
-	}
-	return out
 }
 
 // setPlan lets readers start.

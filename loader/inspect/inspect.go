@@ -283,10 +283,7 @@ func sizeOf(files []source.File) string {
 // shortList names the first few of a list.
 func shortList(list []string) string {
 	const most = 4
-	clipped := make([]string, 0, most)
-	for _, s := range list[:min(len(list), most)] {
-		clipped = append(clipped, functions.Clip(s))
-	}
+	clipped := functions.ConvertAll(list[:min(len(list), most)], functions.Clip)
 	if len(list) > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(clipped, ", "), len(list)-most)
 	}

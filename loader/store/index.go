@@ -20,10 +20,6 @@ func PlanKey(locationKey string, files []source.File) string {
 	for _, f := range files {
 		lines = append(lines, fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version))
 	}
-	return planKey(locationKey, lines)
-}
-
-func planKey(locationKey string, lines []string) string {
 	slices.Sort(lines)
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q\n%s", locationKey, strings.Join(lines, "")))
 	return hex.EncodeToString(sum[:16])
@@ -42,11 +38,11 @@ func (s *Store) DigestOfPlan(key string) string {
 		if err != nil || json.Unmarshal(raw, &ix) != nil {
 			continue
 		}
-		lines := make([]string, 0, len(ix.Files))
+		files := make([]source.File, 0, len(ix.Files))
 		for _, f := range ix.Files {
-			lines = append(lines, fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version))
+			files = append(files, source.File{Name: f.Name, Size: f.Size, Version: f.Version})
 		}
-		if planKey(ix.LocationKey, lines) == key {
+		if PlanKey(ix.LocationKey, files) == key {
 			return s.ifPublished(ix.Digest)
 		}
 	}

@@ -53,9 +53,7 @@ func drawSize(n functions.Name, seed uint64) functions.Bytes {
 
 // Names returns the functions of a trace, or n made-up names if it has none.
 func Names(t *trace.Trace, n int) (out []functions.Name) {
-	for _, u := range t.Uses {
-		out = append(out, u.Name.WithoutAdapter())
-	}
+	out = functions.ConvertAll(t.Uses, func(u trace.Use) functions.Name { return u.Name.WithoutAdapter() })
 	if len(out) == 0 {
 		width := len(strconv.Itoa(n))
 		for i := range n {
