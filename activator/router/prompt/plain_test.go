@@ -129,6 +129,39 @@ func TestSystemAgain(t *testing.T) {
 	}
 }
 
+// TestFamilyOfTurns: the family is of the texts in their order, of every role and however
+// they are split.
+func TestFamilyOfTurns(t *testing.T) {
+	long := ""
+	for i := range familyBytes / 4 {
+		long += fmt.Sprintf("%04d", i)
+	}
+	family := func(format string, parts ...any) string {
+		b := fmt.Appendf(nil, `{"model":"m","messages":[`+format+`]}`, parts...)
+		env, err := openai.Peek(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Read(&env, b).PromptFamily
+	}
+	const user, other, two = `{"role":"user","content":%q}`, `{"role":"assistant","content":%q}`, `{"role":"user","content":[{"text":%q},{"text":%q}]}`
+	want := family(user, long+"\n\"end\"")
+	for _, got := range []string{
+		family(user+","+user, long[:100], long[100:]+"\n\"end\""),
+		family(user+","+other+","+user, long[:100], long[100:200], long[200:]+"\n\""),
+		family(other+","+user+","+other+","+user, long[:9], long[9:99], long[99:200], long[200:]+"\n\""),
+		family(two+","+other, long[:100], long[100:200], long[200:]+"\n\""),
+		family(other+","+two, long[:100], long[100:200], long[200:]+"\n\""),
+	} {
+		if got != want || len(got) != 16 {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if got := family(other+","+user, long[100:], long[:100]+"\n\""); got == want {
+		t.Error("the order makes no difference")
+	}
+}
+
 // TestVocabularyHasSlots: each word of the vocabulary is found by its hash, and no other is.
 func TestVocabularyHasSlots(t *testing.T) {
 	n := 0

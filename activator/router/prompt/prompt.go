@@ -29,6 +29,8 @@ type reader struct {
 	open bool   // no other role has spoken since
 	only bool   // the user's newest turn is read, and no other text
 
+	begun int // texts of turn that are in family
+
 	tokens  float64
 	system  scan
 	user    scan
@@ -112,7 +114,7 @@ func Text(env *openai.Envelope, body []byte) []byte {
 func (r *reader) reset() {
 	r.turn, r.family, r.buffer, r.joined = r.turn[:0], r.family[:0], r.buffer[:0], r.joined[:0]
 	r.open, r.only, r.earlier, r.images = false, false, false, false
-	r.tokens, r.system, r.user = 0, scan{}, scan{}
+	r.begun, r.tokens, r.system, r.user = 0, 0, scan{}, scan{}
 }
 
 func (r *reader) release() {
@@ -186,9 +188,6 @@ func (r *reader) addText(at span, of author) {
 	switch {
 	case of == ofUser:
 		r.turn = append(r.turn, at)
-		if len(r.family) < familyBytes && !r.only {
-			r.addFamily(r.beginning(at, familyBytes))
-		}
 	case !r.only:
 		r.addOther(r.text(at), of == ofSystem)
 	}
@@ -201,7 +200,14 @@ func (r *reader) endTurn() {
 			r.count(r.text(at))
 		}
 	}
-	r.turn = r.turn[:0]
+	r.turn, r.begun = r.turn[:0], 0
+}
+
+// beginFamily adds the turn's texts to the family, before one that is not of it.
+func (r *reader) beginFamily() {
+	for ; r.begun < len(r.turn) && len(r.family) < familyBytes && !r.only; r.begun++ {
+		r.addFamily(r.beginning(r.turn[r.begun], familyBytes))
+	}
 }
 
 // readMessage reads one element of messages or input.
@@ -219,6 +225,7 @@ func (r *reader) readMessage(i int) int {
 			}
 		}
 	default:
+		r.beginFamily()
 		r.open = false
 		of := ofOthers
 		if role == "system" || role == "developer" {
@@ -405,6 +412,11 @@ func (r *reader) joinTurn() {
 // readTurn reads the user's newest turn.
 func (r *reader) readTurn() {
 	r.joinTurn()
+	if len(r.turn) == 1 && r.begun == 0 {
+		r.addFamily(r.joined)
+	} else {
+		r.beginFamily()
+	}
 	r.user.read(r.joined)
 	r.tokens += r.user.takeTokens()
 }
