@@ -285,3 +285,79 @@ func TestShorterDrains(t *testing.T) {
 		})
 	}
 }
+
+// TestWaitForParent: a start waits for a warm interpreter until that is ready, for a quarter of
+// its deadline, and for two minutes at most; an unload ends the wait.
+func TestWaitForParent(t *testing.T) {
+	for name, x := range map[string]struct {
+		start, ready, unload time.Duration
+		want                 time.Duration // of the spawn; 0: there is none
+	}{
+		"it is ready":            {start: 10 * time.Minute, ready: 30 * time.Second, want: 30 * time.Second},
+		"a quarter":              {start: 4 * time.Minute, ready: time.Hour, want: time.Minute},
+		"two minutes":            {start: time.Hour, ready: time.Hour, want: 2 * time.Minute},
+		"unloaded":               {start: time.Hour, ready: time.Hour, unload: time.Minute},
+		"a parent that is there": {start: time.Hour, want: time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &fakeNode{}
+				o := n.options()
+				o.Cache, o.Spec.Deadlines.Start = "", functions.Duration(x.start)
+				parent := make(chan struct{})
+				if x.ready > 0 {
+					time.AfterFunc(x.ready, func() { close(parent) })
+				}
+				o.ParentReady = func(engine.Command) <-chan struct{} {
+					if x.ready == 0 {
+						return nil
+					}
+					return parent
+				}
+				l := startReplica(t, o, New)
+				if x.unload > 0 {
+					time.Sleep(x.unload)
+					l.Unload(0, "idle")
+					l.ended(t, functions.Unloaded, "")
+					if n.spawned.Load() != 0 {
+						t.Error("it was spawned")
+					}
+					time.Sleep(x.ready)
+					return
+				}
+				time.Sleep(x.want - time.Millisecond)
+				synctest.Wait()
+				if before := n.spawned.Load(); x.want > time.Millisecond && before != 0 {
+					t.Errorf("%d processes before %v", before, x.want)
+				}
+				time.Sleep(2 * time.Millisecond)
+				synctest.Wait()
+				if n.spawned.Load() != 1 {
+					t.Errorf("%d processes after %v", n.spawned.Load(), x.want)
+				}
+				if key := o.Programs.CacheKey(o.Spec, "", 0); n.asked[0].Cache != key {
+					t.Errorf("cache %q, want %q", n.asked[0].Cache, key)
+				}
+				time.Sleep(x.ready)
+			})
+		})
+	}
+}
+
+// TestUnloadWhileLoading: an engine that loads is ended through DRAINING, at once.
+func TestUnloadWhileLoading(t *testing.T) {
+	n := &fakeNode{loadTime: time.Minute}
+	virtual(t, n, func(t *testing.T, l *replicaRun) {
+		time.Sleep(30 * time.Second)
+		expectState(t, l, functions.Loading)
+		l.CancelStart() // too late
+		time.Sleep(time.Second)
+		expectState(t, l, functions.Loading)
+		began := time.Now()
+		l.Unload(time.Minute, "stopped")
+		l.ended(t, functions.Unloaded, "")
+		if got := fmt.Sprint(l.states()); got != fmt.Sprint([]functions.State{functions.Downloading, functions.Loading, functions.Draining, functions.Unloaded}) || time.Since(began) != 0 {
+			t.Errorf("%s after %v", got, time.Since(began))
+		}
+	})
+}
