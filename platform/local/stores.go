@@ -71,18 +71,15 @@ func (l *Local) Cached(ctx context.Context, node string) (list []functions.Cache
 
 // forEachStore calls do for all stores at once and joins the errors.
 func forEachStore(all map[string]functions.Store, do func(id string, s functions.Store) error) error {
-	var wg sync.WaitGroup
 	errs := make(chan error, len(all))
 	for id, s := range all {
-		wg.Go(func() { errs <- do(id, s) })
+		go func() { errs <- do(id, s) }()
 	}
-	wg.Wait()
-	close(errs)
-	var out error
-	for err := range errs {
-		out = errors.Join(out, err)
+	var err error
+	for range all {
+		err = errors.Join(err, <-errs)
 	}
-	return out
+	return err
 }
 
 func (l *Local) storesWith(ctx context.Context, node, digest string) (map[string]functions.Store, error) {
