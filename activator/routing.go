@@ -21,9 +21,8 @@ import (
 type routing struct {
 	by      *routes.Route
 	request routes.Request
-	record  *functions.RouteRecord // of the newest decision; the log of decisions has it
-	logged  *routes.Logged
-	header  string // thaw-route
+	logged  *routes.Logged // the record of the newest decision
+	header  string         // thaw-route
 }
 
 // SetRouters replaces all Routers, and the classes of data that teams have set. A request
@@ -105,7 +104,7 @@ func (p *proxyRequest) follow(rec *functions.RouteRecord) *openai.Error {
 		rec.Parent = p.caller.Parent
 	}
 	rec.Currency = a.o.Currency
-	t.record, t.header = rec, routes.Header(rec, p.team)
+	t.header = routes.Header(rec, p.team)
 	t.logged = a.decisions.Put(t.logged, p.team, p.clientID, rec)
 	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, p.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache, routes.StateOf(rec))(1)
 	return e
@@ -206,7 +205,7 @@ func (p *proxyRequest) followNext(reason string) (moved bool, e *openai.Error) {
 	if t == nil || !t.by.Spec.Spec.Retry.Escalate || context.Cause(p.source.context()) != nil {
 		return false, nil
 	}
-	t.request.Fail(t.record.Target, reason)
+	t.request.Fail(t.logged.Record.Target, reason)
 	t.request.Now = p.a.o.Now()
 	rec := t.by.Choose(&t.request)
 	if rec.Target == "" {
@@ -234,7 +233,7 @@ func (p *proxyRequest) checkData() *openai.Error {
 
 // routeFields are the fields of the log about a Router's choice.
 func (p *proxyRequest) routeFields(attrs []slog.Attr) []slog.Attr {
-	r := p.routing.record
+	r := &p.routing.logged.Record
 	attrs = append(attrs, slog.String("router", r.Router), slog.String("rule", r.Rule), slog.String("stage", string(r.Stage)), slog.String("target", r.Target))
 	if r.Prewarm != "" {
 		attrs = append(attrs, slog.String("prewarm", r.Prewarm))

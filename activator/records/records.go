@@ -20,7 +20,9 @@ type Log[R any] struct {
 type Entry[R any] struct {
 	id, clientID string
 	team         string // whose request it is
-	record       R
+
+	// Record may be read by the request's own goroutine, which puts it; all else goes by the Log.
+	Record R
 }
 
 // Put stores the record of a request and returns its entry. at is that of an earlier record
@@ -29,7 +31,7 @@ func (l *Log[R]) Put(at *Entry[R], maximum int, team, id, clientID string, recor
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if at != nil {
-		at.record = record
+		at.Record = record
 		return at
 	}
 	at = &Entry[R]{id, clientID, team, record}
@@ -69,9 +71,9 @@ func (l *Log[R]) Find(team, id string, change func(record *R, team string)) (rec
 		return record, false
 	}
 	if change != nil {
-		change(&found.record, found.team)
+		change(&found.Record, found.team)
 	}
-	return found.record, true
+	return found.Record, true
 }
 
 // Newest returns at most limit records of the team (of all with ""), the newest first.
@@ -83,7 +85,7 @@ func (l *Log[R]) Newest(team string, limit int) []R {
 		if len(out) == limit {
 			break
 		}
-		out = append(out, e.record)
+		out = append(out, e.Record)
 	}
 	return out
 }
@@ -92,5 +94,5 @@ func (l *Log[R]) Newest(team string, limit int) []R {
 func (l *Log[R]) Change(at *Entry[R], change func(record *R)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	change(&at.record)
+	change(&at.Record)
 }
