@@ -3,7 +3,6 @@ package cache
 import (
 	"bytes"
 	"encoding/json/jsontext"
-	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -68,20 +67,13 @@ func newAnswer(path string, body []byte, events bool, usage openai.Usage) *answe
 		return nil
 	}
 	if chunks, a.usage = takeUsage(chunks); a.usage == nil && usage.Known {
-		a.usage = usageValue(usage)
+		a.usage = usage.Append(nil)
 	}
 	if !wholeEvents(chunks) {
 		return nil
 	}
 	a.setEvents(chunks)
 	return a
-}
-
-func usageValue(u openai.Usage) []byte {
-	b := strconv.AppendInt([]byte(`{"prompt_tokens":`), u.Prompt, 10)
-	b = strconv.AppendInt(append(b, `,"completion_tokens":`...), u.Completion, 10)
-	b = strconv.AppendInt(append(b, `,"total_tokens":`...), u.Prompt+u.Completion, 10)
-	return append(b, '}')
 }
 
 func (a *answer) setEvents(chunks [][]byte) *text {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/compose"
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // appendHead appends what an answer, or a chunk of one, begins with, up to its choices.
@@ -42,10 +43,7 @@ func (r *run) finishReason() string {
 }
 
 func appendUsage(b []byte, u compose.Usage) []byte {
-	b = strconv.AppendInt(append(b, `,"usage":{"prompt_tokens":`...), u.Prompt, 10)
-	b = strconv.AppendInt(append(b, `,"completion_tokens":`...), u.Completion, 10)
-	b = strconv.AppendInt(append(b, `,"total_tokens":`...), u.Prompt+u.Completion, 10)
-	return append(b, '}')
+	return openai.Usage{Prompt: u.Prompt, Completion: u.Completion}.Append(append(b, `,"usage":`...))
 }
 
 // appendThaw appends the member thaw: which calls were made, and what came of them.

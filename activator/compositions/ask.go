@@ -9,7 +9,6 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -247,36 +246,24 @@ func (a *asked) noteHead(s *call.Stream) {
 }
 
 func (a *asked) encode(name string, format jsontext.Value) []byte {
-	q := &a.q
-	size := 256 + len(q.Sampling) + len(format)
-	for _, m := range q.Messages {
-		size += len(m.Content) + len(m.Content)/16 + 40
-	}
-	b := append(make([]byte, 0, size), `{"model":`...)
-	b = appendText(b, name)
-	b = append(b, `,"messages":[`...)
-	for i, m := range q.Messages {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendText(append(b, `{"role":`...), m.Role)
-		b = append(appendText(append(b, `,"content":`...), m.Content), '}')
-	}
-	b = append(b, ']')
-	if len(q.Sampling) > 2 {
-		b = append(append(b, ','), q.Sampling[1:len(q.Sampling)-1]...)
-	}
-	if q.MaxTokens > 0 {
-		b = appendText(append(b, ','), cmp.Or(a.r.client.maxKey, "max_tokens"))
-		b = strconv.AppendInt(append(b, ':'), int64(q.MaxTokens), 10)
-	}
-	if format != nil {
-		b = append(append(b, `,"response_format":`...), format...)
+	x := struct {
+		Model     string            `json:"model"`
+		Messages  []compose.Message `json:"messages"`
+		Most      int               `json:"max_tokens,omitzero"`
+		MostNew   int               `json:"max_completion_tokens,omitzero"`
+		Format    jsontext.Value    `json:"response_format,omitzero"`
+		Stream    bool              `json:"stream,omitzero"`
+		StreamOpt map[string]bool   `json:"stream_options,omitzero"`
+		Sampling  jsontext.Value    `json:",embed"` // has none of the keys above, see readRequest
+	}{Model: name, Messages: a.q.Messages, Most: a.q.MaxTokens, Format: format, Stream: a.stream, Sampling: a.q.Sampling}
+	if a.r.client.maxKey == "max_completion_tokens" {
+		x.Most, x.MostNew = 0, x.Most
 	}
 	if a.stream {
-		b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)
+		x.StreamOpt = map[string]bool{"include_usage": true}
 	}
-	return append(b, '}')
+	b, _ := json.Marshal(&x, lenient) // its values are of JSON that was read
+	return b
 }
 
 func appendText(b []byte, s string) []byte {

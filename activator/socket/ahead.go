@@ -43,9 +43,9 @@ func (a *Ahead) plan(id auth.Identity, rec *functions.RouteRecord) *plan {
 	switch {
 	case !x.Sure:
 		return nil
-	case x.Cold && a.Prewarm != nil:
+	case x.Cold:
 		p.kind, p.function = kindModel, x.Function.WithoutAdapter()
-	case !x.Cold && x.Replica != "" && a.LoadAdapter != nil:
+	case x.Replica != "":
 		p.kind = kindAdapter
 	default:
 		return nil
@@ -142,9 +142,7 @@ func (l *lease) count(result string) {
 		return
 	}
 	l.settled = true
-	if l.a.Count != nil {
-		l.a.Count("thaw_speculation_total", 1, l.router, l.team, l.kind, result)
-	}
+	l.a.Count("thaw_speculation_total", 1, l.router, l.team, l.kind, result)
 }
 
 // settle notes that a request went to a target, which was cold at that time or not.
@@ -171,9 +169,7 @@ func (l *lease) settle(target string, cold bool, at time.Time) {
 	} else {
 		l.count(resultLate)
 	}
-	if l.a.Count != nil {
-		l.a.Count("thaw_speculation_saved_seconds_total", max(0, saved.Seconds()), l.router, l.team, l.kind)
-	}
+	l.a.Count("thaw_speculation_saved_seconds_total", max(0, saved.Seconds()), l.router, l.team, l.kind)
 }
 
 // release ends what was begun, where no request uses it. It is called once.

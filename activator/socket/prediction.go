@@ -187,13 +187,13 @@ type Outlook struct {
 type Ahead struct {
 	// Find returns what could be made ready for a decision about a request of this team.
 	Find func(id auth.Identity, rec *functions.RouteRecord) Outlook
-	// LoadAdapter has a replica load the adapter that name includes; nil: none can.
+	// LoadAdapter has a replica load the adapter that name includes.
 	LoadAdapter func(ctx context.Context, name functions.Name, replica string) error
 	// Prewarm takes a lease on the team's budget for a start, and EndPrewarm ends it. Both
 	// return soon.
 	Prewarm    func(name functions.Name, until time.Time, by string) error
 	EndPrewarm func(name functions.Name, by string)
-	// Count adds to a series of a counter; nil: nothing is counted.
+	// Count adds to a series of a counter.
 	Count func(metric string, value float64, labels ...string)
 	Now   func() time.Time
 

@@ -50,8 +50,8 @@ type Call struct {
 
 // Message is one message of a conversation.
 type Message struct {
-	Role    string // "system", "user", "assistant" or what the client sent
-	Content string
+	Role    string `json:"role"` // "system", "user", "assistant" or what the client sent
+	Content string `json:"content"`
 }
 
 // Reply is a member's answer.

@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"encoding/json/jsontext"
+	"strconv"
 )
 
 // Usage is the token usage that an answer reports.
@@ -10,6 +11,14 @@ type Usage struct {
 	Prompt     int64
 	Completion int64
 	Known      bool
+}
+
+// Append appends the member usage of an answer.
+func (u Usage) Append(b []byte) []byte {
+	b = strconv.AppendInt(append(b, `{"prompt_tokens":`...), u.Prompt, 10)
+	b = strconv.AppendInt(append(b, `,"completion_tokens":`...), u.Completion, 10)
+	b = strconv.AppendInt(append(b, `,"total_tokens":`...), u.Prompt+u.Completion, 10)
+	return append(b, '}')
 }
 
 // Stream inspects a server-sent event stream that passes in pieces of any size, without

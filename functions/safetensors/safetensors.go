@@ -82,12 +82,8 @@ func Describe(first []byte) string {
 }
 
 // HeaderEnd returns where the data of a file of size bytes begins, from the file's
-// first 8 bytes.
-func HeaderEnd(first [prefixSize]byte, size int64) (int64, error) {
-	return headerEnd(first, size, MaxHeader)
-}
-
-func headerEnd(first [prefixSize]byte, size int64, limit uint64) (int64, error) {
+// first 8 bytes. A header of more than limit bytes is refused.
+func HeaderEnd(first [prefixSize]byte, size int64, limit uint64) (int64, error) {
 	n := binary.LittleEndian.Uint64(first[:])
 	what := Describe(first[:])
 	switch {
@@ -114,7 +110,7 @@ func Read(r io.ReaderAt, size, limit int64) (tensors []Tensor, data int64, err e
 	if err := readFull(r, first[:], 0); err != nil {
 		return nil, 0, err
 	}
-	end, err := headerEnd(first, size, uint64(limit))
+	end, err := HeaderEnd(first, size, uint64(limit))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -143,7 +139,7 @@ func Parse(head []byte, size int64) (tensors []Tensor, data int64, err error) {
 	if size < prefixSize || len(head) < prefixSize {
 		return nil, 0, truncated("the file has %d bytes, too few for a header", size)
 	}
-	data, err = HeaderEnd([prefixSize]byte(head), size)
+	data, err = HeaderEnd([prefixSize]byte(head), size, MaxHeader)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -11,7 +11,7 @@ import (
 // HeaderEnd returns where the data of a safetensors file of size bytes begins, from
 // its first 8 bytes.
 func HeaderEnd(first [8]byte, size int64) (int64, error) {
-	end, err := safetensors.HeaderEnd(first, size)
+	end, err := safetensors.HeaderEnd(first, size, safetensors.MaxHeader)
 	return end, sourceError(err)
 }
 
