@@ -2,6 +2,7 @@ package socket
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"errors"
@@ -196,9 +197,7 @@ func (g *generation) take(c *chunk) {
 	}
 	for i := range c.Choices {
 		x := &c.Choices[i]
-		if x.Reason != "" {
-			g.reason = x.Reason
-		}
+		g.reason = cmp.Or(x.Reason, g.reason)
 		if text := x.Delta.Content + x.Message.Content; text != "" {
 			if g.first == 0 {
 				g.first = max(1, g.o.s.o.Now().Sub(g.began))
@@ -254,13 +253,9 @@ func (g *generation) failBy(b []byte) {
 		g.fail(string(openai.EngineCrashed), "The engine's answer cannot be read.")
 		return
 	}
-	code, ok := c.Error.Code.(string)
-	if !ok || code == "" {
-		if code, ok = c.Error.Type.(string); !ok || code == "" {
-			code = string(openai.EngineCrashed)
-		}
-	}
-	g.fail(code, c.Error.Message)
+	code, _ := c.Error.Code.(string)
+	kind, _ := c.Error.Type.(string)
+	g.fail(cmp.Or(code, kind, string(openai.EngineCrashed)), c.Error.Message)
 }
 
 func (g *generation) fail(code, message string) {
