@@ -1,6 +1,5 @@
-// Package activator handles inference requests from head to end: it checks key and limits,
-// finds the function, queues the request until a replica is ready, sends it to the engine
-// and streams the answer back.
+// Package activator serves inference requests: it checks key and limits, applies Routers, has cold
+// models started, queues until a replica is ready, and streams the answer of an engine or Remote.
 //
 // A request is parsed as far as needed (openai), its caller identified and counted
 // against the team's limits (auth), its function found (snapshot) and the request

@@ -1,6 +1,6 @@
-// Package bench is the benchmark `thaw bench coldstart`, and the command-line code that all
-// benchmarks share. The benchmarks for developers are a program and a module of their own,
-// bench/thaw-bench.
+// Package bench has the command `thaw bench coldstart` (cold starts of a model, or of vLLM, beside
+// a baseline) and the command-line helpers that the benchmarks in bench/thaw-bench share. The
+// benchmarks for developers are a program and a module of their own, bench/thaw-bench.
 //
 // Only numbers of the same run are comparable, so every result is a ratio to a peer or a
 // comparison with a baseline; rounds are interleaved, and medians count. testkit/fake is

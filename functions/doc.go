@@ -1,6 +1,6 @@
-// Package functions defines thaw's domain types: models and the other kinds of function
-// that a client names in the OpenAI field "model", teams, replicas, nodes, their states,
-// the timeline of a cold start, and the rules that a definition file must meet.
+// Package functions defines the domain types (models, Routers, Remotes, Compositions, teams,
+// replicas, nodes, cold start timelines), with defaults, validation and schema of definitions; it
+// runs nothing.
 //
 // It imports the standard library only, does no I/O and starts no goroutine.
 // platform/catalog decodes files into these types; their defaults and validation are

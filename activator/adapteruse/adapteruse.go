@@ -1,4 +1,5 @@
-// Package adapteruse limits how often the use of a loaded adapter is reported.
+// Package adapteruse decides when the use of an adapter (LoRA) at a replica is reported again, at
+// most every ten seconds for each pair; it sends no report and counts no requests.
 package adapteruse
 
 import (

@@ -1,5 +1,5 @@
-// Package admission queues the requests of one function until a replica has a free slot for
-// them.
+// Package admission queues one function's requests by priority and teams in turn until a replica
+// has a free slot, chooses the replica, and says when to start one or refuse; it does no I/O.
 //
 // Queue has the waiting requests, the replicas with their slots, and the choice
 // of replica under one mutex. A request that is admitted holds a slot of one

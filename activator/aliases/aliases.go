@@ -1,5 +1,5 @@
-// Package aliases has the names that stand for several functions, each with a share of the
-// requests.
+// Package aliases resolves names that stand for several functions, such as a service's for its
+// revisions: it draws one for each request at random, by its share.
 package aliases
 
 import (

@@ -1,5 +1,6 @@
-// Package answer classifies the beginning of an engine's answer, in whatever form it comes,
-// as a stream, a whole answer or an error, and extracts the error's message.
+// Package answer sends a request to an engine and reads the beginning of its answer: it tells
+// streams, whole answers and failures apart, decodes and converts the body, and makes the client's
+// error.
 package answer
 
 import (

@@ -1,5 +1,6 @@
-// Package auth creates, stores and revokes API keys, and finds the team and the rights of the
-// key that a request sends.
+// Package auth stores API keys as hashes (in a file, or a copy in memory), creates and revokes
+// them, makes the admin token, and finds the team and rights of a request's key; it enforces no
+// limits.
 //
 // A key is shown once, when it is made; at rest there is only
 // its HMAC-SHA256 under a key of its own that lies in a file beside, so that a

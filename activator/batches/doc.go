@@ -1,6 +1,6 @@
-// Package batches implements OpenAI's Files and Batch API: a client uploads a file of
-// requests, and each of its lines is answered exactly once in the output or in the errors
-// of the batch, also across restarts.
+// Package batches serves OpenAI's Files and Batch API and runs the batches: each line of a file is
+// sent through the activator at low priority, by model, and answered exactly once, also across
+// restarts.
 //
 // # Lines
 //

@@ -1,5 +1,5 @@
-// Package browser protects HTTP handlers from foreign web pages: it checks the Host header,
-// and refuses requests of pages of other origins unless the operator has named them.
+// Package browser protects HTTP handlers from foreign web pages: it refuses a wrong Host (on
+// loopback) and origins not allowed, and answers CORS preflights of others; it starts no browser.
 package browser
 
 import (

@@ -1,5 +1,5 @@
-// Package cache stores whole answers and returns them to later requests that are equal in
-// everything that affects the answer: the exact cache of a Router or a Model.
+// Package cache is the exact cache of a Router or a Model: looked up once the function is chosen,
+// it keeps a team's whole answers in memory and replays them to equal requests, streamed or not.
 //
 // A key is the team (or the caller's key), the function after routing with its file, the
 // adapter, the endpoint, and the canonical body without the members that change no answer.

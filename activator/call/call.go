@@ -1,6 +1,6 @@
-// Package call sends inference requests of thaw itself (lines of batches, members of
-// Compositions) through the activator, with the queue, retries, limits and accounting of a
-// client's requests, but without a connection or a key.
+// Package call sends requests of thaw itself (lines of batches, members of Compositions,
+// WebSockets) to the activator in the same process, by a client's key or as a named team's, and
+// reads the answers. They have the queue, retries, limits and accounting of a client's requests.
 package call
 
 import (

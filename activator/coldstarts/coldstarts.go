@@ -1,5 +1,6 @@
-// Package coldstarts remembers which cold start each recent request waited for, and adds to the
-// cold start's timeline its first request and how long the engine took for the first byte.
+// Package coldstarts remembers in memory which cold start each recent request waited for, and adds
+// to a cold start's timeline its first request's id and the time from READY to the engine's first
+// byte.
 package coldstarts
 
 import (

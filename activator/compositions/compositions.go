@@ -1,6 +1,6 @@
-// Package compositions answers requests for Compositions: it runs their patterns (package
-// functions/compose), requests the members' answers through the activator, and writes one
-// answer, plain or streamed.
+// Package compositions answers chat requests for Compositions: it runs their patterns
+// (functions/compose), sends the members' requests through the activator, writes one answer, and
+// logs the runs.
 //
 // A call to a member is a request of this program's own (package call): it waits, wakes and
 // is retried as any other, its tokens and its money are charged to the caller, and the place

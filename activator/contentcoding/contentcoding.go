@@ -1,5 +1,5 @@
-// Package contentcoding decodes gzip and deflate answers of engines that were asked for
-// uncompressed ones, within bounds of size and ratio.
+// Package contentcoding decodes gzip and deflate bodies of engines' answers while they are read,
+// within bounds of size and ratio; it encodes nothing and decodes no client's request.
 package contentcoding
 
 import (

@@ -1,5 +1,5 @@
-// Package demand is the demand for functions as the platform reads it: what has changed since
-// it was read last, and what is still in flight for functions that were removed.
+// Package demand has a type for a function's demand (requests in flight and queued), lists
+// functions whose demand changed since the last read, and counts what removed ones have in flight.
 package demand
 
 import (

@@ -1,5 +1,6 @@
-// Package http1 parses the parts of HTTP/1.1's syntax that the server and the client share:
-// field names, values, lengths and chunk sizes.
+// Package http1 parses single parts of HTTP/1.1 for the server and the client (Content-Length,
+// chunk sizes, field values, which fields are of one hop); it reads no whole message and no
+// connection.
 package http1
 
 import "bytes"

@@ -1,6 +1,6 @@
-// Package httpserver is the HTTP server for clients: it reads and checks requests, passes
-// each to one [Handler] as plain values and writes the [Response] back. It is the only
-// importer of fiber and fasthttp.
+// Package httpserver is the HTTP server for clients: it checks heads, bounds bodies, passes
+// requests of every path to one [Handler] and writes its [Response] back; it neither routes nor
+// reads JSON. It is the only importer of fiber and fasthttp.
 //
 // # The server and the handler
 //

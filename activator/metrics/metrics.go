@@ -1,5 +1,6 @@
-// Package metrics counts what becomes of the requests of each function. The metrics are
-// declared elsewhere; here are the series of one function, resolved once.
+// Package metrics counts and times each function's requests (ends, first token, queue wait,
+// tokens, retries, cold starts) in series that a given Sink makes; it declares and exports no
+// metrics. The series of a function are resolved once.
 package metrics
 
 import (

@@ -1,5 +1,6 @@
-// Package modellist is the form of OpenAI's list of models. It reads snapshots and wakes
-// nothing: consoles poll it.
+// Package modellist makes items of /v1/models for functions (state and progress, from snapshots),
+// adapters, Routers and Compositions, and writes one or the list in OpenAI's or Anthropic's form.
+// It wakes nothing: consoles poll it.
 package modellist
 
 import (

@@ -1,6 +1,6 @@
-// Package ratelimit limits what each team uses, in one process or over all activators of a
-// cluster: requests running and waiting at once, requests a minute and cold starts an hour
-// before they happen, tokens a minute by what engines report afterwards.
+// Package ratelimit enforces teams' limits in one process, or over all activators by units that a
+// coordinator allots: requests at once and a minute, cold starts an hour, tokens a minute (charged
+// afterwards).
 //
 // [Limits] admits requests of one process. All limits but tokens are counted before the
 // fact and never exceeded. Tokens are charged from the engine's usage afterwards: a team

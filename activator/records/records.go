@@ -1,5 +1,5 @@
-// Package records remembers the records of the newest requests, and finds them by the
-// requests' ids and by the clients' own.
+// Package records keeps the newest records (of a type that the caller gives) in memory, one for
+// each request, and finds them by the request's id or the client's own, within a team.
 package records
 
 import (

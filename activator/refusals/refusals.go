@@ -1,4 +1,5 @@
-// Package refusals limits how many log lines refused requests write.
+// Package refusals decides which ends of refused requests (4xx, 503) are logged, at most ten a
+// second for each team and status, and logs how many were left out; it refuses nothing itself.
 package refusals
 
 import (

@@ -1,6 +1,6 @@
-// Package remote sends requests to OpenAI-compatible APIs that other parties run (Remotes),
-// behind a circuit breaker, limits and budgets, charges what they cost to the ledger of package
-// spend, and publishes the state of each Remote.
+// Package remote sends requests to others' OpenAI-compatible APIs (Remotes) behind a circuit
+// breaker, limits and budgets, charges them to package spend, and tells the activator each
+// Remote's state.
 //
 // A Remote enters the data path as a snapshot with one replica, so that its queue, slots
 // and streams are those of models. [Remotes] publishes the snapshots. A [Call] is one

@@ -1,7 +1,7 @@
-// Package router chooses the model that answers a request to a Router (such as model: auto),
-// by the Router's rules and properties of the request. It is pure: it reads no clock, does
-// no I/O and calls no model, so that a recorded decision can be made again and the simulator
-// runs the code that serves.
+// Package router decides which target answers a request to a Router (such as model: auto), by its
+// rules, the request's features and the targets' given states, and replays decisions; it sends
+// nothing. It is pure: it reads no clock, does no I/O and calls no model, so that a recorded
+// decision can be made again and the simulator runs the code that serves.
 package router
 
 import (

@@ -1,6 +1,5 @@
-// Package routes runs Routers in the activator: it finds the Router that a request names,
-// passes the present state of its targets to the decision (package activator/router), and
-// keeps the records of recent decisions.
+// Package routes applies Routers in the activator: it finds the Router of a request, gives package
+// router the states and measured times of targets, logs decisions, and asks to start cold targets.
 //
 // It holds no request and no queue, so the API and the data path share it.
 package routes

@@ -1,5 +1,6 @@
-// Package sharedrun joins a client's retry with the run of the request that it repeats, so
-// that the retry gets that run's answer.
+// Package sharedrun keeps a request that is not streamed running for ten seconds after its client
+// left, so that the client's retry joins that run and gets its answer; it caches no answer for
+// longer.
 //
 // A client that gives a request up at its own timeout closes the connection and comes back
 // seconds later; until then the request goes on without it.

@@ -1,6 +1,6 @@
-// Package snapshot holds the state of functions as the platform last published it (model,
-// replicas that take requests, why one cannot start), one immutable Snapshot each, in a
-// Table that requests read without a lock. A change replaces a Snapshot whole.
+// Package snapshot defines the immutable state of a function that the platform publishes (model,
+// replicas, why none can start) and a table of them, read without a lock; it is no image of a
+// process. A change replaces a Snapshot whole.
 //
 // The table has one writer at a time (Put and Remove take its mutex) and any
 // number of readers. Adding or removing names copies the index; a new snapshot

@@ -1,6 +1,6 @@
-// Package socket serves WebSockets on which a client sends a text while it is typed: the
-// Router decides at each word, a model that is sure to be needed is started, and a submit
-// streams the answer.
+// Package socket serves WebSockets on which a client sends a text while typing it: the Router
+// decides at each word, models that are surely needed are started ahead, and a submit streams the
+// answer.
 //
 // A generation is a request of this program's own to the handler of the data path, so it
 // has the same key, limits, queue, Router and account as one over HTTP. A socket runs one

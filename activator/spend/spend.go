@@ -1,5 +1,5 @@
-// Package spend counts the money that each account has spent today, and admits spending
-// within daily budgets. A day ends at midnight UTC.
+// Package spend is a ledger, in a file, of the money that each account spends a UTC day: it admits
+// requests by daily budgets, reserves what they may cost and charges costs; it computes no prices.
 //
 // The cost of a request is known only after it. So a request is admitted while what its
 // budgets have spent and reserved is below their limits, and reserves what it may cost. A

@@ -1,6 +1,6 @@
-// Package suspects finds the requests that crash engines, so that they do not take all of
-// them down in turn: it counts the crashes that a request was in flight at. K identifies
-// equal requests.
+// Package suspects counts the engine crashes during which each request was in flight, so that the
+// caller runs a suspect alone after two, and refuses it for ten minutes once it crashed an engine
+// alone. So a request does not take all engines down in turn. K identifies equal requests.
 package suspects
 
 import (

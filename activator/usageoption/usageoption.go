@@ -1,5 +1,5 @@
-// Package usageoption records which replicas refuse stream_options, the field by which a
-// stream reports its tokens, and estimates the tokens of streams without it.
+// Package usageoption remembers which replicas refuse stream_options, the field by which a stream
+// reports its tokens, and estimates the tokens of streams that were asked for without it.
 package usageoption
 
 import (

@@ -1,4 +1,5 @@
-// Package waiters finds the requests that wait, by their ids, and knows when none waits.
+// Package waiters is an index of the requests that wait now, by their ids and the clients' own,
+// and signals when none waits (for a drain); it has no order and wakes no request.
 package waiters
 
 import "sync"

@@ -1,4 +1,4 @@
-// Package coldstart measures cold starts: the time from zero replicas to the first token, by
-// phase and beside an earlier run, of which it lists the phases that became slower; and vLLM
-// started by thaw beside vLLM started by hand.
+// Package coldstart measures cold starts: it scales a function of a platform to zero, sends a
+// chat, and reports phases and what got slower than in an earlier run; and vLLM started by thaw
+// and by hand.
 package coldstart

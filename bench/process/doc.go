@@ -1,4 +1,4 @@
-// Package process starts and ends the programs of a benchmark, each in its own process
-// group, and reads their CPU time and memory. The kernel reports the latter on Linux only.
-// Output goes to a file for diagnosis, and no program outlives the benchmark.
+// Package process starts a benchmark's programs in process groups, waits until they listen, ends
+// them, and reads CPU time and memory: of running processes on Linux only, of ended ones
+// everywhere. Output goes to a file for diagnosis, and no program outlives the benchmark.
 package process

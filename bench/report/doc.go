@@ -1,5 +1,5 @@
-// Package report writes the results of benchmarks as JSON and Markdown: medians and quantiles,
-// which goals were met, and the command, commit and machine. It also makes the chart of a cold
-// start's phases, as SVG or one self-contained HTML page without scripts or external files, in
-// a light and a dark mode.
+// Package report writes results of benchmarks as JSON, Markdown and HTML: tables, quantiles, goals
+// met or missed, commit and machine, and the SVG chart of a cold start's phases; it measures
+// nothing. The HTML page is self-contained, without scripts or external files, in a light and a
+// dark mode.
 package report

@@ -1,3 +1,3 @@
-// Package served starts `thaw serve` for a benchmark, or connects to a running one, and
-// calls its control API.
+// Package served starts `thaw serve` with a folder of model files for a benchmark, or connects to
+// a running one, and asks its control API for replicas, events, cold starts and keys.
 package served

@@ -1,5 +1,5 @@
-// Package kustomize embeds the Kubernetes manifests of a thaw installation: the files in base,
-// which are their only source, and the DaemonSet of warm interpreters; not the overlays.
+// Package kustomize embeds the Kubernetes manifests of a thaw installation as they are: the files
+// in base, which are their only source, and the DaemonSet of warm interpreters; not the overlays.
 package kustomize
 
 import "embed"

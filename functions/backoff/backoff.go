@@ -1,5 +1,6 @@
-// Package backoff pauses between retries: each pause is twice the one before, up to a maximum,
-// until a success resets it; a context ends it.
+// Package backoff computes the pauses between retries, doubled up to a maximum until a success
+// resets them, without jitter, and sleeps until a context ends; the caller makes and bounds the
+// attempts.
 package backoff
 
 import (

@@ -1,7 +1,7 @@
-// Package compose runs the patterns by which several models answer one request together (a
-// Composition). It asks models only through a function of type Ask, imports nothing of
-// thaw, and keeps no state between runs, so that the server, the simulator and the tests
-// run the same code.
+// Package compose runs the patterns by which several models answer one request (ensemble, debate,
+// maestro, graph) within budgets of calls, tokens, cost and time; a function of its caller asks
+// them. It asks them only through that function, of type Ask, imports nothing of thaw, and keeps
+// no state between runs, so that the server, the simulator and the tests run the same code.
 //
 // # Patterns
 //

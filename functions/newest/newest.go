@@ -1,6 +1,6 @@
-// Package newest passes the newest value of each key from a producer that must not block to
-// a consumer that takes all at once, with one pending signal. It also keeps the newest values
-// of a sequence (Ring).
+// Package newest has containers of newest values: a Map of each key's newest value (without a
+// lock), a Signal and an Offer that do not block the producer, and a Ring of a sequence's last
+// values.
 package newest
 
 // Map holds the newest value of each key, in the order in which the keys were first

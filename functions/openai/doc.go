@@ -1,6 +1,6 @@
-// Package openai reads and writes the OpenAI wire format as a gateway needs it: fields of a
-// request without decoding its whole body, errors, token usage, and the lines of event
-// streams.
+// Package openai reads and writes the bytes of OpenAI's API for a gateway: it checks a body
+// without decoding it whole, lists endpoints, makes errors, reads usage, edits event streams; it
+// is no client.
 //
 // The package works on bytes only. Which model exists, which key may call it and when
 // to wait are decided by the activator. The rules were measured against real clients;

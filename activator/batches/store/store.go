@@ -1,6 +1,7 @@
-// Package store keeps the files and batches of the Batch API on disk, so that a crash loses
-// none. After a crash at any point a file is there whole or not at all, and each line of a
-// batch is in its output, or in its errors, or to be run.
+// Package store keeps the files of the Batch API, its batches and the lines of their outputs and
+// errors in a folder on disk, so that a crash loses none; it sends no line to a model. After a
+// crash at any point a file is there whole or not at all, and each line of a batch is in its
+// output, or in its errors, or to be run.
 //
 // The folder has:
 //

@@ -1,7 +1,7 @@
-// Package category judges what a text asks for: one for parts of a text, for code, for
-// reasoning, or another. It is a linear model over hashed words, pairs of words and a few
-// counts. What it knows is in weights.bin, which thaw-bench router --fit writes;
-// bench/thaw-bench/router names the public sources.
+// Package category classifies a text as extraction, code, reasoning or general, and gives its
+// complexity, with a linear model of embedded weights, whose file it also encodes; it trains none.
+// The features are hashed words, pairs of words and a few counts. The weights, in weights.bin, are
+// written by thaw-bench router --fit; bench/thaw-bench/router names the public sources.
 package category
 
 import (

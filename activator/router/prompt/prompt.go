@@ -1,6 +1,6 @@
-// Package prompt reads from the bytes of a request what a Router decides by: an estimate
-// of the tokens, code, a demand for JSON, a demand for a moderation verdict, the language.
-// It builds no tree, and a string with escapes reads as the string that they stand for.
+// Package prompt reads from a request's body what a Router decides by, with word lists and a small
+// trained classifier: tokens, code, complexity, JSON or moderation demanded, tools, images,
+// language. It builds no tree, and a string with escapes reads as the string that they stand for.
 package prompt
 
 import (

@@ -1,5 +1,5 @@
-// Package gateway measures what a request through thaw costs beside nginx, a plain
-// ReverseProxy and vllm-router, each in front of the same engine.
+// Package gateway measures the CPU time of a request through thaw, nginx, a plain ReverseProxy and
+// vllm-router before one fake engine; memory and delay of queued requests, start overhead.
 //
 // It compares the CPU time of the gateway's own processes, not latency: on shared cores
 // CPU time is reproducible, and it bounds the throughput of a machine. Every answer is

@@ -1,5 +1,6 @@
-// Package loader measures downloads from a blob store to the disk: thaw beside azblob's
-// DownloadFile, curl and aria2c, in interleaved rounds.
+// Package loader measures thaw's downloads beside azblob, curl and aria2c, from an emulated Azure
+// blob server to disk, many nodes that load from each other, and a start of thaw's engine ember
+// meanwhile.
 //
 // The server is a program of its own. It implements the part of the Blob REST API that a
 // download needs, sends from the page cache with sendfile, and can behave like a real

@@ -1,5 +1,6 @@
-// Package play runs Compositions on a simulated fleet, with calls that are requests of the
-// simulation. The same run of a seed has the same calls at the same times.
+// Package play runs Compositions (functions/compose) on the simulated fleet of platform/simulate
+// for benchmark compose: calls are simulated requests, answers are made up, and a seed fixes the
+// run.
 //
 // The clock of the simulation stands while a run decides: a run's goroutines are waited for
 // until each has asked, or waits for an answer. Answers differ from member to member, so

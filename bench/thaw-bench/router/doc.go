@@ -1,4 +1,4 @@
-// Package router measures Routers: the time of a decision, whether labelled prompts match
-// the right rule, and what a request through a Router and a hedge cost. It also fits the
-// weights of the complexity score, on two thirds of the sources.
+// Package router measures Routers (time of a decision, labelled prompts by rule, cost of a routed
+// request, hedged cold starts) and trains the weights of package activator/router/category. The
+// weights are fitted on two thirds of the sources.
 package router

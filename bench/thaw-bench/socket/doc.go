@@ -1,4 +1,4 @@
-// Package socket measures typing-time sessions over WebSockets: the memory of idle sockets,
-// processor time per typed word, the first token of a submit, and a cold start during
+// Package socket measures typing-time WebSockets of thaw: memory of idle sockets, CPU time per
+// typed word, accuracy of intents, time to the first token of a submit, and a cold start during
 // typing.
 package socket
