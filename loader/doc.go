@@ -1,5 +1,5 @@
-// Package loader stages checkpoints: it downloads a model's files, verifies them and
-// publishes them in the node's store, where an engine opens them.
+// Package loader stages models: it downloads their files from a source (bucket, hub, web, another
+// node), verifies them and publishes them in the node's store; they can be read while they arrive.
 //
 //	plan     one listing of the source: names, sizes, versions, digests
 //	fetch    blocks of the files in parallel ranges, each retried by itself and

@@ -1,4 +1,5 @@
-// Package orderedset implements a set that keeps the order of insertion.
+// Package orderedset is a generic set that lists its members in a repeatable order: that of
+// insertion, except that the last member takes the place of a removed one.
 package orderedset
 
 // Set is a set in insertion order, except that the last member replaces a

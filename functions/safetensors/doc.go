@@ -1,7 +1,7 @@
-// Package safetensors reads and checks the header of a safetensors file, the
-// format that Hugging Face publishes weights in. The loader refuses a bad file with
-// it before any engine opens it; the replica reads adapters with it, and the
-// embedded engine its weights: a file that passes one passes all.
+// Package safetensors reads and checks the header of a safetensors file, Hugging Face's format of
+// weights, and returns the name, type, shape and place of each tensor; it does not read the
+// tensors. The loader refuses a bad file with it before any engine opens it; the replica reads
+// adapters with it, and the embedded engine its weights: a file that passes one passes all.
 //
 //	8 bytes     length of the JSON, little endian
 //	JSON        {"name": {"dtype": "BF16", "shape": [2,3], "data_offsets": [0,12]}, …}

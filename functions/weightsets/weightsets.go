@@ -1,6 +1,6 @@
-// Package weightsets groups the files of a listing into sets of weights (a GGUF file or its
-// shards, the safetensors of a folder), names shards that are missing, and chooses a set by a
-// pattern. Of GGUF an engine loads one set, so that a folder with several needs a choice.
+// Package weightsets groups the files of a listing into sets of weights (a GGUF file or its shards,
+// a folder's safetensors), names missing shards, and finds the sets that a pattern means. Of GGUF
+// an engine loads one set, so that a folder with several needs a choice.
 package weightsets
 
 import (

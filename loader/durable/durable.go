@@ -1,4 +1,5 @@
-// Package durable replaces files so that a crash leaves the old or the new content.
+// Package durable replaces a file so that after a crash or a power cut its path holds the old
+// content or the new one, whole, and syncs folders to the disk.
 package durable
 
 import (

@@ -1,7 +1,7 @@
-// Package enginecache keeps what engines compile (kernels, graphs) on the node's disk, so
-// that the next start of the same model does not compile again, and optionally shares it
-// with other nodes through the model's source. Sharing is for operators who trust everyone
-// who may write to the sources: a compile cache is code.
+// Package enginecache keeps what engines compile (kernels, graphs) on the node's disk for later
+// starts of the same model, evicts the least recently used, and can share it through the model's
+// source. Sharing is for operators who trust everyone who may write to the sources: a compile cache
+// is code.
 //
 //	DIR/<key>/            one cache, used by one engine or several at once
 //	    key.json          what it is for, in plain words

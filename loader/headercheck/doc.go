@@ -1,5 +1,6 @@
-// Package headercheck checks the headers of safetensors and GGUF files, and that all files of
-// an index are there, before any engine reads them. It computes no digests.
+// Package headercheck checks model files before an engine reads them: safetensors headers (of GGUF
+// only magic and version), config.json, and that an index's shards are all there; it refuses Git
+// LFS pointers. It computes no digests.
 //
 // Engines parse headers in C++ and Python, and have crashed on crafted ones. Here every
 // part of a header is bounded (functions/safetensors), and a file that is shorter than

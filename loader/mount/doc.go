@@ -1,5 +1,6 @@
-// Package mount mounts files that are still downloading as a plain folder (FUSE), so that
-// an unmodified engine can read them: a read of missing bytes waits for exactly those.
+// Package mount gives an engine files that are still downloading, as a read-only folder (FUSE) or
+// over HTTP on a unix socket: a read waits for exactly its bytes; the loader downloads them. An
+// unmodified engine can read the folder.
 //
 //	New      the folder, through FUSE: Linux, where /dev/fuse is there and this
 //	         process may mount

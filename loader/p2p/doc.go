@@ -1,6 +1,5 @@
-// Package p2p exchanges blocks of checkpoints between nodes, so that several cold nodes
-// together download each block from the source once, and reads folders of models on another
-// node.
+// Package p2p exchanges blocks of models between nodes that download the same one, so that each is
+// fetched from its source once, and serves and reads folders of models on other nodes.
 //
 //	announce  nodes that stage a plan tell each other a few times a second which
 //	          blocks they have or are fetching, one bit per block

@@ -1,5 +1,5 @@
-// Package pagecache measures how much of a checkpoint is in the kernel's page cache, and
-// reads it ahead from the disk.
+// Package pagecache estimates how many bytes of given files are in the kernel's page cache, has the
+// kernel read files into it in advance, and says how much memory may be used for that.
 //
 //	Resident   how many bytes of files are in memory
 //	ReadAhead  have the kernel read files, in the order in which they are loaded

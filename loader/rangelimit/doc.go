@@ -1,5 +1,6 @@
-// Package rangelimit limits how many ranges are in flight to one source of weights, over
-// all its stagings, and measures them.
+// Package rangelimit limits how many ranged requests to one source of weights run at once, by its
+// measured rates and answers 429 and 503, bounds duplicate ones, and keeps the result for the next
+// download.
 //
 //	Limiter     the slots for ranges; none is given before the time that a busy source
 //	            named

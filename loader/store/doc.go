@@ -1,5 +1,6 @@
-// Package store keeps checkpoints on the node's disk: verified files, unfinished downloads
-// that resume, locks on those in use (leases), and eviction of the least recently used.
+// Package store keeps checkpoints (the files of models) on the node's disk: verified files, parts
+// of downloads that resume, leases, pins, and eviction of the least recently used; it downloads
+// nothing. A lease is a lock on a checkpoint in use.
 //
 //	DATA/store/
 //	  lock                        held while links are made or removed, never while bytes move

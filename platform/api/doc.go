@@ -1,5 +1,5 @@
-// Package api is the control API, server and client: functions, replicas, nodes, teams,
-// cold starts, keys and caches, for every path outside /v1.
+// Package api is the server and the client of thaw's control API: functions, replicas, nodes,
+// teams, cold starts, keys, caches, metrics and health; not of the OpenAI API (/v1).
 //
 // # One table
 //

@@ -1,5 +1,5 @@
-// Package catalog reads definition files (YAML) of functions and teams from folders,
-// strictly, and notifies of changes.
+// Package catalog reads and strictly checks YAML files of models, Routers, Remotes, Compositions
+// and teams in two folders, stores deployed ones in one of them, and notifies of changes.
 //
 // Two folders are merged. The user's (--functions) is read and never
 // written; the deployed one (DATA/functions) is written by Put and Delete

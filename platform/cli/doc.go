@@ -1,5 +1,6 @@
-// Package cli implements the command line of thaw: its verbs, and their settings from
-// flags, environment and config file.
+// Package cli implements the command line of thaw: its verbs and their settings; most verbs call a
+// server's control API, and what serve, agent and a few others run is passed in by package main.
+// Settings come from flags, environment and config file.
 //
 // Main runs a verb: it takes arguments and streams and returns the exit code, so
 // that a test calls what main calls. Programs has the functions of the verbs that

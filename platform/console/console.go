@@ -1,5 +1,6 @@
-// Package console serves the web console: pages at /ui that show what the control API
-// answers and try models out. The files hold no data of anyone's.
+// Package console serves the static files of the web console at /ui: its pages call the control API
+// and the OpenAI API from the browser, to show the state and to try models out. The files hold no
+// data of anyone's.
 package console
 
 import (

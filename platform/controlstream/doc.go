@@ -1,7 +1,7 @@
-// Package controlstream is the protocol between the processes of a cluster: the controller, which
-// decides, the activators, which hold requests, and on each node the loader, which
-// also speaks for the pods there. It is one idea: the messages, their transport and
-// both of its ends.
+// Package controlstream is the protocol of a cluster and both its ends: activators and nodes'
+// loaders connect to the controller, which sends them routes and commands and gets reports. The
+// controller decides, the activators hold requests, and on each node the loader also speaks for the
+// pods there. It is one idea: the messages, their transport and both of its ends.
 //
 // Activators and loaders dial the leading controller and keep one connection to it.
 // Everything is pushed, in both directions, so a wake costs a hop and not an interval.

@@ -1,6 +1,7 @@
-// Package enginehttp is the reverse proxy in front of an engine, by which activators on
-// other machines reach it: one for each replica of an agent, and one in the shim of each
-// pod.
+// Package enginehttp has the functions of the reverse proxy in front of an engine: it checks a
+// request, forwards it with the engine's key, and writes answers and errors; it is no server
+// itself. By such a proxy activators on other machines reach an engine: one is in each agent, and
+// one in the shim of each pod.
 package enginehttp
 
 import (

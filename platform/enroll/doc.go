@@ -1,5 +1,5 @@
-// Package enroll joins agents of other machines to a server by a token, and authenticates
-// both by certificates afterwards.
+// Package enroll joins agents of other machines to a server by a token used once, and issues and
+// renews the certificates that both ends then use; it has the server's and the agent's part.
 //
 // The server has an authority (package mtls) that lives as long as its data folder. An
 // admin makes a join token: it may be used once, within an hour, and carries the

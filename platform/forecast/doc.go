@@ -1,6 +1,7 @@
-// Package forecast predicts when functions will be used next and how long their starts will
-// take, from their history. Times are arguments: it reads no clock and starts no goroutine,
-// and its only I/O is the file of the history (File). One goroutine owns a History.
+// Package forecast predicts from their history when functions are used next and how long starts
+// take, and says how long to keep each READY and when to start it ahead, within budgets. Times are
+// arguments: it reads no clock and starts no goroutine, and its only I/O is the file of the history
+// (File). One goroutine owns a History.
 //
 // StartTimes and RateGauge hold measured starts and rates; Budgets bound the GPU time
 // of starts ahead of demand. The rest of this comment is about History.

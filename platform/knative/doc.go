@@ -1,8 +1,9 @@
 // Package knative renders models as Knative Services, applies, lists and removes them, checks
-// clusters, and keeps the Secrets and certificates of thaw's connections there. It is one idea: what the verbs of
-// thaw-knative and the controller both know of a cluster. Only this package and those below
-// it import knative.dev or k8s.io; they are part of thaw-knative, not of thaw. The activator, the
-// loader and the shim do not use Kubernetes: platform/controlstream, gateway, nodeloader and shim.
+// clusters, and keeps the Secrets and certificates of thaw's connections there; it does not install
+// thaw. It is one idea: what the verbs of thaw-knative and the controller both know of a cluster.
+// Only this package and those below it import knative.dev or k8s.io; they are part of thaw-knative,
+// not of thaw. The activator, the loader and the shim do not use Kubernetes:
+// platform/controlstream, gateway, nodeloader and shim.
 //
 // # A model is a Knative Service
 //

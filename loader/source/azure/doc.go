@@ -1,6 +1,7 @@
-// Package azure reads models from Azure Blob Storage. It is the only importer of the
-// SDK (azblob, azidentity), which finds identities, signs, lists, and downloads ranges
-// (DownloadStream). The SDK's retries are off, because the loader retries.
+// Package azure is the loader's source for Azure Blob Storage: it lists and reads the files of
+// models with credentials from the environment, and writes engines' compile caches there. It is the
+// only importer of the SDK (azblob, azidentity), which finds identities, signs, lists, and
+// downloads ranges (DownloadStream). The SDK's retries are off, because the loader retries.
 //
 // # Where credentials come from
 //

@@ -1,5 +1,5 @@
-// Package dir reads models from a folder on this machine, in place, and writes engines' compile
-// caches there.
+// Package dir is the loader's source for a folder on this machine: it lists and opens the files of
+// a model, which are used where they lie, and writes engines' compile caches there.
 //
 // The folder is the user's; what is in it may have come from anywhere. So a link is
 // followed only while what it leads to lies inside the folder, or is a blob of the same

@@ -1,5 +1,6 @@
-// Package gcs reads models from Google Cloud Storage, over its JSON API. It is
-// the only importer of the library that turns credentials into tokens.
+// Package gcs is the loader's source for Google Cloud Storage: it lists and reads the files of
+// models with credentials of Google's tools, and writes engines' compile caches there. It uses the
+// JSON API, and is the only importer of the library that turns credentials into tokens.
 //
 //	gs://BUCKET/PREFIX
 //

@@ -1,6 +1,5 @@
-// Package httpsource implements what all sources over HTTP share: bucket locations, a
-// transport for many long ranges, a guard against sources that point at internal addresses
-// (SSRF), the checks of the answer to a ranged GET, and errors without URLs.
+// Package httpsource has what the sources over HTTP share: bucket locations, a client for many long
+// ranges that refuses internal addresses (SSRF), checks of each answer, and errors without URLs.
 //
 // # Checks of a range
 //

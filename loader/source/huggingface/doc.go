@@ -1,4 +1,5 @@
-// Package huggingface reads models from the Hugging Face hub.
+// Package huggingface is the loader's source for the Hugging Face hub: it resolves hf://ORG/REPO to
+// one commit, and lists and reads the files of that model; it writes nothing.
 //
 // # From the hub
 //

@@ -1,8 +1,8 @@
-// Package s3 reads models from Amazon S3 and compatible servers. It
-// is the only importer of the library whose credential chain and signature it
-// uses; requests, listings and ranges are made here, because a range needs no
-// more than a signed GET and the library's client costs every start of the
-// program twice as much as this package.
+// Package s3 is the loader's source for Amazon S3 and compatible servers: it lists and reads the
+// files of models with credentials of AWS's tools, and writes engines' compile caches there. It is
+// the only importer of the library whose credential chain and signature it uses; requests, listings
+// and ranges are made here, because a range needs no more than a signed GET and the library's
+// client costs every start of the program twice as much as this package.
 //
 //	s3://BUCKET/PREFIX
 //

@@ -1,4 +1,5 @@
-// Package web reads models from a folder on an HTTPS server.
+// Package web is the loader's source for HTTPS servers: it lists a model's folder by SHA256SUMS or
+// its index page, or takes one file of weights, and reads the files; it writes nothing.
 //
 // # How the files are found
 //

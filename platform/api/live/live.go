@@ -1,5 +1,6 @@
-// Package live streams the changes of a list to many watchers: the list is read and
-// compared once for all of them, and each follows at its own pace.
+// Package live sends the changes of a list as lines of JSON to many watchers: it reads and compares
+// the list once for all, and sends it whole to a watcher that is too far behind. Each follows at
+// its own pace.
 package live
 
 import (

@@ -1,3 +1,3 @@
-// Package chatstream prints the streamed answer of a chat: its text, what it holds beside
-// it, and the progress of the cold start that it waits for.
+// Package chatstream reads the stream of a chat's answer and prints it in the terminal: text,
+// reasoning, calls of tools, and the progress of a cold start; it sends no request.
 package chatstream

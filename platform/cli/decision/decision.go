@@ -1,5 +1,5 @@
-// Package decision implements the two ends of the verb thaw route: it reads the body of the
-// request to decide about, which the verb sends, and prints the decision that comes back.
+// Package decision is the input and output of the verb thaw route: it makes the request's body from
+// a text, a file or stdin, and prints the Router's decision that comes back.
 package decision
 
 import (

@@ -1,5 +1,5 @@
-// Package describe prints the details of Routers, Remotes and Compositions for thaw
-// describe, and what to try after a deployment.
+// Package describe prints for the command line the settings of a Router, Remote or Composition and
+// what a Composition did for a request, and says why requests for a Remote are refused.
 package describe
 
 import (

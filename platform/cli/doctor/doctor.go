@@ -1,5 +1,5 @@
-// Package doctor implements the verb thaw doctor: it checks whether this machine has what
-// models need.
+// Package doctor implements the verb thaw doctor: it checks this machine (memory, GPUs, installed
+// engines, data folder) and its server, and prints findings with hints; it repairs nothing.
 package doctor
 
 import (

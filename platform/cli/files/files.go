@@ -1,5 +1,5 @@
-// Package files reads definition files of functions and teams for the verbs that check and
-// deploy them.
+// Package files finds, decodes and checks the definition files (YAML) that verbs such as deploy are
+// given, and makes those to be deployed independent of their folder; it sends nothing.
 package files
 
 import (

@@ -1,5 +1,5 @@
-// Package initverb implements the verb thaw init: it prints a model file that is worked out
-// from a checkpoint's configuration at its source.
+// Package initverb implements the verb thaw init: from a model's configuration and headers at its
+// source it works out engine, GPUs, memory and context, and prints a model file to deploy.
 package initverb
 
 import (

@@ -1,5 +1,5 @@
-// Package kit is the toolkit of the command lines of thaw and thaw-knative: settings,
-// arguments and help on cobra, output, and exit codes.
+// Package kit is the toolkit of the command lines of thaw and thaw-knative: settings (flag before
+// environment before file), arguments and help on cobra, logs, output, and exit codes.
 //
 // A setting is a struct field. Its tags name the flag, the THAW_ variable, the key
 // of the configuration file, the default and the help; RegisterFlags, LoadSettings,

@@ -1,5 +1,5 @@
-// Package othernames reads settings from environment variables under second names
-// (GATEWAY_LOG_LEVEL), and refuses settings of later versions.
+// Package othernames lets the environment variables GATEWAY_LOG_LEVEL and GATEWAY_DEBUG set the log
+// level, and refuses flags and variables of later versions (sessions, batches).
 package othernames
 
 import (

@@ -1,5 +1,5 @@
-// Package simulateverb implements the verb thaw simulate: it replays a trace on a simulated
-// fleet and prints the results.
+// Package simulateverb implements the verb thaw simulate: it reads a trace, a fleet and models, has
+// package study replay them with each policy, and prints cold starts, waits and GPU time.
 package simulateverb
 
 import (

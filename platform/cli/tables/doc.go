@@ -1,3 +1,3 @@
-// Package tables prints the records of the API: a table of each kind, as a list or as
-// changes of one.
+// Package tables defines the columns in which the command line prints what the control API lists
+// (functions, replicas, nodes, keys, events, …), and prints the changes of such a list.
 package tables

@@ -1,7 +1,8 @@
-// Package autoscale reconciles PodAutoscalers of class thaw.dev: it writes into their
-// status what the controller has scaled. It reports what the controller does and decides
-// nothing: platform/orchestrator decides, and platform/knative/control writes the scale of
-// Deployments. From the controller's Scale of a revision it makes
+// Package autoscale writes the controller's scale into the status, ServerlessService and Events of
+// PodAutoscalers of class thaw.dev, and reports requests counted by Knative's activators. It
+// reports what the controller does and decides nothing: platform/orchestrator decides, and
+// platform/knative/control writes the scale of Deployments. From the controller's Scale of a
+// revision it makes
 //
 //	PodAutoscaler      desired and actual scale, and the conditions Active, SKSReady and
 //	                   ScaleTargetInitialized, which Knative's revision copies

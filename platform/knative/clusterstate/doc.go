@@ -1,5 +1,5 @@
-// Package clusterstate holds the nodes of a Kubernetes cluster as nodes of the
-// orchestrator, and its pods as replicas.
+// Package clusterstate presents a cluster's nodes and pods to the orchestrator as its nodes and
+// replicas, and carries out its loads and unloads by scaling Deployments and deleting pods.
 //
 // The orchestrator names replicas, a Deployment only counts pods. A new replica is one
 // more pod, and the first unbound pod of its revision is bound to it. The chosen node is

@@ -1,7 +1,7 @@
-// Package control is thaw's controller on Kubernetes: it presents pods, nodes and revisions
-// to platform/orchestrator, and carries out its decisions by scaling Deployments. It adapts
-// the cluster to platform/orchestrator, which decides which models run on which nodes and
-// which replicas are evicted, as on one machine and in the simulator:
+// Package control is thaw's controller on Kubernetes: its leader gives nodes, pods and revisions to
+// the orchestrator, scales Deployments as that decides, sends activators routes, and serves the
+// control API. It adapts the cluster to platform/orchestrator, which decides which models run on
+// which nodes and which replicas are evicted, as on one machine and in the simulator:
 //
 //	function  a Knative revision of class thaw.dev (revisionCatalog, model.go)
 //	replica   a pod of it (package clusterstate)

@@ -1,5 +1,5 @@
-// Package e2e is the end-to-end test suite: thaw installed on a real Kubernetes with real
-// Knative, and models deployed, called, moved, broken and removed.
+// Package e2e has only end-to-end tests: they install thaw on a real Kubernetes with Knative,
+// deploy, call, move, break and remove models, and also run it on simulated nodes.
 //
 // make cluster e2e runs it; without a cluster it is skipped. It changes settings of Knative
 // and stops processes, so it needs a cluster of its own: that of deploy/cluster, in whose

@@ -1,6 +1,6 @@
-// Package ingress implements the ingress class thaw.ingress.networking.knative.dev: it
-// compiles Knative's Ingress objects into the routing table of the activators, and reports
-// in their status when it is applied.
+// Package ingress compiles Knative's Ingress objects of class thaw.ingress.networking.knative.dev
+// into the activators' routing table, and writes their status; it serves no requests. The status
+// says when an object is applied.
 //
 // Compile is pure: objects in, controlstream.Table and problems out. Controller watches the
 // objects and the Services they refer to, pushes each new table with a version, and writes

@@ -1,4 +1,5 @@
-// Package install installs thaw on a cluster and removes it.
+// Package install applies the Kubernetes objects of a thaw installation, made from the embedded
+// manifests and given options, waits until they run, and removes them; not Knative's own.
 //
 // The objects are the files of deploy/kustomize/base, which kubectl apply -k applies as
 // well; Objects sets the image and the options of a cluster. The Helm chart

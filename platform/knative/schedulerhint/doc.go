@@ -1,8 +1,8 @@
-// Package schedulerhint is a webhook that suggests to Kubernetes' scheduler the node on
-// which thaw wants a pod. It is called when a pod of a model is created, and adds a
-// preferred node affinity for the node that platform/orchestrator has chosen, the one with
-// the weights or with a GPU that is being released. It is a hint: if the node does not fit,
-// the scheduler takes another.
+// Package schedulerhint is an admission webhook that gives a new pod of a model a preferred
+// affinity to the node that the orchestrator chose; Kubernetes' scheduler may choose another. It is
+// called when a pod of a model is created, and adds a preferred node affinity for the node that
+// platform/orchestrator has chosen, the one with the weights or with a GPU that is being released.
+// It is a hint: if the node does not fit, the scheduler takes another.
 //
 // On up to 100 nodes the scheduler scores all and follows the hint wherever the pod fits. On
 // more it stops once it has found enough fitting nodes (percentageOfNodesToScore: 46 of 100

@@ -1,5 +1,5 @@
-// Package secret creates and changes Secrets of thaw that several processes may create and
-// change at once.
+// Package secret creates a Secret of thaw on Kubernetes or changes its entries by a function of the
+// caller, with retries, so that several processes may do so at once.
 package secret
 
 import (

@@ -1,8 +1,8 @@
-// Package slim cuts the objects of a cluster down to what the controller reads of them,
-// before they go into its caches. Tenants write most of these objects, up to 1.5 MiB each:
-// what is cached of one of them is at most 256 KiB, whatever it holds, and of one that another
-// autoscaler scales only its name. The number of objects is bounded by the quota of
-// their namespace (package team).
+// Package slim cuts Kubernetes and Knative objects down to the fields that the controller reads,
+// with a bound on their size, before they go into its caches; it changes none in the cluster.
+// Tenants write most of these objects, up to 1.5 MiB each: what is cached of one of them is at most
+// 256 KiB, whatever it holds, and of one that another autoscaler scales only its name. The number
+// of objects is bounded by the quota of their namespace (package team).
 package slim
 
 import (

@@ -1,5 +1,5 @@
-// Package trace reads and generates request traces: which function (a model) is requested
-// when, and with how many tokens.
+// Package trace reads request traces (logs of thaw serve, Azure, Mooncake) or generates them, and
+// assigns them to models: which function is requested when, and with how many tokens.
 //
 // Formats, detected by how a file begins:
 //
