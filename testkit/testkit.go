@@ -1,5 +1,6 @@
-// Package testkit has helpers for the tests of several packages, and tests of the source
-// tree itself. Only tests import it.
+// Package testkit has helpers for the tests of several packages (waiting for a condition, HTTP
+// servers, a buffer for output), and tests of the source tree itself: its names, comments, lines
+// and package map. Only tests import it.
 package testkit
 
 import (

@@ -1,5 +1,6 @@
-// Package local is the backend of `thaw serve`: the orchestrator's loop, an agent in the
-// same process, and agents of other machines that join.
+// Package local is the backend of `thaw serve`: it runs the orchestrator and an agent in the
+// server's process, and takes the heartbeats of agents on other machines, to which it sends
+// commands over TLS.
 //
 // The agent here is the fast path. Its heartbeats are calls, not requests, and its
 // replicas have loopback endpoints; between an engine's first token and the release of

@@ -1,6 +1,6 @@
-// Package memlimit sets the Go memory limit of this process from its cgroup, and computes
-// how many bytes of request bodies and how many connections fit in it. The HTTP front
-// refuses what is beyond that, before the kernel ends the process.
+// Package memlimit sets the Go memory limit of this process from its cgroup or the machine, unless
+// GOMEMLIMIT is set, and computes how many connections and bytes of request bodies fit; it refuses
+// none. The HTTP front refuses what is beyond that, before the kernel ends the process.
 package memlimit
 
 import (

@@ -1,6 +1,6 @@
-// Package mtls issues and checks the certificates by which the processes of an
-// installation authenticate to each other, and rotates them without closing connections. A CA
-// signs certificates one by one, for the agents that join a server.
+// Package mtls issues the certificates by which thaw's processes authenticate to each other, makes
+// TLS configurations that check them and follow their rotation, and splits TLS from plain
+// connections on a port. A CA signs certificates one by one, for the agents that join a server.
 //
 // An authority signs the certificates of all names at once; then its key is dropped, so
 // no other certificate can be signed. Rotation creates another authority, whose root is

@@ -1,6 +1,6 @@
-// Package nodeloader is the loader of a node in a cluster (thaw loader): one process per
-// node, which downloads checkpoints into the node's store for its pods, and reports the
-// node's checkpoints and the pods' statuses to the controller.
+// Package nodeloader is the process `thaw loader`, one per Kubernetes node: it downloads
+// checkpoints into the node's store, also from other nodes, opens them to pods over a unix socket,
+// and reports checkpoints and pods' statuses to the controller.
 //
 // # The socket
 //

@@ -1,5 +1,6 @@
-// Package nodestore opens a node's store of checkpoints with everything that fills it: the
-// loader, its sources, and the exchange of blocks with other nodes.
+// Package nodestore opens a node's checkpoint store on disk with what fills it (downloads from
+// sources, blocks from other nodes), and lists, prefetches, verifies, pins and removes checkpoints
+// in it.
 //
 //	store     checkpoints on the disk (loader/store), below DATA/store
 //	loader    downloads them from every kind of source (Sources)

@@ -1,7 +1,8 @@
-// Package placement plans how many replicas of each model run and on which nodes, and which
-// replicas are stopped, put to sleep or evicted for them. It is pure: a snapshot of the world and a time go in, a plan comes out.
-// It does no I/O, starts no goroutine and reads no clock, so the local backend, the Knative
-// backend and the simulator make the same decisions.
+// Package placement plans how many replicas of each model run and on which nodes, and which are
+// stopped, put to sleep, woken or evicted for them; the orchestrator carries the plan out. It is
+// pure: a snapshot of the world and a time go in, a plan comes out. It does no I/O, starts no
+// goroutine and reads no clock, so the local backend, the Knative backend and the simulator make
+// the same decisions.
 //
 // It is one idea in more than 2,500 lines: placing, evicting, scaling down and the
 // incremental planner work on one set of rooms and promises, and splitting them would

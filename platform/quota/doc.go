@@ -1,5 +1,6 @@
-// Package quota counts the resources that each team holds and has used, and reports
-// when a team has used up its GPU-seconds of the day.
+// Package quota counts the GPUs that each team holds and the GPU-seconds it has used, keeps the
+// counts across restarts, and reports when a team's GPU-seconds of the day are used up; package
+// placement acts on it.
 //
 // An Account is charged whenever the holdings of a team's functions change. It counts
 // GPU-seconds, since midnight UTC and in total, and a moving average of use by which

@@ -1,5 +1,6 @@
-// Package shim is the first process of a model's pod (thaw runtime): it stages the weights
-// through the node's loader, supervises the engine and proxies its API.
+// Package shim is the first process of a model's pod (`thaw runtime`): it gets the weights from
+// the node's loader, starts and supervises the engine, proxies its API, and reports the status to
+// the loader.
 //
 // # Inputs
 //

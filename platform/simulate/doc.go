@@ -1,5 +1,6 @@
-// Package simulate simulates a fleet on a virtual clock: the real orchestrator with
-// simulated nodes and engines, a day in minutes and byte-identical in every run.
+// Package simulate runs the real orchestrator on a virtual clock with a trace's requests and
+// simulated nodes and engines, and returns waiting times, cold starts and GPU hours, identical in
+// every run of a seed.
 //
 // Nothing is decided here. The orchestrator is the real one, with its clock, executor
 // and names injected; placement makes the plans; requests wait in the activator's own

@@ -1,5 +1,6 @@
-// Package sizer fills in the resources that a model file leaves out, computed from the
-// checkpoint at its source and the GPUs of the nodes.
+// Package sizer works out the GPUs and memory that a model file leaves out from the checkpoint at
+// its source and the GPUs of the nodes, and checks that the file chooses one set of weights; it
+// writes no model file.
 package sizer
 
 import (

@@ -1,5 +1,6 @@
-// Package confine confines an engine's process to the files that it needs, so that code in
-// a checkpoint reaches neither the secrets of thaw nor other models.
+// Package confine restricts an engine's process to the files that it needs, by Landlock, a user of
+// its own and no_new_privs, on Linux alone; it does not restrict the network, and starts no
+// process. Code in a checkpoint then reaches neither the secrets of thaw nor other models.
 //
 // A Plan lists what an engine may read and write. Open makes a Landlock ruleset of it,
 // which Apply puts on the calling thread, together with no_new_privs and, where thaw is

@@ -1,6 +1,7 @@
-// Package ember is the embedded engine: a language model server in Go, for machines
-// without another engine. `thaw engine ember` runs it as a process of its own; Main is
-// that program, Run the same with a struct of options.
+// Package ember is thaw's own inference engine in Go, for machines without another: an HTTP server
+// with vLLM's API that runs Llama and Qwen2 models, and LoRA adapters of them, on the CPU alone.
+// `thaw engine ember` runs it as a process of its own; Main is that program, Run the same with a
+// struct of options.
 //
 // It has vLLM's API, so that the platform treats both alike: GET /health
 // (503 while loading), /v1/models, /v1/completions, /v1/chat/completions,

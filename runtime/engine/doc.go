@@ -1,7 +1,6 @@
-// Package engine describes each supported engine in a table (vLLM, SGLang, llama.cpp,
-// ember): its command line, its HTTP calls and metrics, and how its failures are
-// recognised. It makes a command line of a model and is the HTTP client of the started
-// engine; the supervisor starts processes, the replica decides when.
+// Package engine makes the command line of each supported engine (vLLM, SGLang, llama.cpp, thaw's
+// own ember) from a table, calls a started engine over HTTP (health, tokens, metrics), and finds
+// in its log why it failed. The supervisor starts processes, the replica decides when.
 //
 // | engine | program | command line |
 // | --- | --- | --- |

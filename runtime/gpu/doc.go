@@ -1,5 +1,6 @@
-// Package gpu reads which GPUs this machine has, with their memory, utilisation and
-// health. It is the only importer of go-nvml.
+// Package gpu reads by NVML which NVIDIA GPUs this machine has, their memory, utilisation and
+// health and the processes that hold their memory, and watches for hardware errors; it changes no
+// setting. It is the only importer of go-nvml.
 //
 // NVML is loaded at run time and needs cgo. A machine without a driver, and a binary
 // built without cgo or not for Linux, have no GPUs; Why has the reason (`thaw doctor`),

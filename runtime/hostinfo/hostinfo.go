@@ -1,4 +1,5 @@
-// Package hostinfo reads the memory of this machine and of this process's control group.
+// Package hostinfo reads this machine's total and available memory and its boot id, and this
+// process's limits: its control group's memory and the number of open files.
 package hostinfo
 
 import (

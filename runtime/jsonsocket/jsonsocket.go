@@ -1,5 +1,6 @@
-// Package jsonsocket exchanges lines of JSON, and open files beside them, over unix sockets.
-// Lines are bounded, writes have a deadline, and socket paths have any length.
+// Package jsonsocket sends and receives lines of JSON, and open files beside them, over unix
+// sockets, at both ends of a connection; it defines no messages and makes no remote calls. Lines
+// are bounded, writes have a deadline, and socket paths have any length.
 package jsonsocket
 
 import (

@@ -1,3 +1,4 @@
-// Package peercred identifies the process at the other end of a unix socket by the kernel's
-// credentials (SO_PEERCRED and, since Linux 6.5, SO_PEERPIDFD). It is for Linux alone.
+// Package peercred finds the process id of the peer that dialled a unix socket, from the kernel
+// (SO_PEERCRED, SO_PEERPIDFD), and tells whether it still runs; it decides nothing about access.
+// SO_PEERPIDFD exists since Linux 6.5; the package is for Linux alone.
 package peercred

@@ -1,5 +1,6 @@
-// Package replica is the state machine of one replica (a running copy of a model):
-// download, start of the engine, ready, sleep, drain and end.
+// Package replica runs one replica (a copy of a model in an engine) as a state machine from
+// download to end: it starts the engine, detects readiness and hangs, loads adapters, and sleeps,
+// wakes and drains on command. The states are:
 //
 //	DOWNLOADING -> LOADING_TO_GPU -> READY <-> SLEEPING
 //	      \            |      ^         |         |   |

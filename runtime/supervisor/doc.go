@@ -1,5 +1,6 @@
-// Package supervisor is the parent process of engines (`thaw keep`), which keeps them
-// running while an agent restarts, and its client.
+// Package supervisor is the parent process of engines (`thaw keep`), which starts and reaps them
+// and keeps their logs while an agent restarts, and the client by which an agent commands it; it
+// restarts no engine.
 //
 // One supervisor serves one agent: it starts and reaps engines and stores their logs
 // and exit codes. It knows no model, port or state. So an agent can be killed or

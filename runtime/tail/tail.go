@@ -1,5 +1,6 @@
-// Package tail follows a growing log file across rotation. When another file takes the
-// path, the rest of the old one is read first, then the new one from its beginning.
+// Package tail reads a growing log file as one stream across rotation, by polling, and splits a
+// stream into lines. When another file takes the path, the rest of the old one is read first, then
+// the new one from its beginning.
 package tail
 
 import (

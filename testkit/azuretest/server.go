@@ -1,5 +1,5 @@
-// Package azuretest is a small Azure Blob Storage server for tests: it checks signatures,
-// lists, and serves ranges with checksums, with injected faults. It starts Azurite, too.
+// Package azuretest is an Azure Blob Storage server for tests that checks signatures, lists blobs,
+// serves ranges with checksums, and injects faults; it can start the Azurite emulator instead.
 package azuretest
 
 import (

@@ -1,7 +1,7 @@
-// Package checkpoint generates checkpoints: folders in Hugging Face's layout with a
-// byte-level BPE tokenizer learned from a text, and random or given weights. Tests,
-// benchmarks and the program that trains the shipped model use it. The same seed gives
-// the same bytes.
+// Package checkpoint writes small model checkpoints for tests and benchmarks: folders in Hugging
+// Face's layout with a BPE tokenizer learned from a text, and random or given weights; it trains
+// no weights. The program that trains the shipped model uses it too. The same seed gives the same
+// bytes.
 package checkpoint
 
 import (

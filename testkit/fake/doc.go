@@ -1,7 +1,7 @@
-// Package fake is a fake engine for benchmarks and tests: it answers OpenAI requests at
-// once, at a pace, or crashes, as the request demands. It is the upstream of the gateway
-// benchmark and of the tests with real clients, where a model's own time would hide the
-// platform's.
+// Package fake is an engine with OpenAI's API and no model, for benchmarks and tests: it sends
+// made-up tokens at once or at a pace, stalls or kills its process, as words in the request
+// demand. It is the upstream of the gateway benchmark and of the tests with real clients, where a
+// model's own time would hide the platform's.
 //
 // The demand is anywhere in the body, in words after "@fake":
 //

@@ -1,5 +1,5 @@
-// Package gcstest is a small Google Cloud Storage server for tests: it lists, and serves
-// objects of a generation.
+// Package gcstest is a Google Cloud Storage server for tests, in memory: it lists, stores and
+// serves objects, each by its generation, checks a token, and injects faults.
 package gcstest
 
 import (

@@ -1,5 +1,6 @@
-// Package gguf writes a checkpoint as one GGUF file (version 3), in F32, for tests that
-// compare llama.cpp's tokens. It supports only the parts of the format that they need.
+// Package gguf converts a checkpoint in Hugging Face's layout to one GGUF file (version 3) in F32,
+// for tests with llama.cpp and of readers of GGUF; it reads no GGUF and does not quantise. It
+// supports only the parts of the format that they need.
 package gguf
 
 import (

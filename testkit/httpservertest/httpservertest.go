@@ -1,6 +1,7 @@
-// Package httpservertest is an in-memory network for tests of HTTP handlers. Its
-// connections have no descriptors and block on channels alone, so that a testing/synctest
-// bubble's clock runs while they wait. A server of net/http serves them.
+// Package httpservertest has an in-memory network for tests of net/http servers and handlers in
+// testing/synctest, and a listener that lets a test act while the server closes a connection; it
+// has no server. Its connections have no descriptors and block on channels alone, so that a
+// bubble's clock runs while they wait.
 package httpservertest
 
 import (

@@ -1,5 +1,6 @@
-// Package huggingfacetest is a small Hugging Face hub for tests: repositories with commits,
-// small files of its own, large ones on a CDN with signed addresses.
+// Package huggingfacetest is a Hugging Face hub for tests: it serves commits and files of
+// repositories, large files from a CDN with signed addresses, injects faults, and records requests
+// that leak the token to the CDN.
 package huggingfacetest
 
 import (

@@ -1,5 +1,6 @@
-// Package rude is a fake engine that misbehaves as real ones do: answers in pieces, with
-// pauses, without ends, with anything but HTTP. Only tests import it.
+// Package rude is an engine for tests that answers HTTP requests with scripted bytes (in pieces,
+// with pauses, cut off, not HTTP), and has a table of such answers with what a client should get.
+// Only tests import it.
 package rude
 
 import (

@@ -1,6 +1,7 @@
-// Package scenario is the conformance suite of the platform's backends (local, Knative, simulated): the same scenarios run on fakes in
-// virtual time, on real processes and on Kubernetes. A backend implements World, with its
-// own agents, clock and faults.
+// Package scenario is the conformance suite of the platform's backends (orchestrator with fakes,
+// simulator, local, Knative): each runs the same scenarios of demand, failed starts, lost nodes
+// and restarts. They run on fakes in virtual time, on real processes and on Kubernetes. A backend
+// implements World, with its own agents, clock and faults.
 package scenario
 
 import (

@@ -1,4 +1,5 @@
-// Package sourcetest is the conformance suite that every source of weights passes.
+// Package sourcetest is the conformance suite that every source of weights passes (reads,
+// encodings, writes), and has Memory, a source in memory for tests of the loader and its users.
 package sourcetest
 
 import (

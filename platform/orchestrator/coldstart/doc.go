@@ -1,4 +1,4 @@
-// Package coldstart describes cold starts: their phases, their progress and the time that is
-// left, from the reports of the replica that starts and the times of earlier starts. A Log
-// keeps the newest.
+// Package coldstart computes the phases, progress and remaining time of a replica's cold start
+// from its reports and the times of earlier starts, and keeps the newest 1,000 in memory; it
+// starts nothing.
 package coldstart

@@ -1,5 +1,6 @@
-// Package foresight records when functions are used, forecasts their next uses, and starts
-// them ahead of demand.
+// Package foresight records when functions (deployed models) are used, forecasts their next uses,
+// and tells the planner which to start ahead of demand, within budgets of GPU time, and how long
+// to keep idle ones.
 //
 // The control loop calls a Forecaster for every function that changed, and once a tick. The
 // Forecaster sets what the planner reads of a function: how often it is used, its next use,

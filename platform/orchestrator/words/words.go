@@ -1,5 +1,5 @@
-// Package words turns the reasons of events and decisions into sentences for people, and
-// formats spans of time.
+// Package words has a fixed English sentence for each reason word of events and decisions (such as
+// idle, evicted, node_lost), and formats spans of time.
 package words
 
 import (

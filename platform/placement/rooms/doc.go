@@ -1,5 +1,5 @@
-// Package rooms counts the free resources of one node: host memory, processors, pods and
-// the memory of each GPU. A Room says whether a replica fits, chooses GPUs for it so that
-// whole GPUs and groups of GPUs stay free, and takes or gives back what a replica
-// reserves. It knows no functions, teams or nodes.
+// Package rooms counts one node's free host memory, processors, pods and memory of each GPU, says
+// whether a replica fits, chooses its GPUs, and reserves or frees what it takes; it chooses no
+// node. A Room chooses GPUs so that whole GPUs and groups of GPUs stay free. It knows no
+// functions, teams or nodes.
 package rooms

@@ -1,6 +1,6 @@
-// Package study simulates one trace under several policies and fleet sizes and returns what its
-// caller prints or writes: the results, the number of GPUs that a goal needs, and the text of a
-// self-contained HTML page with charts.
+// Package study simulates one trace under several policies and fleet sizes, and returns the
+// results, the number of GPUs that a goal needs, and the text of an HTML page with charts; it
+// writes no file.
 //
 // A policy is a word: the eviction policy (lru, lfu, gdsf, next-use), and after a + its
 // options: learned (keep-alive from history), prewarm, idle=10m (one idle time for all),

@@ -1,5 +1,5 @@
-// Package bpe reads a tokenizer.json, and turns text into tokens and back as Hugging Face's
-// byte-level BPE tokenizers do (GPT-2, Llama 3, Qwen2, SmolLM).
+// Package bpe reads a Hugging Face tokenizer.json, and turns text into tokens and back by
+// byte-level BPE (GPT-2, Llama 3, Qwen2, SmolLM); it trains no tokenizer and refuses other types.
 //
 // tokenizer.json is large (a hundred thousand names, as many merges or more) and
 // delays the first token, so its two large tables are read value by value into flat tables:

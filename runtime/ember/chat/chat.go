@@ -1,4 +1,6 @@
-// Package chat renders chat messages into the prompt format that a model was trained on.
+// Package chat renders chat messages into the prompt of a model in one of five formats written in
+// Go, chosen by marks in its Jinja template, which is not run, or by name; an unknown template is
+// an error.
 //
 // A checkpoint's template is a Jinja program. The engine does not run it: it recognises
 // the family by the marks in the template and renders that family in Go. An unknown

@@ -1,5 +1,6 @@
-// Package kernel implements the inner loops of inference: dot products of weight rows with
-// activations, and the weighted sums of attention.
+// Package kernel computes dot products of weight rows (BF16, F32) with activations, and the
+// weighted sums of attention, on the CPU, in Go and in AVX2 and AVX-512 assembly, all with the
+// same bits.
 //
 // Every loop is defined in Go; amd64 has assembly for AVX2 and, for several rows and
 // vectors, AVX-512. All give the same bits, because the order of additions is part of

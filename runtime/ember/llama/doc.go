@@ -1,5 +1,6 @@
-// Package llama runs decoder-only transformers of the Llama and Qwen2 families, read from
-// folders in Hugging Face's layout.
+// Package llama loads Llama and Qwen2 transformers and LoRA adapters from Hugging Face folders,
+// and computes on the CPU, for several sequences at once, next-token scores and hidden states; it
+// does not use llama.cpp.
 //
 // Weights stay in the mapping of the file and are read in their own type, BF16 or
 // F32; all arithmetic is in float32. One pass (Forward) takes tokens of several

@@ -1,5 +1,5 @@
-// Package safetensors maps Hugging Face's safetensors files into memory and gives the bytes of
-// their tensors without copying them.
+// Package safetensors maps safetensors files into memory read-only, or copies them there while
+// they arrive, and gives the bytes of their tensors without a further copy; it writes no file.
 //
 // A file is mapped and its header validated (functions/safetensors) first, so a
 // truncated or crafted file is an error and never a read outside the mapping.

@@ -1,5 +1,6 @@
-// Package pods forks the engines of a node's pods from one warm interpreter of the node,
-// and checks each pod before it does.
+// Package pods forks vLLM engines from one warm Python interpreter of the node into the pods that
+// ask for it, and checks before and after each fork that the pod's process is confined as thaw's
+// pods are.
 //
 // # Parts
 //
