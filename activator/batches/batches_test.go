@@ -34,13 +34,13 @@ func TestEachModelIsLoadedOnce(t *testing.T) {
 		if b.Usage == nil || b.Usage.InputTokens != 1500 || b.Usage.OutputTokens != 1000 || b.Usage.TotalTokens != 2500 {
 			t.Errorf("usage: %+v", b.Usage)
 		}
-		loads := slices.Clone(w.loads)
+		loads := w.loaded()
 		slices.Sort(loads)
-		if !slices.Equal(loads, []string{"m0", "m1", "m2", "m4"}) || w.loads[0] != "m2" {
-			t.Errorf("loaded: %v", w.loads)
+		if !slices.Equal(loads, []string{"m0", "m1", "m2", "m4"}) || w.loaded()[0] != "m2" {
+			t.Errorf("loaded: %v", w.loaded())
 		}
-		if w.most["m2"] != 16 {
-			t.Errorf("%d lines of a model at once", w.most["m2"])
+		if w.mostOf("m2") != 16 {
+			t.Errorf("%d lines of a model at once", w.mostOf("m2"))
 		}
 		if !maps.Equal(w.callers, map[string]bool{"default k1 false low secret": true}) {
 			t.Errorf("the data path saw %v", w.callers)
@@ -78,12 +78,12 @@ func TestOthersGoFirst(t *testing.T) {
 		w.there = "busy" // it took the place of m0
 		w.mu.Unlock()
 		pass(25 * time.Second)
-		if len(w.loads) != 0 {
-			t.Errorf("%v was loaded at once", w.loads)
+		if len(w.loaded()) != 0 {
+			t.Errorf("%v was loaded at once", w.loaded())
 		}
 		b := r.wait(id)
-		if got := counted(r.read(b)); got["200"] != 200 || len(w.loads) != 2 {
-			t.Errorf("%v, loaded: %v", got, w.loads)
+		if got := counted(r.read(b)); got["200"] != 200 || len(w.loaded()) != 2 {
+			t.Errorf("%v, loaded: %v", got, w.loaded())
 		}
 	})
 }
@@ -443,8 +443,8 @@ func TestTwoGPUs(t *testing.T) {
 		w.active["m9"] = 0
 		w.change()
 		w.mu.Unlock()
-		if got := counted(r.read(r.wait(id))); got["200"] != 30 || len(w.loads) != 3 {
-			t.Errorf("%v, loaded: %v", got, w.loads)
+		if got := counted(r.read(r.wait(id))); got["200"] != 30 || len(w.loaded()) != 3 {
+			t.Errorf("%v, loaded: %v", got, w.loaded())
 		}
 	})
 }
@@ -495,7 +495,7 @@ func TestBatchBesideTraffic(t *testing.T) {
 		if got := counted(r.read(b)); got["200"] != 3000 || ended > 4*time.Hour {
 			t.Errorf("%v after %v", got, ended)
 		}
-		loads := len(w.loads) - count(w.loads, "hot")
+		loads := len(w.loaded()) - count(w.loaded(), "hot")
 		t.Logf("p99 %v alone and %v beside the batch; %d loads, %d in the order of the file; ended after %v", alone, beside, loads, naive, ended)
 		if loads*20 > naive || loads > 8 || beside > alone*11/10 {
 			t.Errorf("%d loads of %d, p99 %v", loads, naive, beside)
@@ -530,10 +530,10 @@ func TestFunctionInUseKeepsItsGPU(t *testing.T) {
 					id = r.create(lines(10, "m0"), "24h")
 				}
 			}
-			if n := count(w.loads, "m0"); min(n, 1) != want {
+			if n := count(w.loaded(), "m0"); min(n, 1) != want {
 				t.Errorf("%d GPUs: %d loads beside a function in use", gpus, n)
 			}
-			if got := counted(r.read(r.wait(id))); got["200"] != 10 || count(w.loads, "m0") == 0 {
+			if got := counted(r.read(r.wait(id))); got["200"] != 10 || count(w.loaded(), "m0") == 0 {
 				t.Errorf("%v", got)
 			}
 		})
@@ -565,8 +565,8 @@ func TestLimitsOfTheTeam(t *testing.T) {
 		}})
 		defer r.end()
 		b := r.wait(r.create(lines(100, "m0"), "24h"))
-		if got := counted(r.read(b)); got["200"] != 100 || w.most["m0"] != 3 {
-			t.Errorf("%v, %d at once", got, w.most["m0"])
+		if got := counted(r.read(b)); got["200"] != 100 || w.mostOf("m0") != 3 {
+			t.Errorf("%v, %d at once", got, w.mostOf("m0"))
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"math"
 	"mime/multipart"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -65,6 +66,20 @@ func newWorld(t *testing.T, models ...string) *world {
 func (w *world) change() {
 	close(w.changed)
 	w.changed = make(chan struct{})
+}
+
+// loaded is the models that were loaded, in order.
+func (w *world) loaded() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.loads)
+}
+
+// mostOf is how many lines of a model ran at once.
+func (w *world) mostOf(model string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.most[model]
 }
 
 // enter waits for a place for the model, and loads it.
