@@ -1,5 +1,5 @@
-// Package orderedset is a generic set that lists its members in a repeatable order: that of
-// insertion, except that the last member takes the place of a removed one.
+// Package orderedset is a generic set to add to, drop from and loop over, without a membership
+// test: in order of insertion, except that the last member takes the place of a dropped one.
 package orderedset
 
 // Set is a set in insertion order, except that the last member replaces a

@@ -1,5 +1,6 @@
-// Package simulateverb implements the verb thaw simulate: it reads a trace, a fleet and models, has
-// package study replay them with each policy, and prints cold starts, waits and GPU time.
+// Package simulateverb implements thaw simulate: it reads a trace, a fleet and models, has package
+// study replay them per policy, and prints cold starts, waits, GPU time and, if asked, the GPUs
+// needed.
 package simulateverb
 
 import (
