@@ -54,6 +54,7 @@ func TestRetryJoins(t *testing.T) {
 		limit       functions.Limits
 		cold        bool
 		differently string // body of the second try
+		otherKey    bool   // the second try has another key of the team
 	}{
 		"the official client's retry":        {took: 30 * time.Second, first: []string{seconds, "10", count, "0"}, patience: 10 * time.Second, pause: time.Second, second: []string{seconds, "60", count, "1"}, answered: 30 * time.Second, runs: 1},
 		"an idempotency key":                 {took: 30 * time.Second, first: []string{idempotency, "a"}, patience: 3 * time.Second, pause: 5 * time.Second, second: []string{idempotency, "a"}, answered: 30 * time.Second, runs: 1},
@@ -67,6 +68,7 @@ func TestRetryJoins(t *testing.T) {
 		"a client that left before its time": {took: 30 * time.Second, first: []string{seconds, "10", count, "0"}, patience: 3 * time.Second, pause: time.Second, second: []string{seconds, "60", count, "1"}, answered: 34 * time.Second, runs: 2},
 		"another body":                       {took: 30 * time.Second, first: []string{idempotency, "a"}, firstStays: true, pause: time.Second, second: []string{idempotency, "a"}, answered: 31 * time.Second, runs: 2, differently: strings.Replace(plainRequest, "hello", "hallo", 1)},
 		"another idempotency key":            {took: 30 * time.Second, first: []string{idempotency, "a"}, firstStays: true, pause: time.Second, second: []string{idempotency, "b"}, answered: 31 * time.Second, runs: 2},
+		"another key of the team":            {took: 30 * time.Second, first: []string{idempotency, "a"}, firstStays: true, pause: time.Second, second: []string{idempotency, "a"}, answered: 31 * time.Second, runs: 2, otherKey: true},
 		"no retry, the same question":        {took: 30 * time.Second, first: []string{count, "0"}, firstStays: true, pause: time.Second, second: []string{count, "0"}, answered: 31 * time.Second, runs: 2},
 		"a stream is not joined":             {took: 30 * time.Second, first: []string{idempotency, "a"}, firstStays: true, pause: time.Second, second: []string{idempotency, "a"}, answered: 31 * time.Second, runs: 2, differently: streamRequest},
 	} {
@@ -78,6 +80,15 @@ func TestRetryJoins(t *testing.T) {
 					w.onWake = func() { time.Sleep(20 * time.Second); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) }
 				}
 				w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: functions.DefaultTeam}, Spec: functions.TeamSpec{Limits: x.limit}}})
+				if x.otherKey {
+					for _, head := range []*[]string{&x.first, &x.second} {
+						key, _, err := w.keys.Create(functions.DefaultTeam, "", false)
+						if err != nil {
+							t.Fatal(err)
+						}
+						*head = append(*head, "Authorization", "Bearer "+key)
+					}
+				}
 				began := time.Now()
 				var first result
 				var wg sync.WaitGroup

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // fragileEngine is an engine that a request with the word poison crashes after a second: all
@@ -340,4 +341,27 @@ func TestSuspectWhoseClientLeft(t *testing.T) {
 			t.Errorf("%d tries, no suspect is left: %v; %+v", tries.Load(), w.act.suspects.Empty(), r)
 		}
 	})
+}
+
+// A request that was in flight at two crashes is not given to the next target of its Router,
+// which may crash as well; after one crash it is.
+func TestSuspectIsNotEscalated(t *testing.T) {
+	for crashes, status := range map[int]int{1: 200, 2: 502} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestEnv(t, nil)
+			addrs := []string{"f:1", "f:2"}[:crashes]
+			for _, addr := range addrs {
+				w.engineAt(addr, func(net.Conn, *http.Request, string) bool { return false })
+			}
+			second := w.engineAt("s:1", goodAnswer)
+			w.act.Publish(readyAt(testFunction("first"), 4, addrs...), readyAt(testFunction("second"), 4, "s:1"))
+			r := testRouter("first", "second")
+			r.Spec.Retry.Escalate = true
+			w.act.SetRouters([]*functions.Router{r}, nil)
+			res := w.post("/v1/chat/completions", autoRequest)
+			if res.status != status || status == 502 && res.code() != "engine_crashed" || len(second.requests()) != 2-crashes {
+				t.Errorf("%d crashes: %+v, %d requests at the second target", crashes, res, len(second.requests()))
+			}
+		})
+	}
 }

@@ -178,12 +178,13 @@ func TestFormFields(t *testing.T) {
 		{"max_completion_tokens", "99999999999", InvalidValue},
 		{"request_id", "x", UnsupportedParameter}, {"kv_transfer_params", "{}", UnsupportedParameter}, {"vllm_xargs", "{}", UnsupportedParameter},
 		{"mm_processor_kwargs", "{}", UnsupportedParameter}, {"priority", "-1", UnsupportedParameter}, {"prompt_embeds", "gASV", UnsupportedParameter},
+		{"stream", "", ""}, {"stream", "False", ""}, {"stream", "0", ""},
 		{"file", "http://169.254.169.254/", InvalidValue}, {"audio_url", "file:///etc/passwd", InvalidValue}, {"guided_regex", "(?=a)", InvalidValue},
 	} {
-		_, err := PeekMultipart("multipart/form-data; boundary=b", form(x.name, x.value))
+		env, err := PeekMultipart("multipart/form-data; boundary=b", form(x.name, x.value))
 		var e *Error
-		if errors.As(err, &e) != (x.code != "") || e != nil && (e.Code != x.code || e.Param != x.name || e.Status != 400) {
-			t.Errorf("%s=%s: %v", x.name, x.value, err)
+		if errors.As(err, &e) != (x.code != "") || e != nil && (e.Code != x.code || e.Param != x.name || e.Status != 400) || env.Stream {
+			t.Errorf("%s=%s: stream %v, %v", x.name, x.value, env.Stream, err)
 		}
 	}
 }

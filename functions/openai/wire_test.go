@@ -86,6 +86,10 @@ func TestCatalogue(t *testing.T) {
 	if s := string(e.Body()); s != `{"error":{"message":"x","type":"server_error","param":null,"code":"model_loading","thaw":{"phase":"stage","progress":41,"eta_s":12}}}` {
 		t.Error(s)
 	}
+	e.Thaw = &Detail{Phase: "stage"}
+	if s := string(e.Body()); !strings.HasSuffix(s, `,"thaw":{"phase":"stage","progress":0}}}`) {
+		t.Error(s)
+	}
 	e.Thaw = &Detail{Progress: -1}
 	if s := string(e.Body()); !strings.HasSuffix(s, `,"thaw":{}}}`) {
 		t.Error(s)
