@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -112,6 +113,27 @@ func TestFewThreads(t *testing.T) {
 			engine.Wait()
 		})
 	}
+}
+
+// TestSurplusEverMoreRarely: each connection beside others that an engine does not serve keeps
+// the next one away for twice as long.
+func TestSurplusEverMoreRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Options{})
+		for _, wait := range []time.Duration{minFull, 2 * minFull, 4 * minFull, 8 * minFull} {
+			done := c.watch(&conn{addr: "e:1"})
+			time.Sleep(minPatience)
+			synctest.Wait()
+			done()
+			p := c.peerAt("e:1")
+			for after, want := range map[time.Duration]bool{0: false, wait - 1: false, wait: true} {
+				if got := p.grows(time.Now().Add(after)); got != want {
+					t.Errorf("%s after a wait of %s: another connection is opened: %t", after, wait, got)
+				}
+			}
+			time.Sleep(wait)
+		}
+	})
 }
 
 // serveSlowly answers the requests of a connection after some milliseconds, which differ.

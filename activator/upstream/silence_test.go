@@ -296,7 +296,7 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// What was found before a redirect is reported with the answer behind it.
+// What was found before a redirect is reported with the answer behind it, which adds its own.
 func TestReportBeforeRedirect(t *testing.T) {
 	var requests int
 	e := newEngine(t, func(c net.Conn, r *http.Request, _ []byte, _ int) bool {
@@ -304,6 +304,8 @@ func TestReportBeforeRedirect(t *testing.T) {
 		switch {
 		case requests == 1:
 			io.WriteString(c, okHello+" and more")
+		case requests == 3:
+			io.WriteString(c, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n"+UnsolicitedHeader+": 2\r\n\r\nhello")
 		case strings.HasSuffix(r.URL.Path, "/"):
 			io.WriteString(c, okHello)
 		default:
@@ -312,7 +314,7 @@ func TestReportBeforeRedirect(t *testing.T) {
 		return true
 	})
 	c := client(t, Options{})
-	for i, want := range []int{0, 1, 0} {
+	for i, want := range []int{0, 3, 0} {
 		r, err := c.Do(t.Context(), postRequest(e.addr, "x"))
 		if err != nil {
 			t.Fatal(err)

@@ -57,3 +57,64 @@ func TestTraffic(t *testing.T) {
 		t.Errorf("after: %+v", got)
 	}
 }
+
+// Of several requests that wait, Waiting is that of the oldest, also where it is on a
+// connection that had served another.
+func TestWaiting(t *testing.T) {
+	arrived := make(chan struct{})
+	release := map[string]chan struct{}{"oldest": make(chan struct{}), "second": make(chan struct{}), "third": make(chan struct{})}
+	e := newEngine(t, func(c net.Conn, _ *http.Request, body []byte, _ int) bool {
+		if wait := release[string(body)]; wait != nil {
+			arrived <- struct{}{}
+			select {
+			case <-wait:
+			case <-t.Context().Done():
+				return false
+			}
+		}
+		io.WriteString(c, whole(string(body)))
+		return true
+	})
+	c := client(t, Options{IdleTimeout: time.Hour})
+	ask := func(body string) {
+		r, err := c.Do(t.Context(), postRequest(e.addr, body))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer r.Close()
+		if got, err := io.ReadAll(r); string(got) != body || err != nil {
+			t.Errorf("%q for %q, %v", got, body, err)
+		}
+	}
+	ask("served")
+	var waiting []time.Time
+	var answered []chan struct{}
+	for i, body := range []string{"oldest", "second", "third"} {
+		began, done := time.Now().Round(0), make(chan struct{})
+		go func() { defer close(done); ask(body) }()
+		select {
+		case <-arrived:
+		case <-done:
+			t.Fatalf("%s is answered before it is let", body)
+		}
+		answered = append(answered, done)
+		got := c.Traffic(e.addr)
+		if i == 0 && e.conns.Load() != 1 {
+			t.Errorf("%d connections for one request after another", e.conns.Load())
+		}
+		if i == 0 && got.Waiting.Before(began) || i > 0 && !got.Waiting.Equal(waiting[0]) || got.InFlight != i+1 {
+			t.Errorf("%s: %+v, began %s, the others %s", body, got, began, waiting)
+		}
+		waiting = append(waiting, got.Waiting)
+	}
+	close(release["oldest"])
+	<-answered[0]
+	if got := c.Traffic(e.addr); !got.Waiting.After(waiting[0]) || got.InFlight != 2 {
+		t.Errorf("the oldest is answered: %+v, it waited since %s", got, waiting[0])
+	}
+	close(release["second"])
+	close(release["third"])
+	<-answered[1]
+	<-answered[2]
+}

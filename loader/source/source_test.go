@@ -169,6 +169,7 @@ func TestSelectWeights(t *testing.T) {
 		{"the source names a file", "m-BF16.gguf m-Q4_K_M.gguf", functions.ModelSpec{Source: "az://a/b/c/m-Q4_K_M.gguf", Engine: functions.EngineLlamaCpp}, "m-Q4_K_M.gguf"},
 		{"a program loads what it likes", "a.gguf b.gguf x/y.bin", functions.ModelSpec{Engine: functions.EngineCommand}, "a.gguf b.gguf x/y.bin"},
 		{"consolidated and original", sharded + " consolidated.safetensors params.json original/params.json original/tokenizer.model", functions.ModelSpec{Engine: functions.EngineVLLM}, sharded + " params.json"},
+		{"original alone", "config.json original/model.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM}, "config.json original/model.safetensors"},
 		{"consolidated shards beside one file", "model.safetensors consolidated-00001-of-00002.safetensors consolidated-00002-of-00002.safetensors", functions.ModelSpec{Engine: functions.EngineSGLang}, "model.safetensors"},
 		{"a text beside it", "model.safetensors consolidated.json Consolidated.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM}, "consolidated.json model.safetensors"},
 		{"an index of shards beside one file", "model.safetensors model-00001-of-00001.safetensors model.safetensors.index.json", functions.ModelSpec{Engine: functions.EngineVLLM}, "model-00001-of-00001.safetensors model.safetensors model.safetensors.index.json"},

@@ -379,6 +379,14 @@ func TestEarly(t *testing.T) {
 				expectState(t, l, functions.Loading) // it answers, and no request is sent
 			}},
 		{name: "the engine's time counts from the last byte", load: 20 * time.Minute, rest: 15 * time.Minute, state: functions.Ready, phases: "stage 0+900, spawn 0+600, load 600+600, warmup 1200+0"},
+		{name: "never ready after the last byte", load: 3 * time.Hour, rest: 15 * time.Minute, state: functions.Failed,
+			why: "not ready within 10m (deadlines.start)",
+			during: func(t *testing.T, a *arriving, l *replicaRun) {
+				time.Sleep(25*time.Minute - second)
+				expectState(t, l, functions.Loading)
+				time.Sleep(time.Minute)
+				expectState(t, l, functions.Failed)
+			}},
 		{name: "all is here", load: 10 * second, present: true, state: functions.Ready, phases: "stage 0+0, spawn 0+5, load 5+5, warmup 10+0"},
 		{name: "wrong bytes", load: 20 * second, rest: 10 * second, err: errors.New("digest mismatch"), state: functions.Failed, why: "stage: digest mismatch"},
 		{name: "wrong bytes, engine first", load: second, rest: 10 * second, err: errors.New("digest mismatch"), state: functions.Failed, why: "stage: digest mismatch"},

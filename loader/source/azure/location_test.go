@@ -36,6 +36,8 @@ func TestConnectionString(t *testing.T) {
 	for _, tc := range []struct{ in, want string }{
 		{"UseDevelopmentStorage=true", "http://127.0.0.1:10000/devstoreaccount1|devstoreaccount1"},
 		{"DefaultEndpointsProtocol=https;AccountName=a1b;AccountKey=eA==;EndpointSuffix=core.windows.net", "https://a1b.blob.core.windows.net|a1b"},
+		{"AccountName=a1b;AccountKey=eA==", "https://a1b.blob.core.windows.net|a1b"},
+		{"DefaultEndpointsProtocol=http;AccountName=a1b;AccountKey=eA==", "http://a1b.blob.core.windows.net|a1b"},
 		{"BlobEndpoint=https://a1b.blob.core.windows.net/;SharedAccessSignature=sv=1&sig=x%3D", "https://a1b.blob.core.windows.net/|a1b"},
 		{"BlobEndpoint=https://models.example/;SharedAccessSignature=sv=1&sig=x", "https://models.example/|named"},
 		{"BlobEndpoint=https://models.example/;SharedAccessSignature=sv=1&sig=x;AccountName=a1b", "https://models.example/|a1b"},

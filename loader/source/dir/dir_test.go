@@ -164,6 +164,38 @@ func TestLinkPutInAfterThePlan(t *testing.T) {
 	}
 }
 
+// A file that is rewritten after the plan is another version, also within the same second and
+// with as many bytes.
+func TestRewrittenWithinASecond(t *testing.T) {
+	folder := t.TempDir()
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	write := func(body string, after time.Duration) {
+		put(t, folder, "config.json", []byte(body))
+		if err := os.Chtimes(filepath.Join(folder, "config.json"), at.Add(after), at.Add(after)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("old", 100*time.Millisecond)
+	plan, err := dir.Source{}.Plan(t.Context(), "file://"+folder, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		body  string
+		after time.Duration
+		kind  source.Kind
+	}{{"old", 100 * time.Millisecond, ""}, {"new", 900 * time.Millisecond, source.Changed}} {
+		write(x.body, x.after)
+		f, err := dir.Source{}.Open(plan.Files[0])
+		if err == nil {
+			f.Close()
+		}
+		if source.KindOf(err) != x.kind {
+			t.Errorf("%s, %s after the second: %v", x.body, x.after, err)
+		}
+	}
+}
+
 // What spec.files names is looked at as what always is staged; the rest is not.
 func TestFilesBesideIndex(t *testing.T) {
 	folder := t.TempDir()

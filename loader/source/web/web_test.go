@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -164,6 +165,41 @@ func TestManyFiles(t *testing.T) {
 		}
 	case <-ctx.Done():
 		t.Fatal("the folder is not listed")
+	}
+}
+
+// TestHiddenFolders: the page of a folder lists one whose name begins with a dot, and nothing
+// below that is asked for.
+func TestHiddenFolders(t *testing.T) {
+	folder := t.TempDir()
+	for _, name := range []string{"m/config.json", "m/sub/a.json", "m/.git/config.json", "m/.git/objects/b.json", "m/sub/.cache/c.json"} {
+		put(t, folder, name, []byte("{}"))
+	}
+	files := tagged(folder)
+	var mu sync.Mutex
+	var asked []string
+	s, at := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		asked = append(asked, r.URL.Path)
+		mu.Unlock()
+		files.ServeHTTP(w, r)
+	}))
+	plan, err := s.Plan(t.Context(), at+"/m", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range plan.Files {
+		names = append(names, f.Name)
+	}
+	slices.Sort(names)
+	if want := []string{"config.json", "sub/a.json"}; !slices.Equal(names, want) {
+		t.Errorf("planned %q, want %q", names, want)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.Contains(asked, "/m/sub/") || slices.ContainsFunc(asked, func(p string) bool { return strings.Contains(p, "/.") }) {
+		t.Errorf("asked for %q", asked)
 	}
 }
 
