@@ -88,7 +88,8 @@ func (b *bench) platform(ctx context.Context, name string) (p *served.Platform, 
 	if err := writeModels(functionsDir, b.Self, readyFile); err != nil {
 		return nil, "", "", err
 	}
-	p, err = served.Start(ctx, served.Options{Exe: b.Thaw, Dir: dir, Functions: functionsDir})
+	// All clients have one address.
+	p, err = served.Start(ctx, served.Options{Exe: b.Thaw, Dir: dir, Functions: functionsDir, Args: []string{"--client-share", "100"}})
 	if err != nil {
 		return nil, "", "", err
 	}
