@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -218,21 +217,22 @@ func TestLinkStatsAreReused(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// The order in which goroutines run at one instant has a part in each result.
-				median := func(links string) float64 {
-					var parts []float64
-					for range 3 {
+				// The order in which goroutines run at one instant has a part in each result: by
+				// it, one of 25 downloads that is a tenth as fast ends with some slow blocks, at
+				// 0.54 of the link in place of 0.71. A median of few may be one of those.
+				mean := func(links string) (part float64) {
+					const downloads = 4
+					for range downloads {
 						if links != "" {
 							if err := os.WriteFile(links, learned, 0o600); err != nil {
 								t.Fatal(err)
 							}
 						}
-						parts = append(parts, stage(tc.change, links))
+						part += stage(tc.change, links) / downloads
 					}
-					slices.Sort(parts)
-					return parts[1]
+					return part
 				}
-				fresh, known := median(""), median(links)
+				fresh, known := mean(""), mean(links)
 				t.Logf("%.2f of the link where nothing is known, %.2f where it was another time", fresh, known)
 				if known < fresh+tc.minGain {
 					t.Errorf("%.2f of the link where nothing is known, %.2f where it was another time", fresh, known)
