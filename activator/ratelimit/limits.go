@@ -243,12 +243,12 @@ func (r *Refusal) await(ctx context.Context, late <-chan time.Time) bool {
 	b := &a.buckets[r.kind]
 	changed := b.Await()
 	a.mu.Unlock()
-	a.limiter.wantsReport()
 	defer func() {
 		a.mu.Lock()
 		b.EndAwait()
 		a.mu.Unlock()
 	}()
+	a.limiter.wantsReport()
 	select {
 	case <-changed:
 		return true
