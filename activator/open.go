@@ -115,7 +115,7 @@ func (p *proxyRequest) open() *openai.Error {
 	if e := p.checkData(); e != nil {
 		return e
 	}
-	return p.lookUp(nil)
+	return p.lookUp()
 }
 
 // countForKey counts a client's request for its key until it ends. Calls of thaw itself have

@@ -132,15 +132,21 @@ func (p *proxyRequest) take(rec *functions.RouteRecord) *openai.Error {
 	if rec.After != "" {
 		return nil
 	}
-	return p.lookUp(t.by.Spec)
+	return p.lookUp()
 }
 
 // lookUp looks the request up in the cache of its function, or of the Router that chose it.
-func (p *proxyRequest) lookUp(r *functions.Router) (e *openai.Error) {
-	p.cached, e = p.a.o.Cache.Look(cache.Request{
-		Header: p.source.header(cache.Header), Team: p.team, KeyID: p.identity.KeyID, Router: r, Function: p.fn.Snapshot(), Adapter: p.queued.Adapter,
+func (p *proxyRequest) lookUp() (e *openai.Error) {
+	q := cache.Request{
+		Header: p.source.header(cache.Header), Team: p.team, KeyID: p.identity.KeyID, Function: p.fn.Snapshot(), Adapter: p.queued.Adapter,
 		Path: p.endpoint.Path, Stream: p.stream, Envelope: &p.env, Body: p.http.req.Body, Now: p.began,
-	})
+	}
+	if p.routing != nil {
+		q.Router, q.Hashed = p.routing.by.Spec, p.routing.request.Hashed
+	}
+	if p.cached, e = p.a.o.Cache.Look(q); p.routing != nil && p.cached.Hit() {
+		p.routing.by.Remember()
+	}
 	return e
 }
 
