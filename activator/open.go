@@ -115,7 +115,7 @@ func (p *proxyRequest) open() *openai.Error {
 	if e := p.checkData(); e != nil {
 		return e
 	}
-	return p.lookUp()
+	return p.lookUp(nil)
 }
 
 // countForKey counts a client's request for its key until it ends. Calls of thaw itself have

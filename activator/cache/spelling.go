@@ -39,19 +39,19 @@ func BodyOf(b []byte) Body {
 	return Body{len(b), [2]uint64{maphash.Bytes(seeds[0], b), maphash.Bytes(seeds[1], b)}}
 }
 
-// Slot is the place of the body in a table of n.
-func (b *Body) Slot(n int) int { return int(b.hashes[0] % uint64(n)) }
+// Sum is one of the hashes.
+func (b *Body) Sum() uint64 { return b.hashes[0] }
 
 func (s *spellings) get(of *spelling) (key [32]byte, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := &s.slots[of.body.Slot(len(s.slots))]
+	at := &s.slots[of.body.Sum()%uint64(len(s.slots))]
 	return at.key, at.spelling == *of
 }
 
 func (s *spellings) put(of *spelling, key [32]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := &s.slots[of.body.Slot(len(s.slots))]
+	at := &s.slots[of.body.Sum()%uint64(len(s.slots))]
 	at.spelling, at.key = *of, key
 }

@@ -34,7 +34,7 @@ func (r *Route) features(q *Request, env *openai.Envelope, body []byte, path str
 		return r.decider.Features(env, body, path)
 	}
 	q.Hashed = cache.BodyOf(body)
-	at := &known[q.Hashed.Slot(len(known))]
+	at := &known[q.Hashed.Sum()%uint64(len(known))]
 	if last := at.Load(); last != nil && last.body == q.Hashed && last.team == q.Team {
 		return last.features
 	}
