@@ -70,11 +70,12 @@ func TestReadPlainly(t *testing.T) {
 			for line := range bytes.Lines(text) {
 				same(line)
 			}
+			same(append([]byte("diff --git a b\n"), text...))
 			same(text)
 		}
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	pieces := []string{"json", "JSON", " ", "  ", ", ", ". ", ".  ", ".", "? ", "!", "\n", "\t", "(", ")", "C#", "c++", "is", "This", "comment", "toxic", "return", "as", "def f(x):\n", "if x {\n", "fooBar", "foo_bar", "TypeError",
+	pieces := []string{"json", "JSON", " ", "  ", ", ", ". ", ".  ", ".", "? ", "!", "\n", "\r\n", "\t", "(", ")", "C#", "c++", "is", "This", "comment", "toxic", "return", "as", "def f(x):\n", "if x {\n", "fooBar", "foo_bar", "TypeError",
 		"日本", "é", "über", "main.go:12", "`", "```go\n", "```", "a1", "1", "/usr/bin", "diff --git ", "averyverylongwordwithoutend", "abcdefgh", "abcdefghi", "abcdefghijklmno", "abcdefghijklmnop", "safe", "unsafe", "classify",
 		"\\", "\"", "返回", "Ж", "ñ", "_x", "__init__", "select", "SELECT ", "x=>y", "&&", "::", "\x00", "\x7f", "K", "name", "extract", "entities", "passage", "list", "all", "write", "function", "in", "Java", "linked", "$", "\\frac", " = [", "[", "]", "@", "{", "|", "~"}
 	for range 20000 {
@@ -86,6 +87,7 @@ func TestReadPlainly(t *testing.T) {
 			}
 		}
 		same(text)
+		same(append([]byte("```go\n"), text...)) // code for certain from its beginning on
 		from := all[random.IntN(len(all))]
 		at := random.IntN(len(from))
 		text = bytes.Clone(from[at:min(len(from), at+random.IntN(400))])
