@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -97,6 +98,24 @@ func TestReadPlainly(t *testing.T) {
 			}
 		}
 		same(text)
+	}
+}
+
+// TestStops: all stop words of a long text are counted.
+func TestStops(t *testing.T) {
+	for k, list := range stopWords {
+		for _, words := range []string{list, strings.Fields(list)[0], "der die das und"} {
+			want := 0
+			for w := range strings.FieldsSeq(words) {
+				if slices.Contains(strings.Fields(list), w) {
+					want += 150
+				}
+			}
+			var s scan
+			if s.read([]byte(strings.Repeat(words+"\n", 150))); s.stops[k] != want {
+				t.Errorf("%s: %d of %d in %s", languageCodes[k], s.stops[k], want, words)
+			}
+		}
 	}
 }
 
