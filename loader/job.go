@@ -117,7 +117,7 @@ func (j *stagingJob) run(ctx context.Context) {
 	j.mu.Unlock()
 	close(j.done)
 	j.progress.update(func(p *Progress) {
-		if p.State = Ready; err != nil {
+		if p.State, p.Err = Ready, err; err != nil {
 			p.State = Failed
 			return
 		}

@@ -31,6 +31,8 @@ type Progress struct {
 	Rate float64
 	// Note is for people: what of the source is not staged. It may be empty.
 	Note string
+	// Err says why, when State is Failed.
+	Err error
 }
 
 // Percent of the bytes that are here, 0 to 100.
