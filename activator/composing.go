@@ -41,8 +41,10 @@ func (a *Activator) SetCompositions(all []*functions.Composition) {
 	}
 }
 
-// Composed has the records of recent requests to Compositions.
-func (a *Activator) Composed() *compositions.Log { return &a.compositions.Records }
+// Composed returns the record of a recent request to a Composition; see [compositions.Server.Record].
+func (a *Activator) Composed(team, id string) (functions.CompositionRecord, bool) {
+	return a.compositions.Record(team, id)
+}
 
 // findComposition returns the Composition of a name; nil where there is none.
 func (a *Activator) findComposition(name functions.Name) *functions.Composition {
