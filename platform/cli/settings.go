@@ -149,11 +149,11 @@ type KeepConfig struct {
 }
 
 // check validates the settings together and fills in defaults of the machine.
-func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
+func (c *ServeConfig) check(getenv func(string) string) (err error) {
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
 		return fmt.Errorf("addr: %q is no address: want HOST:PORT, such as 127.0.0.1:8080", functions.Clip(c.Addr))
 	}
-	if err := cmp.Or(c.RequestSettings.Check(), c.MoneySettings.Check()); err != nil {
+	if err := cmp.Or(c.RequestSettings.Check(), c.MoneySettings.Check(), c.PolicySettings.Check()); err != nil {
 		return err
 	}
 	for _, o := range c.Origin {
@@ -164,20 +164,13 @@ func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
 	if c.OrphanTimeout <= 0 || c.Drain <= 0 {
 		return errors.New("orphan-timeout and drain must be more than 0")
 	}
-	if err := c.PolicySettings.Check(); err != nil {
-		return err
-	}
 	if c.Data == "" {
-		dir, err := dataDir("thaw")
-		if err != nil {
-			return err
-		}
-		c.Data = dir
+		c.Data, err = dataDir(getenv, "thaw")
 	}
-	return kit.MakeAbsolute(&c.Data, &c.Functions)
+	return cmp.Or(err, kit.MakeAbsolute(&c.Data, &c.Functions))
 }
 
-func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
+func (c *AgentConfig) check(getenv func(string) string) (err error) {
 	if c.Server == "" {
 		return errors.New("server: the URL of the server to join is needed: --server https://HOST:8090, its --agents-addr")
 	}
@@ -198,13 +191,9 @@ func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
 		return fmt.Errorf("name: %w", err)
 	}
 	if c.Data == "" {
-		dir, err := dataDir("thaw-agent")
-		if err != nil {
-			return err
-		}
-		c.Data = dir
+		c.Data, err = dataDir(getenv, "thaw-agent")
 	}
-	return kit.MakeAbsolute(&c.Data, &c.TokenFile)
+	return cmp.Or(err, kit.MakeAbsolute(&c.Data, &c.TokenFile))
 }
 
 // defaultHostname fills in the name of this host where name is empty.
@@ -220,15 +209,13 @@ func defaultHostname(name *string) error {
 	return nil
 }
 
-// dataDir returns the default data folder, by XDG_DATA_HOME or HOME.
-func dataDir(getenv func(string) string) func(name string) (string, error) {
-	return func(name string) (string, error) {
-		if x := getenv("XDG_DATA_HOME"); filepath.IsAbs(x) {
-			return filepath.Join(x, name), nil
-		}
-		if home := getenv("HOME"); home != "" {
-			return filepath.Join(home, ".local", "share", name), nil
-		}
-		return "", errors.New("data: there is no home folder to keep it in: give --data DIR")
+// dataDir returns the default data folder of that name, by XDG_DATA_HOME or HOME.
+func dataDir(getenv func(string) string, name string) (string, error) {
+	if x := getenv("XDG_DATA_HOME"); filepath.IsAbs(x) {
+		return filepath.Join(x, name), nil
 	}
+	if home := getenv("HOME"); home != "" {
+		return filepath.Join(home, ".local", "share", name), nil
+	}
+	return "", errors.New("data: there is no home folder to keep it in: give --data DIR")
 }

@@ -158,14 +158,6 @@ func GPUTime(t api.Team) string {
 	return used
 }
 
-// GPULeft is what is left of today's GPU-seconds.
-func GPULeft(t api.Team) string {
-	if t.Left == nil {
-		return ""
-	}
-	return fmt.Sprintf(", %.0f left", *t.Left)
-}
-
 // Teams is the table of the teams and what is left of their limits.
 func Teams() kit.Kind[api.Team] {
 	return kit.Kind[api.Team]{Word: "TeamStatus", Path: "/api/v1/teams", Columns: []kit.Column[api.Team]{
