@@ -24,8 +24,6 @@ type faults struct {
 	OnRequestEnd func(RequestEnd)
 }
 
-func (f *faults) init() { f.breaks = map[functions.Name]string{} }
-
 func (f *faults) dropReply() bool { return f.LoseReply != nil && f.LoseReply() }
 
 func (s *State) failing(r *replica) string { return s.breaks[r.f.name] }

@@ -88,9 +88,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Token == "" {
 		return errors.New("control: Token is needed")
 	}
-	if o.Policy == (placement.Policy{}) {
-		o.Policy = placement.DefaultPolicy
-	}
+	o.Policy = cmp.Or(o.Policy, placement.DefaultPolicy)
 	o.Settle = cmp.Or(o.Settle, 3*time.Second)
 	c := &control{o: o}
 	if err := c.open(); err != nil {
