@@ -64,5 +64,6 @@ func (m modelVerbs) keysVerb() *cobra.Command {
 
 // listKeys lists the keys of a team, of all with ""; want, when given, is the id of one.
 func (m modelVerbs) listKeys(ctx context.Context, cl *api.Client, team, want string) error {
-	return showList(ctx, m.printer, cl, tables.Keys(m.Terminal), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, team) })
+	keys := func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, team) }
+	return showList(ctx, m.printer, cl, tables.Keys(m.Terminal), false, want, keys)
 }

@@ -124,8 +124,8 @@ func (r *replica) draw(nth int) {
 	}
 	r.draws = StartTimes{
 		Exec: cmp.Or(e.Exec.Std(), execTakes),
-		Plan: scatter(cmp.Or(e.Plan.Std(), planTakes)), Spawn: scatter(e.Spawn.Std()), Warmup: scatter(e.Warmup.Std()), Rise: scatter(e.Rise.Std()),
-		Exit: scatter(cmp.Or(e.Exit.Std(), exitTakes)),
+		Plan: scatter(cmp.Or(e.Plan.Std(), planTakes)), Spawn: scatter(e.Spawn.Std()), Warmup: scatter(e.Warmup.Std()),
+		Rise: scatter(e.Rise.Std()), Exit: scatter(cmp.Or(e.Exit.Std(), exitTakes)),
 	}
 	if times := r.st.c.Times; times != nil {
 		r.draws = times(r.f.name, nth, r.draws)

@@ -287,8 +287,8 @@ func (n Need) Sentence(goal time.Duration, s *Sizing) string {
 	if n.GPUs == 1 {
 		verb = "is"
 	}
-	text := fmt.Sprintf("%s: %s %s needed for 99 of 100 requests to have their first token within %s (p99 %s", n.Policy, gpuCount(n.GPUs), verb, g,
-		Seconds(n.P99))
+	text := fmt.Sprintf("%s: %s %s needed for 99 of 100 requests to have their first token within %s (p99 %s",
+		n.Policy, gpuCount(n.GPUs), verb, g, Seconds(n.P99))
 	if n.Below > 0 {
 		text += fmt.Sprintf("; with %d it is %s", n.GPUs-1, Seconds(n.Below))
 	} else if n.GPUs == s.Low {
