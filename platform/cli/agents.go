@@ -13,7 +13,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
-// agentsVerb is the group of verbs about agents of other machines.
 func (m modelVerbs) agentsVerb() *cobra.Command {
 	cmd := kit.VerbGroup(&cobra.Command{Use: "agents", Short: "Let agents of other machines join, and remove them", GroupID: "own",
 		Example: `  thaw agents token > join-token

@@ -134,7 +134,6 @@ func (m modelVerbs) listFunctions(ctx context.Context, cl *api.Client, kind stri
 	return showList(ctx, m.printer, cl, k, follow, want, cl.Functions)
 }
 
-// listReplicas lists or watches the replicas.
 func (m modelVerbs) listReplicas(ctx context.Context, cl *api.Client, follow bool, want string) error {
 	k := tables.Replicas(m.Terminal)
 	k.Keep = func(r functions.Replica) bool { return m.showsFunction(r.Function) }

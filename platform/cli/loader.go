@@ -14,7 +14,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// LoaderConfig is the settings of thaw loader.
 type LoaderConfig struct {
 	Store      string             `json:"store" default:"/var/lib/thaw" help:"folder of the node for checkpoints, and for the socket sockets/loader.sock; pods mount sockets read-only"`
 	Bytes      functions.Bytes    `json:"store-bytes" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi. Above 95 % of it the least recently used are deleted down to 85 %"`

@@ -27,7 +27,6 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// chatRequest is the body of a chat request.
 type chatRequest struct {
 	Model       string    `json:"model"`
 	Stream      bool      `json:"stream"`

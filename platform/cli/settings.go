@@ -42,7 +42,6 @@ type RequestSettings struct {
 	Hold        string          `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
 }
 
-// Check validates the settings.
 func (s *RequestSettings) Check() error {
 	if s.MaxBody < 1024 {
 		return fmt.Errorf("max-body: %s is too small for any request", s.MaxBody)
@@ -64,7 +63,6 @@ type PolicySettings struct {
 	PrewarmBudget functions.Duration `json:"prewarm-budget" default:"1h" help:"GPU time that starts ahead may take in an hour, for each team; all together four times that"`
 }
 
-// Check validates the settings.
 func (s *PolicySettings) Check() error {
 	if s.PrewarmBudget <= 0 {
 		return errors.New("prewarm-budget must be more than 0; --prewarm off starts nothing ahead")
@@ -72,7 +70,6 @@ func (s *PolicySettings) Check() error {
 	return nil
 }
 
-// Policy returns the placement policy that the settings describe.
 func (s PolicySettings) Policy() placement.Policy {
 	p := placement.DefaultPolicy
 	p.Eviction, _ = eviction.Parse(s.Eviction) // one of those the setting allows
@@ -88,7 +85,6 @@ type MoneySettings struct {
 	GPUHourPrice float64 `json:"gpu-hour-price" default:"0" help:"what an hour of a GPU costs: a model without price in its file costs a Router its GPU seconds times this; 0: unknown"`
 }
 
-// Check validates the settings.
 func (s *MoneySettings) Check() error {
 	if len(s.Currency) != 3 || strings.ContainsFunc(s.Currency, func(r rune) bool { return r < 'A' || r > 'Z' }) {
 		return fmt.Errorf("currency: %q is none: want three capital letters, such as EUR", functions.Clip(s.Currency))
@@ -123,7 +119,6 @@ type ServeConfig struct {
 	kit.LogSettings
 }
 
-// AgentConfig is the settings of thaw agent.
 type AgentConfig struct {
 	Server    string `json:"server" help:"URL of the server's --agents-addr, https://HOST:PORT"`
 	TokenFile string `json:"token-file" help:"file with a join token (thaw agents token), for the first start; afterwards the agent has a certificate of its own in its data folder"`

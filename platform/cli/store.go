@@ -28,7 +28,6 @@ type LocalStore interface {
 	Close()
 }
 
-// LocalStoreOptions are how a store below a data folder is opened.
 type LocalStoreOptions struct {
 	Data   string
 	Budget functions.Bytes // 0: all the disk has

@@ -15,7 +15,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
-// describeTeam is `thaw describe team`.
 func (m modelVerbs) describeTeam() *cobra.Command {
 	return &cobra.Command{
 		Use: "team NAME", Short: "What one team may take of the fleet, and has taken", Args: kit.ExactArgs("the name of a team"),

@@ -9,7 +9,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// WarmHostConfig is the settings of thaw warm-host.
 type WarmHostConfig struct {
 	Sockets    string `json:"sockets" default:"/var/lib/thaw/sockets" help:"folder of the node that pods mount read-only; the socket is warm/s below it"`
 	Engine     string `json:"engine" default:"vllm" help:"what is imported" oneof:"vllm"`

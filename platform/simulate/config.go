@@ -92,7 +92,6 @@ type StartTimes struct {
 	Exit   time.Duration // from the stop command to the end of the process
 }
 
-// Progress of a run.
 type Progress struct {
 	At       time.Duration // virtual
 	Requests int64

@@ -51,13 +51,10 @@ const (
 // Now returns the virtual time since the start of the trace.
 func (s *State) Now() time.Duration { return s.clock.now }
 
-// Loop returns the current orchestrator.
 func (s *State) Loop() *orchestrator.Orchestrator { return s.orchestrator }
 
-// At schedules f at a time.
 func (s *State) At(at time.Duration, f func()) { s.clock.set(at, callback(f), 0, 0) }
 
-// After schedules f after a duration.
 func (s *State) After(d time.Duration, f func()) { s.At(s.clock.now+d, f) }
 
 type callback func()

@@ -12,7 +12,6 @@ type Sample struct {
 // Step is one step of a distribution: Share of the requests took at most Seconds.
 type Step struct{ Seconds, Share float64 }
 
-// series takes samples during a run.
 type series struct {
 	every time.Duration
 	sum   held // of all replicas, since the start of the run
@@ -40,7 +39,6 @@ func (h held) minus(o held) held {
 	return held{h.busy - o.busy, h.idle - o.idle, h.loading - o.loading, h.wasted - o.wasted}
 }
 
-// steps returns the distribution.
 func (h *histogram) steps() (out []Step) {
 	var seen uint64
 	for i, c := range h.counts {

@@ -25,7 +25,6 @@ type Source func(yield func(metric string, value float64, labels ...string))
 // Describe declares nothing: each value is checked against the declarations.
 func (s Source) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements [prometheus.Collector].
 func (s Source) Collect(out chan<- prometheus.Metric) {
 	s(func(name string, value float64, labels ...string) {
 		d, ok := byName[name]
@@ -163,7 +162,6 @@ func WithToken(h http.Handler, token func() string) http.Handler {
 	})
 }
 
-// Gather implements [prometheus.Gatherer].
 func (r *Registry) Gather() ([]*dto.MetricFamily, error) { return r.all.Gather() }
 
 // Handler serves the metrics to Prometheus.

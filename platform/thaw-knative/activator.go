@@ -203,7 +203,6 @@ func (s *activatorSettings) metrics(registry *telemetry.Registry) http.Handler {
 	})
 }
 
-// sideServer serves probes and Prometheus.
 func sideServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,

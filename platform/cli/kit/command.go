@@ -109,7 +109,6 @@ func flagError(cmd *Command, err error) error {
 	return &Error{Exit: ExitUsage, Err: err, Hint: hint}
 }
 
-// Args validates the arguments of a verb.
 type Args = cobra.PositionalArgs
 
 // ExactArgs requires one argument per name; the names are for the error.

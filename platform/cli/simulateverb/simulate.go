@@ -29,7 +29,6 @@ type command struct {
 	version string
 }
 
-// simulation is the flags of thaw simulate.
 type simulation struct {
 	fleet, functions, trace, format string
 	policy, gpus, html, how         string

@@ -37,7 +37,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
-// Options of a controller.
 type Options struct {
 	Config    *rest.Config
 	Namespace string // of thaw itself, and of its lease

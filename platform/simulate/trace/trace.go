@@ -61,7 +61,6 @@ type Options struct {
 	PerMinute int    // azure-functions: the maximum of a function's calls per minute; 0: no maximum
 }
 
-// Use is the number of requests for a function.
 type Use struct {
 	Name     functions.Name
 	Requests int64
