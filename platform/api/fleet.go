@@ -33,7 +33,7 @@ func (a *API) replicas(x *exchange) ([]functions.Replica, *openai.Error) {
 }
 
 func (a *API) findReplica(x *exchange) (functions.Replica, *openai.Error) {
-	return item("The replica ", a.replicas, func(r functions.Replica) string { return r.ID })(x)
+	return findItem("The replica ", a.replicas, func(r functions.Replica) string { return r.ID })(x)
 }
 
 const (

@@ -44,7 +44,7 @@ type endpoint struct {
 type oneOf []any
 
 func (a *API) table() []endpoint {
-	healthz := text("text/plain; charset=utf-8", func() []byte { return []byte("ok\n") })
+	healthz := textHandler("text/plain; charset=utf-8", func() []byte { return []byte("ok\n") })
 	rows := []endpoint{
 		{method: "GET", path: "/api/v1/functions", query: []string{"watch"}, summary: "All functions.", answer: List[Function]{}, do: listHandler(a, a.functions, func(f Function) string { return f.Name })},
 		{method: "GET", path: "/api/v1/functions/{team}/{name}", summary: "One function, with its spec.", answer: Function{}, do: a.function},
@@ -56,15 +56,15 @@ func (a *API) table() []endpoint {
 		{method: "GET", path: "/api/v1/replicas/{id}", summary: "One replica.", answer: functions.Replica{}, do: reply(a.findReplica)},
 		{method: "GET", path: "/api/v1/replicas/{id}/logs", query: []string{"follow", "tail"}, summary: "The log of a replica's engine, as text.", do: a.logs},
 		{method: "GET", path: "/api/v1/nodes", query: []string{"watch"}, summary: "All nodes.", answer: List[Node]{}, do: listHandler(a, a.nodes, func(n Node) string { return n.ID })},
-		{method: "GET", path: "/api/v1/nodes/{id}", summary: "One node.", answer: Node{}, do: reply(item("The node ", a.nodes, func(n Node) string { return n.ID }))},
+		{method: "GET", path: "/api/v1/nodes/{id}", summary: "One node.", answer: Node{}, do: reply(findItem("The node ", a.nodes, func(n Node) string { return n.ID }))},
 		{method: "GET", path: "/api/v1/teams", query: []string{"watch"}, summary: "All teams.", answer: List[Team]{}, do: listHandler(a, a.teams, func(t Team) string { return t.Name })},
-		{method: "GET", path: "/api/v1/teams/{team}", summary: "One team.", answer: Team{}, do: reply(item("The team ", a.teams, func(t Team) string { return t.Name }))},
+		{method: "GET", path: "/api/v1/teams/{team}", summary: "One team.", answer: Team{}, do: reply(findItem("The team ", a.teams, func(t Team) string { return t.Name }))},
 		{method: "GET", path: "/api/v1/coldstarts", query: []string{"watch", "limit"}, summary: "The newest cold starts, newest first.", answer: List[ColdStart]{}, do: listHandler(a, a.coldStarts, func(c ColdStart) string { return c.ID })},
 		{method: "GET", path: "/api/v1/coldstarts/{id}", summary: "One cold start, by its id, a request's id or the client's X-Client-Request-Id.", answer: ColdStart{}, do: a.coldStart},
 		{method: "GET", path: "/api/v1/explain/{kind}/{team}/{name}", summary: "Why a function is as it is: kind is place (where it was placed, or why nowhere), evict (what was evicted for it), cold (why it lost a replica) or scale (why it wants more), with the candidates and scores of the last decision.", answer: functions.Explanation{}, do: a.explain},
 		{method: "GET", path: "/api/v1/events", query: []string{"watch", "since", "function", "kind"}, summary: "What happened, oldest first; since is the last seq already known, function a TEAM/NAME, kind what happened.", answer: List[functions.Event]{}, do: listHandler(a, a.events, func(e functions.Event) string { return "" })},
 		{method: "GET", path: "/api/v1/lists", query: []string{"of", "watch"}, summary: "Several lists at once: of names them, with commas (functions, replicas, nodes, coldstarts, events, routes). With watch one stream of the changes of all: lines as of the other lists, with the name of the list. A list begins with a reset, its items and synced; a reader that is too slow gets these once more.", answer: Lists{}, do: a.lists},
-		{method: "GET", path: "/api/v1/schema", summary: "The JSON schema of the files: models, routers, remotes, compositions and teams.", answer: map[string]any{}, do: text("application/schema+json", functions.Schema)},
+		{method: "GET", path: "/api/v1/schema", summary: "The JSON schema of the files: models, routers, remotes, compositions and teams.", answer: map[string]any{}, do: textHandler("application/schema+json", functions.Schema)},
 		{method: "GET", path: "/api/v1/keys", permission: admin, query: []string{"team"}, summary: "All keys, without their secrets.", answer: List[auth.Key]{}, do: a.keys},
 		{method: "POST", path: "/api/v1/keys", permission: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: withBody(a.createKey)},
 		{method: "DELETE", path: "/api/v1/keys/{id}", permission: admin, summary: "Revoke a key at once.", status: 204, do: a.deleteKey},
@@ -89,7 +89,7 @@ func (a *API) table() []endpoint {
 		{method: "GET", path: "/healthz", permission: probe, summary: "200 while the process lives.", do: healthz},
 		{method: "GET", path: "/livez", permission: probe, summary: "The same as /healthz.", do: healthz},
 		{method: "GET", path: "/readyz", permission: probe, summary: "200 when requests are taken, else 503.", answer: Readiness{}, do: a.readyz},
-		{method: "GET", path: "/openapi.json", summary: "This document.", answer: map[string]any{}, do: text("application/json", func() []byte { return a.spec })},
+		{method: "GET", path: "/openapi.json", summary: "This document.", answer: map[string]any{}, do: textHandler("application/json", func() []byte { return a.spec })},
 	}
 	for i := range rows {
 		rows[i].segments = strings.Split(rows[i].path, "/")
@@ -128,8 +128,8 @@ func reply[T any](get func(*exchange) (T, *openai.Error)) handler {
 	}
 }
 
-// item gets the item of a list that the path names; noun is for the error.
-func item[T any](noun string, list func(*exchange) ([]T, *openai.Error), key func(T) string) func(*exchange) (T, *openai.Error) {
+// findItem gets the item of a list that the path names; noun is for the error.
+func findItem[T any](noun string, list func(*exchange) ([]T, *openai.Error), key func(T) string) func(*exchange) (T, *openai.Error) {
 	return func(x *exchange) (none T, _ *openai.Error) {
 		items, err := list(x)
 		if err != nil {

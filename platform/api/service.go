@@ -11,8 +11,8 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// text is a handler that answers with what body returns.
-func text(contentType string, body func() []byte) handler {
+// textHandler is a handler that answers with what body returns.
+func textHandler(contentType string, body func() []byte) handler {
 	return func(_ *exchange, res *httpserver.Response) *openai.Error {
 		res.Body = body()
 		res.Set("content-type", contentType)
