@@ -116,7 +116,6 @@ func (p *proxyRequest) compose(res *httpserver.Response) {
 		if p.routing != nil && routes.MayEscalate(e) && p.composeNext(e, res) {
 			return
 		}
-		p.reason = string(e.Code)
 		p.refuseNow(res, e)
 		return
 	case res.Status == httpserver.StatusClientLeft:
@@ -138,7 +137,6 @@ func (p *proxyRequest) composeNext(failed *openai.Error, res *httpserver.Respons
 	case !moved:
 		return false
 	case e != nil:
-		p.reason = string(e.Code)
 		p.refuseNow(res, e)
 	case p.composition != nil:
 		p.compose(res)

@@ -114,7 +114,6 @@ func (p *proxyRequest) run(res *httpserver.Response) {
 // answerWithout ends a request that was refused or whose client left.
 func (p *proxyRequest) answerWithout(res *httpserver.Response) {
 	if p.phase == refused {
-		p.reason = string(p.fail.Code)
 		p.refuseNow(res, p.fail)
 		return
 	}

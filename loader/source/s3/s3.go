@@ -200,6 +200,7 @@ const (
 )
 
 type listing struct {
+	XMLName  xml.Name `xml:"ListBucketResult"` // a page of a proxy is no empty bucket
 	Contents []struct {
 		Key          string `xml:"Key"`
 		ETag         string `xml:"ETag"`
