@@ -12,6 +12,8 @@ var advices = []struct {
 }{
 	{regexp.MustCompile(`^out of GPU memory|too little memory for the KV cache|ErrorOutOfDeviceMemory|allocate (?:\w+ )?buffer|memory allocation .*failed`), "a shorter context, fewer requests at once, a quantised variant or more GPUs need less; `thaw init SOURCE` works out what the model needs"},
 	{regexp.MustCompile(`(?i)no kernel image|unsupported gpu arch|option 'gpu-name'|unsupported toolchain|compute capability below`), "this build of the engine does not know the GPU, or its driver is too old: install the build that is made for them"},
+	{regexp.MustCompile(`is not supported \(known: |quantized weights are not supported|has neither model\.safetensors nor`), "engine: vllm or another engine may read it; ember reads Llama and Qwen2 in model.safetensors or its shards"},
+	{regexp.MustCompile(`tokenizer\.json: no such file`), "copy the model's tokenizer.json beside its config.json"},
 	{regexp.MustCompile(`(?i)unknown model architecture|recognize this architecture|architectures? .*not supported|unsupported (?:model|architecture)|untagged enum|unknown pre-tokenizer|missing tensor|wrong number of tensors`), "where the model is newer than the engine, a newer engine takes it"},
 	{regexp.MustCompile(`(?:lib[\w.+-]+\.so[\w.]*|shared libraries): .*cannot open shared object`), "install the library, or name its folder as LD_LIBRARY_PATH in env"},
 	{regexp.MustCompile(`GLIBC\w*_[\d.]+' not found`), "the engine is built for a newer system than this: install a build for this one"},
