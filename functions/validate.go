@@ -312,6 +312,8 @@ func (p *problems) checkCount(path string, n, minimum int) {
 func (p *problems) checkSize(path string, b Bytes) {
 	if b < 0 || b == math.MaxInt64 {
 		p.add(path, "such as 64Mi", "%d is no size", int64(b))
+	} else if b > 0 && b < 1<<10 && strings.HasPrefix(path, "spec.resources.") {
+		p.add(path, fmt.Sprintf("did you mean %dGi?", int64(b)), "%d bytes hold no engine: a number alone is bytes", int64(b))
 	}
 }
 

@@ -431,7 +431,7 @@ func selectFiles(location string, listing source.Plan, also source.Globs) ([]sou
 	}
 	return nil, nil, &source.Error{Kind: source.Missing, Source: location,
 		Detail: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(listing.Files)),
-		Fix:    "point source at the folder that holds them"}
+		Fix:    source.WithoutWeights(source.Names(listing.Files), "point source at the folder that holds them")}
 }
 
 // carriesCode reports whether loading a file of this format runs code from it.

@@ -68,7 +68,7 @@ func (p *peeker) checkMember(key, v []byte, count int) error {
 		}
 		return p.checkMedia(key, v)
 	case "logit_bias":
-		if v[0] != '{' || count > MaxLogitBias {
+		if v[0] != '{' && (v[0] != '[' || count > 0) || count > MaxLogitBias { // PHP writes an empty object as []
 			return outside(key, "must be an object of at most %d members", MaxLogitBias)
 		}
 	case "stop", "stop_sequences":
@@ -120,7 +120,7 @@ func unsupported(key []byte) *Error {
 
 func between(key, v []byte, from, to int64) error {
 	if n, ok := parseWhole(v); !ok || n < from || n > to {
-		return outside(key, "must be an integer from %d to %d", from, to)
+		return New(InvalidValue, fmt.Sprintf("%s must be an integer from %d to %d.%s", key, from, to, quoted(v))).With(pointer(key))
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ const (
 // whether it has escapes. It looks at eight bytes at a time: prompts are long.
 func scanString(b []byte, i int) (end int, escaped bool, err error) {
 	if i >= len(b) || b[i] != '"' {
-		return 0, false, invalidJSON("", "a string is expected at byte %d.", i)
+		return 0, false, misplaced(b, i, "", "a string")
 	}
 	i++
 	for {
@@ -50,7 +50,7 @@ func scanString(b []byte, i int) (end int, escaped bool, err error) {
 				return 0, false, err
 			}
 		case c < 0x20:
-			return 0, false, invalidJSON("", "a control character stands in a string at byte %d.", i)
+			return 0, false, invalidJSON("", "a control character stands in a string at byte %d: write it as an escape, a line break as \\n.", i)
 		default:
 			i++
 		}
@@ -130,7 +130,7 @@ func scanValue(b []byte, i, depth int, media *bool) (end, count int, err error) 
 				}
 				i = skipSpace(b, i)
 				if i == len(b) || b[i] != ':' {
-					return 0, 0, invalidJSON("", "a colon is expected at byte %d.", i)
+					return 0, 0, misplaced(b, i, "", "a colon")
 				}
 				i = skipSpace(b, i+1)
 			}
@@ -146,7 +146,7 @@ func scanValue(b []byte, i, depth int, media *bool) (end, count int, err error) 
 				return i + 1, count, nil
 			}
 			if b[i] != ',' {
-				return 0, 0, invalidJSON("", "a comma is expected at byte %d.", i)
+				return 0, 0, misplaced(b, i, "", "a comma")
 			}
 			i = skipSpace(b, i+1)
 		}
@@ -165,7 +165,7 @@ func scanLiteral(b []byte, i int, word string) (int, int, error) {
 	if end := i + len(word); end <= len(b) && string(b[i:end]) == word {
 		return end, 0, nil
 	}
-	return 0, 0, invalidJSON("", "a value is expected at byte %d.", i)
+	return 0, 0, misplaced(b, i, "", "a value")
 }
 
 // scanNumber checks the literal at i. What a double cannot hold is infinite to
@@ -185,7 +185,7 @@ func scanNumber(b []byte, i int) (int, error) {
 	zero := i < len(b) && b[i] == '0'
 	whole := digits()
 	if whole == 0 || zero && whole > 1 {
-		return 0, invalidJSON("", "a value is expected at byte %d.", at)
+		return 0, misplaced(b, at, "", "a value")
 	}
 	if i < len(b) && b[i] == '.' {
 		i++

@@ -82,7 +82,32 @@ func responseError(p blobLocation, a *containerAccess, name string, r *azcore.Re
 	if m := serviceMessage(r.RawResponse); m != "" {
 		e.Detail += ": " + m
 	}
+	if fix := codeFixes[code]; strings.HasSuffix(fix, "; else ") {
+		e.Fix = fix + a.fix
+	} else if fix != "" {
+		e.Fix = fix
+	} else if e.Kind == source.Refused && e.Fix == "" {
+		e.Fix = "Azure's list of Blob Storage error codes has the reason"
+	}
 	return e
+}
+
+// codeFixes is what helps against codes of the service that say more than their status. Behind
+// an "else" comes what helps for the credential.
+var codeFixes = map[string]string{
+	"AuthorizationFailure":                "where the account's firewall names networks, add this machine's; else ",
+	"PublicAccessNotPermitted":            "the account takes no anonymous requests: " + howTo,
+	"KeyBasedAuthenticationNotPermitted":  "the account takes no keys and no SAS made with one: use a managed identity, workload identity or az login",
+	"AccountIsDisabled":                   "enable the account in Azure, and check its subscription",
+	"InvalidAuthenticationInfo":           "the token has expired or is of another tenant than the account's: check AZURE_TENANT_ID; else ",
+	"AuthorizationSourceIPMismatch":       "the SAS is for other addresses than this machine's: make one without sip",
+	"AuthorizationProtocolMismatch":       "the SAS is for https alone: use the https endpoint",
+	"AuthorizationResourceTypeMismatch":   "the SAS is not for containers and objects: make one with srt=co",
+	"AuthorizationServiceMismatch":        "the SAS is not for Blob Storage: make one with ss=b",
+	"ContainerBeingDeleted":               "the container is being deleted",
+	"BlobUsesCustomerSpecifiedEncryption": "the blob is encrypted with a key of the customer's own, which is not sent: store it without one",
+	"OutOfRangeInput":                     "check the container's name: 3 to 63 small letters, digits and -",
+	"InvalidResourceName":                 "check the container's name: 3 to 63 small letters, digits and -",
 }
 
 // unsupported reports whether code is a service's refusal of a header that it does not

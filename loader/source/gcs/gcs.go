@@ -225,10 +225,17 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 		_ = json.Unmarshal(raw, &body)
 	}
 	e.Detail = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
+	reason := ""
 	if len(body.Error.Errors) > 0 && len(body.Error.Errors[0].Reason) < 60 {
-		e.Detail += fmt.Sprintf(" %q", body.Error.Errors[0].Reason)
+		reason = body.Error.Errors[0].Reason
+		e.Detail += fmt.Sprintf(" %q", reason)
 	}
 	switch r.StatusCode {
+	case 400:
+		e.Fix = "check the bucket's name and STORAGE_EMULATOR_HOST"
+		if reason == "required" || reason == "userProjectMissing" {
+			e.Fix = "the bucket's requester pays, which is not done: have its owner change that, or copy the model"
+		}
 	case 401, 403:
 		e.Detail += ", with " + s.tokens.describe()
 		e.Fix = "give it the role Storage Object Viewer on the bucket; " + howTo

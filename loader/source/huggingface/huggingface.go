@@ -401,6 +401,10 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 	case code == "GatedRepo":
 		e.Kind, e.Detail = source.Denied, "the repository is gated"
 		e.Fix = fmt.Sprintf("accept its conditions at %s/%s/%s, then %s", s.endpoint, p.org, p.repo, login)
+	case code == "DisabledRepo":
+		e.Kind, e.Detail, e.Fix = source.Denied, "the hub has disabled the repository", "its page on the hub has the reason; take another one"
+	case r.StatusCode == 429 && token == "":
+		e.Fix = "the hub answers more requests with a token: set HF_TOKEN"
 	case code == "RevisionNotFound":
 		e.Kind, e.Detail, e.Fix = source.NotFound, fmt.Sprintf("the repository has no revision %.80q", p.rev),
 			"hf://ORG/REPO@REV: a branch, a tag or a commit"
@@ -412,6 +416,8 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 	case r.StatusCode == 401 || r.StatusCode == 403:
 		e.Detail, e.Fix = fmt.Sprintf("the hub says %d: there is no such repository, or it is private", r.StatusCode),
 			"check the name; if it is private "+login
+	case e.Kind == source.Refused && e.Fix == "":
+		e.Fix = "check HF_ENDPOINT, and what is between this machine and the hub"
 	}
 	return e
 }

@@ -271,7 +271,7 @@ func (s *Source) list(ctx context.Context, p bucketLocation, query url.Values, i
 	if r.StatusCode != http.StatusOK {
 		return s.responseError(r, p, "")
 	}
-	return p.Decode(r, maxAnswer, xml.Unmarshal, into, "the listing is not what S3 gives")
+	return p.Decode(r, maxAnswer, xml.Unmarshal, into, "the listing is not what S3 gives: AWS_ENDPOINT_URL may name a console or a web site")
 }
 
 // single returns one object, but for its name.
@@ -396,19 +396,37 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 		e.Kind, e.Fix = source.NotFound, "check bucket and prefix; names are case-sensitive"
 	case code == "InvalidObjectState":
 		e.Kind, e.Fix = source.Refused, "the object is archived: restore it first"
+	case codeFixes[code] != "":
+		e.Fix = codeFixes[code]
+	case strings.HasPrefix(code, "KMS."):
+		e.Kind, e.Fix = source.Denied, "the key that encrypts the object is disabled or gone: enable it in KMS, and allow kms:Decrypt"
 	case code == "RequestTimeTooSkewed":
 		e.Kind, e.Fix = source.Denied, "set this machine's clock"
-	case code == "ExpiredToken" || code == "InvalidAccessKeyId" || code == "SignatureDoesNotMatch" || code == "InvalidToken":
+	case code == "ExpiredToken" || code == "InvalidAccessKeyId" || code == "SignatureDoesNotMatch" || code == "InvalidToken" ||
+		code == "RequestExpired" || code == "TokenRefreshRequired":
 		e.Kind, e.Fix = source.Denied, "check the credentials; "+howTo
 	case r.StatusCode == 401 || r.StatusCode == 403:
 		e.Detail += ", with " + s.keys.describe()
-		e.Fix = "allow it s3:GetObject on the objects and s3:ListBucket on the bucket; " + howTo
-	case r.StatusCode == 301 || r.StatusCode == 307 || code == "AuthorizationHeaderMalformed":
+		e.Fix = "allow it s3:GetObject on the objects, s3:ListBucket on the bucket and, with KMS, kms:Decrypt; " +
+			"buckets whose requester pays are not read; " + howTo
+	case r.StatusCode == 301 || r.StatusCode == 307 || code == "AuthorizationHeaderMalformed" ||
+		code == "IllegalLocationConstraintException":
 		e.Kind, e.Fix = source.Refused, "the bucket is in another region: set AWS_REGION"
 	case code == "SlowDown" || code == "RequestTimeout":
 		e.Kind, e.Busy = source.Unavailable, true
 	case r.StatusCode == 412 || r.StatusCode == 416:
 		e.Detail += ": it was overwritten while it was read"
+	case e.Kind == source.Refused:
+		e.Fix = "check AWS_ENDPOINT_URL, AWS_REGION and the bucket's name"
 	}
 	return e
+}
+
+// codeFixes is what helps against codes that say more than their status.
+var codeFixes = map[string]string{
+	"AllAccessDisabled": "access to the bucket is turned off: ask its owner, or check its name",
+	"AccountProblem":    "the account has a problem, which its provider knows",
+	"NotSignedUp":       "the account is not signed up for S3",
+	"InvalidRequest":    "an object that is encrypted with a key of the customer's own (SSE-C) is not read: store it without one",
+	"MethodNotAllowed":  "AWS_ENDPOINT_URL names no endpoint of S3's API, such as a website or a console",
 }
