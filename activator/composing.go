@@ -23,6 +23,7 @@ func (a *Activator) newCompositions() *compositions.Server {
 		Prewarm: func(name functions.Name, by string) { a.prewarms.Ask(name, by, a.o.Now()) },
 		Wake: func(name functions.Name, team string) {
 			if a.o.Limits.AdmitColdStart(team, a.o.Now()) == nil {
+				a.reportDemand()
 				a.o.Waker.Wake(name)
 			}
 		},

@@ -601,5 +601,6 @@ func (g *gpuFleet) start(name functions.Name) {
 	g.mu.Unlock()
 }
 
+func (g *gpuFleet) Demand(...Demand)                             {}
 func (g *gpuFleet) Nudge(functions.Name)                         {}
 func (g *gpuFleet) ReportFailure(functions.Name, string, string) {}
