@@ -101,7 +101,6 @@ func changedLines(want, got string) string {
 
 func playScene(t *testing.T, sc scene) string {
 	s := &stage{began: time.Now(), testEnv: newTestEnv(t, func(o *Options) {
-		o.DemandChanged = func() {}
 		if sc.change != nil {
 			sc.change(o)
 		}

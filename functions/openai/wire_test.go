@@ -284,7 +284,7 @@ func TestLinesOfOneEvent(t *testing.T) {
 
 func TestJoinData(t *testing.T) {
 	for in, want := range map[string]string{
-		chunkA + chunkS + Done: chunkA + chunkS + Done,
+		chunkA + chunkS + Done:                                  chunkA + chunkS + Done,
 		"data: {\r\ndata: \"a\":\ndata:1\ndata: }\n\n" + chunkA: "data: { \"a\":1 }\n\n" + chunkA,
 		"event: x\ndata: {\n: c\ndata: }\n\n":                   "event: x\ndata: {\n: c\ndata: }\n\n",
 		"data: {\n\ndata: {}\n\n":                               "data: {\n\ndata: {}\n\n",

@@ -21,7 +21,8 @@ func TestRangeInChunks(t *testing.T) {
 			io.WriteString(w, body)
 		}))
 		defer srv.Close()
-		got, res, err := Range(t.Context(), srv.Client(), RangeRequest{URL: srv.URL, Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 5})
+		got, res, err := Range(t.Context(), srv.Client(),
+			RangeRequest{URL: srv.URL, Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 5})
 		if err != nil || res.ContentLength != -1 {
 			t.Fatalf("%q: %v", body, err)
 		}
@@ -39,7 +40,8 @@ func TestPageForRange(t *testing.T) {
 			w.Header().Set("Content-Type", media)
 			io.WriteString(w, "<html><title>Blocked</title></html>")
 		}))
-		_, _, err := Range(t.Context(), srv.Client(), RangeRequest{URL: srv.URL, Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 5})
+		_, _, err := Range(t.Context(), srv.Client(),
+			RangeRequest{URL: srv.URL, Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 5})
 		if source.KindOf(err) != source.Malformed || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", media, err)
 		}

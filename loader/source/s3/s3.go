@@ -367,7 +367,8 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	}
 	region := s.regionOf(p.Name)
 	body, _, err := httpsource.Range(ctx, s.http,
-		httpsource.RangeRequest{URL: s.address(p, key, region).String(), Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
+		httpsource.RangeRequest{
+			URL: s.address(p, key, region).String(), Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
 			Sign:          func(req *http.Request) error { return s.sign(req, p, region) },
 			ResponseError: func(r *http.Response) error { return s.responseError(r, p, f.Name) },
 		})
