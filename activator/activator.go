@@ -3,7 +3,6 @@ package activator
 import (
 	"cmp"
 	"context"
-	"hash/maphash"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -198,7 +197,6 @@ type Activator struct {
 	waiting      waiters.Index[*proxyRequest]
 	coldStarts   coldstarts.Records
 	runs         *sharedrun.Table[runKey]
-	seeds        [2]maphash.Seed // of fingerprints
 	suspects     suspects.Table[fingerprint]
 	buffers      answer.Buffers
 	usages       usageoption.Table
@@ -239,8 +237,7 @@ func New(o Options) *Activator {
 	a.table = snapshot.NewTable(func(e *entry) {
 		e.Data.self, e.Data.changed, e.Data.queue.Demand = e, &a.changed, &e.Data
 	})
-	a.runs = sharedrun.NewTable(func(k runKey) uint64 { return k.bodyA })
-	a.seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+	a.runs = sharedrun.NewTable(func(k runKey) uint64 { return k.body.Sum() })
 	return a
 }
 

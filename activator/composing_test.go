@@ -194,7 +194,7 @@ func TestComposition(t *testing.T) {
 				}
 			}
 			synctest.Wait() // for the line in the log
-			rec, ok := w.act.Composed().Find(functions.DefaultTeam, r.head.Get("x-request-id"))
+			rec, ok := w.act.Composed(functions.DefaultTeam, r.head.Get("x-request-id"))
 			if !ok || rec.Code != 200 || len(rec.Calls) != 3 {
 				t.Errorf("record %+v", rec)
 			}

@@ -197,7 +197,6 @@ func (i *inbox) Heartbeat(hb functions.Heartbeat, node Node) {
 	i.put(func(u *updates) { u.heartbeats.Put(hb.AgentID, heartbeat{hb, node, i.wallClock()}) })
 }
 
-// Changed reports that the catalogue has changed.
 func (i *inbox) Changed() {
 	i.put(func(u *updates) { u.changed = true })
 }

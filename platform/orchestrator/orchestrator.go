@@ -35,7 +35,6 @@ type Verifier interface {
 	Verify(ctx context.Context, id, problem string) error
 }
 
-// Demand is the demand for one function.
 type Demand = activator.Demand
 
 // DataPath is the part of the activator that the loop calls; the demand comes by the loop's

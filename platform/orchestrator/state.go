@@ -53,7 +53,6 @@ type functionState struct {
 	}
 }
 
-// nodeState is the state of an agent.
 type nodeState struct {
 	*placement.Node
 	id           string

@@ -209,7 +209,6 @@ func (a apiActions) Prewarm(name functions.Name, until time.Time, tier, by strin
 	return p, err
 }
 
-// Prewarms lists the leases on starts ahead of demand.
 func (a apiActions) Prewarms() []functions.Prewarm {
 	list := a.r.orchestrator.Prewarms()
 	for i := range list {

@@ -61,7 +61,7 @@ type leaderTerm struct {
 	limits       *sharedLimits
 	usage        *usageStore
 	hints        *schedulerhint.Webhook // nil: Options.WebhookAddr is empty
-	watches      []watchHandle
+	unwatch      []func() error         // remove the term's handlers from informers, which outlive it
 }
 
 // lead runs one term. It returns when ctx ends, after the last write of the term.
@@ -188,12 +188,10 @@ func (t *leaderTerm) makeStreams() {
 func (t *leaderTerm) makeReconcilers() (err error) {
 	c := t.c
 	ingresses := c.ingress.Networking().V1alpha1().Ingresses()
-	if t.autoscale, err = autoscale.New(autoscale.Options{
+	t.autoscale = autoscale.New(autoscale.Options{
 		Config: c.o.Config, Scales: t, Demand: t.onOutsideDemand, System: c.o.Knative, Log: t.log,
 		PodAutoscalers: c.knative.Autoscaling().V1alpha1().PodAutoscalers(), Ingresses: ingresses, Transform: slim.Object,
-	}); err != nil {
-		return err
-	}
+	})
 	t.ingress = ingress.New(ingress.Options{
 		Client: c.networking, Ingresses: ingresses, Services: c.core.Core().V1().Services(),
 		Revision: t.catalog.has, Push: t.hub.SetTable, Applied: t.hub.OldestApplied, Public: c.o.Public, Private: c.o.Private, Log: t.log,
