@@ -146,6 +146,9 @@ func (p *proxyRequest) wake(w admission.Wake) (refusal *openai.Error) {
 		team, ok = q.RefuseBegin(e)
 	}
 	begins = false
+	if w != admission.NoWake {
+		a.reportDemand()
+	}
 	switch w {
 	case admission.Replica:
 		id := a.o.Waker.Wake(p.fn.Name)
@@ -192,6 +195,7 @@ func (p *proxyRequest) leave() {
 	p.early.cancel()
 	p.endWait()
 	if p.queued.Leave(p.a.o.Now()) {
+		p.a.reportDemand()
 		p.a.o.Waker.Nudge(p.fn.Name)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
@@ -143,7 +144,7 @@ func shaped(seed uint64, body []byte) *slowRemote {
 }
 
 // stageSlow stages it and returns the time until the last block.
-func stageSlow(t *testing.T, s *slowRemote) (time.Duration, loader.Stats) {
+func stageSlow(t *testing.T, s *slowRemote) (time.Duration, functions.LoaderStats) {
 	t.Helper()
 	return stageSlowWith(t, s, "")
 }
@@ -160,7 +161,7 @@ func (r *remaining) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func stageSlowWith(t *testing.T, s *slowRemote, links string) (time.Duration, loader.Stats) {
+func stageSlowWith(t *testing.T, s *slowRemote, links string) (time.Duration, functions.LoaderStats) {
 	t.Helper()
 	l := loader.New(loader.Options{Links: links, Store: openStore(t, store.Options{Dir: t.TempDir()}), Sources: map[string]loader.Source{"far": s}, Block: 8 << 20 / scale})
 	defer l.Close()

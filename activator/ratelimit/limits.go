@@ -221,10 +221,9 @@ func RetryUntilAllotment(ctx func() context.Context, try func() *Refusal) *Refus
 	if r == nil || r.account == nil {
 		return r
 	}
-	late := time.NewTimer(AllotmentWait)
-	defer late.Stop()
+	late := time.After(AllotmentWait)
 	for r != nil && r.account != nil {
-		if !r.await(ctx(), late.C) {
+		if !r.await(ctx(), late) {
 			return r
 		}
 		r = try()

@@ -328,7 +328,7 @@ func (d *decoder) table(n ast.Node, v reflect.Value, path string) {
 	m, ok := mappingValues(n)
 	if !ok {
 		if _, null := n.(*ast.NullNode); !null {
-			d.fail(n, path, "", "%s where keys and values are wanted", d.describe(n, path))
+			d.fail(n, path, "NAME: VALUE for each", "%s where keys and values are wanted", d.describe(n, path))
 		}
 		return
 	}
@@ -349,7 +349,11 @@ func (d *decoder) entries(m []*ast.MappingValueNode, path string, each func(key,
 	for _, kv := range m {
 		key, ok := keyOf(kv)
 		if !ok {
-			d.fail(kv, path, "", "%s as a key; text is wanted", describeNode(kv.Key))
+			hint := ""
+			if _, merge := kv.Key.(*ast.MergeKeyNode); merge {
+				hint = "<< is not supported: write the keys themselves"
+			}
+			d.fail(kv, path, hint, "%s as a key; text is wanted", describeNode(kv.Key))
 			continue
 		}
 		at := key

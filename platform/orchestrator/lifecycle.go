@@ -107,7 +107,7 @@ func (l *lifecycle) unloadDrained(ctx context.Context, now placement.Instant) (a
 		if r.unloading {
 			continue
 		}
-		if l.publisher.path.InFlightOf(r.function.Name, r.ID) > 0 && now < r.drainEnd {
+		if l.commands.inbox.inFlightOf(r.function, r.ID) > 0 && now < r.drainEnd {
 			again = true
 			continue
 		}

@@ -22,6 +22,7 @@ func seeing(t *testing.T, o *foresight.Options, p placement.Policy, ms ...*funct
 	r := &testRig{t: t, d: newFakePath(), c: &fakeCatalog{models: ms}}
 	r.s = New(Options{Epoch: 1, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here", Foresight: o, Policy: p,
 		Hooks: Hooks{ColdStart: r.ended}})
+	r.d.setLoop(r.s)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); r.s.Run(ctx) }()
