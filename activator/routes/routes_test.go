@@ -64,7 +64,7 @@ func TestLog(t *testing.T) {
 		scored = append(scored, fmt.Sprint(rec.ID, team, score))
 	}
 	put := func(team, id, client string) *Logged {
-		return l.Put(nil, team, client, &functions.RouteRecord{ID: id, Target: "a"})
+		return l.Put(nil, team, client, &functions.RouteRecord{ID: id, Rule: "all", Target: "a", Cold: functions.ColdWait, Candidates: []functions.RouteCandidate{{Name: "a"}}})
 	}
 	first := put("red", "1", "mine")
 	put("blue", "2", "mine")
@@ -89,8 +89,16 @@ func TestLog(t *testing.T) {
 	if rec, ok := l.SetOutcome("red", "mine", 0.5); !ok || *rec.Outcome != 0.5 || fmt.Sprint(scored) != "[1red0.5]" {
 		t.Errorf("%+v %v", rec, scored)
 	}
-	if list := l.Newest("red", 10); len(list) != 2 || list[0].ID != "3" || list[1].Outcome == nil {
+	list := l.Newest("red", 10)
+	if len(list) != 2 || list[0].ID != "3" || list[1].Outcome == nil {
 		t.Errorf("%+v", list)
+	}
+	found, _ := l.Find("red", "3")
+	scoredNow, _ := l.SetOutcome("blue", "2", 1)
+	for _, rec := range []functions.RouteRecord{list[0], found, scoredNow} {
+		if rec.Reason != "Rule all matched; a is the first eligible target." {
+			t.Errorf("%+v", rec)
+		}
 	}
 	for i := range 2*maxRecords + 7 {
 		put("red", fmt.Sprint("n", i), fmt.Sprint("c", i))
