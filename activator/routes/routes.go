@@ -37,7 +37,7 @@ type Route struct {
 	Spec    *functions.Router
 	decider *router.Router
 
-	readings atomic.Pointer[readings] // nil: no request was answered from a cache
+	remembers atomic.Bool // see [Route.Remember]
 }
 
 // NewSet compiles Routers. Those that before has compiled already are reused: a document
@@ -213,7 +213,7 @@ func shortHash(s string) string {
 
 // Read fills in the features of a request's body. A dry run notes nothing.
 func (r *Route) Read(q *Request, env *openai.Envelope, body []byte, path string, seen *Families, dry bool) {
-	q.Features = r.features(q, env, body, path)
+	q.Features = r.features(q, env, body, path, &seen.readings)
 	if s := q.Header("thaw-session"); s != "" && len(s) <= 256 {
 		q.Features.Session = shortHash(q.Team + "\x00" + s)
 	}

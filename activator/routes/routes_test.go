@@ -266,6 +266,7 @@ func TestRemember(t *testing.T) {
 	r := &functions.Router{Metadata: functions.Metadata{Namespace: "red", Name: "auto"}, Spec: functions.RouterSpec{Rules: []functions.Rule{{Name: "all", To: []string{"m"}}}}}
 	route := NewSet(nil, []*functions.Router{r}, nil, slog.New(slog.DiscardHandler)).Find(r.FullName())
 	const chat = "/v1/chat/completions"
+	seen := NewFamilies()
 	read := func(team, text, path string) functions.RouteFeatures {
 		body := []byte(`{"model":"auto","messages":[{"role":"user","content":"` + text + `"}]}`)
 		env, err := openai.Peek(body)
@@ -273,7 +274,7 @@ func TestRemember(t *testing.T) {
 			t.Fatal(err)
 		}
 		q := Request{Team: team, Header: func(string) string { return "" }, Now: noon}
-		route.Read(&q, &env, body, path, NewFamilies(), false)
+		route.Read(&q, &env, body, path, seen, false)
 		if q.Hashed != (cache.Body{}) && q.Hashed != cache.BodyOf(body) {
 			t.Error("the hashes are of another body")
 		}
@@ -281,10 +282,11 @@ func TestRemember(t *testing.T) {
 	}
 	const text, other = "What is the weather like?", "Write a function in Python that adds two numbers."
 	want := read("red", text, chat)
-	if route.readings.Load() != nil {
-		t.Fatal("features are remembered though no cache answers")
+	for i := range seen.readings {
+		if seen.readings[i].Load() != nil {
+			t.Fatal("features are remembered though no cache answers")
+		}
 	}
-	route.Remember()
 	route.Remember()
 	for range 3 {
 		for _, team := range []string{"red", "blue"} {
@@ -296,8 +298,9 @@ func TestRemember(t *testing.T) {
 			}
 		}
 	}
-	for i := range route.readings.Load() {
-		if at := route.readings.Load()[i].Load(); at != nil {
+	read("blue", text, chat) // the newest in its slot
+	for i := range seen.readings {
+		if at := seen.readings[i].Load(); at != nil {
 			at.features.TokenCount = 7 // shows that it is given
 		}
 	}
