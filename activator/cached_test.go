@@ -418,7 +418,7 @@ func TestCacheOfRouters(t *testing.T) {
 				t.Errorf("hit %d: %+v, want %+v", i, rec.Features, first)
 			}
 			if h := res.head.Get("thaw-route"); !strings.Contains(h, "target=small; stage=rules; cache="+want+"; ") || rec.Cache != want ||
-				rec.Code != 200 || (rec.Prewarm != "") != (i == 0) {
+				rec.Code != 200 || (rec.Prewarm != "") != (i == 0) || strings.Contains(rec.Reason, "is prewarmed") != (i == 0) {
 				t.Errorf("%s, %+v", h, rec)
 			}
 		}

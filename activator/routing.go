@@ -96,8 +96,8 @@ func (p *proxyRequest) follow(rec *functions.RouteRecord) *openai.Error {
 	if rec.Prewarm != "" {
 		name, _, _ := t.by.Target(&t.request, rec.Prewarm)
 		if refused := a.prewarms.Ask(name, "router "+rec.Router, a.o.Now()); refused != "" {
+			rec.Reason = " `" + rec.Prewarm + "` is not prewarmed: " + refused + "."
 			rec.Prewarm = ""
-			rec.Reason += " It is not prewarmed: " + refused + "."
 		}
 	}
 	if rec.Cache = p.cached.Word(); p.caller.Covered() {
@@ -284,7 +284,7 @@ func (a *Activator) DryRouteTyped(id auth.Identity, router, path string, header 
 	}
 	rec = r.Choose(&t.request)
 	rec.Currency = a.o.Currency
-	return rec, nil
+	return routes.Explain(rec), nil
 }
 
 // Outlook is what a decision says of the text, and how ready its target is.

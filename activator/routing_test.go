@@ -385,7 +385,8 @@ func TestColdPolicies(t *testing.T) {
 		w.post("/v1/chat/completions", autoRequest)
 		time.Sleep(2 * time.Second)
 		res = w.post("/v1/chat/completions", autoRequest)
-		if rec := w.decision(res); rec.Prewarm != "" || !strings.Contains(rec.Reason, "the budget of the team is used up") {
+		if rec := w.decision(res); rec.Prewarm != "" || !strings.HasPrefix(rec.Reason, "Rule ") ||
+			!strings.HasSuffix(rec.Reason, ". `big` is not prewarmed: the budget of the team is used up.") {
 			t.Errorf("%+v", rec)
 		}
 		w.mu.Lock()

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/thaw-dev/thaw/activator/router/category"
@@ -8,34 +9,28 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Input is what a decision depends on beside the Router. Features are those of
-// [Router.Features]. Text returns the text that complexity and intents are judged by, as
-// [Text] reads it; it is called at most once, and only if a rule asks. Candidate returns
-// the state of a target as it is now; its WhyNot is set where it does not exist, the
-// caller may not use it, its circuit is open, its class of data forbids it, or budgets
-// and limits have no room. Header returns a field of the request's head.
+// Input is what a decision depends on beside the Router and what [Router.Decide] calls.
+// Features are those of [Router.Features]. Header returns a field of the request's head.
 type Input struct {
-	Features  functions.RouteFeatures
-	Text      func() []byte
-	Typed     *intents.Typed // what is remembered of a text that is being typed; nil: nothing
-	Header    func(name string) string
-	Candidate func(target string) functions.RouteCandidate
-	Cold      functions.ColdPolicy // of the request (thaw-cold); "" is the Router's
-	Data      functions.DataClass
+	Features functions.RouteFeatures
+	Typed    *intents.Typed // what is remembered of a text that is being typed; nil: nothing
+	Header   func(name string) string
+	Cold     functions.ColdPolicy // of the request (thaw-cold); "" is the Router's
+	Data     functions.DataClass
 }
 
 // Decide chooses the target of a request: the first rule that holds, and of its targets
-// the one that the objective and the policy for cold targets select. The result lacks ID,
-// Time, After, Cache and Code.
-func (r *Router) Decide(in Input) functions.RouteRecord {
+// the one that the objective and the policy for cold targets select. candidate returns
+// the state of a target as it is now; its WhyNot is set where it does not exist, the
+// caller may not use it, its circuit is open, its class of data forbids it, or budgets
+// and limits have no room. text, which may be nil, returns the text that complexity and
+// intents are judged by, as [Text] reads it; it is called at most once, and only if a rule
+// asks. The result lacks ID, Time, After, Cache and Code, and Reason: see [Explain].
+func (r *Router) Decide(in Input, candidate func(target string) functions.RouteCandidate, text func() []byte) functions.RouteRecord {
 	f := in.Features
 	f.Intent, f.Confidence = "", 0
-	e := evaluation{router: r, features: f, header: in.Header, text: in.Text, typed: in.Typed}
-	cold := in.Cold
-	if cold == "" {
-		cold = r.spec.Cold
-	}
-	return e.decide(in.Candidate, cold, in.Data, r.spec.Objective)
+	e := evaluation{router: r, features: f, header: in.Header, typed: in.Typed}
+	return e.decide(candidate, text, cmp.Or(in.Cold, r.spec.Cold), in.Data, r.spec.Objective)
 }
 
 // Replay decides again from a record. Where header is nil, a condition on a header holds
@@ -51,7 +46,7 @@ func (r *Router) Replay(rec functions.RouteRecord, header func(string) string) f
 			}
 		}
 		return functions.RouteCandidate{Name: target, ExpectedMS: -1, Cost: -1, WhyNot: "it is not in the record"}
-	}, rec.Cold, rec.Data, rec.Objective)
+	}, nil, rec.Cold, rec.Data, rec.Objective)
 	if header == nil && again.Rule == rec.Rule {
 		again.Stage = rec.Stage
 	}
@@ -64,19 +59,18 @@ type evaluation struct {
 	router   *Router
 	features functions.RouteFeatures
 	header   func(string) string
-	text     func() []byte
 	typed    *intents.Typed
 
 	replayed bool   // features are complete: nothing is computed
 	rule     string // the rule of the record, where replayed
 
 	scored, classified bool
-	read               bool // text has been called
+	read               bool // text was called
 	content            []byte
 }
 
-func (e *evaluation) decide(candidate func(string) functions.RouteCandidate, cold functions.ColdPolicy, data functions.DataClass, objective functions.Objective) functions.RouteRecord {
-	rule := e.match()
+func (e *evaluation) decide(candidate func(string) functions.RouteCandidate, text func() []byte, cold functions.ColdPolicy, data functions.DataClass, objective functions.Objective) functions.RouteRecord {
+	rule := e.match(text)
 	rec := functions.RouteRecord{Router: e.router.name, Rule: rule.Name, Stage: functions.StageRules, Cold: cold, Data: data, Objective: objective}
 	switch {
 	case e.classified:
@@ -97,10 +91,10 @@ func (e *evaluation) decide(candidate func(string) functions.RouteCandidate, col
 
 // match returns the first rule that holds. The last rule of a compiled Router always
 // does.
-func (e *evaluation) match() *functions.Rule {
+func (e *evaluation) match(text func() []byte) *functions.Rule {
 	rules := e.router.spec.Rules
 	for i := range rules[:len(rules)-1] {
-		if e.holds(&rules[i]) {
+		if e.holds(&rules[i], text) {
 			return &rules[i]
 		}
 	}
@@ -108,7 +102,7 @@ func (e *evaluation) match() *functions.Rule {
 }
 
 // holds evaluates a condition, the cheap parts first.
-func (e *evaluation) holds(rule *functions.Rule) bool {
+func (e *evaluation) holds(rule *functions.Rule, text func() []byte) bool {
 	w, f := &rule.When, &e.features
 	for _, c := range [...]struct {
 		want *bool
@@ -128,12 +122,12 @@ func (e *evaluation) holds(rule *functions.Rule) bool {
 		return false
 	}
 	if w.ComplexityAbove != nil || w.ComplexityBelow != nil {
-		c := e.complexity()
+		c := e.complexity(text)
 		if c < 0 || w.ComplexityAbove != nil && c <= *w.ComplexityAbove || w.ComplexityBelow != nil && c >= *w.ComplexityBelow {
 			return false
 		}
 	}
-	return w.Intent == "" || w.Intent == e.intent()
+	return w.Intent == "" || w.Intent == e.intent(text)
 }
 
 func (e *evaluation) headersHold(rule *functions.Rule) bool {
@@ -148,8 +142,8 @@ func (e *evaluation) headersHold(rule *functions.Rule) bool {
 	return true
 }
 
-func (e *evaluation) complexity() float64 {
-	if !e.scored && !e.replayed && e.features.Complexity < 0 && e.readText() {
+func (e *evaluation) complexity(text func() []byte) float64 {
+	if !e.scored && !e.replayed && e.features.Complexity < 0 && e.readText(text) {
 		e.features.Complexity = category.Judge(e.content).Complexity()
 	}
 	e.scored = true
@@ -158,8 +152,8 @@ func (e *evaluation) complexity() float64 {
 
 // intent returns the intent of the text, "" below the threshold. The confidence of what
 // was below it stays in the features.
-func (e *evaluation) intent() string {
-	if !e.classified && !e.replayed && e.router.intents != nil && e.readText() {
+func (e *evaluation) intent(text func() []byte) string {
+	if !e.classified && !e.replayed && e.router.intents != nil && e.readText(text) {
 		intent, confidence := e.router.intents.ClassifyTyped(e.typed, string(e.content))
 		e.features.Confidence = confidence
 		if confidence >= e.router.threshold {
@@ -171,16 +165,16 @@ func (e *evaluation) intent() string {
 }
 
 // readText reports whether there is a text to judge.
-func (e *evaluation) readText() bool {
-	if !e.read && e.text != nil {
-		e.content = e.text()
+func (e *evaluation) readText(text func() []byte) bool {
+	if !e.read && text != nil {
+		e.content = text()
 	}
 	e.read = true
 	return len(e.content) > 0
 }
 
-// choose sets Target, Prewarm and Reason from Candidates, Objective and Cold.
-func choose(rec *functions.RouteRecord) {
+// choose sets Target and Prewarm from Candidates, Objective and Cold, and returns why.
+func choose(rec *functions.RouteRecord) (why string) {
 	first, fit, soonest, ready := -1, -1, -1, false
 	for _, c := range rec.Candidates {
 		ready = ready || c.WhyNot == "" && isReady(c)
@@ -200,8 +194,7 @@ func choose(rec *functions.RouteRecord) {
 		}
 	}
 	if first < 0 {
-		rec.Reason = "Rule " + rec.Rule + " matched, and none of its targets is eligible."
-		return
+		return "none of its targets is eligible"
 	}
 	at, why := fit, "is the first eligible target that meets the objective"
 	switch {
@@ -218,9 +211,22 @@ func choose(rec *functions.RouteRecord) {
 	rec.Target = rec.Candidates[at].Name
 	if c := rec.Candidates[first]; rec.Cold == functions.ColdHedge && at != first && !isReady(c) && c.Kind != functions.KindRemote && c.Kind != functions.KindComposition {
 		rec.Prewarm = c.Name
-		why += ", and " + c.Name + " is prewarmed"
 	}
-	rec.Reason = "Rule " + rec.Rule + " matched; " + rec.Target + " " + why + "."
+	return why
+}
+
+// Explain returns the reason of a decision as a sentence. Few records are read, so that it is
+// made then.
+func Explain(rec functions.RouteRecord) string {
+	prewarm := rec.Prewarm
+	why := choose(&rec)
+	switch {
+	case rec.Target == "":
+		return "Rule " + rec.Rule + " matched, and " + why + "."
+	case prewarm != "":
+		why += ", and " + prewarm + " is prewarmed"
+	}
+	return "Rule " + rec.Rule + " matched; " + rec.Target + " " + why + "."
 }
 
 func isReady(c functions.RouteCandidate) bool { return c.State == functions.Ready.Word() }

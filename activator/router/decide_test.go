@@ -76,16 +76,18 @@ func TestChoose(t *testing.T) {
 	} {
 		t.Run(string(c.cold)+" "+c.name, func(t *testing.T) {
 			r := compile(t, functions.RouterSpec{Rules: []functions.Rule{{Name: "all", To: []string{"a", "b"}}}, Objective: c.objective, Cold: c.cold})
-			rec := r.Decide(Input{Candidate: candidates(c.a, c.b), Data: functions.DataInternal})
+			rec := r.Decide(Input{Data: functions.DataInternal}, candidates(c.a, c.b), nil)
+			reason := Explain(rec)
 			got := rec.Target
 			if rec.Prewarm != "" {
 				got += "+" + rec.Prewarm
 			}
 			if got != c.want {
-				t.Errorf("%q, want %q: %s", got, c.want, rec.Reason)
+				t.Errorf("%q, want %q: %s", got, c.want, reason)
 			}
-			if !strings.HasPrefix(rec.Reason, "Rule all matched") || strings.Count(rec.Reason, ".") != 1 {
-				t.Errorf("reason: %s", rec.Reason)
+			if !strings.HasPrefix(reason, "Rule all matched") || strings.Count(reason, ".") != 1 ||
+				strings.Contains(reason, " is prewarmed") != (rec.Prewarm != "") {
+				t.Errorf("reason: %s", reason)
 			}
 			if len(rec.Candidates) != 2 || rec.Router != "default/auto" || rec.Rule != "all" || rec.Data != functions.DataInternal {
 				t.Errorf("%+v", rec)
@@ -97,12 +99,11 @@ func TestChoose(t *testing.T) {
 // TestColdOfRequest: the request's own policy replaces the Router's.
 func TestColdOfRequest(t *testing.T) {
 	r := compile(t, functions.RouterSpec{Rules: []functions.Rule{{Name: "all", To: []string{"a", "b"}}}, Cold: functions.ColdHedge})
-	in := Input{Candidate: candidates(functions.RouteCandidate{Name: "a", State: "cold"}, functions.RouteCandidate{Name: "b", State: "ready"})}
-	if rec := r.Decide(in); rec.Target != "b" || rec.Prewarm != "a" || rec.Cold != functions.ColdHedge {
+	all := candidates(functions.RouteCandidate{Name: "a", State: "cold"}, functions.RouteCandidate{Name: "b", State: "ready"})
+	if rec := r.Decide(Input{}, all, nil); rec.Target != "b" || rec.Prewarm != "a" || rec.Cold != functions.ColdHedge {
 		t.Errorf("%+v", rec)
 	}
-	in.Cold = functions.ColdWait
-	if rec := r.Decide(in); rec.Target != "a" || rec.Prewarm != "" || rec.Cold != functions.ColdWait {
+	if rec := r.Decide(Input{Cold: functions.ColdWait}, all, nil); rec.Target != "a" || rec.Prewarm != "" || rec.Cold != functions.ColdWait {
 		t.Errorf("%+v", rec)
 	}
 }
@@ -151,12 +152,12 @@ func TestWhen(t *testing.T) {
 			}
 			return ""
 		}
-		rec := r.Decide(Input{Header: header, Candidate: candidates()})
+		rec := r.Decide(Input{Header: header}, candidates(), nil)
 		if rec.Rule != rule || r.Replay(rec, nil).Rule != rule || r.Replay(rec, header).Rule != rule {
 			t.Errorf("x-tier %q: rule %s, want %s", value, rec.Rule, rule)
 		}
 	}
-	if rec := r.Decide(Input{Candidate: candidates()}); rec.Rule != "rest" {
+	if rec := r.Decide(Input{}, candidates(), nil); rec.Rule != "rest" {
 		t.Errorf("without a head: %s", rec.Rule)
 	}
 }
@@ -187,7 +188,7 @@ func TestLazy(t *testing.T) {
 	} {
 		reads := 0
 		c.f.Complexity = -1 // not judged yet
-		rec := r.Decide(Input{Features: c.f, Text: func() []byte { reads++; return []byte("Where is my invoice?") }, Candidate: candidates()})
+		rec := r.Decide(Input{Features: c.f}, candidates(), func() []byte { reads++; return []byte("Where is my invoice?") })
 		if rec.Rule != c.rule || rec.Stage != c.stage || reads != c.reads {
 			t.Errorf("%+v: rule %s, stage %s, %d reads", c, rec.Rule, rec.Stage, reads)
 		}
@@ -321,12 +322,10 @@ func TestReplay(t *testing.T) {
 		rec := r.Decide(Input{
 			Features: functions.RouteFeatures{TokenCount: w.IntN(1000), Code: w.IntN(2) == 0, Tools: w.IntN(2) == 0,
 				StructuredOutput: w.IntN(2) == 0},
-			Text:      func() []byte { return []byte(text) },
-			Header:    header,
-			Candidate: func(target string) functions.RouteCandidate { return all[target] },
-			Cold:      append(functions.ColdPolicies, "")[w.IntN(4)],
-			Data:      functions.DataSecret,
-		})
+			Header: header,
+			Cold:   append(functions.ColdPolicies, "")[w.IntN(4)],
+			Data:   functions.DataSecret,
+		}, func(target string) functions.RouteCandidate { return all[target] }, func() []byte { return []byte(text) })
 		rec.ID, rec.Time = "r1", "now"
 		raw, err := json.Marshal(rec)
 		if err != nil {

@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// Families are the beginnings of recent prompts of each team. Its methods may be called
-// concurrently and take no lock.
+// Families are the beginnings of recent prompts of each team, and features of whole bodies. Its
+// methods may be called concurrently and take no lock.
 type Families struct {
-	seed maphash.Seed
-	seen []familyCell
+	seed     maphash.Seed
+	seen     []familyCell
+	readings readings
 }
 
 // familyCell holds a hash in its upper 48 bits and the minute when it was seen in the

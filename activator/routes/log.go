@@ -2,6 +2,7 @@ package routes
 
 import (
 	"github.com/thaw-dev/thaw/activator/records"
+	"github.com/thaw-dev/thaw/activator/router"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -35,11 +36,24 @@ func (l *Log) Finish(at *Logged, code int) {
 
 // Find returns the record of a request of the team (of any with ""), by its id or by the
 // client's own.
-func (l *Log) Find(team, id string) (functions.RouteRecord, bool) { return l.log.Find(team, id, nil) }
+func (l *Log) Find(team, id string) (functions.RouteRecord, bool) {
+	rec, ok := l.log.Find(team, id, nil)
+	return Explain(rec), ok
+}
 
 // Newest returns at most limit records of the team (of all with ""), the newest first.
 func (l *Log) Newest(team string, limit int) []functions.RouteRecord {
-	return l.log.Newest(team, limit)
+	list := l.log.Newest(team, limit)
+	for i := range list {
+		list[i] = Explain(list[i])
+	}
+	return list
+}
+
+// Explain adds the reason of a decision, before what is said of the prewarm already.
+func Explain(rec functions.RouteRecord) functions.RouteRecord {
+	rec.Reason = router.Explain(rec) + rec.Reason
+	return rec
 }
 
 // SetOutcome stores how good the answer to a request was; false where no record of it is
@@ -50,5 +64,5 @@ func (l *Log) SetOutcome(team, id string, score float64) (functions.RouteRecord,
 	if ok && l.Scored != nil {
 		l.Scored(rec, owner, score)
 	}
-	return rec, ok
+	return Explain(rec), ok
 }

@@ -11,7 +11,7 @@ import (
 // readings has the features of recent bodies, which depend on nothing but the bytes: a request
 // that a cache answers most often repeats an earlier one byte for byte. Of two in one slot
 // the older is forgotten.
-type readings [1024]atomic.Pointer[reading]
+type readings [4096]atomic.Pointer[reading]
 
 type reading struct {
 	team     string // whose request it was
@@ -21,16 +21,11 @@ type reading struct {
 
 // Remember has the features of bodies remembered from now on, because a request of this Router
 // was answered from a cache.
-func (r *Route) Remember() {
-	if r.readings.Load() == nil {
-		r.readings.CompareAndSwap(nil, new(readings))
-	}
-}
+func (r *Route) Remember() { r.remembers.Store(true) }
 
 // features are those of a body alone: remembered, or else read.
-func (r *Route) features(q *Request, env *openai.Envelope, body []byte, path string) functions.RouteFeatures {
-	known := r.readings.Load()
-	if known == nil || openai.IsForm(path) {
+func (r *Route) features(q *Request, env *openai.Envelope, body []byte, path string, known *readings) functions.RouteFeatures {
+	if openai.IsForm(path) || !r.remembers.Load() {
 		return r.decider.Features(env, body, path)
 	}
 	q.Hashed = cache.BodyOf(body)

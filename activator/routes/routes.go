@@ -37,7 +37,7 @@ type Route struct {
 	Spec    *functions.Router
 	decider *router.Router
 
-	readings atomic.Pointer[readings] // nil: no request was answered from a cache
+	remembers atomic.Bool // see [Route.Remember]
 }
 
 // NewSet compiles Routers. Those that before has compiled already are reused: a document
@@ -175,13 +175,14 @@ type Request struct {
 	// Hashed is the body, where [Route.Read] has hashed it.
 	Hashed cache.Body
 
-	text    func() []byte     // of the newest turn
-	path    string            // of the endpoint
-	answers int               // that it asks for
-	depth   int               // Compositions whose parts are looked at
-	after   string            // the target that failed the request last
-	failed  map[string]string // why targets failed it
-	refused []*openai.Error   // answers of targets that the last decision refused
+	envelope *openai.Envelope
+	body     []byte
+	path     string            // of the endpoint
+	answers  int               // that it asks for
+	depth    int               // Compositions whose parts are looked at
+	after    string            // the target that failed the request last
+	failed   map[string]string // why targets failed it
+	refused  []*openai.Error   // answers of targets that the last decision refused
 }
 
 // ReadHeaders reads the class of data and the policy for cold functions of a request that
@@ -212,7 +213,7 @@ func shortHash(s string) string {
 
 // Read fills in the features of a request's body. A dry run notes nothing.
 func (r *Route) Read(q *Request, env *openai.Envelope, body []byte, path string, seen *Families, dry bool) {
-	q.Features = r.features(q, env, body, path)
+	q.Features = r.features(q, env, body, path, &seen.readings)
 	if s := q.Header("thaw-session"); s != "" && len(s) <= 256 {
 		q.Features.Session = shortHash(q.Team + "\x00" + s)
 	}
@@ -220,17 +221,16 @@ func (r *Route) Read(q *Request, env *openai.Envelope, body []byte, path string,
 		q.Features.RepeatedPrefix = seen.look(q.Team, f, q.Now, !dry)
 	}
 	q.MaxTokens, q.path, q.answers = env.MaxTokens, path, env.N
-	q.text = func() []byte { return router.Text(env, body, path) }
+	q.envelope, q.body = env, body
 }
 
 // Choose decides. The record's target is "" where no candidate is eligible; Refusal is
 // the answer then.
 func (r *Route) Choose(q *Request) functions.RouteRecord {
 	q.refused = q.refused[:0]
-	rec := r.decider.Decide(router.Input{
-		Features: q.Features, Text: q.text, Typed: q.Typed, Header: q.Header, Cold: q.Cold, Data: q.Data,
-		Candidate: func(target string) functions.RouteCandidate { return r.candidate(q, target) },
-	})
+	rec := r.decider.Decide(router.Input{Features: q.Features, Typed: q.Typed, Header: q.Header, Cold: q.Cold, Data: q.Data},
+		func(target string) functions.RouteCandidate { return r.candidate(q, target) },
+		func() []byte { return router.Text(q.envelope, q.body, q.path) })
 	rec.ID, rec.Time = q.ID, q.Now.UTC().Format(time.RFC3339Nano)
 	rec.After = q.after
 	rec.Cache = cmp.Or(rec.Cache, "off")

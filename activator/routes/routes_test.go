@@ -64,7 +64,7 @@ func TestLog(t *testing.T) {
 		scored = append(scored, fmt.Sprint(rec.ID, team, score))
 	}
 	put := func(team, id, client string) *Logged {
-		return l.Put(nil, team, client, &functions.RouteRecord{ID: id, Target: "a"})
+		return l.Put(nil, team, client, &functions.RouteRecord{ID: id, Rule: "all", Target: "a", Cold: functions.ColdWait, Candidates: []functions.RouteCandidate{{Name: "a"}}})
 	}
 	first := put("red", "1", "mine")
 	put("blue", "2", "mine")
@@ -89,8 +89,16 @@ func TestLog(t *testing.T) {
 	if rec, ok := l.SetOutcome("red", "mine", 0.5); !ok || *rec.Outcome != 0.5 || fmt.Sprint(scored) != "[1red0.5]" {
 		t.Errorf("%+v %v", rec, scored)
 	}
-	if list := l.Newest("red", 10); len(list) != 2 || list[0].ID != "3" || list[1].Outcome == nil {
+	list := l.Newest("red", 10)
+	if len(list) != 2 || list[0].ID != "3" || list[1].Outcome == nil {
 		t.Errorf("%+v", list)
+	}
+	found, _ := l.Find("red", "3")
+	scoredNow, _ := l.SetOutcome("blue", "2", 1)
+	for _, rec := range []functions.RouteRecord{list[0], found, scoredNow} {
+		if rec.Reason != "Rule all matched; a is the first eligible target." {
+			t.Errorf("%+v", rec)
+		}
 	}
 	for i := range 2*maxRecords + 7 {
 		put("red", fmt.Sprint("n", i), fmt.Sprint("c", i))
@@ -258,6 +266,7 @@ func TestRemember(t *testing.T) {
 	r := &functions.Router{Metadata: functions.Metadata{Namespace: "red", Name: "auto"}, Spec: functions.RouterSpec{Rules: []functions.Rule{{Name: "all", To: []string{"m"}}}}}
 	route := NewSet(nil, []*functions.Router{r}, nil, slog.New(slog.DiscardHandler)).Find(r.FullName())
 	const chat = "/v1/chat/completions"
+	seen := NewFamilies()
 	read := func(team, text, path string) functions.RouteFeatures {
 		body := []byte(`{"model":"auto","messages":[{"role":"user","content":"` + text + `"}]}`)
 		env, err := openai.Peek(body)
@@ -265,7 +274,7 @@ func TestRemember(t *testing.T) {
 			t.Fatal(err)
 		}
 		q := Request{Team: team, Header: func(string) string { return "" }, Now: noon}
-		route.Read(&q, &env, body, path, NewFamilies(), false)
+		route.Read(&q, &env, body, path, seen, false)
 		if q.Hashed != (cache.Body{}) && q.Hashed != cache.BodyOf(body) {
 			t.Error("the hashes are of another body")
 		}
@@ -273,10 +282,11 @@ func TestRemember(t *testing.T) {
 	}
 	const text, other = "What is the weather like?", "Write a function in Python that adds two numbers."
 	want := read("red", text, chat)
-	if route.readings.Load() != nil {
-		t.Fatal("features are remembered though no cache answers")
+	for i := range seen.readings {
+		if seen.readings[i].Load() != nil {
+			t.Fatal("features are remembered though no cache answers")
+		}
 	}
-	route.Remember()
 	route.Remember()
 	for range 3 {
 		for _, team := range []string{"red", "blue"} {
@@ -288,8 +298,9 @@ func TestRemember(t *testing.T) {
 			}
 		}
 	}
-	for i := range route.readings.Load() {
-		if at := route.readings.Load()[i].Load(); at != nil {
+	read("blue", text, chat) // the newest in its slot
+	for i := range seen.readings {
+		if at := seen.readings[i].Load(); at != nil {
 			at.features.TokenCount = 7 // shows that it is given
 		}
 	}

@@ -39,7 +39,8 @@ type reader struct {
 
 	family []byte // the beginning of all texts
 	buffer []byte // for texts with escapes
-	joined []byte // the newest turn
+	joined []byte // the newest turn, where it is not as in the body
+	newest []byte // the newest turn
 
 	named [familyBytes]byte // a family that was named before, by this reader
 	known string            // its name
@@ -70,7 +71,7 @@ func Read(env *openai.Envelope, body []byte) functions.RouteFeatures {
 	f.Images = r.images
 	f.Code = r.user.code.certain()
 	f.StructuredOutput = env.Structured(body) || r.user.found&foundJSON != 0
-	if len(r.joined) > 0 {
+	if len(r.newest) > 0 {
 		r.judge(&f)
 	}
 	f.Safety = r.user.found&foundVerdict != 0 || r.system.found&foundSafePair != 0
@@ -85,13 +86,13 @@ const leastCode = 0.02
 // judge sets what the category of the newest turn decides. Code that is certain is not judged.
 func (r *reader) judge(f *functions.RouteFeatures) {
 	if !f.Code {
-		shares := category.Judge(r.joined)
+		shares := category.Judge(r.newest)
 		is := shares.Category()
 		f.Complexity = shares.Complexity()
 		f.Code = is == category.Code && !f.StructuredOutput || shares[category.Code] > leastCode && r.user.code.found(r.user.words)
 		f.StructuredOutput = f.StructuredOutput || is == category.Extraction && !f.Code
 	}
-	f.Code = f.Code || r.earlier && len(r.joined) < followUpBytes
+	f.Code = f.Code || r.earlier && len(r.newest) < followUpBytes
 }
 
 // Text returns the text that complexity and intents are judged by: that of the user's
@@ -102,13 +103,11 @@ func Text(env *openai.Envelope, body []byte) []byte {
 	r.reset()
 	r.only = true
 	r.readPrompt(env.Section(body, openai.SectionPrompt))
-	if len(r.turn) == 1 {
-		if lit := r.body[r.turn[0].at:r.turn[0].end]; !hasEscape(lit) {
-			return lit[1 : len(lit)-1]
-		}
+	text := r.joinTurn()
+	if len(r.joined) > 0 {
+		return bytes.Clone(text)
 	}
-	r.joinTurn()
-	return bytes.Clone(r.joined)
+	return text
 }
 
 func (r *reader) reset() {
@@ -118,7 +117,7 @@ func (r *reader) reset() {
 }
 
 func (r *reader) release() {
-	r.body = nil
+	r.body, r.newest = nil, nil
 	if cap(r.buffer)+cap(r.joined)+cap(r.turn)+cap(r.first) <= keptBuffer {
 		readers.Put(r)
 	}
@@ -396,7 +395,13 @@ func (r *reader) count(text []byte) {
 	r.earlier = r.earlier || hasFence(text)
 }
 
-func (r *reader) joinTurn() {
+// joinTurn returns the texts of the newest turn as one.
+func (r *reader) joinTurn() []byte {
+	if len(r.turn) == 1 {
+		if lit := r.body[r.turn[0].at:r.turn[0].end]; !hasEscape(lit) {
+			return lit[1 : len(lit)-1]
+		}
+	}
 	for i, at := range r.turn {
 		if i > 0 {
 			r.joined = append(r.joined, '\n')
@@ -407,17 +412,18 @@ func (r *reader) joinTurn() {
 			r.joined = append(r.joined, lit[1:len(lit)-1]...)
 		}
 	}
+	return r.joined
 }
 
 // readTurn reads the user's newest turn.
 func (r *reader) readTurn() {
-	r.joinTurn()
+	r.newest = r.joinTurn()
 	if len(r.turn) == 1 && r.begun == 0 {
-		r.addFamily(r.joined)
+		r.addFamily(r.newest)
 	} else {
 		r.beginFamily()
 	}
-	r.user.read(r.joined)
+	r.user.read(r.newest)
 	r.tokens += r.user.takeTokens()
 }
 

@@ -64,7 +64,7 @@ func measureDecisions(ctx context.Context, rounds int) ([]Decision, error) {
 		if c.stage != "" && rec.Stage != c.stage || c.rule != "" && rec.Rule != c.rule {
 			return nil, fmt.Errorf("%s: rule %s, stage %s", c.name, rec.Rule, rec.Stage)
 		}
-		one := func() { r.Decide(input(r, &env, body)) }
+		one := func() { decideAmongReady(r, &env, body) }
 		if c.stage == "" {
 			one = func() { r.Features(&env, body, chatPath) }
 		}

@@ -35,18 +35,14 @@ func decide(r *router.Router, body []byte) (functions.RouteRecord, error) {
 	if err != nil {
 		return functions.RouteRecord{}, err
 	}
-	return r.Decide(input(r, &env, body)), nil
+	return decideAmongReady(r, &env, body), nil
 }
 
-// input is the input of a decision among targets that are ready.
-func input(r *router.Router, env *openai.Envelope, body []byte) router.Input {
-	return router.Input{
-		Features: r.Features(env, body, chatPath),
-		Text:     func() []byte { return router.Text(env, body, chatPath) },
-		Candidate: func(string) functions.RouteCandidate {
-			return functions.RouteCandidate{Kind: functions.KindModel, State: functions.Ready.Word(), ExpectedMS: -1, Cost: -1}
-		},
-	}
+// decideAmongReady decides among targets that are ready.
+func decideAmongReady(r *router.Router, env *openai.Envelope, body []byte) functions.RouteRecord {
+	return r.Decide(router.Input{Features: r.Features(env, body, chatPath)}, func(string) functions.RouteCandidate {
+		return functions.RouteCandidate{Kind: functions.KindModel, State: functions.Ready.Word(), ExpectedMS: -1, Cost: -1}
+	}, func() []byte { return router.Text(env, body, chatPath) })
 }
 
 // Share counts the prompts of one source and label, and to which rules they went.

@@ -312,14 +312,9 @@ func timeDecisions(ctx context.Context, r *router.Router, n int, texts []string)
 		if err != nil {
 			return err
 		}
-		r.Decide(router.Input{
-			Features: r.Features(&env, body, chatPath),
-			Typed:    &typed,
-			Text:     func() []byte { return router.Text(&env, body, chatPath) },
-			Candidate: func(string) functions.RouteCandidate {
-				return functions.RouteCandidate{Kind: functions.KindModel, State: functions.Ready.Word(), ExpectedMS: -1, Cost: -1}
-			},
-		})
+		r.Decide(router.Input{Features: r.Features(&env, body, chatPath), Typed: &typed}, func(string) functions.RouteCandidate {
+			return functions.RouteCandidate{Kind: functions.KindModel, State: functions.Ready.Word(), ExpectedMS: -1, Cost: -1}
+		}, func() []byte { return router.Text(&env, body, chatPath) })
 		return nil
 	}
 	runtime.LockOSThread()
