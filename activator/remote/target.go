@@ -93,11 +93,7 @@ func (t *target) parseURL() {
 		return
 	}
 	t.secure, t.host = u.Scheme == "https", u.Host
-	port := u.Port()
-	if port == "" {
-		port = map[bool]string{true: "443", false: "80"}[t.secure]
-	}
-	t.addr = net.JoinHostPort(u.Hostname(), port)
+	t.addr = httpsource.HostPort(u)
 	t.prefix = strings.TrimSuffix(u.EscapedPath(), "/")
 	t.root = strings.TrimSuffix(t.prefix, "/v1")
 	if functions.IsLoopbackHost(u.Hostname()) {

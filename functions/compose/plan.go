@@ -1,5 +1,7 @@
 package compose
 
+import "cmp"
+
 // agentRoles are the roles that a maestro's coordinator chooses among, in the order in
 // which they are shown to it. The critic is not chosen: it reviews.
 var agentRoles = []string{RoleResearch, RoleReasoning, RoleCreative, RoleCode}
@@ -16,8 +18,5 @@ func (p *Plan) roles() (list []string) {
 
 // quorumOf returns how many of n answers are enough: quorum, or without one more than half.
 func quorumOf(quorum, n int) int {
-	if quorum == 0 {
-		quorum = n/2 + 1
-	}
-	return min(quorum, n)
+	return min(cmp.Or(quorum, n/2+1), n)
 }
