@@ -201,7 +201,7 @@ func (i *inbox) Changed() {
 	i.put(func(u *updates) { u.changed = true })
 }
 
-// Stop drains the replicas of a function. Demand or its minimum starts it again.
+// Stop drains the replicas of a function and ends its leases. Demand or its minimum starts it again.
 func (i *inbox) Stop(name functions.Name) {
 	i.put(func(u *updates) { u.stops.Put(name.WithoutAdapter(), struct{}{}) })
 }

@@ -358,3 +358,23 @@ func TestBriefPrewarm(t *testing.T) {
 		}
 	})
 }
+
+// TestStopEndsPrewarm: what a user stops is not started again by a lease.
+func TestStopEndsPrewarm(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x"))
+		defer r.stop()
+		r.host(newFakeAgent("here", 1))
+		if _, err := r.s.Prewarm(fname("x"), time.Now().Add(time.Hour), functions.PrewarmGPU, "a user"); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(15 * time.Second)
+		r.want("with the lease", r.states("x"), "[READY@here]")
+		r.s.Stop(fname("x"))
+		r.pass(time.Minute)
+		r.want("stopped", r.states("x"), "[]")
+		if ps := r.s.Prewarms(); len(ps) > 0 {
+			t.Errorf("leases %+v", ps)
+		}
+	})
+}

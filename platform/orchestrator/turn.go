@@ -100,7 +100,10 @@ func (o *Orchestrator) applyUpdates(ctx context.Context, in *updates, now placem
 		}
 	}
 	for _, x := range in.stops.Entries() {
-		o.lifecycle.stopFunction(x.Key, now)
+		if f := o.functions[x.Key]; f != nil {
+			o.forecaster.End(f, "")
+			o.lifecycle.stopFunction(f, now)
+		}
 	}
 	for _, x := range in.releases.Entries() {
 		if f := o.functions[x.Key]; f != nil {
