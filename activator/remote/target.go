@@ -67,7 +67,7 @@ func (r *Remotes) newTarget(spec *functions.Remote) *target {
 	t.requests, t.tokens = newBucket(ratelimit.Requests, l.RequestsPerMinute), newBucket(ratelimit.Tokens, l.TokensPerMinute)
 	t.keyFile.path = spec.KeyPath()
 	if env := spec.Spec.KeyFrom.Env; env != "" {
-		t.key, t.keyReason = readEnv(env, r.o.Getenv)
+		t.key, t.keyReason = cleanKey([]byte(r.o.Getenv(env)), "the environment variable "+env)
 	}
 	t.parseURL()
 	hostname, _, _ := net.SplitHostPort(t.addr)

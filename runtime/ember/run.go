@@ -96,7 +96,7 @@ func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, se
 		l.run(working)
 	}()
 	s.engine.Store(&engine{c, l})
-	n.ready()
+	n.send("READY=1\nSTATUS=ready\n")
 	s.o.Log.Info("ready", "model", s.o.Names[0], "architecture", c.model.Architecture, "layers", c.model.Layers,
 		"hidden", c.model.Hidden, "max_model_len", c.maxLen, "took", time.Since(began).Round(100*time.Microsecond))
 
@@ -107,7 +107,7 @@ func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, se
 		served <- err
 		err = fmt.Errorf("listener: %w", err)
 	}
-	n.stopping()
+	n.send("STOPPING=1\n")
 	l.drain()
 	if s.o.ShutdownTimeout > 0 && err == nil {
 		select {
@@ -149,10 +149,6 @@ func (n notifier) send(s string) {
 func (n notifier) loading(percent int) {
 	n.send("STATUS=loading percent=" + strconv.Itoa(percent) + "\n")
 }
-
-func (n notifier) ready() { n.send("READY=1\nSTATUS=ready\n") }
-
-func (n notifier) stopping() { n.send("STOPPING=1\n") }
 
 func (n notifier) close() {
 	if n.conn != nil {
