@@ -130,8 +130,7 @@ func (r *Reservation) Failed(reason error) *openai.Error {
 		p.contextEnded()
 		return r.await()
 	}
-	var op *net.OpError
-	if errors.As(reason, &op) && op.Op == "dial" {
+	if op, ok := errors.AsType[*net.OpError](reason); ok && op.Op == "dial" {
 		reason = &upstream.Error{Addr: r.Endpoint, Kind: upstream.ErrDial, Err: reason}
 	}
 	now := p.a.o.Now()

@@ -383,9 +383,7 @@ func (s *eventStream) countEngineError() {
 // endWithError ends the stream with an error frame.
 func (s *eventStream) endWithError(e *openai.Error) {
 	p := s.x
-	if p.reason == "" {
-		p.reason = string(e.Code)
-	}
+	p.reason = cmp.Or(p.reason, string(e.Code))
 	out := append([]byte(nil), s.out...)
 	if s.oversized { // the frame must not become part of the event that has begun
 		out = append(out, "\n\n"...)

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,10 +102,7 @@ func (j *stagingJob) backOff(ctx context.Context, plan *stagingPlan, tries int, 
 	own := retryDelay(j.loader.o.Retry, tries, 0, rand.Float64())
 	if e.Busy || e.RetryAfter > 0 {
 		j.loader.counts.throttles.Add(1)
-		wait := min(e.RetryAfter, maxRetryAfter)
-		if wait == 0 {
-			wait = retryDelay(j.loader.o.Retry, tries, 0, 0.5)
-		}
+		wait := cmp.Or(min(e.RetryAfter, maxRetryAfter), retryDelay(j.loader.o.Retry, tries, 0, 0.5))
 		plan.limiter.Throttle(time.Now(), wait)
 	}
 	j.loader.o.Log.Debug("trying again", "source", j.location, "try", tries, "in", own, "err", err)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"time"
 )
 
 // maxKey bounds a key in bytes.
@@ -15,25 +14,17 @@ const maxKey = 4 << 10
 
 // keyFile is what is known of a file that holds a key.
 type keyFile struct {
-	path    string
-	size    int64
-	changed time.Time
-	info    fs.FileInfo // of the last read; nil: there was none
+	path string
+	info fs.FileInfo // of the last read; nil: there was none
 }
 
 // errNoFile is a path of another kind: opening a pipe waits for its writer.
 var errNoFile = errors.New("is no regular file")
 
-// readEnv reads a key from the environment. The reason, if any, is why there is none; it
-// never has a part of the key.
-func readEnv(name string, getenv func(string) string) (key, reason string) {
-	return cleanKey([]byte(getenv(name)), "the environment variable "+name)
-}
-
 // read reads the key again if the file has changed; fresh is false if it has not.
 func (f *keyFile) read() (key, reason string, fresh bool) {
 	info, err := os.Stat(f.path)
-	if err == nil && f.info != nil && os.SameFile(info, f.info) && info.Size() == f.size && info.ModTime().Equal(f.changed) {
+	if err == nil && f.info != nil && os.SameFile(info, f.info) && info.Size() == f.info.Size() && info.ModTime().Equal(f.info.ModTime()) {
 		return "", "", false
 	}
 	var raw []byte
@@ -57,7 +48,7 @@ func (f *keyFile) read() (key, reason string, fresh bool) {
 		}
 		return "", fmt.Sprintf("the key file %s %v", f.path, err), true
 	}
-	f.info, f.size, f.changed = info, info.Size(), info.ModTime()
+	f.info = info
 	key, reason = cleanKey(raw, "the key file "+f.path)
 	return key, reason, true
 }
@@ -72,7 +63,8 @@ func readBounded(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxKey+2))
 }
 
-// cleanKey checks a key that came from the place named.
+// cleanKey checks a key that came from the place named. The reason, if any, is why there is
+// none; it never has a part of the key.
 func cleanKey(raw []byte, place string) (key, reason string) {
 	raw = bytes.TrimSpace(raw)
 	switch {

@@ -67,7 +67,7 @@ func (r *Remotes) newTarget(spec *functions.Remote) *target {
 	t.requests, t.tokens = newBucket(ratelimit.Requests, l.RequestsPerMinute), newBucket(ratelimit.Tokens, l.TokensPerMinute)
 	t.keyFile.path = spec.KeyPath()
 	if env := spec.Spec.KeyFrom.Env; env != "" {
-		t.key, t.keyReason = readEnv(env, r.o.Getenv)
+		t.key, t.keyReason = cleanKey([]byte(r.o.Getenv(env)), "the environment variable "+env)
 	}
 	t.parseURL()
 	hostname, _, _ := net.SplitHostPort(t.addr)
@@ -93,11 +93,7 @@ func (t *target) parseURL() {
 		return
 	}
 	t.secure, t.host = u.Scheme == "https", u.Host
-	port := u.Port()
-	if port == "" {
-		port = map[bool]string{true: "443", false: "80"}[t.secure]
-	}
-	t.addr = net.JoinHostPort(u.Hostname(), port)
+	t.addr = httpsource.HostPort(u)
 	t.prefix = strings.TrimSuffix(u.EscapedPath(), "/")
 	t.root = strings.TrimSuffix(t.prefix, "/v1")
 	if functions.IsLoopbackHost(u.Hostname()) {

@@ -241,12 +241,6 @@ func (c *conn) endExchange() bool {
 	return inExchange
 }
 
-// abandon ends an exchange that failed.
-func (c *conn) abandon() {
-	c.endExchange()
-	c.closeConn()
-}
-
 // finish ends an exchange; the connection is kept only if nothing of the answer
 // is left on it and no cancel has closed it.
 func (c *conn) finish() {

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/http1"
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // maxMarked bounds the addresses that are remembered for unsolicited bytes.
@@ -262,4 +264,37 @@ func (c *Client) report(addr string, res *Response) {
 		p.found, p.first = 0, false
 		c.unreported.Add(-1)
 	}
+}
+
+// Traffic reports the exchanges with an address that are under way, and when it last
+// sent a byte.
+func (c *Client) Traffic(addr string) functions.Traffic {
+	c.mu.Lock()
+	p := c.peers[addr]
+	if p == nil {
+		c.mu.Unlock()
+		return functions.Traffic{}
+	}
+	all := slices.Collect(maps.Keys(p.conns))
+	c.mu.Unlock()
+	t := functions.Traffic{LastByte: unixTime(p.lastByte.Load())}
+	for _, k := range all {
+		sent := k.begunAt.Load()
+		if sent == 0 {
+			continue
+		}
+		t.InFlight++
+		if at := unixTime(sent); !k.bodyBegan.Load() && (t.Waiting.IsZero() || at.Before(t.Waiting)) {
+			t.Waiting = at
+		}
+	}
+	return t
+}
+
+// unixTime is a time from its unix nanoseconds; 0 is the zero time.
+func unixTime(nanoseconds int64) time.Time {
+	if nanoseconds == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, nanoseconds)
 }

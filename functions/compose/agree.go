@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"cmp"
 	"encoding/json/jsontext"
 	"strings"
 	"unicode"
@@ -122,9 +123,7 @@ func majority(outcomes []outcome, of int) (best int, a Agreement) {
 			a.Exact = exact[key]
 		}
 	}
-	if of == 0 {
-		of = a.Answers
-	}
+	of = cmp.Or(of, a.Answers)
 	if a.Exact = a.Exact && a.Agree >= 2 && 2*a.Agree > of; !a.Exact {
 		best = -1
 	}

@@ -349,10 +349,8 @@ func (p *phase) accept(m note) {
 		p.coldSpent++
 	}
 	made := &p.result.Calls[f.made]
-	made.Usage, made.Cost, made.Cold, made.Err, made.Took = m.reply.Usage, m.reply.Cost, m.reply.Cold, o.err, m.reply.Took
-	if made.Took == 0 {
-		made.Took = time.Since(f.start)
-	}
+	made.Usage, made.Cost, made.Cold, made.Err = m.reply.Usage, m.reply.Cost, m.reply.Cold, o.err
+	made.Took = cmp.Or(m.reply.Took, time.Since(f.start))
 	p.result.Usage.Prompt += m.reply.Usage.Prompt
 	p.result.Usage.Completion += m.reply.Usage.Completion
 	p.result.Cost += m.reply.Cost

@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"cmp"
 	"embed"
 	"fmt"
 	"math"
@@ -83,9 +84,7 @@ func (r *run) quote(list ...quotation) string {
 // fairBound returns the largest b for which texts, each cut to b bytes, have at most total
 // bytes together (max-min fairness: short texts leave their share to the long ones).
 func fairBound(texts []string, total int) int {
-	if total == 0 {
-		total = defaultQuoted
-	}
+	total = cmp.Or(total, defaultQuoted)
 	sizes := make([]int, len(texts))
 	for i, t := range texts {
 		sizes[i] = len(t)

@@ -58,24 +58,16 @@ func attentionOf(c config, hidden, heads int) (full, sliding sizing.Layers) {
 		kv = 1
 	}
 	kv = cmp.Or(kv, heads)
-	size := c.number("head_dim", "kv_channels", "attention_head_dim")
-	if size == 0 {
-		size = hidden / heads
-	}
+	size := cmp.Or(c.number("head_dim", "kv_channels", "attention_head_dim"), hidden/heads)
 	layer := func(heads, k, v int) sizing.Layers {
 		v = cmp.Or(v, k)
 		return sizing.Layers{Token: int64(heads) * int64(k+v) * width, Heads: heads}
 	}
-	or := func(keys string, otherwise int) int {
-		if n := c.number(keys); n > 0 {
-			return n
-		}
-		return otherwise
-	}
 	value := c.number("v_head_dim")
 	// Gemma 4 names its full layers apart, MiMo its layers with a window.
-	full = layer(or("num_global_key_value_heads", kv), or("global_head_dim", size), value)
-	sliding = layer(or("swa_num_key_value_heads", kv), or("swa_head_dim", size), or("swa_v_head_dim", value))
+	full = layer(cmp.Or(c.number("num_global_key_value_heads"), kv), cmp.Or(c.number("global_head_dim"), size), value)
+	sliding = layer(cmp.Or(c.number("swa_num_key_value_heads"), kv), cmp.Or(c.number("swa_head_dim"), size),
+		cmp.Or(c.number("swa_v_head_dim"), value))
 	return full, sliding
 }
 
@@ -183,10 +175,8 @@ func mambaState(c config, hidden int) sizing.Layers {
 
 // stateWidth is the size of a value of a recurrent state.
 func stateWidth(c config) int64 {
-	for _, k := range []string{"mamba_ssm_dtype", "mamba_ssm_cache_dtype"} {
-		if c.text(k) == "float32" {
-			return 4
-		}
+	if c.text("mamba_ssm_dtype") == "float32" || c.text("mamba_ssm_cache_dtype") == "float32" {
+		return 4
 	}
 	return width
 }

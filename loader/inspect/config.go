@@ -174,16 +174,12 @@ func kindOf(architecture, modelType string) Kind {
 
 // quantizationOf names how the weights are quantised, "" where they are not.
 func quantizationOf(top, c config) string {
-	q := top.part("quantization_config")
-	if len(q) == 0 {
-		q = c.part("quantization_config")
-	}
-	if len(q) == 0 {
-		q = top.part("compression_config")
-	}
-	if len(q) == 0 {
+	parts := []config{top.part("quantization_config"), c.part("quantization_config"), top.part("compression_config")}
+	i := slices.IndexFunc(parts, func(p config) bool { return len(p) > 0 })
+	if i < 0 {
 		return ""
 	}
+	q := parts[i]
 	name := cmp.Or(q.text("quant_method"), "quantised")
 	bits := q.number("bits", "w_bit")
 	for _, g := range q.part("config_groups") {

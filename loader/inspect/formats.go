@@ -161,11 +161,8 @@ func ggufCache(m *gguf.Metadata, arch string, layers, hidden, heads int) (groups
 	if rank := key("attention.kv_lora_rank"); rank > 0 {
 		return []sizing.Layers{{Count: layers, Token: int64(rank+key("rope.dimension_count")) * width}}, true
 	}
-	k, v := key("attention.key_length"), key("attention.value_length")
-	if k == 0 {
-		k = hidden / heads
-	}
-	v = cmp.Or(v, k)
+	k := cmp.Or(key("attention.key_length"), hidden/heads)
+	v := cmp.Or(key("attention.value_length"), k)
 	// One number, or one for each layer: 0 where it keeps none.
 	perLayer := m.Numbers(arch + ".attention.head_count_kv")
 	if len(perLayer) == 0 {
@@ -202,10 +199,7 @@ func fileType(m *gguf.Metadata) string {
 	if _, ok := m.Values["general.file_type"]; !ok {
 		return "GGUF"
 	}
-	if name := fileTypes[m.Int("general.file_type")]; name != "" {
-		return name
-	}
-	return "GGUF"
+	return cmp.Or(fileTypes[m.Int("general.file_type")], "GGUF")
 }
 
 // adapter reads the LoRA adapter in a folder of the source.

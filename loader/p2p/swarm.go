@@ -171,7 +171,7 @@ func (s *swarm) mayServe(name string, off int64) bool {
 func (s *swarm) ownBitmap() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]byte(nil), s.bitmap...)
+	return slices.Clone(s.bitmap)
 }
 
 func (s *swarm) receive(n Peer, w announcement) {

@@ -96,7 +96,7 @@ func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, se
 		l.run(working)
 	}()
 	s.engine.Store(&engine{c, l})
-	n.ready()
+	n.send("READY=1\nSTATUS=ready\n")
 	s.o.Log.Info("ready", "model", s.o.Names[0], "architecture", c.model.Architecture, "layers", c.model.Layers,
 		"hidden", c.model.Hidden, "max_model_len", c.maxLen, "took", time.Since(began).Round(100*time.Microsecond))
 
@@ -107,7 +107,7 @@ func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, se
 		served <- err
 		err = fmt.Errorf("listener: %w", err)
 	}
-	n.stopping()
+	n.send("STOPPING=1\n")
 	l.drain()
 	if s.o.ShutdownTimeout > 0 && err == nil {
 		select {
@@ -123,3 +123,35 @@ func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, se
 
 // handlerGrace bounds the wait for handlers that write their last pieces.
 const handlerGrace = 2 * time.Second
+
+// notifier sends sd_notify datagrams to the parent. A missing or full socket
+// is not the engine's trouble: the listener can still be asked.
+type notifier struct{ conn *net.UnixConn }
+
+func openNotifier(path string) notifier {
+	if path == "" {
+		return notifier{}
+	}
+	// net takes a leading @ as Linux's abstract namespace.
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return notifier{}
+	}
+	return notifier{c}
+}
+
+func (n notifier) send(s string) {
+	if n.conn != nil {
+		n.conn.Write([]byte(s)) // see the type
+	}
+}
+
+func (n notifier) loading(percent int) {
+	n.send("STATUS=loading percent=" + strconv.Itoa(percent) + "\n")
+}
+
+func (n notifier) close() {
+	if n.conn != nil {
+		n.conn.Close()
+	}
+}

@@ -119,3 +119,7 @@ func Fingerprint(files []string) string {
 
 // InstallFiles identify an environment before a parent has reported its files.
 func (e Environment) InstallFiles() []string { return []string{e.Program, e.Python[0]} }
+
+// HostSocket is the socket of a node's interpreter, below the folder of sockets that pods
+// mount. Its own folder is root's.
+func HostSocket(sockets string) string { return filepath.Join(sockets, "warm", "s") }

@@ -1,6 +1,7 @@
 package httpsource
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,17 +65,13 @@ func (t *HostTrust) AddEndpoint(endpoint string) {
 		endpoint = "http://" + endpoint
 	}
 	if u, err := url.Parse(endpoint); err == nil && u.Host != "" {
-		t.hosts[strings.ToLower(hostPort(u))] = true
+		t.hosts[strings.ToLower(HostPort(u))] = true
 	}
 }
 
-// hostPort is the address a URL is dialled at.
-func hostPort(u *url.URL) string {
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443", "socks5": "1080"}[u.Scheme]
-	}
-	return net.JoinHostPort(u.Hostname(), port)
+// HostPort is the address a URL is dialled at.
+func HostPort(u *url.URL) string {
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443", "socks5": "1080"}[u.Scheme]))
 }
 
 func (t *HostTrust) trustsHost(trustsHost, port string) bool {
@@ -85,7 +82,7 @@ func (t *HostTrust) trustsHost(trustsHost, port string) bool {
 
 // Trusts reports whether the operator allows the host of a URL, by name or by address.
 func (t *HostTrust) Trusts(u *url.URL) bool {
-	_, port, _ := net.SplitHostPort(hostPort(u))
+	_, port, _ := net.SplitHostPort(HostPort(u))
 	if t.trustsHost(u.Hostname(), port) {
 		return true
 	}
