@@ -117,7 +117,7 @@ func Duplicates(docs []Document) (problems Problems) {
 	first := map[string]Document{}
 	for _, d := range docs {
 		if other, twice := first[d.key()]; twice {
-			problems = append(problems, Problem{File: d.File, Line: d.Line, Path: "metadata.name", Message: fmt.Sprintf("%s is here and at %s", bothNames(d, other), other.origin())})
+			problems = append(problems, d.duplicateOf(other, "", ""))
 			continue
 		}
 		first[d.key()] = d
@@ -125,12 +125,13 @@ func Duplicates(docs []Document) (problems Problems) {
 	return problems
 }
 
-// bothNames names d, and its kind and that of other where they differ.
-func bothNames(d, other Document) string {
-	if d.Kind() == other.Kind() {
-		return d.Name()
+// duplicateOf is the problem of a document whose name another one has.
+func (d Document) duplicateOf(other Document, more, hint string) Problem {
+	what := d.Name()
+	if d.Kind() != other.Kind() {
+		what = fmt.Sprintf("%s: the name of a %s and a %s", d.FullName(), d.Kind(), other.Kind())
 	}
-	return fmt.Sprintf("%s: the name of a %s and a %s", d.FullName(), d.Kind(), other.Kind())
+	return Problem{File: d.File, Line: d.Line, Path: "metadata.name", Message: what + " is here and at " + other.origin() + more, Hint: hint}
 }
 
 // Reader decodes files. What depends on where it runs is in its fields.
@@ -150,13 +151,13 @@ func Decode(file string, data []byte) ([]Document, error) { return Reader{}.Deco
 
 // Decode is [Decode] with what the reader knows.
 func (r Reader) Decode(file string, data []byte) ([]Document, error) {
-	docs, _, err := r.decode(file, data)
+	docs, _, err := r.decode(file, data, MaxFile)
 	return docs, err
 }
 
 // decode also returns the files of examples that were read, or should have been.
-func (r Reader) decode(file string, data []byte) ([]Document, exampleFiles, error) {
-	d := &decoder{Reader: r, file: file, most: MaxFile, examples: exampleFiles{}}
+func (r Reader) decode(file string, data []byte, most int) ([]Document, exampleFiles, error) {
+	d := &decoder{Reader: r, file: file, most: most, examples: exampleFiles{}}
 	docs, err := d.documents(data)
 	if err != nil {
 		docs = nil
@@ -176,11 +177,7 @@ func (r Reader) Survey(file string, data []byte) (docs []Document, allNamed bool
 // DecodeTenant is [Decode] for a text that a tenant wrote into an object of the cluster:
 // it has at most MaxTenant bytes.
 func DecodeTenant(name string, data []byte) ([]Document, error) {
-	d := &decoder{file: name, most: MaxTenant}
-	docs, err := d.documents(data)
-	if err != nil {
-		docs = nil
-	}
+	docs, _, err := Reader{}.decode(name, data, MaxTenant)
 	return docs, err
 }
 

@@ -76,7 +76,8 @@ func Open(o Options) (*Store, error) {
 		if id == "" {
 			id = p2p.VisitorPrefix + rand.Text()
 		}
-		s.peers, s.listener = newPeerList(p.Nodes), p.Listener
+		s.listener = p.Listener
+		s.peers = &peerList{fixed: functions.ConvertAll(p.Nodes, func(u string) p2p.Peer { return p2p.Peer{URL: u} })}
 		s.swarm = p2p.New(p2p.Options{ID: id, URL: p.URL, TLS: p.TLS, Nodes: s.peers.nodes, Folders: p.folders(), Log: o.Log})
 		from[loader.PeerScheme] = s.swarm.Source()
 		lo.Peers = s.swarm

@@ -111,9 +111,3 @@ func (r *replica) gpuTime() held {
 	}
 	return held{wasted: r.held.sum()}
 }
-
-// accountTeam adds its GPU time to the tally at its end.
-func (r *replica) accountTeam() {
-	r.f.team.held = r.f.team.held.plus(r.gpuTime())
-	r.held = held{}
-}
