@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -163,11 +164,7 @@ func (c *revisionCatalog) ModelSources() []modelSource {
 		if r.model.Spec.Source == "" {
 			continue
 		}
-		name := r.service
-		if name == "" {
-			name = key.Name
-		}
-		out = append(out, modelSource{key.Team + "/" + name, r.model.Spec.Source, key})
+		out = append(out, modelSource{key.Team + "/" + cmp.Or(r.service, key.Name), r.model.Spec.Source, key})
 	}
 	return out
 }

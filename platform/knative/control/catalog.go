@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -116,7 +117,7 @@ func (c *revisionCatalog) dropResources(key functions.Name) {
 func (c *revisionCatalog) put(key functions.Name, r revision) {
 	c.mu.Lock()
 	was := c.revisions[key]
-	if was != nil && was.equal(&r) {
+	if reflect.DeepEqual(was, &r) {
 		c.mu.Unlock()
 		return
 	}
