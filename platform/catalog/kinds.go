@@ -101,9 +101,7 @@ func (d Document) origin() string { return d.File + ":" + strconv.Itoa(d.Line) }
 func (d Document) Targets() (targets []string) {
 	switch {
 	case d.Composition != nil:
-		for _, p := range d.Composition.Spec.Parts() {
-			targets = append(targets, p.Target)
-		}
+		return functions.ConvertAll(d.Composition.Spec.Parts(), func(p functions.CompositionPart) string { return p.Target })
 	case d.Router != nil:
 		for _, r := range d.Router.Spec.Rules {
 			targets = append(targets, r.To...)

@@ -118,9 +118,6 @@ func (c *checkpoints) recordSize(source string, bytes functions.Bytes) {
 	if len(c.sizes) > c.maxSizes {
 		clear(c.sizes)
 	}
-	if c.sizes == nil {
-		c.sizes = map[string]functions.Bytes{}
-	}
 	c.sizes[source] = bytes
 }
 

@@ -193,8 +193,7 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 	n.commands, n.heardAt, n.Seen = b.node, b.at, now
 	setIfChanged(&changed, &n.Machine, hb.Machine)
 	setIfChanged(&changed, &n.Borrows, hb.Borrows)
-	memory := hb.Memory.Total
-	memory = cmp.Or(memory, math.MaxInt64/4) // not reported: unlimited
+	memory := cmp.Or(hb.Memory.Total, math.MaxInt64/4) // not reported: unlimited
 	for _, w := range hb.Warm {
 		if w.Reserved {
 			memory = max(memory-w.Memory, 0)

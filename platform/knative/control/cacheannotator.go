@@ -145,10 +145,7 @@ func annotation(r clusterstate.Store, by api.Sources, models []modelSource) stri
 			}
 		}
 	}
-	var list []string
-	for _, n := range by.CachedModels(r.Cached, serving) {
-		list = append(list, n.Model+"="+n.TierWord())
-	}
+	list := functions.ConvertAll(by.CachedModels(r.Cached, serving), func(n api.NodeModel) string { return n.Model + "=" + n.TierWord() })
 	if more := len(list) - annotatedModels; more > 0 {
 		list = append(list[:annotatedModels], fmt.Sprintf("and %d more", more))
 	}

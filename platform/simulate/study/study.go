@@ -229,9 +229,7 @@ func (r *studyRun) gap(policy int) (low, high int) {
 		result := r.done[j]
 		// with at most 1 % of its requests refused for lack of room
 		if result.Answered > 0 && result.TTFT.P99 <= r.s.Sizing.Goal.Seconds() && result.AllRefused()*100 <= result.Requests {
-			if high == 0 {
-				high = j.gpus
-			}
+			high = cmp.Or(high, j.gpus)
 		} else {
 			low, high = j.gpus, 0
 		}
