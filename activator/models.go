@@ -138,6 +138,8 @@ func (a *Activator) unknownModel(asked string, name functions.Name, id auth.Iden
 	}
 	if len(nearest) > 0 {
 		text += "."
+	} else {
+		text += " GET /v1/models lists the names."
 	}
 	if name.Name == functions.AutoRouter && name.Adapter == "" {
 		text += " `auto` is the Router of that name, and there is none: deploy one, or name a model."

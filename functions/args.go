@@ -3,6 +3,7 @@ package functions
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -34,6 +35,9 @@ func ReservedFlag(e Engine, arg string) string {
 	return ""
 }
 
+// splitFlag is a flag with its value in one element, as in one word of a shell.
+var splitFlag = regexp.MustCompile(`^--?[A-Za-z][\w-]*\s`)
+
 // checkArgs checks the arguments of an engine, and the words that thaw fills in.
 func (p *problems) checkArgs(s *ModelSpec) {
 	command := s.Engine == EngineCommand
@@ -44,6 +48,9 @@ func (p *problems) checkArgs(s *ModelSpec) {
 		at := fmt.Sprintf("spec.args[%d]", i)
 		if strings.ContainsRune(a, 0) || !utf8.ValidString(a) {
 			p.add(at, "", "a program cannot be given this text: it holds a NUL or is not UTF-8")
+		}
+		if name := FlagName(a); !command && splitFlag.MatchString(name) {
+			p.add(at, "["+strings.Join(strings.Fields(Clip(a)), ", ")+"]", "a flag and its value are two elements, or one with a = between them")
 		}
 		if f := ReservedFlag(s.Engine, a); f != "" {
 			p.add(at, "leave it out", "%s is set by thaw and cannot be given", f)

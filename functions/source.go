@@ -34,11 +34,24 @@ var schemeAliases = map[string]string{
 // The patterns have no counted repetitions, which would be expanded at every start of
 // the program. The readers of each scheme bound the lengths.
 var (
-	hubRepo   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*(@[^/@\s][^@\s]*)?(/.*)?$`)
-	bucket    = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
-	bareHost  = regexp.MustCompile(`^[a-z0-9.-]+\.(com|co|net|org|io|dev)/`)
-	schemeish = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+):/?/?[^/\\]`)
+	hubRepo = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*(@[^/@\s][^@\s]*)?(/.*)?$`)
+	bucket  = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
+	// Q4_K_M, IQ2_XXS, UD-Q4_K_XL, BF16, MXFP4: what Ollama writes behind a colon
+	quantisation = regexp.MustCompile(`(?i)^(ud-)?(i?q\d|b?f(p)?16|f32|tq\d|mxfp)`)
+	bareHost     = regexp.MustCompile(`^[a-z0-9.-]+\.(com|co|net|org|io|dev)/`)
+	schemeish    = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+):/?/?[^/\\]`)
 )
+
+// foreignPaths are what shells, templates and other systems understand, and what to write.
+var foreignPaths = []struct {
+	pattern *regexp.Regexp
+	hint    string
+}{
+	{regexp.MustCompile(`\$\{?\w|\{\{|^%\w+%`), "variables are not filled in here: write the value"},
+	{regexp.MustCompile(`^~`), "~ is not filled in here: write the whole path"},
+	{regexp.MustCompile(`^/?[A-Za-z]:[\\/]|^\\\\`), "paths of Windows are not read; within WSL drive C is /mnt/c"},
+	{regexp.MustCompile(`^\w+@[\w.-]+:`), "git repositories are not read; the hub is hf://ORG/REPO[@REV]"},
+}
 
 // CheckSource checks the spelling of a source and returns the problem and its fix, or
 // nothing. Whether the source exists, and each scheme's finer rules, the loader checks.
@@ -57,7 +70,7 @@ func CheckSource(s string) (message, hint string) {
 		if !strings.HasPrefix(rest, "/") {
 			return fmt.Sprintf("%q is no absolute path", Clip(s)), "file:///absolute/path"
 		}
-		return "", ""
+		return checkPath(rest)
 	}
 	f, known := sourceForms[scheme]
 	if !known {
@@ -67,6 +80,9 @@ func CheckSource(s string) (message, hint string) {
 			return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), fmt.Sprintf("did you mean %s? It is written %s", Clip(correct+"://"+fromContainer(rest)), sourceForms[correct].form)
 		}
 		return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), spellings
+	}
+	if strings.Contains(s, "{{") || strings.Contains(s, "${") {
+		return fmt.Sprintf("%q has a variable", Clip(noSecret(s))), foreignPaths[0].hint
 	}
 	if strings.ContainsAny(rest, "?#") || scheme != "hf" && strings.Contains(rest, "@") {
 		return "a source carries no query, fragment or credentials", "credentials come from the environment, as the cloud's own tools take them"
@@ -92,7 +108,7 @@ func CheckSource(s string) (message, hint string) {
 		if !hubRepo.MatchString(rest) {
 			hint := f.form
 			if repo, rev, ok := strings.Cut(rest, ":"); ok && hubRepo.MatchString(repo+"@"+rev) {
-				hint = fmt.Sprintf("did you mean hf://%s? A revision follows an @", Clip(repo+"@"+rev))
+				hint = correctTag(repo, rev)
 			}
 			return fmt.Sprintf("%q does not name a repository of the hub", Clip(s)), hint
 		}
@@ -103,6 +119,11 @@ func CheckSource(s string) (message, hint string) {
 // checkPath looks at what has no "://": a path, unless it looks like a scheme
 // with its slashes lost or like a host.
 func checkPath(s string) (message, hint string) {
+	for _, f := range foreignPaths {
+		if f.pattern.MatchString(s) {
+			return fmt.Sprintf("%q is no path", Clip(noSecret(s))), f.hint
+		}
+	}
 	if m := schemeish.FindStringSubmatch(s); m != nil {
 		rest := strings.TrimLeft(s[len(m[1])+1:], "/")
 		if correct := correctScheme(strings.ToLower(m[1])); correct != "" && correct != "file" {
@@ -112,12 +133,25 @@ func checkPath(s string) (message, hint string) {
 	if bareHost.MatchString(s) {
 		host, repo, _ := strings.Cut(s, "/")
 		if host == "huggingface.co" || host == "hf.co" {
-			repo = strings.Replace(repo, ":", "@", 1)
-			return fmt.Sprintf("%q is a path here, and looks like a host", Clip(noSecret(s))), fmt.Sprintf("did you mean hf://%s? For a folder of that name write ./%s", Clip(noSecret(repo)), Clip(noSecret(s)))
+			repo, tag, tagged := strings.Cut(noSecret(repo), ":")
+			hint := fmt.Sprintf("did you mean hf://%s?", Clip(repo))
+			if tagged {
+				hint = correctTag(repo, tag)
+			}
+			message = fmt.Sprintf("%q is a path here, and looks like a host", Clip(noSecret(s)))
+			return message, hint + " For a folder of that name write ./" + Clip(noSecret(s))
 		}
 		return fmt.Sprintf("%q is a path here, and looks like a host", Clip(noSecret(s))), fmt.Sprintf("did you mean https://%s? For a folder of that name write ./%s", Clip(noSecret(s)), Clip(noSecret(s)))
 	}
 	return "", ""
+}
+
+// correctTag is how ORG/REPO:TAG is written, where the tag is a quantisation or a revision.
+func correctTag(repo, tag string) string {
+	if quantisation.MatchString(tag) {
+		return fmt.Sprintf("did you mean hf://%s, with weights: \"*%s*\" beside it?", Clip(repo), Clip(tag))
+	}
+	return fmt.Sprintf("did you mean hf://%s? A revision follows an @.", Clip(repo+"@"+tag))
 }
 
 // fromContainer returns ACCOUNT/CONTAINER/PREFIX of Hadoop's CONTAINER@ACCOUNT.HOST/PREFIX,

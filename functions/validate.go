@@ -312,6 +312,8 @@ func (p *problems) checkCount(path string, n, minimum int) {
 func (p *problems) checkSize(path string, b Bytes) {
 	if b < 0 || b == math.MaxInt64 {
 		p.add(path, "such as 64Mi", "%d is no size", int64(b))
+	} else if b > 0 && b < 1<<10 && strings.HasPrefix(path, "spec.resources.") {
+		p.add(path, fmt.Sprintf("did you mean %dGi?", int64(b)), "%d bytes hold no engine: a number alone is bytes", int64(b))
 	}
 }
 
@@ -352,12 +354,7 @@ func wordsOf[T ~string](list []T) []string {
 func joinWords[T ~string](list []T) string { return strings.Join(wordsOf(list), ", ") }
 
 func isEnv(s string) bool {
-	for i, r := range s {
-		if r != '_' && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && (i == 0 || r < '0' || r > '9') {
-			return false
-		}
-	}
-	return s != "" && len(s) <= 255
+	return s != "" && len(s) <= 255 && strings.Trim(s, lettersAndDigits+"_") == "" && (s[0] < '0' || s[0] > '9')
 }
 
 // printable reports whether s fits in one line of a log.

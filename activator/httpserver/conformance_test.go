@@ -359,6 +359,7 @@ var refused = []struct {
 	{"http/1.1", "GET / http/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"HTTP/0.9", "GET /\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"h2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "invalid_request"},
+	{"PROXY protocol", "PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"TLS hello", "\x16\x03\x01\x02\x00\x01\x00\n", 400, "invalid_request"},
 	{"TLS hello without a line end", "\x16\x03\x01\x02\x00\x01\x00", 400, "invalid_request"},
 	{"two spaces", "GET  / HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},

@@ -81,7 +81,7 @@ func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.E
 	}
 	h.whole = true
 	if tooMany {
-		return h, fields, openai.New(openai.HeadTooLarge, fmt.Sprintf("The request's head has more than %d fields.", maxFields))
+		return h, fields, openai.New(openai.HeadTooLarge, fmt.Sprintf("The request's head has more than %d fields: send fewer.", maxFields))
 	}
 	if a := b[h.authority[0]:h.authority[1]]; len(a) > 0 && !bytes.Equal(a, b[h.host[0]:h.host[1]]) {
 		return h, fields, malformed("the target is of another host than Host")
@@ -110,6 +110,9 @@ func (h *head) parseRequestLine(b []byte) (next int, _ *openai.Error) {
 	sp := bytes.IndexByte(l, ' ')
 	if sp <= 0 || !isToken(l[:sp]) {
 		return 0, malformed("the method is not a token")
+	}
+	if string(l[:sp]) == "PROXY" {
+		return 0, malformed("it begins with the PROXY protocol: turn that off in what forwards to this port")
 	}
 	h.method = [2]int32{0, int32(sp)}
 	last := bytes.LastIndexByte(l, ' ')

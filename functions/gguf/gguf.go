@@ -94,6 +94,14 @@ func (e *Error) Error() string { return e.Reason }
 
 func invalid(format string, args ...any) error { return &Error{Reason: fmt.Sprintf(format, args...)} }
 
+// VersionProblem is what is wrong with a file of a version that is not read.
+func VersionProblem(v uint32) string {
+	if v&0xFFFF == 0 {
+		return "it is written for big-endian machines: convert the model to GGUF anew"
+	}
+	return fmt.Sprintf("version %d is not known: convert the model to GGUF anew", v)
+}
+
 // Read reads the metadata of a file of size bytes, and ends early when the tokenizer's
 // list has been counted: writers put it last, and it is most of the bytes. Errors are
 // *Error, or those of r.
@@ -104,7 +112,7 @@ func Read(r io.ReaderAt, size int64) (*Metadata, error) {
 		return nil, invalid("it does not begin with GGUF")
 	}
 	if v := d.u32(); d.err == nil && (v < 2 || v > 3) {
-		return nil, invalid("version %d is not known", v)
+		return nil, invalid("%s", VersionProblem(v))
 	}
 	d.u64() // number of tensors
 	keys := d.u64()

@@ -68,7 +68,7 @@ func (p *peeker) checkMember(key, v []byte, count int) error {
 		}
 		return p.checkMedia(key, v)
 	case "logit_bias":
-		if v[0] != '{' || count > MaxLogitBias {
+		if v[0] != '{' && (v[0] != '[' || count > 0) || count > MaxLogitBias { // PHP writes an empty object as []
 			return outside(key, "must be an object of at most %d members", MaxLogitBias)
 		}
 	case "stop", "stop_sequences":
@@ -120,7 +120,7 @@ func unsupported(key []byte) *Error {
 
 func between(key, v []byte, from, to int64) error {
 	if n, ok := parseWhole(v); !ok || n < from || n > to {
-		return outside(key, "must be an integer from %d to %d", from, to)
+		return New(InvalidValue, fmt.Sprintf("%s must be an integer from %d to %d.%s", key, from, to, quoted(v))).With(pointer(key))
 	}
 	return nil
 }
@@ -343,15 +343,11 @@ func (w *walker) walk(i, deep int, parent []byte) (int, error) {
 		}
 		name := parent // the elements of an array are called what the array is
 		if c == '{' {
-			end, escaped, err := scanString(b, i)
+			key, end, err := scanKey(b, i)
 			if err != nil {
 				return 0, err
 			}
-			name = b[i+1 : end-1]
-			if escaped {
-				name = unquote(b[i:end])
-			}
-			i = skipSpace(b, skipSpace(b, end)+1)
+			name, i = key, skipSpace(b, skipSpace(b, end)+1)
 		}
 		outer := w.property
 		if c == '{' && string(parent) == "properties" {

@@ -60,6 +60,9 @@ func UnknownPath(what, path string) *Error {
 	text := "Unknown endpoint: " + what + " " + functions.Clip(path) + "."
 	if nearest := nearestPath(path); nearest != "" && nearest != path {
 		text += " Nearest: `" + nearest + "`."
+	} else {
+		text += " Models answer at /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/responses, /v1/messages and the like;" +
+			" GET /v1/models lists them."
 	}
 	return New(UnknownEndpoint, text)
 }

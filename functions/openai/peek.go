@@ -94,18 +94,24 @@ func invalidJSON(param, format string, args ...any) *Error {
 
 func (p *peeker) run() (err error) {
 	b := p.b
+	if len(b) > 1 && (b[0] == 0 || b[1] == 0 || b[0]^b[1] == 1 && b[0] >= 0xFE) {
+		return invalidJSON("", "it is UTF-16 or UTF-32: encode it as UTF-8.")
+	}
 	if !utf8.Valid(b) {
-		return invalidJSON("", "it is not valid UTF-8.")
+		return invalidJSON("", "it is not valid UTF-8: encode it as UTF-8.")
 	}
 	i := skipSpace(b, skipMark(b))
 	if i == len(b) {
 		return invalidJSON("", "it is empty.")
 	}
-	switch {
-	case b[i] == '"':
+	switch b[i] {
+	case '{':
+	case '"':
 		return invalidJSON("", "an object is expected, not a string: it may have been encoded twice.")
-	case b[i] != '{':
-		return invalidJSON("", "an object is expected.")
+	case '[':
+		return invalidJSON("", "an object is expected, not an array: send each request by itself.")
+	default:
+		return invalidJSON("", "an object is expected, and it begins with `%s`: send JSON as it is, not a form or an event.", beginning(b[i:]))
 	}
 	opened := i + 1
 	i, p.env.empty, err = p.object(i, "", p.member)
@@ -139,16 +145,12 @@ func (p *peeker) object(i int, where string, member func(key []byte, at int) (in
 		return i + 1, true, nil
 	}
 	for {
-		end, escaped, err := scanString(b, i)
+		key, end, err := scanKey(b, i)
 		if err != nil {
 			return 0, false, err
 		}
-		key := b[i+1 : end-1]
-		if escaped {
-			key = unquote(b[i:end])
-		}
 		if i = skipSpace(b, end); i == len(b) || b[i] != ':' {
-			return 0, false, invalidJSON(where, "a colon is expected at byte %d.", i)
+			return 0, false, misplaced(b, i, where, "a colon")
 		}
 		if end, err = member(key, skipSpace(b, i+1)); err != nil {
 			return 0, false, err
@@ -160,7 +162,7 @@ func (p *peeker) object(i int, where string, member func(key []byte, at int) (in
 			return i + 1, false, nil
 		}
 		if b[i] != ',' {
-			return 0, false, invalidJSON(where, "a comma or } is expected at byte %d.", i)
+			return 0, false, misplaced(b, i, where, "a comma or }")
 		}
 		i = skipSpace(b, i+1)
 	}
@@ -325,10 +327,7 @@ func parseMaxTokens(key, v []byte) (int64, error) {
 	if n, ok := parseWhole(v); ok && n >= -1 && n <= MaxOutput {
 		return n, nil
 	}
-	text := fmt.Sprintf("%s must be an integer from 0 to %d, or -1 for no bound.", key, MaxOutput)
-	if len(v) > 0 && v[0] == '"' {
-		text += " It is a string: send the number without quotes."
-	}
+	text := fmt.Sprintf("%s must be an integer from 0 to %d, or -1 for no bound.%s", key, MaxOutput, quoted(v))
 	return 0, New(InvalidValue, text).With(string(key))
 }
 

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"math/bits"
 	"strconv"
 )
@@ -23,7 +24,7 @@ const (
 // whether it has escapes. It looks at eight bytes at a time: prompts are long.
 func scanString(b []byte, i int) (end int, escaped bool, err error) {
 	if i >= len(b) || b[i] != '"' {
-		return 0, false, invalidJSON("", "a string is expected at byte %d.", i)
+		return 0, false, misplaced(b, i, "", "a string")
 	}
 	i++
 	for {
@@ -49,11 +50,24 @@ func scanString(b []byte, i int) (end int, escaped bool, err error) {
 				return 0, false, err
 			}
 		case c < 0x20:
-			return 0, false, invalidJSON("", "a control character stands in a string at byte %d.", i)
+			return 0, false, invalidJSON("", "a control character stands in a string at byte %d: write it as an escape, a line break as \\n.", i)
 		default:
 			i++
 		}
 	}
+}
+
+// scanKey checks the key of a member at i. It returns the key, unescaped, and the index
+// behind the literal.
+func scanKey(b []byte, i int) (key []byte, end int, err error) {
+	end, escaped, err := scanString(b, i)
+	if err != nil {
+		return nil, 0, err
+	}
+	if escaped {
+		return unquote(b[i:end]), end, nil
+	}
+	return b[i+1 : end-1], end, nil
 }
 
 // skipMark returns the index behind the byte order mark that b may begin with.
@@ -72,39 +86,17 @@ func scanEscape(b []byte, i int) (int, error) {
 		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 			return i + 2, nil
 		case 'u':
-			r, ok := parseHex4(b, i+2)
-			if !ok {
+			var unit [2]byte
+			if i+6 > len(b) {
 				break
 			}
-			if r < 0xD800 || r > 0xDFFF {
-				return i + 6, nil
-			}
-			if r < 0xDC00 && i+7 < len(b) && b[i+6] == '\\' && b[i+7] == 'u' {
-				if lo, ok := parseHex4(b, i+8); ok && lo >= 0xDC00 && lo <= 0xDFFF {
-					return i + 12, nil
-				}
+			if _, err := hex.Decode(unit[:], b[i+2:i+6]); err != nil {
+				break
 			}
 			return i + 6, nil
 		}
 	}
 	return 0, invalidJSON("", "an escape sequence is wrong at byte %d.", i)
-}
-
-func parseHex4(b []byte, i int) (r uint32, ok bool) {
-	if i+4 > len(b) {
-		return 0, false
-	}
-	for _, c := range b[i : i+4] {
-		switch {
-		case c >= '0' && c <= '9':
-			r = r<<4 | uint32(c-'0')
-		case c|0x20 >= 'a' && c|0x20 <= 'f':
-			r = r<<4 | uint32(c|0x20-'a'+10)
-		default:
-			return 0, false
-		}
-	}
-	return r, true
 }
 
 // scanValue checks the value at i, nested depth deep, and returns the index behind
@@ -138,7 +130,7 @@ func scanValue(b []byte, i, depth int, media *bool) (end, count int, err error) 
 				}
 				i = skipSpace(b, i)
 				if i == len(b) || b[i] != ':' {
-					return 0, 0, invalidJSON("", "a colon is expected at byte %d.", i)
+					return 0, 0, misplaced(b, i, "", "a colon")
 				}
 				i = skipSpace(b, i+1)
 			}
@@ -154,7 +146,7 @@ func scanValue(b []byte, i, depth int, media *bool) (end, count int, err error) 
 				return i + 1, count, nil
 			}
 			if b[i] != ',' {
-				return 0, 0, invalidJSON("", "a comma is expected at byte %d.", i)
+				return 0, 0, misplaced(b, i, "", "a comma")
 			}
 			i = skipSpace(b, i+1)
 		}
@@ -173,7 +165,7 @@ func scanLiteral(b []byte, i int, word string) (int, int, error) {
 	if end := i + len(word); end <= len(b) && string(b[i:end]) == word {
 		return end, 0, nil
 	}
-	return 0, 0, invalidJSON("", "a value is expected at byte %d.", i)
+	return 0, 0, misplaced(b, i, "", "a value")
 }
 
 // scanNumber checks the literal at i. What a double cannot hold is infinite to
@@ -193,7 +185,7 @@ func scanNumber(b []byte, i int) (int, error) {
 	zero := i < len(b) && b[i] == '0'
 	whole := digits()
 	if whole == 0 || zero && whole > 1 {
-		return 0, invalidJSON("", "a value is expected at byte %d.", at)
+		return 0, misplaced(b, at, "", "a value")
 	}
 	if i < len(b) && b[i] == '.' {
 		i++

@@ -71,6 +71,8 @@ func Describe(first []byte) string {
 		return "it is a zip or a pickle, as PyTorch writes (.bin, .pt): convert it to safetensors"
 	case begins("GGUF"):
 		return "it is a GGUF file"
+	case begins("ggjt", "ggml", "ggmf", "tjgg", "lmgg", "fmgg"):
+		return "it is in a format of GGML from before GGUF: convert the model to GGUF anew"
 	case begins("\x1f\x8b", "\x28\xb5\x2f\xfd"):
 		return "it is compressed: decompress it"
 	case text && begins("<"):

@@ -216,6 +216,11 @@ func TestShards(t *testing.T) {
 			t.Errorf("%s: %v", have, err)
 		}
 	}
+	dotted := []byte(`{"weight_map":{"a":"./m-1.safetensors","b":"m-2.safetensors"}}`)
+	if got, err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(dotted), int64(len(dotted)),
+		[]string{"m-1.safetensors", "m-2.safetensors"}); err != nil || len(got) != 2 || got[0] != "m-1.safetensors" {
+		t.Errorf("names with ./: %v %v", got, err)
+	}
 	torn := []byte("{\"metadata\":{\"x\":\"\xff\"},\"weight_map\":{\"a\":\"m-1.safetensors\"}}")
 	if _, err := headercheck.Shards("i", bytes.NewReader(torn), int64(len(torn)), []string{"m-1.safetensors"}); err == nil || !strings.Contains(err.Error(), "line 1, column 19") {
 		t.Errorf("torn UTF-8: %v", err)

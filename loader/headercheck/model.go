@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/thaw-dev/thaw/functions/gguf"
 	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/safetensors"
 	"github.com/thaw-dev/thaw/loader/source"
@@ -52,7 +53,7 @@ func GGUF(r io.ReaderAt, size int64) error {
 			Detail: "not a GGUF file: " + cmp.Or(safetensors.Describe(head[:8]), "it does not begin with GGUF")}
 	}
 	if v := binary.LittleEndian.Uint32(head[4:]); v < 2 || v > 3 {
-		return &source.Error{Kind: source.Corrupt, Detail: fmt.Sprintf("GGUF version %d is not known", v)}
+		return &source.Error{Kind: source.Corrupt, Detail: "GGUF: " + gguf.VersionProblem(v)}
 	}
 	return nil
 }
@@ -99,7 +100,11 @@ func Shards(index string, r io.ReaderAt, size int64, have []string) ([]string, e
 		Map map[string]string `json:"weight_map"`
 	}
 	if err := jsonv2.Unmarshal(pythonjson.Standard(raw), &doc, jsontext.AllowDuplicateNames(true)); err != nil || len(doc.Map) == 0 {
-		return nil, &source.Error{Kind: source.Corrupt, Detail: "not an index of shards: it has no weight_map"}
+		return nil, &source.Error{Kind: source.Corrupt, Detail: "not an index of shards: it has no weight_map",
+			Fix: "where one file holds all weights, remove the index; else copy it again"}
+	}
+	for tensor, file := range doc.Map { // Python joins the paths
+		doc.Map[tensor] = strings.TrimPrefix(file, "./")
 	}
 	shards := slices.Compact(slices.Sorted(maps.Values(doc.Map)))
 	var missing []string

@@ -88,7 +88,11 @@ func headerError(err error, name string) error {
 	case ok && e.Truncated || isGGUF && g.Truncated:
 		kind = source.Truncated
 	}
-	return &source.Error{Kind: kind, File: name, Detail: "its header cannot be used: " + err.Error(), Fix: "copy the file again"}
+	refused := &source.Error{Kind: kind, File: name, Detail: "its header cannot be used: " + err.Error(), Fix: "copy the file again"}
+	if strings.Contains(refused.Detail, "convert ") { // it names its own way out
+		refused.Fix = ""
+	}
+	return refused
 }
 
 // modelOpt names the quantisation of a hf_quant_config.json.

@@ -188,10 +188,10 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 	}
 	if len(r.files) > 0 && !hasConfig {
 		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no weights: no safetensors and no GGUF file, and no config.json",
-			Fix: "name the folder of one model"}
+			Fix: source.WithoutWeights(source.Names(r.files), "name the folder of one model")}
 	}
 	return weightSet{}, source.Fail(source.Missing, "has no weights: no safetensors and no GGUF file",
-		"copy them beside config.json, or name the folder that has them")
+		source.WithoutWeights(source.Names(r.files), "copy them beside config.json, or name the folder that has them"))
 }
 
 // checkOneSet returns an error if files are the shards of several models, whose list follows
@@ -267,7 +267,7 @@ func (r *reader) shards(index source.File, files []source.File) ([]string, error
 	if err != nil {
 		return nil, err
 	}
-	have := functions.ConvertAll(files, func(f source.File) string { return f.Name })
+	have := source.Names(files)
 	used, err := headercheck.Shards(index.Name, bytes.NewReader(raw), int64(len(raw)), have)
 	return used, source.WithFile(err, index.Name)
 }

@@ -206,11 +206,32 @@ func chooseSet(files []weightsets.File, pattern string) (weightsets.Set, error) 
 			&Error{Kind: Missing, Detail: fmt.Sprintf("has no weights that %q matches: %s", functions.Clip(pattern), weightsets.List(sets)),
 				Fix: fix}
 	}
+	names := functions.ConvertAll(files, func(f weightsets.File) string { return f.Name })
 	return weightsets.Set{}, &Error{
 		Kind:   Missing,
 		Detail: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(files)),
-		Fix:    "point source at the folder that holds them",
+		Fix:    WithoutWeights(names, "point source at the folder that holds them"),
 	}
+}
+
+// WithoutWeights is what helps where none of these files has weights that are read here;
+// otherwise where the files do not tell.
+func WithoutWeights(names []string, otherwise string) string {
+	for _, name := range names {
+		base := strings.ToLower(path.Base(name))
+		switch path.Ext(base) {
+		case ".part", ".incomplete", ".crdownload", ".aria2", ".download", ".tmp":
+			return functions.Clip(name) + " is of a download that has not finished: finish it"
+		case ".zip", ".tar", ".gz", ".tgz", ".zst", ".xz", ".7z", ".nemo", ".llamafile":
+			return "unpack " + functions.Clip(name) + ", and name the folder with safetensors or GGUF"
+		case ".onnx", ".engine", ".mlmodel", ".tflite":
+			return functions.Clip(name) + " is for an engine of another kind, which engine: command starts"
+		}
+		if strings.HasPrefix(base, "sha256-") || strings.HasPrefix(base, "ggml-") && path.Ext(base) == ".bin" {
+			return "a GGUF file without its ending, as Ollama keeps it, is read once it is copied to NAME.gguf"
+		}
+	}
+	return otherwise
 }
 
 // dropSecondLayouts leaves out what repeats the weights in a layout that engines do not

@@ -84,6 +84,11 @@ type Error struct {
 	Err  error
 }
 
+// Names are the names of files.
+func Names(files []File) []string {
+	return functions.ConvertAll(files, func(f File) string { return f.Name })
+}
+
 // Fail makes an Error: what happened, and how to fix it.
 func Fail(kind Kind, detail, fix string) *Error { return &Error{Kind: kind, Detail: detail, Fix: fix} }
 

@@ -288,9 +288,9 @@ func (d *decoder) anything(n ast.Node, v reflect.Value, path string) {
 }
 
 // failUnlessNull adds the problem of a value that is of another shape: null keeps the default.
-func (d *decoder) failUnlessNull(n ast.Node, path, want string) {
+func (d *decoder) failUnlessNull(n ast.Node, path, hint, want string) {
 	if _, null := n.(*ast.NullNode); !null {
-		d.fail(n, path, "", "%s where %s wanted", d.describe(n, path), want)
+		d.fail(n, path, hint, "%s where %s wanted", d.describe(n, path), want)
 	}
 }
 
@@ -298,7 +298,7 @@ func (d *decoder) failUnlessNull(n ast.Node, path, want string) {
 func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 	m, ok := mappingValues(n)
 	if !ok {
-		d.failUnlessNull(n, path, "keys and values are")
+		d.failUnlessNull(n, path, "", "keys and values are")
 		return
 	}
 	fields := map[string]reflect.Value{}
@@ -332,7 +332,7 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 func (d *decoder) table(n ast.Node, v reflect.Value, path string) {
 	m, ok := mappingValues(n)
 	if !ok {
-		d.failUnlessNull(n, path, "keys and values are")
+		d.failUnlessNull(n, path, "NAME: VALUE for each", "keys and values are")
 		return
 	}
 	out := reflect.MakeMap(v.Type())
@@ -352,7 +352,11 @@ func (d *decoder) entries(m []*ast.MappingValueNode, path string, each func(key,
 	for _, kv := range m {
 		key, ok := keyOf(kv)
 		if !ok {
-			d.fail(kv, path, "", "%s as a key; text is wanted", describeNode(kv.Key))
+			hint := ""
+			if _, merge := kv.Key.(*ast.MergeKeyNode); merge {
+				hint = "<< is not supported: write the keys themselves"
+			}
+			d.fail(kv, path, hint, "%s as a key; text is wanted", describeNode(kv.Key))
 			continue
 		}
 		at := key
@@ -374,7 +378,7 @@ func (d *decoder) entries(m []*ast.MappingValueNode, path string, each func(key,
 func (d *decoder) list(n ast.Node, v reflect.Value, path string) {
 	s, ok := n.(*ast.SequenceNode)
 	if !ok {
-		d.failUnlessNull(n, path, "a list is")
+		d.failUnlessNull(n, path, "", "a list is")
 		return
 	}
 	out := reflect.MakeSlice(v.Type(), len(s.Values), len(s.Values))

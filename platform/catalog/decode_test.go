@@ -91,6 +91,12 @@ func TestDecodeRefuses(t *testing.T) {
 	}{
 		{"unknown key", tiny + "  scale: {mx: 2}\n", `f.yaml:7:11: spec.scale.mx: unknown key (did you mean max?)`},
 		{"unknown key at the top", tiny + "status: {}\n", `f.yaml:7:1: status: unknown key (one of apiVersion, kind, metadata, spec)`},
+		{"another system's key", tiny + "  minReplicas: 1\n", `f.yaml:7:3: spec.minReplicas: unknown key (did you mean scale: {min: N}?)`},
+		{"a list of Kubernetes", "apiVersion: v1\nkind: List\nitems: []\n", `f.yaml:2:1: kind: "List" is no kind thaw knows (write its items as documents with --- between them)`},
+		{"a merge key", tiny + "  <<: {idle: 1m}\n", `f.yaml:7:3: spec: a merge key as a key; text is wanted (<< is not supported: write the keys themselves)`},
+		{"env as Kubernetes has it", tiny + "  env: [{name: A, value: b}]\n", `f.yaml:7:8: spec.env: a list where keys and values are wanted (NAME: VALUE for each)`},
+		{"a template", tiny + "  files: {{ .Values.files }}\n", `(a template is rendered first, such as by helm template)`},
+		{"a tab", tiny + "\tenv: {}\n", `(indent with blanks, not with tabs)`},
 		{"mis-cased key", tiny + "  Scale: {}\n", `f.yaml:7:3: spec.Scale: unknown key (did you mean scale?)`},
 		{"duplicate key", tiny + "  engine: vllm\n", `f.yaml:7:3: spec.engine: this key is already there, on line 6`},
 		{"duplicate in flow", tiny + "  scale: {max: 1, max: 2}\n", `f.yaml:7:19: spec.scale.max: this key is already there, on line 7`},

@@ -266,7 +266,7 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		if d.kind != "" {
 			message = fmt.Sprintf("%q is no kind thaw knows", functions.Clip(d.kind))
 		}
-		d.add(kindAt, "kind", suggestName(d.kind, Kinds), message)
+		d.add(kindAt, "kind", suggestKind(d.kind), message)
 		return doc, false
 	}
 	for _, p := range problems {
@@ -321,5 +321,26 @@ func (d *decoder) suggestKey(key string, names []string) string {
 	if d.kind == functions.KindRemote && (strings.HasSuffix(low, "key") || strings.HasSuffix(low, "token")) {
 		return "a file holds no key: keyFrom: {env: NAME} or {file: PATH}"
 	}
+	if hint := foreignKeys[low]; d.kind == functions.KindModel && hint != "" {
+		return hint
+	}
 	return suggestName(key, names)
+}
+
+// suggestKind is the hint about an unknown kind.
+func suggestKind(kind string) string {
+	if kind == "List" {
+		return "write its items as documents with --- between them"
+	}
+	return suggestName(kind, Kinds)
+}
+
+// foreignKeys are keys of other systems' files, in small letters, with what a model file has.
+var foreignKeys = map[string]string{
+	"model": "did you mean source?", "repo": "did you mean source?", "uri": "did you mean source?", "storageuri": "did you mean source?",
+	"replicas": "did you mean scale: {min: N, max: N}?", "minreplicas": "did you mean scale: {min: N}?", "maxreplicas": "did you mean scale: {max: N}?",
+	"limits": "gpus, memory and cpu stand in resources themselves", "requests": "gpus, memory and cpu stand in resources themselves",
+	"maxmodellen": "an engine's own options go into args", "contextlength": "an engine's own options go into args",
+	"dtype": "an engine's own options go into args", "quantization": "an engine's own options go into args",
+	"command": "engine: command, and its argv in args", "port": "engine: command, with {port} in args",
 }

@@ -61,7 +61,7 @@ func (d *decoder) parse(data []byte) []ast.Node {
 	for _, tokens := range splitDocuments(tokens) {
 		file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 		if err != nil {
-			d.syntax(err)
+			d.syntax(err, data)
 			return nil
 		}
 		for _, doc := range file.Docs {
@@ -191,12 +191,19 @@ func (d *decoder) checkDepth(tokens token.Tokens) bool {
 }
 
 // syntax adds the parser's error without its excerpt of the source.
-func (d *decoder) syntax(err error) {
+func (d *decoder) syntax(err error, data []byte) {
+	hint := ""
+	switch {
+	case bytes.Contains(data, []byte("{{")):
+		hint = "a template is rendered first, such as by helm template"
+	case bytes.Contains(data, []byte("\n\t")):
+		hint = "indent with blanks, not with tabs"
+	}
 	var e yaml.Error
 	if errors.As(err, &e) && e.GetToken() != nil {
-		d.add(e.GetToken().Position, "", "", "not YAML: "+e.GetMessage())
+		d.add(e.GetToken().Position, "", hint, "not YAML: "+e.GetMessage())
 		return
 	}
 	line, _, _ := strings.Cut(err.Error(), "\n")
-	d.add(nil, "", "", "not YAML: "+functions.Clip(line))
+	d.add(nil, "", hint, "not YAML: "+functions.Clip(line))
 }

@@ -295,18 +295,8 @@ func (s *Store) progress(p loader.Progress) functions.StoreProgress {
 }
 
 func (s *Store) Stats() functions.LoaderStats {
-	l, st := s.loader.Stats(), s.store.Stats()
-	out := functions.LoaderStats{
-		Bytes:  make(map[string]functions.Bytes, len(l.Bytes)),
-		Wasted: functions.Bytes(l.Wasted), Resumed: functions.Bytes(l.Resumed), Reused: functions.Bytes(l.Reused),
-		PeerSent: functions.Bytes(l.PeerSent),
-		Requests: l.Requests, Retries: l.Retries, Hedges: l.Hedges, Throttles: l.Throttles,
-		Staged: l.Staged, Failed: l.Failed, InFlight: l.InFlight, Stagings: l.Stagings,
-		Evictions: st.Evictions, EvictedBytes: functions.Bytes(st.EvictedBytes), Quarantined: st.Quarantined,
-	}
-	for scheme, n := range l.Bytes {
-		out.Bytes[scheme] = functions.Bytes(n)
-	}
+	out, st := s.loader.Stats(), s.store.Stats()
+	out.Evictions, out.EvictedBytes, out.Quarantined = st.Evictions, functions.Bytes(st.EvictedBytes), st.Quarantined
 	return out
 }
 

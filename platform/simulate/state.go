@@ -50,8 +50,6 @@ type State struct {
 	handlingDecided bool
 	stranded        []*request  // at a node that does not answer
 	demandChanged   []*function // functions whose demand changed since the last turn
-	spare           []*function
-	busy            []*function // functions that may have requests
 	active          []*request  // active requests
 
 	tally           tally
@@ -140,6 +138,11 @@ func (s *State) begin() {
 		Now: s.wall, NewID: s.newID, RunCommand: l.do, OnUpdate: func() { l.want(s.clock.now + s.c.Gather) },
 	})
 	l.orchestrator.Attach(&path{s, l})
+	for _, f := range s.list {
+		if d := f.demand(); d.Active+d.Queued > 0 {
+			l.orchestrator.Demand(d)
+		}
+	}
 	l.orchestrator.Changed()
 	l.want(s.clock.now)
 }
@@ -252,6 +255,9 @@ func (l *loop) act(uint8) {
 	}
 	l.at = 0
 	st.tally.turns++
+	if st.loop == l {
+		st.reportDemand()
+	}
 	next := l.orchestrator.Turn(context.Background())
 	if next <= 0 || next > tick {
 		next = tick

@@ -107,9 +107,8 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	})
 	act := activator.New(activator.Options{
 		Waker: stream, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(s.Hold), BufferBytes: plan.Bodies,
-		KeyRequests:   httpserver.NewBudget(int64(plan.Connections), s.ShareOf(int64(plan.Connections))),
-		DemandChanged: stream.DemandChanged, OnFirstByte: stream.FirstToken,
-		Metrics: registry, Log: log.Requests,
+		KeyRequests: httpserver.NewBudget(int64(plan.Connections), s.ShareOf(int64(plan.Connections))),
+		OnFirstByte: stream.FirstToken, Metrics: registry, Log: log.Requests,
 	})
 	gate = gateway.New(gateway.Options{Activator: act, Leader: stream.Leader, LeaderTLS: certificates, PublicAPI: s.PublicAPI,
 		TrustedProxies: proxies, MaxBody: int64(s.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, s.ShareOf(plan.Bodies)),

@@ -34,16 +34,33 @@ var knownCauses = []struct {
 
 var (
 	// TypeError: …, torch.OutOfMemoryError: …, pydantic_core._pydantic_core.ValidationError: …
-	exception = regexp.MustCompile(`^(?:[A-Za-z_][\w]*\.)*([A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Died))(?::\s*(.*))?$`)
-	// the prefix of a logger: "(EngineCore pid=7) ERROR 11-21 14:02:11 [core.py:708] ", "[2026-02-22 17:24:34] "
-	prefix    = regexp.MustCompile(`^(?:\((?:[A-Za-z_]+[^()]*?pid=\d+[^()]*|APIServer[^()]*)\)\s*)?(?:(?:ERROR|CRITICAL|WARNING|INFO|DEBUG)\s+\d\d-\d\d \d\d:\d\d:\d\d\s+\[[^\]]*\]\s*)?(?:\[[\d\- :.,]+[^\]]*\]\s*)?`)
-	errorLine = regexp.MustCompile(`(?i)^(?:[\w.\-/]+: )*(?:error|fatal error|fatal|panic)(?::|=)\s*(.+)$`)
-	slogE     = regexp.MustCompile(`level=(?:ERROR|FATAL) .*?(?:err|error)="?([^"\n]+)"?`)
+	exception = regexp.MustCompile(`^(?:[A-Za-z_]\w*\.)*((?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Died)|Exception)(?:_\w+)?)(?::\s*(.*))?$`)
+	// what loggers write before a message: "(EngineCore pid=7) ERROR 11-21 14:02:11 [core.py:708] ", "[rank0]: ",
+	// "[2026-02-22 17:24:34] [7] [ERROR] ", "2026-02-22T17:24:34.1Z ERROR launcher: ", "9:12PM ERR ", "0.11.257.162 E "
+	prefix = regexp.MustCompile(`^(?:\((?:[A-Za-z_]+[^()]*?pid=\d+[^()]*|APIServer[^()]*)\)\s*|\[rank\d+\]:\s*|\[(?:[\d\- :.,]+[^\]]*|[A-Z]+)\]\s*|` +
+		`(?:\d{4}-\d\d-\d\d[T ][\d:.,]+Z?|\d{1,2}:\d\d[AP]M|\d+\.\d\d\.\d{3}\.\d{3})\s+|` +
+		`(?:ERROR|CRITICAL|WARNING|INFO|DEBUG)\s+\d\d-\d\d \d\d:\d\d:\d\d\s+\[?[^\]\s]*\]\s*|(?:ERROR|ERR|FTL|FATAL|WARN|WRN|INFO|INF|[EWID])\s+)+`)
+	mild      = regexp.MustCompile(`(?i)\b(?:WARN(?:ING)?|WRN|INFO?|DEBUG|[WID])\b`) // the level of a line that is no failure
+	errorLine = regexp.MustCompile(`(?i)^(?:[\w.\-/]+: )*(?:error|fatal error|[\w ]*\bfatal|panic)\s*(?::|=)\s*(.+)$`)
+	slogE     = regexp.MustCompile(`(?:level=(?:ERROR|FATAL)|^\S+ (?:ERR|FTL)) .*?(?:err|error)="?([^"\n]+)"?`)
+	jsonError = regexp.MustCompile(`^\{.*"(?:level|severity)":"(?i:error|fatal|critical)".*"(?:error|err)":"((?:[^"\\]|\\.)+)"|^\{.*"(?:level|severity)":"(?i:error|fatal|critical)".*"(?:message|msg)":"((?:[^"\\]|\\.)+)"`)
+	thrown    = regexp.MustCompile(`^what\(\):\s+(.+)$|panicked at '(.+)', `)        // of C++; of Rust before 1.73
+	headline  = regexp.MustCompile(`^thread '.*' .*panicked at [^']*$|^Caused by:$`) // of Rust: the next line has the words
+	failing   = regexp.MustCompile(`(?i)\b(?:errors?|fail(?:ed|ure)?|fatal|unable to|cannot|can't|could not|couldn't|not found|invalid|unsupported|exceeds|ASSERT\w*)\b`)
 	// the API server of a vLLM whose core died; it exits with code 0
 	coreDied = regexp.MustCompile(`(?i)engine ?core[^\n]*died unexpectedly|EngineDeadError`)
 	// consequences, never causes
-	consequence = regexp.MustCompile(`(?i)^(?:Engine core initialization failed|EngineCore encountered|Failed core proc|See root cause above|Engine process failed|EngineDeadError|.*issue with background loop|SystemExit|KeyboardInterrupt|CancelledError|ProcessRaisedException|.*destroy_process_group)`)
+	consequence = regexp.MustCompile(`(?i)^(?:Engine core initialization failed|EngineCore encountered|Failed core proc|See root cause above|Engine process failed|EngineDeadError|.*issue with background loop|SystemExit|KeyboardInterrupt|CancelledError|ProcessRaisedException|.*destroy_process_group|` +
+		`EOFError|BrokenPipeError|ConnectionResetError|ShardCannotStart|Ninja build failed|PTXAS error|.*: CUDA error$|Subprocess \S+ failed with stderr)`)
+	// a process of the engine that another one, most often the kernel, has killed
+	killed = regexp.MustCompile(`(?i)exit ?code[:=]? -9\b|with signal 9\b|SIGKILL`)
+	// a message that does not tell which thing it is about: nothing, or the key of a KeyError
+	bare = regexp.MustCompile(`^'?[^' ]*'?$`)
 )
+
+// maxFailing is among how many lines at the end of a log the first that speaks of a failure
+// is looked for, where nothing marks one.
+const maxFailing = 20
 
 // denied are causes that a confined engine may have from its confinement: a file that is
 // there and not to be read looks to some programs as if it were not there.
@@ -59,9 +76,10 @@ func NameConfinement(cause string) string {
 		"or start thaw with --confine off)"
 }
 
-// RootCause returns one line on why an engine ended, from the end of its log; how, the
-// kind of its exit, is used if the log has no cause.
+// RootCause returns one line on why an engine ended, from the end of its log, and what
+// helps where that is known; how, the kind of its exit, is used if the log has no cause.
 func RootCause(tail, how string) string {
+	tail = escapes.ReplaceAllString(tail, "")
 	for _, k := range knownCauses {
 		m := k.pattern.FindStringSubmatch("\n" + tail)
 		if m == nil {
@@ -72,47 +90,92 @@ func RootCause(tail, how string) string {
 			text = strings.ReplaceAll(text, "%1", strings.TrimSpace(m[1]))
 		}
 		if cause := clipLine(text); cause != "" { // a headline alone is not a cause
-			return cause
+			return advise(cause)
 		}
 	}
-	var raised, reported, last string
-	for line := range strings.SplitSeq(tail, "\n") {
-		line = strings.TrimSpace(strings.TrimRight(line, "\r"))
-		line = strings.TrimSpace(strings.TrimPrefix(line, prefix.FindString(line)))
-		if line == "" {
-			continue
-		}
-		if m := exception.FindStringSubmatch(line); m != nil {
-			// The first exception that is not a consequence is the root;
-			// those "during handling of the above" repeat it.
-			text := m[1]
-			if m[2] != "" {
-				text += ": " + m[2]
-			}
-			if raised == "" && !consequence.MatchString(m[1]) && !consequence.MatchString(m[2]) {
-				raised = text
-			}
-		} else if m := errorLine.FindStringSubmatch(line); m != nil {
-			if !consequence.MatchString(m[1]) {
-				reported = m[1]
-			}
-		} else if m := slogE.FindStringSubmatch(line); m != nil {
-			reported = m[1]
-		}
-		last = line
-	}
-	if raised == "" && reported == "" && CoreDied(tail) {
+	f := readFailures(tail)
+	if f.raised == "" && f.reported == "" && CoreDied(tail) {
 		return clipLine("its EngineCore died unexpectedly; " + how)
 	}
-	for _, cause := range []string{clipLine(raised), clipLine(reported)} {
+	if f.raised == "" && killed.MatchString(tail) {
+		return "a process of the engine was killed: most often out of memory of the host (resources.memory)"
+	}
+	for _, cause := range []string{clipLine(f.raised), clipLine(f.reported)} {
 		if cause != "" {
-			return cause
+			return advise(cause)
 		}
 	}
-	if last != "" {
-		return clipLine(how + "; last line: " + last)
+	switch {
+	case f.first != "":
+		return advise(clipLine(how + "; it wrote: " + f.first))
+	case f.last != "":
+		return advise(clipLine(how + "; last line: " + f.last))
 	}
 	return clipLine(how + "; it wrote nothing")
+}
+
+// failures are the lines of a log that may be a cause.
+type failures struct {
+	raised   string // the first exception that is not a consequence: those "during handling of the above" repeat it
+	reported string // the last error that is marked as one
+	first    string // the first line near the end that speaks of a failure
+	last     string // the last line
+}
+
+func readFailures(tail string) (f failures) {
+	lines := strings.Split(strings.TrimSpace(tail), "\n")
+	code, follows := "", false // the line of code above an exception; whether the next line is a panic's message
+	for i, line := range lines {
+		line = strings.TrimSpace(line)
+		start := prefix.FindString(line)
+		line = strings.TrimSpace(strings.TrimPrefix(line, start))
+		if strings.Trim(line, "~^ ") == "" {
+			continue
+		}
+		switch m, marked := exception.FindStringSubmatch(line), errorMark(line); {
+		case m != nil:
+			if f.raised == "" && !consequence.MatchString(m[1]) && !consequence.MatchString(m[2]) {
+				f.raised = raisedText(m[1], m[2], code, lines[i+1:])
+			}
+		case follows:
+			f.reported = line
+		case marked != "":
+			if !consequence.MatchString(marked) {
+				f.reported = marked
+			}
+		case f.first == "" && i >= len(lines)-maxFailing && failing.MatchString(line) &&
+			!mild.MatchString(start) && !consequence.MatchString(line):
+			f.first = line
+		}
+		follows = headline.MatchString(line)
+		code, f.last = line, line
+	}
+	return f
+}
+
+// errorMark returns the message of a line that a program or logger marks as an error.
+func errorMark(line string) string {
+	for _, form := range []*regexp.Regexp{thrown, jsonError, errorLine, slogE} {
+		if m := form.FindStringSubmatch(line); m != nil {
+			return strings.ReplaceAll(strings.Join(m[1:], ""), `\"`, `"`)
+		}
+	}
+	return ""
+}
+
+// raisedText is an exception with its message: the lines after it where the message ends in
+// a colon, and the line of code where the message alone means nothing.
+func raisedText(name, message, code string, after []string) string {
+	for i := 0; i < min(4, len(after)) && strings.HasSuffix(name+message, ":") || i > 0 && i < min(4, len(after)); i++ {
+		message += " " + strings.TrimSpace(after[i])
+	}
+	switch {
+	case bare.MatchString(message) && code != "":
+		return strings.TrimSuffix(name+": "+message, ": ") + ", at: " + code
+	case message != "":
+		return name + ": " + message
+	}
+	return name
 }
 
 // CoreDied reports whether the log is of a vLLM whose EngineCore died; its API server

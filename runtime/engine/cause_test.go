@@ -11,14 +11,14 @@ import (
 
 func TestRootCause(t *testing.T) {
 	for name, want := range map[string]string{
-		"vllm-oom-load":          "out of GPU memory: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.06 GiB is free.",
-		"vllm-memory-share":      "out of GPU memory: Free memory on device (3.11/79.11 GiB) on startup is less than desired GPU memory utilization (0.9, 71.2 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.",
-		"vllm-bad-architecture":  "The checkpoint you are trying to load has model type `newllama` but Transformers does not recognize this architecture.",
+		"vllm-oom-load":          "out of GPU memory: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.06 GiB is free. (a shorter context, fewer requests at once, a quantised variant or more GPUs need less; `thaw init SOURCE` works out what the model needs)",
+		"vllm-memory-share":      "out of GPU memory: Free memory on device (3.11/79.11 GiB) on startup is less than desired GPU memory utilization (0.9, 71.2 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes. (a shorter context, fewer requests at once, a quantised variant or more GPUs need less; `thaw init SOURCE` works out what the model needs)",
+		"vllm-bad-architecture":  "The checkpoint you are trying to load has model type `newllama` but Transformers does not recognize this architecture. (where the model is newer than the engine, a newer engine takes it)",
 		"vllm-missing-weights":   "RuntimeError: Cannot find any model weights with `/data/store/empty`",
 		"vllm-bad-flag":          "bad args: unrecognized arguments: --no-such-flag",
 		"vllm-port-taken":        "port taken: address already in use",
 		"vllm-truncated-weights": "SafetensorError: Error while deserializing header: MetadataIncompleteBuffer",
-		"llamacpp-oom":           "out of GPU memory: cudaMalloc failed: out of memory",
+		"llamacpp-oom":           "out of GPU memory: cudaMalloc failed: out of memory (a shorter context, fewer requests at once, a quantised variant or more GPUs need less; `thaw init SOURCE` works out what the model needs)",
 		"llamacpp-port":          "port taken: address already in use",
 		"ember-truncated":        `model.safetensors: tensor "model.layers.3.mlp.down_proj.weight" ends at byte 181002 of 90112`,
 		"ember-port":             "port taken: address already in use",
@@ -26,13 +26,13 @@ func TestRootCause(t *testing.T) {
 		"sglang-oom":             "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
 		"vllm-core-killed":       "its EngineCore died unexpectedly; exit code 1",
 		"vllm-bad-value":         "bad args: argument --max-num-batched-tokens: invalid human_readable_int value: 'x'",
-		"vllm-unknown-model":     "The checkpoint you are trying to load has model type `nosuch` but Transformers does not recognize this architecture. This could be because of an issue with the checkpoint, or because your version of Transformers is out of date.",
+		"vllm-unknown-model":     "The checkpoint you are trying to load has model type `nosuch` but Transformers does not recognize this architecture. This could be because of an issue with the checkpoint, or because your version of Transformers is out of date. (where the model is newer than the engine, a newer engine takes it)",
 		"vllm-missing-shard":     "FileNotFoundError: Weight files referenced in index but missing: {'m-shard/model-00002-of-00002.safetensors'}",
 		"vllm-no-memory":         "out of memory: Available memory on node 0 (17.09/19.96 GiB) on kv cache allocation is less than requested memory for kv (92.2 GiB). Decrease --kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE, or reduce CPU memory used by other processes.",
-		"vllm-kv-too-small":      "too little memory for the KV cache: To serve at least one request with the model's max seq len (512), (0.0 GiB KV cache is needed, which is larger than the available KV cache memory (0.0 GiB). Based on the available memory, the estimated maximum model length is 256. Try increasing `gpu_memory_utiliz…",
+		"vllm-kv-too-small":      "too little memory for the KV cache: To serve at least one request with the model's max seq len (512), (0.0 GiB KV cache is needed, which is larger than the available KV cache memory (0.0 GiB). Based on the available memory, the estimated maximum model length is 256. Try increasing `gpu_memory_utiliz… (a shorter context, fewer requests at once, a quantised variant or more GPUs need less; `thaw init SOURCE` works out what the model needs)",
 		"vllm-cpu-share":         "out of memory: Available memory on node 0 (17.29/19.96 GiB) on startup is less than desired CPU memory utilization (0.92, 18.37 GiB). On the CPU backend, the `--gpu-memory-utilization` flag controls the fraction of CPU memory reserved (despite its name). To resolve: decrease `--gpu-memory-utilizatio…",
 		"silent":                 "exit code 1; it wrote nothing",
-		"shell":                  "exit code 1; last line: /bin/sh: 1: exec: python9: not found",
+		"shell":                  "exit code 1; it wrote: /bin/sh: 1: exec: python9: not found",
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := os.ReadFile("testdata/logs/" + name + ".log")
@@ -64,9 +64,13 @@ func FuzzRootCause(f *testing.F) {
 	f.Add("Value error, ")
 	f.Add("Value error, \x00")
 	f.Add("error: \x01\x02")
+	longest := 0
+	for _, a := range advices {
+		longest = max(longest, len(a.text)+len(" ()"))
+	}
 	f.Fuzz(func(t *testing.T, tail string) {
 		got := RootCause(tail, "exit code 1")
-		if got == "" || strings.Contains(got, "\n") || len(got) > maxCause+len("…") {
+		if got == "" || strings.Contains(got, "\n") || len(got) > maxCause+len("…")+longest {
 			t.Errorf("%q", got)
 		}
 		if !utf8.ValidString(got) {

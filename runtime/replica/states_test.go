@@ -309,7 +309,7 @@ func TestFailures(t *testing.T) {
 		}, during: func(s *fakeNode) {
 			time.Sleep(5 * second)
 			s.die(supervisor.Exit{Code: 1, Tail: "torch.OutOfMemoryError: CUDA out of memory. Tried"})
-		}, why: "out of GPU memory: CUDA out of memory. Tried; of GPU 2 process 4711 (python3) holds 60 GiB of 2", after: 5 * second},
+		}, why: "what the model needs); of GPU 2 process 4711 (python3) holds 60 GiB of 2", after: 5 * second},
 		{name: "killed while loading", s: &fakeNode{loadTime: 20 * second}, during: func(s *fakeNode) {
 			time.Sleep(5 * second)
 			s.die(supervisor.Exit{Code: -1, Signal: syscall.SIGKILL, Tail: "INFO all is well"})

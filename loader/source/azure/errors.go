@@ -52,12 +52,14 @@ func responseError(p blobLocation, a *containerAccess, name string, r *azcore.Re
 		e.Detail += " " + strconv.QuoteToASCII(code)
 	}
 	switch {
+	case status == 407: // of a proxy
+		e.Kind = source.Denied
 	case status == 401 || status == 403:
 		e.Kind, e.Fix = source.Denied, a.fix
 		e.Detail += ", with " + a.how
 	case status == 404 && code == "ContainerNotFound":
 		e.Kind, e.Fix = source.NotFound, "there is no such container; check its name and the account's"
-	case status == 404:
+	case status == 404 || status == 410:
 		e.Kind, e.Fix = source.NotFound, "check container and prefix; names are case-sensitive"
 	case status == 412 || status == 416:
 		e.Kind = source.Changed
@@ -69,7 +71,7 @@ func responseError(p blobLocation, a *containerAccess, name string, r *azcore.Re
 	case code == "InvalidHeaderValue":
 		e.Kind, e.Fix = source.Refused,
 			"the service may not support version "+serviceVersion+" of the API: upgrade it, or start Azurite with --skipApiVersionCheck"
-	case status == 408 || status == 429 || status >= 500:
+	case status == 408 || status == 425 || status == 429 || status >= 500:
 		e.Kind, e.Busy = source.Unavailable, status == 429 || status == 503
 		if r.RawResponse != nil {
 			e.RetryAfter = httpsource.RetryAfter(r.RawResponse.Header, time.Now())
@@ -80,7 +82,32 @@ func responseError(p blobLocation, a *containerAccess, name string, r *azcore.Re
 	if m := serviceMessage(r.RawResponse); m != "" {
 		e.Detail += ": " + m
 	}
+	if fix := codeFixes[code]; strings.HasSuffix(fix, "; else ") {
+		e.Fix = fix + a.fix
+	} else if fix != "" {
+		e.Fix = fix
+	} else if e.Kind == source.Refused && e.Fix == "" {
+		e.Fix = "Azure's list of Blob Storage error codes has the reason"
+	}
 	return e
+}
+
+// codeFixes is what helps against codes of the service that say more than their status. Behind
+// an "else" comes what helps for the credential.
+var codeFixes = map[string]string{
+	"AuthorizationFailure":                "where the account's firewall names networks, add this machine's; else ",
+	"PublicAccessNotPermitted":            "the account takes no anonymous requests: " + howTo,
+	"KeyBasedAuthenticationNotPermitted":  "the account takes no keys and no SAS made with one: use a managed identity, workload identity or az login",
+	"AccountIsDisabled":                   "enable the account in Azure, and check its subscription",
+	"InvalidAuthenticationInfo":           "the token has expired or is of another tenant than the account's: check AZURE_TENANT_ID; else ",
+	"AuthorizationSourceIPMismatch":       "the SAS is for other addresses than this machine's: make one without sip",
+	"AuthorizationProtocolMismatch":       "the SAS is for https alone: use the https endpoint",
+	"AuthorizationResourceTypeMismatch":   "the SAS is not for containers and objects: make one with srt=co",
+	"AuthorizationServiceMismatch":        "the SAS is not for Blob Storage: make one with ss=b",
+	"ContainerBeingDeleted":               "the container is being deleted",
+	"BlobUsesCustomerSpecifiedEncryption": "the blob is encrypted with a key of the customer's own, which is not sent: store it without one",
+	"OutOfRangeInput":                     "check the container's name: 3 to 63 small letters, digits and -",
+	"InvalidResourceName":                 "check the container's name: 3 to 63 small letters, digits and -",
 }
 
 // unsupported reports whether code is a service's refusal of a header that it does not

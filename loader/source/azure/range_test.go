@@ -152,7 +152,7 @@ func TestRefusedRanges(t *testing.T) {
 		gets         int
 		text, absent string
 	}{
-		{"403", 403, "AuthorizationFailure", "This request is not authorized.", source.Denied, 1, "AZURE_STORAGE_CONNECTION_STRING: This request is not authorized (check that the key", "RequestId"},
+		{"403", 403, "AuthorizationFailure", "This request is not authorized.", source.Denied, 1, "AZURE_STORAGE_CONNECTION_STRING: This request is not authorized (where the account's firewall names networks, add this machine's; else check that the key", "RequestId"},
 		{"API version", 400, "InvalidHeaderValue", `The API version X is not supported by Azurite. Use "--skipApiVersionCheck".`, source.Refused, 1, `400 "InvalidHeaderValue": The API version X is not supported by Azurite. Use "--skipApiVersionCheck" (`, ""},
 		{"never supported", 500, "FeatureNotSupported", "range header or parameter is not supported in strict mode", source.Refused, 2, "not supported in strict mode (", ""},
 		{"throttled", 503, "ServerBusy", "Ingress is over the account limit.", source.Unavailable, 1, "over the account limit", ""},

@@ -298,11 +298,8 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 			}
 			known = to
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, known, nil)
-		if err != nil {
-			return nil, malformed(p, f.Name, "the hub leads to something that is no address")
-		}
-		body, r, err := httpsource.Range(s.http, req, request)
+		request.URL = known
+		body, r, err := httpsource.Range(ctx, s.http, request)
 		if err == nil {
 			if fresh {
 				s.storeAddress(f.Ref, known)
@@ -404,6 +401,10 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 	case code == "GatedRepo":
 		e.Kind, e.Detail = source.Denied, "the repository is gated"
 		e.Fix = fmt.Sprintf("accept its conditions at %s/%s/%s, then %s", s.endpoint, p.org, p.repo, login)
+	case code == "DisabledRepo":
+		e.Kind, e.Detail, e.Fix = source.Denied, "the hub has disabled the repository", "its page on the hub has the reason; take another one"
+	case r.StatusCode == 429 && token == "":
+		e.Fix = "the hub answers more requests with a token: set HF_TOKEN"
 	case code == "RevisionNotFound":
 		e.Kind, e.Detail, e.Fix = source.NotFound, fmt.Sprintf("the repository has no revision %.80q", p.rev),
 			"hf://ORG/REPO@REV: a branch, a tag or a commit"
@@ -415,6 +416,8 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 	case r.StatusCode == 401 || r.StatusCode == 403:
 		e.Detail, e.Fix = fmt.Sprintf("the hub says %d: there is no such repository, or it is private", r.StatusCode),
 			"check the name; if it is private "+login
+	case e.Kind == source.Refused && e.Fix == "":
+		e.Fix = "check HF_ENDPOINT, and what is between this machine and the hub"
 	}
 	return e
 }

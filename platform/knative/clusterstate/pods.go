@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -239,7 +240,8 @@ func (p *pod) update(k *corev1.Pod, now time.Time) {
 		switch {
 		case c.Type == corev1.PodReady:
 			p.ready = c.Status == corev1.ConditionTrue
-		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable:
+		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse &&
+			(c.Reason == corev1.PodReasonUnschedulable || c.Reason == corev1.PodReasonSchedulingGated):
 			unscheduled = c.Message
 		}
 	}
@@ -300,13 +302,18 @@ func RequestedMilli(q *resource.Quantity) int64 {
 
 // waitingProblems maps reasons of a waiting container that do not pass by themselves.
 var waitingProblems = map[string]string{
-	"ErrImagePull":               "its image cannot be pulled",
-	"ImagePullBackOff":           "its image cannot be pulled",
+	"ErrImagePull":               "its image cannot be pulled (a private registry wants spec.pod.imagePullSecrets)",
+	"ImagePullBackOff":           "its image cannot be pulled (a private registry wants spec.pod.imagePullSecrets)",
+	"ImageInspectError":          "its image cannot be read",
+	"RegistryUnavailable":        "the registry of its image does not answer",
+	"SignatureValidationFailed":  "its image is not signed as the node wants",
 	"InvalidImageName":           "its image has no valid name",
 	"ErrImageNeverPull":          "its image is not on the node",
 	"CreateContainerConfigError": "its container cannot be created",
 	"CreateContainerError":       "its container cannot be created",
 	"RunContainerError":          "its container cannot be started",
+	"StartError":                 "its container cannot be started",
+	"PostStartHookError":         "its container cannot be started",
 	"CrashLoopBackOff":           "its container keeps crashing",
 }
 
@@ -336,7 +343,13 @@ func exitReason(t *corev1.ContainerStateTerminated) string {
 		return LastLine(t.Message)
 	}
 	if t.Reason == "OOMKilled" {
-		return "its container ran out of memory"
+		return "its container ran out of memory (raise resources.memory)"
+	}
+	switch code := t.ExitCode; {
+	case code == 126 || code == 127:
+		return fmt.Sprintf("its container ended with exit code %d: its program cannot be run, or is not in the image", code)
+	case code > 128 && code < 160:
+		return fmt.Sprintf("its container ended with exit code %d: signal %d, %s", code, code-128, syscall.Signal(code-128))
 	}
 	return fmt.Sprintf("its container ended with exit code %d", t.ExitCode)
 }

@@ -533,14 +533,21 @@ func TestFailedPods(t *testing.T) {
 		pod  *corev1.Pod
 		want string
 	}{
-		"image":  {aPod("p", "n1", waits("ImagePullBackOff", "no such image")), "its image cannot be pulled: no such image"},
+		"image":  {aPod("p", "n1", waits("ImagePullBackOff", "no such image")), "its image cannot be pulled (a private registry wants spec.pod.imagePullSecrets): no such image"},
 		"config": {aPod("p", "n1", waits("CreateContainerConfigError", "")), "its container cannot be created"},
 		"crash": {aPod("p", "n1", func(p *corev1.Pod) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "model", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "a\nno weights at all\n"}}}}
 		}), "no weights at all"},
 		"memory": {aPod("p", "n1", func(p *corev1.Pod) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "model", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}}}
-		}), "its container ran out of memory"},
+		}), "its container ran out of memory (raise resources.memory)"},
+		"signal": {aPod("p", "n1", func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "model", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 139}}}}
+		}), "its container ended with exit code 139: signal 11, segmentation fault"},
+		"no program": {aPod("p", "n1", func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "model", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 127}}}}
+		}), "its container ended with exit code 127: its program cannot be run, or is not in the image"},
+		"registry": {aPod("p", "n1", waits("RegistryUnavailable", "")), "the registry of its image does not answer"},
 		"evicted": {aPod("p", "n1", func(p *corev1.Pod) {
 			p.Status.Phase, p.Status.Message = corev1.PodFailed, "The node was low on resource: memory."
 		}), "The node was low on resource: memory."},
@@ -568,6 +575,16 @@ func TestFailedPods(t *testing.T) {
 	s.want("n1", "r1", functions.Downloading) // free room may still be in the act of being released
 	s.clock = s.clock.Add(unschedulable)
 	if st := s.want("n1", "r1", functions.Failed); st.Error != "Kubernetes finds no node for it: 0/2 nodes: 2 Insufficient cpu." {
+		t.Errorf("%q", st.Error)
+	}
+
+	s = newTestCluster(t, true)
+	s.load("n1", "r1")
+	s.SetPod(aPod("p", "", func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated, Message: "Scheduling is blocked due to non-empty scheduling gates"}}
+	}))
+	s.clock = s.clock.Add(unschedulable)
+	if st := s.want("n1", "r1", functions.Failed); !strings.Contains(st.Error, "scheduling gates") {
 		t.Errorf("%q", st.Error)
 	}
 

@@ -223,7 +223,7 @@ func (a apiActions) PrewarmLeft(team string) time.Duration { return a.r.orchestr
 // demand sums the demand of a Service's revisions.
 func (t *leaderTerm) demand(name functions.Name) (active, queued int) {
 	for _, of := range append(t.catalog.revisionsOf(name), name) {
-		d := t.hub.DemandOf(of)
+		d := t.dataPath.demandOf(of)
 		active, queued = active+d.Active, queued+d.Queued
 	}
 	return active, queued

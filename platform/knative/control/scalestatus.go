@@ -103,7 +103,7 @@ func (t *leaderTerm) onEvent(e functions.Event) {
 	case e.Kind == "stop" && (e.Reason == "evicted" || e.Reason == "time_slice" || e.Reason == "share"):
 		if to, err := functions.ParseName(e.For, functions.DefaultTeam); err == nil && e.For != "" {
 			l := pendingEviction{evicted: name, beneficiary: to}
-			if end := t.hub.DemandOf(name).LastEnd; e.Reason == "evicted" && !end.IsZero() {
+			if end := t.dataPath.demandOf(name).LastEnd; e.Reason == "evicted" && !end.IsZero() {
 				l.idleFor = e.At.Sub(end)
 			}
 			t.evictions.add(e.Replica, l)

@@ -168,15 +168,16 @@ func (t *leaderTerm) makeStreams() {
 		Recovering: true, Dead: t.limits.isDead,
 		Send: func(id string, g ratelimit.Allotments) { t.hub.Grant(id, g) },
 	})
+	t.dataPath = &dataPath{
+		Waker: t.orchestrator, serviceOf: t.catalog.serviceAndKind, published: t.revisionChanged, now: time.Now,
+		inside: map[functions.Name]orchestrator.Demand{}, outside: map[functions.Name]outsideDemand{}, queued: map[functions.Name]bool{},
+	}
 	t.hub = controlstream.NewHub(controlstream.HubOptions{
-		Tokens: c.tokens, Quiet: true, Waker: t.orchestrator, Coordinator: t.limits, Log: t.log,
+		Tokens: c.tokens, Quiet: true, Waker: t.dataPath, Coordinator: t.limits, Log: t.log,
 		Node: t.onHeartbeat, Pods: t.cluster.OnPodStatus, Joined: t.onConnect, Left: t.onDisconnect, FirstToken: t.firstTokens.record,
 		Applied: func() { t.ingress.Changed() },
 	})
-	t.dataPath = &dataPath{
-		activatorHub: t.hub, serviceOf: t.catalog.serviceAndKind, published: t.revisionChanged, wake: t.orchestrator.Nudge, now: time.Now,
-		outside: map[functions.Name]outsideDemand{}, dirty: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
-	}
+	t.dataPath.DataPath = t.hub
 	if c.o.EarlyDispatch {
 		t.dataPath.notReady = t.cluster.NotReadyEndpoints
 	}

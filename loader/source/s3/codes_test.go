@@ -1,0 +1,39 @@
+package s3
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// TestRefusalsNameAWayOut: each refusal of a bucket says what helps, by its code where that
+// says more than the status.
+func TestRefusalsNameAWayOut(t *testing.T) {
+	s := New(Options{})
+	for _, c := range []struct {
+		status int
+		code   string
+		kind   source.Kind
+		want   string
+	}{
+		{403, "AllAccessDisabled", source.Denied, "access to the bucket is turned off"},
+		{403, "AccessDenied", source.Denied, "kms:Decrypt; buckets whose requester pays are not read"},
+		{400, "KMS.DisabledException", source.Denied, "enable it in KMS"},
+		{400, "InvalidRequest", source.Refused, "SSE-C"},
+		{405, "MethodNotAllowed", source.Refused, "no endpoint of S3's API"},
+		{400, "IllegalLocationConstraintException", source.Refused, "set AWS_REGION"},
+		{400, "RequestExpired", source.Denied, "check the credentials"},
+		{400, "InvalidBucketName", source.Refused, "the bucket's name"},
+		{400, "", source.Refused, "check AWS_ENDPOINT_URL"},
+	} {
+		r := &http.Response{StatusCode: c.status, Header: http.Header{},
+			Body: io.NopCloser(strings.NewReader("<Error><Code>" + c.code + "</Code></Error>"))}
+		err := s.responseError(r, bucketLocation{Name: "b"}, "")
+		if !strings.Contains(err.Error(), c.want) || source.KindOf(err) != c.kind {
+			t.Errorf("%d %s: %v, kind %v\nlacks %s", c.status, c.code, err, source.KindOf(err), c.want)
+		}
+	}
+}
