@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -504,11 +505,9 @@ func (a *Agent) Verify(ctx context.Context, id, problem string) error {
 func (a *Agent) dropEnded() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for id, r := range a.replicas {
-		if !r.ended.IsZero() && time.Since(r.ended) > endedRetention {
-			delete(a.replicas, id)
-		}
-	}
+	maps.DeleteFunc(a.replicas, func(_ string, r *managedReplica) bool {
+		return !r.ended.IsZero() && time.Since(r.ended) > endedRetention
+	})
 }
 
 // pushHeartbeat makes a heartbeat and passes it to Options.Push, one at a time and in

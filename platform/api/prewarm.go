@@ -113,8 +113,7 @@ func (a *API) prewarms(x *exchange, res *httpserver.Response) *openai.Error {
 	if a.o.Ahead != nil {
 		out.Items = readable(x, a.o.Ahead.Prewarms(), func(p functions.Prewarm) string { return teamOf(p.Function) })
 		if team := x.team(); team != "" {
-			left := a.o.Ahead.PrewarmLeft(team).Seconds()
-			out.Left = &left
+			out.Left = new(a.o.Ahead.PrewarmLeft(team).Seconds())
 		}
 	}
 	return writeJSON(res, out)

@@ -157,6 +157,5 @@ func optionalSeconds(d time.Duration) *float64 {
 	if d < 0 {
 		return nil
 	}
-	s := d.Round(time.Millisecond).Seconds()
-	return &s
+	return new(d.Round(time.Millisecond).Seconds())
 }

@@ -387,7 +387,7 @@ func (c *Catalog) Reread(name functions.Name) {
 
 // readData reports whether the documents of f are those of data now.
 func (f *file) readData(reader Reader, path string, data []byte) bool {
-	docs, examples, err := reader.decode(path, data)
+	docs, examples, err := reader.decode(path, data, MaxFile)
 	f.examples = examples
 	if problems, bad := errors.AsType[Problems](err); bad {
 		f.problems = problems
@@ -423,7 +423,7 @@ func (c *Catalog) assemble(problems Problems) {
 				continue
 			}
 			if first, taken := p.docs[key]; taken {
-				problems = append(problems, duplicate(d, first))
+				problems = append(problems, d.duplicateOf(first, "; the other one counts", "rename one, or remove it"))
 				continue
 			}
 			p.from[key], p.docs[key] = path, d
@@ -453,12 +453,6 @@ func (c *Catalog) assemble(problems Problems) {
 		c.changed = make(chan struct{})
 	}
 	c.view = p
-}
-
-// duplicate is the problem of a document whose name another one has.
-func duplicate(d, first Document) Problem {
-	return Problem{File: d.File, Line: d.Line, Path: "metadata.name",
-		Message: fmt.Sprintf("%s is here and at %s; the other one counts", bothNames(d, first), first.origin()), Hint: "rename one, or remove it"}
 }
 
 func (c *Catalog) rank(path string) int {

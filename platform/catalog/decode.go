@@ -287,13 +287,18 @@ func (d *decoder) anything(n ast.Node, v reflect.Value, path string) {
 	}
 }
 
+// failUnlessNull adds the problem of a value that is of another shape: null keeps the default.
+func (d *decoder) failUnlessNull(n ast.Node, path, hint, want string) {
+	if _, null := n.(*ast.NullNode); !null {
+		d.fail(n, path, hint, "%s where %s wanted", d.describe(n, path), want)
+	}
+}
+
 // object decodes a mapping into a struct.
 func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 	m, ok := mappingValues(n)
 	if !ok {
-		if _, null := n.(*ast.NullNode); !null {
-			d.fail(n, path, "", "%s where keys and values are wanted", d.describe(n, path))
-		}
+		d.failUnlessNull(n, path, "", "keys and values are")
 		return
 	}
 	fields := map[string]reflect.Value{}
@@ -327,9 +332,7 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 func (d *decoder) table(n ast.Node, v reflect.Value, path string) {
 	m, ok := mappingValues(n)
 	if !ok {
-		if _, null := n.(*ast.NullNode); !null {
-			d.fail(n, path, "NAME: VALUE for each", "%s where keys and values are wanted", d.describe(n, path))
-		}
+		d.failUnlessNull(n, path, "NAME: VALUE for each", "keys and values are")
 		return
 	}
 	out := reflect.MakeMap(v.Type())
@@ -375,9 +378,7 @@ func (d *decoder) entries(m []*ast.MappingValueNode, path string, each func(key,
 func (d *decoder) list(n ast.Node, v reflect.Value, path string) {
 	s, ok := n.(*ast.SequenceNode)
 	if !ok {
-		if _, null := n.(*ast.NullNode); !null {
-			d.fail(n, path, "", "%s where a list is wanted", d.describe(n, path))
-		}
+		d.failUnlessNull(n, path, "", "a list is")
 		return
 	}
 	out := reflect.MakeSlice(v.Type(), len(s.Values), len(s.Values))

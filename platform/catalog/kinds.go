@@ -101,9 +101,7 @@ func (d Document) origin() string { return d.File + ":" + strconv.Itoa(d.Line) }
 func (d Document) Targets() (targets []string) {
 	switch {
 	case d.Composition != nil:
-		for _, p := range d.Composition.Spec.Parts() {
-			targets = append(targets, p.Target)
-		}
+		return functions.ConvertAll(d.Composition.Spec.Parts(), func(p functions.CompositionPart) string { return p.Target })
 	case d.Router != nil:
 		for _, r := range d.Router.Spec.Rules {
 			targets = append(targets, r.To...)
@@ -117,7 +115,7 @@ func Duplicates(docs []Document) (problems Problems) {
 	first := map[string]Document{}
 	for _, d := range docs {
 		if other, twice := first[d.key()]; twice {
-			problems = append(problems, Problem{File: d.File, Line: d.Line, Path: "metadata.name", Message: fmt.Sprintf("%s is here and at %s", bothNames(d, other), other.origin())})
+			problems = append(problems, d.duplicateOf(other, "", ""))
 			continue
 		}
 		first[d.key()] = d
@@ -125,12 +123,13 @@ func Duplicates(docs []Document) (problems Problems) {
 	return problems
 }
 
-// bothNames names d, and its kind and that of other where they differ.
-func bothNames(d, other Document) string {
-	if d.Kind() == other.Kind() {
-		return d.Name()
+// duplicateOf is the problem of a document whose name another one has.
+func (d Document) duplicateOf(other Document, more, hint string) Problem {
+	what := d.Name()
+	if d.Kind() != other.Kind() {
+		what = fmt.Sprintf("%s: the name of a %s and a %s", d.FullName(), d.Kind(), other.Kind())
 	}
-	return fmt.Sprintf("%s: the name of a %s and a %s", d.FullName(), d.Kind(), other.Kind())
+	return Problem{File: d.File, Line: d.Line, Path: "metadata.name", Message: what + " is here and at " + other.origin() + more, Hint: hint}
 }
 
 // Reader decodes files. What depends on where it runs is in its fields.
@@ -150,13 +149,13 @@ func Decode(file string, data []byte) ([]Document, error) { return Reader{}.Deco
 
 // Decode is [Decode] with what the reader knows.
 func (r Reader) Decode(file string, data []byte) ([]Document, error) {
-	docs, _, err := r.decode(file, data)
+	docs, _, err := r.decode(file, data, MaxFile)
 	return docs, err
 }
 
 // decode also returns the files of examples that were read, or should have been.
-func (r Reader) decode(file string, data []byte) ([]Document, exampleFiles, error) {
-	d := &decoder{Reader: r, file: file, most: MaxFile, examples: exampleFiles{}}
+func (r Reader) decode(file string, data []byte, most int) ([]Document, exampleFiles, error) {
+	d := &decoder{Reader: r, file: file, most: most, examples: exampleFiles{}}
 	docs, err := d.documents(data)
 	if err != nil {
 		docs = nil
@@ -176,11 +175,7 @@ func (r Reader) Survey(file string, data []byte) (docs []Document, allNamed bool
 // DecodeTenant is [Decode] for a text that a tenant wrote into an object of the cluster:
 // it has at most MaxTenant bytes.
 func DecodeTenant(name string, data []byte) ([]Document, error) {
-	d := &decoder{file: name, most: MaxTenant}
-	docs, err := d.documents(data)
-	if err != nil {
-		docs = nil
-	}
+	docs, _, err := Reader{}.decode(name, data, MaxTenant)
 	return docs, err
 }
 

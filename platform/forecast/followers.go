@@ -88,12 +88,3 @@ func (u *functionUsage) recordFollower(by *functionUsage, lag time.Duration) {
 		f.n--
 	}
 }
-
-func dropFollower(after [maxFollowers]follower, gone *functionUsage) [maxFollowers]follower {
-	for i := range after {
-		if after[i].who == gone {
-			after[i] = follower{}
-		}
-	}
-	return after
-}

@@ -70,7 +70,11 @@ func (h *History) Forget(name functions.Name) {
 		}
 	}
 	for _, q := range h.functions {
-		q.followedBy = dropFollower(q.followedBy, p)
+		for i := range q.followedBy {
+			if q.followedBy[i].who == p {
+				q.followedBy[i] = follower{}
+			}
+		}
 	}
 }
 
@@ -225,9 +229,11 @@ func (h *History) plan(p *functionUsage, now time.Time, worth func(functions.Nam
 	}
 	w.Ahead = true
 	if !p.hint.IsZero() && p.hint.Add(hintLasts).After(now) {
-		heap.Push(&h.due, plannedStart{
-			at: laterTime(p.hint.Add(-w.Start), now), until: p.hint.Add(hintLasts), why: "follows", of: p, life: p.useCount,
-		})
+		at := p.hint.Add(-w.Start)
+		if at.Before(now) {
+			at = now
+		}
+		heap.Push(&h.due, plannedStart{at: at, until: p.hint.Add(hintLasts), why: "follows", of: p, life: p.useCount})
 		p.hint = time.Time{}
 	}
 	var first plannedStart
@@ -249,13 +255,6 @@ func (h *History) plan(p *functionUsage, now time.Time, worth func(functions.Nam
 		first.of, first.life = p, p.useCount
 		heap.Push(&h.due, first)
 	}
-}
-
-func laterTime(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }
 
 // plannedStart is a start ahead of a predicted use.

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/browser"
 	"github.com/thaw-dev/thaw/activator/httpserver"
@@ -119,7 +121,7 @@ func New(o Options) *Gateway {
 		g.leader.DialContext = secureDial(g.leader.DialContext, o.LeaderTLS)
 	}
 	g.quiet = slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug) // net/http's errors about clients
-	g.table.Store(compileTable(nil, g.functionHandler))
+	g.table.Store(compileTable(new(controlstream.Table), g.functionHandler))
 	base, cut := context.WithCancelCause(context.Background()) // requests outlive Serve's caller: Shutdown drains them
 	g.cut = cut
 	g.servers = [2]*http.Server{g.server(base, g.Public()), g.server(base, g.Private())}
@@ -212,6 +214,7 @@ func (g *Gateway) authorize(req *httpserver.Request, res *httpserver.Response) (
 func (g *Gateway) SetTable(t *controlstream.Table) {
 	g.swap.Lock()
 	defer g.swap.Unlock()
+	t = cmp.Or(t, new(controlstream.Table))
 	g.act.SetAliases(aliases(t))
 	g.table.Store(compileTable(t, g.functionHandler))
 }
@@ -246,26 +249,20 @@ func (g *Gateway) Serve(public, private net.Listener) error {
 	if private == nil {
 		lns = lns[:1]
 	}
-	ended := make(chan error, len(lns))
+	var serving errgroup.Group
 	for i, ln := range lns {
-		go func() {
+		serving.Go(func() error {
 			err := g.servers[i].Serve(clientListener{ln, g.o.Connections})
 			if errors.Is(err, http.ErrServerClosed) {
-				err = nil
+				return nil
 			}
-			ended <- err
-		}()
-	}
-	var failed error
-	for range lns {
-		if err := <-ended; err != nil && failed == nil {
-			failed = err
 			for _, s := range g.servers {
 				s.Close()
 			}
-		}
+			return err
+		})
 	}
-	return failed
+	return serving.Wait()
 }
 
 // Shutdown drains: held requests are refused with a retryable error; requests in flight go
@@ -315,18 +312,10 @@ func (g *Gateway) waitForRequests(most time.Duration) {
 	}
 	landed := g.drained
 	g.mu.Unlock()
-	t := time.NewTimer(max(0, most))
-	defer t.Stop()
 	select {
 	case <-landed:
-	case <-t.C:
+	case <-time.After(most):
 	}
-}
-
-func (g *Gateway) beginRequest() {
-	g.mu.Lock()
-	g.inFlight++
-	g.mu.Unlock()
 }
 
 func (g *Gateway) endRequest() {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,7 +32,7 @@ type proxiedRequest struct {
 	body        *body  // of a reserved request; nil: none
 	address     string // host:port
 	prefix      string // path prefix at the address
-	err         error  // why there is no response
+	err         error  // why there is no response, or the connection could not become a WebSocket
 }
 
 func (g *Gateway) newProxiedRequest(w *writer, to *rule, by *split) *proxiedRequest {
@@ -41,7 +42,7 @@ func (g *Gateway) newProxiedRequest(w *writer, to *rule, by *split) *proxiedRequ
 		p.proxy = httputil.ReverseProxy{
 			Rewrite:        p.rewrite,
 			ModifyResponse: p.onResponseHead,
-			ErrorHandler:   p.onError,
+			ErrorHandler:   func(_ http.ResponseWriter, _ *http.Request, err error) { p.err = err },
 			BufferPool:     &g.buffers,
 			ErrorLog:       g.quiet,
 		}
@@ -162,10 +163,6 @@ func (p *proxiedRequest) onResponseHead(res *http.Response) error {
 	}
 	return nil
 }
-
-// onError records why there is no response, or why a connection could not become a
-// WebSocket.
-func (p *proxiedRequest) onError(_ http.ResponseWriter, _ *http.Request, err error) { p.err = err }
 
 // send sends the request once. It returns nil if the client got a response, even in part;
 // it panics if the response broke off.
@@ -291,7 +288,7 @@ func (g *Gateway) serveFunction(w *writer, r *http.Request, to *rule, by *split)
 	case activator.ServesPath(r.URL.Path) || r.URL.Path == inferPath:
 		g.openAI.Serve(w, r, by.serve)
 		return
-	case !isShimPath(r.URL.Path):
+	case !slices.Contains(shimPaths, r.URL.Path):
 		writeError(w, openai.UnknownPath("a model's host does not answer", r.URL.Path))
 		return
 	}
@@ -316,11 +313,8 @@ func (g *Gateway) serveFunction(w *writer, r *http.Request, to *rule, by *split)
 // inferPath takes a chat or a completion, by its body.
 const inferPath = "/infer"
 
-// isShimPath reports whether a path of a model's host is passed to the shim, which answers
-// it without the engine.
-func isShimPath(path string) bool {
-	return path == "/readyz" || path == "/livez" || path == "/timeline"
-}
+// shimPaths of a model's host are passed to the shim, which answers them without the engine.
+var shimPaths = []string{"/readyz", "/livez", "/timeline"}
 
 func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, team, account string) {
 	b := g.bodyOf(w, r)

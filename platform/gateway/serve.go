@@ -23,7 +23,9 @@ func (h *listenerHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if c := connOf(r.Context()); c != nil && c.slot.Ended() {
 		panic(http.ErrAbortHandler) // its client cannot be answered
 	}
-	g.beginRequest()
+	g.mu.Lock()
+	g.inFlight++
+	g.mu.Unlock()
 	defer g.endRequest()
 	w := &writer{ResponseWriter: rw, r: r, to: toNothing}
 	defer func() { g.o.Count(w.to, strconv.Itoa(w.status)) }() // a panic, which breaks the response off, goes on to the server

@@ -49,14 +49,10 @@ type split struct {
 
 const hashField = "K-Network-Hash"
 
-// compileTable compiles a table; nil has no routes. serve returns the handler of a
-// function's OpenAI API calls that were routed by host.
+// compileTable compiles a table. serve returns the handler of a function's OpenAI API
+// calls that were routed by host.
 func compileTable(t *controlstream.Table, serve func(functions.Name) httpserver.Handler) *table {
-	out := &table{hosts: map[string]*host{}, internal: map[string]*host{}}
-	if t == nil {
-		return out
-	}
-	out.version = t.Version
+	out := &table{version: t.Version, hosts: map[string]*host{}, internal: map[string]*host{}}
 	for i := range t.Hosts {
 		from := &t.Hosts[i]
 		h := &host{name: from.Name, secure: from.Secure, rules: make([]rule, 0, len(from.Paths))}
@@ -165,9 +161,6 @@ func hostname(s string) string {
 }
 
 func aliases(t *controlstream.Table) []activator.Alias {
-	if t == nil {
-		return nil
-	}
 	out := make([]activator.Alias, 0, len(t.Models))
 	for i := range t.Models {
 		m := &t.Models[i]

@@ -289,6 +289,7 @@ func isNotFound(err error) bool {
 func (c *Cluster) WithHint(err error, what string) error {
 	e := &kit.Error{Exit: kit.ExitFailed, What: what, Err: err}
 	_, answered := errors.AsType[*status.StatusError](err)
+	network, _ := errors.AsType[net.Error](err)
 	text := err.Error()
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -317,7 +318,8 @@ func (c *Cluster) WithHint(err error, what string) error {
 		}
 	case status.IsConflict(err):
 		e.What, e.Hint = what+" was changed concurrently", "try again"
-	case errors.Is(err, context.DeadlineExceeded), status.IsTimeout(err), status.IsServerTimeout(err), isTimeout(err):
+	case errors.Is(err, context.DeadlineExceeded), status.IsTimeout(err), status.IsServerTimeout(err),
+		network != nil && network.Timeout():
 		e.Exit = kit.ExitTimeout
 	case !answered, status.IsServiceUnavailable(err), status.IsTooManyRequests(err):
 		e.Exit, e.What, e.Hint = kit.ExitUnavailable, "no API server answers at "+c.host, "compare kubectl cluster-info"
@@ -325,11 +327,6 @@ func (c *Cluster) WithHint(err error, what string) error {
 		e.Exit, e.Hint = kit.ExitUnavailable, "Knative's webhook is not there yet: kubectl get pods -n "+servingNamespace
 	}
 	return e
-}
-
-func isTimeout(err error) bool {
-	e, ok := errors.AsType[net.Error](err)
-	return ok && e.Timeout()
 }
 
 var _ rest.WarningHandler = warningHandler(nil)

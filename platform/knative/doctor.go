@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
@@ -266,13 +267,10 @@ func (c *Cluster) partFindings(ctx context.Context) ([]Finding, error) {
 	case err != nil:
 		return found, c.ignoreForbidden(err, System+"/thaw-loader")
 	case d.Status.DesiredNumberScheduled == 0:
-		var labels []string
-		for _, k := range slices.Sorted(maps.Keys(d.Spec.Template.Spec.NodeSelector)) {
-			labels = append(labels, k+"="+d.Spec.Template.Spec.NodeSelector[k])
-		}
+		selected := labels.Set(d.Spec.Template.Spec.NodeSelector).String() // parted by commas
 		found = append(found,
-			badFinding("install --loaders LABEL=VALUE selects other nodes; kubectl label node NODE "+strings.Join(labels, " "),
-				"no node has a loader: none has the label %s", strings.Join(labels, ", ")))
+			badFinding("install --loaders LABEL=VALUE selects other nodes; kubectl label node NODE "+strings.ReplaceAll(selected, ",", " "),
+				"no node has a loader: none has the label %s", strings.ReplaceAll(selected, ",", ", ")))
 	default:
 		image := imageOf(&d.Spec.Template.Spec)
 		images[image] = true

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative/team"
@@ -219,10 +220,7 @@ func (c *Cluster) limits(ctx context.Context, n *corev1.Namespace) ([]Finding, e
 	if err != nil {
 		return nil, c.WithHint(err, n.Name+"/")
 	}
-	quotas := make([]*corev1.ResourceQuota, len(list.Items))
-	for i := range list.Items {
-		quotas[i] = &list.Items[i]
-	}
+	quotas := functions.ConvertAll(list.Items, func(q corev1.ResourceQuota) *corev1.ResourceQuota { return &q })
 	_, problems := team.FromNamespace(n, quotas)
 	var found []Finding
 	if !slices.ContainsFunc(quotas, func(q *corev1.ResourceQuota) bool { _, bounded := q.Spec.Hard[team.ServicesQuota]; return bounded }) {
@@ -233,8 +231,7 @@ func (c *Cluster) limits(ctx context.Context, n *corev1.Namespace) ([]Finding, e
 	if len(problems) == 0 {
 		return append(found, goodFinding("namespace %s: its limits read", n.Name)), nil
 	}
-	for _, p := range problems {
-		found = append(found, Finding{What: fmt.Sprintf("namespace %s: %s", n.Name, p), Hint: "until then it is no limit"})
-	}
-	return found, nil
+	return append(found, functions.ConvertAll(problems, func(p string) Finding {
+		return badFinding("until then it is no limit", "namespace %s: %s", n.Name, p)
+	})...), nil
 }

@@ -267,12 +267,6 @@ func (r *rendering) image() string {
 	return defaultImages[r.m.Spec.Engine]
 }
 
-// thawInImage reports whether the engine's image contains thaw, so that no init container
-// has to copy it.
-func (r *rendering) thawInImage() bool {
-	return r.m.Spec.Engine == functions.EngineEmber && r.image() == r.s.Thaw
-}
-
 func (r *rendering) service() *servingv1.Service {
 	m := r.m
 	labels := map[string]string{nameLabel: m.Metadata.Name, managedLabel: "thaw", ModelLabel: m.Metadata.Name}
@@ -354,7 +348,7 @@ func (r *rendering) pod() corev1.PodSpec {
 			{Name: "scratch", MountPath: scratch},
 		},
 	}
-	if !r.thawInImage() {
+	if r.m.Spec.Engine != functions.EngineEmber || r.image() != r.s.Thaw { // else the image has thaw in it
 		c.Command = []string{program}
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "thaw", MountPath: path.Dir(program), ReadOnly: true})
 		pod.Volumes = append(pod.Volumes,

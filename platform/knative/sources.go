@@ -58,11 +58,8 @@ func (c *Cluster) sourceFindings(ctx context.Context, services []*servingv1.Serv
 		if json.Unmarshal([]byte(s.Annotations[ModelAnnotation]), &m) != nil {
 			continue // written by hand
 		}
-		sources := []string{m.Spec.Source}
-		for _, a := range m.Spec.Adapters {
-			sources = append(sources, a.Source)
-		}
-		for _, source := range sources {
+		adapters := functions.ConvertAll(m.Spec.Adapters, func(a functions.Adapter) string { return a.Source })
+		for _, source := range append([]string{m.Spec.Source}, adapters...) {
 			scheme, rest, _ := strings.Cut(source, "://")
 			if _, known := sourceCredentials[scheme]; !known {
 				continue

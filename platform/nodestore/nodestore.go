@@ -72,11 +72,9 @@ func Open(o Options) (*Store, error) {
 	s := &Store{node: o.Node, store: st, sources: from, closeSources: end, log: o.Log}
 	lo := loader.Options{Store: st, Sources: from, Links: filepath.Join(o.Data, "store", "links.json"), Log: o.Log}
 	if p := o.Peering; p != nil {
-		id := o.Node
-		if id == "" {
-			id = p2p.VisitorPrefix + rand.Text()
-		}
-		s.peers, s.listener = newPeerList(p.Nodes), p.Listener
+		id := cmp.Or(o.Node, p2p.VisitorPrefix+rand.Text())
+		s.listener = p.Listener
+		s.peers = &peerList{fixed: functions.ConvertAll(p.Nodes, func(u string) p2p.Peer { return p2p.Peer{URL: u} })}
 		s.swarm = p2p.New(p2p.Options{ID: id, URL: p.URL, TLS: p.TLS, Nodes: s.peers.nodes, Folders: p.folders(), Log: o.Log})
 		from[loader.PeerScheme] = s.swarm.Source()
 		lo.Peers = s.swarm
@@ -291,8 +289,7 @@ func (s *Store) progress(p loader.Progress) functions.StoreProgress {
 		Done: functions.Bytes(p.Done), Total: functions.Bytes(p.Total), Resumed: functions.Bytes(p.Resumed), Note: p.Note,
 	}
 	if eta, ok := p.ETA(); ok {
-		s := eta.Seconds()
-		out.ETA = &s
+		out.ETA = new(eta.Seconds())
 	}
 	return out
 }

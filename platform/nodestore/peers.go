@@ -39,10 +39,6 @@ type peerList struct {
 	discovered atomic.Pointer[[]p2p.Peer]
 }
 
-func newPeerList(urls []string) *peerList {
-	return &peerList{fixed: functions.ConvertAll(urls, func(u string) p2p.Peer { return p2p.Peer{URL: u} })}
-}
-
 // nodes returns a list that may be kept but not changed.
 func (l *peerList) nodes() []p2p.Peer {
 	if discovered := l.discovered.Load(); discovered != nil {

@@ -106,9 +106,7 @@ func (c *checkpoints) dropCachedSource(n *nodeState, source string) {
 // dropAllCachedSources removes all sources of a lost node.
 func (c *checkpoints) dropAllCachedSources(n *nodeState) {
 	for source := range n.Tiers {
-		if c.copies[source]--; c.copies[source] <= 0 {
-			delete(c.copies, source)
-		}
+		c.dropCachedSource(n, source)
 	}
 	n.Tiers, n.Cached, n.fromReady = nil, nil, nil
 }
@@ -119,9 +117,6 @@ func (c *checkpoints) recordSize(source string, bytes functions.Bytes) {
 	}
 	if len(c.sizes) > c.maxSizes {
 		clear(c.sizes)
-	}
-	if c.sizes == nil {
-		c.sizes = map[string]functions.Bytes{}
 	}
 	c.sizes[source] = bytes
 }

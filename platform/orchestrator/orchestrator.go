@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"log/slog"
 	"slices"
 	"strings"
@@ -240,10 +239,8 @@ func (o *Orchestrator) WakeFor(name functions.Name, lease time.Duration) string 
 
 // randomID returns a random DNS label that begins with prefix, itself a DNS label.
 func randomID(prefix string) string {
-	var b [6]byte
-	rand.Read(b[:])
 	if len(prefix) > 50 {
 		prefix = strings.TrimRight(prefix[:50], "-")
 	}
-	return prefix + "-" + hex.EncodeToString(b[:])
+	return prefix + "-" + strings.ToLower(rand.Text()[:12])
 }

@@ -29,7 +29,7 @@ type registry struct {
 
 func newRegistry(p placement.Policy) registry {
 	return registry{
-		planner: p.Planner(), checkpoints: checkpoints{copies: map[string]int{}, maxSizes: 1000},
+		planner: p.Planner(), checkpoints: checkpoints{copies: map[string]int{}, sizes: map[string]functions.Bytes{}, maxSizes: 1000},
 		functions: map[functions.Name]*functionState{}, nodes: map[string]*nodeState{}, replicas: map[string]*replicaState{},
 	}
 }

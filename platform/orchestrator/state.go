@@ -194,8 +194,7 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 	n.commands, n.heardAt, n.Seen = b.node, b.at, now
 	setIfChanged(&changed, &n.Machine, hb.Machine)
 	setIfChanged(&changed, &n.Borrows, hb.Borrows)
-	memory := hb.Memory.Total
-	memory = cmp.Or(memory, math.MaxInt64/4) // not reported: unlimited
+	memory := cmp.Or(hb.Memory.Total, math.MaxInt64/4) // not reported: unlimited
 	for _, w := range hb.Warm {
 		if w.Reserved {
 			memory = max(memory-w.Memory, 0)
@@ -234,7 +233,7 @@ func setIfChanged[T comparable](changed *bool, to *T, v T) {
 // state is the state of f's best replica; without replicas, whether f is being
 // placed, has failed, or is at rest.
 func (f *functionState) state() functions.State {
-	best, rank := functions.Unloaded, 0
+	best, rank := functions.Unloaded, -1
 	for _, r := range f.replicas {
 		st := r.status.State
 		switch {
@@ -243,12 +242,12 @@ func (f *functionState) state() functions.State {
 		case r.sleep.goingToSleep && st == functions.Ready:
 			st = functions.Sleeping
 		}
-		if k := stateRank(st); k > rank && !r.Stopping && !r.Cancelled {
+		if k := slices.Index(liveStates, st); k > rank && !r.Stopping && !r.Cancelled {
 			best, rank = st, k
 		}
 	}
 	switch {
-	case rank > 0:
+	case rank >= 0:
 	case f.coldStart != nil && !f.coldStart.Over && f.blocked == nil:
 		return functions.Downloading
 	case f.failure != nil:
@@ -266,16 +265,5 @@ func (f *functionState) forecastStart(atHand bool) functions.Forecast {
 	return f.starts.Forecast(atHand)
 }
 
-func stateRank(st functions.State) int {
-	switch st {
-	case functions.Ready:
-		return 4
-	case functions.Sleeping:
-		return 3
-	case functions.Loading:
-		return 2
-	case functions.Downloading:
-		return 1
-	}
-	return 0
-}
+// liveStates are the states of live replicas, the best last.
+var liveStates = []functions.State{functions.Downloading, functions.Loading, functions.Sleeping, functions.Ready}

@@ -179,11 +179,7 @@ func freedBytes(res functions.Resources) functions.Bytes {
 // coldStartTime is the time of a start from a store to READY, measured or derived
 // from the size.
 func (f *Function) coldStartTime() time.Duration {
-	size := f.Size
-	if size == 0 {
-		size = f.Resources.GPUMemory * functions.Bytes(f.Resources.GPUs)
-	}
-	return f.Expect.Cold(f.ColdStart, size)
+	return f.Expect.Cold(f.ColdStart, cmp.Or(f.Size, f.Resources.GPUMemory*functions.Bytes(f.Resources.GPUs)))
 }
 
 // compareVictims orders victims, the first to evict first. Equal ones stay in the

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/thaw-dev/thaw/platform/placement/eviction"
@@ -99,10 +100,7 @@ func (d *decision) worthLess(v *victim, f *Function) bool {
 
 // demandBlocked reports whether this plan found no room for some waiting request.
 func (q *pendingQueue) demandBlocked() bool {
-	for _, c := range q.classList {
-		if (c.waits || c.reason == "demand") && c.reason != reasonLow && c.cursor < len(c.items) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(q.classList, func(c *pendingClass) bool {
+		return (c.waits || c.reason == "demand") && c.reason != reasonLow && c.cursor < len(c.items)
+	})
 }

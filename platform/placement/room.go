@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -67,14 +68,7 @@ func (r *nodeRoom) change(busy bool) *[]victim {
 
 // host is the host room of n; resources that n does not report are unlimited.
 func (n *Node) host() rooms.Host {
-	h := rooms.Host{Memory: n.Memory, CPU: n.CPU, Pods: n.Pods}
-	if h.CPU == 0 {
-		h.CPU = math.MaxInt64 / 4
-	}
-	if h.Pods == 0 {
-		h.Pods = math.MaxInt32
-	}
-	return h
+	return rooms.Host{Memory: n.Memory, CPU: cmp.Or(n.CPU, math.MaxInt64/4), Pods: cmp.Or(n.Pods, math.MaxInt32)}
 }
 
 // Room is the room of n without replicas.

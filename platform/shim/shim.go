@@ -196,12 +196,9 @@ func (s *Shim) Run(ctx context.Context) error {
 			s.log.Info("stopped by the node's loader", "why", d.Reason, "in flight", s.inFlight.Load(), "drain", within)
 			s.drain(within, d.Reason)
 		case err := <-served:
-			if err == nil {
-				err = net.ErrClosed
-			}
 			s.drain(0, "the port cannot be served")
 			<-ended
-			return fmt.Errorf("port %d: %w", s.o.Port, err)
+			return fmt.Errorf("port %d: %w", s.o.Port, cmp.Or(err, net.ErrClosed))
 		case <-ended:
 			done = true
 		}

@@ -24,10 +24,6 @@ type faults struct {
 	OnRequestEnd func(RequestEnd)
 }
 
-func (f *faults) dropReply() bool { return f.LoseReply != nil && f.LoseReply() }
-
-func (s *State) failing(r *replica) string { return s.breaks[r.f.name] }
-
 // RequestEnd records how a request ended.
 type RequestEnd struct {
 	ID       uint64 // in arrival order, from 1

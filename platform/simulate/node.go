@@ -162,11 +162,6 @@ func (n *node) find(id string) *replica {
 	return nil
 }
 
-func (n *node) list(r *replica) {
-	i, _ := slices.BinarySearchFunc(n.reps, r.id, func(r *replica, id string) int { return cmp.Compare(r.id, id) })
-	n.reps = slices.Insert(n.reps, i, r)
-}
-
 func (n *node) forget(r *replica) {
 	r.gen++
 	delete(n.st.reps, r.id)
@@ -196,7 +191,7 @@ func (n *node) checkReachable(epoch int64) error {
 
 // deliverReply delivers the reply; an error means that it is lost.
 func (n *node) deliverReply() error {
-	if n.st.dropReply() {
+	if n.st.LoseReply != nil && n.st.LoseReply() {
 		return errReplyLost
 	}
 	return nil
@@ -214,7 +209,8 @@ func (n *node) Load(_ context.Context, req functions.LoadRequest) (functions.Loa
 			return functions.LoadReply{}, err
 		}
 		r = n.st.newReplica(n, req)
-		n.list(r)
+		i, _ := slices.BinarySearchFunc(n.reps, r.id, func(r *replica, id string) int { return cmp.Compare(r.id, id) })
+		n.reps = slices.Insert(n.reps, i, r)
 		r.begin()
 		n.note()
 	}

@@ -195,7 +195,7 @@ func (r *replica) act(event uint8) {
 	case repBooted:
 		r.mark(spanSpawn, true)
 		r.booted = true
-		if cause := r.st.failing(r); cause != "" {
+		if cause := r.st.breaks[r.f.name]; cause != "" {
 			r.shortOf = engine.ShortOf(cause)
 			r.finish(functions.Failed, cause)
 			return
@@ -507,7 +507,8 @@ func (r *replica) finish(s functions.State, cause string) {
 		r.checkpoint.pins--
 		r.checkpoint = nil
 	}
-	r.accountTeam()
+	r.f.team.held = r.f.team.held.plus(r.gpuTime())
+	r.held = held{}
 	r.after(keepEnded, repForget)
 }
 

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -12,9 +13,7 @@ func (r *replica) accept(q *request) {
 	q.rep, q.index = r, len(r.requests)
 	r.requests = append(r.requests, q)
 	r.inFlight++
-	if r.served == 0 {
-		r.served = 1
-	}
+	r.served = cmp.Or(r.served, 1)
 	if r.running < r.slots {
 		r.work(q)
 	} else {
@@ -110,10 +109,4 @@ func (r *replica) gpuTime() held {
 		return r.held
 	}
 	return held{wasted: r.held.sum()}
-}
-
-// accountTeam adds its GPU time to the tally at its end.
-func (r *replica) accountTeam() {
-	r.f.team.held = r.f.team.held.plus(r.gpuTime())
-	r.held = held{}
 }

@@ -56,8 +56,7 @@ func readBounded(r io.Reader) ([]byte, error) {
 // Print prints a decision of the Router of this name.
 func Print(c *kit.Terminal, router string, rec functions.RouteRecord) error {
 	return c.PrintDocument("Route", rec.ID, rec, func() {
-		target := rec.Target
-		target = cmp.Or(target, "no target")
+		target := cmp.Or(rec.Target, "no target")
 		fmt.Fprintf(c.Out, "%s: %s\n%s\n\n", kit.Plain(router), kit.Plain(target), kit.Plain(rec.Reason))
 		row := func(name, value string) {
 			if value != "" {

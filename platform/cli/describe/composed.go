@@ -89,10 +89,9 @@ func printCalls(c *kit.Terminal, rec *functions.CompositionRecord, starts map[st
 		if !x.Cold {
 			continue
 		}
-		var phases []string
-		for _, p := range starts[x.ColdStart].Phases {
-			phases = append(phases, string(p.Phase)+" "+kit.Seconds(&p.Duration))
-		}
+		phases := functions.ConvertAll(starts[x.ColdStart].Phases, func(p functions.Span) string {
+			return string(p.Phase) + " " + kit.Seconds(&p.Duration)
+		})
 		words := "cold start " + x.ColdStart
 		if len(phases) > 0 {
 			words += ": " + strings.Join(phases, ", ")

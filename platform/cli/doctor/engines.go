@@ -135,8 +135,7 @@ func (d doctor) examineEngines(ctx context.Context, w wanted, add adder) {
 			add(check, statusFail, "mend "+variable, "%v", err)
 			continue
 		}
-		version := in.Version
-		version = cmp.Or(version, "of unknown version")
+		version := cmp.Or(in.Version, "of unknown version")
 		switch {
 		case s.Within(in.Version):
 			add(check, statusOK, "", "%s, %s, a version that was tested", in.Program, version)

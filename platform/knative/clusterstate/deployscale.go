@@ -38,12 +38,9 @@ func (s *State) desired() map[*revisionState]int {
 // terminating. A Deployment that shrinks and grows again at once keeps the pod whose
 // engine has exited and creates no other. mu must be held.
 func (s *State) holdForTermination(desired map[*revisionState]int) {
-	var leave map[*revisionState]int
+	leave := map[*revisionState]int{}
 	for _, w := range s.replicas {
 		if w.ending && w.pod != nil && !w.pod.terminating && !w.pod.ended {
-			if leave == nil {
-				leave = map[*revisionState]int{}
-			}
 			leave[w.rev]++
 		}
 	}

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"time"
 
@@ -41,7 +41,7 @@ func (s *State) SetNode(k *corev1.Node) {
 	if n.cordoned && (was == nil || !was.cordoned) {
 		s.dropPlacements(n.name)
 	}
-	if was == nil || !was.equal(n.nodeFacts) {
+	if !reflect.DeepEqual(was, n.nodeFacts) {
 		s.markNode(k.Name)
 	}
 }
@@ -209,7 +209,7 @@ func (n *node) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	return f.writeScaleAsLeader(ctx, r)
 }
 
-// nodeFacts holds what a node offers, in comparable form.
+// nodeFacts holds what a node offers.
 type nodeFacts struct {
 	ready, cordoned bool
 	gpus            int
@@ -223,14 +223,11 @@ type nodeFacts struct {
 	taints          []functions.Taint // those that keep pods off
 }
 
-func (n *nodeFacts) equal(o *nodeFacts) bool {
-	return n.ready == o.ready && n.cordoned == o.cordoned && n.gpus == o.gpus && n.gpuName == o.gpuName && n.gpuMemory == o.gpuMemory &&
-		n.memory == o.memory && n.cpu == o.cpu && n.pods == o.pods && n.version == o.version && maps.Equal(n.labels, o.labels) &&
-		slices.Equal(n.taints, o.taints)
-}
-
 func readNodeFacts(k *corev1.Node) *nodeFacts {
-	n := &nodeFacts{cordoned: k.Spec.Unschedulable, version: k.Status.NodeInfo.KubeletVersion, labels: k.Labels}
+	has := k.Status.Allocatable
+	n := &nodeFacts{cordoned: k.Spec.Unschedulable, version: k.Status.NodeInfo.KubeletVersion, labels: k.Labels,
+		memory: functions.Bytes(has.Memory().Value()), cpu: functions.CPU(has.Cpu().MilliValue()),
+		pods: int(min(max(has.Pods().Value(), 0), math.MaxInt32))}
 	for _, c := range k.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			n.ready = c.Status == corev1.ConditionTrue
@@ -240,15 +237,6 @@ func readNodeFacts(k *corev1.Node) *nodeFacts {
 		if t.Key != string(knative.GPU) && (t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute) {
 			n.taints = append(n.taints, functions.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
 		}
-	}
-	if q, ok := k.Status.Allocatable[corev1.ResourceMemory]; ok {
-		n.memory = functions.Bytes(q.Value())
-	}
-	if q, ok := k.Status.Allocatable[corev1.ResourceCPU]; ok {
-		n.cpu = functions.CPU(q.MilliValue())
-	}
-	if q, ok := k.Status.Allocatable[corev1.ResourcePods]; ok {
-		n.pods = int(min(max(q.Value(), 0), math.MaxInt32))
 	}
 	n.gpus, n.gpuName, n.gpuMemory = knative.GPUsOf(k)
 	return n

@@ -266,13 +266,12 @@ func (p *pod) update(k *corev1.Pod, now time.Time) {
 // PodResources is what a pod requests of its node: the sum of its containers, at least
 // each init container's request, plus the overhead.
 func PodResources(spec *corev1.PodSpec) functions.Resources {
-	of := func(c *corev1.Container) (out functions.Resources) {
-		if q, ok := c.Resources.Limits[knative.GPU]; ok {
-			out.GPUs = int(Requested(&q))
+	of := func(c *corev1.Container) functions.Resources {
+		return functions.Resources{
+			GPUs:   int(Requested(c.Resources.Limits.Name(knative.GPU, resource.DecimalSI))),
+			Memory: functions.Bytes(Requested(c.Resources.Requests.Memory())),
+			CPU:    functions.CPU(RequestedMilli(c.Resources.Requests.Cpu())),
 		}
-		out.Memory = functions.Bytes(Requested(c.Resources.Requests.Memory()))
-		out.CPU = functions.CPU(RequestedMilli(c.Resources.Requests.Cpu()))
-		return out
 	}
 	sum := functions.Resources{Pods: 1}
 	for i := range spec.Containers {

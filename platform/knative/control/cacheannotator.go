@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -144,10 +145,7 @@ func annotation(r clusterstate.Store, by api.Sources, models []modelSource) stri
 			}
 		}
 	}
-	var list []string
-	for _, n := range by.CachedModels(r.Cached, serving) {
-		list = append(list, n.Model+"="+n.TierWord())
-	}
+	list := functions.ConvertAll(by.CachedModels(r.Cached, serving), func(n api.NodeModel) string { return n.Model + "=" + n.TierWord() })
 	if more := len(list) - annotatedModels; more > 0 {
 		list = append(list[:annotatedModels], fmt.Sprintf("and %d more", more))
 	}
@@ -163,11 +161,7 @@ func (c *revisionCatalog) ModelSources() []modelSource {
 		if r.model.Spec.Source == "" {
 			continue
 		}
-		name := r.service
-		if name == "" {
-			name = key.Name
-		}
-		out = append(out, modelSource{key.Team + "/" + name, r.model.Spec.Source, key})
+		out = append(out, modelSource{key.Team + "/" + cmp.Or(r.service, key.Name), r.model.Spec.Source, key})
 	}
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -116,7 +117,7 @@ func (c *revisionCatalog) dropResources(key functions.Name) {
 func (c *revisionCatalog) put(key functions.Name, r revision) {
 	c.mu.Lock()
 	was := c.revisions[key]
-	if was != nil && was.equal(&r) {
+	if reflect.DeepEqual(was, &r) {
 		c.mu.Unlock()
 		return
 	}
@@ -196,10 +197,7 @@ func (c *revisionCatalog) revisionsOf(service functions.Name) []functions.Name {
 }
 
 func (c *revisionCatalog) setTeams(teams []functions.Team) {
-	next := make([]*functions.Team, len(teams))
-	for i := range teams {
-		next[i] = new(teams[i])
-	}
+	next := functions.ConvertAll(teams, func(t functions.Team) *functions.Team { return &t })
 	c.mu.Lock()
 	same := slices.EqualFunc(c.teams, next, func(x, y *functions.Team) bool { return fmt.Sprint(*x) == fmt.Sprint(*y) })
 	c.teams = next

@@ -2,16 +2,14 @@ package control
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	autoscaling "knative.dev/serving/pkg/apis/autoscaling"
 	autoscalingv1alpha1 "knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
 	"knative.dev/serving/pkg/apis/serving"
@@ -80,15 +78,10 @@ func (r *revision) readContainer(m *functions.Model, rev *servingv1.Revision) {
 		m.Spec.Scale.Max = max
 	}
 	m.Spec.Pod = knative.PodOf(&rev.Spec.PodSpec)
-	if q := c.Resources.Limits[knative.GPU]; !q.IsZero() {
-		m.Spec.Resources.GPUs = int(clusterstate.Requested(&q))
-	}
-	if q := c.Resources.Requests[corev1.ResourceMemory]; m.Spec.Resources.Memory == 0 && !q.IsZero() {
-		m.Spec.Resources.Memory = functions.Bytes(clusterstate.Requested(&q))
-	}
-	if q := c.Resources.Requests.Cpu(); m.Spec.Resources.CPU == 0 {
-		m.Spec.Resources.CPU = functions.CPU(clusterstate.RequestedMilli(q))
-	}
+	own := &m.Spec.Resources
+	own.GPUs = cmp.Or(int(clusterstate.Requested(c.Resources.Limits.Name(knative.GPU, resource.DecimalSI))), own.GPUs)
+	own.Memory = cmp.Or(own.Memory, functions.Bytes(clusterstate.Requested(c.Resources.Requests.Memory())))
+	own.CPU = cmp.Or(own.CPU, functions.CPU(clusterstate.RequestedMilli(c.Resources.Requests.Cpu())))
 	if rev.Spec.ContainerConcurrency != nil && *rev.Spec.ContainerConcurrency > 0 {
 		m.Spec.Scale.Target = int(min(*rev.Spec.ContainerConcurrency, math.MaxInt32))
 	}
@@ -155,11 +148,3 @@ func (r *revision) readScaling(m *functions.Model, pa *autoscalingv1alpha1.PodAu
 
 // unreachedIdle is how long a replica without a route is kept.
 const unreachedIdle = functions.Duration(time.Second)
-
-// equal reports whether two readings are the same.
-func (r *revision) equal(o *revision) bool {
-	a, _ := json.Marshal(r.model)
-	b, _ := json.Marshal(o.model)
-	return r.service == o.service && r.deployment == o.deployment && r.shim == o.shim && r.problem == o.problem && r.unusable == o.unusable &&
-		slices.Equal(a, b)
-}

@@ -73,7 +73,7 @@ func TestReadRendered(t *testing.T) {
 	if !reflect.DeepEqual(spec.Pod, want.Pod) {
 		t.Errorf("%+v\nwant %+v", spec.Pod, want.Pod)
 	}
-	if again := readRevision(pa, rev, s); !r.equal(&again) {
+	if again := readRevision(pa, rev, s); !reflect.DeepEqual(r, again) {
 		t.Error("the same is read otherwise")
 	}
 

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/placement/explain"
@@ -26,6 +25,7 @@ func (t *leaderTerm) Scale(namespace, revision string) (s autoscale.Scale, ok bo
 	desired, actual, ready := t.cluster.ReplicaCounts(name)
 	s = autoscale.Scale{Desired: int32(desired), Actual: int32(actual), Ready: int32(ready)}
 	way := t.evictions.of(name)
+	nodeChosen := f.State != functions.Unloaded && (f.State != functions.Downloading || f.ColdStart == nil || f.ColdStart.Replica != "")
 	own := t.catalog.get(name)
 	if own != nil && own.unusable && ready == 0 {
 		s.Active, s.Reason, s.Message = corev1.ConditionFalse, autoscale.ReasonBadModel, own.problem
@@ -43,7 +43,7 @@ func (t *leaderTerm) Scale(namespace, revision string) (s autoscale.Scale, ok bo
 		s.Active, s.Reason, s.Message = corev1.ConditionUnknown, camelCase(f.Blocked.Code), f.Blocked.Message
 	case desired > 0:
 		s.Active, s.Reason, s.Message = corev1.ConditionUnknown, autoscale.ReasonStarting, startMessage(f.State)
-	case len(way) > 0 || known && t.dataPath.hasQueued(name) && !nodeChosen(&f):
+	case len(way) > 0 || known && t.dataPath.hasQueued(name) && !nodeChosen:
 		s.Active = corev1.ConditionUnknown
 		gpus := 0
 		if own != nil {
@@ -60,10 +60,6 @@ func (t *leaderTerm) Scale(namespace, revision string) (s autoscale.Scale, ok bo
 		s.Active, s.Reason = corev1.ConditionFalse, autoscale.ReasonNoTraffic
 	}
 	return s, true
-}
-
-func nodeChosen(f *snapshot.Snapshot) bool {
-	return f.State != functions.Unloaded && (f.State != functions.Downloading || f.ColdStart == nil || f.ColdStart.Replica != "")
 }
 
 // startMessage describes the state of a start. It has no percentage, which would cause a

@@ -189,7 +189,10 @@ func (t *leaderTerm) makeReconcilers() (err error) {
 	c := t.c
 	ingresses := c.ingress.Networking().V1alpha1().Ingresses()
 	t.autoscale = autoscale.New(autoscale.Options{
-		Config: c.o.Config, Scales: t, Demand: t.onOutsideDemand, System: c.o.Knative, Log: t.log,
+		Config: c.o.Config, Scales: t, System: c.o.Knative, Log: t.log,
+		Demand: func(namespace, revision string, active, queued int) {
+			t.dataPath.SetOutsideDemand(functions.Name{Team: namespace, Name: revision}, active, queued)
+		},
 		PodAutoscalers: c.knative.Autoscaling().V1alpha1().PodAutoscalers(), Ingresses: ingresses, Transform: slim.Object,
 	})
 	t.ingress = ingress.New(ingress.Options{
@@ -304,11 +307,6 @@ func (t *leaderTerm) revisionChanged(name functions.Name) {
 	if t.autoscale != nil {
 		t.autoscale.Changed(name.Team, name.Name)
 	}
-}
-
-// onOutsideDemand takes the requests for a revision in Knative's own activators.
-func (t *leaderTerm) onOutsideDemand(namespace, revision string, active, queued int) {
-	t.dataPath.SetOutsideDemand(functions.Name{Team: namespace, Name: revision}, active, queued)
 }
 
 // forceDelete queues the removal of a terminating pod.

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -54,10 +55,7 @@ func (s *usageStore) load(ctx context.Context) (*quota.Ledger, error) {
 		err = nil
 	}
 	ledger, bad := quota.NewLedger(text, s.enqueue)
-	if err == nil {
-		err = bad
-	}
-	if err != nil {
+	if err = cmp.Or(err, bad); err != nil {
 		return ledger, fmt.Errorf("usage of teams (ConfigMap %s): %w", UsageConfigMap, err)
 	}
 	return ledger, nil

@@ -278,11 +278,11 @@ func (c *compiler) compilePath(owner types.NamespacedName, p *v1alpha1.HTTPIngre
 // connections.
 func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress string, h2c bool, _ *Problem) {
 	name := b.ServiceName + "." + b.ServiceNamespace + ".svc"
-	nowhere := name + ":0" // refused by every machine
+	refuse := func(p Problem) (string, bool, *Problem) { return name + ":0", false, &p } // refused by every machine
 	s := c.lookup.Service(b.ServiceNamespace, b.ServiceName)
 	if s == nil {
-		return nowhere, false,
-			&Problem{Reason: reasonService, Message: fmt.Sprintf("there is no Service %s/%s", b.ServiceNamespace, b.ServiceName), Wait: true}
+		return refuse(Problem{Reason: reasonService, Wait: true,
+			Message: fmt.Sprintf("there is no Service %s/%s", b.ServiceNamespace, b.ServiceName)})
 	}
 	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
 		return p.Name == b.ServicePort.StrVal && b.ServicePort.Type == intstr.String ||
@@ -295,15 +295,12 @@ func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress st
 		port = s.Spec.Ports[i]
 	case external && port.Port > 0: // an ExternalName Service need not list its ports
 	default:
-		return nowhere, false,
-			&Problem{Reason: reasonPort, Message: fmt.Sprintf("the Service %s/%s has no port %s", s.Namespace, s.Name, b.ServicePort.String()),
-				Wait: true}
+		return refuse(Problem{Reason: reasonPort, Wait: true,
+			Message: fmt.Sprintf("the Service %s/%s has no port %s", s.Namespace, s.Name, b.ServicePort.String())})
 	}
 	if port.Name == netapi.ServicePortNameHTTPS {
-		return nowhere, false,
-			&Problem{Reason: reasonTLS,
-				Message: fmt.Sprintf("port %s of the Service %s/%s speaks TLS: system-internal-tls is not supported", b.ServicePort.String(),
-					s.Namespace, s.Name)}
+		return refuse(Problem{Reason: reasonTLS, Message: fmt.Sprintf(
+			"port %s of the Service %s/%s speaks TLS: system-internal-tls is not supported", b.ServicePort.String(), s.Namespace, s.Name)})
 	}
 	h2c = port.Name == netapi.ServicePortNameH2C || port.Name == "h2c"
 	if port.AppProtocol != nil {
@@ -316,8 +313,8 @@ func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress st
 		if net.ParseIP(to) != nil || to == "localhost" || strings.HasSuffix(to, ".localhost") {
 			// An ExternalName is a DNS name. An IP address could bypass rules for names
 			// and reach this machine.
-			return nowhere, false,
-				&Problem{Reason: reasonInvalid, Message: fmt.Sprintf("the Service %s/%s leads to %s, which is not a DNS name", s.Namespace, s.Name, to)}
+			return refuse(Problem{Reason: reasonInvalid,
+				Message: fmt.Sprintf("the Service %s/%s leads to %s, which is not a DNS name", s.Namespace, s.Name, to)})
 		}
 		return net.JoinHostPort(to, number), h2c, nil
 	case s.Spec.ClusterIP == corev1.ClusterIPNone:
@@ -327,8 +324,8 @@ func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress st
 		}
 		return net.JoinHostPort(name, number), h2c, nil
 	case s.Spec.ClusterIP == "":
-		return nowhere, false,
-			&Problem{Reason: reasonService, Message: fmt.Sprintf("the Service %s/%s has no address yet", s.Namespace, s.Name), Wait: true}
+		return refuse(Problem{Reason: reasonService, Wait: true,
+			Message: fmt.Sprintf("the Service %s/%s has no address yet", s.Namespace, s.Name)})
 	}
 	return net.JoinHostPort(s.Spec.ClusterIP, number), h2c, nil
 }
@@ -378,9 +375,8 @@ func (c *compiler) finishHost(h *pendingHost) bool {
 		to := c.rewrittenHost(p)
 		switch {
 		case p.Rewrite == "" || len(p.Splits) > 1:
-			c.setProblem(h.owner,
-				&Problem{Reason: reasonCircle,
-					Message: fmt.Sprintf("the host %s leads back to the ingress: only one whole path with rewriteHost can", h.Name)})
+			c.setProblem(h.owner, &Problem{Reason: reasonCircle,
+				Message: fmt.Sprintf("the host %s leads back to the ingress: only one whole path with rewriteHost can", h.Name)})
 		case to == nil:
 			c.setProblem(h.owner,
 				&Problem{Reason: reasonService, Message: fmt.Sprintf("the host %s leads to %s, which no ingress has", h.Name, p.Rewrite), Wait: true})
@@ -453,14 +449,12 @@ next:
 
 // mergeFields merges maps, later ones winning; nil if all are empty.
 func mergeFields(all ...map[string]string) map[string]string {
-	var out map[string]string
+	out := map[string]string{}
 	for _, m := range all {
-		for k, v := range m {
-			if out == nil {
-				out = map[string]string{}
-			}
-			out[k] = v
-		}
+		maps.Copy(out, m)
+	}
+	if len(out) == 0 {
+		return nil
 	}
 	return out
 }

@@ -78,9 +78,6 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 	}
 	space := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{Label: name}, Annotations: Annotations(t)}}
 	if s.Pod != "" {
-		if space.Annotations == nil {
-			space.Annotations = map[string]string{}
-		}
 		space.Annotations[PodAnnotation] = s.Pod
 	}
 	objects := []runtime.Object{space}

@@ -71,9 +71,7 @@ func (w *Watcher) KeyStore() *auth.KeyStore { return w.keys }
 func (w *Watcher) Applied() <-chan struct{} { return w.firstSent }
 
 // Changed schedules a new reading.
-func (w *Watcher) Changed() {
-	w.wakeup.Set()
-}
+func (w *Watcher) Changed() { w.wakeup.Set() }
 
 // Run reads and sends until ctx ends.
 func (w *Watcher) Run(ctx context.Context) error {

@@ -1,6 +1,7 @@
 package eviction
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -130,10 +131,7 @@ const (
 )
 
 func (k *Kept) rate(now time.Duration) (uses float64, until time.Duration) {
-	uses, at := k.Uses, k.UsesAt
-	if at == 0 {
-		at = k.Used
-	}
+	uses, at := k.Uses, cmp.Or(k.UsesAt, k.Used)
 	if uses <= 0 {
 		uses, at = 1, k.Used
 	}

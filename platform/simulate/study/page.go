@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/simulate"
 )
 
@@ -231,11 +232,8 @@ func (p *page) gpuAxis() axis {
 	return axis{low: float64(p.Sizing.Low), high: float64(p.Sizing.High)}
 }
 
-func pointsOf(runs []Run, of func(*Run) float64) (out []point) {
-	for i := range runs {
-		out = append(out, point{float64(runs[i].GPUs), of(&runs[i])})
-	}
-	return out
+func pointsOf(runs []Run, of func(*Run) float64) []point {
+	return functions.ConvertAll(runs, func(r Run) point { return point{float64(r.GPUs), of(&r)} })
 }
 
 func firstTokens(runs []Run) *chart {

@@ -218,12 +218,6 @@ func (r *studyRun) finishedJobs() []job {
 	})
 }
 
-// good reports whether a run reaches the goal with at most 1 % of its requests refused
-// for lack of room.
-func (r *studyRun) good(result *Run) bool {
-	return result.Answered > 0 && result.TTFT.P99 <= r.s.Sizing.Goal.Seconds() && result.AllRefused()*100 <= result.Requests
-}
-
 // gap returns the sizes between which the goal is reached: every tried size from high up
 // reaches it. high is 0 if none does.
 func (r *studyRun) gap(policy int) (low, high int) {
@@ -233,10 +227,9 @@ func (r *studyRun) gap(policy int) (low, high int) {
 			continue
 		}
 		result := r.done[j]
-		if r.good(&result) {
-			if high == 0 {
-				high = j.gpus
-			}
+		// with at most 1 % of its requests refused for lack of room
+		if result.Answered > 0 && result.TTFT.P99 <= r.s.Sizing.Goal.Seconds() && result.AllRefused()*100 <= result.Requests {
+			high = cmp.Or(high, j.gpus)
 		} else {
 			low, high = j.gpus, 0
 		}
