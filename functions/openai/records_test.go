@@ -207,7 +207,8 @@ func TestRecordOfStreams(t *testing.T) {
 		"crlf":                {strings.ReplaceAll(hi, "\n", "\r\n"), strings.ReplaceAll(usage, "\n", "\r\n"), "data: [DONE]\r\n\r\n"},
 		"comments": {": ping\n\n", hi, "event: x\nid: 1\nretry: 5\n", stop,
 			"data:[DONE]\n\n"},
-		"messages": {"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":4,\"output_tokens\":1}}}\n\n",
+		"messages": {"event: message_start\n" +
+			"data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":4,\"output_tokens\":1}}}\n\n",
 			"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"hi\"}}\n\n",
 			"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":9}}\n\n",
 			"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"},
