@@ -181,3 +181,22 @@ func TestFileOf(t *testing.T) {
 		}
 	}
 }
+
+// TestNoToken: without a token that was to be there, nothing is sent, and the error says how
+// to give one.
+func TestNoToken(t *testing.T) {
+	asked := 0
+	srv := testkit.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { asked++ }))
+	s := withEnv(t, map[string]string{"STORAGE_EMULATOR_HOST": srv.URL, "GOOGLE_APPLICATION_CREDENTIALS": "/none.json"})
+	_, planned := s.Plan(t.Context(), "gs://bucket/a", nil)
+	_, read := s.Read(t.Context(), source.File{Name: "x", Ref: "bucket|a/x", Version: "1"}, 0, 1)
+	written := s.Write(t.Context(), "gs://bucket/a", "x", strings.NewReader("x"), 1)
+	for what, err := range map[string]error{"plan": planned, "read": read, "write": written} {
+		if source.KindOf(err) != source.Denied || !strings.Contains(err.Error(), "with the credentials of GOOGLE_APPLICATION_CREDENTIALS (set GOOGLE_") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if asked > 0 {
+		t.Errorf("%d requests", asked)
+	}
+}
