@@ -192,7 +192,8 @@ func TestNoToken(t *testing.T) {
 	_, read := s.Read(t.Context(), source.File{Name: "x", Ref: "bucket|a/x", Version: "1"}, 0, 1)
 	written := s.Write(t.Context(), "gs://bucket/a", "x", strings.NewReader("x"), 1)
 	for what, err := range map[string]error{"plan": planned, "read": read, "write": written} {
-		if source.KindOf(err) != source.Denied || !strings.Contains(err.Error(), "with the credentials of GOOGLE_APPLICATION_CREDENTIALS (set GOOGLE_") {
+		if source.KindOf(err) != source.Denied || !strings.Contains(err.Error(),
+			"with the credentials of GOOGLE_APPLICATION_CREDENTIALS (set GOOGLE_") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
