@@ -191,7 +191,7 @@ func TestExpiredAddress(t *testing.T) {
 		mux := http.NewServeMux()
 		srv := testkit.Serve(t, mux)
 		elsewhere := testkit.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if refuses.Load() && !strings.HasSuffix(r.URL.Path, fmt.Sprint("/2")) {
+			if refuses.Load() && !strings.HasSuffix(r.URL.Path, "/2") {
 				w.WriteHeader(status)
 				return
 			}
