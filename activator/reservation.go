@@ -1,6 +1,7 @@
 package activator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -59,7 +60,7 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 		if !held { // also on a panic
 			code := 500
 			if p.fail != nil {
-				code = p.fail.Status
+				code, p.reason = p.fail.Status, cmp.Or(p.reason, string(p.fail.Code))
 			}
 			p.finish(code)
 		}

@@ -144,7 +144,7 @@ func (r *replicaRun) check() {
 		switch {
 		case s.State == functions.Failed != (s.Error != ""):
 			bad = "its error"
-		case over && (s.Endpoint != "" || s.Key != "" || s.InFlight != 0 || s.QueueLength != 0 || s.SleepLevel != 0):
+		case over && (s.Endpoint != "" || s.Key != "" || s.InFlight != 0 || s.QueueLength != 0 || s.KVCacheHitRate != 0 || s.SleepLevel != 0):
 			bad = "what an end leaves"
 		case (s.State == functions.Ready || s.State == functions.Sleeping || s.State == functions.Draining) && s.Endpoint == "":
 			bad = "no endpoint"

@@ -426,7 +426,7 @@ func (r *Replica) enter(s functions.State) {
 		if r.ckpt.Path != "" {
 			r.now.Tier = functions.TierNVMe
 		}
-		r.now.InFlight, r.now.QueueLength, r.now.SleepLevel, r.now.Key = 0, 0, 0, ""
+		r.now.InFlight, r.now.QueueLength, r.now.KVCacheHitRate, r.now.SleepLevel, r.now.Key = 0, 0, 0, 0, ""
 	}
 	r.since.Store(time.Now().UnixNano())
 	r.notify() // before it is logged: requests wait for READY
