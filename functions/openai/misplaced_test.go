@@ -42,8 +42,8 @@ func TestMisplacedJSON(t *testing.T) {
 		t.Errorf("an empty object as PHP writes it: %v", err)
 	}
 	for body, want := range map[string]string{
-		"--x\r\n\r\nm\r\n--x--\r\n": "wants one Content-Disposition",
-		"--y--\r\n":                 "the boundary that Content-Type names",
+		"--x\r\nA: b\r\n\r\nm\r\n--x--\r\n": "wants one Content-Disposition",
+		"--y--\r\n":                         "the boundary that Content-Type names",
 	} {
 		if _, err := PeekMultipart("multipart/form-data; boundary=x", []byte(body)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", body, err)
