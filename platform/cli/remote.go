@@ -55,9 +55,9 @@ func (c *connection) client() (*api.Client, error) {
 func (c *connection) givenKey() string {
 	if c.key != "" {
 		c.keyFrom = "--key"
-		return c.key
+		return strings.TrimSpace(c.key) // a file's last line end
 	}
-	k := c.getenv("THAW_KEY")
+	k := strings.TrimSpace(c.getenv("THAW_KEY"))
 	if k != "" {
 		c.keyFrom = "THAW_KEY"
 	}
@@ -166,7 +166,11 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 	_, failed := errors.AsType[*url.Error](err)
 	if failed || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, chatstream.ErrCut) ||
 		errors.Is(err, api.ErrLost) {
-		return &kit.Error{Exit: kit.ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: unwrapURLError(err)}
+		e := &kit.Error{Exit: kit.ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: unwrapURLError(err)}
+		if strings.Contains(err.Error(), "HTTP response to HTTPS client") { // net/http hides its ErrSchemeMismatch here
+			e.Hint = "it answers without TLS: http:// in --server"
+		}
+		return e
 	}
 	return err
 }
