@@ -172,7 +172,7 @@ func TestServerOfAnotherForm(t *testing.T) {
 	var key string
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key = r.Header.Get("Authorization")
-		http.Error(w, "{}", 418)
+		http.Error(w, "{}", http.StatusTeapot)
 	}))
 	defer srv.Close()
 	env := map[string]string{"HOME": "/home/x", "THAW_KEY": " sk-thaw \n"}

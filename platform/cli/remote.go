@@ -167,7 +167,7 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 	if failed || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, chatstream.ErrCut) ||
 		errors.Is(err, api.ErrLost) {
 		e := &kit.Error{Exit: kit.ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: unwrapURLError(err)}
-		if strings.Contains(err.Error(), "HTTP response to HTTPS client") { // net/http hides its ErrSchemeMismatch here
+		if strings.Contains(err.Error(), "HTTP response to HTTPS client") {
 			e.Hint = "it answers without TLS: http:// in --server"
 		}
 		return e
