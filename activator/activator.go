@@ -3,7 +3,6 @@ package activator
 import (
 	"cmp"
 	"context"
-	"hash/maphash"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -40,6 +39,10 @@ import (
 // called concurrently and more often than needed, and must not call back into the
 // activator before they return.
 type Waker interface {
+	// Demand reports the demand for functions: whatever has changed before a Wake and a Nudge,
+	// before Publish and Remove return, and soon after any other change, also to nothing. A later
+	// report of a function replaces an earlier one.
+	Demand(ds ...Demand)
 	// Wake requests a first replica because a request waits, or was refused and will
 	// be retried. It returns the id of the cold start under way or begun, "" where
 	// there is none.
@@ -121,10 +124,6 @@ type Options struct {
 	// OnFirstByte, which may be nil, is called once per cold start with the time of its
 	// first request from a READY replica to the engine's first byte.
 	OnFirstByte func(name functions.Name, coldStartID string, took time.Duration)
-	// DemandChanged, which may be nil, is called when Demand has something to yield:
-	// once, and again only after Demand was called. It may be called with locks held;
-	// it notes the change and returns.
-	DemandChanged func()
 	// Prewarm starts a function that a Router's policy "hedge" did not wait for, under a
 	// lease on the team's budget; nil: none is started. It does not wait for the start.
 	Prewarm func(name functions.Name, until time.Time, by string) error
@@ -194,10 +193,10 @@ type Activator struct {
 	stagings     routes.Prewarms
 	decisions    routes.Log
 	changed      demand.Changes[*function]
+	reporting    sync.Mutex // see reportDemand
 	waiting      waiters.Index[*proxyRequest]
 	coldStarts   coldstarts.Records
 	runs         *sharedrun.Table[runKey]
-	seeds        [2]maphash.Seed // of fingerprints
 	suspects     suspects.Table[fingerprint]
 	buffers      answer.Buffers
 	usages       usageoption.Table
@@ -232,20 +231,23 @@ func New(o Options) *Activator {
 	a.decisions.Scored = func(r functions.RouteRecord, team string, score float64) {
 		a.o.Metrics.Series("thaw_route_outcomes", r.Router, team, r.Rule, r.Target)(score)
 	}
-	a.changed.Notify = a.o.DemandChanged
+	due := time.AfterFunc(reportEvery, a.reportDemand)
+	due.Stop()
+	a.changed.Notify = func() { due.Reset(reportEvery) }
 	a.table = snapshot.NewTable(func(e *entry) {
 		e.Data.self, e.Data.changed, e.Data.queue.Demand = e, &a.changed, &e.Data
 	})
-	a.runs = sharedrun.NewTable(func(k runKey) uint64 { return k.bodyA })
-	a.seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+	a.runs = sharedrun.NewTable(func(k runKey) uint64 { return k.body.Sum() })
 	return a
 }
 
 // Publish adds or replaces snapshots of functions. Waiting requests that a new READY
 // replica has slots for are admitted, and those of a failed start rejected, before it
-// returns.
+// returns, and the demand is reported: a replica that is in no snapshot any more gets no request that
+// is not in the report.
 func (a *Activator) Publish(fs ...snapshot.Snapshot) {
 	a.table.Put(a.onPublish, fs...)
+	a.reportDemand()
 }
 
 func (a *Activator) onPublish(e *entry, before *snapshot.Snapshot) {
@@ -271,9 +273,11 @@ func (a *Activator) Remove(names ...functions.Name) {
 		a.o.Cache.Purge(e.Name)
 		a.forgetMetrics(e)
 	}, names...)
+	a.reportDemand()
 }
 
-// DemandOf is Demand of one function; false where there is no such function.
+// DemandOf is the demand for a function, without that of its replicas; false where there is no such
+// function.
 func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
 	e := a.table.Lookup(name)
 	if e == nil {
@@ -306,15 +310,6 @@ func (a *Activator) InFlightOf(name functions.Name, replicaID string) int {
 		return e.Data.queue.InFlight(replicaID)
 	}
 	return a.removed.InFlight(name, replicaID)
-}
-
-// EachInFlight yields each replica of a function that has requests from this
-// activator, and how many: also those that are in its snapshot no more, or not yet.
-// Nothing is yielded for a function that was removed; see InFlightOf.
-func (a *Activator) EachInFlight(name functions.Name, yield func(replicaID string, n int)) {
-	if e := a.table.Lookup(name); e != nil {
-		e.Data.queue.EachInFlight(yield)
-	}
 }
 
 // ColdStartOf is the cold start a recent request took part in. id is the

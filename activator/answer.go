@@ -1,6 +1,7 @@
 package activator
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 func (p *proxyRequest) refuseNow(res *httpserver.Response, e *openai.Error) {
 	p.setCommonFields(res)
 	res.Refuse(e.For(p.http.req.Path))
+	p.reason = cmp.Or(p.reason, string(e.Code))
 	p.finish(e.Status)
 }
 

@@ -50,7 +50,7 @@ func BenchmarkDecide(b *testing.B) {
 	key, _, _ := keys.Create("default", "", false)
 	limits := &ratelimit.Limits{}
 	limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: 1e9, Concurrent: 1e6}}}})
-	a := New(Options{Keys: keys, Limits: limits})
+	a := New(Options{Waker: &testEnv{}, Keys: keys, Limits: limits})
 	var fs []snapshot.Snapshot
 	for i := range 10000 {
 		fs = append(fs, readyAt(testFunction(fmt.Sprintf("model-%d", i)), 8, fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)))

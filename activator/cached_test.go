@@ -402,14 +402,21 @@ func TestCacheOfRouters(t *testing.T) {
 		r.Spec.Cold = functions.ColdHedge
 		r.Spec.Cache.Exact = &functions.ExactCache{TTL: functions.Duration(time.Minute)}
 		w.act.SetRouters([]*functions.Router{r}, nil)
-		body := strings.Replace(coolPlain, "tiny", "auto", 1)
-		for i, want := range []string{"miss", "exact"} {
+		body := strings.Replace(strings.Replace(coolPlain, "tiny", "auto", 1), "hello", strings.Repeat("What is the weather like? ", 30), 1)
+		var first functions.RouteFeatures
+		for i, want := range []string{"miss", "exact", "exact", "exact"} {
 			field := want
-			if i == 1 {
+			if i > 0 {
 				field += "; age=0"
 			}
 			res := w.asked(e, body, field, i == 0)
 			rec := w.decision(res)
+			if i == 0 {
+				first = rec.Features
+				first.RepeatedPrefix = true
+			} else if rec.Features != first || first.Language != "en" || first.PromptFamily == "" {
+				t.Errorf("hit %d: %+v, want %+v", i, rec.Features, first)
+			}
 			if h := res.head.Get("thaw-route"); !strings.Contains(h, "target=small; stage=rules; cache="+want+"; ") || rec.Cache != want ||
 				rec.Code != 200 || (rec.Prewarm != "") != (i == 0) {
 				t.Errorf("%s, %+v", h, rec)
@@ -423,7 +430,7 @@ func TestCacheOfRouters(t *testing.T) {
 			t.Errorf("%s", text)
 		}
 		w.asked(e, strings.Replace(coolPlain, "tiny", "small", 1), "", true) // it has no cache of its own
-		res := w.post(chatPath, strings.Replace(body, "hello", "bye", 1), "thaw-cache", "only")
+		res := w.post(chatPath, strings.Replace(body, "weather", "air", 1), "thaw-cache", "only")
 		if res.status != 404 || res.code() != "cache_miss" || len(prewarmed) != 1 || !strings.Contains(res.head.Get("thaw-route"), "cache=miss") {
 			t.Errorf("%+v, prewarmed %v", res, prewarmed)
 		}

@@ -23,6 +23,7 @@ func (a *Activator) newCompositions() *compositions.Server {
 		Prewarm: func(name functions.Name, by string) { a.prewarms.Ask(name, by, a.o.Now()) },
 		Wake: func(name functions.Name, team string) {
 			if a.o.Limits.AdmitColdStart(team, a.o.Now()) == nil {
+				a.reportDemand()
 				a.o.Waker.Wake(name)
 			}
 		},
@@ -41,8 +42,10 @@ func (a *Activator) SetCompositions(all []*functions.Composition) {
 	}
 }
 
-// Composed has the records of recent requests to Compositions.
-func (a *Activator) Composed() *compositions.Log { return &a.compositions.Records }
+// Composed returns the record of a recent request to a Composition; see [compositions.Server.Record].
+func (a *Activator) Composed(team, id string) (functions.CompositionRecord, bool) {
+	return a.compositions.Record(team, id)
+}
 
 // findComposition returns the Composition of a name; nil where there is none.
 func (a *Activator) findComposition(name functions.Name) *functions.Composition {
@@ -114,7 +117,6 @@ func (p *proxyRequest) compose(res *httpserver.Response) {
 		if p.routing != nil && routes.MayEscalate(e) && p.composeNext(e, res) {
 			return
 		}
-		p.reason = string(e.Code)
 		p.refuseNow(res, e)
 		return
 	case res.Status == httpserver.StatusClientLeft:
@@ -136,7 +138,6 @@ func (p *proxyRequest) composeNext(failed *openai.Error, res *httpserver.Respons
 	case !moved:
 		return false
 	case e != nil:
-		p.reason = string(e.Code)
 		p.refuseNow(res, e)
 	case p.composition != nil:
 		p.compose(res)

@@ -194,7 +194,7 @@ func TestComposition(t *testing.T) {
 				}
 			}
 			synctest.Wait() // for the line in the log
-			rec, ok := w.act.Composed().Find(functions.DefaultTeam, r.head.Get("x-request-id"))
+			rec, ok := w.act.Composed(functions.DefaultTeam, r.head.Get("x-request-id"))
 			if !ok || rec.Code != 200 || len(rec.Calls) != 3 {
 				t.Errorf("record %+v", rec)
 			}
@@ -601,5 +601,6 @@ func (g *gpuFleet) start(name functions.Name) {
 	g.mu.Unlock()
 }
 
+func (g *gpuFleet) Demand(...Demand)                             {}
 func (g *gpuFleet) Nudge(functions.Name)                         {}
 func (g *gpuFleet) ReportFailure(functions.Name, string, string) {}

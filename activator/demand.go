@@ -9,30 +9,34 @@ import (
 // Demand is the demand for one function now.
 type Demand = demand.Demand
 
+// reportEvery bounds how long a change of demand alone is not reported: every warm request
+// changes it.
+const reportEvery = 20 * time.Millisecond
+
 // OnChange notes that the demand for the function has changed.
 func (f *function) OnChange() { f.changed.Add(f) }
 
-// demand is the demand for the function now; later changes call OnChange again.
-func (f *function) demand(now time.Time) Demand {
-	l := f.queue.TakeLoad(now)
-	return Demand{Name: f.self.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Low: l.Low}
-}
-
-// Demand yields the functions whose demand, or the requests in flight at one of their
-// replicas, may have changed since the last call, also to nothing; with all also every
-// other function that has requests. It must not be called concurrently.
-func (a *Activator) Demand(all bool, yield func(Demand)) {
+// reportDemand gives the demand that has changed to the Waker. When it returns, the Waker has what
+// changed before the call: reports are made one after another, each read and given under one lock,
+// so that no older one comes after a newer.
+func (a *Activator) reportDemand() {
+	a.reporting.Lock()
+	defer a.reporting.Unlock()
+	var changed []Demand
 	a.changed.Each(func(f *function) {
-		if d := f.demand(a.o.Now()); !f.self.Removed() {
-			yield(d)
+		l, inFlight := f.queue.TakeLoad(a.o.Now())
+		d := Demand{
+			Name: f.self.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Low: l.Low, InFlight: inFlight,
 		}
+		if f.self.Removed() {
+			if a.table.Lookup(d.Name) != nil {
+				return // there is one of its name again, which is reported
+			}
+			d = Demand{Name: d.Name, InFlight: inFlight}
+		}
+		changed = append(changed, d)
 	})
-	if !all {
-		return
-	}
-	for _, e := range a.table.All() {
-		if now := a.o.Now(); !e.Data.queue.Load(now).Idle() {
-			yield(e.Data.demand(now))
-		}
+	if len(changed) > 0 {
+		a.o.Waker.Demand(changed...)
 	}
 }

@@ -19,8 +19,11 @@
 // never retried after the engine's first byte.
 //
 // An engine that fails before the first byte costs the client nothing: the request
-// goes to another replica, once. That holds for a broken connection, for silence, and for
-// an error of status 500 or more that the engine puts first into its stream. Other errors
+// goes to another replica, once. That holds for a broken connection, for an answer that is no
+// HTTP, for silence, and for an error of status 500 or more that the engine puts first into its
+// stream. The only replica is asked again itself, after a cool-down of a second, unless the
+// platform has replaced it by then: most of these failures pass, and what is no HTTP may be
+// bytes of an earlier request on the same connection. Other errors
 // of an engine reach the client in the engine's words, with their status, type and code,
 // held or not (package answer). Later failures are reported to the client and counted;
 // [DONE] is no success.

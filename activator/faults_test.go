@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -127,8 +128,8 @@ func TestPlainEngine(t *testing.T) {
 	})
 }
 
-// Before the first byte a request is tried once more, on another replica if
-// there is one, and the broken one is asked about.
+// Before the first byte a request is tried once more, on another replica if there is one,
+// and the platform is asked to look at the broken one.
 func TestRetryBeforeTheFirstByte(t *testing.T) {
 	failures := map[string]func(net.Conn, *http.Request, string) bool{
 		"unread": func(net.Conn, *http.Request, string) bool { return false },
@@ -183,6 +184,26 @@ func TestRetryBeforeTheFirstByte(t *testing.T) {
 						t.Fatalf("one replica was tried %d times", n)
 					}
 				})
+				for fails, status := range map[int]int{1: 200, 9: 502} { // where there is no other, it is asked again once
+					synctest.Test(t, func(t *testing.T) {
+						w := newTestEnv(t, nil)
+						tries := 0
+						e := w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
+							if tries++; tries <= fails {
+								return die(c, r, body)
+							}
+							return goodAnswer(c, r, body)
+						})
+						w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+						r := w.post("/v1/chat/completions", body)
+						if r.status != status || r.took != admission.CoolDown || len(e.requests()) != 2 {
+							t.Fatalf("%d requests, %+v", len(e.requests()), r)
+						}
+						if asks := w.engineRequests(); len(asks) != min(fails, 2) {
+							t.Fatalf("the platform was asked to look: %q", asks)
+						}
+					})
+				}
 			})
 		}
 	}
@@ -630,9 +651,9 @@ func TestInFlight(t *testing.T) {
 		if n := w.act.InFlightOf(testFunction("tiny").Name, "e:1"); n != 0 {
 			t.Error(n)
 		}
-		w.act.table.Lookup(testFunction("tiny").Name).Data.queue.EachInFlight(func(string, int) {
+		if d := w.takeDemand()["tiny"]; len(d.InFlight) > 0 {
 			t.Error("a replica that left is forgotten")
-		})
+		}
 	})
 }
 

@@ -24,6 +24,7 @@ import (
 type fakeWaker struct{ wake, nudge, ask chan string }
 
 func (w fakeWaker) Wake(n functions.Name) string                 { w.wake <- n.String(); return "cs-1" }
+func (w fakeWaker) Demand(...Demand)                             {}
 func (w fakeWaker) Nudge(n functions.Name)                       { w.nudge <- n.String() }
 func (w fakeWaker) ReportFailure(n functions.Name, id, _ string) { w.ask <- id }
 
@@ -161,7 +162,7 @@ func TestOldClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := New(Options{Keys: keys, Open: true})
+	a := New(Options{Waker: &testEnv{}, Keys: keys, Open: true})
 	srv := httpserver.NewFiberServer(httpserver.Options{Handler: browser.New(true, nil, nil).Wrap(a.Serve)})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -29,7 +29,7 @@ func (p *proxyRequest) finish(code int) {
 	}
 	now := a.o.Now()
 	took := now.Sub(p.began)
-	if p.blame.suspected && p.attempt.firstByteTook > 0 && code < 499 {
+	if p.suspected && p.attempt.firstByteTook > 0 && code < 499 {
 		a.suspects.Acquit(p.fingerprint())
 	}
 	charge := p.remote.End(p.tokens.Usage, code, now)

@@ -47,11 +47,9 @@ func TestPriorities(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		w.act.Demand(true, func(d Demand) {
-			if d.Queued != 6 || d.Low.Queued != 2 {
-				t.Errorf("%+v", d)
-			}
-		})
+		if d := w.takeDemand()[f.Name.Name]; d.Queued != 6 || d.Low.Queued != 2 {
+			t.Errorf("%+v", d)
+		}
 		w.act.Publish(readyAt(f, 1, "e:1"))
 		all.Wait()
 		if got := strings.Join(served, " "); got != "high3 high5 normal1 2 low0 low4" {
@@ -111,14 +109,8 @@ func TestPriorityAtNextTarget(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		waits := 0
-		w.act.Demand(true, func(d Demand) {
-			if d.Name == second.Name {
-				waits = d.Low.Queued
-			}
-		})
-		if waits != 1 {
-			t.Errorf("%d low requests wait for the second target", waits)
+		if d := w.takeDemand()[second.Name.Name]; d.Low.Queued != 1 {
+			t.Errorf("%d low requests wait for the second target", d.Low.Queued)
 		}
 		w.act.Publish(readyAt(second, 4, "s:1"))
 		all.Wait()

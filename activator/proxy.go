@@ -46,6 +46,7 @@ type proxyRequest struct {
 	composition  *functions.Composition // of a request for one; else nil
 	composed     compositions.Summary   // what it used
 	cached       *cache.Use             // nil until the function is found
+	hashed       cache.Body             // zero until something needs it
 	data         functions.DataClass
 	finished     bool           // finish was called
 	reason       string         // code of the error it ended with, for the log
@@ -57,10 +58,10 @@ type proxyRequest struct {
 	early  early
 	fail   *openai.Error // the answer in phase refused
 
-	attempt attempt
-	remote  *remote.Call // of a request for a Remote; else nil
-	blame   blame
-	tokens  usageoption.Tokens
+	attempt   attempt
+	remote    *remote.Call // of a request for a Remote; else nil
+	suspected bool         // it was in flight at a crash, and is not refused for it
+	tokens    usageoption.Tokens
 }
 
 type phase uint8
@@ -113,7 +114,6 @@ func (p *proxyRequest) run(res *httpserver.Response) {
 // answerWithout ends a request that was refused or whose client left.
 func (p *proxyRequest) answerWithout(res *httpserver.Response) {
 	if p.phase == refused {
-		p.reason = string(p.fail.Code)
 		p.refuseNow(res, p.fail)
 		return
 	}

@@ -53,28 +53,33 @@ func TestColdStartBySnapshot(t *testing.T) {
 	}
 }
 
-// TestDemandChanged: it is called once until the next call of Demand.
-func TestDemandChanged(t *testing.T) {
-	notified := 0
-	a := New(Options{DemandChanged: func() { notified++ }})
-	a.Publish(readyAt(testFunction("x"), 8, "r"), readyAt(testFunction("y"), 8, "s"))
-	a.Demand(false, func(Demand) {})
-	notified = 0
-	now := time.Unix(1000, 0)
-	one, two, far := admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "red", Bytes: 1},
-		admission.Request{Team: "red", Bytes: 1}
-	x, y := &a.table.Lookup(testFunction("x").Name).Data.queue, &a.table.Lookup(testFunction("y").Name).Data.queue
-	one.Enter(x, now)
-	two.Enter(x, now)
-	far.Enter(y, now)
-	if notified != 1 {
-		t.Fatalf("three changes were told %d times", notified)
-	}
-	if got := demandOf(a, false); len(got) != 2 {
-		t.Fatalf("%+v", got)
-	}
-	one.Leave(now)
-	if notified != 2 {
-		t.Fatalf("a change after a look was told %d times", notified-1)
-	}
+// TestDemandReported: changes in quick succession are one report, reportEvery after the first.
+func TestDemandReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &testEnv{}
+		w.act = New(Options{Waker: w})
+		w.act.Publish(readyAt(testFunction("x"), 8, "r"), readyAt(testFunction("y"), 8, "s"))
+		w.takeDemand()
+		one, two, far := admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "red", Bytes: 1},
+			admission.Request{Team: "red", Bytes: 1}
+		x, y := &w.act.table.Lookup(testFunction("x").Name).Data.queue, &w.act.table.Lookup(testFunction("y").Name).Data.queue
+		one.Enter(x, time.Now())
+		time.Sleep(reportEvery / 2)
+		two.Enter(x, time.Now())
+		far.Enter(y, time.Now())
+		if len(w.reported) > 0 {
+			t.Fatalf("reported at once: %+v", w.reported)
+		}
+		time.Sleep(reportEvery / 2)
+		synctest.Wait()
+		if d := w.reported; len(d) != 2 || d["x"].Active != 2 || d["x"].InFlight["r"] != 2 || d["y"].InFlight["s"] != 1 {
+			t.Fatalf("%+v", d)
+		}
+		one.Leave(time.Now())
+		time.Sleep(reportEvery)
+		synctest.Wait()
+		if d := w.reported["x"]; d.Active != 1 || d.InFlight["r"] != 1 || !d.LastEnd.Equal(time.Now().Add(-reportEvery)) {
+			t.Fatalf("%+v", d)
+		}
+	})
 }

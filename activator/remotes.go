@@ -70,7 +70,7 @@ func (p *proxyRequest) onRemoteReply(r answer.Answer, now time.Time) {
 // or to the Remote's circuit.
 func (p *proxyRequest) reportProblem(problem string) {
 	if p.remote != nil {
-		p.remote.Broke(problem)
+		p.remote.Fail(problem)
 		return
 	}
 	p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), problem)

@@ -81,7 +81,7 @@ func (p *proxyRequest) chooseTarget(r *routes.Route) (e *openai.Error) {
 	if p.routing, e = p.a.newRouting(r, q, &p.env, p.http.req.Body, p.endpoint.Path, false); e != nil {
 		return e
 	}
-	p.data = p.routing.request.Data
+	p.data, p.hashed = p.routing.request.Data, p.routing.request.Hashed
 	rec := p.routing.by.Choose(&p.routing.request)
 	return p.follow(&rec)
 }
@@ -132,14 +132,18 @@ func (p *proxyRequest) take(rec *functions.RouteRecord) *openai.Error {
 	if rec.After != "" {
 		return nil
 	}
-	return p.lookUp(t.by.Spec)
+	e := p.lookUp(t.by.Spec)
+	if p.cached.Hit() {
+		t.by.Remember()
+	}
+	return e
 }
 
 // lookUp looks the request up in the cache of its function, or of the Router that chose it.
 func (p *proxyRequest) lookUp(r *functions.Router) (e *openai.Error) {
 	p.cached, e = p.a.o.Cache.Look(cache.Request{
 		Header: p.source.header(cache.Header), Team: p.team, KeyID: p.identity.KeyID, Router: r, Function: p.fn.Snapshot(), Adapter: p.queued.Adapter,
-		Path: p.endpoint.Path, Stream: p.stream, Envelope: &p.env, Body: p.http.req.Body, Now: p.began,
+		Path: p.endpoint.Path, Stream: p.stream, Envelope: &p.env, Body: p.http.req.Body, Hashed: p.hashed, Now: p.began,
 	})
 	return e
 }

@@ -313,8 +313,7 @@ func TestQueueFull(t *testing.T) {
 				t.Fatalf("%+v", r)
 			}
 		}
-		var d Demand
-		w.act.Demand(false, func(x Demand) { d = x })
+		d := w.takeDemand()["tiny"]
 		if d.Queued != 3 || d.Oldest.IsZero() {
 			t.Errorf("%+v", d)
 		}
@@ -815,7 +814,7 @@ func TestDecide(t *testing.T) {
 // picture included.
 func TestIdleFunctionIsSmall(t *testing.T) {
 	const n = 10000
-	a := New(Options{})
+	a := New(Options{Waker: &testEnv{}})
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)

@@ -2,9 +2,9 @@ package activator
 
 import (
 	"errors"
-	"hash/maphash"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/suspects"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -22,34 +22,19 @@ import (
 
 // fingerprint identifies equal requests of a function.
 type fingerprint struct {
-	endpoint     *openai.Endpoint
-	function     *entry
-	adapter      string
-	size         int
-	bodyA, bodyB uint64 // hashes by two secret seeds
-}
-
-// blame is what is known of a request's part in crashes of engines.
-type blame struct {
-	suspected    bool // it was in flight at a crash, and is not refused for it
-	hashed       bool // the hashes are set
-	bodyA, bodyB uint64
-}
-
-// hashes are those of the body, which is hashed once.
-func (b *blame) hashes(body []byte, seeds *[2]maphash.Seed) (bodyA, bodyB uint64) {
-	if !b.hashed {
-		b.bodyA, b.bodyB, b.hashed = maphash.Bytes(seeds[0], body), maphash.Bytes(seeds[1], body), true
-	}
-	return b.bodyA, b.bodyB
+	endpoint *openai.Endpoint
+	function *entry
+	adapter  string
+	body     cache.Body
 }
 
 // fingerprint of the request, whose body must be known.
 func (p *proxyRequest) fingerprint() fingerprint {
-	body, _ := p.source.body()
-	f := fingerprint{endpoint: p.endpoint, function: p.fn, adapter: p.queued.Adapter, size: len(body)}
-	f.bodyA, f.bodyB = p.blame.hashes(body, &p.a.seeds)
-	return f
+	if p.hashed == (cache.Body{}) {
+		body, _ := p.source.body()
+		p.hashed = cache.BodyOf(body)
+	}
+	return fingerprint{p.endpoint, p.fn, p.queued.Adapter, p.hashed}
 }
 
 // findSuspect returns in how many crashes of engines the request was, as another that is equal
@@ -70,7 +55,7 @@ func (p *proxyRequest) findSuspect() (crashes int, e *openai.Error) {
 // was in two of them run alone.
 func (p *proxyRequest) checkSuspect() *openai.Error {
 	crashes, e := p.findSuspect()
-	p.blame.suspected, p.queued.Alone = crashes > 0, crashes >= suspects.CrashesToRunAlone
+	p.suspected, p.queued.Alone = crashes > 0, crashes >= suspects.CrashesToRunAlone
 	return e
 }
 
@@ -82,7 +67,7 @@ func (p *proxyRequest) countCrash(err error, now time.Time) *openai.Error {
 		return nil
 	}
 	v := p.a.suspects.Crashed(p.fingerprint(), p.queued.Listing(), p.queued.RanAlone(), now)
-	p.blame.suspected = v.Crashes > 0 && v.Crashes < suspects.CrashesToRefuse
+	p.suspected = v.Crashes > 0 && v.Crashes < suspects.CrashesToRefuse
 	p.queued.Alone = v.Crashes == suspects.CrashesToRunAlone
 	if v.Crashes < suspects.CrashesToRefuse {
 		return nil

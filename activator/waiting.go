@@ -126,6 +126,12 @@ func (p *proxyRequest) waitDeadline() time.Time {
 func (p *proxyRequest) wake(w admission.Wake) (refusal *openai.Error) {
 	a, q := p.a, &p.fn.Data.queue
 	team, ok := p.team, true
+	begins := w == admission.Begin
+	defer func() {
+		for begins { // a panic: without an answer to Begin no later request would begin a start
+			_, begins = q.RefuseBegin(openai.New(openai.InternalError, ""))
+		}
+	}()
 	for ok && w == admission.Begin {
 		r := ratelimit.RetryUntilAllotment(p.source.context, func() *ratelimit.Refusal { return a.o.Limits.AdmitColdStart(team, a.o.Now()) })
 		if r == nil {
@@ -138,6 +144,10 @@ func (p *proxyRequest) wake(w admission.Wake) (refusal *openai.Error) {
 			p.leave()
 		}
 		team, ok = q.RefuseBegin(e)
+	}
+	begins = false
+	if w != admission.NoWake {
+		a.reportDemand()
 	}
 	switch w {
 	case admission.Replica:
@@ -185,6 +195,7 @@ func (p *proxyRequest) leave() {
 	p.early.cancel()
 	p.endWait()
 	if p.queued.Leave(p.a.o.Now()) {
+		p.a.reportDemand()
 		p.a.o.Waker.Nudge(p.fn.Name)
 	}
 }

@@ -49,6 +49,8 @@ type testEnv struct {
 	nudges       int
 	engineBodies []string
 	onWake       func()
+	reported     map[string]Demand // since takeDemand, by name
+	atWake       Demand            // reported of the function before the last Wake
 	firstTokens  int
 }
 
@@ -56,10 +58,32 @@ func (e *testEnv) Wake(name functions.Name) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.wakes++
+	e.atWake = e.reported[name.Name]
 	if e.onWake != nil {
 		go e.onWake()
 	}
 	return fmt.Sprintf("cs-%d", e.wakes)
+}
+
+func (e *testEnv) Demand(ds ...Demand) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, d := range ds {
+		if e.reported == nil {
+			e.reported = map[string]Demand{}
+		}
+		e.reported[d.Name.Name] = d
+	}
+}
+
+// takeDemand has the demand reported and returns what was reported since the last call, by name.
+func (e *testEnv) takeDemand() map[string]Demand {
+	e.act.reportDemand()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ds := e.reported
+	e.reported = nil
+	return ds
 }
 
 func (e *testEnv) Nudge(functions.Name) {

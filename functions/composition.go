@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 )
 
@@ -107,20 +108,17 @@ func (m *Members) UnmarshalJSON(b []byte) error {
 }
 
 // ByRole returns the agents that there are.
-func (a Agents) ByRole() map[string]string {
-	byRole := map[string]string{}
-	for _, x := range a.roles() {
-		if x.member != "" {
-			byRole[x.role] = x.member
+func (a Agents) ByRole() map[string]string { return maps.Collect(a.byRole) }
+
+// byRole yields the agents that there are, in the order of the file's keys.
+func (a Agents) byRole(yield func(role, member string) bool) {
+	for _, x := range [...][2]string{
+		{"research", a.Research}, {"reasoning", a.Reasoning}, {"creative", a.Creative}, {"code", a.Code}, {"critic", a.Critic},
+	} {
+		if x[1] != "" && !yield(x[0], x[1]) {
+			return
 		}
 	}
-	return byRole
-}
-
-type agent struct{ role, member string }
-
-func (a Agents) roles() [5]agent {
-	return [...]agent{{"research", a.Research}, {"reasoning", a.Reasoning}, {"creative", a.Creative}, {"code", a.Code}, {"critic", a.Critic}}
 }
 
 // CompositionBudget bounds one request to a Composition; 0 is no bound. Cost is in the
@@ -173,10 +171,8 @@ func (s *CompositionSpec) Parts() (parts []CompositionPart) {
 	for i, m := range s.Members.List {
 		parts = append(parts, CompositionPart{fmt.Sprintf("spec.members[%d]", i), m})
 	}
-	for _, x := range s.Members.roles() {
-		if x.member != "" {
-			parts = append(parts, CompositionPart{"spec.members." + x.role, x.member})
-		}
+	for role, member := range s.Members.byRole {
+		parts = append(parts, CompositionPart{"spec.members." + role, member})
 	}
 	if s.Coordinator != "" {
 		parts = append(parts, CompositionPart{"spec.coordinator", s.Coordinator})

@@ -354,12 +354,7 @@ func wordsOf[T ~string](list []T) []string {
 func joinWords[T ~string](list []T) string { return strings.Join(wordsOf(list), ", ") }
 
 func isEnv(s string) bool {
-	for i, r := range s {
-		if r != '_' && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && (i == 0 || r < '0' || r > '9') {
-			return false
-		}
-	}
-	return s != "" && len(s) <= 255
+	return s != "" && len(s) <= 255 && strings.Trim(s, lettersAndDigits+"_") == "" && (s[0] < '0' || s[0] > '9')
 }
 
 // printable reports whether s fits in one line of a log.

@@ -72,10 +72,8 @@ func (p *problems) checkMembers(self Name, s *CompositionSpec) {
 		}
 		p.checkPart(at, self, m)
 	}
-	for _, x := range s.Members.roles() {
-		if x.member != "" {
-			p.checkPart(path+"."+x.role, self, x.member)
-		}
+	for role, member := range s.Members.byRole {
+		p.checkPart(path+"."+role, self, member)
 	}
 }
 

@@ -65,10 +65,8 @@ func (s *Staging) Arriving(ctx context.Context) (*Arrival, error) {
 // Verified waits for the end of the staging and returns nil if its result is the very
 // bytes that were read here.
 func (a *Arrival) Verified(ctx context.Context) error {
-	select {
-	case <-a.job.done:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := awaitClosed(ctx, a.job.done); err != nil {
+		return err
 	}
 	if a.job.err != nil {
 		return a.job.err

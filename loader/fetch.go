@@ -95,8 +95,7 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 		}
 		for i, v := range verdicts {
 			p := left[i]
-			switch {
-			case v == verdictGood:
+			if v == verdictGood {
 				continue
 			}
 			plan.corrupted.Store(true)
@@ -131,16 +130,12 @@ const maxCorruptRounds = 3
 // returns a verdict for each part.
 func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *stagingPlan, left []*store.Part) ([]verdict, error) {
 	plan.queue.fill(left)
-	// Shared parts last: a digest goroutine must not wait for another staging
+	// Shared parts last, in the caller's list too: a digest goroutine must not wait for another staging
 	// that waits for this one.
-	slices.SortStableFunc(left, func(a, b *store.Part) int { return compareBools(a.OtherWriter(), b.OtherWriter()) })
-	waits := 0
-	for _, p := range left {
-		if p.OtherWriter() {
-			waits++
-		}
-	}
-	plan.queue.awaitShared(waits)
+	shared := slices.DeleteFunc(slices.Clone(left), func(p *store.Part) bool { return !p.OtherWriter() })
+	own := slices.DeleteFunc(left, (*store.Part).OtherWriter)
+	left = append(own, shared...)
+	plan.queue.awaitShared(len(shared))
 	plan.complete, plan.toFlush = make(chan struct{}), make(chan blockRef, 64)
 	verdicts := make([]verdict, len(left))
 	var turn atomic.Int64
@@ -149,7 +144,7 @@ func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *sta
 	group.Go(func() error { return j.serveUrgent(ctx, group, plan) })
 	group.Go(func() error { return j.supervise(ctx, group, in, plan) })
 	group.Go(func() error { return flushBlocks(ctx, plan) })
-	for _, p := range left[len(left)-waits:] {
+	for _, p := range shared {
 		group.Go(func() error { return j.awaitShared(ctx, in, plan, p) })
 	}
 	if plan.swarm != nil {
@@ -161,10 +156,8 @@ func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *sta
 		group.Go(func() error {
 			if i >= hashers() {
 				// The download needs these cores until it is complete.
-				select {
-				case <-plan.complete:
-				case <-ctx.Done():
-					return context.Cause(ctx)
+				if err := awaitClosed(ctx, plan.complete); err != nil {
+					return err
 				}
 			}
 			for {
@@ -185,16 +178,6 @@ func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *sta
 	err := group.Wait()
 	j.reportProgress(in, plan)
 	return verdicts, err
-}
-
-func compareBools(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }
 
 // awaitShared waits for a part that another staging brings, or fetches it if that one
@@ -286,10 +269,8 @@ func (j *stagingJob) serveUrgent(ctx context.Context, group *errgroup.Group, pla
 		if q.finished() {
 			return nil
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := awaitClosed(ctx, changed); err != nil {
+			return err
 		}
 	}
 }

@@ -206,11 +206,7 @@ func (j *stagingJob) fromStore(digest string) (*Checkpoint, error) {
 }
 
 func checkpointOf(e store.Entry, lease *store.Lease) *Checkpoint {
-	c := &Checkpoint{Path: e.Path, Digest: e.Digest, Bytes: e.Bytes, Lease: lease}
-	for _, f := range e.Files {
-		c.Files = append(c.Files, File(f))
-	}
-	return c
+	return &Checkpoint{Path: e.Path, Digest: e.Digest, Files: e.Files, Bytes: e.Bytes, Lease: lease}
 }
 
 // claimStore waits until no other process stages the same.
@@ -291,8 +287,8 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 		return nil, j.nameSource(err)
 	}
 	j.progress.update(func(p *Progress) { p.State = Publishing })
-	staged := functions.ConvertAll(in.Parts(), func(p *store.Part) store.File {
-		return store.File{Name: p.File.Name, Size: p.File.Size, Tree: p.Tree()}
+	staged := functions.ConvertAll(in.Parts(), func(p *store.Part) File {
+		return File{Name: p.File.Name, Size: p.File.Size, Tree: p.Tree()}
 	})
 	if err := j.checkDigest(store.Digest(staged)); err != nil {
 		return nil, errors.Join(err, in.Discard())
@@ -460,18 +456,16 @@ func (j *stagingJob) inPlace(ctx context.Context, from InPlace) (*Checkpoint, er
 		c.Bytes += file.Size
 	}
 	j.progress.update(func(p *Progress) { p.State, p.Total = Fetching, c.Bytes })
-	var list []store.File
 	for _, file := range files {
 		tree, err := j.inPlaceFile(ctx, from, file, names)
 		if err != nil {
 			return nil, j.nameSource(source.WithFile(err, file.Name))
 		}
 		c.Files = append(c.Files, File{Name: file.Name, Size: file.Size, Tree: tree})
-		list = append(list, store.File{Name: file.Name, Size: file.Size, Tree: tree})
 		j.progress.update(func(p *Progress) { p.Done += file.Size })
 	}
 	if j.digest != "" {
-		c.Digest = store.Digest(list)
+		c.Digest = store.Digest(c.Files)
 		if err := j.checkDigest(c.Digest); err != nil {
 			return nil, err
 		}

@@ -8,12 +8,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
@@ -144,7 +144,7 @@ func shaped(seed uint64, body []byte) *slowRemote {
 }
 
 // stageSlow stages it and returns the time until the last block.
-func stageSlow(t *testing.T, s *slowRemote) (time.Duration, loader.Stats) {
+func stageSlow(t *testing.T, s *slowRemote) (time.Duration, functions.LoaderStats) {
 	t.Helper()
 	return stageSlowWith(t, s, "")
 }
@@ -161,7 +161,7 @@ func (r *remaining) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func stageSlowWith(t *testing.T, s *slowRemote, links string) (time.Duration, loader.Stats) {
+func stageSlowWith(t *testing.T, s *slowRemote, links string) (time.Duration, functions.LoaderStats) {
 	t.Helper()
 	l := loader.New(loader.Options{Links: links, Store: openStore(t, store.Options{Dir: t.TempDir()}), Sources: map[string]loader.Source{"far": s}, Block: 8 << 20 / scale})
 	defer l.Close()
@@ -218,21 +218,22 @@ func TestLinkStatsAreReused(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// The order in which goroutines run at one instant has a part in each result.
-				median := func(links string) float64 {
-					var parts []float64
-					for range 3 {
+				// The order in which goroutines run at one instant has a part in each result: by
+				// it, one of 25 downloads that is a tenth as fast ends with some slow blocks, at
+				// 0.54 of the link in place of 0.71. A median of few may be one of those.
+				mean := func(links string) (part float64) {
+					const downloads = 4
+					for range downloads {
 						if links != "" {
 							if err := os.WriteFile(links, learned, 0o600); err != nil {
 								t.Fatal(err)
 							}
 						}
-						parts = append(parts, stage(tc.change, links))
+						part += stage(tc.change, links) / downloads
 					}
-					slices.Sort(parts)
-					return parts[1]
+					return part
 				}
-				fresh, known := median(""), median(links)
+				fresh, known := mean(""), mean(links)
 				t.Logf("%.2f of the link where nothing is known, %.2f where it was another time", fresh, known)
 				if known < fresh+tc.minGain {
 					t.Errorf("%.2f of the link where nothing is known, %.2f where it was another time", fresh, known)

@@ -57,11 +57,9 @@ func (p Progress) ETA() (eta time.Duration, ok bool) {
 	return time.Duration(float64(p.Total-p.Done) / p.Rate * float64(time.Second)), true
 }
 
-type File struct {
-	Name string
-	Size int64
-	Tree string // hex tree digest (store.Tree); empty for a folder used in place without a demanded digest
-}
+// File is a file of a checkpoint. Its Tree is empty in a folder used in place without a
+// demanded digest.
+type File = store.File
 
 // Checkpoint is a model's files, verified, in one folder.
 type Checkpoint struct {
@@ -112,12 +110,20 @@ func (s *Staging) PlanKey() string {
 // Wait returns the checkpoint with a lease of the caller's own, or the staging's
 // error. ctx bounds the wait only.
 func (s *Staging) Wait(ctx context.Context) (*Checkpoint, error) {
-	select {
-	case <-s.job.done:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := awaitClosed(ctx, s.job.done); err != nil {
+		return nil, err
 	}
 	return s.job.checkpoint()
+}
+
+// awaitClosed waits for a channel to be closed. It returns ctx's cause if ctx ends before.
+func awaitClosed(ctx context.Context, c <-chan struct{}) error {
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // SetPriority sets this holder's priority. A staging has the highest of its holders'.

@@ -3,29 +3,11 @@ package loader
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
-// Stats counts what a loader has done.
-type Stats struct {
-	// Bytes fetched and kept, by the source's scheme; "peer" is other nodes.
-	Bytes map[string]int64
-	// Wasted bytes arrived and were not used: broken ranges, lost hedges.
-	Wasted int64
-	// Resumed bytes were here when a staging began; Reused ones belong to another
-	// checkpoint.
-	Resumed, Reused int64
-	// PeerSent bytes were sent to other nodes.
-	PeerSent int64
-	// Requests for ranges and their Retries; Hedges are second requests beside slow
-	// ones; Throttles are answers that asked for a pause.
-	Requests, Retries, Hedges, Throttles int64
-	// Stagings that succeeded, and that failed.
-	Staged, Failed int64
-	// Ranges in flight and running stagings, now.
-	InFlight, Stagings int64
-}
-
-// counters are the live values of Stats.
+// counters are the live values of Stats: bytes, and numbers of events.
 type counters struct {
 	wasted, resumed, reused, peerSent    atomic.Int64
 	requests, retries, hedges, throttles atomic.Int64
@@ -49,22 +31,23 @@ func (c *counters) bytesFrom(scheme string) *atomic.Int64 {
 	return n
 }
 
-// peerScheme is the key of Stats.Bytes for other nodes.
+// peerScheme is the key of LoaderStats.Bytes for other nodes.
 const peerScheme = "peer"
 
-// Stats returns the counters; those of the store are in store.Stats.
-func (l *Loader) Stats() Stats {
+// Stats returns what the loader has done; what the store has done is in store.Stats.
+func (l *Loader) Stats() functions.LoaderStats {
 	c := &l.counts
-	s := Stats{
-		Bytes:  make(map[string]int64),
-		Wasted: c.wasted.Load(), Resumed: c.resumed.Load(), Reused: c.reused.Load(), PeerSent: c.peerSent.Load(),
+	load := func(n *atomic.Int64) functions.Bytes { return functions.Bytes(n.Load()) }
+	s := functions.LoaderStats{
+		Bytes:  make(map[string]functions.Bytes),
+		Wasted: load(&c.wasted), Resumed: load(&c.resumed), Reused: load(&c.reused), PeerSent: load(&c.peerSent),
 		Requests: c.requests.Load(), Retries: c.retries.Load(), Hedges: c.hedges.Load(), Throttles: c.throttles.Load(),
 		Staged: c.staged.Load(), Failed: c.failed.Load(), InFlight: c.inFlight.Load(), Stagings: c.stagings.Load(),
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for scheme, n := range c.bytes {
-		s.Bytes[scheme] = n.Load()
+		s.Bytes[scheme] = load(n)
 	}
 	return s
 }

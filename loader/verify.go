@@ -192,10 +192,8 @@ func awaitBlock(ctx context.Context, p *store.Part, i int) error {
 		if p.Has(i) {
 			return nil
 		}
-		select {
-		case <-next:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := awaitClosed(ctx, next); err != nil {
+			return err
 		}
 	}
 }

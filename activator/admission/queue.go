@@ -71,6 +71,9 @@ func (q *Queue) Publish(before, f *snapshot.Snapshot, now time.Time) {
 		d := functions.Defaults().Queue
 		q.limits = limits{d.Requests, int64(d.Bytes)}
 	}
+	if before == nil {
+		q.demandChanged() // an earlier function of its name may have had requests
+	}
 	if before != nil || len(f.Replicas) > 0 {
 		q.setReplicas(f)
 	}
@@ -99,6 +102,7 @@ func (q *Queue) Close(name functions.Name) {
 	q.limits = limits{}
 	q.setReplicas(&snapshot.Snapshot{})
 	q.reject(openai.New(openai.ModelNotFound, "The model `"+name.Short()+"` has been removed."))
+	q.demandChanged()
 }
 
 // Readmit admits waiting requests after the cool-down of a replica.
@@ -269,12 +273,22 @@ func (q *Queue) load(now time.Time) Load {
 // queued is how many requests wait. mu is held.
 func (q *Queue) queued() int { return q.waiting.count + q.low.count + q.alone.count }
 
-// TakeLoad is the load. Changes after it are announced to Demand again.
-func (q *Queue) TakeLoad(now time.Time) Load {
+// TakeLoad is the load, and how many requests each replica has that has any, also one that takes
+// no new ones, or not yet. Changes after it are announced to Demand again.
+func (q *Queue) TakeLoad(now time.Time) (l Load, inFlight map[string]int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.announced = false
-	return q.load(now)
+	for _, r := range q.replicas {
+		if r.inFlight == 0 {
+			continue
+		}
+		if inFlight == nil {
+			inFlight = make(map[string]int, len(q.replicas))
+		}
+		inFlight[r.Replica.ID] = r.inFlight
+	}
+	return q.load(now), inFlight
 }
 
 // ColdStart is the id of the cold start that was asked for last; "" unknown.

@@ -204,18 +204,6 @@ func (q *Queue) InFlight(id string) int {
 	return 0
 }
 
-// EachInFlight yields each replica that has requests, and how many; also those
-// that take no new ones, or not yet. The queue is locked meanwhile.
-func (q *Queue) EachInFlight(yield func(id string, n int)) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, r := range q.replicas {
-		if r.inFlight > 0 {
-			yield(r.Replica.ID, r.inFlight)
-		}
-	}
-}
-
 // AffinityKey hashes the text that a request's affinity goes by; 0 only for none.
 func AffinityKey(text []byte) uint64 {
 	if len(text) == 0 {

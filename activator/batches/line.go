@@ -48,7 +48,7 @@ func (s *Server) runLine(j *job, p place, failed int) (a attempt) {
 		return a
 	}
 	a.entry.CustomID = l.CustomID
-	c := &call.Caller{Identity: j.identity(), Priority: "low", Data: functions.DataClass(j.rec.Data), Entry: p.cost, Draining: s.isDraining}
+	c := &call.Caller{Identity: j.identity(), Priority: "low", Data: functions.DataClass(j.rec.Data), Entry: p.cost, Draining: s.draining.Load}
 	answer, err := call.Do(j.ctx, s.o.Serve, c, j.rec.Endpoint, nil, l.Body)
 	var panicked *call.PanicError
 	switch {
@@ -107,12 +107,6 @@ func quote(body []byte) jsontext.Value {
 		return jsontext.Value("null")
 	}
 	return b
-}
-
-func (s *Server) isDraining() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.draining
 }
 
 // outlook is what is known of a model by its name.

@@ -62,7 +62,7 @@ func (s *Server) keepCharges() {
 // Drain sends no more lines, and returns when none runs or ctx has ended.
 func (s *Server) Drain(ctx context.Context) {
 	s.mu.Lock()
-	s.draining = true
+	s.draining.Store(true)
 	idle := make(chan struct{})
 	if s.idle = idle; s.running == 0 {
 		close(idle)

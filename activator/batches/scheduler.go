@@ -71,7 +71,7 @@ type opening struct {
 func (s *scheduler) unopened(now time.Time) (store.Record, bool) {
 	s.s.mu.Lock()
 	defer s.s.mu.Unlock()
-	if s.s.draining {
+	if s.s.draining.Load() {
 		return store.Record{}, false
 	}
 	list := s.s.store.Batches(func(r *store.Record) bool {
@@ -207,7 +207,7 @@ func (s *scheduler) step(ctx context.Context, now time.Time) {
 	}
 	s.s.mu.Lock()
 	defer s.s.mu.Unlock()
-	if s.s.draining {
+	if s.s.draining.Load() {
 		return
 	}
 	s.openWindows(now)

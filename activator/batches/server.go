@@ -81,8 +81,8 @@ type Server struct {
 
 	mu       sync.Mutex
 	jobs     map[string]*job // of batches that are being run
-	draining bool
-	idle     chan struct{} // closed when no line runs; nil: Drain was not called
+	draining atomic.Bool     // set under mu
+	idle     chan struct{}   // closed when no line runs; nil: Drain was not called
 	running  int
 	bytes    int64 // of the lines that run
 }

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -85,6 +86,8 @@ func TestBothForms(t *testing.T) {
 	for name, c := range map[string]struct{ path, plain string }{
 		"tools":       {pathChat, `{"id":"chatcmpl-1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}},{"id":"c2","type":"function","function":{"name":"g","arguments":"{}"}}]},"logprobs":null,"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`},
 		"reasoning":   {pathChat, `{"id":"x","object":"chat.completion","created":7,"model":"m","system_fingerprint":"fp","choices":[{"index":0,"message":{"role":"assistant","reasoning_content":"hm","content":"a"},"logprobs":{"content":[{"token":"a","logprob":-0.1,"bytes":[97],"top_logprobs":[]}]},"finish_reason":"length"},{"index":1,"message":{"role":"assistant","content":"b"},"logprobs":null,"finish_reason":"stop"}],"usage":{"total_tokens":5}}`},
+		"sound":       {pathChat, `{"id":"x","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":null,"audio":{"id":"audio_1","data":"AAECAw==","transcript":"hi","expires_at":17}},"logprobs":null,"finish_reason":"stop"}],"usage":{"total_tokens":5}}`},
+		"a function":  {pathChat, `{"id":"x","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":null,"function_call":{"name":"f","arguments":"{}"}},"logprobs":null,"finish_reason":"function_call"}],"usage":{"total_tokens":5}}`},
 		"completions": {pathCompletions, `{"id":"cmpl-1","object":"text_completion","created":7,"model":"m","choices":[{"index":0,"text":"a\nb","logprobs":{"tokens":["a"],"token_logprobs":[-1.5],"top_logprobs":null,"text_offset":[0]},"finish_reason":"stop"}],"usage":{"total_tokens":5}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,6 +97,54 @@ func TestBothForms(t *testing.T) {
 			got := replayed(t, b, false, false)
 			if want := string(a.in(false, false).body("my", false, false)); !equalJSON(got, want) {
 				t.Errorf("%s\nwas\n%s\nas a stream\n%s", got, want, stream)
+			}
+		})
+	}
+}
+
+// TestPlainOfParts: sound and the older form of a tool's call, which come in parts, are whole in
+// the plain answer.
+func TestPlainOfParts(t *testing.T) {
+	sounds := func(data ...string) []string {
+		deltas := []string{`"role":"assistant","content":null`, `"audio":{"id":"audio_1","transcript":"Hel"}`, `"audio":null`, `"audio":{"transcript":"lo"}`}
+		for _, d := range data {
+			deltas = append(deltas, `"audio":{"data":"`+d+`"}`)
+		}
+		return append(deltas, `"audio":{"expires_at":17}`)
+	}
+	heard := func(data string) string {
+		return `{"role":"assistant","content":null,"audio":{"id":"audio_1","transcript":"Hello","data":"` + data + `","expires_at":17}}`
+	}
+	for name, c := range map[string]struct {
+		deltas []string
+		want   string
+	}{
+		"sound":                    {sounds("AAEC", "AwQF"), heard("AAECAwQF")},
+		"sound in padded parts":    {sounds("AA==", "AQI=", "AwQF"), heard("AAECAwQF")},
+		"sound, cut anywhere":      {sounds("AAEC", "Aw", "QFBg=="), heard("AAECAwQFBg==")},
+		"sound without a part":     {[]string{`"content":"","audio":{}`}, `{"role":"assistant","content":"","audio":{}}`},
+		"a call of a function":     {[]string{`"role":"assistant","content":"","function_call":{"name":"f","arguments":""}`, `"function_call":{"arguments":"{\"a\""}`, `"function_call":null`, `"function_call":{"arguments":":1}"}`}, `{"role":"assistant","content":null,"function_call":{"name":"f","arguments":"{\"a\":1}"}}`},
+		"no call of a function":    {[]string{`"content":"a","function_call":null,"audio":null`}, `{"role":"assistant","content":"a"}`},
+		"a call that is no object": {[]string{`"function_call":"f"`}, ""},
+		"a call without a name":    {[]string{`"function_call":{"name":1}`}, ""},
+		"sound that is no object":  {[]string{`"audio":"AAEC"`}, ""},
+		"sound that is no text":    {[]string{`"audio":{"data":[1]}`}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var events strings.Builder
+			for i, d := range c.deltas {
+				reason := "null"
+				if i == len(c.deltas)-1 {
+					reason = `"stop"`
+				}
+				fmt.Fprintf(&events, `data: {"id":"a","choices":[{"index":0,"delta":{%s},"finish_reason":%s}]}`+"\n\n", d, reason)
+			}
+			want := ""
+			if c.want != "" {
+				want = `{"id":"a","choices":[{"index":0,"message":` + c.want + `,"logprobs":null,"finish_reason":"stop"}]}`
+			}
+			if got := string(PlainOf(pathChat, []byte(events.String()+"data: [DONE]\n\n"))); got != want {
+				t.Errorf("got\n%s, want\n%s", got, want)
 			}
 		})
 	}
@@ -133,7 +184,7 @@ func TestNotKept(t *testing.T) {
 	if unknown.in(true, true) != nil || unknown.in(false, false) != nil || unknown.in(true, false) == nil {
 		t.Error("an answer whose tokens are not known is given with its tokens")
 	}
-	strange := newAnswer(pathChat, []byte(strings.Replace(chatEvents, `"content":""},"logprobs"`, `"audio":{"id":"a"}},"logprobs"`, 1)), true, used)
+	strange := newAnswer(pathChat, []byte(strings.Replace(chatEvents, `"content":""},"logprobs"`, `"pictures":{"id":"a"}},"logprobs"`, 1)), true, used)
 	if strange.in(false, false) != nil || strange.in(true, false) == nil {
 		t.Error("a part of a stream whose place in a plain answer is not known is lost")
 	}

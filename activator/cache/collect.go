@@ -1,11 +1,13 @@
 package cache
 
 import (
+	"encoding/base64"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // plainOf makes a plain answer of the chunks of a stream; nil where a chunk holds something
@@ -61,7 +63,10 @@ func plainOf(path string, chunks [][]byte, usage []byte) []byte {
 type collected struct {
 	texts    []textMember // of the message, in order
 	calls    map[int]*call
+	function *call // in the form that tool_calls have replaced
+	sound    *sound
 	logprobs []member
+	more     []member // of the message, of engines' own: of texts and lists the parts, of others the last
 	rest     []member // of the choice
 }
 
@@ -69,6 +74,13 @@ type textMember struct {
 	name string
 	text []byte
 	null bool
+}
+
+// sound is the audio of a message. Its members have values but for those that come in parts.
+type sound struct {
+	members    []member
+	transcript []byte
+	data       []string
 }
 
 // call is one call of a tool.
@@ -85,15 +97,19 @@ func (c *collected) add(choice []member) bool {
 		case "index":
 		case "text":
 			ok = c.addText(m)
-		case "delta":
+		case "delta", "message": // some engines send the whole message as one event
 			for _, d := range membersOf(m.value) {
 				switch d.name {
 				case "role", "content", "reasoning_content", "reasoning", "refusal":
 					ok = ok && c.addText(d)
 				case "tool_calls":
 					ok = ok && c.addCalls(d.value)
+				case "function_call":
+					ok = ok && c.addFunction(d.value)
+				case "audio":
+					ok = ok && c.addSound(d.value)
 				default:
-					ok = ok && (isNull(d.value) || string(d.value) == "[]")
+					c.addMore(d)
 				}
 			}
 		case "logprobs":
@@ -110,6 +126,20 @@ func (c *collected) add(choice []member) bool {
 	return true
 }
 
+func (c *collected) addMore(m member) {
+	before := value(c.more, m.name)
+	var one, two string
+	switch {
+	case isNull(m.value) || string(m.value) == "[]":
+		return
+	case before.Kind() == '[' && m.value.Kind() == '[':
+		m.value = concat(before, m.value)
+	case m.name != "name" && json.Unmarshal(before, &one) == nil && json.Unmarshal(m.value, &two) == nil:
+		m.value, _ = jsontext.AppendQuote(nil, one+two)
+	}
+	c.more = setMember(c.more, m.name, m.value)
+}
+
 func (c *collected) addText(m member) bool {
 	i := slices.IndexFunc(c.texts, func(t textMember) bool { return t.name == m.name })
 	if i < 0 {
@@ -121,6 +151,10 @@ func (c *collected) addText(m member) bool {
 		return true
 	}
 	var s string
+	if m.value.Kind() == '[' { // parts of several types
+		c.addMore(m)
+		return true
+	}
 	if json.Unmarshal(m.value, &s) != nil {
 		return false
 	}
@@ -160,29 +194,98 @@ func (c *collected) addCalls(v jsontext.Value) bool {
 		if kind := value(parts, "type"); !isNull(kind) {
 			k.kind = kind
 		}
-		f := membersOf(value(parts, "function"))
-		var name, arguments *string
-		if v := value(f, "name"); v != nil && json.Unmarshal(v, &name) != nil {
+		if !k.add(membersOf(value(parts, "function"))) {
 			return false
-		}
-		if v := value(f, "arguments"); v != nil && json.Unmarshal(v, &arguments) != nil {
-			return false
-		}
-		if name != nil && *name != "" {
-			k.name = *name
-		}
-		if arguments != nil {
-			k.arguments = append(k.arguments, *arguments...)
 		}
 	}
 	return true
+}
+
+// add adds a part of the called function.
+func (c *call) add(function []member) bool {
+	var name, arguments *string
+	if v := value(function, "name"); v != nil && json.Unmarshal(v, &name) != nil {
+		return false
+	}
+	if v := value(function, "arguments"); v != nil && json.Unmarshal(v, &arguments) != nil {
+		return false
+	}
+	if name != nil && *name != "" {
+		c.name = *name
+	}
+	if arguments != nil {
+		c.arguments = append(c.arguments, *arguments...)
+	}
+	return true
+}
+
+func (c *collected) addFunction(v jsontext.Value) bool {
+	if isNull(v) {
+		return true
+	}
+	if c.function == nil {
+		c.function = &call{}
+	}
+	return v.Kind() == '{' && c.function.add(membersOf(v))
+}
+
+func (c *collected) addSound(v jsontext.Value) bool {
+	if isNull(v) {
+		return true
+	}
+	if c.sound == nil {
+		c.sound = &sound{}
+	}
+	for _, m := range membersOf(v) {
+		if isNull(m.value) {
+			continue
+		}
+		if m.name == "data" || m.name == "transcript" {
+			var part string
+			if json.Unmarshal(m.value, &part) != nil {
+				return false
+			}
+			if m.name == "data" {
+				c.sound.data = append(c.sound.data, part)
+			} else {
+				c.sound.transcript = append(c.sound.transcript, part...)
+			}
+		}
+		c.sound.members = setMember(c.sound.members, m.name, m.value)
+	}
+	return v.Kind() == '{'
+}
+
+func (s *sound) object() jsontext.Value {
+	for i, m := range s.members {
+		switch m.name {
+		case "data":
+			s.members[i].value, _ = jsontext.AppendQuote(nil, joinData(s.data))
+		case "transcript":
+			s.members[i].value, _ = jsontext.AppendQuote(nil, s.transcript)
+		}
+	}
+	return object(s.members)
+}
+
+// joinData joins parts in base64: most providers encode each by itself, some cut one text.
+func joinData(parts []string) string {
+	var whole []byte
+	for _, p := range parts {
+		b, err := base64.StdEncoding.DecodeString(p)
+		if err != nil {
+			return strings.Join(parts, "")
+		}
+		whole = append(whole, b...)
+	}
+	return base64.StdEncoding.EncodeToString(whole)
 }
 
 // callIndex is the index of the call that a part belongs to. Some engines write none: a part
 // with another id, or with a name and no id, then begins the next call.
 func (c *collected) callIndex(parts []member) (int, bool) {
 	if v := value(parts, "index"); !isNull(v) {
-		i, err := strconv.Atoi(string(v))
+		i, err := strconv.Atoi(strings.Trim(string(v), `"`))
 		return i, err == nil
 	}
 	last := -1
@@ -241,11 +344,18 @@ func (c *collected) object(index int, chat bool) jsontext.Value {
 		if value(message, "role") == nil {
 			message = append([]member{{"role", jsontext.Value(`"assistant"`)}}, message...)
 		}
-		if value(message, "content") == nil || len(c.calls) > 0 && string(value(message, "content")) == `""` {
+		called := len(c.calls) > 0 || c.function != nil
+		if value(message, "content") == nil || called && string(value(message, "content")) == `""` {
 			message = setMember(message, "content", jsontext.Value("null"))
 		}
 		if len(c.calls) > 0 {
 			message = append(message, member{"tool_calls", c.callList()})
+		}
+		if c.function != nil {
+			message = append(message, member{"function_call", c.function.object()})
+		}
+		if c.sound != nil {
+			message = append(message, member{"audio", c.sound.object()})
 		}
 		out = append(out, member{"message", object(message)})
 	} else {
@@ -262,14 +372,18 @@ func (c *collected) callList() jsontext.Value {
 	var list []jsontext.Value
 	for _, i := range slices.Sorted(maps.Keys(c.calls)) {
 		k := c.calls[i]
-		name, _ := jsontext.AppendQuote(nil, k.name)
-		arguments, _ := jsontext.AppendQuote(nil, k.arguments)
-		f := object([]member{{"name", name}, {"arguments", arguments}})
 		var one []member
 		if k.id != nil {
 			one = append(one, member{"id", k.id})
 		}
-		list = append(list, object(append(one, member{"type", k.kind}, member{"function", f})))
+		list = append(list, object(append(one, member{"type", k.kind}, member{"function", k.object()})))
 	}
 	return array(list)
+}
+
+// object is the called function.
+func (c *call) object() jsontext.Value {
+	name, _ := jsontext.AppendQuote(nil, c.name)
+	arguments, _ := jsontext.AppendQuote(nil, c.arguments)
+	return object([]member{{"name", name}, {"arguments", arguments}})
 }

@@ -46,6 +46,7 @@ type Request struct {
 	Stream   bool
 	Envelope *openai.Envelope
 	Body     []byte
+	Hashed   Body // Body, where that was hashed already
 	Now      time.Time
 }
 
@@ -142,7 +143,7 @@ func (s *Store) find(u *Use, q *Request, c *functions.ExactCache) (reason string
 	if c.Scope == functions.CacheScopeKey {
 		k.key = q.KeyID
 	}
-	if u.key, reason = s.spellings.keyOf(k, f, q.Body, c); reason != "" {
+	if u.key, reason = s.spellings.keyOf(k, f, q, c); reason != "" {
 		return reason
 	}
 	u.ttl = c.TTL.Std()

@@ -72,11 +72,15 @@ func (s *scope) write(h hash.Hash) {
 }
 
 // keyOf is the key of a request; reason is why it has none.
-func (s *spellings) keyOf(k scope, f form, body []byte, c *functions.ExactCache) (key [32]byte, reason string) {
+func (s *spellings) keyOf(k scope, f form, q *Request, c *functions.ExactCache) (key [32]byte, reason string) {
+	body := q.Body
 	if f.sampled && !c.AnyTemperature && !bytes.Contains(body, []byte(`"temperature"`)) {
 		return key, byTemperature // most requests: their bodies are not read
 	}
-	of := spellingOf(k, body, c)
+	of := spelling{k, c, q.Hashed}
+	if of.body == (Body{}) {
+		of.body = BodyOf(body)
+	}
 	if key, ok := s.get(&of); ok {
 		return key, ""
 	}

@@ -16,8 +16,9 @@ func keyIn(t *testing.T, path, body string, c *functions.ExactCache) ([32]byte, 
 	}
 	k := scope{team: "a", function: functions.Name{Team: "a", Name: "m"}, path: path}
 	want, wantReason := keyOf(k, f, []byte(body), c)
-	for range 2 { // the second time, its bytes are known
-		if key, reason := known.keyOf(k, f, []byte(body), c); reason != wantReason || reason == "" && key != want {
+	for _, hashed := range []Body{{}, BodyOf([]byte(body))} { // the second time, its bytes are known
+		q := &Request{Body: []byte(body), Hashed: hashed}
+		if key, reason := known.keyOf(k, f, q, c); reason != wantReason || reason == "" && key != want {
 			t.Errorf("%s: reason %q, want %q; the same key: %v", body, reason, wantReason, key == want)
 		}
 	}
@@ -31,12 +32,12 @@ var known spellings
 func TestSpellings(t *testing.T) {
 	k, c := scope{team: "a", path: pathChat}, &functions.ExactCache{}
 	body := []byte(`{"temperature":0}`)
-	one, other := spellingOf(k, body, c), spellingOf(k, body[1:], c)
-	other.body[0] = one.body[0] + 1024 // in the same slot
+	one, other := spelling{k, c, BodyOf(body)}, spelling{k, c, BodyOf(body[1:])}
+	other.body.hashes[0] = one.body.hashes[0] + 1024 // in the same slot
 	var s spellings
 	s.put(&one, [32]byte{7})
 	for i, of := range []spelling{
-		spellingOf(k, []byte(`{"temperature":1}`), c), spellingOf(scope{team: "b", path: pathChat}, body, c), spellingOf(k, body, &functions.ExactCache{AnyTemperature: true}), other,
+		{k, c, BodyOf([]byte(`{"temperature":1}`))}, {scope{team: "b", path: pathChat}, c, BodyOf(body)}, {k, &functions.ExactCache{AnyTemperature: true}, BodyOf(body)}, other,
 	} {
 		if _, ok := s.get(&of); ok {
 			t.Errorf("%d has the key of another", i)
@@ -97,7 +98,7 @@ func TestScope(t *testing.T) {
 	} {
 		k := base
 		change(&k)
-		key, reason := known.keyOf(k, f, body, &functions.ExactCache{})
+		key, reason := known.keyOf(k, f, &Request{Body: body}, &functions.ExactCache{})
 		if reason != "" || seen[key] {
 			t.Errorf("change %d: reason %q, or the key of another scope", i, reason)
 		}

@@ -18,31 +18,40 @@ type spellings struct {
 	}
 }
 
-// spelling is all that [keyOf] reads, the body by its length and two hashes whose seeds are
-// this process's alone.
+// spelling is all that [keyOf] reads.
 type spelling struct {
 	scope  scope
 	config *functions.ExactCache
+	body   Body
+}
+
+// Body is the bytes of a request's body by their length and two hashes whose seeds are this
+// process's alone.
+type Body struct {
 	size   int
-	body   [2]uint64
+	hashes [2]uint64
 }
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-func spellingOf(k scope, body []byte, c *functions.ExactCache) spelling {
-	return spelling{k, c, len(body), [2]uint64{maphash.Bytes(seeds[0], body), maphash.Bytes(seeds[1], body)}}
+// BodyOf hashes a body.
+func BodyOf(b []byte) Body {
+	return Body{len(b), [2]uint64{maphash.Bytes(seeds[0], b), maphash.Bytes(seeds[1], b)}}
 }
+
+// Sum is one of the hashes.
+func (b *Body) Sum() uint64 { return b.hashes[0] }
 
 func (s *spellings) get(of *spelling) (key [32]byte, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := &s.slots[of.body[0]%uint64(len(s.slots))]
+	at := &s.slots[of.body.Sum()%uint64(len(s.slots))]
 	return at.key, at.spelling == *of
 }
 
 func (s *spellings) put(of *spelling, key [32]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := &s.slots[of.body[0]%uint64(len(s.slots))]
+	at := &s.slots[of.body.Sum()%uint64(len(s.slots))]
 	at.spelling, at.key = *of, key
 }

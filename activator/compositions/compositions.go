@@ -78,21 +78,16 @@ type Function struct {
 type Server struct {
 	o       Options
 	set     atomic.Pointer[set]
-	Records Log
+	records records.Log[functions.CompositionRecord]
 }
 
-// maxRecords bounds the requests that a Log remembers.
+// maxRecords bounds the requests whose records are remembered.
 const maxRecords = 1024
 
-// Log has the records of the newest requests. Its methods may be called concurrently.
-type Log struct {
-	log records.Log[functions.CompositionRecord]
-}
-
-// Find returns the record of a request of the team (of any with ""), by its id or by the
+// Record returns the record of a request of the team (of any with ""), by its id or by the
 // client's own, of which the newest counts.
-func (l *Log) Find(team, id string) (functions.CompositionRecord, bool) {
-	return l.log.Find(team, id, nil)
+func (s *Server) Record(team, id string) (functions.CompositionRecord, bool) {
+	return s.records.Find(team, id, nil)
 }
 
 // set is immutable.
@@ -331,7 +326,7 @@ func (r *run) end(result *compose.Result, err error) Summary {
 
 // store stores the record as it is now.
 func (r *run) store() {
-	r.stored = r.s.Records.log.Put(r.stored, maxRecords, r.q.Caller.Team, r.q.ID, r.q.ClientID, r.recordNow())
+	r.stored = r.s.records.Put(r.stored, maxRecords, r.q.Caller.Team, r.q.ID, r.q.ClientID, r.recordNow())
 }
 
 // recordNow is a copy of the record.

@@ -233,8 +233,8 @@ func TestCost(t *testing.T) {
 	if e != nil || s.Prompt != 3000 || s.Completion != 1500 || s.Cost != 2*2000/1e6 || !strings.Contains(string(res.Body), `"cost":0.004`) {
 		t.Errorf("%+v %v %s", s, e, res.Body)
 	}
-	rec, ok := g.Records.Find(functions.DefaultTeam, "r")
-	if _, other := g.Records.Find("red", "r"); !ok || other || rec.Cost != s.Cost {
+	rec, ok := g.Record(functions.DefaultTeam, "r")
+	if _, other := g.Record("red", "r"); !ok || other || rec.Cost != s.Cost {
 		t.Errorf("%+v", rec)
 	}
 }
@@ -350,24 +350,24 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
-// TestLog: the newest records are kept.
-func TestLog(t *testing.T) {
-	var l Log
+// TestRecords: the newest records are kept.
+func TestRecords(t *testing.T) {
+	var l Server
 	for i := range maxRecords + 10 {
 		id := fmt.Sprint(i)
-		at := l.log.Put(nil, maxRecords, "red", id, "mine", functions.CompositionRecord{ID: id})
-		l.log.Put(at, maxRecords, "red", id, "mine", functions.CompositionRecord{ID: id, Code: 200})
+		at := l.records.Put(nil, maxRecords, "red", id, "mine", functions.CompositionRecord{ID: id})
+		l.records.Put(at, maxRecords, "red", id, "mine", functions.CompositionRecord{ID: id, Code: 200})
 	}
-	if _, ok := l.Find("red", "9"); ok {
+	if _, ok := l.Record("red", "9"); ok {
 		t.Error("an old record is kept")
 	}
-	if rec, ok := l.Find("", "10"); !ok || rec.Code != 200 {
+	if rec, ok := l.Record("", "10"); !ok || rec.Code != 200 {
 		t.Errorf("%+v", rec)
 	}
-	if rec, ok := l.Find("red", "mine"); !ok || rec.ID != fmt.Sprint(maxRecords+9) {
+	if rec, ok := l.Record("red", "mine"); !ok || rec.ID != fmt.Sprint(maxRecords+9) {
 		t.Errorf("%+v", rec)
 	}
-	if _, ok := l.Find("blue", "mine"); ok || len(l.log.Newest("", maxRecords+1)) != maxRecords {
+	if _, ok := l.Record("blue", "mine"); ok || len(l.records.Newest("", maxRecords+1)) != maxRecords {
 		t.Error("another team's, or too many")
 	}
 }

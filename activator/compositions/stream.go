@@ -61,11 +61,9 @@ func (r *run) serveStream(res *httpserver.Response) (Summary, *openai.Error) {
 	if gap > 0 {
 		head = min(head, max(gap/3, 10*time.Millisecond))
 	}
-	late := time.NewTimer(head)
-	defer late.Stop()
 	select {
 	case <-st.begun:
-	case <-late.C:
+	case <-time.After(head):
 	}
 	st.mu.Lock()
 	failed := st.end != nil && (st.failure != nil || st.gone)

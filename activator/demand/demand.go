@@ -19,6 +19,9 @@ type Demand struct {
 	Oldest  time.Time // arrival of the longest waiting request, of a low one only where no other waits; zero if none waits
 	LastEnd time.Time // of the last request; zero if there was none
 	Low     admission.LowLoad
+	// InFlight is how many requests each replica has, also one that is in the snapshot no more or
+	// not yet; one without any is left out. It is not changed any more.
+	InFlight map[string]int
 }
 
 // Changes lists the functions whose demand has changed since the last call of Each. A function

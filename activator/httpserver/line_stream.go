@@ -70,8 +70,7 @@ func (l *lineStream) take(p []byte) int {
 
 // Read waits for the next lines.
 func (l *lineStream) Read(p []byte) (int, error) {
-	alive := time.NewTimer(aliveEvery)
-	defer alive.Stop()
+	alive := time.After(aliveEvery)
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
 	for {
@@ -85,7 +84,7 @@ func (l *lineStream) Read(p []byte) (int, error) {
 				return n, nil
 			}
 			return 0, io.EOF
-		case <-alive.C:
+		case <-alive:
 			return copy(p, "\n"), nil
 		case <-look.C:
 			if l.isOver != nil && l.isOver() {

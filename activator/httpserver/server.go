@@ -172,12 +172,10 @@ func (s *server) Shutdown(ctx context.Context) error {
 }
 
 func waitFor(done chan struct{}, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-done:
 		return true
-	case <-t.C:
+	case <-time.After(d):
 		return false
 	}
 }

@@ -221,10 +221,9 @@ func RetryUntilAllotment(ctx func() context.Context, try func() *Refusal) *Refus
 	if r == nil || r.account == nil {
 		return r
 	}
-	late := time.NewTimer(AllotmentWait)
-	defer late.Stop()
+	late := time.After(AllotmentWait)
 	for r != nil && r.account != nil {
-		if !r.await(ctx(), late.C) {
+		if !r.await(ctx(), late) {
 			return r
 		}
 		r = try()
@@ -243,12 +242,12 @@ func (r *Refusal) await(ctx context.Context, late <-chan time.Time) bool {
 	b := &a.buckets[r.kind]
 	changed := b.Await()
 	a.mu.Unlock()
-	a.limiter.wantsReport()
 	defer func() {
 		a.mu.Lock()
 		b.EndAwait()
 		a.mu.Unlock()
 	}()
+	a.limiter.wantsReport()
 	select {
 	case <-changed:
 		return true

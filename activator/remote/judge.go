@@ -63,14 +63,11 @@ func (c *Call) Judge(res *upstream.Response, body []byte, whole bool, err error)
 // isMedia reports whether an endpoint answers with other things than JSON too.
 func isMedia(endpoint string) bool { return strings.HasPrefix(endpoint, "/v1/audio/") }
 
-// fail notes a failure of the other side.
-func (c *Call) fail(problem string) { c.proved, c.problem = failed, problem }
-
-// Broke notes that the answer broke off in its middle.
-func (c *Call) Broke(problem string) { c.fail(problem) }
+// Fail notes a failure of the other side, such as an answer that broke off in its middle.
+func (c *Call) Fail(problem string) { c.proved, c.problem = failed, problem }
 
 func (c *Call) garbage(problem string) *openai.Error {
-	c.fail(problem)
+	c.Fail(problem)
 	return c.broken(problem)
 }
 
@@ -81,10 +78,10 @@ func (c *Call) broken(problem string) *openai.Error {
 func (c *Call) judgeError(err error) *openai.Error {
 	switch {
 	case errors.Is(err, upstream.ErrDial):
-		c.fail(c.describeDial(err))
+		c.Fail(c.describeDial(err))
 		return c.t.unavailable(c.problem)
 	case errors.Is(err, upstream.ErrSilent):
-		c.fail("it is silent for longer than its timeouts allow")
+		c.Fail("it is silent for longer than its timeouts allow")
 		return openai.New(openai.EngineHung, fmt.Sprintf("The remote `%s` did not answer: %s.", c.t.spec.Metadata.Name, c.problem))
 	case errors.Is(err, upstream.ErrProtocol):
 		return c.garbage("its answer is not HTTP")
@@ -137,7 +134,7 @@ func (c *Call) judgeStatus(status int, body []byte, whole bool) *openai.Error {
 	case status == 503 && c.after != "": // a side that loads its model, or is full
 		c.proved = good
 	case status >= 500:
-		c.fail(fmt.Sprintf("it answers with status %d", status))
+		c.Fail(fmt.Sprintf("it answers with status %d", status))
 	default:
 		c.proved = good
 	}

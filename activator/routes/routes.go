@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
@@ -35,6 +36,8 @@ type Route struct {
 	Name    functions.Name
 	Spec    *functions.Router
 	decider *router.Router
+
+	readings atomic.Pointer[readings] // nil: no request was answered from a cache
 }
 
 // NewSet compiles Routers. Those that before has compiled already are reused: a document
@@ -169,6 +172,9 @@ type Request struct {
 	Find func(functions.Name) (Function, bool)
 	Now  time.Time
 
+	// Hashed is the body, where [Route.Read] has hashed it.
+	Hashed cache.Body
+
 	text    func() []byte     // of the newest turn
 	path    string            // of the endpoint
 	answers int               // that it asks for
@@ -206,7 +212,7 @@ func shortHash(s string) string {
 
 // Read fills in the features of a request's body. A dry run notes nothing.
 func (r *Route) Read(q *Request, env *openai.Envelope, body []byte, path string, seen *Families, dry bool) {
-	q.Features = r.decider.Features(env, body, path)
+	q.Features = r.features(q, env, body, path)
 	if s := q.Header("thaw-session"); s != "" && len(s) <= 256 {
 		q.Features.Session = shortHash(q.Team + "\x00" + s)
 	}

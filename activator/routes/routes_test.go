@@ -3,6 +3,7 @@ package routes
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -247,5 +249,54 @@ func TestWhyClosed(t *testing.T) {
 	why, e := (&Function{Refusal: refusal}).closed(time.Time{})
 	if why != "The budget of the remote default/cloud, 0.5 EUR a day, is used up" || e != refusal {
 		t.Errorf("%q %v", why, e)
+	}
+}
+
+// TestRemember: the features of a body are read once for a team, and only where a cache has
+// answered before. A form has none.
+func TestRemember(t *testing.T) {
+	r := &functions.Router{Metadata: functions.Metadata{Namespace: "red", Name: "auto"}, Spec: functions.RouterSpec{Rules: []functions.Rule{{Name: "all", To: []string{"m"}}}}}
+	route := NewSet(nil, []*functions.Router{r}, nil, slog.New(slog.DiscardHandler)).Find(r.FullName())
+	const chat = "/v1/chat/completions"
+	read := func(team, text, path string) functions.RouteFeatures {
+		body := []byte(`{"model":"auto","messages":[{"role":"user","content":"` + text + `"}]}`)
+		env, err := openai.Peek(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := Request{Team: team, Header: func(string) string { return "" }, Now: noon}
+		route.Read(&q, &env, body, path, NewFamilies(), false)
+		if q.Hashed != (cache.Body{}) && q.Hashed != cache.BodyOf(body) {
+			t.Error("the hashes are of another body")
+		}
+		return q.Features
+	}
+	const text, other = "What is the weather like?", "Write a function in Python that adds two numbers."
+	want := read("red", text, chat)
+	if route.readings.Load() != nil {
+		t.Fatal("features are remembered though no cache answers")
+	}
+	route.Remember()
+	route.Remember()
+	for range 3 {
+		for _, team := range []string{"red", "blue"} {
+			if got := read(team, text, chat); got != want || want.TokenCount == 0 {
+				t.Errorf("%+v, want %+v", got, want)
+			}
+			if !read(team, other, chat).Code {
+				t.Error("another body has other features")
+			}
+		}
+	}
+	for i := range route.readings.Load() {
+		if at := route.readings.Load()[i].Load(); at != nil {
+			at.features.TokenCount = 7 // shows that it is given
+		}
+	}
+	if blue, red := read("blue", text, chat), read("red", text, chat); red.TokenCount != want.TokenCount || blue.TokenCount != 7 {
+		t.Errorf("%d tokens of the team whose body was forgotten, %d of the other one; want %d, 7", red.TokenCount, blue.TokenCount, want.TokenCount)
+	}
+	if got := read("red", text, "/v1/audio/transcriptions"); got.TokenCount != 0 {
+		t.Errorf("a form has the features of a chat: %+v", got)
 	}
 }

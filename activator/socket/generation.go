@@ -59,7 +59,7 @@ func (g *generation) run() {
 	o.conn.release()
 	o.mu.Lock()
 	o.generation = nil
-	draining := o.draining
+	draining := o.draining.Load()
 	o.mu.Unlock()
 	close(g.done)
 	if draining {
@@ -76,7 +76,7 @@ func (g *generation) ask() {
 	if a := o.handshake.authorization; a != "" {
 		fields = append(fields, httpserver.Field{Name: "Authorization", Value: a})
 	}
-	s := call.Open(g.ctx, o.s.o.Generate, &call.Caller{Keyed: true, Draining: o.isDraining}, generatePath, fields, g.body)
+	s := call.Open(g.ctx, o.s.o.Generate, &call.Caller{Keyed: true, Draining: o.draining.Load}, generatePath, fields, g.body)
 	defer s.Close()
 	if s.Status < 400 {
 		o.send(g.startFrame(&s.Answer))

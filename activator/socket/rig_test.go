@@ -82,6 +82,7 @@ func (w waker) Wake(n functions.Name) string {
 	}
 	return "cs-1"
 }
+func (waker) Demand(...activator.Demand)                   {}
 func (waker) Nudge(functions.Name)                         {}
 func (waker) ReportFailure(functions.Name, string, string) {}
 

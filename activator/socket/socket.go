@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -44,7 +45,7 @@ type socket struct {
 
 	mu         sync.Mutex
 	generation *generation // nil: none runs
-	draining   bool
+	draining   atomic.Bool // set under mu
 }
 
 // account is what bounds of a key count by.
@@ -88,18 +89,12 @@ func (s *socket) remember() {
 // drain ends a socket of a server that shuts down: at once, or behind its generation.
 func (s *socket) drain() {
 	s.mu.Lock()
-	s.draining = true
+	s.draining.Store(true)
 	running := s.generation != nil
 	s.mu.Unlock()
 	if !running {
 		s.goAway()
 	}
-}
-
-func (s *socket) isDraining() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.draining
 }
 
 func (s *socket) goAway() { s.ws.Close(websocket.StatusGoingAway, "shutting down") }
@@ -139,12 +134,9 @@ func (s *socket) fault(e *openai.Error, code websocket.StatusCode) bool {
 		return true
 	}
 	s.s.o.Log.Info("a socket was ended for its faults", slog.String("team", s.id.Team), slog.String("error", string(e.Code)))
-	s.end(code, string(e.Code))
+	s.ws.Close(code, string(e.Code)) // which reads what the client is sending until it answers
 	return false
 }
-
-// end closes the socket. The client may be sending: its frames are read until it answers.
-func (s *socket) end(code websocket.StatusCode, reason string) { s.ws.Close(code, reason) }
 
 // readMessage reads and serves one message; false where the connection has ended.
 func (s *socket) readMessage() bool {
@@ -172,7 +164,7 @@ func (s *socket) readMessage() bool {
 			return s.fault(openai.New(openai.RateLimitExceeded, "A socket takes 200 messages a second; those beyond are dropped."),
 				websocket.StatusPolicyViolation)
 		case s.messages > 10*maxPerSecond:
-			s.end(websocket.StatusPolicyViolation, string(openai.RateLimitExceeded))
+			s.ws.Close(websocket.StatusPolicyViolation, string(openai.RateLimitExceeded))
 			return false
 		}
 		return true
@@ -224,7 +216,7 @@ func (s *socket) serve(m message) *openai.Error {
 	}
 	if _, e := s.s.o.Caller(s.handshake.field); e != nil { // revoked meanwhile
 		s.sendError(e)
-		s.end(websocket.StatusPolicyViolation, string(e.Code))
+		s.ws.Close(websocket.StatusPolicyViolation, string(e.Code))
 		return nil
 	}
 	return s.predictApart()
@@ -256,7 +248,7 @@ func (s *socket) submit() *openai.Error {
 		s.mu.Lock()
 	}
 	switch {
-	case s.draining:
+	case s.draining.Load():
 		return openai.New(openai.ShuttingDown, "")
 	case s.generation != nil:
 		return openai.New(openai.Conflict, "A generation is running: cancel it, or wait for its end.")

@@ -96,9 +96,7 @@ func (p *phase) gather(ctx context.Context) []outcome {
 	p.began = time.Now()
 	var patience <-chan time.Time
 	if p.patience > 0 {
-		timer := time.NewTimer(p.patience)
-		defer timer.Stop()
-		patience = timer.C
+		patience = time.After(p.patience)
 	}
 	done := ctx.Done()
 	for {

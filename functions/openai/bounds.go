@@ -344,15 +344,11 @@ func (w *walker) walk(i, deep int, parent []byte) (int, error) {
 		}
 		name := parent // the elements of an array are called what the array is
 		if c == '{' {
-			end, escaped, err := scanString(b, i)
+			key, end, err := scanKey(b, i)
 			if err != nil {
 				return 0, err
 			}
-			name = b[i+1 : end-1]
-			if escaped {
-				name = unquote(b[i:end])
-			}
-			i = skipSpace(b, skipSpace(b, end)+1)
+			name, i = key, skipSpace(b, skipSpace(b, end)+1)
 		}
 		outer := w.property
 		if c == '{' && string(parent) == "properties" {

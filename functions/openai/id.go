@@ -16,11 +16,13 @@ func NewID() string {
 	return string(h[:])
 }
 
+const hexDigits = "0123456789abcdef"
+
 // NewEngineID returns the id of a request as an engine gets it. It is new each time,
 // because engines fail on a repeated id, and begins with the gateway's id of the
 // request, unless that has another form than those of [NewID].
 func NewEngineID(gateway string) string {
-	if len(gateway) != 32 || strings.Trim(gateway, "0123456789abcdef") != "" {
+	if len(gateway) != 32 || strings.Trim(gateway, hexDigits) != "" {
 		return NewID()
 	}
 	return gateway + "-" + NewID()[:16]
@@ -36,16 +38,6 @@ const wordBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 // ValidTrace reports whether s is a W3C traceparent of version 00.
 func ValidTrace(s string) bool {
-	if len(s) != 55 || s[:3] != "00-" || s[35] != '-' || s[52] != '-' {
-		return false
-	}
-	for i := 3; i < len(s); i++ {
-		switch c := s[i]; {
-		case i == 35 || i == 52:
-		case c >= '0' && c <= '9', c >= 'a' && c <= 'f':
-		default:
-			return false
-		}
-	}
-	return true
+	return len(s) == 55 && s[:3] == "00-" && s[35] == '-' && s[52] == '-' &&
+		strings.Count(s, "-") == 3 && strings.Trim(s, hexDigits+"-") == ""
 }

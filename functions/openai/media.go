@@ -100,13 +100,8 @@ func (m *mediaChecker) check(i int, name []byte, kind nameKind) (end int, err er
 		}
 		at, as := name, kind // the elements of an array are called what the array is
 		if c == '{' {
-			var escaped bool
-			if end, escaped, err = scanString(b, i); err != nil {
+			if at, end, err = scanKey(b, i); err != nil {
 				return 0, err
-			}
-			at = b[i+1 : end-1]
-			if escaped {
-				at = unquote(b[i:end])
 			}
 			i = skipSpace(b, skipSpace(b, end)+1)
 			as = memberKind(at, kind)

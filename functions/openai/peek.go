@@ -145,13 +145,9 @@ func (p *peeker) object(i int, where string, member func(key []byte, at int) (in
 		return i + 1, true, nil
 	}
 	for {
-		end, escaped, err := scanString(b, i)
+		key, end, err := scanKey(b, i)
 		if err != nil {
 			return 0, false, err
-		}
-		key := b[i+1 : end-1]
-		if escaped {
-			key = unquote(b[i:end])
 		}
 		if i = skipSpace(b, end); i == len(b) || b[i] != ':' {
 			return 0, false, misplaced(b, i, where, "a colon")

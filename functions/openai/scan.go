@@ -28,7 +28,6 @@ func (u Usage) Append(b []byte) []byte {
 type Stream struct {
 	TakeUsage bool
 
-	Started  bool // a data line with something in it has come
 	Token    bool // generated text or a tool call has come
 	Finished bool // some choice has a finish_reason
 	Failed   bool // the engine sent an error: [DONE] after it is no success
@@ -99,15 +98,13 @@ func (s *Stream) passed(takes bool, p []byte) []byte {
 
 // maybeUsage reports whether p could hold the chunk to be removed.
 func maybeUsage(p []byte) bool {
-	i := memberValue(p, "choices")
-	for i >= 0 {
+	for i := memberValue(p, "choices"); i >= 0; i = memberValue(p, "choices") {
 		if i < len(p) && p[i] == '[' {
 			if j := skipSpace(p, i+1); j >= len(p) || p[j] == ']' {
 				return true
 			}
 		}
 		p = p[i:]
-		i = memberValue(p, "choices")
 	}
 	return false
 }
@@ -142,7 +139,6 @@ func (s *Stream) look(l []byte) bool {
 		s.Done = true
 		return false
 	}
-	s.Started = true
 	if len(s.data) > 0 || goesOn(d) {
 		s.InLines = true
 		if s.data = append(append(s.data, d...), '\n'); len(s.data) > maxLine {

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"math/bits"
 	"strconv"
 )
@@ -56,6 +57,19 @@ func scanString(b []byte, i int) (end int, escaped bool, err error) {
 	}
 }
 
+// scanKey checks the key of a member at i. It returns the key, unescaped, and the index
+// behind the literal.
+func scanKey(b []byte, i int) (key []byte, end int, err error) {
+	end, escaped, err := scanString(b, i)
+	if err != nil {
+		return nil, 0, err
+	}
+	if escaped {
+		return unquote(b[i:end]), end, nil
+	}
+	return b[i+1 : end-1], end, nil
+}
+
 // skipMark returns the index behind the byte order mark that b may begin with.
 func skipMark(b []byte) int {
 	if len(b) >= 3 && b[0] == 0xEF && b[1] == 0xBB && b[2] == 0xBF {
@@ -72,39 +86,17 @@ func scanEscape(b []byte, i int) (int, error) {
 		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 			return i + 2, nil
 		case 'u':
-			r, ok := parseHex4(b, i+2)
-			if !ok {
+			var unit [2]byte
+			if i+6 > len(b) {
 				break
 			}
-			if r < 0xD800 || r > 0xDFFF {
-				return i + 6, nil
-			}
-			if r < 0xDC00 && i+7 < len(b) && b[i+6] == '\\' && b[i+7] == 'u' {
-				if lo, ok := parseHex4(b, i+8); ok && lo >= 0xDC00 && lo <= 0xDFFF {
-					return i + 12, nil
-				}
+			if _, err := hex.Decode(unit[:], b[i+2:i+6]); err != nil {
+				break
 			}
 			return i + 6, nil
 		}
 	}
 	return 0, invalidJSON("", "an escape sequence is wrong at byte %d.", i)
-}
-
-func parseHex4(b []byte, i int) (r uint32, ok bool) {
-	if i+4 > len(b) {
-		return 0, false
-	}
-	for _, c := range b[i : i+4] {
-		switch {
-		case c >= '0' && c <= '9':
-			r = r<<4 | uint32(c-'0')
-		case c|0x20 >= 'a' && c|0x20 <= 'f':
-			r = r<<4 | uint32(c|0x20-'a'+10)
-		default:
-			return 0, false
-		}
-	}
-	return r, true
 }
 
 // scanValue checks the value at i, nested depth deep, and returns the index behind

@@ -166,24 +166,24 @@ func TestStreamAtEverySplit(t *testing.T) {
 		name, in, taken string // taken: what goes on with TakeUsage; "" is all
 		want            Stream
 	}{
-		{"plain", chunkA + chunkB + Done, "", Stream{Started: true, Finished: true, Done: true}},
-		{"usage", chunkA + chunkB + chunkU + Done, chunkA + chunkB + Done, Stream{Started: true, Finished: true, Done: true, Usage: usage}},
-		{"usage, spaces and CR LF", chunkA + chunkS + Done, chunkA + Done, Stream{Started: true, Done: true, Usage: usage}},
-		{"usage in a chunk with choices", strings.Replace(chunkB, `}]}`, `}],"usage":{"prompt_tokens":17,"completion_tokens":62}}`, 1), "", Stream{Started: true, Finished: true, Usage: usage}},
-		{"no choices, no usage", `data: {"choices":[],"prompt_filter_results":[]}` + "\n\n" + chunkA, "", Stream{Started: true}},
-		{"no choices, usage null", `data: {"choices":[],"usage":null}` + "\n\n", "", Stream{Started: true}},
-		{"comments", ": ping\n: ping\n\n" + chunkA + ": x\n", "", Stream{Started: true}},
+		{"plain", chunkA + chunkB + Done, "", Stream{Finished: true, Done: true}},
+		{"usage", chunkA + chunkB + chunkU + Done, chunkA + chunkB + Done, Stream{Finished: true, Done: true, Usage: usage}},
+		{"usage, spaces and CR LF", chunkA + chunkS + Done, chunkA + Done, Stream{Done: true, Usage: usage}},
+		{"usage in a chunk with choices", strings.Replace(chunkB, `}]}`, `}],"usage":{"prompt_tokens":17,"completion_tokens":62}}`, 1), "", Stream{Finished: true, Usage: usage}},
+		{"no choices, no usage", `data: {"choices":[],"prompt_filter_results":[]}` + "\n\n" + chunkA, "", Stream{}},
+		{"no choices, usage null", `data: {"choices":[],"usage":null}` + "\n\n", "", Stream{}},
+		{"comments", ": ping\n: ping\n\n" + chunkA + ": x\n", "", Stream{}},
 		{"nothing", ": ping\n", "", Stream{}},
-		{"vLLM's failure", chunkA + "data: {\"error\": {\"message\": \"x\", \"code\": 500}}\n\ndata: [DONE]\n\n", "", Stream{Started: true, Failed: true, Done: true}},
-		{"named error", "event: error\ndata: {}\n\n", "", Stream{Started: true, Failed: true}},
-		{"unfinished line", chunkA + "data: {\"choi", "", Stream{Started: true}},
-		{"responses", "event: response.completed\ndata: {\"response\":{\"usage\":{\"input_tokens\":17,\"output_tokens\":62}}}\n\n", "", Stream{Started: true, Done: true, Usage: usage}},
-		{"messages", "event: message_start\ndata: {\"message\":{\"usage\":{\"cache_read_input_tokens\":3,\"input_tokens\":17}}}\n\nevent: message_delta\ndata: {\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":62}}\n\nevent: message_stop\ndata: {}\n\n", "", Stream{Started: true, Finished: true, Done: true, Usage: usage}},
-		{"no space", "data:" + chunkB[6:], "", Stream{Started: true, Finished: true}},
-		{"JSON in lines", "data: {\ndata:  \"choices\": [{\"finish_reason\": \"stop\"}],\r\ndata:  \"usage\": {\ndata: \"prompt_tokens\": 17, \"completion_tokens\": 62}\ndata: }\r\n\r\n" + chunkA, "", Stream{Started: true, Finished: true, Usage: usage}},
-		{"an error in lines", chunkA + "data: {\ndata:  \"error\": \"x\"\ndata: }\n\n" + Done, "", Stream{Started: true, Failed: true, Done: true}},
-		{"JSON in lines that does not end", "data: {\ndata: \"usage\": {\"prompt_tokens\": 17}", "", Stream{Started: true}},
-		{"usage twice", chunkU + chunkA + chunkU, chunkA, Stream{Started: true, Usage: usage}},
+		{"vLLM's failure", chunkA + "data: {\"error\": {\"message\": \"x\", \"code\": 500}}\n\ndata: [DONE]\n\n", "", Stream{Failed: true, Done: true}},
+		{"named error", "event: error\ndata: {}\n\n", "", Stream{Failed: true}},
+		{"unfinished line", chunkA + "data: {\"choi", "", Stream{}},
+		{"responses", "event: response.completed\ndata: {\"response\":{\"usage\":{\"input_tokens\":17,\"output_tokens\":62}}}\n\n", "", Stream{Done: true, Usage: usage}},
+		{"messages", "event: message_start\ndata: {\"message\":{\"usage\":{\"cache_read_input_tokens\":3,\"input_tokens\":17}}}\n\nevent: message_delta\ndata: {\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":62}}\n\nevent: message_stop\ndata: {}\n\n", "", Stream{Finished: true, Done: true, Usage: usage}},
+		{"no space", "data:" + chunkB[6:], "", Stream{Finished: true}},
+		{"JSON in lines", "data: {\ndata:  \"choices\": [{\"finish_reason\": \"stop\"}],\r\ndata:  \"usage\": {\ndata: \"prompt_tokens\": 17, \"completion_tokens\": 62}\ndata: }\r\n\r\n" + chunkA, "", Stream{Finished: true, Usage: usage}},
+		{"an error in lines", chunkA + "data: {\ndata:  \"error\": \"x\"\ndata: }\n\n" + Done, "", Stream{Failed: true, Done: true}},
+		{"JSON in lines that does not end", "data: {\ndata: \"usage\": {\"prompt_tokens\": 17}", "", Stream{}},
+		{"usage twice", chunkU + chunkA + chunkU, chunkA, Stream{Usage: usage}},
 	} {
 		for _, take := range []bool{false, true} {
 			want := x.in
@@ -197,7 +197,7 @@ func TestStreamAtEverySplit(t *testing.T) {
 				for _, p := range pieces {
 					out.Write(s.Pass([]byte(p)))
 				}
-				got := Stream{Started: s.Started, Finished: s.Finished, Failed: s.Failed, Done: s.Done, Usage: s.Usage}
+				got := Stream{Finished: s.Finished, Failed: s.Failed, Done: s.Done, Usage: s.Usage}
 				if take {
 					out.Write(s.line) // held back at the end of the stream
 				}

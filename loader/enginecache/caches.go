@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -125,17 +124,16 @@ func (c *Caches) Acquire(key Key, engine string, shared map[string]string) (*Cac
 		now := time.Now()
 		_ = os.Chtimes(lease.Name(), now, now) // only the order of eviction depends on it
 		u := &CacheUse{c: c, key: key, dir: dir, lease: lease, Fresh: true}
-		if err := u.linkShared(engine, shared); err != nil {
-			u.Release()
-			return nil, err
+		err = u.linkShared(engine, shared)
+		if err == nil {
+			err = filepath.WalkDir(u.Path(), func(p string, d fs.DirEntry, err error) error {
+				if err == nil && d.Type().IsRegular() {
+					u.Fresh = false
+					return fs.SkipAll
+				}
+				return err
+			})
 		}
-		err = filepath.WalkDir(u.Path(), func(p string, d fs.DirEntry, err error) error {
-			if err == nil && d.Type().IsRegular() {
-				u.Fresh = false
-				return fs.SkipAll
-			}
-			return err
-		})
 		if err != nil {
 			u.Release()
 			return nil, err
@@ -240,10 +238,7 @@ func (c *Caches) publish(dir string, key Key, write func(into string) error) err
 
 // Path is the folder for the engine.
 func (u *CacheUse) Path() string {
-	if u.scratch != "" {
-		return filepath.Join(u.scratch, cacheName)
-	}
-	return filepath.Join(u.dir, cacheName)
+	return filepath.Join(cmp.Or(u.scratch, u.dir), cacheName)
 }
 
 // KeepAs copies what an engine wrote into a scratch cache to the cache of key; the
@@ -367,32 +362,26 @@ func copyFiles(ctx context.Context, from, into string, files []cacheFile) error 
 		return err
 	}
 	defer root.Close()
+	to, err := os.OpenRoot(into)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
 	for _, f := range files {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := copyFile(root, filepath.FromSlash(f.name), filepath.Join(into, filepath.FromSlash(f.name)), f.size); err != nil {
+		in, fi, err := openRegular(root, filepath.FromSlash(f.name))
+		if err != nil {
+			return err
+		}
+		err = writeFile(to, f, in, fi.Mode())
+		in.Close()
+		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func copyFile(root *os.Root, from, to string, n int64) error {
-	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-		return err
-	}
-	in, fi, err := openRegular(root, from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600|fi.Mode()&0o100)
-	if err != nil {
-		return err
-	}
-	_, err = io.CopyN(out, in, n)
-	return errors.Join(err, out.Close())
 }
 
 // openRegular opens a regular file; a pipe in its place does not block.

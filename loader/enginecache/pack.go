@@ -329,7 +329,7 @@ func unpack(ctx context.Context, from Remote, p source.File, m manifest, into st
 		if sum += h.Size; h.Typeflag != tar.TypeReg || h.Size > maximum || sum > maximum || files > maxFiles {
 			return fmt.Errorf("the pack of the cache: %.80q is no file, or one too many", h.Name)
 		}
-		if err := extractFile(root, t, h); err != nil {
+		if err := writeFile(root, cacheFile{h.Name, h.Size}, t, fs.FileMode(h.Mode)); err != nil {
 			return err
 		}
 	}
@@ -343,16 +343,17 @@ func unpack(ctx context.Context, from Remote, p source.File, m manifest, into st
 	return nil
 }
 
-func extractFile(root *os.Root, t io.Reader, h *tar.Header) error {
-	name := filepath.FromSlash(h.Name)
+// writeFile makes a file of a cache, which may be executable, from the next bytes of in.
+func writeFile(root *os.Root, f cacheFile, in io.Reader, mode fs.FileMode) error {
+	name := filepath.FromSlash(f.name)
 	if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
 	}
-	out, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600|fs.FileMode(h.Mode)&0o100)
+	out, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600|mode&0o100)
 	if err != nil {
 		return err
 	}
-	_, err = io.CopyN(out, t, h.Size)
+	_, err = io.CopyN(out, in, f.size)
 	return errors.Join(err, out.Close())
 }
 

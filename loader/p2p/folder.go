@@ -212,14 +212,6 @@ func (s *PeerSource) findPeer(location string) (at, folder string, err error) {
 		"start it with --peer-addr").At(location, "")
 }
 
-func (s *PeerSource) newRequest(ctx context.Context, path, at string, q url.Values) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+path+"?"+q.Encode(), nil)
-	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Detail: "is not a valid address"}
-	}
-	return req, nil
-}
-
 // Plan lists a folder of another node. That node decides which files beside
 // source.Allowed are staged.
 func (s *PeerSource) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
@@ -227,9 +219,9 @@ func (s *PeerSource) Plan(ctx context.Context, location string, also source.Glob
 	if err != nil {
 		return source.Plan{}, err
 	}
-	req, err := s.newRequest(ctx, listPath, at, url.Values{"folder": {folder}})
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+listPath+"?"+url.Values{"folder": {folder}}.Encode(), nil)
 	if err != nil {
-		return source.Plan{}, err
+		return source.Plan{}, &source.Error{Kind: source.BadSource, Source: location, Detail: "is not a valid address"}
 	}
 	r, err := s.node.http.Do(req)
 	if err != nil {
@@ -266,12 +258,9 @@ func (s *PeerSource) Read(ctx context.Context, file source.File, offset, length 
 	if err != nil {
 		return nil, err
 	}
-	req, err := s.newRequest(ctx, filePath, at, url.Values{"folder": {folder}, "file": {file.Name}})
-	if err != nil {
-		return nil, err
-	}
-	body, _, err := httpsource.Range(s.node.http, req,
-		httpsource.RangeRequest{Source: file.Ref, File: file, Offset: offset, Length: length, ETag: file.Version,
+	body, _, err := httpsource.Range(ctx, s.node.http,
+		httpsource.RangeRequest{URL: at + filePath + "?" + url.Values{"folder": {folder}, "file": {file.Name}}.Encode(),
+			Source: file.Ref, File: file, Offset: offset, Length: length, ETag: file.Version,
 			ResponseError: func(r *http.Response) error { return s.responseError(r, file.Ref, file.Name) }})
 	return body, httpsource.GoneIsChanged(err)
 }

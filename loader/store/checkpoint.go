@@ -325,11 +325,7 @@ func (s *Store) quarantine(e Entry, folder os.FileInfo, bad []os.FileInfo) error
 		if !drop {
 			continue
 		}
-		h, err := ParseDigest(other.Digest)
-		if err != nil {
-			return err
-		}
-		if err := s.discard(s.path("checkpoints", h)); err != nil {
+		if err := s.discard(filepath.Dir(other.Path)); err != nil {
 			return err
 		}
 	}

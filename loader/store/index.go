@@ -81,10 +81,7 @@ func (s *Store) index(locationKey string) (planIndex, bool) {
 // LastDigest returns the digest of the checkpoint that a place led to last; "" if it
 // never did, or if that checkpoint is gone.
 func (s *Store) LastDigest(locationKey string) string {
-	ix, ok := s.index(locationKey)
-	if !ok {
-		return ""
-	}
+	ix, _ := s.index(locationKey)
 	return s.ifPublished(ix.Digest)
 }
 

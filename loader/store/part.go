@@ -129,10 +129,8 @@ func (p *Part) create() error {
 			// A crash happened between linking the blob and unlinking this. The
 			// inode may be in a checkpoint: it is read from here on, never
 			// written.
-			if p.f, err = os.Open(p.path); err != nil {
-				return err
-			}
-			return nil
+			p.f, err = os.Open(p.path)
+			return err
 		}
 		if err := os.Chmod(p.path, 0o600); err != nil {
 			return err

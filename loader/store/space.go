@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/loader/source"
@@ -249,11 +250,7 @@ func (s *Store) evictOldest(keepPart string) (bool, error) {
 		if e.Pinned {
 			continue
 		}
-		h, err := ParseDigest(e.Digest)
-		if err != nil {
-			return false, err
-		}
-		ok, err := s.evictCheckpoint(h)
+		ok, err := s.evictCheckpoint(strings.TrimPrefix(e.Digest, "sha256:"))
 		if err != nil {
 			return false, err
 		}

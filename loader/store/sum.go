@@ -48,9 +48,3 @@ func (s *Sum) Sum64() uint64 {
 	}
 	return s.leaves.Sum64()
 }
-
-func (s *Sum) Reset() {
-	s.leaf.Reset()
-	s.leaves.Reset()
-	s.leafBytes = 0
-}

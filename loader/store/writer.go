@@ -91,7 +91,7 @@ func (w *Writer) reset() int64 {
 	off, _ := w.p.Range(w.block)
 	n := w.at.Load() - off
 	w.at.Store(off)
-	w.sum.Reset()
+	w.sum = Sum{}
 	w.digest.Reset()
 	w.expect, w.marked = nil, 0
 	w.p.dropRetained(&w.kept)

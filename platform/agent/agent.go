@@ -148,7 +148,6 @@ func New(o Options) *Agent {
 	return a
 }
 
-// ID of the node.
 func (a *Agent) ID() string { return a.o.ID }
 
 // Run connects to the keeper (or starts it), adopts what runs, and serves until
@@ -492,7 +491,6 @@ func (a *Agent) commandedReplica(id string, epoch int64) (*managedReplica, error
 	return nil, fmt.Errorf("%w %s here", ErrNoReplica, functions.Clip(id))
 }
 
-// ErrNoReplica means that there is no replica of the id.
 var ErrNoReplica = errors.New("no replica")
 
 // Verify has a replica check its engine, after a request to it has failed.
@@ -503,7 +501,6 @@ func (a *Agent) Verify(ctx context.Context, id, problem string) error {
 	return nil
 }
 
-// dropEnded removes replicas that ended longer than endedRetention ago.
 func (a *Agent) dropEnded() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -544,7 +541,6 @@ func (a *Agent) SetURL(url string, shares bool) {
 	a.pushHeartbeat()
 }
 
-// reservedMemory is the host memory that replicas have reserved.
 func (a *Agent) reservedMemory() (sum functions.Bytes) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -556,7 +552,6 @@ func (a *Agent) reservedMemory() (sum functions.Bytes) {
 	return sum
 }
 
-// replicaByID is the replica of an id; nil if there is none.
 func (a *Agent) replicaByID(id string) *managedReplica {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -38,22 +38,18 @@ func NewClient(url string, secure *tls.Config) *Client {
 	return &Client{url: strings.TrimRight(url, "/"), http: client(20 * time.Second), slowClient: client(0)}
 }
 
-// URL of the agent.
 func (c *Client) URL() string { return c.url }
 
-// Close drops idle connections.
 func (c *Client) Close() {
 	c.http.CloseIdleConnections()
 	c.slowClient.CloseIdleConnections()
 }
 
-// Load starts a replica.
 func (c *Client) Load(ctx context.Context, req functions.LoadRequest) (reply functions.LoadReply, err error) {
 	err = c.post(ctx, c.http, "/load_model", req, &reply)
 	return reply, err
 }
 
-// Unload ends a replica.
 func (c *Client) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	return c.post(ctx, c.http, "/unload_model", req, nil)
 }
@@ -73,7 +69,6 @@ func (c *Client) Verify(ctx context.Context, id, problem string) error {
 	return c.post(ctx, c.http, "/replicas/"+url.PathEscape(id)+"/verify", problem, nil)
 }
 
-// Logs opens the log of a replica; see Agent.Logs.
 func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool) (io.ReadCloser, error) {
 	q := "?tail=" + strconv.Itoa(lines) + "&follow=" + strconv.FormatBool(follow)
 	res, err := c.send(ctx, c.http, "GET", "/replicas/"+url.PathEscape(id)+"/logs"+q, nil)
@@ -110,7 +105,6 @@ func (c *Client) send(ctx context.Context, client *http.Client, method, path str
 	return client.Do(req)
 }
 
-// maxReply bounds what is read of an agent's answer.
 const maxReply = 16 << 20
 
 func (c *Client) post(ctx context.Context, client *http.Client, path string, in, out any) error {

@@ -22,7 +22,6 @@ import (
 // engines run again, so the operator decides where they may come from.
 type CacheMode string
 
-// The modes.
 const (
 	CachesLocal CacheMode = "local"        // kept and reused on the node; "" is the same
 	CachesTrust CacheMode = "trust-source" // and fetched from and published to the model's source
@@ -32,8 +31,7 @@ const (
 const (
 	// fetchWait bounds the fetching of a cache: a slower source would make an
 	// engine wait longer for it than it compiles.
-	fetchWait = 2 * time.Minute
-	// publishWait bounds the publishing.
+	fetchWait   = 2 * time.Minute
 	publishWait = 30 * time.Minute
 )
 

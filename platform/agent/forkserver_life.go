@@ -148,7 +148,6 @@ func newParent(dir string, spec parentSpec) *parent {
 	}
 }
 
-// start has the supervisor start a parent.
 func (s *forkServers) start(ctx context.Context, spec *parentSpec) error {
 	client, err := s.o.Keeper()
 	if err != nil {

@@ -285,7 +285,6 @@ func (s *forkServers) StartParent(cmd engine.Command) <-chan struct{} {
 	return s.requestParent(spec)
 }
 
-// OnForkFailed records that a parent did not fork.
 func (s *forkServers) OnForkFailed(socket string) {
 	s.mu.Lock()
 	for _, p := range s.parents {

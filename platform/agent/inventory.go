@@ -79,10 +79,8 @@ func offeredGPUs(found []functions.GPU, count int, memory functions.Bytes) []fun
 	return out
 }
 
-// GPUs are those of the last poll.
 func (p *InventoryPoller) GPUs() []functions.GPU { return *p.gpus.Load() }
 
-// Store is the store's use at the last poll.
 func (p *InventoryPoller) Store() (functions.StoreUse, []functions.CachedModel) {
 	return p.store.Usage()
 }

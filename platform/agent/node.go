@@ -112,13 +112,11 @@ func retainCheckpoint(st *store.Store, stager *Stager, log *slog.Logger) func(pa
 	}
 }
 
-// SetPeers sets the other nodes.
 func (n *Node) SetPeers(list []functions.Peer) { n.store.SetPeers(list) }
 
 // PeerURL is where this node serves blocks to others; "" if it does not.
 func (n *Node) PeerURL() string { return n.Agent.o.PeerURL }
 
-// Store is the node's store.
 func (n *Node) Store() *nodestore.Store { return n.store }
 
 // Run runs the agent until ctx ends, then closes everything below it. It is called once.
@@ -152,7 +150,6 @@ func (n *Node) freeMemory(index int) (functions.Bytes, bool) {
 	return 0, false
 }
 
-// hostLabel is the host's name as a label.
 func hostLabel() string {
 	host, err := os.Hostname()
 	if err != nil {

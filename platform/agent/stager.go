@@ -151,7 +151,6 @@ func FolderID(ctx context.Context, src, base string) string {
 	return "folder:" + hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// checkpointOf is a checkpoint as replicas have it.
 func (s *Stager) checkpointOf(c *loader.Checkpoint, k *compileCache) replica.Checkpoint {
 	out := replica.Checkpoint{
 		Path: c.Path, Bytes: functions.Bytes(c.Bytes), Digest: c.Digest, Cache: k.path(), CacheShared: k.shared(), Filled: k.onWarm(c),

@@ -99,7 +99,6 @@ func serveLines(req *httpserver.Request, res *httpserver.Response,
 	return nil
 }
 
-// Cached lists the checkpoints of the node.
 func (c *Client) Cached(ctx context.Context) (list []functions.CacheEntry, err error) {
 	res, err := c.storeRequest(ctx, "GET", "/cache", nil)
 	if err != nil {
@@ -109,7 +108,6 @@ func (c *Client) Cached(ctx context.Context) (list []functions.CacheEntry, err e
 	return list, json.NewDecoder(res.Body).Decode(&list)
 }
 
-// ChangeCheckpoint removes, pins or unpins a checkpoint of the node.
 func (c *Client) ChangeCheckpoint(ctx context.Context, digest string, act functions.StoreAction) error {
 	res, err := c.storeRequest(ctx, "POST", cachePath(digest, act), struct{}{})
 	if err == nil {
@@ -123,7 +121,6 @@ func (c *Client) VerifyCheckpoint(ctx context.Context, digest string, report fun
 	return c.storeStream(ctx, cachePath(digest, functions.StoreVerify), struct{}{}, report)
 }
 
-// Prefetch has the node download a source; see Store.Prefetch.
 func (c *Client) Prefetch(ctx context.Context, r functions.PrefetchRequest, report func(functions.StoreProgress)) error {
 	return c.storeStream(ctx, "/prefetch", r, report)
 }

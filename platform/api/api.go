@@ -16,6 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/platform/api/live"
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
@@ -168,7 +169,7 @@ type API struct {
 // New makes an API; it starts nothing.
 func New(o Options) *API {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	a := &API{o: o}
+	a := &API{o: o, shared: sharedLists{byID: map[[2]string]*live.List{}}}
 	a.routes = a.table()
 	a.spec = document(a.routes, o.Version)
 	return a
@@ -305,12 +306,9 @@ func (a *API) identify(req *httpserver.Request, r permission) (caller, *openai.E
 		secret = auth.Secret(req.Header)
 		bearer = secret
 	}
-	if r == probe {
-		id, ok := a.o.Keys.Lookup(secret)
-		return caller{id, ok}, nil
-	}
 	id, ok := a.o.Keys.Lookup(secret)
 	switch {
+	case r == probe:
 	case bearer != "" && !ok:
 		// Also where none is needed: a wrong key that works would hide that it is wrong.
 		return caller{}, openai.New(openai.InvalidAPIKey, "")

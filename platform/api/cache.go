@@ -28,7 +28,6 @@ type PrefetchRequest struct {
 	Pin    bool     `json:"pin,omitempty"`
 }
 
-// StoreReply answers what was done to a checkpoint.
 type StoreReply struct {
 	Digest string   `json:"digest"`
 	Nodes  []string `json:"nodes"`
@@ -59,13 +58,9 @@ func (a *API) cache(x *exchange, res *httpserver.Response) *openai.Error {
 	if err != nil {
 		return storeFailure(err)
 	}
-	if list == nil {
-		list = []functions.CacheEntry{}
-	}
-	return writeJSON(res, Cache{Items: list, Silent: silent})
+	return writeJSON(res, Cache{Items: orEmpty(list), Silent: silent})
 }
 
-// ForgottenAnswers is how many answers of a function were dropped.
 type ForgottenAnswers struct {
 	Function string `json:"function"`
 	Dropped  int    `json:"dropped"`
@@ -76,8 +71,7 @@ func (a *API) forgetAnswers(x *exchange, res *httpserver.Response) *openai.Error
 	if err != nil {
 		return openai.New(openai.InvalidValue, "function: "+err.Error()).With("function")
 	}
-	x.args = []string{name.Team, name.Name}
-	d, bad := a.lookup(x)
+	d, bad := a.lookup(x, name)
 	if bad != nil {
 		return bad.With("function")
 	}
@@ -138,8 +132,7 @@ func (a *API) prefetch(x *exchange, body PrefetchRequest, res *httpserver.Respon
 		if err != nil {
 			return openai.New(openai.InvalidValue, err.Error()).With("model")
 		}
-		x.args = []string{name.Team, name.Name}
-		m, bad := a.find(x)
+		m, bad := a.find(x, name)
 		if bad != nil {
 			return bad
 		}

@@ -82,10 +82,8 @@ func NewClientOver(transport http.RoundTripper, server, key string) (*Client, er
 	return c, nil
 }
 
-// Server is the URL it speaks to.
 func (c *Client) Server() string { return c.server }
 
-// Close lets go of idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // GuessKey says that the key was found in a file, so that it may be of another server: a request that
@@ -198,12 +196,10 @@ func getItems[T any](ctx context.Context, c *Client, path string) ([]T, error) {
 	return l.Items, err
 }
 
-// Functions are all functions the key sees.
 func (c *Client) Functions(ctx context.Context) ([]Function, error) {
 	return getItems[Function](ctx, c, "/api/v1/functions")
 }
 
-// Replicas are all replicas the key sees.
 func (c *Client) Replicas(ctx context.Context) ([]functions.Replica, error) {
 	return getItems[functions.Replica](ctx, c, "/api/v1/replicas")
 }
@@ -212,7 +208,6 @@ func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
 	return getItems[Node](ctx, c, "/api/v1/nodes")
 }
 
-// Teams are all teams the key sees.
 func (c *Client) Teams(ctx context.Context) ([]Team, error) {
 	return getItems[Team](ctx, c, "/api/v1/teams")
 }
@@ -249,7 +244,6 @@ func functionPath(name functions.Name) string {
 	return "/api/v1/functions/" + url.PathEscape(name.Team) + "/" + url.PathEscape(name.Name)
 }
 
-// Function is one, with its spec.
 func (c *Client) Function(ctx context.Context, name functions.Name) (Function, error) {
 	return requestJSON[Function](ctx, c, "GET", functionPath(name), nil)
 }
@@ -272,12 +266,10 @@ func (c *Client) Deploy(ctx context.Context, name functions.Name, file []byte, d
 	return d, read1(res, &d)
 }
 
-// Remove forgets a deployed model.
 func (c *Client) Remove(ctx context.Context, name functions.Name) error {
 	return c.call(ctx, "DELETE", functionPath(name), nil, nil)
 }
 
-// ForgetAnswers drops the cached answers of a model or a Remote.
 func (c *Client) ForgetAnswers(ctx context.Context, name functions.Name) (ForgottenAnswers, error) {
 	return requestJSON[ForgottenAnswers](ctx, c, "DELETE", "/api/v1/cache?function="+name.String(), nil)
 }
@@ -295,7 +287,6 @@ func (c *Client) Prewarm(ctx context.Context, name functions.Name, until time.Ti
 	return requestJSON[Prewarmed](ctx, c, "POST", "/api/v1/prewarm", PrewarmRequest{Model: name.String(), Until: until, Tier: tier})
 }
 
-// Prewarms are those that hold.
 func (c *Client) Prewarms(ctx context.Context) (Prewarms, error) {
 	return requestJSON[Prewarms](ctx, c, "GET", "/api/v1/prewarm", nil)
 }
@@ -322,7 +313,6 @@ func (c *Client) Composed(ctx context.Context, id string) (functions.Composition
 	return requestJSON[functions.CompositionRecord](ctx, c, "GET", "/api/v1/compositions/"+url.PathEscape(id), nil)
 }
 
-// Stop drains the replicas of a function.
 func (c *Client) Stop(ctx context.Context, name functions.Name) (WakeReply, error) {
 	return requestJSON[WakeReply](ctx, c, "POST", functionPath(name)+"/stop", nil)
 }
@@ -332,12 +322,10 @@ func (c *Client) ColdStart(ctx context.Context, id string) (ColdStart, error) {
 	return requestJSON[ColdStart](ctx, c, "GET", "/api/v1/coldstarts/"+url.PathEscape(id), nil)
 }
 
-// CreateKey makes a key; the answer has its secret, this once.
 func (c *Client) CreateKey(ctx context.Context, k KeyRequest) (NewKey, error) {
 	return requestJSON[NewKey](ctx, c, "POST", "/api/v1/keys", k)
 }
 
-// DeleteKey ends a key.
 func (c *Client) DeleteKey(ctx context.Context, id string) error {
 	return c.call(ctx, "DELETE", "/api/v1/keys/"+url.PathEscape(id), nil, nil)
 }
@@ -414,17 +402,14 @@ func readLines[T any](ctx context.Context, r io.Reader, each func(T) bool) error
 	return cmp.Or(ctx.Err(), lines.Err(), ErrLost)
 }
 
-// Agents are the agents of other machines that have joined.
 func (c *Client) Agents(ctx context.Context) ([]functions.JoinedAgent, error) {
 	return getItems[functions.JoinedAgent](ctx, c, "/api/v1/agents")
 }
 
-// CreateJoinToken makes a join token; the answer has it, this once.
 func (c *Client) CreateJoinToken(ctx context.Context, r JoinTokenRequest) (JoinToken, error) {
 	return requestJSON[JoinToken](ctx, c, "POST", "/api/v1/agents/tokens", r)
 }
 
-// RemoveAgent ends the rights of an agent.
 func (c *Client) RemoveAgent(ctx context.Context, id string) error {
 	return c.call(ctx, "DELETE", "/api/v1/agents/"+url.PathEscape(id), nil, nil)
 }

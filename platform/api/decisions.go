@@ -15,9 +15,9 @@ type Outcome struct {
 }
 
 func (a *API) decisions(x *exchange) ([]functions.RouteRecord, *openai.Error) {
-	limit, ok := x.query.number("limit", 100, 1000)
-	if !ok {
-		return nil, openai.New(openai.InvalidValue, "limit is a number, at most 1000.").With("limit")
+	limit, err := x.query.limit()
+	if err != nil {
+		return nil, err
 	}
 	return a.o.Decisions.Newest(x.team(), limit), nil
 }

@@ -33,12 +33,7 @@ func (a *API) replicas(x *exchange) ([]functions.Replica, *openai.Error) {
 }
 
 func (a *API) findReplica(x *exchange) (functions.Replica, *openai.Error) {
-	items, _ := a.replicas(x) // it never fails
-	i := slices.IndexFunc(items, func(r functions.Replica) bool { return r.ID == x.args[0] })
-	if i < 0 {
-		return functions.Replica{}, notFound("The replica " + x.args[0])
-	}
-	return items[i], nil
+	return findItem("The replica ", a.replicas, func(r functions.Replica) string { return r.ID })(x)
 }
 
 const (
@@ -101,9 +96,7 @@ func (a *API) nodes(x *exchange) ([]Node, *openai.Error) {
 		if x.team() != "" {
 			n.Cached, n.Warm, n.URL, n.Replicas = nil, nil, "", own[n.ID]
 		}
-		if n.GPUs == nil {
-			n.GPUs = []functions.GPU{}
-		}
+		n.GPUs = orEmpty(n.GPUs)
 		items = append(items, n)
 	}
 	slices.SortFunc(items, func(p, q Node) int { return cmp.Compare(p.ID, q.ID) })

@@ -14,9 +14,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// lookup returns the function that a path names, if the caller may see it.
-func (a *API) lookup(x *exchange) (catalog.Document, *openai.Error) {
-	name := x.name()
+// lookup returns the function of a name, if the caller may see it.
+func (a *API) lookup(x *exchange, name functions.Name) (catalog.Document, *openai.Error) {
 	d, ok := a.o.Catalog.Lookup(name)
 	if !ok || !x.mayRead(name.Team) {
 		names := functions.ConvertAll(a.documents(x), func(d catalog.Document) string { return d.FullName().String() })
@@ -29,9 +28,9 @@ func (a *API) lookup(x *exchange) (catalog.Document, *openai.Error) {
 	return d, nil
 }
 
-// find returns the model that a path names, if the caller may see it.
-func (a *API) find(x *exchange) (*functions.Model, *openai.Error) {
-	d, err := a.lookup(x)
+// find returns the model of a name, if the caller may see it.
+func (a *API) find(x *exchange, name functions.Name) (*functions.Model, *openai.Error) {
+	d, err := a.lookup(x, name)
 	if err == nil && d.Model == nil {
 		err = openai.New(openai.InvalidValue, d.FullName().String()+" is a "+d.Kind()+": it has no replicas that start and stop.")
 	}
@@ -120,7 +119,7 @@ func (a *API) documents(x *exchange) []catalog.Document {
 }
 
 func (a *API) function(x *exchange, res *httpserver.Response) *openai.Error {
-	d, err := a.lookup(x)
+	d, err := a.lookup(x, x.name())
 	if err != nil {
 		return err
 	}
@@ -153,7 +152,6 @@ func (c caller) addSpec(f *Function, d catalog.Document) {
 
 func (c caller) isAdmin() bool { return c.authenticated && c.id.Admin }
 
-// hiddenEnv stands for a value that the caller may not see.
 const hiddenEnv = "(hidden)"
 
 // spec of a model as the caller may see it. What an engine's environment holds
@@ -271,7 +269,7 @@ const leastLease = time.Minute
 const maxLease = 7 * 24 * time.Hour
 
 func (a *API) wake(x *exchange, res *httpserver.Response) *openai.Error {
-	m, err := a.find(x)
+	m, err := a.find(x, x.name())
 	if err != nil {
 		return err
 	}
@@ -311,7 +309,7 @@ func (a *API) wake(x *exchange, res *httpserver.Response) *openai.Error {
 }
 
 func (a *API) stop(x *exchange, res *httpserver.Response) *openai.Error {
-	m, err := a.find(x)
+	m, err := a.find(x, x.name())
 	if err != nil {
 		return err
 	}

@@ -11,9 +11,7 @@ import (
 
 func coldStartView(t functions.Timeline) ColdStart {
 	c := ColdStart{Timeline: t}
-	if c.Phases == nil {
-		c.Phases = []functions.Span{}
-	}
+	c.Phases = orEmpty(c.Phases)
 	if t.State != functions.Ready && !t.State.Over() {
 		c.ETA = optionalSeconds(t.Progress.ETA)
 	}
@@ -21,9 +19,9 @@ func coldStartView(t functions.Timeline) ColdStart {
 }
 
 func (a *API) coldStarts(x *exchange) ([]ColdStart, *openai.Error) {
-	limit, ok := x.query.number("limit", 100, 1000)
-	if !ok {
-		return nil, openai.New(openai.InvalidValue, "limit is a number, at most 1000.").With("limit")
+	limit, err := x.query.limit()
+	if err != nil {
+		return nil, err
 	}
 	items := readable(x, a.o.History.ColdStarts(1000), func(t functions.Timeline) string { return teamOf(t.Function) })
 	return functions.ConvertAll(items[:min(limit, len(items))], coldStartView), nil
@@ -72,7 +70,6 @@ func (a *API) events(x *exchange) ([]functions.Event, *openai.Error) {
 	return items, nil
 }
 
-// explainedEvents is how many events an explanation ends with.
 const explainedEvents = 10
 
 func (a *API) explain(x *exchange, res *httpserver.Response) *openai.Error {
@@ -80,8 +77,7 @@ func (a *API) explain(x *exchange, res *httpserver.Response) *openai.Error {
 	if !slices.Contains(explainKinds, kind) {
 		return openai.New(openai.NotFound, "What can be explained is "+strings.Join(explainKinds, ", ")+".")
 	}
-	x.args = x.args[1:]
-	m, err := a.find(x)
+	m, err := a.find(x, functions.Name{Team: x.args[1], Name: x.args[2]})
 	if err != nil {
 		return err
 	}
@@ -91,9 +87,7 @@ func (a *API) explain(x *exchange, res *httpserver.Response) *openai.Error {
 			v = e
 		}
 	}
-	if v.Candidates == nil {
-		v.Candidates = []functions.Candidate{}
-	}
+	v.Candidates = orEmpty(v.Candidates)
 	// Names of other teams' functions are hidden.
 	if v.For != "" && !x.mayRead(teamOf(v.For)) {
 		v.For = ""
@@ -104,16 +98,13 @@ func (a *API) explain(x *exchange, res *httpserver.Response) *openai.Error {
 	}
 	for i := range v.Candidates {
 		c := &v.Candidates[i]
-		if c.Function == "" || x.mayRead(teamOf(c.Function)) {
-			if c.Replica != "" && c.Replica == chosen {
-				v.Chosen = chosen
-			}
-			continue
+		was := c.Replica
+		if c.Function != "" && !x.mayRead(teamOf(c.Function)) {
+			c.Function, c.Replica = "", ""
 		}
-		if c.Replica != "" && c.Replica == chosen {
-			v.Chosen = ""
+		if was != "" && was == chosen {
+			v.Chosen = c.Replica
 		}
-		c.Function, c.Replica = "", ""
 	}
 	events, err := a.events(&exchange{Request: x.Request, caller: x.caller, query: query{"function": v.Function}})
 	if err != nil {

@@ -62,9 +62,6 @@ func (a *API) sharedList(team, name string) *live.List {
 		x.caller = caller{id: auth.Identity{Team: team}, authenticated: true}
 	}
 	l := live.New(name, func() []live.Item { items, _ := get(x); return items }, time.Now)
-	if a.shared.byID == nil {
-		a.shared.byID = map[[2]string]*live.List{}
-	}
 	a.shared.byID[id] = l
 	return l
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,7 +15,6 @@ type NodeModel struct {
 	Tier  functions.Tier `json:"tier"`
 }
 
-// TierWord is the tier in a word.
 func (n NodeModel) TierWord() string {
 	if n.Tier == functions.TierDRAM {
 		return "memory"
@@ -52,10 +52,5 @@ func (s Sources) CachedModels(cached []functions.CachedModel, serving []string) 
 			}
 		}
 	}
-	list := make([]NodeModel, 0, len(tiers))
-	for m, t := range tiers {
-		list = append(list, NodeModel{m, t})
-	}
-	slices.SortFunc(list, func(a, b NodeModel) int { return strings.Compare(a.Model, b.Model) })
-	return list
+	return functions.ConvertAll(slices.Sorted(maps.Keys(tiers)), func(m string) NodeModel { return NodeModel{m, tiers[m]} })
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// document is the OpenAPI document of the table.
 func document(rows []endpoint, version string) []byte {
 	s := &schemas{defs: map[string]any{}, types: map[string]reflect.Type{}}
 	paths := map[string]map[string]any{}

@@ -22,21 +22,18 @@ type Ahead interface {
 	PrewarmLeft(team string) time.Duration
 }
 
-// PrewarmRequest announces requests for a model.
 type PrewarmRequest struct {
 	Model string    `json:"model"`          // NAME, in the key's own team, or TEAM/NAME
 	Until time.Time `json:"until,omitzero"` // the lease; ten minutes from now where none is given
 	Tier  string    `json:"tier,omitempty"` // gpu (READY, the default), memory or nvme (its bytes there)
 }
 
-// Prewarmed answers a hint.
 type Prewarmed struct {
 	functions.Prewarm
 	Will string  `json:"will"`                // what is done now
 	Left float64 `json:"budget_left_seconds"` // GPU time of its team for further prewarms
 }
 
-// Prewarms lists what holds.
 type Prewarms struct {
 	Items []functions.Prewarm `json:"items"`
 	Left  *float64            `json:"budget_left_seconds,omitempty"` // of the key's team
@@ -59,8 +56,7 @@ func (a *API) prewarm(x *exchange, w PrewarmRequest, res *httpserver.Response) *
 	if bad != nil {
 		return openai.New(openai.InvalidValue, "model: "+bad.Error()).With("model")
 	}
-	x.args = []string{name.Team, name.Name}
-	m, err := a.find(x)
+	m, err := a.find(x, name)
 	if err != nil {
 		return err.With("model")
 	}

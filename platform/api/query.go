@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // query is the parsed query of a request; only names its row lists are in it.
@@ -55,6 +56,15 @@ func (q query) number(name string, def, maximum int) (int, bool) {
 	}
 	n, err := strconv.Atoi(v)
 	return n, err == nil && n >= 0 && n <= maximum
+}
+
+// limit is how many items of a list are asked for.
+func (q query) limit() (int, *openai.Error) {
+	n, ok := q.number("limit", 100, 1000)
+	if !ok {
+		return 0, openai.New(openai.InvalidValue, "limit is a number, at most 1000.").With("limit")
+	}
+	return n, nil
 }
 
 // names are names of functions, each with its team, parted by commas.

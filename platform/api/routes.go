@@ -44,6 +44,7 @@ type endpoint struct {
 type oneOf []any
 
 func (a *API) table() []endpoint {
+	healthz := textHandler("text/plain; charset=utf-8", func() []byte { return []byte("ok\n") })
 	rows := []endpoint{
 		{method: "GET", path: "/api/v1/functions", query: []string{"watch"}, summary: "All functions.", answer: List[Function]{}, do: listHandler(a, a.functions, func(f Function) string { return f.Name })},
 		{method: "GET", path: "/api/v1/functions/{team}/{name}", summary: "One function, with its spec.", answer: Function{}, do: a.function},
@@ -55,15 +56,15 @@ func (a *API) table() []endpoint {
 		{method: "GET", path: "/api/v1/replicas/{id}", summary: "One replica.", answer: functions.Replica{}, do: reply(a.findReplica)},
 		{method: "GET", path: "/api/v1/replicas/{id}/logs", query: []string{"follow", "tail"}, summary: "The log of a replica's engine, as text.", do: a.logs},
 		{method: "GET", path: "/api/v1/nodes", query: []string{"watch"}, summary: "All nodes.", answer: List[Node]{}, do: listHandler(a, a.nodes, func(n Node) string { return n.ID })},
-		{method: "GET", path: "/api/v1/nodes/{id}", summary: "One node.", answer: Node{}, do: itemHandler("The node ", a.nodes, func(n Node) string { return n.ID })},
+		{method: "GET", path: "/api/v1/nodes/{id}", summary: "One node.", answer: Node{}, do: reply(findItem("The node ", a.nodes, func(n Node) string { return n.ID }))},
 		{method: "GET", path: "/api/v1/teams", query: []string{"watch"}, summary: "All teams.", answer: List[Team]{}, do: listHandler(a, a.teams, func(t Team) string { return t.Name })},
-		{method: "GET", path: "/api/v1/teams/{team}", summary: "One team.", answer: Team{}, do: itemHandler("The team ", a.teams, func(t Team) string { return t.Name })},
+		{method: "GET", path: "/api/v1/teams/{team}", summary: "One team.", answer: Team{}, do: reply(findItem("The team ", a.teams, func(t Team) string { return t.Name }))},
 		{method: "GET", path: "/api/v1/coldstarts", query: []string{"watch", "limit"}, summary: "The newest cold starts, newest first.", answer: List[ColdStart]{}, do: listHandler(a, a.coldStarts, func(c ColdStart) string { return c.ID })},
 		{method: "GET", path: "/api/v1/coldstarts/{id}", summary: "One cold start, by its id, a request's id or the client's X-Client-Request-Id.", answer: ColdStart{}, do: a.coldStart},
 		{method: "GET", path: "/api/v1/explain/{kind}/{team}/{name}", summary: "Why a function is as it is: kind is place (where it was placed, or why nowhere), evict (what was evicted for it), cold (why it lost a replica) or scale (why it wants more), with the candidates and scores of the last decision.", answer: functions.Explanation{}, do: a.explain},
 		{method: "GET", path: "/api/v1/events", query: []string{"watch", "since", "function", "kind"}, summary: "What happened, oldest first; since is the last seq already known, function a TEAM/NAME, kind what happened.", answer: List[functions.Event]{}, do: listHandler(a, a.events, func(e functions.Event) string { return "" })},
 		{method: "GET", path: "/api/v1/lists", query: []string{"of", "watch"}, summary: "Several lists at once: of names them, with commas (functions, replicas, nodes, coldstarts, events, routes). With watch one stream of the changes of all: lines as of the other lists, with the name of the list. A list begins with a reset, its items and synced; a reader that is too slow gets these once more.", answer: Lists{}, do: a.lists},
-		{method: "GET", path: "/api/v1/schema", summary: "The JSON schema of the files: models, routers, remotes, compositions and teams.", answer: map[string]any{}, do: a.schema},
+		{method: "GET", path: "/api/v1/schema", summary: "The JSON schema of the files: models, routers, remotes, compositions and teams.", answer: map[string]any{}, do: textHandler("application/schema+json", functions.Schema)},
 		{method: "GET", path: "/api/v1/keys", permission: admin, query: []string{"team"}, summary: "All keys, without their secrets.", answer: List[auth.Key]{}, do: a.keys},
 		{method: "POST", path: "/api/v1/keys", permission: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: withBody(a.createKey)},
 		{method: "DELETE", path: "/api/v1/keys/{id}", permission: admin, summary: "Revoke a key at once.", status: 204, do: a.deleteKey},
@@ -85,10 +86,10 @@ func (a *API) table() []endpoint {
 		{method: "POST", path: "/api/v1/agents/tokens", permission: admin, summary: "Make a join token, with which one agent may join once. It is in this answer and nowhere else.", body: JoinTokenRequest{}, status: 201, answer: JoinToken{}, do: needs(a.o.Agents != nil, noAgents, withBody(a.createJoinToken))},
 		{method: "DELETE", path: "/api/v1/agents/{id}", permission: admin, summary: "Remove an agent: the server listens to it no more until it joins again.", status: 204, do: needs(a.o.Agents != nil, noAgents, a.removeAgent)},
 		{method: "GET", path: "/metrics", summary: "Metrics, as Prometheus reads them.", do: a.metrics},
-		{method: "GET", path: "/healthz", permission: probe, summary: "200 while the process lives.", do: a.healthz},
-		{method: "GET", path: "/livez", permission: probe, summary: "The same as /healthz.", do: a.healthz},
+		{method: "GET", path: "/healthz", permission: probe, summary: "200 while the process lives.", do: healthz},
+		{method: "GET", path: "/livez", permission: probe, summary: "The same as /healthz.", do: healthz},
 		{method: "GET", path: "/readyz", permission: probe, summary: "200 when requests are taken, else 503.", answer: Readiness{}, do: a.readyz},
-		{method: "GET", path: "/openapi.json", summary: "This document.", answer: map[string]any{}, do: a.openapi},
+		{method: "GET", path: "/openapi.json", summary: "This document.", answer: map[string]any{}, do: textHandler("application/json", func() []byte { return a.spec })},
 	}
 	for i := range rows {
 		rows[i].segments = strings.Split(rows[i].path, "/")
@@ -127,9 +128,9 @@ func reply[T any](get func(*exchange) (T, *openai.Error)) handler {
 	}
 }
 
-// itemHandler answers with the item of a list that the path names; noun is for the error.
-func itemHandler[T any](noun string, list func(*exchange) ([]T, *openai.Error), key func(T) string) handler {
-	return reply(func(x *exchange) (none T, _ *openai.Error) {
+// findItem gets the item of a list that the path names; noun is for the error.
+func findItem[T any](noun string, list func(*exchange) ([]T, *openai.Error), key func(T) string) func(*exchange) (T, *openai.Error) {
+	return func(x *exchange) (none T, _ *openai.Error) {
 		items, err := list(x)
 		if err != nil {
 			return none, err
@@ -139,10 +140,17 @@ func itemHandler[T any](noun string, list func(*exchange) ([]T, *openai.Error), 
 			return none, notFound(noun + x.args[0])
 		}
 		return items[i], nil
-	})
+	}
 }
 
-// writeJSON writes v as JSON.
+// orEmpty is a list that is written as [], not as null, where it has no items.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
 func writeJSON(res *httpserver.Response, v any) *openai.Error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -160,7 +168,6 @@ func notFound(thing string) *openai.Error {
 // maxBody bounds the small JSON bodies; a model file has the catalog's own bound.
 const maxBody = 4 << 20
 
-// withBody answers a request with a JSON body.
 func withBody[T any](do func(*exchange, T, *httpserver.Response) *openai.Error) handler {
 	return func(x *exchange, res *httpserver.Response) *openai.Error {
 		var body T

@@ -11,18 +11,17 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-func (a *API) schema(_ *exchange, res *httpserver.Response) *openai.Error {
-	res.Body = functions.Schema()
-	res.Set("content-type", "application/schema+json")
-	return nil
+// textHandler is a handler that answers with what body returns.
+func textHandler(contentType string, body func() []byte) handler {
+	return func(_ *exchange, res *httpserver.Response) *openai.Error {
+		res.Body = body()
+		res.Set("content-type", contentType)
+		return nil
+	}
 }
 
 func (a *API) keys(x *exchange, res *httpserver.Response) *openai.Error {
-	keys := a.o.Keys.List(x.query["team"])
-	if keys == nil {
-		keys = []auth.Key{}
-	}
-	return writeJSON(res, List[auth.Key]{keys})
+	return writeJSON(res, List[auth.Key]{orEmpty(a.o.Keys.List(x.query["team"]))})
 }
 
 func (a *API) createKey(_ *exchange, k KeyRequest, res *httpserver.Response) *openai.Error {
@@ -84,12 +83,6 @@ func (a *API) metrics(x *exchange, res *httpserver.Response) *openai.Error {
 	return nil
 }
 
-func (a *API) healthz(_ *exchange, res *httpserver.Response) *openai.Error {
-	res.Body = []byte("ok\n")
-	res.Set("content-type", "text/plain; charset=utf-8")
-	return nil
-}
-
 func (a *API) readyz(x *exchange, res *httpserver.Response) *openai.Error {
 	var r Readiness
 	r.Reasons = a.o.Ready()
@@ -104,10 +97,4 @@ func (a *API) readyz(x *exchange, res *httpserver.Response) *openai.Error {
 		r.Reasons = nil
 	}
 	return writeJSON(res, r)
-}
-
-func (a *API) openapi(_ *exchange, res *httpserver.Response) *openai.Error {
-	res.Body = a.spec
-	res.Set("content-type", "application/json")
-	return nil
 }

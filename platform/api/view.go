@@ -9,7 +9,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// List is every list.
 type List[T any] struct {
 	Items []T `json:"items"`
 }
@@ -80,17 +79,14 @@ type ColdStart struct {
 
 var explainKinds = []string{"place", "evict", "cold", "scale"}
 
-// ExplainKinds are what can be explained of a function.
 func ExplainKinds() []string { return slices.Clone(explainKinds) }
 
-// WakeReply answers a wake.
 type WakeReply struct {
 	Function  string          `json:"function"`
 	State     functions.State `json:"state"`
 	ColdStart string          `json:"cold_start,omitempty"` // "" when a replica is READY
 }
 
-// DeployReply answers a PUT.
 type DeployReply struct {
 	Function
 	Created bool `json:"created"`
@@ -113,7 +109,6 @@ type NewKey struct {
 	Secret string `json:"key"`
 }
 
-// KeyRequest asks for a key.
 type KeyRequest struct {
 	Team  string `json:"team"`
 	Name  string `json:"name,omitempty"`

@@ -106,7 +106,6 @@ const (
 	meanPrecision = 1e6       // means are rounded to six digits, so that rounding noise adds no replica
 )
 
-// NewLoad returns an empty Load.
 func NewLoad(a Settings) *Load {
 	a = a.withDefaults()
 	buckets := func(d time.Duration) int64 { return int64((d + a.Bucket - 1) / a.Bucket) }

@@ -23,7 +23,6 @@ import (
 
 // Errors of Put and Delete, beside Problems for a document that does not read.
 var (
-	// ErrNotFound: no such function.
 	ErrNotFound = errors.New("no such function")
 	// ErrConflict: the name belongs to the user's folder, which is not written.
 	ErrConflict = errors.New("the name is taken")
@@ -170,7 +169,6 @@ func ofKind[T any](c *Catalog, value func(Document) *T) (list []*T) {
 	return list
 }
 
-// Models are all models, by name.
 func (c *Catalog) Models() []*functions.Model {
 	return ofKind(c, func(d Document) *functions.Model { return d.Model })
 }
@@ -181,17 +179,14 @@ func (c *Catalog) Model(name functions.Name) *functions.Model {
 	return d.Model
 }
 
-// Routers are all Routers, by name.
 func (c *Catalog) Routers() []*functions.Router {
 	return ofKind(c, func(d Document) *functions.Router { return d.Router })
 }
 
-// Remotes are all Remotes, by name.
 func (c *Catalog) Remotes() []*functions.Remote {
 	return ofKind(c, func(d Document) *functions.Remote { return d.Remote })
 }
 
-// Compositions are all Compositions, by name.
 func (c *Catalog) Compositions() []*functions.Composition {
 	return ofKind(c, func(d Document) *functions.Composition { return d.Composition })
 }
@@ -215,7 +210,6 @@ func (c *Catalog) Documents() []Document {
 	return docs
 }
 
-// Problems returns the present problems of both folders.
 func (c *Catalog) Problems() Problems { return slices.Clone(c.now().problems) }
 
 func (c *Catalog) now() view {
@@ -336,7 +330,6 @@ func (c *Catalog) scan(wait bool) {
 	c.assemble(broken)
 }
 
-// listFiles gives the YAML files of a folder.
 func listFiles(dir string) (map[string]fileVersion, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

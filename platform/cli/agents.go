@@ -13,7 +13,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
-// agentsVerb is the group of verbs about agents of other machines.
 func (m modelVerbs) agentsVerb() *cobra.Command {
 	cmd := kit.VerbGroup(&cobra.Command{Use: "agents", Short: "Let agents of other machines join, and remove them", GroupID: "own",
 		Example: `  thaw agents token > join-token
@@ -47,27 +46,28 @@ has a certificate of its own, and the token is worth nothing.`,
 		Use: "list", Aliases: []string{"ls"}, Short: "The agents that have joined", Args: kit.ExactArgs(),
 		Example: `  thaw agents list`,
 		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
-			agents, err := cl.Agents(ctx)
-			if err != nil {
-				return err
-			}
-			return kit.PrintList(m.Terminal, tables.Agents(m.Terminal), agents)
+			return showList(ctx, m.printer, cl, tables.Agents(m.Terminal), false, "", cl.Agents)
 		}),
 	}
 	rm := &cobra.Command{
 		Use: "rm NAME...", Short: "Remove agents: the server listens to them no more until they join again",
 		Args:    kit.UpToArgs("the name of an agent", 0),
 		Example: `  thaw agents rm gpu-2`,
-		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
-			for _, id := range args {
-				if err := cl.RemoveAgent(ctx, id); err != nil {
-					return err
-				}
-				fmt.Fprintln(m.Out, kit.Plain(id), "removed")
-			}
-			return nil
-		}),
+		RunE:    m.forEach((*api.Client).RemoveAgent, "removed"),
 	}
 	cmd.AddCommand(token, ls, rm)
 	return cmd
+}
+
+// forEach makes the body of a verb that calls act for each of its arguments and prints what was done.
+func (m modelVerbs) forEach(act func(*api.Client, context.Context, string) error, done string) func(*cobra.Command, []string) error {
+	return m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
+		for _, id := range args {
+			if err := act(cl, ctx, id); err != nil {
+				return err
+			}
+			fmt.Fprintln(m.Out, kit.Plain(id), done)
+		}
+		return nil
+	})
 }

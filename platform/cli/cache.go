@@ -135,7 +135,6 @@ func (c cacheVerbs) cacheLs(node *string) *cobra.Command {
 	}
 }
 
-// matchDigests is the digests that words name.
 func matchDigests(items []functions.CacheEntry, words []string) ([]string, error) {
 	var out []string
 	for _, w := range words {

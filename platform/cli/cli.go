@@ -22,8 +22,8 @@ import (
 // Version is set by the linker.
 var Version = "dev"
 
-// Programs has the functions of the verbs that run the platform. The verb of a nil
-// one fails: this build does not have it.
+// Programs has the functions of the verbs that run the platform. thaw-knative, which runs
+// none of these verbs, sets Client alone.
 type Programs struct {
 	// Serve and Agent block until ctx ends or they fail. When ctx ends they
 	// drain and return nil.
@@ -52,10 +52,9 @@ type Programs struct {
 	// Sources opens the sources of weights, by scheme; end closes their connections.
 	Sources func() (all map[string]loader.Source, end func())
 	// GPUs lists the GPUs of the driver. driver is its name, or why there is none.
-	GPUs func() (gpus []functions.GPU, driver string, err error)
-	// Getenv is os.Getenv when nil, Now is time.Now.
-	Getenv func(string) string
-	Now    func() time.Time
+	GPUs   func() (gpus []functions.GPU, driver string, err error)
+	Getenv func(string) string // nil: os.Getenv
+	Now    func() time.Time    // nil: time.Now
 }
 
 // Main is the program: it runs the verb of args (without the program's name)
@@ -64,11 +63,10 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	if p.Getenv == nil {
 		p.Getenv = os.Getenv
 	}
-	if p.Now == nil {
-		p.Now = time.Now
-	}
 	c := &connection{printer: printer{kit.NewTerminal(stdin, stdout, stderr, p.Getenv)}, programs: p, getenv: p.Getenv}
-	c.Now = p.Now
+	if p.Now != nil {
+		c.Now = p.Now
+	}
 	root := newRoot(c)
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -146,22 +144,15 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 	return root
 }
 
-func (c *connection) missing(what string) error {
-	return &kit.Error{Exit: kit.ExitFailed, What: "this build of thaw has no " + what}
-}
-
 // settingsVerb makes cmd the verb that runs program with the settings in *cfg, which
-// check validates; what names the program where this build has none.
+// check validates.
 func settingsVerb[C any](c platformVerbs, cmd *cobra.Command, cfg *C, fileEnv string, check func() error,
-	program func(context.Context, C, io.Writer, io.Writer) error, what string) *cobra.Command {
+	program func(context.Context, C, io.Writer, io.Writer) error) *cobra.Command {
 	cmd.Args, cmd.GroupID = kit.ExactArgs(), "run"
 	load := kit.BindSettings(cmd, cfg, fileEnv, c.getenv, check, "thaw "+cmd.Name()+" --help shows every setting")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if _, err := load(); err != nil {
 			return err
-		}
-		if program == nil {
-			return c.missing(what)
 		}
 		return program(cmd.Context(), *cfg, c.Out, c.Err)
 	}
@@ -174,7 +165,7 @@ func (v platformVerbs) bindServe(cmd *cobra.Command, cfg *ServeConfig) (load fun
 		if err := othernames.Check(v.getenv); err != nil {
 			return err
 		}
-		return cfg.check(dataDir(v.getenv))
+		return cfg.check(v.getenv)
 	}
 	return kit.BindSettings(cmd, cfg, "THAW_CONFIG", othernames.Getenv(v.getenv), check, "thaw serve --example-config shows every setting")
 }
@@ -202,9 +193,6 @@ func (v platformVerbs) serve() *cobra.Command {
 		if _, err := load(); err != nil {
 			return err
 		}
-		if v.programs.Serve == nil {
-			return v.missing("server")
-		}
 		return v.programs.Serve(cmd.Context(), *cfg, v.Out, v.Err)
 	}
 	cmd.Flags().BoolVar(&showExample, "example-config", false, "print a commented file of settings and exit")
@@ -217,7 +205,7 @@ func (v platformVerbs) agent() *cobra.Command {
 	return settingsVerb(v, &cobra.Command{
 		Use: "agent --server URL --token-file F", Short: "Join this machine to a server on another one",
 		Example: `  thaw agent --server https://10.0.0.1:8090 --token-file join-token --addr 10.0.0.2:8090`,
-	}, cfg, "THAW_AGENT_CONFIG", func() error { return cfg.check(dataDir(v.getenv)) }, v.programs.Agent, "agent")
+	}, cfg, "THAW_AGENT_CONFIG", func() error { return cfg.check(v.getenv) }, v.programs.Agent)
 }
 
 func (v platformVerbs) keep() *cobra.Command {
@@ -228,9 +216,6 @@ func (v platformVerbs) keep() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if k.Socket == "" || k.Dir == "" {
 				return kit.Usage("an agent starts the keeper", "--socket and --dir are needed")
-			}
-			if v.programs.Keep == nil {
-				return v.missing("keeper")
 			}
 			return v.programs.Keep(cmd.Context(), k, v.Err)
 		},
@@ -264,9 +249,6 @@ func (v platformVerbs) bench() *cobra.Command {
 		Example: `  thaw bench coldstart --model tiny -n 20
   thaw bench coldstart --model tiny -n 20 --baseline before.json`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if v.programs.Bench == nil {
-				return v.missing("bench")
-			}
 			if len(args) == 0 {
 				return cmd.Help()
 			}

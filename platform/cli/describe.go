@@ -14,7 +14,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
-// description is the result of thaw describe.
 type description struct {
 	Function  api.Function        `json:"function"`
 	Replicas  []functions.Replica `json:"replicas"`

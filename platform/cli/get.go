@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
@@ -35,10 +35,8 @@ func (m modelVerbs) get() *cobra.Command {
 		ValidArgs: words,
 		Args:      kit.UpToArgs("", 2),
 		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-			word := "functions"
-			if len(args) > 0 {
-				word = args[0]
-			}
+			args = append(args, "", "") // what is not given
+			word, want := cmp.Or(args[0], "functions"), args[1]
 			if !slices.Contains(words, word) && slices.Contains(words, word+"s") {
 				word += "s"
 			}
@@ -46,8 +44,8 @@ func (m modelVerbs) get() *cobra.Command {
 				return kit.Usage(kit.DidYouMean(word, words, 1, "one of "+strings.Join(words, ", ")), "%q is no kind", functions.Clip(word))
 			}
 			kindOf := map[string]string{"models": functions.KindModel, "routers": functions.KindRouter, "remotes": functions.KindRemote}[word]
-			if (word == "functions" || kindOf != "") && len(args) == 2 && !follow {
-				name, err := m.name(ctx, cl, args[1])
+			if (word == "functions" || kindOf != "") && want != "" && !follow {
+				name, err := m.name(ctx, cl, want)
 				if err != nil {
 					return err
 				}
@@ -56,23 +54,15 @@ func (m modelVerbs) get() *cobra.Command {
 					return err
 				}
 				if kindOf != "" && f.Kind != kindOf {
-					return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("%s is a %s", f.Name, f.Kind), Hint: "thaw get functions " + args[1]}
+					return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("%s is a %s", f.Name, f.Kind), Hint: "thaw get functions " + want}
 				}
 				return kit.PrintOne(m.Terminal, tables.Functions(), f)
 			}
-			var want string
-			if len(args) == 2 {
-				want = args[1]
-			}
 			switch word {
 			case "functions", "models", "routers", "remotes":
-				k := tables.Functions()
-				k.Keep = func(f api.Function) bool { return m.showsTeam(f.Team) && (kindOf == "" || f.Kind == kindOf) }
-				return showList(ctx, m.printer, cl, k, follow, want, cl.Functions)
+				return m.listFunctions(ctx, cl, kindOf, follow, want)
 			case "replicas":
-				k := tables.Replicas(m.Terminal)
-				k.Keep = func(r functions.Replica) bool { return m.showsFunction(r.Function) }
-				return showList(ctx, m.printer, cl, k, follow, want, cl.Replicas)
+				return m.listReplicas(ctx, cl, follow, want)
 			case "nodes": // of no team
 				return showList(ctx, m.printer, cl, tables.Nodes(m.Terminal), follow, want, cl.Nodes)
 			case "teams":
@@ -91,7 +81,7 @@ func (m modelVerbs) get() *cobra.Command {
 			if follow {
 				return kit.Usage("thaw keys list", "keys cannot be watched")
 			}
-			return showList(ctx, m.printer, cl, tables.Keys(m.Terminal), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, m.cluster.Namespace) })
+			return m.listKeys(ctx, cl, m.cluster.Namespace, want)
 		}),
 	}
 	watchFlag(cmd, &follow)
@@ -115,8 +105,11 @@ func showList[T any](ctx context.Context, c printer, cl *api.Client, k kit.Kind[
 	if follow {
 		return tables.Watch(ctx, c.Terminal, cl, k, is)
 	}
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, queryTimeout)
+		defer cancel()
+	}
 	items, err := get(ctx)
 	if err != nil {
 		return err
@@ -134,6 +127,19 @@ func showList[T any](ctx context.Context, c printer, cl *api.Client, k kit.Kind[
 	return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.Word), functions.Clip(want)), Hint: kit.DidYouMean(want, names, 3, "")}
 }
 
+// listFunctions lists or watches the functions of a kind, of all with "".
+func (m modelVerbs) listFunctions(ctx context.Context, cl *api.Client, kind string, follow bool, want string) error {
+	k := tables.Functions()
+	k.Keep = func(f api.Function) bool { return m.showsTeam(f.Team) && (kind == "" || f.Kind == kind) }
+	return showList(ctx, m.printer, cl, k, follow, want, cl.Functions)
+}
+
+func (m modelVerbs) listReplicas(ctx context.Context, cl *api.Client, follow bool, want string) error {
+	k := tables.Replicas(m.Terminal)
+	k.Keep = func(r functions.Replica) bool { return m.showsFunction(r.Function) }
+	return showList(ctx, m.printer, cl, k, follow, want, cl.Replicas)
+}
+
 func (m modelVerbs) ps() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
@@ -143,9 +149,7 @@ func (m modelVerbs) ps() *cobra.Command {
   thaw ps --to knative -n ml    of a team on a cluster, by way of its API server
   thaw ps -o json`,
 		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
-			k := tables.Replicas(m.Terminal)
-			k.Keep = func(r functions.Replica) bool { return m.showsFunction(r.Function) }
-			err := showList(ctx, m.printer, cl, k, follow, "", cl.Replicas)
+			err := m.listReplicas(ctx, cl, follow, "")
 			if err != nil || follow || m.Output != "table" && m.Output != "wide" {
 				return err
 			}
@@ -157,11 +161,7 @@ func (m modelVerbs) ps() *cobra.Command {
 			}
 			for _, f := range all {
 				if f.Queued > 0 && m.showsTeam(f.Team) {
-					why := f.State.Word()
-					if f.Problem != "" {
-						why = f.Problem
-					}
-					m.Remark("%d wait for %s: %s", f.Queued, tables.ShortName(f.Name), why)
+					m.Remark("%d wait for %s: %s", f.Queued, tables.ShortName(f.Name), cmp.Or(f.Problem, f.State.Word()))
 				}
 			}
 			return nil
@@ -179,9 +179,7 @@ func (m modelVerbs) models() *cobra.Command {
   thaw models --watch
   thaw models -o name`,
 		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
-			k := tables.Functions()
-			k.Keep = func(f api.Function) bool { return m.showsTeam(f.Team) }
-			return showList(ctx, m.printer, cl, k, follow, "", cl.Functions)
+			return m.listFunctions(ctx, cl, "", follow, "")
 		}),
 	}
 	watchFlag(cmd, &follow)

@@ -2,10 +2,10 @@ package cli
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/cli/tables"
@@ -41,26 +41,14 @@ func (m modelVerbs) keysVerb() *cobra.Command {
 		Use: "list", Aliases: []string{"ls"}, Short: "All keys, without their secrets", Args: kit.ExactArgs(),
 		Example: `  thaw keys list --team ml`,
 		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
-			keys, err := cl.Keys(ctx, team)
-			if err != nil {
-				return err
-			}
-			return kit.PrintList(m.Terminal, tables.Keys(m.Terminal), keys)
+			return m.listKeys(ctx, cl, team, "")
 		}),
 	}
 	ls.Flags().StringVar(&team, "team", "", "only this team's")
 	rm := &cobra.Command{
 		Use: "rm ID...", Short: "End keys at once", Args: kit.UpToArgs("the id of a key", 0),
 		Example: `  thaw keys rm 0f3a9c`,
-		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
-			for _, id := range args {
-				if err := cl.DeleteKey(ctx, id); err != nil {
-					return err
-				}
-				fmt.Fprintln(m.Out, kit.Plain(id), "ended")
-			}
-			return nil
-		}),
+		RunE:    m.forEach((*api.Client).DeleteKey, "ended"),
 	}
 	// On a cluster a key is an entry of the Secret thaw-keys in the team's namespace.
 	sameAsTeam := func(f *kit.FlagSet) { f.StringP("namespace", "n", "", "the same as --team") }
@@ -72,4 +60,10 @@ func (m modelVerbs) keysVerb() *cobra.Command {
 	}})
 	cmd.AddCommand(create, ls, rm)
 	return cmd
+}
+
+// listKeys lists the keys of a team, of all with ""; want, when given, is the id of one.
+func (m modelVerbs) listKeys(ctx context.Context, cl *api.Client, team, want string) error {
+	keys := func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, team) }
+	return showList(ctx, m.printer, cl, tables.Keys(m.Terminal), false, want, keys)
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
@@ -25,7 +26,7 @@ type cluster struct {
 // name.
 func (c *connection) toKnative(cmd *cobra.Command, target cluster) {
 	own := cmd.Flags()
-	only := kit.NewFlagSet()
+	only := pflag.NewFlagSet("", pflag.ContinueOnError)
 	only.String("kubeconfig", "", "file that leads to the cluster [KUBECONFIG]")
 	only.String("context", "", "context of it")
 	if target.flags != nil {
@@ -73,9 +74,6 @@ func (c *connection) toKnative(cmd *cobra.Command, target cluster) {
 			if cmd.Flag(name).Changed {
 				return kit.Usage("leave it out", "--%s is for servers, and --to knative means a cluster", name)
 			}
-		}
-		if c.programs.Knative == nil {
-			return &kit.Error{Exit: kit.ExitFailed, What: "this build knows no clusters"}
 		}
 		names := pass
 		if target.asks {

@@ -74,10 +74,6 @@ func TestToKnative(t *testing.T) {
 		!strings.Contains(errs, "--functions is for servers") {
 		t.Errorf("exit %d %s", exit, errs)
 	}
-	if _, errs, exit := runCLI(t, Programs{}, nil, "deploy", "--to", "knative", "-f", "a"); exit != kit.ExitFailed ||
-		!strings.Contains(errs, "this build knows no clusters") {
-		t.Errorf("exit %d %s", exit, errs)
-	}
 }
 
 // TestNamespaceFlag: every verb that takes --to knative takes -n, --namespace.

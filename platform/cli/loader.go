@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -13,7 +14,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// LoaderConfig is the settings of thaw loader.
 type LoaderConfig struct {
 	Store      string             `json:"store" default:"/var/lib/thaw" help:"folder of the node for checkpoints, and for the socket sockets/loader.sock; pods mount sockets read-only"`
 	Bytes      functions.Bytes    `json:"store-bytes" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi. Above 95 % of it the least recently used are deleted down to 85 %"`
@@ -53,10 +53,8 @@ func (c *LoaderConfig) check() error {
 		return errors.New("certs: loaders exchange blocks over TLS only: --certs DIR, with ca.crt, tls.crt and tls.key of the Secret " +
 			"thaw-control-tls")
 	}
-	for name, addr := range map[string]string{"addr": c.Addr, "peer-addr": c.PeerAddr} {
-		if _, _, err := net.SplitHostPort(addr); err != nil && addr != "off" {
-			return fmt.Errorf("%s: %q is no address: want HOST:PORT, or off", name, functions.Clip(addr))
-		}
+	if err := cmp.Or(checkAddress("addr", c.Addr), checkAddress("peer-addr", c.PeerAddr)); err != nil {
+		return err
 	}
 	if c.AheadFor <= 0 {
 		return errors.New("ahead-for must be more than 0")
@@ -78,8 +76,21 @@ func (c *LoaderConfig) check() error {
 	if err := kit.MakeAbsolute(&c.Store, &c.TokenFile, &c.Certs); err != nil {
 		return err
 	}
-	if len(c.Store) > maxSocketDir {
-		return fmt.Errorf("store: the path is %d bytes long; with a socket in it it may have %d", len(c.Store), maxSocketDir)
+	return checkSocketDir("store", c.Store)
+}
+
+// checkAddress validates a HOST:PORT or off.
+func checkAddress(name, address string) error {
+	if _, _, err := net.SplitHostPort(address); err != nil && address != "off" {
+		return fmt.Errorf("%s: %q is no address: want HOST:PORT, or off", name, functions.Clip(address))
+	}
+	return nil
+}
+
+// checkSocketDir refuses a folder in which the path of a socket would be too long.
+func checkSocketDir(name, dir string) error {
+	if len(dir) > maxSocketDir {
+		return fmt.Errorf("%s: the path is %d bytes long; with a socket in it it may have %d", name, len(dir), maxSocketDir)
 	}
 	return nil
 }
@@ -105,5 +116,5 @@ GOOGLE_ and HF_ variables. It has no access to Kubernetes.
 
 Without a controller pods are served all the same. SIGTERM ends it within seconds:
 what was under way is taken up by the next, and pods that have their weights go on.`,
-	}, cfg, "THAW_LOADER_CONFIG", cfg.check, v.programs.Loader, "loader")
+	}, cfg, "THAW_LOADER_CONFIG", cfg.check, v.programs.Loader)
 }

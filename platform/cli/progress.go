@@ -92,7 +92,7 @@ func (c *connection) followColdStart(ctx context.Context, cl *api.Client, name f
 			return err
 		} else {
 			switch {
-			case t.Error == coldStartCanceled:
+			case t.Error == coldStartCanceled || t.Error == "" && t.State == functions.Unloaded:
 				return &kit.Error{Exit: kit.ExitUnavailable, What: "the start of " + tables.ShortName(name.String()) + " was called off"}
 			case t.State == functions.Failed && t.Node == "":
 				return cannotLoad(name.String(), t.Error)
@@ -103,8 +103,6 @@ func (c *connection) followColdStart(ctx context.Context, cl *api.Client, name f
 				}
 			case t.State == functions.Ready:
 				return nil
-			case t.State.Over():
-				return &kit.Error{Exit: kit.ExitUnavailable, What: "the start of " + tables.ShortName(name.String()) + " was called off"}
 			}
 			state, text, err := c.describeStart(ctx, cl, name, t, r.Add(c.Now(), t.Progress.Bytes))
 			if err != nil {

@@ -51,17 +51,15 @@ func (c *connection) client() (*api.Client, error) {
 	return cl, nil
 }
 
-// givenKey is the key of --key or THAW_KEY.
+// givenKey is the key of --key or THAW_KEY, without the line end that a file may have.
 func (c *connection) givenKey() string {
-	if c.key != "" {
+	switch {
+	case c.key != "":
 		c.keyFrom = "--key"
-		return strings.TrimSpace(c.key) // a file's last line end
-	}
-	k := strings.TrimSpace(c.getenv("THAW_KEY"))
-	if k != "" {
+	case c.getenv("THAW_KEY") != "":
 		c.keyFrom = "THAW_KEY"
 	}
-	return k
+	return strings.TrimSpace(cmp.Or(c.key, c.getenv("THAW_KEY")))
 }
 
 // findKey is the key to send: --key, THAW_KEY, or on this machine the admin
@@ -96,7 +94,7 @@ func (c *connection) dataFolders() ([]string, error) {
 	if dir := cmp.Or(c.data, c.getenv("THAW_DATA")); dir != "" {
 		return []string{dir}, nil
 	}
-	home, err := dataDir(c.getenv)("thaw")
+	home, err := dataDir(c.getenv, "thaw")
 	if err != nil {
 		return []string{"data"}, err
 	}

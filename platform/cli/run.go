@@ -3,10 +3,8 @@ package cli
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -29,7 +27,6 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// chatRequest is the body of a chat request.
 type chatRequest struct {
 	Model       string    `json:"model"`
 	Stream      bool      `json:"stream"`
@@ -39,9 +36,7 @@ type chatRequest struct {
 	Seed        *int      `json:"seed,omitempty"`
 }
 
-const (
-	maxPrompt = 8 << 20 // of a prompt that is piped in
-)
+const maxPrompt = 8 << 20 // of a prompt that is piped in
 
 func (m modelVerbs) run() *cobra.Command {
 	var a chatRequest
@@ -161,12 +156,10 @@ func (c *connection) chat(ctx context.Context, cl *api.Client, a chatRequest) (a
 		return "", err
 	}
 	defer res.Body.Close()
-	timeline := ""
-	if res.Header.Get("thaw-cold-start") != "" {
+	answer, timeline, err := chatstream.Print(c.Terminal, l, res.Body, a.Model)
+	if timeline == "" && res.Header.Get("thaw-cold-start") != "" {
 		timeline = chatstream.ServerTiming(res.Header.Get("Server-Timing"))
 	}
-	answer, held, err := chatstream.Print(c.Terminal, l, res.Body, a.Model)
-	timeline = cmp.Or(held, timeline)
 	if timeline != "" {
 		c.Remark("cold start: %s", timeline)
 	}
@@ -180,11 +173,7 @@ const headEvery = 250 * time.Millisecond
 // answer does or after some seconds of waiting, whichever is first; until then
 // the progress is asked for beside it, by the request's own id.
 func (c *connection) send(ctx context.Context, cl *api.Client, l *kit.ProgressLine, body []byte) (*http.Response, error) {
-	var random [12]byte
-	if _, err := rand.Read(random[:]); err != nil {
-		return nil, err
-	}
-	id := "thaw-run-" + hex.EncodeToString(random[:])
+	id := "thaw-run-" + rand.Text()
 	type head struct {
 		res *http.Response
 		err error

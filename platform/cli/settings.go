@@ -42,7 +42,6 @@ type RequestSettings struct {
 	Hold        string          `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
 }
 
-// Check validates the settings.
 func (s *RequestSettings) Check() error {
 	if s.MaxBody < 1024 {
 		return fmt.Errorf("max-body: %s is too small for any request", s.MaxBody)
@@ -64,7 +63,6 @@ type PolicySettings struct {
 	PrewarmBudget functions.Duration `json:"prewarm-budget" default:"1h" help:"GPU time that starts ahead may take in an hour, for each team; all together four times that"`
 }
 
-// Check validates the settings.
 func (s *PolicySettings) Check() error {
 	if s.PrewarmBudget <= 0 {
 		return errors.New("prewarm-budget must be more than 0; --prewarm off starts nothing ahead")
@@ -72,7 +70,6 @@ func (s *PolicySettings) Check() error {
 	return nil
 }
 
-// Policy returns the placement policy that the settings describe.
 func (s PolicySettings) Policy() placement.Policy {
 	p := placement.DefaultPolicy
 	p.Eviction, _ = eviction.Parse(s.Eviction) // one of those the setting allows
@@ -88,7 +85,6 @@ type MoneySettings struct {
 	GPUHourPrice float64 `json:"gpu-hour-price" default:"0" help:"what an hour of a GPU costs: a model without price in its file costs a Router its GPU seconds times this; 0: unknown"`
 }
 
-// Check validates the settings.
 func (s *MoneySettings) Check() error {
 	if len(s.Currency) != 3 || strings.ContainsFunc(s.Currency, func(r rune) bool { return r < 'A' || r > 'Z' }) {
 		return fmt.Errorf("currency: %q is none: want three capital letters, such as EUR", functions.Clip(s.Currency))
@@ -123,7 +119,6 @@ type ServeConfig struct {
 	kit.LogSettings
 }
 
-// AgentConfig is the settings of thaw agent.
 type AgentConfig struct {
 	Server    string `json:"server" help:"URL of the server's --agents-addr, https://HOST:PORT"`
 	TokenFile string `json:"token-file" help:"file with a join token (thaw agents token), for the first start; afterwards the agent has a certificate of its own in its data folder"`
@@ -149,11 +144,11 @@ type KeepConfig struct {
 }
 
 // check validates the settings together and fills in defaults of the machine.
-func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
+func (c *ServeConfig) check(getenv func(string) string) (err error) {
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
 		return fmt.Errorf("addr: %q is no address: want HOST:PORT, such as 127.0.0.1:8080", functions.Clip(c.Addr))
 	}
-	if err := cmp.Or(c.RequestSettings.Check(), c.MoneySettings.Check()); err != nil {
+	if err := cmp.Or(c.RequestSettings.Check(), c.MoneySettings.Check(), c.PolicySettings.Check()); err != nil {
 		return err
 	}
 	for _, o := range c.Origin {
@@ -169,20 +164,13 @@ func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
 	if c.OrphanTimeout <= 0 || c.Drain <= 0 {
 		return errors.New("orphan-timeout and drain must be more than 0")
 	}
-	if err := c.PolicySettings.Check(); err != nil {
-		return err
-	}
 	if c.Data == "" {
-		dir, err := dataDir("thaw")
-		if err != nil {
-			return err
-		}
-		c.Data = dir
+		c.Data, err = dataDir(getenv, "thaw")
 	}
-	return kit.MakeAbsolute(&c.Data, &c.Functions)
+	return cmp.Or(err, kit.MakeAbsolute(&c.Data, &c.Functions))
 }
 
-func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
+func (c *AgentConfig) check(getenv func(string) string) (err error) {
 	if c.Server == "" {
 		return errors.New("server: the URL of the server to join is needed: --server https://HOST:8090, its --agents-addr")
 	}
@@ -203,13 +191,9 @@ func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
 		return fmt.Errorf("name: %w", err)
 	}
 	if c.Data == "" {
-		dir, err := dataDir("thaw-agent")
-		if err != nil {
-			return err
-		}
-		c.Data = dir
+		c.Data, err = dataDir(getenv, "thaw-agent")
 	}
-	return kit.MakeAbsolute(&c.Data, &c.TokenFile)
+	return cmp.Or(err, kit.MakeAbsolute(&c.Data, &c.TokenFile))
 }
 
 // defaultHostname fills in the name of this host where name is empty.
@@ -225,15 +209,13 @@ func defaultHostname(name *string) error {
 	return nil
 }
 
-// dataDir returns the default data folder, by XDG_DATA_HOME or HOME.
-func dataDir(getenv func(string) string) func(name string) (string, error) {
-	return func(name string) (string, error) {
-		if x := getenv("XDG_DATA_HOME"); filepath.IsAbs(x) {
-			return filepath.Join(x, name), nil
-		}
-		if home := getenv("HOME"); home != "" {
-			return filepath.Join(home, ".local", "share", name), nil
-		}
-		return "", errors.New("data: there is no home folder to keep it in: give --data DIR")
+// dataDir returns the default data folder of that name, by XDG_DATA_HOME or HOME.
+func dataDir(getenv func(string) string, name string) (string, error) {
+	if x := getenv("XDG_DATA_HOME"); filepath.IsAbs(x) {
+		return filepath.Join(x, name), nil
 	}
+	if home := getenv("HOME"); home != "" {
+		return filepath.Join(home, ".local", "share", name), nil
+	}
+	return "", errors.New("data: there is no home folder to keep it in: give --data DIR")
 }

@@ -28,7 +28,6 @@ type LocalStore interface {
 	Close()
 }
 
-// LocalStoreOptions are how a store below a data folder is opened.
 type LocalStoreOptions struct {
 	Data   string
 	Budget functions.Bytes // 0: all the disk has
@@ -211,9 +210,6 @@ func (c *connection) fillRequest(ctx context.Context, cl *api.Client, word strin
 
 // withLocalStore does something with the store below --data.
 func (c *connection) withLocalStore(ctx context.Context, o LocalStoreOptions, do func(context.Context, LocalStore) error) error {
-	if c.programs.OpenStore == nil {
-		return c.missing("store")
-	}
 	if c.data == "" {
 		return kit.Usage("--data DIR", "--data is empty")
 	}
@@ -302,7 +298,7 @@ func (c *connection) showTransfer(ctx context.Context, what string, run func(rep
 			_ = enc.Encode(p) // a reader that went away gets the failure at the end
 			return
 		}
-		if p.Over() && !c.jsonLines() {
+		if p.Over() {
 			l.Clear()
 			if p.State == "ready" {
 				c.Remark("%s", transferResult(what, p))

@@ -15,7 +15,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
-// describeTeam is `thaw describe team`.
 func (m modelVerbs) describeTeam() *cobra.Command {
 	return &cobra.Command{
 		Use: "team NAME", Short: "What one team may take of the fleet, and has taken", Args: kit.ExactArgs("the name of a team"),
@@ -77,7 +76,11 @@ func (p printer) printTeam(t api.Team) {
 		of(t.Requests))
 	row("", "%s tokens a minute%s", bound(l.TokensPerMinute), of(t.Tokens))
 	row("", "%s cold starts an hour%s", bound(l.ColdStartsPerHour), of(t.ColdStarts))
-	row("", "%s GPU-seconds a day%s", bound(l.GPUSecondsPerDay), tables.GPULeft(t))
+	left := ""
+	if t.Left != nil {
+		left = fmt.Sprintf(", %.0f left", *t.Left)
+	}
+	row("", "%s GPU-seconds a day%s", bound(l.GPUSecondsPerDay), left)
 	store := "unlimited bytes"
 	if l.StoreBytes > 0 {
 		store = l.StoreBytes.Human()

@@ -1,17 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
-	"net"
 
 	"github.com/spf13/cobra"
 
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// WarmHostConfig is the settings of thaw warm-host.
 type WarmHostConfig struct {
 	Sockets    string `json:"sockets" default:"/var/lib/thaw/sockets" help:"folder of the node that pods mount read-only; the socket is warm/s below it"`
 	Engine     string `json:"engine" default:"vllm" help:"what is imported" oneof:"vllm"`
@@ -25,16 +22,10 @@ func (c *WarmHostConfig) check() error {
 	if c.Sockets == "" {
 		return errors.New("sockets: the folder of the node's sockets is needed: --sockets /var/lib/thaw/sockets")
 	}
-	if _, _, err := net.SplitHostPort(c.Addr); err != nil && c.Addr != "off" {
-		return fmt.Errorf("addr: %q is no address: want HOST:PORT, or off", functions.Clip(c.Addr))
-	}
-	if err := kit.MakeAbsolute(&c.Sockets, &c.Dir); err != nil {
+	if err := cmp.Or(checkAddress("addr", c.Addr), kit.MakeAbsolute(&c.Sockets, &c.Dir)); err != nil {
 		return err
 	}
-	if len(c.Sockets) > maxSocketDir {
-		return fmt.Errorf("sockets: the path is %d bytes long; with a socket in it it may have %d", len(c.Sockets), maxSocketDir)
-	}
-	return nil
+	return checkSocketDir("sockets", c.Sockets)
 }
 
 func (v platformVerbs) warmHost() *cobra.Command {
@@ -57,5 +48,5 @@ It takes root on the node: hostPID, SYS_ADMIN and seven more capabilities, no se
 filter, and an image whose interpreter is root's alone to write. All pods of a node
 share the layout of memory and the hash seed of their engines: runtime/forkserver/pods.md
 says what that is worth.`,
-	}, cfg, "", cfg.check, v.programs.WarmHost, "warm-host")
+	}, cfg, "", cfg.check, v.programs.WarmHost)
 }

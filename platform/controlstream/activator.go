@@ -1,7 +1,6 @@
 package controlstream
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,17 +9,15 @@ import (
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/newest"
 )
 
-// Feed is the data path that an Activator publishes to and reports on: activator.Activator.
+// Feed is the data path that an Activator publishes to: activator.Activator. It reports its demand
+// to the Activator before Publish and Remove return.
 type Feed interface {
 	Publish(fs ...snapshot.Snapshot)
 	Remove(names ...functions.Name)
 	AbortThrough(agent string)
-	Demand(all bool, yield func(activator.Demand))
-	DemandOf(name functions.Name) (activator.Demand, bool)
-	EachInFlight(name functions.Name, yield func(replica string, n int))
-	InFlightOf(name functions.Name, replica string) int
 }
 
 // RateLimits is an activator's part of the teams' limits: ratelimit.Limits.
@@ -40,7 +37,7 @@ type ActivatorOptions struct {
 }
 
 // Activator is an activator's end of its control stream: it publishes the controller's
-// snapshots to the data path and reports the demand there. It is the data path's
+// snapshots to the data path and passes on the demand there. It is the data path's
 // activator.Waker. Without a connection the last snapshots stay published.
 type Activator struct {
 	*Client
@@ -53,12 +50,15 @@ type Activator struct {
 	mu      sync.Mutex
 	seq     uint64 // Seq of the published snapshots
 	fns     map[functions.Name]*snapshot.Snapshot
-	removed map[functions.Name][]string // replicas of removed functions that may still have requests in flight
+	latest  map[functions.Name]activator.Demand  // of a removed function while it has requests in flight
+	changed newest.Map[functions.Name, struct{}] // in latest since the last report
 }
 
 // NewActivator returns an Activator; it starts nothing.
 func NewActivator(o ActivatorOptions) *Activator {
-	a := &Activator{o: o, synced: make(chan struct{}), fns: map[functions.Name]*snapshot.Snapshot{}, removed: map[functions.Name][]string{}}
+	a := &Activator{
+		o: o, synced: make(chan struct{}), fns: map[functions.Name]*snapshot.Snapshot{}, latest: map[functions.Name]activator.Demand{},
+	}
 	o.Hello.Kind = KindActivator
 	a.Client = NewClient(o.ClientOptions)
 	a.Client.hears, a.Client.demand = a.onUpdate, a.demand
@@ -73,9 +73,6 @@ func (a *Activator) Attach(feed Feed) { a.feed = feed }
 
 // Synced returns a channel that is closed after the controller's first full sync.
 func (a *Activator) Synced() <-chan struct{} { return a.synced }
-
-// DemandChanged reports that the demand has changed (activator.Options.DemandChanged).
-func (a *Activator) DemandChanged() { a.demandChanged.Set() }
 
 // ReportUsageNow has the rate-limit usage reported now (ratelimit.Limits.ShareLimits).
 func (a *Activator) ReportUsageNow() { a.reportDue.Set() }
@@ -105,20 +102,20 @@ func (a *Activator) FirstToken(name functions.Name, coldStart string, took time.
 
 // onUpdate applies an update of the controller. Calls are sequential.
 func (a *Activator) onUpdate(d Update, seq uint64) {
-	names, gone := a.beforeUpdate(&d)
+	removed := a.removedBy(&d)
 	if d.Keys != nil && a.o.Keys != nil {
 		a.o.Keys(*d.Keys)
 	}
 	if d.RateLimits != nil && a.o.RateLimits != nil {
 		a.o.RateLimits.ApplyAllotments(*d.RateLimits, time.Now())
 	}
-	if len(names) > 0 {
-		a.feed.Remove(names...)
+	if len(removed) > 0 {
+		a.feed.Remove(removed...)
 	}
 	if len(d.Functions) > 0 {
 		a.feed.Publish(d.Functions...)
 	}
-	a.afterUpdate(&d, gone, seq)
+	a.afterUpdate(&d, removed, seq)
 	for _, agent := range d.AbortAgent { // aborted requests find another replica in the new snapshots
 		a.feed.AbortThrough(agent)
 	}
@@ -128,7 +125,7 @@ func (a *Activator) onUpdate(d Update, seq uint64) {
 		}
 		a.Send(Report{Applied: d.Table.Version})
 	}
-	if len(d.Functions)+len(gone) > 0 {
+	if len(d.Functions)+len(removed) > 0 {
 		a.reportDue.Set() // acknowledge the snapshots: a replica that left the routes may be ended then
 	}
 	if d.FullSync && !a.syncedOnce.Swap(true) {
@@ -136,116 +133,85 @@ func (a *Activator) onUpdate(d Update, seq uint64) {
 	}
 }
 
-// beforeUpdate returns the functions to remove, and for each its replicas that may still
-// have requests in flight.
-func (a *Activator) beforeUpdate(d *Update) (names []functions.Name, gone map[functions.Name][]string) {
+// removedBy returns the published functions that d removes.
+func (a *Activator) removedBy(d *Update) (names []functions.Name) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if d.FullSync {
-		named := functions.SetOf(d.Functions, func(f snapshot.Snapshot) functions.Name { return f.Name })
-		for name := range a.fns {
-			if !named[name] {
-				names = append(names, name)
-			}
-		}
-	} else {
-		names = functions.Filter(d.Removed, func(name functions.Name) bool { return a.fns[name] != nil })
+	if !d.FullSync {
+		return functions.Filter(d.Removed, func(name functions.Name) bool { return a.fns[name] != nil })
 	}
-	gone = make(map[functions.Name][]string, len(names))
-	for _, name := range names {
-		var reps []string
-		f := a.fns[name]
-		for i := range f.Replicas {
-			reps = append(reps, f.Replicas[i].ID)
+	named := functions.SetOf(d.Functions, func(f snapshot.Snapshot) functions.Name { return f.Name })
+	for name := range a.fns {
+		if !named[name] {
+			names = append(names, name)
 		}
-		for i := range f.EarlyReplicas { // requests sent before READY are in flight once the replica answers
-			reps = append(reps, f.EarlyReplicas[i].ID)
-		}
-		a.feed.EachInFlight(name, func(replica string, _ int) {
-			if !slices.Contains(reps, replica) {
-				reps = append(reps, replica)
-			}
-		})
-		gone[name] = reps
 	}
-	return names, gone
+	return names
 }
 
 // afterUpdate records the published snapshots; removed replicas get no new requests.
-func (a *Activator) afterUpdate(d *Update, gone map[functions.Name][]string, seq uint64) {
+func (a *Activator) afterUpdate(d *Update, removed []functions.Name, seq uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for i := range d.Functions {
-		f := &d.Functions[i]
-		a.fns[f.Name] = f
-		delete(a.removed, f.Name)
-	}
-	for name, reps := range gone {
+	for _, name := range removed {
 		delete(a.fns, name)
-		a.removed[name] = reps
+	}
+	for i := range d.Functions {
+		a.fns[d.Functions[i].Name] = &d.Functions[i]
 	}
 	a.seq = seq
 }
 
-// demand adds to u the demand of all functions, or of those whose demand has changed.
-func (a *Activator) demand(all, first bool, u *Report) (whole bool, heard uint64) {
+// Demand takes the demand for functions; it is written at once if none was for demandPace.
+func (a *Activator) Demand(ds ...activator.Demand) {
 	a.mu.Lock()
-	if first {
-		a.seq = 0 // the sequence number may be of another hub
+	for _, d := range ds {
+		if _, known := a.latest[d.Name]; !known && !hasRequests(&d) && d.LastEnd.IsZero() {
+			continue // a function without a request yet
+		}
+		a.latest[d.Name] = d
+		a.changed.Put(d.Name, struct{}{})
 	}
-	heard = a.seq
 	a.mu.Unlock()
+	a.demandChanged.Set()
+}
+
+// demand adds to u the demand of all functions that have any, or of those whose demand has
+// changed. The first report of a connection also has what a new controller needs: each
+// function's last use, or a cold function would look idle since ever, and wakes for queued requests.
+func (a *Activator) demand(all, first bool, u *Report) (whole bool, heard uint64) {
 	if a.o.RateLimits != nil {
 		u.RateLimits = a.o.RateLimits.Reports(first, all, time.Now())
 	}
-	a.feed.Demand(all, func(d activator.Demand) {
-		var flights map[string]int
-		a.feed.EachInFlight(d.Name, func(replica string, n int) {
-			if flights == nil {
-				flights = map[string]int{}
-			}
-			flights[replica] = n
-		})
-		u.Demand = append(u.Demand, Demand{Demand: d, InFlight: flights})
-	})
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for name, reps := range a.removed {
-		flights := map[string]int{}
-		for _, replica := range reps {
-			if n := a.feed.InFlightOf(name, replica); n > 0 {
-				flights[replica] = n
-			}
-		}
-		u.Demand = append(u.Demand, Demand{Demand: activator.Demand{Name: name}, InFlight: flights})
-		if len(flights) == 0 {
-			delete(a.removed, name)
-		}
-	}
 	if first {
-		a.addResumeState(u)
+		a.seq = 0 // the sequence number may be of another hub
 	}
-	return all, heard
+	for _, x := range a.changed.Entries() {
+		u.Demand = append(u.Demand, a.latest[x.Key])
+	}
+	if all {
+		a.addUnchanged(first, u)
+	}
+	a.changed.Clear()
+	return all, a.seq
 }
 
-// addResumeState adds what a new controller needs: each function's last use, or a cold function
-// would look idle since ever, and wakes for queued requests. mu must be
-// held.
-func (a *Activator) addResumeState(u *Report) {
-	busy := make(map[functions.Name]bool, len(u.Demand))
-	for _, d := range u.Demand {
-		busy[d.Name] = true
-		n := a.fns[d.Name]
-		if d.Queued > d.Low.Queued && n != nil && len(n.Replicas) == 0 {
-			u.Wakes = append(u.Wakes, Wake{Name: d.Name})
+// addUnchanged adds to u what demand adds beside the changed demand; mu must be held.
+func (a *Activator) addUnchanged(first bool, u *Report) {
+	for name, d := range a.latest {
+		f := a.fns[name]
+		if _, changed := a.changed.Get(name); !changed && (hasRequests(&d) || first && !d.LastEnd.IsZero()) {
+			u.Demand = append(u.Demand, d)
 		}
-	}
-	for name := range a.fns {
-		if busy[name] {
-			continue
+		if f == nil && !hasRequests(&d) {
+			delete(a.latest, name)
 		}
-		if d, ok := a.feed.DemandOf(name); ok && !d.LastEnd.IsZero() {
-			u.Demand = append(u.Demand, Demand{Demand: d})
+		if first && d.Queued > d.Low.Queued && f != nil && len(f.Replicas) == 0 {
+			u.Wakes = append(u.Wakes, Wake{Name: name})
 		}
 	}
 }
+
+func hasRequests(d *activator.Demand) bool { return d.Active+d.Queued+len(d.InFlight) > 0 }

@@ -44,6 +44,7 @@ func (b bell) Publish(fs ...snapshot.Snapshot) { b.rang <- time.Now(); b.feed.Pu
 type ringing struct{ rang chan time.Time }
 
 func (r ringing) Wake(functions.Name) string                   { r.rang <- time.Now(); return "" }
+func (r ringing) Demand(...activator.Demand)                   {}
 func (r ringing) Nudge(functions.Name)                         {}
 func (r ringing) ReportFailure(functions.Name, string, string) {}
 func (r ringing) heard(b *testing.B, what string) time.Time    { return awaited(b, what, r.rang) }
@@ -101,7 +102,7 @@ func linked(b *testing.B, n int) (h *Hub, w ringing, as []*Activator, fs []bell,
 				c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 				return counted{c, read, wrote, writes}, err
 			}}})
-		a.Attach(f)
+		attach(a, f)
 		start(b, a.Run)
 		<-a.Synced()
 		awaited(b, "the first picture", f.rang)
@@ -150,7 +151,6 @@ func BenchmarkWake(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		fs[0].want(activator.Demand{Name: name("m"), Queued: i + 1, Oldest: time.Now()})
 		began := time.Now()
-		as[0].DemandChanged()
 		as[0].Wake(name("m"))
 		took = append(took, w.heard(b, "the wake").Sub(began))
 	}
@@ -162,13 +162,11 @@ func BenchmarkWake(b *testing.B) {
 // BenchmarkWarm measures the bytes that a request to a warm function costs its connection:
 // it changes the demand twice, and frames of demand are at least demandPace apart.
 func BenchmarkWarm(b *testing.B) {
-	_, _, as, fs, _, wrote, writes := linked(b, 1)
+	_, _, _, fs, _, wrote, writes := linked(b, 1)
 	began, bytes, frames := time.Now(), wrote.Load(), writes.Load()
 	for b.Loop() {
 		fs[0].want(activator.Demand{Name: name("m"), Active: 1})
-		as[0].DemandChanged()
 		fs[0].want(activator.Demand{Name: name("m"), LastEnd: began})
-		as[0].DemandChanged()
 	}
 	s := time.Since(began).Seconds()
 	b.ReportMetric(float64(writes.Load()-frames)/s, "writes/s")

@@ -51,7 +51,7 @@ func TestLargeModels(t *testing.T) {
 		var got Keys
 		a := NewActivator(ActivatorOptions{ClientOptions: ClientOptions{Addr: "control:8090", Token: secret, Hello: Hello{ID: "a"}, Dial: w.dial,
 			Lookup: w.lookup, Log: w.logger()}, Keys: func(k Keys) { got = k }})
-		a.Attach(f)
+		attach(a, f)
 		stop := w.run(a.Run)
 		<-a.Synced()
 		synctest.Wait()

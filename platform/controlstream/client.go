@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/newest"
 )
@@ -407,7 +408,7 @@ type outbox struct {
 	demandHints   newest.Map[functions.Name, functions.Name]
 	healthReports newest.Map[string, HealthReport]
 	firstTokens   newest.Map[string, FirstToken]
-	demand        newest.Map[functions.Name, Demand]
+	demand        newest.Map[functions.Name, activator.Demand]
 	pods          newest.Map[string, Pod]
 	applied       uint64
 	node          *functions.Heartbeat

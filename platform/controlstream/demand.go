@@ -11,8 +11,12 @@ import (
 )
 
 // dropLostActivators removes activators that are disconnected for longer than grace: their requests
-// were on their own connections. mu must be held.
-func (h *Hub) dropLostActivators(now time.Time) {
+// were on their own connections.
+func (h *Hub) dropLostActivators() {
+	defer h.reportDemand()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.o.Now()
 	for id, p := range h.peers[KindActivator] {
 		if p.lost.IsZero() || now.Sub(p.lost) < grace {
 			continue
@@ -47,7 +51,9 @@ func (h *Hub) noteRequestEnd(name functions.Name, at, use time.Time) {
 	}
 }
 
-// sum adds up the demand for a function at all activators; mu must be held.
+// sum adds up the demand for a function at all activators. One that has not yet acknowledged the
+// removal of a replica from the routes counts as one more request in flight there: it may be
+// sending one just now. mu must be held.
 func (h *Hub) sum(name functions.Name) activator.Demand {
 	out := activator.Demand{Name: name, LastEnd: h.ends[name].any}
 	if e := h.ends[name]; e.use.Before(e.any) {
@@ -66,38 +72,52 @@ func (h *Hub) sum(name functions.Name) activator.Demand {
 		out.Queued += d.Queued
 		out.Low.Active += d.Low.Active
 		out.Low.Queued += d.Low.Queued
+		for replica, n := range d.InFlight {
+			addInFlight(&out, replica, n)
+		}
+	}
+	for _, l := range h.removed[name] {
+		h.activators(func(p *peer) {
+			if p.appliedSeq < l.seq {
+				addInFlight(&out, l.id, 1)
+			}
+		})
 	}
 	return out
 }
 
-// DemandOf returns the demand for one function at all activators.
-func (h *Hub) DemandOf(name functions.Name) activator.Demand {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.sum(name)
+func addInFlight(d *activator.Demand, replica string, n int) {
+	if d.InFlight == nil {
+		d.InFlight = map[string]int{}
+	}
+	d.InFlight[replica] += n
 }
 
-// Demand yields the demand of each function whose demand, or whose replicas' requests in
-// flight, may have changed since the last call; with all also of every function that has
-// requests. Calls must be sequential.
-func (h *Hub) Demand(all bool, yield func(activator.Demand)) {
-	h.mu.Lock()
-	h.dropLostActivators(h.o.Now())
-	if all {
-		for _, p := range h.peers[KindActivator] {
-			for name, d := range p.demand {
-				if d.Active+d.Queued > 0 {
-					h.demandChanged.Put(name, name)
-				}
-			}
-		}
-		h.prune()
+// markRemoved marks the demand for the functions that lost a replica after seq and by to as
+// changed; mu must be held.
+func (h *Hub) markRemoved(seq, to uint64) {
+	if seq >= h.lastRemoved {
+		return
 	}
-	out := functions.ConvertAll(h.demandChanged.Values(), h.sum)
+	for name, list := range h.removed {
+		if slices.ContainsFunc(list, func(l removedReplica) bool { return seq < l.seq && l.seq <= to }) {
+			h.demandChanged.Put(name, name)
+		}
+	}
+}
+
+// reportDemand gives the demand that has changed at any activator to the Waker. When it returns,
+// the Waker has what changed before the call.
+func (h *Hub) reportDemand() {
+	h.reporting.Lock()
+	defer h.reporting.Unlock()
+	h.mu.Lock()
+	changed := functions.ConvertAll(h.demandChanged.Values(), h.sum)
 	h.demandChanged.Clear()
+	closed := h.closed
 	h.mu.Unlock()
-	for _, d := range out {
-		yield(d)
+	if len(changed) > 0 && h.o.Waker != nil && !closed {
+		h.o.Waker.Demand(changed...)
 	}
 }
 
@@ -106,9 +126,13 @@ func (h *Hub) Demand(all bool, yield func(activator.Demand)) {
 // last request.
 const forgetAfter = time.Hour
 
-// prune drops entries that are older than forgetAfter; mu must be held.
+// prune drops entries that are older than forgetAfter, once a minute; mu must be held.
 func (h *Hub) prune() {
 	now := h.o.Now()
+	if now.Sub(h.prunedAt) < time.Minute {
+		return
+	}
+	h.prunedAt = now
 	for name, list := range h.removed {
 		if list = slices.DeleteFunc(list, func(l removedReplica) bool { return now.Sub(l.at) > forgetAfter }); len(list) == 0 {
 			delete(h.removed, name)
@@ -123,31 +147,10 @@ func (h *Hub) prune() {
 	}
 }
 
-// InFlightOf counts a replica's requests at all activators. An activator that has not yet
-// acknowledged the replica's removal from the routes counts as one more: it may be sending
-// a request to it just now.
-func (h *Hub) InFlightOf(name functions.Name, replica string) (n int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, p := range h.peers[KindActivator] {
-		n += p.demand[name].InFlight[replica]
-	}
-	for _, l := range h.removed[name] {
-		if l.id == replica {
-			h.activators(func(p *peer) {
-				if p.appliedSeq < l.seq {
-					n++
-				}
-			})
-		}
-	}
-	return n
-}
-
 // applyReport records the demand of an activator; mu must be held.
 func (h *Hub) applyReport(p *peer, f *reportFrame, u Report) {
 	if f.FullSync {
-		named := functions.SetOf(u.Demand, func(d Demand) functions.Name { return d.Name })
+		named := functions.SetOf(u.Demand, func(d activator.Demand) functions.Name { return d.Name })
 		for name := range p.demand {
 			if !named[name] {
 				delete(p.demand, name)
@@ -161,19 +164,22 @@ func (h *Hub) applyReport(p *peer, f *reportFrame, u Report) {
 		if use.IsZero() {
 			use = d.LastEnd // of a request that is not of priority low
 		}
-		if before, ok := p.demand[d.Name]; ok && f.FullSync && d.like(&before) && !d.LastEnd.After(ends.any.Add(jitter)) &&
+		if before, ok := p.demand[d.Name]; ok && f.FullSync && alike(&d, &before) && !d.LastEnd.After(ends.any.Add(jitter)) &&
 			!use.After(ends.use.Add(jitter)) {
 			continue // unchanged
 		}
 		h.noteRequestEnd(d.Name, d.LastEnd, use)
 		h.demandChanged.Put(d.Name, d.Name)
-		if d.Active+d.Queued+len(d.InFlight) == 0 {
+		if !hasRequests(&d) {
 			delete(p.demand, d.Name)
 		} else {
 			p.demand[d.Name] = d
 		}
 	}
-	p.appliedSeq = max(p.appliedSeq, min(f.AppliedSeq, h.seq))
+	if seq := min(f.AppliedSeq, h.seq); seq > p.appliedSeq {
+		h.markRemoved(p.appliedSeq, seq)
+		p.appliedSeq = seq
+	}
 	if u.Applied > 0 {
 		p.applied = u.Applied
 	}
@@ -183,8 +189,8 @@ func (h *Hub) applyReport(p *peer, f *reportFrame, u Report) {
 // times.
 const jitter = 20 * time.Millisecond
 
-// like reports whether two demands for one function are equal, within jitter.
-func (d *Demand) like(o *Demand) bool {
+// alike reports whether two demands for one function are equal, within jitter.
+func alike(d, o *activator.Demand) bool {
 	return d.Active == o.Active && d.Queued == o.Queued && d.Low.Active == o.Low.Active && d.Low.Queued == o.Low.Queued &&
 		d.Oldest.IsZero() == o.Oldest.IsZero() &&
 		d.Oldest.Sub(o.Oldest).Abs() <= jitter && maps.Equal(d.InFlight, o.InFlight)

@@ -38,7 +38,7 @@
 // # The controller's end
 //
 // A Hub is the orchestrator's data path over all activators: a snapshot goes to each,
-// and their demand is added up. A replica that has left the routes counts as in use
+// and their demand is added up and given to the orchestrator with each change. A replica that has left the routes counts as in use
 // until each activator has acknowledged that, together with the requests it sent to the
 // replica meanwhile: the loop ends no request by a race. The demand of an activator
 // whose connection is lost counts for two more seconds; then its requests are gone too,
@@ -52,9 +52,10 @@
 //
 // # The other ends
 //
-// An Activator publishes snapshots to the data path and reports its demand: at once when
-// it changes (then not again for 50 ms, since every request through a READY model
-// changes it), and all of it once a second. Without a controller an activator serves on
+// An Activator publishes snapshots to the data path and passes on the demand that this reports:
+// at once (then not again for 50 ms, since every request through a READY model
+// changes it), and all of it once a second. An acknowledgement comes with the requests in flight
+// that were reported after its snapshots were published. Without a controller an activator serves on
 // with the last snapshots; its first message to the next controller has the waiting
 // requests and the last use of each model, so no request is lost and no model looks idle
 // since ever. A loader uses a Client; the pods' shims speak to their loader over a Unix

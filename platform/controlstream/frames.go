@@ -102,10 +102,9 @@ func (f *reportFrame) unpack(now time.Time) (Report, error) {
 				return Report{}, errDemand
 			}
 		}
-		u.Demand = append(u.Demand, Demand{
-			Demand: activator.Demand{Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: momentBefore(d.Oldest, now),
-				LastEnd: momentBefore(d.LastEnd, now),
-				Low:     admission.LowLoad{Active: d.LowActive, Queued: d.LowQueued, LastUse: momentBefore(d.LastUse, now)}},
+		u.Demand = append(u.Demand, activator.Demand{
+			Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: momentBefore(d.Oldest, now), LastEnd: momentBefore(d.LastEnd, now),
+			Low:      admission.LowLoad{Active: d.LowActive, Queued: d.LowQueued, LastUse: momentBefore(d.LastUse, now)},
 			InFlight: d.InFlight,
 		})
 	}

@@ -136,7 +136,7 @@ func TestAbsentIsAbsent(t *testing.T) {
 // TestClocksOfTwo: moments arrive by the receiver's clock, whatever its offset.
 func TestClocksOfTwo(t *testing.T) {
 	there := moment.Add(-240 * time.Hour)
-	u := Report{Demand: []Demand{{Demand: activator.Demand{Name: name("m"), Queued: 1, Oldest: moment.Add(-time.Second)}}}}
+	u := Report{Demand: []activator.Demand{{Name: name("m"), Queued: 1, Oldest: moment.Add(-time.Second)}}}
 	got, err := u.pack(true, 0, moment).unpack(there)
 	if err != nil || !got.Demand[0].Oldest.Equal(there.Add(-time.Second)) || !got.Demand[0].LastEnd.IsZero() {
 		t.Errorf("%+v, %v", got, err)
@@ -255,13 +255,13 @@ func TestBadFrames(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, err, c.want)
 		}
 	}
-	for what, d := range map[string]Demand{
-		"active":  {Demand: activator.Demand{Active: -1}},
-		"queued":  {Demand: activator.Demand{Queued: -1}},
-		"low":     {Demand: activator.Demand{Low: admission.LowLoad{Queued: -1}}},
+	for what, d := range map[string]activator.Demand{
+		"active":  {Active: -1},
+		"queued":  {Queued: -1},
+		"low":     {Low: admission.LowLoad{Queued: -1}},
 		"flights": {InFlight: map[string]int{"a": -1}},
 	} {
-		if _, err := (Report{Demand: []Demand{d}}).pack(true, 0, moment).unpack(moment); !errors.Is(err, errDemand) {
+		if _, err := (Report{Demand: []activator.Demand{d}}).pack(true, 0, moment).unpack(moment); !errors.Is(err, errDemand) {
 			t.Errorf("%s below nothing: %v", what, err)
 		}
 	}

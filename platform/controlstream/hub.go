@@ -39,7 +39,7 @@ type HubOptions struct {
 	// does not know yet which replicas run.
 	Quiet bool
 
-	// gets wakes, demand hints and health reports of all activators
+	// gets the sums of demand, and the wakes, demand hints and health reports of all activators
 	Waker      activator.Waker
 	FirstToken func(name functions.Name, coldStart string, took time.Duration) // may be nil
 	Node       func(id string, hb functions.Heartbeat)                         // a loader's heartbeat; may be nil
@@ -60,6 +60,7 @@ type Hub struct {
 	o HubOptions
 
 	coordinating sync.Mutex // orders calls of the Coordinator: a former connection makes none after its successor's first
+	reporting    sync.Mutex // orders calls of Waker.Demand: no older sum comes after a newer
 
 	mu            sync.Mutex // guards all fields below; never held during a call or a write
 	open          bool
@@ -70,10 +71,12 @@ type Hub struct {
 	seq           uint64                                // counts changes of snapshots
 	table         *Table
 	keys          *Keys
-	peers         map[Kind]map[string]*peer // connected, or an activator within its grace
-	demandChanged newest.Map[functions.Name, functions.Name]
-	ends          map[functions.Name]requestEnds      // at any activator
-	removed       map[functions.Name][]removedReplica // replicas that have left the routes
+	peers         map[Kind]map[string]*peer                  // connected, or an activator within its grace
+	demandChanged newest.Map[functions.Name, functions.Name] // not reported yet
+	ends          map[functions.Name]requestEnds             // at any activator
+	removed       map[functions.Name][]removedReplica        // replicas that have left the routes
+	lastRemoved   uint64                                     // the newest seq in removed
+	prunedAt      time.Time
 	streams       map[*stream]bool
 	serving       sync.WaitGroup // handlers of streams
 }
@@ -95,7 +98,7 @@ type peer struct {
 	signal newest.Signal // there is an update to write
 
 	lost       time.Time // when the stream ended; zero while it is open
-	demand     map[functions.Name]Demand
+	demand     map[functions.Name]activator.Demand
 	appliedSeq uint64
 	applied    uint64
 	pending    pending
@@ -119,7 +122,7 @@ type pending struct {
 func (h *Hub) newPeer(kind Kind, id string, s *stream) *peer {
 	return &peer{
 		kind: kind, id: id, hub: h, stream: s, signal: newest.NewSignal(),
-		demand: map[functions.Name]Demand{}, pending: pending{fullSync: true, table: true, keys: true},
+		demand: map[functions.Name]activator.Demand{}, pending: pending{fullSync: true, table: true, keys: true},
 	}
 }
 
@@ -173,10 +176,13 @@ func (h *Hub) activators(f func(*peer)) {
 	}
 }
 
-// Publish sends new snapshots of functions to all activators.
+// Publish sends new snapshots of functions to all activators, and reports the demand for those
+// that lose a replica by them.
 func (h *Hub) Publish(fs ...snapshot.Snapshot) {
+	defer h.reportDemand()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.prune()
 	h.seq++
 	for i := range fs {
 		f := fs[i]
@@ -193,6 +199,7 @@ func (h *Hub) Publish(fs ...snapshot.Snapshot) {
 
 // Remove removes functions at all activators.
 func (h *Hub) Remove(names ...functions.Name) {
+	defer h.reportDemand()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seq++
@@ -204,6 +211,7 @@ func (h *Hub) Remove(names ...functions.Name) {
 		delete(h.snapshots, name)
 		h.dropModel(name)
 		delete(h.ends, name)
+		h.demandChanged.Put(name, name)
 		h.activators(func(p *peer) { p.markDirty(name) })
 	}
 	h.activators(func(p *peer) { p.signal.Set() })
@@ -212,10 +220,15 @@ func (h *Hub) Remove(names ...functions.Name) {
 // noteRemovedReplicas records replicas that are in before and not in f; mu must be held.
 func (h *Hub) noteRemovedReplicas(name functions.Name, before, f *snapshot.Snapshot) {
 	list := slices.DeleteFunc(h.removed[name], func(l removedReplica) bool { return f.HasReplica(l.id) })
+	if len(list) < len(h.removed[name]) {
+		h.demandChanged.Put(name, name)
+	}
 	if before != nil {
 		for i := range before.Replicas {
 			if id := before.Replicas[i].ID; !f.HasReplica(id) {
 				list = append(list, removedReplica{id, h.seq, h.o.Now()})
+				h.lastRemoved = h.seq
+				h.demandChanged.Put(name, name)
 			}
 		}
 	}

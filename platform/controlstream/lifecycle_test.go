@@ -181,7 +181,7 @@ func (t *town) lookup(_ context.Context, name string) ([]string, error) {
 func (t *town) activator(id string, f Feed) (*Activator, func()) {
 	a := NewActivator(ActivatorOptions{ClientOptions: ClientOptions{Addr: "control:8090", Token: secret, Hello: Hello{ID: id}, Dial: t.dial,
 		Lookup: t.lookup, Log: t.logger()}})
-	a.Attach(f)
+	attach(a, f)
 	return a, t.run(a.Run)
 }
 
@@ -352,7 +352,7 @@ func TestWrongToken(t *testing.T) {
 		s = w.serve(at(1)+":8090", none)
 		b := NewActivator(ActivatorOptions{ClientOptions: ClientOptions{Addr: "control:8090", Hello: Hello{ID: "b"}, Dial: w.dial,
 			Lookup: w.lookup}})
-		b.Attach(newFeed())
+		attach(b, newFeed())
 		stop = w.run(b.Run)
 		time.Sleep(10 * time.Second)
 		if b.Connected() {
@@ -371,12 +371,12 @@ func TestFrozen(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1)}
 		left := make(chan string, 4)
-		h := NewHub(HubOptions{Token: secret, Left: func(_ Kind, id string) { left <- id }})
+		h, sums := watched(HubOptions{Left: func(_ Kind, id string) { left <- id }})
 		h.Publish(ready(name("m"), "r"))
 		s := w.serve(at(1)+":8090", h)
 		f := newFeed()
 		f.want(activator.Demand{Name: name("m"), Active: 2, Queued: 1})
-		f.fly("r", 2)
+		f.fly(name("m"), "r", 2)
 		a, stop := w.activator("a", f)
 		<-a.Synced()
 		time.Sleep(time.Minute) // an idle connection stays open
@@ -385,11 +385,12 @@ func TestFrozen(t *testing.T) {
 			t.Fatalf("%s left\n%s", id, w.logged())
 		default:
 		}
-		if d := gather(h, true)[name("m")]; d.Active != 2 || d.Queued != 1 || h.InFlightOf(name("m"), "r") != 2 {
+		if d := sums.demand(name("m")); d.Active != 2 || d.Queued != 1 || d.InFlight["r"] != 2 {
 			t.Fatalf("demand %+v", d)
 		}
+		sums.takeNews()
 		time.Sleep(10 * pingEvery)
-		if d := gather(h, false); len(d) != 0 {
+		if d := sums.takeNews(); len(d) != 0 {
 			t.Errorf("what has not changed is news: %+v", d)
 		}
 		w.mu.Lock()
@@ -401,18 +402,20 @@ func TestFrozen(t *testing.T) {
 		if took := time.Since(began); took > deadAfter+pingEvery {
 			t.Errorf("the hub noticed after %v", took)
 		}
-		if d := gather(h, true)[name("m")]; d.Active != 2 {
+		synctest.Wait()
+		if d := sums.demand(name("m")); d.Active != 2 {
 			t.Errorf("it is not believed for a moment: %+v", d)
 		}
 		time.Sleep(grace)
+		synctest.Wait()
 		w.mu.Lock()
 		again := len(w.dials) > dials
 		w.mu.Unlock()
 		if !again {
 			t.Error("the activator did not look for another controller")
 		}
-		d := gather(h, false)[name("m")]
-		if d.Active != 0 || d.Queued != 0 || h.InFlightOf(name("m"), "r") != 0 || d.LastEnd.Before(began) {
+		d := sums.demand(name("m"))
+		if d.Active != 0 || d.Queued != 0 || d.InFlight["r"] != 0 || d.LastEnd.Before(began) {
 			t.Errorf("after its grace: %+v", d)
 		}
 		stop2()
@@ -442,7 +445,7 @@ func TestBelieved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1)}
-		h := NewHub(HubOptions{Token: secret})
+		h, sums := watched(HubOptions{})
 		h.Publish(ready(name("m")), ready(name("n")))
 		s := w.serve(at(1)+":8090", h)
 		f := newFeed()
@@ -450,13 +453,13 @@ func TestBelieved(t *testing.T) {
 		a, stop := w.activator("a", f)
 		<-a.Synced()
 		synctest.Wait()
-		if d := gather(h, false); d[name("m")].Queued != 1 {
+		if d := sums.demand(name("m")); d.Queued != 1 {
 			t.Fatalf("%+v", d)
 		}
 		stop()
 		time.Sleep(grace / 2)
 		synctest.Wait()
-		if d := gather(h, true); d[name("m")].Queued != 1 {
+		if d := sums.demand(name("m")); d.Queued != 1 {
 			t.Errorf("it is not believed: %+v", d)
 		}
 		f2 := newFeed()
@@ -464,7 +467,7 @@ func TestBelieved(t *testing.T) {
 		b, stop := w.activator("a", f2)
 		<-b.Synced()
 		synctest.Wait()
-		if d := gather(h, false); d[name("m")].Queued != 0 || d[name("n")].Queued != 4 {
+		if d := sums.demand(name("n")); d.Queued != 4 || sums.demand(name("m")).Queued != 0 {
 			t.Errorf("it has not replaced its former self: %+v", d)
 		}
 		if got := h.Activators(); len(got) != 1 {
@@ -478,14 +481,15 @@ func TestBelieved(t *testing.T) {
 		for range 50 {
 			time.Sleep(37 * time.Millisecond)
 			synctest.Wait()
-			if d := h.DemandOf(name("n")); d.Queued != 4 {
+			if d := sums.demand(name("n")); d.Queued != 4 {
 				t.Fatalf("%+v", d)
 			}
 		}
 		stop3()
 		stop()
 		time.Sleep(2 * grace)
-		if d := gather(h, true); d[name("n")].Queued != 0 {
+		synctest.Wait()
+		if d := sums.demand(name("n")); d.Queued != 0 {
 			t.Errorf("%+v", d)
 		}
 		s.end()
@@ -658,7 +662,7 @@ func TestQuiet(t *testing.T) {
 		a, stop := w.activator("a", f)
 		<-a.Synced()
 		f.want(activator.Demand{Name: name("m"), LastEnd: time.Now()})
-		f.fly("o", 1)
+		f.fly(name("old"), "o", 1)
 		synctest.Wait()
 		if v, n := first.OldestApplied(); v != 900 || n != 1 {
 			t.Errorf("applied %d by %d", v, n)
@@ -667,7 +671,7 @@ func TestQuiet(t *testing.T) {
 		s.end()
 		first.Close()
 
-		next := NewHub(HubOptions{Token: secret, Quiet: true})
+		next, sums := watched(HubOptions{Quiet: true})
 		next.Publish(ready(name("m")), ready(name("new")))
 		s = w.serve(at(1)+":8090", next)
 		time.Sleep(20 * time.Second)
@@ -677,7 +681,7 @@ func TestQuiet(t *testing.T) {
 		if v, n := next.OldestApplied(); v != 0 || n != 1 {
 			t.Errorf("another one's table was applied: %d by %d", v, n)
 		}
-		if d := gather(next, false)[name("m")]; !d.LastEnd.Equal(end) {
+		if d := sums.demand(name("m")); !d.LastEnd.Equal(end) {
 			t.Errorf("m was used last at %v, want %v", d.LastEnd, end)
 		}
 		next.Publish(ready(name("m"), "r"), ready(name("new")))
@@ -689,12 +693,13 @@ func TestQuiet(t *testing.T) {
 		if len(p.Replicas) != 1 || old || !fresh {
 			t.Errorf("%+v, old %v, new %v", p, old, fresh)
 		}
-		if n := next.InFlightOf(name("old"), "o"); n != 1 {
+		if n := sums.demand(name("old")).InFlight["o"]; n != 1 {
 			t.Errorf("%d are in flight at a replica of one that was taken out", n)
 		}
-		f.fly("o", 0)
+		f.fly(name("old"), "o", 0)
 		time.Sleep(2 * pingEvery)
-		if n := next.InFlightOf(name("old"), "o"); n != 0 {
+		synctest.Wait()
+		if n := sums.demand(name("old")).InFlight["o"]; n != 0 {
 			t.Errorf("%d are in flight at a replica of one that was taken out", n)
 		}
 		stop()
@@ -717,7 +722,7 @@ func TestNotHeardYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1)}
-		h := NewHub(HubOptions{Token: secret})
+		h, sums := watched(HubOptions{})
 		h.Publish(ready(name("m"), "r"))
 		s := w.serve(at(1)+":8090", h)
 		f := slow{newFeed(), make(chan struct{})}
@@ -725,26 +730,26 @@ func TestNotHeardYet(t *testing.T) {
 		f.wait <- struct{}{}
 		_, stop2 := w.activator("b", newFeed())
 		synctest.Wait()
-		if n := h.InFlightOf(name("m"), "r"); n != 0 {
+		if n := sums.demand(name("m")).InFlight["r"]; n != 0 {
 			t.Fatalf("%d", n)
 		}
 		h.Publish(ready(name("m")))
 		synctest.Wait()
-		if n := h.InFlightOf(name("m"), "r"); n != 1 {
+		if n := sums.demand(name("m")).InFlight["r"]; n != 1 {
 			t.Errorf("%d, while one has not heard", n)
 		}
-		f.fly("r", 2) // two requests were sent just before
+		f.fly(name("m"), "r", 2) // two requests were sent just before
 		f.want(activator.Demand{Name: name("m"), Active: 2})
 		f.wait <- struct{}{}
 		synctest.Wait()
-		if n := h.InFlightOf(name("m"), "r"); n != 2 {
+		if n := sums.demand(name("m")).InFlight["r"]; n != 2 {
 			t.Errorf("%d, of the two it was given", n)
 		}
-		f.fly("r", 0)
+		f.fly(name("m"), "r", 0)
 		f.want(activator.Demand{Name: name("m")})
 		time.Sleep(pingEvery)
 		synctest.Wait()
-		if n := h.InFlightOf(name("m"), "r"); n != 0 {
+		if n := sums.demand(name("m")).InFlight["r"]; n != 0 {
 			t.Errorf("%d, of none", n)
 		}
 		stop2()
@@ -759,7 +764,7 @@ func TestBadPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1)}
-		h := NewHub(HubOptions{Token: secret})
+		h, sums := watched(HubOptions{})
 		s := w.serve(at(1)+":8090", h)
 		a, stop := w.activator("good", newFeed())
 		<-a.Synced()
@@ -775,7 +780,7 @@ func TestBadPeer(t *testing.T) {
 			"garbage":  func(p *stream) error { return p.send([]byte{4, 1, 2, 3, 4}) },
 			"a length": func(p *stream) error { return p.send([]byte{0xfc, 255, 255, 255, 255}) },
 			"less than nothing": func(p *stream) error {
-				return p.write((Report{Hello: &Hello{Kind: KindActivator, ID: "bad"}, Demand: []Demand{{Demand: activator.Demand{Name: name("m"), Queued: -4}}}}).pack(true, 0, time.Now()))
+				return p.write((Report{Hello: &Hello{Kind: KindActivator, ID: "bad"}, Demand: []activator.Demand{{Name: name("m"), Queued: -4}}}).pack(true, 0, time.Now()))
 			},
 		} {
 			p, err := NewClient(ClientOptions{Token: secret, Dial: w.dial}).openStream(t.Context(), at(1)+":8090")
@@ -801,7 +806,7 @@ func TestBadPeer(t *testing.T) {
 		if got := h.Activators(); len(got) != 1 || got[0] != "good" {
 			t.Errorf("%v", got)
 		}
-		if d := h.DemandOf(name("m")); d.Queued != 0 {
+		if d := sums.demand(name("m")); d.Queued != 0 {
 			t.Errorf("%+v", d)
 		}
 		stop()

@@ -45,7 +45,7 @@ type Report struct {
 
 	// From an activator. In the first message Demand holds all functions with requests;
 	// later those whose demand has changed, including to zero.
-	Demand        []Demand
+	Demand        []activator.Demand
 	Wakes         []Wake
 	DemandHints   []functions.Name
 	HealthReports []HealthReport
@@ -57,12 +57,6 @@ type Report struct {
 	// later those whose status has changed.
 	Node *functions.Heartbeat // store, memory and peers; without Models
 	Pods []Pod
-}
-
-// Demand is a function's demand at one activator.
-type Demand struct {
-	activator.Demand
-	InFlight map[string]int // requests per replica
 }
 
 // Wake requests a first replica.

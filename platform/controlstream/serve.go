@@ -129,6 +129,9 @@ func (h *Hub) addPeer(p *peer) error {
 			before.stream.end(net.ErrClosed)
 		}
 	}
+	if p.kind == KindActivator {
+		h.markRemoved(0, h.seq)
+	}
 	p.signal.Set()
 	h.mu.Unlock()
 	if h.o.Joined != nil {
@@ -142,11 +145,15 @@ func (h *Hub) removePeer(p *peer) {
 	mine := h.peers[p.kind][p.id] == p
 	if mine {
 		p.lost = h.o.Now()
-		if p.kind != KindActivator {
+		if p.kind == KindActivator {
+			h.markRemoved(p.appliedSeq, h.seq)
+			time.AfterFunc(grace, h.dropLostActivators)
+		} else {
 			delete(h.peers[p.kind], p.id)
 		}
 	}
 	h.mu.Unlock()
+	h.reportDemand()
 	if p.kind == KindActivator && h.o.Coordinator != nil {
 		h.coordinating.Lock()
 		if h.isCurrent(p) { // else a newer connection is the current one
@@ -196,10 +203,11 @@ func (h *Hub) absorb(p *peer, f *reportFrame, u Report) error {
 	}
 	changed := p.applied != applied
 	h.mu.Unlock()
+	h.reportDemand()
 	if changed && h.o.Applied != nil {
 		h.o.Applied()
 	}
-	if w := h.o.Waker; w != nil { // after the demand, which the Waker reads
+	if w := h.o.Waker; w != nil { // after the demand
 		for _, x := range u.Wakes {
 			w.Wake(x.Name)
 		}

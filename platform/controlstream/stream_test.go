@@ -56,15 +56,15 @@ type feed struct {
 	mu       sync.Mutex
 	pictures map[functions.Name]snapshot.Snapshot
 	demand   map[functions.Name]activator.Demand
-	flights  map[string]int
-	changed  map[functions.Name]bool
+	flights  map[functions.Name]map[string]int
+	to       *Activator // nil before bind
 	cuts     []string
 	news     newest.Signal // there was a call
 }
 
 func newFeed() *feed {
-	return &feed{pictures: map[functions.Name]snapshot.Snapshot{}, demand: map[functions.Name]activator.Demand{}, flights: map[string]int{},
-		changed: map[functions.Name]bool{}, news: newest.NewSignal()}
+	return &feed{pictures: map[functions.Name]snapshot.Snapshot{}, demand: map[functions.Name]activator.Demand{},
+		flights: map[functions.Name]map[string]int{}, news: newest.NewSignal()}
 }
 
 func (f *feed) Publish(fs ...snapshot.Snapshot) {
@@ -80,6 +80,8 @@ func (f *feed) Remove(names ...functions.Name) {
 	f.mu.Lock()
 	for _, n := range names {
 		delete(f.pictures, n)
+		delete(f.demand, n)
+		f.report(n)
 	}
 	f.mu.Unlock()
 	f.news.Set()
@@ -92,53 +94,44 @@ func (f *feed) AbortThrough(agent string) {
 	f.news.Set()
 }
 
-func (f *feed) Demand(all bool, yield func(activator.Demand)) {
-	f.mu.Lock()
-	var out []activator.Demand
-	for n, d := range f.demand {
-		if f.changed[n] || all && d.Active+d.Queued > 0 {
-			out = append(out, d)
-		}
-	}
-	clear(f.changed)
-	f.mu.Unlock()
-	for _, d := range out {
-		yield(d)
-	}
-}
-
-func (f *feed) DemandOf(n functions.Name) (activator.Demand, bool) {
+// bind has the demand reported to a from now on.
+func (f *feed) bind(a *Activator) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	d, ok := f.demand[n]
-	return d, ok
-}
-
-func (f *feed) EachInFlight(_ functions.Name, yield func(string, int)) {
-	f.mu.Lock()
-	flights := maps.Clone(f.flights)
-	f.mu.Unlock()
-	for replica, n := range flights {
-		yield(replica, n)
+	f.to = a
+	for n := range f.demand {
+		f.report(n)
 	}
 }
 
-func (f *feed) InFlightOf(_ functions.Name, replica string) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.flights[replica]
+// report reports the demand for a function; mu must be held.
+func (f *feed) report(n functions.Name) {
+	d := f.demand[n]
+	d.Name, d.InFlight = n, maps.Clone(f.flights[n])
+	if f.to != nil {
+		f.to.Demand(d)
+	}
 }
 
+// want sets and reports the demand for a function.
 func (f *feed) want(d activator.Demand) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.demand[d.Name], f.changed[d.Name] = d, true
+	f.demand[d.Name] = d
+	f.report(d.Name)
 }
 
-func (f *feed) fly(replica string, n int) {
+// fly sets and reports the requests in flight at a replica of a function.
+func (f *feed) fly(of functions.Name, replica string, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.flights[replica] = n
+	if f.flights[of] == nil {
+		f.flights[of] = map[string]int{}
+	}
+	if f.flights[of][replica] = n; n == 0 {
+		delete(f.flights[of], replica)
+	}
+	f.report(of)
 }
 
 func (f *feed) has(n functions.Name) (snapshot.Snapshot, bool) {
@@ -150,8 +143,45 @@ func (f *feed) has(n functions.Name) (snapshot.Snapshot, bool) {
 
 // wakes is a Waker that records its calls.
 type wakes struct {
-	mu sync.Mutex
-	of map[functions.Name]bool
+	mu   sync.Mutex
+	of   map[functions.Name]bool
+	last map[functions.Name]activator.Demand // as last reported
+	news map[functions.Name]activator.Demand // reported since takeNews
+}
+
+// watched returns a hub with a Waker that records its calls.
+func watched(o HubOptions) (*Hub, *wakes) {
+	w := &wakes{}
+	o.Token, o.Waker = secret, w
+	return NewHub(o), w
+}
+
+func (w *wakes) Demand(ds ...activator.Demand) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.last == nil {
+		w.last = map[functions.Name]activator.Demand{}
+	}
+	if w.news == nil {
+		w.news = map[functions.Name]activator.Demand{}
+	}
+	for _, d := range ds {
+		w.last[d.Name], w.news[d.Name] = d, d
+	}
+}
+
+func (w *wakes) demand(n functions.Name) activator.Demand {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last[n]
+}
+
+func (w *wakes) takeNews() map[functions.Name]activator.Demand {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	news := w.news
+	w.news = nil
+	return news
 }
 
 func (w *wakes) Wake(n functions.Name) string {
@@ -172,11 +202,19 @@ func (w *wakes) asked(n functions.Name) bool {
 	return w.of[n]
 }
 
+// attach attaches f to a, and has a feed report to a.
+func attach(a *Activator, f Feed) {
+	a.Attach(f)
+	if b, ok := f.(interface{ bind(*Activator) }); ok {
+		b.bind(a)
+	}
+}
+
 // join dials an activator at addr and attaches f.
 func join(t testing.TB, addr, id string, f Feed) (*Activator, func()) {
 	t.Helper()
 	a := NewActivator(ActivatorOptions{ClientOptions: ClientOptions{Addr: addr, Token: secret, Hello: Hello{ID: id}}})
-	a.Attach(f)
+	attach(a, f)
 	return a, start(t, a.Run)
 }
 
@@ -187,12 +225,6 @@ func ready(n functions.Name, replicas ...string) snapshot.Snapshot {
 		f.Replicas = append(f.Replicas, snapshot.Replica{ID: id, Endpoint: "http://10.0.0.1:8080"})
 	}
 	return f
-}
-
-func gather(h *Hub, all bool) map[functions.Name]activator.Demand {
-	out := map[functions.Name]activator.Demand{}
-	h.Demand(all, func(d activator.Demand) { out[d.Name] = d })
-	return out
 }
 
 // TestOneHub: updates of the hub reach an activator, and the activator's demand reaches
@@ -210,29 +242,23 @@ func TestOneHub(t *testing.T) {
 		t.Fatalf("the activator has %+v, %v", p, ok)
 	}
 	f.want(activator.Demand{Name: name("m"), Queued: 3, Oldest: time.Now().Add(-time.Minute)})
-	a.DemandChanged()
 	a.Wake(name("m"))
 	testkit.Eventually(t, "the wake comes", func() bool { return w.asked(name("m")) })
-	d := gather(h, false)[name("m")]
+	d := w.demand(name("m")) // it came with the wake
 	if age := time.Since(d.Oldest); d.Queued != 3 || age < time.Minute || age > 2*time.Minute {
 		t.Fatalf("demand %+v", d)
-	}
-	if d := gather(h, true)[name("m")]; d.Queued != 3 {
-		t.Fatalf("it is not among all: %+v", d)
 	}
 	testkit.Eventually(t, "the table is applied", func() bool { v, n := h.OldestApplied(); return v == 7 && n == 1 && applied.Load() == 1 })
 
 	h.Publish(ready(name("m"), "r1"))
 	testkit.Eventually(t, "READY is told", func() bool { p, _ := f.has(name("m")); return len(p.Replicas) == 1 })
-	f.fly("r1", 2)
+	f.fly(name("m"), "r1", 2)
 	f.want(activator.Demand{Name: name("m"), Active: 2})
-	a.DemandChanged()
-	testkit.Eventually(t, "its requests are counted", func() bool { return h.InFlightOf(name("m"), "r1") == 2 })
-	f.fly("r2", 1) // it answered before any snapshot listed it as READY
+	testkit.Eventually(t, "its requests are counted", func() bool { return w.demand(name("m")).InFlight["r1"] == 2 })
+	f.fly(name("m"), "r2", 1) // it answered before any snapshot listed it as READY
 	f.want(activator.Demand{Name: name("m"), Active: 3})
-	a.DemandChanged()
 	testkit.Eventually(t, "those of one that no picture names, too",
-		func() bool { return h.InFlightOf(name("m"), "r2") == 1 && h.InFlightOf(name("m"), "r1") == 2 })
+		func() bool { return w.demand(name("m")).InFlight["r2"] == 1 && w.demand(name("m")).InFlight["r1"] == 2 })
 
 	h.Remove(name("n"))
 	testkit.Eventually(t, "n is gone", func() bool { _, ok := f.has(name("n")); return !ok })

@@ -22,7 +22,6 @@ var passedFields = []string{"Content-Type", "Accept", "Traceparent"}
 // --max-body, and room for what it adds to a body (openai.Envelope.Splice).
 const MaxBody = 32<<20 + 16<<10
 
-// Call is one request to an engine.
 type Call struct {
 	Engine       string // host:port
 	Key          string // the engine's API key; "" is none
@@ -133,7 +132,6 @@ func WriteError(res *httpserver.Response, e *openai.Error) {
 	res.Body = e.Body()
 }
 
-// WriteJSON answers with a status and a JSON document.
 func WriteJSON(res *httpserver.Response, status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {

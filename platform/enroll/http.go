@@ -28,7 +28,6 @@ const (
 	maxConns     = 2 * maxAgents
 )
 
-// joinRequest is what an agent sends to join.
 type joinRequest struct {
 	Token   string `json:"token"`
 	ID      string `json:"id"`
@@ -158,7 +157,6 @@ func readJSON(r *http.Request, most int64, v any) error {
 	return nil
 }
 
-// writeError answers with an error in the shape of the agents' API.
 func writeError(w http.ResponseWriter, err error) {
 	e, ok := errors.AsType[*refusal](err)
 	if !ok {

@@ -142,7 +142,6 @@ func (s *Server) withFormer(agents map[string]functions.JoinedAgent) []functions
 	return former[max(0, len(former)-maxAgents):]
 }
 
-// removedKeys lists the digests of the keys of former agents.
 func (s *Server) removedKeys() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -317,7 +316,6 @@ func (s *Server) serverTLS() *tls.Config {
 	}
 }
 
-// peers lists the other nodes that serve blocks.
 func (s *Server) peers(agent string) []functions.Peer {
 	if s.o.Peers == nil {
 		return []functions.Peer{}

@@ -154,7 +154,6 @@ func (b *body) release() {
 	}
 }
 
-// complete reports whether the whole body is in memory.
 func (b *body) complete() bool {
 	b.reads <- struct{}{}
 	defer func() { <-b.reads }()

@@ -43,10 +43,11 @@ type world struct {
 	stop    func()
 	moved   chan struct{} // signals an event
 
-	mu     sync.Mutex
-	wakes  []functions.Name
-	asks   []string
-	onWake func(functions.Name)
+	mu       sync.Mutex
+	demanded map[functions.Name]bool // its demand was reported
+	wakes    []functions.Name
+	asks     []string
+	onWake   func(functions.Name)
 }
 
 func (w *world) move() {
@@ -66,6 +67,16 @@ func (w *world) Wake(name functions.Name) string {
 	}
 	return ""
 }
+
+func (w *world) Demand(ds ...activator.Demand) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, d := range ds {
+		w.demanded[d.Name] = true
+	}
+	w.move()
+}
+
 func (w *world) Nudge(functions.Name) {}
 func (w *world) ReportFailure(_ functions.Name, replica, problem string) {
 	w.mu.Lock()
@@ -81,7 +92,7 @@ func (w *world) woken() int {
 }
 
 func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
-	w := &world{t: t, moved: make(chan struct{}, 1)}
+	w := &world{t: t, moved: make(chan struct{}, 1), demanded: map[functions.Name]bool{}}
 	book, err := auth.Open(t.TempDir() + "/keys.json")
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +104,7 @@ func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
 		level = slog.LevelDebug
 	}
 	logs := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	ao := activator.Options{Waker: w, Keys: book, Limits: &w.limits, Engines: engines, Open: true, Log: logs, DemandChanged: w.move}
+	ao := activator.Options{Waker: w, Keys: book, Limits: &w.limits, Engines: engines, Open: true, Log: logs}
 	o := Options{Log: logs}
 	if change != nil {
 		change(&o, &ao)
@@ -131,19 +142,16 @@ func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
 			t.Errorf("Serve: %v", err)
 		}
 		engines.Close()
-		for _, d := range demands(w.act) {
-			if d.Active != 0 || d.Queued != 0 {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for name := range w.demanded {
+			if d, _ := w.act.DemandOf(name); d.Active != 0 || d.Queued != 0 {
 				t.Errorf("still held: %+v", d)
 			}
 		}
 	}
 	t.Cleanup(w.stop)
 	return w
-}
-
-func demands(a *activator.Activator) (out []activator.Demand) {
-	a.Demand(true, func(d activator.Demand) { out = append(out, d) })
-	return out
 }
 
 // backend starts a server behind the gateway.
@@ -285,7 +293,6 @@ func (w *world) await(f func() bool) {
 	w.t.Helper()
 	late := time.After(time.Minute)
 	for {
-		demands(w.act) // so that the next change is reported
 		if f() {
 			return
 		}

@@ -164,7 +164,6 @@ func hostname(s string) string {
 	return strings.ToLower(strings.TrimSuffix(s, "."))
 }
 
-// aliases returns the table's routes by model name.
 func aliases(t *controlstream.Table) []activator.Alias {
 	if t == nil {
 		return nil

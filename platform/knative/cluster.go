@@ -103,13 +103,11 @@ func (w warningHandler) HandleWarningHeader(code int, _, text string) {
 	}
 }
 
-// Config returns the cluster's configuration, for other clients.
 func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.config) }
 
 // Namespace is the namespace of the kubeconfig's context.
 func (c *Cluster) Namespace() string { return c.namespace }
 
-// Outcome is the result of Apply.
 type Outcome string
 
 const (
@@ -168,7 +166,6 @@ func (c *Cluster) Delete(ctx context.Context, namespace, name string) error {
 	return nil
 }
 
-// Model is the status of a model.
 type Model struct {
 	Namespace string           `json:"namespace"`
 	Name      string           `json:"name"`
@@ -220,7 +217,6 @@ func (m *Model) setProblem(c *apis.Condition) {
 	}
 }
 
-// Get returns one model.
 func (c *Cluster) Get(ctx context.Context, namespace, name string) (Model, error) {
 	s, err := c.service(ctx, namespace, name)
 	if err != nil {

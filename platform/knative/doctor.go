@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -71,9 +72,6 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*ser
 		return nil, c.WithHint(err, "Knative Services")
 	}
 	checks := []check{
-		func(context.Context) ([]Finding, error) {
-			return []Finding{goodFinding("Knative Serving answers on %s", c.host)}, nil
-		},
 		c.versionFindings,
 		func(ctx context.Context) ([]Finding, error) { return c.featureFindings(ctx, Needs(services...)) },
 		c.foreignIngress, c.partFindings, c.leaderAndClasses, c.podPolicyFindings, c.gpuFindings,
@@ -84,7 +82,8 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*ser
 		checks = append(checks, func(ctx context.Context) ([]Finding, error) { return fit.checkService(ctx, s) })
 	}
 	checks = append(checks, func(ctx context.Context) ([]Finding, error) { return c.sourceFindings(ctx, services) })
-	return runChecks(ctx, checks)
+	found, err := runChecks(ctx, checks)
+	return append([]Finding{goodFinding("Knative Serving answers on %s", c.host)}, found...), err
 }
 
 type check = func(context.Context) ([]Finding, error)
@@ -181,7 +180,6 @@ func servingFinding(version string) Finding {
 	return noteFinding(fmt.Sprintf("thaw is tested with 1.%d", testedKnative), "Knative Serving is %s", cmp.Or(version, "of unknown version"))
 }
 
-// featureFindings checks settings of Knative.
 func (c *Cluster) featureFindings(ctx context.Context, needs []Feature) (found []Finding, err error) {
 	read := map[string]map[string]string{}
 	for _, f := range needs {
@@ -259,11 +257,7 @@ func (c *Cluster) partFindings(ctx context.Context) ([]Finding, error) {
 		}
 		image := imageOf(&d.Spec.Template.Spec)
 		images[image] = true
-		asked := int32(1)
-		if d.Spec.Replicas != nil {
-			asked = *d.Spec.Replicas
-		}
-		found = append(found, partFinding(name, d.Status.AvailableReplicas, asked, image))
+		found = append(found, partFinding(name, d.Status.AvailableReplicas, ptr.Deref(d.Spec.Replicas, 1), image))
 	}
 	d, err := c.kube.AppsV1().DaemonSets(System).Get(ctx, "thaw-loader", metav1.GetOptions{})
 	switch {
@@ -332,12 +326,12 @@ func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
 	}
 	var found []Finding
 	switch {
-	case err != nil && len(found) == 0:
+	case err != nil:
 		if missing, err := c.notInstalled(ctx); err != nil || len(missing) > 0 {
 			return nil, err // reported by partFindings
 		}
 		found = append(found, badFinding(logs, "class %s: no controller leads", AutoscalerClass))
-	case l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" || l.Spec.RenewTime == nil:
+	case ptr.Deref(l.Spec.HolderIdentity, "") == "" || l.Spec.RenewTime == nil:
 		found = append(found, badFinding(logs, "class %s: no controller leads", AutoscalerClass))
 	case time.Since(l.Spec.RenewTime.Time) > leaseExpiry:
 		found = append(found,
@@ -388,7 +382,7 @@ func (c *Cluster) readyAddresses(ctx context.Context, service string) (n int, er
 	}
 	for _, s := range list.Items {
 		for _, e := range s.Endpoints {
-			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+			if ptr.Deref(e.Conditions.Ready, true) {
 				n += len(e.Addresses)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -65,39 +66,35 @@ func (f *fitChecker) checkService(ctx context.Context, s *servingv1.Service) ([]
 // referencedObjects checks that the objects a pod names exist.
 func (c *Cluster) referencedObjects(ctx context.Context, s *servingv1.Service) (found []Finding, err error) {
 	spec := &s.Spec.Template.Spec.PodSpec
-	look := func(kind, name, hint string, get func() error) {
+	look := func(kind, name, hint string, get func(context.Context, string) error) {
 		if name == "" || err != nil {
 			return
 		}
-		failed := get()
+		failed := get(ctx, name)
 		if isNotFound(failed) {
 			found = append(found, badFinding(hint, "%s: there is no %s %s", s.Name, kind, name))
 			return
 		}
 		err = c.ignoreForbidden(failed, kind+" "+name)
 	}
-	if spec.RuntimeClassName != nil {
-		look("RuntimeClass", *spec.RuntimeClassName,
-			"leave spec.pod.runtimeClassName out where the node's default runtime serves GPUs; kubectl get runtimeclasses", func() error {
-				_, err := c.kube.NodeV1().RuntimeClasses().Get(ctx, *spec.RuntimeClassName, metav1.GetOptions{})
-				return err
-			})
-	}
-	look("PriorityClass", spec.PriorityClassName, "kubectl get priorityclasses", func() error {
-		_, err := c.kube.SchedulingV1().PriorityClasses().Get(ctx, spec.PriorityClassName, metav1.GetOptions{})
-		return err
-	})
-	look("ServiceAccount", spec.ServiceAccountName, "kubectl create serviceaccount "+spec.ServiceAccountName+" -n "+s.Namespace, func() error {
-		_, err := c.core.ServiceAccounts(s.Namespace).Get(ctx, spec.ServiceAccountName, metav1.GetOptions{})
-		return err
-	})
+	look("RuntimeClass", ptr.Deref(spec.RuntimeClassName, ""),
+		"leave spec.pod.runtimeClassName out where the node's default runtime serves GPUs; kubectl get runtimeclasses",
+		getter(c.kube.NodeV1().RuntimeClasses().Get))
+	look("PriorityClass", spec.PriorityClassName, "kubectl get priorityclasses", getter(c.kube.SchedulingV1().PriorityClasses().Get))
+	look("ServiceAccount", spec.ServiceAccountName, "kubectl create serviceaccount "+spec.ServiceAccountName+" -n "+s.Namespace,
+		getter(c.core.ServiceAccounts(s.Namespace).Get))
 	for _, x := range spec.ImagePullSecrets {
-		look("Secret", x.Name, "kubectl create secret docker-registry "+x.Name+" -n "+s.Namespace, func() error {
-			_, err := c.core.Secrets(s.Namespace).Get(ctx, x.Name, metav1.GetOptions{})
-			return err
-		})
+		look("Secret", x.Name, "kubectl create secret docker-registry "+x.Name+" -n "+s.Namespace, getter(c.core.Secrets(s.Namespace).Get))
 	}
 	return found, err
+}
+
+// getter asks for an object by its name and returns only the error.
+func getter[T any](get func(context.Context, string, metav1.GetOptions) (T, error)) func(context.Context, string) error {
+	return func(ctx context.Context, name string) error {
+		_, err := get(ctx, name, metav1.GetOptions{})
+		return err
+	}
 }
 
 // nodeFinding looks for a node that would hold the pod if it were empty.

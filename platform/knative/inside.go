@@ -52,16 +52,14 @@ const maxTries = 24
 func (c *Cluster) Controller() (http.RoundTripper, error) {
 	config := rest.CopyConfig(c.config)
 	config.Timeout = 0 // log streams have no timeout
-	client, err := rest.HTTPClientFor(config)
+	transport, err := rest.TransportFor(config)
+	var base *url.URL
+	if err == nil {
+		base, _, err = rest.DefaultServerUrlFor(config)
+	}
 	if err != nil {
 		return nil, &kit.Error{Exit: kit.ExitUsage, What: "the kubeconfig names no usable cluster", Err: err}
 	}
-	base, _, err := rest.DefaultServerUrlFor(config)
-	if err != nil {
-		return nil, &kit.Error{Exit: kit.ExitUsage, What: "the kubeconfig names no usable cluster", Err: err}
-	}
-	transport := client.Transport
-	transport = cmp.Or(transport, http.DefaultTransport)
 	base.Path = "/" + strings.Trim(base.Path, "/") // otherwise the joined path lacks a leading slash
 	return &controllerTransport{c, transport, base.JoinPath("api/v1/namespaces", System, "services", controllerService, "proxy")}, nil
 }
@@ -145,7 +143,6 @@ func (t *controllerTransport) checkRefusal(res *http.Response) error {
 	}
 }
 
-// Admin returns the admin token of the control API.
 func (c *Cluster) Admin(ctx context.Context) (string, error) {
 	s, err := c.core.Secrets(System).Get(ctx, AdminSecret, metav1.GetOptions{})
 	switch {

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -22,10 +23,7 @@ const PodAnnotation = team.PodAnnotation
 // with an end count as tolerations; affinities are left to the scheduler.
 func PodOf(spec *corev1.PodSpec) functions.Pod {
 	pod := functions.Pod{NodeSelector: maps.Clone(spec.NodeSelector), ServiceAccountName: spec.ServiceAccountName,
-		PriorityClassName: spec.PriorityClassName}
-	if spec.RuntimeClassName != nil {
-		pod.RuntimeClassName = *spec.RuntimeClassName
-	}
+		PriorityClassName: spec.PriorityClassName, RuntimeClassName: ptr.Deref(spec.RuntimeClassName, "")}
 	for _, t := range spec.Tolerations {
 		pod.Tolerations = append(pod.Tolerations,
 			functions.Toleration{Key: t.Key, Operator: string(t.Operator), Value: t.Value, Effect: string(t.Effect)})

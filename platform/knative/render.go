@@ -60,7 +60,6 @@ const (
 	// max-revision-timeout-seconds.
 	DefaultTimeout = 10 * time.Minute
 
-	// shimMemory is added for the shim.
 	shimMemory = 64 << 20
 
 	// maxDocument bounds the model file in bytes: the controller and the shim read no
@@ -307,7 +306,7 @@ func (r *rendering) service() *servingv1.Service {
 // request.
 func (r *rendering) scaling() map[string]string {
 	s, d := r.m.Spec.Scale, r.m.Spec.Deadlines
-	a := map[string]string{
+	return map[string]string{
 		ClassAnnotation:   AutoscalerClass,
 		minAnnotation:     strconv.Itoa(s.Min),
 		maxAnnotation:     strconv.Itoa(s.Max),
@@ -316,7 +315,6 @@ func (r *rendering) scaling() map[string]string {
 		// after this time Knative fails the revision
 		progressAnnotation: fmt.Sprintf("%ds", int64(math.Ceil((d.Stage.Std() + d.Start.Std()).Seconds()))),
 	}
-	return a
 }
 
 // sockets is the folder of the node that the pod mounts, under the same path.
@@ -455,23 +453,16 @@ func DefaultCPU(e functions.Engine, r functions.Resources) functions.CPU {
 
 // resourceRequirements of a model: GPUs and memory as request and limit, CPU as request.
 func resourceRequirements(e functions.Engine, r functions.Resources) corev1.ResourceRequirements {
-	var list corev1.ResourceRequirements
+	list := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
 	if r.Memory > 0 {
 		list = memoryRequirements(int64(r.Memory) + shimMemory)
 	}
-	if cpu := cmp.Or(r.CPU, DefaultCPU(e, r)); cpu > 0 {
-		if list.Requests == nil {
-			list.Requests = corev1.ResourceList{}
-		}
-		list.Requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(int64(cpu), resource.DecimalSI)
-	}
 	if r.GPUs > 0 {
-		for _, l := range []*corev1.ResourceList{&list.Requests, &list.Limits} {
-			if *l == nil {
-				*l = corev1.ResourceList{}
-			}
-			(*l)[GPU] = *resource.NewQuantity(int64(r.GPUs), resource.DecimalSI)
-		}
+		list.Requests[GPU] = *resource.NewQuantity(int64(r.GPUs), resource.DecimalSI)
+		list.Limits[GPU] = list.Requests[GPU]
+	}
+	if cpu := cmp.Or(r.CPU, DefaultCPU(e, r)); cpu > 0 {
+		list.Requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(int64(cpu), resource.DecimalSI)
 	}
 	return list
 }

@@ -136,6 +136,8 @@ func newLocal(o Options) (*Local, error) {
 // DataPath is the activator in this process.
 type DataPath interface {
 	orchestrator.DataPath
+	// InFlightOf is how many requests a replica has now, for the end of its drain.
+	InFlightOf(name functions.Name, replica string) int
 	// Traffic is what its requests to an engine at this URL show of it.
 	Traffic(engine string) functions.Traffic
 }

@@ -81,7 +81,6 @@ func makeCA(dir string, now time.Time) (*CA, error) {
 // Root is the authority's certificate, as PEM.
 func (c *CA) Root() []byte { return c.pem }
 
-// Fingerprint of the authority's certificate.
 func (c *CA) Fingerprint() string { return Fingerprint(c.root) }
 
 // Fingerprint is the SHA-256 of a certificate, in hex.
@@ -148,7 +147,6 @@ func Pinned(fingerprint, server string) *tls.Config {
 	}
 }
 
-// newRoot makes an authority.
 func newRoot(lifetime time.Duration, now time.Time) (root *x509.Certificate, key *ecdsa.PrivateKey, secret []byte, err error) {
 	key, secret, err = NewKey()
 	if err != nil {

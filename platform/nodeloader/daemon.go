@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -73,7 +74,7 @@ type Daemon struct {
 	governed bool   // there is a controller, whose lists of owners bound the teams' sources
 	instance string // identifies this process among the node's loaders, in heartbeats
 
-	changes newest.Signal // the node's checkpoints may have changed
+	changes newest.Signal // the node's checkpoints may have changed: a heartbeat is sent soon
 	slots   chan struct{} // one per running staging of a pod
 	reading chan struct{} // one entry while a checkpoint is verified
 	conns   chan struct{} // one per connection
@@ -314,11 +315,7 @@ func (d *Daemon) stopPod(s controlstream.Stop) {
 		at.out.put(controlstream.ToPod{Stop: &message})
 		return
 	}
-	for uid, old := range d.pendingStops {
-		if time.Since(old.at) > stopWait {
-			delete(d.pendingStops, uid)
-		}
-	}
+	maps.DeleteFunc(d.pendingStops, func(_ string, old pendingStop) bool { return time.Since(old.at) > stopWait })
 	if len(d.pendingStops) < maxStops {
 		d.pendingStops[s.UID] = pendingStop{message, time.Now()}
 	}

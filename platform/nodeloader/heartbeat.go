@@ -22,9 +22,6 @@ type counters struct {
 	staged, failed, refused, used, wasted atomic.Int64
 }
 
-// notifyChange requests a heartbeat soon: the node's checkpoints may have changed.
-func (d *Daemon) notifyChange() { d.changes.Set() }
-
 // sendHeartbeats reports the node's checkpoints to the controller until ctx ends.
 func (d *Daemon) sendHeartbeats(ctx context.Context, dropLeases func()) {
 	t := time.NewTicker(heartbeatEvery)

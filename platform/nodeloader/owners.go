@@ -7,7 +7,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/loader"
@@ -80,17 +79,14 @@ func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.F
 				return d.checkTeam(team, src)
 			}
 		}
-		late := time.NewTimer(time.Until(began.Add(wait)))
 		select {
 		case <-changed:
-		case <-late.C:
+		case <-time.After(time.Until(began.Add(wait))):
 			return refusal(problem,
 				"kubectl logs -n thaw-system deploy/thaw-controller says whether it is connected; the pod is started again by itself")
 		case <-ctx.Done():
-			late.Stop()
 			return refusal(ctx.Err().Error(), "")
 		}
-		late.Stop()
 	}
 }
 
@@ -113,10 +109,8 @@ func (d *Daemon) checkTeam(team, src string) *controlstream.Failed {
 	if err != nil {
 		return failure(err)
 	}
-	for _, a := range list {
-		if isBelow(location, strings.TrimRight(a, "/")) {
-			return nil
-		}
+	if isListed(location, list) {
+		return nil
 	}
 	return refusal(fmt.Sprintf("%s is not among the sources that namespace %s may have", location, team),
 		"its annotation thaw.dev/allow-source, which who runs the cluster writes, names them")

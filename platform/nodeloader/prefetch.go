@@ -136,7 +136,7 @@ func (d *Daemon) awaitPrefetch(ctx context.Context, t *loader.Staging, a *prefet
 	d.mu.Lock()
 	a.checkpoint = c
 	d.mu.Unlock()
-	d.notifyChange()
+	d.changes.Set()
 	nodestore.ReadIntoMemory(ctx, c)
 	<-ctx.Done()
 	return c.Lease, nil

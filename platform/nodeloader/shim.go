@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -203,12 +204,12 @@ type outbox struct {
 
 type outMessage struct {
 	controlstream.ToPod
-	folder *os.File // nil: none; closed once the line is sent or dropped
+	folder []*os.File // none or one; closed once the line is sent or dropped
 }
 
 func (m outMessage) discard() {
-	if m.folder != nil {
-		m.folder.Close()
+	for _, f := range m.folder {
+		f.Close()
 	}
 }
 
@@ -220,10 +221,8 @@ func newOutbox(closeConn func()) *outbox {
 	return &outbox{wake: newest.NewSignal(), closeConn: closeConn}
 }
 
-func (o *outbox) put(m controlstream.ToPod) { o.putWith(m, nil) }
-
-// putWith queues a line with a folder, which it takes ownership of.
-func (o *outbox) putWith(m controlstream.ToPod, folder *os.File) {
+// put queues a line, with a folder of which it takes ownership.
+func (o *outbox) put(m controlstream.ToPod, folder ...*os.File) {
 	message := outMessage{m, folder}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -232,19 +231,16 @@ func (o *outbox) putWith(m controlstream.ToPod, folder *os.File) {
 		message.discard()
 		return
 	case m.Staging != nil:
-		for i := range o.progress {
-			if o.progress[i].ID == m.Staging.ID {
-				o.progress[i] = *m.Staging
-				return
-			}
+		i := slices.IndexFunc(o.progress, func(p controlstream.Staging) bool { return p.ID == m.Staging.ID })
+		if i >= 0 {
+			o.progress[i] = *m.Staging
+			return
 		}
 		o.progress = append(o.progress, *m.Staging)
 	default:
-		if m.Staged != nil {
-			o.dropProgressLocked(m.Staged.ID)
-		} else if m.Failed != nil {
-			o.dropProgressLocked(m.Failed.ID)
-		}
+		o.progress = slices.DeleteFunc(o.progress, func(p controlstream.Staging) bool { // of a staging that has ended
+			return m.Staged != nil && m.Staged.ID == p.ID || m.Failed != nil && m.Failed.ID == p.ID
+		})
 		o.lines = append(o.lines, message)
 	}
 	if len(o.lines)+len(o.progress) > maxOutMessages && !o.full {
@@ -252,16 +248,6 @@ func (o *outbox) putWith(m controlstream.ToPod, folder *os.File) {
 		o.closeConn() // close at once: the writer is blocked on the shim
 	}
 	o.wake.Set()
-}
-
-// dropProgressLocked removes the progress of a staging that has ended; mu must be held.
-func (o *outbox) dropProgressLocked(id int) {
-	for i := range o.progress {
-		if o.progress[i].ID == id {
-			o.progress = append(o.progress[:i], o.progress[i+1:]...)
-			return
-		}
-	}
 }
 
 func (o *outbox) close() {
@@ -306,7 +292,9 @@ func (o *outbox) run(conn *jsonsocket.Conn) error {
 			return err
 		}
 		for i, m := range lines {
-			if err := writeMessage(conn, m); err != nil {
+			err := conn.Send(m.ToPod, m.folder...)
+			m.discard()
+			if err != nil {
 				for _, m := range lines[i+1:] {
 					m.discard()
 				}
@@ -315,12 +303,4 @@ func (o *outbox) run(conn *jsonsocket.Conn) error {
 		}
 	}
 	return nil
-}
-
-func writeMessage(conn *jsonsocket.Conn, m outMessage) error {
-	defer m.discard()
-	if m.folder != nil {
-		return conn.Send(m.ToPod, m.folder)
-	}
-	return conn.Send(m.ToPod)
 }

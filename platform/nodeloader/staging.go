@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 
@@ -122,23 +123,24 @@ func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoin
 	if c == nil {
 		return nil
 	}
-	var folder *os.File
+	var folder []*os.File
 	if s.folders {
-		var err error
-		if folder, err = os.Open(c.Path); err != nil {
+		f, err := os.Open(c.Path)
+		if err != nil {
 			c.Lease.Release()
 			d.counts.failed.Add(1)
 			s.sendFailure(a.ID, failure(err))
 			return nil
 		}
+		folder = append(folder, f)
 	}
 	s.retain(c)
 	d.endPrefetch(locationKey)
 	d.counts.staged.Add(1)
-	d.notifyChange()
+	d.changes.Set()
 	names := functions.ConvertAll(c.Files, func(f loader.File) string { return f.Name })
-	s.out.putWith(controlstream.ToPod{Staged: &controlstream.Staged{ID: a.ID, Path: c.Path, Digest: c.Digest, Bytes: c.Bytes, Files: names,
-		Folder: s.folders}}, folder)
+	s.out.put(controlstream.ToPod{Staged: &controlstream.Staged{ID: a.ID, Path: c.Path, Digest: c.Digest, Bytes: c.Bytes, Files: names,
+		Folder: s.folders}}, folder...)
 	return c
 }
 
@@ -161,23 +163,18 @@ func (s *shim) stageSource(ctx context.Context, a *podStaging, locationKey strin
 		return nil
 	}
 	c, err := t.Wait(ctx)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		if !s.reportEnding(a.ID) {
-			// The pod may be restarted.
-			d.continuePrefetch(locationKey, t, "the pod that wanted it is gone")
-			return nil
-		}
-		t.Release()
-		return nil
-	case err != nil:
-		t.Release()
-		d.counts.failed.Add(1)
-		s.sendFailure(a.ID, failure(err))
+	gone := err != nil && ctx.Err() != nil
+	if gone && !s.reportEnding(a.ID) {
+		// The pod may be restarted.
+		d.continuePrefetch(locationKey, t, "the pod that wanted it is gone")
 		return nil
 	}
 	t.Release() // the lease remains
-	return c
+	if err != nil && !gone {
+		d.counts.failed.Add(1)
+		s.sendFailure(a.ID, failure(err))
+	}
+	return c // nil with an error
 }
 
 // awaitSlot waits for a slot; false if ctx ended first.
@@ -277,24 +274,22 @@ func (d *Daemon) checkSource(src string, files source.Globs) (string, *controlst
 		return "", refusal("folders of other nodes are no source of a pod", "")
 	case "file":
 		folder := strings.TrimPrefix(location, "file://")
-		for _, f := range d.o.Folders {
-			if isBelow(folder, filepath.Clean(f)) {
-				return store.LocationKey(location, files), nil
-			}
+		if !slices.ContainsFunc(d.o.Folders, func(f string) bool { return isBelow(folder, filepath.Clean(f)) }) {
+			return "", refusal(fmt.Sprintf("%s is a folder of the node, and not one of those that are staged", location),
+				"--folder of the node's loader names them; or upload it and name it as az://, s3://, gs:// or hf://")
 		}
-		return "", refusal(fmt.Sprintf("%s is a folder of the node, and not one of those that are staged", location),
-			"--folder of the node's loader names them; or upload it and name it as az://, s3://, gs:// or hf://")
-	}
-	for _, a := range d.o.Allow {
-		if isBelow(location, strings.TrimRight(a, "/")) {
-			return store.LocationKey(location, files), nil
+	default:
+		if len(d.o.Allow) > 0 && !isListed(location, d.o.Allow) {
+			return "", refusal(fmt.Sprintf("%s is not among the sources that are staged here", location),
+				"--allow-source of the node's loader names them")
 		}
-	}
-	if len(d.o.Allow) > 0 {
-		return "", refusal(fmt.Sprintf("%s is not among the sources that are staged here", location),
-			"--allow-source of the node's loader names them")
 	}
 	return store.LocationKey(location, files), nil
+}
+
+// isListed reports whether a source is one of a list, or below one.
+func isListed(location string, sources []string) bool {
+	return slices.ContainsFunc(sources, func(s string) bool { return isBelow(location, strings.TrimRight(s, "/")) })
 }
 
 func isBelow(name, root string) bool {

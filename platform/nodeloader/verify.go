@@ -56,7 +56,7 @@ func (d *Daemon) verify(ctx context.Context, digest string) controlstream.Verifi
 	damaged := kind == source.Digest || kind == source.Missing
 	if damaged {
 		d.log.Warn("a pod's checkpoint is damaged and was removed; it is staged again", "digest", digest, "error", err)
-		d.notifyChange()
+		d.changes.Set()
 	}
 	return controlstream.Verified{Damaged: damaged, Error: err.Error()}
 }

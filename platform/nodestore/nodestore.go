@@ -112,13 +112,10 @@ func (s *Store) Close() {
 	s.closeSources()
 }
 
-// Checkpoints returns the checkpoint store itself.
 func (s *Store) Checkpoints() *store.Store { return s.store }
 
-// Loader returns the loader that fills the store.
 func (s *Store) Loader() *loader.Loader { return s.loader }
 
-// Sources returns the loader's sources, by scheme.
 func (s *Store) Sources() map[string]loader.Source { return s.sources }
 
 // SetPeers replaces the other nodes that were discovered.
@@ -196,7 +193,6 @@ func (s *Store) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
 	return out, nil
 }
 
-// ChangeCheckpoint removes, pins or unpins a checkpoint.
 func (s *Store) ChangeCheckpoint(ctx context.Context, digest string, act functions.StoreAction) error {
 	var err error
 	switch act {
@@ -301,20 +297,9 @@ func (s *Store) progress(p loader.Progress) functions.StoreProgress {
 	return out
 }
 
-// Stats returns the totals of loader and store.
 func (s *Store) Stats() functions.LoaderStats {
-	l, st := s.loader.Stats(), s.store.Stats()
-	out := functions.LoaderStats{
-		Bytes:  make(map[string]functions.Bytes, len(l.Bytes)),
-		Wasted: functions.Bytes(l.Wasted), Resumed: functions.Bytes(l.Resumed), Reused: functions.Bytes(l.Reused),
-		PeerSent: functions.Bytes(l.PeerSent),
-		Requests: l.Requests, Retries: l.Retries, Hedges: l.Hedges, Throttles: l.Throttles,
-		Staged: l.Staged, Failed: l.Failed, InFlight: l.InFlight, Stagings: l.Stagings,
-		Evictions: st.Evictions, EvictedBytes: functions.Bytes(st.EvictedBytes), Quarantined: st.Quarantined,
-	}
-	for scheme, n := range l.Bytes {
-		out.Bytes[scheme] = functions.Bytes(n)
-	}
+	out, st := s.loader.Stats(), s.store.Stats()
+	out.Evictions, out.EvictedBytes, out.Quarantined = st.Evictions, functions.Bytes(st.EvictedBytes), st.Quarantined
 	return out
 }
 

@@ -15,13 +15,14 @@ import (
 // counts as in memory: an engine then maps it without waiting for the disk.
 const inMemoryShare = 0.9
 
+func cachedFile(dir, name string, size int64) pagecache.File {
+	return pagecache.File{Path: filepath.Join(dir, filepath.FromSlash(name)), Size: size}
+}
+
 // tierOf returns a checkpoint's tier and its bytes in memory; known is false if the system
 // does not report them.
 func tierOf(e store.Entry) (t functions.Tier, memory functions.Bytes, known bool) {
-	files := make([]pagecache.File, 0, len(e.Files))
-	for _, f := range e.Files {
-		files = append(files, pagecache.File{Path: filepath.Join(e.Path, filepath.FromSlash(f.Name)), Size: f.Size})
-	}
+	files := functions.ConvertAll(e.Files, func(f store.File) pagecache.File { return cachedFile(e.Path, f.Name, f.Size) })
 	have, known := pagecache.Resident(files)
 	if known && e.Bytes > 0 && float64(have) >= inMemoryShare*float64(e.Bytes) {
 		return functions.TierDRAM, functions.Bytes(have), true
@@ -37,9 +38,6 @@ func ReadIntoMemory(ctx context.Context, c *loader.Checkpoint) {
 	if group := hostinfo.GroupLimit(); group > 0 {
 		limit = min(limit, group/2)
 	}
-	files := make([]pagecache.File, 0, len(c.Files))
-	for _, f := range c.Files {
-		files = append(files, pagecache.File{Path: filepath.Join(c.Path, filepath.FromSlash(f.Name)), Size: f.Size})
-	}
+	files := functions.ConvertAll(c.Files, func(f loader.File) pagecache.File { return cachedFile(c.Path, f.Name, f.Size) })
 	pagecache.ReadAhead(ctx, files, limit)
 }

@@ -20,7 +20,6 @@ type AdapterLoader interface {
 	LoadAdapter(ctx context.Context, req functions.AdapterRequest) error
 }
 
-// adapterKey identifies an adapter of a replica.
 type adapterKey struct{ replica, adapter string }
 
 // adapters loads adapters into replicas.

@@ -23,7 +23,7 @@
 // # One owner
 //
 // One goroutine (Run) owns the state. Producers put updates into the inbox and signal:
-// the activator its wakes, agents their heartbeats, commands their results. Updates of
+// the activator its demand and wakes, agents their heartbeats, commands their results. Updates of
 // one subject overwrite each other, so a storm costs one turn, and the inbox is bounded
 // by the number of subjects. A turn applies the whole inbox, publishes functions that
 // became READY or failed, so that waiters are released first, and then plans and acts.
@@ -33,9 +33,11 @@
 //
 // The cost of a turn depends on the changes, not on the size of the world.
 // placement.Planner caches its work and gets the changed functions and nodes; the data
-// path yields the functions whose demand changed; an unchanged heartbeat is skipped.
-// Once a second, at a tick, busy functions are evaluated in any case, so a lost update
-// costs a tick. A test finds missing calls of enqueue: in random worlds it compares the
+// path reports the functions whose demand changed; an unchanged heartbeat is skipped.
+// Once a second, at a tick, busy functions are evaluated in any case. A turn calls the data
+// path only to publish, to remove, and to abort what goes through a lost agent: it works on the
+// demand that was reported, and a replica that left the routes is unloaded on counts that
+// were reported after that was published. A test finds missing calls of enqueue: in random worlds it compares the
 // planner's state with the loop's.
 //
 // # Determinism

@@ -36,6 +36,7 @@ func FuzzHeartbeat(f *testing.F) {
 			}
 		}
 		s := New(Options{Epoch: 1, Catalog: &fakeCatalog{models: []*functions.Model{model("x"), model("y")}}})
+		d.setLoop(s)
 		s.Attach(d)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer s.commands.running.Wait()

@@ -17,6 +17,7 @@ type inbox struct {
 	signal    func()
 
 	inboxMu  sync.Mutex
+	demand   newest.Map[functions.Name, Demand] // reported since readDemand
 	updates  updates
 	spare    updates // of the current turn; empty between turns
 	startIDs map[functions.Name]string
@@ -93,6 +94,35 @@ func (i *inbox) take() *updates {
 	return &i.spare
 }
 
+// Demand reports the demand for functions, which a later report replaces. It does not signal: a
+// wake, a nudge or the next tick has it read.
+func (i *inbox) Demand(ds ...Demand) {
+	i.inboxMu.Lock()
+	defer i.inboxMu.Unlock()
+	for _, d := range ds {
+		i.demand.Put(d.Name.WithoutAdapter(), d)
+	}
+}
+
+// takeDemand returns the demand that was reported since the last call.
+func (i *inbox) takeDemand() []Demand {
+	i.inboxMu.Lock()
+	defer i.inboxMu.Unlock()
+	ds := i.demand.Values()
+	i.demand.Clear()
+	return ds
+}
+
+// inFlightOf returns how many requests a replica of f has by the last report.
+func (i *inbox) inFlightOf(f *functionState, replica string) int {
+	i.inboxMu.Lock()
+	defer i.inboxMu.Unlock()
+	if d, ok := i.demand.Get(f.Name); ok {
+		return d.InFlight[replica]
+	}
+	return f.inFlight[replica]
+}
+
 // Wake requests a replica of a function and returns the id of its cold start, the same
 // for all callers.
 func (i *inbox) Wake(name functions.Name) string {
@@ -167,12 +197,11 @@ func (i *inbox) Heartbeat(hb functions.Heartbeat, node Node) {
 	i.put(func(u *updates) { u.heartbeats.Put(hb.AgentID, heartbeat{hb, node, i.wallClock()}) })
 }
 
-// Changed reports that the catalogue has changed.
 func (i *inbox) Changed() {
 	i.put(func(u *updates) { u.changed = true })
 }
 
-// Stop drains the replicas of a function. Demand or its minimum starts it again.
+// Stop drains the replicas of a function and ends its leases. Demand or its minimum starts it again.
 func (i *inbox) Stop(name functions.Name) {
 	i.put(func(u *updates) { u.stops.Put(name.WithoutAdapter(), struct{}{}) })
 }

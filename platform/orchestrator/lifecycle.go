@@ -33,11 +33,7 @@ type lifecycle struct {
 }
 
 // stopFunction stops all replicas of a function for a user.
-func (l *lifecycle) stopFunction(name functions.Name, now placement.Instant) {
-	f := l.functions[name]
-	if f == nil {
-		return
-	}
+func (l *lifecycle) stopFunction(f *functionState, now placement.Instant) {
 	f.wakeLease, f.userLease, f.untilReady = 0, 0, false
 	l.enqueue(f)
 	for _, r := range f.replicas {
@@ -107,7 +103,7 @@ func (l *lifecycle) unloadDrained(ctx context.Context, now placement.Instant) (a
 		if r.unloading {
 			continue
 		}
-		if l.publisher.path.InFlightOf(r.function.Name, r.ID) > 0 && now < r.drainEnd {
+		if l.commands.inbox.inFlightOf(r.function, r.ID) > 0 && now < r.drainEnd {
 			again = true
 			continue
 		}

@@ -50,8 +50,3 @@ func (f *functionState) serving() (n int) {
 func (f *functionState) clearDemand() {
 	f.Active, f.Queued, f.Oldest, f.LowActive, f.LowQueued = 0, 0, 0, 0, 0
 }
-
-// demandSummary differs if the demand for f does.
-func (f *functionState) demandSummary() [9]int64 {
-	return [...]int64{int64(f.Active), int64(f.Queued), int64(f.Oldest), int64(f.LastEnd), int64(f.Needed), int64(f.Desired), int64(f.LowActive), int64(f.LowQueued), int64(f.LowSince)}
-}

@@ -35,20 +35,16 @@ type Verifier interface {
 	Verify(ctx context.Context, id, problem string) error
 }
 
-// Demand is the demand for one function.
 type Demand = activator.Demand
 
-// DataPath is the part of the activator that the loop uses. Publish releases waiters
-// during the call. No method blocks, or calls back into the loop except for Wake, Nudge
-// and ReportFailure.
+// DataPath is the part of the activator that the loop calls; the demand comes by the loop's
+// Demand. Publish releases waiters during the call. Publish and Remove report the demand that
+// they changed before they return: a replica that is published no more has at most the requests
+// that the last report counts. No method blocks, or calls back into the loop except for Demand,
+// Wake, Nudge and ReportFailure.
 type DataPath interface {
 	Publish(fs ...snapshot.Snapshot)
 	Remove(names ...functions.Name)
-	// Demand yields the functions whose demand, or whose requests in flight at a
-	// replica, may have changed since the last call, also to zero; with all, also
-	// every other function that has requests.
-	Demand(all bool, yield func(Demand))
-	InFlightOf(name functions.Name, replica string) int
 	// AbortThrough ends the requests in flight through the lost agent at this URL.
 	AbortThrough(agent string)
 }

@@ -19,6 +19,7 @@ import (
 // fakePath is a small working activator: it queues requests, sends them to READY replicas
 // and requeues them.
 type fakePath struct {
+	s         *Orchestrator // that demand is reported to; guarded by mu
 	mu        sync.Mutex
 	snapshots map[functions.Name]snapshot.Snapshot
 	queued    map[functions.Name]int
@@ -57,7 +58,23 @@ func (p *fakePath) Publish(fs ...snapshot.Snapshot) {
 			p.queued[f.Name] = 0
 		}
 		p.release(f.Name)
+		p.report(f.Name)
 	}
+}
+
+// report reports the demand for a function to the loop; mu must be held.
+func (p *fakePath) report(n functions.Name) {
+	if p.s == nil {
+		return
+	}
+	x := Demand{Name: n, Queued: p.queued[n], Oldest: p.since[n], LastEnd: p.last[n], InFlight: map[string]int{}}
+	for id, a := range p.active {
+		if p.of[id] == n && a > 0 {
+			x.Active += a
+			x.InFlight[id] = a
+		}
+	}
+	p.s.Demand(x)
 }
 
 func (p *fakePath) release(name functions.Name) {
@@ -76,20 +93,7 @@ func (p *fakePath) Remove(names ...functions.Name) {
 	for _, n := range names {
 		delete(p.snapshots, n)
 		p.queued[n] = 0
-	}
-}
-
-func (p *fakePath) Demand(all bool, yield func(Demand)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for n := range p.snapshots {
-		x := Demand{Name: n, Queued: p.queued[n], Oldest: p.since[n], LastEnd: p.last[n]}
-		for id, a := range p.active {
-			if p.of[id] == n {
-				x.Active += a
-			}
-		}
-		yield(x) // unchanged demand may be yielded again
+		p.report(n)
 	}
 }
 
@@ -99,7 +103,7 @@ func (p *fakePath) AbortThrough(agent string) {
 	p.cut = append(p.cut, agent)
 }
 
-func (p *fakePath) InFlightOf(_ functions.Name, id string) int {
+func (p *fakePath) inFlightOf(id string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.active[id]
@@ -113,6 +117,7 @@ func (p *fakePath) ask(s *Orchestrator, name functions.Name, n int) string {
 	}
 	p.queued[name] += n
 	p.release(name)
+	p.report(name)
 	left := p.queued[name]
 	cold := len(p.snapshots[name].Replicas) == 0
 	p.mu.Unlock()
@@ -136,13 +141,22 @@ func (p *fakePath) done(name functions.Name) {
 		}
 	}
 	p.release(name)
+	p.report(name)
 }
 
 func (p *fakePath) leave(s *Orchestrator, name functions.Name) {
 	p.mu.Lock()
 	p.queued[name] = 0
+	p.report(name)
 	p.mu.Unlock()
 	s.Nudge(name)
+}
+
+// setLoop sets the loop that demand is reported to.
+func (p *fakePath) setLoop(s *Orchestrator) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.s = s
 }
 
 func (p *fakePath) snapshot(name functions.Name) snapshot.Snapshot {
@@ -410,6 +424,7 @@ func newRig(t *testing.T, epoch int64, ms ...*functions.Model) *testRig {
 func (r *testRig) boot(epoch int64) {
 	r.s = New(Options{Epoch: epoch, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here",
 		Hooks: Hooks{ColdStart: r.ended}})
+	r.d.setLoop(r.s)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); r.s.Run(ctx) }()
@@ -496,7 +511,7 @@ func TestColdToReady(t *testing.T) {
 		if took := r.d.readyAt[fname("x")].Sub(line.Began); took > 5001*time.Millisecond {
 			t.Fatalf("waiters released after %v", took)
 		}
-		if r.d.InFlightOf(fname("x"), r.s.Replicas()[0].ID) != 8 {
+		if r.d.inFlightOf(r.s.Replicas()[0].ID) != 8 {
 			t.Fatal("waiters were not released")
 		}
 	})

@@ -84,6 +84,9 @@ func (p *play) boot(epoch int64) {
 		OnUpdate: func() { p.rang = p.rang || p.s == s },
 	})
 	p.s = s
+	for _, l := range p.path.list {
+		l.changed = true
+	}
 	s.Changed()
 	p.turn()
 	var tock func()
@@ -103,6 +106,7 @@ func (p *play) after(d time.Duration, f func()) {
 
 func (p *play) turn() {
 	p.rang = false
+	p.path.report()
 	if next := p.s.Turn(context.Background()); next > 0 {
 		p.next++
 		n := p.next
@@ -119,12 +123,13 @@ func (p *play) consistent() {
 	s := p.s
 	for _, f := range s.functionList {
 		l := p.path.queueOf(f.Name)
-		if f.enqueued || l.changed || l.removed || s.leadership.superseded || f.Gone {
+		if _, reported := s.demand.Get(f.Name); reported || f.enqueued || l.changed || l.removed || s.leadership.superseded || f.Gone {
 			continue
 		}
 		is := &functionState{Function: f.Function, model: f.model, replicas: f.replicas, specHash: f.specHash, starts: f.starts}
 		is.Replicas = nil
-		is.copyReplicas(p.path.InFlightOf)
+		is.inFlight = f.inFlight
+		is.copyReplicas(&s.inbox)
 		is.Active, is.Queued = 0, l.queued
 		for _, n := range l.active {
 			is.Active += n
@@ -216,13 +221,14 @@ func (p *play) events(kind string) (n int) {
 
 // playPath is the activator of a play.
 type playPath struct {
-	p     *play
-	by    map[functions.Name]*playQueue
-	list  []*playQueue
-	slots int
-	span  func() time.Duration // duration of a request; nil: until done
-	cuts  []string
-	onCut func(agent string)
+	p         *play
+	by        map[functions.Name]*playQueue
+	list      []*playQueue
+	slots     int
+	span      func() time.Duration // duration of a request; nil: until done
+	cuts      []string
+	onCut     func(agent string)
+	onPublish func(f snapshot.Snapshot) // before a snapshot is applied; may be nil
 }
 
 type playQueue struct {
@@ -251,12 +257,16 @@ func (p *playPath) queueOf(n functions.Name) *playQueue {
 func (p *playPath) Publish(fs ...snapshot.Snapshot) {
 	for _, f := range fs {
 		l := p.queueOf(f.Name)
+		if p.onPublish != nil {
+			p.onPublish(f)
+		}
 		l.pic = f
 		if f.Failure != nil && p.p.at.Before(f.Failure.Until) && l.queued > 0 {
 			l.failed, l.queued, l.changed = f.Failure.Reason, 0, true
 		}
 		p.release(l)
 	}
+	p.report()
 }
 
 func (p *playPath) release(l *playQueue) {
@@ -325,21 +335,23 @@ func (p *playPath) Remove(names ...functions.Name) {
 		l := p.queueOf(n)
 		l.pic, l.queued, l.changed, l.removed = snapshot.Snapshot{}, 0, true, true
 	}
+	p.report()
 }
 
-func (p *playPath) Demand(all bool, yield func(Demand)) {
+// report reports the demand that has changed.
+func (p *playPath) report() {
 	for _, l := range p.list {
-		if !l.changed && !all {
+		if !l.changed {
 			continue
 		}
-		x := Demand{Name: l.name, Queued: l.queued, Oldest: l.since, LastEnd: l.last}
-		for _, a := range l.active {
-			x.Active += a
-		}
-		if l.changed || x.Active+x.Queued > 0 {
-			yield(x)
-		}
 		l.changed = false
+		x := Demand{Name: l.name, Queued: l.queued, Oldest: l.since, LastEnd: l.last, InFlight: map[string]int{}}
+		for i, a := range l.active {
+			if x.Active += a; a > 0 {
+				x.InFlight[l.ids[i]] = a
+			}
+		}
+		p.p.s.Demand(x)
 	}
 }
 
@@ -348,14 +360,6 @@ func (p *playPath) AbortThrough(agent string) {
 	if p.onCut != nil {
 		p.onCut(agent)
 	}
-}
-
-func (p *playPath) InFlightOf(n functions.Name, id string) int {
-	l := p.queueOf(n)
-	if i := slices.Index(l.ids, id); i >= 0 {
-		return l.active[i]
-	}
-	return 0
 }
 
 // playAgent is an agent of a play.

@@ -22,6 +22,7 @@ func seeing(t *testing.T, o *foresight.Options, p placement.Policy, ms ...*funct
 	r := &testRig{t: t, d: newFakePath(), c: &fakeCatalog{models: ms}}
 	r.s = New(Options{Epoch: 1, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here", Foresight: o, Policy: p,
 		Hooks: Hooks{ColdStart: r.ended}})
+	r.d.setLoop(r.s)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); r.s.Run(ctx) }()
@@ -354,6 +355,26 @@ func TestBriefPrewarm(t *testing.T) {
 		r.want("the longer lease", r.states("x"), "[READY@here]")
 		if p := r.s.Prewarms(); len(p) != 1 || p[0].By != "k1" {
 			t.Errorf("%+v", p)
+		}
+	})
+}
+
+// TestStopEndsPrewarm: what a user stops is not started again by a lease.
+func TestStopEndsPrewarm(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x"))
+		defer r.stop()
+		r.host(newFakeAgent("here", 1))
+		if _, err := r.s.Prewarm(fname("x"), time.Now().Add(time.Hour), functions.PrewarmGPU, "a user"); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(15 * time.Second)
+		r.want("with the lease", r.states("x"), "[READY@here]")
+		r.s.Stop(fname("x"))
+		r.pass(time.Minute)
+		r.want("stopped", r.states("x"), "[]")
+		if ps := r.s.Prewarms(); len(ps) > 0 {
+			t.Errorf("leases %+v", ps)
 		}
 	})
 }

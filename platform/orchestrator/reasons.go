@@ -23,7 +23,7 @@ func (o *Orchestrator) Explain(kind string, name functions.Name) (functions.Expl
 	}
 	x, at, ok := o.planner.Explain(f.Name, kind)
 	x.Kind, x.Function, x.State, x.Now = kind, f.Name.String(), f.state(),
-		f.summary(o.now(), o.timeNow(), o.bytesAtHand(f), o.publisher.path.InFlightOf)
+		f.summary(o.now(), o.timeNow(), o.bytesAtHand(f), &o.inbox)
 	if !ok {
 		return x, true
 	}
@@ -42,7 +42,7 @@ func (o *Orchestrator) Explain(kind string, name functions.Name) (functions.Expl
 }
 
 // summary returns a sentence about the state of f and its reason.
-func (f *functionState) summary(now placement.Instant, wall time.Time, atHand bool, inFlight func(functions.Name, string) int) string {
+func (f *functionState) summary(now placement.Instant, wall time.Time, atHand bool, reported *inbox) string {
 	var ready, asleep, leaving, flight int
 	var start, last *replicaState
 	for _, r := range f.replicas {
@@ -53,7 +53,7 @@ func (f *functionState) summary(now placement.Instant, wall time.Time, atHand bo
 		case r.serves():
 			ready++
 			if r.ReadyAt > 0 {
-				flight += inFlight(f.Name, r.ID)
+				flight += reported.inFlightOf(f, r.ID)
 			}
 		case r.asleep():
 			asleep++

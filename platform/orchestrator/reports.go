@@ -57,7 +57,7 @@ func (o *Orchestrator) Replicas() []functions.Replica {
 			v.IdleEnd = o.wallTime(end)
 		}
 		if r.ReadyAt > 0 {
-			v.InFlight = o.publisher.path.InFlightOf(r.function.Name, r.ID)
+			v.InFlight = o.inFlightOf(r.function, r.ID)
 		}
 		out = append(out, v)
 	}

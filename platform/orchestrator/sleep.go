@@ -76,7 +76,7 @@ func (s *sleeping) sleepWhenIdle(ctx context.Context, now placement.Instant) (ag
 			if now > r.sleep.sleepBy+sleepGrace {
 				s.fail(r, "it does not fall asleep", now)
 			}
-		case s.publisher.path.InFlightOf(r.function.Name, r.ID) > 0 && now < r.sleep.sleepBy:
+		case s.commands.inbox.inFlightOf(r.function, r.ID) > 0 && now < r.sleep.sleepBy:
 			again = true
 		case s.leadership.mayCommand(n):
 			r.sleep.sent = true

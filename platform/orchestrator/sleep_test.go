@@ -111,7 +111,7 @@ func TestSleepLevels(t *testing.T) {
 		r.pass(time.Second)
 		r.want("risen", r.states("x"), "[READY@here]")
 		loads, _ := h.did()
-		if len(loads) != 1 || r.d.InFlightOf(fname("x"), r.s.Replicas()[0].ID) != 3 {
+		if len(loads) != 1 || r.d.inFlightOf(r.s.Replicas()[0].ID) != 3 {
 			t.Errorf("loads %v", loads)
 		}
 		tl, _ := r.s.ColdStart(id)

@@ -39,7 +39,8 @@ type functionState struct {
 	coldStart  *coldstart.Start // the newest cold start
 	starts     forecast.StartTimes
 	usage      foresight.Usage
-	demandTurn uint64            // last turn that saw demand
+	demandTurn uint64            // last turn that applied reported demand
+	inFlight   map[string]int    // requests of each replica that has any, as reported
 	wakeLease  placement.Instant // lease of Wake, only while requests wait
 	userLease  placement.Instant // lease of WakeFor
 	untilReady bool              // it must become READY once, with or without waiters
@@ -52,7 +53,6 @@ type functionState struct {
 	}
 }
 
-// nodeState is the state of an agent.
 type nodeState struct {
 	*placement.Node
 	id           string
@@ -161,7 +161,7 @@ func (f *functionState) setModel(m *functions.Model, machine string) {
 }
 
 // copyReplicas copies the replicas into the form that the planner reads.
-func (f *functionState) copyReplicas(inFlight func(functions.Name, string) int) {
+func (f *functionState) copyReplicas(reported *inbox) {
 	f.Replicas = f.Replicas[:0]
 	for _, r := range f.replicas {
 		r.State, r.Spawned, r.Stale = r.status.State, hasProcess(r.status), r.specHash != f.specHash
@@ -171,7 +171,7 @@ func (f *functionState) copyReplicas(inFlight func(functions.Name, string) int) 
 		r.GoingToSleep = r.sleep.goingToSleep || r.State == functions.Sleeping && r.status.SleepLevel == 0 && !r.WakingUp
 		r.InFlight = 0
 		if r.ReadyAt > 0 {
-			r.InFlight = inFlight(f.Name, r.ID)
+			r.InFlight = reported.inFlightOf(f, r.ID)
 		}
 		f.Replicas = append(f.Replicas, r.Replica)
 	}

@@ -184,7 +184,6 @@ func (o *Orchestrator) saveLedger(last bool) {
 	}
 }
 
-// metricTeams bounds the number of team labels.
 const metricTeams = 1000
 
 func (o *Orchestrator) sampleTeams(yield func(metric string, value float64, labels ...string)) {

@@ -100,7 +100,10 @@ func (o *Orchestrator) applyUpdates(ctx context.Context, in *updates, now placem
 		}
 	}
 	for _, x := range in.stops.Entries() {
-		o.lifecycle.stopFunction(x.Key, now)
+		if f := o.functions[x.Key]; f != nil {
+			o.forecaster.End(f, "")
+			o.lifecycle.stopFunction(f, now)
+		}
 	}
 	for _, x := range in.releases.Entries() {
 		if f := o.functions[x.Key]; f != nil {
@@ -154,16 +157,18 @@ func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 	o.markChanged(f)
 }
 
-// readDemand applies changed demand; with all it also verifies the other functions and
-// advances the load windows of busy ones.
+// readDemand applies the demand that was reported; with all it also advances the load windows of
+// the other busy functions.
 func (o *Orchestrator) readDemand(now placement.Instant, all bool) {
-	o.publisher.path.Demand(all, func(d Demand) {
+	for _, d := range o.takeDemand() {
 		f := o.functions[d.Name.WithoutAdapter()]
-		if f == nil || f.Gone {
-			return
+		if f == nil {
+			continue // its first publication has it reported again
+		}
+		if f.inFlight = d.InFlight; f.Gone {
+			continue
 		}
 		f.demandTurn = o.turns
-		was := f.demandSummary()
 		f.Active, f.Queued, f.Oldest = d.Active, d.Queued, 0
 		f.LowActive, f.LowQueued, f.LowSince = d.Low.Active, d.Low.Queued, min(o.instant(d.Low.LastUse), now)
 		if d.Queued > 0 && !d.Oldest.IsZero() {
@@ -175,22 +180,12 @@ func (o *Orchestrator) readDemand(now placement.Instant, all bool) {
 		} else {
 			o.busyFunctions.Drop(f)
 		}
-		// The same counts and no ended request: nothing changed.
-		if was != f.demandSummary() || !all {
-			o.enqueue(f)
-		}
-	})
+		o.enqueue(f)
+	}
 	if !all {
 		return
 	}
 	o.busyFunctions.Each(func(f *functionState) {
-		if f.demandTurn != o.turns && f.Active+f.Queued > 0 {
-			if f.Active > 0 {
-				f.LastEnd = max(f.LastEnd, now)
-			}
-			f.clearDemand()
-			o.enqueue(f)
-		}
 		if f.demandTurn == o.turns {
 			return // the loop above has evaluated it
 		}
@@ -221,7 +216,7 @@ func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 	for _, f := range news {
 		f.enqueued = false
 		if f.Gone && len(f.replicas) == 0 {
-			f.copyReplicas(o.publisher.path.InFlightOf)
+			f.copyReplicas(&o.inbox)
 			o.teams.charge(f, now)
 			dead = append(dead, f)
 			continue
@@ -232,7 +227,7 @@ func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 		if f.untilReady {
 			f.Lease = forever
 		}
-		f.copyReplicas(o.publisher.path.InFlightOf)
+		f.copyReplicas(&o.inbox)
 		o.teams.charge(f, now)
 		if f.Sleeps {
 			f.canSleep(o.bytesAtHand(f))

@@ -92,8 +92,6 @@ type benchWorld struct {
 	at       time.Time
 	names    []functions.Name
 	hosts    []*benchAgent
-	queued   map[functions.Name]int
-	changed  []functions.Name
 	commands []func(context.Context)
 	loads    int
 	unloads  int
@@ -133,7 +131,7 @@ func (a *benchAgent) Unload(_ context.Context, req functions.UnloadRequest) erro
 }
 
 func newBench(b *testing.B, fns, nodes, gpus, ready, waiting int) *benchWorld {
-	w := &benchWorld{at: time.Unix(1e9, 0), queued: map[functions.Name]int{}}
+	w := &benchWorld{at: time.Unix(1e9, 0)}
 	c := &fakeCatalog{}
 	for i := range fns {
 		m := model(fmt.Sprint("m", i), func(s *functions.ModelSpec) { s.Scale.Idle = functions.Duration(24 * time.Hour) })
@@ -199,29 +197,9 @@ func (w *benchWorld) runCommands() {
 }
 
 func (w *benchWorld) ask(i, n int) {
-	w.queued[w.names[i]] = n
-	w.changed = append(w.changed, w.names[i])
+	w.s.Demand(Demand{Name: w.names[i], Queued: n, Oldest: w.at})
 }
 
-func (w *benchWorld) Demand(all bool, yield func(Demand)) {
-	for _, n := range w.changed {
-		yield(w.demand(n))
-	}
-	w.changed = w.changed[:0]
-	if all {
-		for _, n := range w.names {
-			if w.queued[n] > 0 {
-				yield(w.demand(n))
-			}
-		}
-	}
-}
-
-func (w *benchWorld) demand(n functions.Name) Demand {
-	return Demand{Name: n, Queued: w.queued[n], Oldest: w.at}
-}
-
-func (w *benchWorld) Publish(...snapshot.Snapshot)          {}
-func (w *benchWorld) Remove(...functions.Name)              {}
-func (w *benchWorld) InFlightOf(functions.Name, string) int { return 0 }
-func (w *benchWorld) AbortThrough(string)                   {}
+func (w *benchWorld) Publish(...snapshot.Snapshot) {}
+func (w *benchWorld) Remove(...functions.Name)     {}
+func (w *benchWorld) AbortThrough(string)          {}

@@ -100,7 +100,6 @@ func (p *Planner) NodeChanged(n *Node) {
 	p.world.changed(n)
 }
 
-// DropNode removes a node.
 func (p *Planner) DropNode(id string) { p.world.drop(id) }
 
 // Teams replaces guarantees, maximums and recent use of all teams.
@@ -158,7 +157,6 @@ func (p *Planner) touch(e *functionEntry) {
 	}
 }
 
-// Drop removes a function.
 func (p *Planner) Drop(name functions.Name) {
 	e := p.functions[name]
 	if e == nil {

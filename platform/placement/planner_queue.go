@@ -411,7 +411,6 @@ func (q *pendingQueue) noteVerdictChange(e *functionEntry) {
 	}
 }
 
-// fnvPrime is the 64-bit prime of FNV-1a.
 const fnvPrime = 1099511628211
 
 // mixPromise adds s to the fingerprint of what the current function is promised.
@@ -432,14 +431,12 @@ func (h timerHeap) Swap(i, j int) {
 	h[i].at, h[j].at = i, j
 }
 
-// Push implements heap.Interface.
 func (h *timerHeap) Push(x any) {
 	e := x.(*functionEntry)
 	e.at = len(*h)
 	*h = append(*h, e)
 }
 
-// Pop implements heap.Interface.
 func (h *timerHeap) Pop() any {
 	last := len(*h) - 1
 	e := (*h)[last]

@@ -51,7 +51,6 @@ func (p *Policy) AppliesMinResidency() bool {
 // KeepAlive selects the source of a function's idle time.
 type KeepAlive uint8
 
-// The keep-alive policies.
 const (
 	Fixed   KeepAlive = iota // Scale.Idle
 	Learned                  // Function.KeepFor if known, at most maxKeepFactor times Scale.Idle
@@ -205,7 +204,6 @@ func (r *Replica) asleep() bool {
 // Kind of an Action.
 type Kind uint8
 
-// The kinds of actions.
 const (
 	Start        Kind = iota + 1 // start a replica of Function on Node with GPUs
 	Stop                         // drain Replica for at most Drain, then stop it

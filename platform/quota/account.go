@@ -9,7 +9,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// daySeconds is the length of a day, UTC.
 const daySeconds = 24 * 60 * 60
 
 // RefreshEvery is the longest time between two settlements of all accounts.

@@ -28,7 +28,6 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// Options of a Shim.
 type Options struct {
 	Model         *functions.Model
 	Listener      net.Listener // where it answers; Run closes it

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
@@ -91,7 +92,6 @@ type StartTimes struct {
 	Exit   time.Duration // from the stop command to the end of the process
 }
 
-// Progress of a run.
 type Progress struct {
 	At       time.Duration // virtual
 	Requests int64
@@ -102,28 +102,12 @@ type Progress struct {
 var defaultStart = time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC)
 
 func (c Config) withDefaults() Config {
-	if c.Input <= 0 {
-		c.Input = 512
-	}
-	if c.Output <= 0 {
-		c.Output = 128
-	}
-	if c.Policy == (placement.Policy{}) {
-		c.Policy = placement.DefaultPolicy
-	}
-	if c.Name == "" {
-		c.Name = c.Policy.Eviction.String()
-	}
-	if c.Start.IsZero() {
-		c.Start = defaultStart
-	}
-	if c.Latency == 0 {
-		c.Latency = time.Millisecond
-	}
-	if c.Gather == 0 {
-		c.Gather = max(time.Millisecond, time.Duration(c.Fleet.GPUs())*50*time.Microsecond)
-	}
-	c.Latency, c.Gather = max(c.Latency, 0), max(c.Gather, 0)
+	c.Input, c.Output = cmp.Or(max(c.Input, 0), 512), cmp.Or(max(c.Output, 0), 128)
+	c.Policy = cmp.Or(c.Policy, placement.DefaultPolicy)
+	c.Name = cmp.Or(c.Name, c.Policy.Eviction.String())
+	c.Start = cmp.Or(c.Start, defaultStart)
+	c.Latency = max(cmp.Or(c.Latency, time.Millisecond), 0)
+	c.Gather = max(cmp.Or(c.Gather, max(time.Millisecond, time.Duration(c.Fleet.GPUs())*50*time.Microsecond)), 0)
 	return c
 }
 

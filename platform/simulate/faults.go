@@ -24,8 +24,6 @@ type faults struct {
 	OnRequestEnd func(RequestEnd)
 }
 
-func (f *faults) init() { f.breaks = map[functions.Name]string{} }
-
 func (f *faults) dropReply() bool { return f.LoseReply != nil && f.LoseReply() }
 
 func (s *State) failing(r *replica) string { return s.breaks[r.f.name] }
@@ -53,13 +51,10 @@ const (
 // Now returns the virtual time since the start of the trace.
 func (s *State) Now() time.Duration { return s.clock.now }
 
-// Loop returns the current orchestrator.
 func (s *State) Loop() *orchestrator.Orchestrator { return s.orchestrator }
 
-// At schedules f at a time.
 func (s *State) At(at time.Duration, f func()) { s.clock.set(at, callback(f), 0, 0) }
 
-// After schedules f after a duration.
 func (s *State) After(d time.Duration, f func()) { s.At(s.clock.now+d, f) }
 
 type callback func()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // Epoch returns the epoch of the current orchestrator.
@@ -167,6 +168,14 @@ func (s *State) Jump(d time.Duration) { s.skew += d }
 // The old one does not know and keeps acting on its own state for the duration.
 func (s *State) Replace(while time.Duration) {
 	old := s.loop
+	for _, f := range s.list { // the activators report to the new one
+		if d := f.demand(); d.Active+d.Queued > 0 {
+			if d.Active > 0 {
+				d.LastEnd = s.wall()
+			}
+			old.orchestrator.Demand(orchestrator.Demand{Name: d.Name, LastEnd: d.LastEnd, InFlight: d.InFlight})
+		}
+	}
 	s.begin()
 	s.After(while, func() { old.dead = true })
 }
@@ -183,9 +192,9 @@ func (s *State) Restart() {
 		q.end(EndOrchestratorLost, "")
 	}
 	s.stranded, s.decided = nil, nil
-	s.demandChanged, s.busy = nil, nil
+	s.demandChanged = nil
 	for _, f := range s.list {
-		f.snapshot, f.busy = nil, false
+		f.snapshot = nil
 		f.queue = &admission.Queue{Demand: f}
 	}
 	s.begin()

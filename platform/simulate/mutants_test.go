@@ -25,7 +25,7 @@ var bugs = []struct {
 	edits []edit
 }{
 	{"stop replicas without draining", []edit{
-		{"platform/orchestrator/lifecycle.go", `if l.publisher.path.InFlightOf(r.function.Name, r.ID) > 0 && now < r.drainEnd {`, `if false {`},
+		{"platform/orchestrator/lifecycle.go", `if l.commands.inbox.inFlightOf(r.function, r.ID) > 0 && now < r.drainEnd {`, `if false {`},
 		{"platform/orchestrator/lifecycle.go", `DrainSeconds: max(0, (r.drainEnd - now).Seconds())`, `DrainSeconds: 0`},
 	}},
 	{"route requests to stopping replicas", []edit{
@@ -64,7 +64,7 @@ var bugs = []struct {
 		{"platform/placement/evict.go", `case r.InFlight > 0 || f.Queued > 0 || somewhere > 0:`, `case false:`},
 	}},
 	{"start a new orchestrator without the demand of waiting requests", []edit{
-		{"platform/orchestrator/turn.go", `o.publisher.path.Demand(all, `, `o.publisher.path.Demand(all && false, `},
+		{"platform/orchestrator/turn.go", `	o.readDemand(now, all)`, `	if o.turns > 1 { o.readDemand(now, all) } else { o.takeDemand() }`},
 	}},
 	{"apply late heartbeats", []edit{
 		{"platform/orchestrator/heartbeat.go", `if hb.Seq <= n.seq {`, `if false {`},

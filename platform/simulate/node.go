@@ -39,9 +39,6 @@ type node struct {
 	changes    uint64 // heartbeat documents since boot
 }
 
-// nodePush is the event that sends a heartbeat.
-const nodePush uint8 = 0
-
 const (
 	beatEvery = 2 * time.Second
 	keepEnded = time.Minute // how long heartbeats report an ended replica
@@ -63,20 +60,15 @@ func newNode(st *State, id string, kind *fleet.HostKind) *node {
 
 func (n *node) url() string { return "http://" + n.id }
 
-func (n *node) generation() uint32 { return 0 }
-
-// act sends the pending heartbeat.
-func (n *node) act(uint8) {
-	n.pushing = false
-	n.beat()
-}
-
 // push schedules a heartbeat; changes at the same time share one.
 func (n *node) push() {
 	n.changed = true
 	if !n.pushing && !n.dead {
 		n.pushing = true
-		n.st.clock.set(n.st.clock.now+n.st.c.Latency, n, nodePush, 0)
+		n.st.After(n.st.c.Latency, func() {
+			n.pushing = false
+			n.beat()
+		})
 	}
 }
 
@@ -164,11 +156,10 @@ func (n *node) share(r functions.Resources) float64 {
 }
 
 func (n *node) find(id string) *replica {
-	i, ok := slices.BinarySearchFunc(n.reps, id, func(r *replica, id string) int { return cmp.Compare(r.id, id) })
-	if !ok {
-		return nil
+	if i, ok := slices.BinarySearchFunc(n.reps, id, func(r *replica, id string) int { return cmp.Compare(r.id, id) }); ok {
+		return n.reps[i]
 	}
-	return n.reps[i]
+	return nil
 }
 
 func (n *node) list(r *replica) {

@@ -27,7 +27,6 @@ type function struct {
 
 	queue    *admission.Queue
 	snapshot *snapshot.Snapshot // nil before it is published and after it is removed
-	busy     bool               // it is in State.busy
 	last     time.Duration      // time of its last eviction
 	evicted  bool
 }
@@ -418,16 +417,23 @@ func (f *function) generation() uint32 { return 0 }
 // OnChange records that the demand for f has changed.
 func (f *function) OnChange() {
 	f.st.demandChanged = append(f.st.demandChanged, f)
-	if !f.busy {
-		f.busy = true
-		f.st.busy = append(f.st.busy, f)
-	}
 }
 
 // demand returns the current demand for f; later changes call OnChange again.
 func (f *function) demand() orchestrator.Demand {
-	l := f.queue.TakeLoad(f.st.wall())
-	return orchestrator.Demand{Name: f.name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Low: l.Low}
+	l, inFlight := f.queue.TakeLoad(f.st.wall())
+	return orchestrator.Demand{
+		Name: f.name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Low: l.Low, InFlight: inFlight,
+	}
+}
+
+// reportDemand gives the demand that has changed to the orchestrator.
+func (s *State) reportDemand() {
+	for _, f := range s.demandChanged {
+		s.orchestrator.Demand(f.demand())
+	}
+	clear(s.demandChanged)
+	s.demandChanged = s.demandChanged[:0]
 }
 
 // path is the data path of one orchestrator. A replaced orchestrator has none: its data
@@ -460,6 +466,7 @@ func (p *path) Publish(fs ...snapshot.Snapshot) {
 		f.queue.Publish(before, f.snapshot, wall)
 	}
 	st.handleDecided()
+	st.reportDemand()
 }
 
 // Remove removes functions.
@@ -475,41 +482,7 @@ func (p *path) Remove(names ...functions.Name) {
 		}
 	}
 	st.handleDecided()
-}
-
-// Demand yields the functions whose demand may have changed since the last call, and
-// with all every other function that has requests.
-func (p *path) Demand(all bool, yield func(orchestrator.Demand)) {
-	st := p.State
-	if p.superseded() {
-		return
-	}
-	changed := st.demandChanged
-	st.demandChanged, st.spare = st.spare[:0], nil
-	for _, f := range changed {
-		yield(f.demand())
-	}
-	clear(changed)
-	st.spare = changed[:0]
-	if !all {
-		return
-	}
-	st.busy = slices.DeleteFunc(st.busy, func(f *function) bool {
-		d := f.demand()
-		if f.busy = d.Active+d.Queued > 0; f.busy {
-			yield(d)
-		}
-		return !f.busy
-	})
-}
-
-// InFlightOf returns the number of requests at a replica.
-func (p *path) InFlightOf(name functions.Name, replica string) int {
-	f := p.fns[name.WithoutAdapter()]
-	if f == nil {
-		return 0
-	}
-	return f.queue.InFlight(replica)
+	st.reportDemand()
 }
 
 // AbortThrough fails the requests at an agent that was declared lost.
@@ -531,4 +504,5 @@ func (p *path) AbortThrough(agent string) {
 		r.failRequests()
 	}
 	st.handleDecided()
+	st.reportDemand()
 }

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -104,10 +105,7 @@ func (s *State) newReplica(n *node, req functions.LoadRequest) *replica {
 		state: functions.Downloading, since: s.clock.now, began: s.clock.now, last: s.clock.now, tier: functions.TierRemote,
 		slots: max(spec.Scale.Target, 1), gen: 1,
 	}
-	for _, g := range r.gpus {
-		n.taken[g] += n.share(r.take)
-		r.hold += n.share(r.take)
-	}
+	r.holdGPUs()
 	s.reps[r.id] = r
 	f.starts++
 	r.draw(f.starts)
@@ -124,16 +122,10 @@ func (r *replica) draw(nth int) {
 		}
 		return time.Duration(float64(median) * math.Exp(float64(e.Spread)/100*rng.NormFloat64()))
 	}
-	or := func(d functions.Duration, def time.Duration) time.Duration {
-		if d > 0 {
-			return d.Std()
-		}
-		return def
-	}
 	r.draws = StartTimes{
-		Exec: or(e.Exec, execTakes),
-		Plan: scatter(or(e.Plan, planTakes)), Spawn: scatter(e.Spawn.Std()), Warmup: scatter(e.Warmup.Std()), Rise: scatter(e.Rise.Std()),
-		Exit: scatter(or(e.Exit, exitTakes)),
+		Exec: cmp.Or(e.Exec.Std(), execTakes),
+		Plan: scatter(cmp.Or(e.Plan.Std(), planTakes)), Spawn: scatter(e.Spawn.Std()), Warmup: scatter(e.Warmup.Std()),
+		Rise: scatter(e.Rise.Std()), Exit: scatter(cmp.Or(e.Exit.Std(), exitTakes)),
 	}
 	if times := r.st.c.Times; times != nil {
 		r.draws = times(r.f.name, nth, r.draws)
@@ -434,7 +426,7 @@ func (r *replica) wakeUp() {
 		}
 	}
 	r.enter(functions.Loading)
-	r.regain()
+	r.holdGPUs()
 	r.began = r.st.clock.now
 	for i := range r.spans {
 		r.spans[i].set = false
@@ -452,8 +444,8 @@ func (r *replica) wakeUp() {
 	}, from)
 }
 
-// regain occupies its GPUs again.
-func (r *replica) regain() {
+// holdGPUs occupies its GPUs.
+func (r *replica) holdGPUs() {
 	r.account()
 	r.hold = 0
 	for _, g := range r.gpus {

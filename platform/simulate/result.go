@@ -115,8 +115,8 @@ type team struct {
 	evictionsInflicted, evictionsSuffered int64
 }
 
-// result summarises the run so far.
-func (s *State) result() Result {
+// Result returns the result of the run so far.
+func (s *State) Result() Result {
 	t := &s.tally
 	r := Result{
 		Policy: s.c.Name, GPUs: s.gpus, Requests: t.requests, Cold: t.cold, Evictions: t.evictions,

@@ -12,7 +12,6 @@ type Sample struct {
 // Step is one step of a distribution: Share of the requests took at most Seconds.
 type Step struct{ Seconds, Share float64 }
 
-// series takes samples during a run.
 type series struct {
 	every time.Duration
 	sum   held // of all replicas, since the start of the run
@@ -20,34 +19,26 @@ type series struct {
 	out   []Sample
 }
 
-const sampling uint8 = 0
-
-// sampler is the actor of a State's series.
-type sampler State
-
-func (s *sampler) generation() uint32 { return 0 }
-
-func (s *sampler) act(uint8) {
-	st := (*State)(s)
-	for _, n := range st.nodes {
+// sample takes a sample, again and again.
+func (s *State) sample() {
+	for _, n := range s.nodes {
 		for _, x := range n.reps {
 			x.account()
 		}
 	}
-	d := st.series.sum.minus(st.series.last)
-	st.series.last = st.series.sum
-	sec := st.series.every.Seconds()
+	d := s.series.sum.minus(s.series.last)
+	s.series.last = s.series.sum
+	sec := s.series.every.Seconds()
 	g := GPUHours{Busy: d.busy / sec, Idle: d.idle / sec, Loading: d.loading / sec, Wasted: d.wasted / sec}
-	g.Free = float64(st.gpus) - d.sum()/sec
-	st.series.out = append(st.series.out, Sample{At: st.clock.now.Seconds(), GPUs: g})
-	st.clock.set(st.clock.now+st.series.every, s, sampling, 0)
+	g.Free = float64(s.gpus) - d.sum()/sec
+	s.series.out = append(s.series.out, Sample{At: s.clock.now.Seconds(), GPUs: g})
+	s.After(s.series.every, s.sample)
 }
 
 func (h held) minus(o held) held {
 	return held{h.busy - o.busy, h.idle - o.idle, h.loading - o.loading, h.wasted - o.wasted}
 }
 
-// steps returns the distribution.
 func (h *histogram) steps() (out []Step) {
 	var seen uint64
 	for i, c := range h.counts {

@@ -50,8 +50,6 @@ type State struct {
 	handlingDecided bool
 	stranded        []*request  // at a node that does not answer
 	demandChanged   []*function // functions whose demand changed since the last turn
-	spare           []*function
-	busy            []*function // functions that may have requests
 	active          []*request  // active requests
 
 	tally           tally
@@ -70,8 +68,6 @@ type loop struct {
 	dead         bool // its commands no longer arrive
 }
 
-const beats uint8 = 0 // the event of a State: all nodes send heartbeats
-
 const tick = time.Second
 
 // Open creates a run at its start.
@@ -83,9 +79,8 @@ func Open(c Config) (*State, error) {
 	st := &State{
 		c: c, byID: map[string]*node{}, reps: map[string]*replica{}, fns: map[functions.Name]*function{},
 		unfit: map[functions.Name]bool{}, named: map[string]*team{}, gpus: c.Fleet.GPUs(),
-		tally: tally{refused: map[string]int64{}}, sources: pipe{rate: float64(c.Sources)},
+		tally: tally{refused: map[string]int64{}}, faults: faults{breaks: map[functions.Name]string{}}, sources: pipe{rate: float64(c.Sources)},
 	}
-	st.faults.init()
 	for id, kind := range c.Fleet.Hosts {
 		n := newNode(st, id, kind)
 		st.nodes = append(st.nodes, n)
@@ -100,9 +95,9 @@ func Open(c Config) (*State, error) {
 	}
 	st.limits.SetTeams(teams)
 	st.deploy(c.Functions)
-	st.clock.set(0, st, beats, 0)
+	st.At(0, st.sendHeartbeats)
 	if st.series.every = c.Sample; c.Sample > 0 {
-		st.clock.set(c.Sample, (*sampler)(st), sampling, 0)
+		st.At(c.Sample, st.sample)
 	}
 	st.begin()
 	return st, nil
@@ -128,9 +123,13 @@ func (s *State) begin() {
 	s.epoch++
 	l := &loop{st: s}
 	s.loop = l
+	progress := time.Duration(-1) // snapshots of running starts are not republished
+	if s.clientsTimeOut() {
+		progress = 0
+	}
 	l.orchestrator = orchestrator.New(orchestrator.Options{
 		Epoch: s.epoch, Catalog: (*catalog)(s), Policy: s.c.Policy,
-		Progress: s.progress(), Foresight: s.newForesight(),
+		Progress: progress, Foresight: s.newForesight(),
 		Hooks: orchestrator.Hooks{Event: func(e functions.Event) {
 			if s.loop == l { // a replaced instance reports events that do not happen
 				s.event(&e)
@@ -139,6 +138,11 @@ func (s *State) begin() {
 		Now: s.wall, NewID: s.newID, RunCommand: l.do, OnUpdate: func() { l.want(s.clock.now + s.c.Gather) },
 	})
 	l.orchestrator.Attach(&path{s, l})
+	for _, f := range s.list {
+		if d := f.demand(); d.Active+d.Queued > 0 {
+			l.orchestrator.Demand(d)
+		}
+	}
 	l.orchestrator.Changed()
 	l.want(s.clock.now)
 }
@@ -164,14 +168,6 @@ func (s *State) newForesight() *foresight.Options {
 		}
 	}
 	return f
-}
-
-// progress is the interval at which snapshots of running starts are republished.
-func (s *State) progress() time.Duration {
-	if s.clientsTimeOut() {
-		return 0
-	}
-	return -1
 }
 
 // catalog is the orchestrator's source of functions and teams.
@@ -259,6 +255,9 @@ func (l *loop) act(uint8) {
 	}
 	l.at = 0
 	st.tally.turns++
+	if st.loop == l {
+		st.reportDemand()
+	}
 	next := l.orchestrator.Turn(context.Background())
 	if next <= 0 || next > tick {
 		next = tick
@@ -273,30 +272,19 @@ func (l *loop) do(_ time.Duration, f func(context.Context)) {
 	if st.CommandDelay != nil {
 		d += st.CommandDelay()
 	}
-	st.clock.set(st.clock.now+d, &call{l, f}, 0, 0)
+	st.After(d, func() {
+		if !l.dead {
+			f(context.Background())
+		}
+	})
 }
 
-type call struct {
-	l *loop
-	f func(context.Context)
-}
-
-func (c *call) generation() uint32 { return 0 }
-
-func (c *call) act(uint8) {
-	if !c.l.dead {
-		c.f(context.Background())
-	}
-}
-
-func (s *State) generation() uint32 { return 0 }
-
-// act sends the heartbeats of all nodes.
-func (s *State) act(uint8) {
+// sendHeartbeats sends the heartbeats of all nodes, again and again.
+func (s *State) sendHeartbeats() {
 	for _, n := range s.nodes {
 		n.beat()
 	}
-	s.clock.set(s.clock.now+beatEvery, s, beats, 0)
+	s.After(beatEvery, s.sendHeartbeats)
 }
 
 func (s *State) deliverHeartbeat(n *node) {
@@ -308,18 +296,11 @@ func (s *State) deliverHeartbeat(n *node) {
 		if d <= 0 {
 			s.orchestrator.Heartbeat(n.doc, n)
 		} else {
-			s.clock.set(s.clock.now+d, &delayedHeartbeat{n, n.doc}, 0, 0)
+			doc := n.doc
+			s.After(d, func() { s.orchestrator.Heartbeat(doc, n) })
 		}
 	}
 }
-
-type delayedHeartbeat struct {
-	n   *node
-	doc functions.Heartbeat
-}
-
-func (h *delayedHeartbeat) generation() uint32 { return 0 }
-func (h *delayedHeartbeat) act(uint8)          { h.n.st.orchestrator.Heartbeat(h.doc, h.n) }
 
 func (s *State) event(e *functions.Event) {
 	if s.c.Event != nil {
@@ -467,6 +448,3 @@ func Run(ctx context.Context, c Config) (Result, error) {
 }
 
 const lastHour = time.Hour
-
-// Result returns the result of the run so far.
-func (s *State) Result() Result { return s.result() }

@@ -21,12 +21,10 @@ import (
 // timeout bounds the reads of a source.
 const timeout = 20 * time.Second
 
-// Sizer works out resources.
 type Sizer struct {
 	// Sources opens the sources by scheme; end closes their connections.
 	Sources func() (all map[string]loader.Source, end func())
-	// Nodes are those of now.
-	Nodes func() []functions.Node
+	Nodes   func() []functions.Node
 }
 
 // checkTimeout bounds the listing of a source while a deploy waits.

@@ -2,7 +2,6 @@ package telemetry
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metric is the declaration of one metric.
 type metric struct {
 	name, help string
 	kind       prometheus.ValueType

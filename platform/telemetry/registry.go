@@ -2,14 +2,19 @@ package telemetry
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/http"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -25,7 +30,6 @@ type Source func(yield func(metric string, value float64, labels ...string))
 // Describe declares nothing: each value is checked against the declarations.
 func (s Source) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements [prometheus.Collector].
 func (s Source) Collect(out chan<- prometheus.Metric) {
 	s(func(name string, value float64, labels ...string) {
 		d, ok := byName[name]
@@ -163,12 +167,26 @@ func WithToken(h http.Handler, token func() string) http.Handler {
 	})
 }
 
-// Gather implements [prometheus.Gatherer].
 func (r *Registry) Gather() ([]*dto.MetricFamily, error) { return r.all.Gather() }
 
 // Handler serves the metrics to Prometheus.
 func (r *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
+}
+
+// Serve answers probes and Prometheus until ctx ends.
+func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	stop := context.AfterFunc(ctx, func() { srv.Close() })
+	defer stop()
+	err := srv.Serve(l)
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	log.Error("serving probes has failed", "error", err)
+	return err
 }
 
 // Text returns the metrics in Prometheus' text format. With a team it leaves out those

@@ -107,9 +107,8 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	})
 	act := activator.New(activator.Options{
 		Waker: stream, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(s.Hold), BufferBytes: plan.Bodies,
-		KeyRequests:   httpserver.NewBudget(int64(plan.Connections), s.ShareOf(int64(plan.Connections))),
-		DemandChanged: stream.DemandChanged, OnFirstByte: stream.FirstToken,
-		Metrics: registry, Log: log.Requests,
+		KeyRequests: httpserver.NewBudget(int64(plan.Connections), s.ShareOf(int64(plan.Connections))),
+		OnFirstByte: stream.FirstToken, Metrics: registry, Log: log.Requests,
 	})
 	gate = gateway.New(gateway.Options{Activator: act, Leader: stream.Leader, LeaderTLS: certificates, PublicAPI: s.PublicAPI,
 		TrustedProxies: proxies, MaxBody: int64(s.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, s.ShareOf(plan.Bodies)),
@@ -128,7 +127,7 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	defer private.Close()
 	defer metrics.Close()
 	var draining atomic.Bool
-	side := sideServer(sideHandler(s.metrics(registry), func() []string { return missing(&draining, stream) }), log.Logger)
+	side := sideHandler(s.metrics(registry), func() []string { return missing(&draining, stream) })
 
 	// The parts run until life ends, which is after the requests have drained.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -144,12 +143,11 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	part(httpserver.NewProcTuner().Run)
 	part(plan.PaceCollector)
 	part(stream.Run)
-	part(func(context.Context) error { return side.Serve(metrics) })
+	part(func(ctx context.Context) error { return telemetry.Serve(ctx, metrics, side, log.Logger) })
 	part(func(context.Context) error { return gate.Serve(public, private) })
 	log.Info("serving", "addr", public.Addr().String(), "private", private.Addr().String(), "metrics", metrics.Addr().String(), "id", s.ID)
 	s.drainRequests(ctx, life, &draining, gate, log.Logger)
 	cause := context.Cause(life)
-	side.Close()
 	end(nil)
 	parts.Wait()
 	if cause != nil && !errors.Is(cause, context.Canceled) {
@@ -201,13 +199,6 @@ func (s *activatorSettings) metrics(registry *telemetry.Registry) http.Handler {
 		token, _ := kit.ReadToken(s.MetricsToken) // without one it opens to nothing
 		return token
 	})
-}
-
-// sideServer serves probes and Prometheus.
-func sideServer(h http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
-		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 }
 
 // sideHandler is what stands beside the requests: metrics, and whether there are any to

@@ -45,15 +45,16 @@ const linkToken = "a-token-of-the-cluster-0123456789"
 // testController is a controller without a Kubernetes: the true hub and the true loop, and a
 // node whose replicas are READY when the test says so.
 type testController struct {
-	bank  *ratelimit.Coordinator
-	t     *testing.T
-	addr  string
-	key   string
-	token string // file
-	stop  func()
-	steer *orchestrator.Orchestrator
-	hub   *controlstream.Hub
-	node  *node
+	bank    *ratelimit.Coordinator
+	t       *testing.T
+	addr    string
+	key     string
+	token   string // file
+	stop    func()
+	steer   *orchestrator.Orchestrator
+	reports *reports
+	hub     *controlstream.Hub
+	node    *node
 }
 
 // node is a small true agent.
@@ -179,6 +180,30 @@ func newTestController(t *testing.T, engine http.Handler) *testController {
 	return r
 }
 
+// reports is a loop that keeps the last demand for the revision that the hub reported.
+type reports struct {
+	*orchestrator.Orchestrator
+	mu   sync.Mutex
+	last orchestrator.Demand
+}
+
+func (r *reports) Demand(ds ...orchestrator.Demand) {
+	r.mu.Lock()
+	for _, d := range ds {
+		if d.Name == revision {
+			r.last = d
+		}
+	}
+	r.mu.Unlock()
+	r.Orchestrator.Demand(ds...)
+}
+
+func (r *reports) demand() orchestrator.Demand {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}
+
 // startController is one life of the controller.
 func (c *testController) startController(epoch int64, addr, hash string) {
 	c.t.Helper()
@@ -188,9 +213,10 @@ func (c *testController) startController(epoch int64, addr, hash string) {
 	m.Spec.Resources.GPUs = 1
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	c.steer = orchestrator.New(orchestrator.Options{Epoch: epoch, Catalog: fixedCatalog{[]*functions.Model{m}}, Log: log})
+	c.reports = &reports{Orchestrator: c.steer}
 	bank := ratelimit.NewCoordinator(ratelimit.CoordinatorOptions{Send: func(id string, g ratelimit.Allotments) { c.hub.Grant(id, g) }})
 	c.bank = bank
-	c.hub = controlstream.NewHub(controlstream.HubOptions{Token: linkToken, Waker: c.steer, Coordinator: bank, Log: log, Quiet: true})
+	c.hub = controlstream.NewHub(controlstream.HubOptions{Token: linkToken, Waker: c.reports, Coordinator: bank, Log: log, Quiet: true})
 	c.steer.Attach(c.hub)
 	c.hub.SetKeys(controlstream.Keys{Keys: []controlstream.Key{{ID: "k", Team: "ml", Hash: hash}}})
 	splits := []controlstream.Split{{Percent: 100, Function: revision}}
@@ -438,8 +464,8 @@ func TestTwoActivators(t *testing.T) {
 	}
 	a, b := r.chatAsync(one, true, heard), r.chatAsync(two, true, heard)
 	doomed := r.chatAsync(one, false, nil)
-	testkit.Eventually(t, "three wait", func() bool { return r.hub.DemandOf(revision).Queued == 3 })
-	if d := r.hub.DemandOf(revision); d.Oldest.IsZero() {
+	testkit.Eventually(t, "three wait", func() bool { return r.reports.demand().Queued == 3 })
+	if d := r.reports.demand(); d.Oldest.IsZero() {
 		t.Errorf("demand %+v", d)
 	}
 	testkit.Eventually(t, "a replica is asked for", func() bool { n, _ := r.node.counts(); return n > 0 })
@@ -452,16 +478,16 @@ func TestTwoActivators(t *testing.T) {
 	if x := await(t, "the held stream of the dead breaks off", a); x.err == nil && strings.Contains(x.body, "[DONE]") {
 		t.Errorf("a stream of the dead ended well: %+v", x)
 	}
-	testkit.Eventually(t, "its demand is gone", func() bool { r.nudge(); return r.hub.DemandOf(revision).Queued == 1 })
+	testkit.Eventually(t, "its demand is gone", func() bool { return r.reports.demand().Queued == 1 })
 
 	three := r.gate("one") // as a Deployment would: the same work, another process
 	c := r.chatAsync(three, true, heard)
-	testkit.Eventually(t, "two wait", func() bool { return r.hub.DemandOf(revision).Queued == 2 })
+	testkit.Eventually(t, "two wait", func() bool { return r.reports.demand().Queued == 2 })
 	r.node.ready()
 	await(t, "the first word", first)
 	await(t, "the first word of the other", first)
 	id := r.node.replica()
-	testkit.Eventually(t, "both are in flight", func() bool { return r.hub.InFlightOf(revision, id) == 2 })
+	testkit.Eventually(t, "both are in flight", func() bool { return r.reports.demand().InFlight[id] == 2 })
 	close(e.goOn)
 	for _, x := range []answer{await(t, "the end", b), await(t, "the end", c)} {
 		if x.status != 200 || x.err != nil || !strings.Contains(x.body, "[DONE]") {
@@ -469,8 +495,8 @@ func TestTwoActivators(t *testing.T) {
 		}
 	}
 	testkit.Eventually(t, "nothing is in flight", func() bool {
-		d := r.hub.DemandOf(revision)
-		return r.hub.InFlightOf(revision, id) == 0 && d.Active == 0 && !d.LastEnd.IsZero()
+		d := r.reports.demand()
+		return r.reports.demand().InFlight[id] == 0 && d.Active == 0 && !d.LastEnd.IsZero()
 	})
 	if n, _ := r.node.counts(); n != 1 {
 		t.Errorf("%d replicas were started for one model", n)
@@ -479,9 +505,6 @@ func TestTwoActivators(t *testing.T) {
 		t.Errorf("warm: %+v", x)
 	}
 }
-
-// nudge has the hub find out whose grace is over: the loop does it each second.
-func (c *testController) nudge() { c.steer.Nudge(revision) }
 
 // TestControllerAway: streams go on and warm requests are served without a
 // controller; the next one, of a later epoch, adopts what runs and is told at once
@@ -511,7 +534,7 @@ func TestControllerAway(t *testing.T) {
 	}
 	r.again(2)
 	testkit.Eventually(t, "the stream is known to the next controller", func() bool {
-		return r.hub.InFlightOf(revision, id) == 1 && r.hub.DemandOf(revision).Active == 1
+		return r.reports.demand().InFlight[id] == 1 && r.reports.demand().Active == 1
 	})
 	close(e.goOn)
 	if x := await(t, "the stream ends", stream); x.err != nil || !strings.Contains(x.body, "[DONE]") {

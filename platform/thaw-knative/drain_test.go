@@ -87,7 +87,7 @@ func TestDrainWithTwoActivators(t *testing.T) {
 	}
 	for i := range 12 {
 		testkit.Eventually(t, "a replica is there", func() bool { n, ended := r.node.counts(); return n > i && ended == i })
-		testkit.Eventually(t, "it is used", func() bool { return r.hub.InFlightOf(revision, r.node.replica()) > 0 })
+		testkit.Eventually(t, "it is used", func() bool { return r.reports.demand().InFlight[r.node.replica()] > 0 })
 		r.steer.Stop(revision)
 		testkit.Eventually(t, "it is ended", func() bool { _, ended := r.node.counts(); return ended > i })
 	}

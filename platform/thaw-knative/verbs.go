@@ -335,7 +335,6 @@ const removed knative.Outcome = "removed"
 // dryOutcomes are the words for outcomes of a dry run.
 var dryOutcomes = map[knative.Outcome]string{knative.Created: "would be created", knative.Changed: "would be changed", knative.Unchanged: "would stay as it is", removed: "would be removed"}
 
-// outcome is what happened to one object.
 type outcome struct {
 	Name    string          `json:"name"`
 	Outcome knative.Outcome `json:"outcome"`

@@ -8,7 +8,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// runBench is `thaw bench`.
 func runBench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if code := bench.Main(ctx, args, stdout, stderr); code != 0 {
 		return &kit.Error{Exit: code} // the bench has printed the cause

@@ -7,9 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"sync"
-	"time"
 
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
@@ -76,7 +74,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 	var parts sync.WaitGroup
 	if listener != nil {
 		parts.Go(func() {
-			serveProbes(ctx, listener, d.Handler(metrics.Handler()), log.Logger)
+			telemetry.Serve(ctx, listener, d.Handler(metrics.Handler()), log.Logger)
 		})
 	}
 	if client != nil {
@@ -120,16 +118,4 @@ func openLoaderStore(c cli.LoaderConfig, log *slog.Logger) (store *nodestore.Sto
 	store, err = nodestore.Open(nodestore.Options{Node: c.Node, Data: c.Store, Budget: c.Bytes, Peering: peers, Copies: true, Private: true,
 		Log: log})
 	return store, peerURL, err
-}
-
-// serveProbes answers probes and Prometheus until ctx ends.
-func serveProbes(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
-		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
-	stop := context.AfterFunc(ctx, func() { srv.Close() })
-	defer stop()
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		log.Error("serving probes has failed", "error", err)
-	}
 }

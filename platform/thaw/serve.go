@@ -219,7 +219,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	control := api.New(api.Options{
 		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL,
 		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.act}, Starter: backend, Requests: s.act, Stores: backend, Ahead: backend,
-		ForgetAnswers: answers.Purge, Decisions: s.act.Decisions(), DryRoute: s.act.DryRoute, Composed: s.act.Composed().Find, RemoteState: s.remoteState, FileProblem: cat.FileProblem, Spending: s.remotes,
+		ForgetAnswers: answers.Purge, Decisions: s.act.Decisions(), DryRoute: s.act.DryRoute, Composed: s.act.Composed, RemoteState: s.remoteState, FileProblem: cat.FileProblem, Spending: s.remotes,
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.act.DemandOf(n); return d.Active, d.Queued },
 		Oldest:  func(n functions.Name) time.Time { d, _ := s.act.DemandOf(n); return d.Oldest },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },

@@ -17,6 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/nodeloader"
 	"github.com/thaw-dev/thaw/platform/shim"
+	"github.com/thaw-dev/thaw/platform/telemetry"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/forkserver/pods"
@@ -57,7 +58,7 @@ func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Wr
 		if err != nil {
 			return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address, or none: --addr HOST:PORT or --addr off"}
 		}
-		probes.Go(func() { serveProbes(ctx, l, warmHostHandler(h), log.Logger) })
+		probes.Go(func() { telemetry.Serve(ctx, l, warmHostHandler(h), log.Logger) })
 	}
 	fmt.Fprintf(stdout, "interpreter of %s, socket %s\n", env.Program, forkserver.HostSocket(c.Sockets))
 	err = h.Run(ctx)

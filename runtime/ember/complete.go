@@ -47,14 +47,9 @@ type textLogprobs struct {
 	Top     []map[string]float64 `json:"top_logprobs"`
 }
 
-type chatMessage struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
-}
-
 type chatChoice struct {
 	Index    int           `json:"index"`
-	Message  chatMessage   `json:"message"`
+	Message  chatDelta     `json:"message"`
 	Logprobs *chatLogprobs `json:"logprobs"`
 	Finish   *string       `json:"finish_reason"`
 	Stop     any           `json:"stop_reason"`
@@ -236,12 +231,12 @@ func (g *generation) writeWhole(w http.ResponseWriter, r *http.Request, q *seque
 			}
 			return p
 		}
-		b := g.head
+		b, answer := g.head, text.String()
 		b.Usage = usageOf(q, p.generated)
 		if g.isChat {
-			b.Choices = []any{chatChoice{0, chatMessage{"assistant", text.String()}, g.chatScores(q, scores), &p.finish, p.stop}}
+			b.Choices = []any{chatChoice{0, chatDelta{"assistant", &answer}, g.chatScores(q, scores), &p.finish, p.stop}}
 		} else {
-			b.Choices = []any{textChoice{0, g.around + text.String(), g.textScores(q, scores), &p.finish, p.stop}}
+			b.Choices = []any{textChoice{0, g.around + answer, g.textScores(q, scores), &p.finish, p.stop}}
 		}
 		writeJSON(w, http.StatusOK, b)
 		return p

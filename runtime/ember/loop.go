@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
@@ -109,17 +110,8 @@ func (l *loop) run(ctx context.Context) {
 			continue
 		}
 		if l.runBatch() && l.tokenDelay > 0 {
-			l.delayToken(ctx)
+			backoff.Sleep(ctx, l.tokenDelay)
 		}
-	}
-}
-
-func (l *loop) delayToken(ctx context.Context) {
-	t := time.NewTimer(l.tokenDelay)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }
 

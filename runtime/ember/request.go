@@ -158,21 +158,16 @@ const (
 func (g *generate) stops() ([]string, *failure) {
 	wrong := invalidRequest("stop", "invalid_type", "stop must be a string or a list of at most %d strings", maxStops)
 	var out []string
+	var err error
 	switch g.Stop.Kind() {
-	case 0, 'n':
+	case 0:
 	case '"':
 		out = []string{""}
-		if json.Unmarshal(g.Stop, &out[0]) != nil {
-			return nil, wrong
-		}
-	case '[':
-		if json.Unmarshal(g.Stop, &out) != nil {
-			return nil, wrong
-		}
+		err = json.Unmarshal(g.Stop, &out[0])
 	default:
-		return nil, wrong
+		err = json.Unmarshal(g.Stop, &out)
 	}
-	if len(out) > maxStops {
+	if err != nil || len(out) > maxStops {
 		return nil, wrong
 	}
 	for _, s := range out {

@@ -110,11 +110,9 @@ func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, se
 	n.stopping()
 	l.drain()
 	if s.o.ShutdownTimeout > 0 && err == nil {
-		t := time.NewTimer(s.o.ShutdownTimeout)
-		defer t.Stop()
 		select {
 		case <-looped:
-		case <-t.C:
+		case <-time.After(s.o.ShutdownTimeout):
 		}
 	}
 	stopServing()

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -111,17 +110,11 @@ func packageVersions(program string, names []string) (out []string) {
 
 // processorName identifies the features of the CPU that code is compiled for.
 func processorName() string {
-	b, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
+	flags := processorFlags()
+	if len(flags) == 0 {
 		return "cpu"
 	}
-	for line := range strings.Lines(string(b)) {
-		if name, v, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "flags" || strings.TrimSpace(name) == "Features" {
-			flags := strings.Fields(v)
-			slices.Sort(flags)
-			sum := sha256.Sum256([]byte(strings.Join(flags, " ")))
-			return "cpu-" + hex.EncodeToString(sum[:4])
-		}
-	}
-	return "cpu"
+	slices.Sort(flags)
+	sum := sha256.Sum256([]byte(strings.Join(flags, " ")))
+	return "cpu-" + hex.EncodeToString(sum[:4])
 }

@@ -24,15 +24,19 @@ func ThisHost() (h Host) {
 	if nodes, err := filepath.Glob("/sys/devices/system/node/node[0-9]*"); err == nil {
 		h.Nodes = len(nodes)
 	}
-	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(b)) {
-			if name, v, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "flags" || strings.TrimSpace(name) == "Features" {
-				for f := range strings.FieldsSeq(v) {
-					h.BF16 = h.BF16 || f == "avx512_bf16" || f == "amx_bf16" || f == "bf16"
-				}
-				break // all cores are alike
-			}
-		}
+	for _, f := range processorFlags() {
+		h.BF16 = h.BF16 || f == "avx512_bf16" || f == "amx_bf16" || f == "bf16"
 	}
 	return h
+}
+
+// processorFlags lists the features of the first core, as all are alike; none if unknown.
+func processorFlags() []string {
+	b, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(b)) {
+		if name, v, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "flags" || strings.TrimSpace(name) == "Features" {
+			return strings.Fields(v)
+		}
+	}
+	return nil
 }

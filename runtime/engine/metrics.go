@@ -41,13 +41,7 @@ func parseMetrics(text []byte, n metricNames) Metrics {
 	var m Metrics
 	var running, waiting, hits, queries, firstTokens, finished float64
 	var hasFirst, hasFinished bool
-	for len(text) > 0 {
-		line := text
-		if i := bytes.IndexByte(text, '\n'); i >= 0 {
-			line, text = text[:i], text[i+1:]
-		} else {
-			text = nil
-		}
+	for line := range bytes.Lines(text) {
 		name, v, ok := parseSample(line)
 		if !ok {
 			continue

@@ -77,21 +77,11 @@ func (n *Notify) read() {
 		if ready {
 			continue
 		}
-		if m.Ready {
-			ready = true
-			for { // the last slot is for this one
-				select {
-				case n.ch <- m:
-				default:
-					select {
-					case <-n.ch:
-					default:
-					}
-					continue
-				}
-				break
+		if ready = m.Ready; ready && len(n.ch) == cap(n.ch) {
+			select { // the last slot is for this one
+			case <-n.ch:
+			default:
 			}
-			continue
 		}
 		select {
 		case n.ch <- m:

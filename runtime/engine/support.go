@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -188,17 +187,10 @@ func (s Support) OpenVulnerabilities(in Installed) (out []Vulnerability) {
 func compareVersions(a, b string) int {
 	x, early := versionParts(a)
 	y, later := versionParts(b)
-	for i := range max(len(x), len(y)) {
-		var m, n int
-		if i < len(x) {
-			m = x[i]
-		}
-		if i < len(y) {
-			n = y[i]
-		}
-		if m != n {
-			return cmp.Compare(m, n)
-		}
+	x = append(x, make([]int, max(len(y)-len(x), 0))...)
+	y = append(y, make([]int, max(len(x)-len(y), 0))...)
+	if c := slices.Compare(x, y); c != 0 {
+		return c
 	}
 	switch {
 	case early && !later:

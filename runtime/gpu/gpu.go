@@ -63,12 +63,10 @@ func (f *Facts) List() []functions.GPU {
 	}
 	done := f.reading
 	f.mu.Unlock()
-	t := time.NewTimer(answerWithin)
-	defer t.Stop()
 	timedOut := false
 	select {
 	case <-done:
-	case <-t.C:
+	case <-time.After(answerWithin):
 		timedOut = true
 	}
 	f.mu.Lock()

@@ -258,7 +258,6 @@ func (b *boot) onStaged(ctx context.Context, s stagingResult) *bootEnd {
 func (b *boot) onExit(ctx context.Context, x supervisor.Exit) *bootEnd {
 	r := b.r
 	if err := r.stagingError(b.rest); err != nil && ctx.Err() == nil {
-		r.child = nil
 		r.forgetProcess(ctx)
 		return &bootEnd{next: r.failed("stage: " + err.Error())}
 	}
@@ -349,10 +348,15 @@ func (r *Replica) awaitFirstToken(ctx context.Context) error {
 	}
 }
 
+// exited makes FAILED of the unexpected exit of an engine that had started.
+func (r *Replica) exited(ctx context.Context, x supervisor.Exit, while string) state {
+	next, _ := r.engineExited(ctx, x, while, false)
+	return next
+}
+
 // engineExited makes FAILED of an unexpected exit, or another try if its port was
 // taken.
 func (r *Replica) engineExited(ctx context.Context, x supervisor.Exit, while string, mayRetry bool) (next state, retry bool) {
-	r.child = nil
 	r.forgetProcess(ctx)
 	how := x.String()
 	cause := how

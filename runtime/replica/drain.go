@@ -33,7 +33,6 @@ func (r *Replica) draining(c commands) state {
 		for {
 			select {
 			case <-r.child.Exited:
-				r.child = nil
 				r.forgetProcess(ctx)
 				return r.unloaded(reason + "; it ended by itself")
 			case <-poll.C:
@@ -114,7 +113,6 @@ func (r *Replica) terminate(ctx context.Context) {
 		r.kill(ctx)
 		return
 	}
-	r.child = nil
 	r.forgetProcess(ctx)
 }
 
@@ -128,18 +126,15 @@ func (r *Replica) kill(ctx context.Context) supervisor.Exit {
 	if !ok {
 		r.log.Error("a killed engine does not exit", "pid", r.child.PID)
 	}
-	r.child = nil
 	r.forgetProcess(ctx)
 	return x
 }
 
 func (r *Replica) waitExit(within time.Duration) (supervisor.Exit, bool) {
-	t := time.NewTimer(within)
-	defer t.Stop()
 	select {
 	case x := <-r.child.Exited:
 		return x, true
-	case <-t.C:
+	case <-time.After(within):
 		return supervisor.Exit{}, false
 	}
 }
@@ -153,7 +148,9 @@ func (r *Replica) signal(ctx context.Context, sig syscall.Signal) {
 	}
 }
 
+// forgetProcess drops the process, which has ended or does not react to SIGKILL.
 func (r *Replica) forgetProcess(ctx context.Context) {
+	r.child = nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := r.o.Spawner.Forget(ctx, r.o.ID); err != nil && !errors.Is(err, supervisor.ErrLost) {

@@ -77,8 +77,6 @@ func (r *Replica) stagingError(rest <-chan stagingResult) error {
 	if rest == nil {
 		return nil
 	}
-	t := time.NewTimer(stagingErrorWait)
-	defer t.Stop()
 	select {
 	case s := <-rest:
 		r.early.finished = true
@@ -86,7 +84,7 @@ func (r *Replica) stagingError(rest <-chan stagingResult) error {
 			return cancelCause(r.early.ctx, s.err)
 		}
 		r.ckpt = s.ckpt
-	case <-t.C:
+	case <-time.After(stagingErrorWait):
 	}
 	return nil
 }

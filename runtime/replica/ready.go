@@ -8,7 +8,6 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
 // monitor watches a READY engine. It is owned by Run's goroutine; one reading and
@@ -48,7 +47,7 @@ func (r *Replica) ready(ctx context.Context) state {
 	for {
 		select {
 		case x := <-r.child.Exited:
-			return m.exited(ctx, x)
+			return r.exited(ctx, x, "ready")
 		case <-poll.C:
 			m.read(rctx)
 		case n := <-m.readings:
@@ -96,11 +95,6 @@ func (m *monitor) wait() {
 	}
 }
 
-func (m *monitor) exited(ctx context.Context, x supervisor.Exit) state {
-	next, _ := m.r.engineExited(ctx, x, "ready", false)
-	return next
-}
-
 // onReading publishes a reading and probes the engine if it looks broken.
 func (m *monitor) onReading(ctx context.Context, n reading) {
 	m.reading = false
@@ -137,7 +131,7 @@ func (m *monitor) onVerdict(ctx context.Context, err error) (next state, done bo
 		return nil, false
 	}
 	if x, ok := r.waitExit(exitAfterProbe); ok {
-		return m.exited(ctx, x), true
+		return r.exited(ctx, x, "ready"), true
 	}
 	if errors.Is(err, errNoAnswer) && r.o.AbortRequests != nil {
 		r.o.AbortRequests(err.Error()) // before the kill: the engine did not crash with them
@@ -218,11 +212,9 @@ func (r *Replica) checkEngine(ctx context.Context) reading {
 		unhealthy <- problem
 	}()
 	m := r.readMetrics(ctx, pollWait)
-	t := time.NewTimer(healthLate)
-	defer t.Stop()
 	select {
 	case m.unhealthy = <-unhealthy:
-	case <-t.C: // do not delay the metrics
+	case <-time.After(healthLate): // do not delay the metrics
 		cancel()
 		<-unhealthy
 	}

@@ -71,8 +71,7 @@ func (r *Replica) sleeping(n sleepRequest) state {
 		for {
 			select {
 			case x := <-r.child.Exited:
-				next, _ := r.engineExited(ctx, x, "sleeping", false)
-				return next
+				return r.exited(ctx, x, "sleeping")
 			case err := <-asleep:
 				falling = false
 				if next, done := r.fellAsleep(ctx, n, err); done {
@@ -130,8 +129,7 @@ func (r *Replica) fellAsleep(ctx context.Context, n sleepRequest, err error) (ne
 		return nil, true
 	}
 	if x, ok := r.waitExit(exitAfterError); ok {
-		next, _ := r.engineExited(ctx, x, "falling asleep", false)
-		return next, true
+		return r.exited(ctx, x, "falling asleep"), true
 	}
 	r.kill(ctx)
 	return r.failed(fmt.Sprintf("%s does not fall asleep: %v", r.o.Spec.Engine, err)), true
@@ -201,14 +199,12 @@ func (r *Replica) waking(s sleeper, level int, reason string) state {
 					return r.ready
 				}
 				if x, ok := r.waitExit(exitAfterError); ok {
-					next, _ := r.engineExited(ctx, x, "waking", false)
-					return next
+					return r.exited(ctx, x, "waking")
 				}
 				r.kill(ctx)
 				return r.failed(fmt.Sprintf("%s: %v", r.o.Spec.Engine, err))
 			case x := <-r.child.Exited:
-				next, _ := r.engineExited(ctx, x, "waking", false)
-				return next
+				return r.exited(ctx, x, "waking")
 			case <-r.commandReady:
 				if c := r.takeCommands(); c.unload {
 					r.enter(functions.Draining)

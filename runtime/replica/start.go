@@ -182,8 +182,7 @@ func (r *Replica) waitForGPUMemory(ctx context.Context, deadline time.Time) (nex
 	r.notify()
 	poll := time.NewTicker(freeEvery)
 	defer poll.Stop()
-	limit := time.NewTimer(time.Until(deadline))
-	defer limit.Stop()
+	limit := time.After(time.Until(deadline))
 	for {
 		select {
 		case <-poll.C:
@@ -191,7 +190,7 @@ func (r *Replica) waitForGPUMemory(ctx context.Context, deadline time.Time) (nex
 				r.now.StartNote = ""
 				return nil, false
 			}
-		case <-limit.C:
+		case <-limit:
 			return r.failed(r.insufficientGPUMemory(problem)), true
 		case <-r.commandReady:
 			if next, ended := r.takeStop(); ended {
@@ -225,13 +224,12 @@ func (r *Replica) waitForParent(ctx context.Context, cmd engine.Command) (next s
 	if coming == nil {
 		return nil, false
 	}
-	limit := time.NewTimer(min(parentWait, r.o.Spec.Deadlines.Start.Std()/4))
-	defer limit.Stop()
+	limit := time.After(min(parentWait, r.o.Spec.Deadlines.Start.Std()/4))
 	for {
 		select {
 		case <-coming:
 			return nil, false
-		case <-limit.C:
+		case <-limit:
 			return nil, false
 		case <-r.commandReady:
 			if next, ended := r.takeStop(); ended {

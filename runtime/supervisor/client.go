@@ -395,7 +395,7 @@ func (c *Client) read() {
 // second: the kernel closes a killed process's socket before its lock.
 func supervisorGone(dir string) bool {
 	for range 50 {
-		f, err := acquireLock(dir)
+		f, err := acquireLock(dir, 0)
 		if err == nil {
 			f.Close()
 			return true

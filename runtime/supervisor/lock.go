@@ -18,9 +18,10 @@ type supervisorNote struct {
 	Boot string `json:"boot"`
 }
 
-// acquireLock locks the folder until the file is closed or this process ends.
-func acquireLock(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "supervisor.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+// acquireLock locks the folder until the file is closed or this process ends. Flags may be
+// os.O_CREATE, for a supervisor: its clients write nothing into a folder that may be removed.
+func acquireLock(dir string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "supervisor.lock"), os.O_RDWR|flags, 0o600)
 	if err != nil {
 		return nil, err
 	}

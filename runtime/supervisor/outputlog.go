@@ -165,11 +165,9 @@ func (l *outputLog) rotate() {
 
 // finish waits, at most within, for the last lines of an ended process.
 func (l *outputLog) finish(within time.Duration) {
-	t := time.NewTimer(within)
-	defer t.Stop()
 	select {
 	case <-l.done:
-	case <-t.C:
+	case <-time.After(within):
 		// A process that left the group still holds the pipe.
 		l.pipe.SetReadDeadline(time.Unix(1, 0))
 		<-l.done

@@ -55,7 +55,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("supervisor: %w", err)
 	}
-	lock, err := acquireLock(o.Dir)
+	lock, err := acquireLock(o.Dir, os.O_CREATE)
 	if err != nil {
 		return fmt.Errorf("supervisor: %s: %w", o.Dir, err)
 	}

@@ -453,7 +453,7 @@ func TestConnectWhileItEnds(t *testing.T) {
 	go func() { ended <- old.End(context.Background(), time.Second) }()
 	testkit.Eventually(t, "the supervisor ends", func() bool {
 		_, err := old.Spawn(context.Background(), Process{ID: "late", Argv: []string{os.Args[0], "test-run", "exit", "0"}})
-		return err != nil
+		return errors.Is(err, ErrLost) || err != nil && strings.Contains(err.Error(), "the supervisor is ending")
 	})
 	c := h.ensure(time.Minute)
 	if c.PID() == old.PID() {

@@ -36,10 +36,17 @@ func TestMain(m *testing.M) {
 		runEngine(os.Args[2:])
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	programs.Range(func(_, build any) bool {
+		if path, err := build.(func() (string, error))(); err == nil {
+			os.RemoveAll(filepath.Dir(path))
+		}
+		return true
+	})
+	os.Exit(code)
 }
 
-var programs sync.Map // version: path, or error
+var programs sync.Map // version: function that returns path and error
 
 // program is a thaw of this version, built from the module around this one.
 func program(t *testing.T, version string) string {

@@ -327,7 +327,7 @@ func (c *code) slash(text []byte, i int, begin bool) {
 	switch next := text[i+1]; {
 	case begin && (next == '/' || next == '*'):
 		c.structure += 2
-	case classes[next] == charLetter && (i == 0 || classes[text[i-1]] >= charSpace || text[i-1] == '~' || text[i-1] == '.'):
+	case classes[next] == charLetter && (i == 0 || isSpace(text[i-1]) || text[i-1] == '~' || text[i-1] == '.'):
 		part := text[i+1 : min(len(text), i+40)]
 		if k := bytes.IndexByte(part, '/'); k > 0 && !bytes.ContainsAny(part[:k], " \n") {
 			c.structure += 3

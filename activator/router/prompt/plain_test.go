@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,11 +71,12 @@ func TestReadPlainly(t *testing.T) {
 			for line := range bytes.Lines(text) {
 				same(line)
 			}
+			same(append([]byte("diff --git a b\n"), text...))
 			same(text)
 		}
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	pieces := []string{"json", "JSON", " ", "  ", ", ", ". ", ".  ", ".", "? ", "!", "\n", "\t", "(", ")", "C#", "c++", "is", "This", "comment", "toxic", "return", "as", "def f(x):\n", "if x {\n", "fooBar", "foo_bar", "TypeError",
+	pieces := []string{"json", "JSON", " ", "  ", ", ", ". ", ".  ", ".", "? ", "!", "\n", "\r\n", "\t", "(", ")", "C#", "c++", "is", "This", "comment", "toxic", "return", "as", "def f(x):\n", "if x {\n", "fooBar", "foo_bar", "TypeError",
 		"日本", "é", "über", "main.go:12", "`", "```go\n", "```", "a1", "1", "/usr/bin", "diff --git ", "averyverylongwordwithoutend", "abcdefgh", "abcdefghi", "abcdefghijklmno", "abcdefghijklmnop", "safe", "unsafe", "classify",
 		"\\", "\"", "返回", "Ж", "ñ", "_x", "__init__", "select", "SELECT ", "x=>y", "&&", "::", "\x00", "\x7f", "K", "name", "extract", "entities", "passage", "list", "all", "write", "function", "in", "Java", "linked", "$", "\\frac", " = [", "[", "]", "@", "{", "|", "~"}
 	for range 20000 {
@@ -86,6 +88,7 @@ func TestReadPlainly(t *testing.T) {
 			}
 		}
 		same(text)
+		same(append([]byte("```go\n"), text...)) // code for certain from its beginning on
 		from := all[random.IntN(len(all))]
 		at := random.IntN(len(from))
 		text = bytes.Clone(from[at:min(len(from), at+random.IntN(400))])
@@ -95,6 +98,24 @@ func TestReadPlainly(t *testing.T) {
 			}
 		}
 		same(text)
+	}
+}
+
+// TestStops: all stop words of a long text are counted.
+func TestStops(t *testing.T) {
+	for k, list := range stopWords {
+		for _, words := range []string{list, strings.Fields(list)[0], "der die das und"} {
+			want := 0
+			for w := range strings.FieldsSeq(words) {
+				if slices.Contains(strings.Fields(list), w) {
+					want += 150
+				}
+			}
+			var s scan
+			if s.read([]byte(strings.Repeat(words+"\n", 150))); s.stops[k] != want {
+				t.Errorf("%s: %d of %d in %s", languageCodes[k], s.stops[k], want, words)
+			}
+		}
 	}
 }
 

@@ -17,14 +17,13 @@ const (
 
 // scan is what reading texts has shown.
 type scan struct {
-	found    found
-	code     code
-	words    int
-	stops    [languages]int
-	packed   uint64       // stops of the last words, as in a [wordEntry]
-	inPacked int          // how many words these are
-	script   [scripts]int // characters
-	counts   counts       // for tokens
+	found  found
+	code   code
+	words  int
+	stops  [languages]int
+	packed uint64       // stops of the last words, as in a [wordEntry]
+	script [scripts]int // characters
+	counts counts       // for tokens
 
 	sentence wordClass // of the words since the last end of a sentence
 	previous wordClass // of the word before
@@ -34,7 +33,7 @@ type scan struct {
 }
 
 // counts are the parts that the estimate of tokens is made of. Words of fewer than 16
-// letters of ASCII may be in lengths alone, by their length.
+// letters of ASCII may be in lengths alone, by their length, until the end of a text.
 type counts struct {
 	lengths [longestWord]int
 
@@ -47,12 +46,6 @@ type counts struct {
 // within 6 %, and nine in ten texts are within 17 %. A tokenizer of 1,024 entries, such as
 // the shipped tiny model's, needs about twice as many.
 func (c *counts) tokens() float64 {
-	for n, words := range c.lengths {
-		c.words += words
-		c.middle += words * max(min(n, 8)-4, 0)
-		c.long += words * max(n-8, 0)
-	}
-	c.lengths = [longestWord]int{}
 	return weightWord*float64(c.words) + weightMiddle*float64(c.middle) + weightLong*float64(c.long) + weightDigit*float64(c.digits) +
 		weightMark*float64(c.marks) + weightLine*float64(c.lines) + weightGap*float64(c.gaps) +
 		weightTwo*float64(c.two) + weightThree*float64(c.three) + weightFour*float64(c.four)
@@ -90,11 +83,11 @@ const (
 	charMark  charClass = iota
 	charQuiet           // a mark that is a sign of nothing
 	charStop            // a mark that may end a sentence
-	charLetter
-	charHigh // a byte of a character beyond ASCII
 	charDigit
 	charSpace
 	charLine
+	charLetter
+	charHigh // a byte of a character beyond ASCII
 )
 
 var classes = func() (t [256]charClass) {
@@ -155,146 +148,107 @@ var kinds = func() (t [256]kind) {
 	return t
 }()
 
+// read reads a text. Most words are fewer than 16 letters of ASCII. They are read here, eight
+// bytes at a time, and the others by [scan.word].
 func (s *scan) read(text []byte) {
-	begin := true // of a line
-	for i := 0; i < len(text); {
-		if isWord(text[i]) {
-			i, begin = s.readWords(text, i, begin), false
-		} else {
-			i, begin = s.readMarks(text, i, begin)
+	begin, certain := true, s.code.certain() // begin: of a line
+	for i, spaces := 0, 0; ; {               // spaces: in a row
+		for ; i < len(text) && !isWord(text[i]); i++ {
+			class := classes[text[i]]
+			if class == charSpace {
+				if spaces++; spaces == 2 {
+					s.counts.gaps++
+				}
+				continue
+			}
+			spaces = 0
+			if class == charLine {
+				s.counts.lines++
+				s.endSentence()
+				begin = true
+				continue
+			}
+			if class == charDigit {
+				s.counts.digits++
+			} else if s.counts.marks++; class == charStop || class == charMark && !certain {
+				s.mark(text, i, begin)
+				certain = s.code.certain()
+			}
+			begin = false
+		}
+		for { // words with a blank between them
+			n, hash, inside, next := uint(0), uint32(0), uint64(0), byte('_')
+			if i+longestWord < len(text) {
+				p := (*[longestWord + 1]byte)(text[i : i+longestWord+1 : i+longestWord+1])
+				low := binary.LittleEndian.Uint64(p[:8])
+				if m := notLetters(low); m != 0 {
+					n = uint(bits.TrailingZeros64(m)) / 8
+					low &= m&-m>>7 - 1
+					hash, inside = mixWord(low, 0, n), capitals(low)&^0xFF
+				} else {
+					high := binary.LittleEndian.Uint64(p[8:])
+					m = notLetters(high)
+					n = 8 + uint(bits.TrailingZeros64(m))/8
+					high &= m&-m>>7 - 1
+					hash, inside = mixWord(low, high, n), capitals(low)&^0xFF|capitals(high)
+				}
+				next = p[n%longestWord]
+			}
+			if next != ' ' && kinds[next] != kindNone { // not of letters alone, or long, or the last
+				if i == len(text) {
+					s.end()
+					return
+				}
+				i, begin, spaces = s.word(text, i, begin), false, 0
+				certain = s.code.certain()
+				break
+			}
+			class := s.find(hash)
+			s.counts.lengths[n%longestWord]++
+			end := i + int(n)
+			if class >= firstActive {
+				if !certain || class&classPhrase != 0 || s.previous&classJSON != 0 {
+					s.classed(text, i, end, class, begin)
+					certain = s.code.certain()
+				} else {
+					s.sentence |= class & classSentence
+				}
+			}
+			s.previous = class
+			if !certain && (inside != 0 || next != ' ' && (next == '(' || n == 1)) {
+				s.noteIdentifier(text, i, end, kindLower, kindUpper*kind(min(inside, 1)))
+				certain = s.code.certain()
+			}
+			begin, i, spaces = false, end, 0
+			if next != ' ' {
+				break
+			}
+			i, spaces = end+1, 1
+			if !isWord(text[i]) {
+				break
+			}
 		}
 	}
-	s.end()
 }
 
 // end draws the conclusions from the whole text.
 func (s *scan) end() {
 	s.endSentence()
 	s.unpackStops()
+	for n, words := range s.counts.lengths {
+		s.words += words
+		s.counts.words += words
+		s.counts.middle += words * max(min(n, 8)-4, 0)
+		s.counts.long += words * max(n-8, 0)
+	}
+	s.counts.lengths = [longestWord]int{}
 }
 
 // isWord reports whether a word begins with c.
-func isWord(c byte) bool { return classes[c] == charLetter || classes[c] == charHigh }
+func isWord(c byte) bool { return classes[c] >= charLetter }
 
-// readWords reads the words from the one at i on that are parted by a blank, a comma or the
-// end of a sentence, and returns what follows them; begin: the first one begins a line.
-// Most words are fewer than 16 letters of ASCII. They are read here, eight bytes at a time,
-// and the others by [scan.word].
-func (s *scan) readWords(text []byte, i int, begin bool) int {
-	blank, words, packed, certain := 0, 0, s.packed, s.code.certain()
-	for i+longestWord < len(text) {
-		if words > maxPacked/2 {
-			s.addWords(words, packed)
-			words, packed = 0, s.packed
-		}
-		p := (*[longestWord + 1]byte)(text[i : i+longestWord+1 : i+longestWord+1])
-		n, hash, inside := uint(0), uint32(0), uint64(0)
-		low := binary.LittleEndian.Uint64(p[:8])
-		if m := notLetters(low); m != 0 {
-			n = uint(bits.TrailingZeros64(m)) / 8
-			low &= m&-m>>7 - 1
-			hash, inside = mixWord(low, 0, n), capitals(low)&^0xFF
-		} else {
-			high := binary.LittleEndian.Uint64(p[8:])
-			m = notLetters(high)
-			if n = 8 + uint(bits.TrailingZeros64(m))/8; m == 0 {
-				n = 0
-			}
-			high &= m&-m>>7 - 1
-			hash, inside = mixWord(low, high, n), capitals(low)&^0xFF|capitals(high)
-		}
-		next := p[n%longestWord]
-		if n == 0 || next != ' ' && kinds[next] != kindNone { // no word, or none of letters alone
-			if isWord(text[i]) {
-				break
-			}
-			i, begin = s.readMarks(text, i-blank, begin)
-			blank, certain = 0, s.code.certain()
-			continue
-		}
-		words++
-		e := table.find(hash)
-		same := e.matches(hash)
-		class := e.class & wordClass(same)
-		packed += e.stops & same
-		s.counts.lengths[n%longestWord]++
-		switch {
-		case class < firstActive:
-		case !certain || class&classPhrase != 0 || s.previous&classJSON != 0:
-			s.classed(text, i, i+int(n), class, begin)
-			certain = s.code.certain()
-		default:
-			s.sentence |= class & classSentence
-		}
-		s.previous = class
-		if !certain && (inside != 0 || next != ' ' && (next == '(' || n == 1)) {
-			s.noteIdentifier(text, i, i+int(n), kindLower, kindUpper*kind(min(inside, 1)))
-			certain = s.code.certain()
-		}
-		begin, blank = false, 1
-		if i += int(n) + 1; next == ' ' {
-			continue
-		}
-		blank = 0 // i is not behind one
-		mark := classes[next]
-		if mark == charStop && text[i] == ' ' {
-			s.endSentence()
-		} else if mark != charQuiet && (mark != charMark || !certain) {
-			i-- // it needs a closer look
-			continue
-		}
-		s.counts.marks++
-		for certain && i+longestWord < len(text) && classes[text[i]] <= charQuiet {
-			s.counts.marks++
-			i++
-		}
-		if text[i] == ' ' {
-			i, blank = i+1, 1
-		}
-	}
-	s.addWords(words, packed)
-	if i < len(text) && isWord(text[i]) {
-		return s.word(text, i, begin)
-	}
-	return i - blank
-}
-
-// readMarks reads what is no word from i on, and returns what follows it, and whether that
-// begins a line.
-func (s *scan) readMarks(text []byte, i int, begin bool) (int, bool) {
-	spaces := 0 // in a row
-	for ; i < len(text); i++ {
-		c := text[i]
-		class := classes[c]
-		if class == charSpace {
-			if spaces++; spaces == 2 {
-				s.counts.gaps++
-			}
-			continue
-		}
-		spaces = 0
-		switch class {
-		case charLetter, charHigh:
-			return i, begin
-		case charDigit:
-			s.counts.digits++
-		case charLine:
-			s.counts.lines++
-			s.endSentence()
-			begin = true
-			continue
-		case charQuiet:
-			s.counts.marks++
-		default:
-			s.counts.marks++
-			if class == charStop || !s.code.certain() {
-				s.mark(text, i, begin)
-			}
-		}
-		begin = false
-	}
-	return i, begin
-}
+// isSpace reports whether c is a space or a line break.
+func isSpace(c byte) bool { return classes[c] == charSpace || classes[c] == charLine }
 
 // space counts the space at i and returns what follows it: one blank belongs to the word
 // behind it.
@@ -392,11 +346,7 @@ func (s *scan) word(text []byte, i int, begin bool) int {
 	s.counts.word(n-high, high)
 	class := wordClass(0)
 	if n <= longestWord {
-		e := table.find(h)
-		same := e.matches(h)
-		class = e.class & wordClass(same)
-		s.packed += e.stops & same
-		s.addStops(1)
+		class = s.find(h)
 	}
 	if class >= firstActive {
 		s.classed(text, start, i, class, begin)
@@ -486,24 +436,21 @@ func (s *scan) wide(text []byte, i int) int {
 	return i
 }
 
-// addWords counts words, whose stop words are in packed.
-func (s *scan) addWords(words int, packed uint64) {
-	s.words, s.packed = s.words+words, packed
-	s.addStops(words)
-}
-
-// addStops adds the stop words among so many words to the counts, if they are many.
-func (s *scan) addStops(words int) {
-	if s.inPacked += words; s.inPacked > maxPacked/2 {
+// find looks a word up by its hash. It counts a stop word, and returns the classes of another.
+func (s *scan) find(hash uint32) wordClass {
+	e := table.find(hash)
+	same := e.matches(hash)
+	if s.packed += e.stops & same; s.packed&manyPacked != 0 {
 		s.unpackStops()
 	}
+	return e.class & wordClass(same)
 }
 
 func (s *scan) unpackStops() {
 	for k := range s.stops {
 		s.stops[k] += int(s.packed >> (bitsPacked * k) & maxPacked)
 	}
-	s.packed, s.inPacked = 0, 0
+	s.packed = 0
 }
 
 // phrase notes a word of a phrase that asks for a form or a verdict.
@@ -550,7 +497,7 @@ func (s *scan) judgeSentence() {
 func (s *scan) mark(text []byte, i int, begin bool) {
 	switch c := text[i]; c {
 	case '.', '?', '!':
-		if i+1 == len(text) || classes[text[i+1]] >= charSpace {
+		if i+1 == len(text) || isSpace(text[i+1]) {
 			s.endSentence()
 		} else if c == '.' {
 			s.code.dot(text, i)

@@ -100,6 +100,7 @@ type wordEntry struct {
 const (
 	bitsPacked = 6
 	maxPacked  = 1<<bitsPacked - 1
+	manyPacked = (1<<(bitsPacked*languages) - 1) / maxPacked << (bitsPacked - 1) // a language has so many that the next may be too many
 )
 
 // hashWord hashes the n bytes at start, at most longestWord, without their case: letters

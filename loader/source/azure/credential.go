@@ -105,11 +105,8 @@ func (s *Source) accessWithIdentity(p blobLocation, endpoint string, others []st
 		return nil, &source.Error{Kind: source.Denied, Source: p.String(), Detail: "there is no credential for account " + p.account, Fix: fix}
 	}
 	client, err := container.NewClient(containerURL(endpoint, p), cred, opts)
-	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "no client can be made for this endpoint"}
-	}
-	return &containerAccess{client: client, support: s.supportOf(endpoint), how: "the identity of this machine",
-		fix: "give it the role Storage Blob Data Reader on the container; or " + fix, setUp: fix}, nil
+	return s.access(p, endpoint, client, err, containerAccess{how: "the identity of this machine",
+		fix: "give it the role Storage Blob Data Reader on the container; or " + fix, setUp: fix})
 }
 
 // identity is azidentity's default chain, made once: it caches its tokens.
@@ -138,11 +135,8 @@ func (s *Source) accessWithKey(p blobLocation, endpoint, account, key, how strin
 		return nil, &source.Error{Kind: source.Denied, Source: p.String(), Detail: "the key in " + how + " is not base64", Fix: howTo}
 	}
 	client, err := container.NewClientWithSharedKeyCredential(containerURL(endpoint, p), cred, opts)
-	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "no client can be made for this endpoint"}
-	}
-	return &containerAccess{client: client, support: s.supportOf(endpoint), how: "the account key of " + how,
-		fix: "check that the key in " + how + " is the account's, and that this machine's clock is right"}, nil
+	return s.access(p, endpoint, client, err, containerAccess{how: "the account key of " + how,
+		fix: "check that the key in " + how + " is the account's, and that this machine's clock is right"})
 }
 
 func (s *Source) accessWithSAS(p blobLocation, endpoint, sas, how string, opts *container.ClientOptions) (*containerAccess, error) {
@@ -151,11 +145,17 @@ func (s *Source) accessWithSAS(p blobLocation, endpoint, sas, how string, opts *
 		return nil, source.Fail(source.Denied, "the SAS in "+how+" is not one: it has no sig=", howTo).At(p.String(), "")
 	}
 	client, err := container.NewClientWithNoCredential(containerURL(endpoint, p)+"?"+sas, opts)
+	return s.access(p, endpoint, client, err, containerAccess{how: "the SAS of " + how,
+		fix: "make a SAS for this container with read and list (sp=rl) that is not over yet"})
+}
+
+// access completes an access with the client that was made for it; err is of that.
+func (s *Source) access(p blobLocation, endpoint string, client *container.Client, err error, a containerAccess) (*containerAccess, error) {
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "no client can be made for this endpoint"}
 	}
-	return &containerAccess{client: client, support: s.supportOf(endpoint), how: "the SAS of " + how,
-		fix: "make a SAS for this container with read and list (sp=rl) that is not over yet"}, nil
+	a.client, a.support = client, s.supportOf(endpoint)
+	return &a, nil
 }
 
 func containerURL(endpoint string, p blobLocation) string {

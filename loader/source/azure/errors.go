@@ -52,12 +52,14 @@ func responseError(p blobLocation, a *containerAccess, name string, r *azcore.Re
 		e.Detail += " " + strconv.QuoteToASCII(code)
 	}
 	switch {
+	case status == 407: // of a proxy
+		e.Kind = source.Denied
 	case status == 401 || status == 403:
 		e.Kind, e.Fix = source.Denied, a.fix
 		e.Detail += ", with " + a.how
 	case status == 404 && code == "ContainerNotFound":
 		e.Kind, e.Fix = source.NotFound, "there is no such container; check its name and the account's"
-	case status == 404:
+	case status == 404 || status == 410:
 		e.Kind, e.Fix = source.NotFound, "check container and prefix; names are case-sensitive"
 	case status == 412 || status == 416:
 		e.Kind = source.Changed
@@ -69,7 +71,7 @@ func responseError(p blobLocation, a *containerAccess, name string, r *azcore.Re
 	case code == "InvalidHeaderValue":
 		e.Kind, e.Fix = source.Refused,
 			"the service may not support version "+serviceVersion+" of the API: upgrade it, or start Azurite with --skipApiVersionCheck"
-	case status == 408 || status == 429 || status >= 500:
+	case status == 408 || status == 425 || status == 429 || status >= 500:
 		e.Kind, e.Busy = source.Unavailable, status == 429 || status == 503
 		if r.RawResponse != nil {
 			e.RetryAfter = httpsource.RetryAfter(r.RawResponse.Header, time.Now())

@@ -96,7 +96,7 @@ func (s *Source) getJSON(ctx context.Context, p bucketLocation, at string, query
 	if err != nil {
 		return &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "is not a valid address"}
 	}
-	if err := s.sign(req, p); err != nil {
+	if err := s.authorize(req, p, s.tokens); err != nil {
 		return err
 	}
 	r, err := s.http.Do(req)
@@ -108,10 +108,6 @@ func (s *Source) getJSON(ctx context.Context, p bucketLocation, at string, query
 		return s.responseError(r, p, "")
 	}
 	return p.Decode(r, maxAnswer, json.Unmarshal, into, "the answer is not what the API gives")
-}
-
-func (s *Source) sign(req *http.Request, p bucketLocation) error {
-	return s.authorize(req, p, s.tokens)
 }
 
 func (s *Source) authorize(req *http.Request, p bucketLocation, tokens *tokens) error {
@@ -205,13 +201,11 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.object(p, key)+"?alt=media&ifGenerationMatch="+f.Version, nil)
-	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, Detail: "is not a valid address"}
-	}
-	body, _, err := httpsource.Range(s.http, req, httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length,
+	body, _, err := httpsource.Range(ctx, s.http, httpsource.RangeRequest{
+		URL:    s.object(p, key) + "?alt=media&ifGenerationMatch=" + f.Version,
+		Source: p.String(), File: f, Offset: offset, Length: length,
 		SameVersion:   func(h http.Header) bool { g := h.Get("X-Goog-Generation"); return g == "" || g == f.Version },
-		Sign:          func(req *http.Request) error { return s.sign(req, p) },
+		Sign:          func(req *http.Request) error { return s.authorize(req, p, s.tokens) },
 		ResponseError: func(r *http.Response) error { return s.responseError(r, p, f.Name) },
 	})
 	return body, httpsource.GoneIsChanged(err)

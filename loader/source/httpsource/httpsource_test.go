@@ -360,8 +360,7 @@ func TestRange(t *testing.T) {
 			tc.h(w)
 		}))
 		c := Client(Options{})
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL, nil)
-		rc, _, err := Range(c, req, RangeRequest{Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 4, ETag: `"v1"`})
+		rc, _, err := Range(t.Context(), c, RangeRequest{URL: srv.URL, Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 4, ETag: `"v1"`})
 		if source.KindOf(err) != tc.kind {
 			t.Errorf("%s: %v", tc.name, err)
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -67,9 +66,8 @@ func TestNetworkFaults(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client := Client(Options{Dial: c.dial})
 				defer client.CloseIdleConnections()
-				req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, c.scheme+"://models.example/weights?sig=CANARY", nil)
 				began := time.Now()
-				body, _, err := Range(client, req, RangeRequest{Source: "s", File: source.File{Name: "f", Size: 10}, Length: 10})
+				body, _, err := Range(t.Context(), client, RangeRequest{URL: c.scheme + "://models.example/weights?sig=CANARY", Source: "s", File: source.File{Name: "f", Size: 10}, Length: 10})
 				if err == nil {
 					body.Close()
 				}

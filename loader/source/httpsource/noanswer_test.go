@@ -96,8 +96,7 @@ func TestTLSMistakes(t *testing.T) {
 		client := Client(Options{Roots: x.roots, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, network, x.addr)
 		}})
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+x.host+"/weights?sig=CANARY", nil)
-		body, _, err := Range(client, req, RangeRequest{Source: "s", File: source.File{Name: "f", Size: 10}, Length: 10})
+		body, _, err := Range(t.Context(), client, RangeRequest{URL: "https://" + x.host + "/weights?sig=CANARY", Source: "s", File: source.File{Name: "f", Size: 10}, Length: 10})
 		if err == nil {
 			body.Close()
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -20,7 +21,9 @@ import (
 
 // RangeRequest is one ranged GET: its context for errors, and what the answer must be.
 type RangeRequest struct {
-	Source string // for errors
+	URL    string
+	Header http.Header // beside those of the range; may be nil
+	Source string      // for errors
 	File   source.File
 	Offset int64
 	Length int64
@@ -39,9 +42,14 @@ type RangeRequest struct {
 	ResponseError func(r *http.Response) error
 }
 
-// Range sends req with the headers of a range, and returns the body if the answer is
-// the requested one. The context is req's.
-func Range(c *http.Client, req *http.Request, a RangeRequest) (io.ReadCloser, *http.Response, error) {
+// Range sends a request for a range, and returns the body if the answer is the requested
+// one.
+func Range(ctx context.Context, c *http.Client, a RangeRequest) (io.ReadCloser, *http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL, nil)
+	if err != nil {
+		return nil, nil, &source.Error{Kind: source.BadSource, Source: a.Source, File: a.File.Name, Detail: "is not a valid address"}
+	}
+	maps.Copy(req.Header, a.Header)
 	req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", a.Offset, a.Offset+a.Length-1))
 	req.Header.Set("Accept-Encoding", "identity")
 	if a.ETag != "" {
@@ -54,7 +62,7 @@ func Range(c *http.Client, req *http.Request, a RangeRequest) (io.ReadCloser, *h
 	}
 	r, err := c.Do(req)
 	if err != nil {
-		return nil, nil, Network(req.Context(), a.Source, a.File.Name, err)
+		return nil, nil, Network(ctx, a.Source, a.File.Name, err)
 	}
 	body, err := ResponseBody(r, a)
 	return body, r, err

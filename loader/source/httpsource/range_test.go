@@ -21,11 +21,8 @@ func TestRangeInChunks(t *testing.T) {
 			io.WriteString(w, body)
 		}))
 		defer srv.Close()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, res, err := Range(srv.Client(), req, RangeRequest{Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 5})
+		got, res, err := Range(t.Context(), srv.Client(),
+			RangeRequest{URL: srv.URL, Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 5})
 		if err != nil || res.ContentLength != -1 {
 			t.Fatalf("%q: %v", body, err)
 		}
@@ -43,11 +40,8 @@ func TestPageForRange(t *testing.T) {
 			w.Header().Set("Content-Type", media)
 			io.WriteString(w, "<html><title>Blocked</title></html>")
 		}))
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _, err = Range(srv.Client(), req, RangeRequest{Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 5})
+		_, _, err := Range(t.Context(), srv.Client(),
+			RangeRequest{URL: srv.URL, Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 5})
 		if source.KindOf(err) != source.Malformed || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", media, err)
 		}

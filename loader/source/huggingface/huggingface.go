@@ -298,11 +298,8 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 			}
 			known = to
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, known, nil)
-		if err != nil {
-			return nil, malformed(p, f.Name, "the hub leads to something that is no address")
-		}
-		body, r, err := httpsource.Range(s.http, req, request)
+		request.URL = known
+		body, r, err := httpsource.Range(ctx, s.http, request)
 		if err == nil {
 			if fresh {
 				s.storeAddress(f.Ref, known)

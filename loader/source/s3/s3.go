@@ -18,6 +18,7 @@ import (
 
 	"github.com/minio/minio-go/v7/pkg/s3utils"
 	"github.com/minio/minio-go/v7/pkg/signer"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
@@ -142,14 +143,9 @@ func (s *Source) sign(req *http.Request, p bucketLocation, region string) error 
 	return nil
 }
 
-// do sends a signed request, once more if the bucket is in another region.
 func (s *Source) do(ctx context.Context, p bucketLocation, method, key string, query url.Values, header http.Header) (*http.Response,
 	error) {
-	if s.configError != nil {
-		return nil, s.configError
-	}
-	for try := 0; ; try++ {
-		region := s.regionOf(p.Name)
+	prepare := func(region string) (*http.Request, error) {
 		u := s.address(p, key, region)
 		u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
 		req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
@@ -157,12 +153,36 @@ func (s *Source) do(ctx context.Context, p bucketLocation, method, key string, q
 			return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "is not a valid address"}
 		}
 		maps.Copy(req.Header, header)
-		if err := s.sign(req, p, region); err != nil {
-			return nil, err
-		}
+		return req, nil
+	}
+	return s.send(p, prepare, func(req *http.Request) (*http.Response, error) {
 		r, err := s.http.Do(req)
 		if err != nil {
 			return nil, httpsource.Network(ctx, p.String(), "", err)
+		}
+		return r, nil
+	})
+}
+
+// send signs and sends the request that prepare makes for a region, once more if the bucket
+// is in another one.
+func (s *Source) send(p bucketLocation, prepare func(region string) (*http.Request, error),
+	send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+	if s.configError != nil {
+		return nil, s.configError
+	}
+	for try := 0; ; try++ {
+		region := s.regionOf(p.Name)
+		req, err := prepare(region)
+		if err == nil {
+			err = s.sign(req, p, region)
+		}
+		if err != nil {
+			return nil, err
+		}
+		r, err := send(req)
+		if err != nil {
+			return nil, err
 		}
 		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.noteRegion(p.Name, region, r) {
 			httpsource.Drain(r)
@@ -180,6 +200,7 @@ const (
 )
 
 type listing struct {
+	XMLName  xml.Name `xml:"ListBucketResult"` // a page of a proxy is no empty bucket
 	Contents []struct {
 		Key          string `xml:"Key"`
 		ETag         string `xml:"ETag"`
@@ -281,8 +302,8 @@ func (s *Source) head(ctx context.Context, p bucketLocation, key string) (*http.
 // digests asks for the digests the bucket keeps of the files of weights. A missing
 // digest is no error: the loader's checksums remain.
 func (s *Source) digests(ctx context.Context, p bucketLocation, files []source.File) error {
-	slots := make(chan struct{}, heads)
-	var wg sync.WaitGroup
+	var group errgroup.Group
+	group.SetLimit(heads)
 	n := 0
 	for i := range files {
 		if !source.Weights(files[i].Name) || files[i].Size == 0 {
@@ -291,17 +312,16 @@ func (s *Source) digests(ctx context.Context, p bucketLocation, files []source.F
 		if n++; n > maxHeads {
 			break
 		}
-		slots <- struct{}{} // the requests that hold them end with ctx
-		wg.Go(func() {
-			defer func() { <-slots }()
+		group.Go(func() error {
 			_, key, _ := strings.Cut(files[i].Ref, "|")
 			if r, err := s.head(ctx, p, key); err == nil && r.StatusCode == http.StatusOK &&
 				httpsource.QuoteETag(r.Header.Get("ETag")) == files[i].Version {
 				s.digest(&files[i], r.Header)
 			}
+			return nil
 		})
 	}
-	wg.Wait()
+	group.Wait()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -346,12 +366,9 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		return nil, err
 	}
 	region := s.regionOf(p.Name)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.address(p, key, region).String(), nil)
-	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, Detail: "is not a valid address"}
-	}
-	body, _, err := httpsource.Range(s.http, req,
-		httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
+	body, _, err := httpsource.Range(ctx, s.http,
+		httpsource.RangeRequest{
+			URL: s.address(p, key, region).String(), Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
 			Sign:          func(req *http.Request) error { return s.sign(req, p, region) },
 			ResponseError: func(r *http.Response) error { return s.responseError(r, p, f.Name) },
 		})

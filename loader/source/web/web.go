@@ -13,7 +13,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
@@ -111,7 +112,7 @@ func (s *Source) planFolder(ctx context.Context, location string, u *url.URL, al
 
 // readSums reads SHA256SUMS; nil without an error if there is none.
 func (s *Source) readSums(ctx context.Context, location string, u *url.URL) ([]source.File, error) {
-	r, err := s.get(ctx, location, http.MethodGet, u.JoinPath("SHA256SUMS"))
+	r, err := s.send(ctx, location, http.MethodGet, u.JoinPath("SHA256SUMS"), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +143,7 @@ func (s *Source) readIndex(ctx context.Context, location string, top *url.URL) (
 		folder := todo[n]
 		u := top.JoinPath(folder)
 		u.Path += "/"
-		r, err := s.get(ctx, location, http.MethodGet, u)
+		r, err := s.send(ctx, location, http.MethodGet, u, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -189,40 +190,27 @@ func (s *Source) readIndex(ctx context.Context, location string, top *url.URL) (
 // headAll asks for size and version of every file. Files that are not staged are not
 // asked for; they stay in the plan, so that the loader can name them.
 func (s *Source) headAll(ctx context.Context, location string, u *url.URL, files []source.File, also source.Globs) (source.Plan, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	slots := make(chan struct{}, maxHeads)
-	var wg sync.WaitGroup
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(maxHeads)
 	for i := range files {
 		if !also.Includes(files[i].Name) {
 			continue
 		}
 		if err := source.CheckName(files[i].Name); err != nil && source.LeavesFolder(files[i].Name) {
-			cancel(err)
+			group.Go(func() error { return err })
 			break
 		} else if err != nil {
 			continue // source.Select leaves it out, or refuses it
 		}
-		slots <- struct{}{} // the requests that hold them end with ctx
-		wg.Go(func() {
-			defer func() { <-slots }()
-			f, err := s.head(ctx, location, u.JoinPath(httpsource.EscapePath(files[i].Name)), files[i])
-			if err != nil {
-				cancel(err)
-				return
-			}
-			files[i] = f
+		group.Go(func() (err error) {
+			files[i], err = s.head(ctx, location, u.JoinPath(httpsource.EscapePath(files[i].Name)), files[i])
+			return err
 		})
 	}
-	wg.Wait()
-	if ctx.Err() != nil {
-		return source.Plan{}, context.Cause(ctx)
+	if err := group.Wait(); err != nil {
+		return source.Plan{}, err
 	}
 	return source.Plan{Files: files}, nil
-}
-
-func (s *Source) get(ctx context.Context, location, method string, u *url.URL) (*http.Response, error) {
-	return s.send(ctx, location, method, u, nil)
 }
 
 func (s *Source) send(ctx context.Context, location, method string, u *url.URL, fields http.Header) (*http.Response, error) {
@@ -244,7 +232,7 @@ const modifiedPrefix = "modified:"
 
 // head adds size and version of a file, from the server's headers.
 func (s *Source) head(ctx context.Context, location string, u *url.URL, f source.File) (source.File, error) {
-	r, err := s.get(ctx, location, http.MethodHead, u)
+	r, err := s.send(ctx, location, http.MethodHead, u, nil)
 	if err != nil {
 		return f, err
 	}
@@ -322,19 +310,15 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		return nil, &source.Error{Kind: source.BadSource, File: f.Name, Detail: "is not a file of this source"}
 	}
 	location := strings.TrimSuffix(strings.TrimSuffix(f.Ref, httpsource.EscapePath(f.Name)), "/")
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.Ref, nil)
-	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: location, File: f.Name, Detail: "is not a valid address"}
-	}
-	a := httpsource.RangeRequest{Source: location, File: f, Offset: offset, Length: length, MaxWhole: maxWhole}
+	a := httpsource.RangeRequest{URL: f.Ref, Source: location, File: f, Offset: offset, Length: length, MaxWhole: maxWhole}
 	if strings.HasPrefix(f.Version, `"`) {
 		a.ETag = f.Version
 	} else if modified, ok := strings.CutPrefix(f.Version, modifiedPrefix); ok {
 		modified = modified[:max(0, strings.LastIndexByte(modified, ' '))]
-		req.Header.Set("If-Unmodified-Since", modified)
+		a.Header = http.Header{"If-Unmodified-Since": {modified}}
 		a.SameVersion = func(h http.Header) bool { return h.Get("Last-Modified") == modified }
 	}
-	body, r, err := httpsource.Range(s.http, req, a)
+	body, r, err := httpsource.Range(ctx, s.http, a)
 	if err != nil && r != nil && r.StatusCode == http.StatusOK && source.KindOf(err) == source.Malformed {
 		err = source.Fail(source.Refused, "the server does not give ranges of it, and it is too large to be read whole",
 			"serve it with ranges (Accept-Ranges: bytes)").At(location, f.Name)

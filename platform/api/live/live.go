@@ -69,7 +69,6 @@ type Watcher struct {
 	closed bool
 }
 
-// Watch begins to follow the list.
 func (l *List) Watch() *Watcher {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -31,7 +31,6 @@ func WriteKind(row Row, f api.Function) bool {
 	return true
 }
 
-// WriteRouter writes the rows of a Router.
 func WriteRouter(row Row, s *functions.RouterSpec) {
 	row("Kind", "router")
 	for _, r := range s.Rules {
@@ -108,7 +107,6 @@ func boundTexts(bounds []bound) (texts []string) {
 	return texts
 }
 
-// WriteComposition writes the rows of a Composition.
 func WriteComposition(row Row, s *functions.CompositionSpec) {
 	row("Kind", "composition")
 	pattern := string(s.Pattern)

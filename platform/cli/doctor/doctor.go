@@ -37,15 +37,13 @@ type Options struct {
 	// ServerNamed reports whether the user named a server; else DefaultServer is meant.
 	ServerNamed   func() bool
 	DefaultServer string
-	// IsLocal reports whether a server is on this machine.
-	IsLocal      func(server string) bool
-	QueryTimeout time.Duration
+	IsLocal       func(server string) bool
+	QueryTimeout  time.Duration
 }
 
 // doctor is one run of the verb.
 type doctor struct{ Options }
 
-// finding is one thing the doctor looked at.
 type finding struct {
 	Check  string `json:"check"`
 	Status string `json:"status"` // ok, warn, fail
@@ -59,7 +57,6 @@ const (
 	statusFail = "fail"
 )
 
-// New makes the verb.
 func New(o Options) *kit.Command {
 	c := doctor{o}
 	var folder string

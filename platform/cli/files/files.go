@@ -69,7 +69,6 @@ func readFile(stdin io.Reader, file *string) ([]byte, error) {
 // fromStdin stands for standard input among paths.
 const fromStdin = "-"
 
-// HasFolder reports whether one of paths is a folder.
 func HasFolder(paths []string) bool {
 	return slices.ContainsFunc(paths, func(p string) bool {
 		info, err := os.Stat(p)

@@ -20,7 +20,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// readTimeout bounds the reads of a source.
 const readTimeout = 2 * time.Minute
 
 // Options is what the verb uses of the program.
@@ -43,7 +42,6 @@ type wishes struct {
 	adapters             []string
 }
 
-// New makes the verb.
 func New(o Options) *kit.Command {
 	var w wishes
 	var gpus kit.Count
@@ -206,7 +204,6 @@ func (o Options) machine() machine {
 	return m
 }
 
-// readAdapters adds the adapters of the flags to those of the source.
 func (d *draft) readAdapters(ctx context.Context, read inspect.Options) error {
 	for _, a := range d.checkpoint.Adapters {
 		d.adapters = append(d.adapters, adapter{d.freeName(label(path.Base(a.Folder))), d.sourceText() + "/" + a.Folder, a})

@@ -47,9 +47,7 @@ type Command = cobra.Command
 func NewRoot(name, short string, groups ...[2]string) *Command {
 	root := VerbGroup(&Command{Use: name + " VERB", Short: short, SilenceErrors: true, SilenceUsage: true})
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetFlagErrorFunc(func(cmd *Command, err error) error {
-		return FlagError(cmd.CommandPath(), err, cmd.Flags(), cmd.InheritedFlags())
-	})
+	root.SetFlagErrorFunc(flagError)
 	for _, g := range groups {
 		root.AddGroup(&cobra.Group{ID: g[0], Title: g[1]})
 	}
@@ -107,12 +105,12 @@ var foreignVerbs = map[string]string{
 	"load": "wake", "start": "wake", "up": "serve", "server": "serve", "status": "ps", "download": "pull", "login": "keys",
 }
 
-// FlagError makes a usage error of a flag error, with a suggestion for an unknown flag.
-func FlagError(verb string, err error, flags ...*FlagSet) *Error {
-	hint := verb + " --help lists the flags"
+// flagError makes a usage error of a flag error, with a suggestion for an unknown flag.
+func flagError(cmd *Command, err error) error {
+	hint := cmd.CommandPath() + " --help lists the flags"
 	if _, word, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
 		var names []string
-		for _, f := range flags {
+		for _, f := range []*FlagSet{cmd.Flags(), cmd.InheritedFlags()} {
 			f.VisitAll(func(f *Flag) { names = append(names, f.Name) })
 		}
 		if near := functions.Nearest(word, names, 1); len(near) > 0 {
@@ -125,7 +123,6 @@ func FlagError(verb string, err error, flags ...*FlagSet) *Error {
 	return &Error{Exit: ExitUsage, Err: err, Hint: hint}
 }
 
-// Args validates the arguments of a verb.
 type Args = cobra.PositionalArgs
 
 // ExactArgs requires one argument per name; the names are for the error.
@@ -163,5 +160,3 @@ type (
 	Flag    = pflag.Flag
 	FlagSet = pflag.FlagSet
 )
-
-func NewFlagSet() *FlagSet { return pflag.NewFlagSet("", pflag.ContinueOnError) }

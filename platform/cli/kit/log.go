@@ -15,7 +15,6 @@ import (
 	"github.com/thaw-dev/thaw/functions/newest"
 )
 
-// LogSettings are the settings of every log.
 type LogSettings struct {
 	LogLevel  string `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
 	LogFormat string `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
@@ -34,7 +33,6 @@ func (s LogSettings) Logger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// Bounds of a log.
 const (
 	logQueueBytes = 1 << 20               // lines that wait to be written
 	logBatchBytes = 64 << 10              // lines of requests that are written at once

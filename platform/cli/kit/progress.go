@@ -94,7 +94,6 @@ func Bar(percent int) string {
 	return "[" + strings.Repeat("#", n) + strings.Repeat(".", barWide-n) + "]"
 }
 
-// SegmentWidth is the width of the lines of Segment.
 const SegmentWidth = 40
 
 // Segment draws with mark where a part of end seconds lies in them; it is at least one mark wide.

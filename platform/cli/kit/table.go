@@ -68,13 +68,10 @@ func WithKind(kind string, v any) (json.RawMessage, error) {
 }
 
 // Encode prints v as JSON or YAML, as Output says.
-func (t *Terminal) Encode(v any) error { return Encode(t.Out, t.Output, v) }
-
-// Encode writes v as JSON or, if form is "yaml", as YAML.
-func Encode(w io.Writer, form string, v any) error {
+func (t *Terminal) Encode(v any) error {
 	var b []byte
 	var err error
-	if form == "yaml" {
+	if t.Output == "yaml" {
 		b, err = catalog.EncodeYAML(v)
 	} else if b, err = json.MarshalIndent(v, "", "  "); err == nil {
 		b = append(b, '\n')
@@ -82,7 +79,7 @@ func Encode(w io.Writer, form string, v any) error {
 	if err != nil {
 		return err
 	}
-	_, err = w.Write(b)
+	_, err = t.Out.Write(b)
 	return err
 }
 

@@ -52,7 +52,6 @@ func RegisterFlags(fs *pflag.FlagSet) {
 	}
 }
 
-// unsupportedFlag is the flag of such a setting.
 type unsupportedFlag struct{}
 
 func (unsupportedFlag) String() string   { return "" }

@@ -29,7 +29,6 @@ type command struct {
 	version string
 }
 
-// simulation is the flags of thaw simulate.
 type simulation struct {
 	fleet, functions, trace, format string
 	policy, gpus, html, how         string
@@ -149,7 +148,7 @@ func (c *command) runSimulation(ctx context.Context, s *simulation, flags *kit.F
 		return usageInput(err)
 	}
 	if s.html != "" {
-		a := study.About{Command: s.command(), Trace: tr, Fleet: fleetWords(st.Fleet), Seed: s.seed, Made: c.Now(), Version: c.version,
+		a := study.About{Command: s.command(flags), Trace: tr, Fleet: fleetWords(st.Fleet), Seed: s.seed, Made: c.Now(), Version: c.version,
 			Sizing: st.Sizing}
 		if err := os.WriteFile(s.html, []byte(out.Page(a)), 0o644); err != nil {
 			return err
@@ -263,13 +262,7 @@ func (s *simulation) readModels(st *study.Study, t *trace.Trace) error {
 
 // usageInput gives an error about a file or a line the exit code of wrong usage.
 func usageInput(err error) error {
-	if _, ok := errors.AsType[*trace.Error](err); ok || os.IsNotExist(err) || os.IsPermission(err) {
-		return &kit.Error{Exit: kit.ExitUsage, Err: err}
-	}
-	if _, ok := errors.AsType[catalog.Problems](err); ok {
-		return err
-	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if _, ok := errors.AsType[catalog.Problems](err); ok || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return &kit.Error{Exit: kit.ExitUsage, Err: err}
@@ -314,37 +307,24 @@ func fleetWords(f *fleet.Fleet) string {
 }
 
 // command is the command line again, for the page.
-func (s *simulation) command() string {
-	var b strings.Builder
-	b.WriteString("thaw simulate")
-	add := func(flag, value string) {
-		if value != "" {
-			if strings.ContainsAny(value, " '\"$") {
-				value = strconv.Quote(value)
-			}
-			b.WriteString(" --" + flag + " " + value)
-		}
-	}
+func (s *simulation) command(flags *kit.FlagSet) string {
+	text := "thaw simulate"
 	if s.example {
-		b.WriteString(" --example")
+		text += " --example"
 	}
-	add("fleet", s.fleet)
-	add("functions", s.functions)
-	add("trace", s.trace)
-	add("format", s.format)
-	if s.how != trace.MapAuto {
-		add("map", s.how)
+	for _, name := range []string{"fleet", "functions", "trace", "format", "map", "models", "per-minute", "policy", "gpus", "p99", "seed"} {
+		f := flags.Lookup(name)
+		value := f.Value.String()
+		always := name == "policy" || name == "seed" || name == "p99" && strings.Contains(s.gpus, "..")
+		if value == f.DefValue && !always {
+			continue
+		}
+		if strings.ContainsAny(value, " '\"$") {
+			value = strconv.Quote(value)
+		}
+		text += " --" + name + " " + value
 	}
-	if s.perMinute > 0 {
-		add("per-minute", strconv.Itoa(s.perMinute))
-	}
-	add("policy", s.policy)
-	add("gpus", s.gpus)
-	if strings.Contains(s.gpus, "..") {
-		add("p99", s.goal.String())
-	}
-	add("seed", strconv.FormatUint(s.seed, 10))
-	return b.String()
+	return text
 }
 
 func simulationProgress(p study.Progress, took time.Duration) string {

@@ -32,7 +32,6 @@ func StateWithPercent(f api.Function) string {
 	return s
 }
 
-// Functions is the table of the functions.
 func Functions() kit.Kind[api.Function] {
 	return kit.Kind[api.Function]{Word: "Function", Path: "/api/v1/functions", Columns: []kit.Column[api.Function]{
 		kit.Col("NAME", func(f api.Function) string { return ShortName(f.Name) }),
@@ -48,7 +47,6 @@ func Functions() kit.Kind[api.Function] {
 	}, Name: func(f api.Function) string { return f.Name }}
 }
 
-// Replicas is the table of the replicas.
 func Replicas(term *kit.Terminal) kit.Kind[functions.Replica] {
 	return kit.Kind[functions.Replica]{Word: "Replica", Path: "/api/v1/replicas", Columns: []kit.Column[functions.Replica]{
 		kit.Col("NAME", func(r functions.Replica) string { return ShortName(r.Function) }),
@@ -85,7 +83,6 @@ func Replicas(term *kit.Terminal) kit.Kind[functions.Replica] {
 	}, Name: func(r functions.Replica) string { return r.ID }}
 }
 
-// Nodes is the table of the nodes.
 func Nodes(term *kit.Terminal) kit.Kind[api.Node] {
 	return kit.Kind[api.Node]{Word: "Node", Path: "/api/v1/nodes", Columns: []kit.Column[api.Node]{
 		kit.Col("NAME", func(n api.Node) string { return n.ID }),
@@ -158,15 +155,6 @@ func GPUTime(t api.Team) string {
 	return used
 }
 
-// GPULeft is what is left of today's GPU-seconds.
-func GPULeft(t api.Team) string {
-	if t.Left == nil {
-		return ""
-	}
-	return fmt.Sprintf(", %.0f left", *t.Left)
-}
-
-// Teams is the table of the teams and what is left of their limits.
 func Teams() kit.Kind[api.Team] {
 	return kit.Kind[api.Team]{Word: "TeamStatus", Path: "/api/v1/teams", Columns: []kit.Column[api.Team]{
 		kit.Col("NAME", func(t api.Team) string { return t.Name }),
@@ -188,7 +176,6 @@ func Teams() kit.Kind[api.Team] {
 	}, Name: func(t api.Team) string { return t.Name }}
 }
 
-// ColdStarts is the table of the cold starts.
 func ColdStarts(term *kit.Terminal) kit.Kind[api.ColdStart] {
 	return kit.Kind[api.ColdStart]{Word: "ColdStart", Path: "/api/v1/coldstarts", Columns: []kit.Column[api.ColdStart]{
 		kit.Col("ID", func(t api.ColdStart) string { return t.ID }),
@@ -213,7 +200,6 @@ func ColdStarts(term *kit.Terminal) kit.Kind[api.ColdStart] {
 	}, Name: func(t api.ColdStart) string { return t.ID }}
 }
 
-// Events is the table of the events.
 func Events(term *kit.Terminal) kit.Kind[functions.Event] {
 	return kit.Kind[functions.Event]{Word: "Event", Path: "/api/v1/events", Columns: []kit.Column[functions.Event]{
 		kit.Col("AGO", func(e functions.Event) string { return term.Since(e.At) }),
@@ -227,7 +213,6 @@ func Events(term *kit.Terminal) kit.Kind[functions.Event] {
 	}, Name: func(e functions.Event) string { return strconv.FormatUint(e.Seq, 10) }}
 }
 
-// Agents is the table of the agents that joined.
 func Agents(term *kit.Terminal) kit.Kind[functions.JoinedAgent] {
 	return kit.Kind[functions.JoinedAgent]{Word: "Agent", Columns: []kit.Column[functions.JoinedAgent]{
 		kit.Col("NAME", func(a functions.JoinedAgent) string { return a.ID }),
@@ -236,7 +221,6 @@ func Agents(term *kit.Terminal) kit.Kind[functions.JoinedAgent] {
 	}, Name: func(a functions.JoinedAgent) string { return a.ID }}
 }
 
-// Keys is the table of the keys.
 func Keys(term *kit.Terminal) kit.Kind[auth.Key] {
 	return kit.Kind[auth.Key]{Word: "Key", Columns: []kit.Column[auth.Key]{
 		kit.Col("ID", func(k auth.Key) string { return k.ID }),

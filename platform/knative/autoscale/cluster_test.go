@@ -66,12 +66,9 @@ func open(t *testing.T) *cluster {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	c.standIn = &standIn{api: c.kube, space: c.space, want: map[string]Scale{}, last: map[string]Scale{}, held: map[string]demand{}}
-	c.r, err = New(lend(ctx, t,
+	c.r = New(lend(ctx, t,
 		Options{Config: config, Scales: c.standIn, Demand: c.demanded, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, c.serving,
 		c.networking))
-	if err != nil {
-		t.Fatal(err)
-	}
 	c.r.class = class
 	var wg sync.WaitGroup
 	wg.Go(func() {

@@ -168,7 +168,6 @@ func (w *demandWatcher) anyForeign() bool {
 	return false
 }
 
-// poll polls until ctx ends.
 func (w *demandWatcher) poll(ctx context.Context) {
 	for next := time.Duration(0); backoff.Sleep(ctx, next); {
 		next = pollIdle
@@ -250,7 +249,6 @@ func (w *demandWatcher) sampleAll(ctx context.Context) map[types.NamespacedName]
 	return sum
 }
 
-// reportChanges reports the differences from the last call.
 func (w *demandWatcher) reportChanges(next map[types.NamespacedName]demand) {
 	for key, h := range next {
 		if w.reported[key] != h {
@@ -290,7 +288,6 @@ func (w *demandWatcher) addresses() []string {
 	return out
 }
 
-// pageFetcher fetches an activator's metrics.
 func pageFetcher(client *http.Client) func(context.Context, string) (io.ReadCloser, error) {
 	return func(ctx context.Context, address string) (io.ReadCloser, error) {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)

@@ -91,7 +91,6 @@ func (e *events) forget(key types.NamespacedName) {
 // normalReasons cause no Event.
 var normalReasons = []string{"", ReasonNoTraffic, ReasonQueued, ReasonStarting, ReasonStopping}
 
-// pendingEvent is an Event to be recorded.
 type pendingEvent struct{ kind, reason, text string }
 
 // compareScale returns the Events between before and s.

@@ -79,7 +79,6 @@ func (r *classReconciler) reconcile(ctx context.Context, pa *v1alpha1.PodAutosca
 	return nil
 }
 
-// ensureService creates or updates the ServerlessService.
 func (r *classReconciler) ensureService(ctx context.Context, pa *v1alpha1.PodAutoscaler, s Scale,
 	known bool) (*netv1alpha1.ServerlessService, error) {
 	mode := netv1alpha1.SKSOperationModeProxy
@@ -118,11 +117,11 @@ func (r *classReconciler) writeStatus(pa *v1alpha1.PodAutoscaler, s Scale, known
 		unreachable: pa.Spec.Reachability == v1alpha1.ReachabilityUnreachable,
 		hasService:  st.ServiceName != "",
 	}
-	before := statusBefore{desired: st.DesiredScale, initialized: st.IsScaleTargetInitialized()}
+	v := scaleStatus{desired: st.DesiredScale, initialized: st.IsScaleTargetInitialized()}
 	if c := st.GetCondition(v1alpha1.PodAutoscalerConditionActive); c != nil && (c.Reason != "" || !c.IsUnknown()) {
-		before.active, before.reason, before.message = c.Status, c.Reason, c.Message
+		v.active, v.reason, v.message = c.Status, c.Reason, c.Message
 	}
-	v := decideStatus(s, known, b, before)
+	v = decideStatus(s, known, b, v)
 	st.DesiredScale = v.desired
 	if known || st.ActualScale == nil {
 		st.ActualScale = &v.ready
@@ -144,7 +143,6 @@ func (r *classReconciler) writeStatus(pa *v1alpha1.PodAutoscaler, s Scale, known
 	}
 }
 
-// ObserveDeletion is called for a deleted PodAutoscaler.
 func (r *classReconciler) ObserveDeletion(_ context.Context, key types.NamespacedName) error {
 	r.events.forget(key)
 	return nil

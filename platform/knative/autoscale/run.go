@@ -3,7 +3,6 @@ package autoscale
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -103,13 +102,10 @@ type running struct {
 	events *events
 }
 
-// New checks the options and starts nothing.
-func New(o Options) (*Reconciler, error) {
-	if o.Config == nil || o.Scales == nil || o.Log == nil || o.PodAutoscalers == nil || o.Ingresses == nil {
-		return nil, errors.New("autoscale: Config, Scales, Log, PodAutoscalers and Ingresses are needed")
-	}
+// New starts nothing.
+func New(o Options) *Reconciler {
 	o.System = cmp.Or(o.System, "knative-serving")
-	return &Reconciler{o: o, class: knative.AutoscalerClass}, nil
+	return &Reconciler{o: o, class: knative.AutoscalerClass}
 }
 
 // Changed enqueues a revision whose Scale has changed.

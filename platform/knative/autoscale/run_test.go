@@ -194,10 +194,7 @@ func lend(ctx context.Context, t *testing.T, o Options, s serving.Interface, n n
 func start(t *testing.T, f *fakes, p ScaleSource) (*Reconciler, func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	r, err := New(lend(ctx, t, Options{Config: &rest.Config{}, Scales: p, Log: slog.New(slog.DiscardHandler)}, f.serving, f.nets))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := New(lend(ctx, t, Options{Config: &rest.Config{}, Scales: p, Log: slog.New(slog.DiscardHandler)}, f.serving, f.nets))
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := r.run(ctx, clients{f.kube, f.serving, f.nets}); err != nil {
@@ -401,16 +398,5 @@ func TestNoWriteAfterTerm(t *testing.T) {
 	cancel()
 	if _, err := l.RoundTrip(r); !errors.Is(err, context.Canceled) || out != 1 {
 		t.Errorf("after: %v, %d", err, out)
-	}
-}
-
-func TestNewWants(t *testing.T) {
-	good := Options{Config: &rest.Config{}, Scales: &said{}, Log: slog.New(slog.DiscardHandler)}
-	for _, spoil := range []func(*Options){func(o *Options) { o.Config = nil }, func(o *Options) { o.Scales = nil }, func(o *Options) { o.Log = nil }} {
-		o := good
-		spoil(&o)
-		if _, err := New(o); err == nil {
-			t.Errorf("%+v is taken", o)
-		}
 	}
 }

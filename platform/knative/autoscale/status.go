@@ -46,15 +46,6 @@ const (
 	unseenMessage    = "The controller has no state of it yet."
 )
 
-// statusBefore is the previous status of a PodAutoscaler.
-type statusBefore struct {
-	desired     *int32
-	active      corev1.ConditionStatus // "": not set yet
-	reason      string
-	message     string
-	initialized bool
-}
-
 // scaleBounds is what annotations and Knative require.
 type scaleBounds struct {
 	min, initial int32
@@ -62,21 +53,19 @@ type scaleBounds struct {
 	hasService   bool // its Service exists
 }
 
-// newStatus is the status to be written.
-type newStatus struct {
+// scaleStatus is the status of a PodAutoscaler, as it was or as it is to be written.
+type scaleStatus struct {
 	desired     *int32
 	ready       int32
-	active      corev1.ConditionStatus
+	active      corev1.ConditionStatus // "": not set yet
 	reason      string
 	message     string
 	initialized bool
 }
 
-// decideStatus derives the status from the controller's state by the rules of Knative's
-// own class.
-func decideStatus(s Scale, known bool, b scaleBounds, before statusBefore) newStatus {
-	v := newStatus{desired: before.desired, active: before.active, reason: before.reason, message: before.message,
-		initialized: before.initialized}
+// decideStatus derives the status from the previous one and the controller's state by the
+// rules of Knative's own class.
+func decideStatus(s Scale, known bool, b scaleBounds, v scaleStatus) scaleStatus {
 	first := max(b.min, b.initial)
 	if !known {
 		if !v.initialized && first == 0 && b.hasService {

@@ -21,7 +21,7 @@ func TestDecideStatus(t *testing.T) {
 		scale  Scale
 		unseen bool
 		bounds scaleBounds
-		before statusBefore
+		before scaleStatus
 
 		active      corev1.ConditionStatus
 		reason      string
@@ -33,8 +33,8 @@ func TestDecideStatus(t *testing.T) {
 		"at zero, no Service yet":      {bounds: scaleBounds{}, active: no, reason: "NoTraffic", message: noTrafficMessage},
 		"unseen, at zero":              {unseen: true, bounds: scaleBounds{hasService: true}, active: no, reason: "NoTraffic", message: noTrafficMessage, initialized: true, desired: -1},
 		"unseen, to be one":            {unseen: true, bounds: scaleBounds{hasService: true, initial: 1}, active: unknown, reason: "Queued", message: unseenMessage, desired: -1},
-		"unseen, said before":          {unseen: true, bounds: scaleBounds{hasService: true}, before: statusBefore{desired: up(2), active: unknown, reason: "Waiting", message: "for a GPU", initialized: true}, active: unknown, reason: "Waiting", message: "for a GPU", initialized: true, desired: 2},
-		"unseen keeps what was active": {unseen: true, bounds: scaleBounds{hasService: true, initial: 1}, before: statusBefore{desired: up(1), active: yes, initialized: true}, active: yes, initialized: true, desired: 1},
+		"unseen, said before":          {unseen: true, bounds: scaleBounds{hasService: true}, before: scaleStatus{desired: up(2), active: unknown, reason: "Waiting", message: "for a GPU", initialized: true}, active: unknown, reason: "Waiting", message: "for a GPU", initialized: true, desired: 2},
+		"unseen keeps what was active": {unseen: true, bounds: scaleBounds{hasService: true, initial: 1}, before: scaleStatus{desired: up(1), active: yes, initialized: true}, active: yes, initialized: true, desired: 1},
 		"first replica on its way":     {scale: Scale{Desired: 1}, bounds: scaleBounds{hasService: true, initial: 1}, active: unknown, reason: "Queued", message: queuedMessage, desired: 1},
 		"first replica is there":       {scale: Scale{Desired: 1, Ready: 1}, bounds: scaleBounds{hasService: true, initial: 1}, active: yes, initialized: true, desired: 1},
 		"there, but no Service":        {scale: Scale{Desired: 1, Ready: 1}, bounds: scaleBounds{initial: 1}, active: yes, desired: 1},
@@ -42,11 +42,11 @@ func TestDecideStatus(t *testing.T) {
 		"min scale, none up":           {scale: Scale{Desired: 2}, bounds: scaleBounds{hasService: true, min: 2}, active: unknown, reason: "Queued", message: queuedMessage, desired: 2},
 		"min scale, one of two":        {scale: Scale{Desired: 2, Ready: 1}, bounds: scaleBounds{hasService: true, min: 2}, active: unknown, reason: "Queued", message: queuedMessage, desired: 2},
 		"min scale, all":               {scale: Scale{Desired: 2, Ready: 2}, bounds: scaleBounds{hasService: true, min: 2}, active: yes, initialized: true, desired: 2},
-		"woken":                        {scale: Scale{Desired: 1}, bounds: scaleBounds{hasService: true}, before: statusBefore{active: no, initialized: true}, active: unknown, reason: "Queued", message: queuedMessage, initialized: true, desired: 1},
-		"drains to zero":               {scale: Scale{Ready: 1}, bounds: scaleBounds{hasService: true}, before: statusBefore{active: yes, initialized: true}, active: no, reason: "NoTraffic", message: noTrafficMessage, initialized: true},
+		"woken":                        {scale: Scale{Desired: 1}, bounds: scaleBounds{hasService: true}, before: scaleStatus{active: no, initialized: true}, active: unknown, reason: "Queued", message: queuedMessage, initialized: true, desired: 1},
+		"drains to zero":               {scale: Scale{Ready: 1}, bounds: scaleBounds{hasService: true}, before: scaleStatus{active: yes, initialized: true}, active: no, reason: "NoTraffic", message: noTrafficMessage, initialized: true},
 		"waits for GPUs": {
 			scale:  Scale{Desired: 1, Active: unknown, Reason: "WaitingForGPUs", Message: "waiting for 2 GPUs; evicting team-b/llama, idle 14 min"},
-			bounds: scaleBounds{hasService: true}, before: statusBefore{initialized: true},
+			bounds: scaleBounds{hasService: true}, before: scaleStatus{initialized: true},
 			active: unknown, reason: "WaitingForGPUs", message: "waiting for 2 GPUs; evicting team-b/llama, idle 14 min", initialized: true,
 			desired: 1,
 		},
@@ -57,10 +57,10 @@ func TestDecideStatus(t *testing.T) {
 		"given up before it was up":                {scale: Scale{Active: no, Reason: "StartFailed", Message: "exit code 3"}, bounds: scaleBounds{hasService: true, initial: 1}, active: no, reason: "StartFailed", message: "exit code 3"},
 		"unreachable before it was up":             {scale: Scale{}, bounds: scaleBounds{hasService: true, initial: 1, unreachable: true}, active: no, reason: "NoTraffic", message: noTrafficMessage},
 		"True keeps a message":                     {scale: Scale{Desired: 3, Ready: 1, Active: yes, Reason: "QuotaReached", Message: "no GPU for 2 more"}, bounds: scaleBounds{hasService: true}, active: yes, reason: "QuotaReached", message: "no GPU for 2 more", initialized: true, desired: 3},
-		"initialized stays so":                     {scale: Scale{Desired: 1}, bounds: scaleBounds{hasService: true, initial: 1}, before: statusBefore{active: yes, initialized: true}, active: unknown, reason: "Queued", message: queuedMessage, initialized: true, desired: 1},
-		"failed after it was up once":              {scale: Scale{Active: no, Reason: "StartFailed", Message: "exit code 3"}, bounds: scaleBounds{hasService: true, initial: 1}, before: statusBefore{active: yes, initialized: true}, active: no, reason: "StartFailed", message: "exit code 3", initialized: true},
+		"initialized stays so":                     {scale: Scale{Desired: 1}, bounds: scaleBounds{hasService: true, initial: 1}, before: scaleStatus{active: yes, initialized: true}, active: unknown, reason: "Queued", message: queuedMessage, initialized: true, desired: 1},
+		"failed after it was up once":              {scale: Scale{Active: no, Reason: "StartFailed", Message: "exit code 3"}, bounds: scaleBounds{hasService: true, initial: 1}, before: scaleStatus{active: yes, initialized: true}, active: no, reason: "StartFailed", message: "exit code 3", initialized: true},
 		"a reason of its own has its own words":    {scale: Scale{Desired: 1, Active: unknown, Reason: "Staging"}, bounds: scaleBounds{hasService: true}, active: unknown, reason: "Staging", initialized: true, desired: 1},
-		"down from what was seen, unseen later on": {unseen: true, bounds: scaleBounds{hasService: true}, before: statusBefore{desired: up(0), active: no, reason: "Evicted", message: "for team-a/big", initialized: true}, active: no, reason: "Evicted", message: "for team-a/big", initialized: true},
+		"down from what was seen, unseen later on": {unseen: true, bounds: scaleBounds{hasService: true}, before: scaleStatus{desired: up(0), active: no, reason: "Evicted", message: "for team-a/big", initialized: true}, active: no, reason: "Evicted", message: "for team-a/big", initialized: true},
 	} {
 		v := decideStatus(c.scale, !c.unseen, c.bounds, c.before)
 		desired := int32(-1)

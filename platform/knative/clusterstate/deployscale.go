@@ -147,7 +147,6 @@ const adoptDelay = 5 * time.Second
 // rewriteAfter is when a written scale that was not observed is written again.
 const rewriteAfter = 3 * time.Second
 
-// ReplicaCounts counts the replicas of a revision.
 func (s *State) ReplicaCounts(name functions.Name) (desired, actual, ready int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

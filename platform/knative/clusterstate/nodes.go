@@ -28,7 +28,6 @@ type node struct {
 	sentAt        time.Time
 }
 
-// SetNode records a node as the API server describes it.
 func (s *State) SetNode(k *corev1.Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +86,6 @@ func (s *State) OnHeartbeat(name string, hb functions.Heartbeat) (peerChanged bo
 	return was != hb.PeerURL
 }
 
-// SetConnected records that a node's loader connected or disconnected.
 func (s *State) SetConnected(name string, is bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,7 +276,6 @@ type Store struct {
 	Ready     []functions.Name // revisions serving there: their bytes are present, even if the store lists them under another source
 }
 
-// Stores returns the loaders' reports on the nodes' stores.
 func (s *State) Stores() map[string]Store {
 	s.mu.Lock()
 	defer s.mu.Unlock()

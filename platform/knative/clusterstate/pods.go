@@ -58,7 +58,6 @@ func (p *pod) spawned() bool {
 	return p.running && p.rev != nil && !p.rev.shim
 }
 
-// SetPod records a pod as the API server describes it.
 func (s *State) SetPod(k *corev1.Pod) {
 	p, hurry, ask := s.recordPod(k)
 	if ask {
@@ -127,7 +126,6 @@ func (s *State) mayForceDelete(p *pod) bool {
 	return p.forceDeleted
 }
 
-// DropPod records that a pod was deleted.
 func (s *State) DropPod(uid types.UID) {
 	s.mu.Lock()
 	p := s.pods[uid]

@@ -149,7 +149,6 @@ func (s *State) markNode(node string) {
 	s.wakeup.Set()
 }
 
-// SetRevision adds or updates a revision.
 func (s *State) SetRevision(name functions.Name, target string, shim bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -209,7 +209,6 @@ func (a apiActions) Prewarm(name functions.Name, until time.Time, tier, by strin
 	return p, err
 }
 
-// Prewarms lists the leases on starts ahead of demand.
 func (a apiActions) Prewarms() []functions.Prewarm {
 	list := a.r.orchestrator.Prewarms()
 	for i := range list {
@@ -224,7 +223,7 @@ func (a apiActions) PrewarmLeft(team string) time.Duration { return a.r.orchestr
 // demand sums the demand of a Service's revisions.
 func (t *leaderTerm) demand(name functions.Name) (active, queued int) {
 	for _, of := range append(t.catalog.revisionsOf(name), name) {
-		d := t.hub.DemandOf(of)
+		d := t.dataPath.demandOf(of)
 		active, queued = active+d.Active, queued+d.Queued
 	}
 	return active, queued

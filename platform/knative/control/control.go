@@ -37,7 +37,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
-// Options of a controller.
 type Options struct {
 	Config    *rest.Config
 	Namespace string // of thaw itself, and of its lease
@@ -88,9 +87,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Token == "" {
 		return errors.New("control: Token is needed")
 	}
-	if o.Policy == (placement.Policy{}) {
-		o.Policy = placement.DefaultPolicy
-	}
+	o.Policy = cmp.Or(o.Policy, placement.DefaultPolicy)
 	o.Settle = cmp.Or(o.Settle, 3*time.Second)
 	c := &control{o: o}
 	if err := c.open(); err != nil {

@@ -1,35 +1,33 @@
 package control
 
 import (
-	"maps"
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// dataPath is the activators as the orchestrator sees them. Snapshots go out with the name
-// that engines know, and requests that bypass our activators are added to their demand.
+// dataPath is the activators as the orchestrator sees them, and the orchestrator as they see it.
+// Snapshots go out with the name that engines know, and requests that bypass our activators are
+// added to their demand.
 type dataPath struct {
-	activatorHub
-	serviceOf func(functions.Name) (name string, plain bool) // the Knative Service of a revision; plain: it runs without thaw's shim
+	orchestrator.DataPath // the hub
+	activator.Waker       // the orchestrator
+
+	// serviceOf is the Knative Service of a revision; plain: it runs without thaw's shim
+	serviceOf func(functions.Name) (name string, plain bool)
 	published func(functions.Name)
-	notReady  func(*snapshot.Snapshot) []snapshot.Replica // a revision's replicas that accept requests before READY; nil: none do
+	// notReady returns a revision's replicas that accept requests before READY; nil: none do
+	notReady func(*snapshot.Snapshot) []snapshot.Replica
 
 	mu      sync.Mutex
+	inside  map[functions.Name]orchestrator.Demand // at our activators
 	outside map[functions.Name]outsideDemand
-	dirty   map[functions.Name]bool
-	queued  map[functions.Name]bool // requests for it waited when the orchestrator last read the demand
-	wake    func(functions.Name)
+	queued  map[functions.Name]bool // requests for it wait, as last reported
 	now     func() time.Time
-}
-
-// activatorHub is a controlstream.Hub.
-type activatorHub interface {
-	orchestrator.DataPath
-	DemandOf(name functions.Name) orchestrator.Demand
 }
 
 // outsideDemand is the demand for one revision that bypasses our activators.
@@ -52,10 +50,23 @@ func (p *dataPath) Publish(fs ...snapshot.Snapshot) {
 			fs[i].EarlyReplicas = p.notReady(&fs[i])
 		}
 	}
-	p.activatorHub.Publish(fs...)
+	p.DataPath.Publish(fs...)
 	for i := range fs {
 		p.published(fs[i].Name)
 	}
+}
+
+// Demand passes on the demand at our activators, with what bypasses them.
+func (p *dataPath) Demand(ds ...orchestrator.Demand) {
+	p.mu.Lock()
+	for _, d := range ds {
+		if p.inside[d.Name] = d; d.Active+d.Queued+len(d.InFlight) == 0 && d.LastEnd.IsZero() {
+			delete(p.inside, d.Name)
+		}
+	}
+	moved := p.report(ds...)
+	p.mu.Unlock()
+	p.publishAll(moved)
 }
 
 // SetOutsideDemand sets how many requests for a revision wait in Knative's own activators or were
@@ -74,68 +85,53 @@ func (p *dataPath) SetOutsideDemand(name functions.Name, active, queued int) {
 		next.endedAt = now
 	}
 	p.outside[name] = next
-	changed := !known && active+queued > 0 || known && (was.active != active || was.queued != queued)
-	if changed {
-		p.dirty[name] = true
+	if !known && active+queued == 0 || was.active == active && was.queued == queued {
+		p.mu.Unlock()
+		return
 	}
+	d := p.inside[name]
+	d.Name = name
+	moved := p.report(d)
 	p.mu.Unlock()
-	if changed {
-		p.wake(name)
-	}
+	p.publishAll(moved)
+	p.Nudge(name)
 }
 
-// Demand yields the activators' demand plus that which bypasses them.
-func (p *dataPath) Demand(all bool, yield func(orchestrator.Demand)) {
-	p.mu.Lock()
-	changed := p.dirty
-	p.dirty = map[functions.Name]bool{}
-	add := make(map[functions.Name]outsideDemand, len(p.outside))
-	for n, o := range p.outside {
-		add[n] = o
-		if all && o.active+o.queued > 0 {
-			changed[n] = true
+// report reports the demand for revisions, with what bypasses our activators. It returns those
+// whose status changes: whether requests wait is part of it. mu must be held.
+func (p *dataPath) report(ds ...orchestrator.Demand) (moved []functions.Name) {
+	all := make([]orchestrator.Demand, 0, len(ds))
+	for _, d := range ds {
+		d = p.outside[d.Name].addTo(d)
+		all = append(all, d)
+		if p.queued[d.Name] == (d.Queued > 0) {
+			continue
+		}
+		moved = append(moved, d.Name)
+		if d.Queued > 0 {
+			p.queued[d.Name] = true
+		} else {
+			delete(p.queued, d.Name)
 		}
 	}
-	var rest map[functions.Name]bool // revisions with queued requests that are not yielded in this round
-	if all {
-		rest = maps.Clone(p.queued)
-	}
-	p.mu.Unlock()
-	deliver := func(d orchestrator.Demand) {
-		d = add[d.Name].addTo(d)
-		yield(d)
-		p.noteRead(d)
-		delete(rest, d.Name)
-	}
-	p.activatorHub.Demand(all, func(d orchestrator.Demand) {
-		delete(changed, d.Name)
-		deliver(d)
-	})
-	for n := range changed { // unchanged at our activators, and still counted
-		deliver(p.activatorHub.DemandOf(n))
-	}
-	for n := range rest { // the activators that held these requests are gone
-		p.noteRead(orchestrator.Demand{Name: n})
+	p.Waker.Demand(all...)
+	return moved
+}
+
+func (p *dataPath) publishAll(names []functions.Name) {
+	for _, name := range names {
+		p.published(name)
 	}
 }
 
-// noteRead records d as known to the orchestrator: whether requests wait is part of a
-// revision's status.
-func (p *dataPath) noteRead(d orchestrator.Demand) {
+// demandOf returns the demand for a revision at our activators, as last reported.
+func (p *dataPath) demandOf(name functions.Name) orchestrator.Demand {
 	p.mu.Lock()
-	was := p.queued[d.Name]
-	if d.Queued > 0 {
-		p.queued[d.Name] = true
-	} else {
-		delete(p.queued, d.Name)
-	}
-	p.mu.Unlock()
-	if was != (d.Queued > 0) {
-		p.published(d.Name)
-	}
+	defer p.mu.Unlock()
+	return p.inside[name]
 }
 
-// hasQueued reports whether requests waited when the orchestrator last read the demand.
+// hasQueued reports whether requests wait, as last reported to the orchestrator.
 func (p *dataPath) hasQueued(name functions.Name) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -4,83 +4,95 @@ import (
 	"testing"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// inside is the part of the activators that a dataPath uses.
+// inside is a hub without activators.
 type inside struct {
 	orchestrator.DataPath
-	demand []orchestrator.Demand // changed since the last call
-	held   []orchestrator.Demand // unchanged
-	got    []snapshot.Snapshot
+	got []snapshot.Snapshot
 }
 
 func (i *inside) Publish(fs ...snapshot.Snapshot) { i.got = append(i.got, fs...) }
 
-func (i *inside) Demand(_ bool, yield func(orchestrator.Demand)) {
-	for _, d := range i.demand {
-		yield(d)
+func (i *inside) Remove(...functions.Name) {}
+
+// listener is a loop that keeps what was reported.
+type listener struct {
+	activator.Waker
+	reported map[functions.Name]orchestrator.Demand // since taken
+	nudges   int
+}
+
+func (l *listener) Demand(ds ...orchestrator.Demand) {
+	if l.reported == nil {
+		l.reported = map[functions.Name]orchestrator.Demand{}
+	}
+	for _, d := range ds {
+		l.reported[d.Name] = d
 	}
 }
 
-func (i *inside) DemandOf(name functions.Name) orchestrator.Demand {
-	for _, d := range i.held {
-		if d.Name == name {
-			return d
-		}
+func (l *listener) Nudge(functions.Name) { l.nudges++ }
+
+func (l *listener) take() map[functions.Name]orchestrator.Demand {
+	ds := l.reported
+	l.reported = nil
+	return ds
+}
+
+func newDataPath(loop activator.Waker, serviceOf func(functions.Name) (string, bool), moved func(functions.Name),
+	now func() time.Time) *dataPath {
+	return &dataPath{
+		DataPath: &inside{}, Waker: loop, serviceOf: serviceOf, published: moved, now: now,
+		inside: map[functions.Name]orchestrator.Demand{}, outside: map[functions.Name]outsideDemand{}, queued: map[functions.Name]bool{},
 	}
-	return orchestrator.Demand{Name: name}
 }
 
 func TestDemandFromOutside(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	in := &inside{}
-	rang := 0
-	p := &dataPath{
-		activatorHub: in, outside: map[functions.Name]outsideDemand{}, dirty: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
-		serviceOf: func(functions.Name) (string, bool) { return "web", true }, published: func(functions.Name) {},
-		notReady: func(*snapshot.Snapshot) []snapshot.Replica { return nil },
-		wake:     func(functions.Name) { rang++ }, now: func() time.Time { return now },
-	}
-	all := func(all bool) map[string]orchestrator.Demand {
-		out := map[string]orchestrator.Demand{}
-		p.Demand(all, func(d orchestrator.Demand) { out[d.Name.Name] = d })
-		return out
-	}
+	l := &listener{}
+	moved := 0
+	p := newDataPath(l, func(functions.Name) (string, bool) { return "web", true }, func(functions.Name) { moved++ },
+		func() time.Time { return now })
 	p.SetOutsideDemand(web, 1, 2)
+	d := l.take()[web]
+	if d.Active != 1 || d.Queued != 2 || !d.Oldest.Equal(now) || l.nudges != 1 || moved != 1 || !p.hasQueued(web) {
+		t.Errorf("%+v, %d nudges, %d changes of the status", d, l.nudges, moved)
+	}
 	p.SetOutsideDemand(web, 1, 2) // unchanged, so not reported again
-	if rang != 1 {
-		t.Errorf("rang %d times", rang)
-	}
-	d := all(false)[web.Name]
-	if d.Active != 1 || d.Queued != 2 || !d.Oldest.Equal(now) {
-		t.Errorf("%+v", d)
-	}
-	if len(all(false)) != 0 || len(all(true)) != 1 {
-		t.Error("what did not change is told again, or what is there is not")
+	if l.take() != nil || l.nudges != 1 {
+		t.Errorf("what did not change is told again, %d nudges", l.nudges)
 	}
 	// Outside demand is added to that of our activators.
-	in.demand = []orchestrator.Demand{{Name: web, Active: 3, Queued: 1, Oldest: now.Add(-time.Second)}}
-	d = all(true)[web.Name]
-	if d.Active != 4 || d.Queued != 3 || !d.Oldest.Equal(now.Add(-time.Second)) {
+	p.Demand(orchestrator.Demand{Name: web, Active: 3, Queued: 1, Oldest: now.Add(-time.Second), InFlight: map[string]int{"r": 3}})
+	d = l.take()[web]
+	if d.Active != 4 || d.Queued != 3 || !d.Oldest.Equal(now.Add(-time.Second)) || d.InFlight["r"] != 3 {
 		t.Errorf("%+v", d)
 	}
-	in.demand = nil
+	if d := p.demandOf(web); d.Active != 3 || d.Queued != 1 {
+		t.Errorf("at our activators: %+v", d)
+	}
+	p.Demand(orchestrator.Demand{Name: web})
+	if d := l.take()[web]; d.Active != 1 || d.Queued != 2 || moved != 1 {
+		t.Errorf("%+v, %d changes of the status", d, moved)
+	}
 	now = now.Add(time.Minute)
 	p.SetOutsideDemand(web, 0, 0)
-	if d := all(false)[web.Name]; d.Active+d.Queued != 0 || !d.LastEnd.Equal(now) {
-		t.Errorf("%+v", d)
+	if d := l.take()[web]; d.Active+d.Queued != 0 || !d.LastEnd.Equal(now) || moved != 2 || p.hasQueued(web) {
+		t.Errorf("%+v, %d changes of the status", d, moved)
 	}
 	// Unchanged demand of our activators is still included.
-	in.held = []orchestrator.Demand{{Name: web, Active: 5}}
+	p.Demand(orchestrator.Demand{Name: web, Active: 5})
 	p.SetOutsideDemand(web, 2, 0)
-	if d := all(false)[web.Name]; d.Active != 7 {
+	if d := l.take()[web]; d.Active != 7 {
 		t.Errorf("%+v", d)
 	}
 	p.Publish(snapshot.Snapshot{Name: web})
-	if f := in.got[0]; !f.Hidden || !f.External || f.ServedModelName != "web" {
+	if f := p.DataPath.(*inside).got[0]; !f.Hidden || !f.External || f.ServedModelName != "web" {
 		t.Errorf("%+v", f)
 	}
 }

@@ -6,7 +6,7 @@
 //	function  a Knative revision of class thaw.dev (revisionCatalog, model.go)
 //	replica   a pod of it (package clusterstate)
 //	node      a Kubernetes node, with the report of its loader (package clusterstate)
-//	team      a namespace, with its ResourceQuota and annotations (team.Watcher); the allowed
+//	team      a namespace, with its resource quota and annotations (team.Watcher); the allowed
 //	          sources are sent to loaders (podOwners)
 //	data path all activators, and requests that bypass them (dataPath, controlstream.Hub)
 //	load      one more pod: the scale of the revision's Deployment (kubeWriter)

@@ -26,7 +26,6 @@ func newPeerAnnouncer(lend func() ([]string, []functions.Peer), tell func(string
 	return &peerAnnouncer{servers: lend, send: tell, wakeup: newest.NewSignal()}
 }
 
-// Run announces until ctx ends.
 func (p *peerAnnouncer) Run(ctx context.Context) error {
 	for {
 		select {

@@ -66,7 +66,6 @@ func (o *podOwners) loaderChanged(node string, in bool) {
 	}
 }
 
-// Run sends until ctx ends.
 func (o *podOwners) Run(ctx context.Context) error {
 	changed := func(any) { o.wakeup.Set() }
 	for _, i := range o.informers {

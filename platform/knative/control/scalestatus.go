@@ -42,13 +42,12 @@ func (t *leaderTerm) Scale(namespace, revision string) (s autoscale.Scale, ok bo
 	case known && f.Blocked != nil:
 		s.Active, s.Reason, s.Message = corev1.ConditionUnknown, camelCase(f.Blocked.Code), f.Blocked.Message
 	case desired > 0:
-		s.Active, s.Reason = corev1.ConditionUnknown, autoscale.ReasonStarting
-		s.Message = startMessage(f.State)
+		s.Active, s.Reason, s.Message = corev1.ConditionUnknown, autoscale.ReasonStarting, startMessage(f.State)
 	case len(way) > 0 || known && t.dataPath.hasQueued(name) && !nodeChosen(&f):
 		s.Active = corev1.ConditionUnknown
 		gpus := 0
-		if b := t.catalog.get(name); b != nil {
-			gpus = b.model.Spec.Resources.GPUs
+		if own != nil {
+			gpus = own.model.Spec.Resources.GPUs
 		}
 		if s.Reason = "WaitingForGPUs"; gpus == 0 {
 			s.Reason = "WaitingForRoom"
@@ -70,14 +69,13 @@ func nodeChosen(f *snapshot.Snapshot) bool {
 // startMessage describes the state of a start. It has no percentage, which would cause a
 // write per change.
 func startMessage(state functions.State) string {
-	what := "a replica is starting"
 	switch state {
 	case functions.Downloading:
-		what = "a replica is on its way: its pod starts, its weights arrive"
+		return "a replica is on its way: its pod starts, its weights arrive"
 	case functions.Loading:
-		what = "a replica is loading its model"
+		return "a replica is loading its model"
 	}
-	return what
+	return "a replica is starting"
 }
 
 // camelCase turns a code such as no_room into a condition's reason.
@@ -109,7 +107,7 @@ func (t *leaderTerm) onEvent(e functions.Event) {
 	case e.Kind == "stop" && (e.Reason == "evicted" || e.Reason == "time_slice" || e.Reason == "share"):
 		if to, err := functions.ParseName(e.For, functions.DefaultTeam); err == nil && e.For != "" {
 			l := pendingEviction{evicted: name, beneficiary: to}
-			if end := t.hub.DemandOf(name).LastEnd; e.Reason == "evicted" && !end.IsZero() {
+			if end := t.dataPath.demandOf(name).LastEnd; e.Reason == "evicted" && !end.IsZero() {
 				l.idleFor = e.At.Sub(end)
 			}
 			t.evictions.add(e.Replica, l)
@@ -141,7 +139,6 @@ type pendingEvictions struct {
 	byReplica map[string]pendingEviction // guarded by mu; by replica
 }
 
-// pendingEviction is one evicted replica.
 type pendingEviction struct {
 	evicted, beneficiary functions.Name // the replica's revision, and the one that gets its room
 	idleFor              time.Duration  // time since its last request; 0: unknown

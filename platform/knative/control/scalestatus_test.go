@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
@@ -53,12 +52,6 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// lobby is a data path without requests.
-type lobby struct{ inside }
-
-func (*lobby) InFlightOf(functions.Name, string) int { return 0 }
-func (*lobby) Remove(...functions.Name)              {}
-
 // TestWaitingWithoutEviction: a revision whose requests wait without an eviction has the
 // planner's reason in its status for as long as they wait.
 func TestWaitingWithoutEviction(t *testing.T) {
@@ -86,17 +79,13 @@ func TestWaitingWithoutEviction(t *testing.T) {
 			r := &leaderTerm{cluster: newTestCluster(nil), catalog: &revisionCatalog{revisions: map[functions.Name]*revision{web: model(web.Name, x.gpus), other: model(other.Name, 1)}}}
 			r.settled.Store(true)
 			var moved []functions.Name
-			r.dataPath = &dataPath{
-				activatorHub: &lobby{}, outside: map[functions.Name]outsideDemand{}, dirty: map[functions.Name]bool{},
-				queued:    map[functions.Name]bool{},
-				serviceOf: r.catalog.serviceAndKind, published: func(n functions.Name) { moved = append(moved, n) },
-				notReady: func(*snapshot.Snapshot) []snapshot.Replica { return nil },
-				wake:     func(functions.Name) {}, now: func() time.Time { return now },
-			}
+			r.dataPath = newDataPath(nil, r.catalog.serviceAndKind, func(n functions.Name) { moved = append(moved, n) },
+				func() time.Time { return now })
 			r.orchestrator = orchestrator.New(orchestrator.Options{
 				Epoch: 1, Path: r.dataPath, Catalog: r.catalog, Now: func() time.Time { return now }, OnUpdate: func() {},
 				RunCommand: func(time.Duration, func(context.Context)) {},
 			})
+			r.dataPath.Waker = r.orchestrator
 			turn := func() {
 				r.orchestrator.Heartbeat(functions.Heartbeat{
 					AgentID: "n1", Epoch: 1, GPUs: []functions.GPU{{MemoryTotal: 80 << 30, Health: "ok"}}, Memory: functions.Capacity{Total: 64 << 30},

@@ -61,7 +61,7 @@ type leaderTerm struct {
 	limits       *sharedLimits
 	usage        *usageStore
 	hints        *schedulerhint.Webhook // nil: Options.WebhookAddr is empty
-	watches      []watchHandle
+	unwatch      []func() error         // remove the term's handlers from informers, which outlive it
 }
 
 // lead runs one term. It returns when ctx ends, after the last write of the term.
@@ -168,15 +168,16 @@ func (t *leaderTerm) makeStreams() {
 		Recovering: true, Dead: t.limits.isDead,
 		Send: func(id string, g ratelimit.Allotments) { t.hub.Grant(id, g) },
 	})
+	t.dataPath = &dataPath{
+		Waker: t.orchestrator, serviceOf: t.catalog.serviceAndKind, published: t.revisionChanged, now: time.Now,
+		inside: map[functions.Name]orchestrator.Demand{}, outside: map[functions.Name]outsideDemand{}, queued: map[functions.Name]bool{},
+	}
 	t.hub = controlstream.NewHub(controlstream.HubOptions{
-		Tokens: c.tokens, Quiet: true, Waker: t.orchestrator, Coordinator: t.limits, Log: t.log,
+		Tokens: c.tokens, Quiet: true, Waker: t.dataPath, Coordinator: t.limits, Log: t.log,
 		Node: t.onHeartbeat, Pods: t.cluster.OnPodStatus, Joined: t.onConnect, Left: t.onDisconnect, FirstToken: t.firstTokens.record,
 		Applied: func() { t.ingress.Changed() },
 	})
-	t.dataPath = &dataPath{
-		activatorHub: t.hub, serviceOf: t.catalog.serviceAndKind, published: t.revisionChanged, wake: t.orchestrator.Nudge, now: time.Now,
-		outside: map[functions.Name]outsideDemand{}, dirty: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
-	}
+	t.dataPath.DataPath = t.hub
 	if c.o.EarlyDispatch {
 		t.dataPath.notReady = t.cluster.NotReadyEndpoints
 	}
@@ -187,12 +188,10 @@ func (t *leaderTerm) makeStreams() {
 func (t *leaderTerm) makeReconcilers() (err error) {
 	c := t.c
 	ingresses := c.ingress.Networking().V1alpha1().Ingresses()
-	if t.autoscale, err = autoscale.New(autoscale.Options{
+	t.autoscale = autoscale.New(autoscale.Options{
 		Config: c.o.Config, Scales: t, Demand: t.onOutsideDemand, System: c.o.Knative, Log: t.log,
 		PodAutoscalers: c.knative.Autoscaling().V1alpha1().PodAutoscalers(), Ingresses: ingresses, Transform: slim.Object,
-	}); err != nil {
-		return err
-	}
+	})
 	t.ingress = ingress.New(ingress.Options{
 		Client: c.networking, Ingresses: ingresses, Services: c.core.Core().V1().Services(),
 		Revision: t.catalog.has, Push: t.hub.SetTable, Applied: t.hub.OldestApplied, Public: c.o.Public, Private: c.o.Private, Log: t.log,

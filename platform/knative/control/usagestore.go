@@ -11,8 +11,10 @@ import (
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	core "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/thaw-dev/thaw/functions/newest"
+	"github.com/thaw-dev/thaw/platform/knative/secret"
 	"github.com/thaw-dev/thaw/platform/quota"
 )
 
@@ -22,7 +24,6 @@ const UsageConfigMap = "thaw-team-usage"
 
 const usageKey = "teams.json"
 
-// usageWriteTimeout bounds one write.
 const usageWriteTimeout = 5 * time.Second
 
 // usageStore keeps the usage of teams for one term. The orchestrator hands over a text
@@ -33,8 +34,7 @@ type usageStore struct {
 	log     *slog.Logger
 	pending chan []byte
 
-	stored     *corev1.ConfigMap // as last read or written; nil: none exists
-	superseded bool              // a newer term writes
+	superseded bool // a newer term writes
 }
 
 func newUsageStore(maps core.ConfigMapInterface, epoch int64, log *slog.Logger) *usageStore {
@@ -49,7 +49,7 @@ func (s *usageStore) load(ctx context.Context) (*quota.Ledger, error) {
 	at, err := s.maps.Get(ctx, UsageConfigMap, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		s.stored, text = at, []byte(at.Data[usageKey])
+		text = []byte(at.Data[usageKey])
 	case status.IsNotFound(err):
 		err = nil
 	}
@@ -66,7 +66,6 @@ func (s *usageStore) load(ctx context.Context) (*quota.Ledger, error) {
 // enqueue replaces a text that was not written yet.
 func (s *usageStore) enqueue(text []byte) { newest.Offer(s.pending, text) }
 
-// Run writes until ctx ends.
 func (s *usageStore) Run(ctx context.Context) error {
 	for {
 		select {
@@ -93,48 +92,35 @@ func (s *usageStore) flush(ctx context.Context) {
 
 // write stores the text unless a newer term has written.
 func (s *usageStore) write(ctx context.Context, text []byte) {
-	if s.superseded || s.stored != nil && s.stored.Data[usageKey] == string(text) &&
-		s.stored.Annotations[epochAnnotation] == strconv.FormatInt(s.epoch, 10) {
+	if s.superseded {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, usageWriteTimeout)
 	defer cancel()
-	var err error
-	for range 4 {
-		next := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: UsageConfigMap, Labels: map[string]string{"app.kubernetes.io/part-of": "thaw"}}}
-		if s.stored != nil {
-			next = s.stored.DeepCopy()
-		}
-		if n, bad := strconv.ParseInt(next.Annotations[epochAnnotation], 10, 64); bad == nil && n > s.epoch {
-			s.superseded = true
-			return
-		}
-		if next.Annotations == nil {
-			next.Annotations = map[string]string{}
-		}
-		next.Annotations[epochAnnotation] = strconv.FormatInt(s.epoch, 10)
-		next.Data = map[string]string{usageKey: string(text)}
-		var now *corev1.ConfigMap
-		if s.stored == nil {
-			now, err = s.maps.Create(ctx, next, metav1.CreateOptions{FieldManager: "thaw"})
-		} else {
-			now, err = s.maps.Update(ctx, next, metav1.UpdateOptions{FieldManager: "thaw"}) // fails unless stored is the newest version
-		}
-		if err == nil {
-			s.stored = now
-			return
-		}
-		if !status.IsConflict(err) && !status.IsAlreadyExists(err) && !status.IsNotFound(err) {
-			break
-		}
-		// Changed meanwhile: decide on the current object.
-		if s.stored, err = s.maps.Get(ctx, UsageConfigMap, metav1.GetOptions{}); status.IsNotFound(err) {
-			s.stored, err = nil, nil
-		}
-		if err != nil {
-			break
-		}
+	raced := func(err error) bool {
+		return status.IsConflict(err) || status.IsAlreadyExists(err) || status.IsNotFound(err)
 	}
+	err := retry.OnError(retry.DefaultRetry, raced, func() error {
+		m, err := s.maps.Get(ctx, UsageConfigMap, metav1.GetOptions{})
+		isNew := status.IsNotFound(err)
+		if isNew {
+			m = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: UsageConfigMap, Labels: secret.Labels()}}
+		} else if err != nil {
+			return err
+		}
+		if n, bad := strconv.ParseInt(m.Annotations[epochAnnotation], 10, 64); bad == nil && n > s.epoch {
+			s.superseded = true
+			return nil
+		}
+		metav1.SetMetaDataAnnotation(&m.ObjectMeta, epochAnnotation, strconv.FormatInt(s.epoch, 10))
+		m.Data = map[string]string{usageKey: string(text)}
+		if isNew {
+			_, err = s.maps.Create(ctx, m, metav1.CreateOptions{FieldManager: "thaw"})
+		} else {
+			_, err = s.maps.Update(ctx, m, metav1.UpdateOptions{FieldManager: "thaw"}) // fails unless m is the newest version
+		}
+		return err
+	})
 	if err != nil {
 		s.log.Warn("cannot store the usage of teams", "error", err)
 	}

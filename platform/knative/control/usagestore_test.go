@@ -56,8 +56,6 @@ func TestUsageOutlivesTerm(t *testing.T) {
 
 	second := term(4)
 	second.write(t.Context(), []byte(`{"day":3}`))
-	first.stored.ResourceVersion = "0" // a real server returns a conflict, the fake one does not
-	first.stored = second.stored
 	first.write(t.Context(), []byte(`{"day":9}`))
 	if text, epoch := kept(t, kube); text != `{"day":3}` || epoch != "4" || !first.superseded {
 		t.Errorf("%s of epoch %s, over %v", text, epoch, first.superseded)

@@ -11,6 +11,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 	"knative.dev/serving/pkg/apis/serving"
 	servingscheme "knative.dev/serving/pkg/client/clientset/versioned/scheme"
 
@@ -18,12 +19,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/clusterstate"
 )
-
-// watchHandle is a term's handler on an informer, which outlives the term.
-type watchHandle struct {
-	informer cache.SharedIndexInformer
-	handle   cache.ResourceEventHandlerRegistration
-}
 
 // objectHandler calls set for each added or updated object and drop for each deleted one.
 // A panic for one object is reported as an Event of it, and the others go on.
@@ -56,26 +51,26 @@ func objectHandler[T metav1.Object](r *leaderTerm, set, drop func(T)) cache.Reso
 func (t *leaderTerm) watch(ctx context.Context) error {
 	c := t.c
 	again := func(o metav1.Object) { t.catalog.updateRevision(o.GetNamespace(), o.GetName()) }
+	service := func(o metav1.Object) { t.catalog.updateService(o.GetNamespace(), o.GetName()) }
+	team := func(metav1.Object) { t.teams.Changed() }
 	for _, w := range []struct {
 		informer cache.SharedIndexInformer
 		handler  cache.ResourceEventHandler
 	}{
 		{c.knative.Autoscaling().V1alpha1().PodAutoscalers().Informer(), objectHandler(t, again, again)},
 		{c.knative.Serving().V1().Revisions().Informer(), objectHandler(t, again, again)},
-		{c.knative.Serving().V1().Services().Informer(), objectHandler(t,
-			func(o metav1.Object) { t.catalog.updateService(o.GetNamespace(), o.GetName()) },
-			func(o metav1.Object) { t.catalog.updateService(o.GetNamespace(), o.GetName()) })},
+		{c.knative.Serving().V1().Services().Informer(), objectHandler(t, service, service)},
 		{c.core.Core().V1().Nodes().Informer(), objectHandler(t, t.cluster.SetNode, func(n *corev1.Node) { t.cluster.DropNode(n.Name) })},
 		{c.deployments.Apps().V1().Deployments().Informer(), objectHandler(t, t.setDeployment, t.dropDeployment)},
 		{c.core.Core().V1().Pods().Informer(), objectHandler(t, t.cluster.SetPod, func(p *corev1.Pod) { t.cluster.DropPod(p.UID) })},
-		{c.core.Core().V1().Namespaces().Informer(), objectHandler(t, func(*corev1.Namespace) { t.teams.Changed() }, func(*corev1.Namespace) { t.teams.Changed() })},
-		{c.core.Core().V1().ResourceQuotas().Informer(), objectHandler(t, func(*corev1.ResourceQuota) { t.teams.Changed() }, func(*corev1.ResourceQuota) { t.teams.Changed() })},
+		{c.core.Core().V1().Namespaces().Informer(), objectHandler(t, team, team)},
+		{c.core.Core().V1().ResourceQuotas().Informer(), objectHandler(t, team, team)},
 	} {
 		handle, err := w.informer.AddEventHandler(w.handler)
 		if err != nil {
 			return err
 		}
-		t.watches = append(t.watches, watchHandle{w.informer, handle})
+		t.unwatch = append(t.unwatch, func() error { return w.informer.RemoveEventHandler(handle) })
 		if !cache.WaitForCacheSync(ctx.Done(), handle.HasSynced) {
 			return ctx.Err()
 		}
@@ -92,8 +87,8 @@ func eventScheme() *runtime.Scheme {
 }
 
 func (t *leaderTerm) stopWatching() {
-	for _, w := range t.watches {
-		if err := w.informer.RemoveEventHandler(w.handle); err != nil {
+	for _, remove := range t.unwatch {
+		if err := remove(); err != nil {
 			t.c.o.Log.Warn("cannot remove an informer handler", "error", err)
 		}
 	}
@@ -110,13 +105,9 @@ func (t *leaderTerm) setDeployment(d *appsv1.Deployment) {
 			refuse = fmt.Sprintf("Kubernetes refuses its pods: %s", clusterstate.LastLine(c.Message))
 		}
 	}
-	replicas := 1 // Kubernetes' default
-	if d.Spec.Replicas != nil {
-		replicas = int(*d.Spec.Replicas)
-	}
 	key := functions.Name{Team: d.Namespace, Name: name}
 	t.catalog.setResources(key, clusterstate.PodResources(&d.Spec.Template.Spec))
-	t.cluster.SetDeployment(key, replicas, refuse)
+	t.cluster.SetDeployment(key, int(ptr.Deref(d.Spec.Replicas, 1)), refuse) // 1 is Kubernetes' default
 	t.revisionChanged(key)
 }
 

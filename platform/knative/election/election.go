@@ -3,7 +3,6 @@ package election
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,7 +24,6 @@ const (
 	retryLead = time.Second
 )
 
-// Lease is the name of the Lease.
 const Lease = "thaw-controller"
 
 // Election is one controller's part in the leader election.
@@ -42,11 +40,9 @@ type Election struct {
 
 // New makes the part of the controller with this name, whose peers reach it at advertise.
 func New(kube kubernetes.Interface, namespace, name, advertise string, log *slog.Logger) *Election {
-	var b [4]byte
-	rand.Read(b[:])
 	return &Election{
 		kube: kube, namespace: namespace, log: log, start: time.Now(),
-		identity: fmt.Sprintf("%s_%s@%s", name, hex.EncodeToString(b[:]), advertise),
+		identity: fmt.Sprintf("%s_%s@%s", name, rand.Text()[:8], advertise),
 	}
 }
 

@@ -118,7 +118,6 @@ func compareKeys(a, b hostKey) int {
 	return 1
 }
 
-// pendingHost is a host being compiled.
 type pendingHost struct {
 	controlstream.Host
 	owner      types.NamespacedName

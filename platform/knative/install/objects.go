@@ -22,7 +22,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// Namespace is thaw's own namespace.
 const Namespace = knative.System
 
 // Object is a Kubernetes object of any kind.
@@ -34,7 +33,6 @@ const placeholderName = "thaw"
 // warmHostName is the container image name of the warm host.
 const warmHostName = "thaw-warm"
 
-// Options are the settings of an installation.
 type Options struct {
 	Image       string            // with /thaw and /thaw-knative
 	Controllers int               // replicas; 0: as in the files
@@ -203,7 +201,6 @@ func appendField(object map[string]any, field string, more ...any) {
 	}
 }
 
-// Decode decodes YAML documents.
 func Decode(text []byte) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	r := yamlutil.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))

@@ -39,7 +39,6 @@ type Certificate struct {
 // Host is the DNS name of a Service.
 func Host(name, namespace string) string { return name + "." + namespace + ".svc" }
 
-// ReadCertificate reads the Secret.
 func ReadCertificate(ctx context.Context, secrets core.SecretInterface, host string, now time.Time) (*Certificate, error) {
 	s, err := secrets.Get(ctx, SecretName, metav1.GetOptions{})
 	if err != nil {

@@ -28,7 +28,6 @@ const PodAnnotation = Prefix + "pod"
 
 const objectName = "thaw-team" // name of the objects in a team's namespace
 
-// Settings of Render.
 type Settings struct {
 	Groups   []string // the team's members as the API server knows them; may be empty
 	Users    []string

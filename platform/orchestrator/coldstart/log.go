@@ -6,10 +6,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// Keep is how many cold starts a Log keeps.
 const Keep = 1000
 
-// Log holds the newest cold starts.
 type Log struct {
 	byID map[string]*Start
 	ring newest.Ring[*Start]

@@ -13,7 +13,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator/words"
 )
 
-// Keep is how many events are kept.
 const Keep = 1000
 
 // Log keeps the newest events, and passes each to the log and a hook.

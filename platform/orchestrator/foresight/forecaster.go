@@ -20,7 +20,6 @@ const (
 	reforecastEvery = 15 * time.Second // shortest time between forecasts of an idle function
 )
 
-// Function is a function of the loop.
 type Function interface {
 	Planned() *placement.Function // as the planner reads it
 	Usage() *Usage

@@ -240,11 +240,11 @@ func (u *Usage) HeldByOther(until time.Time, by string) bool {
 	return u.prewarm != nil && u.prewarm.By != by && !u.prewarm.Until.Before(until)
 }
 
-// End ends the lease that by holds on the start of a function, and reports whether there
-// was one.
+// End ends the lease that by, or with "" any caller, holds on the start of a function, and reports
+// whether there was one.
 func (f *Forecaster) End(x Function, by string) bool {
 	p := x.Usage().prewarm
-	if p == nil || p.By != by {
+	if p == nil || by != "" && p.By != by {
 		return false
 	}
 	f.prewarmer.end(p, "unused", f.loop.Now())

@@ -13,7 +13,6 @@ import (
 // Policy orders idle replicas and cached objects for eviction.
 type Policy uint8
 
-// The policies.
 const (
 	LRU     Policy = iota // the least recently used
 	LFU                   // the least often used, with decaying counts
@@ -30,7 +29,6 @@ const Future Policy = 255
 // evicted first. It is a bound for simulations, not a policy to run.
 const Furthest Policy = 254
 
-// policyNames holds the names of the policies.
 var policyNames = [...]string{LRU: "lru", LFU: "lfu", GDSF: "gdsf", NextUse: "next-use"}
 
 func (p Policy) String() string {

@@ -17,7 +17,6 @@ const (
 	Scale = "scale" // why a function needs more replicas than it has
 )
 
-// Kinds lists the kinds of decisions.
 var Kinds = []string{Place, Evict, Cold, Scale}
 
 // keepDecisions is the number of decisions kept: 2,000 records of about 1.3 KiB.
@@ -56,7 +55,6 @@ type Row struct {
 	Parts              [4]float64 // of Score, by Names
 }
 
-// NewLog returns an empty log.
 func NewLog() *Log { return &Log{records: map[key]*Record{}} }
 
 // Begin returns the emptied record of a decision made at a time; nil if l is nil.

@@ -73,7 +73,6 @@ func New(host Host, gpus []GPU, slots []Slot) Room {
 	return Room{Host: host, gpus: gpus, slots: slots}
 }
 
-// GPUs are the GPUs of the node.
 func (r *Room) GPUs() []GPU { return r.gpus }
 
 // Clone returns a copy that shares no state with r.
@@ -128,7 +127,6 @@ func (g *GPU) fits(slot *Slot, memory functions.Bytes) bool {
 	return slot.left >= memory
 }
 
-// LackingGPUs is how many GPUs for res are missing.
 func (r *Room) LackingGPUs(res functions.Resources) int {
 	left := res.GPUs
 	for i := range r.gpus {

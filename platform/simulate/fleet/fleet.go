@@ -180,7 +180,6 @@ func (f *Fleet) GPUs() (n int) {
 	return n
 }
 
-// GPUMemory returns the memory of all GPUs.
 func (f *Fleet) GPUMemory() (b functions.Bytes) {
 	for i := range f.Nodes {
 		b += functions.Bytes(f.Nodes[i].Count*f.Nodes[i].GPUs) * f.Nodes[i].GPUMemory

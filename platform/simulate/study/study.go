@@ -283,8 +283,12 @@ func (n Need) Sentence(goal time.Duration, s *Sizing) string {
 		return fmt.Sprintf("%s: not even %s give 99 of 100 requests their first token within %s (p99 %s).", n.Policy, gpuCount(s.High), g,
 			Seconds(n.P99))
 	}
-	text := fmt.Sprintf("%s: %s for 99 of 100 requests to have their first token within %s (p99 %s", n.Policy, gpusNeeded(n.GPUs), g,
-		Seconds(n.P99))
+	verb := "are"
+	if n.GPUs == 1 {
+		verb = "is"
+	}
+	text := fmt.Sprintf("%s: %s %s needed for 99 of 100 requests to have their first token within %s (p99 %s",
+		n.Policy, gpuCount(n.GPUs), verb, g, Seconds(n.P99))
 	if n.Below > 0 {
 		text += fmt.Sprintf("; with %d it is %s", n.GPUs-1, Seconds(n.Below))
 	} else if n.GPUs == s.Low {
@@ -298,11 +302,4 @@ func gpuCount(n int) string {
 		return "1 GPU"
 	}
 	return strconv.Itoa(n) + " GPUs"
-}
-
-func gpusNeeded(n int) string {
-	if n == 1 {
-		return "1 GPU is needed"
-	}
-	return strconv.Itoa(n) + " GPUs are needed"
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// maxTokens is the largest token count of one request.
 const maxTokens = 100_000_000
 
 func tokens(field string, n float64) (int, error) {

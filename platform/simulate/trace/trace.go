@@ -61,7 +61,6 @@ type Options struct {
 	PerMinute int    // azure-functions: the maximum of a function's calls per minute; 0: no maximum
 }
 
-// Use is the number of requests for a function.
 type Use struct {
 	Name     functions.Name
 	Requests int64
@@ -276,6 +275,7 @@ func openLines(s *source, format string, parse parser) (*Trace, error) {
 	t.read = func(yield func(Request, error) bool) {
 		var held heap[Request]
 		var newest time.Duration
+		stopped := false // by the consumer
 		err := s.lines(func(n int, line []byte) error {
 			at, r, ok, err := parse(line)
 			if err != nil && err != errForeign {
@@ -289,19 +289,17 @@ func openLines(s *source, format string, parse parser) (*Trace, error) {
 			held.push(int64(r.At), int32(n), r)
 			for len(held) > 0 && held[0].at <= int64(newest-delay) {
 				if !yield(held.pop(), nil) {
-					return errStopped
+					stopped = true
+					return errStop
 				}
 			}
 			return nil
 		})
-		if err == errStopped {
-			return
-		}
 		if err != nil {
 			yield(Request{}, err)
 			return
 		}
-		for len(held) > 0 {
+		for !stopped && len(held) > 0 {
 			if !yield(held.pop(), nil) {
 				return
 			}
@@ -309,9 +307,6 @@ func openLines(s *source, format string, parse parser) (*Trace, error) {
 	}
 	return t, nil
 }
-
-// errStopped: the consumer stopped the iteration.
-var errStopped = errors.New("stopped")
 
 // heap is a binary heap by time; at equal times the smaller tie comes first.
 type heap[T any] []item[T]
