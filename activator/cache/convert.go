@@ -172,7 +172,7 @@ func collectEvents(path string, events []byte) []byte {
 	if !marked && !wholeEvents(chunks) {
 		return nil
 	}
-	return plainOf(path, chunks, usage)
+	return plainOf(path, chunks, usage, true)
 }
 
 // takeUsage takes the chunk that has the usage and no choices out of a stream. The usage of
