@@ -265,7 +265,7 @@ func pattern(key, v []byte) error {
 		return outside(key, "must be a string of at most %d bytes", MaxPattern)
 	}
 	if patternText(unquoteText(v)) != nil {
-		return outside(key, "must be a regular expression that RE2 takes")
+		return outside(key, "must be a regular expression that RE2 takes: without lookarounds, back-references and large counts")
 	}
 	return nil
 }
