@@ -1,6 +1,7 @@
 package activator
 
 import (
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +61,11 @@ func TestDemandReported(t *testing.T) {
 		w.act = New(Options{Waker: w})
 		w.act.Publish(readyAt(testFunction("x"), 8, "r"), readyAt(testFunction("y"), 8, "s"))
 		w.takeDemand()
+		reported := func() map[string]Demand {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return maps.Clone(w.reported)
+		}
 		one, two, far := admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "red", Bytes: 1},
 			admission.Request{Team: "red", Bytes: 1}
 		x, y := &w.act.table.Lookup(testFunction("x").Name).Data.queue, &w.act.table.Lookup(testFunction("y").Name).Data.queue
@@ -67,18 +73,18 @@ func TestDemandReported(t *testing.T) {
 		time.Sleep(reportEvery / 2)
 		two.Enter(x, time.Now())
 		far.Enter(y, time.Now())
-		if len(w.reported) > 0 {
-			t.Fatalf("reported at once: %+v", w.reported)
+		if d := reported(); len(d) > 0 {
+			t.Fatalf("reported at once: %+v", d)
 		}
 		time.Sleep(reportEvery / 2)
 		synctest.Wait()
-		if d := w.reported; len(d) != 2 || d["x"].Active != 2 || d["x"].InFlight["r"] != 2 || d["y"].InFlight["s"] != 1 {
+		if d := reported(); len(d) != 2 || d["x"].Active != 2 || d["x"].InFlight["r"] != 2 || d["y"].InFlight["s"] != 1 {
 			t.Fatalf("%+v", d)
 		}
 		one.Leave(time.Now())
 		time.Sleep(reportEvery)
 		synctest.Wait()
-		if d := w.reported["x"]; d.Active != 1 || d.InFlight["r"] != 1 || !d.LastEnd.Equal(time.Now().Add(-reportEvery)) {
+		if d := reported()["x"]; d.Active != 1 || d.InFlight["r"] != 1 || !d.LastEnd.Equal(time.Now().Add(-reportEvery)) {
 			t.Fatalf("%+v", d)
 		}
 	})

@@ -63,6 +63,22 @@ func TestBodiesTogetherAreBounded(t *testing.T) {
 	})
 }
 
+// A body that is refused while it grows holds no memory any more, before its answer is written:
+// of bodies that grow beside each other not all are refused.
+func TestRefusedBodyIsGivenBack(t *testing.T) {
+	bodies := NewBudget(700<<10, 700<<10)
+	o := Options{Bodies: bodies}
+	for name, counter := range map[string]bodyCounter{
+		"a connection": &conn{s: &server{o: o}, account: "a"},
+		"net/http":     &handlerExchange{h: &NetHTTPHandler{o: o}, account: "a"},
+	} {
+		_, err := readBody(strings.NewReader(strings.Repeat("x", 2<<20)), nil, 2<<20, 4<<20, counter)
+		if err != ErrBudgetUsed || bodies.Used() != 0 {
+			t.Errorf("%s: %v, and %d bytes are held", name, err, bodies.Used())
+		}
+	}
+}
+
 // A budget refuses what is too much, all together and for one account, and counts
 // nothing for it.
 func TestBudget(t *testing.T) {

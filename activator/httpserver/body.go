@@ -59,6 +59,7 @@ func readBody(in io.Reader, b []byte, size int, limit int64, counter bodyCounter
 		if len(b) == cap(b) {
 			to := min(max(first, 2*cap(b)), maximum)
 			if err := counter.setCharged(to); err != nil {
+				counter.setCharged(0) // at once: of bodies that grow beside each other not all are refused
 				return nil, err
 			}
 			b = append(make([]byte, 0, to), b...)

@@ -153,8 +153,11 @@ func TestHealthBeyondTheBound(t *testing.T) {
 				}
 			}
 		}
+		late := time.Since(began) >= closeDelay // what came behind an answer then may have reset it
 		for _, c := range many {
-			refused(c, "one of many")
+			if !late {
+				refused(c, "one of many")
+			}
 			c.Close()
 		}
 		close(release)

@@ -177,7 +177,7 @@ func (h *NetHTTPHandler) release(e *handlerExchange) {
 
 // setCharged counts bodies that are not small: these are a connection's own.
 func (e *handlerExchange) setCharged(n int) error {
-	if n <= keepBody {
+	if n <= keepBody && e.charged == 0 {
 		return nil
 	}
 	if e.account == "" {
