@@ -99,7 +99,7 @@ func (a *answer) in(events, withUsage bool) *text {
 			if chunks := eventsOf(a.path, a.plain.Load().appendTo(nil, "")); chunks != nil {
 				t = a.setEvents(chunks)
 			}
-		} else if p := plainOf(a.path, dataOf(a.events.Load().appendTo(nil, "")), a.usage); p != nil {
+		} else if p := plainOf(a.path, dataOf(a.events.Load().appendTo(nil, "")), a.usage, false); p != nil {
 			t = newText([][]byte{p}, "", "")
 		}
 		to.Store(t)

@@ -119,16 +119,19 @@ func TestPlainOfParts(t *testing.T) {
 		deltas []string
 		want   string
 	}{
-		"sound":                    {sounds("AAEC", "AwQF"), heard("AAECAwQF")},
-		"sound in padded parts":    {sounds("AA==", "AQI=", "AwQF"), heard("AAECAwQF")},
-		"sound, cut anywhere":      {sounds("AAEC", "Aw", "QFBg=="), heard("AAECAwQFBg==")},
-		"sound without a part":     {[]string{`"content":"","audio":{}`}, `{"role":"assistant","content":"","audio":{}}`},
-		"a call of a function":     {[]string{`"role":"assistant","content":"","function_call":{"name":"f","arguments":""}`, `"function_call":{"arguments":"{\"a\""}`, `"function_call":null`, `"function_call":{"arguments":":1}"}`}, `{"role":"assistant","content":null,"function_call":{"name":"f","arguments":"{\"a\":1}"}}`},
-		"no call of a function":    {[]string{`"content":"a","function_call":null,"audio":null`}, `{"role":"assistant","content":"a"}`},
-		"a call that is no object": {[]string{`"function_call":"f"`}, ""},
-		"a call without a name":    {[]string{`"function_call":{"name":1}`}, ""},
-		"sound that is no object":  {[]string{`"audio":"AAEC"`}, ""},
-		"sound that is no text":    {[]string{`"audio":{"data":[1]}`}, ""},
+		"sound":                      {sounds("AAEC", "AwQF"), heard("AAECAwQF")},
+		"sound in padded parts":      {sounds("AA==", "AQI=", "AwQF"), heard("AAECAwQF")},
+		"sound, cut anywhere":        {sounds("AAEC", "Aw", "QFBg=="), heard("AAECAwQFBg==")},
+		"sound without a part":       {[]string{`"content":"","audio":{}`}, `{"role":"assistant","content":"","audio":{}}`},
+		"a call of a function":       {[]string{`"role":"assistant","content":"","function_call":{"name":"f","arguments":""}`, `"function_call":{"arguments":"{\"a\""}`, `"function_call":null`, `"function_call":{"arguments":":1}"}`}, `{"role":"assistant","content":null,"function_call":{"name":"f","arguments":"{\"a\":1}"}}`},
+		"no call of a function":      {[]string{`"content":"a","function_call":null,"audio":null`}, `{"role":"assistant","content":"a"}`},
+		"members of an engine's own": {[]string{`"thinking":"h","reasoning_details":[{"text":"a"}],"name":"x","images":[]`, `"thinking":"m","reasoning_details":[{"text":"b"}],"name":"x","content":"c"`}, `{"role":"assistant","content":"c","thinking":"hm","reasoning_details":[{"text":"a"},{"text":"b"}],"name":"x"}`},
+		"content in parts":           {[]string{`"content":[{"type":"thinking","thinking":"h"}]`, `"content":[{"type":"text","text":"a"}]`, `"content":"b"`}, `{"role":"assistant","content":[{"type":"thinking","thinking":"h"},{"type":"text","text":"a"},{"type":"text","text":"b"}]}`},
+		"arguments as an object":     {[]string{`"tool_calls":[{"index":"0","id":"t","function":{"name":"f","arguments":{"a":1}}}]`}, `{"role":"assistant","content":null,"tool_calls":[{"id":"t","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]}`},
+		"a call that is no object":   {[]string{`"function_call":"f"`}, ""},
+		"a call without a name":      {[]string{`"function_call":{"name":1}`}, ""},
+		"sound that is no object":    {[]string{`"audio":"AAEC"`}, ""},
+		"sound that is no text":      {[]string{`"audio":{"data":[1]}`}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var events strings.Builder
@@ -147,6 +150,18 @@ func TestPlainOfParts(t *testing.T) {
 				t.Errorf("got\n%s, want\n%s", got, want)
 			}
 		})
+	}
+}
+
+// TestWholeMessageInAnEvent: some engines send the message of a plain answer as the only event,
+// and a mark of the byte order before it.
+func TestWholeMessageInAnEvent(t *testing.T) {
+	event := `{"id":"a","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}`
+	want := `{"id":"a","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"logprobs":null,"finish_reason":"stop"}]}`
+	for _, mark := range []string{"", "\ufeff"} {
+		if got := string(PlainOf(pathChat, []byte(mark+"data: "+event+"\n\ndata: [DONE]\n\n"))); got != want {
+			t.Errorf("got\n%s, want\n%s", got, want)
+		}
 	}
 }
 

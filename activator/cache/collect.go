@@ -11,8 +11,8 @@ import (
 )
 
 // plainOf makes a plain answer of the chunks of a stream; nil where a chunk holds something
-// whose place in a plain answer is not known.
-func plainOf(path string, chunks [][]byte, usage []byte) []byte {
+// whose place in a plain answer is not known, unless it is to be guessed.
+func plainOf(path string, chunks [][]byte, usage []byte, guess bool) []byte {
 	var top []member
 	choices := map[int]*collected{}
 	for _, chunk := range chunks {
@@ -31,7 +31,7 @@ func plainOf(path string, chunks [][]byte, usage []byte) []byte {
 						return nil
 					}
 					if choices[i] == nil {
-						choices[i] = &collected{}
+						choices[i] = &collected{guess: guess}
 					}
 					if !choices[i].add(choice) {
 						return nil
@@ -66,6 +66,8 @@ type collected struct {
 	function *call // in the form that tool_calls have replaced
 	sound    *sound
 	logprobs []member
+	guess    bool
+	more     []member // of the message, of engines' own: of texts and lists the parts, of others the last
 	rest     []member // of the choice
 }
 
@@ -96,7 +98,7 @@ func (c *collected) add(choice []member) bool {
 		case "index":
 		case "text":
 			ok = c.addText(m)
-		case "delta":
+		case "delta", "message": // some engines send the whole message as one event
 			for _, d := range membersOf(m.value) {
 				switch d.name {
 				case "role", "content", "reasoning_content", "reasoning", "refusal":
@@ -108,7 +110,7 @@ func (c *collected) add(choice []member) bool {
 				case "audio":
 					ok = ok && c.addSound(d.value)
 				default:
-					ok = ok && (isNull(d.value) || string(d.value) == "[]")
+					ok = ok && c.addMore(d)
 				}
 			}
 		case "logprobs":
@@ -125,6 +127,24 @@ func (c *collected) add(choice []member) bool {
 	return true
 }
 
+// addMore adds a member whose place in a plain answer is guessed, if that is wanted.
+func (c *collected) addMore(m member) bool {
+	before := value(c.more, m.name)
+	var one, two string
+	switch {
+	case isNull(m.value) || string(m.value) == "[]":
+		return true
+	case !c.guess:
+		return false
+	case before.Kind() == '[' && m.value.Kind() == '[':
+		m.value = concat(before, m.value)
+	case m.name != "name" && json.Unmarshal(before, &one) == nil && json.Unmarshal(m.value, &two) == nil:
+		m.value, _ = jsontext.AppendQuote(nil, one+two)
+	}
+	c.more = setMember(c.more, m.name, m.value)
+	return true
+}
+
 func (c *collected) addText(m member) bool {
 	i := slices.IndexFunc(c.texts, func(t textMember) bool { return t.name == m.name })
 	if i < 0 {
@@ -136,8 +156,15 @@ func (c *collected) addText(m member) bool {
 		return true
 	}
 	var s string
+	if m.value.Kind() == '[' { // parts of several types
+		return c.addMore(m)
+	}
 	if json.Unmarshal(m.value, &s) != nil {
 		return false
+	}
+	if value(c.more, m.name) != nil { // parts, and then the text
+		part := object([]member{{"type", jsontext.Value(`"text"`)}, {"text", m.value}})
+		return c.addMore(member{m.name, array([]jsontext.Value{part})})
 	}
 	if m.name == "role" {
 		t.text = t.text[:0] // some engines repeat it
@@ -188,7 +215,10 @@ func (c *call) add(function []member) bool {
 	if v := value(function, "name"); v != nil && json.Unmarshal(v, &name) != nil {
 		return false
 	}
-	if v := value(function, "arguments"); v != nil && json.Unmarshal(v, &arguments) != nil {
+	switch v := value(function, "arguments"); {
+	case v.Kind() == '{': // whole, and not as text
+		c.arguments = append(c.arguments, v...)
+	case v != nil && json.Unmarshal(v, &arguments) != nil:
 		return false
 	}
 	if name != nil && *name != "" {
@@ -266,7 +296,7 @@ func joinData(parts []string) string {
 // with another id, or with a name and no id, then begins the next call.
 func (c *collected) callIndex(parts []member) (int, bool) {
 	if v := value(parts, "index"); !isNull(v) {
-		i, err := strconv.Atoi(string(v))
+		i, err := strconv.Atoi(strings.Trim(string(v), `"`))
 		return i, err == nil
 	}
 	last := -1
@@ -328,6 +358,9 @@ func (c *collected) object(index int, chat bool) jsontext.Value {
 		called := len(c.calls) > 0 || c.function != nil
 		if value(message, "content") == nil || called && string(value(message, "content")) == `""` {
 			message = setMember(message, "content", jsontext.Value("null"))
+		}
+		for _, m := range c.more {
+			message = setMember(message, m.name, m.value)
 		}
 		if len(c.calls) > 0 {
 			message = append(message, member{"tool_calls", c.callList()})

@@ -158,6 +158,7 @@ func isNoop(chunk []byte) bool {
 // Engines in Python may write numbers that JSON does not have, pieces of characters, and JSON
 // in lines.
 func PlainOf(path string, events []byte) []byte {
+	events = bytes.TrimPrefix(events, []byte("\ufeff"))
 	if plain := collectEvents(path, events); plain != nil {
 		return plain
 	}
@@ -171,7 +172,7 @@ func collectEvents(path string, events []byte) []byte {
 	if !marked && !wholeEvents(chunks) {
 		return nil
 	}
-	return plainOf(path, chunks, usage)
+	return plainOf(path, chunks, usage, true)
 }
 
 // takeUsage takes the chunk that has the usage and no choices out of a stream. The usage of

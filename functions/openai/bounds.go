@@ -115,7 +115,8 @@ func (p *peeker) checkMember(key, v []byte, count int) error {
 
 // unsupported is the error of a parameter that no caller may set.
 func unsupported(key []byte) *Error {
-	return New(UnsupportedParameter, cleanMessage(string(key))+" is not supported here.").With(pointer(key))
+	return New(UnsupportedParameter, cleanMessage(string(key))+" is not supported here: leave it out. "+
+		"What an engine does for all requests its model file's args set; thaw-priority is the header for priorities.").With(pointer(key))
 }
 
 func between(key, v []byte, from, to int64) error {
@@ -264,7 +265,7 @@ func pattern(key, v []byte) error {
 		return outside(key, "must be a string of at most %d bytes", MaxPattern)
 	}
 	if patternText(unquoteText(v)) != nil {
-		return outside(key, "must be a regular expression that RE2 takes")
+		return outside(key, "must be a regular expression that RE2 takes: without lookarounds, back-references and large counts")
 	}
 	return nil
 }

@@ -103,7 +103,10 @@ func nearestPath(path string) string {
 	if best != "" {
 		return best
 	}
-	if nearest := functions.Nearest(strings.TrimPrefix(path, "/v1"), short, 1); len(nearest) > 0 {
+	word := strings.TrimPrefix(path, "/v1")
+	// A typing error, or another ending: other services have paths that only look alike.
+	if nearest := functions.Nearest(word, short, 1); len(nearest) > 0 &&
+		(functions.Distance(word, nearest[0], 2) <= 2 || len(word) > 5 && strings.HasPrefix(nearest[0], word[:5])) {
 		if p := "/v1" + nearest[0]; slices.Contains(paths, p) {
 			return p
 		}

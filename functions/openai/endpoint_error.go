@@ -5,12 +5,13 @@ import (
 	"cmp"
 	"encoding/json/jsontext"
 	"strconv"
+	"strings"
 )
 
 // For returns e in the form of the endpoint at path: Anthropic's on the messages endpoints,
 // e itself on others. e may be nil.
 func (e *Error) For(path string) *Error {
-	if e == nil || path != "/v1/messages" && path != "/v1/messages/count_tokens" || isAnthropicError(e.JSON) {
+	if e == nil || path != "/v1/messages" && !strings.HasPrefix(path, "/v1/messages/") || isAnthropicError(e.JSON) {
 		return e
 	}
 	own := *e

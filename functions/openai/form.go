@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"fmt"
 	"mime"
 	"strings"
 )
@@ -32,14 +33,14 @@ func peekForm(contentType string, body []byte, unnamed bool, maxParts int) (Enve
 	media, params, err := mime.ParseMediaType(contentType)
 	boundary := params["boundary"]
 	if err != nil || media != "multipart/form-data" || boundary == "" || len(boundary) > 70 {
-		return fail("multipart/form-data with a boundary is expected.")
+		return fail("multipart/form-data with a boundary is expected: leave Content-Type to the library that writes the form.")
 	}
 	open := []byte("--" + boundary)
 	delimiter := []byte("\r\n--" + boundary)
 	env := Envelope{N: 1, form: true}
 	i := bytes.Index(body, open)
 	if i < 0 || i > 0 && !bytes.HasSuffix(body[:i], []byte("\r\n")) {
-		return fail("its boundary does not begin a line.")
+		return fail("the boundary that Content-Type names does not begin a line of it.")
 	}
 	env.whole.at = i
 	i += len(open)
@@ -56,7 +57,7 @@ func peekForm(contentType string, body []byte, unnamed bool, maxParts int) (Enve
 			break
 		}
 		if parts == maxParts {
-			return fail("it has too many parts.")
+			return fail(fmt.Sprintf("it has more than %d parts.", maxParts))
 		}
 		if i = skipBlanks(body, i); !bytes.HasPrefix(body[i:], []byte("\r\n")) {
 			return fail("a boundary is not followed by a line end.")
@@ -68,7 +69,7 @@ func peekForm(contentType string, body []byte, unnamed bool, maxParts int) (Enve
 		}
 		name, file, ok := partName(string(body[i : i+n]))
 		if !ok {
-			return fail("a part's head is not strict.")
+			return fail("a part's head wants one Content-Disposition: form-data with a name, and lines that end with CR LF.")
 		}
 		at := i + n + 4
 		// The delimiter may follow at once where the part is empty.

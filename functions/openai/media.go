@@ -106,7 +106,7 @@ func (m *mediaChecker) check(i int, name []byte, kind nameKind) (end int, err er
 			i = skipSpace(b, skipSpace(b, end)+1)
 			as = memberKind(at, kind)
 			if as == embedsName && b[i] != 'n' {
-				return 0, New(UnsupportedParameter, cleanMessage(string(at))+" is not supported here.").With(pointer(m.key))
+				return 0, New(UnsupportedParameter, cleanMessage(string(at))+" is not supported here: leave it out.").With(pointer(m.key))
 			}
 			if isCallArgument(at) {
 				if i, _, err = scanValue(b, i, 1, nil); err != nil {

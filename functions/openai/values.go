@@ -96,7 +96,7 @@ func scanEscape(b []byte, i int) (int, error) {
 			return i + 6, nil
 		}
 	}
-	return 0, invalidJSON("", "an escape sequence is wrong at byte %d.", i)
+	return 0, invalidJSON("", "an escape sequence is wrong at byte %d: a backslash itself is written \\\\.", i)
 }
 
 // scanValue checks the value at i, nested depth deep, and returns the index behind

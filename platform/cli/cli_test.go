@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -137,6 +139,11 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"serve", "--sessions", "redis://x"}, `"--sessions" flag: not supported yet`},
 		{[]string{"serve", "--config", sessions}, `sessions: not supported yet`},
 		{[]string{"serve", "--origin", "*"}, `* would let every web page in`},
+		{[]string{"serve", "--host", "http://models.local"}, `leave scheme, port and path out`},
+		{[]string{"serve", "--port", "9000"}, `did you mean --addr HOST:PORT?`},
+		{[]string{"list"}, `did you mean models?`},
+		{[]string{"show", "m"}, `did you mean describe?`},
+		{[]string{"push"}, `did you mean deploy?`},
 		{[]string{"serve", "--origin", "http://localhost:3000", "--origin", "null"}, `"null" is no origin`},
 		{[]string{"serve", "--currency", "euro"}, `"euro" is none: want three capital letters, such as EUR`},
 		{[]string{"serve", "--gpu-hour-price", "cheap"}, `"cheap" is no number`},
@@ -156,6 +163,30 @@ func TestUsageErrors(t *testing.T) {
 		if exit != kit.ExitUsage || !strings.Contains(errs, tt.want) || out != "" {
 			t.Errorf("%v: exit %d, stdout %q, stderr %s", tt.args, exit, out, errs)
 		}
+	}
+}
+
+// TestServerOfAnotherForm: a server without TLS is named as that, a key of a file may end with a
+// line end, and --version prints what the verb does.
+func TestServerOfAnotherForm(t *testing.T) {
+	var key string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key = r.Header.Get("Authorization")
+		http.Error(w, "{}", http.StatusTeapot)
+	}))
+	defer srv.Close()
+	env := map[string]string{"HOME": "/home/x", "THAW_KEY": " sk-thaw \n"}
+	if _, errs, _ := runCLI(t, Programs{}, env, "ps", "--server", strings.Replace(srv.URL, "http:", "https:", 1)); !strings.Contains(errs, "http:// in --server") {
+		t.Error(errs)
+	}
+	if _, errs, _ := runCLI(t, Programs{}, env, "ps", "--server", srv.URL); key != "Bearer sk-thaw" {
+		t.Errorf("sent %q: %s", key, errs)
+	}
+	if out, _, exit := runCLI(t, Programs{}, env, "--version"); exit != 0 || !strings.Contains(out, "thaw") {
+		t.Errorf("exit %d: %s", exit, out)
+	}
+	if _, errs, _ := runCLI(t, Programs{}, env, "deploy", "--server", srv.URL, "-f", "https://h/m.yaml"); !strings.Contains(errs, "curl URL | thaw deploy -f -") {
+		t.Error(errs)
 	}
 }
 

@@ -51,7 +51,7 @@ func (c *connection) client() (*api.Client, error) {
 	return cl, nil
 }
 
-// givenKey is the key of --key or THAW_KEY.
+// givenKey is the key of --key or THAW_KEY, without the line end that a file may have.
 func (c *connection) givenKey() string {
 	switch {
 	case c.key != "":
@@ -59,7 +59,7 @@ func (c *connection) givenKey() string {
 	case c.getenv("THAW_KEY") != "":
 		c.keyFrom = "THAW_KEY"
 	}
-	return cmp.Or(c.key, c.getenv("THAW_KEY"))
+	return strings.TrimSpace(cmp.Or(c.key, c.getenv("THAW_KEY")))
 }
 
 // findKey is the key to send: --key, THAW_KEY, or on this machine the admin
@@ -164,7 +164,11 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 	_, failed := errors.AsType[*url.Error](err)
 	if failed || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, chatstream.ErrCut) ||
 		errors.Is(err, api.ErrLost) {
-		return &kit.Error{Exit: kit.ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: unwrapURLError(err)}
+		e := &kit.Error{Exit: kit.ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: unwrapURLError(err)}
+		if strings.Contains(err.Error(), "HTTP response to HTTPS client") {
+			e.Hint = "it answers without TLS: http:// in --server"
+		}
+		return e
 	}
 	return err
 }

@@ -156,6 +156,11 @@ func (c *ServeConfig) check(getenv func(string) string) (err error) {
 			return err
 		}
 	}
+	for _, h := range c.Host {
+		if net.ParseIP(h) == nil && strings.ContainsAny(h, "/: *") {
+			return fmt.Errorf("host: %q is no name of a host: leave scheme, port and path out", functions.Clip(h))
+		}
+	}
 	if c.OrphanTimeout <= 0 || c.Drain <= 0 {
 		return errors.New("orphan-timeout and drain must be more than 0")
 	}

@@ -245,7 +245,7 @@ func (c *connection) localRequest(ctx context.Context, word, folder string) (fun
 	}
 	name, err := functions.ParseName(word, functions.DefaultTeam)
 	if err != nil {
-		return r, kit.Usage("a URL, a path that begins with / or a dot, NAME or TEAM/NAME", "%v", err)
+		return r, kit.Usage("a URL such as hf://ORG/REPO, a path that begins with / or a dot, NAME or TEAM/NAME", "%v", err)
 	}
 	folder = cmp.Or(folder, c.getenv("THAW_FUNCTIONS"))
 	deployed := filepath.Join(c.data, "functions")

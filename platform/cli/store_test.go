@@ -195,6 +195,7 @@ func TestPullHere(t *testing.T) {
 		{"pull lama --data " + data + " --functions " + folder, kit.ExitNotFound, "no model file here says what lama is", "", ""},
 		{"pull tiny --data " + data, kit.ExitNotFound, "--functions DIR", "", ""},
 		{"pull A_B --data " + data, kit.ExitUsage, "is no function name", "", ""},
+		{"pull Qwen/Qwen2.5-0.5B --data " + data, kit.ExitUsage, "a URL such as hf://ORG/REPO", "", ""},
 		{"pull nosuch://x --data " + data, kit.ExitUsage, "not known here", "", ""},
 		{"pull az://acct/models/gone --data " + data, kit.ExitDenied, "403", "", ""},
 		{"pull az://acct/x --data " + filepath.Join(dir, "broken"), kit.ExitFailed, "read-only", "", ""},

@@ -42,11 +42,11 @@ var (
 		`(?:ERROR|CRITICAL|WARNING|INFO|DEBUG)\s+\d\d-\d\d \d\d:\d\d:\d\d\s+\[?[^\]\s]*\]\s*|(?:ERROR|ERR|FTL|FATAL|WARN|WRN|INFO|INF|[EWID])\s+)+`)
 	mild      = regexp.MustCompile(`(?i)\b(?:WARN(?:ING)?|WRN|INFO?|DEBUG|[WID])\b`) // the level of a line that is no failure
 	errorLine = regexp.MustCompile(`(?i)^(?:[\w.\-/]+: )*(?:error|fatal error|[\w ]*\bfatal|panic)\s*(?::|=)\s*(.+)$`)
-	slogE     = regexp.MustCompile(`(?:level=(?:ERROR|FATAL)|^\S+ (?:ERR|FTL)) .*?(?:err|error)="?([^"\n]+)"?`)
-	jsonError = regexp.MustCompile(`^\{.*"(?:level|severity)":"(?i:error|fatal|critical)".*"(?:error|err)":"((?:[^"\\]|\\.)+)"|^\{.*"(?:level|severity)":"(?i:error|fatal|critical)".*"(?:message|msg)":"((?:[^"\\]|\\.)+)"`)
+	slogE     = regexp.MustCompile(`(?:level=(?i:ERROR|FATAL)|^\S+ (?:ERR|FTL)) .*?(?:err|error)="?([^"\n]+)"?`)
+	jsonError = regexp.MustCompile(`^\{.*"(?:level|levelname|severity)":"(?i:error|fatal|critical)".*"(?:error|err)":"((?:[^"\\]|\\.)+)"|^\{.*"(?:level|levelname|severity)":"(?i:error|fatal|critical)".*"(?:message|msg)":"((?:[^"\\]|\\.)+)"`)
 	thrown    = regexp.MustCompile(`^what\(\):\s+(.+)$|panicked at '(.+)', `)        // of C++; of Rust before 1.73
 	headline  = regexp.MustCompile(`^thread '.*' .*panicked at [^']*$|^Caused by:$`) // of Rust: the next line has the words
-	failing   = regexp.MustCompile(`(?i)\b(?:errors?|fail(?:ed|ure)?|fatal|unable to|cannot|can't|could not|couldn't|not found|invalid|unsupported|exceeds|ASSERT\w*)\b`)
+	failing   = regexp.MustCompile(`(?i)\b(?:errors?|\w+Error|\w*Exception|fail(?:ed|ure)?|fatal|unable to|cannot|can't|could not|couldn't|not found|invalid|unsupported|exceeds|ASSERT\w*)\b`)
 	// the API server of a vLLM whose core died; it exits with code 0
 	coreDied = regexp.MustCompile(`(?i)engine ?core[^\n]*died unexpectedly|EngineDeadError`)
 	// consequences, never causes

@@ -42,6 +42,9 @@ func TestRootCauseForms(t *testing.T) {
 		"JSON in lines":                        {`{"level":"info","msg":"error budget","ts":1}` + "\n" + `{"level":"error","ts":1699.2,"msg":"model failed","error":"unsupported \"x\" architecture"}`, []string{`unsupported "x" architecture`}},
 		"JSON in lines without an error field": {`{"timestamp":"2024-07-11T09:12:52Z","level":"ERROR","fields":{"message":"Could not start backend"},"target":"router"}`, []string{"Could not start backend"}},
 		"zerolog":                              {`9:12PM ERR Failed starting model error="could not load model: no such backend"`, []string{"could not load model: no such backend"}},
+		"logrus":                               {`time="2026-03-01T10:00:00Z" level=fatal msg="failed to start" error="no such model"`, []string{"no such model"}},
+		"JSON of Python's logging":             {`{"asctime":"2026-03-01","levelname":"ERROR","message":"No GPU found"}`, []string{"No GPU found"}},
+		"Java":                                 {"Exception in thread \"main\" java.lang.OutOfMemoryError: Java heap space\n\tat ai.Server.main(Server.java:3)", []string{"java.lang.OutOfMemoryError: Java heap space"}},
 		"colours":                              {"\x1b[31mERROR\x1b[0m:    Error loading ASGI app. Could not import module \"main\".", []string{"Error loading ASGI app"}},
 	} {
 		t.Run(name, func(t *testing.T) {

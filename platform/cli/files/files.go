@@ -89,7 +89,11 @@ func listFiles(paths []string) ([]string, error) {
 		}
 		info, err := os.Stat(p)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, &kit.Error{Exit: kit.ExitNotFound, What: "there is no file " + p}
+			e := &kit.Error{Exit: kit.ExitNotFound, What: "there is no file " + p}
+			if strings.Contains(p, "://") {
+				e.Hint = "files of this machine are read: curl URL | thaw deploy -f -"
+			}
+			return nil, e
 		}
 		if err != nil {
 			return nil, err

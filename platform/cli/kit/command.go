@@ -2,6 +2,7 @@ package kit
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -90,8 +91,18 @@ func UnknownVerb(cmd *cobra.Command, word string) error {
 			names = append(names, sub.Name())
 		}
 	}
-	return Usage(DidYouMean(word, names, 1, cmd.CommandPath()+" --help lists the verbs"), "%q is no verb of %s", functions.Clip(word),
-		cmd.CommandPath())
+	hint := DidYouMean(word, names, 1, cmd.CommandPath()+" --help lists the verbs")
+	if verb := foreignVerbs[word]; slices.Contains(names, verb) {
+		hint = "did you mean " + verb + "?"
+	}
+	return Usage(hint, "%q is no verb of %s", functions.Clip(word), cmd.CommandPath())
+}
+
+// foreignVerbs are verbs of other programs, with those that do the same here.
+var foreignVerbs = map[string]string{
+	"list": "models", "ls": "models", "show": "describe", "inspect": "describe", "chat": "run", "generate": "run",
+	"create": "deploy", "apply": "deploy", "add": "deploy", "push": "deploy", "delete": "rm", "remove": "rm", "unload": "stop",
+	"load": "wake", "start": "wake", "up": "serve", "server": "serve", "status": "ps", "download": "pull", "login": "keys",
 }
 
 // flagError makes a usage error of a flag error, with a suggestion for an unknown flag.
@@ -104,6 +115,9 @@ func flagError(cmd *Command, err error) error {
 		}
 		if near := functions.Nearest(word, names, 1); len(near) > 0 {
 			hint = "did you mean --" + near[0] + "?"
+		}
+		if slices.Contains(names, "addr") && (word == "port" || word == "listen" || word == "bind") {
+			hint = "did you mean --addr HOST:PORT?"
 		}
 	}
 	return &Error{Exit: ExitUsage, Err: err, Hint: hint}

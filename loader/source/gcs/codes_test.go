@@ -1,0 +1,25 @@
+package gcs
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// TestRefusalsNameAWayOut: a bucket whose requester pays, and a request that is refused for its
+// form, say what helps.
+func TestRefusalsNameAWayOut(t *testing.T) {
+	s := New(Options{})
+	for reason, want := range map[string]string{
+		"userProjectMissing": "the bucket's requester pays",
+		"required":           "the bucket's requester pays",
+		"invalid":            "check the bucket's name",
+	} {
+		r := &http.Response{StatusCode: 400, Header: http.Header{},
+			Body: io.NopCloser(strings.NewReader(`{"error":{"errors":[{"reason":"` + reason + `"}]}}`))}
+		if err := s.responseError(r, bucketLocation{Name: "b"}, ""); !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v\nlacks %s", reason, err, want)
+		}
+	}
+}

@@ -1,0 +1,28 @@
+package huggingface
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// TestRefusalsNameAWayOut: a repository that the hub has disabled is not called private, and too
+// many requests without a token ask for one.
+func TestRefusalsNameAWayOut(t *testing.T) {
+	s := New(Options{})
+	for _, c := range []struct {
+		status      int
+		code, token string
+		want        string
+	}{
+		{403, "DisabledRepo", "t", "the hub has disabled the repository"},
+		{429, "", "", "set HF_TOKEN"},
+		{409, "", "t", "check HF_ENDPOINT"},
+		{403, "", "", "it is private"},
+	} {
+		r := &http.Response{StatusCode: c.status, Header: http.Header{"X-Error-Code": {c.code}}, Body: http.NoBody}
+		if err := s.responseError(r, repoLocation{org: "o", repo: "r"}, "", c.token); !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%d %s: %v\nlacks %s", c.status, c.code, err, c.want)
+		}
+	}
+}
