@@ -67,7 +67,7 @@ var shipped = sync.OnceValue(func() *Model {
 type Weights [Categories]int8
 
 const (
-	slotBits = 15
+	slotBits = 16
 	maxKnown = 1 << (slotBits - 1)
 	header   = 8
 	entry    = 4 + Categories

@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/thaw-dev/thaw/activator/router/category"
@@ -100,6 +103,34 @@ func TestSources(t *testing.T) {
 			if seen[r] {
 				t.Errorf("%s is held out and fitted on", r)
 			}
+		}
+	}
+}
+
+// TestForms: the examples of every label are made where their passages are, and every name in them stands for something.
+func TestForms(t *testing.T) {
+	for _, name := range regexp.MustCompile(`\{=\w+`).FindAllString(formsFile, -1) {
+		if !strings.Contains("\n"+formsFile, "\n"+name[1:]+" ") {
+			t.Errorf("%s} stands for nothing", name)
+		}
+	}
+	g := &generator{random: rand.New(rand.NewPCG(1, 1)), named: map[string]string{"x": "‹{b|{b|b}}›"}}
+	if got, ok := g.expand(`a {=x} {c}\n`); got != "a {b} c\n" || !ok {
+		t.Errorf("%q", got)
+	}
+	prompts, _, err := Load(writeSources(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := map[string]int{}
+	for _, p := range makeExamples(prompts) {
+		if labels[p.Label]++; strings.ContainsAny(p.Text, "‹›") || strings.Contains(p.Text, "{=") {
+			t.Errorf("%s: %s", p.Label, p.Text)
+		}
+	}
+	for _, label := range Labels {
+		if labels[label] < 100 {
+			t.Errorf("%s: %d texts", label, labels[label])
 		}
 	}
 }
