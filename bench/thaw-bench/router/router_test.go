@@ -153,6 +153,40 @@ func TestFit(t *testing.T) {
 	}
 }
 
+// TestCross: the prompts of each repository are judged by the model that is fitted without it, and held-out ones by none.
+func TestCross(t *testing.T) {
+	prompts, _, err := Load(writeSources(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := *prompts[0].Source
+	held.Held, held.Repository = true, "a/held"
+	prompts = append(prompts[:4], Prompt{&held, "Prove it.", Reasoning}) // of two repositories
+	got, err := Cross(prompts, func(string) {})
+	if err != nil || len(got) != 2 {
+		t.Fatal(err, got)
+	}
+	for _, s := range got {
+		others := slices.DeleteFunc(slices.Clone(prompts), func(p Prompt) bool { return p.Source.Repository == s.From })
+		m, err := category.Decode(Fit(others))
+		if err != nil {
+			t.Fatal(err)
+		}
+		right := 0
+		for _, p := range prompts[:4] {
+			if p.Source.Repository == s.From && labelOf[m.Judge([]byte(p.Text)).Category()] == p.Label {
+				right++
+			}
+		}
+		if s.All != 2 || s.Right != right {
+			t.Errorf("%+v, want %d of 2", s, right)
+		}
+	}
+	if repositories, labels := CrossTables(got); len(repositories.Rows) != 2 || len(labels.Rows) != 1 {
+		t.Errorf("%v, %v", repositories.Rows, labels.Rows)
+	}
+}
+
 func TestRun(t *testing.T) {
 	checkouts, texts := writeSources(t)
 	r, err := Run(context.Background(), Options{Parts: map[string]bool{"decision": true, "labels": true}, Rounds: 20, Checkouts: checkouts, Texts: texts, Progress: func(string) {}}, Result{})
