@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -25,12 +26,13 @@ Parts (--only): decision  the time of a decision about a prompt of 4 KiB: by the
                 hedge     a cold model with a warm sibling: first tokens, and the
                           start of the cold one
 
-labels and --fit need the sources: a folder of checkouts OWNER/NAME of the
+labels, --fit and --cross need the sources: a folder of checkouts OWNER/NAME of the
 repositories that bench/thaw-bench/router/sources.go names (--sources), and one with the
 files that it names texts:FILE (--texts). A source that is not there is left out.
 
 --fit FILE fits the model of categories of requests on the sources that are not
-held out, and measures nothing.
+held out, and measures nothing. --cross prints how the prompts of each of their
+repositories are judged by a model fitted without it (some minutes).
 
 Examples:
   bin/thaw-bench router --sources DIR --texts DIR --out bench/results
@@ -46,6 +48,7 @@ func runRouter(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	sources := f.String("sources", os.Getenv("THAW_PROMPTS"), "folder of checkouts of the sources (or THAW_PROMPTS)")
 	texts := f.String("texts", os.Getenv("THAW_TEXTS"), "folder of the texts (or THAW_TEXTS)")
 	fit := f.String("fit", "", "fit the weights and write them to this `file`")
+	cross := f.Bool("cross", false, "judge each repository by a model fitted without it")
 	thaw := f.String("thaw", filepath.Join("bin", "thaw"), "thaw to measure")
 	reportFlags := bench.ReportFlags(f)
 	if err := bench.Parse(f, args); err != nil {
@@ -59,13 +62,16 @@ func runRouter(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	if o.Parts, err = bench.SelectParts(stderr, *only, router.Parts); err != nil {
 		return err
 	}
-	if *fit != "" {
+	if *fit != "" || *cross {
 		prompts, missing, err := router.Load(*sources, *texts)
 		if err != nil {
 			return err
 		}
 		if len(missing) > 0 {
 			return fmt.Errorf("fitting needs every source; not found: %s (--sources, --texts)", strings.Join(missing, ", "))
+		}
+		if *cross {
+			return crossValidate(prompts, o.Progress, stdout)
 		}
 		return os.WriteFile(*fit, router.Fit(prompts), 0o644)
 	}
@@ -87,6 +93,15 @@ func runRouter(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 		return err
 	}
 	return reportFlags.Write("router", r, r.Goals, stdout, stderr)
+}
+
+func crossValidate(prompts []router.Prompt, progress func(string), stdout io.Writer) error {
+	shares, err := router.Cross(prompts, progress)
+	if err != nil {
+		return err
+	}
+	repositories, labels := router.CrossTables(shares)
+	return errors.Join(repositories.Text(stdout), labels.Text(stdout))
 }
 
 func runFront(ctx context.Context, args []string, _, stderr io.Writer) error {

@@ -45,11 +45,14 @@ func (s Shares) Complexity() float64 {
 	return math.Round(1e4*s[Reasoning]/(s[Reasoning]+s[General])) / 1e4
 }
 
+// Judge returns the shares of a text by the shipped model.
+func Judge(text []byte) Shares { return shipped().Judge(text) }
+
 // Judge returns the shares of a text.
-func Judge(text []byte) Shares {
+func (m *Model) Judge(text []byte) Shares {
 	var t Text
 	t.read(text)
-	return shipped().judge(&t)
+	return m.judge(&t)
 }
 
 //go:embed weights.bin
@@ -67,7 +70,7 @@ var shipped = sync.OnceValue(func() *Model {
 type Weights [Categories]int8
 
 const (
-	slotBits = 15
+	slotBits = 16
 	maxKnown = 1 << (slotBits - 1)
 	header   = 8
 	entry    = 4 + Categories

@@ -17,9 +17,16 @@ import (
 //go:embed examples.txt
 var examplesFile string
 
+// forms.txt has more of them, as products of an instruction, a kind of passage and a form of the
+// answer: a line "=NAME TEXT" is what {=NAME} stands for, and ‹ and › stand for braces. They were
+// written after what the sixth hold-out got wrong, and before the seventh was chosen.
+//
+//go:embed forms.txt
+var formsFile string
+
 const (
 	perExample  = 12 // texts that are made of one
-	perFamily   = 6  // examples that count as one repository
+	perFamily   = 3  // examples that count as one repository
 	longPassage = 150
 )
 
@@ -34,6 +41,7 @@ var exampleSources = struct{ texts, chinese, code []string }{
 type generator struct {
 	random                                                   *rand.Rand
 	texts, sentences, dialogues, chinese, code, words, facts []string
+	named                                                    map[string]string
 }
 
 var (
@@ -44,33 +52,40 @@ var (
 		"If someone is sick, they stay in bed.|@N is a teacher or a doctor.|"+
 		"Some birds cannot fly.|It rained, so the street was wet.|@N arrived before @N.|Whoever owns a dog walks every day.", "|")
 
-	choice     = regexp.MustCompile(`\{([^{}]*)\}`)
 	oneMark    = regexp.MustCompile(`\[(.)(.)\]`)
 	endOfPart  = regexp.MustCompile(`[.!?] |\n`)
 	instructed = regexp.MustCompile(`请|总结|概括|写|根据|要求|？|以下|下面`)
+	braces     = strings.NewReplacer("‹", "{", "›", "}")
 	place      = regexp.MustCompile(`@(F2|C1|[TSDCKFWN#])`)
 )
 
-// makeExamples makes the texts of examples.txt; those whose passages are of sources that
+// makeExamples makes the texts of examples.txt and forms.txt; those whose passages are of sources that
 // are not there are left out.
 func makeExamples(prompts []Prompt) (list []Prompt) {
 	g := newGenerator(prompts)
-	label := ""
-	var source *Source
-	n := 0
-	for line := range strings.Lines(examplesFile) {
-		line = strings.TrimSuffix(line, "\n")
-		if name, ok := strings.CutPrefix(line, "# "); ok {
-			label, n = name, 0
-			continue
-		}
-		if n%perFamily == 0 {
-			source = &Source{Name: "examples", Repository: fmt.Sprintf("examples of %s %d", label, n/perFamily)}
-		}
-		n++
-		for range perExample {
-			if text, ok := g.expand(line); ok {
-				list = append(list, Prompt{source, text, label})
+	for _, file := range []string{examplesFile, formsFile} {
+		label := ""
+		var source *Source
+		n := 0
+		for line := range strings.Lines(file) {
+			line = strings.TrimSuffix(line, "\n")
+			if name, ok := strings.CutPrefix(line, "# "); ok {
+				label, n = name, 0
+				continue
+			}
+			if rest, ok := strings.CutPrefix(line, "="); ok {
+				name, text, _ := strings.Cut(rest, " ")
+				g.named[name] = text
+				continue
+			}
+			if n%perFamily == 0 {
+				source = &Source{Name: "examples", Repository: fmt.Sprintf("examples of %s %d %d", label, len(file), n/perFamily)}
+			}
+			n++
+			for range perExample {
+				if text, ok := g.expand(line); ok {
+					list = append(list, Prompt{source, text, label})
+				}
 			}
 		}
 	}
@@ -78,7 +93,7 @@ func makeExamples(prompts []Prompt) (list []Prompt) {
 }
 
 func newGenerator(prompts []Prompt) *generator {
-	g := &generator{random: rand.New(rand.NewPCG(26, 5)), facts: facts}
+	g := &generator{random: rand.New(rand.NewPCG(26, 5)), facts: facts, named: map[string]string{}}
 	from := func(p *Prompt, repositories []string) bool {
 		for _, r := range repositories {
 			if p.Source.Repository == r && !p.Source.Held {
@@ -125,10 +140,7 @@ func (g *generator) addText(text string) {
 
 // expand makes one text of an example, if there is a passage for each of its places.
 func (g *generator) expand(example string) (text string, ok bool) {
-	for choice.MatchString(example) {
-		at := choice.FindStringSubmatchIndex(example)
-		example = example[:at[0]] + g.pick(strings.Split(example[at[2]:at[3]], "|")) + example[at[1]:]
-	}
+	example = g.choose(example)
 	example = oneMark.ReplaceAllStringFunc(example, func(s string) string { return s[1+g.random.IntN(2):][:1] })
 	example = strings.ReplaceAll(example, `\n`, "\n")
 	ok = true
@@ -163,7 +175,35 @@ func (g *generator) expand(example string) (text string, ok bool) {
 		return s
 	}
 	text = place.ReplaceAllStringFunc(example, fill)
-	return text, ok
+	return braces.Replace(text), ok
+}
+
+// choose replaces each {a|b|c} by one of its parts, and {=NAME} by what is named so.
+func (g *generator) choose(text string) string {
+	start := strings.IndexByte(text, '{')
+	if start < 0 {
+		return text
+	}
+	var parts []string
+	depth, from := 0, start+1
+	for i := start; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '{':
+			depth++
+		case c == '|' && depth == 1:
+			parts = append(parts, text[from:i])
+			from = i + 1
+		case c == '}' && depth > 1:
+			depth--
+		case c == '}':
+			part := g.pick(append(parts, text[from:i]))
+			if name, ok := strings.CutPrefix(part, "="); ok {
+				part = g.named[name]
+			}
+			return text[:start] + g.choose(part) + g.choose(text[i+1:])
+		}
+	}
+	return text
 }
 
 // pick returns one of a list, "" of none.

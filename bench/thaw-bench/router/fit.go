@@ -16,8 +16,8 @@ const (
 	fitFirst        = 0.1 // added to the root of the squared steps of a weight
 	fitPenalty      = 1e-5
 	fitMost         = 40    // prompts of a source
-	fitRepositories = 5     // that a feature must be in: words of one source say what it is about
-	fitFeatures     = 16000 // at most
+	fitRepositories = 3     // that a feature must be in: words of one source say what it is about
+	fitFeatures     = 30000 // at most
 	fitLargest      = 20    // weight of a prompt
 )
 
@@ -45,7 +45,7 @@ type value struct {
 var categoryOf = map[string]category.Category{Extraction: category.Extraction, Code: category.Code, Reasoning: category.Reasoning, General: category.General}
 
 // Fit fits the model of categories by logistic regression on the sources that are not held out and
-// on examples.txt. Every repository counts alike, and so does every label.
+// on the examples. Every repository counts alike, and so does every label.
 func Fit(prompts []Prompt) []byte {
 	list := readExamples(prompts)
 	features := chooseFeatures(list)

@@ -5,13 +5,16 @@ import (
 	"strings"
 )
 
-// heldOut returns the sources that are held out, the sixth hold-out. They were chosen by the names of their files and members
-// and of the tasks and categories that their authors gave them, before any of their prompts was read and after the model was
-// fitted, where the task is the label; questions about a text, classification and other tasks are left out. AlignBench,
-// Taiyi's examples in part, GAOKAO-Bench, CMATH and ChatMed are in Chinese, the Japanese MT-Bench is in Japanese, the others are in
-// English. AlignBench's categories are mathematics, logic, writing, roles and questions, its subcategory is extraction. Their
-// licences: PIXIU, GPTeacher, FLASK and BIDS's benchmarks are under MIT, AlignBench, Qwen2.5-Math, GAOKAO-Bench, NLGraph and
-// FastChat under Apache 2.0 where they have one; Taiyi and ChatMed have their own.
+// heldOut returns the sources that are held out, the seventh hold-out. They were chosen by the names of their repositories,
+// files and members and of the tasks and categories that their authors gave them, before any of their prompts was read and
+// after the model was fitted, where the task is the label. ServiceNow's FastChat has MT-bench, whose English questions are
+// fitted on, in other languages; DISC-FinLLM's parts and awesome-chatgpt-prompts-zh are in Chinese, Vigogne's questions in
+// French, the others in English. The files prompts.json were put together: of templates that the repositories have for
+// programs, each with texts of NYT11 or of CrossNER (science and AI; the files are in zjunlp's repository of that model's
+// tools) in its place, five or two of each template (SciRIFF, spaCy-LLM, HippoRAG), of templates and texts of the repository
+// (AutoKG), or of one file for each prompt (VerilogEval). Their licences: SciRIFF, FastChat, DISC-FinLLM and Vigogne's data are
+// under Apache 2.0, spaCy-LLM, HippoRAG, AutoKG, VerilogEval and awesome-chatgpt-prompts-zh under MIT; FinanceMath and
+// MatPlotAgent have none in their repositories.
 func heldOut() (list []Source) {
 	add := func(s Source) {
 		s.Held = true
@@ -24,48 +27,42 @@ func heldOut() (list []Source) {
 			add(s)
 		}
 	}
-	japanese := Source{Name: "Japanese MT-Bench", Repository: "Stability-AI/FastChat",
-		Path: "fastchat/llm_judge/data/japanese_mt_bench/question.jsonl", Text: []string{"turns.0"}, Category: "category", Most: 10}
-	byCategory(japanese, Extraction, "extraction")
-	byCategory(japanese, Reasoning, "reasoning")
-	byCategory(japanese, General, "writing|roleplay|humanities")
-	align := Source{Name: "AlignBench", Repository: "THUDM/AlignBench", Path: "data/data_v1.1_release.jsonl",
-		Text: []string{"question"}, Category: "category", Most: 25}
-	byCategory(align, Reasoning, "数学计算|逻辑推理")
-	byCategory(align, General, "文本写作|角色扮演|综合问答")
-	align.Category = "subcategory"
-	byCategory(align, Extraction, "信息抽取")
-	add(Source{Name: "PIXIU, financial NER", Repository: "chancefocus/PIXIU", Path: "data/ner/test.jsonl",
-		Text: []string{"conversations.0.value"}, Label: Extraction, Most: 30})
-	byCategory(Source{Name: "Taiyi, examples", Repository: "DUTIR-BioNLP/Taiyi-LLM", Path: "Taiyi_Instruction_Data_Example.jsonl",
-		Text: []string{"conversation.0.human"}, Category: "category"}, Extraction, "NER|RE")
-	for _, set := range []string{"NCBI_Disease", "BC5CDR_Chemical"} {
-		add(Source{Name: "Biomedical NLP Benchmarks, " + set, Repository: "BIDS-Xu-Lab/Biomedical-NLP-Benchmarks",
-			Path: "benchmarks/?NER?" + set + "/datasets/instruction/sentence_level_test.csv",
-			Text: []string{"unprocessed"}, Label: Extraction, Most: 20})
+	for _, language := range strings.Fields("de es fr it nl pt hindi thai") {
+		bench := Source{Name: "MT-bench, " + language, Repository: "ServiceNow/FastChat",
+			Path: "fastchat/llm_judge/data/mt_bench_" + language + "/question.jsonl", Text: []string{"turns.0"},
+			Category: "category", Most: 5}
+		byCategory(bench, Extraction, "extraction")
+		bench.Most = 4
+		byCategory(bench, Code, "coding")
+		bench.Most = 3
+		byCategory(bench, Reasoning, "math|reasoning")
+		bench.Most = 2
+		byCategory(bench, General, "writing|roleplay|humanities")
 	}
-	for set, member := range map[string]string{"olympiadbench": "question", "cmath": "question", "minerva_math": "problem"} {
-		add(Source{Name: "Qwen2.5-Math, " + set, Repository: "QwenLM/Qwen2.5-Math", Path: "evaluation/data/" + set + "/test.jsonl",
-			Text: []string{member}, Label: Reasoning, Most: 20})
+	// one adds a source whose prompts have one label.
+	one := func(name, repository, path, label string, most int, text ...string) {
+		add(Source{Name: name, Repository: repository, Path: path, Text: text, Label: label, Most: most})
 	}
-	for _, task := range []string{"connectivity", "cycle", "flow", "hamilton", "matching", "shortest_path", "topology"} {
-		add(Source{Name: "NLGraph, " + task, Repository: "Arthur-Heng/NLGraph", Path: "NLGraph/" + task + "/main.json",
-			Text: []string{"question"}, Label: Reasoning, Most: 5})
+	templates := func(name, repository, path string, most int) Source {
+		return Source{Name: name, Repository: repository, Path: path, Text: []string{"prompt"}, Category: "task", Most: most}
 	}
-	for _, subject := range []string{"Math_I", "Physics"} {
-		add(Source{Name: "GAOKAO-Bench, " + subject, Repository: "OpenLMLab/GAOKAO-Bench",
-			Path: "Data/Objective_Questions/2010-2022_" + subject + "_MCQs.json", List: "example",
-			Text: []string{"question"}, Label: Reasoning, Most: 20})
-	}
-	add(Source{Name: "GPTeacher, code", Repository: "teknium1/GPTeacher", Path: "Codegen/codegen-instruct.json",
-		Text: []string{"instruction", "input"}, Label: Code, Most: 60})
-	add(Source{Name: "GPTeacher, roles", Repository: "teknium1/GPTeacher", Path: "Roleplay/roleplay-simple-deduped-roleplay-instruct.json",
-		Text: []string{"instruction", "input"}, Label: General, Most: 30})
-	byCategory(Source{Name: "FLASK", Repository: "kaistAI/FLASK", Path: "evaluation_set/flask_evaluation.jsonl",
-		Text: []string{"instruction"}, Category: "task"}, Code, "Leetcode")
-	add(Source{Name: "ChatMed, consultations", Repository: "michael-wzhu/ChatMed",
-		Path: "src/web_services/test_examples/ChatMed-Consult_test.json",
-		Text: []string{"query"}, Label: General, Most: 30})
+	sciriff := templates("SciRIFF", "allenai/SciRIFF", "sciriff/prompts.json", 60)
+	byCategory(sciriff, Extraction, "ner|re|te|events")
+	byCategory(sciriff, Reasoning, "entailment")
+	byCategory(sciriff, General, "summarization")
+	spacy := templates("spaCy-LLM", "explosion/spacy-llm", "spacy_llm/prompts.json", 30)
+	byCategory(spacy, Extraction, "ner|spancat|rel")
+	byCategory(spacy, General, "summarization")
+	byCategory(templates("HippoRAG", "OSU-NLP-Group/HippoRAG", "src/hipporag/prompts/prompts.json", 10),
+		Extraction, "ner|ner_query|triple_extraction")
+	byCategory(templates("AutoKG", "zjunlp/AutoKG", "KG Construction/prompts.json", 10), Extraction, "DuIE2.0|MAVEN|RE-TACRED|SciERC")
+	one("MatPlotBench", "thunlp/MatPlotAgent", "benchmark_data/benchmark_instructions.json", Code, 40, "simple_instruction")
+	one("VerilogEval", "NVlabs/verilog-eval", "dataset_spec-to-rtl/prompts.json", Code, 40, "prompt")
+	one("FinanceMath", "yale-nlp/FinanceMath", "data/validation.json", Reasoning, 40, "tables", "question")
+	one("DISC-FinLLM, computing", "FudanDISC/DISC-FinLLM", "data/computing_part.json", Reasoning, 30, "instruction")
+	one("DISC-FinLLM, consulting", "FudanDISC/DISC-FinLLM", "data/consulting_part.json", General, 30, "instruction")
+	one("awesome-chatgpt-prompts-zh", "PlexPt/awesome-chatgpt-prompts-zh", "prompts-zh.json", General, 40, "prompt")
+	one("Vigogne, questions", "bofenghuang/vigogne", "data/instruct/gt_doremiti_instructions.jsonl", General, 0, "instruction")
 	slices.SortFunc(list, func(a, b Source) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }

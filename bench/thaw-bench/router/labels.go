@@ -2,6 +2,8 @@ package router
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 
 	"github.com/thaw-dev/thaw/activator/router"
 	"github.com/thaw-dev/thaw/functions"
@@ -56,6 +58,26 @@ type Share struct {
 	Rules  map[string]int `json:"rules"`
 }
 
+// count counts a prompt that went to a rule.
+func (s *Share) count(rule string) {
+	s.All++
+	s.Rules[rule]++
+	if rule == s.Label {
+		s.Right++
+	}
+}
+
+// wrong lists the other rules, with how many prompts went there.
+func (s *Share) wrong() string {
+	var list []string
+	for _, rule := range Labels {
+		if n := s.Rules[rule]; n > 0 && rule != s.Label {
+			list = append(list, fmt.Sprintf("%s %d", rule, n))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
 // Check routes every prompt.
 func Check(prompts []Prompt) ([]Share, error) {
 	r, err := newRouter()
@@ -81,11 +103,7 @@ func Check(prompts []Prompt) ([]Share, error) {
 			list = append(list, Share{Source: p.Source.Name, From: p.Source.Repository, Held: p.Source.Held, Label: p.Label,
 				Rules: map[string]int{}})
 		}
-		list[k].All++
-		list[k].Rules[rec.Rule]++
-		if rec.Rule == p.Label {
-			list[k].Right++
-		}
+		list[k].count(rec.Rule)
 	}
 	return list, nil
 }

@@ -3,7 +3,6 @@ package router
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/thaw-dev/thaw/bench/report"
 )
@@ -134,6 +133,7 @@ func earlierHoldOuts() *report.Table {
 		{"fifth", "rules", "60.4 %", "100.0 %", "62.1 %", "88.6 %"},
 		{"sixth", "rules", "37.2 %", "87.5 %", "88.7 %", "80.6 %"},
 		{"sixth", "model", "55.8 %", "95.0 %", "89.2 %", "81.2 %"},
+		{"seventh", "model", "92.2 %", "87.5 %", "78.2 %", "81.3 %"},
 	} {
 		t.Add(row...)
 	}
@@ -159,13 +159,7 @@ func (r Result) Tables() []report.Part {
 			if s.Held {
 				held = "yes"
 			}
-			var wrong []string
-			for _, rule := range Labels {
-				if n := s.Rules[rule]; n > 0 && rule != s.Label {
-					wrong = append(wrong, fmt.Sprintf("%s %d", rule, n))
-				}
-			}
-			t.Add(s.Source, s.From, s.Label, held, s.All, percent(float64(s.Right)/float64(s.All)), strings.Join(wrong, ", "))
+			t.Add(s.Source, s.From, s.Label, held, s.All, percent(float64(s.Right)/float64(s.All)), s.wrong())
 		}
 		out = append(out, report.Part{Heading: "Labelled prompts", Table: t},
 			report.Part{Heading: "Hold-outs, each evaluated once", Table: earlierHoldOuts()})

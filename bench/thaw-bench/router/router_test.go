@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/thaw-dev/thaw/activator/router/category"
@@ -104,6 +107,34 @@ func TestSources(t *testing.T) {
 	}
 }
 
+// TestForms: the examples of every label are made where their passages are, and every name in them stands for something.
+func TestForms(t *testing.T) {
+	for _, name := range regexp.MustCompile(`\{=\w+`).FindAllString(formsFile, -1) {
+		if !strings.Contains("\n"+formsFile, "\n"+name[1:]+" ") {
+			t.Errorf("%s} stands for nothing", name)
+		}
+	}
+	g := &generator{random: rand.New(rand.NewPCG(1, 1)), named: map[string]string{"x": "‹{b|{b|b}}›"}}
+	if got, ok := g.expand(`a {=x} {c}\n`); got != "a {b} c\n" || !ok {
+		t.Errorf("%q", got)
+	}
+	prompts, _, err := Load(writeSources(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := map[string]int{}
+	for _, p := range makeExamples(prompts) {
+		if labels[p.Label]++; strings.ContainsAny(p.Text, "‹›") || strings.Contains(p.Text, "{=") {
+			t.Errorf("%s: %s", p.Label, p.Text)
+		}
+	}
+	for _, label := range Labels {
+		if labels[label] < 100 {
+			t.Errorf("%s: %d texts", label, labels[label])
+		}
+	}
+}
+
 // TestFit: the same prompts give the same weights, and held-out ones no other.
 func TestFit(t *testing.T) {
 	prompts, _, err := Load(writeSources(t))
@@ -119,6 +150,40 @@ func TestFit(t *testing.T) {
 	}
 	if _, err := category.Decode(weights); err != nil || !bytes.Equal(weights, Fit(fitted)) {
 		t.Errorf("%v, or %d bytes are others without the held-out sources", err, len(weights))
+	}
+}
+
+// TestCross: the prompts of each repository are judged by the model that is fitted without it, and held-out ones by none.
+func TestCross(t *testing.T) {
+	prompts, _, err := Load(writeSources(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := *prompts[0].Source
+	held.Held, held.Repository = true, "a/held"
+	prompts = append(prompts[:4], Prompt{&held, "Prove it.", Reasoning}) // of two repositories
+	got, err := Cross(prompts, func(string) {})
+	if err != nil || len(got) != 2 {
+		t.Fatal(err, got)
+	}
+	for _, s := range got {
+		others := slices.DeleteFunc(slices.Clone(prompts), func(p Prompt) bool { return p.Source.Repository == s.From })
+		m, err := category.Decode(Fit(others))
+		if err != nil {
+			t.Fatal(err)
+		}
+		right := 0
+		for _, p := range prompts[:4] {
+			if p.Source.Repository == s.From && labelOf[m.Judge([]byte(p.Text)).Category()] == p.Label {
+				right++
+			}
+		}
+		if s.All != 2 || s.Right != right {
+			t.Errorf("%+v, want %d of 2", s, right)
+		}
+	}
+	if repositories, labels := CrossTables(got); len(repositories.Rows) != 2 || len(labels.Rows) != 1 {
+		t.Errorf("%v, %v", repositories.Rows, labels.Rows)
 	}
 }
 

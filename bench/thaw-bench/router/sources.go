@@ -46,7 +46,7 @@ var bench = map[string]string{
 
 // Sources are the labelled prompts. Word problems and logic puzzles are reasoning; requests
 // to an assistant, questions to a bank, writing and look-ups are general.
-var Sources = slices.Concat(seen, seenThird(), seenFourth(), seenFifth(), heldOut())
+var Sources = slices.Concat(seen, seenThird(), seenFourth(), seenFifth(), seenSixth(), neverHeld(), heldOut())
 
 var seen = []Source{
 	{Name: "gsm8k (train)", Repository: "openai/grade-school-math", Path: "texts:gsm8k-train-1000.jsonl", Text: []string{"text"}, Label: Reasoning},
@@ -132,6 +132,16 @@ var seen = []Source{
 	{Name: "Koala's test set", Repository: "arnav-gudibande/koala-test-set", Path: "koala_test_set.jsonl", Text: []string{"prompt"}, Label: General},
 	{Name: "NLU-Evaluation-Data", Repository: "xliuhw/NLU-Evaluation-Data", Path: "CrossValidation/autoGeneFromRealAnno/autoGene_2018_03_22-13_01_25_169/CrossValidation/KFold_1/testset/annotated/*/*.json", Text: []string{"text"}, Label: General, List: "test_data_annotation"},
 	{Name: "DangerousQA", Repository: "declare-lab/red-instruct", Path: "harmful_questions/dangerousqa.json", Label: General},
+}
+
+// neverHeld returns sources that were read before they were added, for fitting. Their repositories name no licence.
+func neverHeld() []Source {
+	return []Source{
+		{Name: "pCLUE", Repository: "CLUEbenchmark/pCLUE", Path: "datasets/pCLUE_train_9.json", Text: []string{"input"}, Category: "type",
+			Labels: map[string]string{"nli": Reasoning, "generate": General}},
+		{Name: "LogicKor", Repository: "instructkr/LogicKor", Path: "questions.jsonl", Text: []string{"questions.0"}, Category: "category",
+			Labels: map[string]string{"추론(Reasoning)": Reasoning, "수학(Math)": Reasoning, "글쓰기(Writing)": General, "코딩(Coding)": Code}},
+	}
 }
 
 // seenThird returns the third hold-out, which was held out until what went to a wrong rule was read. They were chosen by
