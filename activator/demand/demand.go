@@ -1,5 +1,5 @@
 // Package demand has a type for a function's demand (requests in flight and queued), lists
-// functions whose demand changed since the last read, and counts what removed ones have in flight.
+// functions whose demand changed since the last report, and counts what removed ones have in flight.
 package demand
 
 import (
