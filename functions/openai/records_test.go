@@ -231,7 +231,9 @@ func TestRecordOfStreams(t *testing.T) {
 				sequence = NextSequence([]byte(out), sequence)
 				shown := cmp.Or(strings.ReplaceAll(out, event, "as it came"), "nothing")
 				state := ""
-				for flag, is := range map[string]bool{" started": s.Started, " token": s.Token, " finished": s.Finished, " failed": s.Failed, " done": s.Done, " lines": s.InLines} {
+				for flag, is := range map[string]bool{
+					" token": s.Token, " finished": s.Finished, " failed": s.Failed, " done": s.Done, " lines": s.InLines,
+				} {
 					if is {
 						state += flag
 					}

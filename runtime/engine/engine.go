@@ -147,7 +147,8 @@ func (p Programs) userCommand(c *Command, r Request, expand func(string) string)
 	}
 	path, err := p.look(program)
 	if err != nil {
-		return fmt.Errorf("engine command: program %q not found: %s; install it, or begin args with its whole path", r.Spec.Args[0], lookPathError(err))
+		return fmt.Errorf("engine command: program %q not found: %s; install it, or begin args with its whole path",
+			r.Spec.Args[0], lookPathError(err))
 	}
 	c.Argv[0] = path
 	if r.Spec.Health != "" {
