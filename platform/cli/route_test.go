@@ -18,7 +18,7 @@ func exampleDecision() functions.RouteRecord {
 		ID: "req-1", Time: "2026-11-21T11:59:00Z", Router: "ml/auto", Rule: "hard", Stage: functions.StageScore, Target: "cloud-big",
 		Prewarm: "reasoner", Cold: functions.ColdHedge, Data: functions.DataPublic,
 		Objective: functions.Objective{FirstToken: functions.Duration(2e9), CostPerRequest: 0.01},
-		Reason:    "Rule hard matched; cloud-big answers soonest.", After: "small", Cache: "miss", Code: 200, Outcome: &score, Currency: "EUR",
+		After:     "small", Cache: "miss", Code: 200, Outcome: &score, Currency: "EUR",
 		Candidates: []functions.RouteCandidate{
 			{Name: "reasoner", Kind: "Model", State: "cold", ExpectedMS: 21500, Cost: -1},
 			{Name: "small", Kind: "Model", State: "ready", ExpectedMS: 80.25, Cost: -1, WhyNot: "it failed this request: \x1b[31mboom"},
@@ -45,6 +45,7 @@ func dryRoute(id auth.Identity, router, path string, _ func(string) string, body
 		return rec, openai.New(openai.InvalidValue, "path is one of the endpoints.")
 	}
 	rec.ID, rec.Time, rec.Code, rec.Outcome, rec.After, rec.Target = "", "", 0, nil, "", ""
+	rec.Reason = "Rule hard matched; cloud-big answers soonest."
 	rec.Features = functions.RouteFeatures{TokenCount: len(body), Complexity: -1, Confidence: 0.25}
 	return rec, nil
 }
