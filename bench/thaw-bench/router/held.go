@@ -5,20 +5,23 @@ import (
 	"strings"
 )
 
-// heldOut returns the sources that are held out, the seventh hold-out. They were chosen by the names of their repositories,
+// heldOut returns the sources that are held out, the eighth hold-out. They were chosen by the names of their repositories,
 // files and members and of the tasks and categories that their authors gave them, before any of their prompts was read and
-// after the model was fitted, where the task is the label. ServiceNow's FastChat has MT-bench, whose English questions are
-// fitted on, in other languages; DISC-FinLLM's parts and awesome-chatgpt-prompts-zh are in Chinese, Vigogne's questions in
-// French, the others in English. The files prompts.json were put together: of templates that the repositories have for
-// programs, each with texts of NYT11 or of CrossNER (science and AI; the files are in zjunlp's repository of that model's
-// tools) in its place, five or two of each template (SciRIFF, spaCy-LLM, HippoRAG), of templates and texts of the repository
-// (AutoKG), or of one file for each prompt (VerilogEval). Their licences: SciRIFF, FastChat, DISC-FinLLM and Vigogne's data are
-// under Apache 2.0, spaCy-LLM, HippoRAG, AutoKG, VerilogEval and awesome-chatgpt-prompts-zh under MIT; FinanceMath and
-// MatPlotAgent have none in their repositories.
+// after the examples were written, where the task is the label. IEPile in part and LexEval are in Chinese, the others in
+// English. The files prompts.json were put together: of LegalBench's and ExtractGPT's templates with rows of their tables,
+// of those of the evaluation of ChatGPT with sentences of reviews of laptops, two of each, of the user's turn of
+// SQL-Eval's template with its questions, without the tables, and of the questions of Odyssey-Math. Their licences: LexEval,
+// ToRA, Odyssey-Math, InterCode and CRUXEval are under MIT, BBEH, ExtractGPT, CodeFuse's evaluation and SQL-Eval under
+// Apache 2.0, IEPile under CC BY-NC-SA 4.0, medAlpaca under GPL 3, InstructionWild for research only; LegalBench and the
+// evaluation of ChatGPT have none at the top of their repositories.
 func heldOut() (list []Source) {
 	add := func(s Source) {
 		s.Held = true
 		list = append(list, s)
+	}
+	// one adds a source whose prompts have one label.
+	one := func(name, repository, path, label string, most int, text ...string) {
+		add(Source{Name: name, Repository: repository, Path: path, Text: text, Label: label, Most: most})
 	}
 	byCategory := func(s Source, label, categories string) {
 		name := s.Name
@@ -27,42 +30,34 @@ func heldOut() (list []Source) {
 			add(s)
 		}
 	}
-	for _, language := range strings.Fields("de es fr it nl pt hindi thai") {
-		bench := Source{Name: "MT-bench, " + language, Repository: "ServiceNow/FastChat",
-			Path: "fastchat/llm_judge/data/mt_bench_" + language + "/question.jsonl", Text: []string{"turns.0"},
-			Category: "category", Most: 5}
-		byCategory(bench, Extraction, "extraction")
-		bench.Most = 4
-		byCategory(bench, Code, "coding")
-		bench.Most = 3
-		byCategory(bench, Reasoning, "math|reasoning")
-		bench.Most = 2
-		byCategory(bench, General, "writing|roleplay|humanities")
+	for _, task := range []string{"NER", "RE", "EE", "SPO"} {
+		one("IEPile, "+task, "zjunlp/IEPile", "data/"+task+"/test.json", Extraction, 12, "instruction")
 	}
-	// one adds a source whose prompts have one label.
-	one := func(name, repository, path, label string, most int, text ...string) {
-		add(Source{Name: name, Repository: repository, Path: path, Text: text, Label: label, Most: most})
+	for task, label := range map[string]string{"2_5": Extraction, "3_4": Reasoning, "3_5": Reasoning, "5_3": General, "5_4": General} {
+		one("LexEval, "+task, "CSHaitao/LexEval", "data/"+task+".json", label, 15, "instruction", "input")
 	}
-	templates := func(name, repository, path string, most int) Source {
-		return Source{Name: name, Repository: repository, Path: path, Text: []string{"prompt"}, Category: "task", Most: most}
+	legal := Source{Name: "LegalBench", Repository: "HazyResearch/legalbench", Path: "tasks/prompts.json",
+		Text: []string{"prompt"}, Category: "task", Most: 10}
+	byCategory(legal, Extraction, "definition_extraction|ssla_plaintiff|ssla_individual_defendants|ssla_company_defendants")
+	byCategory(legal, Reasoning, "diversity_1|diversity_2|diversity_3|diversity_4|diversity_5|diversity_6")
+	byCategory(Source{Name: "Evaluation of ChatGPT, ABSA", Repository: "FreedomIntelligence/Evaluation-of-ChatGPT-on-Information-Extraction",
+		Path: "4_ABSA/prompt/prompts.json", Text: []string{"prompt"}, Category: "task"}, Extraction, "AE|OE|AESC|Pair|Triplet")
+	one("ExtractGPT, OA-Mine", "wbsg-uni-mannheim/ExtractGPT", "prompts/prompts.json", Extraction, 40, "prompt")
+	for task := range strings.FieldsSeq("boolean_expressions multistep_arithmetic object_counting object_properties shuffled_objects " +
+		"spatial_reasoning temporal_sequence time_arithmetic web_of_lies zebra_puzzles boardgame_qa") {
+		add(Source{Name: "BBEH, " + task, Repository: "google-deepmind/bbeh", Path: "bbeh/benchmark_tasks/bbeh_" + task + "/task.json",
+			List: "examples", Text: []string{"input"}, Label: Reasoning, Most: 5})
 	}
-	sciriff := templates("SciRIFF", "allenai/SciRIFF", "sciriff/prompts.json", 60)
-	byCategory(sciriff, Extraction, "ner|re|te|events")
-	byCategory(sciriff, Reasoning, "entailment")
-	byCategory(sciriff, General, "summarization")
-	spacy := templates("spaCy-LLM", "explosion/spacy-llm", "spacy_llm/prompts.json", 30)
-	byCategory(spacy, Extraction, "ner|spancat|rel")
-	byCategory(spacy, General, "summarization")
-	byCategory(templates("HippoRAG", "OSU-NLP-Group/HippoRAG", "src/hipporag/prompts/prompts.json", 10),
-		Extraction, "ner|ner_query|triple_extraction")
-	byCategory(templates("AutoKG", "zjunlp/AutoKG", "KG Construction/prompts.json", 10), Extraction, "DuIE2.0|MAVEN|RE-TACRED|SciERC")
-	one("MatPlotBench", "thunlp/MatPlotAgent", "benchmark_data/benchmark_instructions.json", Code, 40, "simple_instruction")
-	one("VerilogEval", "NVlabs/verilog-eval", "dataset_spec-to-rtl/prompts.json", Code, 40, "prompt")
-	one("FinanceMath", "yale-nlp/FinanceMath", "data/validation.json", Reasoning, 40, "tables", "question")
-	one("DISC-FinLLM, computing", "FudanDISC/DISC-FinLLM", "data/computing_part.json", Reasoning, 30, "instruction")
-	one("DISC-FinLLM, consulting", "FudanDISC/DISC-FinLLM", "data/consulting_part.json", General, 30, "instruction")
-	one("awesome-chatgpt-prompts-zh", "PlexPt/awesome-chatgpt-prompts-zh", "prompts-zh.json", General, 40, "prompt")
-	one("Vigogne, questions", "bofenghuang/vigogne", "data/instruct/gt_doremiti_instructions.jsonl", General, 0, "instruction")
+	one("GSM-Hard", "microsoft/ToRA", "src/data/gsm-hard/test.jsonl", Reasoning, 30, "input")
+	one("Odyssey-Math", "protagolabs/odyssey-math", "prompts.json", Reasoning, 40, "question")
+	one("InterCode, NL2Bash", "princeton-nlp/intercode", "data/nl2bash/nl2bash_fs_[1-4].json", Code, 40, "query")
+	one("CRUXEval, requests for its functions", "facebookresearch/cruxeval", "data/data_generating_prompt.jsonl", Code, 30, "text")
+	one("CodeFuse's evaluation, Pandas", "codefuse-ai/codefuse-evaluation",
+		"codefuseEval/data/codedatascience/CodeCompletion/Pandas/Pandas.jsonl", Code, 40, "prompt")
+	one("SQL-Eval", "defog-ai/sql-eval", "prompts/prompts.json", Code, 40, "prompt")
+	byCategory(Source{Name: "InstructionWild", Repository: "XueFuzhao/InstructionWild", Path: "data_v2/user_1.jsonl",
+		Text: []string{"instruction"}, Category: "instruction_type", Most: 40}, General, "Open QA|Chat|Brainstorming|Rewrite|Summarization")
+	one("medAlpaca, questions", "kbressem/medAlpaca", "medical_meadow_small.json", General, 40, "input")
 	slices.SortFunc(list, func(a, b Source) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }

@@ -96,7 +96,7 @@ func TestSources(t *testing.T) {
 			held[label][s.Repository] = true
 		}
 	}
-	for label, least := range map[string]int{Extraction: 4, Code: 2, Reasoning: 4, General: 3} {
+	for label, least := range map[string]int{Extraction: 5, Code: 4, Reasoning: 5, General: 3} {
 		if len(held[label]) < least {
 			t.Errorf("%s: %d repositories are held out, want %d", label, len(held[label]), least)
 		}
