@@ -42,7 +42,7 @@ func TestUnknownNames(t *testing.T) {
 
 // TestDescribeModel: a model's item is that of the list.
 func TestDescribeModel(t *testing.T) {
-	a := New(Options{Keys: newKeyStore(t)})
+	a := New(Options{Waker: &testEnv{}, Keys: newKeyStore(t)})
 	a.Publish(readyAt(testFunction("tiny"), 1, "e:1"))
 	b, e := a.DescribeModel(auth.Identity{Team: "default"}, "tiny")
 	if e != nil || !strings.HasPrefix(string(b), `{"id":"tiny","object":"model"`) {
