@@ -213,3 +213,32 @@ func testBoundAfterAnother(t *testing.T, before, bound time.Duration, inside boo
 		t.Errorf("%v after %s of %s, %d connections", err, d, bound, dials)
 	}
 }
+
+// TestUsedAgain: which answers leave their connection to the next request.
+func TestUsedAgain(t *testing.T) {
+	for answer, again := range map[string]bool{
+		"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx":                              true,
+		"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n":   true,
+		"HTTP/1.1 204 No Content\r\n\r\n":                                            true,
+		"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: keep-alive\r\n\r\n":     true,
+		"HTTP/1.1 200 OK\r\ncontent-length: 1\r\nConnection: Close\r\n\r\nx":         false,
+		"HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\nx":                              false,
+		"HTTP/1.0 204 No Content\r\n\r\n":                                            false,
+		"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nxy":                             false, // bytes behind its end
+		"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx": true,
+	} {
+		e := assertAnswer(t, answer)
+		c := client(t, Options{IdleTimeout: time.Hour})
+		for range 2 {
+			r, err := c.Do(t.Context(), postRequest(e.addr, "{}"))
+			if err != nil {
+				t.Fatalf("%q: %v", answer, err)
+			}
+			io.ReadAll(r)
+			r.Close()
+		}
+		if n := e.conns.Load(); (n == 1) != again || n > 2 {
+			t.Errorf("%q: %d connections for two requests", answer, n)
+		}
+	}
+}
