@@ -1,6 +1,7 @@
 package activator
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"strconv"
@@ -268,11 +269,7 @@ func (a *Activator) DryRouteTyped(id auth.Identity, router, path string, header 
 		}
 		return rec, openai.New(openai.InvalidJSON, err.Error())
 	}
-	for _, name := range [...]string{env.Model, functions.AutoRouter} {
-		if router == "" {
-			router = name
-		}
-	}
+	router = cmp.Or(router, env.Model, functions.AutoRouter)
 	name, err := functions.ParseName(router, id.Team)
 	r := a.findRouter(router, name)
 	if err != nil || r == nil || !canSee(id, name.Team) {

@@ -18,10 +18,6 @@ type bufferPool struct {
 	free [][]byte
 }
 
-func newBufferPool(n, size int) *bufferPool {
-	return &bufferPool{size: size, slots: make(chan struct{}, n)}
-}
-
 func (p *bufferPool) get(ctx context.Context) ([]byte, error) {
 	select {
 	case p.slots <- struct{}{}:

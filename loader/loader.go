@@ -127,8 +127,9 @@ func New(o Options) *Loader {
 	o.Retry.Base = cmp.Or(o.Retry.Base, 200*time.Millisecond)
 	o.Retry.Max = cmp.Or(o.Retry.Max, 15*time.Second)
 	o.Retry.Idle = cmp.Or(o.Retry.Idle, 20*time.Second)
+	slots := make(chan struct{}, max(o.Parallel, maxRanges)+rangelimit.UrgentExtra+maxPeerRequests)
 	return &Loader{
-		o: o, buffers: newBufferPool(max(o.Parallel, maxRanges)+rangelimit.UrgentExtra+maxPeerRequests, pieceSize),
+		o: o, buffers: &bufferPool{size: pieceSize, slots: slots},
 		links: rangelimit.NewLinkFile(o.Links), limiters: make(map[string]*rangelimit.Limiter),
 		jobs: make(map[string]*stagingJob), skippedNotes: make(map[string]string),
 	}

@@ -211,10 +211,7 @@ func (c *conn) setReadDeadline(t time.Time) {
 func (c *conn) cancel(gen uint64, cause error) {
 	c.mu.Lock()
 	if c.inExchange && c.gen == gen {
-		if cause == nil {
-			cause = context.Canceled
-		}
-		c.cancelled = cause
+		c.cancelled = cmp.Or(cause, context.Canceled)
 		c.closeConn()
 	}
 	c.mu.Unlock()

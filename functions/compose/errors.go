@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,9 +94,7 @@ func tooFew(tasks []task, outcomes []outcome, need int) error {
 			missing = append(missing, fmt.Sprintf("%s: %s", name, o.left))
 		default:
 			missing = append(missing, name+": "+clipLine(o.err.Error(), 200))
-			if cause == nil {
-				cause = o.err
-			}
+			cause = cmp.Or(cause, o.err)
 		}
 	}
 	e := &Error{Kind: NoQuorum, Detail: fmt.Sprintf("%d of %d needed (%s)", got, need, strings.Join(missing, "; "))}
