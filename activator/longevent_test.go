@@ -40,7 +40,8 @@ func TestBreakInAnEvent(t *testing.T) {
 				var last struct {
 					Error struct{ Code string }
 				}
-				if err := json.Unmarshal([]byte(data), &last); !ok || err != nil || last.Error.Code != "engine_crashed" || !strings.HasPrefix(r.body, event1) {
+				err := json.Unmarshal([]byte(data), &last)
+				if !ok || err != nil || last.Error.Code != "engine_crashed" || !strings.HasPrefix(r.body, event1) {
 					t.Errorf("%v, the last event is %.200q", err, events[len(events)-1])
 				}
 			})
