@@ -4,17 +4,16 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
+	"encoding/json/v2"
+	"fmt"
 	"net/http"
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
-
-	"encoding/json/v2"
-	"fmt"
-	"strconv"
 
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )

@@ -1,10 +1,9 @@
 package engine
 
 import (
+	_ "embed" // of vllmFlags
 	"regexp"
 	"strings"
-
-	_ "embed" // of vllmFlags
 
 	"github.com/thaw-dev/thaw/functions"
 )

@@ -89,8 +89,9 @@ type known struct {
 	weights Weights
 }
 
-// Decode reads a model: the scale as a 32-bit float and the number of known features, then
-// each with its hash and weights, then the weights of the ranges; little-endian.
+// Decode reads a model that `thaw-bench router --fit` wrote: the scale as a 32-bit float and the
+// number of known features, then each with its hash and weights, then the weights of the ranges;
+// little-endian.
 func Decode(file []byte) (*Model, error) {
 	m := new(Model)
 	if len(file) < header {
@@ -193,42 +194,4 @@ func SoftMax(sum [Categories]float64) (s Shares) {
 		s[k] /= all
 	}
 	return s
-}
-
-// Feature is a feature and its weights, before they are scaled.
-type Feature struct {
-	Hash    uint32
-	Weights [Categories]float64
-}
-
-// Encode returns the file of a model; see [Decode].
-func Encode(features []Feature, ofRanges [Ranges][Categories]float64) []byte {
-	largest := 1e-9
-	each := func(f func(w [Categories]float64)) {
-		for _, x := range features {
-			f(x.Weights)
-		}
-		for _, w := range ofRanges {
-			f(w)
-		}
-	}
-	each(func(w [Categories]float64) {
-		for _, x := range w {
-			largest = max(largest, math.Abs(x))
-		}
-	})
-	scale := largest / math.MaxInt8
-	out := binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(scale)))
-	out = binary.LittleEndian.AppendUint32(out, uint32(len(features)))
-	i := 0
-	each(func(w [Categories]float64) {
-		if i < len(features) {
-			out = binary.LittleEndian.AppendUint32(out, features[i].Hash)
-		}
-		i++
-		for _, x := range w {
-			out = append(out, byte(int8(math.Round(x/scale))))
-		}
-	})
-	return out
 }

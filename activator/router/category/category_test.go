@@ -76,35 +76,6 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestEncode: a model judges by the weights that it was encoded from, and a file of another size is refused.
-func TestEncode(t *testing.T) {
-	text := Read([]byte("prove the theorem"))
-	var features []Feature
-	for i, hash := range slices.Compact(slices.Sorted(slices.Values(text.Features(Body)))) {
-		features = append(features, Feature{Hash: hash, Weights: [Categories]float64{Reasoning: 1, General: -float64(i)}})
-	}
-	var ofRanges [Ranges][Categories]float64
-	ofRanges[text.Range(countWords)][Code] = 2
-	file := Encode(features, ofRanges)
-	m, err := Decode(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := float64(len(features))
-	value := PartValue(Body, len(features))
-	want := SoftMax([Categories]float64{Code: 2 * RangeValue, Reasoning: n * value, General: -n * (n - 1) / 2 * value})
-	for k, share := range m.judge(text) {
-		if math.Abs(share-want[k]) > 0.01 {
-			t.Errorf("%d: %v, want %v", k, share, want[k])
-		}
-	}
-	for _, bad := range [][]byte{nil, file[:len(file)-1], append(slices.Clone(file), 0)} {
-		if _, err := Decode(bad); err == nil {
-			t.Errorf("%d bytes are a model", len(bad))
-		}
-	}
-}
-
 func BenchmarkJudge(b *testing.B) {
 	text := []byte(strings.Repeat("The engine starts when a request comes, and stops when it is idle. ", 61)[:4000])
 	b.ReportAllocs()

@@ -57,11 +57,11 @@ func Fit(prompts []Prompt) []byte {
 		list[i].setValues(at)
 	}
 	weights := descend(list, len(features)+category.Ranges)
-	known := make([]category.Feature, len(features))
+	known := make([]feature, len(features))
 	for i, hash := range features {
-		known[i] = category.Feature{Hash: hash, Weights: weights[i]}
+		known[i] = feature{hash, [category.Categories]float64(weights[i])}
 	}
-	return category.Encode(known, [category.Ranges][category.Categories]float64(weights[len(features):]))
+	return encode(known, [category.Ranges][category.Categories]float64(weights[len(features):]))
 }
 
 // readExamples reads what is fitted on, and weighs it.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -207,5 +208,35 @@ func TestRun(t *testing.T) {
 	}
 	if page, err := os.ReadFile(filepath.Join(dir, "router.md")); err != nil || !bytes.Contains(page, []byte("held-out sources")) {
 		t.Errorf("%v: %s", err, page)
+	}
+}
+
+// TestEncode: a model judges by the weights that it was encoded from, and a file of another size is refused.
+func TestEncode(t *testing.T) {
+	words := []byte("prove the theorem")
+	text := category.Read(words)
+	var features []feature
+	for i, hash := range slices.Compact(slices.Sorted(slices.Values(text.Features(category.Body)))) {
+		features = append(features, feature{hash, [category.Categories]float64{category.Reasoning: 1, category.General: -float64(i)}})
+	}
+	var ofRanges [category.Ranges][category.Categories]float64
+	ofRanges[text.Range(0)][category.Code] = 2
+	file := encode(features, ofRanges)
+	m, err := category.Decode(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := float64(len(features))
+	value := category.PartValue(category.Body, len(features))
+	want := category.SoftMax([category.Categories]float64{category.Code: 2 * category.RangeValue, category.Reasoning: n * value, category.General: -n * (n - 1) / 2 * value})
+	for k, share := range m.Judge(words) {
+		if math.Abs(share-want[k]) > 0.01 {
+			t.Errorf("%d: %v, want %v", k, share, want[k])
+		}
+	}
+	for _, bad := range [][]byte{nil, file[:len(file)-1], append(slices.Clone(file), 0)} {
+		if _, err := category.Decode(bad); err == nil {
+			t.Errorf("%d bytes are a model", len(bad))
+		}
 	}
 }
