@@ -136,7 +136,7 @@ func newTestEnv(t testing.TB, change func(*Options)) *testEnv {
 	srv := &http.Server{Handler: httpserver.NewNetHTTPHandler(httpserver.Options{Handler: w.act.Serve})}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(w.ln) }()
-	w.client = &http.Client{Transport: &http.Transport{
+	w.client = &http.Client{Timeout: 3 * time.Hour, Transport: &http.Transport{ // an answer without end fails its test
 		DialContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return w.ln.dial(ctx) },
 		MaxIdleConns:    -1,
 		IdleConnTimeout: time.Second,

@@ -11,11 +11,22 @@ import (
 )
 
 // Traffic counts the exchanges that are under way, tells since when one waits for the
-// first byte of its answer's body, a head is none, and when the last byte came.
+// first byte of its answer's body, a head is none, and when the last byte came: each piece
+// of a body counts, however its end is told.
 func TestTraffic(t *testing.T) {
+	for name, parts := range map[string][]string{
+		"length":    {"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\n", "he", "l", "lo"},
+		"chunks":    {"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "2\r\nhe\r\n", "1\r\nl\r\n", "2\r\nlo\r\n0\r\n\r\n"},
+		"until end": {"HTTP/1.1 200 OK\r\n\r\n", "he", "l", "lo"},
+	} {
+		t.Run(name, func(t *testing.T) { testTraffic(t, parts) })
+	}
+}
+
+func testTraffic(t *testing.T, parts []string) {
 	step := make(chan struct{})
 	e := newEngine(t, func(c net.Conn, _ *http.Request, _ []byte, _ int) bool {
-		for _, part := range []string{"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\n", "he", "llo"} {
+		for _, part := range parts {
 			<-step
 			io.WriteString(c, part)
 		}
@@ -26,10 +37,10 @@ func TestTraffic(t *testing.T) {
 		t.Errorf("before: %+v", got)
 	}
 	began := time.Now()
-	expect := func(when string, waits, bytes bool) time.Time {
+	expect := func(when string, waits bool) time.Time {
 		t.Helper()
 		got := c.Traffic(e.addr)
-		if got.InFlight != 1 || got.Waiting.IsZero() == waits || got.LastByte.IsZero() == bytes || waits && got.Waiting.Before(began.Round(0)) {
+		if got.InFlight != 1 || got.Waiting.IsZero() == waits || got.LastByte.IsZero() || waits && got.Waiting.Before(began.Round(0)) {
 			t.Errorf("%s: %+v", when, got)
 		}
 		return got.LastByte
@@ -44,11 +55,15 @@ func TestTraffic(t *testing.T) {
 	}()
 	step <- struct{}{} // it has read the request, and sends the head
 	r := <-reached
-	head := expect("head", true, true)
-	step <- struct{}{}
-	r.Read(make([]byte, 10))
-	if begun := expect("begun", false, true); begun.Before(head) {
-		t.Errorf("a byte at %s, after %s", begun, head)
+	last := expect("head", true)
+	for i := range parts[2:] {
+		step <- struct{}{}
+		r.Read(make([]byte, 10))
+		if at := expect("piece", false); !at.After(last) {
+			t.Errorf("piece %d: a byte at %s, after %s", i, at, last)
+		} else {
+			last = at
+		}
 	}
 	step <- struct{}{}
 	io.ReadAll(r)

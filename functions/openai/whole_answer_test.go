@@ -2,9 +2,13 @@ package openai
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 )
+
+// aDelta is the kind of a piece of a message.
+var aDelta = regexp.MustCompile(`\w+_delta\b`)
 
 // TestStreamWhole: a whole answer becomes a stream that ends as the endpoint's streams end,
 // with the same words and usage.
@@ -58,15 +62,19 @@ func TestStreamWhole(t *testing.T) {
 				"output_item.added output_item.done completed"},
 		{"/v1/responses", `{"status":"incomplete","output":[]}`, "created incomplete"}, {"/v1/responses", `{"status":"failed"}`, "created failed"},
 		{"/v1/messages", `{"content":[{"type":"thinking","thinking":"x","signature":"s"},{"type":"thinking","thinking":"y"},{"type":"text","text":"z"},{"type":"other"}]}`,
-			"message_start content_block_start content_block_delta content_block_delta content_block_stop " +
-				"content_block_start content_block_delta content_block_stop " +
-				"content_block_start content_block_delta content_block_stop content_block_start content_block_stop message_delta message_stop"},
+			"message_start content_block_start thinking_delta signature_delta content_block_stop " +
+				"content_block_start thinking_delta content_block_stop " +
+				"content_block_start text_delta content_block_stop content_block_start content_block_stop message_delta message_stop"},
 	} {
 		var names []string
 		sequence := 0
 		for event := range strings.SplitSeq(strings.TrimSuffix(string(StreamWhole(x.path, []byte(x.in), false)), "\n\n"), "\n\n") {
 			name, data, _ := strings.Cut(strings.TrimPrefix(event, "event: "), "\ndata: ")
-			names = append(names, strings.TrimPrefix(name, "response."))
+			short := strings.TrimPrefix(name, "response.")
+			if kind := aDelta.FindString(data); name == "content_block_delta" {
+				short = kind
+			}
+			names = append(names, short)
 			if !strings.Contains(data, `"type":"`+name+`"`) || strings.Contains(x.path, "responses") && !strings.Contains(data, fmt.Sprintf(`"sequence_number":%d,`, sequence)) {
 				t.Errorf("%s, event %d: %s", x.path, sequence, event)
 			}

@@ -551,7 +551,7 @@ func TestWaitForFreeGPUMemory(t *testing.T) {
 					}
 					return
 				}
-				for s.spawned.Load() == 0 {
+				for s.spawned.Load() == 0 && time.Since(began) < 10*time.Minute {
 					time.Sleep(10 * time.Millisecond)
 				}
 				if d := time.Since(began); d < c.after || d > c.after+100*time.Millisecond {
@@ -620,4 +620,40 @@ func TestAbortRequests(t *testing.T) {
 			t.Errorf("cut %v, after %v", cut.Load(), d)
 		}
 	})
+}
+
+// TestWakeTakesItsTime: a wake from level 1 has 30 s, and one that reads the weights again as
+// long as a start.
+func TestWakeTakesItsTime(t *testing.T) {
+	start := functions.Defaults().Deadlines.Start.Std()
+	for _, x := range []struct {
+		level int
+		takes time.Duration
+		fails time.Duration // 0: it wakes
+	}{
+		{1, wakeWait - time.Second, 0}, {1, wakeWait + time.Second, wakeWait},
+		{2, wakeWait + time.Second, 0}, {2, start - time.Second, 0}, {2, start + time.Second, start},
+	} {
+		t.Run(fmt.Sprint(x.takes, " from level ", x.level), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &fakeNode{wakeTime: x.takes}
+				l := newSleepingReplica(t, s)
+				l.Sleep(x.level, "idle")
+				time.Sleep(time.Second)
+				began := time.Now()
+				l.WakeUp("asked for")
+				if x.fails > 0 {
+					l.ended(t, functions.Failed, fmt.Sprint("vllm: wake hung: no answer to /wake_up within ", x.fails))
+					return
+				}
+				l.wait(functions.Ready, start)
+				expectState(t, l, functions.Ready)
+				if d := time.Since(began); d < x.takes {
+					t.Errorf("READY %s after a wake of %s", d, x.takes)
+				}
+				l.Unload(0, "done")
+				l.ended(t, functions.Unloaded, "")
+			})
+		})
+	}
 }

@@ -539,6 +539,7 @@ func TestDrain(t *testing.T) {
 		until          time.Duration // requests run until then
 		known          bool          // the engine has metrics
 		owner          bool          // the owner knows too
+		queued         bool          // they wait in the engine's queue
 		again          time.Duration // a second Unload, with this drain
 		ignoresSignals bool
 		min            time.Duration
@@ -547,6 +548,7 @@ func TestDrain(t *testing.T) {
 	}{
 		{name: "idle", known: true, max: 200 * time.Millisecond},
 		{name: "requests finish", known: true, until: 10 * time.Second, min: 10 * time.Second, max: 10*time.Second + 200*time.Millisecond},
+		{name: "requests leave the engine's queue", known: true, queued: true, until: 10 * time.Second, min: 10 * time.Second, max: 10*time.Second + 200*time.Millisecond},
 		{name: "requests do not", known: true, until: time.Hour, min: 30 * time.Second, max: 30 * time.Second},
 		{name: "nor does it heed SIGTERM", known: true, until: time.Hour, ignoresSignals: true, min: 30 * time.Second, max: 32 * time.Second},
 		{name: "no metrics", min: 30 * time.Second, max: 30 * time.Second},
@@ -566,6 +568,9 @@ func TestDrain(t *testing.T) {
 				s := &fakeNode{metrics: func() (engine.Metrics, error) {
 					if !c.known {
 						return engine.Metrics{}, engine.ErrNoMetrics
+					}
+					if c.queued {
+						return engine.Metrics{Waiting: running(), Load: true}, nil
 					}
 					return engine.Metrics{Running: running(), Load: true}, nil
 				}}

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -147,5 +148,41 @@ func TestBusyEngine(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestAnswersToProbes: an engine that answers each probe with an error is given up at the third,
+// and one that is busy goes on serving, also where its /health is an error.
+func TestAnswersToProbes(t *testing.T) {
+	for _, unhealthy := range []bool{false, true} {
+		for _, status := range []int{400, 401, 403, 404, 422, 429, 500, 501, 502, 503, 504} {
+			t.Run(fmt.Sprint(status, " unhealthy: ", unhealthy), func(t *testing.T) {
+				busy := status == 429 || status == 503
+				s := &fakeNode{}
+				var refuses atomic.Bool
+				s.tokenErr = func(int64) error {
+					if refuses.Load() {
+						return &engine.StatusError{Status: status, Body: "no"}
+					}
+					return nil
+				}
+				virtual(t, s, func(t *testing.T, l *replicaRun) {
+					time.Sleep(time.Second)
+					refuses.Store(true)
+					s.unhealthy.Store(unhealthy)
+					for range 4 * probeTries {
+						l.Suspect("a request failed")
+						time.Sleep(time.Second)
+					}
+					if !busy {
+						l.ended(t, functions.Failed, fmt.Sprint("HTTP ", status))
+						return
+					}
+					expectState(t, l, functions.Ready)
+					l.Unload(0, "done")
+					l.ended(t, functions.Unloaded, "")
+				})
+			})
+		}
 	}
 }
