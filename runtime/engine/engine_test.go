@@ -139,7 +139,7 @@ func TestPrepare(t *testing.T) {
 			argv: "/x/llama --model " + models + "/q-00001-of-00002.gguf --alias tiny --host 127.0.0.1 --port 7001 --metrics " +
 				"--mmproj " + models + "/mmproj-q.gguf"},
 		{name: "llamacpp that sees", environ: []string{"THAW_ENGINE_LLAMACPP=/x/llama"},
-			r:    Request{Spec: functions.ModelSpec{Engine: functions.EngineLlamaCpp}, Path: sees},
+			r: Request{Spec: functions.ModelSpec{Engine: functions.EngineLlamaCpp}, Path: sees},
 			argv: "/x/llama --model " + sees + "/Q4/m.gguf --alias tiny --host 127.0.0.1 --port 7001 --metrics " +
 				"--mmproj " + sees + "/mmproj-F16.gguf"},
 		{name: "llamacpp with a projector of its own", environ: []string{"THAW_ENGINE_LLAMACPP=/x/llama"},

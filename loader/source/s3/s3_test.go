@@ -235,8 +235,9 @@ func TestCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := filepath.Join(t.TempDir(), "config")
-	if err := os.WriteFile(config, []byte("[default]\naws_access_key_id = WRONG\naws_secret_access_key = x\n[profile lab]\naws_access_key_id = "+
-		"CONFIGKEY\naws_secret_access_key = CANARY\nregion = eu-west-1\n"), 0o600); err != nil {
+	profiles := "[default]\naws_access_key_id = WRONG\naws_secret_access_key = x\n" +
+		"[profile lab]\naws_access_key_id = CONFIGKEY\naws_secret_access_key = CANARY\nregion = eu-west-1\n"
+	if err := os.WriteFile(config, []byte(profiles), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
@@ -289,7 +290,8 @@ func TestWebIdentity(t *testing.T) {
 		header.Store(r.Header.Get("Authorization"))
 		return false
 	})
-	s := s3.New(s3.Options{Getenv: srv.env("AWS_ACCESS_KEY_ID", "", "AWS_SHARED_CREDENTIALS_FILE", file+".none", "AWS_CONFIG_FILE", file+".none", "AWS_WEB_IDENTITY_TOKEN_FILE",
+	s := s3.New(s3.Options{Getenv: srv.env("AWS_ACCESS_KEY_ID", "", "AWS_SHARED_CREDENTIALS_FILE", file+".none",
+		"AWS_CONFIG_FILE", file+".none", "AWS_WEB_IDENTITY_TOKEN_FILE",
 		file, "AWS_ROLE_ARN", "arn:aws:iam::1:role/r", "AWS_ENDPOINT_URL_STS", sts.URL)})
 	defer s.Close()
 	for range 2 {
