@@ -121,7 +121,7 @@ func DescribeFailure(err error, hung bool) (problem, kind string, e *openai.Erro
 		return "it said nothing within the deadline for its first token", "hung", openai.New(openai.EngineHung, "")
 	case errors.As(err, &frame):
 		if e = frame.Answer; e == nil {
-			e = openai.New(openai.EngineCrashed, "The engine failed before it answered.")
+			e = openai.New(openai.EngineCrashed, "The engine failed before it answered: its core process died. Its log says why.")
 		}
 		return ErrorBeforeToken, "error_frame", e
 	case errors.Is(err, upstream.ErrDial):

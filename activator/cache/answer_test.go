@@ -128,6 +128,7 @@ func TestPlainOfParts(t *testing.T) {
 		"members of an engine's own": {[]string{`"thinking":"h","reasoning_details":[{"text":"a"}],"name":"x","images":[]`, `"thinking":"m","reasoning_details":[{"text":"b"}],"name":"x","content":"c"`}, `{"role":"assistant","content":"c","thinking":"hm","reasoning_details":[{"text":"a"},{"text":"b"}],"name":"x"}`},
 		"content in parts":           {[]string{`"content":[{"type":"thinking","thinking":"h"}]`, `"content":[{"type":"text","text":"a"}]`, `"content":"b"`}, `{"role":"assistant","content":[{"type":"thinking","thinking":"h"},{"type":"text","text":"a"},{"type":"text","text":"b"}]}`},
 		"arguments as an object":     {[]string{`"tool_calls":[{"index":"0","id":"t","function":{"name":"f","arguments":{"a":1}}}]`}, `{"role":"assistant","content":null,"tool_calls":[{"id":"t","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]}`},
+		"the message so far beside":  {[]string{`"role":"assistant","content":""},"message":{"content":""`, `"content":"one "},"message":{"content":"one "`, `"content":"two"},"message":{"content":"one two"`, `},"message":{"role":"assistant","content":"one two"`}, `{"role":"assistant","content":"one two"}`},
 		"a call that is no object":   {[]string{`"function_call":"f"`}, ""},
 		"a call without a name":      {[]string{`"function_call":{"name":1}`}, ""},
 		"sound that is no object":    {[]string{`"audio":"AAEC"`}, ""},

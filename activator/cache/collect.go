@@ -67,6 +67,7 @@ type collected struct {
 	sound    *sound
 	logprobs []member
 	guess    bool
+	parts    bool     // deltas carry the message
 	more     []member // of the message, of engines' own: of texts and lists the parts, of others the last
 	rest     []member // of the choice
 }
@@ -92,8 +93,14 @@ type call struct {
 }
 
 func (c *collected) add(choice []member) bool {
+	c.parts = c.parts || slices.ContainsFunc(membersOf(value(choice, "delta")), func(d member) bool {
+		return d.name != "role" && !isNull(d.value) && string(d.value) != `""`
+	})
 	for _, m := range choice {
 		ok := true
+		if m.name == "message" && c.parts {
+			continue // some engines repeat there what the deltas have said so far
+		}
 		switch m.name {
 		case "index":
 		case "text":

@@ -39,6 +39,24 @@ type StatusError struct {
 
 func (e *StatusError) Error() string { return e.Message }
 
+// ErrorOf is the error in the member "error" of an answer, nil if there is none. Engines' codes
+// may be numbers, and the whole error a text.
+func ErrorOf(status int, member json.RawMessage) *StatusError {
+	e := &StatusError{Status: status}
+	var object struct {
+		Message string
+		Code    any
+	}
+	switch {
+	case len(member) == 0 || string(member) == "null":
+		return nil
+	case json.Unmarshal(member, &e.Message) != nil && json.Unmarshal(member, &object) == nil:
+		e.Message = object.Message
+		e.Code, _ = object.Code.(string)
+	}
+	return e
+}
+
 // bounds of what a client waits for and keeps.
 const (
 	dialTimeout = 5 * time.Second
@@ -132,13 +150,13 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 	}
 	defer res.Body.Close()
 	b, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
-	e := &StatusError{Status: res.StatusCode}
 	var wire struct {
-		Error struct{ Message, Code string } `json:"error"`
+		Error json.RawMessage `json:"error"`
 	}
-	if json.Unmarshal(b, &wire) == nil && wire.Error.Message != "" {
-		e.Message, e.Code = wire.Error.Message, wire.Error.Code
-	} else {
+	_ = json.Unmarshal(b, &wire)
+	e := ErrorOf(res.StatusCode, wire.Error)
+	if e == nil || e.Message == "" {
+		e = &StatusError{Status: res.StatusCode}
 		e.Message = c.server + " answered " + res.Status + ", and not as thaw does: is it the address of a thaw server?"
 	}
 	if u, err := url.Parse(c.server); err == nil && u.Host != "" && u.Path != "" && e.Code == string(openai.UnknownEndpoint) {

@@ -73,6 +73,10 @@ func TestRun(t *testing.T) {
 		out, says    string
 	}{
 		{"an engine that dies", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"}}]}\n\n" + string(openai.New(openai.EngineCrashed, "The engine\x1b[2J died.").Frame()), kit.ExitUnavailable, "Ice\n", `The engine\x1b[2J died.`},
+		{"an error with a number for a code", "data: {\"error\":{\"message\":\"Out of memory.\",\"type\":\"server_error\",\"code\":500}}\n\n", kit.ExitUnavailable, "", "error: Out of memory."},
+		{"an error that is a text", "data: {\"error\":\"Out of memory.\"}\n\n", kit.ExitUnavailable, "", "error: Out of memory."},
+		{"an error without words", "data: {\"error\":{\"status\":7}}\n\n", kit.ExitUnavailable, "", `{"status":7}`},
+		{"no error", "data: {\"error\":null,\"choices\":[{\"delta\":{\"content\":\"Ice\"},\"finish_reason\":\"stop\"}]}\n\n", 0, "Ice\n", ""},
 		{"a stream that only ends", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"}}]}\n\n", kit.ExitUnavailable, "Ice\n", chatstream.ErrCut.Error()},
 		{"an end without DONE", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"},\"finish_reason\":\"length\"}]}\n\n", 0, "Ice\n", ""},
 		{"no stream of ours", "data: hello\n\n", kit.ExitFailed, "", "not what OpenAI's clients read"},
@@ -82,6 +86,12 @@ func TestRun(t *testing.T) {
 		if exit != tt.exit || out != tt.out || !strings.Contains(errs, tt.says) {
 			t.Errorf("%s: %d %q %q", tt.name, exit, out, errs)
 		}
+	}
+	s.chat = func(_ *httpserver.Request, res *httpserver.Response) { // as vLLM writes it
+		res.Status, res.Body = 400, []byte(`{"error":{"message":"Too long.","type":"BadRequestError","param":null,"code":400}}`)
+	}
+	if _, errs, exit := s.thaw(t, "", "run", "tiny", "x"); exit == 0 || !strings.HasPrefix(errs, "error: Too long.\n") {
+		t.Errorf("a code that is a number: exit %d: %s", exit, errs)
 	}
 	for code, exit := range map[openai.Code]int{
 		openai.ModelNotFound: kit.ExitNotFound, openai.InvalidAPIKey: kit.ExitDenied, openai.RateLimitExceeded: kit.ExitDenied, openai.GPUQuotaExceeded: kit.ExitDenied,

@@ -42,7 +42,7 @@
 //	THAW_MODEL   the model file, as YAML, without scale and queue
 //	THAW_SOCKETS the node's folder with the loader's socket, mounted read-only
 //	/tmp         the only writable place on a disk, and HOME
-//	/dev/shm     memory, for vllm and sglang
+//	/dev/shm     memory, for vllm and sglang, and for every engine with several GPUs
 //
 // It runs as uid 65532 with a read-only root, without capabilities, privilege escalation
 // or a Kubernetes token, under RuntimeDefault seccomp. The engine's args and env are in

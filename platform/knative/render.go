@@ -361,7 +361,7 @@ func (r *rendering) pod() corev1.PodSpec {
 			VolumeMounts:    []corev1.VolumeMount{{Name: "thaw", MountPath: path.Dir(program)}},
 		}}
 	}
-	if e := r.m.Spec.Engine; e == functions.EngineVLLM || e == functions.EngineSGLang {
+	if e := r.m.Spec.Engine; e == functions.EngineVLLM || e == functions.EngineSGLang || res.GPUs > 1 {
 		// Workers communicate through shared memory, of which a container has 64 MiB.
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "shared", MountPath: "/dev/shm"})
 		pod.Volumes = append(pod.Volumes,

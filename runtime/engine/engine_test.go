@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,6 +87,13 @@ func TestPrepare(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	sees := t.TempDir()
+	for f, size := range map[string]int{"Q4/m.gguf": 9, "mmproj-BF16.gguf": 3, "mmproj-F16.gguf": 2, "mmproj-F32.gguf": 4, "mmproj.txt": 0} {
+		made := os.MkdirAll(filepath.Join(sees, "Q4"), 0o700)
+		if err := cmp.Or(made, os.WriteFile(filepath.Join(sees, f), make([]byte, size), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	gpus := functions.ModelSpec{Engine: functions.EngineVLLM, Args: []string{"--max-model-len=4096"},
 		Resources: functions.Resources{GPUs: 2, GPUMemory: 40 << 30}, Adapters: []functions.Adapter{{Name: "a", Rank: 16}, {Name: "b", Rank: 64}}}
 	for _, c := range []struct {
@@ -128,7 +136,15 @@ func TestPrepare(t *testing.T) {
 			argv: "/bin/sglang serve --model-path /m --served-model-name tiny --host 127.0.0.1 --port 7001 --enable-metrics " +
 				"--mem-fraction-static=0.7"},
 		{name: "llamacpp", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineLlamaCpp}, Path: models}, environ: []string{"THAW_ENGINE_LLAMACPP=/x/llama"},
-			argv: "/x/llama --model " + models + "/q-00001-of-00002.gguf --alias tiny --host 127.0.0.1 --port 7001 --metrics"},
+			argv: "/x/llama --model " + models + "/q-00001-of-00002.gguf --alias tiny --host 127.0.0.1 --port 7001 --metrics " +
+				"--mmproj " + models + "/mmproj-q.gguf"},
+		{name: "llamacpp that sees", environ: []string{"THAW_ENGINE_LLAMACPP=/x/llama"},
+			r: Request{Spec: functions.ModelSpec{Engine: functions.EngineLlamaCpp}, Path: sees},
+			argv: "/x/llama --model " + sees + "/Q4/m.gguf --alias tiny --host 127.0.0.1 --port 7001 --metrics " +
+				"--mmproj " + sees + "/mmproj-F16.gguf"},
+		{name: "llamacpp with a projector of its own", environ: []string{"THAW_ENGINE_LLAMACPP=/x/llama"},
+			r:    Request{Spec: functions.ModelSpec{Engine: functions.EngineLlamaCpp, Args: []string{"--no-mmproj"}}, Path: sees},
+			argv: "/x/llama --model " + sees + "/Q4/m.gguf --alias tiny --host 127.0.0.1 --port 7001 --metrics --no-mmproj"},
 		{name: "command", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineCommand, Args: []string{"ollama", "--port={port}", "{model}:{name}"}, Env: map[string]string{"HOST": "127.0.0.1:{port}"}}, Path: "/m"},
 			argv: "/bin/ollama --port=7001 /m:tiny", env: []string{"HOST=127.0.0.1:7001"}},
 		{name: "command beside its file", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineCommand, Args: []string{"./serve", "{port}"}}, Dir: models},

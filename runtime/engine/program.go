@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -146,6 +147,34 @@ func findGGUF(path, pattern string) (string, error) {
 		return "", fmt.Errorf("engine llamacpp: %q matches none of the .gguf files in %s: %s", pattern, path, weightsets.List(all))
 	}
 	return "", fmt.Errorf("engine llamacpp: no .gguf file in %s", path)
+}
+
+// projectorFlags are the flags of llama.cpp that say which projector there is, if any.
+var projectorFlags = []string{"--mmproj", "-mm", "--mmproj-url", "-mmu", "--mmproj-auto", "--no-mmproj", "--no-mmproj-auto"}
+
+// findProjector returns the file that makes images readable for a model of a folder: the
+// smallest one beside the model, else at the top of the folder; "" without any.
+func findProjector(folder, model string) (found string) {
+	if folder == model {
+		return ""
+	}
+	for _, dir := range []string{filepath.Dir(model), folder} {
+		entries, _ := os.ReadDir(dir)
+		size := int64(math.MaxInt64)
+		for _, e := range entries {
+			if name := e.Name(); !strings.HasPrefix(name, "mmproj") || filepath.Ext(name) != ".gguf" {
+				continue
+			}
+			at := filepath.Join(dir, e.Name())
+			if st, err := os.Stat(at); err == nil && st.Mode().IsRegular() && st.Size() < size {
+				found, size = at, st.Size()
+			}
+		}
+		if found != "" {
+			break
+		}
+	}
+	return found
 }
 
 func lookPathError(err error) string {

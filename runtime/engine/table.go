@@ -113,7 +113,11 @@ func engineRow(e functions.Engine) (row, bool) {
 				if err != nil {
 					return nil, err
 				}
-				return []string{"--model", file, "--alias", r.Name, "--host", "127.0.0.1", "--port", strconv.Itoa(r.Port), "--metrics"}, nil
+				a := []string{"--model", file, "--alias", r.Name, "--host", "127.0.0.1", "--port", strconv.Itoa(r.Port), "--metrics"}
+				if p := findProjector(r.Path, file); p != "" && !hasFlag(r.Spec.Args, projectorFlags...) {
+					a = append(a, "--mmproj", p)
+				}
+				return a, nil
 			},
 		}, true
 	case functions.EngineCommand:

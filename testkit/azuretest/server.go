@@ -29,7 +29,7 @@ const (
 )
 
 // SAS is a signature that every server accepts in place of the key's.
-const SAS = "sv=2024-11-04&sr=c&sp=rl&se=2099-01-01T00%3A00%3A00Z&sig=c2lnbmF0dXJlK29mL3RoZS9TQVM%3D"
+const SAS = "sv=2024-11-04&sr=c&sp=rl&se=2099-01-01T00%3A00%3A00Z&sig=c2lnbm%2BF0dXJlK29mL3Ro%2FS9TQVM%3D"
 
 // Server serves one container.
 type Server struct {

@@ -33,7 +33,7 @@ const (
 )
 
 const howTo = "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or give " +
-	"this machine an identity (workload identity, managed identity, az login)"
+	"this machine an identity (workload identity, managed identity, az login; of several identities AZURE_CLIENT_ID names one)"
 
 // newAccess finds the credential for a place and makes a client. A key or a SAS is used
 // only for its own account: it is never sent to another one that a source names.
@@ -140,7 +140,8 @@ func (s *Source) accessWithKey(p blobLocation, endpoint, account, key, how strin
 }
 
 func (s *Source) accessWithSAS(p blobLocation, endpoint, sas, how string, opts *container.ClientOptions) (*containerAccess, error) {
-	sas = strings.TrimPrefix(sas, "?")
+	// A + that is not escaped is part of the signature: no value of a SAS has a blank.
+	sas = strings.ReplaceAll(strings.TrimPrefix(sas, "?"), "+", "%2B")
 	if _, err := url.ParseQuery(sas); err != nil || !strings.Contains(sas, "sig=") {
 		return nil, source.Fail(source.Denied, "the SAS in "+how+" is not one: it has no sig=", howTo).At(p.String(), "")
 	}

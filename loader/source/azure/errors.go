@@ -3,6 +3,7 @@ package azure
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
+	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
@@ -32,6 +34,11 @@ func sdkError(ctx context.Context, p blobLocation, a *containerAccess, name stri
 	switch {
 	case noIdentity(err):
 		e.Kind, e.Detail, e.Fix = source.Denied, "no identity of this machine returned a token for "+p.describe(), a.setUp
+		if failed, ok := errors.AsType[*azidentity.AuthenticationFailedError](err); ok {
+			if m := identityMessage(failed.RawResponse); m != "" {
+				e.Detail += ": " + m
+			}
+		}
 		return e
 	case !ok:
 		no := httpsource.NoAnswer(err)
@@ -122,16 +129,38 @@ const maxMessage = 500
 // where there is none. A message that repeats the request's signature or token is left
 // out. AuthenticationErrorDetail, which holds the string that was signed, is not read.
 func serviceMessage(r *http.Response) string {
+	var e struct{ Message string }
+	return refusalMessage(r, func(body []byte) (string, error) {
+		err := xml.Unmarshal(bytes.TrimPrefix(body, []byte("\xef\xbb\xbf")), &e)
+		return e.Message, err
+	})
+}
+
+// identityMessage is serviceMessage of what gives identities their tokens.
+func identityMessage(r *http.Response) string {
+	var e struct {
+		Description string `json:"error_description"`
+	}
+	return refusalMessage(r, func(body []byte) (string, error) {
+		err := json.Unmarshal(body, &e)
+		return e.Description, err
+	})
+}
+
+func refusalMessage(r *http.Response, message func(body []byte) (string, error)) string {
 	if r == nil || r.Request == nil {
 		return ""
 	}
 	body, err := runtime.Payload(r) // which the SDK has read and keeps
-	var e struct{ Message string }
-	if err != nil || xml.Unmarshal(bytes.TrimPrefix(body, []byte("\xef\xbb\xbf")), &e) != nil {
+	if err != nil {
+		return ""
+	}
+	m, err := message(body)
+	if err != nil {
 		return ""
 	}
 	// The lines that follow are an id and the time.
-	m, _, _ := strings.Cut(strings.TrimSpace(e.Message), "\n")
+	m, _, _ = strings.Cut(strings.TrimSpace(m), "\n")
 	m = strings.TrimSpace(strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {
 			return ' '
@@ -154,7 +183,7 @@ func holdsSecret(text string, req *http.Request) bool {
 	}
 	// SharedKey ACCOUNT:SIGNATURE, or Bearer TOKEN.
 	authorization := req.Header.Get("Authorization")
-	secrets := []string{authorization[strings.LastIndexAny(authorization, " :")+1:]}
+	secrets := []string{authorization[strings.LastIndexAny(authorization, " :")+1:], req.Header.Get("X-Identity-Header")}
 	for _, signature := range req.URL.Query()["sig"] {
 		secrets = append(secrets, signature, url.QueryEscape(signature))
 	}

@@ -22,6 +22,28 @@ import (
 	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
+// TestRefusedIdentity: what the endpoint of a machine's identities says is in the error.
+func TestRefusedIdentity(t *testing.T) {
+	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprint(w, `{"error":"invalid_request","error_description":"Multiple user assigned identities exist, please specify the clientId / resourceId of the identity in the token request"}`)
+	}))
+	defer endpoint.Close()
+	for k, v := range map[string]string{"IDENTITY_ENDPOINT": endpoint.URL, "IDENTITY_HEADER": "CANARY", "AZURE_CLIENT_ID": "", "AZURE_TENANT_ID": "", "AZURE_FEDERATED_TOKEN_FILE": "", "PATH": t.TempDir()} {
+		if t.Setenv(k, v); v == "" {
+			os.Unsetenv(k)
+		}
+	}
+	s := azure.New(azure.Options{Getenv: func(string) string { return "" }})
+	defer s.Close()
+	_, err := s.Plan(t.Context(), "az://account1/weights/m", nil)
+	if source.KindOf(err) != source.Denied || !strings.Contains(err.Error(), "Multiple user assigned identities exist") ||
+		!strings.Contains(err.Error(), "AZURE_CLIENT_ID") {
+		t.Errorf("%v", err)
+	}
+}
+
 // A pod's federated token becomes a token of the directory, and is read again
 // when the service does not take what was made of it.
 func TestWorkloadIdentity(t *testing.T) {

@@ -25,6 +25,8 @@ func credentials(url string) []credential {
 		{name: "connection string with a key and a SAS", env: map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "BlobEndpoint=" + account + ";AccountName=" + azuretest.Account + ";SharedAccessSignature=?" + azuretest.SAS + ";AccountKey=" + azuretest.Key}, key: true},
 		{name: "account and key", endpoint: account, env: map[string]string{"AZURE_STORAGE_ACCOUNT": azuretest.Account, "AZURE_STORAGE_KEY": azuretest.Key}, key: true},
 		{name: "account, key and SAS", endpoint: account, env: map[string]string{"AZURE_STORAGE_ACCOUNT": azuretest.Account, "AZURE_STORAGE_KEY": azuretest.Key, "AZURE_STORAGE_SAS_TOKEN": azuretest.SAS}, key: true},
+		{name: "SAS with a bare plus", endpoint: account, env: map[string]string{"AZURE_STORAGE_ACCOUNT": azuretest.Account,
+			"AZURE_STORAGE_SAS_TOKEN": strings.NewReplacer("%2B", "+", "%2F", "/", "%3D", "=").Replace(azuretest.SAS)}},
 		{name: "account and SAS", endpoint: account, env: map[string]string{"AZURE_STORAGE_ACCOUNT": azuretest.Account, "AZURE_STORAGE_SAS_TOKEN": "?" + azuretest.SAS}},
 	}
 }

@@ -13,6 +13,7 @@
 //	THAW_S3_ANONYMOUS=true                          nothing is signed
 //	AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
 //	~/.aws/credentials                              AWS_SHARED_CREDENTIALS_FILE, AWS_PROFILE; credential_process too
+//	~/.aws/config                                   AWS_CONFIG_FILE, AWS_PROFILE: keys and credential_process alone
 //	AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN       a service account's role; the file is read again each time
 //	AWS_CONTAINER_CREDENTIALS_*                     a task's role
 //	the instance's role                             unless AWS_EC2_METADATA_DISABLED=true

@@ -194,6 +194,12 @@ func TestListings(t *testing.T) {
 			t.Errorf("%s: %q, asked for %q, %v", name, names, asked, err)
 		}
 	}
+	mu.Lock()
+	pages = map[string]string{"": page(object("m/a.json", 3) + "<IsTruncated>true</IsTruncated>")}
+	mu.Unlock()
+	if _, err := s.Plan(t.Context(), "s3://abc/m", nil); err == nil || !strings.Contains(err.Error(), "ListObjectsV2") {
+		t.Errorf("no token: %v", err)
+	}
 	// One file, and the digests that its answer has.
 	for _, x := range []struct {
 		fields []string

@@ -249,7 +249,8 @@ func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan,
 			files = append(files, source.File{Name: key, Size: o.Size, Version: httpsource.QuoteETag(o.ETag)})
 		}
 		if list.Truncated && list.Next == "" {
-			return nil, "", p.Malformed("", "the listing goes on and does not say where")
+			return nil, "", source.Fail(source.Malformed, "the listing goes on and does not say where, so its end is not known",
+				"the server has to know ListObjectsV2 with its continuation tokens: a newer one does").At(p.String(), "")
 		}
 		if !list.Truncated {
 			list.Next = ""

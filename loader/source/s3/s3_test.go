@@ -234,15 +234,23 @@ func TestCredentials(t *testing.T) {
 		"PROFILEKEY\naws_secret_access_key = CANARY\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	config := filepath.Join(t.TempDir(), "config")
+	profiles := "[default]\naws_access_key_id = WRONG\naws_secret_access_key = x\n" +
+		"[profile lab]\naws_access_key_id = CONFIGKEY\naws_secret_access_key = CANARY\nregion = eu-west-1\n"
+	if err := os.WriteFile(config, []byte(profiles), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		name string
 		env  []string
 		want string
 	}{
+		{"profile of the other file", []string{"AWS_ACCESS_KEY_ID", "", "AWS_SHARED_CREDENTIALS_FILE", file, "AWS_CONFIG_FILE", config, "AWS_PROFILE", "lab", "AWS_EC2_METADATA_DISABLED", "true"}, "Credential=CONFIGKEY/"},
+		{"default of the other file", []string{"AWS_ACCESS_KEY_ID", "", "AWS_SHARED_CREDENTIALS_FILE", file + ".none", "AWS_CONFIG_FILE", config, "AWS_EC2_METADATA_DISABLED", "true"}, "Credential=WRONG/"},
 		{"environment", nil, "Credential=AKIDtest/"},
 		{"profile", []string{"AWS_ACCESS_KEY_ID", "", "AWS_SHARED_CREDENTIALS_FILE", file, "AWS_PROFILE", "models", "AWS_EC2_METADATA_DISABLED", "true"}, "Credential=PROFILEKEY/"},
 		{"anonymous", []string{"THAW_S3_ANONYMOUS", "true"}, ""},
-		{"nothing", []string{"AWS_ACCESS_KEY_ID", "", "AWS_SHARED_CREDENTIALS_FILE", file + ".none", "AWS_EC2_METADATA_DISABLED", "true"}, ""},
+		{"nothing", []string{"AWS_ACCESS_KEY_ID", "", "AWS_SHARED_CREDENTIALS_FILE", file + ".none", "AWS_CONFIG_FILE", file + ".none", "AWS_EC2_METADATA_DISABLED", "true"}, ""},
 	} {
 		s := s3.New(s3.Options{Getenv: srv.env(tc.env...)})
 		_, err := s.Plan(t.Context(), "s3://"+bucket+"/m", nil)
@@ -282,7 +290,8 @@ func TestWebIdentity(t *testing.T) {
 		header.Store(r.Header.Get("Authorization"))
 		return false
 	})
-	s := s3.New(s3.Options{Getenv: srv.env("AWS_ACCESS_KEY_ID", "", "AWS_SHARED_CREDENTIALS_FILE", file+".none", "AWS_WEB_IDENTITY_TOKEN_FILE",
+	s := s3.New(s3.Options{Getenv: srv.env("AWS_ACCESS_KEY_ID", "", "AWS_SHARED_CREDENTIALS_FILE", file+".none",
+		"AWS_CONFIG_FILE", file+".none", "AWS_WEB_IDENTITY_TOKEN_FILE",
 		file, "AWS_ROLE_ARN", "arn:aws:iam::1:role/r", "AWS_ENDPOINT_URL_STS", sts.URL)})
 	defer s.Close()
 	for range 2 {

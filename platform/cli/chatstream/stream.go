@@ -2,6 +2,7 @@ package chatstream
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -177,13 +178,14 @@ func readStream(r io.Reader, handle func(streamFrame) error) error {
 				} `json:"delta"`
 				FinishReason string `json:"finish_reason"`
 			} `json:"choices"`
-			Error *struct{ Message, Code string } `json:"error"`
+			Error json.RawMessage `json:"error"`
 		}
 		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
 			return fmt.Errorf("the stream is not what OpenAI's clients read: %w", err)
 		}
-		if chunk.Error != nil {
-			return &api.StatusError{Status: 502, Code: chunk.Error.Code, Message: chunk.Error.Message}
+		if e := api.ErrorOf(502, chunk.Error); e != nil {
+			e.Message = cmp.Or(e.Message, string(chunk.Error))
+			return e
 		}
 		for _, choice := range chunk.Choices {
 			finished = finished || choice.FinishReason != ""
