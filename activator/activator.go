@@ -68,7 +68,6 @@ type Adapters interface {
 // HoldMode is what a plain (not streamed) request gets while it waits.
 type HoldMode string
 
-// The hold modes.
 const (
 	HoldSilent HoldMode = "hold" // silence until the answer; the default
 	HoldPad    HoldMode = "pad"  // 200 and newlines after PadAfter; a failure then aborts

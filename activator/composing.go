@@ -154,7 +154,6 @@ func (a *Activator) paceOf(name functions.Name) *routes.Pace {
 	return pace.(*routes.Pace)
 }
 
-// countComposition counts a request for a Composition.
 func (p *proxyRequest) countComposition(code int, took time.Duration) {
 	name, m := p.composition.FullName(), p.a.o.Metrics
 	m.Series("thaw_requests_total", name.Name, name.Team, p.endpoint.Path, strconv.Itoa(code), "false")(1)

@@ -33,7 +33,6 @@ func (a *Activator) newRequest(req *httpserver.Request) (p *proxyRequest, e *ope
 	return p, e
 }
 
-// checkHead checks the endpoint and the method.
 func (p *proxyRequest) checkHead() *openai.Error {
 	if p.endpoint == nil {
 		return openai.UnknownPath("this server does not answer", p.http.req.Path)

@@ -380,7 +380,6 @@ func (s *eventStream) countEngineError() {
 	p.reportProblem(answer.ErrorInAnswer)
 }
 
-// endWithError ends the stream with an error frame.
 func (s *eventStream) endWithError(e *openai.Error) {
 	p := s.x
 	p.reason = cmp.Or(p.reason, string(e.Code))

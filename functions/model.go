@@ -238,7 +238,6 @@ func (s *ModelSpec) StagedFiles() []string {
 // Priority is a word for the order of a team's requests. "" is unset: normal.
 type Priority string
 
-// The priorities.
 const (
 	PriorityHigh   Priority = "high"
 	PriorityNormal Priority = "normal"

@@ -31,7 +31,6 @@ func (p Problem) String() string {
 // the keyboard does not become an allocation.
 const maxCount = 1 << 20
 
-// problems collects.
 type problems []Problem
 
 func (p *problems) add(path, hint, format string, args ...any) {

@@ -197,7 +197,6 @@ func (p *problems) checkLanguage(path, s string) {
 	p.add(path, hint, "%q is no code of a language", Clip(s))
 }
 
-// checkIntents returns the names of the intents.
 func (p *problems) checkIntents(in *Intents) (names []string) {
 	p.checkShare("spec.intents.threshold", in.Threshold)
 	checkWord(p, "spec.intents.classifier", "classifier", in.Classifier, []string{ClassifierBuiltin})

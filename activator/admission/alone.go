@@ -50,7 +50,6 @@ func (q *Queue) ReleaseAlone(now time.Time) {
 	q.admit(now)
 }
 
-// orderOf is the order in which r waits.
 func (q *Queue) orderOf(r *Request) *order {
 	switch {
 	case r.Alone:

@@ -13,7 +13,6 @@ import (
 // Verdict is what becomes of a request next.
 type Verdict uint8
 
-// The verdicts.
 const (
 	Serve  Verdict = iota // a READY replica has a slot for it
 	Wait                  // it waits

@@ -10,7 +10,6 @@ import (
 // Priority orders the requests of one team; Low ones come behind those of all teams.
 type Priority int8
 
-// The priorities.
 const (
 	Low    Priority = -1
 	Normal Priority = 0

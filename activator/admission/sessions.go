@@ -10,7 +10,6 @@ const (
 // Moved is why a session's request was given another replica than the session's last one.
 type Moved string
 
-// The reasons.
 const (
 	NotMoved       Moved = ""
 	MovedGone      Moved = "gone"      // it has ended or failed

@@ -10,7 +10,6 @@ import (
 // Wake is what the caller of Request.Decide asks of the platform.
 type Wake uint8
 
-// What is asked.
 const (
 	NoWake  Wake = iota // nothing: another request has asked
 	Nudge               // to look at the demand

@@ -18,7 +18,6 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// inputLine is one line of an input.
 type inputLine struct {
 	CustomID string         `json:"custom_id"`
 	Method   string         `json:"method"`

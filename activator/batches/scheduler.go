@@ -59,7 +59,6 @@ type queued struct {
 	p place
 }
 
-// opening is the outcome of opening a batch.
 type opening struct {
 	rec store.Record
 	j   *job

@@ -194,7 +194,6 @@ type page struct {
 	HasMore bool    `json:"has_more"`
 }
 
-// listQuery is the query of a list.
 type listQuery struct {
 	after, purpose string
 	limit          int

@@ -16,7 +16,6 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Bounds of an upload.
 const (
 	MaxFile    = 200 << 20
 	MaxLines   = 50_000
@@ -40,7 +39,6 @@ func (s *Server) Receive(req *httpserver.Request) (httpserver.Receiver, int64) {
 	return &upload{s: s, kind: strings.Clone(req.Header("Content-Type")), keep: keepFiles}, s.maxFile + formRoom
 }
 
-// upload reads the form of an upload.
 type upload struct {
 	s    *Server
 	kind string // content type of the form
@@ -185,7 +183,6 @@ func (u *upload) count(p []byte) {
 	}
 }
 
-// check checks the form as a whole.
 func (u *upload) check() error {
 	switch {
 	case !u.file:

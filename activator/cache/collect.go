@@ -85,7 +85,6 @@ type sound struct {
 	data       []string
 }
 
-// call is one call of a tool.
 type call struct {
 	id, kind  jsontext.Value
 	name      string

@@ -25,7 +25,6 @@ const (
 	wordOff   = "off"
 )
 
-// Modes of a request.
 const (
 	modeOff  = "off"  // neither read nor store
 	modeRead = "read" // read, never store

@@ -265,7 +265,6 @@ func (r *run) prepare() (e *openai.Error) {
 	return nil
 }
 
-// planOf is the plan of a file.
 func planOf(s *functions.CompositionSpec) *compose.Plan {
 	b := s.Budget
 	p := &compose.Plan{

@@ -38,7 +38,6 @@ type Coordinator struct {
 	seq        uint64
 }
 
-// member is an activator.
 type member struct {
 	disconnectedAt time.Time // zero while it is connected
 	sent           float64   // its share
@@ -48,7 +47,6 @@ type member struct {
 
 func (m *member) share() float64 { return max(m.sent, m.reported) }
 
-// limit is the state of one limit.
 type limit struct {
 	key       Key
 	size      float64

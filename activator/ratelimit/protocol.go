@@ -8,7 +8,6 @@ import (
 // Kind is what a limit counts.
 type Kind uint8
 
-// The kinds of limits.
 const (
 	Requests   Kind = iota // that begin, a minute
 	Tokens                 // a minute, charged afterwards: a bucket may be in debt
@@ -89,7 +88,6 @@ type Allotments struct {
 	List  []Allotment
 }
 
-// refilled is how much of size refills in d.
 func refilled(size float64, k Kind, d time.Duration) float64 {
 	if d <= 0 || k.Span() == 0 {
 		return 0

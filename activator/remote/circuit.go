@@ -15,7 +15,6 @@ const (
 	longestPause = time.Minute
 )
 
-// circuitState is the state of a circuit.
 type circuitState uint8
 
 const (

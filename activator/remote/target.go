@@ -23,7 +23,6 @@ import (
 // trips, and the common servers close theirs after a minute.
 const idleConnection = 30 * time.Second
 
-// target is one Remote.
 type target struct {
 	owner  *Remotes
 	spec   *functions.Remote

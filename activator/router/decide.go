@@ -164,7 +164,6 @@ func (e *evaluation) intent(text func() []byte) string {
 	return e.features.Intent
 }
 
-// readText reports whether there is a text to judge.
 func (e *evaluation) readText(text func() []byte) bool {
 	if !e.read && text != nil {
 		e.content = text()

@@ -224,7 +224,6 @@ func (g *generation) plain(a *call.Answer, err error) {
 	g.take(&c)
 }
 
-// end ends an answer that ended with err.
 func (g *generation) end(err error) {
 	if g.ended || g.cancelled.Load() || err == io.EOF && g.reason != "" {
 		return

@@ -17,7 +17,6 @@ type Conn struct {
 	asked   func(fd uintptr) bool // ask, made once
 }
 
-// asking is the state of an Ask.
 type asking struct {
 	request []byte
 	sent    int  // bytes of it

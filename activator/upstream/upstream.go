@@ -413,7 +413,6 @@ func (r *Response) Filter(f func(body io.Reader) io.Reader) {
 	r.body, r.Length = f(bodyReader{r.k}), -1
 }
 
-// bodyReader reads the body as it came.
 type bodyReader struct{ k *conn }
 
 func (b bodyReader) Read(p []byte) (int, error) { return b.k.read(p) }

@@ -156,7 +156,6 @@ type LeftOut struct {
 // Reason tells why an answer is missing.
 type Reason string
 
-// The reasons.
 const (
 	ReasonPatience   Reason = "cold beyond patience"
 	ReasonDecided    Reason = "decided without it"
@@ -171,7 +170,6 @@ const (
 // EventKind is what an event reports.
 type EventKind string
 
-// The kinds of events.
 const (
 	EventRound     EventKind = "round"     // Round begins
 	EventBegin     EventKind = "begin"     // a call begins

@@ -13,7 +13,6 @@ import (
 // ErrorKind is what made a run fail.
 type ErrorKind string
 
-// The kinds of errors.
 const (
 	BadInput          ErrorKind = "input"       // the request is none
 	NoQuorum          ErrorKind = "quorum"      // too few answers

@@ -9,7 +9,6 @@ import (
 	"math"
 )
 
-// Bounds of the metadata.
 const (
 	maxBytes = 64 << 20 // read at most
 	maxKeys  = 4096
@@ -19,7 +18,6 @@ const (
 	chunk    = 256 << 10 // read at once
 )
 
-// Types of values.
 const (
 	typeU8 = iota
 	typeI8
@@ -38,7 +36,6 @@ const (
 
 var widths = map[uint32]int{typeU8: 1, typeI8: 1, typeU16: 2, typeI16: 2, typeU32: 4, typeI32: 4, typeF32: 4, typeBool: 1, typeU64: 8, typeI64: 8, typeF64: 8}
 
-// numbers decode the types of numbers.
 var numbers = map[uint32]func(b []byte) float64{
 	typeU8: number[uint8], typeBool: number[uint8], typeI8: number[int8], typeU16: number[uint16], typeI16: number[int16], typeU32: number[uint32],
 	typeI32: number[int32], typeF32: number[float32], typeU64: number[uint64], typeI64: number[int64], typeF64: number[float64],
@@ -182,7 +179,6 @@ func (d *decoder) skip(n uint64) {
 	d.fail(err)
 }
 
-// key reads the name of a key.
 func (d *decoder) key() string {
 	n := d.u64()
 	if d.err == nil && n > maxKey {
@@ -191,7 +187,6 @@ func (d *decoder) key() string {
 	return d.text(n)
 }
 
-// text reads a text of n bytes.
 func (d *decoder) text(n uint64) string {
 	if d.err != nil {
 		return ""

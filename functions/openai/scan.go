@@ -88,7 +88,6 @@ func (s *Stream) Pass(p []byte) []byte {
 	return s.passed(takes, p)
 }
 
-// passed is what Pass returns of p.
 func (s *Stream) passed(takes bool, p []byte) []byte {
 	if takes {
 		return s.out
@@ -271,7 +270,6 @@ func IsWholeEvent(p []byte) bool {
 	return string(data) == "[DONE]" || len(data) > 0 && jsontext.Value(data).IsValid(tolerant)
 }
 
-// frameError is the error of a frame.
 func frameError(d []byte) (e *Error, stated bool) {
 	w := readErrorWords(d)
 	if stated = w.status != 0; !stated {

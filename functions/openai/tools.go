@@ -11,7 +11,6 @@ type schemaFault struct{ tool, property, has, change string }
 
 func (f *schemaFault) Error() string { return f.what() }
 
-// what names it and its property.
 func (f *schemaFault) what() string {
 	if f.property == "" {
 		return f.has

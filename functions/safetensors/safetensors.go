@@ -14,7 +14,6 @@ import (
 	"strconv"
 )
 
-// Bounds of a header.
 const (
 	MaxHeader  = 100 << 20 // bytes, as in the reference implementation
 	maxTensors = 200_000

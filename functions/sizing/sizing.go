@@ -105,7 +105,6 @@ func Of(m *Model, u Use) Need {
 	return n
 }
 
-// engineFacts are the constants of an engine.
 type engineFacts struct {
 	program, parallel, media int64
 	batch                    int   // tokens of one pass

@@ -15,7 +15,6 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// permission is the permission that a path requires.
 type permission int
 
 const (

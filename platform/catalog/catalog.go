@@ -33,7 +33,6 @@ var (
 // DefaultEvery is how often the folders are looked at.
 const DefaultEvery = time.Second
 
-// maxFiles bounds one folder.
 const maxFiles = 50_000
 
 // Options of a Catalog. Either folder may be empty. Plain is that of a [Reader].
@@ -49,7 +48,6 @@ type Options struct {
 	Given map[string][]byte
 }
 
-// reader reads the files of the folders.
 func (o *Options) reader() Reader { return Reader{Examples: true, Plain: o.Plain} }
 
 // Catalog is the functions and teams of two folders. It is safe for concurrent

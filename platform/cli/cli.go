@@ -76,7 +76,6 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	return c.Report(ctx, err)
 }
 
-// printer prints the records of the API.
 type printer struct{ *kit.Terminal }
 
 // connection is one run of the program, with the flags that say which server is meant.

@@ -20,7 +20,6 @@ import (
 // Clocks of two machines are never compared: a moment is sent as a duration before the
 // frame was made, and converted to the receiver's clock.
 
-// reportFrame is the wire form of a Report.
 type reportFrame struct {
 	Report     Report // without Demand, which is a field of its own
 	Demand     []demandFrame
@@ -38,7 +37,6 @@ type demandFrame struct {
 	InFlight             map[string]int
 }
 
-// updateFrame is the wire form of an Update.
 type updateFrame struct {
 	Update    Update // without Functions and Peers, which are fields of their own
 	Functions []functionFrame

@@ -11,7 +11,6 @@ import (
 // Kind is the kind of a peer.
 type Kind string
 
-// The kinds of peers.
 const (
 	KindActivator Kind = "activator"
 	KindNode      Kind = "node"

@@ -157,7 +157,6 @@ func (c *Cluster) versionFindings(ctx context.Context) ([]Finding, error) {
 	return append(found, servingFinding(d.Labels["app.kubernetes.io/version"])), nil
 }
 
-// kubernetesFinding checks the version of Kubernetes.
 func kubernetesFinding(major, minor, version string) Finding {
 	n, err := strconv.Atoi(strings.TrimRight(minor, "+"))
 	switch {

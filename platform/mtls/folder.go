@@ -7,7 +7,6 @@ import (
 	"sync"
 )
 
-// The files of a Folder.
 const (
 	RootFile = "ca.crt"
 	CertFile = "tls.crt"

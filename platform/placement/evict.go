@@ -200,7 +200,6 @@ func (d *decision) evictionCost(v *victim) float64 {
 	return eviction.GiB(v.bytes) * v.key
 }
 
-// Reasons for an eviction.
 const (
 	reasonIdle      = "evicted"    // the replica was idle
 	reasonTimeSlice = "time_slice" // its time slice is over, and a request has waited for Patience

@@ -159,7 +159,6 @@ type roomEstimate struct {
 	at, when Instant // when 0: unknown
 }
 
-// roomEstimates caches estimates.
 type roomEstimates struct {
 	known map[waitKey]roomEstimate
 	trial rooms.Room // reused

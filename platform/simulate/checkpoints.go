@@ -19,7 +19,6 @@ type checkpointStore struct {
 	list        []functions.CachedModel // as of version listed; never modified
 }
 
-// simCheckpoint is one checkpoint, complete or partial.
 type simCheckpoint struct {
 	source string
 	digest string

@@ -10,7 +10,6 @@ type actor interface {
 	generation() uint32
 }
 
-// event is one entry of the clock.
 type event struct {
 	at    time.Duration
 	seq   uint64 // events at the same time fire in the order they were scheduled

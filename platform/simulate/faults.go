@@ -8,7 +8,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// faults are the injected faults in effect.
 type faults struct {
 	breaks  map[functions.Name]string // starts of a function fail with this cause
 	stalled time.Duration             // the orchestrator stalls until then

@@ -74,7 +74,6 @@ const (
 	deepSleepLevel = 2                      // the sleep level that drops the weights and keeps the process
 )
 
-// Indices of spans.
 const (
 	spanStage = iota
 	spanSpawn
@@ -444,7 +443,6 @@ func (r *replica) wakeUp() {
 	}, from)
 }
 
-// holdGPUs occupies its GPUs.
 func (r *replica) holdGPUs() {
 	r.account()
 	r.hold = 0

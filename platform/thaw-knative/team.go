@@ -83,7 +83,6 @@ func (c *command) keys(ctx context.Context, args []string) error {
 	return kit.PrintList(c.Terminal, keyKind, keys)
 }
 
-// keyKind is the table of keys.
 var keyKind = kit.Kind[team.Key]{Word: "Key", Columns: []kit.Column[team.Key]{
 	kit.Col("ID", func(k team.Key) string { return k.ID }),
 	kit.Col("TEAM", func(k team.Key) string { return k.Team }),

@@ -48,7 +48,6 @@ type command struct {
 	open                       bool
 }
 
-// verb is one verb on a cluster.
 type verb struct {
 	use, short, examples string
 	flags                func(*command, *kit.FlagSet)
@@ -93,7 +92,6 @@ func doctorFlags(c *command, f *kit.FlagSet) {
 	c.render.Register(f, c.getenv, knative.DefaultStore, knative.DefaultTimeout)
 }
 
-// execute runs the verb that args name.
 func (c *command) execute(ctx context.Context, args []string) error {
 	if len(args) > 0 && isControllerVerb(args[0], args[1:]) {
 		return c.ask(ctx, args)
@@ -369,7 +367,6 @@ func (o *outcomes) print(kind string) error {
 	return o.Encode(kit.NewList(kind, o.all))
 }
 
-// isDocument reports whether the output is JSON or YAML.
 func (c *command) isDocument() bool { return c.Output == "json" || c.Output == "yaml" }
 
 func (c *command) namespaceOf(cluster *knative.Cluster) string {
@@ -434,7 +431,6 @@ func orKind(err error, word string) error {
 	return err
 }
 
-// modelKind is the table of models.
 var modelKind = kit.Kind[knative.Model]{Word: "Model", Columns: []kit.Column[knative.Model]{
 	kit.Col("NAME", func(m knative.Model) string { return m.Namespace + "/" + m.Name }),
 	kit.Col("ENGINE", func(m knative.Model) string { return string(m.Engine) }),

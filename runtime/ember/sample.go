@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 )
 
-// sampling has the sampling parameters of a sequence.
 type sampling struct {
 	temperature float64 // below 1e-5: the most likely token
 	topP        float64 // 1: all

@@ -15,7 +15,6 @@ import (
 	"strings"
 )
 
-// The states of a batch.
 const (
 	Validating = "validating"
 	Failed     = "failed"

@@ -39,7 +39,6 @@ type File struct {
 	Sequence int64  `json:"sequence"` // orders the files of a second
 }
 
-// Errors of the store.
 var (
 	ErrNotFound = errors.New("no such file or batch")
 	ErrInUse    = errors.New("the file is the input of a batch that has not ended")

@@ -15,7 +15,6 @@ import (
 // Category is a class of requests.
 type Category int
 
-// The categories.
 const (
 	Extraction Category = iota // parts of a text: names, dates, fields
 	Code

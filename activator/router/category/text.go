@@ -10,7 +10,6 @@ import (
 // first or last.
 type Part int
 
-// The parts.
 const (
 	Body  Part = iota // the beginning and the end
 	First             // the first line
@@ -208,7 +207,6 @@ func (t *Text) readWord(text []byte, i int) int {
 	return i
 }
 
-// class is the class of a byte.
 type class uint8
 
 const (

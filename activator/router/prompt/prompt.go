@@ -281,7 +281,6 @@ func internRole(name []byte) string {
 	return "other"
 }
 
-// author is whose a text is.
 type author uint8
 
 const (

@@ -76,7 +76,6 @@ func (s *scan) takeTokens() float64 {
 	return t
 }
 
-// charClass is the class of a byte.
 type charClass uint8
 
 const (

@@ -7,7 +7,6 @@ import (
 	"strings"
 )
 
-// wordClass is a set of classes of a word.
 type wordClass uint32
 
 // Classes that matter only for the word behind.

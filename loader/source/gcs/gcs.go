@@ -63,7 +63,6 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 	return nil
 }
 
-// bucketLocation is a parsed location.
 type bucketLocation = httpsource.Bucket
 
 func parse(location string) (bucketLocation, error) {

@@ -71,7 +71,6 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 	return nil
 }
 
-// bucketLocation is a parsed location.
 type bucketLocation = httpsource.Bucket
 
 var hostPart = regexp.MustCompile(`^[a-z0-9-]+$`)

@@ -93,7 +93,6 @@ var normalReasons = []string{"", ReasonNoTraffic, ReasonQueued, ReasonStarting, 
 
 type pendingEvent struct{ kind, reason, text string }
 
-// compareScale returns the Events between before and s.
 func compareScale(before lastReported, known bool, s Scale, now time.Time) (lastReported, []pendingEvent) {
 	next := lastReported{desired: s.Desired, reason: s.Reason, message: s.Message, at: before.at}
 	if !known {

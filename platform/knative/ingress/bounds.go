@@ -17,7 +17,6 @@ const (
 	perRoute      = 96       // bytes of a host, a path or a split beside its texts
 )
 
-// routeBytes counts the bytes of routes.
 type routeBytes struct {
 	of  map[string]int // by namespace
 	all int

@@ -20,7 +20,6 @@ import (
 // Prefix of thaw's annotations on a namespace.
 const Prefix = "thaw.dev/"
 
-// maxLimit is the largest value of a limit.
 const maxLimit = 1 << 50
 
 // Limit is one annotation of a namespace.

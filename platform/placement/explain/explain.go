@@ -9,7 +9,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Kinds of decisions.
 const (
 	Place = "place" // where a function was placed, or why nowhere
 	Evict = "evict" // which replicas were evicted for a function

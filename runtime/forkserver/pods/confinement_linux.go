@@ -33,7 +33,6 @@ type confinement struct {
 	flags       []uint32
 }
 
-// comparedStatus are the lines of status that are compared.
 var comparedStatus = []string{
 	"Uid", "Gid", "Groups", "Umask", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
 	"Seccomp_filters", "Cpus_allowed", "Mems_allowed",

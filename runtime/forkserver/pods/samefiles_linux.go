@@ -44,7 +44,6 @@ func (p *parent) checkSameFiles(pid int) error {
 	return nil
 }
 
-// root is the root folder of a process.
 type root struct {
 	fd     int
 	dev    uint64
