@@ -257,7 +257,8 @@ func (a *Activator) onPublish(e *entry, before *snapshot.Snapshot) {
 		return
 	}
 	metrics.ObserveColdStart(a.o.Metrics, before, f)
-	if before.State != f.State || len(before.Replicas) != len(f.Replicas) || !slices.EqualFunc(before.EarlyReplicas, f.EarlyReplicas, sameEndpoint) {
+	if before.State != f.State || len(before.Replicas) != len(f.Replicas) ||
+		!slices.EqualFunc(before.EarlyReplicas, f.EarlyReplicas, sameEndpoint) {
 		q.Broadcast()
 	}
 }

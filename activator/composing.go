@@ -17,7 +17,8 @@ import (
 // newCompositions makes the server of Compositions, whose calls come back as requests.
 func (a *Activator) newCompositions() *compositions.Server {
 	return compositions.New(compositions.Options{
-		Serve: a.Serve, State: a.memberState, Packing: a.o.Packing, Silent: a.o.Silent, Comment: a.o.Comment, Noop: a.o.Noop, Log: a.o.Log, Now: a.o.Now,
+		Serve: a.Serve, State: a.memberState, Packing: a.o.Packing, Silent: a.o.Silent,
+		Comment: a.o.Comment, Noop: a.o.Noop, Log: a.o.Log, Now: a.o.Now,
 		Release: a.o.Release,
 		Stage:   func(name functions.Name, by string) { a.stagings.Ask(name, by, a.o.Now()) },
 		Prewarm: func(name functions.Name, by string) { a.prewarms.Ask(name, by, a.o.Now()) },
@@ -105,7 +106,8 @@ func (p *proxyRequest) readClass() (e *openai.Error) {
 // compose answers a request for a Composition, or begins the stream that answers it.
 func (p *proxyRequest) compose(res *httpserver.Response) {
 	summary, e := p.a.compositions.Serve(&compositions.Request{
-		ID: p.id, ClientID: p.clientID, Composition: p.composition, Caller: p.identity, From: p.caller, Data: p.data, Envelope: &p.env, Stream: p.stream, Low: p.queued.Priority == admission.Low, HTTP: p.http.req,
+		ID: p.id, ClientID: p.clientID, Composition: p.composition, Caller: p.identity, From: p.caller, Data: p.data,
+		Envelope: &p.env, Stream: p.stream, Low: p.queued.Priority == admission.Low, HTTP: p.http.req,
 		Finished: func(code int, reason string, summary compositions.Summary) {
 			p.reason, p.composed = reason, summary
 			p.finish(code)

@@ -74,7 +74,8 @@ func (e *early) cancel() {
 // retries, suspects and requests that an engine may have seen are not copied: a request
 // that kills engines must not be the first of each new one.
 func (p *proxyRequest) sendEarly() {
-	if _, known := p.source.body(); !known || p.early.copy != nil || p.queued.Adapter != "" || p.queued.FailedReplica != "" || p.suspected || p.early.engineMaySee || p.source.bodyBytes() > maxEarlyBody {
+	if _, known := p.source.body(); !known || p.early.copy != nil || p.queued.Adapter != "" || p.queued.FailedReplica != "" ||
+		p.suspected || p.early.engineMaySee || p.source.bodyBytes() > maxEarlyBody {
 		return
 	}
 	f := p.fn.Snapshot()

@@ -124,7 +124,8 @@ func (p *proxyRequest) stripsUsage() bool {
 
 // sendToEngine sends the request and reads the beginning of its answer. fetch, if not nil,
 // comes before.
-func sendToEngine(ctx context.Context, engines answer.Sender, out *upstream.Request, want answer.Want, bufs *answer.Buffers, fetch func(context.Context) error) answer.Answer {
+func sendToEngine(ctx context.Context, engines answer.Sender, out *upstream.Request, want answer.Want, bufs *answer.Buffers,
+	fetch func(context.Context) error) answer.Answer {
 	if fetch != nil {
 		if err := fetch(ctx); err != nil {
 			return answer.Answer{Err: &adapterLoadError{err}}
@@ -310,6 +311,8 @@ func (p *proxyRequest) noteUsageOption() {
 	id := p.queued.ReplicaID()
 	refuses := p.tokens.RefusedBy == id
 	if (p.tokens.Asked || refuses) && p.a.usages.Note(id, refuses) && refuses {
-		p.a.o.Log.Warn("the engine refuses stream_options, which thaw adds to count the tokens of a stream; its streams are sent without, and their tokens are estimated", "id", p.id, "model", p.fn.Name.Name, "team", p.fn.Name.Team, "replica", id)
+		p.a.o.Log.Warn("the engine refuses stream_options, which thaw adds to count the tokens of a stream; "+
+			"its streams are sent without, and their tokens are estimated",
+			"id", p.id, "model", p.fn.Name.Name, "team", p.fn.Name.Team, "replica", id)
 	}
 }

@@ -53,7 +53,8 @@ func (p *proxyRequest) reportUnsolicited(res *upstream.Response) {
 	s := p.a.metricsOf(p.fn)
 	s.CountFailure("unsolicited", float64(res.Unsolicited))
 	if res.FirstUnsolicited {
-		p.a.o.Log.Warn("a replica wrote bytes that no request asked for; each of its connections serves one request from now on", "id", p.id, "model", s.Name.Name, "team", s.Name.Team, "replica", p.queued.ReplicaID())
+		p.a.o.Log.Warn("a replica wrote bytes that no request asked for; each of its connections serves one request from now on", "id", p.id,
+			"model", s.Name.Name, "team", s.Name.Team, "replica", p.queued.ReplicaID())
 	}
 }
 

@@ -49,10 +49,12 @@ func (p *proxyRequest) finish(code int) {
 	attrs = append(attrs, slog.String("id", p.id), slog.Int("code", code))
 	switch {
 	case p.composition != nil:
-		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", p.composition.FullName().String()), slog.String("team", p.team), slog.Bool("stream", p.stream))
+		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", p.composition.FullName().String()),
+			slog.String("team", p.team), slog.Bool("stream", p.stream))
 		attrs = p.composed.Attrs(attrs)
 	case p.fn != nil:
-		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", a.metricsOf(p.fn).FullName), slog.String("team", p.team), slog.Bool("stream", p.stream))
+		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", a.metricsOf(p.fn).FullName),
+			slog.String("team", p.team), slog.Bool("stream", p.stream))
 		if p.fn.Snapshot().ServedModelName != "" {
 			attrs = append(attrs, slog.String("revision", p.fn.Name.Name))
 		}

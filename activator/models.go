@@ -65,7 +65,8 @@ func (a *Activator) describe(id auth.Identity, one string, now time.Time) (it mo
 		return modellist.Ready(one, "composition"), nil
 	}
 	e, alias := a.mainFunction(name.WithoutAdapter())
-	if err != nil || e == nil && !alias || !canSee(id, name.Team) || name.Adapter != "" && (e == nil || !e.Snapshot().DeclaresAdapter(name.Adapter)) {
+	if err != nil || e == nil && !alias || !canSee(id, name.Team) ||
+		name.Adapter != "" && (e == nil || !e.Snapshot().DeclaresAdapter(name.Adapter)) {
 		return it, a.unknownModel(one, name, id)
 	}
 	it = modellist.Describe(snapshotOf(e), name, nameFor(name, id), now)
@@ -118,7 +119,8 @@ func (a *Activator) unknownModel(asked string, name functions.Name, id auth.Iden
 		lookup = strings.ToLower(strings.TrimSpace(lookup))
 	}
 	inTeam := func() []string {
-		return a.table.Nearest(team, lookup, 3, slices.Concat(a.aliases.Load().TeamNames(team), a.routers.Load().Names(team), a.compositions.Names(team))...)
+		return a.table.Nearest(team, lookup, 3, slices.Concat(a.aliases.Load().TeamNames(team), a.routers.Load().Names(team),
+			a.compositions.Names(team))...)
 	}
 	nearest := inTeam()
 	if len(nearest) == 0 && team != id.Team {

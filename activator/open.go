@@ -125,7 +125,8 @@ func (p *proxyRequest) countForKey() *openai.Error {
 	}
 	if p.a.o.KeyRequests.Add(p.identity.KeyID, 1) != nil {
 		p.a.countLimited(p.team, "key")
-		return openai.New(openai.RateLimitExceeded, "This key has as many requests under way as one key may: wait for some of them, or raise --client-share.")
+		return openai.New(openai.RateLimitExceeded,
+			"This key has as many requests under way as one key may: wait for some of them, or raise --client-share.")
 	}
 	p.counted = true
 	return nil
@@ -159,7 +160,8 @@ func (a *Activator) Caller(header func(name string) string) (auth.Identity, *ope
 		return auth.Identity{Team: functions.DefaultTeam, Admin: true}, nil
 	}
 	if secret == "" {
-		return auth.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: none was sent. Send it as Authorization: Bearer KEY.")
+		return auth.Identity{}, openai.New(openai.InvalidAPIKey,
+			"Incorrect API key provided: none was sent. Send it as Authorization: Bearer KEY.")
 	}
 	return auth.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided.")
 }

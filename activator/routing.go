@@ -65,7 +65,8 @@ func (a *Activator) functionNow(team string, name functions.Name, now time.Time)
 }
 
 // newRouting reads what a decision of r depends on.
-func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.Envelope, body []byte, path string, dry bool) (*routing, *openai.Error) {
+func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.Envelope, body []byte,
+	path string, dry bool) (*routing, *openai.Error) {
 	t := &routing{by: r, request: q}
 	team := q.Team
 	t.request.Now = a.o.Now()
@@ -107,7 +108,8 @@ func (p *proxyRequest) follow(rec *functions.RouteRecord) *openai.Error {
 	rec.Currency = a.o.Currency
 	t.header = routes.Header(rec, p.team)
 	t.logged = a.decisions.Put(t.logged, p.team, p.clientID, rec)
-	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, p.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache, routes.StateOf(rec))(1)
+	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, p.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache,
+		routes.StateOf(rec))(1)
 	return e
 }
 
@@ -143,7 +145,8 @@ func (p *proxyRequest) take(rec *functions.RouteRecord) *openai.Error {
 // lookUp looks the request up in the cache of its function, or of the Router that chose it.
 func (p *proxyRequest) lookUp(r *functions.Router) (e *openai.Error) {
 	p.cached, e = p.a.o.Cache.Look(cache.Request{
-		Header: p.source.header(cache.Header), Team: p.team, KeyID: p.identity.KeyID, Router: r, Function: p.fn.Snapshot(), Adapter: p.queued.Adapter,
+		Header: p.source.header(cache.Header), Team: p.team, KeyID: p.identity.KeyID,
+		Router: r, Function: p.fn.Snapshot(), Adapter: p.queued.Adapter,
 		Path: p.endpoint.Path, Stream: p.stream, Envelope: &p.env, Body: p.http.req.Body, Hashed: p.hashed, Now: p.began,
 	})
 	return e
@@ -239,7 +242,8 @@ func (p *proxyRequest) checkData() *openai.Error {
 // routeFields are the fields of the log about a Router's choice.
 func (p *proxyRequest) routeFields(attrs []slog.Attr) []slog.Attr {
 	r := &p.routing.logged.Record
-	attrs = append(attrs, slog.String("router", r.Router), slog.String("rule", r.Rule), slog.String("stage", string(r.Stage)), slog.String("target", r.Target))
+	attrs = append(attrs, slog.String("router", r.Router), slog.String("rule", r.Rule), slog.String("stage", string(r.Stage)),
+		slog.String("target", r.Target))
 	if r.Prewarm != "" {
 		attrs = append(attrs, slog.String("prewarm", r.Prewarm))
 	}
@@ -251,13 +255,15 @@ func (p *proxyRequest) routeFields(attrs []slog.Attr) []slog.Attr {
 
 // DryRoute decides what a request would be sent to, and sends and records nothing. router
 // is the name of a Router, "" the model of the body or else "auto".
-func (a *Activator) DryRoute(id auth.Identity, router, path string, header func(string) string, body []byte) (rec functions.RouteRecord, e *openai.Error) {
+func (a *Activator) DryRoute(id auth.Identity, router, path string, header func(string) string,
+	body []byte) (rec functions.RouteRecord, e *openai.Error) {
 	return a.DryRouteTyped(id, router, path, header, body, nil)
 }
 
 // DryRouteTyped is DryRoute for a text that is being typed, of which typed remembers what has
 // come before; nil: nothing.
-func (a *Activator) DryRouteTyped(id auth.Identity, router, path string, header func(string) string, body []byte, typed *intents.Typed) (rec functions.RouteRecord, e *openai.Error) {
+func (a *Activator) DryRouteTyped(id auth.Identity, router, path string, header func(string) string, body []byte,
+	typed *intents.Typed) (rec functions.RouteRecord, e *openai.Error) {
 	at := openai.FindEndpoint(path)
 	if at == nil || at.Form {
 		return rec, openai.New(openai.InvalidValue, "path is one of the endpoints with a JSON body, such as /v1/chat/completions.").With("path")
@@ -302,7 +308,8 @@ func (a *Activator) Foresee(id auth.Identity, rec *functions.RouteRecord) (o Out
 	rules := r.Spec.Spec.Rules
 	o.Conditional = len(rules) == 1 || rules[len(rules)-1].Name != rec.Rule
 	now := a.o.Now()
-	q := routes.Request{Team: id.Team, Admin: id.Admin, Now: now, Find: func(name functions.Name) (routes.Function, bool) { return a.functionNow(id.Team, name, now) }}
+	q := routes.Request{Team: id.Team, Admin: id.Admin, Now: now,
+		Find: func(name functions.Name) (routes.Function, bool) { return a.functionNow(id.Team, name, now) }}
 	name, f, ok := r.Target(&q, rec.Target)
 	if ok {
 		o.Function, o.Snapshot = name, f.Snapshot

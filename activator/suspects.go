@@ -73,6 +73,7 @@ func (p *proxyRequest) countCrash(err error, now time.Time) *openai.Error {
 		return nil
 	}
 	p.fn.Data.queue.ReleaseAlone(now)
-	p.a.o.Log.Warn("a request crashed its engine, which had no other, and is refused from now on", "id", p.id, "model", functions.Clip(p.env.Model), "team", p.team, "for", suspects.Time)
+	p.a.o.Log.Warn("a request crashed its engine, which had no other, and is refused from now on", "id", p.id,
+		"model", functions.Clip(p.env.Model), "team", p.team, "for", suspects.Time)
 	return suspects.Refuse(suspects.Time)
 }

@@ -98,7 +98,8 @@ func (p *proxyRequest) enter(fresh bool) {
 // activator's.
 func (p *proxyRequest) countBuffered(size int64, now time.Time) *openai.Error {
 	if !p.caller.Covered() {
-		if r := ratelimit.RetryUntilAllotment(p.source.context, func() *ratelimit.Refusal { return p.a.o.Limits.AdmitWaiting(p.team, now) }); r != nil {
+		if r := ratelimit.RetryUntilAllotment(p.source.context,
+			func() *ratelimit.Refusal { return p.a.o.Limits.AdmitWaiting(p.team, now) }); r != nil {
 			return p.a.limitError(p.team, r)
 		}
 	}
@@ -163,7 +164,8 @@ func (p *proxyRequest) wake(w admission.Wake) (refusal *openai.Error) {
 // admitTeam reads the request's priority and counts it against the team's limits. It waits
 // a moment for units that another activator holds.
 func (p *proxyRequest) admitTeam(team string) (e *openai.Error) {
-	if p.queued.Priority, e = admission.ParsePriority(p.source.header(admission.PriorityHeader), team, p.a.o.Limits.MaxPriority(team)); e != nil {
+	if p.queued.Priority, e = admission.ParsePriority(p.source.header(admission.PriorityHeader), team,
+		p.a.o.Limits.MaxPriority(team)); e != nil {
 		return e
 	}
 	if p.caller.Covered() {

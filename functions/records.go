@@ -163,7 +163,8 @@ func (e *PrewarmBudgetError) Error() string {
 	if e.Team != "" {
 		budget = "of team " + e.Team
 	}
-	s := fmt.Sprintf("the prewarm would take %s of GPU time and the budget %s has %s left", e.Requested.Round(time.Second), budget, e.Left.Round(time.Second))
+	s := fmt.Sprintf("the prewarm would take %s of GPU time and the budget %s has %s left", e.Requested.Round(time.Second), budget,
+		e.Left.Round(time.Second))
 	if e.In > 0 {
 		s += "; in " + e.In.Round(time.Second).String() + " it suffices"
 	}

@@ -29,7 +29,8 @@ func (r Resources) Unmet(nodes []Node) string {
 	case len(nodes) == 0:
 		return ""
 	case large >= r.GPUs:
-		return fmt.Sprintf("it needs %s of host memory on one node, and the largest that it fits otherwise has %s", r.Memory.Human(), memory.Human())
+		return fmt.Sprintf("it needs %s of host memory on one node, and the largest that it fits otherwise has %s", r.Memory.Human(),
+			memory.Human())
 	case gpus == 0:
 		return fmt.Sprintf("it needs %s, and no node has one", Resources{GPUs: r.GPUs}.gpusText())
 	case large == 0:

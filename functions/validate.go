@@ -277,7 +277,8 @@ func CheckPattern(s string) (message, hint string) {
 	case strings.HasPrefix(s, WeightsPrefix):
 		return fmt.Sprintf("%q begins with =", Clip(s)), "spec.weights chooses the weights; a = itself is written [=]"
 	case strings.Contains(s, "\\"):
-		return fmt.Sprintf("%q holds a backslash", Clip(s)), "folders are parted by /; a special character is meant itself in brackets, such as [*]"
+		return fmt.Sprintf("%q holds a backslash", Clip(s)),
+			"folders are parted by /; a special character is meant itself in brackets, such as [*]"
 	case strings.Contains(s, "://"):
 		return fmt.Sprintf("%q is a URL", Clip(s)), like
 	}
@@ -288,7 +289,8 @@ func CheckPattern(s string) (message, hint string) {
 		case part == "":
 			return fmt.Sprintf("%q has an empty part", Clip(s)), like
 		case strings.Contains(part, "**"):
-			return fmt.Sprintf("%q has a **, which is no pattern here", Clip(s)), "* stays within one folder; name each folder: *.py, custom/*.py, custom/*/*.py"
+			return fmt.Sprintf("%q has a **, which is no pattern here", Clip(s)),
+				"* stays within one folder; name each folder: *.py, custom/*.py, custom/*/*.py"
 		case strings.HasPrefix(part, "."):
 			return fmt.Sprintf("%q names what is hidden, and that is never staged", Clip(s)), like
 		}

@@ -47,7 +47,8 @@ func (p *problems) checkMembers(self Name, s *CompositionSpec) {
 	agents := s.Members.ByRole()
 	switch {
 	case s.Pattern == PatternMaestro && len(s.Members.List) > 0:
-		p.add(path, "such as {reasoning: NAME, code: NAME, critic: NAME}", "a maestro's members are named by what they are for: research, reasoning, creative, code and critic")
+		p.add(path, "such as {reasoning: NAME, code: NAME, critic: NAME}",
+			"a maestro's members are named by what they are for: research, reasoning, creative, code and critic")
 		return
 	case s.Pattern == PatternMaestro:
 		if delete(agents, "critic"); len(agents) == 0 {
@@ -62,7 +63,8 @@ func (p *problems) checkMembers(self Name, s *CompositionSpec) {
 	case s.Pattern == PatternGraph && len(s.Members.List) == 0:
 		p.add(path, "such as [small-a, small-b]", "a member is needed")
 	case (s.Pattern == PatternEnsemble || s.Pattern == PatternDebate) && len(s.Members.List) < 2:
-		p.add(path, "such as [small-a, small-b]", "%s of %s has no answers to compare", withArticle(string(s.Pattern)), countOf(len(s.Members.List), "member"))
+		p.add(path, "such as [small-a, small-b]", "%s of %s has no answers to compare", withArticle(string(s.Pattern)),
+			countOf(len(s.Members.List), "member"))
 	}
 	for i, m := range s.Members.List {
 		at := fmt.Sprintf("%s[%d]", path, i)
@@ -117,7 +119,8 @@ func (p *problems) checkQuorum(s *CompositionSpec) {
 	case s.Patience > 0 && !asksAll && slices.Contains(Patterns, s.Pattern):
 		p.add("spec.patience", "leave it out", "%s waits for each answer that it needs", withArticle(string(s.Pattern)))
 	case s.Patience > 0 && s.Budget.Time > 0 && s.Patience > s.Budget.Time:
-		p.add("spec.patience", "shorter than spec.budget.time", "%s is longer than the whole request may take, which is %s", s.Patience, s.Budget.Time)
+		p.add("spec.patience", "shorter than spec.budget.time", "%s is longer than the whole request may take, which is %s", s.Patience,
+			s.Budget.Time)
 	}
 }
 
@@ -132,7 +135,8 @@ func (p *problems) checkBudget(s *CompositionSpec) {
 	case b.Calls < 0 || b.Calls > maxCalls:
 		p.add("spec.budget.calls", fmt.Sprintf("between 1 and %d", maxCalls), "%d is out of range", b.Calls)
 	case b.Calls > 0 && b.Calls < fewest && slices.Contains(Patterns, s.Pattern):
-		p.add("spec.budget.calls", fmt.Sprintf("%d or more", fewest), "%s are too few for an answer, with the coordinator's", countOf(b.Calls, "call"))
+		p.add("spec.budget.calls", fmt.Sprintf("%d or more", fewest), "%s are too few for an answer, with the coordinator's",
+			countOf(b.Calls, "call"))
 	}
 	p.checkCount("spec.budget.coldStarts", b.ColdStarts, 0)
 	if b.Tokens < 0 || b.Tokens > maxBudgetTokens {
@@ -140,7 +144,8 @@ func (p *problems) checkBudget(s *CompositionSpec) {
 	}
 	p.checkAmount("spec.budget.cost", b.Cost)
 	if b.Time <= 0 || b.Time > maxBudgetTime {
-		p.add("spec.budget.time", fmt.Sprintf("such as 5m, at most %s", maxBudgetTime), "%s is no time for an answer: every wait has a bound", b.Time)
+		p.add("spec.budget.time", fmt.Sprintf("such as 5m, at most %s", maxBudgetTime), "%s is no time for an answer: every wait has a bound",
+			b.Time)
 	}
 }
 

@@ -22,7 +22,8 @@ func ValidateRemote(r *Remote, plain func(*url.URL) bool) []Problem {
 		p.add("spec.url", hint, "%s", message)
 	}
 	if len(s.Model) > 256 || !printable(s.Model) {
-		p.add("spec.model", "the name that the other side gives its model", "%q is longer than 256 bytes or holds a control character", Clip(s.Model))
+		p.add("spec.model", "the name that the other side gives its model", "%q is longer than 256 bytes or holds a control character",
+			Clip(s.Model))
 	}
 	if s.KeyFrom.Env != "" && s.KeyFrom.File != "" {
 		p.add("spec.keyFrom", "leave one out", "both env and file are given, and there is one key")

@@ -78,12 +78,14 @@ func (p *problems) checkRules(self Name, rules []Rule, intents []string) {
 			for _, r := range rules[i+1:] {
 				never = append(never, Clip(r.Name))
 			}
-			p.add(fmt.Sprintf("spec.rules[%d]", i), "give it a when, or move it to the end", "a rule without a condition always matches, so the rules after it are never reached: %s", Clip(strings.Join(never, ", ")))
+			p.add(fmt.Sprintf("spec.rules[%d]", i), "give it a when, or move it to the end",
+				"a rule without a condition always matches, so the rules after it are never reached: %s", Clip(strings.Join(never, ", ")))
 			return
 		}
 	}
 	if !rules[last].When.IsZero() {
-		p.add(fmt.Sprintf("spec.rules[%d].when", last), "add a rule without when at the end, such as {name: general, to: [NAME]}", "the last rule has a condition, so a request that matches no rule would have no target")
+		p.add(fmt.Sprintf("spec.rules[%d].when", last), "add a rule without when at the end, such as {name: general, to: [NAME]}",
+			"the last rule has a condition, so a request that matches no rule would have no target")
 	}
 }
 
@@ -181,7 +183,7 @@ func isToken(s string) bool {
 }
 
 // languages are the codes of ISO 639-1.
-const languages = " aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu "
+const languages = ` aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu `
 
 // IsLanguage reports whether s is a code of ISO 639-1, such as en.
 func IsLanguage(s string) bool { return len(s) == 2 && strings.Contains(languages, " "+s+" ") }
@@ -213,7 +215,8 @@ func (p *problems) checkIntents(in *Intents) (names []string) {
 		}
 		names = append(names, x.Name)
 		if len(x.Examples) == 0 && x.ExamplesFrom == "" {
-			p.add(at+".examples", "a few sentences as people write them, or examplesFrom: FILE", "an intent is recognised by its examples, and there is none")
+			p.add(at+".examples", "a few sentences as people write them, or examplesFrom: FILE",
+				"an intent is recognised by its examples, and there is none")
 		}
 		for j, e := range x.Examples {
 			if problem := CheckExample(e); problem != "" {

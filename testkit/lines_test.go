@@ -6,7 +6,6 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"unicode/utf8"
 )
@@ -15,25 +14,13 @@ import (
 const maxLineColumns = 140
 
 // TestLineLength: no line is longer than maxLineColumns, outside raw strings, imports, lines
-// with a URL, and the rows of tables. testdata/longlines.txt lists the files that are still
-// to be wrapped.
+// with a URL, and the rows of tables.
 func TestLineLength(t *testing.T) {
-	raw, err := os.ReadFile("testdata/longlines.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	exceptions := map[string]bool{}
-	for line := range strings.Lines(string(raw)) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-			exceptions[line] = true
-		}
-	}
 	for _, f := range readSources(t) {
 		raw, err := os.ReadFile(filepath.Join("..", f.name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		var long []int
 		var mayExceed map[int]bool
 		for i, line := range bytes.Split(raw, []byte("\n")) {
 			if utf8.RuneCount(line) <= maxLineColumns || bytes.Contains(line, []byte("://")) {
@@ -43,22 +30,9 @@ func TestLineLength(t *testing.T) {
 				mayExceed = f.unboundedLines()
 			}
 			if !mayExceed[i+1] {
-				long = append(long, i+1)
+				t.Errorf("%s:%d is longer than %d columns", f.name, i+1, maxLineColumns)
 			}
 		}
-		if exceptions[f.name] {
-			delete(exceptions, f.name)
-			if len(long) == 0 {
-				t.Errorf("testdata/longlines.txt lists %s, whose lines are within the bound", f.name)
-			}
-			continue
-		}
-		for _, line := range long {
-			t.Errorf("%s:%d is longer than %d columns", f.name, line, maxLineColumns)
-		}
-	}
-	for name := range exceptions {
-		t.Errorf("testdata/longlines.txt lists %s, which does not exist", name)
 	}
 }
 

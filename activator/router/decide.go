@@ -69,9 +69,11 @@ type evaluation struct {
 	content            []byte
 }
 
-func (e *evaluation) decide(candidate func(string) functions.RouteCandidate, text func() []byte, cold functions.ColdPolicy, data functions.DataClass, objective functions.Objective) functions.RouteRecord {
+func (e *evaluation) decide(candidate func(string) functions.RouteCandidate, text func() []byte, cold functions.ColdPolicy,
+	data functions.DataClass, objective functions.Objective) functions.RouteRecord {
 	rule := e.match(text)
-	rec := functions.RouteRecord{Router: e.router.name, Rule: rule.Name, Stage: functions.StageRules, Cold: cold, Data: data, Objective: objective}
+	rec := functions.RouteRecord{Router: e.router.name, Rule: rule.Name, Stage: functions.StageRules, Cold: cold, Data: data,
+		Objective: objective}
 	switch {
 	case e.classified:
 		rec.Stage = functions.StageIntent
@@ -208,7 +210,8 @@ func choose(rec *functions.RouteRecord) (why string) {
 		at, why = soonest, "answers soonest; no eligible target meets the objective"
 	}
 	rec.Target = rec.Candidates[at].Name
-	if c := rec.Candidates[first]; rec.Cold == functions.ColdHedge && at != first && !isReady(c) && c.Kind != functions.KindRemote && c.Kind != functions.KindComposition {
+	if c := rec.Candidates[first]; rec.Cold == functions.ColdHedge && at != first && !isReady(c) && c.Kind != functions.KindRemote &&
+		c.Kind != functions.KindComposition {
 		rec.Prewarm = c.Name
 	}
 	return why

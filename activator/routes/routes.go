@@ -130,7 +130,8 @@ func (s *Set) Class(r *Route, team, header string) (functions.DataClass, *openai
 	}
 	raised := functions.DataClass(header)
 	if !slices.Contains(functions.DataClasses, raised) {
-		return class, openai.New(openai.InvalidValue, "The header thaw-data is public, internal or secret, not `"+functions.Clip(header)+"`.").With("thaw-data")
+		return class, openai.New(openai.InvalidValue,
+			"The header thaw-data is public, internal or secret, not `"+functions.Clip(header)+"`.").With("thaw-data")
 	}
 	if raised.Rank() > class.Rank() {
 		class = raised
@@ -140,7 +141,8 @@ func (s *Set) Class(r *Route, team, header string) (functions.DataClass, *openai
 
 // RefuseData is the answer to a request whose data may not be sent to a Remote.
 func RefuseData(r *functions.Remote, class functions.DataClass) *openai.Error {
-	return openai.New(openai.DataClassRefused, fmt.Sprintf("The data of this request is `%s`, and the Remote `%s` takes `%s`: set `data: %[3]s` on the Router or the team, or `allow: %[1]s` on the Remote. A header thaw-data only raises the class.",
+	return openai.New(openai.DataClassRefused, fmt.Sprintf("The data of this request is `%s`, and the Remote `%s` takes `%s`: "+
+		"set `data: %[3]s` on the Router or the team, or `allow: %[1]s` on the Remote. A header thaw-data only raises the class.",
 		class, r.FullName().Short(), cmp.Or(r.Spec.Allow, functions.DataPublic)))
 }
 

@@ -64,13 +64,15 @@ func TestLog(t *testing.T) {
 		scored = append(scored, fmt.Sprint(rec.ID, team, score))
 	}
 	put := func(team, id, client string) *Logged {
-		return l.Put(nil, team, client, &functions.RouteRecord{ID: id, Rule: "all", Target: "a", Cold: functions.ColdWait, Candidates: []functions.RouteCandidate{{Name: "a"}}})
+		return l.Put(nil, team, client, &functions.RouteRecord{ID: id, Rule: "all", Target: "a", Cold: functions.ColdWait,
+			Candidates: []functions.RouteCandidate{{Name: "a"}}})
 	}
 	first := put("red", "1", "mine")
 	put("blue", "2", "mine")
 	put("red", "3", "")
 	for _, c := range []struct{ team, id, want string }{
-		{"red", "1", "1"}, {"red", "mine", "1"}, {"blue", "mine", "2"}, {"blue", "1", ""}, {"", "1", "1"}, {"", "mine", "2"}, {"red", "2", ""}, {"", "", ""}, {"red", "", ""},
+		{"red", "1", "1"}, {"red", "mine", "1"}, {"blue", "mine", "2"}, {"blue", "1", ""}, {"", "1", "1"}, {"", "mine", "2"}, {"red", "2", ""},
+		{"", "", ""}, {"red", "", ""},
 	} {
 		if rec, ok := l.Find(c.team, c.id); rec.ID != c.want || ok != (c.want != "") {
 			t.Errorf("%q %q: %q, want %q", c.team, c.id, rec.ID, c.want)
@@ -241,19 +243,22 @@ func TestPrewarms(t *testing.T) {
 }
 
 func TestHeader(t *testing.T) {
-	rec := functions.RouteRecord{Router: "red/auto", Rule: "code", Stage: functions.StageRules, Target: "coder-7b", Cache: "miss", Candidates: []functions.RouteCandidate{{Name: "coder-7b", State: "ready"}}}
+	rec := functions.RouteRecord{Router: "red/auto", Rule: "code", Stage: functions.StageRules, Target: "coder-7b", Cache: "miss",
+		Candidates: []functions.RouteCandidate{{Name: "coder-7b", State: "ready"}}}
 	if got := Header(&rec, "red"); got != "router=auto; rule=code; target=coder-7b; stage=rules; cache=miss; state=ready" {
 		t.Error(got)
 	}
 	rec.Prewarm, rec.After = "big", "small"
-	if got := Header(&rec, "blue"); got != "router=red/auto; rule=code; target=coder-7b; stage=rules; cache=miss; state=ready; prewarm=big; after=small" {
+	if got := Header(&rec, "blue"); got != "router=red/auto; rule=code; target=coder-7b; stage=rules; "+
+		"cache=miss; state=ready; prewarm=big; after=small" {
 		t.Error(got)
 	}
 }
 
 // TestWhyClosed: a record has the first sentence of a refusal, whole.
 func TestWhyClosed(t *testing.T) {
-	refusal := openai.New(openai.InsufficientQuota, "The budget of the remote default/cloud, 0.5 EUR a day, is used up. It renews at 2026-11-30T00:00:00Z.")
+	refusal := openai.New(openai.InsufficientQuota,
+		"The budget of the remote default/cloud, 0.5 EUR a day, is used up. It renews at 2026-11-30T00:00:00Z.")
 	why, e := (&Function{Refusal: refusal}).closed(time.Time{})
 	if why != "The budget of the remote default/cloud, 0.5 EUR a day, is used up" || e != refusal {
 		t.Errorf("%q %v", why, e)
@@ -263,7 +268,8 @@ func TestWhyClosed(t *testing.T) {
 // TestRemember: the features of a body are read once for a team, and only where a cache has
 // answered before. A form has none.
 func TestRemember(t *testing.T) {
-	r := &functions.Router{Metadata: functions.Metadata{Namespace: "red", Name: "auto"}, Spec: functions.RouterSpec{Rules: []functions.Rule{{Name: "all", To: []string{"m"}}}}}
+	r := &functions.Router{Metadata: functions.Metadata{Namespace: "red", Name: "auto"},
+		Spec: functions.RouterSpec{Rules: []functions.Rule{{Name: "all", To: []string{"m"}}}}}
 	route := NewSet(nil, []*functions.Router{r}, nil, slog.New(slog.DiscardHandler)).Find(r.FullName())
 	const chat = "/v1/chat/completions"
 	seen := NewFamilies()
@@ -305,7 +311,8 @@ func TestRemember(t *testing.T) {
 		}
 	}
 	if blue, red := read("blue", text, chat), read("red", text, chat); red.TokenCount != want.TokenCount || blue.TokenCount != 7 {
-		t.Errorf("%d tokens of the team whose body was forgotten, %d of the other one; want %d, 7", red.TokenCount, blue.TokenCount, want.TokenCount)
+		t.Errorf("%d tokens of the team whose body was forgotten, %d of the other one; want %d, 7", red.TokenCount, blue.TokenCount,
+			want.TokenCount)
 	}
 	if got := read("red", text, "/v1/audio/transcriptions"); got.TokenCount != 0 {
 		t.Errorf("a form has the features of a chat: %+v", got)

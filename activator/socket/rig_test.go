@@ -92,7 +92,8 @@ func newRig(t testing.TB, change func(*Options)) *rig {
 
 // newRigWithin bounds the writes to clients.
 func newRigWithin(t testing.TB, writes time.Duration, change func(*Options)) *rig {
-	r := &rig{t: t, left: make(chan string, 100), counted: make(chan string, 100), loads: make(chan string, 100), starts: make(chan string, 100),
+	r := &rig{t: t, left: make(chan string, 100), counted: make(chan string, 100), loads: make(chan string, 100),
+		starts: make(chan string, 100),
 		bodies: make(chan string, 100), heads: make(chan http.Header, 100), wakes: make(chan functions.Name, 100)}
 	var err error
 	if r.keys, err = auth.Open(filepath.Join(t.TempDir(), "keys.json")); err != nil {
@@ -137,13 +138,14 @@ func newRigWithin(t testing.TB, writes time.Duration, change func(*Options)) *ri
 	r.server = New(o)
 	guard := browser.New(true, nil, []string{"http://localhost:3000", "app://*"})
 	data, sockets := guard.Wrap(r.act.Serve), guard.Wrap(r.server.Serve)
-	r.front = httpserver.NewFiberServer(httpserver.Options{Upgrades: Upgrades, WriteTimeout: writes, Logger: log, Handler: func(req *httpserver.Request, res *httpserver.Response) {
-		if ServesPath(req.Path) {
-			sockets(req, res)
-			return
-		}
-		data(req, res)
-	}})
+	r.front = httpserver.NewFiberServer(httpserver.Options{Upgrades: Upgrades, WriteTimeout: writes, Logger: log,
+		Handler: func(req *httpserver.Request, res *httpserver.Response) {
+			if ServesPath(req.Path) {
+				sockets(req, res)
+				return
+			}
+			data(req, res)
+		}})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +193,8 @@ func (r *rig) answer(w http.ResponseWriter, req *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	event := func(text string) {
-		fmt.Fprintf(w, "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"content\":%q},\"finish_reason\":null}]}\n\n", text)
+		fmt.Fprintf(w, "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\","+
+			"\"choices\":[{\"index\":0,\"delta\":{\"content\":%q},\"finish_reason\":null}]}\n\n", text)
 		w.(http.Flusher).Flush()
 	}
 	event("one ")
@@ -210,15 +213,18 @@ func (r *rig) answer(w http.ResponseWriter, req *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	event("two")
-	fmt.Fprint(w, "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n")
-	fmt.Fprint(w, "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2,\"total_tokens\":5}}\n\n")
+	fmt.Fprint(w, "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\","+
+		"\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n")
+	fmt.Fprint(w, "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\","+
+		"\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2,\"total_tokens\":5}}\n\n")
 	fmt.Fprint(w, "data: [DONE]\n\n")
 }
 
 // route makes these the rules of the Router auto.
 func (r *rig) route(rules ...functions.Rule) {
-	r.act.SetRouters([]*functions.Router{{Kind: functions.KindRouter, Metadata: functions.Metadata{Name: "auto", Namespace: functions.DefaultTeam},
-		Spec: functions.RouterSpec{Rules: rules, Data: functions.DataPublic, Intents: functions.Intents{}}}}, nil)
+	r.act.SetRouters([]*functions.Router{{Kind: functions.KindRouter,
+		Metadata: functions.Metadata{Name: "auto", Namespace: functions.DefaultTeam},
+		Spec:     functions.RouterSpec{Rules: rules, Data: functions.DataPublic, Intents: functions.Intents{}}}}, nil)
 }
 
 func (r *rig) publish(name string, ready bool, adapters ...string) {
@@ -237,7 +243,8 @@ func (r *rig) publishAt(name string, replicas []snapshot.Replica, adapters ...st
 	for _, a := range adapters {
 		m.Spec.Adapters = append(m.Spec.Adapters, functions.Adapter{Name: a})
 	}
-	f := snapshot.Snapshot{Name: functions.Name{Team: functions.DefaultTeam, Name: name}, Model: m, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
+	f := snapshot.Snapshot{Name: functions.Name{Team: functions.DefaultTeam, Name: name}, Model: m, State: functions.Unloaded,
+		Progress: functions.NoProgress, Forecast: functions.NoForecast}
 	if len(replicas) > 0 {
 		f.State, f.Replicas = functions.Ready, replicas
 	}

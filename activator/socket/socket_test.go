@@ -27,7 +27,8 @@ func TestSession(t *testing.T) {
 		t.Fatalf("%+v", f)
 	}
 	f, text := c.until("generation_complete")
-	if text != "one two" || f.Usage["total_tokens"] != 5.0 || f.FinishReason != "stop" || f.Timing["total_ms"] == nil || f.Timing["first_token_ms"] == nil {
+	if text != "one two" || f.Usage["total_tokens"] != 5.0 || f.FinishReason != "stop" || f.Timing["total_ms"] == nil ||
+		f.Timing["first_token_ms"] == nil {
 		t.Fatalf("%q %+v", text, f)
 	}
 	if b := <-r.bodies; !strings.Contains(b, `"model":"tiny"`) || !strings.Contains(b, "where is my invoice") {

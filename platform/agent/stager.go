@@ -16,6 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/enginecache"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/dir"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
@@ -186,4 +187,19 @@ func (s *Stager) abandon(ctx context.Context, st *loader.Staging) {
 			c.Lease.Release()
 		}
 	})
+}
+
+// readAheadFor bounds the reading ahead for one start; an engine that boots for longer
+// reads for itself.
+const readAheadFor = 10 * time.Minute
+
+// readAhead has the kernel read a checkpoint from the disk while its engine's process
+// starts. stop ends that early.
+func (s *Stager) readAhead(c *loader.Checkpoint) (stop func()) {
+	ctx, cancel := context.WithTimeout(s.ctx, readAheadFor)
+	s.background.Go(func() {
+		defer cancel()
+		nodestore.ReadIntoMemory(ctx, c)
+	})
+	return cancel
 }

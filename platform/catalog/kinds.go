@@ -238,7 +238,8 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		router.Dir, router.Origin = filepath.Dir(d.file), doc.origin()
 		doc.Router, problems = router, functions.ValidateRouter(router)
 		doc.places = placesOf(d.places)
-		if d.Examples && !d.spoils("spec.intents") && !slices.ContainsFunc(problems, func(p functions.Problem) bool { return strings.HasPrefix(p.Path, "spec.intents") }) {
+		if d.Examples && !d.spoils("spec.intents") && !slices.ContainsFunc(problems,
+			func(p functions.Problem) bool { return strings.HasPrefix(p.Path, "spec.intents") }) {
 			problems = append(problems, d.readExamples(router)...)
 		}
 	case functions.KindRemote:
@@ -338,7 +339,8 @@ func suggestKind(kind string) string {
 // foreignKeys are keys of other systems' files, in small letters, with what a model file has.
 var foreignKeys = map[string]string{
 	"model": "did you mean source?", "repo": "did you mean source?", "uri": "did you mean source?", "storageuri": "did you mean source?",
-	"replicas": "did you mean scale: {min: N, max: N}?", "minreplicas": "did you mean scale: {min: N}?", "maxreplicas": "did you mean scale: {max: N}?",
+	"replicas":    "did you mean scale: {min: N, max: N}?",
+	"minreplicas": "did you mean scale: {min: N}?", "maxreplicas": "did you mean scale: {max: N}?",
 	"limits": "gpus, memory and cpu stand in resources themselves", "requests": "gpus, memory and cpu stand in resources themselves",
 	"maxmodellen": "an engine's own options go into args", "contextlength": "an engine's own options go into args",
 	"dtype": "an engine's own options go into args", "quantization": "an engine's own options go into args",

@@ -26,7 +26,8 @@ func (m modelVerbs) get() *cobra.Command {
 	words := Kinds()
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "get KIND [NAME]", Short: "List functions (models, routers, remotes), replicas, nodes, teams, coldstarts, events or keys", GroupID: "own",
+		Use: "get KIND [NAME]", GroupID: "own",
+		Short: "List functions (models, routers, remotes), replicas, nodes, teams, coldstarts, events or keys",
 		Example: `  thaw get functions
   thaw get routers
   thaw get nodes -o wide
@@ -72,7 +73,8 @@ func (m modelVerbs) get() *cobra.Command {
 			case "coldstarts":
 				k := tables.ColdStarts(m.Terminal)
 				k.Keep = func(t api.ColdStart) bool { return m.showsFunction(t.Function) }
-				return showList(ctx, m.printer, cl, k, follow, want, func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
+				return showList(ctx, m.printer, cl, k, follow, want,
+					func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
 			case "events":
 				k := tables.Events(m.Terminal)
 				k.Keep = func(e functions.Event) bool { return m.showsFunction(e.Function) }
@@ -98,7 +100,8 @@ func watchFlag(cmd *cobra.Command, follow *bool) {
 }
 
 // showList lists or watches one kind; want, when given, is the name of one.
-func showList[T any](ctx context.Context, c printer, cl *api.Client, k kit.Kind[T], follow bool, want string, get func(context.Context) ([]T, error)) error {
+func showList[T any](ctx context.Context, c printer, cl *api.Client, k kit.Kind[T], follow bool, want string,
+	get func(context.Context) ([]T, error)) error {
 	is := func(v T) bool {
 		return (k.Keep == nil || k.Keep(v)) && (want == "" || k.Name(v) == want || tables.ShortName(k.Name(v)) == want)
 	}
@@ -124,7 +127,8 @@ func showList[T any](ctx context.Context, c printer, cl *api.Client, k kit.Kind[
 		}
 		names = append(names, k.Name(v))
 	}
-	return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.Word), functions.Clip(want)), Hint: kit.DidYouMean(want, names, 3, "")}
+	return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.Word), functions.Clip(want)),
+		Hint: kit.DidYouMean(want, names, 3, "")}
 }
 
 // listFunctions lists or watches the functions of a kind, of all with "".

@@ -18,6 +18,7 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/newest"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 // Pauses between attempts to reach the controller: the first, and the longest.
@@ -460,4 +461,23 @@ func (o *outbox) take(u *Report) bool {
 	*o = newOutbox()
 	return len(u.Wakes)+len(u.DemandHints)+len(u.HealthReports)+len(u.FirstTokens)+len(u.Demand)+len(u.Pods) > 0 || u.Applied > 0 ||
 		u.Node != nil
+}
+
+// Certified returns ClientOptions.TLS for a folder of certificates, which is read again for
+// each connection; nil, for plain connections, if folder is "".
+func Certified(folder string) (func() (*tls.Config, error), error) {
+	if folder == "" {
+		return nil, nil
+	}
+	f, err := mtls.Open(folder)
+	if err != nil {
+		return nil, err
+	}
+	return func() (*tls.Config, error) {
+		id, err := f.Identity()
+		if err != nil {
+			return nil, err
+		}
+		return mtls.Client(id, NameController), nil
+	}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/url"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/durable"
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
@@ -378,4 +380,28 @@ func (l *Local) Logs(ctx context.Context, replica string, lines int, follow bool
 		}
 	}
 	return l.node.Logs(ctx, replica, lines, follow)
+}
+
+// nextEpoch raises the epoch in DIR/epoch and returns it. The epoch is on disk before
+// it is used, so that two runs of a server never share one.
+func nextEpoch(dir string) (int64, error) {
+	path := filepath.Join(dir, "epoch")
+	var epoch int64
+	b, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return 0, fmt.Errorf("epoch: %w", err)
+	default:
+		epoch, err = strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+		if err != nil || epoch < 0 {
+			return 0, fmt.Errorf(
+				"epoch: %s holds %.40q, want a number; agents refuse a server whose epoch went back, so put one higher than any before", path, b)
+		}
+	}
+	epoch++
+	if err := durable.WriteFile(path, fmt.Appendf(nil, "%d\n", epoch), 0o600); err != nil {
+		return 0, fmt.Errorf("epoch: %w", err)
+	}
+	return epoch, nil
 }

@@ -3,8 +3,11 @@ package nodeloader
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -20,7 +23,10 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/functions/newest"
+	"github.com/thaw-dev/thaw/loader/durable"
+	"github.com/thaw-dev/thaw/loader/p2p"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/platform/mtls"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
@@ -319,4 +325,39 @@ func (d *Daemon) stopPod(s controlstream.Stop) {
 	if len(d.pendingStops) < maxStops {
 		d.pendingStops[s.UID] = pendingStop{message, time.Now()}
 	}
+}
+
+// PeerTLS is the TLS between loaders: each shows the loaders' certificate and accepts no
+// other. of returns the identity for each connection.
+func PeerTLS(of func() (*mtls.Identity, error)) *p2p.TLS {
+	return &p2p.TLS{
+		Server: mtls.Server(of, controlstream.NameLoader),
+		Client: func() (*tls.Config, error) {
+			id, err := of()
+			if err != nil {
+				return nil, err
+			}
+			return mtls.Client(id, controlstream.NameLoader), nil
+		},
+	}
+}
+
+// writeState stores v in a file for the next loader, atomically.
+func (d *Daemon) writeState(name string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(filepath.Join(d.o.Dir, name), b, 0o600)
+}
+
+// readState reads at most most bytes that the previous loader stored. The error is
+// os.ErrNotExist if there are none.
+func (d *Daemon) readState(name string, maximum int64, v any) error {
+	f, err := os.Open(filepath.Join(d.o.Dir, name))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return json.NewDecoder(io.LimitReader(f, maximum)).Decode(v)
 }

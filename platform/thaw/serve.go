@@ -191,8 +191,10 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		return nil, err
 	}
 	s := &server{
-		memory: plan, money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Currency: c.Currency, Metrics: metrics, Log: log.Logger}),
-		log: log.Logger, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{TLS: backend.EngineTLS}), agents: agents,
+		memory: plan, money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Currency: c.Currency,
+			Metrics: metrics, Log: log.Logger}),
+		log: log.Logger, catalog: cat, backend: backend, limits: &ratelimit.Limits{},
+		engines: upstream.New(upstream.Options{TLS: backend.EngineTLS}), agents: agents,
 	}
 	answers := cache.NewStore(min(int64(c.CacheBytes), plan.Limit/4), metrics)
 	if answers != nil {
@@ -200,7 +202,9 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	}
 	s.act = activator.New(activator.Options{
 		Remotes: s.remotes, Cache: answers, GPUHourPrice: c.GPUHourPrice, Currency: c.Currency,
-		Prewarm: backend.PrewarmBriefly, Packing: backend.Packing, Release: backend.Release, Stage: backend.StageAhead, Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
+		Prewarm: backend.PrewarmBriefly, Packing: backend.Packing, Release: backend.Release, Stage: backend.StageAhead,
+		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines,
+		Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
 		KeyRequests: httpserver.NewBudget(int64(plan.Connections), c.ShareOf(int64(plan.Connections))),
 		Metrics:     metrics, Log: log.Requests,
 	})
@@ -218,18 +222,23 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	s.sized, s.sizes = sized, sizer.Sizer{Sources: nodestore.OpenSources, Nodes: backend.Nodes}
 	control := api.New(api.Options{
 		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL,
-		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.act}, Starter: backend, Requests: s.act, Stores: backend, Ahead: backend,
-		ForgetAnswers: answers.Purge, Decisions: s.act.Decisions(), DryRoute: s.act.DryRoute, Composed: s.act.Composed, RemoteState: s.remoteState, FileProblem: cat.FileProblem, Spending: s.remotes,
+		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.act},
+		Starter: backend, Requests: s.act, Stores: backend, Ahead: backend,
+		ForgetAnswers: answers.Purge, Decisions: s.act.Decisions(), DryRoute: s.act.DryRoute,
+		Composed: s.act.Composed, RemoteState: s.remoteState, FileProblem: cat.FileProblem, Spending: s.remotes,
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.act.DemandOf(n); return d.Active, d.Queued },
 		Oldest:  func(n functions.Name) time.Time { d, _ := s.act.DemandOf(n); return d.Oldest },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
-		TeamUse: backend.TeamUse, Size: s.sizes.Size, CheckWeights: s.sizes.CheckWeights, Logs: backend.Logs, Changed: backend.Changes, Ready: s.state.missing,
+		TeamUse: backend.TeamUse, Size: s.sizes.Size, CheckWeights: s.sizes.CheckWeights,
+		Logs: backend.Logs, Changed: backend.Changes, Ready: s.state.missing,
 		Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log.Logger,
 	})
-	s.front = s.newFront(c, loopback, control, newSockets(s.act, backend, metrics, plan.Connections, int(c.ShareOf(int64(plan.Connections))), log.Logger), httpserver.Options{
+	s.front = s.newFront(c, loopback, control, newSockets(s.act, backend, metrics, plan.Connections,
+		int(c.ShareOf(int64(plan.Connections))), log.Logger), httpserver.Options{
 		MaxBody: int64(c.MaxBody), Logger: log.Logger,
-		Bodies:      httpserver.NewBudget(plan.Bodies, c.ShareOf(plan.Bodies)),
-		Connections: httpserver.NewConnections(plan.Connections, int(c.ShareOf(int64(plan.Connections))), metrics.Counter("thaw_connections_dropped_total")),
+		Bodies: httpserver.NewBudget(plan.Bodies, c.ShareOf(plan.Bodies)),
+		Connections: httpserver.NewConnections(plan.Connections, int(c.ShareOf(int64(plan.Connections))),
+			metrics.Counter("thaw_connections_dropped_total")),
 	})
 	return s, nil
 }
@@ -241,7 +250,8 @@ func openCatalog(c *cli.ServeConfig) (*catalog.Catalog, *sizer.Folder, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	cat, err := catalog.Open(catalog.Options{Complete: sized.Complete, Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"), Plain: httpsource.NewHostTrust(os.Getenv).Trusts, Given: givenRemotes(os.Getenv)})
+	cat, err := catalog.Open(catalog.Options{Complete: sized.Complete, Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"),
+		Plain: httpsource.NewHostTrust(os.Getenv).Trusts, Given: givenRemotes(os.Getenv)})
 	if err != nil {
 		return nil, nil, fmt.Errorf("the functions: %w", err)
 	}
@@ -316,7 +326,8 @@ func credentials(dir string) (keys *auth.KeyStore, admin string, err error) {
 }
 
 // newFront makes the HTTP server of the data path, the sockets and the control API.
-func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, sockets *socket.Server, o httpserver.Options) httpserver.Server {
+func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, sockets *socket.Server,
+	o httpserver.Options) httpserver.Server {
 	guard, strict := browser.New(loopback, c.Host, c.Origin), browser.New(loopback, c.Host, nil)
 	named, own := guard.Wrap(sockets.Serve), strict.Wrap(sockets.Serve)
 	pages := strict.ForPages().Wrap(console.New(cli.Version).Serve)

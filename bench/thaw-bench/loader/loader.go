@@ -79,7 +79,8 @@ func (b *bench) serve(ctx context.Context, shape Shape, more ...string) (url str
 	if err != nil {
 		return "", nil, err
 	}
-	p, err := process.Begin("blobs", b.Dir, nil, slices.Concat([]string{b.Self, "blobs", "--addr", addr, "--noise", b.noise.path}, shape.flags(), more)...)
+	p, err := process.Begin("blobs", b.Dir, nil, slices.Concat([]string{b.Self, "blobs", "--addr", addr, "--noise", b.noise.path},
+		shape.flags(), more)...)
 	if err != nil {
 		return "", nil, err
 	}
@@ -116,7 +117,8 @@ type contender struct {
 // self returns a contender that is this program.
 func (b *bench) self(name string, more ...string) contender {
 	return contender{name, func(server string, size int64, md5 bool, into string) []string {
-		return append([]string{b.Self, "download", "--with", name, "--server", server, "--size", functions.Bytes(size).String(), fmt.Sprintf("--md5=%t", md5), "--into", into}, more...)
+		return append([]string{b.Self, "download", "--with", name, "--server", server, "--size", functions.Bytes(size).String(),
+			fmt.Sprintf("--md5=%t", md5), "--into", into}, more...)
 	}}
 }
 
@@ -210,7 +212,8 @@ func (b *bench) download(ctx context.Context, c contender, server string, size i
 		lines := strings.Split(p.Tail(), "\n")
 		path = lines[len(lines)-1]
 		var at, disk, used int64
-		if _, err := fmt.Sscanf(lines[max(0, len(lines)-2)]+"\n", reportFormat, &at, &disk, &used, &t.ReadBack); c.name != ThawAlone && err != nil {
+		if _, err := fmt.Sscanf(lines[max(0, len(lines)-2)]+"\n", reportFormat, &at, &disk, &used, &t.ReadBack); c.name != ThawAlone &&
+			err != nil {
 			return Trial{}, fmt.Errorf("%s did not report its times: %w: %s", c.name, err, p.Tail())
 		}
 		if c.name == ThawAlone {
@@ -240,7 +243,8 @@ func (b *bench) ceilings(ctx context.Context, server string, size int64) (c Ceil
 		return c, err
 	}
 	b.n++
-	p, err := process.Begin(fmt.Sprintf("ceilings-%d", b.n), b.Dir, nil, b.Self, "ceilings", "--dir", b.Dir, "--size", functions.Bytes(size).String())
+	p, err := process.Begin(fmt.Sprintf("ceilings-%d", b.n), b.Dir, nil, b.Self, "ceilings", "--dir", b.Dir, "--size",
+		functions.Bytes(size).String())
 	if err != nil {
 		return c, err
 	}
@@ -400,7 +404,8 @@ func (b *bench) memory(ctx context.Context) error {
 			return err
 		}
 		b.result.Memory = append(b.result.Memory, Memory{Bytes: int64(size), RSS: t.RSS, Seconds: t.Seconds})
-		b.Progress(fmt.Sprintf("memory: %s of weights, at most %s of memory, %s", size, functions.Bytes(t.RSS).Human(), formatRate(float64(size)/t.Seconds)))
+		b.Progress(fmt.Sprintf("memory: %s of weights, at most %s of memory, %s", size, functions.Bytes(t.RSS).Human(),
+			formatRate(float64(size)/t.Seconds)))
 	}
 	return nil
 }
@@ -482,7 +487,10 @@ func (b *bench) resume(ctx context.Context) error {
 	r.Again = float64(r.Before-r.Kept) / float64(size)
 	r.RereadShare = float64(r.Kept+r.After-size) / float64(size)
 	b.result.Resumed = r
-	b.Progress(fmt.Sprintf("resume: killed after %s of %s were sent, %s were kept, the second read %s: %.2f %% were lost by the kill, %.2f %% more came in vain", functions.Bytes(r.Before).Human(), functions.Bytes(size).Human(), functions.Bytes(r.Kept).Human(), functions.Bytes(r.After).Human(), 100*r.Again, 100*r.RereadShare))
+	b.Progress(fmt.Sprintf("resume: killed after %s of %s were sent, %s were kept, the second read %s: "+
+		"%.2f %% were lost by the kill, %.2f %% more came in vain",
+		functions.Bytes(r.Before).Human(), functions.Bytes(size).Human(), functions.Bytes(r.Kept).Human(),
+		functions.Bytes(r.After).Human(), 100*r.Again, 100*r.RereadShare))
 	return nil
 }
 

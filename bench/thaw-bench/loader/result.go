@@ -252,9 +252,11 @@ func (r Result) Tables() []report.Part {
 			for _, x := range c.Ceilings {
 				v = append(v, f(x)/1e9)
 			}
-			t.Add(name, fmt.Sprintf("%.2f", report.Quantile(v, 0.5)), fmt.Sprintf("%.2f", report.Quantile(v, 0)), fmt.Sprintf("%.2f", report.Quantile(v, 1)), cpu)
+			t.Add(name, fmt.Sprintf("%.2f", report.Quantile(v, 0.5)), fmt.Sprintf("%.2f", report.Quantile(v, 0)),
+				fmt.Sprintf("%.2f", report.Quantile(v, 1)), cpu)
 		}
-		row("link: received and dropped", func(x Ceilings) float64 { return x.Link }, fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPULink })))
+		row("link: received and dropped", func(x Ceilings) float64 { return x.Link },
+			fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPULink })))
 		row("link and page cache: received and written", func(x Ceilings) float64 { return x.Copy },
 			fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPUCopy })))
 		row("link and disk: received and written past the cache", func(x Ceilings) float64 { return x.Past },
@@ -262,11 +264,16 @@ func (r Result) Tables() []report.Part {
 		row("disk, O_DIRECT", func(x Ceilings) float64 { return x.Direct }, "")
 		row("disk, through the cache and fsync", func(x Ceilings) float64 { return x.Cached }, "")
 		perGiB := func(rate float64) string { return fmt.Sprintf("%.2f", (1<<30)/rate) }
-		row("xxh3, of a core's time", func(x Ceilings) float64 { return x.XXH3 }, perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.XXH3 })))
-		row("BLAKE3, of a core's time", func(x Ceilings) float64 { return x.BLAKE3 }, perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.BLAKE3 })))
-		row("sha256, of a core's time", func(x Ceilings) float64 { return x.SHA256 }, perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.SHA256 })))
-		row("MD5, of a core's time", func(x Ceilings) float64 { return x.MD5 }, perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.MD5 })))
-		out = append(out, report.Part{Heading: fmt.Sprintf("Ceilings of the same minutes; thaw reaches %.2f of %.2f GB/s", c.Share, c.Ceiling/1e9), Table: t})
+		row("xxh3, of a core's time", func(x Ceilings) float64 { return x.XXH3 },
+			perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.XXH3 })))
+		row("BLAKE3, of a core's time", func(x Ceilings) float64 { return x.BLAKE3 },
+			perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.BLAKE3 })))
+		row("sha256, of a core's time", func(x Ceilings) float64 { return x.SHA256 },
+			perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.SHA256 })))
+		row("MD5, of a core's time", func(x Ceilings) float64 { return x.MD5 },
+			perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.MD5 })))
+		out = append(out, report.Part{Heading: fmt.Sprintf("Ceilings of the same minutes; thaw reaches %.2f of %.2f GB/s", c.Share,
+			c.Ceiling/1e9), Table: t})
 	}
 	if len(r.Memory) > 0 {
 		t := &report.Table{Head: []string{"weights", "peak memory of thaw", "GB/s"}}
@@ -286,18 +293,22 @@ func (r Result) Tables() []report.Part {
 		out = append(out, report.Part{Heading: "Killed and begun again", Table: t})
 	}
 	row := func(t *report.Table, name string, v []float64, form string) {
-		t.Add(name, fmt.Sprintf(form, report.Quantile(v, 0.5)), fmt.Sprintf(form, report.Quantile(v, 0)), fmt.Sprintf(form, report.Quantile(v, 1)))
+		t.Add(name, fmt.Sprintf(form, report.Quantile(v, 0.5)), fmt.Sprintf(form, report.Quantile(v, 0)),
+			fmt.Sprintf(form, report.Quantile(v, 1)))
 	}
 	if x := r.Streamed; x != nil {
-		t := &report.Table{Head: []string{fmt.Sprintf("%s of ember at %s/s, boot %.1f s", functions.Bytes(x.Bytes).Human(), functions.Bytes(x.Total).Human(), x.BootDelay), "median", "lowest", "highest"}}
+		t := &report.Table{Head: []string{fmt.Sprintf("%s of ember at %s/s, boot %.1f s", functions.Bytes(x.Bytes).Human(),
+			functions.Bytes(x.Total).Human(), x.BootDelay), "median", "lowest", "highest"}}
 		row(t, "the bytes alone", x.Download, "%.2f s")
 		row(t, "first token, bytes here", x.Boot, "%.2f s")
 		row(t, "first token, while they come", x.First, "%.2f s")
-		t.Add("staged first it would be", fmt.Sprintf("%.2f s", ratio(len(x.First), func(i int) float64 { return x.Download[i] + x.Boot[i] })), "", "")
+		t.Add("staged first it would be", fmt.Sprintf("%.2f s",
+			ratio(len(x.First), func(i int) float64 { return x.Download[i] + x.Boot[i] })), "", "")
 		out = append(out, report.Part{Heading: "A start while the bytes come", Table: t})
 	}
 	if x := r.Peers; x != nil {
-		t := &report.Table{Head: []string{fmt.Sprintf("%s, one source of %d MB/s", functions.Bytes(x.Bytes).Human(), x.Total/1e6), "median", "lowest", "highest"}}
+		t := &report.Table{Head: []string{fmt.Sprintf("%s, one source of %d MB/s", functions.Bytes(x.Bytes).Human(), x.Total/1e6), "median",
+			"lowest", "highest"}}
 		row(t, "one node alone", x.Alone, "%.2f s")
 		row(t, fmt.Sprintf("the last of %d", x.Nodes), x.Last, "%.2f s")
 		row(t, "what the source sent, in models", x.Egress, "%.2f")
@@ -308,7 +319,12 @@ func (r Result) Tables() []report.Part {
 
 // Markdown returns the report as a page.
 func (r Result) Markdown() string {
-	return r.Page("How bytes come to the disk", "Server and contenders are processes of their own on this machine; interleaved rounds, medians; every download compared with what the server sent. “On the disk” counts until the bytes would survive a loss of power, and for thaw until READY: published, with its digests. “The bytes alone” is the same download without digests, not published. The ratios are thaw's to that contender, round by round. A shaped source is one that thaw has staged from before, as a node has; what it brings the first time is a row of its own.", r.Missing, r.Tables())
+	return r.Page("How bytes come to the disk",
+		"Server and contenders are processes of their own on this machine; interleaved rounds, medians; every download "+
+			"compared with what the server sent. “On the disk” counts until the bytes would survive a loss of power, and for thaw "+
+			"until READY: published, with its digests. “The bytes alone” is the same download without digests, not published. The "+
+			"ratios are thaw's to that contender, round by round. A shaped source is one that thaw has staged from before, as a "+
+			"node has; what it brings the first time is a row of its own.", r.Missing, r.Tables())
 }
 
 // Write writes loader.json and loader.md.

@@ -258,7 +258,8 @@ func (r *Room) Pick(res functions.Resources) (p Choice) {
 		for range min(left, gives) {
 			at := -1
 			for i := range r.gpus {
-				if i < len(taken) && r.gpus[i].Group == group && !taken[i] && r.FitsGPU(i, res.GPUMemory) && (at < 0 || r.slots[i].left < r.slots[at].left) {
+				if i < len(taken) && r.gpus[i].Group == group && !taken[i] && r.FitsGPU(i, res.GPUMemory) &&
+					(at < 0 || r.slots[i].left < r.slots[at].left) {
 					at = i
 				}
 			}
@@ -323,4 +324,19 @@ func (r *Room) FitsOn(res functions.Resources, gpus []int) bool {
 		}
 	}
 	return true
+}
+
+// Packing is the room of several nodes, in which replicas are placed one after the other.
+type Packing []Room
+
+// Place takes what a replica reserves on the first node that has room for it; false where
+// none has.
+func (p Packing) Place(res functions.Resources) bool {
+	for i := range p {
+		if gpus, ok := p[i].Choose(res); ok {
+			p[i].Take(res, gpus)
+			return true
+		}
+	}
+	return false
 }
