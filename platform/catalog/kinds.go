@@ -238,8 +238,7 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		router.Dir, router.Origin = filepath.Dir(d.file), doc.origin()
 		doc.Router, problems = router, functions.ValidateRouter(router)
 		doc.places = placesOf(d.places)
-		if d.Examples && !d.spoils("spec.intents") && !slices.ContainsFunc(problems,
-			func(p functions.Problem) bool { return strings.HasPrefix(p.Path, "spec.intents") }) {
+		if d.Examples && !d.spoils("spec.intents") && !anyBelow(problems, "spec.intents") {
 			problems = append(problems, d.readExamples(router)...)
 		}
 	case functions.KindRemote:
@@ -326,6 +325,11 @@ func (d *decoder) suggestKey(key string, names []string) string {
 		return hint
 	}
 	return suggestName(key, names)
+}
+
+// anyBelow reports whether a problem is at a path that begins with path.
+func anyBelow(problems []functions.Problem, path string) bool {
+	return slices.ContainsFunc(problems, func(p functions.Problem) bool { return strings.HasPrefix(p.Path, path) })
 }
 
 // suggestKind is the hint about an unknown kind.

@@ -201,12 +201,10 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		answers.Changed = backend.WeightsChanged
 	}
 	s.act = activator.New(activator.Options{
-		Remotes: s.remotes, Cache: answers, GPUHourPrice: c.GPUHourPrice, Currency: c.Currency,
-		Prewarm: backend.PrewarmBriefly, Packing: backend.Packing, Release: backend.Release, Stage: backend.StageAhead,
-		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines,
-		Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
-		KeyRequests: httpserver.NewBudget(int64(plan.Connections), c.ShareOf(int64(plan.Connections))),
-		Metrics:     metrics, Log: log.Requests,
+		Remotes: s.remotes, Cache: answers, GPUHourPrice: c.GPUHourPrice, Currency: c.Currency, Prewarm: backend.PrewarmBriefly,
+		Packing: backend.Packing, Release: backend.Release, Stage: backend.StageAhead, Waker: backend, Adapters: backend,
+		Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
+		KeyRequests: httpserver.NewBudget(int64(plan.Connections), c.ShareOf(int64(plan.Connections))), Metrics: metrics, Log: log.Requests,
 	})
 	metrics.Add(s.act.Samples, s.remotes.Samples, answers.Samples)
 	if s.batches, err = openBatches(c, s.act, cat, backend.GPUs, money, s.limits, keys, metrics, log.Logger); err != nil {
@@ -221,11 +219,10 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	}
 	s.sized, s.sizes = sized, sizer.Sizer{Sources: nodestore.OpenSources, Nodes: backend.Nodes}
 	control := api.New(api.Options{
-		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL,
-		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.act},
-		Starter: backend, Requests: s.act, Stores: backend, Ahead: backend,
-		ForgetAnswers: answers.Purge, Decisions: s.act.Decisions(), DryRoute: s.act.DryRoute,
-		Composed: s.act.Composed, RemoteState: s.remoteState, FileProblem: cat.FileProblem, Spending: s.remotes,
+		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL, Catalog: cat, Keys: keys, State: backend,
+		History: history{backend, s.act}, Starter: backend, Requests: s.act, Stores: backend, Ahead: backend,
+		ForgetAnswers: answers.Purge, Decisions: s.act.Decisions(), DryRoute: s.act.DryRoute, Composed: s.act.Composed,
+		RemoteState: s.remoteState, FileProblem: cat.FileProblem, Spending: s.remotes,
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.act.DemandOf(n); return d.Active, d.Queued },
 		Oldest:  func(n functions.Name) time.Time { d, _ := s.act.DemandOf(n); return d.Oldest },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
@@ -233,13 +230,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 		Logs: backend.Logs, Changed: backend.Changes, Ready: s.state.missing,
 		Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log.Logger,
 	})
-	s.front = s.newFront(c, loopback, control, newSockets(s.act, backend, metrics, plan.Connections,
-		int(c.ShareOf(int64(plan.Connections))), log.Logger), httpserver.Options{
-		MaxBody: int64(c.MaxBody), Logger: log.Logger,
-		Bodies: httpserver.NewBudget(plan.Bodies, c.ShareOf(plan.Bodies)),
-		Connections: httpserver.NewConnections(plan.Connections, int(c.ShareOf(int64(plan.Connections))),
-			metrics.Counter("thaw_connections_dropped_total")),
-	})
+	s.front = s.newFront(c, loopback, control, metrics)
 	return s, nil
 }
 
@@ -326,8 +317,14 @@ func credentials(dir string) (keys *auth.KeyStore, admin string, err error) {
 }
 
 // newFront makes the HTTP server of the data path, the sockets and the control API.
-func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, sockets *socket.Server,
-	o httpserver.Options) httpserver.Server {
+func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, metrics *telemetry.Registry) httpserver.Server {
+	connections := s.memory.Connections
+	ofOne := int(c.ShareOf(int64(connections)))
+	sockets := newSockets(s.act, s.backend, metrics, connections, ofOne, s.log)
+	o := httpserver.Options{
+		MaxBody: int64(c.MaxBody), Logger: s.log, Bodies: httpserver.NewBudget(s.memory.Bodies, c.ShareOf(s.memory.Bodies)),
+		Connections: httpserver.NewConnections(connections, ofOne, metrics.Counter("thaw_connections_dropped_total")),
+	}
 	guard, strict := browser.New(loopback, c.Host, c.Origin), browser.New(loopback, c.Host, nil)
 	named, own := guard.Wrap(sockets.Serve), strict.Wrap(sockets.Serve)
 	pages := strict.ForPages().Wrap(console.New(cli.Version).Serve)

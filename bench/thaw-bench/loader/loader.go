@@ -416,15 +416,14 @@ func (b *bench) resume(ctx context.Context) error {
 		return nil
 	}
 	size := int64(b.Resume)
-	// The server counts bytes written to its socket; a small send buffer limits the
-	// bytes that were counted but never received.
+	// A small send buffer limits the bytes that the server counted but that were never received.
 	server, end, err := b.serve(ctx, Shape{Buffer: 128 << 10})
 	if err != nil {
 		return err
 	}
 	defer end()
-	into := filepath.Join(b.Dir, "resumed")
-	if err := os.MkdirAll(into, 0o755); err != nil {
+	into, err := os.MkdirTemp(b.Dir, "resumed")
+	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(into)
@@ -484,8 +483,7 @@ func (b *bench) resume(ctx context.Context) error {
 		return fmt.Errorf("what came after the kill is wrong: %w", err)
 	}
 	r := &Resumed{Bytes: size, Before: at.Bytes, Kept: int64(last.Resumed), After: after.Bytes - at.Bytes, Seconds: took.Seconds()}
-	r.Again = float64(r.Before-r.Kept) / float64(size)
-	r.RereadShare = float64(r.Kept+r.After-size) / float64(size)
+	r.Again, r.RereadShare = float64(r.Before-r.Kept)/float64(size), float64(r.Kept+r.After-size)/float64(size)
 	b.result.Resumed = r
 	b.Progress(fmt.Sprintf("resume: killed after %s of %s were sent, %s were kept, the second read %s: "+
 		"%.2f %% were lost by the kill, %.2f %% more came in vain",

@@ -246,34 +246,7 @@ func (r Result) Tables() []report.Part {
 				times(x.ThawCPU))
 		}
 		out = append(out, report.Part{Heading: fmt.Sprintf("%s, %s", functions.Bytes(c.Bytes).Human(), c.Name), Table: t})
-		t = &report.Table{Head: []string{"ceiling", "GB/s, median", "lowest", "highest", "CPU s/GiB"}}
-		row := func(name string, f func(Ceilings) float64, cpu string) {
-			var v []float64
-			for _, x := range c.Ceilings {
-				v = append(v, f(x)/1e9)
-			}
-			t.Add(name, fmt.Sprintf("%.2f", report.Quantile(v, 0.5)), fmt.Sprintf("%.2f", report.Quantile(v, 0)),
-				fmt.Sprintf("%.2f", report.Quantile(v, 1)), cpu)
-		}
-		row("link: received and dropped", func(x Ceilings) float64 { return x.Link },
-			fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPULink })))
-		row("link and page cache: received and written", func(x Ceilings) float64 { return x.Copy },
-			fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPUCopy })))
-		row("link and disk: received and written past the cache", func(x Ceilings) float64 { return x.Past },
-			fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPUPast })))
-		row("disk, O_DIRECT", func(x Ceilings) float64 { return x.Direct }, "")
-		row("disk, through the cache and fsync", func(x Ceilings) float64 { return x.Cached }, "")
-		perGiB := func(rate float64) string { return fmt.Sprintf("%.2f", (1<<30)/rate) }
-		row("xxh3, of a core's time", func(x Ceilings) float64 { return x.XXH3 },
-			perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.XXH3 })))
-		row("BLAKE3, of a core's time", func(x Ceilings) float64 { return x.BLAKE3 },
-			perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.BLAKE3 })))
-		row("sha256, of a core's time", func(x Ceilings) float64 { return x.SHA256 },
-			perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.SHA256 })))
-		row("MD5, of a core's time", func(x Ceilings) float64 { return x.MD5 },
-			perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.MD5 })))
-		out = append(out, report.Part{Heading: fmt.Sprintf("Ceilings of the same minutes; thaw reaches %.2f of %.2f GB/s", c.Share,
-			c.Ceiling/1e9), Table: t})
+		out = append(out, c.ceilings())
 	}
 	if len(r.Memory) > 0 {
 		t := &report.Table{Head: []string{"weights", "peak memory of thaw", "GB/s"}}
@@ -315,6 +288,38 @@ func (r Result) Tables() []report.Part {
 		out = append(out, report.Part{Heading: "Cold nodes and their peers", Table: t})
 	}
 	return append(out, r.Goals.Parts()...)
+}
+
+// ceilings is the table of what the machine could do in the same minutes.
+func (c *Comparison) ceilings() report.Part {
+	t := &report.Table{Head: []string{"ceiling", "GB/s, median", "lowest", "highest", "CPU s/GiB"}}
+	row := func(name string, f func(Ceilings) float64, cpu string) {
+		var v []float64
+		for _, x := range c.Ceilings {
+			v = append(v, f(x)/1e9)
+		}
+		t.Add(name, fmt.Sprintf("%.2f", report.Quantile(v, 0.5)), fmt.Sprintf("%.2f", report.Quantile(v, 0)),
+			fmt.Sprintf("%.2f", report.Quantile(v, 1)), cpu)
+	}
+	row("link: received and dropped", func(x Ceilings) float64 { return x.Link },
+		fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPULink })))
+	row("link and page cache: received and written", func(x Ceilings) float64 { return x.Copy },
+		fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPUCopy })))
+	row("link and disk: received and written past the cache", func(x Ceilings) float64 { return x.Past },
+		fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPUPast })))
+	row("disk, O_DIRECT", func(x Ceilings) float64 { return x.Direct }, "")
+	row("disk, through the cache and fsync", func(x Ceilings) float64 { return x.Cached }, "")
+	perGiB := func(rate float64) string { return fmt.Sprintf("%.2f", (1<<30)/rate) }
+	row("xxh3, of a core's time", func(x Ceilings) float64 { return x.XXH3 },
+		perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.XXH3 })))
+	row("BLAKE3, of a core's time", func(x Ceilings) float64 { return x.BLAKE3 },
+		perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.BLAKE3 })))
+	row("sha256, of a core's time", func(x Ceilings) float64 { return x.SHA256 },
+		perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.SHA256 })))
+	row("MD5, of a core's time", func(x Ceilings) float64 { return x.MD5 },
+		perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.MD5 })))
+	return report.Part{Heading: fmt.Sprintf("Ceilings of the same minutes; thaw reaches %.2f of %.2f GB/s", c.Share,
+		c.Ceiling/1e9), Table: t}
 }
 
 // Markdown returns the report as a page.

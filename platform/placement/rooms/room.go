@@ -257,9 +257,8 @@ func (r *Room) Pick(res functions.Resources) (p Choice) {
 		}
 		for range min(left, gives) {
 			at := -1
-			for i := range r.gpus {
-				if i < len(taken) && r.gpus[i].Group == group && !taken[i] && r.FitsGPU(i, res.GPUMemory) &&
-					(at < 0 || r.slots[i].left < r.slots[at].left) {
+			for i := range min(len(r.gpus), len(taken)) {
+				if r.gpus[i].Group == group && !taken[i] && r.FitsGPU(i, res.GPUMemory) && (at < 0 || r.slots[i].left < r.slots[at].left) {
 					at = i
 				}
 			}
