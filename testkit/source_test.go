@@ -29,6 +29,9 @@ const (
 	// A larger package states in doc.go why it is one idea.
 	largePackageLines = 2500
 	maxPackageLines   = 4000
+	// Of a type, with those of the unexported types of its package that it embeds by value.
+	maxTypeFields  = 25
+	maxTypeMethods = 35
 )
 
 // owners lists the packages that may import a large dependency. Benchmarks may import a
@@ -223,14 +226,16 @@ func TestSizes(t *testing.T) {
 		}
 		found[description] = true
 		if !exceptions[description] {
-			t.Errorf("%s has %d lines, at most %d are allowed", description, n, maximum)
+			t.Errorf("%s: %d, at most %d are allowed", description, n, maximum)
 		}
 	}
 	size := map[string]int{}
+	types := map[string]*typeSize{}
 	for _, f := range readSources(t) {
 		if f.test {
 			continue
 		}
+		countTypes(types, f)
 		size[f.dir] += f.lines()
 		exceeds(f.name, f.lines(), maxFileLines)
 		for _, d := range f.ast.Decls {
@@ -249,9 +254,68 @@ func TestSizes(t *testing.T) {
 			t.Errorf("%s has %d lines: its doc.go must state why it is one idea", dir, size[dir])
 		}
 	}
+	for name, ts := range types {
+		fields, methods := ts.total(types)
+		exceeds(name+" fields", fields, maxTypeFields)
+		exceeds(name+" methods", methods, maxTypeMethods)
+	}
 	for description := range exceptions {
 		if !found[description] {
 			t.Errorf("testdata/debts.txt lists %s, which is within its bound", description)
+		}
+	}
+}
+
+// typeSize is what a type declares.
+type typeSize struct {
+	fields, methods int
+	embeds          []string // the unexported types of its package that it embeds by value
+}
+
+func (s *typeSize) total(types map[string]*typeSize) (fields, methods int) {
+	fields, methods = s.fields, s.methods
+	for _, name := range s.embeds {
+		if e := types[name]; e != nil {
+			f, m := e.total(types)
+			fields, methods = fields+f, methods+m
+		}
+	}
+	return fields, methods
+}
+
+// countTypes adds what f declares to types, by package and name.
+func countTypes(types map[string]*typeSize, f *sourceFile) {
+	get := func(name string) *typeSize {
+		name = f.dir + "." + name
+		if types[name] == nil {
+			types[name] = &typeSize{}
+		}
+		return types[name]
+	}
+	for _, d := range f.ast.Decls {
+		if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil {
+			get(baseType(fn.Recv.List[0].Type)).methods++
+		}
+		gen, ok := d.(*ast.GenDecl)
+		if !ok {
+			continue
+		}
+		for _, spec := range gen.Specs {
+			ts, ok := spec.(*ast.TypeSpec)
+			if !ok {
+				continue
+			}
+			st, ok := ts.Type.(*ast.StructType)
+			if !ok {
+				continue
+			}
+			size := get(ts.Name.Name)
+			for _, field := range st.Fields.List {
+				size.fields += max(1, len(field.Names))
+				if id, ok := field.Type.(*ast.Ident); ok && len(field.Names) == 0 && !ast.IsExported(id.Name) {
+					size.embeds = append(size.embeds, f.dir+"."+id.Name)
+				}
+			}
 		}
 	}
 }
