@@ -62,8 +62,7 @@ func newTestSupervisor(t *testing.T) *testSupervisor {
 func (s *testSupervisor) options(id string, modes ...string) Options {
 	exe, _ := os.Executable()
 	return Options{
-		ID: id, Team: "default", Model: "m", Dir: s.dir,
-		Spec: functions.ModelSpec{
+		Assignment: Assignment{ID: id, Team: "default", Model: "m", Dir: s.dir, Spec: functions.ModelSpec{
 			Engine: functions.EngineCommand,
 			Env:    map[string]string{"GORACE": strings.TrimPrefix(fastRaceExit, "GORACE=")},
 			Args:   append([]string{exe, "test-engine", "{port}", "{name}"}, modes...),
@@ -71,7 +70,7 @@ func (s *testSupervisor) options(id string, modes ...string) Options {
 				Stage: functions.Duration(testTimeout), Start: functions.Duration(testTimeout),
 				FirstToken: functions.Duration(testTimeout), Hang: functions.Duration(testTimeout), Drain: functions.Duration(time.Second),
 			},
-		},
+		}},
 		Spawner: s.client,
 	}
 }

@@ -223,11 +223,11 @@ func (r *Replica) checkEngine(ctx context.Context) reading {
 
 // publishMetrics publishes the engine's counts, without a report to OnChange.
 func (r *Replica) publishMetrics(m engine.Metrics) {
-	if r.now.InFlight == m.Running && r.now.QueueLength == m.Waiting && r.now.KVCacheHitRate == m.HitRate {
-		return
+	load := functions.EngineLoad{InFlight: m.Running, QueueLength: m.Waiting, KVCacheHitRate: m.HitRate}
+	if r.now.EngineLoad != load {
+		r.now.EngineLoad = load
+		r.publish()
 	}
-	r.now.InFlight, r.now.QueueLength, r.now.KVCacheHitRate = m.Running, m.Waiting, m.HitRate
-	r.publish()
 }
 
 // probe asks a suspected engine for one token. It returns nil if the engine works, a

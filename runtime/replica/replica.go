@@ -116,14 +116,21 @@ type Engine interface {
 	Close()
 }
 
+// Assignment is what a replica runs, and on which GPUs.
+type Assignment struct {
+	ID     string              `json:"id"`
+	Team   string              `json:"team"`
+	Model  string              `json:"model"`
+	Spec   functions.ModelSpec `json:"spec"`
+	Dir    string              `json:"dir,omitempty"` // folder of the model file
+	Digest string              `json:"digest,omitempty"`
+	GPUs   []int               `json:"gpus,omitempty"`
+}
+
 type Options struct {
-	ID, Team, Model string
-	Spec            functions.ModelSpec
-	Dir             string // folder of the model file
-	Digest          string
-	GPUs            []int
-	GPUMemory       functions.Bytes // of each of them, 0 unknown
-	GPUName         string          // of the first; compile caches are for it
+	Assignment
+	GPUMemory functions.Bytes // of each of its GPUs, 0 unknown
+	GPUName   string          // of the first; compile caches are for it
 
 	Stager   Stager
 	Spawner  Spawner
@@ -177,24 +184,18 @@ type Options struct {
 
 // Meta is stored with the process by the supervisor; Adopt makes a replica of it.
 type Meta struct {
-	ID      string              `json:"id"`
-	Team    string              `json:"team"`
-	Model   string              `json:"model"`
-	Spec    functions.ModelSpec `json:"spec"`
-	Dir     string              `json:"dir,omitempty"`
-	Digest  string              `json:"digest,omitempty"`
-	GPUs    []int               `json:"gpus,omitempty"`
-	Port    int                 `json:"port"`
-	Path    string              `json:"path"`
-	Bytes   functions.Bytes     `json:"bytes"`
-	Weights string              `json:"weights,omitempty"` // Digest of the checkpoint, where that was known
-	Began   time.Time           `json:"began"`
-	Started time.Time           `json:"started"`
-	Phases  []functions.Span    `json:"phases"`
-	Start   string              `json:"start,omitempty"` // functions.StartWarm or StartPlain
-	Note    string              `json:"start_note,omitempty"`
-	Key     string              `json:"key,omitempty"` // the API key that the engine requires
-	Health  string              `json:"health,omitempty"`
+	Assignment
+	Port    int              `json:"port"`
+	Path    string           `json:"path"`
+	Bytes   functions.Bytes  `json:"bytes"`
+	Weights string           `json:"weights,omitempty"` // Digest of the checkpoint, where that was known
+	Began   time.Time        `json:"began"`
+	Started time.Time        `json:"started"`
+	Phases  []functions.Span `json:"phases"`
+	Start   string           `json:"start,omitempty"` // functions.StartWarm or StartPlain
+	Note    string           `json:"start_note,omitempty"`
+	Key     string           `json:"key,omitempty"` // the API key that the engine requires
+	Health  string           `json:"health,omitempty"`
 }
 
 func ParseMeta(r supervisor.Running) (Meta, error) {
@@ -288,15 +289,14 @@ func New(o Options) *Replica {
 }
 
 // Adopt makes a replica of a running process that an earlier agent started. The
-// model's part of Options is taken from the process's Meta. Run asks the engine for a
+// Assignment is taken from the process's Meta. Run asks the engine for a
 // token and makes it READY, or ends it.
 func Adopt(o Options, p supervisor.Running, child *supervisor.Child) (*Replica, error) {
 	m, err := ParseMeta(p)
 	if err != nil {
 		return nil, err
 	}
-	o.ID, o.Team, o.Model, o.Spec, o.Dir, o.Digest, o.GPUs = m.ID, m.Team, m.Model, m.Spec, m.Dir, m.Digest, m.GPUs
-	o.Began = m.Began
+	o.Assignment, o.Began = m.Assignment, m.Began
 	r := New(o)
 	r.adopt = &adoption{m, child}
 	r.now.State = functions.Loading
@@ -426,7 +426,7 @@ func (r *Replica) enter(s functions.State) {
 		if r.ckpt.Path != "" {
 			r.now.Tier = functions.TierNVMe
 		}
-		r.now.InFlight, r.now.QueueLength, r.now.KVCacheHitRate, r.now.SleepLevel, r.now.Key = 0, 0, 0, 0, ""
+		r.now.EngineLoad, r.now.SleepLevel, r.now.Key = functions.EngineLoad{}, 0, ""
 	}
 	r.since.Store(time.Now().UnixNano())
 	r.notify() // before it is logged: requests wait for READY

@@ -293,7 +293,7 @@ func TestAdoptAsleep(t *testing.T) {
 		s.asleep.Store(2)
 		o := s.options()
 		o.Spec.Env = map[string]string{"VLLM_SERVER_DEV_MODE": "1"}
-		meta, err := json.Marshal(Meta{ID: "r1", Team: o.Team, Model: o.Model, Spec: o.Spec, Port: 7001, Path: "/store/m", Began: time.Now(),
+		meta, err := json.Marshal(Meta{Assignment: o.Assignment, Port: 7001, Path: "/store/m", Began: time.Now(),
 			Started: time.Now()})
 		if err != nil {
 			t.Fatal(err)

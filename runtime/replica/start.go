@@ -65,9 +65,8 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 		return r.failed(err.Error()), false
 	}
 	meta := Meta{
-		ID: r.o.ID, Team: r.o.Team, Model: r.o.Model, Spec: r.o.Spec, Dir: r.o.Dir, Digest: r.o.Digest, GPUs: r.o.GPUs,
-		Port: port, Path: req.Path, Bytes: r.ckpt.Bytes, Weights: r.ckpt.Digest, Began: r.o.Began, Started: began, Phases: r.phases,
-		Key: cmd.Key, Health: cmd.Health,
+		Assignment: r.o.Assignment, Port: port, Path: req.Path, Bytes: r.ckpt.Bytes, Weights: r.ckpt.Digest,
+		Began: r.o.Began, Started: began, Phases: r.phases, Key: cmd.Key, Health: cmd.Health,
 	}
 	waits := r.missingGPUMemory() != ""
 	if next, ended := r.waitForGPUMemory(ctx, deadline); ended {

@@ -211,9 +211,9 @@ func (n *fakeNode) check(t *testing.T, over bool) {
 func (n *fakeNode) options() Options {
 	d := functions.Duration(time.Second)
 	return Options{
-		ID: "r1", Team: "default", Model: "m",
-		Spec: functions.ModelSpec{Source: "m", Engine: functions.EngineVLLM, Deadlines: functions.Deadlines{
-			Stage: 3600 * d, Start: 600 * d, FirstToken: 120 * d, Hang: 10 * d, Drain: 30 * d}},
+		Assignment: Assignment{ID: "r1", Team: "default", Model: "m",
+			Spec: functions.ModelSpec{Source: "m", Engine: functions.EngineVLLM, Deadlines: functions.Deadlines{
+				Stage: 3600 * d, Start: 600 * d, FirstToken: 120 * d, Hang: 10 * d, Drain: 30 * d}}},
 		Stager: n, Spawner: n, Dial: func(engine.Command) Engine { n.dialed.Add(1); return n }, Traffic: n.traffic,
 		Programs: engine.Programs{Look: func(name string) (string, error) { return "/bin/" + name, nil },
 			Environ: func() []string { return nil }},
@@ -789,7 +789,7 @@ func TestEnginesKept(t *testing.T) {
 
 func TestAdoptStates(t *testing.T) {
 	meta := func(o Options, began time.Time) json.RawMessage {
-		b, err := json.Marshal(Meta{ID: o.ID, Team: o.Team, Model: o.Model, Spec: o.Spec, Port: 7001, Path: "/store/m", Bytes: 100,
+		b, err := json.Marshal(Meta{Assignment: o.Assignment, Port: 7001, Path: "/store/m", Bytes: 100,
 			Weights: "loaded then", Began: began, Started: began.Add(time.Second),
 			Phases: []functions.Span{{Phase: functions.PhaseStage, Duration: 1}}})
 		if err != nil {
