@@ -239,13 +239,9 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 			a.forkServers.adopt(rctx, k, p)
 			continue
 		}
-		var adopted *replica.Replica
 		m, err := replica.ParseMeta(p)
 		if err == nil && a.o.FilesLost != nil && a.o.FilesLost(m.Path) {
 			err = errors.New("its files were still arriving through an earlier agent, which has ended")
-		}
-		if err == nil {
-			adopted, err = replica.Adopt(a.options(m.Assignment), p, k.Follow(p))
 		}
 		if err != nil {
 			a.log.Warn("a process that cannot be adopted is ended", "process", p.ID, "error", err)
@@ -257,12 +253,9 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 		if a.o.RetainCheckpoint != nil {
 			release = a.o.RetainCheckpoint(m.Path)
 		}
-		reserved := functions.Bytes(0)
-		if spec := adopted.Status().Spec; spec != nil {
-			reserved = spec.Resources.Memory
-		}
+		adopted := replica.Adopt(a.options(m.Assignment), m, k.Follow(p))
 		a.mu.Lock()
-		r := a.addReplicaLocked(adopted, p.ID, reserved)
+		r := a.addReplicaLocked(adopted, p.ID, m.Spec.Resources.Memory)
 		a.mu.Unlock()
 		go a.runReplica(rctx, r, release)
 	}
@@ -304,21 +297,10 @@ func (a *Agent) options(as replica.Assignment) replica.Options {
 		Assignment: as, Stager: a.o.Stager, Spawner: (*spawner)(a),
 		Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ, RefuseVulnerable: a.o.RefuseVulnerable},
 		Began:    time.Now(), OnChange: func(functions.ReplicaStatus) { a.pushHeartbeat() },
-		InFlight: func() int { return a.requests.InFlightOf(name, as.ID) }, Log: a.log,
+		InFlight: func() int { return a.requests.InFlightOf(name, as.ID) }, Traffic: a.requests.Traffic, Log: a.log,
+		AbortRequests: func(url, _ string) { a.requests.AbortThrough(url) },
 		Scratch: supervisor.ScratchRoot(filepath.Join(a.o.Dir, "supervisor")), FreeGPU: a.o.FreeGPU, GPUHolders: a.o.GPUHolders,
 	}
-	engineURL := func() string {
-		if r := a.replicaByID(as.ID); r != nil {
-			return r.Status().Endpoint
-		}
-		return ""
-	}
-	o.AbortRequests = func(string) {
-		if url := engineURL(); url != "" {
-			a.requests.AbortThrough(url)
-		}
-	}
-	o.Traffic = func() functions.Traffic { return a.requests.Traffic(engineURL()) }
 	if c := a.confinement; c != nil {
 		o.AdapterDir = c.adapterDir(name, as.ID)
 		o.Confine = func(cmd *engine.Command, r engine.Request) (*confine.Plan, error) {

@@ -318,8 +318,8 @@ func (s *Shim) options(supervisorClient *supervisor.Client) (replica.Options, fu
 	for i := range m.Spec.Resources.GPUs {
 		o.GPUs = append(o.GPUs, i)
 	}
-	o.AbortRequests = func(string) { s.engines.AbortThrough(hostPort(s.rep.Status().Endpoint)) }
-	o.Traffic = func() functions.Traffic { return s.engines.Traffic(hostPort(s.rep.Status().Endpoint)) }
+	o.AbortRequests = func(url, _ string) { s.engines.AbortThrough(hostPort(url)) }
+	o.Traffic = func(url string) functions.Traffic { return s.engines.Traffic(hostPort(url)) }
 	a, cmd, run := newOwnForkServer(s.o, supervisorClient, o.Programs)
 	if a != nil {
 		o.Spawner, o.ForkParent = endingSpawner{supervisorClient, a}, a.ForkSocket

@@ -76,7 +76,7 @@ func TestWhatIsAsked(t *testing.T) {
 			t.Errorf("status %+v", st)
 		}
 		for id, bad := range map[string]string{"r1": `{"id":"r2","port":1}`, "r2": `{"id":"r2","port":0}`, "r3": `{"id":"r3","port":65536}`, "r4": `{`} {
-			if _, err := Adopt(o, supervisor.Running{ID: id, Meta: []byte(bad)}, nil); err == nil || !strings.Contains(err.Error(), id) {
+			if _, err := ParseMeta(supervisor.Running{ID: id, Meta: []byte(bad)}); err == nil || !strings.Contains(err.Error(), id) {
 				t.Errorf("%s: %v", bad, err)
 			}
 		}
@@ -117,7 +117,7 @@ func TestFreeGPUMemoryIsKnown(t *testing.T) {
 		if x.free != nil {
 			o.FreeGPU = func(index int) (functions.Bytes, bool) { return x.free[index], x.free[index] > 0 }
 		}
-		if got := New(o).leastFreeGPU(); got != x.want {
+		if got := New(o).gpus.leastFree(); got != x.want {
 			t.Errorf("%v: %d, want %d", x.free, got, x.want)
 		}
 	}

@@ -483,11 +483,11 @@ func TestProcessAdopted(t *testing.T) {
 	}
 	for _, p := range ps {
 		l := startReplica(t, Options{Spawner: c}, func(o Options) *Replica {
-			r, err := Adopt(o, p, c.Follow(p))
+			m, err := ParseMeta(p)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return r
+			return Adopt(o, m, c.Follow(p))
 		})
 		st := l.wait(functions.Ready, testTimeout)
 		if p.ID == "keep" && p.PID != pid {

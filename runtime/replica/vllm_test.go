@@ -349,7 +349,7 @@ func (v *vllmEnv) plain(t *testing.T) {
 		}
 	})
 	t.Run("metrics", func(t *testing.T) {
-		if m := l.readMetrics(t.Context(), 5*time.Second); m.err != nil || !m.Load || !m.Flow || !m.Counted || m.Tokens == 0 {
+		if m := readMetrics(t.Context(), l.eng, 5*time.Second); m.err != nil || !m.Load || !m.Flow || !m.Counted || m.Tokens == 0 {
 			t.Errorf("%+v", m)
 		}
 	})
