@@ -299,7 +299,7 @@ func (a *Agent) options(as replica.Assignment) replica.Options {
 		Began:    time.Now(), OnChange: func(functions.ReplicaStatus) { a.pushHeartbeat() },
 		InFlight: func() int { return a.requests.InFlightOf(name, as.ID) }, Traffic: a.requests.Traffic, Log: a.log,
 		AbortRequests: func(url, _ string) { a.requests.AbortThrough(url) },
-		Scratch: supervisor.ScratchRoot(filepath.Join(a.o.Dir, "supervisor")), FreeGPU: a.o.FreeGPU, GPUHolders: a.o.GPUHolders,
+		Scratch:       supervisor.ScratchRoot(filepath.Join(a.o.Dir, "supervisor")), FreeGPU: a.o.FreeGPU, GPUHolders: a.o.GPUHolders,
 	}
 	if c := a.confinement; c != nil {
 		o.AdapterDir = c.adapterDir(name, as.ID)
