@@ -454,11 +454,7 @@ func (a *Agent) LoadAdapter(ctx context.Context, req functions.AdapterRequest) e
 	if err != nil {
 		return fmt.Errorf("adapter: %w", err)
 	}
-	err = r.Replica.LoadAdapter(ctx, req.Name)
-	if e, ok := errors.AsType[*replica.AdapterError](err); ok {
-		return &functions.AdapterError{Code: e.Code, Message: e.Message}
-	}
-	return err
+	return r.Replica.LoadAdapter(ctx, req.Name)
 }
 
 func (a *Agent) commandedReplica(id string, epoch int64) (*managedReplica, error) {

@@ -24,16 +24,6 @@ const (
 	AdapterUnavailable = "adapter_unavailable" // the replica is not ready, or loading failed: 503
 )
 
-// AdapterError is why an adapter was not loaded.
-type AdapterError struct {
-	Code    string
-	Message string
-	Err     error // may be nil
-}
-
-func (e *AdapterError) Error() string { return e.Message }
-func (e *AdapterError) Unwrap() error { return e.Err }
-
 // adapterEngine is an engine that loads adapters; *engine.Client is one.
 type adapterEngine interface {
 	LoadAdapter(ctx context.Context, name, path string) error
@@ -120,10 +110,11 @@ func (s *adapterSet) unloadAll(ctx context.Context, eng adapterEngine) {
 func (s *adapterSet) load(ctx context.Context, name string) error {
 	i := slices.IndexFunc(s.assigned.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name })
 	if i < 0 {
-		return &AdapterError{Code: AdapterNotFound, Message: fmt.Sprintf("model %s has no adapter %q", s.assigned.Model, name)}
+		return &functions.AdapterError{Code: AdapterNotFound, Message: fmt.Sprintf("model %s has no adapter %q", s.assigned.Model, name)}
 	}
-	if can, _ := engine.Supports(s.assigned.Spec.Engine); !can {
-		return &AdapterError{Code: AdapterInvalid, Message: fmt.Sprintf("adapter %s: engine %s loads no adapters", name, s.assigned.Spec.Engine)}
+	e := s.assigned.Spec.Engine
+	if can, _ := engine.Supports(e); !can {
+		return &functions.AdapterError{Code: AdapterInvalid, Message: fmt.Sprintf("adapter %s: engine %s loads no adapters", name, e)}
 	}
 	for {
 		s.mu.Lock()
@@ -135,7 +126,7 @@ func (s *adapterSet) load(ctx context.Context, name string) error {
 		eng, replicaCtx := s.eng, s.replicaCtx
 		if eng == nil || replicaCtx == nil {
 			s.mu.Unlock()
-			return &AdapterError{Code: AdapterUnavailable, Message: fmt.Sprintf("adapter %s: the replica is not ready", name)}
+			return &functions.AdapterError{Code: AdapterUnavailable, Message: fmt.Sprintf("adapter %s: the replica is not ready", name)}
 		}
 		other := s.busy[name]
 		if other == nil {
@@ -170,7 +161,7 @@ func (s *adapterSet) loadOne(ctx, replicaCtx context.Context, eng adapterEngine,
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
-		return &AdapterError{Code: code, Message: fmt.Sprintf("adapter %s: %v", a.Name, err), Err: err}
+		return &functions.AdapterError{Code: code, Message: fmt.Sprintf("adapter %s: %v", a.Name, err)}
 	}
 	limit := s.assigned.Spec.Deadlines.Stage
 	sctx, stop := context.WithTimeoutCause(ctx, limit.Std(), fmt.Errorf("not staged within %s", limit))

@@ -221,7 +221,7 @@ func TestLoadAdapter(t *testing.T) {
 	load := func(t *testing.T, l *replicaRun, name, code, reason string) {
 		t.Helper()
 		err := l.LoadAdapter(t.Context(), name)
-		var ae *AdapterError
+		var ae *functions.AdapterError
 		switch {
 		case code == "" && err != nil, code != "" && !errors.As(err, &ae):
 			t.Errorf("%s: %v", name, err)

@@ -314,7 +314,7 @@ func (r *Replica) WakeUp(reason string) {
 
 // LoadAdapter stages, validates and loads one of the model's adapters. For a loaded
 // one it only records the use: the least recently used adapter is unloaded when all
-// slots are taken. The replica must be READY. Errors are *AdapterError or ctx's cause.
+// slots are taken. The replica must be READY. Errors are *functions.AdapterError or ctx's cause.
 func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 	return r.adapters.load(ctx, name)
 }

@@ -369,7 +369,7 @@ func (v *vllmEnv) plain(t *testing.T) {
 		if code, _ := answer(t, l, "/v1/completions", map[string]any{"model": "b", "prompt": "Hello", "max_tokens": 1}); code != 404 {
 			t.Errorf("one that gave up its slot answers %d", code)
 		}
-		var ae *AdapterError
+		var ae *functions.AdapterError
 		if err := l.LoadAdapter(t.Context(), "large"); !errors.As(err, &ae) || ae.Code != AdapterInvalid {
 			t.Error(err)
 		}
