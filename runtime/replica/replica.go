@@ -211,15 +211,15 @@ func ParseMeta(r supervisor.Running) (Meta, error) {
 type Replica struct {
 	o        Options
 	log      *slog.Logger
+	gpus     gpuMemory
 	commands commandQueue
-	report   report
 	adapters adapterSet
 
 	// The fields below are owned by Run's goroutine.
 	begin   state // the first
+	report  report
 	files   stagedFiles
 	process process
-	gpus    gpuMemory
 	eng     Engine // nil before the start
 }
 
