@@ -331,8 +331,8 @@ func (a *Activator) Position(id string) (position int, name functions.Name, ok b
 	if !ok {
 		return 0, functions.Name{}, false
 	}
-	position = p.fn.Data.queue.Position(&p.queued)
-	return position, p.fn.Name, position > 0
+	position = p.req.fn.Data.queue.Position(&p.queued)
+	return position, p.req.fn.Name, position > 0
 }
 
 // Drain answers waiting requests, and later ones that would have to wait, with 503

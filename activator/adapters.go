@@ -15,13 +15,13 @@ import (
 // where nothing must be loaded.
 func (p *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) error {
 	adapters := p.a.o.Adapters
-	if p.queued.Adapter == "" || adapters == nil {
+	if p.req.adapter == "" || adapters == nil {
 		return nil
 	}
-	name := p.fn.Name
-	name.Adapter = p.queued.Adapter
-	if slices.Contains(r.Adapters, p.queued.Adapter) && !p.attempt.adapterRetried {
-		if p.fn.Data.uses.Due(r.ID, p.queued.Adapter, p.a.o.Now()) {
+	name := p.req.fn.Name
+	name.Adapter = p.req.adapter
+	if slices.Contains(r.Adapters, p.req.adapter) && !p.attempt.adapterRetried {
+		if p.req.fn.Data.uses.Due(r.ID, p.req.adapter, p.a.o.Now()) {
 			adapters.UseAdapter(name, r.ID)
 		}
 		return nil
@@ -29,7 +29,7 @@ func (p *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) er
 	// Loading an adapter is bounded by the same deadline as waiting in the queue.
 	until := p.wait.deadline
 	if until.IsZero() {
-		p.wait.timeouts = admission.ParseTimeouts(p.source.header, p.stream)
+		p.wait.timeouts = admission.ParseTimeouts(p.req.source.header, p.req.stream)
 		until = p.waitDeadline()
 	}
 	p.attempt.loadingAdapter.Store(true)
@@ -51,7 +51,7 @@ var errAdapterLate = errors.New("the adapter was not loaded within the request's
 // another replica may load it.
 func (p *proxyRequest) adapterFailure(err error) *openai.Error {
 	if errors.Is(err, errAdapterLate) {
-		return openai.New(openai.ModelLoading, "The adapter `"+p.queued.Adapter+"` is not loaded yet.")
+		return openai.New(openai.ModelLoading, "The adapter `"+p.req.adapter+"` is not loaded yet.")
 	}
 	var e *functions.AdapterError
 	if !errors.As(err, &e) {
@@ -66,5 +66,5 @@ func (p *proxyRequest) adapterFailure(err error) *openai.Error {
 		}
 		code = openai.AdapterUnavailable
 	}
-	return openai.New(code, "The adapter `"+p.queued.Adapter+"` cannot be used: "+e.Message)
+	return openai.New(code, "The adapter `"+p.req.adapter+"` cannot be used: "+e.Message)
 }

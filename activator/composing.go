@@ -84,30 +84,30 @@ func (a *Activator) memberState(id auth.Identity, asked string) (compositions.Fu
 }
 
 // openComposition makes c the function of the request.
-func (p *proxyRequest) openComposition(c *functions.Composition) (e *openai.Error) {
-	p.composition = c
-	if p.endpoint.Path != compositions.Path {
+func (r *request) openComposition(c *functions.Composition) (e *openai.Error) {
+	r.composition = c
+	if r.endpoint.Path != compositions.Path {
 		return openai.New(openai.UnknownEndpoint, "A Composition answers "+compositions.Path+" alone, and `"+c.FullName().Short()+"` is one.")
 	}
-	return p.readClass()
+	return r.readClass()
 }
 
 // readClass reads the class of data of a request that names its function. A call of a
 // Composition has that of the Composition's own request.
-func (p *proxyRequest) readClass() (e *openai.Error) {
-	if p.caller.Covered() && p.caller.Data != "" {
-		p.data = p.caller.Data
+func (r *request) readClass() (e *openai.Error) {
+	if r.caller.Covered() && r.caller.Data != "" {
+		r.data = r.caller.Data
 		return nil
 	}
-	p.data, e = p.a.routers.Load().Class(nil, p.team, p.source.header("thaw-data"))
+	r.data, e = r.a.routers.Load().Class(nil, r.team, r.source.header("thaw-data"))
 	return e
 }
 
 // compose answers a request for a Composition, or begins the stream that answers it.
 func (p *proxyRequest) compose(res *httpserver.Response) {
 	summary, e := p.a.compositions.Serve(&compositions.Request{
-		ID: p.id, ClientID: p.clientID, Composition: p.composition, Caller: p.identity, From: p.caller, Data: p.data,
-		Envelope: &p.env, Stream: p.stream, Low: p.queued.Priority == admission.Low, HTTP: p.http.req,
+		ID: p.req.id, ClientID: p.req.clientID, Composition: p.req.composition, Caller: p.req.identity, From: p.req.caller, Data: p.req.data,
+		Envelope: &p.req.env, Stream: p.req.stream, Low: p.queued.Priority == admission.Low, HTTP: p.req.http.req,
 		Finished: func(code int, reason string, summary compositions.Summary) {
 			p.reason, p.composed = reason, summary
 			p.finish(code)
@@ -116,7 +116,7 @@ func (p *proxyRequest) compose(res *httpserver.Response) {
 	p.composed = summary
 	switch {
 	case e != nil:
-		if p.routing != nil && routes.MayEscalate(e) && p.composeNext(e, res) {
+		if p.req.routing != nil && routes.MayEscalate(e) && p.composeNext(e, res) {
 			return
 		}
 		p.refuseNow(res, e)
@@ -141,11 +141,11 @@ func (p *proxyRequest) composeNext(failed *openai.Error, res *httpserver.Respons
 		return false
 	case e != nil:
 		p.refuseNow(res, e)
-	case p.composition != nil:
+	case p.req.composition != nil:
 		p.compose(res)
 	default:
 		p.run(res)
-		p.cached.Record(res)
+		p.req.cached.Record(res)
 	}
 	return true
 }
@@ -157,13 +157,13 @@ func (a *Activator) paceOf(name functions.Name) *routes.Pace {
 }
 
 func (p *proxyRequest) countComposition(code int, took time.Duration) {
-	name, m := p.composition.FullName(), p.a.o.Metrics
-	m.Series("thaw_requests_total", name.Name, name.Team, p.endpoint.Path, strconv.Itoa(code), "false")(1)
+	name, m := p.req.composition.FullName(), p.a.o.Metrics
+	m.Series("thaw_requests_total", name.Name, name.Team, p.req.endpoint.Path, strconv.Itoa(code), "false")(1)
 	m.Series("thaw_request_seconds", name.Name, name.Team, "false")(took.Seconds())
 	m.Series("thaw_composition_calls_total", name.Name, name.Team)(float64(p.composed.Calls))
 	if code == 200 {
 		pace := p.a.paceOf(name)
-		pace.Observe(p.stream, cmp.Or(p.composed.First, took), took, p.composed.Completion, 1)
+		pace.Observe(p.req.stream, cmp.Or(p.composed.First, took), took, p.composed.Completion, 1)
 		pace.ObserveCost(p.composed.Cost)
 	}
 }

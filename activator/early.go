@@ -74,26 +74,26 @@ func (e *early) cancel() {
 // retries, suspects and requests that an engine may have seen are not copied: a request
 // that kills engines must not be the first of each new one.
 func (p *proxyRequest) sendEarly() {
-	if _, known := p.source.body(); !known || p.early.copy != nil || p.queued.Adapter != "" || p.queued.FailedReplica != "" ||
-		p.suspected || p.early.engineMaySee || p.source.bodyBytes() > maxEarlyBody {
+	if _, known := p.req.source.body(); !known || p.early.copy != nil || p.req.adapter != "" || p.queued.FailedReplica != "" ||
+		p.suspected || p.early.engineMaySee || p.req.source.bodyBytes() > maxEarlyBody {
 		return
 	}
-	f := p.fn.Snapshot()
+	f := p.req.fn.Snapshot()
 	if len(f.EarlyReplicas) == 0 {
 		return
 	}
-	n := p.fn.Data.queue.Position(&p.queued) - 1
+	n := p.req.fn.Data.queue.Position(&p.queued) - 1
 	if n < 0 {
 		return // the wait has ended
 	}
 	r := &f.EarlyReplicas[n%len(f.EarlyReplicas)]
-	if n/len(f.EarlyReplicas) >= min(f.SlotsOf(r)-p.fn.Data.queue.InFlight(r.ID), maxEarlyPerReplica) || r.ID == p.early.refusedBy {
+	if n/len(f.EarlyReplicas) >= min(f.SlotsOf(r)-p.req.fn.Data.queue.InFlight(r.ID), maxEarlyPerReplica) || r.ID == p.early.refusedBy {
 		return
 	}
 	out := p.buildRequest(f, r)
 	out.Fields = append(out.Fields, upstream.Field{Name: snapshot.EarlyHeader, Value: "1"})
 	out.Bound += max(0, p.wait.deadline.Sub(p.a.o.Now()))
-	ctx, cancel := context.WithCancelCause(p.source.context())
+	ctx, cancel := context.WithCancelCause(p.req.source.context())
 	h := &earlyCopy{replica: r, sent: p.a.o.Now(), cancel: cancel, answers: make(chan answer.Answer, 1)}
 	p.early.copy = h
 	engines, want, bufs, answers := p.a.o.Engines, p.want(), &p.a.buffers, h.answers

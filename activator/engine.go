@@ -56,38 +56,38 @@ func (a *attempt) stop() {
 func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *upstream.Request {
 	addr, prefix := upstream.SplitEndpoint(r.Endpoint)
 	accept, kind := "application/json", "application/json"
-	if p.stream {
+	if p.req.stream {
 		accept = "text/event-stream"
-	} else if p.endpoint.Path == "/v1/audio/speech" {
+	} else if p.req.endpoint.Path == "/v1/audio/speech" {
 		accept = "*/*"
 	}
-	if p.endpoint.Form {
-		kind = p.source.header("Content-Type")
+	if p.req.endpoint.Form {
+		kind = p.req.source.header("Content-Type")
 	}
-	out := &upstream.Request{Addr: addr, Secure: strings.HasPrefix(r.Endpoint, "https://"), Prefix: prefix, Method: "POST", Path: p.endpoint.Path}
+	out := &upstream.Request{Addr: addr, Secure: strings.HasPrefix(r.Endpoint, "https://"), Prefix: prefix, Method: "POST", Path: p.req.endpoint.Path}
 	out.Fields = make([]upstream.Field, 0, 6)
 	out.Fields = append(out.Fields, upstream.Field{Name: "content-type", Value: kind},
-		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: p.id})
-	if t := p.source.header("traceparent"); openai.ValidTrace(t) {
+		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: p.req.id})
+	if t := p.req.source.header("traceparent"); openai.ValidTrace(t) {
 		out.Fields = append(out.Fields, upstream.Field{Name: "traceparent", Value: t})
 	}
 	if r.Key != "" {
 		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Key})
 	}
 	out.Fresh = p.queued.Retried // so that it is not sent a third time
-	name := p.engineName
+	name := p.req.engineName
 	if p.remote != nil {
 		name = p.remote.Model()
 	}
 	p.tokens.Asked = p.stripsUsage() && (p.remote != nil || r.ID != p.tokens.RefusedBy && !p.a.usages.Refuses(r.ID))
-	out.Body = p.env.Splice(make([][]byte, 0, 4), p.http.req.Body, name, p.tokens.Asked)
+	out.Body = p.req.env.Splice(make([][]byte, 0, 4), p.req.http.req.Body, name, p.tokens.Asked)
 	if p.remote != nil {
 		p.remote.Address(out)
 		return out
 	}
 
 	out.Bound = p.a.o.PlainAnswer
-	if p.stream {
+	if p.req.stream {
 		out.Bound = 2 * time.Minute
 		if f.Model != nil && f.Model.Spec.Deadlines.FirstToken > 0 {
 			out.Bound = f.Model.Spec.Deadlines.FirstToken.Std()
@@ -99,7 +99,7 @@ func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 func (p *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, async bool) {
 	out := p.buildRequest(f, r)
 	p.attempt.sentAt = p.a.o.Now()
-	ctx := p.source.context()
+	ctx := p.req.source.context()
 	fetch := p.adapterLoad(r)
 	var engines answer.Sender = p.a.o.Engines
 	if p.remote != nil {
@@ -119,7 +119,8 @@ func (p *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, a
 // stripsUsage reports whether the engine is asked for a usage chunk that the client
 // did not ask for.
 func (p *proxyRequest) stripsUsage() bool {
-	return p.stream && p.endpoint.Usage && p.env.AsksUsage() && (p.remote != nil || p.lease.NeedsUsage() || p.cached.Stores())
+	return p.req.stream && p.req.endpoint.Usage && p.req.env.AsksUsage() &&
+		(p.remote != nil || p.req.lease.NeedsUsage() || p.req.cached.Stores())
 }
 
 // sendToEngine sends the request and reads the beginning of its answer. fetch, if not nil,
@@ -135,18 +136,18 @@ func sendToEngine(ctx context.Context, engines answer.Sender, out *upstream.Requ
 }
 
 func (p *proxyRequest) want() answer.Want {
-	name := p.answerName
+	name := p.req.answerName
 	if r := p.remote.Remote(); r != nil { // which names the model as its other side does
 		name = r.Metadata.Name
 	}
-	return answer.Want{Stream: p.stream, Whole: !p.stream && p.endpoint.Usage, Comments: p.remote != nil, Model: name,
-		Choices: p.env.N, Idle: p.idleBound(), Most: p.a.o.PlainAnswer}
+	return answer.Want{Stream: p.req.stream, Whole: !p.req.stream && p.req.endpoint.Usage, Comments: p.remote != nil, Model: name,
+		Choices: p.req.env.N, Idle: p.idleBound(), Most: p.a.o.PlainAnswer}
 }
 
 // onReply handles the engine's first bytes, or their absence.
 func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 	now := p.a.o.Now()
-	if p.remote != nil && !(errors.Is(r.Err, upstream.ErrCancelled) && context.Cause(p.source.context()) != nil) {
+	if p.remote != nil && !(errors.Is(r.Err, upstream.ErrCancelled) && context.Cause(p.req.source.context()) != nil) {
 		p.onRemoteReply(r, now)
 		return
 	}
@@ -155,8 +156,8 @@ func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 	}
 	if p.early.adopted {
 		p.early.adopted = false
-		f := p.fn.Snapshot()
-		if i := f.ReplicaIndex(p.queued.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(p.source.context()) == nil {
+		f := p.req.fn.Snapshot()
+		if i := f.ReplicaIndex(p.queued.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(p.req.source.context()) == nil {
 			// The shim refused the early copy, so no engine has seen it; the replica is READY now.
 			if r.Response != nil {
 				r.Response.Close()
@@ -172,9 +173,9 @@ func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 			r = answer.Answer{Err: err}
 		}
 	}
-	if r.Err == nil && p.queued.Adapter != "" && r.Response.Status == 404 && r.End && !p.attempt.adapterRetried && p.a.o.Adapters != nil {
+	if r.Err == nil && p.req.adapter != "" && r.Response.Status == 404 && r.End && !p.attempt.adapterRetried && p.a.o.Adapters != nil {
 		// The engine has evicted the adapter: the platform loads it again, once.
-		f := p.fn.Snapshot()
+		f := p.req.fn.Snapshot()
 		if i := f.ReplicaIndex(p.queued.ReplicaID()); i >= 0 {
 			p.stopEngine()
 			r.Response.Close()
@@ -191,7 +192,7 @@ func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 		return
 	}
 	var unfetched *adapterLoadError
-	if (errors.Is(r.Err, upstream.ErrCancelled) || errors.As(r.Err, &unfetched)) && context.Cause(p.source.context()) != nil {
+	if (errors.Is(r.Err, upstream.ErrCancelled) || errors.As(r.Err, &unfetched)) && context.Cause(p.req.source.context()) != nil {
 		p.contextEnded()
 		return
 	}
@@ -215,7 +216,7 @@ func (p *proxyRequest) onReply(r answer.Answer, async bool) {
 // refuseAsEngine ends the request with the error that the engine put first into its answer.
 // It returns false where there is none, or where r has become a failure to be tried again.
 func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
-	refusal, failure := r.Failure(p.endpoint, p.stream, p.env.IncludeUsage || p.stripsUsage())
+	refusal, failure := r.Failure(p.req.endpoint, p.req.stream, p.req.env.IncludeUsage || p.stripsUsage())
 	if failure != nil {
 		r.Response.Close()
 		if !r.Began {
@@ -229,12 +230,12 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 	r.Response.Close()
 	p.stopEngine()
 	if refusal.Status >= 500 {
-		p.a.metricsOf(p.fn).CountFailure("error_frame", 1)
+		p.a.metricsOf(p.req.fn).CountFailure("error_frame", 1)
 		problem := answer.ErrorBeforeToken
 		if r.Began {
 			problem = answer.ErrorInAnswer
 		}
-		p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), problem)
+		p.a.o.Waker.ReportFailure(p.req.fn.Name, p.queued.ReplicaID(), problem)
 	}
 	p.withdraw(refusal)
 	return true
@@ -242,9 +243,9 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 
 // acceptReply takes an answer that goes to the client.
 func (p *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
-	if r.Events && !p.stream {
+	if r.Events && !p.req.stream {
 		r.Events = false
-		if whole := cache.PlainOf(p.endpoint.Path, r.Begin); r.End && whole != nil {
+		if whole := cache.PlainOf(p.req.endpoint.Path, r.Begin); r.End && whole != nil {
 			r.Begin, p.attempt.assembled = whole, true
 		}
 	}
@@ -262,9 +263,9 @@ func (p *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
 
 // recordFirstToken accounts for the first token of a stream.
 func (p *proxyRequest) recordFirstToken() {
-	p.tokens.FirstTook = max(1, p.a.o.Now().Sub(p.began))
+	p.tokens.FirstTook = max(1, p.a.o.Now().Sub(p.req.began))
 	i, _ := metrics.Cold(p.queued.Cold)
-	p.a.metricsOf(p.fn).FirstToken[i](p.tokens.FirstTook.Seconds())
+	p.a.metricsOf(p.req.fn).FirstToken[i](p.tokens.FirstTook.Seconds())
 }
 
 // recordFirstByte accounts for the engine's first byte; plain is a good answer that is
@@ -272,14 +273,14 @@ func (p *proxyRequest) recordFirstToken() {
 func (p *proxyRequest) recordFirstByte(now time.Time, plain bool) {
 	if plain {
 		i, _ := metrics.Cold(p.queued.Cold)
-		p.a.metricsOf(p.fn).PlainAnswer[i](now.Sub(p.began).Seconds())
+		p.a.metricsOf(p.req.fn).PlainAnswer[i](now.Sub(p.req.began).Seconds())
 	}
 	if !p.queued.Cold || p.queued.ColdStart == "" || !p.a.coldStarts.RememberFirstByte(p.queued.ColdStart, p.attempt.firstByteTook) {
 		return
 	}
-	metrics.ObserveFirstByte(p.a.o.Metrics, p.fn.Snapshot(), p.attempt.firstByteTook)
+	metrics.ObserveFirstByte(p.a.o.Metrics, p.req.fn.Snapshot(), p.attempt.firstByteTook)
 	if p.a.o.OnFirstByte != nil {
-		p.a.o.OnFirstByte(p.fn.Name, p.queued.ColdStart, p.attempt.firstByteTook)
+		p.a.o.OnFirstByte(p.req.fn.Name, p.queued.ColdStart, p.attempt.firstByteTook)
 	}
 }
 
@@ -301,7 +302,7 @@ func (p *proxyRequest) retryWithoutUsage(r *answer.Answer, async bool) bool {
 	p.stopEngine()
 	r.Response.Close()
 	p.tokens.RefusedBy = id
-	p.sendToEngine(p.fn.Snapshot(), p.queued.Grant.Replica, async)
+	p.sendToEngine(p.req.fn.Snapshot(), p.queued.Grant.Replica, async)
 	return true
 }
 
@@ -313,6 +314,6 @@ func (p *proxyRequest) noteUsageOption() {
 	if (p.tokens.Asked || refuses) && p.a.usages.Note(id, refuses) && refuses {
 		p.a.o.Log.Warn("the engine refuses stream_options, which thaw adds to count the tokens of a stream; "+
 			"its streams are sent without, and their tokens are estimated",
-			"id", p.id, "model", p.fn.Name.Name, "team", p.fn.Name.Team, "replica", id)
+			"id", p.req.id, "model", p.req.fn.Name.Name, "team", p.req.fn.Name.Team, "replica", id)
 	}
 }

@@ -27,7 +27,7 @@ func (p *proxyRequest) reportFailure(err error, began bool, now time.Time) *open
 	if began && !errors.As(err, &frame) {
 		problem, kind, e = answer.DescribeBreak(err)
 	}
-	p.a.metricsOf(p.fn).CountFailure(kind, 1)
+	p.a.metricsOf(p.req.fn).CountFailure(kind, 1)
 	broken := !errors.As(err, &frame) || frame.IsDead() // else it may have failed over this request alone
 	if sent, ok := errors.AsType[*upstream.Error](err); ok && sent.Resent {
 		p.queued.Retried = true
@@ -35,10 +35,10 @@ func (p *proxyRequest) reportFailure(err error, began bool, now time.Time) *open
 	p.queued.MarkFailed(broken, now)
 	p.leave()
 	if broken {
-		a, q := p.a, &p.fn.Data.queue
+		a, q := p.a, &p.req.fn.Data.queue
 		time.AfterFunc(admission.CoolDown, func() { q.Readmit(a.o.Now()) })
 	}
-	p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.FailedReplica, problem)
+	p.a.o.Waker.ReportFailure(p.req.fn.Name, p.queued.FailedReplica, problem)
 	if kind == "died" || frame != nil && frame.IsDead() {
 		if to := p.countCrash(err, now); to != nil {
 			return to
@@ -50,10 +50,10 @@ func (p *proxyRequest) reportFailure(err error, began bool, now time.Time) *open
 // reportUnsolicited counts how often a replica was found to write bytes that no request
 // asked for, and logs the first time.
 func (p *proxyRequest) reportUnsolicited(res *upstream.Response) {
-	s := p.a.metricsOf(p.fn)
+	s := p.a.metricsOf(p.req.fn)
 	s.CountFailure("unsolicited", float64(res.Unsolicited))
 	if res.FirstUnsolicited {
-		p.a.o.Log.Warn("a replica wrote bytes that no request asked for; each of its connections serves one request from now on", "id", p.id,
+		p.a.o.Log.Warn("a replica wrote bytes that no request asked for; each of its connections serves one request from now on", "id", p.req.id,
 			"model", s.Name.Name, "team", s.Name.Team, "replica", p.queued.ReplicaID())
 	}
 }
@@ -70,17 +70,17 @@ func (p *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async b
 		p.refuse(e.Final())
 	case admission.AnswerBegan: // only the client may try again, once
 		p.attempt.answerBegan = true
-		if n := p.source.header("X-Stainless-Retry-Count"); n != "" && n != "0" {
+		if n := p.req.source.header("X-Stainless-Retry-Count"); n != "" && n != "0" {
 			e = e.Final()
 		}
 		p.refuse(e)
 	case admission.DeadlinePassed:
 		p.refuse(e)
 	case admission.TryAgain:
-		if !p.queued.Alone && !p.fn.Data.queue.Load(now).AdmitsAtOnce() && p.moveOn(e.Message, async) {
+		if !p.queued.Alone && !p.req.fn.Data.queue.Load(now).AdmitsAtOnce() && p.moveOn(e.Message, async) {
 			return
 		}
-		p.a.metricsOf(p.fn).Retried(1)
+		p.a.metricsOf(p.req.fn).Retried(1)
 		p.enter(false)
 		if p.phase == sent {
 			p.launch(async)

@@ -20,59 +20,57 @@ func (p *proxyRequest) finish(code int) {
 	p.finished = true
 	a := p.a
 	p.stopEngine()
-	if a.o.GPUHourPrice > 0 && p.fn != nil {
-		p.attempt.together = p.fn.Data.queue.InFlight(p.queued.ReplicaID())
+	if a.o.GPUHourPrice > 0 && p.req.fn != nil {
+		p.attempt.together = p.req.fn.Data.queue.InFlight(p.queued.ReplicaID())
 	}
 	p.leave()
-	if p.counted {
-		a.o.KeyRequests.Add(p.identity.KeyID, -1) // gives back: no error
+	if p.req.counted {
+		a.o.KeyRequests.Add(p.req.identity.KeyID, -1) // gives back: no error
 	}
 	now := a.o.Now()
-	took := now.Sub(p.began)
+	took := now.Sub(p.req.began)
 	if p.suspected && p.attempt.firstByteTook > 0 && code < 499 {
-		a.suspects.Acquit(p.fingerprint())
+		a.suspects.Acquit(p.req.fingerprint())
 	}
 	charge := p.remote.End(p.tokens.Usage, code, now)
-	p.cached.End(code, p.tokens.Usage)
-	p.tokens.Estimate(p.env.PromptBytes)
+	p.req.cached.End(code, p.tokens.Usage)
+	p.tokens.Estimate(p.req.env.PromptBytes)
 	used := p.tokens.Usage
 	if charge.Estimated {
 		used, p.tokens.Usage.Known = charge.Usage, false // also where the claim of a Remote cannot be true
 	}
-	p.lease.End(int(used.Prompt+used.Completion), now)
+	p.req.lease.End(int(used.Prompt+used.Completion), now)
 	p.countEnd(code, now, took)
 	ctx := context.Background() // the line is written even if the request was cancelled
-	if !a.o.Log.Enabled(ctx, slog.LevelInfo) || !a.refusals.LogsEnd(p.team, code, now, a.o.Log) {
+	if !a.o.Log.Enabled(ctx, slog.LevelInfo) || !a.refusals.LogsEnd(p.req.team, code, now, a.o.Log) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 12)
-	attrs = append(attrs, slog.String("id", p.id), slog.Int("code", code))
+	attrs = append(attrs, slog.String("id", p.req.id), slog.Int("code", code), slog.String("route", p.req.route()))
 	switch {
-	case p.composition != nil:
-		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", p.composition.FullName().String()),
-			slog.String("team", p.team), slog.Bool("stream", p.stream))
+	case p.req.composition != nil:
+		attrs = append(attrs, slog.String("model", p.req.composition.FullName().String()),
+			slog.String("team", p.req.team), slog.Bool("stream", p.req.stream))
 		attrs = p.composed.Attrs(attrs)
-	case p.fn != nil:
-		attrs = append(attrs, slog.String("route", p.endpoint.Path), slog.String("model", a.metricsOf(p.fn).FullName),
-			slog.String("team", p.team), slog.Bool("stream", p.stream))
-		if p.fn.Snapshot().ServedModelName != "" {
-			attrs = append(attrs, slog.String("revision", p.fn.Name.Name))
+	case p.req.fn != nil:
+		attrs = append(attrs, slog.String("model", a.metricsOf(p.req.fn).FullName),
+			slog.String("team", p.req.team), slog.Bool("stream", p.req.stream))
+		if p.req.fn.Snapshot().ServedModelName != "" {
+			attrs = append(attrs, slog.String("revision", p.req.fn.Name.Name))
 		}
-	default:
-		attrs = append(attrs, slog.String("route", p.route))
 	}
-	if p.routing != nil {
-		attrs = p.routeFields(attrs)
+	if t := p.req.routing; t != nil {
+		attrs = t.attrs(attrs)
 	}
-	attrs = p.cached.Attrs(attrs)
-	if p.caller.Covered() {
-		attrs = append(attrs, slog.String("parent", p.caller.Parent))
+	attrs = p.req.cached.Attrs(attrs)
+	if p.req.caller.Covered() {
+		attrs = append(attrs, slog.String("parent", p.req.caller.Parent))
 	}
 	if p.reason != "" {
 		attrs = append(attrs, slog.String("error", p.reason))
 	}
-	if p.shared != nil && !p.leads() {
-		attrs = append(attrs, slog.String("joined", p.shared.ID))
+	if p.joined != "" {
+		attrs = append(attrs, slog.String("joined", p.joined))
 	}
 	if p.wait.took > 0 {
 		attrs = append(attrs, slog.Duration("waited", p.wait.took))
@@ -97,22 +95,20 @@ func (p *proxyRequest) finish(code int) {
 // countEnd counts the request, which ended with code after the time that it took.
 func (p *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
 	a := p.a
-	if p.routing != nil {
-		a.decisions.Finish(p.routing.logged, code)
+	if p.req.routing != nil {
+		a.decisions.Finish(p.req.routing.logged, code)
 	}
-	if p.composition != nil {
+	if p.req.composition != nil {
 		p.countComposition(code, took)
-	} else if p.fn == nil {
-		if p.route = cmp.Or(p.route, metrics.Other); p.endpoint != nil {
-			p.route = p.endpoint.Path
-		}
-		a.countRefused(cmp.Or(p.team, metrics.Other), p.route, code)
+	} else if p.req.fn == nil {
+		a.countRefused(cmp.Or(p.req.team, metrics.Other), p.req.route(), code)
 	} else {
 		if code == 200 && !p.attempt.sentAt.IsZero() {
-			p.fn.Data.pace.Observe(p.stream, p.attempt.firstByteTook, now.Sub(p.attempt.sentAt), p.tokens.Usage.Completion, p.attempt.together)
+			p.req.fn.Data.pace.Observe(p.req.stream, p.attempt.firstByteTook, now.Sub(p.attempt.sentAt),
+				p.tokens.Usage.Completion, p.attempt.together)
 		}
-		s := a.metricsOf(p.fn)
-		s.CountEnd(p.endpoint.Path, code, p.queued.Cold, took)
+		s := a.metricsOf(p.req.fn)
+		s.CountEnd(p.req.endpoint.Path, code, p.queued.Cold, took)
 		if p.tokens.Usage.Known {
 			s.Prompt(float64(p.tokens.Usage.Prompt))
 			s.Completion(float64(p.tokens.Usage.Completion))

@@ -6,38 +6,72 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
+// request is what is asked, by whom, and of which function. It stays as it was opened, but for
+// the next target of its Router.
+type request struct {
+	a      *Activator
+	source source
+	http   httpSource   // the source of a client's request
+	caller *call.Caller // of a request of this program; else nil
+	began  time.Time
+
+	id, clientID string
+	endpoint     *openai.Endpoint // nil: the path has none
+	identity     auth.Identity    // of the caller, once the head was checked
+	team         string
+	counted      bool // in Options.KeyRequests
+	lease        ratelimit.Lease
+	env          openai.Envelope
+	stream       bool
+	data         functions.DataClass
+	hashed       cache.Body // zero until something needs it
+
+	routing     *routing               // of a request to a Router; else nil
+	composition *functions.Composition // of a request for one; else nil
+	fn          *entry                 // nil until the function is found
+	adapter     string                 // "" for the base model
+	engineName  string                 // what the engine calls the model
+	answerName  string                 // the model's name in the answer; "": as the engine writes it
+	cached      *cache.Use             // nil until the function is found
+}
+
 // newRequest makes the request of a client, or takes up the one that Authorize has made. Path
 // and method are checked, and the key once.
 func (a *Activator) newRequest(req *httpserver.Request) (p *proxyRequest, e *openai.Error) {
 	p, checked := req.Opened.(*proxyRequest)
-	if !checked {
-		p = &proxyRequest{a: a, caller: call.Of(req), id: openai.NewID()}
-		p.source = &p.http
+	if checked {
+		p.req.began = a.o.Now()
+	} else {
+		p = &proxyRequest{}
+		p.init(a, &p.req.http)
+		p.req.caller = call.Of(req)
 		if id := req.Header("X-Client-Request-Id"); openai.ValidID(id) {
-			p.clientID = id
+			p.req.clientID = id
 		} else if id := req.Header("X-Request-Id"); openai.ValidID(id) {
-			p.clientID = id
+			p.req.clientID = id
 		}
 	}
-	p.http.req, p.began, p.endpoint = req, a.o.Now(), openai.FindEndpoint(req.Path)
-	if e = p.checkHead(); e == nil && !checked {
-		p.identity, e = a.identify(req)
+	p.req.http.req, p.req.endpoint = req, openai.FindEndpoint(req.Path)
+	if e = p.req.checkHead(); e == nil && !checked {
+		p.req.identity, e = a.identify(req)
 	}
 	return p, e
 }
 
-func (p *proxyRequest) checkHead() *openai.Error {
-	if p.endpoint == nil {
-		return openai.UnknownPath("this server does not answer", p.http.req.Path)
+func (r *request) checkHead() *openai.Error {
+	if r.endpoint == nil {
+		return openai.UnknownPath("this server does not answer", r.http.req.Path)
 	}
-	if p.http.req.Method != "POST" {
+	if r.http.req.Method != "POST" {
 		e := openai.New(openai.MethodNotAllowed, "Use POST here.")
 		e.Allow = "POST"
 		return e
@@ -45,24 +79,32 @@ func (p *proxyRequest) checkHead() *openai.Error {
 	return nil
 }
 
-// open checks the body behind a checked head, and finds the function.
-func (p *proxyRequest) open() *openai.Error {
-	a, req, id := p.a, p.http.req, p.identity
-	p.team = id.Team
-	if e := p.countForKey(); e != nil {
+// route labels the request's path in log and metrics.
+func (r *request) route() string {
+	if r.endpoint == nil {
+		return metrics.Other
+	}
+	return r.endpoint.Path
+}
+
+// open checks the body behind a checked head, and finds the function: forced, or the one that the
+// body names.
+func (r *request) open(forced *functions.Name) *openai.Error {
+	a, req, id := r.a, r.http.req, r.identity
+	r.team = id.Team
+	if e := r.countForKey(); e != nil {
 		return e
 	}
-	forced := p.forced != nil
 	var err error
 	switch {
-	case p.endpoint.Form && forced:
-		p.env, err = openai.PeekMultipartUnnamed(req.Header("Content-Type"), req.Body)
-	case p.endpoint.Form:
-		p.env, err = openai.PeekMultipart(req.Header("Content-Type"), req.Body)
-	case forced:
-		p.env, err = openai.PeekUnnamed(req.Body)
+	case r.endpoint.Form && forced != nil:
+		r.env, err = openai.PeekMultipartUnnamed(req.Header("Content-Type"), req.Body)
+	case r.endpoint.Form:
+		r.env, err = openai.PeekMultipart(req.Header("Content-Type"), req.Body)
+	case forced != nil:
+		r.env, err = openai.PeekUnnamed(req.Body)
 	default:
-		p.env, err = openai.Peek(req.Body)
+		r.env, err = openai.Peek(req.Body)
 	}
 	if err != nil {
 		if e, ok := err.(*openai.Error); ok {
@@ -70,32 +112,32 @@ func (p *proxyRequest) open() *openai.Error {
 		}
 		return openai.New(openai.InvalidJSON, err.Error())
 	}
-	p.stream = p.env.Stream && p.endpoint.Streams
-	if p.stream && req.Host == "" && req.IsHTTP10() {
+	r.stream = r.env.Stream && r.endpoint.Streams
+	if r.stream && req.Host == "" && req.IsHTTP10() {
 		return openai.New(openai.InvalidRequest, "A stream needs HTTP/1.1, with Host: over HTTP/1.0 its break cannot be told from its end.")
 	}
-	asked, name := p.env.Model, functions.Name{}
-	if forced {
-		name = *p.forced
+	asked, name := r.env.Model, functions.Name{}
+	if forced != nil {
+		name = *forced
 		asked = a.publicName(name).Short()
-		if _, adapter, ok := strings.Cut(p.env.Model, ":"); ok && functions.IsLabel(adapter) {
+		if _, adapter, ok := strings.Cut(r.env.Model, ":"); ok && functions.IsLabel(adapter) {
 			name.Adapter = adapter
 		}
-	} else if name, err = functions.ParseName(asked, id.Team); err != nil {
+	} else {
+		name, err = functions.ParseName(asked, id.Team)
+	}
+	if err != nil || !canSee(id, name.Team) {
 		return a.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
-	if !canSee(id, name.Team) {
-		return a.unknownModel(asked, functions.Name{Name: name.Name}, id)
-	}
-	if !forced {
+	if forced == nil {
 		if c := a.findComposition(name); c != nil {
-			return p.openComposition(c)
+			return r.openComposition(c)
 		}
-		if r := a.findRouter(asked, name); r != nil {
-			return p.chooseTarget(r)
+		if by := a.findRouter(asked, name); by != nil {
+			return r.chooseTarget(by)
 		}
 	}
-	if e := p.readClass(); e != nil {
+	if e := r.readClass(); e != nil {
 		return e
 	}
 	en, alias := a.lookup(name.WithoutAdapter())
@@ -105,30 +147,30 @@ func (p *proxyRequest) open() *openai.Error {
 		}
 		return a.unknownModel(asked, name, id)
 	}
-	if forced && !en.Snapshot().DeclaresAdapter(name.Adapter) {
+	if forced != nil && !en.Snapshot().DeclaresAdapter(name.Adapter) {
 		name.Adapter = "" // the colon belongs to a name that is ignored
 	}
-	if !p.use(en, name) {
+	if !r.use(en, name) {
 		return a.unknownModel(asked, name, id)
 	}
-	if e := p.checkData(); e != nil {
+	if e := r.checkData(); e != nil {
 		return e
 	}
-	return p.lookUp(nil)
+	return r.lookUp(nil)
 }
 
 // countForKey counts a client's request for its key until it ends. Calls of thaw itself have
 // no connection.
-func (p *proxyRequest) countForKey() *openai.Error {
-	if p.a.o.KeyRequests == nil || p.identity.KeyID == "" || call.Of(p.http.req) != nil {
+func (r *request) countForKey() *openai.Error {
+	if r.a.o.KeyRequests == nil || r.identity.KeyID == "" || r.caller != nil {
 		return nil
 	}
-	if p.a.o.KeyRequests.Add(p.identity.KeyID, 1) != nil {
-		p.a.countLimited(p.team, "key")
+	if r.a.o.KeyRequests.Add(r.identity.KeyID, 1) != nil {
+		r.a.countLimited(r.team, "key")
 		return openai.New(openai.RateLimitExceeded,
 			"This key has as many requests under way as one key may: wait for some of them, or raise --client-share.")
 	}
-	p.counted = true
+	r.counted = true
 	return nil
 }
 
@@ -166,12 +208,11 @@ func (a *Activator) Caller(header func(name string) string) (auth.Identity, *ope
 	return auth.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided.")
 }
 
-// setAffinity sets what the choice of replica depends on: the session where the client names
-// one, else the beginning of the prompt.
-func (p *proxyRequest) setAffinity() {
-	text := p.source.affinityText(&p.env)
-	if s := p.source.header("thaw-session"); s != "" && len(s) <= 256 {
-		text, p.queued.Session = []byte(s), true
+// affinity is what the choice of replica depends on: the session where the client names one,
+// else the beginning of the prompt.
+func (r *request) affinity() (key uint64, session bool) {
+	if s := r.source.header("thaw-session"); s != "" && len(s) <= 256 {
+		return admission.AffinityKey([]byte(s)), true
 	}
-	p.queued.Key = admission.AffinityKey(text)
+	return admission.AffinityKey(r.source.affinityText(&r.env)), false
 }

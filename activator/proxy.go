@@ -6,16 +6,10 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
-	"github.com/thaw-dev/thaw/activator/auth"
-	"github.com/thaw-dev/thaw/activator/cache"
-	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/compositions"
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
-	"github.com/thaw-dev/thaw/activator/sharedrun"
 	"github.com/thaw-dev/thaw/activator/usageoption"
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -23,34 +17,8 @@ import (
 // a time has it: the handler's, and once a stream is committed the reader's. The
 // goroutine that asks the engine uses only its arguments.
 type proxyRequest struct {
-	a      *Activator
-	source source
-	http   httpSource   // the source of a client's request
-	caller *call.Caller // of a request of this program; else nil
-	began  time.Time
-
-	id, clientID string
-	endpoint     *openai.Endpoint
-	route        string        // label where there is no endpoint
-	identity     auth.Identity // of the caller, once the head was checked
-	team         string
-	counted      bool // in Options.KeyRequests
-	env          openai.Envelope
-	forced       *functions.Name // the function, where the body does not name it; else nil
-	engineName   string          // what the engine calls the model
-	answerName   string          // the model's name in the answer; "": as the engine writes it
-	stream       bool
-	lease        ratelimit.Lease
-	fn           *entry                 // nil until the function is found
-	routing      *routing               // of a request to a Router; else nil
-	composition  *functions.Composition // of a request for one; else nil
-	composed     compositions.Summary   // what it used
-	cached       *cache.Use             // nil until the function is found
-	hashed       cache.Body             // zero until something needs it
-	data         functions.DataClass
-	finished     bool           // finish was called
-	reason       string         // code of the error it ended with, for the log
-	shared       *sharedrun.Run // that retries may join, or whose answer the request got; nil: none
+	a   *Activator
+	req request
 
 	phase  phase
 	queued admission.Request
@@ -62,6 +30,17 @@ type proxyRequest struct {
 	remote    *remote.Call // of a request for a Remote; else nil
 	suspected bool         // it was in flight at a crash, and is not refused for it
 	tokens    usageoption.Tokens
+
+	composed compositions.Summary // what a Composition used for it
+	joined   string               // id of the request whose answer it got; "": its own
+	finished bool                 // finish was called
+	reason   string               // code of the error it ended with, for the log
+}
+
+// init makes p a request that has come from s now.
+func (p *proxyRequest) init(a *Activator, s source) {
+	p.a = a
+	p.req = request{a: a, source: s, id: openai.NewID(), began: a.o.Now()}
 }
 
 type phase uint8
@@ -79,7 +58,7 @@ const (
 func (p *proxyRequest) run(res *httpserver.Response) {
 	a := p.a
 	p.enter(true)
-	async := p.stream || p.hold() == HoldPad && !p.endpoint.Form
+	async := p.req.stream || p.req.hold() == HoldPad && !p.req.endpoint.Form
 	if p.phase == sent { // admitted at once
 		p.launch(async)
 	}
@@ -88,13 +67,13 @@ func (p *proxyRequest) run(res *httpserver.Response) {
 	if p.phase == waiting || async && p.phase == sent {
 		var limit time.Time
 		switch {
-		case p.stream:
+		case p.req.stream:
 			if p.phase == sent { // the timeouts are read only by requests that wait
-				p.wait.timeouts = admission.ParseTimeouts(p.source.header, true)
+				p.wait.timeouts = admission.ParseTimeouts(p.req.source.header, true)
 			}
-			limit = p.began.Add(p.headDelay())
+			limit = p.req.began.Add(p.headDelay())
 		case async:
-			limit = p.began.Add(a.o.PadAfter)
+			limit = p.req.began.Add(a.o.PadAfter)
 		}
 		for p.advance(limit, async) != stepDone {
 			if !limit.IsZero() && !a.o.Now().Before(limit) {
@@ -132,11 +111,11 @@ func (p *proxyRequest) headDelay() time.Duration {
 }
 
 // hold is what a plain request gets while it waits.
-func (p *proxyRequest) hold() HoldMode {
-	if p.caller != nil {
+func (r *request) hold() HoldMode {
+	if r.caller != nil {
 		return HoldSilent
 	}
-	return p.a.o.Hold
+	return r.a.o.Hold
 }
 
 // step is what advance returned for, while the request is not finished.
@@ -152,7 +131,7 @@ const (
 // none), or until something about the function changed.
 func (p *proxyRequest) advance(limit time.Time, async bool) step {
 	if p.wait.contextDone == nil {
-		p.wait.contextDone = p.source.context().Done()
+		p.wait.contextDone = p.req.source.context().Done()
 	}
 	for {
 		switch p.phase {
@@ -175,7 +154,7 @@ func (p *proxyRequest) advance(limit time.Time, async bool) step {
 			case <-p.wait.contextDone:
 				p.contextEnded()
 			case <-p.wait.changed:
-				p.wait.changed = p.fn.Data.queue.Changed()
+				p.wait.changed = p.req.fn.Data.queue.Changed()
 				p.sendEarly()
 				return stepChanged
 			case r := <-p.early.pending():
@@ -215,14 +194,14 @@ func (p *proxyRequest) advance(limit time.Time, async bool) step {
 func (p *proxyRequest) contextEnded() {
 	p.stopEngine()
 	p.leave()
-	if p.phase = clientLeft; errors.Is(context.Cause(p.source.context()), httpserver.ErrDraining) {
+	if p.phase = clientLeft; errors.Is(context.Cause(p.req.source.context()), httpserver.ErrDraining) {
 		p.refuse(openai.New(openai.ShuttingDown, ""))
 	}
 }
 
 // expire ends a wait that reached its deadline.
 func (p *proxyRequest) expire(now time.Time) {
-	e := p.fn.Data.queue.ExpiredError(p.fn.Snapshot(), p.wait.since, now)
+	e := p.req.fn.Data.queue.ExpiredError(p.req.fn.Snapshot(), p.wait.since, now)
 	p.withdraw(e)
 }
 
@@ -237,11 +216,11 @@ func (p *proxyRequest) launch(async bool) {
 		p.withdraw(e)
 		return
 	}
-	if p.leads() {
-		p.shared.AtEngine.Store(true)
+	if run := p.req.http.run; run != nil {
+		run.AtEngine.Store(true)
 	}
 	r := p.queued.Grant.Replica
-	if !p.source.assign(r) && !p.useEarly(p.a.o.Now(), async) {
-		p.sendToEngine(p.fn.Snapshot(), r, async)
+	if !p.req.source.assign(r) && !p.useEarly(p.a.o.Now(), async) {
+		p.sendToEngine(p.req.fn.Snapshot(), r, async)
 	}
 }

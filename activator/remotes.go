@@ -15,14 +15,14 @@ import (
 func (p *proxyRequest) beginRemote(now time.Time) (e *openai.Error) {
 	p.remote.End(openai.Usage{}, 502, now)
 	p.remote = nil
-	f := p.fn.Snapshot()
+	f := p.req.fn.Snapshot()
 	if f.Remote == nil {
 		return nil
 	}
 	p.remote, e = p.a.o.Remotes.Begin(remote.Request{
-		Name: f.Name, Team: p.team, TeamBudget: p.a.o.Limits.SpendPerDay(p.team),
-		Endpoint: p.endpoint.Path, Stream: p.stream, Generates: p.endpoint.Streams, Depth: p.source.header(remote.DepthHeader), Envelope: &p.env,
-		Entry: p.caller.Charged(),
+		Name: f.Name, Team: p.req.team, TeamBudget: p.a.o.Limits.SpendPerDay(p.req.team),
+		Endpoint: p.req.endpoint.Path, Stream: p.req.stream, Generates: p.req.endpoint.Streams,
+		Depth: p.req.source.header(remote.DepthHeader), Envelope: &p.req.env, Entry: p.req.caller.Charged(),
 	})
 	return e
 }
@@ -30,8 +30,8 @@ func (p *proxyRequest) beginRemote(now time.Time) (e *openai.Error) {
 // recheckRemote checks again, before a request is sent, what may be sent to a Remote: it may
 // have changed while the request waited, or taken the name of a model.
 func (p *proxyRequest) recheckRemote(now time.Time) *openai.Error {
-	if p.fn.Snapshot().Remote != nil {
-		if e := p.source.refuseRemote(p.fn.Name); e != nil {
+	if p.req.fn.Snapshot().Remote != nil {
+		if e := p.req.source.refuseRemote(p.req.fn.Name); e != nil {
 			return e
 		}
 		if p.remote == nil {
@@ -40,10 +40,10 @@ func (p *proxyRequest) recheckRemote(now time.Time) *openai.Error {
 			}
 		}
 	}
-	if r := p.remote.Remote(); r != nil && !r.Allows(p.data) {
-		return routes.RefuseData(r, p.data)
+	if r := p.remote.Remote(); r != nil && !r.Allows(p.req.data) {
+		return routes.RefuseData(r, p.req.data)
 	}
-	return p.checkData()
+	return p.req.checkData()
 }
 
 // onRemoteReply handles the first bytes of a Remote's answer, or their absence. A Remote
@@ -51,8 +51,8 @@ func (p *proxyRequest) recheckRemote(now time.Time) *openai.Error {
 func (p *proxyRequest) onRemoteReply(r answer.Answer, now time.Time) {
 	e := p.remote.Judge(r.Response, r.Begin, r.End, r.Err)
 	if e == nil {
-		if p.stream && !r.Events && r.End && answer.IsSuccess(r.Response.Status) { // it does not stream
-			if events := openai.StreamWhole(p.endpoint.Path, r.Begin, p.env.IncludeUsage || p.stripsUsage()); events != nil {
+		if p.req.stream && !r.Events && r.End && answer.IsSuccess(r.Response.Status) { // it does not stream
+			if events := openai.StreamWhole(p.req.endpoint.Path, r.Begin, p.req.env.IncludeUsage || p.stripsUsage()); events != nil {
 				r.Begin, r.Events = events, true
 			}
 		}
@@ -73,7 +73,7 @@ func (p *proxyRequest) reportProblem(problem string) {
 		p.remote.Fail(problem)
 		return
 	}
-	p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), problem)
+	p.a.o.Waker.ReportFailure(p.req.fn.Name, p.queued.ReplicaID(), problem)
 }
 
 // idleBound is how long an answer that has begun may be silent.

@@ -41,6 +41,13 @@ func (h *httpSource) context() context.Context {
 	return h.req.Context()
 }
 
+// endRun hands the request's answer to the retries that have joined it; nil is none.
+func (h *httpSource) endRun(res *httpserver.Response) {
+	if h.run != nil {
+		h.run.Finish(res)
+	}
+}
+
 func (h *httpSource) bodyBytes() int64     { return int64(cap(h.req.Body)) }
 func (h *httpSource) body() ([]byte, bool) { return h.req.Body, true }
 func (h *httpSource) mustDrain() bool      { return h.req.Draining() }
@@ -93,9 +100,9 @@ func (r *Reservation) refuseRemote(name functions.Name) *openai.Error {
 }
 
 func (r *Reservation) assign(replica *snapshot.Replica) bool {
-	p := &r.request
+	p := &r.proxied
 	r.Endpoint, r.Key = replica.Endpoint, replica.Key
-	r.External = p.fn.Snapshot().External
+	r.External = p.req.fn.Snapshot().External
 	p.attempt.sentAt = p.a.o.Now()
 	p.phase = reserved
 	return true

@@ -27,7 +27,7 @@ func (p *proxyRequest) respond(res *httpserver.Response) {
 	up := p.attempt.reply.Response
 	if up.Status >= 400 && p.attempt.reply.Encoding == "" {
 		p.reason = "engine_answered"
-		p.refuseNow(res, p.attempt.reply.Error(p.endpoint.Path, p.a.o.Now()))
+		p.refuseNow(res, p.attempt.reply.Error(p.req.endpoint.Path, p.a.o.Now()))
 		return
 	}
 	res.Status = up.Status
@@ -73,7 +73,7 @@ func (p *proxyRequest) sendHead(res *httpserver.Response) {
 	p.setCommonFields(res)
 	res.Set("cache-control", "no-cache, no-transform")
 	res.Set("x-accel-buffering", "no")
-	if p.stream {
+	if p.req.stream {
 		res.Set("content-type", "text/event-stream")
 		v := &eventStream{x: p, held: true, seen: openai.Stream{TakeUsage: p.stripsUsage()}}
 		now := p.a.o.Now()
@@ -167,13 +167,13 @@ func (s *eventStream) awaitFirstByte() {
 		s.writeComment(now)
 		return
 	}
-	if p.endpoint.Noop != nil && !now.Before(s.noop) {
-		s.out = p.endpoint.Noop(s.out[:0], cmp.Or(p.answerName, p.engineName), now)
+	if p.req.endpoint.Noop != nil && !now.Before(s.noop) {
+		s.out = p.req.endpoint.Noop(s.out[:0], cmp.Or(p.req.answerName, p.req.engineName), now)
 		s.noop = now.Add(p.a.o.Noop)
 		return
 	}
 	limit := s.comment
-	if p.endpoint.Noop != nil && s.noop.Before(limit) {
+	if p.req.endpoint.Noop != nil && s.noop.Before(limit) {
 		limit = s.noop
 	}
 	if p.advance(limit, true) == stepChanged {
@@ -188,7 +188,7 @@ func (s *eventStream) writeComment(now time.Time) {
 	if p.attempt.loadingAdapter.Load() {
 		s.out = openai.Comment(s.out[:0], functions.Loading.Word(), -1, -1, -1)
 	} else {
-		s.out = admission.HeldComment(s.out[:0], p.fn.Snapshot(), now, p.fn.Data.queue.Position(&p.queued))
+		s.out = admission.HeldComment(s.out[:0], p.req.fn.Snapshot(), now, p.req.fn.Data.queue.Position(&p.queued))
 	}
 	period := p.a.o.Comment
 	if g := p.wait.timeouts.Gap; g > 0 {
@@ -245,7 +245,7 @@ func (s *eventStream) forward() {
 // limitSilence sets how long the engine may be silent from now on.
 func (s *eventStream) limitSilence() {
 	bound := s.x.idleBound()
-	if s.seen.Finished && s.x.env.N == 1 || s.seen.Done {
+	if s.seen.Finished && s.x.req.env.N == 1 || s.seen.Done {
 		bound = min(bound, answer.FinishedIdle)
 	}
 	s.x.attempt.reply.Response.LimitSilence(bound)
@@ -275,16 +275,16 @@ func (s *eventStream) pass(p []byte) {
 		s.out = openai.JoinData(s.out)
 	}
 	if s.seen.Failed && !failed {
-		s.out = openai.FrameErrors(s.out, s.x.endpoint.Path, openai.NextSequence(s.out, s.sequence))
+		s.out = openai.FrameErrors(s.out, s.x.req.endpoint.Path, openai.NextSequence(s.out, s.sequence))
 		s.died = s.died || answer.EngineDied(s.out)
 	}
-	if s.x.endpoint.Path == "/v1/responses" {
+	if s.x.req.endpoint.Path == "/v1/responses" {
 		s.sequence = openai.NextSequence(s.out, s.sequence)
 	}
 	if s.seen.Token && s.x.tokens.FirstTook == 0 {
 		s.x.recordFirstToken()
 	}
-	if s.seen.Done && !was && s.x.endpoint.Usage {
+	if s.seen.Done && !was && s.x.req.endpoint.Usage {
 		if i := bytes.LastIndex(s.out, []byte("[DONE]")); i >= 0 {
 			i = bytes.LastIndexByte(s.out[:i], '\n') + 1
 			s.out, s.mark = s.out[:i], s.out[i:]
@@ -310,12 +310,12 @@ func (s *eventStream) engineEnded(err error) {
 		s.passLast(err == io.EOF)
 	}
 	p.tokens.Usage = s.seen.Usage
-	quiet := s.seen.Finished && p.env.N == 1 && errors.Is(err, upstream.ErrSilent) // some engines leave the connection open
+	quiet := s.seen.Finished && p.req.env.N == 1 && errors.Is(err, upstream.ErrSilent) // some engines leave the connection open
 	good := s.seen.Done || s.seen.Finished && err == io.EOF || quiet
 	complete := good && !s.oversized && s.lo == s.hi || s.mark != nil
 	switch {
 	case s.seen.Failed: // the engine has sent the error already, however it ends
-		if s.end = io.EOF; p.endpoint.Usage { // other endpoints have an event for it
+		if s.end = io.EOF; p.req.endpoint.Usage { // other endpoints have an event for it
 			s.end = httpserver.ErrFailureSent
 		}
 		s.countEngineError()
@@ -331,15 +331,15 @@ func (s *eventStream) engineEnded(err error) {
 		}
 		s.end = io.EOF
 		p.finish(200)
-	case errors.Is(context.Cause(p.source.context()), httpserver.ErrGone):
+	case errors.Is(context.Cause(p.req.source.context()), httpserver.ErrGone):
 		p.reason = "client_left"
 		s.end = errAbort
 		p.finish(499)
-	case errors.Is(context.Cause(p.source.context()), httpserver.ErrDraining):
+	case errors.Is(context.Cause(p.req.source.context()), httpserver.ErrDraining):
 		s.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	default:
 		problem, kind, e := answer.DescribeBreak(err)
-		p.a.metricsOf(p.fn).CountFailure(kind, 1)
+		p.a.metricsOf(p.req.fn).CountFailure(kind, 1)
 		p.reportProblem(problem)
 		if kind == "died" {
 			if to := p.countCrash(err, p.a.o.Now()); to != nil {
@@ -347,7 +347,7 @@ func (s *eventStream) engineEnded(err error) {
 			}
 		}
 		if p.remote != nil {
-			e.Message = strings.Replace(e.Message, "The engine", "The remote `"+p.fn.Name.Name+"`", 1)
+			e.Message = strings.Replace(e.Message, "The engine", "The remote `"+p.req.fn.Name.Name+"`", 1)
 		}
 		s.endWithError(e)
 	}
@@ -373,7 +373,7 @@ func (s *eventStream) passLast(clean bool) {
 func (s *eventStream) countEngineError() {
 	p := s.x
 	p.reason = "engine_error"
-	p.a.metricsOf(p.fn).CountFailure("error_frame", 1)
+	p.a.metricsOf(p.req.fn).CountFailure("error_frame", 1)
 	if s.died {
 		p.countCrash(nil, p.a.o.Now())
 	}
@@ -387,7 +387,7 @@ func (s *eventStream) endWithError(e *openai.Error) {
 	if s.oversized { // the frame must not become part of the event that has begun
 		out = append(out, "\n\n"...)
 	}
-	s.out = append(out, e.FrameFor(p.endpoint.Path, s.sequence)...)
+	s.out = append(out, e.FrameFor(p.req.endpoint.Path, s.sequence)...)
 	s.end = httpserver.ErrFailureSent
 	p.finish(e.Status)
 }
@@ -397,7 +397,7 @@ func (s *eventStream) endWithError(e *openai.Error) {
 func (s *eventStream) endWithEngineError() {
 	p := s.x
 	p.reason = "engine_answered"
-	s.endWithError(p.attempt.reply.StreamError(p.endpoint.Path, p.a.o.Now()))
+	s.endWithError(p.attempt.reply.StreamError(p.req.endpoint.Path, p.a.o.Now()))
 }
 
 // scanUsage reads the usage of a whole plain answer.
@@ -428,10 +428,10 @@ func (s *bodyStream) Read(p []byte) (n int, err error) {
 		x.tokens.Usage = s.scan.Usage()
 		x.finish(s.status)
 	case err != nil:
-		if context.Cause(x.source.context()) == nil {
+		if context.Cause(x.req.source.context()) == nil {
 			problem, kind, e := answer.DescribeBreak(err)
 			x.reason = string(e.Code)
-			x.a.metricsOf(x.fn).CountFailure(kind, 1)
+			x.a.metricsOf(x.req.fn).CountFailure(kind, 1)
 			x.reportProblem(problem)
 			if kind == "died" {
 				x.countCrash(err, x.a.o.Now())

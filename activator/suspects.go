@@ -29,22 +29,22 @@ type fingerprint struct {
 }
 
 // fingerprint of the request, whose body must be known.
-func (p *proxyRequest) fingerprint() fingerprint {
-	if p.hashed == (cache.Body{}) {
-		body, _ := p.source.body()
-		p.hashed = cache.BodyOf(body)
+func (r *request) fingerprint() fingerprint {
+	if r.hashed == (cache.Body{}) {
+		body, _ := r.source.body()
+		r.hashed = cache.BodyOf(body)
 	}
-	return fingerprint{p.endpoint, p.fn, p.queued.Adapter, p.hashed}
+	return fingerprint{r.endpoint, r.fn, r.adapter, r.hashed}
 }
 
 // findSuspect returns in how many crashes of engines the request was, as another that is equal
 // to it, and refuses one that is to blame for them.
 func (p *proxyRequest) findSuspect() (crashes int, e *openai.Error) {
-	if _, known := p.source.body(); !known || p.a.suspects.Empty() {
+	if _, known := p.req.source.body(); !known || p.a.suspects.Empty() {
 		return 0, nil
 	}
 	now := p.a.o.Now()
-	v := p.a.suspects.Find(p.fingerprint(), now)
+	v := p.a.suspects.Find(p.req.fingerprint(), now)
 	if v.Crashes >= suspects.CrashesToRefuse {
 		e = suspects.Refuse(v.Until.Sub(now))
 	}
@@ -63,17 +63,17 @@ func (p *proxyRequest) checkSuspect() *openai.Error {
 // exchange. The error that it returns, if any, is the request's answer: it is to blame. An
 // engine that thaw ended, as a hung one, has not crashed.
 func (p *proxyRequest) countCrash(err error, now time.Time) *openai.Error {
-	if _, known := p.source.body(); !known || p.remote != nil || errors.Is(err, upstream.ErrCut) {
+	if _, known := p.req.source.body(); !known || p.remote != nil || errors.Is(err, upstream.ErrCut) {
 		return nil
 	}
-	v := p.a.suspects.Crashed(p.fingerprint(), p.queued.Listing(), p.queued.RanAlone(), now)
+	v := p.a.suspects.Crashed(p.req.fingerprint(), p.queued.Listing(), p.queued.RanAlone(), now)
 	p.suspected = v.Crashes > 0 && v.Crashes < suspects.CrashesToRefuse
 	p.queued.Alone = v.Crashes == suspects.CrashesToRunAlone
 	if v.Crashes < suspects.CrashesToRefuse {
 		return nil
 	}
-	p.fn.Data.queue.ReleaseAlone(now)
-	p.a.o.Log.Warn("a request crashed its engine, which had no other, and is refused from now on", "id", p.id,
-		"model", functions.Clip(p.env.Model), "team", p.team, "for", suspects.Time)
+	p.req.fn.Data.queue.ReleaseAlone(now)
+	p.a.o.Log.Warn("a request crashed its engine, which had no other, and is refused from now on", "id", p.req.id,
+		"model", functions.Clip(p.req.env.Model), "team", p.req.team, "for", suspects.Time)
 	return suspects.Refuse(suspects.Time)
 }

@@ -34,32 +34,32 @@ func (w *wait) setTimer(d time.Duration) {
 // enter queues the request and decides. Afterwards the phase is waiting, sent
 // (admitted: launch is next) or refused. fresh is false for a second try.
 func (p *proxyRequest) enter(fresh bool) {
-	a, q := p.a, &p.fn.Data.queue
+	a, q := p.a, &p.req.fn.Data.queue
 	now := a.o.Now()
-	size := p.source.bodyBytes()
-	p.queued.Team, p.queued.Bytes = p.team, size
+	size := p.req.source.bodyBytes()
+	p.queued.Team, p.queued.Bytes, p.queued.Adapter = p.req.team, size, p.req.adapter
 	if fresh {
 		if e := p.beginRemote(now); e != nil {
 			p.refuse(e)
 			return
 		}
-		p.setAffinity()
+		p.queued.Key, p.queued.Session = p.req.affinity()
 	}
 	switch p.queued.Enter(q, now) {
 	case admission.Admitted:
 		p.phase = sent
 		return
 	case admission.Full:
-		if p.fn.Removed() {
+		if p.req.fn.Removed() {
 			p.refuse(openai.New(openai.ModelNotFound, ""))
 		} else {
-			p.refuse(admission.FullError(p.fn.Snapshot(), now))
+			p.refuse(admission.FullError(p.req.fn.Snapshot(), now))
 		}
 		return
 	}
-	a.metricsOf(p.fn) // the gauges show a function's first request while it waits
-	if p.leads() {
-		p.shared.AtEngine.Store(false)
+	a.metricsOf(p.req.fn) // the gauges show a function's first request while it waits
+	if run := p.req.http.run; run != nil {
+		run.AtEngine.Store(false)
 	}
 	p.phase = waiting
 	p.wait.since = now
@@ -68,14 +68,14 @@ func (p *proxyRequest) enter(fresh bool) {
 		return
 	}
 	if fresh || p.wait.deadline.IsZero() {
-		p.wait.timeouts = admission.ParseTimeouts(p.source.header, p.stream)
-		p.wait.timeouts.RefuseToWait = !p.stream && p.hold() == Hold503
+		p.wait.timeouts = admission.ParseTimeouts(p.req.source.header, p.req.stream)
+		p.wait.timeouts.RefuseToWait = !p.req.stream && p.req.hold() == Hold503
 		p.wait.deadline = p.waitDeadline()
 	}
 	// The snapshot is read after Enter: a failure that is published later rejects
 	// the request.
-	f := p.fn.Snapshot()
-	if p.fn.Removed() {
+	f := p.req.fn.Snapshot()
+	if p.req.fn.Removed() {
 		p.withdraw(openai.New(openai.ModelNotFound, ""))
 		return
 	}
@@ -84,9 +84,9 @@ func (p *proxyRequest) enter(fresh bool) {
 		p.withdraw(e)
 		return
 	}
-	a.waiting.Add(p, p.id, p.clientID)
+	a.waiting.Add(p, p.req.id, p.req.clientID)
 	p.wait.indexed = true
-	if a.draining.Load() || p.source.mustDrain() {
+	if a.draining.Load() || p.req.source.mustDrain() {
 		p.withdraw(openai.New(openai.ShuttingDown, ""))
 		return
 	}
@@ -97,10 +97,10 @@ func (p *proxyRequest) enter(fresh bool) {
 // countBuffered counts the body of a waiting request against the team's limit and the
 // activator's.
 func (p *proxyRequest) countBuffered(size int64, now time.Time) *openai.Error {
-	if !p.caller.Covered() {
-		if r := ratelimit.RetryUntilAllotment(p.source.context,
-			func() *ratelimit.Refusal { return p.a.o.Limits.AdmitWaiting(p.team, now) }); r != nil {
-			return p.a.limitError(p.team, r)
+	if !p.req.caller.Covered() {
+		if r := ratelimit.RetryUntilAllotment(p.req.source.context,
+			func() *ratelimit.Refusal { return p.a.o.Limits.AdmitWaiting(p.req.team, now) }); r != nil {
+			return p.a.limitError(p.req.team, r)
 		}
 	}
 	p.wait.counted = true
@@ -115,18 +115,18 @@ func (p *proxyRequest) countBuffered(size int64, now time.Time) *openai.Error {
 }
 
 func (p *proxyRequest) waitDeadline() time.Time {
-	wait := admission.MaxWait(p.fn.Snapshot().Model, p.wait.timeouts)
-	if !p.stream {
-		wait = p.source.boundWait(wait, &p.a.o)
+	wait := admission.MaxWait(p.req.fn.Snapshot().Model, p.wait.timeouts)
+	if !p.req.stream {
+		wait = p.req.source.boundWait(wait, &p.a.o)
 	}
-	return p.began.Add(wait)
+	return p.req.began.Add(wait)
 }
 
 // wake asks the platform for what the queue has decided. The team whose request begins a cold
 // start is charged for it; where its limits refuse that, the next that waits is asked.
 func (p *proxyRequest) wake(w admission.Wake) (refusal *openai.Error) {
-	a, q := p.a, &p.fn.Data.queue
-	team, ok := p.team, true
+	a, q := p.a, &p.req.fn.Data.queue
+	team, ok := p.req.team, true
 	begins := w == admission.Begin
 	defer func() {
 		for begins { // a panic: without an answer to Begin no later request would begin a start
@@ -134,7 +134,7 @@ func (p *proxyRequest) wake(w admission.Wake) (refusal *openai.Error) {
 		}
 	}()
 	for ok && w == admission.Begin {
-		r := ratelimit.RetryUntilAllotment(p.source.context, func() *ratelimit.Refusal { return a.o.Limits.AdmitColdStart(team, a.o.Now()) })
+		r := ratelimit.RetryUntilAllotment(p.req.source.context, func() *ratelimit.Refusal { return a.o.Limits.AdmitColdStart(team, a.o.Now()) })
 		if r == nil {
 			w = q.ConfirmBegin()
 			break
@@ -152,11 +152,11 @@ func (p *proxyRequest) wake(w admission.Wake) (refusal *openai.Error) {
 	}
 	switch w {
 	case admission.Replica:
-		id := a.o.Waker.Wake(p.fn.Name)
+		id := a.o.Waker.Wake(p.req.fn.Name)
 		q.Woken(id)
 		p.queued.ColdStart = id
 	case admission.Nudge:
-		a.o.Waker.Nudge(p.fn.Name)
+		a.o.Waker.Nudge(p.req.fn.Name)
 	}
 	return refusal
 }
@@ -164,20 +164,20 @@ func (p *proxyRequest) wake(w admission.Wake) (refusal *openai.Error) {
 // admitTeam reads the request's priority and counts it against the team's limits. It waits
 // a moment for units that another activator holds.
 func (p *proxyRequest) admitTeam(team string) (e *openai.Error) {
-	if p.queued.Priority, e = admission.ParsePriority(p.source.header(admission.PriorityHeader), team,
+	if p.queued.Priority, e = admission.ParsePriority(p.req.source.header(admission.PriorityHeader), team,
 		p.a.o.Limits.MaxPriority(team)); e != nil {
 		return e
 	}
-	if p.caller.Covered() {
-		p.lease = p.a.o.Limits.Cover(team)
+	if p.req.caller.Covered() {
+		p.req.lease = p.a.o.Limits.Cover(team)
 		return nil
 	}
-	r := ratelimit.RetryUntilAllotment(p.source.context, func() (r *ratelimit.Refusal) {
-		p.lease, r = p.a.o.Limits.Admit(team, p.began)
+	r := ratelimit.RetryUntilAllotment(p.req.source.context, func() (r *ratelimit.Refusal) {
+		p.req.lease, r = p.a.o.Limits.Admit(team, p.req.began)
 		return r
 	})
 	if r != nil {
-		return p.a.limitError(p.team, r)
+		return p.a.limitError(p.req.team, r)
 	}
 	return nil
 }
@@ -198,45 +198,45 @@ func (p *proxyRequest) leave() {
 	p.endWait()
 	if p.queued.Leave(p.a.o.Now()) {
 		p.a.reportDemand()
-		p.a.o.Waker.Nudge(p.fn.Name)
+		p.a.o.Waker.Nudge(p.req.fn.Name)
 	}
 }
 
 func (p *proxyRequest) endWait() {
 	if p.wait.counted {
 		p.wait.counted = false
-		p.a.buffered.Add(-p.source.bodyBytes())
-		if !p.caller.Covered() {
-			p.a.o.Limits.EndWaiting(p.team, p.a.o.Now())
+		p.a.buffered.Add(-p.req.source.bodyBytes())
+		if !p.req.caller.Covered() {
+			p.a.o.Limits.EndWaiting(p.req.team, p.a.o.Now())
 		}
 	}
 	if !p.wait.indexed {
 		return
 	}
 	p.wait.indexed = false
-	p.a.waiting.Remove(p, p.id, p.clientID)
+	p.a.waiting.Remove(p, p.req.id, p.req.clientID)
 	d := p.a.o.Now().Sub(p.wait.since)
 	p.wait.took += d
-	p.a.metricsOf(p.fn).QueueWait(d.Seconds())
+	p.a.metricsOf(p.req.fn).QueueWait(d.Seconds())
 	if p.queued.Cold {
 		p.resolveColdStart()
-		p.a.coldStarts.Remember(p.id, p.queued.ColdStart)
-		p.a.coldStarts.Remember(p.clientID, p.queued.ColdStart)
+		p.a.coldStarts.Remember(p.req.id, p.queued.ColdStart)
+		p.a.coldStarts.Remember(p.req.clientID, p.queued.ColdStart)
 	}
 }
 
 // resolveColdStart fills in the id of the cold start where it was unknown on arrival.
 func (p *proxyRequest) resolveColdStart() {
 	if p.queued.ColdStart == "" {
-		p.queued.ColdStart = p.fn.Data.queue.ColdStart()
+		p.queued.ColdStart = p.req.fn.Data.queue.ColdStart()
 	}
 	if p.queued.ColdStart != "" {
 		return
 	}
 	// A platform in another process reports the id in its snapshots only. A cold start
 	// that was over on arrival is an earlier one.
-	t := p.fn.Snapshot().ColdStart
-	if t != nil && (!t.State.Over() || t.Began.Add(time.Duration(t.Total*float64(time.Second))).After(p.began)) {
+	t := p.req.fn.Snapshot().ColdStart
+	if t != nil && (!t.State.Over() || t.Began.Add(time.Duration(t.Total*float64(time.Second))).After(p.req.began)) {
 		p.queued.ColdStart = t.ID
 	}
 }
