@@ -94,12 +94,12 @@ var moreScenes = []scene{
 		s.seeLarge(s.do(ctx, "POST", "/v1/chat/completions", plainRequest))
 		time.Sleep(time.Second)
 	}},
-	{name: "a large answer behind padding", change: func(o *Options) { o.Hold, o.PadAfter = HoldPad, time.Second }, play: func(s *stage) {
+	{name: "a large answer behind padding", change: padded(time.Second, 0), play: func(s *stage) {
 		s.engineAt("e:1", after(3*time.Second, says(200, large)))
 		s.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		s.seeLarge(s.post("/v1/chat/completions", plainRequest))
 	}},
-	{name: "an engine that refuses behind padding", change: func(o *Options) { o.Hold, o.PadAfter = HoldPad, time.Second },
+	{name: "an engine that refuses behind padding", change: padded(time.Second, 0),
 		play: func(s *stage) {
 			s.engineAt("e:1", after(3*time.Second, says(400, `{"error":{"message":"no"}}`)))
 			s.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))

@@ -1,6 +1,7 @@
 package activator
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -9,7 +10,6 @@ import (
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -20,13 +20,13 @@ import (
 type request struct {
 	a      *Activator
 	source source
-	http   httpSource   // the source of a client's request
+	http   httpSource   // the source of a client's request; zero where the body is the caller's alone
 	caller *call.Caller // of a request of this program; else nil
 	began  time.Time
 
 	id, clientID string
-	endpoint     *openai.Endpoint // nil: the path has none
-	identity     auth.Identity    // of the caller, once the head was checked
+	endpoint     *openai.Endpoint
+	identity     auth.Identity // of the caller, once the head was checked
 	team         string
 	counted      bool // in Options.KeyRequests
 	lease        ratelimit.Lease
@@ -60,31 +60,27 @@ func (a *Activator) newRequest(req *httpserver.Request) (p *proxyRequest, e *ope
 			p.req.clientID = id
 		}
 	}
-	p.req.http.req, p.req.endpoint = req, openai.FindEndpoint(req.Path)
-	if e = p.req.checkHead(); e == nil && !checked {
-		p.req.identity, e = a.identify(req)
+	p.req.http.req, p.req.endpoint = req, cmp.Or(openai.FindEndpoint(req.Path), &otherEndpoint)
+	switch {
+	case p.req.endpoint == &otherEndpoint:
+		e = openai.UnknownPath("this server does not answer", req.Path)
+	case req.Method != "POST":
+		e = openai.New(openai.MethodNotAllowed, "Use POST here.")
+		e.Allow = "POST"
+	case !checked:
+		e = p.req.identify()
 	}
 	return p, e
 }
 
-func (r *request) checkHead() *openai.Error {
-	if r.endpoint == nil {
-		return openai.UnknownPath("this server does not answer", r.http.req.Path)
+// identify finds out who calls.
+func (r *request) identify() (e *openai.Error) {
+	if c := call.Of(r.http.req); c != nil {
+		r.identity = c.Identity
+		return nil
 	}
-	if r.http.req.Method != "POST" {
-		e := openai.New(openai.MethodNotAllowed, "Use POST here.")
-		e.Allow = "POST"
-		return e
-	}
-	return nil
-}
-
-// route labels the request's path in log and metrics.
-func (r *request) route() string {
-	if r.endpoint == nil {
-		return metrics.Other
-	}
-	return r.endpoint.Path
+	r.identity, e = r.a.Caller(r.http.req.Header)
+	return e
 }
 
 // open checks the body behind a checked head, and finds the function: forced, or the one that the
@@ -119,7 +115,7 @@ func (r *request) open(forced *functions.Name) *openai.Error {
 	asked, name := r.env.Model, functions.Name{}
 	if forced != nil {
 		name = *forced
-		asked = a.publicName(name).Short()
+		asked = a.names.publicName(name).Short()
 		if _, adapter, ok := strings.Cut(r.env.Model, ":"); ok && functions.IsLabel(adapter) {
 			name.Adapter = adapter
 		}
@@ -127,31 +123,28 @@ func (r *request) open(forced *functions.Name) *openai.Error {
 		name, err = functions.ParseName(asked, id.Team)
 	}
 	if err != nil || !canSee(id, name.Team) {
-		return a.unknownModel(asked, functions.Name{Name: name.Name}, id)
+		return a.names.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
 	if forced == nil {
-		if c := a.findComposition(name); c != nil {
+		if c := a.names.findComposition(name); c != nil {
 			return r.openComposition(c)
 		}
-		if by := a.findRouter(asked, name); by != nil {
+		if by := a.names.findRouter(asked, name); by != nil {
 			return r.chooseTarget(by)
 		}
 	}
 	if e := r.readClass(); e != nil {
 		return e
 	}
-	en, alias := a.lookup(name.WithoutAdapter())
-	if en == nil {
-		if alias {
-			return unpublishedError(name)
-		}
-		return a.unknownModel(asked, name, id)
+	en, alias := a.names.lookup(name.WithoutAdapter())
+	if en == nil && alias {
+		return unpublishedError(name)
 	}
-	if forced != nil && !en.Snapshot().DeclaresAdapter(name.Adapter) {
+	if forced != nil && en != nil && !en.Snapshot().DeclaresAdapter(name.Adapter) {
 		name.Adapter = "" // the colon belongs to a name that is ignored
 	}
-	if !r.use(en, name) {
-		return a.unknownModel(asked, name, id)
+	if en == nil || !r.use(en, name) {
+		return a.names.unknownModel(asked, name, id)
 	}
 	if e := r.checkData(); e != nil {
 		return e
@@ -166,7 +159,7 @@ func (r *request) countForKey() *openai.Error {
 		return nil
 	}
 	if r.a.o.KeyRequests.Add(r.identity.KeyID, 1) != nil {
-		r.a.countLimited(r.team, "key")
+		r.a.o.Metrics.Series("thaw_quota_rejections_total", r.team, "key")(1)
 		return openai.New(openai.RateLimitExceeded,
 			"This key has as many requests under way as one key may: wait for some of them, or raise --client-share.")
 	}
@@ -174,22 +167,35 @@ func (r *request) countForKey() *openai.Error {
 	return nil
 }
 
+// admit reads the request's priority and counts it against its team's limits. It waits a moment
+// for units that another activator holds.
+func (r *request) admit() (priority admission.Priority, e *openai.Error) {
+	limits := r.a.o.Limits
+	if priority, e = admission.ParsePriority(r.source.header(admission.PriorityHeader), r.team, limits.MaxPriority(r.team)); e != nil {
+		return priority, e
+	}
+	if r.caller.Covered() {
+		r.lease = limits.Cover(r.team)
+		return priority, nil
+	}
+	over := ratelimit.RetryUntilAllotment(r.source.context, func() (over *ratelimit.Refusal) {
+		r.lease, over = limits.Admit(r.team, r.began)
+		return over
+	})
+	if over != nil {
+		return priority, r.a.limitError(r.team, over)
+	}
+	return priority, nil
+}
+
 func (a *Activator) limitError(team string, r *ratelimit.Refusal) *openai.Error {
-	a.countLimited(team, r.Limit)
+	a.o.Metrics.Series("thaw_quota_rejections_total", team, r.Limit)(1)
 	return openai.New(openai.RateLimitExceeded, r.Message).After(max(time.Second, r.RetryAfter))
 }
 
-// identify returns the identity of the caller. A key that is sent must be right,
-// except before the first key exists: clients insist on sending a dummy.
-func (a *Activator) identify(req *httpserver.Request) (auth.Identity, *openai.Error) {
-	if c := call.Of(req); c != nil {
-		return c.Identity, nil
-	}
-	return a.Caller(req.Header)
-}
-
 // Caller is the identity of a client; header returns the value of a field that it sent. The
-// error is the answer to an unknown one.
+// error is the answer to an unknown one: a key that is sent must be right, except before the
+// first key exists, as clients insist on sending a dummy.
 func (a *Activator) Caller(header func(name string) string) (auth.Identity, *openai.Error) {
 	secret := auth.Secret(header)
 	if secret != "" {

@@ -1,7 +1,6 @@
 package activator
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -59,25 +58,22 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 	held := false
 	defer func() {
 		if !held { // also on a panic
-			code := 500
+			code, reason := 500, ""
 			if p.fail != nil {
-				code, p.reason = p.fail.Status, cmp.Or(p.reason, string(p.fail.Code))
+				code, reason = p.fail.Status, string(p.fail.Code)
 			}
-			p.finish(code)
+			p.finish(code, reason)
 		}
 	}()
-	e, alias := a.lookup(w.Name)
+	e, alias := a.names.lookup(w.Name)
 	if e == nil || e.Snapshot().Remote != nil { // a Remote answers only what is checked for its class of data
-		if alias {
-			p.refuse(unpublishedError(w.Name))
-		} else {
-			p.refuse(openai.New(openai.ModelNotFound, "The model `"+w.Name.Short()+"` does not exist."))
+		if p.fail = openai.New(openai.ModelNotFound, "The model `"+w.Name.Short()+"` does not exist."); alias {
+			p.fail = unpublishedError(w.Name)
 		}
 		return nil, p.fail
 	}
 	p.req.fn = e
-	if r := p.admitTeam(w.Team); r != nil {
-		p.refuse(r)
+	if p.wait.queued.Priority, p.fail = p.req.admit(); p.fail != nil {
 		return nil, p.fail
 	}
 	p.enter(true)
@@ -116,10 +112,10 @@ func (r *Reservation) await() *openai.Error {
 // ColdStart is the id of the cold start that the request took part in; "" where it
 // found a READY replica, or the id is unknown.
 func (r *Reservation) ColdStart() string {
-	if r.proxied.queued.Cold {
-		r.proxied.resolveColdStart()
+	if r.proxied.wait.queued.Cold {
+		r.proxied.wait.resolveColdStart()
 	}
-	return r.proxied.queued.ColdStart
+	return r.proxied.wait.queued.ColdStart
 }
 
 // Failed reports that the replica failed the request before a byte of its answer came.
@@ -143,35 +139,33 @@ func (r *Reservation) Failed(reason error) *openai.Error {
 // FailedForGood is Failed for a request that cannot be sent a second time. The error
 // is the answer, and only Finish is left to call.
 func (r *Reservation) FailedForGood(reason error) *openai.Error {
-	r.proxied.queued.Retried = true
+	r.proxied.wait.queued.Retried = true
 	return r.Failed(reason)
 }
 
 // FirstByte reports that the first byte of the answer has come.
 func (r *Reservation) FirstByte() {
 	p := &r.proxied
-	now := p.a.o.Now()
-	p.attempt.firstByteTook = max(1, now.Sub(p.attempt.sentAt))
-	p.recordFirstByte(now, true)
+	p.attempt.recordFirstByte(p.a.o.Now(), true)
 }
 
 // BrokeMidAnswer reports that the replica failed in the middle of its answer: only the
 // client can try again.
 func (r *Reservation) BrokeMidAnswer() {
 	p := &r.proxied
-	if context.Cause(r.ctx) != nil || p.queued.ReplicaID() == "" {
+	if context.Cause(r.ctx) != nil || p.wait.queued.ReplicaID() == "" {
 		return
 	}
 	p.reason = string(openai.EngineCrashed)
-	p.a.metricsOf(p.req.fn).CountFailure("died", 1)
-	p.a.o.Waker.ReportFailure(p.req.fn.Name, p.queued.ReplicaID(), "it died in the middle of an answer")
+	p.attempt.reportProblem("died", "it died in the middle of an answer")
 }
 
 // Finish ends the reservation. code is the status that the client was answered with,
 // 499 where it left. A second call does nothing.
 func (r *Reservation) Finish(code int) {
-	if code == 499 && r.proxied.reason == "" {
-		r.proxied.reason = "client_left"
+	reason := ""
+	if code == 499 {
+		reason = "client_left"
 	}
-	r.proxied.finish(code)
+	r.proxied.finish(code, reason)
 }

@@ -58,7 +58,7 @@ func (p *proxyRequest) joinRun(res *httpserver.Response) bool {
 func (p *proxyRequest) awaitRun(r *sharedrun.Run, res *httpserver.Response) bool {
 	defer r.Leave()
 	p.wait.timeouts = admission.ParseTimeouts(p.req.source.header, false)
-	late := time.NewTimer(p.waitDeadline().Sub(p.a.o.Now()))
+	late := time.NewTimer(p.wait.bound().Sub(p.a.o.Now()))
 	defer late.Stop()
 	for {
 		select {
@@ -72,7 +72,12 @@ func (p *proxyRequest) awaitRun(r *sharedrun.Run, res *httpserver.Response) bool
 			p.contextEnded()
 		case <-late.C:
 			if r.AtEngine.Load() {
-				limit := admission.ParseTimeouts(p.headerWithoutWait, false).Wait
+				limit := admission.ParseTimeouts(func(name string) string {
+					if name == "thaw-max-wait" { // the bound of the queue's wait alone
+						return ""
+					}
+					return p.req.source.header(name)
+				}, false).Wait
 				if limit == 0 {
 					continue
 				}
@@ -88,14 +93,6 @@ func (p *proxyRequest) awaitRun(r *sharedrun.Run, res *httpserver.Response) bool
 	}
 }
 
-// headerWithoutWait is header, but for the bound that is the queue's alone.
-func (p *proxyRequest) headerWithoutWait(name string) string {
-	if name == "thaw-max-wait" {
-		return ""
-	}
-	return p.req.source.header(name)
-}
-
 // answerAs answers p as the request that it repeats was answered.
 func (p *proxyRequest) answerAs(r *sharedrun.Run, res *httpserver.Response) {
 	res.Status, res.Body = r.Answer().Status, r.Answer().Body
@@ -107,5 +104,5 @@ func (p *proxyRequest) answerAs(r *sharedrun.Run, res *httpserver.Response) {
 		}
 	}
 	p.joined = r.ID
-	p.finish(res.Status)
+	p.finish(res.Status, "")
 }

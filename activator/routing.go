@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
-	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/answer"
@@ -29,40 +28,11 @@ type routing struct {
 // SetRouters replaces all Routers, and the classes of data that teams have set. A request
 // under way keeps its Router.
 func (a *Activator) SetRouters(routers []*functions.Router, data map[string]functions.DataClass) {
-	a.routers.Store(routes.NewSet(a.routers.Load(), routers, data, a.o.Log))
+	a.names.routers.Store(routes.NewSet(a.names.routers.Load(), routers, data, a.o.Log))
 }
 
 // Decisions has the records of recent decisions.
 func (a *Activator) Decisions() *routes.Log { return &a.decisions }
-
-// findRouter returns the Router that a request for a name means; nil: none.
-func (a *Activator) findRouter(asked string, name functions.Name) *routes.Route {
-	set := a.routers.Load()
-	if r := set.Find(name); r != nil || asked != functions.AutoRouter {
-		return r
-	}
-	if e, alias := a.mainFunction(name); e != nil || alias {
-		return nil
-	}
-	return set.Auto()
-}
-
-// functionNow is what a decision about a request of the team knows of a function.
-func (a *Activator) functionNow(team string, name functions.Name, now time.Time) (routes.Function, bool) {
-	if c := a.findComposition(name); c != nil {
-		return routes.Function{Composition: c, Pace: a.paceOf(name)}, true
-	}
-	e, _ := a.mainFunction(name)
-	if e == nil {
-		isRouter := a.findRouter(name.Name, name) != nil
-		return routes.Function{Router: isRouter}, isRouter
-	}
-	f := routes.Function{Snapshot: e.Snapshot(), Load: e.Data.queue.Load(now), Pace: &e.Data.pace, GPUHourPrice: a.o.GPUHourPrice}
-	if f.Snapshot.Remote != nil {
-		f.Refusal = a.o.Remotes.Refusal(e.Name, team, a.o.Limits.SpendPerDay(team))
-	}
-	return f, true
-}
 
 // newRouting reads what a decision of r depends on.
 func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.Envelope, body []byte,
@@ -70,8 +40,10 @@ func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.En
 	t := &routing{by: r, request: q}
 	team := q.Team
 	t.request.Now = a.o.Now()
-	t.request.Find = func(name functions.Name) (routes.Function, bool) { return a.functionNow(team, name, t.request.Now) }
-	if e := a.routers.Load().ReadHeaders(&t.request, r); e != nil {
+	t.request.Find = func(name functions.Name) (routes.Function, bool) {
+		return a.names.functionNow(team, name, t.request.Now)
+	}
+	if e := a.names.routers.Load().ReadHeaders(&t.request, r); e != nil {
 		return nil, e
 	}
 	r.Read(&t.request, env, body, path, a.families, dry)
@@ -125,7 +97,7 @@ func (r *request) take(rec *functions.RouteRecord) *openai.Error {
 		r.fn, r.cached = nil, nil
 		return nil
 	}
-	en, _ := r.a.lookup(name.WithoutAdapter())
+	en, _ := r.a.names.lookup(name.WithoutAdapter())
 	if en == nil || !r.use(en, name) {
 		return openai.New(openai.ModelNotFound, "")
 	}
@@ -174,7 +146,7 @@ func (r *request) use(en *entry, name functions.Name) bool {
 // target of its Router, if that says so. It returns false where the failure is the answer.
 func (p *proxyRequest) escalate(async bool) bool {
 	switch {
-	case p.req.routing == nil || p.attempt.answerBegan || p.queued.Alone: // Alone: it is a suspect of two crashes
+	case p.req.routing == nil || p.attempt.answerBegan || p.wait.queued.Alone: // Alone: it is a suspect of two crashes
 		return false
 	case p.phase == refused && routes.MayEscalate(p.fail):
 		return p.moveOn(p.fail.Message, async)
@@ -194,7 +166,7 @@ func (p *proxyRequest) moveOn(reason string, async bool) bool {
 		return false
 	}
 	if e == nil {
-		e = p.checkSuspect()
+		e = p.suspicion.check()
 	}
 	if e != nil {
 		p.refuse(e)
@@ -213,11 +185,11 @@ func (p *proxyRequest) followNext(reason string) (moved bool, e *openai.Error) {
 	if !ok {
 		return false, nil
 	}
-	p.stopEngine()
+	p.attempt.stop()
 	p.leave()
 	p.req.cached.Drop()
-	p.queued, p.attempt.reply, p.fail = admission.Request{Priority: p.queued.Priority}, answer.Answer{}, nil
-	p.attempt.adapterRetried, p.early.adopted, p.early.refusedBy, p.attempt.firstByteTook = false, false, "", 0
+	p.wait.queued, p.attempt.reply, p.fail = admission.Request{Priority: p.wait.queued.Priority}, answer.Answer{}, nil
+	p.attempt.adapterRetried, p.attempt.early.adopted, p.attempt.early.refusedBy, p.attempt.firstByteTook = false, false, "", 0
 	return true, p.req.follow(&rec)
 }
 
@@ -252,13 +224,8 @@ func (r *routing) attrs(attrs []slog.Attr) []slog.Attr {
 	rec := &r.logged.Record
 	attrs = append(attrs, slog.String("router", rec.Router), slog.String("rule", rec.Rule), slog.String("stage", string(rec.Stage)),
 		slog.String("target", rec.Target))
-	if rec.Prewarm != "" {
-		attrs = append(attrs, slog.String("prewarm", rec.Prewarm))
-	}
-	if rec.After != "" {
-		attrs = append(attrs, slog.String("after", rec.After))
-	}
-	return attrs
+	attrs = appendIf(attrs, rec.Prewarm != "", slog.String("prewarm", rec.Prewarm))
+	return appendIf(attrs, rec.After != "", slog.String("after", rec.After))
 }
 
 // DryRoute decides what a request would be sent to, and sends and records nothing. router
@@ -285,9 +252,9 @@ func (a *Activator) DryRouteTyped(id auth.Identity, router, path string, header 
 	}
 	router = cmp.Or(router, env.Model, functions.AutoRouter)
 	name, err := functions.ParseName(router, id.Team)
-	r := a.findRouter(router, name)
+	r := a.names.findRouter(router, name)
 	if err != nil || r == nil || !canSee(id, name.Team) {
-		return rec, a.routers.Load().Unknown(router, id.Team)
+		return rec, a.names.routers.Load().Unknown(router, id.Team)
 	}
 	t, e := a.newRouting(r, routes.Request{Team: id.Team, Admin: id.Admin, Header: header, Typed: typed}, &env, body, path, true)
 	if e != nil {
@@ -309,7 +276,7 @@ type Outlook struct {
 // nothing.
 func (a *Activator) Foresee(id auth.Identity, rec *functions.RouteRecord) (o Outlook) {
 	name, err := functions.ParseName(rec.Router, id.Team)
-	r := a.routers.Load().Find(name)
+	r := a.names.routers.Load().Find(name)
 	if err != nil || r == nil {
 		return o
 	}
@@ -317,7 +284,7 @@ func (a *Activator) Foresee(id auth.Identity, rec *functions.RouteRecord) (o Out
 	o.Conditional = len(rules) == 1 || rules[len(rules)-1].Name != rec.Rule
 	now := a.o.Now()
 	q := routes.Request{Team: id.Team, Admin: id.Admin, Now: now,
-		Find: func(name functions.Name) (routes.Function, bool) { return a.functionNow(id.Team, name, now) }}
+		Find: func(name functions.Name) (routes.Function, bool) { return a.names.functionNow(id.Team, name, now) }}
 	name, f, ok := r.Target(&q, rec.Target)
 	if ok {
 		o.Function, o.Snapshot = name, f.Snapshot

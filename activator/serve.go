@@ -59,8 +59,7 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 	p, e := a.newRequest(req)
 	defer func() {
 		if v := recover(); v != nil { // the server answers it; what the request holds must be released
-			p.reason = string(openai.InternalError)
-			p.finish(500)
+			p.finish(500, string(openai.InternalError))
 			p.req.http.endRun(nil)
 			panic(v)
 		}
@@ -69,12 +68,12 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 		e = p.req.open(forced)
 	}
 	if e == nil && p.req.composition == nil {
-		if e = p.checkSuspect(); e == nil && !p.req.cached.Hit() && p.joinRun(res) {
+		if e = p.suspicion.check(); e == nil && !p.req.cached.Hit() && p.joinRun(res) {
 			return
 		}
 	}
 	if e == nil {
-		e = p.admitTeam(p.req.team)
+		p.wait.queued.Priority, e = p.req.admit()
 	}
 	switch {
 	case e != nil:
@@ -84,7 +83,7 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 	case p.req.cached.Hit():
 		p.setCommonFields(res)
 		p.req.cached.Replay(res, p.req.id)
-		p.finish(200)
+		p.finish(200, "")
 	default:
 		p.run(res)
 		p.req.cached.Record(res)
@@ -103,17 +102,16 @@ func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Respons
 			e.Allow = "GET, HEAD"
 			return e
 		}
-		id, e := a.identify(req)
-		if e != nil {
+		if e := p.req.identify(); e != nil {
 			return e
 		}
-		p.req.team = id.Team
+		p.req.team = p.req.identity.Team
 		one := strings.TrimPrefix(strings.TrimPrefix(req.Path, modelsPath), "/")
 		if strings.Contains(one, "%") {
 			// Clients escape the slash and the colon; a name with other escapes does not exist.
 			one = strings.NewReplacer("%2F", "/", "%2f", "/", "%3A", ":", "%3a", ":").Replace(one)
 		}
-		return a.listModels(id, one, form, res)
+		return a.names.listModels(p.req.identity, one, form, res)
 	}()
 	if e != nil {
 		if form == modellist.Anthropic {
@@ -123,5 +121,5 @@ func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Respons
 		return
 	}
 	res.Set("x-request-id", p.req.id)
-	p.finish(200)
+	p.finish(200, "")
 }

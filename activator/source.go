@@ -18,8 +18,6 @@ type source interface {
 	header(name string) string
 	context() context.Context
 	bodyBytes() int64                                       // how much of the body is in memory while it waits
-	body() (b []byte, known bool)                           // false: the body is the caller's alone
-	mustDrain() bool                                        // the server that has the request shuts down
 	boundWait(wait time.Duration, o *Options) time.Duration // of a request that is no stream
 	affinityText(env *openai.Envelope) []byte               // what the choice of replica depends on where no session is named
 	refuseRemote(name functions.Name) *openai.Error         // nil: a Remote may answer it
@@ -48,25 +46,18 @@ func (h *httpSource) endRun(res *httpserver.Response) {
 	}
 }
 
-func (h *httpSource) bodyBytes() int64     { return int64(cap(h.req.Body)) }
-func (h *httpSource) body() ([]byte, bool) { return h.req.Body, true }
-func (h *httpSource) mustDrain() bool      { return h.req.Draining() }
+func (h *httpSource) bodyBytes() int64 { return int64(cap(h.req.Body)) }
 
 // proxiedWait bounds the wait of a plain request behind a proxy, whose timeout is not
 // known: nginx gives up after 60 s.
 const proxiedWait = 55 * time.Second
 
 func (h *httpSource) boundWait(wait time.Duration, o *Options) time.Duration {
-	wait = min(wait, o.PlainWait)
-	if h.isProxied() && h.header("thaw-max-wait") == "" {
+	wait = min(wait, o.Timing.PlainWait)
+	if h.header("thaw-max-wait") == "" && (h.req.IsHTTP10() || h.header("Via") != "" || h.header("X-Forwarded-For") != "") {
 		wait = min(wait, proxiedWait)
 	}
 	return wait
-}
-
-// isProxied reports whether the head of the request was set by a proxy.
-func (h *httpSource) isProxied() bool {
-	return h.req.IsHTTP10() || h.header("Via") != "" || h.header("X-Forwarded-For") != ""
 }
 
 // The adapter needs no part in the text: it limits the choice already.
@@ -89,8 +80,6 @@ func (r *Reservation) header(name string) string {
 
 func (r *Reservation) context() context.Context                               { return r.ctx }
 func (r *Reservation) bodyBytes() int64                                       { return r.want.Bytes }
-func (r *Reservation) body() ([]byte, bool)                                   { return nil, false }
-func (r *Reservation) mustDrain() bool                                        { return false }
 func (r *Reservation) boundWait(wait time.Duration, _ *Options) time.Duration { return wait }
 func (r *Reservation) affinityText(*openai.Envelope) []byte                   { return nil }
 
