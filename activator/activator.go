@@ -148,7 +148,8 @@ type Timing struct {
 	PlainAnswer time.Duration
 }
 
-func (t *Timing) setDefaults() {
+func (o Options) withDefaults() Options {
+	t := &o.Timing
 	t.Silent = cmp.Or(t.Silent, 3*time.Second)
 	t.Comment = cmp.Or(t.Comment, 4*time.Second)
 	t.Noop = cmp.Or(t.Noop, 45*time.Second)
@@ -157,10 +158,6 @@ func (t *Timing) setDefaults() {
 	t.PadEvery = cmp.Or(t.PadEvery, 15*time.Second)
 	t.StreamIdle = cmp.Or(t.StreamIdle, 5*time.Minute)
 	t.PlainAnswer = cmp.Or(t.PlainAnswer, time.Hour)
-}
-
-func (o Options) withDefaults() Options {
-	o.Timing.setDefaults()
 	o.Limits = cmp.Or(o.Limits, &ratelimit.Limits{})
 	o.Hold = cmp.Or(o.Hold, HoldSilent)
 	o.BufferBytes = cmp.Or(o.BufferBytes, 1<<30)

@@ -93,7 +93,7 @@ func TestMemberState(t *testing.T) {
 		if f, ok := w.act.names.memberState(auth.Identity{Team: "default", Admin: true}, "red/theirs"); !ok || f.Ready || !f.Model {
 			t.Errorf("as admin: %+v, %v", f, ok)
 		}
-		if c := w.act.names.findComposition(functions.Name{Team: "default", Name: "panel", Adapter: "x"}); c != nil {
+		if c := w.act.names.compositions.Find(functions.Name{Team: "default", Name: "panel", Adapter: "x"}); c != nil {
 			t.Error("an adapter of a Composition")
 		}
 	})

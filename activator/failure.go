@@ -79,9 +79,6 @@ func (p *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async b
 			return
 		}
 		p.a.metricsOf(p.req.fn).Retried(1)
-		p.enter(false)
-		if p.phase == sent {
-			p.launch(async)
-		}
+		p.enter(false, async)
 	}
 }

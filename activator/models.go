@@ -25,9 +25,9 @@ func (n *names) listModels(id auth.Identity, one string, form modellist.Form, re
 		return modellist.WriteOne(res, it, form)
 	}
 	items := []modellist.Item{}
-	for _, one := range n.listed(id) {
-		e, parent := one.fn, nameFor(one.name, id)
-		it := modellist.Describe(snapshotOf(e), one.name, parent, now)
+	for _, model := range n.listed(id) {
+		e, parent := model.fn, nameFor(model.name, id)
+		it := modellist.Describe(snapshotOf(e), model.name, parent, now)
 		items = append(items, it)
 		if e == nil {
 			continue
@@ -61,7 +61,7 @@ func (n *names) describe(id auth.Identity, one string, now time.Time) (it modell
 	if r := n.findRouter(one, name); r != nil && err == nil && canSee(id, name.Team) {
 		return modellist.Ready(one, "router"), nil
 	}
-	if err == nil && n.findComposition(name) != nil && canSee(id, name.Team) {
+	if err == nil && n.compositions.Find(name) != nil && canSee(id, name.Team) {
 		return modellist.Ready(one, "composition"), nil
 	}
 	e, alias := n.mainFunction(name.WithoutAdapter())

@@ -122,7 +122,7 @@ func (n *names) findRouter(asked string, name functions.Name) *routes.Route {
 
 // functionNow is what a decision about a request of the team knows of a function.
 func (n *names) functionNow(team string, name functions.Name, now time.Time) (routes.Function, bool) {
-	if c := n.findComposition(name); c != nil {
+	if c := n.compositions.Find(name); c != nil {
 		return routes.Function{Composition: c, Pace: n.paceOf(name)}, true
 	}
 	e, _ := n.mainFunction(name)
@@ -137,14 +137,6 @@ func (n *names) functionNow(team string, name functions.Name, now time.Time) (ro
 	return f, true
 }
 
-// findComposition returns the Composition of a name; nil where there is none.
-func (n *names) findComposition(name functions.Name) *functions.Composition {
-	if name.Adapter != "" {
-		return nil
-	}
-	return n.compositions.Find(name)
-}
-
 // memberState is what a Composition's run knows of the function that a caller names.
 func (n *names) memberState(id auth.Identity, asked string) (compositions.Function, bool) {
 	name, err := functions.ParseName(asked, id.Team)
@@ -152,7 +144,7 @@ func (n *names) memberState(id auth.Identity, asked string) (compositions.Functi
 		return compositions.Function{}, false
 	}
 	f := compositions.Function{Name: name, Ready: true}
-	f.Composition = n.findComposition(name) != nil
+	f.Composition = n.compositions.Find(name) != nil
 	if f.Composition || n.findRouter(asked, name) != nil {
 		return f, true
 	}

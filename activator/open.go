@@ -126,7 +126,7 @@ func (r *request) open(forced *functions.Name) *openai.Error {
 		return a.names.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
 	if forced == nil {
-		if c := a.names.findComposition(name); c != nil {
+		if c := a.names.compositions.Find(name); c != nil {
 			return r.openComposition(c)
 		}
 		if by := a.names.findRouter(asked, name); by != nil {

@@ -55,11 +55,8 @@ const (
 // run handles an opened request until its answer, or until its stream is committed.
 func (p *proxyRequest) run(res *httpserver.Response) {
 	a := p.a
-	p.enter(true)
 	async := p.req.stream || p.req.hold() == HoldPad && !p.req.endpoint.Form
-	if p.phase == sent { // admitted at once
-		p.launch(async)
-	}
+	p.enter(true, async)
 	for p.escalate(async) {
 	}
 	if p.phase == waiting || async && p.phase == sent {
@@ -177,9 +174,9 @@ func (p *proxyRequest) advance(limit time.Time, async bool) step {
 	}
 }
 
-// enter queues the request. Afterwards the phase is waiting, sent (admitted: launch is next) or
-// refused. fresh is false for a second try.
-func (p *proxyRequest) enter(fresh bool) {
+// enter queues the request, and launches it where it is admitted at once. fresh is false for a
+// second try.
+func (p *proxyRequest) enter(fresh, async bool) {
 	now := p.a.o.Now()
 	if fresh {
 		if e := p.attempt.beginRemote(now); e != nil {
@@ -187,20 +184,19 @@ func (p *proxyRequest) enter(fresh bool) {
 			return
 		}
 	}
-	admitted, e := p.wait.enter(fresh, now)
-	switch {
+	switch admitted, e := p.wait.enter(fresh, now); {
 	case admitted:
 		p.phase = sent
-		return
+		p.launch(async)
 	case e != nil:
 		p.withdraw(e)
-		return
+	default:
+		if run := p.req.http.run; run != nil {
+			run.AtEngine.Store(false)
+		}
+		p.phase = waiting
+		p.attempt.sendEarly(p.suspicion.suspected)
 	}
-	if run := p.req.http.run; run != nil {
-		run.AtEngine.Store(false)
-	}
-	p.phase = waiting
-	p.attempt.sendEarly(p.suspicion.suspected)
 }
 
 func (p *proxyRequest) refuse(e *openai.Error) {

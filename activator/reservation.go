@@ -76,7 +76,7 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 	if p.wait.queued.Priority, p.fail = p.req.admit(); p.fail != nil {
 		return nil, p.fail
 	}
-	p.enter(true)
+	p.enter(true, false)
 	if err := s.await(); err != nil {
 		return nil, err
 	}
@@ -87,9 +87,6 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 // await waits until the reservation has a replica, or an answer without one.
 func (r *Reservation) await() *openai.Error {
 	p := &r.proxied
-	if p.phase == sent {
-		p.launch(false)
-	}
 	if p.phase == waiting && r.want.OnWait != nil {
 		r.want.OnWait()
 	}

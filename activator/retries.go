@@ -31,7 +31,6 @@ func (p *proxyRequest) joinRun(res *httpserver.Response) bool {
 	if idempotency == "" && count == "" || len(idempotency) > 255 {
 		return false
 	}
-	runs := p.a.runs
 	k := runKey{fingerprint: p.req.fingerprint(), team: p.req.team, key: p.req.identity.KeyID, idempotency: idempotency}
 	var retryableFrom time.Time
 	if idempotency != "" {
@@ -39,10 +38,11 @@ func (p *proxyRequest) joinRun(res *httpserver.Response) bool {
 	} else if patience := admission.OfficialTimeout(p.req.source.header); patience > 0 {
 		retryableFrom = p.req.began.Add(patience - patience/10)
 	}
-	client := p.req.http.req.Context()
-	begin := func() *sharedrun.Run { return sharedrun.New(p.req.id, client, retryableFrom, p.a.o.Now) }
+	begin := func() *sharedrun.Run {
+		return sharedrun.New(p.req.id, p.req.http.req.Context(), retryableFrom, p.a.o.Now)
+	}
 	for {
-		r, own := runs.JoinOrBegin(k, idempotency != "" || count != "" && count != "0", begin)
+		r, own := p.a.runs.JoinOrBegin(k, idempotency != "" || count != "" && count != "0", begin)
 		if p.req.http.run = own; r == nil {
 			return false
 		}

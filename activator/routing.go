@@ -172,10 +172,7 @@ func (p *proxyRequest) moveOn(reason string, async bool) bool {
 		p.refuse(e)
 		return true
 	}
-	p.enter(true)
-	if p.phase == sent {
-		p.launch(async)
-	}
+	p.enter(true, async)
 	return true
 }
 

@@ -18,6 +18,7 @@ type source interface {
 	header(name string) string
 	context() context.Context
 	bodyBytes() int64                                       // how much of the body is in memory while it waits
+	mustDrain() bool                                        // the server that has the request shuts down
 	boundWait(wait time.Duration, o *Options) time.Duration // of a request that is no stream
 	affinityText(env *openai.Envelope) []byte               // what the choice of replica depends on where no session is named
 	refuseRemote(name functions.Name) *openai.Error         // nil: a Remote may answer it
@@ -47,6 +48,7 @@ func (h *httpSource) endRun(res *httpserver.Response) {
 }
 
 func (h *httpSource) bodyBytes() int64 { return int64(cap(h.req.Body)) }
+func (h *httpSource) mustDrain() bool  { return h.req.Draining() }
 
 // proxiedWait bounds the wait of a plain request behind a proxy, whose timeout is not
 // known: nginx gives up after 60 s.
@@ -80,6 +82,7 @@ func (r *Reservation) header(name string) string {
 
 func (r *Reservation) context() context.Context                               { return r.ctx }
 func (r *Reservation) bodyBytes() int64                                       { return r.want.Bytes }
+func (r *Reservation) mustDrain() bool                                        { return false }
 func (r *Reservation) boundWait(wait time.Duration, _ *Options) time.Duration { return wait }
 func (r *Reservation) affinityText(*openai.Envelope) []byte                   { return nil }
 

@@ -72,7 +72,7 @@ func (w *wait) enter(fresh bool, now time.Time) (admitted bool, e *openai.Error)
 	}
 	a.waiting.Add(w, r.id, r.clientID)
 	w.indexed = true
-	if a.draining.Load() || r.http.req != nil && r.http.req.Draining() {
+	if a.draining.Load() || r.source.mustDrain() {
 		return false, openai.New(openai.ShuttingDown, "")
 	}
 	w.changed = q.Changed()
