@@ -38,9 +38,8 @@ func (p *proxyRequest) joinRun(res *httpserver.Response) bool {
 	} else if patience := admission.OfficialTimeout(p.req.source.header); patience > 0 {
 		retryableFrom = p.req.began.Add(patience - patience/10)
 	}
-	begin := func() *sharedrun.Run {
-		return sharedrun.New(p.req.id, p.req.http.req.Context(), retryableFrom, p.a.o.Now)
-	}
+	client := p.req.http.req.Context()
+	begin := func() *sharedrun.Run { return sharedrun.New(p.req.id, client, retryableFrom, p.a.o.Now) }
 	for {
 		r, own := p.a.runs.JoinOrBegin(k, idempotency != "" || count != "" && count != "0", begin)
 		if p.req.http.run = own; r == nil {
