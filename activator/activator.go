@@ -176,7 +176,6 @@ func (o Options) withDefaults() Options {
 type Activator struct {
 	o          Options
 	names      names
-	families   *routes.Families
 	prewarms   routes.Prewarms
 	stagings   routes.Prewarms
 	decisions  routes.Log
@@ -210,8 +209,8 @@ type function struct {
 
 // New makes an activator; it starts nothing.
 func New(o Options) *Activator {
-	a := &Activator{o: o.withDefaults(), families: routes.NewFamilies()}
-	a.names.o = &a.o
+	a := &Activator{o: o.withDefaults()}
+	a.names.o, a.names.families = &a.o, routes.NewFamilies()
 	a.prewarms.Start = o.Prewarm
 	if o.Stage != nil {
 		a.stagings.Start = func(name functions.Name, _ time.Time, by string) error { return o.Stage(name, by) }

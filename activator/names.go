@@ -29,6 +29,7 @@ type names struct {
 	aliases      atomic.Pointer[aliases.Set] // nil: there are none
 	routers      atomic.Pointer[routes.Set]  // nil: there are none
 	compositions *compositions.Server
+	families     *routes.Families
 	paces        sync.Map // *routes.Pace of Compositions, by functions.Name
 }
 

@@ -35,24 +35,24 @@ func (a *Activator) SetRouters(routers []*functions.Router, data map[string]func
 func (a *Activator) Decisions() *routes.Log { return &a.decisions }
 
 // newRouting reads what a decision of r depends on.
-func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.Envelope, body []byte,
+func (n *names) newRouting(r *routes.Route, q routes.Request, env *openai.Envelope, body []byte,
 	path string, dry bool) (*routing, *openai.Error) {
 	t := &routing{by: r, request: q}
 	team := q.Team
-	t.request.Now = a.o.Now()
+	t.request.Now = n.o.Now()
 	t.request.Find = func(name functions.Name) (routes.Function, bool) {
-		return a.names.functionNow(team, name, t.request.Now)
+		return n.functionNow(team, name, t.request.Now)
 	}
-	if e := a.names.routers.Load().ReadHeaders(&t.request, r); e != nil {
+	if e := n.routers.Load().ReadHeaders(&t.request, r); e != nil {
 		return nil, e
 	}
-	r.Read(&t.request, env, body, path, a.families, dry)
+	r.Read(&t.request, env, body, path, n.families, dry)
 	return t, nil
 }
 
 func (r *request) chooseTarget(by *routes.Route) (e *openai.Error) {
 	q := routes.Request{ID: r.id, Team: r.team, Admin: r.identity.Admin, Header: r.http.req.Header}
-	if r.routing, e = r.a.newRouting(by, q, &r.env, r.http.req.Body, r.endpoint.Path, false); e != nil {
+	if r.routing, e = r.a.names.newRouting(by, q, &r.env, r.http.req.Body, r.endpoint.Path, false); e != nil {
 		return e
 	}
 	r.data, r.hashed = r.routing.request.Data, r.routing.request.Hashed
@@ -253,7 +253,7 @@ func (a *Activator) DryRouteTyped(id auth.Identity, router, path string, header 
 	if err != nil || r == nil || !canSee(id, name.Team) {
 		return rec, a.names.routers.Load().Unknown(router, id.Team)
 	}
-	t, e := a.newRouting(r, routes.Request{Team: id.Team, Admin: id.Admin, Header: header, Typed: typed}, &env, body, path, true)
+	t, e := a.names.newRouting(r, routes.Request{Team: id.Team, Admin: id.Admin, Header: header, Typed: typed}, &env, body, path, true)
 	if e != nil {
 		return rec, e
 	}
