@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,8 +103,8 @@ func canonicalHost(e endpoint) (path, body string) {
 func TestRights(t *testing.T) {
 	open, shut := start(t, nil), start(t, nil)
 	shut.keys(t)
-	public := start(t, func(o *Options) { o.Open = false })
-	publicKeys := start(t, func(o *Options) { o.Open = false })
+	public := start(t, func(o *Options) { o.Access.Open = false })
+	publicKeys := start(t, func(o *Options) { o.Access.Open = false })
 	publicKeys.keys(t)
 	const wrong = "sk-thaw-wrong"
 	for _, e := range open.api.routes {
@@ -146,7 +147,7 @@ func TestRights(t *testing.T) {
 // L6 and the like: whatever a team's key may ask, on loopback or not, the answer shows
 // nothing of another team; what is another team's does not exist for it.
 func TestTeamKeyOnEveryRoute(t *testing.T) {
-	loopback, public := start(t, nil), start(t, func(o *Options) { o.Open = false })
+	loopback, public := start(t, nil), start(t, func(o *Options) { o.Access.Open = false })
 	foreign := regexp.MustCompile(`two|secret|\br-2\b|\bcs-2\b|"b"|\bb/`)
 	of := strings.NewReplacer("/a/one", "/b/two", "a/one", "b/two", "/teams/a", "/teams/b", "r-1", "r-2", "cs-1", "cs-2")
 	for name, r := range map[string]*testAPI{"on loopback": loopback, "not on loopback": public} {
@@ -231,7 +232,16 @@ func TestLogsOfEnded(t *testing.T) {
 // TestExplain: a decision is told with its candidates; those of another team as
 // something, without a name.
 func TestExplain(t *testing.T) {
-	r := start(t, nil)
+	var other atomic.Bool // another decision is explained
+	r := start(t, func(o *Options) {
+		usual := o.Explain
+		o.Explain = func(kind string, n functions.Name) (functions.Explanation, bool) {
+			if other.Load() {
+				return functions.Explanation{Chosen: "two-1", Others: 1, Candidates: []functions.Candidate{{Replica: "one-1", Function: "a/one"}}}, true
+			}
+			return usual(kind, n)
+		}
+	})
 	r.keys(t)
 	body := func(key string) (e functions.Explanation) {
 		t.Helper()
@@ -254,9 +264,7 @@ func TestExplain(t *testing.T) {
 		e.Candidates[1].Function != "a/one" || e.Events[0].For != "" {
 		t.Errorf("another team is named: %+v", e)
 	}
-	r.api.o.Explain = func(string, functions.Name) (functions.Explanation, bool) {
-		return functions.Explanation{Chosen: "two-1", Others: 1, Candidates: []functions.Candidate{{Replica: "one-1", Function: "a/one"}}}, true
-	}
+	other.Store(true)
 	if e := body(r.keyA); e.Chosen != "" {
 		t.Errorf("a replica of another team is named: %+v", e)
 	}
@@ -343,7 +351,7 @@ func TestBrowsers(t *testing.T) {
 			t.Errorf("%q: %s", raw, answer)
 		}
 	}
-	public := start(t, func(o *Options) { o.Open = false })
+	public := start(t, func(o *Options) { o.Access.Open = false })
 	if status, _, body := public.ask(t, "GET", "/api/v1/functions", public.admin, "", "Host", "thaw.company.example"); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}

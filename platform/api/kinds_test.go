@@ -23,7 +23,7 @@ const (
 func TestRoutersAndRemotes(t *testing.T) {
 	open := true
 	r := start(t, func(o *Options) {
-		o.RemoteState = func(n functions.Name) (functions.State, string) {
+		o.Functions.RemoteState = func(n functions.Name) (functions.State, string) {
 			if n.String() == "a/cloud" && !open {
 				return functions.Failed, "it answers nothing"
 			}
