@@ -19,6 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api/live"
@@ -519,11 +520,11 @@ func TestClient(t *testing.T) {
 	if rs, err := c.Replicas(ctx); err != nil || len(rs) != 2 || !reflect.DeepEqual(rs[0], r.replicas[0]) {
 		t.Errorf("%+v %v", rs, err)
 	}
-	if ns, err := c.Nodes(ctx); err != nil || len(ns) != 1 || ns[0].ID != "here" {
+	if ns, err := GetItems[Node](ctx, c, "/api/v1/nodes"); err != nil || len(ns) != 1 || ns[0].ID != "here" {
 		t.Errorf("%+v %v", ns, err)
 	}
-	if ts, err := c.Teams(ctx); err != nil || len(ts) != 2 || ts[0].Functions != 1 || ts[0].Active != 3 || ts[0].TeamUse.GPUs != 1 ||
-		ts[0].EvictionsInflicted != 7 {
+	if ts, err := GetItems[Team](ctx, c, "/api/v1/teams"); err != nil || len(ts) != 2 || ts[0].Functions != 1 || ts[0].Active != 3 ||
+		ts[0].TeamUse.GPUs != 1 || ts[0].EvictionsInflicted != 7 {
 		t.Errorf("%+v %v", ts, err)
 	}
 	for id, position := range map[string]int{"cs-1": 0, "req-1": 3} {
@@ -531,23 +532,23 @@ func TestClient(t *testing.T) {
 			t.Errorf("%+v %v", cs, err)
 		}
 	}
-	if cs, err := c.ColdStarts(ctx, 1); err != nil || len(cs) != 1 || cs[0].ID != "cs-2" {
+	if cs, err := GetItems[ColdStart](ctx, c, "/api/v1/coldstarts?limit=1"); err != nil || len(cs) != 1 || cs[0].ID != "cs-2" {
 		t.Errorf("%+v %v", cs, err)
 	}
-	if ev, err := c.EventsOf(ctx, 0, "b/two", "ready"); err != nil || len(ev) != 1 || ev[0].Seq != 3 {
+	if ev, err := c.Events(ctx, "b/two", "ready"); err != nil || len(ev) != 1 || ev[0].Seq != 3 {
 		t.Errorf("%+v %v", ev, err)
 	}
 	if e, err := c.Explain(ctx, "place", functions.Name{Team: "a", Name: "one"}); err != nil || e.Kind != "place" || e.Now == "" {
 		t.Errorf("%+v %v", e, err)
 	}
-	if ev, err := c.Events(ctx, 1); err != nil || len(ev) != 2 || ev[0].Seq != 2 {
+	if ev, err := GetItems[functions.Event](ctx, c, "/api/v1/events?since=1"); err != nil || len(ev) != 2 || ev[0].Seq != 2 {
 		t.Errorf("%+v %v", ev, err)
 	}
 	k, err := c.CreateKey(ctx, KeyRequest{Team: "a", Name: "laptop"})
 	if err != nil || !strings.HasPrefix(k.Secret, "sk-thaw-") || k.Team != "a" {
 		t.Fatalf("%+v %v", k, err)
 	}
-	if ks, err := c.Keys(ctx, "a"); err != nil || len(ks) != 1 || ks[0].ID != k.ID {
+	if ks, err := GetItems[auth.Key](ctx, c, "/api/v1/keys?team=a"); err != nil || len(ks) != 1 || ks[0].ID != k.ID {
 		t.Errorf("%+v %v", ks, err)
 	}
 	if _, _, body := r.ask(t, "GET", "/api/v1/keys", r.admin, ""); strings.Contains(body, k.Secret) {
@@ -574,8 +575,7 @@ func TestClient(t *testing.T) {
 	if rd, err := c.Ready(ctx); err != nil || !rd.Ready {
 		t.Errorf("%+v %v", rd, err)
 	}
-	var schema map[string]any
-	if err := c.call(ctx, "GET", "/api/v1/schema", nil, &schema); err != nil || schema["$schema"] == nil {
+	if schema, err := requestJSON[map[string]any](ctx, c, "GET", "/api/v1/schema", nil); err != nil || schema["$schema"] == nil {
 		t.Error(err, schema)
 	}
 
@@ -586,7 +586,7 @@ func TestClient(t *testing.T) {
 	if _, err := c.CreateJoinToken(ctx, JoinTokenRequest{Agent: "none"}); !errors.As(err, &s) || s.Status != 400 {
 		t.Error(err)
 	}
-	if list, err := c.Agents(ctx); err != nil || len(list) != 1 || list[0].ID != "here" {
+	if list, err := GetItems[functions.JoinedAgent](ctx, c, "/api/v1/agents"); err != nil || len(list) != 1 || list[0].ID != "here" {
 		t.Errorf("%+v %v", list, err)
 	}
 	if err := c.RemoveAgent(ctx, "n9"); !errors.As(err, &s) || s.Status != 404 {

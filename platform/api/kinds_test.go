@@ -106,7 +106,7 @@ func TestRoutersAndRemotes(t *testing.T) {
 		f.State != functions.Ready || f.Composition.Coordinator != "one" || len(f.Composition.Members.List) != 2 {
 		t.Errorf("%+v %v", f, err)
 	}
-	teams, err := c.Teams(t.Context())
+	teams, err := GetItems[Team](t.Context(), c, "/api/v1/teams")
 	if err != nil || teams[0].Functions != 4 {
 		t.Error(teams, err)
 	}

@@ -46,7 +46,7 @@ has a certificate of its own, and the token is worth nothing.`,
 		Use: "list", Aliases: []string{"ls"}, Short: "The agents that have joined", Args: kit.ExactArgs(),
 		Example: `  thaw agents list`,
 		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
-			return showList(ctx, m.printer, cl, tables.Agents(m.Terminal), false, "", cl.Agents)
+			return showList(ctx, m.Terminal, cl, tables.Agents(m.Terminal), false, "")
 		}),
 	}
 	rm := &cobra.Command{
@@ -60,7 +60,7 @@ has a certificate of its own, and the token is worth nothing.`,
 }
 
 // forEach makes the body of a verb that calls act for each of its arguments and prints what was done.
-func (m modelVerbs) forEach(act func(*api.Client, context.Context, string) error, done string) func(*cobra.Command, []string) error {
+func (m modelVerbs) forEach(act func(*api.Client, context.Context, string) error, done string) verbBody {
 	return m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 		for _, id := range args {
 			if err := act(cl, ctx, id); err != nil {

@@ -2,10 +2,10 @@ package cli
 
 import (
 	"context"
+	"net/url"
 
 	"github.com/spf13/cobra"
 
-	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/cli/tables"
@@ -64,6 +64,7 @@ func (m modelVerbs) keysVerb() *cobra.Command {
 
 // listKeys lists the keys of a team, of all with ""; want, when given, is the id of one.
 func (m modelVerbs) listKeys(ctx context.Context, cl *api.Client, team, want string) error {
-	keys := func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, team) }
-	return showList(ctx, m.printer, cl, tables.Keys(m.Terminal), false, want, keys)
+	k := tables.Keys(m.Terminal)
+	k.Query = "?team=" + url.QueryEscape(team)
+	return showList(ctx, m.Terminal, cl, k, false, want)
 }

@@ -14,6 +14,16 @@ import (
 // none, and the one whose objects lists show; "": lists show those of all teams.
 type ClusterFlags struct{ Kubeconfig, Context, Namespace string }
 
+// showsTeam reports whether lists show what belongs to a team.
+func (c ClusterFlags) showsTeam(team string) bool { return c.Namespace == "" || team == c.Namespace }
+
+// showsFunction reports whether lists show what belongs to a function, TEAM/NAME; what
+// belongs to none is shown where no team is named.
+func (c ClusterFlags) showsFunction(name string) bool {
+	team, _, _ := strings.Cut(name, "/")
+	return c.showsTeam(team)
+}
+
 // cluster describes how a verb runs on a cluster instead of a server.
 type cluster struct {
 	flags  func(*kit.FlagSet) // for clusters only, beside those that select one

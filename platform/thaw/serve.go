@@ -219,11 +219,7 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	}
 	s.sized, s.sizes = sized, sizer.Sizer{Sources: nodestore.OpenSources, Nodes: backend.Nodes}
 	control := api.New(api.Options{
-		Platform: api.Platform{Catalog: cat, State: backend, History: history{backend, s.act}, Spending: s.remotes,
-			Demand: func(n functions.Name) (int, int, time.Time) {
-				d, _ := s.act.DemandOf(n)
-				return d.Active, d.Queued, d.Oldest
-			}},
+		Platform:  api.Platform{Catalog: cat, State: backend, History: history{backend, s.act}, Spending: s.remotes, Demand: s.demand},
 		Access:    api.Access{Keys: keys, Open: loopback, Hosts: c.Host},
 		Functions: api.Functions{Starter: backend, RemoteState: s.remoteState, FileProblem: cat.FileProblem, Sizer: s.sizes},
 		Teams:     api.Teams{Use: backend.TeamUse, Usage: func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) }},
@@ -434,6 +430,12 @@ func (s *server) remoteState(name functions.Name) (functions.State, string) {
 		return functions.Ready, "" // it was made a moment ago
 	}
 	return state, problem
+}
+
+// demand is how many requests of a function are at engines and held, and since when.
+func (s *server) demand(name functions.Name) (active, queued int, oldest time.Time) {
+	d, _ := s.act.DemandOf(name)
+	return d.Active, d.Queued, d.Oldest
 }
 
 // teamData is the class of data of each team that has set one.

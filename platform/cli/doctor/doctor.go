@@ -315,7 +315,7 @@ func (d doctor) examineServer(ctx context.Context, add adder) {
 	} else if began.Year() < 2026 {
 		add("clock", statusFail, "set it", "it says %s", began.Format(time.DateOnly))
 	}
-	nodes, err := cl.Nodes(ctx)
+	nodes, err := api.GetItems[api.Node](ctx, cl, "/api/v1/nodes")
 	if err != nil {
 		e := d.WithHint(cl, err)
 		var hint string

@@ -177,7 +177,7 @@ func Teams() kit.Kind[api.Team] {
 }
 
 func ColdStarts(term *kit.Terminal) kit.Kind[api.ColdStart] {
-	return kit.Kind[api.ColdStart]{Word: "ColdStart", Path: "/api/v1/coldstarts", Columns: []kit.Column[api.ColdStart]{
+	return kit.Kind[api.ColdStart]{Word: "ColdStart", Path: "/api/v1/coldstarts", Query: "?limit=1000", Columns: []kit.Column[api.ColdStart]{
 		kit.Col("ID", func(t api.ColdStart) string { return t.ID }),
 		kit.Col("NAME", func(t api.ColdStart) string { return ShortName(t.Function) }),
 		kit.Col("STATE", func(t api.ColdStart) string { return t.State.Word() }),
@@ -214,7 +214,7 @@ func Events(term *kit.Terminal) kit.Kind[functions.Event] {
 }
 
 func Agents(term *kit.Terminal) kit.Kind[functions.JoinedAgent] {
-	return kit.Kind[functions.JoinedAgent]{Word: "Agent", Columns: []kit.Column[functions.JoinedAgent]{
+	return kit.Kind[functions.JoinedAgent]{Word: "Agent", Path: "/api/v1/agents", Columns: []kit.Column[functions.JoinedAgent]{
 		kit.Col("NAME", func(a functions.JoinedAgent) string { return a.ID }),
 		kit.Col("KEY", func(a functions.JoinedAgent) string { return a.Key[:min(12, len(a.Key))] }),
 		kit.Col("JOINED", func(a functions.JoinedAgent) string { return term.Since(a.Joined) + " ago" }),
@@ -222,7 +222,7 @@ func Agents(term *kit.Terminal) kit.Kind[functions.JoinedAgent] {
 }
 
 func Keys(term *kit.Terminal) kit.Kind[auth.Key] {
-	return kit.Kind[auth.Key]{Word: "Key", Columns: []kit.Column[auth.Key]{
+	return kit.Kind[auth.Key]{Word: "Key", Path: "/api/v1/keys", Columns: []kit.Column[auth.Key]{
 		kit.Col("ID", func(k auth.Key) string { return k.ID }),
 		kit.Col("TEAM", func(k auth.Key) string { return k.Team }),
 		kit.Col("NAME", func(k auth.Key) string { return k.Name }),
