@@ -11,6 +11,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -83,7 +84,6 @@ type Options struct {
 	Platform  Platform
 	Access    Access
 	Functions Functions
-	Teams     Teams
 	Caches    Caches
 	Decisions Decisions
 	Requests  Requests // may be nil: only ids of cold starts are known
@@ -119,6 +119,10 @@ type Platform struct {
 	Demand func(name functions.Name) (active, queued int, oldest time.Time)
 	// Spending is what was spent today; nil: nothing.
 	Spending Spending
+	// Usage is what a team has used of its limits; nil: nothing.
+	Usage func(team string) ratelimit.Usage
+	// TeamUse is what a team has had and has of the fleet; may be nil.
+	TeamUse func(team string) functions.TeamUse
 }
 
 // Access is who may call.

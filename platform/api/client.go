@@ -108,29 +108,19 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 func (c *Client) GuessKey() { c.guess = true }
 
 // Do sends one request as it is and gives the answer if it is a success, else a
-// *StatusError. The caller closes the body.
-func (c *Client) Do(ctx context.Context, method, path string, header http.Header, body io.Reader) (*http.Response, error) {
-	if !c.guess || c.key == "" {
-		return c.do(ctx, method, path, header, body, c.key)
-	}
-	var b []byte
-	if body != nil {
-		var err error
-		if b, err = io.ReadAll(body); err != nil {
-			return nil, err
-		}
-	}
-	res, err := c.do(ctx, method, path, header, bytes.NewReader(b), c.key)
-	if s, ok := errors.AsType[*StatusError](err); ok && s.Status == 401 {
-		if res, err := c.do(ctx, method, path, header, bytes.NewReader(b), ""); err == nil {
+// *StatusError. The caller closes the answer's body.
+func (c *Client) Do(ctx context.Context, method, path string, header http.Header, body []byte) (*http.Response, error) {
+	res, err := c.do(ctx, method, path, header, body, c.key)
+	if s, ok := errors.AsType[*StatusError](err); ok && s.Status == 401 && c.guess && c.key != "" {
+		if res, err := c.do(ctx, method, path, header, body, ""); err == nil {
 			return res, nil
 		}
 	}
 	return res, err
 }
 
-func (c *Client) do(ctx context.Context, method, path string, header http.Header, body io.Reader, key string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, c.server+path, body)
+func (c *Client) do(ctx context.Context, method, path string, header http.Header, body []byte, key string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +169,7 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 	if err != nil {
 		return nil, err
 	}
-	return c.Do(ctx, method, path, jsonBody, bytes.NewReader(b))
+	return c.Do(ctx, method, path, jsonBody, b)
 }
 
 // jsonBody is the head of a request whose body is JSON.
@@ -253,7 +243,7 @@ func (c *Client) Deploy(ctx context.Context, name functions.Name, file []byte, d
 			path += map[bool]string{true: "&beside=", false: ","}[i == 0] + n.String()
 		}
 	}
-	return answer[DeployReply](c.Do(ctx, "PUT", path, http.Header{"Content-Type": {"application/yaml"}}, bytes.NewReader(file)))
+	return answer[DeployReply](c.Do(ctx, "PUT", path, http.Header{"Content-Type": {"application/yaml"}}, file))
 }
 
 func (c *Client) Remove(ctx context.Context, name functions.Name) error {
@@ -285,7 +275,7 @@ func (c *Client) Prewarms(ctx context.Context) (Prewarms, error) {
 // request's, in JSON.
 func (c *Client) Route(ctx context.Context, router, path string, body []byte) (functions.RouteRecord, error) {
 	path = "/api/v1/route?" + url.Values{"router": {router}, "path": {path}}.Encode()
-	return answer[functions.RouteRecord](c.Do(ctx, "POST", path, jsonBody, bytes.NewReader(body)))
+	return answer[functions.RouteRecord](c.Do(ctx, "POST", path, jsonBody, body))
 }
 
 // Decision is the decision about a request, by its id or the client's own.

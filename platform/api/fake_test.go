@@ -156,10 +156,10 @@ func start(t *testing.T, edit func(*Options)) *testAPI {
 	})
 	o := Options{
 		Platform: Platform{Catalog: cat, State: r.fakePlatform, History: r.fakePlatform,
-			Demand: func(n functions.Name) (int, int, time.Time) { return 1, 2, began }},
+			Demand:  func(n functions.Name) (int, int, time.Time) { return 1, 2, began },
+			TeamUse: func(team string) functions.TeamUse { return functions.TeamUse{GPUs: 1, EvictionsInflicted: 7} }},
 		Access:    Access{Keys: keys, Open: true, Hosts: []string{"thaw.example"}},
 		Functions: Functions{Starter: r.fakePlatform},
-		Teams:     Teams{Use: func(team string) functions.TeamUse { return functions.TeamUse{GPUs: 1, EvictionsInflicted: 7} }},
 		Caches:    Caches{Stores: &stores{}}, Requests: r.fakePlatform, Ahead: &fakeAhead{},
 		Agents: &fakeAgents{}, AgentsURL: "https://server:1",
 		Logs: func(_ context.Context, id string, tail int, follow bool) (io.ReadCloser, error) {

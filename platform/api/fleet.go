@@ -106,16 +106,9 @@ func (f *fleetHandlers) nodes(x *exchange) ([]Node, *openai.Error) {
 	return items, nil
 }
 
-// Teams is what the teams have had and may have; each may be nil.
-type Teams struct {
-	// Usage is what a team has used of its limits, Use what it has had and has of the fleet.
-	Usage func(team string) ratelimit.Usage
-	Use   func(team string) functions.TeamUse
-}
-
+// teamHandlers answers for the teams.
 type teamHandlers struct {
 	Platform
-	Teams
 	keys *auth.KeyStore
 }
 
@@ -165,8 +158,8 @@ func (t *teamHandlers) teams(x *exchange) ([]Team, *openai.Error) {
 		if t.Spending != nil {
 			v.Spent = t.Spending.TeamSpentToday(name)
 		}
-		if t.Use != nil {
-			v.TeamUse = t.Use(name)
+		if t.TeamUse != nil {
+			v.TeamUse = t.TeamUse(name)
 		}
 		items = append(items, *v)
 	}

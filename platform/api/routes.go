@@ -47,12 +47,12 @@ func (a *API) table(o *Options) []endpoint {
 	fleet := &fleetHandlers{o.Platform, o.Logs}
 	history := &historyHandlers{o.Platform.History, o.Requests, o.Explain, f}
 	caches, prewarms := &cacheHandlers{o.Caches, f}, &prewarmHandlers{o.Ahead, f}
-	keys, joined := &keyHandlers{o.Access.Keys, o.Log}, &agentHandlers{o.Agents, o.AgentsURL, o.Log}
+	access := &accessHandlers{o.Access.Keys, o.Agents, o.AgentsURL, o.Log}
 	streams := &streams{a.access, o.Changed}
 	all := list[Function]{streams, f.functions, func(f Function) string { return f.Name }}
 	replicas := list[functions.Replica]{streams, fleet.replicas, func(r functions.Replica) string { return r.ID }}
 	nodes := list[Node]{streams, fleet.nodes, func(n Node) string { return n.ID }}
-	teams := list[Team]{streams, (&teamHandlers{o.Platform, o.Teams, o.Access.Keys}).teams, func(t Team) string { return t.Name }}
+	teams := list[Team]{streams, (&teamHandlers{o.Platform, o.Access.Keys}).teams, func(t Team) string { return t.Name }}
 	coldStarts := list[ColdStart]{streams, history.coldStarts, func(c ColdStart) string { return c.ID }}
 	events := list[functions.Event]{streams, history.events, func(functions.Event) string { return "" }}
 	decisions := list[functions.RouteRecord]{streams, o.Decisions.newest, func(r functions.RouteRecord) string { return r.ID }}
@@ -83,9 +83,9 @@ func (a *API) table(o *Options) []endpoint {
 		{method: "GET", path: "/api/v1/events", query: []string{"watch", "since", "function", "kind"}, summary: "What happened, oldest first; since is the last seq already known, function a TEAM/NAME, kind what happened.", answer: List[functions.Event]{}, do: events.serve},
 		{method: "GET", path: "/api/v1/lists", query: []string{"of", "watch"}, summary: "Several lists at once: of names them, with commas (functions, replicas, nodes, coldstarts, events, routes). With watch one stream of the changes of all: lines as of the other lists, with the name of the list. A list begins with a reset, its items and synced; a reader that is too slow gets these once more.", answer: Lists{}, do: several.serve},
 		{method: "GET", path: "/api/v1/schema", summary: "The JSON schema of the files: models, routers, remotes, compositions and teams.", answer: map[string]any{}, do: textHandler("application/schema+json", functions.Schema)},
-		{method: "GET", path: "/api/v1/keys", permission: admin, query: []string{"team"}, summary: "All keys, without their secrets.", answer: List[auth.Key]{}, do: keys.list},
-		{method: "POST", path: "/api/v1/keys", permission: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: withBody(keys.create)},
-		{method: "DELETE", path: "/api/v1/keys/{id}", permission: admin, summary: "Revoke a key at once.", status: 204, do: keys.delete},
+		{method: "GET", path: "/api/v1/keys", permission: admin, query: []string{"team"}, summary: "All keys, without their secrets.", answer: List[auth.Key]{}, do: access.keyList},
+		{method: "POST", path: "/api/v1/keys", permission: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: withBody(access.createKey)},
+		{method: "DELETE", path: "/api/v1/keys/{id}", permission: admin, summary: "Revoke a key at once.", status: 204, do: access.deleteKey},
 		{method: "GET", path: "/api/v1/cache", permission: admin, query: []string{"node"}, summary: "The checkpoints in the stores of the nodes, last used first.", answer: Cache{}, do: caches.list},
 		{method: "DELETE", path: "/api/v1/cache", permission: own, query: []string{"function"}, summary: "Drop the cached answers of a model or a Remote, NAME or TEAM/NAME, with a key of its team or of an admin.", answer: ForgottenAnswers{}, do: needs(o.Caches.ForgetAnswers != nil, "This server keeps no answers.", caches.forgetAnswers)},
 		{method: "DELETE", path: "/api/v1/cache/{digest}", permission: admin, query: []string{"node"}, summary: "Remove a checkpoint that is not in use; digest is its 64 hex digits.", answer: StoreReply{}, do: caches.act(functions.StoreRemove)},
@@ -100,9 +100,9 @@ func (a *API) table(o *Options) []endpoint {
 		{method: "GET", path: "/api/v1/routes/{id}", permission: own, summary: "The decision about one request, by its id or the client's X-Client-Request-Id.", answer: functions.RouteRecord{}, do: needs(hasRouters, noRouters, o.Decisions.find)},
 		{method: "GET", path: "/api/v1/compositions/{id}", permission: own, summary: "What a Composition did for one request, by its id or the client's X-Client-Request-Id: each call with its time, tokens and cold start.", answer: functions.CompositionRecord{}, do: needs(o.Decisions.Composed != nil, "This server keeps no records of Compositions.", o.Decisions.composed)},
 		{method: "POST", path: "/api/v1/routes/{id}/outcome", permission: own, summary: "Report how good the answer to a request was, from 0 to 1; it is stored with the decision and counted.", body: Outcome{}, answer: functions.RouteRecord{}, do: needs(hasRouters, noRouters, withBody(o.Decisions.setOutcome))},
-		{method: "GET", path: "/api/v1/agents", permission: admin, summary: "The agents of other machines that have joined.", answer: List[functions.JoinedAgent]{}, do: needs(o.Agents != nil, noAgents, joined.list)},
-		{method: "POST", path: "/api/v1/agents/tokens", permission: admin, summary: "Make a join token, with which one agent may join once. It is in this answer and nowhere else.", body: JoinTokenRequest{}, status: 201, answer: JoinToken{}, do: needs(o.Agents != nil, noAgents, withBody(joined.createToken))},
-		{method: "DELETE", path: "/api/v1/agents/{id}", permission: admin, summary: "Remove an agent: the server listens to it no more until it joins again.", status: 204, do: needs(o.Agents != nil, noAgents, joined.remove)},
+		{method: "GET", path: "/api/v1/agents", permission: admin, summary: "The agents of other machines that have joined.", answer: List[functions.JoinedAgent]{}, do: needs(o.Agents != nil, noAgents, access.agentList)},
+		{method: "POST", path: "/api/v1/agents/tokens", permission: admin, summary: "Make a join token, with which one agent may join once. It is in this answer and nowhere else.", body: JoinTokenRequest{}, status: 201, answer: JoinToken{}, do: needs(o.Agents != nil, noAgents, withBody(access.createToken))},
+		{method: "DELETE", path: "/api/v1/agents/{id}", permission: admin, summary: "Remove an agent: the server listens to it no more until it joins again.", status: 204, do: needs(o.Agents != nil, noAgents, access.removeAgent)},
 		{method: "GET", path: "/metrics", summary: "Metrics, as Prometheus reads them.", do: metricsHandler(o.Metrics)},
 		{method: "GET", path: "/healthz", permission: probe, summary: "200 while the process lives.", do: healthz},
 		{method: "GET", path: "/livez", permission: probe, summary: "The same as /healthz.", do: healthz},

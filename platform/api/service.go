@@ -21,62 +21,57 @@ func textHandler(contentType string, body func() []byte) handler {
 	}
 }
 
-// keyHandlers answers for the keys.
-type keyHandlers struct {
-	keys *auth.KeyStore
-	log  *slog.Logger
+// accessHandlers answers for keys and for agents of other machines.
+type accessHandlers struct {
+	keys      *auth.KeyStore
+	agents    Agents
+	agentsURL string // where they join
+	log       *slog.Logger
 }
 
-func (k *keyHandlers) list(x *exchange, res *httpserver.Response) *openai.Error {
-	return writeJSON(res, List[auth.Key]{orEmpty(k.keys.List(x.query["team"]))})
+func (a *accessHandlers) keyList(x *exchange, res *httpserver.Response) *openai.Error {
+	return writeJSON(res, List[auth.Key]{orEmpty(a.keys.List(x.query["team"]))})
 }
 
-func (k *keyHandlers) create(_ *exchange, r KeyRequest, res *httpserver.Response) *openai.Error {
+func (a *accessHandlers) createKey(_ *exchange, r KeyRequest, res *httpserver.Response) *openai.Error {
 	r.Team = cmp.Or(r.Team, functions.DefaultTeam)
 	if !functions.IsLabel(r.Team) {
 		return openai.New(openai.InvalidValue, "A team is a DNS label: lower-case letters, digits and '-'.").With("team")
 	}
-	secret, key, err := k.keys.Create(r.Team, r.Name, r.Admin)
+	secret, key, err := a.keys.Create(r.Team, r.Name, r.Admin)
 	if err != nil {
 		return openai.New(openai.InvalidValue, "The key was not made: "+err.Error())
 	}
-	k.log.Info("key made", "id", key.ID, "team", key.Team, "admin", key.Admin)
+	a.log.Info("key made", "id", key.ID, "team", key.Team, "admin", key.Admin)
 	return writeJSON(res, NewKey{Key: key, Secret: secret})
 }
 
-func (k *keyHandlers) delete(x *exchange, res *httpserver.Response) *openai.Error {
-	err := k.keys.Delete(x.args[0])
+func (a *accessHandlers) deleteKey(x *exchange, res *httpserver.Response) *openai.Error {
+	err := a.keys.Delete(x.args[0])
 	if errors.Is(err, auth.ErrNoKey) {
 		return notFound("The key " + x.args[0])
 	}
 	if err != nil {
 		return openai.New(openai.InternalError, "The key was not ended: "+err.Error())
 	}
-	k.log.Info("key ended", "id", x.args[0])
+	a.log.Info("key ended", "id", x.args[0])
 	return nil
 }
 
-// agentHandlers answers for the agents of other machines.
-type agentHandlers struct {
-	agents Agents
-	url    string // where they join
-	log    *slog.Logger
-}
-
-func (a *agentHandlers) list(_ *exchange, res *httpserver.Response) *openai.Error {
+func (a *accessHandlers) agentList(_ *exchange, res *httpserver.Response) *openai.Error {
 	return writeJSON(res, List[functions.JoinedAgent]{a.agents.Agents()})
 }
 
-func (a *agentHandlers) createToken(_ *exchange, r JoinTokenRequest, res *httpserver.Response) *openai.Error {
+func (a *accessHandlers) createToken(_ *exchange, r JoinTokenRequest, res *httpserver.Response) *openai.Error {
 	secret, expires, err := a.agents.NewToken(r.Agent, r.Expiry.Std())
 	if err != nil {
 		return openai.New(openai.InvalidValue, "The join token was not made: "+err.Error()+".")
 	}
 	a.log.Info("join token made", "agent", r.Agent, "expires", expires)
-	return writeJSON(res, JoinToken{Token: secret, Agent: r.Agent, Expires: expires.UTC().Truncate(time.Second), Server: a.url})
+	return writeJSON(res, JoinToken{Token: secret, Agent: r.Agent, Expires: expires.UTC().Truncate(time.Second), Server: a.agentsURL})
 }
 
-func (a *agentHandlers) remove(x *exchange, res *httpserver.Response) *openai.Error {
+func (a *accessHandlers) removeAgent(x *exchange, res *httpserver.Response) *openai.Error {
 	err := a.agents.Remove(x.args[0])
 	if errors.Is(err, functions.ErrNotFound) {
 		return notFound("The agent " + x.args[0])

@@ -46,7 +46,7 @@ has a certificate of its own, and the token is worth nothing.`,
 		Use: "list", Aliases: []string{"ls"}, Short: "The agents that have joined", Args: kit.ExactArgs(),
 		Example: `  thaw agents list`,
 		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
-			return showList(ctx, m.Terminal, cl, tables.Agents(m.Terminal), false, "")
+			return showList(ctx, m, cl, tables.Agents(m.Terminal), false, "")
 		}),
 	}
 	rm := &cobra.Command{

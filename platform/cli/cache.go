@@ -68,11 +68,20 @@ func (w weightVerbs) serverStores(cl *api.Client, node string) checkpointStores 
 	}
 }
 
-func (w weightVerbs) withStores(node *string, do func(ctx context.Context, s checkpointStores, args []string) error) verbBody {
+// withStores makes the body of a verb that does something with the checkpoints, items, of stores.
+func (w weightVerbs) withStores(node *string,
+	do func(ctx context.Context, s checkpointStores, items []functions.CacheEntry, args []string) error) verbBody {
 	return func(cmd *cobra.Command, args []string) error {
+		run := func(ctx context.Context, s checkpointStores) error {
+			items, err := s.list(ctx)
+			if err != nil {
+				return err
+			}
+			return do(ctx, s, items, args)
+		}
 		if !cmd.Flags().Changed("data") {
-			return w.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-				return do(ctx, w.serverStores(cl, *node), args)
+			return w.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
+				return run(ctx, w.serverStores(cl, *node))
 			})(cmd, args)
 		}
 		if *node != "" {
@@ -81,13 +90,12 @@ func (w weightVerbs) withStores(node *string, do func(ctx context.Context, s che
 		if err := w.requireOutput(kit.OutputForms...); err != nil {
 			return err
 		}
-		return w.withLocalStore(cmd.Context(), LocalStoreOptions{},
-			func(ctx context.Context, s LocalStore) error {
-				change := func(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
-					return []string{""}, s.ChangeCheckpoint(ctx, digest, act)
-				}
-				return do(ctx, checkpointStores{s.Cached, change, s.VerifyCheckpoint}, args)
-			})
+		return w.withLocalStore(cmd.Context(), LocalStoreOptions{}, func(ctx context.Context, s LocalStore) error {
+			change := func(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
+				return []string{""}, s.ChangeCheckpoint(ctx, digest, act)
+			}
+			return run(ctx, checkpointStores{s.Cached, change, s.VerifyCheckpoint})
+		})
 	}
 }
 
@@ -124,11 +132,7 @@ func (w weightVerbs) cacheLs(node *string) *cobra.Command {
 		Example: `  thaw cache ls
   thaw cache ls --node gpu-7 -o wide
   thaw cache ls -o name`,
-		RunE: w.withStores(node, func(ctx context.Context, s checkpointStores, _ []string) error {
-			items, err := s.list(ctx)
-			if err != nil {
-				return err
-			}
+		RunE: w.withStores(node, func(_ context.Context, _ checkpointStores, items []functions.CacheEntry, _ []string) error {
 			return kit.PrintList(w.Terminal, w.cacheKind(), items)
 		}),
 	}
@@ -167,13 +171,9 @@ func (w weightVerbs) cacheAct(node *string, act functions.StoreAction, verb, abo
 	return &cobra.Command{
 		Use: verb + " CHECKPOINT...", Short: about, Args: kit.UpToArgs("the digest of a checkpoint", 0),
 		Example: "  thaw cache " + verb + " 5f0c9a\n  thaw cache " + verb + " az://acct/models/llama --data /var/lib/thaw",
-		RunE: w.withStores(node, func(ctx context.Context, s checkpointStores, args []string) error {
+		RunE: w.withStores(node, func(ctx context.Context, s checkpointStores, items []functions.CacheEntry, args []string) error {
 			ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // a removal deletes files
 			defer cancel()
-			items, err := s.list(ctx)
-			if err != nil {
-				return err
-			}
 			digests, err := matchDigests(items, args)
 			if err != nil {
 				return err
@@ -228,28 +228,24 @@ func (w weightVerbs) cacheForget() *cobra.Command {
 func (w weightVerbs) cacheVerify(node *string) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use: "verify CHECKPOINT...", Short: "Read checkpoints again and take out what has rotted", Args: cobra.ArbitraryArgs,
+		Use: "verify CHECKPOINT...", Short: "Read checkpoints again and take out what has rotted",
+		Args: func(_ *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return kit.Usage("thaw cache verify --all", "name checkpoints, or give --all")
+			}
+			return nil
+		},
 		Long: `Read every byte of checkpoints again and compare it with what was verified when it
 came. What differs is taken out, with every checkpoint that holds it, and is
 fetched again when it is next needed. Exits with 1 when anything differed.`,
 		Example: `  thaw cache verify 5f0c9a
   thaw cache verify --all -o json`,
-		RunE: w.withStores(node, func(ctx context.Context, s checkpointStores, args []string) error {
-			if all == (len(args) > 0) {
-				return kit.Usage("thaw cache verify --all", "name checkpoints, or give --all")
-			}
-			items, err := s.list(ctx)
-			if err != nil {
-				return err
-			}
-			var digests []string
+		RunE: w.withStores(node, func(ctx context.Context, s checkpointStores, items []functions.CacheEntry, args []string) error {
 			if all {
-				for _, e := range items {
-					if !slices.Contains(digests, e.Digest) {
-						digests = append(digests, e.Digest)
-					}
-				}
-			} else if digests, err = matchDigests(items, args); err != nil {
+				args = functions.ConvertAll(items, func(e functions.CacheEntry) string { return e.Digest })
+			}
+			digests, err := matchDigests(items, args)
+			if err != nil {
 				return err
 			}
 			var bad error

@@ -237,7 +237,7 @@ came and went, each with its reason. The last thousand are kept.`,
 			}
 			if follow {
 				return tables.Watch(ctx, m.Terminal, cl, tables.Events(m.Terminal), func(e functions.Event) bool {
-					return m.cluster.showsFunction(e.Function) && (of == "" || e.Function == of) && (what == "" || e.Kind == what)
+					return m.cluster.shows(e.Function) && (of == "" || e.Function == of) && (what == "" || e.Kind == what)
 				})
 			}
 			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
@@ -246,7 +246,7 @@ came and went, each with its reason. The last thousand are kept.`,
 			if err != nil {
 				return err
 			}
-			items = slices.DeleteFunc(items, func(e functions.Event) bool { return !m.cluster.showsFunction(e.Function) })
+			items = slices.DeleteFunc(items, func(e functions.Event) bool { return !m.cluster.shows(e.Function) })
 			if err := kit.PrintList(m.Terminal, tables.Events(m.Terminal), items); err != nil || what == "" || len(items) > 0 {
 				return err
 			}

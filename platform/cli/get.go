@@ -61,21 +61,15 @@ func (m modelVerbs) get() *cobra.Command {
 			case "functions", "models", "routers", "remotes":
 				return m.listFunctions(ctx, cl, kindOf, follow, want)
 			case "replicas":
-				return m.listReplicas(ctx, cl, follow, want)
-			case "nodes": // of no team
-				return showList(ctx, m.Terminal, cl, tables.Nodes(m.Terminal), follow, want)
+				return showList(ctx, m, cl, tables.Replicas(m.Terminal), follow, want)
+			case "nodes":
+				return showList(ctx, m, cl, tables.Nodes(m.Terminal), follow, want)
 			case "teams":
-				k := tables.Teams()
-				k.Keep = func(t api.Team) bool { return m.cluster.showsTeam(t.Name) }
-				return showList(ctx, m.Terminal, cl, k, follow, want)
+				return showList(ctx, m, cl, tables.Teams(), follow, want)
 			case "coldstarts":
-				k := tables.ColdStarts(m.Terminal)
-				k.Keep = func(t api.ColdStart) bool { return m.cluster.showsFunction(t.Function) }
-				return showList(ctx, m.Terminal, cl, k, follow, want)
+				return showList(ctx, m, cl, tables.ColdStarts(m.Terminal), follow, want)
 			case "events":
-				k := tables.Events(m.Terminal)
-				k.Keep = func(e functions.Event) bool { return m.cluster.showsFunction(e.Function) }
-				return showList(ctx, m.Terminal, cl, k, follow, want)
+				return showList(ctx, m, cl, tables.Events(m.Terminal), follow, want)
 			}
 			if follow {
 				return kit.Usage("thaw keys list", "keys cannot be watched")
@@ -97,12 +91,13 @@ func watchFlag(cmd *cobra.Command, follow *bool) {
 }
 
 // showList lists or watches one kind; want, when given, is the name of one.
-func showList[T any](ctx context.Context, t *kit.Terminal, cl *api.Client, k kit.Kind[T], follow bool, want string) error {
+func showList[T any](ctx context.Context, m modelVerbs, cl *api.Client, k kit.Kind[T], follow bool, want string) error {
 	is := func(v T) bool {
-		return (k.Keep == nil || k.Keep(v)) && (want == "" || k.Name(v) == want || tables.ShortName(k.Name(v)) == want)
+		return (k.Owner == nil || m.cluster.shows(k.Owner(v))) && (k.Keep == nil || k.Keep(v)) &&
+			(want == "" || k.Name(v) == want || tables.ShortName(k.Name(v)) == want)
 	}
 	if follow {
-		return tables.Watch(ctx, t, cl, k, is)
+		return tables.Watch(ctx, m.Terminal, cl, k, is)
 	}
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
@@ -114,12 +109,12 @@ func showList[T any](ctx context.Context, t *kit.Terminal, cl *api.Client, k kit
 		return err
 	}
 	if want == "" {
-		return kit.PrintList(t, k, slices.DeleteFunc(items, func(v T) bool { return !is(v) }))
+		return kit.PrintList(m.Terminal, k, slices.DeleteFunc(items, func(v T) bool { return !is(v) }))
 	}
 	var names []string
 	for _, v := range items {
 		if is(v) {
-			return kit.PrintOne(t, k, v)
+			return kit.PrintOne(m.Terminal, k, v)
 		}
 		names = append(names, k.Name(v))
 	}
@@ -130,14 +125,8 @@ func showList[T any](ctx context.Context, t *kit.Terminal, cl *api.Client, k kit
 // listFunctions lists or watches the functions of a kind, of all with "".
 func (m modelVerbs) listFunctions(ctx context.Context, cl *api.Client, kind string, follow bool, want string) error {
 	k := tables.Functions()
-	k.Keep = func(f api.Function) bool { return m.cluster.showsTeam(f.Team) && (kind == "" || f.Kind == kind) }
-	return showList(ctx, m.Terminal, cl, k, follow, want)
-}
-
-func (m modelVerbs) listReplicas(ctx context.Context, cl *api.Client, follow bool, want string) error {
-	k := tables.Replicas(m.Terminal)
-	k.Keep = func(r functions.Replica) bool { return m.cluster.showsFunction(r.Function) }
-	return showList(ctx, m.Terminal, cl, k, follow, want)
+	k.Keep = func(f api.Function) bool { return kind == "" || f.Kind == kind }
+	return showList(ctx, m, cl, k, follow, want)
 }
 
 func (m modelVerbs) ps() *cobra.Command {
@@ -149,7 +138,7 @@ func (m modelVerbs) ps() *cobra.Command {
   thaw ps --to knative -n ml    of a team on a cluster, by way of its API server
   thaw ps -o json`,
 		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
-			err := m.listReplicas(ctx, cl, follow, "")
+			err := showList(ctx, m, cl, tables.Replicas(m.Terminal), follow, "")
 			if err != nil || follow || m.Output != "table" && m.Output != "wide" {
 				return err
 			}
@@ -160,7 +149,7 @@ func (m modelVerbs) ps() *cobra.Command {
 				return err
 			}
 			for _, f := range all {
-				if f.Queued > 0 && m.cluster.showsTeam(f.Team) {
+				if f.Queued > 0 && m.cluster.shows(f.Team) {
 					m.Remark("%d wait for %s: %s", f.Queued, tables.ShortName(f.Name), cmp.Or(f.Problem, f.State.Word()))
 				}
 			}

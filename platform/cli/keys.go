@@ -66,5 +66,5 @@ func (m modelVerbs) keysVerb() *cobra.Command {
 func (m modelVerbs) listKeys(ctx context.Context, cl *api.Client, team, want string) error {
 	k := tables.Keys(m.Terminal)
 	k.Query = "?team=" + url.QueryEscape(team)
-	return showList(ctx, m.Terminal, cl, k, false, want)
+	return showList(ctx, m, cl, k, false, want)
 }

@@ -14,14 +14,11 @@ import (
 // none, and the one whose objects lists show; "": lists show those of all teams.
 type ClusterFlags struct{ Kubeconfig, Context, Namespace string }
 
-// showsTeam reports whether lists show what belongs to a team.
-func (c ClusterFlags) showsTeam(team string) bool { return c.Namespace == "" || team == c.Namespace }
-
-// showsFunction reports whether lists show what belongs to a function, TEAM/NAME; what
+// shows reports whether lists show what belongs to a function, TEAM/NAME, or a team; what
 // belongs to none is shown where no team is named.
-func (c ClusterFlags) showsFunction(name string) bool {
-	team, _, _ := strings.Cut(name, "/")
-	return c.showsTeam(team)
+func (c ClusterFlags) shows(owner string) bool {
+	team, _, _ := strings.Cut(owner, "/")
+	return c.Namespace == "" || team == c.Namespace
 }
 
 // cluster describes how a verb runs on a cluster instead of a server.

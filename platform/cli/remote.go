@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -115,14 +114,7 @@ func isLocal(server string) bool {
 		server = "http://" + server
 	}
 	u, err := url.Parse(server)
-	if err != nil {
-		return false
-	}
-	if strings.EqualFold(u.Hostname(), "localhost") {
-		return true
-	}
-	ip, err := netip.ParseAddr(u.Hostname())
-	return err == nil && ip.IsLoopback()
+	return err == nil && functions.IsLoopbackHost(u.Hostname())
 }
 
 // withHint adds an exit code and a hint to an error of the client.
@@ -257,7 +249,7 @@ func (c *connection) name(ctx context.Context, cl *api.Client, word string) (fun
 	}
 	var teams, names []string
 	for _, f := range all {
-		if !c.cluster.showsTeam(f.Team) {
+		if !c.cluster.shows(f.Team) {
 			continue
 		}
 		names = append(names, f.Model)
@@ -283,19 +275,12 @@ func (c *connection) name(ctx context.Context, cl *api.Client, word string) (fun
 
 // completeNames offers the functions of the server, if it answers at once.
 func (c *connection) completeNames(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	cl, err := c.client()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer cl.Close()
-	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
-	defer cancel()
-	all, err := cl.Functions(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+	var all []api.Function
+	if cl, err := c.client(); err == nil && len(args) == 0 {
+		defer cl.Close()
+		ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+		defer cancel()
+		all, _ = cl.Functions(ctx) // without an answer none is offered
 	}
 	names := functions.ConvertAll(all, func(f api.Function) string { return tables.ShortName(f.Name) })
 	return names, cobra.ShellCompDirectiveNoFileComp

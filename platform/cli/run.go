@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -190,7 +189,7 @@ func (c *chat) send(ctx context.Context, l *kit.ProgressLine, body []byte) (*htt
 	came := make(chan head, 1)
 	go func() {
 		res, err := c.client.Do(ctx, "POST", "/v1/chat/completions",
-			http.Header{"Content-Type": {"application/json"}, "X-Client-Request-Id": {id}}, bytes.NewReader(body))
+			http.Header{"Content-Type": {"application/json"}, "X-Client-Request-Id": {id}}, body)
 		came <- head{res, err}
 	}()
 	var r kit.Rate

@@ -259,14 +259,9 @@ func start(t *testing.T) *server {
 					queued = 3
 				}
 				return 0, queued, time.Time{}
-			}},
-		Access:    api.Access{Keys: book, Open: true},
-		Functions: api.Functions{Starter: s.fakePlatform},
-		Requests:  s.fakePlatform,
-		Caches:    api.Caches{Stores: stores{}, ForgetAnswers: func(n functions.Name) int { return len(n.Name) }},
-		Teams: api.Teams{
+			},
 			Usage: func(team string) ratelimit.Usage { return limits.Usage(team, time.Now()) },
-			Use: func(team string) functions.TeamUse {
+			TeamUse: func(team string) functions.TeamUse {
 				if team != "ml" {
 					return functions.TeamUse{}
 				}
@@ -275,6 +270,10 @@ func start(t *testing.T) *server {
 					EvictionsSuffered: 4, Thrash: 1}
 			},
 		},
+		Access:    api.Access{Keys: book, Open: true},
+		Functions: api.Functions{Starter: s.fakePlatform},
+		Requests:  s.fakePlatform,
+		Caches:    api.Caches{Stores: stores{}, ForgetAnswers: func(n functions.Name) int { return len(n.Name) }},
 		Explain: func(kind string, n functions.Name) (functions.Explanation, bool) {
 			e := functions.Explanation{Kind: kind, Function: n.String(), State: functions.Ready, Now: "It serves 2 requests with 1 replica."}
 			if kind == "place" {

@@ -219,10 +219,10 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	}
 	s.sized, s.sizes = sized, sizer.Sizer{Sources: nodestore.OpenSources, Nodes: backend.Nodes}
 	control := api.New(api.Options{
-		Platform:  api.Platform{Catalog: cat, State: backend, History: history{backend, s.act}, Spending: s.remotes, Demand: s.demand},
+		Platform: api.Platform{Catalog: cat, State: backend, History: history{backend, s.act}, Spending: s.remotes, Demand: s.demand,
+			TeamUse: backend.TeamUse, Usage: func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) }},
 		Access:    api.Access{Keys: keys, Open: loopback, Hosts: c.Host},
 		Functions: api.Functions{Starter: backend, RemoteState: s.remoteState, FileProblem: cat.FileProblem, Sizer: s.sizes},
-		Teams:     api.Teams{Use: backend.TeamUse, Usage: func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) }},
 		Caches:    api.Caches{Stores: backend, ForgetAnswers: answers.Purge},
 		Decisions: api.Decisions{Log: s.act.Decisions(), DryRoute: s.act.DryRoute, Composed: s.act.Composed},
 		Requests:  s.act, Ahead: backend, Agents: agentsAPI, AgentsURL: agentsURL, Logs: backend.Logs, Changed: backend.Changes,

@@ -153,9 +153,6 @@ func (f *flagValue) Type() string {
 	return "string"
 }
 
-// IsBoolFlag allows --leave-engines without a value.
-func (f *flagValue) IsBoolFlag() bool { return f.s.value.Kind() == reflect.Bool }
-
 // RegisterFlags makes flags of the settings of *config.
 func RegisterFlags(fs *pflag.FlagSet, config any) {
 	for _, s := range Settings(config) {

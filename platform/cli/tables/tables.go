@@ -44,7 +44,7 @@ func Functions() kit.Kind[api.Function] {
 		kit.Col("SOURCE", func(f api.Function) string { return f.Source }),
 		kit.WideCol("FROM", func(f api.Function) string { return f.Origin }),
 		kit.WideCol("PROBLEM", func(f api.Function) string { return f.Problem }),
-	}, Name: func(f api.Function) string { return f.Name }}
+	}, Name: func(f api.Function) string { return f.Name }, Owner: func(f api.Function) string { return f.Team }}
 }
 
 func Replicas(term *kit.Terminal) kit.Kind[functions.Replica] {
@@ -80,7 +80,7 @@ func Replicas(term *kit.Terminal) kit.Kind[functions.Replica] {
 		kit.WideCol("START", func(r functions.Replica) string { return r.Start }),
 		kit.WideCol("ADAPTERS", func(r functions.Replica) string { return strings.Join(r.Adapters, ",") }),
 		kit.WideCol("ERROR", func(r functions.Replica) string { return r.Error }),
-	}, Name: func(r functions.Replica) string { return r.ID }}
+	}, Name: func(r functions.Replica) string { return r.ID }, Owner: func(r functions.Replica) string { return r.Function }}
 }
 
 func Nodes(term *kit.Terminal) kit.Kind[api.Node] {
@@ -173,7 +173,7 @@ func Teams() kit.Kind[api.Team] {
 		kit.WideCol("EVICTED OTHERS", func(t api.Team) string { return strconv.FormatUint(t.EvictionsInflicted, 10) }),
 		kit.WideCol("EVICTED BY OTHERS", func(t api.Team) string { return strconv.FormatUint(t.EvictionsSuffered, 10) }),
 		kit.WideCol("COLD STARTS LEFT", func(t api.Team) string { return limitLeft(t.ColdStarts, t.Limits.ColdStartsPerHour) }),
-	}, Name: func(t api.Team) string { return t.Name }}
+	}, Name: func(t api.Team) string { return t.Name }, Owner: func(t api.Team) string { return t.Name }}
 }
 
 func ColdStarts(term *kit.Terminal) kit.Kind[api.ColdStart] {
@@ -197,7 +197,7 @@ func ColdStarts(term *kit.Terminal) kit.Kind[api.ColdStart] {
 		kit.Col("NODE", func(t api.ColdStart) string { return t.Node }),
 		kit.Col("BEGAN", func(t api.ColdStart) string { return term.Since(t.Began) + " ago" }),
 		kit.WideCol("ERROR", func(t api.ColdStart) string { return t.Error }),
-	}, Name: func(t api.ColdStart) string { return t.ID }}
+	}, Name: func(t api.ColdStart) string { return t.ID }, Owner: func(t api.ColdStart) string { return t.Function }}
 }
 
 func Events(term *kit.Terminal) kit.Kind[functions.Event] {
@@ -210,7 +210,8 @@ func Events(term *kit.Terminal) kit.Kind[functions.Event] {
 		kit.Col("FOR", func(e functions.Event) string { return ShortName(e.For) }),
 		kit.Col("MESSAGE", func(e functions.Event) string { return e.Message }),
 		kit.WideCol("REPLICA", func(e functions.Event) string { return e.Replica }),
-	}, Name: func(e functions.Event) string { return strconv.FormatUint(e.Seq, 10) }}
+	}, Name: func(e functions.Event) string { return strconv.FormatUint(e.Seq, 10) },
+		Owner: func(e functions.Event) string { return e.Function }}
 }
 
 func Agents(term *kit.Terminal) kit.Kind[functions.JoinedAgent] {

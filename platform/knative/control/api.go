@@ -28,12 +28,11 @@ import (
 
 func (t *leaderTerm) control() http.Handler {
 	a := api.New(api.Options{
-		Platform:  api.Platform{Catalog: apiCatalog{t}, State: t, History: t, Demand: t.demand},
+		Platform: api.Platform{Catalog: apiCatalog{t}, State: t, History: t, Demand: t.demand, TeamUse: t.orchestrator.TeamUse,
+			Usage: func(team string) ratelimit.Usage { return t.limits.usage(team, time.Now()) }},
 		Access:    api.Access{Keys: t.teams.KeyStore()},
 		Functions: api.Functions{Starter: apiActions{t}, AdaptersByRequest: true},
-		Teams: api.Teams{Use: t.orchestrator.TeamUse,
-			Usage: func(team string) ratelimit.Usage { return t.limits.usage(team, time.Now()) }},
-		Caches: api.Caches{Stores: noStore{}}, Ahead: apiActions{t},
+		Caches:    api.Caches{Stores: noStore{}}, Ahead: apiActions{t},
 		Explain: t.explain, Logs: t.logs, Changed: t.orchestrator.Changes, Ready: t.missing,
 		Metrics: t.metrics.Text, Version: t.c.o.Version, Log: t.c.o.Log,
 	})
