@@ -5,11 +5,11 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/browser"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
@@ -138,6 +138,7 @@ type Access struct {
 // API answers. Its methods may be called concurrently.
 type API struct {
 	access *Access
+	guard  *browser.Guard
 	routes []endpoint
 	spec   []byte // the OpenAPI document
 }
@@ -145,7 +146,8 @@ type API struct {
 // New makes an API; it starts nothing.
 func New(o Options) *API {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	a := &API{access: &o.Access}
+	// Links of other sites may lead here: their pages cannot read what is shown.
+	a := &API{access: &o.Access, guard: browser.New(o.Access.Open, o.Access.Hosts, nil).ForPages()}
 	a.routes = a.table(&o)
 	a.spec = document(a.routes, o.Version)
 	return a
@@ -207,7 +209,10 @@ func (a *API) Authorize(req *httpserver.Request, res *httpserver.Response) (key 
 
 // authorize finds the endpoint of a request and checks that the caller may use it.
 func (a *API) authorize(req *httpserver.Request) (*endpoint, []string, caller, *openai.Error) {
-	if err := a.access.browser(req); err != nil {
+	if err := a.guard.Check(req); err != nil {
+		if err.Code == openai.OriginNotAllowed {
+			err.Message = "The control API takes no requests from pages of other web sites, also not of those that --origin names."
+		}
 		return nil, nil, caller{}, err
 	}
 	e, args, allow := a.match(req.Method, req.Path)
@@ -244,33 +249,6 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 	res.Set("x-content-type-options", "nosniff")
 	res.Status = e.status
 	return e.do(x, res)
-}
-
-// browser refuses requests of foreign web pages.
-func (a *Access) browser(req *httpserver.Request) *openai.Error {
-	host := hostname(req.Host)
-	// A browser always sends Host: without one there is no name that it was led by.
-	if a.Open && !functions.IsLoopbackHost(host) && !(host == "" && req.IsHTTP10()) &&
-		!slices.ContainsFunc(a.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
-		return openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one.")
-	}
-	if origin := req.Header("Origin"); origin != "" {
-		_, at, ok := strings.Cut(origin, "://")
-		if !ok || !strings.EqualFold(at, req.Host) {
-			return openai.New(openai.OriginNotAllowed,
-				"The control API takes no requests from pages of other web sites, also not of those that --origin names.")
-		}
-	}
-	return nil
-}
-
-// hostname is Host without its port and brackets.
-func hostname(host string) string {
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") && strings.Count(host, ":") == 1 ||
-		strings.Contains(host, "]:") {
-		host = host[:i]
-	}
-	return strings.Trim(host, "[]")
 }
 
 // identify decides whether the caller may use a path of this right.

@@ -318,6 +318,7 @@ func TestBrowsers(t *testing.T) {
 		status       int
 	}{
 		{"", "", 200}, {"localhost:8080", "", 200}, {"LocalHost", "", 200}, {"127.0.0.1", "", 200}, {"[::1]:8080", "", 200}, {"thaw.example", "", 200}, {"thaw.example:80", "", 200},
+		{"models.localhost:8080", "", 200}, {"0.0.0.0:8080", "", 200},
 		{"evil.example", "", 421}, {"evil.example:8080", "", 421}, {"127.0.0.1.evil.example", "", 421}, {"localhost.evil.example", "", 421}, {"10.0.0.1", "", 421},
 		{"", "http://" + self, 200}, {"", "http://evil.example", 403}, {"", "null", 403}, {"", "http://localhost:1", 403},
 		{"evil.example", "http://evil.example", 421},
@@ -333,6 +334,12 @@ func TestBrowsers(t *testing.T) {
 			t.Errorf("Host %q, Origin %q: %d %s, want %d", tt.host, tt.origin, status, body, tt.status)
 		} else if way := map[int]string{421: "start it with --host", 403: "--origin"}[status]; !strings.Contains(body, way) {
 			t.Errorf("Host %q, Origin %q: %s names no way out", tt.host, tt.origin, body)
+		}
+	}
+	for mode, want := range map[string]int{"navigate": 200, "no-cors": 403} { // a link of another site, and a script
+		status, _, body := r.ask(t, "GET", "/api/v1/functions", "", "", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", mode)
+		if status != want {
+			t.Errorf("Sec-Fetch-Mode %s: %d %s, want %d", mode, status, body, want)
 		}
 	}
 	for raw, want := range map[string]string{
