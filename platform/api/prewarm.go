@@ -85,10 +85,12 @@ func (p *prewarmHandlers) prewarm(x *exchange, w PrewarmRequest, res *httpserver
 	}
 	warm, no := p.ahead.Prewarm(m.FullName(), w.Until, w.Tier, cmp.Or(x.id.KeyID, "admin"))
 	if budgetErr, ok := errors.AsType[*functions.PrewarmBudgetError](no); ok {
+		text := budgetErr.Error()
+		text = strings.ToUpper(text[:1]) + text[1:]
 		if budgetErr.In > 0 {
-			return openai.New(openai.PrewarmBudgetExceeded, capitalize(budgetErr.Error())+".").With("until").After(budgetErr.In)
+			return openai.New(openai.PrewarmBudgetExceeded, text+".").With("until").After(budgetErr.In)
 		}
-		return openai.New(openai.PrewarmBudgetExceeded, capitalize(budgetErr.Error())+"; ask for less.").With("until").Final()
+		return openai.New(openai.PrewarmBudgetExceeded, text+"; ask for less.").With("until").Final()
 	}
 	switch {
 	case errors.Is(no, functions.ErrNotFound):
@@ -105,13 +107,6 @@ func (p *prewarmHandlers) prewarm(x *exchange, w PrewarmRequest, res *httpserver
 		out.Will = "it is ready, and kept until then"
 	}
 	return writeJSON(res, out)
-}
-
-func capitalize(s string) string {
-	if s == "" {
-		return s
-	}
-	return strings.ToUpper(s[:1]) + s[1:]
 }
 
 func (p *prewarmHandlers) list(x *exchange, res *httpserver.Response) *openai.Error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -235,19 +236,10 @@ came and went, each with its reason. The last thousand are kept.`,
 				}
 				of = name.WithoutAdapter().String()
 			}
-			if follow {
-				return tables.Watch(ctx, m.Terminal, cl, tables.Events(m.Terminal), func(e functions.Event) bool {
-					return m.cluster.shows(e.Function) && (of == "" || e.Function == of) && (what == "" || e.Kind == what)
-				})
-			}
-			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-			defer cancel()
-			items, err := cl.Events(ctx, of, what)
-			if err != nil {
-				return err
-			}
-			items = slices.DeleteFunc(items, func(e functions.Event) bool { return !m.cluster.shows(e.Function) })
-			if err := kit.PrintList(m.Terminal, tables.Events(m.Terminal), items); err != nil || what == "" || len(items) > 0 {
+			k := tables.Events(m.Terminal)
+			k.Query = "?" + url.Values{"function": {of}, "kind": {what}}.Encode()
+			k.Keep = func(e functions.Event) bool { return (of == "" || e.Function == of) && (what == "" || e.Kind == what) }
+			if err := showList(ctx, m, cl, k, follow, ""); err != nil || follow || what == "" {
 				return err
 			}
 			return m.nameEventKinds(ctx, cl, what)
