@@ -58,7 +58,11 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 				}
 				done = append(done, d)
 				if wait && !dry && doc.Model != nil {
-					if err := m.wakeAndFollow(ctx, cl, doc.FullName()); err != nil {
+					w, err := cl.Wake(ctx, doc.FullName(), 0)
+					if err == nil {
+						err = m.followColdStart(ctx, cl, doc.FullName(), w.ColdStart)
+					}
+					if err != nil {
 						return err
 					}
 				}
@@ -78,14 +82,6 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 		passed: []string{"filename", "dry-run", "wait"},
 	})
 	return cmd
-}
-
-func (m modelVerbs) wakeAndFollow(ctx context.Context, cl *api.Client, name functions.Name) error {
-	w, err := cl.Wake(ctx, name, 0)
-	if err != nil {
-		return err
-	}
-	return m.followColdStart(ctx, cl, name, w.ColdStart)
 }
 
 func (m modelVerbs) printDeployed(ctx context.Context, cl *api.Client, done []api.DeployReply, dry bool) error {

@@ -98,17 +98,19 @@ func (p printer) printDescription(d description) {
 	if f.Expected != nil {
 		row("Cold start", "%s expected", kit.Seconds(f.Expected))
 	}
-	if len(d.Replicas) > 0 {
-		fmt.Fprintln(p.Out, "\nReplicas")
-		kit.PrintTable(p.Out, tables.Replicas(p.Terminal), d.Replicas, p.Output == "wide", nil)
-	}
+	printSection(p, "Replicas", tables.Replicas(p.Terminal), d.Replicas)
 	if d.ColdStart != nil {
 		fmt.Fprintln(p.Out, "\nLast cold start")
 		p.waterfall(*d.ColdStart)
 	}
-	if len(d.Events) > 0 {
-		fmt.Fprintln(p.Out, "\nEvents")
-		kit.PrintTable(p.Out, tables.Events(p.Terminal), d.Events, p.Output == "wide", nil)
+	printSection(p, "Events", tables.Events(p.Terminal), d.Events)
+}
+
+// printSection prints a table below its title, unless it is empty.
+func printSection[T any](p printer, title string, k kit.Kind[T], items []T) {
+	if len(items) > 0 {
+		fmt.Fprintln(p.Out, "\n"+title)
+		kit.PrintTable(p.Out, k, items, p.Output == "wide", nil)
 	}
 }
 

@@ -127,10 +127,7 @@ func (m modelVerbs) explainDecision(ctx context.Context, cl *api.Client, kind, w
 		} else {
 			m.decision(e)
 		}
-		if len(e.Events) > 0 {
-			fmt.Fprintln(m.Out, "\nEvents")
-			kit.PrintTable(m.Out, tables.Events(m.Terminal), e.Events, m.Output == "wide", nil)
-		}
+		printSection(m.printer, "Events", tables.Events(m.Terminal), e.Events)
 	})
 }
 
