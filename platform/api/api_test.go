@@ -561,10 +561,10 @@ func TestClient(t *testing.T) {
 	if _, _, body := r.ask(t, "GET", "/api/v1/keys", r.admin, ""); strings.Contains(body, k.Secret) {
 		t.Error("the secret is told again")
 	}
-	if err := c.DeleteKey(ctx, k.ID); err != nil {
+	if err := c.Delete(ctx, "/api/v1/keys", k.ID); err != nil {
 		t.Error(err)
 	}
-	if err := c.DeleteKey(ctx, k.ID); !errors.As(err, &s) || s.Status != 404 {
+	if err := c.Delete(ctx, "/api/v1/keys", k.ID); !errors.As(err, &s) || s.Status != 404 {
 		t.Error(err)
 	}
 	if _, err := c.CreateKey(ctx, KeyRequest{Team: "A B"}); !errors.As(err, &s) || s.Status != 400 {
@@ -596,10 +596,10 @@ func TestClient(t *testing.T) {
 	if list, err := GetItems[functions.JoinedAgent](ctx, c, "/api/v1/agents"); err != nil || len(list) != 1 || list[0].ID != "here" {
 		t.Errorf("%+v %v", list, err)
 	}
-	if err := c.RemoveAgent(ctx, "n9"); !errors.As(err, &s) || s.Status != 404 {
+	if err := c.Delete(ctx, "/api/v1/agents", "n9"); !errors.As(err, &s) || s.Status != 404 {
 		t.Error(err)
 	}
-	if err := c.RemoveAgent(ctx, "here"); err != nil {
+	if err := c.Delete(ctx, "/api/v1/agents", "here"); err != nil {
 		t.Error(err)
 	}
 	for _, bad := range []string{"", "ftp://x", "http://", "http://u:p@x", "http://x?y", "http://[::1"} {

@@ -191,9 +191,9 @@ func answer[T any](res *http.Response, failed error) (out T, err error) {
 	return out, err
 }
 
-// remove deletes what is at path.
-func (c *Client) remove(ctx context.Context, path string) error {
-	res, err := c.Do(ctx, "DELETE", path, nil, nil)
+// Delete removes an item of the list at path, such as /api/v1/keys.
+func (c *Client) Delete(ctx context.Context, path, id string) error {
+	res, err := c.Do(ctx, "DELETE", path+"/"+url.PathEscape(id), nil, nil)
 	if err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func (c *Client) Deploy(ctx context.Context, name functions.Name, file []byte, d
 }
 
 func (c *Client) Remove(ctx context.Context, name functions.Name) error {
-	return c.remove(ctx, functionPath(name))
+	return c.Delete(ctx, "/api/v1/functions/"+url.PathEscape(name.Team), name.Name)
 }
 
 func (c *Client) ForgetAnswers(ctx context.Context, name functions.Name) (ForgottenAnswers, error) {
@@ -299,10 +299,6 @@ func (c *Client) ColdStart(ctx context.Context, id string) (ColdStart, error) {
 
 func (c *Client) CreateKey(ctx context.Context, k KeyRequest) (NewKey, error) {
 	return requestJSON[NewKey](ctx, c, "POST", "/api/v1/keys", k)
-}
-
-func (c *Client) DeleteKey(ctx context.Context, id string) error {
-	return c.remove(ctx, "/api/v1/keys/"+url.PathEscape(id))
 }
 
 func onNode(path, node string) string {
@@ -379,10 +375,6 @@ func readLines[T any](ctx context.Context, r io.Reader, each func(T) bool) error
 
 func (c *Client) CreateJoinToken(ctx context.Context, r JoinTokenRequest) (JoinToken, error) {
 	return requestJSON[JoinToken](ctx, c, "POST", "/api/v1/agents/tokens", r)
-}
-
-func (c *Client) RemoveAgent(ctx context.Context, id string) error {
-	return c.remove(ctx, "/api/v1/agents/"+url.PathEscape(id))
 }
 
 // Logs of a replica from the last tail lines on. The caller closes it.

@@ -53,17 +53,17 @@ has a certificate of its own, and the token is worth nothing.`,
 		Use: "rm NAME...", Short: "Remove agents: the server listens to them no more until they join again",
 		Args:    kit.UpToArgs("the name of an agent", 0),
 		Example: `  thaw agents rm gpu-2`,
-		RunE:    m.forEach((*api.Client).RemoveAgent, "removed"),
+		RunE:    m.deleteEach(tables.Agents(m.Terminal).Path, "removed"),
 	}
 	cmd.AddCommand(token, ls, rm)
 	return cmd
 }
 
-// forEach makes the body of a verb that calls act for each of its arguments and prints what was done.
-func (m modelVerbs) forEach(act func(*api.Client, context.Context, string) error, done string) verbBody {
+// deleteEach makes the body of a verb that removes items, its arguments, of the list at path and prints what was done.
+func (m modelVerbs) deleteEach(path, done string) verbBody {
 	return m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 		for _, id := range args {
-			if err := act(cl, ctx, id); err != nil {
+			if err := cl.Delete(ctx, path, id); err != nil {
 				return err
 			}
 			fmt.Fprintln(m.Out, kit.Plain(id), done)

@@ -48,7 +48,7 @@ func (m modelVerbs) keysVerb() *cobra.Command {
 	rm := &cobra.Command{
 		Use: "rm ID...", Short: "End keys at once", Args: kit.UpToArgs("the id of a key", 0),
 		Example: `  thaw keys rm 0f3a9c`,
-		RunE:    m.forEach((*api.Client).DeleteKey, "ended"),
+		RunE:    m.deleteEach(tables.Keys(m.Terminal).Path, "ended"),
 	}
 	// On a cluster a key is an entry of the Secret thaw-keys in the team's namespace.
 	sameAsTeam := func(f *kit.FlagSet) { f.StringP("namespace", "n", "", "the same as --team") }
