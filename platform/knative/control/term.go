@@ -50,9 +50,6 @@ type leaderTerm struct {
 	api          http.Handler
 	metrics      *telemetry.Registry
 	settled      atomic.Bool // activators get snapshots
-	end          context.CancelCauseFunc
-	tasks        sync.WaitGroup
-	forceDeletes chan func(context.Context)
 	probes       *clusterstate.Prober
 	peering      *peerAnnouncer
 	podOwners    *podOwners
@@ -61,32 +58,29 @@ type leaderTerm struct {
 	limits       *sharedLimits
 	usage        *usageStore
 	hints        *schedulerhint.Webhook // nil: Options.WebhookAddr is empty
-	unwatch      []func() error         // remove the term's handlers from informers, which outlive it
 }
 
 // lead runs one term. It returns when ctx ends, after the last write of the term.
 func (c *control) lead(ctx context.Context, epoch int64) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	r := &leaderTerm{
-		c: c, epoch: epoch, firstTokens: newFirstTokens(), end: end, log: c.o.Log.With("epoch", epoch),
-		forceDeletes: make(chan func(context.Context), 1024),
-	}
+	r := &leaderTerm{c: c, epoch: epoch, firstTokens: newFirstTokens(), log: c.o.Log.With("epoch", epoch)}
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&kube.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
 	r.events = broadcaster.NewRecorder(eventScheme(), corev1.EventSource{Component: "thaw"})
-	r.makeState()
+	r.makeState(end)
 	r.makeOrchestrator(ctx)
 	r.makeStreams()
 	defer r.hub.Close()
 	if err := r.makeReconcilers(); err != nil {
 		return err
 	}
-	if err := r.watch(ctx); err != nil {
+	unwatch, err := r.watch(ctx)
+	defer unwatch() // also of a term that ended before it had seen every object
+	if err != nil {
 		return err
 	}
-	defer r.stopWatching()
 	if err := r.catalog.readAll(); err != nil {
 		return err
 	}
@@ -97,15 +91,16 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	c.term.Store(r)
 	defer c.term.Store(nil)
 
+	var tasks sync.WaitGroup
 	for _, run := range r.parts() {
-		r.tasks.Go(func() {
+		tasks.Go(func() {
 			if err := run(ctx); err != nil && ctx.Err() == nil {
 				end(err)
 			}
 		})
 	}
 	<-ctx.Done()
-	r.tasks.Wait()
+	tasks.Wait()
 	r.usage.flush(ctx)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
@@ -113,21 +108,22 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	return nil
 }
 
-// makeState makes the nodes, pods, revisions and teams of the cluster.
-func (t *leaderTerm) makeState() {
+// makeState makes the nodes, pods, revisions and teams of the cluster; end ends the term.
+func (t *leaderTerm) makeState(end context.CancelCauseFunc) {
 	c := t.c
 	send := func(node string, d controlstream.Update) bool { return t.hub.SendToNode(node, d) }
 	t.probes = clusterstate.NewProber(func(uid types.UID) { t.cluster.OnProbeSuccess(uid) },
 		func(uid types.UID) bool { return t.cluster.NeedsProbe(uid) })
 	t.writer = &kubeWriter{
 		kube: c.kube, deployments: c.deployments.Apps().V1().Deployments().Lister(), epoch: t.epoch,
-		leading: c.election.HoldsLease, superseded: func() { t.end(election.ErrLost) },
+		leading: c.election.HoldsLease, superseded: func() { end(election.ErrLost) },
+		log: c.o.Log, forceDeletes: make(chan terminatingPod, maxForceDeletes),
 	}
 	t.cluster = clusterstate.New(clusterstate.Options{
 		Epoch: t.epoch, Life: fmt.Sprintf("%s-%d", c.election.Identity(), t.epoch), Log: t.log, Now: time.Now,
 		SendHeartbeat: func(hb functions.Heartbeat, n orchestrator.Node) { t.orchestrator.Heartbeat(hb, n) },
 		Send:          send, Writer: t.writer,
-		Probe: t.probes.Add, Changed: t.revisionChanged, ForceDelete: t.forceDelete,
+		Probe: t.probes.Add, Changed: t.revisionChanged,
 	})
 	t.peering = newPeerAnnouncer(t.cluster.BlockServers, send)
 	t.podOwners = newPodOwners(c, send, t.log)
@@ -232,7 +228,7 @@ func (t *leaderTerm) hint(namespace, revision, uid string) (string, bool) {
 func (t *leaderTerm) parts() []func(context.Context) error {
 	parts := []func(context.Context) error{
 		t.orchestrator.Run, t.cluster.Run, t.probes.Run, t.peering.Run, t.autoscale.Run, t.ingress.Run, t.teams.Run, t.limits.Run, t.usage.Run,
-		t.podOwners.Run, t.runForceDeletes, t.openWhenComplete,
+		t.podOwners.Run, t.writer.Run, t.openWhenComplete,
 	}
 	if t.hints != nil {
 		parts = append(parts, t.hints.Run)
@@ -306,37 +302,5 @@ func (t *leaderTerm) onDisconnect(kind controlstream.Kind, id string) {
 func (t *leaderTerm) revisionChanged(name functions.Name) {
 	if t.autoscale != nil {
 		t.autoscale.Changed(name.Team, name.Name)
-	}
-}
-
-// forceDelete queues the removal of a terminating pod.
-func (t *leaderTerm) forceDelete(namespace, pod string, uid types.UID) {
-	select {
-	case t.forceDeletes <- func(ctx context.Context) {
-		if err := t.writer.ForceDelete(ctx, namespace, pod, uid); err != nil {
-			t.c.o.Log.Warn("cannot force the deletion of a pod", "pod", namespace+"/"+pod, "error", err)
-		}
-	}:
-	default: // full: the pod ends by itself, later
-	}
-}
-
-func (t *leaderTerm) runForceDeletes(ctx context.Context) error {
-	var all sync.WaitGroup
-	defer all.Wait()
-	lanes := make(chan struct{}, 16)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case f := <-t.forceDeletes:
-			lanes <- struct{}{}
-			all.Go(func() {
-				defer func() { <-lanes }()
-				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-				defer cancel()
-				f(ctx)
-			})
-		}
 	}
 }
