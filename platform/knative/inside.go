@@ -10,16 +10,13 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative/team"
@@ -209,29 +206,4 @@ func (c *Cluster) Keys(ctx context.Context, of string) ([]team.Key, []string, er
 		return nil, nil, c.WithHint(err, "the keys of "+cmp.Or(of, "all namespaces"))
 	}
 	return keys, problems, nil
-}
-
-// limits checks the annotations and quotas of a team's namespace.
-func (c *Cluster) limits(ctx context.Context, n *corev1.Namespace) ([]Finding, error) {
-	list, err := c.core.ResourceQuotas(n.Name).List(ctx, metav1.ListOptions{})
-	if status.IsForbidden(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, c.WithHint(err, n.Name+"/")
-	}
-	quotas := functions.ConvertAll(list.Items, func(q corev1.ResourceQuota) *corev1.ResourceQuota { return &q })
-	_, problems := team.FromNamespace(n, quotas)
-	var found []Finding
-	if !slices.ContainsFunc(quotas, func(q *corev1.ResourceQuota) bool { _, bounded := q.Spec.Hard[team.ServicesQuota]; return bounded }) {
-		hint := fmt.Sprintf("kubectl create quota thaw-services -n %s --hard=%s=%d", n.Name, team.ServicesQuota, team.DefaultServices)
-		found = append(found, noteFinding(hint,
-			"namespace %s: nothing bounds how many Knative Services it has, all of which thaw's controller caches", n.Name))
-	}
-	if len(problems) == 0 {
-		return append(found, goodFinding("namespace %s: its limits read", n.Name)), nil
-	}
-	return append(found, functions.ConvertAll(problems, func(p string) Finding {
-		return badFinding("until then it is no limit", "namespace %s: %s", n.Name, p)
-	})...), nil
 }
