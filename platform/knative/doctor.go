@@ -100,8 +100,8 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*ser
 	}
 	d := &doctor{c: c, services: services}
 	d.add(goodFinding("Knative Serving answers on %s", c.host))
-	err := d.run(ctx, d.checkVersions, d.checkFeatures, d.checkMetrics, d.checkInstalled, d.checkParts, d.checkClasses, d.checkPodPolicy, d.checkGPUs,
-		func(ctx context.Context) error { return d.checkNamespace(ctx, namespace) }, d.checkServices, d.checkSources)
+	err := d.run(ctx, d.checkVersions, d.checkFeatures, d.checkMetrics, d.checkInstalled, d.checkParts, d.checkClasses, d.checkPodPolicy,
+		d.checkGPUs, func(ctx context.Context) error { return d.checkNamespace(ctx, namespace) }, d.checkServices, d.checkSources)
 	return d.found, err
 }
 
@@ -237,7 +237,8 @@ func (d *doctor) installed(ctx context.Context) (bool, error) {
 func (d *doctor) checkInstalled(ctx context.Context) error {
 	is, err := d.installed(ctx)
 	if !is {
-		d.add(badFinding("thaw's image is made by deploy/images; "+installCommand, "thaw is not installed on the cluster, so no model would start"))
+		d.add(badFinding("thaw's image is made by deploy/images; "+installCommand,
+			"thaw is not installed on the cluster, so no model would start"))
 	}
 	return err
 }
@@ -340,7 +341,8 @@ func (d *doctor) checkClasses(ctx context.Context) error {
 	case err != nil:
 		return d.c.ignoreForbidden(err, System+"/thaw")
 	case ready == 0:
-		d.add(badFinding("kubectl get pods -n "+System+" -l app.kubernetes.io/component=activator", "class %s: no activator is ready", IngressClass))
+		d.add(badFinding("kubectl get pods -n "+System+" -l app.kubernetes.io/component=activator",
+			"class %s: no activator is ready", IngressClass))
 	default:
 		d.add(goodFinding("class %s: %d activators are ready", IngressClass, ready))
 	}
@@ -459,7 +461,8 @@ func (d *doctor) checkNamespace(ctx context.Context, namespace string) error {
 	quotas := functions.ConvertAll(list.Items, func(q corev1.ResourceQuota) *corev1.ResourceQuota { return &q })
 	if !slices.ContainsFunc(quotas, func(q *corev1.ResourceQuota) bool { _, bounded := q.Spec.Hard[team.ServicesQuota]; return bounded }) {
 		hint := fmt.Sprintf("kubectl create quota thaw-services -n %s --hard=%s=%d", namespace, team.ServicesQuota, team.DefaultServices)
-		d.add(noteFinding(hint, "namespace %s: nothing bounds how many Knative Services it has, all of which thaw's controller caches", namespace))
+		d.add(noteFinding(hint,
+			"namespace %s: nothing bounds how many Knative Services it has, all of which thaw's controller caches", namespace))
 	}
 	_, problems := team.FromNamespace(n, quotas)
 	for _, p := range problems {

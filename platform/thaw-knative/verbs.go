@@ -18,7 +18,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/files"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
-	"github.com/thaw-dev/thaw/platform/knative/install"
 )
 
 // command is one run of the program.
@@ -32,20 +31,14 @@ type command struct {
 	timeout   time.Duration
 	all       bool
 	files     []string
-	dry       bool
+	file      string
+	dry, wait bool
 	unchecked bool
 	render    kit.RenderFlags
 
-	installation install.Options
-	sharedController
-	sharedActivator
-	loaders, file          string
-	wait, uninstall, force bool
-
-	team, keyName              string
-	gpus, guaranteed, services int
-	limits, groups, users      []string
-	open                       bool
+	installation  installSettings
+	newTeam       teamSettings
+	team, keyName string // of the verb keys
 }
 
 type verb struct {
@@ -79,9 +72,11 @@ func verbs() []verb {
 	}
 }
 
+const dryRunHelp = "change nothing; with -o yaml or json, print what would be applied, without a cluster"
+
 func deployFlags(c *command, f *kit.FlagSet) {
 	f.StringArrayVarP(&c.files, "filename", "f", nil, "file or folder of model files; may be repeated")
-	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
+	f.BoolVar(&c.dry, "dry-run", false, dryRunHelp)
 	f.BoolVar(&c.wait, "wait", false, "until the models can be asked for, within --timeout")
 	f.BoolVar(&c.unchecked, "skip-preflight", false, "apply without checking whether the cluster can run them")
 	c.render.Register(f, c.getenv, knative.DefaultStore, knative.DefaultTimeout)
