@@ -77,7 +77,6 @@ type Options struct {
 type Daemon struct {
 	o        Options
 	log      *slog.Logger
-	governed bool   // there is a controller, whose lists of owners bound the teams' sources
 	instance string // identifies this process among the node's loaders, in heartbeats
 
 	changes newest.Signal // the node's checkpoints may have changed: a heartbeat is sent soon
@@ -89,19 +88,16 @@ type Daemon struct {
 
 	counts      counters
 	prefetching sync.WaitGroup // the goroutines of prefetches
-	leaseFile   sync.Mutex     // held while the leases file is written
+	leases      leaseTable
+	owners      podOwners
 
-	mu            sync.Mutex // guards all fields below; never held over I/O
-	ctx           context.Context
-	ending        bool
+	mu            sync.Mutex             // guards all fields below; never held over I/O
+	ctx           context.Context        // nil before Run and at its end
 	connections   map[string]int         // connections by pod UID, including those before their hello
 	complainAfter time.Time              // refusals are not logged until then
 	shims         map[string]*shim       // by pod UID
 	prefetches    map[string]*prefetch   // by source and file patterns
 	pendingStops  map[string]pendingStop // for pods that are not connected, by UID
-	leased        map[string]int         // number of leases of each checkpoint, by digest
-	owners        *controlstream.Owners  // nil: not known yet
-	ownersChanged chan struct{}          // closed and replaced when owners changes
 	seq           uint64                 // of the last heartbeat
 	changeCount   uint64                 // counts changes of the node's checkpoints
 	lastCached    string                 // the node's checkpoints at the last heartbeat
@@ -137,13 +133,16 @@ func New(o Options) *Daemon {
 	o.Pods, o.Lines, o.PodStages, o.Stages = cmp.Or(o.Pods, 512), cmp.Or(o.Lines, 200), cmp.Or(o.PodStages, 16),
 		cmp.Or(o.Stages, 64)
 	o.PrefetchFor, o.LockWait = cmp.Or(o.PrefetchFor, 5*time.Minute), cmp.Or(o.LockWait, 30*time.Second)
-	return &Daemon{
-		o: o, log: o.Log, governed: governed, instance: strconv.FormatInt(time.Now().UnixNano(), 36),
+	folder := stateFolder(o.Dir)
+	d := &Daemon{
+		o: o, log: o.Log, instance: strconv.FormatInt(time.Now().UnixNano(), 36),
 		changes: newest.NewSignal(), slots: make(chan struct{}, o.Stages), reading: make(chan struct{}, 1), ready: make(chan struct{}),
 		conns: make(chan struct{}, o.Pods),
 		shims: map[string]*shim{}, connections: map[string]int{}, prefetches: map[string]*prefetch{}, pendingStops: map[string]pendingStop{},
-		leased: map[string]int{}, ownersChanged: make(chan struct{}),
+		owners: podOwners{folder: folder, governed: governed, log: o.Log, changed: make(chan struct{})},
 	}
+	d.leases = leaseTable{folder: folder, ending: d.ending, log: o.Log, counts: map[string]int{}}
+	return d
 }
 
 var ErrInUse = errors.New("another loader uses this folder")
@@ -161,8 +160,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.mu.Lock()
 	d.ctx = ctx
 	d.mu.Unlock()
-	d.loadOwners()
-	dropLeases := d.adoptLeases()
+	d.owners.load()
+	dropLeases := d.leases.adopt(d.o.Store.Checkpoints())
 	defer dropLeases()
 	l, err := d.listen()
 	if err != nil {
@@ -197,11 +196,18 @@ func (d *Daemon) stopAccepting() {
 	d.serving.Store(false)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.ending = true
+	d.ctx = nil
 }
 
-// endingLocked reports whether this loader is ending or not running; mu must be held.
-func (d *Daemon) endingLocked() bool { return d.ending || d.ctx == nil || d.ctx.Err() != nil }
+// ending reports whether this loader is ending or not running.
+func (d *Daemon) ending() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.endingLocked()
+}
+
+// endingLocked is ending; mu must be held.
+func (d *Daemon) endingLocked() bool { return d.ctx == nil || d.ctx.Err() != nil }
 
 // lock locks the folder, so that no two daemons serve one socket.
 func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
@@ -302,7 +308,7 @@ func (d *Daemon) OnUpdate(m controlstream.Update) {
 		d.o.Store.SetPeers(*m.Peers)
 	}
 	if m.Owners != nil {
-		d.setOwners(m.Owners)
+		d.owners.set(m.Owners)
 	}
 	for _, r := range m.Prefetch {
 		d.prefetch(r)
@@ -342,19 +348,22 @@ func PeerTLS(of func() (*mtls.Identity, error)) *p2p.TLS {
 	}
 }
 
-// writeState stores v in a file for the next loader, atomically.
-func (d *Daemon) writeState(name string, v any) error {
+// stateFolder is the folder in which a loader stores what the next one reads.
+type stateFolder string
+
+// write stores v in a file, atomically.
+func (s stateFolder) write(name string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	return durable.WriteFile(filepath.Join(d.o.Dir, name), b, 0o600)
+	return durable.WriteFile(filepath.Join(string(s), name), b, 0o600)
 }
 
-// readState reads at most most bytes that the previous loader stored. The error is
+// read reads at most maximum bytes that the previous loader stored. The error is
 // os.ErrNotExist if there are none.
-func (d *Daemon) readState(name string, maximum int64, v any) error {
-	f, err := os.Open(filepath.Join(d.o.Dir, name))
+func (s stateFolder) read(name string, maximum int64, v any) error {
+	f, err := os.Open(filepath.Join(string(s), name))
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func (d *Daemon) prefetch(r functions.LoadRequest) {
 	}
 	locationKey, f := d.checkSource(r.Spec.Source, r.Spec.StagedFiles())
 	if f == nil {
-		f = d.checkTeam(r.Team, r.Spec.Source)
+		f = d.owners.checkTeam(r.Team, r.Spec.Source)
 	}
 	if f != nil {
 		log.Warn("a prefetch is refused", "error", f.Message)

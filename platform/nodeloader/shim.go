@@ -184,7 +184,7 @@ func (s *shim) release() {
 	s.mu.Unlock()
 	for digest, lease := range held {
 		lease.Release()
-		s.d.removeLease(digest)
+		s.d.leases.remove(digest)
 	}
 }
 
