@@ -179,7 +179,7 @@ func (d *doctor) checkFeatures(ctx context.Context) error {
 	for _, f := range Needs(d.services...) {
 		data, seen := read[f.Map]
 		if !seen {
-			m, err := d.c.core.ConfigMaps(servingNamespace).Get(ctx, f.Map, metav1.GetOptions{})
+			m, err := d.c.kube.CoreV1().ConfigMaps(servingNamespace).Get(ctx, f.Map, metav1.GetOptions{})
 			if status.IsForbidden(err) {
 				return nil // Knative's webhook checks them as well
 			}
@@ -204,7 +204,7 @@ func (d *doctor) checkFeatures(ctx context.Context) error {
 // checkMetrics checks whether requests through Knative's own activators can be counted.
 func (d *doctor) checkMetrics(ctx context.Context) error {
 	const name, key = "config-observability", "metrics-protocol"
-	m, err := d.c.core.ConfigMaps(servingNamespace).Get(ctx, name, metav1.GetOptions{})
+	m, err := d.c.kube.CoreV1().ConfigMaps(servingNamespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil && !isNotFound(err) {
 		return d.c.ignoreForbidden(err, servingNamespace+"/"+name)
 	}
@@ -388,7 +388,7 @@ const devicePluginHint = "GPUs appear once a device plugin reports them (nvidia.
 
 // nodes lists the cluster's nodes; seen is false if the account may not.
 func (c *Cluster) nodes(ctx context.Context) (nodes []corev1.Node, seen bool, err error) {
-	if err := eachItem(ctx, c.core.Nodes().List, func(n *corev1.Node) { nodes = append(nodes, *n) }); err != nil {
+	if err := eachItem(ctx, c.kube.CoreV1().Nodes().List, func(n *corev1.Node) { nodes = append(nodes, *n) }); err != nil {
 		return nil, false, c.ignoreForbidden(err, "nodes")
 	}
 	return nodes, true, nil
@@ -444,7 +444,7 @@ func (d *doctor) checkGPUs(ctx context.Context) error {
 
 // checkNamespace checks a namespace's pod security, annotations and quotas.
 func (d *doctor) checkNamespace(ctx context.Context, namespace string) error {
-	n, err := d.c.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	n, err := d.c.kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {
 		return d.c.ignoreForbidden(err, namespace+"/") // a team may deploy without the right to read its namespace
 	}
@@ -454,7 +454,7 @@ func (d *doctor) checkNamespace(ctx context.Context, namespace string) error {
 	} else if n.Annotations[PodAnnotation] != "" {
 		d.add(goodFinding("namespace %s: models with GPUs get its annotation %s", namespace, PodAnnotation))
 	}
-	list, err := d.c.core.ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
+	list, err := d.c.kube.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return d.c.ignoreForbidden(err, namespace+"/")
 	}
@@ -482,7 +482,7 @@ func (d *doctor) checkPodSecurity(ctx context.Context) error {
 			continue
 		}
 		seen[s.Namespace] = true
-		n, err := d.c.core.Namespaces().Get(ctx, s.Namespace, metav1.GetOptions{})
+		n, err := d.c.kube.CoreV1().Namespaces().Get(ctx, s.Namespace, metav1.GetOptions{})
 		if err == nil {
 			d.add(podSecurityFinding(n))
 		} else if err = d.c.ignoreForbidden(err, s.Namespace+"/"); err != nil {

@@ -99,7 +99,7 @@ func clusterOf(objects map[string]runtime.Object, forbidden ...string) *Cluster 
 	}
 	kube.PrependReactor("*", "*", refuse)
 	serving.PrependReactor("*", "*", refuse)
-	return &Cluster{core: kube.CoreV1(), kube: kube, serving: serving.ServingV1(), namespace: "ml", host: "here"}
+	return &Cluster{kube: kube, serving: serving.ServingV1(), namespace: "ml", host: "here"}
 }
 
 // asks renders a model with this spec.

@@ -30,7 +30,7 @@ func (d *doctor) checkServices(ctx context.Context) error {
 			d.add(nodeFinding(s.Name, spec, d.nodes))
 		}
 		if _, known := quotas[s.Namespace]; !known {
-			list, err := d.c.core.ResourceQuotas(s.Namespace).List(ctx, metav1.ListOptions{})
+			list, err := d.c.kube.CoreV1().ResourceQuotas(s.Namespace).List(ctx, metav1.ListOptions{})
 			if err == nil {
 				quotas[s.Namespace] = list.Items
 			} else if err = d.c.ignoreForbidden(err, s.Namespace+"/"); err != nil {
@@ -69,9 +69,9 @@ func (d *doctor) checkReferences(ctx context.Context, s *servingv1.Service) (err
 		getter(d.c.kube.NodeV1().RuntimeClasses().Get))
 	look("PriorityClass", spec.PriorityClassName, "kubectl get priorityclasses", getter(d.c.kube.SchedulingV1().PriorityClasses().Get))
 	look("ServiceAccount", spec.ServiceAccountName, "kubectl create serviceaccount "+spec.ServiceAccountName+" -n "+s.Namespace,
-		getter(d.c.core.ServiceAccounts(s.Namespace).Get))
+		getter(d.c.kube.CoreV1().ServiceAccounts(s.Namespace).Get))
 	for _, x := range spec.ImagePullSecrets {
-		look("Secret", x.Name, "kubectl create secret docker-registry "+x.Name+" -n "+s.Namespace, getter(d.c.core.Secrets(s.Namespace).Get))
+		look("Secret", x.Name, "kubectl create secret docker-registry "+x.Name+" -n "+s.Namespace, getter(d.c.Secrets(s.Namespace).Get))
 	}
 	return err
 }

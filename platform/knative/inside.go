@@ -142,7 +142,7 @@ func (t *controllerTransport) checkRefusal(res *http.Response) error {
 }
 
 func (c *Cluster) Admin(ctx context.Context) (string, error) {
-	s, err := c.core.Secrets(System).Get(ctx, AdminSecret, metav1.GetOptions{})
+	s, err := c.Secrets(System).Get(ctx, AdminSecret, metav1.GetOptions{})
 	switch {
 	case status.IsForbidden(err):
 		return "", &kit.Error{Exit: kit.ExitDenied, What: "the admin token cannot be read",
@@ -162,7 +162,7 @@ func (c *Cluster) CreateKey(ctx context.Context, of, name string) (string, team.
 		return "", team.Key{}, &kit.Error{Exit: kit.ExitUsage, What: fmt.Sprintf("%s belongs to the cluster itself", of),
 			Hint: "a team's own namespace"}
 	}
-	secret, k, err := team.Create(ctx, c.core, of, name, time.Now())
+	secret, k, err := team.Create(ctx, c.kube.CoreV1(), of, name, time.Now())
 	if err != nil {
 		if _, answered := errors.AsType[*status.StatusError](err); !answered && ctx.Err() == nil && strings.HasPrefix(err.Error(), "the name") {
 			return "", k, &kit.Error{Exit: kit.ExitUsage, What: err.Error()}
@@ -189,7 +189,7 @@ func (c *Cluster) DeleteKey(ctx context.Context, of, id string) error {
 			return gone
 		}
 	}
-	err := team.Delete(ctx, c.core, of, id)
+	err := team.Delete(ctx, c.kube.CoreV1(), of, id)
 	if errors.Is(err, team.ErrNoKey) {
 		return gone
 	}
@@ -201,7 +201,7 @@ func (c *Cluster) DeleteKey(ctx context.Context, of, id string) error {
 
 // Keys lists the keys of a team, or of all for "", and what could not be read.
 func (c *Cluster) Keys(ctx context.Context, of string) ([]team.Key, []string, error) {
-	keys, problems, err := team.List(ctx, c.core, of)
+	keys, problems, err := team.List(ctx, c.kube.CoreV1(), of)
 	if err != nil {
 		return nil, nil, c.WithHint(err, "the keys of "+cmp.Or(of, "all namespaces"))
 	}

@@ -70,7 +70,7 @@ func ReadPod(file string, text []byte) (pod functions.Pod, err error) {
 // PodDefaults returns a namespace's default spec.pod; zero if the account may not read the
 // namespace.
 func (c *Cluster) PodDefaults(ctx context.Context, namespace string) (functions.Pod, error) {
-	n, err := c.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	n, err := c.kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {
 		return functions.Pod{}, c.ignoreForbidden(err, namespace+"/")
 	}

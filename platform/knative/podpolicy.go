@@ -52,7 +52,7 @@ func (d *doctor) checkPodPolicy(ctx context.Context) error {
 		d.add(noteFinding("Knative's hostPath feature is on for all namespaces; "+installCommand, what+"%s is missing", missing))
 		return nil
 	}
-	off, err := d.c.core.Namespaces().List(ctx, metav1.ListOptions{LabelSelector: PodPolicyLabel + "=off,!" + team.Label})
+	off, err := d.c.kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: PodPolicyLabel + "=off,!" + team.Label})
 	if err != nil {
 		return d.c.ignoreForbidden(err, "namespaces")
 	}

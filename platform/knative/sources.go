@@ -83,7 +83,7 @@ func (d *doctor) checkSources(ctx context.Context) error {
 		return err
 	}
 	var annotations map[string]string
-	account, err := d.c.core.ServiceAccounts(System).Get(ctx, loaderName, metav1.GetOptions{})
+	account, err := d.c.kube.CoreV1().ServiceAccounts(System).Get(ctx, loaderName, metav1.GetOptions{})
 	if err == nil {
 		annotations = account.Annotations
 	} else if !isNotFound(err) {
@@ -111,7 +111,7 @@ func (d *doctor) loaderEnvironment(ctx context.Context, spec *corev1.PodSpec) (e
 				continue
 			}
 			secret = from.SecretRef.Name
-			s, err := d.c.core.Secrets(System).Get(ctx, secret, metav1.GetOptions{})
+			s, err := d.c.Secrets(System).Get(ctx, secret, metav1.GetOptions{})
 			if isNotFound(err) {
 				continue
 			} else if err != nil {

@@ -177,7 +177,7 @@ func (c *command) writeControlToken(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	token, err := install.Token(ctx, cluster, cmp.Or(c.namespace, c.getenv("POD_NAMESPACE"), install.Namespace))
+	token, err := install.Token(ctx, cluster.Secrets(cmp.Or(c.namespace, c.getenv("POD_NAMESPACE"), install.Namespace)))
 	if err != nil {
 		return err
 	}
