@@ -20,7 +20,7 @@ import (
 func manyNodes(nodes, revisions int) *State {
 	f := New(Options{
 		Epoch: 1, Life: "x", Log: slog.New(slog.DiscardHandler), Now: time.Now,
-		SendHeartbeat: func(functions.Heartbeat, orchestrator.Node) {}, Probe: func(Probe) {},
+		SendHeartbeat: func(functions.Heartbeat, orchestrator.Node) {},
 	})
 	for i := range nodes {
 		f.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}, Status: corev1.NodeStatus{

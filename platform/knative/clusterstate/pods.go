@@ -75,7 +75,7 @@ func (p *pod) spawned() bool {
 func (s *State) SetPod(k *corev1.Pod) {
 	p, hurry, ask := s.recordPod(k)
 	if ask {
-		s.o.Probe(Probe{uid: p.uid, ip: p.ip})
+		s.probes.add(probe{uid: p.uid, ip: p.ip})
 	}
 	if hurry {
 		s.o.Writer.ForceDelete(p.namespace, p.name, p.uid)
@@ -163,8 +163,8 @@ func (s *State) notifyRevision(p *pod) {
 	}
 }
 
-// OnProbeSuccess records that a pod without the shim answers.
-func (s *State) OnProbeSuccess(uid types.UID) {
+// onProbeSuccess records that a pod without the shim answers.
+func (s *State) onProbeSuccess(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.bindings.pods[uid]; p != nil {
@@ -175,8 +175,8 @@ func (s *State) OnProbeSuccess(uid types.UID) {
 	}
 }
 
-// NeedsProbe reports whether a pod is still to be probed.
-func (s *State) NeedsProbe(uid types.UID) bool {
+// needsProbe reports whether a pod is still to be probed.
+func (s *State) needsProbe(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.bindings.pods[uid]

@@ -34,7 +34,8 @@ type Writer interface {
 type State struct {
 	o Options
 
-	due *dueWork // wakes Run
+	probes *prober
+	due    *dueWork // wakes Run
 
 	mu          sync.Mutex
 	nodes       map[string]*node
@@ -52,14 +53,7 @@ type Options struct {
 	Writer        Writer
 	Log           *slog.Logger
 	Now           func() time.Time
-	Probe         func(p Probe) // probes a pod without the shim until it answers or is gone
 	Changed       func(functions.Name)
-}
-
-// Probe is a pod without the shim that is to be probed.
-type Probe struct {
-	uid types.UID
-	ip  string
 }
 
 // revisionState is one revision of class thaw.dev.
@@ -104,18 +98,21 @@ type replica struct {
 // New makes an empty state.
 func New(o Options) *State {
 	due := &dueWork{nodes: map[string]bool{}, scales: map[functions.Name]bool{}, wakeup: newest.NewSignal()}
-	return &State{
+	s := &State{
 		o: o, due: due, bindings: bindings{now: o.Now, pods: podSet{}, replicas: map[string]*replica{}, due: due},
 		nodes: map[string]*node{}, revisions: map[functions.Name]*revisionState{}, constraints: map[string]*podConstraints{},
 	}
+	s.probes = newProber(s.onProbeSuccess, s.needsProbe)
+	return s
 }
 
-// Run sends heartbeats and writes scales until ctx ends.
+// Run sends heartbeats, writes scales and probes pods without the shim until ctx ends.
 func (s *State) Run(ctx context.Context) error {
 	t := time.NewTicker(500 * time.Millisecond)
 	defer t.Stop()
 	var writing sync.WaitGroup
 	defer writing.Wait()
+	writing.Go(func() { s.probes.run(ctx) })
 	for {
 		all := false
 		select {

@@ -42,7 +42,6 @@ type stage struct {
 	least  []string
 	hurry  []string
 	tells  []controlstream.Update
-	probes []Probe
 	beats  map[string]functions.Heartbeat
 	refuse error
 }
@@ -86,7 +85,6 @@ func newTestCluster(t *testing.T, shim bool) *stage {
 		Epoch: 7, Life: "x", Log: slog.New(slog.DiscardHandler), Writer: s,
 		SendHeartbeat: func(hb functions.Heartbeat, _ orchestrator.Node) { s.beats[hb.AgentID] = hb },
 		Send:          func(_ string, d controlstream.Update) bool { s.tells = append(s.tells, d); return true },
-		Probe:         func(p Probe) { s.probes = append(s.probes, p) },
 		Now:           func() time.Time { return s.clock },
 	})
 	for _, n := range []string{"n1", "n2"} {
@@ -478,7 +476,7 @@ func TestClusterStateInAnyOrder(t *testing.T) {
 			case 13:
 				did("time")
 				s.clock = s.clock.Add(time.Duration(r.IntN(20)) * time.Second)
-				s.OnProbeSuccess(types.UID(pod()))
+				s.onProbeSuccess(types.UID(pod()))
 				s.SendHeartbeats(true)
 				for _, x := range s.outdatedScales(true) {
 					s.writeScaleAsLeader(t.Context(), x)
@@ -509,17 +507,20 @@ func TestAdoptedPods(t *testing.T) {
 	if len(st.GPUs) != 1 {
 		t.Errorf("%+v", st)
 	}
-	if len(s.probes) != 2 || s.probes[0] != (Probe{"p1", "10.0.0.9"}) {
-		t.Errorf("probes %+v", s.probes)
+	if n := len(s.probes.queue); n != 2 {
+		t.Fatalf("%d probes", n)
 	}
-	if !s.NeedsProbe("p1") {
+	if first := <-s.probes.queue; first != (probe{"p1", "10.0.0.9"}) {
+		t.Errorf("probes %+v", first)
+	}
+	if !s.needsProbe("p1") {
 		t.Error("not worth asking")
 	}
-	s.OnProbeSuccess("p1")
+	s.onProbeSuccess("p1")
 	if st := s.want("n1", "web-00001-deployment-p1", functions.Ready); st.Endpoint != "http://10.0.0.9:8012" {
 		t.Errorf("%+v", st)
 	}
-	if s.NeedsProbe("p1") || s.NeedsProbe("gone") {
+	if s.needsProbe("p1") || s.needsProbe("gone") {
 		t.Error("asked for ever")
 	}
 	if r := s.outdatedScales(true); len(r) != 0 {
@@ -910,7 +911,7 @@ func TestPhases(t *testing.T) {
 	s.SetPod(aPod("p1", "n1", runs))
 	s.states("n1")
 	s.clock = s.clock.Add(time.Second)
-	s.OnProbeSuccess("p1")
+	s.onProbeSuccess("p1")
 	s.states("n1")
 	s.clock = s.clock.Add(time.Hour)
 	if p := s.want("n1", "r1", functions.Ready).Phases; len(p) != 2 || p[0].Duration != 1 || p[1].Phase != functions.PhaseSpawn ||

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	kube "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 
@@ -50,7 +49,6 @@ type leaderTerm struct {
 	api          http.Handler
 	metrics      *telemetry.Registry
 	settled      atomic.Bool // activators get snapshots
-	probes       *clusterstate.Prober
 	peering      *peerAnnouncer
 	podOwners    *podOwners
 	firstTokens  firstTokens
@@ -112,8 +110,6 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 func (t *leaderTerm) makeState(end context.CancelCauseFunc) {
 	c := t.c
 	send := func(node string, d controlstream.Update) bool { return t.hub.SendToNode(node, d) }
-	t.probes = clusterstate.NewProber(func(uid types.UID) { t.cluster.OnProbeSuccess(uid) },
-		func(uid types.UID) bool { return t.cluster.NeedsProbe(uid) })
 	t.writer = &kubeWriter{
 		kube: c.kube, deployments: c.deployments.Apps().V1().Deployments().Lister(), epoch: t.epoch,
 		leading: c.election.HoldsLease, superseded: func() { end(election.ErrLost) },
@@ -122,8 +118,7 @@ func (t *leaderTerm) makeState(end context.CancelCauseFunc) {
 	t.cluster = clusterstate.New(clusterstate.Options{
 		Epoch: t.epoch, Life: fmt.Sprintf("%s-%d", c.election.Identity(), t.epoch), Log: t.log, Now: time.Now,
 		SendHeartbeat: func(hb functions.Heartbeat, n orchestrator.Node) { t.orchestrator.Heartbeat(hb, n) },
-		Send:          send, Writer: t.writer,
-		Probe: t.probes.Add, Changed: t.revisionChanged,
+		Send:          send, Writer: t.writer, Changed: t.revisionChanged,
 	})
 	t.peering = newPeerAnnouncer(t.cluster.BlockServers, send)
 	t.podOwners = newPodOwners(c, send, t.log)
@@ -227,7 +222,7 @@ func (t *leaderTerm) hint(namespace, revision, uid string) (string, bool) {
 // parts lists what runs for the length of a term.
 func (t *leaderTerm) parts() []func(context.Context) error {
 	parts := []func(context.Context) error{
-		t.orchestrator.Run, t.cluster.Run, t.probes.Run, t.peering.Run, t.autoscale.Run, t.ingress.Run, t.teams.Run, t.limits.Run, t.usage.Run,
+		t.orchestrator.Run, t.cluster.Run, t.peering.Run, t.autoscale.Run, t.ingress.Run, t.teams.Run, t.limits.Run, t.usage.Run,
 		t.podOwners.Run, t.writer.Run, t.openWhenComplete,
 	}
 	if t.hints != nil {
