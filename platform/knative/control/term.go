@@ -160,7 +160,7 @@ func (t *leaderTerm) makeStreams() {
 		Send: func(id string, g ratelimit.Allotments) { t.hub.Grant(id, g) },
 	})
 	t.dataPath = &dataPath{
-		Waker: t.orchestrator, serviceOf: t.catalog.serviceAndKind, published: t.revisionChanged, now: time.Now,
+		Waker: t.orchestrator, serviceOf: t.catalog.serviceOf, published: t.revisionChanged, now: time.Now,
 		inside: map[functions.Name]orchestrator.Demand{}, outside: map[functions.Name]outsideDemand{}, queued: map[functions.Name]bool{},
 	}
 	t.hub = controlstream.NewHub(controlstream.HubOptions{
