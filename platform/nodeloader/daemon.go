@@ -76,7 +76,6 @@ type Options struct {
 // Daemon is the loader of a node. Its methods may be called concurrently.
 type Daemon struct {
 	o        Options
-	log      *slog.Logger
 	instance string // identifies this process among the node's loaders, in heartbeats
 
 	changes newest.Signal // the node's checkpoints may have changed: a heartbeat is sent soon
@@ -135,7 +134,7 @@ func New(o Options) *Daemon {
 	o.PrefetchFor, o.LockWait = cmp.Or(o.PrefetchFor, 5*time.Minute), cmp.Or(o.LockWait, 30*time.Second)
 	folder := stateFolder(o.Dir)
 	d := &Daemon{
-		o: o, log: o.Log, instance: strconv.FormatInt(time.Now().UnixNano(), 36),
+		o: o, instance: strconv.FormatInt(time.Now().UnixNano(), 36),
 		changes: newest.NewSignal(), slots: make(chan struct{}, o.Stages), reading: make(chan struct{}, 1), ready: make(chan struct{}),
 		conns: make(chan struct{}, o.Pods),
 		shims: map[string]*shim{}, connections: map[string]int{}, prefetches: map[string]*prefetch{}, pendingStops: map[string]pendingStop{},
@@ -163,13 +162,17 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.owners.load()
 	dropLeases := d.leases.adopt(d.o.Store.Checkpoints())
 	defer dropLeases()
-	l, err := d.listen()
+	socket := filepath.Join(d.o.Dir, SocketPath)
+	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+		return err
+	}
+	l, err := jsonsocket.ListenPublic(socket) // pods have users of their own; IdentifyPod checks the caller
 	if err != nil {
 		return err
 	}
 	d.serving.Store(true)
 	close(d.ready)
-	d.log.Info("loading for pods", "node", d.o.Node, "socket", filepath.Join(d.o.Dir, SocketPath), "peer url", d.o.PeerURL)
+	d.o.Log.Info("loading for pods", "node", d.o.Node, "socket", socket, "peer url", d.o.PeerURL)
 
 	var parts sync.WaitGroup
 	parts.Go(func() { d.o.Store.Run(ctx) })
@@ -184,7 +187,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	cancel()
 	parts.Wait()
 	d.prefetching.Wait()
-	_ = os.Remove(filepath.Join(d.o.Dir, SocketPath)) // ours while the lock is held
+	_ = os.Remove(socket) // ours while the lock is held
 	return err
 }
 
@@ -223,7 +226,7 @@ func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
 	} else if ok {
 		return lock, nil
 	}
-	d.log.Info("another loader uses this folder; waiting for its end", "dir", d.o.Dir, "for", d.o.LockWait.String())
+	d.o.Log.Info("another loader uses this folder; waiting for its end", "dir", d.o.Dir, "for", d.o.LockWait.String())
 	ok, err := lock.TryLockContext(waiting, 50*time.Millisecond)
 	switch {
 	case ok:
@@ -234,14 +237,6 @@ func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
 		return nil, fmt.Errorf("%s: %w", d.o.Dir, ErrInUse)
 	}
 	return nil, fmt.Errorf("%s: %w", lock.Path(), err)
-}
-
-func (d *Daemon) listen() (*net.UnixListener, error) {
-	path := filepath.Join(d.o.Dir, SocketPath)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
-	}
-	return jsonsocket.ListenPublic(path) // pods have users of their own; IdentifyPod checks the caller
 }
 
 // accept serves shims until the listener is closed.
@@ -256,7 +251,7 @@ func (d *Daemon) accept(ctx context.Context, l *net.UnixListener, parts *sync.Wa
 		}
 		if err != nil {
 			// No file descriptors left, or the like: a temporary error.
-			d.log.Error("a pod's connection cannot be accepted", "error", err)
+			d.o.Log.Error("a pod's connection cannot be accepted", "error", err)
 			backoff.Sleep(ctx, 100*time.Millisecond)
 			continue
 		}
@@ -298,7 +293,7 @@ func (d *Daemon) complain(description string, args ...any) {
 	}
 	d.mu.Unlock()
 	if !suppressed {
-		d.log.Warn(description, args...)
+		d.o.Log.Warn(description, args...)
 	}
 }
 

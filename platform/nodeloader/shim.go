@@ -56,7 +56,7 @@ func (d *Daemon) serve(ctx context.Context, uc *net.UnixConn) {
 		return
 	}
 	defer d.countConnection(uid, -1)
-	log := d.log.With("pod", uid)
+	log := d.o.Log.With("pod", uid)
 	conn.SetReadDeadline(time.Now().Add(helloWait))
 	var first controlstream.FromPod
 	if err := conn.Receive(&first); err != nil || first.Hello == nil {

@@ -93,9 +93,7 @@ func New(o Options) *Controller {
 
 // Changed announces a new answer of Revision or Applied. It never blocks and is safe for
 // concurrent use.
-func (c *Controller) Changed() {
-	c.wakeup.Set()
-}
+func (c *Controller) Changed() { c.wakeup.Set() }
 
 // Pushed is closed after the first table, even an empty one: before that, an activator
 // would deny hosts that exist.
