@@ -450,9 +450,9 @@ func (d *doctor) checkNamespace(ctx context.Context, namespace string) error {
 	}
 	d.add(podSecurityFinding(n))
 	if _, err := readPodDefaults(n); err != nil {
-		d.add(badFinding("kubectl annotate namespace "+namespace+" "+PodAnnotation+"-", "%v", err))
-	} else if n.Annotations[PodAnnotation] != "" {
-		d.add(goodFinding("namespace %s: models with GPUs get its annotation %s", namespace, PodAnnotation))
+		d.add(badFinding("kubectl annotate namespace "+namespace+" "+team.PodAnnotation+"-", "%v", err))
+	} else if n.Annotations[team.PodAnnotation] != "" {
+		d.add(goodFinding("namespace %s: models with GPUs get its annotation %s", namespace, team.PodAnnotation))
 	}
 	list, err := d.c.kube.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
 // checkServices checks for each service its nodes, its quotas and the objects it names.
@@ -132,7 +133,7 @@ func nodeFinding(name string, spec *corev1.PodSpec, nodes []corev1.Node) Finding
 		return badFinding(devicePluginHint, "%s needs %s, and no node of the cluster has one", name, asks)
 	case may == 0 && taint.Key != "":
 		return badFinding(fmt.Sprintf("spec: {pod: {tolerations: [{key: %s, operator: Equal, value: %q, effect: %s}]}}, or %s of the namespace",
-			taint.Key, taint.Value, taint.Effect, PodAnnotation),
+			taint.Key, taint.Value, taint.Effect, team.PodAnnotation),
 			"none of %[2]d nodes accepts %[1]s: %[3]s", name, gpu, why)
 	case may == 0 && why != "":
 		return badFinding("kubectl get nodes --show-labels", "none of %[2]d nodes accepts %[1]s: %[3]s", name, gpu, why)

@@ -79,7 +79,7 @@ func (w *Webhook) Run(ctx context.Context) error {
 		return nil
 	}
 	server := &http.Server{
-		Handler: reviewHandler{w.o.Hint}, ReadHeaderTimeout: answerTimeout, ReadTimeout: answerTimeout, WriteTimeout: answerTimeout,
+		Handler: reviewHandler(w.o.Hint), ReadHeaderTimeout: answerTimeout, ReadTimeout: answerTimeout, WriteTimeout: answerTimeout,
 		IdleTimeout: 2 * time.Minute,
 		ErrorLog:    slog.NewLogLogger(w.o.Log.Handler(), slog.LevelDebug),
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
