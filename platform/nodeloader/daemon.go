@@ -219,21 +219,19 @@ func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
 	}
 	// Not readable for pods: a process that can open the file can lock it.
 	lock := flock.New(filepath.Join(d.o.Dir, "loader.lock"), flock.SetPermissions(0o600))
-	waiting, cancel := context.WithTimeout(ctx, d.o.LockWait)
-	defer cancel()
-	if ok, err := lock.TryLock(); err != nil {
-		return nil, fmt.Errorf("%s: %w", lock.Path(), err)
-	} else if ok {
-		return lock, nil
+	ok, err := lock.TryLock()
+	if !ok && err == nil {
+		d.o.Log.Info("another loader uses this folder; waiting for its end", "dir", d.o.Dir, "for", d.o.LockWait.String())
+		waiting, cancel := context.WithTimeout(ctx, d.o.LockWait)
+		defer cancel()
+		ok, err = lock.TryLockContext(waiting, 50*time.Millisecond)
 	}
-	d.o.Log.Info("another loader uses this folder; waiting for its end", "dir", d.o.Dir, "for", d.o.LockWait.String())
-	ok, err := lock.TryLockContext(waiting, 50*time.Millisecond)
 	switch {
 	case ok:
 		return lock, nil
 	case ctx.Err() != nil:
 		return nil, nil
-	case waiting.Err() != nil:
+	case errors.Is(err, context.DeadlineExceeded):
 		return nil, fmt.Errorf("%s: %w", d.o.Dir, ErrInUse)
 	}
 	return nil, fmt.Errorf("%s: %w", lock.Path(), err)

@@ -755,7 +755,7 @@ func TestOutbox(t *testing.T) {
 	}
 	o.put(controlstream.ToPod{Staged: &controlstream.Staged{ID: 1}})
 	lines, err := o.take()
-	if err != nil || len(lines) != 2 || lines[0].Staged == nil || lines[1].Staging.ID != 2 || lines[1].Staging.Done != 999 {
+	if err != nil || len(lines) != 2 || lines[0].Staging.ID != 2 || lines[0].Staging.Done != 999 || lines[1].Staged == nil {
 		t.Errorf("%+v, %v", lines, err)
 	}
 	for range maxOutMessages + 1 {
