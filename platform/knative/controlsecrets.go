@@ -31,12 +31,10 @@ type ControlSecrets struct {
 }
 
 type controlSecrets struct {
+	ControlTLS
 	admin       string
-	token       string
-	former      string
+	former      string    // the token before Token
 	formerUntil time.Time // when former expires
-	metrics     string
-	id          *mtls.Identity
 }
 
 const (
@@ -108,16 +106,16 @@ func (s *controlSecrets) apply(admin string, read *ControlTLS, now time.Time) (c
 	if read == nil {
 		return changed
 	}
-	s.id, s.metrics = read.Identity, read.Metrics
 	if s.former != "" && !now.Before(s.formerUntil) {
 		s.former, changed = "", true
 	}
-	if read.Token != s.token {
-		if s.token != "" {
-			s.former, s.formerUntil = s.token, now.Add(formerTokenGrace)
+	if read.Token != s.Token {
+		if s.Token != "" {
+			s.former, s.formerUntil = s.Token, now.Add(formerTokenGrace)
 		}
-		s.token, changed = read.Token, true
+		changed = true
 	}
+	s.ControlTLS = *read
 	return changed
 }
 
@@ -125,9 +123,9 @@ func (s *controlSecrets) apply(admin string, read *ControlTLS, now time.Time) (c
 func (s *ControlSecrets) Tokens() []string {
 	read := s.read.Load()
 	if read.former == "" {
-		return []string{read.token}
+		return []string{read.Token}
 	}
-	return []string{read.token, read.former}
+	return []string{read.Token, read.former}
 }
 
 // AdminTokens lists those that open the control API; empty before the Secret was read.
@@ -139,13 +137,13 @@ func (s *ControlSecrets) AdminTokens() []string {
 }
 
 // MetricsToken opens /metrics; "" before the Secret was read.
-func (s *ControlSecrets) MetricsToken() string { return s.read.Load().metrics }
+func (s *ControlSecrets) MetricsToken() string { return s.read.Load().Metrics }
 
 var errNoIdentity = errors.New("the control certificates are not known yet")
 
 // Identity is the controller's certificate.
 func (s *ControlSecrets) Identity() (*mtls.Identity, error) {
-	if id := s.read.Load().id; id != nil {
+	if id := s.read.Load().ControlTLS.Identity; id != nil {
 		return id, nil
 	}
 	return nil, errNoIdentity
