@@ -19,7 +19,6 @@ type ControlSecretsOptions struct {
 	Leads   func() bool          // the leader makes and renews that Secret
 	Changed func()               // called after tokens changed; may be nil
 	Log     *slog.Logger
-	Now     func() time.Time // default time.Now
 }
 
 // ControlSecrets holds what the controller reads of thaw's Secrets, reread at intervals:
@@ -46,9 +45,6 @@ const (
 
 // NewControlSecrets has read nothing yet.
 func NewControlSecrets(o ControlSecretsOptions) *ControlSecrets {
-	if o.Now == nil {
-		o.Now = time.Now
-	}
 	s := &ControlSecrets{o: o}
 	s.read.Store(&controlSecrets{})
 	return s
@@ -72,7 +68,7 @@ func (s *ControlSecrets) Run(ctx context.Context) error {
 func (s *ControlSecrets) Reload(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	now := s.o.Now()
+	now := time.Now()
 	admin, err := EnsureAdminToken(ctx, s.o.Secrets)
 	var read *ControlTLS
 	if s.o.Secure {

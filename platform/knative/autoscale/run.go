@@ -185,7 +185,7 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 	broadcaster.StartRecordingToSink(&kube.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
 	told := &events{
 		recorder: broadcaster.NewRecorder(kinds.Scheme, corev1.EventSource{Component: component}),
-		now:      time.Now, last: map[types.NamespacedName]lastReported{},
+		last:     map[types.NamespacedName]lastReported{},
 	}
 
 	nets := netinformers.NewSharedInformerFactoryWithOptions(c.networking, Resync, netinformers.WithTransform(r.o.Transform))
@@ -253,7 +253,6 @@ func (r *Reconciler) newDemandWatcher(endpoints discoverylist.EndpointSliceListe
 		anyOurs:        func() bool { return slices.ContainsFunc(pas.Informer().GetStore().List(), r.isOurs) },
 		report:         r.o.Demand,
 		foreignChanged: changed,
-		now:            time.Now,
 		samples:        map[string]activatorSample{}, reported: map[types.NamespacedName]demand{},
 	}
 }
