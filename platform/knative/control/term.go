@@ -184,7 +184,7 @@ func (t *leaderTerm) makeReconcilers() (err error) {
 		Demand: func(namespace, revision string, active, queued int) {
 			t.dataPath.SetOutsideDemand(functions.Name{Team: namespace, Name: revision}, active, queued)
 		},
-		PodAutoscalers: c.knative.Autoscaling().V1alpha1().PodAutoscalers(), Ingresses: ingresses, Transform: slim.Object,
+		PodAutoscalers: c.knative.Autoscaling().V1alpha1().PodAutoscalers(), Ingresses: ingresses,
 	})
 	t.ingress = ingress.New(ingress.Options{
 		Client: c.networking, Ingresses: ingresses, Services: c.core.Core().V1().Services(),
