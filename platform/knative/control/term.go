@@ -27,7 +27,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/slim"
 	"github.com/thaw-dev/thaw/platform/knative/team"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
-	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
@@ -138,12 +137,8 @@ func (t *leaderTerm) makeOrchestrator(ctx context.Context) {
 	if err != nil {
 		t.log.Error("the usage of teams is not known", "error", err)
 	}
-	var ahead *foresight.Options
-	if c.o.NewForesee != nil {
-		ahead = c.o.NewForesee()
-	}
 	t.orchestrator = orchestrator.New(orchestrator.Options{
-		Epoch: t.epoch, Catalog: t.catalog, Policy: c.o.Policy, Foresight: ahead, Ledger: ledger, Log: t.log,
+		Epoch: t.epoch, Catalog: t.catalog, Policy: c.o.Policy, Foresight: c.o.NewForesee(), Ledger: ledger, Log: t.log,
 		Hooks: orchestrator.Hooks{Event: t.onEvent},
 	})
 }
@@ -236,10 +231,10 @@ func (t *leaderTerm) parts() []func(context.Context) error {
 	return parts
 }
 
-// openWhenComplete waits, up to Options.Settle, until all pods have reported, and then
+// openWhenComplete waits, up to settleWait, until all pods have reported, and then
 // opens the hub to activators. Before, they would see no replicas.
 func (t *leaderTerm) openWhenComplete(ctx context.Context) error {
-	for end, over := time.Now().Add(t.c.o.Settle), false; !over && time.Now().Before(end); over = t.cluster.AllPodsReported() {
+	for end, over := time.Now().Add(settleWait), false; !over && time.Now().Before(end); over = t.cluster.AllPodsReported() {
 		if !backoff.Sleep(ctx, 20*time.Millisecond) {
 			return nil
 		}
@@ -250,7 +245,7 @@ func (t *leaderTerm) openWhenComplete(ctx context.Context) error {
 	backoff.Sleep(ctx, 50*time.Millisecond)
 	// A starting activator serves once it knows the models, so it should know routes and
 	// keys by then. The wait is bounded: with the API server away they may never come.
-	bounded, cancel := context.WithTimeout(ctx, t.c.o.Settle)
+	bounded, cancel := context.WithTimeout(ctx, settleWait)
 	defer cancel()
 	for _, done := range []<-chan struct{}{t.ingress.Pushed(), t.teams.Applied()} {
 		select {
