@@ -361,8 +361,5 @@ func LastLine(s string) string {
 	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
 		s = s[i+1:]
 	}
-	if len(s) > 500 {
-		s = s[:500] + "…"
-	}
-	return s
+	return functions.Shorten(s, 500)
 }
