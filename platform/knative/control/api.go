@@ -71,7 +71,7 @@ func (t *leaderTerm) public(function string) string {
 	if err != nil {
 		return function
 	}
-	if s := t.catalog.serviceOf(name); s != "" {
+	if s, _ := t.catalog.serviceOf(name); s != "" {
 		return functions.Name{Team: name.Team, Name: s}.String()
 	}
 	return function
@@ -97,7 +97,7 @@ func (c apiCatalog) Models() []*functions.Model {
 	seen := map[functions.Name]bool{}
 	for _, m := range c.r.catalog.Models() {
 		name := m.FullName()
-		if service := c.r.catalog.serviceOf(name); service != "" {
+		if service, _ := c.r.catalog.serviceOf(name); service != "" {
 			name.Name = service
 		}
 		if !seen[name] {
