@@ -166,7 +166,7 @@ func (c *Client) send(ctx context.Context, r *Request) (*Response, error) {
 			}
 			return nil, &Error{Addr: r.Addr, Kind: kind, Err: err}
 		}
-		res, err := k.exchange(ctx, r)
+		res, err := k.roundTrip(ctx, r)
 		if err == nil {
 			if early && !k.early && res.Status < 400 {
 				c.markUnsolicited(r.Addr) // it is no engine that answers before it has read the body
@@ -175,7 +175,7 @@ func (c *Client) send(ctx context.Context, r *Request) (*Response, error) {
 			res.takeUnsolicited()
 			return res, nil
 		}
-		k.endExchange()
+		k.exchange.end()
 		k.closeConn()
 		failed := k.failed(ErrNoAnswer, err)
 		failed.Resent = resent
@@ -196,7 +196,7 @@ func (c *Client) send(ctx context.Context, r *Request) (*Response, error) {
 		case errors.Is(err, errEarly):
 			reuse, early = false, true
 			continue
-		case failed.Kind == ErrNoAnswer && !k.wasAborted() && k.reused && !k.answered && !resent && time.Since(k.sentAt) < atOnce:
+		case failed.Kind == ErrNoAnswer && !errors.Is(failed, ErrCut) && k.reused && !k.answered && !resent && time.Since(k.sentAt) < atOnce:
 			// The engine closed it while it was idle: the request was never read.
 			reuse, resent = false, true
 			continue
@@ -245,7 +245,15 @@ func (c *Client) get(ctx context.Context, addr string, secure, reuse bool) (*con
 	}
 	k := newConn(c, addr, nc)
 	if secure {
-		if err := k.startTLS(ctx); err != nil {
+		var config *tls.Config
+		if c.o.TLS != nil {
+			config = c.o.TLS(addr)
+		}
+		if config == nil {
+			nc.Close()
+			return nil, fmt.Errorf("%s is to be reached over TLS, and no certificate of it is known: no agent of this server answers there", addr)
+		}
+		if err := k.transport.startTLS(ctx, config); err != nil {
 			return nil, err
 		}
 	}
@@ -256,28 +264,6 @@ func (c *Client) get(ctx context.Context, addr string, secure, reuse bool) (*con
 	k.watched = p.answers >= minAnswers && len(p.conns) > 1 && !secure && !c.o.Framed
 	c.mu.Unlock()
 	return k, nil
-}
-
-// startTLS makes a new connection TLS, or closes it.
-func (c *conn) startTLS(ctx context.Context) error {
-	var config *tls.Config
-	if c.c.o.TLS != nil {
-		config = c.c.o.TLS(c.addr)
-	}
-	if config == nil {
-		c.netConn.Close()
-		return fmt.Errorf("%s is to be reached over TLS, and no certificate of it is known: no agent of this server answers there", c.addr)
-	}
-	c.secure, c.asker = true, nil
-	c.under = &pollable{Conn: c.netConn, socket: c.socket}
-	conn := tls.Client(c.under, config)
-	c.netConn = conn
-	c.reader.Reset(conn)
-	if err := conn.HandshakeContext(ctx); err != nil {
-		conn.NetConn().Close()
-		return err
-	}
-	return nil
 }
 
 // AbortThrough ends every exchange with addr as if the engine had died, for an engine that is known
@@ -422,7 +408,7 @@ func (b bodyReader) Read(p []byte) (int, error) { return b.k.read(p) }
 // eighth of d late.
 func (r *Response) LimitSilence(d time.Duration) {
 	if r.k != nil {
-		r.k.limitSilence(d)
+		r.k.transport.limitSilence(time.Now(), d, d/8)
 	}
 }
 
