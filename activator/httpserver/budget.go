@@ -52,3 +52,40 @@ func (b *Budget) Used() int64 {
 	defer b.mu.Unlock()
 	return b.used
 }
+
+// charge is the memory that a Budget counts for the bodies of one connection or request. One
+// goroutine sets it; end may be called beside that.
+type charge struct {
+	budget  *Budget
+	account string
+
+	mu    sync.Mutex
+	bytes int64 // written under mu
+	ended bool
+}
+
+// set counts n bytes in place of those before.
+func (c *charge) set(n int64) error {
+	more := n - c.bytes
+	if more == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return errConnClosed
+	}
+	if err := c.budget.Add(c.account, more); err != nil {
+		return err
+	}
+	c.bytes = n
+	return nil
+}
+
+// end gives the bytes back; none are counted any more.
+func (c *charge) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.budget.Add(c.account, -c.bytes)
+	c.bytes, c.ended = 0, true
+}

@@ -113,14 +113,14 @@ func (c *conn) plainStream(res *Response, s *responseStream) {
 	defer s.Close()
 	b := appendLastAnswer(nil, res, c.s.date.now(time.Now()))
 	if c.req.Method == "HEAD" {
-		c.write(b)
+		c.out.write(b)
 		return
 	}
 	buf := make([]byte, 4<<10)
 	for {
 		n, err := s.Read(buf)
 		if b = append(b, buf[:n]...); len(b) > 0 && (n > 0 || err == io.EOF) {
-			if _, werr := c.write(b); werr != nil {
+			if _, werr := c.out.write(b); werr != nil {
 				return
 			}
 			b = b[:0]

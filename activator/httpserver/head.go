@@ -3,6 +3,7 @@ package httpserver
 import (
 	"bytes"
 	"fmt"
+	"strings"
 
 	"github.com/thaw-dev/thaw/activator/http1"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -15,7 +16,11 @@ type fieldSpan struct{ name, colon, value, end int32 }
 
 // head is what one pass over a raw head finds. Offsets are into the head.
 type head struct {
-	method, target [2]int32 // the target in origin form
+	raw            []byte      // until text has it; it may change behind the exchange
+	copied         string      // raw as text, once asked for
+	fields         []fieldSpan // in their order
+	lengths        uint64      // of the fields' names, one bit for each; see lengthBit
+	method, target [2]int32    // the target in origin form
 	host           [2]int32
 	authority      [2]int32 // of a target in absolute form
 	http10         bool
@@ -33,18 +38,18 @@ type head struct {
 // parseHead checks b, a whole head from its request line to its empty line, and appends
 // its fields' offsets to fields. The error names the fault and never repeats the head,
 // which holds secrets.
-func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.Error) {
-	h.length = -1
+func parseHead(b []byte, fields []fieldSpan) (h head, _ *openai.Error) {
+	h.raw, h.fields, h.length = b, fields, -1
 	i, e := h.parseRequestLine(b)
 	if e != nil {
-		return h, fields, e
+		return h, e
 	}
 	var counts fieldCounts
 	tooMany := false
 	for {
 		n := bytes.IndexByte(b[i:], '\n')
 		if n < 1 || b[i+n-1] != '\r' {
-			return h, fields, malformed("a line does not end with CR LF")
+			return h, malformed("a line does not end with CR LF")
 		}
 		l, start := b[i:i+n-1], int32(i)
 		i += n + 1
@@ -53,13 +58,13 @@ func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.E
 		}
 		c := bytes.IndexByte(l, ':')
 		if c <= 0 || !isToken(l[:c]) {
-			return h, fields, malformed("a field's name is not a token")
+			return h, malformed("a field's name is not a token")
 		}
 		v := l[c+1:]
 		if http1.HasControl(v) {
-			return h, fields, malformed("a field's value has control characters")
+			return h, malformed("a field's value has control characters")
 		}
-		if len(fields) == maxFields {
+		if len(h.fields) == maxFields {
 			tooMany = true
 			continue
 		}
@@ -71,22 +76,23 @@ func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.E
 			to--
 		}
 		f := fieldSpan{start, start + int32(c), start + int32(c+1+from), start + int32(c+1+to)}
-		fields = append(fields, f)
+		h.fields = append(h.fields, f)
+		h.lengths |= lengthBit(c)
 		if e := h.addField(l[:c], v[from:to], f, &counts); e != nil {
-			return h, fields, e
+			return h, e
 		}
 	}
 	if i != len(b) {
-		return h, fields, malformed("it goes on behind its end")
+		return h, malformed("it goes on behind its end")
 	}
 	h.whole = true
 	if tooMany {
-		return h, fields, openai.New(openai.HeadTooLarge, fmt.Sprintf("The request's head has more than %d fields: send fewer.", maxFields))
+		return h, openai.New(openai.HeadTooLarge, fmt.Sprintf("The request's head has more than %d fields: send fewer.", maxFields))
 	}
 	if a := b[h.authority[0]:h.authority[1]]; len(a) > 0 && !bytes.Equal(a, b[h.host[0]:h.host[1]]) {
-		return h, fields, malformed("the target is of another host than Host")
+		return h, malformed("the target is of another host than Host")
 	}
-	return h, fields, h.checkFraming(&counts)
+	return h, h.checkFraming(&counts)
 }
 
 func malformed(problem string) *openai.Error {
@@ -234,6 +240,68 @@ func (h *head) checkFraming(counts *fieldCounts) *openai.Error {
 	h.webSocket = counts.upgrades == 1 && counts.webSockets == 1 && counts.connectionUpgrade &&
 		!h.http10 && !h.close && !h.chunked && h.length <= 0
 	return nil
+}
+
+// setRequest sets what the head says of the request.
+func (h *head) setRequest(q *Request) {
+	setMethod(&q.Method, h.raw[h.method[0]:h.method[1]])
+	path, query, _ := bytes.Cut(h.raw[h.target[0]:h.target[1]], []byte{'?'})
+	setString(&q.Path, path)
+	setString(&q.Query, query)
+	setString(&q.Host, h.raw[h.host[0]:h.host[1]])
+	q.http10, q.webSocket = h.http10, h.upgrade
+}
+
+// setString makes *s equal to b, without allocating where it is already.
+func setString(s *string, b []byte) {
+	if *s != string(b) {
+		*s = string(b)
+	}
+}
+
+func setMethod(s *string, b []byte) {
+	switch string(b) {
+	case "POST":
+		*s = "POST"
+	case "GET":
+		*s = "GET"
+	default:
+		setString(s, b)
+	}
+}
+
+// text is the head as a string that outlives the exchange.
+func (h *head) text() string {
+	if h.raw != nil {
+		h.copied, h.raw = string(h.raw), nil
+	}
+	return h.copied
+}
+
+// lengthBit is the bit for names of n bytes: most fields that are asked for are not there, and
+// no field has a name of their length.
+func lengthBit(n int) uint64 { return 1 << (n & 63) }
+
+// value returns the values of a field as Request.Header does.
+func (h *head) value(name string) (value string) {
+	if h.lengths&lengthBit(len(name)) == 0 {
+		return ""
+	}
+	text := h.text()
+	found := false
+	for _, f := range h.fields {
+		if int(f.colon-f.name) != len(name) || !strings.EqualFold(text[f.name:f.colon], name) {
+			continue
+		}
+		if found {
+			value += ", " + text[f.value:f.end]
+			continue
+		}
+		if value, found = text[f.value:f.end], true; !isThawField(name) {
+			break
+		}
+	}
+	return value
 }
 
 func isToken(b []byte) bool {

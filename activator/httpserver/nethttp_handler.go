@@ -42,8 +42,7 @@ type handlerExchange struct {
 	res  Response
 	body []byte // kept for the next exchange where it is small
 
-	account string // what Authorize returned for body
-	charged int64  // what the handler counts for body
+	charge  charge // for body, to what Authorize returned
 	pace    pacedReader
 	control http.ResponseController
 
@@ -73,9 +72,7 @@ func (e *handlerExchange) eachField(yield func(Field) bool) {
 	}
 }
 
-func (e *handlerExchange) isHTTP10() bool      { return !e.r.ProtoAtLeast(1, 1) }
-func (e *handlerExchange) isDraining() bool    { return e.h.draining.Load() }
-func (e *handlerExchange) asksWebSocket() bool { return false }
+func (e *handlerExchange) isDraining() bool { return e.h.draining.Load() }
 
 // context is the exchange's, made when it is first asked for.
 func (e *handlerExchange) context() *Context {
@@ -122,10 +119,10 @@ func (h *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 	if !ok {
 		e = &handlerExchange{}
 	}
-	e.h, e.r = h, r
+	e.h, e.r, e.charge.budget = h, r, h.o.Bodies
 	defer h.release(e)
 	q := &e.req
-	*q = Request{Method: r.Method, Host: r.Host, from: e}
+	*q = Request{Method: r.Method, Host: r.Host, from: e, http10: !r.ProtoAtLeast(1, 1)}
 	q.Path, q.Query, _ = strings.Cut(r.RequestURI, "?")
 	e.res = Response{Fields: e.res.Fields[:0]}
 	receiver, limit := h.o.receiverOf(q)
@@ -163,9 +160,7 @@ func EndUnread(rw http.ResponseWriter, r *http.Request) {
 // release gives back what is kept for the next exchange.
 func (h *NetHTTPHandler) release(e *handlerExchange) {
 	e.finish()
-	if e.charged > 0 {
-		e.h.o.Bodies.Add(e.account, -e.charged)
-	}
+	e.charge.set(0)
 	fields, body := e.res.Fields, e.body
 	clear(fields)
 	if cap(body) > keepBody {
@@ -177,18 +172,13 @@ func (h *NetHTTPHandler) release(e *handlerExchange) {
 
 // setCharged counts bodies that are not small: these are a connection's own.
 func (e *handlerExchange) setCharged(n int) error {
-	if n <= keepBody && e.charged == 0 {
+	if n <= keepBody && e.charge.bytes == 0 {
 		return nil
 	}
-	if e.account == "" {
-		e.account = addressOf(e.r.RemoteAddr)
+	if e.charge.account == "" {
+		e.charge.account = addressOf(e.r.RemoteAddr)
 	}
-	more := int64(n) - e.charged
-	if err := e.h.o.Bodies.Add(e.account, more); err != nil {
-		return err
-	}
-	e.charged += more
-	return nil
+	return e.charge.set(int64(n))
 }
 
 // authorize asks whether the body may be read; if not, v.res is the answer. It does not ask
@@ -200,7 +190,7 @@ func (h *NetHTTPHandler) authorize(e *handlerExchange, received bool) (ok bool) 
 	if h.o.Authorize == nil || small && !received && r.Header["Expect"] == nil {
 		return true
 	}
-	callHandler(func(q *Request, res *Response) { e.account, ok = h.o.Authorize(q, res) }, &e.req, &e.res, h.o.Logger)
+	callHandler(func(q *Request, res *Response) { e.charge.account, ok = h.o.Authorize(q, res) }, &e.req, &e.res, h.o.Logger)
 	return ok
 }
 

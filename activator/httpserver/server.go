@@ -23,7 +23,7 @@ type server struct {
 	watchFailed bool     // there is none to be had, or no longer
 	listeners   map[net.Listener]struct{}
 	conns       map[*conn]struct{}
-	empty       chan struct{} // made by Shutdown, closed when the last wire is gone
+	empty       chan struct{} // made by Shutdown, closed when the last connection is gone
 }
 
 func newServer(o Options) *server {
@@ -138,16 +138,7 @@ func (s *server) Shutdown(ctx context.Context) error {
 		s.empty = nil
 	}
 	s.mu.Unlock()
-	s.each(func(c *conn) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.phase == idle {
-			c.Conn.Close()
-		}
-		if c.onDrain != nil {
-			go c.onDrain()
-		}
-	})
+	s.each(func(c *conn) { c.state.drain() })
 
 	var err error
 	select {
@@ -155,7 +146,7 @@ func (s *server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 		s.cutting.Store(true)
-		s.each(func(c *conn) { c.clientLeft(ErrDraining) })
+		s.each(func(c *conn) { c.state.clientLeft(ErrDraining) })
 		if !waitFor(empty, s.o.CutGrace) {
 			s.each(func(c *conn) { c.Conn.Close() })
 			waitFor(empty, time.Second) // a handler that ignores its context is left behind
