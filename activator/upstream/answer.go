@@ -99,19 +99,18 @@ func (a *answer) readHead(res *Response, headOnly bool) error {
 }
 
 func parseStatusLine(l []byte) (status int, err error) {
-	if len(l) < 12 || string(l[:7]) != "HTTP/1." || l[7] != '0' && l[7] != '1' || l[8] != ' ' || len(l) > 12 && l[12] != ' ' {
+	ok := len(l) >= 12 && string(l[:7]) == "HTTP/1." && (l[7] == '0' || l[7] == '1') && l[8] == ' ' && (len(l) == 12 || l[12] == ' ')
+	var n int64
+	if ok {
+		n, ok = http1.ParseLength(l[9:12], 3)
+	}
+	switch {
+	case !ok:
 		return 0, protocolError("its status line is %.60q", l)
+	case n < 100:
+		return 0, protocolError("its status is %d", n)
 	}
-	for _, d := range l[9:12] {
-		if d < '0' || d > '9' {
-			return 0, protocolError("its status line is %.60q", l)
-		}
-		status = status*10 + int(d-'0')
-	}
-	if status < 100 {
-		return 0, protocolError("its status is %d", status)
-	}
-	return status, nil
+	return int(n), nil
 }
 
 // readOneHead reads one status line and its fields.

@@ -66,10 +66,9 @@ type exchange struct {
 	bodyBegan atomic.Bool  // a byte of its answer's body came
 	stop      func() bool  // unhooks cancel; nil where ctx cannot end
 
-	mu        sync.Mutex
-	gen       uint64 // which exchange
-	cancelled error  // why it was cut
-	aborted   bool   // by AbortThrough
+	mu  sync.Mutex
+	gen uint64 // which exchange
+	cut error  // why the connection was closed under it: ErrCut, or the cause of cancel
 }
 
 // begin begins an exchange, and returns its generation.
@@ -77,7 +76,6 @@ func (e *exchange) begin(now time.Time) (gen uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.gen++
-	e.cancelled = nil
 	e.bodyBegan.Store(false)
 	e.begunAt.Store(now.UnixNano())
 	return e.gen
@@ -91,7 +89,7 @@ func (e *exchange) cancel(gen uint64, cause error) bool {
 	if e.gen != gen || e.begunAt.Load() == 0 {
 		return false
 	}
-	e.cancelled = cmp.Or(cause, context.Canceled)
+	e.cut = cmp.Or(cause, context.Canceled)
 	return true
 }
 
@@ -107,11 +105,11 @@ func (e *exchange) end() bool {
 	return ended
 }
 
-// cut returns why the exchange was cancelled, and whether its connection was aborted.
-func (e *exchange) cut() (cancelled error, aborted bool) {
+// cause is why the exchange was cut; nil if it was not.
+func (e *exchange) cause() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.cancelled, e.aborted
+	return e.cut
 }
 
 func newConn(c *Client, addr string, nc net.Conn) *conn {
@@ -129,7 +127,7 @@ func (c *conn) closeConn() {
 // abort closes it under whatever it is used for.
 func (c *conn) abort() {
 	c.exchange.mu.Lock()
-	c.exchange.aborted = true
+	c.exchange.cut = cmp.Or(c.exchange.cut, ErrCut)
 	c.exchange.mu.Unlock()
 	c.closeConn()
 }
@@ -215,8 +213,8 @@ func (c *conn) readHead(res *Response, headOnly bool) error {
 	return c.answer.readHead(res, headOnly)
 }
 
-// read reads the body of the answer.
-func (c *conn) read(p []byte) (n int, err error) {
+// Read reads the body of the answer.
+func (c *conn) Read(p []byte) (n int, err error) {
 	n, err = c.answer.read(p)
 	if n > 0 {
 		c.lastByte.Store(time.Now().UnixNano())
@@ -236,14 +234,14 @@ func (c *conn) read(p []byte) (n int, err error) {
 // known of it.
 func (c *conn) failed(kind, err error) *Error {
 	e := &Error{Addr: c.addr, Kind: kind, Err: err}
-	switch cause, aborted := c.exchange.cut(); {
-	case cause != nil:
+	switch cause := c.exchange.cause(); {
+	case cause != nil && cause != ErrCut:
 		e.Kind, e.Err = ErrCancelled, cause
 	case errors.Is(err, ErrProtocol):
 		e.Kind = ErrProtocol
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		e.Kind = ErrSilent
-	case aborted:
+	case cause == ErrCut:
 		e.Err = fmt.Errorf("%w: %w", ErrCut, err)
 	}
 	return e
@@ -259,7 +257,7 @@ func (c *conn) finish() {
 	if whole && more {
 		c.c.markUnsolicited(c.addr)
 	}
-	if cancelled, aborted := c.exchange.cut(); !whole || more || cancelled != nil || aborted {
+	if !whole || more || c.exchange.cause() != nil {
 		c.closeConn()
 		return
 	}

@@ -52,13 +52,13 @@ func readAnswer(raw string, sizes []int, size int, headOnly bool) (res *Response
 	p := make([]byte, size)
 	for range len(raw) + 2 {
 		var n int
-		n, err = k.read(p)
+		n, err = k.Read(p)
 		body += string(p[:n])
 		if err != nil {
 			break
 		}
 	}
-	if n, again := k.read(p); n != 0 || again == nil {
+	if n, again := k.Read(p); n != 0 || again == nil {
 		err = fmt.Errorf("it reads on behind %w", err)
 	}
 	return res, body, k.answer.in.Buffered() + len(nc.left), err

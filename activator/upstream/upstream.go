@@ -224,13 +224,12 @@ func (c *Client) get(ctx context.Context, addr string, secure, reuse bool) (*con
 	if p := c.peers[addr]; p != nil && reuse {
 		if k, rested := p.take(secure, c.o.Framed); k != nil {
 			c.count--
-			c.mu.Unlock()
 			if rested {
+				c.mu.Unlock()
 				k.reused = true
 				return k, nil
 			}
 			defer k.closeConn() // when the new one is there: what is known of the peer stays
-			c.mu.Lock()
 		}
 	}
 	c.mu.Unlock()
@@ -319,13 +318,9 @@ func (c *Client) sweepIdle() {
 		}
 		old = append(old, l[:n]...)
 		c.count -= n
-		if n > 0 {
-			p.idle = append([]*conn(nil), l[n:]...)
+		if p.idle = slices.Delete(l, 0, n); len(p.idle) > 0 {
+			next = min(next, c.o.IdleTimeout-now.Sub(p.idle[0].idleSince))
 		}
-		if n == len(l) {
-			continue
-		}
-		next = min(next, c.o.IdleTimeout-now.Sub(l[n].idleSince))
 	}
 	if c.count > 0 && !c.closed {
 		c.sweep.Reset(max(next, time.Millisecond))
@@ -390,18 +385,14 @@ func (r *Response) Read(p []byte) (int, error) {
 	if r.body != nil {
 		return r.body.Read(p)
 	}
-	return r.k.read(p)
+	return r.k.Read(p)
 }
 
 // Filter has Read read from what f makes of the body, whose length is unknown then. It is
 // called before the first Read.
 func (r *Response) Filter(f func(body io.Reader) io.Reader) {
-	r.body, r.Length = f(bodyReader{r.k}), -1
+	r.body, r.Length = f(r.k), -1
 }
-
-type bodyReader struct{ k *conn }
-
-func (b bodyReader) Read(p []byte) (int, error) { return b.k.read(p) }
 
 // LimitSilence sets how long the engine may be silent from now on, until the next
 // call; a Read that finds it longer silent fails with [ErrSilent], at most an
