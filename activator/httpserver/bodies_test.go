@@ -68,8 +68,8 @@ func TestBodiesTogetherAreBounded(t *testing.T) {
 func TestRefusedBodyIsGivenBack(t *testing.T) {
 	bodies := NewBudget(700<<10, 700<<10)
 	for name, counter := range map[string]bodyCounter{
-		"a connection": &bodyMemory{charge: charge{budget: bodies, account: "a"}},
-		"net/http":     &handlerExchange{charge: charge{budget: bodies, account: "a"}},
+		"a connection": &bodyMemory{Charge: Charge{Budget: bodies, Account: "a"}},
+		"net/http":     &handlerExchange{charge: Charge{Budget: bodies, Account: "a"}},
 	} {
 		_, err := readBody(strings.NewReader(strings.Repeat("x", 2<<20)), nil, 2<<20, 4<<20, counter)
 		if err != ErrBudgetUsed || bodies.Used() != 0 {

@@ -110,13 +110,13 @@ func (p *pacedReader) Read(b []byte) (int, error) {
 
 // bodyMemory is what a connection has for bodies beside its first buffer.
 type bodyMemory struct {
-	charge
+	Charge
 	large []byte // the body where the connection's buffer is too small for it
 	grown int64  // by how much that buffer has grown for a body
 }
 
 // setCharged counts n bytes for large.
-func (m *bodyMemory) setCharged(n int) error { return m.set(int64(n) + m.grown) }
+func (m *bodyMemory) setCharged(n int) error { return m.Set(int64(n) + m.grown) }
 
 // reset drops what is not kept for the next body.
 func (m *bodyMemory) reset() {
@@ -128,12 +128,12 @@ func (m *bodyMemory) reset() {
 
 // setAccount counts the memory for another account, without the body before.
 func (m *bodyMemory) setAccount(account string) error {
-	if account == m.account {
+	if account == m.Account {
 		return nil
 	}
 	m.large = nil
-	m.set(0)
-	m.account = account
+	m.Set(0)
+	m.Account = account
 	return m.setCharged(0)
 }
 
@@ -151,10 +151,11 @@ type connBody struct {
 // Read returns io.EOF with the last bytes of a body of declared length.
 func (c *connBody) Read(p []byte) (n int, err error) {
 	in := c.in
-	if !c.chunked && c.left == 0 {
+	switch {
+	case c.left > 0:
+	case !c.chunked:
 		return 0, io.EOF
-	}
-	if c.chunked && c.left == 0 {
+	default:
 		if err := c.nextChunk(); err != nil {
 			return 0, err
 		}

@@ -53,19 +53,22 @@ func (b *Budget) Used() int64 {
 	return b.used
 }
 
-// charge is the memory that a Budget counts for the bodies of one connection or request. One
-// goroutine sets it; end may be called beside that.
-type charge struct {
-	budget  *Budget
-	account string
+// Charge is what a Budget counts for the body of one request, or the bodies of a connection.
+// One goroutine sets it; End may be called beside that.
+type Charge struct {
+	Budget  *Budget
+	Account string
 
 	mu    sync.Mutex
-	bytes int64 // written under mu
+	bytes int64 // written under mu by the goroutine that sets it
 	ended bool
 }
 
-// set counts n bytes in place of those before.
-func (c *charge) set(n int64) error {
+var errChargeEnded = errors.New("httpserver: the memory for the body is given back")
+
+// Set counts n bytes in place of those before. Where they are not free it changes nothing,
+// and returns the error of Budget.Add; after End it returns an error.
+func (c *Charge) Set(n int64) error {
 	more := n - c.bytes
 	if more == 0 {
 		return nil
@@ -73,19 +76,21 @@ func (c *charge) set(n int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended {
-		return errConnClosed
+		return errChargeEnded
 	}
-	if err := c.budget.Add(c.account, more); err != nil {
-		return err
+	err := c.Budget.Add(c.Account, more)
+	if err == nil {
+		c.bytes = n
 	}
-	c.bytes = n
-	return nil
+	return err
 }
 
-// end gives the bytes back; none are counted any more.
-func (c *charge) end() {
+// End gives the bytes back, once, and counts none any more.
+func (c *Charge) End() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.budget.Add(c.account, -c.bytes)
-	c.bytes, c.ended = 0, true
+	if !c.ended {
+		c.Budget.Add(c.Account, -c.bytes)
+		c.ended = true
+	}
 }

@@ -1,7 +1,6 @@
 package httpserver
 
 import (
-	"errors"
 	"io"
 	"net"
 	"time"
@@ -67,7 +66,7 @@ func newConn(s *server, nc net.Conn, slot *Slot) *conn {
 	c := &conn{Conn: nc, s: s, slot: slot, opened: time.Now(), in: input{conn: nc}}
 	c.out.conn, c.out.timeout = nc, s.o.WriteTimeout
 	c.state.server, c.state.in = s, &c.in
-	c.body.budget = s.o.Bodies
+	c.body.Budget = s.o.Bodies
 	c.req.from = c
 	return c
 }
@@ -92,7 +91,7 @@ var requestLines = func() (f [2][2][2][]byte) {
 // means that the exchange before is over.
 func (c *conn) Read(p []byte) (int, error) {
 	if len(c.requestLine) == 0 {
-		if err := c.next(); err != nil {
+		if !c.next() {
 			return 0, io.EOF
 		}
 	}
@@ -101,47 +100,40 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// SetReadDeadline does nothing: the front sets the read deadline.
-func (c *conn) SetReadDeadline(time.Time) error { return nil }
+// The server behind sets no deadline: input has that of reads, and every write has its own.
 
-// SetWriteDeadline does nothing: every write has a deadline of its own.
+func (c *conn) SetDeadline(time.Time) error      { return nil }
+func (c *conn) SetReadDeadline(time.Time) error  { return nil }
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }
-
-// SetDeadline does nothing, as the two above.
-func (c *conn) SetDeadline(time.Time) error { return nil }
 
 // NetConn is the client's connection.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
-var (
-	errRefused    = errors.New("httpserver: the request was refused")
-	errConnClosed = errors.New("httpserver: the connection is over")
-)
-
-// next waits for the next request and reads it whole. An error means that the connection
+// next waits for the next request and reads it whole. It returns false where the connection
 // is over and any refusal has been sent.
-func (c *conn) next() error {
+func (c *conn) next() bool {
 	c.out.flush()
 	c.resetExchange()
 	c.slot.SetIdle(true)
 	c.state.setPhase(idle)
 	if c.s.draining.Load() {
-		return errConnClosed
+		return false
 	}
-	if refusal, err := c.readRequest(); err != nil {
-		return err
-	} else if refusal != nil {
+	refusal, err := c.readRequest()
+	if refusal != nil {
 		c.refuse(refusal)
-		return errRefused
+	}
+	if refusal != nil || err != nil {
+		return false
 	}
 	h := &c.head
 	c.requestLine = requestLines[index(c.req.Method == "HEAD")][index(h.http10)][index(c.rejected || c.slot.place == beyond || h.close ||
 		h.http10 && !h.keepAlive)]
 	if !c.slot.SetIdle(c.rejected) || !c.state.setPhase(busy) { // a rejected one may end to make room for another
 		c.req.closeReceived()
-		return errConnClosed
+		return false
 	}
-	return nil
+	return true
 }
 
 func index(b bool) int {
@@ -181,10 +173,10 @@ func (c *conn) Write(p []byte) (int, error) { return c.out.Write(p) }
 
 // Close is called by the server behind, once it is through with the connection.
 func (c *conn) Close() error {
-	if !c.state.close() {
+	if !c.state.setPhase(closed) {
 		return nil
 	}
-	c.body.end() // no answer is written any more
+	c.body.End() // no answer is written any more
 	c.out.flush()
 	c.state.stopWatch(ErrGone)
 	switch {

@@ -87,9 +87,11 @@ func (c *Context) End(reason error) {
 type phase uint8
 
 const (
-	idle    phase = iota // no byte of a request yet
-	reading              // some of one
-	busy                 // the handler has one, or its answer is being written
+	idle     phase = iota // no byte of a request yet
+	reading               // some of one
+	busy                  // the handler has one, or its answer is being written
+	upgraded              // it is a socket, whose reads show when the client leaves
+	closed                // the connection is over
 )
 
 // connState is what other goroutines than the one that serves a connection touch of it: the
@@ -101,7 +103,6 @@ type connState struct {
 
 	mu      sync.Mutex
 	phase   phase
-	closed  bool
 	gone    bool
 	ctx     *Context    // the context of this exchange, once asked for
 	timer   *time.Timer // starts the watch
@@ -111,21 +112,15 @@ type connState struct {
 	onDrain func()        // of an upgraded connection
 }
 
-// setPhase returns false where the connection is closed.
+// setPhase returns false, and sets nothing, where the connection is closed.
 func (c *connState) setPhase(p phase) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.phase == closed {
+		return false
+	}
 	c.phase = p
-	return !c.closed
-}
-
-// close ends the watch; false where it was called before.
-func (c *connState) close() bool {
-	c.mu.Lock()
-	closed := c.closed
-	c.closed = true
-	c.mu.Unlock()
-	return !closed
+	return true
 }
 
 // drain ends the connection where it is idle, and reports the drain to its upgraded one.
@@ -149,31 +144,19 @@ func (c *connState) context() *Context {
 	}
 	c.ctx = &Context{}
 	switch {
-	case c.phase != busy || c.closed:
+	case c.phase != busy && c.phase != upgraded:
 		c.ctx.End(errAnswered)
 	case c.gone:
 		c.ctx.End(ErrGone)
 	case c.server.cutting.Load():
 		c.ctx.End(ErrDraining)
+	case c.phase == upgraded: // is not watched
 	case c.timer == nil:
 		c.timer = time.AfterFunc(c.server.o.WatchAfter, c.startWatch)
 	default:
 		c.timer.Reset(c.server.o.WatchAfter)
 	}
 	return c.ctx
-}
-
-// setContext has ctx be that of an upgraded connection.
-func (c *connState) setContext(ctx *Context) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.ctx = ctx
-	switch {
-	case c.closed, c.gone:
-		ctx.End(ErrGone)
-	case c.server.cutting.Load():
-		ctx.End(ErrDraining)
-	}
 }
 
 // setOnDrain has an upgraded connection call f when a drain begins, or now.
@@ -192,7 +175,7 @@ func (c *connState) setOnDrain(f func()) {
 func (c *connState) startWatch() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ctx == nil || c.closed || c.gone || c.token != 0 || c.ahead != nil {
+	if c.ctx == nil || c.phase == closed || c.gone || c.token != 0 || c.ahead != nil {
 		return
 	}
 	if c.watch, c.token = watchConn(c); c.token != 0 {

@@ -40,12 +40,8 @@ type head struct {
 // which holds secrets.
 func parseHead(b []byte, fields []fieldSpan) (h head, _ *openai.Error) {
 	h.raw, h.fields, h.length = b, fields, -1
-	i, e := h.parseRequestLine(b)
-	if e != nil {
-		return h, e
-	}
 	var counts fieldCounts
-	tooMany := false
+	i, tooMany := 0, false
 	for {
 		n := bytes.IndexByte(b[i:], '\n')
 		if n < 1 || b[i+n-1] != '\r' {
@@ -53,6 +49,12 @@ func parseHead(b []byte, fields []fieldSpan) (h head, _ *openai.Error) {
 		}
 		l, start := b[i:i+n-1], int32(i)
 		i += n + 1
+		if start == 0 {
+			if e := h.parseRequestLine(l); e != nil {
+				return h, e
+			}
+			continue
+		}
 		if len(l) == 0 {
 			break
 		}
@@ -106,30 +108,25 @@ type fieldCounts struct {
 	connectionUpgrade                bool
 }
 
-// parseRequestLine reads the first line and returns where the next one begins.
-func (h *head) parseRequestLine(b []byte) (next int, _ *openai.Error) {
-	line := bytes.IndexByte(b, '\n')
-	if line < 1 || b[line-1] != '\r' {
-		return 0, malformed("a line does not end with CR LF")
-	}
-	l := b[:line-1]
+// parseRequestLine reads the first line.
+func (h *head) parseRequestLine(l []byte) *openai.Error {
 	sp := bytes.IndexByte(l, ' ')
 	if sp <= 0 || !isToken(l[:sp]) {
-		return 0, malformed("the method is not a token")
+		return malformed("the method is not a token")
 	}
 	if string(l[:sp]) == "PROXY" {
-		return 0, malformed("it begins with the PROXY protocol: turn that off in what forwards to this port")
+		return malformed("it begins with the PROXY protocol: turn that off in what forwards to this port")
 	}
 	h.method = [2]int32{0, int32(sp)}
 	last := bytes.LastIndexByte(l, ' ')
 	if last == sp {
-		return 0, malformed("the request line is incomplete")
+		return malformed("the request line is incomplete")
 	}
 	target := l[sp+1 : last]
 	h.target = [2]int32{int32(sp + 1), int32(last)}
 	for _, c := range target {
 		if c <= ' ' || c >= 0x7f || c == '#' {
-			return 0, malformed("the target has characters that no target has")
+			return malformed("the target has characters that no target has")
 		}
 	}
 	switch string(l[last+1:]) {
@@ -137,16 +134,16 @@ func (h *head) parseRequestLine(b []byte) (next int, _ *openai.Error) {
 	case "HTTP/1.0":
 		h.http10 = true
 	default:
-		return 0, malformed("the protocol is not HTTP/1.1 or HTTP/1.0")
+		return malformed("the protocol is not HTTP/1.1 or HTTP/1.0")
 	}
 	if string(l[:sp]) == "CONNECT" {
-		return 0, openai.New(openai.MethodNotAllowed, "CONNECT is not served.")
+		return openai.New(openai.MethodNotAllowed, "CONNECT is not served.")
 	}
 	if n := bytes.Index(target, []byte("://")); n > 0 && (http1.EqualFold(target[:n], "http") || http1.EqualFold(target[:n], "https")) {
 		n += len("://")
 		path := bytes.IndexByte(target[n:], '/')
 		if path <= 0 {
-			return 0, malformed("the target has no path")
+			return malformed("the target has no path")
 		}
 		from := h.target[0] + int32(n)
 		h.authority = [2]int32{from, from + int32(path)}
@@ -154,9 +151,9 @@ func (h *head) parseRequestLine(b []byte) (next int, _ *openai.Error) {
 		target = target[n+path:]
 	}
 	if len(target) == 0 || target[0] != '/' && (string(target) != "*" || string(l[:sp]) != "OPTIONS") {
-		return 0, malformed("the target is not a path")
+		return malformed("the target is not a path")
 	}
-	return line + 1, nil
+	return nil
 }
 
 // addField notes a field that frames the message or routes it.
@@ -304,29 +301,17 @@ func (h *head) value(name string) (value string) {
 	return value
 }
 
-func isToken(b []byte) bool {
-	for _, c := range b {
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		case c == '!', c == '#', c == '$', c == '%', c == '&', c == '\'', c == '*', c == '+',
-			c == '-', c == '.', c == '^', c == '_', c == '`', c == '|', c == '~':
-		default:
-			return false
-		}
-	}
-	return true
-}
+func isToken(b []byte) bool { return hasOnly(b, "!#$%&'*+.^_`|~") }
 
-// isHost takes what a host and its port are written with: no user, no path, no list.
-func isHost(b []byte) bool {
-	if len(b) == 0 || len(b) > 255 {
-		return false
-	}
+// isHost accepts what a host and its port are written with: no user, no path, no list.
+func isHost(b []byte) bool { return len(b) > 0 && len(b) <= 255 && hasOnly(b, "._:[]%") }
+
+// hasOnly reports whether b has no characters but letters, digits, '-' and those of others.
+func hasOnly(b []byte, others string) bool {
 	for _, c := range b {
 		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		case c == '.', c == '-', c == '_', c == ':', c == '[', c == ']', c == '%':
-		default:
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-':
+		case strings.IndexByte(others, c) < 0:
 			return false
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -165,10 +166,7 @@ func (c *conn) readBody() (refusal *openai.Error, err error) {
 	h, o := &c.head, &c.s.o
 	have := int64(c.in.w - c.in.r)
 	receiver, limit := o.receiverOf(&c.req)
-	if receiver == nil {
-		limit = o.MaxBody
-	}
-	if receiver == nil && !h.chunked && have >= h.length && h.length <= o.MaxBody {
+	if receiver == nil && !h.chunked && have >= h.length && h.length <= limit {
 		n := int(max(h.length, 0))
 		c.req.Body = c.in.buf[c.in.r : c.in.r+n : c.in.r+n]
 		c.in.r += n
@@ -181,7 +179,7 @@ func (c *conn) readBody() (refusal *openai.Error, err error) {
 		return nil, nil
 	}
 	if !c.slot.SetIdle(false) {
-		return nil, errConnClosed
+		return nil, net.ErrClosed
 	}
 	if err := c.body.setAccount(account); err != nil {
 		return bodyRefusal(err, limit)
@@ -202,13 +200,10 @@ func (c *conn) readBody() (refusal *openai.Error, err error) {
 	switch {
 	case receiver != nil:
 		return receiveBody(receiver, &c.req, &in, limit, o.Logger)
-	case h.chunked:
-		c.body.large, err = readBody(&in, c.body.large[:0], -1, o.MaxBody, &c.body)
-		c.req.Body = c.body.large
-	case h.length <= keepBody && c.in.r+int(h.length) <= max(len(c.in.buf), keepBody):
+	case !h.chunked && h.length <= keepBody && c.in.r+int(h.length) <= max(len(c.in.buf), keepBody):
 		err = c.readBehindHead(&in, c.in.r+int(h.length))
 	default:
-		c.body.large, err = readBody(&in, c.body.large[:0], int(h.length), o.MaxBody, &c.body)
+		c.body.large, err = readBody(&in, c.body.large[:0], int(h.length), limit, &c.body)
 		c.req.Body = c.body.large
 	}
 	return bodyRefusal(err, limit)

@@ -18,8 +18,9 @@ type Upgraded struct {
 
 // upgrade gives the connection to f, and ends it behind f.
 func (c *conn) upgrade(f func(*Upgraded)) {
-	u := &Upgraded{w: c, leftover: append([]byte(nil), c.in.buf[c.in.r:c.in.w]...), ctx: &Context{}}
-	c.state.setContext(u.ctx)
+	u := &Upgraded{w: c, leftover: append([]byte(nil), c.in.buf[c.in.r:c.in.w]...)}
+	c.state.setPhase(upgraded)
+	u.ctx = c.state.context()
 	c.body.large, c.body.grown, c.head = nil, 0, head{} // a socket may live for days
 	c.body.reset()
 	c.in.buf, c.in.r, c.in.w = nil, 0, 0
