@@ -168,8 +168,11 @@ func (c *conn) roundTrip(ctx context.Context, r *Request) (*Response, error) {
 	}
 	asks := t.asker != nil && c.reused && size <= oneWrite
 	if !asks {
-		if err := t.checkSilent(c.reused); err != nil {
-			return nil, err
+		switch found := t.look(); {
+		case found == spoke:
+			return nil, errUnsolicited
+		case found == ended && c.reused:
+			return nil, errStale
 		}
 	}
 	if c.watched {
@@ -271,7 +274,9 @@ func (c *conn) finish() {
 func (c *conn) send(r *Request, size int, asks bool) error {
 	t := &c.transport
 	c.sentAt = time.Now()
-	t.limitWrite(c.sentAt, writeWait+time.Duration(size/writeRate)*time.Second)
+	if wait := writeWait + time.Duration(size/writeRate)*time.Second; t.writeUntil.Sub(c.sentAt) < wait {
+		t.setWriteDeadline(c.sentAt.Add(wait + writeWait/2)) // not per request
+	}
 	b := appendHead(c.writeBuf[:0], r, size)
 	if size <= oneWrite {
 		for _, p := range r.Body {
@@ -342,11 +347,5 @@ func appendHead(b []byte, r *Request, size int) []byte {
 
 // isOwnField reports whether a request's field is written by appendHead itself.
 func isOwnField(name string) bool {
-	switch len(name) {
-	case 4:
-		return http1.EqualFold(name, "host")
-	case 6:
-		return http1.EqualFold(name, "expect")
-	}
-	return http1.IsFramingField(name)
+	return http1.EqualFold(name, "host") || http1.EqualFold(name, "expect") || http1.IsFramingField(name)
 }

@@ -66,12 +66,9 @@ func (t *transport) setReadDeadline(until time.Time) {
 	t.conn.SetReadDeadline(until)
 }
 
-// limitWrite lets writes take d from now on.
-func (t *transport) limitWrite(now time.Time, d time.Duration) {
-	if t.writeUntil.Sub(now) < d {
-		t.writeUntil = now.Add(d + writeWait/2) // not per request
-		t.conn.SetWriteDeadline(t.writeUntil)
-	}
+func (t *transport) setWriteDeadline(until time.Time) {
+	t.writeUntil = until
+	t.conn.SetWriteDeadline(until)
 }
 
 // What look finds on a connection.
@@ -88,20 +85,6 @@ var (
 	errUnsolicited = errors.New("it sent bytes before it got the request")
 	errEarly       = errors.New("it sent bytes before it got the whole request")
 )
-
-// checkSilent fails if the connection has ended, unless it is new, or has bytes before a
-// request is sent.
-func (t *transport) checkSilent(reused bool) error {
-	switch t.look() {
-	case spoke:
-		return errUnsolicited
-	case ended:
-		if reused {
-			return errStale
-		}
-	}
-	return nil
-}
 
 // look finds what is there to read, without waiting. A connection without a file
 // descriptor, which only tests have, is always silent.
