@@ -28,10 +28,8 @@ func bodyRefusal(err error, limit int64) (*openai.Error, error) {
 	case errors.Is(err, ErrBudgetUsed):
 		return openai.New(openai.QueueFull, "The server holds as many bodies as it may.").After(5 * time.Second), nil
 	case errors.Is(err, ErrShareUsed):
-		return openai.New(openai.RateLimitExceeded,
-				"The requests of this key, or of this address where there is no key, hold as much memory for bodies as one may.").After(
-				5 * time.Second),
-			nil
+		return openai.New(openai.RateLimitExceeded, "The requests of this key, or of this address where there is no key, "+
+			"hold as much memory for bodies as one may.").After(5 * time.Second), nil
 	case errors.Is(err, errChunk):
 		return openai.New(openai.InvalidRequest, "The request's body is not well formed: a chunk is wrong."), nil
 	case errors.Is(err, os.ErrDeadlineExceeded):

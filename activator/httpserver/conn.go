@@ -23,12 +23,13 @@ const (
 // The goroutine that serves the connection owns everything but what the locks of state and
 // body guard.
 type conn struct {
-	net.Conn // the client's
-	s        *server
-	slot     *Slot
-	opened   time.Time
-	used     bool   // a whole head has come
-	address  string // of the client, once it is needed
+	net.Conn    // the client's
+	s           *server
+	slot        *Slot
+	opened      time.Time
+	headTimeout time.Duration // of a head, and of the first byte
+	used        bool          // a whole head has come
+	address     string        // of the client, once it is needed
 
 	in    input
 	head  head // of this exchange
@@ -63,7 +64,10 @@ func (i *input) SetReadDeadline(t time.Time) error {
 
 func newConn(s *server, nc net.Conn, slot *Slot) *conn {
 	nc = tcp.Wrap(nc)
-	c := &conn{Conn: nc, s: s, slot: slot, opened: time.Now(), in: input{conn: nc}}
+	c := &conn{Conn: nc, s: s, slot: slot, opened: time.Now(), headTimeout: s.o.HeadTimeout, in: input{conn: nc}}
+	if slot.place == beyond {
+		c.headTimeout = min(beyondTimeout, c.headTimeout)
+	}
 	c.out.conn, c.out.timeout = nc, s.o.WriteTimeout
 	c.state.server, c.state.in = s, &c.in
 	c.body.Budget = s.o.Bodies
@@ -90,10 +94,8 @@ var requestLines = func() (f [2][2][2][]byte) {
 // Read returns the request line of the next request to the server behind. A call also
 // means that the exchange before is over.
 func (c *conn) Read(p []byte) (int, error) {
-	if len(c.requestLine) == 0 {
-		if !c.next() {
-			return 0, io.EOF
-		}
+	if len(c.requestLine) == 0 && !c.next() {
+		return 0, io.EOF
 	}
 	n := copy(p, c.requestLine)
 	c.requestLine = c.requestLine[n:]
@@ -105,9 +107,6 @@ func (c *conn) Read(p []byte) (int, error) {
 func (c *conn) SetDeadline(time.Time) error      { return nil }
 func (c *conn) SetReadDeadline(time.Time) error  { return nil }
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }
-
-// NetConn is the client's connection.
-func (c *conn) NetConn() net.Conn { return c.Conn }
 
 // next waits for the next request and reads it whole. It returns false where the connection
 // is over and any refusal has been sent.

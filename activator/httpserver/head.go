@@ -241,7 +241,14 @@ func (h *head) checkFraming(counts *fieldCounts) *openai.Error {
 
 // setRequest sets what the head says of the request.
 func (h *head) setRequest(q *Request) {
-	setMethod(&q.Method, h.raw[h.method[0]:h.method[1]])
+	switch method := h.raw[h.method[0]:h.method[1]]; string(method) {
+	case "POST":
+		q.Method = "POST"
+	case "GET":
+		q.Method = "GET"
+	default:
+		setString(&q.Method, method)
+	}
 	path, query, _ := bytes.Cut(h.raw[h.target[0]:h.target[1]], []byte{'?'})
 	setString(&q.Path, path)
 	setString(&q.Query, query)
@@ -253,17 +260,6 @@ func (h *head) setRequest(q *Request) {
 func setString(s *string, b []byte) {
 	if *s != string(b) {
 		*s = string(b)
-	}
-}
-
-func setMethod(s *string, b []byte) {
-	switch string(b) {
-	case "POST":
-		*s = "POST"
-	case "GET":
-		*s = "GET"
-	default:
-		setString(s, b)
 	}
 }
 

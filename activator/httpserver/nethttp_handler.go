@@ -29,7 +29,10 @@ type NetHTTPHandler struct {
 }
 
 // NewNetHTTPHandler makes a handler; it starts nothing.
-func NewNetHTTPHandler(o Options) *NetHTTPHandler { return &NetHTTPHandler{o: o.withDefaults()} }
+func NewNetHTTPHandler(o Options) *NetHTTPHandler {
+	return &NetHTTPHandler{o: o.withDefaults(), requests: sync.Pool{New: func() any { return &handlerExchange{} }},
+		buffers: sync.Pool{New: func() any { return new([firstBuffer]byte) }}}
+}
 
 // Drain lets requests find Draining true from now on.
 func (h *NetHTTPHandler) Drain() { h.draining.Store(true) }
@@ -115,10 +118,7 @@ func (h *NetHTTPHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 
 // Serve answers one request by a handler of its own.
 func (h *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handler) {
-	e, ok := h.requests.Get().(*handlerExchange)
-	if !ok {
-		e = &handlerExchange{}
-	}
+	e := h.requests.Get().(*handlerExchange)
 	e.h, e.r, e.charge.Budget = h, r, h.o.Bodies
 	defer h.release(e)
 	q := &e.req
@@ -245,10 +245,7 @@ func (h *NetHTTPHandler) write(e *handlerExchange, rw http.ResponseWriter) {
 	}
 	defer e.finish() // after the stream: the other way round its end would look like a cancel
 	defer closeStream(res.Stream, h.o.Logger)
-	buf, ok := h.buffers.Get().(*[firstBuffer]byte)
-	if !ok {
-		buf = new([firstBuffer]byte)
-	}
+	buf := h.buffers.Get().(*[firstBuffer]byte)
 	defer h.buffers.Put(buf)
 	writeResponse(rw, e.r.Method, res, func(p []byte) (int, error) {
 		n, err := readStream(res.Stream, p, h.o.Logger)

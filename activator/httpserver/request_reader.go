@@ -18,7 +18,7 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 	if c.in.buf == nil {
 		c.in.buf = make([]byte, min(firstBuffer, c.s.o.MaxHead))
 		if t, ok := c.Conn.(interface{ Handshake() error }); ok { // TLS: no slower than a head
-			c.in.SetReadDeadline(c.opened.Add(c.headTimeout()))
+			c.in.SetReadDeadline(c.opened.Add(c.headTimeout))
 			if err := t.Handshake(); err != nil {
 				return nil, err
 			}
@@ -72,9 +72,9 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 				first = now
 				c.state.setPhase(reading)
 			}
-			c.in.SetReadDeadline(first.Add(c.headTimeout()))
+			c.in.SetReadDeadline(first.Add(c.headTimeout))
 		} else if !c.used {
-			c.in.SetReadDeadline(c.opened.Add(c.headTimeout()))
+			c.in.SetReadDeadline(c.opened.Add(c.headTimeout))
 		} else if left := c.in.until.Sub(now); left < c.s.o.IdleTimeout || left > 2*c.s.o.IdleTimeout {
 			c.in.SetReadDeadline(now.Add(c.s.o.IdleTimeout + c.s.o.IdleTimeout/4)) // rarely, not per request
 		}
@@ -92,11 +92,6 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 	}
 }
 
-func headTooLarge(limit int) *openai.Error {
-	return openai.New(openai.HeadTooLarge,
-		fmt.Sprintf("The request's head is larger than %d bytes: send fewer and shorter fields; a browser's cookies are among them.", limit))
-}
-
 // checkHead refuses what is not served on this connection.
 func (c *conn) checkHead() *openai.Error {
 	h, q := &c.head, &c.req
@@ -108,14 +103,6 @@ func (c *conn) checkHead() *openai.Error {
 		return addressFull()
 	}
 	return nil
-}
-
-// headTimeout bounds a head, and the time until the first byte of a connection.
-func (c *conn) headTimeout() time.Duration {
-	if c.slot.place == beyond {
-		return min(beyondTimeout, c.s.o.HeadTimeout)
-	}
-	return c.s.o.HeadTimeout
 }
 
 // readHead reads the head that ends at an offset; the request is set where it is whole.
@@ -132,7 +119,8 @@ func (c *conn) readHead(end int) (e *openai.Error) {
 func (c *conn) refuseLargeHead(end int) *openai.Error {
 	c.in.buf = append(c.in.buf[:end], "\r\n"...)
 	c.readHead(len(c.in.buf))
-	return headTooLarge(c.s.o.MaxHead)
+	return openai.New(openai.HeadTooLarge, fmt.Sprintf(
+		"The request's head is larger than %d bytes: send fewer and shorter fields; a browser's cookies are among them.", c.s.o.MaxHead))
 }
 
 // authorize asks whether the body may be read, and for which account; if not, c.res is
@@ -164,9 +152,8 @@ func addressOf(remote string) string {
 // readBody reads the body behind the head, whose bytes so far are buf[r:w].
 func (c *conn) readBody() (refusal *openai.Error, err error) {
 	h, o := &c.head, &c.s.o
-	have := int64(c.in.w - c.in.r)
 	receiver, limit := o.receiverOf(&c.req)
-	if receiver == nil && !h.chunked && have >= h.length && h.length <= limit {
+	if receiver == nil && !h.chunked && int64(c.in.w-c.in.r) >= h.length && h.length <= limit {
 		n := int(max(h.length, 0))
 		c.req.Body = c.in.buf[c.in.r : c.in.r+n : c.in.r+n]
 		c.in.r += n
@@ -217,12 +204,11 @@ func (c *conn) readBehindHead(in *connBody, end int) error {
 		for to/2 >= end {
 			to /= 2
 		}
-		grown := c.body.grown
-		c.body.grown, c.body.large = int64(to-firstBuffer), nil
-		if err := c.body.setCharged(0); err != nil {
-			c.body.grown = grown
+		c.body.large = nil
+		if err := c.body.Set(int64(to - firstBuffer)); err != nil {
 			return err
 		}
+		c.body.grown = int64(to - firstBuffer)
 		c.in.buf = append(make([]byte, 0, to), c.in.buf...)[:to]
 	}
 	for c.in.w < end {

@@ -3,8 +3,10 @@ package httpserver
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -116,10 +118,7 @@ func (s *server) remove(c *conn) {
 
 func (s *server) each(f func(*conn)) {
 	s.mu.Lock()
-	all := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
 	for _, c := range all {
 		f(c)
