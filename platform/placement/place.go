@@ -22,9 +22,9 @@ type rank struct {
 	born    uint64
 }
 
-func (d *decision) rank(e *functionEntry) rank {
-	owed := e.f.Resources.GPUs > 0 && d.counts.computeClaim(e.f)
-	return rank{urgencyOf(e.need), !owed, d.counts.shareOf(e.f.Name.Team, 0), e.need.since, e.born}
+func (t *teamCounts) rank(e *functionEntry) rank {
+	owed := e.f.Resources.GPUs > 0 && t.computeClaim(e.f)
+	return rank{urgencyOf(e.need), !owed, t.shareOf(e.f.Name.Team, 0), e.need.since, e.born}
 }
 
 func (r rank) before(b rank) bool {
