@@ -15,7 +15,7 @@ func (s *State) Epoch() int64 { return s.epoch }
 // Deploy replaces the catalogue.
 func (s *State) Deploy(models ...*functions.Model) {
 	s.deploy(models)
-	s.orchestrator.Changed()
+	s.loop.orchestrator.Changed()
 }
 
 // Kill powers a node off: its replicas are gone, and its requests hang until the
@@ -35,7 +35,7 @@ func (s *State) Kill(node string) {
 				q.first = 0
 			}
 			q.last = 0
-			s.stranded = append(s.stranded, q)
+			s.traffic.stranded = append(s.traffic.stranded, q)
 			s.hangs(q)
 		}
 		r.finish(functions.Failed, "its node is gone")
@@ -76,7 +76,7 @@ func (s *State) Return(node string) {
 		n.heartbeats, n.changes = 0, 0
 	}
 	n.dead, n.mute, n.changed = false, false, true
-	for _, q := range slices.Clone(s.stranded) { // their connections are reset
+	for _, q := range slices.Clone(s.traffic.stranded) { // their connections are reset
 		if q.to == n {
 			q.fail("its connection was reset")
 		}
@@ -89,7 +89,7 @@ func (s *State) Return(node string) {
 		}
 	}
 	n.push()
-	s.handleDecided()
+	s.traffic.handleDecided()
 }
 
 // Slow divides the rates of a node's link and disk by a factor; 1 restores them.
@@ -106,9 +106,9 @@ func (s *State) Slow(node string, by float64) {
 // "" ends the fault.
 func (s *State) FailStarts(name functions.Name, cause string) {
 	if cause == "" {
-		delete(s.breaks, name)
+		delete(s.Faults.breaks, name)
 	} else {
-		s.breaks[name] = cause
+		s.Faults.breaks[name] = cause
 	}
 }
 
@@ -120,7 +120,7 @@ func (s *State) Crash(replica, cause string) bool {
 		return false
 	}
 	r.finish(functions.Failed, cause)
-	s.handleDecided()
+	s.traffic.handleDecided()
 	return true
 }
 
@@ -159,7 +159,7 @@ func (s *State) SetGPUUnhealthy(node string, gpu int, unhealthy bool) {
 }
 
 // Stall suspends the orchestrator for a duration.
-func (s *State) Stall(d time.Duration) { s.stalled = max(s.stalled, s.clock.now+d) }
+func (s *State) Stall(d time.Duration) { s.Faults.stalled = max(s.Faults.stalled, s.clock.now+d) }
 
 // Jump shifts the orchestrator's wall clock forward, or back if d is negative.
 func (s *State) Jump(d time.Duration) { s.skew += d }
@@ -184,14 +184,14 @@ func (s *State) Replace(while time.Duration) {
 // one.
 func (s *State) Restart() {
 	s.loop.dead = true
-	for _, q := range slices.Clone(s.active) {
+	for _, q := range slices.Clone(s.traffic.active) {
 		if q.rep != nil {
 			q.rep.removeRequest(q)
 		}
-		s.tally.broken++
+		s.tally.Broken++
 		q.end(EndOrchestratorLost, "")
 	}
-	s.stranded, s.decided = nil, nil
+	s.traffic.stranded, s.traffic.decided = nil, nil
 	s.demandChanged = nil
 	for _, f := range s.list {
 		f.snapshot = nil
@@ -274,7 +274,7 @@ type RequestView struct {
 
 // Requests yields the active requests.
 func (s *State) Requests(yield func(RequestView) bool) {
-	for _, q := range s.active {
+	for _, q := range s.traffic.active {
 		if !yield(RequestView{
 			ID: q.id, Function: q.f.name, Arrived: q.at, Waits: q.wait, Deadline: q.deadline,
 		}) {
@@ -285,4 +285,4 @@ func (s *State) Requests(yield func(RequestView) bool) {
 
 // RefusedForSpace counts loads and wake-ups that a node refused for lack of memory or GPUs: the
 // orchestrator believed they would fit.
-func (s *State) RefusedForSpace() int64 { return s.refusedForSpace }
+func (s *State) RefusedForSpace() int64 { return s.tally.refusedForSpace }

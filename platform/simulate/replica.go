@@ -194,7 +194,7 @@ func (r *replica) act(event uint8) {
 	case repBooted:
 		r.mark(spanSpawn, true)
 		r.booted = true
-		if cause := r.st.breaks[r.f.name]; cause != "" {
+		if cause := r.st.Faults.breaks[r.f.name]; cause != "" {
 			r.shortOf = engine.ShortOf(cause)
 			r.finish(functions.Failed, cause)
 			return
@@ -203,15 +203,15 @@ func (r *replica) act(event uint8) {
 	case repWarm:
 		r.mark(spanWarmup, true)
 		r.gen++ // cancels its deadlines
-		r.st.tally.starts++
+		r.st.tally.Starts++
 		r.enter(functions.Ready)
 		if r.hung {
 			r.after(hangProbeDelay, repHang)
 		}
 	case repRisen:
 		r.gen++
-		r.st.tally.starts++
-		r.st.tally.wakeUps++
+		r.st.tally.Starts++
+		r.st.tally.WakeUps++
 		r.level = 0
 		r.enter(functions.Ready)
 	case repExited:
@@ -419,7 +419,7 @@ func (r *replica) wakeUp() {
 	}
 	for _, g := range r.gpus {
 		if r.n.taken[g]+r.n.share(r.take) > 1+1e-9 {
-			r.st.refusedForSpace++
+			r.st.tally.refusedForSpace++
 			r.finish(functions.Failed, "its GPU is taken")
 			return
 		}
@@ -492,7 +492,7 @@ func (r *replica) finish(s functions.State, cause string) {
 	}
 	r.gen++
 	if r.state != functions.Ready && r.state != functions.Draining && r.state != functions.Sleeping {
-		r.st.tally.lost++
+		r.st.tally.StartsLost++
 	}
 	r.whenIdle = nil
 	r.stop()
