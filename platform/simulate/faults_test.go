@@ -27,7 +27,7 @@ func (s *State) Kill(node string) {
 	}
 	n.dead = true
 	for _, r := range slices.Clone(n.reps) {
-		for _, q := range slices.Clone(r.requests) {
+		for _, q := range slices.Clone(r.work.requests) {
 			r.removeRequest(q)
 			q.gen++
 			q.to = n
@@ -82,7 +82,7 @@ func (s *State) Return(node string) {
 		}
 	}
 	for _, r := range n.reps {
-		for _, q := range slices.Clone(r.requests) {
+		for _, q := range slices.Clone(r.work.requests) {
 			if q.replyLost {
 				q.done()
 			}
@@ -132,13 +132,13 @@ func (s *State) Hang(replica string) bool {
 		return false
 	}
 	r.hung = true
-	for _, q := range r.requests {
+	for _, q := range r.work.requests {
 		if q.first > s.clock.now {
 			q.first = 0
 			s.clock.set(s.clock.now+q.f.firstToken(), q, reqSilent, q.gen)
 		}
 	}
-	if len(r.requests) > 0 {
+	if len(r.work.requests) > 0 {
 		r.after(r.spec.Deadlines.Hang.Std()+hangProbeDelay, repHang)
 	}
 	return true
@@ -258,7 +258,7 @@ func (s *State) Replica(id string) (ReplicaView, bool) {
 
 func (r *replica) view() ReplicaView {
 	return ReplicaView{
-		ID: r.id, Node: r.n.id, Function: r.f.name, State: r.state, GPUs: r.gpus, Share: r.hold, InFlight: r.inFlight,
+		ID: r.id, Node: r.n.id, Function: r.f.name, State: r.state, GPUs: r.use.gpus, Share: r.use.hold, InFlight: len(r.work.requests),
 		Hung: r.hung, Since: r.since,
 	}
 }

@@ -110,7 +110,7 @@ func (n *node) document() {
 		case functions.Downloading, functions.Loading:
 			d.State = functions.NodeLoading
 		case functions.Ready:
-			if r.inFlight > 0 && d.State == functions.NodeIdle {
+			if len(r.work.requests) > 0 && d.State == functions.NodeIdle {
 				d.State = functions.NodeInferring
 			}
 		}

@@ -36,7 +36,7 @@ type request struct {
 	admission.Request
 	st   *State
 	id   uint64
-	slot int // index in State.active
+	slot int // index in State.traffic.active
 	f    *function
 	team *team
 	at   time.Duration
@@ -53,8 +53,8 @@ type request struct {
 
 	rep         *replica
 	to          *node // node that received it and does not answer
-	index       int   // index in rep.here
-	lined       bool  // it is in rep.line
+	index       int   // index in rep.work.requests
+	lined       bool  // it is in rep.work.line
 	first, last time.Duration
 	replyLost   bool // its answer was sent but does not arrive
 }

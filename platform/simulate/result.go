@@ -143,7 +143,7 @@ func (s *State) Result() Result {
 	for _, n := range s.nodes {
 		for _, x := range n.reps {
 			x.account()
-			live[x.f.team] = live[x.f.team].plus(x.gpuTime())
+			live[x.f.team] = live[x.f.team].plus(x.use.time())
 		}
 	}
 	var sum held
