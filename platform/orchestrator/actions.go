@@ -12,23 +12,22 @@ const reasonUser = "asked"
 
 func (l *loop) perform(ctx context.Context, a *placement.Action, now placement.Instant) {
 	switch a.Kind {
-	case placement.Start:
-		l.lifecycle.startReplica(ctx, a, now)
-		if f := l.functions[a.Function]; f != nil {
-			l.teams.recordRestart(f, now)
+	case placement.Stop, placement.Sleep:
+		r := l.replicas[a.Replica]
+		if r == nil || r.Stopping {
+			return
 		}
-	case placement.Stop:
-		if r := l.replicas[a.Replica]; r != nil && !r.Stopping {
-			l.teams.recordEviction(a, now)
+		if l.teams.recordEviction(a, now); a.Kind == placement.Sleep {
+			l.sleeping.begin(r, a, now)
+		} else {
 			l.lifecycle.stopReplica(r, a.Drain, a.Reason, a.For, now)
 		}
-	case placement.Sleep:
-		if r := l.replicas[a.Replica]; r != nil && !r.Stopping {
-			l.teams.recordEviction(a, now)
-			l.sleeping.begin(r, a, now)
+	case placement.Start, placement.WakeUp:
+		if a.Kind == placement.Start {
+			l.lifecycle.startReplica(ctx, a, now)
+		} else {
+			l.sleeping.wakeUp(ctx, a, now)
 		}
-	case placement.WakeUp:
-		l.sleeping.wakeUp(ctx, a, now)
 		if f := l.functions[a.Function]; f != nil {
 			l.teams.recordRestart(f, now)
 		}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
@@ -144,8 +143,7 @@ func New(o Options) *Orchestrator {
 	l.coldStarts = coldStartLog{world: w, inbox: l.inbox, started: o.Hooks.ColdStart}
 	l.leadership = leadership{world: w, epoch: o.Epoch, lease: o.Policy.Lease, refuse: l.lifecycle.refuseStart}
 	l.sleeping = sleeping{
-		world: w, commands: l.commands, publisher: &l.publisher, leadership: &l.leadership, coldStarts: &l.coldStarts,
-		stop: l.lifecycle.stopReplica,
+		world: w, commands: l.commands, leadership: &l.leadership, coldStarts: &l.coldStarts, stop: l.lifecycle.stopReplica,
 	}
 	l.lifecycle = lifecycle{
 		world: w, commands: l.commands, publisher: &l.publisher, leadership: &l.leadership, sleeping: &l.sleeping, coldStarts: &l.coldStarts,
@@ -206,17 +204,15 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 func (o *Orchestrator) WakeFor(name functions.Name, lease time.Duration) string {
 	o.loop.Lock()
 	f := o.loop.functions[name.WithoutAdapter()]
-	ready := f != nil && slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() })
-	last := ""
+	ready, last := f != nil && f.serving() > 0, ""
 	if ready && f.coldStart != nil {
 		last = f.coldStart.ID
 	}
 	o.loop.Unlock()
-	id := o.inbox.requestWake(name, 0, lease)
-	if ready {
-		return last
+	if id := o.inbox.requestWake(name, 0, lease); !ready {
+		return id
 	}
-	return id
+	return last
 }
 
 // randomID returns a random DNS label that begins with prefix, itself a DNS label.

@@ -187,21 +187,18 @@ func (a *teamAccounts) save(last bool) {
 const metricTeams = 1000
 
 func (a *teamAccounts) sample(yield func(metric string, value float64, labels ...string)) {
-	type row struct {
-		name                string
-		total               float64
-		inflicted, suffered uint64
-	}
 	a.Lock()
-	rows := make([]row, 0, len(a.All()))
-	for _, t := range a.All()[:min(len(a.All()), metricTeams)] {
+	teams := a.All()[:min(len(a.All()), metricTeams)]
+	rows := make([]quota.Account, len(teams))
+	for i, t := range teams {
 		t.Settle(a.lastTurn, a.timeNow())
-		rows = append(rows, row{t.Name, t.Total, t.Inflicted, t.Suffered})
+		rows[i] = *t
 	}
 	a.Unlock()
-	for _, r := range rows {
-		yield("thaw_team_gpu_seconds_total", r.total, r.name)
-		yield("thaw_team_evictions_total", float64(r.inflicted), r.name, "inflicted")
-		yield("thaw_team_evictions_total", float64(r.suffered), r.name, "suffered")
+	for i := range rows {
+		t := &rows[i]
+		yield("thaw_team_gpu_seconds_total", t.Total, t.Name)
+		yield("thaw_team_evictions_total", float64(t.Inflicted), t.Name, "inflicted")
+		yield("thaw_team_evictions_total", float64(t.Suffered), t.Name, "suffered")
 	}
 }

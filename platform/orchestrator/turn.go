@@ -153,11 +153,9 @@ func (l *loop) onWake(name functions.Name, w wakeRequest, now placement.Instant)
 	if w.userLease > 0 {
 		f.userLease = max(f.userLease, l.instant(w.at)+w.userLease)
 	}
-	for _, r := range f.replicas {
-		if r.serves() {
-			l.inbox.dropStartID(name, w.id)
-			return
-		}
+	if f.serving() > 0 {
+		l.inbox.dropStartID(name, w.id)
+		return
 	}
 	if w.untilReady { // over the API, not by a request
 		f.endPause()

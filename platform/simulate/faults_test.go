@@ -9,6 +9,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
+// streamIdle is the timeout between tokens after the first.
+const streamIdle = 5 * time.Minute
+
 // Epoch returns the epoch of the current orchestrator.
 func (s *State) Epoch() int64 { return s.epoch }
 

@@ -297,9 +297,6 @@ func (s *State) send(q *request, r *replica) {
 	q.arm()
 }
 
-// streamIdle is the timeout between tokens after the first.
-const streamIdle = 5 * time.Minute
-
 // firstToken is the timeout from sending a request to its first token.
 func (f *function) firstToken() time.Duration {
 	if f.model != nil && f.model.Spec.Deadlines.FirstToken > 0 {
