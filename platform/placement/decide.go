@@ -135,7 +135,7 @@ func (d *decision) addAction(a Action) {
 		d.attempt.mixPromise(a.Replica)
 	}
 	if a.Kind == Stop || a.Kind == Sleep {
-		d.log.Begin(d.plan.now, a.Function, explain.Cold, a.Reason).ChooseFor(a.Replica, a.For)
+		d.log.Begin(d.plan.now, a.Function, explain.Cold, a.Reason).Choose(a.Replica, a.For)
 	}
 	switch a.Kind {
 	case Sleep, Stop:

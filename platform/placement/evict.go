@@ -141,24 +141,7 @@ func (d *decision) sleepMemoryFits(m *nodeRoom, more functions.Bytes) bool {
 			}
 		}
 	}
-	for i := range d.plan.actions {
-		if a := &d.plan.actions[i]; a.Kind == Sleep && a.Node == m.node.ID && a.Level == 1 {
-			if f := d.functionOf(a.Function); f != nil {
-				more += f.SleepMemory
-			}
-		}
-	}
-	return more <= m.node.Sleep
-}
-
-// functionOf finds a function that has replicas.
-func (d *decision) functionOf(name functions.Name) *Function {
-	for f := range d.aliveFunctions() {
-		if f.Name == name {
-			return f
-		}
-	}
-	return nil
+	return more+m.slept <= m.node.Sleep
 }
 
 // wholeGPU is the memory that a GPU reserved whole counts for.
@@ -324,7 +307,7 @@ func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 			room, gone, least = at, append(gone[:0], set...), loss
 			v := &list[set[0]]
 			record.Add(a.victimRow(m, v, loss, ""))
-			record.Choose(v.r.ID)
+			record.Choose(v.r.ID, "")
 		}
 	}
 	if room < 0 {

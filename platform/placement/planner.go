@@ -326,11 +326,11 @@ func (p *Planner) scaleEntry(e *functionEntry) {
 	}
 }
 
-// Explain returns the last decision about a function, limited to kinds of package
-// explain if given, and the time of its plan. ok is false if none is recorded. The
-// caller fills in State, Now and Decided.
-func (p *Planner) Explain(name functions.Name, kinds ...string) (x functions.Explanation, at Instant, ok bool) {
-	x, at, ok = p.decision.log.Last(name, kinds...)
+// Explain returns the last decision about a function of a kind of package explain, and
+// the time of its plan. ok is false if none is recorded. The caller fills in State, Now and
+// Decided.
+func (p *Planner) Explain(name functions.Name, kind string) (x functions.Explanation, at Instant, ok bool) {
+	x, at, ok = p.decision.log.Last(name, kind)
 	if v, blocked := p.queue.blocked[name]; ok && blocked && x.Kind == explain.Place && x.Chosen == "" {
 		x.Reason = v.Message
 	}

@@ -156,7 +156,7 @@ func (w *world) undo() {
 	for i := range w.rooms {
 		m := &w.rooms[i]
 		m.now.Host, m.soon.Host = w.held[2*i].Host, w.held[2*i+1].Host
-		m.waiting = m.leaving > 0
+		m.waiting, m.slept = m.leaving > 0, 0
 	}
 }
 
