@@ -439,22 +439,17 @@ func (s *State) reportDemand() {
 	s.demandChanged = s.demandChanged[:0]
 }
 
-// path is the data path of one orchestrator. A replaced orchestrator has none: its data
-// path belonged to another process.
-type path struct {
-	*State
-	of *loop
-}
-
-var _ orchestrator.DataPath = (*path)(nil)
+// A loop is the data path of its orchestrator until another replaces it: then that data path
+// belonged to another process.
+var _ orchestrator.DataPath = (*loop)(nil)
 
 // superseded reports whether the orchestrator has been replaced.
-func (p *path) superseded() bool { return p.State.loop != p.of }
+func (l *loop) superseded() bool { return l.st.loop != l }
 
 // Publish applies snapshots. Requests admitted by them are sent before it returns.
-func (p *path) Publish(fs ...snapshot.Snapshot) {
-	st := p.State
-	if p.superseded() {
+func (l *loop) Publish(fs ...snapshot.Snapshot) {
+	st := l.st
+	if l.superseded() {
 		return
 	}
 	wall := st.wall()
@@ -473,9 +468,9 @@ func (p *path) Publish(fs ...snapshot.Snapshot) {
 }
 
 // Remove removes functions.
-func (p *path) Remove(names ...functions.Name) {
-	st := p.State
-	if p.superseded() {
+func (l *loop) Remove(names ...functions.Name) {
+	st := l.st
+	if l.superseded() {
 		return
 	}
 	for _, n := range names {
@@ -489,9 +484,9 @@ func (p *path) Remove(names ...functions.Name) {
 }
 
 // AbortThrough fails the requests at an agent that was declared lost.
-func (p *path) AbortThrough(agent string) {
-	st := p.State
-	if p.superseded() {
+func (l *loop) AbortThrough(agent string) {
+	st := l.st
+	if l.superseded() {
 		return
 	}
 	n := st.byID[strings.TrimPrefix(agent, "http://")]

@@ -125,13 +125,13 @@ func (s *State) begin() {
 		Epoch: s.epoch, Catalog: &s.catalog, Policy: s.c.Policy,
 		Progress: progress, Foresight: s.newForesight(),
 		Hooks: orchestrator.Hooks{Event: func(e functions.Event) {
-			if s.loop == l { // a replaced instance reports events that do not happen
+			if !l.superseded() { // a replaced instance reports events that do not happen
 				s.event(&e)
 			}
 		}},
 		Now: s.wall, NewID: s.newID, RunCommand: l.do, OnUpdate: func() { l.want(s.clock.now + s.c.Gather) },
 	})
-	l.orchestrator.Attach(&path{s, l})
+	l.orchestrator.Attach(l)
 	for _, f := range s.list {
 		if d := f.demand(); d.Active+d.Queued > 0 {
 			l.orchestrator.Demand(d)
@@ -258,7 +258,7 @@ func (l *loop) act(uint8) {
 	}
 	l.at = 0
 	st.tally.turns++
-	if st.loop == l {
+	if !l.superseded() {
 		st.reportDemand()
 	}
 	next := l.orchestrator.Turn(context.Background())
@@ -364,23 +364,29 @@ func (s *State) Pass(ctx context.Context, d time.Duration) error {
 
 func (s *State) until(ctx context.Context, at time.Duration) error {
 	for s.step(at) {
-		if s.c.Step != nil {
-			if err := s.c.Step(s); err != nil {
-				return err
-			}
-		}
-		if s.tally.events&4095 == 0 {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			s.recordUse()
+		if err := s.stepped(ctx, s.tally.events); err != nil {
+			return err
 		}
 	}
 	s.clock.now = max(s.clock.now, at)
 	return nil
 }
 
-func (s *State) recordUse() {
+// stepped follows each of n events or arrivals.
+func (s *State) stepped(ctx context.Context, n int64) error {
+	if s.c.Step != nil {
+		if err := s.c.Step(s); err != nil {
+			return err
+		}
+	}
+	if n&4095 != 0 {
+		return nil
+	}
+	s.reportProgress()
+	return ctx.Err()
+}
+
+func (s *State) reportProgress() {
 	if s.c.Progress != nil {
 		t := &s.tally
 		s.c.Progress(Progress{At: s.clock.now, Requests: t.requests, Cold: t.cold})
@@ -412,7 +418,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	if c.Begin != nil {
 		c.Begin(st)
 	}
-	n := 0
+	n := int64(0)
 	for r, err := range c.Requests {
 		if err != nil {
 			return Result{}, err
@@ -424,16 +430,9 @@ func Run(ctx context.Context, c Config) (Result, error) {
 			return Result{}, err
 		}
 		st.arrive(&r)
-		if st.c.Step != nil {
-			if err := st.c.Step(st); err != nil {
-				return Result{}, err
-			}
-		}
-		if n++; n&4095 == 0 {
-			if err := ctx.Err(); err != nil {
-				return Result{}, err
-			}
-			st.recordUse()
+		n++
+		if err := st.stepped(ctx, n); err != nil {
+			return Result{}, err
 		}
 	}
 	last := st.clock.now
@@ -446,7 +445,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 			return Result{}, err
 		}
 	}
-	st.recordUse()
+	st.reportProgress()
 	return st.Result(), nil
 }
 
