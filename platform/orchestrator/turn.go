@@ -1,7 +1,6 @@
 package orchestrator
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -270,9 +269,7 @@ func (l *loop) decide(ctx context.Context, now placement.Instant, all bool) time
 		turned := plan.Changed
 		if !l.startGraceOver {
 			l.startGraceOver = true
-			turned = slices.SortedFunc(maps.Keys(plan.Blocked), func(a, b functions.Name) int {
-				return cmp.Or(cmp.Compare(a.Team, b.Team), cmp.Compare(a.Name, b.Name))
-			})
+			turned = slices.SortedFunc(maps.Keys(plan.Blocked), functions.Name.Compare)
 		}
 		for _, name := range turned {
 			if f := l.functions[name]; f != nil {
