@@ -228,7 +228,7 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 	j.progress.update(func(p *Progress) { *p = Progress{State: Planning} })
 	files, err := j.listSource(ctx)
 	if source.KindOf(err) == source.Unavailable && j.digest == "" {
-		if d := j.loader.o.Store.LastDigest(j.locationKey); d != "" {
+		if d := j.loader.o.Store.Plans.LastDigest(j.locationKey); d != "" {
 			if c, herr := j.fromStore(d); c != nil && herr == nil {
 				j.loader.o.Log.Warn("source cannot be reached, using what came from it before", "source", j.location, "digest", d, "err", err)
 				return c, nil
@@ -241,7 +241,7 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 	j.mu.Lock()
 	j.listed = store.PlanKey(j.locationKey, files)
 	j.mu.Unlock()
-	if d := j.loader.o.Store.DigestOf(j.locationKey, files); d != "" {
+	if d := j.loader.o.Store.Plans.DigestOf(j.locationKey, files); d != "" {
 		if err := j.checkDigest(d); err != nil {
 			return nil, err
 		}
@@ -328,7 +328,7 @@ func (j *stagingJob) listSource(ctx context.Context) ([]source.File, error) {
 	var listing source.Plan
 	// Fewer attempts than for a range: no byte has been downloaded yet, and an
 	// older copy may be in the store.
-	patient := j.loader.o.Retry.Attempts == math.MaxInt && (j.loader.o.Store == nil || j.loader.o.Store.LastDigest(j.locationKey) == "")
+	patient := j.loader.o.Retry.Attempts == math.MaxInt && (j.loader.o.Store == nil || j.loader.o.Store.Plans.LastDigest(j.locationKey) == "")
 	err := j.retry(ctx, min(4, j.loader.o.Retry.Attempts), patient, func() (err error) {
 		listing, err = j.source.Plan(ctx, j.location, j.patterns)
 		return err

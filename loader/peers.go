@@ -116,7 +116,7 @@ func (l *Loader) openRange(ctx context.Context, planKey, name string, off, n int
 }
 
 func (l *Loader) openPublished(planKey, name string, off, n int64, missing error) (*BlockRead, error) {
-	if d := l.o.Store.DigestOfPlan(planKey); d != "" {
+	if d := l.o.Store.Plans.DigestOfPlan(planKey); d != "" {
 		e, lease, err := l.o.Store.Acquire(d)
 		if err == nil {
 			for _, have := range e.Files {
@@ -138,7 +138,7 @@ func (l *Loader) openPublished(planKey, name string, off, n int64, missing error
 
 // HasPlan reports whether a plan is published here; planKey is the key of Peers.Join.
 func (l *Loader) HasPlan(planKey string) bool {
-	return l.o.Store != nil && l.o.Store.DigestOfPlan(planKey) != ""
+	return l.o.Store != nil && l.o.Store.Plans.DigestOfPlan(planKey) != ""
 }
 
 // arrivalOfPlan returns the files of a running staging; nil if there is none of the plan.

@@ -131,7 +131,7 @@ func (s *Store) Acquire(digest string) (Entry, *Lease, error) {
 	if err != nil {
 		return Entry{}, nil, err
 	}
-	dir := s.path("checkpoints", h)
+	dir := s.layout.path("checkpoints", h)
 	if _, err := os.Stat(dir); err != nil {
 		return Entry{}, nil, &source.Error{Kind: source.Missing, Detail: "checkpoint " + digest + " is not in the store"}
 	}
@@ -156,7 +156,7 @@ func (s *Store) Acquire(digest string) (Entry, *Lease, error) {
 // are nil if path is not a checkpoint of this store.
 func (s *Store) AcquirePath(path string) (*Lease, error) {
 	dir := filepath.Dir(path)
-	if h := filepath.Base(dir); filepath.Base(path) == "files" && isHex(h, 64) && dir == s.path("checkpoints", h) {
+	if h := filepath.Base(dir); filepath.Base(path) == "files" && isHex(h, 64) && dir == s.layout.path("checkpoints", h) {
 		_, lease, err := s.Acquire("sha256:" + h)
 		return lease, err
 	}
@@ -164,7 +164,7 @@ func (s *Store) AcquirePath(path string) (*Lease, error) {
 }
 
 func (s *Store) entry(h string) (Entry, error) {
-	dir := s.path("checkpoints", h)
+	dir := s.layout.path("checkpoints", h)
 	raw, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
 	if err != nil {
 		return Entry{}, err
@@ -202,7 +202,7 @@ const minBlock = 512
 // List returns the published checkpoints, last used first.
 func (s *Store) List() ([]Entry, error) {
 	var out []Entry
-	err := s.locked(func() (err error) {
+	err := s.layout.locked(func() (err error) {
 		out, err = s.list()
 		return err
 	})
@@ -212,7 +212,7 @@ func (s *Store) List() ([]Entry, error) {
 // list returns the entries; the caller holds the store's lock, because probing a lease
 // takes it for a moment.
 func (s *Store) list() ([]Entry, error) {
-	dirs, err := os.ReadDir(s.path("checkpoints"))
+	dirs, err := os.ReadDir(s.layout.path("checkpoints"))
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +226,7 @@ func (s *Store) list() ([]Entry, error) {
 			s.o.Log.Warn("checkpoint cannot be read", "digest", d.Name(), "err", err)
 			continue
 		}
-		f, err := lockFile(s.path("checkpoints", d.Name(), "lease"), true, false)
+		f, err := lockFile(s.layout.path("checkpoints", d.Name(), "lease"), true, false)
 		switch {
 		case errors.Is(err, errBusy):
 			e.Leased, e.Pinned = true, true
@@ -286,7 +286,7 @@ func (s *Store) Verify(ctx context.Context, digest string) error {
 	if first == nil {
 		return nil
 	}
-	if err := s.locked(func() error { return s.quarantine(e, folder, bad) }); err != nil {
+	if err := s.layout.locked(func() error { return s.quarantine(e, folder, bad) }); err != nil {
 		if source.KindOf(err) == source.Missing {
 			return err
 		}
@@ -325,13 +325,13 @@ func (s *Store) quarantine(e Entry, folder os.FileInfo, bad []os.FileInfo) error
 		if !drop {
 			continue
 		}
-		if err := s.discard(filepath.Dir(other.Path)); err != nil {
+		if err := s.layout.discard(filepath.Dir(other.Path)); err != nil {
 			return err
 		}
 	}
 	for tree := range found {
 		s.quarantined.Add(1)
-		if name := s.blob(tree); isBad(name) {
+		if name := s.layout.blob(tree); isBad(name) {
 			if err := ignoreMissing(os.Remove(name)); err != nil {
 				return err
 			}

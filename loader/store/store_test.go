@@ -146,7 +146,7 @@ func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
 	if used, budget, err := s.Usage(); used != 8000 || budget != 10_000 || err != nil {
 		t.Errorf("%d of %d, %v", used, budget, err)
 	}
-	if s.LastDigest("one") != "" || s.LastDigest("two") != two.Digest {
+	if s.Plans.LastDigest("one") != "" || s.Plans.LastDigest("two") != two.Digest {
 		t.Error("what a source led to last")
 	}
 }
