@@ -89,7 +89,7 @@ type Staging struct {
 
 func newStaging(j *stagingJob, o StageOptions) *Staging {
 	s := &Staging{job: j, priority: o.Priority}
-	j.addPriority(o.Priority, +1)
+	j.priorities.add(o.Priority, +1)
 	return s
 }
 
@@ -133,8 +133,8 @@ func (s *Staging) SetPriority(p Priority) {
 	if s.released || s.priority == p {
 		return
 	}
-	s.job.addPriority(p, +1)
-	s.job.addPriority(s.priority, -1)
+	s.job.priorities.add(p, +1)
+	s.job.priorities.add(s.priority, -1)
 	s.priority = p
 }
 
@@ -147,6 +147,6 @@ func (s *Staging) Release() {
 		return
 	}
 	s.released = true
-	s.job.addPriority(s.priority, -1)
+	s.job.priorities.add(s.priority, -1)
 	s.job.release()
 }
