@@ -132,9 +132,6 @@ func (s *Store) Acquire(digest string) (Entry, *Lease, error) {
 		return Entry{}, nil, err
 	}
 	dir := s.layout.path("checkpoints", h)
-	if _, err := os.Stat(dir); err != nil {
-		return Entry{}, nil, &source.Error{Kind: source.Missing, Detail: "checkpoint " + digest + " is not in the store"}
-	}
 	f, err := lockFile(filepath.Join(dir, "lease"), false, true)
 	if errors.Is(err, os.ErrNotExist) {
 		return Entry{}, nil, &source.Error{Kind: source.Missing, Detail: "checkpoint " + digest + " is not in the store"}

@@ -39,14 +39,7 @@ func (p *PlanIndex) DigestOfPlan(key string) string {
 	for _, e := range list {
 		raw, err := os.ReadFile(p.layout.path("sources", e.Name()))
 		var ix planRecord
-		if err != nil || json.Unmarshal(raw, &ix) != nil {
-			continue
-		}
-		files := make([]source.File, 0, len(ix.Files))
-		for _, f := range ix.Files {
-			files = append(files, source.File{Name: f.Name, Size: f.Size, Version: f.Version})
-		}
-		if PlanKey(ix.LocationKey, files) == key {
+		if err == nil && json.Unmarshal(raw, &ix) == nil && ix.planKey() == key {
 			return p.ifPublished(ix.Digest)
 		}
 	}
@@ -59,6 +52,14 @@ type planRecord struct {
 	Digest      string     `json:"digest"`
 	Block       int64      `json:"block"` // size of the blocks of the trees
 	Files       []planFile `json:"files"`
+}
+
+func (r *planRecord) planKey() string {
+	files := make([]source.File, 0, len(r.Files))
+	for _, f := range r.Files {
+		files = append(files, source.File{Name: f.Name, Size: f.Size, Version: f.Version})
+	}
+	return PlanKey(r.LocationKey, files)
 }
 
 type planFile struct {
@@ -93,17 +94,8 @@ func (p *PlanIndex) LastDigest(locationKey string) string {
 // versions; "" if there is none.
 func (p *PlanIndex) DigestOf(locationKey string, files []source.File) string {
 	ix, ok := p.index(locationKey)
-	if !ok || len(ix.Files) != len(files) {
+	if !ok || ix.planKey() != PlanKey(locationKey, files) {
 		return ""
-	}
-	byName := make(map[string]planFile, len(ix.Files))
-	for _, f := range ix.Files {
-		byName[f.Name] = f
-	}
-	for _, f := range files {
-		if k, ok := byName[f.Name]; !ok || k.Size != f.Size || k.Version != f.Version {
-			return ""
-		}
 	}
 	return p.ifPublished(ix.Digest)
 }

@@ -227,7 +227,13 @@ func (i *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
 		}
 	}
 	err = s.layout.locked(func() error {
-		if err := i.linkBlobs(); err != nil {
+		for _, p := range i.parts {
+			if err := p.linkBlob(p.Tree()); err != nil {
+				return err
+			}
+		}
+		// The folders made above are new names.
+		if err := s.layout.syncFolder(s.layout.path("blobs", "tree")); err != nil {
 			return err
 		}
 		if err := s.layout.publish(e); err != nil {
@@ -248,16 +254,6 @@ func (i *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
 	}
 	i.closeParts()
 	return out, lease, i.remove()
-}
-
-func (i *Ingest) linkBlobs() error {
-	for _, p := range i.parts {
-		if err := p.linkBlob(p.Tree()); err != nil {
-			return err
-		}
-	}
-	// The folders made above are new names.
-	return i.s.layout.syncFolder(i.s.layout.path("blobs", "tree"))
 }
 
 // PollShared checks a part that another staging fetches (Part.otherWriter): if its

@@ -3,11 +3,11 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/thaw-dev/thaw/loader/source"
 )
@@ -51,9 +51,6 @@ func (s *Store) Remove(digest string) error {
 // pinned. The caller holds the store's lock.
 func (s *Store) evictCheckpoint(h string) (bool, error) {
 	dir := s.layout.path("checkpoints", h)
-	if _, err := os.Stat(dir); err != nil {
-		return false, err
-	}
 	lease, err := lockFile(filepath.Join(dir, "lease"), true, false)
 	if errors.Is(err, errBusy) {
 		return false, nil
@@ -95,11 +92,11 @@ func (s *Store) reserve(need int64, keepPart string) error {
 			return nil
 		}
 		if !evicted && !fits {
-			can, err := s.evictable()
+			pinned, err := s.pinnedBytes()
 			if err != nil {
 				return err
 			}
-			if used-can+need > total {
+			if pinned+need > total {
 				return s.noSpaceError(need, avail, used)
 			}
 		}
@@ -117,28 +114,19 @@ func (s *Store) reserve(need int64, keepPart string) error {
 	}
 }
 
-// evictable is an upper bound of the bytes that evicting everything unpinned frees.
-func (s *Store) evictable() (int64, error) {
-	used, err := s.layout.used()
-	if err != nil {
-		return 0, err
-	}
+// pinnedBytes is the size of the files that checkpoints keep which cannot be evicted.
+func (s *Store) pinnedBytes() (sum int64, err error) {
 	list, err := s.list()
-	if err != nil {
-		return 0, err
-	}
-	retained := make(map[string]int64)
+	counted := make(map[string]bool)
 	for _, e := range list {
 		for _, f := range e.Files {
-			if e.Pinned {
-				retained[f.Tree] = f.Size
+			if e.Pinned && !counted[f.Tree] {
+				counted[f.Tree] = true
+				sum += f.Size
 			}
 		}
 	}
-	for _, n := range retained {
-		used -= n
-	}
-	return used, nil
+	return sum, err
 }
 
 func (s *Store) noSpaceError(need, avail, used int64) error {
@@ -211,31 +199,23 @@ func (s *Store) dropPart(except string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	var name string
-	var age time.Time
+	var parts []fs.FileInfo
 	for _, d := range dirs {
-		fi, err := d.Info()
-		if err != nil || d.Name() == except {
-			continue
+		if fi, err := d.Info(); err == nil && d.Name() != except {
+			parts = append(parts, fi)
 		}
-		lock, err := lockFile(s.layout.path("parts", d.Name(), "lock"), true, false)
+	}
+	slices.SortStableFunc(parts, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	for _, part := range parts {
+		dir := s.layout.path("parts", part.Name())
+		lock, err := lockFile(filepath.Join(dir, "lock"), true, false)
 		if err != nil {
 			continue
 		}
-		lock.Close()
-		if name == "" || fi.ModTime().Before(age) {
-			name, age = d.Name(), fi.ModTime()
-		}
+		defer lock.Close()
+		s.evictions.Add(1)
+		s.o.Log.Info("unfinished staging dropped", "part", part.Name())
+		return true, s.layout.discard(dir)
 	}
-	if name == "" {
-		return false, nil
-	}
-	lock, err := lockFile(s.layout.path("parts", name, "lock"), true, false)
-	if err != nil {
-		return false, nil
-	}
-	defer lock.Close()
-	s.evictions.Add(1)
-	s.o.Log.Info("unfinished staging dropped", "part", name)
-	return true, s.layout.discard(s.layout.path("parts", name))
+	return false, nil
 }

@@ -162,16 +162,11 @@ func (s *Store) dropOtherFormat(h string) error {
 			"needs it", "folder", s.layout.path("checkpoints", h))
 		return nil
 	}
-	lease, err := lockFile(s.layout.path("checkpoints", h, "lease"), true, false)
-	if errors.Is(err, errBusy) {
-		return nil
+	ok, err := s.evictCheckpoint(h)
+	if ok && err == nil {
+		s.o.Log.Warn("checkpoint of another version of thaw deleted, it is staged again when a model needs it", "digest", "sha256:"+h)
 	}
-	if err != nil {
-		return err
-	}
-	defer lease.Close()
-	s.o.Log.Warn("checkpoint of another version of thaw deleted, it is staged again when a model needs it", "digest", "sha256:"+h)
-	return s.layout.discard(s.layout.path("checkpoints", h))
+	return err
 }
 
 const newPrefix = ".new-"
