@@ -91,22 +91,17 @@ func (s *Source) getJSON(ctx context.Context, p bucketLocation, at string, query
 	if s.configError != nil {
 		return s.configError
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"?"+query.Encode(), nil)
+	r, err := httpsource.Send(ctx, s.http, http.MethodGet, at+"?"+query.Encode(), p.String(), "", func(req *http.Request) error {
+		return s.authorize(req, p, s.tokens)
+	})
 	if err != nil {
-		return &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "is not a valid address"}
-	}
-	if err := s.authorize(req, p, s.tokens); err != nil {
 		return err
-	}
-	r, err := s.http.Do(req)
-	if err != nil {
-		return httpsource.Network(ctx, p.String(), "", err)
 	}
 	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
 		return s.responseError(r, p, "")
 	}
-	return p.Decode(r, maxAnswer, json.Unmarshal, into, "the answer is not what the API gives")
+	return httpsource.Decode(r, maxAnswer, p.String(), json.Unmarshal, into, "the answer is not what the API gives")
 }
 
 func (s *Source) authorize(req *http.Request, p bucketLocation, tokens *tokens) error {

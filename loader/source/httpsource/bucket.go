@@ -143,19 +143,6 @@ func (b Bucket) Upload(client *http.Client, req *http.Request, name string) (*ht
 	return r, nil
 }
 
-// Decode reads an answer of at most limit bytes into a value. unmarshal is that of its format,
-// and problem describes an answer which it refuses.
-func (b Bucket) Decode(r *http.Response, limit int64, unmarshal func([]byte, any) error, into any, problem string) error {
-	raw, err := ReadBody(r, limit, b.String())
-	if err != nil {
-		return err
-	}
-	if unmarshal(raw, into) != nil {
-		return b.Malformed("", problem)
-	}
-	return nil
-}
-
 // Exactly returns the first size bytes of r, and an error if there are fewer, so that
 // no partial object is stored.
 func Exactly(r io.Reader, size int64) io.Reader { return &exactly{r, size} }

@@ -212,12 +212,8 @@ func (s *Source) getJSON(ctx context.Context, p repoLocation, at, token string, 
 	if r.StatusCode != http.StatusOK {
 		return "", s.responseError(r, p, "", token)
 	}
-	raw, err := httpsource.ReadBody(r, maxAnswer, p.String())
-	if err != nil {
+	if err := httpsource.Decode(r, maxAnswer, p.String(), json.Unmarshal, into, "the hub's answer is not what its API gives"); err != nil {
 		return "", err
-	}
-	if json.Unmarshal(raw, into) != nil {
-		return "", malformed(p, "", "the hub's answer is not what its API gives")
 	}
 	return s.nextPage(p, r.Header.Get("Link"))
 }

@@ -271,7 +271,8 @@ func (s *Source) list(ctx context.Context, p bucketLocation, query url.Values, i
 	if r.StatusCode != http.StatusOK {
 		return s.responseError(r, p, "")
 	}
-	return p.Decode(r, maxAnswer, xml.Unmarshal, into, "the listing is not what S3 gives: AWS_ENDPOINT_URL may name a console or a web site")
+	return httpsource.Decode(r, maxAnswer, p.String(), xml.Unmarshal, into,
+		"the listing is not what S3 gives: AWS_ENDPOINT_URL may name a console or a web site")
 }
 
 // single returns one object, but for its name.

@@ -214,18 +214,12 @@ func (s *Source) headAll(ctx context.Context, location string, u *url.URL, files
 }
 
 func (s *Source) send(ctx context.Context, location, method string, u *url.URL, fields http.Header) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
-	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: location, Detail: "is not a valid address"}
-	}
-	maps.Copy(req.Header, fields)
-	req.Header.Set("Accept-Encoding", "identity")
-	req.Header.Set("Accept", "application/json, text/html;q=0.9, */*;q=0.8")
-	r, err := s.http.Do(req)
-	if err != nil {
-		return nil, httpsource.Network(ctx, location, "", err)
-	}
-	return r, nil
+	return httpsource.Send(ctx, s.http, method, u.String(), location, "", func(req *http.Request) error {
+		maps.Copy(req.Header, fields)
+		req.Header.Set("Accept-Encoding", "identity")
+		req.Header.Set("Accept", "application/json, text/html;q=0.9, */*;q=0.8")
+		return nil
+	})
 }
 
 const modifiedPrefix = "modified:"
