@@ -65,10 +65,9 @@ func newStagingPlan(j *stagingJob, in *store.Ingest, files []source.File) *stagi
 
 // joinSwarm routes the blocks that other nodes own to them.
 func (s *stagingPlan) joinSwarm(c Swarm) {
-	if s.swarm = c; c != nil {
-		s.queue.isPeers = func(ref blockRef) bool { return !c.Owns(describeBlock(ref)) }
-		s.queue.onTake = func(ref blockRef) { c.Claim(describeBlock(ref)) }
-	}
+	s.swarm = c
+	s.queue.isPeers = func(ref blockRef) bool { return !c.Owns(describeBlock(ref)) }
+	s.queue.onTake = func(ref blockRef) { c.Claim(describeBlock(ref)) }
 }
 
 func describeBlock(ref blockRef) Block {

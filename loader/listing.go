@@ -177,11 +177,8 @@ func (j *stagingJob) retry(ctx context.Context, attempts int, patient bool, try 
 	began, throttled := time.Now(), 0
 	for n := 1; ; n++ {
 		err := try()
-		if err == nil || ctx.Err() != nil {
-			if err != nil {
-				err = context.Cause(ctx)
-			}
-			return err
+		if err != nil && ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		e, ok := errors.AsType[*source.Error](err)
 		if !ok || e.Kind != source.Unavailable && e.Kind != source.Malformed {

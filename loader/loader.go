@@ -243,7 +243,8 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 			}
 		})
 	}
-	return newStaging(j, o), nil
+	j.priorities.add(o.Priority, +1)
+	return &Staging{job: j, priority: o.Priority}, nil
 }
 
 // Verify reads a checkpoint of the store again. A damaged file is an error of kind Digest;

@@ -87,12 +87,6 @@ type Staging struct {
 	released bool
 }
 
-func newStaging(j *stagingJob, o StageOptions) *Staging {
-	s := &Staging{job: j, priority: o.Priority}
-	j.priorities.add(o.Priority, +1)
-	return s
-}
-
 func (s *Staging) Progress() Progress { return s.job.progress.now() }
 
 // Events returns a channel that holds the latest progress only; it is closed after the

@@ -229,15 +229,23 @@ func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan,
 		if from != "" {
 			query.Set("continuation-token", from)
 		}
+		r, err := s.do(ctx, p, http.MethodGet, "", query, nil)
+		if err != nil {
+			return nil, "", err
+		}
+		defer httpsource.Drain(r)
+		if r.StatusCode != http.StatusOK {
+			return nil, "", s.responseError(r, p, "")
+		}
 		var list listing
-		if err := s.list(ctx, p, query, &list); err != nil {
+		if err := httpsource.Decode(r, maxAnswer, p.String(), xml.Unmarshal, &list,
+			"the listing is not what S3 gives: AWS_ENDPOINT_URL may name a console or a web site"); err != nil {
 			return nil, "", err
 		}
 		files := make([]source.File, 0, len(list.Contents))
 		for _, o := range list.Contents {
 			key := o.Key
 			if list.EncodingType == "url" {
-				var err error
 				if key, err = url.QueryUnescape(o.Key); err != nil {
 					return nil, "", p.Malformed("", "the listing has a key that cannot be read")
 				}
@@ -260,19 +268,6 @@ func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan,
 		return source.Plan{}, err
 	}
 	return plan, s.digests(ctx, p, plan.Files)
-}
-
-func (s *Source) list(ctx context.Context, p bucketLocation, query url.Values, into *listing) error {
-	r, err := s.do(ctx, p, http.MethodGet, "", query, nil)
-	if err != nil {
-		return err
-	}
-	defer httpsource.Drain(r)
-	if r.StatusCode != http.StatusOK {
-		return s.responseError(r, p, "")
-	}
-	return httpsource.Decode(r, maxAnswer, p.String(), xml.Unmarshal, into,
-		"the listing is not what S3 gives: AWS_ENDPOINT_URL may name a console or a web site")
 }
 
 // single returns one object, but for its name.
