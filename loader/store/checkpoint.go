@@ -40,7 +40,7 @@ type Entry struct {
 	// Path is the folder with the files under their own names.
 	Path     string    `json:"-"`
 	LastUsed time.Time `json:"-"`
-	// Leased: a process uses it. PinnedByUser: Pin was called. Pinned is either of the
+	// Leased: a process uses it. PinnedByUser: it has a pin. Pinned is either of the
 	// two; then it is not evicted.
 	Leased, PinnedByUser, Pinned bool `json:"-"`
 }
@@ -56,20 +56,16 @@ func (e Entry) Open(name string) (*os.File, error) {
 	return f, diskError(name, err)
 }
 
-// Pin protects a checkpoint from eviction until Unpin, also across restarts. Remove
-// and Verify ignore it.
-func (s *Store) Pin(digest string) error { return s.setPin(digest, true) }
-
-func (s *Store) Unpin(digest string) error { return s.setPin(digest, false) }
-
-func (s *Store) setPin(digest string, setPin bool) error {
+// SetPin sets or removes a checkpoint's pin, which protects it from eviction, also across
+// restarts. Remove and Verify ignore it.
+func (s *Store) SetPin(digest string, pinned bool) error {
 	_, lease, err := s.Acquire(digest)
 	if err != nil {
 		return err
 	}
 	defer lease.Release()
 	mark := filepath.Join(filepath.Dir(lease.f.Name()), pinName)
-	if !setPin {
+	if !pinned {
 		return diskError("", ignoreMissing(os.Remove(mark)))
 	}
 	return diskError("", durable.WriteFile(mark, nil, 0o644))

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 
@@ -20,7 +19,7 @@ import (
 )
 
 type Options struct {
-	// Getenv reads the environment; os.Getenv if nil. azidentity reads the process's
+	// Getenv reads the environment (os.Getenv). azidentity reads the process's
 	// by itself.
 	Getenv func(string) string
 	// Roots that certificates are checked against; the system's when nil.
@@ -44,9 +43,6 @@ type Source struct {
 
 // New returns a source; nothing is read or dialled before it is used.
 func New(o Options) *Source {
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
 	// Any address is dialled: hosts are Azure's or the operator's own. A redirect
 	// is not followed: accounts send none, and it would leak the signature.
 	return &Source{o: o, clients: make(map[string]*containerAccess), endpoints: make(map[string]*endpointSupport),

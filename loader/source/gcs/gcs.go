@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 
@@ -17,7 +16,7 @@ import (
 )
 
 type Options struct {
-	// Getenv reads the environment; os.Getenv when nil.
+	// Getenv reads the environment (os.Getenv).
 	Getenv func(string) string
 	// Identity sends the machine's identity to an emulator too.
 	Identity bool
@@ -34,9 +33,6 @@ type Source struct {
 
 // New returns a source; nothing is read or dialled before it is used.
 func New(o Options) *Source {
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
 	s := &Source{endpoint: "https://storage.googleapis.com", http: httpsource.Client(httpsource.Options{})}
 	emulator := o.Getenv("STORAGE_EMULATOR_HOST")
 	if emulator != "" {

@@ -26,7 +26,7 @@ import (
 )
 
 type Options struct {
-	// Getenv reads the environment; os.Getenv when nil.
+	// Getenv reads the environment (os.Getenv).
 	Getenv func(string) string
 	// Roots that certificates are checked against; the system's when nil.
 	Roots *x509.CertPool
@@ -51,9 +51,6 @@ type cdnAddress struct {
 
 // New returns a source; nothing is read or dialled before it is used.
 func New(o Options) *Source {
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
 	s := &Source{env: o.Getenv, endpoint: "https://huggingface.co", cdn: make(map[string]cdnAddress)}
 	named := o.Getenv("HF_ENDPOINT")
 	if named != "" {

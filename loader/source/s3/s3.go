@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -25,7 +24,7 @@ import (
 )
 
 type Options struct {
-	// Getenv reads the environment; os.Getenv if nil. The library reads profiles and
+	// Getenv reads the environment (os.Getenv). The library reads profiles and
 	// roles from the process by itself.
 	Getenv func(string) string
 }
@@ -45,9 +44,6 @@ type Source struct {
 
 // New returns a source; nothing is read or dialled before it is used.
 func New(o Options) *Source {
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
 	s := &Source{http: httpsource.Client(httpsource.Options{}), keys: newKeys(o.Getenv), regions: make(map[string]string)}
 	s.region = cmp.Or(o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
 	s.virtual = o.Getenv("THAW_S3_STYLE") == "virtual"

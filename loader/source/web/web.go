@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -21,7 +20,7 @@ import (
 )
 
 type Options struct {
-	// Getenv reads the environment; os.Getenv when nil.
+	// Getenv reads the environment (os.Getenv).
 	Getenv func(string) string
 	// Roots that certificates are checked against; the system's when nil.
 	Roots *x509.CertPool
@@ -35,9 +34,6 @@ type Source struct {
 
 // New returns a source; nothing is dialled before it is used.
 func New(o Options) *Source {
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
 	t := httpsource.NewHostTrust(o.Getenv)
 	return &Source{trust: t, http: httpsource.Client(httpsource.Options{Trust: t, Follow: true, Roots: o.Roots})}
 }
