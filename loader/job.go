@@ -150,21 +150,17 @@ func (j *stagingJob) stage(ctx context.Context) (*Checkpoint, error) {
 	if from, ok := j.from.Source.(InPlace); ok {
 		return j.inPlace(ctx, from)
 	}
-	if j.digest != "" {
-		if c, err := j.fromStore(j.digest); c != nil || err != nil {
-			return c, err
-		}
+	if c, err := j.fromStore(j.digest); c != nil || err != nil {
+		return c, err
 	}
 	in, err := j.claimStore(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close()
-	if j.digest != "" {
-		// Another process may have staged it meanwhile.
-		if c, err := j.fromStore(j.digest); c != nil || err != nil {
-			return c, err
-		}
+	// Another process may have staged it meanwhile.
+	if c, err := j.fromStore(j.digest); c != nil || err != nil {
+		return c, err
 	}
 	for try := 0; ; try++ {
 		c, err := j.fetchAndCommit(ctx, in)
@@ -190,8 +186,11 @@ func (j *stagingJob) sourceChanged(ctx context.Context) bool {
 }
 
 // fromStore returns the checkpoint of a digest from the store; nil without an error if
-// it is not there.
+// it is not there, or the digest is "".
 func (j *stagingJob) fromStore(digest string) (*Checkpoint, error) {
+	if digest == "" {
+		return nil, nil
+	}
 	e, lease, err := j.loader.o.Store.Acquire(digest)
 	if source.KindOf(err) == source.Missing {
 		return nil, nil
@@ -225,11 +224,9 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 	j.progress.update(func(p *Progress) { *p = Progress{State: Planning} })
 	files, err := j.listSource(ctx)
 	if source.KindOf(err) == source.Unavailable && j.digest == "" {
-		if d := j.loader.o.Store.Plans.LastDigest(j.locationKey); d != "" {
-			if c, herr := j.fromStore(d); c != nil && herr == nil {
-				j.from.log.Warn("source cannot be reached, using what came from it before", "digest", d, "err", err)
-				return c, nil
-			}
+		if c, herr := j.fromStore(j.loader.o.Store.Plans.LastDigest(j.locationKey)); c != nil && herr == nil {
+			j.from.log.Warn("source cannot be reached, using what came from it before", "digest", c.Digest, "err", err)
+			return c, nil
 		}
 	}
 	if err != nil {

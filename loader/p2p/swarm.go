@@ -471,7 +471,9 @@ func (s *swarm) Exclude(file string) (sent map[string][]int) {
 func (s *swarm) Leave() {
 	s.cancel(nil)
 	s.wg.Wait()
-	s.node.removeSwarm(s.key)
+	s.node.mu.Lock()
+	delete(s.node.swarms, s.key)
+	s.node.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.members {

@@ -167,7 +167,7 @@ func fileOf(p bucketLocation, o object, also source.Globs) (source.File, error) 
 		return source.File{Name: o.Name}, nil // stands for a folder
 	}
 	if err != nil || size < 0 || o.Generation == "" || strings.Trim(o.Generation, "0123456789") != "" {
-		return source.File{}, p.Malformed(name, "the listing has no size or no generation for it")
+		return source.File{}, httpsource.Malformed(p, name, "the listing has no size or no generation for it")
 	}
 	f := source.File{Name: o.Name, Size: size, Version: o.Generation}
 	if err := httpsource.CheckEncoding(p.String(), name, o.ContentEncoding); err != nil && also.Includes(name) {

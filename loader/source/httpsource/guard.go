@@ -87,7 +87,11 @@ func (t *HostTrust) Trusts(u *url.URL) bool {
 		return true
 	}
 	a, err := netip.ParseAddr(u.Hostname())
-	return err == nil && slices.ContainsFunc(t.nets, func(n netip.Prefix) bool { return n.Contains(a.Unmap().WithZone("")) })
+	return err == nil && t.trustsAddr(a.Unmap().WithZone(""))
+}
+
+func (t *HostTrust) trustsAddr(a netip.Addr) bool {
+	return slices.ContainsFunc(t.nets, func(n netip.Prefix) bool { return n.Contains(a) })
 }
 
 // refusedAddr is the error of a dial to an address that is not public.
@@ -99,16 +103,10 @@ func (r refusedAddr) Error() string {
 
 // checkAddr returns an error for an address that must not be dialled.
 func (t *HostTrust) checkAddr(a netip.Addr) error {
-	a = a.Unmap().WithZone("")
-	for _, n := range t.nets {
-		if n.Contains(a) {
-			return nil
-		}
+	if a = a.Unmap().WithZone(""); t.trustsAddr(a) || Public(a) {
+		return nil
 	}
-	if !Public(a) {
-		return refusedAddr{a}
-	}
-	return nil
+	return refusedAddr{a}
 }
 
 // DialPublic dials by d. Unless the operator trusts the host, every address is checked at the

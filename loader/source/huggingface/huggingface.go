@@ -126,7 +126,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 			return source.Plan{}, err
 		}
 		if commit = info.SHA; !isCommit(commit) {
-			return source.Plan{}, malformed(p, "", "the hub names no commit for the revision")
+			return source.Plan{}, httpsource.Malformed(p, "", "the hub names no commit for the revision")
 		}
 	}
 	return source.PlanFolder(p.sub, func() (source.Plan, error) { return s.planTree(ctx, p, api, commit, token, p.sub, nil) },
@@ -146,7 +146,7 @@ func (s *Source) planTree(ctx context.Context, p repoLocation, api, commit, toke
 	var plan source.Plan
 	for page := 0; next != ""; page++ {
 		if page == maxPages {
-			return source.Plan{}, malformed(p, "", "the listing has no end")
+			return source.Plan{}, httpsource.Malformed(p, "", "the listing has no end")
 		}
 		var list []treeEntry
 		more, err := s.getJSON(ctx, p, next, token, &list)
@@ -187,13 +187,13 @@ func fileOf(p repoLocation, commit, folder string, e treeEntry) (source.File, er
 		name, below = strings.CutPrefix(e.Path, folder+"/")
 	}
 	if !below || e.OID == "" {
-		return source.File{}, malformed(p, "", "the listing has a file that was not asked for")
+		return source.File{}, httpsource.Malformed(p, "", "the listing has a file that was not asked for")
 	}
 	f := source.File{Name: name, Size: e.Size, Version: e.OID, Ref: strings.Join([]string{p.org, p.repo, commit, e.Path}, "|")}
 	if e.LFS != nil {
 		f.Size, f.SHA256, f.Version = e.LFS.Size, strings.TrimPrefix(strings.ToLower(e.LFS.OID), "sha256:"), e.LFS.OID
 		if len(f.SHA256) != 64 || strings.Trim(f.SHA256, "0123456789abcdef") != "" {
-			return source.File{}, malformed(p, name, "the hub gives no sha256 for it")
+			return source.File{}, httpsource.Malformed(p, name, "the hub gives no sha256 for it")
 		}
 	}
 	return f, nil
@@ -230,7 +230,7 @@ func (s *Source) nextPage(p repoLocation, header string) (string, error) {
 	}
 	u, err := base.Parse(m[1])
 	if err != nil || !s.isHub(u) {
-		return "", malformed(p, "", "the listing goes on at another host")
+		return "", httpsource.Malformed(p, "", "the listing goes on at another host")
 	}
 	return u.String(), nil
 }
@@ -245,7 +245,7 @@ func (s *Source) getFollowing(ctx context.Context, p repoLocation, name, at, tok
 	for range maxHops {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 		if err != nil {
-			return nil, malformed(p, name, "the hub leads to something that is no address")
+			return nil, httpsource.Malformed(p, name, "the hub leads to something that is no address")
 		}
 		maps.Copy(req.Header, header)
 		req.Header.Set("Accept-Encoding", "identity")
@@ -262,7 +262,7 @@ func (s *Source) getFollowing(ctx context.Context, p repoLocation, name, at, tok
 		to, err := r.Location()
 		if err != nil {
 			httpsource.Drain(r)
-			return nil, malformed(p, name, "the hub redirects to nowhere")
+			return nil, httpsource.Malformed(p, name, "the hub redirects to nowhere")
 		}
 		if !s.isHub(to) {
 			return r, nil
@@ -333,7 +333,7 @@ func (s *Source) resolve(ctx context.Context, p repoLocation, f source.File, ful
 	}
 	if size := r.Header.Get("X-Linked-Size"); size != "" && size != strconv.FormatInt(f.Size, 10) {
 		httpsource.Drain(r)
-		return nil, "", malformed(p, f.Name, "the hub gives another size than its listing")
+		return nil, "", httpsource.Malformed(p, f.Name, "the hub gives another size than its listing")
 	}
 	if r.StatusCode/100 != 3 {
 		if r.StatusCode/100 != 2 {
@@ -346,7 +346,7 @@ func (s *Source) resolve(ctx context.Context, p repoLocation, f source.File, ful
 	to, err := r.Location()
 	httpsource.Drain(r)
 	if err != nil || to.User != nil || to.Scheme != "https" && !strings.HasPrefix(s.endpoint, "http://") {
-		return nil, "", malformed(p, f.Name, "the hub redirects to something that is not https")
+		return nil, "", httpsource.Malformed(p, f.Name, "the hub redirects to something that is not https")
 	}
 	return nil, to.String(), nil
 }
@@ -413,8 +413,4 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 		e.Fix = "check HF_ENDPOINT, and what is between this machine and the hub"
 	}
 	return e
-}
-
-func malformed(p repoLocation, name, problem string) error {
-	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, Detail: problem}
 }

@@ -243,11 +243,11 @@ func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan,
 			key := o.Key
 			if list.EncodingType == "url" {
 				if key, err = url.QueryUnescape(o.Key); err != nil {
-					return nil, "", p.Malformed("", "the listing has a key that cannot be read")
+					return nil, "", httpsource.Malformed(p, "", "the listing has a key that cannot be read")
 				}
 			}
 			if o.ETag == "" {
-				return nil, "", p.Malformed("", "the listing has an object without ETag")
+				return nil, "", httpsource.Malformed(p, "", "the listing has an object without ETag")
 			}
 			files = append(files, source.File{Name: key, Size: o.Size, Version: httpsource.QuoteETag(o.ETag)})
 		}
@@ -276,7 +276,7 @@ func (s *Source) single(ctx context.Context, p bucketLocation, key string) (sour
 		return source.File{}, s.responseError(r, p, "")
 	}
 	if r.ContentLength < 0 || r.Header.Get("ETag") == "" {
-		return source.File{}, p.Malformed("", "the object has no size or no ETag")
+		return source.File{}, httpsource.Malformed(p, "", "the object has no size or no ETag")
 	}
 	f := source.File{Size: r.ContentLength, Version: httpsource.QuoteETag(r.Header.Get("ETag")), Ref: p.Ref(key)}
 	s.digest(&f, r.Header)

@@ -3,7 +3,6 @@ package web
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -65,10 +64,7 @@ func (s *Source) parse(location string) (*url.URL, error) {
 		}
 	}
 	if err := s.trust.CheckURL(u); err != nil {
-		if e, ok := errors.AsType[*source.Error](err); ok {
-			e.Source = location
-		}
-		return nil, err
+		return nil, source.WithSource(err, location)
 	}
 	u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), ""
 	return u, nil
