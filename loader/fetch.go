@@ -407,8 +407,7 @@ func (s *stagingPlan) fetchFromPeers(ctx context.Context) error {
 		if err == nil && fetched {
 			if err = s.blockArrived(ref); err != nil && source.KindOf(err) != source.Broken {
 				// A bad peer must not fail the staging: the source is asked.
-				s.from.log.Warn("block from another node is invalid, fetching it from the source", "file", ref.part.File.Name,
-					"err", err)
+				s.from.log.Warn("block from another node is invalid, fetching it from the source", "file", ref.part.File.Name, "err", err)
 				s.corrupted.Store(true)
 				s.excludeSenders(ref.part.File.Name)
 				ref.part.DropBlock(ref.block)
@@ -482,7 +481,6 @@ func (s *stagingPlan) fetchFromPeer(ctx context.Context, ref blockRef) (bool, er
 	w.Reset()
 	s.done.Add(-put)
 	s.loader.counts.wasted.Add(put)
-	s.from.log.Debug("block from another node failed its checksum", "file", b.File.Name, "block", b.Index, "err",
-		err)
+	s.from.log.Debug("block from another node failed its checksum", "file", b.File.Name, "block", b.Index, "err", err)
 	return false, nil
 }

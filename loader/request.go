@@ -180,8 +180,7 @@ func (s *requestSet) cancel(ref blockRef) {
 }
 
 // readRange moves n bytes from off on to the disk, piece by piece.
-func (s *stagingPlan) readRange(ctx context.Context, req *rangeRequest, w *store.Writer, piece []byte, off,
-	n int64) error {
+func (s *stagingPlan) readRange(ctx context.Context, req *rangeRequest, w *store.Writer, piece []byte, off, n int64) error {
 	file := req.part.File
 	idle := time.AfterFunc(s.loader.o.Retry.Idle, func() { req.cancel(errIdle) })
 	defer idle.Stop()
@@ -237,8 +236,8 @@ func (s *stagingPlan) readRange(ctx context.Context, req *rangeRequest, w *store
 }
 
 // fillPiece reads until b is full; have of want bytes came before.
-func (s *stagingPlan) fillPiece(ctx context.Context, req *rangeRequest, body io.Reader, b []byte, idle *time.Timer, have,
-	want int64) (int, error) {
+func (s *stagingPlan) fillPiece(ctx context.Context, req *rangeRequest, body io.Reader, b []byte, idle *time.Timer,
+	have, want int64) (int, error) {
 	got := 0
 	for got < len(b) {
 		began := req.beginWait()

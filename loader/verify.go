@@ -221,8 +221,7 @@ func (s *stagingPlan) dropDistrusted() error {
 			continue
 		}
 		s.corrupted.Store(true)
-		s.from.log.Warn("file holds blocks of a node that sent other bytes than the source's, fetching it again",
-			"file", p.File.Name)
+		s.from.log.Warn("file holds blocks of a node that sent other bytes than the source's, fetching it again", "file", p.File.Name)
 		if err := s.reset(p); err != nil {
 			return err
 		}
