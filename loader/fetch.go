@@ -148,8 +148,14 @@ func (s *stagingPlan) fetchRound(ctx context.Context, left []*store.Part) ([]ver
 	verdicts := make([]verdict, len(left))
 	var turn atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.dispatch(ctx, group) })
-	group.Go(func() error { return s.serveUrgent(ctx, group) })
+	group.Go(func() error { return s.startRanges(ctx, group, true) })
+	group.Go(func() error {
+		err := s.startRanges(ctx, group, false)
+		if err == nil {
+			close(s.complete)
+		}
+		return err
+	})
 	group.Go(func() error { return s.supervise(ctx, group) })
 	group.Go(func() error { return s.flushBlocks(ctx) })
 	for _, p := range shared {
@@ -215,21 +221,24 @@ func (s *stagingPlan) awaitShared(ctx context.Context, p *store.Part) error {
 // download is not slowed.
 func hashers() int { return max(1, min(8, runtime.GOMAXPROCS(0)/2)) }
 
-// dispatch starts a range whenever the limiter allows one more, until no block is
-// missing.
-func (s *stagingPlan) dispatch(ctx context.Context, group *errgroup.Group) error {
+// startRanges starts a range whenever the limiter allows one more, until no block is missing.
+// Urgent ranges are of blocks that readers wait for, if need be beyond the limit.
+func (s *stagingPlan) startRanges(ctx context.Context, group *errgroup.Group, urgent bool) error {
 	q := s.queue
 	for {
 		changed := q.changes()
 		if q.finished() {
-			close(s.complete)
 			return nil
 		}
-		if q.remaining() > 0 || q.longRun() {
-			if err := s.limiter.Acquire(ctx, s.priorities.highest(), false); err != nil {
+		if urgent && q.hasUrgent() || !urgent && (q.remaining() > 0 || q.longRun()) {
+			if err := s.limiter.Acquire(ctx, s.priorities.highest(), urgent); err != nil {
 				return err
 			}
-			if r := q.next(s.blocksPerRequest()); r != nil {
+			r := q.nextUrgent()
+			if r == nil && !urgent {
+				r = q.next(s.blocksPerRequest())
+			}
+			if r != nil {
 				group.Go(func() error { return s.downloadRange(ctx, r) })
 				continue
 			}
@@ -255,32 +264,6 @@ func (s *stagingPlan) waitForChange(ctx context.Context, changed <-chan struct{}
 		return context.Cause(ctx)
 	}
 	return nil
-}
-
-// serveUrgent starts ranges for blocks that readers wait for, if need be beyond the
-// limit.
-func (s *stagingPlan) serveUrgent(ctx context.Context, group *errgroup.Group) error {
-	q := s.queue
-	for {
-		changed := q.changes()
-		if q.hasUrgent() {
-			if err := s.limiter.Acquire(ctx, High, true); err != nil {
-				return err
-			}
-			if r := q.nextUrgent(); r != nil {
-				group.Go(func() error { return s.downloadRange(ctx, r) })
-			} else {
-				s.limiter.Release()
-			}
-			continue
-		}
-		if q.finished() {
-			return nil
-		}
-		if err := awaitClosed(ctx, changed); err != nil {
-			return err
-		}
-	}
 }
 
 const maxRange = 64 << 20
