@@ -155,15 +155,8 @@ func (l *Loader) arrivalOfPlan(planKey string) *Arrival {
 
 func checksumOf(r io.Reader) (uint64, error) {
 	var sum store.Sum
-	b := make([]byte, pieceSize)
-	for {
-		n, err := io.ReadFull(r, b)
-		sum.Write(b[:n])
-		switch {
-		case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
-			return sum.Sum64(), nil
-		case err != nil:
-			return 0, &source.Error{Kind: source.Broken, Detail: "cannot be read back", Err: err}
-		}
+	if _, err := io.CopyBuffer(&sum, r, make([]byte, pieceSize)); err != nil {
+		return 0, &source.Error{Kind: source.Broken, Detail: "cannot be read back", Err: err}
 	}
+	return sum.Sum64(), nil
 }

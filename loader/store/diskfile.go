@@ -2,7 +2,6 @@ package store
 
 import (
 	"errors"
-	"io"
 	"os"
 	"sync/atomic"
 	"unsafe"
@@ -75,20 +74,6 @@ func (d *diskFile) startWrite(off, n int64) {
 	if d.direct == nil || d.directFailed.Load() {
 		startWrite(d.cached, off, n)
 	}
-}
-
-// reread feeds n bytes from off to sum and digest; false if they cannot be read.
-func (d *diskFile) reread(sum *Sum, digest io.Writer, buf []byte, off, n int64) bool {
-	for n > 0 {
-		b := buf[:min(int64(len(buf)), n)]
-		if _, err := d.cached.ReadAt(b, off); err != nil {
-			return false
-		}
-		sum.Write(b)
-		_, _ = digest.Write(b)
-		off, n = off+int64(len(b)), n-int64(len(b))
-	}
-	return true
 }
 
 func (d *diskFile) close() {

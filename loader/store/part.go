@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -204,7 +205,8 @@ func (p *Part) resume(ctx context.Context) error {
 		}
 		var sum Sum
 		digest := blake3.New()
-		if !p.disk.reread(&sum, digest, buf, off, r.bytes) || sum.Sum64() != r.sum {
+		read, err := io.CopyBuffer(io.MultiWriter(&sum, digest), io.NewSectionReader(p.disk.cached, off, r.bytes), buf)
+		if err != nil || read != r.bytes || sum.Sum64() != r.sum {
 			continue // the block is fetched again
 		}
 		p.bytes += r.bytes

@@ -211,9 +211,7 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 			} `json:"errors"`
 		} `json:"error"`
 	}
-	if raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10)); err == nil {
-		_ = json.Unmarshal(raw, &body)
-	}
+	_ = json.NewDecoder(io.LimitReader(r.Body, 64<<10)).Decode(&body) // without it the status remains
 	e.Detail = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
 	reason := ""
 	if len(body.Error.Errors) > 0 && len(body.Error.Errors[0].Reason) < 60 {

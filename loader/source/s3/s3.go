@@ -374,9 +374,7 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 	var body struct {
 		Code string `xml:"Code"`
 	}
-	if raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10)); err == nil {
-		_ = xml.Unmarshal(raw, &body)
-	}
+	_ = xml.NewDecoder(io.LimitReader(r.Body, 64<<10)).Decode(&body) // without it the status remains
 	code := body.Code
 	e.Detail = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
 	if code != "" && len(code) < 60 {
