@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/loader/headercheck"
 	"github.com/thaw-dev/thaw/loader/rangelimit"
@@ -78,14 +79,8 @@ func describeBlock(ref blockRef) Block {
 // fetchAll fetches what is missing and seals every part. A file that does not match
 // the source's digest is fetched once more.
 func (s *stagingPlan) fetchAll(ctx context.Context) error {
-	parts := s.ingest.Parts()
 	for round := 0; ; round++ {
-		var left []*store.Part
-		for _, p := range parts {
-			if p.Tree() == "" {
-				left = append(left, p)
-			}
-		}
+		left := functions.Filter(s.ingest.Parts(), func(p *store.Part) bool { return p.Tree() == "" })
 		if len(left) == 0 {
 			return nil
 		}
@@ -140,7 +135,7 @@ func (s *stagingPlan) fetchRound(ctx context.Context, left []*store.Part) ([]ver
 	s.queue.fill(left)
 	// Shared parts last, in the caller's list too: a digest goroutine must not wait for another staging
 	// that waits for this one.
-	shared := slices.DeleteFunc(slices.Clone(left), func(p *store.Part) bool { return !p.OtherWriter() })
+	shared := functions.Filter(left, (*store.Part).OtherWriter)
 	own := slices.DeleteFunc(left, (*store.Part).OtherWriter)
 	left = append(own, shared...)
 	s.queue.awaitShared(len(shared))

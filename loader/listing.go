@@ -102,32 +102,28 @@ func (j *stagingJob) noteSkipped(listing source.Plan, left []source.LeftOut) {
 // would stage, and those that cannot be.
 func notStaged(names []string, left []source.LeftOut) string {
 	const maximum = 5
+	var notes []string
 	if len(left) > 0 {
-		var parts []string
-		for _, l := range left[:min(len(left), maximum)] {
-			parts = append(parts, fmt.Sprintf("%q %s", functions.Clip(l.Name), l.Reason))
-		}
+		parts := functions.ConvertAll(left[:min(len(left), maximum)], func(l source.LeftOut) string {
+			return fmt.Sprintf("%q %s", functions.Clip(l.Name), l.Reason)
+		})
 		if len(left) > maximum {
 			parts = append(parts, fmt.Sprintf("and %d more", len(left)-maximum))
 		}
-		note := "left out: " + strings.Join(parts, "; ")
-		if len(names) > 0 {
-			note += "; " + notStaged(names, nil)
+		notes = append(notes, "left out: "+strings.Join(parts, "; "))
+	}
+	if len(names) > 0 {
+		noun, more := "files", ""
+		if len(names) == 1 {
+			noun = "file"
 		}
-		return note
+		if len(names) > maximum {
+			more = ", …"
+		}
+		notes = append(notes, fmt.Sprintf("%d %s not staged: %s%s; spec.files stages them", len(names), noun,
+			strings.Join(names[:min(maximum, len(names))], ", "), more))
 	}
-	if len(names) == 0 {
-		return ""
-	}
-	noun, more := "files", ""
-	if len(names) == 1 {
-		noun = "file"
-	}
-	if len(names) > maximum {
-		more = ", …"
-	}
-	return fmt.Sprintf("%d %s not staged: %s%s; spec.files stages them", len(names), noun,
-		strings.Join(names[:min(maximum, len(names))], ", "), more)
+	return strings.Join(notes, "; ")
 }
 
 func selectFiles(location string, listing source.Plan, also source.Globs) ([]source.File, []source.LeftOut, error) {
@@ -139,10 +135,8 @@ func selectFiles(location string, listing source.Plan, also source.Globs) ([]sou
 	if len(files) > 0 && slices.Contains(also, "*") {
 		return files, left, nil // a program's own data: whatever it is
 	}
-	for _, file := range files {
-		if source.Weights(file.Name) || also.Match(file.Name) && carriesCode(file.Name) {
-			return files, left, nil
-		}
+	if slices.ContainsFunc(files, func(f source.File) bool { return source.Weights(f.Name) || also.Match(f.Name) && carriesCode(f.Name) }) {
+		return files, left, nil
 	}
 	for _, file := range listing.Files {
 		if carriesCode(file.Name) {
