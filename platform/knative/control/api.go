@@ -28,11 +28,12 @@ import (
 
 func (t *leaderTerm) control() http.Handler {
 	a := api.New(api.Options{
-		Catalog: apiCatalog{t}, Keys: t.teams.KeyStore(), State: t, History: t, Starter: apiActions{t}, Ahead: apiActions{t}, Stores: noStore{},
-		AdaptersByRequest: true,
-		Usage:             func(team string) ratelimit.Usage { return t.limits.usage(team, time.Now()) },
-		Explain:           t.explain, Demand: t.demand, TeamUse: t.orchestrator.TeamUse,
-		Logs: t.logs, Changed: t.orchestrator.Changes, Ready: t.missing,
+		Platform: api.Platform{Catalog: apiCatalog{t}, State: t, History: t, Demand: t.demand, TeamUse: t.orchestrator.TeamUse,
+			Usage: func(team string) ratelimit.Usage { return t.limits.usage(team, time.Now()) }},
+		Access:    api.Access{Keys: t.teams.KeyStore()},
+		Functions: api.Functions{Starter: apiActions{t}, AdaptersByRequest: true},
+		Caches:    api.Caches{Stores: noStore{}}, Ahead: apiActions{t},
+		Explain: t.explain, Logs: t.logs, Changed: t.orchestrator.Changes, Ready: t.missing,
 		Metrics: t.metrics.Text, Version: t.c.o.Version, Log: t.c.o.Log,
 	})
 	return httpserver.NewNetHTTPHandler(httpserver.Options{Handler: a.Serve, Authorize: a.Authorize, MaxBody: 1 << 20,
@@ -220,13 +221,13 @@ func (a apiActions) Prewarms() []functions.Prewarm {
 // PrewarmLeft is the GPU time that a team may still have started ahead.
 func (a apiActions) PrewarmLeft(team string) time.Duration { return a.r.orchestrator.PrewarmLeft(team) }
 
-// demand sums the demand of a Service's revisions.
-func (t *leaderTerm) demand(name functions.Name) (active, queued int) {
+// demand sums the demand of a Service's revisions; the oldest request is not known.
+func (t *leaderTerm) demand(name functions.Name) (active, queued int, _ time.Time) {
 	for _, of := range append(t.catalog.revisionsOf(name), name) {
 		d := t.dataPath.demandOf(of)
 		active, queued = active+d.Active, queued+d.Queued
 	}
-	return active, queued
+	return active, queued, time.Time{}
 }
 
 // explain returns an explanation with Services in place of revisions.
