@@ -105,9 +105,7 @@ func canSee(id auth.Identity, team string) bool { return id.Team == team || id.A
 // unknownModel answers a name that does not exist, or that the caller may not see: the
 // two must look alike.
 func (n *names) unknownModel(asked string, name functions.Name, id auth.Identity) *openai.Error {
-	if len(asked) > 80 {
-		asked = asked[:80] + "…"
-	}
+	asked = functions.Clip(asked)
 	text := "The model `" + asked + "` does not exist or you do not have access to it."
 	team := id.Team
 	if id.Admin && name.Team != "" {

@@ -44,7 +44,8 @@ type Options struct {
 	PeerURL string           // URL at which this node serves blocks to others; "": it does not
 	Memory  functions.Bytes  // the machine's memory
 
-	// IdentifyPod returns the UID of the pod that dialled; nil: the function IdentifyPod.
+	// IdentifyPod returns the UID of the pod that dialled: the function IdentifyPod or
+	// IdentifyAny.
 	IdentifyPod func(*net.UnixConn) (uid string, err error)
 	// Send sends a report to the controller and does not block; nil: there is none.
 	// Connected reports whether there is a connection to the controller; nil: this loader
@@ -119,9 +120,6 @@ const (
 // New returns a Daemon; it starts nothing.
 func New(o Options) *Daemon {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	if o.IdentifyPod == nil {
-		o.IdentifyPod = IdentifyPod
-	}
 	if o.Send == nil {
 		o.Send = func(controlstream.Report) {}
 	}

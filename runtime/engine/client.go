@@ -283,8 +283,5 @@ func clipLine(s string) string {
 		}
 		return r
 	}, s))
-	if len(s) <= maxCause {
-		return strings.ToValidUTF8(s, "?")
-	}
-	return strings.ToValidUTF8(s[:maxCause], "") + "…"
+	return functions.Shorten(strings.ToValidUTF8(s, "?"), maxCause)
 }

@@ -113,10 +113,8 @@ func (w *demandWatcher) updateForeign() {
 			}
 		})
 	}
-	before := map[types.NamespacedName]string{}
-	if p := w.foreignRoutes.Swap(&next); p != nil {
-		before = *p
-	}
+	before := w.routes()
+	w.foreignRoutes.Store(&next)
 	for key := range next {
 		if _, ok := before[key]; !ok {
 			w.foreignChanged(key)
@@ -146,22 +144,25 @@ func backends(in *netv1alpha1.Ingress) map[types.NamespacedName]bool {
 	return out
 }
 
-// foreignClass is the class of another Ingress that routes to a revision.
-func (w *demandWatcher) foreignClass(namespace, revision string) (string, bool) {
+// routes returns foreignRoutes; nil before the first update.
+func (w *demandWatcher) routes() map[types.NamespacedName]string {
 	if p := w.foreignRoutes.Load(); p != nil {
-		class, ok := (*p)[types.NamespacedName{Namespace: namespace, Name: revision}]
-		return class, ok
+		return *p
 	}
-	return "", false
+	return nil
+}
+
+// foreignClass is the class of another Ingress that routes to a revision.
+func (w *demandWatcher) foreignClass(namespace, revision string) (class string, ok bool) {
+	class, ok = w.routes()[types.NamespacedName{Namespace: namespace, Name: revision}]
+	return class, ok
 }
 
 // anyForeign reports whether such an Ingress routes to any revision of ours.
 func (w *demandWatcher) anyForeign() bool {
-	if p := w.foreignRoutes.Load(); p != nil {
-		for key := range *p {
-			if w.isOurs(key) {
-				return true
-			}
+	for key := range w.routes() {
+		if w.isOurs(key) {
+			return true
 		}
 	}
 	return false
@@ -232,10 +233,8 @@ func (w *demandWatcher) sampleAll(ctx context.Context) map[types.NamespacedName]
 		} else {
 			w.log.Log(ctx, level, "reading the metrics of Knative's activators", "activators", good)
 		}
-		if p := w.foreignRoutes.Load(); p != nil {
-			for key := range *p {
-				w.foreignChanged(key)
-			}
+		for key := range w.routes() {
+			w.foreignChanged(key)
 		}
 	}
 	sum := map[types.NamespacedName]demand{}
