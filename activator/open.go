@@ -109,7 +109,7 @@ func (r *request) open(forced *functions.Name) *openai.Error {
 		return openai.New(openai.InvalidJSON, err.Error())
 	}
 	r.stream = r.env.Stream && r.endpoint.Streams
-	if r.stream && req.Host == "" && req.IsHTTP10() {
+	if r.stream && req.Host == "" && req.HTTP10 {
 		return openai.New(openai.InvalidRequest, "A stream needs HTTP/1.1, with Host: over HTTP/1.0 its break cannot be told from its end.")
 	}
 	asked, name := r.env.Model, functions.Name{}

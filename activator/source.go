@@ -56,7 +56,7 @@ const proxiedWait = 55 * time.Second
 
 func (h *httpSource) boundWait(wait time.Duration, o *Options) time.Duration {
 	wait = min(wait, o.Timing.PlainWait)
-	if h.header("thaw-max-wait") == "" && (h.req.IsHTTP10() || h.header("Via") != "" || h.header("X-Forwarded-For") != "") {
+	if h.header("thaw-max-wait") == "" && (h.req.HTTP10 || h.header("Via") != "" || h.header("X-Forwarded-For") != "") {
 		wait = min(wait, proxiedWait)
 	}
 	return wait

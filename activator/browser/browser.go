@@ -89,7 +89,7 @@ func (g *Guard) lets(origin string) bool {
 }
 
 // hasNoHost reports whether a request of HTTP/1.0 came without Host. No browser sends such.
-func hasNoHost(req *httpserver.Request) bool { return req.Host == "" && req.IsHTTP10() }
+func hasNoHost(req *httpserver.Request) bool { return req.Host == "" && req.HTTP10 }
 
 // Check refuses a request of a foreign page, or for a foreign host; nil lets it pass.
 func (g *Guard) Check(req *httpserver.Request) *openai.Error {

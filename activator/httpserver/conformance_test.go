@@ -719,7 +719,7 @@ func TestHalfClosedClientGetsNoStatus(t *testing.T) {
 
 func TestIsHTTP10(t *testing.T) {
 	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
-		s := serve(Options{Handler: func(r *Request, w *Response) { w.Body = strconv.AppendBool(nil, r.IsHTTP10()) }})
+		s := serve(Options{Handler: func(r *Request, w *Response) { w.Body = strconv.AppendBool(nil, r.HTTP10) }})
 		for proto, want := range map[string]string{"1.0": "true", "1.1": "false"} {
 			c := s.dial()
 			c.send("GET / HTTP/" + proto + "\r\nHost: h\r\n\r\n")

@@ -253,7 +253,7 @@ func (h *head) setRequest(q *Request) {
 	setString(&q.Path, path)
 	setString(&q.Query, query)
 	setString(&q.Host, h.raw[h.host[0]:h.host[1]])
-	q.http10, q.webSocket = h.http10, h.upgrade
+	q.HTTP10, q.AsksWebSocket = h.http10, h.upgrade
 }
 
 // setString makes *s equal to b, without allocating where it is already.

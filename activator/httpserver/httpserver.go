@@ -41,9 +41,12 @@ type Request struct {
 	Received Receiver
 	// Opened is what [Options].Authorize has set for the Handler; nil where it was not asked.
 	Opened any
+	HTTP10 bool // the client speaks HTTP/1.0
+	// AsksWebSocket: the client asks to go on as a WebSocket, which only requests for a path
+	// of [Options].Upgrades may.
+	AsksWebSocket bool
 
-	from              exchange
-	http10, webSocket bool // what the client speaks, and asks for
+	from exchange
 }
 
 // exchange is where a request came from: a connection behind the front, a request of a
@@ -63,9 +66,6 @@ func (r *Request) Header(name string) string { return r.from.header(name) }
 // isThawField reports whether a field's name, in small letters, is one of ours.
 func isThawField(name string) bool { return strings.HasPrefix(name, "thaw-") }
 
-// IsHTTP10 reports whether the client speaks HTTP/1.0.
-func (r *Request) IsHTTP10() bool { return r.http10 }
-
 // Fields yields the head's fields in their order and spelling.
 func (r *Request) Fields(yield func(Field) bool) { r.from.eachField(yield) }
 
@@ -77,10 +77,6 @@ func (r *Request) Context() *Context { return r.from.context() }
 // Draining reports whether the server has begun to shut down, so that a request
 // that would wait can be refused.
 func (r *Request) Draining() bool { return r.from.isDraining() }
-
-// AsksWebSocket reports whether the client asks to go on as a WebSocket, which only
-// requests for a path of [Options].Upgrades may.
-func (r *Request) AsksWebSocket() bool { return r.webSocket }
 
 // StatusClientLeft in a Response without a Stream ends the connection without an answer.
 const StatusClientLeft = 499

@@ -13,37 +13,36 @@ import (
 // aliveEvery is the period of empty lines on a silent stream, so that proxies keep it.
 const aliveEvery = 15 * time.Second
 
-// NewLineStream runs produce and streams each emitted value as one line of JSON. It returns
-// after the first value, or with produce's error if there was none. Close of the stream
-// cancels its context and waits for its return; isOver, if not nil, is polled once a
-// second and ends the stream early.
-func NewLineStream(ctx context.Context, produce func(ctx context.Context, emit func(v any)) error, isOver func() bool) (io.ReadCloser,
-	error) {
-	ctx, cancel := context.WithCancel(ctx)
-	l := &lineStream{cancel: cancel, isOver: isOver, written: newest.NewSignal(), ended: make(chan struct{})}
+// StreamLines runs produce and has res stream each emitted value as one line of JSON. It
+// returns after the first value, or with produce's error if there was none. Close of the
+// stream cancels produce's context and waits for its return; a drain ends it early.
+func StreamLines[T any](req *Request, res *Response, produce func(ctx context.Context, emit func(T)) error) error {
+	ctx, cancel := context.WithCancel(req.Context())
+	l := &lineStream{cancel: cancel, draining: req.Draining, written: newest.NewSignal(), ended: make(chan struct{})}
 	go func() {
 		defer close(l.ended)
-		l.err = produce(ctx, l.emit)
+		l.err = produce(ctx, func(v T) { l.emit(v) })
 	}()
 	select {
 	case <-l.written:
 		l.written.Set() // for the first Read
-		return l, nil
 	case <-l.ended:
+		if l.err != nil && len(l.buf) == 0 {
+			cancel()
+			return l.err
+		}
 	}
-	if l.err != nil && len(l.buf) == 0 {
-		cancel()
-		return nil, l.err
-	}
-	return l, nil
+	res.Set("content-type", "application/x-ndjson")
+	res.Stream, res.Length = l, -1
+	return nil
 }
 
 type lineStream struct {
-	cancel  context.CancelFunc
-	isOver  func() bool
-	written newest.Signal // buf has grown
-	ended   chan struct{}
-	err     error // of work; set before ended is closed
+	cancel   context.CancelFunc
+	draining func() bool   // is polled once a second
+	written  newest.Signal // buf has grown
+	ended    chan struct{}
+	err      error // of produce; set before ended is closed
 
 	mu  sync.Mutex // guards buf
 	buf []byte
@@ -87,7 +86,7 @@ func (l *lineStream) Read(p []byte) (int, error) {
 		case <-alive:
 			return copy(p, "\n"), nil
 		case <-look.C:
-			if l.isOver != nil && l.isOver() {
+			if l.draining() {
 				l.cancel()
 			}
 		}

@@ -15,12 +15,21 @@ import (
 // error, and Close ends the work.
 func TestLineStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		body, err := NewLineStream(t.Context(), func(_ context.Context, emit func(any)) error {
+		var draining atomic.Bool
+		stream := func(produce func(context.Context, func(any)) error) (io.ReadCloser, error) {
+			var res Response
+			err := StreamLines(NewRequest(nil, "GET", "/", nil, nil, &Context{}, draining.Load), &res, produce)
+			if (res.Stream != nil) != (FieldOf(res.Fields, "content-type") == "application/x-ndjson") {
+				t.Errorf("%v with the fields %v", res.Stream, res.Fields)
+			}
+			return res.Stream, err
+		}
+		body, err := stream(func(_ context.Context, emit func(any)) error {
 			emit(map[string]int{"a": 1})
 			time.Sleep(40 * time.Second) // two empty lines keep it alive
 			emit("last")
 			return errors.New("said before it ended")
-		}, nil)
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,10 +40,10 @@ func TestLineStream(t *testing.T) {
 		body.Close()
 
 		broken := errors.New("no such thing")
-		if body, err = NewLineStream(t.Context(), func(context.Context, func(any)) error { return broken }, nil); body != nil || err != broken {
+		if body, err = stream(func(context.Context, func(any)) error { return broken }); body != nil || err != broken {
 			t.Errorf("%v %v", body, err)
 		}
-		if body, err = NewLineStream(t.Context(), func(context.Context, func(any)) error { return nil }, nil); err != nil {
+		if body, err = stream(func(context.Context, func(any)) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 		if b, err := io.ReadAll(body); len(b) != 0 || err != nil {
@@ -49,7 +58,7 @@ func TestLineStream(t *testing.T) {
 			ended.Store(true)
 			return ctx.Err()
 		}
-		if body, err = NewLineStream(t.Context(), produce, nil); err != nil {
+		if body, err = stream(produce); err != nil {
 			t.Fatal(err)
 		}
 		if line, err := bufio.NewReader(body).ReadString('\n'); line != "1\n" || err != nil {
@@ -60,9 +69,8 @@ func TestLineStream(t *testing.T) {
 		}
 
 		ended.Store(false)
-		var draining atomic.Bool
 		time.AfterFunc(5*time.Second, func() { draining.Store(true) })
-		if body, err = NewLineStream(t.Context(), produce, draining.Load); err != nil {
+		if body, err = stream(produce); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()

@@ -122,7 +122,7 @@ func (h *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 	e.h, e.r, e.charge.Budget = h, r, h.o.Bodies
 	defer h.release(e)
 	q := &e.req
-	*q = Request{Method: r.Method, Host: r.Host, from: e, http10: !r.ProtoAtLeast(1, 1)}
+	*q = Request{Method: r.Method, Host: r.Host, from: e, HTTP10: !r.ProtoAtLeast(1, 1)}
 	q.Path, q.Query, _ = strings.Cut(r.RequestURI, "?")
 	e.res = Response{Fields: e.res.Fields[:0]}
 	receiver, limit := h.o.receiverOf(q)

@@ -18,7 +18,7 @@ func upgradeOptions(serve func(*Upgraded)) Options {
 	return Options{
 		Upgrades: func(path string) bool { return strings.HasPrefix(path, "/ws/") },
 		Handler: func(q *Request, r *Response) {
-			if r.Body = []byte("plain"); q.AsksWebSocket() {
+			if r.Body = []byte("plain"); q.AsksWebSocket {
 				r.Upgrade = serve
 			}
 		},
@@ -140,7 +140,7 @@ func TestOwnRequest(t *testing.T) {
 		n++
 		break
 	}
-	if q.Header("a") != "1" || q.Header("B") != "2" || q.Header("c") != "" || n != 1 || !q.Draining() || q.IsHTTP10() || q.AsksWebSocket() ||
+	if q.Header("a") != "1" || q.Header("B") != "2" || q.Header("c") != "" || n != 1 || !q.Draining() || q.HTTP10 || q.AsksWebSocket ||
 		string(q.Body) != "hi" {
 		t.Errorf("%+v", q)
 	}

@@ -145,7 +145,7 @@ func (s *Server) leave(account string) {
 func (s *Server) check(req *httpserver.Request) (*socket, *openai.Error) {
 	client, _ := strings.CutPrefix(req.Path, Path)
 	switch {
-	case !req.AsksWebSocket():
+	case !req.AsksWebSocket:
 		return nil, openai.New(openai.InvalidRequest, "A WebSocket is served here: ask for one by GET with Upgrade: websocket.")
 	case req.Draining():
 		return nil, openai.New(openai.ShuttingDown, "")

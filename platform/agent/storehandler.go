@@ -65,7 +65,7 @@ func serveAct(s *nodestore.Store, path string, req *httpserver.Request, res *htt
 	digest, act, _ := strings.Cut(path, "/")
 	digest = "sha256:" + digest
 	if functions.StoreAction(act) == functions.StoreVerify {
-		return serveLines(req, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
+		return httpserver.StreamLines(req, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
 			return s.VerifyCheckpoint(ctx, digest, report)
 		})
 	}
@@ -81,22 +81,9 @@ func servePrefetch(s *nodestore.Store, req *httpserver.Request, res *httpserver.
 	if !enginehttp.AllowMethod("POST", req, res) || !decode(req, res, &r) {
 		return nil
 	}
-	return serveLines(req, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
+	return httpserver.StreamLines(req, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
 		return s.Prefetch(ctx, r, report)
 	})
-}
-
-func serveLines(req *httpserver.Request, res *httpserver.Response,
-	produce func(context.Context, func(functions.StoreProgress)) error) error {
-	body, err := httpserver.NewLineStream(req.Context(), func(ctx context.Context, emit func(any)) error {
-		return produce(ctx, func(p functions.StoreProgress) { emit(p) })
-	}, req.Draining)
-	if err != nil {
-		return err
-	}
-	res.Set("Content-Type", "application/x-ndjson")
-	res.Stream, res.Length = body, -1
-	return nil
 }
 
 func (c *Client) Cached(ctx context.Context) (list []functions.CacheEntry, err error) {

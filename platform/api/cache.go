@@ -180,14 +180,9 @@ func (c *cacheHandlers) forgetAnswersOf(source, dir string) {
 // began. It ends when the client leaves: what was asked for is called off then.
 func streamProgress(x *exchange, res *httpserver.Response,
 	produce func(context.Context, func(functions.StoreProgress)) error) *openai.Error {
-	body, err := httpserver.NewLineStream(x.Context(), func(ctx context.Context, emit func(any)) error {
-		return produce(ctx, func(p functions.StoreProgress) { emit(p) })
-	}, x.Draining)
-	if err != nil {
+	if err := httpserver.StreamLines(x.Request, res, produce); err != nil {
 		return storeFailure(err)
 	}
-	res.Set("content-type", "application/x-ndjson")
 	res.Set("x-accel-buffering", "no")
-	res.Stream, res.Length = body, -1
 	return nil
 }
