@@ -207,7 +207,7 @@ func (d *decision) updateReservations(e *functionEntry) {
 	for i := range e.f.Replicas {
 		r := &e.f.Replicas[i]
 		h := reservation{node: r.Node, team: e.f.Name.Team}
-		if !r.asleep() {
+		if !r.Asleep() {
 			h.gpus.held = r.Reserved.GPUs
 			if _, ok := d.world.index[r.Node]; !ok || r.Stopping || r.Cancelled || r.GoingToSleep {
 				h.gpus.leaving = r.Reserved.GPUs // a replica on a lost node counts as leaving
@@ -266,7 +266,7 @@ func (p *Planner) relieveHostMemory() {
 			var r *Replica
 			for _, e := range p.decision.living {
 				for j := range e.f.Replicas {
-					if s := &e.f.Replicas[j]; s.Node == m.node.ID && s.asleep() && !s.Stopping && !p.decision.plan.hasAction(s) &&
+					if s := &e.f.Replicas[j]; s.Node == m.node.ID && s.Asleep() && !s.Stopping && !p.decision.plan.hasAction(s) &&
 						(r == nil || s.SleptAt < r.SleptAt) {
 						in, r = e, s
 					}
