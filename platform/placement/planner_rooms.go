@@ -36,15 +36,11 @@ func (w *world) changed(n *Node) {
 	w.nodes[n.ID] = n
 	w.firstValid, w.smallestStoreValid = false, false
 	at, ok := w.index[n.ID]
-	if !ok || old != n || w.stale {
+	if !ok || old != n || w.stale || w.rooms[at].here != n.Here || !slices.Equal(w.rooms[at].gpus, n.GPUs) {
 		w.stale = true
 		return
 	}
 	m := &w.rooms[at]
-	if m.here != n.Here || !slices.Equal(m.gpus, n.GPUs) {
-		w.stale = true
-		return
-	}
 	if is := n.host(); is != m.host {
 		for _, s := range []*rooms.Room{&m.now, &m.soon, &w.held[2*at], &w.held[2*at+1]} {
 			s.Resize(is, m.host)

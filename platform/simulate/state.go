@@ -309,10 +309,13 @@ func (s *State) event(e *functions.Event) {
 	if s.c.Event != nil {
 		s.c.Event(*e)
 	}
+	f := s.parsed(e.Function)
+	if f == nil {
+		return
+	}
 	switch e.Kind {
 	case "stop", "sleep":
-		f := s.parsed(e.Function)
-		if e.For == "" || f == nil {
+		if e.For == "" {
 			return // no other function causes it
 		}
 		s.tally.evictions++
@@ -322,13 +325,10 @@ func (s *State) event(e *functions.Event) {
 			f.team.evictionsSuffered++
 		}
 	case "start", "wake_up":
-		f := s.parsed(e.Function)
-		if f != nil && f.evicted {
-			if s.clock.now-f.last < ThrashWithin {
-				s.tally.thrash++
-			}
-			f.evicted = false
+		if f.evicted && s.clock.now-f.last < ThrashWithin {
+			s.tally.thrash++
 		}
+		f.evicted = false
 	}
 }
 
