@@ -152,8 +152,7 @@ func (r *replicaState) unchanged(st *functions.ReplicaStatus) bool {
 // refresh copies the fields that an unchanged status may still update.
 func (r *replicaState) refresh(st *functions.ReplicaStatus) {
 	was := &r.status
-	was.Tier, was.Bytes, was.Percent, was.InFlight, was.QueueLength, was.KVCacheHitRate = st.Tier, st.Bytes, st.Percent, st.InFlight,
-		st.QueueLength, st.KVCacheHitRate
+	was.Tier, was.Bytes, was.Percent, was.EngineLoad = st.Tier, st.Bytes, st.Percent, st.EngineLoad
 	was.Phases, was.Error, was.Spec, was.GPUs, was.Start, was.StartNote = st.Phases, st.Error, st.Spec, st.GPUs, st.Start, st.StartNote
 	was.AdapterNotes, was.Since = st.AdapterNotes, st.Since
 }
