@@ -515,13 +515,6 @@ func (r *replica) finish(s functions.State, cause string) {
 	r.after(keepEnded, repForget)
 }
 
-// probe asks the engine for one token.
-func (r *replica) probe() {
-	if r.hung && r.state == functions.Ready {
-		r.after(hangProbeDelay, repHang)
-	}
-}
-
 // status fills in its heartbeat status. Unless something changed, it reuses the last
 // one.
 func (r *replica) status(s *functions.ReplicaStatus) {

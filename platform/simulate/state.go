@@ -342,12 +342,11 @@ func (s *State) parsed(name string) *function {
 
 // step fires the next event up to a time; false if there is none.
 func (s *State) step(until time.Duration) bool {
-	at, ok := s.clock.next()
-	if !ok || at > until {
+	if len(s.clock.heap) == 0 || s.clock.heap[0].at > until {
 		return false
 	}
 	e := s.clock.pop()
-	s.clock.now = at
+	s.clock.now = e.at
 	if e.gen != 0 && e.actor.generation() != e.gen {
 		return true
 	}
