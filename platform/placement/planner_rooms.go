@@ -109,8 +109,8 @@ func (w *world) rebuild(lease time.Duration, now Instant) {
 		nodes = append(nodes, n)
 		gpus += len(n.GPUs)
 	}
-	slices.SortFunc(nodes, compareNodes)
-	slices.SortFunc(w.lost, compareNodes)
+	slices.SortFunc(nodes, CompareNodes)
+	slices.SortFunc(w.lost, CompareNodes)
 	clear(w.index)
 	w.rooms = make([]nodeRoom, 0, len(nodes))
 	w.slots, w.heldSlots = make([]rooms.Slot, 2*gpus), make([]rooms.Slot, 2*gpus)
@@ -156,8 +156,8 @@ func (w *world) undo() {
 	}
 }
 
-// compareNodes orders nodes: the agent in this process first, then by id.
-func compareNodes(a, b *Node) int {
+// CompareNodes orders nodes: the agent in this process first, then by id.
+func CompareNodes(a, b *Node) int {
 	if a.Here != b.Here {
 		if a.Here {
 			return -1
