@@ -83,7 +83,7 @@ func (c *catalogReader) read(now placement.Instant) {
 		}
 		f.Gone = true
 		f.wakeLease, f.userLease, f.untilReady = 0, 0, false
-		f.clearDemand()
+		f.Active, f.Queued, f.Oldest, f.LowActive, f.LowQueued = 0, 0, 0, 0, 0
 		c.enqueue(f)
 		c.publisher.path.Remove(f.Name)
 		c.event("removed", f.Name, "", "", "", "")

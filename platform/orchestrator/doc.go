@@ -17,8 +17,9 @@
 //	coldStartLog   the newest cold starts
 //	publisher      gives snapshots of functions to the data path
 //
-// Orchestrator owns the turn. Packages below this one hold what needs no world: foresight,
-// coldstart, events, metrics, words. What is pure is elsewhere: placement, autoscale, forecast, quota.
+// loop takes the turn with them; Orchestrator has the calls that others make. Packages below this
+// one hold what needs no world: foresight, coldstart, events, metrics, words. What is pure is
+// elsewhere: placement, autoscale, forecast, quota.
 //
 // # One owner
 //

@@ -46,7 +46,3 @@ func (f *functionState) serving() (n int) {
 	}
 	return n
 }
-
-func (f *functionState) clearDemand() {
-	f.Active, f.Queued, f.Oldest, f.LowActive, f.LowQueued = 0, 0, 0, 0, 0
-}

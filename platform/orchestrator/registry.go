@@ -1,7 +1,6 @@
 package orchestrator
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -60,15 +59,7 @@ func (r *registry) markChanged(f *functionState) {
 func (r *registry) addNode(n *nodeState) {
 	r.nodes[n.id] = n
 	r.nodeList = append(r.nodeList, n)
-	slices.SortFunc(r.nodeList, func(a, b *nodeState) int {
-		if a.Here != b.Here {
-			if a.Here {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Compare(a.ID, b.ID)
-	})
+	slices.SortFunc(r.nodeList, func(a, b *nodeState) int { return placement.CompareNodes(a.Node, b.Node) })
 }
 
 // dropNode removes a node and its cached sources, but not its replicas.

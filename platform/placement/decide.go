@@ -134,17 +134,18 @@ func (d *decision) addAction(a Action) {
 		d.attempt.mixPromise(a.Node)
 		d.attempt.mixPromise(a.Replica)
 	}
-	if a.Kind == Stop || a.Kind == Sleep {
-		d.log.Begin(d.plan.now, a.Function, explain.Cold, a.Reason).Choose(a.Replica, a.For)
-	}
 	switch a.Kind {
 	case Sleep, Stop:
-		d.plan.noteAction(&a)
+		d.log.Begin(d.plan.now, a.Function, explain.Cold, a.Reason).Choose(a.Replica, a.For)
 		if d.attempt == nil {
 			d.helpCount++
 		}
+		if a.Kind == Sleep {
+			d.plan.slept[a.Function] = struct{}{}
+		}
+		fallthrough
 	case WakeUp:
-		d.plan.noteAction(&a)
+		d.plan.acted[a.Replica] = struct{}{}
 	case CancelStart:
 		d.helpCount++
 	}
@@ -153,21 +154,13 @@ func (d *decision) addAction(a Action) {
 // reserves returns the resources that r holds on its node now, and its GPUs.
 func (r *Replica) reserves() (functions.Resources, []int) {
 	res, gpus := r.Reserved, r.GPUs
-	if r.GoingToSleep || r.WakingUp || r.State == functions.Sleeping || r.asleep() {
+	if r.GoingToSleep || r.WakingUp || r.State == functions.Sleeping || r.Asleep() {
 		res.Memory += r.SleepMemory
 	}
-	if r.asleep() {
+	if r.Asleep() {
 		res, gpus = res.OffGPUs(), nil
 	}
 	return res, gpus
-}
-
-// noteAction records the replica of a, and its function if the replica goes to sleep.
-func (p *plan) noteAction(a *Action) {
-	p.acted[a.Replica] = struct{}{}
-	if a.Kind == Sleep {
-		p.slept[a.Function] = struct{}{}
-	}
 }
 
 func (p *plan) hasAction(r *Replica) bool {
@@ -178,7 +171,7 @@ func (p *plan) hasAction(r *Replica) bool {
 // isLeaving reports whether this plan has an action for v already. Once placing has
 // begun, only sleepers and stale replicas get actions other than by eviction.
 func (p *plan) isLeaving(v *victim) bool {
-	return v.evictedInPlan == p.number || (p.actedBefore || v.r.Stale || v.r.asleep()) && p.hasAction(v.r)
+	return v.evictedInPlan == p.number || (p.actedBefore || v.r.Stale || v.r.Asleep()) && p.hasAction(v.r)
 }
 
 func (w *world) onUnhealthyGPU(r *Replica) bool {

@@ -34,7 +34,7 @@ func (d *decision) victimsOf(f *Function, idle, busy []victim) ([]victim, []vict
 		}
 		v := victim{f: f, r: r, room: at, lastUse: max(f.LastEnd, r.ReadyAt)}
 		switch {
-		case r.asleep(): // it holds host memory and is never in use
+		case r.Asleep(): // it holds host memory and is never in use
 			if f.Queued == 0 || f.OnlyLow() {
 				d.weighVictim(&v)
 				idle = append(idle, v)
@@ -103,7 +103,7 @@ func (d *decision) weighVictim(v *victim) {
 
 func (f *Function) keepValue(r *Replica) eviction.Kept {
 	k := eviction.Kept{Used: max(f.LastEnd, r.ReadyAt), Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse}
-	if r.asleep() {
+	if r.Asleep() {
 		k.Bytes, k.WayBack = r.Reserved.Memory+r.SleepMemory, f.coldStartTime()
 		return k
 	}
@@ -220,7 +220,7 @@ func (t *teamCounts) teamsAllow(v *victim, f *Function, taken int, reason string
 			return false
 		}
 	}
-	if owner == asker || v.r.Reserved.GPUs == 0 || v.r.asleep() {
+	if owner == asker || v.r.Reserved.GPUs == 0 || v.r.Asleep() {
 		return true
 	}
 	if t.claimsGuarantee(f) {
@@ -231,7 +231,7 @@ func (t *teamCounts) teamsAllow(v *victim, f *Function, taken int, reason string
 
 // busy reports whether v is in use or starting.
 func (v *victim) busy() bool {
-	return !v.r.asleep() && (v.r.State != functions.Ready || v.r.InFlight > 0 || v.f.Queued > 0)
+	return !v.r.Asleep() && (v.r.State != functions.Ready || v.r.InFlight > 0 || v.f.Queued > 0)
 }
 
 func (a *attempt) oldestVictim(f *Function, ok func(*victim) bool) (first *victim) {
@@ -405,7 +405,7 @@ const ownerKinds = 8 << 3
 // verdict is not kept.
 func (v *victim) ownerKind() int {
 	kind := v.r.Reserved.GPUs
-	for _, x := range [...]bool{v.r.asleep(), v.busy(), v.sliceOver} {
+	for _, x := range [...]bool{v.r.Asleep(), v.busy(), v.sliceOver} {
 		if kind *= 2; x {
 			kind++
 		}
@@ -418,7 +418,7 @@ func (l *evictionList) victims() []victims.Victim {
 	for i := range l.list {
 		v := &l.list[i]
 		x := victims.Victim{Cost: l.d.evictionCost(v)}
-		if n := v.r.Reserved.GPUs; n > 0 && !v.r.asleep() {
+		if n := v.r.Reserved.GPUs; n > 0 && !v.r.Asleep() {
 			x.GPUs = n
 		}
 		l.out = append(l.out, x)

@@ -60,7 +60,7 @@ func (d *decision) yielding(f *Function) int {
 	}
 	keep := d.policy.wantWithoutLow(f, d.plan.now)
 	for i := range f.Replicas {
-		if r := &f.Replicas[i]; !r.Stopping && !r.Cancelled && !r.GoingToSleep && !r.State.Over() && !r.asleep() {
+		if r := &f.Replicas[i]; !r.Stopping && !r.Cancelled && !r.GoingToSleep && !r.State.Over() && !r.Asleep() {
 			if keep--; keep < 0 {
 				return i
 			}

@@ -119,7 +119,7 @@ func (a *attempt) placeWithinMaximum(f *Function) bool {
 	}
 	// Evicting another team's replicas would not help.
 	for a.counts.staying(team)+res.GPUs > most {
-		v := a.oldestVictim(f, func(v *victim) bool { return v.f.Name.Team == team && v.r.Reserved.GPUs > 0 && !v.r.asleep() })
+		v := a.oldestVictim(f, func(v *victim) bool { return v.f.Name.Team == team && v.r.Reserved.GPUs > 0 && !v.r.Asleep() })
 		if v == nil {
 			return a.refuse(f)
 		}
@@ -161,7 +161,7 @@ func (a *attempt) fitsMaximum(f *Function, most int) bool {
 			if over <= 0 {
 				return true
 			}
-			if v := &list[j]; v.f.Name.Team == team && v.r.Reserved.GPUs > 0 && !v.r.asleep() && a.mayEvict(v, f, 0, reasonIdle) {
+			if v := &list[j]; v.f.Name.Team == team && v.r.Reserved.GPUs > 0 && !v.r.Asleep() && a.mayEvict(v, f, 0, reasonIdle) {
 				over -= v.r.Reserved.GPUs
 			}
 		}
@@ -188,7 +188,7 @@ func (a *attempt) fitsAfterEvictions(f *Function) bool {
 				team := v.f.Name.Team
 				if n := taken[team]; !busy && a.mayEvict(v, f, n, reasonIdle) ||
 					busy && (a.mayEvict(v, f, n, reasonTeamShare) || late && a.mayEvict(v, f, n, reasonTimeSlice)) {
-					if !v.r.asleep() {
+					if !v.r.Asleep() {
 						taken[team] += v.r.Reserved.GPUs
 					}
 					res, gpus := v.r.reserves()
@@ -255,7 +255,7 @@ func (a *attempt) sleeper(f *Function) (best *Replica) {
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
 		at, ok := a.world.index[r.Node]
-		if !ok || !r.asleep() || r.Stopping || r.Stale || a.plan.hasAction(r) || a.world.rooms[at].node.AvoidUntil > a.plan.now ||
+		if !ok || !r.Asleep() || r.Stopping || r.Stale || a.plan.hasAction(r) || a.world.rooms[at].node.AvoidUntil > a.plan.now ||
 			a.world.onUnhealthyGPU(r) {
 			continue
 		}

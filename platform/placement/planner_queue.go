@@ -197,10 +197,10 @@ func (q *pendingQueue) placeFirst(c *pendingClass) {
 	if !ok && len(q.plan.actions) > acts {
 		q.changed = true // these actions may not be repeated in the next plan
 	}
+	if c.left == e.missing {
+		e.sums = 0
+	}
 	if !ok {
-		if c.left == e.missing {
-			e.sums = 0
-		}
 		q.notePromise(e, e.sums)
 		c.memo = blockedMemo{set: true, at: q.plan.now, plan: q.plan.number, help: q.helpCount, since: e.need.since, born: e.born, left: c.left,
 			turn: a.timeSlice, patient: a.timeSlice && !q.withinPatience(e), verdict: a.verdict}
@@ -210,9 +210,6 @@ func (q *pendingQueue) placeFirst(c *pendingClass) {
 		q.deactivate(c)
 	} else {
 		q.plan.dueAt(due)
-		if c.left == e.missing {
-			e.sums = 0
-		}
 		e.sums = e.sums*fnvPrime + a.sum | 1
 		if c.left--; c.left == 0 {
 			q.deactivate(c)

@@ -36,15 +36,11 @@ func (w *world) changed(n *Node) {
 	w.nodes[n.ID] = n
 	w.firstValid, w.smallestStoreValid = false, false
 	at, ok := w.index[n.ID]
-	if !ok || old != n || w.stale {
+	if !ok || old != n || w.stale || w.rooms[at].here != n.Here || !slices.Equal(w.rooms[at].gpus, n.GPUs) {
 		w.stale = true
 		return
 	}
 	m := &w.rooms[at]
-	if m.here != n.Here || !slices.Equal(m.gpus, n.GPUs) {
-		w.stale = true
-		return
-	}
 	if is := n.host(); is != m.host {
 		for _, s := range []*rooms.Room{&m.now, &m.soon, &w.held[2*at], &w.held[2*at+1]} {
 			s.Resize(is, m.host)
@@ -113,8 +109,8 @@ func (w *world) rebuild(lease time.Duration, now Instant) {
 		nodes = append(nodes, n)
 		gpus += len(n.GPUs)
 	}
-	slices.SortFunc(nodes, compareNodes)
-	slices.SortFunc(w.lost, compareNodes)
+	slices.SortFunc(nodes, CompareNodes)
+	slices.SortFunc(w.lost, CompareNodes)
 	clear(w.index)
 	w.rooms = make([]nodeRoom, 0, len(nodes))
 	w.slots, w.heldSlots = make([]rooms.Slot, 2*gpus), make([]rooms.Slot, 2*gpus)
@@ -160,8 +156,8 @@ func (w *world) undo() {
 	}
 }
 
-// compareNodes orders nodes: the agent in this process first, then by id.
-func compareNodes(a, b *Node) int {
+// CompareNodes orders nodes: the agent in this process first, then by id.
+func CompareNodes(a, b *Node) int {
 	if a.Here != b.Here {
 		if a.Here {
 			return -1
@@ -207,7 +203,7 @@ func (d *decision) updateReservations(e *functionEntry) {
 	for i := range e.f.Replicas {
 		r := &e.f.Replicas[i]
 		h := reservation{node: r.Node, team: e.f.Name.Team}
-		if !r.asleep() {
+		if !r.Asleep() {
 			h.gpus.held = r.Reserved.GPUs
 			if _, ok := d.world.index[r.Node]; !ok || r.Stopping || r.Cancelled || r.GoingToSleep {
 				h.gpus.leaving = r.Reserved.GPUs // a replica on a lost node counts as leaving
@@ -266,7 +262,7 @@ func (p *Planner) relieveHostMemory() {
 			var r *Replica
 			for _, e := range p.decision.living {
 				for j := range e.f.Replicas {
-					if s := &e.f.Replicas[j]; s.Node == m.node.ID && s.asleep() && !s.Stopping && !p.decision.plan.hasAction(s) &&
+					if s := &e.f.Replicas[j]; s.Node == m.node.ID && s.Asleep() && !s.Stopping && !p.decision.plan.hasAction(s) &&
 						(r == nil || s.SleptAt < r.SleptAt) {
 						in, r = e, s
 					}

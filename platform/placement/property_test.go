@@ -118,7 +118,7 @@ func (c *toyCluster) check() {
 				if len(r.GPUs) != r.Reserved.GPUs {
 					c.fail("%s holds %v and asked for %d", r.ID, r.GPUs, r.Reserved.GPUs)
 				}
-				if r.asleep() {
+				if r.Asleep() {
 					continue
 				}
 				for _, g := range r.GPUs {
@@ -145,7 +145,7 @@ func (c *toyCluster) check() {
 	for _, f := range c.w.Functions {
 		sleepers := 0
 		for _, r := range f.Replicas {
-			if !r.asleep() {
+			if !r.Asleep() {
 				teams[f.Name.Team] += r.Reserved.GPUs
 			} else if !r.Stopping {
 				sleepers++
@@ -166,7 +166,7 @@ func (c *toyCluster) act(p Plan) {
 	held := map[string]int{}
 	for _, f := range c.w.Functions {
 		for _, r := range f.Replicas {
-			if !r.Stopping && !r.Cancelled && !r.GoingToSleep && !r.asleep() {
+			if !r.Stopping && !r.Cancelled && !r.GoingToSleep && !r.Asleep() {
 				held[f.Name.Team] += r.Reserved.GPUs
 			}
 		}
@@ -188,7 +188,7 @@ func (c *toyCluster) act(p Plan) {
 				if r.GoingToSleep && !r.Stopping {
 					c.fail("%s is started while %s falls asleep", f.Name, r.ID)
 				}
-				if !r.Stopping && !r.Cancelled && !r.Stale && !r.asleep() {
+				if !r.Stopping && !r.Cancelled && !r.Stale && !r.Asleep() {
 					live++
 					if r.State == functions.Ready {
 						readyN++
@@ -224,13 +224,13 @@ func (c *toyCluster) act(p Plan) {
 			if a.Reason == "unused" && (f.Prewarm > c.now || r.ReadyAt <= f.LastEnd) {
 				c.fail("%s stopped as unused: %+v", a.Replica, r)
 			}
-			if a.Reason == "pressure" && !r.asleep() {
+			if a.Reason == "pressure" && !r.Asleep() {
 				c.fail("%s ended for memory while awake", a.Replica)
 			}
 			if a.Reason == "time_slice" && (c.now-r.ReadyAt < DefaultPolicy.TimeSlice || a.Drain < time.Minute) {
 				c.fail("%s stopped before its turn was over", a.Replica)
 			}
-			if !r.asleep() {
+			if !r.Asleep() {
 				c.evicted(a, f, r, held)
 			}
 			r.Stopping = true
@@ -254,12 +254,12 @@ func (c *toyCluster) act(p Plan) {
 			c.sleeps++
 		case WakeUp:
 			f, r := c.replica(a.Replica)
-			if r == nil || r.Stopping || !r.asleep() {
+			if r == nil || r.Stopping || !r.Asleep() {
 				c.fail("%s cannot rise: %+v", a.Replica, r)
 			}
 			serves := slices.ContainsFunc(f.Replicas, func(x Replica) bool { return x.State == functions.Ready && !x.Stopping && !x.GoingToSleep })
 			for _, x := range f.Replicas {
-				if !serves && x.ID != r.ID && !x.Stopping && !x.Cancelled && !x.Stale && x.State != functions.Ready && !x.asleep() {
+				if !serves && x.ID != r.ID && !x.Stopping && !x.Cancelled && !x.Stale && x.State != functions.Ready && !x.Asleep() {
 					c.fail("%s rises while %s starts", a.Replica, x.ID)
 				}
 			}
@@ -276,7 +276,7 @@ func (c *toyCluster) act(p Plan) {
 		case MarkNodeLost:
 			for _, f := range c.w.Functions {
 				f.Replicas = slices.DeleteFunc(f.Replicas, func(r Replica) bool {
-					if r.Node == a.Node && !r.Stopping && !r.Cancelled && !r.GoingToSleep && !r.asleep() {
+					if r.Node == a.Node && !r.Stopping && !r.Cancelled && !r.GoingToSleep && !r.Asleep() {
 						held[f.Name.Team] -= r.Reserved.GPUs
 					}
 					return r.Node == a.Node
@@ -292,7 +292,7 @@ func (c *toyCluster) act(p Plan) {
 func (c *toyCluster) yields(a Action, f *Function, r *Replica) {
 	i := slices.IndexFunc(c.w.Functions, func(g *Function) bool { return g.Name.String() == a.For })
 	low := i >= 0 && c.w.Functions[i].OnlyLow() && c.w.Functions[i].Scale.Min == 0
-	if low && a.Reason != "priority" && !(r.asleep() && f.OnlyLow()) {
+	if low && a.Reason != "priority" && !(r.Asleep() && f.OnlyLow()) {
 		c.fail("%s makes room for low requests: %s", a.Replica, a.Reason)
 	}
 	if a.Reason != "priority" {

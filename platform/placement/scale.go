@@ -76,7 +76,7 @@ func (d *decision) scaleFunction(f *Function) (what need, missing int) {
 			d.stopReplica(f, r, "gpu_unhealthy")
 		case r.Stale:
 			stale++
-		case r.GoingToSleep, r.asleep():
+		case r.GoingToSleep, r.Asleep():
 		case r.State == functions.Ready:
 			ready++
 			freshReady++
@@ -148,7 +148,7 @@ func (d *decision) unloadSleepers(f *Function, want int) {
 	idle, kept := f.Scale.Idle.Std(), 0
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.world.index[r.Node]; !ok || !r.asleep() || r.Stopping || d.plan.hasAction(r) || want > 0 {
+		if _, ok := d.world.index[r.Node]; !ok || !r.Asleep() || r.Stopping || d.plan.hasAction(r) || want > 0 {
 			continue
 		}
 		due := max(f.LastEnd, r.SleptAt, f.Lease) + idle
@@ -245,7 +245,7 @@ func (d *decision) scaleDown(f *Function, want, ready, starting int) {
 // sleepers counts the replicas of f that sleep or are falling asleep.
 func (f *Function) sleepers() (n int) {
 	for i := range f.Replicas {
-		if r := &f.Replicas[i]; (r.asleep() || r.GoingToSleep) && !r.Stopping {
+		if r := &f.Replicas[i]; (r.Asleep() || r.GoingToSleep) && !r.Stopping {
 			n++
 		}
 	}

@@ -199,7 +199,7 @@ func (d *decision) drainOverBudget(f *Function) {
 	d.plan.dueAt(t.OverBudget)
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.world.index[r.Node]; !ok || r.Reserved.GPUs == 0 || r.asleep() || r.GoingToSleep || r.Stopping || r.Cancelled ||
+		if _, ok := d.world.index[r.Node]; !ok || r.Reserved.GPUs == 0 || r.Asleep() || r.GoingToSleep || r.Stopping || r.Cancelled ||
 			r.State.Over() {
 			continue
 		}

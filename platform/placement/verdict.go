@@ -80,11 +80,10 @@ func (w *world) missingText(f *Function) string {
 			{res.CPU > 0 && m.held.CPU < res.CPU, func() string { return res.CPU.Human() + " of a node, and nothing that holds them" }},
 			{res.Pods > 0 && m.held.Pods < res.Pods, func() string { return "a node that takes one more pod, and nothing on those it fits" }},
 		} {
-			switch {
-			case x.short && n == 0:
-				some, n = x.what, 1
-			case x.short:
-				n++
+			if x.short {
+				if n++; n == 1 {
+					some = x.what
+				}
 			}
 		}
 		if n > 0 && n < fewest {

@@ -195,8 +195,8 @@ type Replica struct {
 	SleepMemory  functions.Bytes // host memory for its sleep, reserved also while it falls asleep and wakes up
 }
 
-// asleep reports whether r holds no GPU.
-func (r *Replica) asleep() bool {
+// Asleep reports whether r holds no GPU.
+func (r *Replica) Asleep() bool {
 	down := r.State == functions.Sleeping || r.State == functions.Draining && r.SleptAt > 0 // stopped while asleep
 	return down && !r.GoingToSleep && !r.WakingUp
 }

@@ -51,7 +51,7 @@ type Holdings struct {
 func HoldingsOf(f *placement.Function) (h Holdings) {
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if down := r.State == functions.Sleeping || r.State == functions.Draining && r.SleptAt > 0; down && !r.GoingToSleep && !r.WakingUp {
+		if r.Asleep() {
 			continue
 		}
 		idle := r.State == functions.Ready && r.InFlight == 0 && f.Queued == 0 && !r.Stopping && !r.GoingToSleep

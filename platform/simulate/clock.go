@@ -48,14 +48,6 @@ func (c *clock) set(at time.Duration, who actor, what uint8, gen uint32) {
 	c.heap = h
 }
 
-// next returns the time of the next event; false if none is scheduled.
-func (c *clock) next() (time.Duration, bool) {
-	if len(c.heap) == 0 {
-		return 0, false
-	}
-	return c.heap[0].at, true
-}
-
 func (c *clock) pop() event {
 	h := c.heap
 	top := h[0]

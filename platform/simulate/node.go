@@ -260,8 +260,8 @@ func (n *node) Verify(_ context.Context, id, _ string) error {
 	if n.dead || n.mute {
 		return errUnreachable
 	}
-	if r := n.find(id); r != nil {
-		r.probe()
+	if r := n.find(id); r != nil && r.hung && r.state == functions.Ready {
+		r.after(hangProbeDelay, repHang) // its engine is asked for one token
 	}
 	return nil
 }

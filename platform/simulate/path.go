@@ -89,16 +89,8 @@ func (s *State) arrive(x *Request) {
 		return
 	}
 	s.tally.requests++
-	name := x.Team
-	if name == "" {
-		name = x.Function.Team
-	}
-	var m *team
-	if f != nil && f.team.name == name {
-		m = f.team
-	} else {
-		m = s.teamOf(name)
-	}
+	name := cmp.Or(x.Team, x.Function.Team)
+	m := s.teamOf(name)
 	m.requests++
 	if f == nil || f.snapshot == nil {
 		m.refused++
@@ -110,13 +102,7 @@ func (s *State) arrive(x *Request) {
 	q.slot = len(s.traffic.active)
 	s.traffic.active = append(s.traffic.active, q)
 	q.f, q.team, q.at = f, m, s.clock.now
-	q.input, q.output = x.Input, x.Output
-	if q.input <= 0 {
-		q.input = s.c.Input
-	}
-	if q.output <= 0 {
-		q.output = s.c.Output
-	}
+	q.input, q.output = cmp.Or(max(x.Input, 0), s.c.Input), cmp.Or(max(x.Output, 0), s.c.Output)
 	if x.Low {
 		q.Priority = admission.Low
 	}

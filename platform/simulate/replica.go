@@ -169,27 +169,22 @@ func (r *replica) enter(s functions.State) {
 // begin stages the bytes and starts the engine.
 func (r *replica) begin() {
 	r.setDeadline(r.spec.Deadlines.Stage)
-	f, n := r.f, r.n
-	if f.source == "" {
-		r.tier, r.start.staged = functions.TierNVMe, true
-		r.after(r.start.draws.Exec, repPlanned)
-		return
-	}
-	b := n.store.reserve(f.source, f.size)
-	if b == nil {
-		r.finish(functions.Failed, "insufficient_disk: the store has no room for "+f.size.String())
-		return
-	}
-	r.checkpoint = b
-	if b.complete() {
-		r.tier, r.start.staged = functions.TierNVMe, true
-		if b.memory {
-			r.tier = functions.TierDRAM
+	if r.f.source != "" {
+		r.checkpoint = r.n.store.reserve(r.f.source, r.f.size)
+		if r.checkpoint == nil {
+			r.finish(functions.Failed, "insufficient_disk: the store has no room for "+r.f.size.String())
+			return
 		}
-		r.after(r.start.draws.Exec, repPlanned)
-		return
+		if !r.checkpoint.complete() {
+			r.after(r.start.draws.Plan, repPlanned)
+			return
+		}
 	}
-	r.after(r.start.draws.Plan, repPlanned)
+	r.tier, r.start.staged = functions.TierNVMe, true
+	if r.checkpoint != nil && r.checkpoint.memory {
+		r.tier = functions.TierDRAM
+	}
+	r.after(r.start.draws.Exec, repPlanned)
 }
 
 func (r *replica) act(event uint8) {
@@ -518,13 +513,6 @@ func (r *replica) finish(s functions.State, cause string) {
 	r.f.team.held = r.f.team.held.plus(r.use.time())
 	r.use.held = held{}
 	r.after(keepEnded, repForget)
-}
-
-// probe asks the engine for one token.
-func (r *replica) probe() {
-	if r.hung && r.state == functions.Ready {
-		r.after(hangProbeDelay, repHang)
-	}
 }
 
 // status fills in its heartbeat status. Unless something changed, it reuses the last

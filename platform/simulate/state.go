@@ -309,10 +309,13 @@ func (s *State) event(e *functions.Event) {
 	if s.c.Event != nil {
 		s.c.Event(*e)
 	}
+	f := s.parsed(e.Function)
+	if f == nil {
+		return
+	}
 	switch e.Kind {
 	case "stop", "sleep":
-		f := s.parsed(e.Function)
-		if e.For == "" || f == nil {
+		if e.For == "" {
 			return // no other function causes it
 		}
 		s.tally.evictions++
@@ -322,13 +325,10 @@ func (s *State) event(e *functions.Event) {
 			f.team.evictionsSuffered++
 		}
 	case "start", "wake_up":
-		f := s.parsed(e.Function)
-		if f != nil && f.evicted {
-			if s.clock.now-f.last < ThrashWithin {
-				s.tally.thrash++
-			}
-			f.evicted = false
+		if f.evicted && s.clock.now-f.last < ThrashWithin {
+			s.tally.thrash++
 		}
+		f.evicted = false
 	}
 }
 
@@ -342,12 +342,11 @@ func (s *State) parsed(name string) *function {
 
 // step fires the next event up to a time; false if there is none.
 func (s *State) step(until time.Duration) bool {
-	at, ok := s.clock.next()
-	if !ok || at > until {
+	if len(s.clock.heap) == 0 || s.clock.heap[0].at > until {
 		return false
 	}
 	e := s.clock.pop()
-	s.clock.now = at
+	s.clock.now = e.at
 	if e.gen != 0 && e.actor.generation() != e.gen {
 		return true
 	}

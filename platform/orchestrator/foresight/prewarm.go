@@ -54,29 +54,27 @@ func (p *prewarm) record() functions.Prewarm {
 func (p *prewarmer) grant(x Function, h functions.Prewarm, now placement.Instant) (*prewarm, error) {
 	f, usage := x.Planned(), x.Usage()
 	until := p.loop.Instant(h.Until)
-	gpus := max(f.Resources.GPUs, 1)
-	asked := time.Duration(gpus) * max(until-now, 0)
-	if h.Tier != functions.PrewarmGPU {
-		gpus, asked = 0, 0 // bytes on a disk cost no GPU
+	var planned *prewarm
+	gpus := 0 // bytes on a disk cost no GPU
+	if h.Tier == functions.PrewarmGPU {
+		planned, gpus = usage.prewarm, max(f.Resources.GPUs, 1)
 	}
-	old := usage.prewarm
-	if old != nil && h.Tier == functions.PrewarmGPU {
-		p.refund(old, now) // the new grant replaces the old one
+	if planned != nil {
+		p.refund(planned, now) // the new grant replaces the old one
 	}
-	if err := p.budgets.Check(f.Name.Team, asked, now); err != nil {
-		if old != nil && h.Tier == functions.PrewarmGPU {
-			p.reserve(old, old.until, now) // restore the old reservation
+	if err := p.budgets.Check(f.Name.Team, time.Duration(gpus)*max(until-now, 0), now); err != nil {
+		if planned != nil {
+			p.reserve(planned, planned.until, now) // restore the old reservation
 		}
 		return nil, err
 	}
-	planned := old
 	if h.Tier != functions.PrewarmGPU {
 		if held := p.stagingLease(x, h); held != nil {
 			held.Until, held.until = h.Until, max(held.until, until)
 			return held, nil
 		}
 	}
-	if planned == nil || h.Tier != functions.PrewarmGPU {
+	if planned == nil {
 		if len(p.leases.List) >= maxHints {
 			return nil, functions.ErrTooManyPrewarms
 		}

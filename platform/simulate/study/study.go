@@ -17,6 +17,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
+	"github.com/thaw-dev/thaw/platform/placement/explain"
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
@@ -274,7 +275,7 @@ func (r *studyRun) need(policy int) Need {
 func (n Need) Sentence(goal time.Duration, s *Sizing) string {
 	g := Seconds(goal.Seconds())
 	if n.GPUs == 0 {
-		return fmt.Sprintf("%s: not even %s give 99 of 100 requests their first token within %s (p99 %s).", n.Policy, gpuCount(s.High), g,
+		return fmt.Sprintf("%s: not even %s give 99 of 100 requests their first token within %s (p99 %s).", n.Policy, explain.GPUs(s.High), g,
 			Seconds(n.P99))
 	}
 	verb := "are"
@@ -282,18 +283,11 @@ func (n Need) Sentence(goal time.Duration, s *Sizing) string {
 		verb = "is"
 	}
 	text := fmt.Sprintf("%s: %s %s needed for 99 of 100 requests to have their first token within %s (p99 %s",
-		n.Policy, gpuCount(n.GPUs), verb, g, Seconds(n.P99))
+		n.Policy, explain.GPUs(n.GPUs), verb, g, Seconds(n.P99))
 	if n.Below > 0 {
 		text += fmt.Sprintf("; with %d it is %s", n.GPUs-1, Seconds(n.Below))
 	} else if n.GPUs == s.Low {
 		text += "; fewer were not tried"
 	}
 	return text + ")."
-}
-
-func gpuCount(n int) string {
-	if n == 1 {
-		return "1 GPU"
-	}
-	return strconv.Itoa(n) + " GPUs"
 }

@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"io"
@@ -135,12 +136,7 @@ func spreadOverMinute(rows []minutes, last int, seed uint64, yield func(Request,
 			}
 			next[i]++
 		}
-		slices.SortFunc(now, func(a, b arrival) int {
-			if a.at != b.at {
-				return int(min(max(a.at-b.at, -1), 1))
-			}
-			return int(a.row) - int(b.row)
-		})
+		slices.SortFunc(now, func(a, b arrival) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.row, b.row)) })
 		begin := time.Duration(minute) * time.Minute
 		for _, a := range now {
 			if !yield(Request{At: begin + time.Duration(a.at), Function: rows[a.row].name}, nil) {

@@ -317,12 +317,7 @@ type item[T any] struct {
 	v     T
 }
 
-func (i *item[T]) before(b *item[T]) bool {
-	if i.at != b.at {
-		return i.at < b.at
-	}
-	return i.order < b.order
-}
+func (i *item[T]) before(b *item[T]) bool { return i.at < b.at || i.at == b.at && i.order < b.order }
 
 func (h *heap[T]) push(at int64, order int32, v T) {
 	*h = append(*h, item[T]{at, order, v})
@@ -341,8 +336,7 @@ func (h *heap[T]) pop() T {
 	s := *h
 	v := s[0].v
 	s[0] = s[len(s)-1]
-	var none item[T]
-	s[len(s)-1] = none
+	s[len(s)-1] = item[T]{}
 	*h = s[:len(s)-1]
 	h.sink()
 	return v
