@@ -59,10 +59,7 @@ func (s *Store) evictCheckpoint(h string) (bool, error) {
 		return false, err
 	}
 	defer lease.Close()
-	if err := s.layout.step("evict: rename"); err != nil {
-		return false, err
-	}
-	return true, s.layout.discard(dir)
+	return true, s.layout.change("evict: rename", func() error { return s.layout.discard(dir) })
 }
 
 // reserve makes room for need more bytes in the budget and on the disk. It evicts
