@@ -226,29 +226,27 @@ const (
 
 // ReplicaStatus is one replica in a heartbeat.
 type ReplicaStatus struct {
-	ID             string     `json:"id"`
-	Team           string     `json:"team"`
-	Model          string     `json:"model"`
-	State          State      `json:"state"`
-	Tier           Tier       `json:"tier"`
-	Bytes          Bytes      `json:"bytes"`       // of the checkpoint, so far
-	TotalBytes     Bytes      `json:"total_bytes"` // of the checkpoint, whole; 0 unknown
-	Percent        int        `json:"percent"`     // of the present phase; -1 unknown
-	Endpoint       string     `json:"inference_endpoint_url"`
-	InFlight       int        `json:"in_flight"`
-	QueueLength    int        `json:"queue_length"`
-	KVCacheHitRate float64    `json:"kv_cache_hit_rate"`
-	Phases         []Span     `json:"phases"`
-	Error          string     `json:"error,omitempty"`    // first root cause of FAILED
-	ShortOf        Shortage   `json:"short_of,omitempty"` // of a start that FAILED for want of memory
-	Spec           *ModelSpec `json:"spec,omitempty"`     // so that an orchestrator that restarts can adopt it
-	GPUs           []int      `json:"gpus,omitempty"`
-	Weights        string     `json:"weights,omitempty"`    // identifies the bytes of the checkpoint that a READY one loaded; "" unknown
-	Start          string     `json:"start,omitempty"`      // StartWarm or StartPlain
-	StartNote      string     `json:"start_note,omitempty"` // why plain, where warm was wanted
-	GPUMemory      Bytes      `json:"gpu_memory,omitempty"` // held of each GPU, at most, as the driver counts; 0 unknown
-	SleepLevel     int        `json:"sleep_level,omitempty"`
-	Adapters       []string   `json:"adapters,omitempty"` // loaded now
+	ID         string `json:"id"`
+	Team       string `json:"team"`
+	Model      string `json:"model"`
+	State      State  `json:"state"`
+	Tier       Tier   `json:"tier"`
+	Bytes      Bytes  `json:"bytes"`       // of the checkpoint, so far
+	TotalBytes Bytes  `json:"total_bytes"` // of the checkpoint, whole; 0 unknown
+	Percent    int    `json:"percent"`     // of the present phase; -1 unknown
+	Endpoint   string `json:"inference_endpoint_url"`
+	EngineLoad
+	Phases     []Span     `json:"phases"`
+	Error      string     `json:"error,omitempty"`    // first root cause of FAILED
+	ShortOf    Shortage   `json:"short_of,omitempty"` // of a start that FAILED for want of memory
+	Spec       *ModelSpec `json:"spec,omitempty"`     // so that an orchestrator that restarts can adopt it
+	GPUs       []int      `json:"gpus,omitempty"`
+	Weights    string     `json:"weights,omitempty"`    // identifies the bytes of the checkpoint that a READY one loaded; "" unknown
+	Start      string     `json:"start,omitempty"`      // StartWarm or StartPlain
+	StartNote  string     `json:"start_note,omitempty"` // why plain, where warm was wanted
+	GPUMemory  Bytes      `json:"gpu_memory,omitempty"` // held of each GPU, at most, as the driver counts; 0 unknown
+	SleepLevel int        `json:"sleep_level,omitempty"`
+	Adapters   []string   `json:"adapters,omitempty"` // loaded now
 	// AdapterNotes are remarks about adapters whose files were read,
 	// by name: an adapter of the keys and values breaks the sharing of the cache.
 	AdapterNotes map[string]string `json:"adapter_notes,omitempty"`
@@ -256,6 +254,13 @@ type ReplicaStatus struct {
 	// It is a secret and never listed.
 	Key   string `json:"engine_key,omitempty"`
 	Since int64  `json:"since"` // milliseconds since the state was entered
+}
+
+// EngineLoad is what an engine reports of its requests.
+type EngineLoad struct {
+	InFlight       int     `json:"in_flight"`         // in generation
+	QueueLength    int     `json:"queue_length"`      // waiting in the engine
+	KVCacheHitRate float64 `json:"kv_cache_hit_rate"` // share of prompt tokens found in the prefix cache, 0 to 1
 }
 
 // Traffic is what thaw's own requests to an engine show of it. The zero value is that of

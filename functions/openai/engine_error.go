@@ -242,7 +242,7 @@ var statusOfType = map[string]int{
 // setAdvice takes the engine's own advice on when to try again.
 func (e *Error) setAdvice(header func(name string) string, now time.Time) {
 	after := ParseRetryAfter(header("retry-after"), now, MaxRetryAfter)
-	if ms, err := strconv.ParseFloat(header("retry-after-ms"), 64); err == nil && ms > 0 && after == 0 {
+	if ms, err := strconv.ParseFloat(header("retry-after-ms"), 64); err == nil && ms > 0 { // the official clients read it first
 		after = secondsOf(ms/1000, MaxRetryAfter)
 	}
 	retry := *e.Retry

@@ -63,15 +63,6 @@ type Options struct {
 
 	// Push is handed every heartbeat, in order. It must not block.
 	Push func(functions.Heartbeat)
-	// InFlight is how many requests of ours are on a replica, for its drain;
-	// nil: those that this agent proxies.
-	InFlight func(name functions.Name, replica string) int
-	// AbortRequests ends our requests to an engine at that URL, when its drain is over or
-	// it hangs; nil: those that this agent proxies are ended.
-	AbortRequests func(url string)
-	// Traffic is what our requests to an engine at that URL show of it; nil: those that
-	// this agent proxies.
-	Traffic func(url string) functions.Traffic
 	// FreeGPU is the free memory of a GPU now; nil: nothing is known.
 	FreeGPU func(index int) (functions.Bytes, bool)
 	// GPUHolders describes the processes that hold memory of a GPU and are not thaw's;
@@ -81,6 +72,16 @@ type Options struct {
 	// nothing is known.
 	GPUMemoryOf func(replica string) functions.Bytes
 	Log         *slog.Logger
+}
+
+// Requests are thaw's own requests to the engines of a node.
+type Requests interface {
+	// InFlightOf is how many of them are on a replica, for the end of its drain.
+	InFlightOf(name functions.Name, replica string) int
+	// AbortThrough ends those to the engine at this URL, when its drain is over or it hangs.
+	AbortThrough(url string)
+	// Traffic is what those to the engine at this URL show of it.
+	Traffic(url string) functions.Traffic
 }
 
 const (
@@ -116,7 +117,8 @@ type Agent struct {
 	instance   string // random id of this process, so that late heartbeats of an earlier one are recognised
 	heartbeats uint64 // heartbeats made
 
-	proxied     *inFlightCounts
+	proxied     *proxiedRequests
+	requests    Requests // proxied, unless Attach was called
 	forkServers *forkServers
 	confinement *confinement // nil: engines are not confined
 }
@@ -137,10 +139,8 @@ func New(o Options) *Agent {
 		o.Push = func(functions.Heartbeat) {}
 	}
 	a := &Agent{o: o, log: o.Log, replicas: map[string]*managedReplica{}, loopback: true, supervisorChanged: make(chan struct{}),
-		instance: rand.Text()[:12], proxied: &inFlightCounts{n: map[string]int{}}}
-	if a.o.InFlight == nil {
-		a.o.InFlight = a.proxied.of
-	}
+		instance: rand.Text()[:12], proxied: &proxiedRequests{inFlight: map[string]int{}}}
+	a.requests = a.proxied
 	a.confinement = newConfinement(o.Confine, filepath.Dir(o.Dir), filepath.Join(o.Dir, "engines"), a.log)
 	a.forkServers = newForkServers(forkServersOptions{
 		Mode: o.Warm, Dir: filepath.Join(o.Dir, "warm"), Memory: o.Memory, Used: a.reservedMemory, Keeper: (*spawner)(a).client,
@@ -150,6 +150,10 @@ func New(o Options) *Agent {
 }
 
 func (a *Agent) ID() string { return a.o.ID }
+
+// Attach sets what sends requests to the engines, where it is not the agent's own Handler. It
+// is called before Run.
+func (a *Agent) Attach(requests Requests) { a.requests = requests }
 
 // Run connects to the keeper (or starts it), adopts what runs, and serves until
 // ctx ends. Then it ends its engines, unless they are to be left.
@@ -235,14 +239,9 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 			a.forkServers.adopt(rctx, k, p)
 			continue
 		}
-		var adopted *replica.Replica
 		m, err := replica.ParseMeta(p)
 		if err == nil && a.o.FilesLost != nil && a.o.FilesLost(m.Path) {
 			err = errors.New("its files were still arriving through an earlier agent, which has ended")
-		}
-		if err == nil {
-			o := a.options(functions.LoadRequest{ID: m.ID, Team: m.Team, Model: m.Model, Spec: m.Spec, Dir: m.Dir, Digest: m.Digest, GPUs: m.GPUs})
-			adopted, err = replica.Adopt(o, p, k.Follow(p))
 		}
 		if err != nil {
 			a.log.Warn("a process that cannot be adopted is ended", "process", p.ID, "error", err)
@@ -254,12 +253,9 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 		if a.o.RetainCheckpoint != nil {
 			release = a.o.RetainCheckpoint(m.Path)
 		}
-		reserved := functions.Bytes(0)
-		if spec := adopted.Status().Spec; spec != nil {
-			reserved = spec.Resources.Memory
-		}
+		adopted := replica.Adopt(a.options(m.Assignment), m, k.Follow(p))
 		a.mu.Lock()
-		r := a.addReplicaLocked(adopted, p.ID, reserved)
+		r := a.addReplicaLocked(adopted, p.ID, m.Spec.Resources.Memory)
 		a.mu.Unlock()
 		go a.runReplica(rctx, r, release)
 	}
@@ -295,42 +291,26 @@ func (a *Agent) shutDown(ctx context.Context, stopReplicas context.CancelFunc) e
 	return nil
 }
 
-func (a *Agent) options(req functions.LoadRequest) replica.Options {
+func (a *Agent) options(as replica.Assignment) replica.Options {
+	name := functions.Name{Team: as.Team, Name: as.Model}
 	o := replica.Options{
-		ID: req.ID, Team: req.Team, Model: req.Model, Spec: req.Spec, Dir: req.Dir, Digest: req.Digest, GPUs: req.GPUs,
-		Stager: a.o.Stager, Spawner: (*spawner)(a),
+		Assignment: as, Stager: a.o.Stager, Spawner: (*spawner)(a),
 		Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ, RefuseVulnerable: a.o.RefuseVulnerable},
 		Began:    time.Now(), OnChange: func(functions.ReplicaStatus) { a.pushHeartbeat() },
-		InFlight: func() int { return a.o.InFlight(functions.Name{Team: req.Team, Name: req.Model}, req.ID) }, Log: a.log,
-		Scratch: supervisor.ScratchRoot(filepath.Join(a.o.Dir, "supervisor")), FreeGPU: a.o.FreeGPU, GPUHolders: a.o.GPUHolders,
-	}
-	engineURL := func() string {
-		if r := a.replicaByID(req.ID); r != nil {
-			return r.Status().Endpoint
-		}
-		return ""
-	}
-	if a.o.AbortRequests != nil {
-		o.AbortRequests = func(string) {
-			if url := engineURL(); url != "" {
-				a.o.AbortRequests(url)
-			}
-		}
-	}
-	if a.o.Traffic != nil {
-		o.Traffic = func() functions.Traffic { return a.o.Traffic(engineURL()) }
+		InFlight: func() int { return a.requests.InFlightOf(name, as.ID) }, Traffic: a.requests.Traffic, Log: a.log,
+		AbortRequests: func(url, _ string) { a.requests.AbortThrough(url) },
+		Scratch:       supervisor.ScratchRoot(filepath.Join(a.o.Dir, "supervisor")), FreeGPU: a.o.FreeGPU, GPUHolders: a.o.GPUHolders,
 	}
 	if c := a.confinement; c != nil {
-		name := functions.Name{Team: req.Team, Name: req.Model}
-		o.AdapterDir = c.adapterDir(name, req.ID)
+		o.AdapterDir = c.adapterDir(name, as.ID)
 		o.Confine = func(cmd *engine.Command, r engine.Request) (*confine.Plan, error) {
-			return c.plan(name, req.ID, cmd, r)
+			return c.plan(name, as.ID, cmd, r)
 		}
 	}
 	o.ForkParent, o.ParentReady = a.forkServers.ForkSocket, a.forkServers.StartParent
 	if a.o.Inventory != nil {
 		for _, g := range a.o.Inventory.GPUs() {
-			if slices.Contains(req.GPUs, g.Index) && (o.GPUMemory == 0 || g.MemoryTotal < o.GPUMemory) {
+			if slices.Contains(as.GPUs, g.Index) && (o.GPUMemory == 0 || g.MemoryTotal < o.GPUMemory) {
 				o.GPUMemory, o.GPUName = g.MemoryTotal, g.Name
 			}
 		}
@@ -395,7 +375,8 @@ func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.
 	}
 	// Listed under the same lock: the same id is not started twice.
 	rctx := a.ctx
-	r := a.addReplicaLocked(replica.New(a.options(req)), req.ID, req.Spec.Resources.Memory)
+	as := replica.Assignment{ID: req.ID, Team: req.Team, Model: req.Model, Spec: req.Spec, Dir: req.Dir, Digest: req.Digest, GPUs: req.GPUs}
+	r := a.addReplicaLocked(replica.New(a.options(as)), req.ID, req.Spec.Resources.Memory)
 	a.mu.Unlock()
 	a.PrepareForkServer(req.Spec) // while it is staged
 	go a.runReplica(rctx, r, func() {})
@@ -473,11 +454,7 @@ func (a *Agent) LoadAdapter(ctx context.Context, req functions.AdapterRequest) e
 	if err != nil {
 		return fmt.Errorf("adapter: %w", err)
 	}
-	err = r.Replica.LoadAdapter(ctx, req.Name)
-	if e, ok := errors.AsType[*replica.AdapterError](err); ok {
-		return &functions.AdapterError{Code: e.Code, Message: e.Message}
-	}
-	return err
+	return r.Replica.LoadAdapter(ctx, req.Name)
 }
 
 func (a *Agent) commandedReplica(id string, epoch int64) (*managedReplica, error) {

@@ -319,19 +319,19 @@ func TestHandler(t *testing.T) {
 	if _, err := io.ReadFull(res.Body, b); err != nil || string(b) != "data: 1\n\n" {
 		t.Fatalf("%q %v", b, err)
 	}
-	if n := l.proxied.of(functions.Name{}, "r1"); n != 1 {
+	if n := l.proxied.InFlightOf(functions.Name{}, "r1"); n != 1 {
 		t.Errorf("%d in flight", n)
 	}
 	cancel()
 	res.Body.Close()
-	l.until("its place is free", func() bool { return l.proxied.of(functions.Name{}, "r1") == 0 })
+	l.until("its place is free", func() bool { return l.proxied.InFlightOf(functions.Name{}, "r1") == 0 })
 
 	// So does a request that the engine does not answer: else the replica would look busy for
 	// ever, never sleep, and drain for its whole deadline.
 	if status, body := call("POST", "/replicas/r1/v1/embeddings", "Bearer secret", `{"input":"x"}`); status != 502 || !strings.Contains(body, "engine_crashed") {
 		t.Errorf("an engine that closes the connection: %d %s", status, body)
 	}
-	if n := l.proxied.of(functions.Name{}, "r1"); n != 0 {
+	if n := l.proxied.InFlightOf(functions.Name{}, "r1"); n != 0 {
 		t.Errorf("%d in flight after a request without an answer", n)
 	}
 }

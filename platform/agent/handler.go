@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"sync"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -25,13 +26,7 @@ type Handler struct {
 // NewHandler is the API of an agent, which reaches its engines through the client. It is
 // called before the agent runs.
 func NewHandler(a *Agent, engines *upstream.Client) *Handler {
-	hostPort := func(url string) string { return strings.TrimPrefix(url, "http://") }
-	if a.o.AbortRequests == nil {
-		a.o.AbortRequests = func(url string) { engines.AbortThrough(hostPort(url)) }
-	}
-	if a.o.Traffic == nil {
-		a.o.Traffic = func(url string) functions.Traffic { return engines.Traffic(hostPort(url)) }
-	}
+	a.proxied.engines = engines
 	return &Handler{agent: a, engines: engines}
 }
 
@@ -233,4 +228,41 @@ func setError(res *httpserver.Response, status int, code, message string) {
 		p.Error.Type = "server_error"
 	}
 	enginehttp.WriteJSON(res, status, p)
+}
+
+// proxiedRequests are the requests that this agent proxies.
+type proxiedRequests struct {
+	engines *upstream.Client // sends them; nil without a Handler
+
+	mu       sync.Mutex
+	inFlight map[string]int // by replica
+}
+
+func (p *proxiedRequests) InFlightOf(_ functions.Name, id string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.inFlight[id]
+}
+
+func (p *proxiedRequests) AbortThrough(url string) {
+	if p.engines != nil {
+		p.engines.AbortThrough(hostPort(url))
+	}
+}
+
+func (p *proxiedRequests) Traffic(url string) functions.Traffic {
+	if p.engines == nil {
+		return functions.Traffic{}
+	}
+	return p.engines.Traffic(hostPort(url))
+}
+
+func hostPort(url string) string { return strings.TrimPrefix(url, "http://") }
+
+func (p *proxiedRequests) add(id string, d int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.inFlight[id] += d; p.inFlight[id] <= 0 {
+		delete(p.inFlight, id)
+	}
 }

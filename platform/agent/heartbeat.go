@@ -3,7 +3,6 @@ package agent
 import (
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -36,7 +35,7 @@ func (a *Agent) heartbeatLocked() functions.Heartbeat {
 		case st.State == functions.Downloading || st.State == functions.Loading:
 			hb.State = functions.NodeLoading
 		case st.State == functions.Ready && hb.State == functions.NodeIdle &&
-			a.o.InFlight(functions.Name{Team: st.Team, Name: st.Model}, r.id) > 0:
+			a.requests.InFlightOf(functions.Name{Team: st.Team, Name: st.Model}, r.id) > 0:
 			hb.State = functions.NodeInferring
 		}
 		hb.Models = append(hb.Models, st)
@@ -53,24 +52,4 @@ func (a *Agent) heartbeatLocked() functions.Heartbeat {
 		hb.State = functions.NodeDegraded
 	}
 	return hb
-}
-
-// inFlightCounts counts, per replica, the requests that this agent proxies.
-type inFlightCounts struct {
-	mu sync.Mutex
-	n  map[string]int
-}
-
-func (c *inFlightCounts) of(_ functions.Name, id string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.n[id]
-}
-
-func (c *inFlightCounts) add(id string, d int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n[id] += d; c.n[id] <= 0 {
-		delete(c.n, id)
-	}
 }

@@ -52,7 +52,6 @@ type Local struct {
 	o      Options
 	node   *agent.Node
 	lock   *flock.Flock
-	path   DataPath
 	shared *sharedFolders
 
 	machine string // host to which the catalog's local paths belong
@@ -111,9 +110,6 @@ func newLocal(o Options) (*Local, error) {
 		l.Orchestrator.Heartbeat(hb, l.node)
 		l.first.Do(func() { close(l.ready) })
 	}
-	o.InFlight = func(name functions.Name, id string) int { return l.path.InFlightOf(name, id) }
-	o.AbortRequests = func(url string) { l.path.AbortThrough(url) }
-	o.Traffic = func(url string) functions.Traffic { return l.path.Traffic(url) }
 	l.node, err = agent.Open(o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("local: %w", err)
@@ -138,15 +134,12 @@ func newLocal(o Options) (*Local, error) {
 // DataPath is the activator in this process.
 type DataPath interface {
 	orchestrator.DataPath
-	// InFlightOf is how many requests a replica has now, for the end of its drain.
-	InFlightOf(name functions.Name, replica string) int
-	// Traffic is what its requests to an engine at this URL show of it.
-	Traffic(engine string) functions.Traffic
+	agent.Requests
 }
 
 // Attach sets the data path. It is called before Run.
 func (l *Local) Attach(path DataPath) {
-	l.path = path
+	l.node.Attach(path)
 	l.Orchestrator.Attach(path)
 }
 

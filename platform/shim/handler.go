@@ -15,7 +15,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/enginehttp"
-	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
 // serve answers one request; it is a httpserver.Handler.
@@ -231,7 +230,7 @@ func (s *Shim) loadAdapter(req *httpserver.Request, env openai.Envelope, body []
 		return body, nil
 	}
 	err := s.rep.LoadAdapter(req.Context(), name)
-	if x, ok := errors.AsType[*replica.AdapterError](err); ok {
+	if x, ok := errors.AsType[*functions.AdapterError](err); ok {
 		return nil, openai.New(openai.Code(x.Code), "The adapter `"+name+"` cannot be used: "+x.Message)
 	}
 	if err != nil {

@@ -307,8 +307,8 @@ func (s *Shim) options(supervisorClient *supervisor.Client) (replica.Options, fu
 	s.loader.cache = cache
 	o := replica.Options{
 		// There is one, and Kubernetes has the name of the pod.
-		ID: "model", Team: m.Metadata.Namespace, Model: m.Metadata.Name, Spec: m.Spec,
-		Stager: s.loader, Spawner: supervisorClient,
+		Assignment: replica.Assignment{ID: "model", Team: m.Metadata.Namespace, Model: m.Metadata.Name, Spec: m.Spec},
+		Stager:     s.loader, Spawner: supervisorClient,
 		Programs: engine.Programs{Thaw: s.o.Exe, Environ: func() []string { return environ }, RefuseVulnerable: s.o.RefuseVulnerable},
 		Began:    s.began, OnChange: s.onChange, Log: s.log,
 		InFlight: func() int { return int(s.inFlight.Load()) },
@@ -318,8 +318,8 @@ func (s *Shim) options(supervisorClient *supervisor.Client) (replica.Options, fu
 	for i := range m.Spec.Resources.GPUs {
 		o.GPUs = append(o.GPUs, i)
 	}
-	o.AbortRequests = func(string) { s.engines.AbortThrough(hostPort(s.rep.Status().Endpoint)) }
-	o.Traffic = func() functions.Traffic { return s.engines.Traffic(hostPort(s.rep.Status().Endpoint)) }
+	o.AbortRequests = func(url, _ string) { s.engines.AbortThrough(hostPort(url)) }
+	o.Traffic = func(url string) functions.Traffic { return s.engines.Traffic(hostPort(url)) }
 	a, cmd, run := newOwnForkServer(s.o, supervisorClient, o.Programs)
 	if a != nil {
 		o.Spawner, o.ForkParent = endingSpawner{supervisorClient, a}, a.ForkSocket

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
 	"maps"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -20,25 +24,20 @@ const (
 	AdapterUnavailable = "adapter_unavailable" // the replica is not ready, or loading failed: 503
 )
 
-// AdapterError is why an adapter was not loaded.
-type AdapterError struct {
-	Code    string
-	Message string
-	Err     error // may be nil
-}
-
-func (e *AdapterError) Error() string { return e.Message }
-func (e *AdapterError) Unwrap() error { return e.Err }
-
 // adapterEngine is an engine that loads adapters; *engine.Client is one.
 type adapterEngine interface {
 	LoadAdapter(ctx context.Context, name, path string) error
 	UnloadAdapter(ctx context.Context, name string) error
 }
 
-// adapterSet is the state of one replica's adapters. It has a mutex of its own, since
-// adapters are loaded from the callers' goroutines.
+// adapterSet has the adapters of one replica. Its methods may be called from any goroutine.
 type adapterSet struct {
+	assigned *Assignment
+	stager   Stager
+	linkDir  string // Options.AdapterDir
+	changed  func() // an adapter was loaded or failed
+	log      *slog.Logger
+
 	mu         sync.Mutex
 	replicaCtx context.Context // of the replica; nil outside of Run
 	eng        adapterEngine   // while READY
@@ -70,34 +69,10 @@ func (s *adapterSet) releaseAll() {
 	s.replicaCtx, s.eng = nil, nil
 	s.mu.Unlock()
 	s.loads.Wait()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, release := range s.leases {
-		release()
-	}
-	s.leases, s.loaded = nil, nil
+	s.release()
 }
 
-func (s *adapterSet) names() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := slices.Clone(s.loaded)
-	slices.Sort(out)
-	return out
-}
-
-// noteMap returns the warnings about adapters by name, nil for none.
-func (s *adapterSet) noteMap() map[string]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.notes) == 0 {
-		return nil
-	}
-	return maps.Clone(s.notes)
-}
-
-// unloadedAll records that the engine has dropped its adapters.
-func (s *adapterSet) unloadedAll() {
+func (s *adapterSet) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, release := range s.leases {
@@ -107,18 +82,40 @@ func (s *adapterSet) unloadedAll() {
 	s.loaded = nil
 }
 
-// LoadAdapter stages, validates and loads one of the model's adapters. For a loaded
-// one it only records the use: the least recently used adapter is unloaded when all
-// slots are taken. The replica must be READY. Errors are *AdapterError or ctx's cause.
-func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
-	i := slices.IndexFunc(r.o.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name })
+// list returns the loaded adapters and the warnings about adapters by name, nil for none.
+func (s *adapterSet) list() (names []string, notes map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.notes) > 0 {
+		notes = maps.Clone(s.notes)
+	}
+	names = slices.Clone(s.loaded)
+	slices.Sort(names)
+	return names, notes
+}
+
+// unloadAll unloads the adapters whose weights the engine has dropped; they are loaded again
+// on demand.
+func (s *adapterSet) unloadAll(ctx context.Context, eng adapterEngine) {
+	names, _ := s.list()
+	for _, name := range names {
+		if err := eng.UnloadAdapter(ctx, name); err != nil {
+			s.log.Warn("adapter not unloaded after a deep sleep", "adapter", name, "error", err)
+		}
+	}
+	s.release()
+}
+
+// load is LoadAdapter of the replica.
+func (s *adapterSet) load(ctx context.Context, name string) error {
+	i := slices.IndexFunc(s.assigned.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name })
 	if i < 0 {
-		return &AdapterError{Code: AdapterNotFound, Message: fmt.Sprintf("model %s has no adapter %q", r.o.Model, name)}
+		return &functions.AdapterError{Code: AdapterNotFound, Message: fmt.Sprintf("model %s has no adapter %q", s.assigned.Model, name)}
 	}
-	if can, _ := engine.Supports(r.o.Spec.Engine); !can {
-		return &AdapterError{Code: AdapterInvalid, Message: fmt.Sprintf("adapter %s: engine %s loads no adapters", name, r.o.Spec.Engine)}
+	e := s.assigned.Spec.Engine
+	if can, _ := engine.Supports(e); !can {
+		return &functions.AdapterError{Code: AdapterInvalid, Message: fmt.Sprintf("adapter %s: engine %s loads no adapters", name, e)}
 	}
-	s := &r.adapters
 	for {
 		s.mu.Lock()
 		if j := slices.Index(s.loaded, name); j >= 0 {
@@ -129,7 +126,7 @@ func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 		eng, replicaCtx := s.eng, s.replicaCtx
 		if eng == nil || replicaCtx == nil {
 			s.mu.Unlock()
-			return &AdapterError{Code: AdapterUnavailable, Message: fmt.Sprintf("adapter %s: the replica is not ready", name)}
+			return &functions.AdapterError{Code: AdapterUnavailable, Message: fmt.Sprintf("adapter %s: the replica is not ready", name)}
 		}
 		other := s.busy[name]
 		if other == nil {
@@ -137,13 +134,13 @@ func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 			s.busy[name] = done
 			s.loads.Add(1)
 			s.mu.Unlock()
-			err := r.loadAdapter(ctx, replicaCtx, eng, r.o.Spec.Adapters[i])
+			err := s.loadOne(ctx, replicaCtx, eng, s.assigned.Spec.Adapters[i])
 			s.mu.Lock()
 			delete(s.busy, name)
 			s.mu.Unlock()
 			close(done)
 			s.loads.Done()
-			r.command(func(c *commands) { c.changed = true })
+			s.changed()
 			return err
 		}
 		s.mu.Unlock()
@@ -155,8 +152,8 @@ func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 	}
 }
 
-// loadAdapter stages, validates and loads one adapter.
-func (r *Replica) loadAdapter(ctx, replicaCtx context.Context, eng adapterEngine, a functions.Adapter) error {
+// loadOne stages, validates and loads one adapter.
+func (s *adapterSet) loadOne(ctx, replicaCtx context.Context, eng adapterEngine, a functions.Adapter) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(replicaCtx, func() { cancel(errors.New("the replica has ended")) })()
@@ -164,44 +161,46 @@ func (r *Replica) loadAdapter(ctx, replicaCtx context.Context, eng adapterEngine
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
-		return &AdapterError{Code: code, Message: fmt.Sprintf("adapter %s: %v", a.Name, err), Err: err}
+		return &functions.AdapterError{Code: code, Message: fmt.Sprintf("adapter %s: %v", a.Name, err)}
 	}
-	sctx, stop := context.WithTimeoutCause(ctx, r.o.Spec.Deadlines.Stage.Std(), fmt.Errorf("not staged within %s", r.o.Spec.Deadlines.Stage))
+	limit := s.assigned.Spec.Deadlines.Stage
+	sctx, stop := context.WithTimeoutCause(ctx, limit.Std(), fmt.Errorf("not staged within %s", limit))
 	defer stop()
-	c, err := r.o.Stager.Stage(sctx, StageRequest{Source: a.Source, Dir: r.o.Dir, Files: a.Files}, func(_, _ functions.Bytes) {})
+	c, err := s.stager.Stage(sctx, StageRequest{Source: a.Source, Dir: s.assigned.Dir, Files: a.Files}, func(_, _ functions.Bytes) {})
 	if err != nil {
 		return fail(AdapterUnavailable, fmt.Errorf("stage: %w", err))
 	}
-	release := c.Release
+	release, loaded := c.Release, false
 	if release == nil {
 		release = func() {}
 	}
-	note, err := inspectAdapter(c.Path, a.Rank, engine.MaxRank(r.o.Spec))
+	defer func() {
+		if !loaded {
+			release()
+		}
+	}()
+	note, err := inspectAdapter(c.Path, a.Rank, engine.MaxRank(s.assigned.Spec))
 	if err != nil {
-		release()
 		return fail(AdapterInvalid, err)
 	}
 	if note != "" {
-		r.log.Warn("adapter", "adapter", a.Name, "note", note)
+		s.log.Warn("adapter", "adapter", a.Name, "note", note)
 	}
-	if err := r.freeAdapterSlot(ctx, eng); err != nil {
-		release()
+	if err := s.freeSlot(ctx, eng); err != nil {
 		return fail(AdapterUnavailable, err)
 	}
 	path := c.Path
-	if r.o.AdapterDir != "" {
-		if path, err = linkFolder(c.Path, filepath.Join(r.o.AdapterDir, a.Name)); err != nil {
-			release()
+	if s.linkDir != "" {
+		if path, err = linkFolder(c.Path, filepath.Join(s.linkDir, a.Name)); err != nil {
 			return fail(AdapterUnavailable, err)
 		}
 	}
 	if err := eng.LoadAdapter(ctx, a.Name, path); err != nil {
 		if se, ok := errors.AsType[*engine.StatusError](err); !ok || se.Status != http.StatusBadRequest || !engine.AdapterLoaded(se) {
-			release()
 			return fail(adapterErrorCode(err), err)
 		}
 	}
-	s := &r.adapters
+	loaded = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.loaded = append(s.loaded, a.Name)
@@ -225,13 +224,12 @@ func adapterErrorCode(err error) string {
 	return AdapterUnavailable
 }
 
-// freeAdapterSlot unloads the least recently used adapters until a slot is free. One that the
+// freeSlot unloads the least recently used adapters until a slot is free. One that the
 // engine does not unload stays in the list.
-func (r *Replica) freeAdapterSlot(ctx context.Context, eng adapterEngine) error {
-	s := &r.adapters
+func (s *adapterSet) freeSlot(ctx context.Context, eng adapterEngine) error {
 	for {
 		s.mu.Lock()
-		if len(s.loaded) < engine.AdapterSlots(r.o.Spec) {
+		if len(s.loaded) < engine.AdapterSlots(s.assigned.Spec) {
 			s.mu.Unlock()
 			return nil
 		}
@@ -253,4 +251,57 @@ func (r *Replica) freeAdapterSlot(ctx context.Context, eng adapterEngine) error 
 		release()
 		return fmt.Errorf("no free slot: unload %s: %w", old, err)
 	}
+}
+
+// linkFolder makes a folder at to with the files below from, as hard links or, from
+// another file system, as copies: a confined engine may read what is there, and not the
+// store. A folder that is there is replaced.
+func linkFolder(from, to string) (string, error) {
+	if !filepath.IsLocal(filepath.Base(to)) {
+		return "", fmt.Errorf("%q is no name of a folder", filepath.Base(to))
+	}
+	from, err := filepath.EvalSymlinks(from)
+	if err != nil {
+		return "", err
+	}
+	if err := os.RemoveAll(to); err != nil {
+		return "", err
+	}
+	return to, filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(to, rel)
+		if d.IsDir() {
+			return os.MkdirAll(target, 0o755)
+		}
+		if path, err = filepath.EvalSymlinks(path); err != nil {
+			return err
+		}
+		if os.Link(path, target) == nil {
+			return nil
+		}
+		return copyFile(path, target)
+	})
+}
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o444)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		out.Close()
+		return err
+	}
+	return out.Close()
 }

@@ -221,7 +221,7 @@ func TestLoadAdapter(t *testing.T) {
 	load := func(t *testing.T, l *replicaRun, name, code, reason string) {
 		t.Helper()
 		err := l.LoadAdapter(t.Context(), name)
-		var ae *AdapterError
+		var ae *functions.AdapterError
 		switch {
 		case code == "" && err != nil, code != "" && !errors.As(err, &ae):
 			t.Errorf("%s: %v", name, err)
@@ -387,7 +387,7 @@ func TestLoadAdapter(t *testing.T) {
 
 // Notes of a replica reach the agent that adopts it.
 func TestMetaStart(t *testing.T) {
-	b, err := json.Marshal(Meta{ID: "r1", Port: 1, Start: functions.StartWarm, Key: "sk-1"})
+	b, err := json.Marshal(Meta{Assignment: Assignment{ID: "r1"}, Port: 1, Start: functions.StartWarm, Key: "sk-1"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,8 +62,8 @@ func TestWhatIsAsked(t *testing.T) {
 			t.Errorf("notes %+v", m)
 		}
 		m.Began, m.Started, m.Phases, m.Key, m.Port, m.Health = time.Time{}, time.Time{}, nil, "", 0, ""
-		note := Meta{ID: "r1", Team: "default", Model: "m", Spec: o.Spec, Dir: "/models", Digest: "sha", GPUs: o.GPUs, Path: "/store/m",
-			Bytes: 100, Weights: "staged now",
+		note := Meta{Assignment: Assignment{ID: "r1", Team: "default", Model: "m", Spec: o.Spec, Dir: "/models", Digest: "sha", GPUs: o.GPUs},
+			Path: "/store/m", Bytes: 100, Weights: "staged now",
 			Start: functions.StartPlain, Note: "no parent of /work"}
 		if !reflect.DeepEqual(m, note) {
 			t.Errorf("notes %+v, want %+v", m, note)
@@ -76,7 +76,7 @@ func TestWhatIsAsked(t *testing.T) {
 			t.Errorf("status %+v", st)
 		}
 		for id, bad := range map[string]string{"r1": `{"id":"r2","port":1}`, "r2": `{"id":"r2","port":0}`, "r3": `{"id":"r3","port":65536}`, "r4": `{`} {
-			if _, err := Adopt(o, supervisor.Running{ID: id, Meta: []byte(bad)}, nil); err == nil || !strings.Contains(err.Error(), id) {
+			if _, err := ParseMeta(supervisor.Running{ID: id, Meta: []byte(bad)}); err == nil || !strings.Contains(err.Error(), id) {
 				t.Errorf("%s: %v", bad, err)
 			}
 		}
@@ -117,7 +117,7 @@ func TestFreeGPUMemoryIsKnown(t *testing.T) {
 		if x.free != nil {
 			o.FreeGPU = func(index int) (functions.Bytes, bool) { return x.free[index], x.free[index] > 0 }
 		}
-		if got := New(o).leastFreeGPU(); got != x.want {
+		if got := New(o).gpus.leastFree(); got != x.want {
 			t.Errorf("%v: %d, want %d", x.free, got, x.want)
 		}
 	}
@@ -154,11 +154,11 @@ func TestOptionsWithoutDeadlines(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, def)
 	}
 	own := functions.Deadlines{Stage: 1, Start: 2, FirstToken: 3, Hang: 4, Drain: 5}
-	if got := New(Options{Spec: functions.ModelSpec{Deadlines: own}}).o.Spec.Deadlines; got != own {
+	if got := New(Options{Assignment: Assignment{Spec: functions.ModelSpec{Deadlines: own}}}).o.Spec.Deadlines; got != own {
 		t.Errorf("%+v, want %+v", got, own)
 	}
-	if r := New(Options{Spec: functions.ModelSpec{Engine: functions.EngineSGLang}}); r.Engine() != functions.EngineSGLang ||
-		r.LogPath() != "" || r.o.Dial == nil || r.o.Began.IsZero() {
+	r = New(Options{Assignment: Assignment{Spec: functions.ModelSpec{Engine: functions.EngineSGLang}}})
+	if r.Engine() != functions.EngineSGLang || r.LogPath() != "" || r.o.Dial == nil || r.o.Began.IsZero() {
 		t.Errorf("%+v", r.o)
 	}
 }

@@ -26,12 +26,12 @@ type bootEvent struct {
 // boot follows one spawned engine until it has generated a token. It is owned by
 // Run's goroutine.
 type boot struct {
-	r        *Replica
-	began    time.Time
-	mayRetry bool // a start whose port was taken is tried again
+	r     *Replica
+	began time.Time
+	again state // after a start whose port was taken; nil: no other try is left
 
 	stopProbes func()               // ends awaitToken and the log follower and waits for them
-	ready      chan struct{}        // closed when the engine notified READY=1
+	notified   func(cause error)    // ends the wait for health: the engine notified READY=1
 	events     chan bootEvent       // from awaitToken
 	notices    <-chan engine.Notice // from the engine's notify socket; nil when there are no more
 	lines      chan line            // from the engine's log
@@ -45,19 +45,12 @@ type boot struct {
 	gotToken               bool
 }
 
-// bootEnd is how a boot ended: with the next state, or with another try.
-type bootEnd struct {
-	next  state
-	retry bool
-}
-
-// booting follows a spawned engine until it has generated a token. retry reports
-// that its port was taken and mayRetry was set.
-func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notices <-chan engine.Notice, mayRetry bool) (next state,
-	retry bool) {
+// booting follows a spawned engine until it has generated a token. again, if not nil, follows
+// if its port was taken.
+func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notices <-chan engine.Notice, again state) state {
 	b := &boot{
-		r: r, began: began, mayRetry: mayRetry, notices: notices,
-		ready: make(chan struct{}), events: make(chan bootEvent, 4), lines: make(chan line, 64),
+		r: r, began: began, again: again, notices: notices,
+		events: make(chan bootEvent, 4), lines: make(chan line, 64),
 		steps: engine.NewSteps(r.o.Spec.Engine, began), limit: time.NewTimer(time.Until(deadline)),
 	}
 	defer b.limit.Stop()
@@ -65,51 +58,51 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 	var probes sync.WaitGroup
 	b.stopProbes = func() { cancel(); probes.Wait() }
 	defer b.stopProbes()
-	probes.Go(func() { r.awaitToken(bctx, b.ready, b.events) })
-	if r.adopt == nil && b.steps.Follows() {
-		path, from := r.child.Log, r.logFrom
+	hctx, notified := context.WithCancelCause(bctx)
+	b.notified = notified
+	probes.Go(func() { awaitToken(bctx, hctx, r.eng, b.events) })
+	if !r.report.adopted && b.steps.Follows() {
+		path, from := r.process.logPath(), r.process.logFrom
 		probes.Go(func() { followLog(bctx, path, from, b.lines) })
 	}
 	var report <-chan time.Time
-	if r.early != nil && !r.early.finished {
+	if early := r.files.early; early != nil && !early.finished {
 		// The deadline counts from the end of the staging.
-		b.rest = r.early.rest
+		b.rest = early.rest
 		b.limit.Stop()
 		t := time.NewTicker(stagingReportEvery)
 		defer t.Stop()
 		report = t.C
 	}
 	for {
-		var end *bootEnd
+		var next state
 		select {
 		case n, ok := <-b.notices:
 			b.onNotice(n, ok)
 		case e := <-b.events:
-			end = b.onEvent(ctx, e)
+			next = b.onEvent(ctx, e)
 		case l := <-b.lines:
 			b.onLine(l)
 		case <-b.failing:
-			end = b.onFailing(ctx)
+			next = b.onFailing(ctx)
 		case s := <-b.rest:
 			report = nil
-			end = b.onStaged(ctx, s)
+			next = b.onStaged(ctx, s)
 		case <-report:
-			r.reportStaging()
-		case x := <-r.child.Exited:
-			end = b.onExit(ctx, x)
+			r.report.stagingProgress(r.files.progress())
+		case x := <-r.process.child.Exited:
+			next = b.onExit(ctx, x)
 		case <-b.limit.C:
-			end = b.onDeadline(ctx)
-		case <-r.commandReady:
-			if c := r.takeCommands(); c.unload { // spawned: CancelStart comes too late
-				r.enter(functions.Draining)
-				r.terminate(ctx)
-				end = &bootEnd{next: r.unloaded(c.reason)}
+			next = b.onDeadline(ctx)
+		case <-r.commands.ready:
+			if c := r.commands.take(); c.unload { // spawned: CancelStart comes too late
+				next = r.terminate(ctx, c.reason)
 			}
 		case <-ctx.Done():
-			return nil, false
+			return nil
 		}
-		if end != nil {
-			return end.next, end.retry
+		if next != nil {
+			return next
 		}
 	}
 }
@@ -121,7 +114,7 @@ func (b *boot) listening(at time.Time) {
 	}
 	b.listeningAt = at
 	if !b.logSteps {
-		b.r.addPhase(functions.PhaseSpawn, b.began, at)
+		b.r.report.addPhase(functions.PhaseSpawn, b.began, at)
 	}
 }
 
@@ -135,9 +128,9 @@ func (b *boot) healthy(at time.Time) {
 	if b.logSteps {
 		b.steps.Serving(at)
 	} else {
-		b.r.addPhase(functions.PhaseLoad, b.listeningAt, at)
+		b.r.report.addPhase(functions.PhaseLoad, b.listeningAt, at)
 	}
-	b.r.progress(100)
+	b.r.report.progress(100)
 }
 
 // onNotice handles a datagram of the notify socket.
@@ -148,17 +141,18 @@ func (b *boot) onNotice(n engine.Notice, ok bool) {
 	}
 	b.listening(time.Now())
 	if n.Percent >= 0 {
-		b.r.progress(n.Percent)
+		b.r.report.progress(n.Percent)
 	}
 	if n.Ready {
 		b.healthy(time.Now())
-		close(b.ready)
+		b.notified(errNotified)
 		b.notices = nil
 	}
 }
 
-// onEvent handles a step of awaitToken.
-func (b *boot) onEvent(ctx context.Context, e bootEvent) *bootEnd {
+// onEvent handles a step of awaitToken. Like all of boot's handlers it returns the next state,
+// nil to go on.
+func (b *boot) onEvent(ctx context.Context, e bootEvent) state {
 	r := b.r
 	switch {
 	case e.listening:
@@ -167,24 +161,18 @@ func (b *boot) onEvent(ctx context.Context, e bootEvent) *bootEnd {
 		b.healthy(e.at)
 	case e.err != nil:
 		if ctx.Err() != nil {
-			return &bootEnd{}
+			return endRun
 		}
 		b.stopProbes()
-		// A dying engine refuses connections before its exit is reported; the
-		// exit has the cause.
-		if x, ok := r.waitExit(exitAfterError); ok {
-			return b.exited(ctx, x)
-		}
-		r.kill(ctx)
-		return &bootEnd{next: r.failed(fmt.Sprintf("%s: first token: %v", r.o.Spec.Engine, e.err))}
+		return r.callFailed(ctx, "loading", fmt.Sprintf("%s: first token: %v", r.o.Spec.Engine, e.err), b.again)
 	default:
 		if b.logSteps {
-			r.setLogPhases(b.steps.End(e.at), "")
+			r.report.setLogPhases(b.steps.End(e.at), "")
 		} else {
-			r.addPhase(functions.PhaseWarmup, b.healthyAt, e.at)
+			r.report.addPhase(functions.PhaseWarmup, b.healthyAt, e.at)
 		}
 		if b.rest == nil {
-			return &bootEnd{next: r.ready}
+			return r.ready
 		}
 		b.gotToken = true // READY waits until every byte is verified
 	}
@@ -193,7 +181,7 @@ func (b *boot) onEvent(ctx context.Context, e bootEvent) *bootEnd {
 
 // onLine reads steps, progress and failure from a line of the log.
 func (b *boot) onLine(l line) {
-	r := b.r
+	r := &b.r.report
 	if b.healthyAt.IsZero() {
 		if b.steps.Line(l.text, l.at) {
 			b.logSteps = true
@@ -224,109 +212,89 @@ func (r *Replica) rootCause(tail, how string) string {
 }
 
 // onFailing kills an engine that reported a failed start and has not exited.
-func (b *boot) onFailing(ctx context.Context) *bootEnd {
+func (b *boot) onFailing(ctx context.Context) state {
 	r := b.r
-	cause := r.rootCause(r.logTail(r.kill(ctx)), "it failed to start")
-	if b.mayRetry && engine.PortTaken(cause) {
-		return &bootEnd{retry: true}
+	cause := r.rootCause(r.process.tail(r.process.kill(ctx)), "it failed to start")
+	if b.again != nil && engine.PortTaken(cause) {
+		return b.again
 	}
-	return &bootEnd{next: r.failed(fmt.Sprintf("%s ended while loading: %s", r.o.Spec.Engine, cause))}
+	return r.failed(fmt.Sprintf("%s ended while loading: %s", r.o.Spec.Engine, cause))
 }
 
-func (b *boot) onStaged(ctx context.Context, s stagingResult) *bootEnd {
+func (b *boot) onStaged(ctx context.Context, s stagingResult) state {
 	r := b.r
-	b.rest, r.early.finished = nil, true
-	r.addPhase(functions.PhaseStage, r.early.began, time.Now())
+	early := r.files.early
+	b.rest, early.finished = nil, true
+	r.report.addPhase(functions.PhaseStage, early.began, time.Now())
 	if s.err != nil {
 		if ctx.Err() != nil {
-			return &bootEnd{}
+			return endRun
 		}
-		r.kill(ctx)
-		return &bootEnd{next: r.failed("stage: " + cancelCause(r.early.ctx, s.err).Error())}
+		r.process.kill(ctx)
+		return r.failed("stage: " + cancelCause(early.ctx, s.err).Error())
 	}
-	r.ckpt = s.ckpt
-	r.now.Bytes, r.now.TotalBytes = s.ckpt.Bytes, s.ckpt.Bytes
+	r.files.ckpt = s.ckpt
+	r.report.now.Bytes, r.report.now.TotalBytes = s.ckpt.Bytes, s.ckpt.Bytes
 	if b.gotToken {
-		return &bootEnd{next: r.ready}
+		return r.ready
 	}
-	r.notify()
+	r.report.notify()
 	b.limit.Reset(r.o.Spec.Deadlines.Start.Std())
 	return nil
 }
 
 // onExit handles the engine's end. A failed staging is its cause, if there is one.
-func (b *boot) onExit(ctx context.Context, x supervisor.Exit) *bootEnd {
+func (b *boot) onExit(ctx context.Context, x supervisor.Exit) state {
 	r := b.r
-	if err := r.stagingError(b.rest); err != nil && ctx.Err() == nil {
-		r.forgetProcess(ctx)
-		return &bootEnd{next: r.failed("stage: " + err.Error())}
+	if err := r.files.restError(b.rest); err != nil && ctx.Err() == nil {
+		r.process.forget(ctx)
+		return r.failed("stage: " + err.Error())
 	}
-	return b.exited(ctx, x)
-}
-
-func (b *boot) exited(ctx context.Context, x supervisor.Exit) *bootEnd {
-	next, retry := b.r.engineExited(ctx, x, "loading", b.mayRetry)
-	return &bootEnd{next, retry}
+	return r.exited(ctx, x, "loading", b.again)
 }
 
 // onDeadline kills an engine that was not ready in time.
-func (b *boot) onDeadline(ctx context.Context) *bootEnd {
+func (b *boot) onDeadline(ctx context.Context) state {
 	r := b.r
 	b.stopProbes()
-	answer, problem := r.eng.LastAnswer(), "not ready"
-	answer = cmp.Or(answer, "no answer")
+	answer, problem := cmp.Or(r.eng.LastAnswer(), "no answer"), "not ready"
 	if !b.healthyAt.IsZero() {
 		problem = "no first token"
 	}
 	bound, deadline := r.o.Spec.Deadlines.Start, "start"
-	if r.adopt != nil && time.Since(b.began) > bound.Std() {
+	if r.report.adopted && time.Since(b.began) > bound.Std() {
 		bound, deadline = r.o.Spec.Deadlines.FirstToken, "firstToken"
 	}
-	x := r.kill(ctx)
-	cause := r.rootCause(r.logTail(x), answer)
+	cause := r.rootCause(r.process.tail(r.process.kill(ctx)), answer)
 	if !strings.HasPrefix(cause, answer) {
 		cause = answer + "; " + cause
 	}
-	return &bootEnd{next: r.failed(fmt.Sprintf("%s: %s within %s (deadlines.%s): %s", r.o.Spec.Engine, problem, bound, deadline, cause))}
+	return r.failed(fmt.Sprintf("%s: %s within %s (deadlines.%s): %s", r.o.Spec.Engine, problem, bound, deadline, cause))
 }
 
-// awaitToken waits until the engine serves and has generated one token.
-func (r *Replica) awaitToken(ctx context.Context, ready <-chan struct{}, events chan<- bootEvent) {
-	// READY=1 on the notify socket ends the probing.
-	actx, stop := context.WithCancel(ctx)
-	defer stop()
-	statuses := make(chan struct{})
-	go func() {
-		defer close(statuses)
-		select {
-		case <-ready:
-			stop()
-		case <-actx.Done():
-		}
-	}()
-	err := r.eng.Await(actx, func() { events <- bootEvent{listening: true, at: time.Now()} })
-	stop()
-	<-statuses
-	if err != nil {
-		select {
-		case <-ready:
-		default:
-			events <- bootEvent{err: err, at: time.Now()}
-			return
-		}
+// errNotified is the cause of the end of an engine's wait for health by READY=1.
+var errNotified = errors.New("the engine notified that it is ready")
+
+// awaitToken waits until the engine serves, or healthCtx has ended with errNotified, and has
+// generated one token.
+func awaitToken(ctx, healthCtx context.Context, eng Engine, events chan<- bootEvent) {
+	err := eng.Await(healthCtx, func() { events <- bootEvent{listening: true, at: time.Now()} })
+	if err != nil && context.Cause(healthCtx) != errNotified {
+		events <- bootEvent{err: err, at: time.Now()}
+		return
 	}
 	events <- bootEvent{healthy: true, at: time.Now()}
-	events <- bootEvent{err: r.awaitFirstToken(ctx), at: time.Now()}
+	events <- bootEvent{err: awaitFirstToken(ctx, eng), at: time.Now()}
 }
 
 // awaitFirstToken requests a token until the engine generates one: an engine with a good
 // /health may answer with errors until its model is loaded. It returns the error of an
 // engine that does nothing but refuse the request's credentials, and ctx's.
-func (r *Replica) awaitFirstToken(ctx context.Context) error {
+func awaitFirstToken(ctx context.Context, eng Engine) error {
 	began := time.Now()
 	var deniedAt time.Time // when the engine began to refuse; zero: it does not
 	for {
-		err := r.eng.Token(ctx)
+		err := eng.Token(ctx)
 		var se *engine.StatusError
 		switch {
 		case err == nil:
@@ -348,35 +316,38 @@ func (r *Replica) awaitFirstToken(ctx context.Context) error {
 	}
 }
 
-// exited makes FAILED of the unexpected exit of an engine that had started.
-func (r *Replica) exited(ctx context.Context, x supervisor.Exit, while string) state {
-	next, _ := r.engineExited(ctx, x, while, false)
-	return next
+// callFailed makes FAILED of an engine of which a call failed. One that is dying refuses
+// connections before its exit is reported; the exit has the cause.
+func (r *Replica) callFailed(ctx context.Context, while, problem string, again state) state {
+	if x, ok := r.process.waitExit(exitAfterError); ok {
+		return r.exited(ctx, x, while, again)
+	}
+	r.process.kill(ctx)
+	return r.failed(problem)
 }
 
-// engineExited makes FAILED of an unexpected exit, or another try if its port was
-// taken.
-func (r *Replica) engineExited(ctx context.Context, x supervisor.Exit, while string, mayRetry bool) (next state, retry bool) {
-	r.forgetProcess(ctx)
+// exited makes FAILED of an unexpected exit. again, if not nil, follows if the port was taken.
+func (r *Replica) exited(ctx context.Context, x supervisor.Exit, while string, again state) state {
+	r.process.forget(ctx)
 	how := x.String()
 	cause := how
 	// The log of an engine that was killed from outside has no cause.
 	if x.Signal != syscall.SIGKILL && x.Signal != syscall.SIGTERM && !x.Lost {
 		text := x.Tail
 		if while == "loading" {
-			text = r.logTail(x)
+			text = r.process.tail(x)
 		}
 		cause = r.rootCause(text, how)
 		if strings.HasPrefix(cause, "out of GPU memory") {
-			cause = r.addGPUHolders(cause)
+			cause = r.gpus.addHolders(cause)
 		}
 	}
-	if mayRetry && engine.PortTaken(cause) {
-		return nil, true
+	if again != nil && engine.PortTaken(cause) {
+		return again
 	}
 	text := fmt.Sprintf("%s ended while %s: %s", r.o.Spec.Engine, while, cause)
-	if while == "loading" && r.mayBeDamaged(x, cause) {
-		return r.verifying(text), false
+	if while == "loading" && r.files.mayBeDamaged(x, cause) {
+		return r.verifying(text)
 	}
-	return r.failed(text), false
+	return r.failed(text)
 }

@@ -239,7 +239,7 @@ func conform(t *testing.T, s replicaKind) {
 		res.Body.Close()
 		if s.cancels {
 			testkit.Eventually(t, "nothing runs for a client that left", func() bool {
-				m := l.readMetrics(t.Context(), time.Second)
+				m := readMetrics(t.Context(), l.eng, time.Second)
 				return m.err == nil && m.Running+m.Waiting == 0
 			})
 		}
@@ -251,7 +251,7 @@ func conform(t *testing.T, s replicaKind) {
 		}
 	})
 	t.Run("metrics", func(t *testing.T) {
-		m := l.readMetrics(t.Context(), 5*time.Second)
+		m := readMetrics(t.Context(), l.eng, 5*time.Second)
 		switch {
 		case s.metrics && (m.err != nil || !m.Load || !m.Flow || m.Tokens == 0):
 			t.Errorf("%+v", m)

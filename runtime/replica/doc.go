@@ -70,7 +70,11 @@
 // When Run ends because its ctx ended, the process stays with the supervisor: the next
 // agent adopts it (Adopt), or the supervisor ends it. Unload ends the process.
 //
-// # Size
+// # Parts
+//
+// A Replica holds the state in parts, each with its own methods: the commands that Run has not
+// taken, the report (the status and its phases), the staged files, the process, the memory of
+// the GPUs and the adapters. A state with much of its own is a type: boot, monitor, sleep.
 //
 // The package is one idea, the state machine: its states share the process, the
 // staging and the phases of one replica, and each has a file.

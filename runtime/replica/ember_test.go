@@ -53,7 +53,7 @@ func TestEmber(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 		testkit.Eventually(t, "its metrics are read", func() bool {
-			m := l.readMetrics(t.Context(), time.Second)
+			m := readMetrics(t.Context(), l.eng, time.Second)
 			return m.err == nil && m.Load && m.Flow && m.Tokens > 0
 		})
 		l.Unload(time.Second, "done")

@@ -3,6 +3,7 @@ package replica
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -113,14 +114,7 @@ func (h *hangDetector) uncounted(now time.Time) string {
 	return h.overdue(now, since, h.first, "firstToken", "no byte", h.traffic.InFlight)
 }
 
-func latest(t time.Time, more ...time.Time) time.Time {
-	for _, m := range more {
-		if m.After(t) {
-			t = m
-		}
-	}
-	return t
-}
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
 // judge is observe by the reading alone.
 func (h *hangDetector) judge(requestedAt, now time.Time, m engine.Metrics, err error) string {

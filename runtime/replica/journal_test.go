@@ -114,7 +114,7 @@ func (j *journal) options(change func(*Options)) Options {
 	o := j.fakeNode.options()
 	o.Stager, o.Spawner, o.Cache, o.GPUs, o.GPUMemory, o.Dir = j, j, "key", []int{1}, 80<<30, "/models"
 	o.Dial = func(engine.Command) Engine { j.note("dial"); j.dialed.Add(1); return j }
-	o.AbortRequests = func(reason string) { j.note("abort requests: %s", reason) }
+	o.AbortRequests = func(_, reason string) { j.note("abort requests: %s", reason) }
 	o.Log = slog.New(slog.NewTextHandler(journalWriter{j}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if change != nil {
 		change(&o)

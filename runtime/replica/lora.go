@@ -84,7 +84,7 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 	if err != nil {
 		return "", fmt.Errorf("adapter_model.safetensors: %w", err)
 	}
-	var modules []string
+	var broken []string // modules
 	pairs := 0
 	for _, t := range tensors {
 		name, ok := strings.CutSuffix(t.Name, ".lora_A.weight")
@@ -98,22 +98,17 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 		if !slices.ContainsFunc(tensors, func(o safetensors.Tensor) bool { return o.Name == name+".lora_B.weight" }) {
 			return "", fmt.Errorf("%s has no lora_B beside it", t.Name)
 		}
-		if m := name[strings.LastIndexByte(name, '.')+1:]; !slices.Contains(modules, m) {
-			modules = append(modules, m)
+		switch m := name[strings.LastIndexByte(name, '.')+1:]; m {
+		case "k_proj", "v_proj", "qkv_proj", "kv_proj", "query_key_value", "c_attn":
+			broken = append(broken, m)
 		}
 	}
 	if pairs == 0 {
 		return "", errors.New("adapter_model.safetensors holds no LoRA weights (….lora_A.weight)")
 	}
-	var broken []string
-	for _, m := range modules {
-		switch m {
-		case "k_proj", "v_proj", "qkv_proj", "kv_proj", "query_key_value", "c_attn":
-			broken = append(broken, m)
-		}
-	}
 	if len(broken) > 0 {
 		slices.Sort(broken)
+		broken = slices.Compact(broken)
 		note = "it changes " + strings.Join(broken, " and ") + ", so its KV cache is shared with neither the model nor other adapters"
 	}
 	return note, nil

@@ -62,8 +62,7 @@ func newTestSupervisor(t *testing.T) *testSupervisor {
 func (s *testSupervisor) options(id string, modes ...string) Options {
 	exe, _ := os.Executable()
 	return Options{
-		ID: id, Team: "default", Model: "m", Dir: s.dir,
-		Spec: functions.ModelSpec{
+		Assignment: Assignment{ID: id, Team: "default", Model: "m", Dir: s.dir, Spec: functions.ModelSpec{
 			Engine: functions.EngineCommand,
 			Env:    map[string]string{"GORACE": strings.TrimPrefix(fastRaceExit, "GORACE=")},
 			Args:   append([]string{exe, "test-engine", "{port}", "{name}"}, modes...),
@@ -71,7 +70,7 @@ func (s *testSupervisor) options(id string, modes ...string) Options {
 				Stage: functions.Duration(testTimeout), Start: functions.Duration(testTimeout),
 				FirstToken: functions.Duration(testTimeout), Hang: functions.Duration(testTimeout), Drain: functions.Duration(time.Second),
 			},
-		},
+		}},
 		Spawner: s.client,
 	}
 }
@@ -484,11 +483,11 @@ func TestProcessAdopted(t *testing.T) {
 	}
 	for _, p := range ps {
 		l := startReplica(t, Options{Spawner: c}, func(o Options) *Replica {
-			r, err := Adopt(o, p, c.Follow(p))
+			m, err := ParseMeta(p)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return r
+			return Adopt(o, m, c.Follow(p))
 		})
 		st := l.wait(functions.Ready, testTimeout)
 		if p.ID == "keep" && p.PID != pid {

@@ -25,9 +25,9 @@ type monitor struct {
 // ready is READY: the engine is watched until it ends, hangs, is drained or put to
 // sleep.
 func (r *Replica) ready(ctx context.Context) state {
-	r.finishStaging(ctx)
-	r.now.Weights = r.ckpt.Digest
-	r.enter(functions.Ready)
+	r.files.finish(ctx)
+	r.report.now.Weights = r.files.ckpt.Digest
+	r.report.enter(functions.Ready)
 	if a, ok := r.eng.(adapterEngine); ok {
 		r.adapters.setEngine(a)
 		defer r.adapters.setEngine(nil)
@@ -36,7 +36,7 @@ func (r *Replica) ready(ctx context.Context) state {
 	d := r.o.Spec.Deadlines
 	m := &monitor{r: r, hang: newHangDetector(d.Hang.Std(), d.FirstToken.Std(), time.Now()),
 		readings: make(chan reading, 1), verdicts: make(chan error, 1)}
-	m.hang.idleSeen = r.adopt == nil // only the warm-up was served, and it has finished
+	m.hang.idleSeen = !r.report.adopted // only the warm-up was served, and it has finished
 	poll := time.NewTimer(pollEvery)
 	defer poll.Stop()
 	defer func() {
@@ -46,18 +46,18 @@ func (r *Replica) ready(ctx context.Context) state {
 	m.read(rctx) // before requests that waited for READY arrive: this reading is of an idle engine
 	for {
 		select {
-		case x := <-r.child.Exited:
-			return r.exited(ctx, x, "ready")
+		case x := <-r.process.child.Exited:
+			return r.exited(ctx, x, "ready", nil)
 		case <-poll.C:
 			m.read(rctx)
 		case n := <-m.readings:
 			m.onReading(rctx, n)
 			poll.Reset(m.hang.next(time.Now()))
 		case err := <-m.verdicts:
-			if next, done := m.onVerdict(ctx, err); done {
+			if next := m.onVerdict(ctx, err); next != nil {
 				return next
 			}
-		case <-r.commandReady:
+		case <-r.commands.ready:
 			if next := m.onCommand(rctx); next != nil {
 				return next
 			}
@@ -71,7 +71,7 @@ func (r *Replica) ready(ctx context.Context) state {
 func (m *monitor) read(ctx context.Context) {
 	if !m.reading {
 		m.reading = true
-		go func() { m.readings <- m.r.checkEngine(ctx) }()
+		go func() { m.readings <- checkEngine(ctx, m.r.eng) }()
 	}
 }
 
@@ -82,7 +82,7 @@ func (m *monitor) probe(ctx context.Context, reason string) {
 	}
 	m.probing = true
 	m.r.log.Warn("engine suspected", "why", reason)
-	go func() { m.verdicts <- m.r.probe(ctx, reason) }()
+	go func() { m.verdicts <- probeEngine(ctx, m.r.eng, reason) }()
 }
 
 // wait waits for the reading and the probe under way.
@@ -98,10 +98,8 @@ func (m *monitor) wait() {
 // onReading publishes a reading and probes the engine if it looks broken.
 func (m *monitor) onReading(ctx context.Context, n reading) {
 	m.reading = false
-	if n.err == nil {
-		m.r.publishMetrics(n.Metrics)
-	}
-	now, traffic := time.Now(), m.r.traffic()
+	m.r.report.publishMetrics(n)
+	now, traffic := time.Now(), m.r.o.Traffic(m.r.report.now.Endpoint)
 	if reason := m.hang.observe(n.at, now, n.Metrics, n.err, traffic); reason != "" {
 		m.probe(ctx, reason)
 	} else if n.unhealthy != "" && !m.hang.working(now, traffic) {
@@ -109,8 +107,8 @@ func (m *monitor) onReading(ctx context.Context, n reading) {
 	}
 }
 
-// onVerdict handles the outcome of a probe; over reports that the engine has ended.
-func (m *monitor) onVerdict(ctx context.Context, err error) (next state, done bool) {
+// onVerdict handles the outcome of a probe; nil stays in READY.
+func (m *monitor) onVerdict(ctx context.Context, err error) state {
 	r := m.r
 	m.probing = false
 	var se *engine.StatusError
@@ -119,24 +117,24 @@ func (m *monitor) onVerdict(ctx context.Context, err error) (next state, done bo
 		m.failures = 0
 		m.hang.cleared(time.Now())
 		r.log.Info("engine answered the probe")
-		return nil, false
+		return nil
 	case ctx.Err() != nil:
-		return nil, false
+		return nil
 	case errors.As(err, &se) && m.failures+1 < probeTries:
 		m.failures++ // it answers, but with errors
 		m.hang.cleared(time.Now())
-		return nil, false
-	case se == nil && m.hang.working(time.Now(), r.traffic()):
+		return nil
+	case se == nil && m.hang.working(time.Now(), r.o.Traffic(r.report.now.Endpoint)):
 		r.log.Info("the probe was not answered, but requests are served", "error", err)
-		return nil, false
+		return nil
 	}
-	if x, ok := r.waitExit(exitAfterProbe); ok {
-		return r.exited(ctx, x, "ready"), true
+	if x, ok := r.process.waitExit(exitAfterProbe); ok {
+		return r.exited(ctx, x, "ready", nil)
 	}
 	if errors.Is(err, errNoAnswer) && r.o.AbortRequests != nil {
-		r.o.AbortRequests(err.Error()) // before the kill: the engine did not crash with them
+		r.o.AbortRequests(r.report.now.Endpoint, err.Error()) // before the kill: the engine did not crash with them
 	}
-	x := r.kill(ctx)
+	x := r.process.kill(ctx)
 	cause := "is broken"
 	switch {
 	case errors.Is(err, errNoAnswer):
@@ -146,25 +144,25 @@ func (m *monitor) onVerdict(ctx context.Context, err error) (next state, done bo
 	case se != nil:
 		cause = "answers with errors alone"
 	}
-	return r.failed(fmt.Sprintf("%s %s: %v", r.o.Spec.Engine, cause, err)), true
+	return r.failed(fmt.Sprintf("%s %s: %v", r.o.Spec.Engine, cause, err))
 }
 
 // onCommand handles commands of the owner; nil stays in READY.
 func (m *monitor) onCommand(ctx context.Context) state {
 	r := m.r
-	c := r.takeCommands()
+	c := r.commands.take()
 	if c.unload {
 		return r.draining(c)
 	}
 	if c.changed {
-		r.notify()
+		r.report.notify()
 	}
 	if c.suspect != "" {
 		m.probe(ctx, c.suspect)
 	}
 	if c.sleep != nil && c.sleep.level > 0 {
 		if engine.Sleeps(r.o.Spec) {
-			return r.sleeping(*c.sleep)
+			return (&sleep{r: r, sleepRequest: *c.sleep}).run
 		}
 		r.log.Warn("this engine cannot sleep", "why", c.sleep.why)
 	}
@@ -174,14 +172,6 @@ func (m *monitor) onCommand(ctx context.Context) state {
 // errNoAnswer is the outcome of a probe of an engine that hangs.
 var errNoAnswer = fmt.Errorf("no answer to a one-token request within %s", probeWait)
 
-// traffic is what the owner's requests show of the engine.
-func (r *Replica) traffic() functions.Traffic {
-	if r.o.Traffic == nil {
-		return functions.Traffic{}
-	}
-	return r.o.Traffic()
-}
-
 type reading struct {
 	engine.Metrics
 	at        time.Time // when the request was sent
@@ -189,29 +179,29 @@ type reading struct {
 	unhealthy string // the answer of /health if it is an error
 }
 
-func (r *Replica) readMetrics(ctx context.Context, within time.Duration) reading {
+func readMetrics(ctx context.Context, eng Engine, within time.Duration) reading {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	at := time.Now()
-	m, err := r.eng.Metrics(ctx)
+	m, err := eng.Metrics(ctx)
 	return reading{Metrics: m, at: at, err: err}
 }
 
 // checkEngine reads metrics and /health. A good /health proves nothing (an engine with
 // a hanging core answers 200), but vLLM answers 503 seconds before it exits after the
 // death of its core.
-func (r *Replica) checkEngine(ctx context.Context) reading {
+func checkEngine(ctx context.Context, eng Engine) reading {
 	hctx, cancel := context.WithTimeout(ctx, quickReadWait)
 	defer cancel()
 	unhealthy := make(chan string, 1)
 	go func() {
-		problem, err := "", r.eng.Health(hctx)
+		problem, err := "", eng.Health(hctx)
 		if _, ok := errors.AsType[*engine.StatusError](err); ok {
 			problem = "/health: " + err.Error()
 		}
 		unhealthy <- problem
 	}()
-	m := r.readMetrics(ctx, pollWait)
+	m := readMetrics(ctx, eng, pollWait)
 	select {
 	case m.unhealthy = <-unhealthy:
 	case <-time.After(healthLate): // do not delay the metrics
@@ -221,22 +211,13 @@ func (r *Replica) checkEngine(ctx context.Context) reading {
 	return m
 }
 
-// publishMetrics publishes the engine's counts, without a report to OnChange.
-func (r *Replica) publishMetrics(m engine.Metrics) {
-	if r.now.InFlight == m.Running && r.now.QueueLength == m.Waiting && r.now.KVCacheHitRate == m.HitRate {
-		return
-	}
-	r.now.InFlight, r.now.QueueLength, r.now.KVCacheHitRate = m.Running, m.Waiting, m.HitRate
-	r.publish()
-}
-
-// probe asks a suspected engine for one token. It returns nil if the engine works, a
+// probeEngine asks a suspected engine for one token. It returns nil if the engine works, a
 // StatusError if it answers with an error, another error if it hangs or is gone.
-func (r *Replica) probe(ctx context.Context, reason string) error {
-	before := r.readMetrics(ctx, quickReadWait)
+func probeEngine(ctx context.Context, eng Engine, reason string) error {
+	before := readMetrics(ctx, eng, quickReadWait)
 	pctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
-	err := r.eng.Token(pctx)
+	err := eng.Token(pctx)
 	var se *engine.StatusError
 	switch {
 	case err == nil:
@@ -247,7 +228,7 @@ func (r *Replica) probe(ctx context.Context, reason string) error {
 		}
 		hctx, cancel := context.WithTimeout(ctx, pollWait)
 		defer cancel()
-		if herr := r.eng.Health(hctx); herr != nil {
+		if herr := eng.Health(hctx); herr != nil {
 			return fmt.Errorf("%s; then the probe: %v, /health: %v", reason, err, herr)
 		}
 		return err
@@ -255,7 +236,7 @@ func (r *Replica) probe(ctx context.Context, reason string) error {
 		return fmt.Errorf("%s; it refuses connections", reason)
 	}
 	// It may have been generating for requests before this one.
-	if after := r.readMetrics(ctx, quickReadWait); before.err == nil && after.err == nil && after.Flow && after.Tokens != before.Tokens {
+	if after := readMetrics(ctx, eng, quickReadWait); before.err == nil && after.err == nil && after.Flow && after.Tokens != before.Tokens {
 		return nil
 	}
 	if pctx.Err() != nil {

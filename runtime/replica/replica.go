@@ -9,8 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -116,14 +114,21 @@ type Engine interface {
 	Close()
 }
 
+// Assignment is what a replica runs, and on which GPUs.
+type Assignment struct {
+	ID     string              `json:"id"`
+	Team   string              `json:"team"`
+	Model  string              `json:"model"`
+	Spec   functions.ModelSpec `json:"spec"`
+	Dir    string              `json:"dir,omitempty"` // folder of the model file
+	Digest string              `json:"digest,omitempty"`
+	GPUs   []int               `json:"gpus,omitempty"`
+}
+
 type Options struct {
-	ID, Team, Model string
-	Spec            functions.ModelSpec
-	Dir             string // folder of the model file
-	Digest          string
-	GPUs            []int
-	GPUMemory       functions.Bytes // of each of them, 0 unknown
-	GPUName         string          // of the first; compile caches are for it
+	Assignment
+	GPUMemory functions.Bytes // of each of its GPUs, 0 unknown
+	GPUName   string          // of the first; compile caches are for it
 
 	Stager   Stager
 	Spawner  Spawner
@@ -153,11 +158,11 @@ type Options struct {
 	// Scratch is the parent of the engines' scratch folders, see
 	// supervisor.ScratchRoot; "" for none.
 	Scratch string
-	// AbortRequests, if not nil, fails the requests on this replica that outlast a
+	// AbortRequests, if not nil, fails the requests to the engine at this URL that outlast a
 	// drain, or that an engine holds which is ended because it hangs.
-	AbortRequests func(reason string)
-	// Traffic, if not nil, is what the owner's requests to the engine show of it.
-	Traffic func() functions.Traffic
+	AbortRequests func(endpoint, reason string)
+	// Traffic, if not nil, is what the owner's requests to the engine at this URL show of it.
+	Traffic func(endpoint string) functions.Traffic
 	// Confine, if not nil, returns what the engine may do, and points its caches where it
 	// may write.
 	Confine func(*engine.Command, engine.Request) (*confine.Plan, error)
@@ -177,24 +182,18 @@ type Options struct {
 
 // Meta is stored with the process by the supervisor; Adopt makes a replica of it.
 type Meta struct {
-	ID      string              `json:"id"`
-	Team    string              `json:"team"`
-	Model   string              `json:"model"`
-	Spec    functions.ModelSpec `json:"spec"`
-	Dir     string              `json:"dir,omitempty"`
-	Digest  string              `json:"digest,omitempty"`
-	GPUs    []int               `json:"gpus,omitempty"`
-	Port    int                 `json:"port"`
-	Path    string              `json:"path"`
-	Bytes   functions.Bytes     `json:"bytes"`
-	Weights string              `json:"weights,omitempty"` // Digest of the checkpoint, where that was known
-	Began   time.Time           `json:"began"`
-	Started time.Time           `json:"started"`
-	Phases  []functions.Span    `json:"phases"`
-	Start   string              `json:"start,omitempty"` // functions.StartWarm or StartPlain
-	Note    string              `json:"start_note,omitempty"`
-	Key     string              `json:"key,omitempty"` // the API key that the engine requires
-	Health  string              `json:"health,omitempty"`
+	Assignment
+	Port    int              `json:"port"`
+	Path    string           `json:"path"`
+	Bytes   functions.Bytes  `json:"bytes"`
+	Weights string           `json:"weights,omitempty"` // Digest of the checkpoint, where that was known
+	Began   time.Time        `json:"began"`
+	Started time.Time        `json:"started"`
+	Phases  []functions.Span `json:"phases"`
+	Start   string           `json:"start,omitempty"` // functions.StartWarm or StartPlain
+	Note    string           `json:"start_note,omitempty"`
+	Key     string           `json:"key,omitempty"` // the API key that the engine requires
+	Health  string           `json:"health,omitempty"`
 }
 
 func ParseMeta(r supervisor.Running) (Meta, error) {
@@ -210,52 +209,18 @@ func ParseMeta(r supervisor.Running) (Meta, error) {
 
 // Replica is one engine instance serving one model on this machine.
 type Replica struct {
-	o     Options
-	adopt *adoption
-	log   *slog.Logger
-
-	status atomic.Pointer[functions.ReplicaStatus]
-	since  atomic.Int64 // unix nanoseconds of the present state
-	logAt  atomic.Pointer[string]
-
-	mu           sync.Mutex
-	pending      commands
-	commandReady newest.Signal // set while pending has commands
-
-	stagedBytes, stageTotal atomic.Int64 // staging's progress
-
+	o        Options
+	log      *slog.Logger
+	gpus     gpuMemory
+	commands commandQueue
 	adapters adapterSet
 
 	// The fields below are owned by Run's goroutine.
-	now         functions.ReplicaStatus // the next value of status
-	phases      []functions.Span
-	ckpt        Checkpoint
-	early       *earlyStaging // staging that continues after the engine's start; nil otherwise
-	filled      bool          // Checkpoint.Filled was called
-	verified    bool          // Checkpoint.Verify was called
-	background  sync.WaitGroup
-	child       *supervisor.Child
-	eng         Engine
-	port        int
-	notifyAfter time.Time // progress is not reported before
-	// logFrom is the offset of this start in the log.
-	logFrom int64
-}
-
-type adoption struct {
-	meta  Meta
-	child *supervisor.Child
-}
-
-// commands are those of the owner, merged until Run takes them.
-type commands struct {
-	unload      bool
-	drain       time.Duration
-	reason      string
-	cancelStart bool
-	suspect     string
-	sleep       *sleepRequest
-	changed     bool // an adapter was loaded or failed
+	begin   state // the first
+	report  report
+	files   stagedFiles
+	process process
+	eng     Engine // nil before the start
 }
 
 // New makes a replica; Run starts it.
@@ -267,65 +232,53 @@ func New(o Options) *Replica {
 	if o.Dial == nil {
 		o.Dial = func(c engine.Command) Engine { return engine.New(c) }
 	}
-	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model), commandReady: newest.NewSignal()}
+	if o.Traffic == nil {
+		o.Traffic = func(string) functions.Traffic { return functions.Traffic{} }
+	}
+	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model)}
 	// A deadline that is not set is the default, never unlimited.
 	d, def := &r.o.Spec.Deadlines, functions.Defaults().Deadlines
-	for _, v := range []struct{ have, def *functions.Duration }{
-		{&d.Stage, &def.Stage}, {&d.Start, &def.Start}, {&d.FirstToken, &def.FirstToken}, {&d.Hang, &def.Hang},
-	} {
-		if *v.have <= 0 {
-			*v.have = *v.def
-		}
-	}
+	d.Stage, d.Start = cmp.Or(max(d.Stage, 0), def.Stage), cmp.Or(max(d.Start, 0), def.Start)
+	d.FirstToken, d.Hang = cmp.Or(max(d.FirstToken, 0), def.FirstToken), cmp.Or(max(d.Hang, 0), def.Hang)
 	spec := o.Spec
-	r.now = functions.ReplicaStatus{
+	r.begin, r.commands.ready = r.staging, newest.NewSignal()
+	r.adapters = adapterSet{assigned: &r.o.Assignment, stager: o.Stager, linkDir: o.AdapterDir, log: r.log,
+		changed: func() { r.commands.add(func(c *commands) { c.changed = true }) }}
+	r.files = stagedFiles{stager: o.Stager, log: r.log}
+	r.process = process{id: o.ID, spawner: o.Spawner, forkParent: o.ForkParent, log: r.log}
+	r.gpus = gpuMemory{indices: o.GPUs, size: o.GPUMemory, needed: o.Spec.Resources.GPUMemory, free: o.FreeGPU, holders: o.GPUHolders}
+	r.report = report{began: o.Began, onChange: o.OnChange, adapters: &r.adapters, log: r.log, now: functions.ReplicaStatus{
 		ID: o.ID, Team: o.Team, Model: o.Model, State: functions.Downloading, Tier: functions.TierRemote,
 		Percent: -1, Spec: &spec, GPUs: slices.Clone(o.GPUs),
-	}
-	r.since.Store(time.Now().UnixNano())
-	r.publish()
+	}}
+	r.report.since.Store(time.Now().UnixNano())
+	r.report.publish()
 	return r
 }
 
-// Adopt makes a replica of a running process that an earlier agent started. The
-// model's part of Options is taken from the process's Meta. Run asks the engine for a
-// token and makes it READY, or ends it.
-func Adopt(o Options, p supervisor.Running, child *supervisor.Child) (*Replica, error) {
-	m, err := ParseMeta(p)
-	if err != nil {
-		return nil, err
-	}
-	o.ID, o.Team, o.Model, o.Spec, o.Dir, o.Digest, o.GPUs = m.ID, m.Team, m.Model, m.Spec, m.Dir, m.Digest, m.GPUs
-	o.Began = m.Began
+// Adopt makes a replica of a running process that an earlier agent started. m replaces the
+// Assignment. Run asks the engine for a token and makes it READY, or ends it.
+func Adopt(o Options, m Meta, child *supervisor.Child) *Replica {
+	o.Assignment, o.Began = m.Assignment, m.Began
 	r := New(o)
-	r.adopt = &adoption{m, child}
-	r.now.State = functions.Loading
-	r.publish()
-	return r, nil
+	r.begin = func(ctx context.Context) state { return r.adopting(ctx, m, child) }
+	r.report.adopted, r.report.now.State = true, functions.Loading
+	r.report.publish()
+	return r
 }
 
-func (r *Replica) Status() functions.ReplicaStatus {
-	s := *r.status.Load()
-	s.Since = time.Since(time.Unix(0, r.since.Load())).Milliseconds()
-	s.Adapters, s.AdapterNotes = r.adapters.names(), r.adapters.noteMap()
-	return s
-}
+func (r *Replica) Status() functions.ReplicaStatus { return r.report.status() }
 
 // Engine is the program that serves its model.
 func (r *Replica) Engine() functions.Engine { return r.o.Spec.Engine }
 
 // LogPath is the file of the engine's output; "" before its start.
-func (r *Replica) LogPath() string {
-	if p := r.logAt.Load(); p != nil {
-		return *p
-	}
-	return ""
-}
+func (r *Replica) LogPath() string { return r.process.logPath() }
 
 // Unload ends the replica: requests in flight may finish within drain, then the
 // process is ended. Of several calls the shortest drain counts.
 func (r *Replica) Unload(drain time.Duration, reason string) {
-	r.command(func(c *commands) {
+	r.commands.add(func(c *commands) {
 		if !c.unload || drain < c.drain {
 			c.drain, c.reason = drain, reason
 		}
@@ -334,41 +287,36 @@ func (r *Replica) Unload(drain time.Duration, reason string) {
 }
 
 // CancelStart ends the replica if its process was not spawned yet.
-func (r *Replica) CancelStart() { r.command(func(c *commands) { c.cancelStart = true }) }
+func (r *Replica) CancelStart() { r.commands.add(func(c *commands) { c.cancelStart = true }) }
 
 // Suspect probes a READY replica now; problem is the reason, for the log.
-func (r *Replica) Suspect(problem string) { r.command(func(c *commands) { c.suspect = problem }) }
-
-func (r *Replica) command(f func(*commands)) {
-	r.mu.Lock()
-	f(&r.pending)
-	r.mu.Unlock()
-	r.commandReady.Set()
-}
-
-func (r *Replica) takeCommands() commands {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	c := r.pending
-	r.pending = commands{}
-	return c
-}
+func (r *Replica) Suspect(problem string) { r.commands.add(func(c *commands) { c.suspect = problem }) }
 
 // state is the function of one state; it returns the next, nil at the end.
 type state func(context.Context) state
+
+// endRun follows the last state, where nil means that the present one goes on.
+func endRun(context.Context) state { return nil }
 
 // Sleep puts a READY replica to sleep. It is SLEEPING from then on: no new requests,
 // those in flight finish within the drain deadline, then the engine frees its GPU
 // memory and SleepLevel is set. Level 1 keeps the weights in host memory, 2 drops
 // them. An engine that cannot sleep stays READY.
 func (r *Replica) Sleep(level int, reason string) {
-	r.command(func(c *commands) { c.sleep = &sleepRequest{level: max(level, 1), why: reason} })
+	r.commands.add(func(c *commands) { c.sleep = &sleepRequest{level: max(level, 1), why: reason} })
 }
 
 // WakeUp wakes a SLEEPING replica: LOADING_TO_GPU, then READY with a token, or FAILED
 // if it hangs. In other states it cancels a Sleep that has not begun.
 func (r *Replica) WakeUp(reason string) {
-	r.command(func(c *commands) { c.sleep = &sleepRequest{why: reason} })
+	r.commands.add(func(c *commands) { c.sleep = &sleepRequest{why: reason} })
+}
+
+// LoadAdapter stages, validates and loads one of the model's adapters. For a loaded
+// one it only records the use: the least recently used adapter is unloaded when all
+// slots are taken. The replica must be READY. Errors are *functions.AdapterError or ctx's cause.
+func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
+	return r.adapters.load(ctx, name)
 }
 
 // Run runs the replica. It returns nil when the replica is UNLOADED or FAILED (see
@@ -378,26 +326,20 @@ func (r *Replica) Run(ctx context.Context) error {
 	replicaCtx, stop := context.WithCancel(ctx)
 	r.adapters.start(replicaCtx)
 	defer func() {
-		r.endEarlyStaging()
+		r.files.endEarly()
 		stop()
-		r.background.Wait()
+		r.files.background.Wait()
 		r.adapters.releaseAll()
 		if r.eng != nil {
 			r.eng.Close()
 		}
-		if r.ckpt.Release != nil {
-			r.ckpt.Release()
-		}
+		r.files.release()
 	}()
-	begin := r.staging
-	if r.adopt != nil {
-		begin = r.adopting
-	}
-	r.notify()
-	for next := state(begin); next != nil; {
+	r.report.notify()
+	for next := r.begin; next != nil; {
 		next = next(replicaCtx)
 	}
-	if r.now.State.Over() {
+	if r.report.now.State.Over() {
 		if r.o.AdapterDir != "" {
 			os.RemoveAll(r.o.AdapterDir)
 		}
@@ -406,88 +348,17 @@ func (r *Replica) Run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// enter changes the state; nothing else does.
-func (r *Replica) enter(s functions.State) {
-	if r.now.State == s {
-		return
-	}
-	was := r.now.State
-	r.now.State, r.now.Percent = s, -1
-	switch s {
-	case functions.Loading:
-		r.now.Tier = functions.TierNVMe
-	case functions.Ready:
-		r.now.Tier = functions.TierDRAM
-		if len(r.o.GPUs) > 0 {
-			r.now.Tier = functions.TierGPU
-		}
-	case functions.Unloaded, functions.Failed:
-		r.now.Tier, r.now.Endpoint = functions.TierRemote, ""
-		if r.ckpt.Path != "" {
-			r.now.Tier = functions.TierNVMe
-		}
-		r.now.InFlight, r.now.QueueLength, r.now.KVCacheHitRate, r.now.SleepLevel, r.now.Key = 0, 0, 0, 0, ""
-	}
-	r.since.Store(time.Now().UnixNano())
-	r.notify() // before it is logged: requests wait for READY
-	r.log.Info("replica", "state", s, "was", was, "error", r.now.Error)
-}
-
-func (r *Replica) notify() {
-	r.publish()
-	r.notifyAfter = time.Now().Add(200 * time.Millisecond)
-	if r.o.OnChange != nil {
-		r.o.OnChange(r.Status())
-	}
-}
-
-func (r *Replica) publish() {
-	s := r.now
-	s.Phases = slices.Clone(r.phases)
-	r.status.Store(&s)
-}
-
-// progress publishes a percentage and reports it at most five times a second.
-func (r *Replica) progress(percent int) {
-	if percent == r.now.Percent {
-		return
-	}
-	r.now.Percent = percent
-	if time.Now().Before(r.notifyAfter) {
-		r.publish()
-		return
-	}
-	r.notify()
-}
-
-// addPhase records a phase. An adopted engine keeps the phases of its earlier agent.
-func (r *Replica) addPhase(p functions.Phase, from, to time.Time) {
-	if r.adopt != nil {
-		return
-	}
-	r.phases = append(r.phases, functions.Span{Phase: p, Start: from.Sub(r.o.Began).Seconds(), Duration: to.Sub(from).Seconds()})
-	r.phases = sortPhases(r.phases)
-}
-
-// sortPhases sorts spans by the order of their phases.
-func sortPhases(s []functions.Span) []functions.Span {
-	slices.SortStableFunc(s, func(a, b functions.Span) int {
-		return slices.Index(functions.Phases, a.Phase) - slices.Index(functions.Phases, b.Phase)
-	})
-	return s
-}
-
 func (r *Replica) unloaded(reason string) state {
 	r.log.Info("replica ended", "why", reason)
-	r.enter(functions.Unloaded)
-	return nil
+	r.report.end(functions.Unloaded, r.files.ckpt.Path != "")
+	return endRun
 }
 
 func (r *Replica) failed(cause string) state {
-	r.now.Error = cause
-	if r.now.State == functions.Loading {
-		r.now.ShortOf = engine.ShortOf(cause)
+	r.report.now.Error = cause
+	if r.report.now.State == functions.Loading {
+		r.report.now.ShortOf = engine.ShortOf(cause)
 	}
-	r.enter(functions.Failed)
-	return nil
+	r.report.end(functions.Failed, r.files.ckpt.Path != "")
+	return endRun
 }

@@ -35,116 +35,115 @@ type sleepRequest struct {
 	asleep bool // the engine sleeps already
 }
 
-// sleeping is SLEEPING: the engine finishes requests in flight and falls asleep
-// (SleepLevel is set then), until it is woken or ended.
-func (r *Replica) sleeping(n sleepRequest) state {
-	return func(ctx context.Context) state {
-		s, ok := r.eng.(sleeper)
-		if !ok {
-			r.log.Warn("this engine cannot sleep", "why", n.why)
-			return r.ready
+// sleep is one sleep of an engine, until it is READY again. It is owned by Run's goroutine.
+type sleep struct {
+	r      *Replica
+	engine sleeper // set by run
+	sleepRequest
+}
+
+// run is SLEEPING: the engine finishes requests in flight and falls asleep (SleepLevel is
+// set then), until it is woken or ended.
+func (s *sleep) run(ctx context.Context) state {
+	r, ok := s.r, false
+	if s.engine, ok = r.eng.(sleeper); !ok {
+		r.log.Warn("this engine cannot sleep", "why", s.why)
+		return r.ready
+	}
+	r.report.enter(functions.Sleeping)
+	sctx, cancel := context.WithCancel(ctx)
+	asleep := make(chan error, 1)
+	falling := true
+	go func() { asleep <- s.fallAsleep(sctx) }()
+	readings, reading := make(chan reading, 1), false
+	defer func() {
+		cancel()
+		if falling {
+			<-asleep
 		}
-		r.enter(functions.Sleeping)
-		sctx, cancel := context.WithCancel(ctx)
-		asleep := make(chan error, 1)
-		falling := true
-		go func() {
-			if n.asleep {
-				asleep <- nil
-				return
+		if reading {
+			<-readings
+		}
+	}()
+	look := time.NewTicker(asleepPollEvery)
+	defer look.Stop()
+	wakeReason := ""
+	for {
+		select {
+		case x := <-r.process.child.Exited:
+			return r.exited(ctx, x, "sleeping", nil)
+		case err := <-asleep:
+			falling = false
+			if next := s.fellAsleep(ctx, err); next != nil {
+				return next
 			}
-			asleep <- r.fallAsleep(sctx, s, n.level)
-		}()
-		readings, reading := make(chan reading, 1), false
-		defer func() {
-			cancel()
-			if falling {
-				<-asleep
+			if wakeReason != "" {
+				return s.waking(wakeReason)
 			}
-			if reading {
-				<-readings
+		case <-look.C:
+			if !falling && !reading {
+				reading = true
+				go func() { readings <- readMetrics(sctx, r.eng, pollWait) }()
 			}
-		}()
-		look := time.NewTicker(asleepPollEvery)
-		defer look.Stop()
-		wakeReason := ""
-		for {
-			select {
-			case x := <-r.child.Exited:
-				return r.exited(ctx, x, "sleeping")
-			case err := <-asleep:
-				falling = false
-				if next, done := r.fellAsleep(ctx, n, err); done {
-					return next
-				}
-				if wakeReason != "" {
-					return r.waking(s, n.level, wakeReason)
-				}
-			case <-look.C:
-				if !falling && !reading {
-					reading = true
-					go func() { readings <- r.readMetrics(sctx, pollWait) }()
-				}
-			case m := <-readings:
-				reading = false
-				// A request that was sent before the engine slept hangs until it
-				// wakes.
-				if m.err == nil && m.Running+m.Waiting > 0 {
-					return r.waking(s, n.level, "a request waits in the engine")
-				}
-			case <-r.commandReady:
-				c := r.takeCommands()
-				if c.unload {
-					return r.draining(c)
-				}
-				if c.sleep == nil {
-					break
-				}
-				switch {
-				case c.sleep.level > 0:
-					wakeReason = ""
-				case falling:
-					wakeReason = c.sleep.why + " "
-				default:
-					return r.waking(s, n.level, c.sleep.why)
-				}
-			case <-ctx.Done():
-				return nil
+		case m := <-readings:
+			reading = false
+			// A request that was sent before the engine slept hangs until it
+			// wakes.
+			if m.err == nil && m.Running+m.Waiting > 0 {
+				return s.waking("a request waits in the engine")
 			}
+		case <-r.commands.ready:
+			c := r.commands.take()
+			if c.unload {
+				return r.draining(c)
+			}
+			if c.sleep == nil {
+				break
+			}
+			switch {
+			case c.sleep.level > 0:
+				wakeReason = ""
+			case falling:
+				wakeReason = c.sleep.why + " "
+			default:
+				return s.waking(c.sleep.why)
+			}
+		case <-ctx.Done():
+			return nil
 		}
 	}
 }
 
-// fellAsleep records the sleep, or ends an engine that failed to fall asleep; over
-// reports that.
-func (r *Replica) fellAsleep(ctx context.Context, n sleepRequest, err error) (next state, done bool) {
+// fellAsleep records the sleep, or ends an engine that failed to fall asleep; nil stays in
+// SLEEPING.
+func (s *sleep) fellAsleep(ctx context.Context, err error) state {
+	r := s.r
 	switch {
 	case err == nil:
-		r.now.SleepLevel, r.now.Tier = n.level, functions.TierSleeping
-		r.now.InFlight, r.now.QueueLength = 0, 0
-		r.log.Info("asleep", "level", n.level, "why", n.why)
-		r.notify()
-		return nil, false
+		now := &r.report.now
+		now.SleepLevel, now.Tier, now.InFlight, now.QueueLength = s.level, functions.TierSleeping, 0, 0
+		r.log.Info("asleep", "level", s.level, "why", s.why)
+		r.report.notify()
+		return nil
 	case ctx.Err() != nil:
-		return nil, true
+		return endRun
 	}
-	if x, ok := r.waitExit(exitAfterError); ok {
-		return r.exited(ctx, x, "falling asleep"), true
-	}
-	r.kill(ctx)
-	return r.failed(fmt.Sprintf("%s does not fall asleep: %v", r.o.Spec.Engine, err)), true
+	return r.callFailed(ctx, "falling asleep", fmt.Sprintf("%s does not fall asleep: %v", r.o.Spec.Engine, err), nil)
 }
 
 // fallAsleep waits for requests in flight, for at most the drain deadline, aborts the
 // rest and sends the engine to sleep.
-func (r *Replica) fallAsleep(ctx context.Context, s sleeper, level int) error {
-	drain := r.o.Spec.Deadlines.Drain.Std()
+func (s *sleep) fallAsleep(ctx context.Context) error {
+	if s.asleep {
+		return nil
+	}
+	drain := s.r.o.Spec.Deadlines.Drain.Std()
 	dctx, cancel := context.WithTimeout(ctx, drain+sleepWait)
 	defer cancel()
 	end := time.Now().Add(drain)
 	for { // the engine does not count requests that are on the way to it
-		m := r.readMetrics(dctx, pollWait)
-		if r.idle(m) || !time.Now().Before(end) {
+		m := readMetrics(dctx, s.r.eng, pollWait)
+		if m.idle(s.r.o.InFlight) || !time.Now().Before(end) {
 			break
 		}
 		if !backoff.Sleep(dctx, drainEvery) {
@@ -155,7 +154,7 @@ func (r *Replica) fallAsleep(ctx context.Context, s sleeper, level int) error {
 	if !time.Now().Before(end) {
 		mode = engine.SleepAbort
 	}
-	err := s.Sleep(dctx, level, mode)
+	err := s.engine.Sleep(dctx, s.level, mode)
 	if err != nil && dctx.Err() != nil && ctx.Err() == nil {
 		return fmt.Errorf("no answer to /sleep within %s", drain+sleepWait)
 	}
@@ -165,18 +164,16 @@ func (r *Replica) fallAsleep(ctx context.Context, s sleeper, level int) error {
 var errWakeTimeout = errors.New("wake hung")
 
 // waking is LOADING_TO_GPU of an engine that slept.
-func (r *Replica) waking(s sleeper, level int, reason string) state {
+func (s *sleep) waking(reason string) state {
+	r := s.r
 	return func(ctx context.Context) state {
 		began := time.Now()
-		// A start of its own: phases count from here.
-		r.o.Began, r.phases, r.adopt = began, nil, nil
-		r.now.SleepLevel = 0
-		r.enter(functions.Loading)
+		r.report.wake(began)
 		r.log.Info("waking", "why", reason)
 		wctx, cancel := context.WithCancel(ctx)
 		awake, token := make(chan time.Time, 1), make(chan error, 1)
 		done := false
-		go func() { token <- r.wakeEngine(wctx, s, level, awake) }()
+		go func() { token <- s.wake(wctx, awake) }()
 		defer func() {
 			cancel()
 			if !done {
@@ -187,7 +184,7 @@ func (r *Replica) waking(s sleeper, level int, reason string) state {
 		for {
 			select {
 			case at := <-awake:
-				r.addPhase(functions.PhaseLoad, began, at)
+				r.report.addPhase(functions.PhaseLoad, began, at)
 				loaded = at
 			case err := <-token:
 				done = true
@@ -195,21 +192,15 @@ func (r *Replica) waking(s sleeper, level int, reason string) state {
 					return nil
 				}
 				if err == nil {
-					r.addPhase(functions.PhaseWarmup, loaded, time.Now())
+					r.report.addPhase(functions.PhaseWarmup, loaded, time.Now())
 					return r.ready
 				}
-				if x, ok := r.waitExit(exitAfterError); ok {
-					return r.exited(ctx, x, "waking")
-				}
-				r.kill(ctx)
-				return r.failed(fmt.Sprintf("%s: %v", r.o.Spec.Engine, err))
-			case x := <-r.child.Exited:
-				return r.exited(ctx, x, "waking")
-			case <-r.commandReady:
-				if c := r.takeCommands(); c.unload {
-					r.enter(functions.Draining)
-					r.terminate(ctx)
-					return r.unloaded(c.reason)
+				return r.callFailed(ctx, "waking", fmt.Sprintf("%s: %v", r.o.Spec.Engine, err), nil)
+			case x := <-r.process.child.Exited:
+				return r.exited(ctx, x, "waking", nil)
+			case <-r.commands.ready:
+				if c := r.commands.take(); c.unload {
+					return r.terminate(ctx, c.reason)
 				}
 			case <-ctx.Done():
 				return nil
@@ -218,18 +209,20 @@ func (r *Replica) waking(s sleeper, level int, reason string) state {
 	}
 }
 
-func (r *Replica) wakeEngine(ctx context.Context, s sleeper, level int, awake chan<- time.Time) error {
-	limit := wakeWait
-	if level > 1 { // the weights are read again
-		limit = max(limit, r.o.Spec.Deadlines.Start.Std())
+// wake wakes the engine and requests a token. It sends on awake between the two.
+func (s *sleep) wake(ctx context.Context, awake chan<- time.Time) error {
+	r := s.r
+	limit, start := wakeWait, r.o.Spec.Deadlines.Start.Std()
+	if s.level > 1 { // the weights are read again
+		limit = max(limit, start)
 	}
-	for end := time.Now().Add(r.o.Spec.Deadlines.Start.Std()); ; { // another engine may be freeing it
-		problem := r.missingGPUMemory()
+	for end := time.Now().Add(start); ; { // another engine may be freeing it
+		problem := r.gpus.missing()
 		if problem == "" {
 			break
 		}
 		if !time.Now().Before(end) {
-			return errors.New(r.insufficientGPUMemory(problem))
+			return errors.New(r.gpus.insufficient(problem))
 		}
 		if !backoff.Sleep(ctx, freeEvery) {
 			return context.Cause(ctx)
@@ -237,20 +230,14 @@ func (r *Replica) wakeEngine(ctx context.Context, s sleeper, level int, awake ch
 	}
 	wctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if err := s.Wake(wctx, level); err != nil {
+	if err := s.engine.Wake(wctx, s.level); err != nil {
 		if wctx.Err() != nil {
 			return fmt.Errorf("%w: no answer to /wake_up within %s", errWakeTimeout, limit)
 		}
 		return fmt.Errorf("wake failed: %w", err)
 	}
-	if a, ok := r.eng.(adapterEngine); ok && level > 1 {
-		// They were dropped with the weights and are loaded again on demand.
-		for _, name := range r.adapters.names() {
-			if err := a.UnloadAdapter(wctx, name); err != nil {
-				r.log.Warn("adapter not unloaded after a deep sleep", "adapter", name, "error", err)
-			}
-		}
-		r.adapters.unloadedAll()
+	if a, ok := r.eng.(adapterEngine); ok && s.level > 1 {
+		r.adapters.unloadAll(wctx, a)
 	}
 	awake <- time.Now()
 	tctx, cancel := context.WithTimeout(ctx, tokenWait)

@@ -293,7 +293,7 @@ func TestAdoptAsleep(t *testing.T) {
 		s.asleep.Store(2)
 		o := s.options()
 		o.Spec.Env = map[string]string{"VLLM_SERVER_DEV_MODE": "1"}
-		meta, err := json.Marshal(Meta{ID: "r1", Team: o.Team, Model: o.Model, Spec: o.Spec, Port: 7001, Path: "/store/m", Began: time.Now(),
+		meta, err := json.Marshal(Meta{Assignment: o.Assignment, Port: 7001, Path: "/store/m", Began: time.Now(),
 			Started: time.Now()})
 		if err != nil {
 			t.Fatal(err)
@@ -303,11 +303,11 @@ func TestAdoptAsleep(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := startReplica(t, Options{Stager: s, Spawner: s, Dial: o.Dial}, func(o Options) *Replica {
-			r, err := Adopt(o, supervisor.Running{ID: "r1", PID: 42, Meta: meta}, child)
+			m, err := ParseMeta(supervisor.Running{ID: "r1", PID: 42, Meta: meta})
 			if err != nil {
 				t.Fatal(err)
 			}
-			return r
+			return Adopt(o, m, child)
 		})
 		time.Sleep(time.Minute)
 		if st := l.Status(); st.State != functions.Sleeping || st.SleepLevel != 2 || s.tokens.Load() != 0 {
@@ -605,7 +605,7 @@ func TestAbortRequests(t *testing.T) {
 			return engine.Metrics{Running: 2, Load: true}, nil
 		}
 		o := s.options()
-		o.AbortRequests = func(reason string) {
+		o.AbortRequests = func(_, reason string) {
 			if s.termed.Load() != 0 || reason != "stopped" {
 				t.Errorf("cut for %q after SIGTERM", reason)
 			}

@@ -19,16 +19,18 @@ func (r *Replica) staging(ctx context.Context) state {
 	limit := r.o.Spec.Deadlines.Stage.Std()
 	sctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(limit, func() { cancel(fmt.Errorf("not staged within %s", limit)) })
-	on := false // the staging continues after the engine's start
+	stop := func() { timer.Stop(); cancel(nil) }
 	defer func() {
-		if !on {
-			timer.Stop()
-			cancel(nil)
+		if r.files.early == nil {
+			stop()
 		}
 	}()
 
 	got := make(chan stagingResult, 1)
-	go func() { got <- r.stageFiles(sctx) }()
+	// A confined engine reaches only the arriving files, which are gone when a deep
+	// sleeper reads its weights again.
+	early := engine.Streams(r.o.Spec.Engine) && (r.o.Confine == nil || !engine.Sleeps(r.o.Spec))
+	go func() { got <- r.files.stage(sctx, r.stageRequest(), early) }()
 	tick := time.NewTicker(stagingReportEvery)
 	defer tick.Stop()
 	end := ""
@@ -38,38 +40,30 @@ func (r *Replica) staging(ctx context.Context) state {
 			switch {
 			case s.err != nil:
 			case s.early != nil:
-				on = true
-				r.early = startEarlyStaging(sctx, *s.early, began, func() { timer.Stop(); cancel(nil) })
-				if end != "" || ctx.Err() != nil {
-					cancel(nil)
-				}
+				r.files.early = startEarlyStaging(sctx, *s.early, began, stop) // it goes on after the engine's start
 			default:
-				r.ckpt = s.ckpt
-				r.now.Bytes, r.now.TotalBytes = s.ckpt.Bytes, s.ckpt.Bytes
+				r.files.ckpt = s.ckpt
+				r.report.now.Bytes, r.report.now.TotalBytes = s.ckpt.Bytes, s.ckpt.Bytes
 			}
 			switch {
 			case end != "":
 				return r.unloaded(end)
 			case ctx.Err() != nil:
 				return nil
-			case s.err != nil:
-				r.addPhase(functions.PhaseStage, began, time.Now())
-				return r.failed("stage: " + cancelCause(sctx, s.err).Error())
-			case on:
+			case s.early != nil:
 				return r.starting
 			}
-			r.addPhase(functions.PhaseStage, began, time.Now())
+			r.report.addPhase(functions.PhaseStage, began, time.Now())
+			if s.err != nil {
+				return r.failed("stage: " + cancelCause(sctx, s.err).Error())
+			}
 			return r.starting
 		case <-tick.C:
-			r.reportStaging()
-		case <-r.commandReady:
-			switch c := r.takeCommands(); {
-			case c.unload:
-				end = c.reason
-				cancel(errors.New("unloaded"))
-			case c.cancelStart:
-				end = ErrStartCancelled.Error()
-				cancel(ErrStartCancelled)
+			r.report.stagingProgress(r.files.progress())
+		case <-r.commands.ready:
+			if reason, cause := r.commands.take().stop(); cause != nil {
+				end = reason
+				cancel(cause)
 			}
 		}
 	}
@@ -83,12 +77,6 @@ func cancelCause(ctx context.Context, err error) error {
 	return err
 }
 
-type stagingResult struct {
-	ckpt  Checkpoint
-	early *PartialCheckpoint // instead of ckpt
-	err   error
-}
-
 func (r *Replica) stageRequest() StageRequest {
 	key := r.o.Cache
 	if key == "" {
@@ -96,62 +84,4 @@ func (r *Replica) stageRequest() StageRequest {
 	}
 	return StageRequest{Source: r.o.Spec.Source, Dir: r.o.Dir, Digest: r.o.Digest, Files: r.o.Spec.StagedFiles(), Cache: key,
 		Engine: r.o.Spec.Engine}
-}
-
-func (r *Replica) stage(ctx context.Context) stagingResult {
-	return r.staged(r.o.Stager.Stage(ctx, r.stageRequest(), r.setStaged))
-}
-
-// staged is the result of a staging that is over.
-func (r *Replica) staged(c Checkpoint, err error) stagingResult {
-	if err == nil {
-		if err = refuseAdapter(r.o.Spec.Engine, c.Path); err != nil && c.Release != nil {
-			c.Release()
-		}
-	}
-	if err != nil {
-		return stagingResult{err: err}
-	}
-	return stagingResult{ckpt: c}
-}
-
-func (r *Replica) setStaged(have, total functions.Bytes) {
-	r.stagedBytes.Store(int64(have))
-	r.stageTotal.Store(int64(total))
-}
-
-// stageFiles stages the checkpoint, early if stager and engine support it.
-func (r *Replica) stageFiles(ctx context.Context) stagingResult {
-	early, ok := r.o.Stager.(EarlyStager)
-	// A confined engine reaches only the arriving files, which are gone when a deep
-	// sleeper reads its weights again.
-	if !ok || !engine.Streams(r.o.Spec.Engine) || r.o.Confine != nil && engine.Sleeps(r.o.Spec) {
-		return r.stage(ctx)
-	}
-	a, err := early.StageEarly(ctx, r.stageRequest(), r.setStaged)
-	if err != nil {
-		return stagingResult{err: err}
-	}
-	if !a.Complete {
-		return stagingResult{early: &a}
-	}
-	c, err := a.Rest(ctx)
-	if a.EngineReady != nil {
-		a.EngineReady()
-	}
-	return r.staged(c, err)
-}
-
-func (r *Replica) reportStaging() {
-	have, total := r.stagedBytes.Load(), r.stageTotal.Load()
-	if functions.Bytes(have) == r.now.Bytes && functions.Bytes(total) == r.now.TotalBytes {
-		return
-	}
-	r.now.Bytes, r.now.TotalBytes = functions.Bytes(have), functions.Bytes(total)
-	percent := -1
-	if total > 0 {
-		percent = int(have * 100 / total)
-	}
-	r.now.Percent = percent
-	r.notify()
 }

@@ -52,7 +52,7 @@ type fakeNode struct {
 	unhealthy  atomic.Bool         // /health says 503
 	tokens     atomic.Int64        // asked for
 	metrics    func() (engine.Metrics, error)
-	traffic    func() functions.Traffic
+	traffic    func(string) functions.Traffic
 	lastAnswer string
 
 	// of engines that sleep, and load adapters
@@ -211,9 +211,9 @@ func (n *fakeNode) check(t *testing.T, over bool) {
 func (n *fakeNode) options() Options {
 	d := functions.Duration(time.Second)
 	return Options{
-		ID: "r1", Team: "default", Model: "m",
-		Spec: functions.ModelSpec{Source: "m", Engine: functions.EngineVLLM, Deadlines: functions.Deadlines{
-			Stage: 3600 * d, Start: 600 * d, FirstToken: 120 * d, Hang: 10 * d, Drain: 30 * d}},
+		Assignment: Assignment{ID: "r1", Team: "default", Model: "m",
+			Spec: functions.ModelSpec{Source: "m", Engine: functions.EngineVLLM, Deadlines: functions.Deadlines{
+				Stage: 3600 * d, Start: 600 * d, FirstToken: 120 * d, Hang: 10 * d, Drain: 30 * d}}},
 		Stager: n, Spawner: n, Dial: func(engine.Command) Engine { n.dialed.Add(1); return n }, Traffic: n.traffic,
 		Programs: engine.Programs{Look: func(name string) (string, error) { return "/bin/" + name, nil },
 			Environ: func() []string { return nil }},
@@ -473,9 +473,9 @@ func TestLogOfTheTry(t *testing.T) {
 	before, now := "OSError: [Errno 98] Address already in use\n", "ValueError: bad kernel\n"
 	write(t, path, func(w io.Writer) error { _, err := io.WriteString(w, before+now); return err })
 	r := New((&fakeNode{}).options())
-	r.logAt.Store(&path)
-	r.logFrom = int64(len(before))
-	if got := r.logTail(supervisor.Exit{}); got != now {
+	r.process.output.Store(&path)
+	r.process.logFrom = int64(len(before))
+	if got := r.process.tail(supervisor.Exit{}); got != now {
 		t.Errorf("%q", got)
 	}
 }
@@ -527,7 +527,7 @@ func TestUnloadsAreMerged(t *testing.T) {
 		for _, d := range drains {
 			r.Unload(d, d.String())
 		}
-		if c := r.takeCommands(); !c.unload || c.drain != time.Second || c.reason != "1s" {
+		if c := r.commands.take(); !c.unload || c.drain != time.Second || c.reason != "1s" {
 			t.Errorf("%v: %+v", drains, c)
 		}
 	}
@@ -789,7 +789,7 @@ func TestEnginesKept(t *testing.T) {
 
 func TestAdoptStates(t *testing.T) {
 	meta := func(o Options, began time.Time) json.RawMessage {
-		b, err := json.Marshal(Meta{ID: o.ID, Team: o.Team, Model: o.Model, Spec: o.Spec, Port: 7001, Path: "/store/m", Bytes: 100,
+		b, err := json.Marshal(Meta{Assignment: o.Assignment, Port: 7001, Path: "/store/m", Bytes: 100,
 			Weights: "loaded then", Began: began, Started: began.Add(time.Second),
 			Phases: []functions.Span{{Phase: functions.PhaseStage, Duration: 1}}})
 		if err != nil {
@@ -806,11 +806,11 @@ func TestAdoptStates(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		return startReplica(t, Options{Stager: s, Spawner: s, Dial: o.Dial}, func(o Options) *Replica {
-			r, err := Adopt(o, p, child)
+			m, err := ParseMeta(p)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return r
+			return Adopt(o, m, child)
 		})
 	}
 	t.Run("alive", func(t *testing.T) {
@@ -864,11 +864,11 @@ func TestAdoptStates(t *testing.T) {
 				t.Fatal(err)
 			}
 			l := startReplica(t, Options{Stager: s, Spawner: s, Dial: o.Dial}, func(o Options) *Replica {
-				r, err := Adopt(o, p, child)
+				m, err := ParseMeta(p)
 				if err != nil {
 					t.Fatal(err)
 				}
-				return r
+				return Adopt(o, m, child)
 			})
 			time.Sleep(61 * time.Second)
 			expectState(t, l, functions.Ready)
@@ -885,7 +885,7 @@ func TestAdoptStates(t *testing.T) {
 	})
 	t.Run("not ours", func(t *testing.T) {
 		for _, m := range []string{"", "{}", `{"id":"r2","port":1}`, `{"id":"r1","port":0}`, "]"} {
-			if _, err := Adopt(Options{}, supervisor.Running{ID: "r1", Meta: json.RawMessage(m)}, nil); err == nil {
+			if _, err := ParseMeta(supervisor.Running{ID: "r1", Meta: json.RawMessage(m)}); err == nil {
 				t.Errorf("%q adopted", m)
 			}
 		}

@@ -28,7 +28,7 @@ func newBusyEngine() *busyEngine {
 		}
 		return engine.Metrics{}, engine.ErrNoMetrics
 	}
-	s.traffic = func() functions.Traffic {
+	s.traffic = func(string) functions.Traffic {
 		if f := s.busy.Load(); f != nil {
 			return (*f)(time.Now())
 		}
@@ -122,7 +122,7 @@ func TestBusyEngine(t *testing.T) {
 				s := newBusyEngine()
 				o := s.options()
 				var ended []string
-				o.AbortRequests = func(reason string) {
+				o.AbortRequests = func(_, reason string) {
 					if s.killed.Load() == 0 {
 						ended = append(ended, reason)
 					}

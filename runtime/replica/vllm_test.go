@@ -349,7 +349,7 @@ func (v *vllmEnv) plain(t *testing.T) {
 		}
 	})
 	t.Run("metrics", func(t *testing.T) {
-		if m := l.readMetrics(t.Context(), 5*time.Second); m.err != nil || !m.Load || !m.Flow || !m.Counted || m.Tokens == 0 {
+		if m := readMetrics(t.Context(), l.eng, 5*time.Second); m.err != nil || !m.Load || !m.Flow || !m.Counted || m.Tokens == 0 {
 			t.Errorf("%+v", m)
 		}
 	})
@@ -369,7 +369,7 @@ func (v *vllmEnv) plain(t *testing.T) {
 		if code, _ := answer(t, l, "/v1/completions", map[string]any{"model": "b", "prompt": "Hello", "max_tokens": 1}); code != 404 {
 			t.Errorf("one that gave up its slot answers %d", code)
 		}
-		var ae *AdapterError
+		var ae *functions.AdapterError
 		if err := l.LoadAdapter(t.Context(), "large"); !errors.As(err, &ae) || ae.Code != AdapterInvalid {
 			t.Error(err)
 		}

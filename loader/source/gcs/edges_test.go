@@ -23,7 +23,7 @@ func withEnv(t *testing.T, env map[string]string) *Source {
 // TestEndpoint: which server is asked.
 func TestEndpoint(t *testing.T) {
 	for named, want := range map[string]string{"": "https://storage.googleapis.com", "localhost:4443": "http://localhost:4443", "https://gcs.example/": "https://gcs.example",
-		"ftp://x": "", "http://u:p@x": "", "http://x?y=1": ""} {
+		"ftp://x": "", "http://": "", "http:///": "", "http://u:p@x": "", "http://x?y=1": ""} {
 		s := withEnv(t, map[string]string{"STORAGE_EMULATOR_HOST": named})
 		if s.configError == nil && s.endpoint != want || (s.configError != nil) != (want == "") {
 			t.Errorf("%q: %s, %v", named, s.endpoint, s.configError)

@@ -36,10 +36,10 @@ func New(o Options) *Source {
 	s := &Source{endpoint: "https://storage.googleapis.com", http: httpsource.Client(httpsource.Options{})}
 	emulator := o.Getenv("STORAGE_EMULATOR_HOST")
 	if emulator != "" {
-		s.endpoint = strings.TrimRight(emulator, "/")
-		if !strings.Contains(s.endpoint, "://") {
-			s.endpoint = "http://" + s.endpoint
+		if !strings.Contains(emulator, "://") {
+			emulator = "http://" + emulator
 		}
+		s.endpoint = strings.TrimRight(emulator, "/")
 		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
 			u.RawQuery != "" {
 			s.configError = source.Fail(source.BadSource, "STORAGE_EMULATOR_HOST is not a host or an http URL", "such as http://127.0.0.1:4443")

@@ -13,7 +13,7 @@
 //	THAW_S3_ANONYMOUS=true                          nothing is signed
 //	AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
 //	~/.aws/credentials                              AWS_SHARED_CREDENTIALS_FILE, AWS_PROFILE; credential_process too
-//	~/.aws/config                                   AWS_CONFIG_FILE, AWS_PROFILE: keys and credential_process alone
+//	~/.aws/config                                   AWS_CONFIG_FILE, AWS_PROFILE; credential_process too
 //	AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN       a service account's role; the file is read again each time
 //	AWS_CONTAINER_CREDENTIALS_*                     a task's role
 //	the instance's role                             unless AWS_EC2_METADATA_DISABLED=true
@@ -23,6 +23,8 @@
 // then asked with the bucket in the path (THAW_S3_STYLE=virtual puts it into the
 // host's name). AWS_REGION or AWS_DEFAULT_REGION is the region to begin with;
 // if the bucket is elsewhere, the answer names its region, which is tried once.
+// Where the environment names none, the profile's endpoint_url (of its services, for
+// s3, first) and region count; AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=true ignores both.
 //
 // # Writing
 //

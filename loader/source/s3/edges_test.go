@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +21,8 @@ import (
 
 // environment is one of a source with keys.
 func environment(more ...string) func(string) string {
-	m := map[string]string{"AWS_ACCESS_KEY_ID": "AKIDtest", "AWS_SECRET_ACCESS_KEY": "CANARY", "AWS_REGION": "eu-central-1"}
+	m := map[string]string{"AWS_ACCESS_KEY_ID": "AKIDtest", "AWS_SECRET_ACCESS_KEY": "CANARY", "AWS_REGION": "eu-central-1",
+		"AWS_CONFIG_FILE": "/none"}
 	for i := 0; i < len(more); i += 2 {
 		m[more[i]] = more[i+1]
 	}
@@ -62,6 +65,53 @@ func TestConfiguration(t *testing.T) {
 		if u, err := proxyFor(&http.Request{URL: &url.URL{Scheme: "http", Host: host}}); err != nil || direct && u != nil {
 			t.Errorf("%s goes by %v, %v", host, u, err)
 		}
+	}
+}
+
+// TestProfile: the region and the endpoint of a profile count where the environment names none.
+func TestProfile(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(config, []byte(`# of a laptop
+[default]
+region = ap-south-1 # at home
+[profile r2]
+region = auto
+services = r2-services
+endpoint_url = https://all.example/
+aws_access_key_id = AKIDprofile
+[profile lab]
+endpoint_url = https://lab.example:9000/s#3
+[profile broken]
+endpoint_url = minio:9000
+region = EU west
+[services r2-services]
+dynamodb =
+  endpoint_url = https://dynamodb.example
+s3 =
+  endpoint_url = https://r2.example/
+  addressing_style = path
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		more             []string
+		region, endpoint string // "": refused
+	}{
+		{nil, "ap-south-1", "<nil>"},
+		{[]string{"AWS_PROFILE", "r2"}, "auto", "https://r2.example"},
+		{[]string{"AWS_PROFILE", "r2", "AWS_REGION", "eu-west-1", "AWS_ENDPOINT_URL", "http://minio:9000"}, "eu-west-1", "http://minio:9000"},
+		{[]string{"AWS_PROFILE", "r2", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"}, "auto", "<nil>"},
+		{[]string{"AWS_PROFILE", "lab"}, "us-east-1", "https://lab.example:9000/s#3"},
+		{[]string{"AWS_PROFILE", "unknown"}, "us-east-1", "<nil>"},
+		{[]string{"AWS_PROFILE", "broken"}, "EU west", ""},
+		{[]string{"AWS_PROFILE", "broken", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "1"}, "EU west", ""},
+		{[]string{"AWS_CONFIG_FILE", config + ".none"}, "us-east-1", "<nil>"},
+	} {
+		s := New(Options{Getenv: environment(append([]string{"AWS_REGION", "", "AWS_CONFIG_FILE", config}, x.more...)...)})
+		if s.region != x.region || (s.configError != nil) != (x.endpoint == "") || x.endpoint != "" && fmt.Sprint(s.endpoint) != x.endpoint {
+			t.Errorf("%v: %s %v, %v", x.more, s.region, s.endpoint, s.configError)
+		}
+		s.Close()
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -48,11 +46,7 @@ func newKeys(env func(string) string) *keys {
 	}
 	providers := []credentials.Provider{&credentials.FileAWSCredentials{Filename: env("AWS_SHARED_CREDENTIALS_FILE"), Profile: env("AWS_PROFILE")}}
 	if config := configFile(env); config != "" {
-		section := "default"
-		if name := env("AWS_PROFILE"); name != "" && name != section {
-			section = "profile " + name
-		}
-		providers = append(providers, &credentials.FileAWSCredentials{Filename: config, Profile: section})
+		providers = append(providers, &credentials.FileAWSCredentials{Filename: config, Profile: configSection(env)})
 	}
 	if !isTrue(env("AWS_EC2_METADATA_DISABLED")) || env("AWS_WEB_IDENTITY_TOKEN_FILE") != "" ||
 		env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") != "" || env("AWS_CONTAINER_CREDENTIALS_FULL_URI") != "" {
@@ -65,18 +59,6 @@ func newKeys(env func(string) string) *keys {
 	}
 	k.chain, k.from = credentials.NewChainCredentials(providers), "the profile or role of this machine"
 	return k
-}
-
-// configFile is the file in which the profiles of AWS's tools may have their keys too.
-func configFile(env func(string) string) string {
-	if named := env("AWS_CONFIG_FILE"); named != "" {
-		return named
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return ""
-	}
-	return filepath.Join(home, ".aws", "config")
 }
 
 func isTrue(v string) bool { return strings.EqualFold(v, "true") || v == "1" }

@@ -42,19 +42,24 @@ type Source struct {
 	regions map[string]string // by bucket, as answers named them
 }
 
-// New returns a source; nothing is read or dialled before it is used.
+// New returns a source. It reads the region and the endpoint of the profile in AWS_PROFILE;
+// nothing is dialled before the source is used.
 func New(o Options) *Source {
 	s := &Source{http: httpsource.Client(httpsource.Options{}), keys: newKeys(o.Getenv), regions: make(map[string]string)}
-	s.region = cmp.Or(o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
+	region, endpoint := readProfile(o.Getenv)
+	s.region = cmp.Or(o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), region, "us-east-1")
 	s.virtual = o.Getenv("THAW_S3_STYLE") == "virtual"
-	if raw := cmp.Or(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL")); raw != "" {
+	raw := cmp.Or(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL"), endpoint)
+	if raw != "" && !isTrue(o.Getenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")) {
 		u, err := url.Parse(strings.TrimRight(raw, "/"))
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			s.configError = source.Fail(source.BadSource, "AWS_ENDPOINT_URL is not an http or https URL", "such as https://minio.example.org:9000")
+			s.configError = source.Fail(source.BadSource, "AWS_ENDPOINT_URL or the profile's endpoint_url is not an http or https URL",
+				"such as https://minio.example.org:9000")
 		}
 		s.endpoint = u
 	} else if !hostPart.MatchString(s.region) {
-		s.configError = &source.Error{Kind: source.BadSource, Detail: "AWS_REGION is not the name of a region", Fix: "such as eu-central-1"}
+		s.configError = &source.Error{Kind: source.BadSource, Detail: "AWS_REGION or the profile's region is not the name of a region",
+			Fix: "such as eu-central-1"}
 	}
 	return s
 }

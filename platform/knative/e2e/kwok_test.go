@@ -37,7 +37,7 @@ import (
 )
 
 var (
-	kwokNodes  = flag.Int("kwok-nodes", 120, "nodes of TestClusterKwok that are not there")
+	kwokNodes  = flag.Int("kwok-nodes", 120, "simulated nodes of TestClusterKwok")
 	kwokModels = flag.Int("kwok-models", 4, "models of each of its four teams")
 )
 
