@@ -47,8 +47,8 @@ func (s *Store) Remove(digest string) error {
 	}))
 }
 
-// evictCheckpoint renames a checkpoint away and deletes its links; false if it is
-// pinned. The caller holds the store's lock.
+// evictCheckpoint renames a checkpoint away and deletes its links; false if a process
+// uses it. The caller holds the store's lock.
 func (s *Store) evictCheckpoint(h string) (bool, error) {
 	dir := s.layout.path("checkpoints", h)
 	lease, err := lockFile(filepath.Join(dir, "lease"), true, false)
