@@ -23,7 +23,7 @@ const directFrom = 32 << 20
 // pageSize is the alignment of O_DIRECT, in the file and in memory.
 const pageSize = 4096
 
-// open opens the file or makes it. The cache is bypassed with direct only.
+// open opens the file or makes it. Only with direct do writes bypass the cache.
 func (d *diskFile) open(path string, direct bool) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -180,8 +180,5 @@ func (i *Ingest) writeIndex(e Entry) error {
 	if err != nil {
 		return err
 	}
-	if err := i.s.layout.step("write index"); err != nil {
-		return err
-	}
-	return durable.WriteFile(i.s.Plans.indexPath(i.locationKey), raw, 0o644)
+	return i.s.layout.change("write index", func() error { return durable.WriteFile(i.s.Plans.indexPath(i.locationKey), raw, 0o644) })
 }

@@ -169,10 +169,7 @@ func (i *Ingest) allocate(names map[string]bool) error {
 			need += p.File.Size
 		}
 	}
-	if err := s.layout.step("reserve"); err != nil {
-		return err
-	}
-	if err := s.reserve(need, i.key); err != nil {
+	if err := s.layout.change("reserve", func() error { return s.reserve(need, i.key) }); err != nil {
 		return err
 	}
 	for index, p := range i.parts {

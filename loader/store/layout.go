@@ -48,6 +48,14 @@ func (l *layout) path(parts ...string) string {
 
 func (l *layout) blob(tree string) string { return l.path("blobs", "tree", tree[:2], tree) }
 
+// change makes one change of the disk, after the step of that name.
+func (l *layout) change(name string, apply func() error) error {
+	if err := l.step(name); err != nil {
+		return err
+	}
+	return apply()
+}
+
 // syncFolder flushes a folder: the names in it survive a power cut.
 func (l *layout) syncFolder(dir string) error {
 	f, err := os.Open(dir)
@@ -86,10 +94,7 @@ func (l *layout) discard(dir string) error {
 	if err := os.Rename(dir, out); err != nil {
 		return ignoreMissing(err)
 	}
-	if err := l.step("delete"); err != nil {
-		return err
-	}
-	return os.RemoveAll(out)
+	return l.change("delete", func() error { return os.RemoveAll(out) })
 }
 
 // publish makes the folder of links and renames it to its final name.
@@ -109,11 +114,8 @@ func (l *layout) publish(e Entry) error {
 	}
 	defer root.Close()
 	tmp := path.Join("checkpoints", newPrefix+rand.Text())
-	if err := l.step("make folder"); err != nil {
-		return err
-	}
 	dirs := map[string]bool{path.Join(tmp, "files"): true}
-	if err := root.MkdirAll(path.Join(tmp, "files"), 0o755); err != nil {
+	if err := l.change("make folder", func() error { return root.MkdirAll(path.Join(tmp, "files"), 0o755) }); err != nil {
 		return err
 	}
 	if l.private {
@@ -129,10 +131,8 @@ func (l *layout) publish(e Entry) error {
 		if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
 			return err
 		}
-		if err := l.step("link file"); err != nil {
-			return err
-		}
-		if err := root.Link(path.Join("blobs", "tree", f.Tree[:2], f.Tree), name); err != nil {
+		blob := path.Join("blobs", "tree", f.Tree[:2], f.Tree)
+		if err := l.change("link file", func() error { return root.Link(blob, name) }); err != nil {
 			return err
 		}
 	}
@@ -140,10 +140,9 @@ func (l *layout) publish(e Entry) error {
 	if err != nil {
 		return err
 	}
-	if err := l.step("write manifest"); err != nil {
-		return err
-	}
-	if err := l.writeSync(l.path(tmp, "manifest.json"), append(raw, '\n'), 0o644); err != nil {
+	if err := l.change("write manifest", func() error {
+		return l.writeSync(l.path(tmp, "manifest.json"), append(raw, '\n'), 0o644)
+	}); err != nil {
 		return err
 	}
 	// A user who can open the file can lock it, and pods have the store mounted.
@@ -158,16 +157,10 @@ func (l *layout) publish(e Entry) error {
 	if err := l.syncFolder(l.path(tmp)); err != nil {
 		return err
 	}
-	if err := l.step("rename checkpoint"); err != nil {
+	if err := l.change("rename checkpoint", func() error { return root.Rename(tmp, path.Join("checkpoints", h)) }); err != nil {
 		return err
 	}
-	if err := root.Rename(tmp, path.Join("checkpoints", h)); err != nil {
-		return err
-	}
-	if err := l.step("fsync checkpoints"); err != nil {
-		return err
-	}
-	return l.syncFolder(l.path("checkpoints"))
+	return l.change("fsync checkpoints", func() error { return l.syncFolder(l.path("checkpoints")) })
 }
 
 // used counts every inode once: a part that is being published is also a blob.

@@ -75,10 +75,7 @@ func (p *Part) linkExisting() error {
 	if err := os.Remove(p.path + ".journal"); ignoreMissing(err) != nil {
 		return err
 	}
-	if err := s.layout.step("adopt blob"); err != nil {
-		return err
-	}
-	if err := os.Link(s.layout.blob(p.knownTree), p.path); err != nil {
+	if err := s.layout.change("adopt blob", func() error { return os.Link(s.layout.blob(p.knownTree), p.path) }); err != nil {
 		return err
 	}
 	p.linked, p.otherWriter = true, false
@@ -124,17 +121,12 @@ func (p *Part) create() error {
 			return err
 		}
 	}
-	if err := s.layout.step("create part"); err != nil {
-		return err
-	}
-	if err := p.disk.open(p.path, s.o.DirectFrom > 0 && p.File.Size >= s.o.DirectFrom && p.block%pageSize == 0); err != nil {
+	direct := s.o.DirectFrom > 0 && p.File.Size >= s.o.DirectFrom && p.block%pageSize == 0
+	if err := s.layout.change("create part", func() error { return p.disk.open(p.path, direct) }); err != nil {
 		return err
 	}
 	for {
-		err := s.layout.step("allocate part")
-		if err == nil {
-			err = allocate(p.disk.cached, p.File.Size)
-		}
+		err := s.layout.change("allocate part", func() error { return allocate(p.disk.cached, p.File.Size) })
 		if err == nil {
 			return nil
 		}
@@ -410,11 +402,8 @@ func (p *Part) publishBlob(tree string) error {
 	if err := p.linkBlob(tree); err != nil || p.File.SHA256 == "" {
 		return err
 	}
-	s := p.store
-	if err := s.layout.step("write known digest"); err != nil {
-		return err
-	}
-	return durable.WriteFile(s.Plans.knownPath(p.File.SHA256, p.block), []byte(tree), 0o644)
+	known := p.store.Plans.knownPath(p.File.SHA256, p.block)
+	return p.store.layout.change("write known digest", func() error { return durable.WriteFile(known, []byte(tree), 0o644) })
 }
 
 // makeDurable writes every byte to the disk and makes the file read-only.
@@ -422,10 +411,7 @@ func (p *Part) makeDurable() error {
 	if p.linked || p.durable {
 		return nil
 	}
-	if err := p.store.layout.step("fsync part"); err != nil {
-		return err
-	}
-	if err := p.store.layout.fsync(p.disk.cached); err != nil {
+	if err := p.store.layout.change("fsync part", func() error { return p.store.layout.fsync(p.disk.cached) }); err != nil {
 		return err
 	}
 	p.durable = true
@@ -440,10 +426,8 @@ func (p *Part) linkBlob(tree string) error {
 	if err := os.MkdirAll(dir, s.layout.folderMode()); err != nil {
 		return err
 	}
-	if err := s.layout.step("link blob"); err != nil {
-		return err
-	}
-	if err := os.Link(p.path, blob); err != nil && !errors.Is(err, os.ErrExist) {
+	err := s.layout.change("link blob", func() error { return os.Link(p.path, blob) })
+	if err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	return s.layout.syncFolder(dir)

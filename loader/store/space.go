@@ -47,8 +47,8 @@ func (s *Store) Remove(digest string) error {
 	}))
 }
 
-// evictCheckpoint renames a checkpoint away and deletes its links; false if it is
-// pinned. The caller holds the store's lock.
+// evictCheckpoint renames a checkpoint away and deletes its links; false if a process
+// uses it. The caller holds the store's lock.
 func (s *Store) evictCheckpoint(h string) (bool, error) {
 	dir := s.layout.path("checkpoints", h)
 	lease, err := lockFile(filepath.Join(dir, "lease"), true, false)
@@ -59,10 +59,7 @@ func (s *Store) evictCheckpoint(h string) (bool, error) {
 		return false, err
 	}
 	defer lease.Close()
-	if err := s.layout.step("evict: rename"); err != nil {
-		return false, err
-	}
-	return true, s.layout.discard(dir)
+	return true, s.layout.change("evict: rename", func() error { return s.layout.discard(dir) })
 }
 
 // reserve makes room for need more bytes in the budget and on the disk. It evicts

@@ -42,6 +42,10 @@ type RangeRequest struct {
 	ResponseError func(r *http.Response) error
 }
 
+func (r *RangeRequest) failure(kind source.Kind, detail string) error {
+	return &source.Error{Kind: kind, Source: r.Source, File: r.File.Name, Detail: detail}
+}
+
 // Range sends a request for a range, and returns the body if the answer is the requested
 // one.
 func Range(ctx context.Context, c *http.Client, a RangeRequest) (io.ReadCloser, *http.Response, error) {
@@ -119,8 +123,7 @@ func cutRange(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 		if ctx := r.Request.Context(); ctx.Err() != nil {
 			return fail(context.Cause(ctx))
 		}
-		return fail(&source.Error{Kind: source.Unavailable, Source: a.Source, File: a.File.Name,
-			Detail: "the connection broke before the range began"})
+		return fail(a.failure(source.Unavailable, "the connection broke before the range began"))
 	}
 	return limitBody(r, a.Length), nil
 }
@@ -135,43 +138,39 @@ func limitBody(r *http.Response, n int64) io.ReadCloser {
 
 // checkVersion returns an error for an answer with other bytes than the planned ones.
 func checkVersion(r *http.Response, a RangeRequest) error {
-	changed := &source.Error{Kind: source.Changed, Source: a.Source, File: a.File.Name, Detail: "was overwritten while it was read"}
 	if err := CheckEncoding(a.Source, a.File.Name, strings.Join(r.Header.Values("Content-Encoding"), ",")); err != nil {
 		return err
 	}
 	tag := r.Header.Get("ETag")
 	if a.ETag != "" && tag != "" && QuoteETag(tag) != a.ETag || a.SameVersion != nil && !a.SameVersion(r.Header) {
-		return changed
+		return a.failure(source.Changed, "was overwritten while it was read")
 	}
 	return nil
 }
 
 func checkRange(r *http.Response, a RangeRequest) error {
-	bad := func(problem string) error {
-		return &source.Error{Kind: source.Malformed, Source: a.Source, File: a.File.Name, Detail: problem}
-	}
 	if err := checkVersion(r, a); err != nil {
 		return err
 	}
 	got := r.Header.Get("Content-Range")
 	if r.StatusCode != http.StatusPartialContent || got == "" {
 		if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media == "text/html" {
-			return bad("a page (text/html) came in place of the file, such as a login or what a proxy blocks with")
+			return a.failure(source.Malformed, "a page (text/html) came in place of the file, such as a login or what a proxy blocks with")
 		}
-		return bad("a range was asked for and the whole file came")
+		return a.failure(source.Malformed, "a range was asked for and the whole file came")
 	}
 	wantRange := fmt.Sprintf("bytes %d-%d/", a.Offset, a.Offset+a.Length-1)
 	if want := wantRange + strconv.FormatInt(a.File.Size, 10); got != want {
 		if a.ETag == "" && strings.HasPrefix(got, wantRange) {
-			return &source.Error{Kind: source.Changed, Source: a.Source, File: a.File.Name, Detail: "has another size than was listed"}
+			return a.failure(source.Changed, "has another size than was listed")
 		}
-		return bad(fmt.Sprintf("the answer is %.60q where %q was asked for", got, want))
+		return a.failure(source.Malformed, fmt.Sprintf("the answer is %.60q where %q was asked for", got, want))
 	}
 	if r.ContentLength >= 0 && r.ContentLength != a.Length {
-		return bad(fmt.Sprintf("the answer has not the %d bytes asked for", a.Length))
+		return a.failure(source.Malformed, fmt.Sprintf("the answer has not the %d bytes asked for", a.Length))
 	}
 	if a.ETag != "" && r.Header.Get("ETag") == "" {
-		return bad("the answer does not say of which version it is")
+		return a.failure(source.Malformed, "the answer does not say of which version it is")
 	}
 	return nil
 }
@@ -185,11 +184,9 @@ func ReadFull(ctx context.Context, body io.Reader, b []byte, a RangeRequest) err
 		return context.Cause(ctx)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return &source.Error{Kind: source.Malformed, Source: a.Source, File: a.File.Name,
-			Detail: fmt.Sprintf("the range at byte %d ended after %d of %d bytes", a.Offset, n, len(b))}
+		return a.failure(source.Malformed, fmt.Sprintf("the range at byte %d ended after %d of %d bytes", a.Offset, n, len(b)))
 	}
-	return &source.Error{Kind: source.Unavailable, Source: a.Source, File: a.File.Name,
-		Detail: fmt.Sprintf("the connection broke after %d of %d bytes", n, len(b))}
+	return a.failure(source.Unavailable, fmt.Sprintf("the connection broke after %d of %d bytes", n, len(b)))
 }
 
 // Status converts a status into an error, for servers without error codes of their

@@ -243,18 +243,16 @@ func (s *Source) isHub(u *url.URL) bool {
 // elsewhere is returned as it is.
 func (s *Source) getFollowing(ctx context.Context, p repoLocation, name, at, token string, header http.Header) (*http.Response, error) {
 	for range maxHops {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+		r, err := httpsource.Send(ctx, s.http, http.MethodGet, at, p.String(), name, func(req *http.Request) error {
+			maps.Copy(req.Header, header)
+			req.Header.Set("Accept-Encoding", "identity")
+			if token != "" {
+				req.Header.Set("Authorization", "Bearer "+token)
+			}
+			return nil
+		})
 		if err != nil {
-			return nil, httpsource.Malformed(p, name, "the hub leads to something that is no address")
-		}
-		maps.Copy(req.Header, header)
-		req.Header.Set("Accept-Encoding", "identity")
-		if token != "" {
-			req.Header.Set("Authorization", "Bearer "+token)
-		}
-		r, err := s.http.Do(req)
-		if err != nil {
-			return nil, httpsource.Network(ctx, p.String(), name, err)
+			return nil, err
 		}
 		if r.StatusCode/100 != 3 || r.StatusCode == http.StatusNotModified {
 			return r, nil
