@@ -30,14 +30,14 @@ var formsFile string
 //go:embed tasks.txt
 var tasksFile string
 
-// advice.txt has more of them, most of them questions, advice, chat and writing, in many languages. They were written
-// after what the eighth hold-out got wrong, with the names of the ninth known; see [heldOut].
+// advice.txt has more of them, most of them questions, advice, chat and writing, in many languages, with the names of
+// forms.txt. They were written after what the eighth hold-out got wrong, with the names of the ninth known; see [heldOut].
 //
 //go:embed advice.txt
 var adviceFile string
 
 const (
-	perExample  = 12 // texts that are made of one
+	perExample  = 20 // texts that are made of one
 	perFamily   = 3  // examples that count as one repository
 	longPassage = 150
 )

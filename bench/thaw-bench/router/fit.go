@@ -11,6 +11,7 @@ import (
 )
 
 const (
+	fitOrders       = 3 // the weights are the means of those of so many fits, each with an order of its own
 	fitRounds       = 6
 	fitRate         = 0.5
 	fitFirst        = 0.1 // added to the root of the squared steps of a weight
@@ -20,6 +21,7 @@ const (
 	fitFeatures     = 30000 // at most
 	fitLargest      = 20    // weight of a prompt
 	fitLeftOut      = 0.3   // share of a prompt's features that a step leaves out, so that no few of them decide
+	fitPartLeftOut  = 0.15  // share of its parts, and of its counts, that are left out whole
 )
 
 // group is the prompts of one label of a repository.
@@ -37,10 +39,11 @@ type example struct {
 	values []value
 }
 
-// value is the value of a feature, by its place among the weights.
+// value is the value of a feature, by its place among the weights. Those of counts are of the part [category.Parts].
 type value struct {
 	feature int
 	value   float64
+	part    category.Part
 }
 
 var categoryOf = map[string]category.Category{Extraction: category.Extraction, Code: category.Code, Reasoning: category.Reasoning, General: category.General}
@@ -57,7 +60,14 @@ func Fit(prompts []Prompt) []byte {
 	for i := range list {
 		list[i].setValues(at)
 	}
-	weights := descend(list, len(features)+category.Ranges)
+	weights := make([][category.Categories]float64, len(features)+category.Ranges)
+	for order := range fitOrders {
+		for i, w := range descend(list, len(weights), rand.New(rand.NewPCG(26, uint64(3+order)))) {
+			for k := range w {
+				weights[i][k] += w[k] / fitOrders
+			}
+		}
+	}
 	known := make([]feature, len(features))
 	for i, hash := range features {
 		known[i] = feature{hash, [category.Categories]float64(weights[i])}
@@ -137,29 +147,37 @@ func (e *example) setValues(at map[uint32]int) {
 			}
 		}
 		for _, i := range slices.Sorted(maps.Keys(places)) {
-			e.values = append(e.values, value{i, category.PartValue(part, len(places))})
+			e.values = append(e.values, value{i, category.PartValue(part, len(places)), part})
 		}
 	}
 	for c := range category.Counts {
-		e.values = append(e.values, value{len(at) + e.text.Range(c), category.RangeValue})
+		e.values = append(e.values, value{len(at) + e.text.Range(c), category.RangeValue, category.Parts})
 	}
 }
 
+// leaveOut appends the values that a step uses.
+func (e *example) leaveOut(random *rand.Rand, used []value) []value {
+	var without [category.Parts + 1]bool
+	for part := range without {
+		without[part] = random.Float64() < fitPartLeftOut
+	}
+	for _, v := range e.values {
+		if random.Float64() >= fitLeftOut && !without[v.part] {
+			used = append(used, v)
+		}
+	}
+	return used
+}
+
 // descend fits the weights, each with steps that become smaller with the sum of their squares. Each step leaves features out.
-func descend(list []example, size int) [][category.Categories]float64 {
+func descend(list []example, size int, random *rand.Rand) [][category.Categories]float64 {
 	weights, squares := make([][category.Categories]float64, size), make([][category.Categories]float64, size)
-	random := rand.New(rand.NewPCG(26, 3))
 	var values []value
 	for round := range fitRounds {
 		rate := fitRate * (1 - 0.9*float64(round)/fitRounds)
 		for _, i := range random.Perm(len(list)) {
 			e := &list[i]
-			values = values[:0]
-			for _, v := range e.values {
-				if random.Float64() >= fitLeftOut {
-					values = append(values, v)
-				}
-			}
+			values = e.leaveOut(random, values[:0])
 			var sum [category.Categories]float64
 			for _, v := range values {
 				for k := range sum {
