@@ -104,7 +104,7 @@ func (e *early) cancel() {
 // that kills engines must not be the first of each new one.
 func (a *attempt) sendEarly(suspected bool) {
 	r, queued := a.req, &a.wait.queued
-	if r.http.req == nil || a.early.copy != nil || r.adapter != "" || queued.FailedReplica != "" ||
+	if !r.knowsBody() || a.early.copy != nil || r.adapter != "" || queued.FailedReplica != "" ||
 		suspected || a.early.engineMaySee || r.source.bodyBytes() > maxEarlyBody {
 		return
 	}

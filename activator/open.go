@@ -44,6 +44,9 @@ type request struct {
 	cached      *cache.Use             // nil until the function is found
 }
 
+// knowsBody is false for a reservation, whose body is its caller's alone.
+func (r *request) knowsBody() bool { return r.http.req != nil }
+
 // newRequest makes the request of a client, or takes up the one that Authorize has made. Path
 // and method are checked, and the key once.
 func (a *Activator) newRequest(req *httpserver.Request) (p *proxyRequest, e *openai.Error) {

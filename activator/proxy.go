@@ -191,9 +191,6 @@ func (p *proxyRequest) enter(fresh, async bool) {
 	case e != nil:
 		p.withdraw(e)
 	default:
-		if run := p.req.http.run; run != nil {
-			run.AtEngine.Store(false)
-		}
 		p.phase = waiting
 		p.attempt.sendEarly(p.suspicion.suspected)
 	}

@@ -118,7 +118,7 @@ func (r *Reservation) ColdStart() string {
 // Failed reports that the replica failed the request before a byte of its answer came.
 // The replica cools down and the failure is reported. The first time the reservation
 // moves to another replica, waiting for one if it must; else the error is the answer,
-// and only Finish is left to call. why is the cause; a client that left is no failure.
+// and only Finish is left to call. reason is the cause; a client that left is no failure.
 func (r *Reservation) Failed(reason error) *openai.Error {
 	p := &r.proxied
 	if context.Cause(r.ctx) != nil {

@@ -51,6 +51,10 @@ func (p *proxyRequest) joinRun(res *httpserver.Response) bool {
 	}
 }
 
+// requeuedWithin is how soon it is noticed that a request waits again whose engine failed behind the
+// bound of a retry that has joined it.
+const requeuedWithin = time.Second
+
 // awaitRun waits for the answer of the request that p repeats; false if that has none for
 // others. The bound of the queue's wait holds while that request waits. At an engine it runs
 // for as long as the answer takes, unless p's client has a timeout of its own.
@@ -78,6 +82,7 @@ func (p *proxyRequest) awaitRun(r *sharedrun.Run, res *httpserver.Response) bool
 					return p.req.source.header(name)
 				}, false).Wait
 				if limit == 0 {
+					late.Reset(requeuedWithin)
 					continue
 				}
 				if left := limit - p.a.o.Now().Sub(p.req.began); left > 0 {

@@ -223,6 +223,39 @@ func TestRetryWithoutAnswer(t *testing.T) {
 	})
 }
 
+// slowNudge is a Waker whose Nudge takes so long.
+type slowNudge struct {
+	Waker
+	took time.Duration
+}
+
+func (s slowNudge) Nudge(n functions.Name) {
+	time.Sleep(s.took)
+	s.Waker.Nudge(n)
+}
+
+// The bound of a joined retry holds while the request that it repeats is in the queue again, after
+// its engine failed: before the bound or behind it, also during the call of the Waker.
+func TestJoinedRetryIsBoundedInTheQueue(t *testing.T) {
+	for fails, answered := range map[time.Duration]time.Duration{3 * time.Second: 5 * time.Second, 7500 * time.Millisecond: 7 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestEnv(t, func(o *Options) { o.Waker = slowNudge{o.Waker, 10 * time.Second} })
+			w.engineAt("e:1", func(net.Conn, *http.Request, string) bool {
+				time.Sleep(fails)
+				return false
+			})
+			w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+			var wg sync.WaitGroup
+			wg.Go(func() { w.try(0, plainRequest, "Idempotency-Key", "a", "thaw-max-wait", "30") })
+			time.Sleep(time.Second)
+			if r := w.try(0, plainRequest, "Idempotency-Key", "a", "thaw-max-wait", "5"); r.status != 504 || r.took != answered {
+				t.Errorf("an engine that fails after %v: %+v", fails, r)
+			}
+			wg.Wait()
+		})
+	}
+}
+
 // The requests that retries may join are bounded; beyond, each runs by itself.
 func TestRunsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -47,7 +47,7 @@ type suspicion struct {
 // to it, and refuses one that is to blame for them.
 func (s *suspicion) find() (crashes int, e *openai.Error) {
 	a := s.req.a
-	if s.req.http.req == nil || a.suspects.Empty() {
+	if !s.req.knowsBody() || a.suspects.Empty() {
 		return 0, nil
 	}
 	now := a.o.Now()
@@ -68,10 +68,10 @@ func (s *suspicion) check() *openai.Error {
 
 // countCrash notes that the engine crashed with the request in it, by the error of the
 // exchange. The error that it returns, if any, is the request's answer: it is to blame. An
-// engine that thaw ended, as a hung one, has not crashed.
+// engine that thaw ended, as a hung one, has not crashed. Callers leave out the failures of Remotes.
 func (s *suspicion) countCrash(err error, now time.Time) *openai.Error {
 	r, a, queued := s.req, s.req.a, &s.wait.queued
-	if r.http.req == nil || errors.Is(err, upstream.ErrCut) {
+	if !r.knowsBody() || errors.Is(err, upstream.ErrCut) {
 		return nil
 	}
 	v := a.suspects.Crashed(r.fingerprint(), queued.Listing(), queued.RanAlone(), now)

@@ -51,6 +51,9 @@ func (w *wait) enter(fresh bool, now time.Time) (admitted bool, e *openai.Error)
 		return false, admission.FullError(r.fn.Snapshot(), now)
 	}
 	a.metricsOf(r.fn) // the gauges show a function's first request while it waits
+	if run := r.http.run; run != nil {
+		run.AtEngine.Store(false)
+	}
 	w.since = now
 	if e := w.countBuffered(now); e != nil {
 		return false, e

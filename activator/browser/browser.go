@@ -18,6 +18,7 @@ import (
 // Guard guards handlers. It is immutable.
 type Guard struct {
 	loopback bool
+	exact    bool // see Exact
 	pages    bool
 	hosts    map[string]bool
 	origins  map[string]bool // scheme://host[:port], or scheme://*
@@ -42,6 +43,14 @@ func (g *Guard) ForPages() *Guard {
 	p := *g
 	p.pages = true
 	return &p
+}
+
+// Exact returns a guard that takes no NAME.localhost and no 0.0.0.0, unless they are among its
+// hosts: neither is a loopback name or address, and some resolvers ask foreign servers for the first.
+func (g *Guard) Exact() *Guard {
+	e := *g
+	e.exact = true
+	return &e
 }
 
 // CheckOrigin reports what is wrong with an origin that pages may have:
@@ -93,7 +102,7 @@ func hasNoHost(req *httpserver.Request) bool { return req.Host == "" && req.HTTP
 
 // Check refuses a request of a foreign page, or for a foreign host; nil lets it pass.
 func (g *Guard) Check(req *httpserver.Request) *openai.Error {
-	if g.loopback && !isLocalHost(req.Host, g.hosts) && !hasNoHost(req) {
+	if g.loopback && !g.isLocalHost(req.Host) && !hasNoHost(req) {
 		return openai.New(openai.MisdirectedRequest,
 			"This server answers on loopback only for loopback names; to add this one, start it with --host "+functions.Clip(hostname(req.Host))+
 				" (THAW_HOST).")
@@ -186,16 +195,17 @@ func (g *Guard) preflight(req *httpserver.Request, res *httpserver.Response) {
 }
 
 // isLocalHost reports whether a Host names this machine.
-func isLocalHost(host string, allowed map[string]bool) bool {
+func (g *Guard) isLocalHost(host string) bool {
 	name := hostname(host)
-	if allowed[name] {
-		return true
-	}
-	if strings.HasSuffix(name, ".localhost") { // always resolves to this machine, RFC 6761
-		return true
-	}
 	a, err := netip.ParseAddr(name)
-	return err == nil && (a.Unmap().IsLoopback() || a.IsUnspecified()) // clients connect to 0.0.0.0 as to loopback
+	switch {
+	case g.hosts[name], err == nil && a.Unmap().IsLoopback():
+		return true
+	case g.exact:
+		return false
+	}
+	// .localhost always resolves to this machine, RFC 6761; clients connect to 0.0.0.0 as to loopback.
+	return strings.HasSuffix(name, ".localhost") || err == nil && a.IsUnspecified()
 }
 
 // hostname is a Host without port, brackets and final dot, in lower case.

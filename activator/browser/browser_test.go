@@ -152,6 +152,22 @@ func TestCheckOrigin(t *testing.T) {
 	}
 }
 
+// TestExact: names that mean this machine only to some clients are refused, unless they were added.
+func TestExact(t *testing.T) {
+	g := New(true, []string{"models.localhost"}, nil)
+	for host, want := range map[string][2]int{ // of the guard, and of Exact
+		"localhost:8080": {200, 200}, "127.0.0.1": {200, 200}, "[::1]:8080": {200, 200}, "models.localhost": {200, 200},
+		"app.localhost": {200, 421}, "0.0.0.0:8080": {200, 421}, "[::]:8080": {200, 421}, "evil.example": {421, 421},
+	} {
+		for i, guard := range []*Guard{g, g.Exact()} {
+			res := ask(guard, "GET", host, func(_ *httpserver.Request, res *httpserver.Response) { res.Status = 200 })
+			if res.Status != want[i] {
+				t.Errorf("%s: %d, want %d (exact: %v)", host, res.Status, want[i], i == 1)
+			}
+		}
+	}
+}
+
 // TestForPages: a link of another site may lead to a page, its scripts may ask nothing.
 func TestForPages(t *testing.T) {
 	strict := New(true, nil, nil)

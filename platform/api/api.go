@@ -147,7 +147,7 @@ type API struct {
 func New(o Options) *API {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	// Links of other sites may lead here: their pages cannot read what is shown.
-	a := &API{access: &o.Access, guard: browser.New(o.Access.Open, o.Access.Hosts, nil).ForPages()}
+	a := &API{access: &o.Access, guard: browser.New(o.Access.Open, o.Access.Hosts, nil).Exact().ForPages()}
 	a.routes = a.table(&o)
 	a.spec = document(a.routes, o.Version)
 	return a

@@ -318,7 +318,7 @@ func TestBrowsers(t *testing.T) {
 		status       int
 	}{
 		{"", "", 200}, {"localhost:8080", "", 200}, {"LocalHost", "", 200}, {"127.0.0.1", "", 200}, {"[::1]:8080", "", 200}, {"thaw.example", "", 200}, {"thaw.example:80", "", 200},
-		{"models.localhost:8080", "", 200}, {"0.0.0.0:8080", "", 200},
+		{"models.localhost:8080", "", 421}, {"0.0.0.0:8080", "", 421}, {"[::]:8080", "", 421},
 		{"evil.example", "", 421}, {"evil.example:8080", "", 421}, {"127.0.0.1.evil.example", "", 421}, {"localhost.evil.example", "", 421}, {"10.0.0.1", "", 421},
 		{"", "http://" + self, 200}, {"", "http://evil.example", 403}, {"", "null", 403}, {"", "http://localhost:1", 403},
 		{"evil.example", "http://evil.example", 421},

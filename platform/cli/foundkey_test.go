@@ -27,12 +27,15 @@ func TestFoundKeyOfAnotherServer(t *testing.T) {
 		args []string
 		exit int
 		hint string
+		key  string // THAW_KEY
 	}{
-		{[]string{"models", "--data", data}, 0, ""},
-		{[]string{"describe", "tiny", "--data", data}, 0, ""},
-		{[]string{"deploy", "-f", file, "--data", data}, kit.ExitDenied, "the key came from " + filepath.Join(data, "admin-token") + "; is it of this server? --data DIR names the server's data folder"},
-		{[]string{"models", "--key", "wrong"}, kit.ExitDenied, "the key came from --key; is it of this server?\n"},
+		{[]string{"models", "--data", data}, 0, "", ""},
+		{[]string{"describe", "tiny", "--data", data}, 0, "", ""},
+		{[]string{"deploy", "-f", file, "--data", data}, kit.ExitDenied, "the key came from " + filepath.Join(data, "admin-token") + "; is it of this server? --data DIR names the server's data folder", ""},
+		{[]string{"models", "--key", "wrong"}, kit.ExitDenied, "the key came from --key; is it of this server?\n", ""},
+		{[]string{"deploy", "-f", file, "--data", data}, kit.ExitDenied, "the key came from " + filepath.Join(data, "admin-token"), "\n"},
 	} {
+		s.env["THAW_KEY"] = x.key
 		if _, errs, exit := s.thaw(t, "", x.args...); exit != x.exit || !strings.Contains(errs, x.hint) {
 			t.Errorf("%v: %d %s", x.args, exit, errs)
 		}

@@ -60,13 +60,14 @@ type keyFinder struct {
 
 // given is the key of --key or THAW_KEY, without the line end that a file may have.
 func (k *keyFinder) given() string {
-	switch {
-	case k.key != "":
-		k.named = "--key"
-	case k.getenv("THAW_KEY") != "":
-		k.named = "THAW_KEY"
+	key, from := k.key, "--key"
+	if key == "" {
+		key, from = k.getenv("THAW_KEY"), "THAW_KEY"
 	}
-	return strings.TrimSpace(cmp.Or(k.key, k.getenv("THAW_KEY")))
+	if key = strings.TrimSpace(key); key != "" {
+		k.named = from
+	}
+	return key
 }
 
 // find is the key to send: --key, THAW_KEY, or on this machine the admin
