@@ -222,6 +222,8 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 			r.Begin = nil // the error is all that came: another replica may be asked
 		}
 		*r = answer.Answer{Err: failure, Begin: r.Begin}
+	} else if refusal == nil {
+		refusal = p.assemble(r)
 	}
 	if refusal == nil {
 		return false
@@ -240,14 +242,22 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 	return true
 }
 
+// assemble makes the plain answer of a stream that came in its place; its error is that of one
+// that makes up none.
+func (p *proxyRequest) assemble(r *answer.Answer) *openai.Error {
+	if !r.Events || p.stream {
+		return nil
+	}
+	whole := cache.PlainOf(p.endpoint.Path, r.Begin)
+	if !r.End || whole == nil {
+		return r.ForeignError()
+	}
+	r.Begin, r.Events, p.attempt.assembled = whole, false, true
+	return nil
+}
+
 // acceptReply takes an answer that goes to the client.
 func (p *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
-	if r.Events && !p.stream {
-		r.Events = false
-		if whole := cache.PlainOf(p.endpoint.Path, r.Begin); r.End && whole != nil {
-			r.Begin, p.attempt.assembled = whole, true
-		}
-	}
 	p.attempt.reply = r
 	p.phase = engineAnswered
 	p.attempt.firstByteTook = max(1, now.Sub(p.attempt.sentAt))

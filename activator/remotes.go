@@ -51,6 +51,9 @@ func (p *proxyRequest) recheckRemote(now time.Time) *openai.Error {
 func (p *proxyRequest) onRemoteReply(r answer.Answer, now time.Time) {
 	e := p.remote.Judge(r.Response, r.Begin, r.End, r.Err)
 	if e == nil {
+		e = p.assemble(&r)
+	}
+	if e == nil {
 		if p.stream && !r.Events && r.End && answer.IsSuccess(r.Response.Status) { // it does not stream
 			if events := openai.StreamWhole(p.endpoint.Path, r.Begin, p.env.IncludeUsage || p.stripsUsage()); events != nil {
 				r.Begin, r.Events = events, true
