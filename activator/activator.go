@@ -12,12 +12,10 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/adapteruse"
 	"github.com/thaw-dev/thaw/activator/admission"
-	"github.com/thaw-dev/thaw/activator/aliases"
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/coldstarts"
-	"github.com/thaw-dev/thaw/activator/compositions"
 	"github.com/thaw-dev/thaw/activator/demand"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/metrics"
@@ -92,25 +90,8 @@ type Options struct {
 	// loopback only.
 	Open bool
 	// Hold is what a plain request gets while it waits; "hold".
-	Hold HoldMode
-	// Silent is how long a stream waits before its 200 goes out; 3 s. Until
-	// then an error is a real HTTP error.
-	Silent time.Duration
-	// Comment is the period of comments on a held stream; 4 s, because
-	// httpx gives up after 5 s without a byte. Each client's is jittered.
-	Comment time.Duration
-	// Noop is the period of no-op data chunks on a held stream; 45 s.
-	Noop time.Duration
-	// PlainWait bounds the wait of a plain request; 290 s, because Node gives
-	// up after 300 s without a head.
-	PlainWait time.Duration
-	// PadAfter and PadEvery are those of HoldPad; 20 s and 15 s.
-	PadAfter, PadEvery time.Duration
-	// StreamIdle bounds the silence between two pieces of a stream; 5 min.
-	// The runtime finds a hung engine much sooner; this is the last bound.
-	StreamIdle time.Duration
-	// PlainAnswer bounds the generation of a plain answer; 1 h.
-	PlainAnswer time.Duration
+	Hold   HoldMode
+	Timing Timing
 	// KeyRequests bounds the requests under way of each key, and so the connections that it
 	// uses from whatever addresses; nil: unbounded.
 	KeyRequests *httpserver.Budget
@@ -145,30 +126,42 @@ type Options struct {
 	Now func() time.Time
 }
 
+// Timing has the bounds and periods of a request's wait and answer; 0 is the default named.
+type Timing struct {
+	// Silent is how long a stream waits before its 200 goes out; 3 s. Until
+	// then an error is a real HTTP error.
+	Silent time.Duration
+	// Comment is the period of comments on a held stream; 4 s, because
+	// httpx gives up after 5 s without a byte. Each client's is jittered.
+	Comment time.Duration
+	// Noop is the period of no-op data chunks on a held stream; 45 s.
+	Noop time.Duration
+	// PlainWait bounds the wait of a plain request; 290 s, because Node gives
+	// up after 300 s without a head.
+	PlainWait time.Duration
+	// PadAfter and PadEvery are those of HoldPad; 20 s and 15 s.
+	PadAfter, PadEvery time.Duration
+	// StreamIdle bounds the silence between two pieces of a stream; 5 min.
+	// The runtime finds a hung engine much sooner; this is the last bound.
+	StreamIdle time.Duration
+	// PlainAnswer bounds the generation of a plain answer; 1 h.
+	PlainAnswer time.Duration
+}
+
 func (o Options) withDefaults() Options {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d <= 0 {
-			*d = v
-		}
-	}
-	if o.Limits == nil {
-		o.Limits = &ratelimit.Limits{}
-	}
-	def(&o.Silent, 3*time.Second)
-	def(&o.Comment, 4*time.Second)
-	def(&o.Noop, 45*time.Second)
-	def(&o.PlainWait, 290*time.Second)
-	def(&o.PadAfter, 20*time.Second)
-	def(&o.PadEvery, 15*time.Second)
-	def(&o.StreamIdle, 5*time.Minute)
-	def(&o.PlainAnswer, time.Hour)
+	t := &o.Timing
+	t.Silent = cmp.Or(t.Silent, 3*time.Second)
+	t.Comment = cmp.Or(t.Comment, 4*time.Second)
+	t.Noop = cmp.Or(t.Noop, 45*time.Second)
+	t.PlainWait = cmp.Or(t.PlainWait, 290*time.Second)
+	t.PadAfter = cmp.Or(t.PadAfter, 20*time.Second)
+	t.PadEvery = cmp.Or(t.PadEvery, 15*time.Second)
+	t.StreamIdle = cmp.Or(t.StreamIdle, 5*time.Minute)
+	t.PlainAnswer = cmp.Or(t.PlainAnswer, time.Hour)
+	o.Limits = cmp.Or(o.Limits, &ratelimit.Limits{})
 	o.Hold = cmp.Or(o.Hold, HoldSilent)
-	if o.BufferBytes <= 0 {
-		o.BufferBytes = 1 << 30
-	}
-	if o.Metrics == nil {
-		o.Metrics = metrics.Nothing{}
-	}
+	o.BufferBytes = cmp.Or(o.BufferBytes, 1<<30)
+	o.Metrics = cmp.Or[Metrics](o.Metrics, metrics.Nothing{})
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Random == nil {
 		o.Random = rand.IntN
@@ -181,28 +174,23 @@ func (o Options) withDefaults() Options {
 
 // Activator is the data path. Its methods may be called concurrently.
 type Activator struct {
-	o            Options
-	table        *snapshot.Table[function]
-	aliases      atomic.Pointer[aliases.Set] // nil: there are none
-	routers      atomic.Pointer[routes.Set]  // nil: there are none
-	compositions *compositions.Server
-	paces        sync.Map // *routes.Pace of Compositions, by functions.Name
-	families     *routes.Families
-	prewarms     routes.Prewarms
-	stagings     routes.Prewarms
-	decisions    routes.Log
-	changed      demand.Changes[*function]
-	reporting    sync.Mutex // see reportDemand
-	waiting      waiters.Index[*proxyRequest]
-	coldStarts   coldstarts.Records
-	runs         *sharedrun.Table[runKey]
-	suspects     suspects.Table[fingerprint]
-	buffers      answer.Buffers
-	usages       usageoption.Table
-	removed      demand.Removed
-	refusals     refusals.Log
-	draining     atomic.Bool
-	buffered     atomic.Int64 // bytes of bodies in all queues
+	o          Options
+	names      names
+	prewarms   routes.Prewarms
+	stagings   routes.Prewarms
+	decisions  routes.Log
+	changed    demand.Changes[*function]
+	reporting  sync.Mutex // see reportDemand
+	waiting    waiters.Index[*wait]
+	coldStarts coldstarts.Records
+	runs       *sharedrun.Table[runKey]
+	suspects   suspects.Table[fingerprint]
+	buffers    answer.Buffers
+	usages     usageoption.Table
+	removed    demand.Removed
+	refusals   refusals.Log
+	draining   atomic.Bool
+	buffered   atomic.Int64 // bytes of bodies in all queues
 }
 
 // entry is a function in the table, with the data path's own state of it.
@@ -221,19 +209,20 @@ type function struct {
 
 // New makes an activator; it starts nothing.
 func New(o Options) *Activator {
-	a := &Activator{o: o.withDefaults(), families: routes.NewFamilies()}
+	a := &Activator{o: o.withDefaults()}
+	a.names.o, a.names.families = &a.o, routes.NewFamilies()
 	a.prewarms.Start = o.Prewarm
 	if o.Stage != nil {
 		a.stagings.Start = func(name functions.Name, _ time.Time, by string) error { return o.Stage(name, by) }
 	}
-	a.compositions = a.newCompositions()
+	a.names.compositions = a.newCompositions()
 	a.decisions.Scored = func(r functions.RouteRecord, team string, score float64) {
 		a.o.Metrics.Series("thaw_route_outcomes", r.Router, team, r.Rule, r.Target)(score)
 	}
 	due := time.AfterFunc(reportEvery, a.reportDemand)
 	due.Stop()
 	a.changed.Notify = func() { due.Reset(reportEvery) }
-	a.table = snapshot.NewTable(func(e *entry) {
+	a.names.table = snapshot.NewTable(func(e *entry) {
 		e.Data.self, e.Data.changed, e.Data.queue.Demand = e, &a.changed, &e.Data
 	})
 	a.runs = sharedrun.NewTable(func(k runKey) uint64 { return k.body.Sum() })
@@ -245,7 +234,7 @@ func New(o Options) *Activator {
 // returns, and the demand is reported: a replica that is in no snapshot any more gets no request that
 // is not in the report.
 func (a *Activator) Publish(fs ...snapshot.Snapshot) {
-	a.table.Put(a.onPublish, fs...)
+	a.names.table.Put(a.onPublish, fs...)
 	a.reportDemand()
 }
 
@@ -267,11 +256,15 @@ func sameEndpoint(a, b snapshot.Replica) bool { return a.ID == b.ID && a.Endpoin
 
 // Remove removes functions and rejects the requests that wait for them.
 func (a *Activator) Remove(names ...functions.Name) {
-	a.table.Remove(func(e *entry) {
-		e.Data.queue.Close(e.Snapshot().PublicName())
+	a.names.table.Remove(func(e *entry) {
+		public := e.Snapshot().PublicName()
+		e.Data.queue.Close(public)
 		a.removed.Add(e.Name, &e.Data.queue, a.o.Now())
 		a.o.Cache.Purge(e.Name)
-		a.forgetMetrics(e)
+		named := func(other *entry) bool { return other.Snapshot().PublicName() == public }
+		if public == e.Name || !slices.ContainsFunc(a.names.table.Team(public.Team), named) { // else the series are another's, too
+			a.o.Metrics.Forget(public.Name, public.Team)
+		}
 	}, names...)
 	a.reportDemand()
 }
@@ -279,7 +272,7 @@ func (a *Activator) Remove(names ...functions.Name) {
 // DemandOf is the demand for a function, without that of its replicas; false where there is no such
 // function.
 func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
-	e := a.table.Lookup(name)
+	e := a.names.table.Lookup(name)
 	if e == nil {
 		return Demand{}, false
 	}
@@ -306,7 +299,7 @@ func (a *Activator) Traffic(engine string) functions.Traffic {
 // InFlightOf is how many requests a replica of a function has from this activator,
 // also one that is in its snapshot no more, and one of a function that was removed.
 func (a *Activator) InFlightOf(name functions.Name, replicaID string) int {
-	if e := a.table.Lookup(name); e != nil {
+	if e := a.names.table.Lookup(name); e != nil {
 		return e.Data.queue.InFlight(replicaID)
 	}
 	return a.removed.InFlight(name, replicaID)
@@ -327,12 +320,12 @@ func (a *Activator) WithFirstTokenPhase(t functions.Timeline) functions.Timeline
 // Position of a waiting request: 1 is the next; false where no such request waits. id
 // is as in ColdStartOf.
 func (a *Activator) Position(id string) (position int, name functions.Name, ok bool) {
-	p, ok := a.waiting.Find(id)
+	w, ok := a.waiting.Find(id)
 	if !ok {
 		return 0, functions.Name{}, false
 	}
-	position = p.fn.Data.queue.Position(&p.queued)
-	return position, p.fn.Name, position > 0
+	position = w.req.fn.Data.queue.Position(&w.queued)
+	return position, w.req.fn.Name, position > 0
 }
 
 // Drain answers waiting requests, and later ones that would have to wait, with 503
@@ -340,7 +333,7 @@ func (a *Activator) Position(id string) (position int, name functions.Name, ok b
 // engine go on.
 func (a *Activator) Drain(ctx context.Context) {
 	a.draining.Store(true)
-	for _, e := range a.table.All() {
+	for _, e := range a.names.table.All() {
 		e.Data.queue.RejectAll(openai.New(openai.ShuttingDown, ""))
 	}
 	select {

@@ -11,33 +11,33 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// adapterLoad returns what loads the adapter at r before the request is sent; nil
+// adapterLoad returns what loads the adapter at a replica before the request is sent; nil
 // where nothing must be loaded.
-func (p *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) error {
-	adapters := p.a.o.Adapters
-	if p.queued.Adapter == "" || adapters == nil {
+func (a *attempt) adapterLoad(replica *snapshot.Replica) func(context.Context) error {
+	r, adapters := a.req, a.req.a.o.Adapters
+	if r.adapter == "" || adapters == nil {
 		return nil
 	}
-	name := p.fn.Name
-	name.Adapter = p.queued.Adapter
-	if slices.Contains(r.Adapters, p.queued.Adapter) && !p.attempt.adapterRetried {
-		if p.fn.Data.uses.Due(r.ID, p.queued.Adapter, p.a.o.Now()) {
-			adapters.UseAdapter(name, r.ID)
+	name, id := r.fn.Name, replica.ID
+	name.Adapter = r.adapter
+	if slices.Contains(replica.Adapters, r.adapter) && !a.adapterRetried {
+		if r.fn.Data.uses.Due(id, r.adapter, r.a.o.Now()) {
+			adapters.UseAdapter(name, id)
 		}
 		return nil
 	}
 	// Loading an adapter is bounded by the same deadline as waiting in the queue.
-	until := p.wait.deadline
+	until := a.wait.deadline
 	if until.IsZero() {
-		p.wait.timeouts = admission.ParseTimeouts(p.source.header, p.stream)
-		until = p.waitDeadline()
+		a.wait.timeouts = admission.ParseTimeouts(r.source.header, r.stream)
+		until = a.wait.bound()
 	}
-	p.attempt.loadingAdapter.Store(true)
+	a.loadingAdapter.Store(true)
 	return func(ctx context.Context) error {
-		defer p.attempt.loadingAdapter.Store(false)
+		defer a.loadingAdapter.Store(false)
 		ctx, cancel := context.WithDeadlineCause(ctx, until, errAdapterLate)
 		defer cancel()
-		err := adapters.LoadAdapter(ctx, name, r.ID)
+		err := adapters.LoadAdapter(ctx, name, id)
 		if err != nil && context.Cause(ctx) == errAdapterLate {
 			err = errAdapterLate
 		}
@@ -49,22 +49,20 @@ var errAdapterLate = errors.New("the adapter was not loaded within the request's
 
 // adapterFailure is the answer to a request whose adapter cannot be loaded; nil where
 // another replica may load it.
-func (p *proxyRequest) adapterFailure(err error) *openai.Error {
+func (a *attempt) adapterFailure(err error) *openai.Error {
 	if errors.Is(err, errAdapterLate) {
-		return openai.New(openai.ModelLoading, "The adapter `"+p.queued.Adapter+"` is not loaded yet.")
+		return openai.New(openai.ModelLoading, "The adapter `"+a.req.adapter+"` is not loaded yet.")
 	}
 	var e *functions.AdapterError
 	if !errors.As(err, &e) {
 		return nil
 	}
 	code := openai.Code(e.Code)
-	switch code {
-	case openai.AdapterNotFound, openai.AdapterInvalid:
-	default:
-		if !p.queued.Retried {
+	if code != openai.AdapterNotFound && code != openai.AdapterInvalid {
+		if !a.wait.queued.Retried {
 			return nil
 		}
 		code = openai.AdapterUnavailable
 	}
-	return openai.New(code, "The adapter `"+p.queued.Adapter+"` cannot be used: "+e.Message)
+	return openai.New(code, "The adapter `"+a.req.adapter+"` cannot be used: "+e.Message)
 }

@@ -249,7 +249,7 @@ func TestAdapterTooSlow(t *testing.T) {
 			t.Errorf("%d", r.status)
 		}
 		synctest.Wait()
-		if l := w.act.table.All()[0].Data.queue.Load(time.Now()); l.Active != 0 {
+		if l := w.act.names.table.All()[0].Data.queue.Load(time.Now()); l.Active != 0 {
 			t.Errorf("%+v", l)
 		}
 	})

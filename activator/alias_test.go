@@ -408,7 +408,7 @@ func BenchmarkAlias(b *testing.B) {
 	name := testFunction("tiny").Name
 	b.ReportAllocs()
 	for b.Loop() {
-		if e, _ := a.lookup(name); e == nil {
+		if e, _ := a.names.lookup(name); e == nil {
 			b.Fatal()
 		}
 	}

@@ -1,7 +1,6 @@
 package activator
 
 import (
-	"cmp"
 	"strconv"
 	"time"
 
@@ -14,9 +13,8 @@ import (
 // refuseNow answers with an error and ends the request.
 func (p *proxyRequest) refuseNow(res *httpserver.Response, e *openai.Error) {
 	p.setCommonFields(res)
-	res.Refuse(e.For(p.http.req.Path))
-	p.reason = cmp.Or(p.reason, string(e.Code))
-	p.finish(e.Status)
+	res.Refuse(e.For(p.req.http.req.Path))
+	p.finish(e.Status, string(e.Code))
 }
 
 // setCommonFields sets the fields every answer carries.
@@ -24,56 +22,52 @@ func (p *proxyRequest) setCommonFields(res *httpserver.Response) {
 	if cap(res.Fields) == 0 {
 		res.Fields = make([]httpserver.Field, 0, 12)
 	}
-	res.Set("x-request-id", p.id)
-	if p.clientID != "" {
-		res.Set("thaw-client-request-id", p.clientID)
+	res.Set("x-request-id", p.req.id)
+	if p.req.clientID != "" {
+		res.Set("thaw-client-request-id", p.req.clientID)
 	}
 	now := p.a.o.Now()
-	res.Set("openai-processing-ms", strconv.FormatInt(now.Sub(p.began).Milliseconds(), 10))
-	if p.team != "" {
-		p.a.o.Limits.Usage(p.team, now).SetFields(res)
+	res.Set("openai-processing-ms", strconv.FormatInt(now.Sub(p.req.began).Milliseconds(), 10))
+	if p.req.team != "" {
+		p.a.o.Limits.Usage(p.req.team, now).SetFields(res)
 	}
-	if p.queued.Cold {
-		if p.resolveColdStart(); p.queued.ColdStart != "" {
-			res.Set("thaw-cold-start", p.queued.ColdStart)
+	if p.wait.queued.Cold {
+		if p.wait.resolveColdStart(); p.wait.queued.ColdStart != "" {
+			res.Set("thaw-cold-start", p.wait.queued.ColdStart)
 		}
 	}
-	if p.fn != nil {
+	if p.req.fn != nil {
 		res.Set("Server-Timing", p.serverTiming(now))
 	}
-	if p.routing != nil {
-		res.Set("thaw-route", p.routing.header)
+	if p.req.routing != nil {
+		res.Set("thaw-route", p.req.routing.header)
 	}
-	if p.queued.Moved != admission.NotMoved {
-		res.Set("thaw-session", "moved; why="+string(p.queued.Moved))
+	if p.wait.queued.Moved != admission.NotMoved {
+		res.Set("thaw-session", "moved; why="+string(p.wait.queued.Moved))
 	}
-	p.cached.SetField(res)
+	p.req.cached.SetField(res)
 }
 
 // serverTiming is the Server-Timing of the phases known so far.
 func (p *proxyRequest) serverTiming(now time.Time) string {
 	b := make([]byte, 0, 96)
-	add := func(name string, d time.Duration) {
+	var few [10]openai.Span
+	for _, s := range append(p.phases(few[:0]), openai.Span{Phase: "total", Took: now.Sub(p.req.began)}) {
 		if len(b) > 0 {
 			b = append(b, ", "...)
 		}
-		b = append(append(b, name...), ";dur="...)
-		b = strconv.AppendFloat(b, float64(d.Microseconds())/1000, 'f', 3, 64)
+		b = append(append(b, s.Phase...), ";dur="...)
+		b = strconv.AppendFloat(b, float64(s.Took.Microseconds())/1000, 'f', 3, 64)
 	}
-	var few [9]openai.Span
-	for _, s := range p.phases(few[:0]) {
-		add(s.Phase, s.Took)
-	}
-	add("total", now.Sub(p.began))
 	return string(b)
 }
 
 // phases appends the known phases of the request's cold start, or the wait for a slot, then
 // the whole wait.
 func (p *proxyRequest) phases(spans []openai.Span) []openai.Span {
-	if !p.queued.Cold {
+	if !p.wait.queued.Cold {
 		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: p.wait.took})
-	} else if t := p.fn.Snapshot().ColdStart; t != nil && t.ID == p.queued.ColdStart {
+	} else if t := p.req.fn.Snapshot().ColdStart; t != nil && t.ID == p.wait.queued.ColdStart {
 		for _, phase := range t.Phases {
 			if phase.Phase != functions.PhaseFirstToken {
 				spans = append(spans, openai.Span{Phase: string(phase.Phase), Took: time.Duration(phase.Duration * float64(time.Second))})

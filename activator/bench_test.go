@@ -71,7 +71,7 @@ func BenchmarkDecide(b *testing.B) {
 			b.Fatal(err)
 		}
 		name, _ := functions.ParseName(env.Model, id.Team)
-		e := a.table.Lookup(name)
+		e := a.names.table.Lookup(name)
 		lease, _ := limits.Admit(id.Team, began)
 		w := admission.Request{Team: id.Team, Bytes: int64(len(bodies[0])), Key: admission.AffinityKey(admission.Opening(bodies[i%len(bodies)]))}
 		if w.Enter(&e.Data.queue, began) != admission.Admitted {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
-	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/compositions"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/routes"
@@ -17,8 +16,8 @@ import (
 // newCompositions makes the server of Compositions, whose calls come back as requests.
 func (a *Activator) newCompositions() *compositions.Server {
 	return compositions.New(compositions.Options{
-		Serve: a.Serve, State: a.memberState, Packing: a.o.Packing, Silent: a.o.Silent,
-		Comment: a.o.Comment, Noop: a.o.Noop, Log: a.o.Log, Now: a.o.Now,
+		Serve: a.Serve, State: a.names.memberState, Packing: a.o.Packing, Silent: a.o.Timing.Silent,
+		Comment: a.o.Timing.Comment, Noop: a.o.Timing.Noop, Log: a.o.Log, Now: a.o.Now,
 		Release: a.o.Release,
 		Stage:   func(name functions.Name, by string) { a.stagings.Ask(name, by, a.o.Now()) },
 		Prewarm: func(name functions.Name, by string) { a.prewarms.Ask(name, by, a.o.Now()) },
@@ -33,102 +32,66 @@ func (a *Activator) newCompositions() *compositions.Server {
 
 // SetCompositions replaces all Compositions. A request under way keeps its own.
 func (a *Activator) SetCompositions(all []*functions.Composition) {
-	before := a.compositions.All()
-	a.compositions.Set(all)
+	before := a.names.compositions.All()
+	a.names.compositions.Set(all)
 	for _, c := range before {
-		if name := c.FullName(); a.compositions.Find(name) == nil {
+		if name := c.FullName(); a.names.compositions.Find(name) == nil {
 			a.o.Metrics.Forget(name.Name, name.Team)
-			a.paces.Delete(name)
+			a.names.paces.Delete(name)
 		}
 	}
 }
 
 // Composed returns the record of a recent request to a Composition; see [compositions.Server.Record].
 func (a *Activator) Composed(team, id string) (functions.CompositionRecord, bool) {
-	return a.compositions.Record(team, id)
-}
-
-// findComposition returns the Composition of a name; nil where there is none.
-func (a *Activator) findComposition(name functions.Name) *functions.Composition {
-	if name.Adapter != "" {
-		return nil
-	}
-	return a.compositions.Find(name)
-}
-
-// memberState is what a Composition's run knows of the function that a caller names.
-func (a *Activator) memberState(id auth.Identity, asked string) (compositions.Function, bool) {
-	name, err := functions.ParseName(asked, id.Team)
-	if err != nil || !canSee(id, name.Team) {
-		return compositions.Function{}, false
-	}
-	f := compositions.Function{Name: name, Ready: true}
-	f.Composition = a.findComposition(name) != nil
-	if f.Composition || a.findRouter(asked, name) != nil {
-		return f, true
-	}
-	e, _ := a.mainFunction(name.WithoutAdapter())
-	if e == nil {
-		return f, false
-	}
-	s := e.Snapshot()
-	if s.Remote != nil {
-		f.Price = s.Remote.Spec.Price
-		return f, true
-	}
-	f.Model, f.Ready, f.Wait = true, len(s.Replicas) > 0, max(0, admission.LikelyETA(s, a.o.Now()))
-	if s.Model != nil {
-		f.Price = s.Model.Spec.Price
-	}
-	return f, true
+	return a.names.compositions.Record(team, id)
 }
 
 // openComposition makes c the function of the request.
-func (p *proxyRequest) openComposition(c *functions.Composition) (e *openai.Error) {
-	p.composition = c
-	if p.endpoint.Path != compositions.Path {
+func (r *request) openComposition(c *functions.Composition) (e *openai.Error) {
+	r.composition = c
+	if r.endpoint.Path != compositions.Path {
 		return openai.New(openai.UnknownEndpoint, "A Composition answers "+compositions.Path+" alone, and `"+c.FullName().Short()+"` is one.")
 	}
-	return p.readClass()
+	return r.readClass()
 }
 
 // readClass reads the class of data of a request that names its function. A call of a
 // Composition has that of the Composition's own request.
-func (p *proxyRequest) readClass() (e *openai.Error) {
-	if p.caller.Covered() && p.caller.Data != "" {
-		p.data = p.caller.Data
+func (r *request) readClass() (e *openai.Error) {
+	if r.caller.Covered() && r.caller.Data != "" {
+		r.data = r.caller.Data
 		return nil
 	}
-	p.data, e = p.a.routers.Load().Class(nil, p.team, p.source.header("thaw-data"))
+	r.data, e = r.a.names.routers.Load().Class(nil, r.team, r.source.header("thaw-data"))
 	return e
 }
 
 // compose answers a request for a Composition, or begins the stream that answers it.
 func (p *proxyRequest) compose(res *httpserver.Response) {
-	summary, e := p.a.compositions.Serve(&compositions.Request{
-		ID: p.id, ClientID: p.clientID, Composition: p.composition, Caller: p.identity, From: p.caller, Data: p.data,
-		Envelope: &p.env, Stream: p.stream, Low: p.queued.Priority == admission.Low, HTTP: p.http.req,
+	summary, e := p.a.names.compositions.Serve(&compositions.Request{
+		ID: p.req.id, ClientID: p.req.clientID, Composition: p.req.composition, Caller: p.req.identity, From: p.req.caller, Data: p.req.data,
+		Envelope: &p.req.env, Stream: p.req.stream, Low: p.wait.queued.Priority == admission.Low, HTTP: p.req.http.req,
 		Finished: func(code int, reason string, summary compositions.Summary) {
-			p.reason, p.composed = reason, summary
-			p.finish(code)
+			p.composed = summary
+			p.finish(code, reason)
 		},
 	}, res)
 	p.composed = summary
 	switch {
 	case e != nil:
-		if p.routing != nil && routes.MayEscalate(e) && p.composeNext(e, res) {
+		if p.req.routing != nil && routes.MayEscalate(e) && p.composeNext(e, res) {
 			return
 		}
 		p.refuseNow(res, e)
 		return
 	case res.Status == httpserver.StatusClientLeft:
-		p.reason = "client_left"
-		p.finish(499)
+		p.finish(499, "client_left")
 		return
 	}
 	p.setCommonFields(res)
 	if res.Stream == nil {
-		p.finish(cmp.Or(res.Status, 200))
+		p.finish(cmp.Or(res.Status, 200), "")
 	}
 }
 
@@ -141,29 +104,23 @@ func (p *proxyRequest) composeNext(failed *openai.Error, res *httpserver.Respons
 		return false
 	case e != nil:
 		p.refuseNow(res, e)
-	case p.composition != nil:
+	case p.req.composition != nil:
 		p.compose(res)
 	default:
 		p.run(res)
-		p.cached.Record(res)
+		p.req.cached.Record(res)
 	}
 	return true
 }
 
-// paceOf is what was measured of a Composition's answers.
-func (a *Activator) paceOf(name functions.Name) *routes.Pace {
-	pace, _ := a.paces.LoadOrStore(name, &routes.Pace{})
-	return pace.(*routes.Pace)
-}
-
 func (p *proxyRequest) countComposition(code int, took time.Duration) {
-	name, m := p.composition.FullName(), p.a.o.Metrics
-	m.Series("thaw_requests_total", name.Name, name.Team, p.endpoint.Path, strconv.Itoa(code), "false")(1)
+	name, m := p.req.composition.FullName(), p.a.o.Metrics
+	m.Series("thaw_requests_total", name.Name, name.Team, p.req.endpoint.Path, strconv.Itoa(code), "false")(1)
 	m.Series("thaw_request_seconds", name.Name, name.Team, "false")(took.Seconds())
 	m.Series("thaw_composition_calls_total", name.Name, name.Team)(float64(p.composed.Calls))
 	if code == 200 {
-		pace := p.a.paceOf(name)
-		pace.Observe(p.stream, cmp.Or(p.composed.First, took), took, p.composed.Completion, 1)
+		pace := p.a.names.paceOf(name)
+		pace.Observe(p.req.stream, cmp.Or(p.composed.First, took), took, p.composed.Completion, 1)
 		pace.ObserveCost(p.composed.Cost)
 	}
 }

@@ -29,7 +29,7 @@ func (a *Activator) reportDemand() {
 			Name: f.self.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Low: l.Low, InFlight: inFlight,
 		}
 		if f.self.Removed() {
-			if a.table.Lookup(d.Name) != nil {
+			if a.names.table.Lookup(d.Name) != nil {
 				return // there is one of its name again, which is reported
 			}
 			d = Demand{Name: d.Name, InFlight: inFlight}

@@ -24,7 +24,7 @@ func TestDemandOfChanged(t *testing.T) {
 	if got := w.takeDemand(); len(got) != 3 || got["x"].Active+got["x"].Queued != 0 {
 		t.Fatalf("new functions: %v", got)
 	}
-	x, y := &a.table.Lookup(testFunction("x").Name).Data.queue, &a.table.Lookup(testFunction("y").Name).Data.queue
+	x, y := &a.names.table.Lookup(testFunction("x").Name).Data.queue, &a.names.table.Lookup(testFunction("y").Name).Data.queue
 	one, two, far := admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "blue", Bytes: 1},
 		admission.Request{Team: "red", Bytes: 1}
 	one.Enter(x, now)
@@ -104,7 +104,7 @@ func TestPublishReports(t *testing.T) {
 	w.act = New(Options{Waker: w, Now: func() time.Time { return now }})
 	routed := readyAt(testFunction("x"), 1<<20, "r1")
 	w.act.Publish(routed)
-	q := &w.act.table.Lookup(routed.Name).Data.queue
+	q := &w.act.names.table.Lookup(routed.Name).Data.queue
 	stop := make(chan struct{})
 	var clients sync.WaitGroup
 	for range 4 {
@@ -160,7 +160,7 @@ func TestDemandSeesEveryChange(t *testing.T) {
 		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(1, uint64(n)))
 			for range 2000 {
-				q := &a.table.Lookup(fs[rnd.IntN(len(fs))].Name).Data.queue
+				q := &a.names.table.Lookup(fs[rnd.IntN(len(fs))].Name).Data.queue
 				r := &admission.Request{Team: "t", Bytes: 1}
 				if r.Enter(q, now) == admission.Full {
 					continue

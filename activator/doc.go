@@ -46,5 +46,7 @@
 // there because a client broke on another.
 //
 // It is one idea, the life of one request: each file is a part of that way, and all of
-// them work on the same request.
+// them work on the same request. What is asked of which function is its request, the place
+// in the queue and the slot its wait, the exchange with an engine or a Remote its attempt;
+// proxyRequest has the order of them, and the one end.
 package activator

@@ -53,6 +53,35 @@ func (e *early) pending() <-chan answer.Answer {
 	return e.copy.answers
 }
 
+// take returns the copy that is at this replica and stays none of the early ones. Another is
+// cancelled.
+func (e *early) take(replicaID string) *earlyCopy {
+	c := e.copy
+	if c == nil || c.replica.ID != replicaID {
+		e.cancel()
+		return nil
+	}
+	e.copy = nil
+	return c
+}
+
+// answered notes the answer of the copy. It is false for a refusal or a failure of the replica,
+// which ends the copy: the request keeps its place in the queue.
+func (e *early) answered(r answer.Answer) bool {
+	c := e.copy
+	c.answers, c.reply = nil, r
+	switch {
+	case refusedByNode(&r):
+		e.refusedBy = c.replica.ID
+	case r.Err != nil || r.Response.Status >= 500:
+		e.engineMaySee = true
+	default:
+		return true
+	}
+	e.cancel()
+	return false
+}
+
 // cancel ends a copy that is not needed, and waits for its goroutine.
 func (e *early) cancel() {
 	c := e.copy
@@ -73,50 +102,45 @@ func (e *early) cancel() {
 // request is among the first of the queue. Requests for an adapter, large ones,
 // retries, suspects and requests that an engine may have seen are not copied: a request
 // that kills engines must not be the first of each new one.
-func (p *proxyRequest) sendEarly() {
-	if _, known := p.source.body(); !known || p.early.copy != nil || p.queued.Adapter != "" || p.queued.FailedReplica != "" ||
-		p.suspected || p.early.engineMaySee || p.source.bodyBytes() > maxEarlyBody {
+func (a *attempt) sendEarly(suspected bool) {
+	r, queued := a.req, &a.wait.queued
+	if r.http.req == nil || a.early.copy != nil || r.adapter != "" || queued.FailedReplica != "" ||
+		suspected || a.early.engineMaySee || r.source.bodyBytes() > maxEarlyBody {
 		return
 	}
-	f := p.fn.Snapshot()
+	f, q := r.fn.Snapshot(), &r.fn.Data.queue
 	if len(f.EarlyReplicas) == 0 {
 		return
 	}
-	n := p.fn.Data.queue.Position(&p.queued) - 1
+	n := q.Position(queued) - 1
 	if n < 0 {
 		return // the wait has ended
 	}
-	r := &f.EarlyReplicas[n%len(f.EarlyReplicas)]
-	if n/len(f.EarlyReplicas) >= min(f.SlotsOf(r)-p.fn.Data.queue.InFlight(r.ID), maxEarlyPerReplica) || r.ID == p.early.refusedBy {
+	to := &f.EarlyReplicas[n%len(f.EarlyReplicas)]
+	if n/len(f.EarlyReplicas) >= min(f.SlotsOf(to)-q.InFlight(to.ID), maxEarlyPerReplica) || to.ID == a.early.refusedBy {
 		return
 	}
-	out := p.buildRequest(f, r)
+	now, engines, bufs := r.a.o.Now(), r.a.o.Engines, &r.a.buffers
+	out := a.buildRequest(to)
 	out.Fields = append(out.Fields, upstream.Field{Name: snapshot.EarlyHeader, Value: "1"})
-	out.Bound += max(0, p.wait.deadline.Sub(p.a.o.Now()))
-	ctx, cancel := context.WithCancelCause(p.source.context())
-	h := &earlyCopy{replica: r, sent: p.a.o.Now(), cancel: cancel, answers: make(chan answer.Answer, 1)}
-	p.early.copy = h
-	engines, want, bufs, answers := p.a.o.Engines, p.want(), &p.a.buffers, h.answers
+	out.Bound += max(0, a.wait.deadline.Sub(now))
+	ctx, cancel := context.WithCancelCause(r.source.context())
+	c := &earlyCopy{replica: to, sent: now, cancel: cancel, answers: make(chan answer.Answer, 1)}
+	a.early.copy = c
+	want, answers := a.want(), c.answers
 	go func() { answers <- sendToEngine(ctx, engines, out, want, bufs, nil) }() // ends with the request: early.cancel cancels and waits
 }
 
-// onEarlyReply handles the answer to an early copy. A refusal or a failed replica is
-// not an answer; the request keeps its place in the queue.
-func (p *proxyRequest) onEarlyReply(r answer.Answer, async bool) {
-	h := p.early.copy
-	h.answers, h.reply = nil, r
-	switch {
-	case refusedByNode(&r):
-		p.early.refusedBy = h.replica.ID
-		p.early.cancel()
-	case r.Err != nil || r.Response.Status >= 500:
-		p.early.engineMaySee = true
-		p.early.cancel()
-	case p.queued.AdmitAt(h.replica):
-		p.endWait()
-		p.phase = sent
-		p.useEarly(p.a.o.Now(), async)
+// adopt makes an early copy, at the replica that the request was admitted to, the request there:
+// with its answer, where that has come.
+func (a *attempt) adopt(c *earlyCopy, now time.Time) (reply answer.Answer, answered bool) {
+	a.sentAt, a.cancel = now, c.cancel
+	if c.answers == nil {
+		a.sentAt = c.releasedAt(now)
+		return c.reply, true
 	}
+	a.answers, a.early.adopted = c.answers, true
+	return reply, false
 }
 
 // refusedByNode reports whether the agent or shim refused a request without giving it
@@ -136,23 +160,4 @@ func (c *earlyCopy) releasedAt(now time.Time) time.Time {
 		return now
 	}
 	return c.sent.Add(time.Duration(us) * time.Microsecond)
-}
-
-// useEarly adopts the copy already sent to this replica. It returns false if the
-// request must still be sent.
-func (p *proxyRequest) useEarly(now time.Time, async bool) bool {
-	h := p.early.copy
-	if h == nil || h.replica.ID != p.queued.ReplicaID() {
-		p.early.cancel()
-		return false
-	}
-	p.early.copy = nil
-	p.attempt.sentAt, p.attempt.cancel = now, h.cancel
-	if h.answers == nil {
-		p.attempt.sentAt = h.releasedAt(now)
-		p.onReply(h.reply, async)
-		return true
-	}
-	p.attempt.answers, p.early.adopted = h.answers, true
-	return true
 }

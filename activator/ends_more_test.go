@@ -94,12 +94,12 @@ var moreScenes = []scene{
 		s.seeLarge(s.do(ctx, "POST", "/v1/chat/completions", plainRequest))
 		time.Sleep(time.Second)
 	}},
-	{name: "a large answer behind padding", change: func(o *Options) { o.Hold, o.PadAfter = HoldPad, time.Second }, play: func(s *stage) {
+	{name: "a large answer behind padding", change: padded(time.Second, 0), play: func(s *stage) {
 		s.engineAt("e:1", after(3*time.Second, says(200, large)))
 		s.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		s.seeLarge(s.post("/v1/chat/completions", plainRequest))
 	}},
-	{name: "an engine that refuses behind padding", change: func(o *Options) { o.Hold, o.PadAfter = HoldPad, time.Second },
+	{name: "an engine that refuses behind padding", change: padded(time.Second, 0),
 		play: func(s *stage) {
 			s.engineAt("e:1", after(3*time.Second, says(400, `{"error":{"message":"no"}}`)))
 			s.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
@@ -168,7 +168,7 @@ var moreScenes = []scene{
 		}
 		want := ReservationRequest{Name: f.Name, Team: "default", Bytes: 600}
 		r, e := s.act.Reserve(s.t.Context(), want)
-		s.note("%v %s %s %v %s %v", e, r.Endpoint, r.Key, r.External, r.ColdStart(), r.ID == r.request.id)
+		s.note("%v %s %s %v %s %v", e, r.Endpoint, r.Key, r.External, r.ColdStart(), r.ID == r.proxied.req.id)
 		if external, ok := s.act.External(f.Name); !external || !ok {
 			s.t.Error(external, ok)
 		}

@@ -80,9 +80,9 @@ var scenes = []scene{
 	}},
 	{name: "a cold start, plain", play: func(s *stage) { coldStart(s, 4); s.chat(plainRequest, "X-Client-Request-Id", "mine") }},
 	{name: "a cold start, streamed", play: func(s *stage) { coldStart(s, 4); s.chat(streamRequest) }},
-	{name: "a cold start, padded", change: func(o *Options) { o.Hold, o.PadAfter, o.PadEvery = HoldPad, 2*time.Second, 2*time.Second },
+	{name: "a cold start, padded", change: padded(2*time.Second, 2*time.Second),
 		play: func(s *stage) { coldStart(s, 4); s.chat(plainRequest) }},
-	{name: "a cold start, padded for an impatient client", change: func(o *Options) { o.Hold, o.PadAfter = HoldPad, time.Second },
+	{name: "a cold start, padded for an impatient client", change: padded(time.Second, 0),
 		play: func(s *stage) { coldStart(s, 4); s.chat(plainRequest, "thaw-max-wait", "8") }},
 	{name: "a cold start, refused at once", change: func(o *Options) { o.Hold = Hold503 }, play: func(s *stage) {
 		coldStart(s, 4)
@@ -134,7 +134,7 @@ var scenes = []scene{
 		}
 		s.chat(streamRequest)
 	}},
-	{name: "a start that fails behind padding", change: func(o *Options) { o.Hold, o.PadAfter = HoldPad, time.Second }, play: func(s *stage) {
+	{name: "a start that fails behind padding", change: padded(time.Second, 0), play: func(s *stage) {
 		f := testFunction("tiny")
 		s.act.Publish(f)
 		s.onWake = func() {
@@ -224,7 +224,7 @@ var scenes = []scene{
 		s.leaves(2500*time.Millisecond, streamRequest)
 		s.leaves(4500*time.Millisecond, streamRequest) // behind the end mark
 	}},
-	{name: "a client that leaves its padding", change: func(o *Options) { o.Hold, o.PadAfter = HoldPad, time.Second },
+	{name: "a client that leaves its padding", change: padded(time.Second, 0),
 		play: func(s *stage) { coldStart(s, 4); s.leaves(3*time.Second, plainRequest) }},
 	{name: "an engine that refuses", play: func(s *stage) {
 		s.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
@@ -283,7 +283,7 @@ var scenes = []scene{
 		r.body = ""
 		s.see(r)
 	}},
-	{name: "an engine that is silent in a stream", change: func(o *Options) { o.StreamIdle = 20 * time.Second }, play: func(s *stage) {
+	{name: "an engine that is silent in a stream", change: func(o *Options) { o.Timing.StreamIdle = 20 * time.Second }, play: func(s *stage) {
 		s.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
 			writes("", event1)(c, r, body)
 			c.Read(make([]byte, 1))
@@ -292,7 +292,7 @@ var scenes = []scene{
 		s.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		s.chat(streamRequest)
 	}},
-	{name: "an engine that is silent", change: func(o *Options) { o.PlainAnswer = 30 * time.Second }, play: func(s *stage) {
+	{name: "an engine that is silent", change: func(o *Options) { o.Timing.PlainAnswer = 30 * time.Second }, play: func(s *stage) {
 		s.engineAt("e:1", func(c net.Conn, _ *http.Request, _ string) bool { c.Read(make([]byte, 1)); return false })
 		s.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		s.chat(plainRequest)

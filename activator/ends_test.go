@@ -28,6 +28,11 @@ type scene struct {
 	play   func(s *stage)
 }
 
+// padded has plain requests padded after a time, and again every other; 0 is the default.
+func padded(after, every time.Duration) func(*Options) {
+	return func(o *Options) { o.Hold, o.Timing.PadAfter, o.Timing.PadEvery = HoldPad, after, every }
+}
+
 // stage is what a scene sees of the world.
 type stage struct {
 	*testEnv

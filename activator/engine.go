@@ -10,16 +10,24 @@ import (
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/metrics"
+	"github.com/thaw-dev/thaw/activator/remote"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/activator/usageoption"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // errRequestOver cancels a request at an engine whose answer is not needed any more.
 var errRequestOver = errors.New("the request is over")
 
-// attempt is what a request has of its exchange with an engine.
+// attempt is a request's exchange with the engine of its replica, or with a Remote.
 type attempt struct {
+	req    *request
+	wait   *wait
+	early  early
+	remote *remote.Call // of a request for a Remote; else nil
+	tokens usageoption.Tokens
+
 	sentAt         time.Time
 	loadingAdapter atomic.Bool   // set before the request is sent, cleared by the goroutine that asks
 	adapterRetried bool          // the engine did not have the adapter although it was listed
@@ -27,13 +35,12 @@ type attempt struct {
 	cancel         context.CancelCauseFunc
 	answers        chan answer.Answer // of the goroutine that asks; nil where none runs
 	reply          answer.Answer
-	together       int  // requests at the replica at the end of this one, where costs are counted by time
 	assembled      bool // reply is plain, and came as a stream
 	answerBegan    bool // an engine failed behind the first byte of its answer
 }
 
 // stop ends the request at the engine: cancelling closes its connection, which ends the
-// generation, and the goroutine that asks is waited for.
+// generation, and the goroutine that asks is waited for. The timer of the wait stops, too.
 func (a *attempt) stop() {
 	if a.answers != nil {
 		a.cancel(errRequestOver)
@@ -50,76 +57,85 @@ func (a *attempt) stop() {
 		a.cancel(errRequestOver)
 		a.cancel = nil
 	}
+	if t := a.wait.timer; t != nil {
+		t.Stop()
+	}
 }
 
 // buildRequest is the request as it goes to a replica.
-func (p *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *upstream.Request {
-	addr, prefix := upstream.SplitEndpoint(r.Endpoint)
+func (a *attempt) buildRequest(replica *snapshot.Replica) *upstream.Request {
+	r, o := a.req, &a.req.a.o
+	addr, prefix := upstream.SplitEndpoint(replica.Endpoint)
 	accept, kind := "application/json", "application/json"
-	if p.stream {
+	if r.stream {
 		accept = "text/event-stream"
-	} else if p.endpoint.Path == "/v1/audio/speech" {
+	} else if r.endpoint.Path == "/v1/audio/speech" {
 		accept = "*/*"
 	}
-	if p.endpoint.Form {
-		kind = p.source.header("Content-Type")
+	if r.endpoint.Form {
+		kind = r.source.header("Content-Type")
 	}
-	out := &upstream.Request{Addr: addr, Secure: strings.HasPrefix(r.Endpoint, "https://"), Prefix: prefix, Method: "POST", Path: p.endpoint.Path}
+	out := &upstream.Request{Addr: addr, Secure: strings.HasPrefix(replica.Endpoint, "https://"), Prefix: prefix,
+		Method: "POST", Path: r.endpoint.Path}
 	out.Fields = make([]upstream.Field, 0, 6)
 	out.Fields = append(out.Fields, upstream.Field{Name: "content-type", Value: kind},
-		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: p.id})
-	if t := p.source.header("traceparent"); openai.ValidTrace(t) {
+		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: r.id})
+	if t := r.source.header("traceparent"); openai.ValidTrace(t) {
 		out.Fields = append(out.Fields, upstream.Field{Name: "traceparent", Value: t})
 	}
-	if r.Key != "" {
-		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Key})
+	if replica.Key != "" {
+		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + replica.Key})
 	}
-	out.Fresh = p.queued.Retried // so that it is not sent a third time
-	name := p.engineName
-	if p.remote != nil {
-		name = p.remote.Model()
+	out.Fresh = a.wait.queued.Retried // so that it is not sent a third time
+	name := r.engineName
+	if a.remote != nil {
+		name = a.remote.Model()
 	}
-	p.tokens.Asked = p.stripsUsage() && (p.remote != nil || r.ID != p.tokens.RefusedBy && !p.a.usages.Refuses(r.ID))
-	out.Body = p.env.Splice(make([][]byte, 0, 4), p.http.req.Body, name, p.tokens.Asked)
-	if p.remote != nil {
-		p.remote.Address(out)
+	a.tokens.Asked = a.stripsUsage() && (a.remote != nil || replica.ID != a.tokens.RefusedBy && !r.a.usages.Refuses(replica.ID))
+	out.Body = r.env.Splice(make([][]byte, 0, 4), r.http.req.Body, name, a.tokens.Asked)
+	if a.remote != nil {
+		a.remote.Address(out)
 		return out
 	}
 
-	out.Bound = p.a.o.PlainAnswer
-	if p.stream {
+	out.Bound = o.Timing.PlainAnswer
+	if r.stream {
 		out.Bound = 2 * time.Minute
-		if f.Model != nil && f.Model.Spec.Deadlines.FirstToken > 0 {
+		if f := r.fn.Snapshot(); f.Model != nil && f.Model.Spec.Deadlines.FirstToken > 0 {
 			out.Bound = f.Model.Spec.Deadlines.FirstToken.Std()
 		}
 	}
 	return out
 }
 
-func (p *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, async bool) {
-	out := p.buildRequest(f, r)
-	p.attempt.sentAt = p.a.o.Now()
-	ctx := p.source.context()
-	fetch := p.adapterLoad(r)
-	var engines answer.Sender = p.a.o.Engines
-	if p.remote != nil {
-		engines = p.remote
+// send sends the request to a replica: with async by a goroutine, which delivers to answers;
+// else answered is true.
+func (a *attempt) send(replica *snapshot.Replica, async bool) (reply answer.Answer, answered bool) {
+	act := a.req.a
+	out := a.buildRequest(replica)
+	a.sentAt = act.o.Now()
+	ctx := a.req.source.context()
+	fetch := a.adapterLoad(replica)
+	var engines answer.Sender = act.o.Engines
+	if a.remote != nil {
+		engines = a.remote
 	}
 	if !async {
-		p.onReply(sendToEngine(ctx, engines, out, p.want(), nil, fetch), false)
-		return
+		return sendToEngine(ctx, engines, out, a.want(), nil, fetch), true
 	}
-	ctx, p.attempt.cancel = context.WithCancelCause(ctx)
+	ctx, a.cancel = context.WithCancelCause(ctx)
 	answers := make(chan answer.Answer, 1)
-	p.attempt.answers = answers
-	want, bufs := p.want(), &p.a.buffers
-	go func() { answers <- sendToEngine(ctx, engines, out, want, bufs, fetch) }() // ends with the request: stopEngine cancels and waits
+	a.answers = answers
+	want := a.want()
+	go func() { answers <- sendToEngine(ctx, engines, out, want, &act.buffers, fetch) }() // ends with the request: stop cancels and waits
+	return reply, false
 }
 
 // stripsUsage reports whether the engine is asked for a usage chunk that the client
 // did not ask for.
-func (p *proxyRequest) stripsUsage() bool {
-	return p.stream && p.endpoint.Usage && p.env.AsksUsage() && (p.remote != nil || p.lease.NeedsUsage() || p.cached.Stores())
+func (a *attempt) stripsUsage() bool {
+	r := a.req
+	return r.stream && r.endpoint.Usage && r.env.AsksUsage() && (a.remote != nil || r.lease.NeedsUsage() || r.cached.Stores())
 }
 
 // sendToEngine sends the request and reads the beginning of its answer. fetch, if not nil,
@@ -134,88 +150,60 @@ func sendToEngine(ctx context.Context, engines answer.Sender, out *upstream.Requ
 	return answer.Ask(ctx, engines, out, want, bufs)
 }
 
-func (p *proxyRequest) want() answer.Want {
-	name := p.answerName
-	if r := p.remote.Remote(); r != nil { // which names the model as its other side does
-		name = r.Metadata.Name
+func (a *attempt) want() answer.Want {
+	r := a.req
+	name := r.answerName
+	if to := a.remote.Remote(); to != nil { // which names the model as its other side does
+		name = to.Metadata.Name
 	}
-	return answer.Want{Stream: p.stream, Whole: !p.stream && p.endpoint.Usage, Comments: p.remote != nil, Model: name,
-		Choices: p.env.N, Idle: p.idleBound(), Most: p.a.o.PlainAnswer}
+	return answer.Want{Stream: r.stream, Whole: !r.stream && r.endpoint.Usage, Comments: a.remote != nil, Model: name,
+		Choices: r.env.N, Idle: a.idleBound(), Most: r.a.o.Timing.PlainAnswer}
 }
 
-// onReply handles the engine's first bytes, or their absence.
-func (p *proxyRequest) onReply(r answer.Answer, async bool) {
-	now := p.a.o.Now()
-	if p.remote != nil && !(errors.Is(r.Err, upstream.ErrCancelled) && context.Cause(p.source.context()) != nil) {
-		p.onRemoteReply(r, now)
-		return
+// again returns the replica that the request is sent to once more: its shim has refused the early
+// copy, its engine has evicted the adapter, which the platform loads again, once, or may have
+// refused the option that the client did not send. nil is none. An answer of the node in place of
+// the engine becomes the error that it means.
+func (a *attempt) again(r *answer.Answer) (replica *snapshot.Replica) {
+	id := a.wait.queued.ReplicaID()
+	if a.early.adopted && refusedByNode(r) && context.Cause(a.req.source.context()) == nil {
+		replica = a.listed(id) // it is READY now, and its engine has not seen the request
 	}
-	if r.Response != nil && r.Response.Unsolicited > 0 {
-		p.reportUnsolicited(r.Response)
-	}
-	if p.early.adopted {
-		p.early.adopted = false
-		f := p.fn.Snapshot()
-		if i := f.ReplicaIndex(p.queued.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(p.source.context()) == nil {
-			// The shim refused the early copy, so no engine has seen it; the replica is READY now.
-			if r.Response != nil {
-				r.Response.Close()
-			}
-			p.stopEngine()
-			p.sendToEngine(f, &f.Replicas[i], async)
-			return
-		}
-	}
-	if r.Err == nil && r.Response.Status >= 400 && r.End {
-		if err := answer.NodeError(r.Response.Status, r.Begin); err != nil {
+	a.early.adopted = false
+	if replica == nil && r.Err == nil && r.Response.Status >= 400 && r.End {
+		switch err := answer.NodeError(r.Response.Status, r.Begin); {
+		case err != nil:
 			r.Response.Close()
-			r = answer.Answer{Err: err}
+			*r = answer.Answer{Err: err}
+		case a.req.adapter != "" && r.Response.Status == 404 && !a.adapterRetried && a.req.a.o.Adapters != nil:
+			replica = a.listed(id)
+			a.adapterRetried = replica != nil
+		case a.tokens.Asked && a.req.a.usages.MayRefuse(id, r.Response.Status, r.Begin):
+			a.tokens.RefusedBy, replica = id, a.wait.queued.Grant.Replica
 		}
 	}
-	if r.Err == nil && p.queued.Adapter != "" && r.Response.Status == 404 && r.End && !p.attempt.adapterRetried && p.a.o.Adapters != nil {
-		// The engine has evicted the adapter: the platform loads it again, once.
-		f := p.fn.Snapshot()
-		if i := f.ReplicaIndex(p.queued.ReplicaID()); i >= 0 {
-			p.stopEngine()
+	if replica != nil {
+		a.stop()
+		if r.Response != nil {
 			r.Response.Close()
-			p.attempt.adapterRetried = true
-			p.sendToEngine(f, &f.Replicas[i], async)
-			return
 		}
 	}
-	if p.retryWithoutUsage(&r, async) || r.Err == nil && p.refuseAsEngine(&r) {
-		return
-	}
-	if r.Err == nil {
-		p.acceptReply(r, now)
-		return
-	}
-	var unfetched *adapterLoadError
-	if (errors.Is(r.Err, upstream.ErrCancelled) || errors.As(r.Err, &unfetched)) && context.Cause(p.source.context()) != nil {
-		p.contextEnded()
-		return
-	}
-	p.stopEngine()
-	var e *openai.Error
-	if unfetched != nil {
-		e = p.adapterFailure(unfetched.err)
-		p.queued.MarkFailed(false, now)
-		p.leave()
-		if e != nil {
-			p.refuse(e)
-			return
-		}
-		e = openai.New(openai.AdapterUnavailable, "")
-	} else {
-		e = p.reportFailure(r.Err, len(r.Begin) > 0, now)
-	}
-	p.retry(e, len(r.Begin) > 0, now, async)
+	return replica
 }
 
-// refuseAsEngine ends the request with the error that the engine put first into its answer.
-// It returns false where there is none, or where r has become a failure to be tried again.
-func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
-	refusal, failure := r.Failure(p.endpoint, p.stream, p.env.IncludeUsage || p.stripsUsage())
+// listed returns the replica of the function's snapshot; nil where that lists it no more.
+func (a *attempt) listed(id string) *snapshot.Replica {
+	f := a.req.fn.Snapshot()
+	if i := f.ReplicaIndex(id); i >= 0 {
+		return &f.Replicas[i]
+	}
+	return nil
+}
+
+// refusal returns the error that the engine put first into its answer, and ends the request there.
+// It is nil where there is none, or where r has become a failure to be tried again.
+func (a *attempt) refusal(r *answer.Answer) *openai.Error {
+	refusal, failure := r.Failure(a.req.endpoint, a.req.stream, a.req.env.IncludeUsage || a.stripsUsage())
 	if failure != nil {
 		r.Response.Close()
 		if !r.Began {
@@ -223,106 +211,114 @@ func (p *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 		}
 		*r = answer.Answer{Err: failure, Begin: r.Begin}
 	} else if refusal == nil {
-		refusal = p.assemble(r)
+		refusal = a.assemble(r)
 	}
 	if refusal == nil {
-		return false
+		return nil
 	}
 	r.Response.Close()
-	p.stopEngine()
+	a.stop()
 	if refusal.Status >= 500 {
-		p.a.metricsOf(p.fn).CountFailure("error_frame", 1)
 		problem := answer.ErrorBeforeToken
 		if r.Began {
 			problem = answer.ErrorInAnswer
 		}
-		p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), problem)
+		a.reportProblem("error_frame", problem)
 	}
-	p.withdraw(refusal)
-	return true
+	return refusal
 }
 
 // assemble makes the plain answer of a stream that came in its place; its error is that of one
 // that makes up none.
-func (p *proxyRequest) assemble(r *answer.Answer) *openai.Error {
-	if !r.Events || p.stream {
+func (a *attempt) assemble(r *answer.Answer) *openai.Error {
+	if !r.Events || a.req.stream {
 		return nil
 	}
-	whole := cache.PlainOf(p.endpoint.Path, r.Begin)
+	whole := cache.PlainOf(a.req.endpoint.Path, r.Begin)
 	if !r.End || whole == nil {
 		return r.ForeignError()
 	}
-	r.Begin, r.Events, p.attempt.assembled = whole, false, true
+	r.Begin, r.Events, a.assembled = whole, false, true
 	return nil
 }
 
-// acceptReply takes an answer that goes to the client.
-func (p *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
-	p.attempt.reply = r
-	p.phase = engineAnswered
-	p.attempt.firstByteTook = max(1, now.Sub(p.attempt.sentAt))
-	p.recordFirstByte(now, r.Response.Status < 400 && !r.Events)
-	if answer.IsSuccess(r.Response.Status) && p.remote == nil {
-		p.noteUsageOption()
+// accept takes an answer that goes to the client.
+func (a *attempt) accept(r answer.Answer, now time.Time) {
+	a.reply = r
+	a.recordFirstByte(now, r.Response.Status < 400 && !r.Events)
+	if answer.IsSuccess(r.Response.Status) && a.remote == nil {
+		a.noteUsageOption()
 	}
 	if !r.End {
-		r.Response.LimitSilence(p.idleBound())
+		r.Response.LimitSilence(a.idleBound())
 	}
 }
 
 // recordFirstToken accounts for the first token of a stream.
-func (p *proxyRequest) recordFirstToken() {
-	p.tokens.FirstTook = max(1, p.a.o.Now().Sub(p.began))
-	i, _ := metrics.Cold(p.queued.Cold)
-	p.a.metricsOf(p.fn).FirstToken[i](p.tokens.FirstTook.Seconds())
+func (a *attempt) recordFirstToken() {
+	act := a.req.a
+	a.tokens.FirstTook = max(1, act.o.Now().Sub(a.req.began))
+	i, _ := metrics.Cold(a.wait.queued.Cold)
+	act.metricsOf(a.req.fn).FirstToken[i](a.tokens.FirstTook.Seconds())
 }
 
 // recordFirstByte accounts for the engine's first byte; plain is a good answer that is
 // no stream of tokens.
-func (p *proxyRequest) recordFirstByte(now time.Time, plain bool) {
+func (a *attempt) recordFirstByte(now time.Time, plain bool) {
+	act, fn, queued := a.req.a, a.req.fn, &a.wait.queued
+	a.firstByteTook = max(1, now.Sub(a.sentAt))
 	if plain {
-		i, _ := metrics.Cold(p.queued.Cold)
-		p.a.metricsOf(p.fn).PlainAnswer[i](now.Sub(p.began).Seconds())
+		i, _ := metrics.Cold(queued.Cold)
+		act.metricsOf(fn).PlainAnswer[i](now.Sub(a.req.began).Seconds())
 	}
-	if !p.queued.Cold || p.queued.ColdStart == "" || !p.a.coldStarts.RememberFirstByte(p.queued.ColdStart, p.attempt.firstByteTook) {
+	if !queued.Cold || queued.ColdStart == "" || !act.coldStarts.RememberFirstByte(queued.ColdStart, a.firstByteTook) {
 		return
 	}
-	metrics.ObserveFirstByte(p.a.o.Metrics, p.fn.Snapshot(), p.attempt.firstByteTook)
-	if p.a.o.OnFirstByte != nil {
-		p.a.o.OnFirstByte(p.fn.Name, p.queued.ColdStart, p.attempt.firstByteTook)
+	metrics.ObserveFirstByte(act.o.Metrics, fn.Snapshot(), a.firstByteTook)
+	if act.o.OnFirstByte != nil {
+		act.o.OnFirstByte(fn.Name, queued.ColdStart, a.firstByteTook)
 	}
 }
 
-// stopEngine ends the request at the engine, and the timer.
-func (p *proxyRequest) stopEngine() {
-	p.attempt.stop()
-	if t := p.wait.timer; t != nil {
-		t.Stop()
+// reportProblem counts a failure of this kind, and reports the replica to the platform, or the
+// Remote to its circuit.
+func (a *attempt) reportProblem(kind, problem string) {
+	act, fn := a.req.a, a.req.fn
+	act.metricsOf(fn).CountFailure(kind, 1)
+	if a.remote != nil {
+		a.remote.Fail(problem)
+		return
 	}
+	act.o.Waker.ReportFailure(fn.Name, a.wait.queued.ReplicaID(), problem)
 }
 
-// retryWithoutUsage sends a stream to its replica once more where that may have refused the
-// option which the client did not send.
-func (p *proxyRequest) retryWithoutUsage(r *answer.Answer, async bool) bool {
-	id := p.queued.ReplicaID()
-	if !p.tokens.Asked || r.Err != nil || !r.End || !p.a.usages.MayRefuse(id, r.Response.Status, r.Begin) {
-		return false
+// reportUnsolicited counts how often the replica was found to write bytes that no request
+// asked for, and logs the first time.
+func (a *attempt) reportUnsolicited(res *upstream.Response) {
+	s := a.req.a.metricsOf(a.req.fn)
+	s.CountFailure("unsolicited", float64(res.Unsolicited))
+	if res.FirstUnsolicited {
+		a.req.a.o.Log.Warn("a replica wrote bytes that no request asked for; each of its connections serves one request from now on",
+			"id", a.req.id, "model", s.Name.Name, "team", s.Name.Team, "replica", a.wait.queued.ReplicaID())
 	}
-	p.stopEngine()
-	r.Response.Close()
-	p.tokens.RefusedBy = id
-	p.sendToEngine(p.fn.Snapshot(), p.queued.Grant.Replica, async)
-	return true
 }
 
 // noteUsageOption records what the replica of a good answer did with the option, and logs
 // the first refusal.
-func (p *proxyRequest) noteUsageOption() {
-	id := p.queued.ReplicaID()
-	refuses := p.tokens.RefusedBy == id
-	if (p.tokens.Asked || refuses) && p.a.usages.Note(id, refuses) && refuses {
-		p.a.o.Log.Warn("the engine refuses stream_options, which thaw adds to count the tokens of a stream; "+
+func (a *attempt) noteUsageOption() {
+	act, name, id := a.req.a, a.req.fn.Name, a.wait.queued.ReplicaID()
+	refuses := a.tokens.RefusedBy == id
+	if (a.tokens.Asked || refuses) && act.usages.Note(id, refuses) && refuses {
+		act.o.Log.Warn("the engine refuses stream_options, which thaw adds to count the tokens of a stream; "+
 			"its streams are sent without, and their tokens are estimated",
-			"id", p.id, "model", p.fn.Name.Name, "team", p.fn.Name.Team, "replica", id)
+			"id", a.req.id, "model", name.Name, "team", name.Team, "replica", id)
 	}
+}
+
+// idleBound is how long an answer that has begun may be silent.
+func (a *attempt) idleBound() time.Duration {
+	if a.remote != nil {
+		return a.remote.Idle()
+	}
+	return a.req.a.o.Timing.StreamIdle
 }

@@ -31,7 +31,7 @@ func TestUnknownNames(t *testing.T) {
 	if id, ok := a.ColdStartOf("none"); ok || id != "" {
 		t.Error(id, ok)
 	}
-	if got := a.publicName(name); got != name {
+	if got := a.names.publicName(name); got != name {
 		t.Error(got)
 	}
 	if b, e := a.DescribeModel(auth.Identity{Team: "default"}, "none"); e == nil || e.Status != 404 || len(b) != 0 {
@@ -83,17 +83,17 @@ func TestMemberState(t *testing.T) {
 			"red/theirs": {},
 			"A B":        {},
 		} {
-			if f, ok := w.act.memberState(auth.Identity{Team: "default"}, asked); f != want.f || ok != want.ok {
+			if f, ok := w.act.names.memberState(auth.Identity{Team: "default"}, asked); f != want.f || ok != want.ok {
 				t.Errorf("%s: %+v, %v", asked, f, ok)
 			}
 		}
-		if f, ok := w.act.memberState(auth.Identity{Team: "default"}, "none"); ok || f.Name != name("none") {
+		if f, ok := w.act.names.memberState(auth.Identity{Team: "default"}, "none"); ok || f.Name != name("none") {
 			t.Errorf("%+v, %v", f, ok)
 		}
-		if f, ok := w.act.memberState(auth.Identity{Team: "default", Admin: true}, "red/theirs"); !ok || f.Ready || !f.Model {
+		if f, ok := w.act.names.memberState(auth.Identity{Team: "default", Admin: true}, "red/theirs"); !ok || f.Ready || !f.Model {
 			t.Errorf("as admin: %+v, %v", f, ok)
 		}
-		if c := w.act.findComposition(functions.Name{Team: "default", Name: "panel", Adapter: "x"}); c != nil {
+		if c := w.act.names.compositions.Find(functions.Name{Team: "default", Name: "panel", Adapter: "x"}); c != nil {
 			t.Error("an adapter of a Composition")
 		}
 	})
@@ -102,8 +102,8 @@ func TestMemberState(t *testing.T) {
 // TestDefaults: what holds where Options say nothing.
 func TestDefaults(t *testing.T) {
 	o := Options{}.withDefaults()
-	spans := []time.Duration{o.Silent, o.Comment, o.Noop, o.PlainWait, o.PadAfter, o.PadEvery, o.StreamIdle, o.PlainAnswer}
-	if got, want := fmt.Sprint(spans), "[3s 4s 45s 4m50s 20s 15s 5m0s 1h0m0s]"; got != want || o.Hold != HoldSilent || o.BufferBytes != 1<<30 {
+	if got, want := fmt.Sprint(o.Timing), "{3s 4s 45s 4m50s 20s 15s 5m0s 1h0m0s}"; got != want || o.Hold != HoldSilent ||
+		o.BufferBytes != 1<<30 {
 		t.Errorf("%s, %s, %d; want %s", got, o.Hold, o.BufferBytes, want)
 	}
 	if o.Limits == nil || o.Metrics == nil || o.Log == nil || o.Random == nil || o.Now == nil {

@@ -12,11 +12,9 @@ import (
 
 // adapterLoadError is the failure to load an adapter: the request did not reach the
 // engine.
-type adapterLoadError struct{ err error }
+type adapterLoadError struct{ error }
 
-func (e *adapterLoadError) Error() string { return e.err.Error() }
-
-func (e *adapterLoadError) Unwrap() error { return e.err }
+func (e *adapterLoadError) Unwrap() error { return e.error }
 
 // reportFailure leaves a replica that failed the request, before its first byte or with began
 // in the middle of an answer, starts its cool-down and reports it to the platform. The error is
@@ -27,35 +25,35 @@ func (p *proxyRequest) reportFailure(err error, began bool, now time.Time) *open
 	if began && !errors.As(err, &frame) {
 		problem, kind, e = answer.DescribeBreak(err)
 	}
-	p.a.metricsOf(p.fn).CountFailure(kind, 1)
+	p.a.metricsOf(p.req.fn).CountFailure(kind, 1)
 	broken := !errors.As(err, &frame) || frame.IsDead() // else it may have failed over this request alone
 	if sent, ok := errors.AsType[*upstream.Error](err); ok && sent.Resent {
-		p.queued.Retried = true
+		p.wait.queued.Retried = true
 	}
-	p.queued.MarkFailed(broken, now)
+	p.wait.queued.MarkFailed(broken, now)
 	p.leave()
 	if broken {
-		a, q := p.a, &p.fn.Data.queue
+		a, q := p.a, &p.req.fn.Data.queue
 		time.AfterFunc(admission.CoolDown, func() { q.Readmit(a.o.Now()) })
 	}
-	p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.FailedReplica, problem)
+	p.a.o.Waker.ReportFailure(p.req.fn.Name, p.wait.queued.FailedReplica, problem)
 	if kind == "died" || frame != nil && frame.IsDead() {
-		if to := p.countCrash(err, now); to != nil {
+		if to := p.suspicion.countCrash(err, now); to != nil {
 			return to
 		}
 	}
 	return e
 }
 
-// reportUnsolicited counts how often a replica was found to write bytes that no request
-// asked for, and logs the first time.
-func (p *proxyRequest) reportUnsolicited(res *upstream.Response) {
-	s := p.a.metricsOf(p.fn)
-	s.CountFailure("unsolicited", float64(res.Unsolicited))
-	if res.FirstUnsolicited {
-		p.a.o.Log.Warn("a replica wrote bytes that no request asked for; each of its connections serves one request from now on", "id", p.id,
-			"model", s.Name.Name, "team", s.Name.Team, "replica", p.queued.ReplicaID())
+// reportBreak counts and reports a replica that failed in the middle of its answer. The second
+// error, if any, is the client's in place of the first: the request is to blame.
+func (p *proxyRequest) reportBreak(err error) (e, blamed *openai.Error) {
+	problem, kind, e := answer.DescribeBreak(err)
+	p.attempt.reportProblem(kind, problem)
+	if kind == "died" && p.attempt.remote == nil {
+		blamed = p.suspicion.countCrash(err, p.a.o.Now())
 	}
+	return e, blamed
 }
 
 // retry tries another replica, once; otherwise e is the answer. With began the engine
@@ -65,25 +63,22 @@ func (p *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async b
 		p.refuse(e)
 		return
 	}
-	switch p.queued.Retry(began, !p.wait.deadline.IsZero() && !now.Before(p.wait.deadline)) {
+	switch p.wait.queued.Retry(began, !p.wait.deadline.IsZero() && !now.Before(p.wait.deadline)) {
 	case admission.AlreadyRetried:
 		p.refuse(e.Final())
 	case admission.AnswerBegan: // only the client may try again, once
 		p.attempt.answerBegan = true
-		if n := p.source.header("X-Stainless-Retry-Count"); n != "" && n != "0" {
+		if n := p.req.source.header("X-Stainless-Retry-Count"); n != "" && n != "0" {
 			e = e.Final()
 		}
 		p.refuse(e)
 	case admission.DeadlinePassed:
 		p.refuse(e)
 	case admission.TryAgain:
-		if !p.queued.Alone && !p.fn.Data.queue.Load(now).AdmitsAtOnce() && p.moveOn(e.Message, async) {
+		if !p.wait.queued.Alone && !p.req.fn.Data.queue.Load(now).AdmitsAtOnce() && p.moveOn(e.Message, async) {
 			return
 		}
-		p.a.metricsOf(p.fn).Retried(1)
-		p.enter(false)
-		if p.phase == sent {
-			p.launch(async)
-		}
+		p.a.metricsOf(p.req.fn).Retried(1)
+		p.enter(false, async)
 	}
 }

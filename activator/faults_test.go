@@ -407,7 +407,7 @@ func TestClientDisconnects(t *testing.T) {
 				t.Fatalf("%+v", r)
 			}
 			time.Sleep(time.Second)
-			if l := w.act.table.Lookup(testFunction("tiny").Name).Data.queue.Load(time.Now()); l.Queued != 0 || l.Bytes != 0 {
+			if l := w.act.names.table.Lookup(testFunction("tiny").Name).Data.queue.Load(time.Now()); l.Queued != 0 || l.Bytes != 0 {
 				t.Fatalf("a second later the queue holds %+v", l)
 			}
 		}

@@ -47,7 +47,7 @@ func TestOnRealSockets(t *testing.T) {
 	platform := fakeWaker{make(chan string, 100), make(chan string, 100), make(chan string, 100)}
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
-	a := New(Options{Waker: platform, Keys: keys, Engines: engines, Open: true, Silent: 20 * time.Millisecond})
+	a := New(Options{Waker: platform, Keys: keys, Engines: engines, Open: true, Timing: Timing{Silent: 20 * time.Millisecond}})
 	srv := httpserver.NewFiberServer(httpserver.Options{Handler: browser.New(true, nil, nil).Wrap(a.Serve)})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -102,7 +102,7 @@ func TestOnRealSockets(t *testing.T) {
 	cancel()
 	res.Body.Close()
 	expectCall(t, platform.nudge, "nudge after the client left")
-	if l := a.table.Lookup(testFunction("tiny").Name).Data.queue.Load(time.Now()); l.Queued != 0 || a.buffered.Load() != 0 {
+	if l := a.names.table.Lookup(testFunction("tiny").Name).Data.queue.Load(time.Now()); l.Queued != 0 || a.buffered.Load() != 0 {
 		t.Fatalf("%+v", l)
 	}
 

@@ -1,8 +1,6 @@
 package activator
 
 import (
-	"strconv"
-
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/metrics"
 	"github.com/thaw-dev/thaw/functions"
@@ -15,7 +13,7 @@ type Metrics = metrics.Sink
 func (a *Activator) Samples(yield func(metric string, value float64, labels ...string)) {
 	now := a.o.Now()
 	loads := map[functions.Name]admission.Load{} // several functions may go by one name
-	for _, e := range a.table.All() {
+	for _, e := range a.names.table.All() {
 		s := e.Data.metrics.Load()
 		if s == nil {
 			continue
@@ -47,27 +45,4 @@ func (a *Activator) metricsOf(e *entry) *metrics.Function {
 	}
 	e.Data.metrics.CompareAndSwap(nil, metrics.New(a.o.Metrics, e.Snapshot().PublicName()))
 	return e.Data.metrics.Load()
-}
-
-// countRefused counts a request that never reached a function.
-func (a *Activator) countRefused(team, route string, code int) {
-	a.o.Metrics.Series("thaw_requests_total", metrics.Other, team, route, strconv.Itoa(code), "false")(1)
-}
-
-func (a *Activator) countLimited(team, reason string) {
-	a.o.Metrics.Series("thaw_quota_rejections_total", team, reason)(1)
-}
-
-// forgetMetrics removes a function's series, unless another function has the same public
-// name.
-func (a *Activator) forgetMetrics(e *entry) {
-	name := e.Snapshot().PublicName()
-	if name != e.Name {
-		for _, other := range a.table.Team(name.Team) {
-			if other != e && other.Snapshot().PublicName() == name {
-				return
-			}
-		}
-	}
-	a.o.Metrics.Forget(name.Name, name.Team)
 }

@@ -15,19 +15,19 @@ import (
 
 // listModels lists the models that the caller may name, or one of them. It reads
 // snapshots and wakes nothing: consoles poll it.
-func (a *Activator) listModels(id auth.Identity, one string, form modellist.Form, res *httpserver.Response) *openai.Error {
-	now, onDemand := a.o.Now(), a.o.Adapters != nil
+func (n *names) listModels(id auth.Identity, one string, form modellist.Form, res *httpserver.Response) *openai.Error {
+	now, onDemand := n.o.Now(), n.o.Adapters != nil
 	if one != "" {
-		it, e := a.describe(id, one, now)
+		it, e := n.describe(id, one, now)
 		if e != nil {
 			return e
 		}
 		return modellist.WriteOne(res, it, form)
 	}
 	items := []modellist.Item{}
-	for name, e := range a.listed(id) {
-		parent := nameFor(name, id)
-		it := modellist.Describe(snapshotOf(e), name, parent, now)
+	for _, model := range n.listed(id) {
+		e, parent := model.fn, nameFor(model.name, id)
+		it := modellist.Describe(snapshotOf(e), model.name, parent, now)
 		items = append(items, it)
 		if e == nil {
 			continue
@@ -39,15 +39,15 @@ func (a *Activator) listModels(id auth.Identity, one string, form modellist.Form
 			}
 		}
 	}
-	for _, r := range a.routers.Load().All() {
-		switch auto := a.findRouter(functions.AutoRouter, functions.Name{Team: id.Team, Name: functions.AutoRouter}); {
+	for _, r := range n.routers.Load().All() {
+		switch auto := n.findRouter(functions.AutoRouter, functions.Name{Team: id.Team, Name: functions.AutoRouter}); {
 		case canSee(id, r.Name.Team):
 			items = append(items, modellist.Ready(nameFor(r.Name, id), "router"))
 		case r == auto:
 			items = append(items, modellist.Ready(functions.AutoRouter, "router"))
 		}
 	}
-	for _, c := range a.compositions.All() {
+	for _, c := range n.compositions.All() {
 		if name := c.FullName(); canSee(id, name.Team) {
 			items = append(items, modellist.Ready(nameFor(name, id), "composition"))
 		}
@@ -56,22 +56,22 @@ func (a *Activator) listModels(id auth.Identity, one string, form modellist.Form
 }
 
 // describe is the item of one model that the caller may name.
-func (a *Activator) describe(id auth.Identity, one string, now time.Time) (it modellist.Item, refusal *openai.Error) {
+func (n *names) describe(id auth.Identity, one string, now time.Time) (it modellist.Item, refusal *openai.Error) {
 	name, err := functions.ParseName(one, id.Team)
-	if r := a.findRouter(one, name); r != nil && err == nil && canSee(id, name.Team) {
+	if r := n.findRouter(one, name); r != nil && err == nil && canSee(id, name.Team) {
 		return modellist.Ready(one, "router"), nil
 	}
-	if err == nil && a.findComposition(name) != nil && canSee(id, name.Team) {
+	if err == nil && n.compositions.Find(name) != nil && canSee(id, name.Team) {
 		return modellist.Ready(one, "composition"), nil
 	}
-	e, alias := a.mainFunction(name.WithoutAdapter())
+	e, alias := n.mainFunction(name.WithoutAdapter())
 	if err != nil || e == nil && !alias || !canSee(id, name.Team) ||
 		name.Adapter != "" && (e == nil || !e.Snapshot().DeclaresAdapter(name.Adapter)) {
-		return it, a.unknownModel(one, name, id)
+		return it, n.unknownModel(one, name, id)
 	}
 	it = modellist.Describe(snapshotOf(e), name, nameFor(name, id), now)
 	if name.Adapter != "" {
-		it = it.WithAdapter(e.Snapshot(), it.ID, nameFor(name.WithoutAdapter(), id), name.Adapter, a.o.Adapters != nil)
+		it = it.WithAdapter(e.Snapshot(), it.ID, nameFor(name.WithoutAdapter(), id), name.Adapter, n.o.Adapters != nil)
 	}
 	return it, nil
 }
@@ -87,7 +87,7 @@ func snapshotOf(e *entry) *snapshot.Snapshot {
 // DescribeModel is the item of one model that the caller may name, as JSON.
 func (a *Activator) DescribeModel(id auth.Identity, model string) ([]byte, *openai.Error) {
 	var res httpserver.Response
-	e := a.listModels(id, model, modellist.OpenAI, &res)
+	e := a.names.listModels(id, model, modellist.OpenAI, &res)
 	return res.Body, e
 }
 
@@ -104,7 +104,7 @@ func canSee(id auth.Identity, team string) bool { return id.Team == team || id.A
 
 // unknownModel answers a name that does not exist, or that the caller may not see: the
 // two must look alike.
-func (a *Activator) unknownModel(asked string, name functions.Name, id auth.Identity) *openai.Error {
+func (n *names) unknownModel(asked string, name functions.Name, id auth.Identity) *openai.Error {
 	if len(asked) > 80 {
 		asked = asked[:80] + "…"
 	}
@@ -119,8 +119,8 @@ func (a *Activator) unknownModel(asked string, name functions.Name, id auth.Iden
 		lookup = strings.ToLower(strings.TrimSpace(lookup))
 	}
 	inTeam := func() []string {
-		return a.table.Nearest(team, lookup, 3, slices.Concat(a.aliases.Load().TeamNames(team), a.routers.Load().Names(team),
-			a.compositions.Names(team))...)
+		return n.table.Nearest(team, lookup, 3, slices.Concat(n.aliases.Load().TeamNames(team), n.routers.Load().Names(team),
+			n.compositions.Names(team))...)
 	}
 	nearest := inTeam()
 	if len(nearest) == 0 && team != id.Team {
@@ -152,7 +152,7 @@ func (a *Activator) unknownModel(asked string, name functions.Name, id auth.Iden
 // External reports whether a function's replicas run a program that is not one of our
 // engines; ok is false where there is no such function.
 func (a *Activator) External(name functions.Name) (external, ok bool) {
-	e := a.table.Lookup(name)
+	e := a.names.table.Lookup(name)
 	if e == nil {
 		return false, false
 	}

@@ -1,11 +1,13 @@
 package activator
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/call"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
@@ -13,56 +15,92 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
+// request is what is asked, by whom, and of which function. It stays as it was opened, but for
+// the next target of its Router.
+type request struct {
+	a      *Activator
+	source source
+	http   httpSource   // the source of a client's request; zero where the body is the caller's alone
+	caller *call.Caller // of a request of this program; else nil
+	began  time.Time
+
+	id, clientID string
+	endpoint     *openai.Endpoint
+	identity     auth.Identity // of the caller, once the head was checked
+	team         string
+	counted      bool // in Options.KeyRequests
+	lease        ratelimit.Lease
+	env          openai.Envelope
+	stream       bool
+	data         functions.DataClass
+	hashed       cache.Body // zero until something needs it
+
+	routing     *routing               // of a request to a Router; else nil
+	composition *functions.Composition // of a request for one; else nil
+	fn          *entry                 // nil until the function is found
+	adapter     string                 // "" for the base model
+	engineName  string                 // what the engine calls the model
+	answerName  string                 // the model's name in the answer; "": as the engine writes it
+	cached      *cache.Use             // nil until the function is found
+}
+
 // newRequest makes the request of a client, or takes up the one that Authorize has made. Path
 // and method are checked, and the key once.
 func (a *Activator) newRequest(req *httpserver.Request) (p *proxyRequest, e *openai.Error) {
 	p, checked := req.Opened.(*proxyRequest)
-	if !checked {
-		p = &proxyRequest{a: a, caller: call.Of(req), id: openai.NewID()}
-		p.source = &p.http
+	if checked {
+		p.req.began = a.o.Now()
+	} else {
+		p = &proxyRequest{}
+		p.init(a, &p.req.http)
+		p.req.caller = call.Of(req)
 		if id := req.Header("X-Client-Request-Id"); openai.ValidID(id) {
-			p.clientID = id
+			p.req.clientID = id
 		} else if id := req.Header("X-Request-Id"); openai.ValidID(id) {
-			p.clientID = id
+			p.req.clientID = id
 		}
 	}
-	p.http.req, p.began, p.endpoint = req, a.o.Now(), openai.FindEndpoint(req.Path)
-	if e = p.checkHead(); e == nil && !checked {
-		p.identity, e = a.identify(req)
+	p.req.http.req, p.req.endpoint = req, cmp.Or(openai.FindEndpoint(req.Path), &otherEndpoint)
+	switch {
+	case p.req.endpoint == &otherEndpoint:
+		e = openai.UnknownPath("this server does not answer", req.Path)
+	case req.Method != "POST":
+		e = openai.New(openai.MethodNotAllowed, "Use POST here.")
+		e.Allow = "POST"
+	case !checked:
+		e = p.req.identify()
 	}
 	return p, e
 }
 
-func (p *proxyRequest) checkHead() *openai.Error {
-	if p.endpoint == nil {
-		return openai.UnknownPath("this server does not answer", p.http.req.Path)
+// identify finds out who calls.
+func (r *request) identify() (e *openai.Error) {
+	if c := call.Of(r.http.req); c != nil {
+		r.identity = c.Identity
+		return nil
 	}
-	if p.http.req.Method != "POST" {
-		e := openai.New(openai.MethodNotAllowed, "Use POST here.")
-		e.Allow = "POST"
-		return e
-	}
-	return nil
+	r.identity, e = r.a.Caller(r.http.req.Header)
+	return e
 }
 
-// open checks the body behind a checked head, and finds the function.
-func (p *proxyRequest) open() *openai.Error {
-	a, req, id := p.a, p.http.req, p.identity
-	p.team = id.Team
-	if e := p.countForKey(); e != nil {
+// open checks the body behind a checked head, and finds the function: forced, or the one that the
+// body names.
+func (r *request) open(forced *functions.Name) *openai.Error {
+	a, req, id := r.a, r.http.req, r.identity
+	r.team = id.Team
+	if e := r.countForKey(); e != nil {
 		return e
 	}
-	forced := p.forced != nil
 	var err error
 	switch {
-	case p.endpoint.Form && forced:
-		p.env, err = openai.PeekMultipartUnnamed(req.Header("Content-Type"), req.Body)
-	case p.endpoint.Form:
-		p.env, err = openai.PeekMultipart(req.Header("Content-Type"), req.Body)
-	case forced:
-		p.env, err = openai.PeekUnnamed(req.Body)
+	case r.endpoint.Form && forced != nil:
+		r.env, err = openai.PeekMultipartUnnamed(req.Header("Content-Type"), req.Body)
+	case r.endpoint.Form:
+		r.env, err = openai.PeekMultipart(req.Header("Content-Type"), req.Body)
+	case forced != nil:
+		r.env, err = openai.PeekUnnamed(req.Body)
 	default:
-		p.env, err = openai.Peek(req.Body)
+		r.env, err = openai.Peek(req.Body)
 	}
 	if err != nil {
 		if e, ok := err.(*openai.Error); ok {
@@ -70,84 +108,94 @@ func (p *proxyRequest) open() *openai.Error {
 		}
 		return openai.New(openai.InvalidJSON, err.Error())
 	}
-	p.stream = p.env.Stream && p.endpoint.Streams
-	if p.stream && req.Host == "" && req.IsHTTP10() {
+	r.stream = r.env.Stream && r.endpoint.Streams
+	if r.stream && req.Host == "" && req.IsHTTP10() {
 		return openai.New(openai.InvalidRequest, "A stream needs HTTP/1.1, with Host: over HTTP/1.0 its break cannot be told from its end.")
 	}
-	asked, name := p.env.Model, functions.Name{}
-	if forced {
-		name = *p.forced
-		asked = a.publicName(name).Short()
-		if _, adapter, ok := strings.Cut(p.env.Model, ":"); ok && functions.IsLabel(adapter) {
+	asked, name := r.env.Model, functions.Name{}
+	if forced != nil {
+		name = *forced
+		asked = a.names.publicName(name).Short()
+		if _, adapter, ok := strings.Cut(r.env.Model, ":"); ok && functions.IsLabel(adapter) {
 			name.Adapter = adapter
 		}
-	} else if name, err = functions.ParseName(asked, id.Team); err != nil {
-		return a.unknownModel(asked, functions.Name{Name: name.Name}, id)
+	} else {
+		name, err = functions.ParseName(asked, id.Team)
 	}
-	if !canSee(id, name.Team) {
-		return a.unknownModel(asked, functions.Name{Name: name.Name}, id)
+	if err != nil || !canSee(id, name.Team) {
+		return a.names.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
-	if !forced {
-		if c := a.findComposition(name); c != nil {
-			return p.openComposition(c)
+	if forced == nil {
+		if c := a.names.compositions.Find(name); c != nil {
+			return r.openComposition(c)
 		}
-		if r := a.findRouter(asked, name); r != nil {
-			return p.chooseTarget(r)
+		if by := a.names.findRouter(asked, name); by != nil {
+			return r.chooseTarget(by)
 		}
 	}
-	if e := p.readClass(); e != nil {
+	if e := r.readClass(); e != nil {
 		return e
 	}
-	en, alias := a.lookup(name.WithoutAdapter())
-	if en == nil {
-		if alias {
-			return unpublishedError(name)
-		}
-		return a.unknownModel(asked, name, id)
+	en, alias := a.names.lookup(name.WithoutAdapter())
+	if en == nil && alias {
+		return unpublishedError(name)
 	}
-	if forced && !en.Snapshot().DeclaresAdapter(name.Adapter) {
+	if forced != nil && en != nil && !en.Snapshot().DeclaresAdapter(name.Adapter) {
 		name.Adapter = "" // the colon belongs to a name that is ignored
 	}
-	if !p.use(en, name) {
-		return a.unknownModel(asked, name, id)
+	if en == nil || !r.use(en, name) {
+		return a.names.unknownModel(asked, name, id)
 	}
-	if e := p.checkData(); e != nil {
+	if e := r.checkData(); e != nil {
 		return e
 	}
-	return p.lookUp(nil)
+	return r.lookUp(nil)
 }
 
 // countForKey counts a client's request for its key until it ends. Calls of thaw itself have
 // no connection.
-func (p *proxyRequest) countForKey() *openai.Error {
-	if p.a.o.KeyRequests == nil || p.identity.KeyID == "" || call.Of(p.http.req) != nil {
+func (r *request) countForKey() *openai.Error {
+	if r.a.o.KeyRequests == nil || r.identity.KeyID == "" || r.caller != nil {
 		return nil
 	}
-	if p.a.o.KeyRequests.Add(p.identity.KeyID, 1) != nil {
-		p.a.countLimited(p.team, "key")
+	if r.a.o.KeyRequests.Add(r.identity.KeyID, 1) != nil {
+		r.a.o.Metrics.Series("thaw_quota_rejections_total", r.team, "key")(1)
 		return openai.New(openai.RateLimitExceeded,
 			"This key has as many requests under way as one key may: wait for some of them, or raise --client-share.")
 	}
-	p.counted = true
+	r.counted = true
 	return nil
 }
 
+// admit reads the request's priority and counts it against its team's limits. It waits a moment
+// for units that another activator holds.
+func (r *request) admit() (priority admission.Priority, e *openai.Error) {
+	limits := r.a.o.Limits
+	if priority, e = admission.ParsePriority(r.source.header(admission.PriorityHeader), r.team, limits.MaxPriority(r.team)); e != nil {
+		return priority, e
+	}
+	if r.caller.Covered() {
+		r.lease = limits.Cover(r.team)
+		return priority, nil
+	}
+	over := ratelimit.RetryUntilAllotment(r.source.context, func() (over *ratelimit.Refusal) {
+		r.lease, over = limits.Admit(r.team, r.began)
+		return over
+	})
+	if over != nil {
+		return priority, r.a.limitError(r.team, over)
+	}
+	return priority, nil
+}
+
 func (a *Activator) limitError(team string, r *ratelimit.Refusal) *openai.Error {
-	a.countLimited(team, r.Limit)
+	a.o.Metrics.Series("thaw_quota_rejections_total", team, r.Limit)(1)
 	return openai.New(openai.RateLimitExceeded, r.Message).After(max(time.Second, r.RetryAfter))
 }
 
-// identify returns the identity of the caller. A key that is sent must be right,
-// except before the first key exists: clients insist on sending a dummy.
-func (a *Activator) identify(req *httpserver.Request) (auth.Identity, *openai.Error) {
-	if c := call.Of(req); c != nil {
-		return c.Identity, nil
-	}
-	return a.Caller(req.Header)
-}
-
 // Caller is the identity of a client; header returns the value of a field that it sent. The
-// error is the answer to an unknown one.
+// error is the answer to an unknown one: a key that is sent must be right, except before the
+// first key exists, as clients insist on sending a dummy.
 func (a *Activator) Caller(header func(name string) string) (auth.Identity, *openai.Error) {
 	secret := auth.Secret(header)
 	if secret != "" {
@@ -166,12 +214,11 @@ func (a *Activator) Caller(header func(name string) string) (auth.Identity, *ope
 	return auth.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided.")
 }
 
-// setAffinity sets what the choice of replica depends on: the session where the client names
-// one, else the beginning of the prompt.
-func (p *proxyRequest) setAffinity() {
-	text := p.source.affinityText(&p.env)
-	if s := p.source.header("thaw-session"); s != "" && len(s) <= 256 {
-		text, p.queued.Session = []byte(s), true
+// affinity is what the choice of replica depends on: the session where the client names one,
+// else the beginning of the prompt.
+func (r *request) affinity() (key uint64, session bool) {
+	if s := r.source.header("thaw-session"); s != "" && len(s) <= 256 {
+		return admission.AffinityKey([]byte(s)), true
 	}
-	p.queued.Key = admission.AffinityKey(text)
+	return admission.AffinityKey(r.source.affinityText(&r.env)), false
 }

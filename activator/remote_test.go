@@ -68,7 +68,7 @@ func TestDemandReported(t *testing.T) {
 		}
 		one, two, far := admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "red", Bytes: 1},
 			admission.Request{Team: "red", Bytes: 1}
-		x, y := &w.act.table.Lookup(testFunction("x").Name).Data.queue, &w.act.table.Lookup(testFunction("y").Name).Data.queue
+		x, y := &w.act.names.table.Lookup(testFunction("x").Name).Data.queue, &w.act.names.table.Lookup(testFunction("y").Name).Data.queue
 		one.Enter(x, time.Now())
 		time.Sleep(reportEvery / 2)
 		two.Enter(x, time.Now())

@@ -12,77 +12,60 @@ import (
 // beginRemote ends the call to the Remote that failed the request before, if one did. It
 // admits one to the present function, if that is a Remote, by its circuit, its limits and
 // the budgets.
-func (p *proxyRequest) beginRemote(now time.Time) (e *openai.Error) {
-	p.remote.End(openai.Usage{}, 502, now)
-	p.remote = nil
-	f := p.fn.Snapshot()
+func (a *attempt) beginRemote(now time.Time) (e *openai.Error) {
+	r := a.req
+	a.remote.End(openai.Usage{}, 502, now)
+	a.remote = nil
+	f := r.fn.Snapshot()
 	if f.Remote == nil {
 		return nil
 	}
-	p.remote, e = p.a.o.Remotes.Begin(remote.Request{
-		Name: f.Name, Team: p.team, TeamBudget: p.a.o.Limits.SpendPerDay(p.team),
-		Endpoint: p.endpoint.Path, Stream: p.stream, Generates: p.endpoint.Streams, Depth: p.source.header(remote.DepthHeader), Envelope: &p.env,
-		Entry: p.caller.Charged(),
+	a.remote, e = r.a.o.Remotes.Begin(remote.Request{
+		Name: f.Name, Team: r.team, TeamBudget: r.a.o.Limits.SpendPerDay(r.team),
+		Endpoint: r.endpoint.Path, Stream: r.stream, Generates: r.endpoint.Streams,
+		Depth: r.source.header(remote.DepthHeader), Envelope: &r.env, Entry: r.caller.Charged(),
 	})
 	return e
 }
 
 // recheckRemote checks again, before a request is sent, what may be sent to a Remote: it may
 // have changed while the request waited, or taken the name of a model.
-func (p *proxyRequest) recheckRemote(now time.Time) *openai.Error {
-	if p.fn.Snapshot().Remote != nil {
-		if e := p.source.refuseRemote(p.fn.Name); e != nil {
+func (a *attempt) recheckRemote(now time.Time) *openai.Error {
+	if a.req.fn.Snapshot().Remote != nil {
+		if e := a.req.source.refuseRemote(a.req.fn.Name); e != nil {
 			return e
 		}
-		if p.remote == nil {
-			if e := p.beginRemote(now); e != nil {
+		if a.remote == nil {
+			if e := a.beginRemote(now); e != nil {
 				return e
 			}
 		}
 	}
-	if r := p.remote.Remote(); r != nil && !r.Allows(p.data) {
-		return routes.RefuseData(r, p.data)
+	if r := a.remote.Remote(); r != nil && !r.Allows(a.req.data) {
+		return routes.RefuseData(r, a.req.data)
 	}
-	return p.checkData()
+	return a.req.checkData()
 }
 
-// onRemoteReply handles the first bytes of a Remote's answer, or their absence. A Remote
+// acceptRemote takes the first bytes of a Remote's answer, or reports their absence. A Remote
 // that fails is not tried again: it may have computed the answer.
-func (p *proxyRequest) onRemoteReply(r answer.Answer, now time.Time) {
-	e := p.remote.Judge(r.Response, r.Begin, r.End, r.Err)
+func (a *attempt) acceptRemote(r answer.Answer, now time.Time) *openai.Error {
+	e := a.remote.Judge(r.Response, r.Begin, r.End, r.Err)
 	if e == nil {
-		e = p.assemble(&r)
+		e = a.assemble(&r)
 	}
 	if e == nil {
-		if p.stream && !r.Events && r.End && answer.IsSuccess(r.Response.Status) { // it does not stream
-			if events := openai.StreamWhole(p.endpoint.Path, r.Begin, p.env.IncludeUsage || p.stripsUsage()); events != nil {
+		if a.req.stream && !r.Events && r.End && answer.IsSuccess(r.Response.Status) { // it does not stream
+			if events := openai.StreamWhole(a.req.endpoint.Path, r.Begin, a.req.env.IncludeUsage || a.stripsUsage()); events != nil {
 				r.Begin, r.Events = events, true
 			}
 		}
-		p.acceptReply(r, now)
-		return
+		a.accept(r, now)
+		return nil
 	}
 	if r.Response != nil {
 		r.Response.Close()
 	}
-	p.stopEngine()
-	p.withdraw(e)
-}
-
-// reportProblem reports a replica that failed in the middle of an answer: to the platform,
-// or to the Remote's circuit.
-func (p *proxyRequest) reportProblem(problem string) {
-	if p.remote != nil {
-		p.remote.Fail(problem)
-		return
-	}
-	p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), problem)
-}
-
-// idleBound is how long an answer that has begun may be silent.
-func (p *proxyRequest) idleBound() time.Duration {
-	if p.remote != nil {
-		return p.remote.Idle()
-	}
-	return p.a.o.StreamIdle
+	a.stop()
+	return e
 }

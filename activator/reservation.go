@@ -1,7 +1,6 @@
 package activator
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -35,7 +34,7 @@ type Reservation struct {
 	Key      string // API key of the engine itself, "" none
 	External bool   // the replica runs a program that is not one of our engines
 
-	request proxyRequest
+	proxied proxyRequest
 	ctx     context.Context
 	want    ReservationRequest
 }
@@ -49,37 +48,35 @@ var otherEndpoint = openai.Endpoint{Path: metrics.Other}
 // ctx ends. Failed reports a replica that failed; Finish ends the reservation. The
 // error is the answer, and then there is nothing to finish.
 func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reservation, *openai.Error) {
-	s := &Reservation{ID: openai.NewID(), ctx: ctx, want: w}
-	p := &s.request
-	*p = proxyRequest{a: a, source: s, id: s.ID, began: a.o.Now(), endpoint: &otherEndpoint, team: w.Team}
+	s := &Reservation{ctx: ctx, want: w}
+	p := &s.proxied
+	p.init(a, s)
+	p.req.endpoint, p.req.team, s.ID = &otherEndpoint, w.Team, p.req.id
 	if id := s.header("X-Request-Id"); openai.ValidID(id) {
-		p.clientID = id
+		p.req.clientID = id
 	}
 	held := false
 	defer func() {
 		if !held { // also on a panic
-			code := 500
+			code, reason := 500, ""
 			if p.fail != nil {
-				code, p.reason = p.fail.Status, cmp.Or(p.reason, string(p.fail.Code))
+				code, reason = p.fail.Status, string(p.fail.Code)
 			}
-			p.finish(code)
+			p.finish(code, reason)
 		}
 	}()
-	e, alias := a.lookup(w.Name)
+	e, alias := a.names.lookup(w.Name)
 	if e == nil || e.Snapshot().Remote != nil { // a Remote answers only what is checked for its class of data
-		if alias {
-			p.refuse(unpublishedError(w.Name))
-		} else {
-			p.refuse(openai.New(openai.ModelNotFound, "The model `"+w.Name.Short()+"` does not exist."))
+		if p.fail = openai.New(openai.ModelNotFound, "The model `"+w.Name.Short()+"` does not exist."); alias {
+			p.fail = unpublishedError(w.Name)
 		}
 		return nil, p.fail
 	}
-	p.fn = e
-	if r := p.admitTeam(w.Team); r != nil {
-		p.refuse(r)
+	p.req.fn = e
+	if p.wait.queued.Priority, p.fail = p.req.admit(); p.fail != nil {
 		return nil, p.fail
 	}
-	p.enter(true)
+	p.enter(true, false)
 	if err := s.await(); err != nil {
 		return nil, err
 	}
@@ -89,10 +86,7 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 
 // await waits until the reservation has a replica, or an answer without one.
 func (r *Reservation) await() *openai.Error {
-	p := &r.request
-	if p.phase == sent {
-		p.launch(false)
-	}
+	p := &r.proxied
 	if p.phase == waiting && r.want.OnWait != nil {
 		r.want.OnWait()
 	}
@@ -115,10 +109,10 @@ func (r *Reservation) await() *openai.Error {
 // ColdStart is the id of the cold start that the request took part in; "" where it
 // found a READY replica, or the id is unknown.
 func (r *Reservation) ColdStart() string {
-	if r.request.queued.Cold {
-		r.request.resolveColdStart()
+	if r.proxied.wait.queued.Cold {
+		r.proxied.wait.resolveColdStart()
 	}
-	return r.request.queued.ColdStart
+	return r.proxied.wait.queued.ColdStart
 }
 
 // Failed reports that the replica failed the request before a byte of its answer came.
@@ -126,7 +120,7 @@ func (r *Reservation) ColdStart() string {
 // moves to another replica, waiting for one if it must; else the error is the answer,
 // and only Finish is left to call. why is the cause; a client that left is no failure.
 func (r *Reservation) Failed(reason error) *openai.Error {
-	p := &r.request
+	p := &r.proxied
 	if context.Cause(r.ctx) != nil {
 		p.contextEnded()
 		return r.await()
@@ -142,35 +136,33 @@ func (r *Reservation) Failed(reason error) *openai.Error {
 // FailedForGood is Failed for a request that cannot be sent a second time. The error
 // is the answer, and only Finish is left to call.
 func (r *Reservation) FailedForGood(reason error) *openai.Error {
-	r.request.queued.Retried = true
+	r.proxied.wait.queued.Retried = true
 	return r.Failed(reason)
 }
 
 // FirstByte reports that the first byte of the answer has come.
 func (r *Reservation) FirstByte() {
-	p := &r.request
-	now := p.a.o.Now()
-	p.attempt.firstByteTook = max(1, now.Sub(p.attempt.sentAt))
-	p.recordFirstByte(now, true)
+	p := &r.proxied
+	p.attempt.recordFirstByte(p.a.o.Now(), true)
 }
 
 // BrokeMidAnswer reports that the replica failed in the middle of its answer: only the
 // client can try again.
 func (r *Reservation) BrokeMidAnswer() {
-	p := &r.request
-	if context.Cause(r.ctx) != nil || p.queued.ReplicaID() == "" {
+	p := &r.proxied
+	if context.Cause(r.ctx) != nil || p.wait.queued.ReplicaID() == "" {
 		return
 	}
 	p.reason = string(openai.EngineCrashed)
-	p.a.metricsOf(p.fn).CountFailure("died", 1)
-	p.a.o.Waker.ReportFailure(p.fn.Name, p.queued.ReplicaID(), "it died in the middle of an answer")
+	p.attempt.reportProblem("died", "it died in the middle of an answer")
 }
 
 // Finish ends the reservation. code is the status that the client was answered with,
 // 499 where it left. A second call does nothing.
 func (r *Reservation) Finish(code int) {
-	if code == 499 && r.request.reason == "" {
-		r.request.reason = "client_left"
+	reason := ""
+	if code == 499 {
+		reason = "client_left"
 	}
-	r.request.finish(code)
+	r.proxied.finish(code, reason)
 }

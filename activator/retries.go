@@ -24,26 +24,25 @@ type runKey struct {
 // joinRun answers a retry by the request that it repeats. Otherwise it returns false: the
 // request runs by itself, and retries of it may join it.
 func (p *proxyRequest) joinRun(res *httpserver.Response) bool {
-	if p.stream || p.hold() == HoldPad {
+	if p.req.stream || p.req.hold() == HoldPad {
 		return false
 	}
-	idempotency, count := p.source.header("Idempotency-Key"), p.source.header("X-Stainless-Retry-Count")
+	idempotency, count := p.req.source.header("Idempotency-Key"), p.req.source.header("X-Stainless-Retry-Count")
 	if idempotency == "" && count == "" || len(idempotency) > 255 {
 		return false
 	}
-	runs := p.a.runs
-	k := runKey{fingerprint: p.fingerprint(), team: p.team, key: p.identity.KeyID, idempotency: idempotency}
+	k := runKey{fingerprint: p.req.fingerprint(), team: p.req.team, key: p.req.identity.KeyID, idempotency: idempotency}
 	var retryableFrom time.Time
 	if idempotency != "" {
-		retryableFrom = p.began
-	} else if patience := admission.OfficialTimeout(p.source.header); patience > 0 {
-		retryableFrom = p.began.Add(patience - patience/10)
+		retryableFrom = p.req.began
+	} else if patience := admission.OfficialTimeout(p.req.source.header); patience > 0 {
+		retryableFrom = p.req.began.Add(patience - patience/10)
 	}
-	client := p.http.req.Context()
-	begin := func() *sharedrun.Run { return sharedrun.New(p.id, client, retryableFrom, p.a.o.Now) }
+	client := p.req.http.req.Context()
+	begin := func() *sharedrun.Run { return sharedrun.New(p.req.id, client, retryableFrom, p.a.o.Now) }
 	for {
-		r, own := runs.JoinOrBegin(k, idempotency != "" || count != "" && count != "0", begin)
-		if p.shared, p.http.run = own, own; r == nil {
+		r, own := p.a.runs.JoinOrBegin(k, idempotency != "" || count != "" && count != "0", begin)
+		if p.req.http.run = own; r == nil {
 			return false
 		}
 		if p.awaitRun(r, res) {
@@ -57,8 +56,8 @@ func (p *proxyRequest) joinRun(res *httpserver.Response) bool {
 // for as long as the answer takes, unless p's client has a timeout of its own.
 func (p *proxyRequest) awaitRun(r *sharedrun.Run, res *httpserver.Response) bool {
 	defer r.Leave()
-	p.wait.timeouts = admission.ParseTimeouts(p.source.header, false)
-	late := time.NewTimer(p.waitDeadline().Sub(p.a.o.Now()))
+	p.wait.timeouts = admission.ParseTimeouts(p.req.source.header, false)
+	late := time.NewTimer(p.wait.bound().Sub(p.a.o.Now()))
 	defer late.Stop()
 	for {
 		select {
@@ -68,32 +67,29 @@ func (p *proxyRequest) awaitRun(r *sharedrun.Run, res *httpserver.Response) bool
 			}
 			p.answerAs(r, res)
 			return true
-		case <-p.source.context().Done():
+		case <-p.req.source.context().Done():
 			p.contextEnded()
 		case <-late.C:
 			if r.AtEngine.Load() {
-				limit := admission.ParseTimeouts(p.headerWithoutWait, false).Wait
+				limit := admission.ParseTimeouts(func(name string) string {
+					if name == "thaw-max-wait" { // the bound of the queue's wait alone
+						return ""
+					}
+					return p.req.source.header(name)
+				}, false).Wait
 				if limit == 0 {
 					continue
 				}
-				if left := limit - p.a.o.Now().Sub(p.began); left > 0 {
+				if left := limit - p.a.o.Now().Sub(p.req.began); left > 0 {
 					late.Reset(left)
 					continue
 				}
 			}
-			p.refuse(p.fn.Data.queue.ExpiredError(p.fn.Snapshot(), p.began, p.a.o.Now()))
+			p.refuse(p.req.fn.Data.queue.ExpiredError(p.req.fn.Snapshot(), p.req.began, p.a.o.Now()))
 		}
 		p.answerWithout(res)
 		return true
 	}
-}
-
-// headerWithoutWait is header, but for the bound that is the queue's alone.
-func (p *proxyRequest) headerWithoutWait(name string) string {
-	if name == "thaw-max-wait" {
-		return ""
-	}
-	return p.source.header(name)
 }
 
 // answerAs answers p as the request that it repeats was answered.
@@ -106,16 +102,6 @@ func (p *proxyRequest) answerAs(r *sharedrun.Run, res *httpserver.Response) {
 			res.Set(f.Name, f.Value)
 		}
 	}
-	p.shared = r
-	p.finish(res.Status)
+	p.joined = r.ID
+	p.finish(res.Status, "")
 }
-
-// endRun hands the request's answer to the retries that have joined it; nil is none.
-func (p *proxyRequest) endRun(res *httpserver.Response) {
-	if p.leads() {
-		p.shared.Finish(res)
-	}
-}
-
-// leads reports whether retries may join the request.
-func (p *proxyRequest) leads() bool { return p.shared != nil && p.shared.ID == p.id }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
-	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/answer"
@@ -29,70 +28,43 @@ type routing struct {
 // SetRouters replaces all Routers, and the classes of data that teams have set. A request
 // under way keeps its Router.
 func (a *Activator) SetRouters(routers []*functions.Router, data map[string]functions.DataClass) {
-	a.routers.Store(routes.NewSet(a.routers.Load(), routers, data, a.o.Log))
+	a.names.routers.Store(routes.NewSet(a.names.routers.Load(), routers, data, a.o.Log))
 }
 
 // Decisions has the records of recent decisions.
 func (a *Activator) Decisions() *routes.Log { return &a.decisions }
 
-// findRouter returns the Router that a request for a name means; nil: none.
-func (a *Activator) findRouter(asked string, name functions.Name) *routes.Route {
-	set := a.routers.Load()
-	if r := set.Find(name); r != nil || asked != functions.AutoRouter {
-		return r
-	}
-	if e, alias := a.mainFunction(name); e != nil || alias {
-		return nil
-	}
-	return set.Auto()
-}
-
-// functionNow is what a decision about a request of the team knows of a function.
-func (a *Activator) functionNow(team string, name functions.Name, now time.Time) (routes.Function, bool) {
-	if c := a.findComposition(name); c != nil {
-		return routes.Function{Composition: c, Pace: a.paceOf(name)}, true
-	}
-	e, _ := a.mainFunction(name)
-	if e == nil {
-		isRouter := a.findRouter(name.Name, name) != nil
-		return routes.Function{Router: isRouter}, isRouter
-	}
-	f := routes.Function{Snapshot: e.Snapshot(), Load: e.Data.queue.Load(now), Pace: &e.Data.pace, GPUHourPrice: a.o.GPUHourPrice}
-	if f.Snapshot.Remote != nil {
-		f.Refusal = a.o.Remotes.Refusal(e.Name, team, a.o.Limits.SpendPerDay(team))
-	}
-	return f, true
-}
-
 // newRouting reads what a decision of r depends on.
-func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.Envelope, body []byte,
+func (n *names) newRouting(r *routes.Route, q routes.Request, env *openai.Envelope, body []byte,
 	path string, dry bool) (*routing, *openai.Error) {
 	t := &routing{by: r, request: q}
 	team := q.Team
-	t.request.Now = a.o.Now()
-	t.request.Find = func(name functions.Name) (routes.Function, bool) { return a.functionNow(team, name, t.request.Now) }
-	if e := a.routers.Load().ReadHeaders(&t.request, r); e != nil {
+	t.request.Now = n.o.Now()
+	t.request.Find = func(name functions.Name) (routes.Function, bool) {
+		return n.functionNow(team, name, t.request.Now)
+	}
+	if e := n.routers.Load().ReadHeaders(&t.request, r); e != nil {
 		return nil, e
 	}
-	r.Read(&t.request, env, body, path, a.families, dry)
+	r.Read(&t.request, env, body, path, n.families, dry)
 	return t, nil
 }
 
-func (p *proxyRequest) chooseTarget(r *routes.Route) (e *openai.Error) {
-	q := routes.Request{ID: p.id, Team: p.team, Admin: p.identity.Admin, Header: p.http.req.Header}
-	if p.routing, e = p.a.newRouting(r, q, &p.env, p.http.req.Body, p.endpoint.Path, false); e != nil {
+func (r *request) chooseTarget(by *routes.Route) (e *openai.Error) {
+	q := routes.Request{ID: r.id, Team: r.team, Admin: r.identity.Admin, Header: r.http.req.Header}
+	if r.routing, e = r.a.names.newRouting(by, q, &r.env, r.http.req.Body, r.endpoint.Path, false); e != nil {
 		return e
 	}
-	p.data, p.hashed = p.routing.request.Data, p.routing.request.Hashed
-	rec := p.routing.by.Choose(&p.routing.request)
-	return p.follow(&rec)
+	r.data, r.hashed = r.routing.request.Data, r.routing.request.Hashed
+	rec := r.routing.by.Choose(&r.routing.request)
+	return r.follow(&rec)
 }
 
 // follow records a decision and takes its target.
-func (p *proxyRequest) follow(rec *functions.RouteRecord) *openai.Error {
-	a, t := p.a, p.routing
-	e := p.take(rec)
-	if e != nil || p.cached.Hit() {
+func (r *request) follow(rec *functions.RouteRecord) *openai.Error {
+	a, t := r.a, r.routing
+	e := r.take(rec)
+	if e != nil || r.cached.Hit() {
 		rec.Prewarm = ""
 	}
 	if rec.Prewarm != "" {
@@ -102,71 +74,71 @@ func (p *proxyRequest) follow(rec *functions.RouteRecord) *openai.Error {
 			rec.Prewarm = ""
 		}
 	}
-	if rec.Cache = p.cached.Word(); p.caller.Covered() {
-		rec.Parent = p.caller.Parent
+	if rec.Cache = r.cached.Word(); r.caller.Covered() {
+		rec.Parent = r.caller.Parent
 	}
 	rec.Currency = a.o.Currency
-	t.header = routes.Header(rec, p.team)
-	t.logged = a.decisions.Put(t.logged, p.team, p.clientID, rec)
-	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, p.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache,
+	t.header = routes.Header(rec, r.team)
+	t.logged = a.decisions.Put(t.logged, r.team, r.clientID, rec)
+	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, r.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache,
 		routes.StateOf(rec))(1)
 	return e
 }
 
 // take makes the target of a decision the request's function. The first one is looked up in
 // the cache.
-func (p *proxyRequest) take(rec *functions.RouteRecord) *openai.Error {
-	t := p.routing
+func (r *request) take(rec *functions.RouteRecord) *openai.Error {
+	t := r.routing
 	if rec.Target == "" {
 		return t.by.Refusal(&t.request, rec)
 	}
 	name, f, _ := t.by.Target(&t.request, rec.Target)
-	if p.composition = f.Composition; p.composition != nil {
-		p.fn, p.cached = nil, nil
+	if r.composition = f.Composition; r.composition != nil {
+		r.fn, r.cached = nil, nil
 		return nil
 	}
-	en, _ := p.a.lookup(name.WithoutAdapter())
-	if en == nil || !p.use(en, name) {
+	en, _ := r.a.names.lookup(name.WithoutAdapter())
+	if en == nil || !r.use(en, name) {
 		return openai.New(openai.ModelNotFound, "")
 	}
-	if e := p.checkData(); e != nil {
+	if e := r.checkData(); e != nil {
 		return e
 	}
 	if rec.After != "" {
 		return nil
 	}
-	e := p.lookUp(t.by.Spec)
-	if p.cached.Hit() {
+	e := r.lookUp(t.by.Spec)
+	if r.cached.Hit() {
 		t.by.Remember()
 	}
 	return e
 }
 
 // lookUp looks the request up in the cache of its function, or of the Router that chose it.
-func (p *proxyRequest) lookUp(r *functions.Router) (e *openai.Error) {
-	p.cached, e = p.a.o.Cache.Look(cache.Request{
-		Header: p.source.header(cache.Header), Team: p.team, KeyID: p.identity.KeyID,
-		Router: r, Function: p.fn.Snapshot(), Adapter: p.queued.Adapter,
-		Path: p.endpoint.Path, Stream: p.stream, Envelope: &p.env, Body: p.http.req.Body, Hashed: p.hashed, Now: p.began,
+func (r *request) lookUp(by *functions.Router) (e *openai.Error) {
+	r.cached, e = r.a.o.Cache.Look(cache.Request{
+		Header: r.source.header(cache.Header), Team: r.team, KeyID: r.identity.KeyID,
+		Router: by, Function: r.fn.Snapshot(), Adapter: r.adapter,
+		Path: r.endpoint.Path, Stream: r.stream, Envelope: &r.env, Body: r.http.req.Body, Hashed: r.hashed, Now: r.began,
 	})
 	return e
 }
 
 // use makes a function the one of the request; false where it lacks the adapter.
-func (p *proxyRequest) use(en *entry, name functions.Name) bool {
+func (r *request) use(en *entry, name functions.Name) bool {
 	f := en.Snapshot()
-	p.answerName = ""
-	if p.engineName = f.ServedModelName; p.engineName == "" {
-		p.engineName = name.Name
+	r.answerName, r.adapter = "", ""
+	if r.engineName = f.ServedModelName; r.engineName == "" {
+		r.engineName = name.Name
 	}
 	if name.Adapter != "" {
 		if !f.DeclaresAdapter(name.Adapter) {
 			return false
 		}
-		p.answerName = p.engineName + ":" + name.Adapter
-		p.engineName, p.queued.Adapter = name.Adapter, name.Adapter
+		r.answerName = r.engineName + ":" + name.Adapter
+		r.engineName, r.adapter = name.Adapter, name.Adapter
 	}
-	p.fn = en
+	r.fn = en
 	return true
 }
 
@@ -174,11 +146,11 @@ func (p *proxyRequest) use(en *entry, name functions.Name) bool {
 // target of its Router, if that says so. It returns false where the failure is the answer.
 func (p *proxyRequest) escalate(async bool) bool {
 	switch {
-	case p.routing == nil || p.attempt.answerBegan || p.queued.Alone: // Alone: it is a suspect of two crashes
+	case p.req.routing == nil || p.attempt.answerBegan || p.wait.queued.Alone: // Alone: it is a suspect of two crashes
 		return false
 	case p.phase == refused && routes.MayEscalate(p.fail):
 		return p.moveOn(p.fail.Message, async)
-	case p.phase == engineAnswered && routes.FailedStatus(p.attempt.reply.Response.Status, p.fn.Snapshot().Remote != nil):
+	case p.phase == engineAnswered && routes.FailedStatus(p.attempt.reply.Response.Status, p.req.fn.Snapshot().Remote != nil):
 		return p.moveOn("it answered with status "+strconv.Itoa(p.attempt.reply.Response.Status)+".", async)
 	}
 	return false
@@ -186,71 +158,71 @@ func (p *proxyRequest) escalate(async bool) bool {
 
 // moveOn sends the request to the next target of its Router; false where there is none.
 func (p *proxyRequest) moveOn(reason string, async bool) bool {
-	if p.routing != nil {
-		p.routing.request.Sent = true
+	if p.req.routing != nil {
+		p.req.routing.request.Sent = true
 	}
 	moved, e := p.followNext(reason)
 	if !moved {
 		return false
 	}
 	if e == nil {
-		e = p.checkSuspect()
+		e = p.suspicion.check()
 	}
 	if e != nil {
 		p.refuse(e)
 		return true
 	}
-	p.enter(true)
-	if p.phase == sent {
-		p.launch(async)
-	}
+	p.enter(true, async)
 	return true
 }
 
 // followNext takes the next target of the request's Router; false where there is none.
 func (p *proxyRequest) followNext(reason string) (moved bool, e *openai.Error) {
-	t := p.routing
-	if t == nil || !t.by.Spec.Spec.Retry.Escalate || context.Cause(p.source.context()) != nil {
+	rec, ok := p.req.nextTarget(reason)
+	if !ok {
 		return false, nil
+	}
+	p.attempt.stop()
+	p.leave()
+	p.req.cached.Drop()
+	p.wait.queued, p.attempt.reply, p.fail = admission.Request{Priority: p.wait.queued.Priority}, answer.Answer{}, nil
+	p.attempt.adapterRetried, p.attempt.early.adopted, p.attempt.early.refusedBy, p.attempt.firstByteTook = false, false, "", 0
+	return true, p.req.follow(&rec)
+}
+
+// nextTarget decides what a request goes to whose target has failed, by the Router; false: none.
+func (r *request) nextTarget(reason string) (rec functions.RouteRecord, ok bool) {
+	t := r.routing
+	if t == nil || !t.by.Spec.Spec.Retry.Escalate || context.Cause(r.source.context()) != nil {
+		return rec, false
 	}
 	t.request.Fail(t.logged.Record.Target, reason)
-	t.request.Now = p.a.o.Now()
-	rec := t.by.Choose(&t.request)
-	if rec.Target == "" {
-		return false, nil
+	t.request.Now = r.a.o.Now()
+	if rec = t.by.Choose(&t.request); rec.Target == "" {
+		return rec, false
 	}
-	p.a.o.Metrics.Series("thaw_route_escalations_total", rec.Router, p.team, rec.After)(1)
-	p.stopEngine()
-	p.leave()
-	p.cached.Drop()
-	p.queued, p.attempt.reply, p.fail = admission.Request{Priority: p.queued.Priority}, answer.Answer{}, nil
-	p.attempt.adapterRetried, p.early.adopted, p.early.refusedBy, p.attempt.firstByteTook = false, false, "", 0
-	return true, p.follow(&rec)
+	r.a.o.Metrics.Series("thaw_route_escalations_total", rec.Router, r.team, rec.After)(1)
+	return rec, true
 }
 
 // checkData refuses a request whose data, or tools, may not be sent to its function.
-func (p *proxyRequest) checkData() *openai.Error {
-	f := p.fn.Snapshot()
-	if r := f.Remote; r != nil && !r.Allows(p.data) {
-		return routes.RefuseData(r, p.data)
+func (r *request) checkData() *openai.Error {
+	f := r.fn.Snapshot()
+	if to := f.Remote; to != nil && !to.Allows(r.data) {
+		return routes.RefuseData(to, r.data)
 	} else if f.Model != nil {
-		return p.env.CheckTools(f.Model.Spec.Engine)
+		return r.env.CheckTools(f.Model.Spec.Engine)
 	}
 	return nil
 }
 
-// routeFields are the fields of the log about a Router's choice.
-func (p *proxyRequest) routeFields(attrs []slog.Attr) []slog.Attr {
-	r := &p.routing.logged.Record
-	attrs = append(attrs, slog.String("router", r.Router), slog.String("rule", r.Rule), slog.String("stage", string(r.Stage)),
-		slog.String("target", r.Target))
-	if r.Prewarm != "" {
-		attrs = append(attrs, slog.String("prewarm", r.Prewarm))
-	}
-	if r.After != "" {
-		attrs = append(attrs, slog.String("after", r.After))
-	}
-	return attrs
+// attrs appends the fields of the log about the Router's choice.
+func (r *routing) attrs(attrs []slog.Attr) []slog.Attr {
+	rec := &r.logged.Record
+	attrs = append(attrs, slog.String("router", rec.Router), slog.String("rule", rec.Rule), slog.String("stage", string(rec.Stage)),
+		slog.String("target", rec.Target))
+	attrs = appendIf(attrs, rec.Prewarm != "", slog.String("prewarm", rec.Prewarm))
+	return appendIf(attrs, rec.After != "", slog.String("after", rec.After))
 }
 
 // DryRoute decides what a request would be sent to, and sends and records nothing. router
@@ -277,11 +249,11 @@ func (a *Activator) DryRouteTyped(id auth.Identity, router, path string, header 
 	}
 	router = cmp.Or(router, env.Model, functions.AutoRouter)
 	name, err := functions.ParseName(router, id.Team)
-	r := a.findRouter(router, name)
+	r := a.names.findRouter(router, name)
 	if err != nil || r == nil || !canSee(id, name.Team) {
-		return rec, a.routers.Load().Unknown(router, id.Team)
+		return rec, a.names.routers.Load().Unknown(router, id.Team)
 	}
-	t, e := a.newRouting(r, routes.Request{Team: id.Team, Admin: id.Admin, Header: header, Typed: typed}, &env, body, path, true)
+	t, e := a.names.newRouting(r, routes.Request{Team: id.Team, Admin: id.Admin, Header: header, Typed: typed}, &env, body, path, true)
 	if e != nil {
 		return rec, e
 	}
@@ -301,7 +273,7 @@ type Outlook struct {
 // nothing.
 func (a *Activator) Foresee(id auth.Identity, rec *functions.RouteRecord) (o Outlook) {
 	name, err := functions.ParseName(rec.Router, id.Team)
-	r := a.routers.Load().Find(name)
+	r := a.names.routers.Load().Find(name)
 	if err != nil || r == nil {
 		return o
 	}
@@ -309,7 +281,7 @@ func (a *Activator) Foresee(id auth.Identity, rec *functions.RouteRecord) (o Out
 	o.Conditional = len(rules) == 1 || rules[len(rules)-1].Name != rec.Rule
 	now := a.o.Now()
 	q := routes.Request{Team: id.Team, Admin: id.Admin, Now: now,
-		Find: func(name functions.Name) (routes.Function, bool) { return a.functionNow(id.Team, name, now) }}
+		Find: func(name functions.Name) (routes.Function, bool) { return a.names.functionNow(id.Team, name, now) }}
 	name, f, ok := r.Target(&q, rec.Target)
 	if ok {
 		o.Function, o.Snapshot = name, f.Snapshot

@@ -2,7 +2,6 @@ package activator
 
 import (
 	"strings"
-	"time"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/modellist"
@@ -11,6 +10,8 @@ import (
 )
 
 const modelsPath = "/v1/models"
+
+var modelsEndpoint = openai.Endpoint{Path: modelsPath}
 
 // ServesPath reports whether a path is the activator's: all of /v1, and the other
 // paths of the allow-list.
@@ -34,7 +35,7 @@ func (a *Activator) ServeAs(name functions.Name, req *httpserver.Request, res *h
 // key's id and leaves the request for Serve, or answers it. It is [httpserver.Options].Authorize.
 func (a *Activator) Authorize(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
 	if isModelsPath(req.Path) {
-		a.serveModels(req, res, a.o.Now()) // needs no body
+		a.serveModels(req, res) // needs no body
 		return "", false
 	}
 	p, e := a.newRequest(req)
@@ -43,7 +44,7 @@ func (a *Activator) Authorize(req *httpserver.Request, res *httpserver.Response)
 		return "", false
 	}
 	req.Opened = p
-	return p.identity.KeyID, true
+	return p.req.identity.KeyID, true
 }
 
 func isModelsPath(path string) bool {
@@ -52,66 +53,65 @@ func isModelsPath(path string) bool {
 
 func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, forced *functions.Name) {
 	if isModelsPath(req.Path) {
-		a.serveModels(req, res, a.o.Now())
+		a.serveModels(req, res)
 		return
 	}
 	p, e := a.newRequest(req)
-	p.forced = forced
 	defer func() {
 		if v := recover(); v != nil { // the server answers it; what the request holds must be released
-			p.reason = string(openai.InternalError)
-			p.finish(500)
-			p.endRun(nil)
+			p.finish(500, string(openai.InternalError))
+			p.req.http.endRun(nil)
 			panic(v)
 		}
 	}()
 	if e == nil {
-		e = p.open()
+		e = p.req.open(forced)
 	}
-	if e == nil && p.composition == nil {
-		if e = p.checkSuspect(); e == nil && !p.cached.Hit() && p.joinRun(res) {
+	if e == nil && p.req.composition == nil {
+		if e = p.suspicion.check(); e == nil && !p.req.cached.Hit() && p.joinRun(res) {
 			return
 		}
 	}
 	if e == nil {
-		e = p.admitTeam(p.team)
+		p.wait.queued.Priority, e = p.req.admit()
 	}
 	switch {
 	case e != nil:
 		p.refuseNow(res, e)
-	case p.composition != nil:
+	case p.req.composition != nil:
 		p.compose(res)
-	case p.cached.Hit():
+	case p.req.cached.Hit():
 		p.setCommonFields(res)
-		p.cached.Replay(res, p.id)
-		p.finish(200)
+		p.req.cached.Replay(res, p.req.id)
+		p.finish(200, "")
 	default:
 		p.run(res)
-		p.cached.Record(res)
+		p.req.cached.Record(res)
 	}
-	p.endRun(res)
+	p.req.http.endRun(res)
 }
 
-func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Response, began time.Time) {
-	p := proxyRequest{a: a, http: httpSource{req: req}, id: openai.NewID(), began: began, route: modelsPath}
-	form := modellist.Form(p.http.header("anthropic-version") != "")
+func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Response) {
+	p := proxyRequest{}
+	p.init(a, &p.req.http)
+	p.req.http.req, p.req.endpoint = req, &modelsEndpoint
+	form := modellist.Form(p.req.http.header("anthropic-version") != "")
 	e := func() *openai.Error {
 		if req.Method != "GET" && req.Method != "HEAD" {
 			e := openai.New(openai.MethodNotAllowed, "Use GET here.")
 			e.Allow = "GET, HEAD"
 			return e
 		}
-		id, e := a.identify(req)
-		if e != nil {
+		if e := p.req.identify(); e != nil {
 			return e
 		}
-		p.team = id.Team
+		p.req.team = p.req.identity.Team
 		one := strings.TrimPrefix(strings.TrimPrefix(req.Path, modelsPath), "/")
 		if strings.Contains(one, "%") {
 			// Clients escape the slash and the colon; a name with other escapes does not exist.
 			one = strings.NewReplacer("%2F", "/", "%2f", "/", "%3A", ":", "%3a", ":").Replace(one)
 		}
-		return a.listModels(id, one, form, res)
+		return a.names.listModels(p.req.identity, one, form, res)
 	}()
 	if e != nil {
 		if form == modellist.Anthropic {
@@ -120,6 +120,6 @@ func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Respons
 		p.refuseNow(res, e)
 		return
 	}
-	res.Set("x-request-id", p.id)
-	p.finish(200)
+	res.Set("x-request-id", p.req.id)
+	p.finish(200, "")
 }

@@ -18,7 +18,6 @@ type source interface {
 	header(name string) string
 	context() context.Context
 	bodyBytes() int64                                       // how much of the body is in memory while it waits
-	body() (b []byte, known bool)                           // false: the body is the caller's alone
 	mustDrain() bool                                        // the server that has the request shuts down
 	boundWait(wait time.Duration, o *Options) time.Duration // of a request that is no stream
 	affinityText(env *openai.Envelope) []byte               // what the choice of replica depends on where no session is named
@@ -41,25 +40,26 @@ func (h *httpSource) context() context.Context {
 	return h.req.Context()
 }
 
-func (h *httpSource) bodyBytes() int64     { return int64(cap(h.req.Body)) }
-func (h *httpSource) body() ([]byte, bool) { return h.req.Body, true }
-func (h *httpSource) mustDrain() bool      { return h.req.Draining() }
+// endRun hands the request's answer to the retries that have joined it; nil is none.
+func (h *httpSource) endRun(res *httpserver.Response) {
+	if h.run != nil {
+		h.run.Finish(res)
+	}
+}
+
+func (h *httpSource) bodyBytes() int64 { return int64(cap(h.req.Body)) }
+func (h *httpSource) mustDrain() bool  { return h.req.Draining() }
 
 // proxiedWait bounds the wait of a plain request behind a proxy, whose timeout is not
 // known: nginx gives up after 60 s.
 const proxiedWait = 55 * time.Second
 
 func (h *httpSource) boundWait(wait time.Duration, o *Options) time.Duration {
-	wait = min(wait, o.PlainWait)
-	if h.isProxied() && h.header("thaw-max-wait") == "" {
+	wait = min(wait, o.Timing.PlainWait)
+	if h.header("thaw-max-wait") == "" && (h.req.IsHTTP10() || h.header("Via") != "" || h.header("X-Forwarded-For") != "") {
 		wait = min(wait, proxiedWait)
 	}
 	return wait
-}
-
-// isProxied reports whether the head of the request was set by a proxy.
-func (h *httpSource) isProxied() bool {
-	return h.req.IsHTTP10() || h.header("Via") != "" || h.header("X-Forwarded-For") != ""
 }
 
 // The adapter needs no part in the text: it limits the choice already.
@@ -82,7 +82,6 @@ func (r *Reservation) header(name string) string {
 
 func (r *Reservation) context() context.Context                               { return r.ctx }
 func (r *Reservation) bodyBytes() int64                                       { return r.want.Bytes }
-func (r *Reservation) body() ([]byte, bool)                                   { return nil, false }
 func (r *Reservation) mustDrain() bool                                        { return false }
 func (r *Reservation) boundWait(wait time.Duration, _ *Options) time.Duration { return wait }
 func (r *Reservation) affinityText(*openai.Envelope) []byte                   { return nil }
@@ -93,9 +92,9 @@ func (r *Reservation) refuseRemote(name functions.Name) *openai.Error {
 }
 
 func (r *Reservation) assign(replica *snapshot.Replica) bool {
-	p := &r.request
+	p := &r.proxied
 	r.Endpoint, r.Key = replica.Endpoint, replica.Key
-	r.External = p.fn.Snapshot().External
+	r.External = p.req.fn.Snapshot().External
 	p.attempt.sentAt = p.a.o.Now()
 	p.phase = reserved
 	return true

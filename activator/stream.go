@@ -27,7 +27,7 @@ func (p *proxyRequest) respond(res *httpserver.Response) {
 	up := p.attempt.reply.Response
 	if up.Status >= 400 && p.attempt.reply.Encoding == "" {
 		p.reason = "engine_answered"
-		p.refuseNow(res, p.attempt.reply.Error(p.endpoint.Path, p.a.o.Now()))
+		p.refuseNow(res, p.attempt.reply.Error(p.req.endpoint.Path, p.a.o.Now()))
 		return
 	}
 	res.Status = up.Status
@@ -48,23 +48,32 @@ func (p *proxyRequest) respond(res *httpserver.Response) {
 	if p.attempt.reply.Events {
 		res.Set("cache-control", "no-cache, no-transform")
 		res.Set("x-accel-buffering", "no")
-		res.Stream = &eventStream{x: p, seen: openai.Stream{TakeUsage: p.stripsUsage()}}
+		res.Stream = &eventStream{x: p, seen: openai.Stream{TakeUsage: p.attempt.stripsUsage()}}
 		return
 	}
 	if p.attempt.reply.End {
 		res.Body = p.attempt.reply.Begin
 		if up.Status < 300 {
-			p.scanUsage(res.Body)
+			p.attempt.tokens.Usage = scanUsage(res.Body)
 		}
-		status := up.Status
-		if status >= 400 {
-			p.reason = "engine_answered"
+		reason := ""
+		if up.Status >= 400 {
+			reason = "engine_answered"
 		}
-		p.finish(status)
+		p.finish(up.Status, reason)
 		return
 	}
 	res.Length = p.attempt.reply.Length()
 	res.Stream = &bodyStream{x: p, status: up.Status}
+}
+
+// withinThird bounds a period by a third of the client's timeout, where that is known, but for the
+// least.
+func withinThird(period, timeout, least time.Duration) time.Duration {
+	if timeout <= 0 {
+		return period
+	}
+	return min(period, max(timeout/3, least))
 }
 
 // sendHead sends the head of an answer that is still to come.
@@ -73,11 +82,11 @@ func (p *proxyRequest) sendHead(res *httpserver.Response) {
 	p.setCommonFields(res)
 	res.Set("cache-control", "no-cache, no-transform")
 	res.Set("x-accel-buffering", "no")
-	if p.stream {
+	if p.req.stream {
 		res.Set("content-type", "text/event-stream")
-		v := &eventStream{x: p, held: true, seen: openai.Stream{TakeUsage: p.stripsUsage()}}
+		v := &eventStream{x: p, held: true, seen: openai.Stream{TakeUsage: p.attempt.stripsUsage()}}
 		now := p.a.o.Now()
-		v.comment, v.noop = now, now.Add(p.a.o.Noop)
+		v.comment, v.noop = now, now.Add(p.a.o.Timing.Noop)
 		res.Stream = v
 		return
 	}
@@ -132,9 +141,8 @@ func (s *eventStream) Read(p []byte) (int, error) {
 		case refused:
 			s.endWithError(s.x.fail)
 		case clientLeft:
-			s.x.reason = "client_left"
 			s.end = errAbort
-			s.x.finish(499)
+			s.x.finish(499, "client_left")
 		}
 	}
 }
@@ -146,14 +154,12 @@ func (s *eventStream) Buffered() int { return len(s.out) }
 // not read to its end, unless the end mark has gone out: old clients close right at
 // it.
 func (s *eventStream) Close() error {
-	code := 499
+	code, reason := 499, "client_left"
 	if s.seen.Done && !s.seen.Failed {
-		code = 200
-	} else {
-		s.x.reason = "client_left"
+		code, reason = 200, ""
 	}
-	s.x.tokens.Usage = s.seen.Usage
-	s.x.finish(code)
+	s.x.attempt.tokens.Usage = s.seen.Usage
+	s.x.finish(code, reason)
 	s.x.a.buffers.Put(s.buf) // no read can follow
 	s.buf, s.out = nil, nil
 	return nil
@@ -167,13 +173,13 @@ func (s *eventStream) awaitFirstByte() {
 		s.writeComment(now)
 		return
 	}
-	if p.endpoint.Noop != nil && !now.Before(s.noop) {
-		s.out = p.endpoint.Noop(s.out[:0], cmp.Or(p.answerName, p.engineName), now)
-		s.noop = now.Add(p.a.o.Noop)
+	if p.req.endpoint.Noop != nil && !now.Before(s.noop) {
+		s.out = p.req.endpoint.Noop(s.out[:0], cmp.Or(p.req.answerName, p.req.engineName), now)
+		s.noop = now.Add(p.a.o.Timing.Noop)
 		return
 	}
 	limit := s.comment
-	if p.endpoint.Noop != nil && s.noop.Before(limit) {
+	if p.req.endpoint.Noop != nil && s.noop.Before(limit) {
 		limit = s.noop
 	}
 	if p.advance(limit, true) == stepChanged {
@@ -188,12 +194,9 @@ func (s *eventStream) writeComment(now time.Time) {
 	if p.attempt.loadingAdapter.Load() {
 		s.out = openai.Comment(s.out[:0], functions.Loading.Word(), -1, -1, -1)
 	} else {
-		s.out = admission.HeldComment(s.out[:0], p.fn.Snapshot(), now, p.fn.Data.queue.Position(&p.queued))
+		s.out = admission.HeldComment(s.out[:0], p.req.fn.Snapshot(), now, p.req.fn.Data.queue.Position(&p.wait.queued))
 	}
-	period := p.a.o.Comment
-	if g := p.wait.timeouts.Gap; g > 0 {
-		period = min(period, max(g/3, 100*time.Millisecond))
-	}
+	period := withinThird(p.a.o.Timing.Comment, p.wait.timeouts.Gap, 100*time.Millisecond)
 	s.comment = now.Add(time.Duration(float64(period) * (0.8 + 0.2*rand.Float64())))
 }
 
@@ -244,8 +247,8 @@ func (s *eventStream) forward() {
 
 // limitSilence sets how long the engine may be silent from now on.
 func (s *eventStream) limitSilence() {
-	bound := s.x.idleBound()
-	if s.seen.Finished && s.x.env.N == 1 || s.seen.Done {
+	bound := s.x.attempt.idleBound()
+	if s.seen.Finished && s.x.req.env.N == 1 || s.seen.Done {
 		bound = min(bound, answer.FinishedIdle)
 	}
 	s.x.attempt.reply.Response.LimitSilence(bound)
@@ -266,8 +269,8 @@ func (s *eventStream) forwardWhole() {
 
 // pass passes on whole events, but keeps the end mark back.
 func (s *eventStream) pass(p []byte) {
-	if x := s.x; !x.tokens.Asked && x.stripsUsage() { // their tokens are to be estimated
-		x.tokens.Events += int64(bytes.Count(p, []byte("data:")))
+	if x := s.x; !x.attempt.tokens.Asked && x.attempt.stripsUsage() { // their tokens are to be estimated
+		x.attempt.tokens.Events += int64(bytes.Count(p, []byte("data:")))
 	}
 	was, failed := s.seen.Done, s.seen.Failed
 	s.out = s.seen.Pass(p)
@@ -275,16 +278,16 @@ func (s *eventStream) pass(p []byte) {
 		s.out = openai.JoinData(s.out)
 	}
 	if s.seen.Failed && !failed {
-		s.out = openai.FrameErrors(s.out, s.x.endpoint.Path, openai.NextSequence(s.out, s.sequence))
+		s.out = openai.FrameErrors(s.out, s.x.req.endpoint.Path, openai.NextSequence(s.out, s.sequence))
 		s.died = s.died || answer.EngineDied(s.out)
 	}
-	if s.x.endpoint.Path == "/v1/responses" {
+	if s.x.req.endpoint.Path == "/v1/responses" {
 		s.sequence = openai.NextSequence(s.out, s.sequence)
 	}
-	if s.seen.Token && s.x.tokens.FirstTook == 0 {
-		s.x.recordFirstToken()
+	if s.seen.Token && s.x.attempt.tokens.FirstTook == 0 {
+		s.x.attempt.recordFirstToken()
 	}
-	if s.seen.Done && !was && s.x.endpoint.Usage {
+	if s.seen.Done && !was && s.x.req.endpoint.Usage {
 		if i := bytes.LastIndex(s.out, []byte("[DONE]")); i >= 0 {
 			i = bytes.LastIndexByte(s.out[:i], '\n') + 1
 			s.out, s.mark = s.out[:i], s.out[i:]
@@ -309,20 +312,20 @@ func (s *eventStream) engineEnded(err error) {
 	if s.lo < s.hi && s.mark == nil && len(s.out) == 0 && !s.oversized {
 		s.passLast(err == io.EOF)
 	}
-	p.tokens.Usage = s.seen.Usage
-	quiet := s.seen.Finished && p.env.N == 1 && errors.Is(err, upstream.ErrSilent) // some engines leave the connection open
+	p.attempt.tokens.Usage = s.seen.Usage
+	quiet := s.seen.Finished && p.req.env.N == 1 && errors.Is(err, upstream.ErrSilent) // some engines leave the connection open
 	good := s.seen.Done || s.seen.Finished && err == io.EOF || quiet
 	complete := good && !s.oversized && s.lo == s.hi || s.mark != nil
 	switch {
 	case s.seen.Failed: // the engine has sent the error already, however it ends
-		if s.end = io.EOF; p.endpoint.Usage { // other endpoints have an event for it
+		if s.end = io.EOF; p.req.endpoint.Usage { // other endpoints have an event for it
 			s.end = httpserver.ErrFailureSent
 		}
 		s.countEngineError()
-		p.finish(502)
+		p.finish(502, "engine_error")
 	case complete:
 		switch {
-		case s.held && p.queued.Cold:
+		case s.held && p.wait.queued.Cold:
 			s.out = append(openai.Timeline(bytes.Clone(s.out), p.phases(nil)), s.mark...)
 		case len(s.out) == 0:
 			s.out = s.mark
@@ -330,26 +333,18 @@ func (s *eventStream) engineEnded(err error) {
 			s.out = s.out[:len(s.out)+len(s.mark)]
 		}
 		s.end = io.EOF
-		p.finish(200)
-	case errors.Is(context.Cause(p.source.context()), httpserver.ErrGone):
-		p.reason = "client_left"
+		p.finish(200, "")
+	case errors.Is(context.Cause(p.req.source.context()), httpserver.ErrGone):
 		s.end = errAbort
-		p.finish(499)
-	case errors.Is(context.Cause(p.source.context()), httpserver.ErrDraining):
+		p.finish(499, "client_left")
+	case errors.Is(context.Cause(p.req.source.context()), httpserver.ErrDraining):
 		s.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	default:
-		problem, kind, e := answer.DescribeBreak(err)
-		p.a.metricsOf(p.fn).CountFailure(kind, 1)
-		p.reportProblem(problem)
-		if kind == "died" {
-			if to := p.countCrash(err, p.a.o.Now()); to != nil {
-				e = to
-			}
+		e, blamed := p.reportBreak(err)
+		if p.attempt.remote != nil {
+			e.Message = strings.Replace(e.Message, "The engine", "The remote `"+p.req.fn.Name.Name+"`", 1)
 		}
-		if p.remote != nil {
-			e.Message = strings.Replace(e.Message, "The engine", "The remote `"+p.fn.Name.Name+"`", 1)
-		}
-		s.endWithError(e)
+		s.endWithError(cmp.Or(blamed, e))
 	}
 }
 
@@ -372,24 +367,21 @@ func (s *eventStream) passLast(clean bool) {
 // is no success, though [DONE] may follow and the connection end cleanly.
 func (s *eventStream) countEngineError() {
 	p := s.x
-	p.reason = "engine_error"
-	p.a.metricsOf(p.fn).CountFailure("error_frame", 1)
-	if s.died {
-		p.countCrash(nil, p.a.o.Now())
+	if s.died && p.attempt.remote == nil {
+		p.suspicion.countCrash(nil, p.a.o.Now())
 	}
-	p.reportProblem(answer.ErrorInAnswer)
+	p.attempt.reportProblem("error_frame", answer.ErrorInAnswer)
 }
 
 func (s *eventStream) endWithError(e *openai.Error) {
 	p := s.x
-	p.reason = cmp.Or(p.reason, string(e.Code))
 	out := append([]byte(nil), s.out...)
 	if s.oversized { // the frame must not become part of the event that has begun
 		out = append(out, "\n\n"...)
 	}
-	s.out = append(out, e.FrameFor(p.endpoint.Path, s.sequence)...)
+	s.out = append(out, e.FrameFor(p.req.endpoint.Path, s.sequence)...)
 	s.end = httpserver.ErrFailureSent
-	p.finish(e.Status)
+	p.finish(e.Status, string(e.Code))
 }
 
 // endWithEngineError sends an engine's error as a frame, because the head has been sent; or
@@ -397,14 +389,14 @@ func (s *eventStream) endWithError(e *openai.Error) {
 func (s *eventStream) endWithEngineError() {
 	p := s.x
 	p.reason = "engine_answered"
-	s.endWithError(p.attempt.reply.StreamError(p.endpoint.Path, p.a.o.Now()))
+	s.endWithError(p.attempt.reply.StreamError(p.req.endpoint.Path, p.a.o.Now()))
 }
 
 // scanUsage reads the usage of a whole plain answer.
-func (p *proxyRequest) scanUsage(body []byte) {
+func scanUsage(body []byte) openai.Usage {
 	var s openai.UsageScan
 	s.Pass(body)
-	p.tokens.Usage = s.Usage()
+	return s.Usage()
 }
 
 // bodyStream is the body of an answer that is too large or too slow to be buffered.
@@ -425,29 +417,22 @@ func (s *bodyStream) Read(p []byte) (n int, err error) {
 	s.scan.Pass(p[:n])
 	switch {
 	case err == io.EOF:
-		x.tokens.Usage = s.scan.Usage()
-		x.finish(s.status)
+		x.attempt.tokens.Usage = s.scan.Usage()
+		x.finish(s.status, "")
 	case err != nil:
-		if context.Cause(x.source.context()) == nil {
-			problem, kind, e := answer.DescribeBreak(err)
-			x.reason = string(e.Code)
-			x.a.metricsOf(x.fn).CountFailure(kind, 1)
-			x.reportProblem(problem)
-			if kind == "died" {
-				x.countCrash(err, x.a.o.Now())
-			}
-			x.finish(502)
+		if context.Cause(x.req.source.context()) == nil {
+			e, _ := x.reportBreak(err)
+			x.finish(502, string(e.Code))
 		}
 		err = errAbort
 	default:
-		x.attempt.reply.Response.LimitSilence(x.idleBound())
+		x.attempt.reply.Response.LimitSilence(x.attempt.idleBound())
 	}
 	return n, err
 }
 
 func (s *bodyStream) Close() error {
-	s.x.reason = "client_left"
-	s.x.finish(499)
+	s.x.finish(499, "client_left")
 	return nil
 }
 
@@ -478,20 +463,15 @@ func (b *paddedBody) Read(p []byte) (int, error) {
 		switch x.phase {
 		case waiting, sent:
 			if now := x.a.o.Now(); !now.Before(b.next) {
-				period := x.a.o.PadEvery
-				if g := x.wait.timeouts.Wait; g > 0 {
-					period = min(period, max(g/3, 100*time.Millisecond))
-				}
-				b.next = now.Add(period)
+				b.next = now.Add(withinThird(x.a.o.Timing.PadEvery, x.wait.timeouts.Wait, 100*time.Millisecond))
 				b.out = []byte{'\n'}
 				continue
 			}
 			x.advance(b.next, true)
 		case engineAnswered:
 			if x.attempt.reply.Response.Status >= 300 || x.attempt.reply.Encoding != "" {
-				x.reason = "engine_answered"
 				b.end = errAbort
-				x.finish(502)
+				x.finish(502, "engine_answered")
 				continue
 			}
 			if !x.attempt.reply.End { // too large to be buffered
@@ -502,26 +482,23 @@ func (b *paddedBody) Read(p []byte) (int, error) {
 				b.end = err
 				return n, err
 			}
-			x.scanUsage(x.attempt.reply.Begin)
+			x.attempt.tokens.Usage = scanUsage(x.attempt.reply.Begin)
 			b.out, b.end = x.attempt.reply.Begin, io.EOF
 			if len(b.out) == 0 {
 				b.out = []byte{'\n'}
 			}
-			x.finish(200)
+			x.finish(200, "")
 		case refused:
-			x.reason = string(x.fail.Code)
 			b.end = errAbort
-			x.finish(x.fail.Status)
+			x.finish(x.fail.Status, string(x.fail.Code))
 		case clientLeft:
-			x.reason = "client_left"
 			b.end = errAbort
-			x.finish(499)
+			x.finish(499, "client_left")
 		}
 	}
 }
 
 func (b *paddedBody) Close() error {
-	b.x.reason = "client_left"
-	b.x.finish(499)
+	b.x.finish(499, "client_left")
 	return nil
 }

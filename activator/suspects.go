@@ -29,51 +29,59 @@ type fingerprint struct {
 }
 
 // fingerprint of the request, whose body must be known.
-func (p *proxyRequest) fingerprint() fingerprint {
-	if p.hashed == (cache.Body{}) {
-		body, _ := p.source.body()
-		p.hashed = cache.BodyOf(body)
+func (r *request) fingerprint() fingerprint {
+	if r.hashed == (cache.Body{}) {
+		r.hashed = cache.BodyOf(r.http.req.Body)
 	}
-	return fingerprint{p.endpoint, p.fn, p.queued.Adapter, p.hashed}
+	return fingerprint{r.endpoint, r.fn, r.adapter, r.hashed}
 }
 
-// findSuspect returns in how many crashes of engines the request was, as another that is equal
+// suspicion is whether the request may be to blame for crashes of engines.
+type suspicion struct {
+	req       *request
+	wait      *wait
+	suspected bool // it was in flight at a crash, and is not refused for it
+}
+
+// find returns in how many crashes of engines the request was, as another that is equal
 // to it, and refuses one that is to blame for them.
-func (p *proxyRequest) findSuspect() (crashes int, e *openai.Error) {
-	if _, known := p.source.body(); !known || p.a.suspects.Empty() {
+func (s *suspicion) find() (crashes int, e *openai.Error) {
+	a := s.req.a
+	if s.req.http.req == nil || a.suspects.Empty() {
 		return 0, nil
 	}
-	now := p.a.o.Now()
-	v := p.a.suspects.Find(p.fingerprint(), now)
+	now := a.o.Now()
+	v := a.suspects.Find(s.req.fingerprint(), now)
 	if v.Crashes >= suspects.CrashesToRefuse {
 		e = suspects.Refuse(v.Until.Sub(now))
 	}
 	return v.Crashes, e
 }
 
-// checkSuspect refuses a request that is to blame for crashes of engines, and has one that
+// check refuses a request that is to blame for crashes of engines, and has one that
 // was in two of them run alone.
-func (p *proxyRequest) checkSuspect() *openai.Error {
-	crashes, e := p.findSuspect()
-	p.suspected, p.queued.Alone = crashes > 0, crashes >= suspects.CrashesToRunAlone
+func (s *suspicion) check() *openai.Error {
+	crashes, e := s.find()
+	s.suspected, s.wait.queued.Alone = crashes > 0, crashes >= suspects.CrashesToRunAlone
 	return e
 }
 
 // countCrash notes that the engine crashed with the request in it, by the error of the
 // exchange. The error that it returns, if any, is the request's answer: it is to blame. An
 // engine that thaw ended, as a hung one, has not crashed.
-func (p *proxyRequest) countCrash(err error, now time.Time) *openai.Error {
-	if _, known := p.source.body(); !known || p.remote != nil || errors.Is(err, upstream.ErrCut) {
+func (s *suspicion) countCrash(err error, now time.Time) *openai.Error {
+	r, a, queued := s.req, s.req.a, &s.wait.queued
+	if r.http.req == nil || errors.Is(err, upstream.ErrCut) {
 		return nil
 	}
-	v := p.a.suspects.Crashed(p.fingerprint(), p.queued.Listing(), p.queued.RanAlone(), now)
-	p.suspected = v.Crashes > 0 && v.Crashes < suspects.CrashesToRefuse
-	p.queued.Alone = v.Crashes == suspects.CrashesToRunAlone
+	v := a.suspects.Crashed(r.fingerprint(), queued.Listing(), queued.RanAlone(), now)
+	s.suspected = v.Crashes > 0 && v.Crashes < suspects.CrashesToRefuse
+	queued.Alone = v.Crashes == suspects.CrashesToRunAlone
 	if v.Crashes < suspects.CrashesToRefuse {
 		return nil
 	}
-	p.fn.Data.queue.ReleaseAlone(now)
-	p.a.o.Log.Warn("a request crashed its engine, which had no other, and is refused from now on", "id", p.id,
-		"model", functions.Clip(p.env.Model), "team", p.team, "for", suspects.Time)
+	r.fn.Data.queue.ReleaseAlone(now)
+	a.o.Log.Warn("a request crashed its engine, which had no other, and is refused from now on", "id", r.id,
+		"model", functions.Clip(r.env.Model), "team", r.team, "for", suspects.Time)
 	return suspects.Refuse(suspects.Time)
 }

@@ -9,8 +9,10 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// wait is what a request has of its wait in the queue.
+// wait is the request's place in the queue of its function, then its slot at a replica.
 type wait struct {
+	req         *request
+	queued      admission.Request
 	timeouts    admission.ClientTimeouts
 	counted     bool          // the request's body counts as buffered
 	indexed     bool          // the request is in Activator.waiting
@@ -31,212 +33,169 @@ func (w *wait) setTimer(d time.Duration) {
 	}
 }
 
-// enter queues the request and decides. Afterwards the phase is waiting, sent
-// (admitted: launch is next) or refused. fresh is false for a second try.
-func (p *proxyRequest) enter(fresh bool) {
-	a, q := p.a, &p.fn.Data.queue
-	now := a.o.Now()
-	size := p.source.bodyBytes()
-	p.queued.Team, p.queued.Bytes = p.team, size
+// enter queues the request and decides. Afterwards it is admitted, waits, or is to leave with an
+// error. fresh is false for a second try.
+func (w *wait) enter(fresh bool, now time.Time) (admitted bool, e *openai.Error) {
+	r, a, q := w.req, w.req.a, &w.req.fn.Data.queue
+	w.queued.Team, w.queued.Bytes, w.queued.Adapter = r.team, r.source.bodyBytes(), r.adapter
 	if fresh {
-		if e := p.beginRemote(now); e != nil {
-			p.refuse(e)
-			return
-		}
-		p.setAffinity()
+		w.queued.Key, w.queued.Session = r.affinity()
 	}
-	switch p.queued.Enter(q, now) {
+	switch w.queued.Enter(q, now) {
 	case admission.Admitted:
-		p.phase = sent
-		return
+		return true, nil
 	case admission.Full:
-		if p.fn.Removed() {
-			p.refuse(openai.New(openai.ModelNotFound, ""))
-		} else {
-			p.refuse(admission.FullError(p.fn.Snapshot(), now))
+		if r.fn.Removed() {
+			return false, openai.New(openai.ModelNotFound, "")
 		}
-		return
+		return false, admission.FullError(r.fn.Snapshot(), now)
 	}
-	a.metricsOf(p.fn) // the gauges show a function's first request while it waits
-	if p.leads() {
-		p.shared.AtEngine.Store(false)
+	a.metricsOf(r.fn) // the gauges show a function's first request while it waits
+	w.since = now
+	if e := w.countBuffered(now); e != nil {
+		return false, e
 	}
-	p.phase = waiting
-	p.wait.since = now
-	if e := p.countBuffered(size, now); e != nil {
-		p.withdraw(e)
-		return
-	}
-	if fresh || p.wait.deadline.IsZero() {
-		p.wait.timeouts = admission.ParseTimeouts(p.source.header, p.stream)
-		p.wait.timeouts.RefuseToWait = !p.stream && p.hold() == Hold503
-		p.wait.deadline = p.waitDeadline()
+	if fresh || w.deadline.IsZero() {
+		w.timeouts = admission.ParseTimeouts(r.source.header, r.stream)
+		w.timeouts.RefuseToWait = !r.stream && r.hold() == Hold503
+		w.deadline = w.bound()
 	}
 	// The snapshot is read after Enter: a failure that is published later rejects
 	// the request.
-	f := p.fn.Snapshot()
-	if p.fn.Removed() {
-		p.withdraw(openai.New(openai.ModelNotFound, ""))
-		return
+	f := r.fn.Snapshot()
+	if r.fn.Removed() {
+		return false, openai.New(openai.ModelNotFound, "")
 	}
-	d := p.queued.Decide(f, p.wait.timeouts, now)
-	if e := cmp.Or(p.wake(d.Wake), d.Error); e != nil {
-		p.withdraw(e)
-		return
+	d := w.queued.Decide(f, w.timeouts, now)
+	if e := cmp.Or(w.wake(d.Wake), d.Error); e != nil {
+		return false, e
 	}
-	a.waiting.Add(p, p.id, p.clientID)
-	p.wait.indexed = true
-	if a.draining.Load() || p.source.mustDrain() {
-		p.withdraw(openai.New(openai.ShuttingDown, ""))
-		return
+	a.waiting.Add(w, r.id, r.clientID)
+	w.indexed = true
+	if a.draining.Load() || r.source.mustDrain() {
+		return false, openai.New(openai.ShuttingDown, "")
 	}
-	p.wait.changed = q.Changed()
-	p.sendEarly()
+	w.changed = q.Changed()
+	return false, nil
 }
 
 // countBuffered counts the body of a waiting request against the team's limit and the
 // activator's.
-func (p *proxyRequest) countBuffered(size int64, now time.Time) *openai.Error {
-	if !p.caller.Covered() {
-		if r := ratelimit.RetryUntilAllotment(p.source.context,
-			func() *ratelimit.Refusal { return p.a.o.Limits.AdmitWaiting(p.team, now) }); r != nil {
-			return p.a.limitError(p.team, r)
+func (w *wait) countBuffered(now time.Time) *openai.Error {
+	r, a := w.req, w.req.a
+	if !r.caller.Covered() {
+		if over := ratelimit.RetryUntilAllotment(r.source.context,
+			func() *ratelimit.Refusal { return a.o.Limits.AdmitWaiting(r.team, now) }); over != nil {
+			return a.limitError(r.team, over)
 		}
 	}
-	p.wait.counted = true
-	limit := p.a.o.BufferBytes
-	if p.queued.Priority == admission.Low {
+	w.counted = true
+	limit := a.o.BufferBytes
+	if w.queued.Priority == admission.Low {
 		limit /= 2 // the rest is for others
 	}
-	if p.a.buffered.Add(size) > limit {
+	if a.buffered.Add(w.queued.Bytes) > limit {
 		return admission.QueueFullError()
 	}
 	return nil
 }
 
-func (p *proxyRequest) waitDeadline() time.Time {
-	wait := admission.MaxWait(p.fn.Snapshot().Model, p.wait.timeouts)
-	if !p.stream {
-		wait = p.source.boundWait(wait, &p.a.o)
+// bound is until when the request may wait.
+func (w *wait) bound() time.Time {
+	limit := admission.MaxWait(w.req.fn.Snapshot().Model, w.timeouts)
+	if !w.req.stream {
+		limit = w.req.source.boundWait(limit, &w.req.a.o)
 	}
-	return p.began.Add(wait)
+	return w.req.began.Add(limit)
 }
 
 // wake asks the platform for what the queue has decided. The team whose request begins a cold
 // start is charged for it; where its limits refuse that, the next that waits is asked.
-func (p *proxyRequest) wake(w admission.Wake) (refusal *openai.Error) {
-	a, q := p.a, &p.fn.Data.queue
-	team, ok := p.team, true
-	begins := w == admission.Begin
+func (w *wait) wake(next admission.Wake) (refusal *openai.Error) {
+	a, q, name := w.req.a, &w.req.fn.Data.queue, w.req.fn.Name
+	team, ok := w.req.team, true
+	begins := next == admission.Begin
 	defer func() {
 		for begins { // a panic: without an answer to Begin no later request would begin a start
 			_, begins = q.RefuseBegin(openai.New(openai.InternalError, ""))
 		}
 	}()
-	for ok && w == admission.Begin {
-		r := ratelimit.RetryUntilAllotment(p.source.context, func() *ratelimit.Refusal { return a.o.Limits.AdmitColdStart(team, a.o.Now()) })
+	for ok && next == admission.Begin {
+		r := ratelimit.RetryUntilAllotment(w.req.source.context,
+			func() *ratelimit.Refusal { return a.o.Limits.AdmitColdStart(team, a.o.Now()) })
 		if r == nil {
-			w = q.ConfirmBegin()
+			next = q.ConfirmBegin()
 			break
 		}
 		e := a.limitError(team, r)
 		if refusal == nil {
 			refusal = e
-			p.leave()
+			w.leave()
 		}
 		team, ok = q.RefuseBegin(e)
 	}
 	begins = false
-	if w != admission.NoWake {
+	if next != admission.NoWake {
 		a.reportDemand()
 	}
-	switch w {
+	switch next {
 	case admission.Replica:
-		id := a.o.Waker.Wake(p.fn.Name)
+		id := a.o.Waker.Wake(name)
 		q.Woken(id)
-		p.queued.ColdStart = id
+		w.queued.ColdStart = id
 	case admission.Nudge:
-		a.o.Waker.Nudge(p.fn.Name)
+		a.o.Waker.Nudge(name)
 	}
 	return refusal
 }
 
-// admitTeam reads the request's priority and counts it against the team's limits. It waits
-// a moment for units that another activator holds.
-func (p *proxyRequest) admitTeam(team string) (e *openai.Error) {
-	if p.queued.Priority, e = admission.ParsePriority(p.source.header(admission.PriorityHeader), team,
-		p.a.o.Limits.MaxPriority(team)); e != nil {
-		return e
-	}
-	if p.caller.Covered() {
-		p.lease = p.a.o.Limits.Cover(team)
-		return nil
-	}
-	r := ratelimit.RetryUntilAllotment(p.source.context, func() (r *ratelimit.Refusal) {
-		p.lease, r = p.a.o.Limits.Admit(team, p.began)
-		return r
-	})
-	if r != nil {
-		return p.a.limitError(p.team, r)
-	}
-	return nil
-}
-
-func (p *proxyRequest) refuse(e *openai.Error) {
-	p.phase, p.fail = refused, e
-}
-
-// withdraw refuses a request that has a place in the queue or a slot at a replica.
-func (p *proxyRequest) withdraw(e *openai.Error) {
-	p.leave()
-	p.refuse(e)
-}
-
 // leave releases the place in the queue, or the slot at the replica.
-func (p *proxyRequest) leave() {
-	p.early.cancel()
-	p.endWait()
-	if p.queued.Leave(p.a.o.Now()) {
-		p.a.reportDemand()
-		p.a.o.Waker.Nudge(p.fn.Name)
+func (w *wait) leave() {
+	w.end()
+	a := w.req.a
+	if w.queued.Leave(a.o.Now()) {
+		a.reportDemand()
+		a.o.Waker.Nudge(w.req.fn.Name)
 	}
 }
 
-func (p *proxyRequest) endWait() {
-	if p.wait.counted {
-		p.wait.counted = false
-		p.a.buffered.Add(-p.source.bodyBytes())
-		if !p.caller.Covered() {
-			p.a.o.Limits.EndWaiting(p.team, p.a.o.Now())
+// end accounts for a wait that is over.
+func (w *wait) end() {
+	r, a := w.req, w.req.a
+	if w.counted {
+		w.counted = false
+		a.buffered.Add(-w.queued.Bytes)
+		if !r.caller.Covered() {
+			a.o.Limits.EndWaiting(r.team, a.o.Now())
 		}
 	}
-	if !p.wait.indexed {
+	if !w.indexed {
 		return
 	}
-	p.wait.indexed = false
-	p.a.waiting.Remove(p, p.id, p.clientID)
-	d := p.a.o.Now().Sub(p.wait.since)
-	p.wait.took += d
-	p.a.metricsOf(p.fn).QueueWait(d.Seconds())
-	if p.queued.Cold {
-		p.resolveColdStart()
-		p.a.coldStarts.Remember(p.id, p.queued.ColdStart)
-		p.a.coldStarts.Remember(p.clientID, p.queued.ColdStart)
+	w.indexed = false
+	a.waiting.Remove(w, r.id, r.clientID)
+	d := a.o.Now().Sub(w.since)
+	w.took += d
+	a.metricsOf(r.fn).QueueWait(d.Seconds())
+	if w.queued.Cold {
+		w.resolveColdStart()
+		a.coldStarts.Remember(r.id, w.queued.ColdStart)
+		a.coldStarts.Remember(r.clientID, w.queued.ColdStart)
 	}
 }
 
 // resolveColdStart fills in the id of the cold start where it was unknown on arrival.
-func (p *proxyRequest) resolveColdStart() {
-	if p.queued.ColdStart == "" {
-		p.queued.ColdStart = p.fn.Data.queue.ColdStart()
+func (w *wait) resolveColdStart() {
+	if w.queued.ColdStart == "" {
+		w.queued.ColdStart = w.req.fn.Data.queue.ColdStart()
 	}
-	if p.queued.ColdStart != "" {
+	if w.queued.ColdStart != "" {
 		return
 	}
 	// A platform in another process reports the id in its snapshots only. A cold start
 	// that was over on arrival is an earlier one.
-	t := p.fn.Snapshot().ColdStart
-	if t != nil && (!t.State.Over() || t.Began.Add(time.Duration(t.Total*float64(time.Second))).After(p.began)) {
-		p.queued.ColdStart = t.ID
+	t := w.req.fn.Snapshot().ColdStart
+	if t != nil && (!t.State.Over() || t.Began.Add(time.Duration(t.Total*float64(time.Second))).After(w.req.began)) {
+		w.queued.ColdStart = t.ID
 	}
 }

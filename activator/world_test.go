@@ -158,7 +158,7 @@ func newTestEnv(t testing.TB, change func(*Options)) *testEnv {
 		if l := w.act.buffered.Load(); l != 0 {
 			t.Errorf("%d bytes are still counted as buffered", l)
 		}
-		for _, e := range w.act.table.All() {
+		for _, e := range w.act.names.table.All() {
 			if l := e.Data.queue.Load(time.Now()); l.Active != 0 || l.Queued != 0 {
 				t.Errorf("%s: the queue still holds %+v", e.Name, l)
 			}

@@ -26,7 +26,7 @@ const (
 // frees its place and cancels the engine's request; a broken stream ends with an error.
 func TestStreams(t *testing.T) {
 	w := newWorld(t, func(_ *Options, a *activator.Options) {
-		a.Silent, a.Comment = 20*time.Millisecond, 50*time.Millisecond
+		a.Timing.Silent, a.Timing.Comment = 20*time.Millisecond, 50*time.Millisecond
 	})
 	say, left := make(chan string), make(chan struct{}, 1)
 	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {
