@@ -157,11 +157,13 @@ func (a *answer) readOneHead(res *Response) error {
 		name, value := l[:colon], bytes.Trim(l[colon+1:], " \t")
 		switch string(name) {
 		case "content-length":
-			n, ok := http1.ParseLength(value, 15)
-			if a.remain >= 0 || !ok {
-				return protocolError("its content-length is %.60q", value)
+			for v := range bytes.SplitSeq(value, []byte{','}) { // equal ones count as one (RFC 9110, 8.6)
+				n, ok := http1.ParseLength(bytes.Trim(v, " \t"), 15)
+				if !ok || a.remain >= 0 && a.remain != n {
+					return protocolError("its content-length is %.60q", value)
+				}
+				a.remain = n
 			}
-			a.remain = n
 			continue
 		case "transfer-encoding":
 			if !http1.EqualFold(value, "chunked") {
