@@ -238,7 +238,7 @@ func TestListings(t *testing.T) {
 		"escaped names":        {map[string]string{"": page("<EncodingType>url</EncodingType>" + object("m/a%20b+c.json", 3))}, "", "a b c.json", ""},
 		"names as they are":    {map[string]string{"": page(object("m/a%20b.json", 3))}, "", "a%20b.json", ""},
 		"a bad escape":         {map[string]string{"": page("<EncodingType>url</EncodingType>" + object("m/a%2", 3))}, source.Malformed, "", ""},
-		"no ETag":              {map[string]string{"": page("<Contents><Key>m/a.json</Key><Size>1</Size></Contents>")}, source.Malformed, "", ""},
+		"no ETag":              {map[string]string{"": page("<Contents><Key>m/a.json</Key><Size>1</Size></Contents>")}, source.Malformed, "", "m/a.json"},
 		"no XML":               {map[string]string{"": "hello"}, source.Malformed, "", ""},
 	} {
 		mu.Lock()
@@ -258,6 +258,13 @@ func TestListings(t *testing.T) {
 	mu.Unlock()
 	if _, err := s.Plan(t.Context(), "s3://abc/m", nil); err == nil || !strings.Contains(err.Error(), "ListObjectsV2") {
 		t.Errorf("no token: %v", err)
+	}
+	// An object that is listed without an ETag has one of its own.
+	mu.Lock()
+	pages, heads = map[string]string{"": page("<Contents><Key>m/a.json</Key><Size>1</Size></Contents>")}, http.Header{"Etag": {"v7"}, "Content-Length": {"1"}}
+	mu.Unlock()
+	if plan, err := s.Plan(t.Context(), "s3://abc/m", nil); err != nil || len(plan.Files) != 1 || plan.Files[0].Version != `"v7"` || plan.Files[0].Name != "a.json" {
+		t.Errorf("listed without an ETag: %+v, %v", plan, err)
 	}
 	// One file, and the digests that its answer has.
 	for _, x := range []struct {

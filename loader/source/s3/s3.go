@@ -258,8 +258,14 @@ func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan,
 					return nil, "", httpsource.Malformed(p, "", "the listing has a key that cannot be read")
 				}
 			}
-			if o.ETag == "" {
-				return nil, "", httpsource.Malformed(p, "", "the listing has an object without ETag")
+			if o.ETag == "" { // optional in a listing
+				f, err := s.single(ctx, p, key)
+				if err != nil {
+					return nil, "", err
+				}
+				f.Name = key
+				files = append(files, f)
+				continue
 			}
 			files = append(files, source.File{Name: key, Size: o.Size, Version: httpsource.QuoteETag(o.ETag)})
 		}
