@@ -113,6 +113,19 @@ func parseStatusLine(l []byte) (status int, err error) {
 	return int(n), nil
 }
 
+// setLength reads a Content-Length. Equal ones, of a list or of several fields, count as one
+// (RFC 9110, section 8.6).
+func (a *answer) setLength(value []byte) bool {
+	for v := range bytes.SplitSeq(value, []byte{','}) {
+		n, ok := http1.ParseLength(bytes.Trim(v, " \t"), 15)
+		if !ok || a.remain >= 0 && a.remain != n {
+			return false
+		}
+		a.remain = n
+	}
+	return true
+}
+
 // readOneHead reads one status line and its fields.
 func (a *answer) readOneHead(res *Response) error {
 	l, err := a.line()
@@ -157,12 +170,8 @@ func (a *answer) readOneHead(res *Response) error {
 		name, value := l[:colon], bytes.Trim(l[colon+1:], " \t")
 		switch string(name) {
 		case "content-length":
-			for v := range bytes.SplitSeq(value, []byte{','}) { // equal ones count as one (RFC 9110, 8.6)
-				n, ok := http1.ParseLength(bytes.Trim(v, " \t"), 15)
-				if !ok || a.remain >= 0 && a.remain != n {
-					return protocolError("its content-length is %.60q", value)
-				}
-				a.remain = n
+			if !a.setLength(value) {
+				return protocolError("its content-length is %.60q", value)
 			}
 			continue
 		case "transfer-encoding":
