@@ -314,4 +314,12 @@ func TestKeysLast(t *testing.T) {
 	if v, err := anonymous.get(t.Context()); err != nil || v.AccessKeyID != "" || anonymous.describe() != "no credentials" {
 		t.Errorf("%q by %s, %v", v.AccessKeyID, anonymous.describe(), err)
 	}
+	for _, x := range []struct{ name, value, want string }{{"AWS_PROFILE", "nope", "the profile of AWS_PROFILE"}, {"AWS_ACCESS_KEY_ID", "a", "one is missing"}} {
+		env := map[string]string{x.name: x.value, "AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": "/none"}
+		k := newKeys(func(name string) string { return env[name] })
+		if v, err := k.get(t.Context()); err != nil || v.AccessKeyID != "" || !strings.Contains(k.describe(), x.want) {
+			t.Errorf("%s: %v, %s", x.name, err, k.describe())
+		}
+		k.close()
+	}
 }
