@@ -210,6 +210,8 @@ func (a *attempt) refusal(r *answer.Answer) *openai.Error {
 			r.Begin = nil // the error is all that came: another replica may be asked
 		}
 		*r = answer.Answer{Err: failure, Begin: r.Begin}
+	} else if refusal == nil {
+		refusal = a.assemble(r)
 	}
 	if refusal == nil {
 		return nil
@@ -226,14 +228,22 @@ func (a *attempt) refusal(r *answer.Answer) *openai.Error {
 	return refusal
 }
 
+// assemble makes the plain answer of a stream that came in its place; its error is that of one
+// that makes up none.
+func (a *attempt) assemble(r *answer.Answer) *openai.Error {
+	if !r.Events || a.req.stream {
+		return nil
+	}
+	whole := cache.PlainOf(a.req.endpoint.Path, r.Begin)
+	if !r.End || whole == nil {
+		return r.ForeignError()
+	}
+	r.Begin, r.Events, a.assembled = whole, false, true
+	return nil
+}
+
 // accept takes an answer that goes to the client.
 func (a *attempt) accept(r answer.Answer, now time.Time) {
-	if r.Events && !a.req.stream {
-		r.Events = false
-		if whole := cache.PlainOf(a.req.endpoint.Path, r.Begin); r.End && whole != nil {
-			r.Begin, a.assembled = whole, true
-		}
-	}
 	a.reply = r
 	a.recordFirstByte(now, r.Response.Status < 400 && !r.Events)
 	if answer.IsSuccess(r.Response.Status) && a.remote == nil {

@@ -52,6 +52,9 @@ func (a *attempt) recheckRemote(now time.Time) *openai.Error {
 func (a *attempt) acceptRemote(r answer.Answer, now time.Time) *openai.Error {
 	e := a.remote.Judge(r.Response, r.Begin, r.End, r.Err)
 	if e == nil {
+		e = a.assemble(&r)
+	}
+	if e == nil {
 		if a.req.stream && !r.Events && r.End && answer.IsSuccess(r.Response.Status) { // it does not stream
 			if events := openai.StreamWhole(a.req.endpoint.Path, r.Begin, a.req.env.IncludeUsage || a.stripsUsage()); events != nil {
 				r.Begin, r.Events = events, true

@@ -55,6 +55,9 @@ func (p *problems) checkArgs(s *ModelSpec) {
 		if f := ReservedFlag(s.Engine, a); f != "" {
 			p.add(at, "leave it out", "%s is set by thaw and cannot be given", f)
 		}
+		if command && strings.Contains(a, "{{port}}") {
+			p.add(at, "{port}", "the port has one pair of braces")
+		}
 		if command && strings.Contains(a, "{key}") {
 			p.add(at, "put it into env", "every user of the machine could read {key} there")
 		}

@@ -31,6 +31,9 @@ func Nearest(word string, from []string, n int) []string {
 		c := candidate{name, Distance(low, strings.ToLower(name), maxNearest), 1}
 		if len(low) >= 2 && strings.HasPrefix(strings.ToLower(name), low) {
 			c.begins = 0
+			if len(low) >= 4 {
+				c.distance = min(c.distance, 1) // --temp is --temperature before --help
+			}
 		}
 		if c.distance <= 1+min(len(word), len(name))/3 || c.begins == 0 {
 			nearest = append(nearest, c)

@@ -106,6 +106,9 @@ func TestValidate(t *testing.T) {
 		{"command with its key in args", func(m *Model) {
 			m.Spec.Engine, m.Spec.Args = EngineCommand, []string{"srv", "{port}", "{key}"}
 		}, "spec.args[2]", "put it into env"},
+		{"command with a port in two pairs of braces", func(m *Model) {
+			m.Spec.Engine, m.Spec.Args = EngineCommand, []string{"srv", "{{port}}"}
+		}, "spec.args[1]", "one pair"},
 		{"model in env", func(m *Model) {
 			m.Spec.Engine, m.Spec.Source, m.Spec.Args, m.Spec.Env = EngineCommand, "", []string{"srv", "{port}"}, map[string]string{"M": "{model}"}
 		}, "spec.source", "{model}"},

@@ -17,7 +17,7 @@ import (
 func (a *Answer) Error(path string, now time.Time) *openai.Error {
 	up := a.Response
 	status := up.Status
-	if status == 499 { // a proxy before the engine was left, not thaw
+	if status == 499 || status > 599 { // a proxy before the engine was left, not thaw; no class of HTTP
 		status = 502
 	}
 	e := openai.EngineError(status, up.Header, a.Begin, now)

@@ -42,7 +42,7 @@ func (a *Answer) Failure(at *openai.Endpoint, stream, wantsUsage bool) (refusal 
 	case a.Response.Status >= 500 && a.End && EngineDied(a.Begin):
 		return nil, &EngineError{}
 	case IsSuccess(a.Response.Status) && a.Encoding == "" && a.End && at.Streams && !a.Events && isNoAnswer(a.Begin):
-		return a.foreignError(), nil
+		return a.ForeignError(), nil
 	case !IsSuccess(a.Response.Status) || a.Encoding != "", !stream && !(at.Usage && a.End):
 		return nil, nil
 	case a.Events && !at.Usage && bytes.Contains(a.Begin, []byte("event:")):
@@ -73,7 +73,7 @@ func (a *Answer) Failure(at *openai.Endpoint, stream, wantsUsage bool) (refusal 
 	}
 	events := openai.StreamWhole(at.Path, a.Begin, wantsUsage)
 	if events == nil {
-		return a.foreignError(), nil
+		return a.ForeignError(), nil
 	}
 	a.Begin, a.Events = events, true
 	return nil, nil
@@ -85,9 +85,9 @@ func isNoAnswer(body []byte) bool {
 	return len(body) == 0 || body[0] == '<'
 }
 
-// foreignError is the error of an answer that a client of the endpoint cannot read although its
+// ForeignError is the error of an answer that a client of the endpoint cannot read although its
 // status is that of a success.
-func (a *Answer) foreignError() *openai.Error {
+func (a *Answer) ForeignError() *openai.Error {
 	e := openai.EngineError(502, nil, a.Begin, time.Time{}).Final()
 	what := "an empty body"
 	if len(bytes.TrimSpace(a.Begin)) > 0 {

@@ -204,7 +204,7 @@ func readEvents(body []byte) (chunks [][]byte, marked bool) {
 		switch {
 		case marked:
 			return chunks, false
-		case ok && string(data) == "[DONE]":
+		case string(data) == "[DONE]" || string(data) == "DONE":
 			marked = len(chunks) > 0
 		case ok && data.Compact() == nil && data.Kind() == '{':
 			if !isNoop(data) {

@@ -113,6 +113,19 @@ func parseStatusLine(l []byte) (status int, err error) {
 	return int(n), nil
 }
 
+// setLength reads a Content-Length. Equal ones, of a list or of several fields, count as one
+// (RFC 9110, section 8.6).
+func (a *answer) setLength(value []byte) bool {
+	for v := range bytes.SplitSeq(value, []byte{','}) {
+		n, ok := http1.ParseLength(bytes.Trim(v, " \t"), 15)
+		if !ok || a.remain >= 0 && a.remain != n {
+			return false
+		}
+		a.remain = n
+	}
+	return true
+}
+
 // readOneHead reads one status line and its fields.
 func (a *answer) readOneHead(res *Response) error {
 	l, err := a.line()
@@ -157,11 +170,9 @@ func (a *answer) readOneHead(res *Response) error {
 		name, value := l[:colon], bytes.Trim(l[colon+1:], " \t")
 		switch string(name) {
 		case "content-length":
-			n, ok := http1.ParseLength(value, 15)
-			if a.remain >= 0 || !ok {
+			if !a.setLength(value) {
 				return protocolError("its content-length is %.60q", value)
 			}
-			a.remain = n
 			continue
 		case "transfer-encoding":
 			if !http1.EqualFold(value, "chunked") {

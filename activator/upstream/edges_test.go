@@ -165,7 +165,7 @@ func TestEdgesOfAnswers(t *testing.T) {
 		"negative":          {ok + body, ok + "content-length: -1\r\n\r\na"},
 		"plus":              {ok + body, ok + "content-length: +1\r\n\r\na"},
 		"empty length":      {ok + body, ok + "content-length:\r\n\r\na"},
-		"length twice, 0":   {ok + body, ok + "content-length: 0\r\ncontent-length: 0\r\n\r\n"},
+		"length twice, 0":   {ok + body, ok + "content-length: 0\r\ncontent-length: 1\r\n\r\n"},
 		"fifteen digits":    {ok + "content-length: 000000000000001\r\n\r\na", ok + "content-length: 0000000000000001\r\n\r\na"},
 		"101":               {"HTTP/1.1 103 E\r\n\r\n" + ok + body, "HTTP/1.1 101 S\r\n\r\n" + ok + body},
 		"chunk too short":   {ok + "transfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", ok + "transfer-encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n"},

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -518,5 +519,20 @@ func TestHeartbeatGPUMemory(t *testing.T) {
 	hb, err := l.Heartbeat()
 	if err != nil || len(hb.Models) != 2 || hb.Models[0].GPUMemory != 7<<30 || hb.Models[1].GPUMemory != 0 {
 		t.Fatalf("%v %+v", err, hb.Models)
+	}
+}
+
+// TestDeclaredGPUs: GPUs that the driver does not show are said to be declared alone.
+func TestDeclaredGPUs(t *testing.T) {
+	for _, gpus := range []int{-1, 0, 1 << 10} {
+		var log bytes.Buffer
+		n, err := Open(Config{Options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, Data: t.TempDir(), GPUs: gpus})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(log.String(), "more GPUs are declared"); got != (gpus > 0) {
+			t.Errorf("%d GPUs: %s", gpus, &log)
+		}
+		n.Store().Close()
 	}
 }

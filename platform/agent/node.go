@@ -67,6 +67,9 @@ func Open(c Config) (*Node, error) {
 	}
 	n := &Node{facts: facts, store: sh}
 	n.inventory = NewInventoryPoller(facts, sh, c.GPUs, c.GPUMemory)
+	if found := facts.List(); c.GPUs > len(found) {
+		c.Log.Warn("more GPUs are declared than the driver shows: engines get them all the same", "gpus", c.GPUs, "found", len(found))
+	}
 	var peerURL string
 	if c.Peering != nil {
 		peerURL = c.Peering.URL

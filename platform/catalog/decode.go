@@ -245,7 +245,11 @@ func (d *decoder) text(n ast.Node, v reflect.Value, path string) {
 	raw, isText, ok := scalarText(n)
 	switch {
 	case !ok:
-		d.fail(n, path, "", "%s where text is wanted", d.describe(n, path))
+		hint := ""
+		if m, is := n.(*ast.MappingNode); is && m.IsFlowStyle {
+			hint = bracesHint
+		}
+		d.fail(n, path, hint, "%s where text is wanted", d.describe(n, path))
 	case !isText:
 		hint := "put it in quotes"
 		if !d.isSecret(path) {

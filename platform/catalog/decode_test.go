@@ -109,6 +109,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{"number in args", tiny + "  args: [a, 4096]\n", `f.yaml:7:13: spec.args[1]: the number 4096 where text is wanted (put it in quotes: "4096")`},
 		{"list for a mapping", tiny + "  scale: [1]\n", `f.yaml:7:10: spec.scale: a list where keys and values are wanted`},
 		{"text for a list", tiny + "  args: a\n", `f.yaml:7:9: spec.args: the text "a" where a list is wanted`},
+		{"braces without quotes", tiny + "  args: [a, {port}]\n", `f.yaml:7:13: spec.args[1]: keys and values where text is wanted (put text that has braces in quotes, such as "--port={port}")`},
+		{"braces behind text", tiny + "  args: [a, --port={port}]\n", `f.yaml:7:20: not YAML: ',' or ']' must be specified (put text that has braces in quotes, such as "--port={port}")`},
 		{"nothing for text", edit("source: ./tiny", "source:"), `f.yaml:5:10: spec.source: nothing where text is wanted`},
 		{"probe misspelt", tiny + "  probe: nnoe\n", `f.yaml:7:10: spec.probe: "nnoe" is no probe; did you mean none? (auto, none, {path: /v1/…, body: {…}})`},
 		{"unknown key of a probe", tiny + "  probe: {pth: /v1}\n", `f.yaml:7:11: spec.probe.pth: unknown key (did you mean path?)`},

@@ -190,6 +190,8 @@ func (d *decoder) checkDepth(tokens token.Tokens) bool {
 	return true
 }
 
+const bracesHint = `put text that has braces in quotes, such as "--port={port}"`
+
 // syntax adds the parser's error without its excerpt of the source.
 func (d *decoder) syntax(err error, data []byte) {
 	hint := ""
@@ -198,6 +200,8 @@ func (d *decoder) syntax(err error, data []byte) {
 		hint = "a template is rendered first, such as by helm template"
 	case bytes.Contains(data, []byte("\n\t")):
 		hint = "indent with blanks, not with tabs"
+	case strings.Contains(err.Error(), "must be specified"):
+		hint = bracesHint
 	}
 	var e yaml.Error
 	if errors.As(err, &e) && e.GetToken() != nil {

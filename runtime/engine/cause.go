@@ -29,8 +29,8 @@ var knownCauses = []struct {
 	{regexp.MustCompile(`(No CUDA GPUs are available|no CUDA-capable device is detected)`), "%1"},
 	{regexp.MustCompile(`custom code[^\n]*must be executed`), "the checkpoint has code of its own (auto_map in its config.json), which does not run unless the model file says so: args: [--trust-remote-code] and files: [\"*.py\"]"},
 	{regexp.MustCompile(`(?m)Value error, ([^\n]*?)(?: \[type=value_error[^\n]*)?$`), "%1"}, // of pydantic, below its headline
-	{regexp.MustCompile(`error: (argument [^\n]*)`), "bad args: %1"},
-	{regexp.MustCompile(`(?m)((?:unrecognized arguments|invalid choice|expected one argument|the following arguments are required):[^\n]*|error: invalid argument: [^\n]*)`), "bad args: %1"},
+	{regexp.MustCompile(`error: (argument [^\n]*)`), "bad args in the model file: %1"},
+	{regexp.MustCompile(`(?m)((?:unrecognized arguments|invalid choice|expected one argument|the following arguments are required):[^\n]*|error: invalid argument: [^\n]*)`), "bad args in the model file: %1"},
 }
 
 var (

@@ -15,7 +15,7 @@ func TestRootCause(t *testing.T) {
 		"vllm-memory-share":      "out of GPU memory: Free memory on device (3.11/79.11 GiB) on startup is less than desired GPU memory utilization (0.9, 71.2 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes. (a shorter context, fewer requests at once, a quantised variant or more GPUs need less; `thaw init SOURCE` works out what the model needs)",
 		"vllm-bad-architecture":  "The checkpoint you are trying to load has model type `newllama` but Transformers does not recognize this architecture. (where the model is newer than the engine, a newer engine takes it)",
 		"vllm-missing-weights":   "RuntimeError: Cannot find any model weights with `/data/store/empty`",
-		"vllm-bad-flag":          "bad args: unrecognized arguments: --no-such-flag",
+		"vllm-bad-flag":          "bad args in the model file: unrecognized arguments: --no-such-flag",
 		"vllm-port-taken":        "port taken: address already in use",
 		"vllm-truncated-weights": "SafetensorError: Error while deserializing header: MetadataIncompleteBuffer",
 		"llamacpp-oom":           "out of GPU memory: cudaMalloc failed: out of memory (a shorter context, fewer requests at once, a quantised variant or more GPUs need less; `thaw init SOURCE` works out what the model needs)",
@@ -25,7 +25,7 @@ func TestRootCause(t *testing.T) {
 		"go-panic":               "runtime error: index out of range [3] with length 3",
 		"sglang-oom":             "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
 		"vllm-core-killed":       "its EngineCore died unexpectedly; exit code 1",
-		"vllm-bad-value":         "bad args: argument --max-num-batched-tokens: invalid human_readable_int value: 'x'",
+		"vllm-bad-value":         "bad args in the model file: argument --max-num-batched-tokens: invalid human_readable_int value: 'x'",
 		"vllm-unknown-model":     "The checkpoint you are trying to load has model type `nosuch` but Transformers does not recognize this architecture. This could be because of an issue with the checkpoint, or because your version of Transformers is out of date. (where the model is newer than the engine, a newer engine takes it)",
 		"vllm-missing-shard":     "FileNotFoundError: Weight files referenced in index but missing: {'m-shard/model-00002-of-00002.safetensors'}",
 		"vllm-no-memory":         "out of memory: Available memory on node 0 (17.09/19.96 GiB) on kv cache allocation is less than requested memory for kv (92.2 GiB). Decrease --kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE, or reduce CPU memory used by other processes.",
@@ -93,7 +93,7 @@ func TestBlamesFile(t *testing.T) {
 		"json.decoder.JSONDecodeError: Expecting value: line 1 column 1":              true,
 		"out of GPU memory: CUDA out of memory. Tried to allocate 2 GiB":              false,
 		"port taken: address already in use":                                          false,
-		"bad args: argument --dtype: invalid choice":                                  false,
+		"bad args in the model file: argument --dtype: invalid choice":                false,
 		"ValueError: bad kernel":                                                      false,
 	} {
 		if got := BlamesFile(cause); got != want {

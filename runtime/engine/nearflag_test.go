@@ -12,7 +12,7 @@ import (
 
 // TestNameFlag: a wrong flag has its nearest one.
 func TestNameFlag(t *testing.T) {
-	const vllm, before = functions.EngineVLLM, "bad args: unrecognized arguments: "
+	const vllm, before = functions.EngineVLLM, "bad args in the model file: unrecognized arguments: "
 	for _, x := range []struct {
 		engine       functions.Engine
 		cause, added string
@@ -26,7 +26,7 @@ func TestNameFlag(t *testing.T) {
 		{vllm, before + "--xyzzy-of-nothing-like-it", ""},
 		{vllm, before + "--no-such-flag", ""},
 		{vllm, before + "x", ""},
-		{vllm, "bad args: expected one argument", ""},
+		{vllm, "bad args in the model file: expected one argument", ""},
 		{functions.EngineSGLang, before + "--max-model-length 4096", ""},
 		{functions.EngineCommand, before + "--max-model-length 4096", ""},
 	} {

@@ -46,8 +46,8 @@ func TestBadInput(t *testing.T) {
 		return "#!/bin/sh\ncat " + filepath.Join(logs, log+".log") + " >&2\n" + then + "\n"
 	}
 	for i, c := range []struct{ name, script, why string }{
-		{"a wrong flag", says("vllm-bad-flag", "exit 2"), "vllm ended while loading: bad args: unrecognized arguments: --no-such-flag"},
-		{"a wrong value", says("vllm-bad-value", "exit 2"), "vllm ended while loading: bad args: argument --max-num-batched-tokens: invalid human_readable_int value: 'x'"},
+		{"a wrong flag", says("vllm-bad-flag", "exit 2"), "vllm ended while loading: bad args in the model file: unrecognized arguments: --no-such-flag"},
+		{"a wrong value", says("vllm-bad-value", "exit 2"), "vllm ended while loading: bad args in the model file: argument --max-num-batched-tokens: invalid human_readable_int value: 'x'"},
 		{"a model it does not know", says("vllm-unknown-model", "exit 1"), "vllm ended while loading: The checkpoint you are trying to load has model type `nosuch` but"},
 		{"a shard is missing", says("vllm-missing-shard", "exit 1"), "vllm ended while loading: FileNotFoundError: Weight files referenced in index but missing: {'m-shard/model-00002-of-00002.safetensors'}"},
 		{"memory does not suffice", says("vllm-no-memory", "exit 1"), "vllm ended while loading: out of memory: Available memory on node 0 (17.09/19.96 GiB) on kv cache allocation is less than requested"},

@@ -544,7 +544,7 @@ func (v *vllmEnv) badInput(t *testing.T) {
 	}{
 		{"a wrong flag", "b1", func(*testing.T) func(*Options) {
 			return func(o *Options) { o.Spec.Args = append(o.Spec.Args, "--no-such-flag") }
-		}, "vllm ended while loading: bad args: unrecognized arguments: --no-such-flag"},
+		}, "vllm ended while loading: bad args in the model file: unrecognized arguments: --no-such-flag"},
 		{"a model it does not know", "b2", func(t *testing.T) func(*Options) {
 			return variant(t, "unknown", func(dir string) {
 				edit(t, filepath.Join(dir, "config.json"), `"llama"`, `"nosuch"`)

@@ -96,9 +96,14 @@ func reportRows() []Row {
 		{ID: "E14", Name: "half a minute without a token", Stream: true, Answer: torn, Status: 200, Words: []string{`"hel"`, `"finish_reason":"stop"`}, Success: true, Requests: 1},
 		{ID: "E15", Name: "a proxy's 499", Answer: Plain(499, jsonType, `{"error":{"message":"the client closed the request"}}`), Status: 502, Words: []string{"the client closed the request"}, Absent: []string{"engine_crashed"}, Requests: 1},
 		{ID: "E15", Name: "stream, then a proxy's 499", Stream: true, Answer: Plain(499, "text/plain", "the client closed the request"), Status: 502, Words: []string{"the client closed the request"}, Absent: []string{"engine_crashed"}, Requests: 1},
+		{ID: "E15", Name: "a status of no class", Answer: Plain(600, jsonType, `{"error":{"message":"no such worker"}}`), Status: 502, Words: []string{"no such worker"}, Absent: []string{"engine_crashed"}, Requests: 1},
+		{ID: "E15", Name: "stream, then a status of no class", Stream: true, Answer: Plain(999, "text/plain", "Request denied"), Status: 502, Words: []string{"Request denied"}, Absent: []string{"engine_crashed"}, Requests: 1},
 		{ID: "E16", Name: "plain, an error with status 200", Answer: Plain(200, jsonType, `{"error":{"message":"no such lora","code":404}}`), Status: 404, Words: []string{"no such lora"}, Absent: []string{"engine_crashed"}, Requests: 1},
 		{ID: "E16", Name: "plain, an error that is null", Answer: Plain(200, jsonType, strings.Replace(wholeChat, `"usage"`, `"error":null,"usage"`, 1)), Status: 200, Words: []string{`"error":null`}, Requests: 1},
 		{ID: "E17", Name: "plain, but it streams", Answer: Chunked(200, eventsType, true, streamed...), Status: 200, Words: whole, Absent: []string{"data:"}, Requests: 1},
+		{ID: "E17", Name: "plain, but it streams what is no answer", Answer: Chunked(200, eventsType, true, "data: {\"step\":1}\n\ndata: warming up\n\n"+end+"\n\n"), Status: 502, Words: []string{"text/event-stream", "warming up"}, Absent: []string{"engine_crashed"}, Requests: 1, Blamed: true},
+		{ID: "E17", Name: "plain, but it streams an end alone", Answer: Chunked(200, eventsType, true, end+"\n\n"), Status: 502, Words: []string{"text/event-stream"}, Absent: []string{"engine_crashed"}, Requests: 1, Blamed: true},
+		{ID: "E17", Name: "plain, but it streams and ends with a word", Answer: Chunked(200, eventsType, true, append(streamed[:5:5], "DONE\n\n")...), Status: 200, Words: whole, Absent: []string{"data:"}, Requests: 1},
 		{ID: "E17", Name: "plain, but it streams an error", Answer: Chunked(200, eventsType, true, "data: {\"error\":{\"message\":\"too long\",\"code\":400}}\n\n", end+"\n\n"), Status: 400, Words: []string{"too long"}, Absent: []string{"data:"}, Requests: 1},
 	}
 }

@@ -134,6 +134,7 @@ func TestCredentialsFile(t *testing.T) {
 		how   string
 	}{
 		{map[string]string{"GOOGLE_APPLICATION_CREDENTIALS": own, "HOME": folder + "/home"}, true, false, named},
+		{map[string]string{"GOOGLE_APPLICATION_CREDENTIALS": write("marked.json", "\ufeff"+user)}, true, false, named},
 		{map[string]string{"GOOGLE_APPLICATION_CREDENTIALS": folder + "/none", "HOME": folder + "/home"}, false, true, named},
 		{map[string]string{"CLOUDSDK_CONFIG": folder + "/config"}, true, false, gcloud},
 		{map[string]string{"HOME": folder + "/home"}, true, false, gcloud},
@@ -193,7 +194,7 @@ func TestNoToken(t *testing.T) {
 	written := s.Write(t.Context(), "gs://bucket/a", "x", strings.NewReader("x"), 1)
 	for what, err := range map[string]error{"plan": planned, "read": read, "write": written} {
 		if source.KindOf(err) != source.Denied || !strings.Contains(err.Error(),
-			"with the credentials of GOOGLE_APPLICATION_CREDENTIALS (set GOOGLE_") {
+			"with the credentials of GOOGLE_APPLICATION_CREDENTIALS: no file that can be read has this name (set GOOGLE_") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

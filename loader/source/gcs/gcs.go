@@ -106,7 +106,8 @@ func (s *Source) authorize(req *http.Request, p bucketLocation, tokens *tokens) 
 		if req.Context().Err() != nil {
 			return context.Cause(req.Context())
 		}
-		return &source.Error{Kind: source.Denied, Source: p.String(), Detail: "no token could be fetched with " + tokens.describe(), Fix: howTo}
+		return &source.Error{Kind: source.Denied, Source: p.String(), Fix: howTo,
+			Detail: fmt.Sprintf("no token could be fetched with %s: %v", tokens.describe(), err)}
 	}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)

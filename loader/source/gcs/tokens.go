@@ -1,6 +1,7 @@
 package gcs
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -76,7 +77,7 @@ func (t *tokens) get(ctx context.Context) (string, error) {
 	if t.file != nil {
 		tok, err := t.file.Token()
 		if err != nil {
-			return "", errors.New("no token") // the text may hold what was sent
+			return "", errors.New("the private key is malformed, or Google gives none for it") // without the cause, which may hold what was sent
 		}
 		t.store(tok.AccessToken, time.Until(tok.Expiry))
 		return t.token, nil
@@ -108,7 +109,7 @@ func (t *tokens) findCredentials() error {
 	if err != nil {
 		if must {
 			t.origin = how
-			return errors.New("unreadable")
+			return errors.New("no file that can be read has this name")
 		}
 		return nil
 	}
@@ -119,12 +120,13 @@ func (t *tokens) findCredentials() error {
 	var kind struct {
 		Type google.CredentialsType `json:"type"`
 	}
+	raw = bytes.TrimPrefix(raw, []byte("\ufeff"))
 	if json.Unmarshal(raw, &kind) != nil || !slices.Contains(kinds, kind.Type) {
-		return errors.New("not a credentials file")
+		return errors.New("the file is not the JSON of credentials, as gcloud or the console writes it, with a type")
 	}
 	cred, err := google.CredentialsFromJSONWithType(clientCtx, raw, kind.Type, t.scope)
 	if err != nil {
-		return errors.New("not a credentials file")
+		return errors.New("the file is not the JSON of credentials, as gcloud or the console writes it, with a type")
 	}
 	t.file = cred.TokenSource
 	return nil

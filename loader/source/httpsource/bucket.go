@@ -86,12 +86,12 @@ const (
 func (b Bucket) List(page func(from string) (files []source.File, next string, err error)) (source.Plan, error) {
 	var plan source.Plan
 	for n, from := 0, ""; ; n++ {
-		if n == listPages {
-			return source.Plan{}, Malformed(b, "", "the listing has no end")
-		}
 		files, next, err := page(from)
 		if err != nil {
 			return source.Plan{}, err
+		}
+		if next != "" && (next == from || n+1 == listPages) {
+			return source.Plan{}, Malformed(b, "", "the listing has no end")
 		}
 		for _, f := range files {
 			key := f.Name

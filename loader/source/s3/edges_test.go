@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -205,10 +206,11 @@ func TestListings(t *testing.T) {
 			return
 		}
 		q := r.URL.Query()
-		if q.Get("list-type") != "2" || q.Get("prefix") != "m/" || q.Get("encoding-type") != "url" {
+		older := q.Has("marker") && !q.Has("list-type") && !q.Has("continuation-token")
+		if q.Get("list-type") != "2" && !older || q.Get("prefix") != "m/" || q.Get("encoding-type") != "url" {
 			t.Errorf("asked for %s", r.URL)
 		}
-		io.WriteString(w, pages[q.Get("continuation-token")])
+		io.WriteString(w, pages[cmp.Or(q.Get("continuation-token"), q.Get("marker"))])
 	}))
 	defer srv.Close()
 	s := New(Options{Getenv: environment("AWS_ENDPOINT_URL", srv.URL)})
@@ -216,6 +218,7 @@ func TestListings(t *testing.T) {
 	object := func(key string, size int) string {
 		return fmt.Sprintf("<Contents><Key>%s</Key><ETag>&quot;v1&quot;</ETag><Size>%d</Size></Contents>", key, size)
 	}
+	const more = "<IsTruncated>true</IsTruncated>"
 	page := func(more string) string { return "<ListBucketResult>" + more + "</ListBucketResult>" }
 	for name, x := range map[string]struct {
 		pages map[string]string
@@ -225,11 +228,17 @@ func TestListings(t *testing.T) {
 	}{
 		"two pages":            {map[string]string{"": page(object("m/a.gguf", 3) + "<IsTruncated>true</IsTruncated><NextContinuationToken>t 1</NextContinuationToken>"), "t 1": page(object("m/config.json", 1) + object("m/empty.gguf", 0))}, "", "a.gguf config.json empty.gguf", "m/a.gguf"},
 		"a token without more": {map[string]string{"": page(object("m/a.json", 3) + "<NextContinuationToken>x</NextContinuationToken>")}, "", "a.json", ""},
-		"no token":             {map[string]string{"": page(object("m/a.json", 3) + "<IsTruncated>true</IsTruncated>")}, source.Malformed, "", ""},
+		"no token, one page":   {map[string]string{"": page(object("m/a.json", 3) + more), "m/a.json": page("")}, "", "a.json", ""},
+		"no token, three":      {map[string]string{"": page(object("m/a.json", 3) + more), "m/a.json": page(object("m/b", 3) + object("m/c d", 3) + more), "m/c d": page(object("m/e", 3))}, "", "a.json b c d e", ""},
+		"no token at last":     {map[string]string{"": page(object("m/a", 3) + more + "<NextContinuationToken>t</NextContinuationToken>"), "t": page(object("m/b", 3) + more), "m/b": page(object("m/c", 3))}, "", "a b c", ""},
+		"neither":              {map[string]string{"": page(object("m/a.json", 3) + more), "m/a.json": page(object("m/a.json", 3) + more)}, source.Malformed, "", ""},
+		"neither, then an end": {map[string]string{"": page(object("m/a.json", 3) + more), "m/a.json": page(object("m/a.json", 3))}, source.Malformed, "", ""},
+		"no token, no object":  {map[string]string{"": page(more)}, source.Malformed, "", ""},
+		"the same token again": {map[string]string{"": page(object("m/a", 3) + more + "<NextContinuationToken>t</NextContinuationToken>"), "t": page(object("m/a", 3) + more + "<NextContinuationToken>t</NextContinuationToken>")}, source.Malformed, "", ""},
 		"escaped names":        {map[string]string{"": page("<EncodingType>url</EncodingType>" + object("m/a%20b+c.json", 3))}, "", "a b c.json", ""},
 		"names as they are":    {map[string]string{"": page(object("m/a%20b.json", 3))}, "", "a%20b.json", ""},
 		"a bad escape":         {map[string]string{"": page("<EncodingType>url</EncodingType>" + object("m/a%2", 3))}, source.Malformed, "", ""},
-		"no ETag":              {map[string]string{"": page("<Contents><Key>m/a.json</Key><Size>1</Size></Contents>")}, source.Malformed, "", ""},
+		"no ETag":              {map[string]string{"": page("<Contents><Key>m/a.json</Key><Size>1</Size></Contents>")}, source.Malformed, "", "m/a.json"},
 		"no XML":               {map[string]string{"": "hello"}, source.Malformed, "", ""},
 	} {
 		mu.Lock()
@@ -245,10 +254,17 @@ func TestListings(t *testing.T) {
 		}
 	}
 	mu.Lock()
-	pages = map[string]string{"": page(object("m/a.json", 3) + "<IsTruncated>true</IsTruncated>")}
+	pages = map[string]string{"": page(more)}
 	mu.Unlock()
 	if _, err := s.Plan(t.Context(), "s3://abc/m", nil); err == nil || !strings.Contains(err.Error(), "ListObjectsV2") {
 		t.Errorf("no token: %v", err)
+	}
+	// An object that is listed without an ETag has one of its own.
+	mu.Lock()
+	pages, heads = map[string]string{"": page("<Contents><Key>m/a.json</Key><Size>1</Size></Contents>")}, http.Header{"Etag": {"v7"}, "Content-Length": {"1"}}
+	mu.Unlock()
+	if plan, err := s.Plan(t.Context(), "s3://abc/m", nil); err != nil || len(plan.Files) != 1 || plan.Files[0].Version != `"v7"` || plan.Files[0].Name != "a.json" {
+		t.Errorf("listed without an ETag: %+v, %v", plan, err)
 	}
 	// One file, and the digests that its answer has.
 	for _, x := range []struct {
@@ -297,5 +313,13 @@ func TestKeysLast(t *testing.T) {
 	defer anonymous.close()
 	if v, err := anonymous.get(t.Context()); err != nil || v.AccessKeyID != "" || anonymous.describe() != "no credentials" {
 		t.Errorf("%q by %s, %v", v.AccessKeyID, anonymous.describe(), err)
+	}
+	for _, x := range []struct{ name, value, want string }{{"AWS_PROFILE", "nope", "the profile of AWS_PROFILE"}, {"AWS_ACCESS_KEY_ID", "a", "one is missing"}} {
+		env := map[string]string{x.name: x.value, "AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": "/none"}
+		k := newKeys(func(name string) string { return env[name] })
+		if v, err := k.get(t.Context()); err != nil || v.AccessKeyID != "" || !strings.Contains(k.describe(), x.want) {
+			t.Errorf("%s: %v, %s", x.name, err, k.describe())
+		}
+		k.close()
 	}
 }

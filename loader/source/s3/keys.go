@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -23,6 +24,7 @@ type keys struct {
 
 	mu     sync.Mutex // held while a credential is fetched: one fetch serves all
 	from   string
+	none   string // from, where there are no credentials
 	static credentials.Value
 	until  time.Time
 }
@@ -43,6 +45,12 @@ func newKeys(env func(string) string) *keys {
 	if id, secret := env("AWS_ACCESS_KEY_ID"), env("AWS_SECRET_ACCESS_KEY"); id != "" && secret != "" {
 		k.chain, k.from = credentials.NewStaticV4(id, secret, env("AWS_SESSION_TOKEN")), "the key in AWS_ACCESS_KEY_ID"
 		return k
+	}
+	switch k.none = "no credentials"; {
+	case env("AWS_ACCESS_KEY_ID") != env("AWS_SECRET_ACCESS_KEY"): // one is empty
+		k.none += ": of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY one is missing"
+	case env("AWS_PROFILE") != "":
+		k.none += ": the profile of AWS_PROFILE is not there, or has no key"
 	}
 	providers := []credentials.Provider{&credentials.FileAWSCredentials{Filename: env("AWS_SHARED_CREDENTIALS_FILE"), Profile: env("AWS_PROFILE")}}
 	if config := configFile(env); config != "" {
@@ -87,7 +95,7 @@ func (k *keys) get(ctx context.Context) (credentials.Value, error) {
 		return credentials.Value{}, errors.New("no credentials") // the text may hold them
 	}
 	if v.AccessKeyID == "" {
-		k.from = "no credentials"
+		k.from = cmp.Or(k.none, "no credentials")
 	}
 	k.static, k.until = v, time.Now().Add(credentialLifetime)
 	return v, nil

@@ -225,10 +225,17 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 }
 
 func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan, error) {
+	older := false // the server knows ListObjects alone, which goes on behind the last key
 	plan, err := p.List(func(from string) ([]source.File, string, error) {
-		query := url.Values{"list-type": {"2"}, "prefix": {p.Key("")}, "encoding-type": {"url"}}
-		if from != "" {
+		query := url.Values{"prefix": {p.Key("")}, "encoding-type": {"url"}}
+		switch {
+		case older:
+			query.Set("marker", from)
+		case from != "":
 			query.Set("continuation-token", from)
+			fallthrough
+		default:
+			query.Set("list-type", "2")
 		}
 		r, err := s.do(ctx, p, http.MethodGet, "", query, nil)
 		if err != nil {
@@ -251,14 +258,25 @@ func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan,
 					return nil, "", httpsource.Malformed(p, "", "the listing has a key that cannot be read")
 				}
 			}
-			if o.ETag == "" {
-				return nil, "", httpsource.Malformed(p, "", "the listing has an object without ETag")
+			if o.ETag == "" { // optional in a listing
+				f, err := s.single(ctx, p, key)
+				if err != nil {
+					return nil, "", err
+				}
+				f.Name = key
+				files = append(files, f)
+				continue
 			}
 			files = append(files, source.File{Name: key, Size: o.Size, Version: httpsource.QuoteETag(o.ETag)})
 		}
-		if list.Truncated && list.Next == "" {
-			return nil, "", source.Fail(source.Malformed, "the listing goes on and does not say where, so its end is not known",
-				"the server has to know ListObjectsV2 with its continuation tokens: a newer one does").At(p.String(), "")
+		if list.Truncated && list.Next == "" || older {
+			if len(files) == 0 && list.Truncated || older && len(files) > 0 && files[0].Name <= from {
+				return nil, "", source.Fail(source.Malformed, "the listing goes on and does not say where, so its end is not known",
+					"the server has to know ListObjectsV2 with its continuation tokens, or ListObjects with its marker").At(p.String(), "")
+			}
+			if older = true; list.Truncated {
+				list.Next = files[len(files)-1].Name
+			}
 		}
 		if !list.Truncated {
 			list.Next = ""

@@ -107,6 +107,9 @@ var foreignVerbs = map[string]string{
 
 // flagError makes a usage error of a flag error, with a suggestion for an unknown flag.
 func flagError(cmd *Command, err error) error {
+	if word := cmd.Flags().Arg(0); cmd.HasSubCommands() && word != "" {
+		return UnknownVerb(cmd, word)
+	}
 	hint := cmd.CommandPath() + " --help lists the flags"
 	if _, word, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
 		var names []string
